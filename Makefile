@@ -40,14 +40,18 @@ build: export GOMEMLIMIT := 1GiB
 DEMO         := kubernetes containerd coredns cni
 
 .PHONY: demo
-demo: demo-outline deps demo-modules build ## Watch a real cluster's Service range move under traffic, beside the naive way (root; about 2 min, and 9 more the first time)
+demo: demo-outline demo-deps demo-modules build ## Watch a real cluster's Service range move under traffic, beside the naive way (root; about 2 min, and 5 more the first time)
 	$(LAB) demo --replumb $(BIN)/replumb --result build/demo/result.json
 
 .PHONY: demo-outline
 demo-outline:
 	@echo "1. Debian packages, replumb and the programs of a cluster - Kubernetes, containerd, CoreDNS, CNI plugins - unless they are there:"
-	@echo "   downloaded and built, about 4 min on two processors"
+	@echo "   downloaded and built, about 5 min on two processors"
 	@echo "2. A cluster of 2 nodes, its Service range moved under traffic, and taken down: about 2 min"
+
+.PHONY: demo-deps
+demo-deps:
+	@hack/deps.sh --lab
 
 .PHONY: demo-modules
 demo-modules:

@@ -10,7 +10,7 @@ import (
 )
 
 // depsRun runs hack/deps.sh as on a machine that lacks packages, with an apt-get that is a line of shell, and a policy of its own.
-func depsRun(t *testing.T, policy, aptGet string) string {
+func depsRun(t *testing.T, policy, aptGet string, args ...string) string {
 	t.Helper()
 	bin := t.TempDir()
 	for _, tool := range []string{"bash", "chmod", "rm", "sed", "kill", "cat"} {
@@ -27,7 +27,7 @@ func depsRun(t *testing.T, policy, aptGet string) string {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "bash"), "hack/deps.sh")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "bash"), append([]string{"hack/deps.sh"}, args...)...)
 	cmd.Env = []string{"PATH=" + bin, "POLICY_RC_D=" + policy}
 	out, err := cmd.CombinedOutput()
 	return fmt.Sprintf("%s%v", out, err)
@@ -67,4 +67,18 @@ func TestNoPolicyIsLeft(t *testing.T) {
 			t.Errorf("%q, %v: %s", body, err, out)
 		}
 	})
+}
+
+// TestLabsNeedLess: the demo does not install what tests alone need.
+func TestLabsNeedLess(t *testing.T) {
+	policy := filepath.Join(t.TempDir(), "policy-rc.d")
+	all, lab := depsRun(t, policy, ":"), depsRun(t, policy, ":", "--lab")
+	if !strings.Contains(all, "util-linux") || !strings.Contains(lab, "util-linux") {
+		t.Errorf("what labs run is not installed: %s, and with --lab %s", all, lab)
+	}
+	for _, name := range []string{"chromium", "jq", "curl", "gcc", "libc6-dev"} {
+		if strings.Contains(lab, name) || name != "libc6-dev" && !strings.Contains(all, name) {
+			t.Errorf("%s is not for tests alone: %s, and with --lab %s", name, all, lab)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that the lab and the tests need and this machine lacks, and says so. Does nothing when
-# there are none. Needs root only if there is something to install. hack/deps.sh PROGRAM... also installs what single targets need.
+# there are none. Needs root only if there is something to install. hack/deps.sh PROGRAM... also installs what single targets need, and
+# hack/deps.sh --lab nothing but what a lab without an edge runs.
 set -euo pipefail
 
 # What a run that was killed has left keeps the host's services from starting. Only what has our mark goes, and not of a run that goes on.
@@ -16,6 +17,8 @@ fi
 declare -A package=(
   [runc]=runc [iptables]=iptables [nft]=nftables [conntrack]=conntrack [ipset]=ipset [ip]=iproute2
   [nsenter]=util-linux
+)
+declare -A tests=(
   [haproxy]=haproxy [named]=bind9 # for labs with an edge, and tests of DNS
   [nsupdate]=bind9-dnsutils       # for the test of updates
   [jq]=jq # for the programs beside the examples
@@ -28,6 +31,13 @@ declare -A single=(
   [clang-19]=clang-19 # for labs with Cilium, whose agents compile
   [busybox]=busybox-static [nc.openbsd]=netcat-openbsd [wget]=wget # for the images of Kubernetes' own tests
 )
+if [ "${1:-}" = --lab ]; then
+  shift
+  tests=()
+fi
+for command in "${!tests[@]}"; do
+  package[$command]=${tests[$command]}
+done
 for command in "$@"; do
   package[$command]=${single[$command]}
 done
@@ -35,10 +45,12 @@ missing=()
 for command in "${!package[@]}"; do
   PATH="$PATH:/usr/sbin:/sbin" command -v "$command" >/dev/null || missing+=("${package[$command]}")
 done
-# gcc alone compiles nothing without the C library's headers.
-[ -e /usr/include/stdlib.h ] || missing+=(libc6-dev)
-# Without any font, chromium draws no text.
-[ -e /usr/share/fonts/truetype ] || missing+=(fonts-dejavu-core)
+if [ ${#tests[@]} -gt 0 ]; then
+  # gcc alone compiles nothing without the C library's headers.
+  [ -e /usr/include/stdlib.h ] || missing+=(libc6-dev)
+  # Without any font, chromium draws no text.
+  [ -e /usr/share/fonts/truetype ] || missing+=(fonts-dejavu-core)
+fi
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 if [ "$(id -u)" != 0 ]; then

@@ -10,8 +10,8 @@ import (
 // All returns the components of a lab in the order they are built.
 func All() []Component {
 	return []Component{
-		kubernetes("kubernetes", 240*time.Second),
-		{Name: "coredns", Module: "github.com/coredns/coredns", Packages: []string{"."}, Cold: 30 * time.Second},
+		kubernetes("kubernetes", 230*time.Second),
+		{Name: "coredns", Module: "github.com/coredns/coredns", Packages: []string{"."}, Cold: 12 * time.Second},
 		{
 			Name: "cni", Module: "github.com/containernetworking/plugins",
 			Packages: []string{
@@ -21,7 +21,7 @@ func All() []Component {
 				"github.com/containernetworking/plugins/plugins/main/ptp",
 				"github.com/containernetworking/plugins/plugins/meta/portmap",
 			},
-			Cold: 30 * time.Second,
+			Cold: 4 * time.Second,
 		},
 		{
 			Name: "containerd", Module: "github.com/containerd/containerd/v2",
@@ -30,7 +30,7 @@ func All() []Component {
 				"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
 				"github.com/containerd/containerd/v2/cmd/ctr",
 			},
-			Tags: []string{"no_btrfs", "no_devmapper", "no_zfs", "no_tracing"}, Cold: 60 * time.Second,
+			Tags: []string{"no_btrfs", "no_devmapper", "no_zfs", "no_tracing"}, Cold: 36 * time.Second,
 		},
 		{
 			Name: "calico", Module: "github.com/projectcalico/calico", Packages: []string{"."},

@@ -146,7 +146,7 @@ func processorTime(pid int) time.Duration {
 	return time.Duration(sum) * time.Second / ticks
 }
 
-// How often progress is told: on terminals in a line that is drawn anew, else in one more line.
+// How often progress is told: on terminals in a line that is drawn again, else in one more line.
 const (
 	redrawn  = time.Second
 	repeated = 30 * time.Second

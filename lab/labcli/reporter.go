@@ -10,7 +10,7 @@ import (
 	"golang.org/x/term"
 )
 
-// reporter prints a line per event, with the time since the start, and on terminals one that is drawn anew below them.
+// reporter prints a line per event, with the time since the start, and on terminals one below them that is drawn again and again.
 type reporter struct {
 	w     io.Writer
 	start time.Time

@@ -20,6 +20,6 @@ func TestReporter(t *testing.T) {
 		t.Errorf("printed %q, not %q", got, want)
 	}
 	if r.liner() != nil {
-		t.Error("lines are drawn anew on what is no terminal")
+		t.Error("lines are replaced on what is no terminal")
 	}
 }
