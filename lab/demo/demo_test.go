@@ -144,7 +144,7 @@ func TestReplumbIsRunAsAUserWould(t *testing.T) {
 func TestPlanIsSummed(t *testing.T) {
 	d := testDemo(t)
 	d.Replumb = script(t, "cat <<'EOF'\n"+`cluster: lab
-RP1204 nobody tells (warning)
+RP1204 not told (warning)
 secure: Record the migration
   Create the namespace
     create Namespace replumb-system
