@@ -280,7 +280,8 @@ packets-pods: lab-basic ## Tests of pods at length: moved to another range, back
 	$(E2E) -run '^(TestPodCIDR|TestTunnels|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$' ./e2e
 
 .PHONY: packets-cni
-packets-cni: lab lab-cilium ## Networks replaced in place, node by node, under traffic, there, back and there for good: flannel, Calico and host-local, by each other and by Cilium; kube-proxy by Cilium (root; about 150 min, and 15 more the first time)
+packets-cni: lab-cilium ## Networks replaced in place, node by node, under traffic, there, back and there for good: flannel, Calico and host-local, by each other and by Cilium; kube-proxy by Cilium (root; about 150 min, and 15 more the first time)
+	@$(LAB) build flannel > /dev/null
 	$(E2E) -timeout 200m -run '^TestInPlace' ./e2e
 
 .PHONY: test-cilium
@@ -292,7 +293,8 @@ packets-nodes: lab-basic ## Nodes and control planes moved to another network, b
 	$(E2E) -run '^TestNode(sMove|sReplace|Removal)$$' ./e2e
 
 .PHONY: packets-mirror
-packets-mirror: lab ## A second cluster serves while the first one's CNI is replaced (root; about 8 min)
+packets-mirror: lab-basic ## A second cluster serves while the first one's CNI is replaced (root; about 8 min)
+	@$(LAB) build flannel registry certmanager > /dev/null
 	$(E2E) -run '^TestMirror$$' ./e2e
 
 .PHONY: test-families
