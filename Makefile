@@ -114,7 +114,7 @@ check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no 
 
 .PHONY: test
 test: check test-api-short test-once test-root lab-plain ## check, and of each kind of migration: its promises on a real API server, a process that is killed, an attack; and real packets, for Services (root)
-	@$(MAKE) --no-print-directory test-lab # by itself: what measures losses needs the processors
+	@$(MAKE) --no-print-directory test-move # by itself: what measures losses needs the processors
 
 .PHONY: test-api
 test-api: lab-api apipool $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
@@ -196,6 +196,10 @@ test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network
 
 # Each test with real packets runs in one of these targets; test-lab has the shortest that shows what all others stand on, with its control.
 E2E          = go -C test test -v -count=1 -timeout 60m
+
+.PHONY: test-move
+test-move: lab-plain ## Services moved under traffic while replumb is killed, and finished, beside one that is deleted and recreated (root; about 2 min)
+	$(E2E) -short -run '^TestTwoNodes$$/^KilledAndFinished$$' ./e2e
 
 .PHONY: test-lab
 test-lab: lab-plain ## Tests with real packets between real nodes (root; about 6 min)

@@ -39,9 +39,9 @@ type second struct {
 // chart is one side: for each second since the start, the percentage of its requests that were answered, and of those that were lost. Both
 // sides have one scale by that, and fewer requests do not look like an outage.
 type chart struct {
-	Title string     `json:"title"`
-	X     []int      `json:"x"`
-	All   []int      `json:"all"`
+	Title string    `json:"title"`
+	X     []int     `json:"x"`
+	All   []int     `json:"all"`
 	Lost  []float64 `json:"lost"`
 }
 

@@ -94,8 +94,11 @@ func exits() map[string]exit {
 			fmt.Errorf("%w: %w", engine.ErrInterrupted, &lossguard.LossError{Migration: "move"}), fault.ExitBudget, "replumb rollback move",
 		},
 		"not measured in the end": {
-			&engine.StepError{Err: &engine.DeadlineError{Err: engine.NotYet("%w", &lossguard.NotMeasuredError{Agents: []string{"node a"}})}},
-			fault.ExitNotMeasured, "kubectl top node",
+			&engine.StepError{
+				Err: &engine.DeadlineError{Err: engine.NotYet("%w", &lossguard.NotMeasuredError{Agents: []string{"node a"}})},
+			},
+			fault.ExitNotMeasured,
+			"kubectl top node",
 		},
 		"a fleet that halted": {
 			&fleet.HaltedError{Fleet: "f", Action: fleet.Apply, Ended: []fleet.Result{{Cluster: "a", Outcome: fleet.Outcome{Code: 4}}}},

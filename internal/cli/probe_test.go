@@ -38,7 +38,7 @@ func (p *probed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/fail":
 		w.WriteHeader(http.StatusServiceUnavailable)
 	case r.URL.Path == "/late":
-		time.Sleep(probe.LateAfter + 200*time.Millisecond)
+		time.Sleep(probe.LateAfter + 200*time.Millisecond) //nolint:forbidigo // it is how long the answer takes
 	}
 	_, _ = fmt.Fprintln(w, "hello")
 }

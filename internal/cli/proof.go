@@ -47,8 +47,19 @@ func proofLines(w io.Writer, p *v1alpha1.ProofStatus, rows int) {
 	if p == nil {
 		return
 	}
-	fmt.Fprintf(w, "probes on %s: %s requests, %s failed, %s late, %s not measured\n",
-		english.Plural(p.Nodes, "node", ""), humanize.Comma(p.Sent), humanize.Comma(p.Failed), humanize.Comma(p.Late), humanize.Comma(p.NotMeasured))
+	fmt.Fprintf(
+		w,
+		"probes on %s: %s requests, %s failed, %s late, %s not measured\n",
+		english.Plural(
+			p.Nodes,
+			"node",
+			"",
+		),
+		humanize.Comma(p.Sent),
+		humanize.Comma(p.Failed),
+		humanize.Comma(p.Late),
+		humanize.Comma(p.NotMeasured),
+	)
 	bounded(w, rows, p.Silent, func(s string) { fmt.Fprintf(w, "not probed: %s\n", s) })
 	bounded(w, rows, p.Losses, func(l v1alpha1.Loss) { fmt.Fprintf(w, "lost: %s\n", printable.Line(lossguard.Describe(&l))) })
 }

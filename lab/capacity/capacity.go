@@ -92,5 +92,10 @@ func (m Machine) Share(requests float64) float64 {
 }
 
 func (m Machine) String() string {
-	return fmt.Sprintf("%d processors, %.0f processes started a second, timers up to %s late", m.Processors, m.Starts, m.Delay.Round(100*time.Microsecond))
+	return fmt.Sprintf(
+		"%d processors, %.0f processes started a second, timers up to %s late",
+		m.Processors,
+		m.Starts,
+		m.Delay.Round(100*time.Microsecond),
+	)
 }

@@ -32,7 +32,10 @@ func played(t *testing.T, names ...string) (b *Builder, components []Component, 
 	write(0o755, compiler, "bin", "go")
 	for _, name := range names {
 		write(0o644, "module lab/"+name+"\n\nrequire example.org/"+name+" v1.2.3\n", "src", name, "go.mod")
-		components = append(components, Component{Name: name, Module: "example.org/" + name, Packages: []string{"."}, Aliases: []string{name + "-too"}})
+		components = append(
+			components,
+			Component{Name: name, Module: "example.org/" + name, Packages: []string{"."}, Aliases: []string{name + "-too"}},
+		)
 	}
 	write(0o644, "", "cache", "calls")
 	t.Setenv("PATH", filepath.Join(root, "bin")+":"+os.Getenv("PATH"))

@@ -65,8 +65,13 @@ func All() []Component {
 			Assets:   "config/crd/bases", Cold: 60 * time.Second,
 		},
 		{
-			Name: "argo-rollouts", Module: "github.com/argoproj/argo-rollouts",
-			Packages: []string{"github.com/argoproj/argo-rollouts/cmd/rollouts-controller"}, Assets: "manifests/crds", Cold: 90 * time.Second,
+			Name:   "argo-rollouts",
+			Module: "github.com/argoproj/argo-rollouts",
+			Packages: []string{
+				"github.com/argoproj/argo-rollouts/cmd/rollouts-controller",
+			},
+			Assets: "manifests/crds",
+			Cold:   90 * time.Second,
 		},
 		{Name: "flannel", Module: "github.com/flannel-io/flannel", Packages: []string{"."}, Cold: 60 * time.Second},
 		{ // Kubernetes' own tests, and what they run in pods

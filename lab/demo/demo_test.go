@@ -157,7 +157,10 @@ EOF
 	if err := d.plan(t.Context(), "m.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	want := "secure: Record the migration (2 steps)\nmove: Move Services (1 step)\nevery step, and what it writes: " + filepath.Join(d.dir, "plan.txt") + "\n"
+	want := "secure: Record the migration (2 steps)\nmove: Move Services (1 step)\nevery step, and what it writes: " + filepath.Join(
+		d.dir,
+		"plan.txt",
+	) + "\n"
 	if out := d.Out.(*bytes.Buffer).String(); out != want {
 		t.Errorf("out = %q, want %q", out, want)
 	}

@@ -29,8 +29,11 @@ func (d *demo) deploy(ctx context.Context) error {
 			return fmt.Errorf("load images: %w", err)
 		}
 	}
-	d.say("Starting a shop with %d Services and a control beside it, and clients on %d nodes", d.FurtherServices+len(workload.Shop(shopNamespace)),
-		len(d.Cluster.NodeNames()))
+	d.say(
+		"Starting a shop with %d Services and a control beside it, and clients on %d nodes",
+		d.FurtherServices+len(workload.Shop(shopNamespace)),
+		len(d.Cluster.NodeNames()),
+	)
 	shop, err := d.deployShop(ctx)
 	if err != nil {
 		return err

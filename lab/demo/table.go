@@ -17,7 +17,9 @@ const maxLosses = 20
 // Table shows the result to people.
 func (r Result) Table() string {
 	var out strings.Builder
-	sides := newTable(table.Row{"", "requests", "lost", "late", "not measured", "longest gap", "p50/p99 before", "p50/p99 during", "p50/p99 after"})
+	sides := newTable(
+		table.Row{"", "requests", "lost", "late", "not measured", "longest gap", "p50/p99 before", "p50/p99 during", "p50/p99 after"},
+	)
 	for _, of := range []struct {
 		name, how string
 		side      Side
@@ -39,8 +41,15 @@ func (r Result) Table() string {
 		clients.AppendRow(table.Row{c.Node, c.Proxy, c.RequestsDuringMove, c.Failed})
 	}
 	out.WriteString(clients.Render() + "\n")
-	fmt.Fprintf(&out, "\nthis machine: %s\nclients called at %.0f %% of their rates; before anything moved %d of %d requests were lost, and %d late\n",
-		r.Machine, 100*r.Share, r.Replumb.Before.Failed, r.Replumb.Before.Requests, r.Replumb.Before.Late)
+	fmt.Fprintf(
+		&out,
+		"\nthis machine: %s\nclients called at %.0f %% of their rates; before anything moved %d of %d requests were lost, and %d late\n",
+		r.Machine,
+		100*r.Share,
+		r.Replumb.Before.Failed,
+		r.Replumb.Before.Requests,
+		r.Replumb.Before.Late,
+	)
 	r.writeLosses(&out)
 	return out.String()
 }
@@ -60,7 +69,15 @@ func newTable(header table.Row) table.Writer {
 
 func row(name string, s Side) table.Row {
 	return table.Row{
-		name, s.Requests, s.Failed, s.Late, s.NotMeasured, duration(s.LongestGapMs), percentiles(s.Before), percentiles(s.During), percentiles(s.After),
+		name,
+		s.Requests,
+		s.Failed,
+		s.Late,
+		s.NotMeasured,
+		duration(s.LongestGapMs),
+		percentiles(s.Before),
+		percentiles(s.During),
+		percentiles(s.After),
 	}
 }
 

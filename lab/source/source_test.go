@@ -54,7 +54,14 @@ func TestPackAndUnpack(t *testing.T) {
 		}
 	}
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(below, "pause"), "./images/pause")
-	cmd.Dir, cmd.Env = filepath.Join(root, "lab"), append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0") // with make's flags, for its compiled libraries
+	cmd.Dir, cmd.Env = filepath.Join(
+		root,
+		"lab",
+	), append(
+		os.Environ(),
+		"GOWORK=off",
+		"CGO_ENABLED=0",
+	) // with make's flags, for its compiled libraries
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("it does not build: %v\n%s", err, out)
 	}

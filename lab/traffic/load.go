@@ -31,9 +31,16 @@ func (l Load) String() string {
 }
 
 func baselineText(s probe.Stats) string {
-	return fmt.Sprintf("before anything is changed %d requests, %d failed, %d late, %d not measured, p50 %s, p99 %s, longest gap %s", s.Sent, s.Failed,
-		s.Late, s.NotMeasured, s.Percentile(50).Round(100*time.Microsecond), s.Percentile(99).Round(100*time.Microsecond),
-		s.LongestGap.Round(time.Millisecond))
+	return fmt.Sprintf(
+		"before anything is changed %d requests, %d failed, %d late, %d not measured, p50 %s, p99 %s, longest gap %s",
+		s.Sent,
+		s.Failed,
+		s.Late,
+		s.NotMeasured,
+		s.Percentile(50).Round(100*time.Microsecond),
+		s.Percentile(99).Round(100*time.Microsecond),
+		s.LongestGap.Round(time.Millisecond),
+	)
 }
 
 const (

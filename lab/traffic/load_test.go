@@ -95,7 +95,10 @@ func TestCarries(t *testing.T) {
 		}
 	}
 	err := &TooSlowError{Load: Load{Machine: capacity.Machine{Processors: 2, Starts: 60}, Share: 0.1, Baseline: slow}}
-	if code, _ := fault.ExitCode(err); code != fault.ExitNotMeasured || fault.Advice(err) == "" || !strings.Contains(err.Error(), "60 processes") {
+	if code, _ := fault.ExitCode(
+		err,
+	); code != fault.ExitNotMeasured || fault.Advice(err) == "" ||
+		!strings.Contains(err.Error(), "60 processes") {
 		t.Errorf("exit code %d: %v, advice %q", code, err, fault.Advice(err))
 	}
 }
@@ -103,7 +106,9 @@ func TestCarries(t *testing.T) {
 // probed is what a prober sees of a server that takes so long each time.
 func probed(t *testing.T, takes time.Duration) probe.Stats {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(takes) }))
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		<-time.After(takes) // the answer
+	}))
 	defer server.Close()
 	config, err := probe.Config{Targets: []probe.Target{{
 		Name: "t", Kind: probe.HTTP, Address: strings.TrimPrefix(server.URL, "http://"), Rate: 5,

@@ -31,13 +31,19 @@ func (p Promptness) Check(baseline, answers probe.Stats) error {
 	}
 	var worse []error
 	if may := baseline.LongestGap + answers.Behind + p.Gap; answers.LongestGap > may {
-		worse = append(worse, fmt.Errorf("nothing was answered for %s, where it was %s before; it may be %s", answers.LongestGap.Round(time.Millisecond),
-			baseline.LongestGap.Round(time.Millisecond), may.Round(time.Millisecond)))
+		worse = append(
+			worse,
+			fmt.Errorf("nothing was answered for %s, where it was %s before; it may be %s", answers.LongestGap.Round(time.Millisecond),
+				baseline.LongestGap.Round(time.Millisecond), may.Round(time.Millisecond)),
+		)
 	}
 	before := float64(baseline.Late) / float64(baseline.Sent)
 	if may := max(1, int((before+p.Late)*float64(answers.Sent))); answers.Late > may {
-		worse = append(worse, fmt.Errorf("%d of %d answers were late, where %d of %d were before; %d may be", answers.Late, answers.Sent, baseline.Late,
-			baseline.Sent, may))
+		worse = append(
+			worse,
+			fmt.Errorf("%d of %d answers were late, where %d of %d were before; %d may be", answers.Late, answers.Sent, baseline.Late,
+				baseline.Sent, may),
+		)
 	}
 	return errors.Join(worse...)
 }

@@ -41,14 +41,28 @@ func TestDemo(t *testing.T) {
 			spoiled := make(chan error, 1)
 			go func() { spoiled <- inTheMiddle(t, l, tt.spoil) }()
 			err := demo.Run(t.Context(), demo.Options{
-				Cluster: l.Workers(), Replumb: filepath.Join(binaries(t), "replumb"), From: l.Topology.ServiceCIDR, ProxyModes: l.ProxyModes(),
-				To: netip.MustParsePrefix(demoTarget), Result: filepath.Join(t.TempDir(), "result.json"), Out: &out, Progress: &progress,
+				Cluster:    l.Workers(),
+				Replumb:    filepath.Join(binaries(t), "replumb"),
+				From:       l.Topology.ServiceCIDR,
+				ProxyModes: l.ProxyModes(),
+				To:         netip.MustParsePrefix(demoTarget),
+				Result:     filepath.Join(t.TempDir(), "result.json"),
+				Out:        &out,
+				Progress:   &progress,
 			})
 			if spoilErr := <-spoiled; spoilErr != nil {
 				t.Errorf("nothing was spoiled: %v", spoilErr)
 			}
 			if code, _ := exits.ExitCode(err); err == nil || code != tt.code || !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("the demo ended with %v, exit code %d; want %q and %d\n%s\n%s", err, code, tt.says, tt.code, progress.String(), out.String())
+				t.Errorf(
+					"the demo ended with %v, exit code %d; want %q and %d\n%s\n%s",
+					err,
+					code,
+					tt.says,
+					tt.code,
+					progress.String(),
+					out.String(),
+				)
 			}
 			t.Logf("%v\n%s", err, out.String())
 		})
@@ -66,7 +80,10 @@ func inTheMiddle(t *testing.T, l *lab.Lab, spoil func(*testing.T, *lab.Lab) erro
 	}
 	defer watch.Stop()
 	for range watch.ResultChan() {
-		services, err := l.Client().CoreV1().Services(shopNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=cart"})
+		services, err := l.Client().
+			CoreV1().
+			Services(shopNamespace).
+			List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=cart"})
 		if err != nil {
 			return err
 		}

@@ -186,8 +186,17 @@ func (sp span) requireNothingLost(t *testing.T, chosen func(traffic.Source) bool
 	for _, v := range slices.Concat(traffic.Ways(), traffic.ClusterWays(), traffic.OutsideWays()) {
 		way := sp.stats(t, func(s traffic.Source) bool { return s.Via == v && chosen(s) })
 		if way.Sent > 0 {
-			t.Logf("%s, %s: %d requests, %d failed, %d late, %d not measured, longest gap %s, p99 %s", sp.what, v, way.Sent, way.Failed, way.Late,
-				way.NotMeasured, way.LongestGap.Round(time.Millisecond), way.Percentile(99).Round(time.Millisecond))
+			t.Logf(
+				"%s, %s: %d requests, %d failed, %d late, %d not measured, longest gap %s, p99 %s",
+				sp.what,
+				v,
+				way.Sent,
+				way.Failed,
+				way.Late,
+				way.NotMeasured,
+				way.LongestGap.Round(time.Millisecond),
+				way.Percentile(99).Round(time.Millisecond),
+			)
 		}
 	}
 	sp.requireMeasured(t, chosen)

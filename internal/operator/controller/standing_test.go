@@ -149,7 +149,11 @@ func TestNotMeasured(t *testing.T) {
 		"late":               {&lossguard.LossError{Late: 3}, 1, migration.Stalled, v1alpha1.ReasonLateBudgetExceeded},
 		"lost":               {&lossguard.LossError{Failed: 3}, 1, migration.Stalled, v1alpha1.ReasonLossBudgetExceeded},
 	} {
-		if got := Judge(tt.err, tt.failures); got.Standing != tt.standing || got.Reason != tt.reason || !strings.Contains(got.Message, "hint: ") {
+		if got := Judge(
+			tt.err,
+			tt.failures,
+		); got.Standing != tt.standing || got.Reason != tt.reason ||
+			!strings.Contains(got.Message, "hint: ") {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

@@ -104,8 +104,16 @@ func (h *history) Loss(l v1alpha1.Loss) {
 // Sample implements proof.Observer.
 func (h *history) Sample(s lossguard.Sample) {
 	sample := journal.Sample{
-		Probe: s.Probe, Start: s.Start, End: s.End, Sent: int64(s.Sent), Failed: int64(s.Failed), Late: int64(s.Late), NotMeasured: int64(s.NotMeasured),
-		P50: s.P50.Microseconds(), P99: s.P99.Microseconds(), Max: s.Max.Microseconds(),
+		Probe:       s.Probe,
+		Start:       s.Start,
+		End:         s.End,
+		Sent:        int64(s.Sent),
+		Failed:      int64(s.Failed),
+		Late:        int64(s.Late),
+		NotMeasured: int64(s.NotMeasured),
+		P50:         s.P50.Microseconds(),
+		P99:         s.P99.Microseconds(),
+		Max:         s.Max.Microseconds(),
 	}
 	h.journal.Sample(sample)
 	h.measured.Sample(sample)

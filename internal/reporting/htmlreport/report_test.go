@@ -306,7 +306,8 @@ func TestLateIsNoLoss(t *testing.T) {
 		if err := d.HTML(&page); err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(page.String(), "nothing can be said of what was lost") || strings.Contains(page.String(), "No request failed") {
+		if !strings.Contains(page.String(), "nothing can be said of what was lost") ||
+			strings.Contains(page.String(), "No request failed") {
 			t.Errorf("%s: the page says that nothing was lost", name)
 		}
 	}

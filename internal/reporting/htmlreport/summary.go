@@ -20,7 +20,13 @@ func (d *Document) summarize(m *v1alpha1.Migration) string {
 	if d.Requests == nil {
 		return what + "; no requests were counted"
 	}
-	return fmt.Sprintf("%s; %s of %s requests failed%s", what, humanize.Comma(d.Requests.Failed), humanize.Comma(d.Requests.Sent), d.Requests.beside())
+	return fmt.Sprintf(
+		"%s; %s of %s requests failed%s",
+		what,
+		humanize.Comma(d.Requests.Failed),
+		humanize.Comma(d.Requests.Sent),
+		d.Requests.beside(),
+	)
 }
 
 // what happened, in words.

@@ -62,7 +62,8 @@ func New(look Look) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "replumb_probe_requests_total", Help: "Requests of probes, over all nodes, by result: ok, late (answered, after more than a second or a second question to a name server), failed, or not-measured (nothing is known of it).",
+			Name: "replumb_probe_requests_total",
+			Help: "Requests of probes, over all nodes, by result: ok, late (answered, after more than a second or a second question to a name server), failed, or not-measured (nothing is known of it).",
 		}, []string{"migration", "probe", "result"}),
 		barriers: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "replumb_barrier_wait_seconds", Help: "How long it took until every node was proven to know a batch.", Buckets: long,

@@ -95,7 +95,9 @@ func deaf(t *testing.T) string {
 		answer := new(dns.Msg).SetReply(question)
 		answer.RecursionAvailable = true // or no address would be taken for a referral, and asked for again
 		if q := question.Question[0]; q.Qtype == dns.TypeA {
-			answer.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 5}, A: net.IPv4(192, 0, 2, 1)}}
+			answer.Answer = []dns.RR{
+				&dns.A{Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 5}, A: net.IPv4(192, 0, 2, 1)},
+			}
 		}
 		_ = w.WriteMsg(answer)
 	})}

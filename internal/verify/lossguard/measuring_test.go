@@ -70,7 +70,10 @@ func TestUnmeasuringIsNoSilence(t *testing.T) {
 	since := s.now
 	s.missed += 40
 	s.tick(0, true)
-	if got := s.tally.Unsettled(both); len(got) != 2 || !strings.Contains(got[0], "node n: its agent in the network of hosts could not measure 40 of ") {
+	if got := s.tally.Unsettled(
+		both,
+	); len(got) != 2 ||
+		!strings.Contains(got[0], "node n: its agent in the network of hosts could not measure 40 of ") {
 		t.Errorf("unsettled: %q", got)
 	}
 	if got := s.tally.Unheard(since, both); len(got) != 2 {
@@ -81,7 +84,8 @@ func TestUnmeasuringIsNoSilence(t *testing.T) {
 	}
 	w := watchedNodes{nodes: []corev1.Node{readyNode()}}
 	st := w.status(s.tally)
-	if st.Nodes != 0 || len(st.Silent) != 1 || !strings.Contains(st.Silent[0], "nothing can be said of what was lost") || st.NotMeasured != 80 {
+	if st.Nodes != 0 || len(st.Silent) != 1 || !strings.Contains(st.Silent[0], "nothing can be said of what was lost") ||
+		st.NotMeasured != 80 {
 		t.Errorf("status %+v", st)
 	}
 }
@@ -128,7 +132,7 @@ func TestRunWaitsForMeasuringAgents(t *testing.T) {
 					})
 				}
 				for range 5 {
-					time.Sleep(2 * time.Second)
+					time.Sleep(2 * time.Second) //nolint:forbidigo // of fake time
 					report(false)
 				}
 				began := time.Now()
@@ -138,7 +142,7 @@ func TestRunWaitsForMeasuringAgents(t *testing.T) {
 						report(tt.stopped(time.Since(began)))
 						w.seen().read(func(t *Tally) { w.nodes.silent(t, w.now(), w.Patience) })
 						w.measure(cancel)
-						time.Sleep(2 * time.Second)
+						time.Sleep(2 * time.Second) //nolint:forbidigo // of fake time
 					}
 				})
 				synctest.Wait()
@@ -164,7 +168,10 @@ func TestRunWaitsForMeasuringAgents(t *testing.T) {
 // runOne runs a step when the Watch lets it begin.
 func runOne(ctx context.Context, w *Watch) error {
 	step := &engine.Wait{Name: "next", About: "Do what is next", For: func(context.Context) error { return nil }, Again: true}
-	plan := &engine.Plan{Name: "p", Phases: []engine.Phase{{Name: "one", Title: "One", Groups: []engine.Group{{Steps: []engine.Step{step}}}}}}
+	plan := &engine.Plan{
+		Name:   "p",
+		Phases: []engine.Phase{{Name: "one", Title: "One", Groups: []engine.Group{{Steps: []engine.Step{step}}}}},
+	}
 	began := false
 	r := &engine.Runner{Hold: w.Hold, HoldLimit: w.HoldLimit(), Sink: func(e engine.Event) { began = began || e.Step == "next" }}
 	err := r.Run(ctx, plan)

@@ -50,13 +50,18 @@ func TestProberStandsStill(t *testing.T) {
 		{"a refusal", at(900), at(4010), failf(ConnectRefused, "no"), Window{Sent: 1, Failed: 1}},
 		{"no port left", at(500), at(500), failf(OwnLimit, "no"), Window{NotMeasured: 1}},
 	} {
-		r := &run{target: Target{Name: "t", Timeout: Duration(timeout)}, still: &standstill{past: stood}, recorder: newRecorder(Target{Name: "t", Rate: 1}, at(0))}
+		r := &run{
+			target:   Target{Name: "t", Timeout: Duration(timeout)},
+			still:    &standstill{past: stood},
+			recorder: newRecorder(Target{Name: "t", Rate: 1}, at(0)),
+		}
 		r.recorder.begin(tt.from, tt.from)
 		r.settle(tt.from, tt.from, tt.to, false, tt.err)
 		r.recorder.advance(at(99_000))
 		w := r.recorder.closed(at(10_000))[windowStart(tt.from)-windowStart(at(0))]
 		got := Window{Sent: w.Sent, OK: w.OK, Failed: w.Failed, Late: w.Late, NotMeasured: w.NotMeasured}
-		if got.Sent != tt.want.Sent || got.OK != tt.want.OK || got.Failed != tt.want.Failed || got.Late != tt.want.Late || got.NotMeasured != tt.want.NotMeasured {
+		if got.Sent != tt.want.Sent || got.OK != tt.want.OK || got.Failed != tt.want.Failed || got.Late != tt.want.Late ||
+			got.NotMeasured != tt.want.NotMeasured {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}
 	}
@@ -143,9 +148,17 @@ func forgetful(t *testing.T, first int) string {
 				first--
 				m.RCode = dnsmessage.RCodeServerFailure
 			} else if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
-				m.Answers = []dnsmessage.Resource{{
-					Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class, TTL: 1}, Body: &dnsmessage.AResource{A: [4]byte{192, 0, 2, 1}},
-				}}
+				m.Answers = []dnsmessage.Resource{
+					{
+						Header: dnsmessage.ResourceHeader{
+							Name:  q.Name,
+							Type:  q.Type,
+							Class: q.Class,
+							TTL:   1,
+						},
+						Body: &dnsmessage.AResource{A: [4]byte{192, 0, 2, 1}},
+					},
+				}
 			}
 			if packed, err := m.Pack(); err == nil {
 				_, _ = conn.WriteTo(packed, from)

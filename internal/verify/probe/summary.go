@@ -125,10 +125,25 @@ func (a *Account) summary(name string) TargetSummary {
 	stats := a.Stats()
 	percentile := func(q float64) Milliseconds { return milliseconds(stats.Percentile(q)) }
 	s := TargetSummary{
-		Target: name, Sent: stats.Sent, OK: stats.OK, Failed: stats.Failed, Late: stats.Late, NotMeasured: stats.NotMeasured, Reconnects: stats.Reconnects, Errors: stats.Errors,
-		P50: percentile(50), P90: percentile(90), P99: percentile(99), Max: percentile(100),
-		LongestGap: milliseconds(stats.LongestGap), LongestStall: milliseconds(stats.LongestStall), Behind: milliseconds(stats.Behind),
-		Losses: []LossSummary{}, MoreLosses: a.moreLosses, Stalls: []StallSummary{}, MoreStalls: a.moreStalls,
+		Target:       name,
+		Sent:         stats.Sent,
+		OK:           stats.OK,
+		Failed:       stats.Failed,
+		Late:         stats.Late,
+		NotMeasured:  stats.NotMeasured,
+		Reconnects:   stats.Reconnects,
+		Errors:       stats.Errors,
+		P50:          percentile(50),
+		P90:          percentile(90),
+		P99:          percentile(99),
+		Max:          percentile(100),
+		LongestGap:   milliseconds(stats.LongestGap),
+		LongestStall: milliseconds(stats.LongestStall),
+		Behind:       milliseconds(stats.Behind),
+		Losses:       []LossSummary{},
+		MoreLosses:   a.moreLosses,
+		Stalls:       []StallSummary{},
+		MoreStalls:   a.moreStalls,
 	}
 	for _, l := range a.losses {
 		s.Losses = append(s.Losses, LossSummary{Start: l.Start, End: l.End, Failed: l.Failed, Error: l.Example, Errors: l.Errors})
@@ -159,8 +174,11 @@ type NotMeasuredError struct {
 }
 
 func (e *NotMeasuredError) Error() string {
-	return fmt.Sprintf("the machine that requests come from is too busy or too slow to measure losses: %d of %d requests could not be measured",
-		e.NotMeasured, e.Sent+e.NotMeasured)
+	return fmt.Sprintf(
+		"the machine that requests come from is too busy or too slow to measure losses: %d of %d requests could not be measured",
+		e.NotMeasured,
+		e.Sent+e.NotMeasured,
+	)
 }
 
 // ExitCode implements fault.Coder.
