@@ -220,7 +220,7 @@ func (d *demo) moveBoth(ctx context.Context, migration string) error {
 }
 
 // writeMigration writes what the user would have written. It names the range to empty, because the control's Service
-// lives in a range of its own that is none of replumb's business. Old addresses answer for longer than a name server caches.
+// lives in a range of its own that is none of replumb's business. Old addresses answer for longer than CoreDNS caches (30 s).
 func (d *demo) writeMigration() (string, error) {
 	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
 kind: Migration
@@ -230,7 +230,7 @@ spec:
   serviceCIDR:
     from: [%s]
     to: [%s]
-    drain: 20s
+    drain: 35s
     clusterServices: Stay
     refresh: {mode: Report}
   batch:
