@@ -186,6 +186,9 @@ func (s Stats) Percentile(q float64) time.Duration {
 	return time.Duration(s.latencies.ValueAtPercentile(q)) * time.Microsecond
 }
 
+// Latency is the latencies of all successes, encoded as in Window; empty without any.
+func (s Stats) Latency() string { return encodeLatency(s.latencies) }
+
 func (s *Stats) mergeLatencies(from *hdr.Histogram) {
 	if s.latencies == nil {
 		s.latencies = newHistogram()
