@@ -74,18 +74,23 @@ func All() []Component {
 			Cold:   90 * time.Second,
 		},
 		{Name: "flannel", Module: "github.com/flannel-io/flannel", Packages: []string{"."}, Cold: 60 * time.Second},
-		{ // Kubernetes' own tests, and what they run in pods
-			Name: "e2e", Module: "k8s.io/kubernetes", OnDemand: true, Tests: []string{"k8s.io/kubernetes/test/e2e"},
-			Packages: []string{
-				"github.com/onsi/ginkgo/v2/ginkgo", "k8s.io/kubernetes/test/images/agnhost",
-				"k8s.io/kubernetes/test/images/regression-issue-74839",
-			},
-			Assets:  "test/images/agnhost/porter", // for its certificate
-			LDFlags: kubernetesVersionFlags, Cold: 180 * time.Second,
-		},
+		kubernetesTests(),
 		cilium(),
 		onDemand(kubernetes("kubernetes-v1.33", 240*time.Second)),
 		onDemand(kubernetes("kubernetes-v1.31", 180*time.Second)),
+	}
+}
+
+// kubernetesTests are Kubernetes' own tests, and what they run in pods.
+func kubernetesTests() Component {
+	return Component{
+		Name: "e2e", Module: "k8s.io/kubernetes", OnDemand: true, Tests: []string{"k8s.io/kubernetes/test/e2e"},
+		Packages: []string{
+			"github.com/onsi/ginkgo/v2/ginkgo", "k8s.io/kubernetes/test/images/agnhost",
+			"k8s.io/kubernetes/test/images/regression-issue-74839",
+		},
+		Assets:  "test/images/agnhost/porter", // for its certificate
+		LDFlags: kubernetesVersionFlags, Cold: 180 * time.Second,
 	}
 }
 
