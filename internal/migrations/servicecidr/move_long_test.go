@@ -75,7 +75,7 @@ func (c *atLock) Create(ctx context.Context, o client.Object, opts ...client.Cre
 	return c.WithWatch.Create(ctx, o, opts...)
 }
 
-// TestFinishSeesWhatAppearedBeforeItsLock: finish looks whether it may go on, and then takes the lock. What another run left in
+// TestFinishSeesWhatAppearedBeforeItsLock: finish looks whether it may go on, and then takes the lock. Objects that another run left in
 // between is removed, too.
 func TestFinishSeesWhatAppearedBeforeItsLock(t *testing.T) {
 	f := setup(t)
