@@ -45,7 +45,6 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Private implements fault.Confidant.
 func (e *Error) Private() string { return e.Output }
 
 // operator is who runs replumb.

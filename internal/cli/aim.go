@@ -179,12 +179,10 @@ func (e *ForeignPlanError) Error() string {
 	)
 }
 
-// Advice implements fault.Adviser.
 func (*ForeignPlanError) Advice() string {
 	return "is this the cluster you mean? nothing was changed; plan -f FILE -o json > plan.json writes a plan of it"
 }
 
-// ExitCode implements fault.Coder.
 func (*ForeignPlanError) ExitCode() int { return fault.ExitBlocked }
 
 // ofCluster refuses a plan of another cluster.
@@ -215,7 +213,6 @@ func (e *ConsentError) Error() string {
 	return fmt.Sprintf("migration %s in the cluster has calls that were not agreed to on this machine", e.Name)
 }
 
-// Advice implements fault.Adviser.
 func (e *ConsentError) Advice() string {
 	return fmt.Sprintf(
 		"nothing was changed; give your own file with -f FILE, or, if all of them are meant to be made, add --allow-calls %s",
@@ -223,7 +220,6 @@ func (e *ConsentError) Advice() string {
 	)
 }
 
-// ExitCode implements fault.Coder.
 func (*ConsentError) ExitCode() int { return fault.ExitBlocked }
 
 // consent makes sure that the operator has agreed to all that a Migration in the cluster calls, on this machine: by an apply of a

@@ -39,7 +39,6 @@ func newColumns(spec string) (*columns, error) {
 	return c, nil
 }
 
-// PrintObj implements printers.ResourcePrinter.
 func (c *columns) PrintObj(o runtime.Object, w io.Writer) error {
 	object, ok := o.(*unstructured.Unstructured)
 	if !ok {

@@ -24,10 +24,8 @@ type UsageError struct {
 
 func (e *UsageError) Error() string { return e.Problem }
 
-// Advice implements fault.Adviser.
 func (e *UsageError) Advice() string { return e.Hint }
 
-// ExitCode implements fault.Coder.
 func (*UsageError) ExitCode() int { return fault.ExitUsage }
 
 // ExitCode of an error: that of the error itself; else that of a run that ended early, if it is one.

@@ -40,10 +40,8 @@ func (e *FleetError) Error() string {
 	return fmt.Sprintf("not as it should be in %s: %s", english.Plural(len(e.Clusters), "cluster", ""), strings.Join(e.Clusters, ", "))
 }
 
-// ExitCode implements fault.Coder.
 func (e *FleetError) ExitCode() int { return e.Code }
 
-// Advice implements fault.Adviser.
 func (*FleetError) Advice() string { return "the table has the reason of each; nothing was changed" }
 
 // fleetError of commands' ends, in the order of the targets; nil if all went well.

@@ -59,12 +59,10 @@ func (e *UnfitError) Error() string {
 	return "an operator runs migrations in this cluster, and cannot go by " + e.Flag
 }
 
-// Advice implements fault.Adviser.
 func (*UnfitError) Advice() string {
 	return "leave it out, or add --local: it runs in this process then; nothing was changed"
 }
 
-// ExitCode implements fault.Coder.
 func (*UnfitError) ExitCode() int { return fault.ExitUsage }
 
 // handOver writes what is wanted of the operator, and follows until it is done. To end that ends nothing else.
@@ -275,12 +273,10 @@ func (e *LeftError) Error() string {
 	return "no longer following migration " + e.Name + "; the operator goes on with it"
 }
 
-// Advice implements fault.Adviser.
 func (e *LeftError) Advice() string {
 	return fmt.Sprintf("%[1]s status %[2]s --watch follows it again, %[1]s pause %[2]s stops it", e.Command, e.Name)
 }
 
-// ExitCode implements fault.Coder.
 func (*LeftError) ExitCode() int { return fault.ExitInterrupted }
 
 // StalledError says that the operator does not go on before a person has done something.
@@ -293,13 +289,11 @@ func (e *StalledError) Error() string {
 	return fmt.Sprintf("migration %s is stalled (%s): %s", e.Name, e.Reason, text)
 }
 
-// Advice implements fault.Adviser.
 func (e *StalledError) Advice() string {
 	_, hint, _ := strings.Cut(e.Message, "\nhint: ")
 	return hint
 }
 
-// ExitCode implements fault.Coder.
 func (e *StalledError) ExitCode() int {
 	switch e.Reason {
 	case v1alpha1.ReasonLossBudgetExceeded, v1alpha1.ReasonLateBudgetExceeded:

@@ -238,7 +238,6 @@ type absentError struct{ name string }
 
 func (e *absentError) Error() string { return "migration " + e.name + " does not exist" }
 
-// Advice implements fault.Adviser.
 func (*absentError) Advice() string { return "kubectl get migrations.replumb.dev lists them" }
 
 func noMigration(name string) error { return &absentError{name} }

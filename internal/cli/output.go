@@ -16,7 +16,6 @@ type output struct {
 	err error
 }
 
-// Write implements io.Writer.
 func (o *output) Write(p []byte) (int, error) {
 	if _, err := (printable.Writer{To: verbatim{o}}).Write(p); err != nil {
 		return 0, err
@@ -27,7 +26,6 @@ func (o *output) Write(p []byte) (int, error) {
 // verbatim is stdout for programs: for documents, in forms that have their own way with such characters.
 type verbatim struct{ *output }
 
-// Write implements io.Writer.
 func (v verbatim) Write(p []byte) (int, error) {
 	o := v.output
 	if o.err == nil {

@@ -283,7 +283,6 @@ func (e *RangesError) Error() string {
 	return strings.Join(all, "; ")
 }
 
-// Advice implements fault.Adviser.
 func (e *RangesError) Advice() string {
 	switch {
 	case e.Unread > 0:
@@ -294,7 +293,6 @@ func (e *RangesError) Advice() string {
 	return "replumb rbac pods --for view --user NAME prints the role to read all of them"
 }
 
-// ExitCode implements fault.Coder.
 func (e *RangesError) ExitCode() int {
 	if e.Unread > 0 {
 		return fault.ExitError

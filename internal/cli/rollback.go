@@ -106,12 +106,10 @@ func (e *LateError) Error() string {
 		english.Plural(len(e.Movable), "Service was", "Services were"), e.Name, strings.Join(names, ", "))
 }
 
-// Advice implements fault.Adviser.
 func (*LateError) Advice() string {
 	return "nothing was changed; --late Move takes them to free addresses in the old range, --late Keep leaves them as they are, and the range with them"
 }
 
-// ExitCode implements fault.Coder.
 func (*LateError) ExitCode() int { return fault.ExitBlocked }
 
 func lateFlag(cmd *cobra.Command, choice *string) {

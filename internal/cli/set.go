@@ -356,10 +356,8 @@ func (e *SetRefusedError) Error() string {
 	return fmt.Sprintf("%s does not begin with any of the set: %s", e.Command, strings.Join(e.Why, ", "))
 }
 
-// Advice implements fault.Adviser.
 func (e *SetRefusedError) Advice() string { return e.Hint + "; nothing was changed" }
 
-// ExitCode implements fault.Coder.
 func (*SetRefusedError) ExitCode() int { return fault.ExitBlocked }
 
 // rollbackSet takes everything back, what moved last first.

@@ -79,10 +79,8 @@ func (e *TimeoutError) Error() string {
 // Unwrap gives what the command had to say, or nothing.
 func (e *TimeoutError) Unwrap() error { return e.Err }
 
-// ExitCode implements fault.Coder.
 func (*TimeoutError) ExitCode() int { return fault.ExitInterrupted }
 
-// Advice implements fault.Adviser.
 func (*TimeoutError) Advice() string {
 	return "it is safe to run the same command again: it carries on; a longer --timeout lets it get further"
 }

@@ -75,7 +75,6 @@ type shownMigration struct {
 
 var _ board.Source = (*shownMigration)(nil)
 
-// Look implements board.Source.
 func (s *shownMigration) Look(ctx context.Context) (live.View, []board.Offer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,12 +85,10 @@ func (s *shownMigration) Look(ctx context.Context) (live.View, []board.Offer, er
 	return v, board.Offers(m, v), nil
 }
 
-// Report implements board.Source.
 func (s *shownMigration) Report(ctx context.Context) (*htmlreport.Document, error) {
 	return s.a.reportOf(ctx, s.watch.name)
 }
 
-// Confirm implements board.Source.
 func (s *shownMigration) Confirm(ctx context.Context, o board.Offer) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		m := &v1alpha1.Migration{}

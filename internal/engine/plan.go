@@ -171,7 +171,6 @@ type UnknownPhaseError struct {
 
 func (e *UnknownPhaseError) Error() string { return fmt.Sprintf("there is no phase %q", e.Phase) }
 
-// Advice implements fault.Adviser.
 func (e *UnknownPhaseError) Advice() string { return "the phases are " + strings.Join(e.Phases, ", ") }
 
 // Validate rejects plans in which two steps have the same ID.

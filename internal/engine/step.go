@@ -71,13 +71,10 @@ type Wait struct {
 	Remark func() string
 }
 
-// ID implements Step.
 func (w *Wait) ID() string { return w.Name }
 
-// Title implements Step.
 func (w *Wait) Title() string { return w.About }
 
-// Role implements Cast.
 func (w *Wait) Role() Role {
 	if w.As == "" {
 		return RoleWait
@@ -85,13 +82,10 @@ func (w *Wait) Role() Role {
 	return w.As
 }
 
-// Waits implements Waiter.
 func (*Wait) Waits() {}
 
-// Deadline implements Timed.
 func (w *Wait) Deadline() time.Duration { return w.Limit }
 
-// State implements Step.
 func (w *Wait) State(ctx context.Context) (State, error) {
 	if w.Again {
 		return Pending, nil
@@ -99,13 +93,10 @@ func (w *Wait) State(ctx context.Context) (State, error) {
 	return StateOf(w.For(ctx))
 }
 
-// Do implements Step. There is nothing to do.
 func (*Wait) Do(context.Context) error { return nil }
 
-// Verify implements Step.
 func (w *Wait) Verify(ctx context.Context) error { return w.For(ctx) }
 
-// Note implements Noter.
 func (w *Wait) Note() string { return said(w.Remark) }
 
 // Gate is a Wait for what only the operator can do.
@@ -115,10 +106,8 @@ type Gate struct {
 	Instructions func() string
 }
 
-// Role implements Cast.
 func (g *Gate) Role() Role { return RoleGate }
 
-// Guide implements Guide.
 func (g *Gate) Guide() string { return said(g.Instructions) }
 
 // Write is a step that changes something and has nothing to remember between its look and its write.
@@ -142,19 +131,14 @@ type Write struct {
 	Remark func() string
 }
 
-// ID implements Step.
 func (w *Write) ID() string { return w.Name }
 
-// Title implements Step.
 func (w *Write) Title() string { return w.About }
 
-// Role implements Cast.
 func (w *Write) Role() Role { return w.As }
 
-// Deadline implements Timed.
 func (w *Write) Deadline() time.Duration { return w.Limit }
 
-// State implements Step.
 func (w *Write) State(ctx context.Context) (State, error) {
 	if w.Holds == nil {
 		return Pending, nil
@@ -162,10 +146,8 @@ func (w *Write) State(ctx context.Context) (State, error) {
 	return StateOf(w.Holds(ctx))
 }
 
-// Do implements Step.
 func (w *Write) Do(ctx context.Context) error { return w.Write(ctx) }
 
-// Verify implements Step.
 func (w *Write) Verify(ctx context.Context) error {
 	if w.Holds == nil {
 		return nil
@@ -173,10 +155,8 @@ func (w *Write) Verify(ctx context.Context) error {
 	return w.Holds(ctx)
 }
 
-// Preview implements Previewer.
 func (w *Write) Preview() ([]Change, error) { return w.Changes() }
 
-// Undo implements Undoer.
 func (w *Write) Undo() Step {
 	if w.Reverse == nil {
 		return nil
@@ -184,17 +164,14 @@ func (w *Write) Undo() Step {
 	return w.Reverse()
 }
 
-// Note implements Noter.
 func (w *Write) Note() string { return said(w.Remark) }
 
 // Interruptible is a Write that ends at once when the run is cancelled, where others are brought to their end first: it has
 // nothing that must not be cut off.
 type Interruptible struct{ *Write }
 
-// Waits implements Waiter.
 func (Interruptible) Waits() {}
 
-// Role implements Cast.
 func (i Interruptible) Role() Role {
 	if i.As == "" {
 		return RoleWrite
@@ -223,25 +200,19 @@ type Observed[T any] struct {
 	Reverse func() Step
 }
 
-// ID implements Step.
 func (o *Observed[T]) ID() string { return o.Name }
 
-// Title implements Step.
 func (o *Observed[T]) Title() string { return o.About }
 
-// Role implements Cast.
 func (o *Observed[T]) Role() Role { return o.As }
 
-// Deadline implements Timed.
 func (o *Observed[T]) Deadline() time.Duration { return o.Limit }
 
-// State implements Step.
 func (o *Observed[T]) State(ctx context.Context) (State, error) {
 	state, _, err := o.Look(ctx)
 	return state, err
 }
 
-// Do implements Step. Runners hand over what they have seen instead.
 func (o *Observed[T]) Do(ctx context.Context) error {
 	state, seen, err := o.Look(ctx)
 	if err != nil || state != Pending {
@@ -259,13 +230,11 @@ func (o *Observed[T]) write(ctx context.Context, seen T) error {
 	return err
 }
 
-// observe implements observer.
 func (o *Observed[T]) observe(ctx context.Context) (State, func(context.Context) error, error) {
 	state, seen, err := o.Look(ctx)
 	return state, func(ctx context.Context) error { return o.write(ctx, seen) }, err
 }
 
-// Verify implements Step.
 func (o *Observed[T]) Verify(ctx context.Context) error {
 	if o.Proof != nil {
 		return o.Proof(ctx)
@@ -277,10 +246,8 @@ func (o *Observed[T]) Verify(ctx context.Context) error {
 	return err
 }
 
-// Preview implements Previewer.
 func (o *Observed[T]) Preview() ([]Change, error) { return o.Changes() }
 
-// Undo implements Undoer.
 func (o *Observed[T]) Undo() Step {
 	if o.Reverse == nil {
 		return nil

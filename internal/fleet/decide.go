@@ -61,10 +61,8 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s does not begin in any cluster: %s", e.Action, strings.Join(e.Clusters, ", "))
 }
 
-// Advice implements fault.Adviser.
 func (e *RefusedError) Advice() string { return e.Hint }
 
-// ExitCode implements fault.Coder.
 func (e *RefusedError) ExitCode() int { return e.Code }
 
 // Refusal is why an action must not begin in any cluster; nil if it may. apply looks at its clusters when it comes to them.
@@ -185,7 +183,6 @@ func (e *HaltedError) ExitCode() int {
 	return code
 }
 
-// Advice implements fault.Adviser.
 func (e *HaltedError) Advice() string {
 	return fmt.Sprintf(
 		"replumb fleet status -f FILE shows every cluster; after repair, replumb fleet %s -f FILE goes on where it was", e.Action)

@@ -38,7 +38,6 @@ type Line struct {
 	Event bool
 }
 
-// Look implements Replumb.
 func (p *Program) Look(ctx context.Context, t *Target) State {
 	printed, of := p.Ask(ctx, t, "status", t.Migration.Name, "--ignore-not-found", "-o", "json")
 	if of.Code != fault.ExitDone {
@@ -51,7 +50,6 @@ func (p *Program) Look(ctx context.Context, t *Target) State {
 	return s
 }
 
-// Do implements Replumb.
 func (p *Program) Do(ctx context.Context, t *Target, a Action) Outcome {
 	args := []string{string(a), "-f", "-", "-o", "json"}
 	if a != Apply {
@@ -140,7 +138,6 @@ type lines struct {
 // longest is how much of a line is waited for.
 const longest = 1 << 20
 
-// Write implements io.Writer.
 func (l *lines) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -147,10 +147,8 @@ func (e *DownError) Error() string {
 	return fmt.Sprintf("deployment %s/%s is not available: %s", v1alpha1.SystemNamespace, Operator, e.Reason)
 }
 
-// ExitCode implements fault.Coder.
 func (*DownError) ExitCode() int { return fault.ExitError }
 
-// Advice implements fault.Adviser.
 func (e *DownError) Advice() string {
 	const again = "; then run the same command again"
 	in := " -n " + v1alpha1.SystemNamespace

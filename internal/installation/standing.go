@@ -33,10 +33,8 @@ func (e *StandingError) Error() string {
 	return "replumb is still needed in this cluster:\n" + strings.Join(e.Reasons, "\n")
 }
 
-// ExitCode implements fault.Coder.
 func (*StandingError) ExitCode() int { return fault.ExitBlocked }
 
-// Advice implements fault.Adviser.
 func (e *StandingError) Advice() string {
 	if e.UnderWay != "" {
 		return fmt.Sprintf("replumb finish %[1]s, or replumb rollback %[1]s, first; nothing was changed", e.UnderWay)

@@ -106,12 +106,10 @@ func (e *SkewError) Error() string {
 		e.Client, e.Operator)
 }
 
-// Advice implements fault.Adviser.
 func (e *SkewError) Advice() string {
 	return "use the client of the operator's version, or bring the operator to this one: replumb install --apply; nothing was changed"
 }
 
-// ExitCode implements fault.Coder.
 func (*SkewError) ExitCode() int { return fault.ExitBlocked }
 
 // Compare fails with a *SkewError if a client and an operator are too far from each other. known is false if one of them is of no released

@@ -30,12 +30,10 @@ func (e *ApprovalError) Error() string {
 	return fmt.Sprintf("migration %s: annotation %s has %q, which approves nothing", e.Name, v1alpha1.AnnotationApprove, e.Word)
 }
 
-// Advice implements fault.Adviser.
 func (*ApprovalError) Advice() string {
 	return "use plan:HASH, finish, gate:NAME=ANSWER or losses:TOKEN, with spaces or commas between them"
 }
 
-// ExitCode implements fault.Coder.
 func (*ApprovalError) ExitCode() int { return fault.ExitUsage }
 
 // Approved reads what people have approved. It fails with an *ApprovalError on what it does not know: a person may rely on it.

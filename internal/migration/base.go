@@ -67,10 +67,8 @@ type Base struct {
 	Identity engine.Identity
 }
 
-// Kit implements Planner.
 func (b *Base) Kit() *Base { return b }
 
-// Found implements Plans.
 func (b *Base) Found() findings.Findings { return b.Findings }
 
 // Hooks are the calls of an occasion of this migration.

@@ -35,13 +35,11 @@ func (e *ForeignError) Error() string {
 	)
 }
 
-// Advice implements fault.Adviser.
 func (e *ForeignError) Advice() string {
 	return "is this the cluster you mean? nothing was changed; if the Migration came with a restore, delete it, or remove its annotation " +
 		v1alpha1.AnnotationCluster + " when you are sure that all it says is true of this cluster"
 }
 
-// ExitCode implements fault.Coder.
 func (*ForeignError) ExitCode() int { return fault.ExitBlocked }
 
 // Bind has a Migration belong to a cluster, of which the UID may not be known.
@@ -112,10 +110,8 @@ func (e *ForeignCallsError) Error() string {
 	return fmt.Sprintf("migration %s in the cluster calls something else than what was agreed to", e.Name)
 }
 
-// Advice implements fault.Adviser.
 func (*ForeignCallsError) Advice() string {
 	return "look who has changed it: kubectl get migration -o yaml --show-managed-fields"
 }
 
-// ExitCode implements fault.Coder.
 func (*ForeignCallsError) ExitCode() int { return fault.ExitBlocked }

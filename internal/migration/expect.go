@@ -82,12 +82,10 @@ func (e *ChangedPlanError) Error() string {
 	return "the cluster has changed, and the plan with it; " + strings.Join(parts, "; ")
 }
 
-// Advice implements fault.Adviser.
 func (*ChangedPlanError) Advice() string {
 	return "look at the new plan: replumb plan -f FILE; nothing was changed"
 }
 
-// ExitCode implements fault.Coder.
 func (*ChangedPlanError) ExitCode() int { return fault.ExitBlocked }
 
 // Check refuses a plan that goes beyond what was expected, with a ChangedPlanError. That steps are missing is fine: they

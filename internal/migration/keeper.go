@@ -127,7 +127,6 @@ type StateError struct {
 
 func (e *StateError) Error() string { return fmt.Sprintf("migration %s %s", e.Name, e.Problem) }
 
-// Advice implements fault.Adviser.
 func (e *StateError) Advice() string { return e.Hint }
 
 // Applicable refuses to apply a migration that has finished, or has begun to.

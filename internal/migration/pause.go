@@ -20,28 +20,21 @@ type PauseStep struct {
 
 var _ engine.Waiter = (*PauseStep)(nil)
 
-// ID implements engine.Step.
 func (s *PauseStep) ID() string { return s.Name }
 
-// Title implements engine.Step.
 func (s *PauseStep) Title() string { return s.About }
 
-// Waits implements engine.Waiter.
 func (*PauseStep) Waits() {}
 
-// Deadline implements engine.Timed.
 func (s *PauseStep) Deadline() time.Duration { return s.Length + time.Minute }
 
-// State implements engine.Step.
 func (*PauseStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
-// Do implements engine.Step.
 func (s *PauseStep) Do(context.Context) error {
 	s.until = s.now().Add(s.Length)
 	return nil
 }
 
-// Verify implements engine.Step.
 func (s *PauseStep) Verify(context.Context) error {
 	if s.until.After(s.now()) {
 		return engine.NotYet("until %s", s.until.Format(time.TimeOnly))

@@ -50,13 +50,10 @@ func asSet(ns *corev1.Namespace) bool {
 	return true
 }
 
-// Role implements engine.Cast.
 func (*PrivilegeStep) Role() engine.Role { return engine.RoleOwn }
 
-// ID implements engine.Step.
 func (s *PrivilegeStep) ID() string { return cmp.Or(s.Name, "secure/pod-security") }
 
-// Title implements engine.Step.
 func (*PrivilegeStep) Title() string {
 	return "Let replumb run privileged pods in namespace " + v1alpha1.SystemNamespace
 }
@@ -66,7 +63,6 @@ func (s *PrivilegeStep) get(ctx context.Context) (*corev1.Namespace, error) {
 	return (&NamespaceStep{Cluster: s.Cluster}).get(ctx)
 }
 
-// State implements engine.Step.
 func (s *PrivilegeStep) State(ctx context.Context) (engine.State, error) {
 	ns, err := s.get(ctx)
 	switch {
@@ -78,7 +74,6 @@ func (s *PrivilegeStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Pending, nil
 }
 
-// Do implements engine.Step. What was there before the first time counts.
 func (s *PrivilegeStep) Do(ctx context.Context) error {
 	return change(ctx, s.Cluster, func(ns *corev1.Namespace) error {
 		if ns.Annotations[v1alpha1.AnnotationPodSecurity] == "" {
@@ -126,7 +121,6 @@ func change(ctx context.Context, c *cluster.Cluster, do func(*corev1.Namespace) 
 	return nil
 }
 
-// Verify implements engine.Step.
 func (s *PrivilegeStep) Verify(ctx context.Context) error {
 	state, err := s.State(ctx)
 	if err == nil && state != engine.Done {
@@ -135,7 +129,6 @@ func (s *PrivilegeStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// Preview implements engine.Previewer.
 func (*PrivilegeStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{{
 		Verb: "patch", Object: "Namespace " + v1alpha1.SystemNamespace,
@@ -145,7 +138,6 @@ func (*PrivilegeStep) Preview() ([]engine.Change, error) {
 	}}, nil
 }
 
-// Undo implements engine.Undoer.
 func (s *PrivilegeStep) Undo() engine.Step { return &giveBackStep{of: s} }
 
 // giveBackStep gives the namespace the labels back that it had, unless another migration still needs them as they are.
@@ -159,7 +151,6 @@ func (*giveBackStep) Title() string {
 	return "Restore Pod Security in namespace " + v1alpha1.SystemNamespace
 }
 
-// State implements engine.Step.
 func (s *giveBackStep) State(ctx context.Context) (engine.State, error) {
 	ns, err := s.of.get(ctx)
 	switch {
@@ -180,7 +171,6 @@ func (s *giveBackStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Pending, nil
 }
 
-// Do implements engine.Step. What someone has changed meanwhile stays as it is.
 func (s *giveBackStep) Do(ctx context.Context) error {
 	return change(ctx, s.of.Cluster, func(ns *corev1.Namespace) error {
 		before := map[string]string{}
@@ -200,7 +190,6 @@ func (s *giveBackStep) Do(ctx context.Context) error {
 	})
 }
 
-// Verify implements engine.Step.
 func (s *giveBackStep) Verify(ctx context.Context) error {
 	state, err := s.State(ctx)
 	if err == nil && state != engine.Done {
@@ -209,7 +198,6 @@ func (s *giveBackStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// Preview implements engine.Previewer.
 func (*giveBackStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{{
 		Verb: "patch", Object: "Namespace " + v1alpha1.SystemNamespace,

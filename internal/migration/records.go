@@ -39,7 +39,6 @@ func (m RecordMemory) Remember(ctx context.Context, status v1alpha1.RecordStatus
 	})
 }
 
-// Change implements dnsrecords.Memory.
 func (m RecordMemory) Change(name string, typ v1alpha1.RecordType) engine.Change {
 	return engine.Change{Verb: "patch", Object: "Migration " + m.Name, Body: map[string]any{
 		"status": map[string]any{"records": fmt.Sprintf("what %s %s was, and when it was changed", name, typ)},

@@ -32,16 +32,12 @@ type CRDStep struct {
 
 func (s *CRDStep) kind() cluster.Definition { return cmp.Or(s.Kind, cluster.Migration) }
 
-// Role implements engine.Cast.
 func (*CRDStep) Role() engine.Role { return engine.RoleOwn }
 
-// ID implements engine.Step.
 func (s *CRDStep) ID() string { return cmp.Or(s.Name, "secure/crd") }
 
-// Title implements engine.Step.
 func (s *CRDStep) Title() string { return fmt.Sprintf("Install the definition of %s", s.kind()) }
 
-// State implements engine.Step.
 func (s *CRDStep) State(ctx context.Context) (engine.State, error) {
 	current, err := s.Cluster.Current(ctx, s.kind())
 	if err != nil {
@@ -53,10 +49,8 @@ func (s *CRDStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Pending, nil
 }
 
-// Do implements engine.Step.
 func (s *CRDStep) Do(ctx context.Context) error { return s.Cluster.Define(ctx, s.kind()) }
 
-// Verify implements engine.Step.
 func (s *CRDStep) Verify(ctx context.Context) error {
 	current, err := s.Cluster.Current(ctx, s.kind())
 	if err == nil && !current {
@@ -65,7 +59,6 @@ func (s *CRDStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// Preview implements engine.Previewer.
 func (s *CRDStep) Preview() ([]engine.Change, error) {
 	crd, err := s.kind().CRD()
 	if err != nil {
@@ -92,16 +85,12 @@ type Sweep struct {
 
 var _ engine.Undoer = (*NamespaceStep)(nil)
 
-// Role implements engine.Cast.
 func (*NamespaceStep) Role() engine.Role { return engine.RoleOwn }
 
-// ID implements engine.Step.
 func (*NamespaceStep) ID() string { return "secure/namespace" }
 
-// Title implements engine.Step.
 func (*NamespaceStep) Title() string { return "Create the namespace " + v1alpha1.SystemNamespace }
 
-// Undo implements engine.Undoer.
 func (s *NamespaceStep) Undo() engine.Step { return &leaveStep{of: s} }
 
 func (s *NamespaceStep) get(ctx context.Context) (*corev1.Namespace, error) {
@@ -116,7 +105,6 @@ func (s *NamespaceStep) get(ctx context.Context) (*corev1.Namespace, error) {
 	return ns, nil
 }
 
-// State implements engine.Step.
 func (s *NamespaceStep) State(ctx context.Context) (engine.State, error) {
 	ns, err := s.get(ctx)
 	switch {
@@ -128,7 +116,6 @@ func (s *NamespaceStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Pending, nil
 }
 
-// Do implements engine.Step.
 func (s *NamespaceStep) Do(ctx context.Context) error {
 	ns, err := s.get(ctx)
 	if err != nil {
@@ -153,7 +140,6 @@ func (s *NamespaceStep) build() *corev1.Namespace {
 	}
 }
 
-// Verify implements engine.Step.
 func (s *NamespaceStep) Verify(ctx context.Context) error {
 	ns, err := s.get(ctx)
 	if err == nil && ns == nil {
@@ -162,7 +148,6 @@ func (s *NamespaceStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// Preview implements engine.Previewer.
 func (s *NamespaceStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{{Verb: "create", Object: "Namespace " + v1alpha1.SystemNamespace, Body: s.build()}}, nil
 }
@@ -177,7 +162,6 @@ type leaveStep struct {
 func (*leaveStep) ID() string        { return "tidy/namespace" }
 func (*leaveStep) Role() engine.Role { return engine.RoleOwn }
 
-// Title implements engine.Step.
 func (s *leaveStep) Title() string {
 	if s.of.Sweep.Remove != nil {
 		return "Clean up in the namespace " + v1alpha1.SystemNamespace + ", and the namespace if replumb has made it"
@@ -284,16 +268,12 @@ func (s *RecordStep) Note() string {
 	return strings.Join(all, "; ")
 }
 
-// Role implements engine.Cast.
 func (*RecordStep) Role() engine.Role { return engine.RoleOwn }
 
-// ID implements engine.Step.
 func (*RecordStep) ID() string { return "secure/migration" }
 
-// Title implements engine.Step.
 func (s *RecordStep) Title() string { return "Record migration " + s.Want.Name }
 
-// State implements engine.Step.
 func (s *RecordStep) State(ctx context.Context) (engine.State, error) {
 	have, err := Get(ctx, s.Cluster, s.Want.Name)
 	if err != nil {
@@ -315,7 +295,6 @@ func (s *RecordStep) wanted(have *v1alpha1.Migration) v1alpha1.MigrationSpec {
 	return want
 }
 
-// Do implements engine.Step.
 func (s *RecordStep) Do(ctx context.Context) error {
 	have, err := Get(ctx, s.Cluster, s.Want.Name)
 	if err != nil {
@@ -338,7 +317,6 @@ func (s *RecordStep) Do(ctx context.Context) error {
 	return nil
 }
 
-// Verify implements engine.Step.
 func (s *RecordStep) Verify(ctx context.Context) error {
 	state, err := s.State(ctx)
 	if err == nil && state != engine.Done {
@@ -347,7 +325,6 @@ func (s *RecordStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// Preview implements engine.Previewer.
 func (s *RecordStep) Preview() ([]engine.Change, error) {
 	// What else is said of it, such as what people approve, is not written here.
 	body := &v1alpha1.Migration{TypeMeta: s.Want.TypeMeta, Spec: *s.Want.Spec.DeepCopy()}
@@ -374,19 +351,15 @@ type CheckStep struct {
 	Findings findings.Findings
 }
 
-// Role implements engine.Cast.
 func (*CheckStep) Role() engine.Role { return engine.RoleCheck }
 
 // Waits implements engine.Waiter: nothing is written.
 func (*CheckStep) Waits() {}
 
-// ID implements engine.Step.
 func (*CheckStep) ID() string { return "check" }
 
-// Title implements engine.Step.
 func (*CheckStep) Title() string { return "Check the cluster" }
 
-// State implements engine.Step.
 func (s *CheckStep) State(context.Context) (engine.State, error) {
 	if blocking := s.Findings.Blocking(); len(blocking) > 0 {
 		return engine.Blocked, &findings.BlockedError{Findings: blocking}
@@ -394,10 +367,8 @@ func (s *CheckStep) State(context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// Do implements engine.Step.
 func (*CheckStep) Do(context.Context) error { return nil }
 
-// Verify implements engine.Step.
 func (*CheckStep) Verify(context.Context) error { return nil }
 
 // StatusChange previews a write to the status of a Migration.

@@ -144,13 +144,10 @@ func of[P migration.Plans](j kindOf[P], common v1alpha1.MigrationSpec) Job {
 	return kindJob[P]{j, common}
 }
 
-// Common implements Job.
 func (j kindJob[P]) Common() v1alpha1.MigrationSpec { return j.common }
 
-// Kind implements Job.
 func (j kindJob[P]) Kind() any { return j.kindOf }
 
-// Outlook implements Job.
 func (j kindJob[P]) Outlook(ctx context.Context) (migration.Plans, error) {
 	if o, ok := j.kindOf.(opener); ok {
 		if err := o.Open(ctx); err != nil {
@@ -160,7 +157,6 @@ func (j kindJob[P]) Outlook(ctx context.Context) (migration.Plans, error) {
 	return j.Look(ctx)
 }
 
-// Apply implements Job.
 func (j kindJob[P]) Apply(ctx context.Context, r *engine.Runner) error {
 	_, err := j.kindOf.Apply(ctx, r)
 	return err

@@ -34,10 +34,8 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Field + ": " + e.Problem }
 
-// Advice implements fault.Adviser.
 func (e *Error) Advice() string { return e.Hint }
 
-// ExitCode implements fault.Coder.
 func (*Error) ExitCode() int { return fault.ExitUsage }
 
 // Invalid is a Migration with more than one thing wrong in it.

@@ -101,7 +101,6 @@ func show(w io.Writer, r *rehearsal.Report, format string) error {
 // blockedError is the end of a rehearsal that something blocks.
 type blockedError struct{ error }
 
-// ExitCode implements fault.Coder.
 func (blockedError) ExitCode() int { return fault.ExitBlocked }
 
 // verdict is an error unless the rehearsal came to its end, and nothing blocks the real one.

@@ -100,7 +100,6 @@ func (f *front) kubeconfig(file string) error {
 func (f *front) hold()    { f.open.Lock() }
 func (f *front) release() { f.open.Unlock() }
 
-// ServeHTTP implements http.Handler.
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Authorization") != "Bearer "+f.token {
 		http.Error(w, "it is a rehearsal's alone", http.StatusUnauthorized)

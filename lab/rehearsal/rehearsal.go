@@ -347,7 +347,6 @@ type failed struct {
 	code int
 }
 
-// ExitCode implements fault.Coder.
 func (f *failed) ExitCode() int { return f.code }
 
 func failure(command string, s *said) error {

@@ -35,7 +35,6 @@ func refusal(hint, problem string, args ...any) error {
 // usage is a Migration, or a snapshot, that a rehearsal cannot be of.
 type usage struct{ fault.Hinted }
 
-// ExitCode implements fault.Coder.
 func (*usage) ExitCode() int { return fault.ExitUsage }
 
 // Tame takes from a Migration what would reach beyond the rehearsal, or only let time pass. etcd is a client URL of the rehearsal's own; none of

@@ -60,10 +60,8 @@ func (e *TooSlowError) Error() string {
 	return fmt.Sprintf("this machine is too busy or too slow to measure losses, and nothing was changed: %s", e.Load)
 }
 
-// ExitCode implements fault.Coder.
 func (*TooSlowError) ExitCode() int { return fault.ExitNotMeasured }
 
-// Advice implements fault.Adviser.
 func (*TooSlowError) Advice() string {
 	return "end what else runs on the machine (uptime, top), or use one with faster processors, and run the same command again"
 }

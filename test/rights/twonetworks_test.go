@@ -37,7 +37,6 @@ func beginWithTwo(s *scene, migration string) {
 	s.start("networks", migration)
 }
 
-// Take implements fakekubelet.Addresses.
 func (n *twoNetworks) Take(ctx context.Context, pools []calico.Pool, u fakekubelet.User) (netip.Addr, error) {
 	n.mu.Lock()
 	within := netip.MustParsePrefix(before)

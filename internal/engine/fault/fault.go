@@ -89,5 +89,4 @@ func (e *Hinted) Error() string { return e.Err.Error() }
 // Unwrap gives the cause.
 func (e *Hinted) Unwrap() error { return e.Err }
 
-// Advice implements Adviser.
 func (e *Hinted) Advice() string { return e.Hint }

@@ -162,12 +162,10 @@ func (e *BlockedError) Error() string {
 	return fmt.Sprintf("%s: %s", english.Plural(len(e.Findings), "blocking finding", ""), strings.Join(codes, "; "))
 }
 
-// Advice implements fault.Adviser.
 func (*BlockedError) Advice() string {
 	return "replumb check -f FILE shows every finding with its fix; nothing was changed since it was found"
 }
 
-// ExitCode implements fault.Coder.
 func (*BlockedError) ExitCode() int { return fault.ExitBlocked }
 
 // Description is what is true of a check whatever it finds.

@@ -42,7 +42,6 @@ func Indented(s, indent string) string {
 // Writer passes on the Text of what is written to it. A character has to be in one write as a whole, as fmt has it.
 type Writer struct{ To io.Writer }
 
-// Write implements io.Writer.
 func (w Writer) Write(p []byte) (int, error) {
 	if _, err := io.WriteString(w.To, Text(string(p))); err != nil {
 		return 0, err

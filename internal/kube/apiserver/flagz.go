@@ -133,7 +133,6 @@ type lastBody struct {
 	transport http.RoundTripper
 }
 
-// Close implements io.Closer.
 func (b *lastBody) Close() error {
 	err := b.ReadCloser.Close()
 	utilnet.CloseIdleConnectionsFor(b.transport)

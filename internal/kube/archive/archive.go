@@ -127,7 +127,6 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Problem }
 
-// Advice implements fault.Adviser.
 func (e *Error) Advice() string { return e.Hint }
 
 func foreign(format string, args ...any) error {

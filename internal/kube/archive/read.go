@@ -226,7 +226,6 @@ type bounded struct {
 	left int64
 }
 
-// Read implements io.Reader.
 func (b *bounded) Read(p []byte) (int, error) {
 	if b.left <= 0 {
 		return 0, fmt.Errorf("it has more than %d bytes", int64(maxTotal))

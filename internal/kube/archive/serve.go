@@ -91,7 +91,6 @@ func (s *Server) missing() (all []string) {
 	return all
 }
 
-// RoundTrip implements http.RoundTripper.
 func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil {
 		defer func() { _ = r.Body.Close() }() // it is in memory

@@ -50,7 +50,6 @@ func (e *OneRangeError) Error() string {
 	)
 }
 
-// Advice implements fault.Adviser.
 func (*OneRangeError) Advice() string {
 	return "change the flag, or upgrade the cluster to Kubernetes 1.33 or later"
 }

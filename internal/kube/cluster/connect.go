@@ -65,7 +65,6 @@ func (e *UnreachableError) Error() string {
 	return fmt.Sprintf("the API server at %s cannot be reached: %v", e.Host, e.Err)
 }
 
-// Advice implements fault.Adviser.
 func (*UnreachableError) Advice() string {
 	return "is the cluster up, and is it the one you mean? see --kubeconfig and --context"
 }

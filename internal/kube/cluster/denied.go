@@ -21,7 +21,6 @@ func (e *DeniedError) Error() string {
 	return "the user has no right to " + strings.Join(Texts(rights), ", ")
 }
 
-// Advice implements fault.Adviser.
 func (e *DeniedError) Advice() string {
 	var roles []string
 	for _, a := range e.Missing {
@@ -35,5 +34,4 @@ func (e *DeniedError) Advice() string {
 	return "bind to the user, with replumb rbac, the roles " + strings.Join(roles, ", ")
 }
 
-// ExitCode implements fault.Coder.
 func (*DeniedError) ExitCode() int { return fault.ExitBlocked }

@@ -55,7 +55,6 @@ func movesOn(config *rest.Config) {
 	})
 }
 
-// RoundTrip implements http.RoundTripper.
 func (e *elsewhere) RoundTrip(r *http.Request) (*http.Response, error) {
 	if mayLast(r) {
 		return e.next.RoundTrip(r)

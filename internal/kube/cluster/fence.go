@@ -13,7 +13,6 @@ import (
 // when another has taken over. It is the last thing before the request is sent.
 type fenced struct{ client.WithWatch }
 
-// Create implements client.Client.
 func (f fenced) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
 	if err := engine.MayWrite(ctx, false); err != nil {
 		return err
@@ -21,7 +20,6 @@ func (f fenced) Create(ctx context.Context, o client.Object, opts ...client.Crea
 	return f.WithWatch.Create(ctx, o, opts...)
 }
 
-// Update implements client.Client.
 func (f fenced) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
 	if err := engine.MayWrite(ctx, false); err != nil {
 		return err
@@ -29,7 +27,6 @@ func (f fenced) Update(ctx context.Context, o client.Object, opts ...client.Upda
 	return f.WithWatch.Update(ctx, o, opts...)
 }
 
-// Patch implements client.Client.
 func (f fenced) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 	if err := engine.MayWrite(ctx, false); err != nil {
 		return err
@@ -37,7 +34,6 @@ func (f fenced) Patch(ctx context.Context, o client.Object, p client.Patch, opts
 	return f.WithWatch.Patch(ctx, o, p, opts...)
 }
 
-// Apply implements client.Client.
 func (f fenced) Apply(ctx context.Context, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
 	if err := engine.MayWrite(ctx, false); err != nil {
 		return err
@@ -45,7 +41,6 @@ func (f fenced) Apply(ctx context.Context, o runtime.ApplyConfiguration, opts ..
 	return f.WithWatch.Apply(ctx, o, opts...)
 }
 
-// Delete implements client.Client.
 func (f fenced) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
 	if err := engine.MayWrite(ctx, false); err != nil {
 		return err
@@ -53,7 +48,6 @@ func (f fenced) Delete(ctx context.Context, o client.Object, opts ...client.Dele
 	return f.WithWatch.Delete(ctx, o, opts...)
 }
 
-// DeleteAllOf implements client.Client.
 func (f fenced) DeleteAllOf(ctx context.Context, o client.Object, opts ...client.DeleteAllOfOption) error {
 	if err := engine.MayWrite(ctx, false); err != nil {
 		return err
@@ -61,10 +55,8 @@ func (f fenced) DeleteAllOf(ctx context.Context, o client.Object, opts ...client
 	return f.WithWatch.DeleteAllOf(ctx, o, opts...)
 }
 
-// Status implements client.Client.
 func (f fenced) Status() client.SubResourceWriter { return f.SubResource("status") }
 
-// SubResource implements client.Client.
 func (f fenced) SubResource(name string) client.SubResourceClient {
 	return fencedPart{f.WithWatch.SubResource(name)}
 }
@@ -72,7 +64,6 @@ func (f fenced) SubResource(name string) client.SubResourceClient {
 // fencedPart is fenced for subresources, such as the status, and evictions.
 type fencedPart struct{ client.SubResourceClient }
 
-// Create implements client.SubResourceWriter.
 func (f fencedPart) Create(ctx context.Context, o, part client.Object, opts ...client.SubResourceCreateOption) error {
 	if err := engine.MayWrite(ctx, false); err != nil {
 		return err
@@ -80,7 +71,6 @@ func (f fencedPart) Create(ctx context.Context, o, part client.Object, opts ...c
 	return f.SubResourceClient.Create(ctx, o, part, opts...)
 }
 
-// Update implements client.SubResourceWriter.
 func (f fencedPart) Update(ctx context.Context, o client.Object, opts ...client.SubResourceUpdateOption) error {
 	if err := engine.MayWrite(ctx, false); err != nil {
 		return err
@@ -88,7 +78,6 @@ func (f fencedPart) Update(ctx context.Context, o client.Object, opts ...client.
 	return f.SubResourceClient.Update(ctx, o, opts...)
 }
 
-// Patch implements client.SubResourceWriter.
 func (f fencedPart) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
 	if err := engine.MayWrite(ctx, false); err != nil {
 		return err
@@ -96,7 +85,6 @@ func (f fencedPart) Patch(ctx context.Context, o client.Object, p client.Patch, 
 	return f.SubResourceClient.Patch(ctx, o, p, opts...)
 }
 
-// Apply implements client.SubResourceWriter.
 func (f fencedPart) Apply(ctx context.Context, o runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
 	if err := engine.MayWrite(ctx, false); err != nil {
 		return err

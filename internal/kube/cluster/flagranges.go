@@ -81,7 +81,6 @@ func (*UnknownRangeError) Unwrap() error { return notFound("servicecidrs", FlagR
 // ExitCode implements fault.Coder: nothing was written.
 func (*UnknownRangeError) ExitCode() int { return fault.ExitBlocked }
 
-// Advice implements fault.Adviser.
 func (*UnknownRangeError) Advice() string {
 	return "let the user create Services in namespace default: an API server names its range when it refuses an address that is not in it (by a dry run)"
 }

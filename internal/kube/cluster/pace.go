@@ -58,7 +58,6 @@ type paced struct {
 	next http.RoundTripper
 }
 
-// RoundTrip implements http.RoundTripper.
 func (p paced) RoundTrip(r *http.Request) (*http.Response, error) {
 	if urgent(r) {
 		return p.next.RoundTrip(r)

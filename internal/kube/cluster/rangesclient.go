@@ -79,7 +79,6 @@ func orElse(err error, do func() error) error {
 	return do()
 }
 
-// Get implements client.Client.
 func (r ranged) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 	if none, err := r.without(ctx, o); none || err != nil {
 		return orElse(err, func() error { return r.bitmap().get(ctx, key.Name, o) })
@@ -87,7 +86,6 @@ func (r ranged) Get(ctx context.Context, key client.ObjectKey, o client.Object, 
 	return r.with(ctx, o, func(as client.Object) error { return r.WithWatch.Get(ctx, key, as, opts...) })
 }
 
-// List implements client.Client.
 func (r ranged) List(ctx context.Context, all client.ObjectList, opts ...client.ListOption) error {
 	if none, err := r.without(ctx, all); none || err != nil {
 		return orElse(err, func() error { return r.bitmap().list(ctx, all, opts...) })
@@ -103,7 +101,6 @@ func (r ranged) List(ctx context.Context, all client.ObjectList, opts ...client.
 	return r.gone(all, err)
 }
 
-// Create implements client.Client.
 func (r ranged) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
 	if none, err := r.without(ctx, o); none || err != nil {
 		return orElse(err, func() error { return r.bitmap().create(ctx, o, opts...) })
@@ -111,7 +108,6 @@ func (r ranged) Create(ctx context.Context, o client.Object, opts ...client.Crea
 	return r.with(ctx, o, func(as client.Object) error { return r.WithWatch.Create(ctx, as, opts...) })
 }
 
-// Update implements client.Client.
 func (r ranged) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
 	if none, err := r.without(ctx, o); none || err != nil {
 		return orElse(err, func() error { return r.bitmap().update(ctx, o, opts...) })
@@ -119,7 +115,6 @@ func (r ranged) Update(ctx context.Context, o client.Object, opts ...client.Upda
 	return r.with(ctx, o, func(as client.Object) error { return r.WithWatch.Update(ctx, as, opts...) })
 }
 
-// Patch implements client.Client. What the patch says is worked out from the object as it was given.
 func (r ranged) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 	if none, err := r.without(ctx, o); none || err != nil {
 		return orElse(err, func() error { return r.bitmap().unchangeable("patched", o) })
@@ -136,7 +131,6 @@ func (r ranged) Patch(ctx context.Context, o client.Object, p client.Patch, opts
 	})
 }
 
-// Delete implements client.Client.
 func (r ranged) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
 	if none, err := r.without(ctx, o); none || err != nil {
 		return orElse(err, func() error { return r.bitmap().remove(ctx, o, opts...) })
@@ -144,7 +138,6 @@ func (r ranged) Delete(ctx context.Context, o client.Object, opts ...client.Dele
 	return r.with(ctx, o, func(as client.Object) error { return r.WithWatch.Delete(ctx, as, opts...) })
 }
 
-// DeleteAllOf implements client.Client.
 func (r ranged) DeleteAllOf(ctx context.Context, o client.Object, opts ...client.DeleteAllOfOption) error {
 	if none, err := r.without(ctx, o); none || err != nil {
 		return orElse(err, func() error { return r.bitmap().removeAll(ctx, o, opts...) })
@@ -152,10 +145,8 @@ func (r ranged) DeleteAllOf(ctx context.Context, o client.Object, opts ...client
 	return r.with(ctx, o, func(as client.Object) error { return r.WithWatch.DeleteAllOf(ctx, as, opts...) })
 }
 
-// Status implements client.Client.
 func (r ranged) Status() client.SubResourceWriter { return r.SubResource("status") }
 
-// SubResource implements client.Client.
 func (r ranged) SubResource(name string) client.SubResourceClient {
 	return rangedPart{SubResourceClient: r.WithWatch.SubResource(name), of: r}
 }
@@ -166,7 +157,6 @@ type rangedPart struct {
 	of ranged
 }
 
-// Update implements client.SubResourceWriter.
 func (p rangedPart) Update(ctx context.Context, o client.Object, opts ...client.SubResourceUpdateOption) error {
 	if none, err := p.of.without(ctx, o); none || err != nil {
 		return orElse(err, func() error { return p.of.bitmap().unchangeable("updated", o) })
@@ -174,7 +164,6 @@ func (p rangedPart) Update(ctx context.Context, o client.Object, opts ...client.
 	return p.of.with(ctx, o, func(as client.Object) error { return p.SubResourceClient.Update(ctx, as, opts...) })
 }
 
-// Watch implements client.WithWatch.
 func (r ranged) Watch(ctx context.Context, all client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
 	none, err := r.without(ctx, all)
 	if err != nil {

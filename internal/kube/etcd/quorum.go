@@ -97,7 +97,6 @@ func (e *RefusedError) Error() string {
 	return text
 }
 
-// Advice implements fault.Adviser.
 func (e *RefusedError) Advice() string { return e.Hint }
 
 // Allow fails with a *RefusedError for a change that must not be made in this state: because some member is not well, or

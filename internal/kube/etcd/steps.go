@@ -31,7 +31,6 @@ func (s *step) ID() string              { return s.client.stepID(s.id) }
 func (s *step) Title() string           { return s.client.called(s.title) }
 func (s *step) Deadline() time.Duration { return s.limit }
 
-// Preview implements engine.Previewer.
 func (s *step) Preview() ([]engine.Change, error) {
 	all := slices.Clone(s.writes)
 	for i := range all {
@@ -84,7 +83,6 @@ func (s *step) Verify(ctx context.Context) error {
 // waitStep only watches.
 type waitStep struct{ *step }
 
-// Waits implements engine.Waiter.
 func (waitStep) Waits() {}
 
 // HealthyStep waits until all members are healthy, none has raised an alarm, all have a vote, and each has everything that the
@@ -140,7 +138,6 @@ func (c *Client) LearnerStep(name string, peerURLs ...string) engine.Step {
 	}}
 }
 
-// Undo implements engine.Undoer.
 func (s *learnerStep) Undo() engine.Step {
 	return s.client.removal("unlearner/"+s.name, fmt.Sprintf("Remove etcd member %s again", s.name), s.peerURLs[0], 0)
 }
@@ -290,7 +287,6 @@ func (s *snapshotStep) Verify(context.Context) error {
 	return err
 }
 
-// Preview implements engine.Previewer.
 func (s *snapshotStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{{Verb: "create", Object: "file " + s.path}}, nil
 }

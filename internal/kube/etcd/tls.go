@@ -19,7 +19,6 @@ type FileError struct{ File, Problem, Hint string }
 
 func (e *FileError) Error() string { return e.File + ": " + e.Problem }
 
-// Advice implements fault.Adviser.
 func (e *FileError) Advice() string { return e.Hint }
 
 // Load reads the files.

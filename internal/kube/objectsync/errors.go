@@ -54,7 +54,6 @@ type ObjectError struct {
 
 func (e *ObjectError) Error() string { return fmt.Sprintf("%s %s: %s", e.Verb, e.Ref, e.Problem) }
 
-// Advice implements fault.Adviser.
 func (e *ObjectError) Advice() string { return e.Hint }
 
 // Unwrap gives the cause.

@@ -78,13 +78,10 @@ func (s *drainStep) Title() string {
 	return cmp.Or(s.leaving.About, "Move pods off node "+s.leaving.Node)
 }
 
-// Deadline implements engine.Timed.
 func (s *drainStep) Deadline() time.Duration { return drainLimit }
 
-// Role implements engine.Cast.
 func (s *drainStep) Role() engine.Role { return engine.RoleMove }
 
-// Note implements engine.Noter.
 func (s *drainStep) Note() string { return s.note }
 
 // Waits implements engine.Waiter: a drain may take hours. It writes, all the same: see Preview.
@@ -215,7 +212,6 @@ func (s *drainStep) waitsFor(owner *metav1.OwnerReference) bool {
 	return (owner == nil || owner.Kind == kindJob) && s.leaving.Bare != v1alpha1.BarePodsEvict
 }
 
-// Verify implements engine.Step.
 func (s *drainStep) Verify(ctx context.Context) error {
 	left, err := s.left(ctx)
 	if err == nil && len(left) > 0 {

@@ -45,7 +45,6 @@ func (s *evictStep) Title() string {
 	return fmt.Sprintf("Evict pod %s: it has %s", s.key(), s.changes.what())
 }
 
-// Deadline implements engine.Timed.
 func (s *evictStep) Deadline() time.Duration { return s.timeout() }
 
 // Waits implements engine.Waiter: a user who interrupts a run shall not have to wait for a pod to end. An eviction is found

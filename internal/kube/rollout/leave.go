@@ -62,7 +62,6 @@ func (s *leaveStep) Deadline() time.Duration {
 	return s.timeout() * time.Duration(max(1, len(s.workload.Stale)))
 }
 
-// Note implements engine.Noter.
 func (s *leaveStep) Note() string {
 	if s.plain != "" && s.left == "" {
 		return fmt.Sprintf("%s was restarted by rollout, as its pods could not leave their Services first: %s", s.workload, s.plain)
@@ -322,7 +321,6 @@ func (s *leaveStep) Verify(ctx context.Context) error {
 	return s.restartStep.Verify(ctx)
 }
 
-// Preview implements engine.Previewer.
 func (s *leaveStep) Preview() ([]engine.Change, error) {
 	all, err := leaving.Changes(s.workload.Namespace, s.workload.Name+"-…")
 	if err != nil {

@@ -34,29 +34,23 @@ var (
 	_ engine.Previewer = (*renewStep)(nil)
 )
 
-// ID implements engine.Step.
 func (s *renewStep) ID() string { return "renew/" + s.renewal.Node }
 
-// Title implements engine.Step.
 func (s *renewStep) Title() string {
 	return "Restart what is on node " + s.renewal.Node + " whatever its taints"
 }
 
-// Role implements engine.Cast.
 func (*renewStep) Role() engine.Role { return engine.RoleMove }
 
 // Waits implements engine.Waiter: what is asked for goes on without replumb, and ends at once when a run is cancelled.
 func (*renewStep) Waits() {}
 
-// Deadline implements engine.Timed.
 func (s *renewStep) Deadline() time.Duration { return s.timeout() }
 
-// State implements engine.Step.
 func (s *renewStep) State(ctx context.Context) (engine.State, error) {
 	return engine.StateOf(s.Verify(ctx))
 }
 
-// Preview implements engine.Previewer. Which pods are left by then is not known before.
 func (s *renewStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{{Verb: "evict", Object: "Pod */* that is left on node " + s.renewal.Node}}, nil
 }
@@ -73,7 +67,6 @@ func (s *renewStep) stale(ctx context.Context) (stale []corev1.Pod, err error) {
 	return stale, nil
 }
 
-// Do implements engine.Step.
 func (s *renewStep) Do(ctx context.Context) error {
 	stale, err := s.stale(ctx)
 	if err != nil {
@@ -88,7 +81,6 @@ func (s *renewStep) Do(ctx context.Context) error {
 	return nil
 }
 
-// Verify implements engine.Step.
 func (s *renewStep) Verify(ctx context.Context) error {
 	stale, err := s.stale(ctx)
 	if err == nil && len(stale) > 0 {

@@ -89,14 +89,12 @@ func (s *restartStep) Title() string {
 	return title
 }
 
-// Deadline implements engine.Timed.
 func (s *restartStep) Deadline() time.Duration { return s.timeout() }
 
 // Waits implements engine.Waiter: a user who interrupts a run shall not have to wait for a rollout. What the step writes is
 // found again on the template.
 func (s *restartStep) Waits() {}
 
-// Note implements engine.Noter.
 func (s *restartStep) Note() string {
 	if s.left == "" {
 		return ""

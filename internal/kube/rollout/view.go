@@ -213,10 +213,8 @@ func (i *index) trouble() error {
 	return fmt.Errorf("they have not been listed after %s", quiet)
 }
 
-// Add implements cache.ReflectorStore.
 func (i *index) Add(o any) error { return i.Update(o) }
 
-// Update implements cache.ReflectorStore.
 func (i *index) Update(o any) error {
 	o = i.slim(o)
 	err := i.Indexer.Update(o)
@@ -224,7 +222,6 @@ func (i *index) Update(o any) error {
 	return err
 }
 
-// Delete implements cache.ReflectorStore.
 func (i *index) Delete(o any) error {
 	o = i.slim(o)
 	err := i.Indexer.Delete(o)
@@ -232,7 +229,6 @@ func (i *index) Delete(o any) error {
 	return err
 }
 
-// Replace implements cache.ReflectorStore.
 func (i *index) Replace(all []any, version string) error {
 	slim := make([]any, 0, len(all))
 	for _, o := range all {

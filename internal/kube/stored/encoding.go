@@ -30,7 +30,6 @@ type EncodingError struct{ Problem, Hint string }
 
 func (e *EncodingError) Error() string { return e.Problem }
 
-// Advice implements fault.Adviser.
 func (e *EncodingError) Advice() string { return e.Hint }
 
 func unknown(format string, args ...any) error {

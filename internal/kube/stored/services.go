@@ -37,7 +37,6 @@ func (e *IdentityError) Error() string {
 	return fmt.Sprintf("service %s: etcd is not this cluster's: %s", e.Service, e.Problem)
 }
 
-// Advice implements fault.Adviser.
 func (*IdentityError) Advice() string {
 	return "name the etcd of these API servers, and their --etcd-prefix: their flags are in /etc/kubernetes/manifests/kube-apiserver.yaml with kubeadm"
 }

@@ -44,10 +44,8 @@ type ApplyStep struct {
 
 var _ engine.Previewer = (*ApplyStep)(nil)
 
-// ID implements engine.Step.
 func (s *ApplyStep) ID() string { return s.Name }
 
-// Title implements engine.Step.
 func (s *ApplyStep) Title() string { return s.About }
 
 // Pair is an object as it should be and as it is; nil if it is not there.
@@ -111,7 +109,6 @@ func Written(o client.Object) (*unstructured.Unstructured, error) {
 	return u, nil
 }
 
-// State implements engine.Step.
 func (s *ApplyStep) State(ctx context.Context) (engine.State, error) {
 	all, err := s.Look(ctx)
 	if err != nil {
@@ -168,7 +165,6 @@ func content(o *unstructured.Unstructured) map[string]any {
 	return c
 }
 
-// Do implements engine.Step.
 func (s *ApplyStep) Do(ctx context.Context) error {
 	all, err := s.Look(ctx)
 	if err != nil {
@@ -193,7 +189,6 @@ func (s *ApplyStep) apply(ctx context.Context, want *unstructured.Unstructured, 
 	return nil
 }
 
-// Verify implements engine.Step.
 func (s *ApplyStep) Verify(ctx context.Context) error {
 	state, err := s.State(ctx)
 	if err == nil && state != engine.Done {
@@ -202,7 +197,6 @@ func (s *ApplyStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// Preview implements engine.Previewer. Which API servers there are is found when the step is done.
 func (s *ApplyStep) Preview() ([]engine.Change, error) {
 	all, err := s.objects([]string{"…"})
 	if err != nil {

@@ -236,7 +236,6 @@ func (*agentStep) State(context.Context) (engine.State, error) { return engine.P
 func (s *agentStep) Do(ctx context.Context) error              { return s.start(ctx) }
 func (s *agentStep) Abandon(ctx context.Context) error         { return s.end(ctx) }
 
-// Preview implements engine.Previewer.
 func (s *agentStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{
 		{Verb: "run", Object: "Pod on Node " + s.node, Body: map[string]any{"args": s.pod().Spec.Containers[0].Args}},
@@ -295,7 +294,6 @@ func (p *Planner) cleaner(network v1alpha1.CNIName, id, node string) engine.Step
 // cleanStep shows what it removes.
 type cleanStep struct{ *agentStep }
 
-// Preview implements engine.Previewer.
 func (s *cleanStep) Preview() ([]engine.Change, error) {
 	n, _ := nodecleanup.Find(s.args[0])
 	runs, err := s.agentStep.Preview()
@@ -325,10 +323,8 @@ func (e *TrafficError) Error() string {
 	return fmt.Sprintf("node %s serves clients from outside: %s", e.Node, e.Clients)
 }
 
-// ExitCode implements fault.Coder.
 func (*TrafficError) ExitCode() int { return fault.ExitBlocked }
 
-// Advice implements fault.Adviser.
 func (*TrafficError) Advice() string {
 	return "lead them to another cluster first; name in spec.cni.traffic.ignore who is no client, or run apply --accept-downtime"
 }

@@ -169,7 +169,6 @@ func (e *OriginError) Error() string {
 	return fmt.Sprintf("node %s cannot be switched from host-local: %s", e.Node, (&nodecleanup.Report{Problems: e.Problems}).String())
 }
 
-// Advice implements fault.Adviser.
 func (*OriginError) Advice() string {
 	return "nothing has been installed, and no node has been switched; correct that on the node and run apply again"
 }

@@ -80,7 +80,6 @@ func (j *Job) newAgents(s *Survey) *lossguard.Agents {
 	return a
 }
 
-// Adopt implements migration.Kind. A different job under the same name is refused.
 func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	if err := j.TakeOver(have); err != nil {
 		return err
@@ -95,7 +94,6 @@ func (*Job) AnotherRound(_ context.Context, err error) bool { return errors.As(e
 // Survey looks at the cluster as it is now.
 func (j *Job) Survey(ctx context.Context) (*Survey, error) { return j.Tools.look(ctx, j.Spec) }
 
-// Examine implements migration.Kind.
 func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err := j.Authorize(ctx, j.Tools.Cluster, j.roles(), toLook); err != nil {
 		return nil, err
@@ -143,11 +141,8 @@ func (p *Planner) absentSecrets(ctx context.Context, in client.Reader) ([]findin
 	return p.image().Absent(ctx, in, root+".canary.imagePullSecrets")
 }
 
-// Counts implements migration.Plans.
 func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
 
-// Left implements migration.Plans.
 func (p *Planner) Left() string { return p.Survey.Left() }
 
-// Early implements migration.Plans.
 func (p *Planner) Early() string { return p.Left() }

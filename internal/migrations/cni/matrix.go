@@ -145,7 +145,6 @@ func (s *matrixStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Pending, nil
 }
 
-// Preview implements engine.Previewer.
 func (s *matrixStep) Preview() ([]engine.Change, error) {
 	service := client.ObjectKeyFromObject(s.service()).String()
 	all := append(
@@ -181,7 +180,6 @@ func (s *matrixStep) pods() *connectivity.Pods {
 	return &connectivity.Pods{Client: s.tools.Cluster, Migration: s.migration, Image: s.image}
 }
 
-// Abandon implements engine.Abandoner.
 func (s *matrixStep) Abandon(ctx context.Context) error {
 	for _, service := range append(s.pods().Fronts(witnesses), s.service()) {
 		if err := s.tools.Cluster.Delete(ctx, service); client.IgnoreNotFound(err) != nil {
@@ -347,7 +345,6 @@ func (e *WorseError) Error() string {
 	return "what was reached before is not any more: " + strings.Join(e.What, "; ")
 }
 
-// Advice implements fault.Adviser.
 func (e *WorseError) Advice() string {
 	if e.Masked {
 		return "pods reach those of other nodes by their addresses and not by Services: kube-proxy takes them for clients from outside; " +

@@ -51,13 +51,10 @@ func (p *Planner) proof(node string, d engine.Direction) engine.Step {
 // gatedProof waits for the operator.
 type gatedProof struct{ *proofStep }
 
-// Role implements engine.Cast.
 func (gatedProof) Role() engine.Role { return engine.RoleGate }
 
-// Guide implements engine.Guide.
 func (g gatedProof) Guide() string { return g.guide }
 
-// Waits implements engine.Waiter.
 func (*proofStep) Waits() {}
 
 // Do makes the Service and asks the node.
@@ -143,7 +140,6 @@ func trial(migration string, servers []string) (*corev1.Service, *discoveryv1.En
 	return svc, slice, nil
 }
 
-// Verify implements engine.Step. What does not hold is asked about another Service.
 func (s *proofStep) Verify(ctx context.Context) error {
 	r, err := s.outcome(ctx)
 	if err != nil {
@@ -158,7 +154,6 @@ func (s *proofStep) Verify(ctx context.Context) error {
 	return engine.NotYet("node %s: %s", s.node, r)
 }
 
-// Abandon implements engine.Abandoner.
 func (s *proofStep) Abandon(ctx context.Context) error {
 	if err := s.end(ctx); err != nil {
 		return err
@@ -172,7 +167,6 @@ func (s *proofStep) Abandon(ctx context.Context) error {
 	return nil
 }
 
-// Preview implements engine.Previewer.
 func (s *proofStep) Preview() ([]engine.Change, error) {
 	name := v1alpha1.SystemNamespace + "/" + trialName
 	runs, err := s.agentStep.Preview()

@@ -33,7 +33,6 @@ func (e *StandingError) Error() string {
 	return fmt.Sprintf("node %s cannot have both networks: %s", e.Node, strings.Join(e.Problems, "; "))
 }
 
-// Advice implements fault.Adviser.
 func (*StandingError) Advice() string {
 	return "no node has been switched; correct that on the node and run apply again, or rollback"
 }
@@ -67,7 +66,6 @@ func (e *JoinedError) Error() string {
 	)
 }
 
-// Advice implements fault.Adviser.
 func (*JoinedError) Advice() string { return "run apply again: it switches them" }
 
 // everyNode fails with a *JoinedError if a node is there that was not when nodes were planned, or that another run has left.

@@ -257,7 +257,6 @@ type replaceStep struct {
 	ended string
 }
 
-// Verify implements engine.Step.
 func (s *replaceStep) Verify(ctx context.Context) error {
 	r, err := s.outcome(ctx)
 	if err != nil {
@@ -314,7 +313,6 @@ func (s *replaceStep) content(r *nodecleanup.Report) bool {
 		(s.health == "" || slices.Contains(r.Found, nodecleanup.HealthzAnswers))
 }
 
-// Preview implements engine.Previewer.
 func (s *replaceStep) Preview() ([]engine.Change, error) {
 	runs, err := s.agentStep.Preview()
 	return append(

@@ -79,7 +79,6 @@ func (e *UnreachedError) Error() string {
 	return "pods of the target do not reach all of " + root + ".canary.targets: " + strings.Join(e.From, "; ")
 }
 
-// Advice implements fault.Adviser.
 func (*UnreachedError) Advice() string {
 	return "no name has been switched by this run; see that routes, security groups and firewalls let the nodes and pods of the target in, " +
 		"as they do those of the source, then run the same command again"
@@ -109,7 +108,6 @@ func (*canaryStep) Title() string           { return "Connect to targets from po
 func (*canaryStep) Role() engine.Role       { return engine.RoleOwn }
 func (*canaryStep) Deadline() time.Duration { return canaryLimit }
 
-// Waits implements engine.Waiter. Pods are removed whatever happens.
 func (*canaryStep) Waits() {}
 
 // State implements engine.Step: what an earlier run reached says nothing of now.
@@ -226,7 +224,6 @@ func (s *canaryStep) Abandon(ctx context.Context) error {
 	return client.IgnoreNotFound(s.target.Delete(ctx, ns, client.Preconditions{UID: &ns.UID}))
 }
 
-// Preview implements engine.Previewer.
 func (s *canaryStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{
 		{Verb: "create", Object: "Namespace " + v1alpha1.SystemNamespace + " in the target"},

@@ -72,7 +72,6 @@ func (s *Spec) rules(credentials map[v1alpha1.SecretReference]*corev1.Secret) ob
 	return o
 }
 
-// Adopt implements migration.Kind.
 func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	j.finishing = have != nil && have.Spec.Desired == v1alpha1.DesiredFinished
 	if err := j.TakeOver(have); err != nil {
@@ -175,7 +174,6 @@ func (j *Job) credentials(ctx context.Context) (map[v1alpha1.SecretReference]*co
 	return out, nil
 }
 
-// Examine implements migration.Kind.
 func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err := j.connect(ctx); err != nil {
 		return nil, err

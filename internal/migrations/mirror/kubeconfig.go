@@ -30,13 +30,11 @@ func (e *KubeconfigError) Error() string {
 	return fmt.Sprintf("the kubeconfig of the target, in secret %s%s: %s", e.Secret, at, e.Problem)
 }
 
-// Advice implements fault.Adviser.
 func (*KubeconfigError) Advice() string {
 	return "write one with server (https), certificate-authority-data, and token or client-certificate-data and client-key-data; or name a context of your own " +
 		"kubeconfig in spec.mirror.target.context; --insecure-target-kubeconfig takes it as it is"
 }
 
-// ExitCode implements fault.Coder.
 func (*KubeconfigError) ExitCode() int { return fault.ExitBlocked }
 
 // reduced is what a kubeconfig from a Secret is good for: the server, by whose certificate it is known, and who asks. What else its

@@ -41,10 +41,8 @@ type Planner struct {
 
 var _ migration.Plans = (*Planner)(nil)
 
-// Counts implements migration.Plans.
 func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
 
-// Left implements migration.Plans. A finish that was cut off may have switched names back already.
 func (p *Planner) Left() string {
 	if p.Survey.Serving() == v1alpha1.ServingTarget || p.finishing {
 		return ""
@@ -52,7 +50,6 @@ func (p *Planner) Left() string {
 	return "the mirror does not serve yet"
 }
 
-// Early implements migration.Plans.
 func (p *Planner) Early() string { return p.Left() }
 
 // commands are the phases of a mirror, in order.
@@ -106,15 +103,12 @@ func commands() migration.Commands[*Planner] {
 	}
 }
 
-// Apply implements migration.Plans.
 func (p *Planner) Apply() *engine.Plan { return commands().Apply.Plan(p, p.Migration, hook.Apply) }
 
-// Rollback implements migration.Plans.
 func (p *Planner) Rollback() *engine.Plan {
 	return commands().Rollback.Plan(p, p.Migration, hook.Rollback)
 }
 
-// Finish implements migration.Plans.
 func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Migration, hook.Finish) }
 
 // ApplyPhases are the names of the phases of apply, in order.

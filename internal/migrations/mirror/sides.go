@@ -67,12 +67,10 @@ func (e *AnotherTargetError) Error() string {
 	)
 }
 
-// Advice implements fault.Adviser.
 func (*AnotherTargetError) Advice() string {
 	return "nothing was changed or sent; see who has changed the kubeconfig of the target. A mirror in another cluster is another Migration"
 }
 
-// ExitCode implements fault.Coder.
 func (*AnotherTargetError) ExitCode() int { return fault.ExitBlocked }
 
 // side is one of the two clusters.

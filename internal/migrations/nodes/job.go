@@ -50,7 +50,6 @@ func NewJob(tools migration.Tools, m *v1alpha1.Migration) (*Job, error) {
 	return j, j.agents().Check()
 }
 
-// Adopt implements migration.Kind. A different job under the same name is refused.
 func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	if err := j.TakeOver(have); err != nil {
 		return err
@@ -64,7 +63,6 @@ func (j *Job) Survey(ctx context.Context) (*Survey, error) {
 	return live{j.Tools, j.Spec}.survey(ctx)
 }
 
-// Examine implements migration.Kind.
 func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err := j.Authorize(ctx, j.Tools.Cluster, j.roles(), toLook); err != nil {
 		return nil, err
@@ -212,13 +210,10 @@ func endProblems(ctx context.Context, all []*dnsrecords.Move) map[string]error {
 	return problems
 }
 
-// Counts implements migration.Plans.
 func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
 
-// Left implements migration.Plans.
 func (p *Planner) Left() string { return notEmpty(p.Survey.outstanding(p.terminatesEach())) }
 
-// Early implements migration.Plans.
 func (p *Planner) Early() string {
 	if left := p.Survey.outstanding(false); len(left) > 0 {
 		return notEmpty(left)

@@ -91,7 +91,6 @@ type Planner struct {
 	Remains []engine.Group
 }
 
-// Apply implements migration.Plans.
 func (p *Planner) Apply() *engine.Plan {
 	plan := commands().Apply.Plan(p, p.Migration, hook.Apply)
 	if p.Follows() {
@@ -100,7 +99,6 @@ func (p *Planner) Apply() *engine.Plan {
 	return plan
 }
 
-// Rollback implements migration.Plans.
 func (p *Planner) Rollback() *engine.Plan {
 	return commands().Rollback.Plan(p, p.Migration, hook.Rollback)
 }

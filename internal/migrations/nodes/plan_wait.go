@@ -95,7 +95,6 @@ type vacancyStep struct {
 	later []engine.Group
 }
 
-// Preview implements engine.Previewer.
 func (s *vacancyStep) Preview() (all []engine.Change, err error) {
 	for _, g := range s.later {
 		for _, step := range g.Steps {

@@ -152,7 +152,6 @@ func (s *memberStep) Verify(ctx context.Context) error {
 	return s.step(m).Verify(ctx)
 }
 
-// Preview implements engine.Previewer.
 func (s *memberStep) Preview() ([]engine.Change, error) {
 	return engine.Preview(s.step(unknownMember(s.of)))
 }

@@ -126,13 +126,10 @@ type connectivityStep struct{ live }
 func (*connectivityStep) ID() string    { return "canary" }
 func (*connectivityStep) Title() string { return "Test connectivity between new and old nodes" }
 
-// Waits implements engine.Waiter. Pods are removed whatever happens.
 func (*connectivityStep) Waits() {}
 
-// Role implements engine.Cast.
 func (*connectivityStep) Role() engine.Role { return engine.RoleOwn }
 
-// Deadline implements engine.Timed.
 func (s *connectivityStep) Deadline() time.Duration { return s.test(nil).Deadline() }
 
 // State implements engine.Step: what an earlier run proved says nothing of now.
@@ -167,7 +164,6 @@ func (s *connectivityStep) test(on []string) *connectivity.Step {
 	}
 }
 
-// Preview implements engine.Previewer.
 func (s *connectivityStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{
 		{Verb: "create", Object: "NetworkPolicy " + v1alpha1.SystemNamespace + "/canary-*"},

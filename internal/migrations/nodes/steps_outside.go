@@ -36,7 +36,6 @@ const (
 	actionTerminate = "terminate"
 )
 
-// Environ implements callout.Environer.
 func (r *Request) Environ() []string {
 	all := []string{
 		"REPLUMB_MIGRATION=" + r.Migration,
@@ -157,18 +156,14 @@ func (s *outsideStep) Verify(ctx context.Context) error {
 // gateStep waits until people have done something.
 type gateStep struct{ outsideStep }
 
-// Role implements engine.Cast.
 func (*gateStep) Role() engine.Role { return engine.RoleGate }
 
-// Guide implements engine.Guide.
 func (s *gateStep) Guide() string { return s.guide }
 
-// Deadline implements engine.Timed.
 func (s *gateStep) Deadline() time.Duration { return s.wait }
 
 func (s *gateStep) Do(ctx context.Context) error { return s.before.run(ctx) }
 
-// Preview implements engine.Previewer.
 func (s *gateStep) Preview() ([]engine.Change, error) { return s.before.then(s.after).preview() }
 
 // actionStep calls an action, and waits until the cluster shows what it did.
@@ -178,10 +173,8 @@ type actionStep struct {
 	once callout.Once
 }
 
-// Role implements engine.Cast.
 func (*actionStep) Role() engine.Role { return engine.RoleCall }
 
-// Deadline implements engine.Timed.
 func (s *actionStep) Deadline() time.Duration { return s.wait + s.once.Longest() }
 
 func (s *actionStep) Do(ctx context.Context) error {
@@ -200,7 +193,6 @@ func (s *actionStep) Do(ctx context.Context) error {
 	return nil
 }
 
-// Preview implements engine.Previewer.
 func (s *actionStep) Preview() ([]engine.Change, error) {
 	call := effect{changes: func() ([]engine.Change, error) {
 		return []engine.Change{{Verb: "call", Object: callout.Name(*s.action), Body: s.request}}, nil

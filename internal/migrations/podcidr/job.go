@@ -70,7 +70,6 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	return err
 }
 
-// Examine implements migration.Kind.
 func (j *Job) Examine(ctx context.Context) (Plans, error) {
 	if err := j.authorize(ctx); err != nil {
 		return nil, err

@@ -43,7 +43,6 @@ type HealthPort struct {
 
 var _ bridge.NodeProbe = HealthPort{}
 
-// Ask implements bridge.NodeProbe.
 func (h HealthPort) Ask(ctx context.Context, node string, port int32) ([]byte, error) {
 	return h.Cluster.GetRaw(ctx, fmt.Sprintf("/api/v1/nodes/%s:%d/proxy/", node, port))
 }
@@ -100,7 +99,6 @@ func (j *Job) MayLook(ctx context.Context) error {
 	return j.Authorize(ctx, j.Tools.Cluster, j.roles(), toLook)
 }
 
-// Adopt implements migration.Kind.
 func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	if err := j.TakeOver(have); err != nil || have == nil {
 		return err
@@ -109,7 +107,6 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	return err
 }
 
-// Turn implements migration.Turner. It does not turn to where admission would stop it. When the migration turns, what was seen of the kubelets holds no more.
 func (j *Job) Turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.DesiredState) error {
 	if to == v1alpha1.DesiredRolledBack {
 		if err := j.returnable(ctx); err != nil {

@@ -197,17 +197,14 @@ type Planner struct {
 	Refresh Refresh
 }
 
-// Apply implements migration.Plans.
 func (p *Planner) Apply() *engine.Plan {
 	return commands().Apply.Plan(p, p.Migration, hook.Apply)
 }
 
-// Rollback implements migration.Plans.
 func (p *Planner) Rollback() *engine.Plan {
 	return commands().Rollback.Plan(p, p.Migration, hook.Rollback)
 }
 
-// Finish implements migration.Plans.
 func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Migration, hook.Finish) }
 
 func (p *Planner) spec() Spec { return p.Survey.Spec }

@@ -20,10 +20,8 @@ var (
 	_ migration.Summarizer = (*Planner)(nil)
 )
 
-// Counts implements migration.Plans.
 func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
 
-// Early implements migration.Plans.
 func (p *Planner) Early() string {
 	if pending := p.awaited(); len(pending) > 0 {
 		return fmt.Sprintf("%s not moved yet, the first is %s", english.Plural(len(pending), "Service", ""), pending[0].Key())
@@ -49,7 +47,6 @@ func (p *Planner) awaited() []*Entry {
 	return slices.DeleteFunc(p.Survey.Pending(), func(e *Entry) bool { return e.Place == Waiting && p.Survey.endless(e) })
 }
 
-// Left implements migration.Plans.
 func (p *Planner) Left() string {
 	if early := p.Early(); early != "" {
 		return early
@@ -83,7 +80,6 @@ func (p *Planner) returnsAhead() bool {
 	return dns && p.Migration.Status.NodesRepointedAt == nil
 }
 
-// Arrived implements migration.Arrival. A run that was killed may have left out what comes after the last hop of a batch.
 func (p *Planner) Arrived(ctx context.Context) error {
 	if !p.frozen() {
 		return nil
@@ -91,7 +87,6 @@ func (p *Planner) Arrived(ctx context.Context) error {
 	return freeze.Clear(ctx, p.Tools.Client(), p.spec().Name)
 }
 
-// Summary implements migration.Summarizer. Once a migration is finished, what had moved is not seen on Services any more.
 func (p *Planner) Summary(phase v1alpha1.Phase) (v1alpha1.Counts, []v1alpha1.TierStatus) {
 	switch phase {
 	case v1alpha1.PhaseFinished:

@@ -50,7 +50,6 @@ func (g gateName) of(actions *v1alpha1.GateActions) *v1alpha1.Action {
 	}[g]
 }
 
-// Environ implements callout.Environer.
 func (r *GateRequest) Environ() []string {
 	return append(r.Cluster.Environ(), "REPLUMB_MIGRATION="+r.Migration, "REPLUMB_RUN="+string(r.Run), "REPLUMB_ACTION="+string(r.Gate),
 		"REPLUMB_WANT="+r.Want, "REPLUMB_KEEP="+r.Keep)
@@ -87,10 +86,8 @@ type GateActionError struct {
 
 func (e *GateActionError) Error() string { return fmt.Sprintf("%s failed: %v", e.Field, e.Cause) }
 
-// Private implements fault.Confidant.
 func (e *GateActionError) Private() string { return fault.Private(e.Cause) }
 
-// Advice implements fault.Adviser.
 func (e *GateActionError) Advice() string {
 	return "see to it that the action can do its work, then run the same command again: it calls the action again, unless the gate holds by then. " +
 		"Without the action, by hand:\n" + e.Guide
@@ -109,13 +106,10 @@ var (
 	_ engine.Timed     = (*actionStep)(nil)
 )
 
-// Role implements engine.Cast.
 func (*actionStep) Role() engine.Role { return engine.RoleCall }
 
-// Deadline implements engine.Timed.
 func (s *actionStep) Deadline() time.Duration { return s.Wait.Deadline() + s.action.Longest() }
 
-// Do implements engine.Step.
 func (s *actionStep) Do(ctx context.Context) error {
 	if err := s.action.Call(ctx, &s.request, nil); err != nil {
 		return &GateActionError{Field: s.request.Gate.field(), Cause: err, Guide: s.guide}
@@ -123,7 +117,6 @@ func (s *actionStep) Do(ctx context.Context) error {
 	return nil
 }
 
-// Verify implements engine.Step.
 func (s *actionStep) Verify(ctx context.Context) error {
 	err := s.For(ctx)
 	if err == nil || !engine.Retryable(err) || errors.Is(err, context.Canceled) {
@@ -133,7 +126,6 @@ func (s *actionStep) Verify(ctx context.Context) error {
 		" was called and did not fail, and this is still so. See what it has done; the same command calls it again. Or do by hand what is missing:\n" + s.guide})
 }
 
-// Preview implements engine.Previewer.
 func (s *actionStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{{Verb: "call", Object: callout.Name(s.action.Action), Body: s.request}}, nil
 }

@@ -184,7 +184,6 @@ func (t *transit) bridgeAs(e *Entry, want func(*corev1.Service) *bridge.Bridge) 
 	return s
 }
 
-// Title implements engine.Step. The target is another one when the first was found taken.
 func (s *bridgeStep) Title() string {
 	if s.want(s.entry.Service).Answers == bridge.OldOnly {
 		return fmt.Sprintf("Bridge %s on %s", s.entry.Key(), s.entry.Old)

@@ -30,10 +30,8 @@ var (
 	_ engine.Abandoner = (*canaryStep)(nil)
 )
 
-// ID implements engine.Step.
 func (*canaryStep) ID() string { return "canary" }
 
-// Title implements engine.Step.
 func (*canaryStep) Title() string { return "Move a throw-away Service there and back" }
 
 // Deadline implements engine.Timed: it is several steps in one.
@@ -42,7 +40,6 @@ func (*canaryStep) Deadline() time.Duration { return 5 * time.Minute }
 // State implements engine.Step: what an earlier canary proved may no longer hold.
 func (*canaryStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
-// Do implements engine.Step.
 func (s *canaryStep) Do(ctx context.Context) error {
 	if err := s.Abandon(ctx); err != nil { // one that a killed run left
 		return err

@@ -58,7 +58,6 @@ func (t *transit) hopBeside(e *Entry, to engine.Direction, beside []bridge.Route
 	return h
 }
 
-// Title implements engine.Step. The target is another one when the first was found taken.
 func (h *hopStep) Title() string {
 	if h.left != "" {
 		return fmt.Sprintf("Leave %s alone: it %s", h.entry.Key(), h.left)

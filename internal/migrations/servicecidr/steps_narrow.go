@@ -42,7 +42,6 @@ func (t *transit) narrow(e *Entry, to engine.Direction) engine.Step {
 	return s
 }
 
-// Title implements engine.Step. The target is another one when the first was found taken.
 func (s *narrowStep) Title() string {
 	src, dest := s.entry.ends(s.to)
 	return fmt.Sprintf("Leave %s to %s, and %s to its bridge", dest, s.entry.Key(), src)
@@ -131,7 +130,6 @@ func (e *NoReturnError) Unwrap() error { return e.Err }
 // ExitCode implements fault.Coder: nothing was written.
 func (*NoReturnError) ExitCode() int { return fault.ExitBlocked }
 
-// Advice implements fault.Adviser.
 func (*NoReturnError) Advice() string {
 	return "have admission take changes of Services with the label replumb.dev/role=bridge for the time of the rollback, then run it again"
 }

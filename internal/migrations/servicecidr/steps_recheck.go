@@ -29,7 +29,6 @@ func (e *GateReopenedError) Error() string { return "not finished: " + e.Err.Err
 // Unwrap gives what is wrong.
 func (e *GateReopenedError) Unwrap() error { return e.Err }
 
-// Advice implements fault.Adviser.
 func (e *GateReopenedError) Advice() string {
 	return "nothing is final yet, and old addresses answer; then run finish again:\n" + e.Guide
 }

@@ -255,7 +255,6 @@ func (e *CameBackError) Error() string {
 		joinRanges(e.Range))
 }
 
-// Advice implements fault.Adviser.
 func (*CameBackError) Advice() string {
 	return "restart that API server with the new --service-cluster-ip-range, then run the same command again"
 }

@@ -43,7 +43,6 @@ func (r ownRange) withdraw() engine.Step {
 	return w
 }
 
-// Note implements engine.Noter.
 func (w *withdrawal) Note() string {
 	if len(w.users) == 0 {
 		return ""

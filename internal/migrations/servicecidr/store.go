@@ -67,7 +67,6 @@ func (s etcdStore) certificates(ctx context.Context) (*tls.Config, error) {
 	return nil, nil // the API takes that on the loopback address alone
 }
 
-// Check implements Store.
 func (s etcdStore) Check(ctx context.Context, all []*corev1.Service) (refused map[types.NamespacedName]error, err error) {
 	services, err := s.open(ctx)
 	if err != nil {
@@ -87,7 +86,6 @@ func (s etcdStore) Check(ctx context.Context, all []*corev1.Service) (refused ma
 	return refused, nil
 }
 
-// Rewrite implements Store.
 func (s etcdStore) Rewrite(ctx context.Context, svc *corev1.Service, swaps ...stored.Swap) (err error) {
 	services, err := s.open(ctx)
 	if err != nil {

@@ -27,10 +27,8 @@ func (e *UpgradedError) Error() string {
 	)
 }
 
-// ExitCode implements fault.Coder.
 func (*UpgradedError) ExitCode() int { return fault.ExitBlocked }
 
-// Advice implements fault.Adviser.
 func (*UpgradedError) Advice() string {
 	return "the API servers were upgraded, or given MultiCIDRServiceAllocator, in the middle of the migration: " +
 		"bring all of them back to what they were, run finish or rollback, and upgrade then"

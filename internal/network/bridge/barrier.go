@@ -88,21 +88,16 @@ var (
 	_ engine.Previewer = (*Barrier)(nil)
 )
 
-// Role implements engine.Cast.
 func (*Barrier) Role() engine.Role { return engine.RoleBarrier }
 
-// ID implements engine.Step.
 func (b *Barrier) ID() string { return "barrier/" + b.Name }
 
-// Title implements engine.Step.
 func (b *Barrier) Title() string {
 	return cmp.Or(b.About, "Prove that every ready node knows the bridges of "+b.Name)
 }
 
-// Deadline implements engine.Timed.
 func (b *Barrier) Deadline() time.Duration { return b.Limit }
 
-// Waits implements engine.Waiter.
 func (b *Barrier) Waits() {}
 
 // State is always pending: what an earlier sentinel proved says nothing of the bridges made since.
@@ -296,7 +291,6 @@ func (b *Barrier) Abandon(ctx context.Context) error {
 	return RemoveThrowaways(ctx, b.Client, b.Migration)
 }
 
-// Behind implements Witness. What cannot be asked is behind.
 func (h HealthChecks) Behind(ctx context.Context, sentinel *corev1.Service, nodes []string) []string {
 	var mu sync.Mutex
 	var missing []string
@@ -321,7 +315,6 @@ func (h HealthChecks) Behind(ctx context.Context, sentinel *corev1.Service, node
 	return missing
 }
 
-// Behind implements Witness.
 func (e Either) Behind(ctx context.Context, sentinel *corev1.Service, nodes []string) []string {
 	missing := e.First.Behind(ctx, sentinel, nodes)
 	if len(missing) == 0 {

@@ -133,16 +133,12 @@ func example(of client.ObjectList) client.Object {
 	return &networkingv1.IPAddress{}
 }
 
-// Add implements cache.ReflectorStore.
 func (s *source) Add(o any) error { return s.changed(s.Indexer.Add(slim(o)), o) }
 
-// Update implements cache.ReflectorStore.
 func (s *source) Update(o any) error { return s.changed(s.Indexer.Update(slim(o)), o) }
 
-// Delete implements cache.ReflectorStore.
 func (s *source) Delete(o any) error { return s.changed(s.Indexer.Delete(o), o) }
 
-// Replace implements cache.ReflectorStore.
 func (s *source) Replace(all []any, version string) error {
 	before := s.List()
 	for i := range all {

@@ -59,7 +59,6 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Name + ": " + e.Problem }
 
-// Advice implements fault.Adviser.
 func (e *Error) Advice() string { return e.Hint }
 
 // Unwrap gives the cause.

@@ -41,19 +41,15 @@ var (
 	_ engine.Timed  = (*ProbeStep)(nil)
 )
 
-// ID implements engine.Step.
 func (s *ProbeStep) ID() string { return prefix(s.to) + "probe/" + s.lead.id() }
 
-// Title implements engine.Step.
 func (s *ProbeStep) Title() string {
 	_, to := s.lead.ends(s.to)
 	return fmt.Sprintf("Ask %s for %s", strings.Join(to, ", "), s.lead.Name.Name)
 }
 
-// Waits implements engine.Waiter.
 func (*ProbeStep) Waits() {}
 
-// Deadline implements engine.Timed.
 func (s *ProbeStep) Deadline() time.Duration {
 	if s.lead.Patience > 0 {
 		return s.lead.Patience
@@ -130,18 +126,14 @@ var (
 	_ engine.Timed  = (*QuietStep)(nil)
 )
 
-// ID implements engine.Step.
 func (s *QuietStep) ID() string { return s.Name }
 
-// Title implements engine.Step.
 func (s *QuietStep) Title() string {
 	return fmt.Sprintf("Wait until the load balancer of the %s has no new connections", strings.ToLower(string(s.Request.Side)))
 }
 
-// Waits implements engine.Waiter.
 func (*QuietStep) Waits() {}
 
-// Deadline implements engine.Timed.
 func (s *QuietStep) Deadline() time.Duration {
 	if s.Patience > 0 {
 		return s.Patience

@@ -93,16 +93,12 @@ func (s *changeStep) swapTitle() string {
 	return m.lead(m.former, m.typ, m.to)
 }
 
-// Waits implements engine.Waiter.
 func (*changeStep) Waits() {}
 
-// Deadline implements engine.Timed.
 func (s *changeStep) Deadline() time.Duration { return s.move.patience() }
 
-// Guide implements engine.Guide.
 func (s *changeStep) Guide() string { return s.guide }
 
-// Undo implements engine.Undoer.
 func (s *changeStep) Undo() engine.Step {
 	opposite := map[stage]stage{lower: restore, widen: narrow, narrow: widen, restore: lower, leave: lower}
 	if s.stage == turn || s.stage == narrow && s.move.direct() {
@@ -233,7 +229,6 @@ func (s *changeStep) lowers(seen *scene) bool {
 	return s.stage != restore && s.stage != leave && !aliased(seen.now.Values)
 }
 
-// Verify implements engine.Step. It comes after a write, which is seen at once where it was made.
 func (s *changeStep) Verify(ctx context.Context) error {
 	return turned(s.verify(ctx))
 }
@@ -273,7 +268,6 @@ func (e *otherError) Error() string {
 	return fmt.Sprintf("%s is %s, not %s", e.want, describe(e.now), describe(e.want))
 }
 
-// Preview implements engine.Previewer.
 func (s *changeStep) Preview() ([]engine.Change, error) {
 	return append([]engine.Change{s.move.memory.Change(s.move.name, s.move.typ)}, s.changes()...), nil
 }

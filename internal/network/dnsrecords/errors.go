@@ -19,7 +19,6 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Record + ": " + e.Problem }
 
-// Advice implements fault.Adviser.
 func (e *Error) Advice() string { return e.Hint }
 
 // Unwrap gives the cause.

@@ -22,7 +22,6 @@ var (
 	_ Texter   = (*Manual)(nil)
 )
 
-// Get implements Provider. As long as servers differ there is no telling what is there.
 func (m *Manual) Get(ctx context.Context, name string, typ v1alpha1.RecordType) (Set, error) {
 	answers, err := m.Authoritative(ctx, name, typ)
 	if err != nil {
@@ -40,12 +39,10 @@ func (m *Manual) Get(ctx context.Context, name string, typ v1alpha1.RecordType) 
 	return answers[0].Set, nil
 }
 
-// Replace implements Provider.
 func (m *Manual) Replace(_ context.Context, was, want Set) error {
 	return engine.NotYet("%s is not yet as wanted: it is %s, and has to be %s", was, describe(was), describe(want))
 }
 
-// Authoritative implements Provider.
 func (m *Manual) Authoritative(ctx context.Context, name string, typ v1alpha1.RecordType) ([]Answer, error) {
 	servers, err := m.Client.Find(ctx, name)
 	if err != nil {
@@ -81,7 +78,6 @@ func (m *Manual) Texts(ctx context.Context, record, name string) ([]string, erro
 	return all, nil
 }
 
-// Guide implements Guider.
 func (m *Manual) Guide(was, want Set) string {
 	lines := []string{"Change the " + want.String() + " where its zone is kept."}
 	if len(want.Values) == 0 {

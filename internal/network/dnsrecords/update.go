@@ -36,7 +36,6 @@ var (
 	_ Prover   = (*Dynamic)(nil)
 )
 
-// Get implements Provider.
 func (d *Dynamic) Get(ctx context.Context, name string, typ v1alpha1.RecordType) (Set, error) {
 	r, err := d.ask(ctx, name, rrtype(typ))
 	if err != nil {
@@ -64,7 +63,6 @@ func (d *Dynamic) Exists(ctx context.Context, now Set) (bool, error) {
 	return true, nil
 }
 
-// Texts implements Texter.
 func (d *Dynamic) Texts(ctx context.Context, _, name string) ([]string, error) {
 	if !dns.IsSubDomain(dns.CanonicalName(d.Zone), dns.CanonicalName(name)) {
 		return nil, nil

@@ -40,10 +40,8 @@ func (s *waitStep) Title() string {
 	return fmt.Sprintf("Wait until no one remembers what was taken out of %s", record)
 }
 
-// Waits implements engine.Waiter.
 func (*waitStep) Waits() {}
 
-// Deadline implements engine.Timed. What was remembered before the time to live was lowered is not known here.
 func (s *waitStep) Deadline() time.Duration { return longest + s.move.drain + s.move.patience() }
 
 func (s *waitStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.verify(ctx)) }

@@ -97,7 +97,6 @@ type mortal struct {
 
 var errDead = errors.New("killed")
 
-// RoundTrip implements http.RoundTripper.
 func (m *mortal) RoundTrip(q *http.Request) (*http.Response, error) {
 	if m.dead.Load() {
 		return nil, errDead

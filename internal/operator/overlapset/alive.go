@@ -42,10 +42,8 @@ func (e *DownError) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// ExitCode implements fault.Coder.
 func (*DownError) ExitCode() int { return fault.ExitError }
 
-// Advice implements fault.Adviser.
 func (e *DownError) Advice() string {
 	const again = "; then run the same command again, or " + without
 	hints := []struct {
@@ -222,22 +220,16 @@ var (
 // patience is how long the way back waits at most.
 const patience = 30 * time.Second
 
-// ID implements engine.Step.
 func (*aliveStep) ID() string { return "overlap/alive" }
 
-// Title implements engine.Step.
 func (*aliveStep) Title() string { return "Verify that the overlap follows every Service" }
 
-// Waits implements engine.Waiter.
 func (*aliveStep) Waits() {}
 
-// Deadline implements engine.Timed.
 func (s *aliveStep) Deadline() time.Duration { return s.set.wait() + time.Minute }
 
-// Note implements engine.Noter.
 func (s *aliveStep) Note() string { return s.note }
 
-// State implements engine.Step. Where clocks agree, replicas that have reported lately need not be waited for.
 func (s *aliveStep) State(ctx context.Context) (engine.State, error) {
 	v, err := s.set.look(ctx)
 	if err != nil {
@@ -252,10 +244,8 @@ func (s *aliveStep) State(ctx context.Context) (engine.State, error) {
 // fresh reports whether something was said lately by this machine's clock.
 func (s *Set) fresh(_ string, at time.Time) bool { return s.now().Sub(at).Abs() < overlap.Silence }
 
-// Do implements engine.Step.
 func (*aliveStep) Do(context.Context) error { return nil }
 
-// Verify implements engine.Step.
 func (s *aliveStep) Verify(ctx context.Context) error {
 	v, err := s.set.look(ctx)
 	if err != nil {

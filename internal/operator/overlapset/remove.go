@@ -20,13 +20,10 @@ type removeStep struct{ set *Set }
 
 var _ engine.Previewer = (*removeStep)(nil)
 
-// ID implements engine.Step.
 func (*removeStep) ID() string { return "tidy/overlap" }
 
-// Title implements engine.Step.
 func (*removeStep) Title() string { return "Remove the overlap" }
 
-// State implements engine.Step.
 func (s *removeStep) State(ctx context.Context) (engine.State, error) {
 	left, err := s.left(ctx)
 	switch {
@@ -38,7 +35,6 @@ func (s *removeStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Pending, nil
 }
 
-// Do implements engine.Step. Replicas that end still give the lead up, so that their rights go after them.
 func (s *removeStep) Do(ctx context.Context) error {
 	left, err := s.left(ctx)
 	if err != nil {
@@ -114,7 +110,6 @@ func (s *removeStep) left(ctx context.Context) ([]client.Object, error) {
 	return all, nil
 }
 
-// Verify implements engine.Step.
 func (s *removeStep) Verify(ctx context.Context) error {
 	left, err := s.left(ctx)
 	if err == nil && len(left) > 0 {
@@ -123,7 +118,6 @@ func (s *removeStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// Preview implements engine.Previewer.
 func (s *removeStep) Preview() ([]engine.Change, error) {
 	kinds, err := s.set.kinds()
 	if err != nil {

@@ -79,7 +79,6 @@ func (e *NotKeptError) Error() string {
 	return fmt.Sprintf("migration %s does not exist, and no report of it is kept", e.Migration)
 }
 
-// Advice implements fault.Adviser.
 func (e *NotKeptError) Advice() string {
 	if len(e.Have) == 0 {
 		return "kubectl get migrations.replumb.dev lists migrations; reports of those that are gone are kept once a run of them has ended"

@@ -86,7 +86,6 @@ func (h *history) Event(e engine.Event) {
 	h.measured.Event(e)
 }
 
-// Loss implements proof.Observer.
 func (h *history) Loss(l v1alpha1.Loss) {
 	h.journal.Loss(l)
 	h.mu.Lock()
@@ -101,7 +100,6 @@ func (h *history) Loss(l v1alpha1.Loss) {
 	h.lost(text)
 }
 
-// Sample implements proof.Observer.
 func (h *history) Sample(s lossguard.Sample) {
 	sample := journal.Sample{
 		Probe:       s.Probe,
@@ -119,15 +117,12 @@ func (h *history) Sample(s lossguard.Sample) {
 	h.measured.Sample(sample)
 }
 
-// Clients implements proof.Observer.
 func (h *history) Clients(node string, clients []v1alpha1.OldAddressClient) {
 	h.journal.Clients(node, clients)
 }
 
-// Findings implements proof.Observer.
 func (h *history) Findings(all findings.Findings) { h.journal.Findings(all) }
 
-// Moved implements servicecidr.Observer.
 func (h *history) Moved(service, from, to, strategy string, at time.Time, took time.Duration) {
 	h.journal.Moved(service, from, to, strategy, at, took)
 }

@@ -33,14 +33,12 @@ func newRecorded(look Look) *recorded {
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (r *recorded) Describe(out chan<- *prometheus.Desc) {
 	out <- r.services
 	out <- r.conditions
 	out <- r.since
 }
 
-// Collect implements prometheus.Collector.
 func (r *recorded) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), askLimit)
 	defer cancel()

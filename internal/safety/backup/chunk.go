@@ -198,7 +198,6 @@ func (e *CorruptError) Error() string {
 // ErrForeign says that a backup is not what replumb has stored: status.backups of the Migration does not have its digest.
 var ErrForeign = errors.New("someone else wrote it: its digest is not in status.backups of the Migration")
 
-// Advice implements fault.Adviser.
 func (e *CorruptError) Advice() string {
 	if !errors.Is(e.Err, ErrForeign) {
 		return ""

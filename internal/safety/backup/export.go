@@ -25,7 +25,6 @@ func (e *NoneError) Error() string {
 	return fmt.Sprintf("there are no backups of migration %s", e.Migration)
 }
 
-// Advice implements fault.Adviser.
 func (*NoneError) Advice() string {
 	return "backups are made by apply and removed at the end of a migration, unless spec.backups is Keep"
 }
@@ -37,7 +36,6 @@ type ExistsError struct {
 
 func (e *ExistsError) Error() string { return fmt.Sprintf("%s exists and is not overwritten", e.Path) }
 
-// Advice implements fault.Adviser.
 func (*ExistsError) Advice() string {
 	return "nothing was written; name a directory that is empty or not there"
 }

@@ -28,13 +28,10 @@ func NewStep(c client.Client, m *v1alpha1.Migration, id, title string, objects [
 	return &Step{client: c, migration: m, id: id, title: title, objects: objects}
 }
 
-// ID implements engine.Step.
 func (s *Step) ID() string { return s.id }
 
-// Role implements engine.Cast.
 func (*Step) Role() engine.Role { return engine.RoleOwn }
 
-// Title implements engine.Step.
 func (s *Step) Title() string { return s.title }
 
 // State implements engine.Step. A backup that is damaged blocks: what it held may be changed by now.
@@ -52,7 +49,6 @@ func (s *Step) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// Do implements engine.Step.
 func (s *Step) Do(ctx context.Context) error { return Store(ctx, s.client, s.migration, s.objects) }
 
 // Verify reads everything back, against the checksums.
@@ -126,22 +122,17 @@ type ForgetStep struct {
 	Migration string
 }
 
-// ID implements engine.Step.
 func (*ForgetStep) ID() string { return "tidy/backups" }
 
-// Title implements engine.Step.
 func (*ForgetStep) Title() string { return "Remove the backups" }
 
-// Role implements engine.Cast.
 func (*ForgetStep) Role() engine.Role { return engine.RoleOwn }
 
-// Preview implements engine.Previewer.
 func (s *ForgetStep) Preview() ([]engine.Change, error) {
 	name := v1alpha1.SystemNamespace + "/" + namePrefix(s.Migration) + "*"
 	return []engine.Change{{Verb: "delete", Object: "ConfigMap " + name}, {Verb: "delete", Object: "Secret " + name}}, nil
 }
 
-// State implements engine.Step.
 func (s *ForgetStep) State(ctx context.Context) (engine.State, error) {
 	left, err := Exist(ctx, s.Client, s.Migration)
 	switch {
@@ -153,12 +144,10 @@ func (s *ForgetStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// Do implements engine.Step.
 func (s *ForgetStep) Do(ctx context.Context) error {
 	return Remove(ctx, s.Client, s.Migration)
 }
 
-// Verify implements engine.Step.
 func (s *ForgetStep) Verify(ctx context.Context) error {
 	state, err := s.State(ctx)
 	if err == nil && state != engine.Done {

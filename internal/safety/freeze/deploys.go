@@ -229,13 +229,10 @@ func (s *Deploys) deployed() *admissionv1.MatchResources {
 	return m
 }
 
-// ID implements engine.Step.
 func (*Deploys) ID() string { return "freeze/deploys" }
 
-// Title implements engine.Step.
 func (*Deploys) Title() string { return "Freeze what others deploy" }
 
-// State implements engine.Step.
 func (s *Deploys) State(ctx context.Context) (engine.State, error) {
 	found, err := present(ctx, s.Client, DeploysName)
 	var foreign *ForeignError
@@ -261,7 +258,6 @@ func (s *Deploys) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// Do implements engine.Step.
 func (s *Deploys) Do(ctx context.Context) error {
 	policy, binding := s.Policy()
 	return ensureBoth(
@@ -284,7 +280,6 @@ func (s *Deploys) Verify(ctx context.Context) error {
 	return err
 }
 
-// Undo implements engine.Undoer. It lifts the freeze of this migration, or of whichever has one if none is named.
 func (s *Deploys) Undo() engine.Step {
 	return &liftStep{
 		client: s.Client, name: DeploysName, migration: s.Migration, prober: deploysProber,
@@ -292,7 +287,6 @@ func (s *Deploys) Undo() engine.Step {
 	}
 }
 
-// Preview implements engine.Previewer.
 func (s *Deploys) Preview() ([]engine.Change, error) {
 	policy, binding := s.Policy()
 	return []engine.Change{

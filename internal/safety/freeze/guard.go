@@ -116,18 +116,15 @@ func (g *Guard) lists() []admissionv1.Variable {
 	return lists
 }
 
-// ID implements engine.Step.
 func (g *Guard) ID() string { return "guard/" + g.For }
 
 // Role implements engine.Cast: what it keeps is replumb's own.
 func (*Guard) Role() engine.Role { return engine.RoleOwn }
 
-// Title implements engine.Step.
 func (g *Guard) Title() string {
 	return fmt.Sprintf("Keep %d addresses from other Services while API servers get their range", len(g.Owned))
 }
 
-// State implements engine.Step.
 func (g *Guard) State(ctx context.Context) (engine.State, error) {
 	found, err := present(ctx, g.Client, GuardName)
 	switch {
@@ -155,7 +152,6 @@ func (g *Guard) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// Do implements engine.Step.
 func (g *Guard) Do(ctx context.Context) error {
 	policy, binding := g.Policy()
 	return ensureBoth(
@@ -191,7 +187,6 @@ func (g *Guard) Verify(ctx context.Context) error {
 	return err
 }
 
-// Preview implements engine.Previewer.
 func (g *Guard) Preview() ([]engine.Change, error) {
 	policy, binding := g.Policy()
 	return []engine.Change{
@@ -200,7 +195,6 @@ func (g *Guard) Preview() ([]engine.Change, error) {
 	}, nil
 }
 
-// Undo implements engine.Undoer.
 func (g *Guard) Undo() engine.Step {
 	return &engine.Observed[parts]{
 		Name: "tidy/guard/" + g.For, About: "Keep addresses by reservations alone", As: engine.RoleOwn,

@@ -23,16 +23,13 @@ var (
 	_ engine.Previewer = (*Step)(nil)
 )
 
-// ID implements engine.Step.
 func (*Step) ID() string { return "secure/freeze" }
 
 // Role implements engine.Cast: the freeze is replumb's own, and changes with every batch.
 func (*Step) Role() engine.Role { return engine.RoleOwn }
 
-// Title implements engine.Step.
 func (*Step) Title() string { return "Freeze Services in flight for all other users" }
 
-// State implements engine.Step.
 func (s *Step) State(ctx context.Context) (engine.State, error) {
 	found, err := present(ctx, s.Client, Name)
 	var foreign *ForeignError
@@ -71,7 +68,6 @@ func (s *Step) current(ctx context.Context) (bool, error) {
 		equality.Semantic.DeepEqual(binding.Spec, wantBinding.Spec), nil
 }
 
-// Do implements engine.Step.
 func (s *Step) Do(ctx context.Context) error { return Ensure(ctx, s.Client, s.Migration) }
 
 // Verify proves by a dry run that the freeze is enforced.
@@ -83,12 +79,10 @@ func (s *Step) Verify(ctx context.Context) error {
 	return err
 }
 
-// Undo implements engine.Undoer.
 func (s *Step) Undo() engine.Step {
 	return &liftStep{client: s.Client, name: Name, prober: prober, id: "tidy/freeze", title: "Lift the freeze of Services"}
 }
 
-// Preview implements engine.Previewer.
 func (s *Step) Preview() ([]engine.Change, error) {
 	policy, binding := Policy(s.Migration)
 	return []engine.Change{
@@ -166,7 +160,6 @@ func (s *liftStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// Preview implements engine.Previewer.
 func (s *liftStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{
 		{Verb: "delete", Object: "ValidatingAdmissionPolicyBinding " + s.name},

@@ -125,13 +125,10 @@ var (
 	_ engine.Previewer = (*Suspend)(nil)
 )
 
-// ID implements engine.Step.
 func (*Suspend) ID() string { return "freeze/gitops" }
 
-// Title implements engine.Step.
 func (*Suspend) Title() string { return "Suspend what Argo CD and Flux reconcile" }
 
-// State implements engine.Step.
 func (s *Suspend) State(ctx context.Context) (engine.State, error) {
 	found, err := Look(ctx, s.Client)
 	switch {
@@ -203,7 +200,6 @@ func write(ctx context.Context, c client.Client, from, to *unstructured.Unstruct
 	return nil
 }
 
-// Verify implements engine.Step.
 func (s *Suspend) Verify(ctx context.Context) error {
 	found, err := Look(ctx, s.Client)
 	if err != nil {
@@ -215,7 +211,6 @@ func (s *Suspend) Verify(ctx context.Context) error {
 	return nil
 }
 
-// Preview implements engine.Previewer.
 func (s *Suspend) Preview() ([]engine.Change, error) {
 	objects := s.Found.Reconciling()
 	if len(objects) == 0 {
@@ -232,7 +227,6 @@ func (s *Suspend) Preview() ([]engine.Change, error) {
 	return all, nil
 }
 
-// Undo implements engine.Undoer.
 func (s *Suspend) Undo() engine.Step { return &Resume{Client: s.Client, Migration: s.Migration} }
 
 // Resume has everything go on that was suspended, as it was. What its owner has changed meanwhile stays.
@@ -250,10 +244,8 @@ var (
 	_ engine.Noter     = (*Resume)(nil)
 )
 
-// ID implements engine.Step.
 func (*Resume) ID() string { return "tidy/gitops" }
 
-// Title implements engine.Step.
 func (*Resume) Title() string { return "Resume what Argo CD and Flux reconciled" }
 
 // Note implements engine.Noter: what was left as it is.
@@ -268,7 +260,6 @@ func (s *Resume) recorded(ctx context.Context) (*corev1.ConfigMap, Record, error
 	return cm, all, nil
 }
 
-// State implements engine.Step.
 func (s *Resume) State(ctx context.Context) (engine.State, error) {
 	cm, _, err := s.recorded(ctx)
 	switch {
@@ -323,7 +314,6 @@ func (s *Resume) resume(ctx context.Context, e Entry) error {
 	return write(ctx, s.Client, o, back)
 }
 
-// Verify implements engine.Step.
 func (s *Resume) Verify(ctx context.Context) error {
 	cm, _, err := s.recorded(ctx)
 	if err == nil && cm != nil {
@@ -332,7 +322,6 @@ func (s *Resume) Verify(ctx context.Context) error {
 	return err
 }
 
-// Preview implements engine.Previewer.
 func (*Resume) Preview() ([]engine.Change, error) {
 	return []engine.Change{
 		{Verb: "patch", Object: "Applications, Kustomizations and HelmReleases that were suspended, as they were"},

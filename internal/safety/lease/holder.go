@@ -129,7 +129,6 @@ func (e *HeldError) Error() string {
 	return text + " since " + since.Format(format)
 }
 
-// Advice implements fault.Adviser.
 func (e *HeldError) Advice() string {
 	if e.Holder.Migration != "" {
 		return "wait until it is done, or ask it to stop: replumb pause " + e.Holder.Migration
@@ -137,7 +136,6 @@ func (e *HeldError) Advice() string {
 	return "wait until it is done; if that process is gone: kubectl delete lease -n kube-system replumb"
 }
 
-// ExitCode implements fault.Coder.
 func (*HeldError) ExitCode() int { return fault.ExitLocked }
 
 // LostError says that the lock was lost while it was held: others may be at work.
@@ -153,5 +151,4 @@ func (e *LostError) Error() string {
 // Unwrap gives the cause.
 func (e *LostError) Unwrap() error { return e.Why }
 
-// Revokes implements engine.Revocation.
 func (*LostError) Revokes() {}

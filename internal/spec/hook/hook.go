@@ -49,7 +49,6 @@ type Request struct {
 	Nodes []string `json:"nodes,omitempty"`
 }
 
-// Environ implements callout.Environer.
 func (r Request) Environ() []string {
 	return append(r.Cluster.Environ(), "REPLUMB_MIGRATION="+r.Migration, "REPLUMB_RUN="+string(r.Run))
 }
@@ -130,7 +129,6 @@ type FailedError struct {
 
 func (e *FailedError) Error() string { return fmt.Sprintf("hook %s: %v", e.Hook, e.Cause) }
 
-// Private implements fault.Confidant.
 func (e *FailedError) Private() string { return fault.Private(e.Cause) }
 
 // Step calls a hook. It cannot know whether an earlier run did, so a hook is called at least once: again when a run is
@@ -155,7 +153,6 @@ func New(h v1alpha1.Hook, o Occasion) *Step { return &Step{hook: h, on: o} }
 // Moment is when the hook is called.
 func (s *Step) Moment() v1alpha1.HookMoment { return s.on.Moment }
 
-// Role implements engine.Cast.
 func (*Step) Role() engine.Role { return engine.RoleHook }
 
 // ID implements engine.Step: hook/NAME/MOMENT/PHASE/TIER/BATCH, as far as the moment has them.
@@ -182,7 +179,6 @@ func kebab(s string) string {
 	return strings.ToLower(b.String())
 }
 
-// Title implements engine.Step.
 func (s *Step) Title() string {
 	when := "before"
 	if strings.HasPrefix(string(s.on.Moment), "After") {

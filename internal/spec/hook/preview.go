@@ -4,7 +4,6 @@ import "github.com/replumb/replumb/internal/engine"
 
 var _ engine.Previewer = (*Step)(nil)
 
-// Preview implements engine.Previewer. Arguments and URLs may have secrets, and are left out.
 func (s *Step) Preview() ([]engine.Change, error) {
 	what := "webhook of hook " + s.hook.Name
 	if e := s.hook.Exec; e != nil && len(e.Command) > 0 {

@@ -31,16 +31,12 @@ func NewStep(id string, windows []v1alpha1.Window, now func() time.Time) *Step {
 	return &Step{id: id, windows: windows, now: now}
 }
 
-// ID implements engine.Step.
 func (s *Step) ID() string { return s.id }
 
-// Title implements engine.Step.
 func (s *Step) Title() string { return "Wait for a maintenance window" }
 
-// Deadline implements engine.Timed.
 func (s *Step) Deadline() time.Duration { return limit }
 
-// Waits implements engine.Waiter.
 func (s *Step) Waits() {}
 
 // State is done while a window is open.

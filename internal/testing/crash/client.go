@@ -127,7 +127,6 @@ func shows(s engine.Step, kind string) bool {
 	})
 }
 
-// Create implements client.Client.
 func (c *Client) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
 	co := &client.CreateOptions{}
 	co.ApplyOptions(opts)
@@ -139,7 +138,6 @@ func (c *Client) Create(ctx context.Context, o client.Object, opts ...client.Cre
 	return c.WithWatch.Create(ctx, o, opts...)
 }
 
-// Update implements client.Client.
 func (c *Client) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
 	uo := &client.UpdateOptions{}
 	uo.ApplyOptions(opts)
@@ -149,7 +147,6 @@ func (c *Client) Update(ctx context.Context, o client.Object, opts ...client.Upd
 	return c.WithWatch.Update(ctx, o, opts...)
 }
 
-// Patch implements client.Client.
 func (c *Client) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 	po := &client.PatchOptions{}
 	po.ApplyOptions(opts)
@@ -159,7 +156,6 @@ func (c *Client) Patch(ctx context.Context, o client.Object, p client.Patch, opt
 	return c.WithWatch.Patch(ctx, o, p, opts...)
 }
 
-// Delete implements client.Client.
 func (c *Client) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
 	do := &client.DeleteOptions{}
 	do.ApplyOptions(opts)
@@ -169,7 +165,6 @@ func (c *Client) Delete(ctx context.Context, o client.Object, opts ...client.Del
 	return c.WithWatch.Delete(ctx, o, opts...)
 }
 
-// DeleteAllOf implements client.Client.
 func (c *Client) DeleteAllOf(ctx context.Context, o client.Object, opts ...client.DeleteAllOfOption) error {
 	if err := c.write(ctx, o); err != nil {
 		return err
@@ -177,7 +172,6 @@ func (c *Client) DeleteAllOf(ctx context.Context, o client.Object, opts ...clien
 	return c.WithWatch.DeleteAllOf(ctx, o, opts...)
 }
 
-// Status implements client.Client.
 func (c *Client) Status() client.SubResourceWriter { return &status{c.WithWatch.Status(), c} }
 
 // status writes to the status of objects.

@@ -76,7 +76,6 @@ type Counting struct {
 	next map[netip.Prefix]netip.Addr
 }
 
-// Take implements Addresses.
 func (c *Counting) Take(_ context.Context, pools []calico.Pool, _ User) (netip.Addr, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,7 +91,6 @@ func (c *Counting) Take(_ context.Context, pools []calico.Pool, _ User) (netip.A
 	return a, nil
 }
 
-// Give implements Addresses.
 func (*Counting) Give(context.Context, string) error { return nil }
 
 // Blocks keeps books as Calico does: blocks, affinities and handles in the API server.
@@ -174,7 +172,6 @@ func (b *Blocks) assign(ctx context.Context, block string, u User) (netip.Addr, 
 	return a, b.Client.Update(ctx, o)
 }
 
-// Give implements Addresses.
 func (b *Blocks) Give(ctx context.Context, handle string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

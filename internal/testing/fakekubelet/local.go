@@ -21,7 +21,6 @@ type HostLocal struct {
 	last map[netip.Prefix]netip.Addr
 }
 
-// Take implements Addresses.
 func (h *HostLocal) Take(ctx context.Context, _ []calico.Pool, u User) (netip.Addr, error) {
 	n := &corev1.Node{}
 	if err := h.Client.Get(ctx, client.ObjectKey{Name: u.Node}, n); err != nil {
@@ -43,5 +42,4 @@ func (h *HostLocal) Take(ctx context.Context, _ []calico.Pool, u User) (netip.Ad
 	return h.last[cidr], nil
 }
 
-// Give implements Addresses.
 func (*HostLocal) Give(context.Context, string) error { return nil }

@@ -14,7 +14,6 @@ type Lacking []string
 
 var _ client.Reader = Lacking(nil)
 
-// Get implements client.Reader.
 func (l Lacking) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
 	if slices.Contains(l, key.Name) {
 		return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
@@ -22,5 +21,4 @@ func (l Lacking) Get(_ context.Context, key client.ObjectKey, _ client.Object, _
 	return nil
 }
 
-// List implements client.Reader.
 func (Lacking) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }

@@ -126,7 +126,6 @@ type recorder struct {
 	user string
 }
 
-// RoundTrip implements http.RoundTripper.
 func (c *recorder) RoundTrip(q *http.Request) (*http.Response, error) {
 	r := rightOf(q)
 	if c.seen.dead(r, q.URL.Query().Has("dryRun")) {

@@ -88,10 +88,8 @@ func (s *store[T]) all() (objects []T, synced bool) {
 	return objects, s.synced
 }
 
-// Add implements cache.ReflectorStore.
 func (s *store[T]) Add(obj any) error { return s.Update(obj) }
 
-// Update implements cache.ReflectorStore.
 func (s *store[T]) Update(obj any) error {
 	o, ok := obj.(T)
 	if !ok {
@@ -104,7 +102,6 @@ func (s *store[T]) Update(obj any) error {
 	return nil
 }
 
-// Delete implements cache.ReflectorStore.
 func (s *store[T]) Delete(obj any) error {
 	o, ok := obj.(T)
 	if !ok {
@@ -117,7 +114,6 @@ func (s *store[T]) Delete(obj any) error {
 	return nil
 }
 
-// Replace implements cache.ReflectorStore.
 func (s *store[T]) Replace(list []any, _ string) error {
 	objects := make(map[types.NamespacedName]T, len(list))
 	for _, obj := range list {
@@ -134,5 +130,4 @@ func (s *store[T]) Replace(list []any, _ string) error {
 	return nil
 }
 
-// Resync implements cache.ReflectorStore.
 func (s *store[T]) Resync() error { return nil }

@@ -37,7 +37,6 @@ func (e *SilentError) Error() string {
 	return text
 }
 
-// ExitCode implements fault.Coder.
 func (*SilentError) ExitCode() int { return fault.ExitError }
 
 const resume = "run the same command again, or do without agents, when nothing is probed: apply --without-agent, or " +

@@ -141,7 +141,6 @@ func (s *reportingStep) Note() string                              { return s.no
 func (*reportingStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 func (*reportingStep) Do(context.Context) error                    { return nil }
 
-// Verify implements engine.Step.
 func (s *reportingStep) Verify(ctx context.Context) error {
 	o, err := s.set.Reporting(ctx)
 	if err != nil {

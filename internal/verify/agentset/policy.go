@@ -137,7 +137,6 @@ type policyStep struct{ *incluster.ApplyStep }
 
 var _ engine.Previewer = (*policyStep)(nil)
 
-// State implements engine.Step.
 func (s *policyStep) State(ctx context.Context) (engine.State, error) {
 	state, err := s.ApplyStep.State(ctx)
 	if err != nil || state != engine.Done {
@@ -153,7 +152,6 @@ func (s *policyStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// Verify implements engine.Step.
 func (s *policyStep) Verify(ctx context.Context) error {
 	if err := s.ApplyStep.Verify(ctx); err != nil {
 		return err

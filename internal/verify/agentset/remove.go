@@ -23,7 +23,6 @@ var _ engine.Previewer = (*removeStep)(nil)
 func (*removeStep) ID() string    { return "tidy/agents" }
 func (*removeStep) Title() string { return "Remove the agents" }
 
-// State implements engine.Step.
 func (s *removeStep) State(ctx context.Context) (engine.State, error) {
 	left, err := s.left(ctx)
 	switch {
@@ -35,7 +34,6 @@ func (s *removeStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Pending, nil
 }
 
-// Do implements engine.Step.
 func (s *removeStep) Do(ctx context.Context) error {
 	sets, err := s.set.sets(ctx)
 	if err != nil {
@@ -215,7 +213,6 @@ func (s *removeStep) left(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// Verify implements engine.Step.
 func (s *removeStep) Verify(ctx context.Context) error {
 	left, err := s.left(ctx)
 	if err == nil && left != "" {
@@ -224,7 +221,6 @@ func (s *removeStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// Preview implements engine.Previewer.
 func (s *removeStep) Preview() ([]engine.Change, error) {
 	var changes []engine.Change
 	if s.set.Ends {

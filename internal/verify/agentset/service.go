@@ -37,10 +37,8 @@ func (s *Set) singleService() *serviceStep {
 
 var _ engine.Previewer = (*serviceStep)(nil)
 
-// ID implements engine.Step.
 func (s *serviceStep) ID() string { return s.id }
 
-// Title implements engine.Step.
 func (s *serviceStep) Title() string { return s.about }
 
 func (s *serviceStep) name() string { return incluster.NameOf(s.want()) }
@@ -57,7 +55,6 @@ func (s *serviceStep) get(ctx context.Context) (*corev1.Service, error) {
 	return have, nil
 }
 
-// State implements engine.Step.
 func (s *serviceStep) State(ctx context.Context) (engine.State, error) {
 	have, err := s.get(ctx)
 	switch {
@@ -86,7 +83,6 @@ func (s *serviceStep) asWanted(have *corev1.Service) bool {
 		equality.Semantic.DeepEqual(have.Spec.Ports, want.Spec.Ports)
 }
 
-// Do implements engine.Step. What a migration that is over has left has an address, and notes on it, that mean nothing to this one.
 func (s *serviceStep) Do(ctx context.Context) error {
 	have, err := s.get(ctx)
 	switch {
@@ -131,7 +127,6 @@ func (s *serviceStep) create(ctx context.Context) error {
 	}
 }
 
-// Verify implements engine.Step.
 func (s *serviceStep) Verify(ctx context.Context) error {
 	state, err := s.State(ctx)
 	if err == nil && state != engine.Done {
@@ -140,7 +135,6 @@ func (s *serviceStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// Preview implements engine.Previewer. The address is chosen when the step is done.
 func (s *serviceStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{{Verb: "create", Object: s.name(), Body: s.want()}}, nil
 }

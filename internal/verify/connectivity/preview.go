@@ -10,7 +10,6 @@ var _ engine.Previewer = (*Step)(nil)
 // Role implements engine.Cast: the pods are replumb's own, and do not outlive the step.
 func (*Step) Role() engine.Role { return engine.RoleOwn }
 
-// Preview implements engine.Previewer.
 func (s *Step) Preview() ([]engine.Change, error) { return s.pods().Changes(roleCall), nil }
 
 // Changes are what Serve and Start make, for pods that ask in a role. They run on the nodes that are ready by then, and go again.

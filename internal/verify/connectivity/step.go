@@ -63,16 +63,12 @@ var (
 	_ engine.Abandoner = (*Step)(nil)
 )
 
-// ID implements engine.Step.
 func (s *Step) ID() string { return s.Name }
 
-// Title implements engine.Step.
 func (s *Step) Title() string { return s.About }
 
-// Deadline implements engine.Timed.
 func (*Step) Deadline() time.Duration { return deadline }
 
-// Waits implements engine.Waiter.
 func (*Step) Waits() {}
 
 // State implements engine.Step: what pods that ran earlier proved says nothing of now.
@@ -238,7 +234,6 @@ func outcome(pod *corev1.Pod) error {
 	return err
 }
 
-// Abandon implements engine.Abandoner.
 func (s *Step) Abandon(ctx context.Context) error {
 	return s.pods().Remove(ctx)
 }

@@ -59,7 +59,6 @@ func limit(l net.Listener, limits Limits) net.Listener {
 	return &limited{Listener: l, limits: limits, from: map[netip.Addr]int{}}
 }
 
-// Accept implements net.Listener.
 func (l *limited) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -103,7 +102,6 @@ type counted struct {
 	leave func()
 }
 
-// Close implements net.Conn.
 func (c *counted) Close() error {
 	defer c.leave()
 	return c.Conn.Close()

@@ -220,13 +220,10 @@ var (
 	_ engine.Noter  = (*bestEffortStep)(nil)
 )
 
-// Waits implements engine.Waiter.
 func (*bestEffortStep) Waits() {}
 
-// Deadline implements engine.Timed.
 func (s *bestEffortStep) Deadline() time.Duration { return s.limit + time.Minute }
 
-// Note implements engine.Noter.
 func (s *bestEffortStep) Note() string {
 	if n, ok := s.Step.(engine.Noter); ok && s.note == "" {
 		return n.Note()
@@ -234,7 +231,6 @@ func (s *bestEffortStep) Note() string {
 	return s.note
 }
 
-// Verify implements engine.Step.
 func (s *bestEffortStep) Verify(ctx context.Context) error {
 	now := time.Now
 	if s.now != nil {

@@ -49,10 +49,8 @@ func (e *LossError) Error() string {
 	return text + ": " + strings.Join(parts, "; ")
 }
 
-// ExitCode implements fault.Coder.
 func (*LossError) ExitCode() int { return fault.ExitBudget }
 
-// Stalls implements migration.Stalling.
 func (e *LossError) Stalls() string {
 	if e.OfLate() {
 		return v1alpha1.ReasonLateBudgetExceeded

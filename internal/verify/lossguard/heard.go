@@ -22,22 +22,17 @@ type Heard struct {
 
 var _ engine.Waiter = (*Heard)(nil)
 
-// ID implements engine.Step.
 func (*Heard) ID() string { return "agents/heard" }
 
-// Title implements engine.Step.
 func (s *Heard) Title() string { return "Hear from every node before " + s.Before }
 
-// Waits implements engine.Waiter.
 func (*Heard) Waits() {}
 
-// Deadline implements engine.Timed.
 func (s *Heard) Deadline() time.Duration { return s.Limit }
 
 // State implements engine.Step: what was heard before says nothing of now.
 func (*Heard) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
-// Do implements engine.Step. Attempts that follow wait for the same reports.
 func (s *Heard) Do(context.Context) error {
 	if s.since.IsZero() {
 		s.since = s.Watch.now()
@@ -45,7 +40,6 @@ func (s *Heard) Do(context.Context) error {
 	return nil
 }
 
-// Verify implements engine.Step.
 func (s *Heard) Verify(ctx context.Context) error {
 	if err := s.Watch.list(ctx); err != nil {
 		return err

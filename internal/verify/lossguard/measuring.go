@@ -131,10 +131,8 @@ func (e *NotMeasuredError) Error() string {
 	return text
 }
 
-// ExitCode implements fault.Coder.
 func (*NotMeasuredError) ExitCode() int { return fault.ExitNotMeasured }
 
-// Advice implements fault.Adviser.
 func (*NotMeasuredError) Advice() string {
 	return "nothing was begun meanwhile; find what takes the processors of these nodes (kubectl top node), or lower spec.proof.rate, then run the same " +
 		"command again"

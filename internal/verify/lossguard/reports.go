@@ -78,10 +78,8 @@ func (r *reports) follow(ctx context.Context, c client.WithWatch, migration stri
 	cache.NewReflectorWithOptions(source, &v1alpha1.NodeReport{}, r, options).RunWithContext(silent)
 }
 
-// Add implements cache.ReflectorStore.
 func (r *reports) Add(obj any) error { return r.Update(obj) }
 
-// Update implements cache.ReflectorStore.
 func (r *reports) Update(obj any) error {
 	report, ok := obj.(*v1alpha1.NodeReport)
 	if !ok {
@@ -98,7 +96,6 @@ func (r *reports) Update(obj any) error {
 	return nil
 }
 
-// Delete implements cache.ReflectorStore.
 func (r *reports) Delete(obj any) error {
 	report, ok := obj.(*v1alpha1.NodeReport)
 	if !ok {
@@ -112,7 +109,6 @@ func (r *reports) Delete(obj any) error {
 	return nil
 }
 
-// Replace implements cache.ReflectorStore.
 func (r *reports) Replace(all []any, _ string) error {
 	there := map[string]bool{}
 	for _, obj := range all {
@@ -132,7 +128,6 @@ func (r *reports) Replace(all []any, _ string) error {
 	return nil
 }
 
-// Resync implements cache.ReflectorStore.
 func (*reports) Resync() error { return nil }
 
 // signal wakes those who wait for news. The caller holds the lock.

@@ -76,16 +76,12 @@ var (
 	_ engine.Noter  = (*Soak)(nil)
 )
 
-// ID implements engine.Step.
 func (s *Soak) ID() string { return "soak" }
 
-// Title implements engine.Step.
 func (s *Soak) Title() string { return "Wait until no client uses old addresses" }
 
-// Waits implements engine.Waiter.
 func (s *Soak) Waits() {}
 
-// Deadline implements engine.Timed.
 func (s *Soak) Deadline() time.Duration {
 	if s.Within > 0 {
 		return s.Within

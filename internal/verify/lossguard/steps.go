@@ -29,7 +29,6 @@ type Steady struct {
 
 var _ engine.Waiter = (*Steady)(nil)
 
-// ID implements engine.Step.
 func (s *Steady) ID() string {
 	if s.Name != "" {
 		return "agents/steady/" + s.Name
@@ -37,7 +36,6 @@ func (s *Steady) ID() string {
 	return "agents/steady"
 }
 
-// Title implements engine.Step.
 func (s *Steady) Title() string {
 	if s.Name != "" {
 		return "Verify that every probe is answered on every node after " + s.Name
@@ -45,10 +43,8 @@ func (s *Steady) Title() string {
 	return "Verify that every probe is answered on every node"
 }
 
-// Waits implements engine.Waiter.
 func (*Steady) Waits() {}
 
-// Deadline implements engine.Timed. An agent that could not measure for a moment has time to show that it can.
 func (s *Steady) Deadline() time.Duration { return s.Limit + lately }
 
 // State implements engine.Step: what an earlier run saw says nothing of now.
@@ -63,10 +59,8 @@ func (s *Steady) State(ctx context.Context) (engine.State, error) {
 	return engine.Pending, nil
 }
 
-// Do implements engine.Step.
 func (*Steady) Do(context.Context) error { return nil }
 
-// Verify implements engine.Step.
 func (s *Steady) Verify(ctx context.Context) error {
 	missing, err := s.missing(ctx, moment)
 	if err != nil || len(missing) == 0 {
@@ -99,25 +93,18 @@ type Vacated struct {
 
 var _ engine.Waiter = (*Vacated)(nil)
 
-// ID implements engine.Step.
 func (s *Vacated) ID() string { return "agents/vacate/" + s.Node }
 
-// Title implements engine.Step.
 func (s *Vacated) Title() string { return "Verify that agents leave node " + s.Node }
 
-// Waits implements engine.Waiter.
 func (*Vacated) Waits() {}
 
-// Deadline implements engine.Timed.
 func (s *Vacated) Deadline() time.Duration { return s.Limit }
 
-// State implements engine.Step.
 func (*Vacated) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
-// Do implements engine.Step.
 func (*Vacated) Do(context.Context) error { return nil }
 
-// Verify implements engine.Step. A node that is gone has no agents.
 func (s *Vacated) Verify(ctx context.Context) error {
 	if err := s.Watch.list(ctx); err != nil {
 		return err
@@ -157,21 +144,16 @@ type Connected struct {
 
 var _ engine.Waiter = (*Connected)(nil)
 
-// ID implements engine.Step.
 func (s *Connected) ID() string { return "connect/" + s.Name }
 
-// Title implements engine.Step.
 func (s *Connected) Title() string {
 	return "Connect to the Services of " + s.Name + " from every node"
 }
 
-// Waits implements engine.Waiter.
 func (*Connected) Waits() {}
 
-// Deadline implements engine.Timed.
 func (s *Connected) Deadline() time.Duration { return s.Limit }
 
-// State implements engine.Step.
 func (*Connected) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
 // Do counts the Services that have moved by now.
@@ -233,25 +215,18 @@ type Leave struct {
 
 var _ engine.Waiter = (*Leave)(nil)
 
-// ID implements engine.Step.
 func (*Leave) ID() string { return "agents/leave" }
 
-// Title implements engine.Step.
 func (*Leave) Title() string { return "Stop agents from calling the addresses that go" }
 
-// Waits implements engine.Waiter.
 func (*Leave) Waits() {}
 
-// Deadline implements engine.Timed.
 func (s *Leave) Deadline() time.Duration { return s.Limit }
 
-// State implements engine.Step.
 func (*Leave) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
-// Do implements engine.Step.
 func (*Leave) Do(context.Context) error { return nil }
 
-// Verify implements engine.Step.
 func (s *Leave) Verify(ctx context.Context) error {
 	missing := s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Calling(s.Addresses, s.Watch.nodes.ready()) })
 	if len(missing) > 0 {
@@ -263,16 +238,13 @@ func (s *Leave) Verify(ctx context.Context) error {
 // Dismiss is the step from which agents may go.
 type Dismiss struct{ Watch *Watch }
 
-// ID implements engine.Step.
 func (*Dismiss) ID() string { return "agents/dismiss" }
 
-// Title implements engine.Step.
 func (*Dismiss) Title() string { return "Let agents go" }
 
 // Waits implements engine.Waiter: nothing in the cluster is written.
 func (*Dismiss) Waits() {}
 
-// State implements engine.Step.
 func (s *Dismiss) State(context.Context) (engine.State, error) {
 	if s.Watch.nodes.expected() {
 		return engine.Pending, nil
@@ -280,11 +252,9 @@ func (s *Dismiss) State(context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// Do implements engine.Step.
 func (s *Dismiss) Do(context.Context) error {
 	s.Watch.Release()
 	return nil
 }
 
-// Verify implements engine.Step.
 func (*Dismiss) Verify(context.Context) error { return nil }

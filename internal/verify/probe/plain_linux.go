@@ -139,7 +139,6 @@ func (c *plainConn) leave() error {
 	return c.file.SetDeadline(c.deadline)
 }
 
-// Read implements net.Conn.
 func (c *plainConn) Read(b []byte) (int, error) {
 	if c.file == nil && c.ready(unix.POLLIN) {
 		n, err := unix.Read(c.fd, b)
@@ -159,7 +158,6 @@ func (c *plainConn) Read(b []byte) (int, error) {
 	return n, c.spoken("read", err)
 }
 
-// Write implements net.Conn.
 func (c *plainConn) Write(b []byte) (int, error) {
 	if c.file == nil {
 		n, err := unix.Write(c.fd, b)
@@ -192,7 +190,6 @@ func (c *plainConn) failed(op string, err error) error {
 	return &net.OpError{Op: op, Net: c.network, Addr: c.RemoteAddr(), Err: err}
 }
 
-// Close implements net.Conn.
 func (c *plainConn) Close() error {
 	if c.file != nil {
 		return c.file.Close()
@@ -200,7 +197,6 @@ func (c *plainConn) Close() error {
 	return unix.Close(c.fd)
 }
 
-// LocalAddr implements net.Conn.
 func (c *plainConn) LocalAddr() net.Addr {
 	local, err := unix.Getsockname(c.fd)
 	if err != nil {
@@ -215,10 +211,8 @@ func (c *plainConn) LocalAddr() net.Addr {
 	return nil
 }
 
-// RemoteAddr implements net.Conn.
 func (c *plainConn) RemoteAddr() net.Addr { return socketAddr(c.network, c.to) }
 
-// SetDeadline implements net.Conn.
 func (c *plainConn) SetDeadline(t time.Time) error {
 	c.deadline = t
 	if c.file != nil {

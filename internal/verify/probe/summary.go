@@ -165,7 +165,6 @@ func (e *LossError) Error() string {
 	return fmt.Sprintf("%d of %d requests failed; the budget is %d", e.Failed, e.Sent, e.Budget)
 }
 
-// ExitCode implements fault.Coder.
 func (*LossError) ExitCode() int { return fault.ExitBudget }
 
 // NotMeasuredError says that too many requests could not be measured for anything to be said of the others.
@@ -181,10 +180,8 @@ func (e *NotMeasuredError) Error() string {
 	)
 }
 
-// ExitCode implements fault.Coder.
 func (*NotMeasuredError) ExitCode() int { return fault.ExitNotMeasured }
 
-// Advice implements fault.Adviser.
 func (*NotMeasuredError) Advice() string {
 	return "end what else runs on that machine, send fewer requests a second, or use another one"
 }

@@ -21,7 +21,6 @@ type Counter struct {
 	took  map[string]time.Duration
 }
 
-// RoundTrip implements http.RoundTripper.
 func (c *Counter) RoundTrip(r *http.Request) (*http.Response, error) {
 	start := time.Now()
 	answer, err := c.Next.RoundTrip(r)

@@ -32,7 +32,6 @@ type Error struct{ Problem, Hint string }
 
 func (e *Error) Error() string { return e.Problem }
 
-// Advice implements fault.Adviser.
 func (e *Error) Advice() string { return e.Hint }
 
 func bad(hint, format string, args ...any) error {

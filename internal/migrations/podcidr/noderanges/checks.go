@@ -21,7 +21,6 @@ type Input struct {
 	Ranges []NodeRange
 }
 
-// Check implements podmove.Strategy.
 func (s *Survey) Check(facts podmove.Facts) findings.Findings {
 	in := Input{Ranges: s.NodeRanges, Input: podmove.Input{
 		Facts: facts, Survey: &s.Survey, Fates: s.Fates(s.Leaving(engine.Forward, time.Time{})), ByNode: true,

@@ -69,10 +69,8 @@ func (p *Planner) rangeGate(id, guide string, mode gateMode) *rangeGate {
 	}
 }
 
-// ID implements engine.Step.
 func (g *rangeGate) ID() string { return "gate/" + g.id }
 
-// Title implements engine.Step.
 func (g *rangeGate) Title() string {
 	if g.mode == gatePaused {
 		return "Wait until no controller manager gives nodes ranges"
@@ -87,7 +85,6 @@ func (g *rangeGate) wanted() string {
 	return g.spec.To[0].String()
 }
 
-// Guide implements engine.Guide. It is empty as long as all may be done already, which takes some seconds to see.
 func (g *rangeGate) Guide() string {
 	if !g.needed {
 		return ""
@@ -98,10 +95,8 @@ func (g *rangeGate) Guide() string {
 // Waits implements engine.Waiter: nothing it makes outlives it.
 func (g *rangeGate) Waits() {}
 
-// Deadline implements engine.Timed.
 func (g *rangeGate) Deadline() time.Duration { return g.deadline }
 
-// Preview implements engine.Previewer.
 func (g *rangeGate) Preview() ([]engine.Change, error) { return g.trial().Preview(), nil }
 
 // State implements engine.Step: what was true of controller managers earlier says nothing of now.
@@ -110,14 +105,12 @@ func (g *rangeGate) State(context.Context) (engine.State, error) { return engine
 // Do ends what an earlier run has begun.
 func (g *rangeGate) Do(ctx context.Context) error { return g.trial().End(ctx) }
 
-// Abandon implements engine.Abandoner.
 func (g *rangeGate) Abandon(ctx context.Context) error { return g.trial().End(ctx) }
 
 func (g *rangeGate) trial() nodeipam.Trial {
 	return nodeipam.Trial{Client: g.tools.Client(), Migration: g.spec.Name}
 }
 
-// Verify implements engine.Step.
 func (g *rangeGate) Verify(ctx context.Context) error {
 	if err := g.commandLines(ctx); err != nil {
 		g.needed = true

@@ -32,7 +32,6 @@ type Planner struct {
 	nodes *Survey
 }
 
-// Plans implements podmove.Strategy.
 func (s *Survey) Plans(p *podmove.Planner) podmove.Plans { return &Planner{Planner: p, nodes: s} }
 
 // What decides the order of phases: a controller manager that allocates refuses to start as long as any Node has a range outside of its
@@ -117,19 +116,14 @@ func PhaseNames() []string { return commands().Names() }
 // Outline are the phases of all commands, for people.
 func Outline() migration.Outline { return commands().Outline("where Nodes carry the ranges") }
 
-// Apply implements migration.Plans.
 func (p *Planner) Apply() *engine.Plan { return apply().Plan(p, p.Migration, hook.Apply) }
 
-// Rollback implements migration.Plans.
 func (p *Planner) Rollback() *engine.Plan { return rollback().Plan(p, p.Migration, hook.Rollback) }
 
-// Finish implements migration.Plans.
 func (p *Planner) Finish() *engine.Plan { return finish().Plan(p, p.Migration, hook.Finish) }
 
-// Left implements migration.Plans.
 func (p *Planner) Left() string { return podmove.StillOld(names(p.nodes.Unsettled(forward))) }
 
-// Early implements migration.Plans.
 func (p *Planner) Early() string {
 	if unsettled := p.nodes.Unsettled(forward); len(unsettled) > 0 {
 		return fmt.Sprintf("%d nodes are not settled in the target, the first is %s", len(unsettled), unsettled[0].Node.Name)

@@ -166,16 +166,13 @@ func names(all []*NodeRange) []string {
 	return out
 }
 
-// Switched implements podmove.Strategy.
 func (s *Survey) Switched() bool { return !s.away(engine.Forward) }
 
 // Overlaid implements podmove.Strategy: a node has no pods while its range changes.
 func (*Survey) Overlaid() bool { return false }
 
-// KeepsTunnels implements podmove.Strategy.
 func (*Survey) KeepsTunnels() bool { return false }
 
-// Ranges implements podmove.Strategy.
 func (s *Survey) Ranges() []podmove.Range {
 	place, arrived := podmove.PlaceNew, 0
 	for i := range s.NodeRanges {
@@ -197,5 +194,4 @@ func (s *Survey) Ranges() []podmove.Range {
 	return all
 }
 
-// Roles implements podmove.Strategy.
 func (*Survey) Roles() cluster.Roles { return Roles() }

@@ -37,10 +37,8 @@ type Planner struct {
 	Proven *bool
 }
 
-// Shared implements Plans.
 func (p *Planner) Shared() *Planner { return p }
 
-// Counts implements migration.Plans.
 func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
 
 // StillOld says how much of what is named has to be restarted yet; nothing, if that is nothing.

@@ -89,7 +89,6 @@ func configs(ctx context.Context, c *cluster.Cluster) (map[string]map[string]str
 	return all, nil
 }
 
-// Shared implements Strategy for those that embed a Survey.
 func (s *Survey) Shared() *Survey { return s }
 
 // Leaving says which pods have an address that direction d leaves, whenever they got it until now.

@@ -15,7 +15,6 @@ type Input struct {
 	Pools *Survey
 }
 
-// Check implements podmove.Strategy.
 func (s *Survey) Check(facts podmove.Facts) findings.Findings {
 	in := Input{Pools: s, Input: podmove.Input{
 		Facts: facts, Survey: &s.Survey, Fates: s.Fates(s.Leaving(engine.Forward, time.Time{})), Taken: s.otherPools(),

@@ -30,7 +30,6 @@ type Planner struct {
 	pools *Survey
 }
 
-// Plans implements podmove.Strategy.
 func (s *Survey) Plans(p *podmove.Planner) podmove.Plans { return &Planner{Planner: p, pools: s} }
 
 // apply is the way to the point where no pod has an old address and the old pools are still there.
@@ -121,22 +120,17 @@ func PhaseNames() []string { return commands().Names() }
 // Outline are the phases of all commands, for people.
 func Outline() migration.Outline { return commands().Outline("with Calico's pools") }
 
-// Apply implements migration.Plans.
 func (p *Planner) Apply() *engine.Plan { return apply().Plan(p, p.Migration, hook.Apply) }
 
-// Rollback implements migration.Plans.
 func (p *Planner) Rollback() *engine.Plan { return rollback().Plan(p, p.Migration, hook.Rollback) }
 
-// Finish implements migration.Plans.
 func (p *Planner) Finish() *engine.Plan { return finish().Plan(p, p.Migration, hook.Finish) }
 
-// Left implements migration.Plans.
 func (p *Planner) Left() string {
 	fates := p.fates(forward)
 	return podmove.StillOld(fates.Names())
 }
 
-// Early implements migration.Plans.
 func (p *Planner) Early() string {
 	if !p.pools.Switched() {
 		return "the old pools still give addresses to new pods"
@@ -154,7 +148,6 @@ func (p *Planner) Early() string {
 	return p.Survey.OldTunnels()
 }
 
-// Kept implements podmove.Plans.
 func (p *Planner) Kept() []rollout.Reported { return p.fates(forward).Reported }
 
 // fates of the pods that have an address which direction d leaves.
@@ -278,7 +271,6 @@ type proving struct {
 	proven *bool
 }
 
-// Verify implements engine.Step.
 func (s *proving) Verify(ctx context.Context) error {
 	err := s.Step.Verify(ctx)
 	if err == nil && s.proven != nil {

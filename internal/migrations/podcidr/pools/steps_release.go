@@ -19,18 +19,14 @@ type releaseStep struct {
 	cidr    netip.Prefix
 }
 
-// ID implements engine.Step.
 func (s *releaseStep) ID() string { return "release/" + s.cidr.String() }
 
-// Title implements engine.Step.
 func (s *releaseStep) Title() string { return fmt.Sprintf("Release the blocks of %s", s.cidr) }
 
-// State implements engine.Step.
 func (s *releaseStep) State(ctx context.Context) (engine.State, error) {
 	return engine.StateOf(s.Verify(ctx))
 }
 
-// Preview implements engine.Previewer. Which blocks nodes have taken by then is not known before.
 func (s *releaseStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{
 		{Verb: "patch", Object: "IPAMHandle * of addresses in " + s.cidr.String()},
@@ -39,7 +35,6 @@ func (s *releaseStep) Preview() ([]engine.Change, error) {
 	}, nil
 }
 
-// Do implements engine.Step.
 func (s *releaseStep) Do(ctx context.Context) error {
 	state, err := calico.Load(ctx, s.cluster)
 	if err != nil {
@@ -99,7 +94,6 @@ func (s *releaseStep) leftovers(ctx context.Context, state *calico.State) error 
 	return nil
 }
 
-// Verify implements engine.Step.
 func (s *releaseStep) Verify(ctx context.Context) error {
 	state, err := calico.Load(ctx, s.cluster)
 	if err != nil {

@@ -25,7 +25,6 @@ func (p *Planner) renew(s engine.Step, d engine.Direction) *renewStep {
 	return &renewStep{Step: s, cluster: p.Tools.Cluster, moves: p.pools.Moves, direction: d}
 }
 
-// ID implements engine.Step.
 func (s *renewStep) ID() string {
 	if s.own {
 		return "own/agents"
@@ -33,7 +32,6 @@ func (s *renewStep) ID() string {
 	return s.Step.ID()
 }
 
-// Role implements engine.Cast.
 func (s *renewStep) Role() engine.Role {
 	if s.own {
 		return engine.RoleOwn
@@ -44,7 +42,6 @@ func (s *renewStep) Role() engine.Role {
 // Waits implements engine.Waiter: what is asked for goes on without replumb, and ends at once when a run is cancelled.
 func (*renewStep) Waits() {}
 
-// Deadline implements engine.Timed.
 func (s *renewStep) Deadline() time.Duration {
 	if t, ok := s.Step.(engine.Timed); ok {
 		return t.Deadline()
@@ -52,10 +49,8 @@ func (s *renewStep) Deadline() time.Duration {
 	return 0
 }
 
-// Preview implements engine.Previewer.
 func (s *renewStep) Preview() ([]engine.Change, error) { return engine.Preview(s.Step) }
 
-// Verify implements engine.Step.
 func (s *renewStep) Verify(ctx context.Context) error {
 	err := s.Step.Verify(ctx)
 	if err == nil || !engine.Retryable(err) {

@@ -192,7 +192,6 @@ func (s *Survey) Leaving(d engine.Direction, now time.Time) rollout.Changes {
 	return c
 }
 
-// Switched implements podmove.Strategy.
 func (s *Survey) Switched() bool { return s.closed(engine.Forward) }
 
 // closed reports whether no pool gives addresses that direction d leaves.
@@ -207,7 +206,6 @@ func (s *Survey) Overlaid() bool {
 	})
 }
 
-// KeepsTunnels implements podmove.Strategy.
 func (s *Survey) KeepsTunnels() bool { return s.Spec.Tunnels == v1alpha1.TunnelsHold && s.Overlaid() }
 
 // Ferries reports whether tunnels are given their addresses ahead, with routes beside them meanwhile: those of VXLAN are, where
@@ -221,7 +219,6 @@ func (s *Survey) Ferries() bool {
 	return s.KeepsTunnels() && slices.ContainsFunc(s.Moves, func(m Move) bool { return m.Old != nil && m.Old.Overlay() == "VXLAN" })
 }
 
-// Ranges implements podmove.Strategy.
 func (s *Survey) Ranges() []podmove.Range {
 	var all []podmove.Range
 	for i := range s.Moves {

@@ -78,7 +78,6 @@ func New(api API, id string, client *dnsrecords.Client) *Zone {
 	return &Zone{api: api, id: id, client: client}
 }
 
-// Get implements records.Provider.
 func (z *Zone) Get(ctx context.Context, name string, typ v1alpha1.RecordType) (dnsrecords.Set, error) {
 	raw, err := z.raw(ctx, name, typ)
 	if err != nil {

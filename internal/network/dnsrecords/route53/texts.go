@@ -15,7 +15,6 @@ import (
 // mostTexts is how many records of one name and type are read: each has a set identifier of its own.
 const mostTexts = 100
 
-// Texts implements records.Texter.
 func (z *Zone) Texts(ctx context.Context, _, name string) ([]string, error) {
 	out, err := z.api.ListResourceRecordSets(ctx, &awsroute53.ListResourceRecordSetsInput{
 		HostedZoneId:    &z.id,
