@@ -56,4 +56,32 @@ func (c cost) String() string {
 	return fmt.Sprintf("%.1fs (processor %.1fs)", c.wall.Seconds(), c.cpu.Seconds())
 }
 
-func (c *cost) add(more cost) { c.wall, c.cpu = c.wall+more.wall, c.cpu+more.cpu }
+// used is what a process that has ended took of the processor, and the most memory it had, in MB, pages of its program's file included.
+func used(p *os.ProcessState) (processor time.Duration, peak float64) {
+	processor = p.UserTime() + p.SystemTime()
+	if usage, ok := p.SysUsage().(*syscall.Rusage); ok {
+		peak = float64(usage.Maxrss) / 1024
+	}
+	return processor, peak
+}
+
+// memory is a line of what the kernel says of a process's memory, in MB; 0 once it has ended.
+func memory(pid int, line string) float64 {
+	status, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	for text := range strings.Lines(string(status)) {
+		if value, ok := strings.CutPrefix(text, line+":"); ok {
+			kb, _ := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 64)
+			return kb / 1024
+		}
+	}
+	return 0
+}
+
+// load is the load average of 1, 5 and 15 minutes.
+func load() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.Join(strings.Fields(string(text))[:3], " ")
+}

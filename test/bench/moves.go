@@ -1,5 +1,3 @@
-// Command bench-moves moves a shop under traffic again and again, in a lab of two nodes, with agents on both, and prints how much was lost
-// in each whole move, beside the naive way, and how long barriers took. Run it by `make bench-moves`, as root.
 package main
 
 import (
@@ -11,11 +9,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,15 +32,12 @@ const (
 	settled = 2 * time.Minute
 )
 
-func main() {
-	lab.RunMachineIfAsked()
-	moves := flag.Int("moves", 30, "how many whole moves")
-	bin := flag.String("bin", "bin", "folder of replumb")
-	flag.Parse()
-	if err := run(context.Background(), *moves, *bin); err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1)
-	}
+// ofMoves moves a shop under traffic again and again, in a lab of two nodes, with agents on both, and prints how much was lost in each whole
+// move, beside the naive way, and how long barriers took. It runs as root.
+func ofMoves(flags *flag.FlagSet) func(context.Context) error {
+	moves := flags.Int("moves", 30, "how many whole moves")
+	bin := flags.String("bin", "bin", "folder of replumb")
+	return func(ctx context.Context) error { return measureMoves(ctx, *moves, *bin) }
 }
 
 // bench is a lab with two shops: one that replumb moves, and one that is moved the naive way.
@@ -61,9 +54,7 @@ type outcome struct {
 	gap          time.Duration
 }
 
-func run(ctx context.Context, moves int, bin string) (err error) {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-	defer stop()
+func measureMoves(ctx context.Context, moves int, bin string) (err error) {
 	topology := lab.Default()
 	topology.Name = "bench-moves"
 	l, err := lab.Up(ctx, topology, lab.Options{})

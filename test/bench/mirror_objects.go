@@ -7,19 +7,15 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/rest"
 
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
-
-const namespaces = 20
 
 // object is what a bare client writes.
 type object struct {
@@ -35,7 +31,7 @@ func build(gvr schema.GroupVersionResource, kind string, i int, more map[string]
 	o := &unstructured.Unstructured{Object: more}
 	o.SetAPIVersion(gvr.GroupVersion().String())
 	o.SetKind(kind)
-	o.SetNamespace(fmt.Sprintf("bench-%02d", i%namespaces))
+	o.SetNamespace(namespaceOf(i))
 	o.SetName(fmt.Sprintf("object-%05d", i))
 	o.SetLabels(map[string]string{"app": fmt.Sprintf("app-%d", i), "team": "bench"})
 	return object{gvr, o}
@@ -92,16 +88,9 @@ func mixed(i int) object {
 	}
 }
 
-func quick(s *apitest.Server) *rest.Config {
-	config := rest.CopyConfig(s.Config)
-	config.QPS = -1
-	config.WarningHandler = rest.NoWarnings{}
-	return config
-}
-
 // create writes by plain creation.
-func (o options) create(ctx context.Context, s *apitest.Server, set set) error {
-	client, err := dynamic.NewForConfig(quick(s))
+func (o mirror) create(ctx context.Context, s *apitest.Server, set set) error {
+	client, err := dynamic.NewForConfig(quick(s.Config))
 	if err != nil {
 		return err
 	}
@@ -112,8 +101,8 @@ func (o options) create(ctx context.Context, s *apitest.Server, set set) error {
 }
 
 // apply writes by server-side apply, and asks for no more than metadata in the answer, which is the least there is.
-func (o options) apply(ctx context.Context, s *apitest.Server, set set) error {
-	client, err := metadata.NewForConfig(quick(s))
+func (o mirror) apply(ctx context.Context, s *apitest.Server, set set) error {
+	client, err := metadata.NewForConfig(quick(s.Config))
 	if err != nil {
 		return err
 	}
@@ -128,25 +117,9 @@ func (o options) apply(ctx context.Context, s *apitest.Server, set set) error {
 	})
 }
 
-func (o options) each(ctx context.Context, s *apitest.Server, set set, write func(context.Context, object) error) error {
-	client, err := dynamic.NewForConfig(quick(s))
-	if err != nil {
+func (o mirror) each(ctx context.Context, s *apitest.Server, set set, write func(context.Context, object) error) error {
+	if err := makeNamespaces(ctx, s); err != nil {
 		return err
 	}
-	for i := range namespaces {
-		ns := &unstructured.Unstructured{Object: map[string]any{}}
-		ns.SetAPIVersion("v1")
-		ns.SetKind("Namespace")
-		ns.SetName(fmt.Sprintf("bench-%02d", i))
-		_, err := client.Resource(gvr("", "namespaces")).Apply(ctx, ns.GetName(), ns, metav1.ApplyOptions{FieldManager: "bench"})
-		if err != nil {
-			return err
-		}
-	}
-	eg, ctx := errgroup.WithContext(ctx)
-	eg.SetLimit(o.parallel)
-	for i := range set.size {
-		eg.Go(func() error { return write(ctx, set.make(i)) })
-	}
-	return eg.Wait()
+	return inParallel(set.size, o.parallel, func(i int) error { return write(ctx, set.make(i)) })
 }

@@ -1,5 +1,3 @@
-// Command bench measures what docs/benchmarks.md records, and writes the results into it. Run it by `make bench`, as
-// root, on a machine that does nothing else.
 package main
 
 import (
@@ -12,29 +10,26 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/replumb/replumb/lab/lab"
+	"github.com/replumb/replumb/lab/workload"
 )
 
-func main() {
-	lab.RunMachineIfAsked()
-	runs := flag.Int("runs", 5, "how often each short measurement is repeated")
-	cold := flag.Bool("cold", false, "also build all components with empty caches (about 20 minutes)")
-	doc := flag.String("doc", "docs/benchmarks.md", "document whose table is rewritten")
-	bin := flag.String("bin", "bin", "folder of replumb and replumb-lab")
-	flag.Parse()
-	if err := run(context.Background(), *runs, *cold, *bin, *doc); err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1)
-	}
+// ofLab measures labs and tools, and writes the results into docs/benchmarks.md. It runs as root, on a machine that does nothing else.
+func ofLab(flags *flag.FlagSet) func(context.Context) error {
+	runs := flags.Int("runs", 5, "how often each short measurement is repeated")
+	cold := flags.Bool("cold", false, "also build all components with empty caches (about 20 minutes)")
+	doc := flags.String("doc", "docs/benchmarks.md", "document whose table is rewritten")
+	bin := flags.String("bin", "bin", "folder of replumb and replumb-lab")
+	return func(ctx context.Context) error { return measureLab(ctx, *runs, *cold, *bin, *doc) }
 }
 
 // row is one line of the table: what was measured, what we aim for, and each run's result.
@@ -44,7 +39,7 @@ type row struct {
 	note      string
 }
 
-func run(ctx context.Context, runs int, cold bool, bin, doc string) error {
+func measureLab(ctx context.Context, runs int, cold bool, bin, doc string) error {
 	var rows []row
 	for _, measure := range []func() ([]row, error){
 		func() ([]row, error) { return labUpDown(ctx, runs) },
@@ -92,62 +87,30 @@ func labUpDown(ctx context.Context, runs int) ([]row, error) {
 func answer(ctx context.Context, l *lab.Lab) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	labels := map[string]string{"app": "bench"}
-	client := l.Client().CoreV1()
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "bench", Labels: labels},
-		Spec: corev1.PodSpec{
-			NodeName: l.NodeNames()[0],
-			Containers: []corev1.Container{
-				{Name: "echo", Image: "replumb.local/echo:lab", ImagePullPolicy: corev1.PullNever},
-			},
-		},
-	}
-	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "bench"},
-		Spec: corev1.ServiceSpec{
-			Selector: labels, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}},
-		},
-	}
+	echo := workload.Echo{Namespace: shop, Name: "bench", PartOf: "bench", Replicas: 1}
 	if err := retry(ctx, func() error { // the ServiceAccount may not be there yet
-		_, err := client.Pods("default").Create(ctx, pod, metav1.CreateOptions{})
-		return err
+		return workload.Ensure(ctx, l.Client(), append([]runtime.Object{workload.Namespace(shop)}, echo.Objects()...)...)
 	}); err != nil {
 		return err
 	}
-	service, err := client.Services("default").Create(ctx, service, metav1.CreateOptions{})
+	service, err := l.Client().CoreV1().Services(shop).Get(ctx, echo.Name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
+	ask := fmt.Sprintf("exec 3<>/dev/tcp/%s/80 && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && grep -q '\"name\"' <&3", service.Spec.ClusterIP)
 	return retry(ctx, func() error {
-		_, err := l.Exec(
-			ctx,
-			l.NodeNames()[1],
-			"bash",
-			"-c",
-			fmt.Sprintf(
-				"exec 3<>/dev/tcp/%s/80 && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && grep -q '\"name\"' <&3",
-				service.Spec.ClusterIP,
-			),
-		)
+		_, err := l.Exec(ctx, l.NodeNames()[1], "bash", "-c", ask)
 		return err
 	})
 }
 
 func retry(ctx context.Context, f func() error) error {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-tick.C:
-		}
-	}
+	var last error
+	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) {
+		last = f()
+		return last == nil, nil
+	})
+	return errors.Join(err, last)
 }
 
 // help measures the start of replumb in turn with that of kubectl, so that a slow machine shows in both.
@@ -226,7 +189,7 @@ func record(doc string, rows []row) error {
 		return err
 	}
 	var table bytes.Buffer
-	fmt.Fprintf(&table, "Measured on %s, %d processors.\n\n", time.Now().Format(time.DateOnly), runtime.NumCPU())
+	fmt.Fprintf(&table, "Measured on %s, %d processors.\n\n", time.Now().Format(time.DateOnly), goruntime.NumCPU())
 	fmt.Fprintln(&table, "| what | aim | median | min | max | runs | note |\n|---|---|---|---|---|---|---|")
 	for _, r := range rows {
 		if len(r.times) == 0 {

@@ -1,6 +1,3 @@
-// Command bench-mirror measures how fast replumb copies many Secrets, and many objects of other kinds, from one cluster to another,
-// beside a bare client that writes the same objects with the same parallelism: by server-side apply, and by plain creation. Both
-// clusters are an API server and its etcd alone; each writer gets a new one. Run it by `make bench-mirror`.
 package main
 
 import (
@@ -9,59 +6,40 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"strings"
 	"time"
-
-	"github.com/go-logr/logr"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/objectsync"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
-type options struct {
+type mirror struct {
 	secrets, mixed, parallel int
 }
 
-func main() {
-	if err := run(context.Background(), os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1)
-	}
-}
-
-func parse(args []string) (options, error) {
-	o := options{}
-	flags := flag.NewFlagSet("bench-mirror", flag.ContinueOnError)
+// ofMirror measures how fast replumb copies many Secrets, and many objects of other kinds, from one cluster to another,
+// beside a bare client that writes the same objects with the same parallelism: by server-side apply, and by plain creation. Both
+// clusters are an API server and its etcd alone; each writer gets a new one.
+func ofMirror(flags *flag.FlagSet) func(context.Context) error {
+	o := mirror{}
 	flags.IntVar(&o.secrets, "secrets", 31000, "how many Secrets")
 	flags.IntVar(&o.mixed, "mixed", 10000, "how many objects of other kinds")
 	flags.IntVar(&o.parallel, "parallel", objectsync.DefaultParallel, "how many objects are written at once")
-	if err := flags.Parse(args); err != nil {
-		return o, err
+	return func(ctx context.Context) error {
+		if o.secrets < 1 || o.mixed < 1 || o.parallel < 1 {
+			return errors.New("every number has to be positive")
+		}
+		source, err := apitest.Run("10.96.0.0/16", apitest.WithoutEndpoints())
+		if err != nil {
+			return err
+		}
+		return errors.Join(o.measure(ctx, source), source.Stop())
 	}
-	if o.secrets < 1 || o.mixed < 1 || o.parallel < 1 {
-		return o, errors.New("every number has to be positive")
-	}
-	return o, nil
-}
-
-func run(ctx context.Context, args []string) error {
-	o, err := parse(args)
-	if err != nil {
-		return err
-	}
-	log.SetLogger(logr.Discard()) // it would warn that nothing reads it
-	source, err := apitest.Run("10.96.0.0/16", apitest.WithoutEndpoints())
-	if err != nil {
-		return err
-	}
-	return errors.Join(o.measure(ctx, source), source.Stop())
 }
 
 // measure has the bare client apply before the copy and after it, and takes the mean: a machine that gets busier, or less busy,
 // meanwhile then makes no difference.
-func (o options) measure(ctx context.Context, source *apitest.Server) error {
+func (o mirror) measure(ctx context.Context, source *apitest.Server) error {
 	sets := []set{{o.secrets, secret}, {o.mixed, mixed}}
 	fmt.Printf("%d Secrets and %d objects of other kinds in %d namespaces, %d at once; load average %s\n",
 		o.secrets, o.mixed, namespaces, o.parallel, load())
@@ -105,7 +83,7 @@ func (o options) measure(ctx context.Context, source *apitest.Server) error {
 }
 
 // copies measures replumb: Secrets, all others, a second run and a comparison.
-func (o options) copies(ctx context.Context, source *apitest.Server) (took [2]time.Duration, err error) {
+func (o mirror) copies(ctx context.Context, source *apitest.Server) (took [2]time.Duration, err error) {
 	target, err := apitest.Run("10.96.0.0/16", apitest.WithoutEndpoints())
 	if err != nil {
 		return took, err
@@ -120,7 +98,7 @@ func (o options) copies(ctx context.Context, source *apitest.Server) (took [2]ti
 			return took, err
 		}
 	}
-	fmt.Printf("  RESULT resident memory at its highest %s\n", status("VmHWM"))
+	fmt.Printf("  RESULT resident memory at its highest %.0f MB\n", memory(os.Getpid(), "VmHWM"))
 	c, err := o.copier(source, target, v1alpha1.NameFilter{})
 	if err != nil {
 		return took, err
@@ -142,12 +120,12 @@ func (o options) copies(ctx context.Context, source *apitest.Server) (took [2]ti
 		}
 		return err
 	})
-	fmt.Printf("  RESULT second run, which writes nothing %.1fs; comparison, without a difference %.1fs; memory %s\n",
-		again.Seconds(), compared.Seconds(), status("VmHWM"))
+	fmt.Printf("  RESULT second run, which writes nothing %.1fs; comparison, without a difference %.1fs; memory %.0f MB\n",
+		again.Seconds(), compared.Seconds(), memory(os.Getpid(), "VmHWM"))
 	return took, err
 }
 
-func (o options) copier(source, target *apitest.Server, kinds v1alpha1.NameFilter) (*objectsync.Copier, error) {
+func (o mirror) copier(source, target *apitest.Server, kinds v1alpha1.NameFilter) (*objectsync.Copier, error) {
 	from, err := objectsync.Connect(source.Cluster)
 	if err != nil {
 		return nil, err
@@ -165,7 +143,7 @@ func (o options) copier(source, target *apitest.Server, kinds v1alpha1.NameFilte
 	return &objectsync.Copier{Source: from, Target: to, Rules: rules}, nil
 }
 
-func (o options) check(r objectsync.Result, err error) error {
+func (o mirror) check(r objectsync.Result, err error) error {
 	if err == nil && len(r.Errors) > 0 {
 		return fmt.Errorf("%d objects failed, the first: %w", len(r.Errors), r.Errors[0])
 	}
@@ -173,7 +151,7 @@ func (o options) check(r objectsync.Result, err error) error {
 }
 
 // bare measures a client that does nothing but write, in a cluster of its own.
-func (o options) bare(
+func (o mirror) bare(
 	ctx context.Context, how string, sets []set, write func(context.Context, *apitest.Server, set) error,
 ) (took [2]time.Duration, err error) {
 	target, err := apitest.Run("10.96.0.0/16", apitest.WithoutEndpoints())
@@ -193,26 +171,4 @@ func timed(do func() error) (time.Duration, error) {
 	start := time.Now()
 	err := do()
 	return time.Since(start), err
-}
-
-func load() string {
-	body, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.Join(strings.Fields(string(body))[:3], " ")
-}
-
-// status is a line of what the kernel says of this process.
-func status(field string) string {
-	body, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return "unknown"
-	}
-	for line := range strings.Lines(string(body)) {
-		if value, ok := strings.CutPrefix(line, field+":"); ok {
-			return strings.TrimSpace(value)
-		}
-	}
-	return "unknown"
 }

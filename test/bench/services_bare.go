@@ -3,13 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"strconv"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -23,30 +22,28 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/testing/apitest"
-	"github.com/replumb/replumb/test/bench/requests"
 )
 
 const (
 	oldRange, newRange = "10.96.0.0/16", "172.24.0.0/16"
-	namespaces         = 20
 	batchSize          = 500
 	// Offsets into a range: the Services, where the bare client moves them to, and its bridges.
 	servicesAt, rawAt, bridgesAt = 0x100, 0x4000, 0x8000
 )
 
-// fleet is an API server with many Services.
-type fleet struct {
+// shelf is an API server with many Services.
+type shelf struct {
 	server  *apitest.Server
 	cluster *cluster.Cluster
 	// plain is a client that does not adapt to what the API server takes.
 	plain   client.Client
-	counter *requests.Counter
+	counter *counter
 	n       int
 }
 
-// newFleet starts an API server and fills it. The node-port range is wide, since every load-balancer bridge takes a
+// newShelf starts an API server and fills it. The node-port range is wide, since every load-balancer bridge takes a
 // health-check port. inFlight, if not 0, is how many requests of users it takes at once.
-func newFleet(ctx context.Context, n, inFlight int) (*fleet, error) {
+func newShelf(ctx context.Context, n, inFlight int) (*shelf, error) {
 	options := []apitest.Option{apitest.WithoutEndpoints(), apitest.Flag("service-node-port-range", "10000-40000")}
 	if inFlight > 0 {
 		// With priority and fairness, requests would be queued first; refused they are then by the hundreds.
@@ -58,55 +55,40 @@ func newFleet(ctx context.Context, n, inFlight int) (*fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &fleet{server: server, counter: &requests.Counter{}, n: n}
-	f.counter.Reset()
-	config := rest.CopyConfig(server.Config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		f.counter.Next = next
-		return f.counter
-	})
-	if inFlight > 0 {
-		err = f.asUser(ctx, config)
-	}
-	if err == nil {
-		err = f.connect(ctx, config)
-	}
-	if err != nil {
-		_ = f.server.Stop()
-		return nil, err
+	f := &shelf{server: server, n: n}
+	if err := f.connect(ctx, inFlight > 0); err != nil {
+		return nil, errors.Join(err, server.Stop())
 	}
 	return f, nil
 }
 
-// asUser has requests come from a user whom the API server refuses when it is busy: it never refuses the group of administrators.
-func (f *fleet) asUser(ctx context.Context, config *rest.Config) error {
-	const user = "bench"
-	config.Impersonate = rest.ImpersonationConfig{UserName: user}
-	return f.server.Create(ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: user},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
-	})
-}
-
-func (f *fleet) connect(ctx context.Context, config *rest.Config) (err error) {
+// connect fills the API server, as a user whom it refuses when it is busy, if asked to: it never refuses the group of administrators.
+func (f *shelf) connect(ctx context.Context, asUser bool) (err error) {
+	config, counter := counted(f.server.Config)
+	f.counter = counter
+	if asUser {
+		const user = "bench"
+		config.Impersonate = rest.ImpersonationConfig{UserName: user}
+		if err := f.server.Create(ctx, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: user},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+		}); err != nil {
+			return err
+		}
+	}
 	if f.cluster, err = cluster.Connect(config); err != nil {
 		return err
 	}
-	config = rest.CopyConfig(config)
-	config.QPS = -1
-	if f.plain, err = client.New(config, client.Options{Scheme: f.cluster.Scheme()}); err != nil {
+	if f.plain, err = client.New(quick(config), client.Options{Scheme: f.cluster.Scheme()}); err != nil {
 		return err
 	}
 	return f.fill(ctx)
 }
 
-func (f *fleet) fill(ctx context.Context) error {
-	for i := range namespaces {
-		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("ns-%d", i)}}
-		if err := f.cluster.Create(ctx, ns); err != nil {
-			return err
-		}
+func (f *shelf) fill(ctx context.Context) error {
+	if err := makeNamespaces(ctx, f.cluster); err != nil {
+		return err
 	}
 	return inParallel(f.n, 16, func(i int) error {
 		return f.cluster.Create(ctx, &corev1.Service{
@@ -124,7 +106,7 @@ func (f *fleet) fill(ctx context.Context) error {
 }
 
 func key(i int) types.NamespacedName {
-	return types.NamespacedName{Namespace: fmt.Sprintf("ns-%d", i%namespaces), Name: fmt.Sprintf("service-%d", i)}
+	return types.NamespacedName{Namespace: namespaceOf(i), Name: fmt.Sprintf("service-%d", i)}
 }
 
 func offset(cidr string, n int) netip.Addr {
@@ -133,19 +115,10 @@ func offset(cidr string, n int) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-func inParallel(n, limit int, do func(int) error) error {
-	var eg errgroup.Group
-	eg.SetLimit(limit)
-	for i := range n {
-		eg.Go(func() error { return do(i) })
-	}
-	return eg.Wait()
-}
-
 // raw are the writes of a move, sent by a client that looks at nothing.
 type raw struct {
-	fleet *fleet
-	form  v1alpha1.BridgeForm
+	*shelf
+	form v1alpha1.BridgeForm
 	// cidr is the range the Services are in, at the offset in it that they go to.
 	cidr     string
 	at       int
@@ -160,14 +133,14 @@ type raw struct {
 // takes one (Used in k8s.io/kubernetes pkg/registry/core/service/ipallocator/ipallocator.go), so the more bridges there
 // are, the more every further write costs.
 func (r *raw) run(ctx context.Context) (cost, error) {
-	all, bridges := make([]*corev1.Service, r.fleet.n), make([]*corev1.Service, r.fleet.n)
+	all, bridges := make([]*corev1.Service, r.n), make([]*corev1.Service, r.n)
 	for i := range all {
 		all[i] = &corev1.Service{}
-		if err := r.fleet.plain.Get(ctx, key(i), all[i]); err != nil {
+		if err := r.plain.Get(ctx, key(i), all[i]); err != nil {
 			return cost{}, err
 		}
 	}
-	r.fleet.counter.Reset()
+	r.counter.reset()
 	stop := clock()
 	for first := 0; first < len(all); first += batchSize {
 		n := min(batchSize, len(all)-first)
@@ -198,12 +171,12 @@ func (r *raw) bridge(ctx context.Context, svc *corev1.Service, i int) (*corev1.S
 	}
 	made := b.Build()
 	ingress := made.Status
-	if err := r.fleet.plain.Create(ctx, made); err != nil || r.form == v1alpha1.BridgeExternalIPs {
+	if err := r.plain.Create(ctx, made); err != nil || r.form == v1alpha1.BridgeExternalIPs {
 		return made, err
 	}
 	was := made.DeepCopy()
 	made.Status = ingress
-	return made, r.fleet.plain.Status().Patch(ctx, made, client.MergeFrom(was))
+	return made, r.plain.Status().Patch(ctx, made, client.MergeFrom(was))
 }
 
 func (r *raw) target(i int) netip.Addr { return offset(r.cidr, r.at+i) }
@@ -252,11 +225,11 @@ func (r *raw) narrow(ctx context.Context, svc, made *corev1.Service) error {
 	}
 	was := made.DeepCopy()
 	made.Status.LoadBalancer.Ingress = made.Status.LoadBalancer.Ingress[:1] // Build has the old address first
-	return r.fleet.plain.Status().Patch(ctx, made, client.MergeFrom(was))
+	return r.plain.Status().Patch(ctx, made, client.MergeFrom(was))
 }
 
 func (r *raw) release(ctx context.Context, svc, made *corev1.Service) error {
-	if err := r.fleet.plain.Delete(ctx, made); err != nil || !r.holds {
+	if err := r.plain.Delete(ctx, made); err != nil || !r.holds {
 		return err
 	}
 	if err := r.unhold(ctx, netip.MustParseAddr(svc.Annotations[v1alpha1.AnnotationOldIP])); err != nil {
@@ -273,14 +246,14 @@ func (r *raw) patch(ctx context.Context, svc *corev1.Service, patch map[string]a
 	if err != nil {
 		return err
 	}
-	return r.fleet.plain.Patch(ctx, svc, client.RawPatch(types.MergePatchType, body))
+	return r.plain.Patch(ctx, svc, client.RawPatch(types.MergePatchType, body))
 }
 
 func (r *raw) hold(ctx context.Context, i int, a netip.Addr) error {
 	if !r.holds {
 		return nil
 	}
-	err := r.fleet.plain.Create(ctx, (&bridge.Hold{Migration: "raw", Address: a, Bridge: key(i)}).Build())
+	err := r.plain.Create(ctx, (&bridge.Hold{Migration: "raw", Address: a, Bridge: key(i)}).Build())
 	// The controller that repairs IPAddresses, behind on a busy machine, may have given the address back to the Service.
 	return client.IgnoreAlreadyExists(err)
 }
@@ -289,12 +262,12 @@ func (r *raw) unhold(ctx context.Context, a netip.Addr) error {
 	if !r.holds {
 		return nil
 	}
-	return client.IgnoreNotFound(r.fleet.plain.Delete(ctx, &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: a.String()}}))
+	return client.IgnoreNotFound(r.plain.Delete(ctx, &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: a.String()}}))
 }
 
 // clean removes the annotations that the bare client leaves behind, outside of what is measured.
-func (f *fleet) clean(ctx context.Context) error {
-	r := &raw{fleet: f}
+func (f *shelf) clean(ctx context.Context) error {
+	r := &raw{shelf: f}
 	return inParallel(f.n, 16, func(i int) error {
 		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: key(i).Namespace, Name: key(i).Name}}
 		return r.patch(ctx, svc, map[string]any{"metadata": map[string]any{"annotations": nil}})

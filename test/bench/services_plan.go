@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,8 +22,8 @@ import (
 const planRuns = 3
 
 // plan measures the program itself, in turn with bare lists of what it has to read.
-func plan(ctx context.Context, o options, n int) error {
-	f, err := newFleet(ctx, n, 0)
+func (o services) plan(ctx context.Context, n int) error {
+	f, err := newShelf(ctx, n, 0)
 	if err != nil {
 		return err
 	}
@@ -56,12 +54,12 @@ func plan(ctx context.Context, o options, n int) error {
 		if err != nil {
 			return err
 		}
-		took, peak, err := planOnce(ctx, o.replumb, f.server.Kubeconfig, file)
+		took, peak, err := planOnce(ctx, o.program, f.server.Kubeconfig, file)
 		if err != nil {
 			return err
 		}
-		fmt.Printf("  RESULT plan %s, peak memory %d MB; bare lists of Services and IPAddresses %.1fs, of EndpointSlices %.1fs\n",
-			took, peak>>20, bare.Seconds(), endpoints.Seconds())
+		fmt.Printf("  RESULT plan %s, peak memory %.0f MB; bare lists of Services and IPAddresses %.1fs, of EndpointSlices %.1fs\n",
+			took, peak, bare.Seconds(), endpoints.Seconds())
 	}
 	return nil
 }
@@ -84,7 +82,7 @@ func slice(i, n int) *discoveryv1.EndpointSlice {
 }
 
 // list reads whole collections page by page, as replumb has to, and does nothing with them.
-func (f *fleet) list(ctx context.Context, lists ...client.ObjectList) (time.Duration, error) {
+func (f *shelf) list(ctx context.Context, lists ...client.ObjectList) (time.Duration, error) {
 	start := time.Now()
 	for _, l := range lists {
 		for {
@@ -99,18 +97,15 @@ func (f *fleet) list(ctx context.Context, lists ...client.ObjectList) (time.Dura
 	return time.Since(start), nil
 }
 
-// planOnce runs the program and tells how long it took and the most memory it had.
-func planOnce(ctx context.Context, program, kubeconfig, file string) (took cost, peak int64, err error) {
+// planOnce runs the program and tells how long it took and the most memory it had, in MB.
+func planOnce(ctx context.Context, program, kubeconfig, file string) (took cost, peak float64, err error) {
 	cmd := exec.CommandContext(ctx, program, "plan", "-f", file, "--kubeconfig", kubeconfig)
 	cmd.Stderr = os.Stderr
 	start := time.Now()
 	if err := cmd.Run(); err != nil {
 		return cost{}, 0, fmt.Errorf("%s plan: %w", program, err)
 	}
-	took = cost{wall: time.Since(start), cpu: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()}
-	usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
-	if !ok {
-		return cost{}, 0, errors.New("this system does not tell the memory of a process")
-	}
-	return took, usage.Maxrss << 10, nil
+	took.wall = time.Since(start)
+	took.cpu, peak = used(cmd.ProcessState)
+	return took, peak, nil
 }

@@ -1,5 +1,4 @@
-// Package requests counts what a client sends to an API server, for measurements.
-package requests
+package main
 
 import (
 	"fmt"
@@ -9,21 +8,34 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"k8s.io/client-go/rest"
 )
 
-// Counter counts the requests of a client by verb, and how long they waited for their answers.
-type Counter struct {
-	// Next sends them on.
-	Next http.RoundTripper
+// counter counts the requests of a client by verb, and how long they waited for their answers.
+type counter struct {
+	next http.RoundTripper
 
 	mu    sync.Mutex
 	calls map[string]int
 	took  map[string]time.Duration
 }
 
-func (c *Counter) RoundTrip(r *http.Request) (*http.Response, error) {
+// counted is a configuration whose requests are counted.
+func counted(config *rest.Config) (*rest.Config, *counter) {
+	c := &counter{}
+	c.reset()
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		c.next = next
+		return c
+	})
+	return config, c
+}
+
+func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 	start := time.Now()
-	answer, err := c.Next.RoundTrip(r)
+	answer, err := c.next.RoundTrip(r)
 	what := verb(r)
 	if err == nil && answer.StatusCode == http.StatusTooManyRequests {
 		what = "429"
@@ -35,15 +47,15 @@ func (c *Counter) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// Reset begins again at zero.
-func (c *Counter) Reset() {
+// reset begins again at zero.
+func (c *counter) reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls, c.took = map[string]int{}, map[string]time.Duration{}
 }
 
-// Total is how many there were.
-func (c *Counter) Total() int {
+// total is how many there were.
+func (c *counter) total() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := 0
@@ -56,8 +68,8 @@ func (c *Counter) Total() int {
 // seldom is what is not worth telling: what a run sends once, and not for every object.
 const seldom = 0.05
 
-// Per tells the requests for each of n objects, and the mean time of one.
-func (c *Counter) Per(n int) string {
+// per tells the requests for each of n objects, and the mean time of one.
+func (c *counter) per(n int) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var parts []string

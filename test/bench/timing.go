@@ -13,7 +13,6 @@ import (
 
 // timing sums up the events of a run: how long phases took and, beside each other, the kinds of steps.
 type timing struct {
-	n      int
 	phases []string
 	took   map[string]float64
 	kinds  map[string]float64
@@ -37,6 +36,8 @@ func (t *timing) take(e engine.Event) {
 	case engine.StepDone, engine.StepUnchanged:
 		t.kinds[kind] += e.Seconds
 		t.count[kind]++
+	case engine.StepFailed:
+		fmt.Printf("  %s failed: %s\n", e.Step, e.Error)
 	case engine.StepRetried, engine.StepWaiting:
 		t.again[kind+": "+e.Error]++
 	}
@@ -62,4 +63,8 @@ func (t *timing) report(whole time.Duration) string {
 		}
 	}
 	return b.String()
+}
+
+func (t *timing) phase(name string) time.Duration {
+	return time.Duration(t.took[name] * float64(time.Second))
 }
