@@ -124,12 +124,12 @@ func TestLostPaths(t *testing.T) {
 		"`internal/kube/etcd`, `kube/etcd`, `kube/`, `lab`":              0,
 		"`cni/plan.go`, `plan.go`, `internal/migrations/NAME`":           0,
 		"`pkg/proxy/proxier.go`, `nodes/proxy`, `apps/v1`, `/kube/none`": 0,
-		"```\ncni/none.go\n```": 1,
-		"`kube/lease`":          1,
-		"`gone/hop.go`":         1,
-		"`hop.go`":              1,
-		"`kube/{etcd,lease}`":   1,
-		"`kube/l*`":             1,
+		"```\ncni/none.go\n```":                                          1,
+		"`kube/lease`":                                                   1,
+		"`gone/hop.go`":                                                  1,
+		"`hop.go`":                                                       1,
+		"`kube/{etcd,lease}`":                                            1,
+		"`kube/l*`":                                                      1,
 	} {
 		if got := lostPaths(textFile{"x.md", text}, in); len(got) != want {
 			t.Errorf("%s: %q", text, got)
