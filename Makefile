@@ -18,7 +18,7 @@ APIPOOL     := $(BIN)/apipool
 POOL        := GOGC=400 $(APIPOOL) -plain 4 -full 2 --
 FEW         := GOGC=400 $(APIPOOL) -plain 3 -full 2 --
 # The product, the lab and the tests of both are modules of their own, so that the product depends on nothing of the others.
-MODULES     := . lab test hack/helm
+MODULES     := . lab test hack/tools
 # What tests need beside Go: an API server, programs that hack/deps.sh installs, root, or a long time. All code is compiled for the checks.
 TAGS        := apiserver,programs,root,long
 # What tests against an API server need: etcd, the API server and its controllers, and Calico's definitions.
@@ -79,7 +79,7 @@ check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no 
 	@hack/gotest.sh . -vet=off -timeout 5m ./...
 	@hack/gotest.sh lab -vet=off -timeout 5m ./...
 	@hack/gotest.sh test -short -vet=off -timeout 5m ./soak/... ./conformance # the model and the audit of the one, how the other compares
-	@hack/gotest.sh hack/helm -vet=off -timeout 5m ./... # the chart
+	@hack/gotest.sh hack/tools -vet=off -timeout 5m ./... # the chart
 
 .PHONY: test
 test: check deps build $(APIPOOL) test-root ## check, and of each kind of migration: its promises on a real API server, a process that is killed, an attack; and real packets, for Services (root)
@@ -230,7 +230,7 @@ release-snapshot: $(GORELEASER) ## Build all that a release has, without publish
 release-artifacts: ## Write build/release: the manifests and the chart of a release (VERSION=v0.1.0 DIGEST=sha256:…)
 	@rm -rf build/release && mkdir -p build/release
 	go run ./cmd/replumb install --image "ghcr.io/replumb/replumb:$(VERSION)$(if $(DIGEST),@$(DIGEST))" > build/release/replumb.yaml
-	go -C hack/helm run ./pack -version $(VERSION) -digest "$(DIGEST)" -o $(CURDIR)/build/release
+	go -C hack/tools run ./chart/pack -version $(VERSION) -digest "$(DIGEST)" -o $(CURDIR)/build/release
 	cp deploy/monitoring/prometheusrule.yaml deploy/monitoring/alerts.yaml deploy/monitoring/dashboard.json build/release
 
 .PHONY: release

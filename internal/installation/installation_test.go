@@ -119,7 +119,7 @@ func same(t *testing.T, a, b any) bool {
 }
 
 // TestChartFiles: what templates of the chart take from files is what install prints. That they render to the same objects is tested in
-// hack/helm.
+// hack/tools/chart.
 func TestChartFiles(t *testing.T) {
 	const dir = "../../charts/replumb/files/"
 	current(t, dir+"crds/replumb.dev_migrations.yaml", embedded.Migrations)

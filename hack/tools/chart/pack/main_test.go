@@ -9,7 +9,7 @@ import (
 	"helm.sh/helm/v3/pkg/engine"
 )
 
-const chartDir = "../../../charts/replumb"
+const chartDir = "../../../../charts/replumb"
 
 // TestPack: what a release is installed from needs no value to be set, and runs the image of its version by its digest.
 func TestPack(t *testing.T) {

@@ -1,4 +1,4 @@
-package helm
+package chart
 
 import (
 	"bytes"
@@ -21,8 +21,8 @@ import (
 var update = flag.Bool("update", false, "write golden files")
 
 const (
-	chartDir = "../../charts/replumb"
-	deploy   = "../../deploy/"
+	chartDir = "../../../charts/replumb"
+	deploy   = "../../../deploy/"
 	tag      = "v1.2.3"
 )
 

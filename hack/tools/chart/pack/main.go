@@ -1,6 +1,6 @@
 // Pack packages the chart for a release, as helm package does: the image is that of its version.
 //
-//	go -C hack/helm run ./pack -version 0.1.0 -digest sha256:… -o ../../build/release
+//	go -C hack/tools run ./chart/pack -version 0.1.0 -digest sha256:… -o ../../build/release
 package main
 
 import (
