@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -98,36 +98,49 @@ func (c *cluster) stop() error {
 // serveFront opens the address at which replumb looks at the API server: it shows the same certificate, passes requests on,
 // and in the answer of /flagz replaces the range.
 func (c *cluster) serveFront() error {
-	pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+	var err error
+	c.front, err = front(c.Server, func(r *http.Request, body []byte) []byte {
+		if r.URL.Path == "/flagz" {
+			return bytes.ReplaceAll(body, []byte(newRange), []byte(*c.flag.Load()))
+		}
+		return body
+	})
+	return err
+}
+
+// front stands before an API server: it shows the same certificate, passes requests on, and changes what is answered, but to who watches.
+func front(api *apitest.Server, change func(r *http.Request, body []byte) []byte) (*httptest.Server, error) {
+	pair, err := tls.LoadX509KeyPair(api.CertFile, api.KeyFile)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	to, err := url.Parse(c.Config.Host)
+	to, err := url.Parse(api.Config.Host)
 	if err != nil {
-		return err
-	}
-	transport, err := rest.TransportFor(c.Config)
-	if err != nil {
-		return err
+		return nil, err
 	}
 	proxy := httputil.NewSingleHostReverseProxy(to)
-	proxy.Transport = transport
+	if proxy.Transport, err = rest.TransportFor(api.Config); err != nil {
+		return nil, err
+	}
 	proxy.ModifyResponse = func(r *http.Response) error {
+		if r.Request.URL.Query().Has("watch") {
+			return nil
+		}
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return err
 		}
-		if r.Request.URL.Path == "/flagz" {
-			body = bytes.ReplaceAll(body, []byte(newRange), []byte(*c.flag.Load()))
-		}
+		body = change(r.Request, body)
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		r.Header.Set("Content-Length", strconv.Itoa(len(body)))
 		return nil
 	}
-	c.front = httptest.NewUnstartedServer(proxy)
-	c.front.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-	c.front.StartTLS()
-	return nil
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // processes that are killed cancel what they asked
+	server := httptest.NewUnstartedServer(proxy)
+	server.Config.ErrorLog = proxy.ErrorLog
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	server.StartTLS()
+	return server, nil
 }
 
 // operator plays the one who restarts the API servers with a range.
@@ -139,11 +152,7 @@ func (c *cluster) operator(serviceRange string) {
 // write writes the Migration to a file.
 func (c *cluster) write(t *testing.T) string {
 	t.Helper()
-	file := filepath.Join(c.dir, "move.yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: move}
-spec:
+	return noted(t, c.dir, `
   serviceCIDR:
     to: [%s]
     drain: 0s
@@ -151,10 +160,6 @@ spec:
     apiServers: ["%s"]
   batch: {size: 2, settle: 0s}
 `, newRange, c.front.Listener.Addr())
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }
 
 // reset brings the cluster to how it is before a migration: everything in the old range.
