@@ -25,30 +25,13 @@ func blocks(f textFile) []string {
 	return strings.Split(joined(strings.Join(code, "\n")), "\n")
 }
 
-// word of a line of shell, with what is in quotes in one.
-var word = regexp.MustCompile(`(?:"[^"]*"|'[^']*'|[^\s"'])+`)
-
-// ofShell are the calls of replumb in a line of shell, as words, without the program's name, redirections, and what may be left out.
+// ofShell are the calls of replumb in a line of shell, as words, without the program's name and what may be left out.
 func ofShell(line string) [][]string {
 	var all [][]string
-	for part := range strings.SplitSeq(strings.NewReplacer("&&", ";", "|", ";", "$(", ";", "<(", ";", ")", ";", "`", ";").Replace(line), ";") {
-		var words []string
-		for _, w := range word.FindAllString(part, -1) {
-			if strings.HasPrefix(w, "#") || strings.HasPrefix(w, ">") || strings.HasPrefix(w, "2>") || w == "&" {
-				break
-			}
-			words = append(words, strings.Trim(w, `"'`))
+	for _, words := range shellCalls(line, "replumb") {
+		if words = words[1:]; len(words) > 0 && regexp.MustCompile(`^[a-z-]+$`).MatchString(words[0]) {
+			all = append(all, slices.DeleteFunc(words, func(w string) bool { return strings.HasPrefix(w, "[") }))
 		}
-		for len(words) > 0 && (slices.Contains([]string{"$", "sudo", "time"}, words[0]) || regexp.MustCompile(`^[A-Z_]+=`).MatchString(words[0])) {
-			words = words[1:]
-		}
-		if len(words) > 1 && words[0] == "kubectl" && words[1] == "replumb" {
-			words = words[1:]
-		}
-		if len(words) < 2 || filepath.Base(words[0]) != "replumb" || !regexp.MustCompile(`^[a-z-]+$`).MatchString(words[1]) {
-			continue
-		}
-		all = append(all, slices.DeleteFunc(words[1:], func(w string) bool { return strings.HasPrefix(w, "[") }))
 	}
 	return all
 }
@@ -142,24 +125,16 @@ func pairs(words []string) []string {
 	return all
 }
 
-// scriptTests are the tests of internal/cli by the folders that they run.
-var scriptTests = map[string]string{
-	"cluster":       "TestCluster",
-	"cluster-long":  "TestClusterLong",
-	"cni":           "TestNetworks",
-	"fleet":         "TestFleet",
-	"fleet-long":    "TestFleetLong",
-	"mirror":        "TestMirror",
-	"nodes":         "TestNodes",
-	"nodes-long":    "TestNodesLong",
-	"offline":       "TestOffline",
-	"operator":      "TestOperator",
-	"operator-long": "TestOperatorLong",
-	"pods":          "TestPods",
-	"pods-long":     "TestPodsLong",
-	"ranges":        "TestRanges",
-	"together":      "TestTogether",
-	"together-long": "TestTogetherLong",
+// scriptTest is the test of internal/cli that runs a folder of scripts: cluster-long is TestClusterLong's.
+func scriptTest(folder string) string {
+	if folder == "cni" {
+		return "TestNetworks"
+	}
+	name := "Test"
+	for part := range strings.SplitSeq(folder, "-") {
+		name += strings.ToUpper(part[:1]) + part[1:]
+	}
+	return name
 }
 
 // ran are the pairs that scripts run, by the names of their tests.
@@ -176,10 +151,7 @@ func ran(t *testing.T) map[string][]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		name := scriptTests[filepath.Base(filepath.Dir(file))]
-		if name == "" {
-			t.Errorf("which test runs %s?", file)
-		}
+		name := scriptTest(filepath.Base(filepath.Dir(file)))
 		for _, found := range call.FindAllStringSubmatch(string(text), -1) {
 			for _, words := range ofShell("replumb " + found[1]) {
 				all[name] = append(all[name], pairs(words)...)
