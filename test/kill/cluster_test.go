@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -46,14 +47,12 @@ const (
 	shop               = "shop"
 )
 
-// scenario is what a cluster holds before the migration.
-type scenario string
-
+// What a cluster holds before the migration.
 const (
-	// lean has what costs no time: every event of its runs is a case.
-	lean scenario = "lean"
-	// rich has node ports and a Deployment to be restarted as well: cases are those events that lean runs don't have.
-	rich scenario = "rich"
+	// lean has what costs no time.
+	lean = "lean"
+	// rich has node ports and a Deployment to be restarted as well.
+	rich = "rich"
 )
 
 // cluster is an API server that runs with the new range. Behind its front it seems to have either.
@@ -64,8 +63,6 @@ type cluster struct {
 	front *httptest.Server
 	// flag is the --service-cluster-ip-range that the front shows.
 	flag atomic.Pointer[string]
-	// returned is true after a rollback of what is lean that left everything as it was before.
-	returned bool
 	// relieve stops the controller of Deployments, if it is at work.
 	relieve func()
 }
@@ -149,8 +146,8 @@ func (c *cluster) operator(serviceRange string) {
 	c.SetDefault(serviceRange)
 }
 
-// write writes the Migration to a file.
-func (c *cluster) write(t *testing.T) string {
+// note writes the Migration to a file.
+func (c *cluster) note(t *testing.T, _ string) string {
 	t.Helper()
 	return noted(t, c.dir, `
   serviceCIDR:
@@ -162,25 +159,54 @@ func (c *cluster) write(t *testing.T) string {
 `, newRange, c.front.Listener.Addr())
 }
 
-// reset brings the cluster to how it is before a migration: everything in the old range.
-func (c *cluster) reset(t *testing.T, s scenario) {
+// renew brings the cluster to how it is before a migration: everything in the old range.
+func (c *cluster) renew(t *testing.T, variant string) {
 	t.Helper()
 	if c.relieve != nil {
 		c.relieve()
 	}
-	if c.returned && s == lean { // all is as it was but for the Migration
-		c.gone(t, &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "move"}})
-	} else {
-		c.clean(t)
-		c.operator(oldRange)
-		c.home(t)
-		c.Namespace(t, shop)
-		c.populate(t)
-	}
-	c.returned = false
+	c.clean(t)
+	c.operator(oldRange)
+	c.home(t)
+	c.Namespace(t, shop)
+	c.populate(t)
 	c.operator(newRange)
-	if s == rich {
+	if variant == rich {
 		c.enrich(t)
+	}
+}
+
+// whole and killed have the API servers run with the range that the command leads to.
+func (c *cluster) whole(t *testing.T, args ...string) []moment {
+	t.Helper()
+	c.restarted(args[0])
+	return c.target.whole(t, args...)
+}
+
+func (c *cluster) killed(t *testing.T, at moment, args ...string) bool {
+	t.Helper()
+	c.restarted(args[0])
+	return c.target.killed(t, at, args...)
+}
+
+func (c *cluster) restarted(command string) {
+	if command == "rollback" {
+		c.operator(oldRange)
+	} else {
+		c.operator(newRange)
+	}
+}
+
+// movesOfServices are killed where Services hop, return, and lose their bridges.
+func movesOfServices(on ...world) kind {
+	richer := whole(rich)
+	richer.novel = true
+	return kind{
+		worlds: on, variants: []variant{whole(lean), richer},
+		controls: map[string]string{"apply": "hop/shop/cart", "finish": "release/shop/cart", "rollback": "return/shop/cart"},
+		stays: func(d string) bool { // a restart leaves its mark
+			return d == "left over: v1alpha1.Migration /move" || strings.HasPrefix(d, "differs: v1.Deployment shop/web")
+		},
 	}
 }
 

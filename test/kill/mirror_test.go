@@ -44,7 +44,7 @@ func startPair(t *testing.T) *mirrorPair {
 }
 
 // renew brings both clusters to how they are before a migration: everything in the first, nothing in the second.
-func (p *mirrorPair) renew(t *testing.T) {
+func (p *mirrorPair) renew(t *testing.T, _ string) {
 	t.Helper()
 	ctx := t.Context()
 	for _, c := range []*podCluster{p.source, p.copy} {
@@ -168,7 +168,7 @@ func (p *mirrorPair) note(t *testing.T, _ string) string {
 // mirrors are killed where objects are copied, and where what may run once changes sides.
 func mirrors(on ...world) kind {
 	return kind{
-		worlds: on, variants: []string{""},
+		worlds: on, variants: []variant{whole("")},
 		controls: map[string]string{"apply": "copy/objects", "rollback": "back/handover/sleep", "finish": "back/handover/sleep"},
 		stays: func(d string) bool { // copies stay
 			return strings.Contains(d, "mirror: ") || strings.Contains(d, "Migration /move")

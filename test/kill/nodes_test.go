@@ -30,7 +30,7 @@ const (
 type nodeCluster struct{ *podCluster }
 
 // renew brings the cluster to how it is before a migration: everything on two old nodes, and two new ones empty.
-func (c nodeCluster) renew(t *testing.T) {
+func (c nodeCluster) renew(t *testing.T, _ string) {
 	t.Helper()
 	ctx := t.Context()
 	c.clear(t)
@@ -148,7 +148,7 @@ func (c nodeCluster) note(t *testing.T, when string) string {
 // movesOfNodes are killed where nodes are emptied, and where machines end: at finish, or each as soon as it is empty.
 func movesOfNodes(on ...world) kind {
 	return kind{
-		worlds: on, variants: []string{string(v1alpha1.TerminateAtFinish), string(v1alpha1.TerminateEach)},
+		worlds: on, variants: []variant{whole(string(v1alpha1.TerminateAtFinish)), {name: string(v1alpha1.TerminateEach), commands: []string{"apply"}}},
 		controls: map[string]string{"apply": "drain/", "rollback": "drain/", "finish": "terminate/"},
 		stays: func(d string) bool { // new nodes stay closed
 			return d == "left over: v1alpha1.Migration /move" || strings.Contains(d, "Node new")

@@ -30,8 +30,8 @@ import (
 // addresses and ports that bridges happened to get.
 type picture map[string]string
 
-// take looks at everything that replumb could have written, or lost.
-func (c *cluster) take(t *testing.T) picture {
+// look takes everything that replumb could have written, or lost.
+func (c *cluster) look(t *testing.T) picture {
 	t.Helper()
 	own := c.bridges(t)
 	p := picture{}

@@ -130,7 +130,7 @@ func (c *podCluster) clear(t *testing.T) {
 }
 
 // renew brings the cluster to how it is before a migration: everything in the old pool.
-func (c *podCluster) renew(t *testing.T) {
+func (c *podCluster) renew(t *testing.T, _ string) {
 	t.Helper()
 	ctx := t.Context()
 	c.clear(t)
@@ -293,7 +293,7 @@ func (c *podCluster) note(t *testing.T, _ string) string {
 // movesOfPods are killed where pods restart, and where addresses are given back.
 func movesOfPods(on ...world) kind {
 	return kind{
-		worlds: on, variants: []string{""},
+		worlds: on, variants: []variant{whole("")},
 		controls: map[string]string{"apply": "restart/", "rollback": "restart/", "finish": "release/"},
 		stays: func(d string) bool { // restarts leave their mark
 			return d == "left over: v1alpha1.Migration /move" || strings.HasPrefix(d, "differs: v1.")
