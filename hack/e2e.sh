@@ -38,7 +38,7 @@ whole       basic                ./e2e -run ^TestWholeRange$
 versions    basic,kubernetes-v1.33,kubernetes-v1.31 ./e2e -timeout 100m -run ^TestVersions$
 matrix      basic                ./e2e -run ^TestMatrix
 endurance   plain                ./endurance/...
-kill        api                  ./kill -tags long -parallel 3 -timeout 80m
+kill        api                  ./kill -tags long -parallel 3 -timeout 120m
 hostile     api                  ./hostile -tags long -timeout 20m
 rights      api                  ./rights -short -timeout 40m
 soak        basic

@@ -13,7 +13,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// namespaces are how many many objects are spread over.
+// namespaces is over how many of them objects are spread.
 const namespaces = 20
 
 func namespaceOf(i int) string { return fmt.Sprintf("bench-%02d", i%namespaces) }
