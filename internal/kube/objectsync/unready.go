@@ -83,12 +83,8 @@ func (c *Copier) shortOf(ctx context.Context, o client.Object, of *metav1.LabelS
 		return why, nil //nolint:nilerr // the API server would not have taken it; the count is what there is to say
 	}
 	pods := &corev1.PodList{}
-	if err := c.Target.List(
-		ctx,
-		pods,
-		client.InNamespace(o.GetNamespace()),
-		client.MatchingLabelsSelector{Selector: selector},
-	); err != nil {
+	if err := c.Target.List(ctx, pods, client.InNamespace(o.GetNamespace()),
+		client.MatchingLabelsSelector{Selector: selector}); err != nil {
 		return "", fmt.Errorf("reading pods of %s: %w", o.GetName(), err)
 	}
 	for i := range pods.Items {

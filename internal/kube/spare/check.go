@@ -11,9 +11,8 @@ import (
 // Check is about Deployments that would get one more pod and do not. field is where the Migration says what does, such as spec.nodes.prepare.
 func Check[In any](code, field string, found func(In) *Found) findings.Check[In] {
 	return findings.Check[In]{
-		Code:     code,
-		Severity: findings.Warning,
-		Claim:    "cluster DNS and admission webhooks can get one more pod while pods move",
+		Code: code, Severity: findings.Warning,
+		Claim: "cluster DNS and admission webhooks can get one more pod while pods move",
 		Why: "with fewer than three pods, one that moves is missed; whose number of pods something else decides, or whose pods find no node, is " +
 			"left as it is",
 		Fix: "raise the number where it is decided, such as minReplicas of the HorizontalPodAutoscaler, or add a node; where it is fine as it is, " +

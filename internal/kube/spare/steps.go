@@ -44,12 +44,8 @@ func up(c client.Client, migration string, key types.NamespacedName) *engine.Obs
 		case had(d, migration) == "":
 			return d, engine.NotYet("deployment %s has not been scaled", key)
 		case d.Status.ObservedGeneration < d.Generation || d.Status.AvailableReplicas < wanted(d, migration, given):
-			return nil, engine.NotYet(
-				"deployment %s has %d of %d pods available",
-				key,
-				d.Status.AvailableReplicas,
-				wanted(d, migration, given),
-			)
+			return nil, engine.NotYet("deployment %s has %d of %d pods available", key,
+				d.Status.AvailableReplicas, wanted(d, migration, given))
 		}
 		return nil, nil
 	}

@@ -70,10 +70,9 @@ func agentChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		pull.Check("RP3214", func(in Input) []findings.Result { return in.AbsentSecrets }),
 		{
-			Code:     "RP3215",
-			Severity: findings.Warning,
-			Claim:    "agents can watch from every node of the source",
-			Why:      "what clients on a node without an agent lose is not seen",
+			Code: "RP3215", Severity: findings.Warning,
+			Claim: "agents can watch from every node of the source",
+			Why:   "what clients on a node without an agent lose is not seen",
 			Fix: "look there yourself. To keep agents off a node on purpose: kubectl label node NODE " +
 				v1alpha1.LabelAgents + "=none, which no kubelet can set",
 			Run: func(in Input) []findings.Result {
@@ -84,12 +83,11 @@ func agentChecks() []findings.Check[Input] {
 			},
 		},
 		{
-			Code:     "RP3216",
-			Severity: findings.Warning,
-			Claim:    "the image of agents is named by its digest",
-			Why:      "agents run in the network of every node of the source, and who can move a tag in the registry decides what they are",
-			Fix:      "name it as NAME@sha256:DIGEST in spec.proof.image",
-			Run:      func(in Input) []findings.Result { return agentset.ByTag(in.Image) },
+			Code: "RP3216", Severity: findings.Warning,
+			Claim: "the image of agents is named by its digest",
+			Why:   "agents run in the network of every node of the source, and who can move a tag in the registry decides what they are",
+			Fix:   "name it as NAME@sha256:DIGEST in spec.proof.image",
+			Run:   func(in Input) []findings.Result { return agentset.ByTag(in.Image) },
 		},
 	}
 }

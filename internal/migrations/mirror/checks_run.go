@@ -139,10 +139,8 @@ func checkCloud(in Input) []findings.Result {
 func checkSecrets(in Input) []findings.Result {
 	var out []findings.Result
 	for _, c := range in.Survey.Objects.Secrets {
-		out = append(
-			out,
-			findings.Failed(c.What, "%s copied: %s; one is %s", english.Plural(c.Count, "Secret is", "Secrets are"), c.What, c.Example),
-		)
+		out = append(out,
+			findings.Failed(c.What, "%s copied: %s; one is %s", english.Plural(c.Count, "Secret is", "Secrets are"), c.What, c.Example))
 	}
 	return out
 }
@@ -201,10 +199,8 @@ func checkSigned(in Input) []findings.Result {
 func checkCovered(in Input) []findings.Result {
 	var out []findings.Result
 	for _, u := range in.Survey.Uncovered {
-		out = append(
-			out,
-			findings.Failed("Secret "+u.Secret, "its certificate is not good for %s, and cert-manager does not issue it", u.Alias),
-		)
+		out = append(out,
+			findings.Failed("Secret "+u.Secret, "its certificate is not good for %s, and cert-manager does not issue it", u.Alias))
 	}
 	return out
 }

@@ -191,10 +191,8 @@ func pair(
 			return nil, awaited, nil
 		}
 	} else {
-		source = slices.DeleteFunc(
-			slices.Clone(source),
-			func(f dnscutover.Found) bool { return dnsrecords.Nameable(f.Name) && waits(f.Name, nil) },
-		)
+		source = slices.DeleteFunc(slices.Clone(source),
+			func(f dnscutover.Found) bool { return dnsrecords.Nameable(f.Name) && waits(f.Name, nil) })
 	}
 	names, problems = dnscutover.Pair(source, target, r)
 	return names, awaited, problems

@@ -61,8 +61,7 @@ func commands() migration.Commands[*Planner] {
 	ready := phase{Name: "ready", Title: "Wait until the source is ready to serve", Groups: (*Planner).ready}
 	back := phase{Name: "return", Title: "Switch names back to the source", Groups: (*Planner).switchBack}
 	handBack := phase{
-		Name:   "handover",
-		Title:  "Hand over singletons",
+		Name: "handover", Title: "Hand over singletons",
 		Groups: func(p *Planner) []engine.Group { return p.handover(engine.Backward) },
 	}
 	watch := agentsPhase((*Planner).watchBack)
@@ -71,11 +70,9 @@ func commands() migration.Commands[*Planner] {
 		Apply: migration.Phases[*Planner]{
 			migration.CheckPhase[*Planner]("Check both clusters"),
 			{
-				Name:    "secure",
-				Title:   "Record the migration and back up what it changes",
-				Own:     true,
-				Recheck: true,
-				Groups:  (*Planner).secure,
+				Name:  "secure",
+				Title: "Record the migration and back up what it changes",
+				Own:   true, Recheck: true, Groups: (*Planner).secure,
 			},
 			agentsPhase((*Planner).watch),
 			{Name: "freeze", Title: "Freeze deployments to the source", Recheck: true, Groups: (*Planner).freeze},
@@ -88,8 +85,7 @@ func commands() migration.Commands[*Planner] {
 			{Name: "parity", Title: "Compare source and target", Groups: (*Planner).parity},
 			{Name: "redirect", Title: "Switch names to the target", Groups: (*Planner).switchOver},
 			{
-				Name:   "handover",
-				Title:  "Hand over singletons",
+				Name: "handover", Title: "Hand over singletons",
 				Groups: func(p *Planner) []engine.Group { return p.handover(engine.Forward) },
 			},
 		},
@@ -210,10 +206,9 @@ func (p *Planner) canaries() []engine.Group {
 		return nil
 	}
 	return engine.InOrder(&canaryStep{
-		target:    p.target.Cluster,
-		migration: p.spec().Name,
-		image:     p.Survey.Spec.canaryImage(p.Tools.Image),
-		targets:   p.spec().Canary.Targets,
+		target: p.target.Cluster, migration: p.spec().Name,
+		image:   p.Survey.Spec.canaryImage(p.Tools.Image),
+		targets: p.spec().Canary.Targets,
 	})
 }
 

@@ -37,13 +37,8 @@ func (s *side) unready(ctx context.Context, of *Spec) ([]string, error) {
 	}
 	for i := range deployments {
 		d := &deployments[i]
-		count(
-			"deployment",
-			d,
-			ptr.Deref(d.Spec.Replicas, 1),
-			min(d.Status.ReadyReplicas, d.Status.UpdatedReplicas),
-			d.Status.ObservedGeneration,
-		)
+		count("deployment", d, ptr.Deref(d.Spec.Replicas, 1),
+			min(d.Status.ReadyReplicas, d.Status.UpdatedReplicas), d.Status.ObservedGeneration)
 	}
 	sets, err := cluster.List[appsv1.StatefulSet](ctx, s, &appsv1.StatefulSetList{})
 	if err != nil {

@@ -138,8 +138,7 @@ func (t Tools) access(ctx context.Context, ref v1alpha1.ClusterReference) (*rest
 	if err := t.Cluster.Get(ctx, key, secret); err != nil {
 		return nil, &TargetError{
 			Problem: "has its kubeconfig in secret " + key.String() + ": " + err.Error(),
-			Hint:    "see " + root + ".target.secret",
-			Err:     err,
+			Hint:    "see " + root + ".target.secret", Err: err,
 		}
 	}
 	body, err := kubeconfigOf(secret, ref.Secret.Key)

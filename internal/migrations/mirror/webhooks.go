@@ -20,11 +20,8 @@ func (j *Job) lookAtWebhooks(ctx context.Context, s *Survey) error {
 	blind := func(policy *admissionv1.FailurePolicyType, c admissionv1.WebhookClientConfig) bool {
 		return (policy == nil || *policy == admissionv1.Fail) && c.Service != nil && !answered[c.Service.Namespace+"/"+c.Service.Name]
 	}
-	validating, err := cluster.List[admissionv1.ValidatingWebhookConfiguration](
-		ctx,
-		j.to,
-		&admissionv1.ValidatingWebhookConfigurationList{},
-	)
+	validating, err := cluster.List[admissionv1.ValidatingWebhookConfiguration](ctx, j.to,
+		&admissionv1.ValidatingWebhookConfigurationList{})
 	if err != nil {
 		return err
 	}

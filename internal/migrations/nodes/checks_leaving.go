@@ -16,10 +16,8 @@ import (
 func leavingChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP3209",
-			Severity: findings.Warning,
-			Run:      checkStuck,
-			Claim:    "pods of DaemonSets can leave their Services before their node ends",
+			Code: "RP3209", Severity: findings.Warning, Run: checkStuck,
+			Claim: "pods of DaemonSets can leave their Services before their node ends",
 			Why: "a DaemonSet that tolerates every taint makes another pod at once if the labels change that it " +
 				"selects by. A Service or a NetworkPolicy that selects by the same labels leads to the pod until its " +
 				"node counts as not ready, some 40 s after it has ended",
@@ -27,19 +25,15 @@ func leavingChecks() []findings.Check[Input] {
 				"DaemonSet tolerate only the taints that it has to",
 		},
 		{
-			Code:     "RP3212",
-			Severity: findings.Warning,
-			Run:      checkEarly,
-			Claim:    "every old node was empty before it was gone",
-			Why:      "what was on it ended as it was, and clients have lost requests until the node counted as not ready",
-			Fix:      "find out who ended it; the migration goes on with the others, and its pods run elsewhere",
+			Code: "RP3212", Severity: findings.Warning, Run: checkEarly,
+			Claim: "every old node was empty before it was gone",
+			Why:   "what was on it ended as it was, and clients have lost requests until the node counted as not ready",
+			Fix:   "find out who ended it; the migration goes on with the others, and its pods run elsewhere",
 		},
 		{
-			Code:     "RP3213",
-			Severity: findings.Warning,
-			Run:      checkHostPorts,
-			Claim:    "clients of host ports on old nodes have another way",
-			Why:      "clients outside that call a port of a node by its address lose what they send when the machine ends",
+			Code: "RP3213", Severity: findings.Warning, Run: checkHostPorts,
+			Claim: "clients of host ports on old nodes have another way",
+			Why:   "clients outside that call a port of a node by its address lose what they send when the machine ends",
 			Fix: "name what leads to the nodes in spec.nodes.records, or take old nodes out of DNS and load balancers in a hook before the phase " +
 				"drain; a Service of type LoadBalancer is taken care of",
 		},

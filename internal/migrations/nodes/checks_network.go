@@ -17,10 +17,8 @@ import (
 func ingressChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP3301",
-			Severity: findings.Warning,
-			Run:      checkClientAddresses,
-			Claim:    "Services work without the addresses of clients from outside",
+			Code: "RP3301", Severity: findings.Warning, Run: checkClientAddresses,
+			Claim: "Services work without the addresses of clients from outside",
 			Why: "while a Service has externalTrafficPolicy Cluster, its pods see the address of a node instead of the client's: lists of allowed " +
 				"addresses, rate limits and logs are about nodes then",
 			Fix: "allow the addresses of all nodes meanwhile, use PROXY protocol, or set spec.nodes.ingress.mode: Leave and have pods on new " +
@@ -39,10 +37,8 @@ func ingressChecks() []findings.Check[Input] {
 			Fix:   "make a key with tsig-keygen, have the server ask for it, and name it under provider.rfc2136.tsigSecret or tsigKeyFile",
 		},
 		{
-			Code:     "RP3305",
-			Severity: findings.Warning,
-			Run:      checkEnds,
-			Claim:    "what names of the API have at last answers already",
+			Code: "RP3305", Severity: findings.Warning, Run: checkEnds,
+			Claim: "what names of the API have at last answers already",
 			Why: "apply leads such a name there once all control planes have moved, and waits for it before it does; a certificate that is " +
 				"not good for the name ends the run",
 			Fix: "nothing, if the load balancer is to be made by then; else have it lead to API servers, and correct then of the record, " +
@@ -54,10 +50,8 @@ func ingressChecks() []findings.Check[Input] {
 func policyChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP3304",
-			Severity: findings.Blocking,
-			Run:      checkPolicies,
-			Claim:    "NetworkPolicies treat old and new nodes alike",
+			Code: "RP3304", Severity: findings.Blocking, Run: checkPolicies,
+			Claim: "NetworkPolicies treat old and new nodes alike",
 			Why: "what nodes send to pods has their own address, and so has what they forward for clients from outside: a policy that lets in the " +
 				"network of old nodes alone refuses the new ones",
 			Fix: "add the network of the new nodes beside that of the old ones, under the same ports, before apply; take the old one out after finish",
@@ -68,11 +62,9 @@ func policyChecks() []findings.Check[Input] {
 func controlPlaneChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP3401",
-			Severity: findings.Blocking,
-			Run:      checkEtcd,
-			Claim:    "every member of etcd is healthy, and has a vote",
-			Why:      "while one member is missing, changing another one can cost the quorum",
+			Code: "RP3401", Severity: findings.Blocking, Run: checkEtcd,
+			Claim: "every member of etcd is healthy, and has a vote",
+			Why:   "while one member is missing, changing another one can cost the quorum",
 			Fix: "repair or remove the member; clear alarms when their reason is gone (etcdctl alarm disarm); run replumb where it reaches all " +
 				"members",
 		},
@@ -83,10 +75,8 @@ func controlPlaneChecks() []findings.Check[Input] {
 			Fix:   "run three or five control-plane nodes",
 		},
 		{
-			Code:     "RP3403",
-			Severity: findings.Blocking,
-			Run:      checkStores,
-			Claim:    "every etcd on machines of the control plane moves with them",
+			Code: "RP3403", Severity: findings.Blocking, Run: checkStores,
+			Claim: "every etcd on machines of the control plane moves with them",
 			Why: "API servers say by their flags which etcds they have, and where; a member of one that nothing moves is lost with its machine, and " +
 				"with most of them so is what they keep",
 			Fix: "describe it as it is: spec.nodes.controlPlane.etcd.external for an etcd with machines of its own, etcdEvents for a second one " +
@@ -106,10 +96,8 @@ func checkClientAddresses(in Input) []findings.Result {
 	for _, svc := range in.Survey.Ingress() {
 		if local(svc) {
 			name := client.ObjectKeyFromObject(svc).String()
-			out = append(
-				out,
-				findings.Failed("Service "+name, "service %s has externalTrafficPolicy Local and becomes Cluster for a while", name),
-			)
+			out = append(out,
+				findings.Failed("Service "+name, "service %s has externalTrafficPolicy Local and becomes Cluster for a while", name))
 		}
 	}
 	return out

@@ -60,11 +60,9 @@ func nodeChecks() []findings.Check[Input] {
 			Fix:   "kubectl uncordon it, or find out who cordoned it",
 		},
 		{
-			Code:     "RP3106",
-			Severity: findings.Blocking,
-			Run:      checkRoom,
-			Claim:    "all pods of old nodes fit on the new nodes that are there",
-			Why:      "a pod that is evicted and fits on no node is pending until there is one",
+			Code: "RP3106", Severity: findings.Blocking, Run: checkRoom,
+			Claim: "all pods of old nodes fit on the new nodes that are there",
+			Why:   "a pod that is evicted and fits on no node is pending until there is one",
 			Fix: "add nodes, or nodes with the labels and without the taints that the pods ask for; or set spec.nodes.join.room: Partial, which " +
 				"drains old nodes as far as there is room",
 		},

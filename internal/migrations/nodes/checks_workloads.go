@@ -24,21 +24,17 @@ func workloadChecks() []findings.Check[Input] {
 			Fix:   "let it allow one disruption (maxUnavailable: 1, or more replicas than minAvailable) during the migration",
 		},
 		{
-			Code:     "RP3202",
-			Severity: findings.Blocking,
-			Run:      checkVolumes,
-			Claim:    "every volume of old nodes can follow its pod",
-			Why:      "a pod starts only where its volume is reachable: not on new nodes, if that is an old node or a zone without new nodes",
+			Code: "RP3202", Severity: findings.Blocking, Run: checkVolumes,
+			Claim: "every volume of old nodes can follow its pod",
+			Why:   "a pod starts only where its volume is reachable: not on new nodes, if that is an old node or a zone without new nodes",
 			Fix: "copy the data to a volume of the new network and have the pod use that; or, for data that can be lost, delete claim and pod. A " +
 				"pod whose data is taken care of may be named in spec.nodes.drain.force",
 		},
 		{
-			Code:     "RP3203",
-			Severity: findings.Warning,
-			Run:      checkSingles,
-			Claim:    "every workload keeps serving while it moves",
-			Why:      "a workload with a single pod that ends before the next one is ready does not answer in between",
-			Fix:      "give it a second pod during the migration; a Deployment with a single pod and maxSurge above 0 starts the new one first",
+			Code: "RP3203", Severity: findings.Warning, Run: checkSingles,
+			Claim: "every workload keeps serving while it moves",
+			Why:   "a workload with a single pod that ends before the next one is ready does not answer in between",
+			Fix:   "give it a second pod during the migration; a Deployment with a single pod and maxSurge above 0 starts the new one first",
 		},
 		{
 			Code: "RP3204", Severity: findings.Warning, Run: checkBare,
@@ -59,19 +55,15 @@ func workloadChecks() []findings.Check[Input] {
 			Fix:   "repair it first, or scale it to zero",
 		},
 		{
-			Code:     "RP3207",
-			Severity: findings.Warning,
-			Run:      checkSpread,
-			Claim:    "every pod that must be spread finds nodes that take it",
+			Code: "RP3207", Severity: findings.Warning, Run: checkSpread,
+			Claim: "every pod that must be spread finds nodes that take it",
 			Why: "topology spread counts nodes with taints, so with whenUnsatisfiable: DoNotSchedule a pod may stay pending until old nodes are " +
 				"gone; its workload has one pod less until then",
 			Fix: "set nodeTaintsPolicy: Honor in its topologySpreadConstraints, or give it more pods",
 		},
 		{
-			Code:     "RP3208",
-			Severity: findings.Warning,
-			Run:      checkOpen,
-			Claim:    "the place of new nodes is known",
+			Code: "RP3208", Severity: findings.Warning, Run: checkOpen,
+			Claim: "the place of new nodes is known",
 			Why: "a volume of one zone needs a new node there, and a policy that names nodes by address has to know them; apply looks again when " +
 				"the new nodes are there, before the first old one is drained, and stops if they are elsewhere",
 			Fix: "have new nodes in the zones of the volumes; say so by labels such as topology.kubernetes.io/zone in spec.nodes.new.selector, and " +
@@ -90,10 +82,8 @@ func checkBudgets(in Input) []findings.Result {
 		b := &in.Survey.Workloads.Budgets[i]
 		name := b.Namespace + "/" + b.Name
 		if rule := cluster.NeverAllows(b); rule != "" && in.Survey.covers(name) {
-			out = append(
-				out,
-				findings.Failed("PodDisruptionBudget "+name, "poddisruptionbudget %s never allows a disruption: %s", name, rule),
-			)
+			out = append(out,
+				findings.Failed("PodDisruptionBudget "+name, "poddisruptionbudget %s never allows a disruption: %s", name, rule))
 		}
 	}
 	return out
@@ -162,10 +152,8 @@ func checkBare(in Input) []findings.Result {
 	for _, l := range in.Survey.OldNodes() {
 		for _, p := range l.Pods {
 			if controllerOf(p) == "" && !slices.Contains(in.Survey.Spec.Force, client.ObjectKeyFromObject(p)) {
-				out = append(
-					out,
-					findings.Failed("Pod "+p.Namespace+"/"+p.Name, "pod %s/%s on node %s has no owner", p.Namespace, p.Name, l.Name),
-				)
+				out = append(out,
+					findings.Failed("Pod "+p.Namespace+"/"+p.Name, "pod %s/%s on node %s has no owner", p.Namespace, p.Name, l.Name))
 			}
 		}
 	}
@@ -191,10 +179,8 @@ func checkLocalData(in Input) []findings.Result {
 	}
 	var out []findings.Result
 	for _, who := range slices.Sorted(maps.Keys(volumes)) {
-		out = append(
-			out,
-			findings.Failed(who, "%s has volumes on its node: %s", strings.ToLower(who[:1])+who[1:], strings.Join(volumes[who], ", ")),
-		)
+		out = append(out,
+			findings.Failed(who, "%s has volumes on its node: %s", strings.ToLower(who[:1])+who[1:], strings.Join(volumes[who], ", ")))
 	}
 	return out
 }

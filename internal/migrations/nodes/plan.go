@@ -29,11 +29,9 @@ func commands() migration.Commands[*Planner] {
 		Apply: phases{
 			migration.CheckPhase[*Planner]("Check the cluster"),
 			{
-				Name:    "secure",
-				Title:   "Record the migration and back up what it changes",
-				Groups:  (*Planner).secure,
-				Recheck: true,
-				Own:     true,
+				Name:   "secure",
+				Title:  "Record the migration and back up what it changes",
+				Groups: (*Planner).secure, Recheck: true, Own: true,
 			},
 			agentsPhase((*Planner).watch),
 			{Name: "join", Title: "Wait for new nodes, and test them", Groups: (*Planner).join},

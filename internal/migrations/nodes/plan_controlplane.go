@@ -110,8 +110,7 @@ func (cp *controlPlane) add(c *ControlPlaneNode) []engine.Step {
 		steps = append(steps, &migration.PauseStep{
 			Name:   "settle/" + c.Name,
 			About:  fmt.Sprintf("Give load balancers %s to see the new API server", settle),
-			Length: settle,
-			Now:    cp.Now,
+			Length: settle, Now: cp.Now,
 		})
 	}
 	return steps

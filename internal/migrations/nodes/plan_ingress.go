@@ -67,8 +67,7 @@ func (p *Planner) leaveBalancers() []engine.Group {
 		groups = append(groups, engine.AtOnce(1, moveOfIngress, &migration.PauseStep{
 			Name:   "settle/" + moveOfIngress,
 			About:  fmt.Sprintf("Give load balancers %s to leave old nodes", settle),
-			Length: settle,
-			Now:    p.Tools.Now,
+			Length: settle, Now: p.Tools.Now,
 		})...)
 	}
 	return groups

@@ -165,12 +165,8 @@ func (s *Survey) remains(left map[string][]*corev1.Pod) string {
 	if more := len(names) - len(parts); more > 0 {
 		parts = append(parts, english.Plural(more, "node", "")+" more")
 	}
-	return fmt.Sprintf(
-		"%s left on %s: %s",
-		english.Plural(all, "pod", ""),
-		english.Plural(len(names), "old node", ""),
-		strings.Join(parts, ", "),
-	)
+	return fmt.Sprintf("%s left on %s: %s", english.Plural(all, "pod", ""),
+		english.Plural(len(names), "old node", ""), strings.Join(parts, ", "))
 }
 
 // ownersOf are the workloads of pods, with how many each has, those with most first.

@@ -52,13 +52,9 @@ func (l live) apiAnswers(name string) func(context.Context, []string) error {
 			return err
 		}
 		for _, v := range values {
-			if err := answersAt(
-				ctx,
-				apiserver.New(l.Cluster.RESTConfig()),
-				strings.TrimSuffix(dnsrecords.Host(v), "."),
-				ports,
-				strings.TrimSuffix(name, "."),
-			); err != nil {
+			if err := answersAt(ctx, apiserver.New(l.Cluster.RESTConfig()),
+				strings.TrimSuffix(dnsrecords.Host(v), "."), ports,
+				strings.TrimSuffix(name, ".")); err != nil {
 				return fmt.Errorf("before %s changes: %w", name, err)
 			}
 		}

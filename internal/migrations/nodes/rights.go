@@ -62,13 +62,9 @@ func viewRules() []cluster.Rule {
 		},
 		{
 			Why:      "What stands behind admission webhooks and may not pause, and who decides how many pods it has.",
-			Optional: true,
-			Rights:   spare.Rights(),
+			Optional: true, Rights: spare.Rights(),
 		},
-		{
-			Why:    "Which API servers serve.",
-			Rights: migration.APIServerRights(),
-		},
+		{Why: "Which API servers serve.", Rights: migration.APIServerRights()},
 	}
 }
 

@@ -79,10 +79,8 @@ func validateProviderIDs(j *v1alpha1.NodesSpec) (bad field.ErrorList) {
 	}
 	for _, id := range j.New.ProviderIDs {
 		if leaving[id] {
-			bad = append(
-				bad,
-				spec.Wrong(root+".new.providerIDs", id+" is in "+root+".old.providerIDs as well", "name it in one of the two"),
-			)
+			bad = append(bad,
+				spec.Wrong(root+".new.providerIDs", id+" is in "+root+".old.providerIDs as well", "name it in one of the two"))
 		}
 	}
 	return bad

@@ -140,8 +140,7 @@ func (i ingress) switchPolicies(all []types.NamespacedName) []engine.Group {
 		balancers = append(balancers, &migration.PauseStep{
 			Name:   "settle/ingress",
 			About:  fmt.Sprintf("Give load balancers %s to see which nodes answer", settle),
-			Length: settle,
-			Now:    i.Now,
+			Length: settle, Now: i.Now,
 		})
 	}
 	if targets := i.spec.Ingress.Targets; len(targets) > 0 {

@@ -60,20 +60,16 @@ func (p *Planner) known(title string) []engine.Group {
 	var steps []engine.Step
 	if p.Agents != nil {
 		steps = append(steps, &bridge.Barrier{
-			Client:    p.Tools.Client(),
-			Witness:   p.Agents.Watch,
-			Migration: p.spec().Name,
-			Name:      "leave/" + title,
-			Limit:     p.Agents.Wait + time.Minute,
-			About:     "Prove that every ready node knows what has left its Services on " + title,
+			Client: p.Tools.Client(), Witness: p.Agents.Watch, Migration: p.spec().Name,
+			Name: "leave/" + title, Limit: p.Agents.Wait + time.Minute,
+			About: "Prove that every ready node knows what has left its Services on " + title,
 		})
 	}
 	if settle := p.spec().Ingress.Settle.Duration; settle > 0 && (p.Survey.Balanced || p.Agents == nil && p.Survey.serveFromEnding()) {
 		steps = append(steps, &migration.PauseStep{
 			Name:   "settle/" + title,
 			About:  fmt.Sprintf("Give load balancers and kube-proxies %s to leave %s", settle, title),
-			Length: settle,
-			Now:    p.Tools.Now,
+			Length: settle, Now: p.Tools.Now,
 		})
 	}
 	return engine.InOrder(steps...)

@@ -124,10 +124,8 @@ func places(required *corev1.NodeSelector) string {
 	var out []string
 	for _, term := range required.NodeSelectorTerms {
 		for _, e := range term.MatchExpressions {
-			out = append(
-				out,
-				strings.TrimSpace(fmt.Sprintf("%s %s %s", e.Key, strings.ToLower(string(e.Operator)), strings.Join(e.Values, ", "))),
-			)
+			out = append(out,
+				strings.TrimSpace(fmt.Sprintf("%s %s %s", e.Key, strings.ToLower(string(e.Operator)), strings.Join(e.Values, ", "))))
 		}
 	}
 	return strings.Join(out, " or ")

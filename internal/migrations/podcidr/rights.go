@@ -96,13 +96,11 @@ func viewRules() []cluster.Rule {
 		},
 		{
 			Why:      "What stands behind admission webhooks and may not pause, and who decides how many pods it has.",
-			Optional: true,
-			Rights:   spare.Rights(),
+			Optional: true, Rights: spare.Rights(),
 		},
 		{
 			Why:      "Cilium's pools, for replumb ranges, which reads all else with what is above.",
-			Optional: true,
-			Rights:   survey.CiliumRights(),
+			Optional: true, Rights: survey.CiliumRights(),
 		},
 	}
 }
@@ -120,10 +118,7 @@ func operateRules() []cluster.Rule {
 				cluster.Grant(calicoGroup, "ipreservations", "", "create patch delete"),
 			),
 		},
-		{
-			Why:    "Restarts.",
-			Rights: rollout.RestartRights(),
-		},
+		{Why: "Restarts.", Rights: rollout.RestartRights()},
 		connectivity.Rule(),
 		{
 			Why:    "Addresses of tunnels, which Calico has on Nodes as annotations.",

@@ -85,12 +85,8 @@ func (w *Watch) identify(ctx context.Context, seen *reports) {
 
 func (w *Watch) pods(ctx context.Context) ([]corev1.Pod, error) {
 	all := &corev1.PodList{}
-	err := w.Client.List(
-		ctx,
-		all,
-		client.InNamespace(v1alpha1.SystemNamespace),
-		client.MatchingLabels{v1alpha1.LabelMigration: w.Migration},
-	)
+	err := w.Client.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace),
+		client.MatchingLabels{v1alpha1.LabelMigration: w.Migration})
 	if err != nil {
 		return nil, fmt.Errorf("the pods of agents: %w", err)
 	}

@@ -111,26 +111,10 @@ func (w Wanted) cluster(c *yaml.Node) {
 	}
 	w.etcd(c)
 	drop(c, "certificatesDir", "the mirror has certificates of its own, in kubeadm's usual folder")
-	keep(
-		c,
-		"apiVersion",
-		"kind",
-		"clusterName",
-		"kubernetesVersion",
-		"featureGates",
-		"imageRepository",
-		"controlPlaneEndpoint",
-		"networking",
-		"apiServer",
-		"controllerManager",
-		"scheduler",
-		"etcd",
-		"dns",
-		"proxy",
-		"encryptionAlgorithm",
-		"certificateValidityPeriod",
-		"caCertificateValidityPeriod",
-	)
+	keep(c, "apiVersion", "kind", "clusterName", "kubernetesVersion", "featureGates",
+		"imageRepository", "controlPlaneEndpoint", "networking", "apiServer", "controllerManager",
+		"scheduler", "etcd", "dns", "proxy", "encryptionAlgorithm", "certificateValidityPeriod",
+		"caCertificateValidityPeriod")
 }
 
 func (w Wanted) endpoint(c *yaml.Node) {
@@ -219,29 +203,11 @@ func flags(args *yaml.Node) {
 // flag says what becomes of one: whether it is out, and why, or what there is to look at.
 func flag(name, value string) (why string, out bool) {
 	own := []string{
-		"etcd-",
-		"tls-cert",
-		"tls-private",
-		"tls-sni",
-		"client-ca-file",
-		"proxy-client-",
-		"requestheader-",
-		"kubelet-client-",
-		"kubelet-certificate-",
-		"cluster-signing-",
-		"root-ca-file",
-		"service-account-key",
-		"service-account-private",
-		"service-account-signing",
-		"advertise-address",
-		"bind-address",
-		"external-hostname",
-		"peer-",
-		"authentication-kubeconfig",
-		"authorization-kubeconfig",
-		"data-dir",
-		"initial-",
-		"listen-",
+		"etcd-", "tls-cert", "tls-private", "tls-sni", "client-ca-file", "proxy-client-",
+		"requestheader-", "kubelet-client-", "kubelet-certificate-", "cluster-signing-",
+		"root-ca-file", "service-account-key", "service-account-private", "service-account-signing",
+		"advertise-address", "bind-address", "external-hostname", "peer-",
+		"authentication-kubeconfig", "authorization-kubeconfig", "data-dir", "initial-", "listen-",
 	}
 	switch {
 	case strings.HasPrefix(name, "service-account-issuer"), strings.HasPrefix(name, "service-account-jwks"), name == "api-audiences":
@@ -278,11 +244,8 @@ func (w Wanted) etcd(c *yaml.Node) {
 	if n == nil || n.Kind != yaml.MappingNode {
 		return
 	}
-	drop(
-		n,
-		"external",
-		fillIn+"an etcd of the mirror's own, and never that of the source; without one kubeadm makes it on the control plane",
-	)
+	drop(n, "external",
+		fillIn+"an etcd of the mirror's own, and never that of the source; without one kubeadm makes it on the control plane")
 	if local := get(n, "local"); local != nil && local.Kind == yaml.MappingNode {
 		drop(local, "serverCertSANs", "they are names of the source's members")
 		drop(local, "peerCertSANs", "they are names of the source's members")
@@ -308,33 +271,13 @@ func pick(n *yaml.Node, fields []string) {
 // kubeletFields are what decides how workloads run, and is not about one machine.
 func kubeletFields() []string {
 	return []string{
-		"featureGates",
-		"maxPods",
-		"podPidsLimit",
-		"cgroupDriver",
-		"clusterDomain",
-		"containerLogMaxSize",
-		"containerLogMaxFiles",
-		"systemReserved",
-		"kubeReserved",
-		"evictionHard",
-		"evictionSoft",
-		"evictionSoftGracePeriod",
-		"imageGCHighThresholdPercent",
-		"imageGCLowThresholdPercent",
-		"serializeImagePulls",
-		"maxParallelImagePulls",
-		"allowedUnsafeSysctls",
-		"topologyManagerPolicy",
-		"cpuManagerPolicy",
-		"memoryManagerPolicy",
-		"shutdownGracePeriod",
-		"shutdownGracePeriodCriticalPods",
-		"seccompDefault",
-		"failSwapOn",
-		"memorySwap",
-		"registryPullQPS",
-		"registryBurst",
+		"featureGates", "maxPods", "podPidsLimit", "cgroupDriver", "clusterDomain",
+		"containerLogMaxSize", "containerLogMaxFiles", "systemReserved", "kubeReserved",
+		"evictionHard", "evictionSoft", "evictionSoftGracePeriod", "imageGCHighThresholdPercent",
+		"imageGCLowThresholdPercent", "serializeImagePulls", "maxParallelImagePulls",
+		"allowedUnsafeSysctls", "topologyManagerPolicy", "cpuManagerPolicy", "memoryManagerPolicy",
+		"shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "seccompDefault", "failSwapOn",
+		"memorySwap", "registryPullQPS", "registryBurst",
 	}
 }
 

@@ -55,14 +55,8 @@ func (w Wanted) Validate() error {
 		for _, a := range all[pair[0]] {
 			for _, b := range all[pair[1]] {
 				if a.Overlaps(b) {
-					return bad(
-						"choose others; replumb ranges proposes some",
-						"the range of %s %s and that of %s %s overlap",
-						pair[0],
-						a,
-						pair[1],
-						b,
-					)
+					return bad("choose others; replumb ranges proposes some",
+						"the range of %s %s and that of %s %s overlap", pair[0], a, pair[1], b)
 				}
 			}
 		}
@@ -276,17 +270,8 @@ func secretive(name string) bool {
 	name = strings.ToLower(strings.NewReplacer("-", "", "_", "").Replace(name))
 	return slices.ContainsFunc(
 		[]string{
-			"secret",
-			"token",
-			"password",
-			"passwd",
-			"credential",
-			"privatekey",
-			"apikey",
-			"accesskey",
-			"keyfile",
-			"kubeconfig",
-			"basicauth",
+			"secret", "token", "password", "passwd", "credential", "privatekey", "apikey",
+			"accesskey", "keyfile", "kubeconfig", "basicauth",
 		},
 		func(part string) bool { return strings.Contains(name, part) },
 	)

@@ -52,37 +52,29 @@ func Checks() []findings.Check[Input] {
 			Fix:   "choose a target outside of what Nodes have now",
 		},
 		{
-			Code:     "RP2504",
-			Severity: findings.Blocking,
-			Run:      checkBare,
-			Claim:    "every pod that leaves its node has an owner that replaces it",
-			Why:      "a node that has another range gives its pods' old addresses no way in or out on most pod networks, so all have to leave it",
-			Fix:      "remove them yourself, give them an owner, or set spec.podCIDR.roll.barePods: Evict, which ends them for good",
+			Code: "RP2504", Severity: findings.Blocking, Run: checkBare,
+			Claim: "every pod that leaves its node has an owner that replaces it",
+			Why:   "a node that has another range gives its pods' old addresses no way in or out on most pod networks, so all have to leave it",
+			Fix:   "remove them yourself, give them an owner, or set spec.podCIDR.roll.barePods: Evict, which ends them for good",
 		},
 		{
-			Code:     "RP2506",
-			Severity: findings.Blocking,
-			Run:      checkCilium,
-			Claim:    "the network takes a Node's new range",
+			Code: "RP2506", Severity: findings.Blocking, Run: checkCilium,
+			Claim: "the network takes a Node's new range",
 			Why: "Cilium in mode kubernetes takes the range of its Node once, and keeps it in its CiliumNode: when the Node is recreated with another, " +
 				"its pods keep getting old addresses, which are routed nowhere",
 			Fix: "move such nodes by replacing them: new ones get ranges of the target once controller managers give those",
 		},
 		{
-			Code:     "RP2507",
-			Severity: findings.Blocking,
-			Run:      checkMaker,
-			Claim:    "who made the cluster lets Nodes have other ranges",
+			Code: "RP2507", Severity: findings.Blocking, Run: checkMaker,
+			Claim: "who made the cluster lets Nodes have other ranges",
 			Why: "ranges of Nodes change only if no controller manager gives them meanwhile, if the pod network reads them again, and if machines " +
 				"are routed by them; some installers and clouds decide this themselves",
 			Fix: "move to new nodes with another range where the platform has that (docs/platforms), by spec.nodes; else make another cluster, and mirror " +
 				"to it (spec.mirror)",
 		},
 		{
-			Code:     "RP2505",
-			Severity: findings.Warning,
-			Run:      checkClaims,
-			Claim:    "annotations about the former ranges of Nodes agree with each other",
+			Code: "RP2505", Severity: findings.Warning, Run: checkClaims,
+			Claim: "annotations about the former ranges of Nodes agree with each other",
 			Why: "a kubelet may write annotations on its own Node, and with " + v1alpha1.AnnotationPodCIDRs + " could ask for the range of another; " +
 				"such a Node is given a free range on the way back",
 			Fix: "look who wrote the annotation, and whether the node is still yours alone; correct or remove it",

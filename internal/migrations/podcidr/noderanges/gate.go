@@ -60,11 +60,7 @@ var (
 
 func (p *Planner) rangeGate(id, guide string, mode gateMode) *rangeGate {
 	return &rangeGate{
-		tools:    p.Tools,
-		spec:     p.Survey.Spec,
-		id:       id,
-		guide:    guide,
-		mode:     mode,
+		tools: p.Tools, spec: p.Survey.Spec, id: id, guide: guide, mode: mode,
 		deadline: p.Survey.Spec.Nodes.GateWait.Duration,
 	}
 }

@@ -83,10 +83,8 @@ func pair(nodes []corev1.Node, saved map[string]*nodeipam.SavedNode, to netip.Pr
 	}
 	slices.SortFunc(all, func(a, b NodeRange) int { return strings.Compare(a.Node.Name, b.Node.Name) })
 	without := slices.IndexFunc(all, func(r NodeRange) bool { return len(r.Has) == 0 && !r.Gone && len(r.had()) == 0 })
-	having := slices.ContainsFunc(
-		all,
-		func(r NodeRange) bool { return nodeipam.Range(r.had()).IsValid() || nodeipam.Range(r.Has).IsValid() },
-	)
+	having := slices.ContainsFunc(all,
+		func(r NodeRange) bool { return nodeipam.Range(r.had()).IsValid() || nodeipam.Range(r.Has).IsValid() })
 	if without >= 0 && !having {
 		return nil, &spec.Error{
 			Field: podmove.Field,

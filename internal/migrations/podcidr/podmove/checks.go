@@ -109,10 +109,8 @@ func rangeChecks() []findings.Check[Input] {
 			Fix:   "choose a private range, such as one in 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16",
 		},
 		{
-			Code:     "RP2105",
-			Severity: findings.Warning,
-			Run:      checkShared,
-			Claim:    "every target is clear of 100.64.0.0/10, shared address space (RFC 6598)",
+			Code: "RP2105", Severity: findings.Warning, Run: checkShared,
+			Claim: "every target is clear of 100.64.0.0/10, shared address space (RFC 6598)",
 			Why: "Tailscale gives its machines addresses in it and drops other traffic from it, so that nodes that run it lose what pods send, and " +
 				"some clouds and providers use it inside",
 			Fix: "choose another target (replumb ranges proposes some), or make sure that none of these is in use in or near the cluster",
@@ -123,10 +121,8 @@ func rangeChecks() []findings.Check[Input] {
 func networkChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP2301",
-			Severity: findings.Blocking,
-			Run:      checkProxyRange,
-			Claim:    "kube-proxy takes addresses of the targets for pods",
+			Code: "RP2301", Severity: findings.Blocking, Run: checkProxyRange,
+			Claim: "kube-proxy takes addresses of the targets for pods",
 			Why: "it translates the source of what it does not take for a pod when it calls a Service: policies then see the node's address " +
 				"and refuse, and services see no clients (projectcalico/calico#10907)",
 			Fix: "set clusterCIDR in kube-proxy's configuration to one range that covers old and new pods (it takes one of each family), or use " +
@@ -134,21 +130,17 @@ func networkChecks() []findings.Check[Input] {
 				"every node: kubectl -n kube-system rollout restart daemonset kube-proxy",
 		},
 		{
-			Code:     "RP2302",
-			Severity: findings.Blocking,
-			Run:      checkMasquerade,
-			Claim:    "the masquerade agent takes addresses of the targets for pods",
-			Why:      "it translates the source of what pods send to other pods: policies then see the node's address and refuse",
+			Code: "RP2302", Severity: findings.Blocking, Run: checkMasquerade,
+			Claim: "the masquerade agent takes addresses of the targets for pods",
+			Why:   "it translates the source of what pods send to other pods: policies then see the node's address and refuse",
 			Fix: "add the targets to nonMasqueradeCIDRs in the agent's ConfigMap (kubectl -n kube-system edit configmap ip-masq-agent), which " +
 				"it reads again by itself within a minute",
 		},
 		{
-			Code:     "RP2303",
-			Severity: findings.Warning,
-			Run:      checkKOps,
-			Claim:    "on a cluster of kOps, nonMasqueradeCIDR covers the targets",
-			Why:      "nodes translate the source of what pods send outside of that range, to other pods too; it is not written in the cluster itself",
-			Fix:      "compare kops get cluster -o yaml: spec.nonMasqueradeCIDR has to contain the targets; apply waits until you confirm it",
+			Code: "RP2303", Severity: findings.Warning, Run: checkKOps,
+			Claim: "on a cluster of kOps, nonMasqueradeCIDR covers the targets",
+			Why:   "nodes translate the source of what pods send outside of that range, to other pods too; it is not written in the cluster itself",
+			Fix:   "compare kops get cluster -o yaml: spec.nonMasqueradeCIDR has to contain the targets; apply waits until you confirm it",
 		},
 	}
 }
@@ -162,11 +154,9 @@ func workloadChecks() []findings.Check[Input] {
 			Fix:   "let it allow one pod to go (maxUnavailable: 1, or more replicas than minAvailable) for the time of the migration",
 		},
 		{
-			Code:     "RP2402",
-			Severity: findings.Warning,
-			Run:      checkSingles,
-			Claim:    "every workload keeps serving while it is restarted",
-			Why:      "a workload with a single pod that ends before the next one is ready gives no answer in between",
+			Code: "RP2402", Severity: findings.Warning, Run: checkSingles,
+			Claim: "every workload keeps serving while it is restarted",
+			Why:   "a workload with a single pod that ends before the next one is ready gives no answer in between",
 			Fix: "give it a second pod for the time of the migration (name Deployments in spec.podCIDR.prepare.deployments), or a strategy " +
 				"that starts the new pod first",
 		},
@@ -184,12 +174,10 @@ func workloadChecks() []findings.Check[Input] {
 			Fix:   "add the target beside the old range before apply; take the old one out after finish",
 		},
 		{
-			Code:     "RP2407",
-			Severity: findings.Blocking,
-			Run:      checkPolicies,
-			Claim:    "NetworkPolicies treat old and new addresses alike",
-			Why:      "one that lets in the old range alone cuts off every pod that has moved, and one that keeps it out alone lets moved pods in",
-			Fix:      "add an ipBlock with the target beside the old one, under the same ports, before apply; take the old one out after finish",
+			Code: "RP2407", Severity: findings.Blocking, Run: checkPolicies,
+			Claim: "NetworkPolicies treat old and new addresses alike",
+			Why:   "one that lets in the old range alone cuts off every pod that has moved, and one that keeps it out alone lets moved pods in",
+			Fix:   "add an ipBlock with the target beside the old one, under the same ports, before apply; take the old one out after finish",
 		},
 		{
 			Code: "RP2406", Severity: findings.Warning, Run: checkLocalData,

@@ -23,21 +23,15 @@ func checkProxyRange(in Input) []findings.Result {
 			out = append(out, findings.NotKnown(p.Object, "how kube-proxy is configured, %s does not tell", p.Object))
 		case p.DetectLocalMode == "NodeCIDR" && in.ByNode: // it restarts by itself when its Node has another range
 		case p.DetectLocalMode == "NodeCIDR":
-			out = append(
-				out,
-				findings.Failed(p.Object, "kube-proxy takes for pods what has an address of the node's podCIDR (detectLocalMode NodeCIDR)"),
-			)
+			out = append(out,
+				findings.Failed(p.Object, "kube-proxy takes for pods what has an address of the node's podCIDR (detectLocalMode NodeCIDR)"))
 		case p.DetectLocalMode == "" || p.DetectLocalMode == "ClusterCIDR":
 			for _, to := range in.Survey.Spec.To {
-				covered := slices.ContainsFunc(
-					p.ClusterCIDRs,
-					func(c netip.Prefix) bool { return c.Bits() <= to.Bits() && c.Contains(to.Addr()) },
-				)
+				covered := slices.ContainsFunc(p.ClusterCIDRs,
+					func(c netip.Prefix) bool { return c.Bits() <= to.Bits() && c.Contains(to.Addr()) })
 				if !covered && len(p.ClusterCIDRs) > 0 {
-					out = append(
-						out,
-						findings.Failed(p.Object, "clusterCIDR %v in %s does not cover target %s", p.ClusterCIDRs, p.Object, to),
-					)
+					out = append(out,
+						findings.Failed(p.Object, "clusterCIDR %v in %s does not cover target %s", p.ClusterCIDRs, p.Object, to))
 				}
 			}
 		}
@@ -64,10 +58,8 @@ func checkMasquerade(in Input) []findings.Result {
 			for _, to := range in.Survey.Spec.To {
 				if len(config.NonMasqueradeCIDRs) > 0 &&
 					!slices.ContainsFunc(config.NonMasqueradeCIDRs, func(c string) bool { return covers(c, to) }) {
-					out = append(
-						out,
-						findings.Failed("ConfigMap "+name, "nonMasqueradeCIDRs in ConfigMap %s do not cover target %s", name, to),
-					)
+					out = append(out,
+						findings.Failed("ConfigMap "+name, "nonMasqueradeCIDRs in ConfigMap %s do not cover target %s", name, to))
 				}
 			}
 		}

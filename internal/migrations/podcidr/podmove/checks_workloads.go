@@ -52,28 +52,17 @@ func checkUnready(in Input) []findings.Result {
 	}
 	w := in.Survey.Workloads
 	for i := range w.Deployments {
-		short(
-			rollout.KindDeployment,
-			&w.Deployments[i],
-			w.Deployments[i].Status.AvailableReplicas,
-			ptr.Deref(w.Deployments[i].Spec.Replicas, 1),
-		)
+		short(rollout.KindDeployment, &w.Deployments[i], w.Deployments[i].Status.AvailableReplicas,
+			ptr.Deref(w.Deployments[i].Spec.Replicas, 1))
 	}
 	for i := range w.StatefulSets {
-		short(
-			rollout.KindStatefulSet,
-			&w.StatefulSets[i],
+		short(rollout.KindStatefulSet, &w.StatefulSets[i],
 			w.StatefulSets[i].Status.AvailableReplicas,
-			ptr.Deref(w.StatefulSets[i].Spec.Replicas, 1),
-		)
+			ptr.Deref(w.StatefulSets[i].Spec.Replicas, 1))
 	}
 	for i := range w.DaemonSets {
-		short(
-			rollout.KindDaemonSet,
-			&w.DaemonSets[i],
-			w.DaemonSets[i].Status.NumberAvailable,
-			w.DaemonSets[i].Status.DesiredNumberScheduled,
-		)
+		short(rollout.KindDaemonSet, &w.DaemonSets[i], w.DaemonSets[i].Status.NumberAvailable,
+			w.DaemonSets[i].Status.DesiredNumberScheduled)
 	}
 	return out
 }

@@ -108,10 +108,8 @@ func checkControllerManager(in Input) []findings.Result {
 		for n := range pod.Spec.Containers {
 			words := slices.Concat(pod.Spec.Containers[n].Command, pod.Spec.Containers[n].Args)
 			if !slices.ContainsFunc(words, func(w string) bool { return path.Base(w) == "kube-controller-manager" }) ||
-				!slices.ContainsFunc(
-					words,
-					func(w string) bool { return w == "--allocate-node-cidrs" || w == "--allocate-node-cidrs=true" },
-				) {
+				!slices.ContainsFunc(words,
+					func(w string) bool { return w == "--allocate-node-cidrs" || w == "--allocate-node-cidrs=true" }) {
 				continue
 			}
 			for _, text := range clusterCIDRs(words) {
@@ -150,10 +148,8 @@ func checkTunnels(in Input) []findings.Result {
 			continue
 		}
 		if nodes := in.Survey.TunnelsIn([]netip.Prefix{old.CIDR}); len(nodes) > 1 {
-			out = append(
-				out,
-				findings.Failed("IPPool "+old.Name, "%s tunnels of %d nodes have addresses of %s", old.Overlay(), len(nodes), old.CIDR),
-			)
+			out = append(out,
+				findings.Failed("IPPool "+old.Name, "%s tunnels of %d nodes have addresses of %s", old.Overlay(), len(nodes), old.CIDR))
 		}
 	}
 	return out

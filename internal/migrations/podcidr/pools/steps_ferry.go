@@ -285,9 +285,7 @@ func (f *ferry) move() *engine.Write {
 // land ends ferries, of both ways. Each pod ends when Felix has set all routes, and takes its own away then.
 func (f *ferry) land(id string) *engine.Write {
 	ours := []client.ListOption{
-		client.InNamespace(
-			v1alpha1.SystemNamespace,
-		),
+		client.InNamespace(v1alpha1.SystemNamespace),
 		client.HasLabels{ferryLabel},
 		client.MatchingLabels{v1alpha1.LabelMigration: f.migration},
 	}
