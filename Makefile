@@ -176,7 +176,7 @@ test-pods: lab-api apipool $(GOTESTSUM) ## All tests of moves of pods (root; abo
 
 .PHONY: test-nodes
 test-nodes: lab-api apipool $(GOTESTSUM) ## All tests of moves of nodes and control planes (root; about 45 min)
-	$(call whole,./internal/migrations/nodes/... ./internal/kube/etcd/... ./internal/kube/controlplane/... ./internal/kube/rollout/... ./internal/kube/leaving/...,TestNodes(Long)?,Test(Kill(Nodes|TwoEtcds|ExternalEtcd|Replace).*|NaiveEtcd),Test(FilesFromTheCluster|KubeletTakesItsNodeOutOfTheProof),TestNodes)
+	$(call whole,./internal/migrations/nodes/... ./internal/kube/etcd/... ./internal/kube/controlplane/... ./internal/kube/disruption/rollout/... ./internal/kube/disruption/leaving/...,TestNodes(Long)?,Test(Kill(Nodes|TwoEtcds|ExternalEtcd|Replace).*|NaiveEtcd),Test(FilesFromTheCluster|KubeletTakesItsNodeOutOfTheProof),TestNodes)
 	@$(MAKE) --no-print-directory packets-nodes
 
 .PHONY: test-cni

@@ -9,7 +9,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/leaving"
+	"github.com/replumb/replumb/internal/kube/disruption/leaving"
 )
 
 // toRestore are the Services whose policy has been switched, now or in an earlier run, or is about to be.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/leaving"
+	"github.com/replumb/replumb/internal/kube/disruption/leaving"
 )
 
 // Kinds of workloads that are restarted by rollout.
