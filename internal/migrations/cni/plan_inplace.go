@@ -18,7 +18,6 @@ import (
 	"github.com/replumb/replumb/internal/spec/window"
 	"github.com/replumb/replumb/internal/verify/agentset"
 	"github.com/replumb/replumb/internal/verify/connectivity"
-	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 const (
@@ -191,9 +190,7 @@ func (p *Planner) switchRound(number int, round []string, d engine.Direction) []
 	each(func(name string) engine.Step { return of(name).Close() })
 	each(func(name string) engine.Step { return p.drain(name, d) })
 	if p.Agents != nil {
-		each(func(name string) engine.Step {
-			return &lossguard.Vacated{Watch: p.Agents.Watch, Node: name, Limit: p.Agents.Wait}
-		})
+		each(p.Agents.Vacated)
 	}
 	each(func(name string) engine.Step { return p.prefer(name, d) })
 	each(func(name string) engine.Step { return p.label(name, d) })

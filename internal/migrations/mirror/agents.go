@@ -15,19 +15,9 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// agents are those that watch the migration, from the nodes of the source: the Migration, which is their order, is there.
+// agents watch from the nodes of the source, where the Migration is.
 func (j *Job) agents() *lossguard.AgentConfig {
-	c := &j.agentConfig
-	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = j.Tools.Cluster, j.Spec.Name, j.Spec.Common.Proof, j.Tools.Image, j.Tools.Now
-	return c
-}
-
-// Observe has an observer follow what happens while runs go on.
-func (j *Job) Observe(o lossguard.Observer) { j.agentConfig.Observe(o) }
-
-// Blame returns the error that a run ends with which was stopped by a loss.
-func (j *Job) Blame(ctx context.Context, loss *lossguard.LossError) error {
-	return j.agents().Blame(ctx, loss)
+	return j.AgentsOf(j.Tools.Tools, j.Spec.Name, j.Spec.Common.Proof)
 }
 
 // watchedBy makes the agents, and what takes away those that an earlier run has left. They are to be on every node of the source.

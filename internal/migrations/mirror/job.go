@@ -25,6 +25,7 @@ import (
 type Job struct {
 	*migration.Job[*Planner]
 	migration.Subject
+	lossguard.Watched
 
 	Tools Tools
 	Spec  Spec
@@ -40,7 +41,6 @@ type Job struct {
 	finishing bool
 	// target is what the user may do there; Access is about the source.
 	targetAccess []cluster.AccessAnswer
-	agentConfig  lossguard.AgentConfig
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.

@@ -1,8 +1,6 @@
 package nodes
 
 import (
-	"context"
-
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
@@ -12,19 +10,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// agents are those that watch the migration.
 func (j *Job) agents() *lossguard.AgentConfig {
-	c := &j.agentConfig
-	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = j.Tools.Cluster, j.Spec.Name, j.Spec.Common.Proof, j.Tools.Image, j.Tools.Now
-	return c
-}
-
-// Observe has an observer follow what happens while runs go on.
-func (j *Job) Observe(o lossguard.Observer) { j.agentConfig.Observe(o) }
-
-// Blame returns the error that a run ends with which was stopped by a loss.
-func (j *Job) Blame(ctx context.Context, loss *lossguard.LossError) error {
-	return j.agents().Blame(ctx, loss)
+	return j.AgentsOf(j.Tools, j.Spec.Name, j.Spec.Common.Proof)
 }
 
 // newAgents makes the agents of a job. Cluster DNS moves with all other pods.
@@ -76,11 +63,6 @@ func (p *Planner) dismiss() []engine.Group {
 		return nil
 	}
 	return p.Agents.Dismiss()
-}
-
-// vacate waits until the agents have left a node, which a label of it asks for.
-func (p *Planner) vacate(name string) engine.Step {
-	return &lossguard.Vacated{Watch: p.Agents.Watch, Node: name, Limit: p.Agents.Wait}
 }
 
 // agentChecks are about what watches the migration from every node.

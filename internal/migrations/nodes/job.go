@@ -26,13 +26,12 @@ import (
 type Job struct {
 	*migration.Job[*Planner]
 	migration.Subject
+	lossguard.Watched
 
 	Tools migration.Tools
 	Spec  Spec
 
-	etcd        *etcd.Client
-	events      *etcd.Client
-	agentConfig lossguard.AgentConfig
+	etcd, events *etcd.Client
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.

@@ -45,7 +45,7 @@ func (p *Planner) end(title string, batch []OldNode) []engine.Group {
 	groups = append(groups, slices.Concat(each(l.leave), p.known(title), each(l.part))...)
 	if p.Agents != nil {
 		groups = append(groups, each(l.sendAgents)...)
-		groups = append(groups, each(p.vacate)...)
+		groups = append(groups, each(p.Agents.Vacated)...)
 	}
 	var ends []engine.Step
 	for i := range batch {

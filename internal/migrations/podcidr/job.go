@@ -36,11 +36,11 @@ type Plans = podmove.Plans
 type Job struct {
 	*migration.Job[Plans]
 	migration.Subject
+	lossguard.Watched
 
 	Tools Tools
 	Spec  Spec
 
-	agentConfig lossguard.AgentConfig
 	// proven says that new pods have been seen to get new addresses on every node.
 	proven bool
 }

@@ -16,6 +16,22 @@ import (
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
+// Watched is a job that agents watch. Jobs embed it.
+type Watched struct{ agents AgentConfig }
+
+// AgentsOf brings the agents up to date with what the migration says of them by now.
+func (w *Watched) AgentsOf(t migration.Tools, name string, proof v1alpha1.ProofSpec) *AgentConfig {
+	c := &w.agents
+	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = t.Cluster, name, proof, t.Image, t.Now
+	return c
+}
+
+// Observe has an observer follow what happens while runs go on.
+func (w *Watched) Observe(o Observer) { w.agents.Observe(o) }
+
+// Blame returns the error that a run ends with which was stopped by a loss.
+func (w *Watched) Blame(ctx context.Context, loss *LossError) error { return w.agents.Blame(ctx, loss) }
+
 // AgentConfig is what migrations of all kinds have of agents: whether there are to be any, what they run, and who follows them through the
 // rounds of a run. It must not be copied once it is in use.
 type AgentConfig struct {
@@ -133,7 +149,7 @@ func (c *AgentConfig) Left(ctx context.Context) ([]engine.Group, error) {
 	if err != nil || !there {
 		return nil, err
 	}
-	return inOrder(set.Remove()...), nil
+	return engine.InOrder(set.Remove()...), nil
 }
 
 // interval is how often agents report: so often that API servers take twenty reports a second, in steps, so that agents need not be
@@ -187,7 +203,7 @@ func (p *Agents) Steady(after string) []engine.Group {
 	if p == nil {
 		return nil
 	}
-	return inOrder(&Steady{Watch: p.Watch, Name: after, Limit: p.Wait})
+	return engine.InOrder(&Steady{Watch: p.Watch, Name: after, Limit: p.Wait})
 }
 
 // Dismiss takes the agents away.
@@ -195,11 +211,7 @@ func (p *Agents) Dismiss() []engine.Group {
 	if p == nil {
 		return nil
 	}
-	return inOrder(append([]engine.Step{&Dismiss{Watch: p.Watch}}, p.Remove()...)...)
-}
-
-func inOrder(steps ...engine.Step) []engine.Group {
-	return []engine.Group{{Parallel: 1, Steps: steps}}
+	return engine.InOrder(append([]engine.Step{&Dismiss{Watch: p.Watch}}, p.Remove()...)...)
 }
 
 // patience is how long the way back waits for agents at most.

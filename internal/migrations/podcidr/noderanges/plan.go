@@ -18,7 +18,6 @@ import (
 	"github.com/replumb/replumb/internal/network/nodeipam"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/verify/connectivity"
-	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 const (
@@ -211,7 +210,7 @@ func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Gro
 		each(p.drain),
 	)
 	if p.Agents != nil {
-		groups = append(groups, each(p.vacate)...)
+		groups = append(groups, each(func(n node) engine.Step { return p.Agents.Vacated(n.name) })...)
 	}
 	groups = append(groups, slices.Concat(
 		each(node.recreate),
@@ -247,12 +246,6 @@ func (p *Planner) renew(n node, d engine.Direction) engine.Step {
 			return slices.ContainsFunc(calico.PodAddresses(pod), func(a netip.Addr) bool { return a.Is4() && !home.Contains(a) })
 		},
 	})
-}
-
-// vacate waits until the agents in the network of pods have left a node. What is lost there until their pods are back, the nodes
-// themselves still see; it does not count.
-func (p *Planner) vacate(n node) engine.Step {
-	return &lossguard.Vacated{Watch: p.Agents.Watch, Node: n.name, Limit: p.Agents.Wait}
 }
 
 // trial has pods prove that the nodes give addresses of their ranges, and that those are routed.
