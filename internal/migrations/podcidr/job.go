@@ -106,12 +106,7 @@ func (j *Job) Survey(ctx context.Context) (podmove.Strategy, error) {
 	if state == nil {
 		return noderanges.Look(ctx, j.Tools.Cluster, shared)
 	}
-	survey, err := pools.Look(ctx, j.Tools.Cluster, shared, state)
-	if err != nil {
-		return nil, err
-	}
-	j.Spec.From = survey.Spec.From // later looks find the old pools disabled, and would not know them any more
-	return survey, nil
+	return pools.Look(ctx, j.Tools.Cluster, shared, state)
 }
 
 // planner is what planners of both strategies have, without findings.
@@ -124,7 +119,8 @@ func (j *Job) planner(ctx context.Context, s podmove.Strategy) (*podmove.Planner
 	if err != nil {
 		return nil, err
 	}
-	p := &podmove.Planner{Base: base, Survey: s.Shared(), Rules: rules, Agents: j.newAgents(s), Proven: &j.proven}
+	p := &podmove.Planner{Base: base, Survey: s.Shared(), Rules: rules, Agents: j.newAgents(s), Proven: j.proven}
+	p.OnProof = func() { j.proven = true }
 	p.Migration.Spec.PodCIDR.From = texts(p.Survey.Spec.From)
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err

@@ -32,9 +32,10 @@ type Planner struct {
 	Agents *lossguard.Agents
 	// Remains takes away what an earlier run has left of agents.
 	Remains []engine.Group
-	// Proven is set when new pods have been seen to get new addresses on every node: the plans of later looks do not try that again. Nil is
-	// never.
-	Proven *bool
+	// Proven says that new pods were seen to get new addresses on every node: that is not tried again.
+	// OnProof, if set, is called when they are.
+	Proven  bool
+	OnProof func()
 }
 
 func (p *Planner) Shared() *Planner { return p }

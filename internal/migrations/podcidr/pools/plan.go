@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
@@ -259,22 +258,22 @@ func (p *Planner) switchOver() []engine.Group {
 		return nil
 	}
 	steps := append(p.moveTunnels(forward), closing...)
-	if p.Tries() && !ptr.Deref(p.Proven, false) && !p.Arrived(p.pools.Switched()) {
-		steps = append(steps, &proving{p.Trial("prove", "Verify that new pods get new addresses on every node"), p.Proven})
+	if p.Tries() && !p.Proven && !p.Arrived(p.pools.Switched()) {
+		steps = append(steps, &proving{p.Trial("prove", "Verify that new pods get new addresses on every node"), p.OnProof})
 	}
 	return engine.InOrder(append(steps, p.landed(forward)...)...)
 }
 
-// proving is a trial that is remembered when it went well.
+// proving is a trial that tells when it went well.
 type proving struct {
 	*connectivity.Step
-	proven *bool
+	onProof func()
 }
 
 func (s *proving) Verify(ctx context.Context) error {
 	err := s.Step.Verify(ctx)
-	if err == nil && s.proven != nil {
-		*s.proven = true
+	if err == nil && s.onProof != nil {
+		s.onProof()
 	}
 	return err
 }
