@@ -56,12 +56,7 @@ func (s *Side) each(ctx context.Context, k Kind, do func(*unstructured.Unstructu
 		if err != nil {
 			return "", err
 		}
-		for i := range list.Items {
-			if err := do(&list.Items[i]); err != nil {
-				return "", err
-			}
-		}
-		return list.GetContinue(), nil
+		return list.GetContinue(), eachItem(list.Items, do)
 	})
 }
 
@@ -72,13 +67,17 @@ func (s *Side) eachMeta(ctx context.Context, k Kind, labels string, do func(*met
 		if err != nil {
 			return "", err
 		}
-		for i := range list.Items {
-			if err := do(&list.Items[i]); err != nil {
-				return "", err
-			}
-		}
-		return list.GetContinue(), nil
+		return list.GetContinue(), eachItem(list.Items, do)
 	})
+}
+
+func eachItem[T any](items []T, do func(*T) error) error {
+	for i := range items {
+		if err := do(&items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // pages goes on from where a list was when it takes so long that its version is forgotten: the API server then offers to

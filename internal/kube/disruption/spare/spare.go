@@ -51,6 +51,8 @@ type Found struct {
 	Spec Spec
 	// Critical get one more pod, or have it by this migration already, in order of their names.
 	Critical []types.NamespacedName
+	// Scaled are those of Critical that have it already.
+	Scaled []types.NamespacedName
 	// Alone should, and are left alone.
 	Alone []Alone
 	// Unseen is that of the Scene.
@@ -141,7 +143,7 @@ func Find(s Spec, scene Scene) *Found {
 		key := client.ObjectKeyFromObject(d)
 		switch {
 		case had(d, s.Migration) != "":
-			out.Critical = append(out.Critical, key)
+			out.Critical, out.Scaled = append(out.Critical, key), append(out.Scaled, key)
 		case !slices.Contains(s.Deployments, key) && (!scene.backs(d) || replicas(d) >= enough || replicas(d) == 0):
 		default:
 			if why := scene.stays(d); why != "" {

@@ -159,10 +159,10 @@ func TestBack(t *testing.T) {
 // TestWanted: after an earlier run, a node may be drained, and the pod that was on it without room elsewhere.
 func TestWanted(t *testing.T) {
 	d := read[appsv1.Deployment](t, "{metadata: {annotations: {replumb.dev/one-more: m/2}}, spec: {replicas: 3}}")
-	if first, later := wanted(&d, "m", true), wanted(&d, "m", false); first != 3 || later != 2 {
+	if first, later := wanted(&d, "m", false), wanted(&d, "m", true); first != 3 || later != 2 {
 		t.Errorf("%d pods have to serve where this run gave one, %d where an earlier one did; want 3 and 2", first, later)
 	}
-	if other := wanted(&d, "other", false); other != 3 {
+	if other := wanted(&d, "other", true); other != 3 {
 		t.Errorf("%d pods have to serve where another migration gave one, want 3", other)
 	}
 }

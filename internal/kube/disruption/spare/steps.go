@@ -25,27 +25,27 @@ func (f *Found) Up(c client.Client) []engine.Step {
 	}
 	var steps []engine.Step
 	for _, key := range f.Critical {
-		steps = append(steps, up(c, f.Spec.Migration, key))
+		steps = append(steps, up(c, f.Spec.Migration, key, slices.Contains(f.Scaled, key)))
 	}
 	return steps
 }
 
-// up gives a Deployment one more pod, and remembers on it how many it had. One that is gone needs none.
+// up gives a Deployment one more pod, and notes on it how many it had. One that is gone needs none.
 //
-// Where an earlier run has given it, as many pods as before have to serve, and not all: a node may be drained by now, and its pod without room
-// elsewhere.
-func up(c client.Client, migration string, key types.NamespacedName) *engine.Observed[*appsv1.Deployment] {
-	given := false
+// All its pods have to serve then. Where an earlier run has scaled it, as many as before do: a node
+// may be drained by now, and its pod without room elsewhere.
+func up(c client.Client, migration string, key types.NamespacedName, scaled bool) engine.Step {
 	read := func(ctx context.Context) (*appsv1.Deployment, error) {
 		d, err := readDeployment(ctx, c, key)
-		switch {
-		case err != nil || d == nil:
+		if err != nil || d == nil {
 			return nil, err
-		case had(d, migration) == "":
+		}
+		if had(d, migration) == "" {
 			return d, engine.NotYet("deployment %s has not been scaled", key)
-		case d.Status.ObservedGeneration < d.Generation || d.Status.AvailableReplicas < wanted(d, migration, given):
-			return nil, engine.NotYet("deployment %s has %d of %d pods available", key,
-				d.Status.AvailableReplicas, wanted(d, migration, given))
+		}
+		want := wanted(d, migration, scaled)
+		if d.Status.ObservedGeneration < d.Generation || d.Status.AvailableReplicas < want {
+			return nil, engine.NotYet("deployment %s has %d of %d pods available", key, d.Status.AvailableReplicas, want)
 		}
 		return nil, nil
 	}
@@ -56,7 +56,6 @@ func up(c client.Client, migration string, key types.NamespacedName) *engine.Obs
 			if unscaled == nil {
 				return nil
 			}
-			given = true
 			n := replicas(unscaled)
 			return patchReplicas(ctx, c, unscaled, patch(migration, strconv.Itoa(int(n)), n+1))
 		},
@@ -68,14 +67,13 @@ func up(c client.Client, migration string, key types.NamespacedName) *engine.Obs
 	}
 }
 
-// wanted is how many pods of a Deployment have to serve: all where this run has given it one more, and where an earlier one has, as many as
-// before.
-func wanted(d *appsv1.Deployment, migration string, given bool) int32 {
-	before, err := strconv.ParseInt(had(d, migration), 10, 32)
-	if given || err != nil {
+// wanted is how many pods have to serve; scaled says that an earlier run gave the last one.
+func wanted(d *appsv1.Deployment, migration string, scaled bool) int32 {
+	n, err := strconv.ParseInt(had(d, migration), 10, 32)
+	if !scaled || err != nil {
 		return replicas(d)
 	}
-	return min(int32(before), replicas(d))
+	return min(int32(n), replicas(d))
 }
 
 // had is how many pods a Deployment had before this migration gave it one more; nothing, if it did not. What others remember on it is theirs.
