@@ -124,14 +124,14 @@ func (j nodeJob) status(ctx context.Context) (page, error) {
 	if err != nil {
 		return nil, err
 	}
-	doc := &nodePage{Nodes: []nodeLine{}, New: len(survey.ReadyNewNodes()), Wanted: survey.Wanted(), Switched: survey.Switched()}
+	doc := &nodePage{Nodes: []nodeLine{}, New: len(survey.ReadyNewNodes()), Wanted: survey.Wanted(), Switched: survey.Ingress().Switched()}
 	left := false
 	for _, l := range survey.OldNodes() {
 		line := nodeLine{Name: l.Name, Role: v1alpha1.RoleWorker, Stage: l.Stage(), Pods: len(l.Pods), Reversible: l.Reversible()}
 		left = left || line.Stage == nodes.StageServing || line.Stage == nodes.StageClosed
 		doc.Nodes = append(doc.Nodes, line)
 	}
-	for _, c := range survey.OldControlPlane() {
+	for _, c := range survey.ControlPlane().Old() {
 		line := nodeLine{Name: c.Name, Role: v1alpha1.RoleControlPlane, Stage: c.Stage(), Reversible: c.Reversible()}
 		left = left || line.Stage != nodes.StageGone
 		doc.Nodes = append(doc.Nodes, line)

@@ -93,7 +93,7 @@ func controlPlaneChecks() []findings.Check[Input] {
 
 func checkClientAddresses(in Input) []findings.Result {
 	var out []findings.Result
-	for _, svc := range in.Survey.Ingress() {
+	for _, svc := range in.Survey.Ingress().Affected() {
 		if local(svc) {
 			name := client.ObjectKeyFromObject(svc).String()
 			out = append(out,
@@ -146,7 +146,7 @@ func checkEtcd(in Input) []findings.Result {
 		return []findings.Result{findings.Failed("", "%v", in.EtcdProblem)}
 	}
 	var exempt []string
-	for _, c := range in.Survey.OldControlPlane() {
+	for _, c := range in.Survey.ControlPlane().Old() {
 		if c.Ended {
 			exempt = append(exempt, c.Name)
 		}
@@ -160,7 +160,7 @@ func checkEtcd(in Input) []findings.Result {
 	if problem := in.eventsProblem(); problem != "" {
 		return []findings.Result{findings.Failed("", "events etcd: %s", problem)}
 	}
-	if len(in.Survey.OldControlPlane()) > 0 {
+	if len(in.Survey.ControlPlane().Old()) > 0 {
 		return nil
 	}
 	if in.Survey.Spec.external() {
@@ -178,9 +178,9 @@ func (in Input) eventsProblem() string {
 		return ""
 	}
 	var exempt []string
-	for _, c := range in.Survey.OldControlPlane() {
+	for _, c := range in.Survey.ControlPlane().Old() {
 		if c.Ended || c.Successor != nil {
-			exempt = append(exempt, in.Survey.eventsInTransition(&c)...)
+			exempt = append(exempt, in.Survey.ControlPlane().eventsInTransition(&c)...)
 		}
 	}
 	return in.Survey.Events.Problem(exempt...)
@@ -269,8 +269,8 @@ func checkStays(in Input) []findings.Result {
 }
 
 func checkQuorum(in Input) []findings.Result {
-	if in.Survey.Etcd == nil || in.Survey.voters() >= 3 {
+	if in.Survey.Etcd == nil || in.Survey.ControlPlane().voters() >= 3 {
 		return nil
 	}
-	return []findings.Result{findings.Failed("", "etcd has %d members", in.Survey.voters())}
+	return []findings.Result{findings.Failed("", "etcd has %d members", in.Survey.ControlPlane().voters())}
 }

@@ -130,9 +130,9 @@ func TestEarly(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := surveyOf(t, tt.fields, tt.pods, tt.services...)
-			early := s.early()
+			early := s.Ingress().early()
 			var ahead []string
-			for _, n := range s.ahead(early) {
+			for _, n := range s.Ingress().ahead(early) {
 				ahead = append(ahead, n.Name)
 			}
 			if got := strings.Trim(fmt.Sprint(early), "[]"); got != tt.early || strings.Join(ahead, " ") != tt.ahead {
@@ -166,7 +166,7 @@ func TestServed(t *testing.T) {
 			for _, uid := range tt.before {
 				before[uid] = true
 			}
-			err := surveyOf(t, "", tt.pods, svc).served(&svc, before)
+			err := surveyOf(t, "", tt.pods, svc).Ingress().served(&svc, before)
 			if tt.says == "" && err != nil || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says)) {
 				t.Errorf("got %v, want %q", err, tt.says)
 			}

@@ -217,7 +217,7 @@ func (p *Planner) Early() string {
 	if left := p.Survey.outstanding(false); len(left) > 0 {
 		return notEmpty(left)
 	}
-	for _, c := range p.Survey.OldControlPlane() {
+	for _, c := range p.Survey.ControlPlane().Old() {
 		if c.Stage() != StageGone {
 			return "control-plane node " + c.Name + " has not been terminated"
 		}

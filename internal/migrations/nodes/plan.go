@@ -139,7 +139,7 @@ func (p *Planner) originals() []client.Object {
 			all = append(all, n.Node)
 		}
 	}
-	for _, svc := range p.Survey.Ingress() {
+	for _, svc := range p.Survey.Ingress().Affected() {
 		if svc.Annotations[v1alpha1.AnnotationTrafficPolicy] == "" {
 			all = append(all, svc)
 		}
@@ -171,7 +171,7 @@ func (p *Planner) join() []engine.Group {
 
 // switchPolicies has every node answer for Services for as long as their pods move.
 func (p *Planner) switchPolicies() []engine.Group {
-	return ingress{p.live()}.switchPolicies(p.Survey.toSwitch())
+	return ingress{p.live()}.switchPolicies(p.Survey.Ingress().toSwitch())
 }
 
 // switchPoliciesForReturn does the same for as long as pods move back.
@@ -179,21 +179,21 @@ func (p *Planner) switchPoliciesForReturn() []engine.Group {
 	if !p.Whole() {
 		return nil
 	}
-	return ingress{p.live()}.switchPolicies(p.Survey.toSwitchForReturn())
+	return ingress{p.live()}.switchPolicies(p.Survey.Ingress().toSwitchForReturn())
 }
 
 // restorePolicies restores what was switched, now or in an earlier run, and could not be restored before.
 func (p *Planner) restorePolicies() []engine.Group {
-	early := p.Survey.early()
-	return ingress{p.live()}.restorePolicies(slices.DeleteFunc(p.Survey.toRestore(), func(key types.NamespacedName) bool {
+	early := p.Survey.Ingress().early()
+	return ingress{p.live()}.restorePolicies(slices.DeleteFunc(p.Survey.Ingress().toRestore(), func(key types.NamespacedName) bool {
 		return slices.Contains(early, key)
 	}))
 }
 
 func (p *Planner) restorePoliciesAfterReturn() []engine.Group {
-	keys := p.Survey.switched()
+	keys := p.Survey.Ingress().switched()
 	if p.Whole() {
-		keys = append(keys, p.Survey.toSwitchForReturn()...)
+		keys = append(keys, p.Survey.Ingress().toSwitchForReturn()...)
 	}
 	return ingress{p.live()}.restorePolicies(keys)
 }
@@ -325,7 +325,7 @@ func (p *Planner) Whole() bool {
 
 // controlPlaneWhole reports the same of control planes.
 func (p *Planner) controlPlaneWhole() bool {
-	return !slices.ContainsFunc(p.Survey.OldControlPlane(), func(c ControlPlaneNode) bool { return !c.Reversible() })
+	return !slices.ContainsFunc(p.Survey.ControlPlane().Old(), func(c ControlPlaneNode) bool { return !c.Reversible() })
 }
 
 // reopen lets pods onto the old nodes that are still there, and those that had left their Services be found again.

@@ -27,7 +27,7 @@ type controlPlane struct {
 // groups moves one node after the other. The first one brings the names of the API with it.
 func (cp *controlPlane) groups(records []*dnsrecords.Move) []engine.Group {
 	var groups []engine.Group
-	all := cp.survey.OldControlPlane()
+	all := cp.survey.ControlPlane().Old()
 	for i := range all {
 		c := &all[i]
 		if c.Stage() == StageGone {
@@ -90,7 +90,7 @@ func (cp *controlPlane) recordAll(all []ControlPlaneNode) engine.Step {
 // names are those of all nodes that are to be replaced.
 func (cp *controlPlane) names() []string {
 	var names []string
-	for _, c := range cp.survey.OldControlPlane() {
+	for _, c := range cp.survey.ControlPlane().Old() {
 		names = append(names, c.Name)
 	}
 	return names
@@ -145,7 +145,7 @@ func inTransition(c *ControlPlaneNode) []string {
 func (cp *controlPlane) remove(c *ControlPlaneNode) []engine.Step {
 	steps := append(cp.emptied(c), cp.retire(c))
 	if !cp.spec.external() {
-		steps = append(steps, cp.etcd.HandedOverStep(c.Name, cp.names()...), cp.etcd.RemovedStep(c.Name, cp.survey.voters()))
+		steps = append(steps, cp.etcd.HandedOverStep(c.Name, cp.names()...), cp.etcd.RemovedStep(c.Name, cp.survey.ControlPlane().voters()))
 	}
 	steps = append(steps, cp.eventsRemoved(c)...)
 	steps = append(steps, cp.terminate(c))

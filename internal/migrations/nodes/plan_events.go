@@ -20,7 +20,7 @@ func (cp *controlPlane) healthy(when string, c *ControlPlaneNode, but ...string)
 	if cp.events != nil {
 		var exempt []string
 		if when == "before" {
-			exempt = cp.survey.eventsInTransition(c)
+			exempt = cp.survey.ControlPlane().eventsInTransition(c)
 		}
 		steps = append(steps, cp.events.HealthyStep(when+"/"+c.Name, exempt...))
 	}
@@ -34,34 +34,14 @@ func (cp *controlPlane) healthyJoined(c *ControlPlaneNode) []engine.Step {
 	}
 	steps := []engine.Step{cp.etcd.HealthyStep("joined/"+c.Name, c.Name)}
 	if cp.events != nil {
-		steps = append(steps, cp.events.HealthyStep("joined/"+c.Name, cp.survey.eventsLeaving(c)...))
+		steps = append(steps, cp.events.HealthyStep("joined/"+c.Name, cp.survey.ControlPlane().eventsLeaving(c)...))
 	}
 	return steps
 }
 
-// eventsLeaving is what the second etcd calls the member of a node; nothing, if it has none there.
-func (s *Survey) eventsLeaving(c *ControlPlaneNode) []string {
-	if m := s.eventsMember(c); m != nil {
-		return []string{m.Called()}
-	}
-	return nil
-}
-
-// eventsInTransition are inTransition of the second etcd.
-func (s *Survey) eventsInTransition(c *ControlPlaneNode) []string {
-	all := s.eventsLeaving(c)
-	if m := s.eventsSuccessor(c); m != nil {
-		all = append(all, m.PeerURLs[0])
-	}
-	if c.EventsSuccessor != nil {
-		all = append(all, c.EventsSuccessor.Name, c.EventsSuccessor.PeerURL)
-	}
-	return all
-}
-
 // eventsVote makes the second etcd of a successor a member, and gives it its vote. A machine without one needs none in its stead.
 func (cp *controlPlane) eventsVote(c *ControlPlaneNode) []engine.Step {
-	if cp.survey.eventsMember(c) == nil {
+	if cp.survey.ControlPlane().eventsMember(c) == nil {
 		return nil
 	}
 	find := func(ctx context.Context) (*v1alpha1.MemberStatus, error) { return cp.eventsSuccessor(ctx, c.Name) }
@@ -105,19 +85,19 @@ func (cp *controlPlane) eventsSuccessor(ctx context.Context, name string) (*v1al
 
 // eventsRemoved takes the member on a node's machine out for good.
 func (cp *controlPlane) eventsRemoved(c *ControlPlaneNode) []engine.Step {
-	m := cp.survey.eventsMember(c)
+	m := cp.survey.ControlPlane().eventsMember(c)
 	if m == nil {
 		return nil
 	}
 	return []engine.Step{
-		cp.events.HandedOverStep(m.Called(), cp.survey.eventsNames()...),
-		cp.events.RemovedStep(m.Called(), cp.survey.eventsVoters()),
+		cp.events.HandedOverStep(m.Called(), cp.survey.ControlPlane().eventsNames()...),
+		cp.events.RemovedStep(m.Called(), cp.survey.ControlPlane().eventsVoters()),
 	}
 }
 
 // eventsMayStop has the second etcd be ready for a machine that is stopped.
 func (cp *controlPlane) eventsMayStop(c *ControlPlaneNode) []engine.Step {
-	m := cp.survey.eventsMember(c)
+	m := cp.survey.ControlPlane().eventsMember(c)
 	if m == nil {
 		return nil
 	}
@@ -126,14 +106,14 @@ func (cp *controlPlane) eventsMayStop(c *ControlPlaneNode) []engine.Step {
 		known = append(known, cp.eventsReturn(m.PeerURLs, c.EventsSuccessor, c.Successor).PeerURL)
 	}
 	return []engine.Step{
-		cp.events.HandedOverStep(m.Called(), cp.survey.eventsNames()...),
+		cp.events.HandedOverStep(m.Called(), cp.survey.ControlPlane().eventsNames()...),
 		cp.events.MayStopStep(m.Called(), known...),
 	}
 }
 
 // eventsStopped fails as long as the member on a node's machine answers there.
 func (cp *controlPlane) eventsStopped(ctx context.Context, c *ControlPlaneNode) error {
-	was := cp.survey.eventsMember(c)
+	was := cp.survey.ControlPlane().eventsMember(c)
 	if was == nil {
 		return nil
 	}
@@ -149,7 +129,7 @@ func (cp *controlPlane) eventsStopped(ctx context.Context, c *ControlPlaneNode) 
 
 // eventsReaddressed tells the others where the member of a machine comes back.
 func (cp *controlPlane) eventsReaddressed(c *ControlPlaneNode) []engine.Step {
-	m := cp.survey.eventsMember(c)
+	m := cp.survey.ControlPlane().eventsMember(c)
 	if m == nil {
 		return nil
 	}

@@ -25,7 +25,7 @@ const moveOfIngress = "the move of ingress"
 //
 // It is a batch as others are, but for hooks: those are not given nodes, for these are not empty after it.
 func (p *Planner) moveIngress(d *drainer) []engine.Group {
-	early := p.Survey.early()
+	early := p.Survey.Ingress().early()
 	if len(early) == 0 {
 		return nil
 	}
@@ -35,16 +35,16 @@ func (p *Planner) moveIngress(d *drainer) []engine.Group {
 	}
 	o := hook.Occasion{Run: hook.Apply, Moment: v1alpha1.BeforeBatch, Phase: phaseDrain, Batch: 1}
 	groups = append(groups, p.Hooks(o)...)
-	goes := func(pod *corev1.Pod) bool { return p.Survey.isBehind(early, pod) }
+	goes := func(pod *corev1.Pod) bool { return p.Survey.Ingress().isBehind(early, pod) }
 	size := max(1, p.Survey.Spec.parallel(len(p.Survey.OldNodes())))
-	for batch := range slices.Chunk(p.Survey.ahead(early), size) {
+	for batch := range slices.Chunk(p.Survey.Ingress().ahead(early), size) {
 		var steps []engine.Step
 		for i := range batch {
 			steps = append(steps, d.drainAhead(batch[i].Name, goes))
 		}
 		groups = append(groups, engine.AtOnce(size, moveOfIngress, steps...)...)
 	}
-	groups = append(groups, ingress{d.live}.comesBack(early, p.Survey.unready(), p.leaveBalancers())...)
+	groups = append(groups, ingress{d.live}.comesBack(early, p.Survey.Ingress().unready(), p.leaveBalancers())...)
 	groups = append(groups, p.Agents.Steady(moveOfIngress)...)
 	o.Moment = v1alpha1.AfterBatch
 	return append(groups, p.Hooks(o)...)
@@ -112,7 +112,7 @@ func (i ingress) servedByNew(meant func(types.NamespacedName) bool, unready map[
 			}
 			for n := range now.Services {
 				if svc := &now.Services[n]; meant(client.ObjectKeyFromObject(svc)) {
-					if err := now.served(svc, unready); err != nil {
+					if err := now.Ingress().served(svc, unready); err != nil {
 						return err
 					}
 				}

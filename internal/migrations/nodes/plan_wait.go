@@ -82,8 +82,8 @@ func (p *Planner) vacancy(d *drainer) []engine.Group {
 	for _, n := range p.Survey.outstanding(false) {
 		v.Nodes = append(v.Nodes, n.Name)
 	}
-	if services := p.Survey.stillOnOld(); len(services) > 0 {
-		v.Also = func(left map[string][]*corev1.Pod) bool { return p.Survey.anyLeft(services, left) }
+	if services := p.Survey.Ingress().stillOnOld(); len(services) > 0 {
+		v.Also = func(left map[string][]*corev1.Pod) bool { return p.Survey.Ingress().anyLeft(services, left) }
 	}
 	return engine.InOrder(&vacancyStep{rollout.Vacant(v), p.later(d)})
 }
@@ -116,34 +116,6 @@ func (p *Planner) later(d *drainer) (groups []engine.Group) {
 		groups = append(groups, p.batch(d, number, batch)...)
 	}
 	return groups
-}
-
-// stillOnOld are the Services whose policy is restored once their pods have left old nodes, which all of them do.
-func (s *Survey) stillOnOld() []types.NamespacedName {
-	if s.Spec.Join.Room == v1alpha1.RoomPartial {
-		return nil
-	}
-	return slices.DeleteFunc(s.toRestore(), func(key types.NamespacedName) bool {
-		var on []*corev1.Pod
-		for i := range s.Services {
-			if svc := &s.Services[i]; svc.Namespace == key.Namespace && svc.Name == key.Name {
-				on = s.onOld(svc)
-			}
-		}
-		return len(on) == 0 || slices.ContainsFunc(on, func(p *corev1.Pod) bool { return !leaves(p) })
-	})
-}
-
-// anyLeft reports whether all pods of one of some Services have left.
-func (s *Survey) anyLeft(services []types.NamespacedName, left map[string][]*corev1.Pod) bool {
-	return slices.ContainsFunc(services, func(key types.NamespacedName) bool {
-		for _, pods := range left {
-			if slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return s.isBehind([]types.NamespacedName{key}, p) }) {
-				return false
-			}
-		}
-		return true
-	})
 }
 
 const (

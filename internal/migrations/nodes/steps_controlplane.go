@@ -65,13 +65,13 @@ func (cp *controlPlane) joined(ctx context.Context, recorded []v1alpha1.NodeStat
 	var err error
 	if cp.spec.external() {
 		servers, err := cp.apiServers(ctx)
-		return now.newServers(servers), err
+		return now.ControlPlane().newServers(servers), err
 	}
 	now.Etcd, err = cp.etcd.Look(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return now.unassigned(), nil
+	return now.ControlPlane().unassigned(), nil
 }
 
 // successor is the member of etcd that replaces a node. That none is known is worth waiting for.

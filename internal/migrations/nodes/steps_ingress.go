@@ -212,7 +212,7 @@ func (i ingress) switched(ctx context.Context) ([]types.NamespacedName, error) {
 	if err := i.services(ctx, now); err != nil {
 		return nil, err
 	}
-	return now.switched(), nil
+	return now.Ingress().switched(), nil
 }
 
 // dialLimit bounds one attempt to reach a load balancer.

@@ -32,10 +32,15 @@ func (c *ControlPlaneNode) Stage() Stage {
 // Reversible reports whether it is as it was.
 func (c *ControlPlaneNode) Reversible() bool { return c.Member && !c.Ended }
 
-// OldControlPlane are the nodes of the control plane that are replaced: those whose members have peer URLs in the old network, and
+// controlPlaneView is the part of a Survey about the control plane and its etcds.
+type controlPlaneView struct{ *Survey }
+
+func (s *Survey) ControlPlane() controlPlaneView { return controlPlaneView{s} }
+
+// Old are the nodes of the control plane that are replaced: those whose members have peer URLs in the old network, and
 // those that had. They are in the order in which they go, the leader last. Without a look at etcd they are those that are recorded.
 // Where etcd is elsewhere they are the Nodes of the control plane with an address in the old network.
-func (s *Survey) OldControlPlane() []ControlPlaneNode {
+func (s controlPlaneView) Old() []ControlPlaneNode {
 	byName := map[string]*ControlPlaneNode{}
 	var names []string
 	for _, r := range s.Recorded {
@@ -59,7 +64,7 @@ func (s *Survey) OldControlPlane() []ControlPlaneNode {
 }
 
 // addMembers adds those of the old network that are not recorded yet, and sorts the names.
-func (s *Survey) addMembers(byName map[string]*ControlPlaneNode, names []string) []string {
+func (s controlPlaneView) addMembers(byName map[string]*ControlPlaneNode, names []string) []string {
 	for i := range s.Etcd.Members {
 		m := &s.Etcd.Members[i]
 		if known := byName[m.Name]; known != nil {
@@ -78,7 +83,7 @@ func (s *Survey) addMembers(byName map[string]*ControlPlaneNode, names []string)
 }
 
 // addNodes does the same by Nodes.
-func (s *Survey) addNodes(byName map[string]*ControlPlaneNode, names []string) []string {
+func (s controlPlaneView) addNodes(byName map[string]*ControlPlaneNode, names []string) []string {
 	for _, c := range byName {
 		c.Member = false
 	}
@@ -110,7 +115,7 @@ func inside(addresses []string, ranges []netip.Prefix) netip.Addr {
 }
 
 // newServers are API servers of the new network that are not recorded as successors yet.
-func (s *Survey) newServers(servers []netip.AddrPort) []v1alpha1.MemberStatus {
+func (s controlPlaneView) newServers(servers []netip.AddrPort) []v1alpha1.MemberStatus {
 	var out []v1alpha1.MemberStatus
 	for _, a := range servers {
 		at := "https://" + a.String()
@@ -127,7 +132,7 @@ func (s *Survey) newServers(servers []netip.AddrPort) []v1alpha1.MemberStatus {
 }
 
 // eventsMember is the member of the second etcd on a node's machine; nil, if there is none.
-func (s *Survey) eventsMember(c *ControlPlaneNode) *etcd.Member {
+func (s controlPlaneView) eventsMember(c *ControlPlaneNode) *etcd.Member {
 	if s.Events == nil {
 		return nil
 	}
@@ -141,7 +146,7 @@ func (s *Survey) eventsMember(c *ControlPlaneNode) *etcd.Member {
 }
 
 // eventsSuccessor is the one on the machine of the node's successor; nil, if none has joined.
-func (s *Survey) eventsSuccessor(c *ControlPlaneNode) *etcd.Member {
+func (s controlPlaneView) eventsSuccessor(c *ControlPlaneNode) *etcd.Member {
 	if s.Events == nil || c.Successor == nil {
 		return nil
 	}
@@ -160,9 +165,9 @@ func memberAt(all *etcd.Cluster, at netip.Addr, ranges []netip.Prefix) *etcd.Mem
 }
 
 // eventsVoters is voters of the second etcd.
-func (s *Survey) eventsVoters() int {
+func (s controlPlaneView) eventsVoters() int {
 	n := len(s.Events.Members)
-	for _, c := range s.OldControlPlane() {
+	for _, c := range s.Old() {
 		if s.eventsMember(&c) != nil && s.eventsSuccessor(&c) != nil {
 			n--
 		}
@@ -171,9 +176,9 @@ func (s *Survey) eventsVoters() int {
 }
 
 // eventsNames are the members of the second etcd that leave.
-func (s *Survey) eventsNames() []string {
+func (s controlPlaneView) eventsNames() []string {
 	var names []string
-	for _, c := range s.OldControlPlane() {
+	for _, c := range s.Old() {
 		if m := s.eventsMember(&c); m != nil {
 			names = append(names, m.Called())
 		}
@@ -197,9 +202,9 @@ func within(urls []string, ranges []netip.Prefix) netip.Addr {
 }
 
 // voters is how many members there are to be, before and after: successors whose predecessors are still there are on top.
-func (s *Survey) voters() int {
+func (s controlPlaneView) voters() int {
 	n := len(s.Etcd.Members)
-	for _, c := range s.OldControlPlane() {
+	for _, c := range s.Old() {
 		if c.Member && c.Successor != nil && s.Etcd.Find(c.Successor.PeerURL) != nil {
 			n--
 		}
@@ -208,7 +213,7 @@ func (s *Survey) voters() int {
 }
 
 // unassigned are members of the new network that are not recorded as a successor yet.
-func (s *Survey) unassigned() []v1alpha1.MemberStatus {
+func (s controlPlaneView) unassigned() []v1alpha1.MemberStatus {
 	var taken []string
 	for _, r := range s.Recorded {
 		if r.Successor != nil {
@@ -224,4 +229,24 @@ func (s *Survey) unassigned() []v1alpha1.MemberStatus {
 		}
 	}
 	return out
+}
+
+// eventsLeaving is what the second etcd calls the member of a node; nothing, if it has none there.
+func (s controlPlaneView) eventsLeaving(c *ControlPlaneNode) []string {
+	if m := s.eventsMember(c); m != nil {
+		return []string{m.Called()}
+	}
+	return nil
+}
+
+// eventsInTransition are inTransition of the second etcd.
+func (s controlPlaneView) eventsInTransition(c *ControlPlaneNode) []string {
+	all := s.eventsLeaving(c)
+	if m := s.eventsSuccessor(c); m != nil {
+		all = append(all, m.PeerURLs[0])
+	}
+	if c.EventsSuccessor != nil {
+		all = append(all, c.EventsSuccessor.Name, c.EventsSuccessor.PeerURL)
+	}
+	return all
 }
