@@ -3,8 +3,12 @@ package nodes
 import (
 	"slices"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
 // Input is what the checks look at.
@@ -33,4 +37,168 @@ func Checks() []findings.Check[Input] {
 		findings.Group("Control plane", controlPlaneChecks()...),
 		findings.Group("Agents", agentChecks()...),
 	)
+}
+
+func clusterChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP3001", Severity: findings.Blocking, Run: func(in Input) []findings.Result { return migration.Denied(in.Access) },
+			Claim: "the user has every right the migration needs",
+			Why:   "a migration that is refused a write half way stops there until the right is granted",
+			Fix:   "bind the roles in deploy/rbac-nodes.yaml to the user: replumb rbac -f FILE --user NAME prints them",
+		},
+		{
+			Code: "RP3002", Severity: findings.Warning, Run: checkAutoscalers,
+			Claim: "nodes are created and deleted by this migration alone, without an autoscaler",
+			Why:   "an autoscaler replaces empty old nodes by nodes of the same kind, and deletes new nodes as long as they are idle",
+			Fix: "scale it to zero during the migration, or restrict it to the new network: remove the old node groups from " +
+				"cluster-autoscaler, or set the limits of Karpenter's NodePools of the old network to zero",
+		},
+		pull.Check("RP3003", func(in Input) []findings.Result { return in.AbsentSecrets }),
+	}
+}
+
+func nodeChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP3101", Severity: findings.Blocking, Run: checkOld,
+			Claim: "there are old nodes",
+			Why:   "a migration without old nodes has nothing to move: spec.nodes.old is wrong",
+			Fix:   "compare spec.nodes.old with kubectl get nodes --show-labels -o wide; control-plane nodes are excluded",
+		},
+		{
+			Code: "RP3102", Severity: findings.Blocking, Run: checkBoth,
+			Claim: "every node is either old or new",
+			Why:   "the node would be source and target of the drain",
+			Fix:   "choose old and new nodes by a label that distinguishes them, or by the ranges of their networks",
+		},
+		{
+			Code: "RP3103", Severity: findings.Blocking, Run: checkNetworks,
+			Claim: "every node has an address of the network it was chosen for",
+			Why:   "a new node in the old network has to move again, and an old node that is elsewhere was not meant",
+			Fix:   "delete a new node that joined from the wrong network, or correct spec.nodes",
+		},
+		{
+			Code: "RP3104", Severity: findings.Warning, Run: checkOldReady,
+			Claim: "every old node is ready",
+			Why:   "pods of a node whose kubelet does not answer are not shut down properly, and those with volumes not at all",
+			Fix:   "repair the node; or terminate its machine, give it the taint node.kubernetes.io/out-of-service and delete it",
+		},
+		{
+			Code: "RP3105", Severity: findings.Warning, Run: checkCordoned,
+			Claim: "every node is schedulable",
+			Why:   "a new node that is cordoned takes no pods; an old one may be under maintenance by others",
+			Fix:   "kubectl uncordon it, or find out who cordoned it",
+		},
+		{
+			Code: "RP3106", Severity: findings.Blocking, Run: checkRoom,
+			Claim: "all pods of old nodes fit on the new nodes that are there",
+			Why:   "a pod that is evicted and fits on no node is pending until there is one",
+			Fix: "add nodes, or nodes with the labels and without the taints that the pods ask for; or set spec.nodes.join.room: Partial, which " +
+				"drains old nodes as far as there is room",
+		},
+	}
+}
+
+func checkAutoscalers(in Input) []findings.Result {
+	var out []findings.Result
+	for _, s := range in.Survey.Autoscalers {
+		out = append(out, findings.Failed("Deployment "+s.String(), "deployment %s creates and deletes nodes", s))
+	}
+	return out
+}
+
+func checkOld(in Input) []findings.Result {
+	if len(in.Survey.OldNodes()) == 0 {
+		return []findings.Result{findings.Failed("", "spec.nodes.old chooses no worker")}
+	}
+	return nil
+}
+
+func checkBoth(in Input) []findings.Result {
+	var out []findings.Result
+	for i := range in.Survey.Nodes {
+		if n := &in.Survey.Nodes[i]; in.Survey.Spec.Old.Has(n) && in.Survey.Spec.New.Has(n) {
+			out = append(out, findings.Failed("Node "+n.Name, "node %s is in spec.nodes.old and in spec.nodes.new", n.Name))
+		}
+	}
+	return out
+}
+
+func checkNetworks(in Input) []findings.Result {
+	var out []findings.Result
+	for i := range in.Survey.Nodes {
+		n := &in.Survey.Nodes[i]
+		for _, set := range []Set{in.Survey.Spec.Old, in.Survey.Spec.New} {
+			if problem := set.WrongNetwork(n); problem != "" && set.Has(n) {
+				out = append(out, findings.Failed("Node "+n.Name, "%s", problem))
+			}
+		}
+	}
+	return out
+}
+
+func checkOldReady(in Input) []findings.Result {
+	var out []findings.Result
+	for _, l := range in.Survey.OldNodes() {
+		if l.Node != nil && !l.Ended && !cluster.NodeReady(l.Node) {
+			out = append(out, findings.Failed("Node "+l.Name, "node %s is not ready: %s", l.Name, whyNotReady(l.Node)))
+		}
+	}
+	return out
+}
+
+func checkCordoned(in Input) []findings.Result {
+	var out []findings.Result
+	nodes := in.Survey.NewNodes()
+	for _, l := range in.Survey.OldNodes() {
+		if l.Node != nil {
+			nodes = append(nodes, l.Node)
+		}
+	}
+	for _, n := range nodes {
+		if n.Spec.Unschedulable {
+			out = append(out, findings.Failed("Node "+n.Name, "node %s is unschedulable", n.Name))
+		}
+	}
+	return out
+}
+
+// checkRoom looks once all new nodes are there. Until then apply does, when they have joined.
+func checkRoom(in Input) []findings.Result {
+	if in.Survey.Spec.Join.Room != v1alpha1.RoomRequired || len(in.Survey.ReadyNewNodes()) < in.Survey.Wanted() {
+		return nil
+	}
+	var out []findings.Result
+	for _, m := range in.Survey.Room() {
+		name := m.Pod.Namespace + "/" + m.Pod.Name
+		out = append(out, findings.Failed("Pod "+name, "there is no place for pod %s: %s", name, m.Reasons))
+	}
+	return out
+}
+
+// agentChecks are about what watches the migration from every node.
+func agentChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP3210", Severity: findings.Warning,
+			Claim: "agents can watch from every node",
+			Why:   "what clients on a node without an agent lose is not seen",
+			Fix: "look there yourself. To keep agents off a node on purpose: kubectl label node NODE " +
+				v1alpha1.LabelAgents + "=none, which no kubelet can set",
+			Run: func(in Input) []findings.Result {
+				if in.Image == "" {
+					return nil
+				}
+				return agentset.Unwatched(in.Survey.Nodes)
+			},
+		},
+		{
+			Code: "RP3211", Severity: findings.Warning,
+			Claim: "the image of agents is named by its digest",
+			Why:   "agents run in the network of every node, and who can move a tag in the registry decides what they are",
+			Fix:   "name it as NAME@sha256:DIGEST in spec.proof.image",
+			Run:   func(in Input) []findings.Result { return agentset.ByTag(in.Image) },
+		},
+	}
 }

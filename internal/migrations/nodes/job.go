@@ -57,6 +57,19 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	return err
 }
 
+func (j *Job) agents() *lossguard.AgentConfig {
+	return j.AgentsOf(j.Tools, j.Spec.Name, j.Spec.Common.Proof)
+}
+
+// newAgents makes the agents of a job. Cluster DNS moves with all other pods.
+func (j *Job) newAgents(s *Survey) *lossguard.Agents {
+	a := j.agents().New(len(s.Nodes))
+	if a != nil {
+		a.Roll, a.Ends = true, true
+	}
+	return a
+}
+
 // Survey looks at the cluster as it is now.
 func (j *Job) Survey(ctx context.Context) (*Survey, error) {
 	return live{j.Tools, j.Spec}.survey(ctx)

@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/spec/window"
+	"github.com/replumb/replumb/internal/verify/agentset"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
@@ -368,4 +369,46 @@ func (p *Planner) cleanUp() []engine.Group {
 // image of replumb, for pods that it runs.
 func (l live) image() pull.Image {
 	return pull.Image{Name: l.spec.Canary.Image, Secrets: l.spec.Canary.ImagePullSecrets}.Or(l.Image)
+}
+
+// agentsPhase puts agents on nodes, before anything is changed.
+func agentsPhase(groups func(*Planner) []engine.Group) migration.Phase[*Planner] {
+	return migration.Phase[*Planner]{Name: agentset.Phase, Title: "Watch from every node", Groups: groups}
+}
+
+// watch puts agents on every node, unless there is nothing left to do that they could see.
+func (p *Planner) watch() []engine.Group {
+	if len(p.Survey.outstanding(p.terminatesEach())) == 0 {
+		return nil
+	}
+	return p.Agents.Install()
+}
+
+// watchFinish puts agents on every node, if nodes are still to end.
+func (p *Planner) watchFinish() []engine.Group {
+	if len(p.Survey.outstanding(true)) == 0 {
+		return nil
+	}
+	return p.Agents.Install()
+}
+
+// watchBack puts agents on every node, if they can be there soon.
+func (p *Planner) watchBack() []engine.Group {
+	if !p.Whole() {
+		return nil
+	}
+	return p.Agents.InstallIfPossible()
+}
+
+// steadyBack waits for a while until every probe is answered again.
+func (p *Planner) steadyBack(after string) []engine.Group {
+	return p.Agents.BestEffort(p.Agents.Steady(after))
+}
+
+// dismiss takes agents away: they learn where API servers are when they begin, and those are about to move.
+func (p *Planner) dismiss() []engine.Group {
+	if p.Agents == nil || p.spec().ControlPlane == nil {
+		return nil
+	}
+	return p.Agents.Dismiss()
 }

@@ -111,3 +111,12 @@ func toLook(r cluster.Right) bool {
 	return Roles().Of(cluster.View).Needs(r) && r.Namespace == "" &&
 		(r.Verb == "list" && r.Group != "storage.k8s.io" && r.Group != "crd.projectcalico.org" || r.Resource == "migrations")
 }
+
+// roles are those that this job takes.
+func (j *Job) roles() cluster.Roles {
+	purposes := []cluster.Purpose{cluster.View, cluster.Operate}
+	if j.agents().Runs() {
+		purposes = append(purposes, cluster.Agents)
+	}
+	return append(Roles().Of(purposes...), migration.RolesFor(j.Migration)...)
+}

@@ -283,3 +283,44 @@ func (s *Spec) openEtcd(ctx context.Context, e *v1alpha1.EtcdSpec, label string,
 	}
 	return etcd.Open(ctx, etcd.Config{Endpoints: endpoints(e, known), TLS: config, Run: s.Name, Label: label})
 }
+
+// controlPlaneMoved verifies that nothing of the control plane is left in the old network.
+func (l live) controlPlaneMoved(members, events *etcd.Client) engine.Step {
+	return &engine.Wait{
+		Name: "verify/control-plane", About: "Verify that the control plane has left the old network", Again: true,
+		For: func(ctx context.Context) error {
+			for _, c := range []*etcd.Client{members, events} {
+				if err := l.membersMoved(ctx, c); err != nil {
+					return err
+				}
+			}
+			servers, err := l.apiServers(ctx)
+			if err != nil {
+				return err
+			}
+			for _, a := range servers {
+				if slices.ContainsFunc(l.spec.Old.CIDRs, func(c netip.Prefix) bool { return c.Contains(a.Addr()) }) {
+					return engine.NotYet("the API server at %s is still an endpoint of service default/kubernetes", a)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// membersMoved fails if a member of an etcd that moves is in the old network.
+func (l live) membersMoved(ctx context.Context, members *etcd.Client) error {
+	if members == nil || l.spec.external() {
+		return nil
+	}
+	now, err := members.Look(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range now.Members {
+		if at := within(now.Members[i].PeerURLs, l.spec.Old.CIDRs); at.IsValid() {
+			return fmt.Errorf("etcd member %s is still at %s", now.Members[i].Called(), at)
+		}
+	}
+	return nil
+}

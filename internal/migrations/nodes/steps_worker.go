@@ -351,3 +351,26 @@ func whyPodNotReady(p *corev1.Pod) string {
 	}
 	return string(p.Status.Phase)
 }
+
+// oldNodesEmpty verifies that nothing is left on old nodes.
+func (l live) oldNodesEmpty() engine.Step {
+	return &engine.Wait{
+		Name: "verify/empty", About: "Verify that old nodes have no pods", Again: true,
+		For: func(ctx context.Context) error {
+			now, err := l.survey(ctx)
+			if err != nil {
+				return err
+			}
+			for _, n := range now.OldNodes() {
+				switch stage := n.Stage(); {
+				case stage != StageServing && stage != StageClosed:
+				case len(n.Pods) > 0:
+					return engine.NotYet("node %s still has pod %s/%s", n.Name, n.Pods[0].Namespace, n.Pods[0].Name)
+				default:
+					return engine.NotYet("node %s takes new pods", n.Name)
+				}
+			}
+			return nil
+		},
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/replumb/replumb/internal/migrations/nodes/placement"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,6 +16,15 @@ import (
 
 	"github.com/replumb/replumb/internal/kube/references"
 )
+
+// Room returns the pods of old nodes that find no place on the new ones that take pods.
+func (s *Survey) Room() []placement.Misfit {
+	var pods []*corev1.Pod
+	for _, l := range s.OldNodes() {
+		pods = append(pods, l.Pods...)
+	}
+	return placement.Place(pods, s.ReadyNewNodes(), s.Pods)
+}
 
 // uneven are the places in policies that treat old and new nodes differently, by the networks that are named or, where nodes are chosen
 // otherwise, by the addresses of those that are there; none as long as new ones have neither.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/replumb/replumb/internal/migrations/nodes/placement"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -112,7 +114,7 @@ func (s *Survey) count(n *OldNode, g *NodeGroup) {
 	g.Nodes++
 	g.Allocatable = sum(g.Allocatable, n.Node.Status.Allocatable)
 	for _, p := range n.Pods {
-		want := requests(p)
+		want := placement.Requests(p)
 		g.Requests, g.Largest = sum(g.Requests, want), most(g.Largest, want)
 		if len(s.affinities(p)) > 0 {
 			g.Bound++
@@ -121,7 +123,7 @@ func (s *Survey) count(n *OldNode, g *NodeGroup) {
 	var overhead corev1.ResourceList
 	for i := range s.Pods {
 		if p := &s.Pods[i]; p.Spec.NodeName == n.Name && stays(p) {
-			overhead = sum(overhead, requests(p))
+			overhead = sum(overhead, placement.Requests(p))
 		}
 	}
 	g.Overhead = most(g.Overhead, overhead)

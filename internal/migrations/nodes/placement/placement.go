@@ -1,4 +1,6 @@
-package nodes
+// Package placement finds nodes for pods, as the scheduler would: by its own predicates as far as
+// they are in k8s.io/component-helpers.
+package placement
 
 import (
 	"cmp"
@@ -15,52 +17,50 @@ import (
 	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
+
+	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Misfit is a pod for which there is no place.
+// Misfit is a pod that no node takes.
 type Misfit struct {
 	Pod *corev1.Pod
 	// Reasons say of how many nodes what is in the way.
 	Reasons string
 }
 
-// place is a node that takes over, as full as it would be by then.
-type place struct {
+// candidate is a node with what is free on it.
+type candidate struct {
 	node *corev1.Node
 	free corev1.ResourceList
 	pods []*corev1.Pod
 }
 
-// Room places every pod that has to leave on the nodes that take over, the largest first, by the scheduler's own predicates as far
-// as they are in k8s.io/component-helpers: requests, number of pods, host ports, taints, node selectors and required affinity,
-// and by required anti-affinity. What only the scheduler knows (topology spread, volumes, extenders) is left to it. It returns
-// those pods for which no node is left.
-func (s *Survey) Room() []Misfit {
-	var places []*place
-	for _, n := range s.ReadyNewNodes() {
-		places = append(places, s.placeAt(n))
+// Place puts pods on nodes, the largest first, beside those of running that are there, and returns
+// the pods for which no node is left. Requests, number of pods, host ports, taints, node selectors,
+// required affinity and anti-affinity count; topology spread, volumes and extenders do not.
+func Place(pods []*corev1.Pod, nodes []*corev1.Node, running []corev1.Pod) []Misfit {
+	var all []*candidate
+	for _, n := range nodes {
+		all = append(all, newCandidate(n, running))
 	}
-	var pods []*corev1.Pod
-	for _, l := range s.OldNodes() {
-		pods = append(pods, l.Pods...)
-	}
+	pods = slices.Clone(pods)
 	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
-		x, y := requests(a), requests(b)
+		x, y := Requests(a), Requests(b)
 		return cmp.Or(y.Cpu().Cmp(*x.Cpu()), y.Memory().Cmp(*x.Memory()), strings.Compare(a.Namespace+a.Name, b.Namespace+b.Name))
 	})
 	var out []Misfit
 	for _, p := range pods {
-		if reasons := put(p, places); len(reasons) > 0 {
+		if reasons := put(p, all); len(reasons) > 0 {
 			out = append(out, Misfit{Pod: p, Reasons: summarize(reasons)})
 		}
 	}
 	return out
 }
 
-func (s *Survey) placeAt(n *corev1.Node) *place {
-	at := &place{node: n, free: n.Status.Allocatable.DeepCopy()}
-	for i := range s.Pods {
-		p := &s.Pods[i]
+func newCandidate(n *corev1.Node, running []corev1.Pod) *candidate {
+	at := &candidate{node: n, free: n.Status.Allocatable.DeepCopy()}
+	for i := range running {
+		p := &running[i]
 		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 		if p.Spec.NodeName == n.Name && !ended {
 			at.take(p)
@@ -69,8 +69,8 @@ func (s *Survey) placeAt(n *corev1.Node) *place {
 	return at
 }
 
-func (at *place) take(p *corev1.Pod) {
-	for name, want := range requests(p) {
+func (at *candidate) take(p *corev1.Pod) {
+	for name, want := range Requests(p) {
 		if have, ok := at.free[name]; ok {
 			have.Sub(want)
 			at.free[name] = have
@@ -79,18 +79,18 @@ func (at *place) take(p *corev1.Pod) {
 	at.pods = append(at.pods, p)
 }
 
-// requests of a pod, with the place that it takes among the pods of its node.
-func requests(p *corev1.Pod) corev1.ResourceList {
+// Requests of a pod, with the place that it takes among the pods of its node.
+func Requests(p *corev1.Pod) corev1.ResourceList {
 	want := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
 	want[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
 	return want
 }
 
 // put takes the node with most processor time to spare, as the scheduler prefers it. It returns how many nodes each reason rules out.
-func put(p *corev1.Pod, places []*place) map[string]int {
+func put(p *corev1.Pod, all []*candidate) map[string]int {
 	reasons := map[string]int{}
-	var best *place
-	for _, at := range places {
+	var best *candidate
+	for _, at := range all {
 		if why := at.refuses(p); why != "" {
 			reasons[why]++
 			continue
@@ -103,20 +103,20 @@ func put(p *corev1.Pod, places []*place) map[string]int {
 		best.take(p)
 		return nil
 	}
-	if len(places) == 0 {
+	if len(all) == 0 {
 		reasons["there is no new node that takes pods"] = 0
 	}
 	return reasons
 }
 
 // refuses says why a pod cannot be there; nothing, if it can.
-func (at *place) refuses(p *corev1.Pod) string {
+func (at *candidate) refuses(p *corev1.Pod) string {
 	taint, untolerated := schedulinghelper.FindMatchingUntoleratedTaint(
 		klog.Background(),
 		at.node.Spec.Taints,
 		p.Spec.Tolerations,
 		func(t *corev1.Taint) bool {
-			return t.Effect != corev1.TaintEffectPreferNoSchedule && t.Key != corev1.TaintNodeNotReady && !isOurs(*t)
+			return t.Effect != corev1.TaintEffectPreferNoSchedule && t.Key != corev1.TaintNodeNotReady && t.Key != v1alpha1.TaintLeaving
 		},
 		false,
 	)
@@ -126,7 +126,7 @@ func (at *place) refuses(p *corev1.Pod) string {
 	if fits, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(at.node); err != nil || !fits {
 		return "that its node selector or affinity does not choose"
 	}
-	want := requests(p)
+	want := Requests(p)
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		amount := want[name]
 		if have := at.free[name]; !amount.IsZero() && amount.Cmp(have) > 0 {
@@ -154,7 +154,7 @@ func hostPorts(p *corev1.Pod) map[string]bool {
 	return all
 }
 
-func (at *place) portsTaken(p *corev1.Pod) bool {
+func (at *candidate) portsTaken(p *corev1.Pod) bool {
 	want := hostPorts(p)
 	if len(want) == 0 {
 		return false
@@ -171,7 +171,7 @@ func (at *place) portsTaken(p *corev1.Pod) bool {
 
 // repels reports whether required anti-affinity keeps a pod away from one that is there, or one that is there keeps it away. Topologies
 // wider than a node are taken for what the node's own label says.
-func (at *place) repels(p *corev1.Pod) bool {
+func (at *candidate) repels(p *corev1.Pod) bool {
 	return slices.ContainsFunc(at.pods, func(o *corev1.Pod) bool { return avoids(p, o) || avoids(o, p) })
 }
 
