@@ -220,7 +220,7 @@ func TestEveryCheckFiresAndPasses(t *testing.T) {
 func TestPullSecrets(t *testing.T) {
 	for _, secrets := range [][]string{nil, {"registry", "mirror"}} {
 		l := live{migration.Tools{Image: pull.Image{Name: "own"}}, Spec{Canary: v1alpha1.PodCanarySpec{ImagePullSecrets: secrets}}}
-		if got := (&connectivityStep{l}).test(nil).Image; got.Name != "own" || !slices.Equal(got.Secrets, secrets) {
+		if got := l.connectivityTest(nil).Image; got.Name != "own" || !slices.Equal(got.Secrets, secrets) {
 			t.Errorf("%v: canaries have %+v", secrets, got)
 		}
 	}

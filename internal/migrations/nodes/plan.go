@@ -165,7 +165,7 @@ func (p *Planner) join() []engine.Group {
 	}
 	steps = append(steps, l.fits())
 	if p.spec().Canary.Mode == v1alpha1.PodCanaryRun && !p.underWay() {
-		steps = append(steps, &connectivityStep{l})
+		steps = append(steps, l.connectivityStep())
 	}
 	return engine.InOrder(steps...)
 }

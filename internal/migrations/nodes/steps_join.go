@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
@@ -121,56 +120,43 @@ func (l live) fits() engine.Step {
 const maxOldPeers = 3
 
 // connectivityStep tests the new nodes. Which ones there are is known only when its turn comes.
-type connectivityStep struct{ live }
-
-func (*connectivityStep) ID() string    { return "canary" }
-func (*connectivityStep) Title() string { return "Test connectivity between new and old nodes" }
-
-func (*connectivityStep) Waits() {}
-
-func (*connectivityStep) Role() engine.Role { return engine.RoleOwn }
-
-func (s *connectivityStep) Deadline() time.Duration { return s.test(nil).Deadline() }
-
-// State implements engine.Step: what an earlier run proved says nothing of now.
-func (*connectivityStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
-
-// Do runs the test to its end.
-func (s *connectivityStep) Do(ctx context.Context) error {
-	now, err := s.survey(ctx)
-	if err != nil {
-		return err
-	}
-	var on []string
-	for _, n := range now.ReadyNewNodes() {
-		on = append(on, n.Name)
-	}
-	peers := 0
-	for _, n := range now.OldNodes() {
-		if n.Node != nil && cluster.NodeReady(n.Node) && peers < maxOldPeers {
-			on, peers = append(on, n.Name), peers+1
-		}
-	}
-	return engine.Drive(ctx, s.test(on))
-}
-
-func (*connectivityStep) Verify(context.Context) error { return nil }
-
-// test of nodes against each other.
-func (s *connectivityStep) test(on []string) *connectivity.Step {
-	return &connectivity.Step{
-		Cluster: s.Cluster, Migration: s.spec.Name, Name: s.ID(), About: s.Title(), Image: s.image(),
-		Targets: append(slices.Clone(s.spec.Canary.Targets), "kubernetes.default.svc:443"), Only: on, Unfenced: true,
-	}
-}
-
-func (s *connectivityStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{
-		{Verb: "create", Object: "NetworkPolicy " + v1alpha1.SystemNamespace + "/canary-*"},
-		{
-			Verb:   "run",
-			Object: "Pod " + v1alpha1.SystemNamespace + "/canary-*",
-			Body:   map[string]any{"image": s.image().Name, "on": "new and old nodes"},
+func (l live) connectivityStep() engine.Step {
+	return engine.Interruptible{Write: &engine.Write{
+		Name: "canary", About: "Test connectivity between new and old nodes",
+		As: engine.RoleOwn, Limit: l.connectivityTest(nil).Deadline(),
+		Write: func(ctx context.Context) error {
+			now, err := l.survey(ctx)
+			if err != nil {
+				return err
+			}
+			var on []string
+			for _, n := range now.ReadyNewNodes() {
+				on = append(on, n.Name)
+			}
+			peers := 0
+			for _, n := range now.OldNodes() {
+				if n.Node != nil && cluster.NodeReady(n.Node) && peers < maxOldPeers {
+					on, peers = append(on, n.Name), peers+1
+				}
+			}
+			return engine.Drive(ctx, l.connectivityTest(on))
 		},
-	}, nil
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{
+				{Verb: "create", Object: "NetworkPolicy " + v1alpha1.SystemNamespace + "/canary-*"},
+				{
+					Verb: "run", Object: "Pod " + v1alpha1.SystemNamespace + "/canary-*",
+					Body: map[string]any{"image": l.image().Name, "on": "new and old nodes"},
+				},
+			}, nil
+		},
+	}}
+}
+
+func (l live) connectivityTest(on []string) *connectivity.Step {
+	return &connectivity.Step{
+		Cluster: l.Cluster, Migration: l.spec.Name, Name: "canary",
+		About: "Test connectivity between new and old nodes", Image: l.image(),
+		Targets: append(slices.Clone(l.spec.Canary.Targets), "kubernetes.default.svc:443"), Only: on, Unfenced: true,
+	}
 }

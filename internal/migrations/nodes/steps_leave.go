@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -80,49 +82,33 @@ func (p *Planner) known(title string) []engine.Group {
 func (l live) exclude(name string) engine.Step { return l.excludeAs("exclude/"+name, name) }
 
 func (l live) excludeAs(id, name string) engine.Step {
-	return &engine.Write{
-		Name: id, About: "Keep load balancers off node " + name,
-		Holds: func(ctx context.Context) error {
-			n, err := l.node(ctx, name)
-			if err != nil || n == nil {
-				return err
-			}
-			if _, has := n.Labels[corev1.LabelNodeExcludeBalancers]; !has {
-				return engine.NotYet("node %s has no label %s", name, corev1.LabelNodeExcludeBalancers)
-			}
-			return nil
-		},
-		Write: func(ctx context.Context) error {
-			return l.patchNode(ctx, name, func(n *corev1.Node) {
-				metav1.SetMetaDataLabel(&n.ObjectMeta, corev1.LabelNodeExcludeBalancers, excludedByUs)
-			})
-		},
-		Changes: labelChange(name, corev1.LabelNodeExcludeBalancers, excludedByUs),
-	}
+	const label = corev1.LabelNodeExcludeBalancers
+	return l.nodeStep(id, "Keep load balancers off node "+name, name, func(n *corev1.Node) string {
+		if _, has := n.Labels[label]; !has {
+			return "has no label " + label
+		}
+		return ""
+	}, func(n *corev1.Node) { metav1.SetMetaDataLabel(&n.ObjectMeta, label, excludedByUs) }, labelBody(label, excludedByUs))
 }
 
-func labelChange(name, label string, value any) func() ([]engine.Change, error) {
-	return nodeChange(name, map[string]any{"metadata": map[string]any{"labels": map[string]any{label: value}}})
+func labelBody(label string, value any) map[string]any {
+	return map[string]any{"metadata": map[string]any{"labels": map[string]any{label: value}}}
 }
 
-// sendAgents has the agent in the network of pods leave, which others call. What its node loses from then on does not count.
+// sendAgents has the agent in the network of pods leave, which others call. What its node loses from
+// then on does not count.
 func (l live) sendAgents(name string) engine.Step {
-	return &engine.Write{
-		Name: "agents/apart/" + name, About: "Have the agent that others call leave node " + name, As: engine.RoleOwn,
-		Holds: func(ctx context.Context) error {
-			n, err := l.node(ctx, name)
-			if err == nil && n != nil && n.Labels[v1alpha1.LabelAgents] == "" {
-				return engine.NotYet("node %s has no label %s", name, v1alpha1.LabelAgents)
-			}
-			return err
-		},
-		Write: func(ctx context.Context) error {
-			return l.patchNode(ctx, name, func(n *corev1.Node) {
-				metav1.SetMetaDataLabel(&n.ObjectMeta, v1alpha1.LabelAgents, v1alpha1.HostAgent)
-			})
-		},
-		Changes: labelChange(name, v1alpha1.LabelAgents, v1alpha1.HostAgent),
-	}
+	const label = v1alpha1.LabelAgents
+	s := l.nodeStep("agents/apart/"+name, "Have the agent that others call leave node "+name, name, func(n *corev1.Node) string {
+		if n.Labels[label] == "" {
+			return "has no label " + label
+		}
+		return ""
+	}, func(n *corev1.Node) {
+		metav1.SetMetaDataLabel(&n.ObjectMeta, label, v1alpha1.HostAgent)
+	}, labelBody(label, v1alpha1.HostAgent))
+	s.As = engine.RoleOwn
+	return s
 }
 
 func (l live) leaver() leaving.Leaver {
@@ -298,7 +284,7 @@ func (l live) comeBack(name string) engine.Step {
 			for i := range pods {
 				return engine.NotYet("pod %s/%s is not in its Services", pods[i].Namespace, pods[i].Name)
 			}
-			n, err := l.node(ctx, name)
+			n, err := cordon.Read(ctx, l.Cluster, name)
 			if err == nil && n != nil && setApart(n) {
 				return engine.NotYet("node %s has labels that keep load balancers or agents away", name)
 			}
@@ -317,9 +303,11 @@ func (l live) comeBack(name string) engine.Step {
 			return l.patchNode(ctx, name, bringBack)
 		},
 		Changes: func() ([]engine.Change, error) {
-			changes, err := labelChange(name, corev1.LabelNodeExcludeBalancers, nil)()
-			return append(changes, engine.Change{Verb: "patch", Object: "Pod */* on node " + name},
-				engine.Change{Verb: "delete", Object: "EndpointSlice */* of pods on node " + name}), err
+			return []engine.Change{
+				{Verb: "patch", Object: "Node " + name, Body: labelBody(corev1.LabelNodeExcludeBalancers, nil)},
+				{Verb: "patch", Object: "Pod */* on node " + name},
+				{Verb: "delete", Object: "EndpointSlice */* of pods on node " + name},
+			}, nil
 		},
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+
 	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -35,104 +37,83 @@ func leavingTaint(migration string, effect corev1.TaintEffect) corev1.Taint {
 	return corev1.Taint{Key: v1alpha1.TaintLeaving, Value: migration, Effect: effect}
 }
 
-// closeNode keeps new pods off a node: all of them, or those that have a choice. It does not make the node unschedulable: that may be
-// done, or undone, by others for reasons of their own.
-func (l live) closeNode(name string, effect corev1.TaintEffect) engine.Step {
-	taint := leavingTaint(l.spec.Name, effect)
-	s := &engine.Write{
-		Name: "close/" + name, About: "Keep new pods off node " + name,
-		// A node that takes no pod at all is closed enough for those that have a choice.
+// nodeStep changes a Node until it lacks nothing. One that is gone lacks nothing.
+func (l live) nodeStep(id, about, name string, lacks func(*corev1.Node) string, change func(*corev1.Node), body map[string]any) *engine.Write {
+	return &engine.Write{
+		Name: id, About: about,
 		Holds: func(ctx context.Context) error {
-			n, err := l.node(ctx, name)
+			n, err := cordon.Read(ctx, l.Cluster, name)
 			if err != nil || n == nil {
 				return err
 			}
-			if t := taintOf(n); t == nil || t.Effect != effect && t.Effect != corev1.TaintEffectNoSchedule {
-				return engine.NotYet("node %s takes new pods", name)
+			if missing := lacks(n); missing != "" {
+				return engine.NotYet("node %s %s", name, missing)
 			}
 			return nil
 		},
-		Write: func(ctx context.Context) error {
-			return l.patchNode(ctx, name, func(n *corev1.Node) {
-				n.Spec.Taints = append(slices.DeleteFunc(n.Spec.Taints, isOurs), taint)
-			})
+		Write: func(ctx context.Context) error { return l.patchNode(ctx, name, change) },
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "patch", Object: "Node " + name, Body: body}}, nil
 		},
-		Changes: nodeChange(name, map[string]any{"spec": map[string]any{"taints": []corev1.Taint{taint}}}),
 	}
+}
+
+// closeNode keeps new pods off a node: all of them, or those that have a choice. It leaves
+// spec.unschedulable alone, which others set and clear for reasons of their own.
+func (l live) closeNode(name string, effect corev1.TaintEffect) engine.Step {
+	taint := leavingTaint(l.spec.Name, effect)
+	id, about := "close/"+name, "Keep new pods off node "+name
 	if effect == corev1.TaintEffectPreferNoSchedule {
-		s.Name, s.About = "taint/"+name, "Prefer other nodes to "+name
+		id, about = "taint/"+name, "Prefer other nodes to "+name
 	}
-	return s
+	return l.nodeStep(id, about, name, func(n *corev1.Node) string {
+		// A node that takes no pod at all is closed enough for those that have a choice.
+		if t := taintOf(n); t == nil || t.Effect != effect && t.Effect != corev1.TaintEffectNoSchedule {
+			return "takes new pods"
+		}
+		return ""
+	}, func(n *corev1.Node) {
+		n.Spec.Taints = append(slices.DeleteFunc(n.Spec.Taints, isOurs), taint)
+	}, map[string]any{"spec": map[string]any{"taints": []corev1.Taint{taint}}})
 }
 
 // openNode lets pods onto a node again.
 func (l live) openNode(name string) engine.Step {
-	return &engine.Write{
-		Name: "open/" + name, About: "Let pods onto node " + name + " again",
-		Holds: func(ctx context.Context) error {
-			n, err := l.node(ctx, name)
-			if err == nil && n != nil && (taintOf(n) != nil || n.Annotations[v1alpha1.AnnotationDrainedSince] != "") {
-				return engine.NotYet("node %s has the taint %s", name, v1alpha1.TaintLeaving)
-			}
-			return err
-		},
-		Write: func(ctx context.Context) error {
-			return l.patchNode(ctx, name, func(n *corev1.Node) {
-				n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, isOurs)
-				delete(n.Annotations, v1alpha1.AnnotationDrainedSince)
-			})
-		},
-		Changes: nodeChange(name, map[string]any{
-			"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationDrainedSince: nil}},
-			"spec":     map[string]any{"taints": "without " + v1alpha1.TaintLeaving},
-		}),
-	}
+	return l.nodeStep("open/"+name, "Let pods onto node "+name+" again", name, func(n *corev1.Node) string {
+		if taintOf(n) != nil || n.Annotations[v1alpha1.AnnotationDrainedSince] != "" {
+			return "has the taint " + v1alpha1.TaintLeaving
+		}
+		return ""
+	}, func(n *corev1.Node) {
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, isOurs)
+		delete(n.Annotations, v1alpha1.AnnotationDrainedSince)
+	}, map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationDrainedSince: nil}},
+		"spec":     map[string]any{"taints": "without " + v1alpha1.TaintLeaving},
+	})
 }
 
 // markDrained writes on a Node when its pods began to leave: what was started from then on replaces them.
 func (l live) markDrained(name string) engine.Step {
-	return &engine.Write{
-		Name: "since/" + name, About: "Record when the drain of node " + name + " began", As: engine.RoleOwn,
-		Holds: func(ctx context.Context) error {
-			n, err := l.node(ctx, name)
-			if err == nil && n != nil && n.Annotations[v1alpha1.AnnotationDrainedSince] == "" {
-				return engine.NotYet("node %s has no annotation %s", name, v1alpha1.AnnotationDrainedSince)
-			}
-			return err
-		},
-		Write: func(ctx context.Context) error {
-			return l.patchNode(ctx, name, func(n *corev1.Node) {
-				if n.Annotations == nil {
-					n.Annotations = map[string]string{}
-				}
-				n.Annotations[v1alpha1.AnnotationDrainedSince] = l.Now().UTC().Format(time.RFC3339)
-			})
-		},
-		Changes: nodeChange(name, map[string]any{
-			"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationDrainedSince: "the time then"}},
-		}),
-	}
+	s := l.nodeStep("since/"+name, "Record when the drain of node "+name+" began", name, func(n *corev1.Node) string {
+		if n.Annotations[v1alpha1.AnnotationDrainedSince] == "" {
+			return "has no annotation " + v1alpha1.AnnotationDrainedSince
+		}
+		return ""
+	}, func(n *corev1.Node) {
+		metav1.SetMetaDataAnnotation(&n.ObjectMeta, v1alpha1.AnnotationDrainedSince, l.Now().UTC().Format(time.RFC3339))
+	}, map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationDrainedSince: "the time then"}}})
+	s.As = engine.RoleOwn
+	return s
 }
 
-func nodeChange(name string, body any) func() ([]engine.Change, error) {
-	return func() ([]engine.Change, error) {
-		return []engine.Change{{Verb: "patch", Object: "Node " + name, Body: body}}, nil
-	}
-}
-
-// patchNode changes the Node, if there is one. The patch carries the version, since taints are a list.
+// patchNode changes the Node, if there is one.
 func (l live) patchNode(ctx context.Context, name string, change func(*corev1.Node)) error {
-	n, err := l.node(ctx, name)
+	n, err := cordon.Read(ctx, l.Cluster, name)
 	if err != nil || n == nil {
 		return err
 	}
-	was := n.DeepCopy()
-	change(n)
-	patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
-	if err := l.Cluster.Patch(ctx, n, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		return fmt.Errorf("node %s: %w", n.Name, err)
-	}
-	return nil
+	return cordon.Patch(ctx, l.Cluster, n, change)
 }
 
 // drainer empties nodes. Those of one plan share whose turn it is to lose a pod, and their looks at all pods.
@@ -173,7 +154,7 @@ func (d *drainer) settled(name string) engine.Step {
 	return &engine.Wait{
 		Name: "settled/" + name, About: "Wait until what left node " + name + " is ready elsewhere", Limit: d.spec.Drain.Timeout.Duration,
 		For: func(ctx context.Context) error {
-			n, err := d.node(ctx, name)
+			n, err := cordon.Read(ctx, d.Cluster, name)
 			if err != nil || n == nil {
 				return err
 			}
@@ -312,7 +293,7 @@ func (l live) terminate(n *OldNode) engine.Step {
 
 // deleted fails as long as there is a Node.
 func (l live) deleted(ctx context.Context, name string) error {
-	n, err := l.node(ctx, name)
+	n, err := cordon.Read(ctx, l.Cluster, name)
 	if err == nil && n != nil {
 		return engine.NotYet("node %s is still there", name)
 	}
@@ -324,7 +305,7 @@ func (l live) deleted(ctx context.Context, name string) error {
 func (l live) deleteNode(name string, certain bool) effect {
 	return effect{
 		do: func(ctx context.Context) error {
-			n, err := l.node(ctx, name)
+			n, err := cordon.Read(ctx, l.Cluster, name)
 			if err != nil || n == nil || !certain && cluster.NodeReady(n) {
 				return err
 			}

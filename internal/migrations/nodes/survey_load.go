@@ -141,19 +141,6 @@ func (s *Survey) findAutoscalers() {
 	}
 }
 
-// node as it is now; nil, if it is gone.
-func (l live) node(ctx context.Context, name string) (*corev1.Node, error) {
-	n := &corev1.Node{}
-	err := l.Cluster.Get(ctx, client.ObjectKey{Name: name}, n)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("node %s: %w", name, err)
-	}
-	return n, nil
-}
-
 // pods on a node.
 func (l live) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
 	all := &corev1.PodList{}
