@@ -135,7 +135,7 @@ func networkChecks() []findings.Check[Input] {
 			Fix: "start in a quiet hour (spec.windows); externalTrafficPolicy: Local for Services whose clients must not connect again",
 		},
 		{
-			Code: "RP2306", Severity: findings.Warning, Run: checkFerries,
+			Code: "RP2306", Severity: findings.Warning, Run: checkTunnelsMoved,
 			Claim: "packets between nodes continue while tunnels change their addresses",
 			Why: "tunnels of VXLAN get their addresses before Calico has to move them, and meanwhile nodes send by routes that do not change. Those of " +
 				"IPIP do not, nor where WireGuard encrypts, nor with spec.podCIDR.tunnels.mode: Leave: there Calico moves all tunnels at once, and what is " +

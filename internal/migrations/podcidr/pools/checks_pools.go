@@ -155,9 +155,9 @@ func checkTunnels(in Input) []findings.Result {
 	return out
 }
 
-// checkFerries says where Calico moves tunnels by itself.
-func checkFerries(in Input) []findings.Result {
-	if in.Pools.Ferries() {
+// checkTunnelsMoved says where Calico moves tunnels by itself.
+func checkTunnelsMoved(in Input) []findings.Result {
+	if in.Pools.MovesTunnels() {
 		return nil
 	}
 	var out []findings.Result

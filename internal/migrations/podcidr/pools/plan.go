@@ -201,35 +201,35 @@ func (p *Planner) keepTunnels() []engine.Group {
 		reserveTunnels(p.Tools.Cluster, s.Name, s.From, tunnelAddresses(p.Survey.Nodes, s.From)),
 		p.keeper(keptOld, s.From).start(p.Tools.Cluster),
 	}
-	if p.pools.Ferries() {
-		steps = append(steps, p.ferry(forward).launch()...)
+	if p.pools.MovesTunnels() {
+		steps = append(steps, p.routes(forward).steps()...)
 	}
 	return engine.InOrder(steps...)
 }
 
-// ferry is for tunnels that go in direction d.
-func (p *Planner) ferry(d engine.Direction) *ferry {
+// routes are for tunnels that go in direction d.
+func (p *Planner) routes(d engine.Direction) *temporaryRoutes {
 	s := p.Survey.Spec
-	f := &ferry{cluster: p.Tools.Cluster, migration: s.Name, image: p.Image(), which: keptNew, from: s.From, to: s.To}
+	r := &temporaryRoutes{cluster: p.Tools.Cluster, migration: s.Name, image: p.Image(), which: keptNew, from: s.From, to: s.To}
 	if d == backward {
-		f.which, f.from, f.to = keptOld, s.To, s.From
+		r.which, r.from, r.to = keptOld, s.To, s.From
 	}
-	return f
+	return r
 }
 
 // moveTunnels gives tunnels their addresses before Calico has to, if it has been seen to that no packet is lost meanwhile.
 func (p *Planner) moveTunnels(d engine.Direction) []engine.Step {
-	if !p.pools.Ferries() || p.pools.closed(d) {
+	if !p.pools.MovesTunnels() || p.pools.closed(d) {
 		return nil
 	}
-	return []engine.Step{p.ferry(d).move()}
+	return []engine.Step{p.routes(d).move()}
 }
 
-// landed ends what carried packets meanwhile, also what an earlier run left.
-func (p *Planner) landed(d engine.Direction) []engine.Step {
+// converged ends what carried packets meanwhile, also what an earlier run left.
+func (p *Planner) converged(d engine.Direction) []engine.Step {
 	steps := []engine.Step{tunnelsMoved(p.Tools.Cluster, "tunnels", p.Survey.Spec.Left(d))}
-	if p.pools.Ferries() {
-		steps = append(steps, p.ferry(d).land("tunnels/land"))
+	if p.pools.MovesTunnels() {
+		steps = append(steps, p.routes(d).remove("tunnels/land"))
 	}
 	return steps
 }
@@ -261,7 +261,7 @@ func (p *Planner) switchOver() []engine.Group {
 	if p.Tries() && !p.Proven && !p.Arrived(p.pools.Switched()) {
 		steps = append(steps, &proving{p.Trial("prove", "Verify that new pods get new addresses on every node"), p.OnProof})
 	}
-	return engine.InOrder(append(steps, p.landed(forward)...)...)
+	return engine.InOrder(append(steps, p.converged(forward)...)...)
 }
 
 // proving is a trial that tells when it went well.
@@ -288,10 +288,10 @@ func (p *Planner) reopen() []engine.Group {
 		}
 		closing = append(closing, disablePool(p.Tools, m.Name()))
 	}
-	if p.pools.Ferries() && !p.pools.closed(backward) && p.pools.Switched() {
-		opening = append(opening, p.ferry(backward).launch()...)
+	if p.pools.MovesTunnels() && !p.pools.closed(backward) && p.pools.Switched() {
+		opening = append(opening, p.routes(backward).steps()...)
 	}
-	return engine.InOrder(slices.Concat(opening, p.moveTunnels(backward), closing, p.landed(backward))...)
+	return engine.InOrder(slices.Concat(opening, p.moveTunnels(backward), closing, p.converged(backward))...)
 }
 
 // verify proves that nothing has an address of what direction d leaves.
@@ -309,11 +309,11 @@ func (p *Planner) release(d engine.Direction) []engine.Group {
 	if p.pools.KeepsTunnels() {
 		steps = append(steps, releaseTunnels(p.Tools.Cluster, p.Survey.Spec.Name))
 	}
-	if p.pools.Ferries() { // of a run that ended in between
-		steps = append(steps, p.ferry(d).land("release/land"))
+	if p.pools.MovesTunnels() { // of a run that ended in between
+		steps = append(steps, p.routes(d).remove("release/land"))
 	}
 	for _, cidr := range p.Survey.Spec.Left(d) {
-		steps = append(steps, &releaseStep{cluster: p.Tools.Cluster, cidr: cidr})
+		steps = append(steps, releaseBlocks(p.Tools.Cluster, cidr))
 	}
 	return engine.InOrder(steps...)
 }

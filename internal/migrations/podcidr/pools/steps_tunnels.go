@@ -53,20 +53,47 @@ func (k *tunnelKeeper) labels() client.MatchingLabels {
 
 // start runs it on every node.
 func (k *tunnelKeeper) start(c *cluster.Cluster) *engine.Write {
+	return createOnNodes(c, "hold/"+k.which, fmt.Sprintf("Keep the addresses of tunnels in %v on their nodes", k.ranges), k.build())
+}
+
+// createOnNodes creates a DaemonSet, and waits until a pod of it is ready on every node that is ready.
+func createOnNodes(c *cluster.Cluster, id, about string, d *appsv1.DaemonSet) *engine.Write {
 	return &engine.Write{
-		Name: "hold/" + k.which, About: fmt.Sprintf("Keep the addresses of tunnels in %v on their nodes", k.ranges),
-		Limit: keeperDeadline, As: engine.RoleOwn,
-		Holds: func(ctx context.Context) error { return onEveryNode(ctx, c, k.name(), k.labels()) },
+		Name: id, About: about, Limit: keeperDeadline, As: engine.RoleOwn,
+		Holds: func(ctx context.Context) error { return onEveryNode(ctx, c, d.Name, d.Labels) },
 		Write: func(ctx context.Context) error {
-			err := c.Create(ctx, k.build(), client.FieldOwner(v1alpha1.FieldManager))
+			err := c.Create(ctx, d.DeepCopy(), client.FieldOwner(v1alpha1.FieldManager))
 			if err != nil && !apierrors.IsAlreadyExists(err) {
-				return fmt.Errorf("daemonset %s: %w", k.name(), err)
+				return fmt.Errorf("daemonset %s: %w", d.Name, err)
 			}
 			return nil
 		},
 		Changes: func() ([]engine.Change, error) {
-			d := k.build()
 			return []engine.Change{{Verb: "create", Object: "DaemonSet " + d.Namespace + "/" + d.Name, Body: d}}, nil
+		},
+	}
+}
+
+// onNodes is a DaemonSet in the network of nodes, whose init container is to be done, and whose main
+// one ready, on every node.
+func onNodes(name string, labels map[string]string, image pull.Image, first, main corev1.Container) *appsv1.DaemonSet {
+	return &appsv1.DaemonSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: name, Labels: labels},
+		Spec: appsv1.DaemonSetSpec{
+			Selector:       &metav1.LabelSelector{MatchLabels: labels},
+			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{
+					HostNetwork: true, PriorityClassName: "system-node-critical",
+					AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
+					Tolerations:      []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+					ImagePullSecrets: image.References(),
+					InitContainers:   []corev1.Container{first},
+					Containers:       []corev1.Container{main},
+				},
+			},
 		},
 	}
 }
@@ -122,27 +149,10 @@ func netAdmin(name string, image pull.Image, args []string) corev1.Container {
 	}
 }
 
-// build makes a DaemonSet whose pods are ready when their node has the addresses, and take them off when they end.
+// build makes a DaemonSet whose pods are ready when their node has the addresses, and take them off
+// when they end.
 func (k *tunnelKeeper) build() *appsv1.DaemonSet {
-	return &appsv1.DaemonSet{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: k.name(), Labels: k.labels()},
-		Spec: appsv1.DaemonSetSpec{
-			Selector:       &metav1.LabelSelector{MatchLabels: k.labels()},
-			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: k.labels()},
-				Spec: corev1.PodSpec{
-					HostNetwork: true, PriorityClassName: "system-node-critical",
-					AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
-					Tolerations:      []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-					ImagePullSecrets: k.image.References(),
-					InitContainers:   []corev1.Container{k.container("hold")},
-					Containers:       []corev1.Container{k.container("keep")},
-				},
-			},
-		},
-	}
+	return onNodes(k.name(), k.labels(), k.image, k.container("hold"), k.container("keep"))
 }
 
 // releaseTunnels removes what keeps the addresses of tunnels: of old ones, and of new ones where there was a way back. Connections that

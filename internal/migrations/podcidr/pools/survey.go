@@ -208,9 +208,9 @@ func (s *Survey) Overlaid() bool {
 
 func (s *Survey) KeepsTunnels() bool { return s.Spec.Tunnels == v1alpha1.TunnelsHold && s.Overlaid() }
 
-// Ferries reports whether tunnels are given their addresses ahead, with routes beside them meanwhile: those of VXLAN are, where
+// MovesTunnels reports whether tunnels are given their addresses ahead, with routes beside them meanwhile: those of VXLAN are, where
 // packets go by no WireGuard, which such routes would lead past.
-func (s *Survey) Ferries() bool {
+func (s *Survey) MovesTunnels() bool {
 	for i := range s.Nodes {
 		if calico.Encrypts(&s.Nodes[i]) {
 			return false
