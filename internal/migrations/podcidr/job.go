@@ -3,7 +3,6 @@ package podcidr
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,6 +57,20 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 		Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now, Directed: tools.Directed,
 	}
 	return j, j.agents().Check()
+}
+
+func (j *Job) agents() *lossguard.AgentConfig {
+	return j.AgentsOf(j.Tools, j.Spec.Name, j.Spec.Common.Proof)
+}
+
+// newAgents makes the agents of a job. Their pods move like all others. Where pods of different nodes reach each other through tunnels,
+// Calico drops packets for a moment when it gives those other addresses by itself (RP2306): what is not sent again would be lost.
+func (j *Job) newAgents(s podmove.Strategy) *lossguard.Agents {
+	a := j.agents().New(len(s.Shared().Nodes))
+	if a != nil {
+		a.Roll, a.Lossy = true, s.Overlaid()
+	}
+	return a
 }
 
 // Adopt implements migration.Kind. It takes over what the Migration in the cluster has settled, and refuses a different job under the
@@ -121,7 +134,7 @@ func (j *Job) planner(ctx context.Context, s podmove.Strategy) (*podmove.Planner
 	}
 	p := &podmove.Planner{Base: base, Survey: s.Shared(), Rules: rules, Agents: j.newAgents(s), Proven: j.proven}
 	p.OnProof = func() { j.proven = true }
-	p.Migration.Spec.PodCIDR.From = texts(p.Survey.Spec.From)
+	p.Migration.Spec.PodCIDR.From = podmove.Texts(p.Survey.Spec.From)
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err
 	}
@@ -163,14 +176,6 @@ func (j *Job) absentSecrets(
 
 // ownServices are the cluster's own: their pods are restarted last.
 func ownServices(svc *corev1.Service) bool { return svc.Namespace == metav1.NamespaceSystem }
-
-func texts(all []netip.Prefix) []string {
-	var out []string
-	for _, p := range all {
-		out = append(out, p.String())
-	}
-	return out
-}
 
 // facts are what checks look at beside the survey.
 func (j *Job) facts(ctx context.Context, s podmove.Strategy) (f podmove.Facts, err error) {

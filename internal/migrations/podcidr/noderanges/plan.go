@@ -102,18 +102,10 @@ func finish() migration.Phases[*Planner] {
 	}
 }
 
-func commands() migration.Commands[*Planner] {
+// Commands are the phases of every command.
+func Commands() migration.Commands[*Planner] {
 	return migration.Commands[*Planner]{Apply: apply(), Rollback: rollback(), Finish: finish()}
 }
-
-// ApplyPhases are the names of the phases of apply, in order.
-func ApplyPhases() []string { return commands().Apply.Names() }
-
-// PhaseNames are the names of the phases of all commands, each once.
-func PhaseNames() []string { return commands().Names() }
-
-// Outline are the phases of all commands, for people.
-func Outline() migration.Outline { return commands().Outline("where Nodes carry the ranges") }
 
 func (p *Planner) Apply() *engine.Plan { return apply().Plan(p, p.Migration, hook.Apply) }
 

@@ -36,14 +36,14 @@ func (p *Planner) BeforeAdd(switched bool) []engine.Group {
 		return nil
 	}
 	guide := fmt.Sprintf(`compare kops get cluster -o yaml: spec.nonMasqueradeCIDR has to contain %s and what pods have now.
-If it does not, set it (kops edit cluster), then: kops update cluster --yes && kops rolling-update cluster --yes`, rangeList(p.Survey.Spec.To))
+If it does not, set it (kops edit cluster), then: kops update cluster --yes && kops rolling-update cluster --yes`, strings.Join(Texts(p.Survey.Spec.To), ","))
 	return engine.InOrder(p.installerGate("installer", "Wait until nodes take addresses of the targets for pods'", guide, installerReady))
 }
 
 // BeforeFinal keeps the old range from being forgotten as long as the installer would bring it back with the next upgrade or node.
 func (p *Planner) BeforeFinal() []engine.Group {
 	o := p.Origin()
-	guide := movedGuide(o, rangeList(p.Survey.Spec.To))
+	guide := movedGuide(o, strings.Join(Texts(p.Survey.Spec.To), ","))
 	if guide == "" {
 		return nil
 	}
@@ -117,10 +117,10 @@ func podSubnetCovers(ctx context.Context, c *cluster.Cluster, to []netip.Prefix)
 	return nil
 }
 
-func rangeList(all []netip.Prefix) string {
-	var out []string
+// Texts are ranges as they are written.
+func Texts(all []netip.Prefix) (out []string) {
 	for _, r := range all {
 		out = append(out, r.String())
 	}
-	return strings.Join(out, ",")
+	return out
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -45,12 +47,18 @@ func Occupants(ctx context.Context, c *cluster.Cluster, s Spec) (*Survey, error)
 	if err != nil {
 		return nil, err
 	}
-	nodes := &corev1.NodeList{}
-	if err := c.List(ctx, nodes); err != nil {
+	nodes, err := Nodes(ctx, c)
+	nodes = slices.DeleteFunc(nodes, func(n corev1.Node) bool { return nodeipam.IsTrial(&n) })
+	return &Survey{Spec: s, Workloads: workloads, Nodes: nodes}, err
+}
+
+// Nodes are those of the cluster as it is now.
+func Nodes(ctx context.Context, c client.Reader) ([]corev1.Node, error) {
+	all := &corev1.NodeList{}
+	if err := c.List(ctx, all); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
-	nodes.Items = slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { return nodeipam.IsTrial(&n) })
-	return &Survey{Spec: s, Workloads: workloads, Nodes: nodes.Items}, nil
+	return all.Items, nil
 }
 
 // Look surveys what both strategies look at.

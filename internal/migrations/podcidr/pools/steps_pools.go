@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -218,11 +217,11 @@ func tunnelsMoved(c *cluster.Cluster, id string, left []netip.Prefix) *engine.Wa
 	return &engine.Wait{
 		Name: id, About: "Wait until Calico has moved the tunnels of all nodes", Limit: tunnelWait,
 		For: func(ctx context.Context) error {
-			nodes := &corev1.NodeList{}
-			if err := c.List(ctx, nodes); err != nil {
-				return fmt.Errorf("listing nodes: %w", err)
+			nodes, err := podmove.Nodes(ctx, c)
+			if err != nil {
+				return err
 			}
-			if old := (&podmove.Survey{Nodes: nodes.Items}).TunnelsIn(left); len(old) > 0 {
+			if old := (&podmove.Survey{Nodes: nodes}).TunnelsIn(left); len(old) > 0 {
 				return engine.NotYet("the tunnel of node %s has an address of %v", strings.Join(old, ", "), left)
 			}
 			return nil

@@ -57,14 +57,14 @@ func (r *temporaryRoutes) onOldTunnel(ctx context.Context) (*calico.State, []cor
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	nodes := &corev1.NodeList{}
-	if err := r.cluster.List(ctx, nodes); err != nil {
-		return nil, nil, nil, fmt.Errorf("listing nodes: %w", err)
+	nodes, err := podmove.Nodes(ctx, r.cluster)
+	if err != nil {
+		return nil, nil, nil, err
 	}
 	given := state.Tunnels(r.to)
 	var waiting []corev1.Node
-	for i := range nodes.Items {
-		n := &nodes.Items[i]
+	for i := range nodes {
+		n := &nodes[i]
 		if at, tunneled := calico.TunnelAddresses(n)[calico.VXLANTunnel]; tunneled && podmove.Within(r.from, at) {
 			waiting = append(waiting, *n)
 		}

@@ -100,9 +100,9 @@ func onNodes(name string, labels map[string]string, image pull.Image, first, mai
 
 // onEveryNode returns nil if a pod of a DaemonSet is ready on every node that is ready.
 func onEveryNode(ctx context.Context, c *cluster.Cluster, name string, labels client.MatchingLabels) error {
-	nodes := &corev1.NodeList{}
-	if err := c.List(ctx, nodes); err != nil {
-		return fmt.Errorf("listing nodes: %w", err)
+	nodes, err := podmove.Nodes(ctx, c)
+	if err != nil {
+		return err
 	}
 	pods := &corev1.PodList{}
 	if err := c.List(ctx, pods, client.InNamespace(v1alpha1.SystemNamespace), labels); err != nil {
@@ -114,8 +114,8 @@ func onEveryNode(ctx context.Context, c *cluster.Cluster, name string, labels cl
 			on[p.Spec.NodeName] = p
 		}
 	}
-	for i := range nodes.Items {
-		n := &nodes.Items[i]
+	for i := range nodes {
+		n := &nodes[i]
 		switch pod := on[n.Name]; {
 		case !cluster.NodeReady(n):
 		case pod == nil:
@@ -257,11 +257,11 @@ func reserveTunnels(c *cluster.Cluster, migration string, ranges []netip.Prefix,
 }
 
 func readReserved(ctx context.Context, c *cluster.Cluster, migration string, ranges []netip.Prefix) (r reserved, err error) {
-	nodes := &corev1.NodeList{}
-	if err := c.List(ctx, nodes); err != nil {
-		return r, fmt.Errorf("listing nodes: %w", err)
+	nodes, err := podmove.Nodes(ctx, c)
+	if err != nil {
+		return r, err
 	}
-	r.wanted = tunnelAddresses(nodes.Items, ranges)
+	r.wanted = tunnelAddresses(nodes, ranges)
 	u := reservation(migration)
 	err = c.Get(ctx, client.ObjectKeyFromObject(u), u)
 	switch {
