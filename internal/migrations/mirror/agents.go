@@ -10,10 +10,11 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
-	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/verify/agentset"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
+
+// ofSource says whose nodes agents watch from.
+const ofSource = " of the source"
 
 // agents watch from the nodes of the source, where the Migration is.
 func (j *Job) agents() *lossguard.AgentConfig {
@@ -34,11 +35,6 @@ func (j *Job) watchedBy(ctx context.Context, p *Planner, in *Input) (err error) 
 	return err
 }
 
-// agentsPhase puts agents on the nodes of the source.
-func agentsPhase(groups func(*Planner) []engine.Group) migration.Phase[*Planner] {
-	return migration.Phase[*Planner]{Name: agentset.Phase, Title: "Watch from every node of the source", Groups: groups}
-}
-
 // watch puts agents on every node, unless the target serves already.
 func (p *Planner) watch() []engine.Group {
 	if p.Survey.Serving() == v1alpha1.ServingTarget {
@@ -57,27 +53,8 @@ func (p *Planner) watchBack() []engine.Group {
 
 // agentChecks are about what watches the migration.
 func agentChecks() []findings.Check[Input] {
-	return []findings.Check[Input]{
+	see := func(in Input) (string, []corev1.Node) { return in.Image, in.Nodes }
+	return append([]findings.Check[Input]{
 		pull.Check("RP3214", func(in Input) []findings.Result { return in.AbsentSecrets }),
-		{
-			Code: "RP3215", Severity: findings.Warning,
-			Claim: "agents can watch from every node of the source",
-			Why:   "what clients on a node without an agent lose is not seen",
-			Fix: "look there yourself. To keep agents off a node on purpose: kubectl label node NODE " +
-				v1alpha1.LabelAgents + "=none, which no kubelet can set",
-			Run: func(in Input) []findings.Result {
-				if in.Image == "" {
-					return nil
-				}
-				return agentset.Unwatched(in.Nodes)
-			},
-		},
-		{
-			Code: "RP3216", Severity: findings.Warning,
-			Claim: "the image of agents is named by its digest",
-			Why:   "agents run in the network of every node of the source, and who can move a tag in the registry decides what they are",
-			Fix:   "name it as NAME@sha256:DIGEST in spec.proof.image",
-			Run:   func(in Input) []findings.Result { return agentset.ByTag(in.Image) },
-		},
-	}
+	}, lossguard.Checks("RP3215", "RP3216", ofSource, see)...)
 }

@@ -64,7 +64,7 @@ func commands() migration.Commands[*Planner] {
 		Name: "handover", Title: "Hand over singletons",
 		Groups: func(p *Planner) []engine.Group { return p.handover(engine.Backward) },
 	}
-	watch := agentsPhase((*Planner).watchBack)
+	watch := lossguard.Phase(ofSource, (*Planner).watchBack)
 	tidy := phase{Name: "tidy", Title: "Undo what was done for the mirror", Groups: (*Planner).tidy}
 	return migration.Commands[*Planner]{
 		Apply: migration.Phases[*Planner]{
@@ -74,7 +74,7 @@ func commands() migration.Commands[*Planner] {
 				Title: "Record the migration and back up what it changes",
 				Own:   true, Recheck: true, Groups: (*Planner).secure,
 			},
-			agentsPhase((*Planner).watch),
+			lossguard.Phase(ofSource, (*Planner).watch),
 			{Name: "freeze", Title: "Freeze deployments to the source", Recheck: true, Groups: (*Planner).freeze},
 			{Name: "certificates", Title: "Add the mirror's names to certificates", Recheck: true, Groups: (*Planner).certificates},
 			// Where names lead in the target is known only once it has the objects that say so.

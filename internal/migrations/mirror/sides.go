@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -214,45 +215,37 @@ func (s *side) read(ctx context.Context, kinds []string) ([]unstructured.Unstruc
 }
 
 // served are the resources with objects in namespaces.
-func (s *side) served() ([]schema.GroupResource, error) {
-	asking, err := discovery.NewDiscoveryClientForConfig(s.RESTConfig())
-	if err != nil {
-		return nil, fmt.Errorf("creating a client: %w", err)
-	}
-	lists, err := asking.ServerPreferredNamespacedResources()
-	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
-		return nil, fmt.Errorf("asking %s what it serves: %w", s.Host(), err)
-	}
-	gvrs, err := discovery.GroupVersionResources(lists)
-	if err != nil {
-		return nil, fmt.Errorf("asking %s what it serves: %w", s.Host(), err)
-	}
-	var out []schema.GroupResource
-	for gvr := range gvrs {
+func (s *side) served() (out []schema.GroupResource, err error) {
+	gvrs, err := s.discover(discovery.DiscoveryInterface.ServerPreferredNamespacedResources, discovery.ResourcePredicateFunc(
+		func(string, *metav1.APIResource) bool { return true }))
+	for _, gvr := range gvrs {
 		out = append(out, gvr.GroupResource())
 	}
-	return out, nil
+	return out, err
 }
 
 // resources are what can be listed, each in the version that the cluster prefers.
 func (s *side) resources() ([]schema.GroupVersionResource, error) {
+	return s.discover(discovery.DiscoveryInterface.ServerPreferredResources, discovery.SupportsAllVerbs{Verbs: []string{"list"}})
+}
+
+// discover asks what is served. What groups serve that do not answer is left out.
+func (s *side) discover(
+	ask func(discovery.DiscoveryInterface) ([]*metav1.APIResourceList, error), of discovery.ResourcePredicate,
+) ([]schema.GroupVersionResource, error) {
 	asking, err := discovery.NewDiscoveryClientForConfig(s.RESTConfig())
 	if err != nil {
 		return nil, fmt.Errorf("creating a client: %w", err)
 	}
-	lists, err := asking.ServerPreferredResources()
+	lists, err := ask(asking)
 	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
 		return nil, fmt.Errorf("asking %s what it serves: %w", s.Host(), err)
 	}
-	listed := discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list"}}, lists)
-	gvrs, err := discovery.GroupVersionResources(listed)
+	gvrs, err := discovery.GroupVersionResources(discovery.FilteredBy(of, lists))
 	if err != nil {
 		return nil, fmt.Errorf("asking %s what it serves: %w", s.Host(), err)
 	}
-	out := make([]schema.GroupVersionResource, 0, len(gvrs))
-	for gvr := range gvrs {
-		out = append(out, gvr)
-	}
-	slices.SortFunc(out, func(a, b schema.GroupVersionResource) int { return strings.Compare(a.String(), b.String()) })
-	return out, nil
+	return slices.SortedFunc(maps.Keys(gvrs), func(a, b schema.GroupVersionResource) int {
+		return strings.Compare(a.String(), b.String())
+	}), nil
 }

@@ -3,12 +3,15 @@ package nodes
 import (
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/internal/verify/lossguard"
+
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
 // Input is what the checks look at.
@@ -35,7 +38,9 @@ func Checks() []findings.Check[Input] {
 		findings.Group("Ingress", ingressChecks()...),
 		findings.Group("Policies", policyChecks()...),
 		findings.Group("Control plane", controlPlaneChecks()...),
-		findings.Group("Agents", agentChecks()...),
+		findings.Group("Agents", lossguard.Checks("RP3210", "RP3211", "", func(in Input) (string, []corev1.Node) {
+			return in.Image, in.Survey.Nodes
+		})...),
 	)
 }
 
@@ -175,30 +180,4 @@ func checkRoom(in Input) []findings.Result {
 		out = append(out, findings.Failed("Pod "+name, "there is no place for pod %s: %s", name, m.Reasons))
 	}
 	return out
-}
-
-// agentChecks are about what watches the migration from every node.
-func agentChecks() []findings.Check[Input] {
-	return []findings.Check[Input]{
-		{
-			Code: "RP3210", Severity: findings.Warning,
-			Claim: "agents can watch from every node",
-			Why:   "what clients on a node without an agent lose is not seen",
-			Fix: "look there yourself. To keep agents off a node on purpose: kubectl label node NODE " +
-				v1alpha1.LabelAgents + "=none, which no kubelet can set",
-			Run: func(in Input) []findings.Result {
-				if in.Image == "" {
-					return nil
-				}
-				return agentset.Unwatched(in.Survey.Nodes)
-			},
-		},
-		{
-			Code: "RP3211", Severity: findings.Warning,
-			Claim: "the image of agents is named by its digest",
-			Why:   "agents run in the network of every node, and who can move a tag in the registry decides what they are",
-			Fix:   "name it as NAME@sha256:DIGEST in spec.proof.image",
-			Run:   func(in Input) []findings.Result { return agentset.ByTag(in.Image) },
-		},
-	}
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/spec/window"
-	"github.com/replumb/replumb/internal/verify/agentset"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
@@ -34,7 +33,7 @@ func commands() migration.Commands[*Planner] {
 				Title:  "Record the migration and back up what it changes",
 				Groups: (*Planner).secure, Recheck: true, Own: true,
 			},
-			agentsPhase((*Planner).watch),
+			lossguard.Phase("", (*Planner).watch),
 			{Name: "join", Title: "Wait for new nodes, and test them", Groups: (*Planner).join},
 			{Name: "ingress", Title: "Switch externalTrafficPolicy to Cluster", Groups: (*Planner).switchPolicies, Recheck: true},
 			{Name: "taint", Title: "Keep new pods off old nodes", Groups: (*Planner).taint, Recheck: true},
@@ -48,7 +47,7 @@ func commands() migration.Commands[*Planner] {
 		},
 		// Rollback brings pods back to those old nodes that are still there.
 		Rollback: phases{
-			agentsPhase((*Planner).watchBack),
+			lossguard.Phase("", (*Planner).watchBack),
 			{Name: "reopen", Title: "Let pods onto old nodes again", Groups: (*Planner).reopen},
 			{Name: "ingress", Title: "Switch externalTrafficPolicy to Cluster", Groups: (*Planner).switchPoliciesForReturn},
 			{Name: "traffic", Title: "Point DNS records back to the load balancers of the old network", Groups: (*Planner).moveRecordsBack},
@@ -59,7 +58,7 @@ func commands() migration.Commands[*Planner] {
 		// Finish terminates what is left of old nodes.
 		Finish: phases{
 			verify,
-			agentsPhase((*Planner).watchFinish),
+			lossguard.Phase("", (*Planner).watchFinish),
 			migration.FinalPhase[*Planner](),
 			{Name: "terminate", Title: "Terminate old nodes", Groups: (*Planner).terminateOldNodes},
 			{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidy},
@@ -369,11 +368,6 @@ func (p *Planner) cleanUp() []engine.Group {
 // image of replumb, for pods that it runs.
 func (l live) image() pull.Image {
 	return pull.Image{Name: l.spec.Canary.Image, Secrets: l.spec.Canary.ImagePullSecrets}.Or(l.Image)
-}
-
-// agentsPhase puts agents on nodes, before anything is changed.
-func agentsPhase(groups func(*Planner) []engine.Group) migration.Phase[*Planner] {
-	return migration.Phase[*Planner]{Name: agentset.Phase, Title: "Watch from every node", Groups: groups}
 }
 
 // watch puts agents on every node, unless there is nothing left to do that they could see.

@@ -169,11 +169,6 @@ type Agents struct {
 	Watch *Watch
 }
 
-// Phase of a plan in which agents are put on nodes.
-func (p *Agents) Phase(groups []engine.Group) engine.Phase {
-	return engine.Phase{Name: agentset.Phase, Title: "Watch from every node", Groups: groups}
-}
-
 // Install puts agents on every node, and sees that all is well before anything is changed.
 func (p *Agents) Install() []engine.Group {
 	if p == nil {

@@ -126,7 +126,7 @@ func (p *Agents) Connected(moved string, limit time.Duration) engine.Step {
 	}
 }
 
-// connected counts the Services anew at every look: one that was deleted meanwhile would be waited
+// connected counts the Services again at every look: one that was deleted meanwhile would be waited
 // for in vain.
 func (w *Watch) connected(ctx context.Context, ranges []netip.Prefix) error {
 	all := &corev1.ServiceList{}

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/replumb/replumb/internal/verify/lossguard"
+
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -46,7 +48,7 @@ func apply() migration.Phases[*Planner] {
 			Name: "secure", Title: "Record the migration and back up what it changes", Own: true, Recheck: true,
 			Groups: (*Planner).secure,
 		},
-		podmove.AgentsPhase((*Planner).watch),
+		lossguard.Phase("", (*Planner).watch),
 		{Name: "prepare", Title: "Add one pod to workloads that must keep serving", Recheck: true, Groups: (*Planner).prepare},
 		{
 			Name: "range", Title: "Stop controller managers from assigning ranges to nodes",
@@ -68,7 +70,7 @@ func apply() migration.Phases[*Planner] {
 // rollback gives every Node its old range back.
 func rollback() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
-		podmove.AgentsPhase((*Planner).WatchBack),
+		lossguard.Phase("", (*Planner).WatchBack),
 		{
 			Name: "range", Title: "Stop controller managers from assigning ranges to nodes",
 			Groups: func(p *Planner) []engine.Group { return p.pauseRanges(backward) },
@@ -90,7 +92,7 @@ func rollback() migration.Phases[*Planner] {
 // finish forgets the old ranges. Its phase "final" is the point of no return.
 func finish() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
-		podmove.AgentsPhase((*Planner).WatchFinish),
+		lossguard.Phase("", (*Planner).WatchFinish),
 		{
 			Name:   "verify",
 			Title:  "Verify that old addresses are unused",

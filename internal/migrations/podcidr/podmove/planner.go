@@ -15,7 +15,6 @@ import (
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec/tier"
-	"github.com/replumb/replumb/internal/verify/agentset"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
@@ -58,11 +57,6 @@ func (p *Planner) Rollout() rollout.Tools {
 // Record writes down the migration and backs up what is about to be changed for the first time.
 func (p *Planner) Record(originals []client.Object) []engine.Group {
 	return p.Secure(migration.Securing{Originals: originals})
-}
-
-// AgentsPhase puts agents on nodes, before anything is changed.
-func AgentsPhase[P any](groups func(P) []engine.Group) migration.Phase[P] {
-	return migration.Phase[P]{Name: agentset.Phase, Title: "Watch from every node", Groups: groups}
 }
 
 // Watch puts agents on every node, unless apply is through and has nothing left to do.

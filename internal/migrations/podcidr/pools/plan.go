@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/replumb/replumb/internal/verify/lossguard"
+
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
@@ -39,7 +41,7 @@ func apply() migration.Phases[*Planner] {
 			Name: "secure", Title: "Record the migration and back up what it changes", Own: true, Recheck: true,
 			Groups: (*Planner).secure,
 		},
-		podmove.AgentsPhase((*Planner).watch),
+		lossguard.Phase("", (*Planner).watch),
 		{Name: "prepare", Title: "Add one pod to workloads that must keep serving", Recheck: true, Groups: (*Planner).prepare},
 		{Name: "add", Title: "Add the target pools", Recheck: true, Groups: (*Planner).add},
 		{Name: "canary", Title: "Test the target pools on every node", Groups: (*Planner).canary},
@@ -60,7 +62,7 @@ func apply() migration.Phases[*Planner] {
 // rollback brings every pod back to the old range.
 func rollback() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
-		podmove.AgentsPhase((*Planner).WatchBack),
+		lossguard.Phase("", (*Planner).WatchBack),
 		{Name: "hold", Title: "Keep connections through tunnels open", Groups: (*Planner).keepNewTunnels},
 		{
 			// Until the new pools are closed, pods come and go with new addresses.
@@ -88,7 +90,7 @@ func rollback() migration.Phases[*Planner] {
 // finish deletes the old pools. Its phase "final" is the point of no return.
 func finish() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
-		podmove.AgentsPhase((*Planner).WatchFinish),
+		lossguard.Phase("", (*Planner).WatchFinish),
 		{
 			Name:   "verify",
 			Title:  "Verify that old addresses are unused",

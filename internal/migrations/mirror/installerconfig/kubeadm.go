@@ -1,4 +1,4 @@
-package twin
+package installerconfig
 
 import (
 	"cmp"
@@ -21,7 +21,7 @@ type Kubeadm struct {
 
 // Configuration is a file for kubeadm init --config (docs/reference/config-api/kubeadm-config.v1beta4 of Kubernetes; v1beta3 has the flags as
 // a map).
-func (k Kubeadm) Configuration(w Wanted) ([]byte, error) {
+func (k Kubeadm) Configuration(w Overrides) ([]byte, error) {
 	if err := w.Validate(); err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func one(body, kind, hint string) (*yaml.Node, error) {
 }
 
 // clash refuses ranges of the mirror that overlap what it keeps of the source.
-func clash(w Wanted, services, pods string) error {
+func clash(w Overrides, services, pods string) error {
 	w.Services, w.Pods = kept(w.Services, services), kept(w.Pods, pods)
 	return w.Validate()
 }
@@ -100,7 +100,7 @@ func kept(wanted []netip.Prefix, has string) []netip.Prefix {
 }
 
 // cluster changes a ClusterConfiguration.
-func (w Wanted) cluster(c *yaml.Node) {
+func (w Overrides) cluster(c *yaml.Node) {
 	set(c, "clusterName", scalar(w.Name))
 	w.endpoint(c)
 	w.networking(c)
@@ -117,7 +117,7 @@ func (w Wanted) cluster(c *yaml.Node) {
 		"caCertificateValidityPeriod")
 }
 
-func (w Wanted) endpoint(c *yaml.Node) {
+func (w Overrides) endpoint(c *yaml.Node) {
 	was := text(c, "controlPlaneEndpoint")
 	switch {
 	case w.Endpoint != "":
@@ -128,7 +128,7 @@ func (w Wanted) endpoint(c *yaml.Node) {
 	}
 }
 
-func (w Wanted) networking(c *yaml.Node) {
+func (w Overrides) networking(c *yaml.Node) {
 	n := get(c, "networking")
 	if n == nil || n.Kind != yaml.MappingNode {
 		n = mapping()
@@ -151,7 +151,7 @@ func (w Wanted) networking(c *yaml.Node) {
 }
 
 // component changes one that runs as a static pod.
-func (w Wanted) component(n *yaml.Node) {
+func (w Overrides) component(n *yaml.Node) {
 	drop(n, "certSANs", fillIn+"the names and addresses of the mirror's API, if it has others than controlPlaneEndpoint")
 	if env := get(n, "extraEnvs"); env != nil {
 		drop(n, "extraEnvs", fillIn+"variables of the source, which may hold secrets: %s", names(env))
@@ -239,7 +239,7 @@ func harmless(value string) bool {
 }
 
 // etcd has the mirror make its own.
-func (w Wanted) etcd(c *yaml.Node) {
+func (w Overrides) etcd(c *yaml.Node) {
 	n := get(c, "etcd")
 	if n == nil || n.Kind != yaml.MappingNode {
 		return

@@ -1,4 +1,4 @@
-package twin
+package installerconfig
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ const kopsGroup = "kops.k8s.io/"
 
 // KOps is a file for kops create -f, from what kops get -o yaml prints: a Cluster, and its InstanceGroups
 // (docs/cluster_spec.md and docs/instance_groups.md in k8s.io/kops).
-func KOps(body []byte, w Wanted) ([]byte, error) {
+func KOps(body []byte, w Overrides) ([]byte, error) {
 	if err := w.Validate(); err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func KOps(body []byte, w Wanted) ([]byte, error) {
 	case was == w.Name:
 		return nil, bad("choose another one", "%s is the name of the source", w.Name)
 	}
-	k := kops{Wanted: w, was: was}
+	k := kops{Overrides: w, was: was}
 	if err := k.cluster(cluster); err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func kopsParts(all []*yaml.Node) (cluster *yaml.Node, groups int, err error) {
 
 // kops is one that is made from another.
 type kops struct {
-	Wanted
+	Overrides
 
 	was string
 }
@@ -138,7 +138,7 @@ func (k *kops) ranges(spec *yaml.Node) error {
 	pods, podKey := rangeField(spec, "podCIDR", "podCIDR")
 	nodes, nodeKey := rangeField(spec, "networkCIDR", "networkCIDR")
 	masquerade, masqueradeKey := rangeField(spec, "nonMasqueradeCIDR", "nonMasqueradeCIDR")
-	w := k.Wanted
+	w := k.Overrides
 	w.Nodes = kept(w.Nodes, text(nodes, nodeKey))
 	if err := clash(w, text(services, serviceKey), text(pods, podKey)); err != nil {
 		return err

@@ -1,7 +1,7 @@
-// Package twin makes the configuration of a mirror from that of the cluster that it mirrors: for kubeadm and for kOps. What makes workloads run
+// Package installerconfig makes the configuration of a mirror from that of the cluster that it mirrors: for kubeadm and for kOps. What makes workloads run
 // the same is taken over, such as versions, feature gates and flags. What is the source's alone is left out: certificates, keys, tokens, its
 // etcd, and whatever in the cloud bears its name. Whatever someone has to look at says so in a comment of its own.
-package twin
+package installerconfig
 
 import (
 	"bytes"
@@ -17,8 +17,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Wanted is what of the mirror differs from the source.
-type Wanted struct {
+// Overrides is what of the mirror differs from the source.
+type Overrides struct {
 	// Name of the mirror.
 	Name string
 	// Endpoint of its API, as host or host:port; empty, if it is to be filled in.
@@ -42,7 +42,7 @@ func bad(hint, format string, args ...any) error {
 var dnsName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
 // Validate refuses what no mirror can have, whatever the source is.
-func (w Wanted) Validate() error {
+func (w Overrides) Validate() error {
 	const longest = 253
 	if !dnsName.MatchString(w.Name) || len(w.Name) > longest || strings.Contains(w.Name, "..") {
 		return bad("use lower-case letters, digits, dashes and dots, such as mirror.example.com", "%q is no name of a cluster", w.Name)

@@ -1,4 +1,4 @@
-package twin
+package installerconfig
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/testing/golden"
 )
 
-// wish is Wanted as a file has it.
+// wish is Overrides as a file has it.
 type wish struct {
 	Name     string   `json:"name"`
 	Endpoint string   `json:"endpoint"`
@@ -23,13 +23,13 @@ type wish struct {
 	Nodes    []string `json:"nodes"`
 }
 
-func wanted(t *testing.T, body []byte) Wanted {
+func wanted(t *testing.T, body []byte) Overrides {
 	t.Helper()
 	var w wish
 	if err := yaml.UnmarshalStrict(body, &w); err != nil {
 		t.Fatal(err)
 	}
-	out := Wanted{Name: w.Name, Endpoint: w.Endpoint}
+	out := Overrides{Name: w.Name, Endpoint: w.Endpoint}
 	for to, texts := range map[*[]netip.Prefix][]string{&out.Services: w.Services, &out.Pods: w.Pods, &out.Nodes: w.Nodes} {
 		for _, text := range texts {
 			*to = append(*to, netip.MustParsePrefix(text))
@@ -118,18 +118,18 @@ func TestNothingLeaks(t *testing.T) {
 func TestWantedRefuses(t *testing.T) {
 	p := func(text string) []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix(text)} }
 	for _, tt := range []struct {
-		w    Wanted
+		w    Overrides
 		says string
 	}{
-		{Wanted{}, `"" is no name`},
-		{Wanted{Name: "Mirror"}, `"Mirror" is no name`},
-		{Wanted{Name: "a..b"}, "is no name"},
-		{Wanted{Name: "m\nx: y"}, "is no name"},
-		{Wanted{Name: strings.Repeat("a", 300)}, "is no name"},
-		{Wanted{Name: "m", Endpoint: "https://api/"}, "is no endpoint"},
-		{Wanted{Name: "m", Services: p("10.0.0.0/8"), Pods: p("10.1.0.0/16")}, "the range of Services 10.0.0.0/8 and that of pods 10.1.0.0/16 overlap"},
-		{Wanted{Name: "m", Services: p("10.0.0.0/16"), Nodes: p("10.0.1.0/24")}, "the range of Services"},
-		{Wanted{Name: "m", Pods: p("10.0.0.0/16"), Nodes: p("10.0.1.0/24")}, "the range of pods"},
+		{Overrides{}, `"" is no name`},
+		{Overrides{Name: "Mirror"}, `"Mirror" is no name`},
+		{Overrides{Name: "a..b"}, "is no name"},
+		{Overrides{Name: "m\nx: y"}, "is no name"},
+		{Overrides{Name: strings.Repeat("a", 300)}, "is no name"},
+		{Overrides{Name: "m", Endpoint: "https://api/"}, "is no endpoint"},
+		{Overrides{Name: "m", Services: p("10.0.0.0/8"), Pods: p("10.1.0.0/16")}, "the range of Services 10.0.0.0/8 and that of pods 10.1.0.0/16 overlap"},
+		{Overrides{Name: "m", Services: p("10.0.0.0/16"), Nodes: p("10.0.1.0/24")}, "the range of Services"},
+		{Overrides{Name: "m", Pods: p("10.0.0.0/16"), Nodes: p("10.0.1.0/24")}, "the range of pods"},
 	} {
 		err := tt.w.Validate()
 		if err == nil || !strings.Contains(err.Error(), tt.says) || hintOf(err) == "" {
@@ -193,7 +193,7 @@ func FuzzKOps(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		out, err := KOps(body, Wanted{Name: "mirror.example.com"})
+		out, err := KOps(body, Overrides{Name: "mirror.example.com"})
 		if err != nil {
 			return
 		}
