@@ -146,7 +146,7 @@ func (f *Follower) copyAll(ctx context.Context, k Kind) error {
 	for _, e := range f.copier.result.Errors {
 		i := item{k, e.Ref.key()}
 		f.mark(i)
-		f.settle(i, e)
+		f.record(i, e)
 		f.queue.AddRateLimited(i)
 	}
 	return nil

@@ -43,7 +43,7 @@ func (f *Follower) work(ctx context.Context) {
 		times := f.times(i)
 		err := f.deal(ctx, i)
 		f.queue.Done(i)
-		f.settle(i, err)
+		f.record(i, err)
 		if err != nil && ctx.Err() == nil {
 			f.queue.AddRateLimited(i)
 			continue
@@ -53,7 +53,7 @@ func (f *Follower) work(ctx context.Context) {
 	}
 }
 
-func (f *Follower) settle(i item, err *ObjectError) {
+func (f *Follower) record(i item, err *ObjectError) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err == nil {
@@ -129,9 +129,9 @@ func (f *Follower) lookAgain() {
 	}
 }
 
-// Settled reports whether everything is in the target that the source was seen to change, since the first copy was done. A change
+// CaughtUp reports whether everything is in the target that the source was seen to change, since the first copy was done. A change
 // is seen within a moment, not at once: who needs to be certain compares.
-func (f *Follower) Settled() bool {
+func (f *Follower) CaughtUp() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.started && len(f.pending) == 0

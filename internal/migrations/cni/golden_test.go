@@ -124,7 +124,7 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 		t.Fatal(err)
 	}
 	var sets []appsv1.DaemonSet
-	owners, scene := &rollout.State{}, spare.Scene{}
+	owners, scene := &rollout.State{}, spare.Inputs{}
 	inspection := &cluster.Inspection{}
 	scanner, err := references.New(nil, nil, nil)
 	if err != nil {

@@ -227,8 +227,8 @@ func (p *Planner) home(node string, d engine.Direction) []netip.Prefix {
 	return going
 }
 
-func (p *Planner) rollout() rollout.Tools {
-	return rollout.Tools{Client: p.Tools.Client(), Timeout: p.spec().InPlace.Timeout.Duration, Now: p.Tools.Now}
+func (p *Planner) rollout() rollout.Deps {
+	return rollout.Deps{Client: p.Tools.Client(), Timeout: p.spec().InPlace.Timeout.Duration, Now: p.Tools.Now}
 }
 
 // drain makes pods leave a node but for those that have an address of the network it goes to.

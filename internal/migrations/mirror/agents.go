@@ -37,7 +37,7 @@ func (j *Job) watchedBy(ctx context.Context, p *Planner, in *Input) (err error) 
 
 // watch puts agents on every node, unless the target serves already.
 func (p *Planner) watch() []engine.Group {
-	if p.Survey.Serving() == v1alpha1.ServingTarget {
+	if p.Inventory.Serving() == v1alpha1.ServingTarget {
 		return nil
 	}
 	return p.Agents.Install()
@@ -45,7 +45,7 @@ func (p *Planner) watch() []engine.Group {
 
 // watchBack puts agents on every node for the way back, if they can be there soon: what the source was rebuilt with meanwhile may keep them.
 func (p *Planner) watchBack() []engine.Group {
-	if p.Survey.Serving() == v1alpha1.ServingSource {
+	if p.Inventory.Serving() == v1alpha1.ServingSource {
 		return nil
 	}
 	return p.Agents.InstallIfPossible()

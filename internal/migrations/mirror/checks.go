@@ -11,7 +11,7 @@ import (
 
 // Input is what the checks look at.
 type Input struct {
-	Survey *Survey
+	Inventory *Inventory
 	// Access is what the user may do in the source, TargetAccess in the target.
 	Access, TargetAccess []cluster.AccessAnswer
 	// FreezeProblem is why nothing can be frozen, RecordProblems why records cannot be changed, by what they are called.

@@ -36,7 +36,7 @@ type copying struct {
 
 // copy copies objects. Whether all are there cannot be seen without comparing them all, which is what it does: a second run
 // writes nothing. Objects that the target refuses are reported together.
-func (c *copying) copy(part objectsync.Part, survey *Survey) engine.Step {
+func (c *copying) copy(part objectsync.Part, survey *Inventory) engine.Step {
 	id, about := "copy/objects", "Copy objects to the target"
 	if part == objectsync.Foundations {
 		id, about = "copy/foundations", "Copy what workloads stand on"
@@ -59,7 +59,7 @@ func (c *copying) copy(part objectsync.Part, survey *Survey) engine.Step {
 
 // copies are what a copy writes to the target, object by object. What workloads stand on is copied before all else, and seen to be there
 // again with it.
-func copies(part objectsync.Part, survey *Survey) []engine.Change {
+func copies(part objectsync.Part, survey *Inventory) []engine.Change {
 	var out []engine.Change
 	for _, count := range survey.Objects.Counts {
 		if survey.Objects.Foundation(count.Resource) != (part == objectsync.Foundations) {
@@ -142,7 +142,7 @@ func (c *copying) parity() engine.Step {
 
 // equal returns nil once nothing is being copied and both clusters are equal.
 func (c *copying) equal(ctx context.Context) error {
-	if err := c.settled(); err != nil {
+	if err := c.caughtUp(); err != nil {
 		return err
 	}
 	parity, err := c.copier.Compare(ctx)
@@ -189,7 +189,7 @@ func (c *copying) follow() engine.Step {
 			if !following {
 				return engine.NotYet("changes of the source are not followed yet")
 			}
-			return c.settled()
+			return c.caughtUp()
 		},
 		Write: func(context.Context) error {
 			c.begin()
@@ -214,8 +214,8 @@ func (c *copying) begin() {
 	go func(f *objectsync.Follower) { c.ended <- f.Run(ctx) }(c.follower)
 }
 
-// settled fails unless what was seen to change in the source is in the target.
-func (c *copying) settled() error {
+// caughtUp fails unless what was seen to change in the source is in the target.
+func (c *copying) caughtUp() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.follower == nil {
@@ -233,7 +233,7 @@ func (c *copying) settled() error {
 	if troubles := c.follower.Troubles(); len(troubles) > 0 {
 		return engine.NotYet("%w", refused(troubles))
 	}
-	if !c.follower.Settled() {
+	if !c.follower.CaughtUp() {
 		return engine.NotYet("changes of the source are being copied, the oldest since %s", c.follower.Lag().Round(time.Second))
 	}
 	return nil

@@ -27,7 +27,7 @@ type Job struct {
 	migration.Subject
 	lossguard.Watched
 
-	Tools Tools
+	Tools Deps
 	Spec  Spec
 
 	// Silent asks no name server and reads no key: it is for looking alone.
@@ -44,7 +44,7 @@ type Job struct {
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
-func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
+func NewJob(tools Deps, m *v1alpha1.Migration) (*Job, error) {
 	m = m.DeepCopy()
 	Default(m)
 	s, err := Validate(m)
@@ -186,8 +186,8 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Planner{Base: base, Survey: survey, source: j.from, target: j.to, copying: j.copying, finishing: j.finishing}
-	in := Input{Survey: survey, Access: j.Access, TargetAccess: j.targetAccess}
+	p := &Planner{Base: base, Inventory: survey, source: j.from, target: j.to, copying: j.copying, finishing: j.finishing}
+	in := Input{Inventory: survey, Access: j.Access, TargetAccess: j.targetAccess}
 	if err := j.watchedBy(ctx, p, &in); err != nil {
 		return nil, err
 	}
@@ -216,7 +216,7 @@ func (j *Job) freezable(ctx context.Context) error {
 	return freeze.DeploysPossible(ctx, j.Tools.Cluster, j.Spec.Name)
 }
 
-func (j *Job) cutovers(ctx context.Context, s *Survey) ([]*dnscutover.Lead, error) {
+func (j *Job) cutovers(ctx context.Context, s *Inventory) ([]*dnscutover.Lead, error) {
 	if len(s.Names) == 0 {
 		return nil, nil
 	}
@@ -245,7 +245,7 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Planner, error) {
 const Unasked = "unknown (name servers not asked)"
 
 // Glance is what status shows: what the Migration remembers, where names lead, and how many copies there are.
-func (j *Job) Glance(ctx context.Context) (*Survey, error) {
+func (j *Job) Glance(ctx context.Context) (*Inventory, error) {
 	s, err := j.glance(ctx)
 	if err != nil {
 		return nil, err

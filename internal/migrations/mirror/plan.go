@@ -24,7 +24,7 @@ const parallel = 16
 // Planner makes plans from a survey.
 type Planner struct {
 	migration.Base
-	Survey *Survey
+	Inventory *Inventory
 	// Cutovers are the names on their way.
 	Cutovers []*dnscutover.Lead
 
@@ -41,10 +41,10 @@ type Planner struct {
 
 var _ migration.Plans = (*Planner)(nil)
 
-func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
+func (p *Planner) Counts() v1alpha1.Counts { return p.Inventory.Counts() }
 
 func (p *Planner) Left() string {
-	if p.Survey.Serving() == v1alpha1.ServingTarget || p.finishing {
+	if p.Inventory.Serving() == v1alpha1.ServingTarget || p.finishing {
 		return ""
 	}
 	return "the mirror does not serve yet"
@@ -116,12 +116,12 @@ func PhaseNames() []string { return commands().Names() }
 // Outlines are the phases of all commands, for people.
 func Outlines() []migration.Outline { return []migration.Outline{commands().Outline("")} }
 
-func (p *Planner) spec() Spec { return p.Survey.Spec }
+func (p *Planner) spec() Spec { return p.Inventory.Spec }
 
 func (p *Planner) secure() []engine.Group {
 	return p.Secure(migration.Securing{
-		Recorded:  []engine.Step{recordClusters(p.Tools.Client(), p.Survey)},
-		Originals: p.Survey.Originals, Backup: "Back up what is changed in the source",
+		Recorded:  []engine.Step{recordClusters(p.Tools.Client(), p.Inventory)},
+		Originals: p.Inventory.Originals, Backup: "Back up what is changed in the source",
 	})
 }
 
@@ -137,7 +137,7 @@ func (p *Planner) freezer() *freeze.Deploys {
 
 func (p *Planner) freeze() []engine.Group {
 	steps := p.SuspendGitOps()
-	if p.Survey.Freeze {
+	if p.Inventory.Freeze {
 		steps = append(steps, p.freezer())
 	}
 	return engine.InOrder(steps...)
@@ -148,25 +148,25 @@ func (p *Planner) certificates() []engine.Group {
 		return nil
 	}
 	var steps []engine.Step
-	for _, c := range p.Survey.toExtend() {
+	for _, c := range p.Inventory.toExtend() {
 		steps = append(steps, extendCertificate(p.Tools.Client(), c, p.spec().Hosts))
 	}
 	return engine.AtOnce(parallel, "", steps...)
 }
 
 // awaits reports whether the target cannot say yet where some names lead.
-func (p *Planner) awaits() bool { return len(p.Survey.Awaited) > 0 }
+func (p *Planner) awaits() bool { return len(p.Inventory.Awaited) > 0 }
 
 // copies are made only as long as the source serves: from then on, the target has a life of its own.
 func (p *Planner) copies() []engine.Group {
-	if p.Survey.Serving() != v1alpha1.ServingSource {
+	if p.Inventory.Serving() != v1alpha1.ServingSource {
 		return nil
 	}
-	steps := []engine.Step{p.copying.copy(objectsync.Foundations, p.Survey)}
+	steps := []engine.Step{p.copying.copy(objectsync.Foundations, p.Inventory)}
 	if a := p.spec().Copy.VolumeAction; a != nil {
 		steps = append(steps, fillVolumes(p.spec().Name, p.claims(), *a))
 	}
-	steps = append(steps, p.copying.copy(objectsync.All, p.Survey), p.copying.count(p.Tools.Client(), p.spec().Name), p.copying.follow())
+	steps = append(steps, p.copying.copy(objectsync.All, p.Inventory), p.copying.count(p.Tools.Client(), p.spec().Name), p.copying.follow())
 	if p.awaits() {
 		steps = append(steps, awaitReady("copy/addresses", "target", p.awaited))
 	}
@@ -175,7 +175,7 @@ func (p *Planner) copies() []engine.Group {
 
 func (p *Planner) claims() []string {
 	var out []string
-	for _, c := range p.Survey.Claims {
+	for _, c := range p.Inventory.Claims {
 		_, name, _ := strings.Cut(c.Object, " ")
 		out = append(out, name)
 	}
@@ -184,7 +184,7 @@ func (p *Planner) claims() []string {
 
 // awaited are the names of which the target still cannot say where they lead.
 func (p *Planner) awaited(ctx context.Context) ([]string, error) {
-	found, err := p.target.names(ctx, &p.Survey.Spec)
+	found, err := p.target.names(ctx, &p.Inventory.Spec)
 	if err != nil {
 		return nil, err
 	}
@@ -195,25 +195,25 @@ func (p *Planner) awaited(ctx context.Context) ([]string, error) {
 // awaitedNames are those names as a spec has them.
 func (p *Planner) awaitedNames() []v1alpha1.RedirectName {
 	var out []v1alpha1.RedirectName
-	for _, n := range p.Survey.Awaited {
+	for _, n := range p.Inventory.Awaited {
 		out = append(out, v1alpha1.RedirectName{Name: n})
 	}
 	return out
 }
 
 func (p *Planner) canaries() []engine.Group {
-	if !p.Survey.Spec.tries() || p.Survey.Serving() == v1alpha1.ServingTarget {
+	if !p.Inventory.Spec.tries() || p.Inventory.Serving() == v1alpha1.ServingTarget {
 		return nil
 	}
 	return engine.InOrder(&canaryStep{
 		target: p.target.Cluster, migration: p.spec().Name,
-		image:   p.Survey.Spec.canaryImage(p.Tools.Image),
+		image:   p.Inventory.Spec.canaryImage(p.Tools.Image),
 		targets: p.spec().Canary.Targets,
 	})
 }
 
 func (p *Planner) parity() []engine.Group {
-	if p.Survey.Serving() != v1alpha1.ServingSource {
+	if p.Inventory.Serving() != v1alpha1.ServingSource {
 		return nil
 	}
 	return engine.InOrder(awaitReady("parity/ready", "target", p.copying.unready), p.copying.parity())
@@ -229,7 +229,7 @@ func (p *Planner) lower() []engine.Group {
 // the next one knows.
 func (p *Planner) foreseen(id, about string, body map[string]any) []engine.Group {
 	var steps []engine.Step
-	for _, name := range p.Survey.Awaited {
+	for _, name := range p.Inventory.Awaited {
 		steps = append(steps, &engine.Write{
 			Name: "foreseen/" + name + "/" + id, About: fmt.Sprintf(about, name),
 			Write: func(context.Context) error { return fmt.Errorf("the target does not say where %s leads", name) },
@@ -253,7 +253,7 @@ func (p *Planner) switchOver() []engine.Group {
 	if windows := p.spec().Common.Windows; len(windows) > 0 && len(p.Cutovers) > 0 {
 		groups = engine.InOrder(window.NewStep("window/redirect", windows, p.Tools.Now))
 	}
-	if p.Survey.Serving() != v1alpha1.ServingTarget {
+	if p.Inventory.Serving() != v1alpha1.ServingTarget {
 		groups = append(groups, p.Agents.Heard("names are switched")...)
 		groups = append(groups, engine.InOrder(p.serving("redirect/begin", v1alpha1.ServingBoth))...)
 	}
@@ -264,7 +264,7 @@ func (p *Planner) switchOver() []engine.Group {
 
 // switchBack switches names back to the source.
 func (p *Planner) switchBack() []engine.Group {
-	if p.Survey.Serving() == v1alpha1.ServingSource {
+	if p.Inventory.Serving() == v1alpha1.ServingSource {
 		return nil
 	}
 	return append(engine.InOrder(p.serving("return/begin", v1alpha1.ServingBoth)), dnscutover.LeadBack(p.Cutovers, p.options())...)
@@ -272,11 +272,11 @@ func (p *Planner) switchBack() []engine.Group {
 
 // ready sees to it that the source can serve again, if it has to.
 func (p *Planner) ready() []engine.Group {
-	if p.Survey.Serving() == v1alpha1.ServingSource {
+	if p.Inventory.Serving() == v1alpha1.ServingSource {
 		return nil
 	}
 	return engine.InOrder(awaitReady("ready/source", "source", func(ctx context.Context) ([]string, error) {
-		return p.source.unready(ctx, &p.Survey.Spec)
+		return p.source.unready(ctx, &p.Inventory.Spec)
 	}))
 }
 
@@ -292,7 +292,7 @@ func (p *Planner) takedown() []engine.Group {
 func (p *Planner) handover(to engine.Direction) []engine.Group {
 	from, into, serves, id := p.copying.onSource(), p.copying.onTarget(), v1alpha1.ServingTarget, "handover/"
 	if to == engine.Backward {
-		if p.Survey.Serving() == v1alpha1.ServingSource {
+		if p.Inventory.Serving() == v1alpha1.ServingSource {
 			return nil
 		}
 		from, into, serves, id = into, from, v1alpha1.ServingSource, "back/handover/"
@@ -308,7 +308,7 @@ func (p *Planner) tidy() []engine.Group {
 	groups := append(dnscutover.Restore(p.Cutovers), p.Agents.Dismiss()...)
 	groups = append(groups, p.Remains...)
 	var steps []engine.Step
-	for _, c := range p.Survey.extended() {
+	for _, c := range p.Inventory.extended() {
 		steps = append(steps, restoreCertificate(p.Tools.Client(), c))
 	}
 	groups = append(groups, engine.AtOnce(parallel, "", steps...)...)

@@ -28,8 +28,8 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// Tools are what steps work with. Their Cluster is the source: the one that the Migration is in.
-type Tools struct {
+// Deps are what steps work with. Their Cluster is the source: the one that the Migration is in.
+type Deps struct {
 	migration.Tools
 	// DNS asks name servers. The default asks those that the machine knows.
 	DNS *dnsrecords.Client
@@ -82,7 +82,7 @@ type side struct {
 }
 
 // open connects to the target.
-func (t Tools) open(ctx context.Context, ref v1alpha1.ClusterReference) (*side, error) {
+func (t Deps) open(ctx context.Context, ref v1alpha1.ClusterReference) (*side, error) {
 	config, err := t.access(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (t Tools) open(ctx context.Context, ref v1alpha1.ClusterReference) (*side, 
 }
 
 // source is the cluster that the Migration is in.
-func (t Tools) source(ctx context.Context) (*side, error) {
+func (t Deps) source(ctx context.Context) (*side, error) {
 	uid, err := identity(ctx, t.Cluster)
 	return &side{Cluster: t.Cluster, uid: uid}, err
 }
@@ -117,7 +117,7 @@ func identity(ctx context.Context, c client.Client) (string, error) {
 }
 
 // access reads how the target is reached.
-func (t Tools) access(ctx context.Context, ref v1alpha1.ClusterReference) (*rest.Config, error) {
+func (t Deps) access(ctx context.Context, ref v1alpha1.ClusterReference) (*rest.Config, error) {
 	if ref.Context != "" {
 		if t.Context == nil {
 			return nil, &spec.Error{
@@ -153,7 +153,7 @@ func (t Tools) access(ctx context.Context, ref v1alpha1.ClusterReference) (*rest
 }
 
 // trusted is the access that a kubeconfig from a Secret gives.
-func (t Tools) trusted(body []byte, secret string) (*rest.Config, error) {
+func (t Deps) trusted(body []byte, secret string) (*rest.Config, error) {
 	if t.InsecureTarget {
 		config, err := clientcmd.RESTConfigFromKubeConfig(body)
 		if err != nil { // what is wrong with it may quote it

@@ -17,7 +17,7 @@ import (
 )
 
 // recordClusters records what cannot be seen later: which clusters these are, and where names led.
-func recordClusters(c client.Client, survey *Survey) engine.Step {
+func recordClusters(c client.Client, survey *Inventory) engine.Step {
 	name := survey.Spec.Name
 	set := func(st *v1alpha1.MigrationStatus) {
 		if st.Mirror == nil {

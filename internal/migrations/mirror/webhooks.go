@@ -12,7 +12,7 @@ import (
 )
 
 // lookAtWebhooks finds those of the target that no one answers for, and that refuse then. Those that are copied come last of all.
-func (j *Job) lookAtWebhooks(ctx context.Context, s *Survey) error {
+func (j *Job) lookAtWebhooks(ctx context.Context, s *Inventory) error {
 	answered, err := j.to.answered(ctx)
 	if err != nil {
 		return err

@@ -16,8 +16,8 @@ import (
 
 // Input is what the checks look at.
 type Input struct {
-	Survey *Survey
-	Access []cluster.AccessAnswer
+	Inventory *Inventory
+	Access    []cluster.AccessAnswer
 	// EtcdProblem is why its members could not be asked, RecordProblems why names cannot be moved.
 	EtcdProblem, EventsProblem error
 	RecordProblems             map[string]error
@@ -39,7 +39,7 @@ func Checks() []findings.Check[Input] {
 		findings.Group("Policies", policyChecks()...),
 		findings.Group("Control plane", controlPlaneChecks()...),
 		findings.Group("Agents", lossguard.Checks("RP3210", "RP3211", "", func(in Input) (string, []corev1.Node) {
-			return in.Image, in.Survey.Nodes
+			return in.Image, in.Inventory.Nodes
 		})...),
 	)
 }
@@ -107,14 +107,14 @@ func nodeChecks() []findings.Check[Input] {
 
 func checkAutoscalers(in Input) []findings.Result {
 	var out []findings.Result
-	for _, s := range in.Survey.Autoscalers {
+	for _, s := range in.Inventory.Autoscalers {
 		out = append(out, findings.Failed("Deployment "+s.String(), "deployment %s creates and deletes nodes", s))
 	}
 	return out
 }
 
 func checkOld(in Input) []findings.Result {
-	if len(in.Survey.OldNodes()) == 0 {
+	if len(in.Inventory.OldNodes()) == 0 {
 		return []findings.Result{findings.Failed("", "spec.nodes.old chooses no worker")}
 	}
 	return nil
@@ -122,8 +122,8 @@ func checkOld(in Input) []findings.Result {
 
 func checkBoth(in Input) []findings.Result {
 	var out []findings.Result
-	for i := range in.Survey.Nodes {
-		if n := &in.Survey.Nodes[i]; in.Survey.Spec.Old.Has(n) && in.Survey.Spec.New.Has(n) {
+	for i := range in.Inventory.Nodes {
+		if n := &in.Inventory.Nodes[i]; in.Inventory.Spec.Old.Has(n) && in.Inventory.Spec.New.Has(n) {
 			out = append(out, findings.Failed("Node "+n.Name, "node %s is in spec.nodes.old and in spec.nodes.new", n.Name))
 		}
 	}
@@ -132,9 +132,9 @@ func checkBoth(in Input) []findings.Result {
 
 func checkNetworks(in Input) []findings.Result {
 	var out []findings.Result
-	for i := range in.Survey.Nodes {
-		n := &in.Survey.Nodes[i]
-		for _, set := range []Set{in.Survey.Spec.Old, in.Survey.Spec.New} {
+	for i := range in.Inventory.Nodes {
+		n := &in.Inventory.Nodes[i]
+		for _, set := range []Set{in.Inventory.Spec.Old, in.Inventory.Spec.New} {
 			if problem := set.WrongNetwork(n); problem != "" && set.Has(n) {
 				out = append(out, findings.Failed("Node "+n.Name, "%s", problem))
 			}
@@ -145,7 +145,7 @@ func checkNetworks(in Input) []findings.Result {
 
 func checkOldReady(in Input) []findings.Result {
 	var out []findings.Result
-	for _, l := range in.Survey.OldNodes() {
+	for _, l := range in.Inventory.OldNodes() {
 		if l.Node != nil && !l.Ended && !cluster.NodeReady(l.Node) {
 			out = append(out, findings.Failed("Node "+l.Name, "node %s is not ready: %s", l.Name, whyNotReady(l.Node)))
 		}
@@ -155,8 +155,8 @@ func checkOldReady(in Input) []findings.Result {
 
 func checkCordoned(in Input) []findings.Result {
 	var out []findings.Result
-	nodes := in.Survey.NewNodes()
-	for _, l := range in.Survey.OldNodes() {
+	nodes := in.Inventory.NewNodes()
+	for _, l := range in.Inventory.OldNodes() {
 		if l.Node != nil {
 			nodes = append(nodes, l.Node)
 		}
@@ -171,11 +171,11 @@ func checkCordoned(in Input) []findings.Result {
 
 // checkRoom looks once all new nodes are there. Until then apply does, when they have joined.
 func checkRoom(in Input) []findings.Result {
-	if in.Survey.Spec.Join.Room != v1alpha1.RoomRequired || len(in.Survey.ReadyNewNodes()) < in.Survey.Wanted() {
+	if in.Inventory.Spec.Join.Room != v1alpha1.RoomRequired || len(in.Inventory.ReadyNewNodes()) < in.Inventory.Wanted() {
 		return nil
 	}
 	var out []findings.Result
-	for _, m := range in.Survey.Room() {
+	for _, m := range in.Inventory.Room() {
 		name := m.Pod.Namespace + "/" + m.Pod.Name
 		out = append(out, findings.Failed("Pod "+name, "there is no place for pod %s: %s", name, m.Reasons))
 	}

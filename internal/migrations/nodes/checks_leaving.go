@@ -42,7 +42,7 @@ func leavingChecks() []findings.Check[Input] {
 
 // checkStuck names each DaemonSet and Service once.
 func checkStuck(in Input) []findings.Result {
-	s, seen := in.Survey, map[string]bool{}
+	s, seen := in.Inventory, map[string]bool{}
 	var out []findings.Result
 	for _, p := range s.onOldUntilTheEnd() {
 		services := leaving.Selecting(slices.DeleteFunc(slices.Clone(s.Selecting), func(svc corev1.Service) bool {
@@ -68,7 +68,7 @@ func checkStuck(in Input) []findings.Result {
 }
 
 // onOldUntilTheEnd are the pods that end with old nodes which are still to end.
-func (s *Survey) onOldUntilTheEnd() []*corev1.Pod {
+func (s *Inventory) onOldUntilTheEnd() []*corev1.Pod {
 	on := map[string]bool{}
 	for _, l := range s.OldNodes() {
 		on[l.Name] = l.Reversible()
@@ -83,7 +83,7 @@ func (s *Survey) onOldUntilTheEnd() []*corev1.Pod {
 }
 
 // serveFromEnding reports whether a Service leads to a pod that ends with an old node.
-func (s *Survey) serveFromEnding() bool {
+func (s *Inventory) serveFromEnding() bool {
 	return slices.ContainsFunc(s.onOldUntilTheEnd(), func(p *corev1.Pod) bool {
 		return slices.ContainsFunc(s.Selecting, func(svc corev1.Service) bool { return selects(&svc, p) })
 	})
@@ -91,7 +91,7 @@ func (s *Survey) serveFromEnding() bool {
 
 func checkEarly(in Input) []findings.Result {
 	var out []findings.Result
-	for _, l := range in.Survey.OldNodes() {
+	for _, l := range in.Inventory.OldNodes() {
 		if l.Node == nil && !l.Ended {
 			out = append(out, findings.Failed("Node "+l.Name, "node %s is gone, and replumb has not ended it", l.Name))
 		}
@@ -101,11 +101,11 @@ func checkEarly(in Input) []findings.Result {
 
 // checkHostPorts names each DaemonSet once.
 func checkHostPorts(in Input) []findings.Result {
-	if len(in.Survey.Spec.Records) > 0 {
+	if len(in.Inventory.Spec.Records) > 0 {
 		return nil
 	}
 	ports := map[string][]string{}
-	for _, p := range in.Survey.onOldUntilTheEnd() {
+	for _, p := range in.Inventory.onOldUntilTheEnd() {
 		owner := p.Namespace + "/" + metav1.GetControllerOfNoCopy(p).Name
 		for _, c := range p.Spec.Containers {
 			for _, port := range c.Ports {

@@ -93,7 +93,7 @@ func controlPlaneChecks() []findings.Check[Input] {
 
 func checkClientAddresses(in Input) []findings.Result {
 	var out []findings.Result
-	for _, svc := range in.Survey.Ingress().Affected() {
+	for _, svc := range in.Inventory.Ingress().Affected() {
 		if local(svc) {
 			name := client.ObjectKeyFromObject(svc).String()
 			out = append(out,
@@ -105,7 +105,7 @@ func checkClientAddresses(in Input) []findings.Result {
 
 func checkPolicies(in Input) []findings.Result {
 	var out []findings.Result
-	for _, r := range in.Survey.uneven() {
+	for _, r := range in.Inventory.uneven() {
 		out = append(out, findings.Failed(r.Object, "%s: %s names %s", r.Object, r.Field, r.Value))
 	}
 	return out
@@ -124,8 +124,8 @@ func ofRecords(problems map[string]error) []findings.Result {
 }
 
 func checkSigned(in Input) []findings.Result {
-	records := slices.Clone(in.Survey.Spec.Records)
-	if cp := in.Survey.Spec.ControlPlane; cp != nil {
+	records := slices.Clone(in.Inventory.Spec.Records)
+	if cp := in.Inventory.Spec.ControlPlane; cp != nil {
 		records = append(records, cp.Records...)
 	}
 	var out []findings.Result
@@ -140,13 +140,13 @@ func checkSigned(in Input) []findings.Result {
 // checkEtcd exempts members that are being replaced, when a run is taken up again.
 func checkEtcd(in Input) []findings.Result {
 	switch {
-	case in.Survey.Spec.ControlPlane == nil:
+	case in.Inventory.Spec.ControlPlane == nil:
 		return nil
 	case in.EtcdProblem != nil:
 		return []findings.Result{findings.Failed("", "%v", in.EtcdProblem)}
 	}
 	var exempt []string
-	for _, c := range in.Survey.ControlPlane().Old() {
+	for _, c := range in.Inventory.ControlPlane().Old() {
 		if c.Ended {
 			exempt = append(exempt, c.Name)
 		}
@@ -154,19 +154,19 @@ func checkEtcd(in Input) []findings.Result {
 			exempt = append(exempt, c.Successor.Name, c.Successor.PeerURL)
 		}
 	}
-	if problem := in.Survey.Etcd.Problem(exempt...); problem != "" {
+	if problem := in.Inventory.Etcd.Problem(exempt...); problem != "" {
 		return []findings.Result{findings.Failed("", "etcd: %s", problem)}
 	}
 	if problem := in.eventsProblem(); problem != "" {
 		return []findings.Result{findings.Failed("", "events etcd: %s", problem)}
 	}
-	if len(in.Survey.ControlPlane().Old()) > 0 {
+	if len(in.Inventory.ControlPlane().Old()) > 0 {
 		return nil
 	}
-	if in.Survey.Spec.external() {
-		return []findings.Result{findings.Failed("", "no Node of the control plane has an address in %v", in.Survey.Spec.Old.CIDRs)}
+	if in.Inventory.Spec.external() {
+		return []findings.Result{findings.Failed("", "no Node of the control plane has an address in %v", in.Inventory.Spec.Old.CIDRs)}
 	}
-	return []findings.Result{findings.Failed("", "no member of etcd has a peer URL in %v", in.Survey.Spec.Old.CIDRs)}
+	return []findings.Result{findings.Failed("", "no member of etcd has a peer URL in %v", in.Inventory.Spec.Old.CIDRs)}
 }
 
 // eventsProblem is what is the matter with the second etcd; nothing, if all is well or there is none that moves.
@@ -174,20 +174,20 @@ func (in Input) eventsProblem() string {
 	switch {
 	case in.EventsProblem != nil:
 		return in.EventsProblem.Error()
-	case in.Survey.Events == nil:
+	case in.Inventory.Events == nil:
 		return ""
 	}
 	var exempt []string
-	for _, c := range in.Survey.ControlPlane().Old() {
+	for _, c := range in.Inventory.ControlPlane().Old() {
 		if c.Ended || c.Successor != nil {
-			exempt = append(exempt, in.Survey.ControlPlane().eventsInTransition(&c)...)
+			exempt = append(exempt, in.Inventory.ControlPlane().eventsInTransition(&c)...)
 		}
 	}
-	return in.Survey.Events.Problem(exempt...)
+	return in.Inventory.Events.Problem(exempt...)
 }
 
 // stores are those of all API servers that tell, with the machines that they run on.
-func (s *Survey) stores() ([]apiserver.Stores, []netip.Addr) {
+func (s *Inventory) stores() ([]apiserver.Stores, []netip.Addr) {
 	all := apiserver.StoresOf(s.Pods)
 	var hosts []netip.Addr
 	for _, a := range all {
@@ -197,12 +197,12 @@ func (s *Survey) stores() ([]apiserver.Stores, []netip.Addr) {
 }
 
 func checkStores(in Input) []findings.Result {
-	cp := in.Survey.Spec.ControlPlane
+	cp := in.Inventory.Spec.ControlPlane
 	if cp == nil {
 		return nil
 	}
 	var out []findings.Result
-	all, hosts := in.Survey.stores()
+	all, hosts := in.Inventory.stores()
 	for i := range all {
 		s := &all[i]
 		beside := s.Beside(s.Main, hosts...)
@@ -241,7 +241,7 @@ func checkStores(in Input) []findings.Result {
 
 // checkStays names every etcd that is left where it is, once.
 func checkStays(in Input) []findings.Result {
-	if in.Survey.Spec.ControlPlane == nil {
+	if in.Inventory.Spec.ControlPlane == nil {
 		return nil
 	}
 	var out []findings.Result
@@ -253,7 +253,7 @@ func checkStays(in Input) []findings.Result {
 			out = append(out, findings.Failed("", "%s", text))
 		}
 	}
-	all, hosts := in.Survey.stores()
+	all, hosts := in.Inventory.stores()
 	for i := range all {
 		s := &all[i]
 		if !s.Beside(s.Main, hosts...) {
@@ -269,8 +269,8 @@ func checkStays(in Input) []findings.Result {
 }
 
 func checkQuorum(in Input) []findings.Result {
-	if in.Survey.Etcd == nil || in.Survey.ControlPlane().voters() >= 3 {
+	if in.Inventory.Etcd == nil || in.Inventory.ControlPlane().voters() >= 3 {
 		return nil
 	}
-	return []findings.Result{findings.Failed("", "etcd has %d members", in.Survey.ControlPlane().voters())}
+	return []findings.Result{findings.Failed("", "etcd has %d members", in.Inventory.ControlPlane().voters())}
 }

@@ -69,19 +69,19 @@ func workloadChecks() []findings.Check[Input] {
 			Fix: "have new nodes in the zones of the volumes; say so by labels such as topology.kubernetes.io/zone in spec.nodes.new.selector, and " +
 				"name their network in spec.nodes.new.cidrs",
 		},
-		spare.Check("RP3217", root+".prepare", func(in Input) *spare.Found { return in.Survey.Spares }),
+		spare.Check("RP3217", root+".prepare", func(in Input) *spare.Found { return in.Inventory.Spares }),
 	}
 }
 
 func checkBudgets(in Input) []findings.Result {
-	if in.Survey.Spec.waits() { // nothing is evicted
+	if in.Inventory.Spec.waits() { // nothing is evicted
 		return nil
 	}
 	var out []findings.Result
-	for i := range in.Survey.Workloads.Budgets {
-		b := &in.Survey.Workloads.Budgets[i]
+	for i := range in.Inventory.Workloads.Budgets {
+		b := &in.Inventory.Workloads.Budgets[i]
 		name := b.Namespace + "/" + b.Name
-		if rule := cluster.NeverAllows(b); rule != "" && in.Survey.covers(name) {
+		if rule := cluster.NeverAllows(b); rule != "" && in.Inventory.covers(name) {
 			out = append(out,
 				findings.Failed("PodDisruptionBudget "+name, "poddisruptionbudget %s never allows a disruption: %s", name, rule))
 		}
@@ -91,7 +91,7 @@ func checkBudgets(in Input) []findings.Result {
 
 func checkVolumes(in Input) []findings.Result {
 	var out []findings.Result
-	for _, v := range in.Survey.stuck() {
+	for _, v := range in.Inventory.stuck() {
 		if !v.open {
 			out = append(out, findings.Failed("Pod "+v.pod.Namespace+"/"+v.pod.Name, "pod %s/%s: %s", v.pod.Namespace, v.pod.Name, v.why))
 		}
@@ -102,7 +102,7 @@ func checkVolumes(in Input) []findings.Result {
 // checkOpen names what apply looks at when the new nodes are there.
 func checkOpen(in Input) []findings.Result {
 	var out []findings.Result
-	s := in.Survey
+	s := in.Inventory
 	for _, v := range s.stuck() {
 		if v.open {
 			out = append(out, findings.NotKnown("Pod "+v.pod.Namespace+"/"+v.pod.Name, "pod %s/%s: %s", v.pod.Namespace, v.pod.Name, v.why))
@@ -115,11 +115,11 @@ func checkOpen(in Input) []findings.Result {
 }
 
 func checkSingles(in Input) []findings.Result {
-	if in.Survey.Spec.waits() { // nothing is evicted
+	if in.Inventory.Spec.waits() { // nothing is evicted
 		return nil
 	}
 	var out []findings.Result
-	s := in.Survey
+	s := in.Inventory
 	for i := range s.Workloads.StatefulSets {
 		set := &s.Workloads.StatefulSets[i]
 		key := client.ObjectKeyFromObject(set)
@@ -149,9 +149,9 @@ func checkSingles(in Input) []findings.Result {
 
 func checkBare(in Input) []findings.Result {
 	var out []findings.Result
-	for _, l := range in.Survey.OldNodes() {
+	for _, l := range in.Inventory.OldNodes() {
 		for _, p := range l.Pods {
-			if controllerOf(p) == "" && !slices.Contains(in.Survey.Spec.Force, client.ObjectKeyFromObject(p)) {
+			if controllerOf(p) == "" && !slices.Contains(in.Inventory.Spec.Force, client.ObjectKeyFromObject(p)) {
 				out = append(out,
 					findings.Failed("Pod "+p.Namespace+"/"+p.Name, "pod %s/%s on node %s has no owner", p.Namespace, p.Name, l.Name))
 			}
@@ -163,10 +163,10 @@ func checkBare(in Input) []findings.Result {
 // checkLocalData names each workload once.
 func checkLocalData(in Input) []findings.Result {
 	volumes := map[string][]string{}
-	for _, l := range in.Survey.OldNodes() {
+	for _, l := range in.Inventory.OldNodes() {
 		for _, p := range l.Pods {
 			who := "Pod " + p.Namespace + "/" + p.Name
-			if owner := in.Survey.workloadOf(p); owner.Name != "" {
+			if owner := in.Inventory.workloadOf(p); owner.Name != "" {
 				who = "Workload " + owner.String()
 			}
 			for i := range p.Spec.Volumes {
@@ -187,11 +187,11 @@ func checkLocalData(in Input) []findings.Result {
 
 // checkUnready asks of every workload of old nodes whether all its pods are available.
 func checkUnready(in Input) []findings.Result {
-	if in.Survey.Spec.waits() { // nothing is evicted
+	if in.Inventory.Spec.waits() { // nothing is evicted
 		return nil
 	}
 	var out []findings.Result
-	s := in.Survey
+	s := in.Inventory
 	for key := range s.onOldNodes() {
 		if d := s.deployment(key); d != nil && d.Status.AvailableReplicas < ptr.Deref(d.Spec.Replicas, 1) {
 			out = append(out, findings.Failed("Deployment "+key.String(), "deployment %s has %d of %d pods available",
@@ -213,7 +213,7 @@ func checkUnready(in Input) []findings.Result {
 // checkSpread names each workload once.
 func checkSpread(in Input) []findings.Result {
 	var out []findings.Result
-	for key, pods := range in.Survey.onOldNodes() {
+	for key, pods := range in.Inventory.onOldNodes() {
 		if slices.ContainsFunc(pods[0].Spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
 			return c.WhenUnsatisfiable == corev1.DoNotSchedule &&
 				ptr.Deref(c.NodeTaintsPolicy, corev1.NodeInclusionPolicyIgnore) != corev1.NodeInclusionPolicyHonor

@@ -88,7 +88,7 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	if err := job.sortIntoTiers(s); err != nil {
 		t.Fatal(err)
 	}
-	input := Input{Survey: s, RecordProblems: map[string]error{}, Image: job.agents().Image().Name}
+	input := Input{Inventory: s, RecordProblems: map[string]error{}, Image: job.agents().Image().Name}
 	input.Access = migrationtest.Access(t, Roles(), f.Denied...)
 	for name, problem := range f.Records {
 		input.RecordProblems[name] = errors.New(problem)
@@ -125,10 +125,10 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 			Tools:     migration.Tools{Cluster: nowhere},
 			Migration: job.Migration,
 		},
-		Survey: s,
-		Etcd:   clientOf(s),
-		Events: eventsOf(s),
-		Agents: job.newAgents(s),
+		Inventory: s,
+		Etcd:      clientOf(s),
+		Events:    eventsOf(s),
+		Agents:    job.newAgents(s),
 	}, input
 }
 
@@ -142,7 +142,7 @@ func movesOf(t *testing.T, l live, all []v1alpha1.RecordSpec) []*dnsrecords.Move
 	return moves
 }
 
-func eventsOf(s *Survey) *etcd.Client {
+func eventsOf(s *Inventory) *etcd.Client {
 	if s.Events == nil {
 		return nil
 	}
@@ -150,7 +150,7 @@ func eventsOf(s *Survey) *etcd.Client {
 }
 
 // clientOf is one that is never used.
-func clientOf(s *Survey) *etcd.Client {
+func clientOf(s *Inventory) *etcd.Client {
 	if s.Spec.ControlPlane == nil {
 		return nil
 	}
@@ -158,13 +158,13 @@ func clientOf(s *Survey) *etcd.Client {
 }
 
 // readSurvey sorts manifests into what a look at the cluster finds.
-func readSurvey(t *testing.T, s Spec, manifests []byte) *Survey {
+func readSurvey(t *testing.T, s Spec, manifests []byte) *Inventory {
 	t.Helper()
-	out := &Survey{
+	out := &Inventory{
 		Spec: s, Workloads: &rollout.State{}, Volumes: map[string]*corev1.PersistentVolume{},
 		Claims: map[types.NamespacedName]*corev1.PersistentVolumeClaim{},
 	}
-	scene := spare.Scene{}
+	scene := spare.Inputs{}
 	for doc := range bytes.SplitSeq(manifests, []byte("---\n")) {
 		if len(bytes.TrimSpace(doc)) == 0 {
 			continue

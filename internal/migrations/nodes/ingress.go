@@ -29,7 +29,7 @@ const moveOfIngress = "the move of ingress"
 //
 // It is a batch as others are, but for hooks: those are not given nodes, for these are not empty after it.
 func (p *Planner) moveIngress(d *drainer) []engine.Group {
-	early := p.Survey.Ingress().early()
+	early := p.Inventory.Ingress().early()
 	if len(early) == 0 {
 		return nil
 	}
@@ -39,16 +39,16 @@ func (p *Planner) moveIngress(d *drainer) []engine.Group {
 	}
 	o := hook.Occasion{Run: hook.Apply, Moment: v1alpha1.BeforeBatch, Phase: phaseDrain, Batch: 1}
 	groups = append(groups, p.Hooks(o)...)
-	goes := func(pod *corev1.Pod) bool { return p.Survey.Ingress().isBehind(early, pod) }
-	size := max(1, p.Survey.Spec.parallel(len(p.Survey.OldNodes())))
-	for batch := range slices.Chunk(p.Survey.Ingress().ahead(early), size) {
+	goes := func(pod *corev1.Pod) bool { return p.Inventory.Ingress().isBehind(early, pod) }
+	size := max(1, p.Inventory.Spec.parallel(len(p.Inventory.OldNodes())))
+	for batch := range slices.Chunk(p.Inventory.Ingress().ahead(early), size) {
 		var steps []engine.Step
 		for i := range batch {
 			steps = append(steps, d.drainAhead(batch[i].Name, goes))
 		}
 		groups = append(groups, engine.AtOnce(size, moveOfIngress, steps...)...)
 	}
-	groups = append(groups, ingress{d.live}.comesBack(early, p.Survey.Ingress().unready(), p.leaveBalancers())...)
+	groups = append(groups, ingress{d.live}.comesBack(early, p.Inventory.Ingress().unready(), p.leaveBalancers())...)
 	groups = append(groups, p.Agents.Steady(moveOfIngress)...)
 	o.Moment = v1alpha1.AfterBatch
 	return append(groups, p.Hooks(o)...)
@@ -57,11 +57,11 @@ func (p *Planner) moveIngress(d *drainer) []engine.Group {
 // leaveBalancers keeps load balancers off old nodes, and gives them time to leave. Those nodes answer for no Service with the policy Local
 // by then, and would drop what they are sent until the health checks of load balancers have found it out.
 func (p *Planner) leaveBalancers() []engine.Group {
-	if !p.Survey.Balanced {
+	if !p.Inventory.Balanced {
 		return nil
 	}
 	var steps []engine.Step
-	for _, n := range p.Survey.OldNodes() {
+	for _, n := range p.Inventory.OldNodes() {
 		if n.Reversible() {
 			steps = append(steps, p.live().excludeAs("exclude/ahead/"+n.Name, n.Name))
 		}
@@ -105,11 +105,11 @@ func (i ingress) servedByNew(meant func(types.NamespacedName) bool, unready map[
 		Limit: i.spec.Drain.Timeout.Duration,
 		Again: true,
 		For: func(ctx context.Context) (err error) {
-			now := &Survey{Spec: i.spec}
+			now := &Inventory{Spec: i.spec}
 			if now.Recorded, err = i.record().nodes(ctx); err != nil {
 				return err
 			}
-			for _, read := range []func(context.Context, *Survey) error{i.nodesAndPods, i.services} {
+			for _, read := range []func(context.Context, *Inventory) error{i.nodesAndPods, i.services} {
 				if err := read(ctx, now); err != nil {
 					return err
 				}
@@ -316,7 +316,7 @@ func (i ingress) restoreStep(id, title string, known []types.NamespacedName, mea
 
 // switched are the Services whose policy has not been restored, as they are now.
 func (i ingress) switched(ctx context.Context) ([]types.NamespacedName, error) {
-	now := &Survey{}
+	now := &Inventory{}
 	if err := i.services(ctx, now); err != nil {
 		return nil, err
 	}

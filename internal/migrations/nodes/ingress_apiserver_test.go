@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -87,7 +89,7 @@ func TestRollbackAfterIngress(t *testing.T) {
 		t.Errorf("nodes after rollback: %s", got)
 	}
 	for _, name := range []string{"a", "b"} {
-		n, err := live{f.job.Tools, f.job.Spec}.node(t.Context(), name)
+		n, err := cordon.Read(t.Context(), f.job.Tools.Cluster, name)
 		f.Must(err)
 		if _, has := n.Labels[corev1.LabelNodeExcludeBalancers]; has {
 			t.Errorf("load balancers are kept off node %s", name)

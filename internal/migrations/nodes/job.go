@@ -62,7 +62,7 @@ func (j *Job) agents() *lossguard.AgentConfig {
 }
 
 // newAgents makes the agents of a job. Cluster DNS moves with all other pods.
-func (j *Job) newAgents(s *Survey) *lossguard.Agents {
+func (j *Job) newAgents(s *Inventory) *lossguard.Agents {
 	a := j.agents().New(len(s.Nodes))
 	if a != nil {
 		a.Roll, a.Ends = true, true
@@ -70,8 +70,8 @@ func (j *Job) newAgents(s *Survey) *lossguard.Agents {
 	return a
 }
 
-// Survey looks at the cluster as it is now.
-func (j *Job) Survey(ctx context.Context) (*Survey, error) {
+// Inventory looks at the cluster as it is now.
+func (j *Job) Inventory(ctx context.Context) (*Inventory, error) {
 	return live{j.Tools, j.Spec}.survey(ctx)
 }
 
@@ -84,25 +84,25 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if p.Base, err = j.Base(ctx, j.Tools); err != nil {
 		return nil, err
 	}
-	if p.Survey, err = j.Survey(ctx); err != nil {
+	if p.Inventory, err = j.Inventory(ctx); err != nil {
 		return nil, err
 	}
-	if err := j.sortIntoTiers(p.Survey); err != nil {
+	if err := j.sortIntoTiers(p.Inventory); err != nil {
 		return nil, err
 	}
-	if p.Survey.Spares, err = spare.Look(ctx, j.Tools.Cluster, j.Spec.Spares); err != nil {
+	if p.Inventory.Spares, err = spare.Load(ctx, j.Tools.Cluster, j.Spec.Spares); err != nil {
 		return nil, err
 	}
-	p.Agents = j.newAgents(p.Survey)
+	p.Agents = j.newAgents(p.Inventory)
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err
 	}
-	in := Input{Survey: p.Survey, Access: j.Access, Image: j.agents().Image().Name}
-	if p.Etcd, in.EtcdProblem = j.surveyEtcd(ctx, p.Survey); in.EtcdProblem != nil {
-		p.Survey.Etcd = nil
+	in := Input{Inventory: p.Inventory, Access: j.Access, Image: j.agents().Image().Name}
+	if p.Etcd, in.EtcdProblem = j.surveyEtcd(ctx, p.Inventory); in.EtcdProblem != nil {
+		p.Inventory.Etcd = nil
 	}
-	if p.Events, in.EventsProblem = j.surveyEvents(ctx, p.Survey); in.EventsProblem != nil {
-		p.Survey.Events = nil
+	if p.Events, in.EventsProblem = j.surveyEvents(ctx, p.Inventory); in.EventsProblem != nil {
+		p.Inventory.Events = nil
 	}
 	if in.RecordProblems, err = j.surveyRecords(ctx, p); err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func (j *Job) hasImage() error {
 }
 
 // sortIntoTiers sorts each workload as a Service of the same namespace, name and labels would be.
-func (j *Job) sortIntoTiers(s *Survey) error {
+func (j *Job) sortIntoTiers(s *Inventory) error {
 	rules, err := tier.NewRules(&j.Spec.Common, func(svc *corev1.Service) bool { return svc.Namespace == metav1.NamespaceSystem })
 	if err != nil {
 		return err
@@ -152,7 +152,7 @@ func (j *Job) sortIntoTiers(s *Survey) error {
 }
 
 // surveyEtcd asks its members, if the control plane moves. The connection is kept for as long as the job is.
-func (j *Job) surveyEtcd(ctx context.Context, s *Survey) (*etcd.Client, error) {
+func (j *Job) surveyEtcd(ctx context.Context, s *Inventory) (*etcd.Client, error) {
 	if j.Spec.ControlPlane == nil {
 		return nil, nil
 	}
@@ -168,7 +168,7 @@ func (j *Job) surveyEtcd(ctx context.Context, s *Survey) (*etcd.Client, error) {
 }
 
 // surveyEvents asks those of the second etcd, if there is one that moves.
-func (j *Job) surveyEvents(ctx context.Context, s *Survey) (*etcd.Client, error) {
+func (j *Job) surveyEvents(ctx context.Context, s *Inventory) (*etcd.Client, error) {
 	if j.Spec.ControlPlane == nil || j.Spec.ControlPlane.EtcdEvents == nil {
 		return nil, nil
 	}
@@ -222,15 +222,15 @@ func endProblems(ctx context.Context, all []*dnsrecords.Move) map[string]error {
 	return problems
 }
 
-func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
+func (p *Planner) Counts() v1alpha1.Counts { return p.Inventory.Counts() }
 
-func (p *Planner) Left() string { return notEmpty(p.Survey.outstanding(p.terminatesEach())) }
+func (p *Planner) Left() string { return notEmpty(p.Inventory.outstanding(p.terminatesEach())) }
 
 func (p *Planner) Early() string {
-	if left := p.Survey.outstanding(false); len(left) > 0 {
+	if left := p.Inventory.outstanding(false); len(left) > 0 {
 		return notEmpty(left)
 	}
-	for _, c := range p.Survey.ControlPlane().Old() {
+	for _, c := range p.Inventory.ControlPlane().Old() {
 		if c.Stage() != StageGone {
 			return "control-plane node " + c.Name + " has not been terminated"
 		}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -87,7 +89,7 @@ func TestDaemonSetsLeaveTheirServices(t *testing.T) {
 		want[name] = "a b"
 	}
 	requireSelected()
-	n, err := l.node(t.Context(), "a")
+	n, err := cordon.Read(t.Context(), l.Cluster, "a")
 	f.Must(err)
 	if _, has := n.Labels[corev1.LabelNodeExcludeBalancers]; has {
 		t.Errorf("node a has the labels %v", n.Labels)

@@ -76,7 +76,7 @@ const (
 // Planner makes plans from a survey.
 type Planner struct {
 	migration.Base
-	Survey *Survey
+	Inventory *Inventory
 	// Records lead to load balancers, APIRecords to those of the API.
 	Records, APIRecords []*dnsrecords.Move
 	// Etcd is nil if the control plane stays, or cannot be reached.
@@ -113,14 +113,14 @@ func PhaseNames() []string { return commands().Names() }
 // Outlines are the phases of all commands, for people.
 func Outlines() []migration.Outline { return []migration.Outline{commands().Outline("")} }
 
-func (p *Planner) spec() Spec { return p.Survey.Spec }
+func (p *Planner) spec() Spec { return p.Inventory.Spec }
 
 // live is what steps work with.
 func (p *Planner) live() live { return live{p.Tools, p.spec()} }
 
 func (p *Planner) secure() []engine.Group {
 	var old []v1alpha1.NodeStatus
-	for _, n := range p.Survey.OldNodes() {
+	for _, n := range p.Inventory.OldNodes() {
 		if n.Node != nil {
 			old = append(old, statusOf(n.Node, v1alpha1.RoleWorker))
 		}
@@ -134,12 +134,12 @@ func (p *Planner) secure() []engine.Group {
 // originals are the objects that are about to be changed for the first time.
 func (p *Planner) originals() []client.Object {
 	var all []client.Object
-	for _, n := range p.Survey.OldNodes() {
+	for _, n := range p.Inventory.OldNodes() {
 		if n.Node != nil && taintOf(n.Node) == nil {
 			all = append(all, n.Node)
 		}
 	}
-	for _, svc := range p.Survey.Ingress().Affected() {
+	for _, svc := range p.Inventory.Ingress().Affected() {
 		if svc.Annotations[v1alpha1.AnnotationTrafficPolicy] == "" {
 			all = append(all, svc)
 		}
@@ -149,12 +149,12 @@ func (p *Planner) originals() []client.Object {
 
 // join waits until there are as many new nodes as there have to be, all in the new network, and tests them.
 func (p *Planner) join() []engine.Group {
-	if len(p.Survey.outstanding(false)) == 0 {
+	if len(p.Inventory.outstanding(false)) == 0 {
 		return nil
 	}
 	l := p.live()
-	steps := []engine.Step{l.join(p.Survey.Wanted())}
-	for _, n := range p.Survey.NewNodes() {
+	steps := []engine.Step{l.join(p.Inventory.Wanted())}
+	for _, n := range p.Inventory.NewNodes() {
 		if taintOf(n) != nil { // of a migration that was rolled back
 			steps = append(steps, l.openNode(n.Name))
 		}
@@ -171,7 +171,7 @@ func (p *Planner) join() []engine.Group {
 
 // switchPolicies has every node answer for Services for as long as their pods move.
 func (p *Planner) switchPolicies() []engine.Group {
-	return ingress{p.live()}.switchPolicies(p.Survey.Ingress().toSwitch())
+	return ingress{p.live()}.switchPolicies(p.Inventory.Ingress().toSwitch())
 }
 
 // switchPoliciesForReturn does the same for as long as pods move back.
@@ -179,21 +179,21 @@ func (p *Planner) switchPoliciesForReturn() []engine.Group {
 	if !p.Whole() {
 		return nil
 	}
-	return ingress{p.live()}.switchPolicies(p.Survey.Ingress().toSwitchForReturn())
+	return ingress{p.live()}.switchPolicies(p.Inventory.Ingress().toSwitchForReturn())
 }
 
 // restorePolicies restores what was switched, now or in an earlier run, and could not be restored before.
 func (p *Planner) restorePolicies() []engine.Group {
-	early := p.Survey.Ingress().early()
-	return ingress{p.live()}.restorePolicies(slices.DeleteFunc(p.Survey.Ingress().toRestore(), func(key types.NamespacedName) bool {
+	early := p.Inventory.Ingress().early()
+	return ingress{p.live()}.restorePolicies(slices.DeleteFunc(p.Inventory.Ingress().toRestore(), func(key types.NamespacedName) bool {
 		return slices.Contains(early, key)
 	}))
 }
 
 func (p *Planner) restorePoliciesAfterReturn() []engine.Group {
-	keys := p.Survey.Ingress().switched()
+	keys := p.Inventory.Ingress().switched()
 	if p.Whole() {
-		keys = append(keys, p.Survey.Ingress().toSwitchForReturn()...)
+		keys = append(keys, p.Inventory.Ingress().toSwitchForReturn()...)
 	}
 	return ingress{p.live()}.restorePolicies(keys)
 }
@@ -205,7 +205,7 @@ func (p *Planner) taint() []engine.Group {
 		effect = corev1.TaintEffectPreferNoSchedule
 	}
 	var steps []engine.Step
-	for _, n := range p.Survey.outstanding(true) {
+	for _, n := range p.Inventory.outstanding(true) {
 		steps = append(steps, p.live().closeNode(n.Name, effect))
 	}
 	return engine.AtOnce(parallel, "", steps...)
@@ -213,10 +213,10 @@ func (p *Planner) taint() []engine.Group {
 
 // prepare gives what must not pause one more pod, on new nodes by then, unless no old node has to be emptied any more.
 func (p *Planner) prepare() []engine.Group {
-	if len(p.Survey.outstanding(false)) == 0 {
+	if len(p.Inventory.outstanding(false)) == 0 {
 		return nil
 	}
-	return engine.AtOnce(parallel, "", p.Survey.Spares.Up(p.Tools.Cluster)...)
+	return engine.AtOnce(parallel, "", p.Inventory.Spares.Up(p.Tools.Cluster)...)
 }
 
 func (p *Planner) terminatesEach() bool {
@@ -225,7 +225,7 @@ func (p *Planner) terminatesEach() bool {
 
 // drainOldNodes drains them in batches, or waits until they are empty, and terminates each when it is.
 func (p *Planner) drainOldNodes() []engine.Group {
-	size := max(1, p.Survey.Spec.parallel(len(p.Survey.OldNodes())))
+	size := max(1, p.Inventory.Spec.parallel(len(p.Inventory.OldNodes())))
 	d := newDrainer(p.live())
 	groups := p.moveIngress(d)
 	number := min(len(groups), 1) // it is a batch of its own
@@ -259,7 +259,7 @@ func (p *Planner) batch(d *drainer, number int, batch []OldNode) []engine.Group 
 		add(func(n *OldNode) engine.Step { return d.closeNode(n.Name, corev1.TaintEffectNoSchedule) })
 	}
 	add(func(n *OldNode) engine.Step { return d.markDrained(n.Name) })
-	if p.Survey.Spec.waits() {
+	if p.Inventory.Spec.waits() {
 		add(func(n *OldNode) engine.Step { return d.emptied(n.Name) })
 	} else {
 		add(func(n *OldNode) engine.Step { return d.drain(n.Name) })
@@ -284,7 +284,7 @@ func titleOf(batch []OldNode) string {
 // terminateOldNodes terminates those that are left at finish.
 func (p *Planner) terminateOldNodes() []engine.Group {
 	var groups []engine.Group
-	for batch := range slices.Chunk(p.Survey.outstanding(true), parallel) {
+	for batch := range slices.Chunk(p.Inventory.outstanding(true), parallel) {
 		groups = append(groups, p.end(titleOf(batch), batch)...)
 	}
 	return groups
@@ -297,8 +297,8 @@ func (p *Planner) moveControlPlane() []engine.Group {
 	if p.blind() {
 		return nil
 	}
-	c := &controlPlane{drainer: newDrainer(p.live()), etcd: p.Etcd, survey: p.Survey}
-	if p.Survey.Events != nil {
+	c := &controlPlane{drainer: newDrainer(p.live()), etcd: p.Etcd, survey: p.Inventory}
+	if p.Inventory.Events != nil {
 		c.events = p.Events
 	}
 	return append(p.dismiss(), c.groups(p.APIRecords)...)
@@ -306,7 +306,7 @@ func (p *Planner) moveControlPlane() []engine.Group {
 
 // blind reports whether the control plane stays, or an etcd that moves could not be looked at.
 func (p *Planner) blind() bool {
-	return p.Etcd == nil || p.Survey.Etcd == nil || p.spec().ControlPlane.EtcdEvents != nil && p.Survey.Events == nil
+	return p.Etcd == nil || p.Inventory.Etcd == nil || p.spec().ControlPlane.EtcdEvents != nil && p.Inventory.Events == nil
 }
 
 // verify is what apply ends with, and finish begins with.
@@ -320,18 +320,18 @@ func (p *Planner) verify() []engine.Group {
 
 // Whole reports whether every old node is still there to go back to.
 func (p *Planner) Whole() bool {
-	return p.controlPlaneWhole() && !slices.ContainsFunc(p.Survey.OldNodes(), func(n OldNode) bool { return !n.Reversible() })
+	return p.controlPlaneWhole() && !slices.ContainsFunc(p.Inventory.OldNodes(), func(n OldNode) bool { return !n.Reversible() })
 }
 
 // controlPlaneWhole reports the same of control planes.
 func (p *Planner) controlPlaneWhole() bool {
-	return !slices.ContainsFunc(p.Survey.ControlPlane().Old(), func(c ControlPlaneNode) bool { return !c.Reversible() })
+	return !slices.ContainsFunc(p.Inventory.ControlPlane().Old(), func(c ControlPlaneNode) bool { return !c.Reversible() })
 }
 
 // reopen lets pods onto the old nodes that are still there, and those that had left their Services be found again.
 func (p *Planner) reopen() []engine.Group {
 	var returns, opens []engine.Step
-	for _, n := range p.Survey.OldNodes() {
+	for _, n := range p.Inventory.OldNodes() {
 		if n.Reversible() {
 			returns = append(returns, p.live().comeBack(n.Name))
 			opens = append(opens, p.live().openNode(n.Name))
@@ -348,7 +348,7 @@ func (p *Planner) drainNewNodes() []engine.Group {
 	}
 	d := newDrainer(p.live())
 	var groups []engine.Group
-	for _, n := range p.Survey.NewNodes() {
+	for _, n := range p.Inventory.NewNodes() {
 		groups = append(groups, engine.AtOnce(1, n.Name, d.empty(n.Name)...)...)
 		groups = append(groups, p.steadyBack(n.Name)...)
 	}
@@ -372,7 +372,7 @@ func (l live) image() pull.Image {
 
 // watch puts agents on every node, unless there is nothing left to do that they could see.
 func (p *Planner) watch() []engine.Group {
-	if len(p.Survey.outstanding(p.terminatesEach())) == 0 {
+	if len(p.Inventory.outstanding(p.terminatesEach())) == 0 {
 		return nil
 	}
 	return p.Agents.Install()
@@ -380,7 +380,7 @@ func (p *Planner) watch() []engine.Group {
 
 // watchFinish puts agents on every node, if nodes are still to end.
 func (p *Planner) watchFinish() []engine.Group {
-	if len(p.Survey.outstanding(true)) == 0 {
+	if len(p.Inventory.outstanding(true)) == 0 {
 		return nil
 	}
 	return p.Agents.Install()

@@ -19,7 +19,7 @@ import (
 type controlPlane struct {
 	*drainer
 	etcd   *etcd.Client
-	survey *Survey
+	survey *Inventory
 	// events is the second etcd; nil, if there is none that moves.
 	events *etcd.Client
 }

@@ -24,27 +24,27 @@ func (s *Spec) waits() bool { return s.Drain.Mode == v1alpha1.DrainWait }
 // Follows implements migration.Follower: in which order nodes become empty is for others to say, so each round of apply removes those that
 // are, and ends when there are more.
 func (p *Planner) Follows() bool {
-	return p.Survey.Spec.waits() && len(p.Survey.outstanding(false)) > 0
+	return p.Inventory.Spec.waits() && len(p.Inventory.outstanding(false)) > 0
 }
 
 // underWay reports whether an earlier round, or run, of a migration that waits has got to where nodes are closed: what phase join has proven by
 // then is not asked again with canaries for each node that becomes empty.
 func (p *Planner) underWay() bool {
-	return p.Survey.Spec.waits() && slices.ContainsFunc(p.Survey.OldNodes(), func(n OldNode) bool {
+	return p.Inventory.Spec.waits() && slices.ContainsFunc(p.Inventory.OldNodes(), func(n OldNode) bool {
 		return n.Node != nil && taintOf(n.Node) != nil && taintOf(n.Node).Value == p.spec().Name
 	})
 }
 
 // toDrain are the nodes that batches are made of: those that are to be emptied or, where that is waited for, that are empty.
 func (p *Planner) toDrain() []OldNode {
-	if p.Survey.Spec.waits() {
-		return p.Survey.vacated(p.terminatesEach())
+	if p.Inventory.Spec.waits() {
+		return p.Inventory.vacated(p.terminatesEach())
 	}
-	return p.Survey.outstanding(p.terminatesEach())
+	return p.Inventory.outstanding(p.terminatesEach())
 }
 
 // vacated are the closed nodes that are empty, and of which that has not been taken up: with end until they have ended.
-func (s *Survey) vacated(end bool) []OldNode {
+func (s *Inventory) vacated(end bool) []OldNode {
 	return slices.DeleteFunc(s.outstanding(true), func(n OldNode) bool {
 		stage := n.Stage()
 		return len(n.Pods) > 0 || stage != StageEmpty && stage != StageEnding ||
@@ -77,13 +77,13 @@ func (p *Planner) vacancy(d *drainer) []engine.Group {
 		return nil
 	}
 	v := rollout.Vacancy{
-		Name: "vacancy", About: "Wait until releases have emptied another old node", Leaves: leaves, Turns: d.turns, Say: p.Survey.remains,
+		Name: "vacancy", About: "Wait until releases have emptied another old node", Leaves: leaves, Turns: d.turns, Say: p.Inventory.remains,
 	}
-	for _, n := range p.Survey.outstanding(false) {
+	for _, n := range p.Inventory.outstanding(false) {
 		v.Nodes = append(v.Nodes, n.Name)
 	}
-	if services := p.Survey.Ingress().stillOnOld(); len(services) > 0 {
-		v.Also = func(left map[string][]*corev1.Pod) bool { return p.Survey.Ingress().anyLeft(services, left) }
+	if services := p.Inventory.Ingress().stillOnOld(); len(services) > 0 {
+		v.Also = func(left map[string][]*corev1.Pod) bool { return p.Inventory.Ingress().anyLeft(services, left) }
 	}
 	return engine.InOrder(&vacancyStep{rollout.Vacant(v), p.later(d)})
 }
@@ -111,7 +111,7 @@ func (s *vacancyStep) Preview() (all []engine.Change, err error) {
 // later is what is done to the nodes that are not empty yet.
 func (p *Planner) later(d *drainer) (groups []engine.Group) {
 	number := 0
-	for batch := range slices.Chunk(p.Survey.outstanding(false), 1) {
+	for batch := range slices.Chunk(p.Inventory.outstanding(false), 1) {
 		number++
 		groups = append(groups, p.batch(d, number, batch)...)
 	}
@@ -124,7 +124,7 @@ const (
 )
 
 // remains says how many pods are left, where, and whose: of the nodes with the fewest first, which are empty next.
-func (s *Survey) remains(left map[string][]*corev1.Pod) string {
+func (s *Inventory) remains(left map[string][]*corev1.Pod) string {
 	names, all := slices.Collect(maps.Keys(left)), 0
 	for _, pods := range left {
 		all += len(pods)
@@ -142,7 +142,7 @@ func (s *Survey) remains(left map[string][]*corev1.Pod) string {
 }
 
 // ownersOf are the workloads of pods, with how many each has, those with most first.
-func (s *Survey) ownersOf(pods []*corev1.Pod) string {
+func (s *Inventory) ownersOf(pods []*corev1.Pod) string {
 	counts := map[string]int{}
 	for _, p := range pods {
 		owner := s.workloadOf(p)

@@ -61,7 +61,7 @@ func (cp *controlPlane) recordSuccessor(ctx context.Context, name string, answer
 
 // joined are those that have come by themselves: members of etcd, or API servers where etcd is elsewhere.
 func (cp *controlPlane) joined(ctx context.Context, recorded []v1alpha1.NodeStatus) ([]v1alpha1.MemberStatus, error) {
-	now := &Survey{Spec: cp.spec, Recorded: recorded}
+	now := &Inventory{Spec: cp.spec, Recorded: recorded}
 	var err error
 	if cp.spec.external() {
 		servers, err := cp.apiServers(ctx)

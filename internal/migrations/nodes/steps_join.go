@@ -41,7 +41,7 @@ func (l live) tellGroups(ctx context.Context, r *Request) error {
 
 // joined looks for new nodes. One that was chosen and is in another network will not get there by waiting.
 func (l live) joined(ctx context.Context, want int) error {
-	now := &Survey{Spec: l.spec}
+	now := &Inventory{Spec: l.spec}
 	if err := l.nodesAndPods(ctx, now); err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func (p *Planner) end(title string, batch []OldNode) []engine.Group {
 		return engine.AtOnce(parallel, title, steps...)
 	}
 	var groups []engine.Group
-	if p.Survey.Balanced {
+	if p.Inventory.Balanced {
 		groups = each(l.exclude)
 	}
 	groups = append(groups, slices.Concat(each(l.leave), p.known(title), each(l.part))...)
@@ -67,7 +67,7 @@ func (p *Planner) known(title string) []engine.Group {
 			About: "Prove that every ready node knows what has left its Services on " + title,
 		})
 	}
-	if settle := p.spec().Ingress.Settle.Duration; settle > 0 && (p.Survey.Balanced || p.Agents == nil && p.Survey.serveFromEnding()) {
+	if settle := p.spec().Ingress.Settle.Duration; settle > 0 && (p.Inventory.Balanced || p.Agents == nil && p.Inventory.serveFromEnding()) {
 		steps = append(steps, &migration.PauseStep{
 			Name:   "settle/" + title,
 			About:  fmt.Sprintf("Give load balancers and kube-proxies %s to leave %s", settle, title),

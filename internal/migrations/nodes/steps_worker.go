@@ -134,7 +134,7 @@ func (d *drainer) empty(name string) []engine.Step {
 func (d *drainer) drain(name string) engine.Step { return d.send(d.leaving(name)) }
 
 func (d *drainer) send(l rollout.Leaving) engine.Step {
-	return rollout.Tools{Client: d.Client(), Timeout: d.spec.Drain.Timeout.Duration, Now: d.Now}.Drain(l)
+	return rollout.Deps{Client: d.Client(), Timeout: d.spec.Drain.Timeout.Duration, Now: d.Now}.Drain(l)
 }
 
 func (d *drainer) leaving(name string) rollout.Leaving {

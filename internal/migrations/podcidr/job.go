@@ -87,7 +87,7 @@ func (j *Job) Examine(ctx context.Context) (Plans, error) {
 	if err := j.authorize(ctx); err != nil {
 		return nil, err
 	}
-	strategy, err := j.Survey(ctx)
+	strategy, err := j.Inventory(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -106,20 +106,20 @@ func (j *Job) Examine(ctx context.Context) (Plans, error) {
 	return strategy.Plans(p), nil
 }
 
-// Survey looks at the cluster as it is now, and finds out how it gives pods their addresses.
-func (j *Job) Survey(ctx context.Context) (podmove.Strategy, error) {
-	state, err := pools.Load(ctx, j.Tools.Cluster)
+// Inventory looks at the cluster as it is now, and finds out how it gives pods their addresses.
+func (j *Job) Inventory(ctx context.Context) (podmove.Strategy, error) {
+	state, err := pools.LoadCalico(ctx, j.Tools.Cluster)
 	if err != nil {
 		return nil, err
 	}
-	shared, err := podmove.Look(ctx, j.Tools.Cluster, j.Spec)
+	shared, err := podmove.Load(ctx, j.Tools.Cluster, j.Spec)
 	if err != nil {
 		return nil, err
 	}
 	if state == nil {
-		return noderanges.Look(ctx, j.Tools.Cluster, shared)
+		return noderanges.Load(ctx, j.Tools.Cluster, shared)
 	}
-	return pools.Look(ctx, j.Tools.Cluster, shared, state)
+	return pools.Load(ctx, j.Tools.Cluster, shared, state)
 }
 
 // planner is what planners of both strategies have, without findings.
@@ -132,9 +132,9 @@ func (j *Job) planner(ctx context.Context, s podmove.Strategy) (*podmove.Planner
 	if err != nil {
 		return nil, err
 	}
-	p := &podmove.Planner{Base: base, Survey: s.Shared(), Rules: rules, Agents: j.newAgents(s), Proven: j.proven}
+	p := &podmove.Planner{Base: base, Inventory: s.Shared(), Rules: rules, Agents: j.newAgents(s), Proven: j.proven}
 	p.OnProof = func() { j.proven = true }
-	p.Migration.Spec.PodCIDR.From = podmove.Texts(p.Survey.Spec.From)
+	p.Migration.Spec.PodCIDR.From = podmove.Texts(p.Inventory.Spec.From)
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err
 	}

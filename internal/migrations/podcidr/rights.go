@@ -134,7 +134,7 @@ func operateRules() []cluster.Rule {
 
 // Roles are those that this Migration takes in its cluster, which it looks at to find out what has the ranges.
 func (j *Job) Roles(ctx context.Context) (cluster.Roles, error) {
-	s, err := j.Survey(ctx)
+	s, err := j.Inventory(ctx)
 	if err != nil {
 		return nil, err
 	}

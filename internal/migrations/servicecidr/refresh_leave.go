@@ -25,7 +25,7 @@ import (
 const restFor = 30 * time.Second
 
 // renew restarts a workload: by rollout, or pod by pod, each of which leaves its Services first.
-func (r refresher) renew(tools rollout.Tools, w *rollout.Workload, c rollout.Changes) engine.Step {
+func (r refresher) renew(tools rollout.Deps, w *rollout.Workload, c rollout.Changes) engine.Step {
 	if w.Leaving || r.before.leavesFirst(w) {
 		return tools.Relieve(*w, c, r.departure)
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// again is the pause before NodeReports are listed again, after a failure.
-const again = 500 * time.Millisecond
+// relistPause is the pause before NodeReports are listed again, after a failure.
+const relistPause = 500 * time.Millisecond
 
 // reports is what the agents have reported since a run began. It is filled by a reflector, and wakes who waits for news.
 type reports struct {
@@ -72,7 +72,7 @@ func (r *reports) follow(ctx context.Context, c client.WithWatch, migration stri
 		},
 	}
 	// The usual pauses grow to half a minute, and a loss must stop a run at once when an API server is back.
-	pauses := &wait.Backoff{Duration: again, Factor: 1, Steps: 1}
+	pauses := &wait.Backoff{Duration: relistPause, Factor: 1, Steps: 1}
 	options := cache.ReflectorOptions{Name: "nodereports", Backoff: pauses}
 	silent := klog.NewContext(ctx, klog.Logger{}) // stderr is for people, and what keeps reports away is seen as silence
 	cache.NewReflectorWithOptions(source, &v1alpha1.NodeReport{}, r, options).RunWithContext(silent)

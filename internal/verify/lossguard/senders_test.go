@@ -81,18 +81,18 @@ func TestStrangersAreNamed(t *testing.T) {
 	r.know([]corev1.Pod{agentPod("a", v1alpha1.RoleAgent, "a-host"), agentPod("a", v1alpha1.RoleProbe, "a-pod")})
 	behind := func() int { return len(r.tally.Behind("s", []string{"a"})) }
 	both := []Agent{{"a", v1alpha1.FromHost}, {"a", v1alpha1.FromPod}}
-	if said := strings.Join(r.tally.Unsettled(both), "; "); behind() != 1 ||
+	if said := strings.Join(r.tally.Unarmed(both), "; "); behind() != 1 ||
 		!strings.Contains(said, `node a: its report from the network of hosts is by "forged", which is no pod of replumb there`) {
 		t.Errorf("behind are %d; %s", behind(), said)
 	}
 	if err := r.Update(reportBy("a", "a-host", "a-pod-2")); err != nil {
 		t.Fatal(err)
 	}
-	if said := strings.Join(r.tally.Unsettled(both), "; "); behind() != 0 || strings.Contains(said, "forged") {
+	if said := strings.Join(r.tally.Unarmed(both), "; "); behind() != 0 || strings.Contains(said, "forged") {
 		t.Errorf("behind are %d; %s", behind(), said)
 	}
 	r.know([]corev1.Pod{agentPod("a", v1alpha1.RoleProbe, "a-pod-2")})
-	if said := strings.Join(r.tally.Unsettled(both), "; "); strings.Contains(said, "no pod") || len(r.strange) > 0 {
+	if said := strings.Join(r.tally.Unarmed(both), "; "); strings.Contains(said, "no pod") || len(r.strange) > 0 {
 		t.Errorf("when its pod is known: %s", said)
 	}
 }

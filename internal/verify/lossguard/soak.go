@@ -139,7 +139,7 @@ func (s *Soak) Verify(ctx context.Context) error {
 		if s.Watch != nil {
 			reports.Items[i] = *s.Watch.sincere(&reports.Items[i])
 		}
-		if s.hear(&reports.Items[i], now) {
+		if s.observe(&reports.Items[i], now) {
 			s.see(&reports.Items[i], now)
 			if reports.Items[i].Status.MoreClients > 0 { // which of them use what is not known
 				s.used = now
@@ -152,7 +152,7 @@ func (s *Soak) Verify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.message = s.judge(ready, more, now)
+	s.message = s.evaluate(ready, more, now)
 	return s.message
 }
 
@@ -188,9 +188,9 @@ func (s *Soak) begin(now time.Time) {
 	}
 }
 
-// hear notes that an agent has reported. It returns whether there is anything new: a report that is seen for the first time may be of
+// observe notes that an agent has reported. It returns whether there is anything new: a report that is seen for the first time may be of
 // an agent that has gone, so it says who there was, and not that there is no other.
-func (s *Soak) hear(r *v1alpha1.NodeReport, now time.Time) bool {
+func (s *Soak) observe(r *v1alpha1.NodeReport, now time.Time) bool {
 	var agent *v1alpha1.AgentReport
 	for i := range r.Status.Agents {
 		if r.Status.Agents[i].Origin == v1alpha1.FromHost {
@@ -275,8 +275,8 @@ func (s *Soak) silent(nodes []corev1.Node, now time.Time) (ready []string, err e
 	return ready, nil
 }
 
-// judge says what there is to wait for; nil if no client has used an old address for long enough, by the word of every ready node.
-func (s *Soak) judge(ready []string, more int, now time.Time) error {
+// evaluate says what there is to wait for; nil if no client has used an old address for long enough, by the word of every ready node.
+func (s *Soak) evaluate(ready []string, more int, now time.Time) error {
 	if using := s.using(ready, now); len(using) > 0 {
 		return engine.NotYet("%s", inTheWay(using, more))
 	}

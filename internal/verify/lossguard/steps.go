@@ -80,7 +80,7 @@ func (s *Steady) missing(ctx context.Context, moment time.Duration) ([]string, e
 	if err := s.Watch.list(ctx); err != nil {
 		return nil, err
 	}
-	return s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Unsettled(s.Watch.nodes.due()) }), nil
+	return s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Unarmed(s.Watch.nodes.due()) }), nil
 }
 
 // Vacated waits until no agent is left on a node that must have none: until then others may call an

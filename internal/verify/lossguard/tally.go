@@ -134,7 +134,7 @@ func (t *Tally) Retain(nodes map[string]bool) {
 func (t *Tally) Take(r *v1alpha1.NodeReport, at time.Time) []v1alpha1.Loss {
 	t.reports[r.Name] = r
 	for i := range r.Status.Agents {
-		t.hear(r, &r.Status.Agents[i], at)
+		t.observe(r, &r.Status.Agents[i], at)
 	}
 	var fresh []v1alpha1.Loss
 	for i := range r.Status.Probes {
@@ -152,8 +152,8 @@ func (t *Tally) Take(r *v1alpha1.NodeReport, at time.Time) []v1alpha1.Loss {
 	return fresh
 }
 
-// hear notes that an agent lives.
-func (t *Tally) hear(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport, at time.Time) {
+// observe notes that an agent lives.
+func (t *Tally) observe(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport, at time.Time) {
 	key := speaker{Agent{r.Name, a.Origin}, a.Instance}
 	s := t.agents[key]
 	switch {

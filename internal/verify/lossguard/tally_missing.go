@@ -10,8 +10,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Unsettled names those of the agents whose losses do not count yet, and why.
-func (t *Tally) Unsettled(agents []Agent) []string {
+// Unarmed names those of the agents whose losses do not count yet, and why.
+func (t *Tally) Unarmed(agents []Agent) []string {
 	var all []string
 	for _, a := range agents {
 		s := t.agents[speaker{a, t.latest[a]}]

@@ -49,10 +49,10 @@ type Leaving struct {
 // instead, which starts the new pod first.
 //
 // What it does next depends on nothing but what is on the node. It gives up when no pod has left for the Timeout.
-func (t Tools) Drain(l Leaving) engine.Step { return &drainStep{Tools: t, leaving: l} }
+func (t Deps) Drain(l Leaving) engine.Step { return &drainStep{Deps: t, leaving: l} }
 
 type drainStep struct {
-	Tools
+	Deps
 	leaving Leaving
 	// seen is how many pods were left when the last one had left, and since when.
 	seen  int

@@ -22,12 +22,12 @@ import (
 
 // Evict makes the step that evicts a pod. It is done when the pod is gone or no longer stale and, if something owns it,
 // there is a ready pod in its stead. A PodDisruptionBudget that does not allow the eviction is waited for.
-func (t Tools) Evict(pod *corev1.Pod, c Changes) engine.Step {
-	return &evictStep{Tools: t, pod: slimPod(pod), changes: c}
+func (t Deps) Evict(pod *corev1.Pod, c Changes) engine.Step {
+	return &evictStep{Deps: t, pod: slimPod(pod), changes: c}
 }
 
 type evictStep struct {
-	Tools
+	Deps
 	pod     corev1.Pod
 	changes Changes
 }

@@ -84,7 +84,7 @@ func connectLimited(server *apitest.Server) (client.Client, error) {
 type fixture struct {
 	*testing.T
 	*apitest.Server
-	tools   Tools
+	tools   Deps
 	ns      string
 	changes Changes
 	events  chan engine.Event
@@ -103,7 +103,7 @@ func setupNamed(t *testing.T, namespace string) *fixture {
 		t.Fatal(limited.err)
 	}
 	f := &fixture{T: t, Server: server, ns: namespace, events: make(chan engine.Event, 1000)}
-	f.tools = Tools{Client: limited.Client, Timeout: patience}
+	f.tools = Deps{Client: limited.Client, Timeout: patience}
 	f.changes = Changes{KubernetesMovedAt: time.Now().Add(-time.Hour)}
 	server.Namespace(t, f.ns)
 	return f

@@ -28,14 +28,14 @@ type Departure struct {
 }
 
 // roomFor is how long a replacement may take to be ready before its pod is given back: half of what the workload may take.
-func (t Tools) roomFor() time.Duration { return min(t.timeout()/2, 3*time.Minute) }
+func (t Deps) roomFor() time.Duration { return min(t.timeout()/2, 3*time.Minute) }
 
 // Relieve makes the step that restarts a Deployment pod by pod, so that no client notices: another pod takes the place of each, and each
 // has left its Services before it ends. Where that cannot be, it restarts the Deployment by rollout, and says so.
 //
 // It is done when no pod is stale any more, and none is left that was taken from the Deployment. What an earlier run has begun is found by
 // what it noted on the pods.
-func (t Tools) Relieve(w Workload, c Changes, d *Departure) engine.Step {
+func (t Deps) Relieve(w Workload, c Changes, d *Departure) engine.Step {
 	return &leaveStep{restartStep: t.Restart(w, c).(*restartStep), departure: d}
 }
 

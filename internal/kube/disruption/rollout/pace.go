@@ -54,7 +54,7 @@ func (s *drainStep) arrived(ctx context.Context) error {
 			continue
 		}
 		p := r.pod
-		e := &evictStep{Tools: s.Tools, pod: slimPod(p)}
+		e := &evictStep{Deps: s.Deps, pod: slimPod(p)}
 		still, err := e.current(ctx)
 		if err != nil {
 			return err

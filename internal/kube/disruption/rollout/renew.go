@@ -22,10 +22,10 @@ type Renewal struct {
 }
 
 // Renew makes the step that evicts what is still on a node and stale, and waits until nothing is. PodDisruptionBudgets are waited for.
-func (t Tools) Renew(r Renewal) engine.Step { return &renewStep{Tools: t, renewal: r} }
+func (t Deps) Renew(r Renewal) engine.Step { return &renewStep{Deps: t, renewal: r} }
 
 type renewStep struct {
-	Tools
+	Deps
 	renewal Renewal
 }
 

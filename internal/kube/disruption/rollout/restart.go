@@ -20,8 +20,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
-// Tools are what steps work with.
-type Tools struct {
+// Deps are what steps work with.
+type Deps struct {
 	Client client.Client
 	// Timeout is how long one workload or pod may take to be ready again. Default: ten minutes.
 	Timeout time.Duration
@@ -32,14 +32,14 @@ type Tools struct {
 	Now func() time.Time
 }
 
-func (t Tools) now() time.Time {
+func (t Deps) now() time.Time {
 	if t.Now != nil {
 		return t.Now()
 	}
 	return time.Now()
 }
 
-func (t Tools) timeout() time.Duration {
+func (t Deps) timeout() time.Duration {
 	if t.Timeout > 0 {
 		return t.Timeout
 	}
@@ -51,8 +51,8 @@ func (t Tools) timeout() time.Duration {
 //
 // One set of Changes restarts a workload once: the template says since when, and a run that takes up where another was
 // killed only waits. The step needs no taking back: a rollback has Changes of its own.
-func (t Tools) Restart(w Workload, c Changes) engine.Step {
-	s := &restartStep{Tools: t, workload: w, changes: c}
+func (t Deps) Restart(w Workload, c Changes) engine.Step {
+	s := &restartStep{Deps: t, workload: w, changes: c}
 	if w.Unfinished != "" {
 		s.seen = t.now()
 	}
@@ -60,7 +60,7 @@ func (t Tools) Restart(w Workload, c Changes) engine.Step {
 }
 
 type restartStep struct {
-	Tools
+	Deps
 	workload Workload
 	changes  Changes
 	// reported is true once what is outstanding has been reported. It matters for nothing but when people read what.

@@ -84,7 +84,7 @@ func (s *drainStep) spared(p *corev1.Pod, ref *metav1.OwnerReference, turn *turn
 }
 
 func (s *drainStep) demand(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference) (demand, error) {
-	return (&evictStep{Tools: s.Tools, pod: slimPod(p)}).demand(ctx, ref)
+	return (&evictStep{Deps: s.Deps, pod: slimPod(p)}).demand(ctx, ref)
 }
 
 func (s *drainStep) sendOwned(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference, d demand, in *turn) error {
@@ -105,7 +105,7 @@ func (s *drainStep) sendOwned(ctx context.Context, p *corev1.Pod, ref *metav1.Ow
 
 // evict asks for one eviction.
 func (s *drainStep) evict(ctx context.Context, p *corev1.Pod) error {
-	e := &evictStep{Tools: s.Tools, pod: slimPod(p)}
+	e := &evictStep{Deps: s.Deps, pod: slimPod(p)}
 	err := s.Client.SubResource("eviction").Create(ctx, p, e.eviction())
 	switch {
 	case apierrors.IsNotFound(err):

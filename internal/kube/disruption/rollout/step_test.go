@@ -14,8 +14,8 @@ func TestPreview(t *testing.T) {
 		step engine.Step
 		want string
 	}{
-		{Tools{}.Restart(w, Changes{}), "patch Deployment shop/web"},
-		{Tools{}.Evict(&p, Changes{}), "create Eviction shop/bare"},
+		{Deps{}.Restart(w, Changes{}), "patch Deployment shop/web"},
+		{Deps{}.Evict(&p, Changes{}), "create Eviction shop/bare"},
 	} {
 		changes, err := engine.Preview(tt.step)
 		if err != nil || len(changes) != 1 || changes[0].Verb+" "+changes[0].Object != tt.want {

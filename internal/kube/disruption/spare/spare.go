@@ -35,8 +35,8 @@ type Spec struct {
 	Deployments []types.NamespacedName
 }
 
-// Scene is what a look at a cluster has found.
-type Scene struct {
+// Inputs is what a look at a cluster has found.
+type Inputs struct {
 	Deployments []appsv1.Deployment
 	// Services are those that the cluster cannot do without: its DNS, and those behind admission webhooks.
 	Services []corev1.Service
@@ -71,12 +71,12 @@ func (f *Found) Has(key types.NamespacedName) bool {
 	return f != nil && slices.Contains(f.Critical, key)
 }
 
-// Look reads a cluster. What may not be read is left open, except for Deployments and nodes: without these there is nothing to migrate.
-func Look(ctx context.Context, c *cluster.Cluster, s Spec) (*Found, error) {
+// Load reads a cluster. What may not be read is left open, except for Deployments and nodes: without these there is nothing to migrate.
+func Load(ctx context.Context, c *cluster.Cluster, s Spec) (*Found, error) {
 	if s.Mode != v1alpha1.PrepareScale {
 		return &Found{Spec: s}, nil
 	}
-	scene := Scene{}
+	scene := Inputs{}
 	var err error
 	if scene.Services, err = critical(ctx, c, &scene); err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func Look(ctx context.Context, c *cluster.Cluster, s Spec) (*Found, error) {
 }
 
 // may notes what the user has no right to read, and passes other errors on.
-func (s *Scene) may(resource string, err error) error {
+func (s *Inputs) may(resource string, err error) error {
 	if apierrors.IsForbidden(err) {
 		if !slices.Contains(s.Unseen, resource) {
 			s.Unseen = append(s.Unseen, resource)
@@ -110,7 +110,7 @@ func (s *Scene) may(resource string, err error) error {
 }
 
 // critical are the Services that the cluster itself cannot do without.
-func critical(ctx context.Context, c *cluster.Cluster, s *Scene) ([]corev1.Service, error) {
+func critical(ctx context.Context, c *cluster.Cluster, s *Inputs) ([]corev1.Service, error) {
 	keys := []types.NamespacedName{{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}}
 	hooks, err := c.WebhookServices(ctx)
 	if err := s.may("admission webhooks", err); err != nil {
@@ -132,7 +132,7 @@ func critical(ctx context.Context, c *cluster.Cluster, s *Scene) ([]corev1.Servi
 }
 
 // Find decides.
-func Find(s Spec, scene Scene) *Found {
+func Find(s Spec, scene Inputs) *Found {
 	out := &Found{Spec: s}
 	if s.Mode != v1alpha1.PrepareScale {
 		return out
@@ -167,7 +167,7 @@ func Find(s Spec, scene Scene) *Found {
 func compare(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }
 
 // backs reports whether a critical Service leads to a Deployment's pods.
-func (s *Scene) backs(d *appsv1.Deployment) bool {
+func (s *Inputs) backs(d *appsv1.Deployment) bool {
 	return slices.ContainsFunc(s.Services, func(svc corev1.Service) bool {
 		if svc.Namespace != d.Namespace || len(svc.Spec.Selector) == 0 {
 			return false
@@ -182,7 +182,7 @@ func (s *Scene) backs(d *appsv1.Deployment) bool {
 }
 
 // stays says why a Deployment is left as it is; nothing, if it is not.
-func (s *Scene) stays(d *appsv1.Deployment) string {
+func (s *Inputs) stays(d *appsv1.Deployment) string {
 	if other := d.Annotations[v1alpha1.AnnotationOneMore]; other != "" {
 		of, _, _ := strings.Cut(other, "/")
 		return "migration " + of + " has given it one more pod"
@@ -202,7 +202,7 @@ func (s *Scene) stays(d *appsv1.Deployment) string {
 // scaledBy is who owns the number of a Deployment's pods: a HorizontalPodAutoscaler, KEDA's among them, or a cluster-proportional-autoscaler,
 // which says in its command line whom it is for (cmd/cluster-proportional-autoscaler/options in
 // github.com/kubernetes-sigs/cluster-proportional-autoscaler). kOps and others have one for cluster DNS.
-func (s *Scene) scaledBy(d *appsv1.Deployment) string {
+func (s *Inputs) scaledBy(d *appsv1.Deployment) string {
 	for i := range s.Scalers {
 		h := &s.Scalers[i]
 		if t := h.Spec.ScaleTargetRef; h.Namespace == d.Namespace && t.Kind == "Deployment" && t.Name == d.Name {
@@ -243,7 +243,7 @@ func alone(d *appsv1.Deployment) bool {
 }
 
 // places is how many nodes take a Deployment's pods now.
-func (s *Scene) places(d *appsv1.Deployment) (n int) {
+func (s *Inputs) places(d *appsv1.Deployment) (n int) {
 	for i := range s.Nodes {
 		node := &s.Nodes[i]
 		if node.Spec.Unschedulable || !cluster.NodeReady(node) || !selects(d.Spec.Template.Spec.NodeSelector, node) {

@@ -90,7 +90,7 @@ func TestFind(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			scene := Scene{
+			scene := Inputs{
 				Deployments: []appsv1.Deployment{read[appsv1.Deployment](t, tt.deployment)},
 				Services: []corev1.Service{
 					read[corev1.Service](t, "{metadata: {namespace: kube-system, name: kube-dns}, spec: {selector: {app: dns}}}"),
@@ -130,7 +130,7 @@ func TestFind(t *testing.T) {
 
 // TestUnseen: what may not be read is not taken for not being there.
 func TestUnseen(t *testing.T) {
-	f := Find(Spec{Mode: v1alpha1.PrepareScale}, Scene{Unseen: []string{"horizontalpodautoscalers"}})
+	f := Find(Spec{Mode: v1alpha1.PrepareScale}, Inputs{Unseen: []string{"horizontalpodautoscalers"}})
 	got := f.results()
 	if len(got) != 1 || got[0].Outcome != findings.Unknown || !strings.Contains(got[0].Message, "horizontalpodautoscalers") {
 		t.Errorf("%+v", got)

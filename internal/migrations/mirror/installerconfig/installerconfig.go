@@ -236,8 +236,8 @@ func comments(body []byte) []byte {
 	})
 }
 
-// keep takes out what is not named, with a comment that names it.
-func keep(m *yaml.Node, keys ...string) {
+// retain takes out what is not named, with a comment that names it.
+func retain(m *yaml.Node, keys ...string) {
 	var unknown []string
 	for i := 0; i < len(m.Content); i += 2 {
 		if key := m.Content[i].Value; !isNote(m, i) && !slices.Contains(keys, key) {

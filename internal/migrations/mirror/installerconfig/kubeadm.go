@@ -111,7 +111,7 @@ func (w Overrides) cluster(c *yaml.Node) {
 	}
 	w.etcd(c)
 	drop(c, "certificatesDir", "the mirror has certificates of its own, in kubeadm's usual folder")
-	keep(c, "apiVersion", "kind", "clusterName", "kubernetesVersion", "featureGates",
+	retain(c, "apiVersion", "kind", "clusterName", "kubernetesVersion", "featureGates",
 		"imageRepository", "controlPlaneEndpoint", "networking", "apiServer", "controllerManager",
 		"scheduler", "etcd", "dns", "proxy", "encryptionAlgorithm", "certificateValidityPeriod",
 		"caCertificateValidityPeriod")
@@ -134,7 +134,7 @@ func (w Overrides) networking(c *yaml.Node) {
 		n = mapping()
 		set(c, "networking", n)
 	}
-	keep(n, "dnsDomain", "serviceSubnet", "podSubnet")
+	retain(n, "dnsDomain", "serviceSubnet", "podSubnet")
 	for _, r := range []struct {
 		key  string
 		want []netip.Prefix
@@ -160,7 +160,7 @@ func (w Overrides) component(n *yaml.Node) {
 	if volumes := get(n, "extraVolumes"); volumes != nil && len(volumes.Content) > 0 {
 		remark(n, "extraVolumes", fillIn+"these files have to be on the control-plane machines of the mirror, without keys of the source")
 	}
-	keep(n, "extraArgs", "extraVolumes", "timeoutForControlPlane")
+	retain(n, "extraArgs", "extraVolumes", "timeoutForControlPlane")
 }
 
 // names are those of a list of variables.
@@ -252,9 +252,9 @@ func (w Overrides) etcd(c *yaml.Node) {
 		drop(local, "dataDir", "the mirror begins with an empty etcd, in kubeadm's usual folder")
 		drop(local, "extraEnvs", "variables of the source, which may hold secrets")
 		flags(get(local, "extraArgs"))
-		keep(local, "imageRepository", "imageTag", "extraArgs")
+		retain(local, "imageRepository", "imageTag", "extraArgs")
 	}
-	keep(n, "local")
+	retain(n, "local")
 }
 
 // pick takes out what is not named, without a word: all else is kubeadm's default, or about the source's machines.

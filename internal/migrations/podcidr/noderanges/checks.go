@@ -21,9 +21,9 @@ type Input struct {
 	Ranges []NodeRange
 }
 
-func (s *Survey) Check(facts podmove.Facts) findings.Findings {
+func (s *Inventory) Check(facts podmove.Facts) findings.Findings {
 	in := Input{Ranges: s.NodeRanges, Input: podmove.Input{
-		Facts: facts, Survey: &s.Survey, Fates: s.Fates(s.Leaving(engine.Forward, time.Time{})), ByNode: true,
+		Facts: facts, Inventory: &s.Inventory, Fates: s.Fates(s.Leaving(engine.Forward, time.Time{})), ByNode: true,
 	}}
 	all := podmove.Ordered(findings.Of(func(in Input) podmove.Input { return in.Input }, podmove.Checks()), Checks())
 	return findings.Run(all, in)
@@ -98,14 +98,14 @@ func checkClaims(in Input) []findings.Result {
 
 func checkCilium(in Input) []findings.Result {
 	var out []findings.Result
-	for _, name := range ciliumOf(in.Survey) {
+	for _, name := range ciliumOf(in.Inventory) {
 		out = append(out, findings.Failed("DaemonSet "+name, "daemonset %s is Cilium", name))
 	}
 	return out
 }
 
 // ciliumOf are the DaemonSets by which Cilium runs.
-func ciliumOf(s *podmove.Survey) []string {
+func ciliumOf(s *podmove.Inventory) []string {
 	var names []string
 	for i := range s.Workloads.DaemonSets {
 		if ds := &s.Workloads.DaemonSets[i]; podnetwork.Of(ds) == v1alpha1.Cilium {
@@ -117,8 +117,8 @@ func ciliumOf(s *podmove.Survey) []string {
 
 func checkFinalizers(in Input) []findings.Result {
 	var out []findings.Result
-	for i := range in.Survey.Nodes {
-		if n := &in.Survey.Nodes[i]; len(n.Finalizers) > 0 {
+	for i := range in.Inventory.Nodes {
+		if n := &in.Inventory.Nodes[i]; len(n.Finalizers) > 0 {
 			out = append(out, findings.Failed("Node "+n.Name, "node %s has finalizers: %s", n.Name, strings.Join(n.Finalizers, ", ")))
 		}
 	}
@@ -127,8 +127,8 @@ func checkFinalizers(in Input) []findings.Result {
 
 func checkManaged(in Input) []findings.Result {
 	var out []findings.Result
-	for i := range in.Survey.Nodes {
-		if n := &in.Survey.Nodes[i]; cluster.MachineOf(n) != "" {
+	for i := range in.Inventory.Nodes {
+		if n := &in.Inventory.Nodes[i]; cluster.MachineOf(n) != "" {
 			out = append(out, findings.Failed("Node "+n.Name, "node %s is that of a machine of Cluster API, %s", n.Name,
 				cluster.MachineOf(n)))
 		}
@@ -138,8 +138,8 @@ func checkManaged(in Input) []findings.Result {
 
 func checkRangesApart(in Input) []findings.Result {
 	var out []findings.Result
-	for _, to := range in.Survey.Spec.To {
-		for _, from := range in.Survey.Spec.From {
+	for _, to := range in.Inventory.Spec.To {
+		for _, from := range in.Inventory.Spec.From {
 			if to.Overlaps(from) {
 				out = append(out, findings.Failed("", "target %s overlaps %s, which nodes have their ranges of", to, from))
 			}
@@ -157,10 +157,10 @@ func checkRangesApart(in Input) []findings.Result {
 // checkBare finds what a drain would wait for in vain. Pods of Jobs end by themselves.
 func checkBare(in Input) []findings.Result {
 	var out []findings.Result
-	if in.Survey.Spec.Roll.BarePods == v1alpha1.BarePodsEvict {
+	if in.Inventory.Spec.Roll.BarePods == v1alpha1.BarePodsEvict {
 		return nil
 	}
-	for _, pod := range in.Survey.PodsIn(in.Survey.Spec.From) {
+	for _, pod := range in.Inventory.PodsIn(in.Inventory.Spec.From) {
 		if metav1.GetControllerOf(pod) == nil {
 			name := pod.Namespace + "/" + pod.Name
 			out = append(out,

@@ -14,8 +14,8 @@ import (
 
 // checkMaker goes by what installers and clouds leave on Nodes.
 func checkMaker(in Input) []findings.Result {
-	d := cluster.DistributionOf(in.Survey.Nodes)
-	if why := fixed(d, in.Survey.Workloads.DaemonSets); why != "" {
+	d := cluster.DistributionOf(in.Inventory.Nodes)
+	if why := fixed(d, in.Inventory.Workloads.DaemonSets); why != "" {
 		return []findings.Result{findings.Failed("", "the cluster is %s: %s", d, why)}
 	}
 	return nil

@@ -60,8 +60,8 @@ var (
 
 func (p *Planner) rangeGate(id, guide string, mode gateMode) *rangeGate {
 	return &rangeGate{
-		tools: p.Tools, spec: p.Survey.Spec, id: id, guide: guide, mode: mode,
-		deadline: p.Survey.Spec.Nodes.GateWait.Duration,
+		tools: p.Tools, spec: p.Inventory.Spec, id: id, guide: guide, mode: mode,
+		deadline: p.Inventory.Spec.Nodes.GateWait.Duration,
 	}
 }
 
@@ -119,7 +119,7 @@ func (g *rangeGate) Verify(ctx context.Context) error {
 	if out == nil {
 		return g.begin(ctx)
 	}
-	problem, proven := g.judge(out)
+	problem, proven := g.evaluate(out)
 	switch {
 	case proven:
 		return g.trial().End(ctx)
@@ -144,20 +144,20 @@ func (g *rangeGate) begin(ctx context.Context) error {
 	return engine.NotYet("a controller manager is being watched")
 }
 
-// judge says what is wrong, or that all is proven; nothing, as long as it is too early.
-func (g *rangeGate) judge(out *nodeipam.Outcome) (problem string, proven bool) {
+// evaluate says what is wrong, or that all is proven; nothing, as long as it is too early.
+func (g *rangeGate) evaluate(out *nodeipam.Outcome) (problem string, proven bool) {
 	if out.Seen && g.since.IsZero() {
 		g.since = g.tools.Now()
 	}
 	waited := out.Seen && g.tools.Now().Sub(g.since) >= quiet
 	given := nodeipam.Range(out.PodCIDRs)
 	if g.mode == gatePaused {
-		return judgePaused(given, out.Exhausted, waited)
+		return evaluatePaused(given, out.Exhausted, waited)
 	}
-	return g.judgeGiven(given, waited)
+	return g.evaluateGiven(given, waited)
 }
 
-func judgePaused(given netip.Prefix, exhausted, waited bool) (problem string, proven bool) {
+func evaluatePaused(given netip.Prefix, exhausted, waited bool) (problem string, proven bool) {
 	switch {
 	case given.IsValid():
 		return fmt.Sprintf("a controller manager gives nodes ranges (it gave %s to one made to find out)", given), false
@@ -167,7 +167,7 @@ func judgePaused(given netip.Prefix, exhausted, waited bool) (problem string, pr
 	return "", waited
 }
 
-func (g *rangeGate) judgeGiven(given netip.Prefix, waited bool) (problem string, proven bool) {
+func (g *rangeGate) evaluateGiven(given netip.Prefix, waited bool) (problem string, proven bool) {
 	switch {
 	case !given.IsValid() && waited:
 		return "no controller manager gives nodes ranges", false

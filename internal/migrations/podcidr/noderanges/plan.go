@@ -30,10 +30,10 @@ const (
 // Planner makes the plans of a migration of Nodes that carry the ranges.
 type Planner struct {
 	*podmove.Planner
-	nodes *Survey
+	nodes *Inventory
 }
 
-func (s *Survey) Plans(p *podmove.Planner) podmove.Plans { return &Planner{Planner: p, nodes: s} }
+func (s *Inventory) Plans(p *podmove.Planner) podmove.Plans { return &Planner{Planner: p, nodes: s} }
 
 // What decides the order of phases: a controller manager that allocates refuses to start as long as any Node has a range outside of its
 // --cluster-cidr (NewCIDRRangeAllocator in k8s.io/kubernetes pkg/controller/nodeipam/ipam/range_allocator.go), and one that runs takes any
@@ -115,16 +115,16 @@ func (p *Planner) Rollback() *engine.Plan { return rollback().Plan(p, p.Migratio
 
 func (p *Planner) Finish() *engine.Plan { return finish().Plan(p, p.Migration, hook.Finish) }
 
-func (p *Planner) Left() string { return podmove.StillOld(names(p.nodes.Unsettled(forward))) }
+func (p *Planner) Left() string { return podmove.StillOld(names(p.nodes.Outstanding(forward))) }
 
 func (p *Planner) Early() string {
-	if unsettled := p.nodes.Unsettled(forward); len(unsettled) > 0 {
+	if unsettled := p.nodes.Outstanding(forward); len(unsettled) > 0 {
 		return fmt.Sprintf("%d nodes are not settled in the target, the first is %s", len(unsettled), unsettled[0].Node.Name)
 	}
-	if pods := p.Survey.OldPods(); pods != "" {
+	if pods := p.Inventory.OldPods(); pods != "" {
 		return pods
 	}
-	return p.Survey.OldTunnels()
+	return p.Inventory.OldTunnels()
 }
 
 // Kept implements podmove.Plans: whatever is on a node leaves it.
@@ -154,12 +154,12 @@ func (p *Planner) pauseRanges(d engine.Direction) []engine.Group {
 }
 
 func (p *Planner) repointRanges() []engine.Group {
-	guide := repointedGuide(p.origin(), p.Survey.Spec.To[0], p.bits())
+	guide := repointedGuide(p.origin(), p.Inventory.Spec.To[0], p.bits())
 	return engine.InOrder(p.latecomers(forward), p.rangeGate("ranges-given", guide, gateRepointed))
 }
 
 func (p *Planner) restoreRanges() []engine.Group {
-	guide := restoredGuide(p.origin(), p.Survey.Spec.From)
+	guide := restoredGuide(p.origin(), p.Inventory.Spec.From)
 	return engine.InOrder(p.latecomers(backward), p.rangeGate("ranges-given", guide, gateRestored))
 }
 
@@ -178,7 +178,7 @@ func (p *Planner) bits() int {
 // moveNodes moves those that are not settled, so many at once.
 func (p *Planner) moveNodes(d engine.Direction) []engine.Group {
 	var groups []engine.Group
-	for round := range slices.Chunk(p.nodes.Unsettled(d), max(1, p.Survey.Spec.Nodes.Parallel)) {
+	for round := range slices.Chunk(p.nodes.Outstanding(d), max(1, p.Inventory.Spec.Nodes.Parallel)) {
 		groups = append(groups, p.moveRound(round, d)...)
 	}
 	return groups
@@ -194,7 +194,7 @@ func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Gro
 		var steps []engine.Step
 		for _, r := range round {
 			steps = append(steps, make(node{
-				cluster: p.Tools.Cluster, migration: p.Survey.Spec.Name, name: r.Node.Name, ranges: r.at(d), watched: p.Agents != nil,
+				cluster: p.Tools.Cluster, migration: p.Inventory.Spec.Name, name: r.Node.Name, ranges: r.at(d), watched: p.Agents != nil,
 			}))
 		}
 		return engine.AtOnce(len(round), title, steps...)
@@ -208,7 +208,7 @@ func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Gro
 	}
 	groups = append(groups, slices.Concat(
 		each(node.recreate),
-		each(func(n node) engine.Step { return n.restartAgents(p.Survey.Spec.Agents) }),
+		each(func(n node) engine.Step { return n.restartAgents(p.Inventory.Spec.Agents) }),
 		each(func(n node) engine.Step { return p.renew(n, d) }),
 	)...)
 	if p.Tries() {
@@ -223,8 +223,8 @@ func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Gro
 func (p *Planner) drain(n node) engine.Step {
 	keeps := nodeipam.Range(n.ranges)
 	return p.Rollout().Drain(rollout.Leaving{
-		Node: n.name, Taint: cordon.Taint(p.Survey.Spec.Name), Bare: p.Survey.Spec.Roll.BarePods,
-		Patience: p.Survey.Spec.Roll.JobWait.Duration,
+		Node: n.name, Taint: cordon.Taint(p.Inventory.Spec.Name), Bare: p.Inventory.Spec.Roll.BarePods,
+		Patience: p.Inventory.Spec.Roll.JobWait.Duration,
 		Stays: func(pod *corev1.Pod) bool {
 			return pod.Labels[connectivity.Label] != "" || slices.ContainsFunc(calico.PodAddresses(pod), keeps.Contains)
 		},
@@ -235,7 +235,7 @@ func (p *Planner) drain(n node) engine.Step {
 func (p *Planner) renew(n node, d engine.Direction) engine.Step {
 	home := nodeipam.Range(n.ranges)
 	return p.Rollout().Renew(rollout.Renewal{
-		Node: n.name, Left: p.Survey.Spec.Left(d),
+		Node: n.name, Left: p.Inventory.Spec.Left(d),
 		Stale: func(pod *corev1.Pod) bool {
 			return slices.ContainsFunc(calico.PodAddresses(pod), func(a netip.Addr) bool { return a.Is4() && !home.Contains(a) })
 		},
@@ -259,10 +259,10 @@ func (p *Planner) trial(round []*NodeRange, d engine.Direction) engine.Step {
 
 // verify proves that nothing has an address of what direction d leaves.
 func (p *Planner) verify(d engine.Direction) []engine.Group {
-	return p.VerifyVacant(p.Survey.Spec.Left(d))
+	return p.VerifyVacant(p.Inventory.Spec.Left(d))
 }
 
 // tidy leaves no trace on Nodes, and nothing of replumb's own.
 func (p *Planner) tidy() []engine.Group {
-	return p.Tidy(p.ScaleBack(), clearNotes(p.Tools, p.Survey.Spec.Name))
+	return p.Tidy(p.ScaleBack(), clearNotes(p.Tools, p.Inventory.Spec.Name))
 }

@@ -19,7 +19,7 @@ import (
 
 // latecomers gives ranges to nodes that joined the cluster while controller managers give none.
 func (p *Planner) latecomers(d engine.Direction) engine.Step {
-	c, s := p.Tools.Cluster, p.Survey.Spec
+	c, s := p.Tools.Cluster, p.Inventory.Spec
 	read := func(ctx context.Context) ([]NodeRange, error) {
 		ranges, err := rangesNow(ctx, c, s)
 		if err != nil {

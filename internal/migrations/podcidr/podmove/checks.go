@@ -29,7 +29,7 @@ type Facts struct {
 // Input is what the checks of both strategies look at.
 type Input struct {
 	Facts
-	Survey *Survey
+	Inventory *Inventory
 	// Fates are those of the pods that have old addresses now.
 	Fates Fates
 	// Taken are the ranges that only the strategy knows of.
@@ -160,7 +160,7 @@ func workloadChecks() []findings.Check[Input] {
 			Fix: "give it a second pod for the time of the migration (name Deployments in spec.podCIDR.prepare.deployments), or a strategy " +
 				"that starts the new pod first",
 		},
-		spare.Check("RP2408", Field+".prepare", func(in Input) *spare.Found { return in.Survey.Spares }),
+		spare.Check("RP2408", Field+".prepare", func(in Input) *spare.Found { return in.Inventory.Spares }),
 		{
 			Code: "RP2404", Severity: findings.Warning, Run: checkUnready,
 			Claim: "every workload that is restarted has all its pods now",

@@ -26,7 +26,7 @@ func checkProxyRange(in Input) []findings.Result {
 			out = append(out,
 				findings.Failed(p.Object, "kube-proxy takes for pods what has an address of the node's podCIDR (detectLocalMode NodeCIDR)"))
 		case p.DetectLocalMode == "" || p.DetectLocalMode == "ClusterCIDR":
-			for _, to := range in.Survey.Spec.To {
+			for _, to := range in.Inventory.Spec.To {
 				covered := slices.ContainsFunc(p.ClusterCIDRs,
 					func(c netip.Prefix) bool { return c.Bits() <= to.Bits() && c.Contains(to.Addr()) })
 				if !covered && len(p.ClusterCIDRs) > 0 {
@@ -43,11 +43,11 @@ func checkProxyRange(in Input) []findings.Result {
 // Without one the agent takes all private addresses for pods.
 func checkMasquerade(in Input) []findings.Result {
 	var out []findings.Result
-	for _, name := range slices.Sorted(maps.Keys(in.Survey.Configs)) {
+	for _, name := range slices.Sorted(maps.Keys(in.Inventory.Configs)) {
 		if !strings.Contains(name, "masq") {
 			continue
 		}
-		for _, text := range in.Survey.Configs[name] {
+		for _, text := range in.Inventory.Configs[name] {
 			var config struct {
 				NonMasqueradeCIDRs []string `json:"nonMasqueradeCIDRs"`
 			}
@@ -55,7 +55,7 @@ func checkMasquerade(in Input) []findings.Result {
 				out = append(out, findings.NotKnown("ConfigMap "+name, "ConfigMap %s cannot be read: %v", name, err))
 				continue
 			}
-			for _, to := range in.Survey.Spec.To {
+			for _, to := range in.Inventory.Spec.To {
 				if len(config.NonMasqueradeCIDRs) > 0 &&
 					!slices.ContainsFunc(config.NonMasqueradeCIDRs, func(c string) bool { return covers(c, to) }) {
 					out = append(out,
@@ -75,8 +75,8 @@ func covers(text string, to netip.Prefix) bool {
 
 // checkKOps knows a cluster of kOps by the labels of its nodes.
 func checkKOps(in Input) []findings.Result {
-	for i := range in.Survey.Nodes {
-		if _, kops := in.Survey.Nodes[i].Labels["kops.k8s.io/instancegroup"]; kops {
+	for i := range in.Inventory.Nodes {
+		if _, kops := in.Inventory.Nodes[i].Labels["kops.k8s.io/instancegroup"]; kops {
 			return []findings.Result{findings.NotKnown("", "kOps made the cluster, and does not tell it its nonMasqueradeCIDR")}
 		}
 	}

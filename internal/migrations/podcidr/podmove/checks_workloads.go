@@ -21,7 +21,7 @@ func checkBudgets(in Input) []findings.Result {
 	}
 	var out []findings.Result
 	for _, b := range in.Live.Inspection.Stuck {
-		if !in.Survey.guards(b.Name) {
+		if !in.Inventory.guards(b.Name) {
 			continue
 		}
 		out = append(out, findings.Failed("PodDisruptionBudget "+b.Name, "poddisruptionbudget %s never lets a pod go: %s", b.Name, b.Rule))
@@ -32,8 +32,8 @@ func checkBudgets(in Input) []findings.Result {
 func checkSingles(in Input) []findings.Result {
 	var out []findings.Result
 	for _, w := range in.Fates.Restarts {
-		scaled := w.Kind == rollout.KindDeployment && in.Survey.Spares.Has(client.ObjectKey{Namespace: w.Namespace, Name: w.Name})
-		if gap := in.Survey.Workloads.Gap(&w); gap != "" && (!scaled || w.AllAtOnce) {
+		scaled := w.Kind == rollout.KindDeployment && in.Inventory.Spares.Has(client.ObjectKey{Namespace: w.Namespace, Name: w.Name})
+		if gap := in.Inventory.Workloads.Gap(&w); gap != "" && (!scaled || w.AllAtOnce) {
 			out = append(out, findings.Failed(w.String(), "%s %s", w, gap))
 		}
 	}
@@ -50,7 +50,7 @@ func checkUnready(in Input) []findings.Result {
 				strings.ToLower(kind), o.GetNamespace(), o.GetName(), have, want))
 		}
 	}
-	w := in.Survey.Workloads
+	w := in.Inventory.Workloads
 	for i := range w.Deployments {
 		short(rollout.KindDeployment, &w.Deployments[i], w.Deployments[i].Status.AvailableReplicas,
 			ptr.Deref(w.Deployments[i].Spec.Replicas, 1))
@@ -70,8 +70,8 @@ func checkUnready(in Input) []findings.Result {
 // checkLocalData names each workload once, by the first of its pods that has such a volume, and pods that are evicted.
 func checkLocalData(in Input) []findings.Result {
 	volumes := map[string][]string{}
-	for i := range in.Survey.Workloads.Pods {
-		pod := &in.Survey.Workloads.Pods[i]
+	for i := range in.Inventory.Workloads.Pods {
+		pod := &in.Inventory.Workloads.Pods[i]
 		for n := range pod.Spec.Volumes {
 			volumes[pod.Namespace+"/"+pod.Name] = append(volumes[pod.Namespace+"/"+pod.Name], pod.Spec.Volumes[n].Name)
 		}
@@ -141,7 +141,7 @@ func checkOthers(in Input) []findings.Result {
 		m := &in.Others[i]
 		under := m.Status.Phase == v1alpha1.PhaseApplying || m.Status.Phase == v1alpha1.PhaseMoved ||
 			m.Status.Phase == v1alpha1.PhaseRollingBack || m.Status.Phase == v1alpha1.PhaseFinishing
-		if m.Name != in.Survey.Spec.Name && under && m.Spec.Mirror == nil && !migration.Beside(m, in.Survey.Spec.Name) {
+		if m.Name != in.Inventory.Spec.Name && under && m.Spec.Mirror == nil && !migration.Beside(m, in.Inventory.Spec.Name) {
 			out = append(out, findings.Failed("Migration "+m.Name, "migration %s is %s", m.Name, m.Status.Phase))
 		}
 	}

@@ -22,7 +22,7 @@ type Fates struct {
 }
 
 // Fates of the pods that are to change.
-func (s *Survey) Fates(c rollout.Changes) Fates {
+func (s *Inventory) Fates(c rollout.Changes) Fates {
 	f := Fates{Plan: s.Workloads.Plan(c, s.Spec.Roll.BarePods)}
 	ofJob := func(pod corev1.Pod) bool {
 		ref := metav1.GetControllerOf(&pod)

@@ -36,14 +36,14 @@ func (p *Planner) BeforeAdd(switched bool) []engine.Group {
 		return nil
 	}
 	guide := fmt.Sprintf(`compare kops get cluster -o yaml: spec.nonMasqueradeCIDR has to contain %s and what pods have now.
-If it does not, set it (kops edit cluster), then: kops update cluster --yes && kops rolling-update cluster --yes`, strings.Join(Texts(p.Survey.Spec.To), ","))
+If it does not, set it (kops edit cluster), then: kops update cluster --yes && kops rolling-update cluster --yes`, strings.Join(Texts(p.Inventory.Spec.To), ","))
 	return engine.InOrder(p.installerGate("installer", "Wait until nodes take addresses of the targets for pods'", guide, installerReady))
 }
 
 // BeforeFinal keeps the old range from being forgotten as long as the installer would bring it back with the next upgrade or node.
 func (p *Planner) BeforeFinal() []engine.Group {
 	o := p.Origin()
-	guide := movedGuide(o, strings.Join(Texts(p.Survey.Spec.To), ","))
+	guide := movedGuide(o, strings.Join(Texts(p.Inventory.Spec.To), ","))
 	if guide == "" {
 		return nil
 	}
@@ -52,10 +52,10 @@ func (p *Planner) BeforeFinal() []engine.Group {
 }
 
 // Origin is how the cluster was made.
-func (p *Planner) Origin() cluster.Origin { return cluster.OriginOf(p.Survey.Nodes) }
+func (p *Planner) Origin() cluster.Origin { return cluster.OriginOf(p.Inventory.Nodes) }
 
 func (p *Planner) installerGate(id, title, guide string, answer installerAnswer) engine.Step {
-	tools, spec, kubeadm := p.Tools, p.Survey.Spec, p.Origin().Distribution == cluster.Kubeadm
+	tools, spec, kubeadm := p.Tools, p.Inventory.Spec, p.Origin().Distribution == cluster.Kubeadm
 	return &engine.Gate{
 		Wait: engine.Wait{
 			Name: "gate/" + id, About: title, Limit: spec.Nodes.GateWait.Duration, Again: true,

@@ -14,7 +14,7 @@ import (
 // Strategy is how pods are moved in a cluster that was surveyed: by pools of Calico, or by the ranges that Nodes carry.
 type Strategy interface {
 	// Shared is what the survey of any cluster has.
-	Shared() *Survey
+	Shared() *Inventory
 	// Roles are needed beside those that both strategies need.
 	Roles() cluster.Roles
 	// Check runs the checks that have something to say of this cluster.
@@ -42,18 +42,18 @@ type Plans interface {
 	Kept() []rollout.Reported
 }
 
-// Place says from which of the two ranges new pods get their addresses.
-type Place string
+// Position says from which of the two ranges new pods get their addresses.
+type Position string
 
 // The places.
 const (
-	PlaceOld  Place = "old"
-	PlaceBoth Place = "both"
-	PlaceNew  Place = "new"
+	PositionOld  Position = "old"
+	PositionBoth Position = "both"
+	PositionNew  Position = "new"
 )
 
 // Range is one that another takes over from.
 type Range struct {
 	From, To netip.Prefix
-	Place    Place
+	Place    Position
 }

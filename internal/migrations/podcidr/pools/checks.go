@@ -12,18 +12,18 @@ import (
 // Input is what the checks look at.
 type Input struct {
 	podmove.Input
-	Pools *Survey
+	Pools *Inventory
 }
 
-func (s *Survey) Check(facts podmove.Facts) findings.Findings {
+func (s *Inventory) Check(facts podmove.Facts) findings.Findings {
 	in := Input{Pools: s, Input: podmove.Input{
-		Facts: facts, Survey: &s.Survey, Fates: s.Fates(s.Leaving(engine.Forward, time.Time{})), Taken: s.otherPools(),
+		Facts: facts, Inventory: &s.Inventory, Fates: s.Fates(s.Leaving(engine.Forward, time.Time{})), Taken: s.otherPools(),
 	}}
 	return findings.Run(Checks(), in)
 }
 
 // otherPools are those that are no target.
-func (s *Survey) otherPools() []podmove.Taken {
+func (s *Inventory) otherPools() []podmove.Taken {
 	var all []podmove.Taken
 	for i := range s.Calico.Pools {
 		if p := &s.Calico.Pools[i]; !slices.Contains(s.Spec.To, p.CIDR) {

@@ -53,7 +53,7 @@ func checkPins(in Input) []findings.Result {
 			}
 		}
 	}
-	w := in.Survey.Workloads
+	w := in.Inventory.Workloads
 	for i := range w.Deployments {
 		pinned(podmove.Object("Deployment", &w.Deployments[i]), w.Deployments[i].Spec.Template.Annotations)
 	}
@@ -74,7 +74,7 @@ func checkPins(in Input) []findings.Result {
 // pinnedConfigs are CNI configurations that name a pool that goes.
 func (in Input) pinnedConfigs(goes func(text string) bool) []findings.Result {
 	var out []findings.Result
-	for name, data := range in.Survey.Configs {
+	for name, data := range in.Inventory.Configs {
 		for _, text := range data {
 			if strings.Contains(text, "ipv4_pools") && goes(text) {
 				what := "the CNI configuration in ConfigMap %s pins pods to a pool that goes: ipv4_pools"
@@ -103,8 +103,8 @@ func checkLeft(in Input) []findings.Result {
 // checkControllerManager reads the command lines of controller managers that run as static pods.
 func checkControllerManager(in Input) []findings.Result {
 	var out []findings.Result
-	for i := range in.Survey.Workloads.Pods {
-		pod := &in.Survey.Workloads.Pods[i]
+	for i := range in.Inventory.Workloads.Pods {
+		pod := &in.Inventory.Workloads.Pods[i]
 		for n := range pod.Spec.Containers {
 			words := slices.Concat(pod.Spec.Containers[n].Command, pod.Spec.Containers[n].Args)
 			if !slices.ContainsFunc(words, func(w string) bool { return path.Base(w) == "kube-controller-manager" }) ||
@@ -114,7 +114,7 @@ func checkControllerManager(in Input) []findings.Result {
 			}
 			for _, text := range clusterCIDRs(words) {
 				p, err := netip.ParsePrefix(text)
-				about := err == nil && slices.ContainsFunc(slices.Concat(in.Survey.Spec.From, in.Survey.Spec.To), p.Overlaps)
+				about := err == nil && slices.ContainsFunc(slices.Concat(in.Inventory.Spec.From, in.Inventory.Spec.To), p.Overlaps)
 				if about {
 					out = append(out, findings.Failed("Pod "+pod.Namespace+"/"+pod.Name,
 						"pod %s/%s gives nodes ranges of %s (--allocate-node-cidrs, --cluster-cidr)", pod.Namespace, pod.Name, p))
@@ -147,7 +147,7 @@ func checkTunnels(in Input) []findings.Result {
 		if old == nil || old.Overlay() == "" {
 			continue
 		}
-		if nodes := in.Survey.TunnelsIn([]netip.Prefix{old.CIDR}); len(nodes) > 1 {
+		if nodes := in.Inventory.TunnelsIn([]netip.Prefix{old.CIDR}); len(nodes) > 1 {
 			out = append(out,
 				findings.Failed("IPPool "+old.Name, "%s tunnels of %d nodes have addresses of %s", old.Overlay(), len(nodes), old.CIDR))
 		}

@@ -28,10 +28,10 @@ const (
 // Planner makes the plans of a migration of pools.
 type Planner struct {
 	*podmove.Planner
-	pools *Survey
+	pools *Inventory
 }
 
-func (s *Survey) Plans(p *podmove.Planner) podmove.Plans { return &Planner{Planner: p, pools: s} }
+func (s *Inventory) Plans(p *podmove.Planner) podmove.Plans { return &Planner{Planner: p, pools: s} }
 
 // apply is the way to the point where no pod has an old address and the old pools are still there.
 func apply() migration.Phases[*Planner] {
@@ -127,24 +127,24 @@ func (p *Planner) Early() string {
 	if !p.pools.Switched() {
 		return "the old pools still give addresses to new pods"
 	}
-	if pods := p.Survey.OldPods(); pods != "" {
+	if pods := p.Inventory.OldPods(); pods != "" {
 		return pods
 	}
 	for i := range p.pools.Installations {
-		for _, from := range p.Survey.Spec.From {
+		for _, from := range p.Inventory.Spec.From {
 			if _, has := p.pools.Installations[i].pool(from); has { // its operator would make the pool again
 				return fmt.Sprintf("installation %s lists the old pool %s", p.pools.Installations[i].Name, from)
 			}
 		}
 	}
-	return p.Survey.OldTunnels()
+	return p.Inventory.OldTunnels()
 }
 
 func (p *Planner) Kept() []rollout.Reported { return p.fates(forward).Reported }
 
 // fates of the pods that have an address which direction d leaves.
 func (p *Planner) fates(d engine.Direction) podmove.Fates {
-	return p.Survey.Fates(p.pools.Leaving(d, p.Tools.Now()))
+	return p.Inventory.Fates(p.pools.Leaving(d, p.Tools.Now()))
 }
 
 func (p *Planner) secure() []engine.Group {
@@ -166,7 +166,7 @@ func (p *Planner) prepare() []engine.Group { return p.Prepare(p.pools.Switched()
 func (p *Planner) add() []engine.Group {
 	var steps []engine.Step
 	for i := range p.pools.Moves {
-		steps = append(steps, addPool(p.Tools.Cluster, p.Survey.Spec, &p.pools.Moves[i]))
+		steps = append(steps, addPool(p.Tools.Cluster, p.Inventory.Spec, &p.pools.Moves[i]))
 	}
 	return append(p.BeforeAdd(p.pools.Switched()), engine.InOrder(steps...)...)
 }
@@ -189,9 +189,9 @@ func (p *Planner) keepTunnels() []engine.Group {
 	if !p.pools.KeepsTunnels() || p.pools.closed(forward) {
 		return nil
 	}
-	s := p.Survey.Spec
+	s := p.Inventory.Spec
 	steps := []engine.Step{
-		reserveTunnels(p.Tools.Cluster, s.Name, s.From, tunnelAddresses(p.Survey.Nodes, s.From)),
+		reserveTunnels(p.Tools.Cluster, s.Name, s.From, tunnelAddresses(p.Inventory.Nodes, s.From)),
 		p.keeper(keptOld, s.From).start(p.Tools.Cluster),
 	}
 	if p.pools.MovesTunnels() {
@@ -202,7 +202,7 @@ func (p *Planner) keepTunnels() []engine.Group {
 
 // routes are for tunnels that go in direction d.
 func (p *Planner) routes(d engine.Direction) *temporaryRoutes {
-	s := p.Survey.Spec
+	s := p.Inventory.Spec
 	r := &temporaryRoutes{cluster: p.Tools.Cluster, migration: s.Name, image: p.Image(), which: keptNew, from: s.From, to: s.To}
 	if d == backward {
 		r.which, r.from, r.to = keptOld, s.To, s.From
@@ -220,7 +220,7 @@ func (p *Planner) moveTunnels(d engine.Direction) []engine.Step {
 
 // converged ends what carried packets meanwhile, also what an earlier run left.
 func (p *Planner) converged(d engine.Direction) []engine.Step {
-	steps := []engine.Step{tunnelsMoved(p.Tools.Cluster, "tunnels", p.Survey.Spec.Left(d))}
+	steps := []engine.Step{tunnelsMoved(p.Tools.Cluster, "tunnels", p.Inventory.Spec.Left(d))}
 	if p.pools.MovesTunnels() {
 		steps = append(steps, p.routes(d).remove("tunnels/land"))
 	}
@@ -232,11 +232,11 @@ func (p *Planner) keepNewTunnels() []engine.Group {
 	if !p.pools.KeepsTunnels() || p.pools.closed(backward) || !p.pools.Switched() {
 		return nil
 	}
-	return engine.InOrder(p.keeper(keptNew, p.Survey.Spec.To).start(p.Tools.Cluster))
+	return engine.InOrder(p.keeper(keptNew, p.Inventory.Spec.To).start(p.Tools.Cluster))
 }
 
 func (p *Planner) keeper(which string, ranges []netip.Prefix) *tunnelKeeper {
-	return &tunnelKeeper{migration: p.Survey.Spec.Name, image: p.Image(), which: which, ranges: ranges}
+	return &tunnelKeeper{migration: p.Inventory.Spec.Name, image: p.Image(), which: which, ranges: ranges}
 }
 
 // switchOver disables the old pools, and has pods that ask for nothing prove that they get new addresses.
@@ -289,23 +289,23 @@ func (p *Planner) reopen() []engine.Group {
 
 // verify proves that nothing has an address of what direction d leaves.
 func (p *Planner) verify(d engine.Direction) []engine.Group {
-	return p.VerifyVacant(p.Survey.Spec.Left(d))
+	return p.VerifyVacant(p.Inventory.Spec.Left(d))
 }
 
 // verifyRestarted is what apply ends with. Pods that are only reported are no concern of it, but of finish.
 func (p *Planner) verifyRestarted() []engine.Group {
-	return engine.InOrder(p.restarted(), tunnelsMoved(p.Tools.Cluster, "verify/tunnels", p.Survey.Spec.From))
+	return engine.InOrder(p.restarted(), tunnelsMoved(p.Tools.Cluster, "verify/tunnels", p.Inventory.Spec.From))
 }
 
 func (p *Planner) release(d engine.Direction) []engine.Group {
 	var steps []engine.Step
 	if p.pools.KeepsTunnels() {
-		steps = append(steps, releaseTunnels(p.Tools.Cluster, p.Survey.Spec.Name))
+		steps = append(steps, releaseTunnels(p.Tools.Cluster, p.Inventory.Spec.Name))
 	}
 	if p.pools.MovesTunnels() { // of a run that ended in between
 		steps = append(steps, p.routes(d).remove("release/land"))
 	}
-	for _, cidr := range p.Survey.Spec.Left(d) {
+	for _, cidr := range p.Inventory.Spec.Left(d) {
 		steps = append(steps, releaseBlocks(p.Tools.Cluster, cidr))
 	}
 	return engine.InOrder(steps...)
@@ -333,7 +333,7 @@ func (p *Planner) removeTargets() []engine.Group {
 func (p *Planner) tidy() []engine.Group {
 	var steps []engine.Step
 	if p.pools.KeepsTunnels() {
-		steps = append(steps, unreserveTunnels(p.Tools.Cluster, p.Survey.Spec.Name))
+		steps = append(steps, unreserveTunnels(p.Tools.Cluster, p.Inventory.Spec.Name))
 	}
 	return p.Tidy(append(steps, p.ScaleBack())...)
 }

@@ -221,7 +221,7 @@ func tunnelsMoved(c *cluster.Cluster, id string, left []netip.Prefix) *engine.Wa
 			if err != nil {
 				return err
 			}
-			if old := (&podmove.Survey{Nodes: nodes}).TunnelsIn(left); len(old) > 0 {
+			if old := (&podmove.Inventory{Nodes: nodes}).TunnelsIn(left); len(old) > 0 {
 				return engine.NotYet("the tunnel of node %s has an address of %v", strings.Join(old, ", "), left)
 			}
 			return nil

@@ -64,7 +64,7 @@ func (s blocks) releaseAll(ctx context.Context) error {
 	return s.leftovers(ctx, state)
 }
 
-func (s blocks) release(ctx context.Context, b *calico.Block, now *podmove.Survey) error {
+func (s blocks) release(ctx context.Context, b *calico.Block, now *podmove.Inventory) error {
 	for _, a := range b.Allocations {
 		one := []netip.Prefix{netip.PrefixFrom(a.Addr, a.Addr.BitLen())}
 		if len(now.PodsIn(one))+len(now.TunnelsIn(one)) > 0 {

@@ -18,13 +18,13 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// Survey is what is found in a cluster whose Nodes carry the ranges.
-type Survey struct {
-	podmove.Survey
+// Inventory is what is found in a cluster whose Nodes carry the ranges.
+type Inventory struct {
+	podmove.Inventory
 	NodeRanges []NodeRange
 }
 
-var _ podmove.Strategy = (*Survey)(nil)
+var _ podmove.Strategy = (*Inventory)(nil)
 
 // NodeRange is a node whose Node carries the range of its pods.
 type NodeRange struct {
@@ -55,8 +55,8 @@ func (r *NodeRange) there(d engine.Direction) bool {
 	return !r.Gone && !r.Kept && slices.Equal(r.Has, r.at(d))
 }
 
-// Unsettled are the nodes that have something to be done on the way in a direction.
-func (s *Survey) Unsettled(d engine.Direction) []*NodeRange {
+// Outstanding are the nodes that have something to be done on the way in a direction.
+func (s *Inventory) Outstanding(d engine.Direction) []*NodeRange {
 	crowded := map[string]bool{}
 	for _, pod := range s.PodsIn(s.Spec.Left(d)) {
 		crowded[pod.Spec.NodeName] = true
@@ -72,7 +72,7 @@ func (s *Survey) Unsettled(d engine.Direction) []*NodeRange {
 }
 
 // away reports whether any Node has not the ranges that it has at the end of a direction.
-func (s *Survey) away(d engine.Direction) bool {
+func (s *Inventory) away(d engine.Direction) bool {
 	return slices.ContainsFunc(s.NodeRanges, func(r NodeRange) bool { return !r.there(d) })
 }
 
@@ -85,8 +85,8 @@ type Sources struct {
 }
 
 // New pairs the ranges of Nodes with those they are to get. It fails with a *spec.Error if that cannot be done.
-func New(shared *podmove.Survey, from Sources) (*Survey, error) {
-	s := &Survey{Survey: *shared}
+func New(shared *podmove.Inventory, from Sources) (*Inventory, error) {
+	s := &Inventory{Inventory: *shared}
 	if err := s.ownPools(); err != nil {
 		return nil, err
 	}
@@ -99,8 +99,8 @@ func New(shared *podmove.Survey, from Sources) (*Survey, error) {
 
 // ownPools fails where Cilium gives pods addresses that are not of their Node: it has pools of its own, which are not to be changed.
 // https://docs.cilium.io/en/stable/network/concepts/ipam/cluster-pool/
-func (s *Survey) ownPools() error {
-	cilium := ciliumOf(&s.Survey)
+func (s *Inventory) ownPools() error {
+	cilium := ciliumOf(&s.Inventory)
 	if len(cilium) == 0 {
 		return nil
 	}
@@ -139,7 +139,7 @@ func rangeText(p netip.Prefix) string {
 }
 
 // strays says which pod has an address that is not of its Node's range: then something else gives addresses.
-func (s *Survey) strays() error {
+func (s *Inventory) strays() error {
 	known := slices.Concat(s.Spec.From, s.Spec.To)
 	for i := range s.Workloads.Pods {
 		pod := &s.Workloads.Pods[i]
@@ -166,15 +166,15 @@ func names(all []*NodeRange) []string {
 	return out
 }
 
-func (s *Survey) Switched() bool { return !s.away(engine.Forward) }
+func (s *Inventory) Switched() bool { return !s.away(engine.Forward) }
 
 // Overlaid implements podmove.Strategy: a node has no pods while its range changes.
-func (*Survey) Overlaid() bool { return false }
+func (*Inventory) Overlaid() bool { return false }
 
-func (*Survey) KeepsTunnels() bool { return false }
+func (*Inventory) KeepsTunnels() bool { return false }
 
-func (s *Survey) Ranges() []podmove.Range {
-	place, arrived := podmove.PlaceNew, 0
+func (s *Inventory) Ranges() []podmove.Range {
+	place, arrived := podmove.PositionNew, 0
 	for i := range s.NodeRanges {
 		if s.NodeRanges[i].there(engine.Forward) {
 			arrived++
@@ -183,9 +183,9 @@ func (s *Survey) Ranges() []podmove.Range {
 	switch {
 	case arrived == len(s.NodeRanges):
 	case arrived > 0:
-		place = podmove.PlaceBoth
+		place = podmove.PositionBoth
 	default:
-		place = podmove.PlaceOld
+		place = podmove.PositionOld
 	}
 	var all []podmove.Range
 	for _, from := range s.Spec.From {
@@ -194,4 +194,4 @@ func (s *Survey) Ranges() []podmove.Range {
 	return all
 }
 
-func (*Survey) Roles() cluster.Roles { return Roles() }
+func (*Inventory) Roles() cluster.Roles { return Roles() }

@@ -30,8 +30,8 @@ func carrying(name, has, original string) corev1.Node {
 	return n
 }
 
-func found(to string, nodes ...corev1.Node) *podmove.Survey {
-	s := &podmove.Survey{Nodes: nodes, Workloads: &rollout.State{}}
+func found(to string, nodes ...corev1.Node) *podmove.Inventory {
+	s := &podmove.Inventory{Nodes: nodes, Workloads: &rollout.State{}}
 	s.Spec.To = []netip.Prefix{netip.MustParsePrefix(to)}
 	return s
 }
@@ -65,13 +65,13 @@ func TestNew(t *testing.T) {
 	if r := s.NodeRanges[3]; !r.Gone || !r.Kept {
 		t.Errorf("the node that is gone: %+v", r)
 	}
-	if got := names(s.Unsettled(forward)); !slices.Equal(got, []string{"Node b", "Node c", "Node d"}) {
+	if got := names(s.Outstanding(forward)); !slices.Equal(got, []string{"Node b", "Node c", "Node d"}) {
 		t.Errorf("to be moved: %v", got)
 	}
-	if got := names(s.Unsettled(backward)); !slices.Equal(got, []string{"Node a", "Node c", "Node d"}) {
+	if got := names(s.Outstanding(backward)); !slices.Equal(got, []string{"Node a", "Node c", "Node d"}) {
 		t.Errorf("to be moved back: %v", got)
 	}
-	if got := s.Ranges(); s.Switched() || len(got) != 1 || got[0].Place != podmove.PlaceBoth {
+	if got := s.Ranges(); s.Switched() || len(got) != 1 || got[0].Place != podmove.PositionBoth {
 		t.Errorf("switched %v, ranges %+v", s.Switched(), got)
 	}
 }
@@ -107,8 +107,8 @@ func TestNodesAreBelievedAsFarAsTheyHarmNoOther(t *testing.T) {
 func TestPlace(t *testing.T) {
 	for _, tt := range []struct {
 		has  string
-		want podmove.Place
-	}{{"10.244.0.0/24", podmove.PlaceOld}, {"10.245.0.0/24", podmove.PlaceNew}} {
+		want podmove.Position
+	}{{"10.244.0.0/24", podmove.PositionOld}, {"10.245.0.0/24", podmove.PositionNew}} {
 		s, err := New(found("10.245.0.0/16", carrying("a", tt.has, "10.244.0.0/24")), Sources{})
 		if err != nil {
 			t.Fatal(err)
@@ -126,7 +126,7 @@ func TestNewRefuses(t *testing.T) {
 	two.Spec.To = append(two.Spec.To, netip.MustParsePrefix("10.246.0.0/16"))
 	for _, tt := range []struct {
 		name, field string
-		survey      *podmove.Survey
+		survey      *podmove.Inventory
 	}{
 		{"two targets", "spec.podCIDR.to", two},
 		{"no ranges at all", "spec.podCIDR", found("10.245.0.0/16", carrying("a", "", ""))},

@@ -12,10 +12,10 @@ import (
 	"github.com/replumb/replumb/internal/kube/disruption/leaving"
 )
 
-// ingressView is the part of a Survey about Services that clients outside of the cluster use.
-type ingressView struct{ *Survey }
+// ingressView is the part of a Inventory about Services that clients outside of the cluster use.
+type ingressView struct{ *Inventory }
 
-func (s *Survey) Ingress() ingressView { return ingressView{s} }
+func (s *Inventory) Ingress() ingressView { return ingressView{s} }
 
 // Ingress are the Services whose policy is to be switched: those that are named and have not moved, or those with pods on old nodes.
 func (s ingressView) Affected() []*corev1.Service {

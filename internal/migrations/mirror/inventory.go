@@ -13,8 +13,8 @@ import (
 	"github.com/replumb/replumb/internal/network/dnscutover"
 )
 
-// Survey is what a look at both clusters found. Plans and checks are made from it, and nothing else.
-type Survey struct {
+// Inventory is what a look at both clusters found. Plans and checks are made from it, and nothing else.
+type Inventory struct {
 	Spec Spec
 	// Remembered is what the Migration knows; nil before it began.
 	Remembered *v1alpha1.MirrorStatus
@@ -30,7 +30,7 @@ type Survey struct {
 	Blind []string
 
 	// Objects that are copied, and what is in the way.
-	Objects *objectsync.Survey
+	Objects *objectsync.Inventory
 	// Claims are those that are copied.
 	Claims []Claim
 	// Certified are the objects whose certificates get aliases, or have them.
@@ -76,7 +76,7 @@ type Side struct {
 }
 
 // Serving is the side that names lead to, as far as was written down.
-func (s *Survey) Serving() v1alpha1.ServingSide {
+func (s *Inventory) Serving() v1alpha1.ServingSide {
 	if s.Remembered == nil {
 		return v1alpha1.ServingSource
 	}
@@ -84,7 +84,7 @@ func (s *Survey) Serving() v1alpha1.ServingSide {
 }
 
 // Counts are of names; if there are none, of clusters that serve.
-func (s *Survey) Counts() v1alpha1.Counts {
+func (s *Inventory) Counts() v1alpha1.Counts {
 	c := v1alpha1.Counts{Total: len(s.Names)}
 	if s.Serving() == v1alpha1.ServingTarget {
 		c.Moved = c.Total
@@ -93,17 +93,17 @@ func (s *Survey) Counts() v1alpha1.Counts {
 }
 
 // toExtend are objects whose certificates lack aliases.
-func (s *Survey) toExtend() []certified {
+func (s *Inventory) toExtend() []certified {
 	return slices.DeleteFunc(slices.Clone(s.Certified), func(c certified) bool { return len(c.secrets) == 0 })
 }
 
 // extended are objects whose certificates replumb has given aliases.
-func (s *Survey) extended() []certified {
+func (s *Inventory) extended() []certified {
 	return slices.DeleteFunc(slices.Clone(s.Certified), func(c certified) bool { return len(c.added) == 0 })
 }
 
 // Copied is how many objects there are to copy, of so many kinds.
-func (s *Survey) Copied() (objects, kinds int) {
+func (s *Inventory) Copied() (objects, kinds int) {
 	for _, c := range s.Objects.Counts {
 		if objects += c.Copied; c.Copied > 0 {
 			kinds++

@@ -18,7 +18,7 @@ import (
 )
 
 // Room returns the pods of old nodes that find no place on the new ones that take pods.
-func (s *Survey) Room() []placement.Misfit {
+func (s *Inventory) Room() []placement.Misfit {
 	var pods []*corev1.Pod
 	for _, l := range s.OldNodes() {
 		pods = append(pods, l.Pods...)
@@ -28,7 +28,7 @@ func (s *Survey) Room() []placement.Misfit {
 
 // uneven are the places in policies that treat old and new nodes differently, by the networks that are named or, where nodes are chosen
 // otherwise, by the addresses of those that are there; none as long as new ones have neither.
-func (s *Survey) uneven() []references.Reference {
+func (s *Inventory) uneven() []references.Reference {
 	from, to := s.Spec.Old.CIDRs, s.Spec.New.CIDRs
 	if len(from) == 0 {
 		for _, n := range s.OldNodes() {
@@ -65,7 +65,7 @@ func singles(n *corev1.Node) (out []netip.Prefix) {
 }
 
 // complete reports whether all new nodes are there.
-func (s *Survey) complete() bool { return len(s.NewNodes()) >= s.Wanted() }
+func (s *Inventory) complete() bool { return len(s.NewNodes()) >= s.Wanted() }
 
 // bounded is a pod whose volume keeps it where it is.
 type bounded struct {
@@ -76,7 +76,7 @@ type bounded struct {
 }
 
 // stuck are the pods of old nodes that a volume keeps from new ones, or may keep. One that is forced is its owner's concern.
-func (s *Survey) stuck() []bounded {
+func (s *Inventory) stuck() []bounded {
 	var out []bounded
 	for _, l := range s.OldNodes() {
 		for _, p := range l.Pods {
@@ -95,7 +95,7 @@ func (s *Survey) stuck() []bounded {
 
 // bound says why a volume cannot be on any new node; nothing, if it can. As long as new nodes are missing it goes by what spec.nodes.new says
 // of their labels, and where that says nothing it is open.
-func (s *Survey) bound(p *corev1.Pod, v *corev1.Volume) (why string, open bool) {
+func (s *Inventory) bound(p *corev1.Pod, v *corev1.Volume) (why string, open bool) {
 	if v.PersistentVolumeClaim == nil {
 		return "", false
 	}

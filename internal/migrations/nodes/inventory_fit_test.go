@@ -89,7 +89,7 @@ func TestRoom(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := &Survey{
+			s := &Inventory{
 				Spec: job.Spec, Workloads: &rollout.State{}, Pods: tt.pods,
 				Nodes: []corev1.Node{nodeAt("old", "10.1.0.1"), nodeAt("new", "10.2.0.1")},
 			}
@@ -123,7 +123,7 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Survey{
+	s := &Inventory{
 		Spec: job.Spec, Workloads: &rollout.State{},
 		Nodes: []corev1.Node{nodeAt("a", "10.1.0.1"), nodeAt("b", "10.1.0.2"), nodeAt("c", "10.1.0.3"), nodeAt("d", "10.1.0.4")},
 		Pods: []corev1.Pod{

@@ -29,8 +29,8 @@ import (
 // Slack covers that the clocks of nodes, and of the machine replumb runs on, differ a little.
 const Slack = 2 * time.Second
 
-// Survey is what is found in any cluster.
-type Survey struct {
+// Inventory is what is found in any cluster.
+type Inventory struct {
 	Spec Spec
 	// Workloads is what runs and who owns it, Nodes the nodes.
 	Workloads *rollout.State
@@ -42,14 +42,14 @@ type Survey struct {
 }
 
 // Occupants reads the pods and nodes as they are now, and nothing else.
-func Occupants(ctx context.Context, c *cluster.Cluster, s Spec) (*Survey, error) {
+func Occupants(ctx context.Context, c *cluster.Cluster, s Spec) (*Inventory, error) {
 	workloads, err := rollout.Load(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	nodes, err := Nodes(ctx, c)
 	nodes = slices.DeleteFunc(nodes, func(n corev1.Node) bool { return nodeipam.IsTrial(&n) })
-	return &Survey{Spec: s, Workloads: workloads, Nodes: nodes}, err
+	return &Inventory{Spec: s, Workloads: workloads, Nodes: nodes}, err
 }
 
 // Nodes are those of the cluster as it is now.
@@ -61,13 +61,13 @@ func Nodes(ctx context.Context, c client.Reader) ([]corev1.Node, error) {
 	return all.Items, nil
 }
 
-// Look surveys what both strategies look at.
-func Look(ctx context.Context, c *cluster.Cluster, s Spec) (*Survey, error) {
+// Load surveys what both strategies look at.
+func Load(ctx context.Context, c *cluster.Cluster, s Spec) (*Inventory, error) {
 	survey, err := Occupants(ctx, c, s)
 	if err != nil {
 		return nil, err
 	}
-	if survey.Spares, err = spare.Look(ctx, c, s.Spares()); err != nil {
+	if survey.Spares, err = spare.Load(ctx, c, s.Spares()); err != nil {
 		return nil, err
 	}
 	survey.Configs, err = configs(ctx, c)
@@ -97,10 +97,10 @@ func configs(ctx context.Context, c *cluster.Cluster) (map[string]map[string]str
 	return all, nil
 }
 
-func (s *Survey) Shared() *Survey { return s }
+func (s *Inventory) Shared() *Inventory { return s }
 
 // Leaving says which pods have an address that direction d leaves, whenever they got it until now.
-func (s *Survey) Leaving(d engine.Direction, now time.Time) rollout.Changes {
+func (s *Inventory) Leaving(d engine.Direction, now time.Time) rollout.Changes {
 	return rollout.Changes{Addresses: s.Spec.Left(d), AddressesUntil: now, Slack: Slack}
 }
 
@@ -110,7 +110,7 @@ func Within(all []netip.Prefix, a netip.Addr) bool {
 }
 
 // PodsIn are the pods with an address in one of the ranges.
-func (s *Survey) PodsIn(all []netip.Prefix) []*corev1.Pod {
+func (s *Inventory) PodsIn(all []netip.Prefix) []*corev1.Pod {
 	var in []*corev1.Pod
 	for i := range s.Workloads.Pods {
 		pod := &s.Workloads.Pods[i]
@@ -122,7 +122,7 @@ func (s *Survey) PodsIn(all []netip.Prefix) []*corev1.Pod {
 }
 
 // guards reports whether a PodDisruptionBudget, as namespace/name, covers a pod that has to be restarted.
-func (s *Survey) guards(budget string) bool {
+func (s *Inventory) guards(budget string) bool {
 	for i := range s.Workloads.Budgets {
 		b := &s.Workloads.Budgets[i]
 		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
@@ -137,7 +137,7 @@ func (s *Survey) guards(budget string) bool {
 }
 
 // TunnelsIn are the nodes whose tunnel has an address in one of the ranges.
-func (s *Survey) TunnelsIn(all []netip.Prefix) []string {
+func (s *Inventory) TunnelsIn(all []netip.Prefix) []string {
 	var in []string
 	for i := range s.Nodes {
 		for _, a := range calico.TunnelAddresses(&s.Nodes[i]) {
@@ -151,7 +151,7 @@ func (s *Survey) TunnelsIn(all []netip.Prefix) []string {
 }
 
 // OldPods says that pods have old addresses; nothing, if none has.
-func (s *Survey) OldPods() string {
+func (s *Inventory) OldPods() string {
 	pods := s.PodsIn(s.Spec.From)
 	if len(pods) == 0 {
 		return ""
@@ -161,7 +161,7 @@ func (s *Survey) OldPods() string {
 }
 
 // OldTunnels says that tunnels have old addresses; nothing, if none has.
-func (s *Survey) OldTunnels() string {
+func (s *Inventory) OldTunnels() string {
 	nodes := s.TunnelsIn(s.Spec.From)
 	if len(nodes) == 0 {
 		return ""
@@ -170,7 +170,7 @@ func (s *Survey) OldTunnels() string {
 }
 
 // Vacant returns nil if nothing has an address of the ranges: no pod and no tunnel.
-func (s *Survey) Vacant(ranges []netip.Prefix) error {
+func (s *Inventory) Vacant(ranges []netip.Prefix) error {
 	if pods := s.PodsIn(ranges); len(pods) > 0 {
 		return fmt.Errorf("%s with addresses of %v, the first is %s/%s",
 			english.Plural(len(pods), "pod", ""), ranges, pods[0].Namespace, pods[0].Name)
@@ -182,7 +182,7 @@ func (s *Survey) Vacant(ranges []netip.Prefix) error {
 }
 
 // Counts of pods, for the status.
-func (s *Survey) Counts() v1alpha1.Counts {
+func (s *Inventory) Counts() v1alpha1.Counts {
 	count := func(in []netip.Prefix) int { return len(slices.DeleteFunc(s.PodsIn(in), isAgent)) }
 	old, arrived := count(s.Spec.From), count(s.Spec.To)
 	return v1alpha1.Counts{Total: old + arrived, Moved: arrived}

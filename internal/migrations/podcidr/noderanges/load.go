@@ -17,8 +17,8 @@ import (
 	"github.com/replumb/replumb/internal/network/nodeipam"
 )
 
-// Look surveys a cluster without pools.
-func Look(ctx context.Context, c *cluster.Cluster, shared *podmove.Survey) (*Survey, error) {
+// Load surveys a cluster without pools.
+func Load(ctx context.Context, c *cluster.Cluster, shared *podmove.Inventory) (*Inventory, error) {
 	var from Sources
 	var err error
 	if from.Saved, err = saved(c, shared.Spec.Name).List(ctx); err != nil {

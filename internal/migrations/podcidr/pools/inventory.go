@@ -20,9 +20,9 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// Survey is what is found in a cluster with pools.
-type Survey struct {
-	podmove.Survey
+// Inventory is what is found in a cluster with pools.
+type Inventory struct {
+	podmove.Inventory
 	Surroundings
 	// Calico is its data.
 	Calico *calico.State
@@ -30,7 +30,7 @@ type Survey struct {
 	Moves []Move
 }
 
-var _ podmove.Strategy = (*Survey)(nil)
+var _ podmove.Strategy = (*Inventory)(nil)
 
 // Surroundings are what else decides which pool a pod gets its address from.
 type Surroundings struct {
@@ -106,15 +106,15 @@ func (m *Move) left(d engine.Direction) *calico.Pool {
 }
 
 // place says from which of the two pools new pods get their addresses.
-func (m *Move) place() podmove.Place {
+func (m *Move) place() podmove.Position {
 	gives := func(p *calico.Pool) bool { return p != nil && !p.Spec.Disabled }
 	switch {
 	case gives(m.Old) && gives(m.New):
-		return podmove.PlaceBoth
+		return podmove.PositionBoth
 	case gives(m.Old):
-		return podmove.PlaceOld
+		return podmove.PositionOld
 	}
-	return podmove.PlaceNew
+	return podmove.PositionNew
 }
 
 // disabledAt is when replumb disabled a pool, or found it disabled; zero, if it did neither.
@@ -130,12 +130,12 @@ func disabledAt(p *calico.Pool) time.Time {
 }
 
 // New pairs the pools with the targets. It fails with a *spec.Error if that cannot be done.
-func New(shared *podmove.Survey, state *calico.State) (*Survey, error) {
+func New(shared *podmove.Inventory, state *calico.State) (*Inventory, error) {
 	from, err := resolve(shared.Spec, state)
 	if err != nil {
 		return nil, err
 	}
-	s := &Survey{Survey: *shared, Calico: state}
+	s := &Inventory{Inventory: *shared, Calico: state}
 	s.Spec.From = from
 	for i, to := range s.Spec.To {
 		s.Moves = append(s.Moves, Move{From: from[i], Old: poolAt(state.Pools, from[i]), To: to, New: poolAt(state.Pools, to)})
@@ -175,11 +175,11 @@ func poolAt(pools []calico.Pool, cidr netip.Prefix) *calico.Pool {
 }
 
 // Roles implements podmove.Strategy: there are no more than all migrations of pods need.
-func (*Survey) Roles() cluster.Roles { return nil }
+func (*Inventory) Roles() cluster.Roles { return nil }
 
 // Leaving implements podmove.Strategy: once the pools are disabled, pods that come later have no address of them.
-func (s *Survey) Leaving(d engine.Direction, now time.Time) rollout.Changes {
-	c := s.Survey.Leaving(d, now)
+func (s *Inventory) Leaving(d engine.Direction, now time.Time) rollout.Changes {
+	c := s.Inventory.Leaving(d, now)
 	var closed []time.Time
 	for i := range s.Moves {
 		if pool := s.Moves[i].left(d); pool != nil {
@@ -192,25 +192,27 @@ func (s *Survey) Leaving(d engine.Direction, now time.Time) rollout.Changes {
 	return c
 }
 
-func (s *Survey) Switched() bool { return s.closed(engine.Forward) }
+func (s *Inventory) Switched() bool { return s.closed(engine.Forward) }
 
 // closed reports whether no pool gives addresses that direction d leaves.
-func (s *Survey) closed(d engine.Direction) bool {
+func (s *Inventory) closed(d engine.Direction) bool {
 	return !slices.ContainsFunc(s.Moves, func(m Move) bool { return m.left(d) != nil && !m.left(d).Spec.Disabled })
 }
 
 // Overlaid implements podmove.Strategy: pods of different nodes reach each other through tunnels.
-func (s *Survey) Overlaid() bool {
+func (s *Inventory) Overlaid() bool {
 	return slices.ContainsFunc(s.Moves, func(m Move) bool {
 		return m.Old != nil && m.Old.Overlay() != "" || m.New != nil && m.New.Overlay() != ""
 	})
 }
 
-func (s *Survey) KeepsTunnels() bool { return s.Spec.Tunnels == v1alpha1.TunnelsHold && s.Overlaid() }
+func (s *Inventory) KeepsTunnels() bool {
+	return s.Spec.Tunnels == v1alpha1.TunnelsHold && s.Overlaid()
+}
 
 // MovesTunnels reports whether tunnels are given their addresses ahead, with routes beside them meanwhile: those of VXLAN are, where
 // packets go by no WireGuard, which such routes would lead past.
-func (s *Survey) MovesTunnels() bool {
+func (s *Inventory) MovesTunnels() bool {
 	for i := range s.Nodes {
 		if calico.Encrypts(&s.Nodes[i]) {
 			return false
@@ -219,7 +221,7 @@ func (s *Survey) MovesTunnels() bool {
 	return s.KeepsTunnels() && slices.ContainsFunc(s.Moves, func(m Move) bool { return m.Old != nil && m.Old.Overlay() == "VXLAN" })
 }
 
-func (s *Survey) Ranges() []podmove.Range {
+func (s *Inventory) Ranges() []podmove.Range {
 	var all []podmove.Range
 	for i := range s.Moves {
 		m := &s.Moves[i]

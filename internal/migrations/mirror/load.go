@@ -30,12 +30,12 @@ func (s *Spec) chosen(namespace string) bool {
 }
 
 // survey looks at both clusters.
-func (j *Job) survey(ctx context.Context) (*Survey, error) {
+func (j *Job) survey(ctx context.Context) (*Inventory, error) {
 	s, err := j.glance(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, look := range []func(context.Context, *Survey) error{
+	for _, look := range []func(context.Context, *Inventory) error{
 		j.lookAtSides, j.lookAtFreeze, j.lookAtNetworks, j.lookAtRoom, j.lookAtWebhooks, j.lookAtNames, j.lookAtCertificates, j.lookAtObjects,
 	} {
 		if err := look(ctx, s); err != nil {
@@ -46,8 +46,8 @@ func (j *Job) survey(ctx context.Context) (*Survey, error) {
 }
 
 // glance reads what the Migration remembers.
-func (j *Job) glance(ctx context.Context) (*Survey, error) {
-	s := &Survey{Spec: j.Spec, Freeze: j.Spec.Common.Freeze != v1alpha1.FreezeDisabled}
+func (j *Job) glance(ctx context.Context) (*Inventory, error) {
+	s := &Inventory{Spec: j.Spec, Freeze: j.Spec.Common.Freeze != v1alpha1.FreezeDisabled}
 	m, err := migration.Get(ctx, j.Tools.Cluster, j.Spec.Name)
 	if err != nil {
 		return nil, err
@@ -61,12 +61,12 @@ func (j *Job) glance(ctx context.Context) (*Survey, error) {
 	return s, nil
 }
 
-func (j *Job) lookAtNetworks(_ context.Context, s *Survey) error {
+func (j *Job) lookAtNetworks(_ context.Context, s *Inventory) error {
 	s.Networks = j.described()
 	return nil
 }
 
-func (j *Job) lookAtSides(ctx context.Context, s *Survey) (err error) {
+func (j *Job) lookAtSides(ctx context.Context, s *Inventory) (err error) {
 	for _, of := range []struct {
 		side *side
 		into *Side
@@ -80,7 +80,7 @@ func (j *Job) lookAtSides(ctx context.Context, s *Survey) (err error) {
 }
 
 // lookAtFreeze finds kinds that are to be frozen and cannot be: a name that is spelled otherwise would freeze nothing, and say nothing.
-func (j *Job) lookAtFreeze(_ context.Context, s *Survey) error {
+func (j *Job) lookAtFreeze(_ context.Context, s *Inventory) error {
 	if !s.Freeze || len(s.Spec.FreezeKinds) == 0 {
 		return nil
 	}
@@ -97,7 +97,7 @@ func (j *Job) lookAtFreeze(_ context.Context, s *Survey) error {
 }
 
 // lookAtRoom reads what runs, and what it could run on.
-func (j *Job) lookAtRoom(ctx context.Context, s *Survey) error {
+func (j *Job) lookAtRoom(ctx context.Context, s *Inventory) error {
 	pods, err := cluster.List[corev1.Pod](ctx, j.from, &corev1.PodList{})
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func (j *Job) lookAtRoom(ctx context.Context, s *Survey) error {
 }
 
 // lookAtNames finds the names that lead to the source. Once names have begun to move they are those that are remembered.
-func (j *Job) lookAtNames(ctx context.Context, s *Survey) error {
+func (j *Job) lookAtNames(ctx context.Context, s *Inventory) error {
 	if s.Serving() != v1alpha1.ServingSource {
 		return nil
 	}
@@ -140,7 +140,7 @@ func (j *Job) lookAtNames(ctx context.Context, s *Survey) error {
 }
 
 // leaveUnknown leaves out names that were found in objects and have no record of their own: no one outside knows them.
-func (j *Job) leaveUnknown(ctx context.Context, s *Survey) error {
+func (j *Job) leaveUnknown(ctx context.Context, s *Inventory) error {
 	leads, err := j.cutovers(ctx, s)
 	if err != nil {
 		return err
@@ -199,11 +199,11 @@ func pair(
 }
 
 // lookAtObjects reads what there is to copy, and what is in the way.
-func (j *Job) lookAtObjects(ctx context.Context, s *Survey) (err error) {
-	if s.Objects = (&objectsync.Survey{}); s.Serving() != v1alpha1.ServingSource {
+func (j *Job) lookAtObjects(ctx context.Context, s *Inventory) (err error) {
+	if s.Objects = (&objectsync.Inventory{}); s.Serving() != v1alpha1.ServingSource {
 		return nil
 	}
-	if s.Objects, err = j.copying.copier.Survey(ctx); err != nil || s.Spec.Copy.Volumes != v1alpha1.VolumesCopy {
+	if s.Objects, err = j.copying.copier.Inventory(ctx); err != nil || s.Spec.Copy.Volumes != v1alpha1.VolumesCopy {
 		return err
 	}
 	claims, err := j.from.read(ctx, []string{"persistentvolumeclaims"})
@@ -224,7 +224,7 @@ func (j *Job) lookAtObjects(ctx context.Context, s *Survey) (err error) {
 }
 
 // lookAtCertificates finds what has to be extended by aliases.
-func (j *Job) lookAtCertificates(ctx context.Context, s *Survey) error {
+func (j *Job) lookAtCertificates(ctx context.Context, s *Inventory) error {
 	if s.Spec.Certificates != v1alpha1.CertificatesExtend || len(s.Spec.Hosts) == 0 {
 		return nil
 	}

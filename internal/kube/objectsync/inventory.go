@@ -13,8 +13,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Survey is what a copy would find, before anything is written.
-type Survey struct {
+// Inventory is what a copy would find, before anything is written.
+type Inventory struct {
 	Kinds *Kinds
 	// Counts are of kinds that have objects in the source, in the order of the copy.
 	Counts []Count
@@ -53,7 +53,7 @@ type LeftOut struct {
 }
 
 // Foundation reports whether workloads stand on objects of a kind, which come first.
-func (s *Survey) Foundation(resource string) bool {
+func (s *Inventory) Foundation(resource string) bool {
 	return s.Kinds != nil && slices.ContainsFunc(s.Kinds.Copied, func(k Kind) bool { return k.String() == resource && Foundations.Of(k) })
 }
 
@@ -69,13 +69,13 @@ const (
 	maxExamples = 3
 )
 
-// Survey reads the source in full, and of the target the names. It writes nothing.
-func (c *Copier) Survey(ctx context.Context) (*Survey, error) {
+// Inventory reads the source in full, and of the target the names. It writes nothing.
+func (c *Copier) Inventory(ctx context.Context) (*Inventory, error) {
 	kinds, err := FindKinds(ctx, c.Source, c.Target, c.Rules)
 	if err != nil {
 		return nil, err
 	}
-	s := &surveyor{Copier: c, Survey: &Survey{Kinds: kinds}}
+	s := &surveyor{Copier: c, Inventory: &Inventory{Kinds: kinds}}
 	for _, k := range kinds.Copied {
 		index, err := c.index(ctx, k)
 		if err != nil {
@@ -102,13 +102,13 @@ func (c *Copier) Survey(ctx context.Context) (*Survey, error) {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Resource, b.Resource))
 	})
 	s.sortSecrets()
-	return s.Survey, nil
+	return s.Inventory, nil
 }
 
-// surveyor fills a Survey.
+// surveyor fills a Inventory.
 type surveyor struct {
 	*Copier
-	*Survey
+	*Inventory
 }
 
 func (s *surveyor) kind(ctx context.Context, k Kind, index map[key]*entry) error {
@@ -260,7 +260,7 @@ type SecretCount struct {
 }
 
 // countSecret adds a Secret that would be copied.
-func (s *Survey) countSecret(ref Ref, o *unstructured.Unstructured) {
+func (s *Inventory) countSecret(ref Ref, o *unstructured.Unstructured) {
 	what := sortOfSecret(o)
 	i := slices.IndexFunc(s.Secrets, func(c SecretCount) bool { return c.What == what })
 	if i < 0 {
@@ -271,7 +271,7 @@ func (s *Survey) countSecret(ref Ref, o *unstructured.Unstructured) {
 }
 
 // sortSecrets has the most frequent first.
-func (s *Survey) sortSecrets() {
+func (s *Inventory) sortSecrets() {
 	slices.SortFunc(s.Secrets, func(a, b SecretCount) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.What, b.What))
 	})

@@ -29,8 +29,8 @@ type live struct {
 }
 
 // survey looks at everything.
-func (l live) survey(ctx context.Context) (*Survey, error) {
-	out := &Survey{Spec: l.spec}
+func (l live) survey(ctx context.Context) (*Inventory, error) {
+	out := &Inventory{Spec: l.spec}
 	var err error
 	if out.Recorded, err = l.record().nodes(ctx); err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func (l live) survey(ctx context.Context) (*Survey, error) {
 	if out.Workloads, err = rollout.Load(ctx, l.Cluster); err != nil {
 		return nil, err
 	}
-	for _, read := range []func(context.Context, *Survey) error{l.nodesAndPods, l.services, l.volumes, l.policies} {
+	for _, read := range []func(context.Context, *Inventory) error{l.nodesAndPods, l.services, l.volumes, l.policies} {
 		if err := read(ctx, out); err != nil {
 			return nil, err
 		}
@@ -47,7 +47,7 @@ func (l live) survey(ctx context.Context) (*Survey, error) {
 	return out, nil
 }
 
-func (l live) nodesAndPods(ctx context.Context, s *Survey) (err error) {
+func (l live) nodesAndPods(ctx context.Context, s *Inventory) (err error) {
 	if s.Nodes, err = cluster.List[corev1.Node](ctx, l.Cluster, &corev1.NodeList{}); err != nil {
 		return err
 	}
@@ -56,13 +56,13 @@ func (l live) nodesAndPods(ctx context.Context, s *Survey) (err error) {
 }
 
 // services reads those with externalTrafficPolicy Local, and those that had it before the migration.
-func (l live) services(ctx context.Context, s *Survey) error {
+func (l live) services(ctx context.Context, s *Inventory) error {
 	all, err := cluster.List[corev1.Service](ctx, l.Cluster, &corev1.ServiceList{})
 	s.sortServices(all)
 	return err
 }
 
-func (s *Survey) sortServices(all []corev1.Service) {
+func (s *Inventory) sortServices(all []corev1.Service) {
 	for _, svc := range all {
 		if local(&svc) || svc.Annotations[v1alpha1.AnnotationTrafficPolicy] != "" {
 			s.Services = append(s.Services, svc)
@@ -78,7 +78,7 @@ func (s *Survey) sortServices(all []corev1.Service) {
 }
 
 // volumes reads what is bound to places. What may not be read is left out: the rights are a check of their own.
-func (l live) volumes(ctx context.Context, s *Survey) error {
+func (l live) volumes(ctx context.Context, s *Inventory) error {
 	volumes, err := cluster.List[corev1.PersistentVolume](ctx, l.Cluster, &corev1.PersistentVolumeList{})
 	if ignoreForbidden(err) != nil {
 		return err
@@ -99,7 +99,7 @@ func (l live) volumes(ctx context.Context, s *Survey) error {
 }
 
 // policies reads what says by address who may reach whom. A cluster without Calico has none of its kinds.
-func (l live) policies(ctx context.Context, s *Survey) (err error) {
+func (l live) policies(ctx context.Context, s *Inventory) (err error) {
 	if s.Policies, err = cluster.List[networkingv1.NetworkPolicy](ctx, l.Cluster, &networkingv1.NetworkPolicyList{}); err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func ignoreForbidden(err error) error {
 }
 
 // findAutoscalers finds what creates and deletes nodes by itself: by the names that their charts and manifests give them.
-func (s *Survey) findAutoscalers() {
+func (s *Inventory) findAutoscalers() {
 	for i := range s.Workloads.Deployments {
 		d := &s.Workloads.Deployments[i]
 		for _, name := range []string{"cluster-autoscaler", "karpenter"} {

@@ -26,8 +26,8 @@ import (
 // controlPlaneLabel is on Nodes of control planes (k8s.io/kubernetes cmd/kubeadm/app/constants, LabelNodeRoleControlPlane).
 const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 
-// Survey is what a migration finds.
-type Survey struct {
+// Inventory is what a migration finds.
+type Inventory struct {
 	Spec Spec
 	// Nodes are all of the cluster, Pods all pods.
 	Nodes []corev1.Node
@@ -107,7 +107,7 @@ func isControlPlane(n *corev1.Node) bool {
 }
 
 // OldNodes are the workers of the old network, those that are gone included, by name.
-func (s *Survey) OldNodes() []OldNode {
+func (s *Inventory) OldNodes() []OldNode {
 	byName := map[string]*OldNode{}
 	for _, r := range s.Recorded {
 		if r.Role == v1alpha1.RoleWorker {
@@ -152,7 +152,7 @@ func ofDaemonSet(p *corev1.Pod) bool {
 }
 
 // NewNodes are the workers of the new network.
-func (s *Survey) NewNodes() []*corev1.Node {
+func (s *Inventory) NewNodes() []*corev1.Node {
 	var all []*corev1.Node
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
@@ -164,16 +164,16 @@ func (s *Survey) NewNodes() []*corev1.Node {
 }
 
 // ReadyNewNodes are those of NewNodes that take pods.
-func (s *Survey) ReadyNewNodes() []*corev1.Node {
+func (s *Inventory) ReadyNewNodes() []*corev1.Node {
 	return slices.DeleteFunc(s.NewNodes(), func(n *corev1.Node) bool { return !cluster.NodeReady(n) || n.Spec.Unschedulable })
 }
 
 // Wanted is how many new workers there have to be.
-func (s *Survey) Wanted() int { return cmp.Or(s.Spec.Join.Count, len(s.OldNodes())) }
+func (s *Inventory) Wanted() int { return cmp.Or(s.Spec.Join.Count, len(s.OldNodes())) }
 
 // outstanding are the old nodes that still have to be emptied or, with end, terminated: those first that carry what has to move first, then by the most
 // critical tier that they carry, the least critical first, and by name.
-func (s *Survey) outstanding(end bool) []OldNode {
+func (s *Inventory) outstanding(end bool) []OldNode {
 	var all []OldNode
 	rank := map[string]int{}
 	for _, l := range s.OldNodes() {
@@ -191,7 +191,7 @@ func (s *Survey) outstanding(end bool) []OldNode {
 }
 
 // rank of a node: its most critical tier, counted from 1, or 0 if it carries what moves first.
-func (s *Survey) rank(n *OldNode) int {
+func (s *Inventory) rank(n *OldNode) int {
 	if slices.ContainsFunc(n.Pods, s.isFirst) {
 		return 0
 	}
@@ -206,7 +206,7 @@ func (s *Survey) rank(n *OldNode) int {
 
 // isFirst reports whether a pod is one of those that move first: of the workloads that are named or, if none are, behind the
 // Services of ingress.
-func (s *Survey) isFirst(p *corev1.Pod) bool {
+func (s *Inventory) isFirst(p *corev1.Pod) bool {
 	if len(s.Spec.First) == 0 {
 		return slices.ContainsFunc(s.Services, func(svc corev1.Service) bool { return selects(&svc, p) })
 	}
@@ -214,7 +214,7 @@ func (s *Survey) isFirst(p *corev1.Pod) bool {
 }
 
 // workloadOf is the Deployment, StatefulSet or DaemonSet of a pod.
-func (s *Survey) workloadOf(p *corev1.Pod) types.NamespacedName {
+func (s *Inventory) workloadOf(p *corev1.Pod) types.NamespacedName {
 	ref := metav1.GetControllerOfNoCopy(p)
 	if ref == nil {
 		return types.NamespacedName{}
@@ -242,7 +242,7 @@ func local(svc *corev1.Service) bool {
 }
 
 // Counts of old nodes, for the status.
-func (s *Survey) Counts() v1alpha1.Counts {
+func (s *Inventory) Counts() v1alpha1.Counts {
 	c := v1alpha1.Counts{}
 	for _, l := range s.OldNodes() {
 		c.Total++
@@ -254,7 +254,7 @@ func (s *Survey) Counts() v1alpha1.Counts {
 }
 
 // covers reports whether a PodDisruptionBudget, as namespace/name, covers a pod that has to leave.
-func (s *Survey) covers(budget string) bool {
+func (s *Inventory) covers(budget string) bool {
 	for i := range s.Workloads.Budgets {
 		b := &s.Workloads.Budgets[i]
 		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
@@ -274,7 +274,7 @@ func (s *Survey) covers(budget string) bool {
 }
 
 // onOldNodes are the workloads that have pods on old nodes, and those pods.
-func (s *Survey) onOldNodes() map[types.NamespacedName][]*corev1.Pod {
+func (s *Inventory) onOldNodes() map[types.NamespacedName][]*corev1.Pod {
 	all := map[types.NamespacedName][]*corev1.Pod{}
 	for _, l := range s.OldNodes() {
 		for _, p := range l.Pods {
@@ -287,7 +287,7 @@ func (s *Survey) onOldNodes() map[types.NamespacedName][]*corev1.Pod {
 }
 
 // deployment finds one by its name.
-func (s *Survey) deployment(key types.NamespacedName) *appsv1.Deployment {
+func (s *Inventory) deployment(key types.NamespacedName) *appsv1.Deployment {
 	for i := range s.Workloads.Deployments {
 		if d := &s.Workloads.Deployments[i]; client.ObjectKeyFromObject(d) == key {
 			return d

@@ -53,7 +53,7 @@ func payment() []string {
 }
 
 // Groups are the old nodes that are still to be emptied, by what pods can tell them apart by.
-func (s *Survey) Groups() []NodeGroup {
+func (s *Inventory) Groups() []NodeGroup {
 	keys := s.selectedLabels()
 	byKind := map[string]*NodeGroup{}
 	for _, n := range s.OldNodes() {
@@ -110,7 +110,7 @@ func ofKubernetes(key string) bool {
 }
 
 // count adds a node to its group.
-func (s *Survey) count(n *OldNode, g *NodeGroup) {
+func (s *Inventory) count(n *OldNode, g *NodeGroup) {
 	g.Nodes++
 	g.Allocatable = sum(g.Allocatable, n.Node.Status.Allocatable)
 	for _, p := range n.Pods {
@@ -165,7 +165,7 @@ func merged(all, more corev1.ResourceList, one func(have, add corev1.ResourceLis
 }
 
 // affinities are where the volumes of a pod can be, of those that cannot be everywhere.
-func (s *Survey) affinities(p *corev1.Pod) []*corev1.NodeSelector {
+func (s *Inventory) affinities(p *corev1.Pod) []*corev1.NodeSelector {
 	var all []*corev1.NodeSelector
 	for i := range p.Spec.Volumes {
 		source := p.Spec.Volumes[i].PersistentVolumeClaim
@@ -185,7 +185,7 @@ func (s *Survey) affinities(p *corev1.Pod) []*corev1.NodeSelector {
 
 // selectedLabels are the labels of nodes by which what has to leave old ones chooses, but for those that every node has its own value of,
 // and for those that a NodeGroup has fields for.
-func (s *Survey) selectedLabels() []string {
+func (s *Inventory) selectedLabels() []string {
 	keys := map[string]bool{}
 	for _, key := range payment() {
 		keys[key] = true

@@ -18,8 +18,8 @@ import (
 	"github.com/replumb/replumb/internal/network/calico"
 )
 
-// Load reads Calico's data; nil, if it has no pool that pods could get addresses of.
-func Load(ctx context.Context, c *cluster.Cluster) (*calico.State, error) {
+// LoadCalico reads Calico's data; nil, if it has no pool that pods could get addresses of.
+func LoadCalico(ctx context.Context, c *cluster.Cluster) (*calico.State, error) {
 	state, err := calico.Load(ctx, c)
 	if errors.Is(err, calico.ErrAbsent) {
 		return nil, nil
@@ -33,8 +33,8 @@ func Load(ctx context.Context, c *cluster.Cluster) (*calico.State, error) {
 	return state, nil
 }
 
-// Look surveys a cluster with pools.
-func Look(ctx context.Context, c *cluster.Cluster, shared *podmove.Survey, state *calico.State) (*Survey, error) {
+// Load surveys a cluster with pools.
+func Load(ctx context.Context, c *cluster.Cluster, shared *podmove.Inventory, state *calico.State) (*Inventory, error) {
 	s, err := New(shared, state)
 	if err != nil {
 		return nil, err

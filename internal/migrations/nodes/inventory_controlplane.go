@@ -32,10 +32,10 @@ func (c *ControlPlaneNode) Stage() Stage {
 // Reversible reports whether it is as it was.
 func (c *ControlPlaneNode) Reversible() bool { return c.Member && !c.Ended }
 
-// controlPlaneView is the part of a Survey about the control plane and its etcds.
-type controlPlaneView struct{ *Survey }
+// controlPlaneView is the part of a Inventory about the control plane and its etcds.
+type controlPlaneView struct{ *Inventory }
 
-func (s *Survey) ControlPlane() controlPlaneView { return controlPlaneView{s} }
+func (s *Inventory) ControlPlane() controlPlaneView { return controlPlaneView{s} }
 
 // Old are the nodes of the control plane that are replaced: those whose members have peer URLs in the old network, and
 // those that had. They are in the order in which they go, the leader last. Without a look at etcd they are those that are recorded.
