@@ -55,7 +55,6 @@ func validatePatterns(field string, patterns []string) error {
 	return nil
 }
 
-// selector is nil if there is none.
 func selector(field string, s *metav1.LabelSelector) (labels.Selector, error) {
 	if s == nil {
 		return nil, nil

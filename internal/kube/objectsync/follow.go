@@ -43,7 +43,7 @@ type Follower struct {
 	again chan struct{}
 }
 
-// NewFollower makes a Follower of what a Copier copies. The Copier must not be used for anything else meanwhile but Compare.
+// NewFollower makes a Follower of a Copier, which meanwhile serves nothing else but Compare.
 func NewFollower(c *Copier) *Follower {
 	const soonest, latest = 200 * time.Millisecond, 15 * time.Second
 	return &Follower{
@@ -54,8 +54,7 @@ func NewFollower(c *Copier) *Follower {
 	}
 }
 
-// Run copies everything once, and then each change, until the context ends, which is no error. Objects that cannot be copied are
-// tried again and again: see Troubles.
+// Run copies everything once, then each change, until the context ends. Failed copies are retried.
 func (f *Follower) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -87,8 +86,8 @@ func (f *Follower) isStarted() bool {
 	return f.started
 }
 
-// watchNew watches kinds that are not watched yet. A kind is copied after its watch has a beginning, so that nothing that changes
-// between the two is missed.
+// watchNew watches kinds that are not watched yet. The watch begins before the copy, so that
+// nothing is missed.
 func (f *Follower) watchNew(ctx context.Context, all *sync.WaitGroup) error {
 	kinds, err := FindKinds(ctx, f.copier.Source, f.copier.Target, f.copier.Rules)
 	if err != nil {
@@ -127,7 +126,6 @@ func (f *Follower) watchNew(ctx context.Context, all *sync.WaitGroup) error {
 	return nil
 }
 
-// version of the source from which on changes are watched.
 func (f *Follower) version(ctx context.Context, k Kind) (string, error) {
 	list, err := f.copier.Source.meta.Resource(k.GVR()).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
@@ -159,7 +157,7 @@ func (f *Follower) follow(ctx context.Context, k Kind, version string) {
 		if ctx.Err() != nil {
 			return
 		}
-		// The source has forgotten what changed since. Everything is looked at again, by the workers.
+		// The source has forgotten what changed since: the workers look at everything.
 		const pause = time.Second
 		if wait(ctx, pause) != nil {
 			return
@@ -203,7 +201,7 @@ func (f *Follower) watch(ctx context.Context, k Kind, version string) {
 	}
 }
 
-// never reports whether an object is none that could ever be copied: pods that controllers make change all the time.
+// never reports whether an object can never be copied, such as pods of controllers.
 func (f *Follower) never(k Kind, o metav1.Object) bool {
 	switch f.copier.Rules.whyNotMeta(k, o) {
 	case ofItsOwner, ofNoNamespace, everyClusters, ofReplumb:

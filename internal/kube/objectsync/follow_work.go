@@ -106,7 +106,6 @@ func (f *Follower) deal(ctx context.Context, i item) *ObjectError {
 	return nil
 }
 
-// recheck queues everything of a kind that either side has.
 func (f *Follower) recheck(ctx context.Context, k Kind) *ObjectError {
 	for _, s := range []*Side{f.copier.Source, f.copier.Target} {
 		err := s.eachMeta(ctx, k, "", func(o *metav1.PartialObjectMetadata) error {
@@ -129,8 +128,8 @@ func (f *Follower) lookAgain() {
 	}
 }
 
-// CaughtUp reports whether everything is in the target that the source was seen to change, since the first copy was done. A change
-// is seen within a moment, not at once: who needs to be certain compares.
+// CaughtUp reports whether the target has all changes that were seen since the first copy. Only
+// Compare is certain.
 func (f *Follower) CaughtUp() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -28,7 +28,7 @@ type Inventory struct {
 	Claims []Ref
 	// Cloud are objects that something outside the cluster knows the source's side of.
 	Cloud []Note
-	// Twice are workloads that may not be meant to run in two clusters, and that are no singletons by the rules.
+	// Twice are workloads that may not be meant to run twice, and are no singletons by the rules.
 	Twice []Note
 	// Secrets are those that would be copied, by what they are, the most frequent first.
 	Secrets []SecretCount
@@ -201,8 +201,7 @@ func finished(o *unstructured.Unstructured) bool {
 	return false
 }
 
-// CloudBound says what outside a cluster an object is tied to; nothing if it is not. Its owner has to take care of the target's
-// side of it.
+// CloudBound says what outside a cluster an object is tied to; nothing if it is not.
 func CloudBound(k Kind, o *unstructured.Unstructured) string {
 	if k.is("vpcresources.k8s.aws", "SecurityGroupPolicy") {
 		return "names security groups"
@@ -233,7 +232,6 @@ func CloudBound(k Kind, o *unstructured.Unstructured) string {
 	return ""
 }
 
-// mayRunTwice says why a workload that the rules let run in both clusters may not be meant to.
 func (r *Rules) mayRunTwice(k Kind, o *unstructured.Unstructured) string {
 	if r.sleepOf(k, o) != nil {
 		return ""
@@ -270,15 +268,14 @@ func (s *Inventory) countSecret(ref Ref, o *unstructured.Unstructured) {
 	s.Secrets[i].Count++
 }
 
-// sortSecrets has the most frequent first.
 func (s *Inventory) sortSecrets() {
 	slices.SortFunc(s.Secrets, func(a, b SecretCount) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.What, b.What))
 	})
 }
 
-// sortOfSecret tells those whose owners are known to keep credentials for more than this cluster from the others, which have their type.
-// What others write as labels only changes under which name a Secret is counted.
+// sortOfSecret tells Secrets of owners that keep credentials for more than this cluster from the
+// others. Labels only change the name under which a Secret is counted.
 func sortOfSecret(o *unstructured.Unstructured) string {
 	labels, typ := o.GetLabels(), string(corev1.SecretTypeOpaque)
 	if t, _, _ := unstructured.NestedString(o.Object, "type"); t != "" {
@@ -304,7 +301,8 @@ func sortOfSecret(o *unstructured.Unstructured) string {
 
 const partOf = "app.kubernetes.io/part-of"
 
-// ownedByVault reports whether the operator of Vault has made it (groups in hashicorp/vault-secrets-operator api/v1beta1).
+// ownedByVault reports whether the operator of Vault has made it (groups in
+// hashicorp/vault-secrets-operator api/v1beta1).
 func ownedByVault(o *unstructured.Unstructured) bool {
 	for _, owner := range o.GetOwnerReferences() {
 		if owner.APIVersion == "secrets.hashicorp.com/v1beta1" {

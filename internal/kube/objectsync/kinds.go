@@ -1,5 +1,5 @@
-// Package objectsync copies objects of one cluster into another, and keeps saying whether they are the same. Rules decide
-// what is copied and how it is changed on the way, a Copier writes, compares and follows.
+// Package objectsync copies objects of one cluster into another and compares them. Rules decide
+// what is copied and how it is changed, a Copier writes, compares and follows.
 package objectsync
 
 import (
@@ -48,10 +48,10 @@ func (s *Side) served() (*served, error) {
 	return all, nil
 }
 
-// Kinds are the kinds that are copied, in order, each in the version that the source prefers among those that both serve.
+// Kinds are copied in this order, each in the source's preferred version that both serve.
 type Kinds struct {
 	Copied []Kind
-	// Missing are kinds that the target does not serve, and would not if all definitions were copied.
+	// Missing are kinds that the target does not serve, even with all definitions copied.
 	Missing []Kind
 	// LeftOut are kinds no object of which is copied, with the reason.
 	LeftOut map[string]string
@@ -152,12 +152,10 @@ func (s *Side) foreign(ctx context.Context) (map[string]bool, error) {
 	return all, nil
 }
 
-// definitions are custom resources' own.
 func definitions() Kind {
 	return Kind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition", Resource: "customresourcedefinitions"}
 }
 
-// defined are the kinds whose definitions are copied.
 func (s *Side) defined(ctx context.Context, r *Rules) (map[string]bool, error) {
 	all := map[string]bool{}
 	err := s.each(ctx, definitions(), func(o *unstructured.Unstructured) error {
@@ -172,7 +170,7 @@ func (s *Side) defined(ctx context.Context, r *Rules) (map[string]bool, error) {
 	return all, nil
 }
 
-// Reads are the resources that are read to copy them: those that are served, and that rules do not leave out.
+// Reads are the resources that are read to copy them.
 func (s *Side) Reads(r *Rules) ([]schema.GroupResource, error) {
 	all, err := s.served()
 	if err != nil {

@@ -23,8 +23,8 @@ func inside(o map[string]any, path ...string) map[string]any {
 	return o
 }
 
-// podTemplate is the template of an object's pods, in place: the Pod itself, or what has metadata and spec like one. Custom
-// resources often have theirs where Deployments do.
+// podTemplate is the template of an object's pods, in place. Custom resources often have theirs
+// where Deployments do.
 func podTemplate(k Kind, o *unstructured.Unstructured) map[string]any {
 	switch {
 	case k.is("", "Pod"):
@@ -45,7 +45,6 @@ func podSpec(k Kind, o *unstructured.Unstructured) map[string]any {
 	return inside(podTemplate(k, o), "spec")
 }
 
-// containers are all those of a pod, in place.
 func containers(pod map[string]any) []map[string]any {
 	var all []map[string]any
 	for _, list := range []string{"initContainers", "containers", "ephemeralContainers"} {
@@ -77,7 +76,6 @@ func keep(o map[string]any, list string, wanted func(map[string]any) bool) {
 	o[list] = left
 }
 
-// drop takes a field away.
 func drop(o *unstructured.Unstructured, path ...string) {
 	unstructured.RemoveNestedField(o.Object, path...)
 }

@@ -21,8 +21,7 @@ const DefaultParallel = 16
 
 const maxParallel = 128
 
-// generation of the rules for Secrets. It counts on when a build makes something else of them than the one before, so that copies
-// made by that one are written again.
+// generation counts changes of the rules for Secrets, whose copies are then written again.
 const generation = "1"
 
 // Options are what Rules are made from.
@@ -40,8 +39,8 @@ type Options struct {
 	Awake bool
 }
 
-// Network is what gives pods of the source their network. It is left out: the target has its own, and two on one node keep each other from
-// working. A namespace that spec.mirror.copy.namespaces.include has by its very name is copied all the same.
+// Network is the source's pod network. It is left out, unless spec.mirror.copy.namespaces.include
+// names its namespace: two on one node break each other.
 type Network struct {
 	// Namespaces that hold nothing else.
 	Namespaces []string
@@ -49,8 +48,7 @@ type Network struct {
 	Objects []Ref
 }
 
-// Rules say what is copied, and how it is changed on the way. They are not changed once they are made, and any number may use
-// them at once.
+// Rules say what is copied and how it is changed. They are immutable and safe for concurrent use.
 type Rules struct {
 	options    Options
 	selector   labels.Selector
@@ -62,7 +60,7 @@ type Rules struct {
 	digest string
 }
 
-// NewRules compiles a spec. It fails with a *spec.Error of the first field that is wrong. What is left open has its default.
+// NewRules compiles a spec with its defaults. It fails with a *spec.Error of the first wrong field.
 func NewRules(o Options) (*Rules, error) {
 	orElse(&o.Copy.Existing, v1alpha1.ExistingRefuse)
 	orElse(&o.Copy.NodePorts, v1alpha1.NodePortsKeep)
@@ -135,8 +133,8 @@ func (r *Rules) Kind(k Kind) string {
 	return ""
 }
 
-// Take makes the copy of an object that it leaves alone. It returns nil, and why, if the object is left out. It fails if a
-// transform cannot be done to it; no value of a Secret is in the error.
+// Take makes the copy of an object. It returns nil, and why, if the object is left out. Errors
+// contain no value of a Secret.
 func (r *Rules) Take(k Kind, o *unstructured.Unstructured) (taken *unstructured.Unstructured, why string, err error) {
 	if why := r.whyNot(k, o); why != "" {
 		return nil, why, nil
@@ -172,8 +170,8 @@ func (r *Rules) convert(k Kind, taken *unstructured.Unstructured) (*unstructured
 	return taken, nil
 }
 
-// fingerprint tells one copy from another. That of a Secret is made from its version instead of its contents: annotations are
-// shown where values are not, and short values could be guessed from their hash.
+// fingerprint tells copies apart. That of a Secret is made from its version, since short values
+// could be guessed from their hash.
 func (r *Rules) fingerprint(k Kind, version string, taken *unstructured.Unstructured) string {
 	h := sha256.New()
 	if k.secret() {
@@ -184,14 +182,14 @@ func (r *Rules) fingerprint(k Kind, version string, taken *unstructured.Unstruct
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// owns reports whether replumb may change an object of the target. The label alone says little: controllers hand theirs on to what they
-// make of a copy, Endpoints of a Service for example.
+// owns reports whether replumb may change an object of the target. Controllers hand labels on, so
+// the label alone is not enough.
 func (r *Rules) owns(o metav1.Object) bool {
 	return o.GetLabels()[v1alpha1.LabelMirror] == r.options.Migration && o.GetAnnotations()[v1alpha1.AnnotationCopied] != "" &&
 		metav1.GetControllerOfNoCopy(o) == nil
 }
 
-// adopts reports whether each cluster makes an object of this name by itself, so that the copy joins the one that is there.
+// adopts reports whether each cluster makes an object of this name itself, which the copy joins.
 func adopts(k Kind, of key) bool {
 	return (k.is("", "Namespace") && of.name == "default") || (k.is("", "ServiceAccount") && of.name == "default")
 }

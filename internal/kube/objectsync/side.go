@@ -60,7 +60,6 @@ func (s *Side) each(ctx context.Context, k Kind, do func(*unstructured.Unstructu
 	})
 }
 
-// eachMeta is each for metadata alone.
 func (s *Side) eachMeta(ctx context.Context, k Kind, labels string, do func(*metav1.PartialObjectMetadata) error) error {
 	return pages(ctx, metav1.ListOptions{LabelSelector: labels}, func(ctx context.Context, o metav1.ListOptions) (string, error) {
 		list, err := s.meta.Resource(k.GVR()).List(ctx, o)
@@ -80,8 +79,7 @@ func eachItem[T any](items []T, do func(*T) error) error {
 	return nil
 }
 
-// pages goes on from where a list was when it takes so long that its version is forgotten: the API server then offers to
-// continue with what is there now.
+// pages continues a list whose version has expired with what is there now.
 func pages(ctx context.Context, o metav1.ListOptions, next func(context.Context, metav1.ListOptions) (string, error)) error {
 	o.Limit = pageSize
 	for {
@@ -100,7 +98,6 @@ func pages(ctx context.Context, o metav1.ListOptions, next func(context.Context,
 	}
 }
 
-// count is how many objects of a kind there are.
 func (s *Side) count(ctx context.Context, k Kind) (int, error) {
 	list, err := s.meta.Resource(k.GVR()).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {

@@ -17,7 +17,6 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// sleepers are the kinds that have singletons.
 func sleepers() []Kind {
 	return []Kind{
 		{Group: "batch", Version: "v1", Kind: "CronJob", Resource: "cronjobs", Namespaced: true},
@@ -26,9 +25,9 @@ func sleepers() []Kind {
 	}
 }
 
-// Sleep keeps the singletons of a side from running: CronJobs are suspended, Deployments and StatefulSets get no pods. What they
-// had is kept in an annotation. It returns those that it changed; those that sleep already are left alone. Of the target only
-// copies are touched, of the source only what the rules take.
+// Sleep suspends the singletons of a side, and keeps what they had in an annotation. It returns
+// those that it changed. Of the target only copies are touched, of the source only what the rules
+// take.
 func (r *Rules) Sleep(ctx context.Context, s *Side) ([]Ref, error) {
 	return r.singletonsOf(ctx, s, func(sl *sleep, o *unstructured.Unstructured) map[string]any {
 		if sl.asleep(o) {
@@ -38,8 +37,7 @@ func (r *Rules) Sleep(ctx context.Context, s *Side) ([]Ref, error) {
 	})
 }
 
-// Wake gives the singletons of a side back what they had before Sleep, or before they were copied. It returns those that it
-// changed.
+// Wake gives the singletons of a side back what they had. It returns those that it changed.
 func (r *Rules) Wake(ctx context.Context, s *Side) ([]Ref, error) {
 	return r.singletonsOf(ctx, s, func(sl *sleep, o *unstructured.Unstructured) map[string]any {
 		if _, marked := o.GetAnnotations()[sl.annotation]; !marked {
@@ -52,8 +50,7 @@ func (r *Rules) Wake(ctx context.Context, s *Side) ([]Ref, error) {
 	})
 }
 
-// Asleep are the singletons of a side that Sleep, or the copy, keeps from running, and Running are the others. Both are those that
-// Sleep and Wake would look at.
+// Asleep are the singletons of a side that replumb keeps from running, Running the others.
 func (r *Rules) Asleep(ctx context.Context, s *Side) (asleep, running []Ref, err error) {
 	for _, k := range sleepers() {
 		err := s.each(ctx, k, func(o *unstructured.Unstructured) error {
@@ -78,7 +75,6 @@ func (r *Rules) concerns(k Kind, o *unstructured.Unstructured) bool {
 	return r.owns(o) || r.whyNot(k, o) == ""
 }
 
-// patch sets the field, and the annotation; nil takes that away.
 func (s *sleep) patch(value, annotation any) map[string]any {
 	return map[string]any{
 		"spec":     map[string]any{s.field: value},
@@ -110,7 +106,7 @@ func (r *Rules) singletonsOf(
 	return changed, nil
 }
 
-// changeOne writes against the version that was looked at: what is kept in the annotation must be what was there.
+// changeOne writes against the version that was read.
 func (r *Rules) changeOne(
 	ctx context.Context, s *Side, k Kind, ref Ref, change func(*sleep, *unstructured.Unstructured) map[string]any,
 ) error {
@@ -163,7 +159,7 @@ func readSingletons(workloads []string) (map[singleton]bool, error) {
 	return all, nil
 }
 
-// sleep is what keeps a singleton from running: a field, its value then, and the annotation that keeps the value before.
+// sleep is the field that keeps a singleton from running, and the annotation with its former value.
 type sleep struct {
 	field      string
 	value      any
@@ -192,7 +188,7 @@ func (r *Rules) sleepOf(k Kind, o *unstructured.Unstructured) *sleep {
 	return nil
 }
 
-// original is the value that the field has when the object may run. An annotation that no one could have written is none.
+// original is the value that the field has when the object may run.
 func (s *sleep) original(o *unstructured.Unstructured) any {
 	if text, ok := o.GetAnnotations()[s.annotation]; ok {
 		if v, err := s.parse(text); err == nil {
@@ -205,13 +201,13 @@ func (s *sleep) original(o *unstructured.Unstructured) any {
 	return s.otherwise
 }
 
-// asleep reports whether the field is what it is as long as the object must not run, by replumb's doing.
+// asleep reports whether replumb keeps the object from running.
 func (s *sleep) asleep(o *unstructured.Unstructured) bool {
 	_, marked := o.GetAnnotations()[s.annotation]
 	return marked && inside(o.Object, "spec")[s.field] == s.value
 }
 
-// suspend keeps copies of singletons from running, until names lead to them. The source's own may be asleep by then.
+// suspend keeps copies of singletons from running until names lead to them.
 func (r *Rules) suspend(k Kind, o *unstructured.Unstructured) {
 	s := r.sleepOf(k, o)
 	if s == nil {

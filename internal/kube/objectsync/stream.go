@@ -58,7 +58,7 @@ func (s *stream) take(of string) *unstructured.Unstructured {
 	return o
 }
 
-// place is where an object stands in a list: API servers sort by the keys in etcd, in which a slash is behind the namespace.
+// place is where an object stands in a list, sorted by keys in etcd as API servers do.
 func place(o *unstructured.Unstructured) string {
 	if o.GetNamespace() == "" {
 		return o.GetName()

@@ -159,7 +159,6 @@ func merged(have, set map[string]string, remove []string) map[string]string {
 	return all
 }
 
-// swapClasses changes claims, and the templates of claims.
 func swapClasses(k Kind, o *unstructured.Unstructured, swaps []v1alpha1.Swap) {
 	var claims []map[string]any
 	if k.is("", "PersistentVolumeClaim") {

@@ -15,8 +15,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
-// Unready are the copied workloads of the target that do not have all their pods ready, each with the reason that can be seen:
-// an image that does not come, no room, a quota. Singletons that sleep are ready.
+// Unready are the copied workloads without all their pods ready, each with the reason. Singletons
+// that sleep are ready.
 func (c *Copier) Unready(ctx context.Context) ([]Note, error) {
 	var notes []Note
 	for _, list := range []client.ObjectList{
@@ -31,7 +31,6 @@ func (c *Copier) Unready(ctx context.Context) ([]Note, error) {
 	return notes, nil
 }
 
-// unready are those of one kind.
 func (c *Copier) unready(ctx context.Context, list client.ObjectList) (notes []Note, err error) {
 	mine := client.MatchingLabels{v1alpha1.LabelMirror: c.Rules.options.Migration}
 	for more := true; more; more = list.GetContinue() != "" {
@@ -52,7 +51,6 @@ func (c *Copier) unready(ctx context.Context, list client.ObjectList) (notes []N
 	return notes, nil
 }
 
-// missing says what a pod or workload lacks; nothing if it is ready.
 func (c *Copier) missing(ctx context.Context, item runtime.Object) (ref Ref, why string, err error) {
 	at := func(resource string, o client.Object) Ref { return Ref{resource, o.GetNamespace(), o.GetName()} }
 	switch o := item.(type) {

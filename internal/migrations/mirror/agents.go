@@ -21,7 +21,7 @@ func (j *Job) agents() *lossguard.AgentConfig {
 	return j.AgentsOf(j.Tools.Tools, j.Spec.Name, j.Spec.Common.Proof)
 }
 
-// watchedBy makes the agents, and what takes away those that an earlier run has left. They are to be on every node of the source.
+// watchedBy makes the agents on every node of the source, and removes what an earlier run left.
 func (j *Job) watchedBy(ctx context.Context, p *Planner, in *Input) (err error) {
 	if in.Nodes, err = cluster.List[corev1.Node](ctx, j.Tools.Cluster, &corev1.NodeList{}); err != nil {
 		return err
@@ -35,7 +35,6 @@ func (j *Job) watchedBy(ctx context.Context, p *Planner, in *Input) (err error) 
 	return err
 }
 
-// watch puts agents on every node, unless the target serves already.
 func (p *Planner) watch() []engine.Group {
 	if p.Inventory.Serving() == v1alpha1.ServingTarget {
 		return nil
@@ -43,7 +42,7 @@ func (p *Planner) watch() []engine.Group {
 	return p.Agents.Install()
 }
 
-// watchBack puts agents on every node for the way back, if they can be there soon: what the source was rebuilt with meanwhile may keep them.
+// watchBack puts agents on every node if they can be there soon.
 func (p *Planner) watchBack() []engine.Group {
 	if p.Inventory.Serving() == v1alpha1.ServingSource {
 		return nil
@@ -51,7 +50,6 @@ func (p *Planner) watchBack() []engine.Group {
 	return p.Agents.InstallIfPossible()
 }
 
-// agentChecks are about what watches the migration.
 func agentChecks() []findings.Check[Input] {
 	see := func(in Input) (string, []corev1.Node) { return in.Image, in.Nodes }
 	return append([]findings.Check[Input]{

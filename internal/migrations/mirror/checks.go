@@ -14,7 +14,7 @@ type Input struct {
 	Inventory *Inventory
 	// Access is what the user may do in the source, TargetAccess in the target.
 	Access, TargetAccess []cluster.AccessAnswer
-	// FreezeProblem is why nothing can be frozen, RecordProblems why records cannot be changed, by what they are called.
+	// FreezeProblem is why nothing can be frozen, RecordProblems why records cannot be changed.
 	FreezeProblem  error
 	RecordProblems map[string]error
 	// Image is what agents run; none, if there are to be none. Nodes are those of the source.
@@ -81,7 +81,6 @@ func clusterChecks() []findings.Check[Input] {
 	}
 }
 
-// freezeCheck is about the kinds that the Migration names.
 func freezeCheck() findings.Check[Input] {
 	return findings.Check[Input]{
 		Code: "RP4008", Severity: findings.Blocking, Run: checkFreezeKinds,

@@ -34,8 +34,8 @@ type copying struct {
 	ended    chan error
 }
 
-// copy copies objects. Whether all are there cannot be seen without comparing them all, which is what it does: a second run
-// writes nothing. Objects that the target refuses are reported together.
+// copy copies objects. It compares all of them, so a second run writes nothing. Refused objects are
+// reported together.
 func (c *copying) copy(part objectsync.Part, survey *Inventory) engine.Step {
 	id, about := "copy/objects", "Copy objects to the target"
 	if part == objectsync.Foundations {
@@ -57,8 +57,7 @@ func (c *copying) copy(part objectsync.Part, survey *Inventory) engine.Step {
 	}
 }
 
-// copies are what a copy writes to the target, object by object. What workloads stand on is copied before all else, and seen to be there
-// again with it.
+// copies are what a copy writes to the target, object by object.
 func copies(part objectsync.Part, survey *Inventory) []engine.Change {
 	var out []engine.Change
 	for _, count := range survey.Objects.Counts {
@@ -72,7 +71,6 @@ func copies(part objectsync.Part, survey *Inventory) []engine.Change {
 	return out
 }
 
-// count records how many copies there are.
 func (c *copying) count(in client.Client, name string) engine.Step {
 	return &engine.Write{
 		Name: "copy/count", About: "Record the number of copies", As: engine.RoleOwn,
@@ -116,9 +114,8 @@ func refused(all []*objectsync.ObjectError) error {
 	return &RefusedError{Errors: all}
 }
 
-// parity compares both clusters, object by object, and waits for differences to go that are being copied. Where something
-// differs that no copy is under way for, every copy is written again: what was changed in the target is not seen to have
-// changed in the source.
+// parity compares both clusters and waits for differences that are being copied. Other differences
+// have every copy written again.
 func (c *copying) parity() engine.Step {
 	return engine.Interruptible{Write: &engine.Write{
 		Name: "parity/compare", About: "Compare both clusters, object by object", Limit: readiness, Holds: c.equal,
@@ -140,7 +137,6 @@ func (c *copying) parity() engine.Step {
 	}}
 }
 
-// equal returns nil once nothing is being copied and both clusters are equal.
 func (c *copying) equal(ctx context.Context) error {
 	if err := c.caughtUp(); err != nil {
 		return err
@@ -168,7 +164,6 @@ func (*DifferentError) Advice() string {
 	return "something in the target changes copies: have it stop, leave the object out, or change it on the way by spec.mirror.copy.transforms"
 }
 
-// unready are the workloads of the target that are not ready, and why.
 func (c *copying) unready(ctx context.Context) ([]string, error) {
 	notes, err := c.copier.Unready(ctx)
 	var texts []string
@@ -178,7 +173,7 @@ func (c *copying) unready(ctx context.Context) ([]string, error) {
 	return texts, err
 }
 
-// follow copies what changes in the source, until names have moved or the run ends. An earlier run's follower ended with it.
+// follow copies changes of the source until names have moved or the run ends.
 func (c *copying) follow() engine.Step {
 	return engine.Interruptible{Write: &engine.Write{
 		Name: "copy/follow", About: "Follow what changes in the source", Limit: readiness,
@@ -201,7 +196,6 @@ func (c *copying) follow() engine.Step {
 	}}
 }
 
-// begin starts to follow, unless that goes on.
 func (c *copying) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

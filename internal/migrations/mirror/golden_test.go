@@ -15,7 +15,7 @@ import (
 
 // looked is what a look at both clusters came to.
 type looked struct {
-	Inventory              Inventory
+	Inventory              Inventory `json:"survey"`
 	Denied, DeniedInTarget []string
 	// Freeze is why nothing can be frozen, Records why records cannot be changed.
 	Freeze  string

@@ -51,7 +51,6 @@ func (s singletons) sleep(prefix string) engine.Step {
 	}
 }
 
-// wake lets singletons run.
 func (s singletons) wake(prefix string) engine.Step {
 	return &engine.Write{
 		Name: prefix + "wake", About: "Start singletons in the " + s.about,

@@ -13,20 +13,21 @@ import (
 	"github.com/replumb/replumb/internal/network/dnscutover"
 )
 
-// Inventory is what a look at both clusters found. Plans and checks are made from it, and nothing else.
+// Inventory is what a look at both clusters found.
 type Inventory struct {
 	Spec Spec
 	// Remembered is what the Migration knows; nil before it began.
 	Remembered *v1alpha1.MirrorStatus
 
 	Source, Target Side
-	// Moving are the pods of the source that will have copies, There those of the target that are no copies.
+	// Moving are pods of the source that will have copies, There pods of the target that are no
+	// copies.
 	Moving, There []corev1.Pod
 	// Nodes of the target.
 	Nodes []corev1.Node
 	// Classes are the storage classes of the target.
 	Classes []string
-	// Blind are the webhooks of the target that refuse what they cannot be asked about, and do not answer.
+	// Blind are the webhooks of the target that refuse and have no backend.
 	Blind []string
 
 	// Objects that are copied, and what is in the way.
@@ -39,16 +40,17 @@ type Inventory struct {
 	Uncovered []Uncovered
 	// Originals are the objects that are about to be changed.
 	Originals []client.Object
-	// Networks are those that give pods of the source their network, one line for each: they are not copied.
+	// Networks of the source are not copied; one line for each.
 	Networks []string
-	// Unfreezable are those of the kinds to freeze that the source does not serve, or not in namespaces.
+	// Unfreezable are the kinds to freeze that the source does not serve in namespaces.
 	Unfreezable []string
 	// Freeze says whether deployments are frozen.
 	Freeze bool
 	// Copies are how many objects of the target are copies.
 	Copies int
 
-	// Names lead to the source at first. Awaited are those of which the target does not say yet where they lead there.
+	// Names lead to the source at first. Awaited are those without a known address in the target
+	// yet.
 	Names    []v1alpha1.RedirectName
 	Awaited  []string
 	Problems []dnscutover.Problem
@@ -92,12 +94,10 @@ func (s *Inventory) Counts() v1alpha1.Counts {
 	return c
 }
 
-// toExtend are objects whose certificates lack aliases.
 func (s *Inventory) toExtend() []certified {
 	return slices.DeleteFunc(slices.Clone(s.Certified), func(c certified) bool { return len(c.secrets) == 0 })
 }
 
-// extended are objects whose certificates replumb has given aliases.
 func (s *Inventory) extended() []certified {
 	return slices.DeleteFunc(slices.Clone(s.Certified), func(c certified) bool { return len(c.added) == 0 })
 }

@@ -29,7 +29,6 @@ func (s *Spec) chosen(namespace string) bool {
 	return (len(in) == 0 || slices.ContainsFunc(in, matches)) && !slices.ContainsFunc(s.Copy.Namespaces.Exclude, matches)
 }
 
-// survey looks at both clusters.
 func (j *Job) survey(ctx context.Context) (*Inventory, error) {
 	s, err := j.glance(ctx)
 	if err != nil {
@@ -45,7 +44,6 @@ func (j *Job) survey(ctx context.Context) (*Inventory, error) {
 	return s, nil
 }
 
-// glance reads what the Migration remembers.
 func (j *Job) glance(ctx context.Context) (*Inventory, error) {
 	s := &Inventory{Spec: j.Spec, Freeze: j.Spec.Common.Freeze != v1alpha1.FreezeDisabled}
 	m, err := migration.Get(ctx, j.Tools.Cluster, j.Spec.Name)
@@ -79,7 +77,7 @@ func (j *Job) lookAtSides(ctx context.Context, s *Inventory) (err error) {
 	return nil
 }
 
-// lookAtFreeze finds kinds that are to be frozen and cannot be: a name that is spelled otherwise would freeze nothing, and say nothing.
+// lookAtFreeze finds kinds to freeze that are not served, and would silently freeze nothing.
 func (j *Job) lookAtFreeze(_ context.Context, s *Inventory) error {
 	if !s.Freeze || len(s.Spec.FreezeKinds) == 0 {
 		return nil
@@ -96,7 +94,6 @@ func (j *Job) lookAtFreeze(_ context.Context, s *Inventory) error {
 	return nil
 }
 
-// lookAtRoom reads what runs, and what it could run on.
 func (j *Job) lookAtRoom(ctx context.Context, s *Inventory) error {
 	pods, err := cluster.List[corev1.Pod](ctx, j.from, &corev1.PodList{})
 	if err != nil {
@@ -117,7 +114,7 @@ func (j *Job) lookAtRoom(ctx context.Context, s *Inventory) error {
 	return err
 }
 
-// lookAtNames finds the names that lead to the source. Once names have begun to move they are those that are remembered.
+// lookAtNames finds the names that lead to the source, until names have begun to move.
 func (j *Job) lookAtNames(ctx context.Context, s *Inventory) error {
 	if s.Serving() != v1alpha1.ServingSource {
 		return nil
@@ -139,7 +136,7 @@ func (j *Job) lookAtNames(ctx context.Context, s *Inventory) error {
 	return j.leaveUnknown(ctx, s)
 }
 
-// leaveUnknown leaves out names that were found in objects and have no record of their own: no one outside knows them.
+// leaveUnknown drops discovered names without a record of their own.
 func (j *Job) leaveUnknown(ctx context.Context, s *Inventory) error {
 	leads, err := j.cutovers(ctx, s)
 	if err != nil {
@@ -156,7 +153,6 @@ func (j *Job) leaveUnknown(ctx context.Context, s *Inventory) error {
 	return nil
 }
 
-// names are those that objects which are copied ask for on a side.
 func (s *side) names(ctx context.Context, of *Spec) ([]dnscutover.Found, error) {
 	objects, err := s.read(ctx, dnscutover.Kinds())
 	if err != nil {
@@ -166,8 +162,7 @@ func (s *side) names(ctx context.Context, of *Spec) ([]dnscutover.Found, error) 
 	return dnscutover.Discover(objects), nil
 }
 
-// pair puts together where names lead. Those are awaited of which the target cannot know yet: the objects that say where they lead there
-// are copies, or their load balancers are still being made.
+// pair puts together where names lead. Awaited names lack an address in the target yet.
 func pair(
 	source, target []dnscutover.Found,
 	r v1alpha1.RedirectSpec,
@@ -198,7 +193,6 @@ func pair(
 	return names, awaited, problems
 }
 
-// lookAtObjects reads what there is to copy, and what is in the way.
 func (j *Job) lookAtObjects(ctx context.Context, s *Inventory) (err error) {
 	if s.Objects = (&objectsync.Inventory{}); s.Serving() != v1alpha1.ServingSource {
 		return nil
@@ -223,7 +217,6 @@ func (j *Job) lookAtObjects(ctx context.Context, s *Inventory) (err error) {
 	return nil
 }
 
-// lookAtCertificates finds what has to be extended by aliases.
 func (j *Job) lookAtCertificates(ctx context.Context, s *Inventory) error {
 	if s.Spec.Certificates != v1alpha1.CertificatesExtend || len(s.Spec.Hosts) == 0 {
 		return nil
@@ -249,7 +242,7 @@ func (j *Job) lookAtCertificates(ctx context.Context, s *Inventory) error {
 	return nil
 }
 
-// uncovered are the certificates of an Ingress that no one here issues, and that are not good for the aliases of their names.
+// uncovered are certificates of an Ingress that cert-manager does not issue, and that lack aliases.
 func (j *Job) uncovered(ctx context.Context, o *unstructured.Unstructured, aliases []v1alpha1.HostAlias) []Uncovered {
 	if o.GetKind() != ingressKind().Kind || issued(o) {
 		return nil
@@ -278,7 +271,6 @@ func Title(n v1alpha1.RedirectName) string {
 	return dnsrecords.Title(strings.TrimSuffix(n.Name, ".")+".", n.Type)
 }
 
-// places says where each name leads.
 func places(ctx context.Context, leads []*dnscutover.Lead) map[string]string {
 	out := map[string]string{}
 	for _, l := range leads {

@@ -52,10 +52,8 @@ func (p *Planner) Left() string {
 
 func (p *Planner) Early() string { return p.Left() }
 
-// commands are the phases of a mirror, in order.
-//
-// Apply goes to the point where the target serves. Both ways back switch names to the source from wherever they are, and then undo
-// what was done for the mirror; copies stay.
+// commands are the phases of a mirror. Both ways back switch names to the source and undo what was
+// done for the mirror; copies stay.
 func commands() migration.Commands[*Planner] {
 	type phase = migration.Phase[*Planner]
 	ready := phase{Name: "ready", Title: "Wait until the source is ready to serve", Groups: (*Planner).ready}
@@ -79,7 +77,7 @@ func commands() migration.Commands[*Planner] {
 			{Name: "certificates", Title: "Add the mirror's names to certificates", Recheck: true, Groups: (*Planner).certificates},
 			// Where names lead in the target is known only once it has the objects that say so.
 			{Name: "copy", Title: "Copy objects to the target", Groups: (*Planner).copies, Replan: (*Planner).awaits},
-			// Before parity: workloads that do not reach their database never become ready, and say nothing of why.
+			// Before parity: workloads that do not reach their database never become ready.
 			{Name: "canary", Title: "Try targets out from pods of the target", Groups: (*Planner).canaries},
 			{Name: "lower", Title: "Lower the time to live of names", Groups: (*Planner).lower},
 			{Name: "parity", Title: "Compare source and target", Groups: (*Planner).parity},
@@ -157,7 +155,7 @@ func (p *Planner) certificates() []engine.Group {
 // awaits reports whether the target cannot say yet where some names lead.
 func (p *Planner) awaits() bool { return len(p.Inventory.Awaited) > 0 }
 
-// copies are made only as long as the source serves: from then on, the target has a life of its own.
+// copies are made only as long as the source serves.
 func (p *Planner) copies() []engine.Group {
 	if p.Inventory.Serving() != v1alpha1.ServingSource {
 		return nil
@@ -192,7 +190,6 @@ func (p *Planner) awaited(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// awaitedNames are those names as a spec has them.
 func (p *Planner) awaitedNames() []v1alpha1.RedirectName {
 	var out []v1alpha1.RedirectName
 	for _, n := range p.Inventory.Awaited {
@@ -225,8 +222,7 @@ func (p *Planner) lower() []engine.Group {
 		p.foreseen("lower", "Lower the time to live of %s", map[string]any{"ttl": p.spec().Redirect.TTL})...)
 }
 
-// foreseen shows what is done to names of which the target does not say yet where they lead there. It is never run: a plan ends before it, and
-// the next one knows.
+// foreseen previews changes of names whose target is not known yet. The plan ends before it.
 func (p *Planner) foreseen(id, about string, body map[string]any) []engine.Group {
 	var steps []engine.Step
 	for _, name := range p.Inventory.Awaited {
@@ -247,7 +243,7 @@ func (p *Planner) options() dnscutover.Options {
 	return dnscutover.Options{Migration: p.spec().Name, Parallel: int(r.Parallel), Quiet: r.Quiet, Now: p.Tools.Now}
 }
 
-// switchOver switches names to the target, in a window. Once the target serves, that is for names that were put back since.
+// switchOver switches names to the target, in a window; later, those that were put back since.
 func (p *Planner) switchOver() []engine.Group {
 	var groups []engine.Group
 	if windows := p.spec().Common.Windows; len(windows) > 0 && len(p.Cutovers) > 0 {
@@ -262,7 +258,6 @@ func (p *Planner) switchOver() []engine.Group {
 		map[string]any{"to": "what the target's objects say once they are there"})...)
 }
 
-// switchBack switches names back to the source.
 func (p *Planner) switchBack() []engine.Group {
 	if p.Inventory.Serving() == v1alpha1.ServingSource {
 		return nil
@@ -270,7 +265,6 @@ func (p *Planner) switchBack() []engine.Group {
 	return append(engine.InOrder(p.serving("return/begin", v1alpha1.ServingBoth)), dnscutover.LeadBack(p.Cutovers, p.options())...)
 }
 
-// ready sees to it that the source can serve again, if it has to.
 func (p *Planner) ready() []engine.Group {
 	if p.Inventory.Serving() == v1alpha1.ServingSource {
 		return nil
@@ -288,7 +282,7 @@ func (p *Planner) takedown() []engine.Group {
 	return engine.InOrder(listTakedown(p.spec().Name, p.target))
 }
 
-// handover puts singletons to sleep on the side that names have left, and wakes them where names lead.
+// handover suspends singletons on the side that names have left, and resumes them on the other.
 func (p *Planner) handover(to engine.Direction) []engine.Group {
 	from, into, serves, id := p.copying.onSource(), p.copying.onTarget(), v1alpha1.ServingTarget, "handover/"
 	if to == engine.Backward {

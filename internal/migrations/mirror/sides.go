@@ -35,7 +35,7 @@ type Deps struct {
 	DNS *dnsrecords.Client
 	// Context gives access to another context of the kubeconfig that replumb runs with.
 	Context func(name string) (*rest.Config, error)
-	// InsecureTarget takes the kubeconfig of a Secret as it is. It may run programs, and read files, of this machine.
+	// InsecureTarget takes a Secret's kubeconfig as it is: it may run programs and read files.
 	InsecureTarget bool
 }
 
@@ -54,7 +54,7 @@ func (e *TargetError) Advice() string { return e.Hint }
 // Unwrap gives the cause.
 func (e *TargetError) Unwrap() error { return e.Err }
 
-// AnotherTargetError says that the target is not the cluster that it was when the migration was recorded.
+// AnotherTargetError says that the target is not the recorded cluster.
 type AnotherTargetError struct {
 	Name, Recorded, Now string
 }
@@ -81,7 +81,6 @@ type side struct {
 	uid string
 }
 
-// open connects to the target.
 func (t Deps) open(ctx context.Context, ref v1alpha1.ClusterReference) (*side, error) {
 	config, err := t.access(ctx, ref)
 	if err != nil {
@@ -102,7 +101,6 @@ func (t Deps) open(ctx context.Context, ref v1alpha1.ClusterReference) (*side, e
 	return &side{Cluster: c, uid: uid}, err
 }
 
-// source is the cluster that the Migration is in.
 func (t Deps) source(ctx context.Context) (*side, error) {
 	uid, err := identity(ctx, t.Cluster)
 	return &side{Cluster: t.Cluster, uid: uid}, err
@@ -116,7 +114,6 @@ func identity(ctx context.Context, c client.Client) (string, error) {
 	return string(ns.UID), nil
 }
 
-// access reads how the target is reached.
 func (t Deps) access(ctx context.Context, ref v1alpha1.ClusterReference) (*rest.Config, error) {
 	if ref.Context != "" {
 		if t.Context == nil {
@@ -214,7 +211,6 @@ func (s *side) read(ctx context.Context, kinds []string) ([]unstructured.Unstruc
 	return all, nil
 }
 
-// served are the resources with objects in namespaces.
 func (s *side) served() (out []schema.GroupResource, err error) {
 	gvrs, err := s.discover(discovery.DiscoveryInterface.ServerPreferredNamespacedResources, discovery.ResourcePredicateFunc(
 		func(string, *metav1.APIResource) bool { return true }))
@@ -224,12 +220,10 @@ func (s *side) served() (out []schema.GroupResource, err error) {
 	return out, err
 }
 
-// resources are what can be listed, each in the version that the cluster prefers.
 func (s *side) resources() ([]schema.GroupVersionResource, error) {
 	return s.discover(discovery.DiscoveryInterface.ServerPreferredResources, discovery.SupportsAllVerbs{Verbs: []string{"list"}})
 }
 
-// discover asks what is served. What groups serve that do not answer is left out.
 func (s *side) discover(
 	ask func(discovery.DiscoveryInterface) ([]*metav1.APIResourceList, error), of discovery.ResourcePredicate,
 ) ([]schema.GroupVersionResource, error) {

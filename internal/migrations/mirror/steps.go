@@ -51,7 +51,6 @@ func recordClusters(c client.Client, survey *Inventory) engine.Step {
 	}
 }
 
-// recordServing records which side serves.
 func recordServing(c client.Client, name, id string, side v1alpha1.ServingSide) engine.Step {
 	about := fmt.Sprintf("Record that the %s serves", strings.ToLower(string(side)))
 	if side == v1alpha1.ServingBoth {
@@ -98,7 +97,6 @@ func awaitReady(id, side string, unready func(context.Context) ([]string, error)
 	}
 }
 
-// few are the first of many, for one line.
 func few(all []string) string {
 	const most = 3
 	if len(all) <= most {
@@ -114,8 +112,7 @@ type VolumeRequest struct {
 	Claims []string `json:"claims"`
 }
 
-// fillVolumes calls the operator's action that fills the volumes of copied claims. It is called in every run: whether an earlier
-// one did is not seen.
+// fillVolumes calls the operator's action in every run: an earlier result is not visible.
 func fillVolumes(name string, claims []string, action v1alpha1.Action) engine.Step {
 	claims = slices.Sorted(slices.Values(claims))
 	return &engine.Write{

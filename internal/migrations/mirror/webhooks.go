@@ -11,7 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// lookAtWebhooks finds those of the target that no one answers for, and that refuse then. Those that are copied come last of all.
+// lookAtWebhooks finds webhooks of the target, not copied ones, that refuse without a backend.
 func (j *Job) lookAtWebhooks(ctx context.Context, s *Inventory) error {
 	answered, err := j.to.answered(ctx)
 	if err != nil {
@@ -41,7 +41,6 @@ func (j *Job) lookAtWebhooks(ctx context.Context, s *Inventory) error {
 	return err
 }
 
-// answered are the Services, as namespace/name, with an endpoint that is ready.
 func (s *side) answered(ctx context.Context) (map[string]bool, error) {
 	all, err := cluster.List[discoveryv1.EndpointSlice](ctx, s, &discoveryv1.EndpointSliceList{})
 	answered := map[string]bool{}

@@ -12,7 +12,6 @@ import (
 	"github.com/replumb/replumb/internal/kube/disruption/leaving"
 )
 
-// leavingChecks are about what ends with its node.
 func leavingChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -40,7 +39,6 @@ func leavingChecks() []findings.Check[Input] {
 	}
 }
 
-// checkStuck names each DaemonSet and Service once.
 func checkStuck(in Input) []findings.Result {
 	s, seen := in.Inventory, map[string]bool{}
 	var out []findings.Result
@@ -99,7 +97,6 @@ func checkEarly(in Input) []findings.Result {
 	return out
 }
 
-// checkHostPorts names each DaemonSet once.
 func checkHostPorts(in Input) []findings.Result {
 	if len(in.Inventory.Spec.Records) > 0 {
 		return nil

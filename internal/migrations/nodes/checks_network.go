@@ -169,7 +169,7 @@ func checkEtcd(in Input) []findings.Result {
 	return []findings.Result{findings.Failed("", "no member of etcd has a peer URL in %v", in.Inventory.Spec.Old.CIDRs)}
 }
 
-// eventsProblem is what is the matter with the second etcd; nothing, if all is well or there is none that moves.
+// eventsProblem says what is wrong with the second etcd; nothing, if all is well or none moves.
 func (in Input) eventsProblem() string {
 	switch {
 	case in.EventsProblem != nil:

@@ -160,7 +160,6 @@ func checkBare(in Input) []findings.Result {
 	return out
 }
 
-// checkLocalData names each workload once.
 func checkLocalData(in Input) []findings.Result {
 	volumes := map[string][]string{}
 	for _, l := range in.Inventory.OldNodes() {
@@ -185,7 +184,6 @@ func checkLocalData(in Input) []findings.Result {
 	return out
 }
 
-// checkUnready asks of every workload of old nodes whether all its pods are available.
 func checkUnready(in Input) []findings.Result {
 	if in.Inventory.Spec.waits() { // nothing is evicted
 		return nil
@@ -210,7 +208,6 @@ func checkUnready(in Input) []findings.Result {
 	return out
 }
 
-// checkSpread names each workload once.
 func checkSpread(in Input) []findings.Result {
 	var out []findings.Result
 	for key, pods := range in.Inventory.onOldNodes() {

@@ -23,11 +23,9 @@ import (
 // moveOfIngress is what the batch is called that comes before all nodes. No node can have the name.
 const moveOfIngress = "the move of ingress"
 
-// moveIngress moves the pods of ingress off all old nodes, and restores the policies of their Services, before anything else leaves: with
-// Cluster there is one more hop, and applications do not see clients' addresses, for as long as it lasts. What is behind other Services,
-// phase restore looks after.
-//
-// It is a batch as others are, but for hooks: those are not given nodes, for these are not empty after it.
+// moveIngress moves pods of ingress off all old nodes first, and restores their Services' policies:
+// Cluster costs a hop and hides clients' addresses. Phase restore does the other Services. It is a
+// batch without hooks: its nodes are not empty after it.
 func (p *Planner) moveIngress(d *drainer) []engine.Group {
 	early := p.Inventory.Ingress().early()
 	if len(early) == 0 {
@@ -54,8 +52,8 @@ func (p *Planner) moveIngress(d *drainer) []engine.Group {
 	return append(groups, p.Hooks(o)...)
 }
 
-// leaveBalancers keeps load balancers off old nodes, and gives them time to leave. Those nodes answer for no Service with the policy Local
-// by then, and would drop what they are sent until the health checks of load balancers have found it out.
+// leaveBalancers keeps load balancers off old nodes, which would drop traffic once policies are
+// Local again.
 func (p *Planner) leaveBalancers() []engine.Group {
 	if !p.Inventory.Balanced {
 		return nil
@@ -85,7 +83,7 @@ func (d *drainer) drainAhead(name string, goes func(*corev1.Pod) bool) engine.St
 	return d.send(l)
 }
 
-// comesBack restores the policies of Services once new nodes serve them, and load balancers have left the old ones.
+// comesBack restores the policies of Services once new nodes serve them.
 func (i ingress) comesBack(services []types.NamespacedName, unready map[types.UID]bool, leave []engine.Group) []engine.Group {
 	meant := func(key types.NamespacedName) bool { return slices.Contains(services, key) }
 	back := []engine.Step{
@@ -97,7 +95,7 @@ func (i ingress) comesBack(services []types.NamespacedName, unready map[types.UI
 	return slices.Concat(engine.InOrder(i.servedByNew(meant, unready)), leave, engine.InOrder(back...))
 }
 
-// servedByNew waits until new nodes alone serve those of the Services with a recorded policy that are meant.
+// servedByNew waits until new nodes alone serve the Services that are meant.
 func (i ingress) servedByNew(meant func(types.NamespacedName) bool, unready map[types.UID]bool) engine.Step {
 	return &engine.Wait{
 		Name:  "ingress/served",
@@ -132,7 +130,7 @@ type ingress struct{ live }
 // policy is what AnnotationTrafficPolicy remembers of a Service.
 type policy struct {
 	ExternalTrafficPolicy corev1.ServiceExternalTrafficPolicy `json:"externalTrafficPolicy"`
-	// HealthCheckNodePort is given up with the policy Local, and load balancers that know it are to find it again.
+	// HealthCheckNodePort goes with the policy Local, and is restored with it.
 	HealthCheckNodePort int32 `json:"healthCheckNodePort,omitempty"`
 }
 
@@ -178,7 +176,6 @@ func policyChange(key types.NamespacedName, to corev1.ServiceExternalTrafficPoli
 	}
 }
 
-// service as it is now; nil, if it is gone.
 func (i ingress) service(ctx context.Context, key types.NamespacedName) (*corev1.Service, error) {
 	svc := &corev1.Service{}
 	err := i.Cluster.Get(ctx, key, svc)
@@ -217,7 +214,8 @@ func switchPolicy(svc *corev1.Service) error {
 		svc.Annotations = map[string]string{}
 	}
 	svc.Annotations[v1alpha1.AnnotationTrafficPolicy] = string(had)
-	// The health-check port has to go with the policy (k8s.io/kubernetes pkg/apis/core/validation, ValidateService).
+	// The health-check port has to go with the policy (k8s.io/kubernetes pkg/apis/core/validation,
+	// ValidateService).
 	svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyCluster, 0
 	return nil
 }
@@ -235,7 +233,6 @@ func restorePolicy(svc *corev1.Service) error {
 	return nil
 }
 
-// switchPolicies switches Services, and waits until load balancers have seen it.
 func (i ingress) switchPolicies(all []types.NamespacedName) []engine.Group {
 	if len(all) == 0 {
 		return nil
@@ -257,8 +254,7 @@ func (i ingress) switchPolicies(all []types.NamespacedName) []engine.Group {
 	return append(engine.AtOnce(parallel, "", steps...), engine.InOrder(balancers...)...)
 }
 
-// restorePolicies restores all Services that have a policy recorded. Which ones that are is known for certain when its turn comes;
-// known are those that it is expected to be.
+// restorePolicies restores all recorded policies. known are those expected at the time of the plan.
 func (i ingress) restorePolicies(known []types.NamespacedName) []engine.Group {
 	all := func(types.NamespacedName) bool { return true }
 	steps := []engine.Step{i.restoreStep("ingress-back", "Restore externalTrafficPolicy of Services", known, all)}
@@ -326,7 +322,6 @@ func (i ingress) switched(ctx context.Context) ([]types.NamespacedName, error) {
 // dialLimit bounds one attempt to reach a load balancer.
 const dialLimit = 5 * time.Second
 
-// loadBalancersAnswer waits until each accepts a connection.
 func loadBalancersAnswer(after string, targets []string) engine.Step {
 	return &engine.Wait{
 		Name: "answer/" + after, About: "Verify that load balancers answer", Again: true,

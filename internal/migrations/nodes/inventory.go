@@ -23,7 +23,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
-// controlPlaneLabel is on Nodes of control planes (k8s.io/kubernetes cmd/kubeadm/app/constants, LabelNodeRoleControlPlane).
+// controlPlaneLabel is on Nodes of control planes (k8s.io/kubernetes cmd/kubeadm/app/constants,
+// LabelNodeRoleControlPlane).
 const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 
 // Inventory is what a migration finds.
@@ -38,7 +39,7 @@ type Inventory struct {
 	Spares *spare.Found
 	// Services with externalTrafficPolicy Local, or that had it before the migration.
 	Services []corev1.Service
-	// Selecting are all Services that choose their pods by labels, Balanced says that load balancers outside lead to one.
+	// Selecting are the Services with a selector, Balanced says that one is of type LoadBalancer.
 	Selecting []corev1.Service
 	Balanced  bool
 	// Volumes by name, Claims by namespace/name.
@@ -48,7 +49,7 @@ type Inventory struct {
 	Autoscalers []types.NamespacedName
 	// Recorded is what the Migration says of old nodes.
 	Recorded []v1alpha1.NodeStatus
-	// Tier is how critical a pod's workload is, counted from the least critical; nil, if that is not known.
+	// Tier is how critical a pod's workload is, from the least; nil, if not known.
 	Tier func(*corev1.Pod) int
 	// Etcd are its members; nil, if the control plane stays.
 	Etcd *etcd.Cluster
@@ -100,7 +101,6 @@ func (n *OldNode) Stage() Stage {
 // Reversible reports whether it can still take its pods back.
 func (n *OldNode) Reversible() bool { return n.Node != nil && !n.Ended }
 
-// isControlPlane reports whether a Node is one of the control plane.
 func isControlPlane(n *corev1.Node) bool {
 	_, is := n.Labels[controlPlaneLabel]
 	return is
@@ -136,8 +136,8 @@ func (s *Inventory) OldNodes() []OldNode {
 	return all
 }
 
-// leaves reports whether a pod has to leave a node that ends: all do that are not there on every node, or end with it, or are
-// replumb's own and end by themselves.
+// leaves reports whether a pod has to leave a node that ends: not those of DaemonSets, static,
+// ended or replumb's own.
 func leaves(p *corev1.Pod) bool {
 	if _, static := p.Annotations[corev1.MirrorPodAnnotationKey]; static || p.Labels[connectivity.Label] != "" || leaving.Marked(p, "") {
 		return false
@@ -171,8 +171,8 @@ func (s *Inventory) ReadyNewNodes() []*corev1.Node {
 // Wanted is how many new workers there have to be.
 func (s *Inventory) Wanted() int { return cmp.Or(s.Spec.Join.Count, len(s.OldNodes())) }
 
-// outstanding are the old nodes that still have to be emptied or, with end, terminated: those first that carry what has to move first, then by the most
-// critical tier that they carry, the least critical first, and by name.
+// outstanding are the old nodes still to be emptied or, with end, terminated: first those with
+// ingress, then by their most critical tier, then by name.
 func (s *Inventory) outstanding(end bool) []OldNode {
 	var all []OldNode
 	rank := map[string]int{}
@@ -204,8 +204,7 @@ func (s *Inventory) rank(n *OldNode) int {
 	return most
 }
 
-// isFirst reports whether a pod is one of those that move first: of the workloads that are named or, if none are, behind the
-// Services of ingress.
+// isFirst reports whether a pod moves first: of a named workload or, without names, of ingress.
 func (s *Inventory) isFirst(p *corev1.Pod) bool {
 	if len(s.Spec.First) == 0 {
 		return slices.ContainsFunc(s.Services, func(svc corev1.Service) bool { return selects(&svc, p) })
@@ -286,7 +285,6 @@ func (s *Inventory) onOldNodes() map[types.NamespacedName][]*corev1.Pod {
 	return all
 }
 
-// deployment finds one by its name.
 func (s *Inventory) deployment(key types.NamespacedName) *appsv1.Deployment {
 	for i := range s.Workloads.Deployments {
 		if d := &s.Workloads.Deployments[i]; client.ObjectKeyFromObject(d) == key {

@@ -9,7 +9,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/etcd"
 )
 
-// ControlPlaneNode is one of the old network, known by its member of etcd, or by its Node where etcd is elsewhere.
+// ControlPlaneNode is known by its member of etcd, or by its Node where etcd is external.
 type ControlPlaneNode struct {
 	v1alpha1.NodeStatus
 	// Member says that its etcd is still one or, where etcd is elsewhere, that its Node is there.
@@ -37,9 +37,8 @@ type controlPlaneView struct{ *Inventory }
 
 func (s *Inventory) ControlPlane() controlPlaneView { return controlPlaneView{s} }
 
-// Old are the nodes of the control plane that are replaced: those whose members have peer URLs in the old network, and
-// those that had. They are in the order in which they go, the leader last. Without a look at etcd they are those that are recorded.
-// Where etcd is elsewhere they are the Nodes of the control plane with an address in the old network.
+// Old are the nodes of the control plane to be replaced, in their order, the leader last: those
+// with members in the old network now or before. With an external etcd they go by Nodes.
 func (s controlPlaneView) Old() []ControlPlaneNode {
 	byName := map[string]*ControlPlaneNode{}
 	var names []string
@@ -82,7 +81,6 @@ func (s controlPlaneView) addMembers(byName map[string]*ControlPlaneNode, names 
 	return names
 }
 
-// addNodes does the same by Nodes.
 func (s controlPlaneView) addNodes(byName map[string]*ControlPlaneNode, names []string) []string {
 	for _, c := range byName {
 		c.Member = false
@@ -164,7 +162,6 @@ func memberAt(all *etcd.Cluster, at netip.Addr, ranges []netip.Prefix) *etcd.Mem
 	return nil
 }
 
-// eventsVoters is voters of the second etcd.
 func (s controlPlaneView) eventsVoters() int {
 	n := len(s.Events.Members)
 	for _, c := range s.Old() {
@@ -175,7 +172,6 @@ func (s controlPlaneView) eventsVoters() int {
 	return n
 }
 
-// eventsNames are the members of the second etcd that leave.
 func (s controlPlaneView) eventsNames() []string {
 	var names []string
 	for _, c := range s.Old() {
@@ -201,7 +197,7 @@ func within(urls []string, ranges []netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// voters is how many members there are to be, before and after: successors whose predecessors are still there are on top.
+// voters is how many members there are before and after, without successors on top.
 func (s controlPlaneView) voters() int {
 	n := len(s.Etcd.Members)
 	for _, c := range s.Old() {
@@ -239,7 +235,6 @@ func (s controlPlaneView) eventsLeaving(c *ControlPlaneNode) []string {
 	return nil
 }
 
-// eventsInTransition are inTransition of the second etcd.
 func (s controlPlaneView) eventsInTransition(c *ControlPlaneNode) []string {
 	all := s.eventsLeaving(c)
 	if m := s.eventsSuccessor(c); m != nil {

@@ -26,8 +26,7 @@ func (s *Inventory) Room() []placement.Misfit {
 	return placement.Place(pods, s.ReadyNewNodes(), s.Pods)
 }
 
-// uneven are the places in policies that treat old and new nodes differently, by the networks that are named or, where nodes are chosen
-// otherwise, by the addresses of those that are there; none as long as new ones have neither.
+// uneven are the references in policies to one network alone, by CIDR or by the addresses of nodes.
 func (s *Inventory) uneven() []references.Reference {
 	from, to := s.Spec.Old.CIDRs, s.Spec.New.CIDRs
 	if len(from) == 0 {
@@ -56,7 +55,6 @@ func (s *Inventory) uneven() []references.Reference {
 	return slices.DeleteFunc(all, func(r references.Reference) bool { return r.Covered })
 }
 
-// singles are the addresses of a node, as ranges.
 func singles(n *corev1.Node) (out []netip.Prefix) {
 	for _, a := range addresses(n) {
 		out = append(out, netip.PrefixFrom(a, a.BitLen()))
@@ -64,7 +62,6 @@ func singles(n *corev1.Node) (out []netip.Prefix) {
 	return out
 }
 
-// complete reports whether all new nodes are there.
 func (s *Inventory) complete() bool { return len(s.NewNodes()) >= s.Wanted() }
 
 // bounded is a pod whose volume keeps it where it is.
@@ -75,7 +72,8 @@ type bounded struct {
 	open bool
 }
 
-// stuck are the pods of old nodes that a volume keeps from new ones, or may keep. One that is forced is its owner's concern.
+// stuck are the pods of old nodes that a volume keeps, or may keep, from new ones. Forced ones are
+// left out.
 func (s *Inventory) stuck() []bounded {
 	var out []bounded
 	for _, l := range s.OldNodes() {
@@ -93,8 +91,8 @@ func (s *Inventory) stuck() []bounded {
 	return out
 }
 
-// bound says why a volume cannot be on any new node; nothing, if it can. As long as new nodes are missing it goes by what spec.nodes.new says
-// of their labels, and where that says nothing it is open.
+// bound says why a volume cannot be on any new node. It is open while new nodes, and labels in
+// spec.nodes.new, leave that unknown.
 func (s *Inventory) bound(p *corev1.Pod, v *corev1.Volume) (why string, open bool) {
 	if v.PersistentVolumeClaim == nil {
 		return "", false
@@ -142,8 +140,8 @@ func places(required *corev1.NodeSelector) string {
 	return strings.Join(out, " or ")
 }
 
-// excludes reports whether no node that a set chooses can be where a volume can be: each place that it can be in has a label of which the set
-// wants other values.
+// excludes reports whether no node of a set can have a volume, by the labels that its selector
+// requires.
 func (s Set) excludes(required *corev1.NodeSelector) bool {
 	return !slices.ContainsFunc(required.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool {
 		return !slices.ContainsFunc(term.MatchExpressions, func(e corev1.NodeSelectorRequirement) bool {

@@ -15,7 +15,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// NodeGroup are old nodes of one kind in one place, and what has to leave them. docs/hooks.md shows some.
+// NodeGroup are old nodes of one kind in one place, with their pods. docs/hooks.md shows some.
 type NodeGroup struct {
 	// Nodes is how many there are.
 	Nodes        int    `json:"nodes"`
@@ -23,7 +23,7 @@ type NodeGroup struct {
 	Zone         string `json:"zone,omitempty"`
 	Architecture string `json:"architecture,omitempty"`
 	OS           string `json:"os,omitempty"`
-	// Labels are those that pods or volumes of old nodes ask for, and those that say how a machine is paid for.
+	// Labels are those that pods or volumes ask for, and those that tell spot machines.
 	Labels map[string]string `json:"labels,omitempty"`
 	Taints []NodeTaint       `json:"taints,omitempty"`
 	// Allocatable is what all of them offer, Requests what all pods ask for that have to leave.
@@ -31,7 +31,7 @@ type NodeGroup struct {
 	Requests    corev1.ResourceList `json:"requests,omitempty"`
 	// Largest is the most that one of those pods asks for, of each resource.
 	Largest corev1.ResourceList `json:"largest,omitempty"`
-	// Overhead is the most that pods of DaemonSets ask for on one node: a new one has such pods as well.
+	// Overhead is the most that pods of DaemonSets ask for on one node.
 	Overhead corev1.ResourceList `json:"overhead,omitempty"`
 	// Bound is how many of the pods have volumes that can be in some places only.
 	Bound int `json:"bound,omitempty"`
@@ -44,7 +44,7 @@ type NodeTaint struct {
 	Effect corev1.TaintEffect `json:"effect"`
 }
 
-// payment are the labels by which clouds and autoscalers say whether a machine is paid for as a spot one.
+// payment are the labels of spot machines.
 func payment() []string {
 	return []string{
 		"karpenter.sh/capacity-type", "eks.amazonaws.com/capacityType", "cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible",
@@ -109,7 +109,6 @@ func ofKubernetes(key string) bool {
 	return strings.HasPrefix(key, "node.kubernetes.io/") || strings.HasPrefix(key, "node.cloudprovider.kubernetes.io/")
 }
 
-// count adds a node to its group.
 func (s *Inventory) count(n *OldNode, g *NodeGroup) {
 	g.Nodes++
 	g.Allocatable = sum(g.Allocatable, n.Node.Status.Allocatable)
@@ -129,7 +128,6 @@ func (s *Inventory) count(n *OldNode, g *NodeGroup) {
 	g.Overhead = most(g.Overhead, overhead)
 }
 
-// sum adds what is more than nothing.
 func sum(all, more corev1.ResourceList) corev1.ResourceList {
 	return merged(all, more, func(have, add corev1.ResourceList, name corev1.ResourceName) {
 		total := have[name].DeepCopy()
@@ -138,7 +136,6 @@ func sum(all, more corev1.ResourceList) corev1.ResourceList {
 	})
 }
 
-// most has the larger one of each.
 func most(all, more corev1.ResourceList) corev1.ResourceList {
 	return merged(all, more, func(have, add corev1.ResourceList, name corev1.ResourceName) {
 		if other := add[name]; other.Cmp(have[name]) > 0 {
@@ -183,8 +180,8 @@ func (s *Inventory) affinities(p *corev1.Pod) []*corev1.NodeSelector {
 	return all
 }
 
-// selectedLabels are the labels of nodes by which what has to leave old ones chooses, but for those that every node has its own value of,
-// and for those that a NodeGroup has fields for.
+// selectedLabels are the node labels that pods select by, without those unique to a node or with a
+// field in NodeGroup.
 func (s *Inventory) selectedLabels() []string {
 	keys := map[string]bool{}
 	for _, key := range payment() {

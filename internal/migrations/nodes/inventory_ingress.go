@@ -17,7 +17,8 @@ type ingressView struct{ *Inventory }
 
 func (s *Inventory) Ingress() ingressView { return ingressView{s} }
 
-// Ingress are the Services whose policy is to be switched: those that are named and have not moved, or those with pods on old nodes.
+// Affected are the Services whose policy is to be switched: named ones, or those with pods on old
+// nodes.
 func (s ingressView) Affected() []*corev1.Service {
 	if s.Spec.Ingress.Mode != v1alpha1.IngressSwitch {
 		return nil
@@ -60,7 +61,7 @@ func (s ingressView) toSwitch() []types.NamespacedName {
 	return all
 }
 
-// toSwitchForReturn are the Services whose policy is to be switched before their pods leave new nodes.
+// toSwitchForReturn are the Services to switch before their pods leave new nodes.
 func (s ingressView) toSwitchForReturn() []types.NamespacedName {
 	if s.Spec.Ingress.Mode != v1alpha1.IngressSwitch {
 		return nil
@@ -93,7 +94,7 @@ func (s ingressView) hasPodsOnOldNodes(svc *corev1.Service) bool {
 	return false
 }
 
-// stillOnOld are the Services whose policy is restored once their pods have left old nodes, which all of them do.
+// stillOnOld are the Services whose policy is restored once all their pods have left old nodes.
 func (s ingressView) stillOnOld() []types.NamespacedName {
 	if s.Spec.Join.Room == v1alpha1.RoomPartial {
 		return nil
@@ -121,7 +122,7 @@ func (s ingressView) anyLeft(services []types.NamespacedName, left map[string][]
 	})
 }
 
-// toRestore are the Services whose policy has been switched, now or in an earlier run, or is about to be.
+// toRestore are the Services whose policy has been, or is about to be, switched.
 func (s ingressView) toRestore() []types.NamespacedName {
 	all := s.switched()
 	for _, key := range s.toSwitch() {
@@ -132,11 +133,11 @@ func (s ingressView) toRestore() []types.NamespacedName {
 	return all
 }
 
-// early are the Services of ingress whose policy is restored before old nodes are empty: those of which all pods on old nodes go first.
+// early are the Services of ingress whose policy is restored before old nodes are empty: all their
+// pods on old nodes go first.
 //
-// There are none where pods may come to other old nodes, since not everything has a place elsewhere from the start; and none while another
-// Service keeps its policy Local and its pods on old nodes, which load balancers then have to reach. Where releases move pods, they are
-// those that have been moved.
+// There are none with room: Partial, nor while another Service keeps its policy Local and pods on
+// old nodes. Where releases move pods, they are those that have moved.
 func (s ingressView) early() []types.NamespacedName {
 	if s.Spec.Join.Room == v1alpha1.RoomPartial || len(s.outstanding(false)) == 0 {
 		return nil
@@ -162,21 +163,19 @@ func (s ingressView) keepsBack(p *corev1.Pod) bool {
 	return s.Spec.waits() || !leaves(p) || !s.isFirst(p)
 }
 
-// ahead are the old nodes with pods of some Services that have to leave, in the order of outstanding.
+// ahead are the old nodes with pods of some Services, in the order of outstanding.
 func (s ingressView) ahead(services []types.NamespacedName) []OldNode {
 	return slices.DeleteFunc(s.outstanding(false), func(n OldNode) bool {
 		return !slices.ContainsFunc(n.Pods, func(p *corev1.Pod) bool { return s.isBehind(services, p) })
 	})
 }
 
-// isBehind reports whether one of some Services leads to a pod.
 func (s ingressView) isBehind(services []types.NamespacedName, p *corev1.Pod) bool {
 	return slices.ContainsFunc(s.Services, func(svc corev1.Service) bool {
 		return slices.Contains(services, client.ObjectKeyFromObject(&svc)) && selects(&svc, p)
 	})
 }
 
-// unready are the pods of all Services of ingress that are not ready.
 func (s ingressView) unready() map[types.UID]bool {
 	all := map[types.UID]bool{}
 	for i := range s.Services {
@@ -202,7 +201,6 @@ func (s ingressView) behind(svc *corev1.Service) []*corev1.Pod {
 	return all
 }
 
-// onOld are those of them on old nodes.
 func (s ingressView) onOld(svc *corev1.Service) []*corev1.Pod {
 	on := map[string]bool{}
 	for _, n := range s.OldNodes() {
@@ -225,8 +223,7 @@ func (s ingressView) hasMoved(svc *corev1.Service) bool {
 	return len(svc.Spec.Selector) > 0 && len(s.onOld(svc)) == 0 && s.servedByNew(svc)
 }
 
-// served fails until new nodes alone serve a Service, with all its pods but for those that were not ready before. One without any pod has
-// nothing to serve with anywhere.
+// served fails until new nodes alone serve a Service, with all pods that were ready before.
 func (s ingressView) served(svc *corev1.Service, before map[types.UID]bool) error {
 	key := client.ObjectKeyFromObject(svc)
 	if on := s.onOld(svc); len(on) > 0 {

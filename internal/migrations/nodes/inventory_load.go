@@ -22,13 +22,12 @@ import (
 	"github.com/replumb/replumb/internal/network/calico"
 )
 
-// live is the cluster and its Migration as they are when a step looks: what was surveyed for the plan may have changed since.
+// live is the cluster and its Migration as they are when a step looks.
 type live struct {
 	migration.Tools
 	spec Spec
 }
 
-// survey looks at everything.
 func (l live) survey(ctx context.Context) (*Inventory, error) {
 	out := &Inventory{Spec: l.spec}
 	var err error
@@ -55,7 +54,7 @@ func (l live) nodesAndPods(ctx context.Context, s *Inventory) (err error) {
 	return err
 }
 
-// services reads those with externalTrafficPolicy Local, and those that had it before the migration.
+// services reads those whose externalTrafficPolicy is, or was, Local.
 func (l live) services(ctx context.Context, s *Inventory) error {
 	all, err := cluster.List[corev1.Service](ctx, l.Cluster, &corev1.ServiceList{})
 	s.sortServices(all)
@@ -77,7 +76,7 @@ func (s *Inventory) sortServices(all []corev1.Service) {
 	}
 }
 
-// volumes reads what is bound to places. What may not be read is left out: the rights are a check of their own.
+// volumes reads volumes and claims, as far as they may be read.
 func (l live) volumes(ctx context.Context, s *Inventory) error {
 	volumes, err := cluster.List[corev1.PersistentVolume](ctx, l.Cluster, &corev1.PersistentVolumeList{})
 	if ignoreForbidden(err) != nil {
@@ -98,7 +97,7 @@ func (l live) volumes(ctx context.Context, s *Inventory) error {
 	return nil
 }
 
-// policies reads what says by address who may reach whom. A cluster without Calico has none of its kinds.
+// policies reads NetworkPolicies, and Calico's where there are any.
 func (l live) policies(ctx context.Context, s *Inventory) (err error) {
 	if s.Policies, err = cluster.List[networkingv1.NetworkPolicy](ctx, l.Cluster, &networkingv1.NetworkPolicyList{}); err != nil {
 		return err
@@ -128,7 +127,7 @@ func ignoreForbidden(err error) error {
 	return err
 }
 
-// findAutoscalers finds what creates and deletes nodes by itself: by the names that their charts and manifests give them.
+// findAutoscalers finds autoscalers of nodes by the names in their charts.
 func (s *Inventory) findAutoscalers() {
 	for i := range s.Workloads.Deployments {
 		d := &s.Workloads.Deployments[i]
@@ -141,7 +140,6 @@ func (s *Inventory) findAutoscalers() {
 	}
 }
 
-// pods on a node.
 func (l live) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
 	all := &corev1.PodList{}
 	if err := l.Cluster.List(ctx, all, client.MatchingFields{"spec.nodeName": node}); err != nil {
@@ -150,7 +148,6 @@ func (l live) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
 	return all.Items, nil
 }
 
-// statusOf is what is recorded of a node.
 func statusOf(n *corev1.Node, role v1alpha1.NodeRole) v1alpha1.NodeStatus {
 	st := v1alpha1.NodeStatus{Name: n.Name, Role: role, ProviderID: n.Spec.ProviderID}
 	for _, a := range addresses(n) {
@@ -159,7 +156,6 @@ func statusOf(n *corev1.Node, role v1alpha1.NodeRole) v1alpha1.NodeStatus {
 	return st
 }
 
-// readyPod reports whether a pod is ready and stays.
 func readyPod(p *corev1.Pod) bool {
 	return p.DeletionTimestamp.IsZero() && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue

@@ -70,7 +70,6 @@ func (j *Job) newAgents(s *Inventory) *lossguard.Agents {
 	return a
 }
 
-// Inventory looks at the cluster as it is now.
 func (j *Job) Inventory(ctx context.Context) (*Inventory, error) {
 	return live{j.Tools, j.Spec}.survey(ctx)
 }
@@ -115,7 +114,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	return p, j.hasImage()
 }
 
-// absentSecrets finds the pull secrets that are not there of agents and canaries, if there are to be any.
+// absentSecrets finds missing pull secrets of agents and canaries.
 func (j *Job) absentSecrets(ctx context.Context, in client.Reader) ([]findings.Result, error) {
 	out, err := j.agents().AbsentSecrets(ctx, in)
 	if err != nil || j.Spec.Canary.Mode != v1alpha1.PodCanaryRun {
@@ -125,7 +124,6 @@ func (j *Job) absentSecrets(ctx context.Context, in client.Reader) ([]findings.R
 	return append(out, canaries...), err
 }
 
-// hasImage fails if the connectivity test is to run and there is nothing to run it with.
 func (j *Job) hasImage() error {
 	if j.Spec.Canary.Mode != v1alpha1.PodCanaryRun || (live{j.Tools, j.Spec}).image().Name != "" {
 		return nil
@@ -151,7 +149,7 @@ func (j *Job) sortIntoTiers(s *Inventory) error {
 	return nil
 }
 
-// surveyEtcd asks its members, if the control plane moves. The connection is kept for as long as the job is.
+// surveyEtcd asks its members. The connection lasts as long as the job.
 func (j *Job) surveyEtcd(ctx context.Context, s *Inventory) (*etcd.Client, error) {
 	if j.Spec.ControlPlane == nil {
 		return nil, nil
@@ -167,7 +165,6 @@ func (j *Job) surveyEtcd(ctx context.Context, s *Inventory) (*etcd.Client, error
 	return j.etcd, err
 }
 
-// surveyEvents asks those of the second etcd, if there is one that moves.
 func (j *Job) surveyEvents(ctx context.Context, s *Inventory) (*etcd.Client, error) {
 	if j.Spec.ControlPlane == nil || j.Spec.ControlPlane.EtcdEvents == nil {
 		return nil, nil
@@ -183,7 +180,7 @@ func (j *Job) surveyEvents(ctx context.Context, s *Inventory) (*etcd.Client, err
 	return j.events, err
 }
 
-// surveyRecords asks for every DNS record whether it can be moved. Problems are by what the record is called.
+// surveyRecords asks which DNS records cannot be moved, by their titles.
 func (j *Job) surveyRecords(ctx context.Context, p *Planner) (problems map[string]error, err error) {
 	l := live{j.Tools, j.Spec}
 	if p.Records, err = l.recordMoves(ctx, j.Spec.Records); err != nil {
@@ -208,7 +205,7 @@ func (j *Job) surveyRecords(ctx context.Context, p *Planner) (problems map[strin
 	return problems, nil
 }
 
-// endProblems says of names of the API that go on after to why what they are to have at last does not answer yet.
+// endProblems says of names of the API why their last value does not answer yet.
 func endProblems(ctx context.Context, all []*dnsrecords.Move) map[string]error {
 	problems := map[string]error{}
 	for _, m := range all {
@@ -243,7 +240,6 @@ func (p *Planner) Early() string {
 	return ""
 }
 
-// notEmpty says that old nodes are not empty; nothing, if there are none.
 func notEmpty(left []OldNode) string {
 	if len(left) == 0 {
 		return ""

@@ -20,12 +20,10 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// commands are the phases of everything that a migration of nodes does.
 func commands() migration.Commands[*Planner] {
 	type phases = migration.Phases[*Planner]
 	verify := migration.Phase[*Planner]{Name: "verify", Title: "Verify that old nodes are empty", Groups: (*Planner).verify}
 	return migration.Commands[*Planner]{
-		// Apply goes to the point where nothing runs on old nodes.
 		Apply: phases{
 			migration.CheckPhase[*Planner]("Check the cluster"),
 			{
@@ -45,7 +43,6 @@ func commands() migration.Commands[*Planner] {
 			{Name: "names", Title: "Lead names of the API to what they have at last", Groups: (*Planner).endRecords},
 			verify,
 		},
-		// Rollback brings pods back to those old nodes that are still there.
 		Rollback: phases{
 			lossguard.Phase("", (*Planner).watchBack),
 			{Name: "reopen", Title: "Let pods onto old nodes again", Groups: (*Planner).reopen},
@@ -55,7 +52,6 @@ func commands() migration.Commands[*Planner] {
 			{Name: "restore", Title: "Restore externalTrafficPolicy", Groups: (*Planner).restorePoliciesAfterReturn},
 			{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidyBack},
 		},
-		// Finish terminates what is left of old nodes.
 		Finish: phases{
 			verify,
 			lossguard.Phase("", (*Planner).watchFinish),
@@ -82,10 +78,8 @@ type Planner struct {
 	// Etcd is nil if the control plane stays, or cannot be reached.
 	Etcd *etcd.Client
 	// Events is the second etcd; nil, if there is none that moves, or it cannot be reached.
-	Events *etcd.Client
-	// Agents prove on every node what goes on; nil if there are none.
-	Agents *lossguard.Agents
-	// Remains takes away what an earlier run has left of agents.
+	Events  *etcd.Client
+	Agents  *lossguard.Agents
 	Remains []engine.Group
 }
 
@@ -101,7 +95,6 @@ func (p *Planner) Rollback() *engine.Plan {
 	return commands().Rollback.Plan(p, p.Migration, hook.Rollback)
 }
 
-// Finish implements migration.Plans. Its phase "final" is the point of no return.
 func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Migration, hook.Finish) }
 
 // ApplyPhases are the names of the phases of apply, in order.
@@ -115,7 +108,6 @@ func Outlines() []migration.Outline { return []migration.Outline{commands().Outl
 
 func (p *Planner) spec() Spec { return p.Inventory.Spec }
 
-// live is what steps work with.
 func (p *Planner) live() live { return live{p.Tools, p.spec()} }
 
 func (p *Planner) secure() []engine.Group {
@@ -147,7 +139,7 @@ func (p *Planner) originals() []client.Object {
 	return all
 }
 
-// join waits until there are as many new nodes as there have to be, all in the new network, and tests them.
+// join waits for the wanted number of new nodes, all in the new network, and tests them.
 func (p *Planner) join() []engine.Group {
 	if len(p.Inventory.outstanding(false)) == 0 {
 		return nil
@@ -169,12 +161,10 @@ func (p *Planner) join() []engine.Group {
 	return engine.InOrder(steps...)
 }
 
-// switchPolicies has every node answer for Services for as long as their pods move.
 func (p *Planner) switchPolicies() []engine.Group {
 	return ingress{p.live()}.switchPolicies(p.Inventory.Ingress().toSwitch())
 }
 
-// switchPoliciesForReturn does the same for as long as pods move back.
 func (p *Planner) switchPoliciesForReturn() []engine.Group {
 	if !p.Whole() {
 		return nil
@@ -182,7 +172,7 @@ func (p *Planner) switchPoliciesForReturn() []engine.Group {
 	return ingress{p.live()}.switchPolicies(p.Inventory.Ingress().toSwitchForReturn())
 }
 
-// restorePolicies restores what was switched, now or in an earlier run, and could not be restored before.
+// restorePolicies restores what was switched and not restored early.
 func (p *Planner) restorePolicies() []engine.Group {
 	early := p.Inventory.Ingress().early()
 	return ingress{p.live()}.restorePolicies(slices.DeleteFunc(p.Inventory.Ingress().toRestore(), func(key types.NamespacedName) bool {
@@ -198,7 +188,7 @@ func (p *Planner) restorePoliciesAfterReturn() []engine.Group {
 	return ingress{p.live()}.restorePolicies(keys)
 }
 
-// taint keeps new pods off old nodes: all of them or, as long as there may not be room for all elsewhere, those with a choice.
+// taint keeps new pods off old nodes: all or, while there may not be room, those with a choice.
 func (p *Planner) taint() []engine.Group {
 	effect := corev1.TaintEffectNoSchedule
 	if p.spec().Join.Room == v1alpha1.RoomPartial {
@@ -211,7 +201,7 @@ func (p *Planner) taint() []engine.Group {
 	return engine.AtOnce(parallel, "", steps...)
 }
 
-// prepare gives what must not pause one more pod, on new nodes by then, unless no old node has to be emptied any more.
+// prepare scales up what must not pause, as long as old nodes are to be emptied.
 func (p *Planner) prepare() []engine.Group {
 	if len(p.Inventory.outstanding(false)) == 0 {
 		return nil
@@ -223,7 +213,7 @@ func (p *Planner) terminatesEach() bool {
 	return p.spec().Terminate.When == v1alpha1.TerminateEach
 }
 
-// drainOldNodes drains them in batches, or waits until they are empty, and terminates each when it is.
+// drainOldNodes drains, or waits for, batches of nodes, and terminates each when it is empty.
 func (p *Planner) drainOldNodes() []engine.Group {
 	size := max(1, p.Inventory.Spec.parallel(len(p.Inventory.OldNodes())))
 	d := newDrainer(p.live())
@@ -281,7 +271,6 @@ func titleOf(batch []OldNode) string {
 	return fmt.Sprintf("%s and %d more", batch[0].Name, len(batch)-1)
 }
 
-// terminateOldNodes terminates those that are left at finish.
 func (p *Planner) terminateOldNodes() []engine.Group {
 	var groups []engine.Group
 	for batch := range slices.Chunk(p.Inventory.outstanding(true), parallel) {
@@ -290,9 +279,8 @@ func (p *Planner) terminateOldNodes() []engine.Group {
 	return groups
 }
 
-// moveControlPlane moves one node after the other. The first one brings the names of the API with it.
-//
-// Without a look at etcd there is nothing to plan with; RP3401 has said so.
+// moveControlPlane moves one node after the other; names of the API go with the first. RP3401 says
+// why, if etcd could not be asked.
 func (p *Planner) moveControlPlane() []engine.Group {
 	if p.blind() {
 		return nil
@@ -309,7 +297,6 @@ func (p *Planner) blind() bool {
 	return p.Etcd == nil || p.Inventory.Etcd == nil || p.spec().ControlPlane.EtcdEvents != nil && p.Inventory.Events == nil
 }
 
-// verify is what apply ends with, and finish begins with.
 func (p *Planner) verify() []engine.Group {
 	steps := []engine.Step{p.live().oldNodesEmpty()}
 	if p.Etcd != nil {
@@ -323,12 +310,11 @@ func (p *Planner) Whole() bool {
 	return p.controlPlaneWhole() && !slices.ContainsFunc(p.Inventory.OldNodes(), func(n OldNode) bool { return !n.Reversible() })
 }
 
-// controlPlaneWhole reports the same of control planes.
 func (p *Planner) controlPlaneWhole() bool {
 	return !slices.ContainsFunc(p.Inventory.ControlPlane().Old(), func(c ControlPlaneNode) bool { return !c.Reversible() })
 }
 
-// reopen lets pods onto the old nodes that are still there, and those that had left their Services be found again.
+// reopen lets pods onto remaining old nodes, and back into their Services.
 func (p *Planner) reopen() []engine.Group {
 	var returns, opens []engine.Step
 	for _, n := range p.Inventory.OldNodes() {
@@ -340,8 +326,7 @@ func (p *Planner) reopen() []engine.Group {
 	return append(engine.AtOnce(parallel, "", returns...), engine.AtOnce(parallel, "", opens...)...)
 }
 
-// drainNewNodes drains them, if everything has somewhere to go back to, and leaves them closed: what to do with them is for their
-// owner to say.
+// drainNewNodes drains them if everything has somewhere to go back to, and leaves them closed.
 func (p *Planner) drainNewNodes() []engine.Group {
 	if !p.Whole() {
 		return nil
@@ -365,7 +350,6 @@ func (p *Planner) cleanUp() []engine.Group {
 		engine.InOrder(append(p.Thaw(), p.Forget(migration.Sweep{})...)...))
 }
 
-// image of replumb, for pods that it runs.
 func (l live) image() pull.Image {
 	return pull.Image{Name: l.spec.Canary.Image, Secrets: l.spec.Canary.ImagePullSecrets}.Or(l.Image)
 }
@@ -386,7 +370,6 @@ func (p *Planner) watchFinish() []engine.Group {
 	return p.Agents.Install()
 }
 
-// watchBack puts agents on every node, if they can be there soon.
 func (p *Planner) watchBack() []engine.Group {
 	if !p.Whole() {
 		return nil
@@ -394,12 +377,11 @@ func (p *Planner) watchBack() []engine.Group {
 	return p.Agents.InstallIfPossible()
 }
 
-// steadyBack waits for a while until every probe is answered again.
 func (p *Planner) steadyBack(after string) []engine.Group {
 	return p.Agents.BestEffort(p.Agents.Steady(after))
 }
 
-// dismiss takes agents away: they learn where API servers are when they begin, and those are about to move.
+// dismiss removes agents before API servers move, whose addresses they read at their start.
 func (p *Planner) dismiss() []engine.Group {
 	if p.Agents == nil || p.spec().ControlPlane == nil {
 		return nil

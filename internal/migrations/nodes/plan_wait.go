@@ -21,21 +21,20 @@ import (
 // waits reports whether releases empty nodes, and not this migration.
 func (s *Spec) waits() bool { return s.Drain.Mode == v1alpha1.DrainWait }
 
-// Follows implements migration.Follower: in which order nodes become empty is for others to say, so each round of apply removes those that
-// are, and ends when there are more.
+// Follows reports that others decide the order: each round of apply removes the nodes that are
+// empty.
 func (p *Planner) Follows() bool {
 	return p.Inventory.Spec.waits() && len(p.Inventory.outstanding(false)) > 0
 }
 
-// underWay reports whether an earlier round, or run, of a migration that waits has got to where nodes are closed: what phase join has proven by
-// then is not asked again with canaries for each node that becomes empty.
+// underWay reports whether an earlier round has closed nodes: canaries need not run again.
 func (p *Planner) underWay() bool {
 	return p.Inventory.Spec.waits() && slices.ContainsFunc(p.Inventory.OldNodes(), func(n OldNode) bool {
 		return n.Node != nil && taintOf(n.Node) != nil && taintOf(n.Node).Value == p.spec().Name
 	})
 }
 
-// toDrain are the nodes that batches are made of: those that are to be emptied or, where that is waited for, that are empty.
+// toDrain are the nodes that batches are made of: those to empty or, with mode Wait, empty ones.
 func (p *Planner) toDrain() []OldNode {
 	if p.Inventory.Spec.waits() {
 		return p.Inventory.vacated(p.terminatesEach())
@@ -43,7 +42,7 @@ func (p *Planner) toDrain() []OldNode {
 	return p.Inventory.outstanding(p.terminatesEach())
 }
 
-// vacated are the closed nodes that are empty, and of which that has not been taken up: with end until they have ended.
+// vacated are the closed and empty nodes not yet handled; with end, not yet terminated.
 func (s *Inventory) vacated(end bool) []OldNode {
 	return slices.DeleteFunc(s.outstanding(true), func(n OldNode) bool {
 		stage := n.Stage()
@@ -52,7 +51,6 @@ func (s *Inventory) vacated(end bool) []OldNode {
 	})
 }
 
-// emptied waits until a node is empty that was when its turn was planned.
 func (d *drainer) emptied(name string) engine.Step {
 	return &engine.Wait{
 		Name: "emptied/" + name, About: "Verify that node " + name + " is empty", Limit: d.spec.GateWait,
@@ -108,7 +106,6 @@ func (s *vacancyStep) Preview() (all []engine.Change, err error) {
 	return all, nil
 }
 
-// later is what is done to the nodes that are not empty yet.
 func (p *Planner) later(d *drainer) (groups []engine.Group) {
 	number := 0
 	for batch := range slices.Chunk(p.Inventory.outstanding(false), 1) {
@@ -123,7 +120,7 @@ const (
 	nodesNamed, ownersNamed = 5, 3
 )
 
-// remains says how many pods are left, where, and whose: of the nodes with the fewest first, which are empty next.
+// remains says how many pods are left, where, and whose, the emptiest nodes first.
 func (s *Inventory) remains(left map[string][]*corev1.Pod) string {
 	names, all := slices.Collect(maps.Keys(left)), 0
 	for _, pods := range left {
@@ -163,7 +160,7 @@ func (s *Inventory) ownersOf(pods []*corev1.Pod) string {
 	return strings.Join(parts, ", ")
 }
 
-// withoutEnd is a plan whose phase drain goes on in the next round: hooks that are to be called after it are not, yet.
+// withoutEnd drops hooks after phase drain, which goes on in the next round.
 func withoutEnd(plan *engine.Plan) *engine.Plan {
 	for i := range plan.Phases {
 		if plan.Phases[i].Name != phaseDrain {

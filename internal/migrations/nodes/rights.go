@@ -32,7 +32,6 @@ func Roles() cluster.Roles {
 	}
 }
 
-// viewRules are what checks, plans and status look at.
 func viewRules() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -68,7 +67,6 @@ func viewRules() []cluster.Rule {
 	}
 }
 
-// operateRules are what steps write, and what they follow meanwhile.
 func operateRules() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -103,16 +101,14 @@ func operateRules() []cluster.Rule {
 	}
 }
 
-// Roles are those that this Migration takes.
 func (j *Job) Roles(context.Context) (cluster.Roles, error) { return j.roles(), nil }
 
-// toLook reports whether a right is needed to look at all. What only makes a check weaker, or may be unknown until late, is a finding.
+// toLook reports whether a right is needed to look at all.
 func toLook(r cluster.Right) bool {
 	return Roles().Of(cluster.View).Needs(r) && r.Namespace == "" &&
 		(r.Verb == "list" && r.Group != "storage.k8s.io" && r.Group != "crd.projectcalico.org" || r.Resource == "migrations")
 }
 
-// roles are those that this job takes.
 func (j *Job) roles() cluster.Roles {
 	purposes := []cluster.Purpose{cluster.View, cluster.Operate}
 	if j.agents().Runs() {

@@ -1,4 +1,4 @@
-// Package nodes moves the nodes of a live cluster to another network. plan.go lists the phases in order.
+// Package nodes moves the nodes of a live cluster to another network. plan.go lists the phases.
 package nodes
 
 import (
@@ -22,9 +22,7 @@ import (
 
 // Spec is the job, read, defaulted and validated.
 type Spec struct {
-	// Name of the Migration.
-	Name string
-	// Old are the nodes that leave, New those that take over.
+	Name     string
 	Old, New Set
 	Join     v1alpha1.JoinSpec
 	Canary   v1alpha1.PodCanarySpec
@@ -50,7 +48,7 @@ const root = "spec.nodes"
 // Default fills in what a Migration leaves open.
 func Default(m *v1alpha1.Migration) { spec.Default(m) }
 
-// Validate turns a defaulted Migration into a Spec. It fails with everything that is wrong in it: see spec.Refuse.
+// Validate turns a defaulted Migration into a Spec. It fails with all errors: see spec.Refuse.
 func Validate(m *v1alpha1.Migration) (Spec, error) {
 	bad := spec.Validate(m, PhaseNames())
 	j := m.Spec.Nodes
@@ -75,7 +73,7 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 	}, nil
 }
 
-// validateProviderIDs refuses nodes that leave and come at once: there may be too many for a rule of the schema.
+// validateProviderIDs refuses nodes that leave and come at once.
 func validateProviderIDs(j *v1alpha1.NodesSpec) (bad field.ErrorList) {
 	leaving := map[string]bool{}
 	for _, id := range j.Old.ProviderIDs {
@@ -111,14 +109,12 @@ func (s *Spec) parallel(all int) int {
 
 // Set is a v1alpha1.NodeSet that has been read.
 type Set struct {
-	// CIDRs are the ranges of the network.
 	CIDRs []netip.Prefix
 
 	selector    labels.Selector
 	providerIDs []string
 }
 
-// newSet reads a set. What is wrong with its selector no rule of the schema can say.
 func newSet(path string, s *v1alpha1.NodeSet) (set Set, bad field.ErrorList) {
 	set = Set{providerIDs: s.ProviderIDs, CIDRs: spec.Prefixes(s.CIDRs)}
 	if s.Selector == nil {
@@ -144,7 +140,7 @@ func (s Set) Has(n *corev1.Node) bool {
 		(len(s.providerIDs) == 0 || slices.Contains(s.providerIDs, n.Spec.ProviderID))
 }
 
-// WrongNetwork says what is wrong with a node that is meant and is not in the network; nothing, if it is.
+// WrongNetwork says that a chosen node is not in the network; nothing, if it is.
 func (s Set) WrongNetwork(n *corev1.Node) string {
 	if len(s.CIDRs) == 0 || s.isInside(n) {
 		return ""
@@ -152,14 +148,12 @@ func (s Set) WrongNetwork(n *corev1.Node) string {
 	return fmt.Sprintf("node %s has the addresses %v, none of which is in %v", n.Name, addresses(n), s.CIDRs)
 }
 
-// isInside reports whether a node has an internal address in the ranges.
 func (s Set) isInside(n *corev1.Node) bool {
 	return slices.ContainsFunc(addresses(n), func(a netip.Addr) bool {
 		return slices.ContainsFunc(s.CIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
 	})
 }
 
-// addresses are the internal ones of a node.
 func addresses(n *corev1.Node) []netip.Addr {
 	var all []netip.Addr
 	for _, a := range n.Status.Addresses {

@@ -16,7 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
-// join waits until there are so many new nodes that take pods, and has the action create them, if there is one.
+// join waits for so many ready new nodes, and has the action create them, if there is one.
 func (l live) join(want int) engine.Step {
 	about := english.Plural(want, "new node", "")
 	request := l.request(actionProvision)
@@ -39,7 +39,7 @@ func (l live) tellGroups(ctx context.Context, r *Request) error {
 	return err
 }
 
-// joined looks for new nodes. One that was chosen and is in another network will not get there by waiting.
+// joined looks for new nodes. One in the wrong network is an error.
 func (l live) joined(ctx context.Context, want int) error {
 	now := &Inventory{Spec: l.spec}
 	if err := l.nodesAndPods(ctx, now); err != nil {
@@ -64,7 +64,6 @@ func (l live) joined(ctx context.Context, want int) error {
 	return engine.NotYet("%d of %d new nodes take pods", len(ready), want)
 }
 
-// whyNotReady is what a node's kubelet says of it.
 func whyNotReady(n *corev1.Node) string {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -74,7 +73,6 @@ func whyNotReady(n *corev1.Node) string {
 	return "its kubelet has not reported"
 }
 
-// hasRoom proves that everything on old nodes has a place on the new ones.
 func (l live) hasRoom() engine.Step {
 	return &engine.Wait{
 		Name: "room", About: "Verify that all pods of old nodes fit on the new nodes", Again: true,
@@ -96,7 +94,7 @@ func (l live) hasRoom() engine.Step {
 	}
 }
 
-// fits proves that volumes can be where the new nodes are, and that policies let these in: at the check there may have been none.
+// fits proves that volumes can follow and policies let the new nodes in, now that they are there.
 func (l live) fits() engine.Step {
 	return &engine.Wait{
 		Name: "fit", About: "Verify that volumes of old nodes can be on new ones, and that policies treat both the same", Again: true,

@@ -58,8 +58,8 @@ func (l live) nodeStep(id, about, name string, lacks func(*corev1.Node) string, 
 	}
 }
 
-// closeNode keeps new pods off a node: all of them, or those that have a choice. It leaves
-// spec.unschedulable alone, which others set and clear for reasons of their own.
+// closeNode keeps new pods off a node: all, or those with a choice. It leaves spec.unschedulable to
+// others.
 func (l live) closeNode(name string, effect corev1.TaintEffect) engine.Step {
 	taint := leavingTaint(l.spec.Name, effect)
 	id, about := "close/"+name, "Keep new pods off node "+name
@@ -77,7 +77,6 @@ func (l live) closeNode(name string, effect corev1.TaintEffect) engine.Step {
 	}, map[string]any{"spec": map[string]any{"taints": []corev1.Taint{taint}}})
 }
 
-// openNode lets pods onto a node again.
 func (l live) openNode(name string) engine.Step {
 	return l.nodeStep("open/"+name, "Let pods onto node "+name+" again", name, func(n *corev1.Node) string {
 		if taintOf(n) != nil || n.Annotations[v1alpha1.AnnotationDrainedSince] != "" {
@@ -93,7 +92,7 @@ func (l live) openNode(name string) engine.Step {
 	})
 }
 
-// markDrained writes on a Node when its pods began to leave: what was started from then on replaces them.
+// markDrained notes on a Node when its drain began: later pods replace those that left.
 func (l live) markDrained(name string) engine.Step {
 	s := l.nodeStep("since/"+name, "Record when the drain of node "+name+" began", name, func(n *corev1.Node) string {
 		if n.Annotations[v1alpha1.AnnotationDrainedSince] == "" {
@@ -107,7 +106,6 @@ func (l live) markDrained(name string) engine.Step {
 	return s
 }
 
-// patchNode changes the Node, if there is one.
 func (l live) patchNode(ctx context.Context, name string, change func(*corev1.Node)) error {
 	n, err := cordon.Read(ctx, l.Cluster, name)
 	if err != nil || n == nil {
@@ -116,7 +114,7 @@ func (l live) patchNode(ctx context.Context, name string, change func(*corev1.No
 	return cordon.Patch(ctx, l.Cluster, n, change)
 }
 
-// drainer empties nodes. Those of one plan share whose turn it is to lose a pod, and their looks at all pods.
+// drainer empties nodes. Those of one plan share their turns and lists of pods.
 type drainer struct {
 	live
 	turns *rollout.Turns
@@ -125,12 +123,10 @@ type drainer struct {
 
 func newDrainer(l live) *drainer { return &drainer{live: l, turns: rollout.NewTurns(l.Cluster)} }
 
-// empty closes a node, and makes its pods leave.
 func (d *drainer) empty(name string) []engine.Step {
 	return []engine.Step{d.closeNode(name, corev1.TaintEffectNoSchedule), d.markDrained(name), d.drain(name), d.settled(name)}
 }
 
-// drain makes pods leave a node.
 func (d *drainer) drain(name string) engine.Step { return d.send(d.leaving(name)) }
 
 func (d *drainer) send(l rollout.Leaving) engine.Step {
@@ -149,7 +145,7 @@ func (d *drainer) leaving(name string) rollout.Leaving {
 	return leaving
 }
 
-// settled waits until what replaces the pods of a node is ready, and what they had attached there is detached.
+// settled waits until replacements are ready and volumes are detached.
 func (d *drainer) settled(name string) engine.Step {
 	return &engine.Wait{
 		Name: "settled/" + name, About: "Wait until what left node " + name + " is ready elsewhere", Limit: d.spec.Drain.Timeout.Duration,
@@ -170,7 +166,7 @@ func (d *drainer) settled(name string) engine.Step {
 	}
 }
 
-// allPods shares a list with all that wait for one: many nodes are looked after at once, and each look is at all pods.
+// allPods shares one list among all that wait for one.
 func (d *drainer) allPods(ctx context.Context) ([]corev1.Pod, error) {
 	got, err, _ := d.looks.Do("pods", func() (any, error) {
 		return cluster.List[corev1.Pod](ctx, d.Cluster, &corev1.PodList{})
@@ -181,8 +177,8 @@ func (d *drainer) allPods(ctx context.Context) ([]corev1.Pod, error) {
 	return got.([]corev1.Pod), nil
 }
 
-// replaced looks at every pod that was created since. One that was short of something before is not this node's concern, and one
-// that is kept waiting by the very nodes that are drained starts when they are gone.
+// replaced checks every pod created since. Pods that wait for the drained nodes themselves do not
+// count.
 func (d *drainer) replaced(ctx context.Context, name string, since time.Time) error {
 	pods, err := d.allPods(ctx)
 	if err != nil {
@@ -203,8 +199,9 @@ func (d *drainer) replaced(ctx context.Context, name string, since time.Time) er
 	return nil
 }
 
-// spreadOverClosed reports whether a pod waits for nodes to be filled evenly that take no pods: unless nodeTaintsPolicy is Honor, those
-// with taints count (k8s.io/kubernetes pkg/scheduler/framework/plugins/podtopologyspread, ErrReasonConstraintsNotMatch).
+// spreadOverClosed reports whether topology spread over tainted nodes keeps a pod pending
+// (k8s.io/kubernetes pkg/scheduler/framework/plugins/podtopologyspread,
+// ErrReasonConstraintsNotMatch).
 func spreadOverClosed(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse &&
@@ -265,7 +262,6 @@ func (l live) staying(ctx context.Context, name string) (map[string]bool, error)
 	return stay, nil
 }
 
-// terminate ends a node's machine, and deletes its Node.
 func (l live) terminate(n *OldNode) engine.Step {
 	status := v1alpha1.NodeStatus{Name: n.Name, Role: v1alpha1.RoleWorker}
 	if n.Node != nil {
@@ -291,7 +287,6 @@ func (l live) terminate(n *OldNode) engine.Step {
 	}.step()
 }
 
-// deleted fails as long as there is a Node.
 func (l live) deleted(ctx context.Context, name string) error {
 	n, err := cordon.Read(ctx, l.Cluster, name)
 	if err == nil && n != nil {
@@ -300,8 +295,8 @@ func (l live) deleted(ctx context.Context, name string) error {
 	return err
 }
 
-// deleteNode deletes the Node of a machine that has ended: certain says that an action has said so. Otherwise the Node is left until its
-// kubelet no longer reports.
+// deleteNode deletes the Node of an ended machine: at once if certain, else once its kubelet is
+// silent.
 func (l live) deleteNode(name string, certain bool) effect {
 	return effect{
 		do: func(ctx context.Context) error {
@@ -318,7 +313,6 @@ func (l live) deleteNode(name string, certain bool) effect {
 	}
 }
 
-// whyPodNotReady says what a pod waits for.
 func whyPodNotReady(p *corev1.Pod) string {
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if w := c.State.Waiting; w != nil && w.Reason != "" {
@@ -333,7 +327,6 @@ func whyPodNotReady(p *corev1.Pod) string {
 	return string(p.Status.Phase)
 }
 
-// oldNodesEmpty verifies that nothing is left on old nodes.
 func (l live) oldNodesEmpty() engine.Step {
 	return &engine.Wait{
 		Name: "verify/empty", About: "Verify that old nodes have no pods", Again: true,

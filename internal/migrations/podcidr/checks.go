@@ -10,7 +10,7 @@ import (
 	"github.com/replumb/replumb/internal/migrations/podcidr/pools"
 )
 
-// Input is what the checks of all clusters look at. A cluster has pools, or Nodes that carry the ranges, and is only checked for that.
+// Input is what the checks of all clusters look at: one with pools, or with ranges on its Nodes.
 type Input struct {
 	Pools      pools.Input
 	NodeRanges noderanges.Input
@@ -40,7 +40,6 @@ func Outlines() []migration.Outline {
 	}
 }
 
-// once are all names, each where it first comes.
 func once(lists ...[]string) []string {
 	var all []string
 	for _, name := range slices.Concat(lists...) {

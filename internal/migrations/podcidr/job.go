@@ -63,8 +63,8 @@ func (j *Job) agents() *lossguard.AgentConfig {
 	return j.AgentsOf(j.Tools, j.Spec.Name, j.Spec.Common.Proof)
 }
 
-// newAgents makes the agents of a job. Their pods move like all others. Where pods of different nodes reach each other through tunnels,
-// Calico drops packets for a moment when it gives those other addresses by itself (RP2306): what is not sent again would be lost.
+// newAgents makes agents whose pods move like all others. Calico drops packets when it moves
+// tunnels by itself (RP2306).
 func (j *Job) newAgents(s podmove.Strategy) *lossguard.Agents {
 	a := j.agents().New(len(s.Shared().Nodes))
 	if a != nil {
@@ -73,8 +73,7 @@ func (j *Job) newAgents(s podmove.Strategy) *lossguard.Agents {
 	return a
 }
 
-// Adopt implements migration.Kind. It takes over what the Migration in the cluster has settled, and refuses a different job under the
-// same name.
+// Adopt takes over what is recorded, and refuses a different job under the same name.
 func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	if err := j.TakeOver(have); err != nil {
 		return err
@@ -122,7 +121,6 @@ func (j *Job) Inventory(ctx context.Context) (podmove.Strategy, error) {
 	return pools.Load(ctx, j.Tools.Cluster, shared, state)
 }
 
-// planner is what planners of both strategies have, without findings.
 func (j *Job) planner(ctx context.Context, s podmove.Strategy) (*podmove.Planner, error) {
 	base, err := j.Base(ctx, j.Tools)
 	if err != nil {
@@ -141,7 +139,6 @@ func (j *Job) planner(ctx context.Context, s podmove.Strategy) (*podmove.Planner
 	return p, validateImage(p, s)
 }
 
-// validateImage refuses to run pods without an image.
 func validateImage(p *podmove.Planner, s podmove.Strategy) error {
 	hint := "name an image of replumb that the nodes can pull"
 	switch {
@@ -159,7 +156,6 @@ func validateImage(p *podmove.Planner, s podmove.Strategy) error {
 	}
 }
 
-// absentSecrets finds the pull secrets that are not there of the pods that are to run.
 func (j *Job) absentSecrets(
 	ctx context.Context,
 	in client.Reader,
@@ -174,7 +170,6 @@ func (j *Job) absentSecrets(
 	return append(out, canaries...), err
 }
 
-// ownServices are the cluster's own: their pods are restarted last.
 func ownServices(svc *corev1.Service) bool { return svc.Namespace == metav1.NamespaceSystem }
 
 // facts are what checks look at beside the survey.

@@ -42,7 +42,6 @@ func Roles() cluster.Roles {
 	}, noderanges.Roles()...)
 }
 
-// viewRules are what checks, plans and status look at.
 func viewRules() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -105,7 +104,6 @@ func viewRules() []cluster.Rule {
 	}
 }
 
-// operateRules are what steps write, and what they follow meanwhile.
 func operateRules() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -132,7 +130,7 @@ func operateRules() []cluster.Rule {
 	}
 }
 
-// Roles are those that this Migration takes in its cluster, which it looks at to find out what has the ranges.
+// Roles are those that this Migration takes, which depends on how pods get addresses.
 func (j *Job) Roles(ctx context.Context) (cluster.Roles, error) {
 	s, err := j.Inventory(ctx)
 	if err != nil {
@@ -150,7 +148,6 @@ func (j *Job) roles() cluster.Roles {
 	return append(common().Of(purposes...), migration.RolesFor(j.Migration)...)
 }
 
-// authorize asks for the user's rights once.
 func (j *Job) authorize(ctx context.Context) error {
 	return j.Authorize(ctx, j.Tools.Cluster, j.roles(), toLook)
 }

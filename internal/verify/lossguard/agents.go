@@ -26,19 +26,18 @@ func (w *Watched) AgentsOf(t migration.Tools, name string, proof v1alpha1.ProofS
 	return c
 }
 
-// Observe has an observer follow what happens while runs go on.
 func (w *Watched) Observe(o Observer) { w.agents.Observe(o) }
 
 // Blame returns the error that a run ends with which was stopped by a loss.
 func (w *Watched) Blame(ctx context.Context, loss *LossError) error { return w.agents.Blame(ctx, loss) }
 
-// AgentConfig is what migrations of all kinds have of agents: whether there are to be any, what they run, and who follows them through the
-// rounds of a run. It must not be copied once it is in use.
+// AgentConfig says whether there are agents, what they run, and who follows them. It must not be
+// copied in use.
 type AgentConfig struct {
 	Cluster   *cluster.Cluster
 	Migration string
 	Spec      v1alpha1.ProofSpec
-	// Own is the image of this version of replumb; empty if this build has none.
+	// Own is the image of this version; empty if this build has none.
 	Own pull.Image
 	// None says that the migration does nothing that agents could see.
 	None bool
@@ -58,7 +57,6 @@ func (c *AgentConfig) Image() pull.Image {
 	return pull.Image{Name: c.Spec.Image, Secrets: c.Spec.ImagePullSecrets}.Or(c.Own)
 }
 
-// Runs reports whether there are to be agents.
 func (c *AgentConfig) Runs() bool { return c.Image().Name != "" }
 
 // AbsentSecrets finds, for a check, the pull secrets of agents that are not there.
@@ -85,17 +83,15 @@ func (c *AgentConfig) Wait() time.Duration {
 	return agentset.DefaultWait
 }
 
-// Observe has an observer hear of what happens in the runs that follow.
 func (c *AgentConfig) Observe(o Observer) { c.observer = o }
 
-// Found tells of findings.
 func (c *AgentConfig) Found(all findings.Findings) {
 	if c.observer != nil {
 		c.observer.Findings(all)
 	}
 }
 
-// Keep has the run that is about to begin watched, if there are agents. A lenient one is never stopped.
+// Keep has the next run watched, if there are agents. A lenient one is never stopped.
 func (c *AgentConfig) Keep(k *migration.Keeper, lenient bool) *migration.Keeper {
 	if !c.Runs() || c.Cluster == nil {
 		return k
@@ -107,7 +103,6 @@ func (c *AgentConfig) Keep(k *migration.Keeper, lenient bool) *migration.Keeper 
 	return k
 }
 
-// Blame returns the error that a run ends with which was stopped by a loss.
 func (c *AgentConfig) Blame(ctx context.Context, loss *LossError) error {
 	if c.watch == nil {
 		return loss
@@ -138,8 +133,7 @@ func (c *AgentConfig) New(nodes int) *Agents {
 	return p
 }
 
-// Left takes away at the end what an earlier run has left of agents, where the migration has gone on without them since; nothing, where it
-// has not.
+// Left removes at the end what an earlier run left of agents, if there are none now.
 func (c *AgentConfig) Left(ctx context.Context) ([]engine.Group, error) {
 	if c.Runs() {
 		return nil, nil
@@ -152,8 +146,7 @@ func (c *AgentConfig) Left(ctx context.Context) ([]engine.Group, error) {
 	return engine.InOrder(set.Remove()...), nil
 }
 
-// interval is how often agents report: so often that API servers take twenty reports a second, in steps, so that agents need not be
-// restarted when a node joins.
+// interval has all agents together send about twenty reports a second, in steps.
 func interval(nodes int) time.Duration {
 	every := 2 * time.Second
 	for every < time.Duration(nodes)*time.Second/10 {
@@ -177,8 +170,7 @@ func (p *Agents) Install() []engine.Group {
 	return append(p.Set.Install(), p.Steady("")...)
 }
 
-// InstallIfPossible does the same on the way back, which may be the way out of what keeps agents from reporting, or probes from being
-// answered: it goes on without them when it has waited for a while.
+// InstallIfPossible does so on the way back, and gives up after a while.
 func (p *Agents) InstallIfPossible() []engine.Group { return p.BestEffort(p.Install()) }
 
 // BestEffort has steps that wait give up after a while, and not fail.
@@ -201,7 +193,6 @@ func (p *Agents) Steady(after string) []engine.Group {
 	return engine.InOrder(&Steady{Watch: p.Watch, Name: after, Limit: p.Wait})
 }
 
-// Dismiss takes the agents away.
 func (p *Agents) Dismiss() []engine.Group {
 	if p == nil {
 		return nil
@@ -212,7 +203,7 @@ func (p *Agents) Dismiss() []engine.Group {
 // patience is how long the way back waits for agents at most.
 const patience = 30 * time.Second
 
-// bestEffortStep is a step that waits for what would be good to have. When it has waited long enough it is done, and says what is missing.
+// bestEffortStep gives up waiting after a while, and says what is missing.
 type bestEffortStep struct {
 	engine.Step
 	limit time.Duration

@@ -13,12 +13,11 @@ import (
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
-// labelControlPlane marks nodes of the control plane. Kubelets cannot give it to themselves: NodeRestriction keeps labels of kubernetes.io
-// from them that are not theirs (k8s.io/kubernetes plugin/pkg/admission/noderestriction/admission.go).
+// labelControlPlane marks control planes. NodeRestriction keeps kubelets from setting it
+// (k8s.io/kubernetes plugin/pkg/admission/noderestriction/admission.go).
 const labelControlPlane = "node-role.kubernetes.io/control-plane"
 
-// Witnesses are the ready nodes that are to have an agent in their network, with what it has seen of API servers lately, as far as it was
-// heard of in this run.
+// Witnesses are the ready nodes with an agent, and what it saw of API servers in this run.
 func (p *Agents) Witnesses() []apiserver.Witness {
 	if p == nil || p.Watch == nil {
 		return nil
@@ -40,7 +39,7 @@ func (w *Watch) witnesses(limit time.Duration) (all []apiserver.Witness) {
 	return all
 }
 
-// witness goes by the clock here for how long a report has been there, and by that of the node for how much older what is in it was then.
+// witness adds the age of an observation by the node's clock to that of the report by ours.
 func (t *Tally) witness(n *corev1.Node, now time.Time, limit time.Duration) apiserver.Witness {
 	_, control := n.Labels[labelControlPlane]
 	w := apiserver.Witness{Node: n.Name, ControlPlane: control}

@@ -10,14 +10,13 @@ import (
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
-// Phase puts agents on nodes, before anything is changed. place says whose nodes, such as " of the
-// source"; empty where there is one cluster.
+// Phase puts agents on nodes first. place is such as " of the source"; empty for one cluster.
 func Phase[P any](place string, groups func(P) []engine.Group) migration.Phase[P] {
 	return migration.Phase[P]{Name: agentset.Phase, Title: "Watch from every node" + place, Groups: groups}
 }
 
-// Checks are about nodes that agents cannot watch from, and about an image that is named by a tag,
-// under codes of a kind's own. see is which image agents run, none if there are no agents, and the nodes.
+// Checks find nodes without agents, and an image named by a tag. see returns the agents' image,
+// empty for none, and the nodes.
 func Checks[In any](unwatched, byTag, place string, see func(In) (image string, nodes []corev1.Node)) []findings.Check[In] {
 	return []findings.Check[In]{
 		{

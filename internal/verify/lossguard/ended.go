@@ -14,14 +14,15 @@ import (
 )
 
 const (
-	// blameFor is how long it is looked whether an agent has ended: kubelets take about a second to tell.
+	// blameFor is how long to look for an agent's end: kubelets take about a second to tell.
 	blameFor   = 3 * time.Second
 	blameEvery = 250 * time.Millisecond
-	// blameBefore is how long before the first loss an agent may have ended: clocks differ, and kubelets tell whole seconds.
+	// blameBefore covers differences of clocks, and whole seconds of kubelets.
 	blameBefore = 5 * time.Second
 )
 
-// EndedError says that an agent ended while others called it. What they lost by that says nothing of the network, in either sense.
+// EndedError says that an agent ended while others called it, which proves nothing about the
+// network.
 type EndedError struct {
 	// Who ended, and how.
 	Who  string
@@ -32,13 +33,11 @@ func (e *EndedError) Error() string {
 	return fmt.Sprintf("an agent ended that others called, so that what they lost says nothing of what clients see: %s; %v", e.Who, e.loss)
 }
 
-// Advice is what to do about it.
 func (e *EndedError) Advice() string {
 	return "when it is known why it ended (kubectl -n " + v1alpha1.SystemNamespace + " logs POD --previous), run the same command again"
 }
 
-// Blame returns the error that a run ends with which was stopped by a loss: that loss, unless all of it can be laid to an agent that ended
-// while it was called.
+// Blame returns the loss that stopped a run, or an EndedError if an agent's end explains all of it.
 func (w *Watch) Blame(ctx context.Context, loss *LossError) error {
 	by := w.diagnosed()
 	if by == nil || !loss.hungUp() {
@@ -56,7 +55,7 @@ func (w *Watch) Blame(ctx context.Context, loss *LossError) error {
 	return &EndedError{Who: who, loss: loss}
 }
 
-// hungUp reports whether all that was lost was closed by the other side, and the other side were agents.
+// hungUp reports whether all losses were connections that agents closed.
 func (e *LossError) hungUp() bool {
 	return len(e.Losses) > 0 && !slices.ContainsFunc(e.Losses, func(l v1alpha1.Loss) bool {
 		_, name, _ := strings.Cut(l.Probe, "/")

@@ -13,15 +13,13 @@ import (
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
-// doubtEvery is the pause between two looks at the pods of agents, as long as a report is of none of them.
+// doubtEvery is the pause between two looks for the pods of unknown senders.
 const doubtEvery = 500 * time.Millisecond
 
-// instances are the pods of agents that there are or were since a run began, by UID. Policy holds each agent to its own pod's name; but who
-// may write NodeReports without it, or has lifted it, can write any. What a report says counts only as the word of a pod that is on that
-// node and in that network.
+// instances are the pods of agents in this run, by UID. Policy may be lifted, so a report counts
+// only from a pod of its node and network.
 type instances map[string]Agent
 
-// take adds the pods of agents that have a node.
 func (in instances) take(pods []corev1.Pod) {
 	for i := range pods {
 		p := &pods[i]
@@ -59,7 +57,7 @@ func (in instances) admit(r *v1alpha1.NodeReport) (*v1alpha1.NodeReport, map[Age
 	return &own, strangers
 }
 
-// identify keeps up with the pods of agents until ctx ends: it looks whenever a report came that is of none it knows.
+// identify looks for pods of agents whenever a report comes from an unknown one.
 func (w *Watch) identify(ctx context.Context, seen *reports) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -93,7 +91,7 @@ func (w *Watch) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return all.Items, nil
 }
 
-// know takes in the pods of agents that there are, and what was said by such as were not known before.
+// know takes in pods of agents, and their earlier reports.
 func (r *reports) know(pods []corev1.Pod) {
 	r.mu.Lock()
 	r.known.take(pods)
@@ -109,7 +107,6 @@ func (r *reports) know(pods []corev1.Pod) {
 	}
 }
 
-// doubt has the pods of agents looked for.
 func (r *reports) doubt() {
 	select {
 	case r.doubts <- struct{}{}:

@@ -18,7 +18,6 @@ func (c *Client) Past(reported time.Time) bool {
 	return c.Open == 0 && reported.Sub(c.LastSeen.Time) > conntrack.Kept
 }
 
-// began is when the client was first seen, if its latest use was at a time.
 func (c *Client) began(used time.Time) time.Time {
 	if c.FirstSeen == nil {
 		return used
@@ -26,7 +25,7 @@ func (c *Client) began(used time.Time) time.Time {
 	return used.Add(-c.LastSeen.Sub(c.FirstSeen.Time))
 }
 
-// reportedAt is when the agent in the node's network has reported, by the clock by which it has seen clients.
+// reportedAt is when the host agent has reported, by its node's clock.
 func reportedAt(r *v1alpha1.NodeReport) (at time.Time) {
 	for i := range r.Status.Agents {
 		if r.Status.Agents[i].Origin == v1alpha1.FromHost {
@@ -39,11 +38,10 @@ func reportedAt(r *v1alpha1.NodeReport) (at time.Time) {
 // visits are the uses of an address by one client, on whichever nodes its pods were.
 type visits struct {
 	latest *soakClient
-	// gap is the longest time that it was away.
-	gap time.Duration
+	gap    time.Duration
 }
 
-// visits of all clients that are known. Where several nodes have seen a client, the time between one and the next counts.
+// visits merges what several nodes have seen of each client.
 func (s *Soak) visits() []visits {
 	type who struct{ address, protocol, name string }
 	of := map[who][]*soakClient{}
@@ -71,7 +69,7 @@ func (s *Soak) visits() []visits {
 	return all
 }
 
-// mayComeBack names clients that have been away for no longer than they were before; nothing, if there are none.
+// mayComeBack names clients that have been away for no longer than before.
 func (s *Soak) mayComeBack(now time.Time) string {
 	var words []string
 	for _, v := range s.visits() {

@@ -19,7 +19,7 @@ import (
 // moment is how long one look waits for news.
 const moment = 2 * time.Second
 
-// Steady is the step after which losses count: every agent on a ready node has had all its probes answered for a while.
+// Steady is the step after which losses count: all probes of ready nodes are answered for a while.
 type Steady struct {
 	Watch *Watch
 	// Name of what it comes after, where there is more than one.
@@ -47,7 +47,6 @@ func (*Steady) Waits() {}
 
 func (s *Steady) Deadline() time.Duration { return s.Limit + lately }
 
-// State implements engine.Step: what an earlier run saw says nothing of now.
 func (s *Steady) State(ctx context.Context) (engine.State, error) {
 	missing, err := s.missing(ctx, 0)
 	switch {
@@ -83,8 +82,7 @@ func (s *Steady) missing(ctx context.Context, moment time.Duration) ([]string, e
 	return s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Unarmed(s.Watch.nodes.due()) }), nil
 }
 
-// Vacated waits until no agent is left on a node that must have none: until then others may call an
-// address that the node is about to lose.
+// Vacated waits until agents have left a node whose address is about to go.
 func (p *Agents) Vacated(node string) engine.Step {
 	return &engine.Wait{
 		Name: "agents/vacate/" + node, About: "Verify that agents leave node " + node,
@@ -116,8 +114,8 @@ func (w *Watch) vacated(ctx context.Context, node string) error {
 	return nil
 }
 
-// Connected has every ready node connect to the Services that have moved between the agents' ranges,
-// at both addresses. What fails counts as lost.
+// Connected connects to moved Services from every ready node, at both addresses. Failures are
+// losses.
 func (p *Agents) Connected(moved string, limit time.Duration) engine.Step {
 	return &engine.Wait{
 		Name: "connect/" + moved, About: "Connect to the Services of " + moved + " from every node",
@@ -126,8 +124,7 @@ func (p *Agents) Connected(moved string, limit time.Duration) engine.Step {
 	}
 }
 
-// connected counts the Services again at every look: one that was deleted meanwhile would be waited
-// for in vain.
+// connected counts the Services at every look, since some may be deleted meanwhile.
 func (w *Watch) connected(ctx context.Context, ranges []netip.Prefix) error {
 	all := &corev1.ServiceList{}
 	if err := w.Client.List(ctx, all); err != nil {
@@ -146,8 +143,7 @@ func (w *Watch) connected(ctx context.Context, ranges []netip.Prefix) error {
 	return nil
 }
 
-// moved reports whether a Service is where the migration brings it. Its annotations are anyone's to
-// write, so only Services count that agents count too.
+// moved reports whether agents count a Service as moved: anyone may write its annotations.
 func moved(svc *corev1.Service, migration string, ranges []netip.Prefix) bool {
 	notes := svc.Annotations
 	at, err := netip.ParseAddr(notes[v1alpha1.AnnotationTargetIP])
@@ -159,7 +155,6 @@ func moved(svc *corev1.Service, migration string, ranges []netip.Prefix) bool {
 		notes[v1alpha1.AnnotationMovedAt] != ""
 }
 
-// nodes names a few nodes.
 func nodes(names []string) string {
 	text := "node " + strings.Join(names[:min(len(names), 8)], ", ")
 	if len(names) > 8 {
@@ -168,8 +163,7 @@ func nodes(names []string) string {
 	return text
 }
 
-// Quiet waits until no agent calls addresses, as texts without ports, that are about to be taken
-// away: what fails there is no loss.
+// Quiet waits until no agent calls addresses that are about to go.
 func (p *Agents) Quiet(addresses map[string]bool) engine.Step {
 	return &engine.Wait{
 		Name: "agents/leave", About: "Stop agents from calling the addresses that go",
@@ -185,15 +179,14 @@ func (p *Agents) Quiet(addresses map[string]bool) engine.Step {
 	}
 }
 
-// Heard waits until every agent has reported once more before something that must not begin if one
-// has lost anything: between two reports, which may be minutes apart, a loss is not known.
+// Heard waits for another report of every agent: a loss is not known between reports.
 func (p *Agents) Heard(before string) []engine.Group {
 	if p == nil {
 		return nil
 	}
 	var since time.Time
 	w := p.Watch
-	// A report wakes whatever waits as soon as it is counted, which may be before the run is stopped for it.
+	// A report wakes waiters as it is counted, maybe before the run is stopped for it.
 	missing := func(t *Tally) []string {
 		if w.spent(t.Failed, t.Late) {
 			return []string{"more was lost, or late, than may be"}

@@ -7,7 +7,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// counterKey is a probe of an instance.
 type counterKey struct {
 	speaker
 	probe string
@@ -20,7 +19,6 @@ func counterOf(p *v1alpha1.ProbeReport) counter {
 	return counter{sent: p.Sent, failed: p.Failed, late: p.Late, notMeasured: p.NotMeasured}
 }
 
-// since is what was added to an earlier one.
 func (c counter) since(was counter) counter {
 	return counter{
 		sent: max(0, c.sent-was.sent), failed: c.failed - was.failed, late: max(0, c.late-was.late),
@@ -28,10 +26,8 @@ func (c counter) since(was counter) counter {
 	}
 }
 
-// connectKey is a connection that failed.
 type connectKey struct{ node, service, address string }
 
-// count adds what is new of a probe, and returns its latest loss if that is new.
 func (t *Tally) count(node string, p *v1alpha1.ProbeReport) *v1alpha1.Loss {
 	key := counterKey{speaker{Agent{node, p.Origin}, p.Instance}, p.Name}
 	a := t.agents[key.speaker]
@@ -65,13 +61,12 @@ func (t *Tally) count(node string, p *v1alpha1.ProbeReport) *v1alpha1.Loss {
 	return loss
 }
 
-// over reports whether the latest requests of a probe that failed were all due before a time, by the clock of its node.
+// over reports whether the latest failed requests were all due before a time, by the node's clock.
 func over(p *v1alpha1.ProbeReport, since time.Time) bool {
 	n := len(p.Losses)
 	return n > 0 && p.Losses[n-1].End.Time.Before(since)
 }
 
-// connected adds connections to moved Services that failed.
 func (t *Tally) connected(r *v1alpha1.NodeReport) []v1alpha1.Loss {
 	if r.Status.Connects == nil {
 		return nil
@@ -103,7 +98,6 @@ func (t *Tally) connected(r *v1alpha1.NodeReport) []v1alpha1.Loss {
 // maxLosses is how many losses are kept (v1alpha1.ProofStatus).
 const maxLosses = 32
 
-// remember a loss, in the place of an earlier one of its window.
 func (t *Tally) remember(l v1alpha1.Loss) {
 	same := func(o v1alpha1.Loss) bool {
 		return o.Node == l.Node && o.Probe == l.Probe && o.Address == l.Address && o.Start.Equal(&l.Start)

@@ -11,13 +11,12 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Late is how many answers of a probe on one node were late since the run began. They were good, and nothing of them was lost.
+// Late is how many good answers of a probe on one node were late in this run.
 type Late struct {
 	Node, Probe, Address string
 	Answers              int64
 }
 
-// late adds answers that were late; the probe that had some last is the last.
 func (t *Tally) late(node string, p *v1alpha1.ProbeReport, answers int64) {
 	if answers <= 0 {
 		return
@@ -33,8 +32,7 @@ func (t *Tally) late(node string, p *v1alpha1.ProbeReport, answers int64) {
 	t.Lates = t.Lates[max(0, len(t.Lates)-maxLosses):]
 }
 
-// lateFrom is how many late answers a probe had in whole stretches after a time, by the clock of its node, as far back as its report goes.
-// A request that was due before the run's losses count may be answered after, and does not count.
+// lateFrom counts late answers in whole stretches after a time, by the node's clock.
 func lateFrom(p *v1alpha1.ProbeReport, since time.Time) (sum int64) {
 	for _, w := range p.Recent {
 		if w.Start >= since.Unix() {

@@ -34,7 +34,7 @@ func (t *Tally) Unarmed(agents []Agent) []string {
 	return all
 }
 
-// Unheard names those of the agents that have not reported since a time, or only what they could not see or measure as they should.
+// Unheard names agents that have not reported well since a time.
 func (t *Tally) Unheard(since time.Time, agents []Agent) []string {
 	var all []string
 	for _, a := range agents {
@@ -49,8 +49,7 @@ func (t *Tally) Unheard(since time.Time, agents []Agent) []string {
 	return all
 }
 
-// Silence is for how long an agent has not been heard of, or has said that it cannot see what it should, which is as good as silence.
-// One that was never heard of counts from since.
+// Silence is for how long an agent has not reported well, at least since a time.
 func (t *Tally) Silence(a Agent, since, now time.Time) time.Duration {
 	for k, s := range t.agents {
 		if k.Agent == a && s.well.After(since) {
@@ -60,7 +59,6 @@ func (t *Tally) Silence(a Agent, since, now time.Time) time.Duration {
 	return now.Sub(since)
 }
 
-// Behind names those of the nodes whose agent has not passed a barrier.
 func (t *Tally) Behind(sentinel string, nodes []string) []string {
 	var missing []string
 	for _, node := range nodes {
@@ -72,7 +70,6 @@ func (t *Tally) Behind(sentinel string, nodes []string) []string {
 	return missing
 }
 
-// Unconnected names those of the nodes that have not connected to as many moved Services.
 func (t *Tally) Unconnected(want int, nodes []string) []string {
 	var missing []string
 	for _, node := range nodes {
@@ -85,7 +82,7 @@ func (t *Tally) Unconnected(want int, nodes []string) []string {
 	return missing
 }
 
-// Calling names those of the nodes with a probe that still calls one of the addresses, which are without port.
+// Calling names nodes whose probes still call one of the addresses.
 func (t *Tally) Calling(addresses map[string]bool, nodes []string) []string {
 	var still []string
 	for _, node := range nodes {

@@ -1,4 +1,5 @@
-// Package cordon keeps pods away from a node for as long as a migration works on it, and lets them back as it was before.
+// Package cordon keeps pods away from a node while a migration works on it, and restores it
+// afterwards.
 package cordon
 
 import (
@@ -73,8 +74,8 @@ func Patch(ctx context.Context, c client.Writer, n *corev1.Node, change func(*co
 	return nil
 }
 
-// Close makes the step that keeps new pods away from a node: by spec.unschedulable those that tolerate no taint, by a taint those of
-// DaemonSets too, which pass over the former. Agents, which tolerate everything, go by a label. A Node that is gone is done with.
+// Close makes the step that keeps new pods away: spec.unschedulable for most, a taint for those of
+// DaemonSets, a label for agents, which tolerate everything. A Node that is gone is done with.
 func (n Node) Close() engine.Step {
 	read := func(ctx context.Context) (*corev1.Node, error) {
 		found, err := Read(ctx, n.Client, n.Name)
@@ -114,7 +115,7 @@ func (n Node) mark(found *corev1.Node) {
 	}
 }
 
-// Open makes the step that lets pods onto a node again, unless they were kept away before by others.
+// Open makes the step that lets pods onto a node again, unless others had cordoned it before.
 func (n Node) Open() engine.Step {
 	read := func(ctx context.Context) (*corev1.Node, error) {
 		found, err := Read(ctx, n.Client, n.Name)

@@ -1,8 +1,9 @@
-// Package leaving takes a pod out of its Services while it still runs and answers, so that it can end without a client noticing.
+// Package leaving takes a pod out of its Services while it still answers, so that no client notices
+// its end.
 //
-// A pod is in the Services that select its labels. One that leaves gets other values for as few labels as it takes. It stays known to
-// kube-proxies as an endpoint that ends but still serves: they lead no new client to it, and leave alone what connection tracking has of
-// its clients. See docs/design/refresh.md.
+// The pod gets other values for as few labels as it takes. kube-proxies still know it as an
+// endpoint that is terminating but serving: they send it no new client and keep its connections.
+// See docs/design/refresh.md.
 package leaving
 
 import (
@@ -18,10 +19,11 @@ import (
 // Gone is the value that labels get by which Services select a pod.
 const Gone = "left-its-services"
 
-// most is how many choices of labels are looked at: a pod is in few Services, and these select by few labels.
+// most limits how many choices of labels are looked at.
 const most = 4096
 
-// Selecting are those of the Services that select a pod with these labels, all of one namespace. A Service without selector selects none.
+// Selecting returns those of the Services, all of one namespace, that select a pod with these
+// labels.
 func Selecting(services []corev1.Service, pod map[string]string) []corev1.Service {
 	var all []corev1.Service
 	for i := range services {
@@ -40,8 +42,8 @@ func UDP(services []corev1.Service) bool {
 	})
 }
 
-// Choose are the labels of a pod, as few as possible, without which none of the Services selects it. All of same say of the pod without them
-// what they say of it with them: a policy that lets clients in must not stop doing so. It is not ok if there is no such choice.
+// Choose returns the fewest labels without which none of the Services selects a pod. The selectors
+// of same must match the pod as before: a policy that lets clients in must not stop doing so.
 func Choose(pod map[string]string, services []corev1.Service, same []labels.Selector) (keys []string, ok bool) {
 	choices := [][]string{nil}
 	for _, s := range Selecting(services, pod) {
@@ -88,8 +90,8 @@ func alike(before, after map[string]string, all []labels.Selector) bool {
 	})
 }
 
-// Policies are the selectors of pods that NetworkPolicies have, those that apply to pods of a namespace and those of clients and servers
-// anywhere: a policy of another namespace may let its pods call this one by its labels.
+// Policies returns the pod selectors of NetworkPolicies that can match pods of a namespace.
+// Policies of other namespaces may name its pods as peers.
 func Policies(all []networkingv1.NetworkPolicy, namespace string) []labels.Selector {
 	var selectors []labels.Selector
 	add := func(s *metav1.LabelSelector) {

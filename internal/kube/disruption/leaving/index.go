@@ -10,7 +10,7 @@ import (
 // Index finds the Services that select pods, for many pods. Services without selector are in none.
 type Index map[selectorKey][]corev1.Service
 
-// selectorKey is the first label of a Service's selector, in order of keys: a pod without it is not selected.
+// selectorKey is the first label of a Service's selector, in order of keys.
 type selectorKey struct{ namespace, label, value string }
 
 // NewIndex makes one of Services of any namespaces.

@@ -19,14 +19,13 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// Leaver has pods leave their Services. All that it does can be done again, by another process as well.
+// Leaver has pods leave their Services. All of it can be repeated, by another process as well.
 type Leaver struct {
-	Client client.Client
-	// Migration that it works for.
+	Client    client.Client
 	Migration string
 }
 
-// StuckError says that a pod cannot leave its Services without NetworkPolicies treating it otherwise.
+// StuckError says that a pod cannot leave its Services without affecting NetworkPolicies.
 type StuckError struct {
 	Pod types.NamespacedName
 }
@@ -55,7 +54,7 @@ func (l Leaver) Services(ctx context.Context, pod *corev1.Pod) ([]corev1.Service
 	return Selecting(all.Items, pod.Labels), nil
 }
 
-// Release takes a pod of a Deployment from its ReplicaSet, whose controller then makes another one at once. It stays in its Services.
+// Release takes a pod from its ReplicaSet, which then makes another. It stays in its Services.
 func (l Leaver) Release(ctx context.Context, pod *corev1.Pod, owner Owner) error {
 	next, err := release(pod, l.Migration, owner)
 	if err != nil {
@@ -64,7 +63,7 @@ func (l Leaver) Release(ctx context.Context, pod *corev1.Pod, owner Owner) error
 	return l.relabel(ctx, pod, next)
 }
 
-// Restore gives a pod its labels back. The controller that it was taken from takes it again, and Services lead to it.
+// Restore gives a pod its labels back: its controller and its Services find it again.
 func (l Leaver) Restore(ctx context.Context, pod *corev1.Pod) error {
 	if err := l.relabel(ctx, pod, restored(pod)); err != nil {
 		return err
@@ -72,8 +71,8 @@ func (l Leaver) Restore(ctx context.Context, pod *corev1.Pod) error {
 	return l.Part(ctx, pod)
 }
 
-// Leave has a pod leave its Services: kube-proxies will see an endpoint that ends but serves. All of keep, and all NetworkPolicies, say of
-// the pod afterwards what they say of it now; a StuckError if that cannot be.
+// Leave has a pod leave its Services. It fails with a StuckError if that changed what one of keep,
+// or a NetworkPolicy, says of the pod.
 func (l Leaver) Leave(ctx context.Context, pod *corev1.Pod, keep ...labels.Selector) error {
 	services, err := l.Services(ctx, pod)
 	if err != nil || len(services) == 0 {
@@ -130,7 +129,7 @@ func (l Leaver) farewell(ctx context.Context, pod *corev1.Pod, services []corev1
 	return nil
 }
 
-// Left returns nil once no Service leads to a pod any more, as far as the API server knows; what nodes know a barrier tells.
+// Left returns nil once no Service leads to a pod, as far as the API server knows.
 func (l Leaver) Left(ctx context.Context, pod *corev1.Pod) error {
 	services, err := l.Services(ctx, pod)
 	if err != nil {

@@ -28,14 +28,13 @@ type Mark struct {
 
 // Owner is a workload of the pod's namespace.
 type Owner struct {
-	Kind string    `json:"kind"`
-	Name string    `json:"name"`
-	UID  types.UID `json:"uid"`
-	// Since is when the pod was taken from it.
+	Kind  string    `json:"kind"`
+	Name  string    `json:"name"`
+	UID   types.UID `json:"uid"`
 	Since time.Time `json:"since"`
 }
 
-// Marked reports whether a pod is leaving for a migration, or for any if none is named. Who may change pods can write that of their own.
+// Marked reports whether a pod is leaving for a migration; for any, if none is named.
 func Marked(pod *corev1.Pod, migration string) bool {
 	return pod.Labels[v1alpha1.LabelRole] == v1alpha1.RoleLeaving &&
 		(migration == "" || pod.Labels[v1alpha1.LabelMigration] == migration)
@@ -64,7 +63,6 @@ func Addresses(pod *corev1.Pod) []netip.Addr {
 	return all
 }
 
-// release is a pod that was taken from its ReplicaSet, and that is otherwise what it was.
 func release(pod *corev1.Pod, migration string, owner Owner) (*corev1.Pod, error) {
 	return relabelled(pod, migration, Mark{Owner: &owner}, map[string]string{appsv1.DefaultDeploymentUniqueLabelKey: Released})
 }
@@ -106,7 +104,6 @@ func relabelled(pod *corev1.Pod, migration string, mark Mark, changes map[string
 	return next, nil
 }
 
-// restored is a pod as it was before it began to leave.
 func restored(pod *corev1.Pod) *corev1.Pod {
 	next := pod.DeepCopy()
 	for k, v := range MarkOf(pod).Labels {
@@ -118,7 +115,6 @@ func restored(pod *corev1.Pod) *corev1.Pod {
 	return next
 }
 
-// changedKeys are the labels that differ, sorted.
 func changedKeys(a, b map[string]string) []string {
 	var keys []string
 	for k := range b {

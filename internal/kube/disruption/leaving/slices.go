@@ -16,8 +16,7 @@ import (
 
 const (
 	// managedBy is whose EndpointSlices replumb's are; the controllers leave those of others alone.
-	managedBy = "replumb.dev"
-	// longestName of an object.
+	managedBy   = "replumb.dev"
 	longestName = 253
 )
 
@@ -31,7 +30,6 @@ func about(e *discoveryv1.Endpoint, pod *corev1.Pod) bool {
 	})
 }
 
-// serves reports whether clients are led to a pod.
 func serves(s *discoveryv1.EndpointSlice, pod *corev1.Pod) bool {
 	return slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool {
 		return about(&e, pod) && (e.Conditions.Ready == nil || *e.Conditions.Ready)
@@ -43,17 +41,18 @@ func farewell(s *discoveryv1.EndpointSlice) bool {
 	return s.Labels[discoveryv1.LabelManagedBy] == managedBy && s.Labels[v1alpha1.LabelRole] == v1alpha1.RoleLeaving
 }
 
-// Leads are the slices that lead clients to a pod: all that name it but those that were made because it leaves.
+// Leads are the slices that lead clients to a pod, without those made because it leaves.
 func Leads(all []discoveryv1.EndpointSlice, pod *corev1.Pod) []discoveryv1.EndpointSlice {
 	return slices.DeleteFunc(slices.Clone(all), func(s discoveryv1.EndpointSlice) bool {
 		return farewell(&s) || !slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool { return about(&e, pod) })
 	})
 }
 
-// Farewells are the slices that say of a pod that it ends and serves still: one beside each that leads to it. kube-proxy sends no new
-// clients to such an endpoint where there is another, and deletes nothing of its present ones from connection tracking
-// (CleanStaleEntries in k8s.io/kubernetes pkg/proxy/conntrack/cleanup.go). Of the same endpoint in two slices it takes the one that does
-// not end (addEndpoints in pkg/proxy/endpointslicecache.go): so these count only once the others are without the pod.
+// Farewells are slices that say of a pod that it is terminating and serving. kube-proxy sends no
+// new clients to such an endpoint, and keeps its conntrack entries (CleanStaleEntries in
+// k8s.io/kubernetes pkg/proxy/conntrack/cleanup.go). Of one endpoint in two slices it takes the one
+// that does not end (addEndpoints in pkg/proxy/endpointslicecache.go), so these count once the
+// others lack the pod.
 func Farewells(all []discoveryv1.EndpointSlice, services []corev1.Service, pod *corev1.Pod, migration string) []discoveryv1.EndpointSlice {
 	var made []discoveryv1.EndpointSlice
 	for _, s := range Leads(all, pod) {
@@ -74,7 +73,7 @@ func Farewells(all []discoveryv1.EndpointSlice, services []corev1.Service, pod *
 					v1alpha1.LabelMigration: migration, v1alpha1.LabelRole: v1alpha1.RoleLeaving,
 				},
 				Annotations: map[string]string{v1alpha1.AnnotationLeaving: string(pod.UID)},
-				// The API server's garbage collector takes it away with the pod: an endpoint must not be kept that is no more.
+				// The owner has the garbage collector delete the slice with the pod.
 				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}},
 			},
 			AddressType: s.AddressType, Endpoints: []discoveryv1.Endpoint{e}, Ports: s.Ports,

@@ -16,14 +16,13 @@ import (
 // adapter is what the kinds of workloads have in common.
 type adapter interface {
 	object() client.Object
-	// list is an empty list of its kind.
 	list() client.ObjectList
 	workload() *Workload
 	selector() *metav1.LabelSelector
 	template() *corev1.PodTemplateSpec
-	// halted says why a change of the template restarts nothing at present; final, if the pods are to be left alone, too.
+	// halted says why a change of the template restarts nothing now; final, if pods are to stay
+	// too.
 	halted() (reason string, final bool)
-	// renews reports whether a rollout reaches this pod.
 	renews(pod *corev1.Pod) bool
 }
 
@@ -38,7 +37,7 @@ func newAdapter(kind string) adapter {
 	return deploymentAdapter{&appsv1.Deployment{}}
 }
 
-// restartedAt is when replumb restarted the workload last; zero, if never or if someone wrote nonsense there.
+// restartedAt is when replumb last restarted the workload; zero, if never.
 func restartedAt(a adapter) time.Time {
 	at, err := time.Parse(time.RFC3339Nano, a.template().Annotations[v1alpha1.AnnotationRestartedAt])
 	if err != nil {

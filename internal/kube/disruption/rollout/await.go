@@ -17,9 +17,9 @@ import (
 // quiet is how long a rollout may make no headway before someone asks why.
 const quiet = 10 * time.Second
 
-// await watches a workload until its rollout is complete, or has made no headway for a while: then it returns what is
-// outstanding. Asking over and over instead would be most of what a roll of many workloads costs, and notice each end late.
-// A client that may not watch gets what is outstanding at once, and asks again.
+// await watches a workload until its rollout is complete or has stalled for a while, and returns
+// what is missing. Polling would be most of the load of a large roll. A client without the right to
+// watch polls.
 func (s *restartStep) await(ctx context.Context, f *finding, outstanding error) error {
 	c, ok := s.Client.(client.WithWatch)
 	if !ok {
@@ -72,7 +72,7 @@ func adapterOf(o any) adapter {
 	return nil
 }
 
-// explain adds what keeps a pod of the workload from starting, if there is one that cannot by itself.
+// explain adds what keeps a pod of the workload from starting, if that does not pass by itself.
 func (s *restartStep) explain(ctx context.Context, f *finding, outstanding error) error {
 	if err := s.lookAtPods(ctx, f); err != nil {
 		return outstanding

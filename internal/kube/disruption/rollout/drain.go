@@ -22,33 +22,33 @@ type Leaving struct {
 	Node string
 	// Name and About are ID and title of the step, where a node has more than one.
 	Name, About string
-	// Taint that keeps pods away from the node. Pods of DaemonSets that tolerate it stay: they would be back at once.
+	// Taint keeps pods away from the node. Pods of DaemonSets that tolerate it stay.
 	Taint corev1.Taint
-	// Stays reports whether a pod may stay for another reason, such as an address that is not to change.
+	// Stays reports whether a pod may stay for another reason, such as its address.
 	Stays func(*corev1.Pod) bool
 	// Hosts says that pods on the node's own network go as well: the node itself is about to end.
 	Hosts bool
 	// Forced are deleted whatever a PodDisruptionBudget or their owner says.
 	Forced func(*corev1.Pod) bool
-	// Bare says what becomes of pods without an owner: reported ones are waited for, and so are those of Jobs.
+	// Bare is what becomes of pods without an owner; reported ones are waited for.
 	Bare v1alpha1.BarePodsPolicy
 	// Turns, if set, are shared by the drains of several nodes at once.
 	Turns *Turns
-	// AtOnce is how many owners may be replacing a pod at the same time; 0 is any number. A node that starts all of its pods elsewhere in the
-	// same seconds takes the processors of the nodes that serve meanwhile.
+	// AtOnce limits how many owners replace a pod at the same time; 0 is no limit. Pods that all
+	// start elsewhere in the same seconds take the processors of nodes that serve.
 	AtOnce int
-	// Patience is how long such pods are waited for, when all others have left. Default: as long as for any.
+	// Patience is how long such pods are waited for, once all others have left.
 	Patience time.Duration
 }
 
-// Drain makes the step that empties a node of pods with addresses of their own, except those of DaemonSets that are there
-// whatever the node's taints, and static ones. A pod is evicted only while its owner has all the pods it wants: so however
-// many of them are on the node, the next one goes when the one before is replaced and ready elsewhere. One that cannot be
-// replaced before this node takes pods again, because of constraints on where pods may be, is gone without, as long as
-// another one is ready. PodDisruptionBudgets are waited for. A Deployment with a single pod is restarted by rollout
-// instead, which starts the new pod first.
+// Drain makes the step that empties a node of pods with addresses of their own, except static ones
+// and those of DaemonSets that tolerate its taints. A pod is evicted while its owner has all the
+// pods it wants, so that the next one goes when the one before is ready elsewhere. A pod that
+// cannot be scheduled before this node returns goes if another one is ready. A Deployment with a
+// single pod is restarted by rollout instead.
 //
-// What it does next depends on nothing but what is on the node. It gives up when no pod has left for the Timeout.
+// The step depends on nothing but what is on the node. It gives up when no pod has left for the
+// Timeout.
 func (t Deps) Drain(l Leaving) engine.Step { return &drainStep{Deps: t, leaving: l} }
 
 type drainStep struct {
@@ -87,8 +87,7 @@ func (s *drainStep) Note() string { return s.note }
 // Waits implements engine.Waiter: a drain may take hours. It writes, all the same: see Preview.
 func (s *drainStep) Waits() {}
 
-// Preview implements engine.Previewer. Which pods they are is known when the turn of the node comes: the plan must not change with every
-// pod that starts or ends.
+// Preview names no pods: a plan must not change with every pod that starts or ends.
 func (s *drainStep) Preview() ([]engine.Change, error) {
 	changes := []engine.Change{
 		{Verb: "evict", Object: "Pod */* on node " + s.leaving.Node},
@@ -141,7 +140,7 @@ func (s *drainStep) Do(ctx context.Context) error {
 	return engine.NotYet("%s", text)
 }
 
-// follow sends away pods as soon as they can go, for as long as any is left, or until it is time to say how far it is.
+// follow evicts pods as soon as they can go, until none is left or it is time to report.
 func (s *drainStep) follow(ctx context.Context) (left []*corev1.Pod, waits, err error) {
 	view, news, err := s.leaving.Turns.join(ctx, s.leaving.Node)
 	defer s.leaving.Turns.leave(s.leaving.Node)
@@ -189,7 +188,6 @@ func (s *drainStep) sendAll(ctx context.Context, left []*corev1.Pod) (waits, err
 	return waits, nil
 }
 
-// standstill is for how long no pod has left.
 func (s *drainStep) standstill(left int) time.Duration {
 	if s.since.IsZero() || left != s.seen {
 		s.seen, s.since = left, s.now()
@@ -197,7 +195,6 @@ func (s *drainStep) standstill(left int) time.Duration {
 	return s.now().Sub(s.since)
 }
 
-// limit is how long a standstill may be.
 func (s *drainStep) limit(left []*corev1.Pod) time.Duration {
 	for _, p := range left {
 		if !s.waitsFor(metav1.GetControllerOf(p)) {
@@ -220,8 +217,8 @@ func (s *drainStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// left are the pods that have to go, those that are ending included. Where the kubelet is away, those whose time is over are not waited for:
-// they are seen to have ended when the node is back, or is deleted.
+// left are the pods that have to go, ending ones included. Pods whose time is over are not waited
+// for where the kubelet is away.
 func (s *drainStep) left(ctx context.Context) ([]*corev1.Pod, error) {
 	var left []*corev1.Pod
 	err := each(ctx, s.Client, &corev1.PodList{}, func(p *corev1.Pod) {

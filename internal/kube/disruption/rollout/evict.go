@@ -20,8 +20,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// Evict makes the step that evicts a pod. It is done when the pod is gone or no longer stale and, if something owns it,
-// there is a ready pod in its stead. A PodDisruptionBudget that does not allow the eviction is waited for.
+// Evict makes the step that evicts a pod and waits until its owner, if any, has a ready one in its
+// stead.
 func (t Deps) Evict(pod *corev1.Pod, c Changes) engine.Step {
 	return &evictStep{Deps: t, pod: slimPod(pod), changes: c}
 }
@@ -47,8 +47,7 @@ func (s *evictStep) Title() string {
 
 func (s *evictStep) Deadline() time.Duration { return s.timeout() }
 
-// Waits implements engine.Waiter: a user who interrupts a run shall not have to wait for a pod to end. An eviction is found
-// again on the pod.
+// Waits lets an interrupted run end at once. An eviction is found again on the pod.
 func (s *evictStep) Waits() {}
 
 func (s *evictStep) State(ctx context.Context) (engine.State, error) {
@@ -131,8 +130,8 @@ func (s *evictStep) current(ctx context.Context) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// replaced returns nil if what owned the pod has a ready one in its stead, or wants none. It counts pods, since the status
-// of an owner may not have heard of the eviction yet.
+// replaced returns nil if the pod's owner has a ready one in its stead. It counts pods, since the
+// owner's status may lag.
 func (s *evictStep) replaced(ctx context.Context) error {
 	ref := metav1.GetControllerOf(&s.pod)
 	if ref == nil {
@@ -177,8 +176,7 @@ func (s *evictStep) wanted(ctx context.Context, ref *metav1.OwnerReference) (int
 	return d.want, err
 }
 
-// demand of an owner; none, if it is gone. Of owners replumb does not know, and of Jobs that have not finished, one pod is
-// expected.
+// demand of an owner; none, if it is gone. Unknown owners and unfinished Jobs want one pod.
 func (s *evictStep) demand(ctx context.Context, ref *metav1.OwnerReference) (demand, error) {
 	var owner client.Object
 	var read func() demand

@@ -19,22 +19,22 @@ import (
 // Departure is how pods leave their Services before they end.
 type Departure struct {
 	leaving.Leaver
-	// Known returns nil once every node knows that these pods have left, and leads no datagrams to them any more.
+	// Known returns nil once every node knows that these pods have left.
 	Known func(ctx context.Context, name string, pods []netip.Addr) error
-	// Parted returns nil once no node keeps anything of pods that are no endpoints any more. It is asked last before a pod ends.
+	// Parted returns nil once no node keeps anything of pods that are endpoints no longer.
 	Parted func(ctx context.Context, name string) error
 	// Shown is what Known and Parted write; nil for nothing.
 	Shown func() ([]engine.Change, error)
 }
 
-// roomFor is how long a replacement may take to be ready before its pod is given back: half of what the workload may take.
+// roomFor is how long a replacement may take until its pod is given back.
 func (t Deps) roomFor() time.Duration { return min(t.timeout()/2, 3*time.Minute) }
 
-// Relieve makes the step that restarts a Deployment pod by pod, so that no client notices: another pod takes the place of each, and each
-// has left its Services before it ends. Where that cannot be, it restarts the Deployment by rollout, and says so.
+// Relieve makes the step that restarts a Deployment pod by pod: another pod takes the place of
+// each, which leaves its Services before it ends. Where that cannot be, it restarts by rollout and
+// says so.
 //
-// It is done when no pod is stale any more, and none is left that was taken from the Deployment. What an earlier run has begun is found by
-// what it noted on the pods.
+// It is done when no pod is stale, and none is left that was taken from the Deployment.
 func (t Deps) Relieve(w Workload, c Changes, d *Departure) engine.Step {
 	return &leaveStep{restartStep: t.Restart(w, c).(*restartStep), departure: d}
 }
@@ -80,7 +80,6 @@ func (s *leaveStep) State(ctx context.Context) (engine.State, error) {
 	return s.restartStep.State(ctx)
 }
 
-// taken are the pods that were taken from the Deployment.
 func (s *leaveStep) taken(ctx context.Context) ([]corev1.Pod, error) {
 	all, err := s.departure.Find(ctx, s.workload.Namespace)
 	if err != nil {
@@ -116,7 +115,7 @@ func (s *leaveStep) Do(ctx context.Context) error {
 	return s.take(ctx, found)
 }
 
-// take takes the next stale pod from the Deployment. All that is stale may be ending, or be so by the clock of its node alone.
+// take releases the next stale pod from the Deployment.
 func (s *leaveStep) take(ctx context.Context, found *finding) error {
 	until := found.newest()
 	pod := found.next(until)
@@ -170,7 +169,7 @@ func (s *leaveStep) refused(err error) bool {
 	return true
 }
 
-// unfit says why no second pod may be there beside one, or why that one cannot leave what leads to it.
+// unfit says why a pod cannot have a second one beside it, or cannot leave what leads to it.
 func unfit(a adapter) string {
 	d, ok := a.(deploymentAdapter)
 	switch {
@@ -193,8 +192,8 @@ func unfit(a adapter) string {
 	return ""
 }
 
-// Unfit returns what says, for many workloads, why the pods of one cannot leave their Services before they end, as far as its own specification
-// tells; empty, if they can.
+// Unfit returns a function that says why pods of a workload cannot leave their Services first;
+// empty, if they can.
 func (s *State) Unfit() func(w *Workload) string {
 	o := s.owners()
 	return func(w *Workload) string {
@@ -214,7 +213,6 @@ func noSurge(d *appsv1.Deployment) bool {
 	return r.MaxSurge.String() == "0" || r.MaxSurge.String() == "0%"
 }
 
-// next is the oldest pod that was made before stale things were gone.
 func (f *finding) next(until time.Time) *corev1.Pod {
 	var next *corev1.Pod
 	for i := range f.stale {
@@ -229,7 +227,6 @@ func (f *finding) next(until time.Time) *corev1.Pod {
 	return next
 }
 
-// dismiss brings a pod that was taken from its Deployment to its end.
 func (s *leaveStep) dismiss(ctx context.Context, found *finding, pod *corev1.Pod) error {
 	if found == nil || !podReady(pod) { // no one needs it, or it serves no one
 		return s.end(ctx, pod)
@@ -267,8 +264,8 @@ func (s *leaveStep) end(ctx context.Context, pod *corev1.Pod) error {
 	return engine.NotYet("pod %s ends", pod.Name)
 }
 
-// replaced returns nil once there are as many pods as there should be without one that was taken, each ready and in its Services. If that
-// takes too long, the pod is given back.
+// replaced returns nil once all pods but the released one are ready and in their Services. It gives
+// the pod back if that takes too long.
 func (s *leaveStep) replaced(ctx context.Context, found *finding, pod *corev1.Pod) error {
 	err := s.enough(ctx, found)
 	if err == nil {
@@ -302,7 +299,7 @@ func (s *leaveStep) enough(ctx context.Context, found *finding) error {
 	return complete(found)
 }
 
-// giveBack has the Deployment have its pod again, which then has one too many and ends the youngest.
+// giveBack returns the pod to the Deployment, which then ends the youngest one too many.
 func (s *leaveStep) giveBack(ctx context.Context, pod *corev1.Pod) error {
 	if err := s.departure.Restore(ctx, pod); err != nil {
 		return err

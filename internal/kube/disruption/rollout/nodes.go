@@ -38,14 +38,12 @@ func (s *restartStep) lost(ctx context.Context, pods []corev1.Pod) (map[string]b
 	return lost, nil
 }
 
-// waitsForNode reports whether a pod is neither renewed nor gone before its node is ready again, so that no one can wait for it: one of
-// a DaemonSet, or one that is to end.
+// waitsForNode reports whether a pod is neither renewed nor gone before its node is ready again.
 func waitsForNode(kind string, pod *corev1.Pod, away map[string]bool) bool {
 	return away[pod.Spec.NodeName] && (kind == KindDaemonSet || !pod.DeletionTimestamp.IsZero())
 }
 
-// present is a DaemonSet as it is on nodes that are ready: those that are not have no say in whether its rollout is complete. Others are
-// returned as they are.
+// present is a DaemonSet as it is on ready nodes; other workloads are returned as they are.
 func present(a adapter, pods []corev1.Pod, away map[string]bool) adapter {
 	d, ok := a.(daemonSetAdapter)
 	if !ok {

@@ -11,13 +11,11 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// replacement is of a pod that was sent away, and since when it is awaited.
 type replacement struct {
 	pod   *corev1.Pod
 	since time.Time
 }
 
-// paced sends a pod away unless as many owners as may be are replacing one.
 func (s *drainStep) paced(ctx context.Context, p *corev1.Pod, asked map[types.UID]bool) error {
 	ref := metav1.GetControllerOfNoCopy(p)
 	if s.leaving.AtOnce == 0 || ref == nil || !p.DeletionTimestamp.IsZero() {
@@ -45,8 +43,8 @@ func (s *drainStep) paced(ctx context.Context, p *corev1.Pod, asked map[types.UI
 
 func key(p *corev1.Pod) string { return p.Namespace + "/" + p.Name }
 
-// arrived forgets the owners whose pods are all ready again, or cannot be, since there is no node for them; and those that have had the
-// time that one may take.
+// arrived forgets owners whose pods are all ready again or unschedulable, and those whose time is
+// up.
 func (s *drainStep) arrived(ctx context.Context) error {
 	for uid, r := range s.underway {
 		if s.now().Sub(r.since) > s.timeout() {

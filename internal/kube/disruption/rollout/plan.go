@@ -35,33 +35,28 @@ type Workload struct {
 	Namespace string
 	Name      string
 	UID       types.UID
-	// PodLabels are the labels its pods get.
 	PodLabels map[string]string
 	// Stale are the names of those of its pods that a restart renews, sorted.
 	Stale []string
 	// Leaving says that an earlier run has taken a pod from it, which has not ended yet.
 	Leaving bool
-	// AllAtOnce says that its pods stop before new ones start (a Deployment with strategy Recreate).
+	// AllAtOnce says that its pods stop before new ones start (strategy Recreate).
 	AllAtOnce bool
-	// Unfinished says what it lacked before replumb restarted it; empty, if it was complete, or replumb has restarted it for these
-	// changes.
+	// Unfinished says what it lacked before replumb restarted it; empty, if it was complete.
 	Unfinished string
 }
 
-// String is the kind and name for people.
 func (w Workload) String() string { return w.Kind + " " + w.Namespace + "/" + w.Name }
 
 // Reported is a pod that is left to its owner.
 type Reported struct {
-	Pod types.NamespacedName
-	// Node it runs on.
+	Pod  types.NamespacedName
 	Node string
 	// Owner as kind and name; empty for a bare pod.
 	Owner string
 	// Carries says which old addresses it has, see the Carries constants.
 	Carries []string
-	// Reason says why it is left.
-	Reason string
+	Reason  string
 }
 
 // Plan says what becomes of each stale pod. All lists are in order of namespace and name.
@@ -71,8 +66,8 @@ type Plan struct {
 	Reported  []Reported
 }
 
-// Plan decides. Rollouts restart what they can; of the rest policy says whether it is evicted or reported. Static pods and
-// those of paused Deployments are always reported: an eviction does not renew the former, and someone halted the latter.
+// Plan decides how each stale pod is renewed: by rollout, else by policy. Static pods and those of
+// paused Deployments are always reported.
 func (s *State) Plan(c Changes, policy v1alpha1.BarePodsPolicy) Plan {
 	o := s.owners()
 	restarts := map[types.UID]*Workload{}
@@ -103,7 +98,8 @@ func (s *State) Plan(c Changes, policy v1alpha1.BarePodsPolicy) Plan {
 				plan.Evictions = append(plan.Evictions, *pod)
 				continue
 			}
-			// checkAndDecrement's caller in k8s.io/kubernetes pkg/registry/core/pod/storage/eviction.go
+			// checkAndDecrement's caller in k8s.io/kubernetes
+			// pkg/registry/core/pod/storage/eviction.go
 			fate.reason = "PodDisruptionBudgets " + names(several) + " cover it, and the API server evicts no pod that has several"
 		}
 		plan.Reported = append(plan.Reported, report(pod, carries, fate.reason))
@@ -135,7 +131,7 @@ func sortReported(all []Reported) {
 	})
 }
 
-// Unfinished are the stale pods of workloads that were not complete before, which restarts leave alone.
+// Unfinished are the stale pods of workloads that were not complete before.
 func (p *Plan) Unfinished(c Changes, s *State) []Reported {
 	broken := map[types.NamespacedName]string{}
 	for _, w := range p.Restarts {
@@ -174,8 +170,7 @@ func (s *State) Left(c Changes) []Reported {
 	return all
 }
 
-// Rounds puts evictions into groups, to be done one after another, so that no two pods of one controller are in the same
-// group.
+// Rounds groups evictions so that no two pods of one controller are in the same group.
 func Rounds(pods []corev1.Pod) [][]corev1.Pod {
 	var rounds [][]corev1.Pod
 	next := map[types.UID]int{}
@@ -204,7 +199,7 @@ func report(pod *corev1.Pod, carries []string, reason string) Reported {
 	return r
 }
 
-// fate is how a pod can be renewed: by a workload's rollout or, unless the reason is final, by eviction.
+// fate is how a pod can be renewed: by rollout or, unless final, by eviction.
 type fate struct {
 	workload *Workload
 	reason   string
@@ -241,8 +236,8 @@ func (s *State) owners() *owners {
 	return o
 }
 
-// fateOf looks for the workload of a pod. Owners are compared by UID, so that kinds of the same name in other API groups
-// are no concern.
+// fateOf looks for the workload of a pod. Owners are compared by UID: kinds of other groups share
+// names.
 func (o *owners) fateOf(pod *corev1.Pod) fate {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return fate{reason: "a static pod: restart it on its node, by its manifest or with the kubelet", final: true}
@@ -273,8 +268,7 @@ func (o *owners) fateOf(pod *corev1.Pod) fate {
 	return fate{reason: fmt.Sprintf("replumb cannot restart its owner, %s %s", ref.Kind, ref.Name)}
 }
 
-// takenFrom is the Deployment that a pod was taken from by an earlier run of the migration, and which has yet to be brought to its end. The
-// pod says so itself: who may write that may end the pod as well.
+// takenFrom is the Deployment that an earlier run took a pod from, as the pod itself says.
 func (o *owners) takenFrom(pod *corev1.Pod, c Changes) *appsv1.Deployment {
 	if c.Migration == "" || !leaving.Marked(pod, c.Migration) {
 		return nil
@@ -290,7 +284,7 @@ func (o *owners) takenFrom(pod *corev1.Pod, c Changes) *appsv1.Deployment {
 	return d
 }
 
-// AnyLeaving reports whether an earlier run of the migration has taken a pod from a Deployment, which has not ended yet.
+// AnyLeaving reports whether an earlier run has taken a pod from a Deployment that has not ended.
 func (s *State) AnyLeaving(c Changes) bool {
 	o := s.owners()
 	return slices.ContainsFunc(s.Pods, func(p corev1.Pod) bool { return o.takenFrom(&p, c) != nil })
@@ -306,8 +300,8 @@ func rolled(a adapter, pod *corev1.Pod) fate {
 	return fate{workload: a.workload()}
 }
 
-// budgetsOf are the PodDisruptionBudgets that cover a pod. A missing selector selects nothing, an empty one everything
-// (k8s.io/api policy/v1, PodDisruptionBudgetSpec).
+// budgetsOf are the PodDisruptionBudgets that cover a pod. A missing selector selects nothing, an
+// empty one everything (k8s.io/api policy/v1, PodDisruptionBudgetSpec).
 func budgetsOf(all []policyv1.PodDisruptionBudget, pod *corev1.Pod) []policyv1.PodDisruptionBudget {
 	var covering []policyv1.PodDisruptionBudget
 	for i := range all {

@@ -12,16 +12,15 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// Renewal says which pods of a node are evicted where they are: those of DaemonSets, which no taint keeps away.
+// Renewal names the pods of a node that are evicted in place: those of DaemonSets.
 type Renewal struct {
 	Node string
 	// Stale reports whether a pod has an address that it is not to have.
 	Stale func(*corev1.Pod) bool
-	// Left are the ranges that pods leave.
-	Left []netip.Prefix
+	Left  []netip.Prefix
 }
 
-// Renew makes the step that evicts what is still on a node and stale, and waits until nothing is. PodDisruptionBudgets are waited for.
+// Renew makes the step that evicts what is still on a node and stale, and waits until nothing is.
 func (t Deps) Renew(r Renewal) engine.Step { return &renewStep{Deps: t, renewal: r} }
 
 type renewStep struct {
@@ -42,7 +41,7 @@ func (s *renewStep) Title() string {
 
 func (*renewStep) Role() engine.Role { return engine.RoleMove }
 
-// Waits implements engine.Waiter: what is asked for goes on without replumb, and ends at once when a run is cancelled.
+// Waits lets an interrupted run end at once: evictions go on without replumb.
 func (*renewStep) Waits() {}
 
 func (s *renewStep) Deadline() time.Duration { return s.timeout() }

@@ -25,8 +25,8 @@ type Deps struct {
 	Client client.Client
 	// Timeout is how long one workload or pod may take to be ready again. Default: ten minutes.
 	Timeout time.Duration
-	// Patience is how long a workload that is not complete before its restart is waited for, and then left alone. One that cannot become so
-	// by itself is not waited for. Zero restarts it all the same.
+	// Patience is how long a workload that was not complete before is waited for, and then left
+	// alone. Zero restarts it all the same.
 	Patience time.Duration
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
@@ -46,11 +46,10 @@ func (t Deps) timeout() time.Duration {
 	return 10 * time.Minute
 }
 
-// Restart makes the step that restarts a workload by rollout, as `kubectl rollout restart` does. It is done when no pod
-// that a rollout reaches is stale any more and the rollout is complete, or when the workload is gone.
+// Restart makes the step that restarts a workload by rollout. It is done when no pod that a rollout
+// reaches is stale and the rollout is complete, or the workload is gone.
 //
-// One set of Changes restarts a workload once: the template says since when, and a run that takes up where another was
-// killed only waits. The step needs no taking back: a rollback has Changes of its own.
+// One set of Changes restarts a workload once: the template says since when.
 func (t Deps) Restart(w Workload, c Changes) engine.Step {
 	s := &restartStep{Deps: t, workload: w, changes: c}
 	if w.Unfinished != "" {
@@ -63,9 +62,9 @@ type restartStep struct {
 	Deps
 	workload Workload
 	changes  Changes
-	// reported is true once what is outstanding has been reported. It matters for nothing but when people read what.
+	// reported is true once what is outstanding has been reported.
 	reported bool
-	// seen is when it was found not to be complete before its restart, left why it was left alone for that.
+	// seen is when it was first found incomplete, left why it was left alone for that.
 	seen time.Time
 	left string
 }
@@ -91,8 +90,7 @@ func (s *restartStep) Title() string {
 
 func (s *restartStep) Deadline() time.Duration { return s.timeout() }
 
-// Waits implements engine.Waiter: a user who interrupts a run shall not have to wait for a rollout. What the step writes is
-// found again on the template.
+// Waits lets an interrupted run end at once. The restart is found again on the template.
 func (s *restartStep) Waits() {}
 
 func (s *restartStep) Note() string {
@@ -136,8 +134,7 @@ func (s *restartStep) Do(ctx context.Context) error {
 	if err := s.whole(found); err != nil || s.left != "" {
 		return err
 	}
-	// Times in a pod's status have whole seconds. A pod of the second in which the change came could not be distinguished from an
-	// older one.
+	// Times in a pod's status have whole seconds: a pod of this second may be an old one.
 	now := s.now()
 	if !now.Truncate(time.Second).After(until) {
 		return engine.NotYet("%s is restarted after %s, so that its new pods can be distinguished from old ones",
@@ -157,7 +154,8 @@ func (s *restartStep) Do(ctx context.Context) error {
 	return nil
 }
 
-// whole looks whether a workload is as it should be before replumb touches it. One that is not for longer than patience is left alone.
+// whole fails while a workload lacks something before replumb touches it, and leaves it alone after
+// Patience.
 func (s *restartStep) whole(f *finding) error {
 	why := lacks(f.present())
 	if why == "" || s.Patience == 0 || s.changes.touched(s.workload.Namespace, restartedAt(f.adapter)) {
@@ -207,7 +205,7 @@ func (s *restartStep) Verify(ctx context.Context) error {
 	return nil
 }
 
-// completed waits until the rollout is complete. People read what is outstanding at once, and only then is it waited for.
+// completed waits until the rollout is complete. The first call reports at once what is missing.
 func (s *restartStep) completed(ctx context.Context, found *finding) error {
 	err := complete(found)
 	if err == nil {
@@ -231,8 +229,8 @@ func (s *restartStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{{Verb: "patch", Object: s.workload.String(), Body: restartPatch("the time of the restart", "")}}, nil
 }
 
-// restartPatch changes the template, and nothing in it that matters. It carries the resourceVersion that the decision was
-// made on: of two runs one restarts the workload.
+// restartPatch changes one annotation of the template. With the resourceVersion, one of two runs
+// wins.
 func restartPatch(at, version string) map[string]any {
 	patch := map[string]any{"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{
 		"annotations": map[string]any{v1alpha1.AnnotationRestartedAt: at},
@@ -243,22 +241,20 @@ func restartPatch(at, version string) map[string]any {
 	return patch
 }
 
-// finding is a workload as it is now.
 type finding struct {
 	adapter
-	// pods are those that have not ended, stale those of them that are stale and that a rollout renews.
+	// pods have not ended; stale are those of them that a rollout renews.
 	pods, stale []corev1.Pod
 	// away are the nodes of its pods that are not ready.
 	away    map[string]bool
 	changes Changes
 }
 
-// present is the workload as it is on nodes that are ready.
 func (f *finding) present() adapter { return present(f.adapter, f.pods, f.away) }
 
 func (f *finding) underWay() bool { return complete(f.present()) != nil }
 
-// newest is the last moment at which a stale pod was given something old; zero, if there is no such pod but ending ones.
+// newest is the last moment at which a stale pod was given something old; zero, if all are ending.
 func (f *finding) newest() time.Time {
 	var newest time.Time
 	for i := range f.stale {
@@ -286,7 +282,6 @@ func (s *restartStep) look(ctx context.Context) (*finding, error) {
 	return f, nil
 }
 
-// find is look without the pods.
 func (s *restartStep) find(ctx context.Context) (*finding, error) {
 	f := &finding{adapter: newAdapter(s.workload.Kind), changes: s.changes}
 	err := s.Client.Get(ctx, types.NamespacedName{Namespace: s.workload.Namespace, Name: s.workload.Name}, f.object())
@@ -351,8 +346,8 @@ func (s *restartStep) owners(ctx context.Context, f *finding, scope []client.Lis
 	return owners, nil
 }
 
-// withinBudgets returns nil if every PodDisruptionBudget that covers pods of the workload allows them to be disrupted
-// now. Rollouts don't ask for that themselves.
+// withinBudgets returns nil if every PodDisruptionBudget of the workload allows a disruption.
+// Rollouts do not ask.
 func (s *restartStep) withinBudgets(ctx context.Context, f *finding) error {
 	var budgets []policyv1.PodDisruptionBudget
 	err := each(ctx, s.Client, &policyv1.PodDisruptionBudgetList{}, func(b *policyv1.PodDisruptionBudget) {

@@ -28,7 +28,7 @@ func ListRights() []cluster.Right {
 	)
 }
 
-// RestartRights are what the steps need: they restart workloads, evict the pods of others, and wait for the new ones.
+// RestartRights are for steps that restart workloads and evict the pods of others.
 func RestartRights() []cluster.Right {
 	return slices.Concat(
 		cluster.Grant("", "pods", "", "get"),
@@ -41,6 +41,5 @@ func RestartRights() []cluster.Right {
 	)
 }
 
-// RelieveRights are what it takes beside RestartRights to have pods leave their Services before they end, where EndpointSlices may be created and
-// deleted, and be listed as Services and NetworkPolicies may.
+// RelieveRights are needed beside RestartRights to have pods leave their Services before they end.
 func RelieveRights() []cluster.Right { return cluster.Grant("", "pods", "", "patch delete") }

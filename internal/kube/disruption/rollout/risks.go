@@ -13,7 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
-// Gap says why a workload does not answer for a while when it is restarted, in words that follow its name; nothing, if it does.
+// Gap says why a workload does not answer for a while during a restart; nothing, if it does.
 func (s *State) Gap(w *Workload) string {
 	if w.AllAtOnce {
 		return "ends all its pods before it starts new ones (strategy Recreate)"
@@ -36,8 +36,7 @@ func (s *State) Gap(w *Workload) string {
 	return ""
 }
 
-// Overlaps reports whether a rollout of a Deployment ends no pod before another one is ready in its stead, and since long enough to be
-// known to every node: settle is how long that takes.
+// Overlaps reports whether a rollout ends no pod before another one has been ready for settle.
 func (s *State) Overlaps(w *Workload, settle time.Duration) bool {
 	for i := range s.Deployments {
 		if d := &s.Deployments[i]; d.UID == w.UID {
@@ -47,7 +46,7 @@ func (s *State) Overlaps(w *Workload, settle time.Duration) bool {
 	return true
 }
 
-// unavailable is how many pods a rollout may end first. The API server's default is 25%, rounded down.
+// unavailable is how many pods a rollout may end first (default 25%, rounded down).
 func unavailable(d *appsv1.Deployment) int {
 	most := intstr.FromString("25%")
 	if u := d.Spec.Strategy.RollingUpdate; u != nil && u.MaxUnavailable != nil {
@@ -60,7 +59,7 @@ func unavailable(d *appsv1.Deployment) int {
 	return n
 }
 
-// surges reports whether a new pod is started before an old one ends. The API server's default is 25%, rounded up.
+// surges reports whether a new pod starts before an old one ends (default 25%, rounded up).
 func surges(d *appsv1.Deployment) bool {
 	u := d.Spec.Strategy.RollingUpdate
 	return u == nil || u.MaxSurge == nil || more(u.MaxSurge)
@@ -68,14 +67,14 @@ func surges(d *appsv1.Deployment) bool {
 
 func more(n *intstr.IntOrString) bool { return n.String() != "0" && n.String() != "0%" }
 
-// atHostPort reports whether a DaemonSet answers at ports of its nodes, which a second pod beside the first could not have.
+// atHostPort reports whether a DaemonSet answers at ports of its nodes.
 func atHostPort(d *appsv1.DaemonSet) bool {
 	return slices.ContainsFunc(d.Spec.Template.Spec.Containers, func(c corev1.Container) bool {
 		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 })
 	})
 }
 
-// unfinished says what a workload lacks that replumb has not restarted for these changes; empty, if it is complete.
+// unfinished says what a workload lacks that replumb has not restarted for these changes.
 func (s *State) unfinished(o *owners, w *Workload, c Changes) string {
 	a := o.adapterOf(w.UID)
 	if a == nil || c.touched(w.Namespace, restartedAt(a)) {
@@ -84,7 +83,7 @@ func (s *State) unfinished(o *owners, w *Workload, c Changes) string {
 	return lacks(present(a, s.Pods, s.Away))
 }
 
-// lacks says what is outstanding of the rollout of a workload, without its name; empty, if nothing is.
+// lacks says what is outstanding of a rollout, without the workload's name; empty, if nothing is.
 func lacks(a adapter) string {
 	ok, why := readiness.Workload(a.object())
 	if ok {

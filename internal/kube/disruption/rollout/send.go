@@ -15,8 +15,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// send evicts a pod, if that can be now, and says what it waits for otherwise. asked are the owners of those that have
-// been sent in this round: what a PodDisruptionBudget or the status of the owner says is then out of date.
+// send evicts a pod if that can be now. asked are the owners of this round's evictions, whose
+// status and budgets are out of date.
 func (s *drainStep) send(ctx context.Context, p *corev1.Pod, asked map[types.UID]bool) error {
 	if !p.DeletionTimestamp.IsZero() {
 		return engine.NotYet("pod %s/%s has not ended yet", p.Namespace, p.Name)
@@ -47,8 +47,8 @@ func (s *drainStep) send(ctx context.Context, p *corev1.Pod, asked map[types.UID
 	return s.sendOwned(ctx, p, ref, d, nil)
 }
 
-// sendInTurn asks the API server only if what is watched says that the owner can do without the pod, and every now and then in case it
-// does not say all.
+// sendInTurn asks the API server if what is watched says that the owner can do without the pod, and
+// now and then anyway.
 func (s *drainStep) sendInTurn(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference, turn *turn) error {
 	if s.now().Sub(turn.asked) < quiet {
 		if err := s.spared(p, ref, turn); err != nil {
@@ -103,7 +103,6 @@ func (s *drainStep) sendOwned(ctx context.Context, p *corev1.Pod, ref *metav1.Ow
 	return s.evict(ctx, p)
 }
 
-// evict asks for one eviction.
 func (s *drainStep) evict(ctx context.Context, p *corev1.Pod) error {
 	e := &evictStep{Deps: s.Deps, pod: slimPod(p)}
 	err := s.Client.SubResource("eviction").Create(ctx, p, e.eviction())
@@ -118,7 +117,7 @@ func (s *drainStep) evict(ctx context.Context, p *corev1.Pod) error {
 	return nil
 }
 
-// single finds the Deployment whose only pod this is, if a rollout of it starts a new pod before it ends this one.
+// single finds the Deployment whose only pod this is, if its rollout starts the new pod first.
 func (s *drainStep) single(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference) (*Workload, error) {
 	if ref.Kind != kindReplicaSet {
 		return nil, nil
@@ -141,8 +140,7 @@ func (s *drainStep) single(ctx context.Context, p *corev1.Pod, ref *metav1.Owner
 	return w, nil
 }
 
-// whole returns nil if the owner of a pod can do without it: all the pods it wants are ready, or all that can be are, and
-// this is not the last.
+// whole returns nil if the owner of a pod can do without it.
 func (s *drainStep) whole(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference, d demand, in *turn) error {
 	if in == nil || !d.known {
 		ready, stuck, err := s.count(ctx, p, ref, d)
@@ -151,7 +149,7 @@ func (s *drainStep) whole(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerR
 		}
 		return short(p, ref, ready, d)
 	}
-	// What is watched may be a moment old, and so may be what its controller counted: it takes both.
+	// The watch and the owner's controller may both lag: it takes both.
 	ready, stuck := in.view.count(ref.UID, in.sent)
 	switch {
 	case !enough(p, d, ready, stuck):
@@ -193,7 +191,6 @@ func (s *drainStep) count(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerR
 	return ready, stuck, err
 }
 
-// unschedulable reports whether the scheduler has found no node for a pod.
 func unschedulable(p *corev1.Pod) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled {

@@ -1,5 +1,5 @@
-// Package rollout renews pods that still carry addresses from before a change, by restarting their owners or evicting
-// them, within their PodDisruptionBudgets.
+// Package rollout renews pods that carry addresses from before a change, by restarting their owners
+// or evicting them, within their PodDisruptionBudgets.
 package rollout
 
 import (
@@ -18,28 +18,27 @@ import (
 type Changes struct {
 	// KubernetesMovedAt is when the Service default/kubernetes moved.
 	KubernetesMovedAt time.Time
-	// Services are, by namespace, the times in which new pods were given addresses that its Services have left.
+	// Services are, by namespace, when new pods were given addresses that Services have left.
 	Services map[string][]Span
 	// DNSSince is when every kubelet was known to give pods the new cluster DNS address.
 	DNSSince time.Time
-	// Addresses are ranges that pods shall have no address of, and AddressesUntil when a new pod could last get one.
+	// Addresses are ranges that pods shall leave, AddressesUntil when a new pod could last get one.
 	Addresses      []netip.Prefix
 	AddressesUntil time.Time
 	// Leave is a node that pods shall leave.
 	Leave string
-	// MadeBefore is a moment, in whole seconds: pods with a network of their own that were made before are made once more, whatever they carry.
+	// MadeBefore, in whole seconds, renews pods with a network of their own that are older.
 	MadeBefore time.Time
-	// Migration is the one whose pods are brought to their end that an earlier run of it has taken from Deployments; empty for none.
+	// Migration is the one whose released pods are brought to their end; empty for none.
 	Migration string
-	// Since is when the addresses that pods shall not carry came up first: pods whose containers were all started before
-	// cannot. Zero means that they may be of any age.
+	// Since is when the old addresses came up: pods with younger containers cannot have them. Zero
+	// is any age.
 	Since time.Time
-	// Slack is added to each moment. It covers that clocks of nodes differ from the one the moments were read from, and
-	// that kubelets hear of a moved Service a little later.
+	// Slack is added to each moment: clocks differ, and kubelets hear of changes a little later.
 	Slack time.Duration
 }
 
-// Span is a time in which new pods were given an address that they shall not carry: from when it was first there, until it was left.
+// Span is a time in which new pods were given an address that they shall leave.
 type Span struct {
 	// From is when the address was given out; zero, if that is not known.
 	From, Until time.Time
@@ -63,7 +62,7 @@ func Spans(all []Span) []Span {
 	return joined
 }
 
-// covers reports whether a container that was started then, by a time that is cut to whole seconds, was given the address.
+// covers reports whether a container started then, in whole seconds, was given the address.
 func (s Span) covers(start time.Time, slack time.Duration) bool {
 	return start.Add(time.Second+slack).After(s.From) && !start.After(s.Until.Add(slack))
 }
@@ -95,19 +94,15 @@ type staleReference struct {
 	until time.Time
 }
 
-// Stale says which old addresses a pod carries; none, if it runs with the present ones or has ended.
+// Stale says which old addresses a pod carries; none, if it has ended.
 //
-// The environment is made when a container is created: it has the Service default/kubernetes always, and the Services of
-// the pod's namespace unless enableServiceLinks is false (getServiceEnvVarMap in k8s.io/kubernetes
-// pkg/kubelet/kubelet_pods.go). So the oldest running container counts; one that waits to be created gets the present
-// addresses. A Service that was made after a container was created is not in its environment. The resolv.conf is made with
-// the sandbox, and names the cluster DNS for dnsPolicy ClusterFirst off the host's network and for ClusterFirstWithHostNet
-// (getPodDNSType in pkg/kubelet/network/dns/dns.go).
+// The environment of a container has the Service default/kubernetes always, and those of the
+// namespace unless enableServiceLinks is false (getServiceEnvVarMap in k8s.io/kubernetes
+// pkg/kubelet/kubelet_pods.go), so the oldest running container counts. resolv.conf is made with
+// the sandbox, and names the cluster DNS for dnsPolicy ClusterFirst off the host's network and
+// ClusterFirstWithHostNet (getPodDNSType in pkg/kubelet/network/dns/dns.go).
 //
-// What replumb's own pods were given does not count: they know the API servers' own addresses, and ask for names where cluster DNS is. Only
-// replumb and administrators write in their namespace.
-//
-// Times in a pod's status are cut to whole seconds, so a pod of the very second of a change is taken as stale.
+// The environment of replumb's own pods does not count: they use the API servers' own addresses.
 func Stale(pod *corev1.Pod, c Changes) []string {
 	var reasons []string
 	for _, b := range staleReferences(pod, c) {
@@ -131,7 +126,7 @@ func staleReferences(pod *corev1.Pod, c Changes) []staleReference {
 		all = append(all, staleReference{text: CarriesAddress, until: c.AddressesUntil.Add(c.Slack)})
 	}
 	if c.Leave != "" && pod.Spec.NodeName == c.Leave {
-		// Cut to whole seconds: the restart that made it has a time of the same second, and must not be taken for a later one.
+		// Cut to whole seconds, as the time of the restart that made it is.
 		all = append(all, staleReference{text: CarriesNode, until: pod.CreationTimestamp.Add(time.Second + c.Slack)})
 	}
 	if pod.Namespace == v1alpha1.SystemNamespace {
@@ -155,8 +150,8 @@ func (c *Changes) outlived(pod *corev1.Pod) bool {
 	return !pod.Spec.HostNetwork && pod.CreationTimestamp.Time.Before(c.MadeBefore)
 }
 
-// servicesUntil is when the last of the addresses in the environment of a pod was left that Services of its namespace have left;
-// zero, if it has none of them.
+// servicesUntil is when the last left address in the environment of a pod was left; zero, if it has
+// none.
 func (c *Changes) servicesUntil(pod *corev1.Pod) (until time.Time) {
 	if links := pod.Spec.EnableServiceLinks; links != nil && !*links {
 		return until
@@ -171,7 +166,7 @@ func (c *Changes) servicesUntil(pod *corev1.Pod) (until time.Time) {
 	return until
 }
 
-// hasAddress reports whether a pod has an address of its own in one of the ranges. Those on the host's network have not.
+// hasAddress reports whether a pod off the host's network has an address in one of the ranges.
 func hasAddress(pod *corev1.Pod, ranges []netip.Prefix) bool {
 	if pod.Spec.HostNetwork {
 		return false
@@ -186,8 +181,7 @@ func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// oldestContainer is when the oldest running container was started; zero, if none runs. A sandbox that was recreated,
-// after a node's reboot for instance, has new containers too, so that a container is never older than it looks.
+// oldestContainer is when the oldest running container was started; zero, if none runs.
 func oldestContainer(pod *corev1.Pod) time.Time {
 	var oldest time.Time
 	for _, start := range containerStarts(pod) {
@@ -198,7 +192,6 @@ func oldestContainer(pod *corev1.Pod) time.Time {
 	return oldest
 }
 
-// containerStarts are when the running containers of a pod were started.
 func containerStarts(pod *corev1.Pod) []time.Time {
 	var all []time.Time
 	for _, statuses := range [][]corev1.ContainerStatus{
@@ -213,7 +206,6 @@ func containerStarts(pod *corev1.Pod) []time.Time {
 	return all
 }
 
-// newestStart is when the pod or the youngest of its running containers was started.
 func newestStart(pod *corev1.Pod) time.Time {
 	var newest time.Time
 	if pod.Status.StartTime != nil {
@@ -244,7 +236,7 @@ func podReady(pod *corev1.Pod) bool {
 	return ready
 }
 
-// touched reports whether something at this time, in this namespace, can be an answer to one of the changes.
+// touched reports whether something at this time, in this namespace, can answer one of the changes.
 func (c Changes) touched(namespace string, at time.Time) bool {
 	changes := []time.Time{c.KubernetesMovedAt, c.DNSSince, c.AddressesUntil, c.MadeBefore}
 	for _, span := range c.Services[namespace] {

@@ -29,8 +29,7 @@ type State struct {
 	Away map[string]bool
 }
 
-// Load reads the State of the whole cluster, page by page. Large clusters have many pods, so only what matters of each is
-// kept; the command lines of static pods are.
+// Load reads the State of the whole cluster, page by page, and keeps only what matters of each pod.
 func Load(ctx context.Context, c client.Client) (*State, error) {
 	s := &State{Away: map[string]bool{}}
 	err := each(ctx, c, &corev1.PodList{}, func(p *corev1.Pod) { s.Pods = append(s.Pods, slimPod(p)) })

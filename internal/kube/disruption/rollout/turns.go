@@ -15,19 +15,18 @@ import (
 )
 
 const (
-	// pause is how long an owner is left alone that could not lose a pod although all that is watched said so: what it says of itself comes
-	// a little later.
+	// pause is how long an owner is left alone after a refusal that the watch did not show.
 	pause = 200 * time.Millisecond
 	// tick is how often a drain looks at its node when it hears nothing.
 	tick = time.Second
 	// keepAt is how long a drain keeps at it before it says how far it is.
 	keepAt = 5 * time.Second
-	// linger is for how long pods are still watched when no drain needs it: one that has said how far it is comes again.
+	// linger is for how long pods are still watched when no drain needs it.
 	linger = 5 * time.Second
 )
 
-// Turns say which node may evict a pod of an owner next, where several nodes are emptied at once: an owner with pods on all of them loses one
-// after the other. One watch of pods and budgets serves all nodes, so that an owner is asked when it can do without a pod, and not in a loop.
+// Turns say which node may next evict a pod of an owner, so that one with pods on several loses one
+// after the other. One watch serves all nodes.
 type Turns struct {
 	client client.WithWatch
 
@@ -39,7 +38,6 @@ type Turns struct {
 	view *view
 }
 
-// turn of an owner.
 type turn struct {
 	owner     metav1.OwnerReference
 	namespace string
@@ -79,7 +77,6 @@ func (t *Turns) join(ctx context.Context, node string) (v *view, news <-chan str
 	return v, wake, v.complete(ctx)
 }
 
-// leave ends what join began.
 func (t *Turns) leave(node string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,7 +103,7 @@ func (t *Turns) of(p *corev1.Pod, owner *metav1.OwnerReference) *turn {
 	return t.all[owner.UID]
 }
 
-// take asks for a pod of an owner, unless another is at it, or nothing has been heard of the owner since.
+// take asks for a pod of an owner, unless another node is at it or nothing has changed since.
 func (t *Turns) take(p *corev1.Pod, owner *metav1.OwnerReference, now func() time.Time, ask func(*turn) error) error {
 	turn := t.of(p, owner)
 	if !turn.mu.TryLock() {
@@ -136,7 +133,6 @@ func (t *Turns) release(turn *turn) {
 	}
 }
 
-// later has an owner asked again in a moment.
 func (t *Turns) later(turn *turn) { time.AfterFunc(pause, func() { t.tell(turn) }) }
 
 // heard takes up that a pod has changed, or is gone.

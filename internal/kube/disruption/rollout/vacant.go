@@ -11,25 +11,21 @@ import (
 
 // Vacancy says which nodes become empty by what others do.
 type Vacancy struct {
-	// Name and About are ID and title of the step.
 	Name, About string
-	// Nodes that have pods left.
-	Nodes []string
+	Nodes       []string
 	// Leaves reports whether a pod has to leave its node.
 	Leaves func(*corev1.Pod) bool
-	// Turns watch pods.
-	Turns *Turns
+	Turns  *Turns
 	// Also, if set, reports whether what is left is news to go on with although no node is empty.
 	Also func(left map[string][]*corev1.Pod) bool
-	// Say says how far it is.
-	Say func(left map[string][]*corev1.Pod) string
+	Say  func(left map[string][]*corev1.Pod) string
 }
 
 // vacancyLimit bounds the wait for what others do in their own time: releases come every few weeks.
 const vacancyLimit = 90 * 24 * time.Hour
 
-// Vacant makes the step that lasts until one of some nodes has no pod left that has to leave. It evicts nothing, and watches: the API server is
-// not asked for all pods again and again for weeks.
+// Vacant makes the step that waits until one of some nodes has no pod left that has to leave. It
+// evicts nothing, and watches.
 func Vacant(v Vacancy) *engine.Wait {
 	return &engine.Wait{Name: v.Name, About: v.About, Limit: vacancyLimit, Again: true, For: v.wait}
 }
@@ -64,7 +60,6 @@ func (v *Vacancy) wait(ctx context.Context) error {
 	}
 }
 
-// left are the pods that have to leave, by node; some says that a node has none.
 func (v *Vacancy) left(view *view) (left map[string][]*corev1.Pod, some bool) {
 	left = map[string][]*corev1.Pod{}
 	for _, node := range v.Nodes {

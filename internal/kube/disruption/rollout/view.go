@@ -56,7 +56,6 @@ func (v *view) start(ctx context.Context, c client.WithWatch) {
 
 func (v *view) stop() { v.cancel() }
 
-// complete waits until everything has been seen.
 func (v *view) complete(ctx context.Context) error {
 	patience := time.NewTimer(quiet)
 	defer patience.Stop()
@@ -72,10 +71,8 @@ func (v *view) complete(ctx context.Context) error {
 	return nil
 }
 
-// on are the pods of a node.
 func (v *view) on(node string) []*corev1.Pod { return v.list(byNode, node) }
 
-// ownedBy are the pods of an owner.
 func (v *view) ownedBy(owner types.UID) []*corev1.Pod { return v.list(byOwner, string(owner)) }
 
 func (v *view) list(by, what string) []*corev1.Pod {
@@ -191,7 +188,7 @@ func (i *index) follow(ctx context.Context, c client.WithWatch, example client.O
 			return w, i.note(err)
 		},
 	}
-	// The usual pauses grow to half a minute. An API server that is restarted comes back in the middle of a drain.
+	// The default backoff grows to half a minute, too long in the middle of a drain.
 	pauses := &wait.Backoff{Duration: pause, Factor: 1.5, Jitter: 0.5, Cap: 3 * time.Second, Steps: 5}
 	cache.NewReflectorWithOptions(source, example, i, cache.ReflectorOptions{Name: i.what, Backoff: pauses}).RunWithContext(ctx)
 }

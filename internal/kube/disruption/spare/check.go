@@ -8,7 +8,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// Check is about Deployments that would get one more pod and do not. field is where the Migration says what does, such as spec.nodes.prepare.
+// Check is about Deployments that would get one more pod and do not. field is where the Migration
+// says so.
 func Check[In any](code, field string, found func(In) *Found) findings.Check[In] {
 	return findings.Check[In]{
 		Code: code, Severity: findings.Warning,
@@ -36,7 +37,7 @@ func (f *Found) results() []findings.Result {
 	return out
 }
 
-// Rights are what it takes to look, beside a list of Deployments and nodes. Each can be done without.
+// Rights are needed to look, beside Deployments and nodes. Each is optional.
 func Rights() []cluster.Right {
 	return slices.Concat(cluster.WebhookRights(), cluster.Grant("autoscaling", "horizontalpodautoscalers", "", "list"))
 }

@@ -1,7 +1,5 @@
-// Package spare gives Deployments that must not pause one more pod while a migration disturbs pods, and takes it away afterwards.
-//
-// Who must not pause are cluster DNS and admission webhooks, and what an operator names. With fewer than three pods, one that leaves is a
-// third of them or more: with one more, as many answer while one is away as did before.
+// Package spare gives Deployments that must not pause one more pod while a migration disturbs pods:
+// cluster DNS, admission webhooks and those that an operator names.
 package spare
 
 import (
@@ -28,7 +26,6 @@ const enough = 3
 
 // Spec is what a Migration says of it.
 type Spec struct {
-	// Migration is its name.
 	Migration string
 	Mode      v1alpha1.PrepareMode
 	// Deployments get one more pod however many they have.
@@ -38,7 +35,7 @@ type Spec struct {
 // Inputs is what a look at a cluster has found.
 type Inputs struct {
 	Deployments []appsv1.Deployment
-	// Services are those that the cluster cannot do without: its DNS, and those behind admission webhooks.
+	// Services are the cluster's DNS, and those behind admission webhooks.
 	Services []corev1.Service
 	Scalers  []autoscalingv2.HorizontalPodAutoscaler
 	// Unseen says what could not be read, and so is not known.
@@ -55,7 +52,7 @@ type Found struct {
 	Scaled []types.NamespacedName
 	// Alone should, and are left alone.
 	Alone []Alone
-	// Unseen is that of the Scene.
+	// Unseen is that of the Inputs.
 	Unseen []string
 }
 
@@ -71,7 +68,7 @@ func (f *Found) Has(key types.NamespacedName) bool {
 	return f != nil && slices.Contains(f.Critical, key)
 }
 
-// Load reads a cluster. What may not be read is left open, except for Deployments and nodes: without these there is nothing to migrate.
+// Load reads a cluster. Deployments and nodes must be readable; the rest is noted as unseen.
 func Load(ctx context.Context, c *cluster.Cluster, s Spec) (*Found, error) {
 	if s.Mode != v1alpha1.PrepareScale {
 		return &Found{Spec: s}, nil
@@ -109,7 +106,6 @@ func (s *Inputs) may(resource string, err error) error {
 	return nil
 }
 
-// critical are the Services that the cluster itself cannot do without.
 func critical(ctx context.Context, c *cluster.Cluster, s *Inputs) ([]corev1.Service, error) {
 	keys := []types.NamespacedName{{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}}
 	hooks, err := c.WebhookServices(ctx)
@@ -166,7 +162,6 @@ func Find(s Spec, scene Inputs) *Found {
 
 func compare(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }
 
-// backs reports whether a critical Service leads to a Deployment's pods.
 func (s *Inputs) backs(d *appsv1.Deployment) bool {
 	return slices.ContainsFunc(s.Services, func(svc corev1.Service) bool {
 		if svc.Namespace != d.Namespace || len(svc.Spec.Selector) == 0 {
@@ -199,9 +194,10 @@ func (s *Inputs) stays(d *appsv1.Deployment) string {
 	return ""
 }
 
-// scaledBy is who owns the number of a Deployment's pods: a HorizontalPodAutoscaler, KEDA's among them, or a cluster-proportional-autoscaler,
-// which says in its command line whom it is for (cmd/cluster-proportional-autoscaler/options in
-// github.com/kubernetes-sigs/cluster-proportional-autoscaler). kOps and others have one for cluster DNS.
+// scaledBy names what owns the number of a Deployment's pods: a HorizontalPodAutoscaler, or a
+// cluster-proportional-autoscaler, whose target is in its command line
+// (cmd/cluster-proportional-autoscaler/options in
+// github.com/kubernetes-sigs/cluster-proportional-autoscaler).
 func (s *Inputs) scaledBy(d *appsv1.Deployment) string {
 	for i := range s.Scalers {
 		h := &s.Scalers[i]
@@ -224,7 +220,6 @@ func (s *Inputs) scaledBy(d *appsv1.Deployment) string {
 	return ""
 }
 
-// alone reports whether no two pods of a Deployment can be on one node.
 func alone(d *appsv1.Deployment) bool {
 	spec := &d.Spec.Template.Spec
 	ports := slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool {
@@ -242,7 +237,6 @@ func alone(d *appsv1.Deployment) bool {
 	)
 }
 
-// places is how many nodes take a Deployment's pods now.
 func (s *Inputs) places(d *appsv1.Deployment) (n int) {
 	for i := range s.Nodes {
 		node := &s.Nodes[i]

@@ -30,10 +30,8 @@ func (f *Found) Up(c client.Client) []engine.Step {
 	return steps
 }
 
-// up gives a Deployment one more pod, and notes on it how many it had. One that is gone needs none.
-//
-// All its pods have to serve then. Where an earlier run has scaled it, as many as before do: a node
-// may be drained by now, and its pod without room elsewhere.
+// up gives a Deployment one more pod, and notes how many it had. All its pods have to serve then;
+// where an earlier run has scaled it, as many as before, since a node may be drained by now.
 func up(c client.Client, migration string, key types.NamespacedName, scaled bool) engine.Step {
 	read := func(ctx context.Context) (*appsv1.Deployment, error) {
 		d, err := readDeployment(ctx, c, key)
@@ -76,7 +74,7 @@ func wanted(d *appsv1.Deployment, migration string, scaled bool) int32 {
 	return min(int32(n), replicas(d))
 }
 
-// had is how many pods a Deployment had before this migration gave it one more; nothing, if it did not. What others remember on it is theirs.
+// had is how many pods a Deployment had before this migration scaled it; nothing, if it did not.
 func had(d *appsv1.Deployment, migration string) string {
 	of, n, _ := strings.Cut(d.Annotations[v1alpha1.AnnotationOneMore], "/")
 	if of != migration {
@@ -92,7 +90,7 @@ func patch(migration, had string, wanted any) map[string]any {
 	}
 }
 
-// Back gives every Deployment back how many pods it had. One that has been scaled by others since is left alone.
+// Back gives every Deployment back its number of pods, unless others have scaled it since.
 func Back(c client.Client, migration string) engine.Step {
 	read := func(ctx context.Context) ([]appsv1.Deployment, error) {
 		all := &appsv1.DeploymentList{}

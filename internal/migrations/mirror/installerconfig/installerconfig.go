@@ -1,6 +1,6 @@
-// Package installerconfig makes the configuration of a mirror from that of the cluster that it mirrors: for kubeadm and for kOps. What makes workloads run
-// the same is taken over, such as versions, feature gates and flags. What is the source's alone is left out: certificates, keys, tokens, its
-// etcd, and whatever in the cloud bears its name. Whatever someone has to look at says so in a comment of its own.
+// Package installerconfig makes the kubeadm or kOps configuration of a mirror from that of its
+// source. Versions, feature gates and flags are taken over; certificates, keys, tokens, etcd and
+// cloud resources are not. Comments mark what needs attention.
 package installerconfig
 
 import (
@@ -64,7 +64,6 @@ func (w Overrides) Validate() error {
 	return nil
 }
 
-// documents are those of a file.
 func documents(body []byte) (all []*yaml.Node, err error) {
 	if bytes.Contains(body, []byte(noted)) {
 		return nil, bad("print it once more, and do not change it", "it has the word %s, which replumb needs for itself", noted)
@@ -109,14 +108,13 @@ func write(top string, all []*yaml.Node) ([]byte, error) {
 	return comments(out.Bytes()), nil
 }
 
-// What comments begin with: someone has to write something there, look whether it fits, or know that it is not there.
+// Comments begin with these: fill in, check, or left out.
 const (
 	fillIn  = "FILL IN: "
 	check   = "CHECK: "
 	leftOut = "Left out: "
 )
 
-// get is the value of a key; nil, if there is none.
 func get(m *yaml.Node, path ...string) *yaml.Node {
 	for _, key := range path {
 		if m == nil || m.Kind != yaml.MappingNode {
@@ -139,7 +137,6 @@ func text(m *yaml.Node, path ...string) string {
 	return n.Value
 }
 
-// index of a key; -1, if there is none.
 func index(m *yaml.Node, key string) int {
 	for i := 0; i < len(m.Content); i += 2 {
 		if m.Content[i].Value == key {
@@ -183,8 +180,8 @@ func remark(m *yaml.Node, key, format string, args ...any) {
 	at.LineComment = "# " + said
 }
 
-// noted is the key, or the beginning of the part of a list, that stands for a comment until the file is written: the library keeps comments with
-// what they are about, and of what is left out nothing is there.
+// noted stands for a comment until the file is written: the library drops comments of what is left
+// out.
 const noted = "__note__"
 
 // drop takes a key out, with a comment in its place.
@@ -196,7 +193,6 @@ func drop(m *yaml.Node, key, format string, args ...any) {
 	m.Content[i], m.Content[i+1] = scalar(noted), scalar(coded(about(key, fmt.Sprintf(format, args...))))
 }
 
-// dropItem does that with a part of a list.
 func dropItem(l *yaml.Node, i int, name, why string) {
 	l.Content[i] = scalar(noted + coded(about(name, why)))
 }
@@ -215,7 +211,6 @@ func coded(said string) string { return "x" + hex.EncodeToString([]byte(line(sai
 // line is a text in one line: what a source has in its fields may have several.
 func line(said string) string { return strings.Join(strings.Fields(said), " ") }
 
-// isNote reports whether the ith part of a mapping or list is a comment.
 func isNote(m *yaml.Node, i int) bool { return strings.HasPrefix(m.Content[i].Value, noted) }
 
 var noteLine = regexp.MustCompile(`(?m)^( *)((?:- )*)` + noted + `(: )?x([0-9a-f]*)$`)
@@ -249,7 +244,7 @@ func retain(m *yaml.Node, keys ...string) {
 	}
 }
 
-// plain takes out comments: those of a file of someone else are about the source, and may hold anything.
+// plain removes comments: they are about the source, and may hold anything.
 func plain(n *yaml.Node) {
 	n.HeadComment, n.LineComment, n.FootComment, n.Style = "", "", "", n.Style&^yaml.TaggedStyle
 	if len(n.Content) > 0 {
@@ -260,12 +255,12 @@ func plain(n *yaml.Node) {
 	}
 }
 
-// aliased reports whether a document refers to parts of itself: what is taken out in one place would come back in another.
+// aliased reports whether a document has aliases, which would bring removed parts back.
 func aliased(n *yaml.Node) bool {
 	return n.Kind == yaml.AliasNode || n.Anchor != "" || slices.ContainsFunc(n.Content, aliased)
 }
 
-// secretive reports whether what a field or flag of this name holds may be a secret, or lead to one.
+// secretive reports whether a field or flag of this name may hold or lead to a secret.
 func secretive(name string) bool {
 	name = strings.ToLower(strings.NewReplacer("-", "", "_", "").Replace(name))
 	return slices.ContainsFunc(

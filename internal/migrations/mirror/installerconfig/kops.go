@@ -13,8 +13,8 @@ import (
 // kopsGroup is the API group of kOps.
 const kopsGroup = "kops.k8s.io/"
 
-// KOps is a file for kops create -f, from what kops get -o yaml prints: a Cluster, and its InstanceGroups
-// (docs/cluster_spec.md and docs/instance_groups.md in k8s.io/kops).
+// KOps is a file for kops create -f, from what kops get -o yaml prints: a Cluster, and its
+// InstanceGroups (docs/cluster_spec.md and docs/instance_groups.md in k8s.io/kops).
 func KOps(body []byte, w Overrides) ([]byte, error) {
 	if err := w.Validate(); err != nil {
 		return nil, err
@@ -55,7 +55,8 @@ kops update cluster --name %[4]s --yes`, was, strings.TrimSuffix(fillIn, " "), s
 
 const kopsHint = "kops get --name NAME -o yaml prints it: the Cluster, and its InstanceGroups"
 
-// kopsParts are the one Cluster among documents of kOps, nil if there is none, and how many InstanceGroups there are.
+// kopsParts are the Cluster among documents of kOps, nil if there is none, and how many
+// InstanceGroups there are.
 func kopsParts(all []*yaml.Node) (cluster *yaml.Node, groups int, err error) {
 	for _, n := range all {
 		if !strings.HasPrefix(text(n, "apiVersion"), kopsGroup) {
@@ -87,7 +88,8 @@ type kops struct {
 	was string
 }
 
-// rangeField is where a Cluster has a range, by the version of its API: v1alpha2 has ranges in the spec, v1alpha3 under networking.
+// rangeField is where a Cluster has a range, by the version of its API: v1alpha2 has ranges in the
+// spec, v1alpha3 under networking.
 func rangeField(spec *yaml.Node, key, later string) (in *yaml.Node, name string) {
 	if networking := get(spec, "networking"); networking != nil && index(networking, later) >= 0 {
 		return networking, later
@@ -132,7 +134,6 @@ func (k *kops) own(spec *yaml.Node, key string) {
 	}
 }
 
-// ranges writes those that are wanted.
 func (k *kops) ranges(spec *yaml.Node) error {
 	services, serviceKey := rangeField(spec, "serviceClusterIPRange", "serviceClusterIPRange")
 	pods, podKey := rangeField(spec, "podCIDR", "podCIDR")
@@ -163,7 +164,7 @@ func (k *kops) ranges(spec *yaml.Node) error {
 	return nil
 }
 
-// masquerade has nodes translate the source of what leaves the ranges of Services and pods, where the source's is too narrow for these.
+// masquerade widens nonMasqueradeCIDR where it is too narrow for the mirror's ranges.
 func (k *kops) masquerade(in *yaml.Node, key string) {
 	has, err := netip.ParsePrefix(text(in, key))
 	if err != nil {
@@ -178,7 +179,7 @@ func (k *kops) masquerade(in *yaml.Node, key string) {
 	}
 }
 
-// subnets have the place in the new network that they had in the old one, where that has room for them.
+// subnets keep their place in the new network, where that has room.
 func (k *kops) subnets(in *yaml.Node, old []netip.Prefix) {
 	if in == nil {
 		return
@@ -221,7 +222,6 @@ func place(r netip.Prefix, of []netip.Prefix, in netip.Prefix) (moved netip.Pref
 	return moved, moved.Masked() == moved && in.Contains(moved.Addr())
 }
 
-// members are those of etcd: as many, and with disks of their own.
 func (k *kops) members(spec *yaml.Node) {
 	clusters := get(spec, "etcdClusters")
 	if clusters == nil {
@@ -241,7 +241,6 @@ func (k *kops) members(spec *yaml.Node) {
 	}
 }
 
-// group changes an InstanceGroup.
 func (k *kops) group(n *yaml.Node) {
 	meta := mapping()
 	labels := mapping()
@@ -266,8 +265,7 @@ var (
 	arn     = regexp.MustCompile(`^arn:[a-z-]+:`)
 )
 
-// walk looks at all that is left: at names that say secret, at names of the source, and at what a cloud calls things of the source. in is the key
-// that has the node.
+// walk marks names that say secret, names of the source, and cloud resources of the source.
 func (k *kops) walk(n *yaml.Node, in string) {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -351,7 +349,6 @@ func (k *kops) out(in, key string, value *yaml.Node) string {
 	return ""
 }
 
-// rename gives the mirror its name where the source had its own.
 func (k *kops) rename(m *yaml.Node, key string) {
 	n := get(m, key)
 	renamed := strings.ReplaceAll(n.Value, k.was, k.Name)

@@ -12,15 +12,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Kubeadm is what kubeadm keeps in a cluster of its configuration: ConfigMaps of kube-system, and their keys.
+// Kubeadm is kubeadm's configuration in a cluster: ConfigMaps of kube-system, and their keys.
 type Kubeadm struct {
-	// Cluster is ClusterConfiguration in kubeadm-config, Kubelet kubelet in kubelet-config, Proxy config.conf in kube-proxy. The latter two may be
-	// empty.
+	// Cluster is ClusterConfiguration in kubeadm-config, Kubelet kubelet in kubelet-config, Proxy
+	// config.conf in kube-proxy. The latter two may be empty.
 	Cluster, Kubelet, Proxy string
 }
 
-// Configuration is a file for kubeadm init --config (docs/reference/config-api/kubeadm-config.v1beta4 of Kubernetes; v1beta3 has the flags as
-// a map).
+// Configuration is a file for kubeadm init --config
+// (docs/reference/config-api/kubeadm-config.v1beta4 of Kubernetes; v1beta3 has the flags as a map).
 func (k Kubeadm) Configuration(w Overrides) ([]byte, error) {
 	if err := w.Validate(); err != nil {
 		return nil, err
@@ -64,7 +64,6 @@ Look for %[3]sand %[4]sin it. kubeadm makes the certificates, keys, tokens and e
 		w.Name, cmp.Or(was, "the source"), strings.TrimSuffix(fillIn, " ")+" ", strings.TrimSuffix(check, " ")+" "), all)
 }
 
-// one is the document of a kind.
 func one(body, kind, hint string) (*yaml.Node, error) {
 	all, err := documents([]byte(body))
 	if err != nil {
@@ -99,7 +98,6 @@ func kept(wanted []netip.Prefix, has string) []netip.Prefix {
 	return all
 }
 
-// cluster changes a ClusterConfiguration.
 func (w Overrides) cluster(c *yaml.Node) {
 	set(c, "clusterName", scalar(w.Name))
 	w.endpoint(c)
@@ -150,7 +148,6 @@ func (w Overrides) networking(c *yaml.Node) {
 	}
 }
 
-// component changes one that runs as a static pod.
 func (w Overrides) component(n *yaml.Node) {
 	drop(n, "certSANs", fillIn+"the names and addresses of the mirror's API, if it has others than controlPlaneEndpoint")
 	if env := get(n, "extraEnvs"); env != nil {
@@ -163,7 +160,6 @@ func (w Overrides) component(n *yaml.Node) {
 	retain(n, "extraArgs", "extraVolumes", "timeoutForControlPlane")
 }
 
-// names are those of a list of variables.
 func names(env *yaml.Node) string {
 	var all []string
 	for _, n := range env.Content {
@@ -200,7 +196,6 @@ func flags(args *yaml.Node) {
 	}
 }
 
-// flag says what becomes of one: whether it is out, and why, or what there is to look at.
 func flag(name, value string) (why string, out bool) {
 	own := []string{
 		"etcd-", "tls-cert", "tls-private", "tls-sni", "client-ca-file", "proxy-client-",
@@ -238,7 +233,6 @@ func harmless(value string) bool {
 	return err == nil || notBool == nil || notNumber == nil
 }
 
-// etcd has the mirror make its own.
 func (w Overrides) etcd(c *yaml.Node) {
 	n := get(c, "etcd")
 	if n == nil || n.Kind != yaml.MappingNode {
@@ -257,7 +251,7 @@ func (w Overrides) etcd(c *yaml.Node) {
 	retain(n, "local")
 }
 
-// pick takes out what is not named, without a word: all else is kubeadm's default, or about the source's machines.
+// pick removes unnamed fields silently: defaults, and what is about the source's machines.
 func pick(n *yaml.Node, fields []string) {
 	for i := 0; i < len(n.Content); {
 		if slices.Contains(fields, n.Content[i].Value) {
@@ -268,7 +262,6 @@ func pick(n *yaml.Node, fields []string) {
 	}
 }
 
-// kubeletFields are what decides how workloads run, and is not about one machine.
 func kubeletFields() []string {
 	return []string{
 		"featureGates", "maxPods", "podPidsLimit", "cgroupDriver", "clusterDomain",
@@ -281,7 +274,6 @@ func kubeletFields() []string {
 	}
 }
 
-// proxyFields are what decides how Services are reached.
 func proxyFields() []string {
 	return []string{"mode", "featureGates", "ipvs", "iptables", "nftables", "conntrack"}
 }

@@ -1,5 +1,4 @@
-// Package placement finds nodes for pods, as the scheduler would: by its own predicates as far as
-// they are in k8s.io/component-helpers.
+// Package placement finds nodes for pods by the scheduler's predicates in k8s.io/component-helpers.
 package placement
 
 import (
@@ -23,8 +22,7 @@ import (
 
 // Misfit is a pod that no node takes.
 type Misfit struct {
-	Pod *corev1.Pod
-	// Reasons say of how many nodes what is in the way.
+	Pod     *corev1.Pod
 	Reasons string
 }
 
@@ -35,9 +33,8 @@ type candidate struct {
 	pods []*corev1.Pod
 }
 
-// Place puts pods on nodes, the largest first, beside those of running that are there, and returns
-// the pods for which no node is left. Requests, number of pods, host ports, taints, node selectors,
-// required affinity and anti-affinity count; topology spread, volumes and extenders do not.
+// Place puts pods on nodes, the largest first, beside those of running, and returns the pods that
+// do not fit. Topology spread, volumes and extenders do not count.
 func Place(pods []*corev1.Pod, nodes []*corev1.Node, running []corev1.Pod) []Misfit {
 	var all []*candidate
 	for _, n := range nodes {
@@ -86,7 +83,7 @@ func Requests(p *corev1.Pod) corev1.ResourceList {
 	return want
 }
 
-// put takes the node with most processor time to spare, as the scheduler prefers it. It returns how many nodes each reason rules out.
+// put takes the node with most CPU free, as the scheduler prefers it, or says why no node fits.
 func put(p *corev1.Pod, all []*candidate) map[string]int {
 	reasons := map[string]int{}
 	var best *candidate
@@ -109,7 +106,6 @@ func put(p *corev1.Pod, all []*candidate) map[string]int {
 	return reasons
 }
 
-// refuses says why a pod cannot be there; nothing, if it can.
 func (at *candidate) refuses(p *corev1.Pod) string {
 	taint, untolerated := schedulinghelper.FindMatchingUntoleratedTaint(
 		klog.Background(),
@@ -169,8 +165,7 @@ func (at *candidate) portsTaken(p *corev1.Pod) bool {
 	})
 }
 
-// repels reports whether required anti-affinity keeps a pod away from one that is there, or one that is there keeps it away. Topologies
-// wider than a node are taken for what the node's own label says.
+// repels reports whether required anti-affinity keeps two pods apart, by node.
 func (at *candidate) repels(p *corev1.Pod) bool {
 	return slices.ContainsFunc(at.pods, func(o *corev1.Pod) bool { return avoids(p, o) || avoids(o, p) })
 }
@@ -189,7 +184,6 @@ func avoids(p, o *corev1.Pod) bool {
 	return false
 }
 
-// summarize is in the order of the texts.
 func summarize(reasons map[string]int) string {
 	var all []string
 	for _, why := range slices.Sorted(maps.Keys(reasons)) {

@@ -19,8 +19,8 @@ import (
 	"github.com/replumb/replumb/internal/network/nodeipam"
 )
 
-// gateMode is what controller managers have to do with ranges. It is also the value of the annotation by which people
-// confirm it of those that cannot be seen.
+// gateMode is what controller managers have to do with ranges, and the annotation's value by which
+// people confirm it.
 type gateMode string
 
 const (
@@ -30,15 +30,15 @@ const (
 )
 
 const (
-	// quiet is how long a controller manager that has seen a Node has to give it no range to be believed: one that does
-	// gives it in the same moment in which it sees it.
+	// quiet is how long a controller manager that has seen a Node must give it no range to be
+	// believed.
 	quiet = 5 * time.Second
 	// tryEvery is how often a Node is made to find out.
 	tryEvery = 3 * time.Second
 )
 
-// rangeGate waits until controller managers do with ranges what they have to. It sees it by their command lines, where they
-// are static pods, and in any case by what the one that leads does to a Node that was made for it.
+// rangeGate waits until controller managers handle ranges as they must. It sees that by command
+// lines of static pods, and by what the leader does to a trial Node.
 type rangeGate struct {
 	tools    migration.Tools
 	spec     podmove.Spec
@@ -47,7 +47,7 @@ type rangeGate struct {
 	mode     gateMode
 	deadline time.Duration
 
-	// since is when the Node of the trial was first seen to have been looked at, next when another one may be made.
+	// since is when the trial Node was first seen to be looked at, next when another may be made.
 	since, next time.Time
 	// needed says that it was seen that there is something to do.
 	needed bool
@@ -179,7 +179,7 @@ func (g *rangeGate) evaluateGiven(given netip.Prefix, waited bool) (problem stri
 	return fmt.Sprintf("a controller manager gives nodes ranges such as %s", given), false
 }
 
-// commandLines looks at what can be seen of all controller managers, those included that do not lead at the moment.
+// commandLines checks all visible controller managers, including those that do not lead.
 func (g *rangeGate) commandLines(ctx context.Context) error {
 	seen, err := managers(ctx, g.tools.Cluster)
 	if err != nil {
@@ -201,8 +201,8 @@ func (g *rangeGate) commandLines(ctx context.Context) error {
 	return g.unseen(ctx, len(seen))
 }
 
-// unseen has people vouch for controller managers of which nothing can be seen: there is one beside each API server, and
-// only the one that leads shows what it does.
+// unseen has people confirm controller managers that cannot be seen: there is one beside each API
+// server.
 func (g *rangeGate) unseen(ctx context.Context, seen int) error {
 	slices := &discoveryv1.EndpointSliceList{}
 	err := g.tools.Cluster.List(ctx, slices, client.InNamespace(metav1.NamespaceDefault),

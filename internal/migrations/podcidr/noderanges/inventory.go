@@ -1,5 +1,5 @@
-// Package noderanges moves pods in clusters whose Nodes carry the ranges of pods: one Node after the other is emptied, recreated with a
-// range of the target, and filled again. plan.go lists the phases in order.
+// Package noderanges moves pods whose ranges are on Nodes: each Node is emptied, recreated with a
+// range of the target, and filled again. plan.go lists the phases.
 package noderanges
 
 import (
@@ -30,13 +30,13 @@ var _ podmove.Strategy = (*Inventory)(nil)
 type NodeRange struct {
 	// Node as it is or, if it is gone, as it was.
 	Node *corev1.Node
-	// Kept says that a run was ended before the recreated Node had everything, Gone that it is not even there.
+	// Kept says that its recreation was cut off, Gone that it is not even there.
 	Kept, Gone bool
 	// Has are its ranges; none, if it has none yet or is gone.
 	Has []string
 	// Original are the ranges it had before the migration, Target those it is to have after.
 	Original, Target []string
-	// Doubted says that the Node names ranges it had before which it cannot have had; it is given others on the way back.
+	// Doubted says that the Node claims former ranges that it cannot have had.
 	Doubted bool
 	// claim are the ranges that the Node says it had.
 	claim []string
@@ -80,11 +80,11 @@ func (s *Inventory) away(d engine.Direction) bool {
 type Sources struct {
 	// Saved are the Nodes, by name, whose recreation has begun and not ended.
 	Saved map[string]*nodeipam.SavedNode
-	// Configured is the range of all pods as the cluster's own configuration has it; the zero one, if nothing says.
+	// Configured is the cluster's own range of pods; zero, if not known.
 	Configured netip.Prefix
 }
 
-// New pairs the ranges of Nodes with those they are to get. It fails with a *spec.Error if that cannot be done.
+// New pairs the ranges of Nodes with their targets. It fails with a *spec.Error.
 func New(shared *podmove.Inventory, from Sources) (*Inventory, error) {
 	s := &Inventory{Inventory: *shared}
 	if err := s.ownPools(); err != nil {
@@ -97,7 +97,7 @@ func New(shared *podmove.Inventory, from Sources) (*Inventory, error) {
 	return s, s.strays()
 }
 
-// ownPools fails where Cilium gives pods addresses that are not of their Node: it has pools of its own, which are not to be changed.
+// ownPools fails where Cilium has pools of its own, which are not to be changed.
 // https://docs.cilium.io/en/stable/network/concepts/ipam/cluster-pool/
 func (s *Inventory) ownPools() error {
 	cilium := ciliumOf(&s.Inventory)
@@ -138,7 +138,7 @@ func rangeText(p netip.Prefix) string {
 	return "has " + p.String()
 }
 
-// strays says which pod has an address that is not of its Node's range: then something else gives addresses.
+// strays says which pod has an address outside of its Node's range.
 func (s *Inventory) strays() error {
 	known := slices.Concat(s.Spec.From, s.Spec.To)
 	for i := range s.Workloads.Pods {

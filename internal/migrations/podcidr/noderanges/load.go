@@ -30,13 +30,12 @@ func Load(ctx context.Context, c *cluster.Cluster, shared *podmove.Inventory) (*
 	return New(shared, from)
 }
 
-// saved are the Nodes that replumb keeps while it recreates them. Plans can be made and shown without a cluster.
+// saved are the Nodes kept while they are recreated.
 func saved(c *cluster.Cluster, migration string) nodeipam.SavedNodes {
 	return nodeipam.SavedNodes{Client: c, Migration: migration}
 }
 
-// configured is the range of pods as the command line of a controller manager or kubeadm's configuration has it; the zero one, if nothing
-// says.
+// configured is the range in a controller manager's command line or kubeadm's configuration.
 func configured(ctx context.Context, c *cluster.Cluster) (netip.Prefix, error) {
 	managers, err := managers(ctx, c)
 	if err != nil {

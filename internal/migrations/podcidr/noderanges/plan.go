@@ -35,10 +35,10 @@ type Planner struct {
 
 func (s *Inventory) Plans(p *podmove.Planner) podmove.Plans { return &Planner{Planner: p, nodes: s} }
 
-// What decides the order of phases: a controller manager that allocates refuses to start as long as any Node has a range outside of its
-// --cluster-cidr (NewCIDRRangeAllocator in k8s.io/kubernetes pkg/controller/nodeipam/ipam/range_allocator.go), and one that runs takes any
-// Node without a range for one that needs one of its own. So from before the first Node has a range of the target until after the last one
-// has, none may allocate at all.
+// The order of phases: a controller manager that allocates does not start while any Node has a
+// range outside of its --cluster-cidr (NewCIDRRangeAllocator in k8s.io/kubernetes
+// pkg/controller/nodeipam/ipam/range_allocator.go), and a running one gives any Node without a
+// range one of its own. So none may allocate while Nodes move.
 
 // apply is the way to the point where every Node has a range of the target.
 func apply() migration.Phases[*Planner] {

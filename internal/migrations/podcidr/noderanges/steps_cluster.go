@@ -61,7 +61,7 @@ func rangesNow(ctx context.Context, c *cluster.Cluster, s podmove.Spec) ([]NodeR
 	return ranges, err
 }
 
-// allThere returns nil if every node has its ranges. One that has others joined meanwhile, and is not moved by this run.
+// allThere returns nil if every node has its ranges. This run does not move late nodes.
 func allThere(ranges []NodeRange, d engine.Direction) error {
 	for i := range ranges {
 		switch r := &ranges[i]; {
@@ -80,7 +80,7 @@ func noted(n *corev1.Node) bool {
 	return cordon.Closed(n) || n.Annotations[v1alpha1.AnnotationPodCIDRs] != ""
 }
 
-// notedNodes are those that replumb has written something on. It fails as long as there are any, or the Node of a trial is there.
+// notedNodes are those with notes of replumb. It fails while there are any, or a trial Node.
 func notedNodes(ctx context.Context, c *cluster.Cluster, trial nodeipam.Trial) ([]corev1.Node, error) {
 	now, err := podmove.Occupants(ctx, c, podmove.Spec{})
 	if err != nil {

@@ -34,7 +34,7 @@ type Input struct {
 	Fates Fates
 	// Taken are the ranges that only the strategy knows of.
 	Taken []Taken
-	// ByNode says that pods get addresses of the range that their Node carries: what takes just those for pods is right.
+	// ByNode says that pods get addresses of their Node's range.
 	ByNode bool
 }
 

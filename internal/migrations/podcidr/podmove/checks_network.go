@@ -11,7 +11,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 )
 
-// checkProxyRange follows getLocalDetectors in k8s.io/kubernetes cmd/kube-proxy/app/server_linux.go.
+// checkProxyRange follows getLocalDetectors in k8s.io/kubernetes
+// cmd/kube-proxy/app/server_linux.go.
 func checkProxyRange(in Input) []findings.Result {
 	var out []findings.Result
 	if in.Live.Inspection == nil {
@@ -39,8 +40,8 @@ func checkProxyRange(in Input) []findings.Result {
 	return out
 }
 
-// checkMasquerade reads the configuration of ip-masq-agent (github.com/kubernetes-sigs/ip-masq-agent), by whatever name.
-// Without one the agent takes all private addresses for pods.
+// checkMasquerade reads ip-masq-agent's configuration (github.com/kubernetes-sigs/ip-masq-agent).
+// The default takes all private addresses for pods.
 func checkMasquerade(in Input) []findings.Result {
 	var out []findings.Result
 	for _, name := range slices.Sorted(maps.Keys(in.Inventory.Configs)) {

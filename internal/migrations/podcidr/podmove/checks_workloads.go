@@ -67,7 +67,7 @@ func checkUnready(in Input) []findings.Result {
 	return out
 }
 
-// checkLocalData names each workload once, by the first of its pods that has such a volume, and pods that are evicted.
+// checkLocalData names each workload once, and pods that are evicted.
 func checkLocalData(in Input) []findings.Result {
 	volumes := map[string][]string{}
 	for i := range in.Inventory.Workloads.Pods {
@@ -133,8 +133,7 @@ func (in Input) references(of func(references.Reference) bool) []findings.Result
 	return out
 }
 
-// checkOthers allows a mirror: it serves the cluster's clients meanwhile. One of the same set that has moved changes nothing before it is
-// finished or rolled back, which comes after this one has moved as well, or has gone back.
+// checkOthers allows a mirror, which serves meanwhile, and one of the same set that has moved.
 func checkOthers(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Others {

@@ -74,8 +74,7 @@ func Load(ctx context.Context, c *cluster.Cluster, s Spec) (*Inventory, error) {
 	return survey, err
 }
 
-// configs reads the ConfigMaps that decide how pods are connected. One that is not there, or may not be read, is left out: the rights
-// are a check of their own.
+// configs reads the ConfigMaps that decide how pods are connected, as far as they may be read.
 func configs(ctx context.Context, c *cluster.Cluster) (map[string]map[string]string, error) {
 	all := map[string]map[string]string{}
 	for _, key := range []types.NamespacedName{
@@ -121,7 +120,7 @@ func (s *Inventory) PodsIn(all []netip.Prefix) []*corev1.Pod {
 	return in
 }
 
-// guards reports whether a PodDisruptionBudget, as namespace/name, covers a pod that has to be restarted.
+// guards reports whether a PodDisruptionBudget covers a pod that has to be restarted.
 func (s *Inventory) guards(budget string) bool {
 	for i := range s.Workloads.Budgets {
 		b := &s.Workloads.Budgets[i]
@@ -188,7 +187,7 @@ func (s *Inventory) Counts() v1alpha1.Counts {
 	return v1alpha1.Counts{Total: old + arrived, Moved: arrived}
 }
 
-// isAgent reports whether a pod is one of those that agents call. Users have no interest in how many there are.
+// isAgent reports whether agents call a pod. Such pods are not counted.
 func isAgent(pod *corev1.Pod) bool {
 	return pod.Namespace == v1alpha1.SystemNamespace && pod.Labels[v1alpha1.LabelRole] == v1alpha1.RoleProbe
 }

@@ -31,8 +31,8 @@ type Planner struct {
 	Agents *lossguard.Agents
 	// Remains takes away what an earlier run has left of agents.
 	Remains []engine.Group
-	// Proven says that new pods were seen to get new addresses on every node: that is not tried again.
-	// OnProof, if set, is called when they are.
+	// Proven says that new pods were seen to get new addresses. OnProof, if set, is called when
+	// they are.
 	Proven  bool
 	OnProof func()
 }

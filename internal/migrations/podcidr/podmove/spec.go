@@ -1,5 +1,4 @@
-// Package podmove has what both ways to move pods to another range have in common: the job, the survey of workloads and nodes, the
-// checks of those, and the steps around the move itself.
+// Package podmove has what both ways to move pods have in common: job, inventory, checks and steps.
 package podmove
 
 import (
@@ -19,8 +18,8 @@ const Field = "spec.podCIDR"
 type Spec struct {
 	// Name of the Migration.
 	Name string
-	// From are the ranges to be emptied, To those that take over from them, one each. The survey fills in a From that the
-	// Migration leaves open.
+	// From are the ranges to be emptied, To their successors. An open From is resolved by the
+	// inventory.
 	From, To []netip.Prefix
 	// BlockSize is the prefix length of blocks in the targets; zero means as before.
 	BlockSize int
@@ -33,7 +32,7 @@ type Spec struct {
 	// Tunnels says whether nodes keep the old addresses of their tunnels.
 	Tunnels v1alpha1.TunnelsMode
 	Roll    v1alpha1.RollSpec
-	// Nodes is how nodes are moved that carry their range, Agents the DaemonSets to be restarted there.
+	// Nodes is how nodes with ranges move, Agents the DaemonSets to restart there.
 	Nodes  v1alpha1.NodeRangesSpec
 	Agents []types.NamespacedName
 	// Common is what all kinds of migrations have.

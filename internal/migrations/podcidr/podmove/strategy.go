@@ -11,7 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 )
 
-// Strategy is how pods are moved in a cluster that was surveyed: by pools of Calico, or by the ranges that Nodes carry.
+// Strategy is how pods move: by pools of Calico, or by the ranges of Nodes.
 type Strategy interface {
 	// Shared is what the survey of any cluster has.
 	Shared() *Inventory
@@ -25,7 +25,7 @@ type Strategy interface {
 	Leaving(d engine.Direction, now time.Time) rollout.Changes
 	// Switched reports whether no new pod gets an old address any more.
 	Switched() bool
-	// Overlaid reports whether nodes lose packets for a moment while the addresses of the tunnels between them change.
+	// Overlaid reports whether packets are lost while addresses of tunnels change.
 	Overlaid() bool
 	// KeepsTunnels reports whether pods of replumb keep old addresses of tunnels.
 	KeepsTunnels() bool

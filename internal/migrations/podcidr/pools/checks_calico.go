@@ -16,8 +16,7 @@ func checkDatastore(in Input) []findings.Result {
 	return []findings.Result{findings.Failed("ClusterInformation default", "Calico's datastore is locked (datastoreReady: false)")}
 }
 
-// checkOperator looks for what operators list: an old pool is in the way unless the operator itself disables it and makes
-// the target.
+// checkOperator looks for operators that would restore an old pool or remove the target.
 func checkOperator(in Input) []findings.Result {
 	var out []findings.Result
 	for _, i := range in.Pools.Installations {
@@ -39,7 +38,7 @@ func checkOperator(in Input) []findings.Result {
 	return out
 }
 
-// checkSelectors looks for nodes that no target's pool selects. The pool of a target is made like the old one.
+// checkSelectors looks for nodes that no target's pool selects.
 func checkSelectors(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Inventory.Nodes {
@@ -69,7 +68,7 @@ func checkSelectors(in Input) []findings.Result {
 	return out
 }
 
-// checkCapacity counts blocks as nodes take them: one each to begin with, and as many as its pods need.
+// checkCapacity counts blocks: one for each node, and as many as its pods need.
 func checkCapacity(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Pools.Moves {

@@ -35,7 +35,7 @@ func checkNewPools(in Input) []findings.Result {
 	return out
 }
 
-// checkPins looks at the templates of workloads, at namespaces, and at Calico's own configuration of the CNI plugin.
+// checkPins looks at pod templates, namespaces, and Calico's CNI configuration.
 func checkPins(in Input) []findings.Result {
 	var out []findings.Result
 	goes := func(text string) bool {
@@ -137,9 +137,9 @@ func clusterCIDRs(words []string) []string {
 	return nil
 }
 
-// checkTunnels knows what Calico does to packets when it changes the address of a tunnel (felix/dataplane/linux/vxlan_mgr.go):
-// neighbours and routes towards the old one go before those towards the new one come, and with the address the kernel
-// forgets what was masqueraded with it (masq_inet_event in net/netfilter/nf_nat_masquerade.c).
+// checkTunnels: Calico removes neighbours and routes of an old tunnel address before it adds new
+// ones (felix/dataplane/linux/vxlan_mgr.go), and the kernel forgets what was masqueraded with it
+// (masq_inet_event in net/netfilter/nf_nat_masquerade.c).
 func checkTunnels(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Pools.Moves {

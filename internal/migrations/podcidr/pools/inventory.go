@@ -1,5 +1,5 @@
-// Package pools moves pods to other pools of Calico: it adds pools like the old ones, disables those, and restarts what has old
-// addresses. plan.go lists the phases in order.
+// Package pools moves pods to other pools of Calico: it adds pools, disables the old ones and
+// restarts pods. plan.go lists the phases.
 package pools
 
 import (
@@ -42,7 +42,7 @@ type Surroundings struct {
 	Unreservable bool
 }
 
-// Installation is what a Tigera operator keeps up (operator.tigera.io/v1, spec.calicoNetwork.ipPools).
+// Installation is a Tigera operator's (operator.tigera.io/v1, spec.calicoNetwork.ipPools).
 type Installation struct {
 	Name  string
 	Pools []InstalledPool
@@ -143,7 +143,7 @@ func New(shared *podmove.Inventory, state *calico.State) (*Inventory, error) {
 	return s, nil
 }
 
-// resolve finds the ranges to be emptied: those that the Migration names, or else every pool that pods get addresses from.
+// resolve finds the ranges to be emptied: named ones, or all enabled pools of pods.
 func resolve(s podmove.Spec, state *calico.State) ([]netip.Prefix, error) {
 	if len(s.From) > 0 {
 		return s.From, nil
@@ -177,7 +177,7 @@ func poolAt(pools []calico.Pool, cidr netip.Prefix) *calico.Pool {
 // Roles implements podmove.Strategy: there are no more than all migrations of pods need.
 func (*Inventory) Roles() cluster.Roles { return nil }
 
-// Leaving implements podmove.Strategy: once the pools are disabled, pods that come later have no address of them.
+// Leaving ends with the moment when the last pool was disabled.
 func (s *Inventory) Leaving(d engine.Direction, now time.Time) rollout.Changes {
 	c := s.Inventory.Leaving(d, now)
 	var closed []time.Time
@@ -210,8 +210,8 @@ func (s *Inventory) KeepsTunnels() bool {
 	return s.Spec.Tunnels == v1alpha1.TunnelsHold && s.Overlaid()
 }
 
-// MovesTunnels reports whether tunnels are given their addresses ahead, with routes beside them meanwhile: those of VXLAN are, where
-// packets go by no WireGuard, which such routes would lead past.
+// MovesTunnels reports whether VXLAN tunnels get their addresses ahead, with routes beside them.
+// Routes would lead past WireGuard.
 func (s *Inventory) MovesTunnels() bool {
 	for i := range s.Nodes {
 		if calico.Encrypts(&s.Nodes[i]) {

@@ -62,7 +62,7 @@ func annotations(ctx context.Context, c *cluster.Cluster) (map[string]map[string
 	return all, nil
 }
 
-// unreservable reports whether Calico knows no IPReservations. Whether they may be read is what the check of rights is about.
+// unreservable reports whether Calico knows no IPReservations.
 func unreservable(ctx context.Context, c *cluster.Cluster) (bool, error) {
 	reservations := &unstructured.UnstructuredList{}
 	reservations.SetGroupVersionKind(calico.GroupVersion().WithKind("IPReservationList"))

@@ -47,7 +47,7 @@ func apply() migration.Phases[*Planner] {
 		{Name: "canary", Title: "Test the target pools on every node", Groups: (*Planner).canary},
 		{Name: "hold", Title: "Keep connections through tunnels open", Recheck: true, Groups: (*Planner).keepTunnels},
 		{
-			// Before the old pools are disabled, pods still come and go there: which ones have old addresses is certain from then on.
+			// Only once the old pools are disabled is it certain which pods have old addresses.
 			Name: "switch", Title: "Let new pods get new addresses only", Recheck: true, Groups: (*Planner).switchOver,
 			Replan: func(p *Planner) bool { return !p.pools.closed(forward) },
 		},
@@ -210,7 +210,7 @@ func (p *Planner) routes(d engine.Direction) *temporaryRoutes {
 	return r
 }
 
-// moveTunnels gives tunnels their addresses before Calico has to, if it has been seen to that no packet is lost meanwhile.
+// moveTunnels gives tunnels their addresses before Calico has to.
 func (p *Planner) moveTunnels(d engine.Direction) []engine.Step {
 	if !p.pools.MovesTunnels() || p.pools.closed(d) {
 		return nil
@@ -239,7 +239,7 @@ func (p *Planner) keeper(which string, ranges []netip.Prefix) *tunnelKeeper {
 	return &tunnelKeeper{migration: p.Inventory.Spec.Name, image: p.Image(), which: which, ranges: ranges}
 }
 
-// switchOver disables the old pools, and has pods that ask for nothing prove that they get new addresses.
+// switchOver disables the old pools, and has pods prove that they get new addresses.
 func (p *Planner) switchOver() []engine.Group {
 	var closing []engine.Step
 	for i := range p.pools.Moves {
@@ -292,7 +292,7 @@ func (p *Planner) verify(d engine.Direction) []engine.Group {
 	return p.VerifyVacant(p.Inventory.Spec.Left(d))
 }
 
-// verifyRestarted is what apply ends with. Pods that are only reported are no concern of it, but of finish.
+// verifyRestarted ends apply. Pods that are only reported concern finish.
 func (p *Planner) verifyRestarted() []engine.Group {
 	return engine.InOrder(p.restarted(), tunnelsMoved(p.Tools.Cluster, "verify/tunnels", p.Inventory.Spec.From))
 }

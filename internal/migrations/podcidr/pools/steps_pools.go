@@ -42,7 +42,7 @@ func readPool(ctx context.Context, c client.Client, name string) (*calico.Pool, 
 	return &p, nil
 }
 
-// addPool adds the pool of a target: like the old one in everything but the range and, if asked for, the size of blocks.
+// addPool adds a pool like the old one, but for range and size of blocks.
 func addPool(c *cluster.Cluster, s podmove.Spec, m *Move) *engine.Write {
 	return &engine.Write{
 		Name: "add/" + m.Name(), About: fmt.Sprintf("Add pool %s of %s", m.Name(), m.To),
@@ -68,8 +68,7 @@ func addPool(c *cluster.Cluster, s podmove.Spec, m *Move) *engine.Write {
 	}
 }
 
-// added returns nil if the pool of a target is there. A pool of that name and of another range, which replumb has not made, is an error
-// for people.
+// added returns nil if the target's pool is there. A foreign pool of that name is an error.
 func added(ctx context.Context, c *cluster.Cluster, m *Move) error {
 	p, err := readPool(ctx, c, m.Name())
 	switch {
@@ -104,8 +103,8 @@ func targetPool(s podmove.Spec, m *Move) (*unstructured.Unstructured, error) {
 	return u, unstructured.SetNestedMap(u.Object, fields, "spec")
 }
 
-// disablePool disables a pool, so that no new pod gets an address of it. Since when is written on the pool: pods that are older may
-// have an address of it. One that is gone gives none either.
+// disablePool stops new pods from getting addresses of a pool, and notes when: older pods may have
+// one.
 func disablePool(tools migration.Tools, name string) engine.Step {
 	read := func(ctx context.Context) (*calico.Pool, error) {
 		p, err := readPool(ctx, tools.Cluster, name)
@@ -131,7 +130,6 @@ func disablePool(tools migration.Tools, name string) engine.Step {
 	}
 }
 
-// enablePool has new pods get addresses of a pool again.
 func enablePool(tools migration.Tools, name string) engine.Step {
 	read := func(ctx context.Context) (*calico.Pool, error) {
 		p, err := readPool(ctx, tools.Cluster, name)
@@ -179,7 +177,6 @@ func patchPool(ctx context.Context, c *cluster.Cluster, p *calico.Pool, patch ma
 	return nil
 }
 
-// removePool deletes an empty pool.
 func removePool(c *cluster.Cluster, name string, cidr netip.Prefix) engine.Step {
 	read := func(ctx context.Context) (*calico.Pool, error) {
 		p, err := readPool(ctx, c, name)
@@ -211,8 +208,8 @@ func removePool(c *cluster.Cluster, name string, cidr netip.Prefix) engine.Step 
 	}
 }
 
-// tunnelsMoved waits until Calico has given every node's tunnel an address outside the ranges: it does so by itself once a pool is
-// disabled (node/pkg/allocateip).
+// tunnelsMoved waits until Calico has moved all tunnels, which it does once a pool is disabled
+// (node/pkg/allocateip).
 func tunnelsMoved(c *cluster.Cluster, id string, left []netip.Prefix) *engine.Wait {
 	return &engine.Wait{
 		Name: id, About: "Wait until Calico has moved the tunnels of all nodes", Limit: tunnelWait,

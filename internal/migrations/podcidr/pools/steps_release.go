@@ -13,8 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/network/calico"
 )
 
-// releaseBlocks gives back all blocks of a range, and the addresses in them that are given out and
-// used by nothing.
+// releaseBlocks releases all blocks of a range, and unused addresses in them.
 func releaseBlocks(c *cluster.Cluster, cidr netip.Prefix) *engine.Write {
 	b := blocks{c, cidr}
 	return &engine.Write{
@@ -30,7 +29,6 @@ func releaseBlocks(c *cluster.Cluster, cidr netip.Prefix) *engine.Write {
 	}
 }
 
-// blocks are those of a range.
 type blocks struct {
 	cluster *cluster.Cluster
 	cidr    netip.Prefix

@@ -22,15 +22,16 @@ import (
 )
 
 const (
-	// routesLabel says where the tunnels go that a ferry is for, keptOld or keptNew.
+	// routesLabel says where tunnels go, keptOld or keptNew.
 	routesLabel = "replumb.dev/ferry"
-	// tunnelsFolder is where a ferry finds the address of its node's tunnel, in a file of the node's name.
+	// tunnelsFolder has a file for each node, with the address of its tunnel.
 	tunnelsFolder = "/etc/replumb/tunnels"
-	// routesGrace is how long Felix may take until the kernel does without a ferry: tunneladdr waits a minute.
+	// routesGrace is how long Felix may take to set its own routes; tunneladdr waits a minute.
 	routesGrace = 90
 )
 
-// ferry carries what nodes send to one another's pods while tunnels get other addresses: a DaemonSet, and a ConfigMap with the addresses.
+// temporaryRoutes carry packets between nodes while tunnels change: a DaemonSet, and a ConfigMap of
+// addresses.
 type temporaryRoutes struct {
 	cluster   *cluster.Cluster
 	migration string
@@ -46,12 +47,12 @@ func (r *temporaryRoutes) labels() client.MatchingLabels {
 	return client.MatchingLabels{v1alpha1.LabelMigration: r.migration, routesLabel: r.which}
 }
 
-// steps gives tunnels addresses that they do not have yet, and starts the ferry on every node.
+// steps gives tunnels their next addresses, and starts the routes on every node.
 func (r *temporaryRoutes) steps() []engine.Step {
 	return []engine.Step{r.assign(), r.list(), r.start()}
 }
 
-// onOldTunnel are the nodes whose VXLAN tunnel has an address that is left, and the addresses that Calico has for tunnels where they go.
+// onOldTunnel are the nodes whose VXLAN tunnel has a left address, and the next addresses.
 func (r *temporaryRoutes) onOldTunnel(ctx context.Context) (*calico.State, []corev1.Node, map[string]netip.Addr, error) {
 	state, err := calico.Load(ctx, r.cluster)
 	if err != nil {
@@ -72,8 +73,7 @@ func (r *temporaryRoutes) onOldTunnel(ctx context.Context) (*calico.State, []cor
 	return state, waiting, given, nil
 }
 
-// unassigned are the nodes without an address for their tunnel that have a block to take one of. Others are left to Calico, which finds one
-// for them when it has to.
+// unassigned are the nodes without a next address that have a block. Calico finds one for others.
 func (r *temporaryRoutes) unassigned(ctx context.Context) (*calico.State, []freeAddress, error) {
 	state, waiting, given, err := r.onOldTunnel(ctx)
 	if err != nil {
@@ -189,8 +189,7 @@ func (r *temporaryRoutes) start() *engine.Write {
 	return createOnNodes(r.cluster, "hold/ferry", "Keep packets between nodes flowing while tunnels change", r.build())
 }
 
-// build makes a DaemonSet whose pods are ready when their node has the routes, and take them away when
-// they end.
+// build makes a DaemonSet whose pods are ready with the routes, and remove them at their end.
 func (r *temporaryRoutes) build() *appsv1.DaemonSet {
 	d := onNodes(r.name(), r.labels(), r.image, r.container("board"), r.container("ferry"))
 	pod := &d.Spec.Template.Spec
@@ -253,7 +252,7 @@ func (r *temporaryRoutes) move() *engine.Write {
 	}
 }
 
-// land ends ferries, of both ways. Each pod ends when Felix has set all routes, and takes its own away then.
+// remove ends temporary routes of both ways. Each pod ends once Felix has set all routes.
 func (r *temporaryRoutes) remove(id string) *engine.Write {
 	ours := []client.ListOption{
 		client.InNamespace(v1alpha1.SystemNamespace),

@@ -36,7 +36,6 @@ const (
 // keeperDeadline is how long the image may take to come to every node.
 const keeperDeadline = 5 * time.Minute
 
-// tunnelKeeper is a DaemonSet that keeps the addresses of tunnels on their nodes.
 type tunnelKeeper struct {
 	migration string
 	image     pull.Image
@@ -51,12 +50,11 @@ func (k *tunnelKeeper) labels() client.MatchingLabels {
 	return client.MatchingLabels{v1alpha1.LabelMigration: k.migration, tunnelsLabel: k.which}
 }
 
-// start runs it on every node.
 func (k *tunnelKeeper) start(c *cluster.Cluster) *engine.Write {
 	return createOnNodes(c, "hold/"+k.which, fmt.Sprintf("Keep the addresses of tunnels in %v on their nodes", k.ranges), k.build())
 }
 
-// createOnNodes creates a DaemonSet, and waits until a pod of it is ready on every node that is ready.
+// createOnNodes creates a DaemonSet and waits for its pods on every ready node.
 func createOnNodes(c *cluster.Cluster, id, about string, d *appsv1.DaemonSet) *engine.Write {
 	return &engine.Write{
 		Name: id, About: about, Limit: keeperDeadline, As: engine.RoleOwn,
@@ -74,8 +72,7 @@ func createOnNodes(c *cluster.Cluster, id, about string, d *appsv1.DaemonSet) *e
 	}
 }
 
-// onNodes is a DaemonSet in the network of nodes, whose init container is to be done, and whose main
-// one ready, on every node.
+// onNodes is a DaemonSet in the network of nodes.
 func onNodes(name string, labels map[string]string, image pull.Image, first, main corev1.Container) *appsv1.DaemonSet {
 	return &appsv1.DaemonSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
@@ -149,14 +146,12 @@ func netAdmin(name string, image pull.Image, args []string) corev1.Container {
 	}
 }
 
-// build makes a DaemonSet whose pods are ready when their node has the addresses, and take them off
-// when they end.
+// build makes a DaemonSet whose pods are ready with the addresses, and remove them at their end.
 func (k *tunnelKeeper) build() *appsv1.DaemonSet {
 	return onNodes(k.name(), k.labels(), k.image, k.container("hold"), k.container("keep"))
 }
 
-// releaseTunnels removes what keeps the addresses of tunnels: of old ones, and of new ones where there was a way back. Connections that
-// still have such an address end.
+// releaseTunnels removes the kept addresses of tunnels. Connections that use them end.
 func releaseTunnels(c *cluster.Cluster, migration string) *engine.Write {
 	names := func() []string {
 		return []string{
@@ -232,15 +227,13 @@ func reservation(migration string) *unstructured.Unstructured {
 	return calico.Empty("IPReservation", "replumb-"+migration)
 }
 
-// reserved is what a look finds reserved, and what has to be.
 type reserved struct {
 	// have is nil if there is no reservation.
 	have   *unstructured.Unstructured
 	wanted []string
 }
 
-// reserveTunnels keeps Calico from giving to pods what nodes go on having, should the old pools be enabled again. now are the addresses
-// as the plan is made: until the step runs, nodes may come.
+// reserveTunnels keeps Calico from giving kept tunnel addresses to pods. now are those of the plan.
 func reserveTunnels(c *cluster.Cluster, migration string, ranges []netip.Prefix, now []string) engine.Step {
 	read := func(ctx context.Context) (reserved, error) { return readReserved(ctx, c, migration, ranges) }
 	return &engine.Observed[reserved]{
@@ -306,7 +299,6 @@ func (r *reserved) write(ctx context.Context, c *cluster.Cluster, migration stri
 	return nil
 }
 
-// unreserveTunnels removes the reservation.
 func unreserveTunnels(c *cluster.Cluster, migration string) *engine.Write {
 	name := reservation(migration).GetName()
 	return &engine.Write{
