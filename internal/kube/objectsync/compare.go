@@ -15,8 +15,7 @@ type Difference struct {
 	Ref Ref
 	// Path such as .spec.replicas; empty if the whole object is missing in one cluster.
 	Path string
-	// Want is the value by the rules, Have that of the target, as JSON. Values of Secrets are not
-	// shown.
+	// Want is the value by the rules, Have the target's, as JSON; not for Secrets.
 	Want, Have string
 }
 

@@ -86,8 +86,7 @@ func (f *Follower) isStarted() bool {
 	return f.started
 }
 
-// watchNew watches kinds that are not watched yet. The watch begins before the copy, so that
-// nothing is missed.
+// watchNew watches new kinds. The watch begins before the copy, so that nothing is missed.
 func (f *Follower) watchNew(ctx context.Context, all *sync.WaitGroup) error {
 	kinds, err := FindKinds(ctx, f.copier.Source, f.copier.Target, f.copier.Rules)
 	if err != nil {

@@ -128,8 +128,7 @@ func (f *Follower) lookAgain() {
 	}
 }
 
-// CaughtUp reports whether the target has all changes that were seen since the first copy. Only
-// Compare is certain.
+// CaughtUp reports whether the target has all changes seen. Only Compare is certain.
 func (f *Follower) CaughtUp() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

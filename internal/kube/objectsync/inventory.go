@@ -274,8 +274,7 @@ func (s *Inventory) sortSecrets() {
 	})
 }
 
-// sortOfSecret tells Secrets of owners that keep credentials for more than this cluster from the
-// others. Labels only change the name under which a Secret is counted.
+// sortOfSecret names owners that keep credentials for more than this cluster, else the type.
 func sortOfSecret(o *unstructured.Unstructured) string {
 	labels, typ := o.GetLabels(), string(corev1.SecretTypeOpaque)
 	if t, _, _ := unstructured.NestedString(o.Object, "type"); t != "" {

@@ -23,8 +23,7 @@ func inside(o map[string]any, path ...string) map[string]any {
 	return o
 }
 
-// podTemplate is the template of an object's pods, in place. Custom resources often have theirs
-// where Deployments do.
+// podTemplate is the template of an object's pods, in place, where Deployments have theirs.
 func podTemplate(k Kind, o *unstructured.Unstructured) map[string]any {
 	switch {
 	case k.is("", "Pod"):

@@ -31,8 +31,7 @@ const (
 	rankWorkloads
 	rankCustom
 	rankRoutes
-	// Quotas come after what they count: a lowered one would refuse objects that were there
-	// already.
+	// Quotas come after what they count: a lowered one would refuse existing objects.
 	rankQuotas
 	// Webhooks come last: they refuse everything until their backend is ready.
 	rankAdmission

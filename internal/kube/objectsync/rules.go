@@ -182,8 +182,7 @@ func (r *Rules) fingerprint(k Kind, version string, taken *unstructured.Unstruct
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// owns reports whether replumb may change an object of the target. Controllers hand labels on, so
-// the label alone is not enough.
+// owns reports whether replumb may change an object. Controllers hand on labels, but not ownership.
 func (r *Rules) owns(o metav1.Object) bool {
 	return o.GetLabels()[v1alpha1.LabelMirror] == r.options.Migration && o.GetAnnotations()[v1alpha1.AnnotationCopied] != "" &&
 		metav1.GetControllerOfNoCopy(o) == nil

@@ -15,8 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
-// Unready are the copied workloads without all their pods ready, each with the reason. Singletons
-// that sleep are ready.
+// Unready are the copied workloads without all pods ready, and why. Suspended ones are ready.
 func (c *Copier) Unready(ctx context.Context) ([]Note, error) {
 	var notes []Note
 	for _, list := range []client.ObjectList{

@@ -16,8 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Pod reports whether a pod serves: it is ready, and neither ends nor has ended. kstatus calls an
-// ended pod current.
+// Pod reports whether a pod is ready and does not end. kstatus calls an ended pod current.
 func Pod(p *corev1.Pod) (ready bool, why string) {
 	switch {
 	case !p.DeletionTimestamp.IsZero():

@@ -29,8 +29,7 @@ const (
 	roleReach = "reach"
 	// maxCanaries is on how many nodes there are canaries at most.
 	maxCanaries = 8
-	// reachTime is how long a canary tries, canaryLimit how long all of it may take with image
-	// pulls.
+	// reachTime is how long a canary tries, canaryLimit how long all of it may take.
 	reachTime   = 45 * time.Second
 	canaryLimit = 5 * time.Minute
 )
@@ -143,8 +142,7 @@ func (s *canaryStep) Do(ctx context.Context) error {
 	return nil
 }
 
-// unprovided reports whether a new namespace has no ServiceAccount yet, for which there is no
-// reason code.
+// unprovided reports whether a new namespace has no ServiceAccount yet: there is no reason code.
 func unprovided(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "error looking up service account")
 }

@@ -34,8 +34,7 @@ type copying struct {
 	ended    chan error
 }
 
-// copy copies objects. It compares all of them, so a second run writes nothing. Refused objects are
-// reported together.
+// copy copies objects. It compares all of them, so a second run writes nothing.
 func (c *copying) copy(part objectsync.Part, survey *Inventory) engine.Step {
 	id, about := "copy/objects", "Copy objects to the target"
 	if part == objectsync.Foundations {

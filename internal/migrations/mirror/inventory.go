@@ -20,8 +20,7 @@ type Inventory struct {
 	Remembered *v1alpha1.MirrorStatus
 
 	Source, Target Side
-	// Moving are pods of the source that will have copies, There pods of the target that are no
-	// copies.
+	// Moving are pods of the source to be copied, There pods of the target that are no copies.
 	Moving, There []corev1.Pod
 	// Nodes of the target.
 	Nodes []corev1.Node
@@ -49,8 +48,7 @@ type Inventory struct {
 	// Copies are how many objects of the target are copies.
 	Copies int
 
-	// Names lead to the source at first. Awaited are those without a known address in the target
-	// yet.
+	// Names lead to the source at first. Awaited lack an address in the target yet.
 	Names    []v1alpha1.RedirectName
 	Awaited  []string
 	Problems []dnscutover.Problem

@@ -115,8 +115,7 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	return nil
 }
 
-// sameTarget refuses another target than the recorded one: a changed kubeconfig must not get the
-// copies.
+// sameTarget refuses another target than the recorded one, which must not get the copies.
 func (j *Job) sameTarget(ctx context.Context) error {
 	have, err := migration.Get(ctx, j.Tools.Cluster, j.Spec.Name)
 	if err != nil || have == nil || have.Status.Mirror == nil {
@@ -265,8 +264,7 @@ func (j *Job) Glance(ctx context.Context) (*Inventory, error) {
 	return s, nil
 }
 
-// WriteDir writes manifests of all copies. It fails with a *RefusedError of those with a wrong
-// transform.
+// WriteDir writes manifests of all copies, and fails with a *RefusedError of wrong transforms.
 func (j *Job) WriteDir(ctx context.Context, dir string, withSecrets bool) (objectsync.Written, error) {
 	if err := j.connect(ctx); err != nil {
 		return objectsync.Written{}, err

@@ -37,8 +37,7 @@ func (*KubeconfigError) Advice() string {
 
 func (*KubeconfigError) ExitCode() int { return fault.ExitBlocked }
 
-// reduced takes server, CA and credentials of the current context. Everything else in it is an
-// error.
+// reduced takes server, CA and credentials of the current context. All else is an error.
 func reduced(body []byte) (*rest.Config, *KubeconfigError) {
 	config, err := clientcmd.Load(body)
 	if err != nil { // what is wrong with it may quote it

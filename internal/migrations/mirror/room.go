@@ -22,8 +22,7 @@ func (s shortage) String() string {
 	return fmt.Sprintf("%s: %s are asked for, %s are free", s.Resource, s.Needed.String(), s.Free.String())
 }
 
-// shortages compares sums of requests and free capacity: enough in sum may still not fit, too
-// little does not.
+// shortages compares sums of requests and free capacity: enough in sum may still not fit.
 func shortages(moving []corev1.Pod, nodes []corev1.Node, there []corev1.Pod) []shortage {
 	free, needed := corev1.ResourceList{}, asked(moving)
 	for i := range nodes {

@@ -52,8 +52,7 @@ func (p *Planner) moveIngress(d *drainer) []engine.Group {
 	return append(groups, p.Hooks(o)...)
 }
 
-// leaveBalancers keeps load balancers off old nodes, which would drop traffic once policies are
-// Local again.
+// leaveBalancers keeps load balancers off old nodes, which would drop traffic with policy Local.
 func (p *Planner) leaveBalancers() []engine.Group {
 	if !p.Inventory.Balanced {
 		return nil

@@ -136,8 +136,7 @@ func (s *Inventory) OldNodes() []OldNode {
 	return all
 }
 
-// leaves reports whether a pod has to leave a node that ends: not those of DaemonSets, static,
-// ended or replumb's own.
+// leaves reports whether a pod has to leave: not of a DaemonSet, static, ended or replumb's own.
 func leaves(p *corev1.Pod) bool {
 	if _, static := p.Annotations[corev1.MirrorPodAnnotationKey]; static || p.Labels[connectivity.Label] != "" || leaving.Marked(p, "") {
 		return false

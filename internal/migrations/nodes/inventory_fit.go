@@ -72,8 +72,7 @@ type bounded struct {
 	open bool
 }
 
-// stuck are the pods of old nodes that a volume keeps, or may keep, from new ones. Forced ones are
-// left out.
+// stuck are the pods of old nodes that a volume keeps, or may keep, from new ones, unless forced.
 func (s *Inventory) stuck() []bounded {
 	var out []bounded
 	for _, l := range s.OldNodes() {
@@ -91,8 +90,7 @@ func (s *Inventory) stuck() []bounded {
 	return out
 }
 
-// bound says why a volume cannot be on any new node. It is open while new nodes, and labels in
-// spec.nodes.new, leave that unknown.
+// bound says why a volume cannot be on any new node. It is open while their labels are not known.
 func (s *Inventory) bound(p *corev1.Pod, v *corev1.Volume) (why string, open bool) {
 	if v.PersistentVolumeClaim == nil {
 		return "", false
@@ -140,8 +138,7 @@ func places(required *corev1.NodeSelector) string {
 	return strings.Join(out, " or ")
 }
 
-// excludes reports whether no node of a set can have a volume, by the labels that its selector
-// requires.
+// excludes reports whether no node of a set can have a volume, by its selector.
 func (s Set) excludes(required *corev1.NodeSelector) bool {
 	return !slices.ContainsFunc(required.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool {
 		return !slices.ContainsFunc(term.MatchExpressions, func(e corev1.NodeSelectorRequirement) bool {

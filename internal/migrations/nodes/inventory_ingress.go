@@ -17,8 +17,7 @@ type ingressView struct{ *Inventory }
 
 func (s *Inventory) Ingress() ingressView { return ingressView{s} }
 
-// Affected are the Services whose policy is to be switched: named ones, or those with pods on old
-// nodes.
+// Affected are the Services to be switched: named ones, or those with pods on old nodes.
 func (s ingressView) Affected() []*corev1.Service {
 	if s.Spec.Ingress.Mode != v1alpha1.IngressSwitch {
 		return nil

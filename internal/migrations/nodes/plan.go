@@ -209,9 +209,7 @@ func (p *Planner) prepare() []engine.Group {
 	return engine.AtOnce(parallel, "", p.Inventory.Spares.Up(p.Tools.Cluster)...)
 }
 
-func (p *Planner) terminatesEach() bool {
-	return p.spec().Terminate.When == v1alpha1.TerminateEach
-}
+func (p *Planner) terminatesEach() bool { return p.spec().Terminate.When == v1alpha1.TerminateEach }
 
 // drainOldNodes drains, or waits for, batches of nodes, and terminates each when it is empty.
 func (p *Planner) drainOldNodes() []engine.Group {

@@ -237,8 +237,7 @@ func (cp *controlPlane) stop(c *ControlPlaneNode) engine.Step {
 		action: cp.spec.ControlPlane.Terminate, request: cp.request(actionTerminate, c),
 		guide: "Stop the machine of control-plane node " + c.Name + ", and keep the data of its etcd. replumb goes on by itself.",
 		done: func(ctx context.Context) error {
-			// The others count it as stopped until they hear of its new address. It must not be
-			// stopped a second time.
+			// The others count it as stopped until they hear of its new address: once is enough.
 			if _, err := cp.record().successor(ctx, c.Name); err == nil {
 				return nil
 			}

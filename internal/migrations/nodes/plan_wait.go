@@ -21,8 +21,7 @@ import (
 // waits reports whether releases empty nodes, and not this migration.
 func (s *Spec) waits() bool { return s.Drain.Mode == v1alpha1.DrainWait }
 
-// Follows reports that others decide the order: each round of apply removes the nodes that are
-// empty.
+// Follows reports that others decide the order: each round removes the nodes that are empty.
 func (p *Planner) Follows() bool {
 	return p.Inventory.Spec.waits() && len(p.Inventory.outstanding(false)) > 0
 }

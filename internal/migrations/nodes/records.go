@@ -87,8 +87,7 @@ func pointToNew(all []*dnsrecords.Move) []engine.Group {
 
 func (p *Planner) moveRecords() []engine.Group { return pointToNew(p.Records) }
 
-// endRecords moves names of the API to their last values, once the control plane has left the old
-// ones.
+// endRecords moves names of the API to their last values, once the control plane has moved.
 func (p *Planner) endRecords() []engine.Group {
 	if p.blind() {
 		return nil

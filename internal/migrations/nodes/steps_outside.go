@@ -96,16 +96,14 @@ func (e effect) then(next effect) effect {
 	}
 }
 
-// outside is for those who own the infrastructure, by an action or by hand. Only done decides; the
-// action's answer does not.
+// outside is for those who own the infrastructure, by an action or by hand. Only done decides.
 type outside struct {
 	id, title string
 	// guide says what to do, if there is no action.
 	guide   string
 	action  *v1alpha1.Action
 	request Request
-	// fill, if set, completes the request when the action is called: a plan must not change with
-	// every pod.
+	// fill, if set, completes the request when it is sent: a plan must not change with every pod.
 	fill func(context.Context, *Request) error
 	// answer, if set, is what the action may answer.
 	answer any

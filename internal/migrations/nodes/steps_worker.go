@@ -58,8 +58,7 @@ func (l live) nodeStep(id, about, name string, lacks func(*corev1.Node) string, 
 	}
 }
 
-// closeNode keeps new pods off a node: all, or those with a choice. It leaves spec.unschedulable to
-// others.
+// closeNode keeps new pods off a node: all, or those with a choice; without spec.unschedulable.
 func (l live) closeNode(name string, effect corev1.TaintEffect) engine.Step {
 	taint := leavingTaint(l.spec.Name, effect)
 	id, about := "close/"+name, "Keep new pods off node "+name
@@ -177,8 +176,7 @@ func (d *drainer) allPods(ctx context.Context) ([]corev1.Pod, error) {
 	return got.([]corev1.Pod), nil
 }
 
-// replaced checks every pod created since. Pods that wait for the drained nodes themselves do not
-// count.
+// replaced checks every pod created since, except those that wait for the drained nodes.
 func (d *drainer) replaced(ctx context.Context, name string, since time.Time) error {
 	pods, err := d.allPods(ctx)
 	if err != nil {
@@ -295,8 +293,7 @@ func (l live) deleted(ctx context.Context, name string) error {
 	return err
 }
 
-// deleteNode deletes the Node of an ended machine: at once if certain, else once its kubelet is
-// silent.
+// deleteNode deletes the Node of an ended machine: if certain at once, else when kubelet is silent.
 func (l live) deleteNode(name string, certain bool) effect {
 	return effect{
 		do: func(ctx context.Context) error {

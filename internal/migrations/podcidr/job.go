@@ -40,7 +40,6 @@ type Job struct {
 	Tools Tools
 	Spec  Spec
 
-	// proven says that new pods have been seen to get new addresses on every node.
 	proven bool
 }
 

@@ -63,8 +63,7 @@ func Clients(reports []v1alpha1.NodeReport) []Client {
 	return out
 }
 
-// ListClients lists clients of old addresses of a migration; more is how many did not fit in
-// reports.
+// ListClients lists clients of old addresses; more is how many did not fit in reports.
 func ListClients(ctx context.Context, c client.Reader, migration string) (clients []Client, more int, err error) {
 	list := &v1alpha1.NodeReportList{}
 	err = c.List(ctx, list, client.MatchingLabels{v1alpha1.LabelMigration: migration})

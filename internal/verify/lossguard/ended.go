@@ -21,8 +21,7 @@ const (
 	blameBefore = 5 * time.Second
 )
 
-// EndedError says that an agent ended while others called it, which proves nothing about the
-// network.
+// EndedError says that an agent ended while others called it, which proves nothing.
 type EndedError struct {
 	// Who ended, and how.
 	Who  string

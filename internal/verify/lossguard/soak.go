@@ -50,8 +50,7 @@ type Soak struct {
 type soakNode struct {
 	instance string
 	sequence int64
-	// heard is when it last reported or was first expected; reported is a time before its last
-	// report.
+	// heard is when it last reported or was first expected; reported is before its last report.
 	heard, reported time.Time
 	problem         string
 }

@@ -114,8 +114,7 @@ func (w *Watch) vacated(ctx context.Context, node string) error {
 	return nil
 }
 
-// Connected connects to moved Services from every ready node, at both addresses. Failures are
-// losses.
+// Connected connects to moved Services from every node, at both addresses. Failures are losses.
 func (p *Agents) Connected(moved string, limit time.Duration) engine.Step {
 	return &engine.Wait{
 		Name: "connect/" + moved, About: "Connect to the Services of " + moved + " from every node",

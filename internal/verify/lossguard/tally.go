@@ -30,15 +30,12 @@ type speaker struct {
 
 type agentState struct {
 	sequence int64
-	// heard is when its sequence last advanced, well when without a problem, began when it was
-	// first seen; by our clock.
+	// heard is when its sequence last advanced, well without a problem, began when first seen.
 	heard, well, began time.Time
-	// armed is true once its probes were all answered for a while; since is when, by its node's
-	// clock.
+	// armed is true once all its probes were answered for a while; since is when, by its clock.
 	armed bool
 	since time.Time
-	// disquiet names a probe that prevents that; failing says that one failed since the last
-	// report.
+	// disquiet names a probe that prevents that; failing says that one failed lately.
 	disquiet string
 	failing  bool
 	problem  string

@@ -23,8 +23,7 @@ const (
 	writeEvery = 10 * time.Second
 )
 
-// Observer hears of losses, of samples over all nodes, of clients of old addresses, and of
-// findings.
+// Observer hears of losses, samples over all nodes, clients of old addresses, and findings.
 type Observer interface {
 	Loss(loss v1alpha1.Loss)
 	Sample(sample Sample)

@@ -20,8 +20,7 @@ type adapter interface {
 	workload() *Workload
 	selector() *metav1.LabelSelector
 	template() *corev1.PodTemplateSpec
-	// halted says why a change of the template restarts nothing now; final, if pods are to stay
-	// too.
+	// halted says why a change of the template restarts nothing now; final, if pods stay too.
 	halted() (reason string, final bool)
 	renews(pod *corev1.Pod) bool
 }

@@ -217,8 +217,7 @@ func (s *drainStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// left are the pods that have to go, ending ones included. Pods whose time is over are not waited
-// for where the kubelet is away.
+// left are the pods that have to go, ending ones included; overdue ones only with a live kubelet.
 func (s *drainStep) left(ctx context.Context) ([]*corev1.Pod, error) {
 	var left []*corev1.Pod
 	err := each(ctx, s.Client, &corev1.PodList{}, func(p *corev1.Pod) {

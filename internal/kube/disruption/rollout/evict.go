@@ -20,8 +20,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// Evict makes the step that evicts a pod and waits until its owner, if any, has a ready one in its
-// stead.
+// Evict makes the step that evicts a pod and waits for its replacement, if it has an owner.
 func (t Deps) Evict(pod *corev1.Pod, c Changes) engine.Step {
 	return &evictStep{Deps: t, pod: slimPod(pod), changes: c}
 }
@@ -130,8 +129,7 @@ func (s *evictStep) current(ctx context.Context) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// replaced returns nil if the pod's owner has a ready one in its stead. It counts pods, since the
-// owner's status may lag.
+// replaced returns nil if the owner has a ready pod. It counts pods: the owner's status may lag.
 func (s *evictStep) replaced(ctx context.Context) error {
 	ref := metav1.GetControllerOf(&s.pod)
 	if ref == nil {

@@ -192,8 +192,7 @@ func unfit(a adapter) string {
 	return ""
 }
 
-// Unfit returns a function that says why pods of a workload cannot leave their Services first;
-// empty, if they can.
+// Unfit returns a function that says why pods of a workload cannot leave their Services first.
 func (s *State) Unfit() func(w *Workload) string {
 	o := s.owners()
 	return func(w *Workload) string {
@@ -264,8 +263,7 @@ func (s *leaveStep) end(ctx context.Context, pod *corev1.Pod) error {
 	return engine.NotYet("pod %s ends", pod.Name)
 }
 
-// replaced returns nil once all pods but the released one are ready and in their Services. It gives
-// the pod back if that takes too long.
+// replaced waits for all other pods to be ready and in their Services, or gives the pod back.
 func (s *leaveStep) replaced(ctx context.Context, found *finding, pod *corev1.Pod) error {
 	err := s.enough(ctx, found)
 	if err == nil {

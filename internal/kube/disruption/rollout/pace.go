@@ -43,8 +43,7 @@ func (s *drainStep) paced(ctx context.Context, p *corev1.Pod, asked map[types.UI
 
 func key(p *corev1.Pod) string { return p.Namespace + "/" + p.Name }
 
-// arrived forgets owners whose pods are all ready again or unschedulable, and those whose time is
-// up.
+// arrived forgets owners whose pods are ready again or unschedulable, or whose time is up.
 func (s *drainStep) arrived(ctx context.Context) error {
 	for uid, r := range s.underway {
 		if s.now().Sub(r.since) > s.timeout() {

@@ -236,8 +236,7 @@ func (s *State) owners() *owners {
 	return o
 }
 
-// fateOf looks for the workload of a pod. Owners are compared by UID: kinds of other groups share
-// names.
+// fateOf looks for the workload of a pod, by UID: kinds of other groups share names.
 func (o *owners) fateOf(pod *corev1.Pod) fate {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return fate{reason: "a static pod: restart it on its node, by its manifest or with the kubelet", final: true}

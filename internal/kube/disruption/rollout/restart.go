@@ -154,8 +154,7 @@ func (s *restartStep) Do(ctx context.Context) error {
 	return nil
 }
 
-// whole fails while a workload lacks something before replumb touches it, and leaves it alone after
-// Patience.
+// whole fails while an untouched workload lacks something, and leaves it alone after Patience.
 func (s *restartStep) whole(f *finding) error {
 	why := lacks(f.present())
 	if why == "" || s.Patience == 0 || s.changes.touched(s.workload.Namespace, restartedAt(f.adapter)) {
@@ -229,8 +228,7 @@ func (s *restartStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{{Verb: "patch", Object: s.workload.String(), Body: restartPatch("the time of the restart", "")}}, nil
 }
 
-// restartPatch changes one annotation of the template. With the resourceVersion, one of two runs
-// wins.
+// restartPatch changes one annotation. With the resourceVersion, one of two runs wins.
 func restartPatch(at, version string) map[string]any {
 	patch := map[string]any{"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{
 		"annotations": map[string]any{v1alpha1.AnnotationRestartedAt: at},
@@ -346,8 +344,8 @@ func (s *restartStep) owners(ctx context.Context, f *finding, scope []client.Lis
 	return owners, nil
 }
 
-// withinBudgets returns nil if every PodDisruptionBudget of the workload allows a disruption.
-// Rollouts do not ask.
+// withinBudgets returns nil if every budget of the workload allows a disruption; rollouts do not
+// ask.
 func (s *restartStep) withinBudgets(ctx context.Context, f *finding) error {
 	var budgets []policyv1.PodDisruptionBudget
 	err := each(ctx, s.Client, &policyv1.PodDisruptionBudgetList{}, func(b *policyv1.PodDisruptionBudget) {

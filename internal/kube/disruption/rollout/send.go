@@ -15,8 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// send evicts a pod if that can be now. asked are the owners of this round's evictions, whose
-// status and budgets are out of date.
+// send evicts a pod if that can be now. asked are the owners already evicted from in this round.
 func (s *drainStep) send(ctx context.Context, p *corev1.Pod, asked map[types.UID]bool) error {
 	if !p.DeletionTimestamp.IsZero() {
 		return engine.NotYet("pod %s/%s has not ended yet", p.Namespace, p.Name)
@@ -47,8 +46,8 @@ func (s *drainStep) send(ctx context.Context, p *corev1.Pod, asked map[types.UID
 	return s.sendOwned(ctx, p, ref, d, nil)
 }
 
-// sendInTurn asks the API server if what is watched says that the owner can do without the pod, and
-// now and then anyway.
+// sendInTurn asks the API server if the watch says that the owner can spare the pod, and now and
+// then.
 func (s *drainStep) sendInTurn(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference, turn *turn) error {
 	if s.now().Sub(turn.asked) < quiet {
 		if err := s.spared(p, ref, turn); err != nil {

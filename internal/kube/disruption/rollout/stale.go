@@ -31,8 +31,7 @@ type Changes struct {
 	MadeBefore time.Time
 	// Migration is the one whose released pods are brought to their end; empty for none.
 	Migration string
-	// Since is when the old addresses came up: pods with younger containers cannot have them. Zero
-	// is any age.
+	// Since is when old addresses came up: younger containers cannot have them. Zero is any age.
 	Since time.Time
 	// Slack is added to each moment: clocks differ, and kubelets hear of changes a little later.
 	Slack time.Duration
@@ -150,8 +149,7 @@ func (c *Changes) outlived(pod *corev1.Pod) bool {
 	return !pod.Spec.HostNetwork && pod.CreationTimestamp.Time.Before(c.MadeBefore)
 }
 
-// servicesUntil is when the last left address in the environment of a pod was left; zero, if it has
-// none.
+// servicesUntil is when the last address in a pod's environment was left; zero, if it has none.
 func (c *Changes) servicesUntil(pod *corev1.Pod) (until time.Time) {
 	if links := pod.Spec.EnableServiceLinks; links != nil && !*links {
 		return until

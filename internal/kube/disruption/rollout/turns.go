@@ -25,8 +25,7 @@ const (
 	linger = 5 * time.Second
 )
 
-// Turns say which node may next evict a pod of an owner, so that one with pods on several loses one
-// after the other. One watch serves all nodes.
+// Turns say which node may next evict a pod of an owner. One watch serves all nodes.
 type Turns struct {
 	client client.WithWatch
 

@@ -24,8 +24,7 @@ type Vacancy struct {
 // vacancyLimit bounds the wait for what others do in their own time: releases come every few weeks.
 const vacancyLimit = 90 * 24 * time.Hour
 
-// Vacant makes the step that waits until one of some nodes has no pod left that has to leave. It
-// evicts nothing, and watches.
+// Vacant makes the step that watches until one of some nodes has no pod left that has to leave.
 func Vacant(v Vacancy) *engine.Wait {
 	return &engine.Wait{Name: v.Name, About: v.About, Limit: vacancyLimit, Again: true, For: v.wait}
 }

@@ -8,8 +8,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// Check is about Deployments that would get one more pod and do not. field is where the Migration
-// says so.
+// Check is about Deployments that should get one more pod and do not. field has the setting.
 func Check[In any](code, field string, found func(In) *Found) findings.Check[In] {
 	return findings.Check[In]{
 		Code: code, Severity: findings.Warning,

@@ -180,8 +180,7 @@ func remark(m *yaml.Node, key, format string, args ...any) {
 	at.LineComment = "# " + said
 }
 
-// noted stands for a comment until the file is written: the library drops comments of what is left
-// out.
+// noted stands for a comment until the file is written: the library drops some.
 const noted = "__note__"
 
 // drop takes a key out, with a comment in its place.

@@ -55,8 +55,8 @@ kops update cluster --name %[4]s --yes`, was, strings.TrimSuffix(fillIn, " "), s
 
 const kopsHint = "kops get --name NAME -o yaml prints it: the Cluster, and its InstanceGroups"
 
-// kopsParts are the Cluster among documents of kOps, nil if there is none, and how many
-// InstanceGroups there are.
+// kopsParts are the Cluster among documents, nil if there is none, and the number of
+// InstanceGroups.
 func kopsParts(all []*yaml.Node) (cluster *yaml.Node, groups int, err error) {
 	for _, n := range all {
 		if !strings.HasPrefix(text(n, "apiVersion"), kopsGroup) {

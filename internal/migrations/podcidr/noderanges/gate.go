@@ -30,8 +30,7 @@ const (
 )
 
 const (
-	// quiet is how long a controller manager that has seen a Node must give it no range to be
-	// believed.
+	// quiet is how long a controller manager must leave a seen Node alone to be believed.
 	quiet = 5 * time.Second
 	// tryEvery is how often a Node is made to find out.
 	tryEvery = 3 * time.Second
@@ -88,7 +87,6 @@ func (g *rangeGate) Guide() string {
 	return g.guide
 }
 
-// Waits implements engine.Waiter: nothing it makes outlives it.
 func (g *rangeGate) Waits() {}
 
 func (g *rangeGate) Deadline() time.Duration { return g.deadline }
@@ -98,7 +96,6 @@ func (g *rangeGate) Preview() ([]engine.Change, error) { return g.trial().Previe
 // State implements engine.Step: what was true of controller managers earlier says nothing of now.
 func (g *rangeGate) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
-// Do ends what an earlier run has begun.
 func (g *rangeGate) Do(ctx context.Context) error { return g.trial().End(ctx) }
 
 func (g *rangeGate) Abandon(ctx context.Context) error { return g.trial().End(ctx) }
@@ -201,8 +198,7 @@ func (g *rangeGate) commandLines(ctx context.Context) error {
 	return g.unseen(ctx, len(seen))
 }
 
-// unseen has people confirm controller managers that cannot be seen: there is one beside each API
-// server.
+// unseen has people confirm invisible controller managers: there is one beside each API server.
 func (g *rangeGate) unseen(ctx context.Context, seen int) error {
 	slices := &discoveryv1.EndpointSliceList{}
 	err := g.tools.Cluster.List(ctx, slices, client.InNamespace(metav1.NamespaceDefault),

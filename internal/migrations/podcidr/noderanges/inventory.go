@@ -28,7 +28,6 @@ var _ podmove.Strategy = (*Inventory)(nil)
 
 // NodeRange is a node whose Node carries the range of its pods.
 type NodeRange struct {
-	// Node as it is or, if it is gone, as it was.
 	Node *corev1.Node
 	// Kept says that its recreation was cut off, Gone that it is not even there.
 	Kept, Gone bool
@@ -78,7 +77,6 @@ func (s *Inventory) away(d engine.Direction) bool {
 
 // Sources are what ranges are worked out of, beside the nodes.
 type Sources struct {
-	// Saved are the Nodes, by name, whose recreation has begun and not ended.
 	Saved map[string]*nodeipam.SavedNode
 	// Configured is the cluster's own range of pods; zero, if not known.
 	Configured netip.Prefix
@@ -157,7 +155,6 @@ func (s *Inventory) strays() error {
 	return nil
 }
 
-// names are those of nodes that have something to be done.
 func names(all []*NodeRange) []string {
 	var out []string
 	for _, r := range all {

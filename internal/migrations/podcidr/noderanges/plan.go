@@ -67,7 +67,6 @@ func apply() migration.Phases[*Planner] {
 	}
 }
 
-// rollback gives every Node its old range back.
 func rollback() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
 		lossguard.Phase("", (*Planner).WatchBack),
@@ -127,10 +126,8 @@ func (p *Planner) Early() string {
 	return p.Inventory.OldTunnels()
 }
 
-// Kept implements podmove.Plans: whatever is on a node leaves it.
 func (*Planner) Kept() []rollout.Reported { return nil }
 
-// secure backs up the Nodes that are about to be recreated for the first time.
 func (p *Planner) secure() []engine.Group {
 	var originals []client.Object
 	for i := range p.nodes.NodeRanges {
@@ -219,7 +216,6 @@ func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Gro
 	return append(groups, engine.Group{Title: title, Steps: []engine.Step{p.Note(title)}})
 }
 
-// drain makes pods leave a node but for those that have an address of its next range already.
 func (p *Planner) drain(n node) engine.Step {
 	keeps := nodeipam.Range(n.ranges)
 	return p.Rollout().Drain(rollout.Leaving{
@@ -231,7 +227,6 @@ func (p *Planner) drain(n node) engine.Step {
 	})
 }
 
-// renew evicts what is still on a node with another address.
 func (p *Planner) renew(n node, d engine.Direction) engine.Step {
 	home := nodeipam.Range(n.ranges)
 	return p.Rollout().Renew(rollout.Renewal{
@@ -257,12 +252,10 @@ func (p *Planner) trial(round []*NodeRange, d engine.Direction) engine.Step {
 	return step
 }
 
-// verify proves that nothing has an address of what direction d leaves.
 func (p *Planner) verify(d engine.Direction) []engine.Group {
 	return p.VerifyVacant(p.Inventory.Spec.Left(d))
 }
 
-// tidy leaves no trace on Nodes, and nothing of replumb's own.
 func (p *Planner) tidy() []engine.Group {
 	return p.Tidy(p.ScaleBack(), clearNotes(p.Tools, p.Inventory.Spec.Name))
 }

@@ -47,7 +47,6 @@ func (p *Planner) latecomers(d engine.Direction) engine.Step {
 	}
 }
 
-// rangesNow are the ranges of Nodes as they are now.
 func rangesNow(ctx context.Context, c *cluster.Cluster, s podmove.Spec) ([]NodeRange, error) {
 	now, err := podmove.Occupants(ctx, c, s)
 	if err != nil {

@@ -18,18 +18,14 @@ import (
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
-// node is one that moves: what its steps have in common.
 type node struct {
 	cluster   *cluster.Cluster
 	migration string
 	name      string
-	// ranges are those it is to have.
-	ranges []string
-	// watched says that agents are on nodes: the one that others call leaves with the pods.
-	watched bool
+	ranges    []string
+	watched   bool
 }
 
-// pods on the node.
 func (n node) pods(ctx context.Context) ([]corev1.Pod, error) {
 	all := &corev1.PodList{}
 	if err := n.cluster.List(ctx, all, client.MatchingFields{"spec.nodeName": n.name}); err != nil {
@@ -38,7 +34,6 @@ func (n node) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return all.Items, nil
 }
 
-// cordon keeps new pods away from the node, and lets them back.
 func (n node) cordon() cordon.Node {
 	return cordon.Node{Client: n.cluster, Migration: n.migration, Name: n.name, Watched: n.watched}
 }
@@ -97,8 +92,7 @@ func (n node) restartAgents(named []types.NamespacedName) engine.Step {
 	}
 }
 
-// oldAgents were started before the Node was made. It fails while there are any, or one is not
-// ready.
+// oldAgents are older than the Node. It fails while there are any, or one is not ready.
 func (n node) oldAgents(ctx context.Context, named []types.NamespacedName, ended map[types.UID]bool) (old []corev1.Pod, err error) {
 	found, err := cordon.Read(ctx, n.cluster, n.name)
 	if err != nil || found == nil {

@@ -17,10 +17,8 @@ import (
 
 // Facts are what checks look at beside the survey.
 type Facts struct {
-	// ServiceCIDRs of the cluster; none before Kubernetes 1.33.
 	ServiceCIDRs []networkingv1.ServiceCIDR
-	// Others are all Migrations of the cluster.
-	Others []v1alpha1.Migration
+	Others       []v1alpha1.Migration
 	// AbsentSecrets are the pull secrets of agents and canaries that are not there.
 	AbsentSecrets []findings.Result
 	Live          cluster.Live
@@ -30,8 +28,7 @@ type Facts struct {
 type Input struct {
 	Facts
 	Inventory *Inventory
-	// Fates are those of the pods that have old addresses now.
-	Fates Fates
+	Fates     Fates
 	// Taken are the ranges that only the strategy knows of.
 	Taken []Taken
 	// ByNode says that pods get addresses of their Node's range.

@@ -40,7 +40,6 @@ func checkSingles(in Input) []findings.Result {
 	return out
 }
 
-// checkUnready asks of every workload that is restarted whether all its pods are available.
 func checkUnready(in Input) []findings.Result {
 	var out []findings.Result
 	short := func(kind string, o client.Object, have, want int32) {
@@ -67,7 +66,6 @@ func checkUnready(in Input) []findings.Result {
 	return out
 }
 
-// checkLocalData names each workload once, and pods that are evicted.
 func checkLocalData(in Input) []findings.Result {
 	volumes := map[string][]string{}
 	for i := range in.Inventory.Workloads.Pods {
@@ -119,7 +117,6 @@ func (in Input) unread(resources []string) []findings.Result {
 	return []findings.Result{findings.NotKnown("", "the user may not read %s", strings.Join(missing, ", "))}
 }
 
-// references are those of some kind.
 func (in Input) references(of func(references.Reference) bool) []findings.Result {
 	if in.Live.Inspection == nil {
 		return []findings.Result{findings.NotKnown("", "the cluster was not looked through")}

@@ -17,7 +17,6 @@ const kindJob = "Job"
 // Fates say what becomes of the pods that a direction leaves behind.
 type Fates struct {
 	rollout.Plan
-	// Jobs are pods that end by themselves.
 	Jobs []rollout.Reported
 }
 

@@ -51,7 +51,6 @@ func (p *Planner) BeforeFinal() []engine.Group {
 	return engine.InOrder(p.installerGate("installer-moved", title, guide, installerMoved))
 }
 
-// Origin is how the cluster was made.
 func (p *Planner) Origin() cluster.Origin { return cluster.OriginOf(p.Inventory.Nodes) }
 
 func (p *Planner) installerGate(id, title, guide string, answer installerAnswer) engine.Step {

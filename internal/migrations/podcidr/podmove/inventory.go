@@ -31,8 +31,7 @@ const Slack = 2 * time.Second
 
 // Inventory is what is found in any cluster.
 type Inventory struct {
-	Spec Spec
-	// Workloads is what runs and who owns it, Nodes the nodes.
+	Spec      Spec
 	Workloads *rollout.State
 	Nodes     []corev1.Node
 	// Spares are the Deployments that get one more pod; nil, if no one has looked.
@@ -52,7 +51,7 @@ func Occupants(ctx context.Context, c *cluster.Cluster, s Spec) (*Inventory, err
 	return &Inventory{Spec: s, Workloads: workloads, Nodes: nodes}, err
 }
 
-// Nodes are those of the cluster as it is now.
+// Nodes of the cluster as it is now.
 func Nodes(ctx context.Context, c client.Reader) ([]corev1.Node, error) {
 	all := &corev1.NodeList{}
 	if err := c.List(ctx, all); err != nil {
@@ -103,7 +102,6 @@ func (s *Inventory) Leaving(d engine.Direction, now time.Time) rollout.Changes {
 	return rollout.Changes{Addresses: s.Spec.Left(d), AddressesUntil: now, Slack: Slack}
 }
 
-// Within reports whether an address lies in one of the ranges.
 func Within(all []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 }
@@ -135,7 +133,6 @@ func (s *Inventory) guards(budget string) bool {
 	return true // it came after the pods were read
 }
 
-// TunnelsIn are the nodes whose tunnel has an address in one of the ranges.
 func (s *Inventory) TunnelsIn(all []netip.Prefix) []string {
 	var in []string
 	for i := range s.Nodes {
@@ -149,7 +146,6 @@ func (s *Inventory) TunnelsIn(all []netip.Prefix) []string {
 	return in
 }
 
-// OldPods says that pods have old addresses; nothing, if none has.
 func (s *Inventory) OldPods() string {
 	pods := s.PodsIn(s.Spec.From)
 	if len(pods) == 0 {
@@ -159,7 +155,6 @@ func (s *Inventory) OldPods() string {
 		english.Plural(len(pods), "pod", ""), pods[0].Namespace, pods[0].Name)
 }
 
-// OldTunnels says that tunnels have old addresses; nothing, if none has.
 func (s *Inventory) OldTunnels() string {
 	nodes := s.TunnelsIn(s.Spec.From)
 	if len(nodes) == 0 {
@@ -180,7 +175,6 @@ func (s *Inventory) Vacant(ranges []netip.Prefix) error {
 	return nil
 }
 
-// Counts of pods, for the status.
 func (s *Inventory) Counts() v1alpha1.Counts {
 	count := func(in []netip.Prefix) int { return len(slices.DeleteFunc(s.PodsIn(in), isAgent)) }
 	old, arrived := count(s.Spec.From), count(s.Spec.To)

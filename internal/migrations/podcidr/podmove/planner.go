@@ -27,12 +27,9 @@ type Planner struct {
 	migration.Base
 	Inventory *Inventory
 	Rules     tier.Rules
-	// Agents prove on every node what goes on; nil if there are none.
-	Agents *lossguard.Agents
-	// Remains takes away what an earlier run has left of agents.
-	Remains []engine.Group
-	// Proven says that new pods were seen to get new addresses. OnProof, if set, is called when
-	// they are.
+	Agents    *lossguard.Agents
+	Remains   []engine.Group
+	// Proven says that new pods were seen with new addresses. OnProof, if set, is called then.
 	Proven  bool
 	OnProof func()
 }
@@ -49,7 +46,6 @@ func StillOld(names []string) string {
 	return fmt.Sprintf("%d still have old addresses, the first is %s", len(names), names[0])
 }
 
-// Rollout makes the steps that restart workloads.
 func (p *Planner) Rollout() rollout.Deps {
 	return rollout.Deps{Client: p.Tools.Client(), Timeout: p.Inventory.Spec.Roll.Timeout.Duration, Now: p.Tools.Now}
 }
@@ -67,10 +63,8 @@ func (p *Planner) Watch(through bool) []engine.Group {
 	return p.Agents.Install()
 }
 
-// WatchFinish puts agents on every node before the point of no return.
 func (p *Planner) WatchFinish() []engine.Group { return p.Agents.Install() }
 
-// WatchBack puts agents on every node, if they can be there soon.
 func (p *Planner) WatchBack() []engine.Group { return p.Agents.InstallIfPossible() }
 
 // Steady waits until every probe is answered from every node again; on the way back for a while.
@@ -81,7 +75,6 @@ func (p *Planner) Steady(d engine.Direction, after string) []engine.Group {
 	return p.Agents.Steady(after)
 }
 
-// Prepare gives what must not pause one more pod, unless there is nothing left to restart.
 func (p *Planner) Prepare(switched bool) []engine.Group {
 	if p.Arrived(switched) {
 		return nil
@@ -89,7 +82,6 @@ func (p *Planner) Prepare(switched bool) []engine.Group {
 	return engine.AtOnce(Parallel, "", p.Inventory.Spares.Up(p.Tools.Cluster)...)
 }
 
-// ScaleBack gives every Deployment back how many pods it had.
 func (p *Planner) ScaleBack() engine.Step { return spare.Back(p.Tools.Cluster, p.Inventory.Spec.Name) }
 
 // Arrived reports whether no pod has an old address, and none gets one.
@@ -97,7 +89,6 @@ func (p *Planner) Arrived(switched bool) bool {
 	return switched && len(p.Inventory.PodsIn(p.Inventory.Spec.From)) == 0
 }
 
-// Tries reports whether pods are to try out new addresses.
 func (p *Planner) Tries() bool { return p.Inventory.Spec.Canary.Mode == v1alpha1.PodCanaryRun }
 
 // Trial has pods on every node try out addresses of the targets.
@@ -108,7 +99,6 @@ func (p *Planner) Trial(id, title string) *connectivity.Step {
 	}
 }
 
-// Image of replumb, for pods that it runs.
 func (p *Planner) Image() pull.Image {
 	canary := p.Inventory.Spec.Canary
 	return pull.Image{Name: canary.Image, Secrets: canary.ImagePullSecrets}.Or(p.Tools.Image)
@@ -132,7 +122,6 @@ func (p *Planner) VerifyVacant(ranges []netip.Prefix) []engine.Group {
 	})
 }
 
-// Note writes on the Migration how many pods have moved by now.
 func (p *Planner) Note(after string) engine.Step {
 	c, s := p.Tools.Cluster, p.Inventory.Spec
 	return &engine.Observed[v1alpha1.Counts]{

@@ -16,15 +16,12 @@ const Field = "spec.podCIDR"
 
 // Spec is the job, read, defaulted and validated.
 type Spec struct {
-	// Name of the Migration.
 	Name string
-	// From are the ranges to be emptied, To their successors. An open From is resolved by the
-	// inventory.
+	// From are the ranges to be emptied, To their successors. The inventory resolves an open From.
 	From, To []netip.Prefix
 	// BlockSize is the prefix length of blocks in the targets; zero means as before.
 	BlockSize int
-	// Networks are ranges outside the cluster that the targets must not overlap.
-	Networks []netip.Prefix
+	Networks  []netip.Prefix
 	// Prepare says what gets one more pod before anything is restarted.
 	Prepare v1alpha1.PrepareMode
 	Scale   []types.NamespacedName
@@ -35,11 +32,9 @@ type Spec struct {
 	// Nodes is how nodes with ranges move, Agents the DaemonSets to restart there.
 	Nodes  v1alpha1.NodeRangesSpec
 	Agents []types.NamespacedName
-	// Common is what all kinds of migrations have.
 	Common v1alpha1.MigrationSpec
 }
 
-// Left are the ranges that pods leave in a direction.
 func (s *Spec) Left(d engine.Direction) []netip.Prefix {
 	if d == engine.Backward {
 		return s.To
@@ -47,7 +42,6 @@ func (s *Spec) Left(d engine.Direction) []netip.Prefix {
 	return s.From
 }
 
-// Spares says what gets one more pod.
 func (s *Spec) Spares() spare.Spec {
 	return spare.Spec{Migration: s.Name, Mode: s.Prepare, Deployments: s.Scale}
 }

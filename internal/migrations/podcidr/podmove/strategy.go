@@ -13,13 +13,11 @@ import (
 
 // Strategy is how pods move: by pools of Calico, or by the ranges of Nodes.
 type Strategy interface {
-	// Shared is what the survey of any cluster has.
 	Shared() *Inventory
 	// Roles are needed beside those that both strategies need.
 	Roles() cluster.Roles
 	// Check runs the checks that have something to say of this cluster.
 	Check(Facts) findings.Findings
-	// Plans makes the plans.
 	Plans(*Planner) Plans
 	// Leaving says which pods have an address that a direction leaves, at the time of the plan.
 	Leaving(d engine.Direction, now time.Time) rollout.Changes
@@ -29,7 +27,6 @@ type Strategy interface {
 	Overlaid() bool
 	// KeepsTunnels reports whether pods of replumb keep old addresses of tunnels.
 	KeepsTunnels() bool
-	// Ranges pairs what is left with what takes over.
 	Ranges() []Range
 }
 
@@ -38,7 +35,6 @@ type Plans interface {
 	migration.Plans
 	// Shared is what planners of both strategies have.
 	Shared() *Planner
-	// Kept are pods that keep old addresses until people deal with them.
 	Kept() []rollout.Reported
 }
 

@@ -16,7 +16,6 @@ func checkDatastore(in Input) []findings.Result {
 	return []findings.Result{findings.Failed("ClusterInformation default", "Calico's datastore is locked (datastoreReady: false)")}
 }
 
-// checkOperator looks for operators that would restore an old pool or remove the target.
 func checkOperator(in Input) []findings.Result {
 	var out []findings.Result
 	for _, i := range in.Pools.Installations {
@@ -38,7 +37,6 @@ func checkOperator(in Input) []findings.Result {
 	return out
 }
 
-// checkSelectors looks for nodes that no target's pool selects.
 func checkSelectors(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Inventory.Nodes {

@@ -157,9 +157,7 @@ func (p *Planner) secure() []engine.Group {
 	return p.Record(originals)
 }
 
-func (p *Planner) watch() []engine.Group {
-	return p.Watch(p.pools.Switched() && p.Left() == "")
-}
+func (p *Planner) watch() []engine.Group { return p.Watch(p.pools.Switched() && p.Left() == "") }
 
 func (p *Planner) prepare() []engine.Group { return p.Prepare(p.pools.Switched()) }
 

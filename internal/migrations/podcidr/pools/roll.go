@@ -30,8 +30,7 @@ type batch struct {
 
 func (b *batch) String() string { return fmt.Sprintf("%s/%d", b.tier, b.number) }
 
-// roll restarts pods with left addresses in batches, the least critical tier first, then waits for
-// Jobs.
+// roll restarts pods in batches, the least critical tier first, then waits for Jobs.
 func (p *Planner) roll(run hook.Run, d engine.Direction) []engine.Group {
 	batches := p.batches(d)
 	groups := p.restartProbedPods(d)
@@ -133,8 +132,7 @@ func (p *Planner) tierOf(namespace, name string, labels map[string]string) strin
 	return tier.Assign([]*corev1.Service{as}, p.Rules, nil).Of[types.NamespacedName{Namespace: namespace, Name: name}]
 }
 
-// restartProbedPods restarts the pods that agents call first, so that they stay put while others
-// move.
+// restartProbedPods restarts the pods that agents call first, so that they stay put later.
 func (p *Planner) restartProbedPods(d engine.Direction) []engine.Group {
 	all := p.fates(d).Restarts
 	i := slices.IndexFunc(all, func(w rollout.Workload) bool { return isAgents(&w) })

@@ -103,8 +103,7 @@ func targetPool(s podmove.Spec, m *Move) (*unstructured.Unstructured, error) {
 	return u, unstructured.SetNestedMap(u.Object, fields, "spec")
 }
 
-// disablePool stops new pods from getting addresses of a pool, and notes when: older pods may have
-// one.
+// disablePool has pods get no more addresses of a pool, and notes when: older ones may have one.
 func disablePool(tools migration.Tools, name string) engine.Step {
 	read := func(ctx context.Context) (*calico.Pool, error) {
 		p, err := readPool(ctx, tools.Cluster, name)
@@ -208,8 +207,7 @@ func removePool(c *cluster.Cluster, name string, cidr netip.Prefix) engine.Step 
 	}
 }
 
-// tunnelsMoved waits until Calico has moved all tunnels, which it does once a pool is disabled
-// (node/pkg/allocateip).
+// tunnelsMoved waits until Calico has moved all tunnels of disabled pools (node/pkg/allocateip).
 func tunnelsMoved(c *cluster.Cluster, id string, left []netip.Prefix) *engine.Wait {
 	return &engine.Wait{
 		Name: id, About: "Wait until Calico has moved the tunnels of all nodes", Limit: tunnelWait,

@@ -30,8 +30,7 @@ const (
 	routesGrace = 90
 )
 
-// temporaryRoutes carry packets between nodes while tunnels change: a DaemonSet, and a ConfigMap of
-// addresses.
+// temporaryRoutes carry packets while tunnels change: a DaemonSet and a ConfigMap of addresses.
 type temporaryRoutes struct {
 	cluster   *cluster.Cluster
 	migration string
