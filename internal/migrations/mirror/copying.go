@@ -130,9 +130,7 @@ func (c *copying) parity() engine.Step {
 			}
 			return refused(result.Errors)
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "apply", Object: "copies that were changed in the target"}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "apply", Object: "copies that were changed in the target"}),
 	}}
 }
 
@@ -189,9 +187,7 @@ func (c *copying) follow() engine.Step {
 			c.begin()
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "apply", Object: "whatever changes in the source, until names have moved"}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "apply", Object: "whatever changes in the source, until names have moved"}),
 	}}
 }
 

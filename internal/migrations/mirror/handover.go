@@ -45,9 +45,7 @@ func (s singletons) sleep(prefix string) engine.Step {
 			_, err := s.rules.Sleep(ctx, s.side)
 			return err
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "patch", Object: "singletons in the " + s.about + ": no pods, no schedule"}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "singletons in the " + s.about + ": no pods, no schedule"}),
 	}
 }
 
@@ -65,9 +63,7 @@ func (s singletons) wake(prefix string) engine.Step {
 			_, err := s.rules.Wake(ctx, s.side)
 			return err
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "patch", Object: "singletons in the " + s.about + ": as they were"}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "singletons in the " + s.about + ": as they were"}),
 	}
 }
 

@@ -228,11 +228,9 @@ func (p *Planner) foreseen(id, about string, body map[string]any) []engine.Group
 	for _, name := range p.Inventory.Awaited {
 		steps = append(steps, &engine.Write{
 			Name: "foreseen/" + name + "/" + id, About: fmt.Sprintf(about, name),
-			Write: func(context.Context) error { return fmt.Errorf("the target does not say where %s leads", name) },
-			Holds: func(context.Context) error { return engine.NotYet("the target does not say where %s leads", name) },
-			Changes: func() ([]engine.Change, error) {
-				return []engine.Change{{Verb: "update", Object: "records of " + name, Body: body}}, nil
-			},
+			Write:   func(context.Context) error { return fmt.Errorf("the target does not say where %s leads", name) },
+			Holds:   func(context.Context) error { return engine.NotYet("the target does not say where %s leads", name) },
+			Changes: engine.Shows(engine.Change{Verb: "update", Object: "records of " + name, Body: body}),
 		})
 	}
 	return engine.InOrder(steps...)

@@ -120,10 +120,8 @@ func fillVolumes(name string, claims []string, action v1alpha1.Action) engine.St
 		Write: func(ctx context.Context) error {
 			return callout.Call(ctx, action, VolumeRequest{Migration: name, Claims: claims}, nil)
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{
-				Verb: "call", Object: "spec.mirror.copy.volumeAction", Body: VolumeRequest{Migration: name, Claims: claims},
-			}}, nil
-		},
+		Changes: engine.Shows(engine.Change{
+			Verb: "call", Object: "spec.mirror.copy.volumeAction", Body: VolumeRequest{Migration: name, Claims: claims},
+		}),
 	}
 }

@@ -139,15 +139,13 @@ func (l live) connectivityStep() engine.Step {
 			}
 			return engine.Drive(ctx, l.connectivityTest(on))
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{
-				{Verb: "create", Object: "NetworkPolicy " + v1alpha1.SystemNamespace + "/canary-*"},
-				{
-					Verb: "run", Object: "Pod " + v1alpha1.SystemNamespace + "/canary-*",
-					Body: map[string]any{"image": l.image().Name, "on": "new and old nodes"},
-				},
-			}, nil
-		},
+		Changes: engine.Shows(
+			engine.Change{Verb: "create", Object: "NetworkPolicy " + v1alpha1.SystemNamespace + "/canary-*"},
+			engine.Change{
+				Verb: "run", Object: "Pod " + v1alpha1.SystemNamespace + "/canary-*",
+				Body: map[string]any{"image": l.image().Name, "on": "new and old nodes"},
+			},
+		),
 	}}
 }
 

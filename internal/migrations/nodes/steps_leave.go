@@ -260,9 +260,7 @@ func (l live) part(name string) engine.Step {
 			}
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "delete", Object: "EndpointSlice */* of pods on node " + name}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "delete", Object: "EndpointSlice */* of pods on node " + name}),
 	}
 }
 
@@ -296,13 +294,11 @@ func (l live) comeBack(name string) engine.Step {
 			}
 			return l.patchNode(ctx, name, bringBack)
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{
-				{Verb: "patch", Object: "Node " + name, Body: labelBody(corev1.LabelNodeExcludeBalancers, nil)},
-				{Verb: "patch", Object: "Pod */* on node " + name},
-				{Verb: "delete", Object: "EndpointSlice */* of pods on node " + name},
-			}, nil
-		},
+		Changes: engine.Shows(
+			engine.Change{Verb: "patch", Object: "Node " + name, Body: labelBody(corev1.LabelNodeExcludeBalancers, nil)},
+			engine.Change{Verb: "patch", Object: "Pod */* on node " + name},
+			engine.Change{Verb: "delete", Object: "EndpointSlice */* of pods on node " + name},
+		),
 	}
 }
 

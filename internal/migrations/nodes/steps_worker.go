@@ -51,10 +51,8 @@ func (l live) nodeStep(id, about, name string, lacks func(*corev1.Node) string, 
 			}
 			return nil
 		},
-		Write: func(ctx context.Context) error { return l.patchNode(ctx, name, change) },
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "patch", Object: "Node " + name, Body: body}}, nil
-		},
+		Write:   func(ctx context.Context) error { return l.patchNode(ctx, name, change) },
+		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "Node " + name, Body: body}),
 	}
 }
 

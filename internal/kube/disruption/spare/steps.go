@@ -57,11 +57,9 @@ func up(c client.Client, migration string, key types.NamespacedName, scaled bool
 			n := replicas(unscaled)
 			return patchReplicas(ctx, c, unscaled, patch(migration, strconv.Itoa(int(n)), n+1))
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{
-				Verb: "patch", Object: "Deployment " + key.String(), Body: patch(migration, "how many it has", "one more"),
-			}}, nil
-		},
+		Changes: engine.Shows(engine.Change{
+			Verb: "patch", Object: "Deployment " + key.String(), Body: patch(migration, "how many it has", "one more"),
+		}),
 	}
 }
 
@@ -114,14 +112,12 @@ func Back(c client.Client, migration string) engine.Step {
 			}
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{
-				Verb: "patch", Object: "Deployment */* that got one more pod", Body: map[string]any{
-					"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationOneMore: nil}},
-					"spec":     map[string]any{"replicas": "as before"},
-				},
-			}}, nil
-		},
+		Changes: engine.Shows(engine.Change{
+			Verb: "patch", Object: "Deployment */* that got one more pod", Body: map[string]any{
+				"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationOneMore: nil}},
+				"spec":     map[string]any{"replicas": "as before"},
+			},
+		}),
 	}
 }
 

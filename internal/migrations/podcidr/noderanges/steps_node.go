@@ -86,9 +86,7 @@ func (n node) restartAgents(named []types.NamespacedName) engine.Step {
 			}
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "delete", Object: "Pod */* of the pod network on node " + n.name}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "delete", Object: "Pod */* of the pod network on node " + n.name}),
 	}
 }
 

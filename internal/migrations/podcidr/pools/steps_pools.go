@@ -123,9 +123,7 @@ func disablePool(tools migration.Tools, name string) engine.Step {
 		Write: func(ctx context.Context, p *calico.Pool) error {
 			return patchPool(ctx, tools.Cluster, p, poolPatch(true, tools.Now().UTC().Format(time.RFC3339Nano)))
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "patch", Object: "IPPool " + name, Body: poolPatch(true, "the time of the change")}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "IPPool " + name, Body: poolPatch(true, "the time of the change")}),
 	}
 }
 
@@ -148,9 +146,7 @@ func enablePool(tools migration.Tools, name string) engine.Step {
 		Write: func(ctx context.Context, p *calico.Pool) error {
 			return patchPool(ctx, tools.Cluster, p, poolPatch(false, nil))
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "patch", Object: "IPPool " + name, Body: poolPatch(false, nil)}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "IPPool " + name, Body: poolPatch(false, nil)}),
 	}
 }
 
@@ -201,9 +197,7 @@ func removePool(c *cluster.Cluster, name string, cidr netip.Prefix) engine.Step 
 			}
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "delete", Object: "IPPool " + name}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "delete", Object: "IPPool " + name}),
 	}
 }
 

@@ -19,13 +19,11 @@ func releaseBlocks(c *cluster.Cluster, cidr netip.Prefix) *engine.Write {
 	return &engine.Write{
 		Name: "release/" + cidr.String(), About: fmt.Sprintf("Release the blocks of %s", cidr),
 		Holds: b.gone, Write: b.releaseAll,
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{
-				{Verb: "patch", Object: "IPAMHandle * of addresses in " + cidr.String()},
-				{Verb: "delete", Object: "IPAMBlock * of " + cidr.String()},
-				{Verb: "delete", Object: "BlockAffinity * of " + cidr.String()},
-			}, nil
-		},
+		Changes: engine.Shows(
+			engine.Change{Verb: "patch", Object: "IPAMHandle * of addresses in " + cidr.String()},
+			engine.Change{Verb: "delete", Object: "IPAMBlock * of " + cidr.String()},
+			engine.Change{Verb: "delete", Object: "BlockAffinity * of " + cidr.String()},
+		),
 	}
 }
 

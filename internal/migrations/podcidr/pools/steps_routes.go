@@ -131,12 +131,8 @@ func (r *temporaryRoutes) assign() *engine.Write {
 			}
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{
-				{Verb: "patch", Object: "IPAMHandle *, of tunnels"},
-				{Verb: "patch", Object: fmt.Sprintf("IPAMBlock * of %v, one of each node", r.to)},
-			}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "IPAMHandle *, of tunnels"},
+			engine.Change{Verb: "patch", Object: fmt.Sprintf("IPAMBlock * of %v, one of each node", r.to)}),
 	}
 }
 
@@ -166,9 +162,7 @@ func (r *temporaryRoutes) list() *engine.Write {
 			}
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "create", Object: "ConfigMap " + key.String()}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "create", Object: "ConfigMap " + key.String()}),
 	}
 }
 
@@ -245,9 +239,7 @@ func (r *temporaryRoutes) move() *engine.Write {
 			}
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "patch", Object: "Node *, its annotation " + calico.VXLANTunnel}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "Node *, its annotation " + calico.VXLANTunnel}),
 	}
 }
 

@@ -66,9 +66,7 @@ func createOnNodes(c *cluster.Cluster, id, about string, d *appsv1.DaemonSet) *e
 			}
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "create", Object: "DaemonSet " + d.Namespace + "/" + d.Name, Body: d}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "create", Object: "DaemonSet " + d.Namespace + "/" + d.Name, Body: d}),
 	}
 }
 
@@ -240,12 +238,10 @@ func reserveTunnels(c *cluster.Cluster, migration string, ranges []netip.Prefix,
 		Name: "hold/reserve", About: fmt.Sprintf("Reserve the addresses of tunnels in %v", ranges),
 		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
 		Write: func(ctx context.Context, r reserved) error { return r.write(ctx, c, migration) },
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{
-				Verb: "create", Object: "IPReservation " + reservation(migration).GetName(),
-				Body: map[string]any{"spec": map[string]any{"reservedCIDRs": now}},
-			}}, nil
-		},
+		Changes: engine.Shows(engine.Change{
+			Verb: "create", Object: "IPReservation " + reservation(migration).GetName(),
+			Body: map[string]any{"spec": map[string]any{"reservedCIDRs": now}},
+		}),
 	}
 }
 
@@ -320,8 +316,6 @@ func unreserveTunnels(c *cluster.Cluster, migration string) *engine.Write {
 			}
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "delete", Object: "IPReservation " + name}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "delete", Object: "IPReservation " + name}),
 	}
 }
