@@ -12,8 +12,7 @@ import (
 
 // Difference is one field in which a copy is not what the rules make of the source's object.
 type Difference struct {
-	Ref Ref
-	// Path such as .spec.replicas; empty if the whole object is missing in one cluster.
+	Ref  Ref
 	Path string
 	// Want is the value by the rules, Have the target's, as JSON; not for Secrets.
 	Want, Have string
@@ -98,7 +97,6 @@ func (c *Copier) compareKind(ctx context.Context, k Kind, scaled map[Ref]bool, p
 	}
 }
 
-// comparePair compares what the two sides have of one name; nil is nothing.
 func (c *Copier) comparePair(ctx context.Context, k Kind, from, have *unstructured.Unstructured, scaled map[Ref]bool, p *Parity) {
 	var want *unstructured.Unstructured
 	if from != nil {
@@ -160,7 +158,6 @@ func (c *Copier) secondOpinion(ctx context.Context, k Kind, want, have *unstruct
 	return c.Rules.differences(k, withoutPorts(full), withoutPorts(have.DeepCopy()))
 }
 
-// try asks what would become of a new object.
 func (s *Side) try(ctx context.Context, k Kind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: v1alpha1.FieldManager}
 	if k.Namespaced {

@@ -28,7 +28,6 @@ type Copier struct {
 	// Rewrite writes every copy, which brings back what was changed in the target.
 	Rewrite bool
 
-	// hasty leaves what could be tried again to someone else.
 	hasty bool
 
 	mu     sync.Mutex
@@ -51,8 +50,7 @@ type entry struct {
 	uid    types.UID
 	copied string
 	owned  bool
-	// seen in the source, and taken.
-	seen bool
+	seen   bool
 }
 
 // Run copies one part, or all, and deletes copies without an object in the source, except
@@ -85,7 +83,6 @@ func (c *Copier) Run(ctx context.Context, part Part) (Result, error) {
 	return c.result, nil
 }
 
-// kind copies the objects of one kind.
 func (c *Copier) kind(ctx context.Context, k Kind) error {
 	index, err := c.index(ctx, k)
 	if err != nil {
@@ -211,7 +208,6 @@ func (c *Copier) again(ctx context.Context, k Kind, index map[key]*entry, later 
 	return ctx.Err()
 }
 
-// retry copies one object, as it is on both sides by now.
 func (c *Copier) retry(ctx context.Context, k Kind, of key, index map[key]*entry) outcome {
 	o, err := c.Source.get(ctx, k, of)
 	if apierrors.IsNotFound(err) {
@@ -233,7 +229,6 @@ func (c *Copier) retry(ctx context.Context, k Kind, of key, index map[key]*entry
 	return c.one(ctx, k, o, e)
 }
 
-// look is the entry of one object; nil if the target has none.
 func (c *Copier) look(ctx context.Context, k Kind, of key) (*entry, error) {
 	have, err := c.Target.metaOf(k, of.namespace).Get(ctx, of.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -14,7 +14,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// clusterDir holds what is in no namespace.
 const clusterDir = "_cluster"
 
 // Written is what WriteDir did.

@@ -47,7 +47,6 @@ type ObjectError struct {
 	// Err is the cause; nil for Secrets, whose errors may quote values.
 	Err error
 
-	// again says that it may come right by itself.
 	again bool
 }
 
@@ -103,7 +102,6 @@ func classify(e *ObjectError, err error) {
 	}
 }
 
-// passes reports whether the same call may well succeed in a while.
 func passes(err error) bool {
 	var network net.Error
 	return apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||

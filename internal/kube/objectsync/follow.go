@@ -20,7 +20,6 @@ type item struct {
 	key
 }
 
-// change of an object, or more than one.
 type change struct {
 	since time.Time
 	// times it was seen to change. A copy made before the last of them is not the end.
@@ -133,7 +132,6 @@ func (f *Follower) version(ctx context.Context, k Kind) (string, error) {
 	return list.ResourceVersion, nil
 }
 
-// copyAll copies a kind as a whole. What fails is tried on its own from then on.
 func (f *Follower) copyAll(ctx context.Context, k Kind) error {
 	f.copier.result, f.copier.hasty = Result{}, true
 	defer func() { f.copier.hasty = false }()
@@ -176,7 +174,6 @@ func (f *Follower) follow(ctx context.Context, k Kind, version string) {
 	}
 }
 
-// watch queues changes until the watch cannot be carried on.
 func (f *Follower) watch(ctx context.Context, k Kind, version string) {
 	w, err := toolswatch.NewRetryWatcherWithContext(ctx, version, &cache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {

@@ -24,7 +24,6 @@ func (f *Follower) mark(i item) {
 	f.pending[i].times++
 }
 
-// times that a pending object was seen to change.
 func (f *Follower) times(i item) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,7 +71,6 @@ func (f *Follower) finish(i item, times int) {
 	}
 }
 
-// deal brings the target up to date with one object, or with all of a kind.
 func (f *Follower) deal(ctx context.Context, i item) *ObjectError {
 	c := f.copier
 	if i.name == "" {
@@ -135,7 +133,6 @@ func (f *Follower) CaughtUp() bool {
 	return f.started && len(f.pending) == 0
 }
 
-// Lag is how long the oldest change has been waiting; 0 if none is.
 func (f *Follower) Lag() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -15,8 +15,7 @@ import (
 
 // Inventory is what a copy would find, before anything is written.
 type Inventory struct {
-	Kinds *Kinds
-	// Counts are of kinds that have objects in the source, in the order of the copy.
+	Kinds  *Kinds
 	Counts []Count
 	// Missing are kinds that the target does not serve although objects of them would be copied.
 	Missing []Count
@@ -32,24 +31,21 @@ type Inventory struct {
 	Twice []Note
 	// Secrets are those that would be copied, by what they are, the most frequent first.
 	Secrets []SecretCount
-	// Errors are objects that a transform cannot be done to.
-	Errors []*ObjectError
+	Errors  []*ObjectError
 }
 
 // Count is how many objects of a kind there are.
 type Count struct {
 	Resource        string
 	Copied, LeftOut int
-	// Refs are those that are copied.
-	Refs []Ref
+	Refs            []Ref
 }
 
 // LeftOut is why some objects of a kind are left out.
 type LeftOut struct {
 	Resource, Why string
 	Count         int
-	// Examples are some of them.
-	Examples []Ref
+	Examples      []Ref
 }
 
 // Foundation reports whether workloads stand on objects of a kind, which come first.
@@ -105,7 +101,6 @@ func (c *Copier) Inventory(ctx context.Context) (*Inventory, error) {
 	return s.Inventory, nil
 }
 
-// surveyor fills a Inventory.
 type surveyor struct {
 	*Copier
 	*Inventory
@@ -172,7 +167,6 @@ func (s *surveyor) note(k Kind, o *unstructured.Unstructured) {
 	}
 }
 
-// conflict notes an object that the target has, and not from replumb.
 func (s *surveyor) conflict(ctx context.Context, k Kind, taken *unstructured.Unstructured, e *entry) error {
 	ref := refOf(k, taken)
 	if e == nil || e.owned || adopts(k, ref.key()) || len(s.Conflicts) >= maxNotes {
@@ -251,13 +245,11 @@ func (r *Rules) mayRunTwice(k Kind, o *unstructured.Unstructured) string {
 // SecretCount is how many Secrets of a sort would be copied.
 type SecretCount struct {
 	// What they are: of a well-known owner, or else their type.
-	What  string
-	Count int
-	// Example is one of them.
+	What    string
+	Count   int
 	Example Ref
 }
 
-// countSecret adds a Secret that would be copied.
 func (s *Inventory) countSecret(ref Ref, o *unstructured.Unstructured) {
 	what := sortOfSecret(o)
 	i := slices.IndexFunc(s.Secrets, func(c SecretCount) bool { return c.What == what })

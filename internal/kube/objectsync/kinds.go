@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// served is what a cluster serves: its groups, and the kinds of each of their versions.
 type served struct {
 	groups []*metav1.APIGroup
 	kinds  map[schema.GroupVersion]map[string]metav1.APIResource
@@ -55,8 +54,7 @@ type Kinds struct {
 	Missing []Kind
 	// LeftOut are kinds no object of which is copied, with the reason.
 	LeftOut map[string]string
-	// Broken are groups of either side that no one answered for.
-	Broken []string
+	Broken  []string
 }
 
 // FindKinds asks both sides what they serve.
@@ -133,7 +131,6 @@ func copyable(r metav1.APIResource) bool {
 	return true
 }
 
-// foreign are the versions of groups that aggregated API servers serve.
 func (s *Side) foreign(ctx context.Context) (map[string]bool, error) {
 	services := Kind{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 	all := map[string]bool{}
@@ -170,7 +167,6 @@ func (s *Side) defined(ctx context.Context, r *Rules) (map[string]bool, error) {
 	return all, nil
 }
 
-// Reads are the resources that are read to copy them.
 func (s *Side) Reads(r *Rules) ([]schema.GroupResource, error) {
 	all, err := s.served()
 	if err != nil {
@@ -203,7 +199,6 @@ type Kind struct {
 	Namespaced     bool
 }
 
-// String is the resource with its group, such as deployments.apps, or configmaps.
 func (k Kind) String() string {
 	if k.Group == "" {
 		return k.Resource
@@ -211,7 +206,6 @@ func (k Kind) String() string {
 	return k.Resource + "." + k.Group
 }
 
-// GVR is the resource that clients ask for.
 func (k Kind) GVR() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: k.Group, Version: k.Version, Resource: k.Resource}
 }
@@ -222,12 +216,10 @@ func (k Kind) secret() bool { return k.is("", "Secret") }
 
 // Ref is one object.
 type Ref struct {
-	// Resource as Kind.String writes it.
 	Resource        string
 	Namespace, Name string
 }
 
-// String is such as deployments.apps shop/cart.
 func (r Ref) String() string {
 	if r.Namespace == "" {
 		return r.Resource + " " + r.Name
@@ -241,7 +233,6 @@ func refOf(k Kind, o *unstructured.Unstructured) Ref {
 	return Ref{Resource: k.String(), Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// key is an object among those of its kind.
 type key struct{ namespace, name string }
 
 func (k key) ref(of Kind) Ref {

@@ -44,7 +44,6 @@ func Order(kinds []Kind) {
 	})
 }
 
-// Of reports whether a kind belongs to a part.
 func (p Part) Of(k Kind) bool {
 	switch p {
 	case Foundations:

@@ -26,15 +26,12 @@ const generation = "1"
 
 // Options are what Rules are made from.
 type Options struct {
-	// Migration owns the copies.
-	Migration  string
-	Copy       v1alpha1.CopySpec
-	Hosts      []v1alpha1.HostAlias
-	Singletons v1alpha1.SingletonSpec
-	// Credentials are the Secrets that Copy.Registries name.
+	Migration   string
+	Copy        v1alpha1.CopySpec
+	Hosts       []v1alpha1.HostAlias
+	Singletons  v1alpha1.SingletonSpec
 	Credentials map[v1alpha1.SecretReference]*corev1.Secret
-	// Network is what gives pods of the source their network.
-	Network Network
+	Network     Network
 	// Awake lets singletons run in the target: names lead there.
 	Awake bool
 }
@@ -42,10 +39,8 @@ type Options struct {
 // Network is the source's pod network. It is left out, unless spec.mirror.copy.namespaces.include
 // names its namespace: two on one node break each other.
 type Network struct {
-	// Namespaces that hold nothing else.
 	Namespaces []string
-	// Objects outside of them.
-	Objects []Ref
+	Objects    []Ref
 }
 
 // Rules say what is copied and how it is changed. They are immutable and safe for concurrent use.
@@ -99,7 +94,6 @@ func orElse[T comparable](field *T, otherwise T) {
 	}
 }
 
-// sum is what changes when the copies of the same Secret change.
 func (r *Rules) sum() (string, error) {
 	o := r.options
 	body, err := json.Marshal([]any{generation, o.Copy.Registries, o.Copy.Transforms})
@@ -116,13 +110,10 @@ func (r *Rules) sum() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Existing is the policy about what the target has already.
 func (r *Rules) Existing() v1alpha1.ExistingPolicy { return r.options.Copy.Existing }
 
-// Volumes is the policy about claims.
 func (r *Rules) Volumes() v1alpha1.VolumePolicy { return r.options.Copy.Volumes }
 
-// Kind says why no object of a kind is copied; nothing if some may be.
 func (r *Rules) Kind(k Kind) string {
 	if why := r.leftOut.kind(k); why != "" {
 		return why
@@ -143,7 +134,6 @@ func (r *Rules) Take(k Kind, o *unstructured.Unstructured) (taken *unstructured.
 	return taken, "", err
 }
 
-// convert makes an object that is not left out into its copy.
 func (r *Rules) convert(k Kind, taken *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	version := fmt.Sprintf("%s/%s", taken.GetUID(), taken.GetResourceVersion())
 	taken.SetAPIVersion(k.GVR().GroupVersion().String())

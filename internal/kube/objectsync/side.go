@@ -18,12 +18,10 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// pageSize is how many objects are asked for at once.
 const pageSize = 500
 
 // Side is one of the two clusters.
 type Side struct {
-	// Cluster has the typed client.
 	*cluster.Cluster
 
 	objects   dynamic.Interface
@@ -49,7 +47,6 @@ func Connect(c *cluster.Cluster) (*Side, error) {
 	return s, nil
 }
 
-// each calls do with each object of a kind, a page at a time.
 func (s *Side) each(ctx context.Context, k Kind, do func(*unstructured.Unstructured) error) error {
 	return pages(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (string, error) {
 		list, err := s.objects.Resource(k.GVR()).List(ctx, o)

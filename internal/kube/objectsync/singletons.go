@@ -70,7 +70,6 @@ func (r *Rules) Asleep(ctx context.Context, s *Side) (asleep, running []Ref, err
 	return asleep, running, nil
 }
 
-// concerns reports whether an object is a copy, or would be copied.
 func (r *Rules) concerns(k Kind, o *unstructured.Unstructured) bool {
 	return r.owns(o) || r.whyNot(k, o) == ""
 }
@@ -137,7 +136,6 @@ func (r *Rules) changeOne(
 	})
 }
 
-// singleton is a workload that must not run in both clusters.
 type singleton struct{ kind, namespace, name string }
 
 func readSingletons(workloads []string) (map[singleton]bool, error) {
@@ -188,7 +186,6 @@ func (r *Rules) sleepOf(k Kind, o *unstructured.Unstructured) *sleep {
 	return nil
 }
 
-// original is the value that the field has when the object may run.
 func (s *sleep) original(o *unstructured.Unstructured) any {
 	if text, ok := o.GetAnnotations()[s.annotation]; ok {
 		if v, err := s.parse(text); err == nil {
@@ -201,7 +198,6 @@ func (s *sleep) original(o *unstructured.Unstructured) any {
 	return s.otherwise
 }
 
-// asleep reports whether replumb keeps the object from running.
 func (s *sleep) asleep(o *unstructured.Unstructured) bool {
 	_, marked := o.GetAnnotations()[s.annotation]
 	return marked && inside(o.Object, "spec")[s.field] == s.value

@@ -25,7 +25,6 @@ func (s *Side) stream(ctx context.Context, k Kind) *stream {
 	}}
 }
 
-// peek is the next object; nil at the end, or when err is set.
 func (s *stream) peek() *unstructured.Unstructured {
 	for len(s.page) == 0 && !s.done {
 		list, err := s.next(s.more)
@@ -48,7 +47,6 @@ func (s *stream) peek() *unstructured.Unstructured {
 	return &s.page[0]
 }
 
-// take is the next object if it is the one of that name, and goes on behind it.
 func (s *stream) take(of string) *unstructured.Unstructured {
 	o := s.peek()
 	if o == nil || place(o) != of {
@@ -79,7 +77,6 @@ func earlier(a, b *unstructured.Unstructured) (of string, more bool) {
 	return min(place(a), place(b)), true
 }
 
-// scaled are the workloads whose replicas an autoscaler sets.
 func (s *Side) scaled(ctx context.Context) (map[Ref]bool, error) {
 	all := map[Ref]bool{}
 	k := Kind{Group: "autoscaling", Version: autoscalingv2.SchemeGroupVersion.Version, Resource: "horizontalpodautoscalers"}

@@ -101,7 +101,6 @@ func (t *transform) about(k Kind, o *unstructured.Unstructured) bool {
 		(t.selector == nil || t.selector.Matches(labels.Set(o.GetLabels())))
 }
 
-// apply changes an object in place, or returns another.
 func (t *transform) apply(k Kind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if !t.about(k, o) {
 		return o, nil

@@ -69,7 +69,6 @@ func (c *Copier) missing(ctx context.Context, item runtime.Object) (ref Ref, why
 	return ref, why, err
 }
 
-// shortOf says what a workload lacks, and looks at its pods for what keeps them.
 func (c *Copier) shortOf(ctx context.Context, o client.Object, of *metav1.LabelSelector) (string, error) {
 	complete, why := readiness.Workload(o)
 	if complete {

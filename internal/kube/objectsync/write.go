@@ -12,7 +12,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// what became of an object.
 type what int
 
 const (
@@ -23,7 +22,6 @@ const (
 	failed
 )
 
-// outcome is what became of an object; err and again only if it failed.
 type outcome struct {
 	what  what
 	err   *ObjectError
@@ -103,7 +101,6 @@ func (c *Copier) write(ctx context.Context, k Kind, taken *unstructured.Unstruct
 	return outcome{what: written}
 }
 
-// shared reports whether others wrote an object.
 func shared(o metav1.Object) bool {
 	for _, f := range o.GetManagedFields() {
 		if f.Manager != v1alpha1.FieldManager {

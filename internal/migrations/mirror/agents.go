@@ -16,7 +16,6 @@ import (
 // ofSource says whose nodes agents watch from.
 const ofSource = " of the source"
 
-// agents watch from the nodes of the source, where the Migration is.
 func (j *Job) agents() *lossguard.AgentConfig {
 	return j.AgentsOf(j.Tools.Tools, j.Spec.Name, j.Spec.Common.Proof)
 }

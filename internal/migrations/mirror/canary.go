@@ -26,8 +26,7 @@ import (
 
 const (
 	// roleReach is that of the canaries in the target.
-	roleReach = "reach"
-	// maxCanaries is on how many nodes there are canaries at most.
+	roleReach   = "reach"
 	maxCanaries = 8
 	// reachTime is how long a canary tries, canaryLimit how long all of it may take.
 	reachTime   = 45 * time.Second
@@ -42,7 +41,6 @@ func (s *Spec) canaryImage(own pull.Image) pull.Image {
 	return pull.Image{Name: s.Canary.Image, Secrets: s.Canary.ImagePullSecrets}.Or(own)
 }
 
-// hasImage fails if there are to be canaries and there is nothing to run them with.
 func (s *Spec) hasImage(own pull.Image) error {
 	if !s.tries() || s.canaryImage(own).Name != "" {
 		return nil
@@ -69,7 +67,6 @@ func (j *Job) absentSecrets(ctx context.Context, source, target client.Reader) (
 
 // UnreachedError says what pods of the target have not reached.
 type UnreachedError struct {
-	// From has a line for each node that something was not reached from.
 	From []string
 }
 
@@ -90,8 +87,7 @@ type canaryStep struct {
 	migration string
 	image     pull.Image
 	targets   []string
-	// on are the nodes of the canaries that run now.
-	on []string
+	on        []string
 }
 
 var (
@@ -115,7 +111,6 @@ func (s *canaryStep) pods() *connectivity.Pods {
 	return &connectivity.Pods{Client: s.target, Migration: s.migration, Image: s.image}
 }
 
-// Do starts a canary on each of some nodes.
 func (s *canaryStep) Do(ctx context.Context) error {
 	if err := connectivity.Remove(ctx, s.target, s.migration); err != nil {
 		return err

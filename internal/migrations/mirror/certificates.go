@@ -28,9 +28,8 @@ const issuance = 15 * time.Minute
 // certified is an object by which certificates are issued: a Certificate of cert-manager, or an
 // annotated Ingress (https://cert-manager.io/docs/usage/ingress/).
 type certified struct {
-	gvk schema.GroupVersionKind
-	key client.ObjectKey
-	// secrets hold what is issued, each with the names that it must be good for in the end.
+	gvk     schema.GroupVersionKind
+	key     client.ObjectKey
 	secrets map[string][]string
 	// add are the aliases that it lacks, added those that an earlier run has added.
 	add, added []string
@@ -71,7 +70,6 @@ func covered(names []string, host string) bool {
 	return slices.Contains(names, "*."+parent) || slices.Contains(names, host)
 }
 
-// nameList is the names of one certificate, and the Secret that it is kept in.
 type nameList struct {
 	names  []string
 	secret string
@@ -153,7 +151,6 @@ func eachNames(o *unstructured.Unstructured, change func([]string) []string) {
 	}
 }
 
-// addedNames are those that replumb has added to an object.
 func addedNames(o *unstructured.Unstructured) []string {
 	var names []string
 	if text := o.GetAnnotations()[v1alpha1.AnnotationAddedNames]; text != "" {
@@ -230,7 +227,6 @@ func namesOf(o *unstructured.Unstructured) []string {
 	return all
 }
 
-// annotate sets an annotation; an empty text takes it away.
 func annotate(o *unstructured.Unstructured, key, text string) {
 	all := o.GetAnnotations()
 	if all == nil {

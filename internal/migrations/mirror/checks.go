@@ -18,9 +18,8 @@ type Input struct {
 	FreezeProblem  error
 	RecordProblems map[string]error
 	// Image is what agents run; none, if there are to be none. Nodes are those of the source.
-	Image string
-	Nodes []corev1.Node
-	// AbsentSecrets are the pull secrets of agents that are not there.
+	Image         string
+	Nodes         []corev1.Node
 	AbsentSecrets []findings.Result
 }
 

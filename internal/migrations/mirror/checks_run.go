@@ -145,7 +145,6 @@ func checkSecrets(in Input) []findings.Result {
 	return out
 }
 
-// checkNetworks asks only where what networks consist of is about to be copied.
 func checkNetworks(in Input) []findings.Result {
 	var out []findings.Result
 	for _, n := range in.Inventory.Networks {

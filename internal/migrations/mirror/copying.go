@@ -19,7 +19,6 @@ import (
 // copyPatience is how long one copy of everything may take.
 const copyPatience = 4 * time.Hour
 
-// copying is the copy of one run: its steps share what it knows.
 type copying struct {
 	copier *objectsync.Copier
 	// run lasts as long as apply does. What follows changes ends with it.
@@ -56,7 +55,6 @@ func (c *copying) copy(part objectsync.Part, survey *Inventory) engine.Step {
 	}
 }
 
-// copies are what a copy writes to the target, object by object.
 func copies(part objectsync.Part, survey *Inventory) []engine.Change {
 	var out []engine.Change
 	for _, count := range survey.Objects.Counts {
@@ -103,7 +101,6 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s could not be copied: %s", english.Plural(len(e.Errors), "object", ""), few(texts))
 }
 
-// Advice is what to do about the first one.
 func (e *RefusedError) Advice() string { return e.Errors[0].Hint }
 
 func refused(all []*objectsync.ObjectError) error {
@@ -156,7 +153,6 @@ func (e *DifferentError) Error() string {
 	return fmt.Sprintf("%s: %s", english.Plural(len(e.Differences), "difference", ""), few(texts))
 }
 
-// Advice is what to do about it.
 func (*DifferentError) Advice() string {
 	return "something in the target changes copies: have it stop, leave the object out, or change it on the way by spec.mirror.copy.transforms"
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/replumb/replumb/internal/kube/objectsync"
 )
 
-// singletons are what must not run twice, on one side.
 type singletons struct {
 	rules *objectsync.Rules
 	side  *objectsync.Side
@@ -67,7 +66,6 @@ func (s singletons) wake(prefix string) engine.Step {
 	}
 }
 
-// ended returns nil once no singleton runs.
 func (s singletons) ended(ctx context.Context) error {
 	asleep, running, err := s.rules.Asleep(ctx, s.side)
 	if err != nil {

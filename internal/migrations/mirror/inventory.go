@@ -22,31 +22,25 @@ type Inventory struct {
 	Source, Target Side
 	// Moving are pods of the source to be copied, There pods of the target that are no copies.
 	Moving, There []corev1.Pod
-	// Nodes of the target.
-	Nodes []corev1.Node
-	// Classes are the storage classes of the target.
-	Classes []string
+	Nodes         []corev1.Node
+	Classes       []string
 	// Blind are the webhooks of the target that refuse and have no backend.
 	Blind []string
 
 	// Objects that are copied, and what is in the way.
 	Objects *objectsync.Inventory
-	// Claims are those that are copied.
-	Claims []Claim
+	Claims  []Claim
 	// Certified are the objects whose certificates get aliases, or have them.
 	Certified []certified
 	// Uncovered are certificates that no one here issues.
 	Uncovered []Uncovered
-	// Originals are the objects that are about to be changed.
 	Originals []client.Object
 	// Networks of the source are not copied; one line for each.
 	Networks []string
 	// Unfreezable are the kinds to freeze that the source does not serve in namespaces.
 	Unfreezable []string
-	// Freeze says whether deployments are frozen.
-	Freeze bool
-	// Copies are how many objects of the target are copies.
-	Copies int
+	Freeze      bool
+	Copies      int
 
 	// Names lead to the source at first. Awaited lack an address in the target yet.
 	Names    []v1alpha1.RedirectName
@@ -58,19 +52,16 @@ type Inventory struct {
 
 // Claim is the copy of a PersistentVolumeClaim.
 type Claim struct {
-	// Object as transfer.Ref has it, Class the storage class that the copy asks for.
 	Object, Class string
 }
 
 // Uncovered is a certificate that is not good for an alias.
 type Uncovered struct {
-	// Secret as namespace/name.
 	Secret, Alias string
 }
 
 // Side is one of the clusters.
 type Side struct {
-	// UID of the namespace kube-system.
 	UID     string
 	Version *version.Info
 }
@@ -100,7 +91,6 @@ func (s *Inventory) extended() []certified {
 	return slices.DeleteFunc(slices.Clone(s.Certified), func(c certified) bool { return len(c.added) == 0 })
 }
 
-// Copied is how many objects there are to copy, of so many kinds.
 func (s *Inventory) Copied() (objects, kinds int) {
 	for _, c := range s.Objects.Counts {
 		if objects += c.Copied; c.Copied > 0 {

@@ -33,11 +33,9 @@ type Job struct {
 	// Silent asks no name server and reads no key: it is for looking alone.
 	Silent bool
 
-	from, to *side
-	copying  *copying
-	// networks give pods of the source their network.
-	networks []network
-	// finishing says that finish has begun.
+	from, to  *side
+	copying   *copying
+	networks  []network
 	finishing bool
 	// target is what the user may do there; Access is about the source.
 	targetAccess []cluster.AccessAnswer

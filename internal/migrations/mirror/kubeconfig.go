@@ -15,7 +15,6 @@ import (
 // KubeconfigError says that a kubeconfig from a Secret asks for more than to connect: its writer
 // could have this machine run programs or send files. No value of it is quoted.
 type KubeconfigError struct {
-	// Secret is namespace/name.
 	Secret string
 	// Field of the kubeconfig, such as users[admin].user.exec; empty if it is none.
 	Field   string

@@ -22,7 +22,6 @@ import (
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
 
-// chosen reports whether objects of a namespace are copied.
 func (s *Spec) chosen(namespace string) bool {
 	matches := func(pattern string) bool { ok, _ := path.Match(pattern, namespace); return ok }
 	in := s.Copy.Namespaces.Include

@@ -17,7 +17,6 @@ import (
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
-// network gives pods of the source their network, and is not copied.
 type network struct {
 	// name of it, and set its DaemonSet as namespace/name; none, if only namespaces are left.
 	name, set string
@@ -26,7 +25,6 @@ type network struct {
 	objects    []objectsync.Ref
 }
 
-// left are what all networks have.
 func left(all []network) objectsync.Network {
 	out := objectsync.Network{Namespaces: podnetwork.Namespaces()}
 	for _, n := range all {
@@ -52,7 +50,6 @@ func (j *Job) described() []string {
 	return out
 }
 
-// findNetworks finds the DaemonSets of networks, and what belongs to them.
 func (j *Job) findNetworks(ctx context.Context) ([]network, error) {
 	sets, err := cluster.List[appsv1.DaemonSet](ctx, j.from, &appsv1.DaemonSetList{})
 	if apierrors.IsForbidden(err) {
@@ -155,7 +152,6 @@ func (n *network) add(resource, namespace, name string) {
 	}
 }
 
-// resourceOf is the resource of a kind that networks have.
 func resourceOf(kind string) string {
 	return map[string]string{
 		"DaemonSet": "daemonsets.apps", "Deployment": "deployments.apps", "PodDisruptionBudget": "poddisruptionbudgets.policy",

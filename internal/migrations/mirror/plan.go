@@ -29,14 +29,10 @@ type Planner struct {
 	Cutovers []*dnscutover.Lead
 
 	source, target *side
-	// copying is shared by the steps of one run.
-	copying *copying
-	// finishing says that finish has begun.
-	finishing bool
-	// Agents prove on every node of the source what goes on; nil if there are none.
-	Agents *lossguard.Agents
-	// Remains takes away what an earlier run has left of agents.
-	Remains []engine.Group
+	copying        *copying
+	finishing      bool
+	Agents         *lossguard.Agents
+	Remains        []engine.Group
 }
 
 var _ migration.Plans = (*Planner)(nil)
@@ -152,7 +148,6 @@ func (p *Planner) certificates() []engine.Group {
 	return engine.AtOnce(parallel, "", steps...)
 }
 
-// awaits reports whether the target cannot say yet where some names lead.
 func (p *Planner) awaits() bool { return len(p.Inventory.Awaited) > 0 }
 
 // copies are made only as long as the source serves.
@@ -180,7 +175,6 @@ func (p *Planner) claims() []string {
 	return out
 }
 
-// awaited are the names of which the target still cannot say where they lead.
 func (p *Planner) awaited(ctx context.Context) ([]string, error) {
 	found, err := p.target.names(ctx, &p.Inventory.Spec)
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// unready are the nodes and workloads of a side that are not ready, kube-system included.
 func (s *side) unready(ctx context.Context, of *Spec) ([]string, error) {
 	var out []string
 	nodes, err := cluster.List[corev1.Node](ctx, s, &corev1.NodeList{})

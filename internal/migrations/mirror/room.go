@@ -12,7 +12,6 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// shortage is what the target lacks of a resource to run what the source runs.
 type shortage struct {
 	Resource     corev1.ResourceName
 	Needed, Free resource.Quantity

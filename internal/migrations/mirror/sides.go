@@ -32,8 +32,7 @@ import (
 type Deps struct {
 	migration.Tools
 	// DNS asks name servers. The default asks those that the machine knows.
-	DNS *dnsrecords.Client
-	// Context gives access to another context of the kubeconfig that replumb runs with.
+	DNS     *dnsrecords.Client
 	Context func(name string) (*rest.Config, error)
 	// InsecureTarget takes a Secret's kubeconfig as it is: it may run programs and read files.
 	InsecureTarget bool
@@ -48,10 +47,8 @@ type TargetError struct {
 
 func (e *TargetError) Error() string { return "the target " + e.Problem }
 
-// Advice is what to do about it.
 func (e *TargetError) Advice() string { return e.Hint }
 
-// Unwrap gives the cause.
 func (e *TargetError) Unwrap() error { return e.Err }
 
 // AnotherTargetError says that the target is not the recorded cluster.
@@ -74,7 +71,6 @@ func (*AnotherTargetError) Advice() string {
 
 func (*AnotherTargetError) ExitCode() int { return fault.ExitBlocked }
 
-// side is one of the two clusters.
 type side struct {
 	*cluster.Cluster
 	// uid is that of the namespace kube-system, which lasts as long as the cluster.
@@ -149,7 +145,6 @@ func (t Deps) access(ctx context.Context, ref v1alpha1.ClusterReference) (*rest.
 	return t.trusted(body, key.String())
 }
 
-// trusted is the access that a kubeconfig from a Secret gives.
 func (t Deps) trusted(body []byte, secret string) (*rest.Config, error) {
 	if t.InsecureTarget {
 		config, err := clientcmd.RESTConfigFromKubeConfig(body)

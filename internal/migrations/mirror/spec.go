@@ -11,7 +11,6 @@ import (
 
 // Spec is the job, read, defaulted and validated.
 type Spec struct {
-	// Name of the Migration.
 	Name         string
 	Target       v1alpha1.ClusterReference
 	Copy         v1alpha1.CopySpec
@@ -23,8 +22,7 @@ type Spec struct {
 	// FreezeKinds are frozen beside those that always are, as resource.group.
 	FreezeKinds []string
 	GateWait    time.Duration
-	// Common is what all kinds of migrations have.
-	Common v1alpha1.MigrationSpec
+	Common      v1alpha1.MigrationSpec
 }
 
 const root = "spec.mirror"

@@ -22,11 +22,9 @@ type Input struct {
 	EtcdProblem, EventsProblem error
 	RecordProblems             map[string]error
 	// EndProblems are why names of the API cannot go yet to what they are to have at last.
-	EndProblems map[string]error
-	// AbsentSecrets are the pull secrets of canaries and agents that are not there.
+	EndProblems   map[string]error
 	AbsentSecrets []findings.Result
-	// Image is what agents run; none, if there are to be none.
-	Image string
+	Image         string
 }
 
 // Checks are the checks of this migration, in the order in which they are shown.

@@ -186,7 +186,6 @@ func (in Input) eventsProblem() string {
 	return in.Inventory.Events.Problem(exempt...)
 }
 
-// stores are those of all API servers that tell, with the machines that they run on.
 func (s *Inventory) stores() ([]apiserver.Stores, []netip.Addr) {
 	all := apiserver.StoresOf(s.Pods)
 	var hosts []netip.Addr
@@ -239,7 +238,6 @@ func checkStores(in Input) []findings.Result {
 	return out
 }
 
-// checkStays names every etcd that is left where it is, once.
 func checkStays(in Input) []findings.Result {
 	if in.Inventory.Spec.ControlPlane == nil {
 		return nil

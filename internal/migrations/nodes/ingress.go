@@ -74,7 +74,6 @@ func (p *Planner) leaveBalancers() []engine.Group {
 	return groups
 }
 
-// drainAhead makes some pods leave a node that stays for now.
 func (d *drainer) drainAhead(name string, goes func(*corev1.Pod) bool) engine.Step {
 	l := d.leaving(name)
 	l.Name, l.About = "ahead/"+name, "Move pods of ingress off node "+name
@@ -82,7 +81,6 @@ func (d *drainer) drainAhead(name string, goes func(*corev1.Pod) bool) engine.St
 	return d.send(l)
 }
 
-// comesBack restores the policies of Services once new nodes serve them.
 func (i ingress) comesBack(services []types.NamespacedName, unready map[types.UID]bool, leave []engine.Group) []engine.Group {
 	meant := func(key types.NamespacedName) bool { return slices.Contains(services, key) }
 	back := []engine.Step{
@@ -123,7 +121,6 @@ func (i ingress) servedByNew(meant func(types.NamespacedName) bool, unready map[
 	}
 }
 
-// ingress makes the steps about Services that clients outside of the cluster use.
 type ingress struct{ live }
 
 // policy is what AnnotationTrafficPolicy remembers of a Service.
@@ -133,7 +130,6 @@ type policy struct {
 	HealthCheckNodePort int32 `json:"healthCheckNodePort,omitempty"`
 }
 
-// trafficPolicy switches the externalTrafficPolicy of a Service to Cluster, or restores it.
 func (i ingress) trafficPolicy(key types.NamespacedName, d engine.Direction) *engine.Write {
 	s := &engine.Write{
 		Name: "ingress/" + key.String(), About: fmt.Sprintf("Switch externalTrafficPolicy of Service %s to Cluster", key),
@@ -187,7 +183,6 @@ func (i ingress) service(ctx context.Context, key types.NamespacedName) (*corev1
 	return svc, nil
 }
 
-// patchService changes policy and memory in one write.
 func (i ingress) patchService(ctx context.Context, key types.NamespacedName, change func(*corev1.Service) error) error {
 	svc, err := i.service(ctx, key)
 	if err != nil || svc == nil {
@@ -309,7 +304,6 @@ func (i ingress) restoreStep(id, title string, known []types.NamespacedName, mea
 	}
 }
 
-// switched are the Services whose policy has not been restored, as they are now.
 func (i ingress) switched(ctx context.Context) ([]types.NamespacedName, error) {
 	now := &Inventory{}
 	if err := i.services(ctx, now); err != nil {

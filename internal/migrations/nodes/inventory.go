@@ -29,14 +29,11 @@ const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 
 // Inventory is what a migration finds.
 type Inventory struct {
-	Spec Spec
-	// Nodes are all of the cluster, Pods all pods.
-	Nodes []corev1.Node
-	Pods  []corev1.Pod
-	// Workloads are what owns them.
+	Spec      Spec
+	Nodes     []corev1.Node
+	Pods      []corev1.Pod
 	Workloads *rollout.State
-	// Spares are the Deployments that get one more pod; nil, if no one has looked.
-	Spares *spare.Found
+	Spares    *spare.Found
 	// Services with externalTrafficPolicy Local, or that had it before the migration.
 	Services []corev1.Service
 	// Selecting are the Services with a selector, Balanced says that one is of type LoadBalancer.
@@ -47,8 +44,7 @@ type Inventory struct {
 	Claims  map[types.NamespacedName]*corev1.PersistentVolumeClaim
 	// Autoscalers are Deployments that create and delete nodes by themselves.
 	Autoscalers []types.NamespacedName
-	// Recorded is what the Migration says of old nodes.
-	Recorded []v1alpha1.NodeStatus
+	Recorded    []v1alpha1.NodeStatus
 	// Tier is how critical a pod's workload is, from the least; nil, if not known.
 	Tier func(*corev1.Pod) int
 	// Etcd are its members; nil, if the control plane stays.
@@ -63,12 +59,10 @@ type Inventory struct {
 // OldNode is a worker that is to be emptied and terminated.
 type OldNode struct {
 	Name string
-	// Node is nil when it is gone.
 	Node *corev1.Node
 	// Ended says that its termination has been asked for.
 	Ended bool
-	// Pods are those that have to leave it.
-	Pods []*corev1.Pod
+	Pods  []*corev1.Pod
 }
 
 // Stage of an old node.
@@ -83,7 +77,6 @@ const (
 	StageGone    Stage = "Gone"
 )
 
-// Stage says how far it is.
 func (n *OldNode) Stage() Stage {
 	switch {
 	case n.Node == nil:
@@ -150,7 +143,6 @@ func ofDaemonSet(p *corev1.Pod) bool {
 	return ref != nil && ref.Kind == rollout.KindDaemonSet
 }
 
-// NewNodes are the workers of the new network.
 func (s *Inventory) NewNodes() []*corev1.Node {
 	var all []*corev1.Node
 	for i := range s.Nodes {
@@ -162,12 +154,10 @@ func (s *Inventory) NewNodes() []*corev1.Node {
 	return all
 }
 
-// ReadyNewNodes are those of NewNodes that take pods.
 func (s *Inventory) ReadyNewNodes() []*corev1.Node {
 	return slices.DeleteFunc(s.NewNodes(), func(n *corev1.Node) bool { return !cluster.NodeReady(n) || n.Spec.Unschedulable })
 }
 
-// Wanted is how many new workers there have to be.
 func (s *Inventory) Wanted() int { return cmp.Or(s.Spec.Join.Count, len(s.OldNodes())) }
 
 // outstanding are the old nodes still to be emptied or, with end, terminated: first those with
@@ -211,7 +201,6 @@ func (s *Inventory) isFirst(p *corev1.Pod) bool {
 	return slices.Contains(s.Spec.First, s.workloadOf(p))
 }
 
-// workloadOf is the Deployment, StatefulSet or DaemonSet of a pod.
 func (s *Inventory) workloadOf(p *corev1.Pod) types.NamespacedName {
 	ref := metav1.GetControllerOfNoCopy(p)
 	if ref == nil {
@@ -239,7 +228,6 @@ func local(svc *corev1.Service) bool {
 	return svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
-// Counts of old nodes, for the status.
 func (s *Inventory) Counts() v1alpha1.Counts {
 	c := v1alpha1.Counts{}
 	for _, l := range s.OldNodes() {
@@ -271,7 +259,6 @@ func (s *Inventory) covers(budget string) bool {
 	return true // it came after the pods were read
 }
 
-// onOldNodes are the workloads that have pods on old nodes, and those pods.
 func (s *Inventory) onOldNodes() map[types.NamespacedName][]*corev1.Pod {
 	all := map[types.NamespacedName][]*corev1.Pod{}
 	for _, l := range s.OldNodes() {

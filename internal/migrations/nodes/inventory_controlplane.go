@@ -16,7 +16,6 @@ type ControlPlaneNode struct {
 	Member bool
 }
 
-// Stage says how far it is.
 func (c *ControlPlaneNode) Stage() Stage {
 	switch {
 	case c.Gone:
@@ -29,10 +28,9 @@ func (c *ControlPlaneNode) Stage() Stage {
 	return StageServing
 }
 
-// Reversible reports whether it is as it was.
 func (c *ControlPlaneNode) Reversible() bool { return c.Member && !c.Ended }
 
-// controlPlaneView is the part of a Inventory about the control plane and its etcds.
+// controlPlaneView is the part of an Inventory about the control plane and its etcds.
 type controlPlaneView struct{ *Inventory }
 
 func (s *Inventory) ControlPlane() controlPlaneView { return controlPlaneView{s} }

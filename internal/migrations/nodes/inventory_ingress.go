@@ -12,7 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/disruption/leaving"
 )
 
-// ingressView is the part of a Inventory about Services that clients outside of the cluster use.
+// ingressView is the part of an Inventory about Services that clients outside of the cluster use.
 type ingressView struct{ *Inventory }
 
 func (s *Inventory) Ingress() ingressView { return ingressView{s} }

@@ -28,7 +28,6 @@ func NewIndex(services []corev1.Service) Index {
 	return x
 }
 
-// Selecting are the Services of a namespace that select a pod with these labels.
 func (x Index) Selecting(namespace string, pod map[string]string) []corev1.Service {
 	var all []corev1.Service
 	for _, label := range slices.Sorted(maps.Keys(pod)) {

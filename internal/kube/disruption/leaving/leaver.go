@@ -34,7 +34,6 @@ func (e *StuckError) Error() string {
 	return fmt.Sprintf("pod %s cannot leave its Services: NetworkPolicies, or its owner, go by the same labels", e.Pod)
 }
 
-// Find are the pods that are leaving for the migration, in a namespace or in all.
 func (l Leaver) Find(ctx context.Context, namespace string) ([]corev1.Pod, error) {
 	all := &corev1.PodList{}
 	err := l.Client.List(ctx, all, client.InNamespace(namespace),
@@ -45,7 +44,6 @@ func (l Leaver) Find(ctx context.Context, namespace string) ([]corev1.Pod, error
 	return all.Items, nil
 }
 
-// Services are those that a pod is in.
 func (l Leaver) Services(ctx context.Context, pod *corev1.Pod) ([]corev1.Service, error) {
 	all := &corev1.ServiceList{}
 	if err := l.Client.List(ctx, all, client.InNamespace(pod.Namespace)); err != nil {
@@ -186,7 +184,6 @@ func (l Leaver) Part(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// End deletes a pod, with the time that it has to end.
 func (l Leaver) End(ctx context.Context, pod *corev1.Pod) error {
 	err := l.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})
 	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) { // in conflict with another pod of the name

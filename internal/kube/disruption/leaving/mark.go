@@ -67,7 +67,6 @@ func release(pod *corev1.Pod, migration string, owner Owner) (*corev1.Pod, error
 	return relabelled(pod, migration, Mark{Owner: &owner}, map[string]string{appsv1.DefaultDeploymentUniqueLabelKey: Released})
 }
 
-// leave is a pod that no Service selects by these labels of it.
 func leave(pod *corev1.Pod, migration string, keys []string) (*corev1.Pod, error) {
 	changes := map[string]string{}
 	for _, k := range keys {
@@ -76,7 +75,6 @@ func leave(pod *corev1.Pod, migration string, keys []string) (*corev1.Pod, error
 	return relabelled(pod, migration, MarkOf(pod), changes)
 }
 
-// relabelled is a pod with some labels changed, which notes what they were.
 func relabelled(pod *corev1.Pod, migration string, mark Mark, changes map[string]string) (*corev1.Pod, error) {
 	next := pod.DeepCopy()
 	mark.Labels = maps.Clone(mark.Labels)

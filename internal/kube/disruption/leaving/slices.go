@@ -82,7 +82,6 @@ func Farewells(all []discoveryv1.EndpointSlice, services []corev1.Service, pod *
 	return made
 }
 
-// nameOf is the name of the slice of a pod beside another one.
 func nameOf(service, slice, uid string) string {
 	sum := sha256.Sum256([]byte(slice + "/" + uid))
 	tail := "-leaving-" + hex.EncodeToString(sum[:])[:10]

@@ -25,7 +25,6 @@ type adapter interface {
 	renews(pod *corev1.Pod) bool
 }
 
-// newAdapter makes one with an empty object, to be read into.
 func newAdapter(kind string) adapter {
 	switch kind {
 	case KindStatefulSet:

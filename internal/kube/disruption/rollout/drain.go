@@ -110,7 +110,6 @@ func (s *drainStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// Do sends away those that can go now. It has not done its work until nothing is left.
 func (s *drainStep) Do(ctx context.Context) error {
 	left, err := s.left(ctx)
 	if err != nil || len(left) == 0 {
@@ -170,7 +169,6 @@ func (s *drainStep) follow(ctx context.Context) (left []*corev1.Pod, waits, err 
 	}
 }
 
-// sendAll sends away those that can go, and says what the first of the others waits for.
 func (s *drainStep) sendAll(ctx context.Context, left []*corev1.Pod) (waits, err error) {
 	if err := s.arrived(ctx); err != nil {
 		return nil, err
@@ -243,7 +241,6 @@ func (s *drainStep) left(ctx context.Context) ([]*corev1.Pod, error) {
 	return nil, nil
 }
 
-// lost reports whether the node's kubelet does not answer.
 func (s *drainStep) lost(ctx context.Context) (lost bool, err error) {
 	err = each(ctx, s.Client, &corev1.NodeList{}, func(n *corev1.Node) { lost = away(n) },
 		client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(metav1.ObjectNameField, s.leaving.Node)})

@@ -157,14 +157,10 @@ func (s *evictStep) replaced(ctx context.Context) error {
 	return missing("%s %s has %d of %d pods ready after the eviction of %s", ref.Kind, ref.Name, ready, want, s.pod.Name)
 }
 
-// demand is what an owner wants of its pods.
 type demand struct {
-	// want is how many ready pods it shall have.
-	want int
-	// ready is how many it has by its own count, if known.
-	ready int
-	known bool
-	// selector of its pods; nil, if it is not known.
+	want     int
+	ready    int
+	known    bool
 	selector labels.Selector
 }
 
@@ -230,7 +226,6 @@ func jobWants(job *batchv1.Job) int {
 	return 1
 }
 
-// withCauses adds what the API server says of the budget that is in the way.
 func withCauses(err error) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {

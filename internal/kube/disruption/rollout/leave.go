@@ -42,8 +42,7 @@ func (t Deps) Relieve(w Workload, c Changes, d *Departure) engine.Step {
 type leaveStep struct {
 	*restartStep
 	departure *Departure
-	// plain is why the Deployment is restarted by rollout.
-	plain string
+	plain     string
 }
 
 var (
@@ -94,7 +93,6 @@ func (s *leaveStep) taken(ctx context.Context) ([]corev1.Pod, error) {
 	return taken, nil
 }
 
-// Do does the next thing that is due, until nothing is.
 func (s *leaveStep) Do(ctx context.Context) error {
 	taken, err := s.taken(ctx)
 	if err != nil {
@@ -115,7 +113,6 @@ func (s *leaveStep) Do(ctx context.Context) error {
 	return s.take(ctx, found)
 }
 
-// take releases the next stale pod from the Deployment.
 func (s *leaveStep) take(ctx context.Context, found *finding) error {
 	until := found.newest()
 	pod := found.next(until)
@@ -160,7 +157,6 @@ func (s *leaveStep) take(ctx context.Context, found *finding) error {
 	return engine.NotYet("%s makes another pod in place of %s", s.workload, pod.Name)
 }
 
-// refused reports whether a pod cannot leave its Services, and remembers why.
 func (s *leaveStep) refused(err error) bool {
 	if err == nil || !errors.As(err, new(*leaving.StuckError)) && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
 		return false
@@ -249,7 +245,6 @@ func (s *leaveStep) dismiss(ctx context.Context, found *finding, pod *corev1.Pod
 	return s.end(ctx, pod)
 }
 
-// end has a pod end that no one is led to.
 func (s *leaveStep) end(ctx context.Context, pod *corev1.Pod) error {
 	if err := s.departure.Part(ctx, pod); err != nil {
 		return err

@@ -30,7 +30,6 @@ const (
 
 // Workload is something that restarts its pods by rollout.
 type Workload struct {
-	// Kind is one of the Kind constants.
 	Kind      string
 	Namespace string
 	Name      string
@@ -50,11 +49,9 @@ func (w Workload) String() string { return w.Kind + " " + w.Namespace + "/" + w.
 
 // Reported is a pod that is left to its owner.
 type Reported struct {
-	Pod  types.NamespacedName
-	Node string
-	// Owner as kind and name; empty for a bare pod.
-	Owner string
-	// Carries says which old addresses it has, see the Carries constants.
+	Pod     types.NamespacedName
+	Node    string
+	Owner   string
 	Carries []string
 	Reason  string
 }
@@ -199,14 +196,12 @@ func report(pod *corev1.Pod, carries []string, reason string) Reported {
 	return r
 }
 
-// fate is how a pod can be renewed: by rollout or, unless final, by eviction.
 type fate struct {
 	workload *Workload
 	reason   string
 	final    bool
 }
 
-// owners finds owners by UID.
 type owners struct {
 	replicaSets  map[types.UID]*metav1.PartialObjectMetadata
 	deployments  map[types.UID]*appsv1.Deployment
@@ -320,7 +315,6 @@ func names(budgets []policyv1.PodDisruptionBudget) string {
 	return strings.Join(all, ", ")
 }
 
-// ordinal of a StatefulSet's pod.
 func ordinal(pod *corev1.Pod) int {
 	n, err := strconv.Atoi(pod.Name[strings.LastIndex(pod.Name, "-")+1:])
 	if err != nil {

@@ -62,7 +62,6 @@ type restartStep struct {
 	Deps
 	workload Workload
 	changes  Changes
-	// reported is true once what is outstanding has been reported.
 	reported bool
 	// seen is when it was first found incomplete, left why it was left alone for that.
 	seen time.Time
@@ -243,9 +242,8 @@ type finding struct {
 	adapter
 	// pods have not ended; stale are those of them that a rollout renews.
 	pods, stale []corev1.Pod
-	// away are the nodes of its pods that are not ready.
-	away    map[string]bool
-	changes Changes
+	away        map[string]bool
+	changes     Changes
 }
 
 func (f *finding) present() adapter { return present(f.adapter, f.pods, f.away) }
@@ -327,7 +325,6 @@ func (s *restartStep) lookAtPods(ctx context.Context, f *finding) error {
 	return nil
 }
 
-// owners are what may control pods of the workload.
 func (s *restartStep) owners(ctx context.Context, f *finding, scope []client.ListOption) (map[types.UID]bool, error) {
 	owners := map[types.UID]bool{s.workload.UID: true}
 	if s.workload.Kind != KindDeployment {

@@ -92,7 +92,6 @@ func lacks(a adapter) string {
 	return why
 }
 
-// adapterOf is nil for an owner that is no workload.
 func (o *owners) adapterOf(uid types.UID) adapter {
 	if d := o.deployments[uid]; d != nil {
 		return deploymentAdapter{d}
@@ -106,7 +105,6 @@ func (o *owners) adapterOf(uid types.UID) adapter {
 	return nil
 }
 
-// fateOf is that of a pod by its owner, unless its node has the say.
 func (s *State) fateOf(o *owners, pod *corev1.Pod) fate {
 	f := o.fateOf(pod)
 	if f.workload != nil && waitsForNode(f.workload.Kind, pod, s.Away) {

@@ -66,7 +66,6 @@ func (s *drainStep) sendInTurn(ctx context.Context, p *corev1.Pod, ref *metav1.O
 	return err
 }
 
-// spared returns nil if an owner can do without a pod, by what is watched.
 func (s *drainStep) spared(p *corev1.Pod, ref *metav1.OwnerReference, turn *turn) error {
 	d, view := turn.demand, turn.view
 	if !d.known || !podReady(p) {
@@ -167,7 +166,6 @@ func short(p *corev1.Pod, ref *metav1.OwnerReference, ready int, d demand) error
 	return engine.NotYet("%s %s/%s has %d of %d pods ready", ref.Kind, p.Namespace, ref.Name, ready, d.want)
 }
 
-// count looks at the pods of an owner: how many are ready, and for how many there is no node.
 func (s *drainStep) count(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference, d demand) (ready, stuck int, err error) {
 	opts := []client.ListOption{client.InNamespace(p.Namespace)}
 	if d.selector != nil {

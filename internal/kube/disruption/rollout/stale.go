@@ -16,7 +16,6 @@ import (
 
 // Changes are the moments since which new pods get new addresses. Zero means that nothing changed.
 type Changes struct {
-	// KubernetesMovedAt is when the Service default/kubernetes moved.
 	KubernetesMovedAt time.Time
 	// Services are, by namespace, when new pods were given addresses that Services have left.
 	Services map[string][]Span
@@ -25,8 +24,7 @@ type Changes struct {
 	// Addresses are ranges that pods shall leave, AddressesUntil when a new pod could last get one.
 	Addresses      []netip.Prefix
 	AddressesUntil time.Time
-	// Leave is a node that pods shall leave.
-	Leave string
+	Leave          string
 	// MadeBefore, in whole seconds, renews pods with a network of their own that are older.
 	MadeBefore time.Time
 	// Migration is the one whose released pods are brought to their end; empty for none.
@@ -144,7 +142,6 @@ func staleReferences(pod *corev1.Pod, c Changes) []staleReference {
 	return all
 }
 
-// outlived reports whether a pod of the pod network is older than all may be.
 func (c *Changes) outlived(pod *corev1.Pod) bool {
 	return !pod.Spec.HostNetwork && pod.CreationTimestamp.Time.Before(c.MadeBefore)
 }

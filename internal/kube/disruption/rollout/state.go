@@ -25,8 +25,7 @@ type State struct {
 	StatefulSets []appsv1.StatefulSet
 	DaemonSets   []appsv1.DaemonSet
 	Budgets      []policyv1.PodDisruptionBudget
-	// Away are the nodes that are not ready, by name.
-	Away map[string]bool
+	Away         map[string]bool
 }
 
 // Load reads the State of the whole cluster, page by page, and keeps only what matters of each pod.
@@ -83,7 +82,6 @@ func replicaSetList() *metav1.PartialObjectMetadataList {
 	return l
 }
 
-// each hands over the items of a collection, page by page.
 func each[T any](ctx context.Context, c client.Client, empty client.ObjectList, take func(*T), opts ...client.ListOption) error {
 	token := ""
 	for {

@@ -21,7 +21,6 @@ const (
 	tick = time.Second
 	// keepAt is how long a drain keeps at it before it says how far it is.
 	keepAt = 5 * time.Second
-	// linger is for how long pods are still watched when no drain needs it.
 	linger = 5 * time.Second
 )
 
@@ -33,8 +32,7 @@ type Turns struct {
 	all map[types.UID]*turn
 	// nodes are those that are emptied at present, with what wakes them.
 	nodes map[string]chan struct{}
-	// view is nil as long as no node is emptied.
-	view *view
+	view  *view
 }
 
 type turn struct {
@@ -53,8 +51,7 @@ type turn struct {
 	asked  time.Time
 	demand demand
 	view   *view
-	// sent are the pods that were sent away. Those that are watched may not show it yet.
-	sent map[types.UID]bool
+	sent   map[types.UID]bool
 }
 
 // NewTurns returns turns that no owner has used yet.
@@ -134,7 +131,6 @@ func (t *Turns) release(turn *turn) {
 
 func (t *Turns) later(turn *turn) { time.AfterFunc(pause, func() { t.tell(turn) }) }
 
-// heard takes up that a pod has changed, or is gone.
 func (t *Turns) heard(p *corev1.Pod) {
 	t.mu.Lock()
 	var its *turn
@@ -148,7 +144,6 @@ func (t *Turns) heard(p *corev1.Pod) {
 	}
 }
 
-// released takes up that a budget lets a pod go.
 func (t *Turns) released(b *budget) {
 	t.mu.Lock()
 	var covered []*turn
@@ -163,7 +158,6 @@ func (t *Turns) released(b *budget) {
 	}
 }
 
-// tell wakes all nodes that have a pod of an owner.
 func (t *Turns) tell(turn *turn) {
 	turn.news.Store(true)
 	t.mu.Lock()

@@ -29,7 +29,6 @@ type view struct {
 
 const byNode, byOwner = "node", "owner"
 
-// newView tells of every pod that changes, and of every budget that lets a pod go.
 func newView(pod func(*corev1.Pod), released func(*budget)) *view {
 	return &view{
 		pods: newIndex("pods", cache.Indexers{byNode: nodeOf, byOwner: ownerOf}, followed, func(o any) { pod(o.(*corev1.Pod)) }),
@@ -46,7 +45,6 @@ func newView(pod func(*corev1.Pod), released func(*budget)) *view {
 	}
 }
 
-// start watches until stop. The steps that need it come and go.
 func (v *view) start(ctx context.Context, c client.WithWatch) {
 	ctx, v.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	ctx = klog.NewContext(ctx, klog.Logger{}) // stderr is for people, and what goes wrong a drain says
@@ -133,7 +131,6 @@ func budgetOf(o any) any {
 	return &budget{ObjectMeta: slimMeta(&b.ObjectMeta), selector: selector, allowed: b.Status.DisruptionsAllowed}
 }
 
-// followed is what matters of a pod.
 func followed(o any) any {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
@@ -193,7 +190,6 @@ func (i *index) follow(ctx context.Context, c client.WithWatch, example client.O
 	cache.NewReflectorWithOptions(source, example, i, cache.ReflectorOptions{Name: i.what, Backoff: pauses}).RunWithContext(ctx)
 }
 
-// note remembers why nothing is seen at present.
 func (i *index) note(err error) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -26,9 +26,8 @@ const enough = 3
 
 // Spec is what a Migration says of it.
 type Spec struct {
-	Migration string
-	Mode      v1alpha1.PrepareMode
-	// Deployments get one more pod however many they have.
+	Migration   string
+	Mode        v1alpha1.PrepareMode
 	Deployments []types.NamespacedName
 }
 
@@ -50,9 +49,7 @@ type Found struct {
 	Critical []types.NamespacedName
 	// Scaled are those of Critical that have it already.
 	Scaled []types.NamespacedName
-	// Alone should, and are left alone.
-	Alone []Alone
-	// Unseen is that of the Inputs.
+	Alone  []Alone
 	Unseen []string
 }
 
@@ -176,7 +173,6 @@ func (s *Inputs) backs(d *appsv1.Deployment) bool {
 	})
 }
 
-// stays says why a Deployment is left as it is; nothing, if it is not.
 func (s *Inputs) stays(d *appsv1.Deployment) string {
 	if other := d.Annotations[v1alpha1.AnnotationOneMore]; other != "" {
 		of, _, _ := strings.Cut(other, "/")

@@ -18,7 +18,6 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// Up are steps that give each critical Deployment one more pod, and wait until it serves.
 func (f *Found) Up(c client.Client) []engine.Step {
 	if f == nil {
 		return nil

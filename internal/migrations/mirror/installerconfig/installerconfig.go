@@ -19,7 +19,6 @@ import (
 
 // Overrides is what of the mirror differs from the source.
 type Overrides struct {
-	// Name of the mirror.
 	Name string
 	// Endpoint of its API, as host or host:port; empty, if it is to be filled in.
 	Endpoint string
@@ -86,7 +85,6 @@ func documents(body []byte) (all []*yaml.Node, err error) {
 	}
 }
 
-// write makes a file of documents. top is what all of it begins with.
 func write(top string, all []*yaml.Node) ([]byte, error) {
 	var out bytes.Buffer
 	for line := range strings.SplitSeq(strings.TrimSuffix(top, "\n"), "\n") {
@@ -146,7 +144,6 @@ func index(m *yaml.Node, key string) int {
 	return -1
 }
 
-// set gives a key a value, behind the others if it is new.
 func set(m *yaml.Node, key string, value *yaml.Node) {
 	if i := index(m, key); i >= 0 {
 		m.Content[i+1] = value
@@ -163,7 +160,6 @@ func scalar(value string) *yaml.Node {
 
 func mapping() *yaml.Node { return &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"} }
 
-// remark puts a comment at the end of the line of a key.
 func remark(m *yaml.Node, key, format string, args ...any) {
 	i := index(m, key)
 	if i < 0 {
@@ -183,7 +179,6 @@ func remark(m *yaml.Node, key, format string, args ...any) {
 // noted stands for a comment until the file is written: the library drops some.
 const noted = "__note__"
 
-// drop takes a key out, with a comment in its place.
 func drop(m *yaml.Node, key, format string, args ...any) {
 	i := index(m, key)
 	if i < 0 {
@@ -196,7 +191,6 @@ func dropItem(l *yaml.Node, i int, name, why string) {
 	l.Content[i] = scalar(noted + coded(about(name, why)))
 }
 
-// about is what a comment says of something left out.
 func about(name, why string) string {
 	if rest, ok := strings.CutPrefix(why, fillIn); ok {
 		return fillIn + name + ": " + rest
@@ -230,7 +224,6 @@ func comments(body []byte) []byte {
 	})
 }
 
-// retain takes out what is not named, with a comment that names it.
 func retain(m *yaml.Node, keys ...string) {
 	var unknown []string
 	for i := 0; i < len(m.Content); i += 2 {
@@ -254,7 +247,6 @@ func plain(n *yaml.Node) {
 	}
 }
 
-// aliased reports whether a document has aliases, which would bring removed parts back.
 func aliased(n *yaml.Node) bool {
 	return n.Kind == yaml.AliasNode || n.Anchor != "" || slices.ContainsFunc(n.Content, aliased)
 }

@@ -10,7 +10,6 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// kopsGroup is the API group of kOps.
 const kopsGroup = "kops.k8s.io/"
 
 // KOps is a file for kops create -f, from what kops get -o yaml prints: a Cluster, and its
@@ -81,7 +80,6 @@ func kopsParts(all []*yaml.Node) (cluster *yaml.Node, groups int, err error) {
 	return cluster, groups, nil
 }
 
-// kops is one that is made from another.
 type kops struct {
 	Overrides
 
@@ -206,7 +204,6 @@ func (k *kops) subnets(in *yaml.Node, old []netip.Prefix) {
 	}
 }
 
-// place is where a range of one network is in another that is no smaller.
 func place(r netip.Prefix, of []netip.Prefix, in netip.Prefix) (moved netip.Prefix, ok bool) {
 	i := slices.IndexFunc(of, func(p netip.Prefix) bool {
 		return p.Contains(r.Addr()) && p.Bits() <= r.Bits() && p.Bits() >= in.Bits()
@@ -324,7 +321,6 @@ func flagsOf(in string) bool {
 	)
 }
 
-// out says why a field is left out; nothing, if it is not.
 func (k *kops) out(in, key string, value *yaml.Node) string {
 	holds := value.Kind != yaml.ScalarNode || value.Tag != "!!bool" // whether something is encrypted is no secret
 	switch {
