@@ -109,10 +109,4 @@ func toLook(r cluster.Right) bool {
 		(r.Verb == "list" && r.Group != "storage.k8s.io" && r.Group != "crd.projectcalico.org" || r.Resource == "migrations")
 }
 
-func (j *Job) roles() cluster.Roles {
-	purposes := []cluster.Purpose{cluster.View, cluster.Operate}
-	if j.agents().Runs() {
-		purposes = append(purposes, cluster.Agents)
-	}
-	return append(Roles().Of(purposes...), migration.RolesFor(j.Migration)...)
-}
+func (j *Job) roles() cluster.Roles { return j.agents().Roles(Roles(), j.Migration) }

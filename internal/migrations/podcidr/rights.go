@@ -140,13 +140,7 @@ func (j *Job) Roles(ctx context.Context) (cluster.Roles, error) {
 }
 
 // roles are those that this job takes, whatever has the ranges.
-func (j *Job) roles() cluster.Roles {
-	purposes := []cluster.Purpose{cluster.View, cluster.Operate}
-	if j.agents().Runs() {
-		purposes = append(purposes, cluster.Agents)
-	}
-	return append(common().Of(purposes...), migration.RolesFor(j.Migration)...)
-}
+func (j *Job) roles() cluster.Roles { return j.agents().Roles(common(), j.Migration) }
 
 func (j *Job) authorize(ctx context.Context) error {
 	return j.Authorize(ctx, j.Tools.Cluster, j.roles(), toLook)

@@ -59,6 +59,15 @@ func (c *AgentConfig) Image() pull.Image {
 
 func (c *AgentConfig) Runs() bool { return c.Image().Name != "" }
 
+// Roles are those of all that a migration takes, with those of agents if there are any.
+func (c *AgentConfig) Roles(all cluster.Roles, m *v1alpha1.Migration) cluster.Roles {
+	purposes := []cluster.Purpose{cluster.View, cluster.Operate}
+	if c.Runs() {
+		purposes = append(purposes, cluster.Agents)
+	}
+	return append(all.Of(purposes...), migration.RolesFor(m)...)
+}
+
 // AbsentSecrets finds, for a check, the pull secrets of agents that are not there.
 func (c *AgentConfig) AbsentSecrets(ctx context.Context, in client.Reader) ([]findings.Result, error) {
 	return c.Image().Absent(ctx, in, "spec.proof.imagePullSecrets")

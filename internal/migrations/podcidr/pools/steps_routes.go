@@ -73,16 +73,22 @@ func (r *temporaryRoutes) onOldTunnel(ctx context.Context) (*calico.State, []cor
 }
 
 // unassigned are the nodes without a next address that have a block. Calico finds one for others.
-func (r *temporaryRoutes) unassigned(ctx context.Context) (*calico.State, []freeAddress, error) {
+type unassigned struct {
+	state *calico.State
+	nodes []freeAddress
+}
+
+// unassigned fails as long as there are any.
+func (r *temporaryRoutes) unassigned(ctx context.Context) (u unassigned, err error) {
 	state, waiting, given, err := r.onOldTunnel(ctx)
 	if err != nil {
-		return nil, nil, err
+		return u, err
 	}
 	spared, err := calico.Reserved(ctx, r.cluster)
 	if err != nil {
-		return nil, nil, err
+		return u, err
 	}
-	var all []freeAddress
+	u.state = state
 	for i := range waiting {
 		name := waiting[i].Name
 		if given[name].IsValid() {
@@ -90,13 +96,16 @@ func (r *temporaryRoutes) unassigned(ctx context.Context) (*calico.State, []free
 		}
 		block, at, err := state.Room(name, r.to, spared)
 		if err != nil {
-			return nil, nil, err
+			return u, err
 		}
 		if block != nil {
-			all = append(all, freeAddress{name, block, at})
+			u.nodes = append(u.nodes, freeAddress{name, block, at})
 		}
 	}
-	return state, all, nil
+	if len(u.nodes) > 0 {
+		return u, engine.NotYet("the tunnel of node %s has no address of %v", u.nodes[0].node, r.to)
+	}
+	return u, nil
 }
 
 type freeAddress struct {
@@ -105,23 +114,13 @@ type freeAddress struct {
 	at    netip.Addr
 }
 
-func (r *temporaryRoutes) assign() *engine.Write {
-	return &engine.Write{
+func (r *temporaryRoutes) assign() engine.Step {
+	return &engine.Observed[unassigned]{
 		Name: "hold/assign", About: fmt.Sprintf("Have Calico give each tunnel an address of %v", r.to),
-		Holds: func(ctx context.Context) error {
-			_, all, err := r.unassigned(ctx)
-			if err != nil || len(all) == 0 {
-				return err
-			}
-			return engine.NotYet("the tunnel of node %s has no address of %v", all[0].node, r.to)
-		},
-		Write: func(ctx context.Context) error {
-			state, all, err := r.unassigned(ctx)
-			if err != nil {
-				return err
-			}
-			for _, free := range all {
-				err := calico.AssignTunnel(ctx, r.cluster, state, free.block, free.at, free.node)
+		Look: engine.LookOf(r.unassigned), Proof: engine.ProofOf(r.unassigned),
+		Write: func(ctx context.Context, u unassigned) error {
+			for _, free := range u.nodes {
+				err := calico.AssignTunnel(ctx, r.cluster, u.state, free.block, free.at, free.node)
 				if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 					return engine.NotYet("an address was given to something else meanwhile: %w", err)
 				}
@@ -131,8 +130,10 @@ func (r *temporaryRoutes) assign() *engine.Write {
 			}
 			return nil
 		},
-		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "IPAMHandle *, of tunnels"},
-			engine.Change{Verb: "patch", Object: fmt.Sprintf("IPAMBlock * of %v, one of each node", r.to)}),
+		Changes: engine.Shows(
+			engine.Change{Verb: "patch", Object: "IPAMHandle *, of tunnels"},
+			engine.Change{Verb: "patch", Object: fmt.Sprintf("IPAMBlock * of %v, one of each node", r.to)},
+		),
 	}
 }
 
@@ -203,33 +204,31 @@ func (r *temporaryRoutes) container(name string) corev1.Container {
 }
 
 // move gives the tunnels of nodes the addresses that are theirs. Felix restarts with it.
-func (r *temporaryRoutes) move() *engine.Write {
-	waiting := func(ctx context.Context) ([]corev1.Node, map[string]netip.Addr, error) {
+func (r *temporaryRoutes) move() engine.Step {
+	type waiting struct {
+		nodes []corev1.Node
+		given map[string]netip.Addr
+	}
+	read := func(ctx context.Context) (w waiting, err error) {
 		_, nodes, given, err := r.onOldTunnel(ctx)
-		var all []corev1.Node
+		w.given = given
 		for i := range nodes {
 			if given[nodes[i].Name].IsValid() {
-				all = append(all, nodes[i])
+				w.nodes = append(w.nodes, nodes[i])
 			}
 		}
-		return all, given, err
+		if err == nil && len(w.nodes) > 0 {
+			name := w.nodes[0].Name
+			err = engine.NotYet("the tunnel of node %s does not have address %s", name, given[name])
+		}
+		return w, err
 	}
-	return &engine.Write{
+	return &engine.Observed[waiting]{
 		Name: "tunnels/move", About: fmt.Sprintf("Assign addresses of %v to tunnels", r.to),
-		Holds: func(ctx context.Context) error {
-			nodes, given, err := waiting(ctx)
-			if err != nil || len(nodes) == 0 {
-				return err
-			}
-			return engine.NotYet("the tunnel of node %s does not have address %s", nodes[0].Name, given[nodes[0].Name])
-		},
-		Write: func(ctx context.Context) error {
-			nodes, given, err := waiting(ctx)
-			if err != nil {
-				return err
-			}
-			for i := range nodes {
-				err := calico.MoveTunnel(ctx, r.cluster, &nodes[i], given[nodes[i].Name])
+		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		Write: func(ctx context.Context, w waiting) error {
+			for i := range w.nodes {
+				err := calico.MoveTunnel(ctx, r.cluster, &w.nodes[i], w.given[w.nodes[i].Name])
 				if apierrors.IsConflict(err) {
 					return engine.NotYet("%w", err)
 				}
