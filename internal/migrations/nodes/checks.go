@@ -5,13 +5,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/replumb/replumb/internal/verify/lossguard"
-
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // Input is what the checks look at.

@@ -9,13 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/replumb/replumb/internal/kube/disruption/cordon"
-
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
 )
 
 // requireLocal fails the test unless a Service is as it was made.

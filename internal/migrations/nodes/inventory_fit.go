@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/replumb/replumb/internal/migrations/nodes/placement"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/kube/references"
+	"github.com/replumb/replumb/internal/migrations/nodes/placement"
 )
 
 // Room returns the pods of old nodes that find no place on the new ones that take pods.

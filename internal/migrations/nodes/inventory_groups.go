@@ -7,12 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/replumb/replumb/internal/migrations/nodes/placement"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migrations/nodes/placement"
 )
 
 // NodeGroup are old nodes of one kind in one place, with their pods. docs/hooks.md shows some.

@@ -7,14 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/replumb/replumb/internal/kube/disruption/cordon"
-
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
 	"github.com/replumb/replumb/internal/kube/disruption/leaving"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )

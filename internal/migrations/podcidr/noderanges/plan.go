@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/replumb/replumb/internal/verify/lossguard"
-
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/network/nodeipam"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/verify/connectivity"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 const (

@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/replumb/replumb/internal/verify/lossguard"
-
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
@@ -16,6 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/verify/connectivity"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 const (
