@@ -13,7 +13,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/objectsync"
-	"github.com/replumb/replumb/internal/migration"
 )
 
 // copyPatience is how long one copy of everything may take.
@@ -69,25 +68,13 @@ func copies(part objectsync.Part, survey *Inventory) []engine.Change {
 }
 
 func (c *copying) count(in client.Client, name string) engine.Step {
-	return &engine.Write{
-		Name: "copy/count", About: "Record the number of copies", As: engine.RoleOwn,
-		Write: func(ctx context.Context) error {
-			return migration.UpdateStatus(ctx, in, name, func(st *v1alpha1.MigrationStatus) {
-				if st.Mirror == nil {
-					st.Mirror = &v1alpha1.MirrorStatus{}
-				}
-				st.Mirror.Copies = c.made
-			})
-		},
-		Holds: func(ctx context.Context) error {
-			m, err := migration.Get(ctx, in, name)
-			if err == nil && (m == nil || m.Status.Mirror == nil || m.Status.Mirror.Copies != c.made) {
-				return engine.NotYet("status.mirror.copies of migration %s is not %d yet", name, c.made)
-			}
-			return err
-		},
-		Changes: migration.StatusChange(name, map[string]any{"mirror": map[string]any{"copies": "how many there are"}}),
-	}
+	const about = "Record the number of copies"
+	return recordMirror(in, name, "copy/count", about, map[string]any{"copies": "how many there are"}, func(m *v1alpha1.MirrorStatus) error {
+		if m == nil || m.Copies != c.made {
+			return engine.NotYet("status.mirror.copies of migration %s is not %d yet", name, c.made)
+		}
+		return nil
+	}, func(m *v1alpha1.MirrorStatus) { m.Copies = c.made })
 }
 
 // RefusedError lists objects that could not be copied.

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -56,6 +57,19 @@ func recordServing(c client.Client, name, id string, side v1alpha1.ServingSide) 
 	if side == v1alpha1.ServingBoth {
 		about = "Record that both clusters serve from here on"
 	}
+	return recordMirror(c, name, id, about, map[string]any{"serving": side}, func(m *v1alpha1.MirrorStatus) error {
+		if m == nil || m.Serving != side {
+			return engine.NotYet("status.mirror.serving of migration %s is not %s yet", name, side)
+		}
+		return nil
+	}, func(m *v1alpha1.MirrorStatus) { m.Serving = side })
+}
+
+// recordMirror writes status.mirror until it holds. There is none before the migration has begun.
+func recordMirror(
+	c client.Client, name, id, about string, shown map[string]any,
+	holds func(*v1alpha1.MirrorStatus) error, set func(*v1alpha1.MirrorStatus),
+) engine.Step {
 	return &engine.Write{
 		Name: id, About: about, As: engine.RoleOwn,
 		Write: func(ctx context.Context) error {
@@ -63,20 +77,17 @@ func recordServing(c client.Client, name, id string, side v1alpha1.ServingSide) 
 				if st.Mirror == nil {
 					st.Mirror = &v1alpha1.MirrorStatus{}
 				}
-				st.Mirror.Serving = side
+				set(st.Mirror)
 			})
 		},
 		Holds: func(ctx context.Context) error {
 			m, err := migration.Get(ctx, c, name)
-			if err != nil {
-				return err
+			if err != nil || m == nil {
+				return cmp.Or(err, holds(nil))
 			}
-			if m == nil || m.Status.Mirror == nil || m.Status.Mirror.Serving != side {
-				return engine.NotYet("status.mirror.serving of migration %s is not %s yet", name, side)
-			}
-			return nil
+			return holds(m.Status.Mirror)
 		},
-		Changes: migration.StatusChange(name, map[string]any{"mirror": map[string]any{"serving": side}}),
+		Changes: migration.StatusChange(name, map[string]any{"mirror": shown}),
 	}
 }
 
