@@ -56,8 +56,8 @@ func containers(pod map[string]any) []map[string]any {
 	return all
 }
 
-// keep filters a list in place, and takes it away when nothing is left.
-func keep(o map[string]any, list string, wanted func(map[string]any) bool) {
+// retain filters a list in place, and takes it away when nothing is left.
+func retain(o map[string]any, list string, wanted func(map[string]any) bool) {
 	old := asSlice(o[list])
 	if old == nil {
 		return

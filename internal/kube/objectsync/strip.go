@@ -112,9 +112,9 @@ func stripPod(spec map[string]any) {
 		name, _ := item["name"].(string)
 		return strings.HasPrefix(name, "kube-api-access-")
 	}
-	keep(spec, "volumes", func(v map[string]any) bool { return !token(v) })
+	retain(spec, "volumes", func(v map[string]any) bool { return !token(v) })
 	for _, c := range containers(spec) {
-		keep(c, "volumeMounts", func(m map[string]any) bool { return !token(m) })
+		retain(c, "volumeMounts", func(m map[string]any) bool { return !token(m) })
 	}
 }
 
