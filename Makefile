@@ -142,7 +142,7 @@ test-pods: deps build $(APIPOOL) $(GOTESTSUM) ## All tests of moves of pods (roo
 
 .PHONY: test-nodes
 test-nodes: deps build $(APIPOOL) $(GOTESTSUM) ## All tests of moves of nodes and control planes (root; about 45 min)
-	$(call whole,./internal/migrations/nodes/... ./internal/kube/etcd/... ./internal/kube/controlplane/... ./internal/kube/rollout/... ./internal/kube/leaving/...,TestNodes(Long)?,Test(Kill(Nodes|TwoEtcds|ExternalEtcd|Replace).*|NaiveEtcd),Test(FilesFromTheCluster|KubeletTakesItsNodeOutOfTheProof),TestNodes,nodes)
+	$(call whole,./internal/migrations/nodes/... ./internal/kube/etcd/... ./internal/kube/controlplane/... ./internal/kube/disruption/...,TestNodes(Long)?,Test(Kill(Nodes|TwoEtcds|ExternalEtcd|Replace).*|NaiveEtcd),Test(FilesFromTheCluster|KubeletTakesItsNodeOutOfTheProof),TestNodes,nodes)
 
 .PHONY: test-cni
 test-cni: deps build $(APIPOOL) $(GOTESTSUM) ## All tests of networks replaced in place (root; about 3 h)

@@ -57,7 +57,7 @@ func (j mirrorJob) examine(ctx context.Context) (outlook, error) {
 	if err != nil {
 		return outlook{}, err
 	}
-	s := p.Survey
+	s := p.Inventory
 	objects, kinds := s.Copied()
 	return outlook{
 		findings: p.Findings, whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},
@@ -79,7 +79,7 @@ func side(s v1alpha1.ServingSide) string {
 }
 
 // leftOut lists what is not copied, and why.
-func leftOut(w io.Writer, s *mirror.Survey) error {
+func leftOut(w io.Writer, s *mirror.Inventory) error {
 	if len(s.Objects.LeftOut) == 0 {
 		return nil
 	}
@@ -101,7 +101,7 @@ func (j mirrorJob) apply(ctx context.Context, r *engine.Runner) (arrival, error)
 	return arrival{
 		tell: func(w io.Writer) {
 			fmt.Fprintf(w, "the mirror serves %s; no one is led to this cluster: its network may be changed\n",
-				english.Plural(len(p.Survey.Names), "name", ""))
+				english.Plural(len(p.Inventory.Names), "name", ""))
 		},
 		hint: fmt.Sprintf(
 			"when this cluster is ready again, %s finish %s leads the names back; %s rollback %s does so and keeps the mirror for another time",
@@ -119,7 +119,7 @@ func (j mirrorJob) finishable(ctx context.Context) (prospect, error) {
 		return prospect{}, err
 	}
 	var finals []string
-	for _, n := range p.Survey.Names {
+	for _, n := range p.Inventory.Names {
 		finals = append(finals, fmt.Sprintf("%s leads to %v again", n.Name, n.From))
 	}
 	return prospect{

@@ -43,14 +43,14 @@ func (j nodeJob) examine(ctx context.Context) (outlook, error) {
 	if err != nil {
 		return outlook{}, err
 	}
-	counts := p.Survey.Counts()
+	counts := p.Inventory.Counts()
 	return outlook{
 		findings: p.Findings, whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},
 		details: func(io.Writer) error { return nil },
 		summary: fmt.Sprintf(
 			"%s to empty (%d done), %d of %s there",
 			english.Plural(counts.Total, "old node", ""), counts.Moved,
-			len(p.Survey.ReadyNewNodes()), english.Plural(p.Survey.Wanted(), "new node", ""),
+			len(p.Inventory.ReadyNewNodes()), english.Plural(p.Inventory.Wanted(), "new node", ""),
 		),
 	}, nil
 }
@@ -81,7 +81,7 @@ func (j nodeJob) finishable(ctx context.Context) (prospect, error) {
 		return prospect{}, err
 	}
 	var finals []string
-	for _, l := range p.Survey.OldNodes() {
+	for _, l := range p.Inventory.OldNodes() {
 		if l.Node != nil {
 			finals = append(finals, "node "+l.Name+" is terminated")
 		}
@@ -120,18 +120,18 @@ type nodeLine struct {
 }
 
 func (j nodeJob) status(ctx context.Context) (page, error) {
-	survey, err := j.Survey(ctx)
+	survey, err := j.Inventory(ctx)
 	if err != nil {
 		return nil, err
 	}
-	doc := &nodePage{Nodes: []nodeLine{}, New: len(survey.ReadyNewNodes()), Wanted: survey.Wanted(), Switched: survey.Switched()}
+	doc := &nodePage{Nodes: []nodeLine{}, New: len(survey.ReadyNewNodes()), Wanted: survey.Wanted(), Switched: survey.Ingress().Switched()}
 	left := false
 	for _, l := range survey.OldNodes() {
 		line := nodeLine{Name: l.Name, Role: v1alpha1.RoleWorker, Stage: l.Stage(), Pods: len(l.Pods), Reversible: l.Reversible()}
 		left = left || line.Stage == nodes.StageServing || line.Stage == nodes.StageClosed
 		doc.Nodes = append(doc.Nodes, line)
 	}
-	for _, c := range survey.OldControlPlane() {
+	for _, c := range survey.ControlPlane().Old() {
 		line := nodeLine{Name: c.Name, Role: v1alpha1.RoleControlPlane, Stage: c.Stage(), Reversible: c.Reversible()}
 		left = left || line.Stage != nodes.StageGone
 		doc.Nodes = append(doc.Nodes, line)

@@ -84,7 +84,7 @@ func (j podJob) finishable(ctx context.Context) (prospect, error) {
 		return prospect{}, err
 	}
 	return prospect{
-		question: fmt.Sprintf("The old range %v will be given up, and there is no way back. Finish?", p.Shared().Survey.Spec.From),
+		question: fmt.Sprintf("The old range %v will be given up, and there is no way back. Finish?", p.Shared().Inventory.Spec.From),
 	}, nil
 }
 
@@ -103,11 +103,11 @@ type rangeLine struct {
 	Old int `json:"old"`
 	New int `json:"new"`
 	// State says from which of them new pods get their addresses.
-	State podmove.Place `json:"state"`
+	State podmove.Position `json:"state"`
 }
 
 func (j podJob) status(ctx context.Context) (page, error) {
-	strategy, err := j.Survey(ctx)
+	strategy, err := j.Inventory(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/kube/controlplane"
-	"github.com/replumb/replumb/internal/migrations/mirror/twin"
+	"github.com/replumb/replumb/internal/migrations/mirror/installerconfig"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/spec"
 )
@@ -86,7 +86,7 @@ Exit code: 0 printed, 1 the source could not be read, or is not what kubeadm or 
 }
 
 // twinWanted reads the flags, and what a Migration says where they say nothing.
-func (a *app) twinWanted(f *twinFlags) (w twin.Wanted, err error) {
+func (a *app) twinWanted(f *twinFlags) (w installerconfig.Overrides, err error) {
 	if f.name == "" {
 		return w, &UsageError{Problem: "the mirror has no name", Hint: "add --name NAME"}
 	}
@@ -122,7 +122,7 @@ func (a *app) twinWanted(f *twinFlags) (w twin.Wanted, err error) {
 }
 
 // twinRanges takes ranges from a Migration.
-func (a *app) twinRanges(w *twin.Wanted, nodes bool) error {
+func (a *app) twinRanges(w *installerconfig.Overrides, nodes bool) error {
 	m, err := a.read()
 	if err != nil {
 		return err
@@ -157,13 +157,13 @@ func rangesWanted(m *v1alpha1.Migration) (services, pods, nodes []string) {
 }
 
 // twin makes the configuration.
-func (a *app) twin(ctx context.Context, kops string, w twin.Wanted) ([]byte, error) {
+func (a *app) twin(ctx context.Context, kops string, w installerconfig.Overrides) ([]byte, error) {
 	if kops != "" {
 		body, err := a.readAll(kops)
 		if err != nil {
 			return nil, &UsageError{Problem: "--kops-cluster: " + err.Error(), Hint: "kops get --name NAME -o yaml > FILE makes one"}
 		}
-		out, err := twin.KOps(body, w)
+		out, err := installerconfig.KOps(body, w)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", kops, err)
 		}
@@ -193,7 +193,7 @@ func (a *app) readAll(name string) ([]byte, error) {
 }
 
 // kubeadmOf reads what kubeadm keeps in a cluster. What it keeps of kubelets and of kube-proxy may not be there.
-func kubeadmOf(ctx context.Context, c client.Reader) (has twin.Kubeadm, err error) {
+func kubeadmOf(ctx context.Context, c client.Reader) (has installerconfig.Kubeadm, err error) {
 	for _, part := range []struct {
 		name, key string
 		to        *string

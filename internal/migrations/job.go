@@ -50,8 +50,8 @@ func (t Tools) Services() servicecidr.Tools {
 }
 
 // Mirrors are for mirrors.
-func (t Tools) Mirrors() mirror.Tools {
-	return mirror.Tools{Tools: t.Basic(), Context: t.Context, InsecureTarget: t.InsecureTarget}
+func (t Tools) Mirrors() mirror.Deps {
+	return mirror.Deps{Tools: t.Basic(), Context: t.Context, InsecureTarget: t.InsecureTarget}
 }
 
 // Networks are for migrations of networks.

@@ -173,7 +173,7 @@ func (s *scene) rolesOfMirror() cluster.Roles {
 	s.Helper()
 	m := &v1alpha1.Migration{}
 	s.must(yaml.Unmarshal([]byte(mirrored), m))
-	job, err := mirror.NewJob(mirror.Tools{Tools: migration.Tools{Cluster: s.Cluster}}, m)
+	job, err := mirror.NewJob(mirror.Deps{Tools: migration.Tools{Cluster: s.Cluster}}, m)
 	s.must(err)
 	roles, err := job.Roles(s.Context())
 	s.must(err)

@@ -25,10 +25,10 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/kube/references"
-	"github.com/replumb/replumb/internal/kube/rollout"
-	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/podnetwork"
 	"github.com/replumb/replumb/internal/spec"
@@ -124,7 +124,7 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 		t.Fatal(err)
 	}
 	var sets []appsv1.DaemonSet
-	owners, scene := &rollout.State{}, spare.Scene{}
+	owners, scene := &rollout.State{}, spare.Inputs{}
 	inspection := &cluster.Inspection{}
 	scanner, err := references.New(nil, nil, nil)
 	if err != nil {

@@ -24,8 +24,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/kube/references"
-	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/podnetwork"
@@ -373,7 +373,7 @@ func (t Tools) freeze(ctx context.Context, s *Survey) (err error) {
 // spares are looked for where nodes are emptied one by one: a cluster that is drained has no one to serve.
 func (t Tools) spares(ctx context.Context, s *Survey) (err error) {
 	if s.Spec.Serving {
-		s.Spares, err = spare.Look(ctx, t.Cluster, s.Spec.Spares)
+		s.Spares, err = spare.Load(ctx, t.Cluster, s.Spec.Spares)
 	}
 	return err
 }

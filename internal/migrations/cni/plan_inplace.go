@@ -10,15 +10,14 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cordon"
-	"github.com/replumb/replumb/internal/kube/rollout"
-	"github.com/replumb/replumb/internal/kube/spare"
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/spec/window"
 	"github.com/replumb/replumb/internal/verify/agentset"
 	"github.com/replumb/replumb/internal/verify/connectivity"
-	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 const (
@@ -191,9 +190,7 @@ func (p *Planner) switchRound(number int, round []string, d engine.Direction) []
 	each(func(name string) engine.Step { return of(name).Close() })
 	each(func(name string) engine.Step { return p.drain(name, d) })
 	if p.Agents != nil {
-		each(func(name string) engine.Step {
-			return &lossguard.Vacated{Watch: p.Agents.Watch, Node: name, Limit: p.Agents.Wait}
-		})
+		each(p.Agents.Vacated)
 	}
 	each(func(name string) engine.Step { return p.prefer(name, d) })
 	each(func(name string) engine.Step { return p.label(name, d) })
@@ -230,8 +227,8 @@ func (p *Planner) home(node string, d engine.Direction) []netip.Prefix {
 	return going
 }
 
-func (p *Planner) rollout() rollout.Tools {
-	return rollout.Tools{Client: p.Tools.Client(), Timeout: p.spec().InPlace.Timeout.Duration, Now: p.Tools.Now}
+func (p *Planner) rollout() rollout.Deps {
+	return rollout.Deps{Client: p.Tools.Client(), Timeout: p.spec().InPlace.Timeout.Duration, Now: p.Tools.Now}
 }
 
 // drain makes pods leave a node but for those that have an address of the network it goes to.

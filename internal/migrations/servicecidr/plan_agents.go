@@ -48,7 +48,7 @@ func (p *Planner) stopProbing(to engine.Direction) []engine.Group {
 	if p.Agents == nil {
 		return nil
 	}
-	groups := engine.InOrder(&lossguard.Leave{Watch: p.Agents.Watch, Addresses: p.leaving(to), Limit: p.Agents.Wait})
+	groups := engine.InOrder(p.Agents.Quiet(p.leaving(to)))
 	if to == engine.Backward {
 		return p.Agents.BestEffort(groups)
 	}

@@ -338,7 +338,5 @@ func (m *movePlan) connect(b *batch) []engine.Group {
 	if m.agents == nil {
 		return nil
 	}
-	return engine.AtOnce(1, b.String(), &lossguard.Connected{
-		Watch: m.agents.Watch, Name: b.String(), Ranges: m.agents.Ranges, Limit: m.transit.barriers.limit,
-	})
+	return engine.AtOnce(1, b.String(), m.agents.Connected(b.String(), m.transit.barriers.limit))
 }

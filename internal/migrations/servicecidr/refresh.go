@@ -13,7 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/spec/tier"
@@ -158,7 +158,7 @@ func (r refresher) plan() (Refresh, rollout.Plan) {
 	r.before = r.survey.before(r.workloads)
 	out.Left = slices.Concat(plan.Reported, plan.Unfinished(c, r.workloads))
 	out.due = r.due(now)
-	tools := rollout.Tools{Client: r.tools.Client(), Timeout: spec.Timeout.Duration, Patience: patience, Now: r.tools.Now}
+	tools := rollout.Deps{Client: r.tools.Client(), Timeout: spec.Timeout.Duration, Patience: patience, Now: r.tools.Now}
 	out.Tiers = r.tiers(tools, plan, c)
 	out.originals = workloads(r.workloads, plan.Restarts)
 	return out, plan
@@ -192,7 +192,7 @@ func (s *Survey) endless(e *Entry) bool {
 }
 
 // tiers sorts what is to be renewed into tiers.
-func (r refresher) tiers(tools rollout.Tools, plan rollout.Plan, c rollout.Changes) []RefreshTier {
+func (r refresher) tiers(tools rollout.Deps, plan rollout.Plan, c rollout.Changes) []RefreshTier {
 	restarts, alone := map[string][]engine.Step{}, map[string][]engine.Step{}
 	for i := range plan.Restarts {
 		w := &plan.Restarts[i]

@@ -14,8 +14,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/leaving"
-	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/leaving"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
@@ -25,7 +25,7 @@ import (
 const restFor = 30 * time.Second
 
 // renew restarts a workload: by rollout, or pod by pod, each of which leaves its Services first.
-func (r refresher) renew(tools rollout.Tools, w *rollout.Workload, c rollout.Changes) engine.Step {
+func (r refresher) renew(tools rollout.Deps, w *rollout.Workload, c rollout.Changes) engine.Step {
 	if w.Leaving || r.before.leavesFirst(w) {
 		return tools.Relieve(*w, c, r.departure)
 	}
