@@ -1,4 +1,4 @@
-package archive
+package offline
 
 import (
 	"cmp"

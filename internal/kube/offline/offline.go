@@ -1,6 +1,6 @@
-// Package archive keeps what check, plan and ranges read of a cluster in one file, and answers from it as the API server did: to the same
+// Package offline keeps what check, plan and ranges read of a cluster in one file, and answers from it as the API server did: to the same
 // clients, and without a network. No value of a Secret is in it.
-package archive
+package offline
 
 import (
 	"encoding/json"
