@@ -21,7 +21,7 @@ import (
 	embedded "github.com/replumb/replumb/deploy/crds"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
 var update = flag.Bool("update", false, "write the files that have the manifests")
@@ -43,7 +43,7 @@ func objects(t *testing.T, o Options) []*unstructured.Unstructured {
 // named is one of the objects.
 func named(t *testing.T, all []*unstructured.Unstructured, name string) *unstructured.Unstructured {
 	t.Helper()
-	i := slices.IndexFunc(all, func(o *unstructured.Unstructured) bool { return incluster.NameOf(o) == name })
+	i := slices.IndexFunc(all, func(o *unstructured.Unstructured) bool { return workload.NameOf(o) == name })
 	if i < 0 {
 		t.Fatalf("there is no %s", name)
 	}
@@ -96,7 +96,7 @@ func TestKustomizeBase(t *testing.T) {
 		if err := yaml.Unmarshal(body, &got.Object); err != nil {
 			t.Fatal(err)
 		}
-		if name := incluster.NameOf(got); !same(t, got.Object, named(t, want, name).Object) {
+		if name := workload.NameOf(got); !same(t, got.Object, named(t, want, name).Object) {
 			t.Errorf("%s differs:\n%s", name, body)
 		}
 	}
@@ -150,7 +150,7 @@ func rolesOf(t *testing.T, all []*unstructured.Unstructured) []map[string]any {
 		bound.SetKind(o.GetKind() + "Binding")
 		roles = append(roles, map[string]any{
 			"name": o.GetName(), "namespace": o.GetNamespace(), "rules": o.Object["rules"],
-			"subjects": named(t, all, incluster.NameOf(bound)).Object["subjects"],
+			"subjects": named(t, all, workload.NameOf(bound)).Object["subjects"],
 		})
 	}
 	return roles
@@ -204,7 +204,7 @@ func TestScopes(t *testing.T) {
 		o.Scope = scope
 		var got []string
 		for _, u := range objects(t, o) {
-			got = append(got, incluster.NameOf(u))
+			got = append(got, workload.NameOf(u))
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", scope, got, want)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rbac"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migrations"
 )
 
@@ -58,7 +58,7 @@ func sections(o Options) ([]section, error) {
 		if len(typed) == 0 {
 			continue
 		}
-		objects, err := written(typed)
+		objects, err := workload.Written(typed...)
 		if err != nil {
 			return nil, err
 		}
@@ -84,7 +84,7 @@ func YAML(all []*unstructured.Unstructured) ([]byte, error) {
 	for _, o := range all {
 		body, err := yaml.Marshal(o.Object)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", incluster.NameOf(o), err)
+			return nil, fmt.Errorf("%s: %w", workload.NameOf(o), err)
 		}
 		text.WriteString("---\n")
 		text.Write(body)
@@ -104,18 +104,6 @@ func JSON(all []*unstructured.Unstructured) ([]byte, error) {
 	return append(body, '\n'), err
 }
 
-func written(typed []client.Object) ([]*unstructured.Unstructured, error) {
-	var all []*unstructured.Unstructured
-	for _, o := range typed {
-		u, err := incluster.Written(o)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, u)
-	}
-	return all, nil
-}
-
 // crds are the definitions of this build.
 func crds() ([]*unstructured.Unstructured, error) {
 	var all []client.Object
@@ -126,7 +114,7 @@ func crds() ([]*unstructured.Unstructured, error) {
 		}
 		all = append(all, crd)
 	}
-	return written(all)
+	return workload.Written(all...)
 }
 
 // labels are those of what belongs to the operator. They are not those by which docs/rights.md has users' bindings removed.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
@@ -45,16 +46,15 @@ func lines(rights []cluster.Right, namespace string, seen map[cluster.Right]bool
 			continue
 		}
 		seen[r] = true
-		resource := r.Resource
-		if r.Subresource != "" {
-			resource += "/" + r.Subresource
-		}
 		i := slices.IndexFunc(objects, func(l line) bool {
-			return l.group == r.Group && l.url == r.URL && l.resources[0] == resource && slices.Equal(l.names, named(r.Name))
+			return l.group == r.Group && l.url == r.URL && l.resources[0] == resource(r) &&
+				slices.Equal(l.names, named(r.Name))
 		})
 		if i < 0 {
-			objects = append(objects, line{group: r.Group, url: r.URL, resources: []string{resource}, names: named(r.Name)})
-			i = len(objects) - 1
+			i = len(objects)
+			objects = append(objects, line{
+				group: r.Group, url: r.URL, resources: []string{resource(r)}, names: named(r.Name),
+			})
 		}
 		objects[i].verbs = append(objects[i].verbs, r.Verb)
 	}
@@ -94,6 +94,34 @@ func joined(objects []line) []line {
 		out = append(out, l)
 	}
 	return out
+}
+
+// Rules are the rules of a role that has rights: one for each resource, or the object of it that is named.
+func Rules(rights []cluster.Right) []rbacv1.PolicyRule {
+	var all []rbacv1.PolicyRule
+	for _, r := range rights {
+		rule := rbacv1.PolicyRule{ResourceNames: named(r.Name), NonResourceURLs: named(r.URL)}
+		if r.URL == "" {
+			rule.APIGroups, rule.Resources = []string{r.Group}, []string{resource(r)}
+		}
+		i := slices.IndexFunc(all, func(p rbacv1.PolicyRule) bool {
+			p.Verbs = nil
+			return equality.Semantic.DeepEqual(p, rule)
+		})
+		if i < 0 {
+			all, i = append(all, rule), len(all)
+		}
+		all[i].Verbs = append(all[i].Verbs, r.Verb)
+	}
+	return all
+}
+
+// resource is the resource of a right as roles name it.
+func resource(r cluster.Right) string {
+	if r.Subresource != "" {
+		return r.Resource + "/" + r.Subresource
+	}
+	return r.Resource
 }
 
 // Namespaces are the manifests of the namespaces that replumb would make else. Its Roles need them, and where they are there before it,
@@ -202,21 +230,8 @@ func OperatorFile(operator, lease cluster.Role) string {
 	return `# The rights of the operator (replumb operator), generated from the lists in the code: the roles of all kinds of migrations in one, for the
 # account that it runs as, and for every user to see whether it is alive. docs/operator.md says more.
 #
-` + Namespaces() + Account(
-		account.Namespace,
-		account.Name,
-	) + Manifest(
-		operator,
-	) + Bindings(
-		operator,
-		account,
-	) +
-		Manifest(
-			lease,
-		) + Bindings(
-		lease,
-		everyone,
-	)
+` + Namespaces() + Account(account.Namespace, account.Name) +
+		Manifest(operator) + Bindings(operator, account) + Manifest(lease) + Bindings(lease, everyone)
 }
 
 // bindingName is of the role and of whom it is bound to. Names of roles and bindings are segments of a path.

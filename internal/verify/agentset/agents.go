@@ -1,5 +1,5 @@
-// Package agentset puts replumb's agents on every node, waits for them, tells why one does not report, and takes them away. What the
-// agents themselves do is in internal/verify/agent, what follows from what they report in internal/verify/lossguard.
+// Package agentset puts replumb's agents on every node, waits for them, tells why one does not report, and
+// takes them away. The program of the agents is in verify/agent, and verify/lossguard judges their reports.
 package agentset
 
 import (
@@ -9,13 +9,13 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/migration/incluster"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
@@ -88,20 +88,22 @@ func (s *Set) Install() []engine.Group {
 	before := []engine.Step{
 		&migration.CRDStep{Cluster: s.Cluster, Kind: cluster.NodeReport, Name: "agents/crd"},
 		s.privilege(),
-		&policyStep{s.apply("agents/policy", "Restrict each agent to the report of its own node", s.policy)},
-		s.apply("agents/rights", "Grant agents their rights", s.rights),
-		s.probeService(),
+		s.policyStep(),
+		s.apply("agents/rights", "Grant agents their rights", s.rights).Step(),
+		s.serviceStep("agents/service", "Create the Service that agents call", s.service),
 	}
 	run := []engine.Step{
-		s.apply("agents/host", "Run an agent in the network of every node", s.hostSet),
-		s.apply("agents/pods", "Run an agent in the network of pods on every node", s.podSet),
+		s.apply("agents/host", "Run an agent in the network of every node", s.hostSet).Step(),
+		s.apply("agents/pods", "Run an agent in the network of pods on every node", s.podSet).Step(),
 	}
 	if s.services() {
-		before = append(before, s.singleService())
-		run = append(run, s.apply("agents/"+Single, "Run the server that agents call from nodes without an endpoint", s.answers))
+		before = append(before, s.serviceStep("agents/service/"+Single,
+			"Create the Service that agents call from nodes without an endpoint", s.single))
+		run = append(run, s.apply("agents/"+Single,
+			"Run the server that agents call from nodes without an endpoint", s.answers).Step())
 	}
 	return []engine.Group{
-		{Parallel: 1, Steps: before}, {Parallel: 2, Steps: run}, {Parallel: 1, Steps: []engine.Step{&reportingStep{set: s}}},
+		{Parallel: 1, Steps: before}, {Parallel: 2, Steps: run}, {Parallel: 1, Steps: []engine.Step{s.reporting()}},
 	}
 }
 
@@ -109,7 +111,7 @@ func (s *Set) Install() []engine.Group {
 func (s *Set) services() bool { return s.Services || len(s.Ranges) > 0 }
 
 // Remove takes away what Install has made, but for the definition of NodeReport and the namespace.
-func (s *Set) Remove() []engine.Step { return []engine.Step{&removeStep{set: s}, s.privilege().Undo()} }
+func (s *Set) Remove() []engine.Step { return []engine.Step{s.remove(), s.privilege().Undo()} }
 
 func (s *Set) privilege() *migration.PrivilegeStep {
 	return &migration.PrivilegeStep{Cluster: s.Cluster, Migration: s.Migration, Name: "agents/pod-security"}
@@ -134,7 +136,17 @@ func (s *Set) Reporting(ctx context.Context) (Outlook, error) {
 	return s.memory.Look(v, s.wait()), nil
 }
 
-// free fails as long as the agents of another migration that goes on are on the nodes: there is one set for all.
-func (s *Set) free(ctx context.Context, object string, labels map[string]string) error {
-	return incluster.Free(ctx, s.Cluster, s.Migration, labels[v1alpha1.LabelMigration], object, without)
+// exclusive fails as long as an object belongs to another migration that goes on: all share one set.
+func (s *Set) exclusive(ctx context.Context, owner, object string) error {
+	const without = "do without agents: spec.proof.agents: Disabled"
+	return migration.Exclusive(s.Cluster, s.Migration, without)(ctx, owner, object)
+}
+
+// apply makes objects of the agents.
+func (s *Set) apply(
+	id, title string, build func(servers []string) ([]client.Object, error),
+) *workload.Apply {
+	return &workload.Apply{
+		Cluster: s.Cluster, Name: id, About: title, Build: build, Exclusive: s.exclusive,
+	}
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
 // Unwatched are, for a check, the nodes that no agent can run on, and those that say in a way which is not believed that none shall.
@@ -19,7 +19,7 @@ func Unwatched(nodes []corev1.Node) []findings.Result {
 		if n.Labels[v1alpha1.LabelTrial] != "" { // it is no machine
 			continue
 		}
-		for _, r := range incluster.Foreign() {
+		for _, r := range workload.Foreign() {
 			if value := n.Labels[r.Key]; slices.Contains(r.Values, value) {
 				out = append(out, findings.Failed("Node "+n.Name, "no agent can run on node %s: its label %s is %s", n.Name, r.Key, value))
 			}

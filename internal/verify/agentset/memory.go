@@ -12,7 +12,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
 // maxSkew is how far a node's clock may be off before it is worth a word.
@@ -139,7 +139,7 @@ func (m *Memory) Look(v View, wait time.Duration) Outlook {
 	for i := range v.Nodes {
 		n := &v.Nodes[i]
 		switch {
-		case kept(n, incluster.Foreign()):
+		case kept(n, workload.Foreign()):
 			o.Foreign = append(o.Foreign, n.Name)
 		case Apart(n) && len(Origins(n)) == 0: // it is leaving
 		case !cluster.NodeReady(n): // and forgotten: once it is ready again, its agents have as long as any

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
 const host, pod = v1alpha1.FromHost, v1alpha1.FromPod
@@ -48,7 +48,7 @@ func (s *scene) start(node string, o v1alpha1.ProbeOrigin) *corev1.Pod {
 	s.Pods = append(s.Pods, corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, UID: types.UID(name + "-" + s.now.Format("150405")), CreationTimestamp: metav1.NewTime(s.now),
-			Labels: map[string]string{v1alpha1.LabelRole: role}, Annotations: map[string]string{incluster.TemplateAnnotation: "t"},
+			Labels: map[string]string{v1alpha1.LabelRole: role}, Annotations: map[string]string{workload.TemplateAnnotation: "t"},
 		},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Image: "example.com/replumb:v1"}}},
 		Status: corev1.PodStatus{

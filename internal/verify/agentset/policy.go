@@ -13,7 +13,6 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/migration/incluster"
 )
 
 const (
@@ -132,39 +131,22 @@ func (s *Set) reportRules() []admissionv1.Validation {
 	}
 }
 
-// policyStep is done when the policy is enforced, and not when it is written: API servers take policies up within a second or two.
-type policyStep struct{ *incluster.ApplyStep }
-
-var _ engine.Previewer = (*policyStep)(nil)
-
-func (s *policyStep) State(ctx context.Context) (engine.State, error) {
-	state, err := s.ApplyStep.State(ctx)
-	if err != nil || state != engine.Done {
-		return state, err
-	}
-	enforced, err := s.enforced(ctx)
-	switch {
-	case err != nil:
-		return engine.Unknown, err
-	case !enforced:
-		return engine.Pending, nil
-	}
-	return engine.Done, nil
-}
-
-func (s *policyStep) Verify(ctx context.Context) error {
-	if err := s.ApplyStep.Verify(ctx); err != nil {
+// policyStep is done when the policy is enforced, and not when it is written: API servers take policies up
+// within a second or two.
+func (s *Set) policyStep() engine.Step {
+	step := s.apply("agents/policy", "Restrict each agent to the report of its own node", s.policy)
+	step.Effect = func(ctx context.Context) error {
+		enforced, err := s.enforced(ctx)
+		if err == nil && !enforced {
+			return engine.NotYet("the API server does not enforce validatingadmissionpolicy %s yet", reportsPolicy)
+		}
 		return err
 	}
-	enforced, err := s.enforced(ctx)
-	if err == nil && !enforced {
-		return engine.NotYet("the API server does not enforce validatingadmissionpolicy %s yet", reportsPolicy)
-	}
-	return err
+	return step.Step()
 }
 
 // enforced asks the API server, by a dry run, whether it refuses a report that no agent may write.
-func (s *policyStep) enforced(ctx context.Context) (bool, error) {
+func (s *Set) enforced(ctx context.Context) (bool, error) {
 	r := &v1alpha1.NodeReport{ObjectMeta: metav1.ObjectMeta{Name: reportsProber}}
 	err := s.Cluster.Create(ctx, r, client.DryRunAll, client.FieldOwner(reportsProber))
 	switch {

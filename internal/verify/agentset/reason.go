@@ -9,28 +9,28 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/readiness"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
 // Cause is why an agent does not report, in one word.
-type Cause = incluster.Cause
+type Cause = workload.Cause
 
 // The causes.
 const (
 	// NoPod means that the node has no pod, or that it has been refused one.
-	NoPod = incluster.NoPod
+	NoPod = workload.NoPod
 	// Unscheduled means that the pod finds no room on its node.
-	Unscheduled = incluster.Unscheduled
+	Unscheduled = workload.Unscheduled
 	// NoImage means that the kubelet does not get the image.
-	NoImage = incluster.NoImage
+	NoImage = workload.NoImage
 	// Starting means that the pod has not started for another reason, or is to be replaced.
-	Starting = incluster.Starting
+	Starting = workload.Starting
 	// Ends means that the agent ends instead of running.
-	Ends = incluster.Ends
+	Ends = workload.Ends
 	// Mute means that the agent runs and does not report.
-	Mute = incluster.Mute
+	Mute = workload.Mute
 	// Trouble means that the agent reports that it cannot see what it should.
-	Trouble = incluster.Trouble
+	Trouble = workload.Trouble
 )
 
 // index finds the pods and reports of agents.
@@ -115,13 +115,13 @@ func (x *index) why(k agentKey, a *agent, wait time.Duration) (Cause, string) {
 	case !exists:
 		return NoPod, fmt.Sprintf("daemonset %s/%s does not exist", v1alpha1.SystemNamespace, set)
 	case pod == nil:
-		return NoPod, incluster.And(fmt.Sprintf("there is no pod of daemonset %s/%s", v1alpha1.SystemNamespace, set), x.view.News[set])
+		return NoPod, workload.And(fmt.Sprintf("there is no pod of daemonset %s/%s", v1alpha1.SystemNamespace, set), x.view.News[set])
 	case !pod.DeletionTimestamp.IsZero():
-		return Starting, incluster.And(fmt.Sprintf("pod %s is ending, and no other has been made", pod.Name), x.view.News[pod.Name])
-	case pod.Annotations[incluster.TemplateAnnotation] != template:
+		return Starting, workload.And(fmt.Sprintf("pod %s is ending, and no other has been made", pod.Name), x.view.News[pod.Name])
+	case pod.Annotations[workload.TemplateAnnotation] != template:
 		return Starting, fmt.Sprintf("pod %s is to be replaced", pod.Name)
 	}
-	if cause, reason := incluster.Waiting(pod, x.view.News[pod.Name]); cause != "" {
+	if cause, reason := workload.Waiting(pod, x.view.News[pod.Name]); cause != "" {
 		return cause, reason
 	}
 	if serves, _ := readiness.Pod(

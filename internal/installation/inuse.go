@@ -15,27 +15,28 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/operator/overlapset"
+	"github.com/replumb/replumb/internal/network/overlapset"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/safety/gitops"
 )
 
-// StandingError says what in the cluster still needs replumb.
-type StandingError struct {
+// InUseError says what in the cluster still needs replumb.
+type InUseError struct {
 	// Reasons, a line each.
 	Reasons []string
 	// UnderWay is a Migration that is; empty if there is none.
 	UnderWay string
 }
 
-func (e *StandingError) Error() string {
+func (e *InUseError) Error() string {
 	return "replumb is still needed in this cluster:\n" + strings.Join(e.Reasons, "\n")
 }
 
-func (*StandingError) ExitCode() int { return fault.ExitBlocked }
+func (*InUseError) ExitCode() int { return fault.ExitBlocked }
 
-func (e *StandingError) Advice() string {
+func (e *InUseError) Advice() string {
 	if e.UnderWay != "" {
 		return fmt.Sprintf("replumb finish %[1]s, or replumb rollback %[1]s, first; nothing was changed", e.UnderWay)
 	}
@@ -51,14 +52,14 @@ func over(m *v1alpha1.Migration) bool {
 	return false
 }
 
-// standing fails with a *StandingError as long as a migration is under way, or something of an overlap is there. It returns the Migrations
+// inUse fails with a *InUseError as long as a migration is under way, or something of an overlap is there. It returns the Migrations
 // that are over, which go with their definition.
-func (r *Remover) standing(ctx context.Context) ([]v1alpha1.Migration, error) {
+func (r *Remover) inUse(ctx context.Context) ([]v1alpha1.Migration, error) {
 	all, err := migration.List(ctx, r.Cluster)
 	if err != nil {
 		return nil, err
 	}
-	found := &StandingError{}
+	found := &InUseError{}
 	for i := range all {
 		if m := &all[i]; !over(m) {
 			found.Reasons = append(found.Reasons, fmt.Sprintf("migration %s is under way: %s", m.Name, m.Status.Phase))
@@ -131,7 +132,7 @@ func (r *Remover) freezes(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// there reports whether an object exists. It is read as metadata alone.
+// there reports whether an object exists, by its metadata alone.
 func (r *Remover) there(ctx context.Context, o client.Object, key client.ObjectKey) (bool, error) {
 	kind, err := r.Cluster.GroupVersionKindFor(o)
 	if err != nil {
@@ -139,9 +140,6 @@ func (r *Remover) there(ctx context.Context, o client.Object, key client.ObjectK
 	}
 	have := &metav1.PartialObjectMetadata{}
 	have.SetGroupVersionKind(kind)
-	err = r.Cluster.Get(ctx, key, have)
-	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("%s %s: %w", strings.ToLower(kind.Kind), strings.TrimPrefix(key.String(), "/"), err)
-	}
-	return err == nil, nil
+	name := strings.ToLower(kind.Kind) + " " + strings.TrimPrefix(key.String(), "/")
+	return workload.Get(ctx, r.Cluster, name, key, have)
 }

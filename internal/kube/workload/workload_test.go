@@ -1,4 +1,4 @@
-package incluster
+package workload
 
 import (
 	"strings"
@@ -25,7 +25,7 @@ func TestServersAreKept(t *testing.T) {
 			return []client.Object{&appsv1.Deployment{TypeMeta: metav1.TypeMeta{Kind: "Deployment"}, Spec: appsv1.DeploymentSpec{Template: pod(servers)}}}, nil
 		},
 	} {
-		have := &ApplyStep{Build: kind}
+		have := &Apply{Build: kind}
 		for _, tt := range []struct{ known, now, want string }{
 			{"a:1,b:1", "a:1,b:1", "a:1,b:1"},
 			{"a:1,b:1,c:1", "a:1,c:1", "a:1,b:1,c:1"}, // one is away

@@ -26,9 +26,10 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/rbac"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/network/calico"
-	"github.com/replumb/replumb/internal/operator/overlap"
+	"github.com/replumb/replumb/internal/network/overlap"
 	"github.com/replumb/replumb/internal/testing/apitest"
 	"github.com/replumb/replumb/internal/testing/crash"
 	"github.com/replumb/replumb/internal/testing/fakekubelet"
@@ -181,7 +182,7 @@ func TestThereAndGone(t *testing.T) {
 	if done, err := f.run(f.set.Remove()); err != nil || !slices.Equal(done, []string{"tidy/overlap"}) {
 		t.Errorf("removing did %v, %v", done, err)
 	}
-	if left, err := (&removeStep{set: f.set}).left(t.Context()); err != nil || len(left) > 0 {
+	if left, err := f.set.left(t.Context()); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	budgets := &policyv1.PodDisruptionBudgetList{}
@@ -222,7 +223,7 @@ func TestWhyItIsNotThere(t *testing.T) {
 	})
 	err = (&aliveStep{set: short}).Verify(t.Context())
 	down := &DownError{}
-	if !errors.As(err, &down) || down.All[0].Cause != incluster.Mute || !strings.Contains(down.Advice(), "spec.serviceCIDR.follower") {
+	if !errors.As(err, &down) || down.All[0].Cause != workload.Mute || !strings.Contains(down.Advice(), "spec.serviceCIDR.follower") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -253,11 +254,7 @@ func TestRightsSuffice(t *testing.T) {
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "user"}}
 	more := append(Rights(), cluster.Grant("", "nodes", "", "list")...) // as those who move Services have
 	more = append(more, cluster.Grant("apps", "deployments", "", "get")...)
-	for _, r := range more {
-		role.Rules = append(role.Rules, rbacv1.PolicyRule{
-			APIGroups: []string{r.Group}, Resources: []string{r.Resource}, Verbs: []string{r.Verb}, ResourceNames: names(r),
-		})
-	}
+	role.Rules = rbac.Rules(more)
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "user"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "user"},

@@ -1,4 +1,4 @@
-package incluster
+package workload
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// News is, by name, the latest event of every pod in replumb's namespace, and the latest warning of every other object that makes them. It is a
-// courtesy: who may not read events goes without.
+// News is, by name, the latest event of every pod in replumb's namespace, and the latest warning of every
+// object that makes them. It is empty for users who may not read events.
 func News(ctx context.Context, c client.Client, makes func(*corev1.ObjectReference) bool) (map[string]string, error) {
 	all := &corev1.EventList{}
 	err := c.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace))
@@ -34,6 +34,11 @@ func News(ctx context.Context, c client.Client, makes func(*corev1.ObjectReferen
 		}
 	}
 	return latest, nil
+}
+
+// Named selects what makes pods by the beginning of its name.
+func Named(prefix string) func(*corev1.ObjectReference) bool {
+	return func(of *corev1.ObjectReference) bool { return strings.HasPrefix(of.Name, prefix) }
 }
 
 // when an event was last seen, by whichever of its fields its writer uses.

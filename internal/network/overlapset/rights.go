@@ -3,11 +3,9 @@ package overlapset
 import (
 	"slices"
 
-	rbacv1 "k8s.io/api/rbac/v1"
-
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/operator/overlap"
+	"github.com/replumb/replumb/internal/network/overlap"
 )
 
 const (
@@ -33,29 +31,6 @@ func leases() []cluster.Right {
 		cluster.Grant(coordination, "leases", "", "create patch"),
 		cluster.Named(cluster.Grant(coordination, "leases", "", "get update"), overlap.LeaseName),
 	)
-}
-
-// rules are rights as roles have them.
-func rules(rights []cluster.Right) []rbacv1.PolicyRule {
-	var all []rbacv1.PolicyRule
-	for _, r := range rights {
-		at := slices.IndexFunc(all, func(p rbacv1.PolicyRule) bool {
-			return p.APIGroups[0] == r.Group && p.Resources[0] == r.Resource && slices.Equal(p.ResourceNames, names(r))
-		})
-		if at < 0 {
-			at = len(all)
-			all = append(all, rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Resource}, ResourceNames: names(r)})
-		}
-		all[at].Verbs = append(all[at].Verbs, r.Verb)
-	}
-	return all
-}
-
-func names(r cluster.Right) []string {
-	if r.Name == "" {
-		return nil
-	}
-	return []string{r.Name}
 }
 
 // applied is what server-side apply of one object takes, and its removal: the authorizer sees the name of one that is created as well.

@@ -1,4 +1,4 @@
-package incluster
+package workload
 
 import (
 	"fmt"
@@ -28,8 +28,24 @@ const (
 	Trouble Cause = "Trouble"
 )
 
-// Waiting says why a pod does not run, with what was last heard of it; nothing if it runs. A registry that does not answer keeps kubelets
-// pulling for minutes, and nothing but the news says so.
+// Hint is advice for a cause.
+type Hint struct {
+	Cause Cause
+	Text  string
+}
+
+// Advice is the first hint whose cause is among those of what is down, or otherwise.
+func Advice(hints []Hint, otherwise string, is func(Cause) bool) string {
+	for _, h := range hints {
+		if is(h.Cause) {
+			return h.Text
+		}
+	}
+	return otherwise
+}
+
+// Waiting says why a pod does not run, with what was last heard of it; nothing if it runs. Nothing but the
+// news says that a registry does not answer, which keeps kubelets pulling for minutes.
 func Waiting(pod *corev1.Pod, news string) (Cause, string) {
 	cause, reason := NotRunning(pod)
 	switch {
@@ -66,8 +82,8 @@ func NotRunning(pod *corev1.Pod) (Cause, string) {
 	return "", ""
 }
 
-// waits says what a container waits for. Reasons are those of k8s.io/kubernetes pkg/kubelet/images/types.go and
-// pkg/kubelet/container/sync_result.go.
+// waits says what a container waits for, by the reasons of k8s.io/kubernetes pkg/kubelet/images/types.go
+// and pkg/kubelet/container/sync_result.go.
 func waits(pod *corev1.Pod, c *corev1.ContainerStatus) (Cause, string) {
 	w := c.State.Waiting
 	switch w.Reason {

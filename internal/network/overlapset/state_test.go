@@ -9,7 +9,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/pull"
-	"github.com/replumb/replumb/internal/operator/overlap"
+	"github.com/replumb/replumb/internal/network/overlap"
 )
 
 // TestState: what people read of the replicas, by what these have written.

@@ -13,8 +13,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
-	"github.com/replumb/replumb/internal/migration/incluster"
-	"github.com/replumb/replumb/internal/operator/overlap"
+	"github.com/replumb/replumb/internal/kube/workload"
+	"github.com/replumb/replumb/internal/network/overlap"
 )
 
 // behind is for how long a replica that reports may not have had everything in step: longer than the loss of the other takes.
@@ -25,7 +25,7 @@ type Down struct {
 	// Pod that it is; empty for one that has none.
 	Pod string
 	// Cause in one word, and Reason for people.
-	Cause  incluster.Cause
+	Cause  workload.Cause
 	Reason string
 }
 
@@ -45,33 +45,28 @@ func (e *DownError) Error() string {
 func (*DownError) ExitCode() int { return fault.ExitError }
 
 func (e *DownError) Advice() string {
-	const again = "; then run the same command again, or " + without
-	hints := []struct {
-		cause incluster.Cause
-		text  string
-	}{
+	const in = "kubectl logs -n " + v1alpha1.SystemNamespace + " POD"
+	return workload.Advice([]workload.Hint{
 		{
-			incluster.NoImage,
-			"push the image to where nodes pull from, or load it into them, and name it in spec.proof.image, and pull secrets " +
-				"for it in spec.proof.imagePullSecrets",
+			Cause: workload.NoImage,
+			Text: "push the image to where nodes pull from, or load it into them, and name it in spec.proof.image, " +
+				"and pull secrets for it in spec.proof.imagePullSecrets",
 		},
 		{
-			incluster.NoPod,
-			"kubectl describe replicaset -n " + v1alpha1.SystemNamespace + " shows who refuses pods: let them in, by label or quota",
+			Cause: workload.NoPod,
+			Text: "kubectl describe replicaset -n " + v1alpha1.SystemNamespace +
+				" shows who refuses pods: let them in, by label or quota",
 		},
 		{
-			incluster.Unscheduled,
-			"make room on two nodes: a replica asks for 20m of CPU time and 48Mi, and tolerates the taints of control planes",
+			Cause: workload.Unscheduled,
+			Text: "make room on two nodes: a replica asks for 20m of CPU time and 48Mi, and tolerates the taints of " +
+				"control planes",
 		},
-		{incluster.Ends, "kubectl logs -n " + v1alpha1.SystemNamespace + " POD --previous says more"},
-		{incluster.Mute, "kubectl logs -n " + v1alpha1.SystemNamespace + " POD says whether it reaches the API server"},
-	}
-	for _, h := range hints {
-		if slices.ContainsFunc(e.All, func(d Down) bool { return d.Cause == h.cause }) {
-			return h.text + again
-		}
-	}
-	return "remove the cause" + again
+		{Cause: workload.Ends, Text: in + " --previous says more"},
+		{Cause: workload.Mute, Text: in + " says whether it reaches the API server"},
+	}, "remove the cause", func(c workload.Cause) bool {
+		return slices.ContainsFunc(e.All, func(d Down) bool { return d.Cause == c })
+	}) + "; then run the same command again, or " + Without
 }
 
 // view is what there is to see of the replicas.
@@ -91,7 +86,7 @@ func (s *Set) look(ctx context.Context) (*view, error) {
 	}
 	v := &view{}
 	if d != nil && d.DeletionTimestamp.IsZero() {
-		v.template = d.Spec.Template.Annotations[incluster.TemplateAnnotation]
+		v.template = d.Spec.Template.Annotations[workload.TemplateAnnotation]
 	}
 	if v.pods, err = s.pods(ctx); err != nil {
 		return nil, err
@@ -101,12 +96,12 @@ func (s *Set) look(ctx context.Context) (*view, error) {
 	}
 	running := 0
 	for _, p := range v.current() {
-		if cause, _ := incluster.NotRunning(p); cause == "" {
+		if cause, _ := workload.NotRunning(p); cause == "" {
 			running++
 		}
 	}
 	if running < Replicas {
-		v.news, err = incluster.News(ctx, s.Cluster, func(of *corev1.ObjectReference) bool { return strings.HasPrefix(of.Name, Name+"-") })
+		v.news, err = workload.News(ctx, s.Cluster, workload.Named(Name+"-"))
 	}
 	return v, err
 }
@@ -116,7 +111,7 @@ func (v *view) current() []*corev1.Pod {
 	var all []*corev1.Pod
 	for i := range v.pods {
 		p := &v.pods[i]
-		if p.DeletionTimestamp.IsZero() && p.Annotations[incluster.TemplateAnnotation] == v.template {
+		if p.DeletionTimestamp.IsZero() && p.Annotations[workload.TemplateAnnotation] == v.template {
 			all = append(all, p)
 		}
 	}
@@ -147,7 +142,7 @@ func (v *view) lead() (who string, at time.Time) {
 // down are the replicas that do not do their work. lately reports whether something that was said at a time, by a name, is news.
 func (v *view) down(lately func(name string, at time.Time) bool) []Down {
 	if v.template == "" {
-		return []Down{{Cause: incluster.NoPod, Reason: fmt.Sprintf("deployment %s/%s does not exist", v1alpha1.SystemNamespace, Name)}}
+		return []Down{{Cause: workload.NoPod, Reason: fmt.Sprintf("deployment %s/%s does not exist", v1alpha1.SystemNamespace, Name)}}
 	}
 	var all []Down
 	current := v.current()
@@ -158,12 +153,12 @@ func (v *view) down(lately func(name string, at time.Time) bool) []Down {
 	}
 	if missing := Replicas - len(current); missing > 0 {
 		reason := fmt.Sprintf("deployment %s/%s has %d of %d pods", v1alpha1.SystemNamespace, Name, len(current), Replicas)
-		all = append(all, Down{Cause: incluster.NoPod, Reason: incluster.And(reason, v.refused())})
+		all = append(all, Down{Cause: workload.NoPod, Reason: workload.And(reason, v.refused())})
 	}
 	if who, at := v.lead(); len(all) == 0 && !lately("lease "+who, at) {
 		all = append(
 			all,
-			Down{Cause: incluster.Mute, Reason: fmt.Sprintf("no replica of deployment %s/%s leads", v1alpha1.SystemNamespace, Name)},
+			Down{Cause: workload.Mute, Reason: fmt.Sprintf("no replica of deployment %s/%s leads", v1alpha1.SystemNamespace, Name)},
 		)
 	}
 	return all
@@ -181,20 +176,20 @@ func (v *view) refused() string {
 }
 
 // why says why a replica does not do its work; nothing if it does.
-func (v *view) why(p *corev1.Pod, lately func(name string, at time.Time) bool) (incluster.Cause, string) {
-	if cause, reason := incluster.Waiting(p, v.news[p.Name]); cause != "" {
+func (v *view) why(p *corev1.Pod, lately func(name string, at time.Time) bool) (workload.Cause, string) {
+	if cause, reason := workload.Waiting(p, v.news[p.Name]); cause != "" {
 		return cause, reason
 	}
 	h, heard := v.heartbeat(p)
 	switch {
 	case !heard:
-		return incluster.Mute, fmt.Sprintf("pod %s runs, but has not reported", p.Name)
+		return workload.Mute, fmt.Sprintf("pod %s runs, but has not reported", p.Name)
 	case h.Problem != "":
-		return incluster.Trouble, fmt.Sprintf("pod %s reports: %s", p.Name, h.Problem)
+		return workload.Trouble, fmt.Sprintf("pod %s reports: %s", p.Name, h.Problem)
 	case !lately(p.Name, h.At):
-		return incluster.Mute, fmt.Sprintf("pod %s runs, but has not reported since it was first looked for", p.Name)
+		return workload.Mute, fmt.Sprintf("pod %s runs, but has not reported since it was first looked for", p.Name)
 	case h.InStep.IsZero() || h.At.Sub(h.InStep) > behind:
-		return incluster.Trouble, fmt.Sprintf("pod %s reports that bridges are out of step", p.Name)
+		return workload.Trouble, fmt.Sprintf("pod %s reports that bridges are out of step", p.Name)
 	}
 	return "", ""
 }
@@ -211,24 +206,14 @@ type aliveStep struct {
 	note  string
 }
 
-var (
-	_ engine.Waiter = (*aliveStep)(nil)
-	_ engine.Timed  = (*aliveStep)(nil)
-	_ engine.Noter  = (*aliveStep)(nil)
-)
-
 // patience is how long the way back waits at most.
 const patience = 30 * time.Second
 
-func (*aliveStep) ID() string { return "overlap/alive" }
-
-func (*aliveStep) Title() string { return "Verify that the overlap follows every Service" }
-
-func (*aliveStep) Waits() {}
-
+func (*aliveStep) ID() string                { return "overlap/alive" }
+func (*aliveStep) Title() string             { return "Verify that the overlap follows every Service" }
+func (*aliveStep) Waits()                    {}
 func (s *aliveStep) Deadline() time.Duration { return s.set.wait() + time.Minute }
-
-func (s *aliveStep) Note() string { return s.note }
+func (s *aliveStep) Note() string            { return s.note }
 
 func (s *aliveStep) State(ctx context.Context) (engine.State, error) {
 	v, err := s.set.look(ctx)
