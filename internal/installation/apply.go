@@ -19,8 +19,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/readiness"
-	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/kube/workload"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 // DefaultWait is how long the operator may take to come up by default.
@@ -30,12 +30,11 @@ const DefaultWait = 5 * time.Minute
 type Installer struct {
 	Cluster *cluster.Cluster
 	Options Options
-	// Wait is how long the operator may take to come up. Default: DefaultWait.
-	Wait time.Duration
+	Wait    time.Duration
 }
 
-// Run makes what is not there, repairs what differs, and waits until the operator runs. Before anything is written it fails with a
-// *cluster.NewerError if a definition in the cluster is of a newer build than this one.
+// Run makes what is missing, repairs what differs, and waits until the operator runs. It writes
+// nothing and fails with a *cluster.NewerError if a definition is of a newer build.
 func (i *Installer) Run(ctx context.Context, r *engine.Runner) error {
 	for _, d := range definitions() {
 		if _, err := i.Cluster.Defined(ctx, d); err != nil {
@@ -79,7 +78,6 @@ func (i *Installer) define() []engine.Step {
 	return all
 }
 
-// apply makes the objects of a section, by server-side apply.
 func (i *Installer) apply(part section) engine.Step {
 	return &engine.Write{
 		Name: part.name + "/objects", About: part.title, As: engine.RoleOwn,
@@ -123,7 +121,6 @@ func (i *Installer) holds(ctx context.Context, want *unstructured.Unstructured) 
 	return err
 }
 
-// alive waits until all replicas of the operator are available.
 func (i *Installer) alive() engine.Step {
 	return &engine.Wait{Name: "operator/alive", About: "Verify that the operator runs", Limit: cmp.Or(i.Wait, DefaultWait), For: i.up}
 }
@@ -205,7 +202,6 @@ func (i *Installer) down(ctx context.Context, why string) (*DownError, error) {
 	return &DownError{Cause: workload.Starting, Reason: why}, nil
 }
 
-// podsOf are the pods of the operator.
 func podsOf(ctx context.Context, c client.Reader) ([]corev1.Pod, error) {
 	return workload.Pods(ctx, c, "deployment "+Operator,
 		client.InNamespace(v1alpha1.SystemNamespace), client.MatchingLabels(labels()))

@@ -118,8 +118,8 @@ func same(t *testing.T, a, b any) bool {
 	return equality.Semantic.DeepEqual(read(a), read(b))
 }
 
-// TestChartFiles: what templates of the chart take from files is what install prints. That they render to the same objects is tested in
-// hack/helm.
+// TestChartFiles: what templates of the chart take from files is what install prints. That they
+// render to the same objects is tested in hack/helm.
 func TestChartFiles(t *testing.T) {
 	const dir = "../../charts/replumb/files/"
 	current(t, dir+"crds/replumb.dev_migrations.yaml", embedded.Migrations)
@@ -138,7 +138,8 @@ func TestChartFiles(t *testing.T) {
 	}
 }
 
-// rolesOf are the roles that come with the operator, and whom they are bound to, as templates of the chart read them.
+// rolesOf are the roles that come with the operator, and whom they are bound to, as templates of
+// the chart read them.
 func rolesOf(t *testing.T, all []*unstructured.Unstructured) []map[string]any {
 	t.Helper()
 	var roles []map[string]any
@@ -156,7 +157,8 @@ func rolesOf(t *testing.T, all []*unstructured.Unstructured) []map[string]any {
 	return roles
 }
 
-// TestOperatorIsSafe: it listens on no port, may do nothing on its node, and its Deployment survives a drain.
+// TestOperatorIsSafe: it listens on no port, may do nothing on its node, and its Deployment
+// survives a drain.
 func TestOperatorIsSafe(t *testing.T) {
 	d := &appsv1.Deployment{}
 	o := whole()

@@ -24,7 +24,6 @@ import (
 
 // InUseError says what in the cluster still needs replumb.
 type InUseError struct {
-	// Reasons, a line each.
 	Reasons []string
 	// UnderWay is a Migration that is; empty if there is none.
 	UnderWay string
@@ -52,8 +51,8 @@ func over(m *v1alpha1.Migration) bool {
 	return false
 }
 
-// inUse fails with a *InUseError as long as a migration is under way, or something of an overlap is there. It returns the Migrations
-// that are over, which go with their definition.
+// inUse fails with an *InUseError as long as a migration is under way or has left something. It
+// returns the Migrations that are over, which go with their definition.
 func (r *Remover) inUse(ctx context.Context) ([]v1alpha1.Migration, error) {
 	all, err := migration.List(ctx, r.Cluster)
 	if err != nil {

@@ -16,18 +16,16 @@ import (
 	"github.com/replumb/replumb/internal/migrations"
 )
 
-// section is objects that are made together.
 type section struct {
 	name, title string
 	objects     []*unstructured.Unstructured
 }
 
-// definitions of replumb.
 func definitions() []cluster.Definition {
 	return []cluster.Definition{cluster.Migration, cluster.NodeReport}
 }
 
-// sections are all that an installation has, in the order in which it is made.
+// sections are the parts of an installation, in the order in which they are made.
 func sections(o Options) ([]section, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -67,8 +65,8 @@ func sections(o Options) ([]section, error) {
 	return all, nil
 }
 
-// Objects are all that an installation has, as they are written, in the order in which they are made. It fails with ErrNoImage or
-// ErrNoReplicas if the options name no operator that could run.
+// Objects are the objects of an installation, as written, in their order. It fails with ErrNoImage
+// or ErrNoReplicas if no operator could run.
 func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	parts, err := sections(o)
 	var all []*unstructured.Unstructured
@@ -104,7 +102,6 @@ func JSON(all []*unstructured.Unstructured) ([]byte, error) {
 	return append(body, '\n'), err
 }
 
-// crds are the definitions of this build.
 func crds() ([]*unstructured.Unstructured, error) {
 	var all []client.Object
 	for _, d := range definitions() {
@@ -117,17 +114,17 @@ func crds() ([]*unstructured.Unstructured, error) {
 	return workload.Written(all...)
 }
 
-// labels are those of what belongs to the operator. They are not those by which docs/rights.md has users' bindings removed.
+// labels are those of the operator's objects, and not those by which docs/rights.md has users'
+// bindings removed.
 func labels() map[string]string {
 	return map[string]string{LabelName: "replumb", LabelComponent: Argument}
 }
 
-// namespaces are those that replumb would make else. They are not those of a migration, so none removes them.
+// namespaces belong to no migration, so none removes them.
 func namespaces(Options) ([]client.Object, error) {
 	return decode(rbac.Namespaces())
 }
 
-// userRoles are roles for users, of all kinds of migrations.
 func userRoles(o Options) ([]client.Object, error) {
 	var all []client.Object
 	for _, kind := range migrations.All() {
@@ -142,7 +139,6 @@ func userRoles(o Options) ([]client.Object, error) {
 	return all, nil
 }
 
-// decode reads the documents of a file.
 func decode(text string) ([]client.Object, error) {
 	var all []client.Object
 	for doc := range strings.SplitSeq(text, "---\n") {

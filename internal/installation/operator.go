@@ -22,20 +22,19 @@ func meta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels()}
 }
 
-// grant is a role and whom it is bound to.
 type grant struct {
 	role cluster.Role
 	who  rbacv1.Subject
 }
 
-// grants are those that come with the operator.
 func grants() []grant {
 	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: v1alpha1.SystemNamespace, Name: Operator}
 	everyone := rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: "system:authenticated"}
 	return []grant{{migrations.OperatorRole(), account}, {migrations.OperatorLeaseRole(), everyone}}
 }
 
-// rights are the account of the operator, and roles with their bindings, in every namespace that has rights of its own.
+// rights are the account of the operator, and roles with their bindings, in every namespace that
+// has rights of its own.
 func rights(Options) ([]client.Object, error) {
 	all := []client.Object{workload.Account(meta(v1alpha1.SystemNamespace, Operator))}
 	for _, g := range grants() {

@@ -18,19 +18,18 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
-	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/kube/workload"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 // Remover takes replumb out of a cluster.
 type Remover struct {
 	Cluster *cluster.Cluster
-	// Now is the clock. Default: time.Now.
-	Now func() time.Time
+	Now     func() time.Time
 }
 
-// Goes fails with a *InUseError as long as replumb is needed in the cluster. Otherwise it returns, a line each, what goes beside the
-// operator: Migrations that are over. Nothing is written.
+// Goes fails with an *InUseError as long as replumb is needed. Otherwise it returns the Migrations
+// that go beside the operator, a line each. It writes nothing.
 func (r *Remover) Goes(ctx context.Context) ([]string, error) {
 	all, err := r.inUse(ctx)
 	var lines []string
@@ -44,8 +43,8 @@ func (r *Remover) Goes(ctx context.Context) ([]string, error) {
 	return lines, err
 }
 
-// Run removes all that install makes: the operator first, definitions and namespaces last. Meanwhile no migration can begin. It fails as
-// Goes does. Namespaces stay that have something in them.
+// Run removes all that install makes, the operator first; no migration can begin meanwhile. It
+// fails as Goes does, and namespaces that are not empty stay.
 func (r *Remover) Run(ctx context.Context, runner *engine.Runner) error {
 	now := r.Now
 	if now == nil {
@@ -97,7 +96,6 @@ func (r *Remover) plan() (*engine.Plan, error) {
 	return plan, nil
 }
 
-// remove deletes objects, the last one first.
 func (r *Remover) remove(name, title string, objects []*unstructured.Unstructured) engine.Step {
 	backwards := slices.Clone(objects)
 	slices.Reverse(backwards)
@@ -128,7 +126,6 @@ func (r *Remover) stopped() engine.Step {
 	}}
 }
 
-// unbind deletes the bindings that replumb rbac has made for users.
 func (r *Remover) unbind() engine.Step {
 	bound := func(ctx context.Context) ([]client.Object, error) {
 		ours := client.MatchingLabels{"app.kubernetes.io/part-of": "replumb"}
@@ -187,7 +184,8 @@ func (r *Remover) Kept(ctx context.Context) ([]string, error) {
 	return lines, nil
 }
 
-// content is what is in a namespace that is not there in every one; empty if nothing is, or while the namespace ends.
+// content lists the objects of a namespace beside those of every namespace; empty if none, or while
+// it ends.
 func (r *Remover) content(ctx context.Context, namespace string) (string, error) {
 	var found []string
 	for _, kind := range []string{"ConfigMap", "Secret", "Pod", "ServiceAccount"} {

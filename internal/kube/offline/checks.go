@@ -8,12 +8,15 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 )
 
-// Reading is what answers from an archive are worth: of when they are, and what it did not tell. Nil is for those of a cluster itself.
+// Reading says what answers from an archive are worth: when it was made, and what is missing. It is
+// nil for a cluster.
 type Reading struct {
 	Head Head
-	// NotRead are resources of which not all was read when the archive was made, for lack of rights.
+	// NotRead are resources of which not all was read when the archive was made, for lack of
+	// rights.
 	NotRead []string
-	// Untried are dry runs that were taken for accepted, Unknown rights that were taken for missing, and objects that may be there.
+	// Untried are dry runs taken for accepted, Unknown rights taken for missing and objects that
+	// may exist.
 	Untried, Unknown []string
 }
 
@@ -29,10 +32,8 @@ func (s *Server) Reading() *Reading {
 	return r
 }
 
-// Taken is when the archive was begun.
 func (s *Server) Taken() time.Time { return s.archive.Head.Time }
 
-// Warnings are lines of what an archive did not tell.
 func (r *Reading) Warnings() []string {
 	if r == nil {
 		return nil
@@ -40,10 +41,10 @@ func (r *Reading) Warnings() []string {
 	return append(append([]string{}, r.Untried...), r.Unknown...)
 }
 
-// Found are the findings of a Reading.
 func (r *Reading) Found() findings.Findings { return findings.Run(Checks(), r) }
 
-// Checks keep what was found in a snapshot from being taken for what is found in a cluster. They run where a snapshot is read.
+// Checks say that findings are of a snapshot, and not of a cluster. They run where a snapshot is
+// read.
 func Checks() []findings.Check[*Reading] {
 	return findings.Group("Snapshot", []findings.Check[*Reading]{
 		{

@@ -12,7 +12,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// TestEveryCheckFiresAndPasses: what a snapshot does not tell is a finding each, and of a cluster itself there is none.
+// TestEveryCheckFiresAndPasses: what a snapshot does not tell is a finding each, and of a cluster
+// itself there is none.
 func TestEveryCheckFiresAndPasses(t *testing.T) {
 	for name, test := range map[string]struct {
 		of   *Reading

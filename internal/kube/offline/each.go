@@ -21,8 +21,8 @@ type Collection struct {
 	Objects []json.RawMessage
 }
 
-// Collections are all objects of the archive by resource, each once. Of a resource that is in it in several versions, prefer names the one to
-// take; where that is empty, or not there, the latest version is taken.
+// Collections are all objects by resource, each once: in the version that prefer names, or the
+// latest.
 func (a *Archive) Collections(prefer func(schema.GroupResource) string) []Collection {
 	kept := map[schema.GroupResource]string{}
 	for at, c := range a.objects.by {
@@ -53,7 +53,6 @@ func (a *Archive) Collections(prefer func(schema.GroupResource) string) []Collec
 	return out
 }
 
-// take adds objects that were not seen: one may have been asked for by its name as well as listed.
 func (c *Collection) take(from *collection, seen map[scope]bool) {
 	c.Kind = cmp.Or(c.Kind, from.kind)
 	for _, o := range from.objects {
@@ -79,7 +78,8 @@ func better(candidate, than, preferred string) bool {
 // Servers are the API servers as they were seen one by one.
 func (a *Archive) Servers() []apiserver.Recorded { return slices.Clone(a.answers.Servers) }
 
-// Kubelet is what the kubelet of a node said of its configuration; nil, if it was not asked, or did not answer.
+// Kubelet is what the kubelet of a node said of its configuration; nil, if it was not asked, or did
+// not answer.
 func (a *Archive) Kubelet(node string) json.RawMessage {
 	said, asked := a.answers.Paths[cluster.KubeletPath(node)]
 	if !asked || said.Code != http.StatusOK {

@@ -11,7 +11,8 @@ import (
 
 func anyVersion(schema.GroupResource) string { return "" }
 
-// TestCollections: every object comes once, also one that was asked for by its name where the list was refused.
+// TestCollections: every object comes once, also one that was asked for by its name where the list
+// was refused.
 func TestCollections(t *testing.T) {
 	a, err := Read(bytes.NewReader(written(t, nil)))
 	if err != nil {

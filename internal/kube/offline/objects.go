@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// object is one of the archive, as the API server gave it.
 type object struct {
 	namespace, name string
 	labels          labels.Set
@@ -43,7 +42,8 @@ func newObject(body json.RawMessage) (*object, error) {
 	return &object{namespace: m.Namespace, name: m.Name, labels: m.Labels, body: body}, nil
 }
 
-// value is that of a field as selectors compare it: an absent one is empty, or false where it says yes or no.
+// value is that of a field as selectors compare it: an absent one is empty, or false where it says
+// yes or no.
 func (o *object) value(path string) string {
 	switch path {
 	case "metadata.name":
@@ -97,7 +97,6 @@ func (o *object) selected(l labels.Selector, f fields.Selector) bool {
 	return true
 }
 
-// collection is what was asked for by one path.
 type collection struct {
 	kind    string
 	objects []*object
@@ -111,7 +110,6 @@ type scope struct {
 	namespace, name string
 }
 
-// objects are all of them.
 type objects struct {
 	by map[scope]*collection
 }
@@ -192,7 +190,6 @@ func within(c *collection, namespace string) *collection {
 	return part
 }
 
-// get is one object. Without it, it is what the API server answered, if it refused; else nothing.
 func (o objects) get(of schema.GroupVersionResource, namespace, name string) (one *object, kind string, refused *answer, known bool) {
 	found := func(c *collection) bool {
 		if c == nil {

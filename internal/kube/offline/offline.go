@@ -1,5 +1,5 @@
-// Package offline keeps what check, plan and ranges read of a cluster in one file, and answers from it as the API server did: to the same
-// clients, and without a network. No value of a Secret is in it.
+// Package offline keeps the reads of check, plan and ranges in one file, and answers the same
+// clients from it as the API server did. No value of a Secret is in it.
 package offline
 
 import (
@@ -18,8 +18,8 @@ import (
 // Format is the version of archives that this build writes, and the last one that it reads.
 const Format = 1
 
-// Names of the entries. The first one says what the file is, so that a reader knows that before anything else; the last one proves that nothing
-// is missing before it.
+// Names of the entries. The first says what the file is, and the last proves that nothing is
+// missing before it.
 const (
 	headName     = "snapshot.json"
 	manifestName = "manifest.json"
@@ -34,31 +34,31 @@ const kindOfFile = "replumb.dev/snapshot"
 type Head struct {
 	Kind string `json:"kind"`
 	// Format is the version of the archive, and Replumb that of the program that wrote it.
-	Format  int    `json:"format"`
-	Replumb string `json:"replumb"`
-	// Time is when it was begun.
-	Time time.Time `json:"time"`
-	// Server is host:port of the API server that was read, and Context what the kubeconfig calls it; UID is the cluster's, if it was readable.
-	Server  string `json:"server"`
-	Context string `json:"context,omitempty"`
-	UID     string `json:"uid,omitempty"`
-	// Kubernetes is the version of the API server.
+	Format  int       `json:"format"`
+	Replumb string    `json:"replumb"`
+	Time    time.Time `json:"time"`
+	// Server is host:port of the API server, Context its name in the kubeconfig, and UID the
+	// cluster's, if readable.
+	Server     string `json:"server"`
+	Context    string `json:"context,omitempty"`
+	UID        string `json:"uid,omitempty"`
 	Kubernetes string `json:"kubernetes"`
 }
 
 // Manifest is the end of an archive.
 type Manifest struct {
-	// Counts are the numbers of objects, by their resource, such as pods or ippools.crd.projectcalico.org. Resources that have objects in
-	// several versions are counted once.
+	// Counts are the numbers of objects, by their resource, such as pods or
+	// ippools.crd.projectcalico.org. Resources that have objects in several versions are counted
+	// once.
 	Counts map[string]int `json:"counts"`
-	// NotRead are the resources that the user may not list, and groups of which the API server did not tell what it serves.
+	// NotRead are resources that the user may not list, and groups without discovery.
 	NotRead []string `json:"notRead,omitempty"`
-	// Entries is how many there are before this one, and SHA256 the checksum of their names and contents.
+	// Entries is how many there are before this one, and SHA256 the checksum of their names and
+	// contents.
 	Entries int    `json:"entries"`
 	SHA256  string `json:"sha256"`
 }
 
-// Objects is how many there are.
 func (m *Manifest) Objects() int {
 	n := 0
 	for _, c := range m.Counts {
@@ -67,7 +67,6 @@ func (m *Manifest) Objects() int {
 	return n
 }
 
-// Kinds are the resources that have any.
 func (m *Manifest) Kinds() []string {
 	return slices.Sorted(maps.Keys(m.Counts))
 }
@@ -77,9 +76,9 @@ type page struct {
 	Group    string `json:"group,omitempty"`
 	Version  string `json:"version"`
 	Resource string `json:"resource"`
-	// Kind of each object.
-	Kind string `json:"kind,omitempty"`
-	// Namespace that was asked for alone; empty for all. Name of the one object that was asked for; empty for a collection.
+	Kind     string `json:"kind,omitempty"`
+	// Namespace that was asked for alone; empty for all. Name of the one object that was asked for;
+	// empty for a collection.
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
 	// Refused is what the API server answered instead, with its HTTP status Code.
@@ -97,14 +96,13 @@ type answers struct {
 	// Paths by what was asked for, such as /version.
 	Paths map[string]answer `json:"paths"`
 	// Access is what the authorizer said.
-	Access []access `json:"access"`
-	// Servers are the API servers as they were seen one by one.
+	Access  []access             `json:"access"`
 	Servers []apiserver.Recorded `json:"servers,omitempty"`
-	// Ranges are the answers to Services with an address that is in none, by their clusterIP, where API servers have a flag and no ServiceCIDRs.
+	// Ranges are the answers to Services with an address that is in none, by their clusterIP, where
+	// API servers have a flag and no ServiceCIDRs.
 	Ranges map[string]answer `json:"ranges,omitempty"`
 }
 
-// answer is one of an API server.
 type answer struct {
 	Code int `json:"code"`
 	// Type is the media type of the body; empty for JSON.

@@ -139,7 +139,8 @@ func withEntry(t testing.TB, head *tar.Header, body string) []byte {
 	return to.Bytes()
 }
 
-// oversized is an archive with an entry of a kind and of a size, of which no more than a part is there.
+// oversized is an archive with an entry of a kind and of a size, of which no more than a part is
+// there.
 func oversized(t testing.TB, kind byte, size int64) []byte {
 	t.Helper()
 	var entry bytes.Buffer
@@ -276,7 +277,8 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// FuzzEntry reads archives that are whole but for one entry, and asks those that pass for what that may be.
+// FuzzEntry reads archives that are whole but for one entry, and asks those that pass for what that
+// may be.
 func FuzzEntry(f *testing.F) {
 	pods := `{"version":"v1","resource":"pods","kind":"Pod","items":[{"metadata":{"namespace":"shop","name":"a"}}]}`
 	for _, name := range []string{objectsDir + "9.json", answersName, manifestName, headName, "later", "../x", "/x", `a\b`} {

@@ -15,7 +15,8 @@ import (
 	"strings"
 )
 
-// Bounds of what is read: a file that someone else made must not take all memory. A page has 500 objects of at most 1.5 MiB, as etcd has them.
+// Bounds of what is read: a forged file must not take all memory. A page has 500 objects of at most
+// 1.5 MiB, as etcd has them.
 const (
 	maxEntry = 1 << 30
 	maxTotal = 16 << 30
@@ -46,7 +47,8 @@ func Open(file string) (*Archive, error) {
 	return a, nil
 }
 
-// Read reads an archive to its end. One that is cut off, damaged, of a newer version or something else is an *Error.
+// Read reads an archive to its end. One that is cut off, damaged, of a newer version or something
+// else is an *Error.
 func Read(from io.Reader) (*Archive, error) {
 	zip, err := gzip.NewReader(from)
 	if err != nil {
@@ -72,7 +74,6 @@ func Read(from io.Reader) (*Archive, error) {
 	}
 }
 
-// entry reads the next one, and reports whether it is the last.
 func (r *reader) entry(a *Archive) (ended bool, err error) {
 	h, err := r.next()
 	if err != nil {
@@ -95,7 +96,8 @@ func (r *reader) entry(a *Archive) (ended bool, err error) {
 	return false, a.take(h.Name, body)
 }
 
-// known reports whether this version has entries of a name. One of another is of a later version of the same format, which may be passed over.
+// known reports whether this version has entries of a name. Those of a later version may be passed
+// over.
 func known(name string) bool {
 	return name == answersName || name == manifestName || strings.HasPrefix(name, objectsDir)
 }
@@ -107,7 +109,6 @@ func (r *reader) pass(h *tar.Header) error {
 	return err
 }
 
-// take keeps an entry.
 func (a *Archive) take(name string, body []byte) error {
 	switch {
 	case name == answersName:
@@ -127,14 +128,14 @@ func (a *Archive) take(name string, body []byte) error {
 }
 
 type reader struct {
-	tar *tar.Reader
-	// packed is what tar reads.
+	tar    *tar.Reader
 	packed io.Reader
 	sum    hash.Hash
 	seen   int
 }
 
-// next is where an entry begins. An archive has files alone, whose names lead nowhere else: unpacking one of others' must not do harm.
+// next reads a header. An archive has only files whose names lead nowhere else: unpacking a forged
+// one must do no harm.
 func (r *reader) next() (*tar.Header, error) {
 	h, err := r.tar.Next()
 	switch {
@@ -152,7 +153,6 @@ func (r *reader) next() (*tar.Header, error) {
 	return h, nil
 }
 
-// body reads the entry that begins here.
 func (r *reader) body(h *tar.Header) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(r.tar, maxEntry))
 	if err == nil && int64(len(body)) != h.Size {
@@ -161,8 +161,8 @@ func (r *reader) body(h *tar.Header) ([]byte, error) {
 	return body, err
 }
 
-// head reads the first entry, and refuses what is of another version or something else. Of what is something else it reads no more than it takes
-// to know that.
+// head reads the first entry, and refuses other versions and other files, of which it reads no
+// more.
 func (r *reader) head(into *Head) error {
 	h, err := r.tar.Next()
 	switch {
@@ -194,7 +194,6 @@ func (r *reader) head(into *Head) error {
 	return nil
 }
 
-// end compares what was read with what was written.
 func (r *reader) end(body []byte, a *Archive) error {
 	if _, err := r.tar.Next(); !errors.Is(err, io.EOF) {
 		return damaged("there is something behind its end, or less than it: %v", err)

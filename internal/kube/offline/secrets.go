@@ -10,8 +10,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/references"
 )
 
-// redacted is a Secret without its values: with the addresses, ranges and reverse zones in each, a line each, which is what checks look for.
-// Annotations go too: kubectl apply writes the values into one.
+// redacted replaces the values of a Secret by the addresses, ranges and reverse zones in them,
+// which checks look for. Annotations go too: kubectl apply writes the values into one.
 func redacted(body json.RawMessage) (json.RawMessage, error) {
 	s := &corev1.Secret{}
 	if err := json.Unmarshal(body, s); err != nil {
@@ -32,7 +32,8 @@ func redacted(body json.RawMessage) (json.RawMessage, error) {
 	return out, nil
 }
 
-// scanned reports whether checks look into Secrets of a type (cluster.References leaves out the same).
+// scanned reports whether checks look into Secrets of a type (cluster.References leaves out the
+// same).
 func scanned(t corev1.SecretType) bool {
 	switch t {
 	case corev1.SecretTypeTLS, corev1.SecretTypeServiceAccountToken, corev1.SecretTypeBootstrapToken, helmRelease:

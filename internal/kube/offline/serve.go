@@ -34,10 +34,11 @@ type Server struct {
 	scheme  *runtime.Scheme
 
 	mu sync.Mutex
-	// untried counts the writes that were tried and count as accepted, unknown the rights that no one was asked about.
+	// untried counts writes taken for accepted, unknown rights that the authorizer was not asked
+	// about.
 	untried map[string]int
 	unknown map[string]bool
-	// unread are objects that the user could have got by their names, and that were not read, since they may not list them.
+	// unread are objects that the user may get but not list, and that were not read.
 	unread map[string]bool
 }
 
@@ -46,7 +47,7 @@ func Serve(a *Archive) *Server {
 	return &Server{archive: a, untried: map[string]int{}, unknown: map[string]bool{}, unread: map[string]bool{}}
 }
 
-// errOffline is what a client hears that would leave the archive.
+// errOffline is the answer to requests that would leave the archive.
 var errOffline = errors.New("there is no network to a snapshot")
 
 // Connect makes clients that read the archive: the usual ones, with no network behind them.
@@ -54,7 +55,7 @@ func (s *Server) Connect() (*cluster.Cluster, error) {
 	config := &rest.Config{
 		Host:      "https://" + s.archive.Head.Server,
 		Transport: s,
-		// What clients would send in place of JSON, they need not be answered in.
+		// Answers are JSON, whatever clients send.
 		ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON},
 		Dial:          func(context.Context, string, string) (net.Conn, error) { return nil, errOffline },
 	}
@@ -72,7 +73,6 @@ func (s *Server) Inspector() *apiserver.Inspector {
 	return apiserver.NewRecorded(s.archive.answers.Servers)
 }
 
-// accepted are the writes that count as accepted, a line each.
 func (s *Server) accepted() (all []string) {
 	for _, what := range slices.Sorted(maps.Keys(s.untried)) {
 		all = append(all, fmt.Sprintf("dry run not made, and taken for accepted: %s (%d)", what, s.untried[what]))
@@ -80,7 +80,6 @@ func (s *Server) accepted() (all []string) {
 	return all
 }
 
-// missing are the rights that count as missing and the objects that may be there, a line each.
 func (s *Server) missing() (all []string) {
 	for _, right := range slices.Sorted(maps.Keys(s.unknown)) {
 		all = append(all, "right not known, and taken for missing: "+right)
@@ -115,7 +114,7 @@ func (s *Server) response(r *http.Request, a *answer) *http.Response {
 	}
 	return &http.Response{
 		Status: http.StatusText(a.Code), StatusCode: a.Code, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: r,
-		// The clock is the one of when the archive was made: what is compared with it was read then.
+		// The clock is that of the archive, as the objects are that are compared with it.
 		Header:        http.Header{"Content-Type": {kind}, "Date": {s.archive.Head.Time.UTC().Format(http.TimeFormat)}},
 		Body:          io.NopCloser(bytes.NewReader([]byte(a.Body))),
 		ContentLength: int64(len(a.Body)),
@@ -136,7 +135,8 @@ func refusal(err error) *answer {
 	return &answer{Code: int(st.Code), Body: string(body)}
 }
 
-// absent says that the archive does not tell. It is not the answer of an API server that does not have something.
+// absent says that the archive does not tell. It is not the answer of an API server that does not
+// have something.
 func absent(what string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotImplemented, Reason: "NotInSnapshot",
@@ -144,7 +144,6 @@ func absent(what string) error {
 	}}
 }
 
-// readOnly refuses a write.
 func readOnly(verb, what string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed,
@@ -176,7 +175,6 @@ func (s *Server) answer(r *http.Request) (*answer, error) {
 
 func isDiscovery(path string) bool { return path == "/apis" || strings.HasPrefix(path, "/apis/") }
 
-// target is what a path is about.
 type target struct {
 	schema.GroupVersionResource
 	namespace, name, subresource string
@@ -217,7 +215,6 @@ func parse(path string) (t target, is bool) {
 	return t, true
 }
 
-// served reports whether the API server had a resource.
 func (s *Server) served(of schema.GroupVersionResource) bool {
 	path := "/apis/" + of.Group + "/" + of.Version
 	if of.Group == "" {
@@ -234,7 +231,6 @@ func (s *Server) served(of schema.GroupVersionResource) bool {
 	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == of.Resource })
 }
 
-// unserved is the answer of an API server that does not have a resource.
 func unserved() error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
@@ -268,7 +264,8 @@ func (s *Server) get(r *http.Request, t target) (*answer, error) {
 	return &answer{Code: http.StatusOK, Body: string(body)}, nil
 }
 
-// mayBe remembers an object that the archive does not tell of, where the user could have asked the API server for it.
+// mayBe remembers an object that the archive does not tell of, where the user could have asked the
+// API server for it.
 func (s *Server) mayBe(t target) {
 	right := cluster.Right{Verb: "get", Group: t.Group, Resource: t.Resource, Namespace: t.namespace, Name: t.name}
 	_, asked := s.archive.objects.by[scope{of: t.GroupVersionResource, namespace: t.namespace, name: t.name}]
@@ -334,7 +331,6 @@ func selectFrom(c *collection, q url.Values) (found []*object, err error) {
 	return found, nil
 }
 
-// listOf is a list of objects, or of their metadata.
 func listOf(version, kind string, meta map[string]any, of []*object, asMetadata bool) (*answer, error) {
 	items := make([]json.RawMessage, 0, len(of))
 	for _, one := range of {
@@ -357,7 +353,6 @@ func listOf(version, kind string, meta map[string]any, of []*object, asMetadata 
 	return &answer{Code: http.StatusOK, Body: string(body)}, nil
 }
 
-// partial reports whether no more than metadata is asked for.
 func partial(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
 }

@@ -75,7 +75,8 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// TestAnswers: what is there, what is not, what the user may not read, and what the archive does not tell, are told apart.
+// TestAnswers: what is there, what is not, what the user may not read, and what the archive does
+// not tell, are told apart.
 func TestAnswers(t *testing.T) {
 	_, c := served(t)
 	get := func(o client.Object, namespace, name string) error {

@@ -29,14 +29,14 @@ import (
 type Taker struct {
 	Cluster   *cluster.Cluster
 	Inspector *apiserver.Inspector
-	// Rights are those of which what the snapshot is for asks whether the user has them. What they are about is read.
-	Rights []cluster.Right
-	// Replumb is the version of this program.
+	// Rights are those that checks ask the authorizer about. Their objects are read.
+	Rights  []cluster.Right
 	Replumb string
 	Now     func() time.Time
 }
 
-// pageSize is that of collections whose objects may be large: a page is in memory at once. Others have pages of 500.
+// pageSize is that of collections whose objects may be large: a page is in memory at once. Others
+// have pages of 500.
 func pageSize(resource string) int {
 	switch resource {
 	case "secrets", "customresourcedefinitions":
@@ -86,7 +86,6 @@ func (t *Taker) Take(ctx context.Context, to io.Writer) (*Head, *Manifest, error
 	return head, m, err
 }
 
-// ask asks what is no object.
 func (t *Taker) ask(ctx context.Context) (*answers, error) {
 	a := &answers{Paths: map[string]answer{}}
 	for _, path := range []string{"/version", "/api", "/apis", "/api/v1"} {
@@ -140,7 +139,8 @@ func answerOf(body []byte, err error) (*answer, error) {
 	return refusal(err), nil
 }
 
-// flags asks the API server that answers for its flags, in the form that checks ask for, and keeps those that they read.
+// flags asks the API server that answers for its flags, in the form that checks ask for, and keeps
+// those that they read.
 func (t *Taker) flags(ctx context.Context, a *answers) error {
 	body, kind, err := apiserver.Flags(ctx, t.Cluster)
 	said, err := answerOf(body, err)
@@ -154,7 +154,6 @@ func (t *Taker) flags(ctx context.Context, a *answers) error {
 	return nil
 }
 
-// kubelets asks those of all nodes, of which it keeps what checks read.
 func (t *Taker) kubelets(ctx context.Context, a *answers) error {
 	nodes, err := cluster.List[corev1.Node](ctx, t.Cluster, &corev1.NodeList{})
 	if apierrors.IsForbidden(err) {
@@ -183,7 +182,8 @@ func (t *Taker) kubelets(ctx context.Context, a *answers) error {
 	return ctx.Err()
 }
 
-// access asks the authorizer for all rights, and for what is wider than those that are about one object.
+// access asks the authorizer for all rights, and for what is wider than those that are about one
+// object.
 func (t *Taker) access(ctx context.Context, a *answers) error {
 	var ask []cluster.Right
 	seen := map[cluster.Right]bool{}
@@ -209,7 +209,6 @@ func (t *Taker) access(ctx context.Context, a *answers) error {
 	return nil
 }
 
-// servers looks at every API server, as steps do.
 func (t *Taker) servers(ctx context.Context, a *answers) error {
 	found := &discoveryv1.EndpointSliceList{}
 	ofKubernetes := client.MatchingLabels{discoveryv1.LabelServiceName: "kubernetes"}
@@ -232,7 +231,8 @@ func (t *Taker) servers(ctx context.Context, a *answers) error {
 	return t.flagRanges(ctx, a)
 }
 
-// flagRanges asks API servers that have a flag and no ServiceCIDRs which range they give addresses of, by dry runs that are refused.
+// flagRanges asks API servers that have a flag and no ServiceCIDRs which range they give addresses
+// of, by dry runs that are refused.
 func (t *Taker) flagRanges(ctx context.Context, a *answers) error {
 	a.Ranges = map[string]answer{}
 	for _, family := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
@@ -260,15 +260,14 @@ func (t *Taker) flagRanges(ctx context.Context, a *answers) error {
 	return nil
 }
 
-// resource is one to be read.
 type resource struct {
 	schema.GroupVersionResource
 	kind       string
 	namespaced bool
 }
 
-// resources are those that the cluster serves and that the rights are about, or that replumb has clients for. Those that others define are read
-// in each version that is served.
+// resources are those that the cluster serves and that the rights are about, or that replumb has
+// clients for. Those that others define are read in each version that is served.
 func (t *Taker) resources(a *answers) []resource {
 	known := map[schema.GroupResource][]string{}
 	for _, r := range cluster.Resources() {
@@ -313,8 +312,8 @@ func (a *answers) served() (all []resource) {
 	return all
 }
 
-// untold are groups of which the API server did not tell what it serves, though rights are about them: an API server of others behind it that is
-// away. What they have is not read.
+// untold are groups of which the API server did not tell what it serves, though rights are about
+// them: an API server of others behind it that is away. What they have is not read.
 func (t *Taker) untold(a *answers) (all []string) {
 	for path, said := range a.Paths {
 		version, is := strings.CutPrefix(path, "/apis/")
@@ -327,7 +326,8 @@ func (t *Taker) untold(a *answers) (all []string) {
 	return all
 }
 
-// collect reads a collection. Where the user may not list all of it, it reads what their rights are about: namespaces, and single objects.
+// collect reads a collection. Where the user may not list all of it, it reads what their rights are
+// about: namespaces, and single objects.
 func (t *Taker) collect(ctx context.Context, w *writer, a *answers, r resource, count bool) error {
 	refused, err := t.collection(ctx, w, a, r, "", count)
 	if err != nil || !refused {
@@ -406,8 +406,8 @@ func (t *Taker) collection(ctx context.Context, w *writer, a *answers, r resourc
 	}
 }
 
-// unread keeps why a collection was not read. One that went, or that is no collection of its own, is none; one that ends in the middle is no
-// answer.
+// unread keeps why a collection was not read. One that went, or that is no collection of its own,
+// is none; one that ends in the middle is no answer.
 func (t *Taker) unread(w *writer, r resource, namespace string, said *answer, first, count bool) (refused bool, err error) {
 	switch {
 	case !first:
@@ -424,7 +424,6 @@ func (r *resource) refused(namespace string, said *answer) *page {
 	return p
 }
 
-// fill takes the objects of a list. next is where the next page begins.
 func (p *page) fill(body string) (next string, err error) {
 	var list struct {
 		Metadata struct {
@@ -445,7 +444,6 @@ func (p *page) fill(body string) (next string, err error) {
 	return list.Metadata.Continue, nil
 }
 
-// object reads one.
 func (t *Taker) object(ctx context.Context, w *writer, r resource, namespace, name string, count bool) error {
 	said, err := answerOf(t.Cluster.GetRaw(ctx, r.path(namespace)+"/"+name))
 	if err != nil {

@@ -13,14 +13,12 @@ import (
 	"time"
 )
 
-// writer writes an archive, entry by entry.
 type writer struct {
-	zip  *gzip.Writer
-	tar  *tar.Writer
-	sum  hash.Hash
-	at   time.Time
-	done Manifest
-	// pages is how many there are.
+	zip   *gzip.Writer
+	tar   *tar.Writer
+	sum   hash.Hash
+	at    time.Time
+	done  Manifest
 	pages int
 }
 
@@ -37,7 +35,8 @@ func (w *writer) unread(name string) {
 	}
 }
 
-// page writes objects. Those of a version that is not the first one of its resource are not counted.
+// page writes objects. Those of a version that is not the first one of its resource are not
+// counted.
 func (w *writer) page(p *page, count bool) error {
 	name := resourceName(p.Group, p.Resource)
 	if count {
@@ -69,7 +68,6 @@ func (w *writer) entry(name string, of any) error {
 	return nil
 }
 
-// close writes the end.
 func (w *writer) close() (*Manifest, error) {
 	w.done.SHA256 = hex.EncodeToString(w.sum.Sum(nil))
 	for name, count := range w.done.Counts {
@@ -96,10 +94,8 @@ func add(sum hash.Hash, name string, body []byte) {
 	_, _ = sum.Write(body) // a hash takes everything
 }
 
-// begin has a checksum take the beginning of an entry.
 func begin(sum hash.Hash, name string, size int64) { fmt.Fprintf(sum, "%s %d\n", name, size) }
 
-// resourceName is how people name a resource.
 func resourceName(group, resource string) string {
 	if group == "" {
 		return resource

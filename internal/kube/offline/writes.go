@@ -22,7 +22,8 @@ import (
 
 const maxBody = 16 << 20
 
-// write answers questions that are asked by writing: for rights, and by dry runs. Any other write is refused.
+// write answers questions that are asked by writing: for rights, and by dry runs. Any other write
+// is refused.
 func (s *Server) write(r *http.Request) (*answer, error) {
 	t, is := parse(r.URL.Path)
 	if !is {
@@ -55,14 +56,13 @@ func (s *Server) write(r *http.Request) (*answer, error) {
 	return nil, readOnly(r.Method, t.String())
 }
 
-// note remembers that something was taken for accepted.
 func (s *Server) note(verb string, t target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.untried[verb+" "+resourceName(t.Group, t.Resource)]++
 }
 
-// review says what the authorizer did. A right that it was not asked about is one if it is part of a wider one that is.
+// review gives the recorded answer of the authorizer. A right is granted as well if a wider one is.
 func (s *Server) review(body []byte) (*answer, error) {
 	review := &authorizationv1.SelfSubjectAccessReview{}
 	if err := json.Unmarshal(body, review); err != nil {
@@ -99,7 +99,6 @@ func rightOf(spec *authorizationv1.SelfSubjectAccessReviewSpec) cluster.Right {
 	}
 }
 
-// everything is all rights on objects, and those to all paths beside them.
 func everything() []cluster.Right {
 	return []cluster.Right{{Verb: "*", Group: "*", Resource: "*"}, {Verb: "*", URL: "*"}}
 }
@@ -129,7 +128,8 @@ func (a *answers) said(spec *authorizationv1.SelfSubjectAccessReviewSpec) (acces
 	return access{}, false
 }
 
-// tryCreate says that something would be created, unless the archive shows that it is there, or that its namespace is not.
+// tryCreate says that something would be created, unless the archive shows that it is there, or
+// that its namespace is not.
 func (s *Server) tryCreate(t target, body []byte) (*answer, error) {
 	o := &unstructured.Unstructured{}
 	if err := o.UnmarshalJSON(body); err != nil {
@@ -156,7 +156,7 @@ func (s *Server) tryCreate(t target, body []byte) (*answer, error) {
 	return &answer{Code: http.StatusCreated, Body: string(out)}, err
 }
 
-// rangeOf is what the API server said to a Service with an address that no range has.
+// rangeOf is the answer of the API server to a Service with an address of no range.
 func (s *Server) rangeOf(t target, o *unstructured.Unstructured) (*answer, bool) {
 	if t.Group != corev1.GroupName || t.Resource != "services" || len(s.archive.answers.Ranges) == 0 {
 		return nil, false
@@ -202,8 +202,8 @@ func (s *Server) tryPatch(t target, kind types.PatchType, body []byte) (*answer,
 	return &answer{Code: http.StatusOK, Body: string(out)}, nil
 }
 
-// patched is an object with a patch. What is applied by its fields is merged as a strategic patch would be, which keeps the fields of lists that
-// an API server has filled in.
+// patched is an object with a patch. Server-side apply is played by a strategic merge, which keeps
+// defaulted fields of lists.
 func (s *Server) patched(gvk schema.GroupVersionKind, have []byte, kind types.PatchType, patch []byte) ([]byte, error) {
 	switch kind {
 	case types.JSONPatchType:

@@ -14,8 +14,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// News is, by name, the latest event of every pod in replumb's namespace, and the latest warning of every
-// object that makes them. It is empty for users who may not read events.
+// News is, by name, the latest event of every pod in replumb's namespace, and the latest warning of
+// every object that makes them. It is empty for users who may not read events.
 func News(ctx context.Context, c client.Client, makes func(*corev1.ObjectReference) bool) (map[string]string, error) {
 	all := &corev1.EventList{}
 	err := c.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace))

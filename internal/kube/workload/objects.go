@@ -1,5 +1,5 @@
-// Package workload puts programs of replumb into a cluster, says why one of their pods does not run,
-// and takes them away. It knows no migration: its callers say whose an object is.
+// Package workload puts programs of replumb into a cluster, says why one of their pods does not
+// run, and takes them away. It knows no migration: its callers say whose an object is.
 package workload
 
 import (
@@ -24,8 +24,8 @@ import (
 // Exclusive fails as long as an object of an owner, by its label of a migration, must not be taken.
 type Exclusive func(ctx context.Context, owner, object string) error
 
-// Apply makes objects, or makes existing ones as they should be, by server-side apply. The API server
-// is asked by a dry run whether they are: it knows the defaults, and what webhooks add.
+// Apply makes objects, or makes existing ones as they should be, by server-side apply. The API
+// server is asked by a dry run whether they are: it knows the defaults, and what webhooks add.
 type Apply struct {
 	Cluster *cluster.Cluster
 	// Name is the ID of the step, About its title.
@@ -109,8 +109,8 @@ func (a *Apply) prove(ctx context.Context) error {
 	return nil
 }
 
-// Pairs finds what exists of the objects. Programs that know all API servers keep the list that they
-// have: one that is away for a moment is no reason to restart them.
+// Pairs finds what exists of the objects. Programs that know all API servers keep the list that
+// they have: one that is away for a moment is no reason to restart them.
 func (a *Apply) Pairs(ctx context.Context) ([]Pair, error) {
 	now, err := APIServers(ctx, a.Cluster)
 	if err != nil {
@@ -149,8 +149,8 @@ func (a *Apply) objects(servers []string) ([]*unstructured.Unstructured, error) 
 	return Written(typed...)
 }
 
-// Written are objects as they are written: as maps, since empty fields of types would be claimed, and
-// without fields that only the API server sets.
+// Written are objects as they are written: as maps, since empty fields of types would be claimed,
+// and without fields that only the API server sets.
 func Written(typed ...client.Object) ([]*unstructured.Unstructured, error) {
 	var all []*unstructured.Unstructured
 	for _, o := range typed {

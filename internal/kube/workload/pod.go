@@ -24,8 +24,8 @@ import (
 const (
 	// TemplateAnnotation tells pods of a template from those of an earlier one.
 	TemplateAnnotation = "replumb.dev/template"
-	// nobody is the user of programs that need no rights on their node.
-	nobody = 65534
+	// unprivileged is the user of programs that need no rights on their node.
+	unprivileged = 65534
 	// away is how many seconds a replica stays on a node that is not ready.
 	away = 30
 )
@@ -48,7 +48,8 @@ type Pod struct {
 	Affinity    *corev1.Affinity
 }
 
-// Spec is the spec of the pod, with one container that writes nothing and may do nothing on its node.
+// Spec is the spec of the pod, with one container that writes nothing and may do nothing on its
+// node.
 func (p Pod) Spec() corev1.PodSpec {
 	return corev1.PodSpec{
 		ServiceAccountName: p.Account, EnableServiceLinks: ptr.To(false), PriorityClassName: p.Priority,
@@ -66,7 +67,7 @@ func (p Pod) Spec() corev1.PodSpec {
 			},
 			SecurityContext: &corev1.SecurityContext{
 				ReadOnlyRootFilesystem: ptr.To(true), AllowPrivilegeEscalation: ptr.To(false),
-				RunAsUser: ptr.To[int64](nobody), RunAsGroup: ptr.To[int64](nobody), RunAsNonRoot: ptr.To(true),
+				RunAsUser: ptr.To[int64](unprivileged), RunAsGroup: ptr.To[int64](unprivileged), RunAsNonRoot: ptr.To(true),
 				Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
@@ -74,8 +75,9 @@ func (p Pod) Spec() corev1.PodSpec {
 	}
 }
 
-// Replica is a pod of a Deployment whose replicas make up for the loss of each other: on nodes that run
-// what belongs to the cluster, and apart from others with the labels if there are as many nodes.
+// Replica is a pod of a Deployment whose replicas make up for the loss of each other: on nodes that
+// run what belongs to the cluster, and apart from others with the labels if there are as many
+// nodes.
 func Replica(p Pod, labels map[string]string) corev1.PodSpec {
 	p.Priority = "system-cluster-critical"
 	for _, key := range []string{
@@ -84,8 +86,8 @@ func Replica(p Pod, labels map[string]string) corev1.PodSpec {
 		p.Tolerations = append(p.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists})
 	}
 	p.Tolerations = append(p.Tolerations, Leaves(away)...)
-	// An API server that has vanished without a word is noticed within five seconds, and not within 45
-	// (SetTransportDefaults in k8s.io/apimachinery pkg/util/net/http.go).
+	// An API server that has vanished without a word is noticed within five seconds, and not within
+	// 45 (SetTransportDefaults in k8s.io/apimachinery pkg/util/net/http.go).
 	p.Env = append(p.Env, corev1.EnvVar{Name: "HTTP2_READ_IDLE_TIMEOUT_SECONDS", Value: "3"},
 		corev1.EnvVar{Name: "HTTP2_PING_TIMEOUT_SECONDS", Value: "2"})
 	p.Affinity = OnNodes(Foreign())
@@ -99,7 +101,8 @@ func Replica(p Pod, labels map[string]string) corev1.PodSpec {
 	return p.Spec()
 }
 
-// Leaves has a pod leave a node that has not been ready, or that has not been reached, for some seconds.
+// Leaves has a pod leave a node that has not been ready, or that has not been reached, for some
+// seconds.
 func Leaves(seconds int64) []corev1.Toleration {
 	var all []corev1.Toleration
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
@@ -120,7 +123,8 @@ func OnNodes(requirements []corev1.NodeSelectorRequirement) *corev1.Affinity {
 	}}
 }
 
-// Foreign are nodes on which Linux pods do not run, and those that stand for no machine, by their labels.
+// Foreign are nodes on which Linux pods do not run, and those that stand for no machine, by their
+// labels.
 func Foreign() []corev1.NodeSelectorRequirement {
 	return []corev1.NodeSelectorRequirement{
 		Not(corev1.LabelOSStable, "windows"), Not("type", "virtual-kubelet"),
@@ -140,7 +144,7 @@ func FromField(name, path string) corev1.EnvVar {
 	}
 }
 
-// Template is a template whose pods are told from those of others by their annotation.
+// Template is a template whose pods differ from those of others in their annotation.
 func Template(labels map[string]string, pod corev1.PodSpec) (corev1.PodTemplateSpec, error) {
 	body, err := json.Marshal(pod)
 	sum := sha256.Sum256(body)
@@ -186,8 +190,8 @@ func Pods(ctx context.Context, c client.Reader, of string, opts ...client.ListOp
 	return all.Items, nil
 }
 
-// ReadyNodes are the names of the nodes that are ready. The kubelet of another cannot say that a pod has
-// ended.
+// ReadyNodes are the names of the nodes that are ready. The kubelet of another cannot say that a
+// pod has ended.
 func ReadyNodes(ctx context.Context, c client.Reader) (map[string]bool, error) {
 	nodes := &corev1.NodeList{}
 	if err := c.List(ctx, nodes); err != nil {

@@ -44,8 +44,8 @@ func Advice(hints []Hint, otherwise string, is func(Cause) bool) string {
 	return otherwise
 }
 
-// Waiting says why a pod does not run, with what was last heard of it; nothing if it runs. Nothing but the
-// news says that a registry does not answer, which keeps kubelets pulling for minutes.
+// Waiting says why a pod does not run, with what was last heard of it; nothing if it runs. Nothing
+// but the news says that a registry does not answer, which keeps kubelets pulling for minutes.
 func Waiting(pod *corev1.Pod, news string) (Cause, string) {
 	cause, reason := NotRunning(pod)
 	switch {
@@ -82,8 +82,8 @@ func NotRunning(pod *corev1.Pod) (Cause, string) {
 	return "", ""
 }
 
-// waits says what a container waits for, by the reasons of k8s.io/kubernetes pkg/kubelet/images/types.go
-// and pkg/kubelet/container/sync_result.go.
+// waits says what a container waits for, by the reasons of k8s.io/kubernetes
+// pkg/kubelet/images/types.go and pkg/kubelet/container/sync_result.go.
 func waits(pod *corev1.Pod, c *corev1.ContainerStatus) (Cause, string) {
 	w := c.State.Waiting
 	switch w.Reason {

@@ -17,8 +17,8 @@ func Account(meta metav1.ObjectMeta) client.Object {
 	}
 }
 
-// Rights are an account and what it may do in all namespaces, and in its own beside that: roles of one
-// name, each with its binding, in the order in which they are made.
+// Rights are an account and what it may do in all namespaces, and in its own beside that: roles of
+// one name, each with its binding, in the order in which they are made.
 func Rights(account metav1.ObjectMeta, access string, everywhere, inside []cluster.Right) []client.Object {
 	who := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}
 	meta := metav1.ObjectMeta{Name: access, Labels: account.Labels}

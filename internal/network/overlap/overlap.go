@@ -1,8 +1,8 @@
-// Package overlap is what runs in the cluster from the first bridge of a migration of Services to the last: replicas that keep bridges in step with
-// their Services, while no command runs as well.
+// Package overlap is the program that keeps bridges in step with their Services in the cluster,
+// from the first bridge of a migration to the last, also while no command runs.
 //
-// All replicas watch and know what is to be written. The one that leads writes at once, the others what is still out of step a moment
-// later (bridge.Follower): the loss of any of them delays nothing by more than that, and the leader's lease can have its usual, slow times.
+// All replicas watch. The leader writes at once, and the others what is still out of step a moment
+// later (bridge.Follower), so the leader's lease can have its usual, slow times.
 package overlap
 
 import (
@@ -32,22 +32,23 @@ import (
 )
 
 const (
-	// LeaseName is the Lease of the replica that leads, in replumb's namespace. Each replica has one of its own beside it, with the name of
-	// its pod: its heartbeat.
+	// LeaseName is the Lease of the leader, in replumb's namespace. Each replica has a heartbeat
+	// beside it: a Lease with the name of its pod.
 	LeaseName = "overlap"
 	// Beat is how often a replica says that it is there, and whether all is in step.
 	Beat = 2 * time.Second
 	// Silence is for how long a replica may say nothing before it counts as lost.
 	Silence = 15 * time.Second
 
-	// The times of the lease that are usual for controllers (k8s.io/component-base config/v1alpha1, RecommendedDefaultLeaderElectionConfiguration).
+	// The times of the lease that are usual for controllers (k8s.io/component-base config/v1alpha1,
+	// RecommendedDefaultLeaderElectionConfiguration).
 	leaseDuration, renewDeadline, retryPeriod = 15 * time.Second, 10 * time.Second, 2 * time.Second
 
-	// blind is for how long a replica goes on that cannot watch. A new process may find what this one does not. Kubelets have forgotten by
-	// then that it was started again before, and do it at once (MaxContainerBackOff in k8s.io/kubernetes pkg/kubelet/kubelet.go, twice).
+	// blind is for how long a replica goes on that cannot watch, before a new process tries.
+	// Kubelets have forgotten earlier restarts by then, and start it at once (MaxContainerBackOff
+	// in k8s.io/kubernetes pkg/kubelet/kubelet.go, twice).
 	blind = 10*time.Minute + 10*time.Second
 
-	// heartbeat owns the fields of heartbeats.
 	heartbeat = "replumb-overlap"
 )
 
@@ -55,12 +56,11 @@ const (
 type Replica struct {
 	Cluster   *cluster.Cluster
 	Migration string
-	// Name and UID of the pod. Of a replica without a UID the heartbeat stays when it ends.
+	// Name and UID of the pod. Without a UID the heartbeat outlives the replica.
 	Name string
 	UID  types.UID
-	// Log gets what goes wrong.
-	Log func(error)
-	// Endpoints, if set, are kept as the API servers are that Service kubernetes leads to. Fallback is tried after them.
+	Log  func(error)
+	// Endpoints, if set, follow the Service kubernetes. Fallback is tried after them.
 	Endpoints *cluster.Endpoints
 	Fallback  []string
 
@@ -152,7 +152,6 @@ func (r *Replica) beat(ctx context.Context, end context.CancelCauseFunc) {
 	}
 }
 
-// state is what the heartbeat says.
 func (r *Replica) state(s bridge.Standing) Heartbeat {
 	now := time.Now().Truncate(time.Microsecond) // as Leases have it
 	h := Heartbeat{Migration: r.Migration, Name: r.Name, UID: r.UID, At: now, Problem: s.Problem}
@@ -173,9 +172,9 @@ type Heartbeat struct {
 	Migration, Name string
 	UID             types.UID
 	At              time.Time
-	// InStep is when all bridges were last in step with their Services; zero if they have not been yet.
-	InStep time.Time
-	// Problem keeps it from being so; empty if there is none.
+	// InStep is when all bridges were last in step with their Services; zero if they have not been
+	// yet.
+	InStep  time.Time
 	Problem string
 }
 

@@ -70,7 +70,8 @@ type replica struct {
 	stop func()
 }
 
-// kill has no request of the replica go through from now on: it gives no lead up, and says nothing more.
+// kill has no request of the replica go through from now on: it gives no lead up, and says nothing
+// more.
 func (r *replica) kill() { r.dead.Store(true) }
 
 func (f *fixture) replica(name string) *replica {
@@ -221,8 +222,8 @@ func (f *fixture) same(b *bridge.Bridge) bool {
 	return bridge.Difference(have, want.Build(), false) == nil
 }
 
-// TestBridgesAreKeptInStep: whatever of a Service says where requests go is what its bridge has, soon after it has changed. What only the
-// migration writes stays as it is.
+// TestBridgesAreKeptInStep: whatever of a Service says where requests go is what its bridge has,
+// soon after it has changed. What only the migration writes stays as it is.
 func TestBridgesAreKeptInStep(t *testing.T) {
 	f := setup(t)
 	_, plain := f.service("cart", 1, map[string]string{"app": "cart"})
@@ -273,7 +274,8 @@ func TestBridgesAreKeptInStep(t *testing.T) {
 	expect("a copy that was removed", "192.0.2.9")
 }
 
-// TestHalfHoppedServiceKeepsItsBridge: between the two patches a Service has no ports, and its bridge answers for it.
+// TestHalfHoppedServiceKeepsItsBridge: between the two patches a Service has no ports, and its
+// bridge answers for it.
 func TestHalfHoppedServiceKeepsItsBridge(t *testing.T) {
 	f := setup(t)
 	svc, b := f.service("cart", 1, map[string]string{"app": "cart"})
@@ -291,8 +293,9 @@ func TestHalfHoppedServiceKeepsItsBridge(t *testing.T) {
 	}
 }
 
-// TestForgedBridgesAreLeftAlone: who may edit Services in a namespace cannot have replicas write to one that is no bridge. The control is the
-// same Service with an address that is reserved for it, which no tenant can have.
+// TestForgedBridgesAreLeftAlone: who may edit Services in a namespace cannot have replicas write to
+// one that is no bridge. The control is the same Service with an address that is reserved for it,
+// which no tenant can have.
 func TestForgedBridgesAreLeftAlone(t *testing.T) {
 	f := setup(t)
 	victim, _ := f.service("cart", 1, map[string]string{"app": "cart"})
@@ -342,8 +345,9 @@ func TestForgedBridgesAreLeftAlone(t *testing.T) {
 	})
 }
 
-// TestReplicasMakeUpForEachOther: while endpoints change all the time, the one that leads is killed, and then the other one in turn. Each
-// change is followed. Without both of them none is, which is the control.
+// TestReplicasMakeUpForEachOther: while endpoints change all the time, the one that leads is
+// killed, and then the other one in turn. Each change is followed. Without both of them none is,
+// which is the control.
 func TestReplicasMakeUpForEachOther(t *testing.T) {
 	f := setup(t)
 	_, bare := f.service("outside", 2, nil)

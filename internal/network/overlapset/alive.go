@@ -17,7 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/network/overlap"
 )
 
-// behind is for how long a replica that reports may not have had everything in step: longer than the loss of the other takes.
+// behind is for how long a replica may be out of step: longer than the loss of the other takes.
 const behind = 5 * time.Second
 
 // Down is a replica that does not do its work.
@@ -69,13 +69,13 @@ func (e *DownError) Advice() string {
 	}) + "; then run the same command again, or " + Without
 }
 
-// view is what there is to see of the replicas.
 type view struct {
 	// template is that of the Deployment; empty if there is none.
 	template string
 	pods     []corev1.Pod
 	leases   []coordinationv1.Lease
-	// news is what was last heard of pods and of what makes them, if one is missing or does not start.
+	// news is what was last heard of pods and of what makes them, if one is missing or does not
+	// start.
 	news map[string]string
 }
 
@@ -139,7 +139,8 @@ func (v *view) lead() (who string, at time.Time) {
 	return "", time.Time{}
 }
 
-// down are the replicas that do not do their work. lately reports whether something that was said at a time, by a name, is news.
+// down are the replicas that do not do their work. lately reports whether something that was said
+// at a time, by a name, is news.
 func (v *view) down(lately func(name string, at time.Time) bool) []Down {
 	if v.template == "" {
 		return []Down{{Cause: workload.NoPod, Reason: fmt.Sprintf("deployment %s/%s does not exist", v1alpha1.SystemNamespace, Name)}}
@@ -200,7 +201,7 @@ type aliveStep struct {
 	// lenient steps are done after a while, whatever is missing, and say so.
 	lenient bool
 
-	// first is what was said when it was first looked: news is what is said after that. So no clocks are compared.
+	// first are the times of the first look: later ones are news, without a comparison of clocks.
 	first map[string]time.Time
 	until time.Time
 	note  string
@@ -226,7 +227,6 @@ func (s *aliveStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// fresh reports whether something was said lately by this machine's clock.
 func (s *Set) fresh(_ string, at time.Time) bool { return s.now().Sub(at).Abs() < overlap.Silence }
 
 func (*aliveStep) Do(context.Context) error { return nil }

@@ -9,7 +9,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
-// TestGolden compares every object that would be made, and what would be removed, with testdata/golden. No cluster is needed.
+// TestGolden compares every object that would be made, and what would be removed, with
+// testdata/golden. No cluster is needed.
 func TestGolden(t *testing.T) {
 	s := &Set{Migration: "m", Image: pull.Image{Name: "ghcr.io/replumb/replumb:v1", Secrets: []string{"registry"}}}
 	var steps []engine.Step

@@ -36,7 +36,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
-// lazy is shared by the tests of this package; each begins with an empty cluster. Its controllers are real, its nodes are played.
+// lazy is shared by the tests of this package; each begins with an empty cluster. Its controllers
+// are real, its nodes are played.
 var (
 	lazy   = &apitest.Lazy{Range: "10.96.0.0/16", Options: []apitest.Option{apitest.Calico(), apitest.Controllers()}}
 	server *apitest.Server
@@ -44,7 +45,8 @@ var (
 
 func TestMain(m *testing.M) { os.Exit(lazy.Main(m)) }
 
-// fixture is a cluster of two nodes. It plays the replicas as well: whatever pod of theirs runs says that all is in step.
+// fixture is a cluster of two nodes. It plays the replicas as well: whatever pod of theirs runs
+// says that all is in step.
 type fixture struct {
 	*migrationtest.Stage
 	set    *Set
@@ -127,7 +129,8 @@ func (f *fixture) obstacleOf(*corev1.Pod) (reason, message string) {
 	return f.obstacle[0], f.obstacle[1]
 }
 
-// TestThereAndGone: two replicas come up on two nodes, a second time changes nothing, what was changed is repaired, and nothing is left.
+// TestThereAndGone: two replicas come up on two nodes, a second time changes nothing, what was
+// changed is repaired, and nothing is left.
 func TestThereAndGone(t *testing.T) {
 	f := setup(t)
 	f.mute = true // until they are waited for: else they may be there before
@@ -195,7 +198,8 @@ func TestThereAndGone(t *testing.T) {
 	}
 }
 
-// TestWhyItIsNotThere: a run that waits says for what, and fails with what there is to do; the way back goes on without.
+// TestWhyItIsNotThere: a run that waits says for what, and fails with what there is to do; the way
+// back goes on without.
 func TestWhyItIsNotThere(t *testing.T) {
 	f := setup(t)
 	f.obstacle = [2]string{"ImagePullBackOff", "not found"}
@@ -247,8 +251,8 @@ func TestRefused(t *testing.T) {
 	f.Must(<-ended)
 }
 
-// TestRightsSuffice: a user with the rights that are asked for, and no others, puts it there and takes it away; and its account can do what
-// replicas do, and no more.
+// TestRightsSuffice: a user with the rights that are asked for, and no others, puts it there and
+// takes it away; and its account can do what replicas do, and no more.
 func TestRightsSuffice(t *testing.T) {
 	f := setup(t)
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "user"}}

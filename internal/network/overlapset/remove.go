@@ -23,8 +23,8 @@ func (s *Set) remove() engine.Step {
 	return step
 }
 
-// running are the pods on nodes that are ready. The kubelet of another node cannot say that a pod has ended;
-// the pod can do nothing without its account.
+// running are the pods on nodes that are ready. The kubelet of another node cannot say that a pod
+// has ended; the pod can do nothing without its account.
 func (s *Set) running(ctx context.Context) ([]client.Object, error) {
 	pods, err := s.pods(ctx)
 	if err != nil || len(pods) == 0 {
@@ -41,8 +41,8 @@ func (s *Set) running(ctx context.Context) ([]client.Object, error) {
 	return all, err
 }
 
-// left are the objects of this migration that still exist, in the order in which they go: pods after the
-// Deployment, and leases at the end.
+// left are the objects of this migration that still exist, in the order in which they go: pods
+// after the Deployment, and leases at the end.
 func (s *Set) left(ctx context.Context) ([]client.Object, error) {
 	kinds, err := s.kinds()
 	if err != nil {

@@ -15,8 +15,8 @@ const (
 	roles        = "rbac.authorization.k8s.io"
 )
 
-// everywhere is what replicas may do in all namespaces: see Services, slices and reservations, and write bridges and copies. No role tells
-// bridges from other Services; what they write to is decided by reservations (bridge.Follower).
+// everywhere is what replicas may do in all namespaces. No role can tell bridges from other
+// Services: reservations decide what is written (bridge.Follower).
 func everywhere() []cluster.Right {
 	return slices.Concat(
 		cluster.Grant("", "services", "", "get list watch patch"),
@@ -33,7 +33,8 @@ func leases() []cluster.Right {
 	)
 }
 
-// applied is what server-side apply of one object takes, and its removal: the authorizer sees the name of one that is created as well.
+// applied is what server-side apply and removal of one object take. The authorizer sees the name at
+// its creation as well.
 func applied(group, resource, name string) []cluster.Right {
 	all := cluster.Grant(group, resource, "", "get create patch delete")
 	for i := range all {
@@ -42,8 +43,8 @@ func applied(group, resource, name string) []cluster.Right {
 	return all
 }
 
-// Rights are what a user needs to have the Deployment run: no user can give its account more rights than they have, hence these are among
-// them.
+// Rights are what a user needs to run the Deployment. Those of its account are among them, as no
+// user can grant more than they have.
 func Rights() []cluster.Right {
 	return slices.Concat(
 		everywhere(),

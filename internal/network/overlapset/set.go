@@ -1,5 +1,6 @@
-// Package overlapset puts the Deployment into the cluster that keeps bridges in step with their Services between commands, waits for its replicas, says
-// why one does not come up, and takes it away. What the replicas do is in internal/network/overlap.
+// Package overlapset puts the Deployment into the cluster that keeps bridges in step with their
+// Services between commands, waits for its replicas, says why one does not come up, and takes it
+// away. What the replicas do is in internal/network/overlap.
 package overlapset
 
 import (
@@ -31,7 +32,7 @@ import (
 const (
 	// Phase is the name of the phase that Install is.
 	Phase = "overlap"
-	// Name is that of the Deployment, its PodDisruptionBudget and its account.
+	// Name is that of the Deployment, its budget and its account.
 	Name = "overlap"
 	// Access is the name of its roles.
 	Access = "replumb-overlap"
@@ -49,11 +50,8 @@ const Without = "do without it, when bridges are in step only while a command ru
 type Set struct {
 	Cluster   *cluster.Cluster
 	Migration string
-	// Image of replumb.
 	Image pull.Image
-	// Wait is how long replicas may take to come up. Default: DefaultWait.
 	Wait time.Duration
-	// Now is the clock. Default: time.Now.
 	Now func() time.Time
 	// Exclusive keeps what belongs to another migration that goes on; see migration.Exclusive.
 	Exclusive workload.Exclusive
@@ -68,14 +66,14 @@ func (s *Set) now() time.Time {
 	return time.Now()
 }
 
-// Install puts the Deployment there, or repairs it, and waits until its replicas have everything in step. The namespace must be there. A nil Set
-// installs nothing.
+// Install applies the Deployment, and waits until its replicas have everything in step. The
+// namespace must exist. A nil Set installs nothing.
 func (s *Set) Install() []engine.Group {
 	return s.install(&aliveStep{set: s})
 }
 
-// InstallIfPossible does the same on the way back, which may be the way out of what keeps replicas from coming up: it goes on without them
-// when it has waited for a while.
+// InstallIfPossible goes on without the replicas after a while: the way back may lead out of what
+// keeps them down.
 func (s *Set) InstallIfPossible() []engine.Group {
 	return s.install(&aliveStep{set: s, lenient: true})
 }
@@ -91,7 +89,8 @@ func (s *Set) install(alive *aliveStep) []engine.Group {
 	)
 }
 
-// Remove takes away what Install has made, but for the namespace. There must be no bridges any more.
+// Remove takes away what Install has made, but for the namespace. There must be no bridges any
+// more.
 func (s *Set) Remove() []engine.Group {
 	if s == nil {
 		return nil
@@ -108,7 +107,6 @@ func (s *Set) There(ctx context.Context) (bool, error) {
 	return d != nil && d.Labels[v1alpha1.LabelMigration] == s.Migration, err
 }
 
-// get is the Deployment; nil if there is none.
 func (s *Set) get(ctx context.Context) (*appsv1.Deployment, error) {
 	d, key := &appsv1.Deployment{}, client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: Name}
 	if there, err := workload.Get(ctx, s.Cluster, "deployment "+key.String(), key, d); err != nil || !there {
@@ -148,8 +146,8 @@ func (s *Set) leases(ctx context.Context) ([]coordinationv1.Lease, error) {
 	return all.Items, nil
 }
 
-// deployment selects pods by their role alone, so that what a migration has left can be taken over: a
-// selector cannot be changed.
+// deployment selects pods by their role alone: a selector cannot be changed, and the next migration
+// takes over.
 func (s *Set) deployment(servers []string) ([]client.Object, error) {
 	of := map[string]string{v1alpha1.LabelRole: v1alpha1.RoleOverlap}
 	pods, err := workload.Template(overlap.Labels(s.Migration), s.pod(servers, of))
@@ -163,8 +161,9 @@ func (s *Set) deployment(servers []string) ([]client.Object, error) {
 	})}, nil
 }
 
-// pod of a replica. It listens on no port, and needs no Service to reach API servers. Agents tolerate all
-// taints, and replicas cannot: none must be on a node that is being drained, or that is gone.
+// pod of a replica. It listens on no port, and needs no Service to reach API servers. Agents
+// tolerate all taints, and replicas cannot: none must be on a node that is being drained, or that
+// is gone.
 func (s *Set) pod(servers []string, of map[string]string) corev1.PodSpec {
 	pod := workload.Replica(workload.Pod{
 		Account: Name, Image: s.Image, CPU: "20m", Memory: "48Mi", MemoryLimit: "512Mi", Grace: 10,

@@ -18,17 +18,17 @@ type State struct {
 	// Replicas is how many there are to be, Alive how many have reported lately.
 	Replicas int `json:"replicas"`
 	Alive    int `json:"alive"`
-	// Leader is the pod that writes.
 	Leader string `json:"leader,omitempty"`
-	// InStep is when all bridges were last in step with their Services, by the replica that knows best.
+	// InStep is when all bridges were last in step with their Services, by the replica that knows
+	// best.
 	InStep *time.Time `json:"inStep,omitempty"`
-	// Problem keeps bridges from being so.
 	Problem string `json:"problem,omitempty"`
 
 	now time.Time
 }
 
-// State reads how it fares; nil, if the user may not look. A nil Set is one that is not to be there.
+// State reads how it fares; nil, if the user may not look. A nil Set is one that is not to be
+// there.
 func (s *Set) State(ctx context.Context) (*State, error) {
 	d, err := s.get(ctx)
 	if apierrors.IsForbidden(err) {

@@ -26,7 +26,8 @@ import (
 
 func inSystem() metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace} }
 
-// TestThereAndGone: agents come to every node, a second time changes nothing, and nothing is left of them.
+// TestThereAndGone: agents come to every node, a second time changes nothing, and nothing is left
+// of them.
 func TestThereAndGone(t *testing.T) {
 	f := setup(t)
 	f.set.Pool = pool()
@@ -145,8 +146,9 @@ func TestWhatWasChangedIsRepaired(t *testing.T) {
 	}
 }
 
-// TestPullSecretsOfAUser: agents have those that are named, more or fewer than before, and a second run finds nothing to do. The Secret and
-// the namespace, which a user has made, stay when agents go.
+// TestPullSecretsOfAUser: agents have those that are named, more or fewer than before, and a second
+// run finds nothing to do. The Secret and the namespace, which a user has made, stay when agents
+// go.
 func TestPullSecretsOfAUser(t *testing.T) {
 	f := setup(t)
 	secret := &corev1.Secret{
@@ -267,7 +269,8 @@ func TestRefused(t *testing.T) {
 	f.Must(<-ended)
 }
 
-// TestNodeThatIsNotReady: it is named and not waited for, neither when agents come nor when they go.
+// TestNodeThatIsNotReady: it is named and not waited for, neither when agents come nor when they
+// go.
 func TestNodeThatIsNotReady(t *testing.T) {
 	f := setup(t)
 	f.Change(func() { f.mute = []string{"b"} })
@@ -293,7 +296,8 @@ func TestNodeThatIsNotReady(t *testing.T) {
 	f.Must(<-ended)
 }
 
-// TestOneSetForAll: a migration that goes on keeps its agents, one that is over leaves them to the next.
+// TestOneSetForAll: a migration that goes on keeps its agents, one that is over leaves them to the
+// next.
 func TestOneSetForAll(t *testing.T) {
 	f := setup(t)
 	f.migration("m", v1alpha1.PhaseApplying)

@@ -11,7 +11,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/workload"
 )
 
-// Unwatched are, for a check, the nodes that no agent can run on, and those that say in a way which is not believed that none shall.
+// Unwatched are nodes that no agent can run on, and those that ask for none by a label that their
+// kubelet can set.
 func Unwatched(nodes []corev1.Node) []findings.Result {
 	var out []findings.Result
 	for i := range nodes {
@@ -32,7 +33,7 @@ func Unwatched(nodes []corev1.Node) []findings.Result {
 	return out
 }
 
-// ByTag is, for a check, an image that is named so that who may push to its registry decides what runs.
+// ByTag finds an image named by a tag: users who may push to its registry decide what runs.
 func ByTag(image string) []findings.Result {
 	if image == "" || strings.Contains(image, "@sha256:") {
 		return nil

@@ -14,7 +14,8 @@ import (
 // SilentError says that agents do not report, so that nothing is known of their nodes.
 type SilentError struct {
 	Missing []Silent
-	// For is how long a run has not heard of one that reported before. Zero means that they are waited for at its beginning.
+	// For is how long a run has not heard of one that reported before. Zero means that they are
+	// waited for at its beginning.
 	For time.Duration
 }
 
@@ -43,7 +44,6 @@ func (*SilentError) ExitCode() int { return fault.ExitError }
 const resume = "run the same command again, or do without agents, when nothing is probed: apply --without-agent, or " +
 	"spec.proof.agents: Disabled"
 
-// Advice says what to do.
 func (e *SilentError) Advice() string {
 	const in = "kubectl logs -n " + v1alpha1.SystemNamespace + " POD"
 	hint := workload.Advice([]workload.Hint{

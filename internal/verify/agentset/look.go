@@ -63,7 +63,6 @@ func (s *Set) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return s.podsOf(ctx, v1alpha1.RoleAgent, v1alpha1.RoleProbe)
 }
 
-// everyPod are those of agents, and those that are only called.
 func (s *Set) everyPod(ctx context.Context) ([]corev1.Pod, error) {
 	return s.podsOf(ctx, v1alpha1.RoleAgent, v1alpha1.RoleProbe, v1alpha1.RoleSingle)
 }
@@ -72,7 +71,8 @@ func (s *Set) podsOf(ctx context.Context, roles ...string) ([]corev1.Pod, error)
 	return workload.Pods(ctx, s.Cluster, "agents", s.ours(roles...))
 }
 
-// deployment is that behind the Service with a single endpoint; nil if there is none of this migration.
+// deployment is that behind the Service with a single endpoint; nil if there is none of this
+// migration.
 func (s *Set) deployment(ctx context.Context) (*appsv1.Deployment, error) {
 	if !s.services() {
 		return nil, nil
@@ -106,14 +106,12 @@ func (v *View) incomplete() bool {
 	return false
 }
 
-// news is the latest event of every pod of agents, and the latest warning of every DaemonSet.
 func (s *Set) news(ctx context.Context, sets []appsv1.DaemonSet) (map[string]string, error) {
 	return workload.News(ctx, s.Cluster, func(of *corev1.ObjectReference) bool {
 		return slices.ContainsFunc(sets, func(d appsv1.DaemonSet) bool { return d.UID == of.UID }) // not one before it
 	})
 }
 
-// reporting waits until both agents of every node that is ready report.
 func (s *Set) reporting() engine.Step {
 	note := ""
 	return &engine.Wait{

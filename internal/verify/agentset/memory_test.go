@@ -120,7 +120,8 @@ func TestWhatWasThereIsHearsay(t *testing.T) {
 	expect(t, s.waits(10*time.Second).look(m), "a b")
 }
 
-// TestSilence: an agent is missing once nothing was heard of it for longer than it may take, by the clock of who listens.
+// TestSilence: an agent is missing once nothing was heard of it for longer than it may take, by the
+// clock of who listens.
 func TestSilence(t *testing.T) {
 	s, m := newScene("a", "b"), &Memory{}
 	s.look(m)
@@ -157,7 +158,8 @@ func TestReplaced(t *testing.T) {
 	expect(t, s.look(m), "a")
 }
 
-// TestNodesThatAreNotReady: they are named, not waited for, and their agents have all the time again when they are back.
+// TestNodesThatAreNotReady: they are named, not waited for, and their agents have all the time
+// again when they are back.
 func TestNodesThatAreNotReady(t *testing.T) {
 	s, m := newScene("a", "b"), &Memory{}
 	s.look(m)

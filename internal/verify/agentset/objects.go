@@ -20,13 +20,14 @@ import (
 
 const (
 	httpPort, echoPort, echoUDPPort = 8080, 8081, 8082
-	// lameDuck is for how many seconds a pod that is to end goes on as if nothing were: the time in which kube-proxies learn that it
-	// ends. rolledLameDuck is the same where pods end while others watch: to lose what no client would is worse than to wait.
+	// lameDuck is for how many seconds a terminating pod goes on answering, while kube-proxies
+	// learn that it ends. rolledLameDuck is longer: during a migration a loss that no client would
+	// have is worse than waiting.
 	lameDuck, rolledLameDuck = 5, 15
 )
 
-// keepsOut are the nodes that have no agent in a network: foreign ones, and those whose pods are leaving. That is said by a label, as
-// agents tolerate every taint: the controller of DaemonSets takes pods away from where they must not be.
+// keepsOut selects the nodes without an agent in a network: foreign ones, and those whose pods are
+// leaving. A label says so, as agents tolerate every taint.
 func keepsOut(o v1alpha1.ProbeOrigin) []corev1.NodeSelectorRequirement {
 	if o == v1alpha1.FromPod {
 		return append(workload.Foreign(), workload.Not(v1alpha1.LabelAgents, v1alpha1.HostAgent, v1alpha1.NoAgents))
@@ -49,7 +50,8 @@ func Origins(n *corev1.Node) []v1alpha1.ProbeOrigin {
 	return all
 }
 
-// Apart reports whether the pods of a node are leaving it, or have left: what its agents meet with there says nothing of what clients do.
+// Apart reports whether the pods of a node are leaving it, or have left: its agents no longer stand
+// for clients.
 func Apart(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelAgents] != "" }
 
 func (s *Set) meta(namespace, name, role string) metav1.ObjectMeta {
@@ -58,7 +60,8 @@ func (s *Set) meta(namespace, name, role string) metav1.ObjectMeta {
 	}
 }
 
-// args of an agent. API servers are named by their own addresses: an agent must not depend on the Services that it judges.
+// args name API servers by their own addresses: an agent must not depend on the Services that it
+// judges.
 func (s *Set) args(origin string, servers []string, more ...string) []string {
 	all := []string{
 		"agent", "--origin=" + origin, "--migration=" + s.Migration, workload.APIFlag + strings.Join(servers, ","),
@@ -77,9 +80,8 @@ func (s *Set) args(origin string, servers []string, more ...string) []string {
 	return append(all, more...)
 }
 
-// hostSet runs the agent in the network of nodes. NET_ADMIN is for reading connection tracking, which the kernel allows by no other right; a
-// process has it only if it is root, as containers have no ambient capabilities. Where no Services move it reads none, and is no one
-// special.
+// hostSet runs the agent in the network of nodes. Reading connection tracking takes NET_ADMIN,
+// which only root has, as containers have no ambient capabilities; without Services it is not read.
 func (s *Set) hostSet(servers []string) ([]client.Object, error) {
 	pod := s.pod(s.args("host", servers), v1alpha1.FromHost)
 	if len(s.Ranges) > 0 {
@@ -91,7 +93,6 @@ func (s *Set) hostSet(servers []string) ([]client.Object, error) {
 	return s.daemonSet(HostSet, v1alpha1.RoleAgent, pod, allAtOnce())
 }
 
-// podSet runs the agent in the network of pods, which is also what the agents call.
 func (s *Set) podSet(servers []string) ([]client.Object, error) {
 	pod := s.pod(s.args("pod", servers, "--serve"), v1alpha1.FromPod)
 	s.serves(&pod)
@@ -119,22 +120,22 @@ func (s *Set) serves(pod *corev1.PodSpec) {
 		duck = rolledLameDuck
 	}
 	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: duck}}}
-	// After that it answers on for 5 s, says goodbye to who keeps a connection, and has time to spare.
+	// Then it answers for 5 s more, closes kept connections, and has time to spare.
 	pod.TerminationGracePeriodSeconds = ptr.To(duck + 15)
 }
 
-// allAtOnce is how agents are replaced where only another version of replumb does: quickly.
+// allAtOnce replaces agents quickly, outside of a migration that restarts pods.
 func allAtOnce() *appsv1.RollingUpdateDaemonSet {
 	return &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromString("100%"))}
 }
 
-// newOnesFirst is how they are where that is part of the migration: at no time is there less to answer, be there but one node.
+// newOnesFirst replaces them with no fewer endpoints at any time.
 func newOnesFirst() *appsv1.RollingUpdateDaemonSet {
 	return &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromString("25%"))}
 }
 
-// pod takes less than it asks for. With a smaller share, an agent on a busy node waits for a processor until
-// requests are late: losses of its own.
+// pod takes less than it asks for. With a smaller share, an agent on a busy node waits for a
+// processor until requests are late: losses of its own.
 func (s *Set) pod(args []string, o v1alpha1.ProbeOrigin) corev1.PodSpec {
 	env := []corev1.EnvVar{
 		workload.FromField("NODE_NAME", "spec.nodeName"), workload.FromField("NODE_IPS", "status.hostIPs"),
@@ -155,16 +156,16 @@ func (s *Set) pod(args []string, o v1alpha1.ProbeOrigin) corev1.PodSpec {
 	return pod
 }
 
-// askAgain is for migrations that move pods, those of name servers among them. A datagram to a name server that has just ended is lost: kube-proxy
-// hears of its end a moment later. Resolvers send it again, after five seconds by default; here after one, and for as long as the kernel sends a
-// lost packet of TCP again within the five seconds that a probe has. It shows as latency.
+// askAgain has resolvers repeat a datagram after one second in place of five: kube-proxy learns
+// late of a name server that has ended, and a probe has five seconds. It shows as latency.
 func askAgain() *corev1.PodDNSConfig {
 	return &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{
 		{Name: "timeout", Value: ptr.To("1")}, {Name: "attempts", Value: ptr.To("4")},
 	}}
 }
 
-// daemonSet selects pods by their role alone, so that what a migration has left can be taken over: a selector cannot be changed.
+// daemonSet selects pods by their role alone: a selector cannot be changed, and the next migration
+// takes over.
 func (s *Set) daemonSet(name, role string, pod corev1.PodSpec, update *appsv1.RollingUpdateDaemonSet) ([]client.Object, error) {
 	m := s.meta(v1alpha1.SystemNamespace, name, role)
 	pods, err := workload.Template(m.Labels, pod)
@@ -188,7 +189,6 @@ func port(name string, number int32, protocol corev1.Protocol, target int32) cor
 	return corev1.ServicePort{Name: name, Port: number, Protocol: protocol, TargetPort: intstr.FromInt32(target)}
 }
 
-// service is the Service without an address.
 func (s *Set) service() *corev1.Service {
 	ports := []corev1.ServicePort{port("http", 80, corev1.ProtocolTCP, httpPort), port("echo", 7, corev1.ProtocolTCP, echoPort)}
 	if !s.Lossy {

@@ -11,7 +11,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/workload"
 )
 
-// TestPullSecrets: the pods of both DaemonSets have them. With others they are other pods, with none they are as ever.
+// TestPullSecrets: the pods of both DaemonSets have them. With others they are other pods, with
+// none they are as ever.
 func TestPullSecrets(t *testing.T) {
 	for _, tt := range []struct {
 		secrets []string

@@ -33,7 +33,6 @@ const (
 	Trouble = workload.Trouble
 )
 
-// index finds the pods and reports of agents.
 type index struct {
 	view    *View
 	pods    map[agentKey]*corev1.Pod
@@ -58,7 +57,8 @@ func newIndex(v *View) *index {
 	return x
 }
 
-// before reports whether the other pod is the one that counts: one that does not end, or the younger one.
+// before reports whether the other pod is the one that counts: one that does not end, or the
+// younger one.
 func before(p, other *corev1.Pod) bool {
 	if p == nil {
 		return true
@@ -69,8 +69,9 @@ func before(p, other *corev1.Pod) bool {
 	return p.CreationTimestamp.Before(&other.CreationTimestamp)
 }
 
-// nodeOf is the node that a pod of a DaemonSet is for, also as long as it is not scheduled (ReplaceDaemonSetPodNodeNameNodeAffinity in
-// k8s.io/kubernetes pkg/controller/daemon/util/daemonset_util.go).
+// nodeOf is the node that a pod of a DaemonSet is for, also as long as it is not scheduled
+// (ReplaceDaemonSetPodNodeNameNodeAffinity in k8s.io/kubernetes
+// pkg/controller/daemon/util/daemonset_util.go).
 func nodeOf(p *corev1.Pod) string {
 	if p.Spec.NodeName != "" || p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
 		return p.Spec.NodeName
@@ -107,7 +108,8 @@ func setOf(o v1alpha1.ProbeOrigin) string {
 	return HostSet
 }
 
-// why says why an agent does not report; nothing if it does. The text does not change as time passes: it is reported when it does.
+// why says why an agent does not report; empty if it does. The text has no time, as each change of
+// it is reported.
 func (x *index) why(k agentKey, a *agent, wait time.Duration) (Cause, string) {
 	set, pod := setOf(k.origin), x.pods[k]
 	template, exists := x.view.Sets[set]
@@ -133,7 +135,6 @@ func (x *index) why(k agentKey, a *agent, wait time.Duration) (Cause, string) {
 	return x.mute(k, a, pod, wait)
 }
 
-// mute says what is wrong with an agent that runs; nothing if it reports.
 func (x *index) mute(k agentKey, a *agent, pod *corev1.Pod, wait time.Duration) (Cause, string) {
 	report := x.reports[k]
 	switch {

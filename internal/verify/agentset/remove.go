@@ -85,8 +85,8 @@ func (s *Set) delete(ctx context.Context) error {
 	return nil
 }
 
-// endPods waits until the pods have gone. The kubelet of a node that is not ready cannot say so, and its pods
-// are not waited for: an agent does nothing without its account.
+// endPods waits until the pods have gone. The kubelet of a node that is not ready cannot say so,
+// and its pods are not waited for: an agent does nothing without its account.
 func (s *Set) endPods(ctx context.Context) error {
 	pods, err := s.everyPod(ctx)
 	if err != nil || len(pods) == 0 {
@@ -113,8 +113,8 @@ func (s *Set) endPods(ctx context.Context) error {
 	return nil
 }
 
-// unbridged fails as long as one of the Services has a bridge, which would be left without the Service that it
-// stands in for.
+// unbridged fails as long as one of the Services has a bridge, which would be left without the
+// Service that it stands in for.
 func (s *Set) unbridged(ctx context.Context) error {
 	all := &corev1.ServiceList{}
 	if err := s.Cluster.List(ctx, all, s.ours(v1alpha1.RoleBridge)); err != nil {
@@ -128,8 +128,8 @@ func (s *Set) unbridged(ctx context.Context) error {
 	return nil
 }
 
-// rests are all objects beside DaemonSets, pods and NodeReports, in the order in which they go: agents lose
-// their rights before the policy that holds them to their own nodes.
+// rests are all objects beside DaemonSets, pods and NodeReports, in the order in which they go:
+// agents lose their rights before the policy that holds them to their own nodes.
 func rests() []client.Object {
 	var all []client.Object
 	add := func(of schema.GroupVersion, kind, namespace, name string) {

@@ -24,9 +24,9 @@ func podRights() []cluster.Right {
 // flagz is where API servers show their flags, from Kubernetes 1.36.
 const flagz = "/flagz"
 
-// hostRights are what the agent in the network of a node may do. Where Services move it names clients by the pods of its node, which is
-// the right to see those of all nodes: no Role knows nodes. And it asks whether an address is reserved for a bridge. What else it may do
-// there is get flagz.
+// hostRights are those of the agent in the network of a node. Where Services move it names clients
+// by the pods of its node, which takes the right to list all pods, and asks whether an address is
+// reserved.
 func hostRights(services bool) []cluster.Right {
 	if !services {
 		return podRights()
@@ -37,8 +37,8 @@ func hostRights(services bool) []cluster.Right {
 	)
 }
 
-// Rights are what a user needs to have agents run, in a migration of Services or in another one: no user can give agents more rights than
-// they have, hence those of agents are among them.
+// Rights are what a user needs to run agents. Those of the agents are among them, as no user can
+// grant more than they have.
 func Rights(services bool) []cluster.Right {
 	all := slices.Concat(
 		cluster.Grant("", "nodes", "", "list"),
@@ -69,7 +69,6 @@ func Rights(services bool) []cluster.Right {
 	return all
 }
 
-// accountOf is who the agents of a network are.
 func accountOf(o v1alpha1.ProbeOrigin) string {
 	if o == v1alpha1.FromPod {
 		return podAccount
@@ -77,13 +76,12 @@ func accountOf(o v1alpha1.ProbeOrigin) string {
 	return hostAccount
 }
 
-// userOf is that account as the API server names it.
 func userOf(o v1alpha1.ProbeOrigin) string {
 	return "system:serviceaccount:" + v1alpha1.SystemNamespace + ":" + accountOf(o)
 }
 
-// rights are the accounts of agents and what they may do: those that are called from all over the cluster may
-// see less.
+// rights are the accounts of agents and what they may do: those that are called from all over the
+// cluster may see less.
 func (s *Set) rights([]string) ([]client.Object, error) {
 	services := len(s.Ranges) > 0
 	host := hostRights(services)

@@ -20,7 +20,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/rbac"
 )
 
-// TestRightsSuffice: a user with the rights that are asked for, and no others, puts agents there and takes them away.
+// TestRightsSuffice: a user with the rights that are asked for, and no others, puts agents there
+// and takes them away.
 func TestRightsSuffice(t *testing.T) {
 	f := setup(t)
 	f.migration("m", v1alpha1.PhaseApplying)
@@ -98,7 +99,8 @@ func write(t *testing.T, c *cluster.Cluster, o v1alpha1.ProbeOrigin, r *unstruct
 	return c.Status().Apply(t.Context(), body, as, client.ForceOwnership)
 }
 
-// TestAgentsMayReport: they see what they watch, write their reports, and nothing else. Only the one in the network of the node sees pods.
+// TestAgentsMayReport: they see what they watch, write their reports, and nothing else. Only the
+// one in the network of the node sees pods.
 func TestAgentsMayReport(t *testing.T) {
 	f := setup(t)
 	f.putUp()

@@ -15,8 +15,8 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// serviceStep makes a Service that agents call. Its address is chosen once: from then on the migration moves
-// it as any other.
+// serviceStep makes a Service that agents call. Its address is chosen once: from then on the
+// migration moves it as any other.
 func (s *Set) serviceStep(id, title string, want func() *corev1.Service) engine.Step {
 	name := workload.NameOf(want())
 	look := func(ctx context.Context) (engine.State, *corev1.Service, error) {

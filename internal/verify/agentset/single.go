@@ -13,11 +13,12 @@ import (
 	"github.com/replumb/replumb/internal/kube/workload"
 )
 
-// Single is the Service with one endpoint in the whole cluster, and the Deployment behind it. The Service of probes has an endpoint on every
-// node, and so says nothing of what a bridge is delicate in: a pod that calls it from a node without an endpoint.
+// Single is the Service with one endpoint in the whole cluster, and its Deployment. It shows what
+// the Service with an endpoint on every node cannot: calls from a node without one.
 const Single = "single"
 
-// moved is for how many seconds the one pod stays on a node that is not ready, or that it cannot be reached on.
+// moved is for how many seconds the one pod stays on a node that is not ready, or that it cannot be
+// reached on.
 const moved = 5
 
 // single is that Service, without an address. Nothing but HTTP is asked of it.
@@ -32,8 +33,8 @@ func (s *Set) single() *corev1.Service {
 	}
 }
 
-// answers is the Deployment with the one pod, which has no account, and answers. Another one takes its place
-// before it ends.
+// answers is the Deployment with the one pod, which has no account, and answers. Another one takes
+// its place before it ends.
 func (s *Set) answers([]string) ([]client.Object, error) {
 	pod := s.pod([]string{"answer"}, v1alpha1.FromPod)
 	s.serves(&pod)
@@ -51,7 +52,6 @@ func (s *Set) answers([]string) ([]client.Object, error) {
 	return []client.Object{workload.Deployment(m, of, 1, 0, pods)}, nil
 }
 
-// singleRights are what the Deployment takes.
 func singleRights() []cluster.Right {
 	return cluster.In(
 		v1alpha1.SystemNamespace,

@@ -39,7 +39,8 @@ func uidOf(pod *corev1.Pod) string {
 	return string(pod.UID)
 }
 
-// wrongRight says which of the objects that let agents report is not as it should be; nothing if all are, or if that cannot be seen.
+// wrongRight names an object missing or changed that lets agents report; empty if none, or if it
+// cannot be seen.
 func (s *Set) wrongRight(ctx context.Context) string {
 	for _, build := range []func([]string) ([]client.Object, error){s.rights, s.policy} {
 		all, err := s.apply("", "", build).Pairs(ctx)
@@ -58,7 +59,8 @@ func (s *Set) wrongRight(ctx context.Context) string {
 	return ""
 }
 
-// Ended names an agent which others call, and whose process has ended since a time by the clock of its node.
+// Ended names an agent which others call, and whose process has ended since a time by the clock of
+// its node.
 func (s *Set) Ended(ctx context.Context, since time.Time) string {
 	pods, err := s.podsOf(ctx, v1alpha1.RoleProbe, v1alpha1.RoleSingle)
 	if err != nil {
