@@ -21,6 +21,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migration"
 )
 
@@ -62,7 +63,7 @@ func TestThereAndGone(t *testing.T) {
 	if done, err := f.install(again); err != nil || !slices.Equal(done, []string{"agents/reporting"}) {
 		t.Errorf("a second time did %v, %v", done, err)
 	}
-	if why := again.Why(t.Context(), "a", pod); why.Cause != Mute || !strings.HasSuffix(why.String(), "runs, but reports no more") {
+	if why := again.Why(t.Context(), "a", pod); why.Cause != workload.Mute || !strings.HasSuffix(why.String(), "runs, but reports no more") {
 		t.Errorf("silent: %v", why)
 	}
 

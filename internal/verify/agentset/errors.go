@@ -23,7 +23,7 @@ func (e *SilentError) Error() string {
 	var texts, named []string
 	for _, m := range e.Missing {
 		text := m.String()
-		if m.Cause == NoPod && slices.Contains(named, m.Reason) { // who refuses pods refuses those of all nodes
+		if m.Cause == workload.NoPod && slices.Contains(named, m.Reason) { // who refuses pods refuses those of all nodes
 			text = "node " + m.Node + ": the same"
 		}
 		texts, named = append(texts, text), append(named, m.Reason)
@@ -48,19 +48,19 @@ func (e *SilentError) Advice() string {
 	const in = "kubectl logs -n " + v1alpha1.SystemNamespace + " POD"
 	hint := workload.Advice([]workload.Hint{
 		{
-			Cause: NoImage,
+			Cause: workload.NoImage,
 			Text: "push the image to where nodes pull from, or load it into them, and name it in spec.proof.image, " +
 				"and pull secrets for it in spec.proof.imagePullSecrets",
 		},
 		{
-			Cause: NoPod,
+			Cause: workload.NoPod,
 			Text: "kubectl describe daemonset -n " + v1alpha1.SystemNamespace +
 				" shows who refuses pods: let them in, by label or quota",
 		},
-		{Cause: Unscheduled, Text: "make room on the nodes: an agent asks for 50m of CPU time and 32Mi"},
-		{Cause: Ends, Text: in + " --previous tells more"},
-		{Cause: Mute, Text: in + " tells whether it reaches the API server and may write NodeReports"},
-	}, "", func(c Cause) bool {
+		{Cause: workload.Unscheduled, Text: "make room on the nodes: an agent asks for 50m of CPU time and 32Mi"},
+		{Cause: workload.Ends, Text: in + " --previous tells more"},
+		{Cause: workload.Mute, Text: in + " tells whether it reaches the API server and may write NodeReports"},
+	}, "", func(c workload.Cause) bool {
 		return slices.ContainsFunc(e.Missing, func(s Silent) bool { return s.Cause == c })
 	})
 	if hint == "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/workload"
 )
 
-// maxSkew is how far a node's clock may be off before it is worth a word.
+// maxSkew is how far the clock of a node may be off before it is reported.
 const maxSkew = 2 * time.Second
 
 // View is what there is to see of agents at one time.
@@ -38,7 +38,7 @@ type Silent struct {
 	Node   string
 	Origin v1alpha1.ProbeOrigin
 	// Cause in one word, and Reason for people. Neither tells of time.
-	Cause  Cause
+	Cause  workload.Cause
 	Reason string
 }
 
@@ -69,14 +69,14 @@ type Outlook struct {
 	Skewed            []Skew
 }
 
-// Note is what is worth a word though nothing is wrong; empty if nothing is.
+// Note names what is not waited for and clocks that are off; empty if nothing is.
 func (o Outlook) Note() string {
 	var notes []string
 	if len(o.NotReady) > 0 {
-		notes = append(notes, "not ready and not waited for: "+few(o.NotReady))
+		notes = append(notes, "not ready and not waited for: "+firstNames(o.NotReady))
 	}
 	if len(o.Foreign) > 0 {
-		notes = append(notes, "no agent can run on "+few(o.Foreign))
+		notes = append(notes, "no agent can run on "+firstNames(o.Foreign))
 	}
 	for i, s := range o.Skewed {
 		if i == most {
@@ -90,7 +90,7 @@ func (o Outlook) Note() string {
 
 const most = 5
 
-func few(all []string) string {
+func firstNames(all []string) string {
 	if len(all) <= most {
 		return strings.Join(all, ", ")
 	}
@@ -111,13 +111,13 @@ type agentKey struct {
 	origin v1alpha1.ProbeOrigin
 }
 
-type word struct {
+type reportKey struct {
 	instance string
 	sequence int64
 }
 
 type agent struct {
-	last word
+	last reportKey
 	// speaks is the instance that was heard last. What was there at the first look may be of an
 	// earlier run.
 	speaks string
@@ -156,10 +156,10 @@ func (m *Memory) node(o *Outlook, was map[agentKey]*agent, seen *index, n *corev
 		k := agentKey{name, origin}
 		a, report := was[k], seen.reports[k]
 		if a == nil {
-			a = &agent{last: wordOf(report), since: seen.view.Until, skew: skewOf(report, time.Time{}, seen.view.Until)}
-		} else if w := wordOf(report); w != a.last {
+			a = &agent{last: reportKeyOf(report), since: seen.view.Until, skew: skewOf(report, time.Time{}, seen.view.Until)}
+		} else if w := reportKeyOf(report); w != a.last {
 			a.last = w
-			a.hear(report, seen.pods[k], m.before, seen.view.Until)
+			a.observe(report, seen.pods[k], m.before, seen.view.Until)
 		}
 		m.agents[k] = a
 		if cause, reason := seen.why(k, a, wait); cause != "" {
@@ -178,8 +178,8 @@ func (m *Memory) node(o *Outlook, was map[agentKey]*agent, seen *index, n *corev
 	}
 }
 
-// hear takes in a report that came after the time before.
-func (a *agent) hear(r *v1alpha1.AgentReport, pod *corev1.Pod, before, now time.Time) {
+// observe takes in a report that came after the time before.
+func (a *agent) observe(r *v1alpha1.AgentReport, pod *corev1.Pod, before, now time.Time) {
 	if r == nil {
 		return
 	}
@@ -190,11 +190,11 @@ func (a *agent) hear(r *v1alpha1.AgentReport, pod *corev1.Pod, before, now time.
 	}
 }
 
-func wordOf(r *v1alpha1.AgentReport) word {
+func reportKeyOf(r *v1alpha1.AgentReport) reportKey {
 	if r == nil {
-		return word{}
+		return reportKey{}
 	}
-	return word{instance: r.Instance, sequence: r.Sequence}
+	return reportKey{instance: r.Instance, sequence: r.Sequence}
 }
 
 // skewOf is by how much the clock of a report is off that came between before and now; zero if

@@ -223,7 +223,7 @@ func TestTroubleIsTold(t *testing.T) {
 func TestSilentErrorNamesAFew(t *testing.T) {
 	var all []Silent
 	for _, n := range []string{"a", "b", "c", "d", "e", "f", "g"} {
-		all = append(all, Silent{Node: n, Cause: NoImage, Reason: "no image"})
+		all = append(all, Silent{Node: n, Cause: workload.NoImage, Reason: "no image"})
 	}
 	e := &SilentError{Missing: all}
 	if late := (&SilentError{Missing: all[:1], For: time.Minute}).Error(); late != "nothing has been heard for 1m0s of node a: no image" {
@@ -232,7 +232,7 @@ func TestSilentErrorNamesAFew(t *testing.T) {
 	if !strings.HasSuffix(e.Error(), "; node e: no image; and 2 more agents") || !strings.HasPrefix(e.Advice(), "push the image") {
 		t.Errorf("%s (%s)", e, e.Advice())
 	}
-	e = &SilentError{Missing: []Silent{{Node: "a", Cause: NoPod, Reason: "refused"}, {Node: "b", Cause: NoPod, Reason: "refused"}}}
+	e = &SilentError{Missing: []Silent{{Node: "a", Cause: workload.NoPod, Reason: "refused"}, {Node: "b", Cause: workload.NoPod, Reason: "refused"}}}
 	if e.Error() != "node a: refused; node b: the same" {
 		t.Error(e)
 	}

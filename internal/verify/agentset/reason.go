@@ -12,27 +12,6 @@ import (
 	"github.com/replumb/replumb/internal/kube/workload"
 )
 
-// Cause is why an agent does not report, in one word.
-type Cause = workload.Cause
-
-// The causes.
-const (
-	// NoPod means that the node has no pod, or that it has been refused one.
-	NoPod = workload.NoPod
-	// Unscheduled means that the pod finds no room on its node.
-	Unscheduled = workload.Unscheduled
-	// NoImage means that the kubelet does not get the image.
-	NoImage = workload.NoImage
-	// Starting means that the pod has not started for another reason, or is to be replaced.
-	Starting = workload.Starting
-	// Ends means that the agent ends instead of running.
-	Ends = workload.Ends
-	// Mute means that the agent runs and does not report.
-	Mute = workload.Mute
-	// Trouble means that the agent reports that it cannot see what it should.
-	Trouble = workload.Trouble
-)
-
 type index struct {
 	view    *View
 	pods    map[agentKey]*corev1.Pod
@@ -110,18 +89,18 @@ func setOf(o v1alpha1.ProbeOrigin) string {
 
 // why says why an agent does not report; empty if it does. The text has no time, as each change of
 // it is reported.
-func (x *index) why(k agentKey, a *agent, wait time.Duration) (Cause, string) {
+func (x *index) why(k agentKey, a *agent, wait time.Duration) (workload.Cause, string) {
 	set, pod := setOf(k.origin), x.pods[k]
 	template, exists := x.view.Sets[set]
 	switch {
 	case !exists:
-		return NoPod, fmt.Sprintf("daemonset %s/%s does not exist", v1alpha1.SystemNamespace, set)
+		return workload.NoPod, fmt.Sprintf("daemonset %s/%s does not exist", v1alpha1.SystemNamespace, set)
 	case pod == nil:
-		return NoPod, workload.And(fmt.Sprintf("there is no pod of daemonset %s/%s", v1alpha1.SystemNamespace, set), x.view.News[set])
+		return workload.NoPod, workload.And(fmt.Sprintf("there is no pod of daemonset %s/%s", v1alpha1.SystemNamespace, set), x.view.News[set])
 	case !pod.DeletionTimestamp.IsZero():
-		return Starting, workload.And(fmt.Sprintf("pod %s is ending, and no other has been made", pod.Name), x.view.News[pod.Name])
+		return workload.Starting, workload.And(fmt.Sprintf("pod %s is ending, and no other has been made", pod.Name), x.view.News[pod.Name])
 	case pod.Annotations[workload.TemplateAnnotation] != template:
-		return Starting, fmt.Sprintf("pod %s is to be replaced", pod.Name)
+		return workload.Starting, fmt.Sprintf("pod %s is to be replaced", pod.Name)
 	}
 	if cause, reason := workload.Waiting(pod, x.view.News[pod.Name]); cause != "" {
 		return cause, reason
@@ -130,24 +109,24 @@ func (x *index) why(k agentKey, a *agent, wait time.Duration) (Cause, string) {
 		pod,
 	); k.origin == v1alpha1.FromPod &&
 		!serves { // agents of other nodes would see losses that are its own fault
-		return Starting, fmt.Sprintf("pod %s runs, but is not ready to be asked", pod.Name)
+		return workload.Starting, fmt.Sprintf("pod %s runs, but is not ready to be asked", pod.Name)
 	}
 	return x.mute(k, a, pod, wait)
 }
 
-func (x *index) mute(k agentKey, a *agent, pod *corev1.Pod, wait time.Duration) (Cause, string) {
+func (x *index) mute(k agentKey, a *agent, pod *corev1.Pod, wait time.Duration) (workload.Cause, string) {
 	report := x.reports[k]
 	switch {
 	case report != nil && report.Instance != string(pod.UID): // of the pod before, or forged
-		return Mute, fmt.Sprintf("pod %s runs, but has not reported: what is reported is by instance %.60q", pod.Name, report.Instance)
+		return workload.Mute, fmt.Sprintf("pod %s runs, but has not reported: what is reported is by instance %.60q", pod.Name, report.Instance)
 	case report == nil:
-		return Mute, fmt.Sprintf("pod %s runs, but has not reported", pod.Name)
+		return workload.Mute, fmt.Sprintf("pod %s runs, but has not reported", pod.Name)
 	case report.Problem != "":
-		return Trouble, fmt.Sprintf("pod %s reports: %s", pod.Name, report.Problem)
+		return workload.Trouble, fmt.Sprintf("pod %s reports: %s", pod.Name, report.Problem)
 	case a.speaks != string(pod.UID):
-		return Mute, fmt.Sprintf("pod %s runs, but has not reported since it was first looked for", pod.Name)
+		return workload.Mute, fmt.Sprintf("pod %s runs, but has not reported since it was first looked for", pod.Name)
 	case x.view.Until.Sub(a.since) > wait:
-		return Mute, fmt.Sprintf("pod %s runs, but reports no more", pod.Name)
+		return workload.Mute, fmt.Sprintf("pod %s runs, but reports no more", pod.Name)
 	}
 	return "", ""
 }

@@ -23,7 +23,7 @@ func (s *Set) Why(ctx context.Context, node string, origin v1alpha1.ProbeOrigin)
 	k := agentKey{node, origin}
 	known := &agent{speaks: uidOf(seen.pods[k])} // and that was long ago
 	silent.Cause, silent.Reason = seen.why(k, known, s.wait())
-	if wrong := s.wrongRight(ctx); wrong != "" && (silent.Cause == Mute || silent.Cause == "") {
+	if wrong := s.wrongRight(ctx); wrong != "" && (silent.Cause == workload.Mute || silent.Cause == "") {
 		silent.Reason = wrong + ": it may not report; the same command recreates it"
 	}
 	if silent.Reason == "" {
