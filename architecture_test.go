@@ -169,7 +169,7 @@ func TestNothingInTheClusterCalls(t *testing.T) {
 	}
 	for _, dir := range []string{
 		"internal/verify/agent", "internal/verify/connectivity/testpod", "internal/network/nodecleanup", "internal/network/bridge",
-		"internal/operator/overlap",
+		"internal/network/overlap",
 	} {
 		visit(dir)
 		if len(seen) < 2 {

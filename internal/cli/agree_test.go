@@ -49,7 +49,7 @@ func TestCheckAgreesWithTheAPIServer(t *testing.T) {
 				if accepts := err == nil; accepts != tt.server {
 					t.Errorf("API server: %v", err)
 				}
-				if err := offline(t, spec); (err == nil) != tt.replumb {
+				if err := refusal(t, spec); (err == nil) != tt.replumb {
 					t.Errorf("replumb: %v", err)
 				}
 			})
@@ -86,7 +86,7 @@ func offer(t *testing.T, s *apitest.Server, spec string) error {
 	return s.Create(t.Context(), m, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict))
 }
 
-func offline(t *testing.T, spec string) error {
+func refusal(t *testing.T, spec string) error {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "m.yaml")
 	if err := os.WriteFile(file, manifest(spec), 0o600); err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/replumb/replumb/internal/installation"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migrations/cni"
 	"github.com/replumb/replumb/internal/migrations/mirror"
 	"github.com/replumb/replumb/internal/migrations/nodes"
@@ -64,8 +64,8 @@ func exits() map[string]exit {
 		"denied":                 {&cluster.DeniedError{}, fault.ExitBlocked, "deploy/rbac*.yaml"},
 		"forbidden":              {forbidden(), fault.ExitError, "deploy/rbac*.yaml"},
 		"versions apart":         {&installation.SkewError{Client: "v0.6.0", Operator: "v0.4.0"}, fault.ExitBlocked, "install --apply"},
-		"still needed":           {&installation.StandingError{UnderWay: "move"}, fault.ExitBlocked, "replumb rollback move"},
-		"no operator":            {&installation.DownError{Cause: incluster.NoImage}, fault.ExitError, "--pull-secret"},
+		"still needed":           {&installation.InUseError{UnderWay: "move"}, fault.ExitBlocked, "replumb rollback move"},
+		"no operator":            {&installation.DownError{Cause: workload.NoImage}, fault.ExitError, "--pull-secret"},
 		"another plan":           {&migration.ChangedPlanError{}, fault.ExitBlocked, "look at the new plan"},
 		"a foreign plan":         {&ForeignPlanError{File: "plan.json"}, fault.ExitBlocked, "plan -f FILE -o json"},
 		"a foreign Migration":    {&migration.ForeignError{Name: "move"}, fault.ExitBlocked, "replumb.dev/cluster"},

@@ -12,8 +12,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/apiserver"
-	"github.com/replumb/replumb/internal/kube/archive"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
@@ -118,7 +118,7 @@ type connection struct {
 	*cluster.Cluster
 	inspector *apiserver.Inspector
 	// snapshot answers in place of the cluster; nil, if that does.
-	snapshot *archive.Server
+	snapshot *offline.Server
 }
 
 // identity is the cluster's, as far as the user may ask for it.

@@ -26,7 +26,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/operator/controller"
 	"github.com/replumb/replumb/internal/reporting/metrics"
 )
@@ -198,7 +198,7 @@ func (s *reached) follow(ctx context.Context, c *cluster.Cluster) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, followEvery)
 		defer cancel()
-		if now, err := incluster.APIServers(ctx, c); err == nil {
+		if now, err := workload.APIServers(ctx, c); err == nil {
 			s.endpoints.Set(append(now, s.fallback))
 		}
 	}, followEvery)
@@ -231,7 +231,7 @@ func (a *app) fromInside(ctx context.Context) (*connection, *reached, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if now, err := incluster.APIServers(ctx, c); err == nil {
+	if now, err := workload.APIServers(ctx, c); err == nil {
 		endpoints.Set(slices.Concat(now, []string{fallback}))
 	}
 	each := rest.CopyConfig(config)

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/operator/overlap"
+	"github.com/replumb/replumb/internal/network/overlap"
 )
 
 // overlapOptions are what a replica is started with.

@@ -11,7 +11,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
-	"github.com/replumb/replumb/internal/operator/overlapset"
+	"github.com/replumb/replumb/internal/network/overlapset"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 

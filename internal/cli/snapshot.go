@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/archive"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/network/ranges/survey"
 )
@@ -67,7 +67,7 @@ func (a *app) takeSnapshot(ctx context.Context, file string) error {
 	if err != nil {
 		return &UsageError{Problem: err.Error(), Hint: "name a file in a folder that you can write to"}
 	}
-	taker := &archive.Taker{
+	taker := &offline.Taker{
 		Cluster: c.Cluster, Inspector: c.inspector, Rights: readable(), Replumb: versionText(), Now: time.Now,
 	}
 	head, m, err := taker.Take(ctx, to)
@@ -78,7 +78,7 @@ func (a *app) takeSnapshot(ctx context.Context, file string) error {
 	return nil
 }
 
-func (a *app) tellSnapshot(file string, head *archive.Head, m *archive.Manifest) {
+func (a *app) tellSnapshot(file string, head *offline.Head, m *offline.Manifest) {
 	fmt.Fprintf(a.out, "%s: %s of %s, server %s, Kubernetes %s\n", file, english.Plural(m.Objects(), "object", ""),
 		english.Plural(len(m.Kinds()), "resource", ""), head.Server, head.Kubernetes)
 	if len(m.NotRead) > 0 {
@@ -117,11 +117,11 @@ func (a *app) connectTo(file string) (*connection, error) {
 	if err := a.noContext(); err != nil {
 		return nil, err
 	}
-	kept, err := archive.Open(file)
+	kept, err := offline.Open(file)
 	if err != nil {
 		return nil, err
 	}
-	server := archive.Serve(kept)
+	server := offline.Serve(kept)
 	c, err := server.Connect()
 	if err != nil {
 		return nil, err

@@ -3,8 +3,8 @@ package migrations
 
 import (
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/archive"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/cni"
 	"github.com/replumb/replumb/internal/migrations/mirror"
@@ -37,7 +37,7 @@ type Kind struct {
 func Shared() Kind {
 	return Kind{
 		Title:   "All kinds",
-		Checks:  append(findings.Describe(archive.Checks()), findings.Describe(migration.DeploymentChecks())...),
+		Checks:  append(findings.Describe(offline.Checks()), findings.Describe(migration.DeploymentChecks())...),
 		Command: "freeze",
 		Does:    "keeps others from deploying (spec.deploymentFreeze), beside those of a kind",
 		Roles:   migration.DeploymentRoles(),

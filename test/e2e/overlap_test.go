@@ -18,7 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/operator/overlapset"
+	"github.com/replumb/replumb/internal/network/overlapset"
 	"github.com/replumb/replumb/internal/verify/probe"
 	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"

@@ -18,7 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
 // proofStep makes a Service that no node has heard of, and looks on one node who leads to it: of rules that are there it says nothing, as they
@@ -62,7 +62,7 @@ func (s *proofStep) Do(ctx context.Context) error {
 	if err := s.Abandon(ctx); err != nil {
 		return err
 	}
-	servers, err := incluster.APIServers(ctx, s.tools.Cluster)
+	servers, err := workload.APIServers(ctx, s.tools.Cluster)
 	if err != nil {
 		return err
 	}

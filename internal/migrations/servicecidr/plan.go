@@ -13,7 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
-	"github.com/replumb/replumb/internal/operator/overlapset"
+	"github.com/replumb/replumb/internal/network/overlapset"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/verify/agentset"

@@ -6,7 +6,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/pull"
-	"github.com/replumb/replumb/internal/operator/overlapset"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/overlapset"
 )
 
 // overlapImage is what keeps bridges in step between commands; none if that is not to run.
@@ -22,6 +23,7 @@ func (j *Job) overlapImage() pull.Image {
 func (j *Job) Overlap() *overlapset.Set {
 	return &overlapset.Set{
 		Cluster: j.Tools.Cluster, Migration: j.Spec.Name, Image: j.overlapImage(), Wait: j.agents().Wait(), Now: j.Tools.Now,
+		Exclusive: migration.Exclusive(j.Tools.Cluster, j.Spec.Name, overlapset.Without),
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/operator/overlapset"
+	"github.com/replumb/replumb/internal/network/overlapset"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
