@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/logutil"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	"github.com/replumb/replumb/internal/engine/fault"
@@ -95,8 +95,13 @@ func (c *Client) KV() clientv3.KV { return c.whole.KV }
 
 // dial does not wait for a connection. It tries what is harmless to try again so many times.
 func dial(config Config, endpoints []string, tries uint) (*clientv3.Client, error) {
+	// Without a logger, the client writes its retries to stderr; nothing in it is fatal.
+	silent, err := logutil.CreateDefaultZapLogger(logutil.ConvertToZapLevel("fatal"))
+	if err != nil {
+		return nil, err
+	}
 	return clientv3.New(clientv3.Config{
-		Endpoints: endpoints, TLS: config.TLS, Logger: zap.NewNop(), MaxUnaryRetries: tries,
+		Endpoints: endpoints, TLS: config.TLS, Logger: silent, MaxUnaryRetries: tries,
 		// A machine that vanished says nothing, and a connection to it would be believed in for a quarter of an hour.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(impatient), grpc.WithChainStreamInterceptor(impatientStream)},

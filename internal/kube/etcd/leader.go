@@ -75,19 +75,6 @@ func (c *Cluster) LeaderLast(leaving []string) []string {
 	return sorted
 }
 
-// CaughtUp fails until a member has everything that the leader has when it is asked.
-func (c *Client) CaughtUp(ctx context.Context, who string) error {
-	cluster, err := c.settled(ctx)
-	if err != nil {
-		return err
-	}
-	m := cluster.Find(who)
-	if m == nil {
-		return engine.NotYet("there is no etcd member %s", who)
-	}
-	return c.caughtUp(ctx, cluster, m)
-}
-
 // caughtUp first asks the leader what it has and then waits a while until the member has it: under load it is always a
 // little behind.
 func (c *Client) caughtUp(ctx context.Context, cluster *Cluster, m *Member) error {
