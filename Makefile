@@ -109,7 +109,7 @@ check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no 
 	@for module in $(MODULES); do echo "go vet ($$module)"; go -C $$module vet -tags $(TAGS) ./... || exit; done
 	@hack/gotest.sh . -vet=off -timeout 5m ./...
 	@hack/gotest.sh lab -vet=off -timeout 5m ./...
-	@hack/gotest.sh test -short -vet=off -timeout 5m ./soak/... ./conformance # the model and the audit of the one, how the other compares
+	@hack/gotest.sh test -short -vet=off -timeout 5m ./soak/... ./conformance ./argocd # the model and the audit of the one, how the other compares, the script of the third
 	@hack/gotest.sh hack/helm -vet=off -timeout 5m ./... # the chart
 
 .PHONY: test
@@ -120,7 +120,7 @@ test: check test-api-short test-once test-root lab-plain ## check, and of each k
 test-api: lab-api apipool $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
 	@$(ASSETS) $(POOL) hack/apitests.sh long
 	@$(ASSETS) hack/gotest.sh lab -short -tags apiserver,programs,long -timeout 10m ./...
-	@$(ASSETS) hack/gotest.sh test -short -tags apiserver,programs,long -timeout 10m ./soak
+	@$(ASSETS) hack/gotest.sh test -short -tags apiserver,programs,long -timeout 10m ./soak ./browser
 
 .PHONY: test-api-short
 test-api-short: lab-api apipool $(GOTESTSUM) ## What test-api has without the tag long: each promise of each kind of migration once
@@ -463,10 +463,6 @@ generate: ## Regenerate deepcopy code, CRDs, manifests, files of the chart, and 
 	go test ./internal/reporting/metrics -run TestMonitoringCopies -update
 	go test ./hack/manual -run TestReferenceIsUpToDate -update
 	go -C lab test ./labcli -run TestCommandsAreListed -update
-
-.PHONY: pictures
-pictures: ## Draw docs/pictures with Chromium from what was recorded: RESULT=build/demo/result.json of make demo, REPORT=file of replumb report
-	go run ./hack/pictures -result "$(RESULT)" -report "$(REPORT)" -o docs/pictures
 
 # The generator is a module of its own, since it brings many others; it takes long to build the first time.
 HUGO        := $(BIN)/hugo

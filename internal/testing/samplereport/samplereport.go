@@ -1,4 +1,5 @@
-package htmlreport_test
+// Package samplereport makes a report of a migration of Services for tests.
+package samplereport
 
 import (
 	"fmt"
@@ -14,21 +15,21 @@ import (
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
 
-// hostile is text that must never become markup or script.
-const hostile = `</script><script>document.title="owned"</script><img src=x onerror="document.title='owned'">`
+// Hostile is text that must never become markup or script.
+const Hostile = `</script><script>document.title="owned"</script><img src=x onerror="document.title='owned'">`
 
-// begin is when the migration of the fixture begins.
-func begin() time.Time { return time.Date(2026, 3, 4, 20, 0, 0, 0, time.UTC) }
+// Begin is when the migration of the fixture begins.
+func Begin() time.Time { return time.Date(2026, 3, 4, 20, 0, 0, 0, time.UTC) }
 
-// scene makes a history: apply, killed in the middle and run again, and finish two hours later.
-type scene struct {
+// history is made event by event: apply, killed in the middle and run again, and finish two hours later.
+type history struct {
 	*journal.History
 
 	at  time.Time
 	run string
 }
 
-func (s *scene) begin(id, command string, kubelets map[string]int, overrides ...string) {
+func (s *history) begin(id, command string, kubelets map[string]int, overrides ...string) {
 	s.run = id
 	s.Runs = append(s.Runs, journal.Run{
 		ID: id, User: "mara", Host: "ops-1", Command: "replumb " + command, Version: "v0.9.0", Start: s.at, APIServer: "v1.36.3",
@@ -37,36 +38,37 @@ func (s *scene) begin(id, command string, kubelets map[string]int, overrides ...
 	s.event(engine.Event{Kind: engine.RunStarted})
 }
 
-func (s *scene) event(e engine.Event) {
+func (s *history) event(e engine.Event) {
 	e.Time, e.Plan = s.at, "services-to-172-24"
 	s.Events = append(s.Events, journal.Event{Event: e, Run: s.run})
 }
 
 // phase lasts as long as do moves the clock.
-func (s *scene) phase(name, title string, do func()) {
+func (s *history) phase(name, title string, do func()) {
 	start := s.at
 	s.event(engine.Event{Kind: engine.PhaseStarted, Phase: name, Message: title, Total: 3})
 	do()
 	s.event(engine.Event{Kind: engine.PhaseDone, Phase: name, Message: title, Seconds: s.at.Sub(start).Seconds()})
 }
 
-func (s *scene) step(phase, group, step string, took time.Duration) {
+func (s *history) step(phase, group, step string, took time.Duration) {
 	s.at = s.at.Add(took)
 	s.event(engine.Event{Kind: engine.StepDone, Phase: phase, Group: group, Step: step, Message: step, Seconds: took.Seconds()})
 }
 
-func service(i int) string {
+// Service is the name of a Service of the sample.
+func Service(i int) string {
 	return []string{"shop", "payments", "search", "monitoring", "platform"}[i%5] + fmt.Sprintf("/service-%03d", i)
 }
 
 // batches moves Services from one number to another.
-func (s *scene) batches(from, to, size, of int) {
+func (s *history) batches(from, to, size, of int) {
 	for first := from; first < to; first += size {
 		group := fmt.Sprintf("batch %d of %d", first/size+1, (of+size-1)/size)
 		for i := first; i < min(first+size, to); i++ {
-			s.step("move", group, "hop/"+service(i), 700*time.Millisecond)
+			s.step("move", group, "hop/"+Service(i), 700*time.Millisecond)
 			s.Moves = append(s.Moves, journal.Move{
-				Service: service(i), From: fmt.Sprintf("10.96.%d.%d", i/250, i%250+1), To: fmt.Sprintf("172.24.%d.%d", i/250, i%250+1),
+				Service: Service(i), From: fmt.Sprintf("10.96.%d.%d", i/250, i%250+1), To: fmt.Sprintf("172.24.%d.%d", i/250, i%250+1),
 				Strategy: "move", At: s.at, Seconds: 0.7,
 			})
 		}
@@ -75,7 +77,7 @@ func (s *scene) batches(from, to, size, of int) {
 }
 
 // sampled adds what probes met with from one moment to another. Latencies wave, so that there is something to see.
-func (s *scene) sampled(from, to time.Time, lossy bool) {
+func (s *history) sampled(from, to time.Time, lossy bool) {
 	for k, name := range []string{"host/old-address", "host/new-address", "host/name", "host/stream", "pod/old-address", "pod/name", "pod/dns", "pod/udp"} {
 		for at := from.Unix() / 10 * 10; at < to.Unix(); at += 10 {
 			wave := math.Sin(float64(at%600)/95) + math.Sin(float64(at%170)/11+float64(k))/2
@@ -84,7 +86,7 @@ func (s *scene) sampled(from, to time.Time, lossy bool) {
 				P50: int64(900 + 150*float64(k) + 120*wave), P99: int64(6000 + 900*float64(k) + 2500*wave),
 			}
 			x.Max = x.P99 * 3
-			if lossy && name == "host/old-address" && at == begin().Unix()+10 {
+			if lossy && name == "host/old-address" && at == Begin().Unix()+10 {
 				x.Failed = 7
 			}
 			s.Samples = append(s.Samples, x)
@@ -92,7 +94,7 @@ func (s *scene) sampled(from, to time.Time, lossy bool) {
 	}
 }
 
-func (s *scene) gate() {
+func (s *history) gate() {
 	since := s.at
 	s.event(engine.Event{
 		Kind:    engine.StepWaiting,
@@ -109,9 +111,9 @@ func (s *scene) gate() {
 	})
 }
 
-// example is a migration of Services, with or without a loss.
-func example(services int, lossy bool) htmlreport.Input {
-	s := &scene{History: &journal.History{}, at: begin()}
+// New is a migration of Services, with or without a loss.
+func New(services int, lossy bool) htmlreport.Input {
+	s := &history{History: &journal.History{}, at: Begin()}
 	half := services / 2 / 10 * 10
 	s.begin("a", "apply", map[string]int{"v1.36.3": 3}, "--accept-downtime")
 	s.phase(
@@ -132,7 +134,7 @@ func example(services int, lossy bool) htmlreport.Input {
 		func() { s.step("refresh", "tier web", "restart/Deployment/shop/till", 42*time.Second) },
 	)
 	s.event(engine.Event{Kind: engine.RunDone})
-	s.sampled(begin(), s.at, lossy)
+	s.sampled(Begin(), s.at, lossy)
 	s.at = s.at.Add(2 * time.Hour)
 	done := s.at
 	s.begin("c", "finish", map[string]int{"v1.36.3": 3})
@@ -152,7 +154,7 @@ func example(services int, lossy bool) htmlreport.Input {
 			Counts: v1alpha1.Counts{Total: services, Moved: services, Pinned: 1},
 		},
 	}
-	when := metav1.NewTime(begin().Add(5 * time.Minute))
+	when := metav1.NewTime(Begin().Add(5 * time.Minute))
 	m.ManagedFields = []metav1.ManagedFieldsEntry{{
 		Manager: "kubectl-annotate", Operation: metav1.ManagedFieldsOperationUpdate, Time: &when,
 		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:replumb.dev/api-servers":{}}}}`),
@@ -182,18 +184,18 @@ func example(services int, lossy bool) htmlreport.Input {
 		Message: "names 10.96.3.7 under the key upstream", Claim: "no ConfigMap names an old address",
 	}}}
 	s.Stragglers = []journal.Straggler{{Node: "node2", OldAddressClient: v1alpha1.OldAddressClient{
-		Address: "10.96.0.4:80", Protocol: "TCP", Service: service(3), Pod: "shop/importer-5d9f", Source: "10.244.2.17",
-		LastSeen: metav1.NewMicroTime(begin().Add(8 * time.Minute)), Open: 1,
+		Address: "10.96.0.4:80", Protocol: "TCP", Service: Service(3), Pod: "shop/importer-5d9f", Source: "10.244.2.17",
+		LastSeen: metav1.NewMicroTime(Begin().Add(8 * time.Minute)), Open: 1,
 	}}}
 	if lossy {
-		at := begin().Add(14 * time.Second)
+		at := Begin().Add(14 * time.Second)
 		s.Losses = []v1alpha1.Loss{{Node: "node2", Probe: "host/old-address", Address: "10.96.0.9:80", LossWindow: v1alpha1.LossWindow{
 			Start: metav1.NewMicroTime(
 				at,
 			),
 			End:    metav1.NewMicroTime(at.Add(1300 * time.Millisecond)),
 			Failed: 7,
-			Error:  "connection refused " + hostile,
+			Error:  "connection refused " + Hostile,
 		}}}
 	}
 	return in

@@ -1,46 +1,25 @@
 //go:build programs && long
 
-package htmlreport_test
+package browser
 
 import (
 	"bytes"
-	"context"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
-	"github.com/chromedp/cdproto/log"
-	"github.com/chromedp/cdproto/network"
-	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
+	"github.com/replumb/replumb/internal/testing/samplereport"
 )
 
-// browser is a page in Chromium, and what it complained of or asked for.
-type browser struct {
-	context.Context
-
-	mu       sync.Mutex
-	console  []string
-	requests []string
-}
-
-// open shows a report in Chromium.
-func open(t *testing.T, in htmlreport.Input) *browser {
+// openReport shows a report from a file.
+func openReport(t *testing.T, in htmlreport.Input) *browser {
 	t.Helper()
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Fatalf("%v\nhint: make deps installs it", err)
-	}
 	file := filepath.Join(t.TempDir(), "report.html")
 	var page bytes.Buffer
 	if err := htmlreport.Build(in).HTML(&page); err != nil {
@@ -49,91 +28,19 @@ func open(t *testing.T, in htmlreport.Input) *browser {
 	if err := os.WriteFile(file, page.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	flags := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.UserDataDir(dataDir(t)),
-		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
-		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true), chromedp.WindowSize(1280, 900),
-		chromedp.WSURLReadTimeout(time.Minute), // a busy machine needs more than the usual 20 s
-	)
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), flags...)
-	t.Cleanup(cancel)
-	ctx, stop := chromedp.NewContext(ctx)
-	t.Cleanup(stop)
-	ctx, late := context.WithTimeout(ctx, 3*time.Minute)
-	t.Cleanup(late)
-	b := &browser{Context: ctx}
-	if err := chromedp.Listen(ctx, b.heard); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := chromedp.Call(ctx, network.Enable, network.EnableParams{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := chromedp.Call(ctx, log.Enable, cdp.Empty{}); err != nil {
-		t.Fatal(err)
-	}
-	b.do(t, chromedp.Navigate("file://"+file))
-	return b
-}
-
-func (b *browser) heard(event any) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch e := event.(type) {
-	case *runtime.EventConsoleAPICalled:
-		b.console = append(b.console, fmt.Sprintf("%s %v", e.Type, e.Args))
-	case *runtime.EventExceptionThrown:
-		b.console = append(b.console, e.ExceptionDetails.Text)
-	case *log.EventEntryAdded:
-		b.console = append(b.console, fmt.Sprintf("%s: %s %s", e.Entry.Level, e.Entry.Text, e.Entry.URL))
-	case *network.EventRequestWillBeSent:
-		b.requests = append(b.requests, e.Request.URL)
-	}
-}
-
-func (b *browser) do(t *testing.T, actions ...chromedp.Action[chromedp.Void]) {
-	t.Helper()
-	if err := chromedp.Do(b, actions...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func get[T any](t *testing.T, b *browser, action chromedp.Action[T]) T {
-	t.Helper()
-	out, err := chromedp.Run(b, action)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
-func eval[T any](t *testing.T, b *browser, script string) T {
-	t.Helper()
-	return get(t, b, chromedp.Evaluate[T](script))
+	return open(t, "file://"+file)
 }
 
 func script(text string) chromedp.Action[chromedp.Void] {
 	return chromedp.Evaluate[chromedp.Void](text)
 }
 
-// dataDir is a new profile. Chromium may still write to it when it is asked to end, which is why t.TempDir would complain.
-func dataDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "replumb-report-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
 // quiet sees that the page has complained of nothing and asked for nothing but itself.
 func (b *browser) quiet(t *testing.T) {
 	t.Helper()
+	b.silent(t)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.console) > 0 {
-		t.Errorf("the console says:\n%s", strings.Join(b.console, "\n"))
-	}
 	if len(b.requests) == 0 {
 		t.Error("not even the file was asked for")
 	}
@@ -165,17 +72,6 @@ func keep(t *testing.T, name string, body []byte) {
 	}
 }
 
-// media has the page think that its reader prefers light or dark, and that it is on a screen or on paper.
-func (b *browser) media(t *testing.T, media, scheme string) {
-	t.Helper()
-	_, err := chromedp.Call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-		Media: media, Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // inked counts the pixels of each canvas that are not empty, by the color given as r,g,b, or any.
 const inked = `((want) => [...document.querySelectorAll("canvas")].map((c) => {
   const k = Object.assign(document.createElement("canvas"), {width: c.width, height: c.height});
@@ -200,8 +96,8 @@ func (b *browser) drawn(t *testing.T, charts int) {
 	}
 }
 
-func TestInABrowser(t *testing.T) {
-	b := open(t, example(143, true))
+func TestReport(t *testing.T) {
+	b := openReport(t, samplereport.New(143, true))
 	b.media(t, "screen", "light")
 	b.drawn(t, 3)
 	b.shot(t, "light")
@@ -245,7 +141,7 @@ func TestInABrowser(t *testing.T) {
 		first := `document.querySelector("#services-table tbody tr:not([hidden])").cells[0].textContent`
 		sort := `document.querySelectorAll("#services-table th button")[5].click()`
 		b.do(t, script(sort), script(sort))
-		if got := eval[string](t, b, first); got != service(142) {
+		if got := eval[string](t, b, first); got != samplereport.Service(142) {
 			t.Errorf("the latest is %s", got)
 		}
 		b.do(t, script(`document.getElementById("search").value = "172.24.0.8"`),
@@ -260,8 +156,8 @@ func TestInABrowser(t *testing.T) {
 	b.quiet(t)
 }
 
-func TestOnPaper(t *testing.T) {
-	b := open(t, example(143, false))
+func TestReportOnPaper(t *testing.T) {
+	b := openReport(t, samplereport.New(143, false))
 	// Who looks at it in the dark prints on white.
 	b.media(t, "", "dark")
 	paper := get(t, b, chromedp.PrintToPDF(chromedp.PDFPaper(chromedp.PaperA4), chromedp.PDFPreferCSSPageSize()))
@@ -286,10 +182,10 @@ func TestOnPaper(t *testing.T) {
 	b.quiet(t)
 }
 
-func TestManyServices(t *testing.T) {
+func TestReportOfManyServices(t *testing.T) {
 	start := time.Now()
-	in := example(5000, false)
-	b := open(t, in)
+	in := samplereport.New(5000, false)
+	b := openReport(t, in)
 	b.drawn(t, 3)
 	if rows := eval[int](t, b, `document.getElementById("services-table").tBodies[0].rows.length`); rows != 5001 {
 		t.Errorf("%d rows", rows)
@@ -301,11 +197,11 @@ func TestManyServices(t *testing.T) {
 	b.quiet(t)
 }
 
-// TestWithoutHistory shows a report of a migration of another kind that nothing is known of.
-func TestWithoutHistory(t *testing.T) {
-	in := example(0, false)
+// TestReportWithoutHistory shows a report of a migration of another kind that nothing is known of.
+func TestReportWithoutHistory(t *testing.T) {
+	in := samplereport.New(0, false)
 	in.History, in.Services = nil, nil
-	b := open(t, in)
+	b := openReport(t, in)
 	b.drawn(t, 0)
 	b.shot(t, "empty")
 	b.quiet(t)

@@ -1,110 +1,100 @@
 //go:build programs && long
 
-package board
+package browser
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"os/exec"
+	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/cdproto/log"
-	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/reporting/board"
+	"github.com/replumb/replumb/internal/reporting/htmlreport"
+	"github.com/replumb/replumb/internal/reporting/live"
 )
 
-// browser is a page in Chromium, and what it complained of.
-type browser struct {
-	context.Context
+const command = "kubectl annotate migrations.replumb.dev move --overwrite "
 
-	mu      sync.Mutex
-	console []string
+// played is a migration that waits for people.
+type played struct {
+	mu        sync.Mutex
+	view      live.View
+	offers    []board.Offer
+	confirmed []board.Offer
 }
 
-func open(t *testing.T, url string) *browser {
+// waiting is one that stands at a gate.
+func waiting() *played {
+	v := live.View{
+		Migration: "move",
+		Cluster:   "prod-eu",
+		At:        time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC),
+		Phase:     v1alpha1.PhaseApplying,
+		Stage:     "repoint",
+		Unit:      "Services",
+		Done:      300,
+		Total:     1000,
+		Holder:    "root@host",
+		Next:      "replumb apply -f FILE",
+		Proof:     &v1alpha1.ProofStatus{Nodes: 3, Sent: 52_640},
+		Gates: []live.Gate{{
+			ID: "gate/api-servers", Title: "Restart the API servers <b>now</b>", Since: time.Date(2026, 11, 23, 11, 50, 0, 0, time.UTC),
+			Guide: "Do it, then confirm it: " + command + "replumb.dev/api-servers=Repointed",
+		}},
+	}
+	m := &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "move"}}
+	return &played{view: v, offers: board.Offers(m, v)}
+}
+
+func (p *played) Look(context.Context) (live.View, []board.Offer, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.view, slices.Clone(p.offers), nil
+}
+
+func (p *played) Report(context.Context) (*htmlreport.Document, error) {
+	m := &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "move"}}
+	m.Spec.ServiceCIDR = &v1alpha1.ServiceCIDRSpec{To: []string{"172.24.0.0/16"}}
+	return htmlreport.Build(htmlreport.Input{Migration: m, Now: time.Unix(1_800_000_000, 0)}), nil
+}
+
+func (p *played) Confirm(_ context.Context, o board.Offer) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.confirmed, p.offers, p.view.Gates = append(p.confirmed, o), nil, nil
+	return nil
+}
+
+func (p *played) said() []board.Offer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.confirmed)
+}
+
+// serve serves a migration until the test ends, and returns its URL.
+func serve(t *testing.T, p *played) string {
 	t.Helper()
-	path, err := exec.LookPath("chromium")
+	s, err := board.Listen(t.Context(), 0, p)
 	if err != nil {
-		t.Fatalf("%v\nhint: make deps installs it", err)
-	}
-	dir, err := os.MkdirTemp("", "replumb-board-")
-	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	flags := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.UserDataDir(dir),
-		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
-		chromedp.WindowSize(1280, 900), chromedp.WSURLReadTimeout(time.Minute),
-	)
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), flags...)
-	t.Cleanup(cancel)
-	ctx, stop := chromedp.NewContext(ctx)
-	t.Cleanup(stop)
-	ctx, late := context.WithTimeout(ctx, 3*time.Minute)
-	t.Cleanup(late)
-	b := &browser{Context: ctx}
-	if err := chromedp.Listen(ctx, b.heard); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := chromedp.Call(ctx, log.Enable, cdp.Empty{}); err != nil {
-		t.Fatal(err)
-	}
-	b.do(t, chromedp.Navigate(url))
-	return b
-}
-
-func (b *browser) heard(event any) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch e := event.(type) {
-	case *runtime.EventConsoleAPICalled:
-		b.console = append(b.console, fmt.Sprintf("%s %v", e.Type, e.Args))
-	case *runtime.EventExceptionThrown:
-		b.console = append(b.console, e.ExceptionDetails.Text)
-	case *log.EventEntryAdded:
-		b.console = append(b.console, fmt.Sprintf("%s: %s %s", e.Entry.Level, e.Entry.Text, e.Entry.URL))
-	}
-}
-
-func (b *browser) do(t *testing.T, actions ...chromedp.Action[chromedp.Void]) {
-	t.Helper()
-	if err := chromedp.Do(b, actions...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// until waits for something to hold on the page.
-func (b *browser) until(t *testing.T, expression string) {
-	t.Helper()
-	if err := chromedp.Do(b, chromedp.Poll[chromedp.Void](expression, chromedp.WithPollingTimeout(time.Minute))); err != nil {
-		t.Fatalf("%s: %v", expression, err)
-	}
-}
-
-func eval[T any](t *testing.T, b *browser, script string) T {
-	t.Helper()
-	out, err := chromedp.Run(b, chromedp.Evaluate[T](script))
-	if err != nil {
-		t.Fatalf("%s: %v", script, err)
-	}
-	return out
-}
-
-func (b *browser) scheme(t *testing.T, name string) {
-	t.Helper()
-	_, err := chromedp.Call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}},
+	ended := make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { ended <- s.Serve(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("served until %v", err)
+		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	return s.URL()
 }
 
 // contrast is that of the text of an element against the page, as WCAG counts it.
@@ -114,9 +104,9 @@ const contrast = `((selector) => {
   const a = light(getComputedStyle(document.querySelector(selector)).color), b = light(getComputedStyle(document.body).backgroundColor);
   return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); })`
 
-func TestInABrowser(t *testing.T) {
+func TestPage(t *testing.T) {
 	p := waiting()
-	b := open(t, serve(t, p).URL())
+	b := open(t, serve(t, p))
 	b.until(t, `document.querySelector("iframe:not(.next)") !== null && document.querySelector("iframe").offsetHeight > 200`)
 	for what, want := range map[string]string{
 		`document.title`: "move",
@@ -132,7 +122,7 @@ func TestInABrowser(t *testing.T) {
 	}
 	background := map[string]string{}
 	for _, scheme := range []string{"light", "dark"} {
-		b.scheme(t, scheme)
+		b.media(t, "screen", scheme)
 		background[scheme] = eval[string](t, b, `getComputedStyle(document.body).backgroundColor`)
 		for _, selector := range []string{"body", "dt", ".good", ".attention"} {
 			if got := eval[float64](t, b, contrast+`("`+selector+`")`); got < 4.5 {
@@ -178,9 +168,5 @@ func TestInABrowser(t *testing.T) {
 			t.Errorf("confirmed %v", said)
 		}
 	})
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.console) > 0 {
-		t.Errorf("the console says:\n%s", strings.Join(b.console, "\n"))
-	}
+	b.silent(t)
 }
