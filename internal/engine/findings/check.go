@@ -9,6 +9,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/lists"
 )
 
 // Severity is what a failed check means for the migration.
@@ -152,14 +153,10 @@ const errorFindings = 5
 
 func (e *BlockedError) Error() string {
 	var codes []string
-	for i, f := range e.Findings {
-		if i == errorFindings {
-			codes = append(codes, fmt.Sprintf("and %d more", len(e.Findings)-i))
-			break
-		}
+	for _, f := range e.Findings {
 		codes = append(codes, f.Code+": "+f.Message)
 	}
-	return fmt.Sprintf("%s: %s", english.Plural(len(e.Findings), "blocking finding", ""), strings.Join(codes, "; "))
+	return fmt.Sprintf("%s: %s", english.Plural(len(e.Findings), "blocking finding", ""), strings.Join(lists.Limit(codes, errorFindings), "; "))
 }
 
 func (*BlockedError) Advice() string {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/lists"
 )
 
 // noServer is said when there is none to look at: that proves nothing.
@@ -58,7 +59,7 @@ func AllOnRange(servers []Server, podFlags map[netip.Addr][]netip.Prefix, want [
 		case !known:
 			unknown = append(unknown, fmt.Sprintf("%s (%s)", name, reason))
 		case !on:
-			missing = append(missing, fmt.Sprintf("%s (%s)", name, join(ranges)))
+			missing = append(missing, fmt.Sprintf("%s (%s)", name, lists.Join(ranges, ",")))
 		}
 	}
 	for _, s := range servers {
@@ -92,14 +93,6 @@ func onRange(ranges, want []netip.Prefix) (on, known bool) {
 		}
 	}
 	return false, false
-}
-
-func join(ranges []netip.Prefix) string {
-	texts := make([]string, len(ranges))
-	for i, r := range ranges {
-		texts[i] = r.String()
-	}
-	return strings.Join(texts, ",")
 }
 
 // hostOf is the address in host:port, or the zero one for a name.

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/lists"
 )
 
 // What a report has room for.
@@ -30,13 +31,8 @@ func Report(servers []Server, now time.Time) []v1alpha1.APIServerReport {
 	var all []v1alpha1.APIServerReport
 	for _, s := range servers[:min(len(servers), mostReported)] {
 		r := v1alpha1.APIServerReport{
-			Address: s.Address, SeenAt: metav1.NewMicroTime(now), Problem: shortText(s.CertErr), RangesProblem: shortText(s.FlagsErr),
-		}
-		for _, a := range s.SANs[:min(len(s.SANs), mostSANs)] {
-			r.SANs = append(r.SANs, a.String())
-		}
-		for _, p := range s.Ranges[:min(len(s.Ranges), mostRanges)] {
-			r.Ranges = append(r.Ranges, p.String())
+			Address: s.Address, SANs: lists.Strings(s.SANs[:min(len(s.SANs), mostSANs)]), Ranges: lists.Strings(s.Ranges[:min(len(s.Ranges), mostRanges)]),
+			SeenAt: metav1.NewMicroTime(now), Problem: shortText(s.CertErr), RangesProblem: shortText(s.FlagsErr),
 		}
 		all = append(all, r)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
@@ -197,11 +198,7 @@ func (b *Barrier) buildService() *corev1.Service {
 		},
 	}
 	if len(b.Forget) > 0 {
-		var all []string
-		for _, a := range b.Forget {
-			all = append(all, a.String())
-		}
-		svc.Annotations = map[string]string{v1alpha1.AnnotationForget: strings.Join(all, ",")}
+		svc.Annotations = map[string]string{v1alpha1.AnnotationForget: lists.Join(b.Forget, ",")}
 	}
 	return svc
 }

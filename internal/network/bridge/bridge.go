@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
@@ -154,9 +155,7 @@ func (b *Bridge) Build() *corev1.Service {
 	}
 	if b.Form == v1alpha1.BridgeExternalIPs {
 		svc.Spec.Type = corev1.ServiceTypeClusterIP
-		for _, a := range b.addresses() {
-			svc.Spec.ExternalIPs = append(svc.Spec.ExternalIPs, a.String())
-		}
+		svc.Spec.ExternalIPs = lists.Strings(b.addresses())
 		return svc
 	}
 	class, no := v1alpha1.LoadBalancerClass, false

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/engine/lists"
 )
 
 // InUseError says that a block cannot be released because addresses of it are given out.
@@ -21,14 +23,10 @@ type InUseError struct {
 
 func (e *InUseError) Error() string {
 	var users []string
-	for i, a := range e.Allocations {
-		if i == 3 {
-			users = append(users, fmt.Sprintf("and %d more", len(e.Allocations)-i))
-			break
-		}
+	for _, a := range e.Allocations {
 		users = append(users, a.Addr.String()+" ("+describe(a)+")")
 	}
-	return fmt.Sprintf("block %s is in use: %s", e.Block, strings.Join(users, ", "))
+	return fmt.Sprintf("block %s is in use: %s", e.Block, strings.Join(lists.Limit(users, 3), ", "))
 }
 
 // ReleaseBlock removes an empty block and the affinities for it, in the order in which Calico itself does and can be

@@ -3,7 +3,6 @@ package crossing
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 )
 
@@ -37,17 +36,9 @@ func Pairs(ranges []netip.Prefix) ([]Pair, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("no two of the ranges are of the same family: %s", text(ranges))
+		return nil, fmt.Errorf("no two of the ranges are of the same family: %v", ranges)
 	}
 	return out, nil
-}
-
-func text(ranges []netip.Prefix) string {
-	all := make([]string, 0, len(ranges))
-	for _, r := range ranges {
-		all = append(all, r.String())
-	}
-	return "[" + strings.Join(all, " ") + "]"
 }
 
 // MissingError says that the rules are not on the node as they should be.

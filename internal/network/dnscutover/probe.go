@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
 
@@ -315,17 +316,11 @@ func issuer(bad *tls.CertificateVerificationError, err error) string {
 
 // names are those that a certificate is good for.
 func names(c *x509.Certificate) string {
-	all := slices.Clone(c.DNSNames)
-	for _, ip := range c.IPAddresses {
-		all = append(all, ip.String())
-	}
+	all := slices.Concat(c.DNSNames, lists.Strings(c.IPAddresses))
 	if len(all) == 0 {
 		return "no one"
 	}
-	if more := len(all) - maxNames; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(all[:maxNames], ", "), more)
-	}
-	return strings.Join(all, ", ")
+	return lists.FirstN(all, maxNames)
 }
 
 // plain is an error on one line.

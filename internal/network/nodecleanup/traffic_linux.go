@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/replumb/replumb/internal/engine/lists"
 )
 
 // lookEvery is how often the connections are read. Each is remembered for longer than that after its last packet: 10 s at least for
@@ -41,11 +43,7 @@ func (w Watcher) Watch(ctx context.Context) (*Report, error) {
 		before = now
 	}
 	slices.SortFunc(clients, netip.Addr.Compare)
-	r := &Report{}
-	for _, a := range slices.Compact(clients) {
-		r.Clients = append(r.Clients, a.String())
-	}
-	return r, nil
+	return &Report{Clients: lists.Strings(slices.Compact(clients))}, nil
 }
 
 func flows() (map[string]flow, error) {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/controlplane"
 	"github.com/replumb/replumb/internal/kube/references"
@@ -164,10 +165,10 @@ func (r *reader) finish() *Cluster {
 		r.out.Ranges = append(r.out.Ranges, one)
 	}
 	for _, s := range r.said {
-		add(ranges.Range{Use: s.use, Prefix: s.prefix, Source: s.field + " of " + naming(s.objects)})
+		add(ranges.Range{Use: s.use, Prefix: s.prefix, Source: s.field + " of " + lists.FirstN(s.objects, named)})
 	}
 	for _, p := range setOf(r.parts).Prefixes() {
-		add(ranges.Range{Use: ranges.Pods, Prefix: p, Source: "spec.podCIDRs of " + naming(objectsIn(r.parts, p)), PerNode: true})
+		add(ranges.Range{Use: ranges.Pods, Prefix: p, Source: "spec.podCIDRs of " + lists.FirstN(objectsIn(r.parts, p), named), PerNode: true})
 	}
 	for _, one := range machines(r.nodes) {
 		one.Use, one.Source = ranges.Nodes, "status.addresses of "+one.Source
@@ -225,7 +226,7 @@ func machines(all []held) []ranges.Range {
 		for _, h := range hosts {
 			one.Addresses = append(one.Addresses, h.Addr())
 		}
-		one.Source = naming(objectsIn(all, one.Prefix))
+		one.Source = lists.FirstN(objectsIn(all, one.Prefix), named)
 		out = append(out, one)
 	}
 	return out
@@ -244,10 +245,3 @@ func objectsIn(all []held, p netip.Prefix) []string {
 
 // named is how many objects are named before the others are counted.
 const named = 3
-
-func naming(objects []string) string {
-	if len(objects) <= named {
-		return strings.Join(objects, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(objects[:named], ", "), len(objects)-named)
-}
