@@ -181,7 +181,7 @@ test-nodes: lab-api apipool $(GOTESTSUM) ## All tests of moves of nodes and cont
 
 .PHONY: test-cni
 test-cni: lab-api apipool $(GOTESTSUM) ## All tests of networks replaced in place (root; about 3 h)
-	$(call whole,./internal/migrations/cni/... ./internal/network/crossing/... ./internal/network/nodecleanup/... ./internal/network/podnetwork/...,TestNetworks,none,TestNetworkNamedAfterARoot,TestCNI)
+	$(call whole,./internal/migrations/cni/... ./internal/network/masquerade/... ./internal/network/nodecleanup/... ./internal/network/podnetwork/...,TestNetworks,none,TestNetworkNamedAfterARoot,TestCNI)
 	@$(MAKE) --no-print-directory test-cilium packets-cni
 
 .PHONY: test-mirror
@@ -191,7 +191,7 @@ test-mirror: lab-api apipool $(GOTESTSUM) ## All tests of mirrors (root; about 3
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
-	@hack/gotest.sh . -tags root -timeout 10m ./internal/network/crossing ./internal/network/nodecleanup ./internal/network/tunneladdr ./internal/verify/conntrack
+	@hack/gotest.sh . -tags root -timeout 10m ./internal/network/masquerade ./internal/network/nodecleanup ./internal/network/tunneladdr ./internal/verify/conntrack
 	@hack/gotest.sh lab -tags root -timeout 10m ./lab ./cgroup
 
 # Each test with real packets runs in one of these targets; test-lab has the shortest that shows what all others stand on, with its control.

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/safety/chunk"
+	"github.com/replumb/replumb/internal/safety/chunklog"
 )
 
 const (
@@ -60,7 +60,7 @@ type piece struct {
 }
 
 func newStore(c client.Client, migration, run string) *store {
-	return &store{client: c, migration: migration, run: run, size: chunk.Size, most: maxPieces}
+	return &store{client: c, migration: migration, run: run, size: chunklog.Size, most: maxPieces}
 }
 
 // ready looks for the Migration, once, and for what is stored already. It reports false as long as there is no Migration.
@@ -185,7 +185,7 @@ func (p *piece) thinner(size int) ([]byte, error) {
 			p.spent = true  // damaged: the reader tells, and it stays as it is
 			return nil, nil //nolint:nilerr // see above
 		}
-		payload, err := chunk.Compress(plain)
+		payload, err := chunklog.Compress(plain)
 		if err != nil {
 			return nil, err
 		}
@@ -250,7 +250,7 @@ func (s *store) found(ctx context.Context) error {
 
 func fill(o *corev1.ConfigMap, payload []byte, thinned int) {
 	o.BinaryData = map[string][]byte{dataRecords: payload}
-	o.Annotations[chunk.AnnotationSum] = chunk.Sum(payload)
+	o.Annotations[chunklog.AnnotationSum] = chunklog.Sum(payload)
 	if thinned > 0 {
 		o.Annotations[annotationThinned] = strconv.Itoa(thinned)
 	}
@@ -259,7 +259,7 @@ func fill(o *corev1.ConfigMap, payload []byte, thinned int) {
 // fit tells how many lines a piece has room for, and what its payload is with them.
 func (p *piece) fit(lines [][]byte, size int) (n int, payload []byte, err error) {
 	for n = len(lines); n > 0; n /= 2 {
-		member, err := chunk.Compress(slices.Concat(append([][]byte{p.tail}, lines[:n]...)...))
+		member, err := chunklog.Compress(slices.Concat(append([][]byte{p.tail}, lines[:n]...)...))
 		if err != nil {
 			return 0, nil, err
 		}
@@ -300,7 +300,7 @@ func ownedBy(cm *corev1.ConfigMap, owner types.UID) bool {
 
 // each calls f for every record of a ConfigMap.
 func each(cm *corev1.ConfigMap, f func(*record)) error {
-	return chunk.Each(cm.BinaryData[dataRecords], cm.Annotations[chunk.AnnotationSum], func(raw json.RawMessage) error {
+	return chunklog.Each(cm.BinaryData[dataRecords], cm.Annotations[chunklog.AnnotationSum], func(raw json.RawMessage) error {
 		r := &record{}
 		if err := json.Unmarshal(raw, r); err != nil {
 			return err

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/safety/chunk"
+	"github.com/replumb/replumb/internal/safety/chunklog"
 )
 
 // Key is one object. An object that was deleted and recreated under its name is another one.
@@ -91,12 +91,12 @@ func Store(ctx context.Context, c client.Client, m *v1alpha1.Migration, objects 
 	}
 	var chunks []client.Object
 	for _, secret := range []bool{false, true} {
-		packed, err := pack(lines[secret], chunk.Size)
+		packed, err := pack(lines[secret], chunklog.Size)
 		if err != nil {
 			return err
 		}
 		for _, p := range packed {
-			chunks, sums = append(chunks, p.build(owner, next, secret)), append(sums, chunk.Sum(p.payload))
+			chunks, sums = append(chunks, p.build(owner, next, secret)), append(sums, chunklog.Sum(p.payload))
 			next++
 		}
 	}
@@ -276,7 +276,7 @@ func pieceOf(kind string, o client.Object, payload []byte) *piece {
 	sequence, _ := strconv.Atoi(o.GetAnnotations()[annotationSequence])
 	return &piece{
 		name: fmt.Sprintf("%s %s/%s", kind, o.GetNamespace(), o.GetName()), sequence: sequence,
-		sum: o.GetAnnotations()[chunk.AnnotationSum], payload: payload,
+		sum: o.GetAnnotations()[chunklog.AnnotationSum], payload: payload,
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/safety/chunk"
+	"github.com/replumb/replumb/internal/safety/chunklog"
 )
 
 const (
@@ -82,7 +82,7 @@ func newPacker() *packer {
 
 // fits reports whether a line certainly fits. It flushes to find out only when it has to.
 func (p *packer) fits(l line, limit int) (bool, error) {
-	if p.plain+len(l.json)+1 > chunk.MaxPlain {
+	if p.plain+len(l.json)+1 > chunklog.MaxPlain {
 		return false, nil
 	}
 	need := len(l.json) + len(l.key.String()) + 2 + margin
@@ -151,13 +151,13 @@ func pack(lines []line, limit int) ([]packed, error) {
 
 // build makes the object that holds a chunk. It is immutable: a backup that someone edited would be none.
 func (p packed) build(owner *v1alpha1.Migration, sequence int, secret bool) client.Object {
-	sum := chunk.Sum(p.payload)
+	sum := chunklog.Sum(p.payload)
 	immutable := true
 	metadata := metav1.ObjectMeta{
 		Namespace:   v1alpha1.SystemNamespace,
 		Name:        namePrefix(owner.Name) + sum[:12],
 		Labels:      map[string]string{v1alpha1.LabelMigration: owner.Name, v1alpha1.LabelRole: v1alpha1.RoleBackup},
-		Annotations: map[string]string{chunk.AnnotationSum: sum, annotationSequence: strconv.Itoa(sequence)},
+		Annotations: map[string]string{chunklog.AnnotationSum: sum, annotationSequence: strconv.Itoa(sequence)},
 		OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration", Name: owner.Name, UID: owner.UID,
 		}},
@@ -210,7 +210,7 @@ func (e *CorruptError) Unwrap() error { return e.Err }
 
 // each calls f for every object of a chunk whose checksum is right.
 func (c *piece) each(f func(*unstructured.Unstructured)) error {
-	err := chunk.Each(c.payload, c.sum, func(raw json.RawMessage) error {
+	err := chunklog.Each(c.payload, c.sum, func(raw json.RawMessage) error {
 		o := &unstructured.Unstructured{}
 		if err := o.UnmarshalJSON(raw); err != nil {
 			return err

@@ -1,4 +1,4 @@
-// Package crossing keeps the addresses of pods as they are when a packet goes from one network of pods to another on the same cluster.
+// Package masquerade keeps the addresses of pods as they are when a packet goes from one network of pods to another on the same cluster.
 //
 // A network knows its own range, and takes every other address for the world outside: flannel and Calico give what leaves their range the
 // address of the node (FLANNEL-POSTRTG, natOutgoing), and so does kube-proxy with what it does not take for a pod's. A NetworkPolicy at the
@@ -7,4 +7,4 @@
 // packet the address that it has.
 //
 // Connections that were opened before the rules were there keep the address that they got.
-package crossing
+package masquerade

@@ -1,6 +1,6 @@
-// Package archive keeps the reports of migrations beyond the Migrations themselves, whose journals go with them: a few ConfigMaps, of which the
+// Package keptreports keeps the reports of migrations beyond the Migrations themselves, whose journals go with them: a few ConfigMaps, of which the
 // oldest gives way to a new report.
-package archive
+package keptreports
 
 import (
 	"cmp"
@@ -22,7 +22,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
-	"github.com/replumb/replumb/internal/safety/chunk"
+	"github.com/replumb/replumb/internal/safety/chunklog"
 )
 
 const (
@@ -44,7 +44,7 @@ type Store struct {
 }
 
 // NewStore is the archive of a cluster.
-func NewStore(c client.Client) *Store { return &Store{client: c, size: chunk.Size, most: most} }
+func NewStore(c client.Client) *Store { return &Store{client: c, size: chunklog.Size, most: most} }
 
 // patience is how long the report of a run that has ended may take to be kept.
 const patience = 15 * time.Second
@@ -109,7 +109,7 @@ func (s *Store) pack(report *htmlreport.Document) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("writing the report: %w", err)
 		}
-		payload, err := chunk.Compress(body)
+		payload, err := chunklog.Compress(body)
 		if err != nil {
 			return nil, err
 		}
@@ -128,7 +128,7 @@ func (s *Store) put(ctx context.Context, m *v1alpha1.Migration, made time.Time, 
 	o := s.place(all, m)
 	o.Labels = map[string]string{v1alpha1.LabelMigration: m.Name, v1alpha1.LabelRole: v1alpha1.RoleArchive}
 	o.Annotations = map[string]string{
-		annotationMade: made.UTC().Format(time.RFC3339), annotationMigration: string(m.UID), chunk.AnnotationSum: chunk.Sum(payload),
+		annotationMade: made.UTC().Format(time.RFC3339), annotationMigration: string(m.UID), chunklog.AnnotationSum: chunklog.Sum(payload),
 	}
 	o.BinaryData = map[string][]byte{dataReport: payload}
 	if o.ResourceVersion == "" {
@@ -196,7 +196,7 @@ func (s *Store) Load(ctx context.Context, migration string) (*htmlreport.Documen
 func unpack(cm *corev1.ConfigMap) (*htmlreport.Document, error) {
 	d := &htmlreport.Document{}
 	read := false
-	err := chunk.Each(cm.BinaryData[dataReport], cm.Annotations[chunk.AnnotationSum], func(raw json.RawMessage) error {
+	err := chunklog.Each(cm.BinaryData[dataReport], cm.Annotations[chunklog.AnnotationSum], func(raw json.RawMessage) error {
 		read = true
 		return json.Unmarshal(raw, d)
 	})

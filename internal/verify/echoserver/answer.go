@@ -1,5 +1,5 @@
-// Package echo is what probes call: an HTTP server, and echoes over TCP and UDP. It stays until it is called no more.
-package echo
+// Package echoserver is what probes call: an HTTP server, and echoes over TCP and UDP. It stays until it is called no more.
+package echoserver
 
 import (
 	"bufio"

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package crossing
+package masquerade
 
 import (
 	"context"

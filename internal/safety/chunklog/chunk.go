@@ -1,6 +1,6 @@
-// Package chunk is how records of any number are kept in objects of bounded size: JSON, one record a line, compressed, with
+// Package chunklog is how records of any number are kept in objects of bounded size: JSON, one record a line, compressed, with
 // a checksum.
-package chunk
+package chunklog
 
 import (
 	"bytes"

@@ -1,6 +1,6 @@
 //go:build root
 
-package crossing
+package masquerade
 
 import (
 	"context"

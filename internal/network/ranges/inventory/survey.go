@@ -1,5 +1,5 @@
-// Package survey reads which address ranges a cluster uses, and which object says so. It writes nothing.
-package survey
+// Package inventory reads which address ranges a cluster uses, and which object says so. It writes nothing.
+package inventory
 
 import (
 	"cmp"

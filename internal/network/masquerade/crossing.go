@@ -1,4 +1,4 @@
-package crossing
+package masquerade
 
 import (
 	"fmt"

@@ -1,6 +1,6 @@
 //go:build apiserver && long
 
-package archive
+package keptreports
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package archive
+package keptreports
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
-	"github.com/replumb/replumb/internal/safety/chunk"
+	"github.com/replumb/replumb/internal/safety/chunklog"
 )
 
 func migration(name, uid string) *v1alpha1.Migration {
@@ -75,7 +75,7 @@ func TestPack(t *testing.T) {
 			t.Fatalf("%d samples: %d bytes, %v", samples, len(payload), err)
 		}
 		cm := kept(1, "a", "1")
-		cm.Annotations[chunk.AnnotationSum], cm.BinaryData = chunk.Sum(payload), map[string][]byte{dataReport: payload}
+		cm.Annotations[chunklog.AnnotationSum], cm.BinaryData = chunklog.Sum(payload), map[string][]byte{dataReport: payload}
 		d, err := unpack(&cm)
 		if err != nil {
 			t.Fatal(err)
