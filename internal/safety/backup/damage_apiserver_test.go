@@ -40,7 +40,7 @@ func TestForgedBackupIsNoticed(t *testing.T) {
 	}
 	_, err = Read(t.Context(), s, "shop")
 	var corrupt *CorruptError
-	if !errors.As(err, &corrupt) || !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), chunklog.GetName()) ||
+	if !errors.As(err, &corrupt) || !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), chunk.GetName()) ||
 		corrupt.Advice() == "" {
 		t.Errorf("read with %v", err)
 	}
