@@ -15,7 +15,7 @@ func (a *app) nodeInPlace() []*cobra.Command {
 		a.nodeLeft(
 			"standing",
 			"Find what keeps the node from having two networks, and from being switched to this one",
-			nodecleanup.Host.Standing,
+			nodecleanup.Host.Inspect,
 		),
 		a.nodeLeft(
 			"origin",
@@ -72,7 +72,7 @@ func (a *app) nodeUnprefer() *cobra.Command {
 func (a *app) nodeCross() *cobra.Command {
 	return between("cross", "Keep the addresses of pods on their way to the other network, until interrupted, and after",
 		func(cmd *cobra.Command, pairs []masquerade.Pair) error {
-			return masquerade.Keep(cmd.Context(), pairs, masquerade.Every, func(err error) { fmt.Fprintln(a.err, err) })
+			return masquerade.Maintain(cmd.Context(), pairs, masquerade.Every, func(err error) { fmt.Fprintln(a.err, err) })
 		})
 }
 

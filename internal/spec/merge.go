@@ -32,7 +32,7 @@ func Merge(recorded, given *v1alpha1.Migration) (effective *v1alpha1.Migration, 
 	delete(old, "status")
 	delete(object, "status")
 	for _, e := range d.fixed(object, old) {
-		d.settle(object, old, e.Field)
+		d.fillDefaults(object, old, e.Field)
 	}
 	var bad field.ErrorList
 	for _, e := range d.fixed(object, old) {
@@ -61,8 +61,8 @@ func (d *definition) fixed(object, old map[string]any) (broken field.ErrorList) 
 	return broken
 }
 
-// settle takes the old value of a field that the object leaves open, if it is one that may be left open at first and filled in later.
-func (d *definition) settle(object, old map[string]any, path string) {
+// fillDefaults takes the old value of a field that the object leaves open, if it is one that may be left open at first and filled in later.
+func (d *definition) fillDefaults(object, old map[string]any, path string) {
 	_, given := d.at(object, path)
 	_, settled := d.at(old, path)
 	later := d.fixed(old, object)

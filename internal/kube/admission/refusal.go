@@ -41,19 +41,19 @@ func (r *Refusal) Reason() string {
 	return text
 }
 
-// judge is one who refuses, known by a text.
-type judge struct {
+// refuser is one who refuses, known by a text.
+type refuser struct {
 	text        *regexp.Regexp
 	kind        string
 	quota, down bool
 }
 
-// judges are known by texts only: ValidatingAdmissionPolicies and MutatingAdmissionPolicies in k8s.io/apiserver
+// refusers are known by texts only: ValidatingAdmissionPolicies and MutatingAdmissionPolicies in k8s.io/apiserver
 // pkg/admission/plugin/policy/validating/dispatcher.go, webhooks in pkg/admission/plugin/webhook/errors/statuserror.go and
 // pkg/admission/plugin/webhook/validating/dispatcher.go, quotas in pkg/admission/plugin/resourcequota/controller.go, and the plugin against
 // external addresses in k8s.io/kubernetes plugin/pkg/admission/network/denyserviceexternalips/admission.go.
-func judges() []judge {
-	return []judge{
+func refusers() []refuser {
+	return []refuser{
 		{text: regexp.MustCompile(`(ValidatingAdmissionPolicy|MutatingAdmissionPolicy) '([^']+)'`)},
 		{text: regexp.MustCompile(`failed calling webhook "([^"]+)"`), kind: "webhook", down: true},
 		{text: regexp.MustCompile(`admission webhook "([^"]+)"`), kind: "webhook"},
@@ -78,7 +78,7 @@ func Of(err error) *Refusal {
 	if lacksRight(err) {
 		return nil
 	}
-	for _, j := range judges() {
+	for _, j := range refusers() {
 		if m := j.text.FindStringSubmatch(text); m != nil {
 			return &Refusal{By: strings.TrimSpace(j.kind + " " + strings.Join(m[1:], " ")), Quota: j.quota, Down: j.down, Err: err}
 		}

@@ -18,7 +18,7 @@ import (
 // AddLearner brings a member that will be reached at these peer URLs. Until it has started for the first time the others
 // know no name of it, so that it is found by peer URL.
 func (c *Client) AddLearner(ctx context.Context, name string, peerURLs ...string) error {
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func sameURLs(a, b []string) bool {
 // tenths of that (readyPercentThreshold in go.etcd.io/etcd/server/v3/etcdserver/server.go), and wait for the rest of it
 // at the next failure.
 func (c *Client) Promote(ctx context.Context, who string) error {
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (c *Client) Remove(ctx context.Context, who string) error { return c.remove
 
 // remove leaves at least so many voters.
 func (c *Client) remove(ctx context.Context, who string, voters int) error {
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (c *Client) remove(ctx context.Context, who string, voters int) error {
 
 // MayStop refuses while a member must not be stopped: because of the others, or since it leads.
 func (c *Client) MayStop(ctx context.Context, who string) error {
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (c *Client) MayStop(ctx context.Context, who string) error {
 // SetPeerURLs tells the others where a member that was stopped will come back with its data. It is announced before the member
 // starts there: it would else wait for entries that the others send to where it was.
 func (c *Client) SetPeerURLs(ctx context.Context, who string, peerURLs ...string) error {
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}

@@ -78,7 +78,7 @@ type MemberHash struct {
 // HashKV asks every voter for its hash at a revision; at the present one, if it is zero. A learner does not tell. A member that
 // is not well, or is behind, is a reason to ask again.
 func (c *Client) HashKV(ctx context.Context, revision int64) ([]MemberHash, error) {
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 // too, are asked last. What is written in the moment in which no member leads fails, some of it only after seven seconds
 // (leadTransferee in go.etcd.io/raft/v3/raft.go has the old leader drop it), and so this is not done more often than needed.
 func (c *Client) MoveLeaderFrom(ctx context.Context, who string, leaving ...string) error {
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}

@@ -183,7 +183,7 @@ func drive(t *testing.T, steps ...engine.Step) {
 
 func look(t *testing.T, c *Client) *Cluster {
 	t.Helper()
-	cluster, err := c.Look(t.Context())
+	cluster, err := c.Load(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func (c *Client) Snapshot(ctx context.Context, path string) (SnapshotInfo, error
 	if err := c.mayWrite(path); err != nil {
 		return SnapshotInfo{}, err
 	}
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return SnapshotInfo{}, err
 	}

@@ -41,7 +41,7 @@ func (s *step) Preview() ([]engine.Change, error) {
 
 // State tells what is there from what could not be found out: only the former is a reason to act.
 func (s *step) State(ctx context.Context) (engine.State, error) {
-	cluster, err := s.client.settled(ctx)
+	cluster, err := s.client.loadAgreed(ctx)
 	switch {
 	case err != nil:
 		return engine.Unknown, err
@@ -67,7 +67,7 @@ func stateOf(err error) (engine.State, error) {
 func (s *step) Do(ctx context.Context) error { return s.do(ctx) }
 
 func (s *step) Verify(ctx context.Context) error {
-	cluster, err := s.client.settled(ctx)
+	cluster, err := s.client.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (c *Client) HealthyStep(when string, but ...string) engine.Step {
 
 // allCaughtUp fails until every member has everything that the leader has.
 func (c *Client) allCaughtUp(ctx context.Context, but []string) error {
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (s *mayStopStep) State(ctx context.Context) (engine.State, error) {
 }
 
 func (s *mayStopStep) Verify(ctx context.Context) error {
-	cluster, err := s.client.settled(ctx)
+	cluster, err := s.client.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}

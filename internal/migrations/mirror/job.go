@@ -216,7 +216,7 @@ func (j *Job) freezable(ctx context.Context) error {
 	return freeze.DeploysPossible(ctx, j.Tools.Cluster, j.Spec.Name)
 }
 
-func (j *Job) cutovers(ctx context.Context, s *Survey) ([]*dnscutover.Lead, error) {
+func (j *Job) cutovers(ctx context.Context, s *Survey) ([]*dnscutover.PairedName, error) {
 	if len(s.Names) == 0 {
 		return nil, nil
 	}
@@ -224,7 +224,7 @@ func (j *Job) cutovers(ctx context.Context, s *Survey) ([]*dnscutover.Lead, erro
 	if asking == nil {
 		asking = &dnsrecords.Client{}
 	}
-	return dnscutover.Open(ctx, dnscutover.Tools{
+	return dnscutover.Open(ctx, dnscutover.Deps{
 		Client: asking, Secrets: migration.Secrets(j.Tools.Cluster), GateWait: j.Spec.GateWait, Now: j.Tools.Now,
 		Memory: migration.RecordMemory{Client: j.Tools.Cluster, Name: j.Spec.Name},
 	}, s.Names, j.Spec.Redirect)

@@ -151,7 +151,7 @@ func (j *Job) surveyEtcd(ctx context.Context, s *Survey) (*etcd.Client, error) {
 		}
 	}
 	var err error
-	s.Etcd, err = j.etcd.Look(ctx)
+	s.Etcd, err = j.etcd.Load(ctx)
 	return j.etcd, err
 }
 
@@ -167,7 +167,7 @@ func (j *Job) surveyEvents(ctx context.Context, s *Survey) (*etcd.Client, error)
 		}
 	}
 	var err error
-	s.Events, err = j.events.Look(ctx)
+	s.Events, err = j.events.Load(ctx)
 	return j.events, err
 }
 
@@ -189,7 +189,7 @@ func (j *Job) surveyRecords(ctx context.Context, p *Planner) (problems map[strin
 	}
 	problems = map[string]error{}
 	for _, m := range slices.Concat(p.Records, p.APIRecords) {
-		if _, err := m.Look(ctx); err != nil {
+		if _, err := m.Load(ctx); err != nil {
 			problems[m.Title()] = err
 		}
 	}

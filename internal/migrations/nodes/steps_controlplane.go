@@ -67,7 +67,7 @@ func (cp *controlPlane) joined(ctx context.Context, recorded []v1alpha1.NodeStat
 		servers, err := cp.apiServers(ctx)
 		return now.newServers(servers), err
 	}
-	now.Etcd, err = cp.etcd.Look(ctx)
+	now.Etcd, err = cp.etcd.Load(ctx)
 	if err != nil {
 		return nil, err
 	}

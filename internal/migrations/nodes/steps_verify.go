@@ -62,7 +62,7 @@ func (l live) membersMoved(ctx context.Context, members *etcd.Client) error {
 	if members == nil || l.spec.external() {
 		return nil
 	}
-	now, err := members.Look(ctx)
+	now, err := members.Load(ctx)
 	if err != nil {
 		return err
 	}

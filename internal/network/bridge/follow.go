@@ -43,7 +43,7 @@ type Follower struct {
 	Report func(error)
 
 	once  sync.Once
-	scene *scene
+	view *view
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
 	mu sync.Mutex
@@ -54,8 +54,8 @@ type Follower struct {
 	broken   map[types.NamespacedName]time.Time
 }
 
-// Standing is where a follower stands.
-type Standing struct {
+// FollowerStatus is where a follower stands.
+type FollowerStatus struct {
 	// Synced says that it has seen everything there is.
 	Synced bool
 	// Late is how many bridges are out of step, Since the time from which on the first of them is.
@@ -74,7 +74,7 @@ func (f *Follower) begin() {
 		f.queue = workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryMin, retryMax),
 		)
-		f.scene = newScene(f)
+		f.view = newView(f)
 	})
 }
 
@@ -85,16 +85,16 @@ func (f *Follower) Run(ctx context.Context) {
 	ctx = klog.NewContext(ctx, klog.Logger{})
 	var running sync.WaitGroup
 	defer running.Wait()
-	for _, s := range f.scene.sources() {
+	for _, s := range f.view.sources() {
 		running.Go(func() { s.reflector.RunWithContext(ctx) })
 	}
 	context.AfterFunc(ctx, f.queue.ShutDown)
 	select {
 	case <-ctx.Done():
 		return
-	case <-f.scene.synced:
+	case <-f.view.synced:
 	}
-	for _, key := range f.scene.reserved() {
+	for _, key := range f.view.reserved() {
 		f.queue.Add(key)
 	}
 	for range writers {
@@ -105,12 +105,12 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// Standing is where the follower stands now.
-func (f *Follower) Standing() Standing {
+// Status is where the follower stands now.
+func (f *Follower) Status() FollowerStatus {
 	f.begin()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := Standing{Synced: f.scene.complete(), Late: len(f.late)}
+	s := FollowerStatus{Synced: f.view.complete(), Late: len(f.late)}
 	for _, since := range f.late {
 		s.Since = earlier(s.Since, since)
 	}
@@ -126,7 +126,7 @@ func (f *Follower) Standing() Standing {
 // APIServers are the addresses, as IP:port, that Service kubernetes leads to, as far as the follower has seen.
 func (f *Follower) APIServers() []string {
 	f.begin()
-	return f.scene.apiServers()
+	return f.view.apiServers()
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -143,7 +143,7 @@ func (f *Follower) next(ctx context.Context) bool {
 		return false
 	}
 	defer f.queue.Done(key)
-	d := f.scene.look(key)
+	d := f.view.look(key)
 	if d == nil {
 		f.inStep(ctx, key)
 		return true

@@ -95,8 +95,8 @@ type TakenError struct {
 
 func (e *TakenError) Error() string { return fmt.Sprintf("address %s is taken by %s", e.Address, e.By) }
 
-// Place creates the hold. If the address is someone else's it returns a TakenError.
-func (h *Hold) Place(ctx context.Context, c client.Client) error {
+// Create creates the hold. If the address is someone else's it returns a TakenError.
+func (h *Hold) Create(ctx context.Context, c client.Client) error {
 	made, err := h.create(ctx, c)
 	if err == nil && !made {
 		err = h.Check(ctx, c)
@@ -123,7 +123,7 @@ func (h *Hold) create(ctx context.Context, c client.Client) (made bool, err erro
 // in k8s.io/kubernetes pkg/registry/core/service/ipallocator/controller/repairip.go). It takes that back some time later,
 // and the address would be free: so it goes at once. A Service that is at the address by now, since another run returned it, keeps it.
 func (h *Hold) PlaceAfter(ctx context.Context, c client.Client, left types.NamespacedName) error {
-	err := h.Place(ctx, c)
+	err := h.Create(ctx, c)
 	var taken *TakenError
 	if !errors.As(err, &taken) {
 		return err
@@ -182,7 +182,7 @@ func (h *Hold) Note(ctx context.Context, c client.Client) error {
 	if err := seen.Release(ctx, c); err != nil {
 		return fmt.Errorf("holding %s: %w", h.Address, err)
 	}
-	return h.Place(ctx, c)
+	return h.Create(ctx, c)
 }
 
 // Release deletes the hold, and never an IPAddress of others.

@@ -44,9 +44,9 @@ func (p *Pool) Use(a netip.Addr) bool {
 	return p.take(a)
 }
 
-// Keep chooses the address at the same offset as old has in the range it comes from, if that is free. Several old
+// TakeSameOffset chooses the address at the same offset as old has in the range it comes from, if that is free. Several old
 // ranges may claim one offset: the first to ask gets it.
-func (p *Pool) Keep(old netip.Addr, from []netip.Prefix) (netip.Addr, bool) {
+func (p *Pool) TakeSameOffset(old netip.Addr, from []netip.Prefix) (netip.Addr, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range from {

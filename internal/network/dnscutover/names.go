@@ -30,15 +30,15 @@ type Found struct {
 	// Port of the first Service that asks for it, if nothing else does. Zero, if something speaks HTTP, and -1 for a Service
 	// without TCP.
 	Port int32
-	// Places are the objects, in order of their titles.
-	Places []Place
+	// AskedBy are the objects, in order of their titles.
+	AskedBy []Requester
 
 	// web is true if one of the objects speaks HTTP.
 	web bool
 }
 
-// Place is an object that asks for a name, and where that leads.
-type Place struct {
+// Requester is an object that asks for a name, and where that leads.
+type Requester struct {
 	// Object as kind and name, such as "Ingress shop/cart".
 	Object string
 	// Addresses and names of its load balancer, sorted. None, if it has none yet.
@@ -53,7 +53,7 @@ func wildcard(name string) bool { return strings.HasPrefix(name, "*.") }
 // Objects are the titles of the objects that ask for the name.
 func (f Found) Objects() []string {
 	var all []string
-	for _, p := range f.Places {
+	for _, p := range f.AskedBy {
 		all = append(all, p.Object)
 	}
 	return all
@@ -61,8 +61,8 @@ func (f Found) Objects() []string {
 
 // Addresses are those of the objects that have any. They fail with a text if objects differ.
 func (f Found) Addresses() (addresses []string, problem string) {
-	var first Place
-	for _, p := range f.Places {
+	var first Requester
+	for _, p := range f.AskedBy {
 		switch {
 		case len(p.Addresses) == 0:
 		case len(first.Addresses) == 0:
@@ -96,7 +96,7 @@ func Discover(objects []unstructured.Unstructured) []Found {
 	}
 	var all []Found
 	for _, f := range d.names {
-		slices.SortFunc(f.Places, func(a, b Place) int { return strings.Compare(a.Object, b.Object) })
+		slices.SortFunc(f.AskedBy, func(a, b Requester) int { return strings.Compare(a.Object, b.Object) })
 		all = append(all, *f)
 	}
 	slices.SortFunc(all, func(a, b Found) int { return strings.Compare(a.Name, b.Name) })
@@ -144,12 +144,12 @@ func (d *discovery) note(o *unstructured.Unstructured, name string, addresses []
 	}
 	title := o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()
 	addresses = tidy(addresses)
-	i := slices.IndexFunc(f.Places, func(p Place) bool { return p.Object == title })
+	i := slices.IndexFunc(f.AskedBy, func(p Requester) bool { return p.Object == title })
 	if i < 0 {
-		f.Places = append(f.Places, Place{Object: title, Addresses: addresses})
+		f.AskedBy = append(f.AskedBy, Requester{Object: title, Addresses: addresses})
 		return f
 	}
-	f.Places[i].Addresses = tidy(slices.Concat(f.Places[i].Addresses, addresses))
+	f.AskedBy[i].Addresses = tidy(slices.Concat(f.AskedBy[i].Addresses, addresses))
 	return f
 }
 

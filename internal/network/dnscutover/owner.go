@@ -138,8 +138,8 @@ func (r Registry) Marks(ctx context.Context, from dnsrecords.Texter, name string
 	return all, nil
 }
 
-// Judge fails with a *records.Error if one of the marks is that of an owner whose records must not be changed.
-func (r Registry) Judge(name string, typ v1alpha1.RecordType, marks []Mark) error {
+// Check fails with a *records.Error if one of the marks is that of an owner whose records must not be changed.
+func (r Registry) Check(name string, typ v1alpha1.RecordType, marks []Mark) error {
 	record := dnsrecords.Title(name, typ)
 	for _, m := range marks {
 		switch {
@@ -188,6 +188,6 @@ func (r Registry) Allowed(provider dnsrecords.Provider, name string, typ v1alpha
 		if err != nil {
 			return err
 		}
-		return r.Judge(name, typ, marks)
+		return r.Check(name, typ, marks)
 	}
 }

@@ -32,7 +32,7 @@ func prefix(to engine.Direction) string {
 
 // ProbeStep asks the side that a name is about to be led to. Once the name leads there, it has nothing left to ask.
 type ProbeStep struct {
-	lead *Lead
+	lead *PairedName
 	to   engine.Direction
 }
 

@@ -124,7 +124,7 @@ func stateOf(err error) (engine.State, error) {
 
 // Do remembers first and writes then.
 func (s *changeStep) Do(ctx context.Context) error {
-	seen, err := s.look(ctx)
+	seen, err := s.load(ctx)
 	if err != nil || seen.past(s.stage, s.to) {
 		return err
 	}
@@ -151,7 +151,7 @@ func (s *changeStep) Do(ctx context.Context) error {
 
 // answers fails as long as what a record leads to now, or is to lead to, does not answer: until no one remembers the former, clients
 // need both.
-func (s *changeStep) answers(ctx context.Context, seen *scene, want Set) error {
+func (s *changeStep) answers(ctx context.Context, seen *situation, want Set) error {
 	inOne := s.stage == turn || s.stage == narrow && (seen.beyond() || !seen.joined())
 	if s.move.Answer == nil || !inOne || seen.now.Same(want) {
 		return nil
@@ -167,9 +167,9 @@ func (s *changeStep) answers(ctx context.Context, seen *scene, want Set) error {
 	return err
 }
 
-// look fails for a record that is not where this step takes it from: no stage is skipped, no matter who moved it.
-func (s *changeStep) look(ctx context.Context) (*scene, error) {
-	seen, err := s.move.look(ctx, s.to)
+// load fails for a record that is not where this step takes it from: no stage is skipped, no matter who moved it.
+func (s *changeStep) load(ctx context.Context) (*situation, error) {
+	seen, err := s.move.load(ctx, s.to)
 	if err != nil || seen.past(s.stage, s.to) {
 		return seen, err
 	}
@@ -196,7 +196,7 @@ func (s *changeStep) look(ctx context.Context) (*scene, error) {
 
 // remember keeps what the record was, if no one has yet, and forgets the times of what is about to be changed: they would
 // be about something else afterwards.
-func (s *changeStep) remember(ctx context.Context, seen *scene, want Set) error {
+func (s *changeStep) remember(ctx context.Context, seen *situation, want Set) error {
 	status := seen.status()
 	before := status.DeepCopy()
 	if !seen.now.Same(want) {
@@ -225,7 +225,7 @@ func (s *changeStep) remember(ctx context.Context, seen *scene, want Set) error 
 }
 
 // lowers reports whether the record has the low time to live from this step on: an alias has none of its own.
-func (s *changeStep) lowers(seen *scene) bool {
+func (s *changeStep) lowers(seen *situation) bool {
 	return s.stage != restore && s.stage != leave && !aliased(seen.now.Values)
 }
 
@@ -246,7 +246,7 @@ func turned(err error) error {
 }
 
 func (s *changeStep) verify(ctx context.Context) error {
-	seen, err := s.look(ctx)
+	seen, err := s.load(ctx)
 	if err != nil || seen.past(s.stage, s.to) {
 		return err
 	}
@@ -306,7 +306,7 @@ func (s *changeStep) changes() []engine.Change {
 }
 
 // found is how the record will be found: where the stage before has left it.
-func (s *changeStep) found(seen scene) *scene {
+func (s *changeStep) found(seen situation) *situation {
 	m := s.move
 	switch {
 	case s.stage == leave, s.to == engine.Backward && seen.beyond():
@@ -320,7 +320,7 @@ func (s *changeStep) found(seen scene) *scene {
 }
 
 // status is what is remembered, or what has to be.
-func (s *scene) status() *v1alpha1.RecordStatus {
+func (s *situation) status() *v1alpha1.RecordStatus {
 	if s.memory != nil {
 		return s.memory.DeepCopy()
 	}

@@ -46,7 +46,7 @@ type Move struct {
 	memory    Memory
 
 	// looked is what was there when the plan was made.
-	looked *scene
+	looked *situation
 }
 
 // NewMove makes the move that a spec describes. The spec has to be defaulted and valid.
@@ -89,9 +89,9 @@ func NewMove(spec v1alpha1.RecordSpec, provider Provider, client *Client, memory
 // Title is what the record is called.
 func (m *Move) Title() string { return Title(m.name, m.typ) }
 
-// Look says what is there, and fails with an *Error if the record cannot be moved. Previews of steps tell more afterwards.
-func (m *Move) Look(ctx context.Context) (Set, error) {
-	s, err := m.look(ctx, engine.Forward)
+// Load says what is there, and fails with an *Error if the record cannot be moved. Previews of steps tell more afterwards.
+func (m *Move) Load(ctx context.Context) (Set, error) {
+	s, err := m.load(ctx, engine.Forward)
 	if err != nil {
 		return Set{}, err
 	}
@@ -203,19 +203,19 @@ func (m *Move) SwitchBack() []engine.Step {
 // RestoreBack gives the record, which has come back, its time to live back.
 func (m *Move) RestoreBack() []engine.Step { return []engine.Step{m.change(restore, engine.Backward)} }
 
-// Place is where a record is on its way.
-type Place string
+// Position is where a record is on its way.
+type Position string
 
 // The places. Between is a record with some of both.
 const (
-	AtOld   Place = "old"
-	Between Place = "between"
-	AtNew   Place = "new"
+	AtOld   Position = "old"
+	Between Position = "between"
+	AtNew   Position = "new"
 )
 
-// Where says where the record is now, at the place where it is kept. It fails as Look does.
-func (m *Move) Where(ctx context.Context) (Place, error) {
-	s, err := m.look(ctx, engine.Backward)
+// Position says where the record is now, at the place where it is kept. It fails as Look does.
+func (m *Move) Position(ctx context.Context) (Position, error) {
+	s, err := m.load(ctx, engine.Backward)
 	switch {
 	case err != nil:
 		return "", err
@@ -227,8 +227,8 @@ func (m *Move) Where(ctx context.Context) (Place, error) {
 	return Between, nil
 }
 
-// look is a fresh look at all that a decision depends on.
-func (m *Move) look(ctx context.Context, d engine.Direction) (*scene, error) {
+// load is a fresh load at all that a decision depends on.
+func (m *Move) load(ctx context.Context, d engine.Direction) (*situation, error) {
 	memory, err := m.memory.Recall(ctx, m.name, m.typ)
 	if err != nil {
 		return nil, fmt.Errorf("recalling %s: %w", Title(m.name, m.typ), err)
@@ -237,7 +237,7 @@ func (m *Move) look(ctx context.Context, d engine.Direction) (*scene, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &scene{
+	s := &situation{
 		now: now, to: m.to, then: m.then, memory: memory, low: m.low, straight: m.Straight, own: m.typ, former: m.former, last: m.last,
 	}
 	if err := s.origin(m.written, d); err != nil {
@@ -247,7 +247,7 @@ func (m *Move) look(ctx context.Context, d engine.Direction) (*scene, error) {
 }
 
 // familiar lets people be half way: they are asked for the rest.
-func (m *Move) familiar(s *scene) error {
+func (m *Move) familiar(s *situation) error {
 	err := s.familiar()
 	var half *halfError
 	if !errors.As(err, &half) {

@@ -48,7 +48,7 @@ func (s *waitStep) State(ctx context.Context) (engine.State, error) { return sta
 
 // Do writes down since when all say what the record is, if no one has yet.
 func (s *waitStep) Do(ctx context.Context) error {
-	seen, err := s.move.look(ctx, s.to)
+	seen, err := s.move.load(ctx, s.to)
 	if err != nil || seen.past(s.stage, s.to) {
 		return err
 	}
@@ -90,7 +90,7 @@ func (s *waitStep) Preview() ([]engine.Change, error) {
 func (s *waitStep) Verify(ctx context.Context) error { return turned(s.verify(ctx)) }
 
 func (s *waitStep) verify(ctx context.Context) error {
-	seen, err := s.move.look(ctx, s.to)
+	seen, err := s.move.load(ctx, s.to)
 	if err != nil || seen.past(s.stage, s.to) {
 		return err
 	}

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Put works on Linux only, as nodes do.
-func Put([]Pair) (bool, error) { return false, errors.ErrUnsupported }
+// Apply works on Linux only, as nodes do.
+func Apply([]Pair) (bool, error) { return false, errors.ErrUnsupported }
 
 // Check works on Linux only.
 func Check([]Pair) error { return errors.ErrUnsupported }
 
-// Keep works on Linux only.
-func Keep(context.Context, []Pair, time.Duration, func(error)) error { return errors.ErrUnsupported }
+// Maintain works on Linux only.
+func Maintain(context.Context, []Pair, time.Duration, func(error)) error { return errors.ErrUnsupported }
 
 // Remove works on Linux only.
 func Remove() error { return errors.ErrUnsupported }

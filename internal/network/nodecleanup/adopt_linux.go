@@ -11,7 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
-// Adopt has the node go by the file that a network itself writes, and takes away what Prefer and a parked DaemonSet have left. It fails if
+// Adopt has the node go by the file that a network itself writes, and takes away what Prefer and a staged DaemonSet have left. It fails if
 // the node would go by another network then.
 func (h Host) Adopt(n Network) error {
 	confs, err := h.confs()
@@ -48,7 +48,7 @@ func (h Host) unpark(n Network) error {
 	}
 	defer func() { _ = root.Close() }()
 	for name, c := range known {
-		if !strings.HasSuffix(name, podnetwork.ParkedSuffix) || !c.of(n) {
+		if !strings.HasSuffix(name, podnetwork.StagedSuffix) || !c.of(n) {
 			continue
 		}
 		if err := root.Remove(path.Join(within(confDir), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -84,7 +84,7 @@ const putAside = ".cilium_bak"
 
 // known reads also those that are not loaded: what lies ready, and what has been put aside.
 func (h Host) known() (map[string]*conf, error) {
-	return h.configurations(append(extensions(), podnetwork.ParkedSuffix, putAside)...)
+	return h.configurations(append(extensions(), podnetwork.StagedSuffix, putAside)...)
 }
 
 // extensions of what runtimes load.

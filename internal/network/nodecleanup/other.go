@@ -25,8 +25,8 @@ func (h Host) Prefers(Network) (bool, error) { return false, errors.ErrUnsupport
 // Unprefer works on Linux only.
 func (h Host) Unprefer() error { return errors.ErrUnsupported }
 
-// Standing works on Linux only.
-func (h Host) Standing(Network) (*Report, error) { return nil, errors.ErrUnsupported }
+// Inspect works on Linux only.
+func (h Host) Inspect(Network) (*Report, error) { return nil, errors.ErrUnsupported }
 
 // Origin works on Linux only.
 func (h Host) Origin(Network) (*Report, error) { return nil, errors.ErrUnsupported }

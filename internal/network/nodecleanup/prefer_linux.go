@@ -18,7 +18,7 @@ import (
 const Preferred = "00-replumb.conflist"
 
 // preferring is the file before it has its name: no runtime loads what ends so.
-const preferring = Preferred + podnetwork.ParkedSuffix
+const preferring = Preferred + podnetwork.StagedSuffix
 
 // AheadError says that a file would be taken before replumb's.
 type AheadError struct{ File string }
@@ -45,7 +45,7 @@ func (h Host) Prefer(n Network) error {
 	if err := ahead(root); err != nil {
 		return err
 	}
-	body, err := parked(root, n)
+	body, err := staged(root, n)
 	if err != nil {
 		return err
 	}
@@ -117,14 +117,14 @@ func aheads(root *os.Root) ([]string, error) {
 
 func loaded(name string) bool { return slices.Contains(extensions(), path.Ext(name)) }
 
-// parked is the configuration of a network that lies ready. It has to be a list: that is what the name says under which it will be read.
-func parked(root *os.Root, n Network) ([]byte, error) {
+// staged is the configuration of a network that lies ready. It has to be a list: that is what the name says under which it will be read.
+func staged(root *os.Root, n Network) ([]byte, error) {
 	entries, err := fs.ReadDir(root.FS(), within(confDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), podnetwork.ParkedSuffix) || e.Name() == preferring {
+		if !strings.HasSuffix(e.Name(), podnetwork.StagedSuffix) || e.Name() == preferring {
 			continue
 		}
 		body, err := root.ReadFile(path.Join(within(confDir), e.Name()))

@@ -48,14 +48,14 @@ func (k SavedNodes) Recreate(ctx context.Context, name string, podCIDRs []string
 	case !node.DeletionTimestamp.IsZero():
 		return engine.NotYet("node %s is being deleted", name)
 	case slices.Equal(PodCIDRs(node), podCIDRs):
-		return k.settle(ctx, node)
+		return k.finish(ctx, node)
 	case len(PodCIDRs(node)) == 0:
 		return k.complete(ctx, node, podCIDRs)
 	}
 	if len(node.Finalizers) > 0 {
 		return fmt.Errorf("node %s has finalizers %v: its deletion would do more than delete it", name, node.Finalizers)
 	}
-	if err := k.Keep(ctx, node, podCIDRs); err != nil {
+	if err := k.Save(ctx, node, podCIDRs); err != nil {
 		return err
 	}
 	// The version that is kept is the one that is deleted, or none.
@@ -106,7 +106,7 @@ func (k SavedNodes) restore(ctx context.Context, name string, podCIDRs []string)
 	if err != nil {
 		return fmt.Errorf("recreating node %s: %w", name, err)
 	}
-	return k.settle(ctx, node)
+	return k.finish(ctx, node)
 }
 
 // recreated is the Node to be created: the old one, with other ranges, which remembers what it had before the migration. One
@@ -151,7 +151,7 @@ func (k SavedNodes) complete(ctx context.Context, node *corev1.Node, podCIDRs []
 	if err := k.Client.Patch(ctx, node, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 		return fmt.Errorf("giving node %s the range %s: %w", node.Name, strings.Join(podCIDRs, ","), err)
 	}
-	return k.settle(ctx, node)
+	return k.finish(ctx, node)
 }
 
 // over is a map with what another one says in it.
@@ -165,8 +165,8 @@ func over(base, with map[string]string) map[string]string {
 	return out
 }
 
-// settle gives what a Node owns its owner back, and forgets what was kept of it.
-func (k SavedNodes) settle(ctx context.Context, node *corev1.Node) error {
+// finish gives what a Node owns its owner back, and forgets what was kept of it.
+func (k SavedNodes) finish(ctx context.Context, node *corev1.Node) error {
 	kept, err := k.Get(ctx, node.Name)
 	if err != nil || kept == nil {
 		return err
@@ -177,8 +177,8 @@ func (k SavedNodes) settle(ctx context.Context, node *corev1.Node) error {
 	return k.Forget(ctx, node.Name)
 }
 
-// Settled reports whether a Node has the ranges, and nothing is left to be done for it.
-func (k SavedNodes) Settled(ctx context.Context, name string, podCIDRs []string) (bool, error) {
+// Recreated reports whether a Node has the ranges, and nothing is left to be done for it.
+func (k SavedNodes) Recreated(ctx context.Context, name string, podCIDRs []string) (bool, error) {
 	kept, err := k.Get(ctx, name)
 	if err != nil || kept != nil {
 		return false, err

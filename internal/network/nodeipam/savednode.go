@@ -78,8 +78,8 @@ func read(m *corev1.ConfigMap) (*SavedNode, error) {
 	return one, nil
 }
 
-// Keep stores a Node that is about to be deleted, in place of what was stored of it.
-func (k SavedNodes) Keep(ctx context.Context, node *corev1.Node, podCIDRs []string) error {
+// Save stores a Node that is about to be deleted, in place of what was stored of it.
+func (k SavedNodes) Save(ctx context.Context, node *corev1.Node, podCIDRs []string) error {
 	node = node.DeepCopy()
 	node.ManagedFields = nil
 	body, err := json.Marshal(node)

@@ -69,8 +69,8 @@ func (t Trial) Begin(ctx context.Context) error {
 	return nil
 }
 
-// Look says what became of it; nil, if it is not there.
-func (t Trial) Look(ctx context.Context) (*Outcome, error) {
+// Outcome says what became of it; nil, if it is not there.
+func (t Trial) Outcome(ctx context.Context) (*Outcome, error) {
 	node := &corev1.Node{}
 	err := t.Client.Get(ctx, client.ObjectKey{Name: t.name()}, node)
 	if apierrors.IsNotFound(err) || err == nil && !node.DeletionTimestamp.IsZero() {

@@ -20,7 +20,7 @@ const loopback = "lo"
 // They have the scope of a link: the kernel takes no such address as the source of a new connection (inet_select_addr in
 // net/ipv4/devinet.c), so that only what is open already goes on with them.
 func Hold(ranges []netip.Prefix) ([]netip.Addr, error) {
-	lo, here, err := look(ranges)
+	lo, here, err := held(ranges)
 	if err != nil {
 		return nil, err
 	}
@@ -29,14 +29,14 @@ func Hold(ranges []netip.Prefix) ([]netip.Addr, error) {
 			return nil, fmt.Errorf("adding %s to %s: %w", a, loopback, err)
 		}
 	}
-	_, here, err = look(ranges)
+	_, here, err = held(ranges)
 	return here.onLoopback, err
 }
 
 // Release takes every address in the ranges off the loopback interface, and returns them. TCP connections that still have
 // one end at once: clients connect again, where they would wait for an answer that cannot come.
 func Release(ranges []netip.Prefix) ([]netip.Addr, error) {
-	lo, here, err := look(ranges)
+	lo, here, err := held(ranges)
 	if err != nil {
 		return nil, err
 	}
@@ -82,9 +82,9 @@ func single(a netip.Addr) *netlink.Addr {
 }
 
 // place is where the addresses of some ranges are.
-type place struct{ onLoopback, elsewhere []netip.Addr }
+type placement struct{ onLoopback, elsewhere []netip.Addr }
 
-func look(ranges []netip.Prefix) (lo netlink.Link, p place, err error) {
+func held(ranges []netip.Prefix) (lo netlink.Link, p placement, err error) {
 	if lo, err = netlink.LinkByName(loopback); err != nil {
 		return nil, p, fmt.Errorf("interface %s: %w", loopback, err)
 	}

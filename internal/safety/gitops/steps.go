@@ -66,8 +66,8 @@ type Found struct {
 	Objects, Sets []*unstructured.Unstructured
 }
 
-// Look finds it.
-func Look(ctx context.Context, c client.Client) (found Found, err error) {
+// Load finds it.
+func Load(ctx context.Context, c client.Client) (found Found, err error) {
 	for _, r := range resources() {
 		objects, err := List(ctx, c, schema.GroupKind{Group: r.group, Kind: r.kind})
 		if err != nil {
@@ -130,7 +130,7 @@ func (*Suspend) ID() string { return "freeze/gitops" }
 func (*Suspend) Title() string { return "Suspend what Argo CD and Flux reconcile" }
 
 func (s *Suspend) State(ctx context.Context) (engine.State, error) {
-	found, err := Look(ctx, s.Client)
+	found, err := Load(ctx, s.Client)
 	switch {
 	case err != nil:
 		return engine.Unknown, err
@@ -142,7 +142,7 @@ func (s *Suspend) State(ctx context.Context) (engine.State, error) {
 
 // Do records how objects are, all of them before the first is suspended.
 func (s *Suspend) Do(ctx context.Context) error {
-	found, err := Look(ctx, s.Client)
+	found, err := Load(ctx, s.Client)
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func write(ctx context.Context, c client.Client, from, to *unstructured.Unstruct
 }
 
 func (s *Suspend) Verify(ctx context.Context) error {
-	found, err := Look(ctx, s.Client)
+	found, err := Load(ctx, s.Client)
 	if err != nil {
 		return err
 	}

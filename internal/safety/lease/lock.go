@@ -111,7 +111,7 @@ func acquire(ctx context.Context, c client.Client, h Holder, now func() time.Tim
 	l.stop = stop
 	go func() {
 		defer close(l.stopped)
-		l.keep(renewing)
+		l.keepRenewed(renewing)
 	}()
 	return l, nil
 }
@@ -131,7 +131,7 @@ func (l *Lock) take(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("lease %s: %w", key(), err)
 		default:
-			if err := l.judge(ctx, have); err != nil {
+			if err := l.checkFree(ctx, have); err != nil {
 				return err
 			}
 			asked, wall = time.Now(), l.now()
@@ -149,8 +149,8 @@ func (l *Lock) take(ctx context.Context) error {
 	return fmt.Errorf("lease %s: someone else keeps writing it", key())
 }
 
-// judge returns nil if the Lease may be taken as it is.
-func (l *Lock) judge(ctx context.Context, lease *coordinationv1.Lease) error {
+// checkFree returns nil if the Lease may be taken as it is.
+func (l *Lock) checkFree(ctx context.Context, lease *coordinationv1.Lease) error {
 	h := holderOf(lease)
 	if lease.Annotations[annotationToken] == l.token || h.gone(l.holder) {
 		return nil
@@ -211,8 +211,8 @@ func (l *Lock) write(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	return lease
 }
 
-// keep renews the Lease until ctx ends or the lock is lost.
-func (l *Lock) keep(ctx context.Context) {
+// keepRenewed renews the Lease until ctx ends or the lock is lost.
+func (l *Lock) keepRenewed(ctx context.Context) {
 	next := l.timing.renew
 	for {
 		select {

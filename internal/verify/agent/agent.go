@@ -85,12 +85,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { a.watched.follow(ctx, a.Client, a.podsOf()) })
 	all.Go(func() { a.follow(ctx) })
-	all.Go(func() { a.gate.open(ctx, a.watched.scene, a.domain(), a.opened) })
+	all.Go(func() { a.gate.open(ctx, a.watched.view, a.domain(), a.opened) })
 	if !a.host() && len(a.Ranges) > 0 {
-		all.Go(func() { a.singleGate.open(ctx, a.watched.scene, a.domain(), a.opened) })
+		all.Go(func() { a.singleGate.open(ctx, a.watched.view, a.domain(), a.opened) })
 	}
 	if a.Flows != nil && a.host() {
-		all.Go(func() { a.clients.follow(ctx, a.watched.scene, clientsEvery) })
+		all.Go(func() { a.clients.follow(ctx, a.watched.view, clientsEvery) })
 	}
 	if a.Servers != nil && a.host() {
 		all.Go(func() { a.servers.follow(ctx, a.Servers, a.serversEvery) })
@@ -105,7 +105,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.probing.end(endLimit)
 	a.connecting.running.Wait()
 	// The last word. If it is not heard, what was counted since the one before is not known; the run sees an agent that is new.
-	if s, ok := a.watched.scene(); ok && s.migration != nil {
+	if s, ok := a.watched.view(); ok && s.migration != nil {
 		_ = a.reporter.write(context.WithoutCancel(ctx))
 	}
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
@@ -131,8 +131,8 @@ func (a *Agent) prepare(stop context.CancelCauseFunc) {
 	a.alive.report = v1alpha1.AgentReport{Origin: a.Origin, Instance: a.Instance, Version: a.Version}
 	a.watched = newWatched(a.Migration, a.Ranges)
 	a.names = &nameServers{first: a.NameServer}
-	a.gate = &gate{find: scene.probe, connected: own, names: a.names}
-	a.singleGate = &gate{find: scene.single, optional: true, connected: own, names: a.names}
+	a.gate = &gate{find: view.probe, connected: own, names: a.names}
+	a.singleGate = &gate{find: view.single, optional: true, connected: own, names: a.names}
 	a.reporter = &reporter{
 		client: a.Client, node: a.Node, migration: a.Migration, origin: a.Origin, draw: a.draw, every: a.interval,
 		log: a.Log, news: make(chan struct{}, 1),
@@ -174,18 +174,18 @@ func (a *Agent) follow(ctx context.Context) {
 			return
 		case <-a.watched.changes:
 		}
-		if s, ok := a.watched.scene(); ok {
+		if s, ok := a.watched.view(); ok {
 			a.obey(ctx, s)
 		}
 	}
 }
 
-func (a *Agent) obey(ctx context.Context, s scene) {
+func (a *Agent) obey(ctx context.Context, s view) {
 	if a.host() {
 		a.barrier.follow(ctx, s.own(v1alpha1.RoleSentinel))
 		a.connecting.follow(ctx, movers(s))
 	}
-	o := orders{origin: a.Origin, domain: a.domain(), scene: s, began: a.beginning(s), server: a.names.server(s), self: a.Self}
+	o := orders{origin: a.Origin, domain: a.domain(), view: s, began: a.beginning(s), server: a.names.server(s), self: a.Self}
 	o.answered, o.named, _ = a.gate.state()
 	o.singleAnswered, o.singleNamed, _ = a.singleGate.state()
 	wanted, problems := targets(o)
@@ -205,7 +205,7 @@ func (a *Agent) opened() {
 }
 
 // beginning is where the Service probe was when it was first seen.
-func (a *Agent) beginning(s scene) netip.Addr {
+func (a *Agent) beginning(s view) netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if svc := s.probe(); svc != nil && !a.began.IsValid() {
@@ -217,7 +217,7 @@ func (a *Agent) beginning(s scene) netip.Addr {
 // interval grows with the cluster.
 func (a *Agent) interval() time.Duration {
 	every := cmp.Or(a.Interval, defaultInterval)
-	s, _ := a.watched.scene()
+	s, _ := a.watched.view()
 	if s.migration == nil || s.migration.Status.Proof == nil {
 		return every
 	}
@@ -237,7 +237,7 @@ func (a *Agent) draw() (*v1alpha1.NodeReportStatus, func(), error) {
 	}
 	status.Probes = probes
 	problems := []error{a.watched.migrations.trouble(), a.watched.services.trouble()}
-	if s, ok := a.watched.scene(); ok && s.migration == nil {
+	if s, ok := a.watched.view(); ok && s.migration == nil {
 		problems = append(problems, errors.New("there is no migration "+a.Migration))
 	}
 	for _, g := range []*gate{a.gate, a.singleGate} {

@@ -46,7 +46,7 @@ type clients struct {
 	err             error
 }
 
-func (c *clients) follow(ctx context.Context, look func() (scene, bool), every time.Duration) {
+func (c *clients) follow(ctx context.Context, look func() (view, bool), every time.Duration) {
 	wait.UntilWithContext(ctx, func(context.Context) {
 		if s, ok := look(); ok {
 			c.look(s)
@@ -54,7 +54,7 @@ func (c *clients) follow(ctx context.Context, look func() (scene, bool), every t
 	}, every)
 }
 
-func (c *clients) look(s scene) {
+func (c *clients) look(s view) {
 	pods, own := podsByAddress(s.pods)
 	var found []v1alpha1.OldAddressClient
 	var err error
@@ -110,7 +110,7 @@ type departure struct {
 }
 
 // leftAddresses are those that Services have left, and the own ones of their bridges.
-func leftAddresses(s scene) map[netip.Addr]departure {
+func leftAddresses(s view) map[netip.Addr]departure {
 	all := map[netip.Addr]departure{}
 	for _, m := range movers(s) {
 		left := m.left()

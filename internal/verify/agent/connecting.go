@@ -65,7 +65,7 @@ func (c *connecting) try(ctx context.Context, a attempt) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	lost := c.connects.done(a, outcomes, metav1.NowMicro())
-	if again, is := c.connects.again(a); is {
+	if again, is := c.connects.repeat(a); is {
 		c.running.Go(func() { c.try(ctx, again) })
 	}
 	if lost || (!a.baseline && c.connects.idle()) {

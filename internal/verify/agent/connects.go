@@ -87,8 +87,8 @@ func (r *record) next(m mover) (attempt, bool) {
 	return a, true
 }
 
-// again is the attempt that a Service needs after one, since it has changed meanwhile. One that has not needs none before it does.
-func (c *connects) again(after attempt) (attempt, bool) {
+// repeat is the attempt that a Service needs after one, since it has changed meanwhile. One that has not needs none before it does.
+func (c *connects) repeat(after attempt) (attempt, bool) {
 	m, there := c.movers[after.mover.uid]
 	if !there || m == after.mover {
 		return attempt{}, false

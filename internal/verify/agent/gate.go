@@ -23,7 +23,7 @@ const (
 // in the life of an agent. As long as it is closed, the report says so.
 type gate struct {
 	// find is the Service that is asked; nil if it is not there. optional says that nothing is in the way then.
-	find     func(scene) *corev1.Service
+	find     func(view) *corev1.Service
 	optional bool
 	// connected hears of the connections that are made.
 	connected func(network string, local, remote netip.AddrPort)
@@ -43,7 +43,7 @@ func (g *gate) state() (answered, named bool, why error) {
 }
 
 // open tries until everything has been answered, or ctx ends. Each time more is known it calls opened.
-func (g *gate) open(ctx context.Context, look func() (scene, bool), domain string, opened func()) {
+func (g *gate) open(ctx context.Context, look func() (view, bool), domain string, opened func()) {
 	_ = wait.PollUntilContextCancel(ctx, gateEvery, true, func(ctx context.Context) (bool, error) {
 		answered, _, _ := g.state()
 		s, ok := look()
@@ -63,7 +63,7 @@ func (g *gate) open(ctx context.Context, look func() (scene, bool), domain strin
 }
 
 // try asks the next question.
-func (g *gate) try(ctx context.Context, s scene, domain string) error {
+func (g *gate) try(ctx context.Context, s view, domain string) error {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	svc := g.find(s)

@@ -35,7 +35,7 @@ func (m mover) left() netip.Addr {
 
 // movers finds the Services that the migration moves. What says so lies where tenants can write it too, so it is held to what they cannot
 // choose: the address that a Service is at, and the ranges.
-func movers(s scene) []mover {
+func movers(s view) []mover {
 	if s.migration == nil {
 		return nil
 	}
@@ -67,7 +67,7 @@ func movers(s scene) []mover {
 
 // bridgesOf are the bridges by the UID of their Service. A bridge lies beside its Service, and has the one name that follows from the
 // Service's name and UID: what others label as a bridge is none.
-func bridgesOf(s scene) map[types.UID]*corev1.Service {
+func bridgesOf(s view) map[types.UID]*corev1.Service {
 	claimed := map[types.UID][]*corev1.Service{}
 	for _, b := range s.role(v1alpha1.RoleBridge) {
 		of := types.UID(b.Annotations[v1alpha1.AnnotationServiceUID])

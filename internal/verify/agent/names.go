@@ -40,7 +40,7 @@ type nameServers struct {
 }
 
 // server is whom to ask now; invalid for the one of resolv.conf.
-func (n *nameServers) server(s scene) netip.AddrPort {
+func (n *nameServers) server(s view) netip.AddrPort {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if s.migration == nil {
@@ -63,7 +63,7 @@ func (n *nameServers) server(s scene) netip.AddrPort {
 
 // find finds the Service that is, was or will be at the address of resolv.conf. What Services outside of kube-system note of
 // themselves is not believed: a tenant could have all agents ask a server of his own.
-func (n *nameServers) find(s scene) *corev1.Service {
+func (n *nameServers) find(s view) *corev1.Service {
 	var noted *corev1.Service
 	for _, svc := range s.services {
 		switch key := client.ObjectKeyFromObject(svc); {

@@ -127,7 +127,7 @@ func (p *probing) draw(since time.Time) (reports []v1alpha1.ProbeReport, keep fu
 	}
 	return reports, func() {
 		for _, t := range used {
-			t.keep()
+			t.retain()
 		}
 	}, nil
 }

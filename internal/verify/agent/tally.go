@@ -242,8 +242,8 @@ func (t *tally) draw() (v1alpha1.ProbeReport, error) {
 	return report, nil
 }
 
-// keep says that the report drawn last has been written.
-func (t *tally) keep() {
+// retain says that the report drawn last has been written.
+func (t *tally) retain() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.written, t.cut = t.draft, max(t.cut, t.drawn)

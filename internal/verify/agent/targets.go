@@ -38,7 +38,7 @@ type target struct {
 type orders struct {
 	origin v1alpha1.ProbeOrigin
 	domain string
-	scene  scene
+	view  view
 	// began is where the Service probe was when the agent first saw it: the stream stays there for as long as it may.
 	began netip.Addr
 	// server is whom to ask for names; invalid for that of resolv.conf.
@@ -53,7 +53,7 @@ type orders struct {
 
 // targets says whom to probe, and what is wrong with the orders.
 func targets(o orders) (all []target, problems []string) {
-	m := o.scene.migration
+	m := o.view.migration
 	if m == nil {
 		return nil, nil
 	}
@@ -85,7 +85,7 @@ func targets(o orders) (all []target, problems []string) {
 		t.Name = o.full(p.Name)
 		taken[t.Name] = true
 		sum += t.Rate
-		if !o.scene.goes(t.Address) {
+		if !o.view.goes(t.Address) {
 			all = append(all, t)
 		}
 	}
@@ -94,7 +94,7 @@ func targets(o orders) (all []target, problems []string) {
 
 // asked is what a Migration asks to probe. It is not on the node itself, but in tests.
 func (o orders) asked(p *v1alpha1.ProbeSpec) (target, error) {
-	t, err := wanted(p, rate(o.scene.migration))
+	t, err := wanted(p, rate(o.view.migration))
 	t.Elsewhere = !o.self
 	if err == nil && t.Elsewhere {
 		err = apart(t.Address)
@@ -105,7 +105,7 @@ func (o orders) asked(p *v1alpha1.ProbeSpec) (target, error) {
 // goes reports whether an address, as host:port, is one that is taken away: past the point of no return one of the old ranges, and on
 // the way back one of the new ranges, at which there is no Service, or none any more. What a user has asked to probe there ends by then,
 // as replumb's own probes do: requests to it would fail, and should.
-func (s scene) goes(address string) bool {
+func (s view) goes(address string) bool {
 	spec := s.migration.Spec.ServiceCIDR
 	host, _, err := net.SplitHostPort(address)
 	a, notAddress := netip.ParseAddr(host)
@@ -150,7 +150,7 @@ func (o orders) own() []target { return append(o.ofProbe(), o.ofSingle()...) }
 // mine makes one of them.
 func (o orders) mine(name string, kind v1alpha1.RequestKind, address string) target {
 	t := target{
-		Target: probe.Target{Name: o.full(name), Kind: kinds()[kind], Address: address, Rate: float64(rate(o.scene.migration))},
+		Target: probe.Target{Name: o.full(name), Kind: kinds()[kind], Address: address, Rate: float64(rate(o.view.migration))},
 		kind:   kind, shown: address,
 	}
 	if o.server.IsValid() && slices.Contains([]string{v1alpha1.ProbeDNS, v1alpha1.ProbeName, v1alpha1.ProbeSingleName}, name) {
@@ -162,8 +162,8 @@ func (o orders) mine(name string, kind v1alpha1.RequestKind, address string) tar
 // ofSingle are those of the Service with one endpoint, from the network of pods: what kube-proxy leads to other nodes of a node without an
 // endpoint depends on whether it takes the client for a pod. From the network of a node it leads to all in any case.
 func (o orders) ofSingle() []target {
-	svc := o.scene.single()
-	if svc == nil || !o.singleAnswered || o.origin != v1alpha1.FromPod || o.scene.migration.Spec.ServiceCIDR == nil {
+	svc := o.view.single()
+	if svc == nil || !o.singleAnswered || o.origin != v1alpha1.FromPod || o.view.migration.Spec.ServiceCIDR == nil {
 		return nil
 	}
 	port := portOf(svc, portHTTP)
@@ -171,7 +171,7 @@ func (o orders) ofSingle() []target {
 		return nil
 	}
 	var all []target
-	old, recent := addresses(o.scene.migration, svc)
+	old, recent := addresses(o.view.migration, svc)
 	for _, c := range []call{{name: v1alpha1.ProbeSingleOld, address: old}, {name: v1alpha1.ProbeSingleNew, address: recent}} {
 		if c.address.IsValid() {
 			all = append(all, o.mine(c.name, v1alpha1.RequestHTTP, netip.AddrPortFrom(c.address, port).String()))
@@ -186,12 +186,12 @@ func (o orders) ofSingle() []target {
 
 // ofProbe are those of the Service probe. What that has no port for is not called.
 func (o orders) ofProbe() []target {
-	svc := o.scene.probe()
+	svc := o.view.probe()
 	if svc == nil || !o.answered {
 		return nil
 	}
 	calls := o.callsWhereItStays(svc)
-	if o.scene.migration.Spec.ServiceCIDR != nil {
+	if o.view.migration.Spec.ServiceCIDR != nil {
 		calls = o.callsWhereItMoves(svc)
 	}
 	var all []target
@@ -215,7 +215,7 @@ func (o orders) ofProbe() []target {
 
 // callsWhereItMoves are those by address in a migration of Services.
 func (o orders) callsWhereItMoves(svc *corev1.Service) []call {
-	old, recent := addresses(o.scene.migration, svc)
+	old, recent := addresses(o.view.migration, svc)
 	first := old
 	if !first.IsValid() {
 		first = recent
@@ -288,12 +288,12 @@ func before(m *v1alpha1.Migration, svc *corev1.Service) (old netip.Addr, touched
 }
 
 // probe finds the Service probe; nil if there is none.
-func (s scene) probe() *corev1.Service { return s.first(v1alpha1.RoleProbe) }
+func (s view) probe() *corev1.Service { return s.first(v1alpha1.RoleProbe) }
 
 // single finds the Service with one endpoint; nil if there is none.
-func (s scene) single() *corev1.Service { return s.first(v1alpha1.RoleSingle) }
+func (s view) single() *corev1.Service { return s.first(v1alpha1.RoleSingle) }
 
-func (s scene) first(role string) *corev1.Service {
+func (s view) first(role string) *corev1.Service {
 	if all := s.own(role); len(all) > 0 {
 		return all[0]
 	}

@@ -109,14 +109,14 @@ func (t *Table) uses(moved, pods map[netip.Addr]string, limits *timeouts, now ti
 	}); err != nil {
 		return nil, err
 	}
-	found = t.judge(found, pods, limits, now)
+	found = t.evaluate(found, pods, limits, now)
 	t.own.prune(now)
 	return found, nil
 }
 
-// judge leaves out flows of this process, and those that may be: which have only just been seen for the first time. Of these it counts such
+// evaluate leaves out flows of this process, and those that may be: which have only just been seen for the first time. Of these it counts such
 // as are gone with the next look.
-func (t *Table) judge(found []flow, pods map[netip.Addr]string, limits *timeouts, now time.Time) []flow {
+func (t *Table) evaluate(found []flow, pods map[netip.Addr]string, limits *timeouts, now time.Time) []flow {
 	before := t.latest
 	t.latest = map[endpoints]sighting{}
 	found = slices.DeleteFunc(found, func(f flow) bool {

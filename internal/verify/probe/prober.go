@@ -170,11 +170,11 @@ func (r *run) request(ctx context.Context, requester requester, scheduled time.T
 	ctx, try := withTry(ctx)
 	sent := time.Now()
 	err := requester.do(ctx)
-	r.settle(scheduled, sent, time.Now(), try.again, err)
+	r.record(scheduled, sent, time.Now(), try.again, err)
 }
 
-// settle notes how a request ended; again says that a name server had to be asked a second time for it.
-func (r *run) settle(scheduled, sent, ended time.Time, again bool, err error) {
+// record notes how a request ended; again says that a name server had to be asked a second time for it.
+func (r *run) record(scheduled, sent, ended time.Time, again bool, err error) {
 	stood := r.still.within(sent, ended)
 	if err == nil {
 		r.recorder.succeed(scheduled, ended, again || ended.Sub(sent)-stood > LateAfter)

@@ -13,9 +13,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Standing finds what would keep the node from running two networks and being switched to this one, as problems, and changes nothing. A
+// Inspect finds what would keep the node from running two networks and being switched to this one, as problems, and changes nothing. A
 // node about which something cannot be known is an error.
-func (h Host) Standing(n Network) (*Report, error) {
+func (h Host) Inspect(n Network) (*Report, error) {
 	root, err := h.open()
 	if err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func (h Host) Standing(n Network) (*Report, error) {
 // unready is what keeps Prefer from switching the node.
 func unready(root *os.Root, n Network) ([]string, error) {
 	var out []string
-	_, err := parked(root, n)
+	_, err := staged(root, n)
 	if none := (*NotReadyError)(nil); errors.As(err, &none) {
 		out = append(out, none.Error())
 	} else if err != nil {
@@ -50,7 +50,7 @@ func unready(root *os.Root, n Network) ([]string, error) {
 
 // narrow is that pods would send packets that do not fit into the tunnel of their network.
 func narrow(root *os.Root, n Network) ([]string, error) {
-	body, err := parked(root, n)
+	body, err := staged(root, n)
 	if none := (*NotReadyError)(nil); errors.As(err, &none) {
 		return nil, nil // which is a problem of its own
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// scene is what an agent sees of the cluster.
-type scene struct {
+// view is what an agent sees of the cluster.
+type view struct {
 	// migration is nil if there is none of the name.
 	migration *v1alpha1.Migration
 	services  []*corev1.Service
@@ -27,7 +27,7 @@ type scene struct {
 	ranges []netip.Prefix
 }
 
-// watched is where scenes come from.
+// watched is where views come from.
 type watched struct {
 	name       string
 	ranges     []netip.Prefix
@@ -72,8 +72,8 @@ func (w *watched) follow(ctx context.Context, c client.WithWatch, node string) {
 	all.Wait()
 }
 
-// scene is what is known now; not ok as long as something was never listed. Pods may come later: no order depends on them.
-func (w *watched) scene() (s scene, ok bool) {
+// view is what is known now; not ok as long as something was never listed. Pods may come later: no order depends on them.
+func (w *watched) view() (s view, ok bool) {
 	migrations, known := w.migrations.all()
 	if len(migrations) > 0 {
 		s.migration = migrations[0]
@@ -156,12 +156,12 @@ func ours(notes map[string]string) map[string]string {
 }
 
 // own finds the Services of the migration in replumb's namespace that have a role and are not about to go. Elsewhere, tenants write labels.
-func (s scene) own(role string) []*corev1.Service {
+func (s view) own(role string) []*corev1.Service {
 	return slices.DeleteFunc(s.role(role), func(svc *corev1.Service) bool { return svc.Namespace != v1alpha1.SystemNamespace })
 }
 
 // role finds the Services of all namespaces that say they have a role in the migration and are not about to go.
-func (s scene) role(role string) []*corev1.Service {
+func (s view) role(role string) []*corev1.Service {
 	var found []*corev1.Service
 	for _, svc := range s.services {
 		if svc.Labels[v1alpha1.LabelRole] == role && s.migration != nil && svc.Labels[v1alpha1.LabelMigration] == s.migration.Name &&
@@ -173,7 +173,7 @@ func (s scene) role(role string) []*corev1.Service {
 }
 
 // within reports whether an address is in one of the ranges that the migration is about.
-func (s scene) within(a netip.Addr) bool {
+func (s view) within(a netip.Addr) bool {
 	return slices.ContainsFunc(s.ranges, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 

@@ -81,7 +81,7 @@ func Read(ctx context.Context, c *cluster.Cluster) (*Cluster, error) {
 	}
 	r := &reader{cluster: c, out: &Cluster{}}
 	for _, p := range r.sources() {
-		if err := r.settle(ctx, p, p.read(ctx)); err != nil {
+		if err := r.classify(ctx, p, p.read(ctx)); err != nil {
 			return nil, err
 		}
 	}
@@ -93,8 +93,8 @@ func Read(ctx context.Context, c *cluster.Cluster) (*Cluster, error) {
 	return r.finish(), nil
 }
 
-// settle sorts what came of reading a part: what the cluster does not have, has no ranges, and what the user may not read, may have some.
-func (r *reader) settle(ctx context.Context, p part, err error) error {
+// classify sorts what came of reading a part: what the cluster does not have, has no ranges, and what the user may not read, may have some.
+func (r *reader) classify(ctx context.Context, p part, err error) error {
 	var unknown *cluster.UnknownRangeError
 	switch {
 	case errors.As(err, &unknown): // which is one of those that are not found

@@ -50,9 +50,9 @@ func chain(t *nftables.Table) *nftables.Chain {
 	}
 }
 
-// Put has the node keep addresses on these ways and no others, and reports whether it did not before. All of it changes in one
+// Apply has the node keep addresses on these ways and no others, and reports whether it did not before. All of it changes in one
 // transaction: no packet meets half of the rules.
-func Put(pairs []Pair) (bool, error) {
+func Apply(pairs []Pair) (bool, error) {
 	c, err := nftables.New()
 	if err != nil {
 		return false, fmt.Errorf("nftables: %w", err)
@@ -182,10 +182,10 @@ func same(a, b *nftables.Chain) bool {
 	return a.Name == b.Name && a.Type == b.Type && *a.Hooknum == *b.Hooknum && *a.Priority == *b.Priority && *a.Policy == *b.Policy
 }
 
-// Keep puts the rules there, and puts them back whenever something has removed them, until it is interrupted. It leaves them when it ends:
+// Maintain puts the rules there, and puts them back whenever something has removed them, until it is interrupted. It leaves them when it ends:
 // a restart must not change the addresses of connections. What fails after the first time is said, and tried again.
-func Keep(ctx context.Context, pairs []Pair, every time.Duration, say func(error)) error {
-	if _, err := Put(pairs); err != nil {
+func Maintain(ctx context.Context, pairs []Pair, every time.Duration, say func(error)) error {
+	if _, err := Apply(pairs); err != nil {
 		return err
 	}
 	tick := time.NewTicker(every)
@@ -196,7 +196,7 @@ func Keep(ctx context.Context, pairs []Pair, every time.Duration, say func(error
 			return nil
 		case <-tick.C:
 		}
-		switch back, err := Put(pairs); {
+		switch back, err := Apply(pairs); {
 		case err != nil:
 			say(err)
 		case back:

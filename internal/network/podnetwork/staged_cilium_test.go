@@ -17,20 +17,20 @@ func anObject(t *testing.T, text string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: o}
 }
 
-func TestParkCilium(t *testing.T) {
-	const config, parked = `{kind: ConfigMap, metadata: {name: cilium-config}, data: {`,
+func TestStageCilium(t *testing.T) {
+	const config, staged = `{kind: ConfigMap, metadata: {name: cilium-config}, data: {`,
 		`write-cni-conf-when-ready: /host/etc/cni/net.d/05-cilium.conflist.replumb, cni-exclusive: "false", enable-policy: never, ` +
 			`unmanaged-pod-watcher-interval: "0", enable-host-legacy-routing: "true", set-cilium-node-taints: "false"`
 	for _, tt := range []struct{ name, before, after string }{
 		{
 			"its ConfigMap", config + `ipam: cluster-pool, cni-exclusive: "true", write-cni-conf-when-ready: /host/etc/cni/net.d/05-cilium.conflist}}`,
-			config + "ipam: cluster-pool, " + parked + "}}",
+			config + "ipam: cluster-pool, " + staged + "}}",
 		},
 		{
 			"in place of kube-proxy", config + `write-cni-conf-when-ready: /host/etc/cni/net.d/05-cilium.conflist, kube-proxy-replacement: "true"}}`,
-			config + parked + `, kube-proxy-replacement: "false"}}`,
+			config + staged + `, kube-proxy-replacement: "false"}}`,
 		},
-		{"parked already", config + parked + "}}", config + parked + "}}"},
+		{"staged already", config + staged + "}}", config + staged + "}}"},
 		{"nowhere to write", config + "ipam: cluster-pool}}", ""},
 		{"a directory", config + "write-cni-conf-when-ready: /}}", ""},
 		{"another ConfigMap", `{kind: ConfigMap, metadata: {name: other}, data: {a: b}}`, `{kind: ConfigMap, metadata: {name: other}, data: {a: b}}`},
@@ -45,7 +45,7 @@ func TestParkCilium(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := anObject(t, tt.before)
-			got, err := ParkCilium(o)
+			got, err := StageCilium(o)
 			if !reflect.DeepEqual(o, anObject(t, tt.before)) {
 				t.Errorf("it changed what it was given: %v", o)
 			}

@@ -14,21 +14,21 @@ import (
 
 const (
 	// look is how often a ferry looks by itself, beside when the kernel tells of a change.
-	ferryLook = 200 * time.Millisecond
-	// Calm is how long all has to be as it should before a ferry ends, and ferryLimit how long it waits for that.
-	ferryCalm  = 2 * time.Second
-	ferryLimit = time.Minute
+	pollEvery = 200 * time.Millisecond
+	// Calm is how long all has to be as it should before a ferry ends, and convergeLimit how long it waits for that.
+	calmTime  = 2 * time.Second
+	convergeLimit = time.Minute
 )
 
-// Ferry is one node's.
-type Ferry struct {
+// RouteKeeper is one node's.
+type RouteKeeper struct {
 	// Fresh is the address that the tunnel gets; invalid, if it keeps its own.
 	Fresh netip.Addr
-	fares fares
+	followed followed
 }
 
-// Board makes the ferry's routes, and gives the interface the address that it gets. It may be called again.
-func (f *Ferry) Board() error {
+// Add makes the ferry's routes, and gives the interface the address that it gets. It may be called again.
+func (f *RouteKeeper) Add() error {
 	link, err := netlink.LinkByName(Device)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return nil // a node without tunnels
@@ -36,21 +36,21 @@ func (f *Ferry) Board() error {
 	if err != nil {
 		return fmt.Errorf("interface %s: %w", Device, err)
 	}
-	if err := f.refresh(link); err != nil {
+	if err := f.addAddress(link); err != nil {
 		return err
 	}
-	sight, err := see(link)
+	kernel, err := readKernel(link)
 	if err != nil {
 		return err
 	}
-	set, gone := f.fares.follow(sight.Routes(), time.Now())
+	set, gone := f.followed.follow(kernel.Routes(), time.Now())
 	for _, r := range set {
 		if err := setRoute(link, r); err != nil {
 			return err
 		}
 	}
 	for _, block := range gone {
-		err := netlink.RouteDel(&netlink.Route{LinkIndex: link.Attrs().Index, Table: ferryTable, Dst: ipNet(block)})
+		err := netlink.RouteDel(&netlink.Route{LinkIndex: link.Attrs().Index, Table: routeTable, Dst: ipNet(block)})
 		if err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("removing the route to %s: %w", block, err)
 		}
@@ -64,7 +64,7 @@ func (f *Ferry) Board() error {
 }
 
 // refresh gives the interface the address that it gets, if it gets one.
-func (f *Ferry) refresh(link netlink.Link) error {
+func (f *RouteKeeper) addAddress(link netlink.Link) error {
 	if !f.Fresh.IsValid() {
 		return nil
 	}
@@ -90,7 +90,7 @@ func setRoute(link netlink.Link, r Route) error {
 		return fmt.Errorf("neighbour %s: %w", r.Machine, err)
 	}
 	err = netlink.RouteReplace(&netlink.Route{
-		LinkIndex: link.Attrs().Index, Table: ferryTable, Dst: ipNet(r.Block), Gw: r.Machine.AsSlice(), Flags: int(netlink.FLAG_ONLINK),
+		LinkIndex: link.Attrs().Index, Table: routeTable, Dst: ipNet(r.Block), Gw: r.Machine.AsSlice(), Flags: int(netlink.FLAG_ONLINK),
 	})
 	if err != nil {
 		return fmt.Errorf("route to %s: %w", r.Block, err)
@@ -101,40 +101,40 @@ func setRoute(link netlink.Link, r Route) error {
 // rules have the kernel look at the main table for single addresses, which the node's own pods have, then at the ferry's table, and then at
 // the main one for all else.
 func rules() []*netlink.Rule {
-	own, ferry := netlink.NewRule(), netlink.NewRule()
-	own.Table, own.Priority, own.SuppressPrefixlen = unix.RT_TABLE_MAIN, ferryPriority-1, 31
-	ferry.Table, ferry.Priority = ferryTable, ferryPriority
-	own.Family, ferry.Family = unix.AF_INET, unix.AF_INET
-	return []*netlink.Rule{own, ferry}
+	own, kept := netlink.NewRule(), netlink.NewRule()
+	own.Table, own.Priority, own.SuppressPrefixlen = unix.RT_TABLE_MAIN, rulePriority-1, 31
+	kept.Table, kept.Priority = routeTable, rulePriority
+	own.Family, kept.Family = unix.AF_INET, unix.AF_INET
+	return []*netlink.Rule{own, kept}
 }
 
 // Run follows Felix until ctx ends, and then until the kernel does without the ferry. Then it takes away all that the ferry made, but for
 // the address, which is the tunnel's.
-func (f *Ferry) Run(ctx context.Context, warn func(error)) error {
+func (f *RouteKeeper) Run(ctx context.Context, warn func(error)) error {
 	done := make(chan struct{})
 	defer close(done)
 	changed := make(chan struct{}, 1)
 	if err := listen(changed, done); err != nil {
 		return err
 	}
-	tick := time.NewTicker(ferryLook)
+	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	var limit, calm time.Time
 	for {
-		if err := f.Board(); err != nil {
+		if err := f.Add(); err != nil {
 			warn(err)
 		}
 		if now := time.Now(); ctx.Err() != nil {
 			if limit.IsZero() {
-				limit = now.Add(ferryLimit)
+				limit = now.Add(convergeLimit)
 			}
-			if yes, err := f.landed(); err != nil || !yes {
+			if yes, err := f.converged(); err != nil || !yes {
 				calm = time.Time{}
 			} else if calm.IsZero() {
 				calm = now
 			}
-			if now.After(limit) || !calm.IsZero() && now.Sub(calm) > ferryCalm {
-				return Land()
+			if now.After(limit) || !calm.IsZero() && now.Sub(calm) > calmTime {
+				return RemoveRoutes()
 			}
 		}
 		select {
@@ -144,7 +144,7 @@ func (f *Ferry) Run(ctx context.Context, warn func(error)) error {
 	}
 }
 
-func (f *Ferry) landed() (bool, error) {
+func (f *RouteKeeper) converged() (bool, error) {
 	link, err := netlink.LinkByName(Device)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return true, nil
@@ -152,11 +152,11 @@ func (f *Ferry) landed() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	sight, err := see(link)
+	kernel, err := readKernel(link)
 	if err != nil {
 		return false, err
 	}
-	return f.fares.landed(sight, f.Fresh), nil
+	return f.followed.converged(kernel, f.Fresh), nil
 }
 
 // listen tells of changes of addresses and routes: Felix takes away what it does not know, and the ferry puts it back.
@@ -181,7 +181,7 @@ func listen(changed chan<- struct{}, done <-chan struct{}) error {
 	}()
 	go func() {
 		for r := range routes {
-			if r.Table != ferryTable {
+			if r.Table != routeTable {
 				tell()
 			}
 		}
@@ -189,15 +189,15 @@ func listen(changed chan<- struct{}, done <-chan struct{}) error {
 	return nil
 }
 
-// Land takes away what a ferry made, first of all the rules.
-func Land() error {
+// RemoveRoutes takes away what a ferry made, first of all the rules.
+func RemoveRoutes() error {
 	all := rules()
 	for i := len(all) - 1; i >= 0; i-- {
 		if err := netlink.RuleDel(all[i]); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("removing a rule: %w", err)
 		}
 	}
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: ferryTable}, netlink.RT_FILTER_TABLE)
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: routeTable}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return fmt.Errorf("listing routes: %w", err)
 	}
@@ -213,11 +213,11 @@ func Land() error {
 	if err != nil {
 		return err
 	}
-	return landNeighbours(link)
+	return removeNeighbours(link)
 }
 
-// landNeighbours takes away those that stand for tunnels.
-func landNeighbours(link netlink.Link) error {
+// removeNeighbours takes away those that stand for tunnels.
+func removeNeighbours(link netlink.Link) error {
 	neighbours, err := netlink.NeighList(link.Attrs().Index, netlink.FAMILY_V4)
 	if err != nil {
 		return fmt.Errorf("listing neighbours: %w", err)
@@ -234,8 +234,8 @@ func landNeighbours(link netlink.Link) error {
 	return nil
 }
 
-func see(link netlink.Link) (*Sight, error) {
-	s := &Sight{Gateways: map[netip.Prefix]netip.Addr{}, Hardware: map[netip.Addr]string{}, Machines: map[string]netip.Addr{}}
+func readKernel(link netlink.Link) (*Kernel, error) {
+	s := &Kernel{Gateways: map[netip.Prefix]netip.Addr{}, Hardware: map[netip.Addr]string{}, Machines: map[string]netip.Addr{}}
 	index := link.Attrs().Index
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: index, Table: unix.RT_TABLE_MAIN},
 		netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
@@ -248,7 +248,7 @@ func see(link netlink.Link) (*Sight, error) {
 			s.Gateways[block] = gateway
 		}
 	}
-	if err := s.seeNeighbours(index); err != nil {
+	if err := s.readNeighbours(index); err != nil {
 		return nil, err
 	}
 	addresses, err := netlink.AddrList(link, netlink.FAMILY_V4)
@@ -263,8 +263,8 @@ func see(link netlink.Link) (*Sight, error) {
 	return s, nil
 }
 
-// seeNeighbours reads at which hardware addresses tunnels are, and at which machines these.
-func (s *Sight) seeNeighbours(index int) error {
+// readNeighbours reads at which hardware addresses tunnels are, and at which machines these.
+func (s *Kernel) readNeighbours(index int) error {
 	neighbours, err := netlink.NeighList(index, netlink.FAMILY_V4)
 	if err != nil {
 		return fmt.Errorf("listing neighbours: %w", err)

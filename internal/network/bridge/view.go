@@ -31,8 +31,8 @@ import (
 // reserved for, of slices the Service that has them.
 const byBridge = "bridge"
 
-// scene is what a follower has seen.
-type scene struct {
+// view is what a follower has seen.
+type view struct {
 	follower *Follower
 	// services are all of the cluster, slices those that no selector makes, holds the addresses that are reserved.
 	services, slices, holds *source
@@ -45,8 +45,8 @@ type scene struct {
 	synced chan struct{}
 }
 
-func newScene(f *Follower) *scene {
-	s := &scene{follower: f, missing: 3, synced: make(chan struct{}), kept: map[types.UID]bool{}}
+func newView(f *Follower) *view {
+	s := &view{follower: f, missing: 3, synced: make(chan struct{}), kept: map[types.UID]bool{}}
 	s.services = s.watch("services", &corev1.ServiceList{}, labels.Everything(), func(o client.Object) types.NamespacedName {
 		return types.NamespacedName{Namespace: o.GetNamespace(), Name: Name(o.GetName(), o.GetUID())}
 	})
@@ -69,7 +69,7 @@ func newScene(f *Follower) *scene {
 	return s
 }
 
-func (s *scene) sources() []*source { return []*source{s.services, s.slices, s.holds} }
+func (s *view) sources() []*source { return []*source{s.services, s.slices, s.holds} }
 
 // handMade selects the slices that no selector makes, the copies that bridges have among them.
 func handMade() labels.Selector {
@@ -84,14 +84,14 @@ func handMade() labels.Selector {
 // source is what was seen of one kind.
 type source struct {
 	cache.Indexer
-	scene     *scene
+	view     *view
 	reflector *cache.Reflector
 	listed    sync.Once
 }
 
 // watch makes the source of a kind.
-func (s *scene) watch(what string, empty client.ObjectList, of labels.Selector, about func(client.Object) types.NamespacedName) *source {
-	src := &source{scene: s, Indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byBridge: func(o any) ([]string, error) {
+func (s *view) watch(what string, empty client.ObjectList, of labels.Selector, about func(client.Object) types.NamespacedName) *source {
+	src := &source{view: s, Indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byBridge: func(o any) ([]string, error) {
 		return []string{about(o.(client.Object)).String()}, nil
 	}})}
 	c := s.follower.Client
@@ -147,7 +147,7 @@ func (s *source) Replace(all []any, version string) error {
 	if err := s.changed(s.Indexer.Replace(all, version), slices.Concat(before, all)...); err != nil {
 		return err
 	}
-	s.listed.Do(s.scene.oneListed)
+	s.listed.Do(s.view.oneListed)
 	return nil
 }
 
@@ -163,9 +163,9 @@ func (s *source) changed(err error, objects ...any) error {
 		return err
 	}
 	for _, o := range objects {
-		for _, key := range s.scene.about(o) {
-			if s.scene.isReserved(key) {
-				s.scene.follower.queue.Add(key)
+		for _, key := range s.view.about(o) {
+			if s.view.isReserved(key) {
+				s.view.follower.queue.Add(key)
 			}
 		}
 	}
@@ -173,7 +173,7 @@ func (s *source) changed(err error, objects ...any) error {
 }
 
 // about are the bridges that may have to change with an object.
-func (s *scene) about(o any) []types.NamespacedName {
+func (s *view) about(o any) []types.NamespacedName {
 	switch o := o.(type) {
 	case *corev1.Service:
 		return []types.NamespacedName{client.ObjectKeyFromObject(o), {Namespace: o.Namespace, Name: Name(o.Name, o.UID)}}
@@ -191,7 +191,7 @@ func (s *scene) about(o any) []types.NamespacedName {
 	return nil
 }
 
-func (s *scene) oneListed() {
+func (s *view) oneListed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.missing--; s.missing == 0 {
@@ -199,14 +199,14 @@ func (s *scene) oneListed() {
 	}
 }
 
-func (s *scene) complete() bool {
+func (s *view) complete() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.missing == 0
 }
 
 // reserved are the bridges that addresses are reserved for.
-func (s *scene) reserved() []types.NamespacedName {
+func (s *view) reserved() []types.NamespacedName {
 	var all []types.NamespacedName
 	for _, o := range s.holds.List() {
 		all = append(all, s.about(o)...)
@@ -214,7 +214,7 @@ func (s *scene) reserved() []types.NamespacedName {
 	return all
 }
 
-func (s *scene) isReserved(key types.NamespacedName) bool { return len(s.holds.of(key)) > 0 }
+func (s *view) isReserved(key types.NamespacedName) bool { return len(s.holds.of(key)) > 0 }
 
 // of are the objects that are about a bridge, or the slices of a Service.
 func (s *source) of(key types.NamespacedName) []any {
@@ -226,7 +226,7 @@ func (s *source) of(key types.NamespacedName) []any {
 }
 
 // service is the Service of a name; nil if there is none.
-func (s *scene) service(key types.NamespacedName) *corev1.Service {
+func (s *view) service(key types.NamespacedName) *corev1.Service {
 	o, there, err := s.services.GetByKey(key.String())
 	if err != nil || !there {
 		return nil
@@ -235,7 +235,7 @@ func (s *scene) service(key types.NamespacedName) *corev1.Service {
 }
 
 // slicesOf are the slices of a Service that no selector makes.
-func (s *scene) slicesOf(key types.NamespacedName) []discoveryv1.EndpointSlice {
+func (s *view) slicesOf(key types.NamespacedName) []discoveryv1.EndpointSlice {
 	var all []discoveryv1.EndpointSlice
 	for _, o := range s.slices.of(key) {
 		all = append(all, *o.(*discoveryv1.EndpointSlice))
@@ -246,7 +246,7 @@ func (s *scene) slicesOf(key types.NamespacedName) []discoveryv1.EndpointSlice {
 
 // due is what is to be written for a bridge to be in step with its Service.
 type due struct {
-	scene           *scene
+	view           *view
 	bridge, service *corev1.Service
 	// same says that the spec of the bridge is as it should be.
 	same   bool
@@ -254,7 +254,7 @@ type due struct {
 }
 
 // look is what a bridge lacks; nil if it is in step, or not to be followed.
-func (s *scene) look(key types.NamespacedName) *due {
+func (s *view) look(key types.NamespacedName) *due {
 	b, stands := s.service(key), s.services.of(key)
 	if b == nil || !Made(b) || !b.DeletionTimestamp.IsZero() || !s.isReserved(key) || len(stands) != 1 {
 		return nil
@@ -263,7 +263,7 @@ func (s *scene) look(key types.NamespacedName) *due {
 	if !svc.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	d := &due{scene: s, bridge: b, service: svc}
+	d := &due{view: s, bridge: b, service: svc}
 	// Between the patches of a hop the Service is not what it was, and will be again.
 	d.same = svc.Spec.Type == corev1.ServiceTypeExternalName || sameTraffic(&b.Spec, &svc.Spec)
 	if copies := s.slicesOf(key); d.same {
@@ -280,13 +280,13 @@ func (s *scene) look(key types.NamespacedName) *due {
 	return d
 }
 
-func (s *scene) isKept(copied discoveryv1.EndpointSlice) bool {
+func (s *view) isKept(copied discoveryv1.EndpointSlice) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.kept[copied.UID]
 }
 
-func (s *scene) keep(copied discoveryv1.EndpointSlice) {
+func (s *view) keep(copied discoveryv1.EndpointSlice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kept[copied.UID] = true
@@ -354,7 +354,7 @@ func (d *due) sift(ctx context.Context, c client.Client) error {
 			return copyName(d.bridge.Name, o.Name) == copied.Name && o.AddressType == copied.AddressType
 		})
 		if needed {
-			d.scene.keep(copied)
+			d.view.keep(copied)
 		}
 		return needed
 	})
@@ -362,7 +362,7 @@ func (d *due) sift(ctx context.Context, c client.Client) error {
 }
 
 // apiServers are the addresses, as IP:port, that the Service kubernetes leads to.
-func (s *scene) apiServers() []string {
+func (s *view) apiServers() []string {
 	var all []string
 	for _, slice := range s.slicesOf(types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}) {
 		for _, port := range slice.Ports {

@@ -23,8 +23,8 @@ type answer struct {
 	err error
 }
 
-// Look asks every member by its own client URLs, all at once. One that is dead costs as long as one may take to answer.
-func (c *Client) Look(ctx context.Context) (*Cluster, error) {
+// Load asks every member by its own client URLs, all at once. One that is dead costs as long as one may take to answer.
+func (c *Client) Load(ctx context.Context) (*Cluster, error) {
 	cluster, err := c.list(ctx)
 	if err != nil {
 		return nil, err
@@ -43,9 +43,9 @@ func (c *Client) Look(ctx context.Context) (*Cluster, error) {
 	return cluster, nil
 }
 
-// settled is Look for those who decide: it is not content with a list of members that may be an old one.
-func (c *Client) settled(ctx context.Context) (*Cluster, error) {
-	cluster, err := c.Look(ctx)
+// loadAgreed is Look for those who decide: it is not content with a list of members that may be an old one.
+func (c *Client) loadAgreed(ctx context.Context) (*Cluster, error) {
+	cluster, err := c.Load(ctx)
 	switch {
 	case err != nil:
 		return nil, err

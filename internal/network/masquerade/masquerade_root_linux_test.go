@@ -235,7 +235,7 @@ func TestPodsSeeEachOther(t *testing.T) {
 			}
 			run(t, accepting, "nft", "-f", "-")
 			w.sees(t, "with rules that accept", node, node6)
-			changed, err := Put(testPairs(t))
+			changed, err := Apply(testPairs(t))
 			must(t, err)
 			if !changed {
 				t.Error("rules that accept were taken for ours")
@@ -262,7 +262,7 @@ func TestElsewhere(t *testing.T) {
 	inside(t, w.node, w.fresh, func() { run(t, "", "ip", "address", "add", "203.0.113.5/32", "dev", "eth0") })
 	run(t, "", "ip", "route", "add", "203.0.113.5/32", "via", freshPod)
 	masquerade(t, "nftables")
-	_, err := Put(testPairs(t))
+	_, err := Apply(testPairs(t))
 	must(t, err)
 	if got := w.flow(t, oldPod, "203.0.113.5").seen(); got != "192.168.1.1" {
 		t.Errorf("the world sees %s", got)
@@ -309,7 +309,7 @@ func TestPut(t *testing.T) {
 func requirePut(t *testing.T, pairs []Pair) {
 	t.Helper()
 	for i, want := range []bool{true, false} {
-		if changed, err := Put(pairs); err != nil || changed != want {
+		if changed, err := Apply(pairs); err != nil || changed != want {
 			t.Errorf("time %d: that it changes something is %v, %v", i+1, changed, err)
 		}
 		must(t, Check(pairs))
@@ -339,7 +339,7 @@ func TestRemove(t *testing.T) {
 // TestAsNftWritesIt: people who look at a node read what is meant.
 func TestAsNftWritesIt(t *testing.T) {
 	ownnet.Enter(t)
-	_, err := Put(testPairs(t))
+	_, err := Apply(testPairs(t))
 	must(t, err)
 	out := run(t, "", "nft", "list", "ruleset")
 	for _, want := range []string{
@@ -365,7 +365,7 @@ func TestKeep(t *testing.T) {
 			ended <- err
 			return
 		}
-		ended <- Keep(ctx, pairs, 10*time.Millisecond, func(err error) { said <- err })
+		ended <- Maintain(ctx, pairs, 10*time.Millisecond, func(err error) { said <- err })
 	}()
 	appears(t, pairs)
 	run(t, "flush ruleset", "nft", "-f", "-")

@@ -26,8 +26,8 @@ const (
 	leave   stage = "leave"   // the same, wherever a move has ended that goes no further
 )
 
-// scene is all that a decision depends on.
-type scene struct {
+// situation is all that a decision depends on.
+type situation struct {
 	now Set
 	// from and to are the two ends. known is false if there is no telling from: then nothing was ever written.
 	from, to []string
@@ -45,7 +45,7 @@ type scene struct {
 }
 
 // origin decides what the record had before: what is remembered, else what people wrote, else what is there.
-func (s *scene) origin(written []string, d engine.Direction) error {
+func (s *situation) origin(written []string, d engine.Direction) error {
 	s.known = true
 	switch {
 	case s.memory != nil:
@@ -81,7 +81,7 @@ func (s *scene) origin(written []string, d engine.Direction) error {
 }
 
 // roundTrip refuses a record that is to have at last what it had before: it could not be known whether it is to move or has moved.
-func (s *scene) roundTrip() error {
+func (s *situation) roundTrip() error {
 	if !s.known || s.then == nil || !slices.Equal(s.from, s.then) {
 		return nil
 	}
@@ -92,14 +92,14 @@ func (s *scene) roundTrip() error {
 }
 
 // swaps reports whether the record is of more than one type in turns.
-func (s *scene) swaps() bool { return s.own != s.former || s.own != s.last }
+func (s *situation) swaps() bool { return s.own != s.former || s.own != s.last }
 
 // beyond reports whether the record is where it is at last, and was at to before.
-func (s *scene) beyond() bool { return s.then != nil && s.now.Same(s.set(s.then)) }
+func (s *situation) beyond() bool { return s.then != nil && s.now.Same(s.set(s.then)) }
 
 // familiar fails for a record that is not in one of the states in which a move leaves it: values of others are not
 // thrown away, and what others have taken out is not put back.
-func (s *scene) familiar() error {
+func (s *situation) familiar() error {
 	if !s.known {
 		return nil
 	}
@@ -130,21 +130,21 @@ type halfError struct{ is *Error }
 
 func (e *halfError) Error() string { return e.is.Error() }
 
-func (s *scene) set(values []string) Set {
+func (s *situation) set(values []string) Set {
 	return Set{Name: s.now.Name, Type: s.kind(values), Values: values}
 }
 
-func (s *scene) kind(values []string) v1alpha1.RecordType {
+func (s *situation) kind(values []string) v1alpha1.RecordType {
 	return kind(values, s.own, s.former, s.last)
 }
 
 // joined reports whether both ends may stand side by side: a CNAME has one value, and an alias stands alone.
-func (s *scene) joined() bool {
+func (s *situation) joined() bool {
 	return !s.straight && s.own == s.former && s.own != v1alpha1.RecordCNAME && !aliased(s.from) && !aliased(s.to)
 }
 
 // together are both ends, or the one of them that is left directly.
-func (s *scene) together() []string {
+func (s *situation) together() []string {
 	if !s.joined() {
 		return s.from
 	}
@@ -152,7 +152,7 @@ func (s *scene) together() []string {
 }
 
 // goal is the end that a stage leads to in a direction.
-func (s *scene) goal(st stage, d engine.Direction) []string {
+func (s *situation) goal(st stage, d engine.Direction) []string {
 	switch {
 	case d == engine.Backward:
 		return s.from
@@ -164,7 +164,7 @@ func (s *scene) goal(st stage, d engine.Direction) []string {
 
 // past reports whether a stage is behind: who has arrived needs none of those before. Nor is there a way back for what
 // never left.
-func (s *scene) past(st stage, d engine.Direction) bool {
+func (s *situation) past(st stage, d engine.Direction) bool {
 	if st == leave {
 		return s.memory == nil
 	}
@@ -182,12 +182,12 @@ func (s *scene) past(st stage, d engine.Direction) bool {
 }
 
 // neverLeft reports whether there is nothing to take back at a stage.
-func (s *scene) neverLeft(st stage) bool {
+func (s *situation) neverLeft(st stage) bool {
 	return !s.known || s.memory == nil && s.now.Same(s.set(s.from)) || st == drain && s.memory != nil && s.memory.PublishedAt == nil
 }
 
 // want is what the record has to be at a stage.
-func (s *scene) want(st stage, d engine.Direction) Set {
+func (s *situation) want(st stage, d engine.Direction) Set {
 	w := s.now
 	w.TTL = min(s.now.TTL, s.low)
 	if len(s.now.Values) == 0 || aliased(s.now.Values) {
@@ -222,7 +222,7 @@ func (s *scene) want(st stage, d engine.Direction) Set {
 }
 
 // until is when what a waiting stage waits for is over; false, if that has not begun.
-func (s *scene) until(st stage, d engine.Direction, extra time.Duration) (time.Time, bool) {
+func (s *situation) until(st stage, d engine.Direction, extra time.Duration) (time.Time, bool) {
 	m := s.memory
 	switch {
 	case m == nil:

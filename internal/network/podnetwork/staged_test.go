@@ -26,39 +26,39 @@ func aSet(t *testing.T, containers string) *unstructured.Unstructured {
 	}}
 }
 
-func TestPark(t *testing.T) {
+func TestStage(t *testing.T) {
 	const plugin = "- {name: install-cni-plugin, command: [cp], args: [-f, /flannel, /opt/cni/bin/flannel]}\n"
 	for _, tt := range []struct {
 		name, before string
 		network      v1alpha1.CNIName
-		want         Parking // none is an error
+		want         Staging // none is an error
 		after        string
 	}{
 		{
 			name: "Calico's manifest", network: v1alpha1.Calico,
 			before: "- {name: upgrade-ipam, env: [{name: X, value: y}]}\n" +
 				"- {name: install-cni, env: [{name: CNI_CONF_NAME, value: 10-calico.conflist}, {name: SLEEP, value: 'false'}]}",
-			want: Parking{"install-cni", "10-calico.conflist", "10-calico.conflist.replumb"},
+			want: Staging{"install-cni", "10-calico.conflist", "10-calico.conflist.replumb"},
 			after: "- {name: upgrade-ipam, env: [{name: X, value: y}]}\n" +
 				"- {name: install-cni, env: [{name: CNI_CONF_NAME, value: 10-calico.conflist.replumb}, {name: SLEEP, value: 'false'}]}",
 		},
 		{
 			name: "Calico that goes by the usual name", network: v1alpha1.Calico,
 			before: "- {name: install-cni, env: [{name: CNI_NETWORK_CONFIG, value: x}]}",
-			want:   Parking{"install-cni", "10-calico.conflist", "10-calico.conflist.replumb"},
+			want:   Staging{"install-cni", "10-calico.conflist", "10-calico.conflist.replumb"},
 			after:  "- {name: install-cni, env: [{name: CNI_NETWORK_CONFIG, value: x}, {name: CNI_CONF_NAME, value: 10-calico.conflist.replumb}]}",
 		},
 		{
 			name: "flannel's manifest", network: v1alpha1.Flannel,
 			before: plugin + "- {name: install-cni, command: [cp], args: [-f, /etc/kube-flannel/cni-conf.json, /etc/cni/net.d/10-flannel.conflist]}",
-			want:   Parking{"install-cni", "10-flannel.conflist", "10-flannel.conflist.replumb"},
+			want:   Staging{"install-cni", "10-flannel.conflist", "10-flannel.conflist.replumb"},
 			after: plugin +
 				"- {name: install-cni, command: [cp], args: [-f, /etc/kube-flannel/cni-conf.json, /etc/cni/net.d/10-flannel.conflist.replumb]}",
 		},
 		{
-			name: "already parked", network: v1alpha1.Calico,
+			name: "already staged", network: v1alpha1.Calico,
 			before: "- {name: i, env: [{name: CNI_CONF_NAME, value: 10-calico.conflist.replumb}]}",
-			want:   Parking{"i", "10-calico.conflist.replumb", "10-calico.conflist.replumb"},
+			want:   Staging{"i", "10-calico.conflist.replumb", "10-calico.conflist.replumb"},
 			after:  "- {name: i, env: [{name: CNI_CONF_NAME, value: 10-calico.conflist.replumb}]}",
 		},
 		{name: "a name from elsewhere", network: v1alpha1.Calico, before: "- {name: i, env: [{name: CNI_CONF_NAME, valueFrom: {}}]}"},
@@ -71,8 +71,8 @@ func TestPark(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			set := aSet(t, tt.before)
-			parked, got, err := Park(set, tt.network)
-			if got != tt.want || (err == nil) != (tt.want != Parking{}) {
+			staged, got, err := Stage(set, tt.network)
+			if got != tt.want || (err == nil) != (tt.want != Staging{}) {
 				t.Fatalf("it is %+v, %v; want %+v", got, err, tt.want)
 			}
 			if !reflect.DeepEqual(set, aSet(t, tt.before)) {
@@ -81,8 +81,8 @@ func TestPark(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if want := aSet(t, tt.after); !reflect.DeepEqual(parked, want) {
-				t.Errorf("it is\n%v, want\n%v", parked, want)
+			if want := aSet(t, tt.after); !reflect.DeepEqual(staged, want) {
+				t.Errorf("it is\n%v, want\n%v", staged, want)
 			}
 			if slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(got.To)) {
 				t.Errorf("runtimes load %s", got.To)

@@ -144,7 +144,7 @@ func TestUnready(t *testing.T) {
 	}{
 		"as it should be": {files: map[string]string{netd + "10-flannel.conflist": flannelList, netd + "10-calico.conflist.replumb": calicoList}},
 		"no directory":    {want: []string{"no configuration of calico lies ready in /etc/cni/net.d"}},
-		"not parked": {
+		"not staged": {
 			files: map[string]string{netd + "10-calico.conflist": calicoList},
 			want:  []string{"no configuration of calico lies ready in /etc/cni/net.d"},
 		},

@@ -56,7 +56,7 @@ func TestOriginAndFamiliar(t *testing.T) {
 		{name: "back, nothing remembered, from written", now: newOnes, written: oldOnes, to: engine.Backward, from: oldOnes},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := &scene{now: record(tt.now, time.Minute), to: newOnes, memory: tt.memory, low: 30 * time.Second}
+			s := &situation{now: record(tt.now, time.Minute), to: newOnes, memory: tt.memory, low: 30 * time.Second}
 			err := s.origin(tt.written, tt.to)
 			if err == nil {
 				err = s.familiar()
@@ -99,7 +99,7 @@ func TestWant(t *testing.T) {
 		{"back: narrow", record(all, low), narrow, engine.Backward, record(oldOnes, low)},
 		{"back: restore", record(oldOnes, low), restore, engine.Backward, record(oldOnes, hour)},
 	} {
-		s := &scene{now: tt.now, from: oldOnes, known: true, to: newOnes, memory: memory, low: low}
+		s := &situation{now: tt.now, from: oldOnes, known: true, to: newOnes, memory: memory, low: low}
 		if got := s.want(tt.stage, tt.to); !got.Same(tt.want) || got.TTL != tt.want.TTL {
 			t.Errorf("%s: %s, not %s", tt.name, describe(got), describe(tt.want))
 		}
@@ -107,7 +107,7 @@ func TestWant(t *testing.T) {
 }
 
 func TestWantOfARecordThatWasNotThere(t *testing.T) {
-	s := &scene{now: record(nil, 0), known: true, to: newOnes, memory: &v1alpha1.RecordStatus{}, low: 30 * time.Second}
+	s := &situation{now: record(nil, 0), known: true, to: newOnes, memory: &v1alpha1.RecordStatus{}, low: 30 * time.Second}
 	if got := s.want(widen, engine.Forward); !got.Same(record(newOnes, 0)) || got.TTL != 30*time.Second {
 		t.Errorf("it is created as %s", describe(got))
 	}
@@ -137,7 +137,7 @@ func TestPast(t *testing.T) {
 		{"never left, from written", oldOnes, true, nil, engine.Backward, []stage{widen, settle, narrow, drain, restore}},
 		{"only the time to live was lowered", oldOnes, true, memory, engine.Backward, []stage{widen, settle, drain}},
 	} {
-		s := &scene{now: record(tt.now, time.Minute), from: oldOnes, known: tt.known, to: newOnes, memory: tt.memory}
+		s := &situation{now: record(tt.now, time.Minute), from: oldOnes, known: tt.known, to: newOnes, memory: tt.memory}
 		for _, st := range []stage{widen, settle, narrow, drain, restore} {
 			want := false
 			for _, p := range tt.past {
@@ -185,7 +185,7 @@ func TestUntil(t *testing.T) {
 			time.Hour + time.Minute, begun,
 		},
 	} {
-		s := &scene{now: record(tt.now, 30*time.Second), from: oldOnes, known: true, to: newOnes, memory: tt.memory, low: 30 * time.Second}
+		s := &situation{now: record(tt.now, 30*time.Second), from: oldOnes, known: true, to: newOnes, memory: tt.memory, low: 30 * time.Second}
 		end, ok := s.until(tt.stage, engine.Forward, time.Minute)
 		if ok != tt.begun || ok && tt.end >= 0 && !end.Equal(t0.Add(tt.end)) || tt.end < 0 && !end.IsZero() {
 			t.Errorf("%s: until %s (%v)", tt.name, end, ok)

@@ -14,8 +14,8 @@ import (
 
 const sizedList = `{"name": "k8s-pod-network", "plugins": [{"type": "calico", "mtu": 1450}]}`
 
-// TestStanding has a node with the tunnels of both networks, as they should be and otherwise, and changes nothing of it.
-func TestStanding(t *testing.T) {
+// TestInspect has a node with the tunnels of both networks, as they should be and otherwise, and changes nothing of it.
+func TestInspect(t *testing.T) {
 	calico, _ := Find("calico")
 	for name, tt := range map[string]struct {
 		sysctls map[string]string
@@ -51,7 +51,7 @@ func TestStanding(t *testing.T) {
 				must(t, os.WriteFile(path.Join(sysctls, of, "rp_filter"), []byte(value), 0))
 			}
 			for range 2 { // looking changes nothing
-				r, err := h.Standing(calico)
+				r, err := h.Inspect(calico)
 				must(t, err)
 				requireProblems(t, r.Problems, tt.want)
 				if r.Empty() != (len(tt.want) == 0) {
@@ -62,14 +62,14 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// TestStandingDown: a tunnel that is down carries nothing, such as the one that the kernel's module makes.
-func TestStandingDown(t *testing.T) {
+// TestInspectDown: a tunnel that is down carries nothing, such as the one that the kernel's module makes.
+func TestInspectDown(t *testing.T) {
 	ownnet.Enter(t)
 	calico, _ := Find("calico")
 	h := aNode(t, map[string]string{netd + "10-calico.conflist.replumb": calicoList})
 	must(t, netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs("vxlan.calico"), VxlanId: 4096, Port: 4789}))
 	must(t, os.WriteFile(path.Join(sysctls, "vxlan.calico", "rp_filter"), []byte("1"), 0))
-	r, err := h.Standing(calico)
+	r, err := h.Inspect(calico)
 	must(t, err)
 	requireProblems(t, r.Problems, nil)
 }

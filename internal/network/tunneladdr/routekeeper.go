@@ -17,8 +17,8 @@ const Device = "vxlan.calico"
 
 // The ferry's routes are in a table of their own, which a rule has looked at before the main one, and after those of others.
 const (
-	ferryTable    = 7090
-	ferryPriority = 32700
+	routeTable    = 7090
+	rulePriority = 32700
 )
 
 // Route leads to a block of another node's: to its machine, whose tunnel has a hardware address.
@@ -28,8 +28,8 @@ type Route struct {
 	MAC     string
 }
 
-// Sight is what a node's kernel has for Calico's tunnels.
-type Sight struct {
+// Kernel is what a node's kernel has for Calico's tunnels.
+type Kernel struct {
 	// Gateways are what Felix' routes go by, Hardware the address of the interface that answers for each of them, and Machines where that is.
 	Gateways map[netip.Prefix]netip.Addr
 	Hardware map[netip.Addr]string
@@ -39,7 +39,7 @@ type Sight struct {
 }
 
 // Routes are those of Felix that lead somewhere.
-func (s *Sight) Routes() map[netip.Prefix]Route {
+func (s *Kernel) Routes() map[netip.Prefix]Route {
 	all := map[netip.Prefix]Route{}
 	for block, gateway := range s.Gateways {
 		mac, machine := s.Hardware[gateway], netip.Addr{}
@@ -56,8 +56,8 @@ func (s *Sight) Routes() map[netip.Prefix]Route {
 // patience is how long a block may have no route of Felix' until the ferry has none to it either: it is in use no more, or another node's.
 const patience = 3 * time.Second
 
-// fares are the routes that a ferry has.
-type fares struct {
+// followed are the routes that a ferry has.
+type followed struct {
 	have map[netip.Prefix]Route
 	// missing is since when Felix has no such route.
 	missing map[netip.Prefix]time.Time
@@ -65,7 +65,7 @@ type fares struct {
 
 // follow takes what is seen, and returns the routes to set and the blocks to give up. A route that leads elsewhere than before replaces the
 // old one at once: the block has become another node's.
-func (f *fares) follow(seen map[netip.Prefix]Route, now time.Time) (set []Route, gone []netip.Prefix) {
+func (f *followed) follow(seen map[netip.Prefix]Route, now time.Time) (set []Route, gone []netip.Prefix) {
 	if f.have == nil {
 		f.have, f.missing = map[netip.Prefix]Route{}, map[netip.Prefix]time.Time{}
 	}
@@ -94,8 +94,8 @@ func (f *fares) follow(seen map[netip.Prefix]Route, now time.Time) (set []Route,
 	return set, gone
 }
 
-// landed reports whether the kernel does without the ferry: Felix has set every route, and the interface has the new address alone.
-func (f *fares) landed(s *Sight, fresh netip.Addr) bool {
+// converged reports whether the kernel does without the ferry: Felix has set every route, and the interface has the new address alone.
+func (f *followed) converged(s *Kernel, fresh netip.Addr) bool {
 	if fresh.IsValid() && !slices.Equal(s.Addresses, []netip.Addr{fresh}) {
 		return false
 	}

@@ -14,12 +14,12 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// ParkedSuffix ends the names of CNI configurations that lie ready on a node: runtimes load what ends in .conf, .conflist or .json
+// StagedSuffix ends the names of CNI configurations that lie ready on a node: runtimes load what ends in .conf, .conflist or .json
 // (ConfFiles in github.com/containernetworking/cni libcni), and nothing else.
-const ParkedSuffix = ".replumb"
+const StagedSuffix = ".replumb"
 
-// Parking is where the configuration goes that a network's DaemonSet writes to each node, before and after Park.
-type Parking struct{ Container, From, To string }
+// Staging is where the configuration goes that a network's DaemonSet writes to each node, before and after Stage.
+type Staging struct{ Container, From, To string }
 
 // installer is what in a network's DaemonSet names the file that it writes its configuration to: env or folder is set.
 type installer struct {
@@ -29,8 +29,8 @@ type installer struct {
 	folder string
 }
 
-// installers of those networks that can be parked. Calico's (writeCNIConfig in cni-plugin/pkg/install) also removes the file of its usual
-// name when it is given another: it must not be parked beside a Calico that is in use. Flannel's copies a file of its ConfigMap by cp.
+// installers of those networks that can be staged. Calico's (writeCNIConfig in cni-plugin/pkg/install) also removes the file of its usual
+// name when it is given another: it must not be staged beside a Calico that is in use. Flannel's copies a file of its ConfigMap by cp.
 func installers() map[v1alpha1.CNIName]installer {
 	return map[v1alpha1.CNIName]installer{
 		v1alpha1.Calico:  {env: "CNI_CONF_NAME", usual: "10-calico.conflist"},
@@ -38,47 +38,47 @@ func installers() map[v1alpha1.CNIName]installer {
 	}
 }
 
-// Park is a network's DaemonSet whose configuration lies ready on each node and does not take over: its programs run, and no pod gets an
+// Stage is a network's DaemonSet whose configuration lies ready on each node and does not take over: its programs run, and no pod gets an
 // address from it. The DaemonSet that is given stays as it is. It is an error if nothing in it is known to write a configuration, or
 // more than one container: then it cannot be said what would not take over.
-func Park(set *unstructured.Unstructured, network v1alpha1.CNIName) (*unstructured.Unstructured, Parking, error) {
+func Stage(set *unstructured.Unstructured, network v1alpha1.CNIName) (*unstructured.Unstructured, Staging, error) {
 	how, known := installers()[network]
 	if !known {
-		return nil, Parking{}, fmt.Errorf("the configuration of %s cannot be kept from taking over", network)
+		return nil, Staging{}, fmt.Errorf("the configuration of %s cannot be kept from taking over", network)
 	}
-	parked := set.DeepCopy()
+	staged := set.DeepCopy()
 	at := []string{"spec", "template", "spec", "initContainers"}
-	containers, _, err := unstructured.NestedSlice(parked.Object, at...)
+	containers, _, err := unstructured.NestedSlice(staged.Object, at...)
 	if err != nil {
-		return nil, Parking{}, fmt.Errorf("%s %s/%s: %w", set.GetKind(), set.GetNamespace(), set.GetName(), err)
+		return nil, Staging{}, fmt.Errorf("%s %s/%s: %w", set.GetKind(), set.GetNamespace(), set.GetName(), err)
 	}
-	var all []Parking
+	var all []Staging
 	for _, c := range containers {
 		container, ok := c.(map[string]any)
 		if !ok {
 			continue
 		}
-		if p, writes := how.park(container); writes {
+		if p, writes := how.stage(container); writes {
 			all = append(all, p)
 		}
 	}
 	if len(all) != 1 {
-		return nil, Parking{}, fmt.Errorf("%s %s/%s has %d init containers that write the configuration of %s, and must have one",
+		return nil, Staging{}, fmt.Errorf("%s %s/%s has %d init containers that write the configuration of %s, and must have one",
 			set.GetKind(), set.GetNamespace(), set.GetName(), len(all), network)
 	}
-	return parked, all[0], unstructured.SetNestedSlice(parked.Object, containers, at...)
+	return staged, all[0], unstructured.SetNestedSlice(staged.Object, containers, at...)
 }
 
 // park changes a container that writes a configuration.
-func (i installer) park(container map[string]any) (Parking, bool) {
+func (i installer) stage(container map[string]any) (Staging, bool) {
 	name, _, _ := unstructured.NestedString(container, "name")
 	if i.folder != "" {
-		return i.parkArgument(name, container)
+		return i.stageArgument(name, container)
 	}
-	return i.parkVariable(name, container)
+	return i.stageVariable(name, container)
 }
 
-func (i installer) parkArgument(name string, container map[string]any) (Parking, bool) {
+func (i installer) stageArgument(name string, container map[string]any) (Staging, bool) {
 	for _, field := range []string{"args", "command"} {
 		words, _, err := unstructured.NestedStringSlice(container, field)
 		if err != nil {
@@ -88,7 +88,7 @@ func (i installer) parkArgument(name string, container map[string]any) (Parking,
 		if at < 0 {
 			continue
 		}
-		p := Parking{Container: name, From: path.Base(words[at]), To: parkedName(path.Base(words[at]))}
+		p := Staging{Container: name, From: path.Base(words[at]), To: stagedName(path.Base(words[at]))}
 		changed := make([]any, len(words))
 		for n, w := range words {
 			changed[n] = w
@@ -97,14 +97,14 @@ func (i installer) parkArgument(name string, container map[string]any) (Parking,
 		container[field] = changed
 		return p, true
 	}
-	return Parking{}, false
+	return Staging{}, false
 }
 
-// parkVariable takes for the installer what is given the text of the configuration (CNI_NETWORK_CONFIG) or the variable itself.
-func (i installer) parkVariable(name string, container map[string]any) (Parking, bool) {
+// stageVariable takes for the installer what is given the text of the configuration (CNI_NETWORK_CONFIG) or the variable itself.
+func (i installer) stageVariable(name string, container map[string]any) (Staging, bool) {
 	env, _, err := unstructured.NestedSlice(container, "env")
 	if err != nil {
-		return Parking{}, false
+		return Staging{}, false
 	}
 	at, writes := -1, false
 	for n, e := range env {
@@ -118,7 +118,7 @@ func (i installer) parkVariable(name string, container map[string]any) (Parking,
 		writes = writes || entry["name"] == i.env || entry["name"] == "CNI_NETWORK_CONFIG"
 	}
 	if !writes {
-		return Parking{}, false
+		return Staging{}, false
 	}
 	from := i.usual
 	if at < 0 {
@@ -126,15 +126,15 @@ func (i installer) parkVariable(name string, container map[string]any) (Parking,
 	} else if value, ok := env[at].(map[string]any)["value"].(string); ok {
 		from = value
 	} else { // it comes from elsewhere, and cannot be known
-		return Parking{}, false
+		return Staging{}, false
 	}
-	p := Parking{Container: name, From: from, To: parkedName(from)}
+	p := Staging{Container: name, From: from, To: stagedName(from)}
 	env[at] = map[string]any{"name": i.env, "value": p.To}
 	container["env"] = env
 	return p, true
 }
 
-func parkedName(name string) string { return strings.TrimSuffix(name, ParkedSuffix) + ParkedSuffix }
+func stagedName(name string) string { return strings.TrimSuffix(name, StagedSuffix) + StagedSuffix }
 
 // KeepPods has a DaemonSet leave the pods that it has as they are when its template changes. The DaemonSet that is given stays as it is.
 func KeepPods(set *unstructured.Unstructured) (*unstructured.Unstructured, error) {

@@ -26,13 +26,13 @@ func beside() map[string]string {
 // conflistKey is where an agent writes the configuration of its plugin.
 const conflistKey = "write-cni-conf-when-ready"
 
-// ParkCilium has Cilium run beside another network, and its configuration lie ready on each node: it is about the ConfigMap that agents and
+// StageCilium has Cilium run beside another network, and its configuration lie ready on each node: it is about the ConfigMap that agents and
 // operator read when they start, which is why these are marked as well, and start again when the mark goes. Other objects are none of its
 // business, and come back as they are. It is an error if nothing says where the configuration is written.
-func ParkCilium(o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func StageCilium(o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	switch {
 	case o.GetKind() == "ConfigMap" && o.GetName() == CiliumConfig:
-		return parkConfig(o.DeepCopy())
+		return stageConfig(o.DeepCopy())
 	case o.GetKind() == "DaemonSet" || o.GetKind() == "Deployment":
 		marked := o.DeepCopy()
 		return marked, unstructured.SetNestedField(
@@ -42,7 +42,7 @@ func ParkCilium(o *unstructured.Unstructured) (*unstructured.Unstructured, error
 	return o, nil
 }
 
-func parkConfig(o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func stageConfig(o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	data, _, err := unstructured.NestedStringMap(o.Object, "data")
 	if err != nil {
 		return nil, fmt.Errorf("ConfigMap %s/%s: %w", o.GetNamespace(), o.GetName(), err)
@@ -62,6 +62,6 @@ func parkConfig(o *unstructured.Unstructured) (*unstructured.Unstructured, error
 	if data[ReplacesProxyKey] == on { // later, and node by node: see ReplaceProxy
 		data[ReplacesProxyKey] = off
 	}
-	data[conflistKey] = path.Join(path.Dir(at), parkedName(path.Base(at)))
+	data[conflistKey] = path.Join(path.Dir(at), stagedName(path.Base(at)))
 	return o, unstructured.SetNestedStringMap(o.Object, data, "data")
 }

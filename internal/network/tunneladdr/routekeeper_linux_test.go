@@ -61,17 +61,17 @@ func leads(t *testing.T) string {
 	return routes[0].Gw.String()
 }
 
-// TestFerry takes away what Felix does when tunnels change, and what the kernel does with it: the ferry's route stays. When it lands, nothing of
-// it is left. The control has no ferry, and no route is left.
-func TestFerry(t *testing.T) {
+// TestRouteKeeper takes away what Felix does when tunnels change, and what the kernel does with it: the route keeper's route stays. When it ends, nothing of
+// it is left. The control has no route keeper, and no route is left.
+func TestRouteKeeper(t *testing.T) {
 	const old, fresh = "10.244.1.0", "10.245.1.0"
 	for _, ferried := range []bool{true, false} {
 		alone(t)
 		tunnel(t, old, "10.244.2.0", "172.30.0.12")
-		f := &Ferry{Fresh: netip.MustParseAddr(fresh)}
+		f := &RouteKeeper{Fresh: netip.MustParseAddr(fresh)}
 		if ferried {
-			must(t, f.Board())
-			must(t, f.Board()) // again makes no difference
+			must(t, f.Add())
+			must(t, f.Add()) // again makes no difference
 			if got := leads(t); got != "172.30.0.12" {
 				t.Fatalf("leads by %q, not by the machine", got)
 			}
@@ -89,7 +89,7 @@ func TestFerry(t *testing.T) {
 			netlink.NeighDel(&netlink.Neigh{LinkIndex: link(t, Device).Attrs().Index, Family: unix.AF_INET, IP: net.ParseIP("10.244.2.0")}),
 		)
 		must(t, netlink.RouteDel(&netlink.Route{LinkIndex: link(t, Device).Attrs().Index, Dst: ipNet(others)}))
-		must(t, f.Board())
+		must(t, f.Add())
 		if got := leads(t); got != "172.30.0.12" {
 			t.Errorf("leads by %q once Felix' route is away", got)
 		}
@@ -98,17 +98,17 @@ func TestFerry(t *testing.T) {
 		cancel()
 		must(t, f.Run(ctx, func(err error) { t.Error(err) }))
 		if got := leads(t); got != "10.245.2.0" {
-			t.Errorf("leads by %q after the ferry, not as Felix has it", got)
+			t.Errorf("leads by %q after the route keeper, not as Felix has it", got)
 		}
-		requireNoFerry(t)
+		requireNoRoutes(t)
 	}
 }
 
-func requireNoFerry(t *testing.T) {
+func requireNoRoutes(t *testing.T) {
 	t.Helper()
 	rules, err := netlink.RuleList(netlink.FAMILY_V4)
 	must(t, err)
-	if slices.ContainsFunc(rules, func(r netlink.Rule) bool { return r.Priority == ferryPriority || r.Priority == ferryPriority-1 }) {
+	if slices.ContainsFunc(rules, func(r netlink.Rule) bool { return r.Priority == rulePriority || r.Priority == rulePriority-1 }) {
 		t.Errorf("rules are left: %v", rules)
 	}
 	neighbours, err := netlink.NeighList(link(t, Device).Attrs().Index, netlink.FAMILY_V4)
@@ -118,11 +118,11 @@ func requireNoFerry(t *testing.T) {
 	}
 }
 
-// TestFerryLeavesOwnPodsAlone: a pod of the node with an address of another node's block is the node's.
-func TestFerryLeavesOwnPodsAlone(t *testing.T) {
+// TestKeeperLeavesOwnPodsAlone: a pod of the node with an address of another node's block is the node's.
+func TestKeeperLeavesOwnPodsAlone(t *testing.T) {
 	alone(t)
 	tunnel(t, "10.244.1.0", "10.244.2.0", "172.30.0.12")
-	must(t, (&Ferry{}).Board())
+	must(t, (&RouteKeeper{}).Add())
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cali1"}}))
 	must(t, netlink.LinkSetUp(link(t, "cali1")))
 	must(t, netlink.RouteAdd(&netlink.Route{
