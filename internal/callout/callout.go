@@ -47,7 +47,6 @@ func (e *Error) Error() string {
 
 func (e *Error) Private() string { return e.Output }
 
-// operator is who runs replumb.
 func operator() string {
 	if u, err := user.Current(); err == nil {
 		return u.Username
@@ -55,7 +54,6 @@ func operator() string {
 	return "the operator"
 }
 
-// Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // ErrNoAnswer says that a call went well and nothing came back.
@@ -132,7 +130,6 @@ func Environment() []string {
 	return []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TMPDIR", "TZ"}
 }
 
-// environ is the environment of a program.
 func environ(request any, action v1alpha1.Action) []string {
 	all := []string{}
 	var named []string
@@ -158,7 +155,6 @@ func passes(variable string, names []string) bool {
 	})
 }
 
-// late says that the time was up, and what else is known.
 func late(timeout time.Duration, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("no answer within %s", timeout)
@@ -203,7 +199,6 @@ func Name(action v1alpha1.Action) string {
 	return "nothing"
 }
 
-// decode takes one JSON document and nothing after it.
 func decode(body []byte, answer any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return ErrNoAnswer

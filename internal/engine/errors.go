@@ -32,7 +32,6 @@ type StepError struct {
 
 func (e *StepError) Error() string { return fmt.Sprintf("step %s: %v", e.Step, e.Err) }
 
-// Unwrap gives the cause.
 func (e *StepError) Unwrap() error { return e.Err }
 
 // DeadlineError says that something was waited for in vain. Err is what was missing at the end.
@@ -51,7 +50,6 @@ func (e *DeadlineError) Advice() string {
 	return "when the cause is removed, run the same command again: it carries on"
 }
 
-// Unwrap gives what was missing.
 func (e *DeadlineError) Unwrap() error { return e.Err }
 
 type notYetError struct{ err error }

@@ -260,7 +260,6 @@ type observer interface {
 	observe(ctx context.Context) (State, func(context.Context) error, error)
 }
 
-// observe looks at a step, and returns what does it.
 func observe(ctx context.Context, s Step) (State, func(context.Context) error, error) {
 	if o, ok := s.(observer); ok {
 		return o.observe(ctx)
@@ -281,7 +280,6 @@ func StateOf(err error) (State, error) {
 	return Unknown, err
 }
 
-// said is what a function says, if there is one.
 func said(words func() string) string {
 	if words == nil {
 		return ""

@@ -22,14 +22,12 @@ func Actions(m *v1alpha1.MigrationSpec) []NamedAction {
 	return all
 }
 
-// actionsOf are the same, to be changed.
 func actionsOf(m *v1alpha1.MigrationSpec) []*v1alpha1.Action {
 	var all []*v1alpha1.Action
 	each(reflect.ValueOf(m).Elem(), "spec", func(_ string, a *v1alpha1.Action) { all = append(all, a) })
 	return all
 }
 
-// each visits the calls in a value that can be changed.
 func each(v reflect.Value, path string, visit func(path string, a *v1alpha1.Action)) {
 	switch v.Kind() {
 	case reflect.Pointer:

@@ -81,7 +81,6 @@ func (d *definition) explain(object map[string]any, e *field.Error) *field.Error
 	return wrong(path, inWords(path, value, e.Detail))
 }
 
-// duplicate is an item of a list that has another with the same key.
 func duplicate(path string, value any) *field.Error {
 	keys, _ := value.(map[string]any)
 	for key, name := range keys { // there is one

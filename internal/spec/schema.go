@@ -75,7 +75,6 @@ func (d *definition) unknown(object map[string]any) []string {
 	return paths
 }
 
-// complete fills in what an object leaves open.
 func (d *definition) complete(object map[string]any) { defaulting.Default(object, d.schema) }
 
 // check says everything that the schema has against an object that is complete, in the words of explain.
@@ -116,7 +115,6 @@ func add(all field.ErrorList, e *field.Error) field.ErrorList {
 	return append(all, e)
 }
 
-// untyped is a Migration as the schema sees it.
 func untyped(m *v1alpha1.Migration) map[string]any {
 	body, err := json.Marshal(m)
 	if err != nil {
@@ -129,7 +127,6 @@ func untyped(m *v1alpha1.Migration) map[string]any {
 	return object
 }
 
-// typed reads the spec of an object, of which the types are right.
 func typed(object map[string]any) (v1alpha1.MigrationSpec, error) {
 	var s v1alpha1.MigrationSpec
 	body, err := json.Marshal(object["spec"])

@@ -86,7 +86,6 @@ type Hinted struct {
 
 func (e *Hinted) Error() string { return e.Err.Error() }
 
-// Unwrap gives the cause.
 func (e *Hinted) Unwrap() error { return e.Err }
 
 func (e *Hinted) Advice() string { return e.Hint }

@@ -70,7 +70,6 @@ func (i *Inspector) ranges(ctx context.Context, address string, leaf *x509.Certi
 	return parseFlagz(kind, body)
 }
 
-// parseFlagz finds the Service range among the flags.
 func parseFlagz(kind string, body []byte) ([]netip.Prefix, error) {
 	value, found, err := flagIn(kind, body, rangeFlag)
 	switch {

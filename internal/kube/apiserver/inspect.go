@@ -223,7 +223,6 @@ func get(ctx context.Context, config *rest.Config, address, path, accept string)
 	return send(ctx, config, address, http.MethodGet, path, http.Header{"Accept": {accept}}, http.NoBody)
 }
 
-// post is get for what is sent as JSON.
 func post(ctx context.Context, config *rest.Config, address, path string, body []byte) (*http.Response, error) {
 	const kind = "application/json"
 	return send(ctx, config, address, http.MethodPost, path, http.Header{"Accept": {kind}, "Content-Type": {kind}}, bytes.NewReader(body))

@@ -35,7 +35,6 @@ func Record(s *Server) Recorded {
 	return r
 }
 
-// server is what was seen.
 func (r *Recorded) server() Server {
 	return Server{
 		Address: r.Address, SANs: slices.Clone(r.SANs), Names: slices.Clone(r.Names), Ranges: slices.Clone(r.Ranges),
@@ -43,7 +42,6 @@ func (r *Recorded) server() Server {
 	}
 }
 
-// problem is an error again, with those in it that others ask for.
 func problem(text string) error {
 	if text == "" {
 		return nil

@@ -58,7 +58,6 @@ type Witness struct {
 	Saw []v1alpha1.APIServerReport
 }
 
-// saw is what the node has seen of one server.
 func (w *Witness) saw(address string) v1alpha1.APIServerReport {
 	at := slices.IndexFunc(w.Saw, func(r v1alpha1.APIServerReport) bool { return r.Address == address })
 	switch {
@@ -159,7 +158,6 @@ func (s *said) hear(node string, r v1alpha1.APIServerReport, first bool) {
 	}
 }
 
-// parsed passes over what is no address and no range.
 func parsed(r v1alpha1.APIServerReport) (sans []netip.Addr, ranges []netip.Prefix) {
 	for _, text := range r.SANs {
 		if a, err := netip.ParseAddr(text); err == nil {

@@ -170,7 +170,6 @@ func (c *Client) SetPeerURLs(ctx context.Context, who string, peerURLs ...string
 	})
 }
 
-// lead sends a change to the member that leads.
 func (c *Client) lead(ctx context.Context, cluster *Cluster, doing string, change func(context.Context, *clientv3.Client) error) error {
 	if err := c.ask(ctx, cluster.Leading(), changeLimit, change); err != nil {
 		return failed(err, "%s", doing)

@@ -23,7 +23,6 @@ type briefError struct {
 func (e *briefError) Error() string { return e.text }
 func (e *briefError) Unwrap() error { return e.err }
 
-// brief shortens what gRPC and etcd say to what is the matter.
 func brief(err error) error {
 	if err == nil {
 		return nil
@@ -44,7 +43,6 @@ func brief(err error) error {
 	return &briefError{text: text, err: err}
 }
 
-// connectHint is what to do when no member can be asked.
 func connectHint(err error) string {
 	if text := err.Error(); strings.Contains(text, "x509:") || strings.Contains(text, "tls:") {
 		return "the certificates of etcd are its own: use the authority and a client certificate of etcd, not those of the API server"

@@ -108,7 +108,6 @@ func (c *Client) status(ctx context.Context, m *Member) (a answer) {
 	return a
 }
 
-// hear makes of the members' answers what the cluster is.
 func (c *Cluster) hear(answers []answer) {
 	var term uint64
 	for i, a := range answers {

@@ -194,7 +194,6 @@ func (c *Cluster) Problem(but ...string) string {
 	return ""
 }
 
-// except is all members but some.
 func (c *Cluster) except(but []string) []*Member {
 	var left []*Member
 	for i := range c.Members {

@@ -68,7 +68,6 @@ func (c *Client) Snapshot(ctx context.Context, path string) (SnapshotInfo, error
 	return info, writing(path, syncFolder(path))
 }
 
-// save streams a member's database to a file and verifies it.
 func (c *Client) save(ctx context.Context, source *Member, part string) (info SnapshotInfo, err error) {
 	var seen int64
 	err = c.ask(ctx, source, 0, func(ctx context.Context, one *clientv3.Client) error {
@@ -149,7 +148,6 @@ func (w *remembering) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// infoPath is where a snapshot is described.
 func infoPath(path string) string { return path + ".json" }
 
 func describe(info SnapshotInfo) error {
@@ -228,7 +226,6 @@ func (c *Client) OwnSnapshot(path string) (*SnapshotInfo, error) {
 	return was, nil
 }
 
-// syncFolder puts the name of a file on the disk.
 func syncFolder(path string) error {
 	folder, err := os.Open(filepath.Dir(path))
 	if err != nil {
@@ -237,7 +234,6 @@ func syncFolder(path string) error {
 	return errors.Join(folder.Sync(), folder.Close())
 }
 
-// writing names what kept a file from being written.
 func writing(path string, err error) error {
 	var named error
 	var hint string

@@ -192,7 +192,6 @@ func (s *Scanner) Find(o client.Object) []Reference {
 	return w.found
 }
 
-// policies are the kinds that steer traffic or API calls.
 func (w *walk) policies(o client.Object) {
 	switch o := o.(type) {
 	case *networkingv1.NetworkPolicy:
@@ -414,7 +413,6 @@ func portKey(ports []networkingv1.NetworkPolicyPort) string {
 	return string(body)
 }
 
-// allowed are the addresses of a block.
 func (b block) allowed() (*netipx.IPSet, error) {
 	var set netipx.IPSetBuilder
 	p, err := netip.ParsePrefix(b.CIDR)

@@ -30,7 +30,6 @@ func (s *Scanner) Values(text string) []string {
 	return all
 }
 
-// each hands out every value that is looked for.
 func (s *Scanner) each(text string, note func(string)) {
 	for at := 0; at < len(text); {
 		if !inWord(text[at]) {
@@ -55,7 +54,6 @@ func inWord(c byte) bool {
 	return c == '.' || c == ':' || c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c >= 0x80
 }
 
-// word looks at one run of such characters and at what follows it.
 func (s *Scanner) word(word, rest string, note func(string)) {
 	if s.literal(word, rest, note) {
 		return

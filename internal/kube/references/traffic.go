@@ -25,7 +25,6 @@ const (
 	mirrored = "endpointslicemirroring-controller.k8s.io"
 )
 
-// traffic are the kinds that lead traffic somewhere.
 func (w *walk) traffic(o client.Object) {
 	switch o := o.(type) {
 	case *corev1.Service:

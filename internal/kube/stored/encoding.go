@@ -118,7 +118,6 @@ func readdressSpec(spec []byte, swaps []Swap) ([]byte, error) {
 	return within(out, fieldClusterIPs, change)
 }
 
-// swapped is the address that a text is to be.
 func swapped(text string, swaps []Swap) string {
 	for _, s := range swaps {
 		if text == s.From.String() {

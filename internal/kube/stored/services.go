@@ -135,7 +135,6 @@ func (s *Services) elsewhere(svc *corev1.Service, revision int64) error {
 // ErrChanged says that a Service was changed after the API server had answered with it.
 var ErrChanged = errors.New("it was changed by another meanwhile")
 
-// changed is worth another look.
 func changed(svc *corev1.Service) error {
 	return engine.NotYet("service %s: %w: etcd has a later revision than %s", keyOf(svc), ErrChanged, svc.ResourceVersion)
 }

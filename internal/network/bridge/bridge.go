@@ -75,7 +75,6 @@ func (b *Bridge) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: b.Service.Namespace, Name: Name(b.Service.Name, b.Service.UID)}
 }
 
-// addresses are those at which the bridge answers.
 func (b *Bridge) addresses() []netip.Addr {
 	switch b.Answers {
 	case OldOnly:

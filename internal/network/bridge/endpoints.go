@@ -79,7 +79,6 @@ func (e *Endpoints) join(ctx context.Context, a, b types.NamespacedName) *round 
 	return r
 }
 
-// work makes one list after the other, until no one waits.
 func (e *Endpoints) work(ctx context.Context) {
 	for {
 		e.mu.Lock()

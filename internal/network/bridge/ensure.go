@@ -173,7 +173,6 @@ func (b *Bridge) Grows(have *corev1.Service) bool {
 	return slices.ContainsFunc(b.addresses(), func(a netip.Addr) bool { return !slices.Contains(at, a.String()) })
 }
 
-// with adds to what there is what there has to be.
 func with(have, want map[string]string) map[string]string {
 	all := maps.Clone(have)
 	if all == nil {

@@ -161,7 +161,6 @@ func (f *Follower) next(ctx context.Context) bool {
 	return true
 }
 
-// inStep forgets that a bridge was out of step.
 func (f *Follower) inStep(ctx context.Context, key types.NamespacedName) {
 	f.queue.Forget(key)
 	f.mu.Lock()
@@ -185,7 +184,6 @@ func (f *Follower) turn(key types.NamespacedName) time.Duration {
 	return headStart - time.Since(since)
 }
 
-// watched notes whether something can be watched.
 func (f *Follower) watched(ctx context.Context, what string, err error) {
 	source := types.NamespacedName{Name: what}
 	f.mu.Lock()
@@ -200,7 +198,6 @@ func (f *Follower) watched(ctx context.Context, what string, err error) {
 	f.note(ctx, source, err)
 }
 
-// note reports what has become of something, if that is news.
 func (f *Follower) note(ctx context.Context, what types.NamespacedName, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -75,7 +75,6 @@ func (h *Hold) Build() *networkingv1.IPAddress {
 	}
 }
 
-// notes are what is kept with the hold.
 func (h *Hold) notes() map[string]string {
 	notes := map[string]string{}
 	if h.Original != "" {
@@ -104,7 +103,6 @@ func (h *Hold) Create(ctx context.Context, c client.Client) error {
 	return err
 }
 
-// create reports false if there is an IPAddress of the name.
 func (h *Hold) create(ctx context.Context, c client.Client) (made bool, err error) {
 	ip := h.Build()
 	err = c.Create(ctx, ip, client.FieldOwner(v1alpha1.FieldManager))

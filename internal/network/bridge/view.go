@@ -89,7 +89,6 @@ type source struct {
 	listed    sync.Once
 }
 
-// watch makes the source of a kind.
 func (s *view) watch(what string, empty client.ObjectList, of labels.Selector, about func(client.Object) types.NamespacedName) *source {
 	src := &source{view: s, Indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byBridge: func(o any) ([]string, error) {
 		return []string{about(o.(client.Object)).String()}, nil
@@ -122,7 +121,6 @@ func (s *view) watch(what string, empty client.ObjectList, of labels.Selector, a
 	return src
 }
 
-// example is an object of the kind of a list.
 func example(of client.ObjectList) client.Object {
 	switch of.(type) {
 	case *corev1.ServiceList:
@@ -151,13 +149,11 @@ func (s *source) Replace(all []any, version string) error {
 	return nil
 }
 
-// slim leaves out what takes memory and says nothing here.
 func slim(o any) any {
 	o.(client.Object).SetManagedFields(nil)
 	return o
 }
 
-// changed has the bridges looked at that objects are about.
 func (s *source) changed(err error, objects ...any) error {
 	if err != nil {
 		return err
@@ -172,7 +168,6 @@ func (s *source) changed(err error, objects ...any) error {
 	return nil
 }
 
-// about are the bridges that may have to change with an object.
 func (s *view) about(o any) []types.NamespacedName {
 	switch o := o.(type) {
 	case *corev1.Service:
@@ -205,7 +200,6 @@ func (s *view) complete() bool {
 	return s.missing == 0
 }
 
-// reserved are the bridges that addresses are reserved for.
 func (s *view) reserved() []types.NamespacedName {
 	var all []types.NamespacedName
 	for _, o := range s.holds.List() {
@@ -234,7 +228,6 @@ func (s *view) service(key types.NamespacedName) *corev1.Service {
 	return o.(*corev1.Service)
 }
 
-// slicesOf are the slices of a Service that no selector makes.
 func (s *view) slicesOf(key types.NamespacedName) []discoveryv1.EndpointSlice {
 	var all []discoveryv1.EndpointSlice
 	for _, o := range s.slices.of(key) {
@@ -292,7 +285,6 @@ func (s *view) keep(copied discoveryv1.EndpointSlice) {
 	s.kept[copied.UID] = true
 }
 
-// sameTraffic compares what a bridge has of its Service.
 func sameTraffic(bridge, service *corev1.ServiceSpec) bool {
 	want := bridge.DeepCopy()
 	want.Ports = ports(bridge.Ports)
@@ -301,14 +293,12 @@ func sameTraffic(bridge, service *corev1.ServiceSpec) bool {
 	return equality.Semantic.DeepEqual(have, want)
 }
 
-// followSpec gives a bridge what it has of its Service.
 func followSpec(bridge, service *corev1.ServiceSpec) {
 	bridge.Selector, bridge.Ports = service.Selector, ports(service.Ports)
 	bridge.SessionAffinity, bridge.SessionAffinityConfig = service.SessionAffinity, service.SessionAffinityConfig
 	bridge.PublishNotReadyAddresses, bridge.TrafficDistribution = service.PublishNotReadyAddresses, service.TrafficDistribution
 }
 
-// write writes it, to the version of the objects that was seen.
 func (d *due) write(ctx context.Context, c client.Client) error {
 	if !d.same {
 		want := d.bridge.DeepCopy()

@@ -117,7 +117,6 @@ func holdHandle(ctx context.Context, c client.Client, s *State, block netip.Pref
 	return fmt.Errorf("ipamhandle %s is gone", strings.ToLower(id))
 }
 
-// takeOrdinal is the reverse of freeOrdinal.
 func takeOrdinal(b *Block, n int, node string) error {
 	fields := b.Object.Object
 	given, _, err := unstructured.NestedSlice(fields, "spec", "allocations")

@@ -200,7 +200,6 @@ func each(ctx context.Context, c client.Client, kind string, take func(*unstruct
 	}
 }
 
-// into reads spec of an object.
 func into(u *unstructured.Unstructured, spec any) error {
 	fields, _, err := unstructured.NestedMap(u.Object, "spec")
 	if err != nil {

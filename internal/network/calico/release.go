@@ -121,7 +121,6 @@ func Free(ctx context.Context, c client.Client, addr netip.Addr, handle string) 
 	return dropHandle(ctx, c, handle, block.CIDR)
 }
 
-// ordinal of an address in its block.
 func ordinal(block netip.Prefix, addr netip.Addr) int {
 	n := 0
 	for a := block.Masked().Addr(); a != addr; a = a.Next() {

@@ -123,7 +123,6 @@ func (d *discovery) read(o *unstructured.Unstructured) {
 	}
 }
 
-// add notes that an object asks for a name, and speaks HTTP.
 func (d *discovery) add(o *unstructured.Unstructured, name string, tls bool, addresses []string) {
 	if f := d.note(o, name, addresses); f != nil {
 		f.TLS, f.Port = f.TLS || tls, 0
@@ -131,7 +130,6 @@ func (d *discovery) add(o *unstructured.Unstructured, name string, tls bool, add
 	}
 }
 
-// note notes that an object asks for a name.
 func (d *discovery) note(o *unstructured.Unstructured, name string, addresses []string) *Found {
 	name = strings.ToLower(strings.TrimSuffix(strings.TrimSpace(name), "."))
 	if name == "" {
@@ -202,7 +200,6 @@ func firstTCP(o *unstructured.Unstructured) int32 {
 	return -1
 }
 
-// endpoint reads records that are written down as they are.
 func (d *discovery) endpoint(o *unstructured.Unstructured) {
 	for _, e := range items(o.Object, "spec", "endpoints") {
 		if slices.Contains([]string{"A", "AAAA", "CNAME"}, text(e, "recordType")) {
@@ -211,7 +208,6 @@ func (d *discovery) endpoint(o *unstructured.Unstructured) {
 	}
 }
 
-// balancers are the addresses and names in status.loadBalancer.
 func balancers(o *unstructured.Unstructured) []string {
 	var all []string
 	for _, in := range items(o.Object, "status", "loadBalancer", "ingress") {
@@ -224,7 +220,6 @@ func balancers(o *unstructured.Unstructured) []string {
 	return all
 }
 
-// annotated are the names in external-dns's annotation.
 func annotated(o *unstructured.Unstructured) []string { return split(o.GetAnnotations()[hostnames]) }
 
 // meant are the addresses that external-dns takes: its annotation has the last word.
@@ -255,7 +250,6 @@ func covered(host string, names []string) bool {
 	})
 }
 
-// tidy writes addresses the one way that can be compared, each once.
 func tidy(addresses []string) []string {
 	var all []string
 	for _, a := range addresses {

@@ -132,7 +132,6 @@ func (p *pairing) pair(n v1alpha1.RedirectName) {
 	p.names = append(p.names, out...)
 }
 
-// probe is how a name is asked for.
 func (p *pairing) probe(n v1alpha1.RedirectName) *v1alpha1.RedirectProbe {
 	mode, port := p.spoken(n.Name)
 	out := probing(n.Name, n.Probe, p.spec.Probe, mode)

@@ -28,7 +28,6 @@ type PairedName struct {
 
 func (l *PairedName) id() string { return l.Name.Name + "/" + string(l.Name.Type) }
 
-// ends are what the name leads to before and after.
 func (l *PairedName) ends(to engine.Direction) (from, there []string) {
 	if to == engine.Backward {
 		return l.Name.To, l.Name.From

@@ -62,7 +62,6 @@ func (e *Error) Error() string { return e.Name + ": " + e.Problem }
 
 func (e *Error) Advice() string { return e.Hint }
 
-// Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // AskBoth asks each of the load balancers in to, which must answer with the wanted status, or if none is wanted with the one that the
@@ -93,7 +92,6 @@ func (p Probe) AskBoth(ctx context.Context, from, to []string, name string) erro
 	return nil
 }
 
-// usual is the status that a name has where it leads now.
 func (p Probe) usual(ctx context.Context, from []string, name string) (int, error) {
 	const hint = "write probe.status if it need not answer there, or choose another probe.path"
 	answers, err := p.AskAll(ctx, from, name)
@@ -305,7 +303,6 @@ func (p Probe) explain(at, name string, err error) error {
 	return e
 }
 
-// issuer is who signed the certificate that was shown.
 func issuer(bad *tls.CertificateVerificationError, err error) string {
 	if !errors.As(err, &bad) || len(bad.UnverifiedCertificates) == 0 {
 		return "unknown"
@@ -314,7 +311,6 @@ func issuer(bad *tls.CertificateVerificationError, err error) string {
 	return "issued by " + c.Issuer.String() + " for " + names(c)
 }
 
-// names are those that a certificate is good for.
 func names(c *x509.Certificate) string {
 	all := slices.Concat(c.DNSNames, lists.Strings(c.IPAddresses))
 	if len(all) == 0 {
@@ -323,5 +319,4 @@ func names(c *x509.Certificate) string {
 	return lists.FirstN(all, maxNames)
 }
 
-// plain is an error on one line.
 func plain(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

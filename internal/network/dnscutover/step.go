@@ -22,7 +22,6 @@ const (
 	quietPatience = time.Hour
 )
 
-// prefix starts the IDs of steps that lead names in a direction.
 func prefix(to engine.Direction) string {
 	if to == engine.Backward {
 		return "back/"

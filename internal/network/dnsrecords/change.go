@@ -75,7 +75,6 @@ func (m *Move) lead(was, typ v1alpha1.RecordType, values []string) string {
 	return fmt.Sprintf("Replace %s by %s: %s, in one change", Title(m.name, was), typ, list(values))
 }
 
-// swapTitle is the title where the record changes its type.
 func (s *changeStep) swapTitle() string {
 	m := s.move
 	begins, ends := Title(m.name, m.former), Title(m.name, m.last)
@@ -272,7 +271,6 @@ func (s *changeStep) Preview() ([]engine.Change, error) {
 	return append([]engine.Change{s.move.memory.Change(s.move.name, s.move.typ)}, s.changes()...), nil
 }
 
-// changes of the record itself.
 func (s *changeStep) changes() []engine.Change {
 	m := s.move
 	switch {
@@ -319,7 +317,6 @@ func (s *changeStep) found(seen situation) *situation {
 	return &seen
 }
 
-// status is what is remembered, or what has to be.
 func (s *situation) status() *v1alpha1.RecordStatus {
 	if s.memory != nil {
 		return s.memory.DeepCopy()

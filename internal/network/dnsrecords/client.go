@@ -132,7 +132,6 @@ func (c *Client) exchange(ctx context.Context, addr string, m *dns.Msg) (*dns.Ms
 	return r, asked(m, r)
 }
 
-// asked reports whether an answer is one to the question.
 func asked(m, r *dns.Msg) error {
 	if !r.Response || len(r.Question) != len(m.Question) {
 		// Servers that cannot make sense of a message leave the question out, and say why in the code.

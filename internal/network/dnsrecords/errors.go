@@ -21,7 +21,6 @@ func (e *Error) Error() string { return e.Record + ": " + e.Problem }
 
 func (e *Error) Advice() string { return e.Hint }
 
-// Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // ConflictError says that someone else changed a record between the look and the write. Nothing was written.

@@ -122,7 +122,6 @@ func (c *Client) recursive() ([]string, error) {
 	return all, nil
 }
 
-// nameServers are the names in the NS records of a zone.
 func nameServers(zone string, answer []dns.RR) []string {
 	var hosts []string
 	for _, rr := range answer {

@@ -227,7 +227,6 @@ func (m *Move) Position(ctx context.Context) (Position, error) {
 	return Between, nil
 }
 
-// load is a fresh load at all that a decision depends on.
 func (m *Move) load(ctx context.Context, d engine.Direction) (*situation, error) {
 	memory, err := m.memory.Recall(ctx, m.name, m.typ)
 	if err != nil {

@@ -94,7 +94,6 @@ func Title(name string, typ v1alpha1.RecordType) string {
 	return string(typ) + " record " + strings.TrimSuffix(name, ".")
 }
 
-// list is values for people.
 func list(values []string) string {
 	if len(values) == 0 {
 		return "nothing"
@@ -102,7 +101,6 @@ func list(values []string) string {
 	return strings.Join(values, ", ")
 }
 
-// both are the values of two sets.
 func both(a, b []string) []string {
 	all := slices.Concat(a, b)
 	slices.Sort(all)

@@ -143,7 +143,6 @@ func (s *situation) joined() bool {
 	return !s.straight && s.own == s.former && s.own != v1alpha1.RecordCNAME && !aliased(s.from) && !aliased(s.to)
 }
 
-// together are both ends, or the one of them that is left directly.
 func (s *situation) together() []string {
 	if !s.joined() {
 		return s.from
@@ -151,7 +150,6 @@ func (s *situation) together() []string {
 	return both(s.from, s.to)
 }
 
-// goal is the end that a stage leads to in a direction.
 func (s *situation) goal(st stage, d engine.Direction) []string {
 	switch {
 	case d == engine.Backward:
@@ -186,7 +184,6 @@ func (s *situation) neverLeft(st stage) bool {
 	return !s.known || s.memory == nil && s.now.Same(s.set(s.from)) || st == drain && s.memory != nil && s.memory.PublishedAt == nil
 }
 
-// want is what the record has to be at a stage.
 func (s *situation) want(st stage, d engine.Direction) Set {
 	w := s.now
 	w.TTL = min(s.now.TTL, s.low)

@@ -49,7 +49,6 @@ func load(offset, size uint32) *expr.Payload {
 	}
 }
 
-// within goes on with packets whose address lies in a range.
 func within(offset, size uint32, in netip.Prefix) []expr.Any {
 	return []expr.Any{
 		load(offset, size),

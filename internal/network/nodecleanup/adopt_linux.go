@@ -36,7 +36,6 @@ func (h Host) Adopt(n Network) error {
 	return h.unpark(n)
 }
 
-// unpark removes what lies ready of a network.
 func (h Host) unpark(n Network) error {
 	known, err := h.known()
 	if err != nil {

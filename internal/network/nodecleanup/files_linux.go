@@ -69,7 +69,6 @@ func (h Host) open() (*os.Root, error) {
 	return root, nil
 }
 
-// within is a path of the node as os.Root takes it.
 func within(name string) string { return strings.TrimPrefix(name, "/") }
 
 // confs reads what is in /etc/cni/net.d. Files that are no configuration are passed over, as they are no network's; a
@@ -87,7 +86,6 @@ func (h Host) known() (map[string]*conf, error) {
 	return h.configurations(append(extensions(), podnetwork.StagedSuffix, putAside)...)
 }
 
-// extensions of what runtimes load.
 func extensions() []string { return []string{".conf", ".conflist", ".json"} }
 
 func (h Host) configurations(endings ...string) (map[string]*conf, error) {

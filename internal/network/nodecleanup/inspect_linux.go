@@ -32,7 +32,6 @@ func (h Host) Inspect(n Network) (*Report, error) {
 	return r, nil
 }
 
-// unready is what keeps Prefer from switching the node.
 func unready(root *os.Root, n Network) ([]string, error) {
 	var out []string
 	_, err := staged(root, n)

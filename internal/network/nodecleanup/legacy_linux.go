@@ -58,7 +58,6 @@ func (p legacyPart) remove() error {
 	})
 }
 
-// each looks at every family whose tables are in use.
 func (p legacyPart) each(take func(f legacyFamily, found []string, restore string) error) error {
 	return p.saved(func(f legacyFamily, save string) error {
 		found, restore := legacyFinds(p.Network, save)
@@ -66,7 +65,6 @@ func (p legacyPart) each(take func(f legacyFamily, found []string, restore strin
 	})
 }
 
-// saves are what iptables prints of every family.
 func (p legacyPart) saves(take func(save string)) error {
 	return p.saved(func(_ legacyFamily, save string) error {
 		take(save)
@@ -96,7 +94,6 @@ func (p legacyPart) saved(take func(f legacyFamily, save string) error) error {
 	return nil
 }
 
-// run a program of the node in its root.
 func (p legacyPart) run(f legacyFamily, verb, in string, args ...string) (string, error) {
 	program, err := p.program(f.program + "-legacy-" + verb)
 	if errors.Is(err, fs.ErrNotExist) {

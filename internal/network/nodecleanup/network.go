@@ -144,7 +144,6 @@ const (
 	proxyChain = "KUBE-SERVICES"
 )
 
-// rulesOnly reports whether nothing is on nodes but rules.
 func (n Network) rulesOnly() bool { return len(n.Plugins) == 0 }
 
 // fileOnly reports whether only files tell the network from others.
@@ -205,7 +204,6 @@ func (n Network) Describe() []string {
 	return append(out, "directories "+strings.Join(n.Dirs, ", ")+", and the addresses that were given out")
 }
 
-// ownChain reports whether a chain of that name is the network's.
 func (n Network) ownChain(name string) bool {
 	return slices.Contains(n.Whole, name) || hasPrefix(n.Chains, name)
 }

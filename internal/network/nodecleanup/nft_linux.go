@@ -81,7 +81,6 @@ func noNetfilter(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
-// rules of the network in a chain of someone else.
 func (p nftPart) rules(c *nftables.Conn, ch *nftables.Chain) ([]*nftables.Rule, error) {
 	all, err := c.GetRules(ch.Table, ch)
 	if err != nil {

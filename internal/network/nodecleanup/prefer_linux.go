@@ -91,7 +91,6 @@ func (h Host) Unprefer() error {
 	return syncDir(root)
 }
 
-// ahead fails if a file is taken before replumb's.
 func ahead(root *os.Root) error {
 	files, err := aheads(root)
 	if err == nil && len(files) > 0 {
@@ -156,7 +155,6 @@ func writeWhole(root *os.Root, body []byte) error {
 	return syncDir(root)
 }
 
-// syncDir has names outlive a loss of power.
 func syncDir(root *os.Root) error {
 	d, err := root.Open(within(confDir))
 	if err != nil {

@@ -62,7 +62,6 @@ func (a Agent) Ask(ctx context.Context) (*Report, error) {
 	return r, nil
 }
 
-// mode is what the agent says of itself, True or False.
 func (a Agent) mode(ctx context.Context) (string, error) {
 	var d net.Dialer
 	c := &http.Client{Timeout: a.Timeout, Transport: &http.Transport{

@@ -89,7 +89,6 @@ func (k SavedNodes) awaitGone(ctx context.Context, old *corev1.Node) error {
 	return err
 }
 
-// restore recreates a Node that is gone.
 func (k SavedNodes) restore(ctx context.Context, name string, podCIDRs []string) error {
 	kept, err := k.Get(ctx, name)
 	if err != nil {
@@ -154,7 +153,6 @@ func (k SavedNodes) complete(ctx context.Context, node *corev1.Node, podCIDRs []
 	return k.finish(ctx, node)
 }
 
-// over is a map with what another one says in it.
 func over(base, with map[string]string) map[string]string {
 	out := map[string]string{}
 	for _, m := range []map[string]string{base, with} {

@@ -69,7 +69,6 @@ func Stage(set *unstructured.Unstructured, network v1alpha1.CNIName) (*unstructu
 	return staged, all[0], unstructured.SetNestedSlice(staged.Object, containers, at...)
 }
 
-// park changes a container that writes a configuration.
 func (i installer) stage(container map[string]any) (Staging, bool) {
 	name, _, _ := unstructured.NestedString(container, "name")
 	if i.folder != "" {

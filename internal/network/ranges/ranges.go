@@ -24,7 +24,6 @@ const (
 	Planned Use = "planned"
 )
 
-// order of uses.
 func order(u Use) int { return slices.Index([]Use{Services, Pods, Nodes, Network, Planned}, u) }
 
 // Range is a range of addresses, and who says that it is in use.
@@ -118,7 +117,6 @@ func byDesign(a, b *Range) bool {
 	return a.Use == b.Use || a.seen() || b.seen() || !same && a.Cluster != "" && b.Cluster != ""
 }
 
-// covers reports whether a range has an address of another one.
 func covers(p netip.Prefix, r *Range) bool {
 	if r.seen() {
 		return slices.ContainsFunc(r.Addresses, p.Contains)
@@ -154,7 +152,6 @@ func contained(all []Range, i int) bool {
 	return false
 }
 
-// within reports whether one range lies in another.
 func within(outer, inner netip.Prefix) bool {
 	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
 }

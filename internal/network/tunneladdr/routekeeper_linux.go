@@ -216,7 +216,6 @@ func RemoveRoutes() error {
 	return removeNeighbours(link)
 }
 
-// removeNeighbours takes away those that stand for tunnels.
 func removeNeighbours(link netlink.Link) error {
 	neighbours, err := netlink.NeighList(link.Attrs().Index, netlink.FAMILY_V4)
 	if err != nil {

@@ -15,7 +15,6 @@ type Burst struct {
 	Idle time.Duration
 }
 
-// active is how long the batch took by itself.
 func (b Burst) active() float64 { return max(0, (b.End.Sub(b.Start) - b.Idle).Seconds()) }
 
 // Tier is a part of the work. Parts are done one after the other, and no batch is of two.
@@ -100,7 +99,6 @@ func (w Work) inHand(now time.Time) time.Duration {
 	return max(0, now.Sub(begun))
 }
 
-// batch is how many items a batch has.
 func (w Work) batch() int {
 	if w.Batch > 0 {
 		return w.Batch

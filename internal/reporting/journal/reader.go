@@ -78,7 +78,6 @@ func (r *Reader) refresh(ctx context.Context, name string) error {
 	return nil
 }
 
-// whole puts the pieces together, in their order.
 func (r *Reader) whole() *History {
 	h := &History{}
 	for _, p := range slices.SortedFunc(maps.Values(r.pieces), func(a, b read) int { return a.sequence - b.sequence }) {
@@ -96,7 +95,6 @@ func (r *Reader) whole() *History {
 	return h
 }
 
-// take adds what a ConfigMap holds.
 func (h *History) take(cm *corev1.ConfigMap) {
 	times, _ := strconv.Atoi(cm.Annotations[annotationThinned])
 	h.Thinned = h.Thinned || times > 0

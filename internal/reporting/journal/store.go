@@ -135,7 +135,6 @@ func (s *store) put(ctx context.Context, lines [][]byte) (stored int, err error)
 	return stored, nil
 }
 
-// open is a piece with room.
 func (s *store) open(ctx context.Context) (*piece, error) {
 	for _, p := range slices.Backward(s.pieces) {
 		if !p.full {
@@ -198,7 +197,6 @@ func (p *piece) thinner(size int) ([]byte, error) {
 	return nil, nil
 }
 
-// write creates or updates the ConfigMap of a piece.
 func (s *store) write(ctx context.Context, p *piece, payload []byte) error {
 	if p.object == nil {
 		return s.create(ctx, p, payload)
@@ -270,7 +268,6 @@ func (p *piece) fit(lines [][]byte, size int) (n int, payload []byte, err error)
 	return 0, nil, nil
 }
 
-// take adds lines that were written.
 func (p *piece) take(lines [][]byte) {
 	p.tail = slices.Concat(append([][]byte{p.tail}, lines...)...)
 	if len(p.tail) >= sealAt {
@@ -298,7 +295,6 @@ func ownedBy(cm *corev1.ConfigMap, owner types.UID) bool {
 	return slices.ContainsFunc(cm.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == owner })
 }
 
-// each calls f for every record of a ConfigMap.
 func each(cm *corev1.ConfigMap, f func(*record)) error {
 	return chunklog.Each(cm.BinaryData[dataRecords], cm.Annotations[chunklog.AnnotationSum], func(raw json.RawMessage) error {
 		r := &record{}

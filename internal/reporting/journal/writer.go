@@ -172,7 +172,6 @@ func (e *LostError) Error() string {
 	return text + ": too many waited to be written"
 }
 
-// Unwrap gives the cause.
 func (e *LostError) Unwrap() error { return e.Err }
 
 // Flush writes what waits, and tells with a *LostError what is not written by now. As long as there is no Migration everything

@@ -155,7 +155,6 @@ func (s *Store) place(all []corev1.ConfigMap, m *v1alpha1.Migration) *corev1.Con
 	}}
 }
 
-// list is what is kept, the oldest first.
 func (s *Store) list(ctx context.Context) ([]corev1.ConfigMap, error) {
 	all := &corev1.ConfigMapList{}
 	err := s.client.List(

@@ -60,7 +60,6 @@ type ManifestError struct {
 
 func (e *ManifestError) Error() string { return fmt.Sprintf("backing up %s: %v", e.Object, e.Err) }
 
-// Unwrap gives the cause.
 func (e *ManifestError) Unwrap() error { return e.Err }
 
 // Store stores the manifests of those objects that are not stored yet, as they are given: a run that is resumed never
@@ -112,7 +111,6 @@ func Store(ctx context.Context, c client.Client, m *v1alpha1.Migration, objects 
 	return nil
 }
 
-// note adds digests to those that the Migration has.
 func note(ctx context.Context, c client.Client, migration string, sums []string) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		m := &v1alpha1.Migration{}

@@ -205,10 +205,8 @@ func (e *CorruptError) Advice() string {
 	return "find out who writes in namespace " + v1alpha1.SystemNamespace + ", and delete it; what replumb stored itself stays"
 }
 
-// Unwrap gives the cause.
 func (e *CorruptError) Unwrap() error { return e.Err }
 
-// each calls f for every object of a chunk whose checksum is right.
 func (c *piece) each(f func(*unstructured.Unstructured)) error {
 	err := chunklog.Each(c.payload, c.sum, func(raw json.RawMessage) error {
 		o := &unstructured.Unstructured{}

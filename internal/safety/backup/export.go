@@ -79,7 +79,6 @@ func Export(ctx context.Context, c client.Client, migration, dir string) ([]stri
 	return written, nil
 }
 
-// latest drops objects that were recreated later, and sorts.
 func latest(all []unstructured.Unstructured) []*unstructured.Unstructured {
 	byName := map[Key]*unstructured.Unstructured{}
 	for i := range all {

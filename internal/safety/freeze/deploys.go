@@ -167,7 +167,6 @@ func selects(selector *metav1.LabelSelector) string {
 	return "(" + strings.Join(all, " && ") + ")"
 }
 
-// quotes makes a list of strings of CEL.
 func quotes(all []string) string {
 	quoted := make([]string, len(all))
 	for i, s := range all {

@@ -25,7 +25,6 @@ type UnavailableError struct {
 
 func (e *UnavailableError) Error() string { return fmt.Sprintf("services cannot be frozen: %v", e.Err) }
 
-// Unwrap gives the cause.
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
 // ForeignError says that a name is taken by an object that is not replumb's.
@@ -201,7 +200,6 @@ func prove(ctx context.Context, c client.Client, name, prober string) (bool, err
 	return err != nil, nil
 }
 
-// denied reports whether a request was refused by a freeze.
 func denied(err error, name string) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy '"+name+"'")
 }

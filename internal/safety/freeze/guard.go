@@ -98,7 +98,6 @@ func (g *Guard) spec() admissionv1.ValidatingAdmissionPolicySpec {
 	}
 }
 
-// lists are the variables that say whose an address is.
 func (g *Guard) lists() []admissionv1.Variable {
 	all := slices.Clone(g.Owned)
 	slices.SortFunc(all, func(a, b Owned) int { return a.Address.Compare(b.Address) })

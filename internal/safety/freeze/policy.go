@@ -190,14 +190,12 @@ func listsOf(keys []types.NamespacedName) []admissionv1.Variable {
 	return lists
 }
 
-// lists are those variables in a policy that list Services.
 func lists(policy *admissionv1.ValidatingAdmissionPolicy) []admissionv1.Variable {
 	return slices.DeleteFunc(slices.Clone(policy.Spec.Variables), func(v admissionv1.Variable) bool {
 		return !strings.HasPrefix(v.Name, listed)
 	})
 }
 
-// quote makes a string of CEL, whose escapes are those of JSON.
 func quote(s string) string {
 	body, err := json.Marshal(s)
 	if err != nil {

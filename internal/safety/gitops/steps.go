@@ -157,7 +157,6 @@ func (s *Suspend) Do(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// note writes down how objects are.
 func (s *Suspend) note(ctx context.Context, objects []*unstructured.Unstructured) error {
 	cm, have, err := record(ctx, s.Client)
 	if err != nil {
@@ -251,7 +250,6 @@ func (*Resume) Title() string { return "Resume what Argo CD and Flux reconciled"
 // Note implements engine.Noter: what was left as it is.
 func (s *Resume) Note() string { return strings.Join(s.left, "; ") }
 
-// recorded is what is to be resumed.
 func (s *Resume) recorded(ctx context.Context) (*corev1.ConfigMap, Record, error) {
 	cm, all, err := record(ctx, s.Client)
 	if err != nil || cm == nil || s.Migration != "" && cm.Labels[v1alpha1.LabelMigration] != s.Migration {

@@ -89,7 +89,6 @@ func alive(pid int) bool {
 	return !strings.HasPrefix(after, "Z") && !strings.HasPrefix(after, "X")
 }
 
-// holderOf reads who holds a Lease.
 func holderOf(lease *coordinationv1.Lease) Holder {
 	var h Holder
 	if err := json.Unmarshal([]byte(lease.Annotations[annotationHolder]), &h); err != nil {
@@ -148,7 +147,6 @@ func (e *LostError) Error() string {
 	return fmt.Sprintf("lost the lock (lease %s/%s): %v", Namespace, Name, e.Why)
 }
 
-// Unwrap gives the cause.
 func (e *LostError) Unwrap() error { return e.Why }
 
 func (*LostError) Revokes() {}

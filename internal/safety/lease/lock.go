@@ -186,7 +186,6 @@ func expiry(lease *coordinationv1.Lease, duration time.Duration) time.Time {
 	return from.Add(duration)
 }
 
-// write makes the Lease ours.
 func (l *Lock) write(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	body, err := json.Marshal(l.holder)
 	if err != nil {
@@ -211,7 +210,6 @@ func (l *Lock) write(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	return lease
 }
 
-// keepRenewed renews the Lease until ctx ends or the lock is lost.
 func (l *Lock) keepRenewed(ctx context.Context) {
 	next := l.timing.renew
 	for {

@@ -67,7 +67,6 @@ type Occasion struct {
 	Nodes     []string
 }
 
-// of is what the hook's Of is compared with.
 func (o Occasion) of() string {
 	if o.Moment == v1alpha1.BeforePhase || o.Moment == v1alpha1.AfterPhase {
 		return o.Phase
@@ -167,7 +166,6 @@ func (s *Step) ID() string {
 	return strings.Join(parts, "/")
 }
 
-// kebab is before-batch for BeforeBatch.
 func kebab(s string) string {
 	var b strings.Builder
 	for i, r := range s {

@@ -158,7 +158,6 @@ func (c *Cache) Lookup(
 	return out, nil
 }
 
-// fingerprint tells apart whatever may have another answer.
 func fingerprint(action v1alpha1.TierLookup, svc *corev1.Service, tiers []string) ([sha256.Size]byte, error) {
 	text, err := json.Marshal([]any{action, question(svc), tiers})
 	if err != nil {

@@ -158,7 +158,6 @@ func (a *Agent) host() bool { return a.Origin == v1alpha1.FromHost }
 
 func (a *Agent) domain() string { return cmp.Or(a.Domain, defaultDomain) }
 
-// podsOf is the node whose pods are watched, if any are.
 func (a *Agent) podsOf() string {
 	if a.host() && a.Flows != nil {
 		return a.Node
@@ -166,7 +165,6 @@ func (a *Agent) podsOf() string {
 	return ""
 }
 
-// follow does what the objects ask for whenever they change.
 func (a *Agent) follow(ctx context.Context) {
 	for {
 		select {
@@ -198,13 +196,11 @@ func (a *Agent) obey(ctx context.Context, s view) {
 	}
 }
 
-// opened has more probed, and reported that nothing is in the way.
 func (a *Agent) opened() {
 	a.watched.changed()
 	a.reporter.poke()
 }
 
-// beginning is where the Service probe was when it was first seen.
 func (a *Agent) beginning(s view) netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -214,7 +210,6 @@ func (a *Agent) beginning(s view) netip.Addr {
 	return a.began
 }
 
-// interval grows with the cluster.
 func (a *Agent) interval() time.Duration {
 	every := cmp.Or(a.Interval, defaultInterval)
 	s, _ := a.watched.view()
@@ -227,7 +222,6 @@ func (a *Agent) interval() time.Duration {
 // serversEvery is the pause between two looks at API servers: they are asked less often than they are reported to.
 func (a *Agent) serversEvery() time.Duration { return apiserver.LookEvery * a.interval() }
 
-// draw makes the agent's part of the report.
 func (a *Agent) draw() (*v1alpha1.NodeReportStatus, func(), error) {
 	status := &v1alpha1.NodeReportStatus{}
 	// A probe that has ended stays for some reports, so that how it ended is not missed.

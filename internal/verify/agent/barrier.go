@@ -60,7 +60,6 @@ type asked struct {
 	why error
 }
 
-// follow asks about these sentinels, and no longer about others.
 func (b *barrier) follow(ctx context.Context, sentinels []*corev1.Service) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -201,7 +200,6 @@ func (b *barrier) report() ([]v1alpha1.BarrierReport, []error) {
 	return slices.Clone(b.passed), late
 }
 
-// readGood reads an answer with status 200.
 func readGood(response *http.Response) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
 	if err != nil {
@@ -213,7 +211,6 @@ func readGood(response *http.Response) ([]byte, error) {
 	return body, nil
 }
 
-// tell says between which addresses a connection is.
 func tell(conn net.Conn, connected func(network string, local, remote netip.AddrPort)) {
 	local, errLocal := netip.ParseAddrPort(conn.LocalAddr().String())
 	remote, errRemote := netip.ParseAddrPort(conn.RemoteAddr().String())

@@ -84,7 +84,6 @@ func (c *clients) look(s view) {
 	c.list, c.forgotten = c.memory.complete(c.list)
 }
 
-// recall takes up what an agent before this one has reported.
 func (c *clients) recall(reported []v1alpha1.OldAddressClient) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -71,7 +71,6 @@ func (c *connects) next(movers []mover) []attempt {
 	return due
 }
 
-// next is the attempt that a Service needs now, if it needs one.
 func (r *record) next(m mover) (attempt, bool) {
 	switch {
 	case r.busy || !m.at.IsValid() || (r.tried == m.movedAt && (r.known || m.movedAt != "")):
@@ -136,7 +135,6 @@ func (c *connects) fail(m mover, o outcome, now metav1.MicroTime) {
 	})
 }
 
-// idle reports whether nothing is under way.
 func (c *connects) idle() bool {
 	for _, r := range c.records {
 		if r.busy {

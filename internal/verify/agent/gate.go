@@ -62,7 +62,6 @@ func (g *gate) open(ctx context.Context, look func() (view, bool), domain string
 	})
 }
 
-// try asks the next question.
 func (g *gate) try(ctx context.Context, s view, domain string) error {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
@@ -93,7 +92,6 @@ func (g *gate) try(ctx context.Context, s view, domain string) error {
 	return nil
 }
 
-// ask gets an answer from one of the addresses.
 func (g *gate) ask(ctx context.Context, port uint16, addresses ...netip.Addr) error {
 	err := fmt.Errorf("it has no address, or no port %s", portHTTP)
 	for _, a := range addresses {

@@ -89,7 +89,6 @@ func notes(m *v1alpha1.Migration, svc *corev1.Service, a netip.Addr) bool {
 	return touched && (old == a || parse(svc.Annotations[v1alpha1.AnnotationTargetIP]) == a)
 }
 
-// lookUp finds out whether a name has addresses.
 func lookUp(ctx context.Context, server netip.AddrPort, name string) error {
 	resolver := &net.Resolver{PreferGo: true}
 	if server.IsValid() {

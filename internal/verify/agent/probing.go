@@ -35,7 +35,6 @@ type prober struct {
 	stop   context.CancelFunc
 }
 
-// set has exactly these targets probed.
 func (p *probing) set(ctx context.Context, targets []target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -49,7 +49,6 @@ type reporter struct {
 	created bool
 }
 
-// poke says that there are news.
 func (r *reporter) poke() {
 	select {
 	case r.news <- struct{}{}:
@@ -103,7 +102,6 @@ type brokenError struct{ error }
 
 func (e *brokenError) Unwrap() error { return e.error }
 
-// write writes one report.
 func (r *reporter) write(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,7 +146,6 @@ func (r *reporter) create(ctx context.Context) error {
 	return r.recall(object)
 }
 
-// recall hands on what an agent before this one has reported, once.
 func (r *reporter) recall(object *unstructured.Unstructured) error {
 	content, there, err := unstructured.NestedMap(object.Object, "status")
 	if r.found == nil || !there {

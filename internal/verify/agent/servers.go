@@ -35,7 +35,6 @@ func (s *servers) follow(ctx context.Context, look func(context.Context) []v1alp
 	}
 }
 
-// report is what was seen last.
 func (s *servers) report() []v1alpha1.APIServerReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -34,7 +34,6 @@ func newStore[T client.Object](kind string, shrink func(T) T, changed func()) *s
 	return &store[T]{kind: kind, shrink: shrink, changed: changed, objects: map[types.NamespacedName]T{}}
 }
 
-// follow keeps the store up to date until ctx ends.
 func (s *store[T]) follow(ctx context.Context, c client.WithWatch, newList func() client.ObjectList, selector fields.Selector) {
 	var example T
 	source := &cache.ListWatch{
@@ -53,7 +52,6 @@ func (s *store[T]) follow(ctx context.Context, c client.WithWatch, newList func(
 	cache.NewReflectorWithOptions(source, example, s, cache.ReflectorOptions{Name: s.kind, Backoff: pauses}).RunWithContext(ctx)
 }
 
-// note remembers why nothing can be seen at present.
 func (s *store[T]) note(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err

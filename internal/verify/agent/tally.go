@@ -107,7 +107,6 @@ func newTally(t target, origin v1alpha1.ProbeOrigin, instance string, now time.T
 	}
 }
 
-// ask begins to count requests to a target.
 func (t *tally) ask(to target, now time.Time) *asking {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,7 +130,6 @@ func (a *asking) takeAway(now time.Time, forgive bool) {
 	}
 }
 
-// done says that no more will come of this target.
 func (a *asking) done() {
 	t := a.tally
 	t.mu.Lock()
@@ -140,7 +138,6 @@ func (a *asking) done() {
 	t.over = max(t.over, a.closed)
 }
 
-// failed counts a failure that is seen now.
 func (a *asking) failed(scheduled time.Time, failure *probe.Failure, now time.Time) {
 	a.tally.mu.Lock()
 	defer a.tally.mu.Unlock()
@@ -168,7 +165,6 @@ func (s *second) blame(first, last time.Time, example string) {
 	}
 }
 
-// window takes what a closed second brought.
 func (a *asking) window(w probe.Window) {
 	a.tally.mu.Lock()
 	defer a.tally.mu.Unlock()
@@ -197,7 +193,6 @@ func (t *tally) at(start int64) *second {
 	return s
 }
 
-// horizon is up to where every window has come.
 func (t *tally) horizon() int64 {
 	if len(t.asked) == 0 {
 		return max(t.cut, t.over)
@@ -242,7 +237,6 @@ func (t *tally) draw() (v1alpha1.ProbeReport, error) {
 	return report, nil
 }
 
-// retain says that the report drawn last has been written.
 func (t *tally) retain() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

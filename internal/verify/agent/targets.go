@@ -51,7 +51,6 @@ type orders struct {
 	singleAnswered, singleNamed bool
 }
 
-// targets says whom to probe, and what is wrong with the orders.
 func targets(o orders) (all []target, problems []string) {
 	m := o.view.migration
 	if m == nil {
@@ -131,7 +130,6 @@ func goesBack(m *v1alpha1.Migration) bool {
 	return m.Status.Phase == v1alpha1.PhaseRollingBack || m.Status.Phase == v1alpha1.PhaseRolledBack
 }
 
-// full is the name of a probe in reports.
 func (o orders) full(name string) string { return strings.ToLower(string(o.origin)) + "/" + name }
 
 func rate(m *v1alpha1.Migration) int { return cmp.Or(m.Spec.Proof.Rate, defaultRate) }
@@ -144,10 +142,8 @@ type call struct {
 	port    string
 }
 
-// own are the agents' own probes.
 func (o orders) own() []target { return append(o.ofProbe(), o.ofSingle()...) }
 
-// mine makes one of them.
 func (o orders) mine(name string, kind v1alpha1.RequestKind, address string) target {
 	t := target{
 		Target: probe.Target{Name: o.full(name), Kind: kinds()[kind], Address: address, Rate: float64(rate(o.view.migration))},
@@ -213,7 +209,6 @@ func (o orders) ofProbe() []target {
 	return all
 }
 
-// callsWhereItMoves are those by address in a migration of Services.
 func (o orders) callsWhereItMoves(svc *corev1.Service) []call {
 	old, recent := addresses(o.view.migration, svc)
 	first := old
@@ -338,7 +333,6 @@ func apart(address string) error {
 	return nil
 }
 
-// wanted makes a target of what a Migration asks for.
 func wanted(p *v1alpha1.ProbeSpec, rate int) (target, error) {
 	kind, ok := kinds()[p.Kind]
 	if !ok {
@@ -363,7 +357,6 @@ func wanted(p *v1alpha1.ProbeSpec, rate int) (target, error) {
 	return t, err
 }
 
-// lead has a target ask for a URL.
 func lead(t *probe.Target, address string) error {
 	u, err := url.Parse(address)
 	if err != nil {

@@ -45,7 +45,6 @@ func newWatched(migration string, ranges []netip.Prefix) *watched {
 	return w
 }
 
-// changed has the readers of changes look.
 func (w *watched) changed() {
 	select {
 	case w.changes <- struct{}{}:
@@ -148,7 +147,6 @@ func shrinkMeta(o *metav1.ObjectMeta) metav1.ObjectMeta {
 	}
 }
 
-// ours copies what replumb wrote.
 func ours(notes map[string]string) map[string]string {
 	notes = maps.Clone(notes)
 	maps.DeleteFunc(notes, func(key, _ string) bool { return !strings.HasPrefix(key, v1alpha1.GroupVersion.Group+"/") })

@@ -84,7 +84,6 @@ func tuple(nested []byte) endpoints {
 	return out
 }
 
-// state of a connection of TCP or SCTP.
 func state(nested []byte) uint8 {
 	for typ, value := range attributes(nested) {
 		if typ != nl.CTA_PROTOINFO_TCP && typ != nl.CTA_PROTOINFO_SCTP {

@@ -77,7 +77,6 @@ func (t *Table) Own(network string, local, remote netip.AddrPort) {
 	t.own.tell(key, t.now())
 }
 
-// plain is an address as connection tracking has it.
 func plain(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
 }

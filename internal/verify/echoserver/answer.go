@@ -240,7 +240,6 @@ func (s *Server) answer(sent []byte, from net.Addr) []byte {
 	return probe.Answer(sent)
 }
 
-// ended makes nothing of sockets that were closed on purpose.
 func ended(err error) error {
 	if errors.Is(err, net.ErrClosed) {
 		return nil

@@ -122,7 +122,6 @@ func (d *dialer) report(network string, conn net.Conn) {
 	d.opened(network, addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr()))
 }
 
-// addrPort is that of a TCP or UDP socket.
 func addrPort(addr net.Addr) netip.AddrPort {
 	socket, ok := addr.(interface{ AddrPort() netip.AddrPort })
 	if !ok {

@@ -13,7 +13,6 @@ const prompt = time.Millisecond
 // and keeps its processor; when it does not, requests are left to Go's poller until it does again: one that hangs must hold up no other.
 type plain struct{ slow atomic.Bool }
 
-// heard says how long a whole request took that was answered.
 func (p *plain) heard(took time.Duration) {
 	if p != nil && took < prompt {
 		p.slow.Store(false)

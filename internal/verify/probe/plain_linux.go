@@ -44,7 +44,6 @@ func sockaddr(to netip.AddrPort) (family int, address unix.Sockaddr) {
 	return unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
 }
 
-// dialError is what the net package says of the same.
 func dialError(network string, to netip.AddrPort, err error) error {
 	return &net.OpError{Op: "dial", Net: network, Addr: socketAddr(network, to), Err: err}
 }
@@ -101,7 +100,6 @@ func (c *plainConn) connect(address unix.Sockaddr) error {
 	return err
 }
 
-// connected is what came of connecting, as far as something has.
 func connected(fd int) error {
 	errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil {
@@ -130,7 +128,6 @@ func (c *plainConn) ready(events int16) bool {
 	return errno == 0 && n == 1
 }
 
-// leave hands the socket to Go's poller.
 func (c *plainConn) leave() error {
 	if c.file != nil {
 		return nil
@@ -177,7 +174,6 @@ func (c *plainConn) Write(b []byte) (int, error) {
 	return n, c.spoken("write", err)
 }
 
-// spoken has what a file says be what a connection says.
 func (c *plainConn) spoken(op string, err error) error {
 	var path *os.PathError
 	if errors.As(err, &path) {

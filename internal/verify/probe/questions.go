@@ -22,7 +22,6 @@ type questions struct {
 	again bool
 }
 
-// watch returns a socket that is written and read as before.
 func (q *questions) watch(conn net.Conn) net.Conn {
 	if datagrams, ok := conn.(*net.UDPConn); ok {
 		return &watchedConn{UDPConn: datagrams, of: q}
@@ -49,7 +48,6 @@ func (q *questions) askedAgain() bool {
 	return q.again
 }
 
-// end notes how the last question for a kind of record ended.
 func (q *questions) end(kind uint16, failure *net.DNSError) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -47,7 +47,6 @@ func (r *recorder) at(t time.Time) *openWindow {
 	return w
 }
 
-// begin notes a request whose turn has come.
 func (r *recorder) begin(scheduled, begun time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,7 +63,6 @@ func (r *recorder) missed(scheduled time.Time) {
 	w.window.NotMeasured++
 }
 
-// succeed notes the good answer of a request begun before.
 func (r *recorder) succeed(scheduled, answered time.Time, late bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,7 +170,6 @@ func (r *recorder) final(now time.Time) []Window {
 	return windows
 }
 
-// write takes the next window off the open ones.
 func (r *recorder) write() Window {
 	open := r.at(time.Unix(r.next, 0))
 	delete(r.open, r.next)

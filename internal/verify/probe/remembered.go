@@ -53,7 +53,6 @@ func (m *memory) lookUp(ctx context.Context, host string) ([]netip.Addr, error) 
 	return addrs, nil
 }
 
-// ask asks once more if a datagram is lost, as resolvers do.
 func (m *memory) ask(ctx context.Context, host string) (*dns.Msg, error) {
 	server := m.server
 	if server == "" {

@@ -186,7 +186,6 @@ func whole(answer []byte) (status int, body []byte, ok bool) {
 	return status, body, length >= 0 && length == len(body)
 }
 
-// statusOf reads the first line of an answer.
 func statusOf(line []byte) (status int, ok bool) {
 	version, rest, _ := bytes.Cut(line, []byte(" "))
 	if string(version) != "HTTP/1.1" && string(version) != "HTTP/1.0" || len(rest) < 3 {

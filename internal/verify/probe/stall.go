@@ -67,7 +67,6 @@ func (s *stalls) begin(at time.Time) {
 	s.sent = at
 }
 
-// succeed returns the stall that an answer has ended, if it did.
 func (s *stalls) succeed(at time.Time) (Stall, bool) {
 	since := s.waiting
 	if since.IsZero() || since.After(at) {
@@ -80,7 +79,6 @@ func (s *stalls) succeed(at time.Time) (Stall, bool) {
 	return s.between(since, at)
 }
 
-// end returns the stall that lasts at the end.
 func (s *stalls) end(at time.Time) (Stall, bool) {
 	if s.waiting.IsZero() {
 		return Stall{}, false

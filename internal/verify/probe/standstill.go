@@ -27,14 +27,12 @@ type standstill struct {
 
 type span struct{ from, to time.Time }
 
-// waitFor says that the prober waits for its timer.
 func (s *standstill) waitFor(due time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.due = due
 }
 
-// heard says that the prober has heard its timer.
 func (s *standstill) heard(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -171,7 +171,6 @@ func (t Target) withDefaults(self string) Target {
 	return t
 }
 
-// serverName is who a server over TLS has to be.
 func (t Target) serverName() (string, error) {
 	if host, _, err := net.SplitHostPort(t.Host); err == nil {
 		return host, nil

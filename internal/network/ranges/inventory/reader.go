@@ -58,7 +58,6 @@ func (r *reader) prefix(text, object, field string) (netip.Prefix, bool) {
 	return p.Masked(), err == nil
 }
 
-// add takes a range that a field of an object has.
 func (r *reader) add(use ranges.Use, text, object, field string) {
 	p, ok := r.prefix(text, object, field)
 	if !ok {
@@ -158,7 +157,6 @@ func tailscale(p *corev1.Pod) string {
 	return references.Name("Pod", p)
 }
 
-// finish puts together what was gathered.
 func (r *reader) finish() *Cluster {
 	add := func(one ranges.Range) {
 		one.Cluster = r.out.Name
@@ -183,7 +181,6 @@ func (r *reader) finish() *Cluster {
 	return r.out
 }
 
-// outside are the addresses of pods that are in no range of pods.
 func (r *reader) outside() []held {
 	var known netipx.IPSetBuilder
 	for _, one := range r.out.Ranges {
@@ -232,7 +229,6 @@ func machines(all []held) []ranges.Range {
 	return out
 }
 
-// objectsIn are those that have something in a range, each once.
 func objectsIn(all []held, p netip.Prefix) []string {
 	var out []string
 	for _, h := range all {
