@@ -21,6 +21,5 @@ func ownGroup(cmd *exec.Cmd) {
 	}
 }
 
-// killGroup ends what is left of the group. Its number is not given to others as long as a process is in it, so at worst
-// there is no process to kill.
+// killGroup ends the rest of the group, whose number is not reused while a process is in it.
 func killGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

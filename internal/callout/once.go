@@ -7,7 +7,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// endWithin is how long a program may take to end that has been asked to, at its timeout.
 const endWithin = 15 * time.Second
 
 // Once calls an action once in a run. A run that was cut off has a new one, and calls the action again: it has to stand that.
@@ -16,8 +15,8 @@ type Once struct {
 	called bool
 }
 
-// Call is the function Call the first time, and nothing after that. The call is not cut off with ctx: half a change of certificates, or half
-// a terraform apply, is worse than a late Ctrl-C.
+// Call calls the first time only, and ignores ctx: half a change of certificates, or half a
+// terraform apply, is worse than a late Ctrl-C.
 func (o *Once) Call(ctx context.Context, request, answer any) error {
 	if o.called {
 		return nil

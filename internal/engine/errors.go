@@ -62,8 +62,8 @@ func NotYet(format string, args ...any) error {
 	return &notYetError{err: fmt.Errorf(format, args...)}
 }
 
-// Retryable reports whether trying again can help: something is not true yet, others wrote first, a list took longer than
-// the API server keeps its pages (410), or the API server was busy, restarting or out of reach. Nothing helps once others may be at work.
+// Retryable reports whether trying again can help: not true yet, a conflict, an expired list (410),
+// or an API server that is busy, restarting or out of reach. A Revocation is never retried.
 func Retryable(err error) bool {
 	if Revoked(err) {
 		return false
@@ -80,8 +80,8 @@ func Retryable(err error) bool {
 		errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || brokeOff(err)
 }
 
-// brokeOff reports whether a connection ended in the middle of an answer. What HTTP/2 says of it then is of no type that others can see; client-go
-// says that it was reading, and to try again (transformResponse in k8s.io/client-go rest/request.go).
+// brokeOff reports whether a connection ended within an answer. HTTP/2 errors have no exported
+// type, but client-go names them (transformResponse in k8s.io/client-go rest/request.go).
 func brokeOff(err error) bool {
 	if err == nil {
 		return false
@@ -90,7 +90,6 @@ func brokeOff(err error) bool {
 	return strings.Contains(text, "when reading response body") && strings.Contains(text, "Please retry")
 }
 
-// retryableStatus reports whether an API server has answered, and if so whether it may answer otherwise the next time.
 func retryableStatus(err error) (answered, retry bool) {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -101,7 +100,7 @@ func retryableStatus(err error) (answered, retry bool) {
 		apierrors.IsInternalError(err) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
 }
 
-// vanished reports whether an API server has answered that there is no object of a name, and not that there is no such kind.
+// vanished reports whether an API server has no object of a name, as opposed to no such kind.
 func vanished(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsNotFound(err) {

@@ -1,5 +1,5 @@
-// Package engine runs plans: it observes each step, does what is not done, and takes a step as done only on proof. It
-// knows nothing of what the steps are about.
+// Package engine runs plans: it observes each step, does what is not done, and accepts only proof.
+// It knows nothing of what steps are about.
 package engine
 
 import (
@@ -61,20 +61,18 @@ type Timed interface {
 	Deadline() time.Duration
 }
 
-// Waiter is a step that writes nothing and only lets time pass or watches: it ends at once on cancellation, where other
-// steps are finished first.
+// Waiter is a step that writes nothing. Cancellation ends it at once; other steps are finished.
 type Waiter interface {
 	Waits()
 }
 
-// Abandoner is a step that leaves something behind as long as its Verify has not held. Once it failed or was
-// interrupted, the runner lets it clean up.
+// Abandoner is a step that cleans up after it failed or was interrupted before its proof.
 type Abandoner interface {
 	Abandon(ctx context.Context) error
 }
 
-// Noter is a step that can be done and yet have something to say, such as what failed without stopping the run. The
-// text goes into the Note of the event StepDone. It is asked for once the step is done; an empty text is nothing to say.
+// Noter is a step that has something to say once it is done, such as a failure that stopped
+// nothing. The text becomes the Note of StepDone; an empty one is none.
 type Noter interface {
 	Note() string
 }
@@ -106,8 +104,7 @@ type Phase struct {
 	Name   string
 	Title  string
 	Groups []Group
-	// Replan says that what follows this phase cannot be planned for certain before it has run: a run ends with it, and another one is
-	// planned.
+	// Replan ends the run after this phase: what follows is planned from its results.
 	Replan bool
 	// Recheck says that the results of its steps may be there already, and can be looked for without changing anything.
 	Recheck bool
@@ -185,8 +182,7 @@ func (p *Plan) Validate() error {
 	return nil
 }
 
-// Certain is the plan up to and including the first phase that has to run before the rest can be planned; partial reports
-// whether that leaves something out.
+// Certain is the plan up to the first phase with Replan; partial reports whether more follows.
 func (p *Plan) Certain() (certain *Plan, partial bool) {
 	i := slices.IndexFunc(p.Phases, func(phase Phase) bool { return phase.Replan })
 	if i < 0 {
@@ -195,8 +191,8 @@ func (p *Plan) Certain() (certain *Plan, partial bool) {
 	return &Plan{Name: p.Name, Phases: p.Phases[:i+1]}, true
 }
 
-// Outstanding is the plan without those steps, of phases that can be rechecked, whose result is there already. It only
-// looks; a step that could not find out stays in the plan.
+// Outstanding is the plan without steps of Recheck phases whose result is there already. It only
+// looks; a step in an unknown state stays.
 func (p *Plan) Outstanding(ctx context.Context) *Plan {
 	out := &Plan{Name: p.Name, Phases: slices.Clone(p.Phases)}
 	for i, phase := range out.Phases {
@@ -235,8 +231,7 @@ func (p *Plan) Hash() (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-// hashed are the changes of a step as far as the hash goes by them. Whether replumb makes what it keeps for itself or finds it there is no other
-// plan.
+// hashed leaves out what replumb writes for itself: whether that exists makes no other plan.
 func hashed(s Step, changes []Change) []Change {
 	if RoleOf(s) != RoleOwn {
 		return changes

@@ -2,8 +2,8 @@ package engine
 
 import "context"
 
-// LookOf makes the Look of an Observed of a function that reads and judges. It returns what it has seen with nil if the result is
-// there, and with NotYet if it is not.
+// LookOf makes the Look of an Observed from a function that returns nil once the result is there,
+// and NotYet before.
 func LookOf[T any](read func(context.Context) (T, error)) func(context.Context) (State, T, error) {
 	return func(ctx context.Context) (State, T, error) {
 		seen, err := read(ctx)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Role says what a step is for, to those who follow a run: notifications, metrics, the report and the comparison of plans
-// go by it, never by the step's ID or its words.
+// Role is the purpose of a step. Notifications, metrics, the report and the comparison of plans go
+// by it, never by IDs or texts.
 type Role string
 
 // The roles of steps.
@@ -64,8 +64,7 @@ type Wait struct {
 	Limit time.Duration
 	// As is the role. Default: RoleWait.
 	As Role
-	// Again has For asked in every run, for what no look before the run can settle. Otherwise a Wait for what holds already is
-	// unchanged.
+	// Again asks For in every run. Otherwise a Wait that holds before the run is unchanged.
 	Again bool
 	// Remark, if set, is what there is to say once it holds; see Noter.
 	Remark func() string
@@ -114,8 +113,8 @@ func (g *Gate) Guide() string { return said(g.Instructions) }
 type Write struct {
 	// Name is the ID, About the title.
 	Name, About string
-	// Holds returns nil if what the step writes is there, and NotYet if it is not. It is the look and the proof. Nil means that
-	// it cannot be seen whether an earlier run has done it: it is done in every run, and done once Write returns nil.
+	// Holds is both look and proof: nil if the result is there, NotYet if not. Without Holds, Write
+	// is called in every run, and its success is the proof.
 	Holds func(context.Context) error
 	// Write may be called again after it failed or was cut off.
 	Write func(context.Context) error
@@ -166,8 +165,7 @@ func (w *Write) Undo() Step {
 
 func (w *Write) Note() string { return said(w.Remark) }
 
-// Interruptible is a Write that ends at once when the run is cancelled, where others are brought to their end first: it has
-// nothing that must not be cut off.
+// Interruptible is a Write that cancellation ends at once, since no part of it must be finished.
 type Interruptible struct{ *Write }
 
 func (Interruptible) Waits() {}
@@ -179,8 +177,9 @@ func (i Interruptible) Role() Role {
 	return i.As
 }
 
-// Observed is a step whose write needs what its look has seen. T is what the look hands over, by value: nothing is kept
-// in the step between the two, so an attempt never writes by what an earlier one saw.
+// Observed is a step whose write needs what its look has seen. Look hands it over by value and
+// nothing is kept in the step between the two, so an attempt never writes by what an earlier one
+// saw.
 type Observed[T any] struct {
 	// Name is the ID, About the title.
 	Name, About string
@@ -221,7 +220,7 @@ func (o *Observed[T]) Do(ctx context.Context) error {
 	return o.write(ctx, seen)
 }
 
-// write has the step looked at again if what was seen is gone by now: others may have deleted it, and then there may be nothing left to do.
+// write looks again if the object is gone by now: there may be nothing left to do.
 func (o *Observed[T]) write(ctx context.Context, seen T) error {
 	err := o.Write(ctx, seen)
 	if vanished(err) {
@@ -255,7 +254,7 @@ func (o *Observed[T]) Undo() Step {
 	return o.Reverse()
 }
 
-// observer is a step that is looked at and done in one go.
+// observer is a step that looks and hands over in one call.
 type observer interface {
 	observe(ctx context.Context) (State, func(context.Context) error, error)
 }
@@ -268,8 +267,8 @@ func observe(ctx context.Context, s Step) (State, func(context.Context) error, e
 	return state, s.Do, err
 }
 
-// StateOf is the state of a step whose look is its proof, by what the proof returned: Done if it holds, Pending if trying
-// again can help, else Unknown.
+// StateOf is the state of a step whose look is its proof: Done for nil, Pending for a retryable
+// error, else Unknown.
 func StateOf(err error) (State, error) {
 	switch {
 	case err == nil:

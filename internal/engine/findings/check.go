@@ -18,8 +18,7 @@ type Severity string
 const (
 	// Blocking findings keep a migration from starting.
 	Blocking Severity = "blocking"
-	// Isolating findings keep an object out of the migration, which goes on with all others: what one tenant writes must not stop
-	// another's move, or the way back.
+	// Isolating findings keep one object out: a tenant must not stop others' moves.
 	Isolating Severity = "isolating"
 	// Warning findings are for people to weigh.
 	Warning Severity = "warning"
@@ -148,7 +147,6 @@ type BlockedError struct {
 	Findings Findings
 }
 
-// errorFindings bounds how many findings an error spells out.
 const errorFindings = 5
 
 func (e *BlockedError) Error() string {

@@ -1,5 +1,5 @@
-// Package printable makes text of others harmless to a terminal: what they write into an object of a cluster, or say in an error, must
-// not move the cursor, change the clipboard, or pass for a line of replumb's.
+// Package printable makes text of others harmless to a terminal: objects and errors must not move
+// the cursor, change the clipboard, or pass for a line of replumb's.
 package printable
 
 import (
@@ -8,9 +8,9 @@ import (
 	"unicode"
 )
 
-// Text keeps lines and tabs, and takes away what a terminal would obey or hide: control characters, with which escape sequences
-// begin, what changes the direction of writing, and what has no width. Other white space becomes a space, and what is no UTF-8 the
-// replacement character. Text that was harmless stays as it is.
+// Text keeps lines and tabs, and removes control characters, changes of writing direction and
+// characters without width. Other white space becomes a space, and invalid UTF-8 the replacement
+// character.
 func Text(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -41,7 +41,7 @@ func (r *Refusal) Reason() string {
 	return text
 }
 
-// refuser is one who refuses, known by a text.
+// refuser is a source of refusals, known by its text.
 type refuser struct {
 	text        *regexp.Regexp
 	kind        string
@@ -67,8 +67,8 @@ func lacksRight(err error) bool {
 	return apierrors.IsForbidden(err) && regexp.MustCompile(`is forbidden: User "[^"]*" cannot `).MatchString(err.Error())
 }
 
-// Of is the refusal that an error is; nil for none, and for one that says nothing of the write itself: a right that the user lacks, a conflict, an
-// API server that is busy.
+// Of is the refusal in an error; nil for errors that do not concern the write itself: a missing
+// right, a conflict, a busy API server.
 func Of(err error) *Refusal {
 	var status apierrors.APIStatus
 	if err == nil || !errors.As(err, &status) {
@@ -89,8 +89,8 @@ func Of(err error) *Refusal {
 	return &Refusal{By: "the API server", Err: err}
 }
 
-// Create tries to create an object, and returns the reason of a refusal apart from the error of a question that got no answer. One that is
-// there already was admitted.
+// Create tries to create an object, and returns a refusal apart from other errors. An object that
+// exists counts as admitted.
 func Create(ctx context.Context, c client.Client, o client.Object) (*Refusal, error) {
 	return answer(c.Create(ctx, o, client.DryRunAll, client.FieldOwner(v1alpha1.FieldManager)))
 }

@@ -18,12 +18,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// ErrNoFlagz says that an API server does not tell its flags. Up to Kubernetes 1.35 the feature gate ComponentFlagz is
-// off unless someone turned it on (k8s.io/component-base zpages/features/kube_features.go).
+// ErrNoFlagz says that the flags are not served. Up to Kubernetes 1.35 the feature gate
+// ComponentFlagz is off by default (k8s.io/component-base zpages/features/kube_features.go).
 var ErrNoFlagz = errors.New("it does not serve /flagz (on by default from Kubernetes 1.36)")
 
-// ErrFlagzForbidden says that the user may not read the flags: that needs the verb get on the non-resource URL /flagz,
-// which the ClusterRole system:monitoring has.
+// ErrFlagzForbidden says that the user lacks get on /flagz, which system:monitoring has.
 var ErrFlagzForbidden = errors.New("the user has no right to get the non-resource URL /flagz")
 
 const (
@@ -83,7 +82,7 @@ func parseFlagz(kind string, body []byte) ([]netip.Prefix, error) {
 	return parseRanges(value)
 }
 
-// flagIn finds a flag, named without its dashes, in an answer of /flagz of some media type.
+// flagIn finds a flag, without its dashes, in an answer of /flagz.
 func flagIn(kind string, body []byte, name string) (value string, found bool, err error) {
 	if kind != "application/json" {
 		value, found = flagInText(body, name)
@@ -99,8 +98,8 @@ func flagIn(kind string, body []byte, name string) (value string, found bool, er
 	return value, found, nil
 }
 
-// flagInText reads lines of a name, one of the separators ":", ": ", "=" and " ", and a value. Which separator it is
-// changes from server to server on purpose (k8s.io/apiserver pkg/server/flagz/textserializer.go).
+// flagInText reads lines of a name, a separator ":", ": ", "=" or " ", and a value. Servers vary
+// the separator on purpose (k8s.io/apiserver pkg/server/flagz/textserializer.go).
 func flagInText(body []byte, name string) (string, bool) {
 	lines := bufio.NewScanner(bytes.NewReader(body))
 	lines.Buffer(nil, maxFlags)
@@ -126,7 +125,6 @@ func parseRanges(value string) ([]netip.Prefix, error) {
 	return ranges, nil
 }
 
-// lastBody ends the connection with the body.
 type lastBody struct {
 	io.ReadCloser
 	transport http.RoundTripper

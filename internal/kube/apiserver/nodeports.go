@@ -44,8 +44,8 @@ func Flags(ctx context.Context, c *cluster.Cluster) (body []byte, kind string, e
 	return c.GetAs(ctx, "/flagz", accept)
 }
 
-// SeeNodePorts asks the API server that answers for its --service-node-port-range, and, if it does not tell, looks at the command lines of
-// API servers that run as pods: the smallest range counts.
+// SeeNodePorts asks for --service-node-port-range, or else takes the smallest range from the
+// command lines of API server pods.
 func SeeNodePorts(ctx context.Context, c *cluster.Cluster) (NodePorts, error) {
 	body, kind, err := Flags(ctx, c)
 	if err == nil {

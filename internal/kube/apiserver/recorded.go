@@ -57,7 +57,6 @@ func problem(text string) error {
 // ErrNotRecorded says that a server was not looked at when the others were.
 var ErrNotRecorded = errors.New("the snapshot does not tell: this API server was not looked at when it was taken")
 
-// recording answers in place of servers.
 type recording []Recorded
 
 // NewRecorded makes an Inspector that says what was seen of servers then, and asks no one.

@@ -68,8 +68,8 @@ func split(text, by string) []string {
 // Resources are those that have an etcd of their own, sorted.
 func (s *Stores) Resources() []string { return slices.Sorted(maps.Keys(s.Others)) }
 
-// Beside reports whether one of some client URLs is of the machines that API servers run on: of this one, which is named by its address
-// or as localhost, or of another one of them.
+// Beside reports whether a client URL is of a machine with an API server: this one, also as
+// localhost, or one of hosts.
 func (s *Stores) Beside(urls []string, hosts ...netip.Addr) bool {
 	return slices.ContainsFunc(urls, func(text string) bool {
 		u, err := url.Parse(text)

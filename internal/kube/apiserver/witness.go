@@ -70,11 +70,12 @@ func (w *Witness) saw(address string) v1alpha1.APIServerReport {
 	return w.Saw[at]
 }
 
-// Through fills in what could not be seen of servers from here by what nodes have seen of them.
+// Through fills in what only nodes have seen of servers.
 //
-// A node can lie, and a lie that a certificate has the new address would have every pod lose the API. Nodes of the control plane hold the
-// keys of API servers anyhow: where there are any, what all of them say alike is believed, and nothing that others say. Where there are
-// none, all nodes have to say it, so that one honest node is enough. A kubeconfig that verifies no certificates stays as it is.
+// A lie about a certificate would cost every pod the API. Nodes of the control plane hold the keys
+// of API servers anyhow, so where they agree, they alone are believed; without them all nodes have
+// to agree, so that one honest node is enough. A kubeconfig that verifies no certificates stays as
+// it is.
 func Through(servers []Server, witnesses []Witness) []Server {
 	filled := slices.Clone(servers)
 	believed := slices.DeleteFunc(slices.Clone(witnesses), func(w Witness) bool { return !w.ControlPlane })
@@ -115,7 +116,7 @@ func (s *Server) fill(witnesses []Witness) {
 	}
 }
 
-// said is what witnesses say alike of one server.
+// said is what all witnesses agree on about one server.
 type said struct {
 	from              string
 	sans              []netip.Addr
@@ -139,7 +140,6 @@ func testimony(address string, witnesses []Witness) said {
 	return all
 }
 
-// hear keeps what the witnesses so far and one more say alike.
 func (s *said) hear(node string, r v1alpha1.APIServerReport, first bool) {
 	if r.Problem != "" && s.certErr == nil {
 		s.certErr = fmt.Errorf("node %s: %s", node, r.Problem)

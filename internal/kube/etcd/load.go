@@ -16,7 +16,6 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// answer of one member about itself.
 type answer struct {
 	status *clientv3.StatusResponse
 	// err is why there is no status, or why it could not read.
@@ -43,7 +42,7 @@ func (c *Client) Load(ctx context.Context) (*Cluster, error) {
 	return cluster, nil
 }
 
-// loadAgreed is Look for those who decide: it is not content with a list of members that may be an old one.
+// loadAgreed is Load for decisions: a list of members that may be old is not enough.
 func (c *Client) loadAgreed(ctx context.Context) (*Cluster, error) {
 	cluster, err := c.Load(ctx)
 	switch {
@@ -57,7 +56,7 @@ func (c *Client) loadAgreed(ctx context.Context) (*Cluster, error) {
 	return cluster, nil
 }
 
-// list has the members agree on who is one. If they can't, it is what one of them believes.
+// list has the members agree; without a quorum it is what one of them believes.
 func (c *Client) list(ctx context.Context) (*Cluster, error) {
 	within := func(opts ...clientv3.OpOption) (*clientv3.MemberListResponse, error) {
 		ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
@@ -92,8 +91,8 @@ func memberOf(m *etcdserverpb.Member) Member {
 	return Member{ID: m.ID, Name: m.Name, PeerURLs: m.PeerURLs, ClientURLs: m.ClientURLs, Learner: m.IsLearner}
 }
 
-// status asks a member how it is and, as only that proves that it is in touch with the others, to read what they agreed on.
-// A learner refuses to read like that.
+// status asks a member for its state and, to prove that it reaches the others, for a linearizable
+// read, which learners refuse.
 func (c *Client) status(ctx context.Context, m *Member) (a answer) {
 	a.err = c.ask(ctx, m, c.config.Timeout, func(ctx context.Context, one *clientv3.Client) (err error) {
 		if a.status, err = one.Status(ctx, m.ClientURLs[0]); err != nil || m.Learner || a.status.IsLearner {
@@ -143,7 +142,6 @@ func (m *Member) hear(a answer, c *Cluster) {
 	m.Healthy = m.Problem == ""
 }
 
-// problem is why a member that answers so is not healthy.
 func (m *Member) problem(a answer, c *Cluster) string {
 	s := a.status
 	switch {
@@ -168,9 +166,9 @@ func (m *Member) problem(a answer, c *Cluster) string {
 	return ""
 }
 
-// parseAlarm reads an alarm among the errors of a status, of the form "memberID:1234 alarm:NOSPACE" (AlarmMember.String, as
-// Status in go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc/maintenance.go puts it there). Asking for alarms in the way
-// that is meant for it takes a majority, which may be missing, and writes to the log.
+// parseAlarm reads "memberID:1234 alarm:NOSPACE" in the errors of a status (AlarmMember.String in
+// go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc/maintenance.go). The request for alarms takes a
+// majority, which may be missing, and writes to the log.
 func parseAlarm(text string) (member uint64, alarm string) {
 	found := regexp.MustCompile(`^memberID:(\d+)\s+alarm:(\w+)\s*$`).FindStringSubmatch(text)
 	if found == nil {

@@ -10,10 +10,9 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// patient is for what takes as long as there is data.
 const patient = 15 * time.Minute
 
-// step is one whose result is seen in what the members say.
+// step has a result that shows in what members say.
 type step struct {
 	client *Client
 	id     string
@@ -53,7 +52,6 @@ func (s *step) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// stateOf makes the State of a step that only watches from its Verify.
 func stateOf(err error) (engine.State, error) {
 	switch {
 	case err == nil:
@@ -80,15 +78,13 @@ func (s *step) Verify(ctx context.Context) error {
 	return nil
 }
 
-// waitStep only watches.
 type waitStep struct{ *step }
 
 func (waitStep) Waits() {}
 
-// HealthyStep waits until all members are healthy, none has raised an alarm, all have a vote, and each has everything that the
-// leader has: what must hold before and after each control plane. It occurs more than once in a plan, so that it says when.
-// Before a control plane the one whose turn it is, is left out: a run that was killed half way finds it stopped, or without a
-// vote, and has to go on.
+// HealthyStep waits until all members are healthy, without alarms, voting and caught up: the
+// precondition and result of each control plane, so that when tells its occurrences apart. It
+// leaves out the member in turn, which a killed run may have left stopped or without a vote.
 func (c *Client) HealthyStep(when string, but ...string) engine.Step {
 	return waitStep{&step{
 		client: c, id: "etcd/healthy/" + when, title: "Wait until every member of etcd is healthy", limit: 5 * time.Minute,
@@ -98,7 +94,6 @@ func (c *Client) HealthyStep(when string, but ...string) engine.Step {
 	}}
 }
 
-// allCaughtUp fails until every member has everything that the leader has.
 func (c *Client) allCaughtUp(ctx context.Context, but []string) error {
 	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
@@ -112,15 +107,14 @@ func (c *Client) allCaughtUp(ctx context.Context, but []string) error {
 	return nil
 }
 
-// learnerStep can be taken back as long as nothing depends on it.
 type learnerStep struct {
 	*step
 	name     string
 	peerURLs []string
 }
 
-// LearnerStep adds a member that has no vote. It does not wait for it to start: the one that starts it needs to know who the others
-// are (InitialCluster).
+// LearnerStep adds a member without a vote, and does not wait for its start, which needs
+// InitialCluster.
 func (c *Client) LearnerStep(name string, peerURLs ...string) engine.Step {
 	return &learnerStep{name: name, peerURLs: peerURLs, step: &step{
 		client: c, id: "etcd/learner/" + name, title: fmt.Sprintf("Add etcd member %s, without a vote", name),
@@ -196,8 +190,7 @@ func (c *Client) removal(id, title, who string, voters int) engine.Step {
 	}
 }
 
-// MayStopStep waits until a member may be stopped, to come back elsewhere. Once it has been stopped, as its peer URLs or its
-// silence show, there is nothing to wait for.
+// MayStopStep waits until a member may be stopped to come back elsewhere, and not once it has been.
 func (c *Client) MayStopStep(who string, peerURLs ...string) engine.Step {
 	return &mayStopStep{client: c, who: who, peerURLs: peerURLs}
 }
@@ -250,7 +243,6 @@ func (c *Client) ReaddressedStep(who string, peerURLs ...string) engine.Step {
 	}
 }
 
-// snapshotStep saves all data before the first change of members.
 type snapshotStep struct {
 	client *Client
 	path   string

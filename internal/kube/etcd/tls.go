@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Files are where the certificates for clients of etcd are, PEM encoded. With kubeadm they are in /etc/kubernetes/pki:
-// etcd/ca.crt, and apiserver-etcd-client.crt and .key or those of etcd/healthcheck-client.
+// Files are PEM files for clients of etcd. kubeadm has etcd/ca.crt in /etc/kubernetes/pki, and
+// apiserver-etcd-client.crt and .key or those of etcd/healthcheck-client.
 type Files struct{ CA, Cert, Key string }
 
 // FileError says what is wrong with a file.
@@ -70,7 +70,7 @@ func (f Files) config(roots *x509.CertPool, certificate, key []byte) (*tls.Confi
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{pair}}, nil
 }
 
-// usable is what etcd would answer with no more than that the certificate is bad.
+// usable says why a leaf fails, for which etcd only answers "bad certificate".
 func (f Files) usable(leaf *x509.Certificate) error {
 	now := time.Now()
 	switch {
@@ -85,7 +85,6 @@ func (f Files) usable(leaf *x509.Certificate) error {
 	return nil
 }
 
-// readPEM reads a file that has to have a block of one of these types.
 func readPEM(file string, types ...string) ([]byte, error) {
 	body, err := os.ReadFile(file)
 	switch {

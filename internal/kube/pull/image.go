@@ -40,8 +40,8 @@ func (i Image) References() []corev1.LocalObjectReference {
 	return all
 }
 
-// Absent finds, for a Check, the Secrets that are not there. field is where the Migration names them. It asks for no more than metadata: what
-// is in a Secret is for nodes alone. One that the user may not get is passed over: no role of replumb's has that right.
+// Absent finds missing Secrets for a Check; field is where the Migration names them. It reads
+// metadata alone, and passes over Secrets that the user may not get.
 func (i Image) Absent(ctx context.Context, c client.Reader, field string) ([]findings.Result, error) {
 	if i.Name == "" {
 		return nil, nil

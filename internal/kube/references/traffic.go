@@ -39,7 +39,7 @@ func (w *walk) traffic(o client.Object) {
 	}
 }
 
-// service leaves out what the API server or replumb wrote: the ClusterIP itself, and while a Service moves its externalName.
+// service leaves out the ClusterIP itself and, while a Service moves, its externalName.
 func (w *walk) service(o *corev1.Service) {
 	w.object("Service", o)
 	w.annotations("metadata.annotations", o.Annotations)
@@ -51,7 +51,7 @@ func (w *walk) service(o *corev1.Service) {
 	}
 }
 
-// endpoints looks at a slice that no controller made from pods. What is mirrored stands in the Endpoints.
+// endpoints looks at hand-made slices. What is mirrored stands in the Endpoints.
 func (w *walk) endpoints(o *discoveryv1.EndpointSlice) {
 	field := "endpoints"
 	w.object("EndpointSlice", o)
@@ -65,7 +65,7 @@ func (w *walk) endpoints(o *discoveryv1.EndpointSlice) {
 	}
 }
 
-// annotations leaves out replumb's own, and the copy that kubectl keeps of what was applied, which is not read by others.
+// annotations leaves out replumb's, and kubectl's copy of what was applied.
 func (w *walk) annotations(field string, all map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		if strings.HasPrefix(key, v1alpha1.GroupVersion.Group+"/") || key == corev1.LastAppliedConfigAnnotation {
@@ -75,7 +75,6 @@ func (w *walk) annotations(field string, all map[string]string) {
 	}
 }
 
-// commas looks at a text that may be a list of ranges, such as nginx.ingress.kubernetes.io/whitelist-source-range.
 func (w *walk) commas(field, text string) {
 	if parts := strings.Split(text, ","); len(parts) > 1 {
 		for i := range parts {
@@ -89,7 +88,6 @@ func (w *walk) commas(field, text string) {
 	w.text(field, text)
 }
 
-// list looks at a list that may be one of ranges, which count together.
 func (w *walk) list(field string, all []string) {
 	if areRanges(all) {
 		w.nets(field, all)
@@ -100,7 +98,6 @@ func (w *walk) list(field string, all []string) {
 	}
 }
 
-// areRanges reports whether all texts are prefixes, and one of them more than an address.
 func areRanges(all []string) bool {
 	none := func(text string) bool {
 		_, err := netip.ParsePrefix(text)
@@ -109,7 +106,7 @@ func areRanges(all []string) bool {
 	return slices.ContainsFunc(all, isRange) && !slices.ContainsFunc(all, none)
 }
 
-// value looks at a text that may be a range written by its first and last address, as MetalLB has them.
+// value looks at a text that may be a range by first and last address, as MetalLB's.
 func (w *walk) value(field, text string) {
 	r, err := netipx.ParseIPRange(strings.ReplaceAll(text, " ", ""))
 	if err != nil {
@@ -126,7 +123,6 @@ func (w *walk) value(field, text string) {
 	}
 }
 
-// custom looks at what a custom resource says in its annotations and its spec, whatever its fields are called.
 func (w *walk) custom(o *unstructured.Unstructured) {
 	kind := o.GetKind()
 	if o.GroupVersionKind().Group == calicoGroup {
@@ -152,7 +148,7 @@ func (w *walk) tree(field string, value any) {
 	}
 }
 
-// trees looks at a list: ranges in it count together, with what is excepted from them, and all else by itself.
+// trees takes ranges in a list together, with their exceptions, and all else by itself.
 func (w *walk) trees(field string, all []any) {
 	if texts, ok := allOf[string](all); ok {
 		w.list(field, texts)

@@ -39,8 +39,9 @@ func unknown(format string, args ...any) error {
 	}
 }
 
-// Readdress returns the stored Service with addresses swapped in spec.clusterIP and spec.clusterIPs, and every other byte as it is: fields that
-// this build does not know included. It fails with an EncodingError for what is encrypted, and for what it does not understand to the last byte.
+// Readdress swaps addresses in spec.clusterIP and spec.clusterIPs and keeps every other byte,
+// unknown fields included. It fails with an EncodingError for what is encrypted or not understood
+// to the last byte.
 func Readdress(value []byte, swaps ...Swap) ([]byte, error) {
 	before, err := Decode(value)
 	if err != nil {
@@ -127,7 +128,6 @@ func swapped(text string, swaps []Swap) string {
 	return text
 }
 
-// within changes what is in a field of a message, wherever the field is, and copies all others as they are.
 func within(message []byte, field protowire.Number, change func([]byte) ([]byte, error)) ([]byte, error) {
 	var out []byte
 	for len(message) > 0 {
@@ -155,7 +155,7 @@ func within(message []byte, field protowire.Number, change func([]byte) ([]byte,
 	return out, nil
 }
 
-// rewriteJSON keeps what it does not change as it is written. The order of keys is lost, which has no meaning.
+// rewriteJSON keeps the text of unchanged values; the order of keys is lost.
 func rewriteJSON(value []byte, swaps []Swap) ([]byte, error) {
 	object, spec := map[string]json.RawMessage{}, map[string]json.RawMessage{}
 	if err := json.Unmarshal(value, &object); err != nil {
@@ -193,8 +193,8 @@ func rewriteJSON(value []byte, swaps []Swap) ([]byte, error) {
 	return append(out, '\n'), nil // as API servers end it
 }
 
-// faithful returns nil only if nothing but the addresses has changed: what was written means the same but for them, and swapping them back gives
-// what was there.
+// faithful verifies that only addresses have changed, and that swapping them back restores the
+// original.
 func faithful(value, changed []byte, before *corev1.Service, swaps []Swap) error {
 	after, err := Decode(changed)
 	if err != nil {

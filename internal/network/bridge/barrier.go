@@ -26,7 +26,8 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// endpointsPerSlice is the most the API server takes (k8s.io/kubernetes pkg/apis/discovery/validation, maxEndpoints).
+// endpointsPerSlice is the API server's limit (maxEndpoints in k8s.io/kubernetes
+// pkg/apis/discovery/validation).
 const endpointsPerSlice = 1000
 
 // Witness tells which nodes do not know a sentinel yet.
@@ -51,13 +52,13 @@ var (
 	_ Witness = Either{}
 )
 
-// Barrier is the step that proves that the kube-proxy of every node has programmed all bridges made before it.
+// Barrier proves that the kube-proxy of every node has programmed all bridges made before it.
 //
-// It makes a sentinel Service and then its EndpointSlices. kube-proxy takes up Services in watch order and
-// EndpointSlices in watch order, applies both to the kernel in one sync, and only after the kernel took the rules
-// reports to its health-check server (the end of syncProxyRules in k8s.io/kubernetes pkg/proxy/iptables/proxier.go and
-// pkg/proxy/nftables/proxier.go; a failed write to the kernel returns before that). So a node that reports a local
-// endpoint for the sentinel has programmed everything that was there before the sentinel. See docs/design/barrier.md.
+// It makes a sentinel Service and then its EndpointSlices. kube-proxy takes up each kind in watch
+// order, applies both in one sync, and reports to its health-check server only after the kernel
+// took the rules (the end of syncProxyRules in k8s.io/kubernetes pkg/proxy/iptables/proxier.go and
+// pkg/proxy/nftables/proxier.go; a failed write returns before). So a node that reports an endpoint
+// of the sentinel has programmed all that was there before. See docs/design/barrier.md.
 type Barrier struct {
 	Client  client.Client
 	Witness Witness
@@ -76,7 +77,6 @@ type Barrier struct {
 	sentinels []*sentinel
 }
 
-// sentinel is one of a barrier's, and who has not reported it yet.
 type sentinel struct {
 	service *corev1.Service
 	waiting []string
@@ -104,8 +104,8 @@ func (b *Barrier) Waits() {}
 // State is always pending: what an earlier sentinel proved says nothing of the bridges made since.
 func (b *Barrier) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
-// Do makes a new sentinel, with an endpoint on every node that is ready now. A node that is not ready would never
-// answer; the checks warn of it.
+// Do makes a new sentinel with an endpoint on every node that is ready; others would never answer,
+// and the checks warn of them.
 func (b *Barrier) Do(ctx context.Context) error {
 	if err := RemoveThrowaways(ctx, b.Client, b.Migration); err != nil {
 		return err
@@ -130,7 +130,6 @@ func (b *Barrier) Do(ctx context.Context) error {
 	return nil
 }
 
-// post makes a sentinel: of the family named, or that of Pool.
 func (b *Barrier) post(ctx context.Context, family corev1.IPFamily, nodes []corev1.Node) error {
 	s := &sentinel{}
 	for i := range nodes {
@@ -246,7 +245,7 @@ func Documented(family discoveryv1.AddressType) string {
 	return "192.0.2.1"
 }
 
-// addressOf is an address of a node in a family. Nothing is sent there: what counts is that the endpoint is on the node.
+// addressOf is an address of a node. No packet goes there: the endpoint only has to be on the node.
 func addressOf(n *corev1.Node, family discoveryv1.AddressType) string {
 	for _, a := range n.Status.Addresses {
 		ip, err := netip.ParseAddr(a.Address)
@@ -320,8 +319,8 @@ func (e Either) Behind(ctx context.Context, sentinel *corev1.Service, nodes []st
 	return e.Second.Behind(ctx, sentinel, missing)
 }
 
-// Passed reads the answer of kube-proxy's health-check server (k8s.io/kubernetes pkg/proxy/healthcheck/service_health.go): it must be
-// about this very sentinel, and count an endpoint.
+// Passed reads the answer of kube-proxy's health-check server (k8s.io/kubernetes
+// pkg/proxy/healthcheck/service_health.go): this very sentinel, with an endpoint.
 func Passed(body []byte, sentinel *corev1.Service) bool {
 	var answer struct {
 		Service        struct{ Namespace, Name string }

@@ -23,9 +23,9 @@ const (
 	listLimit = time.Minute
 )
 
-// Endpoints compares the endpoints of Services. Those who ask while a list is under way share the next one, which begins after
-// all of them have asked: a list that must not be stale waits until the API server's cache has caught up, which takes far longer than
-// anything else a step asks for.
+// Endpoints compares the endpoints of Services, with one list for all that ask meanwhile: a
+// consistent list waits for the API server's cache, which takes longer than anything else in a
+// step.
 type Endpoints struct {
 	Client client.Reader
 
@@ -35,7 +35,6 @@ type Endpoints struct {
 	busy   bool
 }
 
-// round is one list, for several pairs of Services.
 type round struct {
 	services []types.NamespacedName
 	done     chan struct{}
@@ -62,7 +61,7 @@ func (e *Endpoints) Same(ctx context.Context, a, b types.NamespacedName) error {
 	return nil
 }
 
-// join has a pair be part of a list that has not begun.
+// join adds a pair to a list that has not begun.
 func (e *Endpoints) join(ctx context.Context, a, b types.NamespacedName) *round {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -22,18 +22,19 @@ const (
 	writers = 8
 )
 
-// Follow is Follower.Run for the only follower of a migration. report gets each failure that a second attempt does not resolve, and nil
-// once none is left; it is not called concurrently.
+// Follow is Follower.Run for the only follower of a migration. report gets failures that outlast a
+// second attempt, and nil once none is left; never concurrently.
 func Follow(ctx context.Context, c client.WithWatch, migration string, report func(error)) {
 	(&Follower{Client: c, Migration: migration, Report: report}).Run(ctx)
 }
 
-// Follower keeps the bridges of a migration in step with their Services: selector, ports and all else that says where requests go, and, of
-// Services without selector, copies of their endpoints. It decides by what it has watched, and reads nothing else. Several may follow
-// the same bridges: what they write is the same, and is written to the version of an object that was seen.
+// Follower keeps bridges in step with their Services: selector, ports and whatever else directs
+// requests, and endpoints of Services without selector. It decides by its watches alone. Several
+// may run: they write the same, to the version that was seen.
 //
-// Who may edit Services in a namespace can make any of them look like a bridge. A Service is one only if replumb has reserved an
-// address for it, and its name is made of the UID of a Service beside it. Addresses, type and owner of a bridge are never written here.
+// Editors of Services can fake a bridge, so a bridge needs an address that replumb has reserved for
+// it and a name made of the UID of a Service beside it. Addresses, type and owner of a bridge are
+// never written here.
 type Follower struct {
 	Client    client.WithWatch
 	Migration string
@@ -136,7 +137,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// next brings one bridge in step. It returns false once the queue is shut down.
+// next syncs one bridge; false once the queue is shut down.
 func (f *Follower) next(ctx context.Context) bool {
 	key, end := f.queue.Get()
 	if end {
@@ -169,7 +170,7 @@ func (f *Follower) inStep(ctx context.Context, key types.NamespacedName) {
 	f.note(ctx, key, nil)
 }
 
-// turn is how long the follower has to wait before it writes a bridge that is out of step.
+// turn is the wait before a bridge out of step is written.
 func (f *Follower) turn(key types.NamespacedName) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -20,12 +20,11 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// holder is who manages the IPAddresses that are reserved.
 const holder = "replumb"
 
-// Hold keeps an address that no Service owns from being given to one. The API server allocates by creating an
-// IPAddress of that name; the controller that repairs IPAddresses leaves those alone that are managed by others
-// (managedByController in k8s.io/kubernetes pkg/registry/core/service/ipallocator/controller/repairip.go).
+// Hold keeps an address that no Service owns from being given to one, by the IPAddress of that
+// name. The repair controller leaves alone those managed by others (managedByController in
+// k8s.io/kubernetes pkg/registry/core/service/ipallocator/controller/repairip.go).
 type Hold struct {
 	Migration string
 	Address   netip.Addr
@@ -38,9 +37,9 @@ type Hold struct {
 	Old, New netip.Addr
 }
 
-// Memo is the hold that goes on saying which Service is a bridge, and what it stands in for, while neither of its addresses is reserved: the API
-// server gives an address to a Service by creating its IPAddress, and so wants it free. Its own address is one that no Service can be given,
-// and to which no packet goes: those to 100::/64 are discarded (RFC 6666).
+// Memo is the hold that identifies a bridge while neither of its addresses is reserved, since the
+// API server needs an address free to give it to a Service. Its own address is never given out:
+// packets to 100::/64 are discarded (RFC 6666).
 func Memo(migration string, of *corev1.Service, from, to netip.Addr) *Hold {
 	return &Hold{
 		Migration: migration, Address: MemoAddress(of.UID), Old: from, New: to,
@@ -116,10 +115,10 @@ func (h *Hold) create(ctx context.Context, c client.Client) (made bool, err erro
 	return true, nil
 }
 
-// PlaceAfter is Place for the address that a Service has left and that no Service has any more. The controller that
-// repairs IPAddresses may have given it back to that very Service, when it was behind and still saw it there (syncService
-// in k8s.io/kubernetes pkg/registry/core/service/ipallocator/controller/repairip.go). It takes that back some time later,
-// and the address would be free: so it goes at once. A Service that is at the address by now, since another run returned it, keeps it.
+// PlaceAfter is Create for the address that a Service has left. A repair controller that was behind
+// may have given it back to that Service (syncService in k8s.io/kubernetes
+// pkg/registry/core/service/ipallocator/controller/repairip.go), and would free it later: so that
+// goes at once. A Service that is back there keeps it.
 func (h *Hold) PlaceAfter(ctx context.Context, c client.Client, left types.NamespacedName) error {
 	err := h.Create(ctx, c)
 	var taken *TakenError

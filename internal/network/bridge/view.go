@@ -27,11 +27,10 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// byBridge is the index by what an object is about: of Services the bridge that each would have, of addresses the one that they are
-// reserved for, of slices the Service that has them.
+// byBridge indexes Services by the bridge that each would have, IPAddresses by the bridge that they
+// are reserved for, and slices by their Service.
 const byBridge = "bridge"
 
-// view is what a follower has seen.
 type view struct {
 	follower *Follower
 	// services are all of the cluster, slices those that no selector makes, holds the addresses that are reserved.
@@ -71,7 +70,6 @@ func newView(f *Follower) *view {
 
 func (s *view) sources() []*source { return []*source{s.services, s.slices, s.holds} }
 
-// handMade selects the slices that no selector makes, the copies that bridges have among them.
 func handMade() labels.Selector {
 	// The name of the EndpointSlice controller (k8s.io/kubernetes pkg/controller/endpointslice, controllerName).
 	byController, err := labels.NewRequirement(discoveryv1.LabelManagedBy, selection.NotIn, []string{"endpointslice-controller.k8s.io"})
@@ -81,7 +79,6 @@ func handMade() labels.Selector {
 	return labels.NewSelector().Add(*byController)
 }
 
-// source is what was seen of one kind.
 type source struct {
 	cache.Indexer
 	view     *view
@@ -210,7 +207,6 @@ func (s *view) reserved() []types.NamespacedName {
 
 func (s *view) isReserved(key types.NamespacedName) bool { return len(s.holds.of(key)) > 0 }
 
-// of are the objects that are about a bridge, or the slices of a Service.
 func (s *source) of(key types.NamespacedName) []any {
 	all, err := s.ByIndex(byBridge, key.String())
 	if err != nil { // there is no such index
@@ -219,7 +215,6 @@ func (s *source) of(key types.NamespacedName) []any {
 	return all
 }
 
-// service is the Service of a name; nil if there is none.
 func (s *view) service(key types.NamespacedName) *corev1.Service {
 	o, there, err := s.services.GetByKey(key.String())
 	if err != nil || !there {
@@ -237,7 +232,7 @@ func (s *view) slicesOf(key types.NamespacedName) []discoveryv1.EndpointSlice {
 	return all
 }
 
-// due is what is to be written for a bridge to be in step with its Service.
+// due is the write that brings a bridge in step.
 type due struct {
 	view           *view
 	bridge, service *corev1.Service
@@ -246,7 +241,7 @@ type due struct {
 	copies copying
 }
 
-// look is what a bridge lacks; nil if it is in step, or not to be followed.
+// look is nil for a bridge that is in step or not to be followed.
 func (s *view) look(key types.NamespacedName) *due {
 	b, stands := s.service(key), s.services.of(key)
 	if b == nil || !Made(b) || !b.DeletionTimestamp.IsZero() || !s.isReserved(key) || len(stands) != 1 {
@@ -322,8 +317,9 @@ func (d *due) write(ctx context.Context, c client.Client) error {
 	return d.copies.write(ctx, c)
 }
 
-// sift leaves copies there that are needed. Those of slices that a controller made, before its Service lost its selector, are: such slices
-// are not watched, as they are most of those that there are. And those of a Service that has got one are, until a controller has made others.
+// sift keeps copies that are needed: those of slices by a controller, which are not watched since
+// most are such, and those of a Service that has got a selector, until a controller has made
+// others.
 func (d *due) sift(ctx context.Context, c client.Client) error {
 	of := client.ObjectKeyFromObject(d.service)
 	if len(d.service.Spec.Selector) > 0 {
@@ -351,7 +347,6 @@ func (d *due) sift(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// apiServers are the addresses, as IP:port, that the Service kubernetes leads to.
 func (s *view) apiServers() []string {
 	var all []string
 	for _, slice := range s.slicesOf(types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}) {

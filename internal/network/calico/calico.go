@@ -1,6 +1,6 @@
-// Package calico reads and changes what decides which addresses Calico gives to pods: pools, blocks, affinities and
-// handles, as its Kubernetes datastore keeps them (crd.projectcalico.org/v1; types in libcalico-go/lib/apis/v3 and
-// api/pkg/apis/projectcalico/v3 of github.com/projectcalico/calico).
+// Package calico reads and changes Calico's pools, blocks, affinities and handles in its Kubernetes
+// datastore (crd.projectcalico.org/v1; libcalico-go/lib/apis/v3 and api/pkg/apis/projectcalico/v3
+// of github.com/projectcalico/calico).
 package calico
 
 import (
@@ -219,7 +219,6 @@ func ReadPool(u *unstructured.Unstructured) (Pool, error) {
 	return p, err
 }
 
-// blockSpec is spec of an IPAMBlock, as far as it is read.
 type blockSpec struct {
 	CIDR        string   `json:"cidr"`
 	Affinity    *string  `json:"affinity,omitempty"`

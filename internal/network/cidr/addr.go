@@ -40,8 +40,9 @@ func Contains(ranges []netip.Prefix, a netip.Addr) bool {
 	return false
 }
 
-// Bounds are the first and last address the API server's allocator gives out of a range: not the network address and,
-// in IPv4, not the broadcast address (k8s.io/kubernetes pkg/registry/core/service/ipallocator, NewIPAllocator).
+// Bounds are the first and last address that the allocator gives out: neither the network's nor the
+// IPv4 broadcast address (NewIPAllocator in k8s.io/kubernetes
+// pkg/registry/core/service/ipallocator).
 func Bounds(p netip.Prefix) (first, last netip.Addr) {
 	first = p.Masked().Addr().Next()
 	last = netipx.PrefixLastIP(p)

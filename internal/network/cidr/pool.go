@@ -15,7 +15,7 @@ type Pool struct {
 	down   cursor
 }
 
-// cursor remembers where the last search ended, so that filling a range takes linear time.
+// cursor is where the last search ended, so that filling a range takes linear time.
 type cursor struct {
 	index int
 	next  netip.Addr
@@ -44,8 +44,8 @@ func (p *Pool) Use(a netip.Addr) bool {
 	return p.take(a)
 }
 
-// TakeSameOffset chooses the address at the same offset as old has in the range it comes from, if that is free. Several old
-// ranges may claim one offset: the first to ask gets it.
+// TakeSameOffset takes the address at the offset that old has in its range, if that is free: ranges
+// share offsets, and the first to ask gets it.
 func (p *Pool) TakeSameOffset(old netip.Addr, from []netip.Prefix) (netip.Addr, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package dnscutover leads names in DNS from the load balancers of one cluster to those of another, and back: it finds the names and
-// where they lead, asks the other side for them before anything changes, leaves records of others alone, and moves the rest with
-// package records.
+// Package dnscutover moves names in DNS between the load balancers of two clusters: it finds names,
+// probes the other side before changes, leaves records of others alone, and uses dnsrecords for the
+// rest.
 package dnscutover
 
 import (
@@ -27,7 +27,7 @@ type Found struct {
 	Name string
 	// TLS is true if one of the objects has a certificate for it.
 	TLS bool
-	// Port of the first Service that asks for it, if nothing else does. Zero, if something speaks HTTP, and -1 for a Service
+	// Port of the first Service that asks for it, as a fallback. Zero if something speaks HTTP, -1
 	// without TCP.
 	Port int32
 	// AskedBy are the objects, in order of their titles.
@@ -151,7 +151,7 @@ func (d *discovery) note(o *unstructured.Unstructured, name string, addresses []
 	return f
 }
 
-// ingress reads rules and certificates. A host of a certificate may have no rule: the default backend serves it.
+// ingress reads rules and certificates; a host without rule has the default backend.
 func (d *discovery) ingress(o *unstructured.Unstructured) {
 	addresses := meant(o, balancers(o))
 	var certified []string
@@ -170,7 +170,6 @@ func (d *discovery) ingress(o *unstructured.Unstructured) {
 	}
 }
 
-// service reads what external-dns does. Whatever else a Service of type LoadBalancer is called, no one says.
 func (d *discovery) service(o *unstructured.Unstructured) {
 	if text(o.Object, "spec", "type") != loadBalancer {
 		return
@@ -182,7 +181,6 @@ func (d *discovery) service(o *unstructured.Unstructured) {
 	}
 }
 
-// firstTCP is a Service's first port of TCP, and -1 if it has none.
 func firstTCP(o *unstructured.Unstructured) int32 {
 	for _, p := range items(o.Object, "spec", "ports") {
 		if protocol := text(p, "protocol"); protocol != "" && protocol != "TCP" {
@@ -222,7 +220,7 @@ func balancers(o *unstructured.Unstructured) []string {
 
 func annotated(o *unstructured.Unstructured) []string { return split(o.GetAnnotations()[hostnames]) }
 
-// meant are the addresses that external-dns takes: its annotation has the last word.
+// meant are the addresses that external-dns takes, its annotation first.
 func meant(o *unstructured.Unstructured, addresses []string) []string {
 	if said := split(o.GetAnnotations()[targets]); len(said) > 0 {
 		return said
@@ -240,7 +238,7 @@ func split(list string) []string {
 	return all
 }
 
-// covered reports whether one of the names is that of a host, or stands for it: * is one label (RFC 6125, section 6.4.3).
+// covered reports whether a name matches a host: * is one label (RFC 6125, section 6.4.3).
 func covered(host string, names []string) bool {
 	host = strings.ToLower(host)
 	return slices.ContainsFunc(names, func(name string) bool {
@@ -269,7 +267,6 @@ func tidy(addresses []string) []string {
 
 func group(o *unstructured.Unstructured) string { return o.GroupVersionKind().Group }
 
-// items is the list of objects at a path; nothing, if there is something else.
 func items(o map[string]any, path ...string) []map[string]any {
 	list, _, _ := unstructured.NestedFieldNoCopy(o, path...)
 	raw, _ := list.([]any)

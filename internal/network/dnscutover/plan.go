@@ -14,7 +14,6 @@ import (
 	"github.com/replumb/replumb/internal/network/dnsrecords/provider"
 )
 
-// most is how many names are looked at, or changed, at once.
 const most = 16
 
 // PairedName is a name with all that it takes to lead it to the other side, and back.
@@ -56,8 +55,8 @@ type Deps struct {
 	Now      func() time.Time
 }
 
-// Open makes what leads paired names. It reads keys, credentials and certificates, and asks for no record yet. Errors are of
-// type *spec.Error if the spec is wrong, or *records.Error.
+// Open prepares paired names: keys, credentials and certificates are read, and no record is. Errors
+// are *spec.Error or *records.Error.
 func Open(ctx context.Context, t Deps, names []v1alpha1.RedirectName, s v1alpha1.RedirectSpec) ([]*PairedName, error) {
 	var specs []v1alpha1.RecordSpec
 	for i, n := range names {
@@ -118,8 +117,7 @@ func roots(ctx context.Context, secrets provider.Secrets, ref *v1alpha1.SecretRe
 	return pool, nil
 }
 
-// Looked asks for every name whether its record can be led: that it has what it should, and that it belongs to no one else. Problems
-// are by what Lead.Move is called.
+// Looked finds names whose record cannot be moved, by the title of their Move.
 func Looked(ctx context.Context, all []*PairedName) map[string]error {
 	problems := map[string]error{}
 	for _, l := range all {
@@ -146,8 +144,8 @@ func Lower(all []*PairedName) []engine.Group {
 	return dnsrecords.Together("time to live", most, moves(all), (*dnsrecords.Move).Lower)
 }
 
-// There leads names to the target, once their times to live are low. They go in chunks: all of a chunk are asked for at the target
-// before one of them moves, so a name that is not served there leaves its chunk, and those that follow, where they are.
+// There moves names to the target, in chunks, once their TTLs are low. A name that fails its probe
+// stays, out of its chunk, and so do those after it.
 func There(all []*PairedName, o Options) []engine.Group {
 	return travel(all, o, engine.Forward, "to the target", (*dnsrecords.Move).Switch)
 }
@@ -182,7 +180,8 @@ func travel(all []*PairedName, o Options, to engine.Direction, title string, ste
 	return groups
 }
 
-// byTitle keeps the records of one name together: a client that asks for both gets both of the same side, as far as can be.
+// byTitle keeps the records of one name together, so that dual-stack clients get both from one
+// side.
 func byTitle(all []*PairedName) []*PairedName {
 	return slices.SortedStableFunc(slices.Values(all), func(a, b *PairedName) int { return strings.Compare(a.id(), b.id()) })
 }

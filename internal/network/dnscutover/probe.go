@@ -64,8 +64,7 @@ func (e *Error) Advice() string { return e.Hint }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// AskBoth asks each of the load balancers in to, which must answer with the wanted status, or if none is wanted with the one that the
-// load balancers in from answer with now.
+// AskBoth asks each load balancer in to for the wanted status, or that of the ones in from.
 func (p Probe) AskBoth(ctx context.Context, from, to []string, name string) error {
 	if p.Mode == v1alpha1.ProbeOff {
 		return nil
@@ -139,7 +138,7 @@ func (p Probe) AskAll(ctx context.Context, balancers []string, name string) ([]A
 	return all, nil
 }
 
-// askEach passes over addresses that this machine has no route to if another one of the same load balancer answers.
+// askEach ignores unroutable addresses if another one of the load balancer answers.
 func (p Probe) askEach(ctx context.Context, balancer, name string) ([]Answer, error) {
 	addresses, err := p.resolve(ctx, balancer)
 	if err != nil {
@@ -235,7 +234,7 @@ func (p Probe) ask(ctx context.Context, at, name string) (int, error) {
 	return resp.StatusCode, resp.Body.Close()
 }
 
-// authority is what clients put into the header Host: the name, and the port if it is not the usual one.
+// authority is the Host header: the name, and an unusual port.
 func (p Probe) authority(name string) string {
 	if p.Port == 0 || int(p.Port) == usualPort(p.Mode) {
 		return name
@@ -271,7 +270,6 @@ func (p Probe) timeout() time.Duration {
 	return defaultTimeout
 }
 
-// explain says what is the matter with an answer, or with the lack of one.
 func (p Probe) explain(at, name string, err error) error {
 	e := &Error{Name: name, Err: err, Problem: fmt.Sprintf("%s does not answer: %s", at, plain(err))}
 	var bad *tls.CertificateVerificationError

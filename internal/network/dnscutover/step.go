@@ -97,13 +97,12 @@ type QuietRequest struct {
 	Addresses []string `json:"addresses"`
 }
 
-// quietAnswer is what it says. A pointer tells zero from silence.
 type quietAnswer struct {
 	NewConnections *int64 `json:"newConnections"`
 }
 
-// QuietStep asks an action, over and over, until it has said twice, some seconds apart and nothing else in between, that there are no
-// new connections.
+// QuietStep repeats an action until it has reported twice in a row, seconds apart, that there are
+// no new connections.
 type QuietStep struct {
 	// Name is the ID of the step.
 	Name    string

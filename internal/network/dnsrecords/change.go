@@ -12,11 +12,10 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// writeLimit is how long a write that has begun may go on when people ask a run to end.
 const writeLimit = 30 * time.Second
 
-// changeStep brings a record to a stage. It is done when every server says so, which may take as long as caches remember:
-// therefore it ends at once on cancellation, except while it writes.
+// changeStep brings a record to a stage, and waits for every server. That may take as long as
+// caches remember, so cancellation ends it, except within a write.
 type changeStep struct {
 	move  *Move
 	stage stage
@@ -67,7 +66,6 @@ func (s *changeStep) Title() string {
 	return fmt.Sprintf("Leave only %s in %s", list(m.to), record)
 }
 
-// lead is the title where the record gets other values in one change, perhaps of another type.
 func (m *Move) lead(was, typ v1alpha1.RecordType, values []string) string {
 	if was == typ {
 		return fmt.Sprintf("Lead %s to %s, in one change", Title(m.name, typ), list(values))
@@ -148,8 +146,8 @@ func (s *changeStep) Do(ctx context.Context) error {
 	return s.move.provider.Replace(ctx, seen.now, want)
 }
 
-// answers fails as long as what a record leads to now, or is to lead to, does not answer: until no one remembers the former, clients
-// need both.
+// answers fails until the present and the next target answer: clients need both while caches have
+// the former.
 func (s *changeStep) answers(ctx context.Context, seen *situation, want Set) error {
 	inOne := s.stage == turn || s.stage == narrow && (seen.beyond() || !seen.joined())
 	if s.move.Answer == nil || !inOne || seen.now.Same(want) {
@@ -166,7 +164,7 @@ func (s *changeStep) answers(ctx context.Context, seen *situation, want Set) err
 	return err
 }
 
-// load fails for a record that is not where this step takes it from: no stage is skipped, no matter who moved it.
+// load fails for a record that is not where this step takes it from: no stage is skipped.
 func (s *changeStep) load(ctx context.Context) (*situation, error) {
 	seen, err := s.move.load(ctx, s.to)
 	if err != nil || seen.past(s.stage, s.to) {
@@ -193,8 +191,7 @@ func (s *changeStep) load(ctx context.Context) (*situation, error) {
 	return seen, nil
 }
 
-// remember keeps what the record was, if no one has yet, and forgets the times of what is about to be changed: they would
-// be about something else afterwards.
+// remember keeps the original record, and forgets the times of the stage that is about to change.
 func (s *changeStep) remember(ctx context.Context, seen *situation, want Set) error {
 	status := seen.status()
 	before := status.DeepCopy()
@@ -223,7 +220,7 @@ func (s *changeStep) remember(ctx context.Context, seen *situation, want Set) er
 	return nil
 }
 
-// lowers reports whether the record has the low time to live from this step on: an alias has none of its own.
+// lowers reports whether the record has the low TTL from this step on; aliases have none.
 func (s *changeStep) lowers(seen *situation) bool {
 	return s.stage != restore && s.stage != leave && !aliased(seen.now.Values)
 }
@@ -232,7 +229,6 @@ func (s *changeStep) Verify(ctx context.Context) error {
 	return turned(s.verify(ctx))
 }
 
-// turned is the error of a record that was as it has to be, and is no more.
 func turned(err error) error {
 	var other *otherError
 	if errors.As(err, &other) {
@@ -260,7 +256,6 @@ func (s *changeStep) verify(ctx context.Context) error {
 	return err
 }
 
-// otherError is a record that is not what it has to be.
 type otherError struct{ now, want Set }
 
 func (e *otherError) Error() string {
@@ -303,7 +298,6 @@ func (s *changeStep) changes() []engine.Change {
 	}}
 }
 
-// found is how the record will be found: where the stage before has left it.
 func (s *changeStep) found(seen situation) *situation {
 	m := s.move
 	switch {
@@ -328,7 +322,7 @@ func equal(a, b *v1alpha1.RecordStatus) bool {
 	return a.TTL == b.TTL && a.LoweredAt.Equal(b.LoweredAt) && a.PublishedAt.Equal(b.PublishedAt) && (a.Seen == nil) == (b.Seen == nil)
 }
 
-// stamp is the time, rounded up: what is kept in seconds must not seem to be earlier than it was.
+// stamp rounds up: times kept in seconds must not seem earlier.
 func (m *Move) stamp() *metav1.Time {
 	t := metav1.NewTime(m.clock().Add(time.Second - 1).Truncate(time.Second).UTC())
 	return &t

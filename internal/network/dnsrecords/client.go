@@ -62,8 +62,8 @@ func (c *Client) Ask(ctx context.Context, servers []Server, name string, typ v1a
 	return reachable(c.each(ctx, servers, name, typ, false))
 }
 
-// reachable leaves out addresses that this machine has no route to if another one of the same server answers: few machines
-// reach every family of addresses. One that does not answer is another matter.
+// reachable ignores unroutable addresses if another one of the same server answers; one that does
+// not answer counts.
 func reachable(all []Answer) []Answer {
 	return slices.DeleteFunc(slices.Clone(all), func(a Answer) bool {
 		return noRoute(a.Err) && slices.ContainsFunc(all, func(b Answer) bool { return b.Err == nil && b.Server.Name == a.Server.Name })
@@ -102,7 +102,7 @@ func (c *Client) ask(ctx context.Context, addr, name string, typ v1alpha1.Record
 	return setOf(name, typ, r.Answer)
 }
 
-// query returns an answer that is one: of a server that has the zone itself, or of one that found out.
+// query accepts answers of authoritative and of recursive servers only.
 func (c *Client) query(ctx context.Context, addr, name string, rrtype uint16, recursive bool) (*dns.Msg, error) {
 	m := new(dns.Msg).SetQuestion(dns.CanonicalName(name), rrtype)
 	m.RecursionDesired = recursive
@@ -118,7 +118,7 @@ func (c *Client) query(ctx context.Context, addr, name string, rrtype uint16, re
 	return r, nil
 }
 
-// exchange asks over UDP, and over TCP if the answer does not fit or does not come.
+// exchange asks over UDP, and over TCP if the answer is too long or missing.
 func (c *Client) exchange(ctx context.Context, addr string, m *dns.Msg) (*dns.Msg, error) {
 	udp := &dns.Client{Net: "udp", Timeout: c.timeout()}
 	if r, _, err := udp.ExchangeContext(ctx, m, addr); err == nil && !r.Truncated {
@@ -160,7 +160,6 @@ var (
 	errOther = errors.New("it answered something else than what it was asked")
 )
 
-// rcodeError is an answer that says no.
 type rcodeError struct{ rcode int }
 
 func (e *rcodeError) Error() string { return "it answered " + dns.RcodeToString[e.rcode] }

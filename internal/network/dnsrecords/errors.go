@@ -38,8 +38,7 @@ func (e *ConflictError) Error() string {
 	return text
 }
 
-// Conflict is the error of a write that was refused because the record is no longer as it was looked at. It asks for another
-// look: what is there now may be fine.
+// Conflict is the retryable error of a record that is no longer as it was read.
 func Conflict(was Set, now *Set) error {
 	return engine.NotYet("%w", &ConflictError{Was: was, Now: now})
 }

@@ -11,22 +11,19 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// defaultPatience is how long servers, caches and people may take.
 const defaultPatience = time.Hour
 
-// Move is one record on its way from some values to others, or back. Its steps may be put into different phases, as long as
-// their order is kept.
+// Move is one record on its way between values. Its steps may be in different phases, in order.
 type Move struct {
-	// Patience is how long it may take until everybody answers as they should, and with a manual provider until people
-	// have made the change. Default: an hour. What is waited for by the clock comes on top.
+	// Patience bounds the wait for servers, caches and, with a manual provider, people; an hour by
+	// default. Waits by the clock come on top.
 	Patience time.Duration
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
-	// Straight has the record go from the ones to the others in one change, as a CNAME always does: for values that must not
-	// answer side by side.
+	// Straight replaces all values in one change, as for a CNAME: they must not answer side by
+	// side.
 	Straight bool
-	// Answer, if set, is asked before a record is led from some values to others in one change, or back: it fails as long as one of
-	// them does not answer its clients.
+	// Answer, if set, gates a change of all values: it fails until each of them answers clients.
 	Answer func(ctx context.Context, values []string) error
 	// Allowed, if set, is asked before anything is written, and fails if the record must not be changed, with an *Error.
 	Allowed func(ctx context.Context) error
@@ -106,7 +103,7 @@ func (m *Move) allowed(ctx context.Context) error {
 	return m.Allowed(ctx)
 }
 
-// direct reports whether there is nothing between the two ends, as far as the spec and the first look tell.
+// direct reports whether the two ends have no stage in between.
 func (m *Move) direct() bool {
 	return m.Straight || m.typ == v1alpha1.RecordCNAME || m.former != m.typ || aliased(m.to) || aliased(m.written) ||
 		m.looked != nil && aliased(m.looked.from)
@@ -115,8 +112,7 @@ func (m *Move) direct() bool {
 // Changes reports whether the record is of another type afterwards.
 func (m *Move) Changes() bool { return m.former != m.typ }
 
-// Swaps reports whether the record is of another kind afterwards, of another type or an alias, by a change that shows nothing before
-// it is complete.
+// Swaps reports whether the record becomes another type or an alias, in one atomic change.
 func (m *Move) Swaps() bool {
 	return m.Changes() || m.direct() && m.typ != v1alpha1.RecordCNAME && !m.Straight
 }
@@ -130,7 +126,7 @@ func (m *Move) Last() []string { return m.then }
 // Ended reports whether the record was where it is at last when it was looked at. One that does not go on is.
 func (m *Move) Ended() bool { return !m.Ends() || m.looked != nil && m.looked.beyond() }
 
-// get is the record as it is now, of whichever type. A name that is a CNAME has nothing else.
+// get is the present record of any type; a CNAME stands alone.
 func (m *Move) get(ctx context.Context) (Set, error) {
 	if m.former == m.typ && m.last == m.typ {
 		return m.provider.Get(ctx, m.name, m.typ)
@@ -153,8 +149,8 @@ func (m *Move) Lower() []engine.Step {
 	return []engine.Step{m.change(lower, engine.Forward), m.wait(expire, engine.Forward)}
 }
 
-// Widen brings the new values beside the old ones, and waits until everybody has heard of them. A CNAME has but one value,
-// so for it there is nothing to do, and neither is there for a move that goes straight.
+// Widen adds the new values to the old ones, and waits until all have heard. CNAMEs and straight
+// moves have nothing to do.
 func (m *Move) Widen() []engine.Step {
 	if m.direct() {
 		return nil
@@ -167,8 +163,7 @@ func (m *Move) Narrow() []engine.Step {
 	return []engine.Step{m.change(narrow, engine.Forward), m.wait(drain, engine.Forward)}
 }
 
-// End leads the record from its new values to what it has at last, in one change once both answer, and waits until no one remembers
-// the former. There is nothing to do unless it goes on.
+// End moves the record on to its last values, once both answer, and waits for caches.
 func (m *Move) End() []engine.Step {
 	if !m.Ends() {
 		return nil
@@ -182,8 +177,8 @@ func (m *Move) Restore() []engine.Step { return []engine.Step{m.change(restore, 
 // Leave gives the record its time to live back wherever it is, for a move that goes neither on nor back.
 func (m *Move) Leave() []engine.Step { return []engine.Step{m.change(leave, engine.Forward)} }
 
-// Back takes the record back to what it was, from wherever it is, the same careful way. From what it has at last it goes in one change. There
-// is nothing to do if nothing was ever written. Undoing steps one by one leaves the waits out.
+// Back restores the record from wherever it is, with the same waits; nothing to do if it was never
+// written.
 func (m *Move) Back() []engine.Step {
 	return slices.Concat(m.SwitchBack(), m.RestoreBack())
 }
@@ -245,7 +240,6 @@ func (m *Move) load(ctx context.Context, d engine.Direction) (*situation, error)
 	return s, m.familiar(s)
 }
 
-// familiar lets people be half way: they are asked for the rest.
 func (m *Move) familiar(s *situation) error {
 	err := s.familiar()
 	var half *halfError
@@ -258,7 +252,6 @@ func (m *Move) familiar(s *situation) error {
 	return half.is
 }
 
-// proof fails as long as someone does not answer with what is wanted.
 func (m *Move) proof(ctx context.Context, want Set, st stage) ([]Answer, error) {
 	authoritative, err := m.provider.Authoritative(ctx, m.name, want.Type)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// stage is how far a record is to be brought.
+// stage is a step on a record's way.
 type stage string
 
 // The stages, in their order. Each but the last two has something that is written and something that is waited for.
@@ -44,7 +44,7 @@ type situation struct {
 	own, former, last v1alpha1.RecordType
 }
 
-// origin decides what the record had before: what is remembered, else what people wrote, else what is there.
+// origin is the remembered record, else what people wrote, else the present one.
 func (s *situation) origin(written []string, d engine.Direction) error {
 	s.known = true
 	switch {
@@ -80,7 +80,7 @@ func (s *situation) origin(written []string, d engine.Direction) error {
 	return s.roundTrip()
 }
 
-// roundTrip refuses a record that is to have at last what it had before: it could not be known whether it is to move or has moved.
+// roundTrip refuses a record whose last values equal the first: its position would be ambiguous.
 func (s *situation) roundTrip() error {
 	if !s.known || s.then == nil || !slices.Equal(s.from, s.then) {
 		return nil
@@ -91,14 +91,12 @@ func (s *situation) roundTrip() error {
 	}
 }
 
-// swaps reports whether the record is of more than one type in turns.
 func (s *situation) swaps() bool { return s.own != s.former || s.own != s.last }
 
-// beyond reports whether the record is where it is at last, and was at to before.
 func (s *situation) beyond() bool { return s.then != nil && s.now.Same(s.set(s.then)) }
 
-// familiar fails for a record that is not in one of the states in which a move leaves it: values of others are not
-// thrown away, and what others have taken out is not put back.
+// familiar fails for a record that no move leaves: foreign values are not overwritten, nor removed
+// ones restored.
 func (s *situation) familiar() error {
 	if !s.known {
 		return nil
@@ -125,7 +123,7 @@ func (s *situation) familiar() error {
 	}}
 }
 
-// halfError is a record that has a part of what it may have. People who change values one by one get there on their way.
+// halfError is a record with some of the expected values, as when people change them one by one.
 type halfError struct{ is *Error }
 
 func (e *halfError) Error() string { return e.is.Error() }
@@ -138,7 +136,7 @@ func (s *situation) kind(values []string) v1alpha1.RecordType {
 	return kind(values, s.own, s.former, s.last)
 }
 
-// joined reports whether both ends may stand side by side: a CNAME has one value, and an alias stands alone.
+// joined reports whether both ends may stand side by side, unlike a CNAME or an alias.
 func (s *situation) joined() bool {
 	return !s.straight && s.own == s.former && s.own != v1alpha1.RecordCNAME && !aliased(s.from) && !aliased(s.to)
 }
@@ -160,8 +158,7 @@ func (s *situation) goal(st stage, d engine.Direction) []string {
 	return s.to
 }
 
-// past reports whether a stage is behind: who has arrived needs none of those before. Nor is there a way back for what
-// never left.
+// past reports whether a stage is behind. What never left has no way back.
 func (s *situation) past(st stage, d engine.Direction) bool {
 	if st == leave {
 		return s.memory == nil
@@ -179,7 +176,6 @@ func (s *situation) past(st stage, d engine.Direction) bool {
 	return slices.Contains([]stage{lower, expire, widen, settle}, st) && s.now.Same(s.set(s.goal(st, d)))
 }
 
-// neverLeft reports whether there is nothing to take back at a stage.
 func (s *situation) neverLeft(st stage) bool {
 	return !s.known || s.memory == nil && s.now.Same(s.set(s.from)) || st == drain && s.memory != nil && s.memory.PublishedAt == nil
 }
@@ -218,7 +214,7 @@ func (s *situation) want(st stage, d engine.Direction) Set {
 	return w
 }
 
-// until is when what a waiting stage waits for is over; false, if that has not begun.
+// until is the end of a waiting stage; false if it has not begun.
 func (s *situation) until(st stage, d engine.Direction, extra time.Duration) (time.Time, bool) {
 	m := s.memory
 	switch {
@@ -246,11 +242,10 @@ func (s *situation) until(st stage, d engine.Direction, extra time.Duration) (ti
 	return end, true
 }
 
-// longest is how long resolvers remember anything at most (RFC 8767, section 4).
+// longest is the limit of resolvers' caches (RFC 8767, section 4).
 const longest = 7 * 24 * time.Hour
 
-// agreed fails with the first of those who do not say what they should. The time to live of resolvers is what is left of
-// it, so it tells nothing.
+// agreed fails with the first dissenter. Resolvers report remaining TTLs, which tell nothing.
 func agreed(want Set, st stage, authoritative, resolvers []Answer) error {
 	whole := st == restore || st == leave
 	for _, a := range authoritative {
@@ -279,7 +274,6 @@ func says(want Set, a Answer) error {
 	return nil
 }
 
-// longestTTL is how long one of those who asked last may remember what they heard.
 func longestTTL(answers []Answer) time.Duration {
 	ttl := time.Duration(0)
 	for _, a := range answers {

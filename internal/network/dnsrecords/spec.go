@@ -27,7 +27,7 @@ func Default(r *v1alpha1.RecordSpec) {
 	}
 }
 
-// Validate says what is wrong with a record that was put together, by an error of spec.Refuse. path is where it is from, such as
+// Validate checks an assembled record; path is where it is from, such as
 // spec.mirror.redirect.names[0].
 func Validate(path string, r *v1alpha1.RecordSpec) error {
 	bad := append(ValidateZone(path, r), ValidateAliases(path, r)...)
@@ -68,8 +68,8 @@ func validateValues(path string, typ v1alpha1.RecordType, values []string) (bad 
 	return bad
 }
 
-// ValidateAliases refuses what is written as an alias and is none, and those that no provider but Route 53 has. A rule of the schema
-// would not say which part of it is wrong.
+// ValidateAliases refuses broken aliases, and those of providers other than Route 53, with the
+// reason that a schema rule could not give.
 func ValidateAliases(path string, r *v1alpha1.RecordSpec) (bad field.ErrorList) {
 	var then []string
 	if r.Then != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// waitStep waits until caches have forgotten what a record was at the stage before. It counts from when every server was
-// first seen to say what it is now, which it writes down: a run that was ended does not count from the beginning again.
+// waitStep waits until caches have forgotten the former record, counted from a recorded time, so
+// that a new run does not start over.
 type waitStep struct {
 	move  *Move
 	stage stage

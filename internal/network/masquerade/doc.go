@@ -1,10 +1,10 @@
-// Package masquerade keeps the addresses of pods as they are when a packet goes from one network of pods to another on the same cluster.
+// Package masquerade keeps source addresses of packets between two pod networks of a cluster.
 //
-// A network knows its own range, and takes every other address for the world outside: flannel and Calico give what leaves their range the
-// address of the node (FLANNEL-POSTRTG, natOutgoing), and so does kube-proxy with what it does not take for a pod's. A NetworkPolicy at the
-// other end then sees a node. No rule that accepts helps: the kernel goes through all NAT chains of a hook until one has said what becomes
-// of the connection (nf_nat_inet_fn in net/netfilter/nf_nat_core.c), and accepting says nothing. So these rules come first, and give the
-// packet the address that it has.
+// A network masquerades what leaves its range (FLANNEL-POSTRTG, natOutgoing), and so does
+// kube-proxy for what it takes for no pod: a NetworkPolicy at the other end sees a node. Accepting
+// earlier does not help, since the kernel visits all NAT chains of a hook until one decides
+// (nf_nat_inet_fn in net/netfilter/nf_nat_core.c). So these rules come first, and translate to the
+// same address.
 //
-// Connections that were opened before the rules were there keep the address that they got.
+// Connections that are older than the rules keep their address.
 package masquerade

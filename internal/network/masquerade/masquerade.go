@@ -17,8 +17,8 @@ type Pair struct{ From, To netip.Prefix }
 
 func (p Pair) String() string { return p.From.String() + " to " + p.To.String() }
 
-// Pairs are the ways between ranges: from each to each other of the same family, in the order of the ranges. Ranges that overlap are an
-// error, as an address in both could be anyone's; and so are ranges between which there is no way at all.
+// Pairs are all ordered pairs of ranges of one family. Overlapping ranges are an error, and so is
+// none.
 func Pairs(ranges []netip.Prefix) ([]Pair, error) {
 	var out []Pair
 	for i, from := range ranges {

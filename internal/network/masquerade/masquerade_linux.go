@@ -10,10 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// chainName is the only chain of each table.
 const chainName = "postrouting"
 
-// families that pods have. A table for each, and not one for both: kernels before 5.2 know no NAT in those.
+// families have a table each: kernels before 5.2 have no NAT in one for both.
 func families() []nftables.TableFamily {
 	return []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6}
 }
@@ -40,8 +39,7 @@ func byFamily(pairs []Pair) map[nftables.TableFamily][]Pair {
 	return out
 }
 
-// chain is where the rules are: before those of networks and kube-proxy, which have the usual priority of source NAT, in nftables and in
-// iptables of both kinds.
+// chain comes before networks and kube-proxy, which use the source NAT priority.
 func chain(t *nftables.Table) *nftables.Chain {
 	accept := nftables.ChainPolicyAccept
 	return &nftables.Chain{
@@ -50,8 +48,7 @@ func chain(t *nftables.Table) *nftables.Chain {
 	}
 }
 
-// Apply has the node keep addresses on these ways and no others, and reports whether it did not before. All of it changes in one
-// transaction: no packet meets half of the rules.
+// Apply writes the rules in one transaction, and reports whether they were missing.
 func Apply(pairs []Pair) (bool, error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -76,7 +73,6 @@ func Apply(pairs []Pair) (bool, error) {
 	return true, nil
 }
 
-// replace is part of a transaction: what there is goes, and what should be there comes.
 func replace(c *nftables.Conn, f nftables.TableFamily, pairs []Pair) error {
 	if err := remove(c, f); err != nil || len(pairs) == 0 {
 		return err
@@ -96,7 +92,7 @@ func remove(c *nftables.Conn, f nftables.TableFamily) error {
 	return err
 }
 
-// find is the table, or nil. A node without IPv6, or without nftables, has none.
+// find returns nil also for a node without IPv6 or nftables.
 func find(c *nftables.Conn, f nftables.TableFamily) (*nftables.Table, error) {
 	all, err := c.ListTablesOfFamily(f)
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
@@ -182,8 +178,8 @@ func same(a, b *nftables.Chain) bool {
 	return a.Name == b.Name && a.Type == b.Type && *a.Hooknum == *b.Hooknum && *a.Priority == *b.Priority && *a.Policy == *b.Policy
 }
 
-// Maintain puts the rules there, and puts them back whenever something has removed them, until it is interrupted. It leaves them when it ends:
-// a restart must not change the addresses of connections. What fails after the first time is said, and tried again.
+// Maintain restores the rules until ctx ends, and leaves them: a restart must not change addresses
+// of connections. Failures after the first attempt are reported and retried.
 func Maintain(ctx context.Context, pairs []Pair, every time.Duration, say func(error)) error {
 	if _, err := Apply(pairs); err != nil {
 		return err

@@ -12,10 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// register that the rules use for everything, one thing after the other.
 const register = 1
 
-// header says where addresses are in the header of a packet (RFC 791 section 3.1, RFC 8200 section 3).
+// header has the offsets of addresses (RFC 791 section 3.1, RFC 8200 section 3).
 type header struct{ source, destination, size uint32 }
 
 func headerOf(f nftables.TableFamily) header {
@@ -25,7 +24,7 @@ func headerOf(f nftables.TableFamily) header {
 	return header{source: 8, destination: 24, size: 16}
 }
 
-// keeping is the rule of one way. As nft writes it: ip saddr FROM ip daddr TO snat to ip saddr.
+// keeping is, in nft's words: ip saddr FROM ip daddr TO snat to ip saddr.
 func keeping(p Pair) []expr.Any {
 	h := headerOf(familyOf(p))
 	var all []expr.Any
@@ -60,8 +59,7 @@ func within(offset, size uint32, in netip.Prefix) []expr.Any {
 	}
 }
 
-// plain is what a rule does, in words that are the same for the rule that was written and the one that the kernel has of it. What no rule
-// of ours has is written as its type, so that it makes a difference.
+// plain makes written rules and the kernel's comparable. Foreign expressions become their type.
 func plain(rule []expr.Any) string {
 	out := &strings.Builder{}
 	for _, e := range rule {
