@@ -14,8 +14,8 @@ type NamedAction struct {
 	v1alpha1.Action
 }
 
-// Actions are all calls that a Migration makes and waits for, in the order of its fields: hooks and the like, not notifiers. They are found by their type, so that
-// none is forgotten when another kind of migration gets one.
+// Actions are all calls that a Migration makes and waits for, in the order of its fields. They are
+// found by type, so that a new kind's are included.
 func Actions(m *v1alpha1.MigrationSpec) []NamedAction {
 	var all []NamedAction
 	each(reflect.ValueOf(m).Elem(), "spec", func(path string, a *v1alpha1.Action) { all = append(all, NamedAction{path, *a}) })

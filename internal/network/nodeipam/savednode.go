@@ -20,8 +20,8 @@ const (
 	dataPodCIDRs = "podCIDRs"
 )
 
-// SavedNode is a Node as it was just before it was deleted, and the ranges it is to be recreated with. It is in the cluster
-// from before the deletion until the new Node has everything; so a Node that is gone is found here.
+// SavedNode is a Node before its deletion, with its future ranges. It is in the cluster until the
+// new Node is complete, so a Node that is gone is found here.
 type SavedNode struct {
 	Node     *corev1.Node
 	PodCIDRs []string

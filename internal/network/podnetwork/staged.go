@@ -14,14 +14,14 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// StagedSuffix ends the names of CNI configurations that lie ready on a node: runtimes load what ends in .conf, .conflist or .json
-// (ConfFiles in github.com/containernetworking/cni libcni), and nothing else.
+// StagedSuffix hides a CNI configuration from runtimes, which load .conf, .conflist and .json
+// (ConfFiles in github.com/containernetworking/cni libcni).
 const StagedSuffix = ".replumb"
 
 // Staging is where the configuration goes that a network's DaemonSet writes to each node, before and after Stage.
 type Staging struct{ Container, From, To string }
 
-// installer is what in a network's DaemonSet names the file that it writes its configuration to: env or folder is set.
+// installer tells how a DaemonSet names its configuration file: env or folder is set.
 type installer struct {
 	// env has the name of the file, and usual is that without it.
 	env, usual string
@@ -29,8 +29,9 @@ type installer struct {
 	folder string
 }
 
-// installers of those networks that can be staged. Calico's (writeCNIConfig in cni-plugin/pkg/install) also removes the file of its usual
-// name when it is given another: it must not be staged beside a Calico that is in use. Flannel's copies a file of its ConfigMap by cp.
+// installers of networks that can be staged. Calico's (writeCNIConfig in cni-plugin/pkg/install)
+// removes the file of its usual name when it is given another, so it must not be staged beside a
+// Calico in use. Flannel's copies by cp.
 func installers() map[v1alpha1.CNIName]installer {
 	return map[v1alpha1.CNIName]installer{
 		v1alpha1.Calico:  {env: "CNI_CONF_NAME", usual: "10-calico.conflist"},
@@ -38,9 +39,8 @@ func installers() map[v1alpha1.CNIName]installer {
 	}
 }
 
-// Stage is a network's DaemonSet whose configuration lies ready on each node and does not take over: its programs run, and no pod gets an
-// address from it. The DaemonSet that is given stays as it is. It is an error if nothing in it is known to write a configuration, or
-// more than one container: then it cannot be said what would not take over.
+// Stage is a copy of a network's DaemonSet whose programs run while its configuration lies ready
+// and takes no pods. Exactly one of its containers must be known to write a configuration.
 func Stage(set *unstructured.Unstructured, network v1alpha1.CNIName) (*unstructured.Unstructured, Staging, error) {
 	how, known := installers()[network]
 	if !known {
@@ -99,7 +99,7 @@ func (i installer) stageArgument(name string, container map[string]any) (Staging
 	return Staging{}, false
 }
 
-// stageVariable takes for the installer what is given the text of the configuration (CNI_NETWORK_CONFIG) or the variable itself.
+// stageVariable takes a container with CNI_NETWORK_CONFIG or the variable itself for the installer.
 func (i installer) stageVariable(name string, container map[string]any) (Staging, bool) {
 	env, _, err := unstructured.NestedSlice(container, "env")
 	if err != nil {
@@ -160,8 +160,7 @@ func Marked(set *unstructured.Unstructured) bool {
 	})
 }
 
-// WhereMarked lets the pods of a network's DaemonSet on those nodes alone that have LabelBeside, of those that they were let on before. The
-// DaemonSet that is given stays as it is.
+// WhereMarked is a copy of a DaemonSet that is also confined to nodes with LabelBeside.
 func WhereMarked(set *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	marked := set.DeepCopy()
 	at := []string{"spec", "template", "spec", "affinity"}

@@ -12,10 +12,10 @@ import (
 // CiliumConfig is the name of Cilium's ConfigMap.
 const CiliumConfig = "cilium-config"
 
-// beside is what has Cilium run beside another network, as its own guide for a change of networks says
-// (Documentation/installation/k8s-install-migration.rst in github.com/cilium/cilium): it leaves the other's configuration alone and does not delete
-// pods that it does not know, its policies do not hold, since it sees nodes in place of the other's pods, and packets go by the node's own
-// routes. It does not keep pods from nodes whose agent starts: they have their network from the other.
+// beside has Cilium run beside another network, as its guide for migrations says
+// (Documentation/installation/k8s-install-migration.rst in github.com/cilium/cilium): it leaves the
+// other's configuration and pods alone, enforces no policies, and uses the node's routes. It also
+// leaves nodes untainted while its agent starts, since pods have the other network.
 func beside() map[string]string {
 	return map[string]string{
 		"cni-exclusive": off, "unmanaged-pod-watcher-interval": "0", "enable-policy": "never", "enable-host-legacy-routing": on,
@@ -23,12 +23,11 @@ func beside() map[string]string {
 	}
 }
 
-// conflistKey is where an agent writes the configuration of its plugin.
 const conflistKey = "write-cni-conf-when-ready"
 
-// StageCilium has Cilium run beside another network, and its configuration lie ready on each node: it is about the ConfigMap that agents and
-// operator read when they start, which is why these are marked as well, and start again when the mark goes. Other objects are none of its
-// business, and come back as they are. It is an error if nothing says where the configuration is written.
+// StageCilium changes Cilium's ConfigMap to run beside another network with its configuration
+// ready, and marks agents and operator, which read it at their start. Other objects are returned as
+// they are.
 func StageCilium(o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	switch {
 	case o.GetKind() == "ConfigMap" && o.GetName() == CiliumConfig:

@@ -81,15 +81,14 @@ func (p *Proposal) next(taken *netipx.IPSet, n int) (netip.Prefix, bool) {
 	return private(taken, p.Bits)
 }
 
-// defaults are ranges that much software takes without asking: Podman's and Docker's bridges, and networks that AWS makes by itself. They
-// are proposed when nothing else is left.
+// defaults are ranges that Podman, Docker and AWS take by themselves: the last to be proposed.
 func defaults() []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix("10.88.0.0/16"), netip.MustParsePrefix("172.17.0.0/16"), netip.MustParsePrefix("172.31.0.0/16"),
 	}
 }
 
-// private is the highest range of private address space (RFC 1918) that is free. People number networks from below.
+// private is the highest free range of RFC 1918, since networks are numbered from below.
 func private(taken *netipx.IPSet, size int) (netip.Prefix, bool) {
 	for _, avoid := range []*netipx.IPSet{with(taken, defaults()...), taken} {
 		for _, block := range []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"} {
@@ -119,10 +118,10 @@ func highest(block netip.Prefix, taken *netipx.IPSet, size int) (netip.Prefix, b
 	return netip.Prefix{}, false
 }
 
-// attempts bound the search among 2^40 prefixes, of which a cluster or a network takes a few.
+// attempts bound the search among 2^40 prefixes, few of which are taken.
 const attempts = 1000
 
-// local is the n-th range of unique local addresses (RFC 4193, 3.2: the bits after fd are to be random) that is the cluster's.
+// local is the cluster's n-th range of unique local addresses (RFC 4193, 3.2).
 func (p *Proposal) local(taken *netipx.IPSet, n int) (netip.Prefix, bool) {
 	for try := range attempts {
 		text := p.Seed + "\x00" + string(p.Use)
@@ -137,8 +136,8 @@ func (p *Proposal) local(taken *netipx.IPSet, n int) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// Size is the prefix length that the ranges of one use and family have together; zero, if there is none. It is that of the widest range;
-// where only parts are known that nodes have, that of a range that holds as many addresses.
+// Size is the common prefix length of the ranges of one use and family; zero without any. It is the
+// widest one's, or one that holds all parts known from nodes.
 func Size(all []Range, use Use, ipv6 bool) int {
 	widest, total := 0, uint64(0)
 	var parts netipx.IPSetBuilder

@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
-// A ferry carries what a node sends to the pods of other nodes while Calico's VXLAN tunnels change their addresses. Felix, which makes the
-// change, takes routes away for it before it adds them again (felix/routetable), and the neighbours behind them before that
-// (felix/vxlanfdb); and the kernel forgets all routes and neighbours of an interface that loses its last address (fib_inetaddr_event in
-// net/ipv4/fib_frontend.c). So a ferry gives the interface its new address before Felix does, and has routes of its own, which the kernel
-// looks at first: to the same machines, by the machines' own addresses, which nothing changes.
+// Temporary VXLAN routes carry a node's packets to other nodes' pods while Calico's tunnels change
+// addresses. Felix removes routes before it adds them again (felix/routetable), and their
+// neighbours before that (felix/vxlanfdb); and the kernel drops all routes and neighbours of an
+// interface without addresses (fib_inetaddr_event in net/ipv4/fib_frontend.c). So the interface
+// gets its new address before Felix does it, and routes in a table of their own lead to the same
+// machines by the machines' addresses, which do not change.
 
 // Device is Calico's VXLAN interface.
 const Device = "vxlan.calico"
@@ -53,18 +54,17 @@ func (s *Kernel) Routes() map[netip.Prefix]Route {
 	return all
 }
 
-// patience is how long a block may have no route of Felix' until the ferry has none to it either: it is in use no more, or another node's.
+// patience is how long Felix may have no route to a block until the temporary one goes too.
 const patience = 3 * time.Second
 
-// followed are the routes that a ferry has.
 type followed struct {
 	have map[netip.Prefix]Route
 	// missing is since when Felix has no such route.
 	missing map[netip.Prefix]time.Time
 }
 
-// follow takes what is seen, and returns the routes to set and the blocks to give up. A route that leads elsewhere than before replaces the
-// old one at once: the block has become another node's.
+// follow returns the routes to set and the blocks to give up. A route that leads elsewhere is
+// replaced at once: its block has become another node's.
 func (f *followed) follow(seen map[netip.Prefix]Route, now time.Time) (set []Route, gone []netip.Prefix) {
 	if f.have == nil {
 		f.have, f.missing = map[netip.Prefix]Route{}, map[netip.Prefix]time.Time{}
@@ -94,7 +94,7 @@ func (f *followed) follow(seen map[netip.Prefix]Route, now time.Time) (set []Rou
 	return set, gone
 }
 
-// converged reports whether the kernel does without the ferry: Felix has set every route, and the interface has the new address alone.
+// converged reports whether Felix has set every route and the interface has the new address alone.
 func (f *followed) converged(s *Kernel, fresh netip.Addr) bool {
 	if fresh.IsValid() && !slices.Equal(s.Addresses, []netip.Addr{fresh}) {
 		return false

@@ -63,7 +63,7 @@ func (f *RouteKeeper) Add() error {
 	return nil
 }
 
-// refresh gives the interface the address that it gets, if it gets one.
+// addAddress gives the interface its new address, if there is one.
 func (f *RouteKeeper) addAddress(link netlink.Link) error {
 	if !f.Fresh.IsValid() {
 		return nil
@@ -75,8 +75,8 @@ func (f *RouteKeeper) addAddress(link netlink.Link) error {
 	return nil
 }
 
-// setRoute leads a block to a machine. The machine's own address stands for its tunnel, as a neighbour that Felix does not take for one of
-// its own: it looks at permanent ones only.
+// setRoute leads a block to a machine, whose own address stands for its tunnel: a neighbour that
+// Felix leaves alone, as it is not permanent.
 func setRoute(link netlink.Link, r Route) error {
 	mac, err := net.ParseMAC(r.MAC)
 	if err != nil {
@@ -98,8 +98,8 @@ func setRoute(link netlink.Link, r Route) error {
 	return nil
 }
 
-// rules have the kernel look at the main table for single addresses, which the node's own pods have, then at the ferry's table, and then at
-// the main one for all else.
+// rules look up single addresses, which are the node's own pods, in the main table, then the
+// temporary routes, and then the rest of the main table.
 func rules() []*netlink.Rule {
 	own, kept := netlink.NewRule(), netlink.NewRule()
 	own.Table, own.Priority, own.SuppressPrefixlen = unix.RT_TABLE_MAIN, rulePriority-1, 31
@@ -108,8 +108,8 @@ func rules() []*netlink.Rule {
 	return []*netlink.Rule{own, kept}
 }
 
-// Run follows Felix until ctx ends, and then until the kernel does without the ferry. Then it takes away all that the ferry made, but for
-// the address, which is the tunnel's.
+// Run follows Felix until ctx ends and all nodes have converged. It then removes all but the
+// address, which is the tunnel's.
 func (f *RouteKeeper) Run(ctx context.Context, warn func(error)) error {
 	done := make(chan struct{})
 	defer close(done)
@@ -159,7 +159,7 @@ func (f *RouteKeeper) converged() (bool, error) {
 	return f.followed.converged(kernel, f.Fresh), nil
 }
 
-// listen tells of changes of addresses and routes: Felix takes away what it does not know, and the ferry puts it back.
+// listen reports changes by Felix, which removes what it does not know.
 func listen(changed chan<- struct{}, done <-chan struct{}) error {
 	addresses, routes := make(chan netlink.AddrUpdate), make(chan netlink.RouteUpdate)
 	if err := netlink.AddrSubscribe(addresses, done); err != nil {
@@ -262,7 +262,6 @@ func readKernel(link netlink.Link) (*Kernel, error) {
 	return s, nil
 }
 
-// readNeighbours reads at which hardware addresses tunnels are, and at which machines these.
 func (s *Kernel) readNeighbours(index int) error {
 	neighbours, err := netlink.NeighList(index, netlink.FAMILY_V4)
 	if err != nil {

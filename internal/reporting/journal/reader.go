@@ -24,7 +24,6 @@ type Reader struct {
 	pieces map[string]read
 }
 
-// read is what a ConfigMap held when it was read.
 type read struct {
 	version  string
 	sequence int
@@ -63,7 +62,7 @@ func (r *Reader) Read(ctx context.Context) (*History, error) {
 	return r.whole(), nil
 }
 
-// refresh reads one ConfigMap. It is listed by its name, since who may look may list, and no more.
+// refresh reads one ConfigMap by a list, the only right of readers.
 func (r *Reader) refresh(ctx context.Context, name string) error {
 	one := &corev1.ConfigMapList{}
 	err := r.client.List(ctx, one, client.InNamespace(v1alpha1.JournalNamespace), client.MatchingFields{"metadata.name": name})

@@ -31,7 +31,7 @@ const (
 	annotationThinned = "replumb.dev/thinned"
 )
 
-// store is the journal in the cluster, as its only writer sees it: runs of a migration have a lock.
+// store has a single writer: runs of a migration have a lock.
 type store struct {
 	client    client.Client
 	migration string
@@ -48,7 +48,7 @@ type store struct {
 	stored int
 }
 
-// piece is one ConfigMap. What was sealed is never compressed again; the tail is, with every write.
+// piece is one ConfigMap. Its tail is compressed with every write, and what is sealed never again.
 type piece struct {
 	object *corev1.ConfigMap
 	sealed []byte
@@ -63,7 +63,7 @@ func newStore(c client.Client, migration, run string) *store {
 	return &store{client: c, migration: migration, run: run, size: chunklog.Size, most: maxPieces}
 }
 
-// ready looks for the Migration, once, and for what is stored already. It reports false as long as there is no Migration.
+// ready loads the Migration and the journal once; false while there is no Migration.
 func (s *store) ready(ctx context.Context) (bool, error) {
 	if s.owner == "" {
 		m := &v1alpha1.Migration{}
@@ -107,7 +107,8 @@ func (s *store) load(ctx context.Context) error {
 	return nil
 }
 
-// put writes lines, in order, and returns how many are stored. After an error the next call looks again.
+// put writes lines in order and returns how many are stored. After an error the next call loads
+// again.
 func (s *store) put(ctx context.Context, lines [][]byte) (stored int, err error) {
 	for stored < len(lines) {
 		p, err := s.open(ctx)
@@ -149,10 +150,9 @@ func (s *store) open(ctx context.Context) (*piece, error) {
 	return s.thin(ctx)
 }
 
-// errFull says that nothing is left that could be thinned.
 var errFull = errors.New("all its room is used, by losses and phases alone")
 
-// thin makes room in that piece which has been thinned least, the oldest of those, or in the next, if that one has nothing to give.
+// thin makes room in the oldest of the least thinned pieces that has any to give.
 func (s *store) thin(ctx context.Context) (*piece, error) {
 	order := slices.SortedStableFunc(slices.Values(s.pieces), func(a, b *piece) int { return cmp.Compare(a.thinned, b.thinned) })
 	for _, p := range order {
@@ -173,7 +173,7 @@ func (s *store) thin(ctx context.Context) (*piece, error) {
 	return nil, errFull
 }
 
-// thinner is the payload of a piece once it is thinned to a size; nil if it cannot be.
+// thinner is a piece's payload, thinned to a size; nil if that is impossible.
 func (p *piece) thinner(size int) ([]byte, error) {
 	if p.spent {
 		return nil, nil
@@ -235,7 +235,7 @@ func (s *store) create(ctx context.Context, p *piece, payload []byte) error {
 	return nil
 }
 
-// found makes the namespace of journals. It stays: a journal lasts as long as its Migration.
+// found creates the journals' namespace, which stays.
 func (s *store) found(ctx context.Context) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: v1alpha1.JournalNamespace, Labels: map[string]string{v1alpha1.LabelRole: v1alpha1.RoleJournal},
@@ -254,7 +254,7 @@ func fill(o *corev1.ConfigMap, payload []byte, thinned int) {
 	}
 }
 
-// fit tells how many lines a piece has room for, and what its payload is with them.
+// fit counts the lines that a piece has room for, and returns the payload with them.
 func (p *piece) fit(lines [][]byte, size int) (n int, payload []byte, err error) {
 	for n = len(lines); n > 0; n /= 2 {
 		member, err := chunklog.Compress(slices.Concat(append([][]byte{p.tail}, lines[:n]...)...))

@@ -1,5 +1,5 @@
-// Package keptreports keeps the reports of migrations beyond the Migrations themselves, whose journals go with them: a few ConfigMaps, of which the
-// oldest gives way to a new report.
+// Package keptreports keeps reports beyond their Migrations, in a few ConfigMaps of which the
+// oldest gives way.
 package keptreports
 
 import (
@@ -46,11 +46,10 @@ type Store struct {
 // NewStore is the archive of a cluster.
 func NewStore(c client.Client) *Store { return &Store{client: c, size: chunklog.Size, most: most} }
 
-// patience is how long the report of a run that has ended may take to be kept.
 const patience = 15 * time.Second
 
-// Keep makes the report of a migration as it is now, at the end of a run, and keeps it, also if the run was cancelled. Where there is no
-// Migration, or who ran it may not write what is kept, it is not.
+// Keep saves the report at the end of a run, even a cancelled one. Without a Migration, or the
+// right to write, it does nothing.
 func Keep(ctx context.Context, c *cluster.Cluster, migration string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
@@ -99,10 +98,9 @@ func (s *Store) Save(ctx context.Context, m *v1alpha1.Migration, report *htmlrep
 	return nil
 }
 
-// clash reports whether someone else has written to the archive meanwhile.
 func clash(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
-// pack is a report as it is kept. One that is too large has fewer samples.
+// pack compresses a report, with fewer samples if it is too large.
 func (s *Store) pack(report *htmlreport.Document) ([]byte, error) {
 	for _, seconds := range []int64{0, 60, 600, 3600, -1} {
 		body, err := json.Marshal(report.Thinned(seconds))
@@ -137,7 +135,7 @@ func (s *Store) put(ctx context.Context, m *v1alpha1.Migration, made time.Time, 
 	return s.client.Update(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
 }
 
-// place is the ConfigMap for a report: the one that the Migration has, a new one, or, if there are enough, the oldest.
+// place is the Migration's ConfigMap, a new one, or the oldest if there are enough.
 func (s *Store) place(all []corev1.ConfigMap, m *v1alpha1.Migration) *corev1.ConfigMap {
 	taken := 0
 	for i := range all {

@@ -1,5 +1,4 @@
-// Package backup stores the manifests of objects in the cluster before they are first changed, and writes them out as
-// files.
+// Package backup stores manifests in the cluster before their first change, and exports them.
 package backup
 
 import (
@@ -62,12 +61,11 @@ func (e *ManifestError) Error() string { return fmt.Sprintf("backing up %s: %v",
 
 func (e *ManifestError) Unwrap() error { return e.Err }
 
-// Store stores the manifests of those objects that are not stored yet, as they are given: a run that is resumed never
-// overwrites an original. Many objects share one ConfigMap; Secrets share Secrets of their own and never get into a
-// ConfigMap. Everything belongs to the Migration, which has to be in the cluster, and goes with it. An object that
-// cannot be stored is named by a ManifestError.
+// Store stores the manifests that are not stored yet: a resumed run never overwrites an original.
+// Objects share ConfigMaps, and Secrets share Secrets of their own; all belong to the Migration,
+// which must exist. A ManifestError names what cannot be stored.
 //
-// It reads everything that the migration has stored, so store all objects of a phase at once.
+// It reads all that is stored, so store the objects of a phase at once.
 func Store(ctx context.Context, c client.Client, m *v1alpha1.Migration, objects []client.Object) error {
 	owner := &v1alpha1.Migration{}
 	if err := c.Get(ctx, client.ObjectKey{Name: m.Name}, owner); err != nil {
@@ -130,8 +128,8 @@ func note(ctx context.Context, c client.Client, migration string, sums []string)
 	})
 }
 
-// noted are the digests that the Migration has of its backups. There are none of a Migration that is gone, or that an older build began:
-// what is there is believed then, as it always was, and gets its digest when more is stored.
+// noted are the digests of a Migration's backups. Without any, as for a Migration that is gone or
+// older, backups are believed.
 func noted(ctx context.Context, c client.Client, migration string) ([]string, error) {
 	m := &v1alpha1.Migration{}
 	if err := c.Get(ctx, client.ObjectKey{Name: migration}, m); client.IgnoreNotFound(err) != nil {
@@ -149,7 +147,7 @@ func create(ctx context.Context, c client.Client, o client.Object) error {
 	return nil
 }
 
-// missing are the manifests of the objects that are not stored, in order: [true] those of Secrets, [false] all others.
+// missing are manifests that are not stored, in order: [true] of Secrets, [false] of others.
 func missing(c client.Client, have Set, objects []client.Object) (map[bool][]line, error) {
 	lines := map[bool][]line{}
 	seen := Set{}
@@ -236,8 +234,7 @@ func selected(migration string) []client.ListOption {
 	}
 }
 
-// load reads all chunks of a migration, in the order in which they were stored. One that replumb has not stored is an error: to leave it
-// out could hide that it stands in the place of another.
+// load reads all chunks in order. A foreign one is an error: ignoring it could hide a replacement.
 func load(ctx context.Context, c client.Client, migration string) ([]*piece, error) {
 	sums, err := noted(ctx, c, migration)
 	if err != nil {
@@ -265,8 +262,8 @@ func load(ctx context.Context, c client.Client, migration string) ([]*piece, err
 	return all, nil
 }
 
-// noSecrets reports whether Secrets could not be listed because the user may not: who changes no Secrets needs no right to
-// read them, and has stored none.
+// noSecrets reports a missing right to list Secrets: users who change none need no such right, and
+// have stored none.
 func noSecrets(secrets bool, err error) bool { return secrets && apierrors.IsForbidden(err) }
 
 func pieceOf(kind string, o client.Object, payload []byte) *piece {

@@ -32,13 +32,12 @@ const (
 	margin = 1 << 10
 )
 
-// line is the manifest of one object.
 type line struct {
 	key  Key
 	json []byte
 }
 
-// manifest is the object as it is, without managedFields: they say who wrote what, and no API server takes them back.
+// manifest drops managedFields, which API servers do not take back.
 func manifest(c client.Client, key Key, o client.Object) (line, error) {
 	if key.UID == "" {
 		return line{}, errors.New("it has no UID, so it was not read from the API server")
@@ -54,14 +53,12 @@ func manifest(c client.Client, key Key, o client.Object) (line, error) {
 	return line{key: key, json: body}, err
 }
 
-// packed is the content of one chunk.
 type packed struct {
 	payload []byte
 	index   string
 	first   Key
 }
 
-// packer fills one chunk.
 type packer struct {
 	buf   bytes.Buffer
 	zip   *gzip.Writer
@@ -80,7 +77,7 @@ func newPacker() *packer {
 	return p
 }
 
-// fits reports whether a line certainly fits. It flushes to find out only when it has to.
+// fits reports whether a line certainly fits, and flushes only if it has to.
 func (p *packer) fits(l line, limit int) (bool, error) {
 	if p.plain+len(l.json)+1 > chunklog.MaxPlain {
 		return false, nil
@@ -122,7 +119,7 @@ func (p *packer) finish() (packed, error) {
 	return out, nil
 }
 
-// pack puts lines into as few chunks as they fit. A line that is larger than the limit gets a chunk of its own.
+// pack fills as few chunks as possible. An oversized line gets its own.
 func pack(lines []line, limit int) ([]packed, error) {
 	var all []packed
 	p := newPacker()
@@ -149,7 +146,7 @@ func pack(lines []line, limit int) ([]packed, error) {
 	return append(all, last), err
 }
 
-// build makes the object that holds a chunk. It is immutable: a backup that someone edited would be none.
+// build makes the object of a chunk, which is immutable, as backups are.
 func (p packed) build(owner *v1alpha1.Migration, sequence int, secret bool) client.Object {
 	sum := chunklog.Sum(p.payload)
 	immutable := true
@@ -176,7 +173,6 @@ func (p packed) build(owner *v1alpha1.Migration, sequence int, secret bool) clie
 
 func namePrefix(migration string) string { return "backup-" + migration + "-" }
 
-// piece is one stored object of many manifests.
 type piece struct {
 	name     string
 	sequence int

@@ -22,8 +22,7 @@ type Step struct {
 
 var _ engine.Previewer = (*Step)(nil)
 
-// NewStep makes the step that stores objects, as they were when they were read. The Migration has to be in the cluster by
-// the time the step runs.
+// NewStep stores objects as they were read. The Migration must exist when it runs.
 func NewStep(c client.Client, m *v1alpha1.Migration, id, title string, objects []client.Object) *Step {
 	return &Step{client: c, migration: m, id: id, title: title, objects: objects}
 }
@@ -60,7 +59,6 @@ func (s *Step) Verify(ctx context.Context) error {
 	return err
 }
 
-// lacking is the first object that is not stored.
 func (s *Step) lacking(ctx context.Context) (*Key, error) {
 	if len(s.objects) == 0 {
 		return nil, nil
@@ -81,8 +79,8 @@ func (s *Step) lacking(ctx context.Context) (*Key, error) {
 	return nil, nil
 }
 
-// Preview says which objects are stored. How many objects they need shows when they are compressed, and the names depend
-// on the content; the plan must not change with every status that does.
+// Preview lists the objects. Chunks depend on content, and the plan must not change with every
+// status.
 func (s *Step) Preview() ([]engine.Change, error) {
 	names := map[string][]string{}
 	for _, o := range s.objects {

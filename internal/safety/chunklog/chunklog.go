@@ -1,5 +1,5 @@
-// Package chunklog is how records of any number are kept in objects of bounded size: JSON, one record a line, compressed, with
-// a checksum.
+// Package chunklog keeps any number of records in objects of bounded size: JSON lines, compressed,
+// with a checksum.
 package chunklog
 
 import (
@@ -13,8 +13,8 @@ import (
 	"io"
 )
 
-// Size is how many bytes go into one object. The API server takes 1 MiB (MaxSecretSize in k8s.io/kubernetes
-// pkg/apis/core/types.go) and etcd requests of 1.5 MiB.
+// Size is an object's payload. The API server takes 1 MiB (MaxSecretSize in k8s.io/kubernetes
+// pkg/apis/core/types.go), etcd requests of 1.5 MiB.
 const Size = 700 << 10
 
 // MaxPlain is how much an object may hold before it is compressed, in bytes: a few bytes that someone else wrote could be gigabytes.
@@ -45,8 +45,7 @@ func Compress(plain []byte) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// Each calls f for every record of a payload whose checksum is right, in order.
-// It fails with ErrTooLarge where there is more than MaxPlain.
+// Each calls f for every record of an intact payload, in order; ErrTooLarge beyond MaxPlain.
 func Each(payload []byte, sum string, f func(json.RawMessage) error) error {
 	return each(payload, sum, MaxPlain, f)
 }
@@ -72,7 +71,6 @@ func each(payload []byte, sum string, most int64, f func(json.RawMessage) error)
 	}
 }
 
-// bounded fails where there is more to read than is left.
 type bounded struct {
 	from io.Reader
 	left int64

@@ -28,8 +28,8 @@ const (
 	deploysProber = "replumb-freeze-deploys-probe"
 )
 
-// The conditions under which a deployment is refused, in CEL. All must hold. Pods, Jobs, and what the subresource scale
-// changes are not looked at: controllers of all kinds go on.
+// The conditions of a refused deployment, in CEL; all must hold. Pods, Jobs and scale are left out,
+// so that controllers go on.
 const (
 	celSubject = `(request.operation == 'CREATE' ? object : oldObject)`
 
@@ -58,10 +58,10 @@ has(object.spec) != has(oldObject.spec) || (has(object.spec) && object.spec != o
 	celDeploysAdvice = `; to change it all the same, give it the label ` + v1alpha1.LabelBreakGlass + `=true; to lift the freeze: replumb unfreeze`
 )
 
-// Deploys is a freeze of what people and their tools deploy: no one but replumb, the control plane, those who are allowed to and those who
-// break the glass creates, deletes or changes the spec of workloads, Services, Ingresses and NetworkPolicies, of Rollouts of Argo and routes
-// of the Gateway API, and of More. What programs write while they run goes on, such as ConfigMaps, Secrets, Jobs, and replicas by the
-// subresource scale.
+// Deploys freezes what people and tools deploy: only replumb, the control plane, allowed users and
+// those who break the glass create, delete or change specs of workloads, Services, Ingresses,
+// NetworkPolicies, Rollouts of Argo, routes of the Gateway API, and More. Programs' own writes go
+// on: ConfigMaps, Secrets, Jobs, and scale.
 type Deploys struct {
 	Client    client.Client
 	Migration string
@@ -69,8 +69,8 @@ type Deploys struct {
 	Copies bool
 	// Include and Exclude choose namespaces by name. In both * stands for any part of a name. No include means all.
 	Include, Exclude []string
-	// More are further kinds of objects in namespaces. Kinds that are not served, here and of those that are always frozen, are no
-	// trouble: the API server asks no more of a rule than that it fits, and it holds once their definitions are there.
+	// More are further namespaced kinds. Kinds that are not served are no error: a rule holds once
+	// they are.
 	More []schema.GroupResource
 	// Selector chooses objects by their labels. Nil means all.
 	Selector *metav1.LabelSelector
@@ -112,7 +112,7 @@ func (s *Deploys) spec() admissionv1.ValidatingAdmissionPolicySpec {
 	}
 }
 
-// message tells in CEL those who are refused why, until when, and what to do.
+// message tells refused users, in CEL, why, until when, and what to do.
 func (s *Deploys) message() string {
 	if s.Copies {
 		return quote("migration "+s.Migration+" is copying this cluster to another: ") + celDeploysObject +
@@ -124,7 +124,6 @@ func (s *Deploys) message() string {
 		)
 }
 
-// chosen says in CEL whether a request is about a namespace that is meant. What replumb runs comes and goes.
 func (s *Deploys) chosen() string {
 	expression := "request.namespace != " + quote(v1alpha1.SystemNamespace)
 	if len(s.Include) > 0 {
@@ -139,8 +138,8 @@ func (s *Deploys) chosen() string {
 	return expression
 }
 
-// selects says in CEL whether the labels of an object are as a selector wants them. The selector of the policy itself would leave out the
-// object by which it is proven that the freeze is enforced.
+// selects matches labels in CEL: the policy's own selector would leave out the object that proves
+// the freeze.
 func selects(selector *metav1.LabelSelector) string {
 	const labels = "(has(" + celSubject + ".metadata.labels) ? " + celSubject + ".metadata.labels : {})"
 	all := []string{"true"}
@@ -175,7 +174,6 @@ func quotes(all []string) string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-// pattern is a regular expression (RE2, as CEL has them) for any of the names.
 func pattern(names []string) string {
 	var all []string
 	for _, n := range names {
@@ -184,7 +182,6 @@ func pattern(names []string) string {
 	return "^(" + strings.Join(all, "|") + ")$"
 }
 
-// group has kinds of one API group that are frozen, in all versions that matter.
 type group struct {
 	name, version    string
 	resources, kinds []string
@@ -330,8 +327,8 @@ func Freezes(gk schema.GroupKind) bool {
 	return slices.ContainsFunc(always(), func(g group) bool { return g.name == gk.Group && slices.Contains(g.kinds, gk.Kind) })
 }
 
-// Exempt takes an object out of the freezes. Updates say who sends them and deletions do not, so that replumb's own would be refused
-// as well: what another of its migrations is to delete it exempts first.
+// Exempt takes an object out of the freezes. Deletions do not say who sends them, so replumb's own
+// would be refused.
 func Exempt(ctx context.Context, c client.Client, o client.Object) error {
 	return c.Patch(ctx, o, client.RawPatch(types.MergePatchType, ExemptPatch()), client.FieldOwner(v1alpha1.FieldManager))
 }

@@ -25,9 +25,9 @@ const (
 	guardProber = "replumb-guard-probe"
 )
 
-// The expressions of the guard, in CEL. Admission sees a Service with the address that was allocated (Store.create and Store.Update in
-// k8s.io/apiserver pkg/registry/generic/registry/store.go: BeginCreate and BeginUpdate come before validation). What is refused is given
-// back.
+// The guard in CEL. Admission sees allocated addresses (Store.create and Store.Update in
+// k8s.io/apiserver pkg/registry/generic/registry/store.go: BeginCreate and BeginUpdate come before
+// validation); refused ones are given back.
 const (
 	celHad = `request.operation == 'UPDATE' && has(oldObject.spec.clusterIPs) ? oldObject.spec.clusterIPs : []`
 
@@ -44,11 +44,12 @@ type Owned struct {
 	Owner   string
 }
 
-// Guard keeps addresses from all Services but those that they are kept for, whether an API server has chosen them or their manifest names
-// them, while nothing else does: it is for the time in which API servers get another Service range, one after the other.
+// Guard keeps addresses for their Services while API servers change their range one after another,
+// and nothing else reserves them.
 //
-// On an error the policy refuses (failurePolicy Fail): unlike a freeze, correctness hangs on it. An API server that starts takes up policies
-// before it answers (WaitForReady in k8s.io/apiserver pkg/admission/plugin/policy/generic/plugin.go).
+// It fails closed (failurePolicy Fail), since correctness depends on it, unlike on a freeze. A
+// starting API server has its policies before it answers (WaitForReady in k8s.io/apiserver
+// pkg/admission/plugin/policy/generic/plugin.go).
 type Guard struct {
 	Client    client.Client
 	Migration string
@@ -164,7 +165,7 @@ func (g *Guard) Do(ctx context.Context) error {
 	)
 }
 
-// enforced asks by the dry run of a Service that the guard refuses, whatever its address is.
+// enforced sends the dry run of a Service that the guard always refuses.
 func (g *Guard) enforced(ctx context.Context) (bool, error) {
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, GenerateName: "guarded-"},

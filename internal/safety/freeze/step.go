@@ -54,7 +54,6 @@ func (s *Step) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// current reports whether policy and binding are as this build and this migration want them.
 func (s *Step) current(ctx context.Context) (bool, error) {
 	_, wantBinding := Policy(s.Migration)
 	policy, binding := &admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}
@@ -91,7 +90,6 @@ func (s *Step) Preview() ([]engine.Change, error) {
 	}, nil
 }
 
-// liftStep lifts a freeze.
 type liftStep struct {
 	client       client.Client
 	name, prober string
@@ -120,7 +118,7 @@ func (s *liftStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// present looks for the parts of a freeze that is to be lifted. That of another migration is not.
+// present looks for the freeze to lift; another migration's is not.
 func (s *liftStep) present(ctx context.Context) (parts, error) {
 	found, err := present(ctx, s.client, s.name)
 	if err != nil || s.migration == "" || !found.policy {

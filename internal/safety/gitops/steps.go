@@ -84,7 +84,7 @@ func (f Found) Reconciling() []*unstructured.Unstructured {
 	return slices.DeleteFunc(slices.Clone(f.Objects), func(o *unstructured.Unstructured) bool { return !Reconciles(o) })
 }
 
-// record reads what is recorded; nil without an error, if nothing is. It is listed, which everyone may who looks at migrations.
+// record is nil without an error if nothing is recorded. It is listed, a right of all readers.
 func record(ctx context.Context, c client.Client) (*corev1.ConfigMap, Record, error) {
 	list := &corev1.ConfigMapList{}
 	err := c.List(ctx, list, client.InNamespace(v1alpha1.SystemNamespace), client.MatchingLabels{v1alpha1.LabelRole: v1alpha1.RoleGitOps})
@@ -186,7 +186,7 @@ func (s *Suspend) note(ctx context.Context, objects []*unstructured.Unstructured
 	return nil
 }
 
-// write makes one object of another, unless that was changed since it was read.
+// write updates an object at the version that was read.
 func write(ctx context.Context, c client.Client, from, to *unstructured.Unstructured) error {
 	if to == nil {
 		return nil

@@ -60,8 +60,8 @@ func (h Holder) String() string {
 	return fmt.Sprintf("%s@%s (pid %d, %s)", h.User, h.Host, h.PID, h.Command)
 }
 
-// gone reports whether h is known to have ended, which only its own host can tell. A PID that was given to another
-// process in the meantime looks alive; then the Lease has to expire.
+// gone reports whether h has ended, as only its host can tell. A reused PID looks alive; then the
+// Lease has to expire.
 func (h Holder) gone(self Holder) bool {
 	if h.PID == 0 || h.Boot == "" || h.Space == "" || h.Host != self.Host || h.Boot != self.Boot || h.Space != self.Space {
 		return false
@@ -69,8 +69,7 @@ func (h Holder) gone(self Holder) bool {
 	return !alive(h.PID)
 }
 
-// alive reports false only for a process that certainly does not run: it does not exist, or it is a zombie, which ended
-// and waits for its parent to notice.
+// alive is false only for a process that does not exist or is a zombie.
 func alive(pid int) bool {
 	p, err := os.FindProcess(pid)
 	if err != nil {

@@ -118,8 +118,8 @@ func Around(plan *engine.Plan, hooks []v1alpha1.Hook, run Run, of engine.Identit
 	return plan
 }
 
-// FailedError says that a hook failed. It does not unwrap to its cause: the runner would take a refused connection or a
-// call that timed out for something to try again, but the author of a hook counts on one call.
+// FailedError does not unwrap to its cause: the runner would retry a refused connection or a
+// timeout, but a hook counts on one call.
 type FailedError struct {
 	Hook string
 	// Cause is a *callout.Error.
@@ -130,8 +130,7 @@ func (e *FailedError) Error() string { return fmt.Sprintf("hook %s: %v", e.Hook,
 
 func (e *FailedError) Private() string { return fault.Private(e.Cause) }
 
-// Step calls a hook. It cannot know whether an earlier run did, so a hook is called at least once: again when a run is
-// taken up where another was cut off.
+// Step calls a hook, at least once: a resumed run cannot know whether an earlier one did.
 type Step struct {
 	hook v1alpha1.Hook
 	on   Occasion
@@ -193,8 +192,7 @@ func (s *Step) Title() string {
 	return fmt.Sprintf("Call hook %s %s phase %s", s.hook.Name, when, s.on.Phase)
 }
 
-// Deadline implements engine.Timed. The call's own timeout comes first: it knows better what to say, and needs a moment
-// to end a program.
+// Deadline is later than the call's own timeout, which has the better message and ends programs.
 func (s *Step) Deadline() time.Duration {
 	timeout := callout.DefaultTimeout
 	if s.hook.Timeout != nil {

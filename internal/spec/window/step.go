@@ -8,7 +8,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// limit is how long a run waits for a window: one a week, and a week in which the clocks leap over it.
+// limit covers a weekly window that a clock change skips once.
 const limit = 15 * 24 * time.Hour
 
 // Step waits until a window is open. It writes nothing.

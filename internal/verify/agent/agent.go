@@ -28,13 +28,12 @@ const (
 // Agent is one of the two on a node.
 type Agent struct {
 	Client client.WithWatch
-	// Origin is the network it is in: Host or Pod. The one in the network of the node also passes barriers, connects to Services that
-	// have moved, and tells who uses old addresses and how API servers look from there.
+	// Origin is the agent's network, Host or Pod. The Host one also passes barriers, connects to
+	// moved Services, and reports clients of old addresses and API servers.
 	Origin v1alpha1.ProbeOrigin
 	// Migration that goes on.
 	Migration string
-	// Ranges are those that it takes addresses of Services from and to: addresses elsewhere are no business of an agent's. None means that
-	// it moves no Services.
+	// Ranges bound the addresses of Services that it handles. None means that no Services move.
 	Ranges []netip.Prefix
 	// Node it is on, and the addresses of that, one for each family.
 	Node    string
@@ -76,8 +75,7 @@ type Agent struct {
 	problems []error
 }
 
-// Run does what an agent does until ctx ends, or something is wrong that a restart may repair. It goes on without an API server for as
-// long as there is none.
+// Run works until ctx ends or a restart may help, also while there is no API server.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -114,7 +112,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// asked4 adds the loopback address of IPv4 to the addresses of a node that has none of that family. See barrier.
+// asked4 adds the IPv4 loopback address on nodes without IPv4. See barrier.
 func asked4(node []netip.Addr) []netip.Addr {
 	if slices.ContainsFunc(node, netip.Addr.Is4) {
 		return node
@@ -219,7 +217,7 @@ func (a *Agent) interval() time.Duration {
 	return max(every, time.Duration(s.migration.Status.Proof.Nodes)*time.Second/nodesASecond)
 }
 
-// serversEvery is the pause between two looks at API servers: they are asked less often than they are reported to.
+// serversEvery is longer than the pause between reports.
 func (a *Agent) serversEvery() time.Duration { return apiserver.LookEvery * a.interval() }
 
 func (a *Agent) draw() (*v1alpha1.NodeReportStatus, func(), error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// mover is a Service that moves, is about to, or has.
+// mover is a Service that moves, is about to, or has moved.
 type mover struct {
 	uid types.UID
 	// name as namespace/name, and that of its bridge, if there is one.
@@ -25,7 +25,6 @@ type mover struct {
 	movedAt string
 }
 
-// left is the address that the Service has left and that still leads to it; invalid if there is none.
 func (m mover) left() netip.Addr {
 	if m.movedAt == "" || !m.at.IsValid() {
 		return netip.Addr{}
@@ -33,8 +32,8 @@ func (m mover) left() netip.Addr {
 	return m.other
 }
 
-// movers finds the Services that the migration moves. What says so lies where tenants can write it too, so it is held to what they cannot
-// choose: the address that a Service is at, and the ranges.
+// movers finds the Services that move. Tenants can write the annotations, so these are checked
+// against a Service's address and the ranges, which they cannot choose.
 func movers(s view) []mover {
 	if s.migration == nil {
 		return nil
@@ -65,8 +64,8 @@ func movers(s view) []mover {
 	return found
 }
 
-// bridgesOf are the bridges by the UID of their Service. A bridge lies beside its Service, and has the one name that follows from the
-// Service's name and UID: what others label as a bridge is none.
+// bridgesOf are bridges by the UID of their Service, recognized by namespace and derived name, not
+// by labels.
 func bridgesOf(s view) map[types.UID]*corev1.Service {
 	claimed := map[types.UID][]*corev1.Service{}
 	for _, b := range s.role(v1alpha1.RoleBridge) {
@@ -84,7 +83,6 @@ func bridgesOf(s view) map[types.UID]*corev1.Service {
 	return bridges
 }
 
-// besides is where the bridge of a Service that is at an address answers for it, too.
 func besides(b *corev1.Service, at netip.Addr, m *v1alpha1.Migration) (other netip.Addr) {
 	if m.Status.PointOfNoReturnPassed { // bridges are being taken away
 		return other

@@ -14,7 +14,6 @@ import (
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
-// probing sends requests to the targets there are, and counts what they meet with.
 type probing struct {
 	origin   v1alpha1.ProbeOrigin
 	instance string
@@ -29,7 +28,6 @@ type probing struct {
 	probers sync.WaitGroup
 }
 
-// prober is one that runs.
 type prober struct {
 	asking *asking
 	stop   context.CancelFunc
@@ -88,7 +86,7 @@ func (p *probing) begin(ctx context.Context, t target, now time.Time) {
 	})
 }
 
-// end stops everything, and waits for requests under way, but no longer than limit.
+// end stops all and waits for requests under way, up to limit.
 func (p *probing) end(limit time.Duration) {
 	p.mu.Lock()
 	for name, r := range p.running {
@@ -107,8 +105,8 @@ func (p *probing) end(limit time.Duration) {
 	}
 }
 
-// draw makes the reports of all probes, without those that ended before an instant. The ones it used are to be kept once the report
-// is written.
+// draw makes the reports of all probes but those that ended before since; keep marks them as
+// written.
 func (p *probing) draw(since time.Time) (reports []v1alpha1.ProbeReport, keep func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -29,7 +29,7 @@ const (
 	longestProblem = 1024
 )
 
-// reporter writes the part of a NodeReport that is one agent's.
+// reporter writes one agent's part of a NodeReport.
 type reporter struct {
 	client          client.Client
 	node, migration string
@@ -56,7 +56,7 @@ func (r *reporter) poke() {
 	}
 }
 
-// follow writes reports until ctx ends. It ends with an error only if a report cannot be made at all.
+// follow fails only if a report cannot be made at all.
 func (r *reporter) follow(ctx context.Context) error {
 	pause, due := time.Duration(0), time.NewTimer(0)
 	defer due.Stop()
@@ -97,7 +97,6 @@ func (r *reporter) follow(ctx context.Context) error {
 	}
 }
 
-// brokenError is a report that could not be made.
 type brokenError struct{ error }
 
 func (e *brokenError) Unwrap() error { return e.error }
@@ -131,7 +130,7 @@ func (r *reporter) write(ctx context.Context) error {
 	return nil
 }
 
-// create makes the NodeReport, or has it belong to the migration, once. Both agents of a node do: the second one changes nothing.
+// create makes the NodeReport or attaches it to the migration; both agents of a node do so.
 func (r *reporter) create(ctx context.Context) error {
 	if r.created {
 		return nil
@@ -167,17 +166,16 @@ func (r *reporter) object() *unstructured.Unstructured {
 	return object
 }
 
-// owner is the field manager: each of the two agents owns what it writes.
+// owner differs by agent: each owns what it writes.
 func (r *reporter) owner() client.FieldOwner {
 	return client.FieldOwner("replumb-agent-" + strings.ToLower(string(r.origin)))
 }
 
-// aliveness counts reports.
 type aliveness struct {
 	report v1alpha1.AgentReport
 }
 
-// next is the agent's word that it is alive, with what keeps it from seeing what it should.
+// next is the heartbeat, with what keeps the agent from seeing.
 func (a *aliveness) next(problems []error) v1alpha1.AgentReport {
 	a.report.Sequence++
 	a.report.ReportedAt = metav1.NowMicro()

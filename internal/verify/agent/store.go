@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// store holds what is watched of one kind: the latest known, also while the API server is away.
+// store has the latest known objects of a kind, also while the API server is away.
 type store[T client.Object] struct {
 	kind    string
 	shrink  func(T) T
@@ -62,7 +62,6 @@ func (s *store[T]) note(ctx context.Context, err error) error {
 	return err
 }
 
-// trouble is why the store may be behind; nil if it is not.
 func (s *store[T]) trouble() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +74,7 @@ func (s *store[T]) trouble() error {
 	return nil
 }
 
-// all returns what there is, and whether everything was listed once. The objects are shared and never changed.
+// all returns shared, immutable objects, and whether they were listed once.
 func (s *store[T]) all() (objects []T, synced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

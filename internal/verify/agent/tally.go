@@ -20,15 +20,15 @@ const (
 	kept = 60
 	// longestError is how much of an error is reported.
 	longestError = 256
-	// lag is how much later than others an agent may learn that nothing answers at an address any more. What was sent in that time,
-	// and ends badly, is no loss.
+	// lag bounds how much later an agent may learn that an address has ended; failures within are
+	// no loss.
 	lag = 2 * time.Second
 )
 
-// tally adds up what the requests of one probe meet with, whichever server they went to in the course of time.
+// tally counts the requests of one probe, over all targets in the course of time.
 //
-// A failure is reported twice: when it is seen, and when its window closes, which may be much later. What counts of a second is
-// the larger number of the two, so that neither is missed and nothing counts twice, whichever comes first.
+// A failure is reported when it is seen, and again when its window closes. The larger count of a
+// second is taken, so that none is missed or counted twice.
 type tally struct {
 	mu     sync.Mutex
 	report v1alpha1.ProbeReport
@@ -45,7 +45,6 @@ type tally struct {
 	endedAt time.Time
 }
 
-// second is what happened to the requests that were due in one.
 type second struct {
 	ok, late, notMeasured int
 	// seen failures were reported when they were seen, windowed ones by a window. Of the former, forgiven ones are no losses.
@@ -57,7 +56,6 @@ type second struct {
 
 func (s *second) failed() int { return max(s.seen, s.windowed) - s.forgiven }
 
-// sums are counts up to some second.
 type sums struct {
 	sent, failed, late, notMeasured int64
 
@@ -87,7 +85,6 @@ func (s *sums) add(start int64, of *second) {
 	s.lossy = start
 }
 
-// asking is a tally's asking of one target.
 type asking struct {
 	tally  *tally
 	target target
@@ -120,7 +117,7 @@ func (t *tally) ask(to target, now time.Time) *asking {
 	return a
 }
 
-// takeAway says that the target is not asked any more; forgive, that nothing is bound to answer there either.
+// takeAway ends a target; with forgive, nothing must answer there either.
 func (a *asking) takeAway(now time.Time, forgive bool) {
 	a.tally.mu.Lock()
 	defer a.tally.mu.Unlock()
@@ -150,12 +147,11 @@ func (a *asking) failed(scheduled time.Time, failure *probe.Failure, now time.Ti
 	s.blame(scheduled, scheduled, failure.Error())
 }
 
-// forgives reports whether nothing was bound to answer a request any more when it was due.
+// forgives reports whether nothing had to answer a request when it was due.
 func (a *asking) forgives(scheduled time.Time) bool {
 	return a.forgive && scheduled.After(a.takenAt.Add(-lag))
 }
 
-// blame notes between when requests failed, and why the first of them did.
 func (s *second) blame(first, last time.Time, example string) {
 	if s.first.IsZero() || first.Before(s.first) {
 		s.first, s.example = first, example[:min(len(example), longestError)]
@@ -201,7 +197,7 @@ func (t *tally) horizon() int64 {
 	return max(t.cut, first.closed)
 }
 
-// draw makes the report as it is now. What it reports for the first time counts as reported when it is kept.
+// draw makes the report; what is new in it counts as reported once it is retained.
 func (t *tally) draw() (v1alpha1.ProbeReport, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -249,7 +245,6 @@ func (t *tally) retain() {
 	}
 }
 
-// gone reports whether nothing was asked any more since an instant.
 func (t *tally) gone(since time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,7 +16,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// view is what an agent sees of the cluster.
 type view struct {
 	// migration is nil if there is none of the name.
 	migration *v1alpha1.Migration
@@ -27,7 +26,6 @@ type view struct {
 	ranges []netip.Prefix
 }
 
-// watched is where views come from.
 type watched struct {
 	name       string
 	ranges     []netip.Prefix
@@ -52,7 +50,7 @@ func (w *watched) changed() {
 	}
 }
 
-// follow watches until ctx ends; the pods of node only if one is named.
+// follow watches until ctx ends; pods only if node is named.
 func (w *watched) follow(ctx context.Context, c client.WithWatch, node string) {
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -71,7 +69,7 @@ func (w *watched) follow(ctx context.Context, c client.WithWatch, node string) {
 	all.Wait()
 }
 
-// view is what is known now; not ok as long as something was never listed. Pods may come later: no order depends on them.
+// view is false until Migration and Services were listed; nothing depends on the order of pods.
 func (w *watched) view() (s view, ok bool) {
 	migrations, known := w.migrations.all()
 	if len(migrations) > 0 {
@@ -83,7 +81,7 @@ func (w *watched) view() (s view, ok bool) {
 	return s, ok && known
 }
 
-// What is kept of an object is what is read of it: every node watches every Service.
+// Objects are shrunk to what is read, since every node watches every Service.
 
 func shrinkMigration(m *v1alpha1.Migration) *v1alpha1.Migration {
 	kept := &v1alpha1.Migration{
@@ -99,7 +97,7 @@ func shrinkMigration(m *v1alpha1.Migration) *v1alpha1.Migration {
 	return kept
 }
 
-// shrinkService keeps one address: of a Service that has both families, that in the ranges.
+// shrinkService keeps one address: of two families that in the ranges.
 func shrinkService(svc *corev1.Service, ranges []netip.Prefix) *corev1.Service {
 	meta := shrinkMeta(&svc.ObjectMeta)
 	delete(meta.Annotations, v1alpha1.AnnotationOriginalSpec)
@@ -112,7 +110,7 @@ func shrinkService(svc *corev1.Service, ranges []netip.Prefix) *corev1.Service {
 	return kept
 }
 
-// addressIn is the address of a Service in some ranges; its first, if none is.
+// addressIn is a Service's address in some ranges, else its first.
 func addressIn(svc *corev1.Service, ranges []netip.Prefix) string {
 	for _, text := range svc.Spec.ClusterIPs {
 		if a := parse(text); slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) }) {
@@ -153,12 +151,13 @@ func ours(notes map[string]string) map[string]string {
 	return notes
 }
 
-// own finds the Services of the migration in replumb's namespace that have a role and are not about to go. Elsewhere, tenants write labels.
+// own are the migration's live Services of a role in replumb's namespace; elsewhere, tenants write
+// labels.
 func (s view) own(role string) []*corev1.Service {
 	return slices.DeleteFunc(s.role(role), func(svc *corev1.Service) bool { return svc.Namespace != v1alpha1.SystemNamespace })
 }
 
-// role finds the Services of all namespaces that say they have a role in the migration and are not about to go.
+// role are live Services of all namespaces that claim a role in the migration.
 func (s view) role(role string) []*corev1.Service {
 	var found []*corev1.Service
 	for _, svc := range s.services {
@@ -170,12 +169,11 @@ func (s view) role(role string) []*corev1.Service {
 	return found
 }
 
-// within reports whether an address is in one of the ranges that the migration is about.
 func (s view) within(a netip.Addr) bool {
 	return slices.ContainsFunc(s.ranges, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 
-// clusterIP is where a Service is; invalid while it is on its way, and if it has no address.
+// clusterIP is invalid for a Service on its way or without an address.
 func clusterIP(svc *corev1.Service) netip.Addr {
 	if svc.Spec.Type == corev1.ServiceTypeExternalName {
 		return netip.Addr{}
@@ -183,7 +181,6 @@ func clusterIP(svc *corev1.Service) netip.Addr {
 	return parse(svc.Spec.ClusterIP)
 }
 
-// parse reads an address; invalid if it is none.
 func parse(text string) netip.Addr {
 	a, err := netip.ParseAddr(text)
 	if err != nil {

@@ -33,8 +33,8 @@ type Server struct {
 	Identity probe.Identity
 	// Web answers HTTP requests. Default: all of them with the name.
 	Web http.Handler
-	// Datagram makes the answer to a datagram. Default: that of probe.Answer, and none to what is no question, so that no two servers can be
-	// had answer each other.
+	// Datagram answers a datagram; by default as probe.Answer, and only questions, so that two
+	// servers cannot answer each other.
 	Datagram func(sent []byte, from net.Addr) []byte
 	// Limits are those of connections. Default: none.
 	Limits Limits
@@ -107,13 +107,12 @@ func (s *Server) Serve(ctx context.Context) error {
 	return web.Shutdown(last)
 }
 
-// close closes the echoes' sockets. Connections go on.
 func (s *Server) close() {
 	_ = s.tcp.Close()
 	_ = s.udp.Close()
 }
 
-// dismiss asks the clients of all long-lived connections to go on over another one, which leads them elsewhere by now.
+// dismiss asks clients of long-lived connections to move to another one.
 func (s *Server) dismiss() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +123,7 @@ func (s *Server) dismiss() {
 	}
 }
 
-// awaitDismissed waits until they have done so, and cuts off who does not within the drain time.
+// awaitDismissed waits for them within the drain time, and cuts off the rest.
 func (s *Server) awaitDismissed() {
 	gone := make(chan struct{})
 	go func() { s.echoing.Wait(); close(gone) }()
@@ -142,7 +141,7 @@ func (s *Server) awaitDismissed() {
 	}
 }
 
-// admit keeps a connection to say goodbye to, unless that time has come.
+// admit registers a connection for the goodbye, before that begins.
 func (s *Server) admit(conn net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,8 +185,8 @@ func (s *Server) serveTCP() error {
 	}
 }
 
-// echo sends every line back; the line that asks for an identity is answered with one. One that is too long, or too long in coming, ends the
-// connection.
+// echo returns every line, and answers the one that asks for an identity. A line that is too long
+// or slow ends the connection.
 func (s *Server) echo(conn net.Conn) {
 	defer func() {
 		_ = conn.Close()
@@ -208,7 +207,7 @@ func (s *Server) echo(conn net.Conn) {
 	}
 }
 
-// patient gives a client its time for the next line, and to take the answer to it.
+// patient limits the wait for the next line and for the client's reading.
 func (s *Server) patient(conn net.Conn) bool {
 	return s.Limits.Idle == 0 || conn.SetDeadline(time.Now().Add(s.Limits.Idle)) == nil
 }
@@ -229,7 +228,6 @@ func (s *Server) serveUDP() error {
 	}
 }
 
-// answer is what goes back; nil if nothing does.
 func (s *Server) answer(sent []byte, from net.Addr) []byte {
 	if at, err := netip.ParseAddrPort(from.String()); err != nil || at.Port() < ephemeral || probe.IsAnswer(sent) {
 		return nil

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Limits keep a server that every pod of a cluster can call from being used up. They are far above what agents need: two streams of each
-// node, over all servers, and a request of some milliseconds now and then.
+// Limits protect a server that every pod can call. Agents need far less: two streams per node, and
+// short requests.
 type Limits struct {
-	// Connections there may be at a time to each port, and FromOne of them from one address. One that is too many is closed at once: the
-	// others go on.
+	// Connections bounds those of each port, FromOne those of one address. Excess ones are closed
+	// at once.
 	Connections, FromOne int
 	// Idle is for how long a connection stays on which nothing comes. Streams of agents send at least one line a second.
 	Idle time.Duration
@@ -27,8 +27,9 @@ const (
 	longestHeader = 8 << 10
 	// headerTime is for headers, requestTime for a whole request: more than any handler takes.
 	headerTime, requestTime = 10 * time.Second, 90 * time.Second
-	// ephemeral is the lowest port that clients send from. What comes from a port below is of a server, or claims to be, and would answer an
-	// answer: echo, chargen, DNS, NTP. The own port is not among them: a kube-proxy that masquerades gives clients any port from here on.
+	// ephemeral is the lowest client port: lower ones are servers (echo, chargen, DNS, NTP), real
+	// or claimed, which would answer an answer. A masquerading kube-proxy gives clients any higher
+	// port.
 	ephemeral = 1024
 )
 
@@ -42,7 +43,6 @@ func (s *Server) web() *http.Server {
 	return web
 }
 
-// limited is a listener that takes no more connections than it may.
 type limited struct {
 	net.Listener
 	limits Limits
@@ -96,7 +96,6 @@ func (l *limited) leave(from netip.Addr) {
 	}
 }
 
-// counted is a connection that makes room when it is closed.
 type counted struct {
 	net.Conn
 	leave func()

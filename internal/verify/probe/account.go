@@ -13,7 +13,7 @@ type Account struct {
 	moreLosses, moreStalls int
 }
 
-// keptStretches bounds how many losses, and how many stalls, an Account tells one by one: probing may go on for weeks.
+// keptStretches bounds the losses and stalls of an Account: probing may go on for weeks.
 const keptStretches = 1000
 
 // Add adds the next window, or fails with ErrIncomplete if it is not the next one.

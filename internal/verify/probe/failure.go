@@ -48,8 +48,7 @@ func (f *Failure) Error() string { return string(f.Class) + ": " + f.Err.Error()
 // Unwrap returns the cause.
 func (f *Failure) Unwrap() error { return f.Err }
 
-// saysNothing reports whether the failure is the prober's own: it had no room for the request, or stood still for too long in the time that the
-// request was given.
+// saysNothing reports failures of the prober itself: no room for the request, or standing still.
 func (f *Failure) saysNothing(stood time.Duration) bool {
 	switch f.Class {
 	case OwnLimit:
@@ -64,7 +63,6 @@ func failf(class Class, format string, args ...any) error {
 	return &Failure{Class: class, Err: fmt.Errorf(format, args...)}
 }
 
-// asFailure classifies any error; one that already is a Failure stays as it is.
 func asFailure(err error) *Failure {
 	var failure *Failure
 	if errors.As(err, &failure) {

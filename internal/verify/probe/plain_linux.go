@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dial connects; over "udp" it makes a socket. ok is false where it cannot, and where Go has to.
+// dial connects, or makes a socket over "udp"; Go has to where ok is false.
 func (p *plain) dial(ctx context.Context, network string, to netip.AddrPort) (conn net.Conn, ok bool, err error) {
 	deadline, limited := ctx.Deadline()
 	if p.slow.Load() || !limited || to.Addr().Zone() != "" {
@@ -55,7 +55,7 @@ func socketAddr(network string, at netip.AddrPort) net.Addr {
 	return net.TCPAddrFromAddrPort(at)
 }
 
-// plainConn is a connection of plain's. It is used by one goroutine at a time.
+// plainConn is for one goroutine at a time.
 type plainConn struct {
 	fd       int
 	plain    *plain
@@ -111,7 +111,6 @@ func connected(fd int) error {
 	return nil
 }
 
-// ready waits in the kernel for a moment, and reports whether the socket is ready for what is asked.
 func (c *plainConn) ready(events int16) bool {
 	if c.file != nil || c.plain.slow.Load() {
 		return false

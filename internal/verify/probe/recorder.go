@@ -7,7 +7,7 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// recorder turns the requests of one target into windows. It reads no clock: every instant is given to it.
+// recorder turns requests of one target into windows. It reads no clock.
 type recorder struct {
 	mu     sync.Mutex
 	target string
@@ -54,7 +54,7 @@ func (r *recorder) begin(scheduled, begun time.Time) {
 	r.at(scheduled).pending++
 }
 
-// missed notes a request that begun before and of which nothing can be said.
+// missed notes a begun request without a result.
 func (r *recorder) missed(scheduled time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,7 +90,6 @@ func (r *recorder) succeed(scheduled, answered time.Time, late bool) {
 	}
 }
 
-// fail notes that a request begun before did not get a good answer.
 func (r *recorder) fail(scheduled time.Time, failure *Failure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,7 +115,7 @@ func (r *recorder) reconnected(at time.Time) {
 	r.at(at).window.Reconnects++
 }
 
-// woke notes when the prober, which had only to wait for the time of a request, came to it.
+// woke notes when a prober that was only waiting woke up.
 func (r *recorder) woke(scheduled, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,14 +126,12 @@ func (r *recorder) woke(scheduled, at time.Time) {
 	}
 }
 
-// advance promises that no request will be scheduled before t any more.
 func (r *recorder) advance(t time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.horizon = t
 }
 
-// closed returns, in order and once, the windows that can no longer change.
 func (r *recorder) closed(now time.Time) []Window {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -151,7 +148,6 @@ func (r *recorder) closed(now time.Time) []Window {
 	}
 }
 
-// final returns what is left when probing has ended and nothing is under way.
 func (r *recorder) final(now time.Time) []Window {
 	windows := r.closed(now)
 	r.mu.Lock()

@@ -29,7 +29,6 @@ func (s Series) Append(w Window) (Series, error) {
 	return append(s, w), nil
 }
 
-// follows says what is wrong with a window that comes after n others, of which the latest is last.
 func follows(last Window, n uint64, w Window) error {
 	switch {
 	case w.Seq != n:
@@ -42,8 +41,7 @@ func follows(last Window, n uint64, w Window) error {
 	return nil
 }
 
-// Between returns the windows that start at or after from and before to. Splitting a series at some instants therefore
-// puts each window in exactly one part.
+// Between returns the windows that start in [from, to), so that parts of a series do not overlap.
 func (s Series) Between(from, to time.Time) Series {
 	var part Series
 	for _, w := range s {

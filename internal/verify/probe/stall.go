@@ -2,19 +2,19 @@ package probe
 
 import "time"
 
-// minStall is the shortest stall that is reported. Shorter ones are everyday life on a busy machine.
+// minStall is the shortest stall reported; shorter ones are common on busy machines.
 const minStall = 50 * time.Millisecond
 
-// Stall is a stretch in which requests were sent and none was answered well, whether they only waited or failed. It begins when the
-// first of them was sent and ends with the first good answer, so it is true to the time between two requests: what was wrong began at
-// most that much earlier, and ended when the stall did. It takes two requests to tell a stall from a single one that was lost, and
-// so stalls shorter than two requests are apart, or 50 ms, are not reported. With a rate of 40 or more, that is 50 ms.
+// Stall is a stretch of requests without a good answer, whether they waited or failed. It lasts
+// from the first of them to the first good answer, true to the time between two requests. A single
+// loss is no stall, so the shortest is two requests or 50 ms, which is the same at a rate of 40 and
+// more.
 type Stall struct {
 	// Start is in microseconds since the Unix epoch, Length in microseconds.
 	Start  int64 `json:"s"`
 	Length int64 `json:"l"`
-	// Behind is for how much of that the prober itself was behind its schedule: its machine was busy or asleep, and how the target was is not
-	// known.
+	// Behind is how long the prober itself was behind its schedule, when the target's state is
+	// unknown.
 	Behind int64 `json:"y,omitempty"`
 }
 
@@ -39,8 +39,8 @@ func (s Series) Stalls() []Stall {
 	return stalls
 }
 
-// stalls finds the stalls of one target. It goes by when requests were sent and not by when they were due: for how long
-// the prober was behind is not the target's doing. A target that keeps requests from being sent has at least one waiting, from which the stall counts.
+// stalls finds the stalls of one target, by the times when requests were sent: delays of the prober
+// are not the target's. A target that blocks sending has at least one request waiting.
 type stalls struct {
 	// from is the shortest that counts.
 	from time.Duration
@@ -91,7 +91,6 @@ func (s *stalls) between(from, to time.Time) (Stall, bool) {
 	return Stall{Start: from.UnixMicro(), Length: length.Microseconds()}, length >= s.from
 }
 
-// woke notes that the prober, which was to do something at one time, came to it at another.
 func (s *stalls) woke(due, at time.Time) {
 	if at.Sub(due) < behindFrom {
 		return
@@ -102,8 +101,8 @@ func (s *stalls) woke(due, at time.Time) {
 	s.behind = append(s.behind, span{due, at})
 }
 
-// behindIn is for how long the prober was behind in a stretch. It must only be asked when the stretch has long been over: the prober may
-// note an answer before it notes that it slept.
+// behindIn is how long the prober was behind in a stretch. Ask long after the stretch: an answer
+// may be noted before the sleep.
 func (s *stalls) behindIn(stall Stall) int64 {
 	var sum time.Duration
 	for _, b := range s.behind {

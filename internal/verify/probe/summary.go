@@ -186,7 +186,6 @@ func (*NotMeasuredError) Advice() string {
 	return "end what else runs on that machine, send fewer requests a second, or use another one"
 }
 
-// measuredShare is how many requests have to be measured for each one that is not.
 const measuredShare = 1000
 
 // Measured is a *NotMeasuredError if more than one in a thousand requests could not be measured.
@@ -197,8 +196,8 @@ func Measured(sent, notMeasured int) error {
 	return nil
 }
 
-// Err is a *LossError if more failed than the budget allows, and else a *NotMeasuredError if too much is not known. A target that nothing was
-// sent to is an error too: silence proves nothing.
+// Err is a *LossError beyond the budget, else a *NotMeasuredError if too much is unknown. A target
+// without requests is an error: silence proves nothing.
 func (s Summary) Err() error {
 	if s.Failed > s.Budget {
 		return &LossError{Sent: s.Sent, Failed: s.Failed, Budget: s.Budget}

@@ -11,23 +11,21 @@ import (
 // WindowLength is the time one Window covers. Windows start on whole seconds, so those of different probers line up.
 const WindowLength = time.Second
 
-// Window is what happened to the requests of one target that were scheduled in one second. It is written only when the
-// last of them has been answered or given up, so it never changes afterwards. The JSON is compact because it travels
-// through pod logs.
+// Window counts one target's requests of one second. It is written once all have ended, so it never
+// changes. The JSON is compact for pod logs.
 type Window struct {
 	Target string `json:"t"`
 	// Seq counts the windows of a target from 0 without holes; a missing one means lost output.
 	Seq uint64 `json:"n"`
 	// Start is in seconds since the Unix epoch; the other instants are in microseconds.
 	Start int64 `json:"s"`
-	// Sent requests are those that were OK and those that Failed. Late ones were OK, but took longer than LateAfter or a second try of a name
-	// server.
+	// Sent are OK and Failed. Late ones are OK, but slower than LateAfter or with a second DNS try.
 	Sent   int `json:"q"`
 	OK     int `json:"ok"`
 	Failed int `json:"f,omitempty"`
 	Late   int `json:"la,omitempty"`
-	// NotMeasured are further requests that say nothing of the target: the prober itself could not send them in time, had no room for them, or
-	// stood still while their answer was due.
+	// NotMeasured are further requests that the prober could not send in time, had no room for, or
+	// could not receive while it stood still.
 	NotMeasured int `json:"nm,omitempty"`
 	// Errors counts the failures by class; Example is the text of the first.
 	Errors  map[Class]int `json:"e,omitempty"`

@@ -48,7 +48,6 @@ func Rights() []cluster.Right {
 // CiliumRights are those that no migration needs.
 func CiliumRights() []cluster.Right { return cluster.Grant(ciliumGroup, ciliumPools, "", "list") }
 
-// part is one resource that has ranges.
 type part struct {
 	group, version, resource string
 	read                     func(context.Context) error
@@ -93,7 +92,8 @@ func Read(ctx context.Context, c *cluster.Cluster) (*Cluster, error) {
 	return r.finish(), nil
 }
 
-// classify sorts what came of reading a part: what the cluster does not have, has no ranges, and what the user may not read, may have some.
+// classify turns errors of reading a part into notes: absent resources have no ranges, and
+// unreadable ones may have some.
 func (r *reader) classify(ctx context.Context, p part, err error) error {
 	var unknown *cluster.UnknownRangeError
 	switch {
@@ -112,8 +112,8 @@ func (r *reader) classify(ctx context.Context, p part, err error) error {
 	return err
 }
 
-// serves reports whether a cluster has a resource. An API server refuses who has no right to it whether or not it has it, and everyone may
-// ask which groups there are.
+// serves reports whether a cluster has a resource. API servers refuse users without a right either
+// way, but tell everyone which groups there are.
 func (r *reader) serves(ctx context.Context, p part) (bool, error) {
 	if p.group == "" {
 		return true, nil

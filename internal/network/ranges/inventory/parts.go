@@ -22,7 +22,7 @@ const (
 	ciliumPools = "ciliumpodippools"
 )
 
-// readServices reads ServiceCIDRs, or what stands for them in a cluster that has none: see cluster.Bitmap.
+// readServices reads ServiceCIDRs, or their substitute: see cluster.Bitmap.
 func (r *reader) readServices(ctx context.Context) error {
 	api, err := r.cluster.Ranges(ctx)
 	if err != nil {
@@ -56,7 +56,7 @@ func (r *reader) readPools(ctx context.Context) error {
 	return err
 }
 
-// readCilium reads the pools of its multi-pool mode. Those of cluster-pool mode are in its ConfigMap, and on Nodes.
+// readCilium reads pools of multi-pool mode; cluster-pool mode has a ConfigMap and Nodes.
 func (r *reader) readCilium(ctx context.Context) error {
 	body, err := r.cluster.GetRaw(ctx, fmt.Sprintf("/apis/%s/v2alpha1/%s", ciliumGroup, ciliumPools))
 	if err != nil {
@@ -92,7 +92,7 @@ func (r *reader) takeCilium(body []byte) error {
 	return nil
 }
 
-// readConfigMaps reads those of kubeadm, kube-proxy, flannel and Cilium, where these have them. What is in a tenant's namespace is not asked.
+// readConfigMaps reads those of kubeadm, kube-proxy, flannel and Cilium in their own namespaces.
 func (r *reader) readConfigMaps(ctx context.Context) error {
 	for _, namespace := range []string{metav1.NamespaceSystem, "kube-flannel", "cilium"} {
 		err := cluster.Each(ctx, r.cluster, &corev1.ConfigMapList{}, func(o client.Object) {
@@ -113,7 +113,6 @@ func (r *reader) readMigrations(ctx context.Context) error {
 	return cluster.Each(ctx, r.cluster, &v1alpha1.MigrationList{}, func(o client.Object) { r.takeMigration(o.(*v1alpha1.Migration)) })
 }
 
-// takeMigration takes what a Migration keeps clear of, and where it leads.
 func (r *reader) takeMigration(m *v1alpha1.Migration) {
 	object := references.Name("Migration", m)
 	take := func(use ranges.Use, field string, texts []string) {

@@ -19,7 +19,6 @@ import (
 	"github.com/replumb/replumb/internal/network/ranges"
 )
 
-// reader gathers what objects say, one after the other.
 type reader struct {
 	cluster *cluster.Cluster
 	out     *Cluster
@@ -29,7 +28,6 @@ type reader struct {
 	parts, nodes, pods []held
 }
 
-// said is a range that one field of some objects has.
 type said struct {
 	use     ranges.Use
 	prefix  netip.Prefix
@@ -37,7 +35,7 @@ type said struct {
 	objects []string
 }
 
-// held is a range, or an address as one, and the object that has it.
+// held is a range, or an address as one, with its object.
 type held struct {
 	prefix netip.Prefix
 	object string
@@ -49,7 +47,7 @@ func (r *reader) notRead(format string, args ...any) {
 	}
 }
 
-// prefix reads a range. One that is none is reported: it may stand for some.
+// prefix reports what is no range: it may stand for one.
 func (r *reader) prefix(text, object, field string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(strings.TrimSpace(text))
 	if err != nil {
@@ -141,8 +139,8 @@ func (r *reader) takePod(p *corev1.Pod) {
 	}
 }
 
-// tailscale is the workload, if it is one of Tailscale's: by the labels that its operator gives to what it makes, or by the images that its
-// chart and its manifests name (cmd/k8s-operator and docs/k8s in github.com/tailscale/tailscale).
+// tailscale is the workload of Tailscale, by its operator's labels or its images (cmd/k8s-operator
+// and docs/k8s in github.com/tailscale/tailscale).
 func tailscale(p *corev1.Pod) string {
 	is := p.Labels["tailscale.com/managed"] == "true" || p.Labels["tailscale.com/parent-resource"] != ""
 	for i := range p.Spec.Containers {
@@ -207,7 +205,7 @@ func setOf(all []held) *netipx.IPSet {
 	return set
 }
 
-// machines are addresses in as many ranges as they have surroundings, each as narrow as it can be. Source is who has them.
+// machines puts addresses into the narrowest ranges, by their surroundings. Source is their owner.
 func machines(all []held) []ranges.Range {
 	var out []ranges.Range
 	places := map[netip.Prefix][]netip.Prefix{}
@@ -239,5 +237,4 @@ func objectsIn(all []held, p netip.Prefix) []string {
 	return out
 }
 
-// named is how many objects are named before the others are counted.
 const named = 3
