@@ -44,7 +44,7 @@ type Follower struct {
 	Report func(error)
 
 	once  sync.Once
-	view *view
+	view  *view
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
 	mu sync.Mutex

@@ -81,7 +81,7 @@ func handMade() labels.Selector {
 
 type source struct {
 	cache.Indexer
-	view     *view
+	view      *view
 	reflector *cache.Reflector
 	listed    sync.Once
 }
@@ -234,7 +234,7 @@ func (s *view) slicesOf(key types.NamespacedName) []discoveryv1.EndpointSlice {
 
 // due is the write that brings a bridge in step.
 type due struct {
-	view           *view
+	view            *view
 	bridge, service *corev1.Service
 	// same says that the spec of the bridge is as it should be.
 	same   bool

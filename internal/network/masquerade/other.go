@@ -15,7 +15,9 @@ func Apply([]Pair) (bool, error) { return false, errors.ErrUnsupported }
 func Check([]Pair) error { return errors.ErrUnsupported }
 
 // Maintain works on Linux only.
-func Maintain(context.Context, []Pair, time.Duration, func(error)) error { return errors.ErrUnsupported }
+func Maintain(context.Context, []Pair, time.Duration, func(error)) error {
+	return errors.ErrUnsupported
+}
 
 // Remove works on Linux only.
 func Remove() error { return errors.ErrUnsupported }

@@ -29,9 +29,7 @@ const gonePoll = 10 * time.Millisecond
 //
 // - kubelet registers its Node at its start only (registerWithAPIServer in
 // pkg/kubelet/kubelet_node_status.go); reports that fail meanwhile are repeated.
-//
 // - The pod garbage collector waits 40 s (pkg/controller/podgc).
-//
 // - The garbage collector would at once delete the Lease, the CSINode, which kubelet writes at its
 // start only, and mirror pods. So the deletion orphans them, and the known ones get the new owner.
 //

@@ -18,7 +18,7 @@ const Device = "vxlan.calico"
 
 // The ferry's routes are in a table of their own, which a rule has looked at before the main one, and after those of others.
 const (
-	routeTable    = 7090
+	routeTable   = 7090
 	rulePriority = 32700
 )
 

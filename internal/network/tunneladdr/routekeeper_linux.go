@@ -16,14 +16,14 @@ const (
 	// look is how often a ferry looks by itself, beside when the kernel tells of a change.
 	pollEvery = 200 * time.Millisecond
 	// Calm is how long all has to be as it should before a ferry ends, and convergeLimit how long it waits for that.
-	calmTime  = 2 * time.Second
+	calmTime      = 2 * time.Second
 	convergeLimit = time.Minute
 )
 
 // RouteKeeper is one node's.
 type RouteKeeper struct {
 	// Fresh is the address that the tunnel gets; invalid, if it keeps its own.
-	Fresh netip.Addr
+	Fresh    netip.Addr
 	followed followed
 }
 

@@ -36,7 +36,7 @@ type target struct {
 type orders struct {
 	origin v1alpha1.ProbeOrigin
 	domain string
-	view  view
+	view   view
 	// began is where the Service probe was when the agent first saw it: the stream stays there for as long as it may.
 	began netip.Addr
 	// server is whom to ask for names; invalid for that of resolv.conf.
@@ -243,9 +243,7 @@ func (o orders) callsWhereItStays(svc *corev1.Service) []call {
 //
 // - the old one until the point of no return, which is written before the first bridge goes; from
 // then on only the Service's present address counts, as the new one;
-//
 // - the new one once the Service is there, and on the way back, by the bridge, until it is back;
-//
 // - none for a Service that is being deleted or gone.
 func addresses(m *v1alpha1.Migration, svc *corev1.Service) (old, recent netip.Addr) {
 	at := clusterIP(svc)

@@ -243,7 +243,7 @@ func TestTargetsBehindTheGate(t *testing.T) {
 	o := orders{
 		origin: v1alpha1.FromHost,
 		domain: "k8s.example.",
-		view:  view{migration: migration(), services: []*corev1.Service{theProbe(oldAt)}},
+		view:   view{migration: migration(), services: []*corev1.Service{theProbe(oldAt)}},
 	}
 	if got, _ := targets(o); len(got) != 0 {
 		t.Errorf("nothing has answered, and probed are %v", lines(got))

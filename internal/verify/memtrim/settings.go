@@ -7,7 +7,6 @@ type Setting struct{ Name, Value string }
 // the CPU time:
 //
 // - one processor: a second one would wake for each request to look for work;
-//
 // - the monitor thread looks every 10 ms instead of waking for each request and polling every 20
 // µs. It stays awake while a scheduler trace is due, here after 24 days.
 func Settings() []Setting {
