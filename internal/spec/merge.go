@@ -78,12 +78,8 @@ func (d *definition) differs(object, old map[string]any, path, name string) *fie
 		return Wrong(path, "names another job than migration "+name+" in the cluster", hint)
 	}
 	return Wrongf(
-		path,
-		hint,
-		"differs from migration %s in the cluster, which has %s instead of %s",
-		name,
-		shown(path, was),
-		shown(path, now),
+		path, hint, "differs from migration %s in the cluster, which has %s instead of %s", name,
+		shown(path, was), shown(path, now),
 	)
 }
 

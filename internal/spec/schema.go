@@ -65,9 +65,7 @@ func compile(manifest []byte) (*definition, error) {
 
 func (d *definition) unknown(object map[string]any) []string {
 	paths := pruning.PruneWithOptions(
-		runtime.DeepCopyJSON(object),
-		d.schema,
-		true,
+		runtime.DeepCopyJSON(object), d.schema, true,
 		schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true},
 	)
 	slices.Sort(paths)

@@ -46,8 +46,7 @@ func (c Component) Pods(ctx context.Context, from client.Reader) ([]corev1.Pod, 
 		}
 		for i := range found.Items {
 			if p := found.Items[i]; !slices.ContainsFunc(
-				all,
-				func(have corev1.Pod) bool { return have.UID == p.UID && have.Name == p.Name },
+				all, func(have corev1.Pod) bool { return have.UID == p.UID && have.Name == p.Name },
 			) {
 				all = append(all, p)
 			}

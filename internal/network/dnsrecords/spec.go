@@ -84,10 +84,7 @@ func ValidateAliases(path string, r *v1alpha1.RecordSpec) (bad field.ErrorList) 
 				continue
 			}
 			at, hint := fmt.Sprintf(
-				"%s%s[%d]",
-				path,
-				end.name,
-				i,
+				"%s%s[%d]", path, end.name, i,
 			), "write ALIAS, the CanonicalHostedZoneId of the load balancer, and its name"
 			switch a, err := ParseAlias(v); {
 			case err != nil:

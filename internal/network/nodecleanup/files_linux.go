@@ -55,8 +55,7 @@ type NameError struct{ File, Name string }
 func (e *NameError) Error() string {
 	return fmt.Sprintf(
 		"%s names its network %.60q, which is no name of a network: correct the file, or remove it from the node",
-		e.File,
-		e.Name,
+		e.File, e.Name,
 	)
 }
 

@@ -116,7 +116,6 @@ func isStrict(name string) (bool, error) {
 func strictOn(name string) string {
 	return fmt.Sprintf(
 		"reverse path filtering is strict on %s: packets from pods of the other network would be dropped; write 2 to %s/%[1]s/rp_filter",
-		name,
-		sysctls,
+		name, sysctls,
 	)
 }

@@ -172,9 +172,7 @@ func otherDefault(file, network string) string {
 	}
 	return fmt.Sprintf(
 		"%s sets cni_default_network to %.60q: CRI-O gives pods that network, whichever comes first in %s; remove the line and restart CRI-O",
-		file,
-		network,
-		confDir,
+		file, network, confDir,
 	)
 }
 

@@ -27,11 +27,11 @@ const gonePoll = 10 * time.Millisecond
 // a created Node keeps its status (pkg/registry/core/node/strategy.go), so it is never seen not
 // ready. It is gone for milliseconds, which harms no one:
 //
-// - kubelet registers its Node at its start only (registerWithAPIServer in
-// pkg/kubelet/kubelet_node_status.go); reports that fail meanwhile are repeated.
-// - The pod garbage collector waits 40 s (pkg/controller/podgc).
-// - The garbage collector would at once delete the Lease, the CSINode, which kubelet writes at its
-// start only, and mirror pods. So the deletion orphans them, and the known ones get the new owner.
+//   - kubelet registers its Node at its start only (registerWithAPIServer in
+//     pkg/kubelet/kubelet_node_status.go); reports that fail meanwhile are repeated.
+//   - The pod garbage collector waits 40 s (pkg/controller/podgc).
+//   - The garbage collector would at once delete the Lease, the CSINode, which kubelet writes at its
+//     start only, and mirror pods. So the deletion orphans them, and the known ones get the new owner.
 //
 // It can be repeated after any failure: what it needs is in the cluster from before the deletion.
 func (k SavedNodes) Recreate(ctx context.Context, name string, podCIDRs []string) error {

@@ -24,12 +24,12 @@ func Of(ds *appsv1.DaemonSet) v1alpha1.CNIName {
 
 // enforcesOnly reports whether a Calico gives pods neither interfaces nor addresses:
 //
-// - Tigera's operator names another plugin (CNI_PLUGIN_TYPE, in pkg/render/node.go in
-// github.com/tigera/operator).
-// - It installs no plugin, and has no backend or interfaces of another, such as eni of AWS, azv of
-// Azure and gke of GKE (config/v1.7/calico.yaml in github.com/aws/amazon-vpc-cni-k8s).
-// - It has no backend, and the cloud routes Nodes' ranges (cluster/addons/calico-policy-controller
-// in k8s.io/kubernetes, and manifests/calico-policy-only.yaml in github.com/projectcalico/calico).
+//   - Tigera's operator names another plugin (CNI_PLUGIN_TYPE, in pkg/render/node.go in
+//     github.com/tigera/operator).
+//   - It installs no plugin, and has no backend or interfaces of another, such as eni of AWS, azv of
+//     Azure and gke of GKE (config/v1.7/calico.yaml in github.com/aws/amazon-vpc-cni-k8s).
+//   - It has no backend, and the cloud routes Nodes' ranges (cluster/addons/calico-policy-controller
+//     in k8s.io/kubernetes, and manifests/calico-policy-only.yaml in github.com/projectcalico/calico).
 func enforcesOnly(spec *corev1.PodSpec) bool {
 	env, installs := map[string]string{}, false
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {

@@ -139,9 +139,7 @@ func stagedName(name string) string { return strings.TrimSuffix(name, StagedSuff
 func KeepPods(set *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	kept := set.DeepCopy()
 	return kept, unstructured.SetNestedMap(
-		kept.Object,
-		map[string]any{"type": string(appsv1.OnDeleteDaemonSetStrategyType)},
-		"spec",
+		kept.Object, map[string]any{"type": string(appsv1.OnDeleteDaemonSetStrategyType)}, "spec",
 		"updateStrategy",
 	)
 }

@@ -50,9 +50,7 @@ func stageConfig(o *unstructured.Unstructured) (*unstructured.Unstructured, erro
 	if path.Base(at) == "." || path.Base(at) == "/" {
 		return nil, fmt.Errorf(
 			"ConfigMap %s/%s does not say by %s where Cilium's configuration is written",
-			o.GetNamespace(),
-			o.GetName(),
-			conflistKey,
+			o.GetNamespace(), o.GetName(), conflistKey,
 		)
 	}
 	for key, value := range beside() {

@@ -72,11 +72,11 @@ type Overlap struct {
 
 // Overlaps are pairs of ranges that share addresses and must not. By design these may:
 //
-// - ranges of one use in one cluster, such as a node's and the cluster's;
-// - nodes, in a named network, in each other's, and in that of pods with its addresses;
-// - two networks, which are others' to part;
-// - a network that a cluster's Migration names, and another cluster, whose it may be;
-// - targets of Migrations, which checks compare.
+//   - ranges of one use in one cluster, such as a node's and the cluster's;
+//   - nodes, in a named network, in each other's, and in that of pods with its addresses;
+//   - two networks, which are others' to part;
+//   - a network that a cluster's Migration names, and another cluster, whose it may be;
+//   - targets of Migrations, which checks compare.
 func Overlaps(all []Range) []Overlap {
 	rest := outermost(all)
 	var out []Overlap

@@ -156,9 +156,7 @@ func (s *Store) place(all []corev1.ConfigMap, m *v1alpha1.Migration) *corev1.Con
 func (s *Store) list(ctx context.Context) ([]corev1.ConfigMap, error) {
 	all := &corev1.ConfigMapList{}
 	err := s.client.List(
-		ctx,
-		all,
-		client.InNamespace(v1alpha1.JournalNamespace),
+		ctx, all, client.InNamespace(v1alpha1.JournalNamespace),
 		client.MatchingLabels{v1alpha1.LabelRole: v1alpha1.RoleArchive},
 	)
 	if err != nil {

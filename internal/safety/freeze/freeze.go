@@ -98,9 +98,7 @@ func Ensure(ctx context.Context, c client.Client, migration string) error {
 }
 
 func ensureBoth(
-	ctx context.Context,
-	c client.Client,
-	policy *admissionv1.ValidatingAdmissionPolicy,
+	ctx context.Context, c client.Client, policy *admissionv1.ValidatingAdmissionPolicy,
 	binding *admissionv1.ValidatingAdmissionPolicyBinding,
 	wanted func(have *admissionv1.ValidatingAdmissionPolicy) admissionv1.ValidatingAdmissionPolicySpec,
 ) error {

@@ -218,14 +218,8 @@ func Reverting(applications, sets []*unstructured.Unstructured) []string {
 
 func leaves(set *unstructured.Unstructured) bool {
 	if policy, _, _ := unstructured.NestedString(
-		set.Object,
-		"spec",
-		"syncPolicy",
-		"applicationsSync",
-	); strings.HasPrefix(
-		policy,
-		"create-",
-	) &&
+		set.Object, "spec", "syncPolicy", "applicationsSync",
+	); strings.HasPrefix(policy, "create-") &&
 		policy != "create-update" {
 		return true
 	}

@@ -69,8 +69,7 @@ func Lookup(
 		if !ok {
 			return nil, fmt.Errorf(
 				"looking up tiers: %s: the answer has %q, which is not namespace/name",
-				callout.Name(action.Action),
-				text,
+				callout.Name(action.Action), text,
 			)
 		}
 		if key := (types.NamespacedName{Namespace: namespace, Name: name}); asked[key] && tier != "" {

@@ -153,8 +153,7 @@ func (b *barrier) clear(sentinel *corev1.Service, c *clearing) error {
 	left, err := b.forget(servers, restFor(now.Sub(c.since)))
 	if err == nil && left > 0 {
 		err = fmt.Errorf(
-			"clients use %d entries of connection tracking that lead to %s",
-			left,
+			"clients use %d entries of connection tracking that lead to %s", left,
 			sentinel.Annotations[v1alpha1.AnnotationForget],
 		)
 	}

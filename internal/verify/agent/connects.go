@@ -14,10 +14,10 @@ const mostFailed = 32
 
 // connects decides which Services to connect to, and what the results mean:
 //
-// - a Service with a bridge, before its move, is connected to at its address: the baseline;
-// - after a move, at its address and where its bridge answers for it;
-// - a failure then is a loss if the baseline was good. Without a baseline the two addresses vouch
-// for each other, since they lead to the same pods: a loss fails at one only.
+//   - a Service with a bridge, before its move, is connected to at its address: the baseline;
+//   - after a move, at its address and where its bridge answers for it;
+//   - a failure then is a loss if the baseline was good. Without a baseline the two addresses vouch
+//     for each other, since they lead to the same pods: a loss fails at one only.
 type connects struct {
 	movers  map[types.UID]mover
 	records map[types.UID]*record

@@ -241,10 +241,10 @@ func (o orders) callsWhereItStays(svc *corev1.Service) []call {
 // addresses are the Service probe's that must answer now, before and after the move; either may be
 // invalid:
 //
-// - the old one until the point of no return, which is written before the first bridge goes; from
-// then on only the Service's present address counts, as the new one;
-// - the new one once the Service is there, and on the way back, by the bridge, until it is back;
-// - none for a Service that is being deleted or gone.
+//   - the old one until the point of no return, which is written before the first bridge goes; from
+//     then on only the Service's present address counts, as the new one;
+//   - the new one once the Service is there, and on the way back, by the bridge, until it is back;
+//   - none for a Service that is being deleted or gone.
 func addresses(m *v1alpha1.Migration, svc *corev1.Service) (old, recent netip.Addr) {
 	at := clusterIP(svc)
 	if m.Status.PointOfNoReturnPassed {

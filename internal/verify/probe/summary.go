@@ -175,8 +175,7 @@ type NotMeasuredError struct {
 func (e *NotMeasuredError) Error() string {
 	return fmt.Sprintf(
 		"the machine that requests come from is too busy or too slow to measure losses: %d of %d requests could not be measured",
-		e.NotMeasured,
-		e.Sent+e.NotMeasured,
+		e.NotMeasured, e.Sent+e.NotMeasured,
 	)
 }
 

@@ -36,11 +36,9 @@ type Cluster struct {
 func Rights() []cluster.Right {
 	return slices.Concat(
 		cluster.Grant(networkingv1.GroupName, "servicecidrs", "", "list"),
-		cluster.Grant("", "nodes", "", "list"),
-		cluster.Grant("", "pods", "", "list"),
+		cluster.Grant("", "nodes", "", "list"), cluster.Grant("", "pods", "", "list"),
 		cluster.Grant("", "configmaps", "", "list"),
-		cluster.Grant(calico.GroupVersion().Group, "ippools", "", "list"),
-		CiliumRights(),
+		cluster.Grant(calico.GroupVersion().Group, "ippools", "", "list"), CiliumRights(),
 		cluster.Grant(v1alpha1.GroupVersion.Group, "migrations", "", "list"),
 	)
 }
