@@ -1,4 +1,4 @@
-// Package callout calls what is outside of the cluster: programs and URLs that get one JSON document and answer with one.
+// Package callout calls programs and URLs outside of the cluster, with JSON in and out.
 package callout
 
 import (
@@ -21,13 +21,13 @@ const (
 	// DefaultTimeout of an Action that has none.
 	DefaultTimeout = 30 * time.Second
 
-	// maxAnswer bounds what is read of an answer: a program that prints for ever must not take the memory.
+	// maxAnswer protects memory from endless answers.
 	maxAnswer = 16 << 20
 )
 
 // Error says that a call failed.
 type Error struct {
-	// Action is the program without its arguments, or scheme and host of the URL: the rest may hold secrets.
+	// Action is the program without arguments, or scheme and host: the rest may be secret.
 	Action string
 	Err    error
 	// TimedOut is true if there was no answer within the time of the Action.
@@ -118,7 +118,7 @@ func send(ctx context.Context, action v1alpha1.Action, env []string, body []byte
 	return nil, "", errNoAction
 }
 
-// Environer is a request that is passed in environment variables too, as KEY=value, for programs that do not read JSON.
+// Environer also passes a request as KEY=value, for programs that read no JSON.
 type Environer interface {
 	Environ() []string
 }

@@ -17,7 +17,7 @@ const (
 	// grace limits the time between SIGTERM and SIGKILL, and for orphans to keep the output open.
 	grace = 2 * time.Second
 
-	// maxTail is how many characters of a program's stderr are kept: the last ones say what went wrong.
+	// maxTail bounds the kept end of stderr, in characters.
 	maxTail = 500
 )
 
@@ -94,7 +94,6 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is one line without what could confuse a terminal.
 func (t *tail) String() string {
 	clean := strings.Join(strings.Fields(printable.Line(strings.ToValidUTF8(string(t.buf), ""))), " ")
 	if all := []rune(clean); len(all) > maxTail {

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// ownGroup makes the program the leader of a process group, and lets cancellation ask the whole group to end.
+// ownGroup makes the program lead a process group, which cancellation asks to end.
 func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error {

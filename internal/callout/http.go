@@ -35,7 +35,7 @@ func target(action v1alpha1.HTTPAction) (*url.URL, error) {
 	return u, nil
 }
 
-// post uses a transport of its own and no http.Client: that would follow redirects, and its errors quote the whole URL.
+// post avoids http.Client, which follows redirects and quotes the URL in errors.
 func post(ctx context.Context, action v1alpha1.HTTPAction, body []byte) ([]byte, error) {
 	return postTo(ctx, action, body, &tls.Config{MinVersion: tls.VersionTLS12})
 }

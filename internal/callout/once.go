@@ -9,7 +9,7 @@ import (
 
 const endWithin = 15 * time.Second
 
-// Once calls an action once in a run. A run that was cut off has a new one, and calls the action again: it has to stand that.
+// Once calls an action once in a run; a resumed run calls it again.
 type Once struct {
 	Action v1alpha1.Action
 	called bool
@@ -25,5 +25,4 @@ func (o *Once) Call(ctx context.Context, request, answer any) error {
 	return Call(context.WithoutCancel(ctx), o.Action, request, answer)
 }
 
-// Longest is how long Call may take.
 func (o *Once) Longest() time.Duration { return o.Action.Timeout.Duration + endWithin }

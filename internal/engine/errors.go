@@ -13,10 +13,10 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// ErrInterrupted says that a run was cancelled. Every step that had begun was finished or can be taken up again.
+// ErrInterrupted is a cancelled run, in which begun steps were finished or can be resumed.
 var ErrInterrupted = errors.New("interrupted")
 
-// ErrPaused says that a run ended because a pause was asked for. Every step that had begun was finished or can be taken up again.
+// ErrPaused is a run that ended for a pause, like ErrInterrupted.
 var ErrPaused = errors.New("paused")
 
 // ErrSuperseded is the cause of a run that is cancelled because something else is asked for by now.
@@ -31,7 +31,6 @@ type StepError struct {
 }
 
 func (e *StepError) Error() string { return fmt.Sprintf("step %s: %v", e.Step, e.Err) }
-
 func (e *StepError) Unwrap() error { return e.Err }
 
 // DeadlineError says that something was waited for in vain. Err is what was missing at the end.
@@ -42,7 +41,6 @@ type DeadlineError struct {
 
 func (e *DeadlineError) Error() string { return fmt.Sprintf("%v (gave up after %s)", e.Err, e.After) }
 
-// Advice is that of what was missing, if it has any.
 func (e *DeadlineError) Advice() string {
 	if text := fault.Advice(e.Err); text != "" {
 		return text

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// Fence keeps a run from writing that others may have taken over from. The lock puts one around each run.
+// Fence keeps a run from writing once others may have taken over; the lock is one.
 type Fence interface {
 	// MayWrite returns a Revocation if others may be at work, and other errors if that is not
 	// known. It asks the API server unless it did so lately, or always if sure.
@@ -32,7 +32,7 @@ func Fenced(ctx context.Context, f Fence) context.Context {
 	return context.WithValue(ctx, fenceKey{}, f)
 }
 
-// Unfenced is a child of ctx for what a fence itself writes: it belongs to no step, and passes no fence.
+// Unfenced is a child of ctx for the fence's own writes.
 func Unfenced(ctx context.Context) context.Context {
 	return withCurrent(Fenced(ctx, nil), nil)
 }

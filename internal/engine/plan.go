@@ -106,9 +106,9 @@ type Phase struct {
 	Groups []Group
 	// Replan ends the run after this phase: what follows is planned from its results.
 	Replan bool
-	// Recheck says that the results of its steps may be there already, and can be looked for without changing anything.
+	// Recheck says that results may be there already, and can be looked for.
 	Recheck bool
-	// Own says that its steps concern replumb itself: nothing of what the migration is about changes in it.
+	// Own says that the steps concern only replumb itself.
 	Own bool
 }
 
@@ -118,7 +118,6 @@ type Plan struct {
 	Phases []Phase
 }
 
-// Steps are all steps in order.
 func (p *Plan) Steps() []Step {
 	var all []Step
 	for _, phase := range p.Phases {
@@ -129,7 +128,6 @@ func (p *Plan) Steps() []Step {
 	return all
 }
 
-// Names are those of its phases, in order.
 func (p *Plan) Names() []string {
 	names := make([]string, len(p.Phases))
 	for i := range p.Phases {
@@ -138,7 +136,7 @@ func (p *Plan) Names() []string {
 	return names
 }
 
-// PhaseNames are the names of the phases of several plans, each once, in the order in which they first come.
+// PhaseNames are the phases of several plans, each once, in order.
 func PhaseNames(plans ...*Plan) []string {
 	var all []string
 	for _, p := range plans {
@@ -151,7 +149,6 @@ func PhaseNames(plans ...*Plan) []string {
 	return all
 }
 
-// Until is the plan up to and including a phase.
 func (p *Plan) Until(phase string) (*Plan, error) {
 	i := slices.Index(p.Names(), phase)
 	if i < 0 {
@@ -166,11 +163,9 @@ type UnknownPhaseError struct {
 	Phases []string
 }
 
-func (e *UnknownPhaseError) Error() string { return fmt.Sprintf("there is no phase %q", e.Phase) }
-
+func (e *UnknownPhaseError) Error() string  { return fmt.Sprintf("there is no phase %q", e.Phase) }
 func (e *UnknownPhaseError) Advice() string { return "the phases are " + strings.Join(e.Phases, ", ") }
 
-// Validate rejects plans in which two steps have the same ID.
 func (p *Plan) Validate() error {
 	seen := map[string]bool{}
 	for _, s := range p.Steps() {
@@ -211,7 +206,6 @@ func (p *Plan) Outstanding(ctx context.Context) *Plan {
 	return out
 }
 
-// Hash identifies what the plan would do.
 func (p *Plan) Hash() (string, error) {
 	h := sha256.New()
 	enc := json.NewEncoder(h)
@@ -276,7 +270,6 @@ const (
 	Backward Direction = "back"
 )
 
-// Opposite is the other direction.
 func (d Direction) Opposite() Direction {
 	if d == Backward {
 		return Forward

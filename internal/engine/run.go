@@ -189,7 +189,7 @@ func abandon(ctx context.Context, s Step, cause error) error {
 	return cause
 }
 
-// Drive brings one step to its proof, as a run would, without events: for steps that are made of others.
+// Drive brings one step to its proof, without events, for composed steps.
 func Drive(ctx context.Context, s Step) error {
 	r := &run{Runner: &Runner{}, plan: &Plan{}}
 	acted, err := r.drive(ctx, s)

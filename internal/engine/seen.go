@@ -12,7 +12,7 @@ func LookOf[T any](read func(context.Context) (T, error)) func(context.Context) 
 	}
 }
 
-// ProofOf makes the Proof of an Observed of the function that LookOf makes its Look of: what is missing is said in its words.
+// ProofOf makes the Proof that goes with LookOf, from the same function.
 func ProofOf[T any](read func(context.Context) (T, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := read(ctx)

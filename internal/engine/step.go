@@ -13,9 +13,9 @@ type Role string
 const (
 	// RoleWrite is that of steps that change the cluster, unless they have one of the others.
 	RoleWrite Role = "Write"
-	// RoleMove is that of steps that move what the migration is about: a Service, a pod, a node, a name.
+	// RoleMove moves the migration's subject: a Service, a pod, a node, a name.
 	RoleMove Role = "Move"
-	// RoleOwn is that of steps that write only what replumb keeps for itself: definitions, its namespace, the Migration, backups, agents.
+	// RoleOwn writes replumb's own: definitions, namespace, Migration, backups, agents.
 	RoleOwn Role = "Own"
 	// RoleCheck is that of steps that stop a run on findings.
 	RoleCheck Role = "Check"
@@ -25,9 +25,9 @@ const (
 	RoleBarrier Role = "Barrier"
 	// RoleGate is that of steps that wait for what only the operator can do.
 	RoleGate Role = "Gate"
-	// RoleCall is that of steps that have a program or a webhook of the operator's do part of the migration.
+	// RoleCall has an operator's program or webhook do part of the migration.
 	RoleCall Role = "Call"
-	// RoleHook is that of steps that tell a program or a webhook of the operator's about a moment of the run.
+	// RoleHook tells an operator's program or webhook about the run.
 	RoleHook Role = "Hook"
 	// RoleFinal is that of the step that passes the point of no return.
 	RoleFinal Role = "Final"
@@ -38,7 +38,7 @@ type Cast interface {
 	Role() Role
 }
 
-// RoleOf is the role of a step: its own if it has one; RoleGate for a Guide, RoleWait for another Waiter, else RoleWrite.
+// RoleOf is a step's role, else RoleGate for a Guide, RoleWait for a Waiter, or RoleWrite.
 func RoleOf(s Step) Role {
 	if c, ok := s.(Cast); ok {
 		if role := c.Role(); role != "" {
@@ -70,8 +70,7 @@ type Wait struct {
 	Remark func() string
 }
 
-func (w *Wait) ID() string { return w.Name }
-
+func (w *Wait) ID() string    { return w.Name }
 func (w *Wait) Title() string { return w.About }
 
 func (w *Wait) Role() Role {
@@ -81,8 +80,7 @@ func (w *Wait) Role() Role {
 	return w.As
 }
 
-func (*Wait) Waits() {}
-
+func (*Wait) Waits()                    {}
 func (w *Wait) Deadline() time.Duration { return w.Limit }
 
 func (w *Wait) State(ctx context.Context) (State, error) {
@@ -92,11 +90,9 @@ func (w *Wait) State(ctx context.Context) (State, error) {
 	return StateOf(w.For(ctx))
 }
 
-func (*Wait) Do(context.Context) error { return nil }
-
+func (*Wait) Do(context.Context) error           { return nil }
 func (w *Wait) Verify(ctx context.Context) error { return w.For(ctx) }
-
-func (w *Wait) Note() string { return said(w.Remark) }
+func (w *Wait) Note() string                     { return said(w.Remark) }
 
 // Gate is a Wait for what only the operator can do.
 type Gate struct {
@@ -105,11 +101,10 @@ type Gate struct {
 	Instructions func() string
 }
 
-func (g *Gate) Role() Role { return RoleGate }
-
+func (g *Gate) Role() Role    { return RoleGate }
 func (g *Gate) Guide() string { return said(g.Instructions) }
 
-// Write is a step that changes something and has nothing to remember between its look and its write.
+// Write is a step whose write needs nothing from its look.
 type Write struct {
 	// Name is the ID, About the title.
 	Name, About string
@@ -130,12 +125,9 @@ type Write struct {
 	Remark func() string
 }
 
-func (w *Write) ID() string { return w.Name }
-
-func (w *Write) Title() string { return w.About }
-
-func (w *Write) Role() Role { return w.As }
-
+func (w *Write) ID() string              { return w.Name }
+func (w *Write) Title() string           { return w.About }
+func (w *Write) Role() Role              { return w.As }
 func (w *Write) Deadline() time.Duration { return w.Limit }
 
 func (w *Write) State(ctx context.Context) (State, error) {
@@ -199,12 +191,9 @@ type Observed[T any] struct {
 	Reverse func() Step
 }
 
-func (o *Observed[T]) ID() string { return o.Name }
-
-func (o *Observed[T]) Title() string { return o.About }
-
-func (o *Observed[T]) Role() Role { return o.As }
-
+func (o *Observed[T]) ID() string              { return o.Name }
+func (o *Observed[T]) Title() string           { return o.About }
+func (o *Observed[T]) Role() Role              { return o.As }
 func (o *Observed[T]) Deadline() time.Duration { return o.Limit }
 
 func (o *Observed[T]) State(ctx context.Context) (State, error) {

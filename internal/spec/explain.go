@@ -15,7 +15,7 @@ import (
 const (
 	// evaluation is what errors of rules have in them that could not be evaluated.
 	evaluation = " evaluating rule: "
-	// ofSchema is what errors have in them that come from values of the schema, and not from its rules.
+	// ofSchema is in errors of the schema's values, unlike those of its rules.
 	ofSchema = " in body "
 	// somewhere is the hint where the schema has no better one.
 	somewhere = "the folder examples has a file for each kind of migration"

@@ -25,7 +25,7 @@ type Source struct {
 	// Name is what people call it.
 	Name string
 	Body []byte
-	// Dir is the folder that relative paths in it are relative to: see Locate. Empty leaves them as they are.
+	// Dir is the base of relative paths: see Locate. Empty leaves them as they are.
 	Dir string
 }
 
@@ -70,7 +70,7 @@ type Given struct {
 	Err error
 }
 
-// ReadAll takes all Migrations that the sources hold, in their order. It fails where something else is among them.
+// ReadAll takes all Migrations in the sources, in order, and fails for anything else.
 func ReadAll(sources ...Source) ([]Given, error) {
 	found, err := found(sources)
 	if err != nil {

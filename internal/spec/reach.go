@@ -15,7 +15,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Effect is what a field of a Migration has replumb do outside of the cluster that the Migration is in.
+// Effect is what a field has replumb do outside of the Migration's cluster.
 type Effect string
 
 // The effects.
@@ -144,7 +144,7 @@ func effectOf(path string) (Effect, bool) {
 	return "", false
 }
 
-// Calls are the settings of a Migration, with its defaults, that have an effect outside of the cluster, in order of their fields.
+// Calls are a defaulted Migration's settings with effects outside, in order.
 func Calls(m *v1alpha1.Migration) []Call {
 	m = m.DeepCopy()
 	Default(m)

@@ -77,7 +77,7 @@ func (d *definition) complete(object map[string]any) { defaulting.Default(object
 func (d *definition) check(object map[string]any) field.ErrorList {
 	all := validation.ValidateCustomResource(nil, object, d.values)
 	all = append(all, listtype.ValidateListSetsAndMaps(nil, d.schema, object)...)
-	// An API server leaves rules out if a value is wrong. Only types have to be right for a rule to mean anything.
+	// API servers skip rules after a wrong value; here only types have to be right.
 	if !slices.ContainsFunc(all, func(e *field.Error) bool { return e.Type == field.ErrorTypeTypeInvalid }) {
 		all = append(all, d.violated(object, nil)...)
 	}

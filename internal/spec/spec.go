@@ -33,11 +33,9 @@ type Error struct {
 	Hint    string
 }
 
-func (e *Error) Error() string { return e.Field + ": " + e.Problem }
-
+func (e *Error) Error() string  { return e.Field + ": " + e.Problem }
 func (e *Error) Advice() string { return e.Hint }
-
-func (*Error) ExitCode() int { return fault.ExitUsage }
+func (*Error) ExitCode() int    { return fault.ExitUsage }
 
 // Invalid is a Migration with more than one thing wrong in it.
 type Invalid struct {
@@ -55,7 +53,6 @@ func (e *Invalid) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap gives each of them.
 func (e *Invalid) Unwrap() []error {
 	var all []error
 	for _, one := range e.Errors {
@@ -64,7 +61,6 @@ func (e *Invalid) Unwrap() []error {
 	return all
 }
 
-// Advice says what to do about each.
 func (e *Invalid) Advice() string {
 	var lines []string
 	for _, one := range e.Errors {

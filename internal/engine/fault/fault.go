@@ -10,7 +10,7 @@ const (
 	ExitDone = 0
 	// ExitError says that the command failed. It is safe to run it again: it carries on.
 	ExitError = 1
-	// ExitUsage says that the command line or the Migration is not valid. Every error in the Migration has a line.
+	// ExitUsage says that the command line or the Migration is invalid; errors have lines.
 	ExitUsage = 2
 	// ExitBlocked says that the command refused to begin, or to go on with another round, and wrote
 	// nothing from then on. Causes are findings, overlapping ranges, missing rights, calls without
@@ -24,7 +24,7 @@ const (
 	// ExitNotMeasured says that the probing machine is too busy or too slow to tell losses. It is
 	// no loss; the command can be repeated.
 	ExitNotMeasured = 6
-	// ExitInterrupted says that the command was interrupted or paused. It is safe to run it again: it carries on.
+	// ExitInterrupted says that the command was interrupted or paused, and can be repeated.
 	ExitInterrupted = 130
 )
 
@@ -65,7 +65,7 @@ func ExitCode(err error) (code int, ok bool) {
 	return ExitError, false
 }
 
-// Advice is that of the outermost error that has any: the code that wrapped an error knew more. Empty if none has.
+// Advice is that of the outermost error with any, which knows most.
 func Advice(err error) string {
 	var a Adviser
 	for errors.As(err, &a) {
@@ -83,8 +83,6 @@ type Hinted struct {
 	Hint string
 }
 
-func (e *Hinted) Error() string { return e.Err.Error() }
-
-func (e *Hinted) Unwrap() error { return e.Err }
-
+func (e *Hinted) Error() string  { return e.Err.Error() }
+func (e *Hinted) Unwrap() error  { return e.Err }
 func (e *Hinted) Advice() string { return e.Hint }

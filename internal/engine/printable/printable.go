@@ -28,7 +28,7 @@ func Text(s string) string {
 // Line is Text on one line, without tabs.
 func Line(s string) string { return strings.NewReplacer("\n", " ", "\t", " ").Replace(Text(s)) }
 
-// Indented is Text whose further lines do not begin where replumb's own do: those that are not indented are.
+// Indented is Text with further lines indented, unlike replumb's own.
 func Indented(s, indent string) string {
 	lines := strings.Split(Text(s), "\n")
 	for i, line := range lines {
@@ -39,7 +39,7 @@ func Indented(s, indent string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Writer passes on the Text of what is written to it. A character has to be in one write as a whole, as fmt has it.
+// Writer passes on Text. Each write needs whole characters, as fmt's have.
 type Writer struct{ To io.Writer }
 
 func (w Writer) Write(p []byte) (int, error) {

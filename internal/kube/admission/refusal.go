@@ -26,8 +26,6 @@ type Refusal struct {
 }
 
 func (r *Refusal) Error() string { return r.By + ": " + r.Reason() }
-
-// Unwrap gives the answer of the API server.
 func (r *Refusal) Unwrap() error { return r.Err }
 
 // Reason is the answer without the name of the object, which is a made-up one in trials.
@@ -62,7 +60,8 @@ func refusers() []refuser {
 	}
 }
 
-// lacksRight reports whether it was the authorizer who denied (k8s.io/apiserver pkg/endpoints/handlers/responsewriters/errors.go).
+// lacksRight recognizes the authorizer (k8s.io/apiserver
+// pkg/endpoints/handlers/responsewriters/errors.go).
 func lacksRight(err error) bool {
 	return apierrors.IsForbidden(err) && regexp.MustCompile(`is forbidden: User "[^"]*" cannot `).MatchString(err.Error())
 }

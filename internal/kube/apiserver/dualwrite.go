@@ -24,7 +24,8 @@ const (
 	DualWriteUnknown DualWrite = "unknown"
 )
 
-// dualWriteGate is on by default from 1.34, and from 1.35 cannot be turned off (k8s.io/kubernetes pkg/features/kube_features.go).
+// dualWriteGate is on by default from 1.34, and fixed from 1.35 (k8s.io/kubernetes
+// pkg/features/kube_features.go).
 const (
 	dualWriteGate   = "DisableAllocatorDualWrite"
 	dualWriteEndsIn = 34
@@ -32,7 +33,7 @@ const (
 	gatesFlag       = "feature-gates"
 )
 
-// SeeDualWrite goes by the version, and by what the API server that answers says of its flags, or the command lines of API servers that run as pods.
+// SeeDualWrite goes by the version, and by flags from /flagz or API server pods.
 func SeeDualWrite(ctx context.Context, c *cluster.Cluster, v *version.Info) (DualWrite, error) {
 	if minorOf(v) >= dualWriteGoneIn {
 		return DualWriteOff, nil

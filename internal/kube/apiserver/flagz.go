@@ -27,10 +27,10 @@ var ErrFlagzForbidden = errors.New("the user has no right to get the non-resourc
 
 const (
 	rangeFlag = "service-cluster-ip-range"
-	// defaultRange is what an API server uses if the flag is not set (DefaultServiceIPCIDR in k8s.io/kubernetes
+	// defaultRange is DefaultServiceIPCIDR (k8s.io/kubernetes
 	// pkg/kubeapiserver/options/options.go).
 	defaultRange = "10.0.0.0/24"
-	// accept asks for the structured form, which servers have from 1.35 on, or else text (k8s.io/apiserver
+	// accept prefers the structured form of 1.35 to text (k8s.io/apiserver
 	// pkg/server/flagz/negotiate/negotiation.go).
 	accept = "application/json;v=v1beta1;g=config.k8s.io;as=Flagz, application/json;v=v1alpha1;g=config.k8s.io;as=Flagz, text/plain"
 	// maxFlags is how much of an answer is read, in bytes. Real ones have about 10,000.

@@ -1,4 +1,4 @@
-// Package apiserver looks at each API server from outside: the certificate it serves and the Service range it runs with.
+// Package apiserver finds each API server's certificate and Service range from outside.
 package apiserver
 
 import (
@@ -40,7 +40,7 @@ type Server struct {
 	Names []string
 	// Ranges is its --service-cluster-ip-range, the primary range first.
 	Ranges []netip.Prefix
-	// CertErr is why nothing is known of the certificate, FlagsErr why nothing is known of the ranges.
+	// CertErr and FlagsErr are why certificate or ranges are unknown.
 	CertErr, FlagsErr error
 	// From names the nodes that it was seen from; empty, if it was seen from here. See Through.
 	From string
@@ -66,7 +66,6 @@ func New(config *rest.Config) *Inspector {
 	return &Inspector{config: config}
 }
 
-// InspectAll asks several API servers at once, and answers in their order.
 func (i *Inspector) InspectAll(ctx context.Context, addresses []string) []Server {
 	servers := make([]Server, len(addresses))
 	var eg errgroup.Group

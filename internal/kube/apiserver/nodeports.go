@@ -13,17 +13,16 @@ import (
 
 const nodePortFlag = "service-node-port-range"
 
-// NodePorts is the range of node ports. The zero one is the range that API servers have unless configured otherwise.
+// NodePorts is the range of node ports; zero is the default range.
 type NodePorts struct {
 	Range utilnet.PortRange
 	// Seen is false if no API server said it.
 	Seen bool
 }
 
-// defaultNodePorts are those of k8s.io/kubernetes pkg/kubeapiserver/options (DefaultServiceNodePortRange).
+// defaultNodePorts is DefaultServiceNodePortRange (k8s.io/kubernetes pkg/kubeapiserver/options).
 func defaultNodePorts() utilnet.PortRange { return utilnet.PortRange{Base: 30000, Size: 2768} }
 
-// Size is how many ports there are.
 func (n NodePorts) Size() int {
 	if n.Range.Size == 0 {
 		return defaultNodePorts().Size

@@ -40,7 +40,7 @@ func FromPods(pods []corev1.Pod) map[netip.Addr][]netip.Prefix {
 	return found
 }
 
-// CommandRanges are the Service ranges on the command line of a pod of the control plane. It is nil if the command line does not tell.
+// CommandRanges are the Service ranges on a pod's command line; nil without any.
 func CommandRanges(p *corev1.Pod) []netip.Prefix {
 	value, found := commandFlag(p, rangeFlag)
 	if !found {
@@ -68,7 +68,7 @@ func commandFlag(p *corev1.Pod, name string) (value string, found bool) {
 	return value, found
 }
 
-// Addresses are host:port of each endpoint of the kubernetes Service, sorted. Slices of other Services are passed over.
+// Addresses are host:port of the kubernetes Service's endpoints, sorted.
 func Addresses(endpoints []discoveryv1.EndpointSlice) []string {
 	var all []string
 	for i := range endpoints {

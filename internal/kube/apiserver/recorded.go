@@ -16,7 +16,7 @@ type Recorded struct {
 	SANs    []netip.Addr   `json:"sans,omitempty"`
 	Names   []string       `json:"names,omitempty"`
 	Ranges  []netip.Prefix `json:"ranges,omitempty"`
-	// CertProblem and FlagsProblem are why nothing is known of the certificate, and of the ranges; empty, if it is.
+	// CertProblem and FlagsProblem are why certificate or ranges are unknown; else empty.
 	CertProblem  string `json:"certProblem,omitempty"`
 	FlagsProblem string `json:"flagsProblem,omitempty"`
 	// Gives is the range of each family that it gives addresses from, where that was asked.

@@ -23,7 +23,7 @@ const (
 	longestProblem = 256
 )
 
-// LookEvery is after how many intervals of reports an agent looks at API servers again: they are not asked as often as they are reported to.
+// LookEvery is how many reports an agent makes between looks at API servers.
 const LookEvery = 3
 
 // Report is what an agent reports of API servers that it has looked at.
@@ -50,7 +50,7 @@ func shortText(err error) string {
 // Witness is a node whose agent looks at API servers.
 type Witness struct {
 	Node string
-	// ControlPlane says that the node has the label of control planes, which NodeRestriction keeps kubelets from giving themselves.
+	// ControlPlane is the node's label, which NodeRestriction keeps kubelets from setting.
 	ControlPlane bool
 	// Silent is why nothing that was reported of the node counts; empty, if it does.
 	Silent string

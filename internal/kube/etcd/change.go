@@ -85,7 +85,7 @@ func (c *Client) Promote(ctx context.Context, who string) error {
 	})
 }
 
-// Remove takes a member out for good. If it leads, leadership is moved first: an election would cost seconds of writes.
+// Remove removes a member. A leader hands over first: an election costs seconds.
 func (c *Client) Remove(ctx context.Context, who string) error { return c.remove(ctx, who, 0) }
 
 func (c *Client) remove(ctx context.Context, who string, voters int) error {

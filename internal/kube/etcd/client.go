@@ -18,7 +18,7 @@ import (
 
 // Config says how a cluster's etcd is reached.
 type Config struct {
-	// Endpoints are client URLs of members. One that answers is enough: the others are learned from it.
+	// Endpoints are client URLs of members, one of which must answer.
 	Endpoints []string
 	// TLS for clients; nil for an etcd without. See Files.
 	TLS *tls.Config
@@ -82,13 +82,12 @@ func Open(ctx context.Context, config Config) (*Client, error) {
 	return c, nil
 }
 
-// Labelled is a client of nothing, whose steps are called as those of an etcd with a label are: for plans that are only shown.
+// Labelled has no connection, only the step names of a label, for previews.
 func Labelled(label string) *Client { return &Client{config: Config{Label: label}} }
 
-// Close ends all connections.
 func (c *Client) Close() error { return c.whole.Close() }
 
-// KV is what is stored. Whichever member answers asks the others first: without a quorum there is no answer.
+// KV is linearizable: without a quorum there is no answer.
 func (c *Client) KV() clientv3.KV { return c.whole.KV }
 
 // dial does not wait for a connection.
@@ -100,7 +99,7 @@ func dial(config Config, endpoints []string, tries uint) (*clientv3.Client, erro
 	}
 	return clientv3.New(clientv3.Config{
 		Endpoints: endpoints, TLS: config.TLS, Logger: silent, MaxUnaryRetries: tries,
-		// A machine that vanished says nothing, and a connection to it would be believed in for a quarter of an hour.
+		// A connection to a vanished machine would last a quarter of an hour.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(impatient), grpc.WithChainStreamInterceptor(impatientStream)},
 	})

@@ -30,7 +30,7 @@ func (c *Client) MoveLeaderFrom(ctx context.Context, who string, leaving ...stri
 		all, healthy := cluster.Voters()
 		return engine.NotYet("etcd member %s leads, and none can take over: of %d voters %d are healthy", m.Called(), all, healthy)
 	}
-	// Writes are refused for as long as the one that takes over is behind (raft, section 3.10), so it must not be.
+	// A leader that is behind refuses writes until it catches up (raft, section 3.10).
 	if err := c.caughtUp(ctx, cluster, nextLeader); err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ type answer struct {
 	err error
 }
 
-// Load asks every member by its own client URLs, all at once. One that is dead costs as long as one may take to answer.
+// Load asks every member by its own client URLs, concurrently.
 func (c *Client) Load(ctx context.Context) (*Cluster, error) {
 	cluster, err := c.list(ctx)
 	if err != nil {
@@ -98,7 +98,7 @@ func (c *Client) status(ctx context.Context, m *Member) (a answer) {
 		if a.status, err = one.Status(ctx, m.ClientURLs[0]); err != nil || m.Learner || a.status.IsLearner {
 			return err
 		}
-		// The key that etcdctl endpoint health reads, and as there it need not exist or be permitted.
+		// The key of etcdctl endpoint health, which need not exist or be permitted.
 		if _, err = one.Get(ctx, "health"); errors.Is(err, rpctypes.ErrPermissionDenied) {
 			err = nil
 		}

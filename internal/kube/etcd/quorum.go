@@ -1,4 +1,4 @@
-// Package etcd changes who is a member of a cluster's etcd, one member at a time, and never so that what is left cannot agree.
+// Package etcd changes etcd's members one at a time, and never loses the quorum.
 package etcd
 
 import (
@@ -15,7 +15,7 @@ type Member struct {
 	PeerURLs, ClientURLs []string
 	// Learner says that it receives everything and has no vote.
 	Learner bool
-	// Healthy says that it answers, follows the leader of the others and, if it has a vote, reads what the others agreed on.
+	// Healthy members answer, follow the leader and, as voters, read consistently.
 	Healthy bool
 	// Problem is why it is not healthy.
 	Problem string
@@ -23,7 +23,7 @@ type Member struct {
 	Alarms []string
 	// Version it runs, such as 3.6.8; empty if it did not tell.
 	Version string
-	// Revision of the keys it has, and the last entries of the log that it knows the others agreed on, and that it applied.
+	// Revision of keys, and the last log entries known as committed and applied.
 	Revision           int64
 	Committed, Applied uint64
 	// Term it is in: higher with every election.
@@ -32,7 +32,7 @@ type Member struct {
 	Size, InUse int64
 }
 
-// Called is its name or, before it has started for the first time and reported its name, where others will reach it.
+// Called is its name or, before its first start, its peer URL.
 func (m *Member) Called() string {
 	if m.Name == "" {
 		return strings.Join(m.PeerURLs, ",")
@@ -56,7 +56,7 @@ func Quorum(voters int) int { return voters/2 + 1 }
 // Kind of change.
 type Kind string
 
-// The changes. A new member comes as a learner, is promoted when it has caught up, and only then may an old one go.
+// The changes: a new member is a learner, then promoted, and only then an old one goes.
 const (
 	// AddLearner brings a member that has no vote yet.
 	AddLearner Kind = "add"

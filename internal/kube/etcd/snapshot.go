@@ -29,7 +29,7 @@ var (
 	ErrNotPermitted = errors.New("it must not be written there")
 	// ErrNoFolder says that the folder is not there.
 	ErrNoFolder = errors.New("there is no such folder")
-	// ErrSharedFolder says that others may put files into the folder, in the place of the snapshot and of what describes it.
+	// ErrSharedFolder says that others may write files into the folder.
 	ErrSharedFolder = errors.New("others may write in its folder")
 	// ErrBehind says that a snapshot has less than the cluster had when it was asked for.
 	ErrBehind = errors.New("the snapshot is older than what was there before it")

@@ -136,7 +136,7 @@ func (s *learnerStep) Undo() engine.Step {
 	return s.client.removal("unlearner/"+s.name, fmt.Sprintf("Remove etcd member %s again", s.name), s.peerURLs[0], 0)
 }
 
-// PromotedStep waits until the member that was added at a peer URL has started and caught up, and gives it its vote.
+// PromotedStep waits until an added member has started and caught up, then promotes it.
 func (c *Client) PromotedStep(name, peerURL string) engine.Step {
 	return &step{
 		client: c, id: "etcd/promoted/" + name, title: fmt.Sprintf("Give etcd member %s its vote once it has caught up", name),
@@ -248,12 +248,11 @@ type snapshotStep struct {
 	path   string
 }
 
-// SnapshotStep saves a snapshot and verifies it. One that this run took earlier, and that still verifies, will do.
+// SnapshotStep saves and verifies a snapshot, unless this run's earlier one is good.
 func (c *Client) SnapshotStep(path string) engine.Step { return &snapshotStep{client: c, path: path} }
-
-func (s *snapshotStep) ID() string            { return s.client.stepID("etcd/snapshot") }
-func (s *snapshotStep) Title() string         { return s.client.called("Save a snapshot of etcd to ") + s.path }
-func (*snapshotStep) Deadline() time.Duration { return patient }
+func (s *snapshotStep) ID() string                     { return s.client.stepID("etcd/snapshot") }
+func (s *snapshotStep) Title() string                  { return s.client.called("Save a snapshot of etcd to ") + s.path }
+func (*snapshotStep) Deadline() time.Duration          { return patient }
 
 func (s *snapshotStep) State(context.Context) (engine.State, error) {
 	info, err := s.client.OwnSnapshot(s.path)

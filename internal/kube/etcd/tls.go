@@ -17,11 +17,9 @@ type Files struct{ CA, Cert, Key string }
 // FileError says what is wrong with a file.
 type FileError struct{ File, Problem, Hint string }
 
-func (e *FileError) Error() string { return e.File + ": " + e.Problem }
-
+func (e *FileError) Error() string  { return e.File + ": " + e.Problem }
 func (e *FileError) Advice() string { return e.Hint }
 
-// Load reads the files.
 func (f Files) Load() (*tls.Config, error) {
 	ca, err := readPEM(f.CA, "CERTIFICATE")
 	if err != nil {
@@ -49,7 +47,7 @@ func (f Files) Load() (*tls.Config, error) {
 	return f.config(roots, certificate, key)
 }
 
-// Parse is Load for what is in a Secret, as ca.crt, tls.crt and tls.key. secret is what it is called in errors.
+// Parse is Load for a Secret's ca.crt, tls.crt and tls.key; secret is its name in errors.
 func Parse(secret string, ca, certificate, key []byte) (*tls.Config, error) {
 	f := Files{CA: "secret " + secret + ", ca.crt", Cert: "secret " + secret + ", tls.crt", Key: "secret " + secret + ", tls.key"}
 	roots := x509.NewCertPool()

@@ -16,10 +16,10 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// ErrCorrupt says that a snapshot is not what a member sent, or that what it sent is no sound database.
+// ErrCorrupt says that a snapshot or its database is damaged.
 var ErrCorrupt = errors.New("the snapshot is corrupt")
 
-// SnapshotInfo is what is in a snapshot. Hash, Revision, Keys and Size are those of etcdutl snapshot status.
+// SnapshotInfo has Hash, Revision, Keys and Size as etcdutl snapshot status.
 type SnapshotInfo struct {
 	Path string `json:"-"`
 	// SHA256 of the database, in hex, as the member that sent it computed it.

@@ -28,22 +28,20 @@ type Reference struct {
 	Object string
 	// Field of the object: "data[config.yaml]".
 	Field string
-	// Value is the address, range or reverse zone itself; empty in a Secret, of whose values nothing is kept.
+	// Value is the address, range or reverse zone; empty in a Secret.
 	Value string
 	// Bypass says that it is in a container's list of destinations without proxy, which lacks the
 	// new ranges: calls would go through the proxy.
 	Bypass bool
-	// Covered says of a range in a policy that others beside it make up for it: together they treat old and new addresses the same.
+	// Covered ranges are made up for by others in the policy.
 	Covered bool
 }
 
-// Kind of the object.
 func (r Reference) Kind() string {
 	kind, _, _ := strings.Cut(r.Object, " ")
 	return kind
 }
 
-// IsPolicy reports whether it stands in what allows or denies traffic.
 func (r Reference) IsPolicy() bool {
 	switch r.Kind() {
 	case "NetworkPolicy", calicoKinds, "CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy", "CiliumCIDRGroup", "AuthorizationPolicy":
@@ -60,7 +58,6 @@ func (r Reference) Names() string {
 	return r.Value
 }
 
-// IsZone reports whether the value is a reverse zone of DNS.
 func (r Reference) IsZone() bool {
 	return strings.HasSuffix(r.Value, zoneEnd4) || strings.HasSuffix(r.Value, zoneEnd6)
 }
@@ -152,7 +149,7 @@ func ofFamily(p netip.Prefix, all []netip.Prefix) []netip.Prefix {
 	return same
 }
 
-// Find lists the references in an object, in a stable order, at most 20. Kinds it does not know have none.
+// Find lists an object's references in a stable order, at most 20.
 func (s *Scanner) Find(o client.Object) []Reference {
 	w := &walk{scanner: s}
 	switch o := o.(type) {

@@ -21,7 +21,8 @@ const (
 	calicoGroup = "crd.projectcalico.org"
 	// calicoKinds is before the kinds of Calico, which has a NetworkPolicy as well.
 	calicoKinds = "Calico"
-	// mirrored is who writes EndpointSlices after Endpoints that people made (k8s.io/kubernetes pkg/controller/endpointslicemirroring).
+	// mirrored is the controller for Endpoints (k8s.io/kubernetes
+	// pkg/controller/endpointslicemirroring).
 	mirrored = "endpointslicemirroring-controller.k8s.io"
 )
 
@@ -163,7 +164,7 @@ func (w *walk) trees(field string, all []any) {
 	}
 }
 
-// blocksOf reads a list such as toCIDRSet in policies of Cilium's (pkg/policy/api/cidr.go, CIDRRule); nothing, if it is another.
+// blocksOf reads Cilium's toCIDRSet (pkg/policy/api/cidr.go, CIDRRule); else nothing.
 func blocksOf(field string, all []any) (blocks []block) {
 	for i, one := range all {
 		m, _ := one.(map[string]any)

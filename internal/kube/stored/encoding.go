@@ -17,19 +17,19 @@ type Swap struct{ From, To netip.Addr }
 
 // How values begin that API servers write into etcd.
 const (
-	// protobufMagic is that of Kubernetes' own envelope (k8s.io/apimachinery pkg/runtime/serializer/protobuf).
+	// protobufMagic is Kubernetes' (k8s.io/apimachinery pkg/runtime/serializer/protobuf).
 	protobufMagic = "k8s\x00"
-	// encryptedMagic is that of all providers of encryption at rest (k8s.io/apiserver pkg/server/options/encryptionconfig).
+	// encryptedMagic marks encryption at rest (k8s.io/apiserver
+	// pkg/server/options/encryptionconfig).
 	encryptedMagic = "k8s:enc:"
-	// cborMagic is the tag of self-described CBOR (RFC 8949, section 3.4.6), which API servers write with feature gate CBORServingAndStorage.
+	// cborMagic is self-described CBOR (RFC 8949, section 3.4.6), with gate CBORServingAndStorage.
 	cborMagic = "\xd9\xd9\xf7"
 )
 
-// EncodingError says that a stored object is written in a way that is not understood, and so is left alone.
+// EncodingError says that a stored object is not understood, and left alone.
 type EncodingError struct{ Problem, Hint string }
 
-func (e *EncodingError) Error() string { return e.Problem }
-
+func (e *EncodingError) Error() string  { return e.Problem }
 func (e *EncodingError) Advice() string { return e.Hint }
 
 func unknown(format string, args ...any) error {
@@ -94,7 +94,8 @@ func rewrite(value []byte, swaps []Swap) ([]byte, error) {
 	if value[0] == '{' {
 		return rewriteJSON(value, swaps)
 	}
-	// runtime.Unknown has the object in field 2, v1.Service its spec in field 2 (generated.proto of k8s.io/apimachinery and k8s.io/api/core/v1).
+	// runtime.Unknown has the object in field 2, v1.Service its spec (generated.proto of
+	// k8s.io/apimachinery and k8s.io/api/core/v1).
 	body, err := within(value[len(protobufMagic):], 2, func(object []byte) ([]byte, error) {
 		return within(object, 2, func(spec []byte) ([]byte, error) { return readdressSpec(spec, swaps) })
 	})

@@ -27,7 +27,7 @@ type Services struct {
 	Prefix string
 }
 
-// IdentityError says that what is stored is not what the API server answers with: etcd is another cluster's, or a copy of this one's.
+// IdentityError says that etcd is another cluster's, or a copy of this one's.
 type IdentityError struct {
 	Service types.NamespacedName
 	Problem string
@@ -48,7 +48,6 @@ type record struct {
 	revision int64
 }
 
-// Key is where a Service is stored.
 func (s *Services) Key(svc types.NamespacedName) string {
 	return path.Join(s.Prefix, "services/specs", svc.Namespace, svc.Name)
 }
@@ -143,7 +142,7 @@ func about(svc *corev1.Service, err error) error {
 	return fmt.Errorf("service %s in etcd: %w", keyOf(svc), err)
 }
 
-// Permanent reports whether an error would not go away by itself: what is stored is not this cluster's, or not understood.
+// Permanent errors do not pass: another cluster's etcd, or an unknown encoding.
 func Permanent(err error) bool {
 	return errors.As(err, new(*IdentityError)) || errors.As(err, new(*EncodingError))
 }

@@ -32,11 +32,11 @@ const endpointsPerSlice = 1000
 
 // Witness tells which nodes do not know a sentinel yet.
 type Witness interface {
-	// Behind names those of the nodes of which it is not known that their kube-proxy has programmed the sentinel.
+	// Behind names those of the nodes that are not known to have programmed the sentinel.
 	Behind(ctx context.Context, sentinel *corev1.Service, nodes []string) []string
 }
 
-// NodeProbe asks the kube-proxy of a node for the health of a Service, at the Service's health-check port.
+// NodeProbe asks a node's kube-proxy for a Service's health, at its health-check port.
 type NodeProbe interface {
 	Ask(ctx context.Context, node string, port int32) (body []byte, err error)
 }
@@ -44,7 +44,7 @@ type NodeProbe interface {
 // HealthChecks is a Witness that asks the health-check port of every node.
 type HealthChecks struct{ Probe NodeProbe }
 
-// Either is a Witness that asks the second one about the nodes of which the first one knows nothing.
+// Either asks the second Witness about nodes unknown to the first.
 type Either struct{ First, Second Witness }
 
 var (
@@ -67,11 +67,11 @@ type Barrier struct {
 	Migration string
 	Name      string
 	Limit     time.Duration
-	// Forget are the addresses of pods that have left their Services. Agents pass only once connection tracking leads no datagrams there.
+	// Forget are former endpoints of Services. Agents pass once connection tracking has left them.
 	Forget []netip.Addr
 	// About is the title. Default: that nodes know the bridges of Name.
 	About string
-	// Also is a family for which there is a sentinel by itself, beside that of Pool: kube-proxy programs each family by itself.
+	// Also is a family with its own sentinel: kube-proxy programs each family by itself.
 	Also corev1.IPFamily
 
 	sentinels []*sentinel
@@ -90,16 +90,14 @@ var (
 )
 
 func (*Barrier) Role() engine.Role { return engine.RoleBarrier }
-
-func (b *Barrier) ID() string { return "barrier/" + b.Name }
+func (b *Barrier) ID() string      { return "barrier/" + b.Name }
 
 func (b *Barrier) Title() string {
 	return cmp.Or(b.About, "Prove that every ready node knows the bridges of "+b.Name)
 }
 
 func (b *Barrier) Deadline() time.Duration { return b.Limit }
-
-func (b *Barrier) Waits() {}
+func (b *Barrier) Waits()                  {}
 
 // State is always pending: what an earlier sentinel proved says nothing of the bridges made since.
 func (b *Barrier) State(context.Context) (engine.State, error) { return engine.Pending, nil }
@@ -237,7 +235,7 @@ func AddressType(svc *corev1.Service) discoveryv1.AddressType {
 	return discoveryv1.AddressTypeIPv4
 }
 
-// Documented is an address for documentation only (RFC 5737, RFC 3849): no one has it, and no one calls what leads there.
+// Documented is an address for documentation (RFC 5737, RFC 3849), which no one has.
 func Documented(family discoveryv1.AddressType) string {
 	if family == discoveryv1.AddressTypeIPv6 {
 		return "2001:db8::1"
@@ -272,7 +270,7 @@ func (b *Barrier) Verify(ctx context.Context) error {
 	return RemoveThrowaways(ctx, b.Client, b.Migration)
 }
 
-// Preview implements engine.Previewer. The API server chooses the name; Verify and Abandon remove both.
+// The API server chooses the name; Verify and Abandon remove both objects.
 func (b *Barrier) Preview() ([]engine.Change, error) {
 	const sentinel = v1alpha1.SystemNamespace + "/barrier-…"
 	return []engine.Change{

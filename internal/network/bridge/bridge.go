@@ -60,7 +60,7 @@ const (
 	NewOnly
 )
 
-// Name of the bridge of a Service: the same in every run, another one for a Service of the same name created later.
+// Name is the same in every run, and another one for a later Service of that name.
 func Name(service string, uid types.UID) string {
 	sum := sha256.Sum256([]byte(uid))
 	suffix := "-bridge-" + hex.EncodeToString(sum[:])[:5]
@@ -70,7 +70,6 @@ func Name(service string, uid types.UID) string {
 	return service + suffix
 }
 
-// Key of the bridge.
 func (b *Bridge) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: b.Service.Namespace, Name: Name(b.Service.Name, b.Service.UID)}
 }

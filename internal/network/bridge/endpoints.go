@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// pairsPerList bounds the length of a selector: proxies before API servers take lines of 8 KB, and names have up to 63 bytes.
+	// pairsPerList bounds selectors: proxies take lines of 8 KB, and names have up to 63 bytes.
 	pairsPerList = 16
-	// listLimit is how long one list may take, which no single step may cut off: it is that of several.
+	// listLimit bounds a list, which is shared by steps and cut off by none.
 	listLimit = time.Minute
 )
 
@@ -43,7 +43,7 @@ type round struct {
 	err    error
 }
 
-// Same returns nil if two Services of one namespace have the same ready endpoints. Having none is the same as having none.
+// Same compares ready endpoints of two Services of a namespace. Both may have none.
 func (e *Endpoints) Same(ctx context.Context, a, b types.NamespacedName) error {
 	r := e.join(ctx, a, b)
 	select {

@@ -49,7 +49,7 @@ func (b *Bridge) Read(ctx context.Context, c client.Reader) (*corev1.Service, er
 	return have, nil
 }
 
-// Make is Ensure for a bridge that was missed, and returns it as the API server has it. One that was made meanwhile is an error.
+// Make is Ensure for a missing bridge, which it returns. One that exists by now is an error.
 func (b *Bridge) Make(ctx context.Context, c client.Client, pool *cidr.Pool) (*corev1.Service, error) {
 	if err := b.inside(); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (b *Bridge) Adjust(ctx context.Context, c client.Client, have *corev1.Servi
 	return b.wrap(err)
 }
 
-// Admitted asks by dry run whether the API server would have a bridge that has just been read answer where it should.
+// Admitted asks by dry run whether a bridge may answer where it should.
 func (b *Bridge) Admitted(ctx context.Context, c client.Client, have *corev1.Service) error {
 	return b.wrap(b.Announce(ctx, client.NewDryRunClient(c), have.DeepCopy()))
 }
@@ -201,7 +201,7 @@ func (b *Bridge) Announce(ctx context.Context, c client.Client, have *corev1.Ser
 		client.FieldOwner(v1alpha1.FieldManager))
 }
 
-// Proven returns the bridge, and nil only if it exists, is what the Service needs now, and has the Service's endpoints.
+// Proven returns the bridge, and nil only if it fits its Service and has the same endpoints.
 func (b *Bridge) Proven(ctx context.Context, c client.Reader, endpoints *Endpoints) (*corev1.Service, error) {
 	have, err := b.Read(ctx, c)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 const (
 	// headStart is how long a follower that does not lead gives the one that does.
 	headStart = 400 * time.Millisecond
-	// retryMin and retryMax bound the pause before a bridge that failed is tried again; it doubles from one to the other.
+	// retryMin and retryMax bound the pause after failures, which doubles.
 	retryMin = 50 * time.Millisecond
 	retryMax = 2 * time.Second
 	// writers is how many bridges are written at once.
@@ -38,9 +38,10 @@ func Follow(ctx context.Context, c client.WithWatch, migration string, report fu
 type Follower struct {
 	Client    client.WithWatch
 	Migration string
-	// Leads reports whether this follower writes at once. Another one writes only what is still out of step 400 ms later. Nil: always.
+	// Leads reports whether this follower writes at once; others wait 400 ms. Nil: always.
 	Leads func() bool
-	// Report gets each failure that a second attempt does not resolve, and nil once none is left. It is not called concurrently.
+	// Report gets failures that outlast a second attempt, and nil once none is left; never
+	// concurrently.
 	Report func(error)
 
 	once  sync.Once
@@ -50,7 +51,7 @@ type Follower struct {
 	mu sync.Mutex
 	// late are the bridges that are out of step, since when.
 	late map[types.NamespacedName]time.Time
-	// failures are the errors that were reported, of bridges and of watches. broken says since when watches fail.
+	// failures are reported errors of bridges and watches; broken is since when watches fail.
 	failures map[types.NamespacedName]string
 	broken   map[types.NamespacedName]time.Time
 }
@@ -82,7 +83,7 @@ func (f *Follower) begin() {
 // Run follows until ctx ends. What fails is tried again.
 func (f *Follower) Run(ctx context.Context) {
 	f.begin()
-	// Watches that end are tried again, and reported by watched if that fails. What the library prints of it would be lines between others.
+	// Failures of watches are reported by watched; the library would print them between others.
 	ctx = klog.NewContext(ctx, klog.Logger{})
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -106,7 +107,6 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// Status is where the follower stands now.
 func (f *Follower) Status() FollowerStatus {
 	f.begin()
 	f.mu.Lock()
@@ -124,7 +124,7 @@ func (f *Follower) Status() FollowerStatus {
 	return s
 }
 
-// APIServers are the addresses, as IP:port, that Service kubernetes leads to, as far as the follower has seen.
+// APIServers are the endpoints of Service kubernetes as IP:port, as far as seen.
 func (f *Follower) APIServers() []string {
 	f.begin()
 	return f.view.apiServers()
@@ -154,7 +154,7 @@ func (f *Follower) next(ctx context.Context) bool {
 		return true
 	}
 	err := d.write(ctx, f.Client)
-	// What is met by a conflict is what was not seen yet: its event brings the bridge here again, or shows that all is well.
+	// A conflict means an event to come, which queues the bridge again or shows it in step.
 	if err != nil && f.queue.NumRequeues(key) > 0 && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 		f.note(ctx, key, err)
 	}

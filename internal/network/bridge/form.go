@@ -60,7 +60,7 @@ func Try(
 
 // TryService asks whether a Service like this one, under a name of its own, would be admitted.
 func TryService(ctx context.Context, c client.Client, like *corev1.Service) (refused *admission.Refusal, err error) {
-	// While a range is being retired there are moments in which the API server has none to give an address from.
+	// While a range is being retired, the API server may have no address to give for moments.
 	waitErr := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
 		trial := like.DeepCopy()
 		trial.Name, trial.GenerateName = "", "replumb-trial-"

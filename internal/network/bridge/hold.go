@@ -31,7 +31,7 @@ type Hold struct {
 	Bridge    types.NamespacedName
 	// UID of the IPAddress, once it was placed or seen. Release then needs not look whose it is.
 	UID types.UID
-	// Original is kept with the hold: the spec of the Service before it left its address. Tenants cannot write IPAddresses.
+	// Original is the spec of the Service before it left. Tenants cannot write IPAddresses.
 	Original string
 	// Old and New are kept with it, if it is a memo: where the Service goes, and from where.
 	Old, New netip.Addr
@@ -54,7 +54,6 @@ func MemoAddress(service types.UID) netip.Addr {
 	return netip.AddrFrom16(a)
 }
 
-// Build makes the hold as it should be.
 func (h *Hold) Build() *networkingv1.IPAddress {
 	return &networkingv1.IPAddress{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "IPAddress"},
@@ -162,7 +161,6 @@ func (h *Hold) Check(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// Note places the hold, in the place of one that keeps something else.
 func (h *Hold) Note(ctx context.Context, c client.Client) error {
 	made, err := h.create(ctx, c)
 	if made || err != nil {

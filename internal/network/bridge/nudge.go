@@ -54,7 +54,7 @@ func createNudge(ctx context.Context, c client.Client, pool *cidr.Pool, migratio
 			},
 			Spec: corev1.ServiceSpec{
 				ClusterIP: own.String(),
-				// kube-proxy syncs each family by itself, and one for which nothing has changed not at all.
+				// kube-proxy syncs each family by itself, and only if it changed.
 				IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicyPreferDualStack),
 				Ports:          []corev1.ServicePort{{Port: 9, Protocol: corev1.ProtocolTCP}},
 			},

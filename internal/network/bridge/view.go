@@ -33,7 +33,7 @@ const byBridge = "bridge"
 
 type view struct {
 	follower *Follower
-	// services are all of the cluster, slices those that no selector makes, holds the addresses that are reserved.
+	// services are all, slices the hand-made ones, holds the reserved addresses.
 	services, slices, holds *source
 
 	mu      sync.Mutex
@@ -71,7 +71,8 @@ func newView(f *Follower) *view {
 func (s *view) sources() []*source { return []*source{s.services, s.slices, s.holds} }
 
 func handMade() labels.Selector {
-	// The name of the EndpointSlice controller (k8s.io/kubernetes pkg/controller/endpointslice, controllerName).
+	// The EndpointSlice controller's controllerName (k8s.io/kubernetes
+	// pkg/controller/endpointslice).
 	byController, err := labels.NewRequirement(discoveryv1.LabelManagedBy, selection.NotIn, []string{"endpointslice-controller.k8s.io"})
 	if err != nil { // the requirement is a constant
 		return labels.Everything()
@@ -128,10 +129,8 @@ func example(of client.ObjectList) client.Object {
 	return &networkingv1.IPAddress{}
 }
 
-func (s *source) Add(o any) error { return s.changed(s.Indexer.Add(slim(o)), o) }
-
+func (s *source) Add(o any) error    { return s.changed(s.Indexer.Add(slim(o)), o) }
 func (s *source) Update(o any) error { return s.changed(s.Indexer.Update(slim(o)), o) }
-
 func (s *source) Delete(o any) error { return s.changed(s.Indexer.Delete(o), o) }
 
 func (s *source) Replace(all []any, version string) error {
@@ -304,7 +303,7 @@ func (d *due) write(ctx context.Context, c client.Client) error {
 		}
 	}
 	if len(d.copies.create) > 0 {
-		// One that has just been removed may not have been seen to be: its copies would stay without it.
+		// A bridge may be removed unseen; its copies would stay without it.
 		if err := c.Get(ctx, client.ObjectKeyFromObject(d.bridge), &corev1.Service{}); err != nil {
 			return client.IgnoreNotFound(err)
 		}

@@ -48,7 +48,7 @@ func (s *State) Tunnels(ranges []netip.Prefix) map[string]netip.Addr {
 // Room is a node's block in some ranges with a free address, not in spared, for its tunnel; nil if
 // there is none.
 func (s *State) Room(node string, ranges, spared []netip.Prefix) (*Block, netip.Addr, error) {
-	// A tunnel that has an address has a handle, but for those of a Calico that is older than handles.
+	// A tunnel with an address has a handle, unless Calico is older than those.
 	if !slices.ContainsFunc(s.Handles, func(h Handle) bool { return strings.EqualFold(h.ID, tunnelHandle+node) }) {
 		return nil, netip.Addr{}, nil
 	}

@@ -28,7 +28,7 @@ func TunnelAddresses(node *corev1.Node) map[string]netip.Addr {
 	return all
 }
 
-// PodAddresses are the addresses that a pod has of its own: none on the host's network, and none of a pod that has ended.
+// PodAddresses are a pod's own: none on the host's network or after its end.
 func PodAddresses(pod *corev1.Pod) []netip.Addr {
 	if pod.Spec.HostNetwork || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return nil

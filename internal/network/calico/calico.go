@@ -52,7 +52,6 @@ type Pool struct {
 	Object *unstructured.Unstructured
 }
 
-// BlockSize is the prefix length of its blocks.
 func (p *Pool) BlockSize() int {
 	if p.Spec.BlockSize > 0 {
 		return p.Spec.BlockSize
@@ -60,7 +59,6 @@ func (p *Pool) BlockSize() int {
 	return DefaultBlockSize
 }
 
-// ForPods reports whether pods may get its addresses.
 func (p *Pool) ForPods() bool {
 	return len(p.Spec.AllowedUses) == 0 || slices.Contains(p.Spec.AllowedUses, "Workload")
 }
@@ -117,7 +115,7 @@ type State struct {
 	Blocks     []Block
 	Affinities []Affinity
 	Handles    []Handle
-	// Ready is false while the datastore is locked, in which Calico makes no changes (ClusterInformation, datastoreReady).
+	// Ready is false while the datastore is locked (ClusterInformation, datastoreReady).
 	Ready bool
 }
 

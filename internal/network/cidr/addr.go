@@ -1,4 +1,4 @@
-// Package cidr is arithmetic on addresses and ranges, and the choice of addresses in a Service range.
+// Package cidr has arithmetic on ranges, and chooses addresses in a Service range.
 package cidr
 
 import (
@@ -18,7 +18,7 @@ func (e *HostBitsError) Error() string {
 	return fmt.Sprintf("range %s has host bits set", e.Prefix)
 }
 
-// Parse reads a range in its canonical form. Host bits behind the mask are an error, as they are for the API server.
+// Parse refuses host bits behind the mask, as the API server does.
 func Parse(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
@@ -77,7 +77,7 @@ func Offset(p netip.Prefix, a netip.Addr) *big.Int {
 	return new(big.Int).Sub(toInt(a), toInt(p.Masked().Addr()))
 }
 
-// At is the address that lies offset behind the start of a range, if the allocator would give it out.
+// At is the address at an offset in a range, if the allocator would give it out.
 func At(p netip.Prefix, offset *big.Int) (netip.Addr, bool) {
 	sum := new(big.Int).Add(toInt(p.Masked().Addr()), offset)
 	size := len(p.Addr().AsSlice())

@@ -37,7 +37,6 @@ func NewPool(ranges []netip.Prefix, used []netip.Addr) *Pool {
 	return p
 }
 
-// Use marks an address as taken and reports whether it was free.
 func (p *Pool) Use(a netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,12 +61,10 @@ func (p *Pool) TakeSameOffset(old netip.Addr, from []netip.Prefix) (netip.Addr, 
 	return netip.Addr{}, false
 }
 
-// Lowest chooses the lowest address that is still free.
 func (p *Pool) Lowest() (netip.Addr, error) {
 	return p.search(&p.up, Bounds, netip.Addr.Next)
 }
 
-// Highest chooses the highest address that is still free.
 func (p *Pool) Highest() (netip.Addr, error) {
 	return p.search(&p.down, func(r netip.Prefix) (netip.Addr, netip.Addr) {
 		first, last := Bounds(r)

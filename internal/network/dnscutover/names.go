@@ -45,12 +45,11 @@ type Requester struct {
 	Addresses []string
 }
 
-// Wildcard reports whether the name stands for any name below another. Such a name cannot be asked for.
+// Wildcard names stand for others, and cannot be asked for themselves.
 func (f Found) Wildcard() bool { return wildcard(f.Name) }
 
 func wildcard(name string) bool { return strings.HasPrefix(name, "*.") }
 
-// Objects are the titles of the objects that ask for the name.
 func (f Found) Objects() []string {
 	var all []string
 	for _, p := range f.AskedBy {
@@ -83,7 +82,7 @@ func Kinds() []string {
 	}
 }
 
-// Discover finds the names that objects ask for, in order. Objects of other kinds than Kinds are passed over.
+// Discover finds the names that objects of Kinds ask for, in order.
 func Discover(objects []unstructured.Unstructured) []Found {
 	d := discovery{names: map[string]*Found{}, gateways: map[string]gateway{}}
 	for i := range objects {

@@ -26,9 +26,9 @@ const (
 type Registry struct {
 	// Owners whose records may be changed.
 	Owners []string
-	// Prefix and Suffix are external-dns's --txt-prefix and --txt-suffix. What is written without them is read as well.
+	// Prefix and Suffix are --txt-prefix and --txt-suffix; plain marks are read as well.
 	Prefix, Suffix string
-	// Wildcard is what external-dns writes in the place of an asterisk (--txt-wildcard-replacement).
+	// Wildcard replaces an asterisk (--txt-wildcard-replacement).
 	Wildcard string
 }
 
@@ -112,7 +112,6 @@ func (r Registry) places(name string, typ v1alpha1.RecordType) []at {
 	return all
 }
 
-// Marks reads all that is said about a record.
 func (r Registry) Marks(ctx context.Context, from dnsrecords.Texter, name string, typ v1alpha1.RecordType) ([]Mark, error) {
 	var all []Mark
 	for _, place := range r.places(name, typ) {
@@ -137,7 +136,7 @@ func (r Registry) Marks(ctx context.Context, from dnsrecords.Texter, name string
 	return all, nil
 }
 
-// Check fails with a *records.Error if one of the marks is that of an owner whose records must not be changed.
+// Check fails with a *records.Error for a mark of an owner whose records must not change.
 func (r Registry) Check(name string, typ v1alpha1.RecordType, marks []Mark) error {
 	record := dnsrecords.Title(name, typ)
 	for _, m := range marks {
@@ -172,7 +171,7 @@ func wanted(m Mark) string {
 	return " (for " + m.Resource + ")"
 }
 
-// Allowed is the question whether a record may be changed, as records.Move asks it before each change.
+// Allowed is the ownership check of records.Move.
 func (r Registry) Allowed(provider dnsrecords.Provider, name string, typ v1alpha1.RecordType) func(context.Context) error {
 	return func(ctx context.Context) error {
 		from, ok := provider.(dnsrecords.Texter)

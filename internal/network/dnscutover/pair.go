@@ -50,7 +50,7 @@ func Pair(source, target []Found, spec v1alpha1.RedirectSpec) ([]v1alpha1.Redire
 	return p.names, p.problems
 }
 
-// Renew gives names that were paired before, and written down, the probes of the spec as it is now. Where they lead stays.
+// Renew gives recorded pairs the present probes of the spec. Where they lead stays.
 func Renew(names []v1alpha1.RedirectName, spec v1alpha1.RedirectSpec) []v1alpha1.RedirectName {
 	out := slices.Clone(names)
 	for i := range out {

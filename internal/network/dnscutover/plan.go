@@ -150,7 +150,7 @@ func There(all []*PairedName, o Options) []engine.Group {
 	return travel(all, o, engine.Forward, "to the target", (*dnsrecords.Move).Switch)
 }
 
-// LeadBack leads names back to the source by the same code. Times to live stay low: the names may move again.
+// LeadBack returns names to the source. TTLs stay low, since names may move again.
 func LeadBack(all []*PairedName, o Options) []engine.Group {
 	return travel(all, o, engine.Backward, "back to the source", (*dnsrecords.Move).SwitchBack)
 }

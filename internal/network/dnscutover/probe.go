@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// defaultTimeout of one question, from the look-up of the load balancer to the last byte of the head of the answer.
+	// defaultTimeout is for one question, from the look-up to the answer's head.
 	defaultTimeout = 5 * time.Second
 	// maxNames is how many names of a certificate an error quotes.
 	maxNames = 5
@@ -58,11 +58,9 @@ type Error struct {
 	Err error
 }
 
-func (e *Error) Error() string { return e.Name + ": " + e.Problem }
-
+func (e *Error) Error() string  { return e.Name + ": " + e.Problem }
 func (e *Error) Advice() string { return e.Hint }
-
-func (e *Error) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error  { return e.Err }
 
 // AskBoth asks each load balancer in to for the wanted status, or that of the ones in from.
 func (p Probe) AskBoth(ctx context.Context, from, to []string, name string) error {
@@ -187,7 +185,8 @@ func (p Probe) resolve(ctx context.Context, balancer string) ([]netip.Addr, erro
 	return all, err
 }
 
-// Ask asks one address for a name. Redirects are not followed, and there is no proxy in between. Errors are of type *Error, on one line.
+// Ask asks one address for a name, without redirects and proxies. Errors are of type *Error, on one
+// line.
 func (p Probe) Ask(ctx context.Context, address, name string) (Answer, error) {
 	at := net.JoinHostPort(address, strconv.Itoa(p.port()))
 	ctx, cancel := context.WithTimeout(ctx, p.timeout())

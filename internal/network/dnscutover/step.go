@@ -18,7 +18,7 @@ const (
 	probePatience = 2 * time.Minute
 	// apart is how long a load balancer has to be without new connections.
 	apart = 5 * time.Second
-	// quietPatience is how long clients may take to leave, beyond what caches remember, which has been waited for.
+	// quietPatience is the limit for clients to leave, after caches have expired.
 	quietPatience = time.Hour
 )
 
@@ -29,7 +29,7 @@ func prefix(to engine.Direction) string {
 	return ""
 }
 
-// ProbeStep asks the side that a name is about to be led to. Once the name leads there, it has nothing left to ask.
+// ProbeStep asks the side that a name is about to lead to, until it does.
 type ProbeStep struct {
 	lead *PairedName
 	to   engine.Direction
@@ -56,7 +56,7 @@ func (s *ProbeStep) Deadline() time.Duration {
 	return probePatience
 }
 
-// State is done for a name that leads there, or that is not to be asked for. What was answered a while ago counts for nothing.
+// State is done for a name that leads there or has no probe. Earlier answers do not count.
 func (s *ProbeStep) State(ctx context.Context) (engine.State, error) {
 	if s.lead.Probe.Mode == v1alpha1.ProbeOff {
 		return engine.Done, nil
@@ -78,7 +78,6 @@ func (s *ProbeStep) State(ctx context.Context) (engine.State, error) {
 // Do does nothing: Verify asks.
 func (*ProbeStep) Do(context.Context) error { return nil }
 
-// Verify asks every address of the side that the name is led to.
 func (s *ProbeStep) Verify(ctx context.Context) error {
 	from, to := s.lead.ends(s.to)
 	if err := s.lead.Probe.AskBoth(ctx, from, to, s.lead.Name.Name); err != nil {
@@ -145,7 +144,7 @@ func (*QuietStep) State(context.Context) (engine.State, error) { return engine.P
 // Do does nothing: Verify asks.
 func (*QuietStep) Do(context.Context) error { return nil }
 
-// Verify asks once. What goes wrong is tried again: whether no one comes any more cannot be known without an answer.
+// Verify retries errors: silence without an answer proves nothing.
 func (s *QuietStep) Verify(ctx context.Context) error {
 	answer := quietAnswer{}
 	err := callout.Call(ctx, s.Action, s.Request, &answer)

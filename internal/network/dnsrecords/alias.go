@@ -15,7 +15,7 @@ const aliasWord = "ALIAS "
 // AliasTTL bounds caching of answers made from an alias: AWS' load balancers have 60 seconds.
 const AliasTTL = time.Minute
 
-// Alias is a value of Route 53 that stands for whatever addresses a load balancer has at the moment.
+// Alias is a value of Route 53 for the present addresses of a load balancer.
 type Alias struct {
 	// Zone is the hosted zone of what it leads to, which is not the one that the record is in.
 	Zone string
@@ -50,7 +50,6 @@ const aliasHealth = "health"
 
 func hostedZone() *regexp.Regexp { return regexp.MustCompile(`^[A-Z0-9]{1,32}$`) }
 
-// String is the one way that it is written.
 func (a Alias) String() string {
 	if a == (Alias{}) {
 		return ""

@@ -90,11 +90,9 @@ func (s *changeStep) swapTitle() string {
 	return m.lead(m.former, m.typ, m.to)
 }
 
-func (*changeStep) Waits() {}
-
+func (*changeStep) Waits()                    {}
 func (s *changeStep) Deadline() time.Duration { return s.move.patience() }
-
-func (s *changeStep) Guide() string { return s.guide }
+func (s *changeStep) Guide() string           { return s.guide }
 
 func (s *changeStep) Undo() engine.Step {
 	opposite := map[stage]stage{lower: restore, widen: narrow, narrow: widen, restore: lower, leave: lower}
@@ -119,7 +117,6 @@ func stateOf(err error) (engine.State, error) {
 	return engine.Unknown, err
 }
 
-// Do remembers first and writes then.
 func (s *changeStep) Do(ctx context.Context) error {
 	seen, err := s.load(ctx)
 	if err != nil || seen.past(s.stage, s.to) {

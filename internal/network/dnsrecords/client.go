@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// exchangeTimeout is how long a server may take for one answer over UDP, and once more over TCP.
+	// exchangeTimeout is for one answer over UDP, and again over TCP.
 	exchangeTimeout = 2 * time.Second
 	// parallel is how many servers are asked at once.
 	parallel = 8
@@ -29,7 +29,7 @@ type Client struct {
 	Timeout time.Duration
 	// Port that the servers of a zone answer at: records of type NS name none. Default: 53.
 	Port string
-	// Recursive are host:port of the servers by which zones and name servers are found. Default: those of /etc/resolv.conf.
+	// Recursive are host:port of servers that find zones. Default: those of /etc/resolv.conf.
 	Recursive []string
 }
 
@@ -134,7 +134,7 @@ func (c *Client) exchange(ctx context.Context, addr string, m *dns.Msg) (*dns.Ms
 
 func asked(m, r *dns.Msg) error {
 	if !r.Response || len(r.Question) != len(m.Question) {
-		// Servers that cannot make sense of a message leave the question out, and say why in the code.
+		// Servers leave the question out of answers to messages they cannot read.
 		if r.Response && len(r.Question) == 0 && r.Rcode != dns.RcodeSuccess {
 			return nil
 		}

@@ -17,13 +17,11 @@ type Error struct {
 	Err error
 }
 
-func (e *Error) Error() string { return e.Record + ": " + e.Problem }
-
+func (e *Error) Error() string  { return e.Record + ": " + e.Problem }
 func (e *Error) Advice() string { return e.Hint }
+func (e *Error) Unwrap() error  { return e.Err }
 
-func (e *Error) Unwrap() error { return e.Err }
-
-// ConflictError says that someone else changed a record between the look and the write. Nothing was written.
+// ConflictError is a change by others since the read. Nothing was written.
 type ConflictError struct {
 	// Was is what was there at the look, Now what is there since, if that could be seen.
 	Was Set

@@ -42,7 +42,6 @@ func (c *Client) zone(ctx context.Context, name string) (string, error) {
 	return "", fmt.Errorf("finding the zone of %s: no server knows one", name)
 }
 
-// Locate looks up the addresses of name servers.
 func (c *Client) Locate(ctx context.Context, hosts []string) ([]Server, error) {
 	var all []Server
 	for _, host := range hosts {

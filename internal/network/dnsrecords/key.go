@@ -55,7 +55,7 @@ func KeyOf(data map[string][]byte) (*Key, error) {
 
 var errKeyFile = errors.New("it does not hold exactly one key as tsig-keygen writes it")
 
-// ParseKey reads a file as tsig-keygen writes it: key "name" { algorithm hmac-sha256; secret "..."; };
+// ParseKey reads tsig-keygen's: key "name" { algorithm hmac-sha256; secret "..."; };
 func ParseKey(text string) (*Key, error) {
 	words, err := keyWords(text)
 	if err != nil {

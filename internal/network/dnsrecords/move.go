@@ -25,7 +25,7 @@ type Move struct {
 	Straight bool
 	// Answer, if set, gates a change of all values: it fails until each of them answers clients.
 	Answer func(ctx context.Context, values []string) error
-	// Allowed, if set, is asked before anything is written, and fails if the record must not be changed, with an *Error.
+	// Allowed, if set, fails with an *Error before writes if the record must not change.
 	Allowed func(ctx context.Context) error
 
 	name      string
@@ -83,10 +83,9 @@ func NewMove(spec v1alpha1.RecordSpec, provider Provider, client *Client, memory
 	return m, nil
 }
 
-// Title is what the record is called.
 func (m *Move) Title() string { return Title(m.name, m.typ) }
 
-// Load says what is there, and fails with an *Error if the record cannot be moved. Previews of steps tell more afterwards.
+// Load reads the record, and fails with an *Error if it cannot move. Previews are exact afterwards.
 func (m *Move) Load(ctx context.Context) (Set, error) {
 	s, err := m.load(ctx, engine.Forward)
 	if err != nil {
@@ -109,7 +108,6 @@ func (m *Move) direct() bool {
 		m.looked != nil && aliased(m.looked.from)
 }
 
-// Changes reports whether the record is of another type afterwards.
 func (m *Move) Changes() bool { return m.former != m.typ }
 
 // Swaps reports whether the record becomes another type or an alias, in one atomic change.
@@ -117,13 +115,10 @@ func (m *Move) Swaps() bool {
 	return m.Changes() || m.direct() && m.typ != v1alpha1.RecordCNAME && !m.Straight
 }
 
-// Ends reports whether the record goes on to what it has at last.
-func (m *Move) Ends() bool { return m.then != nil }
-
-// Last is what the record has at last, if it goes on.
+func (m *Move) Ends() bool     { return m.then != nil }
 func (m *Move) Last() []string { return m.then }
 
-// Ended reports whether the record was where it is at last when it was looked at. One that does not go on is.
+// Ended reports whether the record had its last values when read, or has none to go on to.
 func (m *Move) Ended() bool { return !m.Ends() || m.looked != nil && m.looked.beyond() }
 
 // get is the present record of any type; a CNAME stands alone.
@@ -158,7 +153,7 @@ func (m *Move) Widen() []engine.Step {
 	return []engine.Step{m.change(widen, engine.Forward), m.wait(settle, engine.Forward)}
 }
 
-// Narrow takes the old values out, and waits until no one remembers them: after that, what they lead to can go.
+// Narrow removes the old values and waits for caches; their targets can go then.
 func (m *Move) Narrow() []engine.Step {
 	return []engine.Step{m.change(narrow, engine.Forward), m.wait(drain, engine.Forward)}
 }
@@ -174,7 +169,7 @@ func (m *Move) End() []engine.Step {
 // Restore gives the record, which is where it is at last, its time to live back.
 func (m *Move) Restore() []engine.Step { return []engine.Step{m.change(restore, engine.Forward)} }
 
-// Leave gives the record its time to live back wherever it is, for a move that goes neither on nor back.
+// Leave restores the TTL wherever the record is, for a move that ends half way.
 func (m *Move) Leave() []engine.Step { return []engine.Step{m.change(leave, engine.Forward)} }
 
 // Back restores the record from wherever it is, with the same waits; nothing to do if it was never
@@ -186,7 +181,7 @@ func (m *Move) Back() []engine.Step {
 // Switch leads the record to the new values, and waits until no one remembers the old ones.
 func (m *Move) Switch() []engine.Step { return append(m.Widen(), m.Narrow()...) }
 
-// SwitchBack is Back without the time to live, which stays short: for records that are about to move again.
+// SwitchBack is Back with a low TTL, for records that will move again.
 func (m *Move) SwitchBack() []engine.Step {
 	steps := []engine.Step{m.change(narrow, engine.Backward), m.wait(drain, engine.Backward)}
 	if m.direct() {
@@ -306,5 +301,4 @@ func (m *Move) id(st stage, d engine.Direction) string {
 	return id
 }
 
-// Provider is where the record is kept.
 func (m *Move) Provider() Provider { return m.provider }

@@ -9,7 +9,7 @@ import (
 
 // Provider is where a record is kept.
 type Provider interface {
-	// Get returns what is there, where changes are made. A Set without values says that there is none.
+	// Get reads the record where it is changed. A Set without values is none.
 	Get(ctx context.Context, name string, typ v1alpha1.RecordType) (Set, error)
 	// Replace writes want in place of was, atomically, or returns an error of Conflict. A want
 	// without values deletes.
@@ -36,7 +36,7 @@ type Guider interface {
 	Guide(was, want Set) string
 }
 
-// Memory keeps what records were before they were changed. A part of what it keeps of a record is never written alone.
+// Memory keeps original records, each as a whole.
 type Memory interface {
 	// Recall returns nil for an unknown record, and fails in doubt: what is not remembered counts
 	// as original.

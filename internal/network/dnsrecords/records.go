@@ -84,9 +84,7 @@ const labelCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012
 
 // Same reports whether both have the same values, whatever their time to live.
 func (s Set) Same(other Set) bool { return slices.Equal(s.Values, other.Values) }
-
-// String is the type and the name, as people write them.
-func (s Set) String() string { return Title(s.Name, s.Type) }
+func (s Set) String() string      { return Title(s.Name, s.Type) }
 
 // Title is how people read about a record.
 func Title(name string, typ v1alpha1.RecordType) string {
@@ -203,5 +201,5 @@ func aaaa(r *dns.AAAA) string {
 	return a.String()
 }
 
-// Nameable reports whether a record can have a name: one in full, with or without a dot at the end. A wildcard is one of them.
+// Nameable accepts full names, with or without a final dot, and wildcards.
 func Nameable(name string) bool { return hostname(strings.TrimPrefix(name, "*.")) }

@@ -12,7 +12,7 @@ import (
 // stage is a step on a record's way.
 type stage string
 
-// The stages, in their order. Each but the last two has something that is written and something that is waited for.
+// The stages in order. Each but the last two is written and waited for.
 const (
 	lower   stage = "lower"   // the time to live is short,
 	expire  stage = "expire"  // and no one remembers the long one
@@ -29,7 +29,7 @@ const (
 // situation is all that a decision depends on.
 type situation struct {
 	now Set
-	// from and to are the two ends. known is false if there is no telling from: then nothing was ever written.
+	// from and to are the ends. An unknown from means that nothing was ever written.
 	from, to []string
 	known    bool
 	// then is what the record has at last; nil, if that is to.
@@ -40,7 +40,7 @@ type situation struct {
 	low time.Duration
 	// straight is true if both ends must not be there together.
 	straight bool
-	// own is the type that the record is to have, former the one that it has before, last that of then. Mostly they are the same.
+	// own is the type of to, former that of from, last that of then; mostly the same.
 	own, former, last v1alpha1.RecordType
 }
 
@@ -91,8 +91,7 @@ func (s *situation) roundTrip() error {
 	}
 }
 
-func (s *situation) swaps() bool { return s.own != s.former || s.own != s.last }
-
+func (s *situation) swaps() bool  { return s.own != s.former || s.own != s.last }
 func (s *situation) beyond() bool { return s.then != nil && s.now.Same(s.set(s.then)) }
 
 // familiar fails for a record that no move leaves: foreign values are not overwritten, nor removed

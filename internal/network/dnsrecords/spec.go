@@ -14,7 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// Default fills in what a record leaves open that no Migration has as such, but that was put together from what one has.
+// Default completes a record that was put together and is in no Migration as such.
 func Default(r *v1alpha1.RecordSpec) {
 	if r.Type == "" {
 		r.Type = v1alpha1.RecordA
@@ -99,7 +99,7 @@ func ValidateAliases(path string, r *v1alpha1.RecordSpec) (bad field.ErrorList) 
 	return bad
 }
 
-// ValidateZone refuses a zone that a record is not in. The rules of the schema know nothing of how names are written in DNS.
+// ValidateZone refuses a record outside of its zone, which a schema rule cannot compare.
 func ValidateZone(path string, r *v1alpha1.RecordSpec) field.ErrorList {
 	p := r.Provider.RFC2136
 	if p == nil || dns.IsSubDomain(dns.CanonicalName(p.Zone), dns.CanonicalName(r.Name)) {
@@ -110,7 +110,7 @@ func ValidateZone(path string, r *v1alpha1.RecordSpec) field.ErrorList {
 	)}
 }
 
-// Unsigned says of a provider that its server takes updates from anyone: they have no signature. Empty if they have one, or need none.
+// Unsigned warns of a provider whose server takes unsigned updates from anyone; else empty.
 func Unsigned(p *v1alpha1.RecordProvider) string {
 	if p == nil || p.RFC2136 == nil || p.RFC2136.TSIGSecret != nil || p.RFC2136.TSIGKeyFile != "" {
 		return ""

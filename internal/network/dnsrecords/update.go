@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// primaryTimeout is how long the primary may take: it writes an update to disk before it answers.
+	// primaryTimeout allows the primary to write an update to disk.
 	primaryTimeout = 10 * time.Second
 	// fudge is by how many seconds the clocks may differ, as RFC 8945 recommends.
 	fudge = 300

@@ -40,10 +40,8 @@ func (s *waitStep) Title() string {
 	return fmt.Sprintf("Wait until no one remembers what was taken out of %s", record)
 }
 
-func (*waitStep) Waits() {}
-
-func (s *waitStep) Deadline() time.Duration { return longest + s.move.drain + s.move.patience() }
-
+func (*waitStep) Waits()                                            {}
+func (s *waitStep) Deadline() time.Duration                         { return longest + s.move.drain + s.move.patience() }
 func (s *waitStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.verify(ctx)) }
 
 // Do writes down since when all say what the record is, if no one has yet.
@@ -86,7 +84,7 @@ func (s *waitStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{s.move.memory.Change(s.move.name, s.move.typ)}, nil
 }
 
-// Verify implements engine.Step: the time is over, and all still say it. Someone may have put it back meanwhile.
+// Someone may have put the record back while its time ran.
 func (s *waitStep) Verify(ctx context.Context) error { return turned(s.verify(ctx)) }
 
 func (s *waitStep) verify(ctx context.Context) error {

@@ -109,7 +109,7 @@ func find(c *nftables.Conn, f nftables.TableFamily) (*nftables.Table, error) {
 	return nil, nil
 }
 
-// Check is nil if the node keeps addresses on these ways and no others, and a MissingError if it does not.
+// Check returns a MissingError if the node's rules are not exactly these.
 func Check(pairs []Pair) error {
 	c, err := nftables.New()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
-// Adopt has the node go by the file that a network itself writes, and takes away what Prefer and a staged DaemonSet have left. It fails if
-// the node would go by another network then.
+// Adopt makes a network's own file the node's, and removes what Prefer and a staged DaemonSet have
+// left. It fails if the node would go by another network then.
 func (h Host) Adopt(n Network) error {
 	confs, err := h.confs()
 	if err != nil {

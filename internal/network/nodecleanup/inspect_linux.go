@@ -13,8 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Inspect finds what would keep the node from running two networks and being switched to this one, as problems, and changes nothing. A
-// node about which something cannot be known is an error.
+// Inspect finds, as problems, what keeps the node from running two networks and a switch to this
+// one. What cannot be known is an error.
 func (h Host) Inspect(n Network) (*Report, error) {
 	root, err := h.open()
 	if err != nil {
@@ -96,9 +96,9 @@ func mtuOf(body []byte) int {
 	return largest
 }
 
-// tunnels are what carries IPv4 of one of the networks between nodes. What a pod of one sends to a pod of the other comes through the tunnel
-// of the receiver's network, and has an address that the kernel would reach through the sender's. Bridges of flannel are none of them, nor
-// interfaces of Calico's pods: what comes through those has the address of a pod behind them.
+// tunnels carry IPv4 of a network between nodes. Packets between the networks come through the
+// receiver's tunnel, from an address that the kernel reaches through the sender's. Flannel's
+// bridges and Calico's interfaces have their own pods' addresses behind them.
 func tunnels() []string {
 	return []string{"flannel.[0-9]*", "flannel-wg", "flannel.ipip", "vxlan.calico", "tunl0", "wireguard.cali"}
 }
@@ -106,8 +106,8 @@ func tunnels() []string {
 // sysctls of IPv4 and an interface, of the network namespace of the thread that reads them.
 const sysctls = "/proc/sys/net/ipv4/conf"
 
-// strict is that the kernel drops packets which come through another interface than it would answer through (rp_filter in
-// Documentation/networking/ip-sysctl.rst). There is nothing of the kind for IPv6.
+// strict finds rp_filter, by which the kernel drops packets that come through another interface
+// than the answer would take (Documentation/networking/ip-sysctl.rst); IPv6 has none.
 func strict(*os.Root, Network) ([]string, error) {
 	links, err := netlink.LinkList()
 	if err != nil {

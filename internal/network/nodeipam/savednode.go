@@ -50,7 +50,6 @@ func (k SavedNodes) Get(ctx context.Context, node string) (*SavedNode, error) {
 	return read(m)
 }
 
-// List are all of them, by name of the node.
 func (k SavedNodes) List(ctx context.Context) (map[string]*SavedNode, error) {
 	maps := &corev1.ConfigMapList{}
 	err := k.Client.List(ctx, maps, client.InNamespace(v1alpha1.SystemNamespace), client.MatchingLabels{
@@ -111,7 +110,6 @@ func (k SavedNodes) Save(ctx context.Context, node *corev1.Node, podCIDRs []stri
 	return nil
 }
 
-// Forget removes what is kept of a node.
 func (k SavedNodes) Forget(ctx context.Context, node string) error {
 	key := k.key(node)
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}

@@ -46,7 +46,7 @@ func IsTrial(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelTrial] == "tru
 
 func (t Trial) name() string { return "replumb-canary-" + t.Migration }
 
-// Begin makes the Node. One that an earlier run left is deleted first: it may have been given its range long ago.
+// Begin makes the Node, in place of an earlier run's, which may have its range from long ago.
 func (t Trial) Begin(ctx context.Context) error {
 	if err := t.End(ctx); err != nil {
 		return err
@@ -95,7 +95,6 @@ func (t Trial) Outcome(ctx context.Context) (*Outcome, error) {
 	return out, nil
 }
 
-// End deletes the Node.
 func (t Trial) End(ctx context.Context) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: t.name()}}
 	if err := client.IgnoreNotFound(t.Client.Delete(ctx, node)); err != nil {

@@ -1,4 +1,4 @@
-// Package podnetwork finds by their DaemonSets the networks for pods (CNIs) that a cluster has, and which objects belong to them.
+// Package podnetwork finds a cluster's pod networks (CNIs) by their DaemonSets, and their objects.
 package podnetwork
 
 import (
@@ -52,7 +52,7 @@ func enforcesOnly(spec *corev1.PodSpec) bool {
 	return routed || foreign
 }
 
-// Program says whose program a DaemonSet is, as Of does, whether it is the network or makes policies hold on another.
+// Program is Of for all programs of a network, also those that only enforce policies.
 func Program(ds *appsv1.DaemonSet) v1alpha1.CNIName {
 	labels := []string{ds.Labels["k8s-app"], ds.Labels["app"], ds.Labels["app.kubernetes.io/name"], ds.Name}
 	labels = append(labels, ds.Spec.Template.Labels["k8s-app"], ds.Spec.Template.Labels["app"])
@@ -81,7 +81,7 @@ func Program(ds *appsv1.DaemonSet) v1alpha1.CNIName {
 	return ""
 }
 
-// Name of the network that a DaemonSet is or belongs to, also of those that replumb cannot switch from; empty, if it is none that is known.
+// Name is the network of a DaemonSet, also of those that replumb cannot replace; else empty.
 func Name(ds *appsv1.DaemonSet) string {
 	if known := Program(ds); known != "" {
 		return string(known)
@@ -99,7 +99,7 @@ func Name(ds *appsv1.DaemonSet) string {
 	return ""
 }
 
-// Namespaces are those that vendors' manifests and operators make for a network and for nothing else.
+// Namespaces are those that vendors make for a network alone.
 func Namespaces() []string {
 	return []string{"kube-flannel", "calico-system", "calico-apiserver", "tigera-operator"}
 }

@@ -61,7 +61,7 @@ func nodeConfig(namespace, name string, defaults map[string]any, marks ...any) *
 	}}
 }
 
-// KeepOff is an affinity that keeps pods off nodes that kube-proxy has to leave, and lets them on all others that it let them on before.
+// KeepOff is an affinity that keeps pods off nodes without kube-proxy, beside its other terms.
 func KeepOff(was *corev1.Affinity) *corev1.Affinity {
 	return alsoRequired(was, corev1.NodeSelectorRequirement{
 		Key:      v1alpha1.LabelKubeProxy,

@@ -18,7 +18,7 @@ import (
 // (ConfFiles in github.com/containernetworking/cni libcni).
 const StagedSuffix = ".replumb"
 
-// Staging is where the configuration goes that a network's DaemonSet writes to each node, before and after Stage.
+// Staging is the path of a DaemonSet's configuration on nodes, before and after Stage.
 type Staging struct{ Container, From, To string }
 
 // installer tells how a DaemonSet names its configuration file: env or folder is set.
@@ -135,7 +135,7 @@ func (i installer) stageVariable(name string, container map[string]any) (Staging
 
 func stagedName(name string) string { return strings.TrimSuffix(name, StagedSuffix) + StagedSuffix }
 
-// KeepPods has a DaemonSet leave the pods that it has as they are when its template changes. The DaemonSet that is given stays as it is.
+// KeepPods is a copy of a DaemonSet that leaves its pods alone when its template changes.
 func KeepPods(set *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	kept := set.DeepCopy()
 	return kept, unstructured.SetNestedMap(

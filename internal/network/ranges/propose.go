@@ -9,7 +9,7 @@ import (
 	"go4.org/netipx"
 )
 
-// The prefix lengths that can be proposed: from what fits into private address space, to what holds a few addresses.
+// The prefix lengths to propose: within private address space, and with some addresses.
 const (
 	widest4, narrowest4 = 9, 30
 	widest6, narrowest6 = 33, 126
@@ -17,7 +17,7 @@ const (
 	site = 48
 )
 
-// ValidSize reports whether ranges of that prefix length can be proposed. Up to 32 it is one of IPv4.
+// ValidSize accepts prefix lengths that can be proposed; up to 32 they are IPv4's.
 func ValidSize(bits int) bool {
 	return bits >= widest4 && bits <= narrowest4 || bits >= widest6 && bits <= narrowest6
 }
@@ -39,7 +39,7 @@ type Proposal struct {
 	Free []netip.Prefix
 }
 
-// Propose finds up to count ranges for each wish. They share no address with what is taken, nor with each other.
+// Propose finds up to count ranges for each wish, apart from taken ones and each other.
 func Propose(taken *netipx.IPSet, wishes []Wish, count int) []Proposal {
 	all := make([]Proposal, len(wishes))
 	for i, w := range wishes {
@@ -108,7 +108,7 @@ func highest(block netip.Prefix, taken *netipx.IPSet, size int) (netip.Prefix, b
 	if err != nil {
 		return netip.Prefix{}, false
 	}
-	// These are as wide as they can be, so that each range of the size that is free lies in one of them.
+	// These are as wide as possible, so that each free range lies in one of them.
 	parts := free.Prefixes()
 	for i := len(parts) - 1; i >= 0; i-- {
 		if parts[i].Bits() <= size {

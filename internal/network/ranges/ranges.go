@@ -34,7 +34,8 @@ type Range struct {
 	Prefix  netip.Prefix `json:"range"`
 	// Source is the object and its field.
 	Source string `json:"source"`
-	// Addresses are those that were seen, where a range is no more than what holds them: of nodes, and of pods outside of every range.
+	// Addresses are those seen, where the range only holds them: of nodes, and of pods outside of
+	// all ranges.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// PerNode says that it is one node's part, or some of these, of a range that is not known.
 	PerNode bool `json:"perNode,omitempty"`
@@ -50,7 +51,7 @@ func Sort(all []Range) {
 	})
 }
 
-// SharedSpace is shared address space (RFC 6598), for carrier-grade NAT: Tailscale and some clouds give their machines addresses of it.
+// SharedSpace is for carrier-grade NAT (RFC 6598), and used by Tailscale and some clouds.
 func SharedSpace() netip.Prefix { return netip.MustParsePrefix("100.64.0.0/10") }
 
 // InSharedSpace are the ranges of clusters that lie in shared address space, or reach into it.

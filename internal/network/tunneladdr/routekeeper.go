@@ -16,7 +16,7 @@ import (
 // Device is Calico's VXLAN interface.
 const Device = "vxlan.calico"
 
-// The ferry's routes are in a table of their own, which a rule has looked at before the main one, and after those of others.
+// The routes' table is looked up before the main one, and after others'.
 const (
 	routeTable   = 7090
 	rulePriority = 32700
@@ -31,7 +31,8 @@ type Route struct {
 
 // Kernel is what a node's kernel has for Calico's tunnels.
 type Kernel struct {
-	// Gateways are what Felix' routes go by, Hardware the address of the interface that answers for each of them, and Machines where that is.
+	// Gateways are next hops of Felix' routes, Hardware their MAC addresses, Machines where those
+	// are.
 	Gateways map[netip.Prefix]netip.Addr
 	Hardware map[netip.Addr]string
 	Machines map[string]netip.Addr
@@ -39,7 +40,6 @@ type Kernel struct {
 	Addresses []netip.Addr
 }
 
-// Routes are those of Felix that lead somewhere.
 func (s *Kernel) Routes() map[netip.Prefix]Route {
 	all := map[netip.Prefix]Route{}
 	for block, gateway := range s.Gateways {

@@ -15,7 +15,7 @@ import (
 const (
 	// look is how often a ferry looks by itself, beside when the kernel tells of a change.
 	pollEvery = 200 * time.Millisecond
-	// Calm is how long all has to be as it should before a ferry ends, and convergeLimit how long it waits for that.
+	// calmTime is how long all must have converged before Run ends, and convergeLimit its limit.
 	calmTime      = 2 * time.Second
 	convergeLimit = time.Minute
 )
@@ -27,7 +27,7 @@ type RouteKeeper struct {
 	followed followed
 }
 
-// Add makes the ferry's routes, and gives the interface the address that it gets. It may be called again.
+// Add sets the routes, and the interface's new address. It can be repeated.
 func (f *RouteKeeper) Add() error {
 	link, err := netlink.LinkByName(Device)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -189,7 +189,7 @@ func listen(changed chan<- struct{}, done <-chan struct{}) error {
 	return nil
 }
 
-// RemoveRoutes takes away what a ferry made, first of all the rules.
+// RemoveRoutes takes away what a RouteKeeper set, first of all the rules.
 func RemoveRoutes() error {
 	all := rules()
 	for i := len(all) - 1; i >= 0; i-- {

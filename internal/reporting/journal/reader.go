@@ -15,7 +15,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Reader reads the journal of one migration again and again: of its ConfigMaps only those that have changed.
+// Reader reads a journal repeatedly: only ConfigMaps that have changed.
 type Reader struct {
 	client    client.Client
 	migration string

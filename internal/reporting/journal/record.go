@@ -38,7 +38,7 @@ type Sample struct {
 	End    int64 `json:"e"`
 	Sent   int64 `json:"q"`
 	Failed int64 `json:"f,omitempty"`
-	// Late answers are among those that did not fail. NotMeasured requests are further ones, of which nothing is known.
+	// Late answers did not fail. NotMeasured requests come on top.
 	Late        int64 `json:"l,omitempty"`
 	NotMeasured int64 `json:"n,omitempty"`
 	// P50, P99 and Max of successes, in microseconds. Merged samples have the mean P50, weighed by

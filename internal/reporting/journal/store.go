@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// maxPieces is how many ConfigMaps the journal of a migration has at most: 16 MiB of etcd's usual 2 GiB.
+	// maxPieces bounds a journal to 16 MiB of etcd's usual 2 GiB.
 	maxPieces = 24
-	// sealAt is how much plain text is compressed again with every write, so that it compresses well.
+	// sealAt is how much text is compressed with every write.
 	sealAt = 256 << 10
 
 	dataRecords        = "records.jsonl.gz"

@@ -99,10 +99,7 @@ func (w *Writer) Event(e engine.Event) {
 	w.put(record{Event: &e})
 }
 
-// Sample adds what a probe met with.
-func (w *Writer) Sample(s Sample) { w.put(record{Sample: &s}) }
-
-// Loss adds requests that were lost.
+func (w *Writer) Sample(s Sample)      { w.put(record{Sample: &s}) }
 func (w *Writer) Loss(l v1alpha1.Loss) { w.put(record{Loss: &l}) }
 
 // Moved adds a Service that has arrived at another address, forward or back.
@@ -120,7 +117,6 @@ func (w *Writer) Findings(all findings.Findings) {
 	}
 }
 
-// Clients adds who was seen to use old addresses on a node, each once.
 func (w *Writer) Clients(node string, clients []v1alpha1.OldAddressClient) {
 	for _, c := range clients {
 		if w.first(fmt.Sprintf("client %s %s %s %s", node, c.Address, c.Protocol, c.Source)) {
@@ -159,7 +155,7 @@ func (w *Writer) put(r record) {
 // LostError says that a journal is not whole.
 type LostError struct {
 	Migration string
-	// Records is how many are not in it, Err why; nil if there was no room for them while they waited.
+	// Records are missing because of Err, or for lack of room if that is nil.
 	Records int
 	Err     error
 }

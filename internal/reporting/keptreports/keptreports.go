@@ -26,12 +26,12 @@ import (
 )
 
 const (
-	// most is how many reports are kept. Each is in one ConfigMap, so they take 14 MiB of etcd's usual 2 GiB.
+	// most reports take 14 MiB of etcd's usual 2 GiB, a ConfigMap each.
 	most = 20
 
 	dataReport = "report.json.gz"
 	prefix     = "replumb-report-"
-	// annotationMade is when the report was made, annotationMigration the UID of the Migration that it is about.
+	// annotationMade is the report's time, annotationMigration its Migration's UID.
 	annotationMade      = "replumb.dev/made"
 	annotationMigration = "replumb.dev/migration-uid"
 )
@@ -85,7 +85,7 @@ func (e *NotKeptError) Advice() string {
 	return "kubectl get migrations.replumb.dev lists migrations; reports are kept of " + strings.Join(e.Have, ", ")
 }
 
-// Save keeps a report, in the place of an earlier one of the same Migration. Another one may give way: the oldest.
+// Save replaces the Migration's earlier report, or else the oldest if there are enough.
 func (s *Store) Save(ctx context.Context, m *v1alpha1.Migration, report *htmlreport.Document) error {
 	payload, err := s.pack(report)
 	if err != nil {

@@ -25,7 +25,6 @@ type Key struct {
 	UID                          types.UID
 }
 
-// String is kind and name, such as "Service shop/cart".
 func (k Key) String() string {
 	if k.Namespace == "" {
 		return k.Kind + " " + k.Name
@@ -33,7 +32,7 @@ func (k Key) String() string {
 	return k.Kind + " " + k.Namespace + "/" + k.Name
 }
 
-// KeyOf is the key of an object that was read from the API server. Its kind is the scheme's, if it does not say itself.
+// KeyOf is the key of a read object, with its kind from the scheme if need be.
 func KeyOf(c client.Client, o client.Object) (Key, error) {
 	gvk, err := c.GroupVersionKindFor(o)
 	if err != nil {
@@ -45,7 +44,6 @@ func KeyOf(c client.Client, o client.Object) (Key, error) {
 // Set is what is stored.
 type Set map[Key]struct{}
 
-// Has reports whether an object is stored.
 func (s Set) Has(k Key) bool {
 	_, ok := s[k]
 	return ok
@@ -58,7 +56,6 @@ type ManifestError struct {
 }
 
 func (e *ManifestError) Error() string { return fmt.Sprintf("backing up %s: %v", e.Object, e.Err) }
-
 func (e *ManifestError) Unwrap() error { return e.Err }
 
 // Store stores the manifests that are not stored yet: a resumed run never overwrites an original.
@@ -97,7 +94,7 @@ func Store(ctx context.Context, c client.Client, m *v1alpha1.Migration, objects 
 			next++
 		}
 	}
-	// The digests come first: a run that is killed in between leaves one of nothing, and no backup that is taken for a forgery.
+	// Digests come first: a kill in between leaves one too many, and no backup that seems forged.
 	if err := note(ctx, c, m.Name, sums); err != nil {
 		return err
 	}
@@ -140,7 +137,7 @@ func noted(ctx context.Context, c client.Client, migration string) ([]string, er
 
 func create(ctx context.Context, c client.Client, o client.Object) error {
 	err := c.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
-	// The name is made from the content: what has it is the same, written by a request whose answer was lost.
+	// The name is made from the content, so what exists is the same.
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("backup %s: %w", client.ObjectKeyFromObject(o), err)
 	}
@@ -267,7 +264,7 @@ func load(ctx context.Context, c client.Client, migration string) ([]*piece, err
 func noSecrets(secrets bool, err error) bool { return secrets && apierrors.IsForbidden(err) }
 
 func pieceOf(kind string, o client.Object, payload []byte) *piece {
-	// A sequence that cannot be read only changes the order; the checksum is what the content is held against.
+	// A broken sequence only changes the order; content is checked by its sum.
 	sequence, _ := strconv.Atoi(o.GetAnnotations()[annotationSequence])
 	return &piece{
 		name: fmt.Sprintf("%s %s/%s", kind, o.GetNamespace(), o.GetName()), sequence: sequence,

@@ -22,7 +22,7 @@ const (
 	// maxChunk is what a single large object may need.
 	maxChunk = 1000 << 10
 
-	// dataObjects holds the manifests, one a line, compressed; dataIndex says for people which they are.
+	// dataObjects has the manifests, compressed; dataIndex lists them for people.
 	dataObjects = "objects.jsonl.gz"
 	dataIndex   = "index"
 
@@ -191,7 +191,7 @@ func (e *CorruptError) Error() string {
 	return fmt.Sprintf("backup %s is damaged: %v", e.Object, e.Err)
 }
 
-// ErrForeign says that a backup is not what replumb has stored: status.backups of the Migration does not have its digest.
+// ErrForeign says that status.backups of the Migration lacks a backup's digest.
 var ErrForeign = errors.New("someone else wrote it: its digest is not in status.backups of the Migration")
 
 func (e *CorruptError) Advice() string {

@@ -27,13 +27,11 @@ func NewStep(c client.Client, m *v1alpha1.Migration, id, title string, objects [
 	return &Step{client: c, migration: m, id: id, title: title, objects: objects}
 }
 
-func (s *Step) ID() string { return s.id }
-
+func (s *Step) ID() string      { return s.id }
 func (*Step) Role() engine.Role { return engine.RoleOwn }
+func (s *Step) Title() string   { return s.title }
 
-func (s *Step) Title() string { return s.title }
-
-// State implements engine.Step. A backup that is damaged blocks: what it held may be changed by now.
+// A damaged backup blocks, since what it held may have changed by now.
 func (s *Step) State(ctx context.Context) (engine.State, error) {
 	first, err := s.lacking(ctx)
 	var corrupt *CorruptError
@@ -50,7 +48,6 @@ func (s *Step) State(ctx context.Context) (engine.State, error) {
 
 func (s *Step) Do(ctx context.Context) error { return Store(ctx, s.client, s.migration, s.objects) }
 
-// Verify reads everything back, against the checksums.
 func (s *Step) Verify(ctx context.Context) error {
 	first, err := s.lacking(ctx)
 	if err == nil && first != nil {
@@ -120,10 +117,8 @@ type ForgetStep struct {
 	Migration string
 }
 
-func (*ForgetStep) ID() string { return "tidy/backups" }
-
-func (*ForgetStep) Title() string { return "Remove the backups" }
-
+func (*ForgetStep) ID() string        { return "tidy/backups" }
+func (*ForgetStep) Title() string     { return "Remove the backups" }
 func (*ForgetStep) Role() engine.Role { return engine.RoleOwn }
 
 func (s *ForgetStep) Preview() ([]engine.Change, error) {

@@ -17,7 +17,7 @@ import (
 // pkg/apis/core/types.go), etcd requests of 1.5 MiB.
 const Size = 700 << 10
 
-// MaxPlain is how much an object may hold before it is compressed, in bytes: a few bytes that someone else wrote could be gigabytes.
+// MaxPlain bounds the uncompressed content: a few foreign bytes could be gigabytes.
 const MaxPlain = 64 << 20
 
 // ErrTooLarge says that a payload holds more than MaxPlain.
@@ -32,7 +32,7 @@ func Sum(payload []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Compress makes one gzip member of plain text. Members can be put one after the other: together they are a payload.
+// Compress makes a gzip member. A payload is any number of members.
 func Compress(plain []byte) ([]byte, error) {
 	var buf bytes.Buffer
 	w := gzip.NewWriter(&buf)

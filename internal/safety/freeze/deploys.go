@@ -33,15 +33,16 @@ const (
 const (
 	celSubject = `(request.operation == 'CREATE' ? object : oldObject)`
 
-	// What a controller made from something is not a deployment of its own: cert-manager's solvers, for example.
+	// Objects of controllers are no deployments, such as cert-manager's solvers.
 	celOwn = `!(has(` + celSubject + `.metadata.ownerReferences) &&
   ` + celSubject + `.metadata.ownerReferences.exists(r, has(r.controller) && r.controller))`
 
-	// Objects of custom kinds may have no spec: of those only creations and deletions are looked at.
+	// Custom kinds without spec: only creations and deletions count.
 	celNewSpec = `request.operation != 'UPDATE' || ` + celDeploysProbe + ` ||
 has(object.spec) != has(oldObject.spec) || (has(object.spec) && object.spec != oldObject.spec)`
 
-	// celUnruled is true of all but the control plane, whose controllers may be any ServiceAccount of kube-system.
+	// celUnruled is true outside the control plane, whose controllers may be any ServiceAccount of
+	// kube-system.
 	celUnruled = `!(request.userInfo.username in ['system:apiserver', 'system:kube-controller-manager'] ||
   (has(request.userInfo.groups) && 'system:serviceaccounts:kube-system' in request.userInfo.groups))`
 
@@ -50,7 +51,7 @@ has(object.spec) != has(oldObject.spec) || (has(object.spec) && object.spec != o
 	celSubjectGlass = `!(has(` + celSubject + `.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in ` + celSubject + `.metadata.labels) &&
 !(request.operation == 'UPDATE' && has(object.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in object.metadata.labels)`
 
-	// celOthers is true of all but what replumb has made, such as bridges: it deletes them again, and deletions do not say who sends them.
+	// celOthers is true of all but replumb's objects, whose deletions do not say who sends them.
 	celOthers = `!(has(` + celSubject + `.metadata.labels) && '` + v1alpha1.LabelRole + `' in ` + celSubject + `.metadata.labels)`
 
 	celDeploysObject = ` + request.kind.kind + ' ' + request.namespace + '/' + request.name + `
@@ -65,9 +66,9 @@ has(object.spec) != has(oldObject.spec) || (has(object.spec) && object.spec != o
 type Deploys struct {
 	Client    client.Client
 	Migration string
-	// Copies says that the cluster is copied to another, and not that its network changes. A refusal says it.
+	// Copies says, for refusals, that the cluster is copied and not changed.
 	Copies bool
-	// Include and Exclude choose namespaces by name. In both * stands for any part of a name. No include means all.
+	// Include and Exclude choose namespaces; * is any part of a name. No include means all.
 	Include, Exclude []string
 	// More are further namespaced kinds. Kinds that are not served are no error: a rule holds once
 	// they are.
@@ -83,7 +84,6 @@ var (
 	_ engine.Previewer = (*Deploys)(nil)
 )
 
-// Policy makes the policy and its binding as they should be.
 func (s *Deploys) Policy() (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding) {
 	return &admissionv1.ValidatingAdmissionPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicy"},
@@ -225,8 +225,7 @@ func (s *Deploys) deployed() *admissionv1.MatchResources {
 	return m
 }
 
-func (*Deploys) ID() string { return "freeze/deploys" }
-
+func (*Deploys) ID() string    { return "freeze/deploys" }
 func (*Deploys) Title() string { return "Freeze what others deploy" }
 
 func (s *Deploys) State(ctx context.Context) (engine.State, error) {
@@ -267,7 +266,6 @@ func (s *Deploys) Do(ctx context.Context) error {
 	)
 }
 
-// Verify proves by a dry run that the freeze is enforced.
 func (s *Deploys) Verify(ctx context.Context) error {
 	enforced, err := prove(ctx, s.Client, DeploysName, deploysProber)
 	if err == nil && !enforced {
@@ -309,7 +307,7 @@ func DeploysInForce(ctx context.Context, c client.Reader) (bool, error) {
 	return frozen, err
 }
 
-// DeploysOf is the migration that freezes deployments, if one does. It reads the policy and nothing else.
+// DeploysOf is the migration that freezes deployments, by the policy alone.
 func DeploysOf(ctx context.Context, c client.Reader) (migration string, frozen bool, err error) {
 	policy := &admissionv1.ValidatingAdmissionPolicy{}
 	err = c.Get(ctx, client.ObjectKey{Name: DeploysName}, policy)

@@ -24,7 +24,6 @@ type UnavailableError struct {
 }
 
 func (e *UnavailableError) Error() string { return fmt.Sprintf("services cannot be frozen: %v", e.Err) }
-
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
 // ForeignError says that a name is taken by an object that is not replumb's.
@@ -89,7 +88,7 @@ func describe(c client.Client, o client.Object) string {
 	return kind + " " + o.GetName()
 }
 
-// Ensure creates the policy and the binding, or makes them those of this migration. What the policy lists stays listed.
+// Ensure creates or adjusts policy and binding. Listed Services stay listed.
 func Ensure(ctx context.Context, c client.Client, migration string) error {
 	policy, binding := Policy(migration)
 	return ensureBoth(ctx, c, policy, binding, func(have *admissionv1.ValidatingAdmissionPolicy) admissionv1.ValidatingAdmissionPolicySpec {

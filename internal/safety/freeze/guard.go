@@ -33,12 +33,12 @@ const (
 
 	celFresh = `has(object.spec.clusterIPs) ? object.spec.clusterIPs.filter(a, !(a in variables.had)) : []`
 
-	// celReserves is true of what stands for a reserved address: only replumb makes Services in its namespace.
+	// celReserves is true of reservations: only replumb makes Services in its namespace.
 	celReserves = `object.metadata.namespace == '` + v1alpha1.SystemNamespace + `' && has(object.metadata.labels) &&
 '` + v1alpha1.LabelRole + `' in object.metadata.labels && object.metadata.labels['` + v1alpha1.LabelRole + `'] == '` + v1alpha1.RoleHold + `'`
 )
 
-// Owned is an address, and the Service that may have it, as namespace/name; no one may, if it is empty.
+// Owned is an address and its only Service (namespace/name), or none.
 type Owned struct {
 	Address netip.Addr
 	Owner   string
@@ -63,7 +63,6 @@ var (
 	_ engine.Previewer = (*Guard)(nil)
 )
 
-// Policy makes the policy and its binding as they should be.
 func (g *Guard) Policy() (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding) {
 	return &admissionv1.ValidatingAdmissionPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicy"},
@@ -178,7 +177,6 @@ func (g *Guard) enforced(ctx context.Context) (bool, error) {
 	return err != nil, nil
 }
 
-// Verify proves by a dry run that the guard is enforced.
 func (g *Guard) Verify(ctx context.Context) error {
 	enforced, err := g.enforced(ctx)
 	if err == nil && !enforced {

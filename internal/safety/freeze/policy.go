@@ -1,4 +1,4 @@
-// Package freeze keeps others from changing Services while they are in flight, by a ValidatingAdmissionPolicy.
+// Package freeze protects Services in flight by a ValidatingAdmissionPolicy.
 package freeze
 
 import (

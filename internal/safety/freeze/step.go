@@ -27,8 +27,7 @@ func (*Step) ID() string { return "secure/freeze" }
 
 // Role implements engine.Cast: the freeze is replumb's own, and changes with every batch.
 func (*Step) Role() engine.Role { return engine.RoleOwn }
-
-func (*Step) Title() string { return "Freeze Services in flight for all other users" }
+func (*Step) Title() string     { return "Freeze Services in flight for all other users" }
 
 func (s *Step) State(ctx context.Context) (engine.State, error) {
 	found, err := present(ctx, s.Client, Name)
@@ -69,7 +68,6 @@ func (s *Step) current(ctx context.Context) (bool, error) {
 
 func (s *Step) Do(ctx context.Context) error { return Ensure(ctx, s.Client, s.Migration) }
 
-// Verify proves by a dry run that the freeze is enforced.
 func (s *Step) Verify(ctx context.Context) error {
 	enforced, err := Prove(ctx, s.Client)
 	if err == nil && !enforced {

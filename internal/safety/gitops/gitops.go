@@ -1,4 +1,4 @@
-// Package gitops keeps Argo CD and Flux from reconciling while deployments are frozen, and has them go on exactly as they did.
+// Package gitops suspends Argo CD and Flux during a freeze, and resumes them exactly.
 package gitops
 
 import (
@@ -91,7 +91,6 @@ type Entry struct {
 	Was json.RawMessage `json:"was,omitempty"`
 }
 
-// String is Title of the object.
 func (e Entry) String() string { return e.Kind + " " + e.Namespace + "/" + e.Name }
 
 func (e Entry) is(o *unstructured.Unstructured) bool {
@@ -137,7 +136,7 @@ func (r Record) With(objects []*unstructured.Unstructured) (Record, error) {
 	return all, nil
 }
 
-// Suspended is an object as it is to be for as long as deployments are frozen; nil if it stays as it is.
+// Suspended is an object as it is during a freeze; nil if it stays.
 func Suspended(o *unstructured.Unstructured, migration string) *unstructured.Unstructured {
 	r, ok := resourceOf(o.GroupVersionKind().GroupKind())
 	if !ok || !r.reconciles(o) {
@@ -162,7 +161,7 @@ func (r resource) set(o *unstructured.Unstructured, value any) {
 	_ = unstructured.SetNestedField(o.Object, value, r.field...) // where it was read from, and it is made of JSON
 }
 
-// Resumed is an object as it was before; nil if it stays as it is, and then why tells what its owner should know, if there is something.
+// Resumed is an object as it was before, or nil if it stays; why is for its owner.
 func (e Entry) Resumed(o *unstructured.Unstructured) (back *unstructured.Unstructured, why string, err error) {
 	r, ok := resourceOf(schema.GroupKind{Group: e.Group, Kind: e.Kind})
 	if !ok {
@@ -195,7 +194,7 @@ func (e Entry) Resumed(o *unstructured.Unstructured) (back *unstructured.Unstruc
 	return back, "", nil
 }
 
-// Reverting are ApplicationSets that would put automated syncs of their Applications back: names, each once.
+// Reverting are ApplicationSets that would restore their Applications' automated syncs.
 func Reverting(applications, sets []*unstructured.Unstructured) []string {
 	var all []string
 	for _, o := range applications {

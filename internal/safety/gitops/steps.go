@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// RecordName is the name of the ConfigMap that keeps how objects were before they were suspended.
+	// RecordName is the ConfigMap of objects before their suspension.
 	RecordName = "gitops"
 
 	recordKey = "objects"
@@ -30,7 +30,7 @@ const (
 	pageSize = 500
 )
 
-// List reads the objects of a kind in all namespaces; none, if the cluster serves no such kind. c has to know kinds as they come.
+// List reads all objects of a kind, none if it is not served. c must discover kinds dynamically.
 func List(ctx context.Context, c client.Client, gk schema.GroupKind) ([]*unstructured.Unstructured, error) {
 	mapping, err := c.RESTMapper().RESTMapping(gk)
 	if meta.IsNoMatchError(err) {
@@ -79,7 +79,6 @@ func Load(ctx context.Context, c client.Client) (found Found, err error) {
 	return found, err
 }
 
-// Reconciling are the objects that a controller reconciles by itself.
 func (f Found) Reconciling() []*unstructured.Unstructured {
 	return slices.DeleteFunc(slices.Clone(f.Objects), func(o *unstructured.Unstructured) bool { return !Reconciles(o) })
 }
@@ -125,8 +124,7 @@ var (
 	_ engine.Previewer = (*Suspend)(nil)
 )
 
-func (*Suspend) ID() string { return "freeze/gitops" }
-
+func (*Suspend) ID() string    { return "freeze/gitops" }
 func (*Suspend) Title() string { return "Suspend what Argo CD and Flux reconcile" }
 
 func (s *Suspend) State(ctx context.Context) (engine.State, error) {
@@ -140,7 +138,6 @@ func (s *Suspend) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// Do records how objects are, all of them before the first is suspended.
 func (s *Suspend) Do(ctx context.Context) error {
 	found, err := Load(ctx, s.Client)
 	if err != nil {
@@ -228,7 +225,7 @@ func (s *Suspend) Preview() ([]engine.Change, error) {
 
 func (s *Suspend) Undo() engine.Step { return &Resume{Client: s.Client, Migration: s.Migration} }
 
-// Resume has everything go on that was suspended, as it was. What its owner has changed meanwhile stays.
+// Resume restores what was suspended, except what its owner has changed.
 type Resume struct {
 	// Client knows kinds as they come.
 	Client client.Client
@@ -243,8 +240,7 @@ var (
 	_ engine.Noter     = (*Resume)(nil)
 )
 
-func (*Resume) ID() string { return "tidy/gitops" }
-
+func (*Resume) ID() string    { return "tidy/gitops" }
 func (*Resume) Title() string { return "Resume what Argo CD and Flux reconciled" }
 
 // Note implements engine.Noter: what was left as it is.
@@ -269,7 +265,6 @@ func (s *Resume) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// Do forgets what is recorded once all of it was put back.
 func (s *Resume) Do(ctx context.Context) error {
 	cm, all, err := s.recorded(ctx)
 	if err != nil || cm == nil {

@@ -20,18 +20,18 @@ type Holder struct {
 	User string `json:"user,omitempty"`
 	Host string `json:"host,omitempty"`
 	PID  int    `json:"pid,omitempty"`
-	// Boot is the host's boot id. With the same one, two holders live under the same running kernel.
+	// Boot is the boot ID: equal for holders under the same running kernel.
 	Boot string `json:"boot,omitempty"`
 	// Space is the PID namespace. In another one the same PID is another process.
 	Space     string    `json:"space,omitempty"`
 	Migration string    `json:"migration,omitempty"`
 	Command   string    `json:"command,omitempty"`
 	Since     time.Time `json:"since"`
-	// Identity is the Lease's holderIdentity. It is all that is known of a holder that is not replumb.
+	// Identity is the Lease's holderIdentity, all that is known of foreign holders.
 	Identity string `json:"-"`
 }
 
-// Self is this process as a Holder. What the system does not tell stays empty; then others wait for the Lease to expire.
+// Self is this process. Without the system's data, others wait for the Lease to expire.
 func Self(migration, command string) Holder {
 	host, _ := os.Hostname()
 	space, _ := os.Readlink("/proc/self/ns/pid")
@@ -83,7 +83,7 @@ func alive(pid int) bool {
 	if err != nil {
 		return true // not shown to this user; the signal found it
 	}
-	// The state comes after the command's name, which is in parentheses and may hold anything (proc_pid_stat(5)).
+	// The state follows the command's name in parentheses (proc_pid_stat(5)).
 	_, after, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), " ")
 	return !strings.HasPrefix(after, "Z") && !strings.HasPrefix(after, "X")
 }
@@ -147,5 +147,4 @@ func (e *LostError) Error() string {
 }
 
 func (e *LostError) Unwrap() error { return e.Why }
-
-func (*LostError) Revokes() {}
+func (*LostError) Revokes()        {}

@@ -66,7 +66,7 @@ type Lock struct {
 	timing timing
 	token  string
 
-	// lost ends, with a LostError as cause, when the lock is lost, and with context.Canceled when it is released.
+	// lost ends with the lock: its cause is a LostError, or context.Canceled after Release.
 	lost    context.Context
 	end     context.CancelCauseFunc
 	stop    context.CancelFunc

@@ -1,4 +1,4 @@
-// Package hook makes steps of the calls that a Migration asks for before and after its phases, tiers and batches.
+// Package hook makes steps of calls before and after phases, tiers and batches.
 package hook
 
 import (
@@ -126,8 +126,7 @@ type FailedError struct {
 	Cause error
 }
 
-func (e *FailedError) Error() string { return fmt.Sprintf("hook %s: %v", e.Hook, e.Cause) }
-
+func (e *FailedError) Error() string   { return fmt.Sprintf("hook %s: %v", e.Hook, e.Cause) }
 func (e *FailedError) Private() string { return fault.Private(e.Cause) }
 
 // Step calls a hook, at least once: a resumed run cannot know whether an earlier one did.
@@ -148,10 +147,8 @@ var (
 // New makes the step that calls a hook.
 func New(h v1alpha1.Hook, o Occasion) *Step { return &Step{hook: h, on: o} }
 
-// Moment is when the hook is called.
 func (s *Step) Moment() v1alpha1.HookMoment { return s.on.Moment }
-
-func (*Step) Role() engine.Role { return engine.RoleHook }
+func (*Step) Role() engine.Role             { return engine.RoleHook }
 
 // ID implements engine.Step: hook/NAME/MOMENT/PHASE/TIER/BATCH, as far as the moment has them.
 func (s *Step) ID() string {
@@ -204,7 +201,7 @@ func (s *Step) Deadline() time.Duration {
 // State is always pending: what a hook did cannot be seen.
 func (s *Step) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
-// Do calls the hook. A cancelled run waits for it: a program that is cut off leaves behind who knows what.
+// Cancelled runs wait for the call, since a cut-off program leaves unknown results.
 func (s *Step) Do(ctx context.Context) error {
 	services := s.on.Services
 	if services == nil {
@@ -247,7 +244,7 @@ func (s *Step) Note() string {
 	return s.note
 }
 
-// Private implements engine.Confider: what a program said before it failed, if the run goes on nevertheless.
+// Private is a failed program's output, if the run goes on.
 func (s *Step) Private() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// ClusterServices is the tier of the cluster's own Services, such as kube-dns and kubernetes. It is always the last.
+	// ClusterServices is the last tier: kube-dns, kubernetes and the like.
 	ClusterServices = "cluster-services"
 	// Default is the tier of all other Services if a Migration names no tiers.
 	Default = "default"
@@ -49,7 +49,7 @@ type rule struct {
 	selector   labels.Selector
 }
 
-// NewRules reads the rules of a Migration. own tells the cluster's own Services; without it there are none.
+// NewRules reads a Migration's rules. own tells the cluster's own Services.
 func NewRules(spec *v1alpha1.MigrationSpec, own func(*corev1.Service) bool) (Rules, error) {
 	if own == nil {
 		own = func(*corev1.Service) bool { return false }
@@ -77,7 +77,6 @@ func NewRules(spec *v1alpha1.MigrationSpec, own func(*corev1.Service) bool) (Rul
 	return r, nil
 }
 
-// Names are the tiers in the order in which they move.
 func (r Rules) Names() []string { return slices.Clone(r.names) }
 
 func (r rule) matches(svc *corev1.Service) bool {
@@ -152,7 +151,7 @@ type Assignment struct {
 	Unknown []Problem
 }
 
-// Questions are those Services that no rule names: the lookup, if there is one, must be asked about them.
+// Questions are Services that no rule names, for the lookup.
 func Questions(services []*corev1.Service, rules Rules) []*corev1.Service {
 	var out []*corev1.Service
 	for _, svc := range services {

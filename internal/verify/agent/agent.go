@@ -21,7 +21,7 @@ const (
 	defaultDomain   = "cluster.local"
 	// nodesASecond is how many nodes' agents may report in a second, if nothing happens.
 	nodesASecond = 20
-	// endLimit is how long requests under way are waited for at the end: as long as the usual ones may take.
+	// endLimit is how long requests under way are waited for at the end.
 	endLimit = 6 * time.Second
 )
 
@@ -44,13 +44,13 @@ type Agent struct {
 	Version string
 	// Domain of the cluster. Default: cluster.local.
 	Domain string
-	// NameServer is where names are looked up, as kubelet has it. None means that of resolv.conf, forever.
+	// NameServer is kubelet's; none means that of resolv.conf, forever.
 	NameServer netip.Addr
 	// Flows tells who uses old addresses. Without it no client is reported.
 	Flows Flows
 	// Servers looks at each API server that the agent knows. Without it none is reported.
 	Servers func(context.Context) []v1alpha1.APIServerReport
-	// Self lets what a Migration asks to probe be on the node itself, as in tests. Otherwise such probes are refused.
+	// Self allows probes of the node itself, for tests.
 	Self bool
 	// Interval is how often it reports when there are no news. Default: 10 s.
 	Interval time.Duration
@@ -102,7 +102,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	all.Wait()
 	a.probing.end(endLimit)
 	a.connecting.running.Wait()
-	// The last word. If it is not heard, what was counted since the one before is not known; the run sees an agent that is new.
+	// If the last report is lost, so are its counts; the run sees a new agent.
 	if s, ok := a.watched.view(); ok && s.migration != nil {
 		_ = a.reporter.write(context.WithoutCancel(ctx))
 	}
@@ -152,8 +152,7 @@ func (a *Agent) prepare(stop context.CancelCauseFunc) {
 	}
 }
 
-func (a *Agent) host() bool { return a.Origin == v1alpha1.FromHost }
-
+func (a *Agent) host() bool     { return a.Origin == v1alpha1.FromHost }
 func (a *Agent) domain() string { return cmp.Or(a.Domain, defaultDomain) }
 
 func (a *Agent) podsOf() string {

@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// patience is after how long it is worth telling that a barrier is not passed yet: kube-proxy takes a second or two.
+	// patience is longer than kube-proxy usually takes for a barrier.
 	patience = 10 * time.Second
 	// mostSentinels bounds those in progress and those remembered. A run makes one.
 	mostSentinels = 16
@@ -38,7 +38,7 @@ type barrier struct {
 	// before Kubernetes 1.35 at IPv4 alone (newServiceHealthServer in
 	// pkg/proxy/healthcheck/service_health.go).
 	nodes []netip.Addr
-	// forget deletes what leads datagrams to servers that are to be forgotten; nil if the agent cannot.
+	// forget deletes entries to servers; nil if the agent cannot.
 	forget func(servers []netip.Addr, rested time.Duration) (left int, err error)
 	// poke is called when one is passed.
 	poke func()
@@ -90,7 +90,7 @@ func (b *barrier) follow(ctx context.Context, sentinels []*corev1.Service) {
 // pass ends when kube-proxy reports the sentinel and nothing is left to forget, or when it is gone.
 func (b *barrier) pass(ctx context.Context, sentinel *corev1.Service, a *asked) {
 	defer a.stop()
-	// The pause grows to half a second: kube-proxy gathers changes for a second before it programs them.
+	// The pause grows to half a second: kube-proxy gathers changes for a second.
 	pauses := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 1.3, Cap: 500 * time.Millisecond, Steps: 20}
 	c := &clearing{}
 	_ = pauses.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {

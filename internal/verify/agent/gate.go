@@ -22,7 +22,7 @@ const (
 // never existed cannot be lost. It opens once in an agent's life, and the report says so until
 // then.
 type gate struct {
-	// find is the Service that is asked; nil if it is not there. optional says that nothing is in the way then.
+	// find is the Service to ask, or nil; optional says that it may be missing.
 	find     func(view) *corev1.Service
 	optional bool
 	// connected hears of the connections that are made.

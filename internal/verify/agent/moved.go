@@ -15,9 +15,10 @@ type mover struct {
 	uid types.UID
 	// name as namespace/name, and that of its bridge, if there is one.
 	key, bridge types.NamespacedName
-	// at is where it is, invalid while it is on its way; other, where its bridge answers for it besides, invalid if nothing is bound to.
+	// at is its address, invalid on the way; other is its bridge's for it, invalid if none must
+	// answer.
 	at, other netip.Addr
-	// own is the ClusterIP of its bridge, to which its name leads for as long as a hop lasts; invalid if there is no bridge.
+	// own is the bridge's ClusterIP, for the name during a hop; invalid without a bridge.
 	own netip.Addr
 	// port is its first for TCP, 0 if it has none.
 	port uint16

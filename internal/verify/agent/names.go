@@ -17,7 +17,7 @@ import (
 
 const portDNS = 53
 
-// NameServerOf is the first name server that kubelet has written in a pod's resolv.conf; invalid if there is none.
+// NameServerOf is the first name server in a pod's resolv.conf; invalid without one.
 func NameServerOf(resolvConf string) netip.Addr {
 	config, err := dns.ClientConfigFromFile(resolvConf)
 	if err != nil || len(config.Servers) == 0 {
@@ -29,7 +29,7 @@ func NameServerOf(resolvConf string) netip.Addr {
 // nameServers choose the agent's name server. Like older pods, it asks at the address in its
 // resolv.conf while that must answer, and then, like new pods, at the Service's address.
 type nameServers struct {
-	// first is the name server of resolv.conf. One that is no Service, such as a cache on the node, is asked forever.
+	// first is resolv.conf's. One that is no Service, such as a node's cache, stays.
 	first netip.Addr
 
 	mu sync.Mutex

@@ -17,7 +17,7 @@ import (
 type probing struct {
 	origin   v1alpha1.ProbeOrigin
 	instance string
-	// connected hears of the connections that are made, poke of failures, and broken when a prober ends by itself.
+	// connected hears of connections, poke of failures, broken of probers that end.
 	connected func(network string, local, remote netip.AddrPort)
 	poke      func()
 	broken    func(error)

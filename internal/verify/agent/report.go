@@ -20,7 +20,7 @@ import (
 const (
 	// batch is how long news wait for more.
 	batch = 250 * time.Millisecond
-	// writeLimit is how long writing a report may take, and again how long the pause before the next attempt grows.
+	// writeLimit bounds a write, and the growing pause after failures.
 	writeLimit = 5 * time.Second
 	// firstRetry and lastRetry are the pauses after reports that could not be written.
 	firstRetry = 250 * time.Millisecond

@@ -47,7 +47,7 @@ func (s *store[T]) follow(ctx context.Context, c client.WithWatch, newList func(
 			return w, s.note(ctx, err)
 		},
 	}
-	// The usual pauses grow to half a minute. An API server that is restarted comes back in the middle of a migration.
+	// Usual pauses grow to half a minute, but API servers restart during a migration.
 	pauses := &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.5, Cap: 3 * time.Second, Steps: 5}
 	cache.NewReflectorWithOptions(source, example, s, cache.ReflectorOptions{Name: s.kind, Backoff: pauses}).RunWithContext(ctx)
 }

@@ -36,7 +36,7 @@ type tally struct {
 	// seconds by their start; what is older has been added to past.
 	seconds map[int64]*second
 	past    sums
-	// written are the stretches up to cut, which reports have covered; draft are those up to drawn, of the report that is being written.
+	// written are reported stretches up to cut; draft those up to drawn, in the next report.
 	written, draft []v1alpha1.ProbeWindow
 	cut, drawn     int64
 	// over is up to where windows have come of targets that are no longer asked.
@@ -47,7 +47,7 @@ type tally struct {
 
 type second struct {
 	ok, late, notMeasured int
-	// seen failures were reported when they were seen, windowed ones by a window. Of the former, forgiven ones are no losses.
+	// seen failures were reported at once, windowed ones by a window; forgiven ones are no losses.
 	seen, windowed, forgiven int
 	first, last              time.Time
 	example                  string
@@ -90,7 +90,7 @@ type asking struct {
 	target target
 	// closed is up to where windows have come.
 	closed int64
-	// takenAt is when it was asked to end; forgive says that nothing is bound to answer at the target since.
+	// takenAt is the end; with forgive, nothing must answer at the target since.
 	takenAt time.Time
 	forgive bool
 }

@@ -37,7 +37,7 @@ type orders struct {
 	origin v1alpha1.ProbeOrigin
 	domain string
 	view   view
-	// began is where the Service probe was when the agent first saw it: the stream stays there for as long as it may.
+	// began is the Service probe's first address, where the stream stays while it may.
 	began netip.Addr
 	// server is whom to ask for names; invalid for that of resolv.conf.
 	server netip.AddrPort
@@ -274,8 +274,7 @@ func before(m *v1alpha1.Migration, svc *corev1.Service) (old netip.Addr, touched
 	return old, true
 }
 
-func (s view) probe() *corev1.Service { return s.first(v1alpha1.RoleProbe) }
-
+func (s view) probe() *corev1.Service  { return s.first(v1alpha1.RoleProbe) }
 func (s view) single() *corev1.Service { return s.first(v1alpha1.RoleSingle) }
 
 func (s view) first(role string) *corev1.Service {

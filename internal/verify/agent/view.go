@@ -22,7 +22,7 @@ type view struct {
 	services  []*corev1.Service
 	// pods of the node, for the agent in its network.
 	pods []*corev1.Pod
-	// ranges are those that addresses of Services leave and come to. What anyone notes of an address outside is not believed.
+	// ranges bound the addresses of Services; notes of others are not believed.
 	ranges []netip.Prefix
 }
 

@@ -15,7 +15,7 @@ const (
 	sctp uint8 = 132
 )
 
-// The states of TCP and SCTP that matter by name (include/uapi/linux/netfilter/nf_conntrack_tcp.h and nf_conntrack_sctp.h in Linux).
+// States of TCP and SCTP (include/uapi/linux/netfilter/nf_conntrack_{tcp,sctp}.h in Linux).
 const (
 	tcpSynSent     uint8 = 1
 	tcpSynReceived uint8 = 2
@@ -39,7 +39,7 @@ type flow struct {
 	state uint8
 	// assured says that the flow of UDP goes both ways, and has for more than a moment.
 	assured bool
-	// left is for how many more seconds the kernel remembers the flow. Every packet, either way, begins that again.
+	// left is the remaining lifetime in seconds, which every packet restarts.
 	left uint32
 }
 
@@ -77,7 +77,7 @@ func protocolName(number uint8) string {
 type timeouts struct {
 	// tcp and sctp are by state. Zero is not known.
 	tcp, sctp [10]uint32
-	// short are those that TCP has instead of longer ones: while packets are sent again and again, and while some are not acknowledged.
+	// short are TCP's during retransmissions and with unacknowledged packets.
 	short       [2]uint32
 	udp, stream uint32
 }

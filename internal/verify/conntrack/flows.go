@@ -28,7 +28,7 @@ const (
 	blur = 2 * time.Second
 )
 
-// Table is the connection tracking of a network namespace. It remembers, from one look to the next, what it saw.
+// Table is a network namespace's connection tracking, with memory between looks.
 type Table struct {
 	read     func(each func(flow)) error
 	entries  entries
@@ -46,7 +46,7 @@ type Table struct {
 type sighting struct {
 	flow
 	seen time.Time
-	// unjudged says that it may have begun just before: its owner may be this process, and had no time to say so. The next look judges it.
+	// unjudged flows are so new that this process may not have claimed them yet.
 	unjudged bool
 }
 

@@ -1,4 +1,4 @@
-// Package echoserver is what probes call: an HTTP server, and echoes over TCP and UDP. It stays until it is called no more.
+// Package echoserver answers probes over HTTP, TCP and UDP, and drains before it ends.
 package echoserver
 
 import (
@@ -24,7 +24,7 @@ const (
 	UDPAddress  = ":8082"
 )
 
-// Drain is for how long a server goes on that is to end: other nodes still send to it until they have heard.
+// Drain is how long a server serves after it is to end, until all nodes know.
 const Drain = 5 * time.Second
 
 // Server answers HTTP requests, and echoes lines over TCP and datagrams over UDP.
@@ -38,7 +38,7 @@ type Server struct {
 	Datagram func(sent []byte, from net.Addr) []byte
 	// Limits are those of connections. Default: none.
 	Limits Limits
-	// Drain is how long it goes on after it was to end, and then how long clients of long-lived connections have to leave.
+	// Drain is the time to go on after the end, and then for long-lived clients to leave.
 	Drain time.Duration
 
 	http net.Listener
@@ -151,7 +151,6 @@ func (s *Server) admit(conn net.Conn) bool {
 	return !s.dismissed
 }
 
-// Draining reports whether it is about to end.
 func (s *Server) Draining() bool { return s.draining.Load() }
 
 func (s *Server) name(w http.ResponseWriter, _ *http.Request) {

@@ -14,15 +14,15 @@ type Limits struct {
 	// Connections bounds those of each port, FromOne those of one address. Excess ones are closed
 	// at once.
 	Connections, FromOne int
-	// Idle is for how long a connection stays on which nothing comes. Streams of agents send at least one line a second.
+	// Idle limits silent connections. Agents' streams send a line a second.
 	Idle time.Duration
 }
 
-// ForAgents are the limits of servers that agents call. A connection takes some 20 KiB at most, an agent has 256 MiB.
+// ForAgents limits servers of agents: 20 KiB a connection, of an agent's 256 MiB.
 func ForAgents() Limits { return Limits{Connections: 2048, FromOne: 256, Idle: time.Minute} }
 
 const (
-	// longestLine is how much of a line is waited for, longestHeader of the headers of a request. Agents send some 20 and 100 bytes.
+	// longestLine and longestHeader bound requests. Agents send 20 and 100 bytes.
 	longestLine   = 1 << 10
 	longestHeader = 8 << 10
 	// headerTime is for headers, requestTime for a whole request: more than any handler takes.

@@ -59,5 +59,4 @@ func (a *Account) Stats() Stats {
 	return total
 }
 
-// Latest is the window that was added last.
 func (a *Account) Latest() (w Window, ok bool) { return a.last, a.windows > 0 }

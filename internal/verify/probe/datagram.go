@@ -19,7 +19,7 @@ const (
 	longestQuestion = 64
 )
 
-// Answer is what an echo server answers to a datagram: something else of the same length; nil if it is no question.
+// Answer answers a question with as many other bytes; nil for no question.
 func Answer(sent []byte) []byte {
 	number, is := bytes.CutPrefix(sent, []byte(question))
 	if !is || len(sent) > longestQuestion {

@@ -32,7 +32,7 @@ const (
 	BadAnswer      Class = "bad-answer"
 	WrongClient    Class = "wrong-client-address"
 	WrongServer    Class = "wrong-server"
-	// OwnLimit is a request that the prober's own machine had no port, file or memory left for. It is not measured.
+	// OwnLimit is a lack of ports, files or memory here, so it is not measured.
 	OwnLimit Class = "own-limit"
 	Other    Class = "other"
 )
@@ -44,8 +44,6 @@ type Failure struct {
 }
 
 func (f *Failure) Error() string { return string(f.Class) + ": " + f.Err.Error() }
-
-// Unwrap returns the cause.
 func (f *Failure) Unwrap() error { return f.Err }
 
 // saysNothing reports failures of the prober itself: no room for the request, or standing still.

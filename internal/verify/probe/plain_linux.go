@@ -117,7 +117,7 @@ func (c *plainConn) ready(events int16) bool {
 	}
 	limit := unix.NsecToTimespec(prompt.Nanoseconds())
 	poll := unix.PollFd{Fd: int32(c.fd), Events: events} //nolint:gosec // a descriptor
-	// Raw, so that Go's runtime does not take it for a call that may last: it would give the processor to another thread, and wake that up.
+	// Raw, so that Go's runtime does not hand the processor to another thread.
 	n, _, errno := unix.RawSyscall6(
 		unix.SYS_PPOLL, uintptr(unsafe.Pointer(&poll)), 1, uintptr(unsafe.Pointer(&limit)), 0, 0, 0, //nolint:gosec // see ppoll(2)
 	)

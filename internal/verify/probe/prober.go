@@ -21,7 +21,7 @@ type requester interface {
 // Prober probes a Config's targets. Its optional hooks are set before Run, are called concurrently,
 // and hold up their request.
 type Prober struct {
-	// OnFailure hears of each failed request at once. The window that it is counted in follows when the second is over.
+	// OnFailure hears of each failed request at once, before its window.
 	OnFailure func(target string, scheduled time.Time, failure *Failure)
 	// OnConnect hears of each TCP connection and UDP socket, name servers included, once it is
 	// made, when its first packets may have been seen.
@@ -41,7 +41,7 @@ func New(config Config, emit func(Window) error) *Prober {
 	return p
 }
 
-// Run probes until the context ends. Requests under way are then still waited for, and the last windows written.
+// Run probes until ctx ends, then waits for requests and writes the last windows.
 func (p *Prober) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

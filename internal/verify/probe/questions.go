@@ -83,7 +83,6 @@ type watchedConn struct {
 	kind uint16
 }
 
-// Write notes what is asked.
 func (c *watchedConn) Write(question []byte) (int, error) {
 	var m dns.Msg
 	if m.Unpack(question) == nil && len(m.Question) == 1 {
@@ -93,7 +92,7 @@ func (c *watchedConn) Write(question []byte) (int, error) {
 	return c.UDPConn.Write(question)
 }
 
-// Read looks at the lower four bits of an answer's fourth byte: the response code (RFC 1035, section 4.1.1).
+// Read looks at the response code (RFC 1035, section 4.1.1).
 func (c *watchedConn) Read(answer []byte) (int, error) {
 	n, err := c.UDPConn.Read(answer)
 	switch {

@@ -80,7 +80,7 @@ func (r *recorder) succeed(scheduled, answered time.Time, late bool) {
 	if !answered.After(r.lastOK) {
 		return
 	}
-	// The gap belongs to the second in which it ended, which may be later than the one the request was scheduled in.
+	// The gap belongs to the second in which it ended, maybe after the request's.
 	ended := r.at(answered)
 	ended.window.Gap = max(ended.window.Gap, answered.Sub(r.lastOK).Microseconds())
 	ended.lastOK = answered

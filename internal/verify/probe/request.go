@@ -68,7 +68,7 @@ func (c *connect) do(ctx context.Context) error {
 		return err
 	}
 	c.dialer.plain.heard(time.Since(began))
-	// The client closes first, as everywhere here, and keeps the TIME_WAIT. What comes of closing says nothing about connecting.
+	// The client closes first and keeps the TIME_WAIT; its result says nothing.
 	_ = conn.Close()
 	return nil
 }
@@ -115,7 +115,7 @@ func (g *get) do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The client closes first and so keeps the TIME_WAIT on its own side, where the kernel avoids the port.
+	// The client closes first and keeps the TIME_WAIT, whose port the kernel avoids.
 	defer func() { _ = conn.Close() }()
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetDeadline(deadline); err != nil {

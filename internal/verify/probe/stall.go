@@ -18,19 +18,13 @@ type Stall struct {
 	Behind int64 `json:"y,omitempty"`
 }
 
-// StartTime is when it began.
-func (s Stall) StartTime() time.Time { return time.UnixMicro(s.Start) }
-
-// EndTime is when it was over.
-func (s Stall) EndTime() time.Time { return time.UnixMicro(s.Start + s.Length) }
-
-// Duration is how long it was.
+func (s Stall) StartTime() time.Time    { return time.UnixMicro(s.Start) }
+func (s Stall) EndTime() time.Time      { return time.UnixMicro(s.Start + s.Length) }
 func (s Stall) Duration() time.Duration { return time.Duration(s.Length) * time.Microsecond }
 
 // BehindFor is for how much of it the prober itself was behind its schedule.
 func (s Stall) BehindFor() time.Duration { return time.Duration(s.Behind) * time.Microsecond }
 
-// Stalls lists the stalls, in the order in which they ended.
 func (s Series) Stalls() []Stall {
 	var stalls []Stall
 	for _, w := range s {
@@ -44,13 +38,13 @@ func (s Series) Stalls() []Stall {
 type stalls struct {
 	// from is the shortest that counts.
 	from time.Duration
-	// waiting is when the first request after the latest success was sent, sent when the latest one was.
+	// waiting is the first request since the latest success, sent the latest one.
 	waiting, sent time.Time
 	// behind are the latest stretches in which the prober was behind its schedule.
 	behind []span
 }
 
-// behindFrom is what the prober may be behind without being noted, keptBehind how many times that it was more are remembered.
+// behindFrom is the smallest delay noted, keptBehind how many are kept.
 const (
 	behindFrom = 10 * time.Millisecond
 	keptBehind = 256

@@ -10,9 +10,9 @@ const (
 	// LateAfter marks good answers as late: a lost SYN is repeated after 1 s (RFC 6298, section 2),
 	// so nothing was lost for an answer in time.
 	LateAfter = time.Second
-	// standsAfter is what the prober may be behind its own timer before it counts as standing still.
+	// standsAfter is the delay of a timer that counts as a standstill.
 	standsAfter = 100 * time.Millisecond
-	// keptStandstills bounds how many are remembered. Requests ask about the time since they were sent, which is short.
+	// keptStandstills suffices, since requests only ask about their own time.
 	keptStandstills = 64
 )
 

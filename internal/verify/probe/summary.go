@@ -24,7 +24,6 @@ func NewLedger(config Config) *Ledger {
 	return l
 }
 
-// Add adds the next window of any target.
 func (l *Ledger) Add(w Window) error {
 	account := l.accounts[w.Target]
 	if account == nil {
@@ -47,13 +46,13 @@ type Summary struct {
 	Targets []TargetSummary `json:"targets"`
 }
 
-// TargetSummary is what the requests to one target met with. Latencies are of good answers, from when they were due.
+// TargetSummary is one target's. Latencies are of good answers, from their due time.
 type TargetSummary struct {
 	Target string `json:"target"`
 	Sent   int    `json:"sent"`
 	OK     int    `json:"ok"`
 	Failed int    `json:"failed"`
-	// Late answers were good, but took longer than LateAfter or a second try of a name server. NotMeasured requests say nothing of the target.
+	// Late answers were good. NotMeasured requests say nothing of the target.
 	Late        int           `json:"late"`
 	NotMeasured int           `json:"notMeasured"`
 	Reconnects  int           `json:"reconnects,omitempty"`
@@ -62,9 +61,9 @@ type TargetSummary struct {
 	P90         Milliseconds  `json:"p90Ms"`
 	P99         Milliseconds  `json:"p99Ms"`
 	Max         Milliseconds  `json:"maxMs"`
-	// LongestGap is the longest time without a good answer; it contains the time between two requests.
+	// LongestGap is the longest time without a good answer, pauses between requests included.
 	LongestGap Milliseconds `json:"longestGapMs"`
-	// LongestStall is that of Stalls; Behind is how far the prober itself was behind its schedule at most.
+	// LongestStall is that of Stalls; Behind is the prober's own delay.
 	LongestStall Milliseconds `json:"longestStallMs"`
 	Behind       Milliseconds `json:"behindMs,omitempty"`
 	// Losses and Stalls are the first ones.
@@ -98,7 +97,6 @@ func milliseconds(d time.Duration) Milliseconds {
 	return Milliseconds(d.Round(time.Microsecond).Seconds() * 1000)
 }
 
-// Duration of that many milliseconds.
 func (m Milliseconds) Duration() time.Duration {
 	return time.Duration(float64(m) * float64(time.Millisecond))
 }
@@ -167,7 +165,7 @@ func (e *LossError) Error() string {
 
 func (*LossError) ExitCode() int { return fault.ExitBudget }
 
-// NotMeasuredError says that too many requests could not be measured for anything to be said of the others.
+// NotMeasuredError says that too many requests were not measured.
 type NotMeasuredError struct {
 	Sent, NotMeasured int
 }

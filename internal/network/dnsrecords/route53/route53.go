@@ -57,7 +57,7 @@ var (
 	_ dnsrecords.Texter   = (*Zone)(nil)
 )
 
-// Open uses the credentials of the environment: variables, files, or the role of the pod or machine.
+// Open uses the environment's credentials: variables, files, or the pod's or machine's role.
 func Open(ctx context.Context, spec v1alpha1.Route53Provider, client *dnsrecords.Client) (*Zone, error) {
 	cfg, err := config.LoadDefaultConfig(ctx)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package inventory reads which address ranges a cluster uses, and which object says so. It writes nothing.
+// Package inventory reads a cluster's address ranges, and which objects have them.
 package inventory
 
 import (
@@ -71,7 +71,7 @@ func (r *reader) sources() []part {
 	}
 }
 
-// Read looks at a cluster. What the user may not read, it names; what keeps it from reading at all is an error.
+// Read reads a cluster's ranges. It names what the user may not read, and fails without an answer.
 func Read(ctx context.Context, c *cluster.Cluster) (*Cluster, error) {
 	if _, err := c.ServerVersion(ctx); err != nil {
 		return nil, err
