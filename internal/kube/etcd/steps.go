@@ -47,19 +47,9 @@ func (s *step) State(ctx context.Context) (engine.State, error) {
 	case s.missing(cluster) != "":
 		return engine.Pending, nil
 	case s.settle != nil:
-		return stateOf(s.settle(ctx))
+		return engine.StateOf(s.settle(ctx))
 	}
 	return engine.Done, nil
-}
-
-func stateOf(err error) (engine.State, error) {
-	switch {
-	case err == nil:
-		return engine.Done, nil
-	case engine.Retryable(err):
-		return engine.Pending, nil
-	}
-	return engine.Unknown, err
 }
 
 func (s *step) Do(ctx context.Context) error { return s.do(ctx) }
@@ -210,7 +200,7 @@ func (*mayStopStep) Deadline() time.Duration  { return 5 * time.Minute }
 func (*mayStopStep) Do(context.Context) error { return nil }
 
 func (s *mayStopStep) State(ctx context.Context) (engine.State, error) {
-	return stateOf(s.Verify(ctx))
+	return engine.StateOf(s.Verify(ctx))
 }
 
 func (s *mayStopStep) Verify(ctx context.Context) error {

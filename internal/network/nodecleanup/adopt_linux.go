@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -19,11 +20,7 @@ func (h Host) Adopt(n Network) error {
 		return err
 	}
 	delete(confs, Preferred)
-	var names []string
-	for name := range confs {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(confs))
 	switch {
 	case len(names) == 0:
 		return fmt.Errorf("%s holds no configuration of %s", confDir, n.Name)
@@ -33,10 +30,10 @@ func (h Host) Adopt(n Network) error {
 	if err := h.Unprefer(); err != nil {
 		return err
 	}
-	return h.unpark(n)
+	return h.unstage(n)
 }
 
-func (h Host) unpark(n Network) error {
+func (h Host) unstage(n Network) error {
 	known, err := h.known()
 	if err != nil {
 		return err

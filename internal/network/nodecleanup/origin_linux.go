@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 
@@ -19,11 +20,7 @@ func (h Host) Origin(n Network) (*Report, error) {
 		return nil, fmt.Errorf("looking what the node goes by: %w", err)
 	}
 	delete(confs, Preferred)
-	var names []string
-	for name := range confs {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(confs))
 	r := &Report{}
 	switch {
 	case len(names) == 0:

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// look is how often a ferry looks by itself, beside when the kernel tells of a change.
+	// pollEvery is the pause between looks, beside those when the kernel reports a change.
 	pollEvery = 200 * time.Millisecond
 	// calmTime is how long all must have converged before Run ends, and convergeLimit its limit.
 	calmTime      = 2 * time.Second

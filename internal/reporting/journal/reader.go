@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/safety/chunklog"
 )
 
 // Reader reads a journal repeatedly: only ConfigMaps that have changed.
@@ -70,7 +71,7 @@ func (r *Reader) refresh(ctx context.Context, name string) error {
 		return fmt.Errorf("configmap %s/%s: %w", v1alpha1.JournalNamespace, name, err)
 	}
 	for i := range one.Items {
-		p := read{version: one.Items[i].ResourceVersion, sequence: sequence(&one.Items[i])}
+		p := read{version: one.Items[i].ResourceVersion, sequence: chunklog.Sequence(&one.Items[i])}
 		p.history.take(&one.Items[i])
 		r.pieces[name] = p
 	}

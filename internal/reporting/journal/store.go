@@ -25,8 +25,7 @@ const (
 	// sealAt is how much text is compressed with every write.
 	sealAt = 256 << 10
 
-	dataRecords        = "records.jsonl.gz"
-	annotationSequence = "replumb.dev/sequence"
+	dataRecords = "records.jsonl.gz"
 	// annotationThinned is how far the records of a ConfigMap were thinned: see levels.
 	annotationThinned = "replumb.dev/thinned"
 )
@@ -90,7 +89,7 @@ func (s *store) load(ctx context.Context) error {
 	s.pieces = []*piece{}
 	for i := range all {
 		cm := &all[i]
-		s.taken = max(s.taken, sequence(cm))
+		s.taken = max(s.taken, chunklog.Sequence(cm))
 		if !ownedBy(cm, s.owner) {
 			continue // of a Migration of the same name that is gone, as it will be soon
 		}
@@ -212,14 +211,10 @@ func (s *store) write(ctx context.Context, p *piece, payload []byte) error {
 
 func (s *store) create(ctx context.Context, p *piece, payload []byte) error {
 	s.taken++
-	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: v1alpha1.JournalNamespace, Name: fmt.Sprintf("replumb-journal-%s-%04d", s.migration, s.taken),
-		Labels:      map[string]string{v1alpha1.LabelMigration: s.migration, v1alpha1.LabelRole: v1alpha1.RoleJournal},
-		Annotations: map[string]string{annotationSequence: strconv.Itoa(s.taken)},
-		OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration", Name: s.migration, UID: s.owner,
-		}},
-	}}
+	name := fmt.Sprintf("replumb-journal-%s-%04d", s.migration, s.taken)
+	o := &corev1.ConfigMap{ObjectMeta: chunklog.Metadata(
+		v1alpha1.JournalNamespace, name, v1alpha1.RoleJournal, s.migration, s.owner, s.taken,
+	)}
 	fill(o, payload, p.thinned)
 	err := s.client.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
 	if apierrors.IsNotFound(err) { // the namespace is
@@ -282,13 +277,8 @@ func list(ctx context.Context, c client.Client, migration string) ([]corev1.Conf
 	if err != nil {
 		return nil, fmt.Errorf("listing the journal of migration %s: %w", migration, err)
 	}
-	slices.SortFunc(all.Items, func(a, b corev1.ConfigMap) int { return cmp.Compare(sequence(&a), sequence(&b)) })
+	slices.SortFunc(all.Items, func(a, b corev1.ConfigMap) int { return cmp.Compare(chunklog.Sequence(&a), chunklog.Sequence(&b)) })
 	return all.Items, nil
-}
-
-func sequence(cm *corev1.ConfigMap) int {
-	n, _ := strconv.Atoi(cm.Annotations[annotationSequence]) // it only orders
-	return n
 }
 
 func ownedBy(cm *corev1.ConfigMap, owner types.UID) bool {

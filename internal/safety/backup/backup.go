@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -264,10 +263,8 @@ func load(ctx context.Context, c client.Client, migration string) ([]*piece, err
 func noSecrets(secrets bool, err error) bool { return secrets && apierrors.IsForbidden(err) }
 
 func pieceOf(kind string, o client.Object, payload []byte) *piece {
-	// A broken sequence only changes the order; content is checked by its sum.
-	sequence, _ := strconv.Atoi(o.GetAnnotations()[annotationSequence])
 	return &piece{
-		name: fmt.Sprintf("%s %s/%s", kind, o.GetNamespace(), o.GetName()), sequence: sequence,
+		name: fmt.Sprintf("%s %s/%s", kind, o.GetNamespace(), o.GetName()), sequence: chunklog.Sequence(o),
 		sum: o.GetAnnotations()[chunklog.AnnotationSum], payload: payload,
 	}
 }

@@ -6,11 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,8 +23,6 @@ const (
 	// dataObjects has the manifests, compressed; dataIndex lists them for people.
 	dataObjects = "objects.jsonl.gz"
 	dataIndex   = "index"
-
-	annotationSequence = "replumb.dev/sequence"
 
 	// margin is what ending a gzip stream may add.
 	margin = 1 << 10
@@ -150,15 +146,10 @@ func pack(lines []line, limit int) ([]packed, error) {
 func (p packed) build(owner *v1alpha1.Migration, sequence int, secret bool) client.Object {
 	sum := chunklog.Sum(p.payload)
 	immutable := true
-	metadata := metav1.ObjectMeta{
-		Namespace:   v1alpha1.SystemNamespace,
-		Name:        namePrefix(owner.Name) + sum[:12],
-		Labels:      map[string]string{v1alpha1.LabelMigration: owner.Name, v1alpha1.LabelRole: v1alpha1.RoleBackup},
-		Annotations: map[string]string{chunklog.AnnotationSum: sum, annotationSequence: strconv.Itoa(sequence)},
-		OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration", Name: owner.Name, UID: owner.UID,
-		}},
-	}
+	metadata := chunklog.Metadata(
+		v1alpha1.SystemNamespace, namePrefix(owner.Name)+sum[:12], v1alpha1.RoleBackup, owner.Name, owner.UID, sequence,
+	)
+	metadata.Annotations[chunklog.AnnotationSum] = sum
 	if secret {
 		return &corev1.Secret{
 			ObjectMeta: metadata, Immutable: &immutable, Type: corev1.SecretTypeOpaque,

@@ -11,6 +11,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
 )
 
 // Size is an object's payload. The API server takes 1 MiB (MaxSecretSize in k8s.io/kubernetes
@@ -25,6 +31,27 @@ var ErrTooLarge = fmt.Errorf("unpacked it is larger than %d MiB", MaxPlain>>20)
 
 // AnnotationSum is the annotation that holds the checksum of an object's payload.
 const AnnotationSum = "replumb.dev/sha256"
+
+// annotationSequence orders the objects of a log.
+const annotationSequence = "replumb.dev/sequence"
+
+// Sequence is the place of an object. One that cannot be read only changes the order.
+func Sequence(o metav1.Object) int {
+	n, _ := strconv.Atoi(o.GetAnnotations()[annotationSequence])
+	return n
+}
+
+// Metadata is that of an object of a log, which goes with its Migration.
+func Metadata(namespace, name, role, migration string, owner types.UID, sequence int) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: namespace, Name: name,
+		Labels:      map[string]string{v1alpha1.LabelMigration: migration, v1alpha1.LabelRole: role},
+		Annotations: map[string]string{annotationSequence: strconv.Itoa(sequence)},
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration", Name: migration, UID: owner,
+		}},
+	}
+}
 
 // Sum is the checksum of a payload.
 func Sum(payload []byte) string {

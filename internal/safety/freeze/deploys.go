@@ -2,7 +2,6 @@ package freeze
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -10,7 +9,6 @@ import (
 	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -85,11 +83,7 @@ var (
 )
 
 func (s *Deploys) Policy() (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding) {
-	return &admissionv1.ValidatingAdmissionPolicy{
-		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicy"},
-		ObjectMeta: metav1.ObjectMeta{Name: DeploysName, Labels: labels(s.Migration)},
-		Spec:       s.spec(),
-	}, bindingOf(DeploysName, s.Migration)
+	return policyOf(DeploysName, s.Migration, s.spec()), bindingOf(DeploysName, s.Migration)
 }
 
 func (s *Deploys) spec() admissionv1.ValidatingAdmissionPolicySpec {
@@ -229,49 +223,23 @@ func (*Deploys) ID() string    { return "freeze/deploys" }
 func (*Deploys) Title() string { return "Freeze what others deploy" }
 
 func (s *Deploys) State(ctx context.Context) (engine.State, error) {
-	found, err := present(ctx, s.Client, DeploysName)
-	var foreign *ForeignError
-	switch {
-	case errors.As(err, &foreign):
-		return engine.Blocked, err
-	case err != nil:
-		return engine.Unknown, err
-	case !found.policy || !found.binding:
-		return engine.Pending, nil
-	}
-	have := &admissionv1.ValidatingAdmissionPolicy{}
-	if err := s.Client.Get(ctx, client.ObjectKey{Name: DeploysName}, have); err != nil {
-		return engine.Unknown, err
-	}
-	enforced, err := prove(ctx, s.Client, DeploysName, deploysProber)
-	switch {
-	case err != nil:
-		return engine.Unknown, err
-	case !enforced || !equality.Semantic.DeepEqual(have.Spec, s.spec()):
-		return engine.Pending, nil
-	}
-	return engine.Done, nil
+	return stateOf(ctx, s.Client, DeploysName, s.enforced, func(ctx context.Context) (bool, error) {
+		return hasSpec(ctx, s.Client, DeploysName, s.spec())
+	})
+}
+
+func (s *Deploys) enforced(ctx context.Context) (bool, error) {
+	return prove(ctx, s.Client, DeploysName, deploysProber)
 }
 
 func (s *Deploys) Do(ctx context.Context) error {
 	policy, binding := s.Policy()
-	return ensureBoth(
-		ctx,
-		s.Client,
-		policy,
-		binding,
-		func(*admissionv1.ValidatingAdmissionPolicy) admissionv1.ValidatingAdmissionPolicySpec {
-			return s.spec()
-		},
-	)
+	return ensureBoth(ctx, s.Client, policy, binding, nil)
 }
 
 func (s *Deploys) Verify(ctx context.Context) error {
-	enforced, err := prove(ctx, s.Client, DeploysName, deploysProber)
-	if err == nil && !enforced {
-		return engine.NotYet("the API server does not enforce validatingadmissionpolicy %s yet", DeploysName)
-	}
-	return err
+	enforced, err := s.enforced(ctx)
+	return proof(DeploysName, enforced, err)
 }
 
 func (s *Deploys) Undo() engine.Step {

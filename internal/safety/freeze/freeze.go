@@ -96,13 +96,17 @@ func Ensure(ctx context.Context, c client.Client, migration string) error {
 	})
 }
 
+// ensureBoth gives an existing policy the spec that wanted makes for it; nil for that of policy.
 func ensureBoth(
 	ctx context.Context, c client.Client, policy *admissionv1.ValidatingAdmissionPolicy,
 	binding *admissionv1.ValidatingAdmissionPolicyBinding,
 	wanted func(have *admissionv1.ValidatingAdmissionPolicy) admissionv1.ValidatingAdmissionPolicySpec,
 ) error {
 	err := ensure(ctx, c, policy, &admissionv1.ValidatingAdmissionPolicy{}, func(have *admissionv1.ValidatingAdmissionPolicy) bool {
-		want := wanted(have)
+		want := policy.Spec
+		if wanted != nil {
+			want = wanted(have)
+		}
 		same := equality.Semantic.DeepEqual(have.Spec, want)
 		have.Spec = want
 		return same

@@ -10,7 +10,6 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -64,11 +63,7 @@ var (
 )
 
 func (g *Guard) Policy() (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding) {
-	return &admissionv1.ValidatingAdmissionPolicy{
-		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicy"},
-		ObjectMeta: metav1.ObjectMeta{Name: GuardName, Labels: labels(g.Migration)},
-		Spec:       g.spec(),
-	}, bindingOf(GuardName, g.Migration)
+	return policyOf(GuardName, g.Migration, g.spec()), bindingOf(GuardName, g.Migration)
 }
 
 func (g *Guard) spec() admissionv1.ValidatingAdmissionPolicySpec {
@@ -125,43 +120,14 @@ func (g *Guard) Title() string {
 }
 
 func (g *Guard) State(ctx context.Context) (engine.State, error) {
-	found, err := present(ctx, g.Client, GuardName)
-	switch {
-	case errors.As(err, new(*ForeignError)):
-		return engine.Blocked, err
-	case err != nil:
-		return engine.Unknown, err
-	case !found.policy || !found.binding:
-		return engine.Pending, nil
-	}
-	have := &admissionv1.ValidatingAdmissionPolicy{}
-	if err := g.Client.Get(ctx, client.ObjectKey{Name: GuardName}, have); err != nil {
-		return engine.Unknown, err
-	}
-	if !equality.Semantic.DeepEqual(have.Spec, g.spec()) {
-		return engine.Pending, nil
-	}
-	enforced, err := g.enforced(ctx)
-	switch {
-	case err != nil:
-		return engine.Unknown, err
-	case !enforced:
-		return engine.Pending, nil
-	}
-	return engine.Done, nil
+	return stateOf(ctx, g.Client, GuardName, func(ctx context.Context) (bool, error) {
+		return hasSpec(ctx, g.Client, GuardName, g.spec())
+	}, g.enforced)
 }
 
 func (g *Guard) Do(ctx context.Context) error {
 	policy, binding := g.Policy()
-	return ensureBoth(
-		ctx,
-		g.Client,
-		policy,
-		binding,
-		func(*admissionv1.ValidatingAdmissionPolicy) admissionv1.ValidatingAdmissionPolicySpec {
-			return g.spec()
-		},
-	)
+	return ensureBoth(ctx, g.Client, policy, binding, nil)
 }
 
 // enforced sends the dry run of a Service that the guard always refuses.
@@ -179,18 +145,11 @@ func (g *Guard) enforced(ctx context.Context) (bool, error) {
 
 func (g *Guard) Verify(ctx context.Context) error {
 	enforced, err := g.enforced(ctx)
-	if err == nil && !enforced {
-		return engine.NotYet("the API server does not enforce validatingadmissionpolicy %s yet", GuardName)
-	}
-	return err
+	return proof(GuardName, enforced, err)
 }
 
 func (g *Guard) Preview() ([]engine.Change, error) {
-	policy, binding := g.Policy()
-	return []engine.Change{
-		{Verb: "create", Object: "ValidatingAdmissionPolicy " + GuardName, Body: policy},
-		{Verb: "create", Object: "ValidatingAdmissionPolicyBinding " + GuardName, Body: binding},
-	}, nil
+	return creations(g.Policy()), nil
 }
 
 func (g *Guard) Undo() engine.Step {

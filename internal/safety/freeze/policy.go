@@ -116,12 +116,15 @@ const (
 // ensureParamsForPolicyLocked in k8s.io/apiserver
 // pkg/admission/plugin/policy/generic/policy_source.go): a later freeze would never see its list.
 func Policy(migration string) (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding) {
-	policy := &admissionv1.ValidatingAdmissionPolicy{
+	return policyOf(Name, migration, policySpec(migration, nil)), bindingOf(Name, migration)
+}
+
+func policyOf(name, migration string, spec admissionv1.ValidatingAdmissionPolicySpec) *admissionv1.ValidatingAdmissionPolicy {
+	return &admissionv1.ValidatingAdmissionPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicy"},
-		ObjectMeta: metav1.ObjectMeta{Name: Name, Labels: labels(migration)},
-		Spec:       policySpec(migration, nil),
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels(migration)},
+		Spec:       spec,
 	}
-	return policy, bindingOf(Name, migration)
 }
 
 func bindingOf(name, migration string) *admissionv1.ValidatingAdmissionPolicyBinding {
