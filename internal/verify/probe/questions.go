@@ -11,7 +11,7 @@ import (
 
 // questions are those of one look-up, with their outcomes. Go's resolver asks for both families and
 // returns the first error: "no such host" for the missing IPv6, even if the name server failed for
-// IPv4 (net/dnsclient_unix.go, goLookupIPCNAMEOrder), which would mislead whoever is paged.
+// IPv4 (net/dnsclient_unix.go, goLookupIPCNAMEOrder), which would mislead the person who is paged.
 type questions struct {
 	mu sync.Mutex
 	// failed is why the last question for each kind of record has no answer.

@@ -15,7 +15,7 @@ import (
 type Kind string
 
 const (
-	// HTTP sends a GET over a new connection each time, resolving names anew.
+	// HTTP sends a GET over a new connection each time, and resolves names again.
 	HTTP Kind = "http"
 	// TCP connects, and closes the connection.
 	TCP Kind = "tcp"
