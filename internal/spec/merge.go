@@ -62,12 +62,12 @@ func (d *definition) fixed(object, old map[string]any) (broken field.ErrorList) 
 // fillDefaults keeps the old value of a field that may be filled in later and is open.
 func (d *definition) fillDefaults(object, old map[string]any, path string) {
 	_, given := d.at(object, path)
-	_, settled := d.at(old, path)
+	_, was := d.at(old, path)
 	later := d.fixed(old, object)
-	if given != nil || settled == nil || slices.ContainsFunc(later, func(e *field.Error) bool { return e.Field == path }) {
+	if given != nil || was == nil || slices.ContainsFunc(later, func(e *field.Error) bool { return e.Field == path }) {
 		return
 	}
-	_ = unstructured.SetNestedField(object, runtime.DeepCopyJSONValue(settled), steps(path)...) // what it is in was found above
+	_ = unstructured.SetNestedField(object, runtime.DeepCopyJSONValue(was), steps(path)...) // what it is in was found above
 }
 
 func (d *definition) differs(object, old map[string]any, path, name string) *field.Error {

@@ -20,8 +20,8 @@ type step struct {
 	limit  time.Duration
 	// missing is what is not yet as it should be; empty once all is.
 	missing func(*Cluster) string
-	// settle, if set, is asked for further proof.
-	settle func(context.Context) error
+	// proof, if set, is asked for more than members say.
+	proof  func(context.Context) error
 	do     func(context.Context) error
 	writes []engine.Change
 }
@@ -46,8 +46,8 @@ func (s *step) State(ctx context.Context) (engine.State, error) {
 		return engine.Unknown, err
 	case s.missing(cluster) != "":
 		return engine.Pending, nil
-	case s.settle != nil:
-		return engine.StateOf(s.settle(ctx))
+	case s.proof != nil:
+		return engine.StateOf(s.proof(ctx))
 	}
 	return engine.Done, nil
 }
@@ -62,8 +62,8 @@ func (s *step) Verify(ctx context.Context) error {
 	if missing := s.missing(cluster); missing != "" {
 		return engine.NotYet("%s: %s", s.client.called("etcd"), missing)
 	}
-	if s.settle != nil {
-		return s.settle(ctx)
+	if s.proof != nil {
+		return s.proof(ctx)
 	}
 	return nil
 }
@@ -79,7 +79,7 @@ func (c *Client) HealthyStep(when string, but ...string) engine.Step {
 	return waitStep{&step{
 		client: c, id: "etcd/healthy/" + when, title: "Wait until every member of etcd is healthy", limit: 5 * time.Minute,
 		missing: func(cluster *Cluster) string { return cluster.Problem(but...) },
-		settle:  func(ctx context.Context) error { return c.allCaughtUp(ctx, but) },
+		proof:   func(ctx context.Context) error { return c.allCaughtUp(ctx, but) },
 		do:      func(context.Context) error { return nil },
 	}}
 }

@@ -219,8 +219,8 @@ func TestRecreateTakesUpWhereItWasKilled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k, was := aNode(t)
 			killed(t, k, was)
-			if settled, err := k.Recreated(t.Context(), nodeName, there); err != nil || settled {
-				t.Fatalf("taken for settled: %v, %v", settled, err)
+			if done, err := k.Recreated(t.Context(), nodeName, there); err != nil || done {
+				t.Fatalf("taken for recreated: %v, %v", done, err)
 			}
 			if err := k.Recreate(t.Context(), nodeName, there); err != nil {
 				t.Fatal(err)
@@ -228,8 +228,8 @@ func TestRecreateTakesUpWhereItWasKilled(t *testing.T) {
 			is := get(t, k.Client)
 			requireSame(t, was, is)
 			requireOwns(t, k, is)
-			if settled, err := k.Recreated(t.Context(), nodeName, there); err != nil || !settled {
-				t.Errorf("not settled: %v", err)
+			if done, err := k.Recreated(t.Context(), nodeName, there); err != nil || !done {
+				t.Errorf("not recreated: %v", err)
 			}
 		})
 	}

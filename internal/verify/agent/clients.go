@@ -101,8 +101,8 @@ func (c *clients) report(status *v1alpha1.NodeReportStatus) error {
 // departure is an address that a Service has left, or that its name led to meanwhile.
 type departure struct {
 	service string
-	// settled is from when on clients by name use it no more.
-	settled time.Time
+	// expired is when clients by name have stopped using it.
+	expired time.Time
 }
 
 // leftAddresses includes the bridges' own.
@@ -115,7 +115,7 @@ func leftAddresses(s view) map[netip.Addr]departure {
 		}
 		d := departure{service: m.key.String()}
 		if at, err := time.Parse(time.RFC3339Nano, m.movedAt); err == nil {
-			d.settled = at.Add(drain(s.migration))
+			d.expired = at.Add(drain(s.migration))
 		}
 		all[left] = d
 		if m.own.IsValid() {

@@ -48,7 +48,7 @@ func (m *memory) add(found []v1alpha1.OldAddressClient, left map[netip.Addr]depa
 	for _, c := range slices.SortedFunc(slices.Values(found), func(a, b v1alpha1.OldAddressClient) int {
 		return a.LastSeen.Compare(b.LastSeen.Time)
 	}) {
-		if d, ok := left[host(c.Address)]; ok && !c.LastSeen.Time.Before(d.settled) {
+		if d, ok := left[host(c.Address)]; ok && !c.LastSeen.Time.Before(d.expired) {
 			m.use(c)
 		}
 	}
