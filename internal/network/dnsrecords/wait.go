@@ -40,8 +40,9 @@ func (s *waitStep) Title() string {
 	return fmt.Sprintf("Wait until no one remembers what was taken out of %s", record)
 }
 
-func (*waitStep) Waits()                                            {}
-func (s *waitStep) Deadline() time.Duration                         { return longest + s.move.drain + s.move.patience() }
+func (*waitStep) Waits()                    {}
+func (s *waitStep) Deadline() time.Duration { return longest + s.move.drain + s.move.patience() }
+
 func (s *waitStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.verify(ctx)) }
 
 // Do writes down since when all say what the record is, if no one has yet.

@@ -141,30 +141,8 @@ func New(services int, lossy bool) htmlreport.Input {
 	s.phase("release", "Take bridges and old addresses away", func() { s.step("release", "", "release/all", 50*time.Second) })
 	s.event(engine.Event{Kind: engine.RunDone})
 	s.sampled(done, s.at, false)
-	m := &v1alpha1.Migration{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:        "services-to-172-24",
-			Annotations: map[string]string{v1alpha1.AnnotationAPIServers: "Repointed"},
-		},
-		Spec: v1alpha1.MigrationSpec{ServiceCIDR: &v1alpha1.ServiceCIDRSpec{
-			From: []string{"10.96.0.0/16"}, To: []string{"172.24.0.0/16"},
-		}},
-		Status: v1alpha1.MigrationStatus{
-			Phase:  v1alpha1.PhaseFinished,
-			Counts: v1alpha1.Counts{Total: services, Moved: services, Pinned: 1},
-		},
-	}
-	when := metav1.NewTime(Begin().Add(5 * time.Minute))
-	m.ManagedFields = []metav1.ManagedFieldsEntry{{
-		Manager: "kubectl-annotate", Operation: metav1.ManagedFieldsOperationUpdate, Time: &when,
-		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:replumb.dev/api-servers":{}}}}`),
-	}}
-	m.Status.Tiers = []v1alpha1.TierStatus{
-		{Name: "batch-jobs", Total: services / 4, Moved: services / 4},
-		{Name: "web", Total: services - services/4, Moved: services - services/4},
-	}
 	in := htmlreport.Input{
-		Migration: m,
+		Migration: migration(services),
 		History:   s.History,
 		APIServer: "v1.36.3",
 		Cluster:   engine.Identity{UID: "0b6a2d4e-61f0-4f7b-8a7e-2f0c4c2f1d11", Server: "10.0.0.1:6443", Context: "shop-eu"},
@@ -199,4 +177,30 @@ func New(services int, lossy bool) htmlreport.Input {
 		}}}
 	}
 	return in
+}
+
+func migration(services int) *v1alpha1.Migration {
+	m := &v1alpha1.Migration{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        "services-to-172-24",
+			Annotations: map[string]string{v1alpha1.AnnotationAPIServers: "Repointed"},
+		},
+		Spec: v1alpha1.MigrationSpec{ServiceCIDR: &v1alpha1.ServiceCIDRSpec{
+			From: []string{"10.96.0.0/16"}, To: []string{"172.24.0.0/16"},
+		}},
+		Status: v1alpha1.MigrationStatus{
+			Phase:  v1alpha1.PhaseFinished,
+			Counts: v1alpha1.Counts{Total: services, Moved: services, Pinned: 1},
+		},
+	}
+	when := metav1.NewTime(Begin().Add(5 * time.Minute))
+	m.ManagedFields = []metav1.ManagedFieldsEntry{{
+		Manager: "kubectl-annotate", Operation: metav1.ManagedFieldsOperationUpdate, Time: &when,
+		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:replumb.dev/api-servers":{}}}}`),
+	}}
+	m.Status.Tiers = []v1alpha1.TierStatus{
+		{Name: "batch-jobs", Total: services / 4, Moved: services / 4},
+		{Name: "web", Total: services - services/4, Moved: services - services/4},
+	}
+	return m
 }
