@@ -78,7 +78,7 @@ check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no 
 	@for module in $(MODULES); do echo "go vet ($$module)"; go -C $$module vet -tags $(TAGS) ./... || exit; done
 	@hack/gotest.sh . -vet=off -timeout 5m ./...
 	@hack/gotest.sh lab -vet=off -timeout 5m ./...
-	@hack/gotest.sh test -short -vet=off -timeout 5m ./soak/... ./conformance # the model and the audit of the one, how the other compares
+	@hack/gotest.sh test -short -vet=off -timeout 5m ./soak/... ./conformance ./argocd # the model and the audit of the one, how the other compares, the script of the third
 	@hack/gotest.sh hack/tools -vet=off -timeout 5m ./... # the chart
 
 .PHONY: test
@@ -106,12 +106,12 @@ ifdef RACE
 else
 	@$(ASSETS) $(POOL) hack/apitests.sh long
 	@$(ASSETS) hack/gotest.sh lab -short -tags apiserver,programs,long -timeout 10m ./...
-	@$(ASSETS) hack/gotest.sh test -short -tags apiserver,programs,long -timeout 10m ./soak
+	@$(ASSETS) hack/gotest.sh test -short -tags apiserver,programs,long -timeout 10m ./soak ./browser
 endif
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
-	@hack/gotest.sh . -tags root -timeout 10m ./internal/network/crossing ./internal/network/nodecleanup ./internal/network/tunneladdr ./internal/verify/conntrack
+	@hack/gotest.sh . -tags root -timeout 10m ./internal/network/masquerade ./internal/network/nodecleanup ./internal/network/tunneladdr ./internal/verify/conntrack
 	@hack/gotest.sh lab -tags root -timeout 10m ./lab ./cgroup
 
 .PHONY: test-long
@@ -146,7 +146,7 @@ test-nodes: deps build $(APIPOOL) $(GOTESTSUM) ## All tests of moves of nodes an
 
 .PHONY: test-cni
 test-cni: deps build $(APIPOOL) $(GOTESTSUM) ## All tests of networks replaced in place (root; about 3 h)
-	$(call whole,./internal/migrations/cni/... ./internal/network/crossing/... ./internal/network/nodecleanup/... ./internal/network/podnetwork/...,TestNetworks,none,TestNetworkNamedAfterARoot,TestCNI,cilium cni)
+	$(call whole,./internal/migrations/cni/... ./internal/network/masquerade/... ./internal/network/nodecleanup/... ./internal/network/podnetwork/...,TestNetworks,none,TestNetworkNamedAfterARoot,TestCNI,cilium cni)
 
 .PHONY: test-mirror
 test-mirror: deps build $(APIPOOL) $(GOTESTSUM) ## All tests of mirrors (root; about 30 min)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/internal/verify/echo"
+	"github.com/replumb/replumb/internal/verify/echoserver"
 	"github.com/replumb/replumb/internal/verify/memtrim"
 	"github.com/replumb/replumb/internal/verify/probe"
 )
@@ -38,11 +38,11 @@ It answers HTTP requests on port 8080, and echoes on ports 8081 (TCP) and 8082 (
 }
 
 // answering listens for what agents ask.
-func answering(ctx context.Context) (*echo.Server, error) {
+func answering(ctx context.Context) (*echoserver.Server, error) {
 	name, err := os.Hostname()
 	if err != nil {
 		return nil, err
 	}
-	server := &echo.Server{Identity: probe.Identity{Name: name, Pod: name}, Drain: echo.Drain, Limits: echo.ForAgents()}
-	return server, server.Listen(ctx, echo.HTTPAddress, echo.TCPAddress, echo.UDPAddress)
+	server := &echoserver.Server{Identity: probe.Identity{Name: name, Pod: name}, Drain: echoserver.Drain, Limits: echoserver.ForAgents()}
+	return server, server.Listen(ctx, echoserver.HTTPAddress, echoserver.TCPAddress, echoserver.UDPAddress)
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/internal/network/crossing"
+	"github.com/replumb/replumb/internal/network/masquerade"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 )
 
@@ -15,7 +15,7 @@ func (a *app) nodeInPlace() []*cobra.Command {
 		a.nodeLeft(
 			"standing",
 			"Find what keeps the node from having two networks, and from being switched to this one",
-			nodecleanup.Host.Standing,
+			nodecleanup.Host.Inspect,
 		),
 		a.nodeLeft(
 			"origin",
@@ -71,27 +71,27 @@ func (a *app) nodeUnprefer() *cobra.Command {
 
 func (a *app) nodeCross() *cobra.Command {
 	return between("cross", "Keep the addresses of pods on their way to the other network, until interrupted, and after",
-		func(cmd *cobra.Command, pairs []crossing.Pair) error {
-			return crossing.Keep(cmd.Context(), pairs, crossing.Every, func(err error) { fmt.Fprintln(a.err, err) })
+		func(cmd *cobra.Command, pairs []masquerade.Pair) error {
+			return masquerade.Maintain(cmd.Context(), pairs, masquerade.Every, func(err error) { fmt.Fprintln(a.err, err) })
 		})
 }
 
 func (a *app) nodeCrossed() *cobra.Command {
-	return between("crossed", "Succeed if the node keeps them", func(_ *cobra.Command, pairs []crossing.Pair) error {
-		return crossing.Check(pairs)
+	return between("crossed", "Succeed if the node keeps them", func(_ *cobra.Command, pairs []masquerade.Pair) error {
+		return masquerade.Check(pairs)
 	})
 }
 
 // between is a command about the ways between ranges of pods.
-func between(use, short string, do func(*cobra.Command, []crossing.Pair) error) *cobra.Command {
+func between(use, short string, do func(*cobra.Command, []masquerade.Pair) error) *cobra.Command {
 	var texts []string
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ranges, err := prefixes(texts)
-			var pairs []crossing.Pair
+			var pairs []masquerade.Pair
 			if err == nil {
-				pairs, err = crossing.Pairs(ranges)
+				pairs, err = masquerade.Pairs(ranges)
 			}
 			if err != nil {
 				return &UsageError{
@@ -111,7 +111,7 @@ func (a *app) nodeUncross() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "uncross", Short: "Keep them no more", Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := crossing.Remove(); err != nil {
+			if err := masquerade.Remove(); err != nil {
 				return err
 			}
 			return a.reportTo(file, &nodecleanup.Report{})

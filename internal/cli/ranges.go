@@ -18,7 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/network/ranges"
-	"github.com/replumb/replumb/internal/network/ranges/survey"
+	"github.com/replumb/replumb/internal/network/ranges/inventory"
 )
 
 // rangesFlags are those of ranges.
@@ -190,7 +190,7 @@ func (a *app) flagsOf(context string) *genericclioptions.ConfigFlags {
 // rangesLook is what was read of a cluster, or why nothing was.
 type rangesLook struct {
 	context string
-	of      *survey.Cluster
+	of      *inventory.Cluster
 	err     error
 	// taken is when the snapshot was that was read in place of the cluster; zero for the cluster itself.
 	taken time.Time
@@ -239,7 +239,7 @@ func (a *app) lookAtRanges(ctx context.Context, sides []rangesSide) ([]rangesLoo
 			look.taken = c.snapshot.Taken()
 		}
 		eg.Go(func() error {
-			look.of, look.err = survey.Read(ctx, c.Cluster)
+			look.of, look.err = inventory.Read(ctx, c.Cluster)
 			return nil
 		})
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/reporting/archive"
+	"github.com/replumb/replumb/internal/reporting/keptreports"
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
 )
 
@@ -101,7 +101,7 @@ func (f *reportFlags) settle(a *app, known func() error) error {
 
 // keptReport is that of a migration that is gone from the cluster.
 func keptReport(ctx context.Context, c *connection, name string) (*htmlreport.Document, error) {
-	doc, err := archive.NewStore(c.Cluster).Load(ctx, name)
+	doc, err := keptreports.NewStore(c.Cluster).Load(ctx, name)
 	if apierrors.IsForbidden(err) {
 		return nil, noMigration(name)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/internal/migrations"
-	"github.com/replumb/replumb/internal/network/ranges/survey"
+	"github.com/replumb/replumb/internal/network/ranges/inventory"
 )
 
 // onlyMine is the mode of a file that no one else may read.
@@ -89,7 +89,7 @@ func (a *app) tellSnapshot(file string, head *offline.Head, m *offline.Manifest)
 
 // readable are the rights that migrations of one cluster, and ranges, ask for.
 func readable() []cluster.Right {
-	all := survey.Rights()
+	all := inventory.Rights()
 	for _, k := range migrations.All() {
 		if k.Field != mirrorField {
 			all = append(all, k.Roles.Rights()...)

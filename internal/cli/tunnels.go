@@ -38,7 +38,7 @@ func (a *app) tunnelsKeep() *cobra.Command {
 		Use: "keep RANGE...", Short: "Wait until interrupted, and take them off again", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			<-cmd.Context().Done()
-			return errors.Join(a.onLoopback("released", tunneladdr.Release, args), tunneladdr.Land()) // of a ferry that was killed
+			return errors.Join(a.onLoopback("released", tunneladdr.Release, args), tunneladdr.RemoveRoutes()) // of a ferry that was killed
 		},
 	}
 }
@@ -51,7 +51,7 @@ func (a *app) tunnelsBoard() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return f.Board()
+			return f.Add()
 		},
 	}
 }
@@ -70,10 +70,10 @@ func (a *app) tunnelsFerry() *cobra.Command {
 }
 
 // ferryOf reads the address that the node's tunnel gets. A node without such a file keeps its own.
-func ferryOf(file string) (*tunneladdr.Ferry, error) {
+func ferryOf(file string) (*tunneladdr.RouteKeeper, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &tunneladdr.Ferry{}, nil
+		return &tunneladdr.RouteKeeper{}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func ferryOf(file string) (*tunneladdr.Ferry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	return &tunneladdr.Ferry{Fresh: at}, nil
+	return &tunneladdr.RouteKeeper{Fresh: at}, nil
 }
 
 func (a *app) onLoopback(verb string, change func([]netip.Prefix) ([]netip.Addr, error), texts []string) error {

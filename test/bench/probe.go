@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/replumb/replumb/internal/verify/echo"
+	"github.com/replumb/replumb/internal/verify/echoserver"
 	"github.com/replumb/replumb/internal/verify/memtrim"
 	"github.com/replumb/replumb/internal/verify/probe"
 )
@@ -270,7 +270,7 @@ const serveCommand = "serve"
 // ofServer serves until the process that began it has gone.
 func ofServer(*flag.FlagSet) func(context.Context) error {
 	return func(ctx context.Context) error {
-		var s echo.Server
+		var s echoserver.Server
 		if err := s.Listen(ctx, "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"); err != nil {
 			return err
 		}

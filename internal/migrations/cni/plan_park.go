@@ -40,9 +40,9 @@ func (s *Survey) parked(open bool) ([]*unstructured.Unstructured, error) {
 		main := s.isNetwork(o)
 		switch {
 		case s.Spec.To == v1alpha1.Cilium:
-			objects[i], err = podnetwork.ParkCilium(o)
+			objects[i], err = podnetwork.StageCilium(o)
 		case main:
-			objects[i], _, err = podnetwork.Park(o, s.Spec.To)
+			objects[i], _, err = podnetwork.Stage(o, s.Spec.To)
 		}
 		if err == nil && main {
 			objects[i], err = podnetwork.KeepPods(objects[i])

@@ -211,7 +211,7 @@ func (j *Job) freezable(ctx context.Context) error {
 	return freeze.DeploysPossible(ctx, j.Tools.Cluster, j.Spec.Name)
 }
 
-func (j *Job) cutovers(ctx context.Context, s *Inventory) ([]*dnscutover.Lead, error) {
+func (j *Job) cutovers(ctx context.Context, s *Inventory) ([]*dnscutover.PairedName, error) {
 	if len(s.Names) == 0 {
 		return nil, nil
 	}
@@ -219,7 +219,7 @@ func (j *Job) cutovers(ctx context.Context, s *Inventory) ([]*dnscutover.Lead, e
 	if asking == nil {
 		asking = &dnsrecords.Client{}
 	}
-	return dnscutover.Open(ctx, dnscutover.Tools{
+	return dnscutover.Open(ctx, dnscutover.Deps{
 		Client: asking, Secrets: migration.Secrets(j.Tools.Cluster), GateWait: j.Spec.GateWait, Now: j.Tools.Now,
 		Memory: migration.RecordMemory{Client: j.Tools.Cluster, Name: j.Spec.Name},
 	}, s.Names, j.Spec.Redirect)

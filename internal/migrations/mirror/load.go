@@ -270,10 +270,10 @@ func Title(n v1alpha1.RedirectName) string {
 	return dnsrecords.Title(strings.TrimSuffix(n.Name, ".")+".", n.Type)
 }
 
-func places(ctx context.Context, leads []*dnscutover.Lead) map[string]string {
+func places(ctx context.Context, leads []*dnscutover.PairedName) map[string]string {
 	out := map[string]string{}
 	for _, l := range leads {
-		place, err := l.Move.Where(ctx)
+		place, err := l.Move.Position(ctx)
 		out[Title(l.Name)] = string(place)
 		if err != nil {
 			out[Title(l.Name)] = fmt.Sprintf("unknown: %v", err)

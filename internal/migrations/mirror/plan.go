@@ -26,7 +26,7 @@ type Planner struct {
 	migration.Base
 	Inventory *Inventory
 	// Cutovers are the names on their way.
-	Cutovers []*dnscutover.Lead
+	Cutovers []*dnscutover.PairedName
 
 	source, target *side
 	copying        *copying

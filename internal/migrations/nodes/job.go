@@ -161,7 +161,7 @@ func (j *Job) surveyEtcd(ctx context.Context, s *Inventory) (*etcd.Client, error
 		}
 	}
 	var err error
-	s.Etcd, err = j.etcd.Look(ctx)
+	s.Etcd, err = j.etcd.Load(ctx)
 	return j.etcd, err
 }
 
@@ -176,7 +176,7 @@ func (j *Job) surveyEvents(ctx context.Context, s *Inventory) (*etcd.Client, err
 		}
 	}
 	var err error
-	s.Events, err = j.events.Look(ctx)
+	s.Events, err = j.events.Load(ctx)
 	return j.events, err
 }
 
@@ -198,7 +198,7 @@ func (j *Job) surveyRecords(ctx context.Context, p *Planner) (problems map[strin
 	}
 	problems = map[string]error{}
 	for _, m := range slices.Concat(p.Records, p.APIRecords) {
-		if _, err := m.Look(ctx); err != nil {
+		if _, err := m.Load(ctx); err != nil {
 			problems[m.Title()] = err
 		}
 	}

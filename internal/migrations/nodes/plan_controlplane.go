@@ -241,7 +241,7 @@ func (cp *controlPlane) stop(c *ControlPlaneNode) engine.Step {
 			if _, err := cp.record().successor(ctx, c.Name); err == nil {
 				return nil
 			}
-			now, err := cp.etcd.Look(ctx)
+			now, err := cp.etcd.Load(ctx)
 			if err != nil {
 				return err
 			}

@@ -70,7 +70,7 @@ func (cp *controlPlane) eventsSuccessor(ctx context.Context, name string) (*v1al
 	if n := nodeRecord(all, name); n != nil && n.EventsSuccessor != nil {
 		return n.EventsSuccessor, nil
 	}
-	now, err := cp.events.Look(ctx)
+	now, err := cp.events.Load(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (cp *controlPlane) eventsStopped(ctx context.Context, c *ControlPlaneNode) 
 	if was == nil {
 		return nil
 	}
-	now, err := cp.events.Look(ctx)
+	now, err := cp.events.Load(ctx)
 	if err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ func (cp *controlPlane) joined(ctx context.Context, recorded []v1alpha1.NodeStat
 		servers, err := cp.apiServers(ctx)
 		return now.ControlPlane().newServers(servers), err
 	}
-	now.Etcd, err = cp.etcd.Look(ctx)
+	now.Etcd, err = cp.etcd.Load(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -307,7 +307,7 @@ func (l live) membersMoved(ctx context.Context, members *etcd.Client) error {
 	if members == nil || l.spec.external() {
 		return nil
 	}
-	now, err := members.Look(ctx)
+	now, err := members.Load(ctx)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
-	"github.com/replumb/replumb/internal/network/ranges/survey"
+	"github.com/replumb/replumb/internal/network/ranges/inventory"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
@@ -99,7 +99,7 @@ func viewRules() []cluster.Rule {
 		},
 		{
 			Why:      "Cilium's pools, for replumb ranges, which reads all else with what is above.",
-			Optional: true, Rights: survey.CiliumRights(),
+			Optional: true, Rights: inventory.CiliumRights(),
 		},
 	}
 }

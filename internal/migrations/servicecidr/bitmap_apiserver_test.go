@@ -327,8 +327,8 @@ func TestBitmapReserves(t *testing.T) {
 	outside := &bridge.Hold{Migration: "m", Address: netip.MustParseAddr("172.24.3.7"), Bridge: key}
 	memo := &bridge.Hold{Migration: "m", Address: bridge.MemoAddress("uid"), Bridge: key, Old: inside.Address, New: outside.Address}
 	for _, h := range []*bridge.Hold{inside, outside, memo} {
-		f.must(h.Place(ctx, server))
-		f.must(h.Place(ctx, server)) // again
+		f.must(h.Create(ctx, server))
+		f.must(h.Create(ctx, server)) // again
 		if got := f.owner(h.Address.String()); got != "services shop/cart-bridge" {
 			t.Errorf("%s belongs to %s", h.Address, got)
 		}
@@ -343,7 +343,7 @@ func TestBitmapReserves(t *testing.T) {
 	}
 	svc := f.service("cart", at("10.96.3.8"))
 	other := &bridge.Hold{Migration: "m", Address: netip.MustParseAddr("10.96.3.8"), Bridge: key}
-	if err := other.Place(ctx, server); !isTaken(err) || !strings.Contains(err.Error(), "services shop/"+svc.Name) {
+	if err := other.Create(ctx, server); !isTaken(err) || !strings.Contains(err.Error(), "services shop/"+svc.Name) {
 		t.Errorf("the address of a Service is reserved: %v", err)
 	}
 

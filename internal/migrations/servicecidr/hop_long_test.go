@@ -124,7 +124,7 @@ func TestOldAddressGivenBackInTheMiddleOfAHop(t *testing.T) {
 	}))
 	key := types.NamespacedName{Namespace: "shop", Name: bridge.Name(was.Name, was.UID)}
 	target := &bridge.Hold{Migration: f.job.Spec.Name, Address: netip.MustParseAddr("172.24.3.7"), Bridge: key}
-	f.must(target.Place(t.Context(), f.job.Tools.Client())) // it is released after the other is placed
+	f.must(target.Create(t.Context(), f.job.Tools.Client())) // it is released after the other is placed
 	f.apply()
 	f.checkBridge(was, f.get("cart"), v1alpha1.BridgeLoadBalancer)
 }

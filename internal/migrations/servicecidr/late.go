@@ -96,7 +96,7 @@ func addressIn(svc *corev1.Service, ranges []netip.Prefix) (a netip.Addr, in boo
 
 // returnTo takes a free address of the old range, the same one from its start if that is free.
 func (s *Survey) returnTo(pool *cidr.Pool, at netip.Addr) (a netip.Addr, none string) {
-	if a, ok := pool.Keep(at, s.Spec.To); ok {
+	if a, ok := pool.TakeSameOffset(at, s.Spec.To); ok {
 		return a, ""
 	}
 	a, err := pool.Lowest()
@@ -208,7 +208,7 @@ func (a adoption) write(ctx context.Context, svc *corev1.Service) (err error) {
 	}
 	for {
 		h := e.reservation(a.survey.Spec.Name, e.Old)
-		if err = h.Place(ctx, a.client); err == nil {
+		if err = h.Create(ctx, a.client); err == nil {
 			e.placed(h)
 			break
 		}

@@ -87,7 +87,7 @@ func TestFinishSeesWhatAppearedBeforeItsLock(t *testing.T) {
 	appeared := false
 	cut := *f.job.Tools.Cluster
 	cut.WithWatch = &atLock{WithWatch: server.WithWatch, do: func() {
-		f.must(stray.Place(f.Context(), server))
+		f.must(stray.Create(f.Context(), server))
 		appeared = true
 	}}
 	f.through(&cut, func() { f.must(f.finish()) })

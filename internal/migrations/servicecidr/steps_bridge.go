@@ -81,7 +81,7 @@ func (t *transit) reserve(ctx context.Context, e *Entry) error {
 	for {
 		if e.New.IsValid() {
 			h := e.reservation(t.migration, e.New)
-			err := h.Place(ctx, t.client)
+			err := h.Create(ctx, t.client)
 			if err == nil {
 				e.placed(h)
 			}

@@ -78,7 +78,7 @@ func (h *hopStep) claim(ctx context.Context) error {
 		return h.transit.reserve(ctx, h.entry)
 	}
 	target := h.reservation(dest)
-	err := target.Place(ctx, h.transit.client)
+	err := target.Create(ctx, h.transit.client)
 	if h.entry.allocated(err) {
 		return nil
 	}

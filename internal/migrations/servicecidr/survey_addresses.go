@@ -147,7 +147,7 @@ func (s *Survey) reserve() {
 				e.New = first
 			}
 		case s.DNS[e.Key()]:
-			if a, ok := s.Pool.Keep(e.Old, s.Spec.From); ok {
+			if a, ok := s.Pool.TakeSameOffset(e.Old, s.Spec.From); ok {
 				e.New = a
 			}
 		}
@@ -158,7 +158,7 @@ func (s *Survey) reserve() {
 	}
 	for _, e := range s.Stays { // they stay now, and may move later
 		if s.isClusters(e.Service) && e.Old.IsValid() && cidr.Contains(s.Spec.From, e.Old) {
-			s.Pool.Keep(e.Old, s.Spec.From)
+			s.Pool.TakeSameOffset(e.Old, s.Spec.From)
 		}
 	}
 }
@@ -179,7 +179,7 @@ func (s *Survey) choose(e *Entry) {
 	if e.New.IsValid() {
 		return
 	}
-	if a, ok := s.Pool.Keep(e.Old, s.Spec.From); ok {
+	if a, ok := s.Pool.TakeSameOffset(e.Old, s.Spec.From); ok {
 		e.New = a
 		return
 	}

@@ -135,7 +135,7 @@ func Labels(migration string) map[string]string {
 
 // beat says how things stand, and ends a replica that has been blind for too long.
 func (r *Replica) beat(ctx context.Context, end context.CancelCauseFunc) {
-	s := r.follower.Standing()
+	s := r.follower.Status()
 	if !s.Blind.IsZero() && time.Since(s.Blind) > blind {
 		end(&BlindError{For: time.Since(s.Blind), Problem: s.Problem})
 		return
@@ -152,7 +152,7 @@ func (r *Replica) beat(ctx context.Context, end context.CancelCauseFunc) {
 	}
 }
 
-func (r *Replica) state(s bridge.Standing) Heartbeat {
+func (r *Replica) state(s bridge.FollowerStatus) Heartbeat {
 	now := time.Now().Truncate(time.Microsecond) // as Leases have it
 	h := Heartbeat{Migration: r.Migration, Name: r.Name, UID: r.UID, At: now, Problem: s.Problem}
 	if !s.Synced {

@@ -162,7 +162,7 @@ func (f *fixture) service(name string, host int, selector map[string]string) (*c
 		Migration: "m", Service: svc, Old: old, New: next, Within: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
 		Form: v1alpha1.BridgeLoadBalancer,
 	}
-	f.must(f.hold(b).Place(f.Context(), server))
+	f.must(f.hold(b).Create(f.Context(), server))
 	f.must(b.Ensure(f.Context(), server, cidr.NewPool([]netip.Prefix{netip.MustParsePrefix("10.96.7.0/24")}, nil)))
 	return svc, b
 }
@@ -339,7 +339,7 @@ func TestForgedBridgesAreLeftAlone(t *testing.T) {
 	}
 	// The control: what replicas go by.
 	h := &bridge.Hold{Migration: "m", Address: netip.MustParseAddr("10.96.4.9"), Bridge: client.ObjectKeyFromObject(alike)}
-	f.must(h.Place(t.Context(), server))
+	f.must(h.Create(t.Context(), server))
 	f.until("the control", func(context.Context) bool {
 		return f.get(client.ObjectKeyFromObject(alike)).Spec.Selector["app"] == "bait-2"
 	})

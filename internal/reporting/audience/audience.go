@@ -11,7 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
-	"github.com/replumb/replumb/internal/reporting/archive"
+	"github.com/replumb/replumb/internal/reporting/keptreports"
 	"github.com/replumb/replumb/internal/reporting/journal"
 	"github.com/replumb/replumb/internal/reporting/metrics"
 	"github.com/replumb/replumb/internal/reporting/notify"
@@ -97,7 +97,7 @@ func (a *Audience) Close(ctx context.Context, err error) {
 	if failed := a.notifier.Close(last); failed != nil {
 		a.of.Warn(failed)
 	}
-	if failed := archive.Keep(ctx, a.of.Cluster, a.of.Migration.Name); failed != nil && !engine.Revoked(err) {
+	if failed := keptreports.Keep(ctx, a.of.Cluster, a.of.Migration.Name); failed != nil && !engine.Revoked(err) {
 		a.of.Warn(failed)
 	}
 }

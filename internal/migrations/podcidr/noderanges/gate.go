@@ -109,7 +109,7 @@ func (g *rangeGate) Verify(ctx context.Context) error {
 		g.needed = true
 		return err
 	}
-	out, err := g.trial().Look(ctx)
+	out, err := g.trial().Outcome(ctx)
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func notedNodes(ctx context.Context, c *cluster.Cluster, trial nodeipam.Trial) (
 		return nil, err
 	}
 	all := slices.DeleteFunc(now.Nodes, func(n corev1.Node) bool { return !noted(&n) })
-	left, err := trial.Look(ctx)
+	left, err := trial.Outcome(ctx)
 	switch {
 	case err != nil:
 		return nil, err

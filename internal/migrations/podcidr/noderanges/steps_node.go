@@ -44,7 +44,7 @@ func (n node) recreate() engine.Step {
 	return &engine.Write{
 		Name: "switch/" + n.name, About: fmt.Sprintf("Recreate Node %s with the range %s", n.name, ranges), As: engine.RoleMove,
 		Holds: func(ctx context.Context) error {
-			settled, err := nodes.Settled(ctx, n.name, n.ranges)
+			settled, err := nodes.Recreated(ctx, n.name, n.ranges)
 			if err == nil && !settled {
 				return engine.NotYet("node %s has not the range %s", n.name, ranges)
 			}
