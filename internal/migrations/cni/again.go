@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
@@ -18,45 +17,45 @@ import (
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec/hook"
-	"github.com/replumb/replumb/internal/spec/window"
 )
 
 // phaseAgain recreates all pods, or replaces all nodes, once more. It comes before the network is verified: it is for one that is not stable
 // yet.
 const phaseAgain = "again"
 
-// againPhase is that of both modes. spec.cni.again counts how often it is to be, and status.cni.again says since when pods count as new: from
-// then on what is left of it is observed.
-func againPhase() migration.Phase[*Planner] {
-	return migration.Phase[*Planner]{
-		Name: phaseAgain, Title: "Recreate all pods once more (spec.cni.again)", Groups: (*Planner).again,
+// againPhase is that of all strategies. spec.cni.again counts how often it is to be, and status.cni.again says since when pods
+// count as new.
+func againPhase[P shared]() migration.Phase[P] {
+	return migration.Phase[P]{
+		Name: phaseAgain, Title: "Recreate all pods once more (spec.cni.again)",
+		Groups: func(p P) []engine.Group { return p.Shared().again() },
 	}
 }
 
 // owners reads who recreates pods, where all are to be recreated once more. Who may not read that has a finding that says so.
-func (t Tools) owners(ctx context.Context, s *Survey) (err error) {
+func (d Deps) owners(ctx context.Context, s *Inventory) (err error) {
 	if s.Spec.Again == 0 {
 		return nil
 	}
-	if s.Owners, err = rollout.Load(ctx, t.Cluster); apierrors.IsForbidden(err) {
+	if s.Owners, err = rollout.Load(ctx, d.Cluster); apierrors.IsForbidden(err) {
 		return nil
 	}
 	return err
 }
 
 // wantsAgain reports whether there is a time to come that all pods are recreated once more, or one that is not over.
-func (s *Survey) wantsAgain() bool { return s.leftAgain() != "" }
+func (s *Inventory) wantsAgain() bool { return s.leftAgain() != "" }
 
 // onlyAgain reports whether that is all that is left to do.
-func (s *Survey) onlyAgain() bool { return s.wantsAgain() && s.leftOfSwitch() == "" }
+func onlyAgain(s Strategy) bool { return s.Shared().wantsAgain() && s.LeftOfSwitch() == "" }
 
 // begunAgain reports whether the last of these times has begun.
-func (s *Survey) begunAgain() bool {
+func (s *Inventory) begunAgain() bool {
 	return s.Status.Again != nil && s.Status.Again.Number >= s.Spec.Again
 }
 
 // leftAgain says what is left of recreating all pods once more; nothing, if it is over or no one wants it.
-func (s *Survey) leftAgain() string {
+func (s *Inventory) leftAgain() string {
 	if s.Spec.Again == 0 {
 		return ""
 	}
@@ -84,21 +83,13 @@ func firstOf(p rollout.Plan) string {
 
 // renewals are what it takes to recreate the pods that were made before: rollouts where there is one, else evictions. Pods that no one would
 // make again, and those of Jobs, whose work would start over, stay.
-func (s *Survey) renewals(before time.Time) rollout.Plan {
+func (s *Inventory) renewals(before time.Time) rollout.Plan {
 	if s.Owners == nil || s.Spec.Nodes.Mode == v1alpha1.CNINodesReplace {
 		return rollout.Plan{}
 	}
 	plan := s.Owners.Plan(madeBefore(before), v1alpha1.BarePodsEvict)
 	plan.Evictions = slices.DeleteFunc(plan.Evictions, func(p corev1.Pod) bool { return stays(&p) })
 	return plan
-}
-
-// newSets are the DaemonSets of the new network.
-func (s *Survey) newSets() []client.ObjectKey {
-	if s.Manifests == nil {
-		return nil
-	}
-	return setsOf(s.Manifests.Objects)
 }
 
 func madeBefore(t time.Time) rollout.Changes {
@@ -113,17 +104,17 @@ func stays(p *corev1.Pod) bool {
 
 // again is planned once the switch itself is through: what then runs is what is recreated.
 func (p *Planner) again() []engine.Group {
-	if !p.Survey.onlyAgain() {
+	if !onlyAgain(p.Strategy) {
 		return nil
 	}
-	since := p.Tools.Now().Truncate(time.Second)
-	if p.Survey.begunAgain() {
-		since = p.Survey.Status.Again.Since.Time
+	since := p.Deps.Now().Truncate(time.Second)
+	if p.Inventory.begunAgain() {
+		since = p.Inventory.Status.Again.Since.Time
 	}
-	begin := p.status().again(p.spec(), p.Survey.NodeNames(), since)
+	begin := p.status().again(p.spec(), p.Inventory.NodeNames(), since)
 	if p.spec().Nodes.Mode == v1alpha1.CNINodesReplace {
-		return engine.InOrder(begin, replaceNodesAgain(p.Tools, p.spec()),
-			awaitRollout(p.Tools, "again/rollout", p.spec().To, p.Survey.newSets()))
+		return engine.InOrder(begin, replaceNodesAgain(p.Deps, p.spec()),
+			awaitRollout(p.Deps, "again/rollout", p.spec().To, p.Inventory.newSets()))
 	}
 	return append(engine.InOrder(begin), p.renewAll(since)...)
 }
@@ -131,7 +122,7 @@ func (p *Planner) again() []engine.Group {
 // renewAll restarts and evicts what has older pods: the cluster's DNS alone and first, since all others ask it as they start, and then in
 // batches.
 func (p *Planner) renewAll(since time.Time) []engine.Group {
-	due, changes, tools := p.Survey.renewals(since), madeBefore(since), p.rollout()
+	due, changes, tools := p.Inventory.renewals(since), madeBefore(since), p.rollout()
 	var forDNS, others []renewal
 	for _, w := range due.Restarts {
 		r := renewal{w.String(), tools.Restart(w, changes)}
@@ -168,43 +159,38 @@ type renewal struct {
 	step engine.Step
 }
 
-// renewBatch waits for a window, recreates what belongs to some workloads, and lets it settle.
+// renewBatch recreates what belongs to some workloads, and pauses.
 func (p *Planner) renewBatch(number int, batch []renewal) []engine.Group {
 	title := fmt.Sprintf("again/%d", number)
-	o := hook.Occasion{Run: hook.Apply, Moment: v1alpha1.BeforeBatch, Phase: phaseAgain, Batch: number}
+	o := hook.Occasion{Run: hook.Apply, Phase: phaseAgain, Batch: number}
 	var steps []engine.Step
 	for _, r := range batch {
 		o.Workloads, steps = append(o.Workloads, r.name), append(steps, r.step)
 	}
-	var groups []engine.Group
-	if windows := p.spec().Common.Windows; len(windows) > 0 {
-		groups = append(groups, engine.AtOnce(1, title, window.NewStep("window/"+title, windows, p.Tools.Now))...)
-	}
-	groups = append(groups, p.Hooks(o)...)
-	groups = append(groups, engine.AtOnce(max(1, p.spec().InPlace.Workloads), title, steps...)...)
-	if settle := p.spec().Common.Batch.Settle; settle != nil && settle.Duration > 0 {
+	groups := engine.AtOnce(max(1, p.spec().InPlace.Workloads), title, steps...)
+	if pause := p.spec().Common.Batch.Settle; pause != nil && pause.Duration > 0 {
 		groups = append(groups, engine.AtOnce(1, title, &migration.PauseStep{
-			Name:   "settle/" + title,
-			About:  fmt.Sprintf("Let %s settle for %s", title, settle.Duration),
-			Length: settle.Duration,
-			Now:    p.Tools.Now,
+			Name: "settle/" + title, About: fmt.Sprintf("Let %s settle for %s", title, pause.Duration), Length: pause.Duration, Now: p.Deps.Now,
 		})...)
 	}
-	groups = append(groups, p.Agents.Steady(title)...)
-	o.Moment = v1alpha1.AfterBatch
-	return append(groups, p.Hooks(o)...)
+	return p.around(title, o, groups)
+}
+
+// rollout makes the steps that restart workloads, and empty nodes.
+func (p *Planner) rollout() rollout.Tools {
+	return rollout.Tools{Client: p.Deps.Client(), Timeout: p.spec().InPlace.Timeout.Duration, Now: p.Deps.Now}
 }
 
 // again records that all pods are recreated once more: those made before a moment or, with the nodes, those that are there.
-func (m memory) again(s Spec, nodes []string, since time.Time) engine.Step {
+func (m status) again(s Spec, nodes []string, since time.Time) engine.Step {
 	now := v1alpha1.CNIAgainStatus{Number: s.Again, Since: metav1.NewTime(since)}
 	about := "Record that all pods are recreated once more"
 	if s.Nodes.Mode == v1alpha1.CNINodesReplace {
 		now.Nodes, about = nodes, "Record that all nodes are replaced once more"
 	}
-	return m.record("again/begin", about, map[string]any{"again": map[string]any{"number": now.Number, "since": "now", "nodes": now.Nodes}},
+	return m.step("again/begin", about, map[string]any{"again": map[string]any{"number": now.Number, "since": "now", "nodes": now.Nodes}},
 		func(ctx context.Context) error {
-			return m.tools.remember(ctx, m.migration, func(st *v1alpha1.CNIStatus) {
+			return m.deps.updateStatus(ctx, m.migration, func(st *v1alpha1.CNIStatus) {
 				if st.Again == nil || st.Again.Number < now.Number {
 					st.Again = now.DeepCopy()
 				}
@@ -215,7 +201,7 @@ func (m memory) again(s Spec, nodes []string, since time.Time) engine.Step {
 
 // checkStaysAgain is about pods that are left alone when all are recreated once more.
 func checkStaysAgain(in Input) []findings.Result {
-	s := in.Survey
+	s := in.Inventory
 	if !s.wantsAgain() {
 		return nil
 	}

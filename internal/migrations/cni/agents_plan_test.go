@@ -11,7 +11,7 @@ import (
 )
 
 // halfWay is in the middle of a switch in place, with agents or without.
-func halfWay(t *testing.T, agents v1alpha1.AgentMode) *Planner {
+func halfWay(t *testing.T, agents v1alpha1.AgentMode) Plans {
 	t.Helper()
 	archive, err := txtar.ParseFile("testdata/golden/in-place-half.txtar")
 	if err != nil {
@@ -21,21 +21,23 @@ func halfWay(t *testing.T, agents v1alpha1.AgentMode) *Planner {
 	for _, f := range archive.Files {
 		in[f.Name] = f.Data
 	}
-	p, _ := planner(t, in)
+	plans, _ := planner(t, in)
+	p := plans.Shared()
 	config := &lossguard.AgentConfig{
-		Cluster: p.Tools.Cluster, Migration: "m", Own: p.Tools.Image, Spec: v1alpha1.ProofSpec{Agents: agents},
+		Cluster: p.Deps.Cluster, Migration: "m", Own: p.Deps.Image, Spec: v1alpha1.ProofSpec{Agents: agents},
 	}
-	p.Agents = config.New(len(p.Survey.Nodes))
-	return p
+	p.Agents = config.New(len(p.Inventory.Nodes))
+	return plans
 }
 
 // TestFirstNodeIsCleanedAlone: what finish removes from the first node is watched before it removes anything from another.
 func TestFirstNodeIsCleanedAlone(t *testing.T) {
-	p := halfWay(t, v1alpha1.AgentsEnabled)
-	if len(p.Survey.Nodes) < 2 {
-		t.Fatalf("%d nodes prove nothing", len(p.Survey.Nodes))
+	plans := halfWay(t, v1alpha1.AgentsEnabled)
+	p := inPlacePlanner{Planner: plans.Shared()}
+	if len(p.Inventory.Nodes) < 2 {
+		t.Fatalf("%d nodes prove nothing", len(p.Inventory.Nodes))
 	}
-	groups := p.cleanServing(p.Survey.from(), "clean")
+	groups := p.cleanInRounds(p.Inventory.from(), "clean")
 	if len(groups) < 4 || len(groups[0].Steps) != 1 {
 		t.Fatalf("%d groups, the first of %d steps", len(groups), len(groups[0].Steps))
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
@@ -23,7 +22,7 @@ func checkOthers(in Input) []findings.Result {
 		m := &in.Others[i]
 		under := m.Status.Phase == v1alpha1.PhaseApplying || m.Status.Phase == v1alpha1.PhaseRollingBack ||
 			m.Status.Phase == v1alpha1.PhaseFinishing
-		if m.Name != in.Survey.Spec.Name && under && m.Spec.Mirror == nil {
+		if m.Name != in.Inventory.Spec.Name && under && m.Spec.Mirror == nil {
 			out = append(out, findings.Failed("Migration "+m.Name, "migration %s is %s", m.Name, m.Status.Phase))
 		}
 	}
@@ -32,58 +31,17 @@ func checkOthers(in Input) []findings.Result {
 
 // checkNodes asks only before anything is removed: afterwards nodes are not ready until the new network is there.
 func checkNodes(in Input) []findings.Result {
-	if in.Survey.begun() {
+	if in.Inventory.begun() {
 		return nil
 	}
-	return migration.NotReady(in.Survey.Nodes)
-}
-
-// checkWebhooks does not count hooks: what one does is seen when it has run, and then it is too late to find that it did something else.
-func checkWebhooks(in Input) []findings.Result {
-	if in.Survey.Spec.Serving { // pods have a network all the time
-		return nil
-	}
-	var out []findings.Result
-	for i := range in.Survey.Webhooks {
-		w := &in.Survey.Webhooks[i]
-		if w.blocks(in.Survey.critical()) && !slices.Contains(in.Survey.Spec.Vouch.Webhooks, w.Name) {
-			out = append(
-				out,
-				findings.Failed(w.Config, "webhook %s in %s refuses what Service %s cannot be asked about", w.Name, w.Config, w.Service),
-			)
-		}
-	}
-	return out
-}
-
-func checkIgnored(in Input) []findings.Result {
-	s := in.Survey
-	if !s.Spec.Quiet || s.begun() {
-		return nil
-	}
-	var out []findings.Result
-	for _, r := range s.Spec.Ignore {
-		vouched := slices.ContainsFunc(s.Spec.VouchQuiet, func(v netip.Prefix) bool { return covers(v, r) })
-		if !vouched {
-			out = append(out, findings.NotKnown(r.String(),
-				"whether health checks or clients come from %s, which spec.cni.traffic.ignore leaves out, cannot be seen", r))
-		}
-	}
-	return out
+	return migration.NotReady(in.Inventory.Nodes)
 }
 
 // covers reports whether a range contains all of another.
 func covers(all, one netip.Prefix) bool { return all.Bits() <= one.Bits() && all.Contains(one.Addr()) }
 
-func checkDowntime(in Input) []findings.Result {
-	if in.Survey.Spec.Quiet || in.Survey.Spec.Serving || in.Survey.begun() {
-		return nil
-	}
-	return []findings.Result{findings.Failed("", "no one looks whether the cluster serves clients")}
-}
-
 func checkFrom(in Input) []findings.Result {
-	s := in.Survey
+	s := in.Inventory
 	if s.begun() { // it may be gone by now
 		return nil
 	}
@@ -93,9 +51,9 @@ func checkFrom(in Input) []findings.Result {
 	}
 	switch {
 	case s.from() == v1alpha1.HostLocal && len(found) == 0:
-		return s.checkHostLocal()
-	case len(found) == 0 && len(s.Strangers) > 0:
-		return []findings.Result{findings.Failed("", "no DaemonSet is a network that replumb knows: %s", strings.Join(s.Strangers, ", "))}
+		return checkHostLocal(s)
+	case len(found) == 0 && len(s.Unknown) > 0:
+		return []findings.Result{findings.Failed("", "no DaemonSet is a network that replumb knows: %s", strings.Join(s.Unknown, ", "))}
 	case len(found) == 0:
 		return []findings.Result{findings.Failed("", "no DaemonSet is a network that replumb knows")}
 	case len(found) > 1:
@@ -109,37 +67,28 @@ func checkFrom(in Input) []findings.Result {
 // overlay reports whether a network can be on either side.
 func overlay(n v1alpha1.CNIName) bool { return n == v1alpha1.Flannel || n == v1alpha1.Calico }
 
-// supported reports whether a network that has a DaemonSet can be replaced by another, in a cluster that serves or in a drained one.
-func supported(from, to v1alpha1.CNIName, serving bool) bool {
-	switch {
-	case from == v1alpha1.Weave:
-		return overlay(to) && !serving
-	case to == v1alpha1.Cilium:
-		return overlay(from) && serving
-	}
-	return overlay(from) && overlay(to) && from != to
-}
-
 func checkPair(in Input) []findings.Result {
-	from, to := in.Survey.from(), in.Survey.Spec.To
-	if from == v1alpha1.HostLocal {
-		return in.Survey.checkFromHostLocal()
-	}
-	if from == "" || supported(from, to, in.Survey.Spec.Serving) {
+	from := in.Inventory.from()
+	if from == "" {
 		return nil
 	}
-	why := ""
-	switch {
-	case from == v1alpha1.Canal:
-		why = ": Canal is Calico's policies over flannel's network, and what it leaves on nodes is of both"
-	case from == v1alpha1.Weave && overlay(to):
-		why = " with mode InPlace: Weave cannot be kept beside another network; drain the cluster, and set mode: Drained"
+	if why := in.Strategy.Unsupported(from, in.Inventory.Spec.To); why != "" {
+		return []findings.Result{findings.Failed("", "%s", why)}
 	}
-	return []findings.Result{findings.Failed("", "from %s to %s is an unsupported combination%s", from, to, why)}
+	return nil
 }
 
-// keepers calls take for every object of the old network that someone holds on to.
-func (s *Survey) keepers(take func(object, by string, comesBack bool)) {
+// unsupported says that no strategy replaces one network by another.
+func unsupported(from, to v1alpha1.CNIName) string {
+	why := ""
+	if from == v1alpha1.Canal {
+		why = ": Canal is Calico's policies over flannel's network, and what it leaves on nodes is of both"
+	}
+	return fmt.Sprintf("from %s to %s is an unsupported combination%s", from, to, why)
+}
+
+// keepers calls take for every object of the old network that something holds on to.
+func (s *Inventory) keepers(take func(object, by string, comesBack bool)) {
 	for _, o := range s.Old {
 		if by, comesBack := keeper(o); by != "" {
 			take(keyOf(o).String(), by, comesBack)
@@ -148,16 +97,16 @@ func (s *Survey) keepers(take func(object, by string, comesBack bool)) {
 }
 
 func checkKeepers(in Input) []findings.Result {
-	if in.Survey.begun() && len(in.Survey.Old) == 0 {
+	if in.Inventory.begun() && len(in.Inventory.Old) == 0 {
 		return nil
 	}
 	var out []findings.Result
-	in.Survey.keepers(func(object, by string, comesBack bool) {
+	in.Inventory.keepers(func(object, by string, comesBack bool) {
 		if comesBack {
 			out = append(out, findings.Failed(object, "%s is held by %s", object, by))
 		}
 	})
-	for _, o := range in.Survey.Operators {
+	for _, o := range in.Inventory.Operators {
 		out = append(out, findings.Failed(o, "%s keeps a network as it is", o))
 	}
 	return out
@@ -165,7 +114,7 @@ func checkKeepers(in Input) []findings.Result {
 
 func checkHelm(in Input) []findings.Result {
 	var out []findings.Result
-	in.Survey.keepers(func(object, by string, comesBack bool) {
+	in.Inventory.keepers(func(object, by string, comesBack bool) {
 		if !comesBack && len(out) == 0 { // one release is all of it
 			out = append(out, findings.Failed(object, "%s is held by %s", object, by))
 		}
@@ -174,10 +123,10 @@ func checkHelm(in Input) []findings.Result {
 }
 
 func checkManifests(in Input) []findings.Result {
-	m, to := in.Survey.Manifests, in.Survey.Spec.To
+	m, to := in.Inventory.Manifests, in.Inventory.Spec.To
 	switch {
-	case in.Survey.ManifestsProblem != nil:
-		return []findings.Result{findings.Failed("", "%v", in.Survey.ManifestsProblem)}
+	case in.Inventory.ManifestsProblem != nil:
+		return []findings.Result{findings.Failed("", "%v", in.Inventory.ManifestsProblem)}
 	case m == nil:
 		return []findings.Result{findings.NotKnown("", "no one has read them")}
 	case len(m.Networks) == 0:
@@ -197,37 +146,32 @@ func checkManifests(in Input) []findings.Result {
 }
 
 func checkReach(in Input) []findings.Result {
-	if in.Survey.Manifests == nil {
+	if in.Inventory.Manifests == nil {
 		return nil
 	}
-	set := in.Survey.Manifests.set()
+	set := in.Inventory.Manifests.set()
 	if set == nil {
 		return nil
 	}
-	name := "DaemonSet " + set.Namespace + "/" + set.Name
+	name := nameOf(set)
 	pod := &set.Spec.Template.Spec
 	var out []findings.Result
 	if !pod.HostNetwork {
 		out = append(out, findings.Failed(name, "%s of the manifests is not on the network of its nodes (hostNetwork)", name))
 	}
-	for i := range in.Survey.Nodes {
-		n := &in.Survey.Nodes[i]
+	for i := range in.Inventory.Nodes {
+		n := &in.Inventory.Nodes[i]
 		for key, value := range pod.NodeSelector {
 			if n.Labels[key] != value {
-				out = append(
-					out,
-					findings.Failed("Node "+n.Name, "%s is not for node %s: it has no label %s: %s", name, n.Name, key, value),
-				)
+				out = append(out, findings.Failed("Node "+n.Name, "%s is not for node %s: it has no label %s: %s", name, n.Name, key, value))
 			}
 		}
 		for t := range n.Spec.Taints {
 			taint := &n.Spec.Taints[t]
 			tolerated := slices.ContainsFunc(pod.Tolerations, func(x corev1.Toleration) bool { return tolerates(&x, taint) })
-			if taint.Effect != corev1.TaintEffectPreferNoSchedule && !tolerated && !in.Survey.begun() {
-				out = append(
-					out,
-					findings.Failed("Node "+n.Name, "%s is not for node %s: it does not tolerate %s", name, n.Name, taint.ToString()),
-				)
+			if taint.Effect != corev1.TaintEffectPreferNoSchedule && !tolerated && !in.Inventory.begun() {
+				out = append(out, findings.Failed("Node "+n.Name,
+					"%s is not for node %s: it does not tolerate %s", name, n.Name, taint.ToString()))
 			}
 		}
 	}
@@ -242,7 +186,7 @@ func tolerates(x *corev1.Toleration, taint *corev1.Taint) bool {
 }
 
 func checkTarget(in Input) []findings.Result {
-	s := in.Survey
+	s := in.Inventory
 	if s.Manifests == nil {
 		return nil
 	}
@@ -257,25 +201,17 @@ func checkTarget(in Input) []findings.Result {
 
 func checkOverlaps(in Input) []findings.Result {
 	var out []findings.Result
-	for _, to := range in.Survey.target() {
-		for _, services := range in.Survey.Services {
+	for _, to := range in.Inventory.target() {
+		for _, services := range in.Inventory.Services {
 			if to.Overlaps(services) {
 				out = append(out, findings.Failed("", "%s overlaps the range of Services %s", to, services))
 			}
 		}
-		for i := range in.Survey.Nodes {
-			for _, a := range in.Survey.Nodes[i].Status.Addresses {
+		for i := range in.Inventory.Nodes {
+			n := &in.Inventory.Nodes[i]
+			for _, a := range n.Status.Addresses {
 				if ip, err := netip.ParseAddr(a.Address); err == nil && to.Contains(ip) {
-					out = append(
-						out,
-						findings.Failed(
-							"Node "+in.Survey.Nodes[i].Name,
-							"node %s has the address %s, which is in %s",
-							in.Survey.Nodes[i].Name,
-							ip,
-							to,
-						),
-					)
+					out = append(out, findings.Failed("Node "+n.Name, "node %s has the address %s, which is in %s", n.Name, ip, to))
 				}
 			}
 		}
@@ -284,38 +220,36 @@ func checkOverlaps(in Input) []findings.Result {
 }
 
 func checkNodeRanges(in Input) []findings.Result {
-	if in.Survey.from() == v1alpha1.HostLocal {
-		return in.Survey.checkOwnRanges()
+	if in.Inventory.from() == v1alpha1.HostLocal {
+		return checkOwnRanges(in.Inventory)
 	}
-	if in.Survey.Spec.To != v1alpha1.Flannel {
+	if in.Inventory.Spec.To != v1alpha1.Flannel {
 		return nil
 	}
 	var out []findings.Result
-	for i := range in.Survey.Nodes {
-		n := &in.Survey.Nodes[i]
-		within := slices.ContainsFunc(in.Survey.target(), func(to netip.Prefix) bool {
+	for i := range in.Inventory.Nodes {
+		n := &in.Inventory.Nodes[i]
+		within := slices.ContainsFunc(in.Inventory.target(), func(to netip.Prefix) bool {
 			own, err := netip.ParsePrefix(n.Spec.PodCIDR)
 			return err == nil && own.Bits() >= to.Bits() && to.Contains(own.Addr())
 		})
 		if !within {
-			out = append(
-				out,
-				findings.Failed("Node "+n.Name, "node %s has podCIDR %q, which is not in %v", n.Name, n.Spec.PodCIDR, in.Survey.target()),
-			)
+			out = append(out, findings.Failed("Node "+n.Name,
+				"node %s has podCIDR %q, which is not in %v", n.Name, n.Spec.PodCIDR, in.Inventory.target()))
 		}
 	}
 	return out
 }
 
 func checkLost(in Input) []findings.Result {
-	if in.Survey.Spec.Policies == v1alpha1.PolicyDrop || in.Survey.begun() {
+	if in.Inventory.Spec.Policies == v1alpha1.PolicyDrop || in.Inventory.begun() {
 		return nil
 	}
 	return losses(in)
 }
 
 func checkDropped(in Input) []findings.Result {
-	if in.Survey.Spec.Policies != v1alpha1.PolicyDrop {
+	if in.Inventory.Spec.Policies != v1alpha1.PolicyDrop {
 		return nil
 	}
 	return losses(in)
@@ -323,7 +257,7 @@ func checkDropped(in Input) []findings.Result {
 
 func losses(in Input) []findings.Result {
 	var out []findings.Result
-	for _, l := range in.Survey.lost() {
+	for _, l := range in.Inventory.lost() {
 		out = append(out, findings.Failed(l.Object, "%s: %s", l.Object, l.Reason))
 	}
 	return out
@@ -331,48 +265,19 @@ func losses(in Input) []findings.Result {
 
 func checkGained(in Input) []findings.Result {
 	var out []findings.Result
-	for _, name := range in.Survey.gained() {
+	for _, name := range in.Inventory.gained() {
 		out = append(out, findings.Failed("NetworkPolicy "+name, "NetworkPolicy %s begins to hold", name))
 	}
 	return out
 }
 
-func checkBare(in Input) []findings.Result {
-	if in.Survey.Spec.Serving || in.Survey.onlyAgain() { // RP5307 and RP5310 say what becomes of them
-		return nil
-	}
-	var out []findings.Result
-	for i := range in.Survey.Bare {
-		name := in.Survey.Bare[i].Namespace + "/" + in.Survey.Bare[i].Name
-		out = append(out, findings.Failed("Pod "+name, "no one owns pod %s", name))
-	}
-	return out
-}
-
-func checkJobs(in Input) []findings.Result {
-	if in.Survey.Spec.Serving || in.Survey.onlyAgain() {
-		return nil
-	}
-	var out []findings.Result
-	for i := range in.Survey.Pods {
-		p := &in.Survey.Pods[i]
-		if ref := metav1.GetControllerOfNoCopy(p); concerned(p) && ref != nil && ref.Kind == "Job" {
-			out = append(
-				out,
-				findings.Failed("Job "+p.Namespace+"/"+ref.Name, "pod %s/%s of Job %s is running", p.Namespace, p.Name, ref.Name),
-			)
-		}
-	}
-	return out
-}
-
 func checkHostPorts(in Input) []findings.Result {
-	if in.Survey.Manifests == nil || in.Survey.Manifests.Portmap {
+	if in.Inventory.Manifests == nil || in.Inventory.Manifests.Portmap {
 		return nil
 	}
 	var out []findings.Result
-	for i := range in.Survey.Pods {
-		p := &in.Survey.Pods[i]
+	for i := range in.Inventory.Pods {
+		p := &in.Inventory.Pods[i]
 		ports := slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool {
 			return slices.ContainsFunc(c.Ports, func(port corev1.ContainerPort) bool { return port.HostPort != 0 })
 		})

@@ -50,12 +50,12 @@ func TestUnseenProxy(t *testing.T) {
 		{"bridge", []cluster.Proxy{{DetectLocalMode: "BridgeInterface", LocalInterface: "cni0"}}, v1alpha1.Flannel, "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := &Survey{Spec: Spec{To: tt.to, PodCIDR: netip.MustParsePrefix("10.245.0.0/16")}, Proxies: tt.proxies}
-			if got := outcome(checkProxy(Input{Survey: s})); got != tt.want {
+			s := &Inventory{Spec: Spec{To: tt.to, PodCIDR: netip.MustParsePrefix("10.245.0.0/16")}, Proxies: tt.proxies}
+			if got := outcome(checkProxy(Input{Inventory: s})); got != tt.want {
 				t.Errorf("it is %q, want %q", got, tt.want)
 			}
 			s.Spec.Vouch.KubeProxy = true
-			if got := outcome(checkProxy(Input{Survey: s})); got != tt.vouched {
+			if got := outcome(checkProxy(Input{Inventory: s})); got != tt.vouched {
 				t.Errorf("vouched for it is %q, want %q", got, tt.vouched)
 			}
 		})
@@ -64,32 +64,32 @@ func TestUnseenProxy(t *testing.T) {
 
 // TestHooksDoNotSilenceWebhooks: the operator's word for the webhook by its name does.
 func TestHooksDoNotSilenceWebhooks(t *testing.T) {
-	s := &Survey{Webhooks: []Webhook{{
+	s := &Inventory{Webhooks: []Webhook{{
 		Config: "ValidatingWebhookConfiguration guard", Name: "all.example.com", Service: "guard/guard",
 		Rules: []admissionv1.RuleWithOperations{{Rule: admissionv1.Rule{Resources: []string{"pods"}}}},
 	}}}
 	s.Spec.Common.Hooks = []v1alpha1.Hook{{Name: "report", When: v1alpha1.BeforePhase, Of: []string{phaseRemove}}}
-	if got := outcome(checkWebhooks(Input{Survey: s})); got != "fail" {
+	if got := outcome(checkWebhooks(drainedStrategy{s})); got != "fail" {
 		t.Errorf("with a hook it is %q", got)
 	}
 	s.Spec.Vouch.Webhooks = []string{"other.example.com"}
-	if got := outcome(checkWebhooks(Input{Survey: s})); got != "fail" {
+	if got := outcome(checkWebhooks(drainedStrategy{s})); got != "fail" {
 		t.Errorf("with a word for another it is %q", got)
 	}
 	s.Spec.Vouch.Webhooks = []string{"all.example.com"}
-	if got := outcome(checkWebhooks(Input{Survey: s})); got != "" {
+	if got := outcome(checkWebhooks(drainedStrategy{s})); got != "" {
 		t.Errorf("vouched for it is %q", got)
 	}
 }
 
 // TestIgnoredProvesNothing: an address that is left out may be a balancer's, with its clients behind it.
 func TestIgnoredProvesNothing(t *testing.T) {
-	s := &Survey{Spec: Spec{Quiet: true, Ignore: []netip.Prefix{netip.MustParsePrefix("172.30.0.50/32")}}}
-	if got := outcome(checkIgnored(Input{Survey: s})); got != "unknown" {
+	s := &Inventory{Spec: Spec{Quiet: true, Ignore: []netip.Prefix{netip.MustParsePrefix("172.30.0.50/32")}}}
+	if got := outcome(checkIgnored(drainedStrategy{s})); got != "unknown" {
 		t.Errorf("it is %q", got)
 	}
 	s.Spec.VouchQuiet = []netip.Prefix{netip.MustParsePrefix("172.30.0.0/24")}
-	if got := outcome(checkIgnored(Input{Survey: s})); got != "" {
+	if got := outcome(checkIgnored(drainedStrategy{s})); got != "" {
 		t.Errorf("vouched for it is %q", got)
 	}
 }

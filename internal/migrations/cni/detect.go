@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
@@ -49,8 +50,8 @@ func detect(sets []appsv1.DaemonSet) []Network {
 	return append(out, beside...)
 }
 
-// strangers are DaemonSets that cannot be beside a network which has none: they are one themselves, or make policies hold on it.
-func strangers(sets []appsv1.DaemonSet) []string {
+// unknownNetworks are DaemonSets that cannot be beside a network which has none: they are one themselves, or enforce policies on it.
+func unknownNetworks(sets []appsv1.DaemonSet) []string {
 	var out []string
 	for i := range sets {
 		ds := &sets[i]
@@ -214,3 +215,18 @@ func poolOf(s *corev1.PodSpec) string {
 	}
 	return ""
 }
+
+// proxySets are the DaemonSets that run kube-proxy on nodes with Linux.
+func proxySets(all []appsv1.DaemonSet) []appsv1.DaemonSet {
+	var out []appsv1.DaemonSet
+	for i := range all {
+		template := &all[i].Spec.Template.Spec
+		if len(cluster.ProxiesOf("", template)) > 0 && template.NodeSelector[corev1.LabelOSStable] != "windows" {
+			out = append(out, all[i])
+		}
+	}
+	return out
+}
+
+// nameOf is a DaemonSet as kind and namespace/name.
+func nameOf(ds *appsv1.DaemonSet) string { return "DaemonSet " + ds.Namespace + "/" + ds.Name }

@@ -142,7 +142,7 @@ func TestPoliciesOnly(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := &Survey{Networks: detect(tt.sets)}
+			s := &Inventory{Networks: detect(tt.sets)}
 			var got []v1alpha1.CNIName
 			for _, n := range s.Networks {
 				got = append(got, n.Name)
@@ -150,7 +150,7 @@ func TestPoliciesOnly(t *testing.T) {
 			if len(got) != len(tt.want) || len(got) > 0 && (got[0] != tt.want[0] || got[1] != tt.want[1]) {
 				t.Errorf("networks are %v, want %v", got, tt.want)
 			}
-			if found := checkFrom(Input{Survey: s}); len(found) != 1 || !strings.Contains(found[0].Message, tt.says) {
+			if found := checkFrom(Input{Inventory: s}); len(found) != 1 || !strings.Contains(found[0].Message, tt.says) {
 				t.Errorf("it says %v, want %q", found, tt.says)
 			}
 		})

@@ -182,7 +182,7 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	for _, c := range change {
 		c(m)
 	}
-	job, err := NewJob(Tools{}, m)
+	job, err := NewJob(Deps{}, m)
 	f.Must(err)
 	f.operator, f.requests = migrationtest.Operator(t, server, job.roles())
 	f.with(m)
@@ -199,7 +199,7 @@ func (f *fixture) with(m *v1alpha1.Migration) {
 	everything, err := server.Any()
 	f.Must(err)
 	f.job, err = NewJob(
-		Tools{Tools: migration.Tools{Cluster: crash.Watch(f.T, f.operator), Image: pull.Image{Name: "replumb"}}, Any: everything},
+		Deps{Tools: migration.Tools{Cluster: crash.Watch(f.T, f.operator), Image: pull.Image{Name: "replumb"}}, Any: everything},
 		m,
 	)
 	f.Must(err)
@@ -213,7 +213,7 @@ func (f *fixture) forward() error {
 }
 
 func phaseOf(pod *corev1.Pod) corev1.PodPhase {
-	if pod.Labels[agentLabel] != "" || pod.Labels[connectivity.Label] == "ask" {
+	if pod.Labels[onNodeLabel] != "" || pod.Labels[connectivity.Label] == "ask" {
 		return corev1.PodSucceeded
 	}
 	return corev1.PodRunning
@@ -229,7 +229,7 @@ func (f *fixture) message(pod *corev1.Pod) string {
 		}
 	}
 	r := &nodecleanup.Report{}
-	switch node := pod.Spec.NodeName; pod.Labels[agentLabel] {
+	switch node := pod.Spec.NodeName; pod.Labels[onNodeLabel] {
 	case "clean":
 		if pod.Spec.Containers[0].Args[2] == "flannel" {
 			r.Found, f.left[node] = f.left[node], nil
@@ -331,7 +331,7 @@ func (f *fixture) apply(manifests string) {
 	objects, err := decode("test", []byte(manifests))
 	f.Must(err)
 	for _, o := range objects {
-		f.Must(f.job.Tools.Any.Create(f.Context(), o))
+		f.Must(f.job.Deps.Any.Create(f.Context(), o))
 	}
 }
 
@@ -377,7 +377,7 @@ func (f *fixture) have(kind, namespace, name string, group string) *unstructured
 	o := &unstructured.Unstructured{}
 	o.SetAPIVersion(group)
 	o.SetKind(kind)
-	have, err := f.job.Tools.get(f.Context(), o.GroupVersionKind(), client.ObjectKey{Namespace: namespace, Name: name})
+	have, err := f.job.Deps.get(f.Context(), o.GroupVersionKind(), client.ObjectKey{Namespace: namespace, Name: name})
 	f.Must(err)
 	return have
 }

@@ -67,17 +67,17 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		"finish":   func() string { return migrationtest.Plan(t, p.Finish()) },
 		"rollback": func() string { return migrationtest.Plan(t, p.Rollback()) },
 		"details":  func() string { return strings.Join(p.Details(), "\n") + "\n" },
-		"left":     func() string { return p.Survey.Left() + "\n" },
+		"left":     func() string { return p.Left() + "\n" },
 	}
 }
 
-func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
+func planner(t *testing.T, in map[string][]byte) (Plans, Input) {
 	t.Helper()
 	m, err := spec.Parse(in["migration.yaml"])
 	if err != nil {
 		t.Fatal(err)
 	}
-	job, err := NewJob(Tools{}, m)
+	job, err := NewJob(Deps{}, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,17 +85,25 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	if err := yaml.UnmarshalStrict(in["facts.yaml"], &f); err != nil {
 		t.Fatal(err)
 	}
-	s := &Survey{Spec: job.Spec, Status: f.Status, Present: map[string]*unstructured.Unstructured{}}
+	s := &Inventory{Spec: job.Spec, Status: f.Status, Present: map[string]*unstructured.Unstructured{}}
 	objects, err := decode("manifests.yaml", in["manifests.yaml"])
 	if err == nil {
 		s.Manifests, err = NewManifests(objects)
 	}
 	s.ManifestsProblem = err
-	readCluster(t, s, in["cluster.yaml"])
+	inPlace := newInPlace(s)
+	readCluster(t, inPlace, in["cluster.yaml"])
 	for _, text := range f.Services {
 		s.Services = append(s.Services, netip.MustParsePrefix(text))
 	}
-	input := Input{Survey: s, Image: job.Spec.Canary.Image}
+	strategy := newDrained(s)
+	switch {
+	case job.Spec.ReplaceProxy:
+		strategy = newProxy(inPlace)
+	case job.Spec.Serving:
+		strategy = inPlace
+	}
+	input := Input{Strategy: strategy, Inventory: s, Image: job.Spec.Canary.Image}
 	for _, name := range f.Others {
 		other := v1alpha1.Migration{Status: v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseApplying}}
 		other.Name = name
@@ -108,16 +116,16 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	}
 	job.Migration.Status.Phase = f.Phase
 	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	tools := Tools{Tools: migration.Tools{Cluster: nowhere, Image: pull.Image{Name: "replumb"}, Clock: clock}, Any: nowhere}
-	p := &Planner{Base: migration.Base{Tools: tools.Tools, Migration: job.Migration}, Tools: tools, Survey: s}
+	deps := Deps{Tools: migration.Tools{Cluster: nowhere, Image: pull.Image{Name: "replumb"}, Clock: clock}, Any: nowhere}
+	p := &Planner{Base: migration.Base{Tools: deps.Tools, Migration: job.Migration}, Deps: deps, Inventory: s, Strategy: strategy}
 	if input.AbsentSecrets, err = p.absentSecrets(t.Context(), migrationtest.Lacking(f.Absent)); err != nil {
 		t.Fatal(err)
 	}
-	return p, input
+	return strategy.Plans(p), input
 }
 
 // readCluster sorts objects into what a look at the cluster finds.
-func readCluster(t *testing.T, s *Survey, manifests []byte) {
+func readCluster(t *testing.T, s *inPlaceStrategy, manifests []byte) {
 	t.Helper()
 	objects, err := decode("cluster.yaml", manifests)
 	if err != nil {
@@ -188,15 +196,13 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 			cm := corev1.ConfigMap{}
 			convert(o, &cm)
 			m := &Manifests{Ranges: s.Ranges}
-			m.ranges(rangesOf(&cm))
+			m.addRanges(rangesOf(&cm))
 			s.Ranges = m.Ranges
 			inspection.Take(scanner, &cm)
 		case "ValidatingWebhookConfiguration":
 			c := admissionv1.ValidatingWebhookConfiguration{}
 			convert(o, &c)
-			for _, w := range c.Webhooks {
-				s.webhook("ValidatingWebhookConfiguration "+c.Name, w.Name, w.FailurePolicy, w.ClientConfig, w.NamespaceSelector, w.Rules)
-			}
+			s.Webhooks = append(s.Webhooks, refusing("ValidatingWebhookConfiguration "+c.Name, c.Webhooks)...)
 		}
 	}
 	if s.Spec.Again > 0 {
@@ -208,13 +214,13 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 		s.Spares = spare.Find(s.Spec.Spares, scene)
 	}
 	s.Proxies, s.NodeLocal = inspection.Proxies, inspection.NodeLocal
-	s.Networks, s.ProxySets, s.Strangers = detect(sets), proxySets(sets), strangers(sets)
+	s.Networks, s.ProxySets, s.Unknown = detect(sets), proxySets(sets), unknownNetworks(sets)
 	if s.from() == v1alpha1.HostLocal {
 		s.Ranges = ofNodes(s.Nodes, nil)
 	}
 	if set := s.oldSet(); set != nil && s.from() == v1alpha1.Weave {
 		m := &Manifests{Ranges: s.Ranges}
-		m.ranges(podnetwork.WeaveRange(set.Set).Range)
+		m.addRanges(podnetwork.WeaveRange(set.Set).Range)
 		s.Ranges = m.Ranges
 	}
 	old := "kube-flannel"
@@ -254,7 +260,7 @@ func TestSpecRefuses(t *testing.T) {
 				[]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: m}\nspec: {cni: " + tt.cni + "}\n"),
 			)
 			if err == nil {
-				_, err = NewJob(Tools{}, m)
+				_, err = NewJob(Deps{}, m)
 			}
 			var wrong *spec.Error
 			if !errors.As(err, &wrong) || wrong.Field != tt.field || !strings.Contains(wrong.Error(), tt.says) || wrong.Hint == "" {
@@ -278,7 +284,7 @@ func TestExamplesAreValid(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		if _, err := NewJob(Tools{}, m); err != nil {
+		if _, err := NewJob(Deps{}, m); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 	}

@@ -76,7 +76,7 @@ func joined(a, b netip.Prefix) (netip.Prefix, bool) {
 }
 
 // ownRanges are those of the Node of that name.
-func (s *Survey) ownRanges(node string) []netip.Prefix {
+func (s *Inventory) ownRanges(node string) []netip.Prefix {
 	i := slices.IndexFunc(s.Nodes, func(n corev1.Node) bool { return n.Name == node })
 	if i < 0 {
 		return nil
@@ -85,9 +85,9 @@ func (s *Survey) ownRanges(node string) []netip.Prefix {
 }
 
 // checkHostLocal finds what tells from the API that pods have another network than host-local, for each node once.
-func (s *Survey) checkHostLocal() []findings.Result {
+func checkHostLocal(s *Inventory) []findings.Result {
 	var out []findings.Result
-	for _, text := range s.Strangers {
+	for _, text := range s.Unknown {
 		out = append(out, findings.Failed("", "spec.cni.from is host-local, and %s", text))
 	}
 	for i := range s.Nodes {
@@ -102,14 +102,14 @@ func (s *Survey) checkHostLocal() []findings.Result {
 }
 
 // foreigner is a pod on a node with an address that its ranges do not have.
-func (s *Survey) foreigner(node string, own []netip.Prefix) (*corev1.Pod, netip.Addr) {
+func (s *Inventory) foreigner(node string, own []netip.Prefix) (*corev1.Pod, netip.Addr) {
 	for i := range s.Pods {
 		p := &s.Pods[i]
 		if p.Spec.NodeName != node || !concerned(p) {
 			continue
 		}
 		for _, a := range calico.PodAddresses(p) {
-			if !slices.ContainsFunc(own, func(r netip.Prefix) bool { return r.Contains(a) }) {
+			if !within(own, a) {
 				return p, a
 			}
 		}
@@ -117,28 +117,19 @@ func (s *Survey) foreigner(node string, own []netip.Prefix) (*corev1.Pod, netip.
 	return nil, netip.Addr{}
 }
 
-// checkFromHostLocal finds why it cannot be left for another network.
-func (s *Survey) checkFromHostLocal() []findings.Result {
-	switch to := s.Spec.To; {
-	case to == v1alpha1.Flannel:
-		return []findings.Result{findings.Failed("",
-			"flannel gives pods addresses of their Node's podCIDR, as host-local does: both cannot be on one node")}
-	case to != v1alpha1.Calico && to != v1alpha1.Cilium:
-		return []findings.Result{findings.Failed("", "from host-local to %s is an unsupported combination", to)}
-	case !s.Spec.Serving:
-		return []findings.Result{
-			findings.Failed(
-				"",
-				"from host-local to %s is for mode InPlace: mode Drained removes the files of nodes first, and no object of the cluster could bring them back",
-				to,
-			),
-		}
+// unsupportedHostLocal says why host-local cannot be left for another network, one node after the other; nothing, if it can.
+func unsupportedHostLocal(to v1alpha1.CNIName) string {
+	switch to {
+	case v1alpha1.Flannel:
+		return "flannel gives pods addresses of their Node's podCIDR, as host-local does: both cannot be on one node"
+	case v1alpha1.Calico, v1alpha1.Cilium:
+		return ""
 	}
-	return nil
+	return fmt.Sprintf("from host-local to %s is an unsupported combination", to)
 }
 
 // checkOwnRanges finds nodes of which it is not known what their pods have.
-func (s *Survey) checkOwnRanges() []findings.Result {
+func checkOwnRanges(s *Inventory) []findings.Result {
 	var out []findings.Result
 	for i := range s.Nodes {
 		if n := &s.Nodes[i]; len(rangesOfNode(n)) == 0 {
@@ -146,52 +137,42 @@ func (s *Survey) checkOwnRanges() []findings.Result {
 		}
 	}
 	if len(s.Ranges) > rangesLimit {
-		out = append(
-			out,
-			findings.Failed(
-				"",
-				"the ranges of nodes are %d that do not join, and at most %d can be distinguished",
-				len(s.Ranges),
-				rangesLimit,
-			),
-		)
+		out = append(out, findings.Failed("",
+			"the ranges of nodes are %d that do not join, and at most %d can be distinguished", len(s.Ranges), rangesLimit))
 	}
 	return out
 }
 
-// OriginError says what keeps a node from leaving a network that is only files.
-type OriginError struct {
+// SourceError says what keeps a node from leaving a network that is only files.
+type SourceError struct {
 	Node     string
 	Problems []string
 }
 
-func (e *OriginError) Error() string {
+func (e *SourceError) Error() string {
 	return fmt.Sprintf("node %s cannot be switched from host-local: %s", e.Node, (&nodecleanup.Report{Problems: e.Problems}).String())
 }
 
-func (*OriginError) Advice() string {
+func (*SourceError) Advice() string {
 	return "nothing has been installed, and no node has been switched; correct that on the node and run apply again"
 }
 
-// origins have each node looked at by whose file its pods get their network, where no object of the cluster tells.
-func (p *Planner) origins() []engine.Group {
-	if p.Survey.from() != v1alpha1.HostLocal {
+// detectSources have each node looked at by whose file its pods get their network, where no object of the cluster tells.
+func (p *Planner) detectSources() []engine.Group {
+	if p.Inventory.from() != v1alpha1.HostLocal {
 		return nil
 	}
-	var steps []engine.Step
-	for _, node := range p.Survey.NodeNames() {
-		steps = append(steps, looker{&agentStep{
-			agent: p.agent(verbOrigin, node, p.about(v1alpha1.HostLocal, node)...), id: "origin/" + node, time: agentTime,
-			title: "Verify that node " + node + " has its network from host-local, and can leave it",
-			judge: func(r *nodecleanup.Report) error {
-				if len(r.Problems) == 0 {
-					return nil
-				}
-				return &OriginError{Node: node, Problems: r.Problems}
-			},
-		}})
-	}
-	return engine.AtOnce(parallel, "Nodes", steps...)
+	return p.eachNode(func(node string) engine.Step {
+		title := "Verify that node " + node + " has its network from host-local, and can leave it"
+		s := p.onNode(verbDetectSource, node, "origin", title, p.networkArgs(v1alpha1.HostLocal, node)...)
+		s.evaluate = func(r *nodecleanup.Report) error {
+			if len(r.Problems) == 0 {
+				return nil
+			}
+			return &SourceError{Node: node, Problems: r.Problems}
+		}
+		return lookStep{s}
+	})
 }
 
 // staysOfHostLocal says what is left of a network that is only files.

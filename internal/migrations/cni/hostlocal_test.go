@@ -67,14 +67,14 @@ func TestWhereNewPodsBelong(t *testing.T) {
 		{"back to Calico with two pools", v1alpha1.Calico, engine.Backward, "[10.244.0.0/24 10.244.2.0/24]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := &Survey{
+			s := &Inventory{
 				Nodes:     nodes,
 				Ranges:    ofNodes(nodes, nil),
 				Manifests: &Manifests{Ranges: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}},
 				Spec:      Spec{From: tt.from},
 			}
-			p := &Planner{Survey: s}
-			if got := fmt.Sprint(p.trial([]string{"node3"}, tt.direction).(*connectivity.Step).WithinOn["node3"]); got != tt.want {
+			p := inPlacePlanner{Planner: &Planner{Inventory: s}, inPlace: newInPlace(s)}
+			if got := fmt.Sprint(p.canary([]string{"node3"}, tt.direction).(*connectivity.Step).WithinOn["node3"]); got != tt.want {
 				t.Errorf("a pod on node3 belongs to %s, want %s", got, tt.want)
 			}
 		})

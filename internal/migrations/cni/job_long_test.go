@@ -159,7 +159,7 @@ func TestLeftInANamespaceOfOthers(t *testing.T) {
 	}
 	p, err := f.job.Look(t.Context())
 	f.Must(err)
-	f.Must(engine.Drive(t.Context(), p.Namespace(p.sweep()).Undo()))
+	f.Must(engine.Drive(t.Context(), p.Shared().Namespace(p.Shared().sweep()).Undo()))
 	if f.have("Service", v1alpha1.SystemNamespace, "left", core) != nil {
 		t.Error("what was left is there")
 	}

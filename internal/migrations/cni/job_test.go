@@ -32,8 +32,8 @@ func TestReaderSees(t *testing.T) {
 	f.with(f.job.Migration)
 	p, err := f.job.Look(t.Context())
 	f.Must(err)
-	if !migrationtest.Says(p.Findings, "RP5001", "missing permission: ") {
-		t.Errorf("findings: %+v", p.Findings)
+	if !migrationtest.Says(p.Found(), "RP5001", "missing permission: ") {
+		t.Errorf("findings: %+v", p.Found())
 	}
 }
 

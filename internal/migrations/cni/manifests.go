@@ -198,7 +198,7 @@ func (m *Manifests) take(o *unstructured.Unstructured) error {
 		if n := podnetwork.Of(ds); n != "" {
 			m.Networks = append(m.Networks, n)
 		}
-		m.ranges(poolOf(&ds.Spec.Template.Spec))
+		m.addRanges(poolOf(&ds.Spec.Template.Spec))
 	case appsv1.SchemeGroupVersion.WithKind("Deployment").GroupKind():
 		d := &appsv1.Deployment{}
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, d); err != nil {
@@ -210,19 +210,19 @@ func (m *Manifests) take(o *unstructured.Unstructured) error {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, cm); err != nil {
 			return err
 		}
-		m.ranges(rangesOf(cm))
+		m.addRanges(rangesOf(cm))
 		for _, text := range cm.Data {
 			m.Portmap = m.Portmap || strings.Contains(text, `"portmap"`)
 		}
 	case schema.GroupKind{Group: calicoGroup, Kind: "IPPool"}:
 		cidr, _, _ := unstructured.NestedString(o.Object, "spec", "cidr")
-		m.ranges(cidr)
+		m.addRanges(cidr)
 	}
 	return nil
 }
 
 // ranges of text, separated by commas. What is none is for the program to complain of that reads it.
-func (m *Manifests) ranges(text string) {
+func (m *Manifests) addRanges(text string) {
 	for part := range strings.SplitSeq(text, ",") {
 		if p, err := netip.ParsePrefix(strings.TrimSpace(part)); err == nil && !slices.Contains(m.Ranges, p) {
 			m.Ranges = append(m.Ranges, p)

@@ -107,7 +107,7 @@ func worse(before, now scores, enforced bool) []string {
 // matrixStep asks, from a pod of each of some nodes, who reaches whom. As a baseline it writes the answers down, else it holds them
 // against those.
 type matrixStep struct {
-	tools       Tools
+	deps       Deps
 	migration   string
 	name, about string
 	image       pull.Image
@@ -135,7 +135,7 @@ func (s *matrixStep) State(ctx context.Context) (engine.State, error) {
 	if !s.baseline {
 		return engine.Pending, nil
 	}
-	st, err := s.tools.remembers(ctx, s.migration)
+	st, err := s.deps.status(ctx, s.migration)
 	switch {
 	case err != nil:
 		return engine.Unknown, err
@@ -177,12 +177,12 @@ func (s *matrixStep) Do(ctx context.Context) error {
 }
 
 func (s *matrixStep) pods() *connectivity.Pods {
-	return &connectivity.Pods{Client: s.tools.Cluster, Migration: s.migration, Image: s.image}
+	return &connectivity.Pods{Client: s.deps.Cluster, Migration: s.migration, Image: s.image}
 }
 
 func (s *matrixStep) Abandon(ctx context.Context) error {
 	for _, service := range append(s.pods().Fronts(witnesses), s.service()) {
-		if err := s.tools.Cluster.Delete(ctx, service); client.IgnoreNotFound(err) != nil {
+		if err := s.deps.Cluster.Delete(ctx, service); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("service %s: %w", service.Name, err)
 		}
 	}
@@ -227,7 +227,7 @@ func (s *matrixStep) send(ctx context.Context, answering []corev1.Pod, addresses
 	}
 	fronts := make([][]string, len(answering))
 	for j := range answering {
-		if fronts[j], err = connectivity.Endpoints(ctx, s.tools.Cluster, connectivity.Front(&answering[j])); err != nil {
+		if fronts[j], err = connectivity.Endpoints(ctx, s.deps.Cluster, connectivity.Front(&answering[j])); err != nil {
 			return err
 		}
 	}
@@ -274,7 +274,7 @@ func (s *matrixStep) common(ctx context.Context) ([]question, error) {
 		{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}: kindCluster,
 		{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}:    kindCluster,
 	} {
-		at, err := connectivity.Endpoints(ctx, s.tools.Cluster, key)
+		at, err := connectivity.Endpoints(ctx, s.deps.Cluster, key)
 		if err != nil {
 			return nil, err
 		}
@@ -285,7 +285,7 @@ func (s *matrixStep) common(ctx context.Context) ([]question, error) {
 			all = append(all, question{kindDNS, testpod.LookUp + "kubernetes.default.svc"})
 		}
 	}
-	nodes, err := cluster.List[corev1.Node](ctx, s.tools.Cluster, &corev1.NodeList{})
+	nodes, err := cluster.List[corev1.Node](ctx, s.deps.Cluster, &corev1.NodeList{})
 	for i := range nodes {
 		if ip := cluster.InternalIP(&nodes[i]); ip != "" && i < witnesses {
 			all = append(all, question{kindNode, testpod.Dial + net.JoinHostPort(ip, strconv.Itoa(connectivity.KubeletPort))})
@@ -317,9 +317,9 @@ func (s *matrixStep) count(p *corev1.Pod, into scores) error {
 
 func (s *matrixStep) conclude(ctx context.Context, now scores) error {
 	if s.baseline {
-		return s.tools.remember(ctx, s.migration, func(st *v1alpha1.CNIStatus) { st.Baseline = now.String() })
+		return s.deps.updateStatus(ctx, s.migration, func(st *v1alpha1.CNIStatus) { st.Baseline = now.String() })
 	}
-	st, err := s.tools.remembers(ctx, s.migration)
+	st, err := s.deps.status(ctx, s.migration)
 	if err != nil {
 		return err
 	}
@@ -355,7 +355,7 @@ func (e *WorseError) Advice() string {
 
 // nodes are those that ask each other.
 func (s *matrixStep) nodes(ctx context.Context) ([]string, error) {
-	all, err := cluster.List[corev1.Node](ctx, s.tools.Cluster, &corev1.NodeList{})
+	all, err := cluster.List[corev1.Node](ctx, s.deps.Cluster, &corev1.NodeList{})
 	var out []string
 	for i := range all {
 		if cluster.NodeReady(&all[i]) {

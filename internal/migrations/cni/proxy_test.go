@@ -175,7 +175,7 @@ func (p *proxied) says(pod *corev1.Pod) *nodecleanup.Report {
 	node, args := pod.Spec.NodeName, strings.Join(pod.Spec.Containers[0].Args, " ")
 	replaces, well := p.agent(node)
 	proxy := p.proxy(node)
-	switch pod.Labels[agentLabel] {
+	switch pod.Labels[onNodeLabel] {
 	case verbCilium:
 		r.Found = append(r.Found, nodecleanup.Replaces(replaces))
 		if well && strings.Contains(args, "--healthz=") {
@@ -212,13 +212,14 @@ func (p *proxied) led(after string) {
 }
 
 // planner looks at the cluster as a run does that has begun.
-func (p *proxied) planner() *Planner {
+func (p *proxied) planner() proxyPlanner {
 	p.Helper()
-	planner, err := p.job.Examine(p.Context())
+	plans, err := p.job.Examine(p.Context())
 	p.Must(err)
 	now := metav1.Now()
-	planner.Survey.Status.Begun = &now
-	return planner
+	plans.Shared().Inventory.Status.Begun = &now
+	s := plans.Shared().Strategy.(*proxyStrategy)
+	return proxyPlanner{&inPlacePlanner{plans.Shared(), s.inPlaceStrategy, s}, s}
 }
 
 // drive does the steps of groups in order, but for those that a name begins with, if one is given, and what follows them.
@@ -266,14 +267,14 @@ func (p *proxied) configs() int {
 // where Cilium lets go only when kube-proxy is there. Its DaemonSet is in the end what it was.
 func TestProxyReplacedAndBack(t *testing.T) {
 	p := withCiliumForProxy(t, true)
-	before, err := p.job.Tools.readSet(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "kube-proxy"})
+	before, err := p.job.Deps.daemonSet(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "kube-proxy"})
 	p.Must(err)
 
-	p.drive(p.planner().replaceProxy(), "proxy-gone/b") // and a run ends there
+	p.drive(p.planner().replace(), "proxy-gone/b") // and a run ends there
 	if got := p.marks(); !slices.Equal(got, []string{"replaced", "leaving"}) {
 		t.Errorf("after the first run nodes are marked %q", got)
 	}
-	done := p.drive(p.planner().replaceProxy(), "")
+	done := p.drive(p.planner().replace(), "")
 	if slices.Contains(done, "services/a") || !slices.Contains(done, "services/b") || !slices.Contains(done, "health/b") {
 		t.Errorf("the second run did %v", done)
 	}
@@ -291,12 +292,12 @@ func TestProxyReplacedAndBack(t *testing.T) {
 			t.Errorf("the agent of node %s replaces kube-proxy: %v, and is well: %v", node, replaces, well)
 		}
 	}
-	if groups := p.planner().replaceProxy(); len(groups) > 0 {
+	if groups := p.planner().replace(); len(groups) > 0 {
 		t.Errorf("there is more to do: %v", groups)
 	}
 
-	p.drive(p.planner().restoreProxy(), "")
-	after, err := p.job.Tools.readSet(t.Context(), client.ObjectKeyFromObject(before))
+	p.drive(p.planner().restore(), "")
+	after, err := p.job.Deps.daemonSet(t.Context(), client.ObjectKeyFromObject(before))
 	p.Must(err)
 	if !equality.Semantic.DeepEqual(after.Spec, before.Spec) || after.Annotations[v1alpha1.AnnotationAffinity] != "" {
 		t.Errorf("kube-proxy's DaemonSet is\n%+v, was\n%+v", after.Spec, before.Spec)
@@ -324,7 +325,7 @@ func TestProxyReplacedAndBack(t *testing.T) {
 func TestProxyIsAProgram(t *testing.T) {
 	p := withCiliumForProxy(t, false)
 	planner := p.planner()
-	p.drive(planner.replaceProxy(), "services/a")
+	p.drive(planner.replace(), "services/a")
 	gate := planner.proof("a", forward)
 	if engine.RoleOf(gate) != engine.RoleGate || !strings.Contains(gate.(engine.Guide).Guide(), "Stop kube-proxy on node a") {
 		t.Errorf("the operator is told %q", gate.(engine.Guide).Guide())
@@ -346,14 +347,14 @@ func TestProxyIsAProgram(t *testing.T) {
 			return !p.programs["a"] && !p.programs["b"], nil
 		})
 	}()
-	p.drive(p.planner().replaceProxy(), "")
+	p.drive(p.planner().replace(), "")
 	if got := p.marks(); !slices.Equal(got, []string{"replaced", "replaced"}) {
 		t.Errorf("nodes are marked %q", got)
 	}
 	p.Mu.Lock()
 	p.programs["a"], p.programs["b"] = true, true
 	p.Mu.Unlock()
-	p.drive(p.planner().restoreProxy(), "")
+	p.drive(p.planner().restore(), "")
 	if got := p.marks(); !slices.Equal(got, []string{"", ""}) {
 		t.Errorf("back, nodes are marked %q", got)
 	}

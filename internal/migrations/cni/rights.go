@@ -226,10 +226,17 @@ func operateRules() []cluster.Rule {
 func (j *Job) Roles(context.Context) (cluster.Roles, error) { return j.roles(), nil }
 
 func (j *Job) roles() cluster.Roles {
+	taken := modeOf(j.Spec).roles
+	if j.Spec.Again > 0 {
+		taken = append(taken, roleInPlace)
+	}
 	own := slices.DeleteFunc(Roles(), func(r cluster.Role) bool {
-		return r.Purpose == cluster.Agents && !j.agents().Runs() ||
-			strings.HasSuffix(r.Name, roleInPlace) && !j.Spec.Serving && j.Spec.Again == 0 ||
-			strings.HasSuffix(r.Name, roleProxy) && !j.Spec.ReplaceProxy
+		if r.Purpose == cluster.Agents {
+			return !j.agents().Runs()
+		}
+		return slices.ContainsFunc([]string{roleInPlace, roleProxy}, func(end string) bool {
+			return strings.HasSuffix(r.Name, end) && !slices.Contains(taken, end)
+		})
 	})
 	return append(own, migration.RolesFor(j.Migration)...)
 }

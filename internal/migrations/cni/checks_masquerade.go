@@ -16,18 +16,16 @@ import (
 func checkProxy(in Input) []findings.Result {
 	var out, unknown []findings.Result
 	seen := false
-	for _, p := range in.Survey.Proxies {
+	for _, p := range in.Inventory.Proxies {
 		switch {
 		case p.Hidden: // it reads a file, which a ConfigMap may show
 		case p.Problem != "":
-			unknown = append(
-				unknown,
-				findings.NotKnown(p.Object, "how kube-proxy is configured, %s does not show: %s", p.Object, p.Problem),
-			)
+			unknown = append(unknown, findings.NotKnown(p.Object,
+				"how kube-proxy is configured, %s does not show: %s", p.Object, p.Problem))
 			seen = true
 		default:
 			seen = true
-			wrong, open := in.Survey.judge(p)
+			wrong, open := evaluateProxy(in.Inventory, p)
 			out, unknown = append(out, wrong...), append(unknown, open...)
 		}
 	}
@@ -35,14 +33,15 @@ func checkProxy(in Input) []findings.Result {
 		unknown = append(unknown, findings.NotKnown("", "neither a ConfigMap in kube-system nor the command line of a pod shows how "+
 			"kube-proxy is configured"))
 	}
-	if in.Survey.Spec.Vouch.KubeProxy {
+	if in.Inventory.Spec.Vouch.KubeProxy {
 		return out
 	}
 	return append(out, unknown...)
 }
 
-// judge says what of a configuration would have kube-proxy take pods of the new network for others, and what it leaves open.
-func (s *Survey) judge(p cluster.Proxy) (wrong, open []findings.Result) {
+// evaluateProxy says what of a configuration would have kube-proxy take pods of the new network for others, and what it leaves
+// open.
+func evaluateProxy(s *Inventory, p cluster.Proxy) (wrong, open []findings.Result) {
 	switch p.DetectLocalMode {
 	case "", "ClusterCIDR":
 		for _, to := range s.target() {
@@ -59,18 +58,18 @@ func (s *Survey) judge(p cluster.Proxy) (wrong, open []findings.Result) {
 			))
 		}
 	default:
-		if why := s.interfaces(p); why != "" {
+		if why := interfaceUnknown(s.Spec.To, p); why != "" {
 			open = append(open, findings.NotKnown(p.Object, "%s", why))
 		}
 	}
 	return wrong, open
 }
 
-// interfaces says why kube-proxy may not know pods of the new network by the interfaces that their packets come from: those that networks
-// make unless they are configured otherwise.
-func (s *Survey) interfaces(p cluster.Proxy) string {
+// interfaceUnknown says why kube-proxy may not know pods of a network by the interfaces that their packets come from: those
+// that networks make unless they are configured otherwise.
+func interfaceUnknown(network v1alpha1.CNIName, p cluster.Proxy) string {
 	fits := false
-	switch s.Spec.To {
+	switch network {
 	case v1alpha1.Calico: // interfaceprefix in felix/config/config_params.go
 		fits = p.DetectLocalMode == "InterfaceNamePrefix" && begins(p.LocalInterface, "cali")
 	case v1alpha1.Flannel: // the bridge of its delegate, and what comes in by it
@@ -83,7 +82,7 @@ func (s *Survey) interfaces(p cluster.Proxy) string {
 		return ""
 	}
 	return fmt.Sprintf("kube-proxy knows pods by their interface (detectLocalMode %s, %q in %s), and those of %s may have another",
-		p.DetectLocalMode, p.LocalInterface, p.Object, s.Spec.To)
+		p.DetectLocalMode, p.LocalInterface, p.Object, network)
 }
 
 // begins reports whether names of interfaces begin with a prefix, which is not empty.

@@ -24,11 +24,11 @@ func TestNoneIsPrivileged(t *testing.T) {
 		verbClean: {[]corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_CHROOT", "DAC_OVERRIDE"}, []string{
 			"/host (read-only)", "/host/etc/cni/net.d", "/host/var/lib/cni", "/host/run/calico", "/host/var/lib/calico", "/host/run/xtables.lock",
 		}},
-		verbOrigin:   {nil, []string{"/host (read-only)"}},
+		verbDetectSource:   {nil, []string{"/host (read-only)"}},
 		verbCilium:   {nil, []string{"/host/run/cilium (read-only)"}},
 		verbServices: {[]corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_CHROOT"}, []string{"/host (read-only)"}},
 	} {
-		p := (&agent{verb: verb, node: "a", args: []string{"calico"}}).pod()
+		p := (&nodePod{verb: verb, node: "a", args: []string{"calico"}}).pod()
 		c := p.Spec.Containers[0]
 		sc := c.SecurityContext
 		if sc.Privileged != nil || *sc.AllowPrivilegeEscalation || !*sc.ReadOnlyRootFilesystem || sc.SeccompProfile == nil ||
@@ -58,10 +58,10 @@ func TestPullSecrets(t *testing.T) {
 		{nil, nil},
 		{[]string{"registry", "mirror"}, []string{"registry", "mirror"}},
 	} {
-		p := &Planner{Survey: &Survey{Spec: Spec{Name: "m", Canary: v1alpha1.PodCanarySpec{ImagePullSecrets: tt.secrets}}}}
-		p.Tools.Image = pull.Image{Name: "i"}
+		p := &Planner{Inventory: &Inventory{Spec: Spec{Name: "m", Canary: v1alpha1.PodCanarySpec{Mode: v1alpha1.PodCanaryRun, ImagePullSecrets: tt.secrets}}}}
+		p.Deps.Image = pull.Image{Name: "i"}
 		for _, verb := range []string{verbTraffic, verbResidue, verbClean} {
-			a := p.agent(verb, "a", "calico")
+			a := p.onNode(verb, "a", "", "", "calico").nodePod
 			pod := a.pod()
 			var got []string
 			for _, s := range pod.Spec.ImagePullSecrets {
@@ -75,7 +75,7 @@ func TestPullSecrets(t *testing.T) {
 				t.Errorf("%v: pod that is for %s differs in more: %+v", tt.secrets, verb, pod)
 			}
 		}
-		canaries := p.matrix("matrix", "", false, false).(*matrixStep).pods()
+		canaries := p.matrix("matrix", "", false)[0].Steps[0].(*matrixStep).pods()
 		if canaries.Image.Name != "i" || !slices.Equal(canaries.Image.Secrets, tt.want) {
 			t.Errorf("%v: canaries have %+v", tt.secrets, canaries.Image)
 		}

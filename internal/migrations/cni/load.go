@@ -25,26 +25,21 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/references"
-	"github.com/replumb/replumb/internal/kube/spare"
-	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/podnetwork"
 	"github.com/replumb/replumb/internal/safety/backup"
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-// look surveys the cluster as it is now.
-func (t Tools) look(ctx context.Context, s Spec) (*Survey, error) {
-	out := &Survey{Spec: s, Present: map[string]*unstructured.Unstructured{}}
-	m, err := migration.Get(ctx, t.Cluster, s.Name)
+// Load looks at a cluster. Nothing is written.
+func (d Deps) Load(ctx context.Context, s Spec) (*Inventory, error) {
+	out, err := d.occupants(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	if m != nil && m.Status.CNI != nil {
-		out.Status = *m.Status.CNI
-	}
-	for _, read := range []func(context.Context, *Survey) error{
-		t.occupants, t.networks, t.stored, t.manifests, t.bare, t.old, t.ranges, t.policies, t.webhooks, t.proxies, t.freeze, t.owners, t.spares,
+	out.Present = map[string]*unstructured.Unstructured{}
+	for _, read := range []func(context.Context, *Inventory) error{
+		d.networks, d.stored, d.manifests, d.bare, d.old, d.ranges, d.policies, d.webhooks, d.proxies, d.freeze, d.owners,
 	} {
 		if err := read(ctx, out); err != nil {
 			return nil, err
@@ -53,26 +48,27 @@ func (t Tools) look(ctx context.Context, s Spec) (*Survey, error) {
 	return out, nil
 }
 
-func (t Tools) occupants(ctx context.Context, s *Survey) (err error) {
-	if s.Nodes, err = cluster.List[corev1.Node](ctx, t.Cluster, &corev1.NodeList{}); err != nil {
-		return err
+// occupants reads nodes, pods and status.cni as they are now, and nothing else.
+func (d Deps) occupants(ctx context.Context, s Spec) (*Inventory, error) {
+	out := &Inventory{Spec: s}
+	var err error
+	if out.Status, err = d.status(ctx, s.Name); err != nil {
+		return nil, err
 	}
-	s.Pods, err = cluster.List[corev1.Pod](ctx, t.Cluster, &corev1.PodList{})
-	return err
+	if out.Nodes, err = cluster.List[corev1.Node](ctx, d.Cluster, &corev1.NodeList{}); err != nil {
+		return nil, err
+	}
+	out.Pods, err = cluster.List[corev1.Pod](ctx, d.Cluster, &corev1.PodList{})
+	return out, err
 }
 
-func (t Tools) networks(ctx context.Context, s *Survey) error {
-	sets, err := cluster.List[appsv1.DaemonSet](ctx, t.Cluster, &appsv1.DaemonSetList{})
-	if err != nil {
+func (d Deps) networks(ctx context.Context, s *Inventory) (err error) {
+	if s.DaemonSets, err = cluster.List[appsv1.DaemonSet](ctx, d.Cluster, &appsv1.DaemonSetList{}); err != nil {
 		return err
 	}
-	s.Networks, s.ProxySets, s.Strangers = detect(sets), proxySets(sets), strangers(sets)
-	deployments, err := cluster.List[appsv1.Deployment](ctx, t.Cluster, &appsv1.DeploymentList{})
-	if s.Spec.Serving && err == nil {
-		s.Workloads.DaemonSets, s.Workloads.Deployments = sets, deployments
-		s.Workloads.StatefulSets, err = cluster.List[appsv1.StatefulSet](ctx, t.Cluster, &appsv1.StatefulSetList{})
-	}
-	s.Operators = operatorsOf(s.Spec.Name, deployments)
+	s.Networks, s.ProxySets, s.Unknown = detect(s.DaemonSets), proxySets(s.DaemonSets), unknownNetworks(s.DaemonSets)
+	s.Deployments, err = cluster.List[appsv1.Deployment](ctx, d.Cluster, &appsv1.DeploymentList{})
+	s.Operators = operatorsOf(s.Spec.Name, s.Deployments)
 	return err
 }
 
@@ -91,11 +87,11 @@ func operatorsOf(migration string, deployments []appsv1.Deployment) []string {
 }
 
 // stored reads what the migration keeps: objects as they were, and the manifests as they were read.
-func (t Tools) stored(ctx context.Context, s *Survey) error {
+func (d Deps) stored(ctx context.Context, s *Inventory) error {
 	if s.Status.ManifestsHash == "" {
 		return nil
 	}
-	all, err := backup.Read(ctx, t.Cluster, s.Spec.Name)
+	all, err := backup.Read(ctx, d.Cluster, s.Spec.Name)
 	if err != nil {
 		return err
 	}
@@ -123,11 +119,11 @@ func (t Tools) stored(ctx context.Context, s *Survey) error {
 }
 
 // located are paths of manifests, from the folder of the file that names them.
-func (t Tools) located(paths []string) []string {
+func (d Deps) located(paths []string) []string {
 	var all []string
 	for _, path := range paths {
 		if !filepath.IsAbs(path) {
-			path = filepath.Join(t.Dir, path)
+			path = filepath.Join(d.Dir, path)
 		}
 		all = append(all, path)
 	}
@@ -135,14 +131,14 @@ func (t Tools) located(paths []string) []string {
 }
 
 // manifests reads them as long as the migration has not, and looks which of their objects the cluster has.
-func (t Tools) manifests(ctx context.Context, s *Survey) error {
+func (d Deps) manifests(ctx context.Context, s *Inventory) error {
 	if s.Manifests == nil {
-		if s.Manifests, s.ManifestsProblem = ReadManifests(t.located(s.Spec.Manifests)); s.ManifestsProblem != nil {
+		if s.Manifests, s.ManifestsProblem = ReadManifests(d.located(s.Spec.Manifests)); s.ManifestsProblem != nil {
 			return nil //nolint:nilerr // it is a finding
 		}
 	}
 	for _, o := range s.Manifests.Objects {
-		have, err := t.get(ctx, o.GroupVersionKind(), client.ObjectKeyFromObject(o))
+		have, err := d.get(ctx, o.GroupVersionKind(), client.ObjectKeyFromObject(o))
 		if err != nil {
 			return err
 		}
@@ -154,11 +150,11 @@ func (t Tools) manifests(ctx context.Context, s *Survey) error {
 }
 
 // bare adds to those pods that are stored the ones that are there and have to be.
-func (t Tools) bare(_ context.Context, s *Survey) error {
+func (d Deps) bare(_ context.Context, s *Inventory) error {
 	for i := range s.Pods {
 		p := &s.Pods[i]
 		known := slices.ContainsFunc(s.Bare, func(b corev1.Pod) bool { return b.Namespace == p.Namespace && b.Name == p.Name })
-		if bare(p) && !known && !after(p, s.Status.Since) {
+		if bare(p) && !known && !madeSince(p, s.Status.Since) {
 			s.Bare = append(s.Bare, *p)
 		}
 	}
@@ -167,13 +163,13 @@ func (t Tools) bare(_ context.Context, s *Survey) error {
 
 // get reads an object of any kind; nil, if it or its kind is not there. Of kinds that are in a namespace, those without one are in
 // default, as kubectl has it.
-func (t Tools) get(ctx context.Context, gvk schema.GroupVersionKind, key types.NamespacedName) (*unstructured.Unstructured, error) {
+func (d Deps) get(ctx context.Context, gvk schema.GroupVersionKind, key types.NamespacedName) (*unstructured.Unstructured, error) {
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(gvk)
-	if namespaced, err := t.Any.IsObjectNamespaced(o); err == nil && namespaced && key.Namespace == "" {
+	if namespaced, err := d.Any.IsObjectNamespaced(o); err == nil && namespaced && key.Namespace == "" {
 		key.Namespace = metav1.NamespaceDefault
 	}
-	err := t.Any.Get(ctx, key, o)
+	err := d.Any.Get(ctx, key, o)
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 		return nil, nil
 	}
@@ -185,12 +181,12 @@ func (t Tools) get(ctx context.Context, gvk schema.GroupVersionKind, key types.N
 }
 
 // old finds the objects of the old network.
-func (t Tools) old(ctx context.Context, s *Survey) error {
+func (d Deps) old(ctx context.Context, s *Inventory) error {
 	namespace := "kube-system"
 	for _, n := range s.Networks {
 		if n.Name == s.from() {
 			namespace = n.Set.Namespace
-			have, err := t.get(ctx, appsv1.SchemeGroupVersion.WithKind("DaemonSet"), client.ObjectKeyFromObject(n.Set))
+			have, err := d.get(ctx, appsv1.SchemeGroupVersion.WithKind("DaemonSet"), client.ObjectKeyFromObject(n.Set))
 			if err != nil {
 				return err
 			}
@@ -205,7 +201,7 @@ func (t Tools) old(ctx context.Context, s *Survey) error {
 		}
 	}
 	for _, r := range podnetwork.Remnants(s.from(), namespace) {
-		have, err := t.get(ctx, r.GroupVersionKind, r.NamespacedName)
+		have, err := d.get(ctx, r.GroupVersionKind, r.NamespacedName)
 		if err != nil {
 			return err
 		}
@@ -217,21 +213,21 @@ func (t Tools) old(ctx context.Context, s *Survey) error {
 }
 
 // wanted reports whether an object of the old network is one of the new one too.
-func (s *Survey) wanted(o *unstructured.Unstructured) bool {
+func (s *Inventory) wanted(o *unstructured.Unstructured) bool {
 	return s.Manifests != nil &&
 		slices.ContainsFunc(s.Manifests.Objects, func(m *unstructured.Unstructured) bool { return keyOf(m) == keyOf(o) })
 }
 
 // ranges reads what pods get their addresses from now, and what Services do.
-func (t Tools) ranges(ctx context.Context, s *Survey) error {
+func (d Deps) ranges(ctx context.Context, s *Inventory) error {
 	add := func(texts ...string) {
 		m := &Manifests{Ranges: s.Ranges}
-		m.ranges(strings.Join(texts, ","))
+		m.addRanges(strings.Join(texts, ","))
 		s.Ranges = m.Ranges
 	}
 	add(s.Status.Ranges...)
 	if len(s.Ranges) == 0 {
-		if err := t.currentRanges(ctx, s, add); err != nil {
+		if err := d.currentRanges(ctx, s, add); err != nil {
 			return err
 		}
 	}
@@ -244,11 +240,8 @@ func (t Tools) ranges(ctx context.Context, s *Survey) error {
 		}
 	}
 	all := &networkingv1.ServiceCIDRList{}
-	if err := t.Cluster.List(
-		ctx,
-		all,
-	); err != nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) &&
-		!meta.IsNoMatchError(err) {
+	err := d.Cluster.List(ctx, all)
+	if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
 		return fmt.Errorf("listing servicecidrs: %w", err)
 	}
 	for i := range all.Items {
@@ -262,7 +255,7 @@ func (t Tools) ranges(ctx context.Context, s *Survey) error {
 }
 
 // currentRanges are what the old network itself says.
-func (t Tools) currentRanges(ctx context.Context, s *Survey, add func(...string)) error {
+func (d Deps) currentRanges(ctx context.Context, s *Inventory, add func(...string)) error {
 	for _, o := range s.Old {
 		cm := &corev1.ConfigMap{}
 		if o.GetKind() == "ConfigMap" && runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, cm) == nil {
@@ -275,7 +268,7 @@ func (t Tools) currentRanges(ctx context.Context, s *Survey, add func(...string)
 	if s.from() != v1alpha1.Calico {
 		return nil
 	}
-	pools, err := calico.LoadPools(ctx, t.Cluster)
+	pools, err := calico.LoadPools(ctx, d.Cluster)
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 		return err
 	}
@@ -301,8 +294,8 @@ func ownPolicies(network v1alpha1.CNIName) []schema.GroupVersionKind {
 	return nil
 }
 
-func (t Tools) policies(ctx context.Context, s *Survey) (err error) {
-	s.Policies.Standard, err = cluster.List[networkingv1.NetworkPolicy](ctx, t.Cluster, &networkingv1.NetworkPolicyList{})
+func (d Deps) policies(ctx context.Context, s *Inventory) (err error) {
+	s.Policies.Standard, err = cluster.List[networkingv1.NetworkPolicy](ctx, d.Cluster, &networkingv1.NetworkPolicyList{})
 	if err != nil {
 		return err
 	}
@@ -312,7 +305,7 @@ func (t Tools) policies(ctx context.Context, s *Survey) (err error) {
 	for _, gvk := range ownPolicies(s.from()) {
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(gvk)
-		err := t.Any.List(ctx, list)
+		err := d.Any.List(ctx, list)
 		if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 			continue
 		}
@@ -327,78 +320,56 @@ func (t Tools) policies(ctx context.Context, s *Survey) (err error) {
 	return nil
 }
 
-// webhooks reads those that refuse what they cannot be asked about.
-func (t Tools) webhooks(ctx context.Context, s *Survey) error {
+// webhooks reads those that refuse what they cannot be asked about, and are answered for by a Service.
+func (d Deps) webhooks(ctx context.Context, s *Inventory) error {
 	validating, err := cluster.List[admissionv1.ValidatingWebhookConfiguration](
-		ctx,
-		t.Cluster,
-		&admissionv1.ValidatingWebhookConfigurationList{},
-	)
+		ctx, d.Cluster, &admissionv1.ValidatingWebhookConfigurationList{})
 	if err != nil {
 		return err
 	}
 	for i := range validating {
-		for _, w := range validating[i].Webhooks {
-			s.webhook(
-				"ValidatingWebhookConfiguration "+validating[i].Name,
-				w.Name,
-				w.FailurePolicy,
-				w.ClientConfig,
-				w.NamespaceSelector,
-				w.Rules,
-			)
-		}
+		s.Webhooks = append(s.Webhooks, refusing("ValidatingWebhookConfiguration "+validating[i].Name, validating[i].Webhooks)...)
 	}
-	mutating, err := cluster.List[admissionv1.MutatingWebhookConfiguration](ctx, t.Cluster, &admissionv1.MutatingWebhookConfigurationList{})
+	mutating, err := cluster.List[admissionv1.MutatingWebhookConfiguration](
+		ctx, d.Cluster, &admissionv1.MutatingWebhookConfigurationList{})
 	for i := range mutating {
+		var all []admissionv1.ValidatingWebhook
 		for _, w := range mutating[i].Webhooks {
-			s.webhook(
-				"MutatingWebhookConfiguration "+mutating[i].Name,
-				w.Name,
-				w.FailurePolicy,
-				w.ClientConfig,
-				w.NamespaceSelector,
-				w.Rules,
-			)
+			all = append(all, admissionv1.ValidatingWebhook{
+				Name: w.Name, FailurePolicy: w.FailurePolicy, ClientConfig: w.ClientConfig, NamespaceSelector: w.NamespaceSelector, Rules: w.Rules,
+			})
 		}
+		s.Webhooks = append(s.Webhooks, refusing("MutatingWebhookConfiguration "+mutating[i].Name, all)...)
 	}
 	return err
 }
 
-func (t Tools) freeze(ctx context.Context, s *Survey) (err error) {
-	s.Frozen, err = freeze.DeploysInForce(ctx, t.Cluster)
+func (d Deps) freeze(ctx context.Context, s *Inventory) (err error) {
+	s.Frozen, err = freeze.DeploysInForce(ctx, d.Cluster)
 	return err
 }
 
-// spares are looked for where nodes are emptied one by one: a cluster that is drained has no one to serve.
-func (t Tools) spares(ctx context.Context, s *Survey) (err error) {
-	if s.Spec.Serving {
-		s.Spares, err = spare.Look(ctx, t.Cluster, s.Spec.Spares)
-	}
-	return err
-}
-
-func (t Tools) proxies(ctx context.Context, s *Survey) error {
+// proxies looks for kube-proxy and NodeLocal DNSCache in ConfigMaps, DaemonSets and pods.
+func (d Deps) proxies(ctx context.Context, s *Inventory) error {
 	found := &cluster.Inspection{}
 	scanner, err := references.New(s.Ranges, s.target(), nil)
 	if err != nil {
 		return fmt.Errorf("looking for kube-proxy: %w", err)
 	}
-	for list, in := range map[client.ObjectList]client.ListOption{
-		&corev1.ConfigMapList{}: client.InNamespace("kube-system"), &appsv1.DaemonSetList{}: client.InNamespace(""),
-	} {
-		if err := t.Cluster.List(ctx, list, in); err != nil {
-			return fmt.Errorf("looking for kube-proxy: %w", err)
+	configs := &corev1.ConfigMapList{}
+	if err := d.Cluster.List(ctx, configs, client.InNamespace("kube-system")); err != nil {
+		return fmt.Errorf("looking for kube-proxy: %w", err)
+	}
+	take := func(o client.Object) {
+		if o.GetLabels()[v1alpha1.LabelRole] == "" {
+			found.Take(scanner, o)
 		}
-		items, err := meta.ExtractList(list)
-		if err != nil {
-			return err
-		}
-		for _, o := range items {
-			if o, ok := o.(client.Object); ok && o.GetLabels()[v1alpha1.LabelRole] == "" {
-				found.Take(scanner, o)
-			}
-		}
+	}
+	for i := range configs.Items {
+		take(&configs.Items[i])
+	}
+	for i := range s.DaemonSets {
+		take(&s.DaemonSets[i])
 	}
 	for i := range s.Pods { // static pods, and those of an installer's own
 		found.Take(scanner, &s.Pods[i])

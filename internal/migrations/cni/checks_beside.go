@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -14,17 +15,70 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
+// inPlaceChecks are about a cluster that serves, and has both networks for a while.
+func inPlaceChecks() []findings.Check[Input] {
+	return slices.Concat(
+		findings.Group("Networks", findings.Check[Input]{
+			Code: "RP5107", Severity: findings.Blocking, Run: inPlace(checkBeside),
+			Claim: "the new network can run beside the old one",
+			Why:   "with mode InPlace both are on every node: what they share, one takes from the other",
+			Fix:   "give the new one a range and a UDP port of its own, and the manifests of its vendor; or replace the network of a drained cluster (mode: Drained)",
+		}),
+		findings.Group("Workloads",
+			findings.Check[Input]{
+				Code: "RP5307", Severity: findings.Warning, Run: inPlace(checkStays),
+				Claim: "every pod leaves its node by itself",
+				Why:   "with mode InPlace a node waits until pods without an owner and those of Jobs have ended, and gives up in the end",
+				Fix: "delete pods without an owner when their node is to go, or set spec.cni.inPlace.barePods: Evict (they do not come back); wait for " +
+					"Jobs, or set spec.cni.inPlace.jobWait",
+			},
+			findings.Check[Input]{
+				Code: "RP5308", Severity: findings.Warning, Run: inPlace(checkSingles),
+				Claim: "every workload has another pod while one moves",
+				Why:   "with mode InPlace a node is emptied: a StatefulSet with one pod, or a Deployment that ends its pods first, does not answer meanwhile",
+				Fix:   "scale it, give it a rolling update with maxUnavailable 0, or do it in a window when it may pause",
+			},
+			findings.Check[Input]{
+				Code: "RP5309", Severity: findings.Blocking, Run: inPlace(checkHidden),
+				Claim: "every NetworkPolicy sees the pods that it names while both networks run",
+				Why: "between another network and Cilium, packets carry the address of a node: a policy of the old network refuses pods that it lets in, " +
+					"and Cilium enforces none before finish",
+				Fix: "delete the policies for the time of the switch and keep their files, or replace the network of a drained cluster",
+			},
+			spare.Check("RP5311", root+".prepare", func(in Input) *spare.Found {
+				if s, ok := in.Strategy.(oneByOne); ok {
+					return s.InPlace().Spares
+				}
+				return nil
+			}),
+		),
+	)
+}
+
+// oneByOne are the strategies that switch nodes one by one.
+type oneByOne interface{ InPlace() *inPlaceStrategy }
+
+// inPlace is a check that has nothing to say of other strategies.
+func inPlace(check func(*inPlaceStrategy) []findings.Result) func(Input) []findings.Result {
+	return func(in Input) []findings.Result {
+		if s, ok := in.Strategy.(oneByOne); ok {
+			return check(s.InPlace())
+		}
+		return nil
+	}
+}
+
 // checkBeside finds what both networks would share.
-func checkBeside(in Input) []findings.Result {
-	s := in.Survey
-	if !s.Spec.Serving || s.Manifests == nil {
+func checkBeside(s *inPlaceStrategy) []findings.Result {
+	if s.Manifests == nil {
 		return nil
 	}
 	var out []findings.Result
-	if _, err := s.parked(false); err != nil {
+	if _, err := s.staged(false); err != nil {
 		out = append(out, findings.Failed("", "%v", err))
 	}
 	for _, to := range s.target() {
@@ -47,8 +101,11 @@ func checkBeside(in Input) []findings.Result {
 	return out
 }
 
+// replacement is what Cilium's configuration has to say of kube-proxy, and why.
+type replacement struct{ want, why string }
+
 // checkCilium finds what of Cilium's configuration has not been seen to work beside another network.
-func (s *Survey) checkCilium() []findings.Result {
+func (s *inPlaceStrategy) checkCilium() []findings.Result {
 	if s.Spec.To != v1alpha1.Cilium {
 		return nil
 	}
@@ -56,35 +113,27 @@ func (s *Survey) checkCilium() []findings.Result {
 	if o == nil {
 		return []findings.Result{findings.Failed("", "the manifests have no ConfigMap %s", podnetwork.CiliumConfig)}
 	}
+	const beside = "beside another network"
 	var out []findings.Result
-	for _, rule := range []struct{ key, want, usual string }{
-		{"ipam", "cluster-pool", "cluster-pool"},
-		{"routing-mode", "tunnel", "tunnel"},
-		{"tunnel-protocol", "vxlan", "vxlan"},
-		{podnetwork.ReplacesProxyKey, strconv.FormatBool(s.Spec.ReplaceProxy), "false"},
-		{"enable-bpf-masquerade", "false", "false"},
-		{"enable-ipv4-masquerade", "true", "true"},
+	for _, rule := range []struct{ key, want, usual, why string }{
+		{"ipam", "cluster-pool", "cluster-pool", beside},
+		{"routing-mode", "tunnel", "tunnel", beside},
+		{"tunnel-protocol", "vxlan", "vxlan", beside},
+		{podnetwork.ReplacesProxyKey, s.ProxyReplacement.want, "false", s.ProxyReplacement.why},
+		{"enable-bpf-masquerade", "false", "false", beside},
+		{"enable-ipv4-masquerade", "true", "true", beside},
 	} {
-		have, _, _ := unstructured.NestedString(o.Object, "data", rule.key)
-		if have == "" {
-			have = rule.usual
-		}
-		if have != rule.want {
-			why := "beside another network"
-			if rule.key == podnetwork.ReplacesProxyKey && s.Spec.ReplaceProxy {
-				why = "with spec.cni.kubeProxy: Replace"
-			}
+		if have := cmp.Or(s.Manifests.setting(rule.key), rule.usual); have != rule.want {
 			out = append(out, findings.Failed(keyOf(o).String(), "%s sets %s to %q, and %s it must be %q",
-				keyOf(o), rule.key, have, why, rule.want))
+				keyOf(o), rule.key, have, rule.why, rule.want))
 		}
 	}
 	return out
 }
 
 // checkHidden names policies that would be about nodes instead of pods.
-func checkHidden(in Input) []findings.Result {
-	s := in.Survey
-	if !s.Spec.Serving || !s.hides() || !s.enforcing() || s.begun() {
+func checkHidden(s *inPlaceStrategy) []findings.Result {
+	if !s.masquerades() || !s.enforcing() || s.begun() {
 		return nil
 	}
 	var out []findings.Result
@@ -143,17 +192,13 @@ func felixPort(o *unstructured.Unstructured) int {
 }
 
 // checkStays names pods that are waited for on their node.
-func checkStays(in Input) []findings.Result {
-	s := in.Survey
-	if !s.Spec.Serving {
-		return nil
-	}
+func checkStays(s *inPlaceStrategy) []findings.Result {
 	var out []findings.Result
 	for i := range s.Pods {
 		p := &s.Pods[i]
 		name := p.Namespace + "/" + p.Name
 		switch ref := metav1.GetControllerOfNoCopy(p); {
-		case !concerned(p) || !has(p, s.Ranges):
+		case !concerned(p) || !hasAddressIn(p, s.Ranges):
 		case ref == nil && s.Spec.InPlace.BarePods != v1alpha1.BarePodsEvict:
 			out = append(out, findings.Failed("Pod "+name, "pod %s on node %s has no owner, and is waited for", name, p.Spec.NodeName))
 		case ref == nil:
@@ -166,19 +211,12 @@ func checkStays(in Input) []findings.Result {
 }
 
 // checkSingles names workloads that do not answer for a moment when their pod leaves its node.
-func checkSingles(in Input) []findings.Result {
-	s := in.Survey
-	if !s.Spec.Serving {
-		return nil
-	}
+func checkSingles(s *inPlaceStrategy) []findings.Result {
 	var out []findings.Result
 	for i := range s.Workloads.Deployments {
 		d := &s.Workloads.Deployments[i]
-		w := rollout.Workload{
-			Kind:      rollout.KindDeployment,
-			UID:       d.UID,
-			AllAtOnce: d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType,
-		}
+		allAtOnce := d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType
+		w := rollout.Workload{Kind: rollout.KindDeployment, UID: d.UID, AllAtOnce: allAtOnce}
 		w.Namespace, w.Name = d.Namespace, d.Name
 		out = append(out, s.gap(&w)...)
 	}
@@ -191,9 +229,9 @@ func checkSingles(in Input) []findings.Result {
 	return out
 }
 
-func (s *Survey) gap(w *rollout.Workload) []findings.Result {
+func (s *inPlaceStrategy) gap(w *rollout.Workload) []findings.Result {
 	serves := slices.ContainsFunc(s.Pods, func(p corev1.Pod) bool {
-		return concerned(&p) && has(&p, s.Ranges) && workloadOf(&p) == w.Kind+" "+w.Namespace+"/"+w.Name
+		return concerned(&p) && hasAddressIn(&p, s.Ranges) && workloadOf(&p) == w.Kind+" "+w.Namespace+"/"+w.Name
 	})
 	gap := s.Workloads.Gap(w)
 	if gap == "" || !serves {

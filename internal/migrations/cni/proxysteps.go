@@ -9,7 +9,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,8 +20,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
-// mark writes on a Node who leads to Services there; nothing is kube-proxy alone, as it was. It is part of the ID on which way it is written.
-func (p *Planner) mark(name, value string, d engine.Direction) engine.Step {
+// label writes on a Node who leads to Services there; nothing is kube-proxy alone, as it was.
+func (p proxyPlanner) label(name, value string, d engine.Direction) engine.Step {
 	about := map[string]string{
 		v1alpha1.ProxyBeside:   "Have Cilium and kube-proxy lead to Services on node " + name,
 		v1alpha1.ProxyLeaving:  "Keep kube-proxy off node " + name,
@@ -38,54 +37,37 @@ func (p *Planner) mark(name, value string, d engine.Direction) engine.Step {
 		further: func(have string) bool { // an earlier run got further
 			return d == forward && value == v1alpha1.ProxyBeside && have == v1alpha1.ProxyLeaving
 		},
-	}.step(p.Tools.Cluster)
-}
-
-// readSet reads a DaemonSet; nil, if it is gone.
-func (t Tools) readSet(ctx context.Context, key client.ObjectKey) (*appsv1.DaemonSet, error) {
-	ds := &appsv1.DaemonSet{}
-	err := t.Cluster.Get(ctx, key, ds)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("daemonset %s: %w", key, err)
-	}
-	return ds, nil
+	}.step(p.Deps.Cluster)
 }
 
 // patchSet changes a DaemonSet as it was read.
-func (t Tools) patchSet(ctx context.Context, ds *appsv1.DaemonSet, change func(*appsv1.DaemonSet)) error {
+func patchSet(ctx context.Context, c client.Client, ds *appsv1.DaemonSet, change func(*appsv1.DaemonSet)) error {
 	was := ds.DeepCopy()
 	change(ds)
 	patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
-	if err := t.Cluster.Patch(ctx, ds, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+	if err := c.Patch(ctx, ds, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 		return fmt.Errorf("%s: %w", nameOf(ds), err)
 	}
 	return nil
 }
 
-// keepOff keeps kube-proxy off the nodes that are marked, and remembers on its DaemonSet where it was let on before.
-func (p *Planner) keepOff(set *appsv1.DaemonSet) engine.Step {
-	return p.affinity(
-		set,
-		"keep-off/",
-		"Have kube-proxy leave nodes where it is replaced: "+nameOf(set),
-		func(ds *appsv1.DaemonSet) (func(), error) {
-			if ds.Annotations[v1alpha1.AnnotationAffinity] != "" {
-				return nil, nil
-			}
-			was, err := podnetwork.Remembered(ds.Spec.Template.Spec.Affinity)
-			return func() {
-				metav1.SetMetaDataAnnotation(&ds.ObjectMeta, v1alpha1.AnnotationAffinity, was)
-				ds.Spec.Template.Spec.Affinity = podnetwork.KeepOff(ds.Spec.Template.Spec.Affinity)
-			}, err
-		},
-	)
+// keepOff keeps kube-proxy off the nodes that are marked, and records on its DaemonSet where it was let on before.
+func (p proxyPlanner) keepOff(set *appsv1.DaemonSet) engine.Step {
+	about := "Have kube-proxy leave nodes where it is replaced: " + nameOf(set)
+	return p.affinity(set, "keep-off/", about, func(ds *appsv1.DaemonSet) (func(), error) {
+		if ds.Annotations[v1alpha1.AnnotationAffinity] != "" {
+			return nil, nil
+		}
+		was, err := podnetwork.Remembered(ds.Spec.Template.Spec.Affinity)
+		return func() {
+			metav1.SetMetaDataAnnotation(&ds.ObjectMeta, v1alpha1.AnnotationAffinity, was)
+			ds.Spec.Template.Spec.Affinity = podnetwork.KeepOff(ds.Spec.Template.Spec.Affinity)
+		}, err
+	})
 }
 
 // letOn lets kube-proxy on every node that it was let on before.
-func (p *Planner) letOn(set *appsv1.DaemonSet) engine.Step {
+func (p proxyPlanner) letOn(set *appsv1.DaemonSet) engine.Step {
 	return p.affinity(set, "let-on/", "Let kube-proxy on nodes as before: "+nameOf(set), func(ds *appsv1.DaemonSet) (func(), error) {
 		text := ds.Annotations[v1alpha1.AnnotationAffinity]
 		if text == "" {
@@ -100,10 +82,10 @@ func (p *Planner) letOn(set *appsv1.DaemonSet) engine.Step {
 }
 
 // affinity is a step that changes a DaemonSet by what change returns; nothing is to do where that is nil.
-func (p *Planner) affinity(set *appsv1.DaemonSet, id, about string, change func(*appsv1.DaemonSet) (func(), error)) engine.Step {
+func (p proxyPlanner) affinity(set *appsv1.DaemonSet, id, about string, change func(*appsv1.DaemonSet) (func(), error)) engine.Step {
 	key := client.ObjectKeyFromObject(set)
 	read := func(ctx context.Context) (*appsv1.DaemonSet, error) {
-		ds, err := p.Tools.readSet(ctx, key)
+		ds, err := p.Deps.daemonSet(ctx, key)
 		if err != nil || ds == nil {
 			return ds, err
 		}
@@ -120,7 +102,7 @@ func (p *Planner) affinity(set *appsv1.DaemonSet, id, about string, change func(
 			if err != nil || write == nil {
 				return err
 			}
-			return p.Tools.patchSet(ctx, ds, func(*appsv1.DaemonSet) { write() })
+			return patchSet(ctx, p.Deps.Cluster, ds, func(*appsv1.DaemonSet) { write() })
 		},
 		Changes: func() ([]engine.Change, error) {
 			ds := set.DeepCopy()
@@ -142,21 +124,18 @@ func (p *Planner) affinity(set *appsv1.DaemonSet, id, about string, change func(
 	}
 }
 
-// settled waits until kube-proxy, whose pods are replaced where its template changes, is ready wherever it is to be.
-func (p *Planner) settled(set *appsv1.DaemonSet) engine.Step {
+// proxyReady waits until kube-proxy, whose pods are replaced where its template changes, is ready wherever it is to be.
+func (p proxyPlanner) proxyReady(set *appsv1.DaemonSet) engine.Step {
 	key := client.ObjectKeyFromObject(set)
 	return &engine.Wait{
-		Name:  "settled/" + key.Namespace + "/" + key.Name,
-		About: "Wait until kube-proxy is ready: " + nameOf(set),
-		Limit: rolloutTime,
-		Again: true,
+		Name: "settled/" + key.Namespace + "/" + key.Name, About: "Wait until kube-proxy is ready: " + nameOf(set),
+		Limit: rolloutTime, Again: true,
 		For: func(ctx context.Context) error {
-			ds, err := p.Tools.readSet(ctx, key)
+			ds, err := p.Deps.daemonSet(ctx, key)
 			if err != nil || ds == nil {
 				return err
 			}
-			st := &ds.Status
-			switch {
+			switch st := &ds.Status; {
 			case st.ObservedGeneration < ds.Generation:
 				return engine.NotYet("%s has not been looked at yet", nameOf(ds))
 			case st.NumberReady < st.DesiredNumberScheduled || updating(ds):
@@ -168,7 +147,7 @@ func (p *Planner) settled(set *appsv1.DaemonSet) engine.Step {
 }
 
 // setPods are the pods of DaemonSets on a node, those that are ending too.
-func (t Tools) setPods(ctx context.Context, node string, sets ...appsv1.DaemonSet) ([]corev1.Pod, error) {
+func podsOn(ctx context.Context, c client.Client, node string, sets ...appsv1.DaemonSet) ([]corev1.Pod, error) {
 	var out []corev1.Pod
 	for i := range sets {
 		selector, err := metav1.LabelSelectorAsSelector(sets[i].Spec.Selector)
@@ -176,12 +155,8 @@ func (t Tools) setPods(ctx context.Context, node string, sets ...appsv1.DaemonSe
 			return nil, fmt.Errorf("%s: %w", nameOf(&sets[i]), err)
 		}
 		pods := &corev1.PodList{}
-		if err := t.Cluster.List(
-			ctx,
-			pods,
-			client.InNamespace(sets[i].Namespace),
-			client.MatchingLabelsSelector{Selector: selector},
-		); err != nil {
+		err = c.List(ctx, pods, client.InNamespace(sets[i].Namespace), client.MatchingLabelsSelector{Selector: selector})
+		if err != nil {
 			return nil, fmt.Errorf("pods of %s: %w", nameOf(&sets[i]), err)
 		}
 		for _, pod := range pods.Items {
@@ -194,11 +169,11 @@ func (t Tools) setPods(ctx context.Context, node string, sets ...appsv1.DaemonSe
 }
 
 // proxyGone waits until kube-proxy has ended on a node.
-func (p *Planner) proxyGone(node string) engine.Step {
+func (p proxyPlanner) proxyGone(node string) engine.Step {
 	return &engine.Wait{
-		Name: "proxy-gone/" + node, About: "Wait until kube-proxy has left node " + node, Limit: agentTime,
+		Name: "proxy-gone/" + node, About: "Wait until kube-proxy has left node " + node, Limit: nodeTime,
 		For: func(ctx context.Context) error {
-			pods, err := p.Tools.setPods(ctx, node, p.Survey.ProxySets...)
+			pods, err := podsOn(ctx, p.Deps.Cluster, node, p.proxy.ProxySets...)
 			if err == nil && len(pods) > 0 {
 				return engine.NotYet("pod %s/%s is on node %s", pods[0].Namespace, pods[0].Name, node)
 			}
@@ -208,11 +183,11 @@ func (p *Planner) proxyGone(node string) engine.Step {
 }
 
 // proxyThere waits until kube-proxy runs on a node again.
-func (p *Planner) proxyThere(node string) engine.Step {
+func (p proxyPlanner) proxyThere(node string) engine.Step {
 	return &engine.Wait{
-		Name: "proxy-there/" + node, About: "Wait until kube-proxy is back on node " + node, Limit: agentTime,
+		Name: "proxy-there/" + node, About: "Wait until kube-proxy is back on node " + node, Limit: nodeTime,
 		For: func(ctx context.Context) error {
-			pods, err := p.Tools.setPods(ctx, node, p.Survey.ProxySets...)
+			pods, err := podsOn(ctx, p.Deps.Cluster, node, p.proxy.ProxySets...)
 			if err == nil &&
 				!slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp.IsZero() && connectivity.Ready(&p) }) {
 				return engine.NotYet("node %s has no pod of kube-proxy that is ready", node)
@@ -222,52 +197,50 @@ func (p *Planner) proxyThere(node string) engine.Step {
 	}
 }
 
-// agentReplaces has Cilium's agent of a node start again, unless it does the work of kube-proxy already, or does not, as is wanted. health is where
-// it has to say that it is well, in place of kube-proxy; empty is nowhere.
-func (p *Planner) agentReplaces(node string, does bool, health string) engine.Step {
+// restartAgent has Cilium's agent of a node start again, unless it does the work of kube-proxy already, or does not, as is
+// wanted. health is where it has to say that it is well, in place of kube-proxy; empty is nowhere.
+func (p proxyPlanner) restartAgent(node string, does bool, health string) engine.Step {
 	args := []string{"--socket=" + hostRoot + "/run/cilium/cilium.sock"}
-	id, title := "replace/"+node, "Have Cilium's agent on node "+node+" do the work of kube-proxy"
+	prefix, title := "replace", "Have Cilium's agent on node "+node+" do the work of kube-proxy"
 	switch {
 	case health != "":
 		_, port, _ := net.SplitHostPort(health)
 		args = append(args, "--healthz="+net.JoinHostPort("localhost", port))
-		id, title = "health/"+node, "Have Cilium's agent on node "+node+" say that it is well at "+health
+		prefix, title = "health", "Have Cilium's agent on node "+node+" say that it is well at "+health
 	case !does:
-		id, title = "release/"+node, "Have Cilium's agent on node "+node+" leave Services to kube-proxy"
+		prefix, title = "release", "Have Cilium's agent on node "+node+" leave Services to kube-proxy"
 	}
-	s := &replaceStep{
-		agentStep: &agentStep{agent: p.agent(verbCilium, node, args...), id: id, title: title, time: rolloutTime},
-		does:      does,
-		health:    health,
-	}
-	if set := p.Survey.Manifests.set(); set != nil {
+	s := &restartStep{nodeStep: p.onNode(verbCilium, node, prefix, title, args...), does: does, health: health}
+	s.limit = rolloutTime
+	if set := p.proxy.Manifests.set(); set != nil {
 		s.set = *set
 	}
+	s.further = []engine.Change{{Verb: "delete", Object: fmt.Sprintf("Pod %s/%s-* on Node %s", s.set.Namespace, s.set.Name, node)}}
 	return s
 }
 
-// replaceStep asks Cilium's agent of a node, and ends its pod where the answer is not what is wanted: the next one has read its configuration
-// as it is by then.
-type replaceStep struct {
-	*agentStep
+// restartStep asks Cilium's agent of a node, and ends its pod where the answer is not what is wanted: the next one has read
+// its configuration as it is by then.
+type restartStep struct {
+	*nodeStep
 	set    appsv1.DaemonSet
 	does   bool
 	health string
-	// ended is the pod that this run has ended: one that came after it and says the same as it is not ended as well.
+	// ended is the pod that this run has ended: its successor is not ended as well if it says the same.
 	ended string
 }
 
-func (s *replaceStep) Verify(ctx context.Context) error {
+func (s *restartStep) Verify(ctx context.Context) error {
 	r, err := s.outcome(ctx)
 	if err != nil {
 		return err
 	}
-	agents, err := s.tools.setPods(ctx, s.node, s.set)
+	agents, err := podsOn(ctx, s.deps.Cluster, s.node, s.set)
 	if err != nil {
 		return err
 	}
 	if len(agents) != 1 || !agents[0].DeletionTimestamp.IsZero() || !connectivity.Ready(&agents[0]) {
-		return s.again(ctx, "node %s has no agent of Cilium that is ready", s.node)
+		return s.askAgain(ctx, "node %s has no agent of Cilium that is ready", s.node)
 	}
 	older, err := s.askedBefore(ctx, &agents[0])
 	if err != nil {
@@ -275,32 +248,33 @@ func (s *replaceStep) Verify(ctx context.Context) error {
 	}
 	switch name := agents[0].Name; {
 	case older:
-		return s.again(ctx, "agent %s on node %s was not asked yet", name, s.node)
-	case s.content(r):
+		return s.askAgain(ctx, "agent %s on node %s was not asked yet", name, s.node)
+	case s.satisfied(r):
 		return s.end(ctx)
 	case len(r.Problems) > 0:
-		return s.again(ctx, "agent %s on node %s: %s", name, s.node, r)
+		return s.askAgain(ctx, "agent %s on node %s: %s", name, s.node, r)
 	case s.ended != "" && s.ended != name:
 		return fmt.Errorf("agent %s on node %s has started again, and says: %s", name, s.node, r)
 	}
 	s.ended = agents[0].Name
 	uid := agents[0].UID
-	if err := s.tools.Cluster.Delete(ctx, &agents[0], client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
+	if err := s.deps.Cluster.Delete(ctx, &agents[0], client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("ending pod %s: %w", s.ended, err)
 	}
-	return s.again(ctx, "agent %s on node %s starts again", s.ended, s.node)
+	return s.askAgain(ctx, "agent %s on node %s starts again", s.ended, s.node)
 }
 
-// again asks later: the answer that there is, is not about the agent that is meant.
-func (s *replaceStep) again(ctx context.Context, format string, args ...any) error {
+// askAgain asks later: the answer that there is, is not about the agent that is meant.
+func (s *restartStep) askAgain(ctx context.Context, format string, args ...any) error {
 	if err := s.start(ctx); err != nil {
 		return err
 	}
 	return engine.NotYet(format, args...)
 }
 
-// askedBefore reports whether the pod that asks may be older than the agent, by times that are whole seconds: whom it asked is not known then.
-func (s *replaceStep) askedBefore(ctx context.Context, agent *corev1.Pod) (bool, error) {
+// askedBefore reports whether the pod that asks may be older than the agent, by times of whole seconds: another agent may have
+// answered it.
+func (s *restartStep) askedBefore(ctx context.Context, agent *corev1.Pod) (bool, error) {
 	asking, err := s.pods(ctx)
 	if err != nil || len(asking) == 0 {
 		return true, err
@@ -308,17 +282,9 @@ func (s *replaceStep) askedBefore(ctx context.Context, agent *corev1.Pod) (bool,
 	return !asking[len(asking)-1].CreationTimestamp.After(agent.CreationTimestamp.Time), nil
 }
 
-func (s *replaceStep) content(r *nodecleanup.Report) bool {
+func (s *restartStep) satisfied(r *nodecleanup.Report) bool {
 	return slices.Contains(r.Found, nodecleanup.Replaces(s.does)) &&
 		(s.health == "" || slices.Contains(r.Found, nodecleanup.HealthzAnswers))
-}
-
-func (s *replaceStep) Preview() ([]engine.Change, error) {
-	runs, err := s.agentStep.Preview()
-	return append(
-		runs,
-		engine.Change{Verb: "delete", Object: fmt.Sprintf("Pod %s/%s-* on Node %s", s.set.Namespace, s.set.Name, s.node)},
-	), err
 }
 
 // trialName is that of the Service that is asked for.
@@ -330,10 +296,10 @@ const (
 	proofQuiet = 20 * time.Second
 )
 
-// forgetConfig removes a CiliumNodeConfig. Agents have read theirs, and go by it until they start again.
-func (p *Planner) forgetConfig(o *unstructured.Unstructured) engine.Step {
+// removeConfig removes a CiliumNodeConfig. Agents have read theirs, and go by it until they start again.
+func (p proxyPlanner) removeConfig(o *unstructured.Unstructured) engine.Step {
 	have := func(ctx context.Context) (*unstructured.Unstructured, error) {
-		return p.Tools.get(ctx, o.GroupVersionKind(), client.ObjectKeyFromObject(o))
+		return p.Deps.get(ctx, o.GroupVersionKind(), client.ObjectKeyFromObject(o))
 	}
 	return &engine.Write{
 		Name: "forget/" + keyOf(o).slug(), About: "Delete " + keyOf(o).String(),
@@ -349,7 +315,7 @@ func (p *Planner) forgetConfig(o *unstructured.Unstructured) engine.Step {
 			if err != nil || found == nil {
 				return err
 			}
-			return client.IgnoreNotFound(p.Tools.Any.Delete(ctx, found))
+			return client.IgnoreNotFound(p.Deps.Any.Delete(ctx, found))
 		},
 		Changes: func() ([]engine.Change, error) {
 			return []engine.Change{{Verb: "delete", Object: keyOf(o).String()}}, nil

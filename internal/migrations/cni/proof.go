@@ -21,48 +21,47 @@ import (
 	"github.com/replumb/replumb/internal/migration/incluster"
 )
 
-// proofStep makes a Service that no node has heard of, and looks on one node who leads to it: of rules that are there it says nothing, as they
-// may be left over. On the way to Cilium the node has to reach it, by its address and at the node's own port, and kube-proxy must not have
-// written rules for it; on the way back kube-proxy must have. Where no DaemonSet runs kube-proxy it is a gate.
+// proofStep makes a Service that no node has heard of, and looks on one node who leads to it: rules that are there prove
+// nothing, as they may be left over. On the way to Cilium the node has to reach it, by its address and at the node's own port,
+// and kube-proxy must not have written rules for it; on the way back kube-proxy must have.
 type proofStep struct {
-	*agentStep
+	lookStep
 	direction engine.Direction
-	guide     string
 }
 
-func (p *Planner) proof(node string, d engine.Direction) engine.Step {
-	s := &proofStep{agentStep: &agentStep{agent: p.agent(verbServices, node), id: "services/" + node, time: agentTime}, direction: d}
-	s.title = "Verify that Cilium alone leads to Services on node " + node
-	if d == backward {
-		s.id, s.title = "services-back/"+node, "Verify that kube-proxy leads to Services on node "+node
-	}
-	if len(p.Survey.ProxySets) > 0 {
-		return s
-	}
-	s.time = p.spec().GateWait
-	s.guide = fmt.Sprintf("Stop kube-proxy on node %s so that it does not start again, and leave its rules as they are (no --cleanup). "+
+// proof is a gate where no DaemonSet runs kube-proxy.
+func (p proxyPlanner) proof(node string, d engine.Direction) engine.Step {
+	prefix, title := "services", "Verify that Cilium alone leads to Services on node "+node
+	guide := fmt.Sprintf("Stop kube-proxy on node %s so that it does not start again, and leave its rules as they are (no --cleanup). "+
 		"replumb goes on by itself.", node)
 	if d == backward {
-		s.guide = fmt.Sprintf("Start kube-proxy on node %s again. replumb goes on by itself.", node)
+		prefix, title = "services-back", "Verify that kube-proxy leads to Services on node "+node
+		guide = fmt.Sprintf("Start kube-proxy on node %s again. replumb goes on by itself.", node)
 	}
-	return gatedProof{s}
+	s := &proofStep{lookStep{p.onNode(verbServices, node, prefix, title)}, d}
+	if len(p.proxy.ProxySets) > 0 {
+		return s
+	}
+	s.limit = p.spec().GateWait
+	return gatedProof{s, guide}
 }
 
 // gatedProof waits for the operator.
-type gatedProof struct{ *proofStep }
+type gatedProof struct {
+	*proofStep
+	guide string
+}
 
 func (gatedProof) Role() engine.Role { return engine.RoleGate }
 
 func (g gatedProof) Guide() string { return g.guide }
-
-func (*proofStep) Waits() {}
 
 // Do makes the Service and asks the node.
 func (s *proofStep) Do(ctx context.Context) error {
 	if err := s.Abandon(ctx); err != nil {
 		return err
 	}
-	servers, err := incluster.APIServers(ctx, s.tools.Cluster)
+	servers, err := incluster.APIServers(ctx, s.deps.Cluster)
 	if err != nil {
 		return err
 	}
@@ -74,7 +73,7 @@ func (s *proofStep) Do(ctx context.Context) error {
 		if svc.UID != "" { // it goes when the Service goes
 			slice.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID}}
 		}
-		err := s.tools.Cluster.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
+		err := s.deps.Cluster.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
 		if apierrors.IsAlreadyExists(err) {
 			return engine.NotYet("%s of an earlier try is still ending", o.GetName())
 		}
@@ -82,16 +81,15 @@ func (s *proofStep) Do(ctx context.Context) error {
 			return fmt.Errorf("trying out Services: %w", err)
 		}
 	}
-	n, err := cordon.Read(ctx, s.tools.Cluster, s.node)
+	n, err := cordon.Read(ctx, s.deps.Cluster, s.node)
 	if err != nil || n == nil {
 		return err
 	}
-	s.args = s.asked(svc, cluster.InternalIP(n))
-	return s.start(ctx)
+	return s.start(ctx, s.questions(svc, cluster.InternalIP(n))...)
 }
 
-// asked are the arguments that ask for a Service.
-func (s *proofStep) asked(svc *corev1.Service, address string) []string {
+// questions are the arguments that ask for a Service.
+func (s *proofStep) questions(svc *corev1.Service, address string) []string {
 	args := []string{"--root=" + hostRoot, "--timeout=" + proofReach.String(), "--quiet=" + proofQuiet.String()}
 	if s.direction == backward {
 		return append(args, "--programmed="+svc.Spec.ClusterIP)
@@ -160,7 +158,7 @@ func (s *proofStep) Abandon(ctx context.Context) error {
 	}
 	meta := metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: trialName}
 	for _, o := range []client.Object{&discoveryv1.EndpointSlice{ObjectMeta: meta}, &corev1.Service{ObjectMeta: meta}} {
-		if err := s.tools.Cluster.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
+		if err := s.deps.Cluster.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("removing what Services were tried out with: %w", err)
 		}
 	}
@@ -169,8 +167,7 @@ func (s *proofStep) Abandon(ctx context.Context) error {
 
 func (s *proofStep) Preview() ([]engine.Change, error) {
 	name := v1alpha1.SystemNamespace + "/" + trialName
-	runs, err := s.agentStep.Preview()
-	return append(
-		[]engine.Change{{Verb: "create", Object: "Service " + name}, {Verb: "create", Object: "EndpointSlice " + name}},
-		runs...), err
+	runs, err := s.nodeStep.Preview()
+	made := []engine.Change{{Verb: "create", Object: "Service " + name}, {Verb: "create", Object: "EndpointSlice " + name}}
+	return append(made, runs...), err
 }

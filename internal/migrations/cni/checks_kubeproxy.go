@@ -16,65 +16,62 @@ import (
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
-// replaceChecks are those of spec.cni.kubeProxy: Replace.
-func replaceChecks() []findings.Check[Input] {
-	return []findings.Check[Input]{
-		{
-			Code:     "RP5108",
-			Severity: findings.Blocking,
-			Run:      checkSelfReliant,
-			Claim:    "Cilium finds the API server without kube-proxy",
+// proxyChecks are those of spec.cni.kubeProxy: Replace.
+func proxyChecks() []findings.Check[Input] {
+	return findings.Group("kube-proxy",
+		findings.Check[Input]{
+			Code: "RP5108", Severity: findings.Blocking, Run: inProxy(checkAPIServer),
+			Claim: "Cilium finds the API server without kube-proxy",
 			Why: "the address of the Service kubernetes is one that kube-proxy leads to, and after it Cilium itself: an agent that starts on a node " +
 				"with neither reaches no API server",
 			Fix: "render the chart with k8sServiceHost and k8sServicePort, an address of the API servers that every node reaches by itself; from Cilium " +
 				"1.16 on",
 		},
-		{
-			Code:     "RP5109",
-			Severity: findings.Blocking,
-			Run:      checkTakable,
-			Claim:    "kube-proxy can be taken off nodes, and nothing brings it back",
+		findings.Check[Input]{
+			Code: "RP5109", Severity: findings.Blocking, Run: inProxy(checkRemovable),
+			Claim: "kube-proxy can be taken off nodes, and nothing brings it back",
 			Why: "two that lead to the same Services on one node is what a node has for a moment; mode ipvs binds addresses of Services to the node, " +
 				"which replumb does not take off",
 			Fix: "change kube-proxy to mode iptables or nftables first; take its DaemonSet out of the hands that hold it, without deleting it",
 		},
-		{
-			Code:     "RP5110",
-			Severity: findings.Warning,
-			Run:      checkProcess,
-			Claim:    "replumb takes kube-proxy off nodes itself",
+		findings.Check[Input]{
+			Code: "RP5110", Severity: findings.Warning, Run: inProxy(checkProcess),
+			Claim: "replumb takes kube-proxy off nodes itself",
 			Why: "only you can stop a kube-proxy that is a program of the node: apply waits on each node until you have, for as long as spec.cni.gateWait, and rollback " +
 				"until you have started it",
 			Fix: "have at hand what stops kube-proxy on one node and what starts it; see docs/runbooks/cni.md",
 		},
-		{
-			Code:     "RP5111",
-			Severity: findings.Warning,
-			Run:      checkOpen,
-			Claim:    "connections that pods have open to Services stay open",
+		findings.Check[Input]{
+			Code: "RP5111", Severity: findings.Warning, Run: inProxy(checkOpen),
+			Claim: "connections that pods have open to Services stay open",
 			Why: "Cilium leads packets of pods one by one as long as kube-proxy is there, and afterwards their sockets as they connect: a connection " +
 				"that was open before is led nowhere, and ends. Meshes in pods need it too",
 			Fix: "render the chart with socketLB.hostNamespaceOnly=true; or replace kube-proxy when clients may connect again",
 		},
-		{
-			Code: "RP5112", Severity: findings.Warning, Run: checkHealthz,
+		findings.Check[Input]{
+			Code: "RP5112", Severity: findings.Warning, Run: inProxy(checkHealthz),
 			Claim: "load balancers that ask kube-proxy whether a node is well get an answer from Cilium",
 			Why:   "with no answer at port 10256 a balancer of a cloud takes a node for ill, and after the last one leads no one anywhere",
 			Fix:   "render the chart with kubeProxyReplacementHealthzBindAddr=0.0.0.0:10256, unless no balancer asks there",
 		},
-		{
-			Code:     "RP5113",
-			Severity: findings.Warning,
-			Run:      checkNodeLocal,
-			Claim:    "the cluster's DNS is answered on nodes as before",
-			Why:      "a NodeLocal DNSCache that has the address of the cluster's DNS is passed by: Cilium leads to that address before packets get there",
-			Fix:      "plan for DNS without it, or give Cilium a CiliumLocalRedirectPolicy for it after finish",
+		findings.Check[Input]{
+			Code: "RP5113", Severity: findings.Warning, Run: inProxy(checkNodeLocal),
+			Claim: "the cluster's DNS is answered on nodes as before",
+			Why:   "a NodeLocal DNSCache that has the address of the cluster's DNS is passed by: Cilium leads to that address before packets get there",
+			Fix:   "plan for DNS without it, or give Cilium a CiliumLocalRedirectPolicy for it after finish",
 		},
-	}
+	)
 }
 
-// replaces reports whether there is something to check.
-func (s *Survey) replaces() bool { return s.Spec.ReplaceProxy && s.Manifests != nil }
+// inProxy is a check that has nothing to say of other strategies, or without manifests.
+func inProxy(check func(*proxyStrategy) []findings.Result) func(Input) []findings.Result {
+	return func(in Input) []findings.Result {
+		if s, ok := in.Strategy.(*proxyStrategy); ok && s.Manifests != nil {
+			return check(s)
+		}
+		return nil
+	}
+}
 
 // apiHost is where programs in pods look for the API server.
 const apiHost = "KUBERNETES_SERVICE_HOST"
@@ -82,11 +79,7 @@ const apiHost = "KUBERNETES_SERVICE_HOST"
 // namesAPI are the containers of Cilium that ask the API server (templates/cilium-agent and cilium-operator of its chart).
 func namesAPI() []string { return []string{"config", "cilium-agent", "cilium-operator"} }
 
-func checkSelfReliant(in Input) []findings.Result {
-	s := in.Survey
-	if !s.replaces() {
-		return nil
-	}
+func checkAPIServer(s *proxyStrategy) []findings.Result {
 	out := s.oldCilium()
 	if s.Manifests.setting("k8s-api-server-urls") != "" || s.Manifests.setting("k8s-api-server") != "" {
 		return out
@@ -123,7 +116,7 @@ func containersOf(o *unstructured.Unstructured) []corev1.Container {
 }
 
 // dependent says why a container would not find the API server by itself.
-func (s *Survey) dependent(c *corev1.Container) string {
+func (s *proxyStrategy) dependent(c *corev1.Container) string {
 	i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == apiHost })
 	if i < 0 || c.Env[i].Value == "" && c.Env[i].ValueFrom == nil {
 		return "does not set " + apiHost
@@ -139,7 +132,7 @@ func (s *Survey) dependent(c *corev1.Container) string {
 const nodeConfigMajor, nodeConfigMinor = 1, 16
 
 // oldCilium finds a Cilium that takes no configuration for single nodes. An image without a version may be any: its API tells in time.
-func (s *Survey) oldCilium() []findings.Result {
+func (s *proxyStrategy) oldCilium() []findings.Result {
 	set := s.Manifests.set()
 	if set == nil {
 		return nil
@@ -155,11 +148,7 @@ func (s *Survey) oldCilium() []findings.Result {
 	return nil
 }
 
-func checkTakable(in Input) []findings.Result {
-	s := in.Survey
-	if !s.replaces() {
-		return nil
-	}
+func checkRemovable(s *proxyStrategy) []findings.Result {
 	var out []findings.Result
 	for _, p := range s.Proxies {
 		if p.Mode == "ipvs" {
@@ -175,19 +164,15 @@ func checkTakable(in Input) []findings.Result {
 	return out
 }
 
-func nameOf(ds *appsv1.DaemonSet) string { return "DaemonSet " + ds.Namespace + "/" + ds.Name }
-
-func checkProcess(in Input) []findings.Result {
-	s := in.Survey
-	if !s.replaces() || len(s.ProxySets) > 0 || len(s.proxied(forward)) == 0 {
+func checkProcess(s *proxyStrategy) []findings.Result {
+	if len(s.ProxySets) > 0 || len(s.toHandOver(forward)) == 0 {
 		return nil
 	}
 	return []findings.Result{findings.Failed("", "no DaemonSet runs kube-proxy")}
 }
 
-func checkOpen(in Input) []findings.Result {
-	s := in.Survey
-	if !s.replaces() || s.Manifests.setting(podnetwork.HostOnlyKey) == "true" {
+func checkOpen(s *proxyStrategy) []findings.Result {
+	if s.Manifests.setting(podnetwork.HostOnlyKey) == "true" {
 		return nil
 	}
 	return []findings.Result{
@@ -195,19 +180,14 @@ func checkOpen(in Input) []findings.Result {
 	}
 }
 
-func checkHealthz(in Input) []findings.Result {
-	s := in.Survey
-	if !s.replaces() || s.Manifests.setting(podnetwork.ProxyHealthKey) != "" {
+func checkHealthz(s *proxyStrategy) []findings.Result {
+	if s.Manifests.setting(podnetwork.ProxyHealthKey) != "" {
 		return nil
 	}
 	return []findings.Result{findings.Failed("", "ConfigMap %s does not set %s", podnetwork.CiliumConfig, podnetwork.ProxyHealthKey)}
 }
 
-func checkNodeLocal(in Input) []findings.Result {
-	s := in.Survey
-	if !s.replaces() {
-		return nil
-	}
+func checkNodeLocal(s *proxyStrategy) []findings.Result {
 	var out []findings.Result
 	for _, n := range s.NodeLocal {
 		out = append(out, findings.Failed(n.Object, "%s listens on %v", n.Object, n.Addresses))

@@ -1,0 +1,313 @@
+package cni
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/network/nodecleanup"
+	"github.com/replumb/replumb/internal/verify/connectivity"
+)
+
+const (
+	// onNodeLabel is on every pod that does something on a node; its value is what.
+	onNodeLabel = "replumb.dev/on-node"
+	// nodeTime is how long its image may take to come, and it may work.
+	nodeTime = 5 * time.Minute
+	hostRoot = "/host"
+	// report is where the kubelet reads a container's last words.
+	report = "/dev/termination-log"
+)
+
+// nodePod does one thing on a node, reports and ends. It has no access to the API.
+type nodePod struct {
+	deps      Deps
+	migration string
+	image     pull.Image
+	// verb is what it is for, and part of its labels.
+	verb, node string
+	args       []string
+}
+
+func (a *nodePod) labels() client.MatchingLabels {
+	return client.MatchingLabels{v1alpha1.LabelMigration: a.migration, onNodeLabel: a.verb}
+}
+
+// start makes the pod. One of an earlier run is ended first: what it found may have changed since.
+func (a *nodePod) start(ctx context.Context, args ...string) error {
+	if err := a.end(ctx); err != nil {
+		return err
+	}
+	if err := a.deps.Cluster.Create(ctx, a.pod(args...), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return fmt.Errorf("a pod on node %s: %w", a.node, err)
+	}
+	return nil
+}
+
+func (a *nodePod) pods(ctx context.Context) ([]corev1.Pod, error) {
+	all := &corev1.PodList{}
+	if err := a.deps.Cluster.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace), a.labels()); err != nil {
+		return nil, fmt.Errorf("looking for the pod on node %s: %w", a.node, err)
+	}
+	return slices.DeleteFunc(all.Items, func(p corev1.Pod) bool {
+		return p.Spec.NodeName != a.node || !p.DeletionTimestamp.IsZero()
+	}), nil
+}
+
+func (a *nodePod) end(ctx context.Context) error {
+	all, err := a.pods(ctx)
+	for i := range all {
+		if e := a.deps.Cluster.Delete(ctx, &all[i], client.GracePeriodSeconds(1)); client.IgnoreNotFound(e) != nil {
+			return fmt.Errorf("ending pod %s: %w", all[i].Name, e)
+		}
+	}
+	return err
+}
+
+// outcome is what the pod reported, once it has.
+func (a *nodePod) outcome(ctx context.Context) (*nodecleanup.Report, error) {
+	all, err := a.pods(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		return nil, engine.NotYet("node %s has no pod of replumb", a.node)
+	}
+	p := &all[len(all)-1]
+	message := p.Status.Message
+	for _, c := range p.Status.ContainerStatuses {
+		if t := c.State.Terminated; t != nil {
+			message = strings.TrimSpace(t.Message)
+		}
+	}
+	switch p.Status.Phase {
+	case corev1.PodSucceeded:
+		return nodecleanup.Parse(message)
+	case corev1.PodFailed:
+		return nil, fmt.Errorf("node %s: %s", a.node, strings.TrimPrefix(message, "error: "))
+	}
+	return nil, engine.NotYet("pod %s on node %s has not ended: %s", p.Name, a.node, connectivity.Why(p))
+}
+
+// The sub-commands of replumb node that these pods run.
+const (
+	verbTraffic = "traffic"
+	verbResidue = "residue"
+	verbClean   = "clean"
+	// Those of mode InPlace: the first two look whether a node can have both networks, and which one it has; the next three
+	// write its CNI configuration; the last two keep the source of packets between both networks, and no longer.
+	verbCheckInPlace   = "standing"
+	verbDetectSource   = "origin"
+	verbActivate       = "prefer"
+	verbDeactivate     = "unprefer"
+	verbAdopt          = "adopt"
+	verbPreserveSource = "cross"
+	verbForgetSource   = "uncross"
+	// Those of kube-proxy's replacement: one asks Cilium's agent, the other looks who answers for Services.
+	verbCilium   = "cilium"
+	verbServices = "services"
+)
+
+// confDir is where runtimes read CNI configurations.
+const confDir = "/etc/cni/net.d"
+
+// pod is on the network of the node. Its verb decides what it may do there.
+func (a *nodePod) pod(args ...string) *corev1.Pod {
+	c := corev1.Container{
+		Name: "replumb", Image: a.image.Name,
+		Args:                   slices.Concat([]string{"node", a.verb}, a.args, args, []string{"--report=" + report}),
+		TerminationMessagePath: report, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		SecurityContext: a.security(),
+	}
+	var volumes []corev1.Volume
+	if a.verb != verbTraffic && a.verb != verbForgetSource {
+		volumes, c.VolumeMounts = a.host()
+	}
+	spec := daemonPod(a.image, c)
+	spec.NodeName, spec.RestartPolicy, spec.Volumes = a.node, corev1.RestartPolicyNever, volumes
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: v1alpha1.SystemNamespace, GenerateName: "node-" + a.verb + "-", Labels: a.labels(),
+		},
+		Spec: spec,
+	}
+}
+
+// daemonPod is a pod on the network of its node, which no taint keeps away and nothing pushes out.
+func daemonPod(image pull.Image, c corev1.Container) corev1.PodSpec {
+	return corev1.PodSpec{
+		HostNetwork: true, PriorityClassName: "system-node-critical", DNSPolicy: corev1.DNSDefault,
+		AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](1),
+		Tolerations:      []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+		ImagePullSecrets: image.References(), Containers: []corev1.Container{c},
+	}
+}
+
+// host is the node's own root, read-only with all that is mounted in it, where kubelets can do that. A verb that writes gets
+// the directories that it writes beside it.
+func (a *nodePod) host() (volumes []corev1.Volume, mounts []corev1.VolumeMount) {
+	add := func(name, path string, kind corev1.HostPathType) {
+		volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+			HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &kind},
+		}})
+		mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: strings.TrimSuffix(hostRoot+path, "/")})
+	}
+	if a.verb == verbCilium { // its socket is there, and nothing else is asked
+		add("cilium", "/run/cilium", corev1.HostPathDirectory)
+		mounts[0].ReadOnly = true
+		return volumes, mounts
+	}
+	add("host", "/", corev1.HostPathUnset)
+	mounts[0].ReadOnly = true
+	switch a.verb {
+	case verbActivate, verbDeactivate, verbAdopt:
+		add("conf", confDir, corev1.HostPathDirectoryOrCreate)
+		return volumes, mounts
+	case verbClean:
+	default:
+		mounts[0].RecursiveReadOnly = ptr.To(corev1.RecursiveReadOnlyIfPossible)
+		return volumes, mounts
+	}
+	n, _ := nodecleanup.Find(a.args[0])
+	for i, dir := range n.Writable() {
+		add(fmt.Sprintf("dir-%d", i), dir, corev1.HostPathDirectoryOrCreate)
+	}
+	add("lock", "/run/xtables.lock", corev1.HostPathFileOrCreate)
+	return volumes, mounts
+}
+
+// rootIn is root in a container that has some capabilities and no others.
+func rootIn(capabilities ...corev1.Capability) *corev1.SecurityContext {
+	return &corev1.SecurityContext{
+		RunAsUser: ptr.To[int64](0), RunAsGroup: ptr.To[int64](0), RunAsNonRoot: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
+		AllowPrivilegeEscalation: ptr.To(false), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: capabilities},
+	}
+}
+
+// security is what the kernel asks for and no more: NET_ADMIN for connections, interfaces, rules and sets, NET_RAW and
+// SYS_CHROOT to run a node's own iptables, DAC_OVERRIDE for files of any owner.
+func (a *nodePod) security() *corev1.SecurityContext {
+	var all *corev1.SecurityContext
+	switch a.verb {
+	case verbTraffic, verbForgetSource:
+		return rootIn("NET_ADMIN")
+	case verbCilium, verbDetectSource: // a socket or files of root's, and nothing is changed
+		all = rootIn()
+	case verbActivate, verbDeactivate, verbAdopt:
+		all = rootIn("DAC_OVERRIDE")
+	case verbClean:
+		all = rootIn("NET_ADMIN", "NET_RAW", "SYS_CHROOT", "DAC_OVERRIDE")
+	default:
+		all = rootIn("NET_ADMIN", "NET_RAW", "SYS_CHROOT")
+	}
+	// SELinux lets containers of this type alone read files of the node. Nodes without it pass it over.
+	all.SELinuxOptions = &corev1.SELinuxOptions{Type: "spc_t", Level: "s0"}
+	return all
+}
+
+// nodeStep runs a nodePod. The traces of an earlier one cannot be seen from outside, so it runs in every run.
+type nodeStep struct {
+	nodePod
+	id, title string
+	limit     time.Duration
+	// evaluate says what the report means; nil takes any.
+	evaluate func(*nodecleanup.Report) error
+	// further is what its preview shows beside the pod.
+	further []engine.Change
+}
+
+var _ engine.Abandoner = (*nodeStep)(nil)
+
+func (s *nodeStep) ID() string                                { return s.id }
+func (s *nodeStep) Title() string                             { return s.title }
+func (s *nodeStep) Deadline() time.Duration                   { return s.limit }
+func (*nodeStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+func (s *nodeStep) Do(ctx context.Context) error              { return s.start(ctx) }
+func (s *nodeStep) Abandon(ctx context.Context) error         { return s.end(ctx) }
+
+func (s *nodeStep) Preview() ([]engine.Change, error) {
+	return append([]engine.Change{
+		{Verb: "run", Object: "Pod on Node " + s.node, Body: map[string]any{"args": s.pod().Spec.Containers[0].Args}},
+	}, s.further...), nil
+}
+
+func (s *nodeStep) Verify(ctx context.Context) error {
+	r, err := s.outcome(ctx)
+	if err != nil {
+		return err
+	}
+	if s.evaluate != nil {
+		if err := s.evaluate(r); err != nil {
+			return err
+		}
+	}
+	return s.end(ctx)
+}
+
+// lookStep writes nothing on its node, and ends at once when a run does.
+type lookStep struct{ *nodeStep }
+
+func (lookStep) Waits() {}
+
+// onNode has replumb do something on a node; prefix begins the step's ID.
+func (p *Planner) onNode(verb, node, prefix, title string, args ...string) *nodeStep {
+	return &nodeStep{
+		nodePod: nodePod{deps: p.Deps, migration: p.spec().Name, image: p.image(), verb: verb, node: node, args: args},
+		id:      prefix + "/" + node, title: title, limit: nodeTime,
+	}
+}
+
+// networkArgs are the arguments of sub-commands about what a network left on a node.
+func (p *Planner) networkArgs(network v1alpha1.CNIName, node string) []string {
+	ranges := p.Inventory.Ranges
+	switch network {
+	case p.spec().To:
+		ranges = p.Inventory.target()
+	case v1alpha1.HostLocal: // they tell its own files from those of others
+		ranges = p.Inventory.ownRanges(node)
+	}
+	return []string{string(network), "--root=" + hostRoot, "--pods=" + joinRanges(ranges)}
+}
+
+func joinRanges(ranges []netip.Prefix) string {
+	var out []string
+	for _, r := range ranges {
+		out = append(out, r.String())
+	}
+	return strings.Join(out, ",")
+}
+
+// cleaner removes what a network has left on a node.
+func (p *Planner) cleaner(network v1alpha1.CNIName, prefix, node string) engine.Step {
+	title := fmt.Sprintf("Remove what %s has left on node %s", network, node)
+	s := p.onNode(verbClean, node, prefix, title, p.networkArgs(network, node)...)
+	s.further = []engine.Change{
+		{Verb: "clean", Object: "Node " + node, Body: map[string]any{"remove": leftover(network).Describe()}},
+	}
+	return s
+}
+
+// residue proves that a node is clean of a network.
+func (p *Planner) residue(network v1alpha1.CNIName, prefix, node string) engine.Step {
+	title := fmt.Sprintf("Verify that node %[2]s is clean of %[1]s", network, node)
+	s := p.onNode(verbResidue, node, prefix, title, p.networkArgs(network, node)...)
+	s.evaluate = func(r *nodecleanup.Report) error {
+		if r.Empty() {
+			return nil
+		}
+		return fmt.Errorf("node %s still has of %s: %s", node, network, r)
+	}
+	return lookStep{s}
+}

@@ -1,0 +1,132 @@
+package cni
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/dustin/go-humanize/english"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cordon"
+	"github.com/replumb/replumb/internal/migration"
+)
+
+// JoinedError says that nodes have joined while others were switched, and give their pods the old network.
+type JoinedError struct {
+	Nodes []string
+	To    v1alpha1.CNIName
+}
+
+func (e *JoinedError) Error() string {
+	return fmt.Sprintf("%s joined and not switched to %s: %s",
+		english.Plural(len(e.Nodes), "node has", "nodes have"), e.To, strings.Join(e.Nodes, ", "))
+}
+
+func (*JoinedError) Advice() string { return "run apply again: it switches them" }
+
+// everyNode fails with a *JoinedError if a node is there that was not when nodes were planned, or that another run has left.
+func (p *inPlacePlanner) everyNode() engine.Step {
+	return &engine.Wait{Name: "nodes", About: "Verify that every node is switched", Again: true, For: func(ctx context.Context) error {
+		now, err := p.Deps.occupants(ctx, p.spec())
+		if err != nil {
+			return err
+		}
+		if names := (&inPlaceStrategy{Inventory: now}).notActivated(); len(names) > 0 {
+			return &JoinedError{Nodes: names, To: p.spec().To}
+		}
+		return nil
+	}}
+}
+
+// activate has a node give new pods the network that a direction goes to.
+func (p *inPlacePlanner) activate(node string, d engine.Direction) engine.Step {
+	if d == backward {
+		return p.onNode(verbDeactivate, node, "switch",
+			fmt.Sprintf("Have node %s give new pods the network of %s again", node, p.Inventory.from()), "--root="+hostRoot)
+	}
+	return p.onNode(verbActivate, node, "switch",
+		fmt.Sprintf("Have node %s give new pods the network of %s", node, p.spec().To), string(p.spec().To), "--root="+hostRoot)
+}
+
+// adopt has a node go by the file that the new network itself writes.
+func (p *inPlacePlanner) adopt(node string) engine.Step {
+	return p.onNode(verbAdopt, node, "adopt",
+		fmt.Sprintf("Have node %s go by the configuration that %s writes", node, p.spec().To), string(p.spec().To), "--root="+hostRoot)
+}
+
+// annotate writes on a Node which network its new pods have. On the way back that is nothing, as it was.
+func (p *inPlacePlanner) annotate(name string, d engine.Direction) engine.Step {
+	m := nodeMark{
+		id: "label/" + name, about: "Record which network new pods on node " + name + " have", node: name,
+		annotation: true, key: v1alpha1.AnnotationPodNetwork, value: string(p.spec().To),
+	}
+	if d == backward {
+		m.id, m.value = "unlabel/"+name, ""
+	}
+	return m.step(p.Deps.Cluster)
+}
+
+// markBeside lets the programs of the new network start on a node. On the way back, and at the end, the mark goes.
+func (p *inPlacePlanner) markBeside(name string, d engine.Direction) engine.Step {
+	m := nodeMark{
+		id: "beside/" + name, about: fmt.Sprintf("Let %s start on node %s", p.spec().To, name), node: name,
+		key: v1alpha1.LabelBeside, value: string(p.spec().To),
+	}
+	if d == backward {
+		m.id, m.about, m.value = "unmark/"+name, "Remove the mark of the new network from node "+name, ""
+	}
+	return m.step(p.Deps.Cluster)
+}
+
+// started waits until the DaemonSets of the new network are ready on every node that is marked by now, and the nodes of a
+// round take pods.
+func (p *inPlacePlanner) started(round []string, sets []client.ObjectKey) engine.Step {
+	r := networkRollout{deps: p.Deps, network: p.spec().To, sets: sets}
+	return &engine.Wait{
+		Name: "started/" + round[0], About: fmt.Sprintf("Wait for %s on node %s", p.spec().To, andMore(round)), Limit: rolloutTime,
+		For: func(ctx context.Context) error { return r.onMarked(ctx, round) },
+	}
+}
+
+// ready waits until a switched node is ready again, before anything is tried there and before the next node takes no more
+// pods.
+func (p *inPlacePlanner) ready(name string) engine.Step {
+	return &engine.Wait{
+		Name: "ready/" + name, About: "Wait until node " + name + " is ready with its network", Again: true,
+		Limit: p.spec().InPlace.Timeout.Duration,
+		For: func(ctx context.Context) error {
+			n, err := cordon.Read(ctx, p.Deps.Cluster, name)
+			if err != nil || n == nil { // a node that is gone keeps no one waiting
+				return err
+			}
+			if why := unfit(n); why != "" {
+				return engine.NotYet("node %s: %s", name, why)
+			}
+			return nil
+		},
+	}
+}
+
+// recordCounts writes on the Migration how many pods have the new network by now.
+func (p *inPlacePlanner) recordCounts(after string) engine.Step {
+	deps, spec, ranges, m := p.Deps, p.spec(), p.Inventory.Ranges, p.Inventory.Manifests
+	return &engine.Observed[v1alpha1.Counts]{
+		Name: "note/" + after, About: "Record that " + after + " is switched", As: engine.RoleOwn,
+		Look: func(ctx context.Context) (engine.State, v1alpha1.Counts, error) { // an earlier note says nothing of now
+			now, err := deps.occupants(ctx, spec)
+			if err != nil {
+				return engine.Unknown, v1alpha1.Counts{}, err
+			}
+			then := &Inventory{Spec: spec, Pods: now.Pods, Ranges: ranges, Manifests: m}
+			return engine.Pending, CountsOf(&inPlaceStrategy{Inventory: then}), nil
+		},
+		Write: func(ctx context.Context, counts v1alpha1.Counts) error {
+			return migration.UpdateStatus(ctx, deps.Cluster, spec.Name, func(st *v1alpha1.MigrationStatus) { st.Counts = counts })
+		},
+		Proof:   func(context.Context) error { return nil },
+		Changes: migration.StatusChange(spec.Name, map[string]any{"counts": "of pods with the old and with the new network"}),
+	}
+}
