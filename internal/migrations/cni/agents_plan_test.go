@@ -1,6 +1,8 @@
 package cni
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
@@ -32,17 +34,20 @@ func halfWay(t *testing.T, agents v1alpha1.AgentMode) Plans {
 
 // TestFirstNodeIsCleanedAlone: what finish removes from the first node is watched before it removes anything from another.
 func TestFirstNodeIsCleanedAlone(t *testing.T) {
-	plans := halfWay(t, v1alpha1.AgentsEnabled)
-	p := inPlacePlanner{Planner: plans.Shared()}
-	if len(p.Inventory.Nodes) < 2 {
-		t.Fatalf("%d nodes prove nothing", len(p.Inventory.Nodes))
+	p := halfWay(t, v1alpha1.AgentsEnabled)
+	if n := len(p.Shared().Inventory.Nodes); n < 2 {
+		t.Fatalf("%d nodes prove nothing", n)
 	}
-	groups := p.cleanInRounds(p.Inventory.from(), "clean")
-	if len(groups) < 4 || len(groups[0].Steps) != 1 {
-		t.Fatalf("%d groups, the first of %d steps", len(groups), len(groups[0].Steps))
+	var groups []engine.Group
+	for _, phase := range p.Finish().Phases {
+		groups = append(groups, phase.Groups...)
 	}
-	if _, watched := groups[1].Steps[0].(*lossguard.Steady); !watched {
-		t.Errorf("%s follows the first node", groups[1].Steps[0].ID())
+	first := slices.IndexFunc(groups, func(g engine.Group) bool { return strings.HasPrefix(g.Steps[0].ID(), "clean/") })
+	if first < 0 || len(groups) < first+4 || len(groups[first].Steps) != 1 {
+		t.Fatalf("of %d groups, the one that begins to clean is %d", len(groups), first)
+	}
+	if _, watched := groups[first+1].Steps[0].(*lossguard.Steady); !watched {
+		t.Errorf("%s follows the first node", groups[first+1].Steps[0].ID())
 	}
 }
 

@@ -67,23 +67,23 @@ func networkChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP5101", Severity: findings.Blocking, Run: checkFrom,
-			Claim:    "the cluster has one network for pods, the one that is to go",
-			Why:      "what is not known cannot be removed, and two networks on one cluster are in someone else's hands",
+			Claim: "the cluster has one network for pods, the one that is to go",
+			Why:   "what is not known cannot be removed, and two networks on one cluster are in someone else's hands",
 			Fix: "see which DaemonSets there are; name the old network in spec.cni.from, also where only files on nodes give pods addresses of their " +
 				"Node's podCIDR (host-local)",
 		},
 		{
 			Code: "RP5102", Severity: findings.Blocking, Run: checkPair,
-			Claim:    "replumb can replace the one network by the other",
-			Why:      "what a network leaves on nodes is different for each, and half of it removed is worse than all of it there",
+			Claim: "replumb can replace the one network by the other",
+			Why:   "what a network leaves on nodes is different for each, and half of it removed is worse than all of it there",
 			Fix: "replumb goes from flannel to Calico, from Calico to flannel, with mode InPlace from both to Cilium and from host-local to Calico and " +
 				"Cilium, and with mode Drained from Weave to Calico and flannel; for others, replace the nodes or the cluster",
 		},
 		{
 			Code: "RP5103", Severity: findings.Blocking, Run: checkKeepers,
-			Claim:    "the old network stays away once it is removed",
-			Why:      "an operator, an addon manager or GitOps recreates what is deleted: two networks on one node keep each other from working",
-			Fix:      "take the old network out of its hands first: remove it there without pruning, or pause it",
+			Claim: "the old network stays away once it is removed",
+			Why:   "an operator, an addon manager or GitOps recreates what is deleted: two networks on one node keep each other from working",
+			Fix:   "take the old network out of its hands first: remove it there without pruning, or pause it",
 		},
 		{
 			Code: "RP5104", Severity: findings.Warning, Run: checkHelm,
@@ -110,9 +110,9 @@ func rangeChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP5201", Severity: findings.Blocking, Run: checkTarget,
-			Claim:    "the manifests name the pod range, and it is the one that is wanted",
-			Why:      "a network that makes up a range of its own can take one that others have",
-			Fix:      "set the range in the manifests (net-conf.json of flannel, CALICO_IPV4POOL_CIDR or an IPPool of Calico), and spec.cni.podCIDR to the same",
+			Claim: "the manifests name the pod range, and it is the one that is wanted",
+			Why:   "a network that makes up a range of its own can take one that others have",
+			Fix:   "set the range in the manifests (net-conf.json of flannel, CALICO_IPV4POOL_CIDR or an IPPool of Calico), and spec.cni.podCIDR to the same",
 		},
 		{
 			Code: "RP5202", Severity: findings.Blocking, Run: checkOverlaps,
@@ -122,15 +122,15 @@ func rangeChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP5203", Severity: findings.Blocking, Run: checkProxy,
-			Claim:    "kube-proxy recognises the new pod range as part of the cluster",
-			Why:      "what it takes for coming from outside it gives the address of a node: NetworkPolicies then see a node instead of a pod",
+			Claim: "kube-proxy recognises the new pod range as part of the cluster",
+			Why:   "what it takes for coming from outside it gives the address of a node: NetworkPolicies then see a node instead of a pod",
 			Fix: "set clusterCIDR in kube-proxy's configuration to one range that covers old and new pods (it takes one of each family), or use " +
 				"detectLocalMode: InterfaceNamePrefix with pod.interfaceNamePrefix cali; then restart it on every node. Where the API does not " +
 				"show its configuration, look at it on every node, and say so by spec.cni.vouch.kubeProxy: true",
 		},
 		{
 			Code: "RP5204", Severity: findings.Blocking, Run: checkNodeRanges,
-			Claim:    "every node has a range of its own, where pods get their addresses from that",
+			Claim: "every node has a range of its own, where pods get their addresses from that",
 			Why: "flannel and host-local give out what spec.podCIDR of the node says; flannel stops if there is none or it lies outside of its network, and " +
 				"what host-local gave out cannot be distinguished from other addresses without it",
 			Fix: "run the controller manager with --allocate-node-cidrs, and for flannel with --cluster-cidr as in its net-conf.json; delete a node that " +
@@ -167,7 +167,7 @@ func workloadChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP5310", Severity: findings.Warning, Run: checkStaysAgain,
-			Claim:    "every pod can be recreated once more",
+			Claim: "every pod can be recreated once more",
 			Why: "spec.cni.again recreates what an owner makes again: pods without one stay as they are, or end with their node where nodes are replaced, " +
 				"and those of Jobs go on, or start over",
 			Fix: "delete pods without an owner and make them again yourself, and wait for Jobs, if they had trouble with the network",

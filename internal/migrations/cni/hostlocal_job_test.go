@@ -116,10 +116,14 @@ func TestHostLocalNodeJoins(t *testing.T) {
 	ranges := func() string {
 		plans, err := f.job.Examine(t.Context())
 		f.Must(err)
-		p := inPlacePlanner{Planner: plans.Shared()}
-		f.Must(p.sourceKeeper().start().(*engine.Write).Write(t.Context())) // the fleet has pods of replumb end, so it would never be ready
+		var groups []engine.Group
+		for _, phase := range plans.Apply().Phases {
+			groups = append(groups, phase.Groups...)
+		}
+		// The fleet has pods of replumb end, so it would never be ready.
+		f.Must(step(t, groups, "crossing").(*engine.Write).Write(t.Context()))
 		set := &appsv1.DaemonSet{}
-		f.Must(server.Get(t.Context(), p.sourceKeeper().key(), set))
+		f.Must(server.Get(t.Context(), client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: "m-crossing"}, set))
 		return set.Spec.Template.Spec.Containers[0].Args[2]
 	}
 	if got := ranges(); got != "--ranges=10.244.0.0/23,10.245.0.0/16" {

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
@@ -194,7 +195,7 @@ func (m *Manifests) take(o *unstructured.Unstructured) error {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, ds); err != nil {
 			return err
 		}
-		m.runs(&ds.Spec.Template.Spec)
+		m.addPod(&ds.Spec.Template.Spec)
 		if n := podnetwork.Of(ds); n != "" {
 			m.Networks = append(m.Networks, n)
 		}
@@ -204,7 +205,7 @@ func (m *Manifests) take(o *unstructured.Unstructured) error {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, d); err != nil {
 			return err
 		}
-		m.runs(&d.Spec.Template.Spec)
+		m.addPod(&d.Spec.Template.Spec)
 	case corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind():
 		cm := &corev1.ConfigMap{}
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, cm); err != nil {
@@ -230,7 +231,7 @@ func (m *Manifests) addRanges(text string) {
 	}
 }
 
-func (m *Manifests) runs(s *corev1.PodSpec) {
+func (m *Manifests) addPod(s *corev1.PodSpec) {
 	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
 		m.Images = append(m.Images, c.Image)
 		// Flannel's chart can bring along who enforces policies (netpol.enabled).
@@ -289,8 +290,20 @@ func (k key) String() string {
 	return k.Kind + " " + k.namespace + "/" + k.name
 }
 
+// slug is a key as part of an ID.
+func (k key) slug() string {
+	out := k.Kind + "/"
+	if k.namespace != "" {
+		out += k.namespace + "/"
+	}
+	return out + k.name
+}
+
 // full tells kinds of different groups apart.
 func (k key) full() string { return k.Group + "/" + k.String() }
+
+// parallel is how many objects are changed at once.
+const parallel = 16
 
 // rank is when in the order of things an object is applied.
 type rank int
@@ -308,8 +321,8 @@ func (r rank) String() string {
 	return [...]string{"Definitions", "Namespaces", "Rights", "Configuration", "Custom resources", "Programs"}[r]
 }
 
-// atOnce is how many objects are written at once. An API server makes its whole OpenAPI document again for each definition: sixteen at once took
-// two processors for five seconds, in which cluster DNS beside it did not answer.
+// atOnce is how many objects are written at once. An API server makes its whole OpenAPI document again for each definition:
+// sixteen at once took two processors for five seconds, in which cluster DNS beside it did not answer.
 func (r rank) atOnce() int {
 	if r == definitions {
 		return 2
@@ -334,3 +347,31 @@ func (k key) rank() rank {
 	}
 	return resources
 }
+
+// groups have a step for each object, in the order in which objects are applied or, backwards, the last things first.
+// Objects that step has nothing for are left out.
+func groups(
+	objects []*unstructured.Unstructured, d engine.Direction, step func(*unstructured.Unstructured) engine.Step,
+) []engine.Group {
+	var out []engine.Group
+	for i := range programs + 1 {
+		r := i
+		if d == engine.Backward {
+			r = programs - i
+		}
+		var steps []engine.Step
+		for _, o := range objects {
+			if keyOf(o).rank() != r {
+				continue
+			}
+			if s := step(o); s != nil {
+				steps = append(steps, s)
+			}
+		}
+		out = append(out, engine.AtOnce(r.atOnce(), r.String(), steps...)...)
+	}
+	return out
+}
+
+// runs reports whether an object has pods of its own.
+func runs(o *unstructured.Unstructured) bool { return keyOf(o).rank() == programs }

@@ -107,7 +107,7 @@ func worse(before, now scores, enforced bool) []string {
 // matrixStep asks, from a pod of each of some nodes, who reaches whom. As a baseline it writes the answers down, else it holds them
 // against those.
 type matrixStep struct {
-	deps       Deps
+	deps        Deps
 	migration   string
 	name, about string
 	image       pull.Image

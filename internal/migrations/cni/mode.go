@@ -45,7 +45,9 @@ func (j *Job) ApplyPhases() []string { return modeOf(j.Spec).apply }
 func PhaseNames() []string { return once(drainedCommands().Names(), inPlaceCommands().Names()) }
 
 // AllApplyPhases are the names of the phases of apply of both modes, each once.
-func AllApplyPhases() []string { return once(drainedCommands().Apply.Names(), inPlaceCommands().Apply.Names()) }
+func AllApplyPhases() []string {
+	return once(drainedCommands().Apply.Names(), inPlaceCommands().Apply.Names())
+}
 
 // Outlines are the phases of all commands, for people.
 func Outlines() []migration.Outline {

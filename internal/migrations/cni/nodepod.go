@@ -3,7 +3,6 @@ package cni
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -32,7 +31,7 @@ const (
 
 // nodePod does one thing on a node, reports and ends. It has no access to the API.
 type nodePod struct {
-	deps      Deps
+	client    client.Client
 	migration string
 	image     pull.Image
 	// verb is what it is for, and part of its labels.
@@ -49,15 +48,15 @@ func (a *nodePod) start(ctx context.Context, args ...string) error {
 	if err := a.end(ctx); err != nil {
 		return err
 	}
-	if err := a.deps.Cluster.Create(ctx, a.pod(args...), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+	if err := a.client.Create(ctx, a.object(args...), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 		return fmt.Errorf("a pod on node %s: %w", a.node, err)
 	}
 	return nil
 }
 
-func (a *nodePod) pods(ctx context.Context) ([]corev1.Pod, error) {
+func (a *nodePod) find(ctx context.Context) ([]corev1.Pod, error) {
 	all := &corev1.PodList{}
-	if err := a.deps.Cluster.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace), a.labels()); err != nil {
+	if err := a.client.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace), a.labels()); err != nil {
 		return nil, fmt.Errorf("looking for the pod on node %s: %w", a.node, err)
 	}
 	return slices.DeleteFunc(all.Items, func(p corev1.Pod) bool {
@@ -66,9 +65,9 @@ func (a *nodePod) pods(ctx context.Context) ([]corev1.Pod, error) {
 }
 
 func (a *nodePod) end(ctx context.Context) error {
-	all, err := a.pods(ctx)
+	all, err := a.find(ctx)
 	for i := range all {
-		if e := a.deps.Cluster.Delete(ctx, &all[i], client.GracePeriodSeconds(1)); client.IgnoreNotFound(e) != nil {
+		if e := a.client.Delete(ctx, &all[i], client.GracePeriodSeconds(1)); client.IgnoreNotFound(e) != nil {
 			return fmt.Errorf("ending pod %s: %w", all[i].Name, e)
 		}
 	}
@@ -77,7 +76,7 @@ func (a *nodePod) end(ctx context.Context) error {
 
 // outcome is what the pod reported, once it has.
 func (a *nodePod) outcome(ctx context.Context) (*nodecleanup.Report, error) {
-	all, err := a.pods(ctx)
+	all, err := a.find(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -122,8 +121,8 @@ const (
 // confDir is where runtimes read CNI configurations.
 const confDir = "/etc/cni/net.d"
 
-// pod is on the network of the node. Its verb decides what it may do there.
-func (a *nodePod) pod(args ...string) *corev1.Pod {
+// object is on the network of the node. Its verb decides what it may do there.
+func (a *nodePod) object(args ...string) *corev1.Pod {
 	c := corev1.Container{
 		Name: "replumb", Image: a.image.Name,
 		Args:                   slices.Concat([]string{"node", a.verb}, a.args, args, []string{"--report=" + report}),
@@ -230,6 +229,14 @@ type nodeStep struct {
 
 var _ engine.Abandoner = (*nodeStep)(nil)
 
+// newNodeStep runs a sub-command of replumb node; prefix begins the step's ID.
+func newNodeStep(c client.Client, migration string, image pull.Image, verb, node, prefix, title string, args ...string) *nodeStep {
+	return &nodeStep{
+		nodePod: nodePod{client: c, migration: migration, image: image, verb: verb, node: node, args: args},
+		id:      prefix + "/" + node, title: title, limit: nodeTime,
+	}
+}
+
 func (s *nodeStep) ID() string                                { return s.id }
 func (s *nodeStep) Title() string                             { return s.title }
 func (s *nodeStep) Deadline() time.Duration                   { return s.limit }
@@ -239,7 +246,7 @@ func (s *nodeStep) Abandon(ctx context.Context) error         { return s.end(ctx
 
 func (s *nodeStep) Preview() ([]engine.Change, error) {
 	return append([]engine.Change{
-		{Verb: "run", Object: "Pod on Node " + s.node, Body: map[string]any{"args": s.pod().Spec.Containers[0].Args}},
+		{Verb: "run", Object: "Pod on Node " + s.node, Body: map[string]any{"args": s.object().Spec.Containers[0].Args}},
 	}, s.further...), nil
 }
 
@@ -260,54 +267,3 @@ func (s *nodeStep) Verify(ctx context.Context) error {
 type lookStep struct{ *nodeStep }
 
 func (lookStep) Waits() {}
-
-// onNode has replumb do something on a node; prefix begins the step's ID.
-func (p *Planner) onNode(verb, node, prefix, title string, args ...string) *nodeStep {
-	return &nodeStep{
-		nodePod: nodePod{deps: p.Deps, migration: p.spec().Name, image: p.image(), verb: verb, node: node, args: args},
-		id:      prefix + "/" + node, title: title, limit: nodeTime,
-	}
-}
-
-// networkArgs are the arguments of sub-commands about what a network left on a node.
-func (p *Planner) networkArgs(network v1alpha1.CNIName, node string) []string {
-	ranges := p.Inventory.Ranges
-	switch network {
-	case p.spec().To:
-		ranges = p.Inventory.target()
-	case v1alpha1.HostLocal: // they tell its own files from those of others
-		ranges = p.Inventory.ownRanges(node)
-	}
-	return []string{string(network), "--root=" + hostRoot, "--pods=" + joinRanges(ranges)}
-}
-
-func joinRanges(ranges []netip.Prefix) string {
-	var out []string
-	for _, r := range ranges {
-		out = append(out, r.String())
-	}
-	return strings.Join(out, ",")
-}
-
-// cleaner removes what a network has left on a node.
-func (p *Planner) cleaner(network v1alpha1.CNIName, prefix, node string) engine.Step {
-	title := fmt.Sprintf("Remove what %s has left on node %s", network, node)
-	s := p.onNode(verbClean, node, prefix, title, p.networkArgs(network, node)...)
-	s.further = []engine.Change{
-		{Verb: "clean", Object: "Node " + node, Body: map[string]any{"remove": leftover(network).Describe()}},
-	}
-	return s
-}
-
-// residue proves that a node is clean of a network.
-func (p *Planner) residue(network v1alpha1.CNIName, prefix, node string) engine.Step {
-	title := fmt.Sprintf("Verify that node %[2]s is clean of %[1]s", network, node)
-	s := p.onNode(verbResidue, node, prefix, title, p.networkArgs(network, node)...)
-	s.evaluate = func(r *nodecleanup.Report) error {
-		if r.Empty() {
-			return nil
-		}
-		return fmt.Errorf("node %s still has of %s: %s", node, network, r)
-	}
-	return lookStep{s}
-}

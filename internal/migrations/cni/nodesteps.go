@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/dustin/go-humanize/english"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
@@ -79,16 +78,6 @@ func (p *inPlacePlanner) markBeside(name string, d engine.Direction) engine.Step
 		m.id, m.about, m.value = "unmark/"+name, "Remove the mark of the new network from node "+name, ""
 	}
 	return m.step(p.Deps.Cluster)
-}
-
-// started waits until the DaemonSets of the new network are ready on every node that is marked by now, and the nodes of a
-// round take pods.
-func (p *inPlacePlanner) started(round []string, sets []client.ObjectKey) engine.Step {
-	r := networkRollout{deps: p.Deps, network: p.spec().To, sets: sets}
-	return &engine.Wait{
-		Name: "started/" + round[0], About: fmt.Sprintf("Wait for %s on node %s", p.spec().To, andMore(round)), Limit: rolloutTime,
-		For: func(ctx context.Context) error { return r.onMarked(ctx, round) },
-	}
 }
 
 // ready waits until a switched node is ready again, before anything is tried there and before the next node takes no more

@@ -90,15 +90,6 @@ func (d Deps) removeNow(ctx context.Context, o *unstructured.Unstructured) error
 	return d.Any.Delete(ctx, o.DeepCopy(), client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationForeground))
 }
 
-// slug is a key as part of an ID.
-func (k key) slug() string {
-	out := k.Kind + "/"
-	if k.namespace != "" {
-		out += k.namespace + "/"
-	}
-	return out + k.name
-}
-
 // apply applies an object of the manifests, by server-side apply, and takes over fields that others have set.
 func (d Deps) apply(name string, o *unstructured.Unstructured, exists bool) engine.Step {
 	return d.applyAs("install/"+keyOf(o).Group+"/"+keyOf(o).slug(), "Apply "+keyOf(o).String(), name, o, exists)
@@ -190,7 +181,7 @@ func (d Deps) applied(ctx context.Context, name string, o *unstructured.Unstruct
 	case have.GetLabels()[v1alpha1.LabelMigration] != name,
 		have.GetAnnotations()[v1alpha1.AnnotationApplied] != want.GetAnnotations()[v1alpha1.AnnotationApplied]:
 		return engine.NotYet("%s is not as the manifests say", keyOf(want))
-	case keyOf(want).rank() == definitions && !established(have):
+	case want.GetKind() == "CustomResourceDefinition" && !established(have):
 		return engine.NotYet("%s is not established", keyOf(want))
 	}
 	return nil

@@ -20,9 +20,6 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// parallel is how many objects are changed at once.
-const parallel = 16
-
 const phaseRemove = "remove"
 
 // manifestUID is that of manifests among the backups: objects that no API server has given one.
@@ -182,34 +179,12 @@ func (p *Planner) eachNode(step func(node string) engine.Step) []engine.Group {
 	return engine.AtOnce(parallel, "Nodes", steps...)
 }
 
-// byRank has steps for objects, in the order in which objects are applied or, last things first, in which they are deleted.
-func byRank(objects []*unstructured.Unstructured, backwards bool, step func(*unstructured.Unstructured) engine.Step) []engine.Group {
-	var groups []engine.Group
-	ranks := []rank{definitions, namespaces, rights, configuration, resources, programs}
-	if backwards {
-		slices.Reverse(ranks)
-	}
-	for _, r := range ranks {
-		var steps []engine.Step
-		for _, o := range objects {
-			if keyOf(o).rank() != r {
-				continue
-			}
-			if s := step(o); s != nil {
-				steps = append(steps, s)
-			}
-		}
-		groups = append(groups, engine.AtOnce(r.atOnce(), r.String(), steps...)...)
-	}
-	return groups
-}
-
 // removeOld deletes the objects of the old network: its programs first, which would write again what nodes are cleaned of.
 func (p *Planner) removeOld() []engine.Group {
 	var first, then []engine.Step
 	for _, o := range p.Inventory.Old {
 		step := p.Deps.remove(o, phaseRemove, p.frozen())
-		if keyOf(o).rank() == programs {
+		if runs(o) {
 			first = append(first, step)
 		} else {
 			then = append(then, step)
@@ -229,14 +204,14 @@ func (p *Planner) clean(network v1alpha1.CNIName, prefix string) []engine.Group 
 
 // applyAll applies objects of the manifests, in their order.
 func (p *Planner) applyAll(objects []*unstructured.Unstructured) []engine.Group {
-	return byRank(objects, false, func(o *unstructured.Unstructured) engine.Step {
+	return groups(objects, engine.Forward, func(o *unstructured.Unstructured) engine.Step {
 		return p.Deps.apply(p.spec().Name, o, p.Inventory.Present[keyOf(o).full()] != nil)
 	})
 }
 
 // unapply deletes what was applied and was not there before, last things first.
 func (p *Planner) unapply() []engine.Group {
-	return byRank(p.Inventory.Manifests.Objects, true, func(o *unstructured.Unstructured) engine.Step {
+	return groups(p.Inventory.Manifests.Objects, engine.Backward, func(o *unstructured.Unstructured) engine.Step {
 		have := p.Inventory.Present[keyOf(o).full()]
 		if have == nil || have.GetLabels()[v1alpha1.LabelMigration] != p.spec().Name || p.wasThere(have) {
 			return nil
@@ -252,7 +227,7 @@ func (p *Planner) wasThere(o *unstructured.Unstructured) bool {
 
 // restoreAll brings back the objects that were there before, as they were.
 func (p *Planner) restoreAll() []engine.Group {
-	return byRank(p.Inventory.Stored, false, func(o *unstructured.Unstructured) engine.Step { return p.Deps.restore(p.spec().Name, o) })
+	return groups(p.Inventory.Stored, engine.Forward, func(o *unstructured.Unstructured) engine.Step { return p.Deps.restore(p.spec().Name, o) })
 }
 
 // setsOf are the DaemonSets among objects.

@@ -61,7 +61,7 @@ func (s *proofStep) Do(ctx context.Context) error {
 	if err := s.Abandon(ctx); err != nil {
 		return err
 	}
-	servers, err := incluster.APIServers(ctx, s.deps.Cluster)
+	servers, err := incluster.APIServers(ctx, s.client)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (s *proofStep) Do(ctx context.Context) error {
 		if svc.UID != "" { // it goes when the Service goes
 			slice.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID}}
 		}
-		err := s.deps.Cluster.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
+		err := s.client.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
 		if apierrors.IsAlreadyExists(err) {
 			return engine.NotYet("%s of an earlier try is still ending", o.GetName())
 		}
@@ -81,7 +81,7 @@ func (s *proofStep) Do(ctx context.Context) error {
 			return fmt.Errorf("trying out Services: %w", err)
 		}
 	}
-	n, err := cordon.Read(ctx, s.deps.Cluster, s.node)
+	n, err := cordon.Read(ctx, s.client, s.node)
 	if err != nil || n == nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (s *proofStep) Abandon(ctx context.Context) error {
 	}
 	meta := metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: trialName}
 	for _, o := range []client.Object{&discoveryv1.EndpointSlice{ObjectMeta: meta}, &corev1.Service{ObjectMeta: meta}} {
-		if err := s.deps.Cluster.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
+		if err := s.client.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("removing what Services were tried out with: %w", err)
 		}
 	}

@@ -53,9 +53,13 @@ func (s *proxyStrategy) Removes() []string {
 func (s *proxyStrategy) Plans(p *Planner) Plans { return s.PlansWith(p, s) }
 
 // What is done to kube-proxy, by command.
-func (s *proxyStrategy) Replace(p *inPlacePlanner) []engine.Group { return proxyPlanner{p, s}.replace() }
-func (s *proxyStrategy) Restore(p *inPlacePlanner) []engine.Group { return proxyPlanner{p, s}.restore() }
-func (s *proxyStrategy) Remove(p *inPlacePlanner) []engine.Group  { return proxyPlanner{p, s}.remove() }
+func (s *proxyStrategy) Replace(p *inPlacePlanner) []engine.Group {
+	return proxyPlanner{p, s}.replace()
+}
+func (s *proxyStrategy) Restore(p *inPlacePlanner) []engine.Group {
+	return proxyPlanner{p, s}.restore()
+}
+func (s *proxyStrategy) Remove(p *inPlacePlanner) []engine.Group { return proxyPlanner{p, s}.remove() }
 
 // toHandOver are the nodes where Services are not as a direction goes: forward those on which kube-proxy may still be, and on
 // the way back those on which Cilium does its work.

@@ -211,15 +211,37 @@ func (p *proxied) led(after string) {
 	}
 }
 
-// planner looks at the cluster as a run does that has begun.
-func (p *proxied) planner() proxyPlanner {
+// plans looks at the cluster as a run does that has begun.
+func (p *proxied) plans() Plans {
 	p.Helper()
 	plans, err := p.job.Examine(p.Context())
 	p.Must(err)
 	now := metav1.Now()
 	plans.Shared().Inventory.Status.Begun = &now
-	s := plans.Shared().Strategy.(*proxyStrategy)
-	return proxyPlanner{&inPlacePlanner{plans.Shared(), s.inPlaceStrategy, s}, s}
+	return plans
+}
+
+// replace are the steps that have Cilium take the place of kube-proxy, and restore those of the way back.
+func (p *proxied) replace() []engine.Group { return aboutProxy(p.plans().Apply()) }
+func (p *proxied) restore() []engine.Group { return aboutProxy(p.plans().Rollback()) }
+
+// step is the one with an ID.
+func step(t *testing.T, groups []engine.Group, id string) engine.Step {
+	t.Helper()
+	for _, g := range groups {
+		for _, s := range g.Steps {
+			if s.ID() == id {
+				return s
+			}
+		}
+	}
+	t.Fatalf("there is no step %s", id)
+	return nil
+}
+
+func aboutProxy(plan *engine.Plan) []engine.Group {
+	i := slices.IndexFunc(plan.Phases, func(phase engine.Phase) bool { return phase.Name == "kube-proxy" })
+	return plan.Phases[i].Groups
 }
 
 // drive does the steps of groups in order, but for those that a name begins with, if one is given, and what follows them.
@@ -270,11 +292,11 @@ func TestProxyReplacedAndBack(t *testing.T) {
 	before, err := p.job.Deps.daemonSet(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "kube-proxy"})
 	p.Must(err)
 
-	p.drive(p.planner().replace(), "proxy-gone/b") // and a run ends there
+	p.drive(p.replace(), "proxy-gone/b") // and a run ends there
 	if got := p.marks(); !slices.Equal(got, []string{"replaced", "leaving"}) {
 		t.Errorf("after the first run nodes are marked %q", got)
 	}
-	done := p.drive(p.planner().replace(), "")
+	done := p.drive(p.replace(), "")
 	if slices.Contains(done, "services/a") || !slices.Contains(done, "services/b") || !slices.Contains(done, "health/b") {
 		t.Errorf("the second run did %v", done)
 	}
@@ -292,11 +314,11 @@ func TestProxyReplacedAndBack(t *testing.T) {
 			t.Errorf("the agent of node %s replaces kube-proxy: %v, and is well: %v", node, replaces, well)
 		}
 	}
-	if groups := p.planner().replace(); len(groups) > 0 {
+	if groups := p.replace(); len(groups) > 0 {
 		t.Errorf("there is more to do: %v", groups)
 	}
 
-	p.drive(p.planner().restore(), "")
+	p.drive(p.restore(), "")
 	after, err := p.job.Deps.daemonSet(t.Context(), client.ObjectKeyFromObject(before))
 	p.Must(err)
 	if !equality.Semantic.DeepEqual(after.Spec, before.Spec) || after.Annotations[v1alpha1.AnnotationAffinity] != "" {
@@ -315,7 +337,7 @@ func TestProxyReplacedAndBack(t *testing.T) {
 			t.Errorf("the agent of node %s still replaces kube-proxy", node)
 		}
 	}
-	if p.have("Service", v1alpha1.SystemNamespace, trialName, core) != nil {
+	if p.have("Service", v1alpha1.SystemNamespace, "kube-proxy-trial", core) != nil {
 		t.Error("the Service that was asked for is left")
 	}
 }
@@ -324,9 +346,9 @@ func TestProxyReplacedAndBack(t *testing.T) {
 // it does not go on before.
 func TestProxyIsAProgram(t *testing.T) {
 	p := withCiliumForProxy(t, false)
-	planner := p.planner()
-	p.drive(planner.replace(), "services/a")
-	gate := planner.proof("a", forward)
+	groups := p.replace()
+	p.drive(groups, "services/a")
+	gate := step(t, groups, "services/a")
 	if engine.RoleOf(gate) != engine.RoleGate || !strings.Contains(gate.(engine.Guide).Guide(), "Stop kube-proxy on node a") {
 		t.Errorf("the operator is told %q", gate.(engine.Guide).Guide())
 	}
@@ -347,14 +369,14 @@ func TestProxyIsAProgram(t *testing.T) {
 			return !p.programs["a"] && !p.programs["b"], nil
 		})
 	}()
-	p.drive(p.planner().replace(), "")
+	p.drive(p.replace(), "")
 	if got := p.marks(); !slices.Equal(got, []string{"replaced", "replaced"}) {
 		t.Errorf("nodes are marked %q", got)
 	}
 	p.Mu.Lock()
 	p.programs["a"], p.programs["b"] = true, true
 	p.Mu.Unlock()
-	p.drive(p.planner().restore(), "")
+	p.drive(p.restore(), "")
 	if got := p.marks(); !slices.Equal(got, []string{"", ""}) {
 		t.Errorf("back, nodes are marked %q", got)
 	}

@@ -235,7 +235,7 @@ func (s *restartStep) Verify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	agents, err := podsOn(ctx, s.deps.Cluster, s.node, s.set)
+	agents, err := podsOn(ctx, s.client, s.node, s.set)
 	if err != nil {
 		return err
 	}
@@ -258,7 +258,7 @@ func (s *restartStep) Verify(ctx context.Context) error {
 	}
 	s.ended = agents[0].Name
 	uid := agents[0].UID
-	if err := s.deps.Cluster.Delete(ctx, &agents[0], client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
+	if err := s.client.Delete(ctx, &agents[0], client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("ending pod %s: %w", s.ended, err)
 	}
 	return s.askAgain(ctx, "agent %s on node %s starts again", s.ended, s.node)
@@ -275,7 +275,7 @@ func (s *restartStep) askAgain(ctx context.Context, format string, args ...any) 
 // askedBefore reports whether the pod that asks may be older than the agent, by times of whole seconds: another agent may have
 // answered it.
 func (s *restartStep) askedBefore(ctx context.Context, agent *corev1.Pod) (bool, error) {
-	asking, err := s.pods(ctx)
+	asking, err := s.find(ctx)
 	if err != nil || len(asking) == 0 {
 		return true, err
 	}

@@ -24,7 +24,7 @@ const rolloutTime = 15 * time.Minute
 
 // networkRollout is the DaemonSets of a network coming to every node.
 type networkRollout struct {
-	deps   Deps
+	deps    Deps
 	network v1alpha1.CNIName
 	sets    []client.ObjectKey
 }
@@ -33,6 +33,18 @@ type networkRollout struct {
 func awaitRollout(deps Deps, id string, network v1alpha1.CNIName, sets []client.ObjectKey) engine.Step {
 	r := networkRollout{deps: deps, network: network, sets: sets}
 	return &engine.Wait{Name: id, About: fmt.Sprintf("Wait for %s on every node", network), Limit: rolloutTime, For: r.complete}
+}
+
+// awaitMarked waits until the DaemonSets of a network are ready on every node that is marked by now, and the nodes of a round
+// take pods.
+func awaitMarked(deps Deps, id, about string, network v1alpha1.CNIName, sets []client.ObjectKey, round []string) engine.Step {
+	r := networkRollout{deps: deps, network: network, sets: sets}
+	return &engine.Wait{Name: id, About: about, Limit: rolloutTime, For: func(ctx context.Context) error { return r.onMarked(ctx, round) }}
+}
+
+// setReady returns nil once a DaemonSet of replumb's own is ready wherever it runs.
+func setReady(ctx context.Context, deps Deps, ds *appsv1.DaemonSet) error {
+	return networkRollout{deps: deps}.ready(ctx, ds, 0)
 }
 
 func (s networkRollout) complete(ctx context.Context) error {

@@ -80,7 +80,9 @@ func (c sourceKeeper) set() *appsv1.DaemonSet {
 }
 
 // read is the DaemonSet that there is; nil, if there is none.
-func (c sourceKeeper) read(ctx context.Context) (*appsv1.DaemonSet, error) { return c.deps.daemonSet(ctx, c.key()) }
+func (c sourceKeeper) read(ctx context.Context) (*appsv1.DaemonSet, error) {
+	return c.deps.daemonSet(ctx, c.key())
+}
 
 // start brings the DaemonSet to every node, and waits until it is ready there.
 func (c sourceKeeper) start() engine.Step {
@@ -96,7 +98,7 @@ func (c sourceKeeper) start() engine.Step {
 			case !c.current(have):
 				return engine.NotYet("DaemonSet %s is of other ranges", c.key())
 			}
-			return networkRollout{deps: c.deps}.ready(ctx, have, 0)
+			return setReady(ctx, c.deps, have)
 		},
 		Write: func(ctx context.Context) error {
 			if err := c.removeOutdated(ctx); err != nil {

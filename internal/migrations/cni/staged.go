@@ -95,9 +95,10 @@ func (p *inPlacePlanner) startRound(round []string, sets []client.ObjectKey) []e
 	for _, name := range round {
 		marks = append(marks, p.markBeside(name, forward))
 	}
-	groups := engine.AtOnce(len(round), title, marks...)
-	groups = append(groups, engine.AtOnce(1, title, p.started(round, sets))...)
-	return append(groups, p.Agents.Steady(title)...)
+	to := p.spec().To
+	started := awaitMarked(p.Deps, "started/"+round[0], fmt.Sprintf("Wait for %s on node %s", to, andMore(round)), to, sets, round)
+	return slices.Concat(
+		engine.AtOnce(len(round), title, marks...), engine.AtOnce(1, title, started), p.Agents.Steady(title))
 }
 
 // startOnJoining has the programs of the new network start on nodes that join from now on: their pods are called by pods of

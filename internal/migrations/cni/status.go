@@ -125,4 +125,3 @@ func (m status) reset() engine.Step {
 		},
 		func(st v1alpha1.CNIStatus) bool { return equality.Semantic.DeepEqual(st, v1alpha1.CNIStatus{}) })
 }
-

@@ -102,11 +102,17 @@ func newPlans[P any](shared *Planner, planner P, commands migration.Commands[P])
 	return plansOf[P]{shared, planner, commands}
 }
 
-func (p plansOf[P]) Apply() *engine.Plan { return p.commands.Apply.Plan(p.planner, p.Migration, hook.Apply) }
+func (p plansOf[P]) Apply() *engine.Plan {
+	return p.commands.Apply.Plan(p.planner, p.Migration, hook.Apply)
+}
 
-func (p plansOf[P]) Rollback() *engine.Plan { return p.commands.Rollback.Plan(p.planner, p.Migration, hook.Rollback) }
+func (p plansOf[P]) Rollback() *engine.Plan {
+	return p.commands.Rollback.Plan(p.planner, p.Migration, hook.Rollback)
+}
 
-func (p plansOf[P]) Finish() *engine.Plan { return p.commands.Finish.Plan(p.planner, p.Migration, hook.Finish) }
+func (p plansOf[P]) Finish() *engine.Plan {
+	return p.commands.Finish.Plan(p.planner, p.Migration, hook.Finish)
+}
 
 // once are all names, each where it first comes.
 func once(lists ...[]string) []string {

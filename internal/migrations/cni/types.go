@@ -42,4 +42,3 @@ type Spec struct {
 	// Common is what all kinds of migrations have.
 	Common v1alpha1.MigrationSpec
 }
-

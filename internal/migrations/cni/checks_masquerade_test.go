@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
-
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
@@ -59,37 +57,5 @@ func TestUnseenProxy(t *testing.T) {
 				t.Errorf("vouched for it is %q, want %q", got, tt.vouched)
 			}
 		})
-	}
-}
-
-// TestHooksDoNotSilenceWebhooks: the operator's word for the webhook by its name does.
-func TestHooksDoNotSilenceWebhooks(t *testing.T) {
-	s := &Inventory{Webhooks: []Webhook{{
-		Config: "ValidatingWebhookConfiguration guard", Name: "all.example.com", Service: "guard/guard",
-		Rules: []admissionv1.RuleWithOperations{{Rule: admissionv1.Rule{Resources: []string{"pods"}}}},
-	}}}
-	s.Spec.Common.Hooks = []v1alpha1.Hook{{Name: "report", When: v1alpha1.BeforePhase, Of: []string{phaseRemove}}}
-	if got := outcome(checkWebhooks(drainedStrategy{s})); got != "fail" {
-		t.Errorf("with a hook it is %q", got)
-	}
-	s.Spec.Vouch.Webhooks = []string{"other.example.com"}
-	if got := outcome(checkWebhooks(drainedStrategy{s})); got != "fail" {
-		t.Errorf("with a word for another it is %q", got)
-	}
-	s.Spec.Vouch.Webhooks = []string{"all.example.com"}
-	if got := outcome(checkWebhooks(drainedStrategy{s})); got != "" {
-		t.Errorf("vouched for it is %q", got)
-	}
-}
-
-// TestIgnoredProvesNothing: an address that is left out may be a balancer's, with its clients behind it.
-func TestIgnoredProvesNothing(t *testing.T) {
-	s := &Inventory{Spec: Spec{Quiet: true, Ignore: []netip.Prefix{netip.MustParsePrefix("172.30.0.50/32")}}}
-	if got := outcome(checkIgnored(drainedStrategy{s})); got != "unknown" {
-		t.Errorf("it is %q", got)
-	}
-	s.Spec.VouchQuiet = []netip.Prefix{netip.MustParsePrefix("172.30.0.0/24")}
-	if got := outcome(checkIgnored(drainedStrategy{s})); got != "" {
-		t.Errorf("vouched for it is %q", got)
 	}
 }
