@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/cni"
+	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 )
 
 // cniJob replaces the network of pods. command is what replumb is called.
@@ -127,8 +128,8 @@ type cniPage struct {
 }
 
 type cniNodeLine struct {
-	Name  string    `json:"name"`
-	Stage cni.Stage `json:"stage"`
+	Name  string           `json:"name"`
+	Stage switchover.Stage `json:"stage"`
 	// Pods are how many have to be recreated.
 	Pods int `json:"pods"`
 }
@@ -143,8 +144,8 @@ func (j cniJob) status(ctx context.Context) (page, error) {
 	for _, n := range strategy.Stages() {
 		doc.Nodes = append(doc.Nodes, cniNodeLine(n))
 	}
-	doc.statusHead = headOf(j, cni.LeftOf(strategy) != "", j.command)
-	doc.Counts = cni.CountsOf(strategy)
+	doc.statusHead = headOf(j, switchover.LeftOf(strategy) != "", j.command)
+	doc.Counts = switchover.CountsOf(strategy)
 	doc.summary = fmt.Sprintf("%d of %s with the network of %s", doc.Counts.Moved, english.Plural(doc.Counts.Total, "pod", ""), doc.To)
 	return doc, nil
 }

@@ -9,11 +9,12 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // halfWay is in the middle of a switch in place, with agents or without.
-func halfWay(t *testing.T, agents v1alpha1.AgentMode) Plans {
+func halfWay(t *testing.T, agents v1alpha1.AgentMode) switchover.Plans {
 	t.Helper()
 	archive, err := txtar.ParseFile("testdata/golden/in-place-half.txtar")
 	if err != nil {

@@ -19,6 +19,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
+	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 )
 
@@ -74,7 +76,7 @@ func TestHostLocalIsLookedAtFirst(t *testing.T) {
 	told := map[string]string{}
 	f.Mu.Lock()
 	f.says = func(pod *corev1.Pod) *nodecleanup.Report {
-		if pod.Labels[onNodeLabel] != verbDetectSource {
+		if pod.Labels[nodepod.Label] != nodepod.VerbDetectSource {
 			return nil
 		}
 		told[pod.Spec.NodeName] = fmt.Sprint(pod.Spec.Containers[0].Args[1:5])
@@ -87,7 +89,7 @@ func TestHostLocalIsLookedAtFirst(t *testing.T) {
 	f.Mu.Unlock()
 
 	err := f.forward()
-	var wrong *SourceError
+	var wrong *switchover.SourceError
 	if !errors.As(err, &wrong) || wrong.Node != "b" || wrong.Advice() == "" {
 		t.Errorf("it ended with %v", err)
 	}

@@ -3,14 +3,23 @@ package cni
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/cni/inplace"
+	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/verify/lossguard"
+)
+
+type (
+	// Deps are what steps work with.
+	Deps = switchover.Deps
+	// Strategy is one way to replace the network of a cluster that was looked at.
+	Strategy = switchover.Strategy
+	// Plans are the plans of one look at the cluster.
+	Plans = switchover.Plans
 )
 
 // Job replaces the network of one cluster.
@@ -77,7 +86,9 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 }
 
 // AnotherRound has nodes that joined on the way switched, too.
-func (*Job) AnotherRound(_ context.Context, err error) bool { return errors.As(err, new(*JoinedError)) }
+func (*Job) AnotherRound(_ context.Context, err error) bool {
+	return errors.As(err, new(*inplace.JoinedError))
+}
 
 // Load looks at the cluster as it is now.
 func (j *Job) Load(ctx context.Context) (Strategy, error) {
@@ -103,23 +114,23 @@ func (j *Job) Examine(ctx context.Context) (Plans, error) {
 		return nil, err
 	}
 	inventory := strategy.Shared()
-	p := &Planner{
+	p := &switchover.Planner{
 		Base: base, Deps: j.Deps, Inventory: inventory, Strategy: strategy, Agents: j.newAgents(len(inventory.Nodes)),
 	}
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err
 	}
-	if p.image().Name == "" {
+	if p.Image().Name == "" {
 		return nil, &spec.Error{
-			Field: root + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",
+			Field: switchover.Field + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",
 			Hint: "name an image of replumb that the nodes can pull: what cleans nodes needs it, with mode: Disabled too",
 		}
 	}
-	in := Input{Strategy: strategy, Inventory: inventory, Access: j.Access, Image: p.image().Name}
+	in := switchover.Input{Strategy: strategy, Inventory: inventory, Access: j.Access, Image: p.Image().Name}
 	if in.Others, err = migration.List(ctx, j.Deps.Cluster); err != nil {
 		return nil, err
 	}
-	if in.AbsentSecrets, err = p.absentSecrets(ctx, j.Deps.Cluster); err != nil {
+	if in.AbsentSecrets, err = p.AbsentSecrets(ctx, j.Deps.Cluster); err != nil {
 		return nil, err
 	}
 	forAgents, err := j.agents().AbsentSecrets(ctx, j.Deps.Cluster)
@@ -129,11 +140,4 @@ func (j *Job) Examine(ctx context.Context) (Plans, error) {
 	in.AbsentSecrets = append(in.AbsentSecrets, forAgents...)
 	p.Findings = append(findings.Run(Checks(), in), p.Findings...)
 	return strategy.Plans(p), nil
-}
-
-// Checks are the checks of this migration, in the order in which they are shown.
-func Checks() []findings.Check[Input] {
-	all := slices.Concat(sharedChecks(), drainedChecks(), inPlaceChecks(), proxyChecks())
-	slices.SortStableFunc(all, func(a, b findings.Check[Input]) int { return strings.Compare(a.Code, b.Code) })
-	return all
 }

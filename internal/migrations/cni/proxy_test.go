@@ -20,6 +20,9 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/cni/manifests"
+	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
+	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 )
 
@@ -115,7 +118,7 @@ func withCiliumForProxy(t *testing.T, asSet bool) *proxied {
 	}
 	f.apply(objects)
 	t.Cleanup(func() {
-		all, err := decode("test", []byte(objects))
+		all, err := manifests.Decode("test", []byte(objects))
 		f.Must(err)
 		everything, err := server.Any()
 		f.Must(err)
@@ -175,13 +178,13 @@ func (p *proxied) says(pod *corev1.Pod) *nodecleanup.Report {
 	node, args := pod.Spec.NodeName, strings.Join(pod.Spec.Containers[0].Args, " ")
 	replaces, well := p.agent(node)
 	proxy := p.proxy(node)
-	switch pod.Labels[onNodeLabel] {
-	case verbCilium:
+	switch pod.Labels[nodepod.Label] {
+	case nodepod.VerbCilium:
 		r.Found = append(r.Found, nodecleanup.Replaces(replaces))
 		if well && strings.Contains(args, "--healthz=") {
 			r.Found = append(r.Found, nodecleanup.HealthzAnswers)
 		}
-	case verbServices:
+	case nodepod.VerbServices:
 		if strings.Contains(args, "--reach=") && !replaces && !proxy {
 			r.Problems = append(r.Problems, "no one leads to Services")
 		}
@@ -212,7 +215,7 @@ func (p *proxied) led(after string) {
 }
 
 // plans looks at the cluster as a run does that has begun.
-func (p *proxied) plans() Plans {
+func (p *proxied) plans() switchover.Plans {
 	p.Helper()
 	plans, err := p.job.Examine(p.Context())
 	p.Must(err)
@@ -289,7 +292,7 @@ func (p *proxied) configs() int {
 // where Cilium lets go only when kube-proxy is there. Its DaemonSet is in the end what it was.
 func TestProxyReplacedAndBack(t *testing.T) {
 	p := withCiliumForProxy(t, true)
-	before, err := p.job.Deps.daemonSet(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "kube-proxy"})
+	before, err := p.job.Deps.DaemonSet(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "kube-proxy"})
 	p.Must(err)
 
 	p.drive(p.replace(), "proxy-gone/b") // and a run ends there
@@ -319,7 +322,7 @@ func TestProxyReplacedAndBack(t *testing.T) {
 	}
 
 	p.drive(p.restore(), "")
-	after, err := p.job.Deps.daemonSet(t.Context(), client.ObjectKeyFromObject(before))
+	after, err := p.job.Deps.DaemonSet(t.Context(), client.ObjectKeyFromObject(before))
 	p.Must(err)
 	if !equality.Semantic.DeepEqual(after.Spec, before.Spec) || after.Annotations[v1alpha1.AnnotationAffinity] != "" {
 		t.Errorf("kube-proxy's DaemonSet is\n%+v, was\n%+v", after.Spec, before.Spec)

@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/cni/manifests"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 	"github.com/replumb/replumb/internal/verify/lossguard"
@@ -110,9 +111,9 @@ func viewRules() []cluster.Rule {
 			Rights: slices.Concat(
 				cluster.Grant("networking.k8s.io", "networkpolicies", "", "list"),
 				cluster.WebhookRights(),
-				cluster.Grant(calicoGroup, "ippools", "", "get list"),
-				cluster.Grant(calicoGroup, "networkpolicies", "", "list"),
-				cluster.Grant(calicoGroup, "globalnetworkpolicies", "", "list"),
+				cluster.Grant(manifests.CalicoGroup, "ippools", "", "get list"),
+				cluster.Grant(manifests.CalicoGroup, "networkpolicies", "", "list"),
+				cluster.Grant(manifests.CalicoGroup, "globalnetworkpolicies", "", "list"),
 			),
 		},
 		{
@@ -203,7 +204,7 @@ func operateRules() []cluster.Rule {
 				cluster.Grant("rbac.authorization.k8s.io", "roles", "", "create update patch delete"),
 				cluster.Grant("rbac.authorization.k8s.io", "rolebindings", "", "create update patch delete"),
 				cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "create update patch delete"),
-				cluster.Grant(calicoGroup, "ippools", "", "create update patch delete"),
+				cluster.Grant(manifests.CalicoGroup, "ippools", "", "create update patch delete"),
 			),
 		},
 		{

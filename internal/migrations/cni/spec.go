@@ -1,12 +1,16 @@
-// Package cni replaces what gives pods their network: on a cluster that serves no one all at once (plan.go lists the phases in order), and
-// on one that serves node by node (plan_inplace.go does).
+// Package cni replaces the network of pods: drained in a cluster that serves no one, all at once, and inplace in one that
+// serves, node by node; proxy has Cilium take the place of kube-proxy as well.
 package cni
 
 import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/spare"
+	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/spec"
 )
+
+// Spec is the job, read, defaulted and validated.
+type Spec = switchover.Spec
 
 // Default fills in what a Migration leaves open.
 func Default(m *v1alpha1.Migration) { spec.Default(m) }
@@ -18,7 +22,7 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 	}
 	j := m.Spec.CNI
 	if j == nil {
-		return Spec{}, &spec.Error{Field: "spec", Problem: "names another job", Hint: "set " + root + ".to and " + root + ".manifests"}
+		return Spec{}, &spec.Error{Field: "spec", Problem: "names another job", Hint: "set " + switchover.Field + ".to and " + switchover.Field + ".manifests"}
 	}
 	s := Spec{
 		Name:         m.Name,
