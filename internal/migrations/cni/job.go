@@ -52,7 +52,8 @@ func NewJob(deps Deps, m *v1alpha1.Migration) (*Job, error) {
 	return j, j.agents().Check()
 }
 
-// agents are those that watch the migration, while the cluster serves: without a network for pods there is nothing to see.
+// agents are those that watch the migration, while the cluster serves: without a network for pods
+// there is nothing to see.
 func (j *Job) agents() *lossguard.AgentConfig {
 	c := &j.agentConfig
 	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = j.Deps.Cluster, j.Spec.Name, j.Spec.Common.Proof, j.Deps.Image, j.Deps.Now

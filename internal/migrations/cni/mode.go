@@ -45,7 +45,8 @@ func modeOf(s Spec) mode {
 // ApplyPhases are the names of the phases of apply with the mode, in order.
 func (j *Job) ApplyPhases() []string { return modeOf(j.Spec).apply }
 
-// PhaseNames are the names of the phases of all commands of both modes, each once. Hooks can name them.
+// PhaseNames are the names of the phases of all commands of both modes, each once. Hooks can name
+// them.
 func PhaseNames() []string {
 	return switchover.Once(drained.Commands().Names(), inplace.Commands().Names())
 }

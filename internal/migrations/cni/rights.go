@@ -23,8 +23,9 @@ const (
 	manifestsAre  = "What manifests consist of, and where kube-proxy and networks are configured."
 )
 
-// Roles are the rights that each purpose needs, whichever networks it is about. deploy/rbac-cni.yaml grants exactly these. What the
-// manifests hold beyond them, such as objects of kinds of their own, takes rights to these; no one can give roles more rights than they have.
+// Roles are the rights that each purpose needs, whichever networks it is about.
+// deploy/rbac-cni.yaml grants exactly these. What the manifests hold beyond them, such as objects
+// of kinds of their own, takes rights to these; no one can give roles more rights than they have.
 func Roles() cluster.Roles {
 	const file, name = "rbac-cni.yaml", "replumb-networks-"
 	return cluster.Roles{
@@ -53,7 +54,8 @@ func Roles() cluster.Roles {
 	}
 }
 
-// What ends the names of roles that are not of every migration: of mode InPlace and of recreating all pods once more, and of one that replaces kube-proxy.
+// What ends the names of roles that are not of every migration: of mode InPlace and of recreating
+// all pods once more, and of one that replaces kube-proxy.
 const (
 	roleInPlace = "in-place"
 	roleProxy   = "kube-proxy"
@@ -223,7 +225,6 @@ func operateRules() []cluster.Rule {
 	}
 }
 
-// Roles are those that this Migration takes.
 func (j *Job) Roles(context.Context) (cluster.Roles, error) { return j.roles(), nil }
 
 func (j *Job) roles() cluster.Roles {
@@ -242,7 +243,7 @@ func (j *Job) roles() cluster.Roles {
 	return append(own, migration.RolesFor(j.Migration)...)
 }
 
-// toLook reports whether a right is needed to look at all: without it there is nothing to check.
+// toLook reports whether there is nothing to check without a right.
 func toLook(r cluster.Right) bool {
 	return Roles().Of(cluster.View).Needs(r) && r.Resource != "leases" && r.Namespace != v1alpha1.JournalNamespace
 }

@@ -1,5 +1,6 @@
-// Package cni replaces the network of pods: drained in a cluster that serves no one, all at once, and inplace in one that
-// serves, node by node; proxy has Cilium take the place of kube-proxy as well.
+// Package cni replaces the network of pods: drained in a cluster that serves no one, all at once,
+// and inplace in one that serves, node by node; proxy has Cilium take the place of kube-proxy as
+// well.
 package cni
 
 import (
@@ -15,7 +16,8 @@ type Spec = switchover.Spec
 // Default fills in what a Migration leaves open.
 func Default(m *v1alpha1.Migration) { spec.Default(m) }
 
-// Validate turns a defaulted Migration into a Spec. It fails with everything that is wrong in it: see spec.Refuse.
+// Validate turns a defaulted Migration into a Spec. It fails with everything that is wrong in it:
+// see spec.Refuse.
 func Validate(m *v1alpha1.Migration) (Spec, error) {
 	if err := spec.Refuse(spec.Validate(m, PhaseNames())); err != nil {
 		return Spec{}, err

@@ -16,7 +16,8 @@ import (
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 )
 
-// Checks are about a cluster that is to serve no one, and whose pods are without a network for a while.
+// Checks are about a cluster that is to serve no one, and whose pods are without a network for a
+// while.
 func Checks() []findings.Check[switchover.Input] {
 	return slices.Concat(
 		findings.Group("Cluster",
@@ -69,7 +70,8 @@ func inDrained(check func(Strategy) []findings.Result) func(switchover.Input) []
 	}
 }
 
-// checkWebhooks does not count hooks: their effect is seen when they have run, and then it is too late to find another.
+// checkWebhooks does not count hooks: their effect is seen when they have run, and then it is too
+// late to find another.
 func checkWebhooks(s Strategy) []findings.Result {
 	var out []findings.Result
 	namespaces := writtenNamespaces(s.Manifests)
@@ -83,8 +85,9 @@ func checkWebhooks(s Strategy) []findings.Result {
 	return out
 }
 
-// blocks reports whether a webhook is asked about objects of the manifests, and about pods and DaemonSets of the network and
-// of replumb. A selector that leaves all of their namespaces out keeps it from that.
+// blocks reports whether a webhook is asked about objects of the manifests, and about pods and
+// DaemonSets of the network and of replumb. A selector that leaves all of their namespaces out
+// keeps it from that.
 func blocks(w *switchover.Webhook, namespaces []string) bool {
 	about := slices.ContainsFunc(w.Rules, func(r admissionv1.RuleWithOperations) bool {
 		return slices.ContainsFunc(r.Resources, func(resource string) bool {

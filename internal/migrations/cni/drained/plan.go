@@ -1,5 +1,5 @@
-// Package drained replaces the network of all nodes at once, in a cluster that serves no one: plan.go lists the phases in
-// order.
+// Package drained replaces the network of all nodes at once, in a cluster that serves no one:
+// plan.go lists the phases in order.
 package drained
 
 import (
@@ -30,7 +30,8 @@ func Load(_ context.Context, _ switchover.Deps, s *switchover.Inventory) (Strate
 	return New(s), nil
 }
 
-// Unsupported refuses Cilium and host-local: what they leave on nodes is removed by mode InPlace alone.
+// Unsupported refuses Cilium and host-local: what they leave on nodes is removed by mode InPlace
+// alone.
 func (Strategy) Unsupported(from, to v1alpha1.CNIName) string {
 	switch {
 	case from == v1alpha1.HostLocal:
@@ -72,7 +73,6 @@ func (s Strategy) Stages() []switchover.NodeStatus {
 	})
 }
 
-// runsOn reports whether a network has a pod that is ready on a node.
 func (s Strategy) runsOn(n manifests.Network, node string) bool {
 	return slices.ContainsFunc(s.Pods, func(p corev1.Pod) bool {
 		ref := metav1.GetControllerOfNoCopy(&p)
@@ -103,9 +103,9 @@ type planner struct{ *switchover.Planner }
 
 // Commands are the phases of a switch of the network, in order.
 //
-// Pods keep their sandboxes until the new network is there: a kubelet ends a sandbox by the CNI configuration it has at that
-// time and, while it has none, not at all. The new plugin does not know it and lets it go; what the old one had on the node
-// is gone by then.
+// Pods keep their sandboxes until the new network is there: a kubelet ends a sandbox by the CNI
+// configuration it has at that time and, while it has none, not at all. The new plugin does not
+// know it and lets it go; what the old one had on the node is gone by then.
 func Commands() migration.Commands[*planner] {
 	type phases = migration.Phases[*planner]
 	return migration.Commands[*planner]{
@@ -168,7 +168,6 @@ func (p *planner) pods() []engine.Group {
 	return p.recreate(p.Spec().To)
 }
 
-// recreate recreates the cluster's DNS first: all others ask it as they start.
 func (p *planner) recreate(network v1alpha1.CNIName) []engine.Group {
 	r := recreation{deps: p.Deps, spec: p.Spec(), network: network}
 	var bare []engine.Step
@@ -189,7 +188,8 @@ func (p *planner) verify() []engine.Group {
 	return append(groups, p.Matrix("matrix", "Test connectivity with the new network", p.Inventory.Enforced())...)
 }
 
-// withdraw deletes what was applied, last things first, and cleans the nodes. Objects that were there before stay.
+// withdraw deletes what was applied, last things first, and cleans the nodes. Objects that were
+// there before stay.
 func (p *planner) withdraw() []engine.Group {
 	if !p.Inventory.Begun() || p.Inventory.Manifests == nil {
 		return nil

@@ -28,7 +28,8 @@ type recreation struct {
 	network v1alpha1.CNIName
 }
 
-// isDNS reports whether a pod answers for the cluster's DNS, by the label that kubeadm and all its likes give.
+// isDNS reports whether a pod answers for the cluster's DNS, by the label that kubeadm and all its
+// likes give.
 func isDNS(p *corev1.Pod) bool {
 	return p.Labels["k8s-app"] == "kube-dns" || p.Labels["k8s-app"] == "coredns"
 }
@@ -53,20 +54,19 @@ func (r recreation) delete(ctx context.Context, pods []corev1.Pod) error {
 	return eg.Wait()
 }
 
-// dns recreates the pods of the cluster's DNS.
 func (r recreation) dns() engine.Step {
 	return r.owned("pods/dns", "Recreate the pods of the cluster's DNS", "every Pod of the cluster's DNS", isDNS,
 		func(now *switchover.Inventory) error { return now.AwaitReady(isDNS) })
 }
 
-// others recreates all other pods.
 func (r recreation) others() engine.Step {
 	return r.owned("pods/others", "Recreate all other pods", "every Pod that is not on the network of its node",
 		func(p *corev1.Pod) bool { return !isDNS(p) }, func(*switchover.Inventory) error { return nil })
 }
 
-// owned recreates pods by deleting them: their owners make others. They are not evicted: a cluster without clients has none
-// to spare, and a PodDisruptionBudget would count pods that cannot be ready.
+// owned recreates pods by deleting them: their owners make others. They are not evicted: a cluster
+// without clients has none to spare, and a PodDisruptionBudget would count pods that cannot be
+// ready.
 func (r recreation) owned(
 	id, about, shown string, concerns func(*corev1.Pod) bool, then func(*switchover.Inventory) error,
 ) engine.Step {
@@ -111,7 +111,7 @@ type barePod struct {
 	status v1alpha1.CNIStatus
 }
 
-// bare recreates a pod without an owner as it was.
+// bare adds to the pods of the backup those that are there and belong in it.
 func (r recreation) bare(pod *corev1.Pod) engine.Step {
 	name := pod.Namespace + "/" + pod.Name
 	return &engine.Observed[barePod]{
@@ -171,8 +171,8 @@ func (r recreation) replace(ctx context.Context, pod *corev1.Pod, have barePod) 
 	return nil
 }
 
-// unbind leaves the node of a pod to the scheduler if there is none of that name any more: a pod that is bound to a node that
-// is gone is deleted as left over.
+// unbind leaves the node of a pod to the scheduler if there is none of that name any more: a pod
+// that is bound to a node that is gone is deleted as left over.
 func (r recreation) unbind(ctx context.Context, pod *corev1.Pod) error {
 	nodes, err := cluster.List[corev1.Node](ctx, r.deps.Cluster, &corev1.NodeList{})
 	if err != nil {
@@ -184,8 +184,8 @@ func (r recreation) unbind(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// recreated is a pod without what belongs to its past life. It stays on its node, where its volumes may be; the API server
-// adds what it had added for its ServiceAccount.
+// recreated is a pod without what belongs to its past life. It stays on its node, where its volumes
+// may be; the API server adds what it had added for its ServiceAccount.
 func recreated(p *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{

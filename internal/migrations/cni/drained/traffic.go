@@ -61,7 +61,6 @@ func (p *planner) quiet() []engine.Group {
 	return []engine.Group{{Title: "Traffic", Parallel: max(1, len(steps)), Steps: steps}}
 }
 
-// inside are the addresses of nodes, and the ranges of pods and Services.
 func inside(s *switchover.Inventory) []string {
 	var out []string
 	for i := range s.Nodes {

@@ -106,7 +106,8 @@ func checkBeside(s *Strategy) []findings.Result {
 // Replacement is what Cilium's configuration has to say of kube-proxy, and why.
 type Replacement struct{ Want, Why string }
 
-// checkCilium finds what of Cilium's configuration has not been seen to work beside another network.
+// checkCilium finds what of Cilium's configuration has not been seen to work beside another
+// network.
 func (s *Strategy) checkCilium() []findings.Result {
 	if s.Spec.To != v1alpha1.Cilium {
 		return nil
@@ -146,9 +147,10 @@ func checkHidden(s *Strategy) []findings.Result {
 	return out
 }
 
-// vxlanPort is the UDP port of a network's tunnels, as its objects say or by its default: flannel's is the kernel's, 8472
-// (Documentation/backends.md in github.com/flannel-io/flannel), Calico's the one of IANA, 4789 (VXLANPort in felix/config), Cilium's 8472
-// (TunnelPortVXLAN in pkg/defaults). 0 is not known.
+// vxlanPort is the UDP port of a network's tunnels, as its objects say or by its default: flannel's
+// is the kernel's, 8472 (Documentation/backends.md in github.com/flannel-io/flannel), Calico's the
+// one of IANA, 4789 (VXLANPort in felix/config), Cilium's 8472 (TunnelPortVXLAN in pkg/defaults). 0
+// is not known.
 func vxlanPort(network v1alpha1.CNIName, objects []*unstructured.Unstructured) int {
 	port := map[v1alpha1.CNIName]int{v1alpha1.Flannel: 8472, v1alpha1.Calico: 4789, v1alpha1.Cilium: 8472}[network]
 	for _, o := range objects {

@@ -12,17 +12,17 @@ import (
 
 // NodeMark is a label or an annotation that a Node is to have, so that others go by it.
 type NodeMark struct {
-	// Id and about are those of the step that writes it.
-	Id, About string
+	// ID and About are those of the step that writes it.
+	ID, About string
 	Node      string
-	// Key is an annotation's if annotation is set, else a label's. An empty value takes it away.
+	// Key is an annotation's if Annotation is set, else a label's. An empty value takes it away.
 	annotation bool
 	Key, Value string
-	// Further, if set, takes other values for good: an earlier run may have written what comes later.
+	// Further, if set, takes other values for good: an earlier run may have written what comes
+	// later.
 	Further func(have string) bool
 }
 
-// of are the labels or the annotations of a Node.
 func (m NodeMark) of(n *corev1.Node) map[string]string {
 	if m.annotation {
 		return n.Annotations
@@ -30,7 +30,6 @@ func (m NodeMark) of(n *corev1.Node) map[string]string {
 	return n.Labels
 }
 
-// write gives a Node the mark, or takes it away.
 func (m NodeMark) write(n *corev1.Node) {
 	all := m.of(n)
 	if m.Value == "" {
@@ -61,7 +60,7 @@ func (m NodeMark) Step(c client.Client) engine.Step {
 		return n, nil
 	}
 	return &engine.Observed[*corev1.Node]{
-		Name: m.Id, About: m.About, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		Name: m.ID, About: m.About, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
 		Write: func(ctx context.Context, n *corev1.Node) error { return cordon.Patch(ctx, c, n, m.write) },
 		Changes: func() ([]engine.Change, error) {
 			var shown any = m.Value

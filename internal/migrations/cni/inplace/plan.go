@@ -1,5 +1,5 @@
-// Package inplace replaces the network of one node after the other, in a cluster that serves: plan.go lists the phases in
-// order.
+// Package inplace replaces the network of one node after the other, in a cluster that serves:
+// plan.go lists the phases in order.
 package inplace
 
 import (
@@ -61,8 +61,9 @@ func (s *Strategy) PlansWith(p *switchover.Planner, k KubeProxy) switchover.Plan
 
 // Commands are the phases of a switch of the network under traffic, in order.
 //
-// Both networks run on every node, and a node changes from one to the other while none of its pods serve, by which CNI
-// configuration its runtime reads. The old network stays complete until finish, so that every node can go back.
+// Both networks run on every node, and a node changes from one to the other while none of its pods
+// serve, by which CNI configuration its runtime reads. The old network stays complete until finish,
+// so that every node can go back.
 func Commands() migration.Commands[*Planner] {
 	type phases = migration.Phases[*Planner]
 	return migration.Commands[*Planner]{
@@ -113,7 +114,6 @@ func watchPhase(groups func(*Planner) []engine.Group) migration.Phase[*Planner] 
 	return migration.Phase[*Planner]{Name: agentset.Phase, Title: "Watch from every node", Groups: groups}
 }
 
-// watch puts agents on every node, unless nothing is left that they could see.
 func (p *Planner) watch() []engine.Group {
 	if p.Over() {
 		return nil
@@ -136,7 +136,8 @@ func (p *Planner) prepare() []engine.Group {
 	return engine.AtOnce(manifests.Parallel, "", p.inPlace.Spares.Up(p.Deps.Client())...)
 }
 
-// switchNodes switches the nodes that do not have the new network: the first one alone, the others so many at once.
+// switchNodes switches the nodes that do not have the new network: the first one alone, the others
+// so many at once.
 func (p *Planner) switchNodes() []engine.Group {
 	var groups []engine.Group
 	for i, round := range p.rounds(p.inPlace.toSwitch(Forward)) {
@@ -218,7 +219,6 @@ func (p *Planner) switchRound(number int, round []string, d engine.Direction) []
 	return p.Around(title, Occasion(phaseNodes, number, round, d), groups, p.recordCounts(title))
 }
 
-// drain makes pods leave a node but for those that have an address of the network it goes to.
 func (p *Planner) drain(name string, d engine.Direction) engine.Step {
 	left := p.inPlace.left(d)
 	return p.Rollout().Drain(rollout.Leaving{
@@ -230,7 +230,6 @@ func (p *Planner) drain(name string, d engine.Direction) engine.Step {
 	})
 }
 
-// renew evicts what is still on a node with an address that is left.
 func (p *Planner) renew(name string, d engine.Direction) engine.Step {
 	left := p.inPlace.left(d)
 	return p.Rollout().Renew(rollout.Renewal{
@@ -239,11 +238,12 @@ func (p *Planner) renew(name string, d engine.Direction) engine.Step {
 	})
 }
 
-// witnessesBeside is how many nodes that are not switched now test the connections of those that are.
+// witnessesBeside is how many nodes that are not switched now test the connections of those that
+// are.
 const witnessesBeside = 3
 
-// canary has pods on the nodes of a round, and on others of both networks, reach each other. They are the first that run on a
-// switched node beside DaemonSets.
+// canary has pods on the nodes of a round, and on others of both networks, reach each other. They
+// are the first that run on a switched node beside DaemonSets.
 func (p *Planner) canary(round []string, d engine.Direction) engine.Step {
 	step := &connectivity.Step{
 		Cluster: p.Deps.Cluster, Migration: p.Spec().Name, Image: p.Image(), Targets: p.Spec().Canary.Targets,
@@ -283,7 +283,6 @@ func (p *Planner) withdraw() []engine.Group {
 	return slices.Concat(p.Unapply(), p.RestoreAll(), p.forgetSources(), p.Clean(p.Spec().To, "withdraw/clean"), p.unmark())
 }
 
-// unmark takes from nodes what let the new network start on them.
 func (p *Planner) unmark() []engine.Group {
 	return p.EachNode(func(node string) engine.Step { return p.markBeside(node, Backward) })
 }
@@ -298,8 +297,8 @@ func (p *Planner) remove() []engine.Group {
 	)
 }
 
-// CleanInRounds removes from nodes what a network, or kube-proxy, has left there, round by round. A loss that it causes ends
-// the run before it is done to others.
+// CleanInRounds removes from nodes what a network, or kube-proxy, has left there, round by round. A
+// loss that it causes ends the run before it is done to others.
 func (p *Planner) CleanInRounds(what v1alpha1.CNIName, prefix string) []engine.Group {
 	var groups []engine.Group
 	for _, round := range p.rounds(p.Inventory.NodeNames()) {

@@ -19,8 +19,9 @@ import (
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 )
 
-// sourceKeeper is a DaemonSet that keeps the source of packets between pods of both networks: each network would give those
-// that leave it the address of a node, and NetworkPolicies would not see pods any more.
+// sourceKeeper is a DaemonSet that keeps the source of packets between pods of both networks: each
+// network would give those that leave it the address of a node, and NetworkPolicies would not see
+// pods any more.
 type sourceKeeper struct {
 	deps      switchover.Deps
 	migration string
@@ -34,7 +35,8 @@ func (p *Planner) sourceKeeper() sourceKeeper {
 	return sourceKeeper{deps: p.Deps, migration: p.Spec().Name, image: p.Image(), ranges: ranges}
 }
 
-// preserveSources has packets keep their source between both networks, where those can do with that.
+// preserveSources has packets keep their source between both networks, where those can do with
+// that.
 func (p *Planner) preserveSources() []engine.Group {
 	if p.inPlace.masquerades() {
 		return nil
@@ -81,7 +83,6 @@ func (c sourceKeeper) set() *appsv1.DaemonSet {
 	}
 }
 
-// read is the DaemonSet that there is; nil, if there is none.
 func (c sourceKeeper) read(ctx context.Context) (*appsv1.DaemonSet, error) {
 	return c.deps.DaemonSet(ctx, c.key())
 }
@@ -118,14 +119,13 @@ func (c sourceKeeper) start() engine.Step {
 	}
 }
 
-// current reports whether a DaemonSet is about these ranges.
 func (c sourceKeeper) current(have *appsv1.DaemonSet) bool {
 	containers := have.Spec.Template.Spec.Containers
 	return len(containers) == 1 && slices.Equal(containers[0].Args, c.set().Spec.Template.Spec.Containers[0].Args)
 }
 
-// removeOutdated deletes a DaemonSet of other ranges, such as of before a node joined. Nodes go by it until the next one
-// changes them.
+// removeOutdated deletes a DaemonSet of other ranges, such as of before a node joined. Nodes go by
+// it until the next one changes them.
 func (c sourceKeeper) removeOutdated(ctx context.Context) error {
 	have, err := c.read(ctx)
 	if err != nil || have == nil || c.current(have) {
@@ -139,7 +139,6 @@ func (c sourceKeeper) removeOutdated(ctx context.Context) error {
 	return nil
 }
 
-// end takes the DaemonSet away.
 func (c sourceKeeper) end() engine.Step {
 	return &engine.Write{
 		Name: "uncross", About: "Remove what kept pods' own addresses between both networks", Limit: sourceKeeperTime,

@@ -19,13 +19,13 @@ import (
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
-// isNetwork reports whether an object of the manifests is the DaemonSet that runs the network.
 func (s *Strategy) isNetwork(o *unstructured.Unstructured) bool {
 	set := s.Manifests.DaemonSet()
 	return set != nil && o.GetKind() == "DaemonSet" && o.GetNamespace() == set.Namespace && o.GetName() == set.Name
 }
 
-// startsEverywhere reports whether the programs of the new network start on every node by now, those that join among them.
+// startsEverywhere reports whether the programs of the new network start on every node by now,
+// those that join among them.
 func (s *Strategy) startsEverywhere() bool {
 	return s.Manifests != nil && slices.ContainsFunc(s.Manifests.Objects, func(o *unstructured.Unstructured) bool {
 		have := s.Present[manifests.KeyOf(o).Full()]
@@ -33,8 +33,9 @@ func (s *Strategy) startsEverywhere() bool {
 	})
 }
 
-// staged are the objects of the manifests, changed so that the network does not take over. Its programs start on marked nodes
-// alone, or everywhere; to go from one to the other restarts none of them.
+// staged are the objects of the manifests, changed so that the network does not take over. Its
+// programs start on marked nodes alone, or everywhere; to go from one to the other restarts none of
+// them.
 func (s *Strategy) staged(everywhere bool) ([]*unstructured.Unstructured, error) {
 	if s.Manifests == nil {
 		return nil, nil
@@ -62,7 +63,8 @@ func (s *Strategy) staged(everywhere bool) ([]*unstructured.Unstructured, error)
 	return objects, nil
 }
 
-// changedByStaging are the objects of the manifests that are applied in another form as long as both networks run.
+// changedByStaging are the objects of the manifests that are applied in another form as long as
+// both networks run.
 func (s *Strategy) changedByStaging() []*unstructured.Unstructured {
 	staged, err := s.staged(true)
 	if err != nil { // a finding, which blocks
@@ -90,8 +92,8 @@ func (p *Planner) stage() []engine.Group {
 	return slices.Concat(groups, p.startOnJoining(), p.preserveSources(), p.EachNode(p.checkInPlace))
 }
 
-// startRound has the programs of the new network start on some nodes. A loss that they cause ends the run before they start
-// on others.
+// startRound has the programs of the new network start on some nodes. A loss that they cause ends
+// the run before they start on others.
 func (p *Planner) startRound(round []string, sets []client.ObjectKey) []engine.Group {
 	title := "the new network's start on " + andMore(round)
 	var marks []engine.Step
@@ -104,8 +106,8 @@ func (p *Planner) startRound(round []string, sets []client.ObjectKey) []engine.G
 		engine.AtOnce(len(round), title, marks...), engine.AtOnce(1, title, started), p.Agents.Steady(title))
 }
 
-// startOnJoining has the programs of the new network start on nodes that join from now on: their pods are called by pods of
-// both networks.
+// startOnJoining has the programs of the new network start on nodes that join from now on: their
+// pods are called by pods of both networks.
 func (p *Planner) startOnJoining() []engine.Group {
 	objects, err := p.inPlace.staged(true)
 	if err != nil || p.inPlace.startsEverywhere() {
@@ -146,8 +148,8 @@ func (p *Planner) checkInPlace(node string) engine.Step {
 	return nodepod.ReadOnly{Step: s}
 }
 
-// unstage has the new network run as its manifests say: it writes its configuration where runtimes read it. Nodes go by
-// replumb's copy until the old network's is gone.
+// unstage has the new network run as its manifests say: it writes its configuration where runtimes
+// read it. Nodes go by replumb's copy until the old network's is gone.
 func (p *Planner) unstage() []engine.Group {
 	objects := p.inPlace.changedByStaging()
 	if len(objects) == 0 {

@@ -15,7 +15,8 @@ import (
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 )
 
-// JoinedError says that nodes have joined while others were switched, and give their pods the old network.
+// JoinedError says that nodes have joined while others were switched, and give their pods the old
+// network.
 type JoinedError struct {
 	Nodes []string
 	To    v1alpha1.CNIName
@@ -28,7 +29,8 @@ func (e *JoinedError) Error() string {
 
 func (*JoinedError) Advice() string { return "run apply again: it switches them" }
 
-// everyNode fails with a *JoinedError if a node is there that was not when nodes were planned, or that another run has left.
+// everyNode fails with a *JoinedError if a node is there that was not when nodes were planned, or
+// that another run has left.
 func (p *Planner) everyNode() engine.Step {
 	return &engine.Wait{Name: "nodes", About: "Verify that every node is switched", Again: true, For: func(ctx context.Context) error {
 		now, err := p.Deps.Occupants(ctx, p.Spec())
@@ -58,32 +60,34 @@ func (p *Planner) adopt(node string) engine.Step {
 		fmt.Sprintf("Have node %s go by the configuration that %s writes", node, p.Spec().To), string(p.Spec().To), "--root="+nodepod.HostRoot)
 }
 
-// annotate writes on a Node which network its new pods have. On the way back that is nothing, as it was.
+// annotate writes on a Node which network its new pods have. On the way back that is nothing, as it
+// was.
 func (p *Planner) annotate(name string, d engine.Direction) engine.Step {
 	m := NodeMark{
-		Id: "label/" + name, About: "Record which network new pods on node " + name + " have", Node: name,
+		ID: "label/" + name, About: "Record which network new pods on node " + name + " have", Node: name,
 		annotation: true, Key: v1alpha1.AnnotationPodNetwork, Value: string(p.Spec().To),
 	}
 	if d == Backward {
-		m.Id, m.Value = "unlabel/"+name, ""
+		m.ID, m.Value = "unlabel/"+name, ""
 	}
 	return m.Step(p.Deps.Cluster)
 }
 
-// markBeside lets the programs of the new network start on a node. On the way back, and at the end, the mark goes.
+// markBeside lets the programs of the new network start on a node. On the way back, and at the end,
+// the mark goes.
 func (p *Planner) markBeside(name string, d engine.Direction) engine.Step {
 	m := NodeMark{
-		Id: "beside/" + name, About: fmt.Sprintf("Let %s start on node %s", p.Spec().To, name), Node: name,
+		ID: "beside/" + name, About: fmt.Sprintf("Let %s start on node %s", p.Spec().To, name), Node: name,
 		Key: v1alpha1.LabelBeside, Value: string(p.Spec().To),
 	}
 	if d == Backward {
-		m.Id, m.About, m.Value = "unmark/"+name, "Remove the mark of the new network from node "+name, ""
+		m.ID, m.About, m.Value = "unmark/"+name, "Remove the mark of the new network from node "+name, ""
 	}
 	return m.Step(p.Deps.Cluster)
 }
 
-// ready waits until a switched node is ready again, before anything is tried there and before the next node takes no more
-// pods.
+// ready waits until a switched node is ready again, before anything is tried there and before the
+// next node takes no more pods.
 func (p *Planner) ready(name string) engine.Step {
 	return &engine.Wait{
 		Name: "ready/" + name, About: "Wait until node " + name + " is ready with its network", Again: true,

@@ -26,7 +26,8 @@ const (
 	Backward = engine.Backward
 )
 
-// Strategy switches nodes one by one, while the cluster serves: both networks are on every node meanwhile.
+// Strategy switches nodes one by one, while the cluster serves: both networks are on every node
+// meanwhile.
 type Strategy struct {
 	*switchover.Inventory
 	// Workloads are those that nodes are emptied of.
@@ -135,8 +136,8 @@ func (s *Strategy) notActivated() []string {
 	return s.Ordered(Forward, func(n *corev1.Node) bool { return n.Annotations[v1alpha1.AnnotationPodNetwork] != string(s.Spec.To) })
 }
 
-// Ordered are the nodes that a condition holds for, by name: those that were named to go first lead, and on the way back they
-// are last.
+// Ordered are the nodes that a condition holds for, by name: those that were named to go first
+// lead, and on the way back they are last.
 func (s *Strategy) Ordered(d engine.Direction, holds func(*corev1.Node) bool) []string {
 	var all []string
 	for i := range s.Nodes {
@@ -162,14 +163,14 @@ func (s *Strategy) Ordered(d engine.Direction, holds func(*corev1.Node) bool) []
 	return all
 }
 
-// masquerades reports whether pods of one network see an address of a node in place of those of pods of the other: between
-// Cilium and others packets get one, and answers would go another way than they were asked for without it.
+// masquerades reports whether pods of one network see an address of a node in place of those of
+// pods of the other: between Cilium and others packets get one, and answers would go another way
+// than they were asked for without it.
 func (s *Strategy) masquerades() bool { return s.Spec.To == v1alpha1.Cilium }
 
 // enforcedBeside reports whether NetworkPolicies hold on switched nodes while both networks run.
 func (s *Strategy) enforcedBeside() bool { return s.Enforced() && !s.masquerades() }
 
-// left are the ranges that pods leave where a direction goes.
 func (s *Strategy) left(d engine.Direction) []netip.Prefix {
 	if d == Backward {
 		return s.Target()
@@ -177,7 +178,6 @@ func (s *Strategy) left(d engine.Direction) []netip.Prefix {
 	return s.Ranges
 }
 
-// given are the ranges that new pods on a node get addresses of where a direction goes.
 func (s *Strategy) given(node string, d engine.Direction) []netip.Prefix {
 	switch {
 	case d == Forward:

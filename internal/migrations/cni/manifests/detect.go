@@ -33,8 +33,8 @@ type Network struct {
 	Set *appsv1.DaemonSet
 }
 
-// Detect finds every network that a cluster has. A Calico that makes policies hold on another network is none, but counts beside one that
-// is known: it would be in the way of the new one, and policies that hold now would not be known to.
+// Detect finds every network that a cluster has. A Calico that only enforces policies counts beside
+// a network that is known: it would be in the way of the new one.
 func Detect(sets []appsv1.DaemonSet) []Network {
 	var out, beside []Network
 	for i := range sets {
@@ -50,7 +50,7 @@ func Detect(sets []appsv1.DaemonSet) []Network {
 	return append(out, beside...)
 }
 
-// UnknownNetworks are DaemonSets that cannot be beside a network which has none: they are one themselves, or enforce policies on it.
+// UnknownNetworks are DaemonSets that are no known network, and are one or enforce policies on one.
 func UnknownNetworks(sets []appsv1.DaemonSet) []string {
 	var out []string
 	for i := range sets {
@@ -72,8 +72,8 @@ func UnknownNetworks(sets []appsv1.DaemonSet) []string {
 	return out
 }
 
-// HeldBy says who would bring an object back that is deleted, how that is seen and, where it is not for RP5103 to say, what the way out is;
-// nothing, if no one. comesBack says that this needs no one's doing.
+// HeldBy says who recreates an object that is deleted, how that is seen, and the way out where
+// RP5103 does not say it; nothing, if no one does. comesBack says that it happens by itself.
 func HeldBy(o metav1.Object) (by string, comesBack bool) {
 	for _, k := range keepers() {
 		if by = k(o); by != "" {
@@ -86,19 +86,21 @@ func HeldBy(o metav1.Object) (by string, comesBack bool) {
 	return "", false
 }
 
-// keepers are asked in turn: a platform before the tools that it uses. Two leave no mark on what they apply: a ClusterResourceSet of Cluster
-// API (internal/controllers/clusterresourceset in sigs.k8s.io/cluster-api), and EKS, whose add-ons are known by the manager of fields alone, and hold no network that
-// replumb replaces.
+// keepers are asked in turn: a platform before the tools that it uses. A ClusterResourceSet of
+// Cluster API (internal/controllers/clusterresourceset in sigs.k8s.io/cluster-api) leaves no mark;
+// EKS marks its add-ons by the manager of fields alone, and has no network that replumb replaces.
 func keepers() []func(metav1.Object) string {
 	return []func(metav1.Object) string{ofPlatform, ofOwner, ofAddons, ofGitOps}
 }
 
 // ofPlatform is one whose own network this is, for as long as there is the cluster.
 //
-//   - OpenShift: what cluster-network-operator renders has annotations of its own (pkg/names), and its owner is the Network "cluster".
-//   - GKE: components.gke.io/component-name and component-version. AKS: kubernetes.azure.com/managedby.
-//   - RKE2: helm-controller installs its charts as releases of these names (charts/ in github.com/rancher/rke2), and installs them again with
-//     each version.
+//   - OpenShift: what cluster-network-operator renders has annotations of its own (pkg/names),
+//     and its owner is the Network "cluster".
+//   - GKE: components.gke.io/component-name and component-version. AKS:
+//     kubernetes.azure.com/managedby.
+//   - RKE2: helm-controller installs its charts as releases of these names (charts/ in
+//     github.com/rancher/rke2), and installs them again with each version.
 func ofPlatform(o metav1.Object) string {
 	labels, annotations := o.GetLabels(), o.GetAnnotations()
 	switch release := annotations["meta.helm.sh/release-name"]; {
@@ -115,8 +117,9 @@ func ofPlatform(o metav1.Object) string {
 	return ""
 }
 
-// ofOwner is an object that owns another. Tigera's operator is one of several owners of some, none of which is the controller
-// (CreateOrUpdateObject in pkg/controller/utils/component.go in github.com/tigera/operator).
+// ofOwner is an object that owns another. Tigera's operator is one of several owners of some, none
+// of which is the controller (CreateOrUpdateObject in pkg/controller/utils/component.go in
+// github.com/tigera/operator).
 func ofOwner(o metav1.Object) string {
 	if owner := ownerOf(o, "operator.tigera.io"); owner != "" {
 		return "tigera-operator (" + owner + ", which owns it): delete the operator's Deployment and keep its Installation, without which the network " +
@@ -130,9 +133,10 @@ func ofOwner(o metav1.Object) string {
 
 // ofAddons is what an installer applies once more, whenever it has another version or starts.
 //
-//   - kOps labels all objects of its addons (addLabels in pkg/model/components/addonmanifests in k8s.io/kops), and forgets an addon without
-//     deleting it (docs/networking.md).
-//   - k3s and RKE2 apply the files of server/manifests, and annotate what came of them (pkg/apply in github.com/rancher/wrangler).
+//   - kOps labels all objects of its addons (addLabels in pkg/model/components/addonmanifests in
+//     k8s.io/kops), and forgets an addon without deleting it (docs/networking.md).
+//   - k3s and RKE2 apply the files of server/manifests, and annotate what came of them (pkg/apply
+//     in github.com/rancher/wrangler).
 func ofAddons(o metav1.Object) string {
 	labels, annotations := o.GetLabels(), o.GetAnnotations()
 	addon := annotations["objectset.rio.cattle.io/owner-name"]
@@ -151,8 +155,8 @@ func ofAddons(o metav1.Object) string {
 	return ""
 }
 
-// ofGitOps is who applies what a repository or another cluster has. Sveltos has labels and, from v0.52, annotations (lib/deployer in
-// github.com/projectsveltos/libsveltos).
+// ofGitOps is who applies what a repository or another cluster has. Sveltos has labels and, from
+// v0.52, annotations (lib/deployer in github.com/projectsveltos/libsveltos).
 func ofGitOps(o metav1.Object) string {
 	labels, annotations := o.GetLabels(), o.GetAnnotations()
 	switch {
@@ -183,7 +187,6 @@ func ownerOf(o metav1.Object, group string) string {
 	return ""
 }
 
-// hasPrefix reports whether a key of any of the maps has a prefix.
 func hasPrefix(prefix string, all ...map[string]string) bool {
 	return slices.ContainsFunc(all, func(m map[string]string) bool {
 		for key := range m {
@@ -204,7 +207,6 @@ func RangesOf(cm *corev1.ConfigMap) string {
 	return strings.Join(all, ",")
 }
 
-// poolOf is the pool that calico-node makes if there is none.
 func poolOf(s *corev1.PodSpec) string {
 	for _, c := range s.Containers {
 		for _, e := range c.Env {

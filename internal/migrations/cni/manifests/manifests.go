@@ -1,4 +1,5 @@
-// Package manifests reads the objects of networks: those that are to be applied, and those that a cluster has.
+// Package manifests reads the objects of networks: those that are to be applied, and those that a
+// cluster has.
 package manifests
 
 import (
@@ -63,11 +64,11 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s, document %d: %v", e.File, e.Document, e.Err)
 }
 
-// Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Read reads files, and all .yaml, .yml and .json files of folders, in the order of their names. It fails with a
-// *ManifestError: on duplicate keys, on what is no object, and on objects that are there twice.
+// Read reads files, and all .yaml, .yml and .json files of folders, in the order of their names. It
+// fails with an *Error on duplicate keys, on what is no object, and on objects that are there
+// twice.
 func Read(paths []string) (*Set, error) {
 	var all []*unstructured.Unstructured
 	seen := map[string]string{}
@@ -188,7 +189,6 @@ func New(objects []*unstructured.Unstructured) (*Set, error) {
 	return m, nil
 }
 
-// take reads what one object says.
 func (m *Set) take(o *unstructured.Unstructured) error {
 	switch o.GroupVersionKind().GroupKind() {
 	case appsv1.SchemeGroupVersion.WithKind("DaemonSet").GroupKind():
@@ -223,7 +223,8 @@ func (m *Set) take(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// ranges of text, separated by commas. What is none is for the program to complain of that reads it.
+// ranges of text, separated by commas. What is none is for the program to complain of that reads
+// it.
 func (m *Set) AddRanges(text string) {
 	for part := range strings.SplitSeq(text, ",") {
 		if p, err := netip.ParsePrefix(strings.TrimSpace(part)); err == nil && !slices.Contains(m.Ranges, p) {
@@ -263,7 +264,7 @@ func (m *Set) CiliumConfig() *unstructured.Unstructured {
 	return m.Objects[i]
 }
 
-// CiliumSetting of Cilium's configuration; empty, if it does not say.
+// CiliumSetting is a setting of Cilium's configuration; empty, if it is not set.
 func (m *Set) CiliumSetting(key string) string {
 	o := m.CiliumConfig()
 	if o == nil {
@@ -273,7 +274,7 @@ func (m *Set) CiliumSetting(key string) string {
 	return value
 }
 
-// key of an object of any kind.
+// key identifies an object of any kind.
 type key struct {
 	schema.GroupKind
 	namespace, name string
@@ -283,7 +284,6 @@ func KeyOf(o *unstructured.Unstructured) key {
 	return key{o.GroupVersionKind().GroupKind(), o.GetNamespace(), o.GetName()}
 }
 
-// String is kind and name, such as "DaemonSet kube-system/calico-node".
 func (k key) String() string {
 	if k.namespace == "" {
 		return k.Kind + " " + k.name
@@ -291,7 +291,6 @@ func (k key) String() string {
 	return k.Kind + " " + k.namespace + "/" + k.name
 }
 
-// Slug is a key as part of an ID.
 func (k key) Slug() string {
 	out := k.Kind + "/"
 	if k.namespace != "" {
@@ -306,7 +305,7 @@ func (k key) Full() string { return k.Group + "/" + k.String() }
 // Parallel is how many objects are changed at once.
 const Parallel = 16
 
-// rank is when in the order of things an object is applied.
+// rank is the place of an object in the order in which objects are applied.
 type rank int
 
 const (
@@ -322,8 +321,9 @@ func (r rank) String() string {
 	return [...]string{"Definitions", "Namespaces", "Rights", "Configuration", "Custom resources", "Programs"}[r]
 }
 
-// atOnce is how many objects are written at once. An API server makes its whole OpenAPI document again for each definition:
-// sixteen at once took two processors for five seconds, in which cluster DNS beside it did not answer.
+// atOnce is how many objects are written at once. An API server makes its whole OpenAPI document
+// again for each definition: sixteen at once took two processors for five seconds, in which cluster
+// DNS beside it did not answer.
 func (r rank) atOnce() int {
 	if r == definitions {
 		return 2
@@ -349,8 +349,8 @@ func (k key) rank() rank {
 	return resources
 }
 
-// Groups have a step for each object, in the order in which objects are applied or, backwards, the last things first.
-// Objects that step has nothing for are left out.
+// Groups have a step for each object that step has one for, in the order in which objects are
+// applied, or the reverse.
 func Groups(
 	objects []*unstructured.Unstructured, d engine.Direction, step func(*unstructured.Unstructured) engine.Step,
 ) []engine.Group {

@@ -105,8 +105,9 @@ const (
 	VerbTraffic = "traffic"
 	VerbResidue = "residue"
 	VerbClean   = "clean"
-	// Those of mode InPlace: the first two look whether a node can have both networks, and which one it has; the next three
-	// write its CNI configuration; the last two keep the source of packets between both networks, and no longer.
+	// Those of mode InPlace: the first two look whether a node can have both networks, and which
+	// one it has; the next three write its CNI configuration; the last two keep the source of
+	// packets between both networks, and no longer.
 	VerbCheckInPlace   = "standing"
 	VerbDetectSource   = "origin"
 	VerbActivate       = "prefer"
@@ -114,7 +115,8 @@ const (
 	VerbAdopt          = "adopt"
 	VerbPreserveSource = "cross"
 	VerbForgetSource   = "uncross"
-	// Those of kube-proxy's replacement: one asks Cilium's agent, the other looks who answers for Services.
+	// Those of kube-proxy's replacement: one asks Cilium's agent, the other looks who answers for
+	// Services.
 	VerbCilium   = "cilium"
 	VerbServices = "services"
 )
@@ -154,8 +156,8 @@ func PodSpec(image pull.Image, c corev1.Container) corev1.PodSpec {
 	}
 }
 
-// host is the node's own root, read-only with all that is mounted in it, where kubelets can do that. A verb that writes gets
-// the directories that it writes beside it.
+// host is the node's own root, read-only with all that is mounted in it, where kubelets can do
+// that. A verb that writes gets the directories that it writes beside it.
 func (a *Pod) host() (volumes []corev1.Volume, mounts []corev1.VolumeMount) {
 	add := func(name, path string, kind corev1.HostPathType) {
 		volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
@@ -196,8 +198,9 @@ func RootWith(capabilities ...corev1.Capability) *corev1.SecurityContext {
 	}
 }
 
-// security is what the kernel asks for and no more: NET_ADMIN for connections, interfaces, rules and sets, NET_RAW and
-// SYS_CHROOT to run a node's own iptables, DAC_OVERRIDE for files of any owner.
+// security is what the kernel asks for and no more: NET_ADMIN for connections, interfaces, rules
+// and sets, NET_RAW and SYS_CHROOT to run a node's own iptables, DAC_OVERRIDE for files of any
+// owner.
 func (a *Pod) security() *corev1.SecurityContext {
 	var all *corev1.SecurityContext
 	switch a.verb {
@@ -212,12 +215,14 @@ func (a *Pod) security() *corev1.SecurityContext {
 	default:
 		all = RootWith("NET_ADMIN", "NET_RAW", "SYS_CHROOT")
 	}
-	// SELinux lets containers of this type alone read files of the node. Nodes without it pass it over.
+	// SELinux lets containers of this type alone read files of the node. Nodes without it pass it
+	// over.
 	all.SELinuxOptions = &corev1.SELinuxOptions{Type: "spc_t", Level: "s0"}
 	return all
 }
 
-// Step runs a nodePod. The traces of an earlier one cannot be seen from outside, so it runs in every run.
+// Step runs a nodePod. The traces of an earlier one cannot be seen from outside, so it runs in
+// every run.
 type Step struct {
 	Pod
 	id, title string

@@ -79,7 +79,8 @@ func inProxy(check func(*Strategy) []findings.Result) func(switchover.Input) []f
 // apiHost is where programs in pods look for the API server.
 const apiHost = "KUBERNETES_SERVICE_HOST"
 
-// namesAPI are the containers of Cilium that ask the API server (templates/cilium-agent and cilium-operator of its chart).
+// namesAPI are the containers of Cilium that ask the API server (templates/cilium-agent and
+// cilium-operator of its chart).
 func namesAPI() []string { return []string{"config", "cilium-agent", "cilium-operator"} }
 
 func checkAPIServer(s *Strategy) []findings.Result {
@@ -131,10 +132,12 @@ func (s *Strategy) dependent(c *corev1.Container) string {
 	return ""
 }
 
-// Since which version CiliumNodeConfig is as replumb writes it (pkg/k8s/apis/cilium.io/v2 in github.com/cilium/cilium).
+// Since which version CiliumNodeConfig is as replumb writes it (pkg/k8s/apis/cilium.io/v2 in
+// github.com/cilium/cilium).
 const nodeConfigMajor, nodeConfigMinor = 1, 16
 
-// oldCilium finds a Cilium that takes no configuration for single nodes. An image without a version may be any: its API tells in time.
+// oldCilium finds a Cilium that takes no configuration for single nodes. An image without a version
+// may be any: its API tells in time.
 func (s *Strategy) oldCilium() []findings.Result {
 	set := s.Manifests.DaemonSet()
 	if set == nil {

@@ -1,4 +1,5 @@
-// Package proxy has Cilium take the place of kube-proxy as well, once package inplace has given every node its network.
+// Package proxy has Cilium take the place of kube-proxy as well, once package inplace has given
+// every node its network.
 package proxy
 
 import (
@@ -65,8 +66,8 @@ func (s *Strategy) Restore(p *inplace.Planner) []engine.Group {
 }
 func (s *Strategy) Remove(p *inplace.Planner) []engine.Group { return planner{p, s}.remove() }
 
-// toHandOver are the nodes where Services are not as a direction goes: forward those on which kube-proxy may still be, and on
-// the way back those on which Cilium does its work.
+// toHandOver are the nodes where Services are not as a direction goes: forward those on which
+// kube-proxy may still be, and on the way back those on which Cilium does its work.
 func (s *Strategy) toHandOver(d engine.Direction) []string {
 	want := v1alpha1.ProxyReplaced
 	if d == inplace.Backward {
@@ -89,11 +90,12 @@ type planner struct {
 	proxy *Strategy
 }
 
-// replace has Cilium lead to Services in place of kube-proxy, node by node, once every node has its network.
+// replace has Cilium lead to Services in place of kube-proxy, node by node, once every node has its
+// network.
 //
-// The agent takes the work over while kube-proxy is there, so that there is no moment without either: Cilium's packets never
-// get to kube-proxy's rules. Only then kube-proxy goes. Its rules stay until finish, for connections that it has led and for
-// the way back.
+// The agent takes the work over while kube-proxy is there, so that there is no moment without
+// either: Cilium's packets never get to kube-proxy's rules. Only then kube-proxy goes. Its rules
+// stay until finish, for connections that it has led and for the way back.
 func (p planner) replace() []engine.Group {
 	s := p.proxy
 	nodes, configs := s.toHandOver(inplace.Forward), s.nodeConfigs()
@@ -113,7 +115,8 @@ func (p planner) replace() []engine.Group {
 	return groups
 }
 
-// restore has kube-proxy lead to Services again: it is back, and has written rules, before Cilium lets go.
+// restore brings an object back as it was. An object that this migration has applied is not the old
+// one.
 func (p planner) restore() []engine.Group {
 	s := p.proxy
 	if !s.Begun() {
@@ -133,8 +136,8 @@ func (p planner) restore() []engine.Group {
 	return groups
 }
 
-// remove removes kube-proxy from the cluster, and its rules from nodes. Cilium's own configuration has it do the work
-// everywhere by now.
+// remove removes kube-proxy from the cluster, and its rules from nodes. Cilium's own configuration
+// has it do the work everywhere by now.
 func (p planner) remove() []engine.Group {
 	s := p.proxy
 	var first []engine.Step
@@ -150,13 +153,11 @@ func (p planner) remove() []engine.Group {
 	)
 }
 
-// handOverRound is what is done to one node.
 func (p planner) handOverRound(number int, name string, d engine.Direction, steps []engine.Step) []engine.Group {
 	title := "kube-proxy of " + name
 	return p.Around(title, inplace.Occasion(inplace.PhaseProxy, number, []string{name}, d), engine.AtOnce(1, title, steps...))
 }
 
-// handOver is the way of one node to Cilium.
 func (p planner) handOver(name string) []engine.Step {
 	steps := []engine.Step{p.label(name, v1alpha1.ProxyBeside, inplace.Forward), p.restartAgent(name, true, "")}
 	for _, g := range p.Agents.Steady("Cilium beside kube-proxy on " + name) { // a loss ends the run while kube-proxy is there
@@ -178,7 +179,6 @@ func (p planner) handOver(name string) []engine.Step {
 	return append(steps, p.label(name, v1alpha1.ProxyReplaced, inplace.Forward))
 }
 
-// handBack is the way of one node to kube-proxy.
 func (p planner) handBack(name string) []engine.Step {
 	steps := []engine.Step{p.label(name, v1alpha1.ProxyBeside, inplace.Backward)}
 	if len(p.proxy.ProxySets) > 0 {
@@ -187,7 +187,6 @@ func (p planner) handBack(name string) []engine.Step {
 	return append(steps, p.proof(name, inplace.Backward), p.label(name, "", inplace.Backward), p.restartAgent(name, false, ""))
 }
 
-// removeConfigs removes what has single agents take the place of kube-proxy.
 func (p planner) removeConfigs() []engine.Group {
 	var steps []engine.Step
 	for _, o := range slices.Backward(p.proxy.nodeConfigs()) {

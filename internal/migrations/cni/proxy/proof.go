@@ -23,9 +23,10 @@ import (
 	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
 )
 
-// proofStep makes a Service that no node has heard of, and looks on one node who leads to it: rules that are there prove
-// nothing, as they may be left over. On the way to Cilium the node has to reach it, by its address and at the node's own port,
-// and kube-proxy must not have written rules for it; on the way back kube-proxy must have.
+// proofStep makes a Service that no node has heard of, and looks on one node who leads to it: rules
+// that are there prove nothing, as they may be left over. On the way to Cilium the node has to
+// reach it, by its address and at the node's own port, and kube-proxy must not have written rules
+// for it; on the way back kube-proxy must have.
 type proofStep struct {
 	nodepod.ReadOnly
 	direction engine.Direction

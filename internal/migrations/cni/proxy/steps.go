@@ -37,7 +37,7 @@ func (p planner) label(name, value string, d engine.Direction) engine.Step {
 		id = "none"
 	}
 	return inplace.NodeMark{
-		Id: "mark/" + id + "/" + name, About: about, Node: name, Key: v1alpha1.LabelKubeProxy, Value: value,
+		ID: "mark/" + id + "/" + name, About: about, Node: name, Key: v1alpha1.LabelKubeProxy, Value: value,
 		Further: func(have string) bool { // an earlier run got further
 			return d == inplace.Forward && value == v1alpha1.ProxyBeside && have == v1alpha1.ProxyLeaving
 		},
@@ -55,7 +55,8 @@ func patchSet(ctx context.Context, c client.Client, ds *appsv1.DaemonSet, change
 	return nil
 }
 
-// keepOff keeps kube-proxy off the nodes that are marked, and records on its DaemonSet where it was let on before.
+// keepOff keeps kube-proxy off the nodes that are marked, and records on its DaemonSet where it was
+// let on before.
 func (p planner) keepOff(set *appsv1.DaemonSet) engine.Step {
 	about := "Have kube-proxy leave nodes where it is replaced: " + manifests.NameOf(set)
 	return p.affinity(set, "keep-off/", about, func(ds *appsv1.DaemonSet) (func(), error) {
@@ -85,7 +86,8 @@ func (p planner) letOn(set *appsv1.DaemonSet) engine.Step {
 	})
 }
 
-// affinity is a step that changes a DaemonSet by what change returns; nothing is to do where that is nil.
+// affinity is a step that changes a DaemonSet by what change returns; nothing is to do where that
+// is nil.
 func (p planner) affinity(set *appsv1.DaemonSet, id, about string, change func(*appsv1.DaemonSet) (func(), error)) engine.Step {
 	key := client.ObjectKeyFromObject(set)
 	read := func(ctx context.Context) (*appsv1.DaemonSet, error) {
@@ -128,7 +130,8 @@ func (p planner) affinity(set *appsv1.DaemonSet, id, about string, change func(*
 	}
 }
 
-// proxyReady waits until kube-proxy, whose pods are replaced where its template changes, is ready wherever it is to be.
+// proxyReady waits until kube-proxy, whose pods are replaced where its template changes, is ready
+// wherever it is to be.
 func (p planner) proxyReady(set *appsv1.DaemonSet) engine.Step {
 	key := client.ObjectKeyFromObject(set)
 	return &engine.Wait{
@@ -172,7 +175,6 @@ func podsOn(ctx context.Context, c client.Client, node string, sets ...appsv1.Da
 	return out, nil
 }
 
-// proxyGone waits until kube-proxy has ended on a node.
 func (p planner) proxyGone(node string) engine.Step {
 	return &engine.Wait{
 		Name: "proxy-gone/" + node, About: "Wait until kube-proxy has left node " + node, Limit: nodepod.Limit,
@@ -186,7 +188,6 @@ func (p planner) proxyGone(node string) engine.Step {
 	}
 }
 
-// proxyThere waits until kube-proxy runs on a node again.
 func (p planner) proxyThere(node string) engine.Step {
 	return &engine.Wait{
 		Name: "proxy-there/" + node, About: "Wait until kube-proxy is back on node " + node, Limit: nodepod.Limit,
@@ -201,8 +202,9 @@ func (p planner) proxyThere(node string) engine.Step {
 	}
 }
 
-// restartAgent has Cilium's agent of a node start again, unless it does the work of kube-proxy already, or does not, as is
-// wanted. health is where it has to say that it is well, in place of kube-proxy; empty is nowhere.
+// restartAgent has Cilium's agent of a node start again, unless it does the work of kube-proxy
+// already, or does not, as is wanted. health is where it has to say that it is well, in place of
+// kube-proxy; empty is nowhere.
 func (p planner) restartAgent(node string, does bool, health string) engine.Step {
 	args := []string{"--socket=" + nodepod.HostRoot + "/run/cilium/cilium.sock"}
 	prefix, title := "replace", "Have Cilium's agent on node "+node+" do the work of kube-proxy"
@@ -223,14 +225,15 @@ func (p planner) restartAgent(node string, does bool, health string) engine.Step
 	return s
 }
 
-// restartStep asks Cilium's agent of a node, and ends its pod where the answer is not what is wanted: the next one has read
-// its configuration as it is by then.
+// restartStep asks Cilium's agent of a node, and ends its pod where the answer is not what is
+// wanted: the next one has read its configuration as it is by then.
 type restartStep struct {
 	*nodepod.Step
 	set    appsv1.DaemonSet
 	does   bool
 	health string
-	// ended is the pod that this run has ended: its successor is not ended as well if it says the same.
+	// ended is the pod that this run has ended: its successor is not ended as well if it says the
+	// same.
 	ended string
 }
 
@@ -276,8 +279,8 @@ func (s *restartStep) askAgain(ctx context.Context, format string, args ...any) 
 	return engine.NotYet(format, args...)
 }
 
-// askedBefore reports whether the pod that asks may be older than the agent, by times of whole seconds: another agent may have
-// answered it.
+// askedBefore reports whether the pod that asks may be older than the agent, by times of whole
+// seconds: another agent may have answered it.
 func (s *restartStep) askedBefore(ctx context.Context, agent *corev1.Pod) (bool, error) {
 	asking, err := s.Find(ctx)
 	if err != nil || len(asking) == 0 {
@@ -294,13 +297,15 @@ func (s *restartStep) satisfied(r *nodecleanup.Report) bool {
 // trialName is that of the Service that is asked for.
 const trialName = "kube-proxy-trial"
 
-// The times of a proof. A kube-proxy that runs writes rules for a new Service within its minSyncPeriod, a second by default.
+// The times of a proof. A kube-proxy that runs writes rules for a new Service within its
+// minSyncPeriod, a second by default.
 const (
 	proofReach = 90 * time.Second
 	proofQuiet = 20 * time.Second
 )
 
-// removeConfig removes a CiliumNodeConfig. Agents have read theirs, and go by it until they start again.
+// removeConfig removes a CiliumNodeConfig. Agents have read theirs, and go by it until they start
+// again.
 func (p planner) removeConfig(o *unstructured.Unstructured) engine.Step {
 	have := func(ctx context.Context) (*unstructured.Unstructured, error) {
 		return p.Deps.Get(ctx, o.GroupVersionKind(), client.ObjectKeyFromObject(o))

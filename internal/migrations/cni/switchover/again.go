@@ -19,12 +19,11 @@ import (
 	"github.com/replumb/replumb/internal/spec/hook"
 )
 
-// phaseAgain recreates all pods, or replaces all nodes, once more. It comes before the network is verified: it is for one that is not stable
-// yet.
+// phaseAgain comes before the network is verified: it is for one that is not stable yet.
 const phaseAgain = "again"
 
-// AgainPhase is that of all strategies. spec.cni.again counts how often it is to be, and status.cni.again says since when pods
-// count as new.
+// AgainPhase recreates all pods once more. spec.cni.again counts how often, and status.cni.again
+// says since when pods count as new.
 func AgainPhase[P shared]() migration.Phase[P] {
 	return migration.Phase[P]{
 		Name: phaseAgain, Title: "Recreate all pods once more (spec.cni.again)",
@@ -32,7 +31,8 @@ func AgainPhase[P shared]() migration.Phase[P] {
 	}
 }
 
-// owners reads who recreates pods, where all are to be recreated once more. Who may not read that has a finding that says so.
+// owners reads who recreates pods, where all are to be recreated once more. A finding says that
+// this is forbidden.
 func (d Deps) owners(ctx context.Context, s *Inventory) (err error) {
 	if s.Spec.Again == 0 {
 		return nil
@@ -43,18 +43,18 @@ func (d Deps) owners(ctx context.Context, s *Inventory) (err error) {
 	return err
 }
 
-// wantsAgain reports whether there is a time to come that all pods are recreated once more, or one that is not over.
+// wantsAgain reports whether pods are still to be recreated once more.
 func (s *Inventory) wantsAgain() bool { return s.leftAgain() != "" }
 
-// OnlyAgain reports whether that is all that is left to do.
+// OnlyAgain reports whether nothing but that is left to do.
 func OnlyAgain(s Strategy) bool { return s.Shared().wantsAgain() && s.LeftOfSwitch() == "" }
 
-// begunAgain reports whether the last of these times has begun.
+// begunAgain reports whether the last time has begun.
 func (s *Inventory) begunAgain() bool {
 	return s.Status.Again != nil && s.Status.Again.Number >= s.Spec.Again
 }
 
-// leftAgain says what is left of recreating all pods once more; nothing, if it is over or no one wants it.
+// leftAgain says what is left of it; nothing, if nothing is.
 func (s *Inventory) leftAgain() string {
 	if s.Spec.Again == 0 {
 		return ""
@@ -81,8 +81,8 @@ func firstOf(p rollout.Plan) string {
 	return "Pod " + p.Evictions[0].Namespace + "/" + p.Evictions[0].Name
 }
 
-// renewals are what it takes to recreate the pods that were made before: rollouts where there is one, else evictions. Pods that no one would
-// make again, and those of Jobs, whose work would start over, stay.
+// renewals recreate the pods that were made before: by rollouts where there is one, else by
+// evictions. Pods without an owner, and those of Jobs, whose work would start over, stay.
 func (s *Inventory) renewals(before time.Time) rollout.Plan {
 	if s.Owners == nil || s.Spec.Nodes.Mode == v1alpha1.CNINodesReplace {
 		return rollout.Plan{}
@@ -96,13 +96,12 @@ func madeBefore(t time.Time) rollout.Changes {
 	return rollout.Changes{MadeBefore: t.Truncate(time.Second)}
 }
 
-// stays reports whether a pod is left alone when all are recreated once more.
 func stays(p *corev1.Pod) bool {
 	ref := metav1.GetControllerOfNoCopy(p)
 	return ref == nil || ref.Kind == "Job"
 }
 
-// again is planned once the switch itself is through: what then runs is what is recreated.
+// again is planned once the switch itself is through: all pods are known then.
 func (p *Planner) again() []engine.Group {
 	if !OnlyAgain(p.Strategy) {
 		return nil
@@ -119,7 +118,7 @@ func (p *Planner) again() []engine.Group {
 	return append(engine.InOrder(begin), p.renewAll(since)...)
 }
 
-// renewAll restarts and evicts what has older pods: the cluster's DNS alone and first, since all others ask it as they start, and then in
+// renewAll has the cluster's DNS first and alone, since all others ask it as they start, and then
 // batches.
 func (p *Planner) renewAll(since time.Time) []engine.Group {
 	due, changes, tools := p.Inventory.renewals(since), madeBefore(since), p.Rollout()
@@ -153,7 +152,6 @@ func (p *Planner) renewAll(since time.Time) []engine.Group {
 	return groups
 }
 
-// renewal is one workload or pod, and the step that recreates it.
 type renewal struct {
 	name string
 	step engine.Step
@@ -181,7 +179,7 @@ func (p *Planner) Rollout() rollout.Tools {
 	return rollout.Tools{Client: p.Deps.Client(), Timeout: p.Spec().InPlace.Timeout.Duration, Now: p.Deps.Now}
 }
 
-// again records that all pods are recreated once more: those made before a moment or, with the nodes, those that are there.
+// again is planned once the switch itself is through: all pods are known then.
 func (m StatusSteps) again(s Spec, nodes []string, since time.Time) engine.Step {
 	now := v1alpha1.CNIAgainStatus{Number: s.Again, Since: metav1.NewTime(since)}
 	about := "Record that all pods are recreated once more"
@@ -199,7 +197,6 @@ func (m StatusSteps) again(s Spec, nodes []string, since time.Time) engine.Step 
 		func(st v1alpha1.CNIStatus) bool { return st.Again != nil && st.Again.Number >= now.Number })
 }
 
-// checkStaysAgain is about pods that are left alone when all are recreated once more.
 func checkStaysAgain(in Input) []findings.Result {
 	s := in.Inventory
 	if !s.wantsAgain() {
@@ -218,7 +215,6 @@ func checkStaysAgain(in Input) []findings.Result {
 	return out
 }
 
-// ownerIn is what owns a pod that stays, in words.
 func ownerIn(p *corev1.Pod) string {
 	if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
 		return ref.Kind + " " + ref.Name

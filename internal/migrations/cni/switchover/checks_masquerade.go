@@ -11,8 +11,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// checkProxy follows getLocalDetectors in k8s.io/kubernetes cmd/kube-proxy/app/server_linux.go. What could not be seen is unknown, unless the
-// operator has looked.
+// checkProxy follows getLocalDetectors in k8s.io/kubernetes cmd/kube-proxy/app/server_linux.go. A
+// configuration that is not visible is unknown, unless the operator has looked.
 func checkProxy(in Input) []findings.Result {
 	var out, unknown []findings.Result
 	seen := false
@@ -39,8 +39,8 @@ func checkProxy(in Input) []findings.Result {
 	return append(out, unknown...)
 }
 
-// evaluateProxy says what of a configuration would have kube-proxy take pods of the new network for others, and what it leaves
-// open.
+// evaluateProxy says why kube-proxy would not take pods of the new network for pods, and what its
+// configuration leaves open.
 func evaluateProxy(s *Inventory, p cluster.Proxy) (wrong, open []findings.Result) {
 	switch p.DetectLocalMode {
 	case "", "ClusterCIDR":
@@ -65,8 +65,8 @@ func evaluateProxy(s *Inventory, p cluster.Proxy) (wrong, open []findings.Result
 	return wrong, open
 }
 
-// interfaceUnknown says why kube-proxy may not know pods of a network by the interfaces that their packets come from: those
-// that networks make unless they are configured otherwise.
+// interfaceUnknown says why kube-proxy may not know pods of a network by their interfaces, as
+// networks name them by default.
 func interfaceUnknown(network v1alpha1.CNIName, p cluster.Proxy) string {
 	fits := false
 	switch network {

@@ -16,7 +16,8 @@ import (
 
 func checkRights(in Input) []findings.Result { return migration.Denied(in.Access) }
 
-// checkOthers allows an active mirror: it serves the cluster's clients meanwhile, which is what makes this migration possible.
+// checkOthers allows an active mirror: it serves the cluster's clients, which makes this migration
+// possible.
 func checkOthers(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Others {
@@ -30,7 +31,8 @@ func checkOthers(in Input) []findings.Result {
 	return out
 }
 
-// checkNodes asks only before anything is removed: afterwards nodes are not ready until the new network is there.
+// checkNodes asks only before anything is removed: afterwards nodes are not ready until the new
+// network is there.
 func checkNodes(in Input) []findings.Result {
 	if in.Inventory.Begun() {
 		return nil
@@ -88,7 +90,9 @@ func Unsupported(from, to v1alpha1.CNIName) string {
 	return fmt.Sprintf("from %s to %s is an unsupported combination%s", from, to, why)
 }
 
-// keepers calls take for every object of the old network that something holds on to.
+// keepers are asked in turn: a platform before the tools that it uses. A ClusterResourceSet of
+// Cluster API (internal/controllers/clusterresourceset in sigs.k8s.io/cluster-api) leaves no mark;
+// EKS marks its add-ons by the manager of fields alone, and has no network that replumb replaces.
 func (s *Inventory) keepers(take func(object, by string, comesBack bool)) {
 	for _, o := range s.Old {
 		if by, comesBack := manifests.HeldBy(o); by != "" {

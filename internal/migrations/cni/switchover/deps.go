@@ -11,6 +11,7 @@ type Deps struct {
 	migration.Tools
 	// Any is a client for objects of all kinds.
 	Any client.Client
-	// Dir is the folder that relative paths of manifests are relative to. Default: the one that replumb runs in.
+	// Dir is the folder that relative paths of manifests are relative to. Default: the one that
+	// replumb runs in.
 	Dir string
 }

@@ -15,9 +15,10 @@ import (
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 )
 
-// A network that is called host-local has no program and no object: each node has a file, by which a plugin gives pods addresses of the Node's
-// podCIDR, and someone else has routes between nodes. What the API tells of it is that pods have such addresses and that no other network is
-// there; what nodes tell is looked at before anything is written to the cluster (see origins).
+// A network that is called host-local has no program and no object: each node has a file, by which
+// a plugin gives pods addresses of the Node's podCIDR, and someone else has routes between nodes.
+// What the API tells of it is that pods have such addresses and that no other network is there;
+// what nodes tell is looked at before anything is written to the cluster (see origins).
 
 // rangesLimit is how many ranges a Migration remembers.
 const rangesLimit = 64
@@ -37,8 +38,8 @@ func rangesOfNode(n *corev1.Node) []netip.Prefix {
 	return out
 }
 
-// OfNodes are ranges and those of all Nodes, as few as say the same: nothing is in them that was in none before, since addresses of others,
-// such as of machines that are no nodes, are not to be taken for pods'.
+// OfNodes are ranges and those of all Nodes, joined as far as that adds no address: one of a
+// machine that is no node must not be taken for a pod's.
 func OfNodes(nodes []corev1.Node, known []netip.Prefix) []netip.Prefix {
 	all := slices.Clone(known)
 	for i := range nodes {
@@ -67,7 +68,6 @@ func OfNodes(nodes []corev1.Node, known []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// joined is the range of which these are the two halves.
 func joined(a, b netip.Prefix) (netip.Prefix, bool) {
 	if a.Bits() != b.Bits() || a.Bits() == 0 || a.Addr().Is4() != b.Addr().Is4() {
 		return netip.Prefix{}, false
@@ -76,7 +76,6 @@ func joined(a, b netip.Prefix) (netip.Prefix, bool) {
 	return both, both.Contains(b.Addr()) && a != b
 }
 
-// OwnRanges are those of the Node of that name.
 func (s *Inventory) OwnRanges(node string) []netip.Prefix {
 	i := slices.IndexFunc(s.Nodes, func(n corev1.Node) bool { return n.Name == node })
 	if i < 0 {
@@ -85,7 +84,8 @@ func (s *Inventory) OwnRanges(node string) []netip.Prefix {
 	return rangesOfNode(&s.Nodes[i])
 }
 
-// checkHostLocal finds what tells from the API that pods have another network than host-local, for each node once.
+// checkHostLocal finds what shows in the API that pods have another network than host-local, once
+// for each node.
 func checkHostLocal(s *Inventory) []findings.Result {
 	var out []findings.Result
 	for _, text := range s.Unknown {
@@ -102,7 +102,6 @@ func checkHostLocal(s *Inventory) []findings.Result {
 	return out
 }
 
-// foreigner is a pod on a node with an address that its ranges do not have.
 func (s *Inventory) foreigner(node string, own []netip.Prefix) (*corev1.Pod, netip.Addr) {
 	for i := range s.Pods {
 		p := &s.Pods[i]
@@ -118,7 +117,8 @@ func (s *Inventory) foreigner(node string, own []netip.Prefix) (*corev1.Pod, net
 	return nil, netip.Addr{}
 }
 
-// UnsupportedHostLocal says why host-local cannot be left for another network, one node after the other; nothing, if it can.
+// UnsupportedHostLocal says why host-local cannot be left for another network node by node;
+// nothing, if it can.
 func UnsupportedHostLocal(to v1alpha1.CNIName) string {
 	switch to {
 	case v1alpha1.Flannel:
@@ -129,7 +129,7 @@ func UnsupportedHostLocal(to v1alpha1.CNIName) string {
 	return fmt.Sprintf("from host-local to %s is an unsupported combination", to)
 }
 
-// checkOwnRanges finds nodes of which it is not known what their pods have.
+// checkOwnRanges finds nodes without a range of their pods.
 func checkOwnRanges(s *Inventory) []findings.Result {
 	var out []findings.Result
 	for i := range s.Nodes {
@@ -158,7 +158,8 @@ func (*SourceError) Advice() string {
 	return "nothing has been installed, and no node has been switched; correct that on the node and run apply again"
 }
 
-// detectSources have each node looked at by whose file its pods get their network, where no object of the cluster tells.
+// detectSources have each node say which file its pods get their network by, where no object of the
+// cluster shows it.
 func (p *Planner) detectSources() []engine.Group {
 	if p.Inventory.From() != v1alpha1.HostLocal {
 		return nil

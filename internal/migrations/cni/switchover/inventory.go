@@ -47,7 +47,8 @@ type Inventory struct {
 	Present map[string]*unstructured.Unstructured
 	// Bare are pods that no one recreates, as they were.
 	Bare []corev1.Pod
-	// ProxySets are the DaemonSets that run kube-proxy, and NodeLocal what answers for the cluster's DNS on its nodes.
+	// ProxySets are the DaemonSets that run kube-proxy, and NodeLocal what answers for the
+	// cluster's DNS on its nodes.
 	ProxySets []appsv1.DaemonSet
 	NodeLocal []cluster.NodeLocal
 	// Stored are the objects that were there before the migration changed them, as they were.
@@ -59,7 +60,8 @@ type Inventory struct {
 	Frozen bool
 	// Owners are what recreates pods, where all are to be recreated once more; nil otherwise.
 	Owners *rollout.State
-	// Unknown are DaemonSets that are a network, or enforce policies on one, and none of Networks, as sentences.
+	// Unknown are DaemonSets that are a network, or enforce policies on one, and none of Networks,
+	// as sentences.
 	Unknown []string
 	// Operators are DaemonSets' owners that would not let go, such as Calico's operator.
 	Operators []string
@@ -96,7 +98,6 @@ func (s *Inventory) OldSet() *manifests.Network {
 	return &s.Networks[i]
 }
 
-// Target is the range of the new network.
 func (s *Inventory) Target() []netip.Prefix {
 	if s.Spec.PodCIDR.IsValid() {
 		return []netip.Prefix{s.Spec.PodCIDR}
@@ -113,7 +114,8 @@ func (s *Inventory) Begun() bool { return s.Status.Begun != nil }
 // Enforced reports whether NetworkPolicies hold with the new network.
 func (s *Inventory) Enforced() bool { return s.Manifests != nil && s.Manifests.Enforces }
 
-// Enforcing reports whether policies hold with the old network. Weave's run in a container of their own.
+// Enforcing reports whether policies hold with the old network. Weave's run in a container of their
+// own.
 func (s *Inventory) Enforcing() bool {
 	if s.From() == v1alpha1.HostLocal { // what would enforce them on it is refused
 		return false
@@ -123,8 +125,8 @@ func (s *Inventory) Enforcing() bool {
 		slices.ContainsFunc(s.OldSet().Set.Spec.Template.Spec.Containers, manifests.Enforces)
 }
 
-// MadeSince reports whether a pod was made when the network was on every node. The same second counts: the clock stood at
-// it when that had been seen.
+// MadeSince reports whether a pod was made when the network was on every node. The same second
+// counts: the clock stood at it when that had been seen.
 func MadeSince(p *corev1.Pod, since *metav1.Time) bool {
 	return since != nil && !p.CreationTimestamp.Time.Before(since.Time)
 }
@@ -151,7 +153,6 @@ func WorkloadOf(p *corev1.Pod) string {
 	return "Pod " + p.Namespace + "/" + p.Name
 }
 
-// unready are the workloads that have pods that are not ready.
 func (s *Inventory) unready() []string {
 	var out []string
 	for i := range s.Pods {
@@ -176,7 +177,6 @@ func (s *Inventory) AwaitReady(of func(*corev1.Pod) bool) error {
 	return nil
 }
 
-// NodeNames are the names of all nodes.
 func (s *Inventory) NodeNames() []string {
 	var out []string
 	for i := range s.Nodes {
@@ -185,7 +185,6 @@ func (s *Inventory) NodeNames() []string {
 	return out
 }
 
-// NewSets are the DaemonSets of the new network.
 func (s *Inventory) NewSets() []client.ObjectKey {
 	if s.Manifests == nil {
 		return nil

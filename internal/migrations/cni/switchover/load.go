@@ -73,8 +73,8 @@ func (d Deps) networks(ctx context.Context, s *Inventory) (err error) {
 	return err
 }
 
-// operatorsOf are those that keep a network as it is: not one that has been scaled to nothing, nor that of the network which this migration
-// brings.
+// operatorsOf are the Deployments that keep a network as it is. One that is scaled to nothing does
+// not, nor that of the network which the migration brings.
 func operatorsOf(migration string, deployments []appsv1.Deployment) []string {
 	var out []string
 	for i := range deployments {
@@ -87,7 +87,7 @@ func operatorsOf(migration string, deployments []appsv1.Deployment) []string {
 	return out
 }
 
-// stored reads what the migration keeps: objects as they were, and the manifests as they were read.
+// stored reads backups: objects as they were, and the manifests as they were first read.
 func (d Deps) stored(ctx context.Context, s *Inventory) error {
 	if s.Status.ManifestsHash == "" {
 		return nil
@@ -119,7 +119,6 @@ func (d Deps) stored(ctx context.Context, s *Inventory) error {
 	return err
 }
 
-// located are paths of manifests, from the folder of the file that names them.
 func (d Deps) located(paths []string) []string {
 	var all []string
 	for _, path := range paths {
@@ -131,7 +130,8 @@ func (d Deps) located(paths []string) []string {
 	return all
 }
 
-// manifests reads them as long as the migration has not, and looks which of their objects the cluster has.
+// manifests reads them until the migration has backed them up, and which of their objects the
+// cluster has.
 func (d Deps) manifests(ctx context.Context, s *Inventory) error {
 	if s.Manifests == nil {
 		if s.Manifests, s.ManifestsProblem = manifests.Read(d.located(s.Spec.Manifests)); s.ManifestsProblem != nil {
@@ -150,7 +150,7 @@ func (d Deps) manifests(ctx context.Context, s *Inventory) error {
 	return nil
 }
 
-// bare adds to those pods that are stored the ones that are there and have to be.
+// bare adds to the pods of the backup those that are there and belong in it.
 func (d Deps) bare(_ context.Context, s *Inventory) error {
 	for i := range s.Pods {
 		p := &s.Pods[i]
@@ -162,8 +162,8 @@ func (d Deps) bare(_ context.Context, s *Inventory) error {
 	return nil
 }
 
-// Get reads an object of any kind; nil, if it or its kind is not there. Of kinds that are in a namespace, those without one are in
-// default, as kubectl has it.
+// Get reads an object of any kind; nil, if it or its kind is not there. A namespaced object without
+// a namespace is in default, as kubectl has it.
 func (d Deps) Get(ctx context.Context, gvk schema.GroupVersionKind, key types.NamespacedName) (*unstructured.Unstructured, error) {
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(gvk)
@@ -213,7 +213,6 @@ func (d Deps) old(ctx context.Context, s *Inventory) error {
 	return nil
 }
 
-// Wanted reports whether an object of the old network is one of the new one too.
 func (s *Inventory) Wanted(o *unstructured.Unstructured) bool {
 	return s.Manifests != nil &&
 		slices.ContainsFunc(s.Manifests.Objects, func(m *unstructured.Unstructured) bool { return manifests.KeyOf(m) == manifests.KeyOf(o) })
@@ -255,7 +254,6 @@ func (d Deps) ranges(ctx context.Context, s *Inventory) error {
 	return nil
 }
 
-// currentRanges are what the old network itself says.
 func (d Deps) currentRanges(ctx context.Context, s *Inventory, add func(...string)) error {
 	for _, o := range s.Old {
 		cm := &corev1.ConfigMap{}
@@ -321,7 +319,8 @@ func (d Deps) policies(ctx context.Context, s *Inventory) (err error) {
 	return nil
 }
 
-// webhooks reads those that refuse what they cannot be asked about, and are answered for by a Service.
+// webhooks reads those that refuse what they cannot be asked about, and are answered for by a
+// Service.
 func (d Deps) webhooks(ctx context.Context, s *Inventory) error {
 	validating, err := cluster.List[admissionv1.ValidatingWebhookConfiguration](
 		ctx, d.Cluster, &admissionv1.ValidatingWebhookConfigurationList{})

@@ -39,7 +39,8 @@ const (
 	kindSame    = "same-node"
 	kindCross   = "cross-node"
 	kindService = "service"
-	// kindAcross is by a Service to a pod of another node, behind a policy that lets in nothing but the pods that ask.
+	// kindAcross is by a Service to a pod of another node, behind a policy that lets in nothing but
+	// the pods that ask.
 	kindAcross  = "service-cross-node"
 	kindCluster = "cluster-services"
 	kindNode    = "node"
@@ -48,7 +49,6 @@ const (
 	kindDenied  = "denied"
 )
 
-// question is asked from a pod of each node.
 type question struct{ kind, ask string }
 
 // score is how often a kind of question was answered as it should be, of how many.
@@ -56,10 +56,8 @@ type score struct{ good, all int }
 
 func (s score) full() bool { return s.good == s.all }
 
-// scores by kind.
 type scores map[string]score
 
-// String is a form that parseScores reads.
 func (s scores) String() string {
 	var out []string
 	for _, kind := range slices.Sorted(maps.Keys(s)) {
@@ -83,8 +81,8 @@ func parseScores(text string) (scores, error) {
 	return out, nil
 }
 
-// worse says what was all right before and is not now. enforced says that policies have to hold now, whether they did or not; else it
-// does not matter whether they do. Then, too, what they let in has to arrive by Services on other nodes, whatever was before.
+// worse says what was all right before and is not now. enforced says that policies have to hold
+// now, and that what they let in arrives by Services on other nodes, whatever was before.
 func worse(before, now scores, enforced bool) []string {
 	var out []string
 	for _, kind := range slices.Sorted(maps.Keys(now)) {
@@ -105,8 +103,8 @@ func worse(before, now scores, enforced bool) []string {
 	return out
 }
 
-// matrixStep asks, from a pod of each of some nodes, who reaches whom. As a baseline it writes the answers down, else it holds them
-// against those.
+// matrixStep asks who reaches whom, from a pod of each of some nodes. A baseline is written down,
+// and later answers are held against it.
 type matrixStep struct {
 	deps        Deps
 	migration   string
@@ -131,7 +129,7 @@ func (s *matrixStep) Title() string         { return s.about }
 func (*matrixStep) Waits()                  {}
 func (*matrixStep) Deadline() time.Duration { return matrixTime }
 
-// State implements engine.Step: a baseline that is there is kept, since what made it may be gone.
+// State keeps a baseline that is there: the old network may be gone.
 func (s *matrixStep) State(ctx context.Context) (engine.State, error) {
 	if !s.baseline {
 		return engine.Pending, nil
@@ -190,7 +188,7 @@ func (s *matrixStep) Abandon(ctx context.Context) error {
 	return s.pods().Remove(ctx)
 }
 
-// Verify implements engine.Step: when all that answer are ready it sends those that ask.
+// Verify sends the pods that ask when all that answer are ready.
 func (s *matrixStep) Verify(ctx context.Context) error {
 	answering, err := s.pods().Find(ctx, connectivity.RoleAnswer)
 	if err != nil {
@@ -295,7 +293,6 @@ func (s *matrixStep) common(ctx context.Context) ([]question, error) {
 	return all, err
 }
 
-// count what a pod that asked has found out.
 func (s *matrixStep) count(p *corev1.Pod, into scores) error {
 	answers, failed, err := connectivity.Said(p)
 	if err != nil {
@@ -354,7 +351,6 @@ func (e *WorseError) Advice() string {
 	return "see the pods of the new network on the nodes; then run apply again, or rollback"
 }
 
-// nodes are those that ask each other.
 func (s *matrixStep) nodes(ctx context.Context) ([]string, error) {
 	all, err := cluster.List[corev1.Node](ctx, s.deps.Cluster, &corev1.NodeList{})
 	var out []string

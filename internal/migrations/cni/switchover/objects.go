@@ -24,7 +24,6 @@ import (
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-// sweep ends what the migration may have left running in replumb's namespace.
 func (d Deps) sweep(name string) migration.Sweep {
 	remove := func(ctx context.Context) error {
 		ours := []client.DeleteAllOfOption{
@@ -40,8 +39,8 @@ func (d Deps) sweep(name string) migration.Sweep {
 	return migration.Sweep{Kinds: []string{"Pod", "NetworkPolicy", "Service"}, Remove: remove}
 }
 
-// Remove deletes an object, and waits until it is gone with all that it owns. prefix begins the step's ID. Where deployments are frozen, it
-// takes the object out of that first.
+// Remove deletes an object, and waits until it is gone with all that it owns. Where deployments are
+// frozen, the object is exempted before. prefix begins the step's ID.
 func (d Deps) Remove(o *unstructured.Unstructured, prefix string, frozen bool) engine.Step {
 	frozen = frozen && freeze.Freezes(o.GroupVersionKind().GroupKind())
 	return &engine.Write{
@@ -85,18 +84,17 @@ func (d Deps) Remove(o *unstructured.Unstructured, prefix string, frozen bool) e
 	}
 }
 
-// removeNow deletes an object of this UID with all that it owns.
 func (d Deps) removeNow(ctx context.Context, o *unstructured.Unstructured) error {
 	uid := o.GetUID()
 	return d.Any.Delete(ctx, o.DeepCopy(), client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationForeground))
 }
 
-// Apply applies an object of the manifests, by server-side apply, and takes over fields that others have set.
+// Apply applies an object of the manifests by server-side apply, and takes over fields that others
+// have set.
 func (d Deps) Apply(name string, o *unstructured.Unstructured, exists bool) engine.Step {
 	return d.ApplyAs("install/"+manifests.KeyOf(o).Group+"/"+manifests.KeyOf(o).Slug(), "Apply "+manifests.KeyOf(o).String(), name, o, exists)
 }
 
-// ApplyAs does so in a step of another id and title.
 func (d Deps) ApplyAs(id, about, name string, o *unstructured.Unstructured, exists bool) engine.Step {
 	return &engine.Write{
 		Name: id, About: about,
@@ -122,7 +120,7 @@ func (d Deps) ApplyAs(id, about, name string, o *unstructured.Unstructured, exis
 	}
 }
 
-// marked is an object of the manifests with which migration applied it, and a hash of what was applied.
+// marked is an object with labels that say which migration applied it, and a hash of its content.
 func marked(name string, of *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	body, err := json.Marshal(of.Object)
 	if err != nil {
@@ -167,7 +165,6 @@ func (d Deps) applyObject(ctx context.Context, o *unstructured.Unstructured) err
 	return nil
 }
 
-// applied returns nil once an object is as the manifests say.
 func (d Deps) applied(ctx context.Context, name string, o *unstructured.Unstructured) error {
 	want, err := marked(name, o)
 	if err != nil {
@@ -198,7 +195,8 @@ func established(crd *unstructured.Unstructured) bool {
 	return false
 }
 
-// restore brings an object back as it was. An object that this migration has applied is not the old one.
+// restore brings an object back as it was. An object that this migration has applied is not the old
+// one.
 func (d Deps) restore(name string, was *unstructured.Unstructured) engine.Step {
 	return &engine.Write{
 		Name: "restore/" + manifests.KeyOf(was).Group + "/" + manifests.KeyOf(was).Slug(), About: "Restore " + manifests.KeyOf(was).String(),
@@ -221,7 +219,6 @@ func (d Deps) restore(name string, was *unstructured.Unstructured) engine.Step {
 	}
 }
 
-// recreate creates an object, or replaces the one of its name.
 func (d Deps) recreate(ctx context.Context, o *unstructured.Unstructured) error {
 	have, err := d.Get(ctx, o.GroupVersionKind(), client.ObjectKeyFromObject(o))
 	if err != nil {
@@ -245,7 +242,6 @@ func (d Deps) recreate(ctx context.Context, o *unstructured.Unstructured) error 
 	return nil
 }
 
-// applicable is an object without what belongs to its past life.
 func applicable(o *unstructured.Unstructured) *unstructured.Unstructured {
 	o = o.DeepCopy()
 	unstructured.RemoveNestedField(o.Object, "status")

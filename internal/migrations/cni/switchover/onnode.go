@@ -36,7 +36,6 @@ func JoinRanges(ranges []netip.Prefix) string {
 	return strings.Join(out, ",")
 }
 
-// Cleaner removes what a network has left on a node.
 func (p *Planner) Cleaner(network v1alpha1.CNIName, prefix, node string) engine.Step {
 	title := fmt.Sprintf("Remove what %s has left on node %s", network, node)
 	s := p.OnNode(nodepod.VerbClean, node, prefix, title, p.NetworkArgs(network, node)...)
@@ -46,7 +45,6 @@ func (p *Planner) Cleaner(network v1alpha1.CNIName, prefix, node string) engine.
 	return s
 }
 
-// Residue proves that a node is clean of a network.
 func (p *Planner) Residue(network v1alpha1.CNIName, prefix, node string) engine.Step {
 	title := fmt.Sprintf("Verify that node %[2]s is clean of %[1]s", network, node)
 	s := p.OnNode(nodepod.VerbResidue, node, prefix, title, p.NetworkArgs(network, node)...)

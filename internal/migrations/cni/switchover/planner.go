@@ -58,11 +58,10 @@ func (p *Planner) AbsentSecrets(ctx context.Context, in client.Reader) ([]findin
 	return p.Image().Absent(ctx, in, Field+".canary.imagePullSecrets")
 }
 
-// Frozen reports whether deployments are kept as they are, by another migration or by this one: objects that are to be
-// deleted have to be exempted before.
+// Frozen reports whether deployments are kept as they are, by another migration or by this one:
+// objects that are to be deleted have to be exempted before.
 func (p *Planner) Frozen() bool { return p.Inventory.Frozen || p.Freezes() }
 
-// Over reports whether apply went through, and nothing has come up since.
 func (p *Planner) Over() bool {
 	return p.Migration.Status.Phase == v1alpha1.PhaseMoved && p.Left() == ""
 }
@@ -73,7 +72,6 @@ func (p *Planner) Switched() bool {
 	return was && p.Strategy.LeftOfSwitch() == ""
 }
 
-// record writes down the migration and backs up what it changes.
 func (p *Planner) record() []engine.Group {
 	originals := p.originals()
 	secure := migration.Securing{
@@ -85,11 +83,10 @@ func (p *Planner) record() []engine.Group {
 	return p.Secure(secure)
 }
 
-// Status is status.cni of this migration.
 func (p *Planner) Status() StatusSteps { return StatusSteps{deps: p.Deps, migration: p.Spec().Name} }
 
-// originals are the objects that are about to be deleted or changed, and the manifests: their files need not be there on
-// the way back.
+// originals are the objects that are about to be deleted or changed, and the manifests: their files
+// need not be there on the way back.
 func (p *Planner) originals() []client.Object {
 	var all []client.Object
 	for i := range p.Inventory.Bare {
@@ -147,8 +144,8 @@ func (p *Planner) baseline() []engine.Group {
 	return groups
 }
 
-// Begin waits for a window, the first time, and records that the network of the cluster changes from now on: about says
-// what that means for pods.
+// Begin waits for a window, the first time, and records that the network of the cluster changes
+// from now on: about says what that means for pods.
 func (p *Planner) Begin(about string) []engine.Group {
 	var groups []engine.Group
 	if windows := p.Spec().Common.Windows; len(windows) > 0 && !p.Inventory.Begun() {
@@ -157,7 +154,8 @@ func (p *Planner) Begin(about string) []engine.Group {
 	return append(groups, engine.InOrder(p.Status().begin(about))...)
 }
 
-// Around has the window and the hooks of an occasion around groups. Agents see every probe answered before what comes last.
+// Around has the window and the hooks of an occasion around groups. Agents see every probe answered
+// before what comes last.
 func (p *Planner) Around(title string, o hook.Occasion, groups []engine.Group, last ...engine.Step) []engine.Group {
 	var all []engine.Group
 	steady := p.Agents.Steady(title)
@@ -180,7 +178,8 @@ func (p *Planner) EachNode(step func(node string) engine.Step) []engine.Group {
 	return engine.AtOnce(manifests.Parallel, "Nodes", steps...)
 }
 
-// RemoveOld deletes the objects of the old network: its programs first, which would write again what nodes are cleaned of.
+// RemoveOld deletes the objects of the old network: its programs first, which would write again
+// what nodes are cleaned of.
 func (p *Planner) RemoveOld() []engine.Group {
 	var first, then []engine.Step
 	for _, o := range p.Inventory.Old {
@@ -203,7 +202,6 @@ func (p *Planner) Clean(network v1alpha1.CNIName, prefix string) []engine.Group 
 	return groups
 }
 
-// ApplyAll applies objects of the manifests, in their order.
 func (p *Planner) ApplyAll(objects []*unstructured.Unstructured) []engine.Group {
 	return manifests.Groups(objects, engine.Forward, func(o *unstructured.Unstructured) engine.Step {
 		return p.Deps.Apply(p.Spec().Name, o, p.Inventory.Present[manifests.KeyOf(o).Full()] != nil)
@@ -221,12 +219,10 @@ func (p *Planner) Unapply() []engine.Group {
 	})
 }
 
-// wasThere reports whether an object was there before the migration.
 func (p *Planner) wasThere(o *unstructured.Unstructured) bool {
 	return slices.ContainsFunc(p.Inventory.Stored, func(s *unstructured.Unstructured) bool { return manifests.KeyOf(s) == manifests.KeyOf(o) })
 }
 
-// RestoreAll brings back the objects that were there before, as they were.
 func (p *Planner) RestoreAll() []engine.Group {
 	return manifests.Groups(p.Inventory.Stored, engine.Forward, func(o *unstructured.Unstructured) engine.Step { return p.Deps.restore(p.Spec().Name, o) })
 }
@@ -262,7 +258,8 @@ func (p *Planner) Tidy(first ...engine.Step) []engine.Group {
 	return engine.InOrder(slices.Concat(p.Thaw(), first, p.Forget(p.Sweep()))...)
 }
 
-// TidyAll removes backups, whose objects are in the cluster again, and status.cni, so that the migration may begin again.
+// TidyAll removes backups, whose objects are in the cluster again, and status.cni, so that the
+// migration may begin again.
 func (p *Planner) TidyAll(first ...engine.Step) []engine.Group {
 	return engine.InOrder(slices.Concat(p.Thaw(), first, p.ForgetAll(p.Sweep()), []engine.Step{p.Status().reset()})...)
 }

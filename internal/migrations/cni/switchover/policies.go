@@ -34,7 +34,6 @@ func (s *Inventory) lost() []Loss {
 	return out
 }
 
-// gained are the policies that did not hold and will.
 func (s *Inventory) gained() []string {
 	if s.Enforcing() || !s.Enforced() {
 		return nil
@@ -54,7 +53,8 @@ type Webhook struct {
 	Rules                 []admissionv1.RuleWithOperations
 }
 
-// Refusing are the webhooks of a configuration that refuse what they cannot be asked about, and are answered for by a Service.
+// Refusing are the webhooks of a configuration that refuse what they cannot be asked about, and are
+// answered for by a Service.
 func Refusing(config string, all []admissionv1.ValidatingWebhook) []Webhook {
 	var out []Webhook
 	for _, w := range all {

@@ -25,15 +25,15 @@ type Request struct {
 	Nodes []string `json:"nodes"`
 }
 
-// leavers are the nodes, by name, that have to be replaced, as a Migration remembers them.
+// leavers are the names of nodes that have to be replaced, by status.cni.
 type leavers func(v1alpha1.CNIStatus) []string
 
-// ReplaceNodes waits for the operator to replace every node, or calls the action that does, and goes on once they are replaced.
+// ReplaceNodes waits for the operator to replace every node, or calls the action that does.
 func ReplaceNodes(deps Deps, spec Spec) engine.Step {
 	return replace(deps, spec, "replace", "Replace every node", func(st v1alpha1.CNIStatus) []string { return st.Nodes })
 }
 
-// replaceNodesAgain does that once more, with the nodes that there were when that began.
+// replaceNodesAgain replaces the nodes that there were when that began.
 func replaceNodesAgain(deps Deps, spec Spec) engine.Step {
 	return replace(deps, spec, "again/replace", "Replace every node once more", func(st v1alpha1.CNIStatus) []string {
 		if st.Again == nil {
@@ -65,7 +65,6 @@ func replace(deps Deps, spec Spec, id, about string, of leavers) engine.Step {
 	}}
 }
 
-// callReplace calls the action that replaces nodes.
 func callReplace(ctx context.Context, deps Deps, spec Spec, of leavers) error {
 	st, err := deps.Status(ctx, spec.Name)
 	if err != nil {
@@ -86,7 +85,7 @@ func callReplace(ctx context.Context, deps Deps, spec Spec, of leavers) error {
 	return nil
 }
 
-// replaced returns nil once no node is left that the Migration remembers, and as many others are ready.
+// replaced returns nil once none of the nodes is left, and as many others are ready.
 func replaced(ctx context.Context, deps Deps, name string, of leavers) error {
 	st, err := deps.Status(ctx, name)
 	if err != nil {

@@ -29,14 +29,15 @@ type networkRollout struct {
 	sets    []client.ObjectKey
 }
 
-// AwaitRollout waits until the DaemonSets of a network are ready on every node, and so are the nodes.
+// AwaitRollout waits until the DaemonSets of a network are ready on every node, and so are the
+// nodes.
 func AwaitRollout(deps Deps, id string, network v1alpha1.CNIName, sets []client.ObjectKey) engine.Step {
 	r := networkRollout{deps: deps, network: network, sets: sets}
 	return &engine.Wait{Name: id, About: fmt.Sprintf("Wait for %s on every node", network), Limit: RolloutTime, For: r.complete}
 }
 
-// AwaitMarked waits until the DaemonSets of a network are ready on every node that is marked by now, and the nodes of a round
-// take pods.
+// AwaitMarked waits until the DaemonSets of a network are ready on every marked node, and the nodes
+// of a round take pods.
 func AwaitMarked(deps Deps, id, about string, network v1alpha1.CNIName, sets []client.ObjectKey, round []string) engine.Step {
 	r := networkRollout{deps: deps, network: network, sets: sets}
 	return &engine.Wait{Name: id, About: about, Limit: RolloutTime, For: func(ctx context.Context) error { return r.onMarked(ctx, round) }}
@@ -58,7 +59,8 @@ func (s networkRollout) complete(ctx context.Context) error {
 	return allFit(nodes)
 }
 
-// onMarked is complete for the nodes that are marked, of which some are asked whether they are well.
+// onMarked is complete for the marked nodes. Only those of a round are asked whether they take
+// pods.
 func (s networkRollout) onMarked(ctx context.Context, round []string) error {
 	nodes, err := cluster.List[corev1.Node](ctx, s.deps.Cluster, &corev1.NodeList{})
 	if err != nil {
@@ -71,7 +73,6 @@ func (s networkRollout) onMarked(ctx context.Context, round []string) error {
 	return allFit(slices.DeleteFunc(marked, func(n corev1.Node) bool { return !slices.Contains(round, n.Name) }))
 }
 
-// setsReady waits for DaemonSets that come to at least so many nodes.
 func (s networkRollout) setsReady(ctx context.Context, nodes int) error {
 	for _, key := range s.sets {
 		ds, err := s.deps.DaemonSet(ctx, key)
@@ -118,7 +119,6 @@ func Updating(ds *appsv1.DaemonSet) bool {
 		ds.Status.UpdatedNumberScheduled < ds.Status.DesiredNumberScheduled
 }
 
-// why names a pod that is not ready.
 func (s networkRollout) why(ctx context.Context, ds *appsv1.DaemonSet) string {
 	pods := &corev1.PodList{}
 	selector, err := metav1.LabelSelectorAsSelector(ds.Spec.Selector)

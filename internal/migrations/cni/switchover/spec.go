@@ -24,11 +24,13 @@ type Spec struct {
 	Quiet  bool
 	Window time.Duration
 	Ignore []netip.Prefix
-	// Vouch is the operator's word for what cannot be seen, VouchQuiet the ranges of Ignore that have no clients.
+	// Vouch is the operator's word for what cannot be seen, VouchQuiet the ranges of Ignore that
+	// have no clients.
 	Vouch      v1alpha1.CNIVouchSpec
 	VouchQuiet []netip.Prefix
 	Nodes      v1alpha1.CNINodesSpec
-	// InPlace says how nodes are switched one by one; Serving, that they are: the cluster serves meanwhile.
+	// InPlace says how nodes are switched one by one; Serving, that they are: the cluster serves
+	// meanwhile.
 	InPlace v1alpha1.CNIInPlaceSpec
 	Serving bool
 	// ReplaceProxy says that Cilium takes the place of kube-proxy.

@@ -23,7 +23,6 @@ func (d Deps) Status(ctx context.Context, name string) (v1alpha1.CNIStatus, erro
 	return *m.Status.CNI, nil
 }
 
-// updateStatus changes status.cni of a Migration.
 func (d Deps) updateStatus(ctx context.Context, name string, change func(*v1alpha1.CNIStatus)) error {
 	return migration.UpdateStatus(ctx, d.Cluster, name, func(st *v1alpha1.MigrationStatus) {
 		if st.CNI == nil {
@@ -33,7 +32,7 @@ func (d Deps) updateStatus(ctx context.Context, name string, change func(*v1alph
 	})
 }
 
-// serverNow is the API server's clock, which also says when pods were made. Nothing is written.
+// serverNow is the API server's clock, by which pods are dated. Nothing is written.
 func (d Deps) serverNow(ctx context.Context) (metav1.Time, error) {
 	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, GenerateName: "clock-"}}
 	if err := d.Cluster.Create(ctx, o, client.DryRunAll, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
@@ -42,13 +41,13 @@ func (d Deps) serverNow(ctx context.Context) (metav1.Time, error) {
 	return o.CreationTimestamp, nil
 }
 
-// StatusSteps is status.cni of a Migration, as steps change it.
+// StatusSteps change status.cni of a Migration.
 type StatusSteps struct {
 	deps      Deps
 	migration string
 }
 
-// step changes the status until holds says that it is there; shown is what the change comes to.
+// step changes the status until holds finds the change; shown is what it comes to.
 func (m StatusSteps) step(
 	id, about string, shown map[string]any, change func(context.Context) error, holds func(v1alpha1.CNIStatus) bool,
 ) engine.Step {
@@ -65,7 +64,6 @@ func (m StatusSteps) step(
 	}
 }
 
-// recordInventory records what there is before anything changes.
 func (m StatusSteps) recordInventory(s *Inventory) engine.Step {
 	var st v1alpha1.CNIStatus
 	set := func(st *v1alpha1.CNIStatus) {
@@ -87,7 +85,6 @@ func (m StatusSteps) recordInventory(s *Inventory) engine.Step {
 		func(st v1alpha1.CNIStatus) bool { return st.ManifestsHash != "" && st.From != "" })
 }
 
-// begin records that the network of the cluster changes from now on.
 func (m StatusSteps) begin(about string) engine.Step {
 	return m.step("begin", about, map[string]any{"begun": "now"},
 		func(ctx context.Context) error {
@@ -106,7 +103,6 @@ func (m StatusSteps) Since(network v1alpha1.CNIName) engine.Step {
 		func(st v1alpha1.CNIStatus) bool { return st.Network == network && st.Since != nil })
 }
 
-// updateAt changes the status by the API server's clock.
 func (m StatusSteps) updateAt(ctx context.Context, change func(*v1alpha1.CNIStatus, metav1.Time)) error {
 	now, err := m.deps.serverNow(ctx)
 	if err != nil {
@@ -115,7 +111,6 @@ func (m StatusSteps) updateAt(ctx context.Context, change func(*v1alpha1.CNIStat
 	return m.deps.updateStatus(ctx, m.migration, func(st *v1alpha1.CNIStatus) { change(st, now) })
 }
 
-// reset empties the status.
 func (m StatusSteps) reset() engine.Step {
 	return m.step("tidy/status", "Remove what the Migration remembers of the cluster", nil,
 		func(ctx context.Context) error {

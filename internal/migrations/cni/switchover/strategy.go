@@ -1,5 +1,6 @@
-// Package switchover has what all ways to replace the network of pods have in common: the inventory of a cluster, its checks,
-// and the steps around the switch itself. Packages drained, inplace and proxy are the ways.
+// Package switchover has what all ways to replace the network of pods have in common: the inventory
+// of a cluster, its checks, and the steps around the switch itself. Packages drained, inplace and
+// proxy are the ways.
 package switchover
 
 import (
@@ -23,7 +24,8 @@ type Strategy interface {
 	Stale(network v1alpha1.CNIName) []corev1.Pod
 	// Stages of all nodes.
 	Stages() []NodeStatus
-	// LeftOfSwitch says what of the switch itself apply has not done yet; nothing, if it is through.
+	// LeftOfSwitch says what of the switch itself apply has not done yet; nothing, if it is
+	// through.
 	LeftOfSwitch() string
 	// Removes says what is removed from every node.
 	Removes() []string
@@ -68,7 +70,8 @@ type NodeStatus struct {
 	Pods  int
 }
 
-// NodeStatuses are those of all nodes whose stage is given by a function of the node and of its stale pods.
+// NodeStatuses are those of all nodes whose stage is given by a function of the node and of its
+// stale pods.
 func NodeStatuses(s Strategy, stage func(n *corev1.Node, stale int) Stage) []NodeStatus {
 	stale := map[string]int{}
 	for _, p := range s.Stale(s.Shared().Spec.To) {
