@@ -61,10 +61,8 @@ func (j *Job) agents() *lossguard.AgentConfig {
 	return c
 }
 
-// Observe has an observer follow what happens while runs go on.
 func (j *Job) Observe(o lossguard.Observer) { j.agentConfig.Observe(o) }
 
-// Blame returns the error that a run ends with which was stopped by a loss.
 func (j *Job) Blame(ctx context.Context, loss *lossguard.LossError) error {
 	return j.agents().Blame(ctx, loss)
 }
@@ -91,7 +89,6 @@ func (*Job) AnotherRound(_ context.Context, err error) bool {
 	return errors.As(err, new(*inplace.JoinedError))
 }
 
-// Load looks at the cluster as it is now.
 func (j *Job) Load(ctx context.Context) (Strategy, error) {
 	s := j.Spec
 	s.Quiet = s.Quiet && !j.AcceptDowntime

@@ -61,7 +61,6 @@ const (
 	roleProxy   = "kube-proxy"
 )
 
-// proxyRules are what it takes beside those to have Cilium take the place of kube-proxy.
 func proxyRules() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -79,7 +78,6 @@ func proxyRules() []cluster.Rule {
 	}
 }
 
-// inPlaceRules are what it takes to switch nodes while they serve.
 func inPlaceRules() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -95,7 +93,6 @@ func inPlaceRules() []cluster.Rule {
 	}
 }
 
-// viewRules are what checks, plans and status look at.
 func viewRules() []cluster.Rule {
 	rules := []cluster.Rule{
 		{
@@ -134,7 +131,6 @@ func viewRules() []cluster.Rule {
 	return slices.Concat(rules, viewInPlace(), viewManifests())
 }
 
-// viewInPlace is what mode InPlace and spec.cni.again look at besides.
 func viewInPlace() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -160,7 +156,6 @@ func viewInPlace() []cluster.Rule {
 	}
 }
 
-// viewManifests is what manifests of networks are compared with, and what report lists.
 func viewManifests() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -171,42 +166,40 @@ func viewManifests() []cluster.Rule {
 		{
 			Why: manifestsAre,
 			Rights: slices.Concat(
-				cluster.Grant("", "namespaces", "", "get"),
-				cluster.Grant("", "configmaps", "", "get"),
+				grants("get", "/namespaces", "/configmaps"),
 				cluster.In(metav1.NamespaceSystem, cluster.Grant("", "configmaps", "", "list")...),
-				cluster.Grant("", "serviceaccounts", "", "get"),
-				cluster.Grant("", "services", "", "get"),
-				cluster.Grant("apps", "deployments", "", "get"),
-				cluster.Grant("policy", "poddisruptionbudgets", "", "get"),
-				cluster.Grant("rbac.authorization.k8s.io", "clusterroles", "", "get"),
-				cluster.Grant("rbac.authorization.k8s.io", "clusterrolebindings", "", "get"),
-				cluster.Grant("rbac.authorization.k8s.io", "roles", "", "get"),
-				cluster.Grant("rbac.authorization.k8s.io", "rolebindings", "", "get"),
-				cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "get"),
+				grants("get", "/serviceaccounts", "/services", "apps/deployments"), grants("get", clusterObjects()...),
 			),
 		},
 	}
 }
 
-// operateRules are what steps write, and what they follow meanwhile.
+// clusterObjects are further kinds of objects in manifests of networks, as group/resource.
+func clusterObjects() []string {
+	return []string{
+		"policy/poddisruptionbudgets", "rbac.authorization.k8s.io/clusterroles", "rbac.authorization.k8s.io/clusterrolebindings",
+		"rbac.authorization.k8s.io/roles", "rbac.authorization.k8s.io/rolebindings", "apiextensions.k8s.io/customresourcedefinitions",
+	}
+}
+
+// grants are verbs on kinds of objects, as group/resource.
+func grants(verbs string, all ...string) []cluster.Right {
+	var out []cluster.Right
+	for _, each := range all {
+		group, resource, _ := strings.Cut(each, "/")
+		out = append(out, cluster.Grant(group, resource, "", verbs)...)
+	}
+	return out
+}
+
 func operateRules() []cluster.Rule {
+	const write = "create update patch delete"
 	return []cluster.Rule{
 		{
 			Why: manifestsHold,
 			Rights: slices.Concat(
-				cluster.Grant("", "namespaces", "", "create update patch delete"),
-				cluster.Grant("", "configmaps", "", "create update patch delete"),
-				cluster.Grant("", "serviceaccounts", "", "create update patch delete"),
-				cluster.Grant("", "services", "", "create update patch delete"),
-				cluster.Grant("apps", "daemonsets", "", "create update patch delete"),
-				cluster.Grant("apps", "deployments", "", "create update patch delete"),
-				cluster.Grant("policy", "poddisruptionbudgets", "", "create update patch delete"),
-				cluster.Grant("rbac.authorization.k8s.io", "clusterroles", "", "create update patch delete"),
-				cluster.Grant("rbac.authorization.k8s.io", "clusterrolebindings", "", "create update patch delete"),
-				cluster.Grant("rbac.authorization.k8s.io", "roles", "", "create update patch delete"),
-				cluster.Grant("rbac.authorization.k8s.io", "rolebindings", "", "create update patch delete"),
-				cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "create update patch delete"),
-				cluster.Grant(manifests.CalicoGroup, "ippools", "", "create update patch delete"),
+				grants(write, "/namespaces", "/configmaps", "/serviceaccounts", "/services", "apps/daemonsets", "apps/deployments"),
+				grants(write, clusterObjects()...), grants(write, manifests.CalicoGroup+"/ippools"),
 			),
 		},
 		{

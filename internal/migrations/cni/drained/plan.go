@@ -188,8 +188,6 @@ func (p *planner) verify() []engine.Group {
 	return append(groups, p.Matrix("matrix", "Test connectivity with the new network", p.Inventory.Enforced())...)
 }
 
-// withdraw deletes what was applied, last things first, and cleans the nodes. Objects that were
-// there before stay.
 func (p *planner) withdraw() []engine.Group {
 	if !p.Inventory.Begun() || p.Inventory.Manifests == nil {
 		return nil

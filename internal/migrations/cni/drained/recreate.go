@@ -34,7 +34,6 @@ func isDNS(p *corev1.Pod) bool {
 	return p.Labels["k8s-app"] == "kube-dns" || p.Labels["k8s-app"] == "coredns"
 }
 
-// delete pods, with the time that they take to end.
 func (r recreation) delete(ctx context.Context, pods []corev1.Pod) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(manifests.Parallel)
@@ -105,13 +104,11 @@ func (r recreation) notEverywhere() error {
 	return fmt.Errorf("status.cni.network of migration %s is not %s: it is not known to be on every node", r.spec.Name, r.network)
 }
 
-// barePod is what is seen of a pod without an owner; its Pod is nil while there is none.
 type barePod struct {
 	*corev1.Pod
 	status v1alpha1.CNIStatus
 }
 
-// bare adds to the pods of the backup those that are there and belong in it.
 func (r recreation) bare(pod *corev1.Pod) engine.Step {
 	name := pod.Namespace + "/" + pod.Name
 	return &engine.Observed[barePod]{

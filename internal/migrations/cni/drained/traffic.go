@@ -33,7 +33,6 @@ func (*TrafficError) Advice() string {
 	return "lead them to another cluster first; name in spec.cni.traffic.ignore who is no client, or run apply --accept-downtime"
 }
 
-// quiet looks for clients on every node at the same time.
 func (p *planner) quiet() []engine.Group {
 	if p.Inventory.Begun() || !p.Spec().Quiet {
 		return nil

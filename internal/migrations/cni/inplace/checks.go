@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
@@ -74,7 +73,6 @@ func inPlace(check func(*Strategy) []findings.Result) func(switchover.Input) []f
 	}
 }
 
-// checkBeside finds what both networks would share.
 func checkBeside(s *Strategy) []findings.Result {
 	if s.Manifests == nil {
 		return nil
@@ -181,8 +179,8 @@ func vxlanPort(network v1alpha1.CNIName, objects []*unstructured.Unstructured) i
 
 // felixPort is what the environment of calico-node says; 0 if it says nothing.
 func felixPort(o *unstructured.Unstructured) int {
-	set := &appsv1.DaemonSet{}
-	if runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, set) != nil {
+	set, err := manifests.As[appsv1.DaemonSet](o)
+	if err != nil {
 		return 0
 	}
 	for _, c := range set.Spec.Template.Spec.Containers {
@@ -195,7 +193,6 @@ func felixPort(o *unstructured.Unstructured) int {
 	return 0
 }
 
-// checkStays names pods that are waited for on their node.
 func checkStays(s *Strategy) []findings.Result {
 	var out []findings.Result
 	for i := range s.Pods {
@@ -214,7 +211,6 @@ func checkStays(s *Strategy) []findings.Result {
 	return out
 }
 
-// checkSingles names workloads that do not answer for a moment when their pod leaves its node.
 func checkSingles(s *Strategy) []findings.Result {
 	var out []findings.Result
 	for i := range s.Workloads.Deployments {

@@ -170,7 +170,6 @@ func (p *Planner) rounds(nodes []string) [][]string {
 	return slices.AppendSeq(rounds, slices.Chunk(nodes, p.parallel()))
 }
 
-// andMore names the first of some nodes, and how many there are beside it.
 func andMore(nodes []string) string {
 	if len(nodes) == 1 {
 		return nodes[0]
@@ -187,7 +186,6 @@ func Occasion(phase string, number int, nodes []string, d engine.Direction) hook
 	return hook.Occasion{Run: run, Phase: phase, Batch: number, Nodes: nodes}
 }
 
-// switchRound is what is done to the nodes of one round, in this order.
 func (p *Planner) switchRound(number int, round []string, d engine.Direction) []engine.Group {
 	title := andMore(round)
 	var groups []engine.Group
@@ -266,7 +264,6 @@ func (p *Planner) canary(round []string, d engine.Direction) engine.Step {
 	return step
 }
 
-// verify proves that every pod has the new network, from pods on the nodes.
 func (p *Planner) verify() []engine.Group {
 	if p.Over() {
 		return nil
@@ -275,7 +272,6 @@ func (p *Planner) verify() []engine.Group {
 		p.Matrix("matrix", "Test connectivity with the new network", p.inPlace.enforcedBeside())...)
 }
 
-// withdraw removes the new network once no node has it.
 func (p *Planner) withdraw() []engine.Group {
 	if !p.Inventory.Begun() || p.Inventory.Manifests == nil {
 		return nil
@@ -287,7 +283,6 @@ func (p *Planner) unmark() []engine.Group {
 	return p.EachNode(func(node string) engine.Step { return p.markBeside(node, Backward) })
 }
 
-// remove removes the old network from the cluster and from every node, while pods have the new one.
 func (p *Planner) remove() []engine.Group {
 	from := p.Inventory.From()
 	return slices.Concat(
@@ -320,7 +315,6 @@ func (p *Planner) tidyFinished() []engine.Group {
 	return append(p.dismiss(), p.Tidy(p.unprivilege()...)...)
 }
 
-// dismiss gives Deployments back how many pods they had, and takes agents away.
 func (p *Planner) dismiss() []engine.Group {
 	return slices.Concat(engine.InOrder(spare.Back(p.Deps.Client(), p.Spec().Name)), p.Agents.Dismiss(), p.Remains)
 }

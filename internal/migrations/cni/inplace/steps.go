@@ -44,7 +44,6 @@ func (p *Planner) everyNode() engine.Step {
 	}}
 }
 
-// activate has a node give new pods the network that a direction goes to.
 func (p *Planner) activate(node string, d engine.Direction) engine.Step {
 	if d == Backward {
 		return p.OnNode(nodepod.VerbDeactivate, node, "switch",
@@ -54,7 +53,6 @@ func (p *Planner) activate(node string, d engine.Direction) engine.Step {
 		fmt.Sprintf("Have node %s give new pods the network of %s", node, p.Spec().To), string(p.Spec().To), "--root="+nodepod.HostRoot)
 }
 
-// adopt has a node go by the file that the new network itself writes.
 func (p *Planner) adopt(node string) engine.Step {
 	return p.OnNode(nodepod.VerbAdopt, node, "adopt",
 		fmt.Sprintf("Have node %s go by the configuration that %s writes", node, p.Spec().To), string(p.Spec().To), "--root="+nodepod.HostRoot)

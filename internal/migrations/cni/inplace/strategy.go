@@ -87,7 +87,6 @@ func (s *Strategy) Stale(network v1alpha1.CNIName) []corev1.Pod {
 	return out
 }
 
-// hasAddressIn reports whether a pod has an address of some ranges.
 func hasAddressIn(pod *corev1.Pod, ranges []netip.Prefix) bool {
 	return slices.ContainsFunc(calico.PodAddresses(pod), func(a netip.Addr) bool { return switchover.Within(ranges, a) })
 }
@@ -116,7 +115,6 @@ func (s *Strategy) LeftOfSwitch() string {
 	return ""
 }
 
-// toSwitch are the nodes that are not where a direction goes.
 func (s *Strategy) toSwitch(d engine.Direction) []string {
 	network, label := s.Spec.To, string(s.Spec.To)
 	if d == Backward {
@@ -131,7 +129,6 @@ func (s *Strategy) toSwitch(d engine.Direction) []string {
 	})
 }
 
-// notActivated are the nodes that give new pods the old network.
 func (s *Strategy) notActivated() []string {
 	return s.Ordered(Forward, func(n *corev1.Node) bool { return n.Annotations[v1alpha1.AnnotationPodNetwork] != string(s.Spec.To) })
 }

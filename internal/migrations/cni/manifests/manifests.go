@@ -192,8 +192,8 @@ func New(objects []*unstructured.Unstructured) (*Set, error) {
 func (m *Set) take(o *unstructured.Unstructured) error {
 	switch o.GroupVersionKind().GroupKind() {
 	case appsv1.SchemeGroupVersion.WithKind("DaemonSet").GroupKind():
-		ds := &appsv1.DaemonSet{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, ds); err != nil {
+		ds, err := As[appsv1.DaemonSet](o)
+		if err != nil {
 			return err
 		}
 		m.addPod(&ds.Spec.Template.Spec)
@@ -202,14 +202,14 @@ func (m *Set) take(o *unstructured.Unstructured) error {
 		}
 		m.AddRanges(poolOf(&ds.Spec.Template.Spec))
 	case appsv1.SchemeGroupVersion.WithKind("Deployment").GroupKind():
-		d := &appsv1.Deployment{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, d); err != nil {
+		d, err := As[appsv1.Deployment](o)
+		if err != nil {
 			return err
 		}
 		m.addPod(&d.Spec.Template.Spec)
 	case corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind():
-		cm := &corev1.ConfigMap{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, cm); err != nil {
+		cm, err := As[corev1.ConfigMap](o)
+		if err != nil {
 			return err
 		}
 		m.AddRanges(RangesOf(cm))
@@ -244,9 +244,10 @@ func (m *Set) addPod(s *corev1.PodSpec) {
 // DaemonSet is the DaemonSet that is the network; nil, if there is none.
 func (m *Set) DaemonSet() *appsv1.DaemonSet {
 	for _, o := range m.Objects {
-		ds := &appsv1.DaemonSet{}
-		if o.GetKind() == "DaemonSet" && runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, ds) == nil &&
-			podnetwork.Of(ds) != "" {
+		if o.GetKind() != "DaemonSet" {
+			continue
+		}
+		if ds, err := As[appsv1.DaemonSet](o); err == nil && podnetwork.Of(ds) != "" {
 			return ds
 		}
 	}
@@ -376,3 +377,10 @@ func Groups(
 
 // HasPods reports whether an object has pods of its own.
 func HasPods(o *unstructured.Unstructured) bool { return KeyOf(o).rank() == programs }
+
+// As is an object as one of its Go type.
+func As[T any](o *unstructured.Unstructured) (*T, error) {
+	out := new(T)
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, out)
+	return out, err
+}

@@ -75,7 +75,6 @@ func (a *Pod) End(ctx context.Context) error {
 	return err
 }
 
-// Outcome is what the pod reported, once it has.
 func (a *Pod) Outcome(ctx context.Context) (*nodecleanup.Report, error) {
 	all, err := a.Find(ctx)
 	if err != nil {
@@ -121,7 +120,6 @@ const (
 	VerbServices = "services"
 )
 
-// confDir is where runtimes read CNI configurations.
 const confDir = "/etc/cni/net.d"
 
 // Object is on the network of the node. Its verb decides what it may do there.

@@ -9,7 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
@@ -101,25 +100,21 @@ func checkAPIServer(s *Strategy) []findings.Result {
 	return out
 }
 
-// containersOf are those of the pods that an object makes.
 func containersOf(o *unstructured.Unstructured) []corev1.Container {
 	var template corev1.PodTemplateSpec
 	switch o.GetKind() {
 	case "DaemonSet":
-		ds := &appsv1.DaemonSet{}
-		if runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, ds) == nil {
+		if ds, err := manifests.As[appsv1.DaemonSet](o); err == nil {
 			template = ds.Spec.Template
 		}
 	case "Deployment":
-		d := &appsv1.Deployment{}
-		if runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, d) == nil {
+		if d, err := manifests.As[appsv1.Deployment](o); err == nil {
 			template = d.Spec.Template
 		}
 	}
 	return slices.Concat(template.Spec.InitContainers, template.Spec.Containers)
 }
 
-// dependent says why a container would not find the API server by itself.
 func (s *Strategy) dependent(c *corev1.Container) string {
 	i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == apiHost })
 	if i < 0 || c.Env[i].Value == "" && c.Env[i].ValueFrom == nil {

@@ -136,8 +136,6 @@ func (p planner) restore() []engine.Group {
 	return groups
 }
 
-// remove removes kube-proxy from the cluster, and its rules from nodes. Cilium's own configuration
-// has it do the work everywhere by now.
 func (p planner) remove() []engine.Group {
 	s := p.proxy
 	var first []engine.Step

@@ -32,7 +32,6 @@ type proofStep struct {
 	direction engine.Direction
 }
 
-// proof is a gate where no DaemonSet runs kube-proxy.
 func (p planner) proof(node string, d engine.Direction) engine.Step {
 	prefix, title := "services", "Verify that Cilium alone leads to Services on node "+node
 	guide := fmt.Sprintf("Stop kube-proxy on node %s so that it does not start again, and leave its rules as they are (no --cleanup). "+
@@ -91,7 +90,6 @@ func (s *proofStep) Do(ctx context.Context) error {
 	return s.Start(ctx, s.questions(svc, cluster.InternalIP(n))...)
 }
 
-// questions are the arguments that ask for a Service.
 func (s *proofStep) questions(svc *corev1.Service, address string) []string {
 	args := []string{"--root=" + nodepod.HostRoot, "--timeout=" + proofReach.String(), "--quiet=" + proofQuiet.String()}
 	if s.direction == inplace.Backward {

@@ -44,7 +44,6 @@ func (p planner) label(name, value string, d engine.Direction) engine.Step {
 	}.Step(p.Deps.Cluster)
 }
 
-// patchSet changes a DaemonSet as it was read.
 func patchSet(ctx context.Context, c client.Client, ds *appsv1.DaemonSet, change func(*appsv1.DaemonSet)) error {
 	was := ds.DeepCopy()
 	change(ds)
@@ -294,7 +293,6 @@ func (s *restartStep) satisfied(r *nodecleanup.Report) bool {
 		(s.health == "" || slices.Contains(r.Found, nodecleanup.HealthzAnswers))
 }
 
-// trialName is that of the Service that is asked for.
 const trialName = "kube-proxy-trial"
 
 // The times of a proof. A kube-proxy that runs writes rules for a new Service within its
@@ -304,8 +302,6 @@ const (
 	proofQuiet = 20 * time.Second
 )
 
-// removeConfig removes a CiliumNodeConfig. Agents have read theirs, and go by it until they start
-// again.
 func (p planner) removeConfig(o *unstructured.Unstructured) engine.Step {
 	have := func(ctx context.Context) (*unstructured.Unstructured, error) {
 		return p.Deps.Get(ctx, o.GroupVersionKind(), client.ObjectKeyFromObject(o))
@@ -332,7 +328,6 @@ func (p planner) removeConfig(o *unstructured.Unstructured) engine.Step {
 	}
 }
 
-// asObject is a DaemonSet as steps take objects of all kinds.
 func asObject(ds *appsv1.DaemonSet) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("DaemonSet"))

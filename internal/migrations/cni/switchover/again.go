@@ -157,7 +157,6 @@ type renewal struct {
 	step engine.Step
 }
 
-// renewBatch recreates what belongs to some workloads, and pauses.
 func (p *Planner) renewBatch(number int, batch []renewal) []engine.Group {
 	title := fmt.Sprintf("again/%d", number)
 	o := hook.Occasion{Run: hook.Apply, Phase: phaseAgain, Batch: number}
@@ -174,7 +173,6 @@ func (p *Planner) renewBatch(number int, batch []renewal) []engine.Group {
 	return p.Around(title, o, groups)
 }
 
-// Rollout makes the steps that restart workloads, and empty nodes.
 func (p *Planner) Rollout() rollout.Tools {
 	return rollout.Tools{Client: p.Deps.Client(), Timeout: p.Spec().InPlace.Timeout.Duration, Now: p.Deps.Now}
 }

@@ -23,7 +23,6 @@ import (
 // rangesLimit is how many ranges a Migration remembers.
 const rangesLimit = 64
 
-// rangesOfNode are those of a Node that can be read.
 func rangesOfNode(n *corev1.Node) []netip.Prefix {
 	texts := n.Spec.PodCIDRs
 	if len(texts) == 0 {
@@ -177,7 +176,6 @@ func (p *Planner) detectSources() []engine.Group {
 	})
 }
 
-// staysOfHostLocal says what is left of a network that is only files.
 func staysOfHostLocal() []string {
 	return []string{
 		"stays on every node: the plugins in /opt/cni/bin, which are never called without configuration",

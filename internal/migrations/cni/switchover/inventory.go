@@ -108,10 +108,8 @@ func (s *Inventory) Target() []netip.Prefix {
 	return s.Manifests.Ranges
 }
 
-// Begun reports whether the network of the cluster has begun to change.
 func (s *Inventory) Begun() bool { return s.Status.Begun != nil }
 
-// Enforced reports whether NetworkPolicies hold with the new network.
 func (s *Inventory) Enforced() bool { return s.Manifests != nil && s.Manifests.Enforces }
 
 // Enforcing reports whether policies hold with the old network. Weave's run in a container of their

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -32,7 +31,6 @@ import (
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-// Load looks at a cluster. Nothing is written.
 func (d Deps) Load(ctx context.Context, s Spec) (*Inventory, error) {
 	out, err := d.Occupants(ctx, s)
 	if err != nil {
@@ -104,11 +102,11 @@ func (d Deps) stored(ctx context.Context, s *Inventory) error {
 			unstructured.RemoveNestedField(o.Object, "metadata", "uid")
 			read = append(read, o)
 		case o.GetKind() == "Pod":
-			p := corev1.Pod{}
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &p); err != nil {
+			p, err := manifests.As[corev1.Pod](o)
+			if err != nil {
 				return fmt.Errorf("%s: %w", manifests.KeyOf(o), err)
 			}
-			s.Bare = append(s.Bare, p)
+			s.Bare = append(s.Bare, *p)
 		default:
 			s.Stored = append(s.Stored, o)
 		}
@@ -150,7 +148,6 @@ func (d Deps) manifests(ctx context.Context, s *Inventory) error {
 	return nil
 }
 
-// bare adds to the pods of the backup those that are there and belong in it.
 func (d Deps) bare(_ context.Context, s *Inventory) error {
 	for i := range s.Pods {
 		p := &s.Pods[i]
@@ -256,8 +253,10 @@ func (d Deps) ranges(ctx context.Context, s *Inventory) error {
 
 func (d Deps) currentRanges(ctx context.Context, s *Inventory, add func(...string)) error {
 	for _, o := range s.Old {
-		cm := &corev1.ConfigMap{}
-		if o.GetKind() == "ConfigMap" && runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, cm) == nil {
+		if o.GetKind() != "ConfigMap" {
+			continue
+		}
+		if cm, err := manifests.As[corev1.ConfigMap](o); err == nil {
 			add(manifests.RangesOf(cm))
 		}
 	}

@@ -261,7 +261,6 @@ func (s *matrixStep) send(ctx context.Context, answering []corev1.Pod, addresses
 	return engine.NotYet("canaries are asking each other")
 }
 
-// common are the questions that do not depend on who asks.
 func (s *matrixStep) common(ctx context.Context) ([]question, error) {
 	var all []question
 	for _, target := range s.targets {

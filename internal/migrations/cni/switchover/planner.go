@@ -48,12 +48,10 @@ func (p *Planner) Early() string { return p.Left() }
 
 func (p *Planner) Spec() Spec { return p.Inventory.Spec }
 
-// Image of replumb, for pods that it runs.
 func (p *Planner) Image() pull.Image {
 	return pull.Image{Name: p.Spec().Canary.Image, Secrets: p.Spec().Canary.ImagePullSecrets}.Or(p.Deps.Image)
 }
 
-// AbsentSecrets finds the pull secrets that are not there of pods on nodes and of canaries.
 func (p *Planner) AbsentSecrets(ctx context.Context, in client.Reader) ([]findings.Result, error) {
 	return p.Image().Absent(ctx, in, Field+".canary.imagePullSecrets")
 }
@@ -115,7 +113,6 @@ func (p *Planner) originals() []client.Object {
 	return all
 }
 
-// Sweep ends what the migration may have left running in replumb's namespace.
 func (p *Planner) Sweep() migration.Sweep { return p.Deps.sweep(p.Spec().Name) }
 
 // Matrix compares who reaches whom with the baseline. enforced says that policies have to hold.
@@ -169,7 +166,6 @@ func (p *Planner) Around(title string, o hook.Occasion, groups []engine.Group, l
 	return slices.Concat(all, p.Hooks(before), groups, steady, engine.AtOnce(1, title, last...), p.Hooks(after))
 }
 
-// EachNode has a step on every node, many at once.
 func (p *Planner) EachNode(step func(node string) engine.Step) []engine.Group {
 	var steps []engine.Step
 	for _, node := range p.Inventory.NodeNames() {
@@ -238,12 +234,10 @@ func SetsOf(objects []*unstructured.Unstructured) []client.ObjectKey {
 	return out
 }
 
-// Residues prove that every node is clean of a network.
 func (p *Planner) Residues(network v1alpha1.CNIName) []engine.Group {
 	return p.EachNode(func(node string) engine.Step { return p.Residue(network, "residue", node) })
 }
 
-// verifyBack proves that pods have the old network, and nodes nothing of the new one.
 func (p *Planner) verifyBack() []engine.Group {
 	if !p.Inventory.Begun() {
 		return nil
@@ -264,7 +258,6 @@ func (p *Planner) TidyAll(first ...engine.Step) []engine.Group {
 	return engine.InOrder(slices.Concat(p.Thaw(), first, p.ForgetAll(p.Sweep()), []engine.Step{p.Status().reset()})...)
 }
 
-// Details say what is removed from every node, and what stays.
 func (p *Planner) Details() []string {
 	if p.Inventory.From() == "" || p.Over() || p.Switched() {
 		return nil
@@ -276,7 +269,6 @@ func (p *Planner) Details() []string {
 	return out
 }
 
-// Removes says what of the old network is removed from every node.
 func (s *Inventory) Removes() []string {
 	if s.Spec.Nodes.Mode != v1alpha1.CNINodesInPlace {
 		return nil

@@ -15,7 +15,6 @@ type Loss struct {
 	Object, Reason string
 }
 
-// lost are the policies that hold now and will not.
 func (s *Inventory) lost() []Loss {
 	if !s.Enforcing() {
 		return nil
