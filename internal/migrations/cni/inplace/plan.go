@@ -26,6 +26,7 @@ import (
 
 const (
 	phaseNodes = "nodes"
+	// PhaseProxy is that of kube-proxy in each command.
 	PhaseProxy = "kube-proxy"
 )
 
@@ -130,7 +131,7 @@ func (p *Planner) watchBack() []engine.Group {
 
 // prepare gives what must not pause one more pod, as long as nodes have to be emptied.
 func (p *Planner) prepare() []engine.Group {
-	if len(p.inPlace.toSwitch(Forward)) == 0 {
+	if len(p.inPlace.toSwitch(engine.Forward)) == 0 {
 		return nil
 	}
 	return engine.AtOnce(manifests.Parallel, "", p.inPlace.Spares.Up(p.Deps.Client())...)
@@ -140,21 +141,21 @@ func (p *Planner) prepare() []engine.Group {
 // so many at once.
 func (p *Planner) switchNodes() []engine.Group {
 	var groups []engine.Group
-	for i, round := range p.rounds(p.inPlace.toSwitch(Forward)) {
-		groups = append(groups, p.switchRound(i+1, round, Forward)...)
+	for i, round := range p.rounds(p.inPlace.toSwitch(engine.Forward)) {
+		groups = append(groups, p.switchRound(i+1, round, engine.Forward)...)
 	}
 	return groups
 }
 
 // switchBack goes through the same mixture of networks.
 func (p *Planner) switchBack() []engine.Group {
-	nodes := p.inPlace.toSwitch(Backward)
+	nodes := p.inPlace.toSwitch(engine.Backward)
 	if !p.Inventory.Begun() || len(nodes) == 0 {
 		return nil
 	}
 	groups := p.preserveSources()
 	for i, round := range slices.Collect(slices.Chunk(nodes, p.parallel())) {
-		groups = append(groups, p.switchRound(i+1, round, Backward)...)
+		groups = append(groups, p.switchRound(i+1, round, engine.Backward)...)
 	}
 	return groups
 }
@@ -180,7 +181,7 @@ func andMore(nodes []string) string {
 // Occasion is the one of hooks around a round.
 func Occasion(phase string, number int, nodes []string, d engine.Direction) hook.Occasion {
 	run := hook.Apply
-	if d == Backward {
+	if d == engine.Backward {
 		run = hook.Rollback
 	}
 	return hook.Occasion{Run: run, Phase: phase, Batch: number, Nodes: nodes}
@@ -253,7 +254,7 @@ func (p *Planner) canary(round []string, d engine.Direction) engine.Step {
 	for _, name := range round {
 		step.WithinOn[name] = p.inPlace.given(name, d)
 	}
-	if d == Forward && p.inPlace.enforcedBeside() { // where policies hold, they do on switched nodes
+	if d == engine.Forward && p.inPlace.enforcedBeside() { // where policies hold, they do on switched nodes
 		step.FencedOn = slices.Clone(round)
 	}
 	for _, name := range p.Inventory.NodeNames() {
@@ -280,7 +281,7 @@ func (p *Planner) withdraw() []engine.Group {
 }
 
 func (p *Planner) unmark() []engine.Group {
-	return p.EachNode(func(node string) engine.Step { return p.markBeside(node, Backward) })
+	return p.EachNode(func(node string) engine.Step { return p.markBeside(node, engine.Backward) })
 }
 
 func (p *Planner) remove() []engine.Group {
@@ -288,7 +289,7 @@ func (p *Planner) remove() []engine.Group {
 	return slices.Concat(
 		p.RemoveOld(), p.CleanInRounds(from, "clean"), p.EachNode(p.adopt), p.forgetSources(), p.Residues(from),
 		p.Matrix("matrix/final", "Test connectivity without the old network", p.Inventory.Enforced()),
-		p.EachNode(func(node string) engine.Step { return p.annotate(node, Backward) }), p.unmark(),
+		p.EachNode(func(node string) engine.Step { return p.annotate(node, engine.Backward) }), p.unmark(),
 	)
 }
 

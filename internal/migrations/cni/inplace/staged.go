@@ -86,7 +86,7 @@ func (p *Planner) stage() []engine.Group {
 		return nil
 	}
 	groups := append(p.Begin("Record that the new network is installed beside the old one"), p.ApplyAll(objects)...)
-	for _, round := range p.rounds(p.inPlace.Ordered(Forward, func(*corev1.Node) bool { return true })) {
+	for _, round := range p.rounds(p.inPlace.Ordered(engine.Forward, func(*corev1.Node) bool { return true })) {
 		groups = append(groups, p.startRound(round, switchover.SetsOf(objects))...)
 	}
 	return slices.Concat(groups, p.startOnJoining(), p.preserveSources(), p.EachNode(p.checkInPlace))
@@ -98,7 +98,7 @@ func (p *Planner) startRound(round []string, sets []client.ObjectKey) []engine.G
 	title := "the new network's start on " + andMore(round)
 	var marks []engine.Step
 	for _, name := range round {
-		marks = append(marks, p.markBeside(name, Forward))
+		marks = append(marks, p.markBeside(name, engine.Forward))
 	}
 	to := p.Spec().To
 	started := switchover.AwaitMarked(p.Deps, "started/"+round[0], fmt.Sprintf("Wait for %s on node %s", to, andMore(round)), to, sets, round)

@@ -45,7 +45,7 @@ func (p *Planner) everyNode() engine.Step {
 }
 
 func (p *Planner) activate(node string, d engine.Direction) engine.Step {
-	if d == Backward {
+	if d == engine.Backward {
 		return p.OnNode(nodepod.VerbDeactivate, node, "switch",
 			fmt.Sprintf("Have node %s give new pods the network of %s again", node, p.Inventory.From()), "--root="+nodepod.HostRoot)
 	}
@@ -65,7 +65,7 @@ func (p *Planner) annotate(name string, d engine.Direction) engine.Step {
 		ID: "label/" + name, About: "Record which network new pods on node " + name + " have", Node: name,
 		annotation: true, Key: v1alpha1.AnnotationPodNetwork, Value: string(p.Spec().To),
 	}
-	if d == Backward {
+	if d == engine.Backward {
 		m.ID, m.Value = "unlabel/"+name, ""
 	}
 	return m.Step(p.Deps.Cluster)
@@ -78,7 +78,7 @@ func (p *Planner) markBeside(name string, d engine.Direction) engine.Step {
 		ID: "beside/" + name, About: fmt.Sprintf("Let %s start on node %s", p.Spec().To, name), Node: name,
 		Key: v1alpha1.LabelBeside, Value: string(p.Spec().To),
 	}
-	if d == Backward {
+	if d == engine.Backward {
 		m.ID, m.About, m.Value = "unmark/"+name, "Remove the mark of the new network from node "+name, ""
 	}
 	return m.Step(p.Deps.Cluster)

@@ -21,11 +21,6 @@ import (
 	"github.com/replumb/replumb/internal/network/calico"
 )
 
-const (
-	Forward  = engine.Forward
-	Backward = engine.Backward
-)
-
 // Strategy switches nodes one by one, while the cluster serves: both networks are on every node
 // meanwhile.
 type Strategy struct {
@@ -49,6 +44,7 @@ func Load(ctx context.Context, d switchover.Deps, s *switchover.Inventory) (*Str
 	return out, err
 }
 
+// New is the strategy for a cluster that was looked at, without its workloads.
 func New(s *switchover.Inventory) *Strategy {
 	return &Strategy{
 		Inventory: s, Workloads: rollout.State{DaemonSets: s.DaemonSets, Deployments: s.Deployments},
@@ -108,7 +104,7 @@ func (s *Strategy) LeftOfSwitch() string {
 	if !s.Begun() {
 		return fmt.Sprintf("%s is not installed beside %s", s.Spec.To, s.From())
 	}
-	if nodes := s.toSwitch(Forward); len(nodes) > 0 {
+	if nodes := s.toSwitch(engine.Forward); len(nodes) > 0 {
 		return fmt.Sprintf("%s not switched to %s, the first is %s",
 			english.Plural(len(nodes), "node is", "nodes are"), s.Spec.To, nodes[0])
 	}
@@ -117,7 +113,7 @@ func (s *Strategy) LeftOfSwitch() string {
 
 func (s *Strategy) toSwitch(d engine.Direction) []string {
 	network, label := s.Spec.To, string(s.Spec.To)
-	if d == Backward {
+	if d == engine.Backward {
 		network, label = s.From(), ""
 	}
 	stale := map[string]bool{}
@@ -130,7 +126,7 @@ func (s *Strategy) toSwitch(d engine.Direction) []string {
 }
 
 func (s *Strategy) notActivated() []string {
-	return s.Ordered(Forward, func(n *corev1.Node) bool { return n.Annotations[v1alpha1.AnnotationPodNetwork] != string(s.Spec.To) })
+	return s.Ordered(engine.Forward, func(n *corev1.Node) bool { return n.Annotations[v1alpha1.AnnotationPodNetwork] != string(s.Spec.To) })
 }
 
 // Ordered are the nodes that a condition holds for, by name: those that were named to go first
@@ -154,7 +150,7 @@ func (s *Strategy) Ordered(d engine.Direction, holds func(*corev1.Node) bool) []
 		}
 		return strings.Compare(a, b)
 	})
-	if d == Backward {
+	if d == engine.Backward {
 		slices.Reverse(all)
 	}
 	return all
@@ -169,7 +165,7 @@ func (s *Strategy) masquerades() bool { return s.Spec.To == v1alpha1.Cilium }
 func (s *Strategy) enforcedBeside() bool { return s.Enforced() && !s.masquerades() }
 
 func (s *Strategy) left(d engine.Direction) []netip.Prefix {
-	if d == Backward {
+	if d == engine.Backward {
 		return s.Target()
 	}
 	return s.Ranges
@@ -177,7 +173,7 @@ func (s *Strategy) left(d engine.Direction) []netip.Prefix {
 
 func (s *Strategy) given(node string, d engine.Direction) []netip.Prefix {
 	switch {
-	case d == Forward:
+	case d == engine.Forward:
 		return s.Target()
 	case s.From() == v1alpha1.HostLocal:
 		return s.OwnRanges(node)

@@ -14,6 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
+// CalicoGroup is the API group of Calico's own objects.
 const CalicoGroup = "crd.projectcalico.org"
 
 // Enforces reports whether a container makes NetworkPolicies hold.

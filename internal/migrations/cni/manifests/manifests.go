@@ -275,24 +275,25 @@ func (m *Set) CiliumSetting(key string) string {
 	return value
 }
 
-// key identifies an object of any kind.
-type key struct {
+// Key identifies an object of any kind.
+type Key struct {
 	schema.GroupKind
 	namespace, name string
 }
 
-func KeyOf(o *unstructured.Unstructured) key {
-	return key{o.GroupVersionKind().GroupKind(), o.GetNamespace(), o.GetName()}
+// KeyOf identifies an object.
+func KeyOf(o *unstructured.Unstructured) Key {
+	return Key{o.GroupVersionKind().GroupKind(), o.GetNamespace(), o.GetName()}
 }
 
-func (k key) String() string {
+func (k Key) String() string {
 	if k.namespace == "" {
 		return k.Kind + " " + k.name
 	}
 	return k.Kind + " " + k.namespace + "/" + k.name
 }
 
-func (k key) Slug() string {
+func (k Key) Slug() string {
 	out := k.Kind + "/"
 	if k.namespace != "" {
 		out += k.namespace + "/"
@@ -301,7 +302,7 @@ func (k key) Slug() string {
 }
 
 // Full tells kinds of different groups apart.
-func (k key) Full() string { return k.Group + "/" + k.String() }
+func (k Key) Full() string { return k.Group + "/" + k.String() }
 
 // Parallel is how many objects are changed at once.
 const Parallel = 16
@@ -334,7 +335,7 @@ func (r rank) atOnce() int {
 
 func rankOf(o *unstructured.Unstructured) int { return int(KeyOf(o).rank()) }
 
-func (k key) rank() rank {
+func (k Key) rank() rank {
 	switch {
 	case k.Kind == "CustomResourceDefinition":
 		return definitions

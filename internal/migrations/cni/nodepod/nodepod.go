@@ -24,7 +24,8 @@ const (
 	// Label is on every pod that does something on a node; its value is what.
 	Label = "replumb.dev/on-node"
 	// Limit is how long its image may take to come, and it may work.
-	Limit    = 5 * time.Minute
+	Limit = 5 * time.Minute
+	// HostRoot is where the root of the node is mounted.
 	HostRoot = "/host"
 	// ReportPath is where the kubelet reads a container's last words.
 	ReportPath = "/dev/termination-log"

@@ -10,9 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/migrations/cni/inplace"
 	"github.com/replumb/replumb/internal/migrations/cni/manifests"
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/network/podnetwork"
@@ -166,7 +166,7 @@ func checkRemovable(s *Strategy) []findings.Result {
 }
 
 func checkProcess(s *Strategy) []findings.Result {
-	if len(s.ProxySets) > 0 || len(s.toHandOver(inplace.Forward)) == 0 {
+	if len(s.ProxySets) > 0 || len(s.toHandOver(engine.Forward)) == 0 {
 		return nil
 	}
 	return []findings.Result{findings.Failed("", "no DaemonSet runs kube-proxy")}

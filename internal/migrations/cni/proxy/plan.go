@@ -32,6 +32,7 @@ func Load(ctx context.Context, d switchover.Deps, s *switchover.Inventory) (*Str
 	return New(inPlace), nil
 }
 
+// New is the strategy of a migration that replaces kube-proxy as well.
 func New(s *inplace.Strategy) *Strategy {
 	s.ProxyReplacement = inplace.Replacement{Want: "true", Why: "with spec.cni.kubeProxy: Replace"}
 	return &Strategy{s}
@@ -41,7 +42,7 @@ func (s *Strategy) LeftOfSwitch() string {
 	if left := s.Strategy.LeftOfSwitch(); left != "" {
 		return left
 	}
-	if nodes := s.toHandOver(inplace.Forward); len(nodes) > 0 {
+	if nodes := s.toHandOver(engine.Forward); len(nodes) > 0 {
 		return fmt.Sprintf("kube-proxy is not replaced on %s, the first is %s", english.Plural(len(nodes), "node", ""), nodes[0])
 	}
 	return ""
@@ -57,20 +58,15 @@ func (s *Strategy) Removes() []string {
 
 func (s *Strategy) Plans(p *switchover.Planner) switchover.Plans { return s.PlansWith(p, s) }
 
-// What is done to kube-proxy, by command.
-func (s *Strategy) Replace(p *inplace.Planner) []engine.Group {
-	return planner{p, s}.replace()
-}
-func (s *Strategy) Restore(p *inplace.Planner) []engine.Group {
-	return planner{p, s}.restore()
-}
-func (s *Strategy) Remove(p *inplace.Planner) []engine.Group { return planner{p, s}.remove() }
+func (s *Strategy) Replace(p *inplace.Planner) []engine.Group { return planner{p, s}.replace() }
+func (s *Strategy) Restore(p *inplace.Planner) []engine.Group { return planner{p, s}.restore() }
+func (s *Strategy) Remove(p *inplace.Planner) []engine.Group  { return planner{p, s}.remove() }
 
 // toHandOver are the nodes where Services are not as a direction goes: forward those on which
 // kube-proxy may still be, and on the way back those on which Cilium does its work.
 func (s *Strategy) toHandOver(d engine.Direction) []string {
 	want := v1alpha1.ProxyReplaced
-	if d == inplace.Backward {
+	if d == engine.Backward {
 		want = ""
 	}
 	return s.Ordered(d, func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelKubeProxy] != want })
@@ -98,7 +94,7 @@ type planner struct {
 // stay until finish, for connections that it has led and for the way back.
 func (p planner) replace() []engine.Group {
 	s := p.proxy
-	nodes, configs := s.toHandOver(inplace.Forward), s.nodeConfigs()
+	nodes, configs := s.toHandOver(engine.Forward), s.nodeConfigs()
 	if len(nodes) == 0 || len(configs) == 0 {
 		return nil
 	}
@@ -110,7 +106,7 @@ func (p planner) replace() []engine.Group {
 		groups = append(groups, engine.InOrder(p.Deps.Apply(p.Spec().Name, o, false))...)
 	}
 	for i, name := range nodes {
-		groups = append(groups, p.handOverRound(i+1, name, inplace.Forward, p.handOver(name))...)
+		groups = append(groups, p.handOverRound(i+1, name, engine.Forward, p.handOver(name))...)
 	}
 	return groups
 }
@@ -123,8 +119,8 @@ func (p planner) restore() []engine.Group {
 		return nil
 	}
 	var groups []engine.Group
-	for i, name := range s.toHandOver(inplace.Backward) {
-		groups = append(groups, p.handOverRound(i+1, name, inplace.Backward, p.handBack(name))...)
+	for i, name := range s.toHandOver(engine.Backward) {
+		groups = append(groups, p.handOverRound(i+1, name, engine.Backward, p.handBack(name))...)
 	}
 	groups = append(groups, p.removeConfigs()...)
 	for i := range s.ProxySets {
@@ -147,7 +143,7 @@ func (p planner) remove() []engine.Group {
 		p.EachNode(func(node string) engine.Step {
 			return p.Residue(nodecleanup.KubeProxy, inplace.PhaseProxy+"/residue", node)
 		}),
-		p.EachNode(func(node string) engine.Step { return p.label(node, "", inplace.Forward) }),
+		p.EachNode(func(node string) engine.Step { return p.label(node, "", engine.Forward) }),
 	)
 }
 
@@ -157,15 +153,15 @@ func (p planner) handOverRound(number int, name string, d engine.Direction, step
 }
 
 func (p planner) handOver(name string) []engine.Step {
-	steps := []engine.Step{p.label(name, v1alpha1.ProxyBeside, inplace.Forward), p.restartAgent(name, true, "")}
+	steps := []engine.Step{p.label(name, v1alpha1.ProxyBeside, engine.Forward), p.restartAgent(name, true, "")}
 	for _, g := range p.Agents.Steady("Cilium beside kube-proxy on " + name) { // a loss ends the run while kube-proxy is there
 		steps = append(steps, g.Steps...)
 	}
-	steps = append(steps, p.label(name, v1alpha1.ProxyLeaving, inplace.Forward))
+	steps = append(steps, p.label(name, v1alpha1.ProxyLeaving, engine.Forward))
 	if len(p.proxy.ProxySets) > 0 {
 		steps = append(steps, p.proxyGone(name))
 	}
-	proof, health := p.proof(name, inplace.Forward), p.proxy.Manifests.CiliumSetting(podnetwork.ProxyHealthKey)
+	proof, health := p.proof(name, engine.Forward), p.proxy.Manifests.CiliumSetting(podnetwork.ProxyHealthKey)
 	switch {
 	case health == "":
 		steps = append(steps, proof)
@@ -174,15 +170,15 @@ func (p planner) handOver(name string) []engine.Step {
 	default: // balancers ask there, so that comes first
 		steps = append(steps, p.restartAgent(name, true, health), proof)
 	}
-	return append(steps, p.label(name, v1alpha1.ProxyReplaced, inplace.Forward))
+	return append(steps, p.label(name, v1alpha1.ProxyReplaced, engine.Forward))
 }
 
 func (p planner) handBack(name string) []engine.Step {
-	steps := []engine.Step{p.label(name, v1alpha1.ProxyBeside, inplace.Backward)}
+	steps := []engine.Step{p.label(name, v1alpha1.ProxyBeside, engine.Backward)}
 	if len(p.proxy.ProxySets) > 0 {
 		steps = append(steps, p.proxyThere(name))
 	}
-	return append(steps, p.proof(name, inplace.Backward), p.label(name, "", inplace.Backward), p.restartAgent(name, false, ""))
+	return append(steps, p.proof(name, engine.Backward), p.label(name, "", engine.Backward), p.restartAgent(name, false, ""))
 }
 
 func (p planner) removeConfigs() []engine.Group {

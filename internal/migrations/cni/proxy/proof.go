@@ -19,7 +19,6 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/cordon"
 	"github.com/replumb/replumb/internal/migration/incluster"
-	"github.com/replumb/replumb/internal/migrations/cni/inplace"
 	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
 )
 
@@ -36,7 +35,7 @@ func (p planner) proof(node string, d engine.Direction) engine.Step {
 	prefix, title := "services", "Verify that Cilium alone leads to Services on node "+node
 	guide := fmt.Sprintf("Stop kube-proxy on node %s so that it does not start again, and leave its rules as they are (no --cleanup). "+
 		"replumb goes on by itself.", node)
-	if d == inplace.Backward {
+	if d == engine.Backward {
 		prefix, title = "services-back", "Verify that kube-proxy leads to Services on node "+node
 		guide = fmt.Sprintf("Start kube-proxy on node %s again. replumb goes on by itself.", node)
 	}
@@ -92,7 +91,7 @@ func (s *proofStep) Do(ctx context.Context) error {
 
 func (s *proofStep) questions(svc *corev1.Service, address string) []string {
 	args := []string{"--root=" + nodepod.HostRoot, "--timeout=" + proofReach.String(), "--quiet=" + proofQuiet.String()}
-	if s.direction == inplace.Backward {
+	if s.direction == engine.Backward {
 		return append(args, "--programmed="+svc.Spec.ClusterIP)
 	}
 	port := svc.Spec.Ports[0]

@@ -39,7 +39,7 @@ func (p planner) label(name, value string, d engine.Direction) engine.Step {
 	return inplace.NodeMark{
 		ID: "mark/" + id + "/" + name, About: about, Node: name, Key: v1alpha1.LabelKubeProxy, Value: value,
 		Further: func(have string) bool { // an earlier run got further
-			return d == inplace.Forward && value == v1alpha1.ProxyBeside && have == v1alpha1.ProxyLeaving
+			return d == engine.Forward && value == v1alpha1.ProxyBeside && have == v1alpha1.ProxyLeaving
 		},
 	}.Step(p.Deps.Cluster)
 }

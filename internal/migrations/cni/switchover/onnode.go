@@ -28,6 +28,7 @@ func (p *Planner) NetworkArgs(network v1alpha1.CNIName, node string) []string {
 	return []string{string(network), "--root=" + nodepod.HostRoot, "--pods=" + JoinRanges(ranges)}
 }
 
+// JoinRanges are ranges as a flag takes them.
 func JoinRanges(ranges []netip.Prefix) string {
 	var out []string
 	for _, r := range ranges {

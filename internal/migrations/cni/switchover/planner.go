@@ -21,6 +21,7 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
+// PhaseRemove removes the old network.
 const PhaseRemove = "remove"
 
 // manifestUID is that of manifests among the backups: objects that no API server has given one.

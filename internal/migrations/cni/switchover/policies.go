@@ -3,10 +3,11 @@ package switchover
 import (
 	"fmt"
 
-	"github.com/replumb/replumb/internal/migrations/cni/manifests"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/replumb/replumb/internal/migrations/cni/manifests"
 )
 
 // Loss is a policy that does not hold with the new network, and why.

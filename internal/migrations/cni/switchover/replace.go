@@ -6,12 +6,13 @@ import (
 	"sync"
 
 	"github.com/dustin/go-humanize/english"
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/callout"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/spec/hook"
-	corev1 "k8s.io/api/core/v1"
 )
 
 // Request is what the action that replaces nodes gets. docs/hooks.md shows one like it.

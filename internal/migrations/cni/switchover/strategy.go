@@ -103,6 +103,7 @@ type plansOf[P any] struct {
 	commands migration.Commands[P]
 }
 
+// NewPlans are the plans of a planner by its commands.
 func NewPlans[P any](shared *Planner, planner P, commands migration.Commands[P]) Plans {
 	return plansOf[P]{shared, planner, commands}
 }
