@@ -220,7 +220,7 @@ func (a *Pod) security() *corev1.SecurityContext {
 	return all
 }
 
-// Step runs a nodePod. The traces of an earlier one cannot be seen from outside, so it runs in
+// Step runs a Pod. The traces of an earlier one cannot be seen from outside, so it runs in
 // every run.
 type Step struct {
 	Pod

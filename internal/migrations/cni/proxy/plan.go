@@ -111,8 +111,7 @@ func (p planner) replace() []engine.Group {
 	return groups
 }
 
-// restore brings an object back as it was. An object that this migration has applied is not the old
-// one.
+// restore has kube-proxy back, with its rules written, before Cilium lets go of Services.
 func (p planner) restore() []engine.Group {
 	s := p.proxy
 	if !s.Begun() {

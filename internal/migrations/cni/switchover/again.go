@@ -177,7 +177,7 @@ func (p *Planner) Rollout() rollout.Tools {
 	return rollout.Tools{Client: p.Deps.Client(), Timeout: p.Spec().InPlace.Timeout.Duration, Now: p.Deps.Now}
 }
 
-// again is planned once the switch itself is through: all pods are known then.
+// again records since when pods count as new, or which nodes are to be replaced.
 func (m StatusSteps) again(s Spec, nodes []string, since time.Time) engine.Step {
 	now := v1alpha1.CNIAgainStatus{Number: s.Again, Since: metav1.NewTime(since)}
 	about := "Record that all pods are recreated once more"

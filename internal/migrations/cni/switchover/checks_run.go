@@ -90,9 +90,7 @@ func Unsupported(from, to v1alpha1.CNIName) string {
 	return fmt.Sprintf("from %s to %s is an unsupported combination%s", from, to, why)
 }
 
-// keepers are asked in turn: a platform before the tools that it uses. A ClusterResourceSet of
-// Cluster API (internal/controllers/clusterresourceset in sigs.k8s.io/cluster-api) leaves no mark;
-// EKS marks its add-ons by the manager of fields alone, and has no network that replumb replaces.
+// keepers calls take for every object of the old network that something holds on to.
 func (s *Inventory) keepers(take func(object, by string, comesBack bool)) {
 	for _, o := range s.Old {
 		if by, comesBack := manifests.HeldBy(o); by != "" {

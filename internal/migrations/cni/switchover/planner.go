@@ -72,7 +72,7 @@ func (p *Planner) Switched() bool {
 }
 
 func (p *Planner) record() []engine.Group {
-	originals := p.originals()
+	originals := p.Inventory.originals()
 	secure := migration.Securing{
 		Sweep: p.Sweep(), Privileged: true, Originals: originals, Backup: fmt.Sprintf("Back up %d objects", len(originals)),
 	}
@@ -86,28 +86,28 @@ func (p *Planner) Status() StatusSteps { return StatusSteps{deps: p.Deps, migrat
 
 // originals are the objects that are about to be deleted or changed, and the manifests: their files
 // need not be there on the way back.
-func (p *Planner) originals() []client.Object {
+func (s *Inventory) originals() []client.Object {
 	var all []client.Object
-	for i := range p.Inventory.Bare {
-		b := p.Inventory.Bare[i].DeepCopy()
+	for i := range s.Bare {
+		b := s.Bare[i].DeepCopy()
 		b.APIVersion, b.Kind = "v1", "Pod"
 		all = append(all, b)
 	}
-	if p.Inventory.Begun() {
+	if s.Begun() {
 		return all
 	}
-	for _, o := range slices.Concat(p.Inventory.Old, p.Inventory.Policies.Own) {
+	for _, o := range slices.Concat(s.Old, s.Policies.Own) {
 		all = append(all, o)
 	}
-	if p.Inventory.Manifests == nil {
+	if s.Manifests == nil {
 		return all
 	}
-	for _, o := range p.Inventory.Manifests.Objects {
+	for _, o := range s.Manifests.Objects {
 		marked := o.DeepCopy()
 		marked.SetUID(manifestUID)
 		all = append(all, marked)
-		have := p.Inventory.Present[manifests.KeyOf(o).Full()]
-		if have != nil && have.GetLabels()[v1alpha1.LabelMigration] != p.Spec().Name && !slices.Contains(p.Inventory.Old, have) {
+		have := s.Present[manifests.KeyOf(o).Full()]
+		if have != nil && have.GetLabels()[v1alpha1.LabelMigration] != s.Spec.Name && !slices.Contains(s.Old, have) {
 			all = append(all, have)
 		}
 	}
@@ -209,15 +209,14 @@ func (p *Planner) ApplyAll(objects []*unstructured.Unstructured) []engine.Group 
 func (p *Planner) Unapply() []engine.Group {
 	return manifests.Groups(p.Inventory.Manifests.Objects, engine.Backward, func(o *unstructured.Unstructured) engine.Step {
 		have := p.Inventory.Present[manifests.KeyOf(o).Full()]
-		if have == nil || have.GetLabels()[v1alpha1.LabelMigration] != p.Spec().Name || p.wasThere(have) {
+		before := have != nil && slices.ContainsFunc(p.Inventory.Stored, func(s *unstructured.Unstructured) bool {
+			return manifests.KeyOf(s) == manifests.KeyOf(have)
+		})
+		if have == nil || before || have.GetLabels()[v1alpha1.LabelMigration] != p.Spec().Name {
 			return nil
 		}
 		return p.Deps.Remove(have, "withdraw", p.Frozen())
 	})
-}
-
-func (p *Planner) wasThere(o *unstructured.Unstructured) bool {
-	return slices.ContainsFunc(p.Inventory.Stored, func(s *unstructured.Unstructured) bool { return manifests.KeyOf(s) == manifests.KeyOf(o) })
 }
 
 func (p *Planner) RestoreAll() []engine.Group {

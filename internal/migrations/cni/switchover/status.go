@@ -14,7 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 )
 
-// StatusSteps reads status.cni of a Migration; empty, if there is none.
+// Status reads status.cni of a Migration; empty, if there is none.
 func (d Deps) Status(ctx context.Context, name string) (v1alpha1.CNIStatus, error) {
 	m, err := migration.Get(ctx, d.Cluster, name)
 	if err != nil || m == nil || m.Status.CNI == nil {
