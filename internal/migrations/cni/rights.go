@@ -17,7 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// What rules are for that are about manifests.
+// The reasons of rules about manifests.
 const (
 	manifestsHold = "What manifests of networks hold, in whichever namespace they name."
 	manifestsAre  = "What manifests consist of, and where kube-proxy and networks are configured."
@@ -54,8 +54,8 @@ func Roles() cluster.Roles {
 	}
 }
 
-// What ends the names of roles that are not of every migration: of mode InPlace and of recreating
-// all pods once more, and of one that replaces kube-proxy.
+// The ends of the names of roles that not every migration takes. Recreating all pods once more takes
+// the first as well.
 const (
 	roleInPlace = "in-place"
 	roleProxy   = "kube-proxy"

@@ -105,9 +105,8 @@ const (
 	VerbTraffic = "traffic"
 	VerbResidue = "residue"
 	VerbClean   = "clean"
-	// Those of mode InPlace: the first two look whether a node can have both networks, and which
-	// one it has; the next three write its CNI configuration; the last two keep the source of
-	// packets between both networks, and no longer.
+	// Mode InPlace looks whether a node can have both networks, and which one it has, writes its CNI
+	// configuration, and keeps the source of packets between both networks for a while.
 	VerbCheckInPlace   = "standing"
 	VerbDetectSource   = "origin"
 	VerbActivate       = "prefer"
@@ -115,8 +114,7 @@ const (
 	VerbAdopt          = "adopt"
 	VerbPreserveSource = "cross"
 	VerbForgetSource   = "uncross"
-	// Those of kube-proxy's replacement: one asks Cilium's agent, the other looks who answers for
-	// Services.
+	// The replacement of kube-proxy asks Cilium's agent, and looks who answers for Services.
 	VerbCilium   = "cilium"
 	VerbServices = "services"
 )

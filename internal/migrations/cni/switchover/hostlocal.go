@@ -15,10 +15,9 @@ import (
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 )
 
-// A network that is called host-local has no program and no object: each node has a file, by which
-// a plugin gives pods addresses of the Node's podCIDR, and someone else has routes between nodes.
-// What the API tells of it is that pods have such addresses and that no other network is there;
-// what nodes tell is looked at before anything is written to the cluster (see origins).
+// A network that is called host-local has no program and no object: each node has a file, by which a
+// plugin gives pods addresses of the Node's podCIDR, and someone else has routes between nodes. The
+// API shows such addresses and no other network; nodes show the file (see detectSources).
 
 // rangesLimit is how many ranges a Migration remembers.
 const rangesLimit = 64
