@@ -185,7 +185,7 @@ func TestNothingInTheClusterCalls(t *testing.T) {
 func TestImportRules(t *testing.T) {
 	rules := importRules(t)
 	for file, pkg := range map[string]string{
-		"internal/migrations/cni/plan.go":      module + "/internal/migrations/podcidr",
+		"internal/migrations/cni/job.go":       module + "/internal/migrations/podcidr",
 		"internal/engine/run.go":               module + "/api/v1alpha1",
 		"internal/engine/plan.go":              "k8s.io/api/core/v1",
 		"internal/kube/cluster/snapshot.go":    module + "/internal/migrations/cni",

@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/cni"
+	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 )
 
 // cniJob replaces the network of pods. command is what replumb is called.
@@ -40,7 +41,7 @@ func (j cniJob) about() about {
 		goBack = "Switch every node back to the old network, as " + j.Spec.Name + " switched them?"
 	}
 	return about{
-		name: j.Spec.Name, migration: j.Migration, common: j.Spec.Common, phases: j.Spec.ApplyPhases(),
+		name: j.Spec.Name, migration: j.Migration, common: j.Spec.Common, phases: j.ApplyPhases(),
 		goBack:   goBack,
 		applied:  "every pod has the new network",
 		wentBack: "every pod has the old network",
@@ -60,7 +61,7 @@ func (j cniJob) examine(ctx context.Context) (outlook, error) {
 	}
 	counts := p.Counts()
 	return outlook{
-		findings: p.Findings, whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},
+		findings: p.Found(), whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},
 		details: func(w io.Writer) error {
 			for _, line := range p.Details() {
 				fmt.Fprintln(w, line)
@@ -68,7 +69,7 @@ func (j cniJob) examine(ctx context.Context) (outlook, error) {
 			return nil
 		},
 		summary: fmt.Sprintf("%s to recreate (%d done) on %s", english.Plural(counts.Total, "pod", ""), counts.Moved,
-			english.Plural(len(p.Survey.Nodes), "node", "")),
+			english.Plural(len(p.Shared().Inventory.Nodes), "node", "")),
 	}, nil
 }
 
@@ -127,23 +128,24 @@ type cniPage struct {
 }
 
 type cniNodeLine struct {
-	Name  string    `json:"name"`
-	Stage cni.Stage `json:"stage"`
+	Name  string           `json:"name"`
+	Stage switchover.Stage `json:"stage"`
 	// Pods are how many have to be recreated.
 	Pods int `json:"pods"`
 }
 
 func (j cniJob) status(ctx context.Context) (page, error) {
-	survey, err := j.Survey(ctx)
+	strategy, err := j.Load(ctx)
 	if err != nil {
 		return nil, err
 	}
-	doc := &cniPage{From: survey.Status.From, To: j.Spec.To, Baseline: survey.Status.Baseline, Nodes: []cniNodeLine{}}
-	for _, n := range survey.Stages() {
+	recorded := strategy.Shared().Status
+	doc := &cniPage{From: recorded.From, To: j.Spec.To, Baseline: recorded.Baseline, Nodes: []cniNodeLine{}}
+	for _, n := range strategy.Stages() {
 		doc.Nodes = append(doc.Nodes, cniNodeLine(n))
 	}
-	doc.statusHead = headOf(j, survey.Left() != "", j.command)
-	doc.Counts = survey.Counts()
+	doc.statusHead = headOf(j, switchover.LeftOf(strategy) != "", j.command)
+	doc.Counts = switchover.CountsOf(strategy)
 	doc.summary = fmt.Sprintf("%d of %s with the network of %s", doc.Counts.Moved, english.Plural(doc.Counts.Total, "pod", ""), doc.To)
 	return doc, nil
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migrations/cni"
+	"github.com/replumb/replumb/internal/migrations/cni/drained"
 	"github.com/replumb/replumb/internal/migrations/mirror"
 	"github.com/replumb/replumb/internal/migrations/nodes"
 	"github.com/replumb/replumb/internal/migrations/podcidr"
@@ -73,7 +74,7 @@ func exits() map[string]exit {
 		"changed calls":          {&migration.ForeignCallsError{Name: "move"}, fault.ExitBlocked, "managed-fields"},
 		"a kubeconfig":           {&mirror.KubeconfigError{}, fault.ExitBlocked, "--insecure-target-kubeconfig"},
 		"another target":         {&mirror.AnotherTargetError{}, fault.ExitBlocked, "nothing was changed or sent"},
-		"traffic":                {&cni.TrafficError{}, fault.ExitBlocked, "another cluster first"},
+		"traffic":                {&drained.TrafficError{}, fault.ExitBlocked, "another cluster first"},
 		"the budget":             {&lossguard.LossError{Migration: "move"}, fault.ExitBudget, "replumb rollback move"},
 		"late answers":           {&lossguard.LossError{Migration: "move", Late: 1}, fault.ExitBudget, "spec.proof.lateBudget"},
 		"agents cannot measure":  {&lossguard.NotMeasuredError{Agents: []string{"node a"}}, fault.ExitNotMeasured, "kubectl top node"},

@@ -55,8 +55,8 @@ func (t Tools) Mirrors() mirror.Deps {
 }
 
 // Networks are for migrations of networks.
-func (t Tools) Networks() (cni.Tools, error) {
-	tools := cni.Tools{Tools: t.Basic(), Dir: t.Dir}
+func (t Tools) Networks() (cni.Deps, error) {
+	tools := cni.Deps{Tools: t.Basic(), Dir: t.Dir}
 	if t.Cluster == nil {
 		return tools, nil
 	}
@@ -122,7 +122,7 @@ func newNetworkJob(t Tools, m *v1alpha1.Migration) (Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	return of[*cni.Planner](j, j.Spec.Common), nil
+	return of[cni.Plans](j, j.Spec.Common), nil
 }
 
 // kindOf is the job of one kind, whose plans are P.
