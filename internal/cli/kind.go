@@ -68,7 +68,7 @@ type outlook struct {
 	services []servicecidr.Line
 	details  func(io.Writer) error
 	// late are Services that were made in the target range, for which a rollback has to be given a choice.
-	late []servicecidr.Late
+	late []servicecidr.CreatedDuring
 	// summary is one line, without the plan's hash.
 	summary string
 }

@@ -28,8 +28,8 @@ type planDocument struct {
 	Services []servicecidr.Line `json:"services,omitempty"`
 	Stays    []stayLine         `json:"stays"`
 	// Late are Services that were made in the target range since the migration began.
-	Late   []servicecidr.Late   `json:"late,omitempty"`
-	Phases []terminal.PlanPhase `json:"phases"`
+	Late   []servicecidr.CreatedDuring `json:"late,omitempty"`
+	Phases []terminal.PlanPhase        `json:"phases"`
 }
 
 type stayLine struct {

@@ -10,9 +10,9 @@ import (
 
 // TestListPastThePointOfNoReturn: what moved is seen in the target range alone by then, and is no Service that was left alone.
 func TestListPastThePointOfNoReturn(t *testing.T) {
-	for past, want := range map[bool]servicecidr.Place{true: inTarget, false: servicecidr.Stays} {
-		survey := &servicecidr.Survey{Stays: []*servicecidr.Entry{{
-			Service: &corev1.Service{}, Place: servicecidr.Stays, Reason: servicecidr.Reason{Kind: servicecidr.InTarget},
+	for past, want := range map[bool]servicecidr.Position{true: inTarget, false: servicecidr.Stays} {
+		survey := &servicecidr.Inventory{Stays: []*servicecidr.Entry{{
+			Service: &corev1.Service{}, Position: servicecidr.Stays, Reason: servicecidr.Reason{Kind: servicecidr.InTarget},
 		}}}
 		page := &servicePage{}
 		page.Counts.Stays = 1

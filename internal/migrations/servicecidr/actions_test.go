@@ -35,9 +35,9 @@ func certificateGate(action *v1alpha1.Action, file string) engine.Step {
 	if action != nil {
 		action.Timeout = &metav1.Duration{Duration: 10 * time.Second}
 	}
-	gate := newGate("certificates", "Wait for certificates", "issue a new certificate", time.Minute, holds)
-	return acted(gate, Spec{Name: "m", Actions: &v1alpha1.GateActions{Certificates: action}}, GateRequest{
-		Cluster: engine.Identity{UID: "uid"}, Run: hook.Apply, Gate: gateCertificates, Want: "172.24.0.1", Keep: "10.96.0.1",
+	gate := NewGate("certificates", "Wait for certificates", "issue a new certificate", time.Minute, holds)
+	return CallAction(gate, Spec{Name: "m", Actions: &v1alpha1.GateActions{Certificates: action}}, GateRequest{
+		Cluster: engine.Identity{UID: "uid"}, Run: hook.Apply, Gate: GateCertificates, Want: "172.24.0.1", Keep: "10.96.0.1",
 	})
 }
 
@@ -105,7 +105,7 @@ func TestGateWithoutActionIsForPeople(t *testing.T) {
 		t.Errorf("its role is %s", engine.RoleOf(s))
 	}
 	for _, actions := range []*v1alpha1.GateActions{nil, {Kubelets: program("true"), APIServers: program("true")}} {
-		if a := gateCertificates.of(actions); a != nil {
+		if a := GateCertificates.of(actions); a != nil {
 			t.Errorf("the action is %v", a)
 		}
 	}

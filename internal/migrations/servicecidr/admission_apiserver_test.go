@@ -406,10 +406,10 @@ func TestNodePortRangeIsTheReal(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))
 	in := Input{}
-	snap, err := f.job.Tools.Cluster.Load(t.Context())
+	snap, err := f.job.Deps.Cluster.Load(t.Context())
 	f.must(err)
 	in.Snapshot = snap
-	in.Survey, _, err = f.job.survey(t.Context(), snap)
+	in.Inventory, _, err = f.job.survey(t.Context(), snap)
 	f.must(err)
 	f.must(f.job.MayLook(t.Context()))
 	_, err = f.job.trials(t.Context(), &in)
@@ -421,7 +421,7 @@ func TestNodePortRangeIsTheReal(t *testing.T) {
 		t.Errorf("%d are free", got)
 	}
 	f.service("ports", nodePort)
-	in.Snapshot, err = f.job.Tools.Cluster.Load(t.Context())
+	in.Snapshot, err = f.job.Deps.Cluster.Load(t.Context())
 	f.must(err)
 	if got := in.freeNodePorts(); got >= bridge.DefaultNodePorts {
 		t.Errorf("%d are free beside a Service with node ports", got)

@@ -105,7 +105,7 @@ func (m *machine) Delete(ctx context.Context, o client.Object, opts ...client.De
 // on another machine, the same migration.
 func (f *fixture) elsewhere(m *machine) (*Job, *engine.Runner) {
 	f.Helper()
-	tools := Tools{Tools: migration.Tools{Cluster: server.Cluster}, Probe: f.probe, Inspector: apiserver.New(server.Config)}
+	tools := Deps{Tools: migration.Tools{Cluster: server.Cluster}, Probe: f.probe, Inspector: apiserver.New(server.Config)}
 	if m != nil {
 		cut := *server.Cluster
 		cut.WithWatch = m
@@ -328,7 +328,7 @@ func TestRolledBackWhileFinishPasses(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))
 	f.apply()
-	cut := *f.job.Tools.Cluster
+	cut := *f.job.Deps.Cluster
 	cut.WithWatch = &atLock{WithWatch: server.WithWatch, do: func() {
 		f.must(migration.UpdateStatus(t.Context(), server, "m", func(st *v1alpha1.MigrationStatus) { st.PointOfNoReturnPassed = true }))
 	}}
@@ -353,7 +353,7 @@ func TestClockOfTheAPIServer(t *testing.T) {
 		f.service("cart", at("10.96.3.7"))
 		wrong := &wallClock{}
 		wrong.ahead.Store(int64(off))
-		job, err := NewJob(Tools{
+		job, err := NewJob(Deps{
 			Tools: migration.Tools{
 				Cluster: crash.Watch(t, server.Cluster),
 				Clock:   wrong,
@@ -378,7 +378,7 @@ func TestClockOfTheAPIServer(t *testing.T) {
 		}
 		p, err := job.Examine(t.Context())
 		f.must(err)
-		if at, counts := arrival(p.Survey.Moves[0], engine.Forward, p.Tools.Now()); !counts || p.Tools.Now().Sub(at) < -near {
+		if at, counts := arrival(p.Inventory.Moves[0], engine.Forward, p.Tools.Now()); !counts || p.Tools.Now().Sub(at) < -near {
 			t.Errorf("%s off: moved at %s, which is to come", off, at)
 		}
 	}

@@ -95,12 +95,12 @@ var moments = map[string]func(f *fixture, all []change){
 		p, err := f.job.Examine(f.Context())
 		f.must(err)
 		for _, c := range all {
-			i := slices.IndexFunc(p.Survey.Moves, func(e *Entry) bool { return e.Service.Name == c.service })
-			h := p.transit(engine.Forward).hop(p.Survey.Moves[i], engine.Forward).(*hopStep)
+			i := slices.IndexFunc(p.Inventory.Moves, func(e *Entry) bool { return e.Service.Name == c.service })
+			h := p.steps(engine.Forward).Hop(p.Inventory.Moves[i], engine.Forward).(*hopStep)
 			svc := f.get(c.service)
-			f.must(h.note(f.Context(), svc))
-			f.must(h.release(f.Context()))
-			f.must(h.leave(f.Context(), svc))
+			f.must(h.recordOriginal(f.Context(), svc))
+			f.must(h.releaseTarget(f.Context()))
+			f.must(h.clearClusterIP(f.Context(), svc))
 		}
 		f.turn(all, true)
 	},
@@ -261,18 +261,18 @@ func TestLoadBalancerIsNotHopped(t *testing.T) {
 		f := setup(t)
 		f.service("cart", at("10.96.3.7"))
 		p := f.planner()
-		e := p.Survey.Moves[0]
-		f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
+		e := p.Inventory.Moves[0]
+		f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Bridge(e))))
 		f.turn([]change{{service: "cart", patch: `{"spec":{"type":"LoadBalancer"}}`}}, false)
 		balanced := f.get("cart")
 		balanced.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.10"}}
 		f.must(server.Status().Update(t.Context(), balanced))
 		balanced = f.get("cart")
-		h := p.transit(engine.Forward).hop(e, engine.Forward).(*hopStep)
+		h := p.steps(engine.Forward).Hop(e, engine.Forward).(*hopStep)
 		if naive {
 			svc := balanced.DeepCopy()
-			f.must(h.note(t.Context(), svc))
-			f.must(h.cross(t.Context(), svc))
+			f.must(h.recordOriginal(t.Context(), svc))
+			f.must(h.changeClusterIP(t.Context(), svc))
 		} else {
 			f.must((&engine.Runner{}).Run(t.Context(), single1(h)))
 		}
@@ -293,11 +293,11 @@ func TestEditedServiceHopsByTheRole(t *testing.T) {
 	operator, _ := migrationtest.Operator(t, server, Roles().Of(cluster.View, cluster.Operate))
 	f.service("cart", at("10.96.3.7"))
 	p := f.planner()
-	e := p.Survey.Moves[0]
+	e := p.Inventory.Moves[0]
 	p.Tools.Cluster = operator
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Bridge(e))))
 	f.turn([]change{{service: "cart", patch: `{"spec":{"ports":[{"name":"http","port":8081}]}}`}}, false)
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).hop(e, engine.Forward))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Hop(e, engine.Forward))))
 	if is := f.get("cart"); is.Spec.ClusterIP != "172.24.3.7" || is.Spec.Ports[0].Port != 8081 {
 		t.Errorf("at %s with ports %+v", is.Spec.ClusterIP, is.Spec.Ports)
 	}

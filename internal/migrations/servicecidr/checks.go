@@ -12,9 +12,9 @@ import (
 
 // Input is what the checks look at.
 type Input struct {
-	Snapshot *cluster.Snapshot
-	Survey   *Survey
-	Live     cluster.Live
+	Snapshot  *cluster.Snapshot
+	Inventory *Inventory
+	Live      cluster.Live
 	// Workloads are what runs in the cluster; nil, if it was not looked at. Restarts are those of them that apply restarts.
 	Workloads *rollout.State
 	Restarts  []rollout.Workload
@@ -39,7 +39,7 @@ type Input struct {
 	AbsentSecrets []findings.Result
 }
 
-func (in Input) spec() Spec { return in.Survey.Spec }
+func (in Input) spec() Spec { return in.Inventory.Spec }
 
 // found is what was found by looking through the cluster; nothing if it was not looked through, which unread says.
 func (in Input) found() *cluster.Inspection {
@@ -65,7 +65,7 @@ func (in Input) unread(resources ...string) []findings.Result {
 		return nil
 	}
 	if len(missing) > most {
-		missing = few(missing)
+		missing = firstThree(missing)
 	}
 	return []findings.Result{findings.NotKnown("", "the user may not read %s", strings.Join(missing, ", "))}
 }

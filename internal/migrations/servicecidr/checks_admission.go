@@ -77,18 +77,18 @@ func admissionChecks() []findings.Check[Input] {
 	}
 }
 
-// unbridged are the entries that are yet to get a bridge.
-func (s *Survey) unbridged() []*Entry {
+// unbridgedOf are the entries that are yet to get a bridge.
+func unbridgedOf(s *Inventory) []*Entry {
 	return slices.DeleteFunc(s.Pending(), func(e *Entry) bool { return e.Bridge != nil })
 }
 
 // candidates are the forms to try, best first.
 func (in Input) candidates() []v1alpha1.BridgeForm {
 	free := 0
-	if len(in.Survey.Moves) <= bridge.LoadBalancerLimit { // of more Services, the number of free ones decides nothing
+	if len(in.Inventory.Moves) <= bridge.LoadBalancerLimit { // of more Services, the number of free ones decides nothing
 		free = in.freeNodePorts()
 	}
-	return bridge.Candidates(in.spec().Bridge, len(in.Survey.Moves), free)
+	return bridge.Candidates(in.spec().Bridge, len(in.Inventory.Moves), free)
 }
 
 // form is that of new bridges in a namespace; false if none is admitted there.
@@ -109,7 +109,7 @@ func (in Input) admitted(namespace string) map[v1alpha1.BridgeForm]error {
 }
 
 func (in Input) unbridgedIn(namespace string) []*Entry {
-	return slices.DeleteFunc(in.Survey.unbridged(), func(e *Entry) bool { return e.Service.Namespace != namespace })
+	return slices.DeleteFunc(unbridgedOf(in.Inventory), func(e *Entry) bool { return e.Service.Namespace != namespace })
 }
 
 // formsOf are the forms of new bridges by namespace, and the one elsewhere: replumb's own Services move there and back, too.
@@ -133,7 +133,7 @@ func (in Input) formsOf() (by map[string]v1alpha1.BridgeForm, other v1alpha1.Bri
 // namespaces are those with Services that are yet to get a bridge, sorted.
 func (in Input) namespaces() []string {
 	all := sets.New[string]()
-	for _, e := range in.Survey.unbridged() {
+	for _, e := range unbridgedOf(in.Inventory) {
 		all.Insert(e.Service.Namespace)
 	}
 	return sets.List(all)
@@ -162,13 +162,13 @@ func (t *together) results() (out []findings.Result) {
 		if len(t.by[text]) > 1 {
 			object, where = "", "namespaces "
 		}
-		out = append(out, findings.Failed(object, "%s, in %s", text, where+listing(t.by[text])))
+		out = append(out, findings.Failed(object, "%s, in %s", text, where+FirstTen(t.by[text])))
 	}
 	return out
 }
 
 func checkBridgeForm(in Input) []findings.Result {
-	if len(in.Survey.Moves) > 0 && in.Trials.Untried != "" {
+	if len(in.Inventory.Moves) > 0 && in.Trials.Untried != "" {
 		return []findings.Result{findings.NotKnown("", "no form of bridge was tried: %s", in.Trials.Untried)}
 	}
 	refused, untried := together{}, false
@@ -208,7 +208,7 @@ func checkExternalIPs(in Input) []findings.Result {
 }
 
 func checkHops(in Input) []findings.Result {
-	if len(in.Survey.Moves) > 0 && in.Trials.Untried != "" {
+	if len(in.Inventory.Moves) > 0 && in.Trials.Untried != "" {
 		return []findings.Result{findings.NotKnown("", "no Service was tried: %s", in.Trials.Untried)}
 	}
 	return refusals(in.Trials.Hops)
@@ -224,9 +224,6 @@ func refusals(all []Trial) (out []findings.Result) {
 	return out
 }
 
-// charges are what quotas count.
-type charges map[corev1.ResourceName]int64
-
 // needs is what the move of a namespace's Services takes from its quotas: see serviceEvaluator.Usage in k8s.io/kubernetes
 // pkg/quota/v1/evaluator/core/services.go. Bridges have no node ports. A Service with node ports gives them up and takes them again before the
 // quota has noticed; the next one waits until it has (hopStep.room).
@@ -238,51 +235,20 @@ func (in Input) needs(namespace string) charges {
 	if form, ok := in.form(namespace); ok && form == v1alpha1.BridgeLoadBalancer {
 		all[corev1.ResourceServicesLoadBalancers] = bridges
 	}
-	for _, e := range in.Survey.Pending() {
-		if e.Service.Namespace == namespace && e.HasNodePorts() && e.hops() {
+	for _, e := range in.Inventory.Pending() {
+		if e.Service.Namespace == namespace && e.HasNodePorts() && e.Hops() {
 			all[corev1.ResourceServicesNodePorts] = max(all[corev1.ResourceServicesNodePorts], int64(len(e.Service.Spec.Ports)))
 		}
 	}
 	return all
 }
 
-// lackError says that a quota has no room.
-type lackError struct {
-	quota      types.NamespacedName
-	resource   corev1.ResourceName
-	used, need int64
-	hard       int64
-}
-
-func (e *lackError) Error() string {
-	return fmt.Sprintf("resourcequota %s allows %d %s (status.hard), of which %d are used, and the move takes %d more: it needs %d",
-		e.quota, e.hard, e.resource, e.used, e.need, e.used+e.need)
-}
-
-// lacking are the quotas of a namespace that have no room.
-func lacking(quotas []corev1.ResourceQuota, namespace string, needs charges) (out []*lackError) {
-	for i := range quotas {
-		q := &quotas[i]
-		if q.Namespace != namespace {
-			continue
-		}
-		for _, resource := range slices.Sorted(maps.Keys(needs)) {
-			hard, limited := q.Status.Hard[resource]
-			used := q.Status.Used[resource]
-			if limited && needs[resource] > 0 && used.Value()+needs[resource] > hard.Value() {
-				out = append(out, &lackError{client.ObjectKeyFromObject(q), resource, used.Value(), needs[resource], hard.Value()})
-			}
-		}
-	}
-	return out
-}
-
 func checkQuotas(in Input) []findings.Result {
-	if in.Trials.QuotasErr != nil && len(in.Survey.Pending()) > 0 {
+	if in.Trials.QuotasErr != nil && len(in.Inventory.Pending()) > 0 {
 		return []findings.Result{findings.NotKnown("", "the user may not read resourcequotas")}
 	}
 	all := sets.New[string]()
-	for _, e := range in.Survey.Pending() {
+	for _, e := range in.Inventory.Pending() {
 		all.Insert(e.Service.Namespace)
 	}
 	var out []findings.Result
@@ -300,7 +266,7 @@ const spareNodePorts = 4
 // freeNodePorts is how many node ports others than the migration's bridges leave.
 func (in Input) freeNodePorts() int {
 	bridges := sets.New[types.NamespacedName]()
-	for _, e := range in.Survey.everything() {
+	for _, e := range in.Inventory.All() {
 		bridges.Insert(e.BridgeKey())
 	}
 	used := sets.New[int32]()
@@ -319,7 +285,7 @@ func (in Input) freeNodePorts() int {
 
 func checkHealthPorts(in Input) []findings.Result {
 	need, forms := 0, map[string]v1alpha1.BridgeForm{}
-	for _, e := range in.Survey.Moves {
+	for _, e := range in.Inventory.Moves {
 		namespace := e.Service.Namespace
 		if _, known := forms[namespace]; !known {
 			forms[namespace], _ = in.form(namespace)

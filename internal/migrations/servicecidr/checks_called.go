@@ -13,46 +13,14 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// setApart has Services that API servers call themselves move alone, each as the last of its tier; kubernetes stays behind all others.
-func (s *Survey) setApart(all []cluster.Called) {
-	for _, e := range s.Moves {
-		for _, c := range all {
-			e.called = e.called || c.Service == e.Key() && e.hops()
-		}
-	}
-	rank := func(e *Entry) int {
-		switch {
-		case e.IsKubernetes():
-			return 2
-		case e.called:
-			return 1
-		}
-		return 0
-	}
-	slices.SortStableFunc(s.Moves, func(a, b *Entry) int { return rank(a) - rank(b) })
-}
-
-// inBatches parts entries of a tier, in their order: those that move alone are by themselves.
-func inBatches(entries []*Entry, size int) (all [][]*Entry) {
-	apart := true
-	for _, e := range entries {
-		if n := len(all); apart || e.called || len(all[n-1]) == size {
-			all = append(all, nil)
-		}
-		all[len(all)-1] = append(all[len(all)-1], e)
-		apart = e.called
-	}
-	return all
-}
-
 // calls are the entries that move and are called by API servers, with who names them.
 func (in Input) calls(look func(*Entry, cluster.Called)) []findings.Result {
-	if len(in.Survey.Pending()) == 0 {
+	if len(in.Inventory.Pending()) == 0 {
 		return nil
 	}
-	for _, e := range in.Survey.Pending() {
+	for _, e := range in.Inventory.Pending() {
 		for _, c := range in.found().Called {
-			if c.Service == e.Key() && e.hops() {
+			if c.Service == e.Key() && e.Hops() {
 				look(e, c)
 			}
 		}
@@ -70,13 +38,13 @@ func checkCalled(in Input) []findings.Result {
 			by[e] = append(by[e], c.By)
 		}
 	})
-	if len(in.Survey.Pending()) > 0 && in.Live.Inspection != nil {
+	if len(in.Inventory.Pending()) > 0 && in.Live.Inspection != nil {
 		out = append(out, in.unread("apiservices", "customresourcedefinitions")...)
 	}
 	for _, e := range order {
 		out = append(
 			out,
-			findings.Failed("Service "+e.Key().String(), "service %s is called by API servers, for %s", e.Key(), listing(by[e])),
+			findings.Failed("Service "+e.Key().String(), "service %s is called by API servers, for %s", e.Key(), FirstTen(by[e])),
 		)
 	}
 	return out

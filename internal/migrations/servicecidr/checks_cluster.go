@@ -198,7 +198,7 @@ func isExactly(cidrs []string, p netip.Prefix) bool {
 
 func checkOtherMigration(in Input) []findings.Result {
 	var out []findings.Result
-	for _, e := range in.Survey.Stays {
+	for _, e := range in.Inventory.Stays {
 		if e.Reason.Kind == Foreign {
 			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s %s", e.Key(), e.Reason))
 		}
@@ -208,7 +208,7 @@ func checkOtherMigration(in Input) []findings.Result {
 
 func checkClaims(in Input) []findings.Result {
 	var out []findings.Result
-	for _, c := range in.Survey.Unconfirmed {
+	for _, c := range in.Inventory.Unverified {
 		key := client.ObjectKeyFromObject(c.Service).String()
 		out = append(out, findings.Failed("Service "+key, "service %s %s", key, c.Text))
 	}
@@ -245,7 +245,7 @@ func (in Input) leftObjects() (out []findings.Result) {
 		name := labels[v1alpha1.LabelMigration]
 		return name, labels[v1alpha1.LabelRole] != "" && name != "" && name != in.spec().Name
 	}
-	held := reservations(in.Snapshot)
+	held := ReservationsOf(in.Snapshot)
 	for i := range in.Snapshot.Services {
 		svc := &in.Snapshot.Services[i]
 		key := client.ObjectKeyFromObject(svc)

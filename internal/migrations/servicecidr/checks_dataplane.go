@@ -66,7 +66,7 @@ func dataPlaneChecks() []findings.Check[Input] {
 
 // waiting are Services that wait to be moved.
 func (in Input) waiting() []*Entry {
-	return slices.DeleteFunc(slices.Clone(in.Survey.Moves), func(e *Entry) bool { return e.Place != Waiting })
+	return slices.DeleteFunc(slices.Clone(in.Inventory.Moves), func(e *Entry) bool { return e.Position != Waiting })
 }
 
 // untried are those that do not say that they may be moved past a data plane that replumb was not tried with.
@@ -228,7 +228,7 @@ func meshResult(m cluster.Mesh, all []*Entry) findings.Result {
 			wouldMove(all),
 		)
 	}
-	where := english.OxfordWordSeries(few(m.Namespaces), "and")
+	where := english.OxfordWordSeries(firstThree(m.Namespaces), "and")
 	if m.Pods == 0 {
 		return findings.Failed(object, "%s %s takes in pods of %s, as %s shows; %s", m.Name, version, where, object, wouldMove(all))
 	}
@@ -236,8 +236,8 @@ func meshResult(m cluster.Mesh, all []*Entry) findings.Result {
 		where, object, wouldMove(all))
 }
 
-// few shortens a list to what a person reads.
-func few(all []string) []string {
+// firstThree shortens a list to what a person reads.
+func firstThree(all []string) []string {
 	const most = 3
 	if len(all) <= most+1 {
 		return all

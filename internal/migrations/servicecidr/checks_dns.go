@@ -78,7 +78,7 @@ func (in Input) serviceAddresses() map[string]bool {
 			known[ingress.IP] = true
 		}
 	}
-	for _, e := range in.Survey.Moves {
+	for _, e := range in.Inventory.Moves {
 		known[e.Old.String()] = true
 		known[e.New.String()] = true
 	}

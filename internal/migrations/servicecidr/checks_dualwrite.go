@@ -1,15 +1,8 @@
 package servicecidr
 
 import (
-	"context"
-	"slices"
-
-	networkingv1 "k8s.io/api/networking/v1"
-
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/apiserver"
-	"github.com/replumb/replumb/internal/migration"
 )
 
 // dualWriteOff is the answer of users, the value of v1alpha1.AnnotationDualWrite.
@@ -46,17 +39,4 @@ func checkDualWrite(in Input) []findings.Result {
 	return []findings.Result{
 		findings.Failed("", "the API servers are %s, and DisableAllocatorDualWrite is off", in.Snapshot.Version.GitVersion),
 	}
-}
-
-// seeDualWrite looks only where API servers are to be given another range.
-func (j *Job) seeDualWrite(ctx context.Context, in *Input) (err error) {
-	goes := slices.ContainsFunc(in.Survey.retiring(), func(c *networkingv1.ServiceCIDR) bool { return c.Name == defaultRange })
-	if !goes || j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack {
-		return nil
-	}
-	for _, m := range []*v1alpha1.Migration{j.Migration, j.Recorded} { // the file has it, or the Migration in the cluster
-		in.Vouched = in.Vouched || migration.Answered(m, v1alpha1.AnnotationDualWrite, dualWriteOff)
-	}
-	in.DualWrite, err = apiserver.SeeDualWrite(ctx, j.Tools.Cluster, in.Snapshot.Version)
-	return err
 }

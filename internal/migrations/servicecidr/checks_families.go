@@ -47,7 +47,7 @@ func checkFamilyProof(in Input) []findings.Result {
 	if !in.bridging() || len(s.To) == 0 || s.Barrier == v1alpha1.BarrierWait || agents {
 		return nil
 	}
-	if other := in.Survey.otherFamily(); other != "" {
+	if other := in.Inventory.otherFamily(); other != "" {
 		return []findings.Result{
 			findings.Failed("", "Services have addresses of both families, and API servers call nodes in one of them alone"),
 		}

@@ -1,20 +1,12 @@
 package servicecidr
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
-
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/network/cidr"
-	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
 // flagChecks are about clusters without ServiceCIDRs, whose one Service range is a flag of the API servers. See docs/design/versions.md.
@@ -69,19 +61,19 @@ func flagChecks() []findings.Check[Input] {
 }
 
 func checkFlag(in Input) []findings.Result {
-	if !in.Survey.Bitmap || in.Snapshot.Version == nil {
+	if !in.Inventory.Bitmap || in.Snapshot.Version == nil {
 		return nil
 	}
 	var all []netip.Prefix
-	for i := range in.Survey.Ranges {
-		all = append(all, cidrsOf(&in.Survey.Ranges[i])...)
+	for i := range in.Inventory.Ranges {
+		all = append(all, CIDRsOf(&in.Inventory.Ranges[i])...)
 	}
 	return []findings.Result{findings.Failed("", "the API server is %s, and gives out addresses of %s alone, which is its flag",
-		in.Snapshot.Version.GitVersion, joinRanges(all))}
+		in.Snapshot.Version.GitVersion, JoinRanges(all))}
 }
 
 func checkFlagFits(in Input) (out []findings.Result) {
-	if !in.Survey.Bitmap {
+	if !in.Inventory.Bitmap {
 		return nil
 	}
 	s, refuse := in.spec(), func(format string, args ...any) { out = append(out, findings.Failed("", format, args...)) }
@@ -89,23 +81,23 @@ func checkFlagFits(in Input) (out []findings.Result) {
 		refuse("spec.serviceCIDR.mode is %s", s.Mode)
 	}
 	if len(s.To) > 1 {
-		refuse("the target is %d ranges: %s", len(s.To), joinRanges(s.To))
+		refuse("the target is %d ranges: %s", len(s.To), JoinRanges(s.To))
 	}
 	if s.ClusterServices == v1alpha1.ClusterServicesStay {
 		refuse("spec.serviceCIDR.clusterServices is Stay")
 	}
-	for i := range in.Survey.Ranges {
-		if all := cidrsOf(&in.Survey.Ranges[i]); len(all) > 1 {
-			refuse("the API servers have ranges of both families, %s", joinRanges(all))
+	for i := range in.Inventory.Ranges {
+		if all := CIDRsOf(&in.Inventory.Ranges[i]); len(all) > 1 {
+			refuse("the API servers have ranges of both families, %s", JoinRanges(all))
 		}
 	}
 	if len(s.From) > 1 {
-		refuse("the ranges to empty are %s, and the API servers have one", joinRanges(s.From))
+		refuse("the ranges to empty are %s, and the API servers have one", JoinRanges(s.From))
 	}
-	if len(s.From) == 1 && len(s.To) == 1 && !in.Survey.has(s.From[0]) && !in.Survey.has(s.To[0]) {
+	if len(s.From) == 1 && len(s.To) == 1 && !hasRange(in.Inventory, s.From[0]) && !hasRange(in.Inventory, s.To[0]) {
 		refuse("the range to empty is %s, and that of the API servers is neither this nor the target", s.From[0])
 	}
-	for _, e := range in.Survey.everything() {
+	for _, e := range in.Inventory.All() {
 		if e.strategy == v1alpha1.StrategyOfEtcd {
 			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s is to move by strategy Etcd", e.Key()))
 		}
@@ -113,29 +105,21 @@ func checkFlagFits(in Input) (out []findings.Result) {
 	return out
 }
 
-// has reports whether a range is exactly one of the cluster's.
-func (s *Survey) has(r netip.Prefix) bool {
+// hasRange reports whether a range is exactly one of the cluster's.
+func hasRange(s *Inventory, r netip.Prefix) bool {
 	for i := range s.Ranges {
-		if slices.Contains(cidrsOf(&s.Ranges[i]), r) {
+		if slices.Contains(CIDRsOf(&s.Ranges[i]), r) {
 			return true
 		}
 	}
 	return false
 }
 
-// family is that of the ranges that Services move between.
-func (s *Survey) family() corev1.IPFamily {
-	if len(s.Spec.To) > 0 && s.Spec.To[0].Addr().Is6() {
-		return corev1.IPv6Protocol
-	}
-	return corev1.IPv4Protocol
-}
-
 func checkFlagPins(in Input) (out []findings.Result) {
-	if !in.Survey.Bitmap {
+	if !in.Inventory.Bitmap {
 		return nil
 	}
-	for _, e := range in.Survey.Pins {
+	for _, e := range in.Inventory.Pins {
 		if a := in.spec().current(e.Service); cidr.Contains(in.spec().From, a) {
 			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s keeps %s: it %s", e.Key(), a, e.Reason))
 		}
@@ -151,27 +135,13 @@ func checkGuard(in Input) []findings.Result {
 }
 
 func checkFlagLate(in Input) (out []findings.Result) {
-	if !in.Survey.Bitmap || !in.Back {
+	if !in.Inventory.Bitmap || !in.Back {
 		return nil
 	}
-	for _, e := range slices.Concat(in.Survey.Pins, in.Survey.Stays) {
-		if a, late := addressIn(e.Service, in.spec().To); late {
+	for _, e := range slices.Concat(in.Inventory.Pins, in.Inventory.Stays) {
+		if a, late := AddressIn(e.Service, in.spec().To); late {
 			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s was made at %s, and stays there", e.Key(), a))
 		}
 	}
 	return out
-}
-
-// seeGuard asks whether addresses can be kept from others, where that will be needed.
-func (j *Job) seeGuard(ctx context.Context, in *Input) error {
-	in.Back = j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack
-	if !in.Survey.Bitmap || !j.May("create", "admissionregistration.k8s.io", "validatingadmissionpolicies") {
-		return nil // the rights check says so
-	}
-	err := freeze.GuardPossible(ctx, j.Tools.Cluster, j.Spec.Name)
-	if errors.As(err, new(*freeze.UnavailableError)) || errors.As(err, new(*freeze.ForeignError)) || apierrors.IsForbidden(err) {
-		in.Guard = fmt.Errorf("addresses cannot be kept from others: %w", err)
-		return nil
-	}
-	return client.IgnoreNotFound(err)
 }

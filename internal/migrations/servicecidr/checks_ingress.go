@@ -30,13 +30,13 @@ func ingressChecks() []findings.Check[Input] {
 }
 
 func checkRoutes(in Input) []findings.Result {
-	pending := in.Survey.Pending()
+	pending := in.Inventory.Pending()
 	if len(pending) == 0 {
 		return nil
 	}
 	out := in.unread(cluster.RouteResources()...)
 	for _, e := range pending {
-		if !e.hops() {
+		if !e.Hops() {
 			continue
 		}
 		var by []string
@@ -54,7 +54,7 @@ func checkRoutes(in Input) []findings.Result {
 			slices.Sort(by)
 			out = append(
 				out,
-				findings.Failed("Service "+e.Key().String(), "service %s is led to by %s", e.Key(), listing(slices.Compact(by))),
+				findings.Failed("Service "+e.Key().String(), "service %s is led to by %s", e.Key(), FirstTen(slices.Compact(by))),
 			)
 		}
 	}

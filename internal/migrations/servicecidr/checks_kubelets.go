@@ -18,7 +18,7 @@ const keepsReadiness = 35
 
 // checkKubeletRestarts names the Services that would have no ready pod when one kubelet is restarted.
 func checkKubeletRestarts(in Input) []findings.Result {
-	if len(in.Survey.DNSMoves()) == 0 {
+	if len(in.Inventory.DNSMoves()) == 0 {
 		return nil // no kubelet has to be restarted
 	}
 	out := in.unseen()

@@ -137,12 +137,12 @@ func strange(p cluster.Proxy, of string, all []stranger) []findings.Result {
 	}
 	return []findings.Result{findings.Failed(
 		p.Object, "%d addresses of pods lie outside of %s, by which kube-proxy knows pods (%s): %s; in namespaces %s; on nodes %s",
-		len(all), of, p.Object, someOf(pods), someOf(namespaces), someOf(nodes),
+		len(all), of, p.Object, firstFive(pods), firstFive(namespaces), firstFive(nodes),
 	)}
 }
 
-// someOf names the first few of a set.
-func someOf(set map[string]bool) string {
+// firstFive names the first few of a set.
+func firstFive(set map[string]bool) string {
 	const few = 5
 	all := slices.Sorted(maps.Keys(set))
 	if len(all) <= few {

@@ -28,7 +28,7 @@ func ownerChecks() []findings.Check[Input] {
 
 func checkOwner(in Input) []findings.Result {
 	origin := cluster.OriginOf(in.Snapshot.Nodes)
-	gates := in.Survey.controlPlaneGates()
+	gates := controlPlaneGates(in.Inventory)
 	if origin.Distribution.Owner() == "" || len(gates) == 0 || in.Back {
 		return nil
 	}
@@ -37,12 +37,12 @@ func checkOwner(in Input) []findings.Result {
 }
 
 // controlPlaneGates are those that wait for something of API servers.
-func (s *Survey) controlPlaneGates() []string {
+func controlPlaneGates(s *Inventory) []string {
 	var gates []string
 	if s.Kubernetes() != nil {
 		gates = append(gates, "gate certificates")
 	}
-	if s.Bitmap || slices.ContainsFunc(s.retiring(), func(c *networkingv1.ServiceCIDR) bool { return c.Name == defaultRange }) {
+	if s.Bitmap || slices.ContainsFunc(Retiring(s), func(c *networkingv1.ServiceCIDR) bool { return c.Name == defaultRange }) {
 		gates = append(gates, "gate api-servers")
 	}
 	return gates

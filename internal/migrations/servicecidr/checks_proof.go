@@ -51,7 +51,7 @@ func checkIngress(in Input) []findings.Result {
 		classes[fmt.Sprintf("%s (%s)", name, controller)] = true
 	}
 	if len(classes) > 0 {
-		out = append(out, findings.Failed("", "nothing is probed through the ingress controllers of classes %s", someOf(classes)))
+		out = append(out, findings.Failed("", "nothing is probed through the ingress controllers of classes %s", firstFive(classes)))
 	}
 	return out
 }
@@ -62,7 +62,7 @@ func checkEgress(in Input) []findings.Result {
 	}
 	out := in.unread("networkpolicies")
 	if with := in.found().Egress; len(with) > 0 {
-		out = append(out, findings.Failed("", "nothing is probed under the policies on egress of namespaces %s", someOf(with)))
+		out = append(out, findings.Failed("", "nothing is probed under the policies on egress of namespaces %s", firstFive(with)))
 	}
 	return out
 }

@@ -53,7 +53,7 @@ func proxyChecks() []findings.Check[Input] {
 }
 
 // bridging reports whether there will be bridges that kube-proxy has to serve.
-func (in Input) bridging() bool { return len(in.Survey.Moves) > 0 }
+func (in Input) bridging() bool { return len(in.Inventory.Moves) > 0 }
 
 func checkReplaced(in Input) []findings.Result {
 	if !in.bridging() {

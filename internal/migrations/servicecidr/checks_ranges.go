@@ -3,7 +3,6 @@ package servicecidr
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
@@ -209,28 +208,20 @@ func checkSize(in Input) []findings.Result {
 			foreign++
 		}
 	}
-	for _, e := range in.Survey.Moves {
-		if e.Place == Moved {
+	for _, e := range in.Inventory.Moves {
+		if e.Position == Moved {
 			foreign--
 		}
 		if e.Bridge != nil {
 			foreign--
 		}
 	}
-	need := 2*len(in.Survey.Moves) + 3 + max(0, foreign)
+	need := 2*len(in.Inventory.Moves) + 3 + max(0, foreign)
 	if have := cidr.Size(in.spec().To, need); have < need {
 		return []findings.Result{findings.Failed("", "target %s has %d addresses; %d Services and their bridges need %d",
-			joinRanges(in.spec().To), have, len(in.Survey.Moves), need)}
+			JoinRanges(in.spec().To), have, len(in.Inventory.Moves), need)}
 	}
 	return nil
-}
-
-func joinRanges(all []netip.Prefix) string {
-	texts := make([]string, len(all))
-	for i, p := range all {
-		texts[i] = p.String()
-	}
-	return strings.Join(texts, ", ")
 }
 
 func checkNetworks(in Input) []findings.Result {
@@ -307,7 +298,7 @@ func checkPools(in Input) []findings.Result {
 
 // checkAdvertisers leaves out who advertises what no Service moves from or to.
 func checkAdvertisers(in Input) []findings.Result {
-	if len(in.Survey.Moves) == 0 {
+	if len(in.Inventory.Moves) == 0 {
 		return nil
 	}
 	out := in.unread(cluster.AdvertiserResources()...)

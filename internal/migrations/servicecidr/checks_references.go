@@ -11,7 +11,7 @@ import (
 )
 
 // Scanner looks for the old addresses and ranges of a survey (cluster.References).
-func Scanner(s *Survey) (*references.Scanner, error) {
+func Scanner(s *Inventory) (*references.Scanner, error) {
 	old := make([]netip.Addr, 0, len(s.Moves))
 	for _, e := range s.Moves {
 		if e.Old.IsValid() {
@@ -169,7 +169,7 @@ func checkTemplates(in Input) []findings.Result {
 // calledByAddress reports whether a program reaches Services by their addresses, past its proxy until now, and through it once they move:
 // an API server does in any case, others if the Service kubernetes moves.
 func (in Input) calledByAddress(r references.Reference) bool {
-	return r.Bypass && (in.Survey.Kubernetes() != nil || strings.HasPrefix(r.Object, "Pod kube-system/kube-apiserver"))
+	return r.Bypass && (in.Inventory.Kubernetes() != nil || strings.HasPrefix(r.Object, "Pod kube-system/kube-apiserver"))
 }
 
 func checkBypasses(in Input) []findings.Result {

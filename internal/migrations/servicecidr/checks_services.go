@@ -66,7 +66,7 @@ func serviceChecks() []findings.Check[Input] {
 
 func checkRefused(in Input) []findings.Result {
 	var out []findings.Result
-	for _, e := range in.Survey.Stays {
+	for _, e := range in.Inventory.Stays {
 		if e.Reason.Kind == Refused {
 			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s %s", e.Key(), e.Reason))
 		}
@@ -76,8 +76,8 @@ func checkRefused(in Input) []findings.Result {
 
 func checkSettled(in Input) []findings.Result {
 	var out []findings.Result
-	for _, e := range in.Survey.Moves {
-		if e.settled() {
+	for _, e := range in.Inventory.Moves {
+		if e.CannotReturn() {
 			out = append(
 				out,
 				findings.Failed("Service "+e.Key().String(), "service %s %s: it cannot leave %s again", e.Key(), e.Reason, e.New),
@@ -107,7 +107,7 @@ func checkUnfrozen(in Input) []findings.Result {
 }
 
 func checkFirstAddress(in Input) []findings.Result {
-	e := in.Survey.Kubernetes()
+	e := in.Inventory.Kubernetes()
 	if e == nil || len(in.spec().To) == 0 {
 		return nil
 	}
@@ -119,7 +119,7 @@ func checkFirstAddress(in Input) []findings.Result {
 
 func checkTiers(in Input) []findings.Result {
 	var out []findings.Result
-	for _, p := range in.Survey.TierProblems {
+	for _, p := range in.Inventory.TierProblems {
 		out = append(out, findings.Failed("Service "+p.Service.String(), "%s", p))
 	}
 	return out
@@ -127,8 +127,8 @@ func checkTiers(in Input) []findings.Result {
 
 func checkNodePorts(in Input) []findings.Result {
 	var out []findings.Result
-	for _, e := range in.Survey.Pending() {
-		if e.HasNodePorts() && e.hops() {
+	for _, e := range in.Inventory.Pending() {
+		if e.HasNodePorts() && e.Hops() {
 			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s has node ports", e.Key()))
 		}
 	}

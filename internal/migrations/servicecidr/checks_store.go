@@ -1,7 +1,6 @@
 package servicecidr
 
 import (
-	"context"
 	"errors"
 	"maps"
 	"slices"
@@ -84,7 +83,7 @@ func advised(err error) string {
 }
 
 func checkStoredVersion(in Input) []findings.Result {
-	if len(in.Survey.rewritten()) == 0 {
+	if len(Rewritten(in.Inventory)) == 0 {
 		return nil
 	}
 	says := in.Snapshot.Version.GitVersion
@@ -100,7 +99,7 @@ func checkStoredVersion(in Input) []findings.Result {
 }
 
 func checkInternalLocal(in Input) (out []findings.Result) {
-	for _, e := range in.Survey.Pending() {
+	for _, e := range in.Inventory.Pending() {
 		if internalLocal(e.Service) {
 			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s has internalTrafficPolicy Local", e.Key()))
 		}
@@ -108,33 +107,12 @@ func checkInternalLocal(in Input) (out []findings.Result) {
 	return out
 }
 
-// kept looks at the Services that move by etcd where API servers keep them, in either direction.
-func (j *Job) kept(ctx context.Context, in *Input) error {
-	all, store := in.Survey.rewritten(), j.store()
-	if len(all) == 0 || store == nil {
-		return nil
-	}
-	in.Storage.Refused, in.Storage.Err = store.Check(ctx, all)
-	return nil
-}
-
-// rewritten are the Services that move, or return, by etcd.
-func (s *Survey) rewritten() (all []*corev1.Service) {
-	for _, e := range s.everything() {
-		if e.strategy == v1alpha1.StrategyOfEtcd && !e.settled() {
+// Rewritten are the Services that move, or return, by etcd.
+func Rewritten(s *Inventory) (all []*corev1.Service) {
+	for _, e := range s.All() {
+		if e.strategy == v1alpha1.StrategyOfEtcd && !e.CannotReturn() {
 			all = append(all, e.Service)
 		}
 	}
 	return all
-}
-
-// store is where API servers keep Services; nil, if the Migration does not say how it is reached.
-func (j *Job) store() Store {
-	if j.Spec.Store == nil {
-		return nil
-	}
-	if j.Tools.Store != nil {
-		return j.Tools.Store
-	}
-	return etcdStore{spec: j.Spec.Store, client: j.Tools.Client()}
 }

@@ -33,11 +33,11 @@ func oneService() (Spec, *cluster.Snapshot) {
 func TestNotLookingIsNotPassing(t *testing.T) {
 	spec, snap := oneService()
 	outcome := map[string]findings.Outcome{}
-	for _, f := range findings.Run(referenceChecks(), Input{Snapshot: snap, Survey: Look(snap, spec, nil)}) {
+	for _, f := range findings.Run(referenceChecks(), Input{Snapshot: snap, Inventory: Load(snap, spec, nil)}) {
 		outcome[f.Code] = f.Outcome
 	}
 	for _, f := range findings.Run(slices.Concat(proxyChecks(), localChecks(), dataPlaneChecks(), dnsChecks(), workloadChecks(),
-		ownershipChecks(), neighbourChecks(), outsideChecks(), admissionChecks(), ingressChecks()), Input{Snapshot: snap, Survey: Look(snap, spec, nil)}) {
+		ownershipChecks(), neighbourChecks(), outsideChecks(), admissionChecks(), ingressChecks()), Input{Snapshot: snap, Inventory: Load(snap, spec, nil)}) {
 		outcome[f.Code] = f.Outcome
 	}
 	for _, code := range []string{
@@ -53,7 +53,7 @@ func TestNotLookingIsNotPassing(t *testing.T) {
 func TestNetworksAreRanges(t *testing.T) {
 	m := sample()
 	m.Spec.ServiceCIDR.Networks = []string{"192.168.0.0/16", "192.168.1.1/16"}
-	_, err := NewJob(Tools{}, m)
+	_, err := NewJob(Deps{}, m)
 	var wrong *SpecError
 	if !errors.As(err, &wrong) || wrong.Field != "spec.serviceCIDR.networks[1]" {
 		t.Errorf("got %v", err)

@@ -80,7 +80,7 @@ func workloadChecks() []findings.Check[Input] {
 
 // unseen says that it is not known what is restarted.
 func (in Input) unseen() []findings.Result {
-	if in.Workloads == nil && len(in.Survey.Moves) > 0 {
+	if in.Workloads == nil && len(in.Inventory.Moves) > 0 {
 		return []findings.Result{findings.NotKnown("", "the workloads of the cluster were not looked at")}
 	}
 	return nil
@@ -115,10 +115,10 @@ func checkDNSRestart(in Input) []findings.Result {
 	if len(in.Restarts) == 0 {
 		return out
 	}
-	before := in.Survey.before(in.Workloads)
+	before := NewByWorkload(in.Inventory, in.Workloads)
 	for i := range in.Restarts {
 		w := &in.Restarts[i]
-		if !before.servesDNS(w) || before.leavesFirst(w) {
+		if !before.ServesDNS(w) || before.LeavesFirst(w) {
 			continue
 		}
 		if gap := in.Workloads.Gap(w); gap != "" {
@@ -137,7 +137,7 @@ func checkDNSRestart(in Input) []findings.Result {
 
 func checkPins(in Input) []findings.Result {
 	var out []findings.Result
-	for _, e := range in.Survey.Moves {
+	for _, e := range in.Inventory.Moves {
 		object := "Service " + e.Key().String()
 		if ip := lastApplied(e.Service); ip != "" {
 			out = append(

@@ -58,7 +58,7 @@ func TestHalfHoppedIsCompletedByAnyCommand(t *testing.T) {
 				return err
 			}
 		}
-		cut := *f.job.Tools.Cluster
+		cut := *f.job.Deps.Cluster
 		cut.WithWatch = &killedInHop{WithWatch: server.WithWatch, name: "cart"}
 		f.through(&cut, func() {
 			if err := act(f); err == nil {

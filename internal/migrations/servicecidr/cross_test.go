@@ -88,8 +88,8 @@ func TestNothingComesBetweenThePatches(t *testing.T) {
 	for i := range services {
 		f.service(fmt.Sprintf("cart-%d", i), at(fmt.Sprintf("10.96.3.%d", 7+i)))
 	}
-	r := &requests{WithWatch: f.job.Tools.Cluster.WithWatch}
-	watched := *f.job.Tools.Cluster
+	r := &requests{WithWatch: f.job.Deps.Cluster.WithWatch}
+	watched := *f.job.Deps.Cluster
 	watched.WithWatch = r
 	f.through(&watched, func() {
 		f.apply()
@@ -107,20 +107,20 @@ func TestNothingComesBetweenThePatches(t *testing.T) {
 	f = setup(t)
 	f.service("cart", at("10.96.3.7"))
 	p := f.planner()
-	e := p.Survey.Moves[0]
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
+	e := p.Inventory.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Bridge(e))))
 	r = &requests{WithWatch: p.Tools.Cluster.WithWatch}
 	slow := *p.Tools.Cluster
 	slow.WithWatch = r
 	p.Tools.Cluster = &slow
-	h := p.transit(engine.Forward).hop(e, engine.Forward).(*hopStep)
+	h := p.steps(engine.Forward).Hop(e, engine.Forward).(*hopStep)
 	write := h.Write
 	h.Write = func(ctx context.Context, svc *corev1.Service) error {
-		if crossing(svc, h.transit.domain) {
+		if IsInTransit(svc, h.steps.domain) {
 			return write(ctx, svc)
 		}
-		f.must(h.note(ctx, svc))
-		f.must(h.leave(ctx, svc))
+		f.must(h.recordOriginal(ctx, svc))
+		f.must(h.clearClusterIP(ctx, svc))
 		return engine.NotYet("cut off")
 	}
 	f.must((&engine.Runner{}).Run(t.Context(), single1(h)))
@@ -134,7 +134,7 @@ func TestKilledBeforeTheAddressLeftIsReserved(t *testing.T) {
 	for _, back := range []bool{false, true} {
 		f := setup(t)
 		was := f.service("cart", at("10.96.3.7"))
-		cut := *f.job.Tools.Cluster
+		cut := *f.job.Deps.Cluster
 		cut.WithWatch = &unreserved{WithWatch: server.WithWatch, address: "10.96.3.7"}
 		var err error
 		f.through(&cut, func() { _, err = f.job.Apply(t.Context(), f.runner) })
@@ -157,12 +157,12 @@ func TestHopReservesInALaterAttempt(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart", at("10.96.3.7"))
 	p := f.planner()
-	e := p.Survey.Moves[0]
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
+	e := p.Inventory.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Bridge(e))))
 	cut := *p.Tools.Cluster
 	cut.WithWatch = &unreserved{WithWatch: server.WithWatch, address: "10.96.3.7", once: engine.NotYet("busy")}
 	p.Tools.Cluster = &cut
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).hop(e, engine.Forward))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Hop(e, engine.Forward))))
 	if got, want := f.owner("10.96.3.7"), "services shop/"+bridgeKey(was).Name; got != want {
 		t.Errorf("the old address belongs to %q, want %q", got, want)
 	}

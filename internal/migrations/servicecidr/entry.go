@@ -1,6 +1,7 @@
 package servicecidr
 
 import (
+	"fmt"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,18 +13,18 @@ import (
 	"github.com/replumb/replumb/internal/spec/tier"
 )
 
-// Place is where a Service stands in the move.
-type Place string
+// Position is where a Service stands in the move.
+type Position string
 
 // The places, in the order of the move.
 const (
-	Waiting    Place = "waiting"
-	Bridged    Place = "bridged"
-	HalfHopped Place = "half-hopped"
-	Moved      Place = "moved"
+	Waiting   Position = "waiting"
+	Bridged   Position = "bridged"
+	InTransit Position = "half-hopped"
+	Moved     Position = "moved"
 	// Pinned Services keep their address, and the address stays legitimate when the range around it goes.
-	Pinned Place = "pinned"
-	Stays  Place = "stays"
+	Pinned Position = "pinned"
+	Stays  Position = "stays"
 )
 
 // ClusterTier is the tier of the cluster's own Services.
@@ -33,30 +34,26 @@ const ClusterTier = tier.ClusterServices
 type Entry struct {
 	Service  *corev1.Service
 	Old, New netip.Addr
-	// Place is where the Service stands, Reason why, if it is Pinned or Stays, or why it may not return, if it has Moved.
-	Place  Place
-	Reason Reason
+	// Position is where the Service stands, Reason why, if it is Pinned or Stays, or why it may not return, if it has Moved.
+	Position Position
+	Reason   Reason
 	// Tier is the class of the Service; tiers move one after another.
 	Tier string
 	// Bridge as observed; nil if there is none.
 	Bridge *corev1.Service
 	// reserved are the addresses that are reserved for the bridge, as far as they were seen.
-	reserved map[netip.Addr]reservation
+	reserved map[netip.Addr]Reservation
 	// strategy is how the Service gets to its other address.
 	strategy v1alpha1.Strategy
 	// called says that API servers call the Service, for a webhook or an aggregated API: it moves in a batch by itself.
 	called bool
 	// routed says that an ingress controller or a gateway leads to the Service.
 	routed bool
-	// leaving is the spec that the Service has kept from before its latest hop, as far as reservations say it.
-	leaving string
+	// Original is the spec that the Service has kept from before its latest hop, as far as reservations say it.
+	Original string
 	// latest is what requests of this run were answered with.
-	latest answer
+	latest answers
 }
-
-// answer is a Service and its bridge as the API server has answered with them; nil for what is not known. They are good for a write
-// that carries their resourceVersion, and for a proof of the write that they are the answer to.
-type answer struct{ service, bridge *corev1.Service }
 
 // Touched reports whether something of this migration is on the Service itself, or an address is reserved for a bridge that is
 // not there.
@@ -67,15 +64,15 @@ func (e *Entry) Touched() bool {
 	return e.Bridge == nil && len(e.reserved) > 0
 }
 
-// begun reports whether the migration has begun with the Service, and has something to take back or to remove.
-func (e *Entry) begun() bool { return e.Place != Waiting || e.Touched() }
+// Begun reports whether the migration has begun with the Service, and has something to take back or to remove.
+func (e *Entry) Begun() bool { return e.Position != Waiting || e.Touched() }
 
-// away reports whether the Service has left its old address.
-func (e *Entry) away() bool { return e.Place == Moved || e.Place == HalfHopped }
+// Away reports whether the Service has left its old address.
+func (e *Entry) Away() bool { return e.Position == Moved || e.Position == InTransit }
 
-// settled reports whether the Service has moved, and was changed since in a way that keeps it from returning. Its old address goes on
+// CannotReturn reports whether the Service has moved, and was changed since in a way that keeps it from returning. Its old address goes on
 // answering until finish or rollback, which leave it where it is.
-func (e *Entry) settled() bool { return e.Place == Moved && e.Reason.Kind != "" }
+func (e *Entry) CannotReturn() bool { return e.Position == Moved && e.Reason.Kind != "" }
 
 // InTarget reports whether a Service stays because its address is in the target range.
 func (e *Entry) InTarget() bool { return e.Reason.Kind == InTarget }
@@ -96,28 +93,28 @@ func bridgeKey(svc *corev1.Service) types.NamespacedName {
 
 // reservation of an address for the Service's bridge.
 func (e *Entry) reservation(migration string, a netip.Addr) *bridge.Hold {
-	return &bridge.Hold{Migration: migration, Address: a, Bridge: e.BridgeKey(), UID: e.reserved[a].uid, Original: e.leaving}
+	return &bridge.Hold{Migration: migration, Address: a, Bridge: e.BridgeKey(), UID: e.reserved[a].uid, Original: e.Original}
 }
 
-// noted is the memo to be kept of the Service.
-func (e *Entry) noted(migration string) *bridge.Hold {
+// Memo is the memo to be kept of the Service.
+func (e *Entry) Memo(migration string) *bridge.Hold {
 	m := bridge.Memo(migration, e.Service, e.Old, e.New)
-	m.Original = e.leaving
+	m.Original = e.Original
 	return m
 }
 
 // placed remembers a reservation. The steps of one Service run one after the other.
 func (e *Entry) placed(h *bridge.Hold) {
 	if e.reserved == nil {
-		e.reserved = map[netip.Addr]reservation{}
+		e.reserved = map[netip.Addr]Reservation{}
 	}
-	e.reserved[h.Address] = reservation{
+	e.reserved[h.Address] = Reservation{
 		uid: h.UID, original: h.Original, old: h.Old, target: h.New, since: e.reserved[h.Address].since,
 	}
 }
 
-// ends are the address that a direction leaves, and the one to which it goes.
-func (e *Entry) ends(to engine.Direction) (src, dest netip.Addr) {
+// Ends are the address that a direction leaves, and the one to which it goes.
+func (e *Entry) Ends(to engine.Direction) (src, dest netip.Addr) {
 	if to == engine.Backward {
 		return e.New, e.Old
 	}
@@ -129,15 +126,43 @@ func (e *Entry) IsKubernetes() bool { return e.Key() == kubernetesKey() }
 
 // HasNodePorts reports whether the Service answers at ports of the nodes, which no bridge keeps.
 func (e *Entry) HasNodePorts() bool {
-	if e.Place == HalfHopped {
-		original, err := e.original(e.Service)
+	if e.Position == InTransit {
+		original, err := e.OriginalSpec(e.Service)
 		return err == nil && original.Type == corev1.ServiceTypeNodePort
 	}
 	return e.Service.Spec.Type == corev1.ServiceTypeNodePort
 }
 
-// hops reports whether the Service is of another type for a moment, which all see who watch Services.
-func (e *Entry) hops() bool { return e.strategy != v1alpha1.StrategyOfEtcd }
+// Hops reports whether the Service is of another type for a moment, which all see who watch Services.
+func (e *Entry) Hops() bool { return e.strategy != v1alpha1.StrategyOfEtcd }
 
 // Mirrored reports whether the endpoints of the bridge have to be copied, since no selector makes them.
 func (e *Entry) Mirrored() bool { return len(e.Service.Spec.Selector) == 0 }
+
+// throttled reports whether ingress controllers are to see nothing of a hop. A Service without selector hops like any other: its bridge would copy
+// what they are given to see.
+func (e *Entry) throttled() bool { return e.routed && e.Hops() && !e.Mirrored() }
+
+// Heading is where a Service was going when its hop was cut off. It goes by the addresses that are reserved: that which it leaves is reserved
+// after the other. What remains open its annotations say, which others can write: both addresses are the Service's own, and a lie costs it a
+// hop more.
+func (e *Entry) Heading() engine.Direction {
+	old, isOld := e.reserved[e.Old]
+	target, isTarget := e.reserved[e.New]
+	if isOld && isTarget && !old.since.Equal(target.since) {
+		if old.since.After(target.since) {
+			return engine.Forward
+		}
+		return engine.Backward
+	}
+	if e.Service.Annotations[v1alpha1.AnnotationAwaySince] != "" {
+		return engine.Backward
+	}
+	return engine.Forward
+}
+
+// bridgeHost is the name of a Service's bridge in the DNS of the cluster.
+func bridgeHost(svc *corev1.Service, domain string) string {
+	key := bridgeKey(svc)
+	return fmt.Sprintf("%s.%s.svc.%s", key.Name, key.Namespace, domain)
+}

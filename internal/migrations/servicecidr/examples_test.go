@@ -67,7 +67,7 @@ type exampleRun struct {
 	*fixture
 	servers *servers
 	posted  *mailbox
-	applied *Survey
+	applied *Inventory
 }
 
 // mailbox is a URL that takes everything.
@@ -172,7 +172,7 @@ func TestExamplesRun(t *testing.T) {
 		"etcd.yaml": {until: beforeRepoint, prepare: func(r *exampleRun) {
 			r.balanced("balanced", "10.96.3.10")
 			// The example is for a control plane of kubeadm's.
-			r.job.Tools.Store = etcdStore{spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
+			r.job.Deps.Store = etcdStore{spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
 		}, check: func(r *exampleRun) {
 			r.isAt("shop", "balanced", "172.24.3.10")
 			r.isAt("shop", "cart", "172.24.3.7")
@@ -232,7 +232,7 @@ func example(t *testing.T, file string) *exampleRun {
 	}
 	r := &exampleRun{fixture: setup(t), servers: &servers{}, posted: &mailbox{}}
 	hurry(m)
-	tools := r.job.Tools
+	tools := r.job.Deps
 	tools.Inspector = r.servers
 	if r.job, err = NewJob(tools, m); err != nil {
 		t.Fatal(err)
@@ -295,7 +295,7 @@ func (r *exampleRun) apply() {
 	}
 	p, err := r.job.Apply(r.Context(), &runner)
 	r.must(err)
-	r.applied = p.Survey
+	r.applied = p.Inventory
 	r.must(notifier.Close(r.Context()))
 	m, err := migration.Get(r.Context(), server, r.job.Spec.Name)
 	r.must(err)

@@ -279,7 +279,7 @@ func TestHopsWaitForQuotas(t *testing.T) {
 			waited = f.half(cart)
 			f.recount(0)
 		})
-		blind := *f.job.Tools.Cluster
+		blind := *f.job.Deps.Cluster
 		blind.WithWatch = withoutQuotas{blind.WithWatch}
 		f.through(&blind, func() { f.apply() })
 		if !waited {

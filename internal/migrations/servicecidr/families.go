@@ -1,8 +1,10 @@
 package servicecidr
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -12,16 +14,16 @@ import (
 // A migration is of one family. A Service may have an address of each: then the one moves, and the other is kept. It too is given up by the
 // first patch of a hop, and asked for by the second. See docs/design/hop.md.
 
-// addressesOf a Service, one for each of its families, in its own order; none of a headless one.
-func addressesOf(svc *corev1.Service) []netip.Addr {
+// AddressesOf a Service, one for each of its families, in its own order; none of a headless one.
+func AddressesOf(svc *corev1.Service) []netip.Addr {
 	texts := svc.Spec.ClusterIPs
 	if len(texts) == 0 {
 		texts = []string{svc.Spec.ClusterIP}
 	}
-	return parsed(texts)
+	return ParseAddresses(texts)
 }
 
-func parsed(texts []string) []netip.Addr {
+func ParseAddresses(texts []string) []netip.Addr {
 	var all []netip.Addr
 	for _, text := range texts {
 		if a, err := netip.ParseAddr(text); err == nil {
@@ -33,7 +35,7 @@ func parsed(texts []string) []netip.Addr {
 
 // current is the address of a Service in the family of the migration; its first, if it has none of that family.
 func (s Spec) current(svc *corev1.Service) netip.Addr {
-	all := addressesOf(svc)
+	all := AddressesOf(svc)
 	if len(all) == 0 {
 		return netip.Addr{}
 	}
@@ -47,8 +49,8 @@ func (s Spec) current(svc *corev1.Service) netip.Addr {
 	return all[0]
 }
 
-// among is that of some addresses which is in one of the ranges; invalid, if none is.
-func among(all []netip.Addr, ranges []netip.Prefix) netip.Addr {
+// Among is that of some addresses which is in one of the ranges; invalid, if none is.
+func Among(all []netip.Addr, ranges []netip.Prefix) netip.Addr {
 	i := slices.IndexFunc(all, func(a netip.Addr) bool { return cidr.Contains(ranges, a) })
 	if i < 0 {
 		return netip.Addr{}
@@ -56,8 +58,8 @@ func among(all []netip.Addr, ranges []netip.Prefix) netip.Addr {
 	return all[i]
 }
 
-// besides is that of some addresses which is of the other family than a; invalid, if there is none.
-func besides(all []netip.Addr, a netip.Addr) netip.Addr {
+// Besides is that of some addresses which is of the other family than a; invalid, if there is none.
+func Besides(all []netip.Addr, a netip.Addr) netip.Addr {
 	i := slices.IndexFunc(all, func(other netip.Addr) bool { return other.Is4() != a.Is4() })
 	if i < 0 || !a.IsValid() {
 		return netip.Addr{}
@@ -73,26 +75,26 @@ func (e *Entry) moving() netip.Addr {
 	return e.New
 }
 
-// kept is the address of the other family, which the Service keeps; invalid, if it has none. Between its patches a Service has no address:
+// Kept is the address of the other family, which the Service keeps; invalid, if it has none. Between its patches a Service has no address:
 // then it is the one that was noted where no tenant writes.
-func (e *Entry) kept(svc *corev1.Service) netip.Addr {
+func (e *Entry) Kept(svc *corev1.Service) netip.Addr {
 	if svc.Spec.Type != corev1.ServiceTypeExternalName {
-		return besides(addressesOf(svc), e.moving())
+		return Besides(AddressesOf(svc), e.moving())
 	}
-	if e.leaving == "" {
+	if e.Original == "" {
 		return netip.Addr{}
 	}
-	original, err := e.original(svc)
+	original, err := e.OriginalSpec(svc)
 	if err != nil {
 		return netip.Addr{}
 	}
-	return besides(parsed(original.ClusterIPs), e.moving())
+	return Besides(ParseAddresses(original.ClusterIPs), e.moving())
 }
 
-// arrivesAt are the addresses of a Service that arrives at one, in the order of its families.
-func arrivesAt(dest netip.Addr, original *corev1.ServiceSpec) []string {
-	all := parsed(original.ClusterIPs)
-	kept := besides(all, dest)
+// ArrivesAt are the addresses of a Service that arrives at one, in the order of its families.
+func ArrivesAt(dest netip.Addr, original *corev1.ServiceSpec) []string {
+	all := ParseAddresses(original.ClusterIPs)
+	kept := Besides(all, dest)
 	switch {
 	case !kept.IsValid():
 		return []string{dest.String()}
@@ -103,9 +105,9 @@ func arrivesAt(dest netip.Addr, original *corev1.ServiceSpec) []string {
 }
 
 // otherFamily is the one in which Services that move keep an address; empty, if none does. Nodes have to know bridges in it, too.
-func (s *Survey) otherFamily() corev1.IPFamily {
-	for _, e := range s.everything() {
-		switch kept := e.kept(e.Service); {
+func (s *Inventory) otherFamily() corev1.IPFamily {
+	for _, e := range s.All() {
+		switch kept := e.Kept(e.Service); {
 		case kept.Is4():
 			return corev1.IPv4Protocol
 		case kept.Is6():
@@ -119,3 +121,38 @@ func (s *Survey) otherFamily() corev1.IPFamily {
 func sameFamily(ranges []netip.Prefix, p netip.Prefix) bool {
 	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Addr().Is4() == p.Addr().Is4() })
 }
+
+// IsAt reports whether a Service has an address and is at it.
+func IsAt(svc *corev1.Service, a netip.Addr) bool {
+	return svc.Spec.Type != corev1.ServiceTypeExternalName && slices.Contains(AddressesOf(svc), a)
+}
+
+// AddressIn is the address that a Service has in some ranges.
+func AddressIn(svc *corev1.Service, ranges []netip.Prefix) (a netip.Addr, in bool) {
+	for _, text := range svc.Spec.ClusterIPs {
+		if a, err := netip.ParseAddr(text); err == nil && cidr.Contains(ranges, a) {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+func JoinRanges(all []netip.Prefix) string {
+	texts := make([]string, len(all))
+	for i, p := range all {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, ", ")
+}
+
+// FirstTen names the first few of many.
+func FirstTen(all []string) string {
+	const few = 10
+	if len(all) <= few {
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:few], ", "), len(all)-few)
+}
+
+// allocator is who manages IPAddresses of Services (ControllerName in k8s.io/kubernetes pkg/registry/core/service/ipallocator).
+const allocator = "ipallocator.k8s.io"

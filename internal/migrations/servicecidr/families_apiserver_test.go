@@ -193,7 +193,7 @@ func TestKeptAddressSurvivesAKill(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, was := ofBothFamilies(t, both, "10.97.0.0/16")
-			cut := *f.job.Tools.Cluster
+			cut := *f.job.Deps.Cluster
 			cut.WithWatch = &killedInHop{WithWatch: server.WithWatch, name: "cart"}
 			f.through(&cut, func() {
 				if _, err := f.job.Apply(t.Context(), f.runner); err == nil {
@@ -237,7 +237,7 @@ func (c *familyThief) Patch(ctx context.Context, o client.Object, p client.Patch
 func TestKeptAddressIsTaken(t *testing.T) {
 	f, was := ofBothFamilies(t, bothFamiliesServer(t), "10.97.0.0/16")
 	kept := was[0].Spec.ClusterIPs[1]
-	robbed := *f.job.Tools.Cluster
+	robbed := *f.job.Deps.Cluster
 	robbed.WithWatch = &familyThief{WithWatch: server.WithWatch, name: "cart", address: kept}
 	f.on(engine.StepStarted, "hop/shop/cart", func() { f.runner.Deadline = 3 * time.Second }) // of that step alone
 	f.through(&robbed, func() {
@@ -258,7 +258,7 @@ func TestSentinelOfEachFamily(t *testing.T) {
 	f.node("a", "192.0.2.1")
 	f.planner() // opens the range
 	b := &bridge.Barrier{
-		Client: f.job.Tools.Cluster, Witness: bridge.HealthChecks{Probe: f.probe}, Migration: "m", Name: "x", Limit: time.Second,
+		Client: f.job.Deps.Cluster, Witness: bridge.HealthChecks{Probe: f.probe}, Migration: "m", Name: "x", Limit: time.Second,
 		Pool: cidr.NewPool([]netip.Prefix{netip.MustParsePrefix("10.97.0.0/16")}, nil), Also: corev1.IPv6Protocol,
 	}
 	f.must(b.Do(t.Context()))

@@ -129,8 +129,8 @@ func (w *wholeFamily) requireThere(to string) {
 	for key, was := range w.was {
 		is := &corev1.Service{}
 		w.must(server.Get(w.Context(), key, is))
-		for i, a := range addressesOf(was) {
-			now := addressesOf(is)[i]
+		for i, a := range AddressesOf(was) {
+			now := AddressesOf(is)[i]
 			if moves := a.Is4() == target.Addr().Is4(); moves && !target.Contains(now) || !moves && now != a {
 				w.Errorf("%s was at %v, and is at %v", key, was.Spec.ClusterIPs, is.Spec.ClusterIPs)
 			}
@@ -138,7 +138,7 @@ func (w *wholeFamily) requireThere(to string) {
 	}
 	// What is given out from now on is of the new range, and of the one that has stayed.
 	late := w.service("late", of(corev1.IPFamilyPolicyRequireDualStack))
-	for _, a := range addressesOf(late) {
+	for _, a := range AddressesOf(late) {
 		if !cidr.Contains(ranges(strings.Split(w.becomes, ",")...), a) {
 			w.Errorf("a new Service is at %v", late.Spec.ClusterIPs)
 		}
@@ -309,7 +309,7 @@ func TestAnyRangeOfBothFamilies(t *testing.T) {
 			if got, want := f.ranges(), strings.Join([]string{bothRanges, tt.want, other}, " "); got != want {
 				t.Errorf("in the end ranges are %s, want %s", got, want)
 			}
-			if at := addressesOf(f.get("cart")); !netipPrefix(tt.want).Contains(at[0]) || at[1].String() != "fd00:31::307" {
+			if at := AddressesOf(f.get("cart")); !netipPrefix(tt.want).Contains(at[0]) || at[1].String() != "fd00:31::307" {
 				t.Errorf("cart is at %v", at)
 			}
 			f.nothingLeft()

@@ -91,7 +91,7 @@ func setupOn(t *testing.T, on *apitest.Server, change ...func(*v1alpha1.Migratio
 	}
 	f := &fixture{T: t, probe: &proxies{}}
 	job, err := NewJob(
-		Tools{Tools: migration.Tools{Cluster: crash.Watch(t, server.Cluster)}, Probe: f.probe, Inspector: apiserver.New(server.Config)},
+		Deps{Tools: migration.Tools{Cluster: crash.Watch(t, server.Cluster)}, Probe: f.probe, Inspector: apiserver.New(server.Config)},
 		m,
 	)
 	if err != nil {
@@ -165,14 +165,14 @@ func (f *fixture) must(err error) {
 	}
 }
 
-func (f *fixture) apply() *Survey {
+func (f *fixture) apply() *Inventory {
 	f.Helper()
 	p, err := f.job.Apply(f.Context(), f.runner)
 	f.must(err)
 	m, err := migration.Get(f.Context(), server, "m")
 	f.must(err)
 	f.job.Migration = m
-	return p.Survey
+	return p.Inventory
 }
 
 // owner names what the API server gave an address to.

@@ -39,7 +39,7 @@ func (unreachable) InspectAll(_ context.Context, addresses []string) []apiserver
 // observed is a cluster whose API server only its nodes reach, and a run that follows what their agents report.
 type observed struct {
 	*fixture
-	ranges  *rangePlan
+	ranges  *Plan
 	address string
 	// late is by how much the clock of the run is ahead, in nanoseconds.
 	late atomic.Int64

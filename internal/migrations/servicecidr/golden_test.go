@@ -53,7 +53,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	if err != nil {
 		t.Fatal(err)
 	}
-	job, err := NewJob(Tools{}, m)
+	job, err := NewJob(Deps{}, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,13 +70,13 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	if input.AbsentSecrets, err = job.agents().AbsentSecrets(t.Context(), migrationtest.Lacking(f.Absent)); err != nil {
 		t.Fatal(err)
 	}
-	rules, err := tier.NewRules(&job.Spec.Common, input.Survey.isClusters)
+	rules, err := tier.NewRules(&job.Spec.Common, input.Inventory.IsClusterService)
 	if err != nil {
 		t.Fatal(err)
 	}
 	refresher := refresher{
 		tools:     nowhere(t),
-		survey:    input.Survey,
+		survey:    input.Inventory,
 		rules:     rules,
 		of:        job.Migration,
 		to:        engine.Forward,
@@ -88,7 +88,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	p := &Planner{
 		Base:      migration.Base{Tools: nowhere(t), Migration: job.Migration, Findings: findings},
 		CanFreeze: input.Freeze == nil,
-		Survey:    input.Survey,
+		Inventory: input.Inventory,
 		Form:      v1alpha1.BridgeLoadBalancer,
 		Store:     job.store(),
 	}
@@ -99,7 +99,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	p.Forms, p.Form = input.formsOf()
 	return golden.Sections{
 		"findings": func() string { return migrationtest.Found(findings) },
-		"plan":     func() string { return migrationtest.Plan(t, p.Apply()) + renderSurvey(p.Survey) },
+		"plan":     func() string { return migrationtest.Plan(t, p.Apply()) + renderSurvey(p.Inventory) },
 		"rollback": func() string { return migrationtest.Plan(t, p.Rollback()) },
 		"finish":   func() string { return migrationtest.Plan(t, p.Finish()) },
 	}
@@ -191,13 +191,13 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 		snap.Ranges = cluster.Bitmap
 	}
 	others := readObjects(t, snap, live.Inspection, manifests)
-	survey := Look(snap, spec, nil)
-	rules, err := tier.NewRules(&spec.Common, survey.isClusters)
+	survey := Load(snap, spec, nil)
+	rules, err := tier.NewRules(&spec.Common, survey.IsClusterService)
 	if err != nil {
 		t.Fatal(err)
 	}
 	answers := map[types.NamespacedName]string{}
-	survey.assign(tier.Assign(survey.movers(), rules, answers))
+	survey.AssignTiers(tier.Assign(survey.Services(), rules, answers))
 	scanner, err := Scanner(survey)
 	if err != nil {
 		t.Fatal(err)
@@ -213,11 +213,11 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 	if live.Inspection.Unread["resourcequotas"] {
 		trials.QuotasErr = errors.New("denied")
 	}
-	survey.setApart(live.Inspection.Called)
-	survey.setRouted(live.Inspection.Routes)
+	survey.MarkCalled(live.Inspection.Called)
+	survey.MarkRouted(live.Inspection.Routes)
 	in := Input{
 		Snapshot:  snap,
-		Survey:    survey,
+		Inventory: survey,
 		Live:      live,
 		Trials:    trials,
 		Workloads: running(snap, others),
@@ -238,7 +238,7 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 }
 
 // trials are those that the facts have come out so.
-func (f *facts) trials(t *testing.T, s *Survey) Trials {
+func (f *facts) trials(t *testing.T, s *Inventory) Trials {
 	t.Helper()
 	found := Trials{Forms: map[string]map[v1alpha1.BridgeForm]error{}}
 	refused := func(all map[string]string) (out []Trial) {
@@ -251,7 +251,7 @@ func (f *facts) trials(t *testing.T, s *Survey) Trials {
 		return out
 	}
 	found.Hops, found.Ranges = refused(f.Hops), refused(f.Ranges)
-	for _, e := range s.unbridged() {
+	for _, e := range unbridgedOf(s) {
 		forms := map[v1alpha1.BridgeForm]error{}
 		for _, form := range f.Admitted {
 			forms[v1alpha1.BridgeForm(form)] = nil
@@ -362,13 +362,13 @@ func readObjects(t *testing.T, snap *cluster.Snapshot, found *cluster.Inspection
 	return others
 }
 
-func renderSurvey(s *Survey) string {
+func renderSurvey(s *Inventory) string {
 	var b strings.Builder
 	for _, e := range s.Stays {
 		fmt.Fprintf(&b, "stays: %s %s\n", e.Key(), e.Reason)
 	}
 	for _, e := range s.Moves {
-		fmt.Fprintf(&b, "%s: %s -> %s %s\n", e.Key(), e.Old, e.New, e.Place)
+		fmt.Fprintf(&b, "%s: %s -> %s %s\n", e.Key(), e.Old, e.New, e.Position)
 	}
 	return b.String()
 }
@@ -391,7 +391,7 @@ func TestExampleIsValid(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		if _, err := NewJob(Tools{}, m); err != nil {
+		if _, err := NewJob(Deps{}, m); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
@@ -409,7 +409,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		job, err := NewJob(Tools{}, m)
+		job, err := NewJob(Deps{}, m)
 		var wrong *SpecError
 		if err != nil && (!errors.As(err, &wrong) || wrong.Field == "" || wrong.Hint == "") {
 			t.Fatalf("error without field or hint: %v", err)

@@ -40,21 +40,21 @@ func TestHopGoesToTheNextAddressWhenTheTargetIsTakenInTheLastMoment(t *testing.T
 	f := setup(t)
 	was := f.service("cart", at("10.96.3.7"))
 	p := f.planner()
-	e := p.Survey.Moves[0]
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
+	e := p.Inventory.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Bridge(e))))
 	cut := *p.Tools.Cluster
 	cut.WithWatch = &thief{WithWatch: server.WithWatch, steal: func() { f.service("thief", at("172.24.3.7")) }}
 	p.Tools.Cluster = &cut
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).hop(e, engine.Forward))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Hop(e, engine.Forward))))
 	is := f.get("cart")
 	f.sameButAddress(was, is)
-	if a := netip.MustParseAddr(is.Spec.ClusterIP); a.String() == "172.24.3.7" || !p.Survey.Spec.To[0].Contains(a) {
+	if a := netip.MustParseAddr(is.Spec.ClusterIP); a.String() == "172.24.3.7" || !p.Inventory.Spec.To[0].Contains(a) {
 		t.Errorf("at %s", a)
 	}
 	if got, want := f.answers(was), was.Spec.ClusterIP+" "+is.Spec.ClusterIP; got != want {
 		t.Errorf("in the middle of its batch the bridge answers on %s, want %s", got, want)
 	}
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).narrow(e, engine.Forward))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Narrow(e, engine.Forward))))
 	f.checkBridge(was, is, v1alpha1.BridgeLoadBalancer)
 }
 
@@ -82,7 +82,7 @@ func TestHalfHoppedServiceWhosePodsChanged(t *testing.T) {
 // halfHop cuts apply off right after the first patch of a hop.
 func (f *fixture) halfHop() {
 	f.Helper()
-	cut := *f.job.Tools.Cluster
+	cut := *f.job.Deps.Cluster
 	cut.WithWatch = &halver{WithWatch: server.WithWatch}
 	var err error
 	f.through(&cut, func() { _, err = f.job.Apply(f.Context(), f.runner) })
@@ -124,7 +124,7 @@ func TestOldAddressGivenBackInTheMiddleOfAHop(t *testing.T) {
 	}))
 	key := types.NamespacedName{Namespace: "shop", Name: bridge.Name(was.Name, was.UID)}
 	target := &bridge.Hold{Migration: f.job.Spec.Name, Address: netip.MustParseAddr("172.24.3.7"), Bridge: key}
-	f.must(target.Place(t.Context(), f.job.Tools.Client())) // it is released after the other is placed
+	f.must(target.Place(t.Context(), f.job.Deps.Client())) // it is released after the other is placed
 	f.apply()
 	f.checkBridge(was, f.get("cart"), v1alpha1.BridgeLoadBalancer)
 }

@@ -15,7 +15,7 @@ func TestJudge(t *testing.T) {
 	now := metav1.Now()
 	for name, tt := range map[string]struct {
 		change func(*corev1.Service)
-		place  Place
+		place  Position
 		kind   ReasonKind
 	}{
 		"nothing":       {func(*corev1.Service) {}, Waiting, ""},
@@ -34,7 +34,7 @@ func TestJudge(t *testing.T) {
 			Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.96.3.7", ClusterIPs: []string{"10.96.3.7"},
 		}}
 		tt.change(svc)
-		if place, reason := (strategies{}).judge(svc); place != tt.place || reason.Kind != tt.kind {
+		if place, reason := (Strategies{}).Evaluate(svc); place != tt.place || reason.Kind != tt.kind {
 			t.Errorf("%s: %s, %+v", name, place, reason)
 		}
 	}
@@ -47,7 +47,7 @@ func TestCrossing(t *testing.T) {
 	svc.Spec.Type = corev1.ServiceTypeExternalName
 	host := bridgeKey(svc).Name + ".shop.svc."
 	for name, want := range map[string]bool{host + "cluster.local": true, host + "example.com": false, "rds.example.com": false, "": false, "10.96.3.7": true, "10.96.3.8": false} {
-		if svc.Spec.ExternalName = name; crossing(svc, "cluster.local") != want {
+		if svc.Spec.ExternalName = name; IsInTransit(svc, "cluster.local") != want {
 			t.Errorf("%q: want %t", name, want)
 		}
 	}

@@ -19,7 +19,7 @@ func everyWrite(t *testing.T, least int, before func() *fixture, act func(*fixtu
 	t.Helper()
 	run := func(last int) (*fixture, *crash.Client, error) {
 		f := before()
-		cut := *f.job.Tools.Cluster
+		cut := *f.job.Deps.Cluster
 		c := &crash.Client{WithWatch: server.WithWatch, Last: last}
 		cut.WithWatch = c
 		sink := f.runner.Sink

@@ -37,12 +37,12 @@ func TestLeavesFirst(t *testing.T) {
 		"not wanted":          {v1alpha1.LeaveFirstNone, udp, appsv1.DeploymentStrategy{}, false},
 		"no room":             {v1alpha1.LeaveFirstUDP, udp, full, false},
 	} {
-		s := &Survey{Spec: Spec{Refresh: v1alpha1.RefreshSpec{LeaveFirst: tt.policy}}, Stays: []*Entry{tt.service}}
+		s := &Inventory{Spec: Spec{Refresh: v1alpha1.RefreshSpec{LeaveFirst: tt.policy}}, Stays: []*Entry{tt.service}}
 		state := &rollout.State{Deployments: []appsv1.Deployment{{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "dns", UID: "uid"}, Spec: appsv1.DeploymentSpec{Strategy: tt.strategy},
 		}}}
 		w := &rollout.Workload{Kind: rollout.KindDeployment, Namespace: "shop", Name: "dns", UID: "uid", PodLabels: app}
-		if got := s.before(state).leavesFirst(w); got != tt.want {
+		if got := NewByWorkload(s, state).LeavesFirst(w); got != tt.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

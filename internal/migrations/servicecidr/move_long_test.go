@@ -23,9 +23,9 @@ func TestFinishedRangeCanBeEmptied(t *testing.T) {
 	f.service("cart", at("10.96.3.7"))
 	f.apply()
 	f.must(f.job.Finish(t.Context(), f.runner))
-	snap, err := f.job.Tools.Cluster.Load(t.Context())
+	snap, err := f.job.Deps.Cluster.Load(t.Context())
 	f.must(err)
-	next := Look(snap, Spec{Name: "next", Mode: v1alpha1.ModeMove, To: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")}}, nil)
+	next := Load(snap, Spec{Name: "next", Mode: v1alpha1.ModeMove, To: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")}}, nil)
 	var moves []string
 	for _, e := range next.Moves {
 		moves = append(moves, e.Service.Name)
@@ -85,7 +85,7 @@ func TestFinishSeesWhatAppearedBeforeItsLock(t *testing.T) {
 		Migration: "m", Address: netip.MustParseAddr("172.24.9.9"), Bridge: types.NamespacedName{Namespace: "shop", Name: "gone-bridge"},
 	}
 	appeared := false
-	cut := *f.job.Tools.Cluster
+	cut := *f.job.Deps.Cluster
 	cut.WithWatch = &atLock{WithWatch: server.WithWatch, do: func() {
 		f.must(stray.Place(f.Context(), server))
 		appeared = true

@@ -27,14 +27,14 @@ func TestWhereOrphansAnswerIsTaken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cart := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "1"}}
-			e := &Entry{Service: cart, Old: netip.MustParseAddr("10.96.3.7"), Place: Waiting}
-			s := &Survey{Moves: []*Entry{e}}
+			e := &Entry{Service: cart, Old: netip.MustParseAddr("10.96.3.7"), Position: Waiting}
+			s := &Inventory{Moves: []*Entry{e}}
 			s.Spec.From = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
 			s.Spec.To = []netip.Prefix{netip.MustParsePrefix("172.24.0.0/16")}
 			if tt.orphan != nil {
 				s.Orphans = []*corev1.Service{tt.orphan}
 			}
-			s.addresses(&cluster.Snapshot{})
+			s.assignTargets(&cluster.Snapshot{})
 			if !e.New.IsValid() || (e.New.String() != next) != tt.taken {
 				t.Errorf("cart is to go to %s", e.New)
 			}

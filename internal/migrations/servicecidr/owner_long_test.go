@@ -30,7 +30,7 @@ import (
 func TestWideBridgeIsNarrowedByTheNextApply(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart", at("10.96.3.7"))
-	cut := *f.job.Tools.Cluster
+	cut := *f.job.Deps.Cluster
 	dead := &dying{WithWatch: server.WithWatch}
 	cut.WithWatch = dead
 	f.on(engine.StepStarted, "narrow/shop/cart", func() { dead.dead = true })

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
@@ -22,10 +23,6 @@ import (
 
 // parallel is how many steps of one group run at once.
 const parallel = 32
-
-// crossings is how many Services are between the two patches of their hops at once: the more there are, the later an API server that has much to
-// do answers each, and all watchers wait for that. See docs/design/hop.md, which has what it takes.
-const crossings = 2
 
 // commands are the phases of everything that is done to Services.
 func commands() migration.Commands[*Planner] {
@@ -49,7 +46,7 @@ func applyPhases() migration.Phases[*Planner] {
 		{Name: agentset.Phase, Title: "Watch from every node", Groups: (*Planner).watch, Replan: (*Planner).probeAppears},
 		// Before the first bridge, which is the canary's.
 		{Name: overlapset.Phase, Title: "Keep bridges up to date", Groups: (*Planner).overlap},
-		{Name: "extend", Title: "Add the target range", Groups: rangesBy(rangeChanges.extend), Recheck: true},
+		{Name: "extend", Title: "Add the target range", Groups: rangesBy(Changes.extend), Recheck: true},
 		{Name: "canary", Title: "Move a throw-away Service first", Groups: (*Planner).canary},
 		{Name: "move", Title: "Move Services, tier by tier, batch by batch", Groups: movesTo(engine.Forward)},
 		{
@@ -60,7 +57,7 @@ func applyPhases() migration.Phases[*Planner] {
 			Recheck: true,
 		},
 		{Name: "refresh", Title: "Restart pods that carry old addresses", Groups: refresh},
-		{Name: "repoint", Title: "Retire the old range", Groups: rangesBy(rangeChanges.repoint), Recheck: true},
+		{Name: "repoint", Title: "Retire the old range", Groups: rangesBy(Changes.repoint), Recheck: true},
 		{Name: "tidy", Title: "Remove the remains of deleted Services", Groups: (*Planner).orphans},
 	}
 }
@@ -79,7 +76,7 @@ func rollbackPhases() migration.Phases[*Planner] {
 			Title:  "Keep bridges up to date",
 			Groups: func(p *Planner) []engine.Group { return p.overlapping(p.Overlap.InstallIfPossible()) },
 		},
-		{Name: "reopen", Title: "Open the old range again", Groups: rangesBy(rangeChanges.reopen)},
+		{Name: "reopen", Title: "Open the old range again", Groups: rangesBy(Changes.reopen)},
 		{
 			Name:   "late",
 			Title:  "Reserve old addresses for Services made in the new range",
@@ -94,11 +91,11 @@ func rollbackPhases() migration.Phases[*Planner] {
 			Replan: (*Planner).returnsAhead,
 		},
 		{Name: "refresh", Title: "Restart pods that carry new addresses", Groups: refresh},
-		{Name: "restore", Title: "Make the old range the default again", Groups: rangesBy(rangeChanges.restore)},
+		{Name: "restore", Title: "Make the old range the default again", Groups: rangesBy(Changes.restore)},
 		{Name: "drain", Title: "Let clients forget new addresses", Groups: (*Planner).drain},
 		{Name: "release", Title: "Remove bridges and release new addresses", Groups: toward(engine.Backward, (*Planner).release)},
 		{Name: "tidy", Title: "Clean up", Groups: toward(engine.Backward, (*Planner).tidy)},
-		{Name: "withdraw", Title: "Remove the ranges of the migration that no Service is in", Groups: rangesBy(rangeChanges.withdraw)},
+		{Name: "withdraw", Title: "Remove the ranges of the migration that no Service is in", Groups: rangesBy(Changes.withdraw)},
 	}
 }
 
@@ -120,28 +117,6 @@ func finishPhases() migration.Phases[*Planner] {
 		{Name: "prove", Title: "Prove that every node knows the new addresses", Groups: (*Planner).proveReleased},
 		{Name: "tidy", Title: "Clean up", Groups: toward(engine.Forward, (*Planner).tidy)},
 	}
-}
-
-// rangeChanges make the steps of those phases that change Service ranges, which depend on what a cluster has.
-type rangeChanges interface {
-	extend() []engine.Group
-	repoint() []engine.Group
-	reopen() []engine.Group
-	restore() []engine.Group
-	withdraw() []engine.Group
-	handOver() []engine.Group
-}
-
-func (p *Planner) changes() rangeChanges {
-	if p.Survey.Bitmap {
-		return flagPlan{rangePlan: p.ranges()}
-	}
-	return p.ranges()
-}
-
-// rangesBy has the steps of a phase be made by what the cluster has.
-func rangesBy(groups func(rangeChanges) []engine.Group) func(*Planner) []engine.Group {
-	return func(p *Planner) []engine.Group { return groups(p.changes()) }
 }
 
 // movesTo has a movePlan make the steps of a phase.
@@ -169,7 +144,7 @@ type Planner struct {
 	// Probe asks nodes what they know, Inspector API servers how they run.
 	Probe     bridge.NodeProbe
 	Inspector Inspector
-	Survey    *Survey
+	Inventory *Inventory
 	// Forms are those of new bridges by namespace, Form is that of all others.
 	Forms map[string]v1alpha1.BridgeForm
 	Form  v1alpha1.BridgeForm
@@ -185,14 +160,14 @@ type Planner struct {
 	OverlapWell bool
 	// Store is where API servers keep the Services that move by etcd; nil, if none does.
 	Store Store
-	// Remains takes away what an earlier run has left of agents, and of Overlap.
-	Remains []engine.Group
+	// Leftovers takes away what an earlier run has left of agents, and of Overlap.
+	Leftovers []engine.Group
 	// Observer, if set, hears of Services that have moved.
 	Observer Observer
 	// LeaveClients has finish not wait for clients of old addresses.
 	LeaveClients bool
-	// Late are the Services made in the target range which a rollback moves to the old one.
-	Late []Late
+	// CreatedDuring are the Services made in the target range which a rollback moves to the old one.
+	CreatedDuring []CreatedDuring
 	// Refresh is what has to be restarted for pods to get rid of old addresses.
 	Refresh Refresh
 }
@@ -207,11 +182,11 @@ func (p *Planner) Rollback() *engine.Plan {
 
 func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Migration, hook.Finish) }
 
-func (p *Planner) spec() Spec { return p.Survey.Spec }
+func (p *Planner) spec() Spec { return p.Inventory.Spec }
 
 // secure records the migration, backs up what is about to be changed for the first time, and freezes it.
 func (p *Planner) secure() []engine.Group {
-	s := migration.Securing{Originals: append(p.Survey.originals(), p.Refresh.Originals()...)}
+	s := migration.Securing{Originals: append(originals(p.Inventory), p.Refresh.Originals()...)}
 	if p.frozen() {
 		s.Then = []engine.Step{p.freeze()}
 	}
@@ -229,59 +204,27 @@ func (p *Planner) freeze() *freeze.Step {
 
 // canary goes first, as long as no Service has gone.
 func (p *Planner) canary() []engine.Group {
-	pending := p.Survey.Pending()
-	if len(pending) == 0 || len(pending) < len(p.Survey.Moves) || p.Survey.Counts().Bridged > 0 {
+	pending := p.Inventory.Pending()
+	if len(pending) == 0 || len(pending) < len(p.Inventory.Moves) || p.Inventory.Counts().Bridged > 0 {
 		return nil
 	}
-	return engine.InOrder(&canaryStep{transit: p.transit(engine.Forward), pool: p.canaryPool()})
+	return engine.InOrder(&canaryStep{steps: p.steps(engine.Forward), pool: p.canaryPool()})
 }
 
 // canaryPool has the addresses between which the canary moves: there, and back. API servers that have a flag give none of the range that is left.
 func (p *Planner) canaryPool() *cidr.Pool {
-	if p.Survey.Bitmap {
-		return p.Survey.Pool
+	if p.Inventory.Bitmap {
+		return p.Inventory.Pool
 	}
-	return cidr.NewPool(p.spec().From, p.Survey.Used)
+	return cidr.NewPool(p.spec().From, p.Inventory.Used)
 }
 
 // pool has the addresses that replumb takes for itself in a direction.
 func (p *Planner) pool(to engine.Direction) *cidr.Pool {
-	if p.Survey.Bitmap && to == engine.Backward {
-		return p.Survey.returnPool()
+	if p.Inventory.Bitmap && to == engine.Backward {
+		return returnPool(p.Inventory)
 	}
-	return p.Survey.Pool
-}
-
-// kubelets waits until no kubelet names the cluster DNS address that is left behind.
-func (p *Planner) kubelets(to engine.Direction) []engine.Group {
-	k, want := p.kubeletsOf(to)
-	if k == nil {
-		return nil
-	}
-	title := "Wait until every kubelet names " + want + " as cluster DNS"
-	gate := newGate("kubelets", title, kubeletGuide(p.Origin, want, p.Survey.dnsKept()), p.spec().GateWait, k.holds)
-	return engine.InOrder(
-		acted(gate, p.spec(), GateRequest{Cluster: p.Identity, Run: runTo(to), Gate: gateKubelets, Want: want}),
-		recordKubelets(p.Tools.Client(), p.spec().Name, p.Tools.Now),
-	)
-}
-
-// kubeletsOf are those that have to name want as cluster DNS in a direction; nil if cluster DNS does not move.
-func (p *Planner) kubeletsOf(to engine.Direction) (k *kubelets, want string) {
-	k = &kubelets{cluster: p.Tools.Cluster, migration: p.spec().Name}
-	var all []string
-	for _, e := range p.Survey.DNSMoves() {
-		if to == engine.Backward && (!e.Touched() || e.settled()) {
-			continue // it never moved, or does not return
-		}
-		leaves, goes := e.ends(to)
-		k.left, all = append(k.left, leaves), append(all, goes.String())
-	}
-	if len(k.left) == 0 {
-		return nil, ""
-	}
-	k.confirmation = strings.Join(all, ",")
-	return k, k.confirmation
+	return p.Inventory.Pool
 }
 
 // refresh restarts workloads, a tier at a time.
@@ -290,8 +233,8 @@ func refresh(p *Planner) []engine.Group { return p.Refresh.groups() }
 // each makes a step for every Service of the migration that has something of it left: those never touched have not.
 func (p *Planner) each(step func(*Entry) engine.Step) []engine.Group {
 	var steps []engine.Step
-	for _, e := range p.Survey.everything() {
-		if e.begun() {
+	for _, e := range p.Inventory.All() {
+		if e.Begun() {
 			steps = append(steps, step(e))
 		}
 	}
@@ -300,8 +243,8 @@ func (p *Planner) each(step func(*Entry) engine.Step) []engine.Group {
 
 // verify looks whether every Service is where it was to go.
 func (p *Planner) verify() []engine.Group {
-	listed := &listedServices{}
-	return p.each(func(e *Entry) engine.Step { return arrived(p.Tools.Client(), listed, e, p.spec().Domain) })
+	listed := &ServiceList{}
+	return p.each(func(e *Entry) engine.Step { return ArrivalStep(p.Tools.Client(), listed, e, p.spec().Domain) })
 }
 
 // release takes the addresses away that a direction leaves, and what kept them answering. Finish does that batch by batch, each with a
@@ -309,8 +252,8 @@ func (p *Planner) verify() []engine.Group {
 func (p *Planner) release(to engine.Direction) []engine.Group {
 	groups := p.stopProbing(to)
 	all := p.each(func(e *Entry) engine.Step {
-		_, at := e.ends(to)
-		if e.settled() {
+		_, at := e.Ends(to)
+		if e.CannotReturn() {
 			at = e.New
 		}
 		return p.releaseOf(e, at, "")
@@ -326,7 +269,7 @@ func (p *Planner) release(to engine.Direction) []engine.Group {
 		if i+1 == len(batches) { // phase prove is its barrier
 			break
 		}
-		after := []engine.Step{barriers.step(name)}
+		after := []engine.Step{barriers.Step(name)}
 		if p.spec().Settle > 0 {
 			after = append(after, &migration.PauseStep{
 				Name: "settle/" + name, Length: p.spec().Settle, Now: p.Tools.Now,
@@ -353,8 +296,8 @@ func (p *Planner) releaseOf(e *Entry, at netip.Addr, why string) engine.Step {
 // back returns every Service that can, and names the others.
 func (p *Planner) back() []engine.Group {
 	var steps []engine.Step
-	for _, e := range p.Survey.Moves {
-		if e.settled() {
+	for _, e := range p.Inventory.Moves {
+		if e.CannotReturn() {
 			steps = append(steps, &engine.Wait{
 				Name: "stays/" + e.Key().String(), About: fmt.Sprintf("Leave %s at %s: it %s", e.Key(), e.New, e.Reason),
 				For: func(context.Context) error { return nil }, Again: true,
@@ -366,28 +309,28 @@ func (p *Planner) back() []engine.Group {
 
 // proveReleased passes one more barrier: what is behind it, every node has seen, the removal of the bridges included.
 func (p *Planner) proveReleased() []engine.Group {
-	if len(p.Survey.Moves) == 0 {
+	if len(p.Inventory.Moves) == 0 {
 		return nil
 	}
-	return engine.InOrder(p.barriers(engine.Forward).step("released addresses"))
+	return engine.InOrder(p.barriers(engine.Forward).Step("released addresses"))
 }
 
 // drain waits until clients have forgotten the addresses that are left.
 func (p *Planner) drain() []engine.Group {
-	return engine.InOrder(drain(p.Tools.Client(), p.spec().Name, p.spec().Drain, p.Tools.Now))
+	return engine.InOrder(DrainStep(p.Tools.Client(), p.spec().Name, p.spec().Drain, p.Tools.Now))
 }
 
 // orphans removes what Services that were deleted, or that left the migration, have left behind.
 func (p *Planner) orphans() []engine.Group {
 	var bridges, addresses []engine.Step
-	for _, e := range p.Survey.Departed {
+	for _, e := range p.Inventory.Removed {
 		bridges = append(bridges, p.releaseOf(e, e.Old, e.Reason.Text))
 	}
-	for _, b := range p.Survey.Orphans {
+	for _, b := range p.Inventory.Orphans {
 		bridges = append(bridges, removeOrphan(p.Tools.Client(), b))
 	}
-	for i := range p.Survey.Strays {
-		addresses = append(addresses, releaseStray(p.Tools.Client(), &p.Survey.Strays[i]))
+	for i := range p.Inventory.OrphanedReservations {
+		addresses = append(addresses, releaseOrphaned(p.Tools.Client(), &p.Inventory.OrphanedReservations[i]))
 	}
 	// A bridge is known as one by the addresses that are reserved for it.
 	return append(engine.AtOnce(parallel, "", bridges...), engine.AtOnce(parallel, "", addresses...)...)
@@ -397,7 +340,7 @@ func (p *Planner) orphans() []engine.Group {
 func (p *Planner) tidy(to engine.Direction) []engine.Group {
 	// What keeps bridges in step stays as long as there is one. Orphans go before agents, which stay as long as what they call has a bridge:
 	// another migration of a set that had them meanwhile has made it again, and the bridge of the former one is an orphan.
-	groups := slices.Concat(p.orphans(), p.Agents.Dismiss(), p.Overlap.Remove(), p.Remains)
+	groups := slices.Concat(p.orphans(), p.Agents.Dismiss(), p.Overlap.Remove(), p.Leftovers)
 	if to == engine.Forward {
 		groups = append(groups, p.changes().handOver()...)
 	}
@@ -408,9 +351,41 @@ func (p *Planner) tidy(to engine.Direction) []engine.Group {
 // for itself is in them.
 func (p *Planner) leave(to engine.Direction) []engine.Group {
 	steps := append([]engine.Step{p.freeze().Undo()}, p.Thaw()...)
-	if p.Survey.Bitmap {
+	if p.Inventory.Bitmap {
 		steps = append(steps, p.ranges().guard("end", nil).Undo())
 	}
-	steps = append(append(steps, removeRemains(p.Tools.Client(), p.spec().Name)), p.Forget(migration.Sweep{})...)
-	return append(engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.Survey, to))...)
+	steps = append(append(steps, removeLeftovers(p.Tools.Client(), p.spec().Name)), p.Forget(migration.Sweep{})...)
+	return append(engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.Inventory, to))...)
+}
+
+// originals are the objects that are about to be changed for the first time.
+func originals(s *Inventory) []client.Object {
+	var all []client.Object
+	for _, e := range s.Moves {
+		if e.Position == Waiting || e.Position == Bridged {
+			all = append(all, e.Service)
+		}
+	}
+	if s.Spec.Mode == v1alpha1.ModeExtend || s.Bitmap {
+		return all
+	}
+	for i := range s.Ranges {
+		if c := &s.Ranges[i]; emptiesRange(s, c) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// returnPool has the free addresses of the old range, of which replumb takes those that it needs for itself on the way back.
+func returnPool(s *Inventory) *cidr.Pool {
+	if s.back == nil {
+		s.back = cidr.NewPool(s.Spec.From, s.Used)
+		for _, e := range s.All() {
+			if e.Old.IsValid() { // where it returns to
+				s.back.Use(e.Old)
+			}
+		}
+	}
+	return s.back
 }

@@ -19,7 +19,7 @@ func (p *Planner) watch() []engine.Group {
 
 // probeAppears reports whether a Service that agents call is yet to be made, so that it cannot be planned how it moves.
 func (p *Planner) probeAppears() bool {
-	return p.Agents != nil && !p.Survey.hasProbes() && len(p.Survey.Pending()) > 0
+	return p.Agents != nil && !p.Inventory.HasProbes() && len(p.Inventory.Pending()) > 0
 }
 
 // soak waits until no client uses old addresses.
@@ -59,11 +59,11 @@ func (p *Planner) stopProbing(to engine.Direction) []engine.Group {
 // the name of a Service leads to the own address of its bridge, and who looks names up once may have kept that.
 func (p *Planner) leaving(to engine.Direction) map[string]bool {
 	all := map[string]bool{}
-	for _, e := range p.Survey.everything() {
-		left, _ := e.ends(to)
+	for _, e := range p.Inventory.All() {
+		left, _ := e.Ends(to)
 		all[left.String()] = true
 		if e.Bridge != nil {
-			for _, own := range addressesOf(e.Bridge) {
+			for _, own := range AddressesOf(e.Bridge) {
 				all[own.String()] = true
 			}
 		}
@@ -72,11 +72,11 @@ func (p *Planner) leaving(to engine.Direction) map[string]bool {
 }
 
 // barriers are those of a direction. A run that goes back stops for nothing that agents report, or do not report.
-func (p *Planner) barriers(to engine.Direction) *barriers {
-	b := &barriers{
+func (p *Planner) barriers(to engine.Direction) *Barriers {
+	b := &Barriers{
 		client: p.Tools.Client(), migration: p.spec().Name, pool: p.pool(to),
-		mode: p.spec().Barrier, wait: p.spec().BarrierWait, limit: max(time.Minute, p.spec().BarrierWait), now: p.Tools.Now,
-		also: p.Survey.otherFamily(),
+		mode: p.spec().Barrier, wait: p.spec().BarrierWait, Limit: max(time.Minute, p.spec().BarrierWait), now: p.Tools.Now,
+		also: p.Inventory.otherFamily(),
 	}
 	health := bridge.HealthChecks{Probe: p.Probe}
 	back := to == engine.Backward
@@ -89,7 +89,7 @@ func (p *Planner) barriers(to engine.Direction) *barriers {
 		b.agents, b.witness = p.Agents.Watch, p.Agents.Watch
 	}
 	if p.Agents != nil && !back { // an agent that is silent is reported as that, and not as a kube-proxy that is slow
-		b.limit = max(b.limit, p.Agents.Wait+moreThanSilence)
+		b.Limit = max(b.Limit, p.Agents.Wait+moreThanSilence)
 	}
 	return b
 }

@@ -1,12 +1,9 @@
 package servicecidr
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
@@ -21,14 +18,14 @@ import (
 // movePlan makes the groups of steps that take Services from one address to the other, in one direction.
 type movePlan struct {
 	*migration.Base
-	survey *Survey
+	survey *Inventory
 	to     engine.Direction
 	// run and phase are what hooks get.
 	run   hook.Run
 	phase string
 	// frozen says that Services in flight are frozen.
-	frozen  bool
-	transit *transit
+	frozen bool
+	steps  *Steps
 	// agents connect to Services that have moved; nil if there are none.
 	agents *lossguard.Agents
 	// certificates is the gate before kubernetes moves.
@@ -37,7 +34,7 @@ type movePlan struct {
 
 func (p *Planner) moves(to engine.Direction) *movePlan {
 	m := &movePlan{
-		Base: &p.Base, survey: p.Survey, to: to, run: hook.Apply, phase: "move", frozen: p.frozen(), transit: p.transit(to),
+		Base: &p.Base, survey: p.Inventory, to: to, run: hook.Apply, phase: "move", frozen: p.frozen(), steps: p.steps(to),
 		agents: p.Agents, certificates: p.ranges().certificates,
 	}
 	if to == engine.Backward {
@@ -46,9 +43,9 @@ func (p *Planner) moves(to engine.Direction) *movePlan {
 	return m
 }
 
-// transit is what the steps that move Services share, and the barriers in it.
-func (p *Planner) transit(to engine.Direction) *transit {
-	return &transit{
+// steps is what the steps that move Services share, and the barriers in it.
+func (p *Planner) steps(to engine.Direction) *Steps {
+	return &Steps{
 		client:     p.Tools.Client(),
 		endpoints:  &bridge.Endpoints{Client: p.Tools.Client()},
 		migration:  p.spec().Name,
@@ -56,13 +53,13 @@ func (p *Planner) transit(to engine.Direction) *transit {
 		form:       p.Form,
 		forms:      p.Forms,
 		pool:       p.pool(to),
-		within:     slices.Concat(p.Survey.Spec.From, p.Survey.Spec.To),
+		within:     slices.Concat(p.Inventory.Spec.From, p.Inventory.Spec.To),
 		barriers:   p.barriers(to),
 		now:        p.Tools.Now,
 		strategies: p.spec().Strategies,
 		store:      p.Store,
 		observer:   p.Observer,
-		crossings:  make(chan struct{}, crossings),
+		inTransit:  make(chan struct{}, inTransitLimit),
 		throttle:   &bridge.Throttle{Client: p.Tools.Client(), Migration: p.spec().Name},
 	}
 }
@@ -87,36 +84,6 @@ func (m *movePlan) services() []engine.Group {
 		groups = append(groups, m.tier(tier, inside)...)
 	}
 	return groups
-}
-
-// batch is what moves together.
-type batch struct {
-	// name is what it is called, if it has no number.
-	name       string
-	number, of int
-	tier       string
-	entries    []*Entry
-	// counts are those of the whole migration once the batch has moved.
-	counts v1alpha1.Counts
-	tiers  []v1alpha1.TierStatus
-}
-
-func (b *batch) String() string { return cmp.Or(b.name, fmt.Sprintf("batch %d of %d", b.number, b.of)) }
-
-func (b *batch) keys() []types.NamespacedName {
-	keys := make([]types.NamespacedName, len(b.entries))
-	for i, e := range b.entries {
-		keys[i] = e.Key()
-	}
-	return keys
-}
-
-func (b *batch) names() []string {
-	names := make([]string, len(b.entries))
-	for i, e := range b.entries {
-		names[i] = e.Key().String()
-	}
-	return names
 }
 
 // batches are those of all tiers, in order.
@@ -161,7 +128,7 @@ func (m *movePlan) batch(b *batch) []engine.Group {
 	if m.frozen {
 		after = append(after, thaw(m.Tools.Client(), m.Migration.Name, b))
 	}
-	groups = append(groups, engine.AtOnce(1, b.String(), append(after, m.settle(b)...)...)...)
+	groups = append(groups, engine.AtOnce(1, b.String(), append(after, m.pause(b)...)...)...)
 	return append(groups, m.Hooks(m.occasion(v1alpha1.AfterBatch, b))...)
 }
 
@@ -184,21 +151,21 @@ func (m *movePlan) cross(b *batch) []engine.Group {
 	var bridges, plain, last []engine.Step
 	var routed, nodePorts []*Entry
 	for _, e := range b.entries {
-		bridges = append(bridges, m.transit.bridge(e))
+		bridges = append(bridges, m.steps.Bridge(e))
 		switch {
 		case e.IsKubernetes():
-			last = append(last, m.transit.hop(e, m.to))
-		case e.HasNodePorts() && e.hops():
+			last = append(last, m.steps.Hop(e, m.to))
+		case e.HasNodePorts() && e.Hops():
 			nodePorts = append(nodePorts, e)
 		case e.throttled():
 			routed = append(routed, e)
 		default:
-			plain = append(plain, m.transit.hop(e, m.to))
+			plain = append(plain, m.steps.Hop(e, m.to))
 		}
 	}
 	groups := slices.Concat(
 		engine.AtOnce(parallel, b.String(), bridges...),
-		engine.AtOnce(1, b.String(), m.transit.barriers.step(b.String())),
+		engine.AtOnce(1, b.String(), m.steps.barriers.Step(b.String())),
 		engine.AtOnce(parallel, b.String(), plain...),
 	)
 	for some := range slices.Chunk(routed, bridge.Together) {
@@ -220,11 +187,11 @@ func (m *movePlan) together(b *batch, some []*Entry) []engine.Group {
 	}
 	var hops []engine.Step
 	for _, e := range some {
-		hops = append(hops, m.transit.hopBeside(e, m.to, beside))
+		hops = append(hops, m.steps.HopBeside(e, m.to, beside))
 	}
 	groups := engine.AtOnce(parallel, b.String(), hops...)
 	if len(beside) > 0 {
-		groups = append(groups, engine.AtOnce(1, b.String(), m.transit.unthrottle(some[0].Key().String(), some))...)
+		groups = append(groups, engine.AtOnce(1, b.String(), m.steps.Unthrottle(some[0].Key().String(), some))...)
 	}
 	return groups
 }
@@ -235,14 +202,14 @@ func (m *movePlan) unthrottled() []engine.Group {
 	if len(some) == 0 {
 		return nil
 	}
-	return engine.AtOnce(1, "before the first batch", m.transit.unthrottle("before", some))
+	return engine.AtOnce(1, "before the first batch", m.steps.Unthrottle("before", some))
 }
 
 // narrow has each address belong to one Service again.
 func (m *movePlan) narrow(b *batch) []engine.Group {
 	var steps []engine.Step
 	for _, e := range b.entries {
-		steps = append(steps, m.transit.narrow(e, m.to))
+		steps = append(steps, m.steps.Narrow(e, m.to))
 	}
 	return engine.AtOnce(parallel, b.String(), steps...)
 }
@@ -273,23 +240,23 @@ func (m *movePlan) occasion(moment v1alpha1.HookMoment, b *batch) hook.Occasion 
 // run that was killed has left on both addresses.
 func (m *movePlan) staleBridges() []engine.Group {
 	var stale []engine.Step
-	for _, e := range m.survey.everything() {
-		if e.Place != Moved {
+	for _, e := range m.survey.All() {
+		if e.Position != Moved {
 			continue
 		}
-		want := m.transit.bridgeAfter(e, e.Service, engine.Forward)
+		want := m.steps.bridgeAfter(e, e.Service, engine.Forward)
 		if e.Bridge != nil {
 			want.Form = bridge.FormOf(e.Bridge)
 		}
 		if e.Bridge == nil || e.Mirrored() || bridge.Difference(e.Bridge, want.Build(), true) != nil {
-			stale = append(stale, m.transit.rebridge(e))
+			stale = append(stale, m.steps.Rebridge(e))
 		}
 	}
 	return engine.AtOnce(parallel, "bridges of moved Services", stale...)
 }
 
-// settle gives people time to look.
-func (m *movePlan) settle(b *batch) []engine.Step {
+// pause gives people time to look.
+func (m *movePlan) pause(b *batch) []engine.Step {
 	length := m.survey.Spec.Settle
 	if length == 0 {
 		return nil
@@ -303,7 +270,7 @@ func (m *movePlan) settle(b *batch) []engine.Step {
 func (m *movePlan) probeService() []engine.Group {
 	b := &batch{name: "the Service of probes"}
 	for _, e := range m.survey.Probes {
-		if m.to == engine.Forward && e.Place != Moved || m.to == engine.Backward && e.away() {
+		if m.to == engine.Forward && e.Position != Moved || m.to == engine.Backward && e.Away() {
 			b.entries = append(b.entries, e)
 		}
 	}
@@ -324,7 +291,7 @@ func (m *movePlan) probeService() []engine.Group {
 // is seen, and a time-out is seen when it is over.
 func (m *movePlan) answered(b *batch) []engine.Step {
 	if m.agents == nil {
-		return m.settle(b)
+		return m.pause(b)
 	}
 	const answer = probe.DefaultTimeout + time.Second
 	return []engine.Step{&migration.PauseStep{
@@ -339,6 +306,6 @@ func (m *movePlan) connect(b *batch) []engine.Group {
 		return nil
 	}
 	return engine.AtOnce(1, b.String(), &lossguard.Connected{
-		Watch: m.agents.Watch, Name: b.String(), Ranges: m.agents.Ranges, Limit: m.transit.barriers.limit,
+		Watch: m.agents.Watch, Name: b.String(), Ranges: m.agents.Ranges, Limit: m.steps.barriers.Limit,
 	})
 }

@@ -87,10 +87,10 @@ func (n named) InspectAll(context.Context, []string) []apiserver.Server {
 // gone is the planner of a cluster whose own Services have moved.
 func (f *fixture) gone(inspector Inspector) *Planner {
 	entry := func(namespace, name, was, is string) *Entry {
-		return &Entry{Service: plainService(namespace, name, is), Old: netip.MustParseAddr(was), New: netip.MustParseAddr(is), Place: Moved}
+		return &Entry{Service: plainService(namespace, name, is), Old: netip.MustParseAddr(was), New: netip.MustParseAddr(is), Position: Moved}
 	}
 	f.job.Spec.From, f.job.Spec.APIServers = []netip.Prefix{netipPrefix("10.96.0.0/16")}, []string{"192.0.2.1:6443"}
-	p := &Planner{Survey: &Survey{
+	p := &Planner{Inventory: &Inventory{
 		Spec: f.job.Spec,
 		Moves: []*Entry{
 			entry(
@@ -103,7 +103,7 @@ func (f *fixture) gone(inspector Inspector) *Planner {
 		},
 		DNS: map[types.NamespacedName]bool{kubeDNSKey(): true},
 	}, Inspector: inspector}
-	p.Tools, p.Migration = f.job.Tools.Tools, f.job.Migration
+	p.Tools, p.Migration = f.job.Deps.Tools, f.job.Migration
 	return p
 }
 
@@ -139,7 +139,7 @@ func TestFinishLooksAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := setup(t)
-			f.job.Tools.Cluster = f.kubelets(map[string]string{"first": "172.24.0.10", "late": tt.dns})
+			f.job.Deps.Cluster = f.kubelets(map[string]string{"first": "172.24.0.10", "late": tt.dns})
 			f.manager(tt.flags...)
 			var wrong []error
 			for _, g := range f.gone(tt.servers).recheck() {
@@ -283,10 +283,10 @@ func TestIdentitiesArePinned(t *testing.T) {
 // TestOwnAddressesOfBridgesAreLeft, beside those of Services: names lead there in the middle of a hop.
 func TestOwnAddressesOfBridgesAreLeft(t *testing.T) {
 	f, was := moved(t)
-	survey, err := f.job.Survey(t.Context())
+	survey, err := f.job.LoadInventory(t.Context())
 	f.must(err)
 	b := f.get(bridge.Name(was.Name, was.UID))
-	leaving := (&Planner{Survey: survey}).leaving(engine.Forward)
+	leaving := (&Planner{Inventory: survey}).leaving(engine.Forward)
 	for _, a := range []string{was.Spec.ClusterIP, b.Spec.ClusterIP} {
 		if !leaving[a] {
 			t.Errorf("%s is not among %v", a, leaving)

@@ -17,7 +17,7 @@ import (
 // definition makes sure that the cluster has this build's definition of Migration.
 func (f *fixture) definition() {
 	f.Helper()
-	f.must((&engine.Runner{}).Run(f.Context(), single1(&migration.CRDStep{Cluster: f.job.Tools.Cluster})))
+	f.must((&engine.Runner{}).Run(f.Context(), single1(&migration.CRDStep{Cluster: f.job.Deps.Cluster})))
 }
 
 // TestDefinitionRefuses provokes each rule of the CustomResourceDefinition.
@@ -132,7 +132,7 @@ func TestApplyTakesUpAMigrationCreatedByHand(t *testing.T) {
 	f.must(server.Create(t.Context(), m))
 	f.service("cart", at("10.96.3.7"))
 	for range 2 {
-		job, err := NewJob(f.job.Tools, m)
+		job, err := NewJob(f.job.Deps, m)
 		f.must(err)
 		f.job = job
 		f.apply()
@@ -148,7 +148,7 @@ func TestPlanLeavesOutWhatIsThere(t *testing.T) {
 	f.service("cart", at("10.96.3.7"))
 	f.apply()
 	f.service("late", at("10.96.3.8"))
-	job, err := NewJob(f.job.Tools, sample())
+	job, err := NewJob(f.job.Deps, sample())
 	f.must(err)
 	p, err := job.Look(t.Context())
 	f.must(err)

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -15,7 +14,6 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/spec/tier"
 )
 
@@ -61,7 +59,7 @@ func (r Refresh) groups() []engine.Group {
 // changes are the moments from which pods get the addresses of a direction, by those Services that count. Services that are still to
 // move count as if they moved now: that is what a plan predicts. A pod can have the old address of a Service in its environment only if
 // it was started since the Service is there, which the API server alone says.
-func changes(s *Survey, m *v1alpha1.Migration, to engine.Direction, now time.Time, counts func(*Entry) bool) rollout.Changes {
+func changes(s *Inventory, m *v1alpha1.Migration, to engine.Direction, now time.Time, counts func(*Entry) bool) rollout.Changes {
 	c := rollout.Changes{Services: map[string][]rollout.Span{}, Migration: m.Name, Slack: slack}
 	for _, e := range s.Moves {
 		at, concerns := arrival(e, to, now)
@@ -92,19 +90,19 @@ func changes(s *Survey, m *v1alpha1.Migration, to engine.Direction, now time.Tim
 // arrival is when a Service got to where a direction leads; now, if it has yet to. On the way back, those that never left,
 // or do not return, don't count.
 func arrival(e *Entry, to engine.Direction, now time.Time) (at time.Time, counts bool) {
-	if to == engine.Backward && (!e.Touched() || e.settled()) {
+	if to == engine.Backward && (!e.Touched() || e.CannotReturn()) {
 		return time.Time{}, false
 	}
-	_, target := e.ends(to)
-	if !isAt(e.Service, target) {
+	_, target := e.Ends(to)
+	if !IsAt(e.Service, target) {
 		return now, true
 	}
-	src, _ := e.ends(to)
+	src, _ := e.Ends(to)
 	left, reserved := e.reserved[src]
 	if !reserved {
 		return now, to == engine.Forward || e.Service.Annotations[v1alpha1.AnnotationOriginalSpec] != ""
 	}
-	return movedAt(e.Service, left.since), true
+	return MovedAt(e.Service, left.since), true
 }
 
 func later(a, b time.Time) time.Time {
@@ -130,7 +128,7 @@ const patience = time.Minute
 // refresher plans what is to be renewed.
 type refresher struct {
 	tools  migration.Tools
-	survey *Survey
+	survey *Inventory
 	rules  tier.Rules
 	// of is the migration, to where it goes, workloads what runs in the cluster.
 	of        *v1alpha1.Migration
@@ -138,7 +136,7 @@ type refresher struct {
 	workloads *rollout.State
 	// departure is how pods leave their Services, before which of these are before workloads.
 	departure *rollout.Departure
-	before    *before
+	before    *ByWorkload
 }
 
 // plan says what becomes of the pods that carry addresses of before. What is not complete, and not by replumb, is not due: apply waits
@@ -155,7 +153,7 @@ func (r refresher) plan() (Refresh, rollout.Plan) {
 		return out, rollout.Plan{}
 	}
 	plan := r.workloads.Plan(c, spec.BarePods)
-	r.before = r.survey.before(r.workloads)
+	r.before = NewByWorkload(r.survey, r.workloads)
 	out.Left = slices.Concat(plan.Reported, plan.Unfinished(c, r.workloads))
 	out.due = r.due(now)
 	tools := rollout.Tools{Client: r.tools.Client(), Timeout: spec.Timeout.Duration, Patience: patience, Now: r.tools.Now}
@@ -167,8 +165,8 @@ func (r refresher) plan() (Refresh, rollout.Plan) {
 // due counts what is left to renew of what has moved.
 func (r refresher) due(now time.Time) (n int) {
 	plan := r.workloads.Plan(changes(r.survey, r.of, r.to, now, func(e *Entry) bool {
-		_, there := e.ends(r.to)
-		return isAt(e.Service, there) && !r.survey.endless(e)
+		_, there := e.Ends(r.to)
+		return IsAt(e.Service, there) && !endless(r.survey, e)
 	}), r.survey.Spec.Refresh.BarePods)
 	for i := range plan.Restarts {
 		if plan.Restarts[i].Unfinished == "" {
@@ -178,26 +176,13 @@ func (r refresher) due(now time.Time) (n int) {
 	return n + len(plan.Evictions)
 }
 
-// bornAfter reports whether a Service was made after the migration was recorded.
-func (s *Survey) bornAfter(e *Entry) bool {
-	return !s.Recorded.IsZero() && s.Recorded.Before(&e.Service.CreationTimestamp)
-}
-
-// endless reports whether a Service has appeared since the migration was recorded, in a range that stays open. Of these there is no
-// end. Each apply moves those that it finds, and waits for no others.
-func (s *Survey) endless(e *Entry) bool {
-	return s.bornAfter(e) && slices.ContainsFunc(s.Ranges, func(c networkingv1.ServiceCIDR) bool {
-		return c.DeletionTimestamp.IsZero() && !s.retires(&c) && cidr.Contains(cidrsOf(&c), e.Old)
-	})
-}
-
 // tiers sorts what is to be renewed into tiers.
 func (r refresher) tiers(tools rollout.Tools, plan rollout.Plan, c rollout.Changes) []RefreshTier {
 	restarts, alone := map[string][]engine.Step{}, map[string][]engine.Step{}
 	for i := range plan.Restarts {
 		w := &plan.Restarts[i]
 		t := r.tierOf(w.Namespace, w.Name, w.PodLabels)
-		if r.before.servesDNS(w) { // what is restarted beside it would ask it for names
+		if r.before.ServesDNS(w) { // what is restarted beside it would ask it for names
 			alone[t] = append(alone[t], r.renew(tools, w, c))
 			continue
 		}

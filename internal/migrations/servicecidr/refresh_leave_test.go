@@ -53,7 +53,7 @@ func TestNodesForgetPods(t *testing.T) {
 	} {
 		all, alone := &witnesses{}, &witnesses{silent: tt.silent}
 		b := p.barriers(engine.Forward)
-		b.limit = time.Second
+		b.Limit = time.Second
 		b.witness = all
 		if tt.agents {
 			b.agents, b.witness = alone, alone
@@ -66,7 +66,7 @@ func TestNodesForgetPods(t *testing.T) {
 			now = now.Add(restFor / 2)
 			return now
 		}
-		err := b.leave(t.Context(), "cart-1", pod)
+		err := b.Leave(t.Context(), "cart-1", pod)
 		if fails := tt.silent && !tt.back; (err != nil) != fails {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -78,7 +78,7 @@ func TestNodesForgetPods(t *testing.T) {
 			t.Errorf("%s: nodes were given time: %v", name, rested)
 		}
 		all.asked = nil
-		f.must(b.part(t.Context(), "cart-1"))
+		f.must(b.Part(t.Context(), "cart-1"))
 		if len(all.asked) != len(tt.parted) {
 			t.Errorf("%s: %d barriers before it ends, want %d", name, len(all.asked), len(tt.parted))
 		}

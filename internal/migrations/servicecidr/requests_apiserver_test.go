@@ -36,8 +36,8 @@ func TestReadsOfAMove(t *testing.T) {
 	for i := range services {
 		f.service(fmt.Sprintf("cart-%d", i), at(fmt.Sprintf("10.96.3.%d", 7+i)))
 	}
-	c := &counting{WithWatch: f.job.Tools.Cluster.WithWatch}
-	counted := *f.job.Tools.Cluster
+	c := &counting{WithWatch: f.job.Deps.Cluster.WithWatch}
+	counted := *f.job.Deps.Cluster
 	counted.WithWatch = c
 	reads := func(most int32, act func() error) {
 		t.Helper()

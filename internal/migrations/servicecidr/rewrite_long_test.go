@@ -57,11 +57,11 @@ func TestRewriteKilled(t *testing.T) {
 			f := setup(t, byEtcd)
 			was := f.balanced("balanced", "10.96.3.1")
 			kill := func(act func() error) {
-				f.job.Tools.Store = doomed{Store: etcdStore{spec: f.job.Spec.Store}, after: after}
+				f.job.Deps.Store = doomed{Store: etcdStore{spec: f.job.Spec.Store}, after: after}
 				if err := act(); !errors.Is(err, crash.ErrKilled) {
 					t.Fatalf("the run ended with %v", err)
 				}
-				f.job.Tools.Store = nil
+				f.job.Deps.Store = nil
 				f.again()
 			}
 			kill(func() error {
@@ -111,7 +111,7 @@ func TestRewriteKilledAfterEveryWrite(t *testing.T) {
 func TestRewriteOfATakenTarget(t *testing.T) {
 	f := setup(t, byEtcd)
 	was := f.balanced("balanced", "10.96.3.1")
-	cut := *f.job.Tools.Cluster
+	cut := *f.job.Deps.Cluster
 	steal := func() { f.service("thief", at("172.24.3.1")) }
 	cut.WithWatch = &holdThief{thief: thief{WithWatch: server.WithWatch, steal: steal}, of: "172.24.3.1"}
 	f.through(&cut, func() { f.apply() })
@@ -160,7 +160,7 @@ func TestRewriteIsRefused(t *testing.T) {
 	t.Run("encoded otherwise", func(t *testing.T) {
 		f := setup(t, byEtcd)
 		was := f.balanced("balanced", "10.96.3.1")
-		f.job.Tools.Store = refusing{}
+		f.job.Deps.Store = refusing{}
 		f.blocked("RP1720", "encrypted at rest")
 		if is := f.get("balanced"); is.ResourceVersion != was.ResourceVersion {
 			t.Error("it was written")

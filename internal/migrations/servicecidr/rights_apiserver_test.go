@@ -29,7 +29,7 @@ func TestKubeletsAreVouchedFor(t *testing.T) {
 		return client.IgnoreAlreadyExists(server.Create(ctx, m)) == nil, nil
 	}))
 	operator, _ := migrationtest.Operator(quiet{t}, server, Roles().Of(cluster.View, cluster.Operate))
-	k := &kubelets{
+	k := &Kubelets{
 		cluster: operator, migration: m.Name, left: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, confirmation: "172.24.0.10",
 	}
 	for _, value := range []string{"", "172.24.0.11"} {

@@ -110,7 +110,7 @@ func (f *fixture) openRange(name, cidr string) {
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}},
 	}))
 	f.must(engine.Drive(f.Context(), ownRange{
-		client: f.job.Tools.Client(), name: name, cidr: netipPrefix(cidr), role: v1alpha1.RoleRange,
+		client: f.job.Deps.Client(), name: name, cidr: netipPrefix(cidr), role: v1alpha1.RoleRange,
 	}.add()))
 	// The API server hears that the range is ready by its own watch, after those who asked it. Dry runs look at any one range.
 	first := &corev1.Service{

@@ -57,7 +57,7 @@ type forgetful struct{ *Job }
 func (k forgetful) Examine(ctx context.Context) (*Planner, error) {
 	p, err := k.Job.Examine(ctx)
 	if err == nil {
-		p.Survey.Recorded = metav1.Time{}
+		p.Inventory.Recorded = metav1.Time{}
 	}
 	return p, err
 }
@@ -143,8 +143,8 @@ func TestRangeIsNotClosedOnWhatStays(t *testing.T) {
 	)
 	p, err := f.job.Examine(t.Context())
 	f.must(err)
-	for _, c := range p.Survey.retiring() {
-		holders, err := p.ranges().immovable(cidrsOf(c))(t.Context())
+	for _, c := range Retiring(p.Inventory) {
+		holders, err := p.ranges().immovable(CIDRsOf(c))(t.Context())
 		f.must(err)
 		if len(holders) != 1 || !strings.Contains(holders[0], "shop/stays (172.31.3.8)") {
 			t.Errorf("what stays in %s: %v", c.Name, holders)
@@ -184,7 +184,7 @@ func TestLooksBetweenRoundsAreRetried(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))
 	busy := &busyOnce{WithWatch: server.WithWatch, left: 1}
-	cut := *f.job.Tools.Cluster
+	cut := *f.job.Deps.Cluster
 	cut.WithWatch = busy
 	f.through(&cut, func() {
 		if _, err := f.job.Apply(t.Context(), f.runner); !apierrors.IsResourceExpired(err) {

@@ -46,8 +46,8 @@ func TestIngressControllersAreThrottled(t *testing.T) {
 	cart := f.service("cart", at("10.96.3.7"))
 	plain := f.service("plain", at("10.96.3.8"))
 	f.ingress("cart")
-	r := &requests{WithWatch: f.job.Tools.Cluster.WithWatch}
-	watched := *f.job.Tools.Cluster
+	r := &requests{WithWatch: f.job.Deps.Cluster.WithWatch}
+	watched := *f.job.Deps.Cluster
 	watched.WithWatch = r
 	f.through(&watched, func() {
 		f.apply()
@@ -83,7 +83,7 @@ func TestThrottleOfAKilledRunEnds(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))
 	f.ingress("cart")
-	cut := *f.job.Tools.Cluster
+	cut := *f.job.Deps.Cluster
 	cut.WithWatch = &immortal{WithWatch: server.WithWatch}
 	var err error
 	f.through(&cut, func() { _, err = f.job.Apply(t.Context(), f.runner) })

@@ -63,8 +63,8 @@ func (s *Service) apply(m journal.Move) {
 		s.From, s.To = m.From, m.To
 	}
 	s.At, s.Seconds, s.Strategy = &at, m.Seconds, m.Strategy
-	switch servicecidr.Place(s.State) {
-	case servicecidr.Bridged, servicecidr.HalfHopped, servicecidr.Pinned:
+	switch servicecidr.Position(s.State) {
+	case servicecidr.Bridged, servicecidr.InTransit, servicecidr.Pinned:
 	default:
 		s.State = state
 	}

@@ -1,0 +1,108 @@
+package servicecidr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/cidr"
+)
+
+// Barriers make the proofs that every node knows what was written before.
+type Barriers struct {
+	client    client.Client
+	migration string
+	pool      *cidr.Pool
+	witness   bridge.Witness
+	// agents are asked alone where only they can tell; nil if barriers are passed without them.
+	agents bridge.Witness
+	mode   v1alpha1.BarrierMode
+	// wait is how long mode Wait lets pass; limit is how long nodes may take to prove.
+	wait, Limit time.Duration
+	now         func() time.Time
+	// also is the family in which nodes have to know bridges beside that of pool; empty, if there is none.
+	also corev1.IPFamily
+	// passing is held by a barrier within a step: a barrier begins by removing the sentinels that others of its migration left.
+	passing sync.Mutex
+}
+
+// Step is the barrier after something that is named. In mode Wait it proves nothing; a finding says so.
+func (b *Barriers) Step(name string) engine.Step {
+	if b.mode == v1alpha1.BarrierWait {
+		return &migration.PauseStep{
+			Name: "barrier/" + name, Length: b.wait, Now: b.now,
+			About: fmt.Sprintf("Give nodes %s to learn the bridges of %s (not proven)", b.wait, name),
+		}
+	}
+	return b.proof(name)
+}
+
+func (b *Barriers) proof(name string) *bridge.Barrier {
+	return &bridge.Barrier{
+		Client: b.client, Witness: b.witness, Pool: b.pool, Migration: b.migration, Name: name, Limit: b.Limit,
+		Also: b.also,
+	}
+}
+
+// pass passes a barrier within a step.
+func (b *Barriers) pass(ctx context.Context, name string) error {
+	b.passing.Lock()
+	defer b.passing.Unlock()
+	return engine.Drive(ctx, b.Step(name))
+}
+
+// Leave passes a barrier behind which no node leads clients to a pod that has left its Services, datagrams of earlier clients included. Agents
+// delete what connection tracking has of those. Without agents they are given time to end.
+func (b *Barriers) Leave(ctx context.Context, pod string, at []netip.Addr) error {
+	if b.agents != nil {
+		err := b.forget(ctx, pod, at)
+		if err == nil || b.agents == b.witness || !errors.As(err, new(*engine.DeadlineError)) {
+			return err
+		}
+		// On the way back they are waited for no longer than they may take.
+	}
+	if err := b.pass(ctx, "pod "+pod); err != nil {
+		return err
+	}
+	return engine.Drive(ctx, &migration.PauseStep{
+		Name: "rest/" + pod, Length: restFor, Now: b.now,
+		About: fmt.Sprintf("Give nodes %s to forget who has sent datagrams to pod %s", restFor, pod),
+	})
+}
+
+// forget has agents delete what leads datagrams to a pod.
+func (b *Barriers) forget(ctx context.Context, pod string, at []netip.Addr) error {
+	b.passing.Lock()
+	defer b.passing.Unlock()
+	proof := b.proof("pod " + pod)
+	proof.Witness, proof.Forget = b.agents, at
+	return engine.Drive(ctx, proof)
+}
+
+// Part waits, without agents, until kube-proxies have deleted what they know of a pod that is no endpoint any more: they do so after they have
+// answered for a barrier, and before they answer for the next (the end of syncProxyRules, as for Barrier).
+func (b *Barriers) Part(ctx context.Context, pod string) error {
+	if b.agents != nil {
+		return nil
+	}
+	for range 2 {
+		if err := b.pass(ctx, "pod "+pod); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restFor is how long connection tracking is given to forget who has sent datagrams to a pod, where no agent deletes that: the default of
+// nf_conntrack_udp_timeout. A client that uses a port again within it is still led there.
+const restFor = 30 * time.Second

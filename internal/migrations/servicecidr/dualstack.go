@@ -1,0 +1,61 @@
+package servicecidr
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// The default ServiceCIDR of a cluster of both families has a range of each, since API servers make it from a flag that names both. No range can be
+// taken out of a ServiceCIDR: the whole of it goes, and the range of the other family, in which all Services stay, is kept by one of its own until
+// the API servers have made the next one. See docs/design/retire.md.
+
+// apart keeps the range of the other family which is in a ServiceCIDR of some ranges that goes; none, if there is no such range.
+func (r *Plan) apart(name string, was []netip.Prefix) []ownRange {
+	other, both := otherFamilyRange(r.survey, was)
+	if !both {
+		return nil
+	}
+	o := r.own(r.survey.Spec.Name+keepOf+name, other, v1alpha1.RoleKeep)
+	o.was = was
+	return []ownRange{o}
+}
+
+// aparts are the ServiceCIDRs that keep ranges of the other family while those go that they were in.
+func (r *Plan) aparts() []ownRange {
+	var all []ownRange
+	for _, c := range Retiring(r.survey) {
+		all = append(all, r.apart(c.Name, CIDRsOf(c))...)
+	}
+	return all
+}
+
+// isApart reports whether a range that is kept is one of the other family.
+func (r *Plan) isApart(k ownRange) bool {
+	return keepsOtherFamily(r.survey, rangeNamed(r.survey, k.name))
+}
+
+// keptApart are those of them that are there.
+func (r *Plan) keptApart() []ownRange {
+	return slices.DeleteFunc(r.keeping(), func(k ownRange) bool { return !r.isApart(k) })
+}
+
+// leftApart are those that are there at the end of a rollback.
+func (r *Plan) leftApart() []ownRange {
+	all := r.keptApart()
+	for _, back := range r.restoredApart() {
+		if !slices.ContainsFunc(all, func(k ownRange) bool { return k.name == back.name }) {
+			all = append(all, back)
+		}
+	}
+	return all
+}
+
+// restoredApart keeps the range of the other family while the default ServiceCIDR goes that API servers made from their new flag.
+func (r *Plan) restoredApart() []ownRange {
+	if was, _, restores := restoredDefaults(r.survey); restores {
+		return r.apart(defaultRange, was)
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+package servicecidr
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/safety/freeze"
+)
+
+// FlagPlan makes the groups of steps that change the Service range where it is a flag of the API servers and nothing else. They give out
+// addresses of that range alone: so they get the new one before the first Service moves, and the old one before the first returns. Services
+// keep the addresses that they have, in the range or not. See docs/design/versions.md.
+type FlagPlan struct {
+	*Plan
+}
+
+var (
+	_ Changes = (*Plan)(nil)
+	_ Changes = FlagPlan{}
+)
+
+// extend has the API servers give out addresses of the target.
+func (f FlagPlan) extend() []engine.Group { return f.change(f.survey.Spec.To[0], repointed, false) }
+
+// reopen has them give out those of the old range again. Where they never had another, what cannot be seen is passed over.
+func (f FlagPlan) reopen() []engine.Group {
+	from := f.survey.Spec.From
+	if len(from) == 0 {
+		return nil
+	}
+	begun := slices.ContainsFunc(f.survey.All(), (*Entry).Begun)
+	return f.change(from[0], restored, !begun && Serves(f.survey, from))
+}
+
+// change has API servers get another range. From when the first one has it until all addresses in it that replumb needs are reserved again, a
+// policy keeps these from others.
+func (f FlagPlan) change(want netip.Prefix, confirmation string, lenient bool) []engine.Group {
+	var steps []engine.Step
+	guard := f.guard(want.String(), unreservedIn(f.survey, want))
+	if len(guard.Owned) > 0 {
+		steps = append(steps, guard)
+	}
+	steps = append(steps, f.apiServers([]netip.Prefix{want}, confirmation, lenient))
+	if len(guard.Owned) > 0 || !Serves(f.survey, []netip.Prefix{want}) {
+		steps = append(steps, givesOut{client: f.client, migration: f.survey.Spec.Name, want: want}.step())
+	}
+	return engine.InOrder(append(steps, commitReservations{client: f.client, survey: f.survey, in: want}.step(), guard.Undo())...)
+}
+
+// repoint looks once more. There is nothing to retire: no Service is given an address of the old range any more.
+func (f FlagPlan) repoint() []engine.Group {
+	to, servers := f.survey.Spec.To[:1], f.look()
+	return engine.InOrder(
+		f.vacant(),
+		&engine.Wait{
+			Name: "verify/api-servers", About: fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", flagOf(to)),
+			For: f.onRange(servers, to, repointed, false), Limit: f.wait, Remark: servers.remark,
+		},
+	)
+}
+
+// vacant fails if a Service that moves, or one that should, still has an address of the old range.
+func (f FlagPlan) vacant() engine.Step {
+	from := f.survey.Spec.From
+	return &engine.Wait{
+		Name: "vacant/" + defaultRange, About: "Verify that only pinned Services have an address in " + JoinRanges(from), Again: true,
+		For: func(ctx context.Context) error {
+			now, err := f.lookAgain(ctx)
+			if err != nil {
+				return err
+			}
+			left := immovableIn(now, from)
+			for _, e := range now.Pending() {
+				left = append(left, fmt.Sprintf("services %s (%s)", e.Key(), e.Old))
+			}
+			if len(left) > 0 {
+				return &RangeInUseError{Range: from, Holders: left}
+			}
+			return nil
+		},
+	}
+}
+
+// restore has nothing to do: the flag was changed before the first Service returned.
+func (FlagPlan) restore() []engine.Group { return nil }
+
+// withdraw has nothing to do: no range was added.
+func (FlagPlan) withdraw() []engine.Group { return nil }
+
+// handOver has nothing to do: the range is the cluster's own.
+func (FlagPlan) handOver() []engine.Group { return nil }
+
+func (r *Plan) guard(what string, owned []freeze.Owned) *freeze.Guard {
+	return &freeze.Guard{Client: r.client, Migration: r.survey.Spec.Name, Owned: owned, For: what}
+}

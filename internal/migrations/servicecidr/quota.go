@@ -1,0 +1,76 @@
+package servicecidr
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/admission"
+)
+
+// charges are what quotas count.
+type charges map[corev1.ResourceName]int64
+
+// lackError says that a quota has no room.
+type lackError struct {
+	quota      types.NamespacedName
+	resource   corev1.ResourceName
+	used, need int64
+	hard       int64
+}
+
+func (e *lackError) Error() string {
+	return fmt.Sprintf("resourcequota %s allows %d %s (status.hard), of which %d are used, and the move takes %d more: it needs %d",
+		e.quota, e.hard, e.resource, e.used, e.need, e.used+e.need)
+}
+
+// lacking are the quotas of a namespace that have no room.
+func lacking(quotas []corev1.ResourceQuota, namespace string, needs charges) (out []*lackError) {
+	for i := range quotas {
+		q := &quotas[i]
+		if q.Namespace != namespace {
+			continue
+		}
+		for _, resource := range slices.Sorted(maps.Keys(needs)) {
+			hard, limited := q.Status.Hard[resource]
+			used := q.Status.Used[resource]
+			if limited && needs[resource] > 0 && used.Value()+needs[resource] > hard.Value() {
+				out = append(out, &lackError{client.ObjectKeyFromObject(q), resource, used.Value(), needs[resource], hard.Value()})
+			}
+		}
+	}
+	return out
+}
+
+// checkQuota returns nil once the quotas of a Service's namespace have room for the node ports that patch B takes. Those that patch A gives up count
+// until the quota's controller has counted again, which a hop must not wait for in its middle; the hop before this one may have just done so.
+func (h *hopStep) checkQuota(ctx context.Context, svc *corev1.Service) error {
+	quotas := &corev1.ResourceQuotaList{}
+	err := h.steps.client.List(ctx, quotas, client.InNamespace(svc.Namespace))
+	switch {
+	case apierrors.IsForbidden(err): // a finding says that quotas are not known
+		return nil
+	case err != nil:
+		return fmt.Errorf("quotas of service %s: %w", h.entry.Key(), err)
+	}
+	takes := charges{corev1.ResourceServicesNodePorts: int64(len(svc.Spec.Ports))}
+	for _, lack := range lacking(quotas.Items, svc.Namespace, takes) {
+		return engine.NotYet("the node ports of service %s: %w", h.entry.Key(), lack)
+	}
+	return nil
+}
+
+// retryQuota turns the refusal of a quota that has not noticed yet what patch A gave up into one to try again.
+func retryQuota(err error) error {
+	if refused := admission.Of(err); refused != nil && refused.Quota {
+		return engine.NotYet("%w", err)
+	}
+	return err
+}
