@@ -104,9 +104,9 @@ func usedAddresses(snap *cluster.Snapshot) []netip.Addr {
 	return slices.Compact(slices.SortedFunc(slices.Values(used), netip.Addr.Compare))
 }
 
-// addresses are those that are, or may be, reserved for the Service's bridge, in order.
-func (e *Entry) addresses() []netip.Addr {
-	all := slices.Collect(maps.Keys(e.reserved))
+// Addresses are those that are, or may be, reserved for the Service's bridge, in order.
+func (e *Entry) Addresses() []netip.Addr {
+	all := slices.Collect(maps.Keys(e.Reserved))
 	for _, a := range []netip.Addr{e.Old, e.New} {
 		if a.IsValid() {
 			all = append(all, a)

@@ -95,7 +95,7 @@ func TestRefusalsAreFoundBeforeTheFirstWrite(t *testing.T) {
 			refuse: func(f *fixture) {
 				f.refused(func(ctx context.Context) (*admission.Refusal, error) {
 					e := &Entry{Service: plainService("shop", "cart", "")}
-					return admission.Create(ctx, server, e.reservation("m", netip.MustParseAddr("172.24.200.1")).Build())
+					return admission.Create(ctx, server, e.Reservation("m", netip.MustParseAddr("172.24.200.1")).Build())
 				}, func() {
 					f.policy("no-addresses", "!has(object.metadata.labels) || !('"+v1alpha1.LabelRole+"' in object.metadata.labels)",
 						rule(networking, "ipaddresses", admissionv1.Create))

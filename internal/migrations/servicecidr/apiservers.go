@@ -35,39 +35,39 @@ func NewGate(id, title, guide string, limit time.Duration, holds func(context.Co
 
 // APIServers are the API servers of the cluster, as seen from where replumb runs, or from nodes where it does not reach them.
 type APIServers struct {
-	cluster   *cluster.Cluster
-	inspector Inspector
-	addresses []string
-	// witnesses are the nodes that look at API servers, too.
-	witnesses func() []apiserver.Witness
-	// bitmap says that they have their range as a flag and nothing else, so that each says it when it is asked for an address.
-	bitmap bool
-	// family is that of the range which is asked for then.
-	family corev1.IPFamily
+	Cluster   *cluster.Cluster
+	Inspector Inspector
+	Addresses []string
+	// Witnesses are the nodes that look at API servers, too.
+	Witnesses func() []apiserver.Witness
+	// Bitmap says that they have their range as a flag and nothing else, so that each says it when it is asked for an address.
+	Bitmap bool
+	// Family is that of the range which is asked for then.
+	Family corev1.IPFamily
 
 	// from says which were seen from nodes at the latest look.
 	from []string
 }
 
-// remark is what there is to say of how they were seen; nothing, if it was from here.
-func (a *APIServers) remark() string { return strings.Join(a.from, "; ") }
+// Remark is what there is to say of how they were seen; nothing, if it was from here.
+func (a *APIServers) Remark() string { return strings.Join(a.from, "; ") }
 
 // inspect looks at each. Unless their addresses are given, the endpoints of kubernetes are asked; if there is but one, it
 // is the one the kubeconfig leads to, which may be the only way to it.
 func (a *APIServers) inspect(ctx context.Context) ([]apiserver.Server, error) {
-	addresses := a.addresses
+	addresses := a.Addresses
 	if len(addresses) == 0 {
 		endpoints := &discoveryv1.EndpointSliceList{}
-		err := a.cluster.List(ctx, endpoints, client.InNamespace(kubernetesKey().Namespace),
+		err := a.Cluster.List(ctx, endpoints, client.InNamespace(kubernetesKey().Namespace),
 			client.MatchingLabels{discoveryv1.LabelServiceName: kubernetesKey().Name})
 		if err != nil {
 			return nil, fmt.Errorf("endpoints of service %s: %w", kubernetesKey(), err)
 		}
 		if addresses = apiserver.Addresses(endpoints.Items); len(addresses) <= 1 {
-			addresses = []string{a.cluster.Host()}
+			addresses = []string{a.Cluster.Host()}
 		}
 	}
-	servers := apiserver.Through(a.asked(ctx, a.inspector.InspectAll(ctx, addresses)), a.witnesses())
+	servers := apiserver.Through(a.asked(ctx, a.Inspector.InspectAll(ctx, addresses)), a.Witnesses())
 	a.from = nil
 	for _, s := range servers {
 		if s.From != "" {
@@ -84,8 +84,8 @@ type asker interface {
 
 // asked has API servers that do not tell their flags say from which range they give addresses, where that is the flag.
 func (a *APIServers) asked(ctx context.Context, servers []apiserver.Server) []apiserver.Server {
-	asks, can := a.inspector.(asker)
-	if !a.bitmap || !can {
+	asks, can := a.Inspector.(asker)
+	if !a.Bitmap || !can {
 		return servers
 	}
 	for i := range servers {
@@ -93,7 +93,7 @@ func (a *APIServers) asked(ctx context.Context, servers []apiserver.Server) []ap
 		if s.FlagsErr == nil || s.CertErr != nil {
 			continue
 		}
-		r, err := asks.Gives(ctx, s.Address, a.family)
+		r, err := asks.Gives(ctx, s.Address, a.Family)
 		if err != nil {
 			s.FlagsErr = fmt.Errorf("%w; %w", s.FlagsErr, err)
 			continue
@@ -103,9 +103,9 @@ func (a *APIServers) asked(ctx context.Context, servers []apiserver.Server) []ap
 	return servers
 }
 
-// certified holds once the certificate of every API server names all of some addresses: where kubernetes goes, since every client in the
+// Certified holds once the certificate of every API server names all of some addresses: where kubernetes goes, since every client in the
 // cluster connects there from the hop on, and where it was, since those that run go on using that.
-func (a *APIServers) certified(want ...netip.Addr) func(context.Context) error {
+func (a *APIServers) Certified(want ...netip.Addr) func(context.Context) error {
 	return func(ctx context.Context) error {
 		servers, err := a.inspect(ctx)
 		if err != nil {
@@ -136,7 +136,7 @@ func (g onRange) holds(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pods, err := controlplane.APIServer.Pods(ctx, g.servers.cluster)
+	pods, err := controlplane.APIServer.Pods(ctx, g.servers.Cluster)
 	if err != nil {
 		return fmt.Errorf("listing the pods of API servers: %w", err)
 	}
@@ -147,7 +147,7 @@ func (g onRange) holds(ctx context.Context) error {
 	case len(unknown) == 0 || g.lenient:
 		return nil
 	}
-	m, err := migration.Get(ctx, g.servers.cluster, g.migration)
+	m, err := migration.Get(ctx, g.servers.Cluster, g.migration)
 	if err != nil {
 		return err
 	}

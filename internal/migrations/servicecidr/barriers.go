@@ -20,28 +20,28 @@ import (
 
 // Barriers make the proofs that every node knows what was written before.
 type Barriers struct {
-	client    client.Client
-	migration string
-	pool      *cidr.Pool
-	witness   bridge.Witness
-	// agents are asked alone where only they can tell; nil if barriers are passed without them.
-	agents bridge.Witness
-	mode   v1alpha1.BarrierMode
-	// wait is how long mode Wait lets pass; limit is how long nodes may take to prove.
-	wait, Limit time.Duration
-	now         func() time.Time
-	// also is the family in which nodes have to know bridges beside that of pool; empty, if there is none.
-	also corev1.IPFamily
+	Client    client.Client
+	Migration string
+	Pool      *cidr.Pool
+	Witness   bridge.Witness
+	// Agents are asked alone where only they can tell; nil if barriers are passed without them.
+	Agents bridge.Witness
+	Mode   v1alpha1.BarrierMode
+	// Wait is how long mode Wait lets pass; limit is how long nodes may take to prove.
+	Wait, Limit time.Duration
+	Now         func() time.Time
+	// Also is the family in which nodes have to know bridges beside that of pool; empty, if there is none.
+	Also corev1.IPFamily
 	// passing is held by a barrier within a step: a barrier begins by removing the sentinels that others of its migration left.
 	passing sync.Mutex
 }
 
 // Step is the barrier after something that is named. In mode Wait it proves nothing; a finding says so.
 func (b *Barriers) Step(name string) engine.Step {
-	if b.mode == v1alpha1.BarrierWait {
+	if b.Mode == v1alpha1.BarrierWait {
 		return &migration.PauseStep{
-			Name: "barrier/" + name, Length: b.wait, Now: b.now,
-			About: fmt.Sprintf("Give nodes %s to learn the bridges of %s (not proven)", b.wait, name),
+			Name: "barrier/" + name, Length: b.Wait, Now: b.Now,
+			About: fmt.Sprintf("Give nodes %s to learn the bridges of %s (not proven)", b.Wait, name),
 		}
 	}
 	return b.proof(name)
@@ -49,8 +49,8 @@ func (b *Barriers) Step(name string) engine.Step {
 
 func (b *Barriers) proof(name string) *bridge.Barrier {
 	return &bridge.Barrier{
-		Client: b.client, Witness: b.witness, Pool: b.pool, Migration: b.migration, Name: name, Limit: b.Limit,
-		Also: b.also,
+		Client: b.Client, Witness: b.Witness, Pool: b.Pool, Migration: b.Migration, Name: name, Limit: b.Limit,
+		Also: b.Also,
 	}
 }
 
@@ -64,9 +64,9 @@ func (b *Barriers) pass(ctx context.Context, name string) error {
 // Leave passes a barrier behind which no node leads clients to a pod that has left its Services, datagrams of earlier clients included. Agents
 // delete what connection tracking has of those. Without agents they are given time to end.
 func (b *Barriers) Leave(ctx context.Context, pod string, at []netip.Addr) error {
-	if b.agents != nil {
+	if b.Agents != nil {
 		err := b.forget(ctx, pod, at)
-		if err == nil || b.agents == b.witness || !errors.As(err, new(*engine.DeadlineError)) {
+		if err == nil || b.Agents == b.Witness || !errors.As(err, new(*engine.DeadlineError)) {
 			return err
 		}
 		// On the way back they are waited for no longer than they may take.
@@ -75,7 +75,7 @@ func (b *Barriers) Leave(ctx context.Context, pod string, at []netip.Addr) error
 		return err
 	}
 	return engine.Drive(ctx, &migration.PauseStep{
-		Name: "rest/" + pod, Length: restFor, Now: b.now,
+		Name: "rest/" + pod, Length: restFor, Now: b.Now,
 		About: fmt.Sprintf("Give nodes %s to forget who has sent datagrams to pod %s", restFor, pod),
 	})
 }
@@ -85,14 +85,14 @@ func (b *Barriers) forget(ctx context.Context, pod string, at []netip.Addr) erro
 	b.passing.Lock()
 	defer b.passing.Unlock()
 	proof := b.proof("pod " + pod)
-	proof.Witness, proof.Forget = b.agents, at
+	proof.Witness, proof.Forget = b.Agents, at
 	return engine.Drive(ctx, proof)
 }
 
 // Part waits, without agents, until kube-proxies have deleted what they know of a pod that is no endpoint any more: they do so after they have
 // answered for a barrier, and before they answer for the next (the end of syncProxyRules, as for Barrier).
 func (b *Barriers) Part(ctx context.Context, pod string) error {
-	if b.agents != nil {
+	if b.Agents != nil {
 		return nil
 	}
 	for range 2 {

@@ -348,7 +348,7 @@ func TestBitmapReserves(t *testing.T) {
 	}
 
 	f.restart(flagIs)
-	taken := commitReservations{client: server, survey: &Inventory{Spec: Spec{Name: "m"}}, in: netip.MustParsePrefix(flagIs)}
+	taken := commitReservations{client: server, inventory: &Inventory{Spec: Spec{Name: "m"}}, in: netip.MustParsePrefix(flagIs)}
 	f.must(engine.Drive(ctx, taken.step()))
 	seen("MODIFIED 172.24.3.7")
 	if err := f.thief("172.24.3.7"); !bridge.IsTaken(err) {

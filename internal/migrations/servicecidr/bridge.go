@@ -13,50 +13,59 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// bridgeStep has the old address answer twice over before the Service leaves it, or repairs what answers for one that has.
+// bridgeStep has the old address answer twice over before the Service leaves it, or repairs what
+// answers for one that has.
 type bridgeStep struct {
 	engine.Observed[unbridged]
 
-	steps *Steps
-	entry *Entry
+	*Steps
+	progress *Progress
 	// want is the bridge that the Service needs as it is.
 	want func(svc *corev1.Service) *bridge.Bridge
-	// made is what the write was answered with, for the first proof.
-	made *answers
 }
 
-// unbridged is a Service without the bridge it needs. If it has changed by the time the bridge is written, the proof finds the
-// bridge wrong.
+// unbridged is a Service without the bridge it needs. If it has changed by the time the bridge is
+// written, the proof finds the bridge wrong.
 type unbridged struct {
 	service *corev1.Service
 	// missing is true if there is no bridge at all.
 	missing bool
 }
 
-func (s *bridgeStep) Title() string {
-	if s.want(s.entry.Service).Answers == bridge.OldOnly {
-		return fmt.Sprintf("Bridge %s on %s", s.entry.Key(), s.entry.Old)
+func (s *Steps) bridgeAs(p *Progress, want func(*corev1.Service) *bridge.Bridge) engine.Step {
+	b := &bridgeStep{Steps: s, progress: p, want: want}
+	b.Observed = engine.Observed[unbridged]{
+		Name: "bridge/" + p.Key().String(), Look: b.look, Answered: b.write, Proof: b.prove, Changes: b.changes,
 	}
-	if kept := s.entry.Kept(s.entry.Service); kept.IsValid() {
-		return fmt.Sprintf("Bridge %s on %s, %s and %s", s.entry.Key(), s.entry.Old, s.entry.New, kept)
-	}
-	return fmt.Sprintf("Bridge %s on %s and %s", s.entry.Key(), s.entry.Old, s.entry.New)
+	return b
 }
 
-func (s *bridgeStep) look(ctx context.Context) (engine.State, unbridged, error) {
-	svc, err := readService(ctx, s.steps.client, s.entry)
+func (b *bridgeStep) Title() string {
+	p := b.progress
+	if b.want(p.Service).Answers == bridge.OldOnly {
+		return fmt.Sprintf("Bridge %s on %s", p.Key(), p.Old)
+	}
+	if kept := p.Kept(p.Service); kept.IsValid() {
+		return fmt.Sprintf("Bridge %s on %s, %s and %s", p.Key(), p.Old, p.New, kept)
+	}
+	return fmt.Sprintf("Bridge %s on %s and %s", p.Key(), p.Old, p.New)
+}
+
+func (b *bridgeStep) look(ctx context.Context) (engine.State, unbridged, error) {
+	p := b.progress
+	svc, err := readService(ctx, b.Client, &p.Entry)
 	seen := unbridged{service: svc}
 	if err != nil || svc == nil {
 		return engine.Done, seen, err
 	}
-	if _, reason := s.steps.strategies.Evaluate(svc); reason.Kind != "" && !IsInTransit(svc, s.steps.domain) && !IsAt(svc, s.entry.New) {
-		return engine.Done, seen, nil // it leaves, when its turn to hop comes
+	if b.mayNotMove(svc) != "" && !IsAt(svc, p.New) {
+		return engine.Done, seen, nil // it is skipped when its turn to hop comes
 	}
-	if s.entry.Bridge == nil && s.entry.latest.bridge == nil { // if there is one by now, its creation is refused
+	if p.Bridge == nil && p.bridge == nil { // if there is one by now, its creation is refused
 		seen.missing = true
 		return engine.Pending, seen, nil
 	}
-	_, err = s.want(svc).Proven(ctx, s.steps.client, s.steps.endpoints)
+	_, err = b.want(svc).Proven(ctx, b.Client, b.endpoints)
 	seen.missing = errors.As(err, new(*bridge.MissingError))
 	switch {
 	case err == nil:
@@ -67,83 +76,83 @@ func (s *bridgeStep) look(ctx context.Context) (engine.State, unbridged, error) 
 	return engine.Blocked, seen, err
 }
 
-func (s *bridgeStep) write(ctx context.Context, seen unbridged) error {
-	t := s.steps
-	if err := s.reserve(ctx, seen.service); err != nil {
-		return err
+// write returns a proof by the bridge that was made. A Service that has changed since is met by its hop.
+func (b *bridgeStep) write(ctx context.Context, seen unbridged) (func(context.Context) error, error) {
+	if err := b.reserve(ctx, seen.service); err != nil {
+		return nil, err
 	}
-	b := s.want(seen.service)
-	s.made = nil
+	want := b.want(seen.service)
 	if seen.missing {
-		made, err := b.Make(ctx, t.client, t.pool)
+		made, err := want.Make(ctx, b.Client, b.Pool)
 		if err == nil {
-			s.entry.latest.bridge, s.made = made, &answers{service: seen.service, bridge: made}
+			b.progress.bridge = made
+			return func(ctx context.Context) error {
+				return b.want(seen.service).Fits(ctx, made, b.endpoints)
+			}, nil
 		}
 		if !apierrors.IsAlreadyExists(err) {
-			return err
+			return nil, err
 		}
 	}
-	return b.Ensure(ctx, t.client, t.pool)
+	return nil, want.Ensure(ctx, b.Client, b.Pool)
 }
 
-// reserve has both addresses belong to the Service before a bridge answers at them: those that it is not at by a reservation.
-func (s *bridgeStep) reserve(ctx context.Context, svc *corev1.Service) (err error) {
-	t, e := s.steps, s.entry
-	if e.Original == "" {
-		if e.Original, err = OriginalOf(&svc.Spec); err != nil {
-			return fmt.Errorf("service %s: %w", e.Key(), err)
+// reserve has both addresses belong to the Service before a bridge answers at them: those that it is
+// not at by a reservation.
+func (b *bridgeStep) reserve(ctx context.Context, svc *corev1.Service) (err error) {
+	p := b.progress
+	if p.Original == "" {
+		if p.Original, err = OriginalOf(&svc.Spec); err != nil {
+			return fmt.Errorf("service %s: %w", p.Key(), err)
 		}
 	}
-	if !IsAt(svc, e.New) {
-		if err := t.reserveNew(ctx, e); err != nil {
+	if !IsAt(svc, p.New) {
+		if err := b.reserveNew(ctx, p); err != nil {
 			return err
 		}
 	}
-	if IsAt(svc, e.Old) {
+	if IsAt(svc, p.Old) {
 		return nil
 	}
-	left := e.reservation(t.migration, e.Old)
-	if left.UID != "" && left.Check(ctx, t.client) == nil {
+	left := p.Reservation(b.Migration, p.Old)
+	if left.UID != "" && left.Check(ctx, b.Client) == nil {
 		return nil
 	}
-	if err := left.PlaceAfter(ctx, t.client, e.Key()); err != nil {
-		return fmt.Errorf("service %s: its old address: %w", e.Key(), err)
+	if err := left.PlaceAfter(ctx, b.Client, p.Key()); err != nil {
+		return fmt.Errorf("service %s: its old address: %w", p.Key(), err)
 	}
-	e.placed(left)
+	p.recordHold(left)
 	return nil
 }
 
-// prove takes the answer to the write for what there is, once. A Service that has changed since is met by its hop.
-func (s *bridgeStep) prove(ctx context.Context) error {
-	if made := s.made; made != nil {
-		s.made = nil
-		return s.want(made.service).Fits(ctx, made.bridge, s.steps.endpoints)
-	}
-	svc, err := readService(ctx, s.steps.client, s.entry)
+func (b *bridgeStep) prove(ctx context.Context) error {
+	svc, err := readService(ctx, b.Client, &b.progress.Entry)
 	if err != nil || svc == nil {
 		return err
 	}
-	_, err = s.want(svc).Proven(ctx, s.steps.client, s.steps.endpoints)
+	_, err = b.want(svc).Proven(ctx, b.Client, b.endpoints)
 	return err
 }
 
-func (s *bridgeStep) changes() ([]engine.Change, error) {
-	b := s.want(s.entry.Service)
+func (b *bridgeStep) changes() ([]engine.Change, error) {
+	p := b.progress
+	want := b.want(p.Service)
 	verb := "create"
-	if s.entry.Bridge != nil {
-		verb, b.Form = "update", bridge.FormOf(s.entry.Bridge)
+	if p.Bridge != nil {
+		verb, want.Form = "update", bridge.FormOf(p.Bridge)
 	}
 	var changes []engine.Change
-	for _, a := range []netip.Addr{s.entry.New, s.entry.Old} {
-		_, reserved := s.entry.reserved[a]
-		if !IsAt(s.entry.Service, a) && (a == s.entry.New || !reserved) {
-			hold := &bridge.Hold{Migration: s.steps.migration, Address: a, Bridge: b.Key()}
+	for _, a := range []netip.Addr{p.New, p.Old} {
+		_, reserved := p.Reserved[a]
+		if !IsAt(p.Service, a) && (a == p.New || !reserved) {
+			hold := &bridge.Hold{Migration: b.Migration, Address: a, Bridge: want.Key()}
 			changes = append(changes, engine.Change{Verb: "create", Object: "IPAddress " + a.String(), Body: hold.Build()})
 		}
 	}
-	changes = append(changes, engine.Change{Verb: verb, Object: "Service " + b.Key().String(), Body: b.Build()})
-	if s.entry.Mirrored() {
-		changes = append(changes, engine.Change{Verb: verb, Object: "EndpointSlice " + b.Key().String() + "-… (copies of the Service's)"})
+	object := want.Key().String()
+	changes = append(changes, engine.Change{Verb: verb, Object: "Service " + object, Body: want.Build()})
+	if p.Mirrored() {
+		changes = append(changes, engine.Change{Verb: verb, Object: "EndpointSlice " + object + "-… (copies of the Service's)"})
 	}
 	return changes, nil
 }

@@ -10,14 +10,14 @@ import (
 func (s *Inventory) MarkCalled(all []cluster.Called) {
 	for _, e := range s.Moves {
 		for _, c := range all {
-			e.called = e.called || c.Service == e.Key() && e.Hops()
+			e.Called = e.Called || c.Service == e.Key() && e.Hops()
 		}
 	}
 	rank := func(e *Entry) int {
 		switch {
 		case e.IsKubernetes():
 			return 2
-		case e.called:
+		case e.Called:
 			return 1
 		}
 		return 0
@@ -29,11 +29,11 @@ func (s *Inventory) MarkCalled(all []cluster.Called) {
 func inBatches(entries []*Entry, size int) (all [][]*Entry) {
 	apart := true
 	for _, e := range entries {
-		if n := len(all); apart || e.called || len(all[n-1]) == size {
+		if n := len(all); apart || e.Called || len(all[n-1]) == size {
 			all = append(all, nil)
 		}
 		all[len(all)-1] = append(all[len(all)-1], e)
-		apart = e.called
+		apart = e.Called
 	}
 	return all
 }

@@ -17,30 +17,30 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// canaryStep moves a throw-away Service there and back before any other is touched: what the cluster's admission, its
+// Canary moves a throw-away Service there and back before any other is touched: what the cluster's admission, its
 // allocators or its kube-proxies refuse, they refuse to this one.
-type canaryStep struct {
-	steps *Steps
-	// pool has the addresses of the range that is to be emptied.
-	pool *cidr.Pool
+type Canary struct {
+	Steps *Steps
+	// Pool has the addresses of the range that is to be emptied.
+	Pool *cidr.Pool
 }
 
 var (
-	_ engine.Previewer = (*canaryStep)(nil)
-	_ engine.Abandoner = (*canaryStep)(nil)
+	_ engine.Previewer = (*Canary)(nil)
+	_ engine.Abandoner = (*Canary)(nil)
 )
 
-func (*canaryStep) ID() string { return "canary" }
+func (*Canary) ID() string { return "canary" }
 
-func (*canaryStep) Title() string { return "Move a throw-away Service there and back" }
+func (*Canary) Title() string { return "Move a throw-away Service there and back" }
 
 // Deadline implements engine.Timed: it is several steps in one.
-func (*canaryStep) Deadline() time.Duration { return 5 * time.Minute }
+func (*Canary) Deadline() time.Duration { return 5 * time.Minute }
 
 // State implements engine.Step: what an earlier canary proved may no longer hold.
-func (*canaryStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+func (*Canary) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
-func (s *canaryStep) Do(ctx context.Context) error {
+func (s *Canary) Do(ctx context.Context) error {
 	if err := s.Abandon(ctx); err != nil { // one that a killed run left
 		return err
 	}
@@ -55,14 +55,19 @@ func (s *canaryStep) Do(ctx context.Context) error {
 }
 
 // move drives the steps of any other Service, one after the other.
-func (s *canaryStep) move(ctx context.Context, svc *corev1.Service) error {
-	e := &Entry{Service: svc, Position: Waiting}
-	if err := s.aim(e); err != nil {
+func (s *Canary) move(ctx context.Context, svc *corev1.Service) error {
+	old, err := netip.ParseAddr(svc.Spec.ClusterIP)
+	if err != nil {
 		return err
 	}
+	target, err := s.Steps.Pool.Highest()
+	if err != nil {
+		return err
+	}
+	e := &Entry{Service: svc, Position: Waiting, Old: old, New: target}
 	for _, step := range []engine.Step{
-		s.steps.Bridge(e), s.steps.barriers.Step("the canary"), s.steps.Hop(e, engine.Forward), s.steps.Narrow(e, engine.Forward),
-		s.steps.Bridge(e), s.steps.Hop(e, engine.Backward), s.steps.Narrow(e, engine.Backward),
+		s.Steps.Bridge(e), s.Steps.Barriers.Step("the canary"), s.Steps.Hop(e, engine.Forward), s.Steps.Narrow(e, engine.Forward),
+		s.Steps.Bridge(e), s.Steps.Hop(e, engine.Backward), s.Steps.Narrow(e, engine.Backward),
 	} {
 		if err := engine.Drive(ctx, step); err != nil {
 			return fmt.Errorf("%s: %w", step.Title(), err)
@@ -71,24 +76,16 @@ func (s *canaryStep) move(ctx context.Context, svc *corev1.Service) error {
 	return nil
 }
 
-func (s *canaryStep) aim(e *Entry) (err error) {
-	if e.Old, err = netip.ParseAddr(e.Service.Spec.ClusterIP); err != nil {
-		return err
-	}
-	e.New, err = s.steps.pool.Highest()
-	return err
-}
-
 // create makes the Service in the range that is to be emptied. Its only endpoint leads nowhere.
-func (s *canaryStep) create(ctx context.Context) (*corev1.Service, error) {
+func (s *Canary) create(ctx context.Context) (*corev1.Service, error) {
 	for {
-		own, err := s.pool.Highest()
+		own, err := s.Pool.Highest()
 		if err != nil {
 			return nil, err
 		}
 		svc := s.build()
 		svc.Spec.ClusterIP = own.String()
-		err = s.steps.client.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager))
+		err = s.Steps.Client.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager))
 		if err == nil {
 			return svc, s.endpoints(ctx, svc)
 		}
@@ -98,11 +95,11 @@ func (s *canaryStep) create(ctx context.Context) (*corev1.Service, error) {
 	}
 }
 
-func (s *canaryStep) labels() map[string]string {
-	return map[string]string{v1alpha1.LabelMigration: s.steps.migration, v1alpha1.LabelRole: v1alpha1.RoleCanary}
+func (s *Canary) labels() map[string]string {
+	return map[string]string{v1alpha1.LabelMigration: s.Steps.Migration, v1alpha1.LabelRole: v1alpha1.RoleCanary}
 }
 
-func (s *canaryStep) build() *corev1.Service {
+func (s *Canary) build() *corev1.Service {
 	return &corev1.Service{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -112,11 +109,11 @@ func (s *canaryStep) build() *corev1.Service {
 	}
 }
 
-func (s *canaryStep) endpoints(ctx context.Context, svc *corev1.Service) error {
+func (s *Canary) endpoints(ctx context.Context, svc *corev1.Service) error {
 	ready, port, tcp := true, int32(9), corev1.ProtocolTCP
 	labels, family := s.labels(), bridge.AddressType(svc)
 	labels[discoveryv1.LabelServiceName], labels[discoveryv1.LabelManagedBy] = svc.Name, "replumb.dev"
-	return s.steps.client.Create(ctx, &discoveryv1.EndpointSlice{
+	return s.Steps.Client.Create(ctx, &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: svc.Namespace, Name: svc.Name, Labels: labels,
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID}},
@@ -131,15 +128,15 @@ func (s *canaryStep) endpoints(ctx context.Context, svc *corev1.Service) error {
 }
 
 // Verify implements engine.Step: each step that took it there and back was proven by itself.
-func (*canaryStep) Verify(context.Context) error { return nil }
+func (*Canary) Verify(context.Context) error { return nil }
 
 // Abandon takes the canary away, its bridge and its reservations, also those of an earlier run.
-func (s *canaryStep) Abandon(ctx context.Context) error {
-	return removeCanaries(ctx, s.steps.client, s.steps.migration)
+func (s *Canary) Abandon(ctx context.Context) error {
+	return removeCanaries(ctx, s.Steps.Client, s.Steps.Migration)
 }
 
 // Preview implements engine.Previewer. The canary's bridge, its reservations and its patches are those of any Service.
-func (s *canaryStep) Preview() ([]engine.Change, error) {
+func (s *Canary) Preview() ([]engine.Change, error) {
 	const name = v1alpha1.SystemNamespace + "/canary-…"
 	return []engine.Change{
 		{Verb: "create", Object: "Service " + name, Body: s.build()},

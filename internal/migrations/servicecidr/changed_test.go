@@ -96,11 +96,7 @@ var moments = map[string]func(f *fixture, all []change){
 		f.must(err)
 		for _, c := range all {
 			i := slices.IndexFunc(p.Inventory.Moves, func(e *Entry) bool { return e.Service.Name == c.service })
-			h := p.steps(engine.Forward).Hop(p.Inventory.Moves[i], engine.Forward).(*hopStep)
-			svc := f.get(c.service)
-			f.must(h.recordOriginal(f.Context(), svc))
-			f.must(h.releaseTarget(f.Context()))
-			f.must(h.clearClusterIP(f.Context(), svc))
+			f.cutOff(p, p.Inventory.Moves[i])
 		}
 		f.turn(all, true)
 	},
@@ -268,13 +264,13 @@ func TestLoadBalancerIsNotHopped(t *testing.T) {
 		balanced.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.10"}}
 		f.must(server.Status().Update(t.Context(), balanced))
 		balanced = f.get("cart")
-		h := p.steps(engine.Forward).Hop(e, engine.Forward).(*hopStep)
 		if naive {
-			svc := balanced.DeepCopy()
-			f.must(h.recordOriginal(t.Context(), svc))
-			f.must(h.changeClusterIP(t.Context(), svc))
+			f.turn([]change{
+				{service: "cart", patch: `{"spec":{"type":"ExternalName","externalName":"bridge.test","clusterIP":null,"clusterIPs":null}}`},
+				{service: "cart", patch: `{"spec":{"type":"LoadBalancer","externalName":null,"clusterIP":"172.24.3.9"}}`},
+			}, false)
 		} else {
-			f.must((&engine.Runner{}).Run(t.Context(), single1(h)))
+			f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Hop(e, engine.Forward))))
 		}
 		is := f.get("cart")
 		ports, _ := json.Marshal(balanced.Spec.Ports)

@@ -41,8 +41,8 @@ type Input struct {
 
 func (in Input) spec() Spec { return in.Inventory.Spec }
 
-// found is what was found by looking through the cluster; nothing if it was not looked through, which unread says.
-func (in Input) found() *cluster.Inspection {
+// Found is what was found by looking through the cluster; nothing if it was not looked through, which unread says.
+func (in Input) Found() *cluster.Inspection {
 	if in.Live.Inspection == nil {
 		return &cluster.Inspection{}
 	}

@@ -82,8 +82,8 @@ func unbridgedOf(s *Inventory) []*Entry {
 	return slices.DeleteFunc(s.Pending(), func(e *Entry) bool { return e.Bridge != nil })
 }
 
-// candidates are the forms to try, best first.
-func (in Input) candidates() []v1alpha1.BridgeForm {
+// Candidates are the forms to try, best first.
+func (in Input) Candidates() []v1alpha1.BridgeForm {
 	free := 0
 	if len(in.Inventory.Moves) <= bridge.LoadBalancerLimit { // of more Services, the number of free ones decides nothing
 		free = in.freeNodePorts()
@@ -93,7 +93,7 @@ func (in Input) candidates() []v1alpha1.BridgeForm {
 
 // form is that of new bridges in a namespace; false if none is admitted there.
 func (in Input) form(namespace string) (v1alpha1.BridgeForm, bool) {
-	return bridge.Choose(in.candidates(), in.admitted(namespace))
+	return bridge.Choose(in.Candidates(), in.admitted(namespace))
 }
 
 // admitted says of each form that was tried in a namespace why it cannot be had there.
@@ -112,8 +112,8 @@ func (in Input) unbridgedIn(namespace string) []*Entry {
 	return slices.DeleteFunc(unbridgedOf(in.Inventory), func(e *Entry) bool { return e.Service.Namespace != namespace })
 }
 
-// formsOf are the forms of new bridges by namespace, and the one elsewhere: replumb's own Services move there and back, too.
-func (in Input) formsOf() (by map[string]v1alpha1.BridgeForm, other v1alpha1.BridgeForm) {
+// Forms are the forms of new bridges by namespace, and the one elsewhere: replumb's own Services move there and back, too.
+func (in Input) Forms() (by map[string]v1alpha1.BridgeForm, other v1alpha1.BridgeForm) {
 	by, used := map[string]v1alpha1.BridgeForm{}, sets.New[v1alpha1.BridgeForm]()
 	for namespace := range in.Trials.Forms {
 		if form, ok := in.form(namespace); ok {
@@ -121,7 +121,7 @@ func (in Input) formsOf() (by map[string]v1alpha1.BridgeForm, other v1alpha1.Bri
 			used.Insert(form)
 		}
 	}
-	all := in.candidates()
+	all := in.Candidates()
 	for _, form := range all {
 		if used.Has(form) {
 			return by, form
@@ -178,7 +178,7 @@ func checkBridgeForm(in Input) []findings.Result {
 		if _, ok := in.form(ns); ok || len(admitted) == 0 {
 			continue
 		}
-		for _, form := range in.candidates() {
+		for _, form := range in.Candidates() {
 			if err := admitted[form]; err != nil {
 				refused.say(ns, fmt.Sprintf("a bridge in the form %s is refused: %v", form, err))
 			}

@@ -19,7 +19,7 @@ func (in Input) calls(look func(*Entry, cluster.Called)) []findings.Result {
 		return nil
 	}
 	for _, e := range in.Inventory.Pending() {
-		for _, c := range in.found().Called {
+		for _, c := range in.Found().Called {
 			if c.Service == e.Key() && e.Hops() {
 				look(e, c)
 			}
@@ -71,7 +71,7 @@ func checkJudges(in Input) []findings.Result {
 
 // asked are the resources that a hop of the Service writes, or a range that it needs, about which the webhook behind it is asked.
 func (in Input) asked(e *Entry, c cluster.Called) []string {
-	hold := e.reservation(in.spec().Name, e.New).Build()
+	hold := e.Reservation(in.spec().Name, e.New).Build()
 	chosen := func(by *metav1.LabelSelector, of map[string]string) bool {
 		if by == nil {
 			return true
@@ -101,7 +101,7 @@ func (in Input) asked(e *Entry, c cluster.Called) []string {
 			networking, "servicecidrs",
 			[]admissionv1.OperationType{admissionv1.Create, admissionv1.Delete},
 			admissionv1.ClusterScope,
-			chosen(c.Objects, ownRange{migration: in.spec().Name}.build().Labels),
+			chosen(c.Objects, Range{migration: in.spec().Name}.build().Labels),
 		},
 	} {
 		about := func(r admissionv1.RuleWithOperations) bool { return covers(r, w.group, w.resource, w.scope, w.verbs) }

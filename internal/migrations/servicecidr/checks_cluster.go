@@ -220,7 +220,7 @@ func checkClaims(in Input) []findings.Result {
 // stay in use.
 func checkLeftovers(in Input) []findings.Result {
 	out := in.unread("migrations", "validatingadmissionpolicies")
-	for _, m := range in.found().Migrations {
+	for _, m := range in.Found().Migrations {
 		switch m.Status.Phase {
 		case "", v1alpha1.PhaseRolledBack, v1alpha1.PhaseFinished:
 		default:
@@ -230,7 +230,7 @@ func checkLeftovers(in Input) []findings.Result {
 		}
 	}
 	out = append(out, in.leftObjects()...)
-	for _, p := range in.found().Policies {
+	for _, p := range in.Found().Policies {
 		if p.Migration != in.spec().Name {
 			out = append(out, findings.Failed("ValidatingAdmissionPolicy "+p.Name,
 				"validatingadmissionpolicy %s is of migration %s", p.Name, p.Migration))

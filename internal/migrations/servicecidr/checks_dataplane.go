@@ -106,7 +106,7 @@ func (in Input) behind(what func(cluster.DataPlane) string, kinds ...cluster.Pla
 
 // planes are the data planes of some kinds.
 func (in Input) planes(kinds ...cluster.Plane) (out []cluster.DataPlane) {
-	for _, p := range in.found().Planes {
+	for _, p := range in.Found().Planes {
 		if slices.Contains(kinds, p.Plane) {
 			out = append(out, p)
 		}
@@ -122,7 +122,7 @@ func beside(p cluster.DataPlane, does string, concerned []*Entry) findings.Resul
 
 func checkCilium(in Input) []findings.Result {
 	mode := "of no known kube-proxy-replacement"
-	for _, m := range in.found().CiliumModes {
+	for _, m := range in.Found().CiliumModes {
 		if m.Replaces() {
 			return nil // RP1201 is about it
 		}
@@ -171,7 +171,7 @@ func ciliumDoes(version string) string {
 }
 
 func checkOVS(in Input) []findings.Result {
-	replaced := slices.ContainsFunc(in.found().Replacements, func(r cluster.Replacement) bool {
+	replaced := slices.ContainsFunc(in.Found().Replacements, func(r cluster.Replacement) bool {
 		return strings.HasPrefix(r.By, string(cluster.PlaneAntrea))
 	})
 	return in.behind(func(p cluster.DataPlane) string {
@@ -193,7 +193,7 @@ func checkMeshes(in Input) []findings.Result {
 	}
 	out := in.unread("pods", "deployments", "daemonsets", "mutatingwebhookconfigurations")
 	seen := map[string]cluster.Mesh{}
-	for _, m := range in.found().Meshes {
+	for _, m := range in.Found().Meshes {
 		seen[m.Name] = *m
 	}
 	for ns, name := range in.Snapshot.Meshed {

@@ -45,7 +45,7 @@ func dnsChecks() []findings.Check[Input] {
 // checkClusterDNS leaves link-local addresses to NodeLocal DNSCache, which takes them by convention.
 func checkClusterDNS(in Input) []findings.Result {
 	known := in.serviceAddresses()
-	for _, cache := range in.found().NodeLocal {
+	for _, cache := range in.Found().NodeLocal {
 		for _, text := range cache.Addresses {
 			known[text] = true
 		}
@@ -87,7 +87,7 @@ func (in Input) serviceAddresses() map[string]bool {
 
 func checkNodeLocal(in Input) []findings.Result {
 	out := in.unread("daemonsets")
-	for _, cache := range in.found().NodeLocal {
+	for _, cache := range in.Found().NodeLocal {
 		out = append(out, findings.Failed(cache.Object, "%s is a NodeLocal DNSCache on %s", cache.Object, orUnknown(cache.Addresses)))
 	}
 	return out

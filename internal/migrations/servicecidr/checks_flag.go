@@ -98,7 +98,7 @@ func checkFlagFits(in Input) (out []findings.Result) {
 		refuse("the range to empty is %s, and that of the API servers is neither this nor the target", s.From[0])
 	}
 	for _, e := range in.Inventory.All() {
-		if e.strategy == v1alpha1.StrategyOfEtcd {
+		if e.Strategy == v1alpha1.StrategyOfEtcd {
 			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s is to move by strategy Etcd", e.Key()))
 		}
 	}

@@ -40,12 +40,12 @@ func checkRoutes(in Input) []findings.Result {
 			continue
 		}
 		var by []string
-		for _, r := range in.found().Routes {
+		for _, r := range in.Found().Routes {
 			if r.Service != e.Key() {
 				continue
 			}
 			text := r.By
-			if controller := in.found().IngressClasses[r.Class]; controller != "" {
+			if controller := in.Found().IngressClasses[r.Class]; controller != "" {
 				text = fmt.Sprintf("%s (%s)", text, controller)
 			}
 			by = append(by, text)

@@ -21,7 +21,7 @@ func TestServicesThatAreRoutedTo(t *testing.T) {
 			},
 		}
 		for _, f := range findings.Run(ingressChecks(), Input{
-			Snapshot: snap, Inventory: Load(snap, spec, nil), Live: cluster.Live{Inspection: found},
+			Snapshot: snap, Inventory: Load(snap, spec), Live: cluster.Live{Inspection: found},
 		}) {
 			named := strings.Contains(f.Message, "Ingress shop/in (traefik.io/ingress-controller)")
 			if f.Outcome != outcome || named != (service == "cart") {

@@ -155,7 +155,7 @@ func checkInterfaces(in Input) []findings.Result {
 	var out []findings.Result
 	for _, p := range in.seen(func(cluster.Proxy) {}) {
 		switch {
-		case p.DetectLocalMode == "InterfaceNamePrefix" && in.found().HasCalico() &&
+		case p.DetectLocalMode == "InterfaceNamePrefix" && in.Found().HasCalico() &&
 			p.LocalInterface != "" && strings.HasPrefix("cali", p.LocalInterface): //nolint:gocritic // it may be shorter than interfaceprefix in felix/config/config_params.go
 		case p.DetectLocalMode == "InterfaceNamePrefix", p.DetectLocalMode == "BridgeInterface":
 			out = append(

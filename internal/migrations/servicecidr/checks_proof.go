@@ -47,7 +47,7 @@ func checkIngress(in Input) []findings.Result {
 	}
 	out := in.unread("ingressclasses")
 	classes := map[string]bool{}
-	for name, controller := range in.found().IngressClasses {
+	for name, controller := range in.Found().IngressClasses {
 		classes[fmt.Sprintf("%s (%s)", name, controller)] = true
 	}
 	if len(classes) > 0 {
@@ -57,11 +57,11 @@ func checkIngress(in Input) []findings.Result {
 }
 
 func checkEgress(in Input) []findings.Result {
-	if !in.watches() || in.found().HasCalico() { // whose iptables look at policies behind kube-proxy
+	if !in.watches() || in.Found().HasCalico() { // whose iptables look at policies behind kube-proxy
 		return nil
 	}
 	out := in.unread("networkpolicies")
-	if with := in.found().Egress; len(with) > 0 {
+	if with := in.Found().Egress; len(with) > 0 {
 		out = append(out, findings.Failed("", "nothing is probed under the policies on egress of namespaces %s", firstFive(with)))
 	}
 	return out

@@ -60,7 +60,7 @@ func checkReplaced(in Input) []findings.Result {
 		return nil
 	}
 	out := in.unread("configmaps", "daemonsets", "pods", "felixconfigurations")
-	for _, r := range in.found().Replacements {
+	for _, r := range in.Found().Replacements {
 		out = append(out, findings.Failed(r.Object, "%s does the work of kube-proxy, as %s shows", r.By, r.Object))
 	}
 	return out
@@ -72,7 +72,7 @@ func (in Input) seen(broken func(cluster.Proxy)) []cluster.Proxy {
 	if !in.bridging() {
 		return nil
 	}
-	for _, p := range in.found().Proxies {
+	for _, p := range in.Found().Proxies {
 		switch {
 		case p.Hidden:
 		case p.Problem != "":
@@ -146,7 +146,7 @@ func podRanges(n *corev1.Node) []netip.Prefix {
 }
 
 func checkProxyKnown(in Input) []findings.Result {
-	if !in.bridging() || len(in.found().Replacements) > 0 {
+	if !in.bridging() || len(in.Found().Replacements) > 0 {
 		return nil
 	}
 	out := in.unread("configmaps", "daemonsets", "pods")

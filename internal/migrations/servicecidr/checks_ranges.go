@@ -264,7 +264,7 @@ func prefixes(texts ...string) []netip.Prefix {
 
 func checkClusterCIDR(in Input) []findings.Result {
 	var out []findings.Result
-	for _, p := range in.found().Proxies {
+	for _, p := range in.Found().Proxies {
 		for _, to := range in.spec().To {
 			for _, pods := range p.ClusterCIDRs {
 				if to.Overlaps(pods) {
@@ -278,7 +278,7 @@ func checkClusterCIDR(in Input) []findings.Result {
 
 func checkPodAddresses(in Input) []findings.Result {
 	out := in.unread("pods")
-	for _, p := range in.found().InTarget {
+	for _, p := range in.Found().InTarget {
 		out = append(out, findings.Failed("Pod "+p.Pod, "pod %s has the address %s", p.Pod, p.Address))
 	}
 	return out
@@ -286,7 +286,7 @@ func checkPodAddresses(in Input) []findings.Result {
 
 func checkPools(in Input) []findings.Result {
 	out := in.unread(cluster.PoolResources()...)
-	for _, p := range in.found().Pools {
+	for _, p := range in.Found().Pools {
 		for _, to := range in.spec().To {
 			if to.Overlaps(p.Range) {
 				out = append(out, findings.Failed(p.Object, "target %s overlaps the pool %s of %s", to, p.Range, p.Object))
@@ -302,7 +302,7 @@ func checkAdvertisers(in Input) []findings.Result {
 		return nil
 	}
 	out := in.unread(cluster.AdvertiserResources()...)
-	for _, a := range in.found().Advertisers {
+	for _, a := range in.Found().Advertisers {
 		if len(a.Ranges) == 0 {
 			out = append(out, findings.Failed(a.Object, "%s advertises ClusterIPs outside the cluster, as %s shows", a.By, a.Object))
 			continue
@@ -322,7 +322,7 @@ func checkAdvertisers(in Input) []findings.Result {
 // unrouted says which targets no one advertises, where old ranges are.
 func (in Input) unrouted() string {
 	var all []netip.Prefix
-	for _, a := range in.found().Advertisers {
+	for _, a := range in.Found().Advertisers {
 		if len(a.Ranges) == 0 { // by the addresses that Services have
 			return ""
 		}

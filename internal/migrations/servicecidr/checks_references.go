@@ -128,7 +128,7 @@ func objectChecks() []findings.Check[Input] {
 // references are those of one sort, with what could not be looked through.
 func (in Input) references(resources []string, sort func(references.Reference) bool) []findings.Result {
 	out := in.unread(resources...)
-	for _, r := range in.found().References {
+	for _, r := range in.Found().References {
 		if sort(r) {
 			out = append(out, findings.Failed(r.Object, "%s names %s in %s", r.Object, r.Names(), r.Field))
 		}

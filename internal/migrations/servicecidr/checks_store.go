@@ -110,7 +110,7 @@ func checkInternalLocal(in Input) (out []findings.Result) {
 // Rewritten are the Services that move, or return, by etcd.
 func Rewritten(s *Inventory) (all []*corev1.Service) {
 	for _, e := range s.All() {
-		if e.strategy == v1alpha1.StrategyOfEtcd && !e.CannotReturn() {
+		if e.Strategy == v1alpha1.StrategyOfEtcd && !e.CannotReturn() {
 			all = append(all, e.Service)
 		}
 	}

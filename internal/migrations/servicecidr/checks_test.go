@@ -33,11 +33,11 @@ func oneService() (Spec, *cluster.Snapshot) {
 func TestNotLookingIsNotPassing(t *testing.T) {
 	spec, snap := oneService()
 	outcome := map[string]findings.Outcome{}
-	for _, f := range findings.Run(referenceChecks(), Input{Snapshot: snap, Inventory: Load(snap, spec, nil)}) {
+	for _, f := range findings.Run(referenceChecks(), Input{Snapshot: snap, Inventory: Load(snap, spec)}) {
 		outcome[f.Code] = f.Outcome
 	}
 	for _, f := range findings.Run(slices.Concat(proxyChecks(), localChecks(), dataPlaneChecks(), dnsChecks(), workloadChecks(),
-		ownershipChecks(), neighbourChecks(), outsideChecks(), admissionChecks(), ingressChecks()), Input{Snapshot: snap, Inventory: Load(snap, spec, nil)}) {
+		ownershipChecks(), neighbourChecks(), outsideChecks(), admissionChecks(), ingressChecks()), Input{Snapshot: snap, Inventory: Load(snap, spec)}) {
 		outcome[f.Code] = f.Outcome
 	}
 	for _, code := range []string{

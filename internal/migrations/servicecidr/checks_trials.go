@@ -14,25 +14,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/admission"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// trier makes the trials. What the user has no right to write it does not try: the rights check says so.
-type trier struct {
-	cluster *cluster.Cluster
-	survey  *Inventory
-	may     func(verb, group, resource string) bool
-	// ranges are the ServiceCIDRs that are yet to be added.
-	ranges []ownRange
-	// candidates are the forms of bridges to try, best first.
-	candidates []v1alpha1.BridgeForm
+// Trier makes the trials. What the user has no right to write it does not try: the rights check says so.
+type Trier struct {
+	Cluster   *cluster.Cluster
+	Inventory *Inventory
+	May       func(verb, group, resource string) bool
+	// Ranges are the ServiceCIDRs that are yet to be added.
+	Ranges []Range
+	// Candidates are the forms of bridges to try, best first.
+	Candidates []v1alpha1.BridgeForm
 
 	mu    sync.Mutex
-	found *Trials
+	Found *Trials
 }
 
 // Trials are what the API server says to writes that are yet to come, by dry runs, and what limits them.
@@ -58,36 +57,36 @@ type Trial struct {
 	Refusal      *admission.Refusal
 }
 
-// bridges are the trials of bridges. They may be made side by side, as all others.
-func (t *trier) bridges() (tasks []func(context.Context) error) {
-	if !t.may("create", "", "services") {
-		t.found.Untried = "the user may not create Services"
+// Bridges are the trials of bridges. They may be made side by side, as all others.
+func (t *Trier) Bridges() (tasks []func(context.Context) error) {
+	if !t.May("create", "", "services") {
+		t.Found.Untried = "the user may not create Services"
 		return nil
 	}
-	for _, e := range oneOfEach(unbridgedOf(t.survey), func(e *Entry) string { return e.Service.Namespace }) {
+	for _, e := range oneOfEach(unbridgedOf(t.Inventory), func(e *Entry) string { return e.Service.Namespace }) {
 		tasks = append(tasks, func(ctx context.Context) error { return t.forms(ctx, e) })
 	}
 	return tasks
 }
 
-// others are the trials of what a move writes beside bridges.
-func (t *trier) others() []func(context.Context) error {
+// Others are the trials of what a move writes beside bridges.
+func (t *Trier) Others() []func(context.Context) error {
 	tasks := []func(context.Context) error{t.quotas}
-	if t.may("create", networking, "servicecidrs") {
-		for _, r := range t.ranges {
+	if t.May("create", networking, "servicecidrs") {
+		for _, r := range t.Ranges {
 			tasks = append(tasks, func(ctx context.Context) error { return t.addRange(ctx, r) })
 		}
 	}
-	pending := t.survey.Pending()
-	if t.may("create", networking, "ipaddresses") && len(pending) > 0 && !t.survey.Bitmap {
+	pending := t.Inventory.Pending()
+	if t.May("create", networking, "ipaddresses") && len(pending) > 0 && !t.Inventory.Bitmap {
 		tasks = append(tasks, func(ctx context.Context) error { return t.reserve(ctx, pending[0]) })
 	}
 	hopping := slices.DeleteFunc(slices.Clone(pending), func(e *Entry) bool { return !e.Hops() || e.Position == InTransit })
 	for _, e := range oneOfEach(hopping, func(e *Entry) string { return e.Service.Namespace + " " + string(e.Service.Spec.Type) }) {
-		if t.may("create", "", "services") {
+		if t.May("create", "", "services") {
 			tasks = append(tasks, func(ctx context.Context) error { return t.comeBack(ctx, e) })
 		}
-		if t.may("patch", "", "services") {
+		if t.May("patch", "", "services") {
 			tasks = append(tasks, func(ctx context.Context) error { return t.leave(ctx, e) })
 		}
 	}
@@ -95,17 +94,17 @@ func (t *trier) others() []func(context.Context) error {
 }
 
 // forms tries the forms of bridges in a namespace, until one is admitted.
-func (t *trier) forms(ctx context.Context, e *Entry) error {
-	for _, form := range t.candidates {
-		refused, err := bridge.Try(ctx, t.cluster, form, e.Service, e.New)
+func (t *Trier) forms(ctx context.Context, e *Entry) error {
+	for _, form := range t.Candidates {
+		refused, err := bridge.Try(ctx, t.Cluster, form, e.Service, e.New)
 		if err != nil {
 			return unlessGone(err)
 		}
 		t.mu.Lock()
-		all := t.found.Forms[e.Service.Namespace]
+		all := t.Found.Forms[e.Service.Namespace]
 		if all == nil {
 			all = map[v1alpha1.BridgeForm]error{}
-			t.found.Forms[e.Service.Namespace] = all
+			t.Found.Forms[e.Service.Namespace] = all
 		}
 		all[form] = nil
 		if refused != nil {
@@ -120,9 +119,8 @@ func (t *trier) forms(ctx context.Context, e *Entry) error {
 }
 
 // leave tries patch A, as it will be sent.
-func (t *trier) leave(ctx context.Context, e *Entry) error {
-	h := &hopStep{steps: &Steps{migration: t.survey.Spec.Name, domain: t.survey.Spec.Domain}, entry: e, to: engine.Forward}
-	patch, err := h.patchToExternalName(e.Service)
+func (t *Trier) leave(ctx context.Context, e *Entry) error {
+	patch, err := PatchToExternalName(t.Inventory.Spec.Name, t.Inventory.Spec.Domain, e)
 	if err != nil {
 		return err
 	}
@@ -131,7 +129,7 @@ func (t *trier) leave(ctx context.Context, e *Entry) error {
 	if err != nil {
 		return fmt.Errorf("service %s: %w", e.Key(), err)
 	}
-	refused, err := admission.Patch(ctx, t.cluster, e.Service.DeepCopy(), client.RawPatch(types.MergePatchType, body))
+	refused, err := admission.Patch(ctx, t.Cluster, e.Service.DeepCopy(), client.RawPatch(types.MergePatchType, body))
 	if refused != nil {
 		t.refusedHop(e, "cannot be made spec.type ExternalName, which it is for a moment in its hop", refused)
 	}
@@ -140,7 +138,7 @@ func (t *trier) leave(ctx context.Context, e *Entry) error {
 
 // comeBack tries what comes nearest to patch B, which cannot be tried on a Service that has not left: to create a Service like the one that
 // was there before.
-func (t *trier) comeBack(ctx context.Context, e *Entry) error {
+func (t *Trier) comeBack(ctx context.Context, e *Entry) error {
 	like := e.Service.DeepCopy()
 	like.ObjectMeta = metav1.ObjectMeta{Namespace: like.Namespace, Labels: like.Labels, Annotations: like.Annotations}
 	like.Spec.ClusterIP, like.Spec.ClusterIPs, like.Spec.HealthCheckNodePort = "", nil, 0
@@ -148,7 +146,7 @@ func (t *trier) comeBack(ctx context.Context, e *Entry) error {
 		like.Spec.Ports[i].NodePort = 0
 	}
 	like.Status = corev1.ServiceStatus{}
-	refused, err := bridge.TryService(ctx, t.cluster, like)
+	refused, err := bridge.TryService(ctx, t.Cluster, like)
 	if refused != nil && !refused.Quota { // patch B makes no Service more; node ports are counted by another check
 		what := fmt.Sprintf("may not get its spec.type %s back after its hop: a Service like it is refused", like.Spec.Type)
 		t.refusedHop(e, what, refused)
@@ -156,50 +154,50 @@ func (t *trier) comeBack(ctx context.Context, e *Entry) error {
 	return unlessGone(err)
 }
 
-func (t *trier) refusedHop(e *Entry, what string, by *admission.Refusal) {
+func (t *Trier) refusedHop(e *Entry, what string, by *admission.Refusal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.found.Hops = append(
-		t.found.Hops,
+	t.Found.Hops = append(
+		t.Found.Hops,
 		Trial{Namespace: e.Service.Namespace, Object: "Service " + e.Key().String(), What: what, Refusal: by},
 	)
 }
 
 // addRange tries to add a Service range, unless the cluster has it.
-func (t *trier) addRange(ctx context.Context, r ownRange) error {
+func (t *Trier) addRange(ctx context.Context, r Range) error {
 	have, err := r.find(ctx)
 	if err != nil || have != nil {
 		return err
 	}
-	refused, err := admission.Create(ctx, t.cluster, r.build())
+	refused, err := admission.Create(ctx, t.Cluster, r.build())
 	t.refusedRange("ServiceCIDR "+r.name, fmt.Sprintf("cannot be created with spec.cidrs %s", r.cidr), refused)
 	return err
 }
 
 // reserve tries to reserve an address.
-func (t *trier) reserve(ctx context.Context, e *Entry) error {
-	refused, err := admission.Create(ctx, t.cluster, e.reservation(t.survey.Spec.Name, e.New).Build())
+func (t *Trier) reserve(ctx context.Context, e *Entry) error {
+	refused, err := admission.Create(ctx, t.Cluster, e.Reservation(t.Inventory.Spec.Name, e.New).Build())
 	t.refusedRange("IPAddress "+e.New.String(), "cannot be reserved for the bridge of service "+e.Key().String(), refused)
 	return err
 }
 
-func (t *trier) refusedRange(object, what string, by *admission.Refusal) {
+func (t *Trier) refusedRange(object, what string, by *admission.Refusal) {
 	if by == nil {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.found.Ranges = append(t.found.Ranges, Trial{Object: object, What: what, Refusal: by})
+	t.Found.Ranges = append(t.Found.Ranges, Trial{Object: object, What: what, Refusal: by})
 }
 
 // quotas are read and not tried: a dry run takes nothing from one, and so says nothing of many.
-func (t *trier) quotas(ctx context.Context) error {
-	quotas, err := cluster.List[corev1.ResourceQuota](ctx, t.cluster, &corev1.ResourceQuotaList{})
+func (t *Trier) quotas(ctx context.Context) error {
+	quotas, err := cluster.List[corev1.ResourceQuota](ctx, t.Cluster, &corev1.ResourceQuotaList{})
 	if apierrors.IsForbidden(err) {
-		t.found.QuotasErr = err
+		t.Found.QuotasErr = err
 		return nil
 	}
-	t.found.Quotas = quotas
+	t.Found.Quotas = quotas
 	return err
 }
 

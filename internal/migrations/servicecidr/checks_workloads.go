@@ -128,7 +128,7 @@ func checkDNSRestart(in Input) []findings.Result {
 			out = append(out, findings.Failed(w.String(),
 				"%s may end a pod before every node knows the next one (maxUnavailable, minReadySeconds)", w))
 		}
-		if file := in.found().Abrupt[w.Namespace]; file != "" {
+		if file := in.Found().Abrupt[w.Namespace]; file != "" {
 			out = append(out, findings.Failed(w.String(), "%s ends at once: the Corefile in %s has no lameduck", w, file))
 		}
 	}
@@ -194,7 +194,7 @@ func comesBack(owner cluster.Owner) bool {
 
 func checkBudgets(in Input) []findings.Result {
 	out := in.unread("poddisruptionbudgets")
-	for _, b := range in.found().Stuck {
+	for _, b := range in.Found().Stuck {
 		out = append(out, findings.Failed("PodDisruptionBudget "+b.Name, "poddisruptionbudget %s never lets a pod go: %s", b.Name, b.Rule))
 	}
 	return out

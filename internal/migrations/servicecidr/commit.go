@@ -20,9 +20,9 @@ const annotationNoted = v1alpha1.AnnotationNoted
 
 // commitReservations has reserved addresses be kept by the API servers that have come into their range: from then on no Service is given one.
 type commitReservations struct {
-	client client.Client
-	survey *Inventory
-	in     netip.Prefix
+	client    client.Client
+	inventory *Inventory
+	in        netip.Prefix
 }
 
 func (s commitReservations) step() engine.Step {
@@ -41,7 +41,7 @@ func (s commitReservations) step() engine.Step {
 		},
 		Changes: func() ([]engine.Change, error) {
 			var changes []engine.Change
-			for _, o := range unreservedIn(s.survey, s.in) {
+			for _, o := range unreservedIn(s.inventory, s.in) {
 				changes = append(changes, engine.Change{Verb: "update", Object: "IPAddress " + o.Address.String() + " (reserved)"})
 			}
 			if len(changes) == 0 { // what is reserved meanwhile
@@ -58,7 +58,7 @@ func (s commitReservations) step() engine.Step {
 // noted are the reservations of the migration that are no more than notes.
 func (s commitReservations) noted(ctx context.Context) (left []networkingv1.IPAddress, err error) {
 	all := &networkingv1.IPAddressList{}
-	err = s.client.List(ctx, all, client.MatchingLabels{v1alpha1.LabelMigration: s.survey.Spec.Name, v1alpha1.LabelRole: v1alpha1.RoleHold})
+	err = s.client.List(ctx, all, client.MatchingLabels{v1alpha1.LabelMigration: s.inventory.Spec.Name, v1alpha1.LabelRole: v1alpha1.RoleHold})
 	if err != nil {
 		return nil, fmt.Errorf("listing held addresses: %w", err)
 	}

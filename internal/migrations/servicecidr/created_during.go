@@ -1,17 +1,11 @@
 package servicecidr
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
@@ -143,91 +137,15 @@ func (j *Job) returning(s *Inventory) []CreatedDuring {
 func (p *Planner) adopt() []engine.Group {
 	var steps []engine.Step
 	for _, l := range p.CreatedDuring {
-		steps = append(steps, adoption{
-			client: p.Tools.Client(), survey: p.Inventory, entry: l.entry, pool: cidr.NewPool(p.spec().From, p.Inventory.Used),
-		}.step())
+		e := l.entry
+		steps = append(steps, Adoption{
+			Client: p.Tools.Client(), Migration: p.spec().Name, Progress: p.tracker.Of(e),
+			Pool:    cidr.NewPool(p.spec().From, p.Inventory.Used),
+			MayMove: func(svc *corev1.Service) bool { return reasonToStayAt(p.Inventory, svc, e.New) == "" },
+		}.Step())
 	}
 	return engine.AtOnce(parallel, "", steps...)
 }
 
 // adoptsAhead reports whether what comes after phase late of a rollback cannot be planned yet.
 func (p *Planner) adoptsAhead() bool { return len(p.CreatedDuring) > 0 }
-
-// adoption of one late Service.
-type adoption struct {
-	client client.Client
-	survey *Inventory
-	entry  *Entry
-	// pool has the free addresses of the old range, for when the chosen one was taken meanwhile.
-	pool *cidr.Pool
-}
-
-func (a adoption) step() engine.Step {
-	e := a.entry
-	return &engine.Observed[*corev1.Service]{
-		Name: "late/" + e.Key().String(), About: fmt.Sprintf("Reserve %s for %s, which was made at %s", e.Old, e.Key(), e.New),
-		Look: a.look, Write: a.write,
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{
-				{Verb: "create", Object: "IPAddress " + e.Old.String(), Body: e.reservation(a.survey.Spec.Name, e.Old).Build()},
-				{Verb: "patch", Object: "Service " + e.Key().String(), Body: a.notes("")},
-			}, nil
-		},
-	}
-}
-
-// look leaves a Service alone that is gone, or may no longer move: then the range stays with it.
-func (a adoption) look(ctx context.Context) (engine.State, *corev1.Service, error) {
-	svc, err := readService(ctx, a.client, a.entry)
-	if err != nil {
-		return engine.Unknown, nil, err
-	}
-	if svc == nil || !IsAt(svc, a.entry.New) || reasonToStayAt(a.survey, svc, a.entry.New) != "" {
-		return engine.Done, nil, nil
-	}
-	if _, reserved := a.entry.reserved[a.entry.Old]; reserved && svc.Annotations[v1alpha1.LabelMigration] == a.survey.Spec.Name {
-		return engine.Done, svc, nil
-	}
-	return engine.Pending, svc, nil
-}
-
-func (a adoption) write(ctx context.Context, svc *corev1.Service) (err error) {
-	e := a.entry
-	if e.Original, err = OriginalOf(&svc.Spec); err != nil {
-		return fmt.Errorf("service %s: %w", e.Key(), err)
-	}
-	for {
-		h := e.reservation(a.survey.Spec.Name, e.Old)
-		if err = h.Place(ctx, a.client); err == nil {
-			e.placed(h)
-			break
-		}
-		if !isTaken(err) {
-			return err
-		}
-		next, full := a.pool.Lowest()
-		if full != nil {
-			return fmt.Errorf("service %s: %w", e.Key(), errors.Join(err, full))
-		}
-		e.Old = next
-	}
-	patch, err := json.Marshal(a.notes(svc.ResourceVersion))
-	if err != nil {
-		return fmt.Errorf("service %s: %w", e.Key(), err)
-	}
-	return a.client.Patch(ctx, svc, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
-}
-
-// notes are what a moved Service says of itself. Pods may carry its address since it was made.
-func (a adoption) notes(version string) map[string]any {
-	meta := map[string]any{"annotations": map[string]any{
-		v1alpha1.LabelMigration:     a.survey.Spec.Name,
-		v1alpha1.AnnotationOldIP:    a.entry.Old.String(),
-		v1alpha1.AnnotationTargetIP: a.entry.New.String(),
-		v1alpha1.AnnotationMovedAt:  a.entry.Service.CreationTimestamp.UTC().Format(time.RFC3339Nano),
-	}}
-	if version != "" {
-		meta["resourceVersion"] = version
-	}
-	return map[string]any{"metadata": meta}
-}

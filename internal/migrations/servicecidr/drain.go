@@ -44,7 +44,7 @@ func lastMove(ctx context.Context, c client.Client, migration string) (latest ti
 	for i := range services.Items {
 		svc := &services.Items[i]
 		for _, r := range held.of(svc, migration) {
-			at := MovedAt(svc, r.since)
+			at := MovedAt(svc, r.Since)
 			if svc.Annotations[v1alpha1.AnnotationMovedAt] != "" && at.After(latest) {
 				latest = at
 			}

@@ -12,40 +12,40 @@ import (
 // the API servers have made the next one. See docs/design/retire.md.
 
 // apart keeps the range of the other family which is in a ServiceCIDR of some ranges that goes; none, if there is no such range.
-func (r *Plan) apart(name string, was []netip.Prefix) []ownRange {
-	other, both := otherFamilyRange(r.survey, was)
+func (r *Plan) apart(name string, was []netip.Prefix) []Range {
+	other, both := otherFamilyRange(r.Inventory, was)
 	if !both {
 		return nil
 	}
-	o := r.own(r.survey.Spec.Name+keepOf+name, other, v1alpha1.RoleKeep)
+	o := r.own(r.Inventory.Spec.Name+keepOf+name, other, v1alpha1.RoleKeep)
 	o.was = was
-	return []ownRange{o}
+	return []Range{o}
 }
 
 // aparts are the ServiceCIDRs that keep ranges of the other family while those go that they were in.
-func (r *Plan) aparts() []ownRange {
-	var all []ownRange
-	for _, c := range Retiring(r.survey) {
+func (r *Plan) aparts() []Range {
+	var all []Range
+	for _, c := range Retiring(r.Inventory) {
 		all = append(all, r.apart(c.Name, CIDRsOf(c))...)
 	}
 	return all
 }
 
 // isApart reports whether a range that is kept is one of the other family.
-func (r *Plan) isApart(k ownRange) bool {
-	return keepsOtherFamily(r.survey, rangeNamed(r.survey, k.name))
+func (r *Plan) isApart(k Range) bool {
+	return keepsOtherFamily(r.Inventory, rangeNamed(r.Inventory, k.name))
 }
 
 // keptApart are those of them that are there.
-func (r *Plan) keptApart() []ownRange {
-	return slices.DeleteFunc(r.keeping(), func(k ownRange) bool { return !r.isApart(k) })
+func (r *Plan) keptApart() []Range {
+	return slices.DeleteFunc(r.keeping(), func(k Range) bool { return !r.isApart(k) })
 }
 
 // leftApart are those that are there at the end of a rollback.
-func (r *Plan) leftApart() []ownRange {
+func (r *Plan) leftApart() []Range {
 	all := r.keptApart()
 	for _, back := range r.restoredApart() {
-		if !slices.ContainsFunc(all, func(k ownRange) bool { return k.name == back.name }) {
+		if !slices.ContainsFunc(all, func(k Range) bool { return k.name == back.name }) {
 			all = append(all, back)
 		}
 	}
@@ -53,8 +53,8 @@ func (r *Plan) leftApart() []ownRange {
 }
 
 // restoredApart keeps the range of the other family while the default ServiceCIDR goes that API servers made from their new flag.
-func (r *Plan) restoredApart() []ownRange {
-	if was, _, restores := restoredDefaults(r.survey); restores {
+func (r *Plan) restoredApart() []Range {
+	if was, _, restores := restoredDefaults(r.Inventory); restores {
 		return r.apart(defaultRange, was)
 	}
 	return nil

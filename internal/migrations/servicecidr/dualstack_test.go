@@ -66,13 +66,13 @@ func TestDefaultsOfBothFamilies(t *testing.T) {
 		if tt.stay {
 			spec.ClusterServices = v1alpha1.ClusterServicesStay
 		}
-		s := Load(&cluster.Snapshot{ServiceCIDRs: tt.has}, spec, nil)
+		s := Load(&cluster.Snapshot{ServiceCIDRs: tt.has}, spec)
 		was, becomes, moves := Defaults(s)
 		if flagOf(was) != tt.was || flagOf(becomes) != tt.becomes || moves != tt.moves {
 			t.Errorf("%s: was %q, becomes %q, moves %v", name, flagOf(was), flagOf(becomes), moves)
 		}
 		var apart []string
-		for _, a := range (&Plan{survey: s}).aparts() {
+		for _, a := range (&Plan{Inventory: s}).aparts() {
 			apart = append(apart, a.cidr.String())
 		}
 		if strings.Join(apart, " ") != tt.apart {
@@ -102,7 +102,7 @@ func TestDefaultIsLookedAtUntilItIsWhole(t *testing.T) {
 			ClusterServices: v1alpha1.ClusterServicesMove,
 		}
 		steps := 0
-		for _, g := range (&Plan{survey: Load(&cluster.Snapshot{ServiceCIDRs: tt.has}, spec, nil)}).repoint() {
+		for _, g := range (&Plan{Inventory: Load(&cluster.Snapshot{ServiceCIDRs: tt.has}, spec)}).repoint() {
 			steps += len(g.Steps)
 		}
 		if steps != map[bool]int{true: 1}[tt.want] {
@@ -170,9 +170,9 @@ func TestKubeletsOfOneFamily(t *testing.T) {
 		svc.Namespace, svc.Name, svc.Spec.ClusterIP = "kube-system", "kube-dns", "10.96.0.10"
 		svc.Spec.ClusterIPs = []string{"10.96.0.10", "fd00:10:96::a"}
 		spec.From, spec.To = ranges(move[0]), ranges(move[1])
-		p := &Planner{Inventory: Load(snap, spec, nil)}
+		p := &Planner{Inventory: Load(snap, spec)}
 		k, got := p.kubeletsOf(engine.Forward)
-		if k == nil || got != want || len(k.left) != 1 || !spec.From[0].Contains(k.left[0]) {
+		if k == nil || got != want || len(k.Left) != 1 || !spec.From[0].Contains(k.Left[0]) {
 			t.Errorf("to %s: waits for %q, away from %+v", move[1], got, k)
 		}
 		if kept := p.Inventory.DNSKept(); len(kept) != 1 || kept[0].Is4() == spec.To[0].Addr().Is4() {

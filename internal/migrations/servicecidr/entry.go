@@ -41,18 +41,16 @@ type Entry struct {
 	Tier string
 	// Bridge as observed; nil if there is none.
 	Bridge *corev1.Service
-	// reserved are the addresses that are reserved for the bridge, as far as they were seen.
-	reserved map[netip.Addr]Reservation
-	// strategy is how the Service gets to its other address.
-	strategy v1alpha1.Strategy
-	// called says that API servers call the Service, for a webhook or an aggregated API: it moves in a batch by itself.
-	called bool
-	// routed says that an ingress controller or a gateway leads to the Service.
-	routed bool
+	// Reserved are the addresses that are reserved for the bridge, as far as they were seen.
+	Reserved map[netip.Addr]Reservation
+	// Strategy is how the Service gets to its other address.
+	Strategy v1alpha1.Strategy
+	// Called says that API servers call the Service, for a webhook or an aggregated API: it moves in a batch by itself.
+	Called bool
+	// Routed says that an ingress controller or a gateway leads to the Service.
+	Routed bool
 	// Original is the spec that the Service has kept from before its latest hop, as far as reservations say it.
 	Original string
-	// latest is what requests of this run were answered with.
-	latest answers
 }
 
 // Touched reports whether something of this migration is on the Service itself, or an address is reserved for a bridge that is
@@ -61,7 +59,7 @@ func (e *Entry) Touched() bool {
 	if e.Service.Annotations[v1alpha1.LabelMigration] != "" {
 		return true
 	}
-	return e.Bridge == nil && len(e.reserved) > 0
+	return e.Bridge == nil && len(e.Reserved) > 0
 }
 
 // Begun reports whether the migration has begun with the Service, and has something to take back or to remove.
@@ -91,9 +89,9 @@ func bridgeKey(svc *corev1.Service) types.NamespacedName {
 	return types.NamespacedName{Namespace: svc.Namespace, Name: bridge.Name(svc.Name, svc.UID)}
 }
 
-// reservation of an address for the Service's bridge.
-func (e *Entry) reservation(migration string, a netip.Addr) *bridge.Hold {
-	return &bridge.Hold{Migration: migration, Address: a, Bridge: e.BridgeKey(), UID: e.reserved[a].uid, Original: e.Original}
+// Reservation of an address for the Service's bridge.
+func (e *Entry) Reservation(migration string, a netip.Addr) *bridge.Hold {
+	return &bridge.Hold{Migration: migration, Address: a, Bridge: e.BridgeKey(), UID: e.Reserved[a].UID, Original: e.Original}
 }
 
 // Memo is the memo to be kept of the Service.
@@ -101,16 +99,6 @@ func (e *Entry) Memo(migration string) *bridge.Hold {
 	m := bridge.Memo(migration, e.Service, e.Old, e.New)
 	m.Original = e.Original
 	return m
-}
-
-// placed remembers a reservation. The steps of one Service run one after the other.
-func (e *Entry) placed(h *bridge.Hold) {
-	if e.reserved == nil {
-		e.reserved = map[netip.Addr]Reservation{}
-	}
-	e.reserved[h.Address] = Reservation{
-		uid: h.UID, original: h.Original, old: h.Old, target: h.New, since: e.reserved[h.Address].since,
-	}
 }
 
 // Ends are the address that a direction leaves, and the one to which it goes.
@@ -134,23 +122,23 @@ func (e *Entry) HasNodePorts() bool {
 }
 
 // Hops reports whether the Service is of another type for a moment, which all see who watch Services.
-func (e *Entry) Hops() bool { return e.strategy != v1alpha1.StrategyOfEtcd }
+func (e *Entry) Hops() bool { return e.Strategy != v1alpha1.StrategyOfEtcd }
 
 // Mirrored reports whether the endpoints of the bridge have to be copied, since no selector makes them.
 func (e *Entry) Mirrored() bool { return len(e.Service.Spec.Selector) == 0 }
 
-// throttled reports whether ingress controllers are to see nothing of a hop. A Service without selector hops like any other: its bridge would copy
+// Throttled reports whether ingress controllers are to see nothing of a hop. A Service without selector hops like any other: its bridge would copy
 // what they are given to see.
-func (e *Entry) throttled() bool { return e.routed && e.Hops() && !e.Mirrored() }
+func (e *Entry) Throttled() bool { return e.Routed && e.Hops() && !e.Mirrored() }
 
 // Heading is where a Service was going when its hop was cut off. It goes by the addresses that are reserved: that which it leaves is reserved
 // after the other. What remains open its annotations say, which others can write: both addresses are the Service's own, and a lie costs it a
 // hop more.
 func (e *Entry) Heading() engine.Direction {
-	old, isOld := e.reserved[e.Old]
-	target, isTarget := e.reserved[e.New]
-	if isOld && isTarget && !old.since.Equal(target.since) {
-		if old.since.After(target.since) {
+	old, isOld := e.Reserved[e.Old]
+	target, isTarget := e.Reserved[e.New]
+	if isOld && isTarget && !old.Since.Equal(target.Since) {
+		if old.Since.After(target.Since) {
 			return engine.Forward
 		}
 		return engine.Backward

@@ -40,7 +40,7 @@ func nodeAt(address string) corev1.Node {
 
 func TestServiceOfIPv6KeepsItsOffset(t *testing.T) {
 	spec, snap := oneServiceOfSix()
-	s := Load(snap, spec, nil)
+	s := Load(snap, spec)
 	if len(s.Moves) != 1 || s.Moves[0].New != netip.MustParseAddr("fd00:10:97::307") {
 		t.Fatalf("got %+v", s.Moves)
 	}
@@ -70,7 +70,7 @@ func TestProofOfFamilies(t *testing.T) {
 		"IPv6, without proof":                  {six, sixSnap, "192.0.2.1", "36", "", v1alpha1.BarrierWait, findings.Pass},
 	} {
 		tt.spec.Barrier, tt.snap.Nodes, tt.snap.Version = tt.barrier, []corev1.Node{nodeAt(tt.node)}, &version.Info{Minor: tt.minor}
-		in := Input{Snapshot: tt.snap, Inventory: Load(tt.snap, tt.spec, nil), Image: tt.image}
+		in := Input{Snapshot: tt.snap, Inventory: Load(tt.snap, tt.spec), Image: tt.image}
 		if got := outcomeOf(familyChecks(), "RP1740", in); got != tt.want {
 			t.Errorf("%s: %s, want %s", name, got, tt.want)
 		}
@@ -87,7 +87,7 @@ func TestCalledByIPv6(t *testing.T) {
 		if got := outcomeOf(
 			familyChecks(),
 			"RP1741",
-			Input{Snapshot: snap, Inventory: Load(snap, spec, nil), Live: cluster.Live{Inspection: called}},
+			Input{Snapshot: snap, Inventory: Load(snap, spec), Live: cluster.Live{Inspection: called}},
 		); got != want {
 			t.Errorf("to %s: %s, want %s", spec.To[0], got, want)
 		}

@@ -262,3 +262,36 @@ func (f *fixture) planner() *Planner {
 func single1(s engine.Step) *engine.Plan {
 	return &engine.Plan{Name: "one", Phases: []engine.Phase{{Name: "one", Groups: engine.InOrder(s)}}}
 }
+
+// oneWay refuses to give a Service an address: every time, or once with an error.
+type oneWay struct {
+	client.WithWatch
+	once   error
+	passes bool
+}
+
+func (o *oneWay) Patch(ctx context.Context, to client.Object, p client.Patch, opts ...client.PatchOption) error {
+	body, err := p.Data(to)
+	if err != nil || o.passes || !strings.Contains(string(body), `"clusterIP":"`) {
+		return o.WithWatch.Patch(ctx, to, p, opts...)
+	}
+	if o.once != nil {
+		o.passes = true
+		return o.once
+	}
+	return crash.ErrKilled
+}
+
+// cutOff has a Service hop, by a run that is killed right after patch A.
+func (f *fixture) cutOff(p *Planner, e *Entry) {
+	f.Helper()
+	whole := p.Tools.Cluster
+	cut := *whole
+	cut.WithWatch = &oneWay{WithWatch: whole.WithWatch}
+	p.Tools.Cluster = &cut
+	defer func() { p.Tools.Cluster = whole }()
+	err := (&engine.Runner{}).Run(f.Context(), single1(p.steps(engine.Forward).Hop(e, engine.Forward)))
+	if !errors.Is(err, crash.ErrKilled) {
+		f.Fatal(err)
+	}
+}

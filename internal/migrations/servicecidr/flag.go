@@ -23,48 +23,48 @@ var (
 )
 
 // extend has the API servers give out addresses of the target.
-func (f FlagPlan) extend() []engine.Group { return f.change(f.survey.Spec.To[0], repointed, false) }
+func (f FlagPlan) extend() []engine.Group { return f.change(f.Inventory.Spec.To[0], repointed, false) }
 
 // reopen has them give out those of the old range again. Where they never had another, what cannot be seen is passed over.
 func (f FlagPlan) reopen() []engine.Group {
-	from := f.survey.Spec.From
+	from := f.Inventory.Spec.From
 	if len(from) == 0 {
 		return nil
 	}
-	begun := slices.ContainsFunc(f.survey.All(), (*Entry).Begun)
-	return f.change(from[0], restored, !begun && Serves(f.survey, from))
+	begun := slices.ContainsFunc(f.Inventory.All(), (*Entry).Begun)
+	return f.change(from[0], restored, !begun && Serves(f.Inventory, from))
 }
 
 // change has API servers get another range. From when the first one has it until all addresses in it that replumb needs are reserved again, a
 // policy keeps these from others.
 func (f FlagPlan) change(want netip.Prefix, confirmation string, lenient bool) []engine.Group {
 	var steps []engine.Step
-	guard := f.guard(want.String(), unreservedIn(f.survey, want))
+	guard := f.guard(want.String(), unreservedIn(f.Inventory, want))
 	if len(guard.Owned) > 0 {
 		steps = append(steps, guard)
 	}
 	steps = append(steps, f.apiServers([]netip.Prefix{want}, confirmation, lenient))
-	if len(guard.Owned) > 0 || !Serves(f.survey, []netip.Prefix{want}) {
-		steps = append(steps, givesOut{client: f.client, migration: f.survey.Spec.Name, want: want}.step())
+	if len(guard.Owned) > 0 || !Serves(f.Inventory, []netip.Prefix{want}) {
+		steps = append(steps, givesOut{client: f.Client, migration: f.Inventory.Spec.Name, want: want}.step())
 	}
-	return engine.InOrder(append(steps, commitReservations{client: f.client, survey: f.survey, in: want}.step(), guard.Undo())...)
+	return engine.InOrder(append(steps, commitReservations{client: f.Client, inventory: f.Inventory, in: want}.step(), guard.Undo())...)
 }
 
 // repoint looks once more. There is nothing to retire: no Service is given an address of the old range any more.
 func (f FlagPlan) repoint() []engine.Group {
-	to, servers := f.survey.Spec.To[:1], f.look()
+	to, servers := f.Inventory.Spec.To[:1], f.look()
 	return engine.InOrder(
 		f.vacant(),
 		&engine.Wait{
 			Name: "verify/api-servers", About: fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", flagOf(to)),
-			For: f.onRange(servers, to, repointed, false), Limit: f.wait, Remark: servers.remark,
+			For: f.onRange(servers, to, repointed, false), Limit: f.Wait, Remark: servers.Remark,
 		},
 	)
 }
 
 // vacant fails if a Service that moves, or one that should, still has an address of the old range.
 func (f FlagPlan) vacant() engine.Step {
-	from := f.survey.Spec.From
+	from := f.Inventory.Spec.From
 	return &engine.Wait{
 		Name: "vacant/" + defaultRange, About: "Verify that only pinned Services have an address in " + JoinRanges(from), Again: true,
 		For: func(ctx context.Context) error {
@@ -94,5 +94,5 @@ func (FlagPlan) withdraw() []engine.Group { return nil }
 func (FlagPlan) handOver() []engine.Group { return nil }
 
 func (r *Plan) guard(what string, owned []freeze.Owned) *freeze.Guard {
-	return &freeze.Guard{Client: r.client, Migration: r.survey.Spec.Name, Owned: owned, For: what}
+	return &freeze.Guard{Client: r.Client, Migration: r.Inventory.Spec.Name, Owned: owned, For: what}
 }

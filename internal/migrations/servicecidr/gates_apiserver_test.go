@@ -71,7 +71,7 @@ func observe(t *testing.T) *observed {
 	p.Agents = &lossguard.Agents{Watch: watch, Set: &agentset.Set{Interval: 100 * time.Millisecond}}
 	f.address = strings.TrimPrefix(server.Host(), "https://")
 	f.ranges = p.ranges()
-	f.ranges.servers.addresses = []string{f.address}
+	f.ranges.Servers.Addresses = []string{f.address}
 	return f
 }
 
@@ -143,7 +143,7 @@ func (f *observed) says(what string, look func(context.Context) error, texts ...
 func TestGatesLookFromNodes(t *testing.T) {
 	f := observe(t)
 	has, lacks := f.ranges.look(), f.ranges.look()
-	named, unnamed := has.certified(netip.MustParseAddr("127.0.0.1")), lacks.certified(netip.MustParseAddr("172.24.0.1"))
+	named, unnamed := has.Certified(netip.MustParseAddr("127.0.0.1")), lacks.Certified(netip.MustParseAddr("172.24.0.1"))
 	onOld := f.ranges.onRange(f.ranges.look(), ranges("10.96.0.0/16"), repointed, false)
 	onNew := f.ranges.onRange(f.ranges.look(), ranges("172.24.0.0/16"), repointed, false)
 
@@ -171,7 +171,7 @@ func TestGatesLookFromNodes(t *testing.T) {
 
 	end = f.agent("cp", f.agentPod("cp"))
 	f.eventually("the control plane has seen it", func() error { return errors.Join(named(t.Context()), onOld(t.Context())) })
-	if got, want := has.remark(), "API server "+f.address+" was seen from node cp"; got != want {
+	if got, want := has.Remark(), "API server "+f.address+" was seen from node cp"; got != want {
 		t.Errorf("says %q, want %q", got, want)
 	}
 	f.says("what the certificate lacks", unnamed, "172.24.0.1 is not in the certificate of "+f.address)
@@ -179,7 +179,7 @@ func TestGatesLookFromNodes(t *testing.T) {
 	end()
 	f.late.Store(int64(time.Hour))
 	f.says("long ago", named, "node cp: its agent has not reported for 1h0m")
-	if got := has.remark(); got != "" {
+	if got := has.Remark(); got != "" {
 		t.Errorf("says %q of what is not seen", got)
 	}
 }

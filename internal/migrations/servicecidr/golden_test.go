@@ -76,14 +76,13 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	}
 	refresher := refresher{
 		tools:     nowhere(t),
-		survey:    input.Inventory,
+		inventory: input.Inventory,
 		rules:     rules,
 		of:        job.Migration,
 		to:        engine.Forward,
 		workloads: input.Workloads,
 	}
-	_, restarts := refresher.plan()
-	input.Restarts = restarts.Restarts
+	_, input.Restarts = refresher.plan()
 	findings := findings.Run(Checks(), input)
 	p := &Planner{
 		Base:      migration.Base{Tools: nowhere(t), Migration: job.Migration, Findings: findings},
@@ -96,7 +95,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		p.Overlap = job.Overlap()
 		p.Overlap.Cluster = p.Tools.Cluster
 	}
-	p.Forms, p.Form = input.formsOf()
+	p.Forms, p.Form = input.Forms()
 	return golden.Sections{
 		"findings": func() string { return migrationtest.Found(findings) },
 		"plan":     func() string { return migrationtest.Plan(t, p.Apply()) + renderSurvey(p.Inventory) },
@@ -191,7 +190,7 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 		snap.Ranges = cluster.Bitmap
 	}
 	others := readObjects(t, snap, live.Inspection, manifests)
-	survey := Load(snap, spec, nil)
+	survey := Load(snap, spec)
 	rules, err := tier.NewRules(&spec.Common, survey.IsClusterService)
 	if err != nil {
 		t.Fatal(err)

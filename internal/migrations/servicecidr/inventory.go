@@ -60,18 +60,32 @@ type Inventory struct {
 	Used []netip.Addr
 	// Pool has the addresses of the target that are still free.
 	Pool *cidr.Pool
-
-	// back is the pool of the way back, once it was asked for: see returnPool.
-	back *cidr.Pool
 }
 
-// Load surveys a picture of the cluster. The record is asked for the addresses that Services had before the migration, where
-// no reservation says so; see WantsRecord.
-func Load(snap *cluster.Snapshot, spec Spec, record Record) *Inventory {
-	spec = Resolve(spec, snap)
-	held := ReservationsOf(snap)
-	s := &Inventory{Spec: spec, Ranges: snap.ServiceCIDRs, Bitmap: snap.Ranges == cluster.Bitmap, DNS: dnsServices(snap, held)}
-	w := recordedState{inventory: s, held: held, record: record, owners: givenOut(snap), names: namesOf(snap)}
+// Loader makes the inventory of a snapshot.
+type Loader struct {
+	snap *cluster.Snapshot
+	spec Spec
+	held Reservations
+}
+
+// NewLoader reads what is asked of a snapshot more than once.
+func NewLoader(snap *cluster.Snapshot, spec Spec) *Loader {
+	return &Loader{snap: snap, spec: Resolve(spec, snap), held: ReservationsOf(snap)}
+}
+
+// Load makes the inventory of a snapshot, without a record.
+func Load(snap *cluster.Snapshot, spec Spec) *Inventory { return NewLoader(snap, spec).Load(nil) }
+
+// Load makes the inventory. The record is asked for the addresses that Services had before the
+// migration, where no reservation says so; see WantsRecord.
+func (l *Loader) Load(record Record) *Inventory {
+	snap := l.snap
+	s := &Inventory{
+		Spec: l.spec, Ranges: snap.ServiceCIDRs, Bitmap: snap.Ranges == cluster.Bitmap,
+		DNS: dnsServices(snap, l.held),
+	}
+	w := recordedState{inventory: s, held: l.held, record: record, owners: givenOut(snap), names: namesOf(snap)}
 	bridges, candidates := w.classify(snap)
 	for _, svc := range candidates {
 		e := w.entry(svc, snap.Ending[svc.Namespace])
@@ -90,7 +104,7 @@ func Load(snap *cluster.Snapshot, spec Spec, record Record) *Inventory {
 
 // add sorts an entry in.
 func (s *Inventory) add(e *Entry) {
-	e.strategy = s.Spec.Strategies.Of(e)
+	e.Strategy = s.Spec.Strategies.Of(e)
 	switch e.Position {
 	case Stays:
 		s.Stays = append(s.Stays, e)
@@ -321,7 +335,7 @@ func (s *Inventory) AssignTiers(a tier.Assignment) {
 func (s *Inventory) MarkRouted(all []cluster.Route) {
 	for _, e := range s.Moves {
 		for _, r := range all {
-			e.routed = e.routed || r.Service == e.Key()
+			e.Routed = e.Routed || r.Service == e.Key()
 		}
 	}
 }

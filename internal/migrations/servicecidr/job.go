@@ -170,9 +170,6 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.Recorded != nil {
-		survey.Recorded = j.Recorded.CreationTimestamp
-	}
 	in := Input{
 		Snapshot:  snap,
 		Inventory: survey,
@@ -183,23 +180,24 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err := j.live(ctx, &in); err != nil {
 		return nil, err
 	}
-	r := refresher{tools: j.Deps.Tools, survey: survey, rules: rules, of: j.Migration, to: engine.Forward}
-	if j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack {
-		r.to = engine.Backward
-	}
 	if in.Workloads, err = j.workloads(ctx, survey); err != nil {
 		return nil, err
 	}
-	var p *Planner // what the steps of refresh ask it for, they ask when they run
-	r.workloads, r.departure = in.Workloads, departure(j.Deps.Client(), j.Spec.Name, r.to, func() *Planner { return p })
-	refresh, plan := r.plan()
-	in.Restarts = plan.Restarts
-	survey.MarkCalled(in.found().Called)
-	survey.MarkRouted(in.found().Routes)
-	if p, err = j.planner(ctx, in); err != nil {
+	survey.MarkCalled(in.Found().Called)
+	survey.MarkRouted(in.Found().Routes)
+	p, err := j.planner(ctx, in)
+	if err != nil {
 		return nil, err
 	}
-	p.Refresh = refresh
+	r := refresher{
+		tools: j.Deps.Tools, inventory: survey, rules: rules, of: j.Migration, to: engine.Forward, workloads: in.Workloads,
+	}
+	if j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack {
+		r.to = engine.Backward
+	}
+	r.departure = departure(p.barriers(r.to))
+	p.Refresh, in.Restarts = r.plan()
+	p.Findings = append(findings.Run(Checks(), in), p.Findings...)
 	return p, nil
 }
 
@@ -212,13 +210,12 @@ func (j *Job) workloads(ctx context.Context, survey *Inventory) (*rollout.State,
 	return state, unlessForbidden(err)
 }
 
-// planner makes the planner of what was seen, without what is to be restarted.
+// planner makes the planner of what was seen, without findings and without what is to be restarted.
 func (j *Job) planner(ctx context.Context, in Input) (*Planner, error) {
 	base, err := j.Base(ctx, j.Deps.Tools)
 	if err != nil {
 		return nil, err
 	}
-	base.Findings = append(findings.Run(Checks(), in), base.Findings...)
 	j.recordRanges(base.Migration.Spec.ServiceCIDR, in.Inventory.Spec)
 	p := &Planner{
 		Base: base, Probe: j.Deps.Probe, Inspector: j.Deps.Inspector, Inventory: in.Inventory, Observer: j.observer,
@@ -231,13 +228,13 @@ func (j *Job) planner(ctx context.Context, in Input) (*Planner, error) {
 	if err := j.addOverlap(ctx, p); err != nil {
 		return nil, err
 	}
-	p.Forms, p.Form = in.formsOf()
+	p.Forms, p.Form = in.Forms()
 	return p, nil
 }
 
 // survey looks at the Services and sorts them into tiers, asking the lookup about those that no rule names.
 func (j *Job) survey(ctx context.Context, snap *cluster.Snapshot) (*Inventory, tier.Rules, error) {
-	survey, err := j.places(ctx, snap)
+	survey, err := j.positions(ctx, snap)
 	if err != nil {
 		return nil, tier.Rules{}, err
 	}
@@ -270,16 +267,19 @@ func (j *Job) survey(ctx context.Context, snap *cluster.Snapshot) (*Inventory, t
 	return survey, rules, nil
 }
 
-// places looks at where Services stand.
-func (j *Job) places(ctx context.Context, snap *cluster.Snapshot) (*Inventory, error) {
-	var record Record
-	if WantsRecord(snap, j.Spec) {
-		var err error
+// positions looks at where Services stand.
+func (j *Job) positions(ctx context.Context, snap *cluster.Snapshot) (inventory *Inventory, err error) {
+	loader, record := NewLoader(snap, j.Spec), Record(nil)
+	if loader.WantsRecord() {
 		if record, err = ReadRecord(ctx, j.Deps.Cluster, j.Spec.Name); err != nil {
 			return nil, err
 		}
 	}
-	return Load(snap, j.Spec, record), nil
+	inventory = loader.Load(record)
+	if j.Recorded != nil {
+		inventory.Recorded = j.Recorded.CreationTimestamp
+	}
+	return inventory, nil
 }
 
 // agents are those that watch the migration.

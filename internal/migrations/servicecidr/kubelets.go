@@ -22,22 +22,22 @@ import (
 
 // Kubelets are those of all nodes, none of which may give pods the cluster DNS address that is left behind.
 type Kubelets struct {
-	cluster   *cluster.Cluster
-	migration string
-	// left are the addresses that no kubelet may name any more.
-	left []netip.Addr
-	// confirmation is the value of the Migration's annotation by which the operator vouches for kubelets that they have no right to ask.
-	confirmation string
+	Cluster   *cluster.Cluster
+	Migration string
+	// Left are the addresses that no kubelet may name any more.
+	Left []netip.Addr
+	// Confirmation is the value of the Migration's annotation by which the operator vouches for kubelets that they have no right to ask.
+	Confirmation string
 
 	// waiting are the nodes that were not in order when they were last asked; nil means all.
 	waiting []string
 }
 
-// holds goes through the nodes; those that were in order in an earlier round are not asked again, until all are.
-func (k *Kubelets) holds(ctx context.Context) error {
+// Holds goes through the nodes; those that were in order in an earlier round are not asked again, until all are.
+func (k *Kubelets) Holds(ctx context.Context) error {
 	if k.waiting == nil {
 		nodes := &corev1.NodeList{}
-		if err := k.cluster.List(ctx, nodes); err != nil {
+		if err := k.Cluster.List(ctx, nodes); err != nil {
 			return fmt.Errorf("listing nodes: %w", err)
 		}
 		for i := range nodes.Items {
@@ -74,22 +74,22 @@ func (k *Kubelets) holds(ctx context.Context) error {
 
 // vouched reports whether the operator says that kubelets which cannot be asked are in order.
 func (k *Kubelets) vouched(ctx context.Context) (bool, error) {
-	if k.confirmation == "" {
+	if k.Confirmation == "" {
 		return false, nil
 	}
-	m, err := migration.Get(ctx, k.cluster, k.migration)
-	return err == nil && migration.Answered(m, v1alpha1.AnnotationKubelets, k.confirmation), err
+	m, err := migration.Get(ctx, k.Cluster, k.Migration)
+	return err == nil && migration.Answered(m, v1alpha1.AnnotationKubelets, k.Confirmation), err
 }
 
 // ask says what is wrong with one kubelet; nothing, if it is in order.
 func (k *Kubelets) ask(ctx context.Context, node string, vouched bool) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	answer := k.cluster.Kubelet(ctx, node)
+	answer := k.Cluster.Kubelet(ctx, node)
 	if answer.Err != nil {
 		return k.silent(ctx, node, answer.Err, vouched)
 	}
-	for _, a := range k.left {
+	for _, a := range k.Left {
 		if slices.Contains(answer.DNS, a.String()) {
 			return fmt.Sprintf("the kubelet of node %s gives pods clusterDNS %s", node, a)
 		}
@@ -99,7 +99,7 @@ func (k *Kubelets) ask(ctx context.Context, node string, vouched bool) string {
 
 // silent says what to do about a kubelet that does not answer; nothing, if it is in order all the same.
 func (k *Kubelets) silent(ctx context.Context, node string, why error, vouched bool) string {
-	err := k.cluster.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{})
+	err := k.Cluster.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{})
 	switch {
 	case apierrors.IsNotFound(err): // it has left the cluster
 		return ""
@@ -110,7 +110,7 @@ func (k *Kubelets) silent(ctx context.Context, node string, why error, vouched b
 	}
 	return fmt.Sprintf("the kubelet of node %s cannot be asked without the right to get nodes/proxy; once it names %s as cluster DNS, "+
 		"confirm it: kubectl annotate migrations.replumb.dev %s --overwrite %s=%s",
-		node, k.confirmation, k.migration, v1alpha1.AnnotationKubelets, k.confirmation)
+		node, k.Confirmation, k.Migration, v1alpha1.AnnotationKubelets, k.Confirmation)
 }
 
 // recordKubelets writes down when no kubelet was found to name the address that is left any more, so that pods started before

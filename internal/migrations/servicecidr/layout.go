@@ -232,9 +232,9 @@ func unreservedIn(s *Inventory, in netip.Prefix) []freeze.Owned {
 		if !e.Begun() {
 			continue
 		}
-		for _, a := range e.addresses() {
-			r, reserved := e.reserved[a]
-			if in.Contains(a) && !IsAt(e.Service, a) && (!reserved || r.noted) {
+		for _, a := range e.Addresses() {
+			r, reserved := e.Reserved[a]
+			if in.Contains(a) && !IsAt(e.Service, a) && (!reserved || r.Noted) {
 				all = append(all, freeze.Owned{Address: a, Owner: e.Key().String()})
 			}
 		}

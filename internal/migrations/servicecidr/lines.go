@@ -83,7 +83,7 @@ func (e *Entry) kindText() string {
 
 // StrategyText is the strategy, as it is written in annotations.
 func (e *Entry) StrategyText() string {
-	if e.strategy == v1alpha1.StrategyOfEtcd {
+	if e.Strategy == v1alpha1.StrategyOfEtcd {
 		return v1alpha1.StrategyEtcd
 	}
 	return v1alpha1.StrategyHop

@@ -82,18 +82,18 @@ func (j *Job) trials(ctx context.Context, in *Input) (tries []func(context.Conte
 			return nil, err
 		}
 	}
-	var ranges []ownRange
-	if plan := (&Plan{client: j.Deps.Cluster, survey: in.Inventory}); !in.Inventory.Bitmap {
+	var ranges []Range
+	if plan := (&Plan{Client: j.Deps.Cluster, Inventory: in.Inventory}); !in.Inventory.Bitmap {
 		ranges = slices.Concat(plan.targets(), plan.kept())
 	}
-	t := &trier{
-		cluster: j.Deps.Cluster, survey: in.Inventory, may: j.May, ranges: ranges,
-		candidates: in.candidates(), found: &in.Trials,
+	t := &Trier{
+		Cluster: j.Deps.Cluster, Inventory: in.Inventory, May: j.May, Ranges: ranges,
+		Candidates: in.Candidates(), Found: &in.Trials,
 	}
 	if j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack { // the way back is not refused before it begins
-		return t.bridges(), nil
+		return t.Bridges(), nil
 	}
-	return append(t.bridges(), t.others()...), nil
+	return append(t.Bridges(), t.Others()...), nil
 }
 
 // seeDualWrite looks only where API servers are to be given another range.
@@ -141,5 +141,5 @@ func (j *Job) store() Store {
 	if j.Deps.Store != nil {
 		return j.Deps.Store
 	}
-	return etcdStore{spec: j.Spec.Store, client: j.Deps.Client()}
+	return EtcdStore{Spec: j.Spec.Store, Client: j.Deps.Client()}
 }

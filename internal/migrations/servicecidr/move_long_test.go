@@ -25,7 +25,7 @@ func TestFinishedRangeCanBeEmptied(t *testing.T) {
 	f.must(f.job.Finish(t.Context(), f.runner))
 	snap, err := f.job.Deps.Cluster.Load(t.Context())
 	f.must(err)
-	next := Load(snap, Spec{Name: "next", Mode: v1alpha1.ModeMove, To: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")}}, nil)
+	next := Load(snap, Spec{Name: "next", Mode: v1alpha1.ModeMove, To: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")}})
 	var moves []string
 	for _, e := range next.Moves {
 		moves = append(moves, e.Service.Name)

@@ -14,9 +14,9 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// ownRange is a Service range that the migration adds: a target, one that keeps pinned Services legitimate, or one that opens
+// Range is a Service range that the migration adds: a target, one that keeps pinned Services legitimate, or one that opens
 // again what was put in deletion.
-type ownRange struct {
+type Range struct {
 	client    client.Client
 	migration string
 	name      string
@@ -28,7 +28,7 @@ type ownRange struct {
 
 // find returns a ServiceCIDR with exactly this range, replumb's or another's; one that is going only if there is no other. A range that is kept while
 // another ServiceCIDR goes has to be the migration's: that other has it, too.
-func (r ownRange) find(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
+func (r Range) find(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
 	if len(r.was) > 0 {
 		return r.own(ctx)
 	}
@@ -50,7 +50,7 @@ func (r ownRange) find(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
 }
 
 // own is the ServiceCIDR of that name; nil if there is none, or it is not the migration's any more.
-func (r ownRange) own(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
+func (r Range) own(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
 	have, err := serviceCIDR(ctx, r.client, r.name)
 	if err != nil || have == nil || have.Labels[v1alpha1.LabelMigration] != r.migration {
 		return nil, err
@@ -58,7 +58,7 @@ func (r ownRange) own(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
 	return have, nil
 }
 
-func (r ownRange) build() *networkingv1.ServiceCIDR {
+func (r Range) build() *networkingv1.ServiceCIDR {
 	made := &networkingv1.ServiceCIDR{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "ServiceCIDR"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -74,7 +74,7 @@ func (r ownRange) build() *networkingv1.ServiceCIDR {
 }
 
 // purpose is the title of the step that adds the range.
-func (r ownRange) purpose() string {
+func (r Range) purpose() string {
 	switch {
 	case len(r.was) > 0:
 		return fmt.Sprintf("Keep the Service range %s of the other family", r.cidr)
@@ -87,7 +87,7 @@ func (r ownRange) purpose() string {
 }
 
 // add adds the range, and waits for the controller manager, which sets Ready.
-func (r ownRange) add() engine.Step {
+func (r Range) add() engine.Step {
 	return &engine.Observed[*networkingv1.ServiceCIDR]{
 		Name: r.role + "/" + r.name, About: r.purpose(),
 		Look: func(ctx context.Context) (engine.State, *networkingv1.ServiceCIDR, error) {
@@ -115,7 +115,7 @@ func (r ownRange) add() engine.Step {
 	}
 }
 
-func (r ownRange) create(ctx context.Context, have *networkingv1.ServiceCIDR) error {
+func (r Range) create(ctx context.Context, have *networkingv1.ServiceCIDR) error {
 	if have != nil && have.DeletionTimestamp.IsZero() {
 		return nil
 	}
@@ -126,7 +126,7 @@ func (r ownRange) create(ctx context.Context, have *networkingv1.ServiceCIDR) er
 }
 
 // lookForOwn finds something to do as long as the range is the migration's.
-func (r ownRange) lookForOwn(ctx context.Context) (engine.State, *networkingv1.ServiceCIDR, error) {
+func (r Range) lookForOwn(ctx context.Context) (engine.State, *networkingv1.ServiceCIDR, error) {
 	have, err := r.own(ctx)
 	switch {
 	case err != nil:
@@ -139,7 +139,7 @@ func (r ownRange) lookForOwn(ctx context.Context) (engine.State, *networkingv1.S
 
 // handOver ends the migration's say over the range. A range that the cluster has twice by now, since the API servers made
 // their own, is removed; any other becomes the cluster's own, and the next migration may empty it.
-func (r ownRange) handOver() engine.Step {
+func (r Range) handOver() engine.Step {
 	object := "ServiceCIDR " + r.name
 	return &engine.Observed[*networkingv1.ServiceCIDR]{
 		Name: "hand-over/" + r.name, About: fmt.Sprintf("Hand the Service range %s over", r.cidr),
@@ -171,7 +171,7 @@ func (r ownRange) handOver() engine.Step {
 }
 
 // patchForget takes the migration's labels off a range that has not changed since version; empty means any.
-func (r ownRange) patchForget(version string) map[string]any {
+func (r Range) patchForget(version string) map[string]any {
 	meta := map[string]any{"labels": map[string]any{v1alpha1.LabelMigration: nil, v1alpha1.LabelRole: nil}}
 	if r.role == v1alpha1.RoleKeep {
 		meta["annotations"] = map[string]any{v1alpha1.AnnotationRanges: nil}
@@ -183,7 +183,7 @@ func (r ownRange) patchForget(version string) map[string]any {
 }
 
 // twice reports whether another ready ServiceCIDR has the range.
-func (r ownRange) twice(ctx context.Context) (bool, error) {
+func (r Range) twice(ctx context.Context) (bool, error) {
 	all, err := serviceCIDRs(ctx, r.client)
 	if err != nil {
 		return false, err

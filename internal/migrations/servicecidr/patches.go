@@ -3,6 +3,7 @@ package servicecidr
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -17,157 +18,208 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// start takes a Service over that is at the address which it is to leave. All that may take time comes before the first patch: between the
-// two nothing is asked of the API server, and everyone who watches Services sees one of type ExternalName for one round trip.
-func (h *hopStep) start(ctx context.Context, svc *corev1.Service) error {
-	if err := h.reserveTarget(ctx); err != nil {
+// attempt is one write of a hop.
+type attempt struct {
+	*hopStep
+	// svc is the Service as it was seen, and as each patch was answered.
+	svc *corev1.Service
+	// reserved says that the address the Service leaves is reserved.
+	reserved bool
+}
+
+// start takes a Service over that is at the address which it is to leave. All that may take time
+// comes before the first patch: between the two nothing is asked of the API server, and everyone who
+// watches Services sees one of type ExternalName for one round trip.
+func (a *attempt) start(ctx context.Context) error {
+	if err := a.reserveTarget(ctx); err != nil {
 		return err
 	}
-	if err := h.checkBridge(ctx, svc); err != nil {
+	if err := a.checkBridge(ctx); err != nil {
 		return err
 	}
-	if err := h.recordOriginal(ctx, svc); err != nil {
+	if err := a.recordOriginal(ctx); err != nil {
 		return err
 	}
-	if h.rewrites(svc) {
-		return h.rewrite(ctx, svc)
+	if a.rewrites(a.svc) {
+		return a.rewrite(ctx)
 	}
-	if svc.Spec.Type == corev1.ServiceTypeNodePort {
-		done, err := h.delayKubeProxies(ctx, svc)
+	nodePorts := a.svc.Spec.Type == corev1.ServiceTypeNodePort
+	if nodePorts {
+		done, err := a.delayKubeProxies(ctx)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = done(context.WithoutCancel(ctx)) }() // it goes with its namespace at the latest
 	}
-	if h.routed() {
-		if err := h.steps.throttle.Begin(ctx, h.beside...); err != nil {
+	if a.routed() {
+		if err := a.throttle.Begin(ctx, a.beside...); err != nil {
 			return err
 		}
 	}
-	if svc.Spec.Type == corev1.ServiceTypeNodePort || h.routed() {
-		if err := h.proven(ctx, svc); err != nil { // that took a while
+	if nodePorts || a.routed() { // that took a while
+		if err := a.proven(ctx); err != nil {
 			return err
 		}
 	}
-	return h.changeClusterIP(ctx, svc)
+	return a.changeClusterIP(ctx)
 }
 
 // routed reports whether ingress controllers are to see nothing of the hop.
 func (h *hopStep) routed() bool { return len(h.beside) > 0 }
 
-// reserveTarget reserves the target again that an attempt before this one has given back.
+// checkBridge looks at the bridge, right before the Service leaves. It brings the bridge in line with
+// a Service that was changed after its bridge was made, and proves it again.
+func (a *attempt) checkBridge(ctx context.Context) error {
+	err := a.proven(ctx)
+	if !errors.As(err, new(*bridge.DriftError)) {
+		return err
+	}
+	if err := a.repairBridge(ctx); err != nil {
+		return err
+	}
+	return a.proven(ctx)
+}
+
+// repairBridge brings the bridge in line, and proves that nodes know it.
+func (a *attempt) repairBridge(ctx context.Context) error {
+	if err := a.bridgeOf(a.progress, a.svc).Ensure(ctx, a.Client, a.Pool); err != nil {
+		return err
+	}
+	return a.Barriers.pass(ctx, a.ID())
+}
+
+// proven returns nil only if the bridge is what the Service needs.
+func (a *attempt) proven(ctx context.Context) error {
+	have, err := a.bridgeOf(a.progress, a.svc).Proven(ctx, a.Client, a.endpoints)
+	a.progress.bridge = have
+	if err != nil {
+		return fmt.Errorf("service %s must not leave its address: %w", a.progress.Key(), err)
+	}
+	return nil
+}
+
+// reserveTarget reserves the target again that an earlier attempt has given back.
 func (h *hopStep) reserveTarget(ctx context.Context) error {
+	p := h.progress
 	_, dest := h.ends()
-	if _, reserved := h.entry.reserved[dest]; reserved {
+	if _, reserved := p.Reserved[dest]; reserved {
 		return nil
 	}
 	if h.to == engine.Forward {
-		return h.steps.reserveNew(ctx, h.entry)
+		return h.reserveNew(ctx, p)
 	}
-	target := h.reservation(dest)
-	err := target.Place(ctx, h.steps.client)
-	if h.entry.allocated(err) {
+	target := h.hold(dest)
+	err := target.Place(ctx, h.Client)
+	if p.ownsAddress(err) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("service %s: its old address: %w", h.entry.Key(), err)
+		return fmt.Errorf("service %s: its old address: %w", p.Key(), err)
 	}
-	h.entry.placed(target)
+	p.recordHold(target)
 	return nil
 }
 
-// recordOriginal keeps, where only replumb and the control plane write, what patch A takes from the Service, and between which addresses it is: the
-// Service itself others may write, and while it has no address neither of them is reserved.
-func (h *hopStep) recordOriginal(ctx context.Context, svc *corev1.Service) (err error) {
-	if h.entry.Original, err = OriginalOf(&svc.Spec); err != nil {
-		return fmt.Errorf("service %s: %w", h.entry.Key(), err)
+// recordOriginal keeps what the first patch takes from the Service, and its two addresses, where only
+// replumb and the control plane write: others may write the Service itself, and while it has no
+// address neither of them is reserved.
+func (a *attempt) recordOriginal(ctx context.Context) (err error) {
+	p := a.progress
+	if p.Original, err = OriginalOf(&a.svc.Spec); err != nil {
+		return fmt.Errorf("service %s: %w", p.Key(), err)
 	}
-	memo, have := h.entry.Memo(h.steps.migration), h.entry.recordedMemo()
-	if have.original == memo.Original && have.old == memo.Old && have.target == memo.New {
+	memo, have := p.Memo(a.Migration), p.RecordedMemo()
+	if have.Original == memo.Original && have.Old == memo.Old && have.Target == memo.New {
 		return nil
 	}
-	if err := memo.Note(ctx, h.steps.client); err != nil {
+	return a.writeMemo(ctx, memo)
+}
+
+func (a *attempt) writeMemo(ctx context.Context, memo *bridge.Hold) error {
+	if err := memo.Note(ctx, a.Client); err != nil {
 		return err
 	}
-	h.entry.placed(memo)
+	a.progress.recordHold(memo)
 	return nil
 }
 
-// changeClusterIP sends both patches. The target is given back right before, and the address left behind reserved right after: what of that came in
-// between, every watcher would wait for.
-func (h *hopStep) changeClusterIP(ctx context.Context, svc *corev1.Service) error {
-	original, err := h.entry.OriginalSpec(svc)
+// changeClusterIP sends both patches. The target is given back right before, and the address left
+// behind reserved right after: every watcher would wait for whatever came in between.
+func (a *attempt) changeClusterIP(ctx context.Context) error {
+	original, err := a.progress.OriginalSpec(a.svc)
 	if err != nil {
 		return err
 	}
 	select {
-	case h.steps.inTransit <- struct{}{}:
-		defer func() { <-h.steps.inTransit }()
+	case a.inTransit <- struct{}{}:
+		defer func() { <-a.inTransit }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if err := h.releaseTarget(ctx); err != nil {
+	if err := a.releaseTarget(ctx); err != nil {
 		return err
 	}
-	if err := h.clearClusterIP(ctx, svc); err != nil {
-		_ = h.reserveTarget(ctx) // the next attempt does, if there is one
+	if err := a.clearClusterIP(ctx); err != nil {
+		_ = a.reserveTarget(ctx) // the next attempt does, if there is one
 		return err
 	}
-	defer h.steps.throttle.Arrived()
-	return h.setClusterIP(ctx, svc, original)
+	defer a.throttle.Arrived()
+	return a.setClusterIP(ctx, original)
 }
 
-// clearClusterIP is patch A. It is the dangerous one: once it is through, only the bridge answers at the old address.
-func (h *hopStep) clearClusterIP(ctx context.Context, svc *corev1.Service) error {
-	if h.routed() {
-		if err := h.steps.throttle.Open(); err != nil {
+// clearClusterIP sends the first patch, the dangerous one: once it is through, only the bridge
+// answers at the old address.
+func (a *attempt) clearClusterIP(ctx context.Context) error {
+	if a.routed() {
+		if err := a.throttle.Open(); err != nil {
 			return err
 		}
 	}
-	patch, err := h.patchToExternalName(svc)
+	patch, err := a.patchToExternalName(a.svc)
 	if err != nil {
 		return err
 	}
-	return h.send(ctx, svc, patch)
+	return a.send(ctx, patch)
 }
 
-// resume takes a Service over that is between the patches. It is too late to hurry: first its old address is reserved.
-func (h *hopStep) resume(ctx context.Context, svc *corev1.Service) error {
-	if err := h.reserveSource(ctx); err != nil {
+// resume takes a Service over that is between the patches. It is too late to hurry: first its old
+// address is reserved.
+func (a *attempt) resume(ctx context.Context) error {
+	if err := a.reserveSource(ctx); err != nil {
 		return err
 	}
-	original, err := h.entry.OriginalSpec(svc)
+	original, err := a.progress.OriginalSpec(a.svc)
 	if err != nil {
 		return err
 	}
-	if err := h.releaseTarget(ctx); err != nil {
+	if err := a.releaseTarget(ctx); err != nil {
 		return err
 	}
-	return h.setClusterIP(ctx, svc, original)
+	return a.setClusterIP(ctx, original)
 }
 
 // releaseTarget gives the target back, so that the API server can give it to the Service.
 func (h *hopStep) releaseTarget(ctx context.Context) error {
 	_, dest := h.ends()
-	if err := h.reservation(dest).Release(ctx, h.steps.client); err != nil {
+	if err := h.hold(dest).Release(ctx, h.Client); err != nil {
 		return err
 	}
-	delete(h.entry.reserved, dest)
+	delete(h.progress.Reserved, dest)
 	return nil
 }
 
-// reserveSource reserves the address left behind: no Service owns it, and the bridge answers there. One that another Service was given meanwhile the
-// proof finds.
-func (h *hopStep) reserveSource(ctx context.Context) error {
-	if h.kept {
+// reserveSource reserves the address left behind: no Service owns it, and the bridge answers there.
+// The proof finds one that another Service was given meanwhile.
+func (a *attempt) reserveSource(ctx context.Context) error {
+	if a.reserved {
 		return nil
 	}
-	src, _ := h.ends()
-	left := h.reservation(src)
-	err := left.PlaceAfter(ctx, h.steps.client, h.entry.Key())
+	src, _ := a.ends()
+	left := a.hold(src)
+	err := left.PlaceAfter(ctx, a.Client, a.progress.Key())
 	if err == nil {
-		h.entry.placed(left)
-		h.kept = true
+		a.progress.recordHold(left)
+		a.reserved = true
 	}
 	if isTaken(err) {
 		return nil
@@ -175,92 +227,101 @@ func (h *hopStep) reserveSource(ctx context.Context) error {
 	return err
 }
 
-// setClusterIP is patch B.
-func (h *hopStep) setClusterIP(ctx context.Context, svc *corev1.Service, original *corev1.ServiceSpec) error {
-	_, dest := h.ends()
-	err := h.send(ctx, svc, h.patchToClusterIP(svc, original))
+// setClusterIP sends the second patch.
+func (a *attempt) setClusterIP(ctx context.Context, original *corev1.ServiceSpec) error {
+	_, dest := a.ends()
+	err := a.send(ctx, a.patchToClusterIP(a.svc, original))
 	if bridge.IsTaken(err) {
-		return h.retarget(ctx, svc, dest)
+		return a.retarget(ctx, dest)
 	}
 	return retryQuota(bridge.NotReadyYet(err))
 }
 
-// retarget deals with a target that another Service was given between its release and patch B: the Service goes to the next free address,
-// after its bridge does.
-func (h *hopStep) retarget(ctx context.Context, svc *corev1.Service, dest netip.Addr) error {
-	if err := h.reserveSource(ctx); err != nil { // this will take a while
+// retarget deals with a target that another Service was given between its release and the second
+// patch: the Service goes to the next free address, after its bridge does.
+func (a *attempt) retarget(ctx context.Context, dest netip.Addr) error {
+	if err := a.reserveSource(ctx); err != nil { // this will take a while
 		return err
 	}
-	if err := h.checkOtherFamily(ctx, svc); err != nil {
+	if err := a.checkOtherFamily(ctx); err != nil {
 		return err
 	}
-	if h.to == engine.Backward {
-		return fmt.Errorf("service %s cannot have its old address back: %s was given to another Service meanwhile", h.entry.Key(), dest)
+	p := a.progress
+	if a.to == engine.Backward {
+		return fmt.Errorf("service %s cannot have its old address back: %s was given to another Service meanwhile", p.Key(), dest)
 	}
-	if err := h.steps.reserveNew(ctx, h.entry); err != nil {
+	if err := a.reserveNew(ctx, p); err != nil {
 		return err
 	}
-	memo := h.entry.Memo(h.steps.migration)
-	if err := memo.Note(ctx, h.steps.client); err != nil {
+	if err := a.writeMemo(ctx, p.Memo(a.Migration)); err != nil {
 		return err
 	}
-	h.entry.placed(memo)
 	target := map[string]any{"metadata": map[string]any{
-		"resourceVersion": svc.ResourceVersion,
-		"annotations":     map[string]any{v1alpha1.AnnotationTargetIP: h.entry.New.String()},
+		"resourceVersion": a.svc.ResourceVersion,
+		"annotations":     map[string]any{v1alpha1.AnnotationTargetIP: p.New.String()},
 	}}
-	if err := h.send(ctx, svc, target); err != nil {
+	if err := a.send(ctx, target); err != nil {
 		return err
 	}
-	if err := h.repairBridge(ctx, svc); err != nil {
+	if err := a.repairBridge(ctx); err != nil {
 		return err
 	}
-	return engine.NotYet("address %s of service %s was taken by another Service; going to %s", dest, h.entry.Key(), h.entry.New)
+	return engine.NotYet("address %s of service %s was taken by another Service; going to %s", dest, p.Key(), p.New)
 }
 
-// checkOtherFamily returns an error if it is the address of the other family that another Service was given. The control plane may have given it back to this
-// one, too early.
-func (h *hopStep) checkOtherFamily(ctx context.Context, svc *corev1.Service) error {
-	kept := h.entry.Kept(svc)
+// checkOtherFamily returns an error if another Service was given the address of the other family. The
+// control plane may have given it back to this one, too early.
+func (a *attempt) checkOtherFamily(ctx context.Context) error {
+	kept := a.progress.Kept(a.svc)
 	if !kept.IsValid() {
 		return nil
 	}
-	asked := h.reservation(kept)
-	err := asked.PlaceAfter(ctx, h.steps.client, h.entry.Key())
+	asked := a.hold(kept)
+	err := asked.PlaceAfter(ctx, a.Client, a.progress.Key())
 	if isTaken(err) {
-		return fmt.Errorf("service %s cannot keep its address %s, at which its bridge goes on answering: %w", h.entry.Key(), kept, err)
+		return fmt.Errorf("service %s cannot keep its address %s, at which its bridge goes on answering: %w", a.progress.Key(), kept, err)
 	}
 	if err != nil {
 		return err
 	}
-	return asked.Release(ctx, h.steps.client)
+	return asked.Release(ctx, a.Client)
 }
 
-func (h *hopStep) send(ctx context.Context, svc *corev1.Service, patch map[string]any) error {
+func (a *attempt) send(ctx context.Context, patch map[string]any) error {
+	key := a.progress.Key()
 	body, err := json.Marshal(patch)
 	if err != nil {
-		return fmt.Errorf("service %s: %w", h.entry.Key(), err)
+		return fmt.Errorf("service %s: %w", key, err)
 	}
-	err = h.steps.client.Patch(ctx, svc, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager))
-	if apierrors.IsNotFound(err) {
-		return engine.NotYet("service %s has just been deleted", h.entry.Key()) // the next look finds it gone, and nothing to do
+	err = a.Client.Patch(ctx, a.svc, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager))
+	if apierrors.IsNotFound(err) { // the next look finds it gone, and nothing to do
+		return engine.NotYet("service %s has just been deleted", key)
 	}
 	if err != nil {
-		return fmt.Errorf("service %s: %w", h.entry.Key(), err)
+		return fmt.Errorf("service %s: %w", key, err)
 	}
 	return nil
 }
 
-// patchToExternalName carries everything that is needed to go on from the object alone, should replumb be killed right after it.
+// PatchToExternalName is the first patch of a Service's way there, as it will be sent.
+func PatchToExternalName(migration, domain string, e *Entry) (map[string]any, error) {
+	h := &hopStep{
+		Steps: &Steps{Migration: migration, Domain: domain}, progress: &Progress{Entry: *e}, to: engine.Forward,
+	}
+	return h.patchToExternalName(e.Service)
+}
+
+// patchToExternalName carries all that is needed to go on from the object alone, should replumb be
+// killed right after it.
 func (h *hopStep) patchToExternalName(svc *corev1.Service) (map[string]any, error) {
 	spec, err := json.Marshal(svc.Spec)
 	if err != nil {
-		return nil, fmt.Errorf("service %s: %w", h.entry.Key(), err)
+		return nil, fmt.Errorf("service %s: %w", h.progress.Key(), err)
 	}
 	notes := map[string]any{
-		v1alpha1.LabelMigration:         h.steps.migration,
-		v1alpha1.AnnotationOldIP:        h.entry.Old.String(),
-		v1alpha1.AnnotationTargetIP:     h.entry.New.String(),
+		v1alpha1.LabelMigration:         h.Migration,
+		v1alpha1.AnnotationOldIP:        h.progress.Old.String(),
+		v1alpha1.AnnotationTargetIP:     h.progress.New.String(),
 		v1alpha1.AnnotationOriginalSpec: string(spec),
 		v1alpha1.AnnotationMovedAt:      nil,
 	}
@@ -282,16 +343,19 @@ func (h *hopStep) patchToExternalName(svc *corev1.Service) (map[string]any, erro
 	}, nil
 }
 
-// externalName is where a Service leads between its patches: to the name of its bridge, or, for API servers, which go by externalName (ResolveCluster in
-// k8s.io/apiserver pkg/util/proxy/proxy.go) and seldom ask the DNS of their cluster, to the old address, at which the bridge answers all the
-// time. An address has no CNAME: a look-up of the Service's name in this moment has no answer. Of IPv6 none is a valid externalName.
+// externalName is where a Service leads between its patches: to the name of its bridge, or, for API
+// servers, which go by externalName (ResolveCluster in k8s.io/apiserver pkg/util/proxy/proxy.go) and
+// seldom ask the DNS of their cluster, to the old address, at which the bridge answers all the time.
+// An address has no CNAME: a look-up of the Service's name in this moment has no answer. Of IPv6 none
+// is a valid externalName.
 func (h *hopStep) externalName(svc *corev1.Service) string {
-	if h.entry.called && h.entry.Old.Is4() {
-		return h.entry.Old.String()
+	if h.progress.Called && h.progress.Old.Is4() {
+		return h.progress.Old.String()
 	}
-	return bridgeHost(svc, h.steps.domain)
+	return bridgeHost(svc, h.Domain)
 }
 
+// patchToClusterIP names the target again: another Service may have taken the one in the first patch.
 func (h *hopStep) patchToClusterIP(svc *corev1.Service, original *corev1.ServiceSpec) map[string]any {
 	_, dest := h.ends()
 	addresses := ArrivesAt(dest, original)
@@ -304,7 +368,7 @@ func (h *hopStep) patchToClusterIP(svc *corev1.Service, original *corev1.Service
 		"ipFamilyPolicy":        original.IPFamilyPolicy,
 		"internalTrafficPolicy": original.InternalTrafficPolicy,
 	}
-	if original.Type == corev1.ServiceTypeNodePort { // patch A gave the node ports up
+	if original.Type == corev1.ServiceTypeNodePort { // the first patch gave the node ports up
 		spec["ports"] = original.Ports
 		spec["externalTrafficPolicy"] = original.ExternalTrafficPolicy
 	}
@@ -312,9 +376,8 @@ func (h *hopStep) patchToClusterIP(svc *corev1.Service, original *corev1.Service
 		"metadata": map[string]any{
 			"resourceVersion": svc.ResourceVersion,
 			"annotations": map[string]any{
-				// The target may be another than patch A named: another Service may have taken that one in between.
-				v1alpha1.AnnotationTargetIP: h.entry.New.String(),
-				v1alpha1.AnnotationMovedAt:  h.steps.now().UTC().Format(time.RFC3339Nano),
+				v1alpha1.AnnotationTargetIP: h.progress.New.String(),
+				v1alpha1.AnnotationMovedAt:  h.Now().UTC().Format(time.RFC3339Nano),
 			},
 		},
 		"spec": spec,
@@ -323,15 +386,15 @@ func (h *hopStep) patchToClusterIP(svc *corev1.Service, original *corev1.Service
 
 // changes are made by the functions that make the patches.
 func (h *hopStep) changes() ([]engine.Change, error) {
-	svc := h.entry.Service
+	p, svc := h.progress, h.progress.Service
 	src, dest := h.ends()
-	kept := engine.Change{Verb: "create", Object: "IPAddress " + src.String(), Body: h.reservation(src).Build()}
+	kept := engine.Change{Verb: "create", Object: "IPAddress " + src.String(), Body: h.hold(src).Build()}
 	released := engine.Change{Verb: "delete", Object: "IPAddress " + dest.String() + " (held)"}
 	arrives := func(original *corev1.ServiceSpec) engine.Change {
-		return h.patches(timeless(h.patchToClusterIP(svc, original)))
+		return h.patched(timeless(h.patchToClusterIP(svc, original)))
 	}
 	if svc.Spec.Type == corev1.ServiceTypeExternalName {
-		original, err := h.entry.OriginalSpec(svc)
+		original, err := p.OriginalSpec(svc)
 		if err != nil {
 			return nil, err
 		}
@@ -351,24 +414,20 @@ func (h *hopStep) changes() ([]engine.Change, error) {
 	}
 	if h.routed() {
 		nudge := nudgeName(svc)
-		changes = append(
-			changes,
+		changes = append(changes,
 			engine.Change{Verb: "create", Object: nudge},
-			engine.Change{Verb: "delete", Object: nudge + " (of an earlier attempt)"},
-		)
+			engine.Change{Verb: "delete", Object: nudge + " (of an earlier attempt)"})
 	}
-	for _, c := range bridgeDeletion(h.entry.BridgeKey(), svc.Spec.Selector) {
-		changes = append(
-			changes,
-			engine.Change{Verb: c.Verb, Object: c.Object + " (instead, if the Service may not move any more by then)"},
-		)
+	for _, c := range bridgeDeletion(p.BridgeKey(), svc.Spec.Selector) {
+		c.Object += " (instead, if the Service may not move any more by then)"
+		changes = append(changes, c)
 	}
 	memo := engine.Change{Verb: "create", Object: "IPAddress " + bridge.MemoAddress(svc.UID).String() + " (what is noted of the Service)"}
-	return append(changes, memo, released, h.patches(timeless(leave)), arrives(&svc.Spec), kept), nil
+	return append(changes, memo, released, h.patched(timeless(leave)), arrives(&svc.Spec), kept), nil
 }
 
-func (h *hopStep) patches(body map[string]any) engine.Change {
-	return engine.Change{Verb: "patch", Object: "Service " + h.entry.Key().String(), Body: body}
+func (h *hopStep) patched(body map[string]any) engine.Change {
+	return engine.Change{Verb: "patch", Object: "Service " + h.progress.Key().String(), Body: body}
 }
 
 // timeless drops from a patch what is different in every preview.

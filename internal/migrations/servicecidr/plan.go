@@ -163,13 +163,18 @@ type Planner struct {
 	// Leftovers takes away what an earlier run has left of agents, and of Overlap.
 	Leftovers []engine.Group
 	// Observer, if set, hears of Services that have moved.
-	Observer Observer
+	Observer MoveObserver
 	// LeaveClients has finish not wait for clients of old addresses.
 	LeaveClients bool
 	// CreatedDuring are the Services made in the target range which a rollback moves to the old one.
 	CreatedDuring []CreatedDuring
 	// Refresh is what has to be restarted for pods to get rid of old addresses.
 	Refresh Refresh
+
+	// tracker has what the steps of a run have written of each Service.
+	tracker Tracker
+	// returning has the free addresses of the old range, once it is asked for.
+	returning *cidr.Pool
 }
 
 func (p *Planner) Apply() *engine.Plan {
@@ -208,7 +213,7 @@ func (p *Planner) canary() []engine.Group {
 	if len(pending) == 0 || len(pending) < len(p.Inventory.Moves) || p.Inventory.Counts().Bridged > 0 {
 		return nil
 	}
-	return engine.InOrder(&canaryStep{steps: p.steps(engine.Forward), pool: p.canaryPool()})
+	return engine.InOrder(&Canary{Steps: p.steps(engine.Forward), Pool: p.canaryPool()})
 }
 
 // canaryPool has the addresses between which the canary moves: there, and back. API servers that have a flag give none of the range that is left.
@@ -222,7 +227,10 @@ func (p *Planner) canaryPool() *cidr.Pool {
 // pool has the addresses that replumb takes for itself in a direction.
 func (p *Planner) pool(to engine.Direction) *cidr.Pool {
 	if p.Inventory.Bitmap && to == engine.Backward {
-		return returnPool(p.Inventory)
+		if p.returning == nil {
+			p.returning = returnPool(p.Inventory)
+		}
+		return p.returning
 	}
 	return p.Inventory.Pool
 }
@@ -282,15 +290,15 @@ func (p *Planner) release(to engine.Direction) []engine.Group {
 }
 
 func (p *Planner) releaseOf(e *Entry, at netip.Addr, why string) engine.Step {
-	return release{
-		client:     p.Tools.Client(),
-		migration:  p.spec().Name,
-		entry:      e,
-		at:         at,
-		domain:     p.spec().Domain,
-		strategies: p.spec().Strategies,
-		why:        why,
-	}.step()
+	return Release{
+		Client:     p.Tools.Client(),
+		Migration:  p.spec().Name,
+		Entry:      e,
+		At:         at,
+		Domain:     p.spec().Domain,
+		Strategies: p.spec().Strategies,
+		Why:        why,
+	}.Step()
 }
 
 // back returns every Service that can, and names the others.
@@ -377,15 +385,14 @@ func originals(s *Inventory) []client.Object {
 	return all
 }
 
-// returnPool has the free addresses of the old range, of which replumb takes those that it needs for itself on the way back.
+// returnPool has the free addresses of the old range, of which replumb takes those that it needs for
+// itself on the way back.
 func returnPool(s *Inventory) *cidr.Pool {
-	if s.back == nil {
-		s.back = cidr.NewPool(s.Spec.From, s.Used)
-		for _, e := range s.All() {
-			if e.Old.IsValid() { // where it returns to
-				s.back.Use(e.Old)
-			}
+	pool := cidr.NewPool(s.Spec.From, s.Used)
+	for _, e := range s.All() {
+		if e.Old.IsValid() { // where it returns to
+			pool.Use(e.Old)
 		}
 	}
-	return s.back
+	return pool
 }

@@ -74,19 +74,19 @@ func (p *Planner) leaving(to engine.Direction) map[string]bool {
 // barriers are those of a direction. A run that goes back stops for nothing that agents report, or do not report.
 func (p *Planner) barriers(to engine.Direction) *Barriers {
 	b := &Barriers{
-		client: p.Tools.Client(), migration: p.spec().Name, pool: p.pool(to),
-		mode: p.spec().Barrier, wait: p.spec().BarrierWait, Limit: max(time.Minute, p.spec().BarrierWait), now: p.Tools.Now,
-		also: p.Inventory.otherFamily(),
+		Client: p.Tools.Client(), Migration: p.spec().Name, Pool: p.pool(to),
+		Mode: p.spec().Barrier, Wait: p.spec().BarrierWait, Limit: max(time.Minute, p.spec().BarrierWait), Now: p.Tools.Now,
+		Also: p.Inventory.otherFamily(),
 	}
 	health := bridge.HealthChecks{Probe: p.Probe}
 	back := to == engine.Backward
 	switch {
-	case p.Agents == nil || b.mode != v1alpha1.BarrierAgent && b.mode != "":
-		b.witness = health
+	case p.Agents == nil || b.Mode != v1alpha1.BarrierAgent && b.Mode != "":
+		b.Witness = health
 	case back:
-		b.agents, b.witness = p.Agents.Watch, bridge.Either{First: p.Agents.Watch, Second: health}
+		b.Agents, b.Witness = p.Agents.Watch, bridge.Either{First: p.Agents.Watch, Second: health}
 	default:
-		b.agents, b.witness = p.Agents.Watch, p.Agents.Watch
+		b.Agents, b.Witness = p.Agents.Watch, p.Agents.Watch
 	}
 	if p.Agents != nil && !back { // an agent that is silent is reported as that, and not as a kube-proxy that is slow
 		b.Limit = max(b.Limit, p.Agents.Wait+moreThanSilence)

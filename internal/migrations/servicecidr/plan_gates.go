@@ -15,14 +15,14 @@ func (p *Planner) recheck() []engine.Group {
 	var steps []engine.Step
 	if k, want := p.kubeletsOf(engine.Forward); k != nil {
 		steps = append(steps, recheckStep("kubelets", "Verify that every kubelet names "+want+" as cluster DNS",
-			kubeletGuide(p.Origin, want, p.Inventory.DNSKept()), k.holds, nil))
+			kubeletGuide(p.Origin, want, p.Inventory.DNSKept()), k.Holds, nil))
 	}
 	ranges := p.ranges()
 	if e := p.Inventory.Kubernetes(); e != nil {
 		title := fmt.Sprintf("Verify that the certificate of every API server names %s and %s", e.Old, e.New)
 		servers := ranges.look()
 		steps = append(steps, recheckStep("certificates", title,
-			certificateGuide(p.Origin, e.Old, e.New), servers.certified(e.Old, e.New), servers.remark))
+			certificateGuide(p.Origin, e.Old, e.New), servers.Certified(e.Old, e.New), servers.Remark))
 	}
 	_, to, moves := Defaults(p.Inventory)
 	if p.Inventory.Bitmap { // which has one family
@@ -33,7 +33,7 @@ func (p *Planner) recheck() []engine.Group {
 		steps = append(
 			steps,
 			recheckStep("api-servers", fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", flagOf(to)),
-				apiServerGuide(p.Origin, to), ranges.onRange(servers, to, repointed, false), servers.remark),
+				apiServerGuide(p.Origin, to), ranges.onRange(servers, to, repointed, false), servers.Remark),
 		)
 	}
 	return engine.AtOnce(parallel, "", steps...)
@@ -46,7 +46,7 @@ func (p *Planner) kubelets(to engine.Direction) []engine.Group {
 		return nil
 	}
 	title := "Wait until every kubelet names " + want + " as cluster DNS"
-	gate := NewGate("kubelets", title, kubeletGuide(p.Origin, want, p.Inventory.DNSKept()), p.spec().GateWait, k.holds)
+	gate := NewGate("kubelets", title, kubeletGuide(p.Origin, want, p.Inventory.DNSKept()), p.spec().GateWait, k.Holds)
 	return engine.InOrder(
 		CallAction(gate, p.spec(), GateRequest{Cluster: p.Identity, Run: runTo(to), Gate: GateKubelets, Want: want}),
 		recordKubelets(p.Tools.Client(), p.spec().Name, p.Tools.Now),
@@ -55,30 +55,30 @@ func (p *Planner) kubelets(to engine.Direction) []engine.Group {
 
 // kubeletsOf are those that have to name want as cluster DNS in a direction; nil if cluster DNS does not move.
 func (p *Planner) kubeletsOf(to engine.Direction) (k *Kubelets, want string) {
-	k = &Kubelets{cluster: p.Tools.Cluster, migration: p.spec().Name}
+	k = &Kubelets{Cluster: p.Tools.Cluster, Migration: p.spec().Name}
 	var all []string
 	for _, e := range p.Inventory.DNSMoves() {
 		if to == engine.Backward && (!e.Touched() || e.CannotReturn()) {
 			continue // it never moved, or does not return
 		}
 		leaves, goes := e.Ends(to)
-		k.left, all = append(k.left, leaves), append(all, goes.String())
+		k.Left, all = append(k.Left, leaves), append(all, goes.String())
 	}
-	if len(k.left) == 0 {
+	if len(k.Left) == 0 {
 		return nil, ""
 	}
-	k.confirmation = strings.Join(all, ",")
-	return k, k.confirmation
+	k.Confirmation = strings.Join(all, ",")
+	return k, k.Confirmation
 }
 
 func (p *Planner) ranges() *Plan {
 	return &Plan{
-		client: p.Tools.Client(), survey: p.Inventory, origin: p.Origin, wait: p.spec().GateWait,
-		servers: APIServers{
-			cluster: p.Tools.Cluster, inspector: p.Inspector, addresses: p.spec().APIServers, witnesses: p.Agents.Witnesses,
-			bitmap: p.Inventory.Bitmap, family: FamilyOf(p.Inventory),
+		Client: p.Tools.Client(), Inventory: p.Inventory, Origin: p.Origin, Wait: p.spec().GateWait,
+		Servers: APIServers{
+			Cluster: p.Tools.Cluster, Inspector: p.Inspector, Addresses: p.spec().APIServers, Witnesses: p.Agents.Witnesses,
+			Bitmap: p.Inventory.Bitmap, Family: FamilyOf(p.Inventory),
 		},
-		identity: p.Identity,
+		Identity: p.Identity,
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 // movePlan makes the groups of steps that take Services from one address to the other, in one direction.
 type movePlan struct {
 	*migration.Base
-	survey *Inventory
-	to     engine.Direction
+	inventory *Inventory
+	to        engine.Direction
 	// run and phase are what hooks get.
 	run   hook.Run
 	phase string
@@ -34,7 +34,7 @@ type movePlan struct {
 
 func (p *Planner) moves(to engine.Direction) *movePlan {
 	m := &movePlan{
-		Base: &p.Base, survey: p.Inventory, to: to, run: hook.Apply, phase: "move", frozen: p.frozen(), steps: p.steps(to),
+		Base: &p.Base, inventory: p.Inventory, to: to, run: hook.Apply, phase: "move", frozen: p.frozen(), steps: p.steps(to),
 		agents: p.Agents, certificates: p.ranges().certificates,
 	}
 	if to == engine.Backward {
@@ -45,23 +45,21 @@ func (p *Planner) moves(to engine.Direction) *movePlan {
 
 // steps is what the steps that move Services share, and the barriers in it.
 func (p *Planner) steps(to engine.Direction) *Steps {
-	return &Steps{
-		client:     p.Tools.Client(),
-		endpoints:  &bridge.Endpoints{Client: p.Tools.Client()},
-		migration:  p.spec().Name,
-		domain:     p.spec().Domain,
-		form:       p.Form,
-		forms:      p.Forms,
-		pool:       p.pool(to),
-		within:     slices.Concat(p.Inventory.Spec.From, p.Inventory.Spec.To),
-		barriers:   p.barriers(to),
-		now:        p.Tools.Now,
-		strategies: p.spec().Strategies,
-		store:      p.Store,
-		observer:   p.Observer,
-		inTransit:  make(chan struct{}, inTransitLimit),
-		throttle:   &bridge.Throttle{Client: p.Tools.Client(), Migration: p.spec().Name},
-	}
+	return NewSteps(Steps{
+		Client:     p.Tools.Client(),
+		Migration:  p.spec().Name,
+		Domain:     p.spec().Domain,
+		Form:       p.Form,
+		Forms:      p.Forms,
+		Pool:       p.pool(to),
+		Within:     slices.Concat(p.spec().From, p.spec().To),
+		Barriers:   p.barriers(to),
+		Now:        p.Tools.Now,
+		Strategies: p.spec().Strategies,
+		Store:      p.Store,
+		Observer:   p.Observer,
+		Tracker:    &p.tracker,
+	})
 }
 
 // services moves everything, tier by tier, batch by batch. On the way back, a Service that never left its old address has
@@ -74,7 +72,7 @@ func (m *movePlan) services() []engine.Group {
 	groups = append(groups, m.unthrottled()...)
 	groups = append(groups, m.probeService()...)
 	batches := m.batches()
-	for _, tier := range m.survey.Tiers {
+	for _, tier := range m.inventory.Tiers {
 		var inside []engine.Group
 		for _, b := range batches {
 			if b.tier == tier {
@@ -89,19 +87,19 @@ func (m *movePlan) services() []engine.Group {
 // batches are those of all tiers, in order.
 func (m *movePlan) batches() []*batch {
 	var all []*batch
-	counts, will := m.survey.Counts(), map[*Entry]bool{}
-	for _, tier := range m.survey.Tiers {
-		leaving := m.survey.InTier(tier)
+	counts, will := m.inventory.Counts(), map[*Entry]bool{}
+	for _, tier := range m.inventory.Tiers {
+		leaving := m.inventory.InTier(tier)
 		if m.to == engine.Backward {
-			leaving = m.survey.Away(tier)
+			leaving = m.inventory.Away(tier)
 		}
-		for _, entries := range inBatches(leaving, m.survey.Spec.Batch) {
+		for _, entries := range inBatches(leaving, m.inventory.Spec.Batch) {
 			counts.Moved += len(entries)
 			for _, e := range entries {
 				will[e] = true
 			}
 			all = append(all, &batch{
-				number: len(all) + 1, tier: tier, entries: entries, counts: counts, tiers: m.survey.TierCounts(will),
+				number: len(all) + 1, tier: tier, entries: entries, counts: counts, tiers: m.inventory.TierCounts(will),
 			})
 		}
 	}
@@ -135,7 +133,7 @@ func (m *movePlan) batch(b *batch) []engine.Group {
 // before is what comes before a batch: the window to be in, hooks, and the freeze.
 func (m *movePlan) before(b *batch) []engine.Group {
 	var groups []engine.Group
-	if windows := m.survey.Spec.Common.Windows; len(windows) > 0 {
+	if windows := m.inventory.Spec.Common.Windows; len(windows) > 0 {
 		groups = engine.AtOnce(1, b.String(), window.NewStep("window/"+b.String(), windows, m.Tools.Now))
 	}
 	groups = append(groups, m.Hooks(m.occasion(v1alpha1.BeforeBatch, b))...)
@@ -157,7 +155,7 @@ func (m *movePlan) cross(b *batch) []engine.Group {
 			last = append(last, m.steps.Hop(e, m.to))
 		case e.HasNodePorts() && e.Hops():
 			nodePorts = append(nodePorts, e)
-		case e.throttled():
+		case e.Throttled():
 			routed = append(routed, e)
 		default:
 			plain = append(plain, m.steps.Hop(e, m.to))
@@ -165,7 +163,7 @@ func (m *movePlan) cross(b *batch) []engine.Group {
 	}
 	groups := slices.Concat(
 		engine.AtOnce(parallel, b.String(), bridges...),
-		engine.AtOnce(1, b.String(), m.steps.barriers.Step(b.String())),
+		engine.AtOnce(1, b.String(), m.steps.Barriers.Step(b.String())),
 		engine.AtOnce(parallel, b.String(), plain...),
 	)
 	for some := range slices.Chunk(routed, bridge.Together) {
@@ -181,7 +179,7 @@ func (m *movePlan) cross(b *batch) []engine.Group {
 func (m *movePlan) together(b *batch, some []*Entry) []engine.Group {
 	var beside []bridge.Routed
 	for _, e := range some {
-		if e.throttled() {
+		if e.Throttled() {
 			beside = append(beside, bridge.Routed{Service: e.Service, Old: e.Old})
 		}
 	}
@@ -198,7 +196,7 @@ func (m *movePlan) together(b *batch, some []*Entry) []engine.Group {
 
 // unthrottled takes away what a run that was killed has left for ingress controllers to see.
 func (m *movePlan) unthrottled() []engine.Group {
-	some := slices.DeleteFunc(slices.Clone(m.survey.Moves), func(e *Entry) bool { return !e.throttled() })
+	some := slices.DeleteFunc(slices.Clone(m.inventory.Moves), func(e *Entry) bool { return !e.Throttled() })
 	if len(some) == 0 {
 		return nil
 	}
@@ -221,7 +219,7 @@ func (m *movePlan) tier(tier string, inside []engine.Group) []engine.Group {
 	}
 	before := m.Hooks(hook.Occasion{Run: m.run, Phase: m.phase, Tier: tier, Moment: v1alpha1.BeforeTier})
 	after := m.Hooks(hook.Occasion{Run: m.run, Phase: m.phase, Tier: tier, Moment: v1alpha1.AfterTier})
-	for _, t := range m.survey.Spec.Common.Tiers {
+	for _, t := range m.inventory.Spec.Common.Tiers {
 		if t.Name == tier && t.Pause != nil && t.Pause.Duration > 0 {
 			after = append(after, engine.AtOnce(1, tier, &migration.PauseStep{
 				Name: "pause/" + tier, Length: t.Pause.Duration, Now: m.Tools.Now,
@@ -240,15 +238,8 @@ func (m *movePlan) occasion(moment v1alpha1.HookMoment, b *batch) hook.Occasion 
 // run that was killed has left on both addresses.
 func (m *movePlan) staleBridges() []engine.Group {
 	var stale []engine.Step
-	for _, e := range m.survey.All() {
-		if e.Position != Moved {
-			continue
-		}
-		want := m.steps.bridgeAfter(e, e.Service, engine.Forward)
-		if e.Bridge != nil {
-			want.Form = bridge.FormOf(e.Bridge)
-		}
-		if e.Bridge == nil || e.Mirrored() || bridge.Difference(e.Bridge, want.Build(), true) != nil {
+	for _, e := range m.inventory.All() {
+		if e.Position == Moved && m.steps.BridgeIsStale(e) {
 			stale = append(stale, m.steps.Rebridge(e))
 		}
 	}
@@ -257,7 +248,7 @@ func (m *movePlan) staleBridges() []engine.Group {
 
 // pause gives people time to look.
 func (m *movePlan) pause(b *batch) []engine.Step {
-	length := m.survey.Spec.Settle
+	length := m.inventory.Spec.Settle
 	if length == 0 {
 		return nil
 	}
@@ -269,7 +260,7 @@ func (m *movePlan) pause(b *batch) []engine.Step {
 // probeService moves the Services that agents call, before any other: under their requests, from every node.
 func (m *movePlan) probeService() []engine.Group {
 	b := &batch{name: "the Service of probes"}
-	for _, e := range m.survey.Probes {
+	for _, e := range m.inventory.Probes {
 		if m.to == engine.Forward && e.Position != Moved || m.to == engine.Backward && e.Away() {
 			b.entries = append(b.entries, e)
 		}
@@ -295,7 +286,7 @@ func (m *movePlan) answered(b *batch) []engine.Step {
 	}
 	const answer = probe.DefaultTimeout + time.Second
 	return []engine.Step{&migration.PauseStep{
-		Name: "settle/" + b.String(), Length: max(answer, m.survey.Spec.Settle), Now: m.Tools.Now,
+		Name: "settle/" + b.String(), Length: max(answer, m.inventory.Spec.Settle), Now: m.Tools.Now,
 		About: fmt.Sprintf("Wait for requests to %s that are under way", b),
 	}}
 }
@@ -306,6 +297,6 @@ func (m *movePlan) connect(b *batch) []engine.Group {
 		return nil
 	}
 	return engine.AtOnce(1, b.String(), &lossguard.Connected{
-		Watch: m.agents.Watch, Name: b.String(), Ranges: m.agents.Ranges, Limit: m.steps.barriers.Limit,
+		Watch: m.agents.Watch, Name: b.String(), Ranges: m.agents.Ranges, Limit: m.steps.Barriers.Limit,
 	})
 }

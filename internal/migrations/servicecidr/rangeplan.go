@@ -19,50 +19,50 @@ import (
 
 // Plan makes the groups of steps that add, retire and restore Service ranges.
 type Plan struct {
-	client  client.Client
-	survey  *Inventory
-	servers APIServers
-	origin  cluster.Origin
-	// wait is how long a gate waits for the operator.
-	wait time.Duration
-	// identity is the cluster's, for actions of gates.
-	identity engine.Identity
+	Client    client.Client
+	Inventory *Inventory
+	Servers   APIServers
+	Origin    cluster.Origin
+	// Wait is how long a gate waits for the operator.
+	Wait time.Duration
+	// Identity is the cluster's, for actions of gates.
+	Identity engine.Identity
 }
 
 // look is for one step, which says how it has seen API servers.
 func (r *Plan) look() *APIServers {
-	servers := r.servers
+	servers := r.Servers
 	return &servers
 }
 
-func (r *Plan) own(name string, cidr netip.Prefix, role string) ownRange {
-	return ownRange{client: r.client, migration: r.survey.Spec.Name, name: name, cidr: cidr, role: role}
+func (r *Plan) own(name string, cidr netip.Prefix, role string) Range {
+	return Range{client: r.Client, migration: r.Inventory.Spec.Name, name: name, cidr: cidr, role: role}
 }
 
 // targets are the ranges that the migration adds.
-func (r *Plan) targets() []ownRange {
-	var all []ownRange
-	for i, to := range r.survey.Spec.To {
-		all = append(all, r.own(RangeName(r.survey.Spec, i), to, v1alpha1.RoleRange))
+func (r *Plan) targets() []Range {
+	var all []Range
+	for i, to := range r.Inventory.Spec.To {
+		all = append(all, r.own(RangeName(r.Inventory.Spec, i), to, v1alpha1.RoleRange))
 	}
 	return all
 }
 
 // kept are the ranges for pinned Services.
-func (r *Plan) kept() []ownRange {
-	var all []ownRange
-	for _, k := range r.survey.KeepRanges() {
+func (r *Plan) kept() []Range {
+	var all []Range
+	for _, k := range r.Inventory.KeepRanges() {
 		name := strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(k.String())
-		all = append(all, r.own(r.survey.Spec.Name+"-keep-"+strings.ReplaceAll(name, "--", "-0-"), k, v1alpha1.RoleKeep))
+		all = append(all, r.own(r.Inventory.Spec.Name+"-keep-"+strings.ReplaceAll(name, "--", "-0-"), k, v1alpha1.RoleKeep))
 	}
 	return all
 }
 
 // reopened are the ranges that Services return to, as far as they have to be opened again.
-func (r *Plan) reopened() []ownRange {
-	var all []ownRange
-	for i, from := range r.survey.Spec.From {
-		all = append(all, r.own(fmt.Sprintf("%s-reopened-%d", r.survey.Spec.Name, i), from, v1alpha1.RoleReopened))
+func (r *Plan) reopened() []Range {
+	var all []Range
+	for i, from := range r.Inventory.Spec.From {
+		all = append(all, r.own(fmt.Sprintf("%s-reopened-%d", r.Inventory.Spec.Name, i), from, v1alpha1.RoleReopened))
 	}
 	return all
 }
@@ -75,7 +75,7 @@ func RangeName(spec Spec, i int) string {
 	return fmt.Sprintf("%s-%d", spec.Name, i)
 }
 
-func stepsOf(ranges []ownRange, step func(ownRange) engine.Step) []engine.Step {
+func stepsOf(ranges []Range, step func(Range) engine.Step) []engine.Step {
 	var steps []engine.Step
 	for _, r := range ranges {
 		steps = append(steps, step(r))
@@ -85,34 +85,34 @@ func stepsOf(ranges []ownRange, step func(ownRange) engine.Step) []engine.Step {
 
 // extend adds the target range.
 func (r *Plan) extend() []engine.Group {
-	return engine.InOrder(stepsOf(r.targets(), ownRange.add)...)
+	return engine.InOrder(stepsOf(r.targets(), Range.add)...)
 }
 
 // repoint retires what of the old ranges nothing needs any more: the default one after the API servers have another.
 func (r *Plan) repoint() []engine.Group {
-	if r.survey.Spec.Mode == v1alpha1.ModeExtend {
+	if r.Inventory.Spec.Mode == v1alpha1.ModeExtend {
 		return nil
 	}
 	var vacant, retire []engine.Step
 	hasDefault := false
-	for _, c := range Retiring(r.survey) {
+	for _, c := range Retiring(r.Inventory) {
 		hasDefault = hasDefault || c.Name == defaultRange
-		leaves := leavingRanges(r.survey, c)
+		leaves := leavingRanges(r.Inventory, c)
 		old := retiredRange{
-			client: r.client, name: c.Name, cidrs: CIDRsOf(c), leaves: leaves, kept: r.survey.KeepRanges(), immovable: r.immovable(leaves),
+			client: r.Client, name: c.Name, cidrs: CIDRsOf(c), leaves: leaves, kept: r.Inventory.KeepRanges(), immovable: r.immovable(leaves),
 		}
 		vacant, retire = append(vacant, old.vacant()), append(retire, old.retire())
 	}
-	groups := append(engine.InOrder(stepsOf(append(r.kept(), r.aparts()...), ownRange.add)...), engine.InOrder(vacant...)...)
-	was, becomes, moves := Defaults(r.survey)
+	groups := append(engine.InOrder(stepsOf(append(r.kept(), r.aparts()...), Range.add)...), engine.InOrder(vacant...)...)
+	was, becomes, moves := Defaults(r.Inventory)
 	if hasDefault {
 		groups = append(groups, engine.InOrder(r.apiServers(becomes, repointed, false))...)
 	}
 	groups = append(groups, engine.InOrder(retire...)...)
-	if hasDefault || (moves && lacksDefault(r.survey, becomes)) {
-		made := newDefault{client: r.client, want: becomes, gone: was}
+	if hasDefault || (moves && lacksDefault(r.Inventory, becomes)) {
+		made := newDefault{client: r.Client, want: becomes, gone: was}
 		if len(becomes) == 1 {
-			made.want = r.survey.Spec.To
+			made.want = r.Inventory.Spec.To
 		}
 		groups = append(groups, engine.InOrder(made.step())...)
 	}
@@ -123,64 +123,64 @@ func (r *Plan) repoint() []engine.Group {
 // new one until the last Service has left it.
 func (r *Plan) reopen() []engine.Group {
 	var groups []engine.Group
-	if slices.ContainsFunc(r.survey.Moves, (*Entry).Begun) {
+	if slices.ContainsFunc(r.Inventory.Moves, (*Entry).Begun) {
 		groups = r.extend()
 	}
-	closed := slices.DeleteFunc(r.reopened(), func(o ownRange) bool {
-		return slices.ContainsFunc(r.survey.Ranges, func(c networkingv1.ServiceCIDR) bool {
+	closed := slices.DeleteFunc(r.reopened(), func(o Range) bool {
+		return slices.ContainsFunc(r.Inventory.Ranges, func(c networkingv1.ServiceCIDR) bool {
 			return c.DeletionTimestamp.IsZero() && slices.Contains(CIDRsOf(&c), o.cidr)
 		})
 	})
-	return append(groups, engine.InOrder(stepsOf(closed, ownRange.add)...)...)
+	return append(groups, engine.InOrder(stepsOf(closed, Range.add)...)...)
 }
 
 // restore gives the API servers their old range back, if they had been given the new one. A range that was retired and is
 // no API server's stays open under the name it was opened with.
 func (r *Plan) restore() []engine.Group {
 	var groups []engine.Group
-	if was, gone, restores := restoredDefaults(r.survey); restores {
-		now := currentDefault(r.survey)
+	if was, gone, restores := restoredDefaults(r.Inventory); restores {
+		now := currentDefault(r.Inventory)
 		never := now != nil && len(without(was, CIDRsOf(now))) == 0
 		groups = append(groups, engine.InOrder(r.apiServers(was, restored, never))...)
 		if !never {
 			if now != nil {
 				gone = CIDRsOf(now)
 			}
-			made := newDefault{client: r.client, want: was, gone: gone, remove: true}
-			groups = append(groups, engine.InOrder(append(stepsOf(r.restoredApart(), ownRange.add), made.step())...)...)
+			made := newDefault{client: r.Client, want: was, gone: gone, remove: true}
+			groups = append(groups, engine.InOrder(append(stepsOf(r.restoredApart(), Range.add), made.step())...)...)
 		}
 	}
-	return append(groups, engine.InOrder(stepsOf(r.reopened(), ownRange.handOver)...)...)
+	return append(groups, engine.InOrder(stepsOf(r.reopened(), Range.handOver)...)...)
 }
 
 // withdraw removes the ranges that the migration added, as far as no Service is in them. What it kept of the other family was not added by it, and
 // goes only if it is there once more.
 func (r *Plan) withdraw() []engine.Group {
 	pinned := slices.DeleteFunc(r.keeping(), r.isApart)
-	return append(engine.InOrder(stepsOf(r.leftApart(), ownRange.handOver)...), removal(append(pinned, r.targets()...))...)
+	return append(engine.InOrder(stepsOf(r.leftApart(), Range.handOver)...), removal(append(pinned, r.targets()...))...)
 }
 
 // handOver ends the migration's say over the ranges it added. One that was kept for a pinned Service goes if that has gone or moved since.
 func (r *Plan) handOver() []engine.Group {
 	needed := append(r.kept(), r.keptApart()...)
-	idle := slices.DeleteFunc(r.keeping(), func(k ownRange) bool {
-		return slices.ContainsFunc(needed, func(n ownRange) bool { return n.name == k.name })
+	idle := slices.DeleteFunc(r.keeping(), func(k Range) bool {
+		return slices.ContainsFunc(needed, func(n Range) bool { return n.name == k.name })
 	})
-	return append(engine.InOrder(stepsOf(slices.Concat(r.targets(), needed), ownRange.handOver)...), removal(idle)...)
+	return append(engine.InOrder(stepsOf(slices.Concat(r.targets(), needed), Range.handOver)...), removal(idle)...)
 }
 
 // removal takes ranges away as far as no Service is in them. Each waits out the same grace period.
-func removal(ranges []ownRange) []engine.Group {
-	return append(engine.AtOnce(parallel, "", stepsOf(ranges, ownRange.withdraw)...),
-		engine.AtOnce(parallel, "", stepsOf(ranges, ownRange.putBack)...)...)
+func removal(ranges []Range) []engine.Group {
+	return append(engine.AtOnce(parallel, "", stepsOf(ranges, Range.withdraw)...),
+		engine.AtOnce(parallel, "", stepsOf(ranges, Range.putBack)...)...)
 }
 
 // keeping are the ranges that the migration has added for pinned Services, also those that are pinned no more.
-func (r *Plan) keeping() []ownRange {
-	var all []ownRange
-	for i := range r.survey.Ranges {
-		c := &r.survey.Ranges[i]
-		if c.Labels[v1alpha1.LabelRole] == v1alpha1.RoleKeep && c.Labels[v1alpha1.LabelMigration] == r.survey.Spec.Name {
+func (r *Plan) keeping() []Range {
+	var all []Range
+	for i := range r.Inventory.Ranges {
+		c := &r.Inventory.Ranges[i]
+		if c.Labels[v1alpha1.LabelRole] == v1alpha1.RoleKeep && c.Labels[v1alpha1.LabelMigration] == r.Inventory.Spec.Name {
 			all = append(all, r.own(c.Name, CIDRsOf(c)[0], v1alpha1.RoleKeep))
 		}
 	}
@@ -195,14 +195,14 @@ const (
 
 // certificates waits until clients can connect to API servers by both addresses of kubernetes.
 func (r *Plan) certificates() engine.Step {
-	kubernetes := r.survey.Kubernetes()
-	guide := certificateGuide(r.origin, kubernetes.Old, kubernetes.New)
+	kubernetes := r.Inventory.Kubernetes()
+	guide := certificateGuide(r.Origin, kubernetes.Old, kubernetes.New)
 	title := fmt.Sprintf("Wait until the certificate of every API server names %s and %s", kubernetes.Old, kubernetes.New)
 	servers := r.look()
-	gate := NewGate("certificates", title, guide, r.wait, servers.certified(kubernetes.Old, kubernetes.New))
-	gate.Remark = servers.remark
-	return CallAction(gate, r.survey.Spec, GateRequest{
-		Cluster: r.identity, Run: hook.Apply, Gate: GateCertificates, Want: kubernetes.New.String(), Keep: kubernetes.Old.String(),
+	gate := NewGate("certificates", title, guide, r.Wait, servers.Certified(kubernetes.Old, kubernetes.New))
+	gate.Remark = servers.Remark
+	return CallAction(gate, r.Inventory.Spec, GateRequest{
+		Cluster: r.Identity, Run: hook.Apply, Gate: GateCertificates, Want: kubernetes.New.String(), Keep: kubernetes.Old.String(),
 	})
 }
 
@@ -210,25 +210,25 @@ func (r *Plan) certificates() engine.Step {
 func (r *Plan) apiServers(want []netip.Prefix, confirmation string, lenient bool) engine.Step {
 	title := fmt.Sprintf("Wait until every API server has %s as --service-cluster-ip-range", flagOf(want))
 	servers := r.look()
-	gate := NewGate("api-servers", title, apiServerGuide(r.origin, want), r.wait, r.onRange(servers, want, confirmation, lenient))
-	gate.Remark = servers.remark
+	gate := NewGate("api-servers", title, apiServerGuide(r.Origin, want), r.Wait, r.onRange(servers, want, confirmation, lenient))
+	gate.Remark = servers.Remark
 	run := hook.Apply
 	if confirmation == restored {
 		run = hook.Rollback
 	}
-	return CallAction(gate, r.survey.Spec, GateRequest{Cluster: r.identity, Run: run, Gate: GateAPIServers, Want: flagOf(want)})
+	return CallAction(gate, r.Inventory.Spec, GateRequest{Cluster: r.Identity, Run: run, Gate: GateAPIServers, Want: flagOf(want)})
 }
 
 // onRange holds once the API servers, and the controller managers as far as they can be seen, have ranges as theirs.
 func (r *Plan) onRange(servers *APIServers, want []netip.Prefix, confirmation string, lenient bool) func(context.Context) error {
 	all := onRange{
-		servers: servers, migration: r.survey.Spec.Name, want: want, confirmation: confirmation, lenient: lenient,
+		servers: servers, migration: r.Inventory.Spec.Name, want: want, confirmation: confirmation, lenient: lenient,
 	}
 	return func(ctx context.Context) error {
 		if err := all.holds(ctx); err != nil {
 			return err
 		}
-		return managersOn(ctx, r.client, want)
+		return managersOn(ctx, r.Client, want)
 	}
 }
 

@@ -31,16 +31,16 @@ import (
 
 // Reservation is an address that is reserved for a bridge.
 type Reservation struct {
-	migration string
-	// noted says that nothing but a note keeps it: no API server gave it out when it was reserved.
-	noted bool
-	// uid of the IPAddress.
-	uid types.UID
-	// original is the spec that the Service had before its latest hop, as far as it was noted.
-	original string
-	// old and target are where the Service goes, and from where, as the memo has it.
-	old, target netip.Addr
-	since       time.Time
+	Migration string
+	// Noted says that nothing but a note keeps it: no API server gave it out when it was reserved.
+	Noted bool
+	// UID of the IPAddress.
+	UID types.UID
+	// Original is the spec that the Service had before its latest hop, as far as it was noted.
+	Original string
+	// Old and target are where the Service goes, and from where, as the memo has it.
+	Old, Target netip.Addr
+	Since       time.Time
 }
 
 // Reservations are the addresses that are reserved, by the bridges they are for. The name of a bridge has the UID of its Service in it.
@@ -59,11 +59,11 @@ func ReservationsOf(snap *cluster.Snapshot) Reservations {
 			all[key] = map[netip.Addr]Reservation{}
 		}
 		r := Reservation{
-			migration: ip.Labels[v1alpha1.LabelMigration], uid: ip.UID, noted: ip.Annotations[v1alpha1.AnnotationNoted] != "",
-			original: ip.Annotations[v1alpha1.AnnotationOriginalSpec], since: ip.CreationTimestamp.Time,
+			Migration: ip.Labels[v1alpha1.LabelMigration], UID: ip.UID, Noted: ip.Annotations[v1alpha1.AnnotationNoted] != "",
+			Original: ip.Annotations[v1alpha1.AnnotationOriginalSpec], Since: ip.CreationTimestamp.Time,
 		}
-		r.old, _ = netip.ParseAddr(ip.Annotations[v1alpha1.AnnotationOldIP])
-		r.target, _ = netip.ParseAddr(ip.Annotations[v1alpha1.AnnotationTargetIP])
+		r.Old, _ = netip.ParseAddr(ip.Annotations[v1alpha1.AnnotationOldIP])
+		r.Target, _ = netip.ParseAddr(ip.Annotations[v1alpha1.AnnotationTargetIP])
 		all[key][a] = r
 	}
 	return all
@@ -73,7 +73,7 @@ func ReservationsOf(snap *cluster.Snapshot) Reservations {
 func (h Reservations) of(svc *corev1.Service, migration string) map[netip.Addr]Reservation {
 	mine := map[netip.Addr]Reservation{}
 	for a, r := range h[bridgeKey(svc)] {
-		if r.migration == migration {
+		if r.Migration == migration {
 			mine[a] = r
 		}
 	}
@@ -108,16 +108,16 @@ func ReadRecord(ctx context.Context, c client.Client, migration string) (Record,
 	return record, nil
 }
 
-// WantsRecord reports whether a Service claims to be in the migration for which no reservation says where it was.
-func WantsRecord(snap *cluster.Snapshot, spec Spec) bool {
-	spec = Resolve(spec, snap)
-	held := ReservationsOf(snap)
-	for i := range snap.Services {
-		svc := &snap.Services[i]
-		e := &Entry{Service: svc, reserved: held.of(svc, spec.Name)}
+// WantsRecord reports whether a Service claims to be in the migration for which no reservation says
+// where it was.
+func (l *Loader) WantsRecord() bool {
+	spec := l.spec
+	for i := range l.snap.Services {
+		svc := &l.snap.Services[i]
+		e := &Entry{Service: svc, Reserved: l.held.of(svc, spec.Name)}
 		current := spec.current(svc)
 		if svc.Annotations[v1alpha1.LabelMigration] == spec.Name && !e.heldIn(spec.From).IsValid() &&
-			(!cidr.Contains(spec.From, current) || len(e.reserved) == 0) {
+			(!cidr.Contains(spec.From, current) || len(e.Reserved) == 0) {
 			return true
 		}
 	}
@@ -217,14 +217,14 @@ func (w *recordedState) classify(snap *cluster.Snapshot) (bridges map[types.Name
 // entry places one Service: in this migration already, staying, or waiting to be moved.
 func (w *recordedState) entry(svc *corev1.Service, ending bool) *Entry {
 	s := w.inventory
-	e := &Entry{Service: svc, Position: Waiting, reserved: w.held.of(svc, s.Spec.Name)}
+	e := &Entry{Service: svc, Position: Waiting, Reserved: w.held.of(svc, s.Spec.Name)}
 	e.recall()
 	if ending { // whatever it was before: no bridge can be made any more, and soon none is needed
 		e.Position, e.Reason = Stays, Reason{Ending, "is in a namespace that is being removed"}
 		return e
 	}
 	owner := svc.Annotations[v1alpha1.LabelMigration]
-	if owner != s.Spec.Name && len(e.reserved) == 0 {
+	if owner != s.Spec.Name && len(e.Reserved) == 0 {
 		e.Old = s.Spec.current(svc)
 		if owner != "" && len(w.held.of(svc, owner)) == 0 {
 			w.doubt(svc, "says that it belongs to migration %s, which has reserved no address for it", owner)
@@ -239,10 +239,10 @@ func (w *recordedState) entry(svc *corev1.Service, ending bool) *Entry {
 
 // recall takes over what was noted of the spec: by the memo, and before there is one by what reserves an address.
 func (e *Entry) recall() {
-	for _, r := range e.reserved {
-		e.Original = max(e.Original, r.original)
+	for _, r := range e.Reserved {
+		e.Original = max(e.Original, r.Original)
 	}
-	e.Original = cmp.Or(e.recordedMemo().original, e.Original)
+	e.Original = cmp.Or(e.RecordedMemo().Original, e.Original)
 }
 
 // begun places a Service that was begun with, or says so.
@@ -263,7 +263,7 @@ func (w *recordedState) begun(e *Entry) {
 		e.Old, e.New = current, e.target(s.Spec.To)
 		e.Position, e.Reason = s.positionOf(svc, "", current)
 	default:
-		if claims && len(e.reserved) == 0 {
+		if claims && len(e.Reserved) == 0 {
 			w.doubt(svc, "says that it is in the migration, which has not begun with it")
 		}
 		e.Old = current
@@ -287,7 +287,7 @@ func (w *recordedState) halfHopped(e *Entry, was netip.Addr) {
 // returned reports whether a Service is back at the address that it had left, or about to be.
 func (w *recordedState) returned(e *Entry, current netip.Addr) bool {
 	spec := w.inventory.Spec
-	recorded := slices.Contains(w.record[e.Service.UID], current) || e.recordedMemo().old == current
+	recorded := slices.Contains(w.record[e.Service.UID], current) || e.RecordedMemo().Old == current
 	return cidr.Contains(spec.From, current) && (e.heldIn(spec.To).IsValid() || recorded)
 }
 
@@ -299,7 +299,7 @@ func (w *recordedState) removed(e *Entry) bool {
 		return false
 	}
 	_, recorded := w.record[e.Service.UID]
-	return len(e.reserved) > 0 || recorded && e.Service.Annotations[v1alpha1.LabelMigration] == w.inventory.Spec.Name
+	return len(e.Reserved) > 0 || recorded && e.Service.Annotations[v1alpha1.LabelMigration] == w.inventory.Spec.Name
 }
 
 // IsInTransit reports whether a Service is between the two patches of a hop: its name leads to its bridge, and to no other host.
@@ -316,7 +316,7 @@ func (w *recordedState) formerAddress(e *Entry) netip.Addr {
 	if a := e.heldIn(w.inventory.Spec.From); a.IsValid() {
 		return a
 	}
-	if a := e.recordedMemo().old; cidr.Contains(w.inventory.Spec.From, a) {
+	if a := e.RecordedMemo().Old; cidr.Contains(w.inventory.Spec.From, a) {
 		return a
 	}
 	a := Among(w.record[e.Service.UID], w.inventory.Spec.From)
@@ -343,7 +343,7 @@ func (w *recordedState) unconfirmed(e *Entry) {
 func (e *Entry) heldIn(ranges []netip.Prefix) netip.Addr {
 	var found netip.Addr
 	notes := e.Service.Annotations
-	for a := range e.reserved {
+	for a := range e.Reserved {
 		named := a.String() == notes[v1alpha1.AnnotationOldIP] || a.String() == notes[v1alpha1.AnnotationTargetIP]
 		if cidr.Contains(ranges, a) && (named || !found.IsValid() || found.Less(a)) {
 			found = a
@@ -355,15 +355,15 @@ func (e *Entry) heldIn(ranges []netip.Prefix) netip.Addr {
 	return found
 }
 
-// recordedMemo is what the memo about the Service has.
-func (e *Entry) recordedMemo() Reservation { return e.reserved[bridge.MemoAddress(e.Service.UID)] }
+// RecordedMemo is what the memo about the Service has.
+func (e *Entry) RecordedMemo() Reservation { return e.Reserved[bridge.MemoAddress(e.Service.UID)] }
 
 // target is the address in some ranges to which the Service goes, as far as it is reserved or noted.
 func (e *Entry) target(ranges []netip.Prefix) netip.Addr {
 	if a := e.heldIn(ranges); a.IsValid() {
 		return a
 	}
-	if a := e.recordedMemo().target; cidr.Contains(ranges, a) {
+	if a := e.RecordedMemo().Target; cidr.Contains(ranges, a) {
 		return a
 	}
 	return netip.Addr{}

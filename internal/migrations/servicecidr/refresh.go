@@ -98,11 +98,11 @@ func arrival(e *Entry, to engine.Direction, now time.Time) (at time.Time, counts
 		return now, true
 	}
 	src, _ := e.Ends(to)
-	left, reserved := e.reserved[src]
+	left, reserved := e.Reserved[src]
 	if !reserved {
 		return now, to == engine.Forward || e.Service.Annotations[v1alpha1.AnnotationOriginalSpec] != ""
 	}
-	return MovedAt(e.Service, left.since), true
+	return MovedAt(e.Service, left.Since), true
 }
 
 func later(a, b time.Time) time.Time {
@@ -127,9 +127,9 @@ const patience = time.Minute
 
 // refresher plans what is to be renewed.
 type refresher struct {
-	tools  migration.Tools
-	survey *Inventory
-	rules  tier.Rules
+	tools     migration.Tools
+	inventory *Inventory
+	rules     tier.Rules
 	// of is the migration, to where it goes, workloads what runs in the cluster.
 	of        *v1alpha1.Migration
 	to        engine.Direction
@@ -141,33 +141,33 @@ type refresher struct {
 
 // plan says what becomes of the pods that carry addresses of before. What is not complete, and not by replumb, is not due: apply waits
 // for it a little, and else leaves it alone.
-func (r refresher) plan() (Refresh, rollout.Plan) {
-	spec, now := r.survey.Spec.Refresh, r.tools.Now()
-	c := changes(r.survey, r.of, r.to, now, func(*Entry) bool { return true })
+func (r refresher) plan() (Refresh, []rollout.Workload) {
+	spec, now := r.inventory.Spec.Refresh, r.tools.Now()
+	c := changes(r.inventory, r.of, r.to, now, func(*Entry) bool { return true })
 	out := Refresh{parallel: spec.Parallel}
 	if r.workloads == nil || len(c.Services) == 0 && !r.workloads.AnyLeaving(c) {
-		return out, rollout.Plan{}
+		return out, nil
 	}
 	if spec.Mode == v1alpha1.RefreshReport {
 		out.Left = r.workloads.Left(c)
-		return out, rollout.Plan{}
+		return out, nil
 	}
 	plan := r.workloads.Plan(c, spec.BarePods)
-	r.before = NewByWorkload(r.survey, r.workloads)
+	r.before = NewByWorkload(r.inventory, r.workloads)
 	out.Left = slices.Concat(plan.Reported, plan.Unfinished(c, r.workloads))
 	out.due = r.due(now)
 	tools := rollout.Tools{Client: r.tools.Client(), Timeout: spec.Timeout.Duration, Patience: patience, Now: r.tools.Now}
 	out.Tiers = r.tiers(tools, plan, c)
 	out.originals = workloads(r.workloads, plan.Restarts)
-	return out, plan
+	return out, plan.Restarts
 }
 
 // due counts what is left to renew of what has moved.
 func (r refresher) due(now time.Time) (n int) {
-	plan := r.workloads.Plan(changes(r.survey, r.of, r.to, now, func(e *Entry) bool {
+	plan := r.workloads.Plan(changes(r.inventory, r.of, r.to, now, func(e *Entry) bool {
 		_, there := e.Ends(r.to)
-		return IsAt(e.Service, there) && !endless(r.survey, e)
-	}), r.survey.Spec.Refresh.BarePods)
+		return IsAt(e.Service, there) && !endless(r.inventory, e)
+	}), r.inventory.Spec.Refresh.BarePods)
 	for i := range plan.Restarts {
 		if plan.Restarts[i].Unfinished == "" {
 			n++
@@ -194,7 +194,7 @@ func (r refresher) tiers(tools rollout.Tools, plan rollout.Plan, c rollout.Chang
 		evictions[t] = append(evictions[t], p)
 	}
 	var all []RefreshTier
-	for _, name := range r.survey.Tiers {
+	for _, name := range r.inventory.Tiers {
 		t := RefreshTier{Name: name}
 		for _, step := range alone[name] {
 			t.Groups = append(t.Groups, []engine.Step{step})

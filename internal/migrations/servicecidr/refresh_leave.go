@@ -1,12 +1,6 @@
 package servicecidr
 
 import (
-	"context"
-	"net/netip"
-	"sync"
-
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/leaving"
 	"github.com/replumb/replumb/internal/kube/rollout"
@@ -21,13 +15,12 @@ func (r refresher) renew(tools rollout.Tools, w *rollout.Workload, c rollout.Cha
 	return tools.Restart(*w, c)
 }
 
-// departure has pods leave their Services, and end once every node has confirmed that. The barriers are those that a planner makes.
-func departure(c client.Client, name string, to engine.Direction, planner func() *Planner) *rollout.Departure {
-	barriers := sync.OnceValue(func() *Barriers { return planner().barriers(to) })
+// departure has pods leave their Services, and end once every node has confirmed that.
+func departure(barriers *Barriers) *rollout.Departure {
 	return &rollout.Departure{
-		Leaver: leaving.Leaver{Client: c, Migration: name},
-		Known:  func(ctx context.Context, pod string, at []netip.Addr) error { return barriers().Leave(ctx, pod, at) },
-		Parted: func(ctx context.Context, pod string) error { return barriers().Part(ctx, pod) },
-		Shown:  func() ([]engine.Change, error) { return (&bridge.Barrier{Migration: name}).Preview() },
+		Leaver: leaving.Leaver{Client: barriers.Client, Migration: barriers.Migration},
+		Known:  barriers.Leave,
+		Parted: barriers.Part,
+		Shown:  (&bridge.Barrier{Migration: barriers.Migration}).Preview,
 	}
 }

@@ -54,15 +54,15 @@ func TestNodesForgetPods(t *testing.T) {
 		all, alone := &witnesses{}, &witnesses{silent: tt.silent}
 		b := p.barriers(engine.Forward)
 		b.Limit = time.Second
-		b.witness = all
+		b.Witness = all
 		if tt.agents {
-			b.agents, b.witness = alone, alone
+			b.Agents, b.Witness = alone, alone
 		}
 		if tt.back {
-			b.witness = bridge.Either{First: alone, Second: all}
+			b.Witness = bridge.Either{First: alone, Second: all}
 		}
 		now, began := time.Now(), time.Now()
-		b.now = func() time.Time {
+		b.Now = func() time.Time {
 			now = now.Add(restFor / 2)
 			return now
 		}

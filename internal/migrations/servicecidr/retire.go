@@ -150,16 +150,16 @@ func (r *Plan) immovable(cidrs []netip.Prefix) func(context.Context) ([]string, 
 // lookAgain surveys the Services as they are now.
 func (r *Plan) lookAgain(ctx context.Context) (_ *Inventory, err error) {
 	snap := &cluster.Snapshot{}
-	if snap.ServiceCIDRs, err = serviceCIDRs(ctx, r.client); err != nil {
+	if snap.ServiceCIDRs, err = serviceCIDRs(ctx, r.Client); err != nil {
 		return nil, err
 	}
-	if snap.IPAddresses, err = cluster.List[networkingv1.IPAddress](ctx, r.client, &networkingv1.IPAddressList{}); err != nil {
+	if snap.IPAddresses, err = cluster.List[networkingv1.IPAddress](ctx, r.Client, &networkingv1.IPAddressList{}); err != nil {
 		return nil, err
 	}
-	if snap.Services, err = cluster.List[corev1.Service](ctx, r.client, &corev1.ServiceList{}); err != nil {
+	if snap.Services, err = cluster.List[corev1.Service](ctx, r.Client, &corev1.ServiceList{}); err != nil {
 		return nil, err
 	}
-	return Load(snap, r.survey.Spec, nil), nil
+	return Load(snap, r.Inventory.Spec), nil
 }
 
 // RangeInUseError says that a range cannot be retired yet.

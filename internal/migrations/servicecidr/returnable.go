@@ -36,7 +36,7 @@ func (j *Job) returnable(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	survey, err := j.places(ctx, snap)
+	survey, err := j.positions(ctx, snap)
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func TestRewriteKilled(t *testing.T) {
 			f := setup(t, byEtcd)
 			was := f.balanced("balanced", "10.96.3.1")
 			kill := func(act func() error) {
-				f.job.Deps.Store = doomed{Store: etcdStore{spec: f.job.Spec.Store}, after: after}
+				f.job.Deps.Store = doomed{Store: EtcdStore{Spec: f.job.Spec.Store}, after: after}
 				if err := act(); !errors.Is(err, crash.ErrKilled) {
 					t.Fatalf("the run ended with %v", err)
 				}

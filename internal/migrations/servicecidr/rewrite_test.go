@@ -180,7 +180,7 @@ func (r *rival) Rewrite(ctx context.Context, svc *corev1.Service, swaps ...store
 func TestRewriteNeverOverwrites(t *testing.T) {
 	f := setup(t, byEtcd)
 	f.balanced("balanced", "10.96.3.1")
-	f.job.Deps.Store = &rival{Store: etcdStore{spec: f.job.Spec.Store}, act: func(*corev1.Service) {
+	f.job.Deps.Store = &rival{Store: EtcdStore{Spec: f.job.Spec.Store}, act: func(*corev1.Service) {
 		svc := f.get("balanced")
 		svc.Spec.Ports[0].Port = 8080
 		f.must(server.Update(context.Background(), svc))

@@ -109,7 +109,7 @@ func (f *fixture) openRange(name, cidr string) {
 	f.must(server.Create(f.Context(), &networkingv1.ServiceCIDR{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}},
 	}))
-	f.must(engine.Drive(f.Context(), ownRange{
+	f.must(engine.Drive(f.Context(), Range{
 		client: f.job.Deps.Client(), name: name, cidr: netipPrefix(cidr), role: v1alpha1.RoleRange,
 	}.add()))
 	// The API server hears that the range is ready by its own watch, after those who asked it. Dry runs look at any one range.

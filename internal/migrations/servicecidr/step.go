@@ -2,198 +2,167 @@ package servicecidr
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// hopStep changes the ClusterIP of a Service in place, by two patches. A ClusterIP cannot be changed, except from and to
-// type ExternalName (validateServiceClusterIPsRelatedFields and ValidateServiceUpdate in k8s.io/kubernetes
-// pkg/apis/core/validation/validation.go); between the patches the Service's name leads to its bridge. See
-// docs/design/hop.md.
+// hopStep changes the ClusterIP of a Service in place, by two patches. A ClusterIP cannot be changed,
+// except from and to type ExternalName (validateServiceClusterIPsRelatedFields and
+// ValidateServiceUpdate in k8s.io/kubernetes pkg/apis/core/validation/validation.go); between the
+// patches the Service's name leads to its bridge. See docs/design/hop.md.
 //
-// The Service that was seen carries its resourceVersion into every patch, so a Service that changed in between is met with a
-// conflict and looked at again.
+// The Service that was seen carries its resourceVersion into every patch, so a Service that changed
+// in between is met with a conflict and looked at again.
 type hopStep struct {
 	engine.Observed[*corev1.Service]
 
-	steps *Steps
-	entry *Entry
-	to    engine.Direction
-	// beside are the Services that ingress controllers lead to and that hop at the same time, this one among them; none, if they do not lead here.
+	*Steps
+	progress *Progress
+	to       engine.Direction
+	// beside are the Services that ingress controllers lead to and that hop at the same time, this one
+	// among them; none, if they do not lead here.
 	beside []bridge.Routed
-	// began is when the first patch was about to be sent, for the observer.
-	began time.Time
-	// left is why the Service does not hop, once it was found that it may not.
-	left string
-	// arrived is the Service as patch B was answered, for the first proof; kept says that the address it left was reserved before.
-	arrived *corev1.Service
-	kept    bool
+}
+
+// Hop takes a Service to its other address.
+func (s *Steps) Hop(e *Entry, to engine.Direction) engine.Step { return s.HopBeside(e, to, nil) }
+
+// HopBeside takes a Service to its other address while others hop that ingress controllers lead to.
+func (s *Steps) HopBeside(e *Entry, to engine.Direction, beside []bridge.Routed) engine.Step {
+	id := "hop/"
+	if to == engine.Backward {
+		id = "return/"
+	}
+	h := &hopStep{Steps: s, progress: s.Tracker.Of(e), to: to, beside: beside}
+	h.Observed = engine.Observed[*corev1.Service]{
+		Name: id + e.Key().String(), As: engine.RoleMove,
+		Look: h.look, Answered: h.write, Proof: h.prove, Changes: h.changes,
+		Reverse: func() engine.Step { return s.HopBeside(e, to.Opposite(), beside) },
+	}
+	return h
 }
 
 func (h *hopStep) Title() string {
-	if h.left != "" {
-		return fmt.Sprintf("Leave %s alone: it %s", h.entry.Key(), h.left)
+	p := h.progress
+	if p.skipped != "" {
+		return fmt.Sprintf("Leave %s alone: it %s", p.Key(), p.skipped)
 	}
 	src, dest := h.ends()
 	how := ""
-	if h.entry.StrategyText() == v1alpha1.StrategyEtcd {
+	if p.StrategyText() == v1alpha1.StrategyEtcd {
 		how = " in etcd"
 	}
-	if kept := h.entry.Kept(h.entry.Service); kept.IsValid() {
+	if kept := p.Kept(p.Service); kept.IsValid() {
 		how += fmt.Sprintf("; it keeps %s", kept)
 	}
-	if risk := h.steps.strategies.Risk(h.entry); risk != "" {
+	if risk := h.Strategies.Risk(&p.Entry); risk != "" {
 		how += "; " + risk
 	}
-	return fmt.Sprintf("Move %s from %s to %s%s", h.entry.Key(), src, dest, how)
+	return fmt.Sprintf("Move %s from %s to %s%s", p.Key(), src, dest, how)
 }
 
-func (h *hopStep) ends() (src, dest netip.Addr) { return h.entry.Ends(h.to) }
+func (h *hopStep) ends() (src, dest netip.Addr) { return h.progress.Ends(h.to) }
 
 // look finds nothing to do for a Service that is gone: its bridge is removed as an orphan.
 func (h *hopStep) look(ctx context.Context) (engine.State, *corev1.Service, error) {
-	svc, err := readService(ctx, h.steps.client, h.entry)
+	svc, err := readService(ctx, h.Client, &h.progress.Entry)
 	if err != nil || svc == nil {
 		return engine.Done, nil, err
 	}
 	src, dest := h.ends()
 	switch {
-	case IsAt(svc, dest) && h.sourceReserved(ctx, src) == nil:
+	case IsAt(svc, dest) && h.hold(src).Check(ctx, h.Client) == nil:
 		return engine.Done, svc, nil
-	case IsAt(svc, dest), IsInTransit(svc, h.steps.domain), IsAt(svc, src), h.reasonToStay(svc) != "":
+	case IsAt(svc, dest), IsInTransit(svc, h.Domain), IsAt(svc, src), h.mayNotMove(svc) != "":
 		return engine.Pending, svc, nil
 	}
 	return engine.Blocked, svc, fmt.Errorf("service %s is now of type %s at %q, and was to move from %s to %s",
-		h.entry.Key(), svc.Spec.Type, svc.Spec.ClusterIP, src, dest)
+		h.progress.Key(), svc.Spec.Type, svc.Spec.ClusterIP, src, dest)
 }
 
-// sourceReserved returns nil if the address that the Service has left is reserved.
-func (h *hopStep) sourceReserved(ctx context.Context, src netip.Addr) error {
-	if h.kept {
+func (h *hopStep) hold(a netip.Addr) *bridge.Hold { return h.progress.Reservation(h.Migration, a) }
+
+// write takes the Service to its other address. It returns a proof by the answer to the last patch.
+func (h *hopStep) write(ctx context.Context, svc *corev1.Service) (func(context.Context) error, error) {
+	_, dest := h.ends()
+	p := h.progress
+	p.skipped, p.answers = "", answers{}
+	if reason := h.mayNotMove(svc); reason != "" && !IsAt(svc, dest) {
+		p.skipped = reason
+		return noProof, h.skip(ctx, svc)
+	}
+	if p.began.IsZero() {
+		p.began = h.Now()
+	}
+	a, err := &attempt{hopStep: h, svc: svc}, error(nil)
+	switch {
+	case IsAt(svc, dest): // the address that it has left is still to be reserved
+	case IsInTransit(svc, h.Domain):
+		err = a.resume(ctx)
+	default:
+		err = a.start(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.service = svc
+	if err := a.reserveSource(ctx); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error { return h.verify(ctx, svc, a.reserved) }, nil
+}
+
+// skip lets a Service go that may not hop: it stays where it is, and what the migration has of it
+// goes. One that has moved keeps its bridge, so its old address answers until finish or rollback; one
+// that others took to a third address is for the next inventory.
+func (h *hopStep) skip(ctx context.Context, svc *corev1.Service) error {
+	if addressless(svc).Kind == "" && !IsAt(svc, h.progress.Old) {
 		return nil
 	}
-	return h.reservation(src).Check(ctx, h.steps.client)
-}
-
-// readService returns nil for a Service that is gone.
-func readService(ctx context.Context, c client.Client, e *Entry) (*corev1.Service, error) {
-	svc := &corev1.Service{}
-	err := c.Get(ctx, e.Key(), svc)
-	if apierrors.IsNotFound(err) || (err == nil && svc.UID != e.Service.UID) {
-		return nil, nil
+	r := Release{
+		Client: h.Client, Migration: h.Migration, Entry: &h.progress.Entry, Domain: h.Domain,
+		Strategies: h.Strategies,
 	}
-	if err != nil {
-		return nil, fmt.Errorf("service %s: %w", e.Key(), err)
-	}
-	return svc, nil
-}
-
-func (h *hopStep) write(ctx context.Context, svc *corev1.Service) (err error) {
-	_, dest := h.ends()
-	h.left, h.As = "", engine.RoleMove
-	switch reason := h.reasonToStay(svc); {
-	case IsAt(svc, dest): // an address is left to be reserved
-	case reason != "":
-		h.left, h.As = reason, engine.RoleOwn // nothing moves
-		return h.skip(ctx, svc)
-	}
-	h.arrived, h.kept, h.entry.latest = nil, false, answers{}
-	if h.began.IsZero() {
-		h.began = h.steps.now()
-	}
-	switch {
-	case IsAt(svc, dest):
-	case IsInTransit(svc, h.steps.domain):
-		err = h.resume(ctx, svc)
-	default:
-		err = h.start(ctx, svc)
-	}
-	if err != nil {
+	if err := r.write(ctx, remainder{service: svc}); err != nil {
 		return err
 	}
-	h.arrived, h.entry.latest.service = svc, svc
-	return h.reserveSource(ctx)
+	return r.prove(ctx)
 }
 
-// checkBridge looks at the bridge, right before the Service leaves. It brings the bridge in line with a Service that was changed
-// after its bridge was made, and proves it again.
-func (h *hopStep) checkBridge(ctx context.Context, svc *corev1.Service) error {
-	err := h.proven(ctx, svc)
-	if !errors.As(err, new(*bridge.DriftError)) {
-		return err
-	}
-	if err := h.repairBridge(ctx, svc); err != nil {
-		return err
-	}
-	return h.proven(ctx, svc)
-}
-
-// repairBridge brings the bridge in line, and proves that nodes know it.
-func (h *hopStep) repairBridge(ctx context.Context, svc *corev1.Service) error {
-	t := h.steps
-	if err := t.bridgeOf(h.entry, svc).Ensure(ctx, t.client, t.pool); err != nil {
-		return err
-	}
-	return t.barriers.pass(ctx, h.ID())
-}
-
-// proven returns nil only if the bridge is what the Service needs.
-func (h *hopStep) proven(ctx context.Context, svc *corev1.Service) error {
-	have, err := h.steps.bridgeOf(h.entry, svc).Proven(ctx, h.steps.client, h.steps.endpoints)
-	h.entry.latest.bridge = have
-	if err != nil {
-		return fmt.Errorf("service %s must not leave its address: %w", h.entry.Key(), err)
-	}
-	return nil
-}
-
-func (h *hopStep) reservation(a netip.Addr) *bridge.Hold {
-	return h.entry.reservation(h.steps.migration, a)
-}
-
-// landed is the Service after its hop: as patch B was answered, once, and else as it is read.
-func (h *hopStep) landed(ctx context.Context) (*corev1.Service, error) {
-	if svc := h.arrived; svc != nil {
-		h.arrived = nil
-		return svc, nil
-	}
-	return readService(ctx, h.steps.client, h.entry)
-}
-
-// prove looks at what a hop could have damaged. Other fields it leaves alone: they may have been changed since.
+// prove reads the Service after its hop.
 func (h *hopStep) prove(ctx context.Context) error {
-	if h.left != "" {
-		return nil // quit has looked
-	}
-	svc, err := h.landed(ctx)
+	svc, err := readService(ctx, h.Client, &h.progress.Entry)
 	if err != nil || svc == nil {
 		return err
 	}
+	return h.verify(ctx, svc, false)
+}
+
+// verify looks at what a hop could have damaged, and leaves other fields alone: they may have been
+// changed since. reserved says that the address the Service has left was just reserved.
+func (h *hopStep) verify(ctx context.Context, svc *corev1.Service, reserved bool) error {
 	src, _ := h.ends()
-	original, err := h.entry.OriginalSpec(svc)
+	original, err := h.progress.OriginalSpec(svc)
 	if err != nil {
 		return err
 	}
 	if err := h.verifySpec(svc, original); err != nil {
 		return err
 	}
-	if !h.kept {
-		if err := h.reservation(src).Check(ctx, h.steps.client); err != nil {
-			return fmt.Errorf("service %s has moved, but its address %s is not kept: %w", h.entry.Key(), src, err)
+	if !reserved {
+		if err := h.hold(src).Check(ctx, h.Client); err != nil {
+			return fmt.Errorf("service %s has moved, but its address %s is not kept: %w", h.progress.Key(), src, err)
 		}
 	}
-	if err := h.steps.endpoints.Same(ctx, h.entry.Key(), h.entry.BridgeKey()); err != nil {
+	if err := h.endpoints.Same(ctx, h.progress.Key(), h.progress.BridgeKey()); err != nil {
 		return err
 	}
 	h.report(svc)
@@ -203,30 +172,32 @@ func (h *hopStep) prove(ctx context.Context) error {
 // verifySpec returns nil if the Service is at its target, and has what it had.
 func (h *hopStep) verifySpec(svc *corev1.Service, original *corev1.ServiceSpec) error {
 	_, dest := h.ends()
-	s := &svc.Spec
+	s, key := &svc.Spec, h.progress.Key()
 	switch {
 	case !IsAt(svc, dest) || s.ExternalName != "":
-		return fmt.Errorf("service %s is of type %s at %q, want %s", h.entry.Key(), s.Type, s.ClusterIP, dest)
+		return fmt.Errorf("service %s is of type %s at %q, want %s", key, s.Type, s.ClusterIP, dest)
 	case !equality.Semantic.DeepEqual(s.IPFamilies, original.IPFamilies),
 		!equality.Semantic.DeepEqual(s.IPFamilyPolicy, original.IPFamilyPolicy),
 		!equality.Semantic.DeepEqual(s.InternalTrafficPolicy, original.InternalTrafficPolicy):
-		return fmt.Errorf("service %s lost its ipFamilies, ipFamilyPolicy or internalTrafficPolicy", h.entry.Key())
+		return fmt.Errorf("service %s lost its ipFamilies, ipFamilyPolicy or internalTrafficPolicy", key)
 	case Besides(ParseAddresses(original.ClusterIPs), dest) != Besides(AddressesOf(svc), dest):
-		return fmt.Errorf("service %s is at %v, and did not keep its other address", h.entry.Key(), s.ClusterIPs)
+		return fmt.Errorf("service %s is at %v, and did not keep its other address", key, s.ClusterIPs)
 	case original.Type == corev1.ServiceTypeNodePort &&
 		(!equality.Semantic.DeepEqual(s.Ports, original.Ports) || s.ExternalTrafficPolicy != original.ExternalTrafficPolicy):
-		return fmt.Errorf("service %s lost its node ports or externalTrafficPolicy", h.entry.Key())
+		return fmt.Errorf("service %s lost its node ports or externalTrafficPolicy", key)
 	}
 	return nil
 }
 
 // report tells the observer that the Service has arrived, unless it is one of replumb's own.
 func (h *hopStep) report(svc *corev1.Service) {
-	observer := h.steps.observer
-	if observer == nil || h.began.IsZero() || svc.Labels[v1alpha1.LabelRole] != "" {
+	p := h.progress
+	began := p.began
+	p.began = time.Time{}
+	if h.Observer == nil || began.IsZero() || svc.Labels[v1alpha1.LabelRole] != "" {
 		return
 	}
 	src, dest := h.ends()
-	now := h.steps.now()
-	observer.Moved(h.entry.Key().String(), src.String(), dest.String(), h.entry.StrategyText(), now, now.Sub(h.began))
+	now := h.Now()
+	h.Observer.Moved(p.Key().String(), src.String(), dest.String(), p.StrategyText(), now, now.Sub(began))
 }

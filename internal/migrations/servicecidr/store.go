@@ -25,31 +25,31 @@ type Store interface {
 	Rewrite(ctx context.Context, svc *corev1.Service, swaps ...stored.Swap) error
 }
 
-// etcdStore connects for each call: between two of them may be days, in which members and certificates change.
-type etcdStore struct {
-	spec *v1alpha1.StoreSpec
-	// client reads the Secret with the certificates, if it is one.
-	client client.Client
+// EtcdStore connects for each call: between two of them may be days, in which members and certificates change.
+type EtcdStore struct {
+	Spec *v1alpha1.StoreSpec
+	// Client reads the Secret with the certificates, if it is one.
+	Client client.Client
 }
 
-func (s etcdStore) open(ctx context.Context) (*stored.Services, error) {
+func (s EtcdStore) open(ctx context.Context) (*stored.Services, error) {
 	config, err := s.certificates(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c, err := etcd.Open(ctx, etcd.Config{Endpoints: s.spec.Endpoints, TLS: config})
+	c, err := etcd.Open(ctx, etcd.Config{Endpoints: s.Spec.Endpoints, TLS: config})
 	if err != nil {
 		return nil, err
 	}
-	return &stored.Services{Etcd: c, Prefix: s.spec.Prefix}, nil
+	return &stored.Services{Etcd: c, Prefix: s.Spec.Prefix}, nil
 }
 
-func (s etcdStore) certificates(ctx context.Context) (*tls.Config, error) {
+func (s EtcdStore) certificates(ctx context.Context) (*tls.Config, error) {
 	switch {
-	case s.spec.Secret != "":
-		key := types.NamespacedName{Namespace: v1alpha1.SystemNamespace, Name: s.spec.Secret}
+	case s.Spec.Secret != "":
+		key := types.NamespacedName{Namespace: v1alpha1.SystemNamespace, Name: s.Spec.Secret}
 		secret := &corev1.Secret{}
-		err := s.client.Get(ctx, key, secret)
+		err := s.Client.Get(ctx, key, secret)
 		if apierrors.IsNotFound(err) {
 			return nil, &fault.Hinted{
 				Err: fmt.Errorf("secret %s is not there", key),
@@ -61,13 +61,13 @@ func (s etcdStore) certificates(ctx context.Context) (*tls.Config, error) {
 			return nil, fmt.Errorf("secret %s: %w", key, err)
 		}
 		return etcd.Parse(key.String(), secret.Data["ca.crt"], secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
-	case s.spec.CAFile != "":
-		return etcd.Files{CA: s.spec.CAFile, Cert: s.spec.CertFile, Key: s.spec.KeyFile}.Load()
+	case s.Spec.CAFile != "":
+		return etcd.Files{CA: s.Spec.CAFile, Cert: s.Spec.CertFile, Key: s.Spec.KeyFile}.Load()
 	}
 	return nil, nil // the API takes that on the loopback address alone
 }
 
-func (s etcdStore) Check(ctx context.Context, all []*corev1.Service) (refused map[types.NamespacedName]error, err error) {
+func (s EtcdStore) Check(ctx context.Context, all []*corev1.Service) (refused map[types.NamespacedName]error, err error) {
 	services, err := s.open(ctx)
 	if err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (s etcdStore) Check(ctx context.Context, all []*corev1.Service) (refused ma
 	return refused, nil
 }
 
-func (s etcdStore) Rewrite(ctx context.Context, svc *corev1.Service, swaps ...stored.Swap) (err error) {
+func (s EtcdStore) Rewrite(ctx context.Context, svc *corev1.Service, swaps ...stored.Swap) (err error) {
 	services, err := s.open(ctx)
 	if err != nil {
 		return err

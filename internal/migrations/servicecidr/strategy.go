@@ -101,7 +101,7 @@ func (s Strategies) Risk(e *Entry) string {
 		if e.HasNodePorts() {
 			all = append(all, nodePortRisk)
 		}
-		if e.called && e.Old.Is4() {
+		if e.Called && e.Old.Is4() {
 			all = append(all, "its name has no DNS answer for some milliseconds")
 		}
 	}

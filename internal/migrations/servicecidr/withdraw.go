@@ -19,7 +19,7 @@ import (
 type withdrawal struct {
 	engine.Observed[*networkingv1.ServiceCIDR]
 
-	of ownRange
+	of Range
 	// users are who kept the range.
 	users []string
 }
@@ -27,7 +27,7 @@ type withdrawal struct {
 var _ engine.Noter = (*withdrawal)(nil)
 
 // withdraw removes the range, or hands it over to those who use it.
-func (r ownRange) withdraw() engine.Step {
+func (r Range) withdraw() engine.Step {
 	w := &withdrawal{of: r}
 	object := "ServiceCIDR " + r.name
 	w.Observed = engine.Observed[*networkingv1.ServiceCIDR]{
@@ -89,7 +89,7 @@ func (w *withdrawal) prove(ctx context.Context) error {
 
 // putBack opens the range again, under another name, if a Service was given an address in it right before it was deleted. The one
 // that is going then goes.
-func (r ownRange) putBack() engine.Step {
+func (r Range) putBack() engine.Step {
 	return &engine.Observed[*networkingv1.ServiceCIDR]{
 		Name: "put-back/" + r.name, About: fmt.Sprintf("Open the Service range %s again, if a Service was just made in it", r.cidr),
 		Look: r.lookForOwn,
@@ -118,14 +118,14 @@ func (r ownRange) putBack() engine.Step {
 }
 
 // successor has the same range and belongs to the cluster.
-func (r ownRange) successor() *networkingv1.ServiceCIDR {
+func (r Range) successor() *networkingv1.ServiceCIDR {
 	made := r.build()
 	made.Name, made.GenerateName, made.Labels = "", r.name+"-kept-", nil
 	return made
 }
 
 // forget takes the migration's labels off a range that has not changed since it was seen: it becomes the cluster's own.
-func (r ownRange) forget(ctx context.Context, have *networkingv1.ServiceCIDR) error {
+func (r Range) forget(ctx context.Context, have *networkingv1.ServiceCIDR) error {
 	patch, err := json.Marshal(r.patchForget(have.ResourceVersion))
 	if err != nil {
 		return fmt.Errorf("servicecidr %s: %w", r.name, err)
@@ -134,7 +134,7 @@ func (r ownRange) forget(ctx context.Context, have *networkingv1.ServiceCIDR) er
 }
 
 // users name who has an address in the range that no other range of the cluster holds.
-func (r ownRange) users(ctx context.Context) ([]string, error) {
+func (r Range) users(ctx context.Context) ([]string, error) {
 	all, err := serviceCIDRs(ctx, r.client)
 	if err != nil {
 		return nil, err
