@@ -168,7 +168,7 @@ func (s *Inventory) takeRecorded(e *Entry) {
 		s.Pool.Use(e.New)
 		return
 	}
-	if e.New = e.target(s.Spec.To); e.New.IsValid() {
+	if e.New = e.recordedTarget(s.Spec.To); e.New.IsValid() {
 		s.Pool.Use(e.New)
 	}
 }

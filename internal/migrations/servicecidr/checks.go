@@ -70,8 +70,8 @@ func (in Input) unread(resources ...string) []findings.Result {
 	return []findings.Result{findings.NotKnown("", "the user may not read %s", strings.Join(missing, ", "))}
 }
 
-// Checks are the checks of this migration, in the order in which they are shown.
-func Checks() []findings.Check[Input] {
+// AllChecks are the checks of this migration, in the order in which they are shown.
+func AllChecks() []findings.Check[Input] {
 	return slices.Concat(
 		findings.Group("Cluster", slices.Concat(clusterChecks(), dualWriteChecks(), flagChecks(), ownerChecks())...),
 		findings.Group("Services", slices.Concat(serviceChecks(), identityChecks(), storeChecks())...),

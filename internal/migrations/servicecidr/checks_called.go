@@ -13,6 +13,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
+const networkingGroup = "networking.k8s.io"
+
 // calls are the entries that move and are called by API servers, with who names them.
 func (in Input) calls(look func(*Entry, cluster.Called)) []findings.Result {
 	if len(in.Inventory.Pending()) == 0 {
@@ -93,12 +95,12 @@ func (in Input) asked(e *Entry, c cluster.Called) []string {
 			chosen(c.Namespaces, in.Snapshot.NamespaceLabels[e.Service.Namespace]) && chosen(c.Objects, e.Service.Labels),
 		},
 		{
-			networking, "ipaddresses",
+			networkingGroup, "ipaddresses",
 			[]admissionv1.OperationType{admissionv1.Create, admissionv1.Delete},
 			admissionv1.ClusterScope, chosen(c.Objects, hold.Labels),
 		},
 		{
-			networking, "servicecidrs",
+			networkingGroup, "servicecidrs",
 			[]admissionv1.OperationType{admissionv1.Create, admissionv1.Delete},
 			admissionv1.ClusterScope,
 			chosen(c.Objects, Range{migration: in.spec().Name}.build().Labels),

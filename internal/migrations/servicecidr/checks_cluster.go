@@ -249,7 +249,7 @@ func (in Input) leftObjects() (out []findings.Result) {
 	for i := range in.Snapshot.Services {
 		svc := &in.Snapshot.Services[i]
 		key := client.ObjectKeyFromObject(svc)
-		if name, yes := other(svc.Labels); yes && (replumbs(svc) || held[key] != nil) {
+		if name, yes := other(svc.Labels); yes && (IsOwn(svc) || held[key] != nil) {
 			out = append(out,
 				findings.Failed("Service "+key.String(), "service %s is a %s of migration %s", key, svc.Labels[v1alpha1.LabelRole], name))
 		}

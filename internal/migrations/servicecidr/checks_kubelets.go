@@ -29,7 +29,7 @@ func checkKubeletRestarts(in Input) []findings.Result {
 	ready := in.readyPods()
 	for i := range in.Snapshot.Services {
 		svc := &in.Snapshot.Services[i]
-		if node := soleNode(svc, ready[svc.Namespace]); forgetful[node] != "" && !replumbs(svc) {
+		if node := soleNode(svc, ready[svc.Namespace]); forgetful[node] != "" && !IsOwn(svc) {
 			key := client.ObjectKeyFromObject(svc).String()
 			out = append(
 				out,

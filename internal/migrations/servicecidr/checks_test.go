@@ -1,7 +1,6 @@
 package servicecidr
 
 import (
-	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -9,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
@@ -46,35 +44,6 @@ func TestNotLookingIsNotPassing(t *testing.T) {
 	} {
 		if outcome[code] != findings.Unknown {
 			t.Errorf("%s: %s, want unknown", code, outcome[code])
-		}
-	}
-}
-
-func TestNetworksAreRanges(t *testing.T) {
-	m := sample()
-	m.Spec.ServiceCIDR.Networks = []string{"192.168.0.0/16", "192.168.1.1/16"}
-	_, err := NewJob(Deps{}, m)
-	var wrong *SpecError
-	if !errors.As(err, &wrong) || wrong.Field != "spec.serviceCIDR.networks[1]" {
-		t.Errorf("got %v", err)
-	}
-}
-
-// TestNoRuleIsTwice also holds what is optional apart from what a write needs.
-func TestNoRuleIsTwice(t *testing.T) {
-	for _, role := range Roles() {
-		seen := map[cluster.Right]bool{}
-		for _, rule := range role.Rules {
-			for _, r := range rule.Rights {
-				if seen[r] {
-					t.Errorf("%s: %s twice", role.Name, r)
-				}
-				seen[r] = true
-				if rule.Optional && r.Verb != "list" && r.Verb != "get" && r.Resource != "events" &&
-					r.Namespace != v1alpha1.JournalNamespace {
-					t.Errorf("%s cannot be optional", r)
-				}
-			}
 		}
 	}
 }

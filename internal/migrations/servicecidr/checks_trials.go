@@ -72,13 +72,13 @@ func (t *Trier) Bridges() (tasks []func(context.Context) error) {
 // Others are the trials of what a move writes beside bridges.
 func (t *Trier) Others() []func(context.Context) error {
 	tasks := []func(context.Context) error{t.quotas}
-	if t.May("create", networking, "servicecidrs") {
+	if t.May("create", networkingGroup, "servicecidrs") {
 		for _, r := range t.Ranges {
 			tasks = append(tasks, func(ctx context.Context) error { return t.addRange(ctx, r) })
 		}
 	}
 	pending := t.Inventory.Pending()
-	if t.May("create", networking, "ipaddresses") && len(pending) > 0 && !t.Inventory.Bitmap {
+	if t.May("create", networkingGroup, "ipaddresses") && len(pending) > 0 && !t.Inventory.Bitmap {
 		tasks = append(tasks, func(ctx context.Context) error { return t.reserve(ctx, pending[0]) })
 	}
 	hopping := slices.DeleteFunc(slices.Clone(pending), func(e *Entry) bool { return !e.Hops() || e.Position == InTransit })

@@ -55,15 +55,15 @@ func leftServices(s *Inventory, ctx context.Context, c client.Client) (left []st
 	for _, b := range s.Orphans {
 		bridges[client.ObjectKeyFromObject(b)] = true
 	}
-	services := &corev1.ServiceList{}
-	if err := c.List(ctx, services); err != nil {
+	all := &corev1.ServiceList{}
+	if err := c.List(ctx, all); err != nil {
 		return nil, fmt.Errorf("listing services: %w", err)
 	}
-	for i := range services.Items {
-		svc := &services.Items[i]
+	for i := range all.Items {
+		svc := &all.Items[i]
 		key := client.ObjectKeyFromObject(svc)
 		switch {
-		case (bridges[key] || replumbs(svc)) && svc.Labels[v1alpha1.LabelMigration] == s.Spec.Name:
+		case (bridges[key] || IsOwn(svc)) && svc.Labels[v1alpha1.LabelMigration] == s.Spec.Name:
 			left = append(left, svc.Labels[v1alpha1.LabelRole]+" "+key.String())
 		case moved[svc.UID] && svc.Annotations[v1alpha1.LabelMigration] == s.Spec.Name:
 			left = append(left, "the annotations of service "+key.String())

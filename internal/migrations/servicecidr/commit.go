@@ -104,12 +104,12 @@ func (s commitReservations) yield(ctx context.Context, ip *networkingv1.IPAddres
 	if err != nil {
 		return err
 	}
-	services := &corev1.ServiceList{}
-	if err := s.client.List(ctx, services, client.MatchingFields{"spec.clusterIP": ip.Name}); err != nil {
+	all := &corev1.ServiceList{}
+	if err := s.client.List(ctx, all, client.MatchingFields{"spec.clusterIP": ip.Name}); err != nil {
 		return fmt.Errorf("services at %s: %w", ip.Name, err)
 	}
-	if len(services.Items) > 0 { // there is one at most
-		svc, owner := &services.Items[0], client.ObjectKeyFromObject(&services.Items[0])
+	if len(all.Items) > 0 { // there is one at most
+		svc, owner := &all.Items[0], client.ObjectKeyFromObject(&all.Items[0])
 		if mine, _ := bridge.HeldFor(ip); bridgeKey(svc) != mine {
 			return &bridge.TakenError{Address: a, By: "services " + owner.String()}
 		}

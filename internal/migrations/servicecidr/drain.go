@@ -33,16 +33,16 @@ func DrainStep(c client.Client, migration string, length time.Duration, now func
 
 // lastMove is when the latest Service moved; zero, if none has. Only those count that have an address reserved.
 func lastMove(ctx context.Context, c client.Client, migration string) (latest time.Time, err error) {
-	services, addresses := &corev1.ServiceList{}, &networkingv1.IPAddressList{}
-	if err := c.List(ctx, services); err != nil {
+	all, addresses := &corev1.ServiceList{}, &networkingv1.IPAddressList{}
+	if err := c.List(ctx, all); err != nil {
 		return latest, fmt.Errorf("listing services: %w", err)
 	}
 	if err := c.List(ctx, addresses, client.MatchingLabels{v1alpha1.LabelMigration: migration}); err != nil {
 		return latest, fmt.Errorf("listing ipaddresses: %w", err)
 	}
 	held := ReservationsOf(&cluster.Snapshot{IPAddresses: addresses.Items})
-	for i := range services.Items {
-		svc := &services.Items[i]
+	for i := range all.Items {
+		svc := &all.Items[i]
 		for _, r := range held.of(svc, migration) {
 			at := MovedAt(svc, r.Since)
 			if svc.Annotations[v1alpha1.AnnotationMovedAt] != "" && at.After(latest) {

@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
@@ -59,9 +58,9 @@ func TestDefaultsOfBothFamilies(t *testing.T) {
 		"more than is named":      {has: cidrs{whole}, from: "10.96.8.0/24", to: newFour},
 		"not the default one":     {has: cidrs{rangeOf("old", four, six)}, to: newFour, apart: six},
 	} {
-		spec := Spec{Name: "m", Mode: v1alpha1.ModeMove, To: ranges(tt.to), ClusterServices: v1alpha1.ClusterServicesMove}
+		spec := Spec{Name: "m", Mode: v1alpha1.ModeMove, To: parsePrefixes(tt.to), ClusterServices: v1alpha1.ClusterServicesMove}
 		if tt.from != "" {
-			spec.From = ranges(tt.from)
+			spec.From = parsePrefixes(tt.from)
 		}
 		if tt.stay {
 			spec.ClusterServices = v1alpha1.ClusterServicesStay
@@ -97,8 +96,8 @@ func TestDefaultIsLookedAtUntilItIsWhole(t *testing.T) {
 		spec := Spec{
 			Name:            "m",
 			Mode:            v1alpha1.ModeMove,
-			From:            ranges("10.96.0.0/16"),
-			To:              ranges("10.97.0.0/16"),
+			From:            parsePrefixes("10.96.0.0/16"),
+			To:              parsePrefixes("10.97.0.0/16"),
 			ClusterServices: v1alpha1.ClusterServicesMove,
 		}
 		steps := 0
@@ -113,18 +112,18 @@ func TestDefaultIsLookedAtUntilItIsWhole(t *testing.T) {
 
 // TestNewDefaultFits has the default ServiceCIDR of both families be what is wanted in both, and in their order.
 func TestNewDefaultFits(t *testing.T) {
-	both := ranges("10.97.0.0/16", "fd00::/112")
+	both := parsePrefixes("10.97.0.0/16", "fd00::/112")
 	for _, tt := range []struct {
 		want, have []netip.Prefix
 		fits       bool
 	}{
-		{both, ranges("10.97.0.0/16", "fd00::/112"), true},
-		{both, ranges("fd00::/112", "10.97.0.0/16"), false},
-		{both, ranges("10.97.0.0/16"), false},
-		{both, ranges("10.97.0.0/16", "fd01::/112"), false},
-		{ranges("10.97.0.0/16"), ranges("10.97.0.0/16"), true},
-		{ranges("10.97.0.0/16", "10.98.0.0/16"), ranges("10.98.0.0/16"), true},
-		{ranges("10.97.0.0/16"), nil, false},
+		{both, parsePrefixes("10.97.0.0/16", "fd00::/112"), true},
+		{both, parsePrefixes("fd00::/112", "10.97.0.0/16"), false},
+		{both, parsePrefixes("10.97.0.0/16"), false},
+		{both, parsePrefixes("10.97.0.0/16", "fd01::/112"), false},
+		{parsePrefixes("10.97.0.0/16"), parsePrefixes("10.97.0.0/16"), true},
+		{parsePrefixes("10.97.0.0/16", "10.98.0.0/16"), parsePrefixes("10.98.0.0/16"), true},
+		{parsePrefixes("10.97.0.0/16"), nil, false},
 	} {
 		if got := (newDefault{want: tt.want}).fits(tt.have); got != tt.fits {
 			t.Errorf("%v where %v is wanted: %v", tt.have, tt.want, got)
@@ -134,7 +133,7 @@ func TestNewDefaultFits(t *testing.T) {
 
 // TestGuidesOfBothFamilies has people be told the whole list of ranges, and to leave the cluster DNS address of the other family where it is.
 func TestGuidesOfBothFamilies(t *testing.T) {
-	both := ranges("10.97.0.0/16", "fd00:10:96::/112")
+	both := parsePrefixes("10.97.0.0/16", "fd00:10:96::/112")
 	kept := []netip.Addr{netip.MustParseAddr("fd00:10:96::a")}
 	for _, d := range []cluster.Origin{
 		{},
@@ -160,23 +159,9 @@ func TestGuidesOfBothFamilies(t *testing.T) {
 	}
 }
 
-// TestKubeletsOfOneFamily asks kubelets for the address that moves alone, where cluster DNS has one of each family.
-func TestKubeletsOfOneFamily(t *testing.T) {
-	for want, move := range map[string][2]string{
-		"10.97.0.10": {"10.96.0.0/16", "10.97.0.0/16"}, "fd00:10:97::a": {"fd00:10:96::/112", "fd00:10:97::/112"},
-	} {
-		spec, snap := oneService()
-		svc := &snap.Services[0]
-		svc.Namespace, svc.Name, svc.Spec.ClusterIP = "kube-system", "kube-dns", "10.96.0.10"
-		svc.Spec.ClusterIPs = []string{"10.96.0.10", "fd00:10:96::a"}
-		spec.From, spec.To = ranges(move[0]), ranges(move[1])
-		p := &Planner{Inventory: Load(snap, spec)}
-		k, got := p.kubeletsOf(engine.Forward)
-		if k == nil || got != want || len(k.Left) != 1 || !spec.From[0].Contains(k.Left[0]) {
-			t.Errorf("to %s: waits for %q, away from %+v", move[1], got, k)
-		}
-		if kept := p.Inventory.DNSKept(); len(kept) != 1 || kept[0].Is4() == spec.To[0].Addr().Is4() {
-			t.Errorf("to %s: keeps %v", move[1], kept)
-		}
+func parsePrefixes(texts ...string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
 	}
+	return all
 }

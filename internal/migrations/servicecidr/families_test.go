@@ -18,17 +18,9 @@ import (
 // oneServiceOfSix is a cluster of IPv6 with the Service cart, which is to move.
 func oneServiceOfSix() (Spec, *cluster.Snapshot) {
 	spec, snap := oneService()
-	spec.From, spec.To = ranges("fd00:10:96::/112"), ranges("fd00:10:97::/112")
+	spec.From, spec.To = prefixes("fd00:10:96::/112"), prefixes("fd00:10:97::/112")
 	snap.Services[0].Spec.ClusterIP, snap.Services[0].Spec.ClusterIPs = "fd00:10:96::307", []string{"fd00:10:96::307"}
 	return spec, snap
-}
-
-func ranges(texts ...string) []netip.Prefix {
-	var all []netip.Prefix
-	for _, text := range texts {
-		all = append(all, netip.MustParsePrefix(text))
-	}
-	return all
 }
 
 func nodeAt(address string) corev1.Node {

@@ -139,7 +139,7 @@ func (w *wholeFamily) requireThere(to string) {
 	// What is given out from now on is of the new range, and of the one that has stayed.
 	late := w.service("late", of(corev1.IPFamilyPolicyRequireDualStack))
 	for _, a := range AddressesOf(late) {
-		if !cidr.Contains(ranges(strings.Split(w.becomes, ",")...), a) {
+		if !cidr.Contains(parseRanges(strings.Split(w.becomes, ",")...), a) {
 			w.Errorf("a new Service is at %v", late.Spec.ClusterIPs)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -294,4 +295,11 @@ func (f *fixture) cutOff(p *Planner, e *Entry) {
 	if !errors.Is(err, crash.ErrKilled) {
 		f.Fatal(err)
 	}
+}
+
+func parseRanges(texts ...string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
 }

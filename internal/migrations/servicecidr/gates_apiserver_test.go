@@ -144,8 +144,8 @@ func TestGatesLookFromNodes(t *testing.T) {
 	f := observe(t)
 	has, lacks := f.ranges.look(), f.ranges.look()
 	named, unnamed := has.Certified(netip.MustParseAddr("127.0.0.1")), lacks.Certified(netip.MustParseAddr("172.24.0.1"))
-	onOld := f.ranges.onRange(f.ranges.look(), ranges("10.96.0.0/16"), repointed, false)
-	onNew := f.ranges.onRange(f.ranges.look(), ranges("172.24.0.0/16"), repointed, false)
+	onOld := f.ranges.onRange(f.ranges.look(), parseRanges("10.96.0.0/16"), repointed, false)
+	onNew := f.ranges.onRange(f.ranges.look(), parseRanges("172.24.0.0/16"), repointed, false)
 
 	f.says("no agent", named, "not known", f.address, "no route to host", "node cp: its agent has not reported")
 	f.says("no agent", onOld, "cannot be seen from here", f.address, "node cp: its agent has not reported")

@@ -149,7 +149,7 @@ func dnsServices(snap *cluster.Snapshot, held Reservations) map[types.Namespaced
 		for a := range held[bridgeKey(svc)] { // a kubelet may still name where the Service was, or already where it goes
 			known = known || named[a]
 		}
-		if !replumbs(svc) && (key == kubeDNSKey() || known) {
+		if !IsOwn(svc) && (key == kubeDNSKey() || known) {
 			found[key] = true
 		}
 	}
@@ -157,7 +157,7 @@ func dnsServices(snap *cluster.Snapshot, held Reservations) map[types.Namespaced
 		return found
 	}
 	for i := range snap.Services {
-		if svc := &snap.Services[i]; !replumbs(svc) && labelledDNS(svc) {
+		if svc := &snap.Services[i]; !IsOwn(svc) && labelledDNS(svc) {
 			found[client.ObjectKeyFromObject(svc)] = true
 		}
 	}

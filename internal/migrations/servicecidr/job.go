@@ -248,9 +248,9 @@ func (j *Job) survey(ctx context.Context, snap *cluster.Snapshot) (*Inventory, t
 	if err != nil {
 		return nil, rules, err
 	}
-	services := survey.Services()
+	movers := survey.Services()
 	var answers map[types.NamespacedName]string
-	questions := tier.Questions(services, rules)
+	questions := tier.Questions(movers, rules)
 	if len(questions) > 0 && !j.Silent {
 		if j.lookup == nil {
 			j.lookup = tier.NewCache(j.Deps.Now)
@@ -259,7 +259,7 @@ func (j *Job) survey(ctx context.Context, snap *cluster.Snapshot) (*Inventory, t
 			return nil, rules, err
 		}
 	}
-	assigned := tier.Assign(services, rules, answers)
+	assigned := tier.Assign(movers, rules, answers)
 	if len(questions) > 0 && j.Silent {
 		assigned.Unasked(questions)
 	}
@@ -340,3 +340,6 @@ func (j *Job) Observe(o Observer) {
 	j.observer = o
 	j.agentConfig.Observe(o)
 }
+
+// Checks are the checks of this migration, in the order in which they are shown.
+func Checks() []findings.Check[Input] { return AllChecks() }

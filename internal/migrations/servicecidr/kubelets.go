@@ -51,7 +51,7 @@ func (k *Kubelets) Holds(ctx context.Context) error {
 	var mu sync.Mutex
 	var still, reasons []string
 	var eg errgroup.Group
-	eg.SetLimit(parallel)
+	eg.SetLimit(stepsAtOnce)
 	for _, node := range k.waiting {
 		eg.Go(func() error {
 			if reason := k.ask(ctx, node, vouched); reason != "" {

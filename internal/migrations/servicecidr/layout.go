@@ -14,9 +14,9 @@ import (
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-// emptiesRange reports whether a ServiceCIDR, not of replumb's making, lies in what is to be emptied, and holds more than pinned Services need. A range of
+// Empties reports whether a ServiceCIDR, not of replumb's making, lies in what is to be emptied, and holds more than pinned Services need. A range of
 // the other family in it is kept apart.
-func emptiesRange(s *Inventory, c *networkingv1.ServiceCIDR) bool {
+func Empties(s *Inventory, c *networkingv1.ServiceCIDR) bool {
 	return c.Labels[v1alpha1.LabelRole] == "" && len(leavingRanges(s, c)) > 0 && !staysWhole(s, c) && !keepsPinned(s, c)
 }
 
@@ -33,7 +33,7 @@ func keepsPinned(s *Inventory, c *networkingv1.ServiceCIDR) bool {
 // Retires reports whether a ServiceCIDR goes. One with the cluster's own Services in it, where these stay, does not; what else
 // still has an address in it is named when its turn comes.
 func Retires(s *Inventory, c *networkingv1.ServiceCIDR) bool {
-	return emptiesRange(s, c) && !slices.ContainsFunc(s.Blockers(), func(e *Entry) bool {
+	return Empties(s, c) && !slices.ContainsFunc(s.Blockers(), func(e *Entry) bool {
 		return e.Reason.Kind == ClusterService && cidr.Contains(CIDRsOf(c), e.Old)
 	})
 }
@@ -278,7 +278,7 @@ func Holds(s *Inventory) []string {
 		all = append(all, fmt.Sprintf("service %s (%s) %s", e.Key(), e.Old, e.Reason))
 	}
 	for i := range s.Ranges {
-		if c := &s.Ranges[i]; emptiesRange(s, c) && !s.Bitmap {
+		if c := &s.Ranges[i]; Empties(s, c) && !s.Bitmap {
 			all = append(all, fmt.Sprintf("servicecidr %s (%s)", c.Name, JoinRanges(CIDRsOf(c))))
 		}
 	}

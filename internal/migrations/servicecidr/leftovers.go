@@ -143,6 +143,8 @@ func releaseOrphaned(c client.Client, ip *networkingv1.IPAddress) engine.Step {
 		Write: func(ctx context.Context) error {
 			return client.IgnoreNotFound(c.Delete(ctx, ip, client.Preconditions{UID: &ip.UID}))
 		},
-		Changes: deletion("IPAddress " + ip.Name),
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "delete", Object: "IPAddress " + ip.Name}}, nil
+		},
 	}
 }

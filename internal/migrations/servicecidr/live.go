@@ -82,12 +82,12 @@ func (j *Job) trials(ctx context.Context, in *Input) (tries []func(context.Conte
 			return nil, err
 		}
 	}
-	var ranges []Range
+	var added []Range
 	if plan := (&Plan{Client: j.Deps.Cluster, Inventory: in.Inventory}); !in.Inventory.Bitmap {
-		ranges = slices.Concat(plan.targets(), plan.kept())
+		added = slices.Concat(plan.targets(), plan.kept())
 	}
 	t := &Trier{
-		Cluster: j.Deps.Cluster, Inventory: in.Inventory, May: j.May, Ranges: ranges,
+		Cluster: j.Deps.Cluster, Inventory: in.Inventory, May: j.May, Ranges: added,
 		Candidates: in.Candidates(), Found: &in.Trials,
 	}
 	if j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack { // the way back is not refused before it begins

@@ -378,7 +378,7 @@ func originals(s *Inventory) []client.Object {
 		return all
 	}
 	for i := range s.Ranges {
-		if c := &s.Ranges[i]; emptiesRange(s, c) {
+		if c := &s.Ranges[i]; Empties(s, c) {
 			all = append(all, c)
 		}
 	}

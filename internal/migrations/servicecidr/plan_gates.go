@@ -17,10 +17,10 @@ func (p *Planner) recheck() []engine.Group {
 		steps = append(steps, recheckStep("kubelets", "Verify that every kubelet names "+want+" as cluster DNS",
 			kubeletGuide(p.Origin, want, p.Inventory.DNSKept()), k.Holds, nil))
 	}
-	ranges := p.ranges()
+	plan := p.ranges()
 	if e := p.Inventory.Kubernetes(); e != nil {
 		title := fmt.Sprintf("Verify that the certificate of every API server names %s and %s", e.Old, e.New)
-		servers := ranges.look()
+		servers := plan.look()
 		steps = append(steps, recheckStep("certificates", title,
 			certificateGuide(p.Origin, e.Old, e.New), servers.Certified(e.Old, e.New), servers.Remark))
 	}
@@ -29,11 +29,11 @@ func (p *Planner) recheck() []engine.Group {
 		to, moves = p.spec().To[:1], true
 	}
 	if moves {
-		servers := ranges.look()
+		servers := plan.look()
 		steps = append(
 			steps,
 			recheckStep("api-servers", fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", flagOf(to)),
-				apiServerGuide(p.Origin, to), ranges.onRange(servers, to, repointed, false), servers.Remark),
+				apiServerGuide(p.Origin, to), plan.onRange(servers, to, repointed, false), servers.Remark),
 		)
 	}
 	return engine.AtOnce(parallel, "", steps...)

@@ -118,4 +118,3 @@ func readService(ctx context.Context, c client.Client, e *Entry) (*corev1.Servic
 
 // noProof is that of a write whose answer is the proof.
 func noProof(context.Context) error { return nil }
-

@@ -17,6 +17,9 @@ import (
 	"github.com/replumb/replumb/internal/spec/hook"
 )
 
+// stepsAtOnce is how many steps of one group run at once.
+const stepsAtOnce = 32
+
 // Plan makes the groups of steps that add, retire and restore Service ranges.
 type Plan struct {
 	Client    client.Client
@@ -171,8 +174,8 @@ func (r *Plan) handOver() []engine.Group {
 
 // removal takes ranges away as far as no Service is in them. Each waits out the same grace period.
 func removal(ranges []Range) []engine.Group {
-	return append(engine.AtOnce(parallel, "", stepsOf(ranges, Range.withdraw)...),
-		engine.AtOnce(parallel, "", stepsOf(ranges, Range.putBack)...)...)
+	return append(engine.AtOnce(stepsAtOnce, "", stepsOf(ranges, Range.withdraw)...),
+		engine.AtOnce(stepsAtOnce, "", stepsOf(ranges, Range.putBack)...)...)
 }
 
 // keeping are the ranges that the migration has added for pinned Services, also those that are pinned no more.

@@ -181,9 +181,9 @@ func (w *recordedState) doubt(svc *corev1.Service, format string, args ...any) {
 	w.inventory.Unverified = append(w.inventory.Unverified, UnverifiedAnnotation{Service: svc, Text: fmt.Sprintf(format, args...)})
 }
 
-// replumbs reports whether a Service is one of those that replumb makes for itself, beside bridges and the one of probes: only in its own
+// IsOwn reports whether a Service is one of those that replumb makes for itself, beside bridges and the one of probes: only in its own
 // namespace does a label say so.
-func replumbs(svc *corev1.Service) bool {
+func IsOwn(svc *corev1.Service) bool {
 	return svc.Namespace == v1alpha1.SystemNamespace && svc.Labels[v1alpha1.LabelRole] != ""
 }
 
@@ -199,7 +199,7 @@ func (w *recordedState) classify(snap *cluster.Snapshot) (bridges map[types.Name
 			bridges[key] = svc
 		case isProbe(svc):
 			candidates = append(candidates, svc)
-		case replumbs(svc):
+		case IsOwn(svc):
 		default:
 			if role != "" {
 				w.doubt(svc, "has the label %s=%s, and replumb did not make it", v1alpha1.LabelRole, role)
@@ -260,7 +260,7 @@ func (w *recordedState) begun(e *Entry) {
 	case cidr.Contains(s.Spec.To, current) && claims:
 		w.unconfirmed(e)
 	case claims && w.returned(e, current):
-		e.Old, e.New = current, e.target(s.Spec.To)
+		e.Old, e.New = current, e.recordedTarget(s.Spec.To)
 		e.Position, e.Reason = s.positionOf(svc, "", current)
 	default:
 		if claims && len(e.Reserved) == 0 {
@@ -274,7 +274,7 @@ func (w *recordedState) begun(e *Entry) {
 // halfHopped places a Service between the two patches of a hop.
 func (w *recordedState) halfHopped(e *Entry, was netip.Addr) {
 	to := w.inventory.Spec.To
-	e.Old, e.New, e.Position = was, e.target(to), InTransit
+	e.Old, e.New, e.Position = was, e.recordedTarget(to), InTransit
 	hint, err := netip.ParseAddr(e.Service.Annotations[v1alpha1.AnnotationTargetIP])
 	if err == nil && !e.New.IsValid() && cidr.Contains(to, hint) { // by an earlier version, which made no memo
 		e.New = hint
@@ -358,8 +358,8 @@ func (e *Entry) heldIn(ranges []netip.Prefix) netip.Addr {
 // RecordedMemo is what the memo about the Service has.
 func (e *Entry) RecordedMemo() Reservation { return e.Reserved[bridge.MemoAddress(e.Service.UID)] }
 
-// target is the address in some ranges to which the Service goes, as far as it is reserved or noted.
-func (e *Entry) target(ranges []netip.Prefix) netip.Addr {
+// recordedTarget is the address in some ranges to which the Service goes, as far as it is reserved or noted.
+func (e *Entry) recordedTarget(ranges []netip.Prefix) netip.Addr {
 	if a := e.heldIn(ranges); a.IsValid() {
 		return a
 	}

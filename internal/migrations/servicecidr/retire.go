@@ -103,7 +103,7 @@ func (r retiredRange) retire() engine.Step {
 // inUse is a RangeInUseError, or one that passes by itself: what is in a namespace that is being removed does not move, and goes.
 func (r retiredRange) inUse(ctx context.Context, holders []string) error {
 	inUse := &RangeInUseError{Name: r.name, Holders: holders}
-	services, err := cluster.List[corev1.Service](ctx, r.client, &corev1.ServiceList{})
+	all, err := cluster.List[corev1.Service](ctx, r.client, &corev1.ServiceList{})
 	if err != nil {
 		return err
 	}
@@ -111,8 +111,8 @@ func (r retiredRange) inUse(ctx context.Context, holders []string) error {
 	if err != nil {
 		return err
 	}
-	for i := range services {
-		s := &services[i]
+	for i := range all {
+		s := &all[i]
 		at := Among(AddressesOf(s), r.leaves)
 		if at.IsValid() && !cidr.Contains(r.kept, at) && !ending[s.Namespace] {
 			return inUse

@@ -68,14 +68,14 @@ func (s EtcdStore) certificates(ctx context.Context) (*tls.Config, error) {
 }
 
 func (s EtcdStore) Check(ctx context.Context, all []*corev1.Service) (refused map[types.NamespacedName]error, err error) {
-	services, err := s.open(ctx)
+	kept, err := s.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, services.Etcd.Close()) }()
+	defer func() { err = errors.Join(err, kept.Etcd.Close()) }()
 	refused = map[types.NamespacedName]error{}
 	for _, svc := range all {
-		switch err := services.Check(ctx, svc); {
+		switch err := kept.Check(ctx, svc); {
 		case stored.Permanent(err):
 			refused[client.ObjectKeyFromObject(svc)] = err
 		case errors.Is(err, stored.ErrChanged): // since it was listed: its turn comes with what it is then
@@ -87,10 +87,10 @@ func (s EtcdStore) Check(ctx context.Context, all []*corev1.Service) (refused ma
 }
 
 func (s EtcdStore) Rewrite(ctx context.Context, svc *corev1.Service, swaps ...stored.Swap) (err error) {
-	services, err := s.open(ctx)
+	kept, err := s.open(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, services.Etcd.Close()) }()
-	return services.Rewrite(ctx, svc, swaps...)
+	defer func() { err = errors.Join(err, kept.Etcd.Close()) }()
+	return kept.Rewrite(ctx, svc, swaps...)
 }
