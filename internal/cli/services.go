@@ -15,6 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
@@ -93,7 +94,7 @@ func planDetails(w io.Writer, p *servicecidr.Planner, o outlook) error {
 }
 
 // moveLines are the Services that move.
-func moveLines(w io.Writer, all []servicecidr.Line) error {
+func moveLines(w io.Writer, all []services.Line) error {
 	rows := [][]string{{"SERVICE", "KIND", "STRATEGY", "FROM", "TO", "RISK"}}
 	for _, l := range all {
 		if l.Reason == "" {
@@ -138,7 +139,7 @@ func (j serviceJob) apply(ctx context.Context, r *engine.Runner) (arrival, error
 }
 
 // usage shows how full each Service range is.
-func usage(w io.Writer, survey *servicecidr.Inventory) {
+func usage(w io.Writer, survey *services.Inventory) {
 	rows := [][]string{{"RANGE", "SERVICECIDR", "USED", "SIZE"}}
 	for _, u := range survey.Usage() {
 		rows = append(rows, []string{u.Range.String(), u.Name, strconv.Itoa(u.Used), u.Size})

@@ -11,6 +11,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/operator/overlapset"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
@@ -38,15 +40,15 @@ type servicePage struct {
 }
 
 type serviceLine struct {
-	Service string               `json:"service"`
-	Old     string               `json:"old,omitempty"`
-	New     string               `json:"new,omitempty"`
-	State   servicecidr.Position `json:"state"`
-	Reason  string               `json:"reason,omitempty"`
+	Service string            `json:"service"`
+	Old     string            `json:"old,omitempty"`
+	New     string            `json:"new,omitempty"`
+	State   services.Position `json:"state"`
+	Reason  string            `json:"reason,omitempty"`
 }
 
 // inTarget is the state of a Service in the target range of a migration past its point of no return, whether it moved there or was made there.
-const inTarget servicecidr.Position = "in-target"
+const inTarget services.Position = "in-target"
 
 func (j serviceJob) status(ctx context.Context) (page, error) {
 	survey, err := j.LoadInventory(ctx)
@@ -63,7 +65,7 @@ func (j serviceJob) status(ctx context.Context) (page, error) {
 		doc.Counts.Moved, doc.Counts.Total = st.Counts.Moved, st.Counts.Moved+len(survey.Pending())
 	}
 	if !finished && st.Phase != v1alpha1.PhaseRolledBack {
-		doc.Holds = servicecidr.Holds(survey)
+		doc.Holds = ranges.Holds(survey)
 		if !past {
 			doc.Late = servicecidr.FindCreatedDuring(survey) // what a rollback could take back
 		}
@@ -83,7 +85,7 @@ func (j serviceJob) status(ctx context.Context) (page, error) {
 }
 
 // list has a line for each Service. Those in the target range count as moved, once the migration is past its point of no return.
-func (d *servicePage) list(survey *servicecidr.Inventory, past bool) {
+func (d *servicePage) list(survey *services.Inventory, past bool) {
 	for _, e := range slices.Concat(survey.Moves, survey.Pins, survey.Stays) {
 		if past && e.InTarget() {
 			d.Counts.Stays--
@@ -115,7 +117,7 @@ func (d *servicePage) table(w io.Writer, rows int) error {
 		all = append(all, []string{s.Service, s.Old, s.New, string(s.State), s.Reason})
 	}
 	err := boundedTable(w, rows, []string{"SERVICE", "OLD", "NEW", "STATE", "REASON"}, all, func(row []string) bool {
-		return slices.Contains([]servicecidr.Position{servicecidr.Moved, servicecidr.Stays, inTarget}, servicecidr.Position(row[3]))
+		return slices.Contains([]services.Position{services.Moved, services.Stays, inTarget}, services.Position(row[3]))
 	})
 	if err != nil {
 		return err

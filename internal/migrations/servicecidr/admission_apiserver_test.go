@@ -30,6 +30,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/admission"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
+	servicecidrservices "github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
@@ -94,7 +96,7 @@ func TestRefusalsAreFoundBeforeTheFirstWrite(t *testing.T) {
 		"a policy against IPAddresses": {
 			refuse: func(f *fixture) {
 				f.refused(func(ctx context.Context) (*admission.Refusal, error) {
-					e := &Entry{Service: plainService("shop", "cart", "")}
+					e := &servicecidrservices.Entry{Service: plainService("shop", "cart", "")}
 					return admission.Create(ctx, server, e.Reservation("m", netip.MustParseAddr("172.24.200.1")).Build())
 				}, func() {
 					f.policy("no-addresses", "!has(object.metadata.labels) || !('"+v1alpha1.LabelRole+"' in object.metadata.labels)",
@@ -405,7 +407,7 @@ func outcome(p *Planner, code string) findings.Outcome {
 func TestNodePortRangeIsTheReal(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))
-	in := Input{}
+	in := checks.Input{}
 	snap, err := f.job.Deps.Cluster.Load(t.Context())
 	f.must(err)
 	in.Snapshot = snap
@@ -417,13 +419,13 @@ func TestNodePortRangeIsTheReal(t *testing.T) {
 	if n := in.Trials.NodePorts; !n.Seen || n.Size() != bridge.DefaultNodePorts {
 		t.Errorf("seen: %v", n)
 	}
-	if got := in.freeNodePorts(); got != bridge.DefaultNodePorts {
+	if got := in.FreeNodePorts(); got != bridge.DefaultNodePorts {
 		t.Errorf("%d are free", got)
 	}
 	f.service("ports", nodePort)
 	in.Snapshot, err = f.job.Deps.Cluster.Load(t.Context())
 	f.must(err)
-	if got := in.freeNodePorts(); got >= bridge.DefaultNodePorts {
+	if got := in.FreeNodePorts(); got >= bridge.DefaultNodePorts {
 		t.Errorf("%d are free beside a Service with node ports", got)
 	}
 	var gone networkingv1.ServiceCIDR

@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
@@ -21,7 +22,7 @@ type batch struct {
 	name       string
 	number, of int
 	tier       string
-	entries    []*Entry
+	entries    []*services.Entry
 	// counts are those of the whole migration once the batch has moved.
 	counts v1alpha1.Counts
 	tiers  []v1alpha1.TierStatus

@@ -21,6 +21,9 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/testing/apitest"
@@ -343,13 +346,13 @@ func TestBitmapReserves(t *testing.T) {
 	}
 	svc := f.service("cart", at("10.96.3.8"))
 	other := &bridge.Hold{Migration: "m", Address: netip.MustParseAddr("10.96.3.8"), Bridge: key}
-	if err := other.Place(ctx, server); !isTaken(err) || !strings.Contains(err.Error(), "services shop/"+svc.Name) {
+	if err := other.Place(ctx, server); !hop.IsTaken(err) || !strings.Contains(err.Error(), "services shop/"+svc.Name) {
 		t.Errorf("the address of a Service is reserved: %v", err)
 	}
 
 	f.restart(flagIs)
-	taken := commitReservations{client: server, inventory: &Inventory{Spec: Spec{Name: "m"}}, in: netip.MustParsePrefix(flagIs)}
-	f.must(engine.Drive(ctx, taken.step()))
+	taken := ranges.CommitReservations{Client: server, Inventory: &services.Inventory{Spec: services.Spec{Name: "m"}}, In: netip.MustParsePrefix(flagIs)}
+	f.must(engine.Drive(ctx, taken.Step()))
 	seen("MODIFIED 172.24.3.7")
 	if err := f.thief("172.24.3.7"); !bridge.IsTaken(err) {
 		t.Errorf("an address that came into the range is asked for: %v", err)

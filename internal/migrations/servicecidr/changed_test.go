@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
@@ -95,7 +96,7 @@ var moments = map[string]func(f *fixture, all []change){
 		p, err := f.job.Examine(f.Context())
 		f.must(err)
 		for _, c := range all {
-			i := slices.IndexFunc(p.Inventory.Moves, func(e *Entry) bool { return e.Service.Name == c.service })
+			i := slices.IndexFunc(p.Inventory.Moves, func(e *services.Entry) bool { return e.Service.Name == c.service })
 			f.cutOff(p, p.Inventory.Moves[i])
 		}
 		f.turn(all, true)

@@ -14,11 +14,13 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
 // nothingLeft looks whether anything of the migration is left on the cluster, before it is called over.
-func nothingLeft(c client.Client, survey *Inventory, to engine.Direction) engine.Step {
+func nothingLeft(c client.Client, survey *services.Inventory, to engine.Direction) engine.Step {
 	looks := []func(context.Context, client.Client, string) ([]string, error){leftAddresses, leftFreeze}
 	if to == engine.Forward {
 		looks = append(looks, leftRanges)
@@ -38,7 +40,7 @@ func nothingLeft(c client.Client, survey *Inventory, to engine.Direction) engine
 				left = append(left, found...)
 			}
 			if len(left) > 0 {
-				return engine.NotYet("still there: %s", FirstTen(left))
+				return engine.NotYet("still there: %s", services.FirstTen(left))
 			}
 			return nil
 		},
@@ -47,7 +49,7 @@ func nothingLeft(c client.Client, survey *Inventory, to engine.Direction) engine
 
 // leftServices are the bridges of what moved, replumb's own Services, and annotations on what moved. What other Services say of
 // themselves does not count.
-func leftServices(s *Inventory, ctx context.Context, c client.Client) (left []string, err error) {
+func leftServices(s *services.Inventory, ctx context.Context, c client.Client) (left []string, err error) {
 	bridges, moved := map[types.NamespacedName]bool{}, map[types.UID]bool{}
 	for _, e := range slices.Concat(s.All(), s.Removed) {
 		bridges[e.BridgeKey()], moved[e.Service.UID] = true, true
@@ -63,7 +65,7 @@ func leftServices(s *Inventory, ctx context.Context, c client.Client) (left []st
 		svc := &all.Items[i]
 		key := client.ObjectKeyFromObject(svc)
 		switch {
-		case (bridges[key] || IsOwn(svc)) && svc.Labels[v1alpha1.LabelMigration] == s.Spec.Name:
+		case (bridges[key] || services.IsOwn(svc)) && svc.Labels[v1alpha1.LabelMigration] == s.Spec.Name:
 			left = append(left, svc.Labels[v1alpha1.LabelRole]+" "+key.String())
 		case moved[svc.UID] && svc.Annotations[v1alpha1.LabelMigration] == s.Spec.Name:
 			left = append(left, "the annotations of service "+key.String())
@@ -85,7 +87,7 @@ func leftAddresses(ctx context.Context, c client.Client, migration string) (left
 
 // leftRanges are Service ranges that still have the migration's label: by the end of finish each is gone, or the cluster's own.
 func leftRanges(ctx context.Context, c client.Client, migration string) (left []string, err error) {
-	all, err := serviceCIDRs(ctx, c)
+	all, err := ranges.ServiceCIDRs(ctx, c)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,9 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
 var _ migration.Completer = (*Job)(nil)
@@ -27,7 +30,7 @@ func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine
 	if err := j.Deps.Cluster.List(ctx, away, client.MatchingFields{"spec.type": string(corev1.ServiceTypeExternalName)}); err != nil {
 		return nil, fmt.Errorf("looking for Services in the middle of a hop: %w", err)
 	}
-	if !slices.ContainsFunc(away.Items, func(svc corev1.Service) bool { return IsInTransit(&svc, j.Spec.Domain) }) {
+	if !slices.ContainsFunc(away.Items, func(svc corev1.Service) bool { return services.IsInTransit(&svc, j.Spec.Domain) }) {
 		return nil, nil
 	}
 	snap, err := j.Deps.Cluster.Load(ctx)
@@ -38,7 +41,7 @@ func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine
 	if err != nil {
 		return nil, err
 	}
-	p, err := j.planner(ctx, Input{Snapshot: snap, Inventory: survey, Live: cluster.Live{Access: j.Access}})
+	p, err := j.planner(ctx, checks.Input{Snapshot: snap, Inventory: survey, Live: cluster.Live{Access: j.Access}})
 	if err != nil {
 		return nil, err
 	}
@@ -49,10 +52,10 @@ func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine
 func (p *Planner) complete(back bool) *engine.Plan {
 	var hops []engine.Step
 	for _, e := range p.Inventory.All() {
-		if e.Position == InTransit {
+		if e.Position == services.InTransit {
 			to := e.Heading()
 			switch {
-			case back || p.Inventory.Bitmap && Serves(p.Inventory, []netip.Prefix{netip.PrefixFrom(e.Old, e.Old.BitLen())}):
+			case back || p.Inventory.Bitmap && ranges.Serves(p.Inventory, []netip.Prefix{netip.PrefixFrom(e.Old, e.Old.BitLen())}):
 				to = engine.Backward
 			case p.Inventory.Bitmap: // API servers that have a flag give no other address
 				to = engine.Forward

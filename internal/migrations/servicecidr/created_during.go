@@ -9,6 +9,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
@@ -32,11 +34,11 @@ type CreatedDuring struct {
 	Stays string `json:"stays,omitempty"`
 
 	// entry is as of a Service that has moved, so that it can return.
-	entry *Entry
+	entry *services.Entry
 }
 
 // FindCreatedDuring are the Services that were made in the target range since the migration began, by name.
-func FindCreatedDuring(s *Inventory) []CreatedDuring {
+func FindCreatedDuring(s *services.Inventory) []CreatedDuring {
 	going := withdrawnRanges(s)
 	pool := cidr.NewPool(s.Spec.From, s.Used)
 	names := map[types.NamespacedName]bool{}
@@ -48,11 +50,11 @@ func FindCreatedDuring(s *Inventory) []CreatedDuring {
 	}
 	var all []CreatedDuring
 	for _, e := range slices.Concat(s.Pins, s.Stays) {
-		at, in := AddressIn(e.Service, going)
+		at, in := services.AddressIn(e.Service, going)
 		if !in {
 			continue
 		}
-		late := &Entry{Service: e.Service, New: at, Position: Moved}
+		late := &services.Entry{Service: e.Service, New: at, Position: services.Moved}
 		stays := reasonToKeep(s, e, at)
 		switch {
 		case stays != "":
@@ -67,19 +69,19 @@ func FindCreatedDuring(s *Inventory) []CreatedDuring {
 }
 
 // withdrawnRanges are the target ranges that a rollback takes away: those that the migration has added.
-func withdrawnRanges(s *Inventory) []netip.Prefix {
+func withdrawnRanges(s *services.Inventory) []netip.Prefix {
 	var all []netip.Prefix
 	for i := range s.Ranges {
 		c := &s.Ranges[i]
 		if c.Labels[v1alpha1.LabelMigration] == s.Spec.Name && c.Labels[v1alpha1.LabelRole] == v1alpha1.RoleRange {
-			all = append(all, CIDRsOf(c)...)
+			all = append(all, services.CIDRsOf(c)...)
 		}
 	}
 	return all
 }
 
 // returnTo takes a free address of the old range, the same one from its start if that is free.
-func returnTo(s *Inventory, pool *cidr.Pool, at netip.Addr) (a netip.Addr, none string) {
+func returnTo(s *services.Inventory, pool *cidr.Pool, at netip.Addr) (a netip.Addr, none string) {
 	if a, ok := pool.Keep(at, s.Spec.To); ok {
 		return a, ""
 	}
@@ -91,16 +93,16 @@ func returnTo(s *Inventory, pool *cidr.Pool, at netip.Addr) (a netip.Addr, none 
 }
 
 // reasonToKeep says why a Service cannot leave its address in the target range; nothing, if it can.
-func reasonToKeep(s *Inventory, e *Entry, at netip.Addr) string {
+func reasonToKeep(s *services.Inventory, e *services.Entry, at netip.Addr) string {
 	switch e.Reason.Kind {
-	case Foreign, Ending, Unconfirmed:
+	case services.Foreign, services.Ending, services.Unconfirmed:
 		return e.Reason.Text
 	}
 	return reasonToStayAt(s, e.Service, at)
 }
 
 // reasonToStayAt says what would be in the way of a Service that was at an address of the old range: the same is where it is.
-func reasonToStayAt(s *Inventory, svc *corev1.Service, at netip.Addr) string {
+func reasonToStayAt(s *services.Inventory, svc *corev1.Service, at netip.Addr) string {
 	if len(s.Spec.From) == 0 {
 		return "cannot be moved: there is no other range for it"
 	}
@@ -111,15 +113,15 @@ func reasonToStayAt(s *Inventory, svc *corev1.Service, at netip.Addr) string {
 		}
 	}
 	as.Spec.ClusterIP = as.Spec.ClusterIPs[0]
-	place, reason := s.positionOf(as, "", there)
-	if place == Waiting {
+	place, reason := s.PositionOf(as, "", there)
+	if place == services.Waiting {
 		return ""
 	}
 	return reason.Text
 }
 
 // returning are the late Services that the rollback moves: what is made after it began keeps its address, so that it ends.
-func (j *Job) returning(s *Inventory) []CreatedDuring {
+func (j *Job) returning(s *services.Inventory) []CreatedDuring {
 	if j.CreatedDuring != MoveCreatedDuring || j.Migration.Spec.Desired != v1alpha1.DesiredRolledBack {
 		return nil
 	}
@@ -138,7 +140,7 @@ func (p *Planner) adopt() []engine.Group {
 	var steps []engine.Step
 	for _, l := range p.CreatedDuring {
 		e := l.entry
-		steps = append(steps, Adoption{
+		steps = append(steps, hop.Adoption{
 			Client: p.Tools.Client(), Migration: p.spec().Name, Progress: p.tracker.Of(e),
 			Pool:    cidr.NewPool(p.spec().From, p.Inventory.Used),
 			MayMove: func(svc *corev1.Service) bool { return reasonToStayAt(p.Inventory, svc, e.New) == "" },

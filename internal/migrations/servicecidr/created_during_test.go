@@ -18,6 +18,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
@@ -83,9 +84,9 @@ func TestRangeDeletedInUse(t *testing.T) {
 	f := setup(t)
 	f.openRange("week", oldRange)
 	f.service("late", at("172.31.9.9"))
-	have, err := serviceCIDR(t.Context(), server, "week")
+	have, err := ranges.ServiceCIDR(t.Context(), server, "week")
 	f.must(err)
-	f.must(deleteRange(t.Context(), server, have))
+	f.must(ranges.DeleteRange(t.Context(), server, have))
 	f.eventually("the range gives out no addresses", func() error {
 		svc := &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", GenerateName: "next-"},
@@ -103,7 +104,7 @@ func TestRangeDeletedInUse(t *testing.T) {
 	if err := server.Create(t.Context(), again); !apierrors.IsAlreadyExists(err) {
 		t.Errorf("making the range again: %v", err)
 	}
-	if have, err = serviceCIDR(t.Context(), server, "week"); err != nil || have == nil || have.DeletionTimestamp.IsZero() {
+	if have, err = ranges.ServiceCIDR(t.Context(), server, "week"); err != nil || have == nil || have.DeletionTimestamp.IsZero() {
 		t.Errorf("the range is %+v, %v", have, err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/testing/crash"
 )
 
@@ -154,7 +155,7 @@ func TestHopReservesInALaterAttempt(t *testing.T) {
 	cut.WithWatch = &unreserved{WithWatch: server.WithWatch, address: "10.96.3.7", once: engine.NotYet("busy")}
 	p.Tools.Cluster = &cut
 	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Hop(e, engine.Forward))))
-	if got, want := f.owner("10.96.3.7"), "services shop/"+bridgeKey(was).Name; got != want {
+	if got, want := f.owner("10.96.3.7"), "services shop/"+services.BridgeKey(was).Name; got != want {
 		t.Errorf("the old address belongs to %q, want %q", got, want)
 	}
 }

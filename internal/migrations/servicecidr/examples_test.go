@@ -28,6 +28,9 @@ import (
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/stored"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/reporting/notify"
 	"github.com/replumb/replumb/internal/safety/backup"
 	"github.com/replumb/replumb/internal/spec"
@@ -67,7 +70,7 @@ type exampleRun struct {
 	*fixture
 	servers *servers
 	posted  *mailbox
-	applied *Inventory
+	applied *services.Inventory
 }
 
 // mailbox is a URL that takes everything.
@@ -172,7 +175,7 @@ func TestExamplesRun(t *testing.T) {
 		"etcd.yaml": {until: beforeRepoint, prepare: func(r *exampleRun) {
 			r.balanced("balanced", "10.96.3.10")
 			// The example is for a control plane of kubeadm's.
-			r.job.Deps.Store = EtcdStore{Spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
+			r.job.Deps.Store = hop.EtcdStore{Spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
 		}, check: func(r *exampleRun) {
 			r.isAt("shop", "balanced", "172.24.3.10")
 			r.isAt("shop", "cart", "172.24.3.7")
@@ -330,7 +333,7 @@ func (r *exampleRun) isAt(namespace, name, ip string) {
 
 func (r *exampleRun) hasRange(cidr string) {
 	r.Helper()
-	all, err := serviceCIDRs(r.Context(), server)
+	all, err := ranges.ServiceCIDRs(r.Context(), server)
 	r.must(err)
 	if !slices.ContainsFunc(all, func(c networkingv1.ServiceCIDR) bool { return slices.Contains(c.Spec.CIDRs, cidr) }) {
 		r.Errorf("there is no ServiceCIDR %s", cidr)

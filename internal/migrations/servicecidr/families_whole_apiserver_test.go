@@ -18,6 +18,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
@@ -97,10 +99,10 @@ func (w *wholeFamily) requireRanges(ofDefault string, others ...string) {
 	for i := range all.Items {
 		c := &all.Items[i]
 		text := strings.Join(c.Spec.CIDRs, ",")
-		if c.Name == defaultRange && (text != ofDefault || !c.DeletionTimestamp.IsZero()) {
+		if c.Name == ranges.DefaultRange && (text != ofDefault || !c.DeletionTimestamp.IsZero()) {
 			w.Errorf("the default range is %s, deleted at %v; want %s", text, c.DeletionTimestamp, ofDefault)
 		}
-		if c.Name != defaultRange {
+		if c.Name != ranges.DefaultRange {
 			found = append(found, c.Name+"="+text)
 		}
 	}
@@ -129,8 +131,8 @@ func (w *wholeFamily) requireThere(to string) {
 	for key, was := range w.was {
 		is := &corev1.Service{}
 		w.must(server.Get(w.Context(), key, is))
-		for i, a := range AddressesOf(was) {
-			now := AddressesOf(is)[i]
+		for i, a := range services.AddressesOf(was) {
+			now := services.AddressesOf(is)[i]
 			if moves := a.Is4() == target.Addr().Is4(); moves && !target.Contains(now) || !moves && now != a {
 				w.Errorf("%s was at %v, and is at %v", key, was.Spec.ClusterIPs, is.Spec.ClusterIPs)
 			}
@@ -138,7 +140,7 @@ func (w *wholeFamily) requireThere(to string) {
 	}
 	// What is given out from now on is of the new range, and of the one that has stayed.
 	late := w.service("late", of(corev1.IPFamilyPolicyRequireDualStack))
-	for _, a := range AddressesOf(late) {
+	for _, a := range services.AddressesOf(late) {
 		if !cidr.Contains(parseRanges(strings.Split(w.becomes, ",")...), a) {
 			w.Errorf("a new Service is at %v", late.Spec.ClusterIPs)
 		}
@@ -231,7 +233,7 @@ func wholeServer(t *testing.T, has string, more ...apitest.Option) *apitest.Serv
 
 func thereAndBack(t *testing.T, on *apitest.Server, to, other, has, becomes string) {
 	w := setupWhole(t, on, to, has, becomes)
-	w.killedAt(engine.StepDone, "retire/"+defaultRange, w.applying)
+	w.killedAt(engine.StepDone, "retire/"+ranges.DefaultRange, w.applying)
 	w.apply()
 	w.afterwards(to, other)
 	w.events = nil
@@ -245,7 +247,7 @@ func thereAndBack(t *testing.T, on *apitest.Server, to, other, has, becomes stri
 	w.must(w.rollback())
 	w.requireBack()
 
-	w.killedAt(engine.StepDone, "retire/"+defaultRange, w.applying)
+	w.killedAt(engine.StepDone, "retire/"+ranges.DefaultRange, w.applying)
 	w.must(w.rollback())
 	w.requireBack()
 	if got, want := strings.Join(w.asked, " "), strings.Join([]string{becomes, has, becomes, has}, " "); got != want {
@@ -255,12 +257,12 @@ func thereAndBack(t *testing.T, on *apitest.Server, to, other, has, becomes stri
 
 func thereToTheEnd(t *testing.T, on *apitest.Server, to, other, has, becomes string) {
 	w := setupWhole(t, on, to, has, becomes)
-	w.killedAt(engine.StepDone, "keep/m"+keepOf+defaultRange, w.applying)
+	w.killedAt(engine.StepDone, "keep/m"+ranges.KeepOf+ranges.DefaultRange, w.applying)
 	w.apply()
 	w.afterwards(to, other)
 	w.killedAt(
 		engine.StepStarted,
-		"hand-over/m"+keepOf+defaultRange,
+		"hand-over/m"+ranges.KeepOf+ranges.DefaultRange,
 		func(ctx context.Context) error { return w.job.Finish(ctx, w.runner) },
 	)
 	w.must(w.finish())
@@ -309,7 +311,7 @@ func TestAnyRangeOfBothFamilies(t *testing.T) {
 			if got, want := f.ranges(), strings.Join([]string{bothRanges, tt.want, other}, " "); got != want {
 				t.Errorf("in the end ranges are %s, want %s", got, want)
 			}
-			if at := AddressesOf(f.get("cart")); !netipPrefix(tt.want).Contains(at[0]) || at[1].String() != "fd00:31::307" {
+			if at := services.AddressesOf(f.get("cart")); !netipPrefix(tt.want).Contains(at[0]) || at[1].String() != "fd00:31::307" {
 				t.Errorf("cart is at %v", at)
 			}
 			f.nothingLeft()

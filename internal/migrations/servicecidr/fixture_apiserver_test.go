@@ -26,6 +26,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/testing/apitest"
 	"github.com/replumb/replumb/internal/testing/crash"
@@ -166,7 +167,7 @@ func (f *fixture) must(err error) {
 	}
 }
 
-func (f *fixture) apply() *Inventory {
+func (f *fixture) apply() *services.Inventory {
 	f.Helper()
 	p, err := f.job.Apply(f.Context(), f.runner)
 	f.must(err)
@@ -252,7 +253,7 @@ func (f *fixture) planner() *Planner {
 	f.Helper()
 	p, err := f.job.Examine(f.Context())
 	f.must(err)
-	for _, g := range append(p.Apply().Phases[1].Groups, p.ranges().extend()...) {
+	for _, g := range append(p.Apply().Phases[1].Groups, p.ranges().Extend()...) {
 		for _, s := range g.Steps {
 			f.must((&engine.Runner{}).Run(f.Context(), single1(s)))
 		}
@@ -284,7 +285,7 @@ func (o *oneWay) Patch(ctx context.Context, to client.Object, p client.Patch, op
 }
 
 // cutOff has a Service hop, by a run that is killed right after patch A.
-func (f *fixture) cutOff(p *Planner, e *Entry) {
+func (f *fixture) cutOff(p *Planner, e *services.Entry) {
 	f.Helper()
 	whole := p.Tools.Cluster
 	cut := *whole

@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/verify/agent"
 	"github.com/replumb/replumb/internal/verify/agentset"
 	"github.com/replumb/replumb/internal/verify/lossguard"
@@ -39,7 +40,7 @@ func (unreachable) InspectAll(_ context.Context, addresses []string) []apiserver
 // observed is a cluster whose API server only its nodes reach, and a run that follows what their agents report.
 type observed struct {
 	*fixture
-	ranges  *Plan
+	ranges  *ranges.Plan
 	address string
 	// late is by how much the clock of the run is ahead, in nanoseconds.
 	late atomic.Int64
@@ -142,10 +143,10 @@ func (f *observed) says(what string, look func(context.Context) error, texts ...
 // on the node; and by one that is old. Nor do they pass on what the API server does not have.
 func TestGatesLookFromNodes(t *testing.T) {
 	f := observe(t)
-	has, lacks := f.ranges.look(), f.ranges.look()
+	has, lacks := f.ranges.Look(), f.ranges.Look()
 	named, unnamed := has.Certified(netip.MustParseAddr("127.0.0.1")), lacks.Certified(netip.MustParseAddr("172.24.0.1"))
-	onOld := f.ranges.onRange(f.ranges.look(), parseRanges("10.96.0.0/16"), repointed, false)
-	onNew := f.ranges.onRange(f.ranges.look(), parseRanges("172.24.0.0/16"), repointed, false)
+	onOld := f.ranges.OnRange(f.ranges.Look(), parseRanges("10.96.0.0/16"), ranges.Repointed, false)
+	onNew := f.ranges.OnRange(f.ranges.Look(), parseRanges("172.24.0.0/16"), ranges.Repointed, false)
 
 	f.says("no agent", named, "not known", f.address, "no route to host", "node cp: its agent has not reported")
 	f.says("no agent", onOld, "cannot be seen from here", f.address, "node cp: its agent has not reported")

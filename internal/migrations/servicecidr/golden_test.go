@@ -34,6 +34,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
@@ -157,7 +159,7 @@ data:
     clusterCIDR: 10.244.0.0/16
 `
 
-func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
+func readFixture(t *testing.T, spec services.Spec, manifests, factsYAML []byte) checks.Input {
 	t.Helper()
 	f := facts{Minor: "36"}
 	if err := yaml.UnmarshalStrict(factsYAML, &f); err != nil {
@@ -190,14 +192,14 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 		snap.Ranges = cluster.Bitmap
 	}
 	others := readObjects(t, snap, live.Inspection, manifests)
-	survey := Load(snap, spec)
+	survey := services.Load(snap, spec)
 	rules, err := tier.NewRules(&spec.Common, survey.IsClusterService)
 	if err != nil {
 		t.Fatal(err)
 	}
 	answers := map[types.NamespacedName]string{}
 	survey.AssignTiers(tier.Assign(survey.Services(), rules, answers))
-	scanner, err := Scanner(survey)
+	scanner, err := checks.Scanner(survey)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +216,7 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 	}
 	survey.MarkCalled(live.Inspection.Called)
 	survey.MarkRouted(live.Inspection.Routes)
-	in := Input{
+	in := checks.Input{
 		Snapshot:  snap,
 		Inventory: survey,
 		Live:      live,
@@ -237,20 +239,20 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 }
 
 // trials are those that the facts have come out so.
-func (f *facts) trials(t *testing.T, s *Inventory) Trials {
+func (f *facts) trials(t *testing.T, s *services.Inventory) checks.Trials {
 	t.Helper()
-	found := Trials{Forms: map[string]map[v1alpha1.BridgeForm]error{}}
-	refused := func(all map[string]string) (out []Trial) {
+	found := checks.Trials{Forms: map[string]map[v1alpha1.BridgeForm]error{}}
+	refused := func(all map[string]string) (out []checks.Trial) {
 		for object, reason := range all {
 			out = append(
 				out,
-				Trial{Object: object, What: "is refused", Refusal: &admission.Refusal{By: "a policy", Err: errors.New(reason)}},
+				checks.Trial{Object: object, What: "is refused", Refusal: &admission.Refusal{By: "a policy", Err: errors.New(reason)}},
 			)
 		}
 		return out
 	}
 	found.Hops, found.Ranges = refused(f.Hops), refused(f.Ranges)
-	for _, e := range unbridgedOf(s) {
+	for _, e := range checks.UnbridgedOf(s) {
 		forms := map[v1alpha1.BridgeForm]error{}
 		for _, form := range f.Admitted {
 			forms[v1alpha1.BridgeForm(form)] = nil
@@ -361,7 +363,7 @@ func readObjects(t *testing.T, snap *cluster.Snapshot, found *cluster.Inspection
 	return others
 }
 
-func renderSurvey(s *Inventory) string {
+func renderSurvey(s *services.Inventory) string {
 	var b strings.Builder
 	for _, e := range s.Stays {
 		fmt.Fprintf(&b, "stays: %s %s\n", e.Key(), e.Reason)

@@ -160,7 +160,7 @@ func TestInterruptedBarrierLeavesNoSentinel(t *testing.T) {
 			cancel()
 		}
 	}}
-	if err := runner.Run(ctx, single1(p.barriers(engine.Forward).proof("batch"))); !errors.Is(err, engine.ErrInterrupted) {
+	if err := runner.Run(ctx, single1(p.barriers(engine.Forward).Proof("batch"))); !errors.Is(err, engine.ErrInterrupted) {
 		t.Errorf("got %v", err)
 	}
 	left := &corev1.ServiceList{}

@@ -111,7 +111,7 @@ func TestBarrierNamesTheNodeThatHasNotAnswered(t *testing.T) {
 	was := f.service("cart")
 	p := f.planner()
 	f.probe.deaf = map[string]bool{"deaf": true}
-	b := p.barriers(engine.Forward).proof("batch 1 of 1")
+	b := p.barriers(engine.Forward).Proof("batch 1 of 1")
 	b.Limit = 3 * time.Second
 	err := (&engine.Runner{}).Run(t.Context(), single1(b))
 	if err == nil || !strings.Contains(err.Error(), "deaf") || strings.Contains(err.Error(), "node a,") {

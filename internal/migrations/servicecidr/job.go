@@ -15,6 +15,10 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/spec/tier"
@@ -26,9 +30,9 @@ type Deps struct {
 	migration.Tools
 	// Probe asks nodes what they know, Inspector API servers how they run.
 	Probe     bridge.NodeProbe
-	Inspector Inspector
+	Inspector ranges.Inspector
 	// Store, if set, is taken for where API servers keep Services, if the Migration says how that is reached.
-	Store Store
+	Store hop.Store
 }
 
 // HealthPort asks kube-proxy's health-check server of a node through the API server.
@@ -48,7 +52,7 @@ type Job struct {
 	*migration.Job[*Planner]
 
 	Deps Deps
-	Spec Spec
+	Spec services.Spec
 	// Silent calls nothing that the Migration names: it is for looking alone.
 	Silent bool
 	// LeaveClients has finish not wait for clients of old addresses.
@@ -129,7 +133,7 @@ func (j *Job) away(have *v1alpha1.Migration) bool {
 // AnotherRound implements migration.Retrier: Services that appeared in the range that was to be retired are moved, if they have not
 // gone by themselves.
 func (j *Job) AnotherRound(ctx context.Context, err error) bool {
-	if !errors.As(err, new(*RangeInUseError)) {
+	if !errors.As(err, new(*ranges.RangeInUseError)) {
 		return false
 	}
 	again := false
@@ -142,7 +146,7 @@ func (j *Job) AnotherRound(ctx context.Context, err error) bool {
 }
 
 // LoadInventory looks at the Services as they are now.
-func (j *Job) LoadInventory(ctx context.Context) (*Inventory, error) {
+func (j *Job) LoadInventory(ctx context.Context) (*services.Inventory, error) {
 	snap, err := j.Deps.Cluster.Load(ctx)
 	if err != nil {
 		return nil, err
@@ -170,7 +174,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := Input{
+	in := checks.Input{
 		Snapshot:  snap,
 		Inventory: survey,
 		Live:      cluster.Live{Access: j.Access},
@@ -202,16 +206,16 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 }
 
 // workloads are what may have to be restarted; nil, if nothing moves or the user may not look, which the rights check says.
-func (j *Job) workloads(ctx context.Context, survey *Inventory) (*rollout.State, error) {
+func (j *Job) workloads(ctx context.Context, survey *services.Inventory) (*rollout.State, error) {
 	if len(survey.Moves) == 0 {
 		return nil, nil
 	}
 	state, err := rollout.Load(ctx, j.Deps.Cluster)
-	return state, unlessForbidden(err)
+	return state, checks.UnlessForbidden(err)
 }
 
 // planner makes the planner of what was seen, without findings and without what is to be restarted.
-func (j *Job) planner(ctx context.Context, in Input) (*Planner, error) {
+func (j *Job) planner(ctx context.Context, in checks.Input) (*Planner, error) {
 	base, err := j.Base(ctx, j.Deps.Tools)
 	if err != nil {
 		return nil, err
@@ -233,7 +237,7 @@ func (j *Job) planner(ctx context.Context, in Input) (*Planner, error) {
 }
 
 // survey looks at the Services and sorts them into tiers, asking the lookup about those that no rule names.
-func (j *Job) survey(ctx context.Context, snap *cluster.Snapshot) (*Inventory, tier.Rules, error) {
+func (j *Job) survey(ctx context.Context, snap *cluster.Snapshot) (*services.Inventory, tier.Rules, error) {
 	survey, err := j.positions(ctx, snap)
 	if err != nil {
 		return nil, tier.Rules{}, err
@@ -268,10 +272,10 @@ func (j *Job) survey(ctx context.Context, snap *cluster.Snapshot) (*Inventory, t
 }
 
 // positions looks at where Services stand.
-func (j *Job) positions(ctx context.Context, snap *cluster.Snapshot) (inventory *Inventory, err error) {
-	loader, record := NewLoader(snap, j.Spec), Record(nil)
+func (j *Job) positions(ctx context.Context, snap *cluster.Snapshot) (inventory *services.Inventory, err error) {
+	loader, record := services.NewLoader(snap, j.Spec), services.Record(nil)
 	if loader.WantsRecord() {
-		if record, err = ReadRecord(ctx, j.Deps.Cluster, j.Spec.Name); err != nil {
+		if record, err = services.ReadRecord(ctx, j.Deps.Cluster, j.Spec.Name); err != nil {
 			return nil, err
 		}
 	}
@@ -308,7 +312,7 @@ func (j *Job) checkAgents() error {
 }
 
 // newAgents makes the agents of a job, and what follows them; nil, if there are to be none.
-func (j *Job) newAgents(in Input) *lossguard.Agents {
+func (j *Job) newAgents(in checks.Input) *lossguard.Agents {
 	agents := j.agents().New(len(in.Snapshot.Nodes))
 	if agents == nil {
 		return nil
@@ -317,7 +321,7 @@ func (j *Job) newAgents(in Input) *lossguard.Agents {
 	agents.Roll = len(in.Inventory.DNSMoves()) > 0 // cluster DNS is restarted
 	agents.Ranges = slices.Concat(in.Inventory.Spec.From, in.Inventory.Spec.To)
 	// API servers that have a flag give addresses of that range alone.
-	if len(in.Inventory.Pending()) > 0 && (!in.Inventory.Bitmap || Serves(in.Inventory, in.Inventory.Spec.From)) {
+	if len(in.Inventory.Pending()) > 0 && (!in.Inventory.Bitmap || ranges.Serves(in.Inventory, in.Inventory.Spec.From)) {
 		agents.Pool = cidr.NewPool(in.Inventory.Spec.From, in.Inventory.Used)
 	}
 	return agents
@@ -342,4 +346,4 @@ func (j *Job) Observe(o Observer) {
 }
 
 // Checks are the checks of this migration, in the order in which they are shown.
-func Checks() []findings.Check[Input] { return AllChecks() }
+func Checks() []findings.Check[checks.Input] { return checks.All() }

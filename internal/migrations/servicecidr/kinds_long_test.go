@@ -19,6 +19,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
@@ -199,7 +200,7 @@ func TestRangeInUseIsNamed(t *testing.T) {
 	f.must(server.Delete(t.Context(), blocker))
 	f.apply()
 	var gone *networkingv1.ServiceCIDR
-	if gone, err = serviceCIDR(t.Context(), server, "old"); gone != nil || err != nil {
+	if gone, err = ranges.ServiceCIDR(t.Context(), server, "old"); gone != nil || err != nil {
 		t.Errorf("the range is still there: %v, %v", gone, err)
 	}
 }

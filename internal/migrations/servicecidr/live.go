@@ -14,11 +14,14 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
 // live asks what only the running cluster can tell.
-func (j *Job) live(ctx context.Context, in *Input) error {
+func (j *Job) live(ctx context.Context, in *checks.Input) error {
 	tries, err := j.trials(ctx, in)
 	if err != nil {
 		return err
@@ -26,10 +29,10 @@ func (j *Job) live(ctx context.Context, in *Input) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(parallel)
 	for _, try := range tries {
-		eg.Go(func() error { return unlessForbidden(try(ctx)) })
+		eg.Go(func() error { return checks.UnlessForbidden(try(ctx)) })
 	}
-	eg.Go(func() error { return unlessForbidden(j.inspect(ctx, in)) })
-	eg.Go(func() error { return unlessForbidden(j.seeDualWrite(ctx, in)) })
+	eg.Go(func() error { return checks.UnlessForbidden(j.inspect(ctx, in)) })
+	eg.Go(func() error { return checks.UnlessForbidden(j.seeDualWrite(ctx, in)) })
 	eg.Go(func() error { return j.seeGuard(ctx, in) })
 	eg.Go(func() error { return j.kept(ctx, in) })
 	eg.Go(func() (err error) {
@@ -55,9 +58,9 @@ func (j *Job) live(ctx context.Context, in *Input) error {
 
 // inspect looks through the rest of the cluster, once in a job: what is written down in it does not change by what the
 // job does, and in a large cluster it is a lot.
-func (j *Job) inspect(ctx context.Context, in *Input) error {
+func (j *Job) inspect(ctx context.Context, in *checks.Input) error {
 	if j.inspection == nil {
-		scanner, err := Scanner(in.Inventory)
+		scanner, err := checks.Scanner(in.Inventory)
 		if err != nil {
 			return err
 		}
@@ -75,18 +78,18 @@ func (j *Job) inspect(ctx context.Context, in *Input) error {
 }
 
 // trials are what is tried out for the checks.
-func (j *Job) trials(ctx context.Context, in *Input) (tries []func(context.Context) error, err error) {
+func (j *Job) trials(ctx context.Context, in *checks.Input) (tries []func(context.Context) error, err error) {
 	in.Trials.Forms = map[string]map[v1alpha1.BridgeForm]error{}
 	if len(in.Inventory.Pending()) > 0 && j.Spec.Bridge != v1alpha1.BridgeExternalIPs {
 		if in.Trials.NodePorts, err = apiserver.SeeNodePorts(ctx, j.Deps.Cluster); err != nil {
 			return nil, err
 		}
 	}
-	var added []Range
-	if plan := (&Plan{Client: j.Deps.Cluster, Inventory: in.Inventory}); !in.Inventory.Bitmap {
-		added = slices.Concat(plan.targets(), plan.kept())
+	var added []ranges.Range
+	if plan := (&ranges.Plan{Client: j.Deps.Cluster, Inventory: in.Inventory}); !in.Inventory.Bitmap {
+		added = slices.Concat(plan.Targets(), plan.Kept())
 	}
-	t := &Trier{
+	t := &checks.Trier{
 		Cluster: j.Deps.Cluster, Inventory: in.Inventory, May: j.May, Ranges: added,
 		Candidates: in.Candidates(), Found: &in.Trials,
 	}
@@ -97,20 +100,20 @@ func (j *Job) trials(ctx context.Context, in *Input) (tries []func(context.Conte
 }
 
 // seeDualWrite looks only where API servers are to be given another range.
-func (j *Job) seeDualWrite(ctx context.Context, in *Input) (err error) {
-	goes := slices.ContainsFunc(Retiring(in.Inventory), func(c *networkingv1.ServiceCIDR) bool { return c.Name == defaultRange })
+func (j *Job) seeDualWrite(ctx context.Context, in *checks.Input) (err error) {
+	goes := slices.ContainsFunc(ranges.Retiring(in.Inventory), func(c *networkingv1.ServiceCIDR) bool { return c.Name == ranges.DefaultRange })
 	if !goes || j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack {
 		return nil
 	}
 	for _, m := range []*v1alpha1.Migration{j.Migration, j.Recorded} { // the file has it, or the Migration in the cluster
-		in.Vouched = in.Vouched || migration.Answered(m, v1alpha1.AnnotationDualWrite, dualWriteOff)
+		in.Vouched = in.Vouched || migration.Answered(m, v1alpha1.AnnotationDualWrite, checks.DualWriteOff)
 	}
 	in.DualWrite, err = apiserver.SeeDualWrite(ctx, j.Deps.Cluster, in.Snapshot.Version)
 	return err
 }
 
 // seeGuard asks whether addresses can be kept from others, where that will be needed.
-func (j *Job) seeGuard(ctx context.Context, in *Input) error {
+func (j *Job) seeGuard(ctx context.Context, in *checks.Input) error {
 	in.Back = j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack
 	if !in.Inventory.Bitmap || !j.May("create", "admissionregistration.k8s.io", "validatingadmissionpolicies") {
 		return nil // the rights check says so
@@ -124,8 +127,8 @@ func (j *Job) seeGuard(ctx context.Context, in *Input) error {
 }
 
 // kept looks at the Services that move by etcd where API servers keep them, in either direction.
-func (j *Job) kept(ctx context.Context, in *Input) error {
-	all, store := Rewritten(in.Inventory), j.store()
+func (j *Job) kept(ctx context.Context, in *checks.Input) error {
+	all, store := checks.Rewritten(in.Inventory), j.store()
 	if len(all) == 0 || store == nil {
 		return nil
 	}
@@ -134,12 +137,12 @@ func (j *Job) kept(ctx context.Context, in *Input) error {
 }
 
 // store is where API servers keep Services; nil, if the Migration does not say how it is reached.
-func (j *Job) store() Store {
+func (j *Job) store() hop.Store {
 	if j.Spec.Store == nil {
 		return nil
 	}
 	if j.Deps.Store != nil {
 		return j.Deps.Store
 	}
-	return EtcdStore{Spec: j.Spec.Store, Client: j.Deps.Client()}
+	return hop.EtcdStore{Spec: j.Spec.Store, Client: j.Deps.Client()}
 }

@@ -12,6 +12,9 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/operator/overlapset"
@@ -46,7 +49,7 @@ func applyPhases() migration.Phases[*Planner] {
 		{Name: agentset.Phase, Title: "Watch from every node", Groups: (*Planner).watch, Replan: (*Planner).probeAppears},
 		// Before the first bridge, which is the canary's.
 		{Name: overlapset.Phase, Title: "Keep bridges up to date", Groups: (*Planner).overlap},
-		{Name: "extend", Title: "Add the target range", Groups: rangesBy(Changes.extend), Recheck: true},
+		{Name: "extend", Title: "Add the target range", Groups: rangesBy(ranges.Changes.Extend), Recheck: true},
 		{Name: "canary", Title: "Move a throw-away Service first", Groups: (*Planner).canary},
 		{Name: "move", Title: "Move Services, tier by tier, batch by batch", Groups: movesTo(engine.Forward)},
 		{
@@ -57,7 +60,7 @@ func applyPhases() migration.Phases[*Planner] {
 			Recheck: true,
 		},
 		{Name: "refresh", Title: "Restart pods that carry old addresses", Groups: refresh},
-		{Name: "repoint", Title: "Retire the old range", Groups: rangesBy(Changes.repoint), Recheck: true},
+		{Name: "repoint", Title: "Retire the old range", Groups: rangesBy(ranges.Changes.Repoint), Recheck: true},
 		{Name: "tidy", Title: "Remove the remains of deleted Services", Groups: (*Planner).orphans},
 	}
 }
@@ -76,7 +79,7 @@ func rollbackPhases() migration.Phases[*Planner] {
 			Title:  "Keep bridges up to date",
 			Groups: func(p *Planner) []engine.Group { return p.overlapping(p.Overlap.InstallIfPossible()) },
 		},
-		{Name: "reopen", Title: "Open the old range again", Groups: rangesBy(Changes.reopen)},
+		{Name: "reopen", Title: "Open the old range again", Groups: rangesBy(ranges.Changes.Reopen)},
 		{
 			Name:   "late",
 			Title:  "Reserve old addresses for Services made in the new range",
@@ -91,11 +94,11 @@ func rollbackPhases() migration.Phases[*Planner] {
 			Replan: (*Planner).returnsAhead,
 		},
 		{Name: "refresh", Title: "Restart pods that carry new addresses", Groups: refresh},
-		{Name: "restore", Title: "Make the old range the default again", Groups: rangesBy(Changes.restore)},
+		{Name: "restore", Title: "Make the old range the default again", Groups: rangesBy(ranges.Changes.Restore)},
 		{Name: "drain", Title: "Let clients forget new addresses", Groups: (*Planner).drain},
 		{Name: "release", Title: "Remove bridges and release new addresses", Groups: toward(engine.Backward, (*Planner).release)},
 		{Name: "tidy", Title: "Clean up", Groups: toward(engine.Backward, (*Planner).tidy)},
-		{Name: "withdraw", Title: "Remove the ranges of the migration that no Service is in", Groups: rangesBy(Changes.withdraw)},
+		{Name: "withdraw", Title: "Remove the ranges of the migration that no Service is in", Groups: rangesBy(ranges.Changes.Withdraw)},
 	}
 }
 
@@ -143,8 +146,8 @@ type Planner struct {
 	migration.Base
 	// Probe asks nodes what they know, Inspector API servers how they run.
 	Probe     bridge.NodeProbe
-	Inspector Inspector
-	Inventory *Inventory
+	Inspector ranges.Inspector
+	Inventory *services.Inventory
 	// Forms are those of new bridges by namespace, Form is that of all others.
 	Forms map[string]v1alpha1.BridgeForm
 	Form  v1alpha1.BridgeForm
@@ -159,11 +162,11 @@ type Planner struct {
 	// OverlapWell says that it is alive, as far as the user may see.
 	OverlapWell bool
 	// Store is where API servers keep the Services that move by etcd; nil, if none does.
-	Store Store
+	Store hop.Store
 	// Leftovers takes away what an earlier run has left of agents, and of Overlap.
 	Leftovers []engine.Group
 	// Observer, if set, hears of Services that have moved.
-	Observer MoveObserver
+	Observer hop.MoveObserver
 	// LeaveClients has finish not wait for clients of old addresses.
 	LeaveClients bool
 	// CreatedDuring are the Services made in the target range which a rollback moves to the old one.
@@ -172,7 +175,7 @@ type Planner struct {
 	Refresh Refresh
 
 	// tracker has what the steps of a run have written of each Service.
-	tracker Tracker
+	tracker hop.Tracker
 	// returning has the free addresses of the old range, once it is asked for.
 	returning *cidr.Pool
 }
@@ -187,7 +190,7 @@ func (p *Planner) Rollback() *engine.Plan {
 
 func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Migration, hook.Finish) }
 
-func (p *Planner) spec() Spec { return p.Inventory.Spec }
+func (p *Planner) spec() services.Spec { return p.Inventory.Spec }
 
 // secure records the migration, backs up what is about to be changed for the first time, and freezes it.
 func (p *Planner) secure() []engine.Group {
@@ -213,7 +216,7 @@ func (p *Planner) canary() []engine.Group {
 	if len(pending) == 0 || len(pending) < len(p.Inventory.Moves) || p.Inventory.Counts().Bridged > 0 {
 		return nil
 	}
-	return engine.InOrder(&Canary{Steps: p.steps(engine.Forward), Pool: p.canaryPool()})
+	return engine.InOrder(&hop.Canary{Steps: p.steps(engine.Forward), Pool: p.canaryPool()})
 }
 
 // canaryPool has the addresses between which the canary moves: there, and back. API servers that have a flag give none of the range that is left.
@@ -239,7 +242,7 @@ func (p *Planner) pool(to engine.Direction) *cidr.Pool {
 func refresh(p *Planner) []engine.Group { return p.Refresh.groups() }
 
 // each makes a step for every Service of the migration that has something of it left: those never touched have not.
-func (p *Planner) each(step func(*Entry) engine.Step) []engine.Group {
+func (p *Planner) each(step func(*services.Entry) engine.Step) []engine.Group {
 	var steps []engine.Step
 	for _, e := range p.Inventory.All() {
 		if e.Begun() {
@@ -251,15 +254,17 @@ func (p *Planner) each(step func(*Entry) engine.Step) []engine.Group {
 
 // verify looks whether every Service is where it was to go.
 func (p *Planner) verify() []engine.Group {
-	listed := &ServiceList{}
-	return p.each(func(e *Entry) engine.Step { return ArrivalStep(p.Tools.Client(), listed, e, p.spec().Domain) })
+	listed := &hop.ServiceList{}
+	return p.each(func(e *services.Entry) engine.Step {
+		return hop.ArrivalStep(p.Tools.Client(), listed, e, p.spec().Domain)
+	})
 }
 
 // release takes the addresses away that a direction leaves, and what kept them answering. Finish does that batch by batch, each with a
 // barrier and time to look, so that a loss stops it before the next. A rollback is at the Services' own addresses, and stops for nothing.
 func (p *Planner) release(to engine.Direction) []engine.Group {
 	groups := p.stopProbing(to)
-	all := p.each(func(e *Entry) engine.Step {
+	all := p.each(func(e *services.Entry) engine.Step {
 		_, at := e.Ends(to)
 		if e.CannotReturn() {
 			at = e.New
@@ -289,8 +294,8 @@ func (p *Planner) release(to engine.Direction) []engine.Group {
 	return groups
 }
 
-func (p *Planner) releaseOf(e *Entry, at netip.Addr, why string) engine.Step {
-	return Release{
+func (p *Planner) releaseOf(e *services.Entry, at netip.Addr, why string) engine.Step {
+	return hop.Release{
 		Client:     p.Tools.Client(),
 		Migration:  p.spec().Name,
 		Entry:      e,
@@ -325,7 +330,7 @@ func (p *Planner) proveReleased() []engine.Group {
 
 // drain waits until clients have forgotten the addresses that are left.
 func (p *Planner) drain() []engine.Group {
-	return engine.InOrder(DrainStep(p.Tools.Client(), p.spec().Name, p.spec().Drain, p.Tools.Now))
+	return engine.InOrder(hop.DrainStep(p.Tools.Client(), p.spec().Name, p.spec().Drain, p.Tools.Now))
 }
 
 // orphans removes what Services that were deleted, or that left the migration, have left behind.
@@ -335,10 +340,10 @@ func (p *Planner) orphans() []engine.Group {
 		bridges = append(bridges, p.releaseOf(e, e.Old, e.Reason.Text))
 	}
 	for _, b := range p.Inventory.Orphans {
-		bridges = append(bridges, removeOrphan(p.Tools.Client(), b))
+		bridges = append(bridges, hop.RemoveOrphan(p.Tools.Client(), b))
 	}
 	for i := range p.Inventory.OrphanedReservations {
-		addresses = append(addresses, releaseOrphaned(p.Tools.Client(), &p.Inventory.OrphanedReservations[i]))
+		addresses = append(addresses, hop.ReleaseOrphaned(p.Tools.Client(), &p.Inventory.OrphanedReservations[i]))
 	}
 	// A bridge is known as one by the addresses that are reserved for it.
 	return append(engine.AtOnce(parallel, "", bridges...), engine.AtOnce(parallel, "", addresses...)...)
@@ -350,7 +355,7 @@ func (p *Planner) tidy(to engine.Direction) []engine.Group {
 	// another migration of a set that had them meanwhile has made it again, and the bridge of the former one is an orphan.
 	groups := slices.Concat(p.orphans(), p.Agents.Dismiss(), p.Overlap.Remove(), p.Leftovers)
 	if to == engine.Forward {
-		groups = append(groups, p.changes().handOver()...)
+		groups = append(groups, p.changes().HandOver()...)
 	}
 	return append(groups, p.leave(to)...)
 }
@@ -360,17 +365,17 @@ func (p *Planner) tidy(to engine.Direction) []engine.Group {
 func (p *Planner) leave(to engine.Direction) []engine.Group {
 	steps := append([]engine.Step{p.freeze().Undo()}, p.Thaw()...)
 	if p.Inventory.Bitmap {
-		steps = append(steps, p.ranges().guard("end", nil).Undo())
+		steps = append(steps, p.ranges().Guard("end", nil).Undo())
 	}
-	steps = append(append(steps, removeLeftovers(p.Tools.Client(), p.spec().Name)), p.Forget(migration.Sweep{})...)
+	steps = append(append(steps, hop.RemoveLeftovers(p.Tools.Client(), p.spec().Name)), p.Forget(migration.Sweep{})...)
 	return append(engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.Inventory, to))...)
 }
 
 // originals are the objects that are about to be changed for the first time.
-func originals(s *Inventory) []client.Object {
+func originals(s *services.Inventory) []client.Object {
 	var all []client.Object
 	for _, e := range s.Moves {
-		if e.Position == Waiting || e.Position == Bridged {
+		if e.Position == services.Waiting || e.Position == services.Bridged {
 			all = append(all, e.Service)
 		}
 	}
@@ -378,7 +383,7 @@ func originals(s *Inventory) []client.Object {
 		return all
 	}
 	for i := range s.Ranges {
-		if c := &s.Ranges[i]; Empties(s, c) {
+		if c := &s.Ranges[i]; ranges.Empties(s, c) {
 			all = append(all, c)
 		}
 	}
@@ -387,7 +392,7 @@ func originals(s *Inventory) []client.Object {
 
 // returnPool has the free addresses of the old range, of which replumb takes those that it needs for
 // itself on the way back.
-func returnPool(s *Inventory) *cidr.Pool {
+func returnPool(s *services.Inventory) *cidr.Pool {
 	pool := cidr.NewPool(s.Spec.From, s.Used)
 	for _, e := range s.All() {
 		if e.Old.IsValid() { // where it returns to

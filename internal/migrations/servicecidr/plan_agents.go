@@ -5,6 +5,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
@@ -63,7 +65,7 @@ func (p *Planner) leaving(to engine.Direction) map[string]bool {
 		left, _ := e.Ends(to)
 		all[left.String()] = true
 		if e.Bridge != nil {
-			for _, own := range AddressesOf(e.Bridge) {
+			for _, own := range services.AddressesOf(e.Bridge) {
 				all[own.String()] = true
 			}
 		}
@@ -72,11 +74,11 @@ func (p *Planner) leaving(to engine.Direction) map[string]bool {
 }
 
 // barriers are those of a direction. A run that goes back stops for nothing that agents report, or do not report.
-func (p *Planner) barriers(to engine.Direction) *Barriers {
-	b := &Barriers{
+func (p *Planner) barriers(to engine.Direction) *hop.Barriers {
+	b := &hop.Barriers{
 		Client: p.Tools.Client(), Migration: p.spec().Name, Pool: p.pool(to),
 		Mode: p.spec().Barrier, Wait: p.spec().BarrierWait, Limit: max(time.Minute, p.spec().BarrierWait), Now: p.Tools.Now,
-		Also: p.Inventory.otherFamily(),
+		Also: p.Inventory.OtherFamily(),
 	}
 	health := bridge.HealthChecks{Probe: p.Probe}
 	back := to == engine.Backward

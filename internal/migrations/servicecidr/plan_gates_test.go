@@ -9,6 +9,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
 // TestKubeletsOfOneFamily asks kubelets for the address that moves alone, where cluster DNS has one of each family.
@@ -23,10 +24,10 @@ func TestKubeletsOfOneFamily(t *testing.T) {
 				Selector: map[string]string{"app": "dns"}, Ports: []corev1.ServicePort{{Port: 80}},
 			},
 		}
-		spec := Spec{
+		spec := services.Spec{
 			Name: "m", From: []netip.Prefix{netip.MustParsePrefix(move[0])}, To: []netip.Prefix{netip.MustParsePrefix(move[1])},
 		}
-		p := &Planner{Inventory: Load(&cluster.Snapshot{Services: []corev1.Service{dns}}, spec)}
+		p := &Planner{Inventory: services.Load(&cluster.Snapshot{Services: []corev1.Service{dns}}, spec)}
 		k, got := p.kubeletsOf(engine.Forward)
 		if k == nil || got != want || len(k.Left) != 1 || !spec.From[0].Contains(k.Left[0]) {
 			t.Errorf("to %s: waits for %q, away from %+v", move[1], got, k)

@@ -8,6 +8,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/spec/window"
@@ -18,14 +20,14 @@ import (
 // movePlan makes the groups of steps that take Services from one address to the other, in one direction.
 type movePlan struct {
 	*migration.Base
-	inventory *Inventory
+	inventory *services.Inventory
 	to        engine.Direction
 	// run and phase are what hooks get.
 	run   hook.Run
 	phase string
 	// frozen says that Services in flight are frozen.
 	frozen bool
-	steps  *Steps
+	steps  *hop.Steps
 	// agents connect to Services that have moved; nil if there are none.
 	agents *lossguard.Agents
 	// certificates is the gate before kubernetes moves.
@@ -35,7 +37,7 @@ type movePlan struct {
 func (p *Planner) moves(to engine.Direction) *movePlan {
 	m := &movePlan{
 		Base: &p.Base, inventory: p.Inventory, to: to, run: hook.Apply, phase: "move", frozen: p.frozen(), steps: p.steps(to),
-		agents: p.Agents, certificates: p.ranges().certificates,
+		agents: p.Agents, certificates: p.ranges().Certificates,
 	}
 	if to == engine.Backward {
 		m.run, m.phase = hook.Rollback, "return"
@@ -44,8 +46,8 @@ func (p *Planner) moves(to engine.Direction) *movePlan {
 }
 
 // steps is what the steps that move Services share, and the barriers in it.
-func (p *Planner) steps(to engine.Direction) *Steps {
-	return NewSteps(Steps{
+func (p *Planner) steps(to engine.Direction) *hop.Steps {
+	return hop.NewSteps(hop.Steps{
 		Client:     p.Tools.Client(),
 		Migration:  p.spec().Name,
 		Domain:     p.spec().Domain,
@@ -87,13 +89,13 @@ func (m *movePlan) services() []engine.Group {
 // batches are those of all tiers, in order.
 func (m *movePlan) batches() []*batch {
 	var all []*batch
-	counts, will := m.inventory.Counts(), map[*Entry]bool{}
+	counts, will := m.inventory.Counts(), map[*services.Entry]bool{}
 	for _, tier := range m.inventory.Tiers {
 		leaving := m.inventory.InTier(tier)
 		if m.to == engine.Backward {
 			leaving = m.inventory.Away(tier)
 		}
-		for _, entries := range inBatches(leaving, m.inventory.Spec.Batch) {
+		for _, entries := range services.InBatches(leaving, m.inventory.Spec.Batch) {
 			counts.Moved += len(entries)
 			for _, e := range entries {
 				will[e] = true
@@ -113,7 +115,7 @@ func (m *movePlan) batches() []*batch {
 // to look.
 func (m *movePlan) batch(b *batch) []engine.Group {
 	groups := m.before(b)
-	if m.to == engine.Forward && slices.ContainsFunc(b.entries, (*Entry).IsKubernetes) {
+	if m.to == engine.Forward && slices.ContainsFunc(b.entries, (*services.Entry).IsKubernetes) {
 		groups = append(groups, engine.AtOnce(1, b.String(), m.certificates())...)
 	}
 	groups = append(groups, m.cross(b)...)
@@ -147,7 +149,7 @@ func (m *movePlan) before(b *batch) []engine.Group {
 // the kube-proxies for itself. kubernetes hops last, when everything beside it is proven to work.
 func (m *movePlan) cross(b *batch) []engine.Group {
 	var bridges, plain, last []engine.Step
-	var routed, nodePorts []*Entry
+	var routed, nodePorts []*services.Entry
 	for _, e := range b.entries {
 		bridges = append(bridges, m.steps.Bridge(e))
 		switch {
@@ -170,13 +172,13 @@ func (m *movePlan) cross(b *batch) []engine.Group {
 		groups = append(groups, m.together(b, some)...)
 	}
 	for _, e := range nodePorts {
-		groups = append(groups, m.together(b, []*Entry{e})...)
+		groups = append(groups, m.together(b, []*services.Entry{e})...)
 	}
 	return append(groups, engine.AtOnce(1, b.String(), last...)...)
 }
 
 // together has Services hop beside each other; ingress controllers that lead to some of them see nothing of that.
-func (m *movePlan) together(b *batch, some []*Entry) []engine.Group {
+func (m *movePlan) together(b *batch, some []*services.Entry) []engine.Group {
 	var beside []bridge.Routed
 	for _, e := range some {
 		if e.Throttled() {
@@ -196,7 +198,7 @@ func (m *movePlan) together(b *batch, some []*Entry) []engine.Group {
 
 // unthrottled takes away what a run that was killed has left for ingress controllers to see.
 func (m *movePlan) unthrottled() []engine.Group {
-	some := slices.DeleteFunc(slices.Clone(m.inventory.Moves), func(e *Entry) bool { return !e.Throttled() })
+	some := slices.DeleteFunc(slices.Clone(m.inventory.Moves), func(e *services.Entry) bool { return !e.Throttled() })
 	if len(some) == 0 {
 		return nil
 	}
@@ -239,7 +241,7 @@ func (m *movePlan) occasion(moment v1alpha1.HookMoment, b *batch) hook.Occasion 
 func (m *movePlan) staleBridges() []engine.Group {
 	var stale []engine.Step
 	for _, e := range m.inventory.All() {
-		if e.Position == Moved && m.steps.BridgeIsStale(e) {
+		if e.Position == services.Moved && m.steps.BridgeIsStale(e) {
 			stale = append(stale, m.steps.Rebridge(e))
 		}
 	}
@@ -261,7 +263,7 @@ func (m *movePlan) pause(b *batch) []engine.Step {
 func (m *movePlan) probeService() []engine.Group {
 	b := &batch{name: "the Service of probes"}
 	for _, e := range m.inventory.Probes {
-		if m.to == engine.Forward && e.Position != Moved || m.to == engine.Backward && e.Away() {
+		if m.to == engine.Forward && e.Position != services.Moved || m.to == engine.Backward && e.Away() {
 			b.entries = append(b.entries, e)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/safety/freeze"
@@ -31,22 +33,22 @@ func (p *Planner) Early() string {
 	if n := p.Refresh.Due(); n > 0 {
 		return fmt.Sprintf("%d workloads carry old addresses and have not been restarted", n)
 	}
-	if from := p.spec().From; p.Inventory.Bitmap && len(from) > 0 && Serves(p.Inventory, from) {
-		return fmt.Sprintf("the API servers still have %s as --service-cluster-ip-range", JoinRanges(from))
+	if from := p.spec().From; p.Inventory.Bitmap && len(from) > 0 && ranges.Serves(p.Inventory, from) {
+		return fmt.Sprintf("the API servers still have %s as --service-cluster-ip-range", services.JoinRanges(from))
 	}
 	var names []string
-	for _, c := range Retiring(p.Inventory) {
+	for _, c := range ranges.Retiring(p.Inventory) {
 		names = append(names, "servicecidr "+c.Name)
 	}
 	if len(names) > 0 {
-		return fmt.Sprintf("the old range is not retired: %s is still there", FirstTen(names))
+		return fmt.Sprintf("the old range is not retired: %s is still there", services.FirstTen(names))
 	}
 	return ""
 }
 
 // awaited are the Services that apply has yet to move.
-func (p *Planner) awaited() []*Entry {
-	return slices.DeleteFunc(p.Inventory.Pending(), func(e *Entry) bool { return e.Position == Waiting && endless(p.Inventory, e) })
+func (p *Planner) awaited() []*services.Entry {
+	return slices.DeleteFunc(p.Inventory.Pending(), func(e *services.Entry) bool { return e.Position == services.Waiting && endless(p.Inventory, e) })
 }
 
 func (p *Planner) Left() string {
@@ -65,7 +67,7 @@ func (p *Planner) Left() string {
 // movesAhead reports whether what comes after phase kubelets of apply cannot be planned yet. For the few Services that have appeared
 // meanwhile it is planned as if they had moved, and corrected in the next round: where one comes after the other there would be no end.
 func (p *Planner) movesAhead() bool {
-	known := func(e *Entry) bool { return !bornAfter(p.Inventory, e) }
+	known := func(e *services.Entry) bool { return !bornAfter(p.Inventory, e) }
 	return slices.ContainsFunc(p.Inventory.Pending(), known) || p.Inventory.ProbesPending() ||
 		(len(p.Inventory.DNSMoves()) > 0 && p.Migration.Status.NodesRepointedAt == nil)
 }
@@ -125,14 +127,14 @@ func (p *Planner) Accompany(ctx context.Context) (stop func() error) {
 }
 
 // bornAfter reports whether a Service was made after the migration was recorded.
-func bornAfter(s *Inventory, e *Entry) bool {
+func bornAfter(s *services.Inventory, e *services.Entry) bool {
 	return !s.Recorded.IsZero() && s.Recorded.Before(&e.Service.CreationTimestamp)
 }
 
 // endless reports whether a Service has appeared since the migration was recorded, in a range that stays open. Of these there is no
 // end. Each apply moves those that it finds, and waits for no others.
-func endless(s *Inventory, e *Entry) bool {
+func endless(s *services.Inventory, e *services.Entry) bool {
 	return bornAfter(s, e) && slices.ContainsFunc(s.Ranges, func(c networkingv1.ServiceCIDR) bool {
-		return c.DeletionTimestamp.IsZero() && !Retires(s, &c) && cidr.Contains(CIDRsOf(&c), e.Old)
+		return c.DeletionTimestamp.IsZero() && !ranges.Retires(s, &c) && cidr.Contains(services.CIDRsOf(&c), e.Old)
 	})
 }

@@ -24,6 +24,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
@@ -85,14 +87,14 @@ func (n named) InspectAll(context.Context, []string) []apiserver.Server {
 }
 
 // gone is the planner of a cluster whose own Services have moved.
-func (f *fixture) gone(inspector Inspector) *Planner {
-	entry := func(namespace, name, was, is string) *Entry {
-		return &Entry{Service: plainService(namespace, name, is), Old: netip.MustParseAddr(was), New: netip.MustParseAddr(is), Position: Moved}
+func (f *fixture) gone(inspector ranges.Inspector) *Planner {
+	entry := func(namespace, name, was, is string) *services.Entry {
+		return &services.Entry{Service: plainService(namespace, name, is), Old: netip.MustParseAddr(was), New: netip.MustParseAddr(is), Position: services.Moved}
 	}
 	f.job.Spec.From, f.job.Spec.APIServers = []netip.Prefix{netipPrefix("10.96.0.0/16")}, []string{"192.0.2.1:6443"}
-	p := &Planner{Inventory: &Inventory{
+	p := &Planner{Inventory: &services.Inventory{
 		Spec: f.job.Spec,
-		Moves: []*Entry{
+		Moves: []*services.Entry{
 			entry(
 				metav1.NamespaceSystem,
 				"kube-dns",
@@ -101,7 +103,7 @@ func (f *fixture) gone(inspector Inspector) *Planner {
 			),
 			entry(metav1.NamespaceDefault, "kubernetes", "10.96.0.1", "172.24.0.1"),
 		},
-		DNS: map[types.NamespacedName]bool{kubeDNSKey(): true},
+		DNS: map[types.NamespacedName]bool{services.KubeDNSKey(): true},
 	}, Inspector: inspector}
 	p.Tools, p.Migration = f.job.Deps.Tools, f.job.Migration
 	return p

@@ -14,6 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/spec/tier"
 )
 
@@ -59,7 +60,7 @@ func (r Refresh) groups() []engine.Group {
 // changes are the moments from which pods get the addresses of a direction, by those Services that count. Services that are still to
 // move count as if they moved now: that is what a plan predicts. A pod can have the old address of a Service in its environment only if
 // it was started since the Service is there, which the API server alone says.
-func changes(s *Inventory, m *v1alpha1.Migration, to engine.Direction, now time.Time, counts func(*Entry) bool) rollout.Changes {
+func changes(s *services.Inventory, m *v1alpha1.Migration, to engine.Direction, now time.Time, counts func(*services.Entry) bool) rollout.Changes {
 	c := rollout.Changes{Services: map[string][]rollout.Span{}, Migration: m.Name, Slack: slack}
 	for _, e := range s.Moves {
 		at, concerns := arrival(e, to, now)
@@ -89,12 +90,12 @@ func changes(s *Inventory, m *v1alpha1.Migration, to engine.Direction, now time.
 
 // arrival is when a Service got to where a direction leads; now, if it has yet to. On the way back, those that never left,
 // or do not return, don't count.
-func arrival(e *Entry, to engine.Direction, now time.Time) (at time.Time, counts bool) {
+func arrival(e *services.Entry, to engine.Direction, now time.Time) (at time.Time, counts bool) {
 	if to == engine.Backward && (!e.Touched() || e.CannotReturn()) {
 		return time.Time{}, false
 	}
 	_, target := e.Ends(to)
-	if !IsAt(e.Service, target) {
+	if !services.IsAt(e.Service, target) {
 		return now, true
 	}
 	src, _ := e.Ends(to)
@@ -102,7 +103,7 @@ func arrival(e *Entry, to engine.Direction, now time.Time) (at time.Time, counts
 	if !reserved {
 		return now, to == engine.Forward || e.Service.Annotations[v1alpha1.AnnotationOriginalSpec] != ""
 	}
-	return MovedAt(e.Service, left.Since), true
+	return services.MovedAt(e.Service, left.Since), true
 }
 
 func later(a, b time.Time) time.Time {
@@ -113,7 +114,7 @@ func later(a, b time.Time) time.Time {
 }
 
 // awaySince is when a Service first got to its new address.
-func awaySince(e *Entry) time.Time {
+func awaySince(e *services.Entry) time.Time {
 	for _, key := range []string{v1alpha1.AnnotationAwaySince, v1alpha1.AnnotationMovedAt} {
 		if at, err := time.Parse(time.RFC3339Nano, e.Service.Annotations[key]); err == nil {
 			return at
@@ -128,7 +129,7 @@ const patience = time.Minute
 // refresher plans what is to be renewed.
 type refresher struct {
 	tools     migration.Tools
-	inventory *Inventory
+	inventory *services.Inventory
 	rules     tier.Rules
 	// of is the migration, to where it goes, workloads what runs in the cluster.
 	of        *v1alpha1.Migration
@@ -136,14 +137,14 @@ type refresher struct {
 	workloads *rollout.State
 	// departure is how pods leave their Services, before which of these are before workloads.
 	departure *rollout.Departure
-	before    *ByWorkload
+	before    *services.ByWorkload
 }
 
 // plan says what becomes of the pods that carry addresses of before. What is not complete, and not by replumb, is not due: apply waits
 // for it a little, and else leaves it alone.
 func (r refresher) plan() (Refresh, []rollout.Workload) {
 	spec, now := r.inventory.Spec.Refresh, r.tools.Now()
-	c := changes(r.inventory, r.of, r.to, now, func(*Entry) bool { return true })
+	c := changes(r.inventory, r.of, r.to, now, func(*services.Entry) bool { return true })
 	out := Refresh{parallel: spec.Parallel}
 	if r.workloads == nil || len(c.Services) == 0 && !r.workloads.AnyLeaving(c) {
 		return out, nil
@@ -153,7 +154,7 @@ func (r refresher) plan() (Refresh, []rollout.Workload) {
 		return out, nil
 	}
 	plan := r.workloads.Plan(c, spec.BarePods)
-	r.before = NewByWorkload(r.inventory, r.workloads)
+	r.before = services.NewByWorkload(r.inventory, r.workloads)
 	out.Left = slices.Concat(plan.Reported, plan.Unfinished(c, r.workloads))
 	out.due = r.due(now)
 	tools := rollout.Tools{Client: r.tools.Client(), Timeout: spec.Timeout.Duration, Patience: patience, Now: r.tools.Now}
@@ -164,9 +165,9 @@ func (r refresher) plan() (Refresh, []rollout.Workload) {
 
 // due counts what is left to renew of what has moved.
 func (r refresher) due(now time.Time) (n int) {
-	plan := r.workloads.Plan(changes(r.inventory, r.of, r.to, now, func(e *Entry) bool {
+	plan := r.workloads.Plan(changes(r.inventory, r.of, r.to, now, func(e *services.Entry) bool {
 		_, there := e.Ends(r.to)
-		return IsAt(e.Service, there) && !endless(r.inventory, e)
+		return services.IsAt(e.Service, there) && !endless(r.inventory, e)
 	}), r.inventory.Spec.Refresh.BarePods)
 	for i := range plan.Restarts {
 		if plan.Restarts[i].Unfinished == "" {

@@ -4,6 +4,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/leaving"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
@@ -16,7 +17,7 @@ func (r refresher) renew(tools rollout.Tools, w *rollout.Workload, c rollout.Cha
 }
 
 // departure has pods leave their Services, and end once every node has confirmed that.
-func departure(barriers *Barriers) *rollout.Departure {
+func departure(barriers *hop.Barriers) *rollout.Departure {
 	return &rollout.Departure{
 		Leaver: leaving.Leaver{Client: barriers.Client, Migration: barriers.Migration},
 		Known:  barriers.Leave,

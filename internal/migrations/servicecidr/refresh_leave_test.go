@@ -13,6 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
@@ -63,7 +64,7 @@ func TestNodesForgetPods(t *testing.T) {
 		}
 		now, began := time.Now(), time.Now()
 		b.Now = func() time.Time {
-			now = now.Add(restFor / 2)
+			now = now.Add(hop.RestFor / 2)
 			return now
 		}
 		err := b.Leave(t.Context(), "cart-1", pod)
@@ -74,7 +75,7 @@ func TestNodesForgetPods(t *testing.T) {
 		if want := slices.Compact(slices.Clone(tt.left)); !slices.Equal(all.asked, want) {
 			t.Errorf("%s: sentinels asked to forget %q, want %q", name, all.asked, want)
 		}
-		if rested := now.Sub(began) >= restFor; rested != tt.rested {
+		if rested := now.Sub(began) >= hop.RestFor; rested != tt.rested {
 			t.Errorf("%s: nodes were given time: %v", name, rested)
 		}
 		all.asked = nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
 // counting counts the reads of single Services of the shop.
@@ -65,14 +66,14 @@ func TestBridgeThatOthersEditIsNarrowed(t *testing.T) {
 	was := f.service("cart", at("10.96.3.7"))
 	f.on(engine.StepStarted, "narrow/shop/cart", func() {
 		b := &corev1.Service{}
-		f.must(server.Get(t.Context(), bridgeKey(was), b))
+		f.must(server.Get(t.Context(), services.BridgeKey(was), b))
 		b.Annotations["example.com/seen"] = "yes"
 		f.must(server.Update(t.Context(), b))
 	})
 	f.apply()
 	f.answersAt(was, "10.96.3.7")
 	b := &corev1.Service{}
-	f.must(server.Get(t.Context(), bridgeKey(was), b))
+	f.must(server.Get(t.Context(), services.BridgeKey(was), b))
 	if b.Annotations["example.com/seen"] != "yes" {
 		t.Error("what others wrote on the bridge is gone")
 	}

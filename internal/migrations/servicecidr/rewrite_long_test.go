@@ -16,6 +16,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/stored"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/testing/crash"
 )
 
@@ -40,7 +41,7 @@ func TestRewrittenIsTheAPIServersOwn(t *testing.T) {
 
 // doomed is a process that ends right before or right after it writes to etcd.
 type doomed struct {
-	Store
+	hop.Store
 	after bool
 }
 
@@ -57,7 +58,7 @@ func TestRewriteKilled(t *testing.T) {
 			f := setup(t, byEtcd)
 			was := f.balanced("balanced", "10.96.3.1")
 			kill := func(act func() error) {
-				f.job.Deps.Store = doomed{Store: EtcdStore{Spec: f.job.Spec.Store}, after: after}
+				f.job.Deps.Store = doomed{Store: hop.EtcdStore{Spec: f.job.Spec.Store}, after: after}
 				if err := act(); !errors.Is(err, crash.ErrKilled) {
 					t.Fatalf("the run ended with %v", err)
 				}
@@ -169,7 +170,7 @@ func TestRewriteIsRefused(t *testing.T) {
 }
 
 // refusing is an etcd in which all is encrypted.
-type refusing struct{ Store }
+type refusing struct{ hop.Store }
 
 func (refusing) Check(_ context.Context, all []*corev1.Service) (map[types.NamespacedName]error, error) {
 	_, err := stored.Readdress([]byte("k8s:enc:aescbc:v1:key1:"))

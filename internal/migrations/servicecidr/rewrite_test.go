@@ -16,6 +16,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/stored"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 )
 
 // byEtcd has everything but ClusterIP Services move by etcd, that of the API server of these tests.
@@ -164,7 +165,7 @@ func (f *fixture) moved(was, is *corev1.Service) {
 
 // rival changes the Service, or takes its target, right before it is written to etcd.
 type rival struct {
-	Store
+	hop.Store
 	act func(*corev1.Service)
 }
 
@@ -180,7 +181,7 @@ func (r *rival) Rewrite(ctx context.Context, svc *corev1.Service, swaps ...store
 func TestRewriteNeverOverwrites(t *testing.T) {
 	f := setup(t, byEtcd)
 	f.balanced("balanced", "10.96.3.1")
-	f.job.Deps.Store = &rival{Store: EtcdStore{Spec: f.job.Spec.Store}, act: func(*corev1.Service) {
+	f.job.Deps.Store = &rival{Store: hop.EtcdStore{Spec: f.job.Spec.Store}, act: func(*corev1.Service) {
 		svc := f.get("balanced")
 		svc.Spec.Ports[0].Port = 8080
 		f.must(server.Update(context.Background(), svc))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
@@ -29,7 +30,7 @@ func TestKubeletsAreVouchedFor(t *testing.T) {
 		return client.IgnoreAlreadyExists(server.Create(ctx, m)) == nil, nil
 	}))
 	operator, _ := migrationtest.Operator(quiet{t}, server, Roles().Of(cluster.View, cluster.Operate))
-	k := &Kubelets{
+	k := &ranges.Kubelets{
 		Cluster: operator, Migration: m.Name, Left: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Confirmation: "172.24.0.10",
 	}
 	for _, value := range []string{"", "172.24.0.11"} {

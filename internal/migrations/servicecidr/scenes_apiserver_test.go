@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 )
 
 func (f *fixture) eventually(what string, try func() error) {
@@ -109,9 +110,9 @@ func (f *fixture) openRange(name, cidr string) {
 	f.must(server.Create(f.Context(), &networkingv1.ServiceCIDR{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}},
 	}))
-	f.must(engine.Drive(f.Context(), Range{
-		client: f.job.Deps.Client(), name: name, cidr: netipPrefix(cidr), role: v1alpha1.RoleRange,
-	}.add()))
+	f.must(engine.Drive(f.Context(), ranges.Range{
+		Client: f.job.Deps.Client(), Name: name, Cidr: netipPrefix(cidr), Role: v1alpha1.RoleRange,
+	}.Add()))
 	// The API server hears that the range is ready by its own watch, after those who asked it. Dry runs look at any one range.
 	first := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "first-of-" + name},

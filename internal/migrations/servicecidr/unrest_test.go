@@ -18,6 +18,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
 // unrest creates a Service, and deletes one, every 200 ms until stop is called, which returns how many there were.
@@ -143,8 +145,8 @@ func TestRangeIsNotClosedOnWhatStays(t *testing.T) {
 	)
 	p, err := f.job.Examine(t.Context())
 	f.must(err)
-	for _, c := range Retiring(p.Inventory) {
-		holders, err := p.ranges().immovable(CIDRsOf(c))(t.Context())
+	for _, c := range ranges.Retiring(p.Inventory) {
+		holders, err := p.ranges().Immovable(services.CIDRsOf(c))(t.Context())
 		f.must(err)
 		if len(holders) != 1 || !strings.Contains(holders[0], "shop/stays (172.31.3.8)") {
 			t.Errorf("what stays in %s: %v", c.Name, holders)

@@ -20,6 +20,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
@@ -53,7 +54,7 @@ func rangesOf(t *testing.T, c *cluster.Cluster) cluster.RangeAPI {
 // TestVersionIsTold has check say what a cluster has.
 func TestVersionIsTold(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) {
-		m.Annotations = map[string]string{v1alpha1.AnnotationDualWrite: dualWriteOff}
+		m.Annotations = map[string]string{v1alpha1.AnnotationDualWrite: checks.DualWriteOff}
 	})
 	f.service("cart")
 	s, ctx := server, t.Context()

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/testing/crash"
 )
@@ -131,7 +132,7 @@ func TestAPIServersFindTheBridge(t *testing.T) {
 	if want := []string{"10.96.3.7", "10.96.3.7"}; !slices.Equal(seen["hook"], want) {
 		t.Errorf("hook leads to %v, want %v", seen["hook"], want)
 	}
-	host := bridgeHost(cart, "cluster.local")
+	host := services.BridgeHost(cart, "cluster.local")
 	if want := []string{host, host}; !slices.Equal(seen["cart"], want) {
 		t.Errorf("cart leads to %v, want %v", seen["cart"], want)
 	}
