@@ -35,8 +35,9 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// TestRefusalsAreFoundBeforeTheFirstWrite: what policies, webhooks and quotas would refuse in the middle of a move is found before anything is
-// written, with the object, the field and who refuses it. As the control the same move goes on without looking, and stops halfway.
+// TestRefusalsAreFoundBeforeTheFirstWrite: what policies, webhooks and quotas would refuse in the
+// middle of a move is found before anything is written, with the object, the field and who refuses
+// it. As the control the same move goes on without looking, and stops halfway.
 func TestRefusalsAreFoundBeforeTheFirstWrite(t *testing.T) {
 	services := rule("", "services", admissionv1.Create, admissionv1.Update)
 	for name, tt := range map[string]struct {
@@ -230,7 +231,8 @@ func asExternalName(name string) trying {
 	}
 }
 
-// refused makes what refuses something, and waits until the API server has heard of it, and at the end until it has forgotten it.
+// refused makes what refuses something, and waits until the API server has heard of it, and at the
+// end until it has forgotten it.
 func (f *fixture) refused(try trying, make func()) {
 	f.Helper()
 	until := func(ctx context.Context, want bool) error {
@@ -297,7 +299,8 @@ func (f *fixture) webhook(name string, judge func(*corev1.Service) error) {
 // errDead is said by a webhook that cannot be reached.
 var errDead = errors.New("dead")
 
-// TestFormOfBridgesIsPerNamespace: a namespace that refuses load balancers has the other form, and all others keep theirs.
+// TestFormOfBridgesIsPerNamespace: a namespace that refuses load balancers has the other form, and
+// all others keep theirs.
 func TestFormOfBridgesIsPerNamespace(t *testing.T) {
 	f := setup(t)
 	server.Namespace(t, "strict")
@@ -331,8 +334,9 @@ func TestFormOfBridgesIsPerNamespace(t *testing.T) {
 	}
 }
 
-// TestWebhookBehindItsOwnHop: a webhook that fails closed and is asked about Services blocks the move of its own Service. The control moves it
-// all the same: it is left without an address, and neither apply nor rollback can give it one.
+// TestWebhookBehindItsOwnHop: a webhook that fails closed and is asked about Services blocks the
+// move of its own Service. The control moves it all the same: it is left without an address, and
+// neither apply nor rollback can give it one.
 func TestWebhookBehindItsOwnHop(t *testing.T) {
 	f := setup(t)
 	hook := f.service("hook", at("10.96.3.7"))
@@ -411,7 +415,7 @@ func TestNodePortRangeIsTheReal(t *testing.T) {
 	snap, err := f.job.Deps.Cluster.Load(t.Context())
 	f.must(err)
 	in.Snapshot = snap
-	in.Inventory, _, err = f.job.survey(t.Context(), snap)
+	in.Inventory, _, err = f.job.inventory(t.Context(), snap)
 	f.must(err)
 	f.must(f.job.MayLook(t.Context()))
 	_, err = f.job.trials(t.Context(), &in)

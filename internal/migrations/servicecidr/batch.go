@@ -51,7 +51,8 @@ func mark(c client.Client, migration string, b *batch) engine.Step {
 	return inFlight(c, migration, "freeze/"+b.String(), "Freeze "+b.String(), b)
 }
 
-// thaw tells the freeze that a batch has arrived: what of its Services still must not change, they say themselves.
+// thaw tells the freeze that a batch has arrived: what of its Services still must not change, they
+// say themselves.
 func thaw(c client.Client, migration string, b *batch) engine.Step {
 	return inFlight(c, migration, "thaw/"+b.String(), "Let "+b.String()+" change, but for what the overlap needs", &batch{})
 }

@@ -38,8 +38,8 @@ type change struct {
 
 const pin = `{"metadata":{"annotations":{"` + v1alpha1.AnnotationStrategy + `":"pin"}}}`
 
-// letGo are changes after which apply goes on as if the Service had never been in the migration, refused those that apply ends with, since the
-// Service now keeps the old range in use.
+// letGo are changes after which apply goes on as if the Service had never been in the migration,
+// refused those that apply ends with, since the Service now keeps the old range in use.
 var (
 	letGo = []change{
 		{service: "pinned", patch: pin, half: pin, says: "is pinned", completes: true},
@@ -80,8 +80,8 @@ func (f *fixture) turn(all []change, half bool) {
 	}
 }
 
-// moments are where a migration is when Services are changed. Each begins with Services that have not been touched, and ends with them
-// changed.
+// moments are where a migration is when Services are changed. Each begins with Services that have
+// not been touched, and ends with them changed.
 var moments = map[string]func(f *fixture, all []change){
 	"bridged": func(f *fixture, all []change) {
 		f.bridged()
@@ -121,7 +121,8 @@ func (f *fixture) bridged() {
 	f.again()
 }
 
-// applied runs apply, which may end with blocking findings for Services that now keep the old range in use, and with no other error.
+// applied runs apply, which may end with blocking findings for Services that now keep the old range
+// in use, and with no other error.
 func (f *fixture) applied(all []change) {
 	f.Helper()
 	_, err := f.job.Apply(f.Context(), f.runner)
@@ -132,8 +133,9 @@ func (f *fixture) applied(all []change) {
 	f.again()
 }
 
-// TestChangedInTheMiddle has Services change at each moment in a way that they may not move any more. Every command then terminates, no
-// change is undone, no such Service moves, and nothing of the migration is left on those that go.
+// TestChangedInTheMiddle has Services change at each moment in a way that they may not move any
+// more. Every command then terminates, no change is undone, no such Service moves, and nothing of
+// the migration is left on those that go.
 func TestChangedInTheMiddle(t *testing.T) {
 	for group, all := range map[string][]change{"let go": letGo, "refused": refused} {
 		for moment, reach := range moments {
@@ -193,7 +195,8 @@ func changedInTheMiddle(t *testing.T, all []change, moment string, reach func(*f
 	}
 }
 
-// unmoved fails if a Service that was changed is not as its owner has made it, or keeps what it should not.
+// unmoved fails if a Service that was changed is not as its owner has made it, or keeps what it
+// should not.
 func (f *fixture) unmoved(c change, was, changed *corev1.Service, moment, command string) {
 	f.Helper()
 	is := f.get(c.service)
@@ -252,7 +255,8 @@ func (f *fixture) unmoved(c change, was, changed *corev1.Service, moment, comman
 	}
 }
 
-// TestLoadBalancerIsNotHopped with its control: the two patches by themselves take the ports of a Service's load balancer away.
+// TestLoadBalancerIsNotHopped with its control: the two patches by themselves take the ports of a
+// Service's load balancer away.
 func TestLoadBalancerIsNotHopped(t *testing.T) {
 	for _, naive := range []bool{false, true} {
 		f := setup(t)
@@ -283,8 +287,8 @@ func TestLoadBalancerIsNotHopped(t *testing.T) {
 	}
 }
 
-// TestEditedServiceHopsByTheRole: what a Service has to be given back after its hop is noted right before it, also if its ports have changed since
-// it was bridged.
+// TestEditedServiceHopsByTheRole: what a Service has to be given back after its hop is noted right
+// before it, also if its ports have changed since it was bridged.
 func TestEditedServiceHopsByTheRole(t *testing.T) {
 	f := setup(t)
 	operator, _ := migrationtest.Operator(t, server, Roles().Of(cluster.View, cluster.Operate))

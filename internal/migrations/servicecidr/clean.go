@@ -19,8 +19,9 @@ import (
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-// nothingLeft looks whether anything of the migration is left on the cluster, before it is called over.
-func nothingLeft(c client.Client, survey *services.Inventory, to engine.Direction) engine.Step {
+// nothingLeft looks whether anything of the migration is left on the cluster, before it is called
+// over.
+func nothingLeft(c client.Client, inventory *services.Inventory, to engine.Direction) engine.Step {
 	looks := []func(context.Context, client.Client, string) ([]string, error){leftAddresses, leftFreeze}
 	if to == engine.Forward {
 		looks = append(looks, leftRanges)
@@ -28,12 +29,12 @@ func nothingLeft(c client.Client, survey *services.Inventory, to engine.Directio
 	return &engine.Wait{
 		Name: "clean", About: "Verify that the cluster is clean of the migration",
 		For: func(ctx context.Context) error {
-			left, err := leftServices(survey, ctx, c)
+			left, err := leftServices(inventory, ctx, c)
 			if err != nil {
 				return err
 			}
 			for _, look := range looks {
-				found, err := look(ctx, c, survey.Spec.Name)
+				found, err := look(ctx, c, inventory.Spec.Name)
 				if err != nil {
 					return err
 				}
@@ -47,8 +48,8 @@ func nothingLeft(c client.Client, survey *services.Inventory, to engine.Directio
 	}
 }
 
-// leftServices are the bridges of what moved, replumb's own Services, and annotations on what moved. What other Services say of
-// themselves does not count.
+// leftServices are the bridges of what moved, replumb's own Services, and annotations on what
+// moved. What other Services say of themselves does not count.
 func leftServices(s *services.Inventory, ctx context.Context, c client.Client) (left []string, err error) {
 	bridges, moved := map[types.NamespacedName]bool{}, map[types.UID]bool{}
 	for _, e := range slices.Concat(s.All(), s.Removed) {
@@ -85,7 +86,8 @@ func leftAddresses(ctx context.Context, c client.Client, migration string) (left
 	return left, nil
 }
 
-// leftRanges are Service ranges that still have the migration's label: by the end of finish each is gone, or the cluster's own.
+// leftRanges are Service ranges that still have the migration's label: by the end of finish each is
+// gone, or the cluster's own.
 func leftRanges(ctx context.Context, c client.Client, migration string) (left []string, err error) {
 	all, err := ranges.ServiceCIDRs(ctx, c)
 	if err != nil {
@@ -99,7 +101,8 @@ func leftRanges(ctx context.Context, c client.Client, migration string) (left []
 	return left, nil
 }
 
-// leftFreeze takes any freeze for one that is left: there can be but one, whichever migration it is of.
+// leftFreeze takes any freeze for one that is left: there can be but one, whichever migration it is
+// of.
 func leftFreeze(ctx context.Context, c client.Client, _ string) ([]string, error) {
 	policy := &admissionv1.ValidatingAdmissionPolicy{}
 	err := c.Get(ctx, client.ObjectKey{Name: freeze.Name}, policy)

@@ -20,13 +20,16 @@ import (
 
 var _ migration.Completer = (*Job)(nil)
 
-// Unfinished implements migration.Completer: Services that a run left between the two patches of their hop arrive before anything else is
-// done, checked or waited for. Without an address they are reached through their bridges alone, and API servers find those of webhooks only while it
-// says which was the old one: of a webhook that they do not find, nothing that it is asked about can be written. A rollback takes them back at once: to complete the hop would cost them another, which
+// Unfinished: Services that a run left between the two patches of
+// their hop arrive before anything else is done, checked or waited for. Without an address they are
+// reached through their bridges alone, and API servers find those of webhooks only while it says
+// which was the old one: of a webhook that they do not find, nothing that it is asked about can be
+// written. A rollback takes them back at once: to complete the hop would cost them another, which
 // may be refused by now.
 func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine.Plan, error) {
 	away := &corev1.ServiceList{}
-	// The field is selectable (ServiceSelectableFields in k8s.io/kubernetes pkg/registry/core/service/strategy.go).
+	// The field is selectable (ServiceSelectableFields in k8s.io/kubernetes
+	// pkg/registry/core/service/strategy.go).
 	if err := j.Deps.Cluster.List(ctx, away, client.MatchingFields{"spec.type": string(corev1.ServiceTypeExternalName)}); err != nil {
 		return nil, fmt.Errorf("looking for Services in the middle of a hop: %w", err)
 	}
@@ -37,15 +40,15 @@ func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine
 	if err != nil {
 		return nil, err
 	}
-	survey, _, err := j.survey(ctx, snap)
+	inventory, _, err := j.inventory(ctx, snap)
 	if err != nil {
 		return nil, err
 	}
-	p, err := j.planner(ctx, checks.Input{Snapshot: snap, Inventory: survey, Live: cluster.Live{Access: j.Access}})
+	p, err := j.planner(ctx, checks.Input{Snapshot: snap, Inventory: inventory, Live: cluster.Live{Access: j.Access}})
 	if err != nil {
 		return nil, err
 	}
-	return p.complete(to == v1alpha1.DesiredRolledBack && migration.Reversible(p.Migration) == nil && !survey.Bitmap), nil
+	return p.complete(to == v1alpha1.DesiredRolledBack && migration.Reversible(p.Migration) == nil && !inventory.Bitmap), nil
 }
 
 // complete takes half-hopped Services to where they were going, or back; nil, if there are none.

@@ -14,30 +14,35 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// CreatedDuringPolicy says what a rollback does with Services that were made in the target range since the migration began.
+// CreatedDuringPolicy says what a rollback does with Services that were made in the target range
+// since the migration began.
 type CreatedDuringPolicy string
 
 // The choices. The zero value is LateKeep.
 const (
 	// MoveCreatedDuring takes them to free addresses in the old range, over bridges.
 	MoveCreatedDuring CreatedDuringPolicy = "Move"
-	// KeepCreatedDuring leaves them where they are. The target range stays too, and is the cluster's own.
+	// KeepCreatedDuring leaves them where they are. The target range stays too, and is the
+	// cluster's own.
 	KeepCreatedDuring CreatedDuringPolicy = "Keep"
 )
 
-// CreatedDuring is a Service in a range that a rollback takes away, though the migration has not moved it there.
+// CreatedDuring is a Service in a range that a rollback takes away, though the migration has not
+// moved it there.
 type CreatedDuring struct {
 	// Service as namespace/name, and its address in that range.
 	Service string `json:"service"`
 	Address string `json:"address"`
-	// Stays is why it cannot be moved to the old range, in words that follow its name; empty, if it can.
+	// Stays is why it cannot be moved to the old range, in words that follow its name; empty, if it
+	// can.
 	Stays string `json:"stays,omitempty"`
 
 	// entry is as of a Service that has moved, so that it can return.
 	entry *services.Entry
 }
 
-// FindCreatedDuring are the Services that were made in the target range since the migration began, by name.
+// FindCreatedDuring are the Services that were made in the target range since the migration began,
+// by name.
 func FindCreatedDuring(s *services.Inventory) []CreatedDuring {
 	going := withdrawnRanges(s)
 	pool := cidr.NewPool(s.Spec.From, s.Used)
@@ -68,7 +73,8 @@ func FindCreatedDuring(s *services.Inventory) []CreatedDuring {
 	return all
 }
 
-// withdrawnRanges are the target ranges that a rollback takes away: those that the migration has added.
+// withdrawnRanges are the target ranges that a rollback takes away: those that the migration has
+// added.
 func withdrawnRanges(s *services.Inventory) []netip.Prefix {
 	var all []netip.Prefix
 	for i := range s.Ranges {
@@ -101,7 +107,8 @@ func reasonToKeep(s *services.Inventory, e *services.Entry, at netip.Addr) strin
 	return reasonToStayAt(s, e.Service, at)
 }
 
-// reasonToStayAt says what would be in the way of a Service that was at an address of the old range: the same is where it is.
+// reasonToStayAt says what would be in the way of a Service that was at an address of the old
+// range: the same is where it is.
 func reasonToStayAt(s *services.Inventory, svc *corev1.Service, at netip.Addr) string {
 	if len(s.Spec.From) == 0 {
 		return "cannot be moved: there is no other range for it"
@@ -120,7 +127,8 @@ func reasonToStayAt(s *services.Inventory, svc *corev1.Service, at netip.Addr) s
 	return reason.Text
 }
 
-// returning are the late Services that the rollback moves: what is made after it began keeps its address, so that it ends.
+// returning are the late Services that the rollback moves: what is made after it began keeps its
+// address, so that it ends.
 func (j *Job) returning(s *services.Inventory) []CreatedDuring {
 	if j.CreatedDuring != MoveCreatedDuring || j.Migration.Spec.Desired != v1alpha1.DesiredRolledBack {
 		return nil
@@ -135,7 +143,8 @@ func (j *Job) returning(s *services.Inventory) []CreatedDuring {
 	return slices.DeleteFunc(movable, func(l CreatedDuring) bool { return !j.late[l.entry.Service.UID] })
 }
 
-// adopt gives late Services addresses in the old range. From then on each is one that has moved, and returns as all others do.
+// adopt gives late Services addresses in the old range. From then on each is one that has moved,
+// and returns as all others do.
 func (p *Planner) adopt() []engine.Group {
 	var steps []engine.Step
 	for _, l := range p.CreatedDuring {

@@ -22,7 +22,8 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// aWeekLater is a cluster on which apply went through, with Services made since: one that can move, and those that cannot.
+// aWeekLater is a cluster on which apply went through, with Services made since: one that can move,
+// and those that cannot.
 func aWeekLater(t *testing.T, fixed ...func(*corev1.Service)) (f *fixture, was, late *corev1.Service) {
 	t.Helper()
 	f, was = moved(t)
@@ -78,8 +79,8 @@ func (f *fixture) lateOnes() (movable, fixed []string) {
 	return movable, fixed
 }
 
-// TestRangeDeletedInUse is the control of the tests below: what a rollback did before. The range stays, gives out no addresses, and
-// cannot be made again.
+// TestRangeDeletedInUse is the control of the tests below: what a rollback did before. The range
+// stays, gives out no addresses, and cannot be made again.
 func TestRangeDeletedInUse(t *testing.T) {
 	f := setup(t)
 	f.openRange("week", oldRange)
@@ -136,7 +137,8 @@ func TestRollbackKeepsTheRangeOfLateServices(t *testing.T) {
 	}
 }
 
-// TestRollbackMovesLateServices to the old range, by the machinery that moved the others, and takes the new one away.
+// TestRollbackMovesLateServices to the old range, by the machinery that moved the others, and takes
+// the new one away.
 func TestRollbackMovesLateServices(t *testing.T) {
 	f, was, late := aWeekLater(t)
 	ports := f.service("ports", at("172.24.3.9"), nodePort)
@@ -156,7 +158,8 @@ func TestRollbackMovesLateServices(t *testing.T) {
 	}
 }
 
-// TestLateServicesThatCannotMove are named, keep their addresses, and the range with them; those that can move do.
+// TestLateServicesThatCannotMove are named, keep their addresses, and the range with them; those
+// that can move do.
 func TestLateServicesThatCannotMove(t *testing.T) {
 	f, was, late := aWeekLater(t, in("172.24.9.20", loadBalancer), in("172.24.9.21", pinned))
 	f.job.CreatedDuring = MoveCreatedDuring
@@ -193,7 +196,8 @@ func (c *atDeletion) Delete(ctx context.Context, o client.Object, opts ...client
 	return c.WithWatch.Delete(ctx, o, opts...)
 }
 
-// TestServiceSlipsInBeforeTheRangeGoes: the range is open again, under another name, and nothing is left in deletion.
+// TestServiceSlipsInBeforeTheRangeGoes: the range is open again, under another name, and nothing is
+// left in deletion.
 func TestServiceSlipsInBeforeTheRangeGoes(t *testing.T) {
 	f, _ := moved(t)
 	f.runner.Deadline = 0 // a range that goes takes its time
@@ -232,7 +236,8 @@ func TestRollbackThatMovesLateServicesKilledAfterEveryWrite(t *testing.T) {
 	})
 }
 
-// TestLateServiceFindsItsAddressTaken: another Service was given the address that was chosen for it.
+// TestLateServiceFindsItsAddressTaken: another Service was given the address that was chosen for
+// it.
 func TestLateServiceFindsItsAddressTaken(t *testing.T) {
 	f, was, late := aWeekLater(t)
 	f.job.CreatedDuring = MoveCreatedDuring

@@ -81,8 +81,9 @@ func (r *requests) between(step, service string) ([]string, error) {
 	return all[first+1 : first+1+second], nil
 }
 
-// TestNothingComesBetweenThePatches, in either direction: watchers see a Service without an address for no longer than the API server takes for
-// patch B. The control is a hop that a run was cut off in and another completes, which reserves first.
+// TestNothingComesBetweenThePatches, in either direction: watchers see a Service without an address
+// for no longer than the API server takes for patch B. The control is a hop that a run was cut off
+// in and another completes, which reserves first.
 func TestNothingComesBetweenThePatches(t *testing.T) {
 	const services = 6
 	f := setup(t)
@@ -121,7 +122,8 @@ func TestNothingComesBetweenThePatches(t *testing.T) {
 	}
 }
 
-// TestKilledBeforeTheAddressLeftIsReserved: apply is killed right after patch B. The next one reserves the address all the same.
+// TestKilledBeforeTheAddressLeftIsReserved: apply is killed right after patch B. The next one
+// reserves the address all the same.
 func TestKilledBeforeTheAddressLeftIsReserved(t *testing.T) {
 	for _, back := range []bool{false, true} {
 		f := setup(t)
@@ -144,7 +146,8 @@ func TestKilledBeforeTheAddressLeftIsReserved(t *testing.T) {
 	}
 }
 
-// TestHopReservesInALaterAttempt: what reserves the address left behind fails once, after patch B; the step makes up for it.
+// TestHopReservesInALaterAttempt: what reserves the address left behind fails once, after patch B;
+// the step makes up for it.
 func TestHopReservesInALaterAttempt(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart", at("10.96.3.7"))
@@ -180,8 +183,8 @@ func (u *unreserved) Create(ctx context.Context, o client.Object, opts ...client
 
 var moving = flag.Int("moving", 32, "how many Services TestWindowOfWatchers moves, in one batch")
 
-// TestWindowOfWatchers tells, with -v, how long watchers see a Service as ExternalName, beside what a patch by itself takes meanwhile. It fails if
-// a watcher misses a hop; times are only told.
+// TestWindowOfWatchers tells, with -v, how long watchers see a Service as ExternalName, beside what
+// a patch by itself takes meanwhile. It fails if a watcher misses a hop; times are only told.
 func TestWindowOfWatchers(t *testing.T) {
 	services := *moving
 	f := setup(t)

@@ -11,7 +11,8 @@ import (
 // Default fills in what a Migration leaves open.
 func Default(m *v1alpha1.Migration) { spec.Default(m) }
 
-// Validate turns a defaulted Migration into a Spec. It fails with everything that is wrong in it: see spec.Refuse.
+// Validate turns a defaulted Migration into a Spec. It fails with everything that is wrong in it:
+// see spec.Refuse.
 func Validate(m *v1alpha1.Migration) (services.Spec, error) {
 	if err := spec.Refuse(spec.Validate(m, PhaseNames())); err != nil {
 		return services.Spec{}, err
@@ -41,8 +42,8 @@ func texts(ranges []netip.Prefix) []string {
 	return all
 }
 
-// recordRanges fills in what the file leaves open, as it was resolved. Once it is recorded, it cannot be changed. A Migration that was created by
-// other means than a run has it open as well.
+// recordRanges fills in what the file leaves open, as it was resolved. Once it is recorded, it
+// cannot be changed. A Migration that was created by other means than a run has it open as well.
 func (j *Job) recordRanges(s *v1alpha1.ServiceCIDRSpec, resolved services.Spec) {
 	if j.Recorded == nil || len(s.From) == 0 {
 		s.From = texts(resolved.From)

@@ -38,7 +38,8 @@ import (
 
 const examples = "../../../examples/service-cidr/"
 
-// servers play the API servers: each has a certificate for the old and the new address of kubernetes, and the old range.
+// servers play the API servers: each has a certificate for the old and the new address of
+// kubernetes, and the old range.
 type servers struct {
 	mu    sync.Mutex
 	asked []string
@@ -92,8 +93,9 @@ func (m *mailbox) has(text string) bool {
 	return slices.ContainsFunc(m.bodies, func(b string) bool { return strings.Contains(b, text) })
 }
 
-// TestExamplesRun applies each example and rolls it back. Where the API servers would have to get another range, which this
-// one cannot, it stops before that: everything has moved then, kubernetes included.
+// TestExamplesRun applies each example and rolls it back. Where the API servers would have to get
+// another range, which this one cannot, it stops before that: everything has moved then, kubernetes
+// included.
 func TestExamplesRun(t *testing.T) {
 	const beforeRepoint = "refresh"
 	cases := map[string]struct {
@@ -218,7 +220,8 @@ func TestExamplesRun(t *testing.T) {
 	}
 }
 
-// example reads one and shortens its times, so that all that is left of them is that they are there.
+// example reads one and shortens its times, so that all that is left of them is that they are
+// there.
 func example(t *testing.T, file string) *exampleRun {
 	t.Helper()
 	body, err := os.ReadFile(file)
@@ -374,7 +377,8 @@ func (r *exampleRun) pin(name string) {
 	r.must(server.Update(r.Context(), svc))
 }
 
-// hooks gives the programs and URLs of the example somewhere to go, and has one run stopped by them first.
+// hooks gives the programs and URLs of the example somewhere to go, and has one run stopped by them
+// first.
 func (r *exampleRun) hooks() {
 	r.Helper()
 	dir := r.TempDir()
@@ -394,7 +398,8 @@ func (r *exampleRun) hooks() {
 	r.must(os.Remove(stop))
 }
 
-// playbook plays ansible: API servers have their certificates once it was called with both addresses.
+// playbook plays ansible: API servers have their certificates once it was called with both
+// addresses.
 func (r *exampleRun) playbook() {
 	r.Helper()
 	dir := r.TempDir()

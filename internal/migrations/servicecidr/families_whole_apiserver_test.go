@@ -24,8 +24,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
-// wholeFamily is a cluster of both families whose whole range of one moves: kubernetes and kube-dns with it, if they are of that family, and what API
-// servers have as their flag.
+// wholeFamily is a cluster of both families whose whole range of one moves: kubernetes and kube-dns
+// with it, if they are of that family, and what API servers have as their flag.
 type wholeFamily struct {
 	*fixture
 	on  *apitest.Server
@@ -36,7 +36,8 @@ type wholeFamily struct {
 	asked []string
 }
 
-// setupWhole prepares a move to a range. The API server of the cluster goes by whatever gate asks for.
+// setupWhole prepares a move to a range. The API server of the cluster goes by whatever gate asks
+// for.
 func setupWhole(t *testing.T, on *apitest.Server, to, has, becomes string) *wholeFamily {
 	t.Helper()
 	f := setupOn(t, on, func(m *v1alpha1.Migration) {
@@ -90,7 +91,8 @@ func (w *wholeFamily) services() []*corev1.Service {
 	return services
 }
 
-// requireRanges fails unless the default ServiceCIDR has just these ranges, and there is no other but some.
+// requireRanges fails unless the default ServiceCIDR has just these ranges, and there is no other
+// but some.
 func (w *wholeFamily) requireRanges(ofDefault string, others ...string) {
 	w.Helper()
 	all := &networkingv1.ServiceCIDRList{}
@@ -124,7 +126,8 @@ func (w *wholeFamily) requireBack() {
 	w.nothingLeft()
 }
 
-// requireThere fails unless each Service has moved that has an address of the family, and has kept its other one.
+// requireThere fails unless each Service has moved that has an address of the family, and has kept
+// its other one.
 func (w *wholeFamily) requireThere(to string) {
 	w.Helper()
 	target := netip.MustParsePrefix(to)
@@ -182,8 +185,9 @@ func (w *wholeFamily) afterwards(to, other string) {
 	w.requireRanges(w.becomes, "m="+to, "m-keep-of-kubernetes="+other)
 }
 
-// TestWholeRangeOfEitherFamily moves the whole range of one family and then that of the other, on one API server that is restarted with what gates
-// ask for. Each moves there, killed after the old default range is gone and before there is another, and back; and back again from such a moment;
+// TestWholeRangeOfEitherFamily moves the whole range of one family and then that of the other, on
+// one API server that is restarted with what gates ask for. Each moves there, killed after the old
+// default range is gone and before there is another, and back; and back again from such a moment;
 // then there and to the end. The second begins where the first has ended.
 func TestWholeRangeOfEitherFamily(t *testing.T) {
 	on := wholeServer(t, bothRanges)
@@ -199,7 +203,8 @@ func TestWholeRangeOfEitherFamily(t *testing.T) {
 	}
 }
 
-// TestWholeRangeOfSixFirst does so where IPv6 is the primary family, without the way back: kubernetes moves with the other family.
+// TestWholeRangeOfSixFirst does so where IPv6 is the primary family, without the way back:
+// kubernetes moves with the other family.
 func TestWholeRangeOfSixFirst(t *testing.T) {
 	has := "fd00:10:96::/112,10.96.0.0/16"
 	on := wholeServer(t, has, apitest.Flag("advertise-address", "2001:db8::1")) // it has to be of that family
@@ -274,8 +279,9 @@ func thereToTheEnd(t *testing.T, on *apitest.Server, to, other, has, becomes str
 	}
 }
 
-// TestAnyRangeOfBothFamilies empties one family of a ServiceCIDR that is no API server's: its other range becomes one of the cluster's own, at the end
-// and on the way back, and a Service keeps its address in it.
+// TestAnyRangeOfBothFamilies empties one family of a ServiceCIDR that is no API server's: its other
+// range becomes one of the cluster's own, at the end and on the way back, and a Service keeps its
+// address in it.
 func TestAnyRangeOfBothFamilies(t *testing.T) {
 	const from, to, other = "172.31.0.0/16", "172.24.0.0/16", "fd00:31::/112"
 	on := bothFamiliesServer(t)

@@ -33,7 +33,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
-// lazy is shared by the tests of this package; each begins with an empty cluster. server is what it started.
+// lazy is shared by the tests of this package; each begins with an empty cluster. server is what it
+// started.
 var (
 	lazy   = &apitest.Lazy{Range: "10.96.0.0/16"}
 	server *apitest.Server
@@ -145,7 +146,8 @@ func (f *fixture) node(name, ip string) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	f.must(server.Create(f.Context(), n))
 	n.Status.Addresses = []corev1.NodeAddress{
-		// An API server asks a kubelet there first, and refuses at once: otherwise every look would wait for its time-out.
+		// An API server asks a kubelet there first, and refuses at once: otherwise every look would
+		// wait for its time-out.
 		{Type: corev1.NodeHostName, Address: "localhost"},
 		{Type: corev1.NodeInternalIP, Address: ip},
 	}

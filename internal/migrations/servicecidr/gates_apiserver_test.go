@@ -37,7 +37,8 @@ func (unreachable) InspectAll(_ context.Context, addresses []string) []apiserver
 	return all
 }
 
-// observed is a cluster whose API server only its nodes reach, and a run that follows what their agents report.
+// observed is a cluster whose API server only its nodes reach, and a run that follows what their
+// agents report.
 type observed struct {
 	*fixture
 	ranges  *ranges.Plan
@@ -90,7 +91,8 @@ func (f *observed) agentPod(node string) string {
 	return string(p.UID)
 }
 
-// agent runs the agent of a node, in the name of a pod, until end is called. It looks at the API server as the real one does, unless it lies.
+// agent runs the agent of a node, in the name of a pod, until end is called. It looks at the API
+// server as the real one does, unless it lies.
 func (f *observed) agent(node, uid string, lies ...v1alpha1.APIServerReport) (end func()) {
 	f.Helper()
 	inspector := apiserver.New(server.Config)
@@ -138,9 +140,10 @@ func (f *observed) says(what string, look func(context.Context) error, texts ...
 	})
 }
 
-// TestGatesLookFromNodes: a real API server that only nodes reach is seen through the real agent of its control-plane node. As controls, the
-// gates do not pass, and name what is not seen, without a report; by the report of another node; by one in the name of a pod that is not
-// on the node; and by one that is old. Nor do they pass on what the API server does not have.
+// TestGatesLookFromNodes: a real API server that only nodes reach is seen through the real agent of
+// its control-plane node. As controls, the gates do not pass, and name what is not seen, without a
+// report; by the report of another node; by one in the name of a pod that is not on the node; and
+// by one that is old. Nor do they pass on what the API server does not have.
 func TestGatesLookFromNodes(t *testing.T) {
 	f := observe(t)
 	has, lacks := f.ranges.Look(), f.ranges.Look()

@@ -43,8 +43,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
-// TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the checks find and the
-// plan that is made. No cluster is needed.
+// TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the
+// checks find and the plan that is made. No cluster is needed.
 func TestGolden(t *testing.T) {
 	golden.Run(t, "testdata/golden/*.txtar", sections)
 }
@@ -100,7 +100,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	p.Forms, p.Form = input.Forms()
 	return golden.Sections{
 		"findings": func() string { return migrationtest.Found(findings) },
-		"plan":     func() string { return migrationtest.Plan(t, p.Apply()) + renderSurvey(p.Inventory) },
+		"plan":     func() string { return migrationtest.Plan(t, p.Apply()) + renderInventory(p.Inventory) },
 		"rollback": func() string { return migrationtest.Plan(t, p.Rollback()) },
 		"finish":   func() string { return migrationtest.Plan(t, p.Finish()) },
 	}
@@ -135,7 +135,8 @@ type facts struct {
 	NodePorts string `json:"nodePorts"`
 	// DualWrite is whether API servers write addresses twice.
 	DualWrite apiserver.DualWrite `json:"dualWrite"`
-	// Bitmap says that the one range is a flag of the API servers, Guard why addresses cannot be kept from others, Back that the migration goes back.
+	// Bitmap says that the one range is a flag of the API servers, Guard why addresses cannot be
+	// kept from others, Back that the migration goes back.
 	Bitmap bool   `json:"bitmap"`
 	Guard  string `json:"guard"`
 	Back   bool   `json:"back"`
@@ -192,18 +193,18 @@ func readFixture(t *testing.T, spec services.Spec, manifests, factsYAML []byte) 
 		snap.Ranges = cluster.Bitmap
 	}
 	others := readObjects(t, snap, live.Inspection, manifests)
-	survey := services.Load(snap, spec)
-	rules, err := tier.NewRules(&spec.Common, survey.IsClusterService)
+	inventory := services.Load(snap, spec)
+	rules, err := tier.NewRules(&spec.Common, inventory.IsClusterService)
 	if err != nil {
 		t.Fatal(err)
 	}
 	answers := map[types.NamespacedName]string{}
-	survey.AssignTiers(tier.Assign(survey.Services(), rules, answers))
-	scanner, err := checks.Scanner(survey)
+	inventory.AssignTiers(tier.Assign(inventory.Services(), rules, answers))
+	scanner, err := checks.Scanner(inventory)
 	if err != nil {
 		t.Fatal(err)
 	}
-	trials := f.trials(t, survey)
+	trials := f.trials(t, inventory)
 	for _, o := range others {
 		if q, ok := o.(*corev1.ResourceQuota); ok {
 			trials.Quotas = append(trials.Quotas, *q)
@@ -214,11 +215,11 @@ func readFixture(t *testing.T, spec services.Spec, manifests, factsYAML []byte) 
 	if live.Inspection.Unread["resourcequotas"] {
 		trials.QuotasErr = errors.New("denied")
 	}
-	survey.MarkCalled(live.Inspection.Called)
-	survey.MarkRouted(live.Inspection.Routes)
+	inventory.MarkCalled(live.Inspection.Called)
+	inventory.MarkRouted(live.Inspection.Routes)
 	in := checks.Input{
 		Snapshot:  snap,
-		Inventory: survey,
+		Inventory: inventory,
 		Live:      live,
 		Trials:    trials,
 		Workloads: running(snap, others),
@@ -244,10 +245,8 @@ func (f *facts) trials(t *testing.T, s *services.Inventory) checks.Trials {
 	found := checks.Trials{Forms: map[string]map[v1alpha1.BridgeForm]error{}}
 	refused := func(all map[string]string) (out []checks.Trial) {
 		for object, reason := range all {
-			out = append(
-				out,
-				checks.Trial{Object: object, What: "is refused", Refusal: &admission.Refusal{By: "a policy", Err: errors.New(reason)}},
-			)
+			out = append(out,
+				checks.Trial{Object: object, What: "is refused", Refusal: &admission.Refusal{By: "a policy", Err: errors.New(reason)}})
 		}
 		return out
 	}
@@ -363,7 +362,7 @@ func readObjects(t *testing.T, snap *cluster.Snapshot, found *cluster.Inspection
 	return others
 }
 
-func renderSurvey(s *services.Inventory) string {
+func renderInventory(s *services.Inventory) string {
 	var b strings.Builder
 	for _, e := range s.Stays {
 		fmt.Fprintf(&b, "stays: %s %s\n", e.Key(), e.Reason)

@@ -58,8 +58,8 @@ func TestHopGoesToTheNextAddressWhenTheTargetIsTakenInTheLastMoment(t *testing.T
 	f.checkBridge(was, is, v1alpha1.BridgeLoadBalancer)
 }
 
-// TestHalfHoppedServiceWhosePodsChanged: its EndpointSlices stay as they were while it is of type ExternalName, and must
-// not keep it from going on, nor back.
+// TestHalfHoppedServiceWhosePodsChanged: its EndpointSlices stay as they were while it is of type
+// ExternalName, and must not keep it from going on, nor back.
 func TestHalfHoppedServiceWhosePodsChanged(t *testing.T) {
 	for _, end := range []string{"172.24.3.7", "10.96.3.7"} {
 		f := setup(t)
@@ -108,8 +108,8 @@ func (h *halver) Patch(ctx context.Context, o client.Object, p client.Patch, opt
 	return h.WithWatch.Patch(ctx, o, p, opts...)
 }
 
-// TestOldAddressGivenBackInTheMiddleOfAHop: the API server's repair of IPAddresses, being behind, allocated the address
-// to the Service that had just left it.
+// TestOldAddressGivenBackInTheMiddleOfAHop: the API server's repair of IPAddresses, being behind,
+// allocated the address to the Service that had just left it.
 func TestOldAddressGivenBackInTheMiddleOfAHop(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart", at("10.96.3.7"))
@@ -129,7 +129,8 @@ func TestOldAddressGivenBackInTheMiddleOfAHop(t *testing.T) {
 	f.checkBridge(was, f.get("cart"), v1alpha1.BridgeLoadBalancer)
 }
 
-// TestTargetTakenBetweenTwoRuns: apply was killed while the target had no hold, and another Service was given it.
+// TestTargetTakenBetweenTwoRuns: apply was killed while the target had no hold, and another Service
+// was given it.
 func TestTargetTakenBetweenTwoRuns(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart", at("10.96.3.7"))

@@ -18,8 +18,8 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// TestHopRefusesWithoutABridge is the control of the most important guard: a Service must not leave its address before
-// the bridge is proven.
+// TestHopRefusesWithoutABridge is the control of the most important guard: a Service must not leave
+// its address before the bridge is proven.
 func TestHopRefusesWithoutABridge(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart")

@@ -31,7 +31,8 @@ type Deps struct {
 	// Probe asks nodes what they know, Inspector API servers how they run.
 	Probe     bridge.NodeProbe
 	Inspector ranges.Inspector
-	// Store, if set, is taken for where API servers keep Services, if the Migration says how that is reached.
+	// Store, if set, is taken for where API servers keep Services, if the Migration says how that
+	// is reached.
 	Store hop.Store
 }
 
@@ -92,8 +93,8 @@ func NewJob(tools Deps, m *v1alpha1.Migration) (*Job, error) {
 	return j, j.checkOverlap()
 }
 
-// MayLook implements migration.Authorizer: it asks for the user's rights, once. Without those to look there is nothing to check;
-// the others are a finding.
+// MayLook: it asks for the user's rights, once. Without those to
+// look there is nothing to check; the others are a finding.
 func (j *Job) MayLook(ctx context.Context) error {
 	return j.Authorize(ctx, j.Deps.Cluster, j.roles(), toLook)
 }
@@ -121,8 +122,8 @@ func (j *Job) Turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.De
 	return migration.UpdateStatus(ctx, j.Deps.Cluster, have.Name, func(st *v1alpha1.MigrationStatus) { st.NodesRepointedAt = nil })
 }
 
-// away reports whether a Migration was on its way back, or back, before the command that begins. Where spec.desired is written by others, it
-// says where the command goes to.
+// away reports whether a Migration was on its way back, or back, before the command that begins.
+// Where spec.desired is written by others, it says where the command goes to.
 func (j *Job) away(have *v1alpha1.Migration) bool {
 	if j.Deps.Directed {
 		return have.Status.Phase == v1alpha1.PhaseRollingBack || have.Status.Phase == v1alpha1.PhaseRolledBack
@@ -130,8 +131,8 @@ func (j *Job) away(have *v1alpha1.Migration) bool {
 	return have.Spec.Desired == v1alpha1.DesiredRolledBack
 }
 
-// AnotherRound implements migration.Retrier: Services that appeared in the range that was to be retired are moved, if they have not
-// gone by themselves.
+// AnotherRound: Services that appeared in the range that was to be
+// retired are moved, if they have not gone by themselves.
 func (j *Job) AnotherRound(ctx context.Context, err error) bool {
 	if !errors.As(err, new(*ranges.RangeInUseError)) {
 		return false
@@ -151,11 +152,11 @@ func (j *Job) LoadInventory(ctx context.Context) (*services.Inventory, error) {
 	if err != nil {
 		return nil, err
 	}
-	survey, _, err := j.survey(ctx, snap)
-	return survey, err
+	inventory, _, err := j.inventory(ctx, snap)
+	return inventory, err
 }
 
-// Examine implements migration.Kind. It looks as far as the user's rights go.
+// It looks as far as the user's rights go.
 func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if _, err := j.Deps.Cluster.ServerVersion(ctx); err != nil {
 		return nil, err
@@ -170,13 +171,13 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err := refuseUpgraded(snap); err != nil {
 		return nil, err
 	}
-	survey, rules, err := j.survey(ctx, snap)
+	inventory, rules, err := j.inventory(ctx, snap)
 	if err != nil {
 		return nil, err
 	}
 	in := checks.Input{
 		Snapshot:  snap,
-		Inventory: survey,
+		Inventory: inventory,
 		Live:      cluster.Live{Access: j.Access},
 		Image:     j.agents().Image().Name,
 		Overlap:   j.overlapImage().Name != "",
@@ -184,17 +185,17 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err := j.live(ctx, &in); err != nil {
 		return nil, err
 	}
-	if in.Workloads, err = j.workloads(ctx, survey); err != nil {
+	if in.Workloads, err = j.workloads(ctx, inventory); err != nil {
 		return nil, err
 	}
-	survey.MarkCalled(in.Found().Called)
-	survey.MarkRouted(in.Found().Routes)
+	inventory.MarkCalled(in.Found().Called)
+	inventory.MarkRouted(in.Found().Routes)
 	p, err := j.planner(ctx, in)
 	if err != nil {
 		return nil, err
 	}
 	r := refresher{
-		tools: j.Deps.Tools, inventory: survey, rules: rules, of: j.Migration, to: engine.Forward, workloads: in.Workloads,
+		tools: j.Deps.Tools, inventory: inventory, rules: rules, of: j.Migration, to: engine.Forward, workloads: in.Workloads,
 	}
 	if j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack {
 		r.to = engine.Backward
@@ -205,9 +206,10 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	return p, nil
 }
 
-// workloads are what may have to be restarted; nil, if nothing moves or the user may not look, which the rights check says.
-func (j *Job) workloads(ctx context.Context, survey *services.Inventory) (*rollout.State, error) {
-	if len(survey.Moves) == 0 {
+// workloads are what may have to be restarted; nil, if nothing moves or the user may not look,
+// which the rights check says.
+func (j *Job) workloads(ctx context.Context, inventory *services.Inventory) (*rollout.State, error) {
+	if len(inventory.Moves) == 0 {
 		return nil, nil
 	}
 	state, err := rollout.Load(ctx, j.Deps.Cluster)
@@ -236,23 +238,24 @@ func (j *Job) planner(ctx context.Context, in checks.Input) (*Planner, error) {
 	return p, nil
 }
 
-// survey looks at the Services and sorts them into tiers, asking the lookup about those that no rule names.
-func (j *Job) survey(ctx context.Context, snap *cluster.Snapshot) (*services.Inventory, tier.Rules, error) {
-	survey, err := j.positions(ctx, snap)
+// inventory looks at the Services and sorts them into tiers, asking the lookup about those that no
+// rule names.
+func (j *Job) inventory(ctx context.Context, snap *cluster.Snapshot) (*services.Inventory, tier.Rules, error) {
+	inventory, err := j.positions(ctx, snap)
 	if err != nil {
 		return nil, tier.Rules{}, err
 	}
-	if len(survey.Spec.To) == 0 {
+	if len(inventory.Spec.To) == 0 {
 		return nil, tier.Rules{}, &SpecError{
 			Field: "spec.serviceCIDR.to", Problem: "there is no other ready Service range for the Services to go to",
 			Hint: "name one, or add one first with mode: Extend",
 		}
 	}
-	rules, err := tier.NewRules(&j.Spec.Common, survey.IsClusterService)
+	rules, err := tier.NewRules(&j.Spec.Common, inventory.IsClusterService)
 	if err != nil {
 		return nil, rules, err
 	}
-	movers := survey.Services()
+	movers := inventory.Services()
 	var answers map[types.NamespacedName]string
 	questions := tier.Questions(movers, rules)
 	if len(questions) > 0 && !j.Silent {
@@ -267,8 +270,8 @@ func (j *Job) survey(ctx context.Context, snap *cluster.Snapshot) (*services.Inv
 	if len(questions) > 0 && j.Silent {
 		assigned.Unasked(questions)
 	}
-	survey.AssignTiers(assigned)
-	return survey, rules, nil
+	inventory.AssignTiers(assigned)
+	return inventory, rules, nil
 }
 
 // positions looks at where Services stand.
@@ -295,7 +298,8 @@ func (j *Job) agents() *lossguard.AgentConfig {
 	return c
 }
 
-// checkAgents refuses agents that there is no image for, and barriers that need agents where there are none.
+// checkAgents refuses agents that there is no image for, and barriers that need agents where there
+// are none.
 func (j *Job) checkAgents() error {
 	c := j.agents()
 	if j.Spec.Barrier != v1alpha1.BarrierAgent || c.None {

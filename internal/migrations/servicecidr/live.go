@@ -56,8 +56,8 @@ func (j *Job) live(ctx context.Context, in *checks.Input) error {
 	return eg.Wait()
 }
 
-// inspect looks through the rest of the cluster, once in a job: what is written down in it does not change by what the
-// job does, and in a large cluster it is a lot.
+// inspect looks through the rest of the cluster, once in a job: what is written down in it does not
+// change by what the job does, and in a large cluster it is a lot.
 func (j *Job) inspect(ctx context.Context, in *checks.Input) error {
 	if j.inspection == nil {
 		scanner, err := checks.Scanner(in.Inventory)

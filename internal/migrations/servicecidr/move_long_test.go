@@ -18,7 +18,8 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// TestFinishedRangeCanBeEmptied: what one migration filled, the next may leave, without being told of it.
+// TestFinishedRangeCanBeEmptied: what one migration filled, the next may leave, without being told
+// of it.
 func TestFinishedRangeCanBeEmptied(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))
@@ -36,7 +37,8 @@ func TestFinishedRangeCanBeEmptied(t *testing.T) {
 	}
 }
 
-// TestAnnotationsAreHints: where a Service came from is known by the addresses that are reserved for it, whatever it says.
+// TestAnnotationsAreHints: where a Service came from is known by the addresses that are reserved
+// for it, whatever it says.
 func TestAnnotationsAreHints(t *testing.T) {
 	for name, damage := range map[string]func(notes map[string]string){
 		"target removed": func(notes map[string]string) { delete(notes, v1alpha1.AnnotationTargetIP) },
@@ -76,8 +78,8 @@ func (c *atLock) Create(ctx context.Context, o client.Object, opts ...client.Cre
 	return c.WithWatch.Create(ctx, o, opts...)
 }
 
-// TestFinishSeesWhatAppearedBeforeItsLock: finish looks whether it may go on, and then takes the lock. Objects that another run left in
-// between is removed, too.
+// TestFinishSeesWhatAppearedBeforeItsLock: finish looks whether it may go on, and then takes the
+// lock. Objects that another run left in between is removed, too.
 func TestFinishSeesWhatAppearedBeforeItsLock(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))

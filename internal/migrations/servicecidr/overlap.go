@@ -36,7 +36,8 @@ func (j *Job) checkOverlap() error {
 	}
 }
 
-// addOverlap gives a planner what keeps bridges in step: to install it, or to take away what an earlier run has left of it.
+// addOverlap gives a planner what keeps bridges in step: to install it, or to take away what an
+// earlier run has left of it.
 func (j *Job) addOverlap(ctx context.Context, p *Planner) error {
 	set := j.Overlap()
 	if set.Image.Name != "" {
@@ -51,8 +52,8 @@ func (j *Job) addOverlap(ctx context.Context, p *Planner) error {
 	return err
 }
 
-// overlap has something follow the overlap before there is one, and repairs it as long as there is. An apply that has nothing else left to do
-// finds nothing to do here if all is well.
+// overlap has something follow the overlap before there is one, and repairs it as long as there is.
+// An apply that has nothing else left to do finds nothing to do here if all is well.
 func (p *Planner) overlap() []engine.Group {
 	if p.Left() == "" && (p.OverlapWell || p.Inventory.Counts().Bridged == 0) {
 		return nil

@@ -32,10 +32,12 @@ func commands() migration.Commands[*Planner] {
 	return migration.Commands[*Planner]{Apply: applyPhases(), Rollback: rollbackPhases(), Finish: finishPhases()}
 }
 
-// phaseKubelets parts apply and rollback in two: which pods still carry an address of before is known only once it is over.
+// phaseKubelets parts apply and rollback in two: which pods still carry an address of before is
+// known only once it is over.
 const phaseKubelets = "kubelets"
 
-// applyPhases go to the point where nothing needs the old range any more and old addresses still answer.
+// applyPhases go to the point where nothing needs the old range any more and old addresses still
+// answer.
 func applyPhases() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
 		migration.CheckPhase[*Planner]("Check the cluster"),
@@ -65,8 +67,8 @@ func applyPhases() migration.Phases[*Planner] {
 	}
 }
 
-// rollbackPhases bring every Service back to its old address, by the bridges that still answer on both, and after it whatever
-// had followed the Services.
+// rollbackPhases bring every Service back to its old address, by the bridges that still answer on
+// both, and after it whatever had followed the Services.
 func rollbackPhases() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
 		{
@@ -141,7 +143,7 @@ func PhaseNames() []string { return commands().Names() }
 // Outlines are the phases of all commands, for people.
 func Outlines() []migration.Outline { return []migration.Outline{commands().Outline("")} }
 
-// Planner makes plans from a survey.
+// Planner makes plans from a inventory.
 type Planner struct {
 	migration.Base
 	// Probe asks nodes what they know, Inspector API servers how they run.
@@ -169,7 +171,8 @@ type Planner struct {
 	Observer hop.MoveObserver
 	// LeaveClients has finish not wait for clients of old addresses.
 	LeaveClients bool
-	// CreatedDuring are the Services made in the target range which a rollback moves to the old one.
+	// CreatedDuring are the Services made in the target range which a rollback moves to the old
+	// one.
 	CreatedDuring []CreatedDuring
 	// Refresh is what has to be restarted for pods to get rid of old addresses.
 	Refresh Refresh
@@ -192,7 +195,8 @@ func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Mig
 
 func (p *Planner) spec() services.Spec { return p.Inventory.Spec }
 
-// secure records the migration, backs up what is about to be changed for the first time, and freezes it.
+// secure records the migration, backs up what is about to be changed for the first time, and
+// freezes it.
 func (p *Planner) secure() []engine.Group {
 	s := migration.Securing{Originals: append(originals(p.Inventory), p.Refresh.Originals()...)}
 	if p.frozen() {
@@ -219,7 +223,8 @@ func (p *Planner) canary() []engine.Group {
 	return engine.InOrder(&hop.Canary{Steps: p.steps(engine.Forward), Pool: p.canaryPool()})
 }
 
-// canaryPool has the addresses between which the canary moves: there, and back. API servers that have a flag give none of the range that is left.
+// canaryPool has the addresses between which the canary moves: there, and back. API servers that
+// have a flag give none of the range that is left.
 func (p *Planner) canaryPool() *cidr.Pool {
 	if p.Inventory.Bitmap {
 		return p.Inventory.Pool
@@ -241,7 +246,8 @@ func (p *Planner) pool(to engine.Direction) *cidr.Pool {
 // refresh restarts workloads, a tier at a time.
 func refresh(p *Planner) []engine.Group { return p.Refresh.groups() }
 
-// each makes a step for every Service of the migration that has something of it left: those never touched have not.
+// each makes a step for every Service of the migration that has something of it left: those never
+// touched have not.
 func (p *Planner) each(step func(*services.Entry) engine.Step) []engine.Group {
 	var steps []engine.Step
 	for _, e := range p.Inventory.All() {
@@ -260,8 +266,9 @@ func (p *Planner) verify() []engine.Group {
 	})
 }
 
-// release takes the addresses away that a direction leaves, and what kept them answering. Finish does that batch by batch, each with a
-// barrier and time to look, so that a loss stops it before the next. A rollback is at the Services' own addresses, and stops for nothing.
+// release takes the addresses away that a direction leaves, and what kept them answering. Finish
+// does that batch by batch, each with a barrier and time to look, so that a loss stops it before
+// the next. A rollback is at the Services' own addresses, and stops for nothing.
 func (p *Planner) release(to engine.Direction) []engine.Group {
 	groups := p.stopProbing(to)
 	all := p.each(func(e *services.Entry) engine.Step {
@@ -320,7 +327,8 @@ func (p *Planner) back() []engine.Group {
 	return append(engine.InOrder(steps...), p.moves(engine.Backward).services()...)
 }
 
-// proveReleased passes one more barrier: what is behind it, every node has seen, the removal of the bridges included.
+// proveReleased passes one more barrier: what is behind it, every node has seen, the removal of the
+// bridges included.
 func (p *Planner) proveReleased() []engine.Group {
 	if len(p.Inventory.Moves) == 0 {
 		return nil
@@ -351,8 +359,9 @@ func (p *Planner) orphans() []engine.Group {
 
 // tidy removes what the migration leaves behind in a direction.
 func (p *Planner) tidy(to engine.Direction) []engine.Group {
-	// What keeps bridges in step stays as long as there is one. Orphans go before agents, which stay as long as what they call has a bridge:
-	// another migration of a set that had them meanwhile has made it again, and the bridge of the former one is an orphan.
+	// What keeps bridges in step stays as long as there is one. Orphans go before agents, which
+	// stay as long as what they call has a bridge: another migration of a set that had them
+	// meanwhile has made it again, and the bridge of the former one is an orphan.
 	groups := slices.Concat(p.orphans(), p.Agents.Dismiss(), p.Overlap.Remove(), p.Leftovers)
 	if to == engine.Forward {
 		groups = append(groups, p.changes().HandOver()...)
@@ -360,8 +369,8 @@ func (p *Planner) tidy(to engine.Direction) []engine.Group {
 	return append(groups, p.leave(to)...)
 }
 
-// leave removes what replumb keeps for itself, and looks that nothing is left. On the way back the target ranges go last: what replumb keeps
-// for itself is in them.
+// leave removes what replumb keeps for itself, and looks that nothing is left. On the way back the
+// target ranges go last: what replumb keeps for itself is in them.
 func (p *Planner) leave(to engine.Direction) []engine.Group {
 	steps := append([]engine.Step{p.freeze().Undo()}, p.Thaw()...)
 	if p.Inventory.Bitmap {
@@ -390,8 +399,8 @@ func originals(s *services.Inventory) []client.Object {
 	return all
 }
 
-// returnPool has the free addresses of the old range, of which replumb takes those that it needs for
-// itself on the way back.
+// returnPool has the free addresses of the old range, of which replumb takes those that it needs
+// for itself on the way back.
 func returnPool(s *services.Inventory) *cidr.Pool {
 	pool := cidr.NewPool(s.Spec.From, s.Used)
 	for _, e := range s.All() {

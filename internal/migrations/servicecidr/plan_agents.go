@@ -19,7 +19,8 @@ func (p *Planner) watch() []engine.Group {
 	return p.Agents.Install()
 }
 
-// probeAppears reports whether a Service that agents call is yet to be made, so that it cannot be planned how it moves.
+// probeAppears reports whether a Service that agents call is yet to be made, so that it cannot be
+// planned how it moves.
 func (p *Planner) probeAppears() bool {
 	return p.Agents != nil && !p.Inventory.HasProbes() && len(p.Inventory.Pending()) > 0
 }
@@ -57,8 +58,9 @@ func (p *Planner) stopProbing(to engine.Direction) []engine.Group {
 	return groups
 }
 
-// leaving are the addresses, as texts, that a direction leaves: those that Services leave, and the bridges' own. For as long as a hop lasts
-// the name of a Service leads to the own address of its bridge, and who looks names up once may have kept that.
+// leaving are the addresses, as texts, that a direction leaves: those that Services leave, and the
+// bridges' own. For as long as a hop lasts the name of a Service leads to the own address of its
+// bridge, and who looks names up once may have kept that.
 func (p *Planner) leaving(to engine.Direction) map[string]bool {
 	all := map[string]bool{}
 	for _, e := range p.Inventory.All() {
@@ -73,7 +75,8 @@ func (p *Planner) leaving(to engine.Direction) map[string]bool {
 	return all
 }
 
-// barriers are those of a direction. A run that goes back stops for nothing that agents report, or do not report.
+// barriers are those of a direction. A run that goes back stops for nothing that agents report, or
+// do not report.
 func (p *Planner) barriers(to engine.Direction) *hop.Barriers {
 	b := &hop.Barriers{
 		Client: p.Tools.Client(), Migration: p.spec().Name, Pool: p.pool(to),
@@ -96,5 +99,6 @@ func (p *Planner) barriers(to engine.Direction) *hop.Barriers {
 	return b
 }
 
-// moreThanSilence is by how much a barrier is more patient than what notices that an agent is silent.
+// moreThanSilence is by how much a barrier is more patient than what notices that an agent is
+// silent.
 const moreThanSilence = 30 * time.Second

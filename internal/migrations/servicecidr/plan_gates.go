@@ -8,7 +8,8 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 )
 
-// recheck asks all gates again, right before the point of no return: nodes and API servers come and go.
+// recheck asks all gates again, right before the point of no return: nodes and API servers come and
+// go.
 func (p *Planner) recheck() []engine.Group {
 	if p.Migration.Status.PointOfNoReturnPassed {
 		return nil
@@ -54,7 +55,8 @@ func (p *Planner) kubelets(to engine.Direction) []engine.Group {
 	)
 }
 
-// kubeletsOf are those that have to name want as cluster DNS in a direction; nil if cluster DNS does not move.
+// kubeletsOf are those that have to name want as cluster DNS in a direction; nil if cluster DNS
+// does not move.
 func (p *Planner) kubeletsOf(to engine.Direction) (k *ranges.Kubelets, want string) {
 	k = &ranges.Kubelets{Cluster: p.Tools.Cluster, Migration: p.spec().Name}
 	var all []string

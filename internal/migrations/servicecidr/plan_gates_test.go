@@ -12,7 +12,8 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// TestKubeletsOfOneFamily asks kubelets for the address that moves alone, where cluster DNS has one of each family.
+// TestKubeletsOfOneFamily asks kubelets for the address that moves alone, where cluster DNS has one
+// of each family.
 func TestKubeletsOfOneFamily(t *testing.T) {
 	for want, move := range map[string][2]string{
 		"10.97.0.10": {"10.96.0.0/16", "10.97.0.0/16"}, "fd00:10:97::a": {"fd00:10:96::/112", "fd00:10:97::/112"},

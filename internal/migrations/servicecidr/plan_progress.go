@@ -64,8 +64,9 @@ func (p *Planner) Left() string {
 	return "" // what Services have left behind that were deleted meanwhile, the next command removes: there may always be one more
 }
 
-// movesAhead reports whether what comes after phase kubelets of apply cannot be planned yet. For the few Services that have appeared
-// meanwhile it is planned as if they had moved, and corrected in the next round: where one comes after the other there would be no end.
+// movesAhead reports whether what comes after phase kubelets of apply cannot be planned yet. For
+// the few Services that have appeared meanwhile it is planned as if they had moved, and corrected
+// in the next round: where one comes after the other there would be no end.
 func (p *Planner) movesAhead() bool {
 	known := func(e *services.Entry) bool { return !bornAfter(p.Inventory, e) }
 	return slices.ContainsFunc(p.Inventory.Pending(), known) || p.Inventory.ProbesPending() ||
@@ -103,8 +104,9 @@ func (p *Planner) Summary(phase v1alpha1.Phase) (v1alpha1.Counts, []v1alpha1.Tie
 	return p.Inventory.Counts(), p.Inventory.TierCounts(nil)
 }
 
-// Accompany implements migration.Companion: where nothing in the cluster does so, bridges are kept in step until stop is called, if that takes
-// more than hops do. Two that write at once would be in each other's way.
+// Accompany: where nothing in the cluster does so, bridges are kept
+// in step until stop is called, if that takes more than hops do. Two that write at once would be in
+// each other's way.
 func (p *Planner) Accompany(ctx context.Context) (stop func() error) {
 	if p.Tools.Cluster == nil || p.Overlap != nil || !p.Inventory.AnyMirrored() {
 		return func() error { return nil }
@@ -131,8 +133,9 @@ func bornAfter(s *services.Inventory, e *services.Entry) bool {
 	return !s.Recorded.IsZero() && s.Recorded.Before(&e.Service.CreationTimestamp)
 }
 
-// endless reports whether a Service has appeared since the migration was recorded, in a range that stays open. Of these there is no
-// end. Each apply moves those that it finds, and waits for no others.
+// endless reports whether a Service has appeared since the migration was recorded, in a range that
+// stays open. Of these there is no end. Each apply moves those that it finds, and waits for no
+// others.
 func endless(s *services.Inventory, e *services.Entry) bool {
 	return bornAfter(s, e) && slices.ContainsFunc(s.Ranges, func(c networkingv1.ServiceCIDR) bool {
 		return c.DeletionTimestamp.IsZero() && !ranges.Retires(s, &c) && cidr.Contains(services.CIDRsOf(&c), e.Old)

@@ -29,7 +29,8 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// kubelets are played by a server in front of the API server: the real one asks none on this machine. Each node gives pods some cluster DNS.
+// kubelets are played by a server in front of the API server: the real one asks none on this
+// machine. Each node gives pods some cluster DNS.
 func (f *fixture) kubelets(dns map[string]string) *cluster.Cluster {
 	f.Helper()
 	for node := range dns {
@@ -109,8 +110,9 @@ func (f *fixture) gone(inspector ranges.Inspector) *Planner {
 	return p
 }
 
-// TestFinishLooksAgain: nodes, certificates and flags that were in order once, and are not any more, stop finish before its point of no
-// return. The control is the plan of before, which has only the steps that come after.
+// TestFinishLooksAgain: nodes, certificates and flags that were in order once, and are not any
+// more, stop finish before its point of no return. The control is the plan of before, which has
+// only the steps that come after.
 func TestFinishLooksAgain(t *testing.T) {
 	good := named{[]string{"10.96.0.1", "172.24.0.1"}, "172.24.0.0/16"}
 	for name, tt := range map[string]struct {
@@ -187,8 +189,8 @@ func TestRecheckComesBeforeThePointOfNoReturn(t *testing.T) {
 	}
 }
 
-// TestReleaseInBatches: what is lost, or not proven, stops finish before the next batch, whose bridges stay; the same command goes on. The
-// control, all of them at once, leaves none.
+// TestReleaseInBatches: what is lost, or not proven, stops finish before the next batch, whose
+// bridges stay; the same command goes on. The control, all of them at once, leaves none.
 func TestReleaseInBatches(t *testing.T) {
 	for name, size := range map[string]int{"batches": 2, "at once": 6} {
 		t.Run(name, func(t *testing.T) {
@@ -238,8 +240,9 @@ func (f *fixture) there(name string) bool {
 	return slices.ContainsFunc(all.Items, func(s corev1.Service) bool { return s.Namespace == "shop" && s.Name == name })
 }
 
-// TestIdentitiesArePinned: Services that are known by their ClusterIP keep it, and a range that covers it; without their labels, as the control,
-// or with an annotation that asks for it, they move.
+// TestIdentitiesArePinned: Services that are known by their ClusterIP keep it, and a range that
+// covers it; without their labels, as the control, or with an annotation that asks for it, they
+// move.
 func TestIdentitiesArePinned(t *testing.T) {
 	f := setup(t)
 	labelled := func(ip, key, value string) func(*corev1.Service) {
@@ -282,13 +285,14 @@ func TestIdentitiesArePinned(t *testing.T) {
 	}
 }
 
-// TestOwnAddressesOfBridgesAreLeft, beside those of Services: names lead there in the middle of a hop.
+// TestOwnAddressesOfBridgesAreLeft, beside those of Services: names lead there in the middle of a
+// hop.
 func TestOwnAddressesOfBridgesAreLeft(t *testing.T) {
 	f, was := moved(t)
-	survey, err := f.job.LoadInventory(t.Context())
+	inventory, err := f.job.LoadInventory(t.Context())
 	f.must(err)
 	b := f.get(bridge.Name(was.Name, was.UID))
-	leaving := (&Planner{Inventory: survey}).leaving(engine.Forward)
+	leaving := (&Planner{Inventory: inventory}).leaving(engine.Forward)
 	for _, a := range []string{was.Spec.ClusterIP, b.Spec.ClusterIP} {
 		if !leaving[a] {
 			t.Errorf("%s is not among %v", a, leaving)

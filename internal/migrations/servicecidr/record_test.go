@@ -54,7 +54,8 @@ func TestDefinitionRefuses(t *testing.T) {
 	}
 }
 
-// TestDefinitionKeepsTheJob: what a Migration moves, and from where to where, cannot be changed; how it goes can.
+// TestDefinitionKeepsTheJob: what a Migration moves, and from where to where, cannot be changed;
+// how it goes can.
 func TestDefinitionKeepsTheJob(t *testing.T) {
 	f := setup(t)
 	f.definition()
@@ -82,8 +83,8 @@ func TestDefinitionKeepsTheJob(t *testing.T) {
 	}
 }
 
-// TestApplyUpgradesTheDefinition: an older build's definition is one with other versions, such as one that lacks a field,
-// or has a field or a rule that this build has not.
+// TestApplyUpgradesTheDefinition: an older build's definition is one with other versions, such as
+// one that lacks a field, or has a field or a rule that this build has not.
 func TestApplyUpgradesTheDefinition(t *testing.T) {
 	f := setup(t)
 	f.definition()
@@ -123,7 +124,8 @@ func TestApplyUpgradesTheDefinition(t *testing.T) {
 	}
 }
 
-// TestApplyTakesUpAMigrationCreatedByHand: what kubectl created has no defaults filled in, and cannot be given them.
+// TestApplyTakesUpAMigrationCreatedByHand: what kubectl created has no defaults filled in, and
+// cannot be given them.
 func TestApplyTakesUpAMigrationCreatedByHand(t *testing.T) {
 	f := setup(t)
 	f.definition()

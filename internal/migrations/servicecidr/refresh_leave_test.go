@@ -31,8 +31,8 @@ func (w *witnesses) Behind(_ context.Context, sentinel *corev1.Service, nodes []
 	return nil
 }
 
-// TestNodesForgetPods: agents are asked to forget a pod that has left its Services. Without them, and on the way back where they are silent,
-// nodes are given time, and end it themselves after it.
+// TestNodesForgetPods: agents are asked to forget a pod that has left its Services. Without them,
+// and on the way back where they are silent, nodes are given time, and end it themselves after it.
 func TestNodesForgetPods(t *testing.T) {
 	f := setup(t)
 	f.node("a", "192.0.2.1")
@@ -42,7 +42,8 @@ func TestNodesForgetPods(t *testing.T) {
 	const named = "10.244.0.4"
 	for name, tt := range map[string]struct {
 		agents, back, silent bool
-		// left and parted are what the sentinels asked to forget, until the pod had left, and after it.
+		// left and parted are what the sentinels asked to forget, until the pod had left, and after
+		// it.
 		left, parted []string
 		rested       bool
 	}{

@@ -29,8 +29,9 @@ func (c *counting) Get(ctx context.Context, key client.ObjectKey, o client.Objec
 	return c.WithWatch.Get(ctx, key, o, opts...)
 }
 
-// TestReadsOfAMove: what a write was answered with is not read again. A Service is read before its bridge is made and before its first patch,
-// the bridge before that patch; at the end both before they are released, and the bridge once more to see it gone.
+// TestReadsOfAMove: what a write was answered with is not read again. A Service is read before its
+// bridge is made and before its first patch, the bridge before that patch; at the end both before
+// they are released, and the bridge once more to see it gone.
 func TestReadsOfAMove(t *testing.T) {
 	const services = 5
 	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.Bridge = v1alpha1.BridgeExternalIPs })
@@ -59,8 +60,8 @@ func TestReadsOfAMove(t *testing.T) {
 	f.nothingLeft()
 }
 
-// TestBridgeThatOthersEditIsNarrowed: the bridge is written by what the hop has read of it, and that is refused if others have changed it
-// since. The control sees the refusal.
+// TestBridgeThatOthersEditIsNarrowed: the bridge is written by what the hop has read of it, and
+// that is refused if others have changed it since. The control sees the refusal.
 func TestBridgeThatOthersEditIsNarrowed(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.Bridge = v1alpha1.BridgeExternalIPs })
 	was := f.service("cart", at("10.96.3.7"))

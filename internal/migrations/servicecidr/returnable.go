@@ -9,8 +9,8 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// NoReturnError says that admission would not let a bridge answer at the address that its Service has to leave: without that there is
-// no way back that loses nothing.
+// NoReturnError says that admission would not let a bridge answer at the address that its Service
+// has to leave: without that there is no way back that loses nothing.
 type NoReturnError struct {
 	Err error
 }
@@ -22,26 +22,26 @@ func (e *NoReturnError) Error() string {
 // Unwrap gives the cause.
 func (e *NoReturnError) Unwrap() error { return e.Err }
 
-// ExitCode implements fault.Coder: nothing was written.
+// ExitCode: nothing was written.
 func (*NoReturnError) ExitCode() int { return fault.ExitBlocked }
 
 func (*NoReturnError) Advice() string {
 	return "have admission take changes of Services with the label replumb.dev/role=bridge for the time of the rollback, then run it again"
 }
 
-// returnable asks by dry run, in every namespace, whether bridges may take the addresses on again that Services have to leave. A bridge
-// that answers at both still needs no leave.
+// returnable asks by dry run, in every namespace, whether bridges may take the addresses on again
+// that Services have to leave. A bridge that answers at both still needs no leave.
 func (j *Job) returnable(ctx context.Context) error {
 	snap, err := j.Deps.Cluster.Load(ctx)
 	if err != nil {
 		return err
 	}
-	survey, err := j.positions(ctx, snap)
+	inventory, err := j.positions(ctx, snap)
 	if err != nil {
 		return err
 	}
 	asked := map[string]bool{}
-	for _, e := range survey.All() {
+	for _, e := range inventory.All() {
 		b := &bridge.Bridge{Migration: j.Spec.Name, Service: e.Service, Old: e.Old, New: e.New, Kept: e.Kept(e.Service)}
 		if !e.Away() || e.Bridge == nil || asked[e.Service.Namespace] || !b.Grows(e.Bridge) {
 			continue

@@ -20,8 +20,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/crash"
 )
 
-// TestRewrittenIsTheAPIServersOwn: a Service that moved by etcd is one like any other for the API server. It takes changes of it, and when it is deleted
-// gives its address back.
+// TestRewrittenIsTheAPIServersOwn: a Service that moved by etcd is one like any other for the API
+// server. It takes changes of it, and when it is deleted gives its address back.
 func TestRewrittenIsTheAPIServersOwn(t *testing.T) {
 	f := setup(t, byEtcd)
 	f.balanced("balanced", "10.96.3.1")
@@ -136,7 +136,8 @@ func (c *holdThief) Delete(ctx context.Context, o client.Object, opts ...client.
 	return c.WithWatch.Delete(ctx, o, opts...)
 }
 
-// TestRewriteIsRefused before anything is written, where etcd is not reached or is not known to be the cluster's.
+// TestRewriteIsRefused before anything is written, where etcd is not reached or is not known to be
+// the cluster's.
 func TestRewriteIsRefused(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*v1alpha1.StoreSpec)

@@ -38,7 +38,8 @@ func (f *fixture) balanced(name, ip string) *corev1.Service {
 	return f.get(name)
 }
 
-// unbind lets a Service go when it is deleted, as the controller does when there is no load balancer any more.
+// unbind lets a Service go when it is deleted, as the controller does when there is no load
+// balancer any more.
 func (f *fixture) unbind(name string) {
 	f.Helper()
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
@@ -108,8 +109,8 @@ func (s *seen) addresses() string {
 	return strings.Join(slices.Compact(all), " ")
 }
 
-// TestRewrite: by etcd every Service moves and returns, and those who watch see nothing but the address change, once. The control hops: it is seen as
-// another type.
+// TestRewrite: by etcd every Service moves and returns, and those who watch see nothing but the
+// address change, once. The control hops: it is seen as another type.
 func TestRewrite(t *testing.T) {
 	f := setup(t, byEtcd)
 	all := f.unhoppables()

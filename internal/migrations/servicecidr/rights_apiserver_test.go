@@ -18,8 +18,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
-// TestKubeletsAreVouchedFor: who has no right to ask kubelets is asked what they name, and goes on when that was confirmed, for these
-// addresses and no others.
+// TestKubeletsAreVouchedFor: who has no right to ask kubelets is asked what they name, and goes on
+// when that was confirmed, for these addresses and no others.
 func TestKubeletsAreVouchedFor(t *testing.T) {
 	f := setup(t)
 	f.node("a", "192.0.2.1")

@@ -24,7 +24,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
-// The tests of this file run with whatever Kubernetes KUBEBUILDER_ASSETS names; make test-versions has them run with several.
+// The tests of this file run with whatever Kubernetes KUBEBUILDER_ASSETS names; make test-versions
+// has them run with several.
 
 // minor is that of the API server's version.
 func minor(t *testing.T, c *cluster.Cluster) int {
@@ -84,8 +85,9 @@ func TestVersionIsTold(t *testing.T) {
 	}
 }
 
-// TestAddressesAreWrittenTwice holds what RP1730 says against an API server: with its flag at another range, one that writes addresses twice
-// refuses a Service that names an address in it, one that does not takes it.
+// TestAddressesAreWrittenTwice holds what RP1730 says against an API server: with its flag at
+// another range, one that writes addresses twice refuses a Service that names an address in it, one
+// that does not takes it.
 func TestAddressesAreWrittenTwice(t *testing.T) {
 	s := apitest.Start(t, "10.96.0.0/16")
 	ctx := t.Context()

@@ -40,8 +40,9 @@ func (f *fixture) nudges() []discoveryv1.EndpointSlice {
 	return all.Items
 }
 
-// TestIngressControllersAreThrottled: they are given another endpoint to see right before a Service that they lead to hops, in either
-// direction, and nothing of that is left. Of a Service that they do not lead to they see nothing more.
+// TestIngressControllersAreThrottled: they are given another endpoint to see right before a Service
+// that they lead to hops, in either direction, and nothing of that is left. Of a Service that they
+// do not lead to they see nothing more.
 func TestIngressControllersAreThrottled(t *testing.T) {
 	f := setup(t)
 	cart := f.service("cart", at("10.96.3.7"))
@@ -79,7 +80,8 @@ func (c *immortal) Delete(ctx context.Context, o client.Object, opts ...client.D
 	return c.WithWatch.Delete(ctx, o, opts...)
 }
 
-// TestThrottleOfAKilledRunEnds: what a run that was killed has left for ingress controllers to see, the next takes away.
+// TestThrottleOfAKilledRunEnds: what a run that was killed has left for ingress controllers to see,
+// the next takes away.
 func TestThrottleOfAKilledRunEnds(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))
@@ -98,8 +100,8 @@ func TestThrottleOfAKilledRunEnds(t *testing.T) {
 	}
 }
 
-// TestAPIServersFindTheBridge: between its patches a Service that API servers call leads to its old address, at which its bridge answers, and any
-// other to the name of its bridge.
+// TestAPIServersFindTheBridge: between its patches a Service that API servers call leads to its old
+// address, at which its bridge answers, and any other to the name of its bridge.
 func TestAPIServersFindTheBridge(t *testing.T) {
 	f := setup(t)
 	f.service("hook", at("10.96.3.7"))

@@ -23,30 +23,24 @@ import (
 func admissionChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1701",
-			Severity: findings.Blocking,
-			Run:      checkHops,
-			Claim:    "admission lets every Service change its type, and change it back",
+			Code: "RP1701", Severity: findings.Blocking, Run: checkHops,
+			Claim: "admission lets every Service change its type, and change it back",
 			Why: "a Service is of type ExternalName for a moment in its hop: where that is refused the move stops in the middle, and where the way back " +
 				"is refused the Service is left without an address",
 			Fix: "exempt who runs replumb from the policy or webhook while the migration lasts, or let the Services keep their addresses: " +
 				"kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
 		},
 		{
-			Code:     "RP1702",
-			Severity: findings.Blocking,
-			Run:      checkQuotas,
-			Claim:    "quotas have room for the bridges of all Services that move",
-			Why:      "each Service has a bridge beside it until finish; where a quota is used up, the move stops, and others cannot create Services",
-			Fix:      "raise the quota until finish: kubectl edit resourcequota -n NAMESPACE NAME; or grant the right to list resourcequotas",
+			Code: "RP1702", Severity: findings.Blocking, Run: checkQuotas,
+			Claim: "quotas have room for the bridges of all Services that move",
+			Why:   "each Service has a bridge beside it until finish; where a quota is used up, the move stops, and others cannot create Services",
+			Fix:   "raise the quota until finish: kubectl edit resourcequota -n NAMESPACE NAME; or grant the right to list resourcequotas",
 		},
 		{
-			Code:     "RP1703",
-			Severity: findings.Blocking,
-			Run:      checkRangesAdmitted,
-			Claim:    "admission accepts the Service ranges and reserved addresses that the migration adds",
-			Why:      "policies that keep others from adding Service ranges are common; what they refuse would stop the migration after it has begun",
-			Fix:      "exempt who runs replumb from the policy or webhook, for servicecidrs and ipaddresses, while the migration lasts",
+			Code: "RP1703", Severity: findings.Blocking, Run: checkRangesAdmitted,
+			Claim: "admission accepts the Service ranges and reserved addresses that the migration adds",
+			Why:   "policies that keep others from adding Service ranges are common; what they refuse would stop the migration after it has begun",
+			Fix:   "exempt who runs replumb from the policy or webhook, for servicecidrs and ipaddresses, while the migration lasts",
 		},
 		{
 			Code: "RP1704", Severity: findings.Blocking, Run: checkHealthPorts,
@@ -56,10 +50,8 @@ func admissionChecks() []findings.Check[Input] {
 				"spec.serviceCIDR.bridge: ExternalIPs",
 		},
 		{
-			Code:     "RP1705",
-			Severity: findings.Warning,
-			Run:      checkCalled,
-			Claim:    "API servers call only Services that keep their address",
+			Code: "RP1705", Severity: findings.Warning, Run: checkCalled,
+			Claim: "API servers call only Services that keep their address",
 			Why: "API servers call webhooks and aggregated APIs by the type of their Service. In the milliseconds in which it is of type ExternalName it leads " +
 				"them to its old address, at which its bridge answers; cluster DNS has no answer for its name meanwhile. Such a Service moves by " +
 				"itself, as the last of its tier",
@@ -67,10 +59,8 @@ func admissionChecks() []findings.Check[Input] {
 				"kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
 		},
 		{
-			Code:     "RP1706",
-			Severity: findings.Blocking,
-			Run:      checkJudges,
-			Claim:    "webhooks that judge the writes of a hop are behind Services that stay",
+			Code: "RP1706", Severity: findings.Blocking, Run: checkJudges,
+			Claim: "webhooks that judge the writes of a hop are behind Services that stay",
 			Why: "in the middle of its own hop the webhook is asked at its bridge alone. Where API servers do not reach that, it fails closed, and refuses the " +
 				"second half of the hop and everything else: the Service stays without an address",
 			Fix: "exempt the webhook's own namespace from it (namespaceSelector), or its own Service (objectSelector), and ipaddresses from its rules; " +
@@ -114,7 +104,8 @@ func (in Input) unbridgedIn(namespace string) []*services.Entry {
 	return slices.DeleteFunc(UnbridgedOf(in.Inventory), func(e *services.Entry) bool { return e.Service.Namespace != namespace })
 }
 
-// Forms are the forms of new bridges by namespace, and the one elsewhere: replumb's own Services move there and back, too.
+// Forms are the forms of new bridges by namespace, and the one elsewhere: replumb's own Services
+// move there and back, too.
 func (in Input) Forms() (by map[string]v1alpha1.BridgeForm, other v1alpha1.BridgeForm) {
 	by, used := map[string]v1alpha1.BridgeForm{}, sets.New[v1alpha1.BridgeForm]()
 	for namespace := range in.Trials.Forms {
@@ -226,9 +217,10 @@ func refusals(all []Trial) (out []findings.Result) {
 	return out
 }
 
-// needs is what the move of a namespace's Services takes from its quotas: see serviceEvaluator.Usage in k8s.io/kubernetes
-// pkg/quota/v1/evaluator/core/services.go. Bridges have no node ports. A Service with node ports gives them up and takes them again before the
-// quota has noticed; the next one waits until it has (hopStep.room).
+// needs is what the move of a namespace's Services takes from its quotas: see
+// serviceEvaluator.Usage in k8s.io/kubernetes pkg/quota/v1/evaluator/core/services.go. Bridges have
+// no node ports. A Service with node ports gives them up and takes them again before the quota has
+// noticed; the next one waits until it has (hopStep.room).
 func (in Input) needs(namespace string) hop.Charges {
 	bridges := int64(len(in.unbridgedIn(namespace)))
 	all := hop.Charges{

@@ -10,10 +10,9 @@ import (
 func agentChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1601",
-			Severity: findings.Warning,
-			Claim:    "agents can watch from every node",
-			Why:      "what clients on a node without an agent lose is not seen, and who uses old addresses there is not known",
+			Code: "RP1601", Severity: findings.Warning,
+			Claim: "agents can watch from every node",
+			Why:   "what clients on a node without an agent lose is not seen, and who uses old addresses there is not known",
 			Fix: "look there yourself, or move what runs there first. To keep agents off a node on purpose: kubectl label node NODE " +
 				"replumb.dev.node-restriction.kubernetes.io/agents=none, which no kubelet can set",
 			Run: func(in Input) []findings.Result {
@@ -24,18 +23,16 @@ func agentChecks() []findings.Check[Input] {
 			},
 		},
 		{
-			Code:     "RP1602",
-			Severity: findings.Warning,
-			Claim:    "the image of agents is named by its digest",
-			Why:      "agents run as root in the network of every node, and who can move a tag in the registry decides what they are",
-			Fix:      "name it as NAME@sha256:DIGEST in spec.proof.image",
-			Run:      func(in Input) []findings.Result { return agentset.ByTag(in.Image) },
+			Code: "RP1602", Severity: findings.Warning,
+			Claim: "the image of agents is named by its digest",
+			Why:   "agents run as root in the network of every node, and who can move a tag in the registry decides what they are",
+			Fix:   "name it as NAME@sha256:DIGEST in spec.proof.image",
+			Run:   func(in Input) []findings.Result { return agentset.ByTag(in.Image) },
 		},
 		pull.Check("RP1603", func(in Input) []findings.Result { return in.AbsentSecrets }),
 		{
-			Code:     "RP1604",
-			Severity: findings.Warning,
-			Claim:    "bridges follow their Services between commands",
+			Code: "RP1604", Severity: findings.Warning,
+			Claim: "bridges follow their Services between commands",
 			Why: "without the Deployment overlap, bridges follow their Services only while a command runs: when an API server is replaced, or " +
 				"a Service without selector fails over, old addresses lead to what is gone, and new ones may as well",
 			Fix: "set spec.serviceCIDR.follower: Enabled, and name an image that nodes can pull in spec.proof.image if this build has none; or finish " +

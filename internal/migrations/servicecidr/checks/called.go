@@ -46,10 +46,8 @@ func checkCalled(in Input) []findings.Result {
 		out = append(out, in.unread("apiservices", "customresourcedefinitions")...)
 	}
 	for _, e := range order {
-		out = append(
-			out,
-			findings.Failed("Service "+e.Key().String(), "service %s is called by API servers, for %s", e.Key(), services.FirstTen(by[e])),
-		)
+		out = append(out,
+			findings.Failed("Service "+e.Key().String(), "service %s is called by API servers, for %s", e.Key(), services.FirstTen(by[e])))
 	}
 	return out
 }
@@ -62,10 +60,8 @@ func checkJudges(in Input) []findings.Result {
 			c.By, strings.Join(asked, " and "), e.Key()); {
 		case len(asked) == 0:
 		case c.Conditions:
-			out = append(
-				out,
-				findings.NotKnown("Service "+e.Key().String(), "%s; whether its matchConditions exempt its own Service is not known", text),
-			)
+			out = append(out,
+				findings.NotKnown("Service "+e.Key().String(), "%s; whether its matchConditions exempt its own Service is not known", text))
 		default:
 			out = append(out, findings.Failed("Service "+e.Key().String(), "%s", text))
 		}
@@ -73,7 +69,8 @@ func checkJudges(in Input) []findings.Result {
 	return append(unread, out...)
 }
 
-// asked are the resources that a hop of the Service writes, or a range that it needs, about which the webhook behind it is asked.
+// asked are the resources that a hop of the Service writes, or a range that it needs, about which
+// the webhook behind it is asked.
 func (in Input) asked(e *services.Entry, c cluster.Called) []string {
 	hold := e.Reservation(in.spec().Name, e.New).Build()
 	chosen := func(by *metav1.LabelSelector, of map[string]string) bool {

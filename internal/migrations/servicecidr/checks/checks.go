@@ -16,12 +16,14 @@ type Input struct {
 	Snapshot  *cluster.Snapshot
 	Inventory *services.Inventory
 	Live      cluster.Live
-	// Workloads are what runs in the cluster; nil, if it was not looked at. Restarts are those of them that apply restarts.
+	// Workloads are what runs in the cluster; nil, if it was not looked at. Restarts are those of
+	// them that apply restarts.
 	Workloads *rollout.State
 	Restarts  []rollout.Workload
 	// Trials are what was tried by dry runs.
 	Trials Trials
-	// DualWrite is whether API servers write addresses twice; empty, if no default range goes. Vouched says that the user says they do not.
+	// DualWrite is whether API servers write addresses twice; empty, if no default range goes.
+	// Vouched says that the user says they do not.
 	DualWrite apiserver.DualWrite
 	Vouched   bool
 	// Storage is what was found where API servers keep Services.
@@ -42,7 +44,8 @@ type Input struct {
 
 func (in Input) spec() services.Spec { return in.Inventory.Spec }
 
-// Found is what was found by looking through the cluster; nothing if it was not looked through, which unread says.
+// Found is what was found by looking through the cluster; nothing if it was not looked through,
+// which unread says.
 func (in Input) Found() *cluster.Inspection {
 	if in.Live.Inspection == nil {
 		return &cluster.Inspection{}

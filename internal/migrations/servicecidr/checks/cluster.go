@@ -23,12 +23,10 @@ func clusterChecks() []findings.Check[Input] {
 func fitnessChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1001",
-			Severity: findings.Blocking,
-			Run:      checkVersion,
-			Claim:    "the Service range is known: ServiceCIDRs, or a flag of the API servers",
-			Why:      "a second Service range is a ServiceCIDR object, and an address is reserved by an IPAddress, or else by a Service that has it",
-			Fix:      "find out from which range the API servers give addresses to Services",
+			Code: "RP1001", Severity: findings.Blocking, Run: checkVersion,
+			Claim: "the Service range is known: ServiceCIDRs, or a flag of the API servers",
+			Why:   "a second Service range is a ServiceCIDR object, and an address is reserved by an IPAddress, or else by a Service that has it",
+			Fix:   "find out from which range the API servers give addresses to Services",
 		},
 		{
 			Code: "RP1002", Severity: findings.Blocking, Run: checkRights,
@@ -37,10 +35,8 @@ func fitnessChecks() []findings.Check[Input] {
 			Fix:   "bind the roles in deploy/rbac.yaml to the user: replumb rbac -f FILE --user NAME prints them",
 		},
 		{
-			Code:     "RP1003",
-			Severity: findings.Warning,
-			Run:      checkNodesReady,
-			Claim:    "every node is ready",
+			Code: "RP1003", Severity: findings.Warning, Run: checkNodesReady,
+			Claim: "every node is ready",
 			Why: "the kube-proxy of a node that is not ready cannot be asked whether it knows the bridges; clients on it may " +
 				"lose requests",
 			Fix: "repair or remove the node; until then it cannot be proven that it knows the bridges",
@@ -52,11 +48,9 @@ func fitnessChecks() []findings.Check[Input] {
 func bridgeChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1004",
-			Severity: findings.Blocking,
-			Run:      checkBridgeForm,
-			Claim:    "admission accepts a form of bridge",
-			Why:      "without a bridge the old address of a Service stops answering at the moment the Service moves",
+			Code: "RP1004", Severity: findings.Blocking, Run: checkBridgeForm,
+			Claim: "admission accepts a form of bridge",
+			Why:   "without a bridge the old address of a Service stops answering at the moment the Service moves",
 			Fix: "exempt Services with the label replumb.dev/role=bridge from the policy that refuses them, or set spec.serviceCIDR.bridge to " +
 				"the form it accepts",
 		},
@@ -67,20 +61,16 @@ func bridgeChecks() []findings.Check[Input] {
 			Fix:   "set spec.serviceCIDR.bridge: LoadBalancer, or finish the migration before upgrading Kubernetes",
 		},
 		{
-			Code:     "RP1006",
-			Severity: findings.Blocking,
-			Run:      checkDomain,
-			Claim:    "spec.serviceCIDR.clusterDomain is the domain the kubelets use",
+			Code: "RP1006", Severity: findings.Blocking, Run: checkDomain,
+			Claim: "spec.serviceCIDR.clusterDomain is the domain the kubelets use",
 			Why: "in the middle of a move the name of a Service is an alias for its bridge, under this domain; with a wrong one " +
 				"it leads nowhere",
 			Fix: "set spec.serviceCIDR.clusterDomain to the kubelets' clusterDomain",
 		},
 		{
-			Code:     "RP1007",
-			Severity: findings.Warning,
-			Run:      checkDomainKnown,
-			Claim:    "the kubelets report their cluster domain",
-			Why:      "what a kubelet does not report cannot be compared with spec.serviceCIDR.clusterDomain, nor can its cluster DNS address",
+			Code: "RP1007", Severity: findings.Warning, Run: checkDomainKnown,
+			Claim: "the kubelets report their cluster domain",
+			Why:   "what a kubelet does not report cannot be compared with spec.serviceCIDR.clusterDomain, nor can its cluster DNS address",
 			Fix: "compare spec.serviceCIDR.clusterDomain with the kubelets' configuration by hand; a wrong domain breaks names in the middle " +
 				"of a hop",
 		},
@@ -109,28 +99,25 @@ func ownershipChecks() []findings.Check[Input] {
 			Fix:   "finish or roll back the other migration first",
 		},
 		{
-			Code:     "RP1011",
-			Severity: findings.Isolating,
-			Run:      checkClaims,
-			Claim:    "notes on Services agree with replumb's records",
+			Code: "RP1011", Severity: findings.Isolating, Run: checkClaims,
+			Claim: "notes on Services agree with replumb's records",
 			Why: "those who may edit a Service can write replumb's annotations and labels on it, also to have addresses of others lead to its " +
 				"pods; replumb goes by the reserved addresses (kubectl get ipaddresses -l replumb.dev/role=hold) and its backups",
 			Fix: "ask who wrote it; remove the annotations and labels of replumb.dev from the Service, or the Service that has the name of " +
 				"another's bridge",
 		},
 		{
-			Code:     "RP1015",
-			Severity: findings.Blocking,
-			Run:      checkLeftovers,
-			Claim:    "the cluster is clean of other migrations",
-			Why:      "bridges, reserved addresses and admission policies of another migration are still in use by it, or keep objects from being changed",
+			Code: "RP1015", Severity: findings.Blocking, Run: checkLeftovers,
+			Claim: "the cluster is clean of other migrations",
+			Why:   "bridges, reserved addresses and admission policies of another migration are still in use by it, or keep objects from being changed",
 			Fix: "finish or roll back the other migration (replumb status lists them); if its Migration is gone, remove by hand what carries " +
 				"its name in the label replumb.dev/migration",
 		},
 	}
 }
 
-// checkVersion goes by what there is: API servers make the default ServiceCIDR as soon as they give out addresses by them.
+// checkVersion goes by what there is: API servers make the default ServiceCIDR as soon as they give
+// out addresses by them.
 func checkVersion(in Input) []findings.Result {
 	if len(in.Snapshot.ServiceCIDRs) == 0 {
 		return []findings.Result{findings.Failed("", "the API server is %s and has none", in.Snapshot.Version.GitVersion)}
@@ -147,10 +134,8 @@ func checkDomain(in Input) []findings.Result {
 	for _, node := range sortedKeys(in.Snapshot.Kubelets) {
 		a := in.Snapshot.Kubelets[node]
 		if a.Err == nil && a.Domain != in.spec().Domain {
-			out = append(
-				out,
-				findings.Failed("Node "+node, "the kubelet of node %s uses %s, the Migration says %s", node, a.Domain, in.spec().Domain),
-			)
+			out = append(out,
+				findings.Failed("Node "+node, "the kubelet of node %s uses %s, the Migration says %s", node, a.Domain, in.spec().Domain))
 		}
 	}
 	return out
@@ -218,8 +203,8 @@ func checkClaims(in Input) []findings.Result {
 	return out
 }
 
-// checkLeftovers looks for what only a migration under way has. Its ranges are no leftovers: those of one that is over
-// stay in use.
+// checkLeftovers looks for what only a migration under way has. Its ranges are no leftovers: those
+// of one that is over stay in use.
 func checkLeftovers(in Input) []findings.Result {
 	out := in.unread("migrations", "validatingadmissionpolicies")
 	for _, m := range in.Found().Migrations {

@@ -26,10 +26,8 @@ const proveIt = "try it on a Service that matters little: pin all others (replum
 func dataPlaneChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1210",
-			Severity: findings.Blocking,
-			Run:      checkCilium,
-			Claim:    "Services behind a Cilium beside kube-proxy move only before 1.19, and only if annotated",
+			Code: "RP1210", Severity: findings.Blocking, Run: checkCilium,
+			Claim: "Services behind a Cilium beside kube-proxy move only before 1.19, and only if annotated",
 			Why: "also with kube-proxy-replacement off, Cilium translates what pods send to Services and judges their egress before kube-proxy does. " +
 				"From 1.19 on it also serves the addresses of load balancers and externalIPs, which bridges have, and drops what pods send there: with " +
 				"1.20.2 up to 58% of requests to old addresses were lost; an annotation does not change that",
@@ -37,10 +35,8 @@ func dataPlaneChecks() []findings.Check[Input] {
 				"(replumb.dev/strategy=pin). Before, " + proveIt,
 		},
 		{
-			Code:     "RP1211",
-			Severity: findings.Blocking,
-			Run:      checkOVS,
-			Claim:    "Services behind Antrea or Kube-OVN beside kube-proxy move only if annotated replumb.dev/strategy=hop",
+			Code: "RP1211", Severity: findings.Blocking, Run: checkOVS,
+			Claim: "Services behind Antrea or Kube-OVN beside kube-proxy move only if annotated replumb.dev/strategy=hop",
 			Why: "Open vSwitch translates what pods send to Services before kube-proxy does, load balancers' addresses among them, or judges it by " +
 				"the address that it was sent to; what it makes of a bridge is not tried",
 			Fix: proveIt,
@@ -54,10 +50,8 @@ func dataPlaneChecks() []findings.Check[Input] {
 			Fix: proveIt,
 		},
 		{
-			Code:     "RP1213",
-			Severity: findings.Blocking,
-			Run:      checkMeshes,
-			Claim:    "Services with TCP ports behind a service mesh move only if annotated replumb.dev/strategy=hop",
+			Code: "RP1213", Severity: findings.Blocking, Run: checkMeshes,
+			Claim: "Services with TCP ports behind a service mesh move only if annotated replumb.dev/strategy=hop",
 			Why: "proxies of a mesh know Services by their ClusterIPs. When a Service gets another, they may close what is open at the old one, and " +
 				"send what still comes for it past the mesh: without its identity, which strict policies refuse, and without its routes",
 			Fix: proveIt,
@@ -70,7 +64,8 @@ func (in Input) waiting() []*services.Entry {
 	return slices.DeleteFunc(slices.Clone(in.Inventory.Moves), func(e *services.Entry) bool { return e.Position != services.Waiting })
 }
 
-// untried are those that do not say that they may be moved past a data plane that replumb was not tried with.
+// untried are those that do not say that they may be moved past a data plane that replumb was not
+// tried with.
 func (in Input) untried(concerned func(*corev1.Service) bool) []*services.Entry {
 	return slices.DeleteFunc(in.waiting(), func(e *services.Entry) bool {
 		return e.Service.Annotations[v1alpha1.AnnotationStrategy] == v1alpha1.StrategyHop || !concerned(e.Service)
@@ -90,7 +85,8 @@ func wouldMove(all []*services.Entry) string {
 	return fmt.Sprintf("%s would move, such as %s", english.Plural(len(all), "Service", ""), all[0].Key())
 }
 
-// behind looks for data planes of some kinds. what says what one does to a bridge; nothing, if another check is about it.
+// behind looks for data planes of some kinds. what says what one does to a bridge; nothing, if
+// another check is about it.
 func (in Input) behind(what func(cluster.DataPlane) string, kinds ...cluster.Plane) []findings.Result {
 	all := in.untried(anyService)
 	if len(all) == 0 {
@@ -148,7 +144,8 @@ func checkCilium(in Input) []findings.Result {
 	return out
 }
 
-// servesBalancers tells whether a Cilium is known to serve load balancers' addresses itself (cilium/cilium#45252, #48455; TestPastCilium).
+// servesBalancers tells whether a Cilium is known to serve load balancers' addresses itself
+// (cilium/cilium#45252, #48455; TestPastCilium).
 func servesBalancers(version string) bool {
 	major, minor, known := cluster.Minor(version)
 	return known && (major > 1 || minor >= 19)

@@ -12,37 +12,32 @@ import (
 func dnsChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1301",
-			Severity: findings.Warning,
-			Run:      checkClusterDNS,
-			Claim:    "every kubelet's clusterDNS is an address of a Service or of a NodeLocal DNSCache",
-			Why:      "pods ask there for every name; if replumb does not know who answers, it cannot keep that address answering",
+			Code: "RP1301", Severity: findings.Warning, Run: checkClusterDNS,
+			Claim: "every kubelet's clusterDNS is an address of a Service or of a NodeLocal DNSCache",
+			Why:   "pods ask there for every name; if replumb does not know who answers, it cannot keep that address answering",
 			Fix: "find out what answers at the address; if it is in the old range, make it a Service or change clusterDNS in the kubelet's " +
 				"configuration before the migration",
 		},
 		{
-			Code:     "RP1302",
-			Severity: findings.Warning,
-			Run:      checkNodeLocal,
-			Claim:    "pods ask kube-dns directly, without NodeLocal DNSCache in between",
+			Code: "RP1302", Severity: findings.Warning, Run: checkNodeLocal,
+			Claim: "pods ask kube-dns directly, without NodeLocal DNSCache in between",
 			Why: "it binds the old address of kube-dns on every node and forwards to an upstream Service; it goes on answering at the old " +
 				"address, and does not answer at the new one, until its manifest is changed",
 			Fix: "when kube-dns has moved: add the new address to -localip and to every bind in its Corefile, roll the DaemonSet out, let " +
 				"kubelets and pods change to the new address, and take the old one out of both before finish",
 		},
 		{
-			Code:     "RP1303",
-			Severity: findings.Warning,
-			Run:      checkReverseZones,
-			Claim:    "every Corefile is free of the old range",
-			Why:      "look-ups of addresses in the new range would go to another server, or be answered with no such name",
+			Code: "RP1303", Severity: findings.Warning, Run: checkReverseZones,
+			Claim: "every Corefile is free of the old range",
+			Why:   "look-ups of addresses in the new range would go to another server, or be answered with no such name",
 			Fix: "add the reverse zone or range of the target beside the old one before the migration, or use in-addr.arpa and " +
 				"ip6.arpa as a whole",
 		},
 	}
 }
 
-// checkClusterDNS leaves link-local addresses to NodeLocal DNSCache, which takes them by convention.
+// checkClusterDNS leaves link-local addresses to NodeLocal DNSCache, which takes them by
+// convention.
 func checkClusterDNS(in Input) []findings.Result {
 	known := in.serviceAddresses()
 	for _, cache := range in.Found().NodeLocal {
@@ -57,10 +52,8 @@ func checkClusterDNS(in Input) []findings.Result {
 			if err == nil && (a.IsLinkLocalUnicast() || known[a.String()]) {
 				continue
 			}
-			out = append(
-				out,
-				findings.Failed("Node "+node, "the kubelet of node %s gives %s to pods, which is no Service's address", node, text),
-			)
+			out = append(out,
+				findings.Failed("Node "+node, "the kubelet of node %s gives %s to pods, which is no Service's address", node, text))
 		}
 	}
 	return out

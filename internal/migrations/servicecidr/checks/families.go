@@ -15,20 +15,16 @@ import (
 func familyChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1740",
-			Severity: findings.Blocking,
-			Run:      checkFamilyProof,
-			Claim:    "nodes can prove that they know bridges in each family",
+			Code: "RP1740", Severity: findings.Blocking, Run: checkFamilyProof,
+			Claim: "nodes can prove that they know bridges in each family",
 			Why: "kube-proxy programs each family by itself, and tells at addresses of the same family what it has programmed, or, before Kubernetes 1.36, " +
 				"at those of IPv4. Without agents it is asked through API servers, which call a node at its first address alone",
 			Fix: "name an image of replumb that nodes can pull in spec.proof.image, so that agents ask; or set spec.serviceCIDR.barrier.mode: Wait, which " +
 				"proves nothing",
 		},
 		{
-			Code:     "RP1741",
-			Severity: findings.Warning,
-			Run:      checkCalledBySix,
-			Claim:    "API servers call only Services that keep their IPv6 address",
+			Code: "RP1741", Severity: findings.Warning, Run: checkCalledBySix,
+			Claim: "API servers call only Services that keep their IPv6 address",
 			Why: "API servers call a Service of type ExternalName by its externalName, which cannot be an address of IPv6: for the milliseconds of its hop it is " +
 				"the name of its bridge, which API servers on hosts without cluster DNS do not find. A webhook or aggregated API fails meanwhile",
 			Fix: "give it a window of its own, or pin it: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
@@ -36,12 +32,13 @@ func familyChecks() []findings.Check[Input] {
 	}
 }
 
-// answersInFamily is the first minor version of Kubernetes whose kube-proxy is known to answer about a Service of a family at addresses of that
-// family: earlier ones do at those of IPv4 alone (newServiceHealthServer in k8s.io/kubernetes pkg/proxy/healthcheck/service_health.go).
+// answersInFamily is the first minor version of Kubernetes whose kube-proxy is known to answer
+// about a Service of a family at addresses of that family: earlier ones do at those of IPv4 alone
+// (newServiceHealthServer in k8s.io/kubernetes pkg/proxy/healthcheck/service_health.go).
 const answersInFamily = 36
 
-// checkFamilyProof asks whether API servers reach what kube-proxy answers with, where they are to ask it instead of agents. They call nodes at
-// their first address.
+// checkFamilyProof asks whether API servers reach what kube-proxy answers with, where they are to
+// ask it instead of agents. They call nodes at their first address.
 func checkFamilyProof(in Input) []findings.Result {
 	s := in.spec()
 	agents := in.Image != "" && (s.Barrier == "" || s.Barrier == v1alpha1.BarrierAgent)
@@ -84,10 +81,8 @@ func checkCalledBySix(in Input) []findings.Result {
 	seen := map[*services.Entry]bool{}
 	unread := in.calls(func(e *services.Entry, _ cluster.Called) {
 		if !seen[e] {
-			out = append(
-				out,
-				findings.Failed("Service "+e.Key().String(), "service %s is called by API servers, and leaves %s", e.Key(), e.Old),
-			)
+			out = append(out,
+				findings.Failed("Service "+e.Key().String(), "service %s is called by API servers, and leaves %s", e.Key(), e.Old))
 		}
 		seen[e] = true
 	})

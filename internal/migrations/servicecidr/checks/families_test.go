@@ -70,7 +70,8 @@ func TestProofOfFamilies(t *testing.T) {
 	}
 }
 
-// TestCalledByIPv6 has RP1741 fire for a Service of IPv6 that API servers call, and not for one of IPv4.
+// TestCalledByIPv6 has RP1741 fire for a Service of IPv6 that API servers call, and not for one of
+// IPv4.
 func TestCalledByIPv6(t *testing.T) {
 	called := &cluster.Inspection{
 		Called: []cluster.Called{{Service: types.NamespacedName{Namespace: "shop", Name: "cart"}, By: "webhook a"}},

@@ -10,50 +10,41 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// flagChecks are about clusters without ServiceCIDRs, whose one Service range is a flag of the API servers. See docs/design/versions.md.
+// flagChecks are about clusters without ServiceCIDRs, whose one Service range is a flag of the API
+// servers. See docs/design/versions.md.
 func flagChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1731",
-			Severity: findings.Warning,
-			Run:      checkFlag,
-			Claim:    "a second Service range can be added, so that API servers change last",
+			Code: "RP1731", Severity: findings.Warning, Run: checkFlag,
+			Claim: "a second Service range can be added, so that API servers change last",
 			Why: "up to Kubernetes 1.32 the one range is a flag: all API servers and controller managers get the new one before the first Service moves, and " +
 				"the old one before the first returns. From then on new Services are given addresses of it. While API servers differ, creating Services may fail",
 			Fix: "let deployments that create Services rest while gate api-servers is open, or upgrade to 1.33 or later first",
 		},
 		{
-			Code:     "RP1732",
-			Severity: findings.Blocking,
-			Run:      checkFlagFits,
-			Claim:    "where the Service range is a flag, the migration takes the whole range to another one, by hops",
+			Code: "RP1732", Severity: findings.Blocking, Run: checkFlagFits,
+			Claim: "where the Service range is a flag, the migration takes the whole range to another one, by hops",
 			Why: "API servers that have no ServiceCIDRs give addresses of one range alone: what would stay in the other could not be made again, and nothing " +
 				"but a Service keeps an address from others, so that none can be written in etcd",
 			Fix: "use mode Move with one target range, clusterServices: Move and no strategy Etcd, or upgrade to Kubernetes 1.33 or later first",
 		},
 		{
-			Code:     "RP1733",
-			Severity: findings.Warning,
-			Run:      checkFlagPins,
-			Claim:    "every Service has an address in the range of the API servers",
+			Code: "RP1733", Severity: findings.Warning, Run: checkFlagPins,
+			Claim: "every Service has an address in the range of the API servers",
 			Why: "it works and can be changed, but API servers say ClusterIPOutOfRange of it every three minutes, and refuse its manifest with that clusterIP once it " +
 				"was deleted",
 			Fix: "take clusterIP out of its manifest, so that it can be made again; with Kubernetes 1.33 or later a range is kept for it",
 		},
 		{
-			Code:     "RP1734",
-			Severity: findings.Blocking,
-			Run:      checkGuard,
-			Claim:    "where the range is a flag, addresses can be kept free while API servers change",
+			Code: "RP1734", Severity: findings.Blocking, Run: checkGuard,
+			Claim: "where the range is a flag, addresses can be kept free while API servers change",
 			Why: "from when the first API server has a range again, new Services could be given addresses that bridges answer at or that Services are to return to; a " +
 				"ValidatingAdmissionPolicy (Kubernetes 1.30 or later) refuses them",
 			Fix: "grant the rights in deploy/rbac.yaml, and have the API " + "servers serve admissionregistration.k8s.io/v1 ValidatingAdmissionPolicies",
 		},
 		{
-			Code:     "RP1735",
-			Severity: findings.Warning,
-			Run:      checkFlagLate,
-			Claim:    "where the range is a flag, a rollback empties the target range",
+			Code: "RP1735", Severity: findings.Warning, Run: checkFlagLate,
+			Claim: "where the range is a flag, a rollback empties the target range",
 			Why: "Services that were made since the API servers got the target range have addresses of it. They keep them, out of the range that the API servers have " +
 				"again, and stay as RP1733 says",
 			Fix: "after the rollback, make them again without clusterIP, when their clients allow",

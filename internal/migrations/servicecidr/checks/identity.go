@@ -8,10 +8,8 @@ import (
 func identityChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1019",
-			Severity: findings.Warning,
-			Run:      checkIdentities,
-			Claim:    "clients find every Service by its name, and not by a ClusterIP that is written down",
+			Code: "RP1019", Severity: findings.Warning, Run: checkIdentities,
+			Claim: "clients find every Service by its name, and not by a ClusterIP that is written down",
 			Why: "storage systems write the ClusterIPs of some of their Services down where no restart corrects them; such Services are pinned, " +
 				"and their addresses stay in a range of their own",
 			Fix: "nothing, if it is to stay so; to move one all the same: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=hop",

@@ -15,10 +15,8 @@ import (
 func ingressChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1710",
-			Severity: findings.Warning,
-			Run:      checkRoutes,
-			Claim:    "ingress controllers and gateways lead only to Services that keep their address",
+			Code: "RP1710", Severity: findings.Warning, Run: checkRoutes,
+			Claim: "ingress controllers and gateways lead only to Services that keep their address",
 			Why: "they watch Services, and see one that moves as type ExternalName for some milliseconds. Such Services hop by themselves, at most " +
 				strconv.Itoa(
 					bridge.Together,
@@ -53,10 +51,8 @@ func checkRoutes(in Input) []findings.Result {
 		}
 		if len(by) > 0 {
 			slices.Sort(by)
-			out = append(
-				out,
-				findings.Failed("Service "+e.Key().String(), "service %s is led to by %s", e.Key(), services.FirstTen(slices.Compact(by))),
-			)
+			out = append(out,
+				findings.Failed("Service "+e.Key().String(), "service %s is led to by %s", e.Key(), services.FirstTen(slices.Compact(by))))
 		}
 	}
 	return out

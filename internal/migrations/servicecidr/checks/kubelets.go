@@ -13,11 +13,13 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// keepsReadiness is the first minor version of kubelets that believe, when they start, what was said of containers that run (isRestart in
-// k8s.io/kubernetes pkg/kubelet/prober/worker.go, feature gate ChangeContainerStatusOnKubeletRestart).
+// keepsReadiness is the first minor version of kubelets that believe, when they start, what was
+// said of containers that run (isRestart in k8s.io/kubernetes pkg/kubelet/prober/worker.go, feature
+// gate ChangeContainerStatusOnKubeletRestart).
 const keepsReadiness = 35
 
-// checkKubeletRestarts names the Services that would have no ready pod when one kubelet is restarted.
+// checkKubeletRestarts names the Services that would have no ready pod when one kubelet is
+// restarted.
 func checkKubeletRestarts(in Input) []findings.Result {
 	if len(in.Inventory.DNSMoves()) == 0 {
 		return nil // no kubelet has to be restarted
@@ -72,7 +74,8 @@ func (in Input) readyPods() map[string][]*corev1.Pod {
 	return all
 }
 
-// soleNode is the node that all ready pods of a Service are on, if each has a readiness probe; nothing, if it has none or there are several.
+// soleNode is the node that all ready pods of a Service are on, if each has a readiness probe;
+// nothing, if it has none or there are several.
 func soleNode(svc *corev1.Service, ready []*corev1.Pod) (node string) {
 	if len(svc.Spec.Selector) == 0 {
 		return ""

@@ -16,17 +16,17 @@ import (
 
 // localChecks are about pods that kube-proxy may not take for pods.
 //
-// A bridge has externalTrafficPolicy Local. In syncProxyRules of k8s.io/kubernetes, pkg/proxy/iptables/proxier.go and
-// pkg/proxy/nftables/proxier.go, its chain for external traffic leads what comes from a local pod, by the detector of the node, and from the
-// node itself to all endpoints. What is left goes to the endpoints of the node alone, and is dropped where there are none. At a ClusterIP the same
-// traffic is masqueraded and answered: such a cluster works until its Services move.
+// A bridge has externalTrafficPolicy Local. In syncProxyRules of k8s.io/kubernetes,
+// pkg/proxy/iptables/proxier.go and pkg/proxy/nftables/proxier.go, its chain for external traffic
+// leads what comes from a local pod, by the detector of the node, and from the node itself to all
+// endpoints. What is left goes to the endpoints of the node alone, and is dropped where there are
+// none. At a ClusterIP the same traffic is masqueraded and answered: such a cluster works until its
+// Services move.
 func localChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1205",
-			Severity: findings.Blocking,
-			Run:      checkOutside,
-			Claim:    "kube-proxy recognises every pod as part of the cluster",
+			Code: "RP1205", Severity: findings.Blocking, Run: checkOutside,
+			Claim: "kube-proxy recognises every pod as part of the cluster",
 			Why: "bridges have externalTrafficPolicy Local: kube-proxy leads pods to endpoints on all nodes, and others to those of their own node " +
 				"alone; it drops the requests of such a pod to old addresses on every node without an endpoint",
 			Fix: "set clusterCIDR in kube-proxy's configuration to a range that has all pods in it (of several for one " +
@@ -35,10 +35,8 @@ func localChecks() []findings.Check[Input] {
 				"node after another",
 		},
 		{
-			Code:     "RP1206",
-			Severity: findings.Warning,
-			Run:      checkInterfaces,
-			Claim:    "kube-proxy knows the interfaces of all pods, where it recognises pods by them",
+			Code: "RP1206", Severity: findings.Warning, Run: checkInterfaces,
+			Claim: "kube-proxy knows the interfaces of all pods, where it recognises pods by them",
 			Why: "no API shows the interfaces of pods; what kube-proxy does not take for a pod loses requests to old addresses on nodes without an " +
 				"endpoint",
 			Fix: "look at some nodes (ip link): every pod's interface, or the bridge that it hangs on, has to be the " +
@@ -92,7 +90,8 @@ func (in Input) firstOfFamily(all []netip.Prefix) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// rangesOfNodes are the ranges by which the kube-proxies of nodes know pods. Nodes without one are what RP1203 is about.
+// rangesOfNodes are the ranges by which the kube-proxies of nodes know pods. Nodes without one are
+// what RP1203 is about.
 func (in Input) rangesOfNodes() map[string]netip.Prefix {
 	all := map[string]netip.Prefix{}
 	for i := range in.Snapshot.Nodes {
@@ -104,7 +103,8 @@ func (in Input) rangesOfNodes() map[string]netip.Prefix {
 	return all
 }
 
-// strangers are the pods with an address outside of the range by which the kube-proxy of their node knows pods.
+// strangers are the pods with an address outside of the range by which the kube-proxy of their node
+// knows pods.
 func (in Input) strangers(known func(node string) (netip.Prefix, bool)) []stranger {
 	var all []stranger
 	if in.Workloads == nil {

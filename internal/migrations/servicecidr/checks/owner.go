@@ -16,10 +16,8 @@ import (
 func ownerChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1750",
-			Severity: findings.Blocking,
-			Run:      checkOwner,
-			Claim:    "the certificates and flags that gates ask for are the user's to set",
+			Code: "RP1750", Severity: findings.Blocking, Run: checkOwner,
+			Claim: "the certificates and flags that gates ask for are the user's to set",
 			Why: "kubernetes at its new address needs API servers with a certificate for it, and a range goes only when it is no API server's flag; " +
 				"where a cloud or an operator runs them, the gates wait in vain",
 			Fix: "move applications alone, which takes no gate: spec.serviceCIDR.clusterServices: Stay; if the whole range has to go, make another cluster, and " +

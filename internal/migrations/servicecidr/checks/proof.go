@@ -11,20 +11,16 @@ import (
 func proofChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1605",
-			Severity: findings.Warning,
-			Run:      checkIngress,
-			Claim:    "a probe goes through each ingress controller",
+			Code: "RP1605", Severity: findings.Warning, Run: checkIngress,
+			Claim: "a probe goes through each ingress controller",
 			Why: "agents call Services, and not through what stands before them: an ingress controller watches Services by itself, and what its clients " +
 				"lose in a move no agent sees",
 			Fix: "have it probed: in spec.proof.probes, kind HTTP, with the controller's Service or load balancer in address and a host that it serves in host " +
 				"(address: http://traefik.kube-system.svc.cluster.local/, host: shop.example); such a probe counts towards the loss budget",
 		},
 		{
-			Code:     "RP1606",
-			Severity: findings.Warning,
-			Run:      checkEgress,
-			Claim:    "namespaces are free of egress policies, which agents cannot probe",
+			Code: "RP1606", Severity: findings.Warning, Run: checkEgress,
+			Claim: "namespaces are free of egress policies, which agents cannot probe",
 			Why: "agents run in replumb-system, where no such policy holds. kube-proxy leads to pods before most networks look at policies, which then see no " +
 				"difference; one that looks earlier sees the address of a Service, and takes that of a bridge for one outside of the cluster",
 			Fix: "move one Service that pods of such a namespace call first, in a tier of its own with a pause (spec.tiers), and call its old address from " +

@@ -13,39 +13,31 @@ import (
 func proxyChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1201",
-			Severity: findings.Blocking,
-			Run:      checkReplaced,
-			Claim:    "kube-proxy, and not a replacement, programs Services",
+			Code: "RP1201", Severity: findings.Blocking, Run: checkReplaced,
+			Claim: "kube-proxy, and not a replacement, programs Services",
 			Why: "bridges and the proof that nodes know them were tried with kube-proxy; what replaces it may treat an address of two " +
 				"Services, or externalTrafficPolicy Local, in another way",
 			Fix: "this version moves Services of clusters with kube-proxy only; go back to kube-proxy for the time of the migration, or wait",
 		},
 		{
-			Code:     "RP1202",
-			Severity: findings.Blocking,
-			Run:      checkProxyMode,
-			Claim:    "kube-proxy runs in mode iptables or nftables on every node",
+			Code: "RP1202", Severity: findings.Blocking, Run: checkProxyMode,
+			Claim: "kube-proxy runs in mode iptables or nftables on every node",
 			Why: "in mode ipvs every address of a Service is bound to an interface of the node, and what two Services with one address do " +
 				"there is not tried",
 			Fix: "change kube-proxy's mode to nftables or iptables and restart it on every node, one node after another",
 		},
 		{
-			Code:     "RP1203",
-			Severity: findings.Blocking,
-			Run:      checkDetectLocal,
-			Claim:    "kube-proxy recognises pod traffic (clusterCIDR or detectLocalMode is set)",
+			Code: "RP1203", Severity: findings.Blocking, Run: checkDetectLocal,
+			Claim: "kube-proxy recognises pod traffic (clusterCIDR or detectLocalMode is set)",
 			Why: "bridges have externalTrafficPolicy Local, which keeps the addresses of clients; kube-proxy exempts pods from it only if it " +
 				"knows them, else it drops their requests to old addresses on nodes without an endpoint",
 			Fix: "set clusterCIDR in kube-proxy's configuration to the range of all pods, or detectLocalMode: NodeCIDR where nodes have pod " +
 				"ranges, and restart kube-proxy",
 		},
 		{
-			Code:     "RP1204",
-			Severity: findings.Warning,
-			Run:      checkProxyKnown,
-			Claim:    "kube-proxy's configuration is readable",
-			Why:      "its mode and its knowledge of pods decide whether bridges work; k3s and some hosted clusters keep it where no API shows it",
+			Code: "RP1204", Severity: findings.Warning, Run: checkProxyKnown,
+			Claim: "kube-proxy's configuration is readable",
+			Why:   "its mode and its knowledge of pods decide whether bridges work; k3s and some hosted clusters keep it where no API shows it",
 			Fix: "look at it on the nodes: the mode must be iptables or nftables, and clusterCIDR or another detectLocalMode must be set, " +
 				"else clients lose requests to old addresses",
 		},
@@ -66,7 +58,8 @@ func checkReplaced(in Input) []findings.Result {
 	return out
 }
 
-// seen are the configurations of kube-proxy that can be judged. Those that cannot be read are handed to broken.
+// seen are the configurations of kube-proxy that can be judged. Those that cannot be read are
+// handed to broken.
 func (in Input) seen(broken func(cluster.Proxy)) []cluster.Proxy {
 	var all []cluster.Proxy
 	if !in.bridging() {
@@ -95,7 +88,8 @@ func checkProxyMode(in Input) []findings.Result {
 	return out
 }
 
-// checkDetectLocal follows getLocalDetectors in k8s.io/kubernetes cmd/kube-proxy/app/server_linux.go.
+// checkDetectLocal follows getLocalDetectors in k8s.io/kubernetes
+// cmd/kube-proxy/app/server_linux.go.
 func checkDetectLocal(in Input) []findings.Result {
 	var out []findings.Result
 	for _, p := range in.seen(func(cluster.Proxy) {}) {
@@ -108,10 +102,8 @@ func checkDetectLocal(in Input) []findings.Result {
 			out = append(out, in.withoutPodRange()...)
 		case "BridgeInterface", "InterfaceNamePrefix":
 		default:
-			out = append(
-				out,
-				findings.Failed(p.Object, "kube-proxy does not know the detectLocalMode %q of %s", p.DetectLocalMode, p.Object),
-			)
+			out = append(out,
+				findings.Failed(p.Object, "kube-proxy does not know the detectLocalMode %q of %s", p.DetectLocalMode, p.Object))
 		}
 	}
 	return out
@@ -154,10 +146,8 @@ func checkProxyKnown(in Input) []findings.Result {
 		out = append(out, findings.NotKnown(p.Object, "kube-proxy's configuration in %s cannot be read: %s", p.Object, p.Problem))
 	})
 	if len(seen) == 0 && len(out) == 0 {
-		out = append(
-			out,
-			findings.NotKnown("", "neither a ConfigMap in kube-system nor the command line of a pod tells how kube-proxy is configured"),
-		)
+		out = append(out,
+			findings.NotKnown("", "neither a ConfigMap in kube-system nor the command line of a pod tells how kube-proxy is configured"))
 	}
 	return out
 }

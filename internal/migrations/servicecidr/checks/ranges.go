@@ -69,20 +69,16 @@ func neighbourChecks() []findings.Check[Input] {
 			Fix:   "choose a private range, such as one in 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16, or fd00::/8",
 		},
 		{
-			Code:     "RP1108",
-			Severity: findings.Warning,
-			Run:      checkDocker,
-			Claim:    "the target is clear of 172.17.0.0/16, Docker's default bridge",
+			Code: "RP1108", Severity: findings.Warning, Run: checkDocker,
+			Claim: "the target is clear of 172.17.0.0/16, Docker's default bridge",
 			Why: "a node with Docker on it has an interface with that range, and sends what is meant for Services there when " +
 				"kube-proxy does not catch it",
 			Fix: "choose another target, or make sure that no node and no machine that reaches Services runs Docker with its " +
 				"default range",
 		},
 		{
-			Code:     "RP1109",
-			Severity: findings.Warning,
-			Run:      checkShared,
-			Claim:    "the target is clear of 100.64.0.0/10, shared address space (RFC 6598)",
+			Code: "RP1109", Severity: findings.Warning, Run: checkShared,
+			Claim: "the target is clear of 100.64.0.0/10, shared address space (RFC 6598)",
 			Why: "Tailscale gives its machines addresses in it and drops other traffic from it, kOps takes it for pods and Services, and some " +
 				"clouds and providers use it inside",
 			Fix: "choose another target, or make sure that none of these is in use in or near the cluster",
@@ -100,10 +96,8 @@ func neighbourChecks() []findings.Check[Input] {
 			Fix:   otherTarget,
 		},
 		{
-			Code:     "RP1112",
-			Severity: findings.Blocking,
-			Run:      checkPools,
-			Claim:    "the target is clear of every pool of Calico's",
+			Code: "RP1112", Severity: findings.Blocking, Run: checkPools,
+			Claim: "the target is clear of every pool of Calico's",
 			Why: "pods to come get addresses of a pool that none has one of yet, and a Service with such an address would take that pod's traffic. And " +
 				"what is in a pool, also in one that is disabled, passes for pods with Calico, which translates no source on the way there",
 			Fix: otherTarget + ", or delete the pool if nothing is to use it",
@@ -115,10 +109,8 @@ func neighbourChecks() []findings.Check[Input] {
 func outsideChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1113",
-			Severity: findings.Warning,
-			Run:      checkAdvertisers,
-			Claim:    "clients outside the cluster reach Services by other ways than ClusterIPs",
+			Code: "RP1113", Severity: findings.Warning, Run: checkAdvertisers,
+			Claim: "clients outside the cluster reach Services by other ways than ClusterIPs",
 			Why: "from the moment a Service moves, its old address is its bridge's, which answers clients outside only on nodes with an endpoint " +
 				"(externalTrafficPolicy Local): on all others they are dropped. And where the old range alone is advertised, no route leads to new addresses",
 			Fix: "have the target advertised beside the old range before apply; before its Service moves, lead who calls it from outside to a load balancer, a " +
@@ -188,10 +180,8 @@ func checkServiceRanges(in Input) []findings.Result {
 			p, err := netip.ParsePrefix(text)
 			for _, to := range in.spec().To {
 				if err == nil && p != to && to.Overlaps(p) {
-					out = append(
-						out,
-						findings.Failed("ServiceCIDR "+c.Name, "target %s overlaps the Service range %s of servicecidr %s", to, p, c.Name),
-					)
+					out = append(out,
+						findings.Failed("ServiceCIDR "+c.Name, "target %s overlaps the Service range %s of servicecidr %s", to, p, c.Name))
 				}
 			}
 		}
@@ -199,7 +189,8 @@ func checkServiceRanges(in Input) []findings.Result {
 	return out
 }
 
-// checkSize counts a target and a bridge for each Service, the two reserved addresses, and one sentinel.
+// checkSize counts a target and a bridge for each Service, the two reserved addresses, and one
+// sentinel.
 func checkSize(in Input) []findings.Result {
 	foreign := 0
 	for i := range in.Snapshot.IPAddresses {
@@ -310,10 +301,8 @@ func checkAdvertisers(in Input) []findings.Result {
 		}
 		for _, p := range a.Ranges {
 			if overlapsAny(p, in.spec().From) || overlapsAny(p, in.spec().To) {
-				out = append(
-					out,
-					findings.Failed(a.Object, "%s advertises %s outside the cluster, as %s shows%s", a.By, p, a.Object, in.unrouted()),
-				)
+				out = append(out,
+					findings.Failed(a.Object, "%s advertises %s outside the cluster, as %s shows%s", a.By, p, a.Object, in.unrouted()))
 			}
 		}
 	}

@@ -10,12 +10,10 @@ import (
 func serviceChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1012",
-			Severity: findings.Blocking,
-			Run:      checkRefused,
-			Claim:    "every Service of the old range can be moved or is pinned",
-			Why:      "a Service that stays keeps the old range in use, which then cannot be retired; replumb does not move what it does not understand",
-			Fix:      "change the Service, or let it keep its address: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
+			Code: "RP1012", Severity: findings.Blocking, Run: checkRefused,
+			Claim: "every Service of the old range can be moved or is pinned",
+			Why:   "a Service that stays keeps the old range in use, which then cannot be retired; replumb does not move what it does not understand",
+			Fix:   "change the Service, or let it keep its address: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
 		},
 		{
 			Code: "RP1013", Severity: findings.Blocking, Run: checkFreeze,
@@ -30,12 +28,10 @@ func serviceChecks() []findings.Check[Input] {
 			Fix:   "keep deployments from changing Services during the move",
 		},
 		{
-			Code:     "RP1016",
-			Severity: findings.Blocking,
-			Run:      checkFirstAddress,
-			Claim:    "the first address of the target is free for the Service default/kubernetes",
-			Why:      "API servers started with the new range expect themselves there, and their certificates name that address",
-			Fix:      "move the Service that has the address out of the way, choose another target, or set spec.serviceCIDR.clusterServices: Stay",
+			Code: "RP1016", Severity: findings.Blocking, Run: checkFirstAddress,
+			Claim: "the first address of the target is free for the Service default/kubernetes",
+			Why:   "API servers started with the new range expect themselves there, and their certificates name that address",
+			Fix:   "move the Service that has the address out of the way, choose another target, or set spec.serviceCIDR.clusterServices: Stay",
 		},
 		{
 			Code: "RP1017", Severity: findings.Warning, Run: checkTiers,
@@ -44,19 +40,15 @@ func serviceChecks() []findings.Check[Input] {
 			Fix:   "correct the annotation replumb.dev/tier, add the Service to a tier, or teach it to the lookup",
 		},
 		{
-			Code:     "RP1022",
-			Severity: findings.Warning,
-			Run:      checkSettled,
-			Claim:    "every Service that has moved can return",
+			Code: "RP1022", Severity: findings.Warning, Run: checkSettled,
+			Claim: "every Service that has moved can return",
 			Why: "it was changed after it had moved; its old address answers until finish or rollback, and rollback leaves it where it is, with the " +
 				"range that it is in",
 			Fix: "nothing, if it is to stay there; to have it return, take the change back before rollback",
 		},
 		{
-			Code:     "RP1018",
-			Severity: findings.Warning,
-			Run:      checkNodePorts,
-			Claim:    "Services that move are without node ports, which bridges cannot keep",
+			Code: "RP1018", Severity: findings.Warning, Run: checkNodePorts,
+			Claim: "Services that move are without node ports, which bridges cannot keep",
 			Why: "a hop is timed to fall between two syncs of the kube-proxies, which other changes of Services may " +
 				"disturb. As measured, a node port refused connections for 1.1 s at one node in 2 of 60 moves beside " +
 				"one change of a Service a second, and in none of 60 on a quiet cluster",
@@ -79,10 +71,8 @@ func checkSettled(in Input) []findings.Result {
 	var out []findings.Result
 	for _, e := range in.Inventory.Moves {
 		if e.CannotReturn() {
-			out = append(
-				out,
-				findings.Failed("Service "+e.Key().String(), "service %s %s: it cannot leave %s again", e.Key(), e.Reason, e.New),
-			)
+			out = append(out,
+				findings.Failed("Service "+e.Key().String(), "service %s %s: it cannot leave %s again", e.Key(), e.Reason, e.New))
 		}
 	}
 	return out

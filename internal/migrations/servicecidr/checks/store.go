@@ -32,10 +32,8 @@ const (
 func storeChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1720",
-			Severity: findings.Blocking,
-			Run:      checkStore,
-			Claim:    "etcd is reachable, and stores the Services of strategy etcd as expected",
+			Code: "RP1720", Severity: findings.Blocking, Run: checkStore,
+			Claim: "etcd is reachable, and stores the Services of strategy etcd as expected",
 			Why: "such a Service is changed in etcd itself. replumb does that only where the object in etcd is " +
 				"provably the one that the API server answers with (UID, revision and addresses), unencrypted, and in " +
 				"a known encoding",
@@ -49,10 +47,8 @@ func storeChecks() []findings.Check[Input] {
 			Fix:   "set spec.serviceCIDR.strategies to Pin or Hop, or use a release of replumb that knows the version",
 		},
 		{
-			Code:     "RP1722",
-			Severity: findings.Warning,
-			Run:      checkInternalLocal,
-			Claim:    "Services with internalTrafficPolicy Local keep their addresses",
+			Code: "RP1722", Severity: findings.Warning, Run: checkInternalLocal,
+			Claim: "Services with internalTrafficPolicy Local keep their addresses",
 			Why: "its bridge leads clients of the old address to endpoints of all nodes, until finish; at the new address the policy holds all the time. " +
 				"Where the endpoint of another node gives other answers, such as an agent's of the node, that matters",
 			Fix: "restart what calls it by the old address soon after the move, or pin it: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",

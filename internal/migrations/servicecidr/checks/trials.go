@@ -23,7 +23,8 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// Trier makes the trials. What the user has no right to write it does not try: the rights check says so.
+// Trier makes the trials. What the user has no right to write it does not try: the rights check
+// says so.
 type Trier struct {
 	Cluster   *cluster.Cluster
 	Inventory *services.Inventory
@@ -37,13 +38,16 @@ type Trier struct {
 	Found *Trials
 }
 
-// Trials are what the API server says to writes that are yet to come, by dry runs, and what limits them.
+// Trials are what the API server says to writes that are yet to come, by dry runs, and what limits
+// them.
 type Trials struct {
 	// Untried is why no Service was tried; empty if they were, or none had to be.
 	Untried string
-	// Forms says by namespace of each form of bridge that was tried why it was refused; nil means it was admitted.
+	// Forms says by namespace of each form of bridge that was tried why it was refused; nil means
+	// it was admitted.
 	Forms map[string]map[v1alpha1.BridgeForm]error
-	// Hops and Ranges are other writes that were refused: of Services in the middle of a hop, and of ServiceCIDRs and IPAddresses.
+	// Hops and Ranges are other writes that were refused: of Services in the middle of a hop, and
+	// of ServiceCIDRs and IPAddresses.
 	Hops, Ranges []Trial
 	// Quotas are those of all namespaces; QuotasErr is why they are not known.
 	Quotas    []corev1.ResourceQuota
@@ -139,8 +143,8 @@ func (t *Trier) leave(ctx context.Context, e *services.Entry) error {
 	return unlessGone(err)
 }
 
-// comeBack tries what comes nearest to patch B, which cannot be tried on a Service that has not left: to create a Service like the one that
-// was there before.
+// comeBack tries what comes nearest to patch B, which cannot be tried on a Service that has not
+// left: to create a Service like the one that was there before.
 func (t *Trier) comeBack(ctx context.Context, e *services.Entry) error {
 	like := e.Service.DeepCopy()
 	like.ObjectMeta = metav1.ObjectMeta{Namespace: like.Namespace, Labels: like.Labels, Annotations: like.Annotations}
@@ -160,10 +164,8 @@ func (t *Trier) comeBack(ctx context.Context, e *services.Entry) error {
 func (t *Trier) refusedHop(e *services.Entry, what string, by *admission.Refusal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.Found.Hops = append(
-		t.Found.Hops,
-		Trial{Namespace: e.Service.Namespace, Object: "Service " + e.Key().String(), What: what, Refusal: by},
-	)
+	t.Found.Hops = append(t.Found.Hops,
+		Trial{Namespace: e.Service.Namespace, Object: "Service " + e.Key().String(), What: what, Refusal: by})
 }
 
 // addRange tries to add a Service range, unless the cluster has it.
@@ -217,8 +219,8 @@ func oneOfEach(entries []*services.Entry, sort func(*services.Entry) string) []*
 	return out
 }
 
-// unlessGone passes over namespaces and Services that were deleted meanwhile, and leaves it to the rights check to say what the user may
-// not do.
+// unlessGone passes over namespaces and Services that were deleted meanwhile, and leaves it to the
+// rights check to say what the user may not do.
 func unlessGone(err error) error { return client.IgnoreNotFound(UnlessForbidden(err)) }
 
 // UnlessForbidden leaves it to the rights check to say what the user may not do.

@@ -17,10 +17,8 @@ import (
 func workloadChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP1501",
-			Severity: findings.Warning,
-			Run:      checkPins,
-			Claim:    "every manifest leaves the clusterIP of a moving Service open",
+			Code: "RP1501", Severity: findings.Warning, Run: checkPins,
+			Claim: "every manifest leaves the clusterIP of a moving Service open",
 			Why: "applying the manifest again asks for the old address: the API server refuses it as immutable, and the release or " +
 				"sync fails; tools that replace objects would delete the Service",
 			Fix: "take spec.clusterIP out of the manifest, chart or values and apply it once before the migration (with kubeadm: change " +
@@ -34,29 +32,23 @@ func workloadChecks() []findings.Check[Input] {
 			Fix:   "let it allow one pod to go (maxUnavailable: 1, or more replicas than minAvailable) for the time of the migration",
 		},
 		{
-			Code:     "RP1503",
-			Severity: findings.Warning,
-			Run:      checkGaps,
-			Claim:    "every workload keeps serving while it is restarted",
-			Why:      "what ends its pod before the next one is ready gives no answer in between; no agent sees that",
+			Code: "RP1503", Severity: findings.Warning, Run: checkGaps,
+			Claim: "every workload keeps serving while it is restarted",
+			Why:   "what ends its pod before the next one is ready gives no answer in between; no agent sees that",
 			Fix: "give it a second pod for the time of the migration, or a strategy that starts the new pod first (a " +
 				"Deployment: RollingUpdate with maxSurge above 0). Where neither is possible, set " +
 				"spec.serviceCIDR.refresh.mode: Report and restart it yourself before finish",
 		},
 		{
-			Code:     "RP1504",
-			Severity: findings.Warning,
-			Run:      checkUnfinished,
-			Claim:    "every workload that is restarted has all its pods now",
+			Code: "RP1504", Severity: findings.Warning, Run: checkUnfinished,
+			Claim: "every workload that is restarted has all its pods now",
 			Why: "what is in trouble before is not repaired by a restart: apply waits a minute for it, leaves it alone, and names its pods as " +
 				"those that keep old addresses",
 			Fix: "repair it, or scale it to zero; apply restarts it when it is run again",
 		},
 		{
-			Code:     "RP1505",
-			Severity: findings.Warning,
-			Run:      checkDNSRestart,
-			Claim:    "cluster DNS keeps answering while its pods are restarted",
+			Code: "RP1505", Severity: findings.Warning, Run: checkDNSRestart,
+			Claim: "cluster DNS keeps answering while its pods are restarted",
 			Why: "nodes send the datagrams of a source port where they sent them before, for as long as they remember, " +
 				"and so to a pod that has just ended. Where clients look up hundreds of names each second, some " +
 				"answers are lost, and those look-ups take seconds",
@@ -68,10 +60,8 @@ func workloadChecks() []findings.Check[Input] {
 				"you",
 		},
 		{
-			Code:     "RP1506",
-			Severity: findings.Warning,
-			Run:      checkKubeletRestarts,
-			Claim:    "every Service keeps ready pods while a kubelet restarts",
+			Code: "RP1506", Severity: findings.Warning, Run: checkKubeletRestarts,
+			Claim: "every Service keeps ready pods while a kubelet restarts",
 			Why: "gate kubelets asks for kubelets to be restarted; before Kubernetes 1.35 one that starts says of pods with a readiness probe that they are not ready, " +
 				"until it has probed them (kubernetes/kubernetes#100277): a Service without another pod refuses connections for as long",
 			Fix: "give it a second pod on another node for that time, and restart kubelets one after the other, each once the pods of the one before are ready again",
@@ -108,7 +98,8 @@ func checkUnfinished(in Input) []findings.Result {
 	return out
 }
 
-// dnsSettle is how long kube-proxies may take to know a new pod: the longest time between two of their syncs that is usual, and some.
+// dnsSettle is how long kube-proxies may take to know a new pod: the longest time between two of
+// their syncs that is usual, and some.
 const dnsSettle = 5 * time.Second
 
 func checkDNSRestart(in Input) []findings.Result {
@@ -141,10 +132,8 @@ func checkPins(in Input) []findings.Result {
 	for _, e := range in.Inventory.Moves {
 		object := "Service " + e.Key().String()
 		if ip := lastApplied(e.Service); ip != "" {
-			out = append(
-				out,
-				findings.Failed(object, "the manifest of service %s that kubectl apply saw last pins clusterIP %s", e.Key(), ip),
-			)
+			out = append(out,
+				findings.Failed(object, "the manifest of service %s that kubectl apply saw last pins clusterIP %s", e.Key(), ip))
 		}
 		for _, owner := range in.Snapshot.ClusterIPOwners[e.Key()] {
 			if comesBack(owner) {
@@ -171,8 +160,9 @@ func lastApplied(svc *corev1.Service) string {
 	return manifest.Spec.ClusterIP
 }
 
-// comesBack reports whether a field manager writes the same again: every server-side apply does, and of those that
-// update objects, tools that keep manifests. kubectl apply is known by its annotation.
+// comesBack reports whether a field manager writes the same again: every server-side apply does,
+// and of those that update objects, tools that keep manifests. kubectl apply is known by its
+// annotation.
 func comesBack(owner cluster.Owner) bool {
 	name := strings.ToLower(owner.Manager)
 	return owner.Applies || slices.ContainsFunc(

@@ -17,8 +17,8 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// Adoption gives a Service that was created in the target range an address in the old one. From then
-// on it is one that has moved, and returns as all others do.
+// Adoption gives a Service that was created in the target range an address in the old one. From
+// then on it is one that has moved, and returns as all others do.
 type Adoption struct {
 	Client    client.Client
 	Migration string

@@ -18,25 +18,26 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// Barriers make the proofs that every node knows what was written before.
+// Barriers prove that every node knows what was written before.
 type Barriers struct {
 	Client    client.Client
 	Migration string
 	Pool      *cidr.Pool
 	Witness   bridge.Witness
-	// Agents are asked alone where only they can tell; nil if barriers are passed without them.
+	// Agents are asked alone where only they can tell; nil, if barriers are passed without them.
 	Agents bridge.Witness
 	Mode   v1alpha1.BarrierMode
-	// Wait is how long mode Wait lets pass; limit is how long nodes may take to prove.
+	// Wait is how long mode Wait lets pass, Limit how long nodes may take to prove.
 	Wait, Limit time.Duration
 	Now         func() time.Time
-	// Also is the family in which nodes have to know bridges beside that of pool; empty, if there is none.
+	// Also is the family, beside that of Pool, in which nodes have to know bridges; empty, if there
+	// is none.
 	Also corev1.IPFamily
-	// passing is held by a barrier within a step: a barrier begins by removing the sentinels that others of its migration left.
+	// passing is held by a barrier within a step: each begins by removing the sentinels of others.
 	passing sync.Mutex
 }
 
-// Step is the barrier after something that is named. In mode Wait it proves nothing; a finding says so.
+// Step is the barrier after what is named. In mode Wait it proves nothing, and a finding says so.
 func (b *Barriers) Step(name string) engine.Step {
 	if b.Mode == v1alpha1.BarrierWait {
 		return &migration.PauseStep{
@@ -61,15 +62,16 @@ func (b *Barriers) pass(ctx context.Context, name string) error {
 	return engine.Drive(ctx, b.Step(name))
 }
 
-// Leave passes a barrier behind which no node leads clients to a pod that has left its Services, datagrams of earlier clients included. Agents
-// delete what connection tracking has of those. Without agents they are given time to end.
+// Leave passes a barrier behind which no node leads clients to a pod that has left its Services.
+// Agents delete what connection tracking has of earlier datagrams; without agents it is given time
+// to end.
 func (b *Barriers) Leave(ctx context.Context, pod string, at []netip.Addr) error {
 	if b.Agents != nil {
 		err := b.forget(ctx, pod, at)
 		if err == nil || b.Agents == b.Witness || !errors.As(err, new(*engine.DeadlineError)) {
 			return err
 		}
-		// On the way back they are waited for no longer than they may take.
+		// on the way back agents are waited for no longer than they may take
 	}
 	if err := b.pass(ctx, "pod "+pod); err != nil {
 		return err
@@ -89,8 +91,9 @@ func (b *Barriers) forget(ctx context.Context, pod string, at []netip.Addr) erro
 	return engine.Drive(ctx, proof)
 }
 
-// Part waits, without agents, until kube-proxies have deleted what they know of a pod that is no endpoint any more: they do so after they have
-// answered for a barrier, and before they answer for the next (the end of syncProxyRules, as for Barrier).
+// Part waits, without agents, until kube-proxies have deleted what they know of a pod that is no
+// endpoint any more: they do so after they have answered for a barrier, and before they answer for
+// the next (the end of syncProxyRules, as for Barrier).
 func (b *Barriers) Part(ctx context.Context, pod string) error {
 	if b.Agents != nil {
 		return nil
@@ -103,6 +106,7 @@ func (b *Barriers) Part(ctx context.Context, pod string) error {
 	return nil
 }
 
-// RestFor is how long connection tracking is given to forget who has sent datagrams to a pod, where no agent deletes that: the default of
-// nf_conntrack_udp_timeout. A client that uses a port again within it is still led there.
+// RestFor is how long connection tracking may take to forget who has sent datagrams to a pod: the
+// default of nf_conntrack_udp_timeout. A client that uses a port again within it is still led
+// there.
 const RestFor = 30 * time.Second

@@ -77,7 +77,8 @@ func (b *bridgeStep) look(ctx context.Context) (engine.State, unbridged, error) 
 	return engine.Blocked, seen, err
 }
 
-// write returns a proof by the bridge that was made. A Service that has changed since is met by its hop.
+// write returns a proof by the bridge that was made. A Service that has changed since is met by its
+// hop.
 func (b *bridgeStep) write(ctx context.Context, seen unbridged) (func(context.Context) error, error) {
 	if err := b.reserve(ctx, seen.service); err != nil {
 		return nil, err
@@ -98,8 +99,8 @@ func (b *bridgeStep) write(ctx context.Context, seen unbridged) (func(context.Co
 	return nil, want.Ensure(ctx, b.Client, b.Pool)
 }
 
-// reserve has both addresses belong to the Service before a bridge answers at them: those that it is
-// not at by a reservation.
+// reserve has both addresses belong to the Service before a bridge answers at them: those that it
+// is not at by a reservation.
 func (b *bridgeStep) reserve(ctx context.Context, svc *corev1.Service) (err error) {
 	p := b.progress
 	if p.Original == "" {

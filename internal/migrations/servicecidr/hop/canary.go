@@ -18,8 +18,8 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// Canary moves a throw-away Service there and back before any other is touched: what the cluster's admission, its
-// allocators or its kube-proxies refuse, they refuse to this one.
+// Canary moves a throw-away Service there and back before any other: what the cluster's admission,
+// allocators or kube-proxies refuse, they refuse to this one.
 type Canary struct {
 	Steps *Steps
 	// Pool has the addresses of the range that is to be emptied.
@@ -35,10 +35,10 @@ func (*Canary) ID() string { return "canary" }
 
 func (*Canary) Title() string { return "Move a throw-away Service there and back" }
 
-// Deadline implements engine.Timed: it is several steps in one.
+// Deadline: it is several steps in one.
 func (*Canary) Deadline() time.Duration { return 5 * time.Minute }
 
-// State implements engine.Step: what an earlier canary proved may no longer hold.
+// State: what an earlier canary proved may no longer hold.
 func (*Canary) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
 func (s *Canary) Do(ctx context.Context) error {
@@ -55,7 +55,7 @@ func (s *Canary) Do(ctx context.Context) error {
 	return s.Abandon(ctx)
 }
 
-// move drives the steps of any other Service, one after the other.
+// move drives the steps of any Service.
 func (s *Canary) move(ctx context.Context, svc *corev1.Service) error {
 	old, err := netip.ParseAddr(svc.Spec.ClusterIP)
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *Canary) move(ctx context.Context, svc *corev1.Service) error {
 	return nil
 }
 
-// create makes the Service in the range that is to be emptied. Its only endpoint leads nowhere.
+// create makes the Service in the range to empty. Its only endpoint leads nowhere.
 func (s *Canary) create(ctx context.Context) (*corev1.Service, error) {
 	for {
 		own, err := s.Pool.Highest()
@@ -128,15 +128,15 @@ func (s *Canary) endpoints(ctx context.Context, svc *corev1.Service) error {
 	}, client.FieldOwner(v1alpha1.FieldManager))
 }
 
-// Verify implements engine.Step: each step that took it there and back was proven by itself.
+// Verify: each step that took it there and back was proven by itself.
 func (*Canary) Verify(context.Context) error { return nil }
 
-// Abandon takes the canary away, its bridge and its reservations, also those of an earlier run.
+// Abandon takes the canary away, also one of an earlier run.
 func (s *Canary) Abandon(ctx context.Context) error {
 	return removeCanaries(ctx, s.Steps.Client, s.Steps.Migration)
 }
 
-// Preview implements engine.Previewer. The canary's bridge, its reservations and its patches are those of any Service.
+// Preview shows the canary's bridge, reservations and patches as those of any Service.
 func (s *Canary) Preview() ([]engine.Change, error) {
 	const name = v1alpha1.SystemNamespace + "/canary-…"
 	return []engine.Change{

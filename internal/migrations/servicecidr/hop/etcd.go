@@ -20,7 +20,8 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// rewrites reports whether a Service, as it was just read, gets to its other address by strategy Etcd.
+// rewrites reports whether a Service, as it was just read, gets to its other address by strategy
+// Etcd.
 func (h *hopStep) rewrites(svc *corev1.Service) bool {
 	if services.IsInTransit(svc, h.Domain) || h.Store == nil {
 		return false
@@ -29,10 +30,10 @@ func (h *hopStep) rewrites(svc *corev1.Service) bool {
 	return strategy == v1alpha1.StrategyOfEtcd
 }
 
-// rewrite swaps the address of a Service where API servers keep it: all watchers see a Service of the
-// same type, name and ports at another address. Its IPAddress comes before, as API servers make it, so
-// that the controller that repairs IPAddresses finds nothing to repair; the one of the address that it
-// leaves goes after.
+// rewrite swaps the address of a Service where API servers keep it: all watchers see a Service of
+// the same type, name and ports at another address. Its IPAddress comes before, as API servers make
+// it, so that the controller that repairs IPAddresses finds nothing to repair; the one of the
+// address that it leaves goes after.
 func (a *attempt) rewrite(ctx context.Context) error {
 	src, dest := a.ends()
 	if err := a.send(ctx, a.patchRewrite(a.svc)); err != nil {
@@ -88,8 +89,8 @@ func (a *attempt) allocate(ctx context.Context, dest netip.Addr) error {
 	return nil
 }
 
-// deallocate removes the IPAddress of an address that a Service is not at, or does not get to. That of
-// others it leaves alone.
+// deallocate removes the IPAddress of an address that a Service is not at, or does not get to. That
+// of others it leaves alone.
 func deallocate(ctx context.Context, c client.Client, svc *corev1.Service, a netip.Addr) error {
 	have := &networkingv1.IPAddress{}
 	err := c.Get(ctx, types.NamespacedName{Name: a.String()}, have)
@@ -126,8 +127,8 @@ func owns(svc *corev1.Service, ip *networkingv1.IPAddress) bool {
 }
 
 // patchRewrite notes on the Service where it goes. It says some milliseconds too early that it has
-// arrived, so that its change of address is the last that is seen of it; on the way back that is said
-// afterwards, since the time when it arrived at the address that it leaves is still needed.
+// arrived, so that its change of address is the last that is seen of it; on the way back that is
+// said afterwards, since the time when it arrived at the address that it leaves is still needed.
 func (h *hopStep) patchRewrite(svc *corev1.Service) map[string]any {
 	notes := map[string]any{
 		v1alpha1.LabelMigration:     h.Migration,

@@ -16,8 +16,9 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// RemoveLeftovers removes what runs that were killed left of canaries, barriers and sync windows, and pods that were taken from Deployments which
-// are gone. A run that goes on does so by itself; one that turns back would not come by there again.
+// RemoveLeftovers removes canaries, barriers and sync windows of runs that were killed, and pods
+// that were taken from Deployments which are gone. A run that goes on does so by itself; one that
+// turns back does not come by there again.
 func RemoveLeftovers(c client.Client, migration string) engine.Step {
 	roles := []string{v1alpha1.RoleCanary, v1alpha1.RoleSentinel, v1alpha1.RoleNudge}
 	leaver := leaving.Leaver{Client: c, Migration: migration}

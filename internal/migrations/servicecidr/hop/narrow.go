@@ -12,13 +12,13 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// narrowStep takes the address at which a Service has arrived off its bridge, which goes on answering
-// at the other.
+// narrowStep takes the address at which a Service has arrived off its bridge, which goes on
+// answering at the other.
 //
-// No node has to prove anything before. kube-proxy takes up Services in the order in which they were
-// written, and the hop's second patch was written before this: a kube-proxy that knows that the bridge
-// has given the address up knows that the Service is at it, and a sync that takes up both writes both
-// in one transaction. See docs/design/hop.md.
+// No node has to prove anything before. kube-proxy takes up Services in the order in which they
+// were written, and the hop's second patch was written before this: a kube-proxy that knows that
+// the bridge has given the address up knows that the Service is at it, and a sync that takes up
+// both writes both in one transaction. See docs/design/hop.md.
 type narrowStep struct {
 	engine.Observed[wideBridge]
 
@@ -27,14 +27,15 @@ type narrowStep struct {
 	to       engine.Direction
 }
 
-// wideBridge is a bridge that was seen to answer where it need not, and the bridge that it has to be.
+// wideBridge is a bridge that was seen to answer where it need not, and the bridge that it has to
+// be.
 type wideBridge struct {
 	have *corev1.Service
 	want *bridge.Bridge
 }
 
-// Narrow has each address of a Service that has hopped belong to one Service again. The answer to its
-// write is the proof, and nodes are not asked: each is right before and after it.
+// Narrow has each address of a Service that has hopped belong to one Service again. The answer to
+// its write is the proof, and nodes are not asked: each is right before and after it.
 func (s *Steps) Narrow(e *services.Entry, to engine.Direction) engine.Step {
 	n := &narrowStep{Steps: s, progress: s.Tracker.Of(e), to: to}
 	n.Observed = engine.Observed[wideBridge]{

@@ -29,8 +29,8 @@ type attempt struct {
 }
 
 // start takes a Service over that is at the address which it is to leave. All that may take time
-// comes before the first patch: between the two nothing is asked of the API server, and everyone who
-// watches Services sees one of type ExternalName for one round trip.
+// comes before the first patch: between the two nothing is asked of the API server, and everyone
+// who watches Services sees one of type ExternalName for one round trip.
 func (a *attempt) start(ctx context.Context) error {
 	if err := a.reserveTarget(ctx); err != nil {
 		return err
@@ -68,8 +68,8 @@ func (a *attempt) start(ctx context.Context) error {
 // routed reports whether ingress controllers are to see nothing of the hop.
 func (h *hopStep) routed() bool { return len(h.beside) > 0 }
 
-// checkBridge looks at the bridge, right before the Service leaves. It brings the bridge in line with
-// a Service that was changed after its bridge was made, and proves it again.
+// checkBridge looks at the bridge, right before the Service leaves. It brings the bridge in line
+// with a Service that was changed after its bridge was made, and proves it again.
 func (a *attempt) checkBridge(ctx context.Context) error {
 	err := a.proven(ctx)
 	if !errors.As(err, new(*bridge.DriftError)) {
@@ -121,9 +121,9 @@ func (h *hopStep) reserveTarget(ctx context.Context) error {
 	return nil
 }
 
-// recordOriginal keeps what the first patch takes from the Service, and its two addresses, where only
-// replumb and the control plane write: others may write the Service itself, and while it has no
-// address neither of them is reserved.
+// recordOriginal keeps what the first patch takes from the Service, and its two addresses, where
+// only replumb and the control plane write: others may write the Service itself, and while it has
+// no address neither of them is reserved.
 func (a *attempt) recordOriginal(ctx context.Context) (err error) {
 	p := a.progress
 	if p.Original, err = services.OriginalOf(&a.svc.Spec); err != nil {
@@ -270,8 +270,8 @@ func (a *attempt) retarget(ctx context.Context, dest netip.Addr) error {
 	return engine.NotYet("address %s of service %s was taken by another Service; going to %s", dest, p.Key(), p.New)
 }
 
-// checkOtherFamily returns an error if another Service was given the address of the other family. The
-// control plane may have given it back to this one, too early.
+// checkOtherFamily returns an error if another Service was given the address of the other family.
+// The control plane may have given it back to this one, too early.
 func (a *attempt) checkOtherFamily(ctx context.Context) error {
 	kept := a.progress.Kept(a.svc)
 	if !kept.IsValid() {
@@ -345,10 +345,10 @@ func (h *hopStep) patchToExternalName(svc *corev1.Service) (map[string]any, erro
 }
 
 // externalName is where a Service leads between its patches: to the name of its bridge, or, for API
-// servers, which go by externalName (ResolveCluster in k8s.io/apiserver pkg/util/proxy/proxy.go) and
-// seldom ask the DNS of their cluster, to the old address, at which the bridge answers all the time.
-// An address has no CNAME: a look-up of the Service's name in this moment has no answer. Of IPv6 none
-// is a valid externalName.
+// servers, which go by externalName (ResolveCluster in k8s.io/apiserver pkg/util/proxy/proxy.go)
+// and seldom ask the DNS of their cluster, to the old address, at which the bridge answers all the
+// time. An address has no CNAME: a look-up of the Service's name in this moment has no answer. Of
+// IPv6 none is a valid externalName.
 func (h *hopStep) externalName(svc *corev1.Service) string {
 	if h.progress.Called && h.progress.Old.Is4() {
 		return h.progress.Old.String()
@@ -356,7 +356,8 @@ func (h *hopStep) externalName(svc *corev1.Service) string {
 	return services.BridgeHost(svc, h.Domain)
 }
 
-// patchToClusterIP names the target again: another Service may have taken the one in the first patch.
+// patchToClusterIP names the target again: another Service may have taken the one in the first
+// patch.
 func (h *hopStep) patchToClusterIP(svc *corev1.Service, original *corev1.ServiceSpec) map[string]any {
 	_, dest := h.ends()
 	addresses := services.ArrivesAt(dest, original)

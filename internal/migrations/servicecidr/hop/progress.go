@@ -19,8 +19,8 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// Progress is a Service as a run has it: as the inventory found it, and changed by each write since.
-// The steps of one Service run one after the other.
+// Progress is a Service as a run has it: as the inventory found it, and changed by each write
+// since. The steps of one Service run one after the other.
 type Progress struct {
 	services.Entry
 	answers
@@ -31,9 +31,9 @@ type Progress struct {
 	skipped string
 }
 
-// answers are a Service and its bridge as the API server has answered with them; nil for what is not
-// known. They are good for a write that carries their resourceVersion, and for a proof of the write
-// that they answer.
+// answers are a Service and its bridge as the API server has answered with them; nil for what is
+// not known. They are good for a write that carries their resourceVersion, and for a proof of the
+// write that they answer.
 type answers struct{ service, bridge *corev1.Service }
 
 // Tracker has the progress of each Service for all steps of a run. The zero value is ready.
@@ -76,8 +76,8 @@ func (p *Progress) ownsAddress(err error) bool {
 		taken.By == "services "+p.Key().String()
 }
 
-// reserveNew reserves the target of the Service, and takes the next free address as often as another
-// is found to have it.
+// reserveNew reserves the target of the Service, and takes the next free address as often as
+// another is found to have it.
 func (p *Progress) reserveNew(ctx context.Context, c client.Client, migration string, pool *cidr.Pool) error {
 	for {
 		if p.New.IsValid() {

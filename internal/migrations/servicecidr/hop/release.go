@@ -19,25 +19,24 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// Release takes away what kept the other address of a Service answering: the bridge first, then the reservation, so that an
-// address that still leads somewhere is given to no other Service; and last what the Service remembers, from which an
-// interrupted run goes on.
+// Release takes away what kept the other address of a Service answering: the bridge first, then the
+// reservation, so that an address that still leads somewhere is given to no one; and last what the
+// Service remembers, from which an interrupted run goes on.
 type Release struct {
 	Client    client.Client
 	Migration string
 	Entry     *services.Entry
-	// At is where the Service must be for this to be safe, unless it was taken out of the migration by others.
-	At netip.Addr
-	// Domain is the cluster's.
-	Domain string
-	// Strategies say which Services may move.
+	// At is where the Service must be for this to be safe, unless others took it out of the
+	// migration.
+	At         netip.Addr
+	Domain     string
 	Strategies services.Strategies
-	// why, if set, is why the Service is not in the migration any more.
+	// Why, if set, is why the Service is not in the migration any more.
 	Why string
 }
 
-// remainder is what was seen of a Service that is to be released, and of its bridge; nil for what is gone. What changed since
-// is met with a conflict.
+// remainder is what was seen of a Service to release, and of its bridge; nil for what is gone. A
+// change since is met with a conflict.
 type remainder struct{ service, bridge *corev1.Service }
 
 func (r Release) Step() engine.Step {
@@ -70,13 +69,13 @@ func (r Release) look(ctx context.Context) (engine.State, remainder, error) {
 	return engine.Done, seen, nil
 }
 
-// outOfMigration reports whether a Service is out of the migration wherever it is: it may not move any more, and is in no hop.
+// outOfMigration reports whether a Service may not move any more, and is in no hop.
 func (r Release) outOfMigration(svc *corev1.Service) bool {
 	_, reason := r.Strategies.Evaluate(svc)
 	return (r.Why != "" || reason.Kind != "") && !services.IsInTransit(svc, r.Domain)
 }
 
-// leftOf says what of the migration is still there; nothing, if nothing is.
+// leftOf says what of the migration is still there; empty, if nothing is.
 func (r Release) leftOf(ctx context.Context, svc *corev1.Service) (seen remainder, left string, err error) {
 	seen.service = svc
 	have := &corev1.Service{}
@@ -106,12 +105,13 @@ func (r Release) leftOf(ctx context.Context, svc *corev1.Service) (seen remainde
 	return seen, "", nil
 }
 
-// misallocated reports whether an IPAddress is what a run that was killed right before or after it wrote to etcd has left.
+// misallocated reports whether an IPAddress was left by a run that was killed right before or after
+// it wrote to etcd.
 func (r Release) misallocated(svc *corev1.Service, ip *networkingv1.IPAddress) bool {
 	return r.Entry.Strategy == v1alpha1.StrategyOfEtcd && svc != nil && owns(svc, ip) && !slices.Contains(svc.Spec.ClusterIPs, ip.Name)
 }
 
-// reserved are the addresses that may be reserved: not the one that the Service is at, since that is the Service's own.
+// reserved are the addresses that may be reserved: not the Service's own.
 func (r Release) reserved(svc *corev1.Service) []netip.Addr {
 	var all []netip.Addr
 	for _, a := range r.Entry.Addresses() {
@@ -164,7 +164,8 @@ func (r Release) removeBridge(ctx context.Context, seen *corev1.Service) error {
 	return bridge.Delete(ctx, r.Client, seen)
 }
 
-// patchWithoutNotes takes the migration's annotations off a Service that has not changed since version; empty means any.
+// patchWithoutNotes takes the migration's annotations off a Service that has not changed since
+// version; empty means any.
 func patchWithoutNotes(version string) map[string]any {
 	notes := map[string]any{}
 	for _, key := range []string{
@@ -180,8 +181,8 @@ func patchWithoutNotes(version string) map[string]any {
 	return map[string]any{"metadata": meta}
 }
 
-// prove asks what the answers to the writes do not say: whether the bridge is gone, which finalizers may hold. That nothing at all is left
-// the end of the command looks.
+// prove asks whether the bridge is gone, which finalizers may hold. The end of the command looks
+// for all else.
 func (r Release) prove(ctx context.Context) error {
 	err := r.Client.Get(ctx, r.Entry.BridgeKey(), &corev1.Service{})
 	if err == nil {
@@ -200,7 +201,7 @@ func (r Release) changes() ([]engine.Change, error) {
 	return append(changes, engine.Change{Verb: "patch", Object: "Service " + r.Entry.Key().String(), Body: patchWithoutNotes("")}), nil
 }
 
-// bridgeDeletion shows what goes with the bridge of a Service that has that selector.
+// bridgeDeletion shows what goes with the bridge of a Service with that selector.
 func bridgeDeletion(key types.NamespacedName, selector map[string]string) []engine.Change {
 	changes := []engine.Change{{Verb: "delete", Object: "Service " + key.String()}}
 	if len(selector) == 0 {

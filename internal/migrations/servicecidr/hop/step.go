@@ -15,8 +15,8 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// hopStep changes the ClusterIP of a Service in place, by two patches. A ClusterIP cannot be changed,
-// except from and to type ExternalName (validateServiceClusterIPsRelatedFields and
+// hopStep changes the ClusterIP of a Service in place, by two patches. A ClusterIP cannot be
+// changed, except from and to type ExternalName (validateServiceClusterIPsRelatedFields and
 // ValidateServiceUpdate in k8s.io/kubernetes pkg/apis/core/validation/validation.go); between the
 // patches the Service's name leads to its bridge. See docs/design/hop.md.
 //
@@ -28,8 +28,8 @@ type hopStep struct {
 	*Steps
 	progress *Progress
 	to       engine.Direction
-	// beside are the Services that ingress controllers lead to and that hop at the same time, this one
-	// among them; none, if they do not lead here.
+	// beside are the Services that ingress controllers lead to and that hop at the same time, this
+	// one among them; none, if they do not lead here.
 	beside []bridge.Routed
 }
 
@@ -124,8 +124,8 @@ func (h *hopStep) write(ctx context.Context, svc *corev1.Service) (func(context.
 }
 
 // skip lets a Service go that may not hop: it stays where it is, and what the migration has of it
-// goes. One that has moved keeps its bridge, so its old address answers until finish or rollback; one
-// that others took to a third address is for the next inventory.
+// goes. One that has moved keeps its bridge, so its old address answers until finish or rollback;
+// one that others took to a third address is for the next inventory.
 func (h *hopStep) skip(ctx context.Context, svc *corev1.Service) error {
 	if services.Addressless(svc).Kind == "" && !services.IsAt(svc, h.progress.Old) {
 		return nil

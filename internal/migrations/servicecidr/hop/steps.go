@@ -124,8 +124,8 @@ func (s *Steps) reserveNew(ctx context.Context, p *Progress) error {
 	return p.reserveNew(ctx, s.Client, s.Migration, s.Pool)
 }
 
-// mayNotMove says why a Service may not change its address, as it was just read; empty, if it may, or
-// must since it is in the middle of a hop.
+// mayNotMove says why a Service may not change its address, as it was just read; empty, if it may,
+// or must since it is in the middle of a hop.
 func (s *Steps) mayNotMove(svc *corev1.Service) string {
 	if services.IsInTransit(svc, s.Domain) {
 		return ""

@@ -34,7 +34,7 @@ func ArrivalStep(c client.Client, listed *ServiceList, e *services.Entry, domain
 	}
 }
 
-// ServiceList are those of the cluster, by one list that the first of the steps of a group makes.
+// ServiceList has the Services of the cluster, by one list that the first step of a group makes.
 type ServiceList struct {
 	once sync.Once
 	all  map[types.UID]*corev1.Service

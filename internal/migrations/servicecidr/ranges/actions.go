@@ -14,7 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/spec/hook"
 )
 
-// GateRequest is what the action of a gate is given. docs/hooks.md shows one.
+// GateRequest is given to the action of a gate. docs/hooks.md shows one.
 type GateRequest struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -23,8 +23,8 @@ type GateRequest struct {
 	Cluster engine.Identity `json:"cluster"`
 	Run     hook.Run        `json:"run"`
 	Gate    GateName        `json:"gate"`
-	// Want is what has to be seen: an address, addresses or ranges separated by commas, or a range. Keep, if there is one, is an address that has to
-	// stay beside it.
+	// Want is what has to be seen: an address, addresses or ranges separated by commas, or a range.
+	// Keep, if there is one, is an address that has to stay beside it.
 	Want string `json:"want"`
 	Keep string `json:"keep,omitempty"`
 }
@@ -74,8 +74,8 @@ func CallAction(g *engine.Gate, s services.Spec, r GateRequest) engine.Step {
 	return &actionStep{Wait: g.Wait, action: callout.Once{Action: *action}, request: r, guide: g.Guide()}
 }
 
-// GateActionError says that the action of a gate failed. It does not unwrap to its cause: the runner would take a refused connection or a
-// call that timed out for something to try again, but the author of an action counts on one call in a run.
+// GateActionError says that the action of a gate failed. It does not unwrap to its cause, since the
+// runner would try a refused connection or a time-out again, and an action is called once in a run.
 type GateActionError struct {
 	// Field of the Migration that has the action.
 	Field string
@@ -94,7 +94,8 @@ func (e *GateActionError) Advice() string {
 		"Without the action, by hand:\n" + e.Guide
 }
 
-// actionStep is a gate that calls an action, and passes when it sees what it waits for. What the action says is not believed.
+// actionStep is a gate that calls an action, and passes when it sees what it waits for, whatever
+// the action says.
 type actionStep struct {
 	engine.Wait
 	action  callout.Once

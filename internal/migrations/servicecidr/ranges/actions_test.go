@@ -24,7 +24,8 @@ import (
 	"github.com/replumb/replumb/internal/spec/hook"
 )
 
-// certificateGate waits until a file has the request, and calls an action that is to write it; nil is none.
+// certificateGate waits until a file has the request, and calls an action that is to write it; nil
+// is none.
 func certificateGate(action *v1alpha1.Action, file string) engine.Step {
 	holds := func(context.Context) error {
 		const want = `"gate":"certificates","want":"172.24.0.1","keep":"10.96.0.1"}`
@@ -58,8 +59,8 @@ func runOne(t *testing.T, s engine.Step) (retries int, err error) {
 	return retries, r.Run(t.Context(), plan)
 }
 
-// TestGateCallsItsAction: a program or a URL is called with what is wanted, once, and not where all is as it should be already; the gate passes
-// when it sees the result.
+// TestGateCallsItsAction: a program or a URL is called with what is wanted, once, and not where all
+// is as it should be already; the gate passes when it sees the result.
 func TestGateCallsItsAction(t *testing.T) {
 	posts := 0
 	file := filepath.Join(t.TempDir(), "told")
@@ -112,8 +113,9 @@ func TestGateWithoutActionIsForPeople(t *testing.T) {
 	}
 }
 
-// TestGateActionFails: a program that fails, one that is not there, and a URL that refuses stop the run at once, and say what to do instead.
-// The control is one that says that all is well and does nothing: it is called once, and the gate goes on waiting.
+// TestGateActionFails: a program that fails, one that is not there, and a URL that refuses stop the
+// run at once, and say what to do instead. The control is one that says that all is well and does
+// nothing: it is called once, and the gate goes on waiting.
 func TestGateActionFails(t *testing.T) {
 	closed := httptest.NewServer(http.NotFoundHandler())
 	refuses := httptest.NewServer(http.NotFoundHandler())
@@ -158,9 +160,10 @@ func TestGateActionFails(t *testing.T) {
 	}
 }
 
-// TestTheDocumentedGateRequestIsTheOneThatIsSent compares docs/hooks.md with what is sent, field by field.
+// TestTheDocumentedGateRequestIsTheOneThatIsSent compares docs/hooks.md with what is sent, field by
+// field.
 func TestTheDocumentedGateRequestIsTheOneThatIsSent(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/hooks.md")
+	page, err := os.ReadFile("../../../../docs/hooks.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,8 +25,8 @@ type Inspector interface {
 	InspectAll(ctx context.Context, addresses []string) []apiserver.Server
 }
 
-// NewGate waits for what only the operator, or their tooling, can do. It writes nothing to what they own, says what to do,
-// and ends when it sees that it is done.
+// NewGate waits for what only the operator, or their tooling, can do. It writes nothing to what
+// they own, says what to do, and ends when it sees that it is done.
 func NewGate(id, title, guide string, limit time.Duration, holds func(context.Context) error) *engine.Gate {
 	return &engine.Gate{
 		Wait:         engine.Wait{Name: "gate/" + id, About: title, For: holds, Limit: limit},
@@ -34,14 +34,15 @@ func NewGate(id, title, guide string, limit time.Duration, holds func(context.Co
 	}
 }
 
-// APIServers are the API servers of the cluster, as seen from where replumb runs, or from nodes where it does not reach them.
+// APIServers are seen from where replumb runs, or from nodes where it does not reach them.
 type APIServers struct {
 	Cluster   *cluster.Cluster
 	Inspector Inspector
 	Addresses []string
 	// Witnesses are the nodes that look at API servers, too.
 	Witnesses func() []apiserver.Witness
-	// Bitmap says that they have their range as a flag and nothing else, so that each says it when it is asked for an address.
+	// Bitmap says that their range is a flag alone, so that each tells it when it is asked for an
+	// address.
 	Bitmap bool
 	// Family is that of the range which is asked for then.
 	Family corev1.IPFamily
@@ -50,11 +51,11 @@ type APIServers struct {
 	from []string
 }
 
-// Remark is what there is to say of how they were seen; nothing, if it was from here.
+// Remark says how they were seen; empty, if from here.
 func (a *APIServers) Remark() string { return strings.Join(a.from, "; ") }
 
-// inspect looks at each. Unless their addresses are given, the endpoints of kubernetes are asked; if there is but one, it
-// is the one the kubeconfig leads to, which may be the only way to it.
+// inspect looks at each. Unless their addresses are given, the endpoints of kubernetes are asked; a
+// single one is that of the kubeconfig, which may be the only way to it.
 func (a *APIServers) inspect(ctx context.Context) ([]apiserver.Server, error) {
 	addresses := a.Addresses
 	if len(addresses) == 0 {
@@ -83,7 +84,7 @@ type asker interface {
 	Gives(ctx context.Context, address string, family corev1.IPFamily) (netip.Prefix, error)
 }
 
-// asked has API servers that do not tell their flags say from which range they give addresses, where that is the flag.
+// asked has API servers that do not tell their flags say from which range they give addresses.
 func (a *APIServers) asked(ctx context.Context, servers []apiserver.Server) []apiserver.Server {
 	asks, can := a.Inspector.(asker)
 	if !a.Bitmap || !can {
@@ -104,8 +105,9 @@ func (a *APIServers) asked(ctx context.Context, servers []apiserver.Server) []ap
 	return servers
 }
 
-// Certified holds once the certificate of every API server names all of some addresses: where kubernetes goes, since every client in the
-// cluster connects there from the hop on, and where it was, since those that run go on using that.
+// Certified holds once the certificate of every API server names all of some addresses: that where
+// kubernetes goes, where every client connects from the hop on, and that where it was, which
+// clients that run go on using.
 func (a *APIServers) Certified(want ...netip.Addr) func(context.Context) error {
 	return func(ctx context.Context) error {
 		servers, err := a.inspect(ctx)
@@ -126,9 +128,11 @@ type onRange struct {
 	servers   *APIServers
 	migration string
 	want      []netip.Prefix
-	// confirmation is the value of the Migration's annotation by which the operator vouches for what cannot be seen.
+	// confirmation is the value of the Migration's annotation by which the operator vouches for
+	// what cannot be seen.
 	confirmation string
-	// lenient passes over what cannot be seen: nothing was found that the API servers could have been given.
+	// lenient passes over what cannot be seen: the API servers were given nothing, as far as is
+	// known.
 	lenient bool
 }
 

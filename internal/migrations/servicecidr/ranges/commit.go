@@ -19,7 +19,8 @@ import (
 
 const annotationNoted = v1alpha1.AnnotationNoted
 
-// CommitReservations has reserved addresses be kept by the API servers that have come into their range: from then on no Service is given one.
+// CommitReservations has API servers that have come into the range of reserved addresses keep them:
+// from then on no Service is given one.
 type CommitReservations struct {
 	Client    client.Client
 	Inventory *services.Inventory
@@ -46,10 +47,8 @@ func (s CommitReservations) Step() engine.Step {
 				changes = append(changes, engine.Change{Verb: "update", Object: "IPAddress " + o.Address.String() + " (reserved)"})
 			}
 			if len(changes) == 0 { // what is reserved meanwhile
-				changes = append(
-					changes,
-					engine.Change{Verb: "update", Object: "IPAddress, if one in " + s.In.String() + " is reserved by then"},
-				)
+				changes = append(changes,
+					engine.Change{Verb: "update", Object: "IPAddress, if one in " + s.In.String() + " is reserved by then"})
 			}
 			return changes, nil
 		},
@@ -120,7 +119,7 @@ func (s CommitReservations) yield(ctx context.Context, ip *networkingv1.IPAddres
 	return engine.NotYet("address %s is taken, and no Service has it", ip.Name)
 }
 
-// isNoted reports whether a reservation is of an address that no API server gave out when it was reserved.
+// isNoted reports whether no API server gave a reserved address out when it was reserved.
 func isNoted(ip *networkingv1.IPAddress, in netip.Prefix) bool {
 	a, err := netip.ParseAddr(ip.Name)
 	_, held := bridge.HeldFor(ip)

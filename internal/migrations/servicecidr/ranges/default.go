@@ -13,8 +13,9 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// newDefault is the default ServiceCIDR that API servers make from --service-cluster-ip-range. They do when there is none,
-// within ten seconds; a server whose flag still names the range that goes would bring it back.
+// newDefault is the default ServiceCIDR that API servers make from --service-cluster-ip-range,
+// within ten seconds, when there is none. A server whose flag still names the range that goes
+// brings it back.
 type newDefault struct {
 	client client.Client
 	// want is what the flag names, gone what it named before.
@@ -23,7 +24,7 @@ type newDefault struct {
 	remove bool
 }
 
-// step waits for it, and removes the one before, if that is asked for.
+// step waits for it, and removes the one before if that is asked for.
 func (d newDefault) step() engine.Step {
 	const limit = 3 * time.Minute
 	id := "default/" + d.want[0].String()
@@ -66,7 +67,8 @@ func (d newDefault) made(ctx context.Context) error {
 	return nil
 }
 
-// fits reports whether the default ServiceCIDR is one that is wanted. Where it has both families, it is so in each, and in their order.
+// fits reports whether the default ServiceCIDR is one that is wanted; of both families, in their
+// order.
 func (d newDefault) fits(have []netip.Prefix) bool {
 	if len(d.want) > 1 && d.want[0].Addr().Is4() != d.want[1].Addr().Is4() {
 		return slices.Equal(have, d.want)

@@ -8,11 +8,13 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// The default ServiceCIDR of a cluster of both families has a range of each, since API servers make it from a flag that names both. No range can be
-// taken out of a ServiceCIDR: the whole of it goes, and the range of the other family, in which all Services stay, is kept by one of its own until
-// the API servers have made the next one. See docs/design/retire.md.
+// The default ServiceCIDR of a cluster of both families has a range of each, since API servers make
+// it from a flag that names both. No range can be taken out of a ServiceCIDR: the whole goes, and
+// the range in which all Services stay is kept by one of its own until the API servers have made
+// the next. See docs/design/retire.md.
 
-// apart keeps the range of the other family which is in a ServiceCIDR of some ranges that goes; none, if there is no such range.
+// apart keeps the range of the other family which is in a ServiceCIDR of some ranges that goes;
+// none, if there is no such range.
 func (r *Plan) apart(name string, was []netip.Prefix) []Range {
 	other, both := otherFamilyRange(r.Inventory, was)
 	if !both {
@@ -23,7 +25,8 @@ func (r *Plan) apart(name string, was []netip.Prefix) []Range {
 	return []Range{o}
 }
 
-// aparts are the ServiceCIDRs that keep ranges of the other family while those go that they were in.
+// aparts are the ServiceCIDRs that keep ranges of the other family while those go that they were
+// in.
 func (r *Plan) aparts() []Range {
 	var all []Range
 	for _, c := range Retiring(r.Inventory) {
@@ -53,7 +56,8 @@ func (r *Plan) leftApart() []Range {
 	return all
 }
 
-// restoredApart keeps the range of the other family while the default ServiceCIDR goes that API servers made from their new flag.
+// restoredApart keeps the range of the other family while the default ServiceCIDR goes that API
+// servers made from their new flag.
 func (r *Plan) restoredApart() []Range {
 	if was, _, restores := restoredDefaults(r.Inventory); restores {
 		return r.apart(DefaultRange, was)

@@ -18,7 +18,8 @@ func rangeOf(name string, cidrs ...string) networkingv1.ServiceCIDR {
 	return networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
 }
 
-// notedOf is the ServiceCIDR by which the migration keeps a range of the other family, and notes what the one had that it is from.
+// notedOf is the ServiceCIDR by which the migration keeps a range of the other family, and notes
+// what the one had that it is from.
 func notedOf(name, kept, was string) networkingv1.ServiceCIDR {
 	c := rangeOf("m-keep-of-"+name, kept)
 	c.Labels = map[string]string{v1alpha1.LabelMigration: "m", v1alpha1.LabelRole: v1alpha1.RoleKeep}
@@ -26,8 +27,9 @@ func notedOf(name, kept, was string) networkingv1.ServiceCIDR {
 	return c
 }
 
-// TestDefaultsOfBothFamilies has the default ServiceCIDR of both families before, in and after a move, in either family and order. What it is to be
-// keeps the range of the other family and the order of both, and what it was is known wherever a run was killed.
+// TestDefaultsOfBothFamilies has the default ServiceCIDR of both families before, in and after a
+// move, in either family and order. What it is to be keeps the range of the other family and the
+// order of both, and what it was is known wherever a run was killed.
 func TestDefaultsOfBothFamilies(t *testing.T) {
 	const four, six, newFour, newSix = "10.96.0.0/16", "fd00:10:96::/112", "10.97.0.0/16", "fd00:10:97::/112"
 	const both, sixFirst = four + "," + six, six + "," + four
@@ -81,8 +83,8 @@ func TestDefaultsOfBothFamilies(t *testing.T) {
 	}
 }
 
-// TestDefaultIsLookedAtUntilItIsWhole has apply wait for the default ServiceCIDR of both families also where one was made that is another, which a
-// run that was ended by that would else pass over.
+// TestDefaultIsLookedAtUntilItIsWhole has apply wait for the default ServiceCIDR of both families
+// also where one was made that is another, which a run that was ended by that would else pass over.
 func TestDefaultIsLookedAtUntilItIsWhole(t *testing.T) {
 	kept := notedOf(DefaultRange, "fd00:10:96::/112", "10.96.0.0/16,fd00:10:96::/112")
 	for name, tt := range map[string]struct {
@@ -111,7 +113,8 @@ func TestDefaultIsLookedAtUntilItIsWhole(t *testing.T) {
 	}
 }
 
-// TestNewDefaultFits has the default ServiceCIDR of both families be what is wanted in both, and in their order.
+// TestNewDefaultFits has the default ServiceCIDR of both families be what is wanted in both, and in
+// their order.
 func TestNewDefaultFits(t *testing.T) {
 	both := parsePrefixes("10.97.0.0/16", "fd00::/112")
 	for _, tt := range []struct {
@@ -132,7 +135,8 @@ func TestNewDefaultFits(t *testing.T) {
 	}
 }
 
-// TestGuidesOfBothFamilies has people be told the whole list of ranges, and to leave the cluster DNS address of the other family where it is.
+// TestGuidesOfBothFamilies has people be told the whole list of ranges, and to leave the cluster
+// DNS address of the other family where it is.
 func TestGuidesOfBothFamilies(t *testing.T) {
 	both := parsePrefixes("10.97.0.0/16", "fd00:10:96::/112")
 	kept := []netip.Addr{netip.MustParseAddr("fd00:10:96::a")}

@@ -11,9 +11,9 @@ import (
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-// FlagPlan makes the groups of steps that change the Service range where it is a flag of the API servers and nothing else. They give out
-// addresses of that range alone: so they get the new one before the first Service moves, and the old one before the first returns. Services
-// keep the addresses that they have, in the range or not. See docs/design/versions.md.
+// FlagPlan changes the Service range where it is a flag of the API servers. They give out addresses
+// of that range alone, so they get the new one before the first Service moves, and the old one
+// before the first returns. See docs/design/versions.md.
 type FlagPlan struct {
 	*Plan
 }
@@ -26,7 +26,8 @@ var (
 // Extend has the API servers give out addresses of the target.
 func (f FlagPlan) Extend() []engine.Group { return f.change(f.Inventory.Spec.To[0], Repointed, false) }
 
-// Reopen has them give out those of the old range again. Where they never had another, what cannot be seen is passed over.
+// Reopen has them give out those of the old range again. Where they never had another, unknowns
+// pass.
 func (f FlagPlan) Reopen() []engine.Group {
 	from := f.Inventory.Spec.From
 	if len(from) == 0 {
@@ -36,8 +37,8 @@ func (f FlagPlan) Reopen() []engine.Group {
 	return f.change(from[0], restored, !begun && Serves(f.Inventory, from))
 }
 
-// change has API servers get another range. From when the first one has it until all addresses in it that replumb needs are reserved again, a
-// policy keeps these from others.
+// change gives API servers another range. From when the first has it until all addresses that
+// replumb needs in it are reserved, a policy keeps these from others.
 func (f FlagPlan) change(want netip.Prefix, confirmation string, lenient bool) []engine.Group {
 	var steps []engine.Step
 	guard := f.Guard(want.String(), unreservedIn(f.Inventory, want))
@@ -51,7 +52,7 @@ func (f FlagPlan) change(want netip.Prefix, confirmation string, lenient bool) [
 	return engine.InOrder(append(steps, CommitReservations{Client: f.Client, Inventory: f.Inventory, In: want}.Step(), guard.Undo())...)
 }
 
-// Repoint looks once more. There is nothing to retire: no Service is given an address of the old range any more.
+// Repoint looks once more; no Service is given an address of the old range any more.
 func (f FlagPlan) Repoint() []engine.Group {
 	to, servers := f.Inventory.Spec.To[:1], f.Look()
 	return engine.InOrder(
@@ -63,7 +64,7 @@ func (f FlagPlan) Repoint() []engine.Group {
 	)
 }
 
-// vacant fails if a Service that moves, or one that should, still has an address of the old range.
+// vacant fails if a Service that moves, or should, still has an address of the old range.
 func (f FlagPlan) vacant() engine.Step {
 	from := f.Inventory.Spec.From
 	return &engine.Wait{
@@ -85,13 +86,13 @@ func (f FlagPlan) vacant() engine.Step {
 	}
 }
 
-// Restore has nothing to do: the flag was changed before the first Service returned.
+// Restore is empty: the flag was changed before the first Service returned.
 func (FlagPlan) Restore() []engine.Group { return nil }
 
-// Withdraw has nothing to do: no range was added.
+// Withdraw is empty: no range was added.
 func (FlagPlan) Withdraw() []engine.Group { return nil }
 
-// HandOver has nothing to do: the range is the cluster's own.
+// HandOver is empty: the range is the cluster's own.
 func (FlagPlan) HandOver() []engine.Group { return nil }
 
 func (r *Plan) Guard(what string, owned []freeze.Owned) *freeze.Guard {

@@ -15,9 +15,10 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// givesOut proves that addresses of a range are given out, by a throw-away Service that is given one. API servers of different flags rewrite
-// the bitmap in turns, and refuse what is asked of that of another; from when all agree on, each repairs it when it starts, and every three
-// minutes (doRunOnce in k8s.io/kubernetes pkg/registry/core/service/ipallocator/controller/repair.go). It is one for all of them.
+// givesOut proves by a throw-away Service that addresses of a range are given out. API servers of
+// different flags rewrite the bitmap in turns, and refuse what is asked of that of another; once
+// all agree, each repairs it when it starts, and every three minutes (doRunOnce in
+// k8s.io/kubernetes pkg/registry/core/service/ipallocator/controller/repair.go).
 type givesOut struct {
 	client    client.Client
 	migration string
@@ -68,7 +69,8 @@ func (g givesOut) try(ctx context.Context) error {
 	}
 	svc := g.build()
 	if err := g.client.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		// Whatever it is, it may pass: an API server that has just started, or the guard that has kept an address.
+		// Whatever it is, it may pass: an API server that has just started, or the guard that has
+		// kept an address.
 		return engine.NotYet("no Service can be given an address in %s yet: %w", g.want, err)
 	}
 	if err := g.client.Delete(ctx, svc, client.Preconditions{UID: &svc.UID}); client.IgnoreNotFound(err) != nil {

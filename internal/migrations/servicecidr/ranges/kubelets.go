@@ -21,20 +21,22 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// Kubelets are those of all nodes, none of which may give pods the cluster DNS address that is left behind.
+// Kubelets are those of all nodes, none of which may give pods the cluster DNS address that is
+// left.
 type Kubelets struct {
 	Cluster   *cluster.Cluster
 	Migration string
 	// Left are the addresses that no kubelet may name any more.
 	Left []netip.Addr
-	// Confirmation is the value of the Migration's annotation by which the operator vouches for kubelets that they have no right to ask.
+	// Confirmation is the value of the Migration's annotation by which the operator vouches for
+	// kubelets that may not be asked.
 	Confirmation string
 
-	// waiting are the nodes that were not in order when they were last asked; nil means all.
+	// waiting are the nodes that were not in order when last asked; nil means all.
 	waiting []string
 }
 
-// Holds goes through the nodes; those that were in order in an earlier round are not asked again, until all are.
+// Holds asks nodes that were not in order, until all are; then all again.
 func (k *Kubelets) Holds(ctx context.Context) error {
 	if k.waiting == nil {
 		nodes := &corev1.NodeList{}
@@ -73,7 +75,7 @@ func (k *Kubelets) Holds(ctx context.Context) error {
 	return engine.NotYet("%s", services.FirstTen(reasons))
 }
 
-// vouched reports whether the operator says that kubelets which cannot be asked are in order.
+// vouched reports whether the operator vouches for kubelets that cannot be asked.
 func (k *Kubelets) vouched(ctx context.Context) (bool, error) {
 	if k.Confirmation == "" {
 		return false, nil
@@ -98,7 +100,7 @@ func (k *Kubelets) ask(ctx context.Context, node string, vouched bool) string {
 	return ""
 }
 
-// silent says what to do about a kubelet that does not answer; nothing, if it is in order all the same.
+// silent says what to do about a kubelet that does not answer; empty, if it is in order.
 func (k *Kubelets) silent(ctx context.Context, node string, why error, vouched bool) string {
 	err := k.Cluster.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{})
 	switch {
@@ -114,8 +116,8 @@ func (k *Kubelets) silent(ctx context.Context, node string, why error, vouched b
 		node, k.Confirmation, k.Migration, v1alpha1.AnnotationKubelets, k.Confirmation)
 }
 
-// RecordKubelets writes down when no kubelet was found to name the address that is left any more, so that pods started before
-// can be distinguished from those started since.
+// RecordKubelets writes down when no kubelet named the old address any more: pods started before
+// may carry it.
 func RecordKubelets(c client.Client, name string, now func() time.Time) engine.Step {
 	return &engine.Write{
 		Name: "record/kubelets", About: "Record that kubelets have been seen to name the other address", As: engine.RoleOwn,

@@ -15,14 +15,15 @@ import (
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-// Empties reports whether a ServiceCIDR, not of replumb's making, lies in what is to be emptied, and holds more than pinned Services need. A range of
-// the other family in it is kept apart.
+// Empties reports whether a ServiceCIDR of the cluster lies in what is to be emptied, and holds
+// more than pinned Services need. A range of the other family in it is kept apart.
 func Empties(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
 	return c.Labels[v1alpha1.LabelRole] == "" && len(leavingRanges(s, c)) > 0 && !staysWhole(s, c) && !keepsPinned(s, c)
 }
 
-// keepsPinned reports whether a ServiceCIDR is just what pinned Services need, as one is that an earlier migration kept for them. It stays: the API
-// server would not let go of it as long as there is no other for their addresses.
+// keepsPinned reports whether a ServiceCIDR is just what pinned Services need, as one that an
+// earlier migration kept for them. It stays: the API server does not let go of it while there is no
+// other for their addresses.
 func keepsPinned(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
 	if c.Name == DefaultRange || !c.DeletionTimestamp.IsZero() {
 		return false
@@ -31,8 +32,8 @@ func keepsPinned(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
 	return !slices.ContainsFunc(leavingRanges(s, c), func(p netip.Prefix) bool { return !slices.Contains(kept, p) })
 }
 
-// Retires reports whether a ServiceCIDR goes. One with the cluster's own Services in it, where these stay, does not; what else
-// still has an address in it is named when its turn comes.
+// Retires reports whether a ServiceCIDR goes. One in which the cluster's own Services stay does
+// not.
 func Retires(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
 	return Empties(s, c) && !slices.ContainsFunc(s.Blockers(), func(e *services.Entry) bool {
 		return e.Reason.Kind == services.ClusterService && cidr.Contains(services.CIDRsOf(c), e.Old)
@@ -53,7 +54,8 @@ func Retiring(s *services.Inventory) []*networkingv1.ServiceCIDR {
 	return all
 }
 
-// formerDefault is the range that kubernetes was in, which is the default one; false, if kubernetes does not move.
+// formerDefault is the range that kubernetes was in, the default one; false, if kubernetes does not
+// move.
 func formerDefault(s *services.Inventory) (was netip.Prefix, moves bool) {
 	e := s.Kubernetes()
 	if e == nil {
@@ -82,7 +84,8 @@ func within(p netip.Prefix, ranges []netip.Prefix) bool {
 	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(p.Addr()) && r.Bits() <= p.Bits() })
 }
 
-// leavingRanges are the ranges of a ServiceCIDR that are to be emptied; none, if another range of their family would be left in it.
+// leavingRanges are the ranges of a ServiceCIDR to be emptied; none, if another of their family
+// would be left in it.
 func leavingRanges(s *services.Inventory, c *networkingv1.ServiceCIDR) []netip.Prefix {
 	var all []netip.Prefix
 	for _, p := range services.CIDRsOf(c) {
@@ -97,7 +100,7 @@ func leavingRanges(s *services.Inventory, c *networkingv1.ServiceCIDR) []netip.P
 	return all
 }
 
-// otherFamilyRange is that of some ranges which is of the other family than those to be emptied.
+// otherFamilyRange is that of some ranges which is not of the family to be emptied.
 func otherFamilyRange(s *services.Inventory, ranges []netip.Prefix) (other netip.Prefix, there bool) {
 	for _, p := range ranges {
 		if !services.SameFamily(s.Spec.From, p) {
@@ -107,15 +110,16 @@ func otherFamilyRange(s *services.Inventory, ranges []netip.Prefix) (other netip
 	return netip.Prefix{}, false
 }
 
-// staysWhole reports whether a ServiceCIDR is left as it is: the default one of both families, where the cluster's own Services stay, and with them what
-// API servers have as their flag. That none of them is in the range of a family, as kubernetes is in one alone, does not say that it may go.
+// staysWhole reports whether a ServiceCIDR is left as it is: the default one of both families,
+// where the cluster's own Services stay, and with them the API servers' flag.
 func staysWhole(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
 	_, both := otherFamilyRange(s, services.CIDRsOf(c))
 	return both && c.Name == DefaultRange && s.Spec.ClusterServices == v1alpha1.ClusterServicesStay
 }
 
-// Defaults are the ranges that the default ServiceCIDR had before the migration, and those that it is to have, each in the order in which API servers
-// have them as a flag. moves says whether API servers may have been asked for the latter.
+// Defaults are the ranges that the default ServiceCIDR had before the migration, and those that it
+// is to have, in the order of the flag. moves says whether API servers may have been asked for the
+// latter.
 func Defaults(s *services.Inventory) (was, becomes []netip.Prefix, moves bool) {
 	have := rangeNamed(s, DefaultRange)
 	was, moves = recordedDefaults(s)
@@ -131,13 +135,15 @@ func Defaults(s *services.Inventory) (was, becomes []netip.Prefix, moves bool) {
 	return was, becomes, moves
 }
 
-// lacksDefault reports whether the default ServiceCIDR is still to be made: there is none, or not with both ranges, where it is to have two.
+// lacksDefault reports whether the default ServiceCIDR is still to be made, with both ranges where
+// it is to have two.
 func lacksDefault(s *services.Inventory, becomes []netip.Prefix) bool {
 	now := currentDefault(s)
 	return now == nil || len(becomes) > 1 && !slices.Equal(services.CIDRsOf(now), becomes)
 }
 
-// recordedDefaults is what the default ServiceCIDR had before it was retired, as noted on the one that keeps its range of the other family.
+// recordedDefaults is what the default ServiceCIDR had before it was retired, as noted on the one
+// that keeps its range of the other family.
 func recordedDefaults(s *services.Inventory) (was []netip.Prefix, noted bool) {
 	c := rangeNamed(s, s.Spec.Name+KeepOf+DefaultRange)
 	if c == nil || !keepsOtherFamily(s, c) {
@@ -154,7 +160,8 @@ func recordedDefaults(s *services.Inventory) (was []netip.Prefix, noted bool) {
 	return was, true
 }
 
-// keepsOtherFamily reports whether a ServiceCIDR is one that the migration made to keep a range of the other family.
+// keepsOtherFamily reports whether the migration made a ServiceCIDR to keep a range of the other
+// family.
 func keepsOtherFamily(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
 	return c.Labels[v1alpha1.LabelMigration] == s.Spec.Name && c.Labels[v1alpha1.LabelRole] == v1alpha1.RoleKeep &&
 		strings.HasPrefix(c.Name, s.Spec.Name+KeepOf) && len(services.CIDRsOf(c)) == 1
@@ -178,7 +185,8 @@ func rangesIn(c *networkingv1.ServiceCIDR) []netip.Prefix {
 	return services.CIDRsOf(c)
 }
 
-// restoredDefaults is defaults for the way back. never says that the default ServiceCIDR is what it was.
+// restoredDefaults is defaults for the way back. never says that the default ServiceCIDR is what it
+// was.
 func restoredDefaults(s *services.Inventory) (was, becomes []netip.Prefix, restores bool) {
 	was, becomes, moves := Defaults(s)
 	_, noted := recordedDefaults(s)
@@ -227,8 +235,9 @@ func Serves(s *services.Inventory, ranges []netip.Prefix) bool {
 	})
 }
 
-// unreservedIn are the addresses in a range that Services are to have, or that bridges answer at, and that an API server with this range could
-// give to others: no Service has them, and nothing but a note reserves them.
+// unreservedIn are the addresses in a range that Services are to have, or that bridges answer at,
+// and that an API server with this range could give to others: no Service has them, and nothing but
+// a note reserves them.
 func unreservedIn(s *services.Inventory, in netip.Prefix) []freeze.Owned {
 	var all []freeze.Owned
 	for _, e := range s.All() {
@@ -253,7 +262,7 @@ func unreservedIn(s *services.Inventory, in netip.Prefix) []freeze.Owned {
 	return all
 }
 
-// owned is an address that no one may have, if it is in a range.
+// owned is an address in a range that no one may have.
 func owned(in netip.Prefix, text string) []freeze.Owned {
 	a, err := netip.ParseAddr(text)
 	if err != nil || !in.Contains(a) {
@@ -270,8 +279,8 @@ func FamilyOf(s *services.Inventory) corev1.IPFamily {
 	return corev1.IPv4Protocol
 }
 
-// Holds names everything that keeps the ranges that are to go: Services that are still to move, those that stay, and the
-// ranges themselves.
+// Holds names what keeps the ranges that are to go: Services that are still to move, those that
+// stay, and the ranges themselves.
 func Holds(s *services.Inventory) []string {
 	var all []string
 	for _, e := range s.Pending() {
@@ -288,9 +297,10 @@ func Holds(s *services.Inventory) []string {
 	return all
 }
 
-// KeepOf is in the name of a ServiceCIDR that keeps the range of the other family, before the name of the one it was in.
+// KeepOf is in the name of a ServiceCIDR that keeps the range of the other family, before the name
+// of the one it was in.
 const KeepOf = "-keep-of-"
 
-// DefaultRange is the name of the ServiceCIDR that API servers make from their flag (DefaultServiceCIDRName in
-// k8s.io/kubernetes pkg/controlplane/controller/defaultservicecidr).
+// DefaultRange is the name of the ServiceCIDR that API servers make from their flag
+// (DefaultServiceCIDRName in k8s.io/kubernetes pkg/controlplane/controller/defaultservicecidr).
 const DefaultRange = "kubernetes"

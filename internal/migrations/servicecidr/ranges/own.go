@@ -15,20 +15,22 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// Range is a Service range that the migration adds: a target, one that keeps pinned Services legitimate, or one that opens
-// again what was put in deletion.
+// Range is a Service range that the migration adds: a target, one that keeps pinned Services
+// legitimate, or one that opens again what was put in deletion.
 type Range struct {
 	Client    client.Client
 	Migration string
 	Name      string
 	Cidr      netip.Prefix
 	Role      string
-	// was are all ranges of the ServiceCIDR that this one keeps one of, the one of the other family, while that goes.
+	// was are all ranges of the ServiceCIDR that this one keeps one of, the one of the other
+	// family, while that goes.
 	was []netip.Prefix
 }
 
-// Find returns a ServiceCIDR with exactly this range, replumb's or another's; one that is going only if there is no other. A range that is kept while
-// another ServiceCIDR goes has to be the migration's: that other has it, too.
+// Find returns a ServiceCIDR with exactly this range, whoever's it is; one that is going only if
+// there is no other. A range that is kept while another ServiceCIDR goes has to be the migration's
+// own.
 func (r Range) Find(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
 	if len(r.was) > 0 {
 		return r.own(ctx)
@@ -87,7 +89,7 @@ func (r Range) purpose() string {
 	return fmt.Sprintf("Add the Service range %s", r.Cidr)
 }
 
-// Add adds the range, and waits for the controller manager, which sets Ready.
+// Add waits for the controller manager, which sets Ready.
 func (r Range) Add() engine.Step {
 	return &engine.Observed[*networkingv1.ServiceCIDR]{
 		Name: r.Role + "/" + r.Name, About: r.purpose(),
@@ -138,8 +140,8 @@ func (r Range) lookForOwn(ctx context.Context) (engine.State, *networkingv1.Serv
 	return engine.Pending, have, nil
 }
 
-// HandOver ends the migration's say over the range. A range that the cluster has twice by now, since the API servers made
-// their own, is removed; any other becomes the cluster's own, and the next migration may empty it.
+// HandOver ends the migration's say over the range. A range that the API servers have made a second
+// time is removed; any other becomes the cluster's own.
 func (r Range) HandOver() engine.Step {
 	object := "ServiceCIDR " + r.Name
 	return &engine.Observed[*networkingv1.ServiceCIDR]{
@@ -171,7 +173,8 @@ func (r Range) HandOver() engine.Step {
 	}
 }
 
-// patchForget takes the migration's labels off a range that has not changed since version; empty means any.
+// patchForget takes the migration's labels off a range that has not changed since version; empty
+// means any.
 func (r Range) patchForget(version string) map[string]any {
 	meta := map[string]any{"labels": map[string]any{v1alpha1.LabelMigration: nil, v1alpha1.LabelRole: nil}}
 	if r.Role == v1alpha1.RoleKeep {

@@ -21,7 +21,7 @@ import (
 // stepsAtOnce is how many steps of one group run at once.
 const stepsAtOnce = 32
 
-// Plan makes the groups of steps that add, retire and restore Service ranges.
+// Plan adds, retires and restores Service ranges.
 type Plan struct {
 	Client    client.Client
 	Inventory *services.Inventory
@@ -92,7 +92,8 @@ func (r *Plan) Extend() []engine.Group {
 	return engine.InOrder(stepsOf(r.Targets(), Range.Add)...)
 }
 
-// Repoint retires what of the old ranges nothing needs any more: the default one after the API servers have another.
+// Repoint retires what nothing needs any more: the default range after the API servers have
+// another.
 func (r *Plan) Repoint() []engine.Group {
 	if r.Inventory.Spec.Mode == v1alpha1.ModeExtend {
 		return nil
@@ -123,8 +124,8 @@ func (r *Plan) Repoint() []engine.Group {
 	return groups
 }
 
-// Reopen makes sure that both ranges are open: addresses are given out again in the old one, and stay legitimate in the
-// new one until the last Service has left it.
+// Reopen makes sure that both ranges are open: addresses are given out again in the old one, and
+// stay legitimate in the new one until the last Service has left it.
 func (r *Plan) Reopen() []engine.Group {
 	var groups []engine.Group
 	if slices.ContainsFunc(r.Inventory.Moves, (*services.Entry).Begun) {
@@ -138,8 +139,8 @@ func (r *Plan) Reopen() []engine.Group {
 	return append(groups, engine.InOrder(stepsOf(closed, Range.Add)...)...)
 }
 
-// Restore gives the API servers their old range back, if they had been given the new one. A range that was retired and is
-// no API server's stays open under the name it was opened with.
+// Restore gives the API servers their old range back, if they had been given the new one. A retired
+// range that is no API server's stays open under the name it was opened with.
 func (r *Plan) Restore() []engine.Group {
 	var groups []engine.Group
 	if was, gone, restores := restoredDefaults(r.Inventory); restores {
@@ -157,14 +158,15 @@ func (r *Plan) Restore() []engine.Group {
 	return append(groups, engine.InOrder(stepsOf(r.reopened(), Range.HandOver)...)...)
 }
 
-// Withdraw removes the ranges that the migration added, as far as no Service is in them. What it kept of the other family was not added by it, and
-// goes only if it is there once more.
+// Withdraw removes the ranges that the migration added, as far as no Service is in them. A kept
+// range of the other family goes only if it is there once more.
 func (r *Plan) Withdraw() []engine.Group {
 	pinned := slices.DeleteFunc(r.keeping(), r.isApart)
 	return append(engine.InOrder(stepsOf(r.leftApart(), Range.HandOver)...), removal(append(pinned, r.Targets()...))...)
 }
 
-// HandOver ends the migration's say over the ranges it added. One that was kept for a pinned Service goes if that has gone or moved since.
+// HandOver ends the migration's say over its ranges. One kept for a pinned Service goes if that has
+// gone or moved.
 func (r *Plan) HandOver() []engine.Group {
 	needed := append(r.Kept(), r.keptApart()...)
 	idle := slices.DeleteFunc(r.keeping(), func(k Range) bool {
@@ -179,7 +181,7 @@ func removal(ranges []Range) []engine.Group {
 		engine.AtOnce(stepsAtOnce, "", stepsOf(ranges, Range.putBack)...)...)
 }
 
-// keeping are the ranges that the migration has added for pinned Services, also those that are pinned no more.
+// keeping are the ranges that the migration has added for pinned Services, also for former ones.
 func (r *Plan) keeping() []Range {
 	var all []Range
 	for i := range r.Inventory.Ranges {
@@ -223,7 +225,8 @@ func (r *Plan) apiServers(want []netip.Prefix, confirmation string, lenient bool
 	return CallAction(gate, r.Inventory.Spec, GateRequest{Cluster: r.Identity, Run: run, Gate: GateAPIServers, Want: FlagOf(want)})
 }
 
-// OnRange holds once the API servers, and the controller managers as far as they can be seen, have ranges as theirs.
+// OnRange holds once the API servers, and the controller managers that can be seen, have ranges as
+// theirs.
 func (r *Plan) OnRange(servers *APIServers, want []netip.Prefix, confirmation string, lenient bool) func(context.Context) error {
 	all := onRange{
 		servers: servers, migration: r.Inventory.Spec.Name, want: want, confirmation: confirmation, lenient: lenient,
@@ -236,7 +239,8 @@ func (r *Plan) OnRange(servers *APIServers, want []netip.Prefix, confirmation st
 	}
 }
 
-// Changes make the steps of those phases that change Service ranges, which depend on what a cluster has.
+// Changes make the steps of those phases that change Service ranges, which depend on what a cluster
+// has.
 type Changes interface {
 	Extend() []engine.Group
 	Repoint() []engine.Group

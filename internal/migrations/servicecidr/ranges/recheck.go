@@ -14,10 +14,12 @@ import (
 	"github.com/replumb/replumb/internal/kube/controlplane"
 )
 
-// recheckLimit is how long what was in order may take to say so once more: a kubelet or an API server may just be restarting.
+// recheckLimit is how long what was in order may take to say so again: a kubelet or API server may
+// be restarting.
 const recheckLimit = 20 * time.Second
 
-// GateReopenedError says that what operators had changed for the migration is not so any more, or not on what has come since.
+// GateReopenedError says that what operators had changed for the migration is so no more, or not on
+// what came since.
 type GateReopenedError struct {
 	Err error
 	// Guide is what to do about it.
@@ -33,7 +35,7 @@ func (e *GateReopenedError) Advice() string {
 	return "nothing is final yet, and old addresses answer; then run finish again:\n" + e.Guide
 }
 
-// RecheckStep is a gate that does not wait for operators. remark, if set, is what there is to say of how it saw.
+// RecheckStep is a gate that does not wait for operators.
 func RecheckStep(id, title, guide string, holds func(context.Context) error, remark func() string) engine.Step {
 	return &engine.Wait{
 		Name: "recheck/" + id, About: title, Limit: recheckLimit, As: engine.RoleCheck, Again: true, Remark: remark,
@@ -50,8 +52,9 @@ func RecheckStep(id, title, guide string, holds func(context.Context) error, rem
 	}
 }
 
-// managersOn holds unless a controller manager is seen to have other ranges as --service-cluster-ip-range. That flag may be left out, and
-// where controller managers are no pods their flags cannot be seen.
+// managersOn holds unless a controller manager is seen to have other ranges as
+// --service-cluster-ip-range. That flag may be left out, and where controller managers are no pods
+// it cannot be seen.
 func managersOn(ctx context.Context, c client.Client, want []netip.Prefix) error {
 	pods, err := controlplane.ControllerManager.Pods(ctx, c)
 	if err != nil {

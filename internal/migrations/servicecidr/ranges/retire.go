@@ -16,16 +16,16 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// retiredRange is a ServiceCIDR that the migration did not make and that it retires.
+// retiredRange is a ServiceCIDR that the migration retires, and did not make.
 type retiredRange struct {
 	client client.Client
 	name   string
 	cidrs  []netip.Prefix
-	// leaves are those of cidrs that are retired: all, but for one of the other family.
+	// leaves are the retired ones of cidrs: all but that of the other family.
 	leaves []netip.Prefix
 	// kept are the ranges in which pinned Services stay.
 	kept []netip.Prefix
-	// Immovable names what has an address in the range now and neither moves nor is pinned.
+	// Immovable names what has an address in the range and neither moves nor is pinned.
 	immovable func(context.Context) ([]string, error)
 }
 
@@ -38,8 +38,8 @@ func (r retiredRange) get(ctx context.Context) (*networkingv1.ServiceCIDR, error
 	return have, nil
 }
 
-// vacant waits for nothing: it fails if the range cannot be retired, before operators are asked to give it up. Services that have
-// appeared in it and move are no reason: as long as it is open there may always be one.
+// vacant fails if the range cannot be retired, before operators are asked to give it up. Services
+// that have appeared in it and move are no reason: as long as it is open there may always be one.
 func (r retiredRange) vacant() engine.Step {
 	return &engine.Wait{
 		Name: "vacant/" + r.name, About: "Verify that the Service range is empty: " + services.JoinRanges(r.leaves),
@@ -62,8 +62,9 @@ func (r retiredRange) empties(ctx context.Context) error {
 	return err
 }
 
-// retire deletes the range if nothing stays in it. From then on the API server gives no address out of it, so that those who have one
-// come to an end: a RangeInUseError names them, and they move in another round. A hop out of a range that goes works as from any other.
+// retire deletes the range if nothing stays in it. From then on the API server gives no address of
+// it, so those that have one come to an end: a RangeInUseError names them, and they move in another
+// round.
 func (r retiredRange) retire() engine.Step {
 	return &engine.Observed[*networkingv1.ServiceCIDR]{
 		Name: "retire/" + r.name, About: "Retire the Service range " + services.JoinRanges(r.leaves),
@@ -101,7 +102,8 @@ func (r retiredRange) retire() engine.Step {
 	}
 }
 
-// inUse is a RangeInUseError, or one that passes by itself: what is in a namespace that is being removed does not move, and goes.
+// inUse is a RangeInUseError, or one that passes by itself: what is in a namespace that is being
+// removed goes.
 func (r retiredRange) inUse(ctx context.Context, holders []string) error {
 	inUse := &RangeInUseError{Name: r.name, Holders: holders}
 	all, err := cluster.List[corev1.Service](ctx, r.client, &corev1.ServiceList{})
@@ -122,7 +124,6 @@ func (r retiredRange) inUse(ctx context.Context, holders []string) error {
 	return engine.NotYet("%w, which are gone or being removed with their namespaces", inUse)
 }
 
-// endingNamespaces are those that are being removed.
 func endingNamespaces(ctx context.Context, c client.Client) (map[string]bool, error) {
 	all, err := cluster.List[corev1.Namespace](ctx, c, &corev1.NamespaceList{})
 	if err != nil {
@@ -148,7 +149,7 @@ func (r *Plan) Immovable(cidrs []netip.Prefix) func(context.Context) ([]string, 
 	}
 }
 
-// lookAgain surveys the Services as they are now.
+// lookAgain makes an inventory of the Services as they are now.
 func (r *Plan) lookAgain(ctx context.Context) (_ *services.Inventory, err error) {
 	snap := &cluster.Snapshot{}
 	if snap.ServiceCIDRs, err = ServiceCIDRs(ctx, r.Client); err != nil {

@@ -41,7 +41,7 @@ func DeleteRange(ctx context.Context, c client.Client, seen *networkingv1.Servic
 	return client.IgnoreNotFound(c.Delete(ctx, seen, client.Preconditions{UID: &seen.UID}))
 }
 
-// stillThere says why a ServiceCIDR that was deleted is still there, by the names of those who use it.
+// stillThere says why a deleted ServiceCIDR is still there, by who uses it.
 func stillThere(ctx context.Context, c client.Client, name string, cidrs, kept []netip.Prefix) error {
 	holders, err := holders(ctx, c, cidrs, kept)
 	if err != nil {
@@ -53,9 +53,10 @@ func stillThere(ctx context.Context, c client.Client, name string, cidrs, kept [
 	return engine.NotYet("servicecidr %s is still used by %s", name, services.FirstTen(holders))
 }
 
-// holders name who has an address in some ranges, those kept for pinned Services aside. The API server counts only
-// addresses it gave to Services (canDeleteCIDR in k8s.io/kubernetes
-// pkg/controller/servicecidrs/servicecidrs_controller.go); replumb's reservations are not among them.
+// holders name who has an address in some ranges, those kept for pinned Services aside. The API
+// server counts only addresses it gave to Services (canDeleteCIDR in k8s.io/kubernetes
+// pkg/controller/servicecidrs/servicecidrs_controller.go); replumb's reservations are not among
+// them.
 func holders(ctx context.Context, c client.Client, cidrs, kept []netip.Prefix) ([]string, error) {
 	all := &networkingv1.IPAddressList{}
 	if err := c.List(ctx, all, client.MatchingLabels{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}); err != nil {

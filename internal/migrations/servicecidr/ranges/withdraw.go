@@ -15,8 +15,9 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// withdrawal removes a range that the migration added, unless a Service has an address in it: such a range becomes the cluster's
-// own. A range that is deleted while it is in use stays, gives out no addresses, and cannot be made again under its name.
+// withdrawal removes a range that the migration added, unless a Service has an address in it: that
+// becomes the cluster's own. A range deleted while in use stays, gives out no addresses, and cannot
+// be made again under its name.
 type withdrawal struct {
 	engine.Observed[*networkingv1.ServiceCIDR]
 
@@ -51,7 +52,8 @@ func (w *withdrawal) Note() string {
 	return fmt.Sprintf("the Service range %s stays, and is the cluster's own: it is used by %s", w.of.Cidr, services.FirstTen(w.users))
 }
 
-// look finds nothing to do for a range that is going, and none for one that cannot go: the step after this puts that back.
+// look finds nothing to do for a range that is going, nor for one that cannot go: the next step
+// puts that back.
 func (w *withdrawal) look(ctx context.Context) (engine.State, *networkingv1.ServiceCIDR, error) {
 	state, have, err := w.of.lookForOwn(ctx)
 	if err == nil && have != nil && !have.DeletionTimestamp.IsZero() {
@@ -75,7 +77,7 @@ func (w *withdrawal) write(ctx context.Context, have *networkingv1.ServiceCIDR) 
 	return w.of.forget(ctx, have)
 }
 
-// prove waits until the range is gone, or others have come to use it.
+// prove waits until the range is gone, or others use it.
 func (w *withdrawal) prove(ctx context.Context) error {
 	have, err := w.of.own(ctx)
 	if err != nil || have == nil {
@@ -88,8 +90,8 @@ func (w *withdrawal) prove(ctx context.Context) error {
 	return err
 }
 
-// putBack opens the range again, under another name, if a Service was given an address in it right before it was deleted. The one
-// that is going then goes.
+// putBack opens the range again, under another name, if a Service was given an address in it right
+// before it was deleted. The one that is going then goes.
 func (r Range) putBack() engine.Step {
 	return &engine.Observed[*networkingv1.ServiceCIDR]{
 		Name: "put-back/" + r.Name, About: fmt.Sprintf("Open the Service range %s again, if a Service was just made in it", r.Cidr),
@@ -125,7 +127,7 @@ func (r Range) successor() *networkingv1.ServiceCIDR {
 	return made
 }
 
-// forget takes the migration's labels off a range that has not changed since it was seen: it becomes the cluster's own.
+// forget makes a range, unchanged since it was seen, the cluster's own.
 func (r Range) forget(ctx context.Context, have *networkingv1.ServiceCIDR) error {
 	patch, err := json.Marshal(r.patchForget(have.ResourceVersion))
 	if err != nil {

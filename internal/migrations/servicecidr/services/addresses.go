@@ -18,8 +18,9 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// Resolve fills in the ranges that the Migration leaves open. To empty: every ready ServiceCIDR of the target's family that
-// is not the target. As the target of mode Retire: every other ready ServiceCIDR of the family of the one that goes.
+// Resolve fills in the ranges that the Migration leaves open. To empty: every ready ServiceCIDR of
+// the target's family that is not the target. As the target of mode Retire: every other ready
+// ServiceCIDR of the family of the one that goes.
 func Resolve(spec Spec, snap *cluster.Snapshot) Spec {
 	switch {
 	case spec.Mode == v1alpha1.ModeRetire && len(spec.To) == 0 && len(spec.From) > 0:
@@ -30,7 +31,8 @@ func Resolve(spec Spec, snap *cluster.Snapshot) Spec {
 	return spec
 }
 
-// others are the ready ranges of the family of the given ones that are none of them and do not serve a migration.
+// others are the ready ranges of the family of the given ones that are none of them and do not
+// serve a migration.
 func others(snap *cluster.Snapshot, given []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for i := range snap.ServiceCIDRs {
@@ -58,15 +60,16 @@ func CIDRsOf(c *networkingv1.ServiceCIDR) []netip.Prefix {
 	return all
 }
 
-// RangeReady follows the API server, which takes a ServiceCIDR without conditions for ready (isReady in
-// k8s.io/kubernetes pkg/registry/core/service/ipallocator/cidrallocator.go).
+// RangeReady follows the API server, which takes a ServiceCIDR without conditions for ready
+// (isReady in k8s.io/kubernetes pkg/registry/core/service/ipallocator/cidrallocator.go).
 func RangeReady(c *networkingv1.ServiceCIDR) bool {
 	cond := meta.FindStatusCondition(c.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
 	return c.DeletionTimestamp.IsZero() && (cond == nil || cond.Status == metav1.ConditionTrue)
 }
 
-// assignTargets gives every entry its target. What a bridge, a reservation or the Service itself already names is kept; otherwise
-// the offset is kept where it is free, and else the next free address taken.
+// assignTargets gives every entry its target. What a bridge, a reservation or the Service itself
+// already names is kept; otherwise the offset is kept where it is free, and else the next free
+// address taken.
 func (s *Inventory) assignTargets(snap *cluster.Snapshot) {
 	s.Used = usedAddresses(snap)
 	s.Pool = cidr.NewPool(s.Spec.To, s.Used)
@@ -131,9 +134,9 @@ func AnswersAt(b *corev1.Service) []netip.Addr {
 	return all
 }
 
-// retainFirst keeps the addresses that the cluster's own Services will want for them: the first one for kubernetes, which is
-// where API servers look for it (k8s.io/kubernetes pkg/controlplane/apiserver/options, ServiceIPRange), and for cluster
-// DNS the offset it has.
+// retainFirst keeps the addresses that the cluster's own Services will want for them: the first one
+// for kubernetes, which is where API servers look for it (k8s.io/kubernetes
+// pkg/controlplane/apiserver/options, ServiceIPRange), and for cluster DNS the offset it has.
 func (s *Inventory) retainFirst() {
 	for _, e := range s.Moves {
 		if e.New.IsValid() {

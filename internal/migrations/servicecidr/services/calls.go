@@ -6,7 +6,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// MarkCalled has Services that API servers call themselves move alone, each as the last of its tier; kubernetes stays behind all others.
+// MarkCalled has Services that API servers call themselves move alone, each as the last of its
+// tier; kubernetes stays behind all others.
 func (s *Inventory) MarkCalled(all []cluster.Called) {
 	for _, e := range s.Moves {
 		for _, c := range all {

@@ -17,7 +17,8 @@ func labelled(namespace, name, address, app string) corev1.Service {
 	}
 }
 
-// TestClusterDNSIsFoundWithoutKubelets: RKE2 names its Service otherwise, and kubelets answer only who may ask them.
+// TestClusterDNSIsFoundWithoutKubelets: RKE2 names its Service otherwise, and kubelets answer only
+// who may ask them.
 func TestClusterDNSIsFoundWithoutKubelets(t *testing.T) {
 	rke2 := labelled("kube-system", "rke2-coredns-rke2-coredns", "10.43.0.10", "kube-dns")
 	tenant := labelled("shop", "dns", "10.43.0.11", "kube-dns")

@@ -22,7 +22,8 @@ const (
 	Bridged   Position = "bridged"
 	InTransit Position = "half-hopped"
 	Moved     Position = "moved"
-	// Pinned Services keep their address, and the address stays legitimate when the range around it goes.
+	// Pinned Services keep their address, and the address stays legitimate when the range around it
+	// goes.
 	Pinned Position = "pinned"
 	Stays  Position = "stays"
 )
@@ -34,7 +35,8 @@ const ClusterTier = tier.ClusterServices
 type Entry struct {
 	Service  *corev1.Service
 	Old, New netip.Addr
-	// Position is where the Service stands, Reason why, if it is Pinned or Stays, or why it may not return, if it has Moved.
+	// Position is where the Service stands, Reason why, if it is Pinned or Stays, or why it may not
+	// return, if it has Moved.
 	Position Position
 	Reason   Reason
 	// Tier is the class of the Service; tiers move one after another.
@@ -45,16 +47,18 @@ type Entry struct {
 	Reserved map[netip.Addr]Reservation
 	// Strategy is how the Service gets to its other address.
 	Strategy v1alpha1.Strategy
-	// Called says that API servers call the Service, for a webhook or an aggregated API: it moves in a batch by itself.
+	// Called says that API servers call the Service, for a webhook or an aggregated API: it moves
+	// in a batch by itself.
 	Called bool
 	// Routed says that an ingress controller or a gateway leads to the Service.
 	Routed bool
-	// Original is the spec that the Service has kept from before its latest hop, as far as reservations say it.
+	// Original is the spec that the Service has kept from before its latest hop, as far as
+	// reservations say it.
 	Original string
 }
 
-// Touched reports whether something of this migration is on the Service itself, or an address is reserved for a bridge that is
-// not there.
+// Touched reports whether something of this migration is on the Service itself, or an address is
+// reserved for a bridge that is not there.
 func (e *Entry) Touched() bool {
 	if e.Service.Annotations[v1alpha1.LabelMigration] != "" {
 		return true
@@ -62,14 +66,16 @@ func (e *Entry) Touched() bool {
 	return e.Bridge == nil && len(e.Reserved) > 0
 }
 
-// Begun reports whether the migration has begun with the Service, and has something to take back or to remove.
+// Begun reports whether the migration has begun with the Service, and has something to take back or
+// to remove.
 func (e *Entry) Begun() bool { return e.Position != Waiting || e.Touched() }
 
 // Away reports whether the Service has left its old address.
 func (e *Entry) Away() bool { return e.Position == Moved || e.Position == InTransit }
 
-// CannotReturn reports whether the Service has moved, and was changed since in a way that keeps it from returning. Its old address goes on
-// answering until finish or rollback, which leave it where it is.
+// CannotReturn reports whether the Service has moved, and was changed since in a way that keeps it
+// from returning. Its old address goes on answering until finish or rollback, which leave it where
+// it is.
 func (e *Entry) CannotReturn() bool { return e.Position == Moved && e.Reason.Kind != "" }
 
 // InTarget reports whether a Service stays because its address is in the target range.
@@ -121,19 +127,21 @@ func (e *Entry) HasNodePorts() bool {
 	return e.Service.Spec.Type == corev1.ServiceTypeNodePort
 }
 
-// Hops reports whether the Service is of another type for a moment, which all see who watch Services.
+// Hops reports whether the Service is of another type for a moment, which all see who watch
+// Services.
 func (e *Entry) Hops() bool { return e.Strategy != v1alpha1.StrategyOfEtcd }
 
-// Mirrored reports whether the endpoints of the bridge have to be copied, since no selector makes them.
+// Mirrored reports whether the endpoints of the bridge have to be copied, since no selector makes
+// them.
 func (e *Entry) Mirrored() bool { return len(e.Service.Spec.Selector) == 0 }
 
-// Throttled reports whether ingress controllers are to see nothing of a hop. A Service without selector hops like any other: its bridge would copy
-// what they are given to see.
+// Throttled reports whether ingress controllers are to see nothing of a hop. A Service without
+// selector hops like any other: its bridge would copy what they are given to see.
 func (e *Entry) Throttled() bool { return e.Routed && e.Hops() && !e.Mirrored() }
 
-// Heading is where a Service was going when its hop was cut off. It goes by the addresses that are reserved: that which it leaves is reserved
-// after the other. What remains open its annotations say, which others can write: both addresses are the Service's own, and a lie costs it a
-// hop more.
+// Heading is where a Service was going when its hop was cut off. It goes by the addresses that are
+// reserved: that which it leaves is reserved after the other. What remains open its annotations
+// say, which others can write: both addresses are the Service's own, and a lie costs it a hop more.
 func (e *Entry) Heading() engine.Direction {
 	old, isOld := e.Reserved[e.Old]
 	target, isTarget := e.Reserved[e.New]

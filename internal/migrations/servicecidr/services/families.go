@@ -11,8 +11,9 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// A migration is of one family. A Service may have an address of each: then the one moves, and the other is kept. It too is given up by the
-// first patch of a hop, and asked for by the second. See docs/design/hop.md.
+// A migration is of one family. A Service may have an address of each: then the one moves, and the
+// other is kept. It too is given up by the first patch of a hop, and asked for by the second. See
+// docs/design/hop.md.
 
 // AddressesOf a Service, one for each of its families, in its own order; none of a headless one.
 func AddressesOf(svc *corev1.Service) []netip.Addr {
@@ -33,7 +34,8 @@ func ParseAddresses(texts []string) []netip.Addr {
 	return all
 }
 
-// Current is the address of a Service in the family of the migration; its first, if it has none of that family.
+// Current is the address of a Service in the family of the migration; its first, if it has none of
+// that family.
 func (s Spec) Current(svc *corev1.Service) netip.Addr {
 	all := AddressesOf(svc)
 	if len(all) == 0 {
@@ -75,8 +77,9 @@ func (e *Entry) moving() netip.Addr {
 	return e.New
 }
 
-// Kept is the address of the other family, which the Service keeps; invalid, if it has none. Between its patches a Service has no address:
-// then it is the one that was noted where no tenant writes.
+// Kept is the address of the other family, which the Service keeps; invalid, if it has none.
+// Between its patches a Service has no address: then it is the one that was noted where no tenant
+// writes.
 func (e *Entry) Kept(svc *corev1.Service) netip.Addr {
 	if svc.Spec.Type != corev1.ServiceTypeExternalName {
 		return Besides(AddressesOf(svc), e.moving())
@@ -104,7 +107,8 @@ func ArrivesAt(dest netip.Addr, original *corev1.ServiceSpec) []string {
 	return []string{dest.String(), kept.String()}
 }
 
-// OtherFamily is the one in which Services that move keep an address; empty, if none does. Nodes have to know bridges in it, too.
+// OtherFamily is the one in which Services that move keep an address; empty, if none does. Nodes
+// have to know bridges in it, too.
 func (s *Inventory) OtherFamily() corev1.IPFamily {
 	for _, e := range s.All() {
 		switch kept := e.Kept(e.Service); {
@@ -154,5 +158,6 @@ func FirstTen(all []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(all[:few], ", "), len(all)-few)
 }
 
-// Allocator is who manages IPAddresses of Services (ControllerName in k8s.io/kubernetes pkg/registry/core/service/ipallocator).
+// Allocator is who manages IPAddresses of Services (ControllerName in k8s.io/kubernetes
+// pkg/registry/core/service/ipallocator).
 const Allocator = "ipallocator.k8s.io"

@@ -27,7 +27,8 @@ func KubeDNSKey() types.NamespacedName {
 	return types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}
 }
 
-// Inventory is everything a plan needs to know of the Services of a cluster, worked out from the objects alone.
+// Inventory is everything a plan needs to know of the Services of a cluster, worked out from the
+// objects alone.
 type Inventory struct {
 	Spec Spec
 	// Recorded is when the API server recorded the migration; zero, if it has not.
@@ -49,10 +50,11 @@ type Inventory struct {
 	DNS map[types.NamespacedName]bool
 	// Orphans are bridges whose Service is gone.
 	Orphans []*corev1.Service
-	// Removed are those of Pins and Stays with which the migration had begun: what it has of them is to be removed.
+	// Removed are those of Pins and Stays with which the migration had begun: what it has of them
+	// is to be removed.
 	Removed []*Entry
-	// Unverified are the Services whose annotations or labels say what replumb's own records do not. What they say is not
-	// believed.
+	// Unverified are the Services whose annotations or labels say what replumb's own records do
+	// not. What they say is not believed.
 	Unverified []UnverifiedAnnotation
 	// OrphanedReservations are reservations that belong to no bridge and to no Service that moves.
 	OrphanedReservations []networkingv1.IPAddress
@@ -124,14 +126,16 @@ func (s *Inventory) add(e *Entry) {
 	s.Moves = append(s.Moves, e)
 }
 
-// isProbe reports whether a Service is one that agents call. Roles count only where replumb alone makes Services.
+// isProbe reports whether a Service is one that agents call. Roles count only where replumb alone
+// makes Services.
 func isProbe(svc *corev1.Service) bool {
 	role := svc.Labels[v1alpha1.LabelRole]
 	return svc.Namespace == v1alpha1.SystemNamespace && (role == v1alpha1.RoleProbe || role == v1alpha1.RoleSingle)
 }
 
-// dnsServices are kube-dns and whatever Service has an address that a kubelet names as cluster DNS. Where there is no kube-dns and kubelets
-// cannot be asked, it is what installers label so: a cluster's own Service must not pass for an application's.
+// dnsServices are kube-dns and whatever Service has an address that a kubelet names as cluster DNS.
+// Where there is no kube-dns and kubelets cannot be asked, it is what installers label so: a
+// cluster's own Service must not pass for an application's.
 func dnsServices(snap *cluster.Snapshot, held Reservations) map[types.NamespacedName]bool {
 	named := map[netip.Addr]bool{}
 	for _, k := range snap.Kubelets {
@@ -164,8 +168,9 @@ func dnsServices(snap *cluster.Snapshot, held Reservations) map[types.Namespaced
 	return found
 }
 
-// labelledDNS reports whether a Service of kube-system has the label of the cluster's DNS, which CoreDNS' chart gives as well:
-// rke2-coredns-rke2-coredns has it (github.com/coredns/helm charts/coredns/templates/service.yaml).
+// labelledDNS reports whether a Service of kube-system has the label of the cluster's DNS, which
+// CoreDNS' chart gives as well: rke2-coredns-rke2-coredns has it (github.com/coredns/helm
+// charts/coredns/templates/service.yaml).
 func labelledDNS(svc *corev1.Service) bool {
 	return svc.Namespace == metav1.NamespaceSystem && svc.Labels["k8s-app"] == "kube-dns"
 }
@@ -181,7 +186,7 @@ func (s *Inventory) addOrphans(left map[types.NamespacedName]*corev1.Service) {
 	})
 }
 
-// Counts sums the survey up.
+// Counts sums the inventory up.
 func (s *Inventory) Counts() v1alpha1.Counts {
 	c := v1alpha1.Counts{Total: len(s.Moves), Pinned: len(s.Pins), Stays: len(s.Stays)}
 	for _, e := range s.Moves {
@@ -237,7 +242,8 @@ func (s *Inventory) InTier(name string) []*Entry {
 	return out
 }
 
-// Kubernetes is the entry of the Service by which pods reach the API server; nil if it does not move.
+// Kubernetes is the entry of the Service by which pods reach the API server; nil if it does not
+// move.
 func (s *Inventory) Kubernetes() *Entry {
 	for _, e := range s.Moves {
 		if e.IsKubernetes() {
@@ -258,7 +264,8 @@ func (s *Inventory) DNSMoves() []*Entry {
 	return out
 }
 
-// Blockers are the Services, by name, that neither move nor are pinned and so keep the ranges that are to go in use.
+// Blockers are the Services, by name, that neither move nor are pinned and so keep the ranges that
+// are to go in use.
 func (s *Inventory) Blockers() []*Entry {
 	var out []*Entry
 	for _, e := range s.Stays {
@@ -301,7 +308,8 @@ func (s *Inventory) TierCounts(will map[*Entry]bool) []v1alpha1.TierStatus {
 	return out
 }
 
-// AnyMirrored reports whether a Service that moves has endpoints that have to be copied to its bridge.
+// AnyMirrored reports whether a Service that moves has endpoints that have to be copied to its
+// bridge.
 func (s *Inventory) AnyMirrored() bool { return slices.ContainsFunc(s.Moves, (*Entry).Mirrored) }
 
 // Services are the Services that move.
@@ -313,8 +321,8 @@ func (s *Inventory) Services() []*corev1.Service {
 	return all
 }
 
-// AssignTiers takes over which Service moves when. In the tier of the cluster's own, kubernetes is last: when its turn comes,
-// everything else is proven to work.
+// AssignTiers takes over which Service moves when. In the tier of the cluster's own, kubernetes is
+// last: when its turn comes, everything else is proven to work.
 func (s *Inventory) AssignTiers(a tier.Assignment) {
 	s.Tiers, s.TierProblems = a.Order, a.Unknown
 	for _, e := range s.Moves {

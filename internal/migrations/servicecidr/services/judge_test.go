@@ -40,7 +40,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestCrossing: a name that only begins like that of the bridge leads elsewhere, and so does an address that is not the old one.
+// TestCrossing: a name that only begins like that of the bridge leads elsewhere, and so does an
+// address that is not the old one.
 func TestCrossing(t *testing.T) {
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "uid"}}
 	svc.Annotations = map[string]string{v1alpha1.AnnotationOldIP: "10.96.3.7"}

@@ -12,7 +12,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/rollout"
 )
 
-// TestLeavesFirst: pods that take datagrams leave their Services before they end, unless their Deployment has no room for one more.
+// TestLeavesFirst: pods that take datagrams leave their Services before they end, unless their
+// Deployment has no room for one more.
 func TestLeavesFirst(t *testing.T) {
 	app := map[string]string{"app": "dns"}
 	service := func(namespace string, protocol corev1.Protocol) *Entry {

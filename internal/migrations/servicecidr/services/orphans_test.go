@@ -10,8 +10,9 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// TestWhereOrphansAnswerIsTaken: a Service was deleted in its batch, when its bridge answered at its new address as well, which is free then. No
-// other Service goes there before the bridge is removed. The controls are a bridge that does not answer there, and none.
+// TestWhereOrphansAnswerIsTaken: a Service was deleted in its batch, when its bridge answered at
+// its new address as well, which is free then. No other Service goes there before the bridge is
+// removed. The controls are a bridge that does not answer there, and none.
 func TestWhereOrphansAnswerIsTaken(t *testing.T) {
 	const old, next = "10.96.9.9", "172.24.3.7"
 	for name, tt := range map[string]struct {

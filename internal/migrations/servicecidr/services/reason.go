@@ -34,8 +34,8 @@ const (
 	Foreign ReasonKind = "Foreign"
 	// Refused Services would have to move, but cannot.
 	Refused ReasonKind = "Refused"
-	// Unconfirmed Services say that they are in the migration, at addresses that replumb's records do not confirm. They are left
-	// alone.
+	// Unconfirmed Services say that they are in the migration, at addresses that replumb's records
+	// do not confirm. They are left alone.
 	Unconfirmed ReasonKind = "Unconfirmed"
 )
 
@@ -48,7 +48,8 @@ type Reason struct {
 
 func (r Reason) String() string { return r.Text }
 
-// PositionOf says whether a Service that is not in the migration yet moves, is pinned, or stays, and why.
+// PositionOf says whether a Service that is not in the migration yet moves, is pinned, or stays,
+// and why.
 func (s *Inventory) PositionOf(svc *corev1.Service, owner string, current netip.Addr) (Position, Reason) {
 	if reason := s.notConcerned(svc, owner, current); reason.Kind != "" {
 		return Stays, reason
@@ -62,8 +63,9 @@ func (s *Inventory) PositionOf(svc *corev1.Service, owner string, current netip.
 	return place, reason
 }
 
-// Evaluate says by the object alone what keeps a Service from changing its address, in either direction; Waiting, if nothing does. The survey
-// asks it, and every step asks it again of the object that it has just read: the Service may have been changed in between.
+// Evaluate says by the object alone what keeps a Service from changing its address, in either
+// direction; Waiting, if nothing does. The inventory asks it, and every step asks it again of the
+// object that it has just read: the Service may have been changed in between.
 func (s Strategies) Evaluate(svc *corev1.Service) (Position, Reason) {
 	if reason := Addressless(svc); reason.Kind != "" {
 		return Stays, reason

@@ -24,10 +24,11 @@ import (
 	"github.com/replumb/replumb/internal/safety/backup"
 )
 
-// Those who may edit Services in one namespace write their annotations and labels. What a Service was given, and whose an
-// address is, is therefore read from what only replumb and the control plane write: the ClusterIP that the API server
-// allocated, the IPAddresses that reserve an address for a bridge, and the backup that was made before the first change.
-// Annotations are hints for people. See docs/design/trust.md.
+// Those who may edit Services in one namespace write their annotations and labels. What a Service
+// was given, and whose an address is, is therefore read from what only replumb and the control
+// plane write: the ClusterIP that the API server allocated, the IPAddresses that reserve an address
+// for a bridge, and the backup that was made before the first change. Annotations are hints for
+// people. See docs/design/trust.md.
 
 // Reservation is an address that is reserved for a bridge.
 type Reservation struct {
@@ -43,7 +44,8 @@ type Reservation struct {
 	Since       time.Time
 }
 
-// Reservations are the addresses that are reserved, by the bridges they are for. The name of a bridge has the UID of its Service in it.
+// Reservations are the addresses that are reserved, by the bridges they are for. The name of a
+// bridge has the UID of its Service in it.
 type Reservations map[types.NamespacedName]map[netip.Addr]Reservation
 
 func ReservationsOf(snap *cluster.Snapshot) Reservations {
@@ -80,11 +82,12 @@ func (h Reservations) Of(svc *corev1.Service, migration string) map[netip.Addr]R
 	return mine
 }
 
-// Record has the addresses that Services had before the migration, by their UIDs: one, or one of each family.
+// Record has the addresses that Services had before the migration, by their UIDs: one, or one of
+// each family.
 type Record map[types.UID][]netip.Addr
 
-// ReadRecord reads the backups of a migration. Without the right to do so the record is empty: what it alone would confirm
-// then stays unconfirmed.
+// ReadRecord reads the backups of a migration. Without the right to do so the record is empty: what
+// it alone would confirm then stays unconfirmed.
 func ReadRecord(ctx context.Context, c client.Client, migration string) (Record, error) {
 	objects, err := backup.Read(ctx, c, migration)
 	if err != nil {
@@ -150,8 +153,9 @@ func namesOf(snap *cluster.Snapshot) sets.Set[types.NamespacedName] {
 	return all
 }
 
-// bridgeable leaves a Service alone whose bridge another Service stands in for. One that has not left its address keeps it, as if it
-// were pinned: it must not keep the whole range of everyone in use.
+// bridgeable leaves a Service alone whose bridge another Service stands in for. One that has not
+// left its address keeps it, as if it were pinned: it must not keep the whole range of everyone in
+// use.
 func (w *recordedState) bridgeable(e *Entry) {
 	free := e.Bridge == nil && !w.names.Has(e.BridgeKey())
 	made := e.Bridge != nil && bridge.Made(e.Bridge)
@@ -181,14 +185,14 @@ func (w *recordedState) doubt(svc *corev1.Service, format string, args ...any) {
 	w.inventory.Unverified = append(w.inventory.Unverified, UnverifiedAnnotation{Service: svc, Text: fmt.Sprintf(format, args...)})
 }
 
-// IsOwn reports whether a Service is one of those that replumb makes for itself, beside bridges and the one of probes: only in its own
-// namespace does a label say so.
+// IsOwn reports whether a Service is one of those that replumb makes for itself, beside bridges and
+// the one of probes: only in its own namespace does a label say so.
 func IsOwn(svc *corev1.Service) bool {
 	return svc.Namespace == v1alpha1.SystemNamespace && svc.Labels[v1alpha1.LabelRole] != ""
 }
 
-// classify parts bridges from the Services they may stand in for, and leaves out what else is replumb's own. A bridge has an address
-// reserved for it.
+// classify parts bridges from the Services they may stand in for, and leaves out what else is
+// replumb's own. A bridge has an address reserved for it.
 func (w *recordedState) classify(snap *cluster.Snapshot) (bridges map[types.NamespacedName]*corev1.Service, candidates []*corev1.Service) {
 	bridges = map[types.NamespacedName]*corev1.Service{}
 	for i := range snap.Services {
@@ -237,7 +241,8 @@ func (w *recordedState) entry(svc *corev1.Service, ending bool) *Entry {
 	return e
 }
 
-// recall takes over what was noted of the spec: by the memo, and before there is one by what reserves an address.
+// recall takes over what was noted of the spec: by the memo, and before there is one by what
+// reserves an address.
 func (e *Entry) recall() {
 	for _, r := range e.Reserved {
 		e.Original = max(e.Original, r.Original)
@@ -291,8 +296,8 @@ func (w *recordedState) returned(e *Entry, current netip.Addr) bool {
 	return cidr.Contains(spec.From, current) && (e.heldIn(spec.To).IsValid() || recorded)
 }
 
-// removed reports whether the migration had begun with a Service that stays: an address is reserved for its bridge, or the Service says so
-// and was backed up.
+// removed reports whether the migration had begun with a Service that stays: an address is reserved
+// for its bridge, or the Service says so and was backed up.
 func (w *recordedState) removed(e *Entry) bool {
 	if e.Position != Pinned && e.Position != Stays || e.Reason.Kind == Unconfirmed || e.Reason.Kind == Foreign ||
 		IsInTransit(e.Service, w.inventory.Spec.Domain) {
@@ -302,7 +307,8 @@ func (w *recordedState) removed(e *Entry) bool {
 	return len(e.Reserved) > 0 || recorded && e.Service.Annotations[v1alpha1.LabelMigration] == w.inventory.Spec.Name
 }
 
-// IsInTransit reports whether a Service is between the two patches of a hop: its name leads to its bridge, and to no other host.
+// IsInTransit reports whether a Service is between the two patches of a hop: its name leads to its
+// bridge, and to no other host.
 func IsInTransit(svc *corev1.Service, domain string) bool {
 	if svc.Spec.Type != corev1.ServiceTypeExternalName || svc.Spec.ExternalName == "" {
 		return false
@@ -311,7 +317,8 @@ func IsInTransit(svc *corev1.Service, domain string) bool {
 	return host == BridgeHost(svc, domain) || host == svc.Annotations[v1alpha1.AnnotationOldIP]
 }
 
-// formerAddress is the address that a Service has left, or that it is about to leave; invalid, if nothing says so but the Service.
+// formerAddress is the address that a Service has left, or that it is about to leave; invalid, if
+// nothing says so but the Service.
 func (w *recordedState) formerAddress(e *Entry) netip.Addr {
 	if a := e.heldIn(w.inventory.Spec.From); a.IsValid() {
 		return a
@@ -338,8 +345,8 @@ func (w *recordedState) unconfirmed(e *Entry) {
 	w.doubt(e.Service, "%s", text)
 }
 
-// heldIn is the address in some ranges that is reserved for the Service: if there are several, the one that its annotations
-// name, and else the highest.
+// heldIn is the address in some ranges that is reserved for the Service: if there are several, the
+// one that its annotations name, and else the highest.
 func (e *Entry) heldIn(ranges []netip.Prefix) netip.Addr {
 	var found netip.Addr
 	notes := e.Service.Annotations
@@ -358,7 +365,8 @@ func (e *Entry) heldIn(ranges []netip.Prefix) netip.Addr {
 // RecordedMemo is what the memo about the Service has.
 func (e *Entry) RecordedMemo() Reservation { return e.Reserved[bridge.MemoAddress(e.Service.UID)] }
 
-// recordedTarget is the address in some ranges to which the Service goes, as far as it is reserved or noted.
+// recordedTarget is the address in some ranges to which the Service goes, as far as it is reserved
+// or noted.
 func (e *Entry) recordedTarget(ranges []netip.Prefix) netip.Addr {
 	if a := e.heldIn(ranges); a.IsValid() {
 		return a
@@ -369,8 +377,8 @@ func (e *Entry) recordedTarget(ranges []netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// MovedAt is when a Service got to where it is, by the address that was reserved when it left the other. The Service names
-// the moment more exactly, and is believed as far as the two agree.
+// MovedAt is when a Service got to where it is, by the address that was reserved when it left the
+// other. The Service names the moment more exactly, and is believed as far as the two agree.
 func MovedAt(svc *corev1.Service, since time.Time) time.Time {
 	at, err := time.Parse(time.RFC3339Nano, svc.Annotations[v1alpha1.AnnotationMovedAt])
 	if err == nil && at.Sub(since).Abs() < time.Minute {
@@ -379,8 +387,8 @@ func MovedAt(svc *corev1.Service, since time.Time) time.Time {
 	return since
 }
 
-// OriginalOf is what of a Service's spec is lost between the two patches of a hop, or could be. Of addresses it is those of both families, where
-// one is kept.
+// OriginalOf is what of a Service's spec is lost between the two patches of a hop, or could be. Of
+// addresses it is those of both families, where one is kept.
 func OriginalOf(spec *corev1.ServiceSpec) (string, error) {
 	var both []string
 	if len(spec.ClusterIPs) > 1 {
@@ -394,8 +402,8 @@ func OriginalOf(spec *corev1.ServiceSpec) (string, error) {
 	return string(body), err
 }
 
-// OriginalSpec is the spec that a Service had just before its latest hop: as its reservations have it, and else, where an
-// earlier version of replumb made these, as the Service says.
+// OriginalSpec is the spec that a Service had just before its latest hop: as its reservations have
+// it, and else, where an earlier version of replumb made these, as the Service says.
 func (e *Entry) OriginalSpec(svc *corev1.Service) (*corev1.ServiceSpec, error) {
 	text, from := e.Original, "the reservations of service "+e.Key().String()
 	if text == "" {

@@ -1,4 +1,5 @@
-// Package servicecidr moves the Services of a live cluster to another Service range. plan.go lists the phases in order.
+// Package servicecidr moves the Services of a live cluster to another Service range. plan.go lists
+// the phases in order.
 package services
 
 import (
@@ -14,7 +15,8 @@ type Spec struct {
 	Name string
 	// Mode is what is done to the ranges.
 	Mode v1alpha1.ServiceCIDRMode
-	// To is the target range, From what is to be emptied. Resolve fills in what the Migration leaves open.
+	// To is the target range, From what is to be emptied. Resolve fills in what the Migration
+	// leaves open.
 	To, From []netip.Prefix
 	// Networks are ranges outside the cluster that the target must not overlap.
 	Networks    []netip.Prefix
@@ -33,7 +35,8 @@ type Spec struct {
 	// APIServers are host:port of every API server; empty means the endpoints of kubernetes.
 	APIServers []string
 	GateWait   time.Duration
-	// Strategies say how Services move, Store how the etcd is reached that API servers keep them in; nil, if it is not.
+	// Strategies say how Services move, Store how the etcd is reached that API servers keep them
+	// in; nil, if it is not.
 	Strategies Strategies
 	Store      *v1alpha1.StoreSpec
 	// Actions do what gates wait for; nil if none does.

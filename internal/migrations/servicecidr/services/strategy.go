@@ -21,8 +21,9 @@ func StrategiesOf(j *v1alpha1.ServiceCIDRSpec) Strategies {
 	return Strategies{of: j.Strategies, etcd: j.Etcd != nil}
 }
 
-// Choose is the strategy for a Service with an address, by its annotation or by its kind, and chosen, whether it is the annotation's. It is
-// empty for a Service that no strategy moves; why says so in words that follow its name.
+// Choose is the strategy for a Service with an address, by its annotation or by its kind, and
+// chosen, whether it is the annotation's. It is empty for a Service that no strategy moves; why
+// says so in words that follow its name.
 func (s Strategies) Choose(svc *corev1.Service) (strategy v1alpha1.Strategy, chosen bool, why string) {
 	text, chosen := svc.Annotations[v1alpha1.AnnotationStrategy]
 	cannotHop := unhoppable(svc)
@@ -51,7 +52,8 @@ func (s Strategies) Choose(svc *corev1.Service) (strategy v1alpha1.Strategy, cho
 	return strategy, chosen, ""
 }
 
-// byKind is the strategy for Services of the kind of one, and the field of the Migration that says so.
+// byKind is the strategy for Services of the kind of one, and the field of the Migration that says
+// so.
 func (s Strategies) byKind(svc *corev1.Service) (field string, strategy v1alpha1.Strategy) {
 	switch {
 	case svc.Spec.Type == corev1.ServiceTypeLoadBalancer:
@@ -94,7 +96,8 @@ func (s Strategies) Of(e *Entry) v1alpha1.Strategy {
 	return strategy
 }
 
-// Risk says what may be lost in the move of a Service, in a few words; nothing, if nothing is known.
+// Risk says what may be lost in the move of a Service, in a few words; nothing, if nothing is
+// known.
 func (s Strategies) Risk(e *Entry) string {
 	var all []string
 	if s.Of(e) == v1alpha1.StrategyOfHop {

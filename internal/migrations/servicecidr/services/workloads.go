@@ -18,7 +18,7 @@ type ByWorkload struct {
 	services, dns leaving.Index
 }
 
-// NewByWorkload looks at the Services once. Nothing that it says is of a later survey.
+// NewByWorkload looks at the Services once. Nothing that it says is of a later inventory.
 func NewByWorkload(s *Inventory, state *rollout.State) *ByWorkload {
 	var all, dns []corev1.Service
 	for _, e := range slices.Concat(s.Moves, s.Pins, s.Stays) {
@@ -32,8 +32,8 @@ func NewByWorkload(s *Inventory, state *rollout.State) *ByWorkload {
 	}
 }
 
-// LeavesFirst reports whether the pods of a workload shall leave their Services before they end, and can. Of a datagram that is lost its
-// client hears nothing.
+// LeavesFirst reports whether the pods of a workload shall leave their Services before they end,
+// and can. Of a datagram that is lost its client hears nothing.
 func (b *ByWorkload) LeavesFirst(w *rollout.Workload) bool {
 	if b.policy == v1alpha1.LeaveFirstNone || b.unfit(w) != "" {
 		return false
