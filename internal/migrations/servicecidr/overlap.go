@@ -61,8 +61,8 @@ func (p *Planner) overlap() []engine.Group {
 	return p.Overlap.Install()
 }
 
-// overlapping are steps that are for as long as there is a bridge.
-func (p *Planner) overlapping(groups []engine.Group) []engine.Group {
+// whileBridged are steps that are for as long as there is a bridge.
+func whileBridged(p *Planner, groups []engine.Group) []engine.Group {
 	if c := p.Inventory.Counts(); c.Bridged+c.Moved == 0 {
 		return nil
 	}

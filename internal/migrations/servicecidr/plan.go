@@ -3,29 +3,21 @@ package servicecidr
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
-	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/operator/overlapset"
-	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/verify/agentset"
-	"github.com/replumb/replumb/internal/verify/lossguard"
 )
-
-// parallel is how many steps of one group run at once.
-const parallel = 32
 
 // commands are the phases of everything that is done to Services.
 func commands() migration.Commands[*Planner] {
@@ -79,7 +71,7 @@ func rollbackPhases() migration.Phases[*Planner] {
 		{
 			Name:   overlapset.Phase,
 			Title:  "Keep bridges up to date",
-			Groups: func(p *Planner) []engine.Group { return p.overlapping(p.Overlap.InstallIfPossible()) },
+			Groups: func(p *Planner) []engine.Group { return whileBridged(p, p.Overlap.InstallIfPossible()) },
 		},
 		{Name: "reopen", Title: "Open the old range again", Groups: rangesBy(ranges.Changes.Reopen)},
 		{
@@ -97,7 +89,7 @@ func rollbackPhases() migration.Phases[*Planner] {
 		},
 		{Name: "refresh", Title: "Restart pods that carry new addresses", Groups: refresh},
 		{Name: "restore", Title: "Make the old range the default again", Groups: rangesBy(ranges.Changes.Restore)},
-		{Name: "drain", Title: "Let clients forget new addresses", Groups: (*Planner).drain},
+		{Name: "drain", Title: "Let clients forget new addresses", Groups: drain},
 		{Name: "release", Title: "Remove bridges and release new addresses", Groups: toward(engine.Backward, (*Planner).release)},
 		{Name: "tidy", Title: "Clean up", Groups: toward(engine.Backward, (*Planner).tidy)},
 		{Name: "withdraw", Title: "Remove the ranges of the migration that no Service is in", Groups: rangesBy(ranges.Changes.Withdraw)},
@@ -111,15 +103,15 @@ func finishPhases() migration.Phases[*Planner] {
 		{
 			Name:   overlapset.Phase,
 			Title:  "Keep bridges up to date",
-			Groups: func(p *Planner) []engine.Group { return p.overlapping(p.Overlap.Install()) },
+			Groups: func(p *Planner) []engine.Group { return whileBridged(p, p.Overlap.Install()) },
 		},
-		{Name: "drain", Title: "Let clients forget old addresses", Groups: (*Planner).drain},
-		{Name: "soak", Title: "Wait until no client uses old addresses", Groups: (*Planner).soak},
-		{Name: "verify", Title: "Verify every moved Service", Groups: (*Planner).verify},
+		{Name: "drain", Title: "Let clients forget old addresses", Groups: drain},
+		{Name: "soak", Title: "Wait until no client uses old addresses", Groups: soak},
+		{Name: "verify", Title: "Verify every moved Service", Groups: verify},
 		{Name: "recheck", Title: "Verify kubelets and API servers once more", Groups: (*Planner).recheck},
 		migration.FinalPhase[*Planner](),
 		{Name: "release", Title: "Remove bridges and release old addresses", Groups: toward(engine.Forward, (*Planner).release)},
-		{Name: "prove", Title: "Prove that every node knows the new addresses", Groups: (*Planner).proveReleased},
+		{Name: "prove", Title: "Prove that every node knows the new addresses", Groups: proveReleased},
 		{Name: "tidy", Title: "Clean up", Groups: toward(engine.Forward, (*Planner).tidy)},
 	}
 }
@@ -143,46 +135,6 @@ func PhaseNames() []string { return commands().Names() }
 // Outlines are the phases of all commands, for people.
 func Outlines() []migration.Outline { return []migration.Outline{commands().Outline("")} }
 
-// Planner makes plans from a inventory.
-type Planner struct {
-	migration.Base
-	// Probe asks nodes what they know, Inspector API servers how they run.
-	Probe     bridge.NodeProbe
-	Inspector ranges.Inspector
-	Inventory *services.Inventory
-	// Forms are those of new bridges by namespace, Form is that of all others.
-	Forms map[string]v1alpha1.BridgeForm
-	Form  v1alpha1.BridgeForm
-	// CanFreeze says whether the cluster takes the policy that freezes Services.
-	CanFreeze bool
-	// Origin is what the instructions of gates depend on.
-	Origin cluster.Origin
-	// Agents prove on every node what goes on; nil if there are none.
-	Agents *lossguard.Agents
-	// Overlap keeps bridges in step between commands; nil if nothing does.
-	Overlap *overlapset.Set
-	// OverlapWell says that it is alive, as far as the user may see.
-	OverlapWell bool
-	// Store is where API servers keep the Services that move by etcd; nil, if none does.
-	Store hop.Store
-	// Leftovers takes away what an earlier run has left of agents, and of Overlap.
-	Leftovers []engine.Group
-	// Observer, if set, hears of Services that have moved.
-	Observer hop.MoveObserver
-	// LeaveClients has finish not wait for clients of old addresses.
-	LeaveClients bool
-	// CreatedDuring are the Services made in the target range which a rollback moves to the old
-	// one.
-	CreatedDuring []CreatedDuring
-	// Refresh is what has to be restarted for pods to get rid of old addresses.
-	Refresh Refresh
-
-	// tracker has what the steps of a run have written of each Service.
-	tracker hop.Tracker
-	// returning has the free addresses of the old range, once it is asked for.
-	returning *cidr.Pool
-}
-
 func (p *Planner) Apply() *engine.Plan {
 	return commands().Apply.Plan(p, p.Migration, hook.Apply)
 }
@@ -192,8 +144,6 @@ func (p *Planner) Rollback() *engine.Plan {
 }
 
 func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Migration, hook.Finish) }
-
-func (p *Planner) spec() services.Spec { return p.Inventory.Spec }
 
 // secure records the migration, backs up what is about to be changed for the first time, and
 // freezes it.
@@ -205,113 +155,26 @@ func (p *Planner) secure() []engine.Group {
 	return p.Secure(s)
 }
 
-// frozen reports whether Services in flight are frozen.
-func (p *Planner) frozen() bool {
-	return p.CanFreeze && p.spec().Common.Freeze != v1alpha1.FreezeDisabled && p.spec().Mode != v1alpha1.ModeExtend
-}
-
-func (p *Planner) freeze() *freeze.Step {
-	return &freeze.Step{Client: p.Tools.Client(), Migration: p.spec().Name}
-}
-
 // canary goes first, as long as no Service has gone.
 func (p *Planner) canary() []engine.Group {
 	pending := p.Inventory.Pending()
 	if len(pending) == 0 || len(pending) < len(p.Inventory.Moves) || p.Inventory.Counts().Bridged > 0 {
 		return nil
 	}
-	return engine.InOrder(&hop.Canary{Steps: p.steps(engine.Forward), Pool: p.canaryPool()})
+	return engine.InOrder(&hop.Canary{Steps: p.steps(engine.Forward), Pool: canaryPool(p)})
 }
 
 // canaryPool has the addresses between which the canary moves: there, and back. API servers that
 // have a flag give none of the range that is left.
-func (p *Planner) canaryPool() *cidr.Pool {
+func canaryPool(p *Planner) *cidr.Pool {
 	if p.Inventory.Bitmap {
 		return p.Inventory.Pool
 	}
 	return cidr.NewPool(p.spec().From, p.Inventory.Used)
 }
 
-// pool has the addresses that replumb takes for itself in a direction.
-func (p *Planner) pool(to engine.Direction) *cidr.Pool {
-	if p.Inventory.Bitmap && to == engine.Backward {
-		if p.returning == nil {
-			p.returning = returnPool(p.Inventory)
-		}
-		return p.returning
-	}
-	return p.Inventory.Pool
-}
-
 // refresh restarts workloads, a tier at a time.
 func refresh(p *Planner) []engine.Group { return p.Refresh.groups() }
-
-// each makes a step for every Service of the migration that has something of it left: those never
-// touched have not.
-func (p *Planner) each(step func(*services.Entry) engine.Step) []engine.Group {
-	var steps []engine.Step
-	for _, e := range p.Inventory.All() {
-		if e.Begun() {
-			steps = append(steps, step(e))
-		}
-	}
-	return engine.AtOnce(parallel, "", steps...)
-}
-
-// verify looks whether every Service is where it was to go.
-func (p *Planner) verify() []engine.Group {
-	listed := &hop.ServiceList{}
-	return p.each(func(e *services.Entry) engine.Step {
-		return hop.ArrivalStep(p.Tools.Client(), listed, e, p.spec().Domain)
-	})
-}
-
-// release takes the addresses away that a direction leaves, and what kept them answering. Finish
-// does that batch by batch, each with a barrier and time to look, so that a loss stops it before
-// the next. A rollback is at the Services' own addresses, and stops for nothing.
-func (p *Planner) release(to engine.Direction) []engine.Group {
-	groups := p.stopProbing(to)
-	all := p.each(func(e *services.Entry) engine.Step {
-		_, at := e.Ends(to)
-		if e.CannotReturn() {
-			at = e.New
-		}
-		return p.releaseOf(e, at, "")
-	})
-	if to == engine.Backward || len(all) == 0 {
-		return append(groups, all...)
-	}
-	batches := slices.Collect(slices.Chunk(all[0].Steps, p.spec().Batch))
-	barriers := p.barriers(to)
-	for i, steps := range batches {
-		name := fmt.Sprintf("release %d of %d", i+1, len(batches))
-		groups = append(groups, engine.AtOnce(parallel, name, steps...)...)
-		if i+1 == len(batches) { // phase prove is its barrier
-			break
-		}
-		after := []engine.Step{barriers.Step(name)}
-		if p.spec().Settle > 0 {
-			after = append(after, &migration.PauseStep{
-				Name: "settle/" + name, Length: p.spec().Settle, Now: p.Tools.Now,
-				About: fmt.Sprintf("Let %s settle for %s", name, p.spec().Settle),
-			})
-		}
-		groups = append(groups, engine.AtOnce(1, name, after...)...)
-	}
-	return groups
-}
-
-func (p *Planner) releaseOf(e *services.Entry, at netip.Addr, why string) engine.Step {
-	return hop.Release{
-		Client:     p.Tools.Client(),
-		Migration:  p.spec().Name,
-		Entry:      e,
-		At:         at,
-		Domain:     p.spec().Domain,
-		Strategies: p.spec().Strategies,
-		Why:        why,
-	}.Step()
-}
 
 // back returns every Service that can, and names the others.
 func (p *Planner) back() []engine.Group {
@@ -327,25 +190,11 @@ func (p *Planner) back() []engine.Group {
 	return append(engine.InOrder(steps...), p.moves(engine.Backward).services()...)
 }
 
-// proveReleased passes one more barrier: what is behind it, every node has seen, the removal of the
-// bridges included.
-func (p *Planner) proveReleased() []engine.Group {
-	if len(p.Inventory.Moves) == 0 {
-		return nil
-	}
-	return engine.InOrder(p.barriers(engine.Forward).Step("released addresses"))
-}
-
-// drain waits until clients have forgotten the addresses that are left.
-func (p *Planner) drain() []engine.Group {
-	return engine.InOrder(hop.DrainStep(p.Tools.Client(), p.spec().Name, p.spec().Drain, p.Tools.Now))
-}
-
 // orphans removes what Services that were deleted, or that left the migration, have left behind.
 func (p *Planner) orphans() []engine.Group {
 	var bridges, addresses []engine.Step
 	for _, e := range p.Inventory.Removed {
-		bridges = append(bridges, p.releaseOf(e, e.Old, e.Reason.Text))
+		bridges = append(bridges, releaseOf(p, e, e.Old, e.Reason.Text))
 	}
 	for _, b := range p.Inventory.Orphans {
 		bridges = append(bridges, hop.RemoveOrphan(p.Tools.Client(), b))
@@ -397,16 +246,4 @@ func originals(s *services.Inventory) []client.Object {
 		}
 	}
 	return all
-}
-
-// returnPool has the free addresses of the old range, of which replumb takes those that it needs
-// for itself on the way back.
-func returnPool(s *services.Inventory) *cidr.Pool {
-	pool := cidr.NewPool(s.Spec.From, s.Used)
-	for _, e := range s.All() {
-		if e.Old.IsValid() { // where it returns to
-			pool.Use(e.Old)
-		}
-	}
-	return pool
 }

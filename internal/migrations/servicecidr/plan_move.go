@@ -46,25 +46,6 @@ func (p *Planner) moves(to engine.Direction) *movePlan {
 	return m
 }
 
-// steps is what the steps that move Services share, and the barriers in it.
-func (p *Planner) steps(to engine.Direction) *hop.Steps {
-	return hop.NewSteps(hop.Steps{
-		Client:     p.Tools.Client(),
-		Migration:  p.spec().Name,
-		Domain:     p.spec().Domain,
-		Form:       p.Form,
-		Forms:      p.Forms,
-		Pool:       p.pool(to),
-		Within:     slices.Concat(p.spec().From, p.spec().To),
-		Barriers:   p.barriers(to),
-		Now:        p.Tools.Now,
-		Strategies: p.spec().Strategies,
-		Store:      p.Store,
-		Observer:   p.Observer,
-		Tracker:    &p.tracker,
-	})
-}
-
 // services moves everything, tier by tier, batch by batch. On the way back, a Service that never
 // left its old address has nothing to return from.
 func (m *movePlan) services() []engine.Group {

@@ -6,14 +6,12 @@ import (
 	"slices"
 
 	"github.com/dustin/go-humanize/english"
-	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
-	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
@@ -126,18 +124,4 @@ func (p *Planner) Accompany(ctx context.Context) (stop func() error) {
 		}
 		return nil
 	}
-}
-
-// bornAfter reports whether a Service was made after the migration was recorded.
-func bornAfter(s *services.Inventory, e *services.Entry) bool {
-	return !s.Recorded.IsZero() && s.Recorded.Before(&e.Service.CreationTimestamp)
-}
-
-// endless reports whether a Service has appeared since the migration was recorded, in a range that
-// stays open. Of these there is no end. Each apply moves those that it finds, and waits for no
-// others.
-func endless(s *services.Inventory, e *services.Entry) bool {
-	return bornAfter(s, e) && slices.ContainsFunc(s.Ranges, func(c networkingv1.ServiceCIDR) bool {
-		return c.DeletionTimestamp.IsZero() && !ranges.Retires(s, &c) && cidr.Contains(services.CIDRsOf(&c), e.Old)
-	})
 }

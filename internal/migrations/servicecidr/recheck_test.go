@@ -292,7 +292,7 @@ func TestOwnAddressesOfBridgesAreLeft(t *testing.T) {
 	inventory, err := f.job.LoadInventory(t.Context())
 	f.must(err)
 	b := f.get(bridge.Name(was.Name, was.UID))
-	leaving := (&Planner{Inventory: inventory}).leaving(engine.Forward)
+	leaving := addressesLeft((&Planner{Inventory: inventory}), engine.Forward)
 	for _, a := range []string{was.Spec.ClusterIP, b.Spec.ClusterIP} {
 		if !leaving[a] {
 			t.Errorf("%s is not among %v", a, leaving)

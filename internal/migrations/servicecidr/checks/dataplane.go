@@ -233,12 +233,3 @@ func meshResult(m cluster.Mesh, all []*services.Entry) findings.Result {
 	return findings.Failed(object, "%s %s carries what %s of %s send, as %s shows; %s", m.Name, version, english.Plural(m.Pods, "pod", ""),
 		where, object, wouldMove(all))
 }
-
-// firstThree shortens a list to what a person reads.
-func firstThree(all []string) []string {
-	const most = 3
-	if len(all) <= most+1 {
-		return all
-	}
-	return append(slices.Clone(all[:most]), fmt.Sprintf("%d more", len(all)-most))
-}

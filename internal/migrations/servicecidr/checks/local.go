@@ -2,9 +2,7 @@ package checks
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -139,16 +137,6 @@ func strange(p cluster.Proxy, of string, all []stranger) []findings.Result {
 		p.Object, "%d addresses of pods lie outside of %s, by which kube-proxy knows pods (%s): %s; in namespaces %s; on nodes %s",
 		len(all), of, p.Object, firstFive(pods), firstFive(namespaces), firstFive(nodes),
 	)}
-}
-
-// firstFive names the first few of a set.
-func firstFive(set map[string]bool) string {
-	const few = 5
-	all := slices.Sorted(maps.Keys(set))
-	if len(all) <= few {
-		return strings.Join(all, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(all[:few], ", "), len(all)-few)
 }
 
 func checkInterfaces(in Input) []findings.Result {

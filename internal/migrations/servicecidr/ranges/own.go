@@ -196,3 +196,6 @@ func (r Range) twice(ctx context.Context) (bool, error) {
 		return c.Name != r.Name && readyCondition(&c) && slices.Contains(services.CIDRsOf(&c), r.Cidr)
 	}), nil
 }
+
+// stepsAtOnce is how many steps of one group run at once.
+const stepsAtOnce = 32

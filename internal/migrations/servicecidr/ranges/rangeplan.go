@@ -18,9 +18,6 @@ import (
 	"github.com/replumb/replumb/internal/spec/hook"
 )
 
-// stepsAtOnce is how many steps of one group run at once.
-const stepsAtOnce = 32
-
 // Plan adds, retires and restores Service ranges.
 type Plan struct {
 	Client    client.Client
