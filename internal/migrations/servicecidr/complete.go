@@ -20,12 +20,10 @@ import (
 
 var _ migration.Completer = (*Job)(nil)
 
-// Unfinished: Services that a run left between the two patches of
-// their hop arrive before anything else is done, checked or waited for. Without an address they are
-// reached through their bridges alone, and API servers find those of webhooks only while it says
-// which was the old one: of a webhook that they do not find, nothing that it is asked about can be
-// written. A rollback takes them back at once: to complete the hop would cost them another, which
-// may be refused by now.
+// Unfinished has Services that a run left between the two patches of their hop arrive before
+// anything else is done, checked or waited for: API servers find a webhook without an address only
+// by the old one. A rollback takes them back at once, since to complete the hop would cost them
+// another, which may be refused by now.
 func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine.Plan, error) {
 	away := &corev1.ServiceList{}
 	// The field is selectable (ServiceSelectableFields in k8s.io/kubernetes
@@ -51,7 +49,7 @@ func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine
 	return p.complete(to == v1alpha1.DesiredRolledBack && migration.Reversible(p.Migration) == nil && !inventory.Bitmap), nil
 }
 
-// complete takes half-hopped Services to where they were going, or back; nil, if there are none.
+// complete takes Services in transit to where they were going, or back; nil, if there are none.
 func (p *Planner) complete(back bool) *engine.Plan {
 	var hops []engine.Step
 	for _, e := range p.Inventory.All() {

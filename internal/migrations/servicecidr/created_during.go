@@ -14,7 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// CreatedDuringPolicy says what a rollback does with Services that were made in the target range
+// CreatedDuringPolicy is what a rollback does with Services that were made in the target range
 // since the migration began.
 type CreatedDuringPolicy string
 
@@ -86,7 +86,8 @@ func withdrawnRanges(s *services.Inventory) []netip.Prefix {
 	return all
 }
 
-// returnTo takes a free address of the old range, the same one from its start if that is free.
+// returnTo keeps the offset in the old range where it is free, else it takes the lowest free
+// address.
 func returnTo(s *services.Inventory, pool *cidr.Pool, at netip.Addr) (a netip.Addr, none string) {
 	if a, ok := pool.Keep(at, s.Spec.To); ok {
 		return a, ""
@@ -98,7 +99,7 @@ func returnTo(s *services.Inventory, pool *cidr.Pool, at netip.Addr) (a netip.Ad
 	return a, ""
 }
 
-// reasonToKeep says why a Service cannot leave its address in the target range; nothing, if it can.
+// reasonToKeep says why a Service cannot leave its address in the target range; empty, if it can.
 func reasonToKeep(s *services.Inventory, e *services.Entry, at netip.Addr) string {
 	switch e.Reason.Kind {
 	case services.Foreign, services.Ending, services.Unconfirmed:
@@ -107,8 +108,8 @@ func reasonToKeep(s *services.Inventory, e *services.Entry, at netip.Addr) strin
 	return reasonToStayAt(s, e.Service, at)
 }
 
-// reasonToStayAt says what would be in the way of a Service that was at an address of the old
-// range: the same is where it is.
+// reasonToStayAt says what would keep a Service at an address of the old range: it is the same
+// here.
 func reasonToStayAt(s *services.Inventory, svc *corev1.Service, at netip.Addr) string {
 	if len(s.Spec.From) == 0 {
 		return "cannot be moved: there is no other range for it"
@@ -127,8 +128,8 @@ func reasonToStayAt(s *services.Inventory, svc *corev1.Service, at netip.Addr) s
 	return reason.Text
 }
 
-// returning are the late Services that the rollback moves: what is made after it began keeps its
-// address, so that it ends.
+// returning are those that the rollback moves: what is made after it began keeps its address, so
+// that it ends.
 func (j *Job) returning(s *services.Inventory) []CreatedDuring {
 	if j.CreatedDuring != MoveCreatedDuring || j.Migration.Spec.Desired != v1alpha1.DesiredRolledBack {
 		return nil
@@ -143,8 +144,7 @@ func (j *Job) returning(s *services.Inventory) []CreatedDuring {
 	return slices.DeleteFunc(movable, func(l CreatedDuring) bool { return !j.late[l.entry.Service.UID] })
 }
 
-// adopt gives late Services addresses in the old range. From then on each is one that has moved,
-// and returns as all others do.
+// adopt gives them addresses in the old range. From then on each returns as all that have moved.
 func (p *Planner) adopt() []engine.Group {
 	var steps []engine.Step
 	for _, l := range p.CreatedDuring {
@@ -158,5 +158,4 @@ func (p *Planner) adopt() []engine.Group {
 	return engine.AtOnce(parallel, "", steps...)
 }
 
-// adoptsAhead reports whether what comes after phase late of a rollback cannot be planned yet.
 func (p *Planner) adoptsAhead() bool { return len(p.CreatedDuring) > 0 }

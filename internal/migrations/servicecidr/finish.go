@@ -42,8 +42,7 @@ func verify(p *Planner) []engine.Group {
 	})
 }
 
-// eachBegun makes a step for every Service of the migration that has something of it left: those never
-// touched have not.
+// eachBegun makes a step for every Service that the migration has begun with.
 func eachBegun(p *Planner, step func(*services.Entry) engine.Step) []engine.Group {
 	var steps []engine.Step
 	for _, e := range p.Inventory.All() {
@@ -78,9 +77,8 @@ func stopProbing(p *Planner, to engine.Direction) []engine.Group {
 	return groups
 }
 
-// addressesLeft are the addresses, as texts, that a direction leaves: those that Services leave, and the
-// bridges' own. For as long as a hop lasts the name of a Service leads to the own address of its
-// bridge, and who looks names up once may have kept that.
+// addressesLeft are the addresses that a direction leaves: those of Services, and the bridges' own,
+// since a client that looked a name up during a hop may have kept that.
 func addressesLeft(p *Planner, to engine.Direction) map[string]bool {
 	all := map[string]bool{}
 	for _, e := range p.Inventory.All() {
@@ -95,8 +93,7 @@ func addressesLeft(p *Planner, to engine.Direction) map[string]bool {
 	return all
 }
 
-// proveReleased passes one more barrier: what is behind it, every node has seen, the removal of the
-// bridges included.
+// proveReleased passes a barrier behind which every node has seen the removal of the bridges.
 func proveReleased(p *Planner) []engine.Group {
 	if len(p.Inventory.Moves) == 0 {
 		return nil
@@ -109,9 +106,9 @@ func drain(p *Planner) []engine.Group {
 	return engine.InOrder(hop.DrainStep(p.Tools.Client(), p.spec().Name, p.spec().Drain, p.Tools.Now))
 }
 
-// release takes the addresses away that a direction leaves, and what kept them answering. Finish
-// does that batch by batch, each with a barrier and time to look, so that a loss stops it before
-// the next. A rollback is at the Services' own addresses, and stops for nothing.
+// release takes the addresses away that a direction leaves. Finish does so in batches, each with a
+// barrier and time to look, so that a loss stops it; a rollback, at the Services' own addresses,
+// stops for nothing.
 func (p *Planner) release(to engine.Direction) []engine.Group {
 	groups := stopProbing(p, to)
 	all := eachBegun(p, func(e *services.Entry) engine.Step {

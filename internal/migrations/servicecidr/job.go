@@ -93,8 +93,8 @@ func NewJob(tools Deps, m *v1alpha1.Migration) (*Job, error) {
 	return j, j.checkOverlap()
 }
 
-// MayLook: it asks for the user's rights, once. Without those to
-// look there is nothing to check; the others are a finding.
+// MayLook asks for the user's rights, once. Without those to look there is nothing to check; the
+// others are a finding.
 func (j *Job) MayLook(ctx context.Context) error {
 	return j.Authorize(ctx, j.Deps.Cluster, j.roles(), toLook)
 }
@@ -122,8 +122,8 @@ func (j *Job) Turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.De
 	return migration.UpdateStatus(ctx, j.Deps.Cluster, have.Name, func(st *v1alpha1.MigrationStatus) { st.NodesRepointedAt = nil })
 }
 
-// away reports whether a Migration was on its way back, or back, before the command that begins.
-// Where spec.desired is written by others, it says where the command goes to.
+// away reports whether a Migration was on its way back, or back, before this command. Where others
+// write spec.desired, that says where the command goes.
 func (j *Job) away(have *v1alpha1.Migration) bool {
 	if j.Deps.Directed {
 		return have.Status.Phase == v1alpha1.PhaseRollingBack || have.Status.Phase == v1alpha1.PhaseRolledBack
@@ -131,8 +131,8 @@ func (j *Job) away(have *v1alpha1.Migration) bool {
 	return have.Spec.Desired == v1alpha1.DesiredRolledBack
 }
 
-// AnotherRound: Services that appeared in the range that was to be
-// retired are moved, if they have not gone by themselves.
+// AnotherRound moves Services that appeared in the range to be retired, if they have not gone by
+// themselves.
 func (j *Job) AnotherRound(ctx context.Context, err error) bool {
 	if !errors.As(err, new(*ranges.RangeInUseError)) {
 		return false
@@ -146,7 +146,6 @@ func (j *Job) AnotherRound(ctx context.Context, err error) bool {
 	return engine.Drive(ctx, look) == nil && again
 }
 
-// LoadInventory looks at the Services as they are now.
 func (j *Job) LoadInventory(ctx context.Context) (*services.Inventory, error) {
 	snap, err := j.Deps.Cluster.Load(ctx)
 	if err != nil {
@@ -206,8 +205,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	return p, nil
 }
 
-// workloads are what may have to be restarted; nil, if nothing moves or the user may not look,
-// which the rights check says.
+// workloads are what may have to be restarted; nil, if nothing moves or the user may not look.
 func (j *Job) workloads(ctx context.Context, inventory *services.Inventory) (*rollout.State, error) {
 	if len(inventory.Moves) == 0 {
 		return nil, nil
@@ -274,7 +272,6 @@ func (j *Job) inventory(ctx context.Context, snap *cluster.Snapshot) (*services.
 	return inventory, rules, nil
 }
 
-// positions looks at where Services stand.
 func (j *Job) positions(ctx context.Context, snap *cluster.Snapshot) (inventory *services.Inventory, err error) {
 	loader, record := services.NewLoader(snap, j.Spec), services.Record(nil)
 	if loader.WantsRecord() {
@@ -298,8 +295,6 @@ func (j *Job) agents() *lossguard.AgentConfig {
 	return c
 }
 
-// checkAgents refuses agents that there is no image for, and barriers that need agents where there
-// are none.
 func (j *Job) checkAgents() error {
 	c := j.agents()
 	if j.Spec.Barrier != v1alpha1.BarrierAgent || c.None {

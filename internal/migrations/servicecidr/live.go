@@ -56,8 +56,8 @@ func (j *Job) live(ctx context.Context, in *checks.Input) error {
 	return eg.Wait()
 }
 
-// inspect looks through the rest of the cluster, once in a job: what is written down in it does not
-// change by what the job does, and in a large cluster it is a lot.
+// inspect looks through the rest of the cluster, once in a job: a lot, and the job does not change
+// it.
 func (j *Job) inspect(ctx context.Context, in *checks.Input) error {
 	if j.inspection == nil {
 		scanner, err := checks.Scanner(in.Inventory)
@@ -126,7 +126,6 @@ func (j *Job) seeGuard(ctx context.Context, in *checks.Input) error {
 	return client.IgnoreNotFound(err)
 }
 
-// kept looks at the Services that move by etcd where API servers keep them, in either direction.
 func (j *Job) kept(ctx context.Context, in *checks.Input) error {
 	all, store := checks.Rewritten(in.Inventory), j.store()
 	if len(all) == 0 || store == nil {

@@ -46,8 +46,7 @@ func (p *Planner) moves(to engine.Direction) *movePlan {
 	return m
 }
 
-// services moves everything, tier by tier, batch by batch. On the way back, a Service that never
-// left its old address has nothing to return from.
+// services moves everything. On the way back, a Service that never left its old address stays.
 func (m *movePlan) services() []engine.Group {
 	var groups []engine.Group
 	if m.to == engine.Forward {
@@ -93,7 +92,7 @@ func (m *movePlan) batches() []*batch {
 	return all
 }
 
-// batch: the bridges, the proof that every node knows them, the hops, the bridges off the addresses
+// batch has the bridges, the proof that nodes know them, the hops, the bridges off the addresses
 // that have Services again, and time to look.
 func (m *movePlan) batch(b *batch) []engine.Group {
 	groups := m.before(b)
@@ -127,9 +126,8 @@ func (m *movePlan) before(b *batch) []engine.Group {
 	return groups
 }
 
-// cross takes a batch over its bridges. Services with node ports hop one after the other: each
-// needs a sync window of the kube-proxies for itself. kubernetes hops last, when everything beside
-// it is proven to work.
+// cross takes a batch over its bridges. Services with node ports hop one by one: each needs a sync
+// window of the kube-proxies. kubernetes is last, when all beside it is proven to work.
 func (m *movePlan) cross(b *batch) []engine.Group {
 	var bridges, plain, last []engine.Step
 	var routed, nodePorts []*services.Entry
@@ -160,8 +158,7 @@ func (m *movePlan) cross(b *batch) []engine.Group {
 	return append(groups, engine.AtOnce(1, b.String(), last...)...)
 }
 
-// together has Services hop beside each other; ingress controllers that lead to some of them see
-// nothing of that.
+// together has Services hop beside each other, which ingress controllers do not see.
 func (m *movePlan) together(b *batch, some []*services.Entry) []engine.Group {
 	var beside []bridge.Routed
 	for _, e := range some {
@@ -220,8 +217,8 @@ func (m *movePlan) occasion(moment v1alpha1.HookMoment, b *batch) hook.Occasion 
 	return hook.Occasion{Run: m.run, Moment: moment, Phase: m.phase, Tier: b.tier, Batch: b.number, Services: b.names()}
 }
 
-// staleBridges repairs the bridges of Services that moved before and were changed since, whose
-// bridge was taken away, or whose bridge a run that was killed has left on both addresses.
+// staleBridges repairs bridges of moved Services that are gone, outdated, or were left on both
+// addresses.
 func (m *movePlan) staleBridges() []engine.Group {
 	var stale []engine.Step
 	for _, e := range m.inventory.All() {
@@ -243,8 +240,7 @@ func (m *movePlan) pause(b *batch) []engine.Step {
 	}}
 }
 
-// probeService moves the Services that agents call, before any other: under their requests, from
-// every node.
+// probeService moves the Services that agents call before any other, under their requests.
 func (m *movePlan) probeService() []engine.Group {
 	b := &batch{name: "the Service of probes"}
 	for _, e := range m.inventory.Probes {
@@ -265,9 +261,8 @@ func (m *movePlan) probeService() []engine.Group {
 	return slices.Concat(groups, m.cross(b), m.connect(b), m.narrow(b), engine.AtOnce(1, b.String(), m.answered(b)...))
 }
 
-// answered lets the requests to what agents call be answered or time out, before a Service of
-// anyone's moves: a loss is reported at once when it is seen, and a time-out is seen when it is
-// over.
+// answered lets requests to what agents call end before a user's Service moves: a time-out is seen
+// when it is over.
 func (m *movePlan) answered(b *batch) []engine.Step {
 	if m.agents == nil {
 		return m.pause(b)

@@ -62,16 +62,16 @@ func (p *Planner) Left() string {
 	return "" // what Services have left behind that were deleted meanwhile, the next command removes: there may always be one more
 }
 
-// movesAhead reports whether what comes after phase kubelets of apply cannot be planned yet. For
-// the few Services that have appeared meanwhile it is planned as if they had moved, and corrected
-// in the next round: where one comes after the other there would be no end.
+// movesAhead reports whether what follows phase kubelets of apply cannot be planned yet. The few
+// Services that have appeared meanwhile are planned as moved, and corrected in the next round, or
+// there would be no end.
 func (p *Planner) movesAhead() bool {
 	known := func(e *services.Entry) bool { return !bornAfter(p.Inventory, e) }
 	return slices.ContainsFunc(p.Inventory.Pending(), known) || p.Inventory.ProbesPending() ||
 		(len(p.Inventory.DNSMoves()) > 0 && p.Migration.Status.NodesRepointedAt == nil)
 }
 
-// returnsAhead reports whether what comes after phase kubelets of a rollback cannot be planned yet.
+// returnsAhead is movesAhead for a rollback.
 func (p *Planner) returnsAhead() bool {
 	dns := false
 	for _, e := range p.Inventory.All() {
@@ -102,9 +102,8 @@ func (p *Planner) Summary(phase v1alpha1.Phase) (v1alpha1.Counts, []v1alpha1.Tie
 	return p.Inventory.Counts(), p.Inventory.TierCounts(nil)
 }
 
-// Accompany: where nothing in the cluster does so, bridges are kept
-// in step until stop is called, if that takes more than hops do. Two that write at once would be in
-// each other's way.
+// Accompany keeps bridges in step until stop is called, where nothing in the cluster does and
+// copies need it. Two writers would be in each other's way.
 func (p *Planner) Accompany(ctx context.Context) (stop func() error) {
 	if p.Tools.Cluster == nil || p.Overlap != nil || !p.Inventory.AnyMirrored() {
 		return func() error { return nil }

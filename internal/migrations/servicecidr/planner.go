@@ -125,7 +125,6 @@ func (p *Planner) barriers(to engine.Direction) *hop.Barriers {
 // silent.
 const moreThanSilence = 30 * time.Second
 
-// steps is what the steps that move Services share, and the barriers in it.
 func (p *Planner) steps(to engine.Direction) *hop.Steps {
 	return hop.NewSteps(hop.Steps{
 		Client:     p.Tools.Client(),
@@ -150,8 +149,7 @@ func bornAfter(s *services.Inventory, e *services.Entry) bool {
 }
 
 // endless reports whether a Service has appeared since the migration was recorded, in a range that
-// stays open. Of these there is no end. Each apply moves those that it finds, and waits for no
-// others.
+// stays open: of these there is no end, and apply waits for none.
 func endless(s *services.Inventory, e *services.Entry) bool {
 	return bornAfter(s, e) && slices.ContainsFunc(s.Ranges, func(c networkingv1.ServiceCIDR) bool {
 		return c.DeletionTimestamp.IsZero() && !ranges.Retires(s, &c) && cidr.Contains(services.CIDRsOf(&c), e.Old)

@@ -18,8 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/spec/tier"
 )
 
-// slack covers that the clocks of nodes, and of the machine replumb runs on, differ a little, and
-// that kubelets hear of a move a moment later.
+// slack covers that clocks differ a little, and that kubelets hear of a move a moment later.
 const slack = 2 * time.Second
 
 // Refresh is what has to be renewed for pods to get rid of addresses, and what is left to people.
@@ -57,10 +56,9 @@ func (r Refresh) groups() []engine.Group {
 	return groups
 }
 
-// changes are the moments from which pods get the addresses of a direction, by those Services that
-// count. Services that are still to move count as if they moved now: that is what a plan predicts.
-// A pod can have the old address of a Service in its environment only if it was started since the
-// Service is there, which the API server alone says.
+// changes are the moments from which pods get the addresses of a direction. Services that are still
+// to move count as if they moved now. A pod has the old address in its environment only if it
+// started since the Service is there, which the API server alone says.
 func changes(s *services.Inventory, m *v1alpha1.Migration, to engine.Direction, now time.Time, counts func(*services.Entry) bool) rollout.Changes {
 	c := rollout.Changes{Services: map[string][]rollout.Span{}, Migration: m.Name, Slack: slack}
 	for _, e := range s.Moves {
@@ -89,8 +87,8 @@ func changes(s *services.Inventory, m *v1alpha1.Migration, to engine.Direction, 
 	return c
 }
 
-// arrival is when a Service got to where a direction leads; now, if it has yet to. On the way back,
-// those that never left, or do not return, don't count.
+// arrival is when a Service got to where a direction leads; now, if it has yet to. On the way back
+// those that never left, or do not return, do not count.
 func arrival(e *services.Entry, to engine.Direction, now time.Time) (at time.Time, counts bool) {
 	if to == engine.Backward && (!e.Touched() || e.CannotReturn()) {
 		return time.Time{}, false
@@ -142,8 +140,8 @@ type refresher struct {
 	before    *services.ByWorkload
 }
 
-// plan says what becomes of the pods that carry addresses of before. What is not complete, and not
-// by replumb, is not due: apply waits for it a little, and else leaves it alone.
+// plan says what becomes of pods that carry addresses of before. What is not complete, and not by
+// replumb, is not due: apply waits a little for it, and else leaves it alone.
 func (r refresher) plan() (Refresh, []rollout.Workload) {
 	spec, now := r.inventory.Spec.Refresh, r.tools.Now()
 	c := changes(r.inventory, r.of, r.to, now, func(*services.Entry) bool { return true })

@@ -18,9 +18,9 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// Resolve fills in the ranges that the Migration leaves open. To empty: every ready ServiceCIDR of
-// the target's family that is not the target. As the target of mode Retire: every other ready
-// ServiceCIDR of the family of the one that goes.
+// Resolve fills in the ranges that the Migration leaves open: to empty, every ready ServiceCIDR of
+// the family of the target; as the target of mode Retire, every other one of the family of that
+// which goes.
 func Resolve(spec Spec, snap *cluster.Snapshot) Spec {
 	switch {
 	case spec.Mode == v1alpha1.ModeRetire && len(spec.To) == 0 && len(spec.From) > 0:
@@ -31,8 +31,8 @@ func Resolve(spec Spec, snap *cluster.Snapshot) Spec {
 	return spec
 }
 
-// others are the ready ranges of the family of the given ones that are none of them and do not
-// serve a migration.
+// others are the ready ranges of the family of the given ones, without these and those of a
+// migration.
 func others(snap *cluster.Snapshot, given []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for i := range snap.ServiceCIDRs {
@@ -49,7 +49,6 @@ func others(snap *cluster.Snapshot, given []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// CIDRsOf are the ranges of a ServiceCIDR.
 func CIDRsOf(c *networkingv1.ServiceCIDR) []netip.Prefix {
 	var all []netip.Prefix
 	for _, text := range c.Spec.CIDRs {
@@ -67,9 +66,8 @@ func RangeReady(c *networkingv1.ServiceCIDR) bool {
 	return c.DeletionTimestamp.IsZero() && (cond == nil || cond.Status == metav1.ConditionTrue)
 }
 
-// assignTargets gives every entry its target. What a bridge, a reservation or the Service itself
-// already names is kept; otherwise the offset is kept where it is free, and else the next free
-// address taken.
+// assignTargets keeps what a bridge, a reservation or the Service names, else the offset where it
+// is free, and else takes the next free address.
 func (s *Inventory) assignTargets(snap *cluster.Snapshot) {
 	s.Used = usedAddresses(snap)
 	s.Pool = cidr.NewPool(s.Spec.To, s.Used)
@@ -89,7 +87,7 @@ func (s *Inventory) assignTargets(snap *cluster.Snapshot) {
 	s.addOrphanedReservations(snap)
 }
 
-// usedAddresses are those that are given out or on a Service, in order, each once.
+// usedAddresses are those that are given out or on a Service, in order.
 func usedAddresses(snap *cluster.Snapshot) []netip.Addr {
 	var used []netip.Addr
 	for i := range snap.IPAddresses {
@@ -107,7 +105,7 @@ func usedAddresses(snap *cluster.Snapshot) []netip.Addr {
 	return slices.Compact(slices.SortedFunc(slices.Values(used), netip.Addr.Compare))
 }
 
-// Addresses are those that are, or may be, reserved for the Service's bridge, in order.
+// Addresses are those that may be reserved for the Service's bridge, in order.
 func (e *Entry) Addresses() []netip.Addr {
 	all := slices.Collect(maps.Keys(e.Reserved))
 	for _, a := range []netip.Addr{e.Old, e.New} {
@@ -134,9 +132,9 @@ func AnswersAt(b *corev1.Service) []netip.Addr {
 	return all
 }
 
-// retainFirst keeps the addresses that the cluster's own Services will want for them: the first one
-// for kubernetes, which is where API servers look for it (k8s.io/kubernetes
-// pkg/controlplane/apiserver/options, ServiceIPRange), and for cluster DNS the offset it has.
+// retainFirst retains the addresses that the cluster's own Services will want: the first for
+// kubernetes, where API servers look for it (k8s.io/kubernetes pkg/controlplane/apiserver/options,
+// ServiceIPRange), and for cluster DNS its offset.
 func (s *Inventory) retainFirst() {
 	for _, e := range s.Moves {
 		if e.New.IsValid() {
@@ -165,7 +163,6 @@ func (s *Inventory) retainFirst() {
 	}
 }
 
-// takeRecorded takes over the target that the Service itself or a reservation names.
 func (s *Inventory) takeRecorded(e *Entry) {
 	if e.New.IsValid() {
 		s.Pool.Use(e.New)
@@ -176,7 +173,6 @@ func (s *Inventory) takeRecorded(e *Entry) {
 	}
 }
 
-// chooseTarget gives a Service a target that has none.
 func (s *Inventory) chooseTarget(e *Entry) {
 	if e.New.IsValid() {
 		return
@@ -190,7 +186,6 @@ func (s *Inventory) chooseTarget(e *Entry) {
 	}
 }
 
-// addOrphanedReservations finds the reservations that nothing needs any more.
 func (s *Inventory) addOrphanedReservations(snap *cluster.Snapshot) {
 	known := map[types.NamespacedName]bool{}
 	for _, e := range s.All() {
@@ -213,7 +208,6 @@ func (s *Inventory) addOrphanedReservations(snap *cluster.Snapshot) {
 	}
 }
 
-// KeepRanges are the ranges in which pinned Services stay legitimate.
 func (s *Inventory) KeepRanges() []netip.Prefix {
 	var pinned []netip.Addr
 	for _, e := range s.Pins {

@@ -35,30 +35,27 @@ const ClusterTier = tier.ClusterServices
 type Entry struct {
 	Service  *corev1.Service
 	Old, New netip.Addr
-	// Position is where the Service stands, Reason why, if it is Pinned or Stays, or why it may not
-	// return, if it has Moved.
+	// Position is where the Service stands; Reason why it keeps its address, or may not return.
 	Position Position
 	Reason   Reason
 	// Tier is the class of the Service; tiers move one after another.
 	Tier string
-	// Bridge as observed; nil if there is none.
+	// Bridge is nil if there is none.
 	Bridge *corev1.Service
-	// Reserved are the addresses that are reserved for the bridge, as far as they were seen.
+	// Reserved are the addresses that are seen to be reserved for the bridge.
 	Reserved map[netip.Addr]Reservation
 	// Strategy is how the Service gets to its other address.
 	Strategy v1alpha1.Strategy
 	// Called says that API servers call the Service, for a webhook or an aggregated API: it moves
-	// in a batch by itself.
+	// alone.
 	Called bool
-	// Routed says that an ingress controller or a gateway leads to the Service.
 	Routed bool
-	// Original is the spec that the Service has kept from before its latest hop, as far as
-	// reservations say it.
+	// Original is the spec from before the latest hop, as far as reservations say it.
 	Original string
 }
 
-// Touched reports whether something of this migration is on the Service itself, or an address is
-// reserved for a bridge that is not there.
+// Touched reports whether the migration is noted on the Service, or has reserved an address for a
+// bridge that is not there.
 func (e *Entry) Touched() bool {
 	if e.Service.Annotations[v1alpha1.LabelMigration] != "" {
 		return true
@@ -66,27 +63,21 @@ func (e *Entry) Touched() bool {
 	return e.Bridge == nil && len(e.Reserved) > 0
 }
 
-// Begun reports whether the migration has begun with the Service, and has something to take back or
-// to remove.
+// Begun reports whether the migration has something of the Service to take back or to remove.
 func (e *Entry) Begun() bool { return e.Position != Waiting || e.Touched() }
 
-// Away reports whether the Service has left its old address.
 func (e *Entry) Away() bool { return e.Position == Moved || e.Position == InTransit }
 
-// CannotReturn reports whether the Service has moved, and was changed since in a way that keeps it
-// from returning. Its old address goes on answering until finish or rollback, which leave it where
-// it is.
+// CannotReturn reports whether the Service was changed, after it had moved, in a way that keeps it
+// where it is. Its old address answers until finish or rollback.
 func (e *Entry) CannotReturn() bool { return e.Position == Moved && e.Reason.Kind != "" }
 
-// InTarget reports whether a Service stays because its address is in the target range.
 func (e *Entry) InTarget() bool { return e.Reason.Kind == InTarget }
 
-// Key of the Service.
 func (e *Entry) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: e.Service.Namespace, Name: e.Service.Name}
 }
 
-// BridgeKey is where the Service's bridge is or would be.
 func (e *Entry) BridgeKey() types.NamespacedName {
 	return BridgeKey(e.Service)
 }
@@ -95,12 +86,10 @@ func BridgeKey(svc *corev1.Service) types.NamespacedName {
 	return types.NamespacedName{Namespace: svc.Namespace, Name: bridge.Name(svc.Name, svc.UID)}
 }
 
-// Reservation of an address for the Service's bridge.
 func (e *Entry) Reservation(migration string, a netip.Addr) *bridge.Hold {
 	return &bridge.Hold{Migration: migration, Address: a, Bridge: e.BridgeKey(), UID: e.Reserved[a].UID, Original: e.Original}
 }
 
-// Memo is the memo to be kept of the Service.
 func (e *Entry) Memo(migration string) *bridge.Hold {
 	m := bridge.Memo(migration, e.Service, e.Old, e.New)
 	m.Original = e.Original
@@ -115,7 +104,7 @@ func (e *Entry) Ends(to engine.Direction) (src, dest netip.Addr) {
 	return e.Old, e.New
 }
 
-// IsKubernetes reports whether it is the Service by which pods reach the API server.
+// IsKubernetes reports whether pods reach the API server by the Service.
 func (e *Entry) IsKubernetes() bool { return e.Key() == KubernetesKey() }
 
 // HasNodePorts reports whether the Service answers at ports of the nodes, which no bridge keeps.
@@ -127,21 +116,19 @@ func (e *Entry) HasNodePorts() bool {
 	return e.Service.Spec.Type == corev1.ServiceTypeNodePort
 }
 
-// Hops reports whether the Service is of another type for a moment, which all see who watch
-// Services.
+// Hops reports whether all who watch Services see the Service as another type for a moment.
 func (e *Entry) Hops() bool { return e.Strategy != v1alpha1.StrategyOfEtcd }
 
-// Mirrored reports whether the endpoints of the bridge have to be copied, since no selector makes
-// them.
+// Mirrored reports whether the endpoints of the bridge are copies, since no selector makes them.
 func (e *Entry) Mirrored() bool { return len(e.Service.Spec.Selector) == 0 }
 
 // Throttled reports whether ingress controllers are to see nothing of a hop. A Service without
 // selector hops like any other: its bridge would copy what they are given to see.
 func (e *Entry) Throttled() bool { return e.Routed && e.Hops() && !e.Mirrored() }
 
-// Heading is where a Service was going when its hop was cut off. It goes by the addresses that are
-// reserved: that which it leaves is reserved after the other. What remains open its annotations
-// say, which others can write: both addresses are the Service's own, and a lie costs it a hop more.
+// Heading is where a Service was going when its hop was cut off: the address that it leaves is
+// reserved after the other. Else its annotations say so, which others can write; a lie costs it a
+// hop more.
 func (e *Entry) Heading() engine.Direction {
 	old, isOld := e.Reserved[e.Old]
 	target, isTarget := e.Reserved[e.New]

@@ -27,14 +27,14 @@ func KubeDNSKey() types.NamespacedName {
 	return types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}
 }
 
-// Inventory is everything a plan needs to know of the Services of a cluster, worked out from the
-// objects alone.
+// Inventory is what a plan needs to know of the Services of a cluster, by the objects alone. It is
+// not changed once it is made.
 type Inventory struct {
 	Spec Spec
 	// Recorded is when the API server recorded the migration; zero, if it has not.
 	Recorded metav1.Time
 	Moves    []*Entry
-	// Probes are the Services that agents call, which move like any other but are no user's.
+	// Probes are the Services that agents call: they move like any other, and are no user's.
 	Probes []*Entry
 	Pins   []*Entry
 	Stays  []*Entry
@@ -42,26 +42,22 @@ type Inventory struct {
 	Tiers []string
 	// Ranges are the cluster's ServiceCIDRs.
 	Ranges []networkingv1.ServiceCIDR
-	// Bitmap says that the cluster has none: the one range is what its API servers have as a flag.
-	Bitmap bool
-	// TierProblems are Services whose tier is not known for certain.
+	// Bitmap says that there are none: the one range is a flag of the API servers.
+	Bitmap       bool
 	TierProblems []tier.Problem
 	// DNS are the Services that kubelets name to pods as cluster DNS.
-	DNS map[types.NamespacedName]bool
-	// Orphans are bridges whose Service is gone.
+	DNS     map[types.NamespacedName]bool
 	Orphans []*corev1.Service
-	// Removed are those of Pins and Stays with which the migration had begun: what it has of them
-	// is to be removed.
+	// Removed are those of Pins and Stays that the migration had begun with: what it has of them
+	// goes.
 	Removed []*Entry
-	// Unverified are the Services whose annotations or labels say what replumb's own records do
-	// not. What they say is not believed.
+	// Unverified are annotations and labels that replumb's own records do not confirm. They are not
+	// believed.
 	Unverified []UnverifiedAnnotation
-	// OrphanedReservations are reservations that belong to no bridge and to no Service that moves.
+	// OrphanedReservations belong to no bridge and to no Service that moves.
 	OrphanedReservations []networkingv1.IPAddress
-	// Used are the addresses that are in use.
-	Used []netip.Addr
-	// Pool has the addresses of the target that are still free.
-	Pool *cidr.Pool
+	Used                 []netip.Addr
+	Pool                 *cidr.Pool
 }
 
 // Loader makes the inventory of a snapshot.
@@ -126,16 +122,15 @@ func (s *Inventory) add(e *Entry) {
 	s.Moves = append(s.Moves, e)
 }
 
-// isProbe reports whether a Service is one that agents call. Roles count only where replumb alone
-// makes Services.
+// isProbe reports whether agents call a Service. Roles count only where replumb alone makes
+// Services.
 func isProbe(svc *corev1.Service) bool {
 	role := svc.Labels[v1alpha1.LabelRole]
 	return svc.Namespace == v1alpha1.SystemNamespace && (role == v1alpha1.RoleProbe || role == v1alpha1.RoleSingle)
 }
 
-// dnsServices are kube-dns and whatever Service has an address that a kubelet names as cluster DNS.
-// Where there is no kube-dns and kubelets cannot be asked, it is what installers label so: a
-// cluster's own Service must not pass for an application's.
+// dnsServices are kube-dns and Services that kubelets name as cluster DNS. Where neither is known
+// it is what installers label so: a cluster's own Service must not pass for an application's.
 func dnsServices(snap *cluster.Snapshot, held Reservations) map[types.NamespacedName]bool {
 	named := map[netip.Addr]bool{}
 	for _, k := range snap.Kubelets {
@@ -168,9 +163,8 @@ func dnsServices(snap *cluster.Snapshot, held Reservations) map[types.Namespaced
 	return found
 }
 
-// labelledDNS reports whether a Service of kube-system has the label of the cluster's DNS, which
-// CoreDNS' chart gives as well: rke2-coredns-rke2-coredns has it (github.com/coredns/helm
-// charts/coredns/templates/service.yaml).
+// labelledDNS goes by a label of kube-system that CoreDNS' chart gives as well:
+// rke2-coredns-rke2-coredns has it (github.com/coredns/helm charts/coredns/templates/service.yaml).
 func labelledDNS(svc *corev1.Service) bool {
 	return svc.Namespace == metav1.NamespaceSystem && svc.Labels["k8s-app"] == "kube-dns"
 }
@@ -186,7 +180,6 @@ func (s *Inventory) addOrphans(left map[types.NamespacedName]*corev1.Service) {
 	})
 }
 
-// Counts sums the inventory up.
 func (s *Inventory) Counts() v1alpha1.Counts {
 	c := v1alpha1.Counts{Total: len(s.Moves), Pinned: len(s.Pins), Stays: len(s.Stays)}
 	for _, e := range s.Moves {
@@ -211,7 +204,7 @@ func (s *Inventory) Pending() []*Entry {
 	return out
 }
 
-// ProbesPending reports whether a Service that agents call is there and has not moved.
+// ProbesPending reports whether a Service that agents call has not moved.
 func (s *Inventory) ProbesPending() bool {
 	return slices.ContainsFunc(s.Probes, func(e *Entry) bool { return e.Position != Moved })
 }
@@ -231,7 +224,7 @@ func (s *Inventory) All() []*Entry {
 	return slices.Concat(s.Probes, s.Moves)
 }
 
-// InTier are the entries of a tier that are not at their new address yet.
+// InTier are the pending entries of a tier.
 func (s *Inventory) InTier(name string) []*Entry {
 	var out []*Entry
 	for _, e := range s.Pending() {
@@ -242,8 +235,7 @@ func (s *Inventory) InTier(name string) []*Entry {
 	return out
 }
 
-// Kubernetes is the entry of the Service by which pods reach the API server; nil if it does not
-// move.
+// Kubernetes is the entry of the Service by which pods reach the API server; nil, if it stays.
 func (s *Inventory) Kubernetes() *Entry {
 	for _, e := range s.Moves {
 		if e.IsKubernetes() {
@@ -253,7 +245,6 @@ func (s *Inventory) Kubernetes() *Entry {
 	return nil
 }
 
-// DNSMoves are the entries of cluster DNS.
 func (s *Inventory) DNSMoves() []*Entry {
 	var out []*Entry
 	for _, e := range s.Moves {
@@ -264,8 +255,7 @@ func (s *Inventory) DNSMoves() []*Entry {
 	return out
 }
 
-// Blockers are the Services, by name, that neither move nor are pinned and so keep the ranges that
-// are to go in use.
+// Blockers are the Services that neither move nor are pinned, and keep old ranges in use.
 func (s *Inventory) Blockers() []*Entry {
 	var out []*Entry
 	for _, e := range s.Stays {
@@ -287,7 +277,7 @@ func (s *Inventory) Away(name string) []*Entry {
 	return out
 }
 
-// TierCounts counts the Services of each tier, with those that will have moved taken for moved.
+// TierCounts counts the Services of each tier, and those that will have moved as moved.
 func (s *Inventory) TierCounts(will map[*Entry]bool) []v1alpha1.TierStatus {
 	var out []v1alpha1.TierStatus
 	for _, t := range s.Tiers {
@@ -308,11 +298,8 @@ func (s *Inventory) TierCounts(will map[*Entry]bool) []v1alpha1.TierStatus {
 	return out
 }
 
-// AnyMirrored reports whether a Service that moves has endpoints that have to be copied to its
-// bridge.
 func (s *Inventory) AnyMirrored() bool { return slices.ContainsFunc(s.Moves, (*Entry).Mirrored) }
 
-// Services are the Services that move.
 func (s *Inventory) Services() []*corev1.Service {
 	all := make([]*corev1.Service, len(s.Moves))
 	for i, e := range s.Moves {
@@ -321,8 +308,8 @@ func (s *Inventory) Services() []*corev1.Service {
 	return all
 }
 
-// AssignTiers takes over which Service moves when. In the tier of the cluster's own, kubernetes is
-// last: when its turn comes, everything else is proven to work.
+// AssignTiers is the second part of the making. kubernetes is last in its tier: when its turn
+// comes, all else is proven to work.
 func (s *Inventory) AssignTiers(a tier.Assignment) {
 	s.Tiers, s.TierProblems = a.Order, a.Unknown
 	for _, e := range s.Moves {
@@ -339,7 +326,6 @@ func (s *Inventory) AssignTiers(a tier.Assignment) {
 	})
 }
 
-// MarkRouted marks the Services that ingress controllers and gateways lead to.
 func (s *Inventory) MarkRouted(all []cluster.Route) {
 	for _, e := range s.Moves {
 		for _, r := range all {
@@ -348,7 +334,6 @@ func (s *Inventory) MarkRouted(all []cluster.Route) {
 	}
 }
 
-// DNSKept are the addresses of the other family that cluster DNS keeps.
 func (s *Inventory) DNSKept() []netip.Addr {
 	var all []netip.Addr
 	for _, e := range s.DNSMoves() {

@@ -48,8 +48,7 @@ type Reason struct {
 
 func (r Reason) String() string { return r.Text }
 
-// PositionOf says whether a Service that is not in the migration yet moves, is pinned, or stays,
-// and why.
+// PositionOf says whether a Service that is not in the migration yet moves, and if not, why.
 func (s *Inventory) PositionOf(svc *corev1.Service, owner string, current netip.Addr) (Position, Reason) {
 	if reason := s.notConcerned(svc, owner, current); reason.Kind != "" {
 		return Stays, reason
@@ -64,8 +63,7 @@ func (s *Inventory) PositionOf(svc *corev1.Service, owner string, current netip.
 }
 
 // Evaluate says by the object alone what keeps a Service from changing its address, in either
-// direction; Waiting, if nothing does. The inventory asks it, and every step asks it again of the
-// object that it has just read: the Service may have been changed in between.
+// direction; Waiting, if nothing does. Each step asks again: the Service may have changed since.
 func (s Strategies) Evaluate(svc *corev1.Service) (Position, Reason) {
 	if reason := Addressless(svc); reason.Kind != "" {
 		return Stays, reason
@@ -88,7 +86,7 @@ func (s Strategies) Evaluate(svc *corev1.Service) (Position, Reason) {
 	return Waiting, Reason{}
 }
 
-// Addressless says that a Service has no address; the zero Reason, if it has one.
+// Addressless says why a Service has no address; the zero Reason, if it has one.
 func Addressless(svc *corev1.Service) Reason {
 	switch {
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
@@ -99,7 +97,6 @@ func Addressless(svc *corev1.Service) Reason {
 	return Reason{}
 }
 
-// IsClusterService reports whether a Service is one of the cluster's own.
 func (s *Inventory) IsClusterService(svc *corev1.Service) bool {
 	key := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
 	return key == KubernetesKey() || s.DNS[key]
@@ -127,7 +124,6 @@ func (s *Inventory) notConcerned(svc *corev1.Service, owner string, current neti
 	return Reason{NotConcerned, "is in none of the ranges to empty"}
 }
 
-// hasAddressIn reports whether one of a Service's addresses is in some ranges.
 func hasAddressIn(svc *corev1.Service, ranges []netip.Prefix) bool {
 	for _, text := range svc.Spec.ClusterIPs {
 		if a, err := netip.ParseAddr(text); err == nil && cidr.Contains(ranges, a) {
@@ -137,7 +133,7 @@ func hasAddressIn(svc *corev1.Service, ranges []netip.Prefix) bool {
 	return false
 }
 
-// unsupported says what keeps a Service with an address from being moved by any strategy.
+// unsupported says why no strategy moves a Service with an address.
 func unsupported(svc *corev1.Service) string {
 	switch {
 	case svc.Labels["service.kubernetes.io/service-proxy-name"] != "": // kube-proxy passes it over, and would serve its bridge

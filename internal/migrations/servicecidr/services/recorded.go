@@ -24,28 +24,26 @@ import (
 	"github.com/replumb/replumb/internal/safety/backup"
 )
 
-// Those who may edit Services in one namespace write their annotations and labels. What a Service
-// was given, and whose an address is, is therefore read from what only replumb and the control
-// plane write: the ClusterIP that the API server allocated, the IPAddresses that reserve an address
-// for a bridge, and the backup that was made before the first change. Annotations are hints for
-// people. See docs/design/trust.md.
+// Those who may edit Services in one namespace write their annotations and labels. So a Service and
+// its addresses are told by what only replumb and the control plane write: the ClusterIP, the
+// IPAddresses that reserve an address for a bridge, and the backup from before the first change.
+// See docs/design/trust.md.
 
 // Reservation is an address that is reserved for a bridge.
 type Reservation struct {
 	Migration string
-	// Noted says that nothing but a note keeps it: no API server gave it out when it was reserved.
+	// Noted says that nothing but a note keeps it: no API server gave it out.
 	Noted bool
 	// UID of the IPAddress.
 	UID types.UID
-	// Original is the spec that the Service had before its latest hop, as far as it was noted.
+	// Original is the spec from before the latest hop, as far as it was noted.
 	Original string
-	// Old and target are where the Service goes, and from where, as the memo has it.
+	// Old and Target are where the Service goes from and to, as the memo has it.
 	Old, Target netip.Addr
 	Since       time.Time
 }
 
-// Reservations are the addresses that are reserved, by the bridges they are for. The name of a
-// bridge has the UID of its Service in it.
+// Reservations are reserved addresses by bridge, whose name has the UID of its Service in it.
 type Reservations map[types.NamespacedName]map[netip.Addr]Reservation
 
 func ReservationsOf(snap *cluster.Snapshot) Reservations {
@@ -86,8 +84,8 @@ func (h Reservations) Of(svc *corev1.Service, migration string) map[netip.Addr]R
 // each family.
 type Record map[types.UID][]netip.Addr
 
-// ReadRecord reads the backups of a migration. Without the right to do so the record is empty: what
-// it alone would confirm then stays unconfirmed.
+// ReadRecord reads the backups of a migration. Without the right to do so it is empty, and what it
+// alone would confirm stays unconfirmed.
 func ReadRecord(ctx context.Context, c client.Client, migration string) (Record, error) {
 	objects, err := backup.Read(ctx, c, migration)
 	if err != nil {
@@ -127,7 +125,7 @@ func (l *Loader) WantsRecord() bool {
 	return false
 }
 
-// UnverifiedAnnotation is what an object says of itself that replumb's records do not confirm.
+// UnverifiedAnnotation is what an object says of itself and replumb's records do not confirm.
 type UnverifiedAnnotation struct {
 	Service *corev1.Service
 	// Text follows the name of the Service.
@@ -154,8 +152,7 @@ func namesOf(snap *cluster.Snapshot) sets.Set[types.NamespacedName] {
 }
 
 // bridgeable leaves a Service alone whose bridge another Service stands in for. One that has not
-// left its address keeps it, as if it were pinned: it must not keep the whole range of everyone in
-// use.
+// left its address keeps it as if pinned, or the whole range would stay in use.
 func (w *recordedState) bridgeable(e *Entry) {
 	free := e.Bridge == nil && !w.names.Has(e.BridgeKey())
 	made := e.Bridge != nil && bridge.Made(e.Bridge)
@@ -185,14 +182,14 @@ func (w *recordedState) doubt(svc *corev1.Service, format string, args ...any) {
 	w.inventory.Unverified = append(w.inventory.Unverified, UnverifiedAnnotation{Service: svc, Text: fmt.Sprintf(format, args...)})
 }
 
-// IsOwn reports whether a Service is one of those that replumb makes for itself, beside bridges and
-// the one of probes: only in its own namespace does a label say so.
+// IsOwn reports whether replumb made a Service for itself, other than bridges: only in its own
+// namespace does a label say so.
 func IsOwn(svc *corev1.Service) bool {
 	return svc.Namespace == v1alpha1.SystemNamespace && svc.Labels[v1alpha1.LabelRole] != ""
 }
 
-// classify parts bridges from the Services they may stand in for, and leaves out what else is
-// replumb's own. A bridge has an address reserved for it.
+// classify parts bridges, which have an address reserved for them, from the Services they may stand
+// in for, and leaves out what else is replumb's own.
 func (w *recordedState) classify(snap *cluster.Snapshot) (bridges map[types.NamespacedName]*corev1.Service, candidates []*corev1.Service) {
 	bridges = map[types.NamespacedName]*corev1.Service{}
 	for i := range snap.Services {
@@ -218,7 +215,7 @@ func (w *recordedState) classify(snap *cluster.Snapshot) (bridges map[types.Name
 	return bridges, candidates
 }
 
-// entry places one Service: in this migration already, staying, or waiting to be moved.
+// entry tells whether one Service is in this migration, stays, or is to be moved.
 func (w *recordedState) entry(svc *corev1.Service, ending bool) *Entry {
 	s := w.inventory
 	e := &Entry{Service: svc, Position: Waiting, Reserved: w.held.Of(svc, s.Spec.Name)}
@@ -241,8 +238,8 @@ func (w *recordedState) entry(svc *corev1.Service, ending bool) *Entry {
 	return e
 }
 
-// recall takes over what was noted of the spec: by the memo, and before there is one by what
-// reserves an address.
+// recall takes over what was noted of the spec: by the memo, and before there is one by
+// reservations.
 func (e *Entry) recall() {
 	for _, r := range e.Reserved {
 		e.Original = max(e.Original, r.Original)
@@ -250,7 +247,6 @@ func (e *Entry) recall() {
 	e.Original = cmp.Or(e.RecordedMemo().Original, e.Original)
 }
 
-// begun places a Service that was begun with, or says so.
 func (w *recordedState) begun(e *Entry) {
 	s, svc := w.inventory, e.Service
 	current := s.Spec.Current(svc)
@@ -276,7 +272,6 @@ func (w *recordedState) begun(e *Entry) {
 	}
 }
 
-// halfHopped places a Service between the two patches of a hop.
 func (w *recordedState) halfHopped(e *Entry, was netip.Addr) {
 	to := w.inventory.Spec.To
 	e.Old, e.New, e.Position = was, e.recordedTarget(to), InTransit
@@ -308,7 +303,7 @@ func (w *recordedState) removed(e *Entry) bool {
 }
 
 // IsInTransit reports whether a Service is between the two patches of a hop: its name leads to its
-// bridge, and to no other host.
+// bridge.
 func IsInTransit(svc *corev1.Service, domain string) bool {
 	if svc.Spec.Type != corev1.ServiceTypeExternalName || svc.Spec.ExternalName == "" {
 		return false
@@ -317,8 +312,8 @@ func IsInTransit(svc *corev1.Service, domain string) bool {
 	return host == BridgeHost(svc, domain) || host == svc.Annotations[v1alpha1.AnnotationOldIP]
 }
 
-// formerAddress is the address that a Service has left, or that it is about to leave; invalid, if
-// nothing says so but the Service.
+// formerAddress is the address that a Service has left, or is about to; invalid, if only the
+// Service says so.
 func (w *recordedState) formerAddress(e *Entry) netip.Addr {
 	if a := e.heldIn(w.inventory.Spec.From); a.IsValid() {
 		return a
@@ -335,7 +330,6 @@ func (w *recordedState) formerAddress(e *Entry) netip.Addr {
 	return a
 }
 
-// unconfirmed leaves a Service alone.
 func (w *recordedState) unconfirmed(e *Entry) {
 	notes := e.Service.Annotations
 	text := fmt.Sprintf("says that it is in the migration, from %q to %q, which replumb's records do not confirm",
@@ -345,8 +339,8 @@ func (w *recordedState) unconfirmed(e *Entry) {
 	w.doubt(e.Service, "%s", text)
 }
 
-// heldIn is the address in some ranges that is reserved for the Service: if there are several, the
-// one that its annotations name, and else the highest.
+// heldIn is the reserved address in some ranges: of several the one that annotations name, and else
+// the highest.
 func (e *Entry) heldIn(ranges []netip.Prefix) netip.Addr {
 	var found netip.Addr
 	notes := e.Service.Annotations
@@ -362,11 +356,9 @@ func (e *Entry) heldIn(ranges []netip.Prefix) netip.Addr {
 	return found
 }
 
-// RecordedMemo is what the memo about the Service has.
 func (e *Entry) RecordedMemo() Reservation { return e.Reserved[bridge.MemoAddress(e.Service.UID)] }
 
-// recordedTarget is the address in some ranges to which the Service goes, as far as it is reserved
-// or noted.
+// recordedTarget is the reserved or noted address in some ranges to which the Service goes.
 func (e *Entry) recordedTarget(ranges []netip.Prefix) netip.Addr {
 	if a := e.heldIn(ranges); a.IsValid() {
 		return a
@@ -377,8 +369,8 @@ func (e *Entry) recordedTarget(ranges []netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// MovedAt is when a Service got to where it is, by the address that was reserved when it left the
-// other. The Service names the moment more exactly, and is believed as far as the two agree.
+// MovedAt is when a Service got to where it is, by when the other address was reserved. The Service
+// names the moment more exactly, and is believed as far as the two agree.
 func MovedAt(svc *corev1.Service, since time.Time) time.Time {
 	at, err := time.Parse(time.RFC3339Nano, svc.Annotations[v1alpha1.AnnotationMovedAt])
 	if err == nil && at.Sub(since).Abs() < time.Minute {
@@ -387,8 +379,8 @@ func MovedAt(svc *corev1.Service, since time.Time) time.Time {
 	return since
 }
 
-// OriginalOf is what of a Service's spec is lost between the two patches of a hop, or could be. Of
-// addresses it is those of both families, where one is kept.
+// OriginalOf is what of a spec the two patches of a hop could lose; of addresses those of both
+// families.
 func OriginalOf(spec *corev1.ServiceSpec) (string, error) {
 	var both []string
 	if len(spec.ClusterIPs) > 1 {
@@ -402,8 +394,8 @@ func OriginalOf(spec *corev1.ServiceSpec) (string, error) {
 	return string(body), err
 }
 
-// OriginalSpec is the spec that a Service had just before its latest hop: as its reservations have
-// it, and else, where an earlier version of replumb made these, as the Service says.
+// OriginalSpec is the spec from just before the latest hop: as reservations have it, and else,
+// where an earlier version of replumb made these, as the Service says.
 func (e *Entry) OriginalSpec(svc *corev1.Service) (*corev1.ServiceSpec, error) {
 	text, from := e.Original, "the reservations of service "+e.Key().String()
 	if text == "" {

@@ -21,9 +21,8 @@ func StrategiesOf(j *v1alpha1.ServiceCIDRSpec) Strategies {
 	return Strategies{of: j.Strategies, etcd: j.Etcd != nil}
 }
 
-// Choose is the strategy for a Service with an address, by its annotation or by its kind, and
-// chosen, whether it is the annotation's. It is empty for a Service that no strategy moves; why
-// says so in words that follow its name.
+// Choose is the strategy for a Service with an address, and chosen, whether its annotation says so.
+// It is empty for a Service that no strategy moves; why follows its name.
 func (s Strategies) Choose(svc *corev1.Service) (strategy v1alpha1.Strategy, chosen bool, why string) {
 	text, chosen := svc.Annotations[v1alpha1.AnnotationStrategy]
 	cannotHop := unhoppable(svc)
@@ -52,8 +51,7 @@ func (s Strategies) Choose(svc *corev1.Service) (strategy v1alpha1.Strategy, cho
 	return strategy, chosen, ""
 }
 
-// byKind is the strategy for Services of the kind of one, and the field of the Migration that says
-// so.
+// byKind is the strategy for the kind of a Service, and the field of the Migration that says so.
 func (s Strategies) byKind(svc *corev1.Service) (field string, strategy v1alpha1.Strategy) {
 	switch {
 	case svc.Spec.Type == corev1.ServiceTypeLoadBalancer:
@@ -68,7 +66,7 @@ func (s Strategies) byKind(svc *corev1.Service) (field string, strategy v1alpha1
 	return "clusterIP", cmp.Or(s.of.ClusterIP, v1alpha1.StrategyOfHop)
 }
 
-// unhoppable says what of a Service a hop would not keep; nothing, if it would keep all.
+// unhoppable says what of a Service a hop would not keep; empty, if it keeps all.
 func unhoppable(svc *corev1.Service) string {
 	switch {
 	case svc.Spec.Type == corev1.ServiceTypeLoadBalancer:
@@ -96,8 +94,7 @@ func (s Strategies) Of(e *Entry) v1alpha1.Strategy {
 	return strategy
 }
 
-// Risk says what may be lost in the move of a Service, in a few words; nothing, if nothing is
-// known.
+// Risk says in a few words what may be lost in the move of a Service; empty, if nothing is known.
 func (s Strategies) Risk(e *Entry) string {
 	var all []string
 	if s.Of(e) == v1alpha1.StrategyOfHop {
