@@ -29,7 +29,7 @@ func nothingLeft(c client.Client, inventory *services.Inventory, to engine.Direc
 	return &engine.Wait{
 		Name: "clean", About: "Verify that the cluster is clean of the migration",
 		For: func(ctx context.Context) error {
-			left, err := leftServices(inventory, ctx, c)
+			left, err := leftServices(ctx, c, inventory)
 			if err != nil {
 				return err
 			}
@@ -50,7 +50,7 @@ func nothingLeft(c client.Client, inventory *services.Inventory, to engine.Direc
 
 // leftServices are the bridges of what moved, replumb's own Services, and annotations on what
 // moved. What other Services say of themselves does not count.
-func leftServices(s *services.Inventory, ctx context.Context, c client.Client) (left []string, err error) {
+func leftServices(ctx context.Context, c client.Client, s *services.Inventory) (left []string, err error) {
 	bridges, moved := map[types.NamespacedName]bool{}, map[types.UID]bool{}
 	for _, e := range slices.Concat(s.All(), s.Removed) {
 		bridges[e.BridgeKey()], moved[e.Service.UID] = true, true

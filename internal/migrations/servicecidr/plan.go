@@ -1,3 +1,5 @@
+// Package servicecidr moves the Services of a live cluster to another Service range. plan.go lists the
+// phases in order.
 package servicecidr
 
 import (

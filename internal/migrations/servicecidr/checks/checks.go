@@ -1,3 +1,4 @@
+// Package checks looks at a cluster before its Services move. checks.go lists the checks.
 package checks
 
 import (

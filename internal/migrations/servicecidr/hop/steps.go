@@ -1,3 +1,5 @@
+// Package hop takes Services from one address to the other, with a bridge that answers at both.
+// step.go and patches.go change the ClusterIP.
 package hop
 
 import (

@@ -32,6 +32,7 @@ type GateRequest struct {
 // GateName is a gate by the name of its action, a field of v1alpha1.GateActions.
 type GateName string
 
+// The gates that may have an action.
 const (
 	GateCertificates GateName = "certificates"
 	GateKubelets     GateName = "kubelets"

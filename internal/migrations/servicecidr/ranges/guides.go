@@ -33,6 +33,7 @@ func ofMachines(o cluster.Origin) string {
 	return "\nCluster API makes the machines: change the objects that it makes them of too, in the management cluster, or the next machine has the old value."
 }
 
+// CertificateGuide has API servers name both addresses of kubernetes.
 func CertificateGuide(o cluster.Origin, old, want netip.Addr) string {
 	end := ofMachines(o) +
 		"\nBoth addresses have to be there: clients use both for now. replumb goes on by itself when it sees them, and finish looks again."

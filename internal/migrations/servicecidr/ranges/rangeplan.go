@@ -1,3 +1,5 @@
+// Package ranges adds, retires and restores Service ranges, and waits at gates for what operators do
+// to certificates, kubelets and API servers.
 package ranges
 
 import (

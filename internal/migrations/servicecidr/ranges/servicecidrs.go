@@ -15,6 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
+// ServiceCIDRs lists all of the cluster.
 func ServiceCIDRs(ctx context.Context, c client.Client) ([]networkingv1.ServiceCIDR, error) {
 	all := &networkingv1.ServiceCIDRList{}
 	if err := c.List(ctx, all); err != nil {

@@ -49,6 +49,7 @@ func others(snap *cluster.Snapshot, given []netip.Prefix) []netip.Prefix {
 	return out
 }
 
+// CIDRsOf are the ranges of a ServiceCIDR.
 func CIDRsOf(c *networkingv1.ServiceCIDR) []netip.Prefix {
 	var all []netip.Prefix
 	for _, text := range c.Spec.CIDRs {

@@ -82,6 +82,7 @@ func (e *Entry) BridgeKey() types.NamespacedName {
 	return BridgeKey(e.Service)
 }
 
+// BridgeKey is where the bridge of a Service is or would be.
 func BridgeKey(svc *corev1.Service) types.NamespacedName {
 	return types.NamespacedName{Namespace: svc.Namespace, Name: bridge.Name(svc.Name, svc.UID)}
 }

@@ -24,6 +24,7 @@ func AddressesOf(svc *corev1.Service) []netip.Addr {
 	return ParseAddresses(texts)
 }
 
+// ParseAddresses passes over texts that are no addresses.
 func ParseAddresses(texts []string) []netip.Addr {
 	var all []netip.Addr
 	for _, text := range texts {
@@ -141,6 +142,7 @@ func AddressIn(svc *corev1.Service, ranges []netip.Prefix) (a netip.Addr, in boo
 	return netip.Addr{}, false
 }
 
+// JoinRanges is for people.
 func JoinRanges(all []netip.Prefix) string {
 	texts := make([]string, len(all))
 	for i, p := range all {

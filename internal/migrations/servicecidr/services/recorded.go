@@ -46,6 +46,7 @@ type Reservation struct {
 // Reservations are reserved addresses by bridge, whose name has the UID of its Service in it.
 type Reservations map[types.NamespacedName]map[netip.Addr]Reservation
 
+// ReservationsOf a snapshot, of all migrations.
 func ReservationsOf(snap *cluster.Snapshot) Reservations {
 	all := Reservations{}
 	for i := range snap.IPAddresses {

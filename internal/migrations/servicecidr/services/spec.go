@@ -1,5 +1,5 @@
-// Package servicecidr moves the Services of a live cluster to another Service range. plan.go lists
-// the phases in order.
+// Package services knows which Services there are, and how each gets to its other address. It decides
+// and writes nothing: inventory.go makes the Inventory that all other rooms read.
 package services
 
 import (

@@ -17,6 +17,7 @@ type Strategies struct {
 	etcd bool
 }
 
+// StrategiesOf a Migration.
 func StrategiesOf(j *v1alpha1.ServiceCIDRSpec) Strategies {
 	return Strategies{of: j.Strategies, etcd: j.Etcd != nil}
 }
