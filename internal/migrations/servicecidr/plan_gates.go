@@ -35,7 +35,7 @@ func (p *Planner) recheck() []engine.Group {
 		steps = append(
 			steps,
 			ranges.RecheckStep("api-servers", fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", ranges.FlagOf(to)),
-				ranges.ApiServerGuide(p.Origin, to), plan.OnRange(servers, to, ranges.Repointed, false), servers.Remark),
+				ranges.APIServerGuide(p.Origin, to), plan.OnRange(servers, to, ranges.Repointed, false), servers.Remark),
 		)
 	}
 	return engine.AtOnce(parallel, "", steps...)

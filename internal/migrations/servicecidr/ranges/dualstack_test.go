@@ -150,7 +150,7 @@ func TestGuidesOfBothFamilies(t *testing.T) {
 		{Distribution: cluster.EKS},
 		{Distribution: cluster.Kubeadm, ClusterAPI: true},
 	} {
-		if guide := ApiServerGuide(d, both); !strings.Contains(guide, "10.97.0.0/16,fd00:10:96::/112") || strings.Contains(guide, "%!") {
+		if guide := APIServerGuide(d, both); !strings.Contains(guide, "10.97.0.0/16,fd00:10:96::/112") || strings.Contains(guide, "%!") {
 			t.Errorf("%v: %s", d, guide)
 		}
 		guide := KubeletGuide(d, "10.97.0.10", kept)

@@ -140,9 +140,9 @@ go back: replumb rollback.`,
 	) + end
 }
 
-// ApiServerGuide has the whole list, where API servers serve both families: the first range is that
+// APIServerGuide has the whole list, where API servers serve both families: the first range is that
 // of the primary one.
-func ApiServerGuide(o cluster.Origin, ranges []netip.Prefix) string {
+func APIServerGuide(o cluster.Origin, ranges []netip.Prefix) string {
 	want := FlagOf(ranges)
 	end := ofMachines(
 		o,

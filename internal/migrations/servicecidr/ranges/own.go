@@ -28,7 +28,7 @@ type Range struct {
 	was []netip.Prefix
 }
 
-// Find returns a ServiceCIDR with exactly this range, whoever's it is; one that is going only if
+// Find returns a ServiceCIDR with exactly this range, replumb's or another's; one that is going only if
 // there is no other. A range that is kept while another ServiceCIDR goes has to be the migration's
 // own.
 func (r Range) Find(ctx context.Context) (*networkingv1.ServiceCIDR, error) {

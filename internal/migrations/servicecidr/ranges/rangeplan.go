@@ -215,7 +215,7 @@ func (r *Plan) Certificates() engine.Step {
 func (r *Plan) apiServers(want []netip.Prefix, confirmation string, lenient bool) engine.Step {
 	title := fmt.Sprintf("Wait until every API server has %s as --service-cluster-ip-range", FlagOf(want))
 	servers := r.Look()
-	gate := NewGate("api-servers", title, ApiServerGuide(r.Origin, want), r.Wait, r.OnRange(servers, want, confirmation, lenient))
+	gate := NewGate("api-servers", title, APIServerGuide(r.Origin, want), r.Wait, r.OnRange(servers, want, confirmation, lenient))
 	gate.Remark = servers.Remark
 	run := hook.Apply
 	if confirmation == restored {

@@ -25,7 +25,7 @@ import (
 )
 
 // Those who may edit Services in one namespace write their annotations and labels. So a Service and
-// its addresses are told by what only replumb and the control plane write: the ClusterIP, the
+// its addresses are known by what only replumb and the control plane write: the ClusterIP, the
 // IPAddresses that reserve an address for a bridge, and the backup from before the first change.
 // See docs/design/trust.md.
 
@@ -255,7 +255,7 @@ func (w *recordedState) begun(e *Entry) {
 	was := w.formerAddress(e)
 	switch {
 	case IsInTransit(svc, s.Spec.Domain):
-		w.halfHopped(e, was)
+		w.inTransit(e, was)
 	case cidr.Contains(s.Spec.To, current) && was.IsValid():
 		e.Old, e.New, e.Position = was, current, Moved
 		_, e.Reason = s.Spec.Strategies.Evaluate(svc)
@@ -273,7 +273,7 @@ func (w *recordedState) begun(e *Entry) {
 	}
 }
 
-func (w *recordedState) halfHopped(e *Entry, was netip.Addr) {
+func (w *recordedState) inTransit(e *Entry, was netip.Addr) {
 	to := w.inventory.Spec.To
 	e.Old, e.New, e.Position = was, e.recordedTarget(to), InTransit
 	hint, err := netip.ParseAddr(e.Service.Annotations[v1alpha1.AnnotationTargetIP])
