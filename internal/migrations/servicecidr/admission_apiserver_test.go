@@ -31,7 +31,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/admission"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
-	servicecidrservices "github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
@@ -39,7 +39,7 @@ import (
 // middle of a move is found before anything is written, with the object, the field and who refuses
 // it. As the control the same move goes on without looking, and stops halfway.
 func TestRefusalsAreFoundBeforeTheFirstWrite(t *testing.T) {
-	services := rule("", "services", admissionv1.Create, admissionv1.Update)
+	writes := rule("", "services", admissionv1.Create, admissionv1.Update)
 	for name, tt := range map[string]struct {
 		kind   func(*corev1.Service)
 		refuse func(*fixture)
@@ -65,7 +65,7 @@ func TestRefusalsAreFoundBeforeTheFirstWrite(t *testing.T) {
 					return admission.Create(ctx, server, svc)
 				}, func() {
 					f.policy("no-new-node-ports",
-						"object.spec.type != 'NodePort' || (oldObject != null && oldObject.spec.type == 'NodePort')", services)
+						"object.spec.type != 'NodePort' || (oldObject != null && oldObject.spec.type == 'NodePort')", writes)
 				})
 			},
 			want:    []string{"RP1701", "Service shop/cart", "spec.type NodePort", "ValidatingAdmissionPolicy no-new-node-ports"},
@@ -97,7 +97,7 @@ func TestRefusalsAreFoundBeforeTheFirstWrite(t *testing.T) {
 		"a policy against IPAddresses": {
 			refuse: func(f *fixture) {
 				f.refused(func(ctx context.Context) (*admission.Refusal, error) {
-					e := &servicecidrservices.Entry{Service: plainService("shop", "cart", "")}
+					e := &services.Entry{Service: plainService("shop", "cart", "")}
 					return admission.Create(ctx, server, e.Reservation("m", netip.MustParseAddr("172.24.200.1")).Build())
 				}, func() {
 					f.policy("no-addresses", "!has(object.metadata.labels) || !('"+v1alpha1.LabelRole+"' in object.metadata.labels)",
