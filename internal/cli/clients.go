@@ -14,7 +14,7 @@ import (
 
 // oldClients fills in who still uses old addresses. Users who may not read NodeReports see that, and the rest of the page.
 func (d *servicePage) oldClients(ctx context.Context, j serviceJob) error {
-	clients, more, err := lossguard.ListClients(ctx, j.Tools.Cluster, j.Spec.Name)
+	clients, more, err := lossguard.ListClients(ctx, j.Deps.Cluster, j.Spec.Name)
 	if apierrors.IsForbidden(err) {
 		d.unseen = "who uses old addresses is not known: you may not list nodereports.replumb.dev"
 		return nil
@@ -58,7 +58,7 @@ func away(c *lossguard.Client) string {
 
 // seen names who has used old addresses since the Services left them, for finish.
 func (j serviceJob) seen(ctx context.Context) ([]string, error) {
-	clients, more, err := lossguard.ListClients(ctx, j.Tools.Cluster, j.Spec.Name)
+	clients, more, err := lossguard.ListClients(ctx, j.Deps.Cluster, j.Spec.Name)
 	if apierrors.IsForbidden(err) {
 		return []string{"who has used old addresses is not known: you may not list nodereports.replumb.dev"}, nil
 	}

@@ -31,6 +31,7 @@ import (
 	"github.com/replumb/replumb/internal/migrations/nodes"
 	"github.com/replumb/replumb/internal/migrations/podcidr"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/safety/lease"
 	"github.com/replumb/replumb/internal/spec"
@@ -87,7 +88,7 @@ func exits() map[string]exit {
 		"the lock":               {held, fault.ExitLocked, "replumb pause move"},
 		"a foreign lock":         {&lease.HeldError{}, fault.ExitLocked, "kubectl delete lease"},
 		"the state":              {&migration.StateError{Hint: "do"}, fault.ExitError, "do"},
-		"a range that came back": {&servicecidr.CameBackError{}, fault.ExitError, "restart that API server"},
+		"a range that came back": {&ranges.CameBackError{}, fault.ExitError, "restart that API server"},
 		"unreachable":            {&cluster.UnreachableError{Err: errors.New("no")}, fault.ExitError, "--kubeconfig"},
 		"no such phase":          {&engine.UnknownPhaseError{Phases: []string{"a", "b"}}, fault.ExitError, "the phases are a, b"},
 		"interrupted":            {engine.ErrInterrupted, fault.ExitInterrupted, "same command again"},

@@ -263,7 +263,7 @@ func only(given bool, flag string) string {
 // movesLate reports whether the user has chosen to move Services that were made in the new range.
 func movesLate(j job) bool {
 	services, ok := j.(serviceJob)
-	return ok && services.Late == servicecidr.LateMove
+	return ok && services.CreatedDuring == servicecidr.MoveCreatedDuring
 }
 
 // LeftError says that someone stopped to follow a migration, which goes on.

@@ -21,6 +21,7 @@ import (
 	"github.com/replumb/replumb/internal/migrations/nodes"
 	"github.com/replumb/replumb/internal/migrations/podcidr"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
 // job is a migration of one kind, as the commands see it: what differs between kinds is behind it, and what people read.
@@ -65,10 +66,10 @@ type outlook struct {
 	// stays are the objects that the migration leaves alone, details what follows the phases, for people.
 	stays []stayLine
 	// services are how each fares, in a migration that moves Services.
-	services []servicecidr.Line
+	services []services.Line
 	details  func(io.Writer) error
 	// late are Services that were made in the target range, for which a rollback has to be given a choice.
-	late []servicecidr.Late
+	late []servicecidr.CreatedDuring
 	// summary is one line, without the plan's hash.
 	summary string
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
@@ -25,11 +26,11 @@ type planDocument struct {
 	Hash     string            `json:"hash"`
 	Findings findings.Findings `json:"findings"`
 	// Services are how each fares, in a migration that moves Services.
-	Services []servicecidr.Line `json:"services,omitempty"`
-	Stays    []stayLine         `json:"stays"`
+	Services []services.Line `json:"services,omitempty"`
+	Stays    []stayLine      `json:"stays"`
 	// Late are Services that were made in the target range since the migration began.
-	Late   []servicecidr.Late   `json:"late,omitempty"`
-	Phases []terminal.PlanPhase `json:"phases"`
+	Late   []servicecidr.CreatedDuring `json:"late,omitempty"`
+	Phases []terminal.PlanPhase        `json:"phases"`
 }
 
 type stayLine struct {

@@ -90,7 +90,7 @@ func (a *app) rollbackOne(ctx context.Context, args []string, late string) error
 type LateError struct {
 	Name string
 	// Movable are the Services that were made in the new range and can be moved.
-	Movable []servicecidr.Late
+	Movable []servicecidr.CreatedDuring
 }
 
 func (e *LateError) Error() string {
@@ -130,31 +130,31 @@ func (a *app) settleLate(ctx context.Context, j job, choice string) error {
 			Hint:    "leave it out: there are no addresses in a new Service range",
 		}
 	}
-	chosen := servicecidr.LateChoice(choice)
-	if choice != "" && chosen != servicecidr.LateMove && chosen != servicecidr.LateKeep {
+	chosen := servicecidr.CreatedDuringPolicy(choice)
+	if choice != "" && chosen != servicecidr.MoveCreatedDuring && chosen != servicecidr.KeepCreatedDuring {
 		return &UsageError{Problem: fmt.Sprintf("--late %s is not known", choice), Hint: "use --late Move or --late Keep"}
 	}
 	looking := *services.Job
 	looking.Silent = true
-	survey, err := looking.Survey(ctx)
+	survey, err := looking.LoadInventory(ctx)
 	if err != nil {
 		return ofJob(j, err)
 	}
-	late := survey.Late()
+	late := servicecidr.FindCreatedDuring(survey)
 	lateLines(a.err, late)
-	movable := slices.DeleteFunc(slices.Clone(late), func(l servicecidr.Late) bool { return l.Stays != "" })
+	movable := slices.DeleteFunc(slices.Clone(late), func(l servicecidr.CreatedDuring) bool { return l.Stays != "" })
 	switch {
 	case chosen != "" || len(movable) == 0:
-		services.Late = chosen
+		services.CreatedDuring = chosen
 		return nil
 	case a.yes || !a.asksPeople():
 		return &LateError{Name: services.Spec.Name, Movable: movable}
 	}
-	services.Late, err = a.askLate(len(movable))
+	services.CreatedDuring, err = a.askLate(len(movable))
 	return err
 }
 
-func (a *app) askLate(movable int) (servicecidr.LateChoice, error) {
+func (a *app) askLate(movable int) (servicecidr.CreatedDuringPolicy, error) {
 	fmt.Fprintf(a.err, "Move %s to free addresses in the old range, or keep them, and the new range for them? [move/keep] ",
 		english.Plural(movable, "Service", ""))
 	var answer string
@@ -163,9 +163,9 @@ func (a *app) askLate(movable int) (servicecidr.LateChoice, error) {
 	}
 	switch strings.ToLower(answer) {
 	case "move":
-		return servicecidr.LateMove, nil
+		return servicecidr.MoveCreatedDuring, nil
 	case "keep":
-		return servicecidr.LateKeep, nil
+		return servicecidr.KeepCreatedDuring, nil
 	}
 	return "", &fault.Hinted{
 		Err: errors.New("neither move nor keep was answered; nothing was changed"), Hint: "answer one of the two, or add --late",
@@ -173,7 +173,7 @@ func (a *app) askLate(movable int) (servicecidr.LateChoice, error) {
 }
 
 // lateLines name the Services that were made in the new range, and what a rollback can do with them.
-func lateLines(w io.Writer, all []servicecidr.Late) {
+func lateLines(w io.Writer, all []servicecidr.CreatedDuring) {
 	for _, l := range all {
 		can := "a rollback can move it to the old range"
 		if l.Stays != "" {

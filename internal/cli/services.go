@@ -15,6 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
@@ -44,17 +45,17 @@ func (j serviceJob) examine(ctx context.Context) (outlook, error) {
 	if err != nil {
 		return outlook{}, err
 	}
-	counts := p.Survey.Counts()
+	counts := p.Inventory.Counts()
 	o := outlook{
 		findings: p.Findings, whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},
 		summary: fmt.Sprintf("%s to move (%d moved), %d pinned, %d stay",
 			english.Plural(counts.Total, "Service", ""), counts.Moved, counts.Pinned, counts.Stays),
 	}
-	for _, e := range append(p.Survey.Pins, p.Survey.Stays...) {
+	for _, e := range append(p.Inventory.Pins, p.Inventory.Stays...) {
 		o.stays = append(o.stays, stayLine{Service: e.Key().String(), Reason: e.Reason.String()})
 	}
-	o.services = p.Survey.Lines()
-	o.late = p.Survey.Late()
+	o.services = p.Inventory.Lines()
+	o.late = servicecidr.FindCreatedDuring(p.Inventory)
 	o.details = func(w io.Writer) error {
 		lateLines(w, o.late)
 		return planDetails(w, p, o)
@@ -68,8 +69,8 @@ func planDetails(w io.Writer, p *servicecidr.Planner, o outlook) error {
 		return err
 	}
 	stays := o.stays
-	if p.Survey.Spec.Mode == v1alpha1.ModeExtend {
-		usage(w, p.Survey)
+	if p.Inventory.Spec.Mode == v1alpha1.ModeExtend {
+		usage(w, p.Inventory)
 	}
 	if len(stays) > 0 {
 		fmt.Fprintln(w, "stays:")
@@ -81,7 +82,7 @@ func planDetails(w io.Writer, p *servicecidr.Planner, o outlook) error {
 			return err
 		}
 	}
-	if p.Agents == nil && p.Survey.Spec.Mode != v1alpha1.ModeExtend {
+	if p.Agents == nil && p.Inventory.Spec.Mode != v1alpha1.ModeExtend {
 		fmt.Fprintln(
 			w,
 			"not proven: without agents on the nodes nothing is probed while Services move, no one connects to those that have moved, "+
@@ -93,7 +94,7 @@ func planDetails(w io.Writer, p *servicecidr.Planner, o outlook) error {
 }
 
 // moveLines are the Services that move.
-func moveLines(w io.Writer, all []servicecidr.Line) error {
+func moveLines(w io.Writer, all []services.Line) error {
 	rows := [][]string{{"SERVICE", "KIND", "STRATEGY", "FROM", "TO", "RISK"}}
 	for _, l := range all {
 		if l.Reason == "" {
@@ -122,7 +123,7 @@ func (j serviceJob) apply(ctx context.Context, r *engine.Runner) (arrival, error
 	moved := english.Plural(counts.Moved, "Service", "")
 	switch {
 	case j.Spec.Mode == v1alpha1.ModeExtend:
-		return arrival{tell: func(w io.Writer) { usage(w, p.Survey) }}, nil
+		return arrival{tell: func(w io.Writer) { usage(w, p.Inventory) }}, nil
 	case j.Until != "":
 		return arrival{tell: func(w io.Writer) {
 			fmt.Fprintf(w, "stopped after phase %s, as asked: %s moved, %d not\n", j.Until, moved, counts.Total-counts.Moved)
@@ -138,7 +139,7 @@ func (j serviceJob) apply(ctx context.Context, r *engine.Runner) (arrival, error
 }
 
 // usage shows how full each Service range is.
-func usage(w io.Writer, survey *servicecidr.Survey) {
+func usage(w io.Writer, survey *services.Inventory) {
 	rows := [][]string{{"RANGE", "SERVICECIDR", "USED", "SIZE"}}
 	for _, u := range survey.Usage() {
 		rows = append(rows, []string{u.Range.String(), u.Name, strconv.Itoa(u.Used), u.Size})
@@ -153,9 +154,9 @@ func (j serviceJob) finishable(ctx context.Context) (prospect, error) {
 	}
 	out := prospect{question: fmt.Sprintf(
 		"The old addresses of %s will stop answering, and there is no way back. Finish?",
-		english.Plural(len(p.Survey.Moves), "Service", ""),
+		english.Plural(len(p.Inventory.Moves), "Service", ""),
 	)}
-	for _, e := range p.Survey.Pins {
+	for _, e := range p.Inventory.Pins {
 		out.finals = append(out.finals, fmt.Sprintf("stays at its address for good: service %s (%s)", e.Key(), e.Old))
 	}
 	seen, err := j.seen(ctx)

@@ -11,6 +11,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/overlapset"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
@@ -23,7 +25,7 @@ type servicePage struct {
 	// Holds names what still keeps the ranges that are to go.
 	Holds []string `json:"holds,omitempty"`
 	// Late are Services that were made in the target range since the migration began.
-	Late []servicecidr.Late `json:"late,omitempty"`
+	Late []servicecidr.CreatedDuring `json:"late,omitempty"`
 	// Clients are those that still use old addresses, as far as nodes report them. MoreClients is how many they had no room for.
 	Clients     []lossguard.Client `json:"clients,omitempty"`
 	MoreClients int                `json:"moreClients,omitempty"`
@@ -41,15 +43,15 @@ type serviceLine struct {
 	Service string            `json:"service"`
 	Old     string            `json:"old,omitempty"`
 	New     string            `json:"new,omitempty"`
-	State   servicecidr.Place `json:"state"`
+	State   services.Position `json:"state"`
 	Reason  string            `json:"reason,omitempty"`
 }
 
 // inTarget is the state of a Service in the target range of a migration past its point of no return, whether it moved there or was made there.
-const inTarget servicecidr.Place = "in-target"
+const inTarget services.Position = "in-target"
 
 func (j serviceJob) status(ctx context.Context) (page, error) {
-	survey, err := j.Survey(ctx)
+	survey, err := j.LoadInventory(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -63,9 +65,9 @@ func (j serviceJob) status(ctx context.Context) (page, error) {
 		doc.Counts.Moved, doc.Counts.Total = st.Counts.Moved, st.Counts.Moved+len(survey.Pending())
 	}
 	if !finished && st.Phase != v1alpha1.PhaseRolledBack {
-		doc.Holds = survey.Holds()
+		doc.Holds = ranges.Holds(survey)
 		if !past {
-			doc.Late = survey.Late() // what a rollback could take back
+			doc.Late = servicecidr.FindCreatedDuring(survey) // what a rollback could take back
 		}
 		if len(survey.Tiers) > 2 { // more than the default and the cluster's own
 			doc.Tiers = survey.TierCounts(nil)
@@ -83,14 +85,14 @@ func (j serviceJob) status(ctx context.Context) (page, error) {
 }
 
 // list has a line for each Service. Those in the target range count as moved, once the migration is past its point of no return.
-func (d *servicePage) list(survey *servicecidr.Survey, past bool) {
+func (d *servicePage) list(survey *services.Inventory, past bool) {
 	for _, e := range slices.Concat(survey.Moves, survey.Pins, survey.Stays) {
 		if past && e.InTarget() {
 			d.Counts.Stays--
 			d.Services = append(d.Services, serviceLine{Service: e.Key().String(), New: e.Old.String(), State: inTarget})
 			continue
 		}
-		line := serviceLine{Service: e.Key().String(), State: e.Place, Reason: e.Reason.String()}
+		line := serviceLine{Service: e.Key().String(), State: e.Position, Reason: e.Reason.String()}
 		if e.Old.IsValid() {
 			line.Old = e.Old.String()
 		}
@@ -115,7 +117,7 @@ func (d *servicePage) table(w io.Writer, rows int) error {
 		all = append(all, []string{s.Service, s.Old, s.New, string(s.State), s.Reason})
 	}
 	err := boundedTable(w, rows, []string{"SERVICE", "OLD", "NEW", "STATE", "REASON"}, all, func(row []string) bool {
-		return slices.Contains([]servicecidr.Place{servicecidr.Moved, servicecidr.Stays, inTarget}, servicecidr.Place(row[3]))
+		return slices.Contains([]services.Position{services.Moved, services.Stays, inTarget}, services.Position(row[3]))
 	})
 	if err != nil {
 		return err

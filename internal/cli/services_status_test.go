@@ -3,16 +3,15 @@ package cli
 import (
 	"testing"
 
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/replumb/replumb/internal/migrations/servicecidr"
 )
 
 // TestListPastThePointOfNoReturn: what moved is seen in the target range alone by then, and is no Service that was left alone.
 func TestListPastThePointOfNoReturn(t *testing.T) {
-	for past, want := range map[bool]servicecidr.Place{true: inTarget, false: servicecidr.Stays} {
-		survey := &servicecidr.Survey{Stays: []*servicecidr.Entry{{
-			Service: &corev1.Service{}, Place: servicecidr.Stays, Reason: servicecidr.Reason{Kind: servicecidr.InTarget},
+	for past, want := range map[bool]services.Position{true: inTarget, false: services.Stays} {
+		survey := &services.Inventory{Stays: []*services.Entry{{
+			Service: &corev1.Service{}, Position: services.Stays, Reason: services.Reason{Kind: services.InTarget},
 		}}}
 		page := &servicePage{}
 		page.Counts.Stays = 1

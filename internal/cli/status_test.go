@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
 // fiveThousand is a migration in the middle of many Services.
@@ -17,9 +17,9 @@ func fiveThousand() *servicePage {
 		Gates: []gateLine{{Title: "Renew certificates", Instructions: "do\nthis: replumb status", Since: time.Unix(0, 0).UTC()}},
 	}}
 	for i := range 5000 {
-		state := servicecidr.Waiting
+		state := services.Waiting
 		if i < 372 {
-			state = servicecidr.Moved
+			state = services.Moved
 		}
 		p.Services = append(p.Services, serviceLine{Service: fmt.Sprintf("shop/s%d", i), Old: "10.96.0.1", New: "172.24.0.1", State: state})
 	}

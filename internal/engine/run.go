@@ -261,6 +261,7 @@ type attempts struct {
 }
 
 func (a *attempts) next(ctx context.Context) error {
+	verify := a.step.Verify
 	if !a.did {
 		state, do, err := observe(ctx, a.step)
 		switch {
@@ -274,12 +275,16 @@ func (a *attempts) next(ctx context.Context) error {
 			return nil
 		}
 		a.acted = true
-		if err := do(ctx); err != nil {
+		proof, err := do(ctx)
+		if err != nil {
 			return err
+		}
+		if proof != nil {
+			verify = proof
 		}
 		a.did = true
 	}
-	err := a.step.Verify(ctx)
+	err := verify(ctx)
 	var later *notYetError
 	if err != nil && !errors.As(err, &later) {
 		a.did = false

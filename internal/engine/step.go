@@ -179,6 +179,9 @@ type Observed[T any] struct {
 	Look func(context.Context) (State, T, error)
 	// Write is given what the look right before it has seen.
 	Write func(context.Context, T) error
+	// Answered, if set, is called in place of Write. It returns a proof by the answers to its writes,
+	// which is asked once, before Proof; nil if there is none.
+	Answered func(context.Context, T) (func(context.Context) error, error)
 	// Proof returns nil only on proof. Default: Look finds Done.
 	Proof func(context.Context) error
 	// Changes is what Write would write.
@@ -206,21 +209,26 @@ func (o *Observed[T]) Do(ctx context.Context) error {
 	if err != nil || state != Pending {
 		return err
 	}
-	return o.write(ctx, seen)
-}
-
-// write looks again if the object is gone by now: there may be nothing left to do.
-func (o *Observed[T]) write(ctx context.Context, seen T) error {
-	err := o.Write(ctx, seen)
-	if vanished(err) {
-		return NotYet("%w", err)
-	}
+	_, err = o.write(ctx, seen)
 	return err
 }
 
-func (o *Observed[T]) observe(ctx context.Context) (State, func(context.Context) error, error) {
+// write looks again if the object is gone by now: there may be nothing left to do.
+func (o *Observed[T]) write(ctx context.Context, seen T) (proof func(context.Context) error, err error) {
+	if o.Answered != nil {
+		proof, err = o.Answered(ctx, seen)
+	} else {
+		err = o.Write(ctx, seen)
+	}
+	if vanished(err) {
+		err = NotYet("%w", err)
+	}
+	return proof, err
+}
+
+func (o *Observed[T]) observe(ctx context.Context) (State, doer, error) {
 	state, seen, err := o.Look(ctx)
-	return state, func(ctx context.Context) error { return o.write(ctx, seen) }, err
+	return state, func(ctx context.Context) (func(context.Context) error, error) { return o.write(ctx, seen) }, err
 }
 
 func (o *Observed[T]) Verify(ctx context.Context) error {
@@ -243,17 +251,20 @@ func (o *Observed[T]) Undo() Step {
 	return o.Reverse()
 }
 
+// doer does a step, and returns a proof by the answers to its writes, if there is one.
+type doer func(context.Context) (proof func(context.Context) error, err error)
+
 // observer is a step that looks and hands over in one call.
 type observer interface {
-	observe(ctx context.Context) (State, func(context.Context) error, error)
+	observe(ctx context.Context) (State, doer, error)
 }
 
-func observe(ctx context.Context, s Step) (State, func(context.Context) error, error) {
+func observe(ctx context.Context, s Step) (State, doer, error) {
 	if o, ok := s.(observer); ok {
 		return o.observe(ctx)
 	}
 	state, err := s.State(ctx)
-	return state, s.Do, err
+	return state, func(ctx context.Context) (func(context.Context) error, error) { return nil, s.Do(ctx) }, err
 }
 
 // StateOf is the state of a step whose look is its proof: Done for nil, Pending for a retryable

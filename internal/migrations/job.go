@@ -41,8 +41,8 @@ func (t Tools) Basic() migration.Tools {
 }
 
 // Services are for migrations of Services.
-func (t Tools) Services() servicecidr.Tools {
-	tools := servicecidr.Tools{Tools: t.Basic()}
+func (t Tools) Services() servicecidr.Deps {
+	tools := servicecidr.Deps{Tools: t.Basic()}
 	if t.Cluster != nil {
 		tools.Probe, tools.Inspector = servicecidr.HealthPort{Cluster: t.Cluster}, t.Inspector
 	}

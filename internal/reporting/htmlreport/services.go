@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	servicecidrservices "github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
 
@@ -63,8 +63,8 @@ func (s *Service) apply(m journal.Move) {
 		s.From, s.To = m.From, m.To
 	}
 	s.At, s.Seconds, s.Strategy = &at, m.Seconds, m.Strategy
-	switch servicecidr.Place(s.State) {
-	case servicecidr.Bridged, servicecidr.HalfHopped, servicecidr.Pinned:
+	switch servicecidrservices.Position(s.State) {
+	case servicecidrservices.Bridged, servicecidrservices.InTransit, servicecidrservices.Pinned:
 	default:
 		s.State = state
 	}
