@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
@@ -92,6 +93,6 @@ func refusal(t *testing.T, spec string) error {
 	if err := os.WriteFile(file, manifest(spec), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := (&app{name: "replumb", input: input{files: []string{file}}}).given()
+	_, _, err := (&app{name: "replumb", kinds: migrations.All(), input: input{files: []string{file}}}).given()
 	return err
 }

@@ -13,12 +13,13 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// aimed is a migration that a command is about to go on with: rollback, finish or resume.
-type aimed struct {
-	job
+// target is a migration that a command is about to go on with: rollback, finish or resume.
+type target struct {
+	migrations.Job
 	c *connection
 	// file is the Migration in the file, if there is one; its settings are recorded when the command begins.
 	file *v1alpha1.Migration
@@ -30,10 +31,10 @@ func (a *app) callsFlag(cmd *cobra.Command) {
 		"digest of the calls in the Migration that this machine may make (docs/hooks.md)")
 }
 
-// aim finds the migration that a command is about, by its name or by the file, and reports which cluster it is in. Whatever it calls is
+// target finds the migration that a command is about, by its name or by the file, and reports which cluster it is in. Whatever it calls is
 // in the file, or agreed to: otherwise it fails with a *ConsentError. Nothing is written.
-func (a *app) aim(ctx context.Context, args []string) (*aimed, error) {
-	t := &aimed{}
+func (a *app) target(ctx context.Context, args []string) (*target, error) {
+	t := &target{}
 	var name string
 	var err error
 	if len(args) == 1 {
@@ -72,22 +73,10 @@ func (a *app) aim(ctx context.Context, args []string) (*aimed, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.job, err = a.newJob(c, have); err != nil {
+	if t.Job, err = a.newJob(c, have); err != nil {
 		return nil, err
 	}
-	return t, open(ctx, t.job)
-}
-
-// opener is a job that can tell before it begins that it must not.
-type opener interface {
-	Open(ctx context.Context) error
-}
-
-func open(ctx context.Context, j job) error {
-	if o, ok := j.(opener); ok {
-		return ofJob(j, o.Open(ctx))
-	}
-	return nil
+	return t, ofJob(t.Job, t.Open(ctx))
 }
 
 // ofFile is the Migration in the files. A name, if there is one, has to be its.
@@ -105,7 +94,7 @@ func (a *app) ofFile(name string) (*v1alpha1.Migration, error) {
 }
 
 // begin records the settings in the file, and that the operator goes by its calls.
-func (t *aimed) begin(ctx context.Context, a *app) error {
+func (t *target) begin(ctx context.Context, a *app) error {
 	if t.file == nil {
 		return nil
 	}
@@ -131,8 +120,8 @@ func (a *app) introduce(ctx context.Context, c *connection) error {
 
 // beginApply reports which cluster is about to be changed, and asks on a terminal. A script has decided by what it runs. Who may not even
 // read the Migration gets no further than the check of rights that apply begins with, which names all that are missing.
-func (a *app) beginApply(ctx context.Context, c *connection, j job) error {
-	m := j.about().migration
+func (a *app) beginApply(ctx context.Context, c *connection, j migrations.Job) error {
+	m := j.About().Migration
 	have, err := migration.Get(ctx, c.Cluster, m.Name)
 	if apierrors.IsForbidden(err) {
 		return nil
@@ -153,8 +142,8 @@ func (a *app) beginApply(ctx context.Context, c *connection, j job) error {
 			return err
 		}
 	}
-	if err := open(ctx, j); err != nil {
-		return err
+	if err := j.Open(ctx); err != nil {
+		return ofJob(j, err)
 	}
 	return a.agreeToFile(ctx, c, m)
 }

@@ -105,7 +105,7 @@ func (a *app) phases(*cobra.Command, []string, string) ([]cobra.Completion, cobr
 	a.input.files = slices.Compact(a.input.files) // cobra reads the flags twice for this
 	if a.input.given() && !slices.Contains(a.input.files, stdin) {
 		if _, j, err := a.given(); err == nil {
-			return j.about().phases, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+			return j.About().Phases, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 		}
 	}
 	var all []cobra.Completion

@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
@@ -85,11 +86,11 @@ func lacksRights(err error) bool {
 }
 
 // ofJob names the file with the rights that this kind of migration needs, if the error is that the user lacks some.
-func ofJob(j job, err error) error {
+func ofJob(j migrations.Job, err error) error {
 	if !lacksRights(err) || cancelled(err) || fault.Advice(err) != "" {
 		return err
 	}
-	return &fault.Hinted{Err: err, Hint: bind(j.about().rights)}
+	return &fault.Hinted{Err: err, Hint: bind(j.About().Rights)}
 }
 
 func bind(files string) string {

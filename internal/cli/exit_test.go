@@ -25,6 +25,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/kube/workload"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/cni"
 	"github.com/replumb/replumb/internal/migrations/cni/drained"
 	"github.com/replumb/replumb/internal/migrations/mirror"
@@ -183,10 +184,10 @@ func TestUnverifiedIsWarnedOf(t *testing.T) {
 
 // TestRightsOfKind names, to a user who lacks rights, the file that grants those of that kind of migration.
 func TestRightsOfKind(t *testing.T) {
-	for file, j := range map[string]job{
-		"deploy/rbac.yaml": serviceJob{Job: &servicecidr.Job{}}, "deploy/rbac-pod-cidr.yaml": podJob{Job: &podcidr.Job{}},
-		"deploy/rbac-nodes.yaml": nodeJob{Job: &nodes.Job{}}, "deploy/rbac-mirror.yaml": mirrorJob{Job: &mirror.Job{}},
-		"deploy/rbac-cni.yaml": cniJob{Job: &cni.Job{}},
+	for file, j := range map[string]migrations.Job{
+		"deploy/rbac.yaml": &servicecidr.Job{}, "deploy/rbac-pod-cidr.yaml": &podcidr.Job{},
+		"deploy/rbac-nodes.yaml": &nodes.Job{}, "deploy/rbac-mirror.yaml": &mirror.Job{},
+		"deploy/rbac-cni.yaml": &cni.Job{},
 	} {
 		t.Run(file, func(t *testing.T) {
 			for _, err := range []error{forbidden(), &engine.StepError{Err: forbidden()}, &cluster.DeniedError{}} {

@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/installation"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 	"github.com/replumb/replumb/internal/operator/controller"
 	"github.com/replumb/replumb/internal/spec"
@@ -77,7 +78,7 @@ func (a *app) handOver(ctx context.Context, h handover) error {
 	if err := have.Fits(versionText()); err != nil {
 		return err
 	}
-	asked, err := h.ask(ctx)
+	asked, err := h.requestRun(ctx)
 	if err != nil {
 		return err
 	}
@@ -89,8 +90,8 @@ func (a *app) handOver(ctx context.Context, h handover) error {
 	return a.done(h.ended)
 }
 
-// ask records what is wanted, and returns the Migration as it was written then.
-func (h *handover) ask(ctx context.Context) (asked *v1alpha1.Migration, err error) {
+// requestRun records what is wanted, and returns the Migration as it was written then.
+func (h *handover) requestRun(ctx context.Context) (asked *v1alpha1.Migration, err error) {
 	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		have, err := migration.Get(ctx, h.c.Cluster, h.want.Name)
 		if err != nil {
@@ -99,7 +100,7 @@ func (h *handover) ask(ctx context.Context) (asked *v1alpha1.Migration, err erro
 		if have == nil {
 			asked = h.want.DeepCopy()
 			asked.Status = v1alpha1.MigrationStatus{}
-			if err := h.word(ctx, asked); err != nil {
+			if err := h.write(ctx, asked); err != nil {
 				return err
 			}
 			return h.c.Create(ctx, asked, client.FieldOwner(v1alpha1.FieldManager))
@@ -113,7 +114,7 @@ func (h *handover) ask(ctx context.Context) (asked *v1alpha1.Migration, err erro
 		if err := h.settings(have); err != nil {
 			return err
 		}
-		if err := h.word(ctx, have); err != nil {
+		if err := h.write(ctx, have); err != nil {
 			return err
 		}
 		return h.c.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
@@ -146,8 +147,8 @@ func (h *handover) settings(have *v1alpha1.Migration) error {
 	return nil
 }
 
-// word says in a Migration what is wanted: where it shall go, what is approved, and that it was asked for now.
-func (h *handover) word(ctx context.Context, m *v1alpha1.Migration) error {
+// write says in a Migration what is wanted: where it shall go, what is approved, and that it was asked for now.
+func (h *handover) write(ctx context.Context, m *v1alpha1.Migration) error {
 	m.Spec.Desired = h.to
 	if h.resume {
 		m.Spec.Paused = false
@@ -170,9 +171,9 @@ func (h *handover) word(ctx context.Context, m *v1alpha1.Migration) error {
 }
 
 // handOverApply has the operator apply a Migration. The plan that the user has looked at, if any, is approved by its hash.
-func (a *app) handOverApply(ctx context.Context, c *connection, j job, until string, expected *migration.Expectation) error {
-	of := j.about()
-	m := of.migration
+func (a *app) handOverApply(ctx context.Context, c *connection, j migrations.Job, until string, expected *migration.Expectation) error {
+	of := j.About()
+	m := of.Migration
 	have, err := migration.Get(ctx, c.Cluster, m.Name)
 	if err != nil {
 		return err
@@ -184,17 +185,17 @@ func (a *app) handOverApply(ctx context.Context, c *connection, j job, until str
 	}
 	h := handover{
 		c: c, want: m, to: v1alpha1.DesiredApplied, unfit: a.unfit(until),
-		ended: "migration " + m.Name + " is applied; " + of.applied,
+		ended: "migration " + m.Name + " is applied; " + of.Applied,
 	}
 	if expected != nil && h.unfit == "" {
-		look, err := j.examine(ctx)
+		look, err := j.Inspect(ctx)
 		if err != nil {
 			return ofJob(j, err)
 		}
-		if err := expected.Check(look.outstanding); err != nil {
+		if err := expected.Check(look.Outstanding); err != nil {
 			return a.explain(err)
 		}
-		hash, err := look.whole.Hash()
+		hash, err := look.Whole.Hash()
 		if err != nil {
 			return err
 		}
@@ -203,7 +204,7 @@ func (a *app) handOverApply(ctx context.Context, c *connection, j job, until str
 	if err := a.handOver(ctx, h); err != nil || a.output == "json" {
 		return err
 	}
-	fmt.Fprintf(a.err, "hint: %s\n", whenWell(a.name, m.Name))
+	fmt.Fprintf(a.err, "hint: %s\n", spoken(a.name, migration.NextHint(m.Name)))
 	return nil
 }
 
@@ -223,11 +224,11 @@ func (a *app) unfit(until string) string {
 }
 
 // handOverTo has the operator roll back or finish what is aimed at.
-func (a *app) handOverTo(ctx context.Context, t *aimed, to v1alpha1.DesiredState, unfit string, approved ...string) error {
-	of := t.about()
-	h := handover{c: t.c, want: of.migration, to: to, approved: approved, unfit: unfit, ended: of.wentBack}
+func (a *app) handOverTo(ctx context.Context, t *target, to v1alpha1.DesiredState, unfit string, approved ...string) error {
+	of := t.About()
+	h := handover{c: t.c, want: of.Migration, to: to, approved: approved, unfit: unfit, ended: of.WentBack}
 	if to == v1alpha1.DesiredFinished {
-		h.ended = of.finished
+		h.ended = of.Finished
 	}
 	if h.unfit == "" {
 		h.unfit = a.unfit("")
@@ -236,16 +237,16 @@ func (a *app) handOverTo(ctx context.Context, t *aimed, to v1alpha1.DesiredState
 }
 
 // handOverAgain has the operator carry on with a paused migration.
-func (a *app) handOverAgain(ctx context.Context, t *aimed) error {
-	of := t.about()
-	h := handover{c: t.c, want: of.migration, to: of.migration.Spec.Desired, resume: true, unfit: a.unfit("")}
+func (a *app) handOverAgain(ctx context.Context, t *target) error {
+	of := t.About()
+	h := handover{c: t.c, want: of.Migration, to: of.Migration.Spec.Desired, resume: true, unfit: a.unfit("")}
 	switch h.to {
 	case v1alpha1.DesiredApplied:
-		h.ended = "migration " + of.name + " is applied; " + of.applied
+		h.ended = "migration " + of.Name + " is applied; " + of.Applied
 	case v1alpha1.DesiredRolledBack:
-		h.ended = of.wentBack
+		h.ended = of.WentBack
 	case v1alpha1.DesiredFinished:
-		h.ended = of.finished
+		h.ended = of.Finished
 	default:
 		h.ended = "nothing was under way"
 	}
@@ -261,8 +262,8 @@ func only(given bool, flag string) string {
 }
 
 // movesLate reports whether the user has chosen to move Services that were made in the new range.
-func movesLate(j job) bool {
-	services, ok := j.(serviceJob)
+func movesLate(j migrations.Job) bool {
+	services, ok := j.(*servicecidr.Job)
 	return ok && services.CreatedDuring == servicecidr.MoveCreatedDuring
 }
 

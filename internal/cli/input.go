@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/spec"
 )
 
@@ -173,7 +174,7 @@ func manifests(dir string, recursive bool) (files []string, err error) {
 }
 
 // given is the Migration in the files, and everything that is wrong in it.
-func (a *app) given() (*v1alpha1.Migration, job, error) {
+func (a *app) given() (*v1alpha1.Migration, migrations.Job, error) {
 	m, err := a.read()
 	if m == nil {
 		return nil, nil, err

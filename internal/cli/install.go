@@ -114,7 +114,7 @@ func (a *app) installOptions(flags installFlags) (installation.Options, error) {
 	return o, nil
 }
 
-// check is what is wrong with the flags, by themselves and together.
+// check is what is wrong with the flags, by themselves and migrationset.
 func (flags installFlags) check() error {
 	switch {
 	case flags.format != formatYAML && flags.format != formatJSON:

@@ -3,115 +3,28 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
-	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
-	"github.com/replumb/replumb/internal/migrations/mirror"
-	"github.com/replumb/replumb/internal/migrations/nodes"
-	"github.com/replumb/replumb/internal/migrations/podcidr"
-	"github.com/replumb/replumb/internal/migrations/servicecidr"
-	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/migrations/cni"
 )
 
-// job is a migration of one kind, as the commands see it: what differs between kinds is behind it, and what people read.
-type job interface {
-	about() about
-	// restrict bounds what apply does: to phases up to one, empty for all, and to what a plan says, nil for anything.
-	restrict(until string, expected *migration.Expectation)
-	// examine looks at the cluster. Nothing is written.
-	examine(context.Context) (outlook, error)
-	apply(context.Context, *engine.Runner) (arrival, error)
-	// finishable says what finish would make final, or why it is too early.
-	finishable(context.Context) (prospect, error)
-	// status reads where everything stands from the objects themselves.
-	status(context.Context) (page, error)
-	// Roles are what users need for this Migration in its cluster, by purpose.
-	Roles(context.Context) (cluster.Roles, error)
-	Rollback(context.Context, *engine.Runner) error
-	Finish(context.Context, *engine.Runner) error
-	Pause(context.Context) error
-	Resume(context.Context) error
-}
-
-// about is what is true of a job before the cluster is looked at.
-type about struct {
-	name      string
-	migration *v1alpha1.Migration
-	// common is what all kinds have, defaulted.
-	common v1alpha1.MigrationSpec
-	// phases of apply, in order.
-	phases []string
-	// goBack is the question before a rollback, without its end; applied, wentBack and finished say what holds once a command is over.
-	goBack, applied, wentBack, finished string
-	// rights is the file with the roles that the user needs.
-	rights string
-}
-
-// outlook is what a look at the cluster found.
-type outlook struct {
-	findings findings.Findings
-	// whole is the plan of apply, outstanding what is left of it.
-	whole, outstanding *engine.Plan
-	// stays are the objects that the migration leaves alone, details what follows the phases, for people.
-	stays []stayLine
-	// services are how each fares, in a migration that moves Services.
-	services []services.Line
-	details  func(io.Writer) error
-	// late are Services that were made in the target range, for which a rollback has to be given a choice.
-	late []servicecidr.CreatedDuring
-	// summary is one line, without the plan's hash.
-	summary string
-}
-
-// arrival tells people where apply got to; hint is what to do next, nothing if it stopped on the way.
-type arrival struct {
-	tell func(io.Writer)
-	hint string
-}
-
-// prospect of finish: the question, and what becomes final, a line each.
-type prospect struct {
-	question string
-	finals   []string
-}
-
-// page is the status of a migration: a document for programs that has the head inline, and a table for people.
-type page interface {
-	headOf() *statusHead
-	// table writes no more than so many rows, or lines of a kind; zero writes all.
-	table(w io.Writer, rows int) error
-}
-
 // newJob makes the job of a Migration. Without a cluster it only tells what is wrong in the Migration.
-func (a *app) newJob(c *connection, m *v1alpha1.Migration) (job, error) {
-	tools := a.tools(c)
-	switch {
-	case m.Spec.ServiceCIDR != nil:
-	case m.Spec.PodCIDR != nil:
-		j, err := podcidr.NewJob(tools.Basic(), m)
-		return podJob{j, a.name}, err
-	case m.Spec.Nodes != nil:
-		j, err := nodes.NewJob(tools.Basic(), m)
-		return nodeJob{j, a.name}, err
-	case m.Spec.Mirror != nil:
-		j, err := mirror.NewJob(tools.Mirrors(), m)
-		return mirrorJob{j, a.name}, err
-	case m.Spec.CNI != nil:
-		return a.newCNIJob(tools, m)
+func (a *app) newJob(c *connection, m *v1alpha1.Migration) (migrations.Job, error) {
+	j, err := a.kinds.NewJob(a.tools(c), m)
+	if network, ok := j.(*cni.Job); ok {
+		network.AcceptDowntime = a.acceptDowntime
 	}
-	j, err := servicecidr.NewJob(tools.Services(), m)
-	return serviceJob{j, a.name}, err
+	return j, err
 }
 
 // connection to a cluster, with what kinds of migrations need of it. A nil one is none.
@@ -193,11 +106,11 @@ func (a *app) reach(ctx context.Context) (*connection, error) {
 }
 
 // fit says whether a Migration fits the command line, or the machine.
-type fit func(m *v1alpha1.Migration, j job) error
+type fit func(m *v1alpha1.Migration, j migrations.Job) error
 
 // jobFromFile reads the Migration, and sees that it fits the flags, before it looks for a cluster: what is wrong in the file
 // or on the command line is reported first.
-func (a *app) jobFromFile(ctx context.Context, fits ...fit) (job, *connection, error) {
+func (a *app) jobFromFile(ctx context.Context, fits ...fit) (migrations.Job, *connection, error) {
 	m, j, err := a.given()
 	if err != nil {
 		return nil, nil, err
@@ -244,7 +157,7 @@ func (*absentError) Advice() string { return "kubectl get migrations.replumb.dev
 func noMigration(name string) error { return &absentError{name} }
 
 // lookingJob is a job of the Migration that the cluster has, for looking alone: it calls nothing that stands in there.
-func (a *app) lookingJob(ctx context.Context, name string) (job, *connection, error) {
+func (a *app) lookingJob(ctx context.Context, name string) (migrations.Job, *connection, error) {
 	m, c, err := a.recorded(ctx, name)
 	if err != nil {
 		return nil, nil, err
@@ -254,17 +167,10 @@ func (a *app) lookingJob(ctx context.Context, name string) (job, *connection, er
 }
 
 // silentJob calls nothing that its Migration names.
-func (a *app) silentJob(c *connection, m *v1alpha1.Migration) (job, error) {
+func (a *app) silentJob(c *connection, m *v1alpha1.Migration) (migrations.Job, error) {
 	j, err := a.newJob(c, m)
-	switch j := j.(type) {
-	case serviceJob:
-		if j.Job != nil {
-			j.Silent = true
-		}
-	case mirrorJob:
-		if j.Job != nil {
-			j.Silent = true
-		}
+	if err == nil {
+		j.Silence()
 	}
 	return j, err
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/migrations/cni"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
 )
@@ -50,7 +52,7 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 			if err != nil {
 				return ofJob(j, err)
 			}
-			return a.showFindings(flags, look.findings)
+			return a.showFindings(flags, look.Findings)
 		},
 	}
 	a.fileFlag(cmd)
@@ -182,13 +184,13 @@ func (a *app) applyOne(ctx context.Context, f applyFlags) error {
 	} else if operated {
 		return a.handOverApply(ctx, c, j, f.until, expected)
 	}
-	j.restrict(f.until, expected)
+	j.Restrict(f.until, expected)
 	return a.runApply(ctx, c, j)
 }
 
 // mayAcceptDowntime refuses the flag where there is no downtime to accept.
-func (a *app) mayAcceptDowntime(_ *v1alpha1.Migration, j job) error {
-	if _, ok := j.(cniJob); ok || !a.acceptDowntime {
+func (a *app) mayAcceptDowntime(_ *v1alpha1.Migration, j migrations.Job) error {
+	if _, ok := j.(*cni.Job); ok || !a.acceptDowntime {
 		return nil
 	}
 	return &UsageError{
@@ -199,8 +201,8 @@ func (a *app) mayAcceptDowntime(_ *v1alpha1.Migration, j job) error {
 
 // hasPhase refuses a phase that apply does not have.
 func hasPhase(until string) fit {
-	return func(_ *v1alpha1.Migration, j job) error {
-		phases := j.about().phases
+	return func(_ *v1alpha1.Migration, j migrations.Job) error {
+		phases := j.About().Phases
 		if until == "" || slices.Contains(phases, until) {
 			return nil
 		}
@@ -211,7 +213,7 @@ func hasPhase(until string) fit {
 }
 
 // canCall refuses calls that cannot be made from here, before anything is changed rather than in the middle.
-func canCall(m *v1alpha1.Migration, _ job) error {
+func canCall(m *v1alpha1.Migration, _ migrations.Job) error {
 	for _, action := range spec.Actions(&m.Spec) {
 		err := callout.Check(action.Action)
 		if err == nil {
@@ -255,12 +257,12 @@ func (a *app) yesFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&a.yes, "yes", "y", false, "don't ask")
 }
 
-func (a *app) runApply(ctx context.Context, c *connection, j job) error {
-	var at arrival
+func (a *app) runApply(ctx context.Context, c *connection, j migrations.Job) error {
+	var at migration.ApplyResult
 	var changed *bool
 	err := a.run(ctx, c, j, "apply", func(ctx context.Context, r *engine.Runner) (err error) {
 		r, changed = watchChanges(r)
-		at, err = j.apply(ctx, r)
+		at, err = j.RunApply(ctx, r)
 		return err
 	})
 	err = a.goBackOnLoss(ctx, c, j, err)
@@ -270,16 +272,13 @@ func (a *app) runApply(ctx context.Context, c *connection, j job) error {
 	if !*changed {
 		fmt.Fprintln(a.out, "nothing to do")
 	}
-	at.tell(a.out)
-	if at.hint != "" && a.input.chosen == nil { // of a set, all are finished together
-		a.hint("%s", at.hint)
+	if err := writeText(a.out, at.Text, everyRow, a.name); err != nil {
+		return err
+	}
+	if at.Hint != "" && a.input.chosen == nil { // of a set, all are finished together
+		a.hint("%s", spoken(a.name, at.Hint))
 	}
 	return nil
-}
-
-// whenWell is the hint after apply.
-func whenWell(command, name string) string {
-	return fmt.Sprintf("when all is well, %s finish %s; to go back, %s rollback %s", command, name, command, name)
 }
 
 func (a *app) finish() *cobra.Command {
@@ -321,25 +320,25 @@ finishes them in the order in which they did; a name chooses one of them.`,
 
 // finishOne finishes one Migration.
 func (a *app) finishOne(ctx context.Context, args []string, leaveClients bool) error {
-	t, err := a.aim(ctx, args)
+	t, err := a.target(ctx, args)
 	if err != nil {
 		return err
 	}
 	if leaveClients {
-		if err := leave(t.job); err != nil {
+		if err := leave(t.Job); err != nil {
 			return err
 		}
 	}
-	ahead, err := t.finishable(ctx)
+	ahead, err := t.FinishPreview(ctx)
 	if err != nil {
-		return ofJob(t.job, err)
+		return ofJob(t.Job, err)
 	}
 	if a.output != "json" {
-		for _, line := range ahead.finals {
+		for _, line := range ahead.Finals {
 			fmt.Fprintln(a.err, line)
 		}
 	}
-	if err := a.confirm(ahead.question); err != nil {
+	if err := a.confirm(ahead.Question); err != nil {
 		return err
 	}
 	if err := t.begin(ctx, a); err != nil {
@@ -350,10 +349,10 @@ func (a *app) finishOne(ctx context.Context, args []string, leaveClients bool) e
 	} else if operated {
 		return a.handOverTo(ctx, t, v1alpha1.DesiredFinished, only(leaveClients, "--leave-clients"), "finish")
 	}
-	if err := a.run(ctx, t.c, t.job, "finish", t.Finish); err != nil {
+	if err := a.run(ctx, t.c, t.Job, "finish", t.Finish); err != nil {
 		return err
 	}
-	return a.done(t.about().finished)
+	return a.done(t.About().Finished)
 }
 
 func (a *app) done(message string) error {

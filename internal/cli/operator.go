@@ -108,7 +108,7 @@ func (a *app) operate(ctx context.Context, o *operatorOptions) error {
 	tools.Directed, tools.Dir = true, ""
 	tools.Image = ownImage(ctx, c.Cluster, os.Getenv).Or(tools.Image) // what nodes could pull once
 	op := &controller.Operator{
-		Tools: tools, Identity: c.identity(ctx), Name: replica(os.Getenv), Version: version, Namespace: o.namespace, Allowed: o.allowed,
+		Kinds: a.kinds, Tools: tools, Identity: c.identity(ctx), Name: replica(os.Getenv), Version: version, Namespace: o.namespace, Allowed: o.allowed,
 		PlansApproved: o.approvePlans, Log: log,
 	}
 	all, ctx := errgroup.WithContext(ctx)

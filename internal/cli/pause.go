@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migrations"
 )
 
 func (a *app) pause() *cobra.Command {
@@ -41,7 +42,7 @@ func (a *app) resume() *cobra.Command {
 settings in the file, and records them.`,
 		Example: a.example("  replumb resume services-to-172-24\n  replumb resume -f move.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := a.aim(cmd.Context(), args)
+			t, err := a.target(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -54,9 +55,9 @@ settings in the file, and records them.`,
 				return a.handOverAgain(cmd.Context(), t)
 			}
 			if err := t.Resume(cmd.Context()); err != nil {
-				return ofJob(t.job, err)
+				return ofJob(t.Job, err)
 			}
-			return a.carryOn(cmd.Context(), t.c, t.job)
+			return a.carryOn(cmd.Context(), t.c, t.Job)
 		},
 	}
 	a.fileFlag(cmd)
@@ -68,21 +69,21 @@ settings in the file, and records them.`,
 }
 
 // carryOn does what the Migration in the cluster asks for.
-func (a *app) carryOn(ctx context.Context, c *connection, j job) error {
-	of := j.about()
-	switch of.migration.Spec.Desired {
+func (a *app) carryOn(ctx context.Context, c *connection, j migrations.Job) error {
+	of := j.About()
+	switch of.Migration.Spec.Desired {
 	case v1alpha1.DesiredApplied:
 		return a.runApply(ctx, c, j)
 	case v1alpha1.DesiredRolledBack:
 		if err := a.run(ctx, c, j, "rollback", j.Rollback); err != nil {
 			return err
 		}
-		return a.done(of.wentBack)
+		return a.done(of.WentBack)
 	case v1alpha1.DesiredFinished:
 		if err := a.run(ctx, c, j, "finish", j.Finish); err != nil {
 			return err
 		}
-		return a.done(of.finished)
+		return a.done(of.Finished)
 	}
 	return a.done("nothing was under way")
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/migrations/servicecidr"
-	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
@@ -26,16 +26,11 @@ type planDocument struct {
 	Hash     string            `json:"hash"`
 	Findings findings.Findings `json:"findings"`
 	// Services are how each fares, in a migration that moves Services.
-	Services []services.Line `json:"services,omitempty"`
-	Stays    []stayLine      `json:"stays"`
+	Services any              `json:"services,omitempty"`
+	Stays    []migration.Stay `json:"stays"`
 	// Late are Services that were made in the target range since the migration began.
-	Late   []servicecidr.CreatedDuring `json:"late,omitempty"`
-	Phases []terminal.PlanPhase        `json:"phases"`
-}
-
-type stayLine struct {
-	Service string `json:"service"`
-	Reason  string `json:"reason"`
+	Late   any                  `json:"late,omitempty"`
+	Phases []terminal.PlanPhase `json:"phases"`
 }
 
 func (a *app) plan() *cobra.Command {
@@ -84,32 +79,32 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 	return cmd
 }
 
-func (a *app) showPlan(ctx context.Context, flags *genericclioptions.PrintFlags, c *connection, j job, look outlook) error {
-	phases, err := terminal.PlanPhases(look.outstanding)
+func (a *app) showPlan(ctx context.Context, flags *genericclioptions.PrintFlags, c *connection, j migrations.Job, look migration.Inspection) error {
+	phases, err := terminal.PlanPhases(look.Outstanding)
 	if err != nil {
 		return err
 	}
-	hash, err := look.whole.Hash()
+	hash, err := look.Whole.Hash()
 	if err != nil {
 		return err
 	}
 	switch a.output {
 	case "name":
-		for _, s := range look.outstanding.Steps() {
+		for _, s := range look.Outstanding.Steps() {
 			fmt.Fprintln(a.out, s.ID())
 		}
 	case "table", "wide":
 		fmt.Fprintf(a.out, "cluster: %s\n", c.Known())
-		terminal.Attention(a.out, spokenFindings(a.name, look.findings))
+		terminal.Attention(a.out, spokenFindings(a.name, look.Findings))
 		if a.output == "wide" {
 			err = terminal.WidePhases(a.out, phases)
 		} else {
 			terminal.Phases(a.out, phases)
 		}
-		if err := errors.Join(err, look.details(a.out)); err != nil {
+		if err := errors.Join(err, writeText(a.out, look.Text, everyRow, a.name)); err != nil {
 			return err
 		}
-		fmt.Fprintf(a.out, "%s; plan %s\n", look.summary, hash)
+		fmt.Fprintf(a.out, "%s; plan %s\n", look.Summary, hash)
 	case "markdown":
 		if err := a.ticket(ctx, c, j, look, phases, hash).Markdown(a.out); err != nil {
 			return err
@@ -123,26 +118,26 @@ func (a *app) showPlan(ctx context.Context, flags *genericclioptions.PrintFlags,
 			return err
 		}
 	}
-	if blocking := look.findings.Objections(); len(blocking) > 0 {
+	if blocking := look.Findings.Objections(); len(blocking) > 0 {
 		return &findings.BlockedError{Findings: blocking}
 	}
 	return nil
 }
 
 // planOf is a plan for programs.
-func (a *app) planOf(ctx context.Context, c *connection, look outlook) (doc planDocument, err error) {
-	phases, err := terminal.PlanPhases(look.outstanding)
+func (a *app) planOf(ctx context.Context, c *connection, look migration.Inspection) (doc planDocument, err error) {
+	phases, err := terminal.PlanPhases(look.Outstanding)
 	if err != nil {
 		return doc, err
 	}
-	hash, err := look.whole.Hash()
+	hash, err := look.Whole.Hash()
 	if err != nil {
 		return doc, err
 	}
 	of, err := c.Identity(ctx)
 	return planDocument{
-		objectHead: headed("Plan", look.whole.Name), Migration: look.whole.Name,
+		objectHead: headed("Plan", look.Whole.Name), Migration: look.Whole.Name,
 		Cluster: of, Time: time.Now().UTC().Truncate(time.Second), Hash: hash,
-		Findings: look.findings, Phases: phases, Services: look.services, Stays: look.stays, Late: look.late,
+		Findings: look.Findings, Phases: phases, Services: look.Services, Stays: append([]migration.Stay{}, look.Stays...), Late: look.Late,
 	}, err
 }

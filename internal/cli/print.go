@@ -108,7 +108,7 @@ func listOf[T any](items []T) list[T] {
 }
 
 // oneDocument is that of the only page, or a List.
-func oneDocument(pages []page) any {
+func oneDocument(pages []*statusDocument) any {
 	if len(pages) == 1 {
 		return pages[0]
 	}

@@ -12,20 +12,20 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-func aPage(name string) page {
-	return &servicePage{statusHead: statusHead{
+func aPage(name string) *statusDocument {
+	return &statusDocument{statusHead{
 		objectHead: headed("MigrationStatus", name), Migration: name, Next: "nothing", Counts: v1alpha1.Counts{Total: 1_234_567},
 	}}
 }
 
 // TestDocuments prints what status finds as one document, in every format that is none for people.
 func TestDocuments(t *testing.T) {
-	none, one, two := []page(nil), []page{aPage("a")}, []page{aPage("a"), aPage("b")}
+	none, one, two := []*statusDocument(nil), []*statusDocument{aPage("a")}, []*statusDocument{aPage("a"), aPage("b")}
 	cmd := &cobra.Command{}
 	flags := (&app{}).documentFlag(cmd, "table", "json", "yaml", "name")
 	for _, tt := range []struct {
 		format string
-		pages  []page
+		pages  []*statusDocument
 		want   string
 	}{
 		{"json", one, `"migration": "a"`},

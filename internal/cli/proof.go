@@ -12,19 +12,15 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/printable"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// judge is a job that knows better what was lost than who saw it.
-type judge interface {
-	Blame(ctx context.Context, loss *lossguard.LossError) error
-}
-
 // goBackOnLoss rolls back what was stopped by the loss budget, if the Migration says so, and returns why.
-func (a *app) goBackOnLoss(ctx context.Context, c *connection, j job, err error) error {
+func (a *app) goBackOnLoss(ctx context.Context, c *connection, j migrations.Job, err error) error {
 	var loss *lossguard.LossError
-	of := j.about()
-	if !errors.As(err, &loss) || of.common.Proof.OnLoss != v1alpha1.OnLossRollback {
+	of := j.About()
+	if !errors.As(err, &loss) || of.Common.Proof.OnLoss != v1alpha1.OnLossRollback {
 		return err
 	}
 	fmt.Fprintf(a.err, "%v\nrolling back, as spec.proof.onLoss says\n", loss)
@@ -32,14 +28,9 @@ func (a *app) goBackOnLoss(ctx context.Context, c *connection, j job, err error)
 		return errors.Join(err, fmt.Errorf("then rolling back: %w", back))
 	}
 	return &fault.Hinted{
-		Err:  fmt.Errorf("%s, since %w", of.wentBack, loss),
+		Err:  fmt.Errorf("%s, since %w", of.WentBack, loss),
 		Hint: "repair what the probes met with, then replumb apply -f FILE begins again",
 	}
-}
-
-// unproven says what a plan without agents leaves open.
-func unproven(w io.Writer, what string) {
-	fmt.Fprintf(w, "not proven: without agents on the nodes nothing is probed while %s move (spec.proof)\n", what)
 }
 
 // proofLines say what agents have seen.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 )
 
@@ -59,17 +60,17 @@ name chooses one of them.`,
 
 // rollbackOne takes one Migration back.
 func (a *app) rollbackOne(ctx context.Context, args []string, late string) error {
-	t, err := a.aim(ctx, args)
+	t, err := a.target(ctx, args)
 	if err != nil {
 		return err
 	}
-	if t.about().migration.Status.PointOfNoReturnPassed {
+	if t.About().Migration.Status.PointOfNoReturnPassed {
 		return t.Rollback(ctx, a.runner()) // which refuses
 	}
-	if err := a.settleLate(ctx, t.job, late); err != nil {
+	if err := a.settleLate(ctx, t.Job, late); err != nil {
 		return err
 	}
-	if err := a.confirm(t.about().goBack); err != nil {
+	if err := a.confirm(t.About().GoBack); err != nil {
 		return err
 	}
 	if err := t.begin(ctx, a); err != nil {
@@ -78,12 +79,12 @@ func (a *app) rollbackOne(ctx context.Context, args []string, late string) error
 	if operated, err := a.operated(ctx, t.c); err != nil {
 		return err
 	} else if operated {
-		return a.handOverTo(ctx, t, v1alpha1.DesiredRolledBack, only(movesLate(t.job), "--late Move"))
+		return a.handOverTo(ctx, t, v1alpha1.DesiredRolledBack, only(movesLate(t.Job), "--late Move"))
 	}
-	if err := a.run(ctx, t.c, t.job, "rollback", t.Rollback); err != nil {
+	if err := a.run(ctx, t.c, t.Job, "rollback", t.Rollback); err != nil {
 		return err
 	}
-	return a.done(t.about().wentBack)
+	return a.done(t.About().WentBack)
 }
 
 // LateError says that a rollback has to be given a choice.
@@ -119,8 +120,8 @@ func lateFlag(cmd *cobra.Command, choice *string) {
 
 // settleLate has a rollback know what becomes of Services that were made in the new range. It lists them, and asks people who have not
 // said so. Where there are none that could be moved, there is nothing to ask.
-func (a *app) settleLate(ctx context.Context, j job, choice string) error {
-	services, ok := j.(serviceJob)
+func (a *app) settleLate(ctx context.Context, j migrations.Job, choice string) error {
+	services, ok := j.(*servicecidr.Job)
 	if !ok {
 		if choice == "" {
 			return nil
@@ -134,14 +135,16 @@ func (a *app) settleLate(ctx context.Context, j job, choice string) error {
 	if choice != "" && chosen != servicecidr.MoveCreatedDuring && chosen != servicecidr.KeepCreatedDuring {
 		return &UsageError{Problem: fmt.Sprintf("--late %s is not known", choice), Hint: "use --late Move or --late Keep"}
 	}
-	looking := *services.Job
+	looking := *services
 	looking.Silent = true
 	survey, err := looking.LoadInventory(ctx)
 	if err != nil {
 		return ofJob(j, err)
 	}
 	late := servicecidr.FindCreatedDuring(survey)
-	lateLines(a.err, late)
+	for _, line := range servicecidr.CreatedDuringLines(late) {
+		fmt.Fprintln(a.err, line)
+	}
 	movable := slices.DeleteFunc(slices.Clone(late), func(l servicecidr.CreatedDuring) bool { return l.Stays != "" })
 	switch {
 	case chosen != "" || len(movable) == 0:
@@ -172,13 +175,15 @@ func (a *app) askLate(movable int) (servicecidr.CreatedDuringPolicy, error) {
 	}
 }
 
-// lateLines name the Services that were made in the new range, and what a rollback can do with them.
-func lateLines(w io.Writer, all []servicecidr.CreatedDuring) {
-	for _, l := range all {
-		can := "a rollback can move it to the old range"
-		if l.Stays != "" {
-			can = "a rollback keeps it there, and the range: it " + l.Stays
+// leave has finish not wait for clients of old addresses.
+func leave(j migrations.Job) error {
+	services, ok := j.(*servicecidr.Job)
+	if !ok {
+		return &UsageError{
+			Problem: "--leave-clients is for migrations of Services (spec.serviceCIDR)",
+			Hint:    "leave it out: there are no old addresses in use",
 		}
-		fmt.Fprintf(w, "made in the new range: service %s (%s); %s\n", l.Service, l.Address, can)
 	}
+	services.LeaveClients = true
+	return nil
 }

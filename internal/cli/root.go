@@ -19,6 +19,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/printable"
+	"github.com/replumb/replumb/internal/migrations"
 )
 
 // Main runs replumb and returns its exit code.
@@ -55,6 +56,7 @@ type app struct {
 	// err is stderr, for people.
 	err    printable.Writer
 	config *genericclioptions.ConfigFlags
+	kinds  migrations.Kinds
 	output string
 	input  input
 	// from is the file with the snapshot that is read in place of a cluster; empty for none.
@@ -87,6 +89,7 @@ func NewCommand(argv0 string, in io.Reader, out, errOut io.Writer) *cobra.Comman
 		out:    &output{w: out},
 		err:    printable.Writer{To: errOut},
 		config: genericclioptions.NewConfigFlags(true),
+		kinds:  migrations.All(),
 	}
 	root := &cobra.Command{
 		Use:   "replumb",

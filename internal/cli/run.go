@@ -10,7 +10,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/reporting/audience"
+	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/reporting/runsinks"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/verify/agentset"
 	"github.com/replumb/replumb/internal/verify/lossguard"
@@ -21,19 +22,19 @@ const flushLimit = 10 * time.Second
 
 // run does something with a runner whose events reach everybody who shall hear of them: the terminal, the notifiers of
 // the Migration, and the cluster's own Events.
-func (a *app) run(ctx context.Context, c *connection, j job, command string, do func(context.Context, *engine.Runner) error) error {
+func (a *app) run(ctx context.Context, c *connection, j migrations.Job, command string, do func(context.Context, *engine.Runner) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	of := j.about()
+	of := j.About()
 	identity := c.identity(ctx)
-	measured, stopServing, err := a.measure(ctx, identity, migrationOf(c, of.name))
+	measured, stopServing, err := a.measure(ctx, identity, migrationOf(c, of.Name))
 	if err != nil {
 		return err
 	}
 	defer stopServing()
-	heard := audience.Gather(ctx, audience.Of{
-		Cluster: c.Cluster, Migration: of.migration, Common: of.common, Identity: identity,
-		Command: "replumb " + command, Version: version, Overrides: a.overrides(), Metrics: measured.Of(of.name),
+	heard := runsinks.Gather(ctx, runsinks.Of{
+		Cluster: c.Cluster, Migration: of.Migration, Report: a.kinds.Of(of.Migration).Report(of.Migration), Common: of.Common, Identity: identity,
+		Command: "replumb " + command, Version: version, Overrides: a.overrides(), Metrics: measured.Of(of.Name),
 		Warn: func(err error) { fmt.Fprintf(a.err, "warning: %v\n", err) },
 		Lost: func(text string) { fmt.Fprintf(a.err, "lost: %s\n", printable.Line(text)) },
 	}, stop)
@@ -54,8 +55,8 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 	var unmeasured *lossguard.NotMeasuredError
 	switch { // that the run was interrupted is their doing
 	case errors.As(err, &loss):
-		if judge, ok := j.(judge); ok && ctx.Err() == nil {
-			return judge.Blame(ctx, loss)
+		if ctx.Err() == nil {
+			return j.Blame(ctx, loss)
 		}
 		return loss
 	case errors.As(err, &silent) && silent.For > 0:
@@ -65,7 +66,7 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 	}
 	if errors.Is(err, engine.ErrPaused) {
 		return &fault.Hinted{
-			Err: fmt.Errorf("migration %s is %w", of.name, err), Hint: a.name + " resume " + of.name + " carries on",
+			Err: fmt.Errorf("migration %s is %w", of.Name, err), Hint: a.name + " resume " + of.Name + " carries on",
 		}
 	}
 	return ofJob(j, a.explain(err))

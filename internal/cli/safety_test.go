@@ -22,6 +22,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/printable"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/safety/backup"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/testing/apitest"
@@ -31,7 +32,7 @@ import (
 func command(t *testing.T, s *apitest.Server, make func(*app) *cobra.Command, args ...string) (string, error) {
 	t.Helper()
 	var out, progress bytes.Buffer
-	a := &app{name: "replumb", out: &output{w: &out}, err: printable.Writer{To: &progress}, config: genericclioptions.NewConfigFlags(true)}
+	a := &app{name: "replumb", kinds: migrations.All(), out: &output{w: &out}, err: printable.Writer{To: &progress}, config: genericclioptions.NewConfigFlags(true)}
 	a.config.KubeConfig = &s.Kubeconfig
 	cmd := make(a)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true

@@ -14,9 +14,10 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/migrationset"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
-	"github.com/replumb/replumb/internal/together"
 )
 
 // set is several Migrations of one cluster that a command is about, in the order in which they move.
@@ -32,8 +33,11 @@ type member struct {
 	m *v1alpha1.Migration
 	// have is what the cluster has of it, nil if nothing, and stand where it stands there.
 	have  *v1alpha1.Migration
-	stand together.Standing
+	stand migrationset.Progress
 }
+
+// moves is what it moves, for people.
+func (m member) moves() string { return m.kinds.Of(m.m).Set.Moves }
 
 // set is what the files hold, if it is more than one Migration; nil if it is not, which is for the command alone to read. What is wrong in
 // any of them, or between them, is an error before a cluster is asked.
@@ -49,19 +53,19 @@ func (a *app) set() (*set, error) {
 	if err != nil || len(all) == 1 {
 		return nil, err
 	}
-	var migrations []*v1alpha1.Migration
+	var given []*v1alpha1.Migration
 	for _, g := range all {
 		if err := a.wrong(g); err != nil {
 			return nil, err
 		}
 		a.override(g.Migration)
-		migrations = append(migrations, g.Migration)
+		given = append(given, g.Migration)
 	}
-	if migrations, err = together.Order(migrations); err != nil {
+	if given, err = migrationset.Order(a.kinds.Describe, given); err != nil {
 		return nil, err
 	}
 	s := &set{app: a}
-	for _, m := range migrations {
+	for _, m := range given {
 		i := slices.IndexFunc(all, func(g spec.Given) bool { return g.Migration == m })
 		of := *a
 		of.input.chosen = &all[i]
@@ -101,16 +105,16 @@ func (a *app) wrong(g spec.Given) error {
 }
 
 // between are the findings of what one of the set means to another.
-func (s *set) between(looks []*outlook) findings.Findings {
-	var all []together.Member
+func (s *set) between(looks []*migration.Inspection) findings.Findings {
+	var all []migrationset.Member
 	for i, m := range s.members {
-		of := together.Member{Migration: m.m}
+		of := migrationset.Member{Migration: m.m, Place: s.kinds.Of(m.m).Set}
 		if looks != nil && looks[i] != nil {
-			of.Plan = looks[i].outstanding
+			of.Plan = looks[i].Outstanding
 		}
 		all = append(all, of)
 	}
-	return findings.Run(together.Checks(), all)
+	return findings.Run(migrationset.Checks(), all)
 }
 
 // reach connects to the cluster, and sees where each Migration stands there. All of them must be the cluster's own.
@@ -129,7 +133,7 @@ func (s *set) reach(ctx context.Context) (err error) {
 				return err
 			}
 		}
-		of.have, of.stand = have, together.Standing{Name: of.m.Name}
+		of.have, of.stand = have, migrationset.Progress{Name: of.m.Name}
 		if have != nil {
 			of.stand.Phase, of.stand.Final = have.Status.Phase, have.Status.PointOfNoReturnPassed
 			of.stand.Applied = have.Spec.Desired == v1alpha1.DesiredApplied
@@ -147,7 +151,7 @@ func (s *set) local(ctx context.Context) error {
 	return err
 }
 
-func (s *set) standings() (all []together.Standing) {
+func (s *set) standings() (all []migrationset.Progress) {
 	for _, m := range s.members {
 		all = append(all, m.stand)
 	}
@@ -162,10 +166,10 @@ func (s *set) names() (all []string) {
 }
 
 // spared says why apply leaves a member alone; empty if it has something to do.
-func (s *set) spared(i int) string { return together.Spared(s.standings(), i) }
+func (s *set) spared(i int) string { return migrationset.Spared(s.standings(), i) }
 
 // look examines the cluster for each Migration that has something left to do; nil is for the others.
-func (s *set) look(ctx context.Context) (looks []*outlook, jobs []job, err error) {
+func (s *set) look(ctx context.Context) (looks []*migration.Inspection, jobs []migrations.Job, err error) {
 	for i, of := range s.members {
 		j, err := of.newJob(s.c, of.m.DeepCopy())
 		if err != nil {
@@ -180,7 +184,7 @@ func (s *set) look(ctx context.Context) (looks []*outlook, jobs []job, err error
 		if err != nil {
 			return nil, nil, fmt.Errorf("migration %s: %w", of.m.Name, ofJob(j, err))
 		}
-		look.findings = together.Ahead(look.findings, s.names()[:i])
+		look.Findings = migrationset.Ahead(look.Findings, s.names()[:i])
 		looks = append(looks, &look)
 	}
 	return looks, jobs, nil
@@ -193,7 +197,7 @@ type setFinding struct {
 }
 
 // found are the findings of all, each with the Migration that it is about.
-func (s *set) found(looks []*outlook) (all []setFinding) {
+func (s *set) found(looks []*migration.Inspection) (all []setFinding) {
 	add := func(name string, found findings.Findings) {
 		for _, f := range found {
 			all = append(all, setFinding{name, f})
@@ -202,7 +206,7 @@ func (s *set) found(looks []*outlook) (all []setFinding) {
 	add("", s.between(looks))
 	for i, look := range looks {
 		if look != nil {
-			add(s.members[i].m.Name, look.findings)
+			add(s.members[i].m.Name, look.Findings)
 		}
 	}
 	return all
@@ -220,7 +224,7 @@ func unnamed(all []setFinding) (out findings.Findings) {
 func (s *set) introduceSet(w io.Writer) error {
 	rows := [][]string{{"ORDER", "MIGRATION", "MOVES", "STANDS"}}
 	for i, m := range s.members {
-		rows = append(rows, []string{fmt.Sprint(i + 1), m.m.Name, together.Moves(m.m), m.stands()})
+		rows = append(rows, []string{fmt.Sprint(i + 1), m.m.Name, m.moves(), m.stands()})
 	}
 	return terminal.Table(w, rows)
 }
@@ -262,7 +266,7 @@ func (e *SetError) Unwrap() error { return e.Err }
 func (s *set) each(order []member, do func(member) error) error {
 	for i, of := range order {
 		if s.output != "json" {
-			fmt.Fprintf(s.err, "==> migration %s (%s)\n", of.m.Name, together.Moves(of.m))
+			fmt.Fprintf(s.err, "==> migration %s (%s)\n", of.m.Name, of.moves())
 		}
 		err := do(of)
 		if err == nil {
@@ -332,7 +336,7 @@ func (a *app) applySet(ctx context.Context, s *set) error {
 	i := -1
 	err = s.each(s.members, func(of member) error {
 		i++
-		if why := together.Spared(standings, i); why != "" {
+		if why := migrationset.Spared(standings, i); why != "" {
 			s.spare(of, why)
 			return nil
 		}
@@ -450,10 +454,10 @@ func (s *set) foresee(ctx context.Context, of member) error {
 	if err != nil {
 		return err
 	}
-	ahead, err := j.finishable(ctx)
+	ahead, err := j.FinishPreview(ctx)
 	if err != nil {
 		return fmt.Errorf("migration %s: %w", of.m.Name, ofJob(j, err))
 	}
-	fmt.Fprintf(s.err, "migration %s: %s\n", of.m.Name, strings.TrimSuffix(ahead.question, " Finish?"))
+	fmt.Fprintf(s.err, "migration %s: %s\n", of.m.Name, strings.TrimSuffix(ahead.Question, " Finish?"))
 	return nil
 }

@@ -12,8 +12,9 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/terminal"
-	"github.com/replumb/replumb/internal/together"
 )
 
 // checkSet shows the findings of all Migrations, and those between them.
@@ -47,7 +48,7 @@ func objection(all findings.Findings) error {
 }
 
 // showChecks has a heading for each Migration.
-func (s *set) showChecks(looks []*outlook) error {
+func (s *set) showChecks(looks []*migration.Inspection) error {
 	show := func(title string, all findings.Findings) error {
 		fmt.Fprintf(s.out, "== %s\n", title)
 		if s.output == "wide" {
@@ -62,13 +63,13 @@ func (s *set) showChecks(looks []*outlook) error {
 			fmt.Fprintf(s.out, "== %s\nnothing to do: %s\n", s.heading(i), s.spared(i))
 			continue
 		}
-		err = errors.Join(err, show(s.heading(i), looks[i].findings))
+		err = errors.Join(err, show(s.heading(i), looks[i].Findings))
 	}
 	return err
 }
 
 func (s *set) heading(i int) string {
-	return fmt.Sprintf("%d. %s (%s)", i+1, s.members[i].m.Name, together.Moves(s.members[i].m))
+	return fmt.Sprintf("%d. %s (%s)", i+1, s.members[i].m.Name, s.members[i].moves())
 }
 
 // planSet prints what all Migrations would do, in their order.
@@ -91,7 +92,7 @@ func (a *app) planSet(ctx context.Context, flags *genericclioptions.PrintFlags, 
 	return cmp.Or(err, objection(unnamed(s.found(looks))))
 }
 
-func (s *set) planDocuments(ctx context.Context, flags *genericclioptions.PrintFlags, looks []*outlook) error {
+func (s *set) planDocuments(ctx context.Context, flags *genericclioptions.PrintFlags, looks []*migration.Inspection) error {
 	var docs []planDocument
 	for _, look := range looks {
 		if look == nil {
@@ -106,7 +107,7 @@ func (s *set) planDocuments(ctx context.Context, flags *genericclioptions.PrintF
 	return printDocument(verbatim{s.out}, s.output, flags, listOf(docs))
 }
 
-func (s *set) showPlans(ctx context.Context, flags *genericclioptions.PrintFlags, looks []*outlook, jobs []job) error {
+func (s *set) showPlans(ctx context.Context, flags *genericclioptions.PrintFlags, looks []*migration.Inspection, jobs []migrations.Job) error {
 	headed := s.output != "name"
 	if headed {
 		fmt.Fprintln(s.out, "One plan of several migrations, one after the other. Each is planned again when its turn has come.")
@@ -137,19 +138,12 @@ func (a *app) isDocument() bool {
 	return true
 }
 
-// unbegun is the status page of a Migration that the cluster does not have.
-type unbegun struct {
-	statusHead `json:",inline"`
-}
-
-func (*unbegun) table(io.Writer, int) error { return nil }
-
 // statusSet shows where each Migration stands, in their order.
 func (a *app) statusSet(ctx context.Context, w io.Writer, flags *genericclioptions.PrintFlags, s *set) error {
 	if err := s.reach(ctx); err != nil {
 		return err
 	}
-	var pages []page
+	var pages []*statusDocument
 	for _, of := range s.members {
 		doc, err := s.pageOf(ctx, of)
 		if err != nil {
@@ -169,7 +163,7 @@ func (a *app) statusSet(ctx context.Context, w io.Writer, flags *genericclioptio
 		var err error
 		switch a.output {
 		case "name":
-			_, err = fmt.Fprintln(w, "migration.replumb.dev/"+doc.headOf().Migration)
+			_, err = fmt.Fprintln(w, "migration.replumb.dev/"+doc.Migration)
 		case "wide":
 			fmt.Fprintln(w)
 			err = showStatus(w, doc, everyRow, a.name)
@@ -184,17 +178,18 @@ func (a *app) statusSet(ctx context.Context, w io.Writer, flags *genericclioptio
 	return nil
 }
 
-func (s *set) pageOf(ctx context.Context, of member) (page, error) {
+func (s *set) pageOf(ctx context.Context, of member) (*statusDocument, error) {
 	if of.have == nil {
-		return &unbegun{statusHead{
-			objectHead: headed("MigrationStatus", of.m.Name), Migration: of.m.Name, Next: s.name + " apply -f FILE", summary: "not begun",
+		return &statusDocument{statusHead{
+			objectHead: headed("MigrationStatus", of.m.Name), Migration: of.m.Name, Next: s.name + " apply -f FILE",
+			found: migration.StatusDocument{Summary: "not begun"},
 		}}, nil
 	}
 	j, err := s.silentJob(s.c, of.have)
 	if err != nil {
 		return nil, err
 	}
-	doc, err := statusOf(ctx, s.c, j)
+	doc, err := s.statusOf(ctx, s.c, j)
 	if err != nil {
 		return nil, ofJob(j, err)
 	}

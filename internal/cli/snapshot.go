@@ -16,6 +16,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/offline"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/network/ranges/inventory"
 )
@@ -133,13 +134,13 @@ func (a *app) connectTo(file string) (*connection, error) {
 }
 
 // examined looks at the cluster, or at a snapshot of one: then what is found begins with that, and with what it does not tell.
-func (a *app) examined(ctx context.Context, c *connection, j job) (outlook, error) {
-	look, err := j.examine(ctx)
+func (a *app) examined(ctx context.Context, c *connection, j migrations.Job) (migration.Inspection, error) {
+	look, err := j.Inspect(ctx)
 	if err != nil || c.snapshot == nil {
 		return look, err
 	}
 	r := c.snapshot.Reading()
-	look.findings = append(r.Found(), look.findings...)
+	look.Findings = append(r.Found(), look.Findings...)
 	for _, line := range r.Warnings() {
 		fmt.Fprintln(a.err, "warning: from a snapshot:", line)
 	}

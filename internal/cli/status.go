@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,8 +19,9 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/journal"
-	"github.com/replumb/replumb/internal/reporting/live"
+	"github.com/replumb/replumb/internal/reporting/progress"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/safety/lease"
 )
@@ -45,8 +47,27 @@ type statusHead struct {
 	MovedBy *time.Time `json:"movedBy,omitempty"`
 	Next    string     `json:"next"`
 
-	// summary is the counts, for people.
-	summary string
+	// found is what the kind says, for people.
+	found migration.StatusDocument
+}
+
+// statusDocument is the status of a migration: a document for programs that has the head and what
+// its kind adds, and a text for people.
+type statusDocument struct {
+	statusHead
+}
+
+// MarshalJSON has the fields of the kind follow those of the head.
+func (d *statusDocument) MarshalJSON() ([]byte, error) {
+	head, err := json.Marshal(d.statusHead)
+	if err != nil || d.found.Body == nil {
+		return head, err
+	}
+	body, err := json.Marshal(d.found.Body)
+	if err != nil || len(body) <= len("{}") {
+		return head, err
+	}
+	return slices.Concat(head[:len(head)-1], []byte(","), body[1:]), nil
 }
 
 // gateLine is a step that waits for people.
@@ -57,24 +78,18 @@ type gateLine struct {
 	Since        time.Time `json:"since"`
 }
 
-func (h *statusHead) headOf() *statusHead { return h }
-
-// headOf a job; pending says that apply has something left to do.
-func headOf(j job, pending bool, command string) statusHead {
-	m := j.about().migration
+// documentOf a job that says where it stands.
+func documentOf(j migrations.Job, found migration.StatusDocument, command string) *statusDocument {
+	m := j.About().Migration
 	head := statusHead{
-		objectHead: headed("MigrationStatus", m.Name),
-		Migration:  m.Name, Phase: m.Status.Phase, Final: m.Status.PointOfNoReturnPassed, LastError: m.Status.LastError,
-		Proof: m.Status.Proof, Stage: m.Status.Stage, Paused: m.Spec.Paused, Next: next(m, pending, command),
+		objectHead: headed("MigrationStatus", m.Name), Counts: found.Counts, found: found,
+		Migration: m.Name, Phase: m.Status.Phase, Final: m.Status.PointOfNoReturnPassed, LastError: m.Status.LastError,
+		Proof: m.Status.Proof, Stage: m.Status.Stage, Paused: m.Spec.Paused, Next: next(m, found.Pending, command),
 	}
-	if ready := meta.FindStatusCondition(
-		m.Status.Conditions,
-		v1alpha1.ConditionReady,
-	); ready != nil &&
-		ready.Status == metav1.ConditionTrue {
+	if ready := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionReady); ready != nil && ready.Status == metav1.ConditionTrue {
 		head.SettledAt = &ready.LastTransitionTime
 	}
-	return head
+	return &statusDocument{head}
 }
 
 // phase says where the migration stands, for people.
@@ -175,9 +190,9 @@ func (a *app) showAll(ctx context.Context, w io.Writer, flags *genericclioptions
 	if len(jobs) == 0 {
 		fmt.Fprintln(a.err, "no migrations")
 	}
-	var pages []page
+	var pages []*statusDocument
 	for _, j := range jobs {
-		doc, err := statusOf(ctx, c, j)
+		doc, err := a.statusOf(ctx, c, j)
 		if err != nil {
 			return ofJob(j, err)
 		}
@@ -187,7 +202,7 @@ func (a *app) showAll(ctx context.Context, w io.Writer, flags *genericclioptions
 		case "wide":
 			err = showStatus(w, doc, everyRow, a.name)
 		case "name":
-			_, err = fmt.Fprintln(w, "migration.replumb.dev/"+doc.headOf().Migration)
+			_, err = fmt.Fprintln(w, "migration.replumb.dev/"+doc.Migration)
 		default:
 			pages = append(pages, doc)
 		}
@@ -201,10 +216,10 @@ func (a *app) showAll(ctx context.Context, w io.Writer, flags *genericclioptions
 	return printDocument(w, a.output, flags, oneDocument(pages))
 }
 
-func (a *app) jobs(ctx context.Context, names []string) ([]job, *connection, error) {
+func (a *app) jobs(ctx context.Context, names []string) ([]migrations.Job, *connection, error) {
 	if len(names) == 1 {
 		j, c, err := a.lookingJob(ctx, names[0])
-		return []job{j}, c, err
+		return []migrations.Job{j}, c, err
 	}
 	c, err := a.reach(ctx)
 	if err != nil {
@@ -214,7 +229,7 @@ func (a *app) jobs(ctx context.Context, names []string) ([]job, *connection, err
 	if err != nil {
 		return nil, nil, err
 	}
-	var jobs []job
+	var jobs []migrations.Job
 	for i := range all {
 		j, err := a.silentJob(c, &all[i])
 		if err != nil {
@@ -226,11 +241,12 @@ func (a *app) jobs(ctx context.Context, names []string) ([]job, *connection, err
 }
 
 // statusOf looks where a migration stands, and who works on the cluster.
-func statusOf(ctx context.Context, c *connection, j job) (page, error) {
-	doc, err := j.status(ctx)
+func (a *app) statusOf(ctx context.Context, c *connection, j migrations.Job) (*statusDocument, error) {
+	found, err := j.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
+	doc := documentOf(j, found, a.name)
 	holder, err := lease.Current(ctx, c.Cluster)
 	if err != nil && !apierrors.IsForbidden(err) {
 		return nil, err
@@ -238,23 +254,29 @@ func statusOf(ctx context.Context, c *connection, j job) (page, error) {
 	if holder == nil {
 		return doc, nil
 	}
-	head := doc.headOf()
-	head.Lock = (&lease.HeldError{Holder: *holder}).Error()
-	if holder.Migration != head.Migration {
+	doc.Lock = (&lease.HeldError{Holder: *holder}).Error()
+	if holder.Migration != doc.Migration {
 		return doc, nil
 	}
-	history, err := journal.Load(ctx, c.Cluster, head.Migration)
+	history, err := journal.Load(ctx, c.Cluster, doc.Migration)
 	if err != nil && !apierrors.IsForbidden(err) {
 		return nil, err
 	}
-	head.goesOn(live.Look(live.Input{
-		Migration: j.about().migration, History: history, Holder: holder.String(), Now: time.Now(),
+	doc.goesOn(a.view(progress.Input{
+		Migration: j.About().Migration, History: history, Holder: holder.String(), Now: time.Now(),
 	}))
 	return doc, nil
 }
 
+// view is where a migration stands at a moment.
+func (a *app) view(in progress.Input) progress.View {
+	words := a.kinds.Of(in.Migration).Words
+	in.Counted, in.ByMoves = words.Counted, words.ByMoves
+	return progress.Look(in)
+}
+
 // goesOn adds what a run that goes on tells of itself.
-func (h *statusHead) goesOn(v live.View) {
+func (h *statusHead) goesOn(v progress.View) {
 	for _, g := range v.Gates {
 		h.Gates = append(h.Gates, gateLine{Step: g.ID, Title: g.Title, Instructions: g.Guide, Since: g.Since.UTC()})
 	}
@@ -271,9 +293,9 @@ const (
 )
 
 // showStatus writes a status for people: what matters first, then what it is made of, of which no more than so many rows.
-func showStatus(w io.Writer, doc page, rows int, command string) error {
-	head := doc.headOf()
-	fmt.Fprintf(w, "migration %s: %s; %s\n", head.Migration, head.phase(), head.summary)
+func showStatus(w io.Writer, doc *statusDocument, rows int, command string) error {
+	head := &doc.statusHead
+	fmt.Fprintf(w, "migration %s: %s; %s\n", head.Migration, head.phase(), head.found.Summary)
 	if head.MovedBy != nil {
 		fmt.Fprintf(w, "all moved by %s, without what gates, windows and restarts take\n", head.MovedBy.Format(time.RFC3339))
 	}
@@ -290,11 +312,29 @@ func showStatus(w io.Writer, doc page, rows int, command string) error {
 	}
 	fmt.Fprintf(w, "next: %s\n", head.Next)
 	var table strings.Builder
-	if err := doc.table(&table, rows); err != nil || table.Len() == 0 {
+	if err := writeText(&table, head.found.Text, rows, command); err != nil || table.Len() == 0 {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\n%s", &table)
 	return err
+}
+
+// writeText writes what a kind says to people, no more than so many rows of a table and lines of a
+// kind; everyRow writes all.
+func writeText(w io.Writer, text []migration.Block, rows int, command string) error {
+	for _, b := range text {
+		most := rows
+		if b.All {
+			most = everyRow
+		}
+		if b.Head != nil || len(b.Rows) > 0 {
+			if err := boundedTable(w, most, b.Head, b.Rows, b.Settled); err != nil {
+				return err
+			}
+		}
+		bounded(w, most, b.Lines, func(line string) { fmt.Fprintln(w, spoken(command, line)) })
+	}
+	return nil
 }
 
 // bounded writes lines of a kind, no more than so many.
@@ -308,16 +348,22 @@ func bounded[T any](w io.Writer, rows int, lines []T, write func(T)) {
 	}
 }
 
-// boundedTable writes a table, no more than so many rows of it. settled says of a row that it has got where it shall, and can give way.
+// boundedTable writes a table, no more than so many rows of it. settled, if set, says of a row that it has got
+// where it shall, and can give way.
 func boundedTable(w io.Writer, rows int, head []string, all [][]string, settled func(row []string) bool) error {
 	left := 0
 	if rows > 0 && len(all) > rows+1 {
 		all = slices.Clone(all)
-		slices.SortStableFunc(all, func(a, b []string) int { return rank(settled(a)) - rank(settled(b)) })
+		if settled != nil {
+			slices.SortStableFunc(all, func(a, b []string) int { return rank(settled(a)) - rank(settled(b)) })
+		}
 		left = len(all) - rows
 		all = all[:rows]
 	}
-	if err := terminal.Table(w, append([][]string{head}, all...)); err != nil {
+	if head != nil {
+		all = append([][]string{head}, all...)
+	}
+	if err := terminal.Table(w, all); err != nil {
 		return err
 	}
 	if left > 0 {

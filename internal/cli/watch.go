@@ -16,7 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/reporting/journal"
-	"github.com/replumb/replumb/internal/reporting/live"
+	"github.com/replumb/replumb/internal/reporting/progress"
 	"github.com/replumb/replumb/internal/safety/lease"
 )
 
@@ -33,7 +33,7 @@ func (a *app) watchStatus(ctx context.Context, args []string) error {
 	if err != nil || name == "" {
 		return err
 	}
-	w := &watch{c: c, name: name, command: a.name}
+	w := &watch{a: a, c: c, name: name}
 	screen := a.screen()
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -96,51 +96,51 @@ func (a *app) watchedName(ctx context.Context, c *connection, args []string) (st
 }
 
 // screen is stdout, to show pages on.
-func (a *app) screen() *live.Screen {
+func (a *app) screen() *progress.Screen {
 	fd := -1
 	if f, ok := a.out.w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		fd = int(f.Fd())
 	}
-	return live.NewScreen(verbatim{a.out}, fd, os.Getenv)
+	return progress.NewScreen(verbatim{a.out}, fd, os.Getenv)
 }
 
 // watch looks at one migration again and again, by little: the Migration, the lock, and what is new in the journal.
 type watch struct {
-	c       *connection
-	name    string
-	command string
+	a    *app
+	c    *connection
+	name string
 	// past reads the journal of the Migration with that UID; nil before the first look.
 	past *journal.Reader
 	of   types.UID
 }
 
-func (w *watch) look(ctx context.Context) (live.View, error) {
+func (w *watch) look(ctx context.Context) (progress.View, error) {
 	_, v, err := w.see(ctx)
 	return v, err
 }
 
 // see is look, and the Migration that was seen.
-func (w *watch) see(ctx context.Context) (*v1alpha1.Migration, live.View, error) {
+func (w *watch) see(ctx context.Context) (*v1alpha1.Migration, progress.View, error) {
 	m, err := migration.Get(ctx, w.c.Cluster, w.name)
 	if err == nil && m == nil {
 		err = noMigration(w.name)
 	}
 	if err != nil {
-		return nil, live.View{}, err
+		return nil, progress.View{}, err
 	}
-	in := live.Input{Migration: m, Cluster: w.c.Known().String(), Now: time.Now()}
+	in := progress.Input{Migration: m, Cluster: w.c.Known().String(), Now: time.Now()}
 	if in.Holder, in.Unseen, err = holderOf(ctx, w.c, m.Name); err != nil {
-		return nil, live.View{}, err
+		return nil, progress.View{}, err
 	}
 	if in.History, err = w.read(ctx, m); err != nil {
-		return nil, live.View{}, err
+		return nil, progress.View{}, err
 	}
-	in.Next = next(m, m.Status.Phase != v1alpha1.PhaseMoved, w.command)
-	v := live.Look(in)
+	in.Next = next(m, m.Status.Phase != v1alpha1.PhaseMoved, w.a.name)
+	v := w.a.view(in)
 	for i := range v.Gates {
-		v.Gates[i].Guide = spoken(w.command, v.Gates[i].Guide)
+		v.Gates[i].Guide = spoken(w.a.name, v.Gates[i].Guide)
 	}
-	v.Waits, v.Problem = spoken(w.command, v.Waits), spoken(w.command, v.Problem)
+	v.Waits, v.Problem = spoken(w.a.name, v.Waits), spoken(w.a.name, v.Problem)
 	return m, v, nil
 }
 

@@ -47,7 +47,7 @@ func NewJob(deps Deps, m *v1alpha1.Migration) (*Job, error) {
 	}
 	j := &Job{Deps: deps, Subject: migration.Subject{Migration: m}, Spec: s}
 	j.Job = &migration.Job[Plans]{
-		Kind: j, Client: deps.Client(), Name: s.Name, Escort: j.agents(), Now: deps.Now, Directed: deps.Directed,
+		Kind: j, Client: deps.Client(), Name: s.Name, Guard: j.agents(), Now: deps.Now, Directed: deps.Directed,
 	}
 	return j, j.agents().Check()
 }

@@ -18,8 +18,6 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-var _ migration.Completer = (*Job)(nil)
-
 // Unfinished has Services that a run left between the two patches of their hop arrive before
 // anything else is done, checked or waited for: API servers find a webhook without an address only
 // by the old one. A rollback takes them back at once, since to complete the hop would cost them
@@ -46,7 +44,7 @@ func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine
 	if err != nil {
 		return nil, err
 	}
-	return p.complete(to == v1alpha1.DesiredRolledBack && migration.Reversible(p.Migration) == nil && !inventory.Bitmap), nil
+	return p.complete(to == v1alpha1.DesiredRolledBack && migration.Reversible(p.Migration, words().Return) == nil && !inventory.Bitmap), nil
 }
 
 // complete takes Services in transit to where they were going, or back; nil, if there are none.

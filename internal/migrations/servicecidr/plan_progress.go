@@ -16,10 +16,7 @@ import (
 )
 
 var (
-	_ migration.Plans      = (*Planner)(nil)
-	_ migration.Companion  = (*Planner)(nil)
-	_ migration.Arrival    = (*Planner)(nil)
-	_ migration.Summarizer = (*Planner)(nil)
+	_ migration.Plans = (*Planner)(nil)
 )
 
 func (p *Planner) Counts() v1alpha1.Counts { return p.Inventory.Counts() }
@@ -83,14 +80,14 @@ func (p *Planner) returnsAhead() bool {
 	return dns && p.Migration.Status.NodesRepointedAt == nil
 }
 
-func (p *Planner) Arrived(ctx context.Context) error {
+func (p *Planner) Arrive(ctx context.Context) error {
 	if !p.frozen() {
 		return nil
 	}
 	return freeze.Clear(ctx, p.Tools.Client(), p.spec().Name)
 }
 
-func (p *Planner) Summary(phase v1alpha1.Phase) (v1alpha1.Counts, []v1alpha1.TierStatus) {
+func (p *Planner) Summary(phase v1alpha1.Phase, _ v1alpha1.Counts) (v1alpha1.Counts, []v1alpha1.TierStatus) {
 	switch phase {
 	case v1alpha1.PhaseFinished:
 		counts := p.Migration.Status.Counts
@@ -102,9 +99,9 @@ func (p *Planner) Summary(phase v1alpha1.Phase) (v1alpha1.Counts, []v1alpha1.Tie
 	return p.Inventory.Counts(), p.Inventory.TierCounts(nil)
 }
 
-// Accompany keeps bridges in step until stop is called, where nothing in the cluster does and
+// RunBeside keeps bridges in step until stop is called, where nothing in the cluster does and
 // copies need it. Two writers would be in each other's way.
-func (p *Planner) Accompany(ctx context.Context) (stop func() error) {
+func (p *Planner) RunBeside(ctx context.Context) (stop func() error) {
 	if p.Tools.Cluster == nil || p.Overlap != nil || !p.Inventory.AnyMirrored() {
 		return func() error { return nil }
 	}

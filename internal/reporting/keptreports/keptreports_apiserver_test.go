@@ -28,7 +28,7 @@ func TestKeeps(t *testing.T) {
 	for i := range 5 {
 		for _, summary := range []string{"first", "second"} {
 			d := &htmlreport.Document{Migration: fmt.Sprint("m", i), Summary: summary, Made: time.Unix(int64(1_800_000_000+i), 0)}
-			if err := s.Save(t.Context(), migration(d.Migration, fmt.Sprint("u", i)), d); err != nil {
+			if err := s.Save(t.Context(), named(d.Migration, fmt.Sprint("u", i)), d); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
@@ -141,8 +142,10 @@ func New(services int, lossy bool) htmlreport.Input {
 	s.phase("release", "Take bridges and old addresses away", func() { s.step("release", "", "release/all", 50*time.Second) })
 	s.event(engine.Event{Kind: engine.RunDone})
 	s.sampled(done, s.at, false)
+	m := migration(services)
 	in := htmlreport.Input{
-		Migration: migration(services),
+		Migration: m,
+		Words:     migrations.All().Of(m).Report(m),
 		History:   s.History,
 		APIServer: "v1.36.3",
 		Cluster:   engine.Identity{UID: "0b6a2d4e-61f0-4f7b-8a7e-2f0c4c2f1d11", Server: "10.0.0.1:6443", Context: "shop-eu"},
