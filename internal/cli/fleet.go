@@ -266,7 +266,7 @@ func (a *app) actOnFleet(ctx context.Context, run *fleetRun, action fleet.Action
 	if h := run.Spec.Health; h != nil {
 		runner.Health = func(ctx context.Context, r fleet.HealthRequest) error { return callout.Call(ctx, *h, r, nil) }
 	}
-	runner.Tell, run.program.Hear = a.fleetVoice()
+	runner.OnEvent, run.program.OnLine = a.fleetEvents()
 	err := runner.Run(ctx)
 	if a.output == "json" || ctx.Err() != nil {
 		return err
@@ -293,12 +293,12 @@ func waitFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// fleetVoice is where what happens goes to: events to stdout with -o json, lines for people to stderr. What clusters say on stderr is for
+// fleetEvents is where what happens goes to: events to stdout with -o json, lines for people to stderr. What clusters say on stderr is for
 // people in any case.
-func (a *app) fleetVoice() (tell func(fleet.Event), hear func(*fleet.Target, fleet.Line)) {
-	voice := &fleet.Voice{Out: a.err, Quiet: a.settings.quiet}
+func (a *app) fleetEvents() (tell func(fleet.Event), hear func(*fleet.Target, fleet.Line)) {
+	progress := &fleet.Progress{Out: a.err, Quiet: a.settings.quiet}
 	if a.output != "json" {
-		return func(e fleet.Event) { voice.Tell(e) }, voice.Hear
+		return func(e fleet.Event) { progress.OnEvent(e) }, progress.OnLine
 	}
 	var mu sync.Mutex
 	printLine := func(line string) {
@@ -315,7 +315,7 @@ func (a *app) fleetVoice() (tell func(fleet.Event), hear func(*fleet.Target, fle
 		if line, ok := fleet.Tagged(t.Name, l.Text); l.Event && ok {
 			printLine(line)
 		} else {
-			voice.Hear(t, fleet.Line{Text: l.Text})
+			progress.OnLine(t, fleet.Line{Text: l.Text})
 		}
 	}
 }

@@ -276,7 +276,7 @@ func fleetTable(w io.Writer, states []fleet.State) error {
 	for _, s := range states {
 		row := []string{s.Wave, s.Cluster, "unknown", "-", "-", "-", "-", "-", dash(cmp.Or(s.Error, s.LastError))}
 		if s.Error == "" {
-			row[2] = fleet.Standing(s)
+			row[2] = s.PhaseText()
 		}
 		if s.Phase != "" {
 			row[3] = fmt.Sprintf("%d/%d", s.Moved, s.Total)

@@ -72,7 +72,7 @@ Exit code: 0 all clusters were looked at, else the worst of those of the cluster
 				Made: time.Now().UTC().Truncate(time.Second), Clusters: make([]fleetReportRow, len(run.targets)),
 			}
 			fleet.Each(run.targets, func(i int, t *fleet.Target) {
-				state := run.program.Look(cmd.Context(), t)
+				state := run.program.Status(cmd.Context(), t)
 				if state.Error != "" || state.Phase == "" {
 					doc.Clusters[i] = fleetReportRow{
 						Cluster: t.Name, Wave: t.Wave, reportPart: reportPart{Error: state.Error, ExitCode: state.ExitCode},

@@ -76,7 +76,7 @@ func (a Action) Refusal(states []State) error {
 			unknown = append(unknown, fmt.Sprintf("%s is not known (%s)", s.Cluster, strings.ReplaceAll(s.Error, "\n", " ")))
 			code = Worse(code, s.ExitCode)
 		case a == Finish && !s.through():
-			unfit = append(unfit, fmt.Sprintf("%s is %s", s.Cluster, s.standing()))
+			unfit = append(unfit, fmt.Sprintf("%s is %s", s.Cluster, s.PhaseText()))
 		case a == Rollback && s.Final:
 			unfit = append(unfit, s.Cluster+" has passed the point of no return")
 		}
@@ -93,8 +93,8 @@ func (a Action) Refusal(states []State) error {
 	return nil
 }
 
-// standing is the phase, for people.
-func (s *State) standing() string {
+// PhaseText is the phase, for people.
+func (s *State) PhaseText() string {
 	text := string(s.Phase)
 	if s.Phase == "" {
 		text = "not begun"
@@ -107,9 +107,6 @@ func (s *State) standing() string {
 	}
 	return text
 }
-
-// Standing is the phase of a State, for people.
-func Standing(s State) string { return s.standing() }
 
 // Worse is the exit code that a script has to know of first. One that replumb does not have, such as that of a process that was killed,
 // counts as an error.

@@ -27,8 +27,8 @@ type Program struct {
 	More []string
 	// Kubeconfig for clusters that have none of their own; empty for that of the environment.
 	Kubeconfig string
-	// Hear learns each line of what a replumb prints while it acts.
-	Hear func(t *Target, l Line)
+	// OnLine is called for each line that a replumb prints while it acts.
+	OnLine func(t *Target, l Line)
 }
 
 // Line is one that a replumb printed.
@@ -38,7 +38,7 @@ type Line struct {
 	Event bool
 }
 
-func (p *Program) Look(ctx context.Context, t *Target) State {
+func (p *Program) Status(ctx context.Context, t *Target) State {
 	printed, of := p.Ask(ctx, t, "status", t.Migration.Name, "--ignore-not-found", "-o", "json")
 	if of.Code != fault.ExitDone {
 		return Unknown(t, of)
@@ -55,8 +55,8 @@ func (p *Program) Do(ctx context.Context, t *Target, a Action) Outcome {
 	if a != Apply {
 		args = append(args, "--yes")
 	}
-	out := &lines{each: func(text string) { p.Hear(t, Line{Text: text, Event: true}) }}
-	err := &lines{each: func(text string) { p.Hear(t, Line{Text: text}) }}
+	out := &lines{each: func(text string) { p.OnLine(t, Line{Text: text, Event: true}) }}
+	err := &lines{each: func(text string) { p.OnLine(t, Line{Text: text}) }}
 	return p.run(ctx, t, append(args, p.More...), out, err)
 }
 

@@ -24,8 +24,8 @@ type Outcome struct {
 
 // Replumb works on one cluster, through a replumb of its own.
 type Replumb interface {
-	// Look asks where the migration of the cluster stands.
-	Look(ctx context.Context, t *Target) State
+	// Status asks where the migration of the cluster stands.
+	Status(ctx context.Context, t *Target) State
 	// Do runs an action to its end. When ctx is cancelled it is interrupted, and ends where that is safe.
 	Do(ctx context.Context, t *Target, a Action) Outcome
 }
@@ -65,13 +65,13 @@ type Runner struct {
 	Replumb Replumb
 	// Health is called after each wave; nil if nothing is.
 	Health func(context.Context, HealthRequest) error
-	// Tell learns what happens.
-	Tell func(Event)
+	// OnEvent is called for each event, one at a time.
+	OnEvent func(Event)
 	// Now and Wait are the clock.
 	Now  func() time.Time
 	Wait func(context.Context, time.Duration) error
 
-	telling sync.Mutex
+	emitting sync.Mutex
 }
 
 // HealthRequest is what the health action gets.
@@ -113,7 +113,7 @@ func (r *Runner) Run(ctx context.Context) error {
 // wave runs one wave, its soak, and the health action.
 func (r *Runner) wave(ctx context.Context, w Wave) error {
 	started := r.Now()
-	r.tell(Event{Kind: WaveStarted, Wave: w.Name})
+	r.emit(Event{Kind: WaveStarted, Wave: w.Name})
 	halted := &HaltedError{Fleet: r.Fleet.Name, Wave: w.Name, Action: r.Action}
 	if halted.Ended, halted.Left = r.clusters(ctx, w); len(halted.Ended)+len(halted.Left) > 0 {
 		return halted
@@ -124,7 +124,7 @@ func (r *Runner) wave(ctx context.Context, w Wave) error {
 	if halted.Health != nil {
 		return halted
 	}
-	r.tell(Event{Kind: WaveDone, Wave: w.Name, Seconds: r.Now().Sub(started).Seconds()})
+	r.emit(Event{Kind: WaveDone, Wave: w.Name, Seconds: r.Now().Sub(started).Seconds()})
 	return nil
 }
 
@@ -161,18 +161,18 @@ func (r *Runner) clusters(ctx context.Context, w Wave) (ended []Result, left []s
 
 // one runs the action in one cluster.
 func (r *Runner) one(ctx context.Context, w Wave, t *Target) Outcome {
-	if why := r.Action.Spared(r.Replumb.Look(ctx, t)); why != "" {
-		r.tell(Event{Kind: ClusterSpared, Wave: w.Name, Cluster: t.Name, Message: why})
+	if why := r.Action.Spared(r.Replumb.Status(ctx, t)); why != "" {
+		r.emit(Event{Kind: ClusterSpared, Wave: w.Name, Cluster: t.Name, Message: why})
 		return Outcome{}
 	}
 	started := r.Now()
-	r.tell(Event{Kind: ClusterStarted, Wave: w.Name, Cluster: t.Name})
+	r.emit(Event{Kind: ClusterStarted, Wave: w.Name, Cluster: t.Name})
 	of := r.Replumb.Do(ctx, t, r.Action)
 	e := Event{Kind: ClusterDone, Wave: w.Name, Cluster: t.Name, Seconds: r.Now().Sub(started).Seconds()}
 	if of.Code != fault.ExitDone {
 		e.Kind, e.ExitCode, e.Error = ClusterFailed, of.Code, of.Error
 	}
-	r.tell(e)
+	r.emit(e)
 	return of
 }
 
@@ -183,7 +183,7 @@ func (r *Runner) settle(ctx context.Context, w Wave) error {
 	}
 	states := r.states(ctx, w)
 	if left := SoakLeft(w.soak, states, r.Now()).Round(time.Second); left > 0 {
-		r.tell(Event{Kind: Soaking, Wave: w.Name, Message: left.String(), Seconds: left.Seconds()})
+		r.emit(Event{Kind: Soaking, Wave: w.Name, Message: left.String(), Seconds: left.Seconds()})
 		if err := r.Wait(ctx, left); err != nil {
 			return err
 		}
@@ -197,7 +197,7 @@ func (r *Runner) settle(ctx context.Context, w Wave) error {
 		Clusters: states,
 	})
 	if err == nil {
-		r.tell(Event{Kind: Healthy, Wave: w.Name})
+		r.emit(Event{Kind: Healthy, Wave: w.Name})
 	}
 	return err
 }
@@ -216,7 +216,7 @@ const looks = 4
 // States looks at clusters, and returns what was seen in the same order.
 func States(ctx context.Context, at Replumb, of []*Target) []State {
 	all := make([]State, len(of))
-	Each(of, func(i int, t *Target) { all[i] = at.Look(ctx, t) })
+	Each(of, func(i int, t *Target) { all[i] = at.Status(ctx, t) })
 	return all
 }
 
@@ -243,10 +243,10 @@ func (r *Runner) target(name string) *Target {
 	return nil
 }
 
-// tell is called by several clusters.
-func (r *Runner) tell(e Event) {
-	r.telling.Lock()
-	defer r.telling.Unlock()
+// emit is called by several clusters.
+func (r *Runner) emit(e Event) {
+	r.emitting.Lock()
+	defer r.emitting.Unlock()
 	e.Time, e.Fleet = r.Now().UTC(), r.Fleet.Name
-	r.Tell(e)
+	r.OnEvent(e)
 }

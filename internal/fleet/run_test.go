@@ -27,7 +27,7 @@ type fake struct {
 	interrupted []string
 }
 
-func (f *fake) Look(_ context.Context, t *Target) State {
+func (f *fake) Status(_ context.Context, t *Target) State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.states[t.Name]
@@ -58,7 +58,7 @@ func runnerOf(f *fake, action Action, waves ...Wave) (r *Runner, events *[]strin
 	r = &Runner{
 		Fleet: &Fleet{Name: "prod", Spec: Spec{Waves: waves}}, Action: action, Replumb: f,
 		Now:  func() time.Time { return now.Add(*waited) },
-		Tell: func(e Event) { *events = append(*events, strings.TrimSpace(e.Kind+" "+e.Wave+" "+e.Cluster)) },
+		OnEvent: func(e Event) { *events = append(*events, strings.TrimSpace(e.Kind+" "+e.Wave+" "+e.Cluster)) },
 		Wait: func(ctx context.Context, d time.Duration) error {
 			*waited += d
 			return ctx.Err()
@@ -168,8 +168,8 @@ func TestLossOutweighsCtrlC(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	f := &fake{ends: map[string]Outcome{"a": {Code: fault.ExitBudget}}}
 	r, _, _ := runnerOf(f, Apply, wave("one", 1, "a"))
-	tell := r.Tell
-	r.Tell = func(e Event) {
+	tell := r.OnEvent
+	r.OnEvent = func(e Event) {
 		if tell(e); e.Kind == ClusterFailed {
 			cancel()
 		}

@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-func TestVoice(t *testing.T) {
+func TestProgress(t *testing.T) {
 	a, b := &Target{Cluster: Cluster{Name: "a"}}, &Target{Cluster: Cluster{Name: "b"}}
 	for _, quiet := range []bool{false, true} {
 		var out strings.Builder
-		v := &Voice{Out: &out, Quiet: quiet}
-		v.Tell(Event{Kind: WaveStarted, Wave: "one"})
-		v.Tell(Event{Kind: ClusterStarted, Cluster: "a"})
+		p := &Progress{Out: &out, Quiet: quiet}
+		p.OnEvent(Event{Kind: WaveStarted, Wave: "one"})
+		p.OnEvent(Event{Kind: ClusterStarted, Cluster: "a"})
 		for _, text := range []string{
 			`{"kind":"PhaseStarted","phase":"check","message":"Check"}`,
 			`{"kind":"StepUnchanged","phase":"check","step":"s"}`,
@@ -23,12 +23,12 @@ func TestVoice(t *testing.T) {
 			`{"kind":"PhaseDone","phase":"move","seconds":12.3}`,
 			`garbage`,
 		} {
-			v.Hear(a, Line{Text: text, Event: true})
+			p.OnLine(a, Line{Text: text, Event: true})
 		}
-		v.Hear(a, Line{Text: "error: no\x1b[2J"})
-		v.Hear(b, Line{Text: `{"migration":"m","phase":"Applying","stage":"move","counts":{"total":9,"moved":4}}`, Event: true})
-		v.Hear(b, Line{Text: `{"migration":"m","phase":"Applying","gate":"restart it","counts":{"total":9,"moved":4}}`, Event: true})
-		v.Tell(Event{Kind: ClusterFailed, Cluster: "a", ExitCode: 4})
+		p.OnLine(a, Line{Text: "error: no\x1b[2J"})
+		p.OnLine(b, Line{Text: `{"migration":"m","phase":"Applying","stage":"move","counts":{"total":9,"moved":4}}`, Event: true})
+		p.OnLine(b, Line{Text: `{"migration":"m","phase":"Applying","gate":"restart it","counts":{"total":9,"moved":4}}`, Event: true})
+		p.OnEvent(Event{Kind: ClusterFailed, Cluster: "a", ExitCode: 4})
 		want := `==> wave one
 a: begins
 a: phase move
