@@ -9,15 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
 )
 
 // completionLimit is how long a shell waits for the names of Migrations.
 const completionLimit = 3 * time.Second
-
-// formatsPrefix begins the usage of -o where it takes one of some formats, which follow.
-const formatsPrefix = "output format: "
 
 // complete gives shells what they can complete, in all commands: names of Migrations, kinds, phases, files and output formats.
 func (a *app) complete(root *cobra.Command) {
@@ -34,9 +32,6 @@ func (a *app) complete(root *cobra.Command) {
 		"filename":    yamlFiles,
 		"plan":        yamlFiles,
 		"until":       a.phases,
-		"late":        cobra.FixedCompletions([]string{"Move", "Keep"}, cobra.ShellCompDirectiveNoFileComp),
-		"for":         cobra.FixedCompletions(purposeNames(), cobra.ShellCompDirectiveNoFileComp),
-		"rbac":        cobra.FixedCompletions(purposeNames(), cobra.ShellCompDirectiveNoFileComp),
 		"allow-calls": cobra.NoFileCompletions,
 	} {
 		if root.Flag(flag) != nil {
@@ -121,7 +116,7 @@ func (a *app) phases(*cobra.Command, []string, string) ([]cobra.Completion, cobr
 
 // formats are those that the usage of the flag lists; elsewhere -o names a file.
 func (a *app) formats(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	list, found := strings.CutPrefix(cmd.Flags().Lookup("output").Usage, formatsPrefix)
+	list, found := strings.CutPrefix(cmd.Flags().Lookup("output").Usage, command.FormatsPrefix)
 	if !found {
 		return []cobra.Completion{"json"}, cobra.ShellCompDirectiveDefault
 	}

@@ -13,13 +13,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cli/command"
+	clifleet "github.com/replumb/replumb/internal/cli/fleet"
+	"github.com/replumb/replumb/internal/cli/tools"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/fleet"
 	"github.com/replumb/replumb/internal/installation"
 	"github.com/replumb/replumb/internal/kube/cluster"
@@ -55,12 +56,12 @@ func exits() map[string]exit {
 	return map[string]exit{
 		"nothing":                {nil, fault.ExitDone, ""},
 		"any":                    {errors.New("any"), fault.ExitError, ""},
-		"usage":                  {&UsageError{Hint: "do"}, fault.ExitUsage, "do"},
+		"usage":                  {&command.UsageError{Hint: "do"}, fault.ExitUsage, "do"},
 		"the Migration":          {&spec.Error{Hint: "do"}, fault.ExitUsage, "do"},
 		"blocked":                {&findings.BlockedError{}, fault.ExitBlocked, "replumb check"},
-		"overlaps":               {&RangesError{Overlaps: 1}, fault.ExitBlocked, "spec.podCIDR.to"},
-		"ranges not read":        {&RangesError{NotRead: 1}, fault.ExitBlocked, "replumb rbac pods"},
-		"a cluster not read":     {&RangesError{Overlaps: 1, Unread: 1, Of: 2}, fault.ExitError, "may be in use"},
+		"overlaps":               {&tools.RangesError{Overlaps: 1}, fault.ExitBlocked, "spec.podCIDR.to"},
+		"ranges not read":        {&tools.RangesError{NotRead: 1}, fault.ExitBlocked, "replumb rbac pods"},
+		"a cluster not read":     {&tools.RangesError{Overlaps: 1, Unread: 1, Of: 2}, fault.ExitError, "may be in use"},
 		"denied":                 {&cluster.DeniedError{}, fault.ExitBlocked, "deploy/rbac*.yaml"},
 		"forbidden":              {forbidden(), fault.ExitError, "deploy/rbac*.yaml"},
 		"versions apart":         {&installation.SkewError{Client: "v0.6.0", Operator: "v0.4.0"}, fault.ExitBlocked, "install --apply"},
@@ -107,7 +108,7 @@ func exits() map[string]exit {
 		"a fleet too early": {
 			fleet.Finish.Refusal([]fleet.State{{Cluster: "a"}}), fault.ExitBlocked, "replumb fleet apply",
 		},
-		"a cluster of a fleet": {&FleetError{Code: fault.ExitBlocked}, fault.ExitBlocked, "nothing was changed"},
+		"a cluster of a fleet": {&clifleet.Error{Code: fault.ExitBlocked}, fault.ExitBlocked, "nothing was changed"},
 		"no such migration":    {noMigration("move"), fault.ExitError, "kubectl get migrations"},
 		"cancelled":            {context.Canceled, fault.ExitInterrupted, "same command again"},
 		"paused":               {engine.ErrPaused, fault.ExitInterrupted, "replumb resume"},
@@ -116,7 +117,7 @@ func exits() map[string]exit {
 			&engine.StepError{Err: &engine.DeadlineError{Err: &dnsrecords.Error{Hint: "do"}}}, fault.ExitError, "do",
 		},
 		"late for the lock": {&engine.DeadlineError{Err: held}, fault.ExitLocked, "replumb pause move"},
-		"late itself":       {&TimeoutError{After: time.Second, Err: context.Canceled}, fault.ExitInterrupted, "longer --timeout"},
+		"late itself":       {&command.TimeoutError{After: time.Second, Err: context.Canceled}, fault.ExitInterrupted, "longer --timeout"},
 	}
 }
 
@@ -124,10 +125,10 @@ func exits() map[string]exit {
 func TestExit(t *testing.T) {
 	for name, tt := range exits() {
 		t.Run(name, func(t *testing.T) {
-			if got := ExitCode(tt.err); got != tt.code {
+			if got := command.ExitCode(tt.err); got != tt.code {
 				t.Errorf("exit code %d, want %d", got, tt.code)
 			}
-			if got := hintOf(tt.err); !strings.Contains(got, tt.hint) || tt.hint == "" && got != "" {
+			if got := command.HintOf(tt.err); !strings.Contains(got, tt.hint) || tt.hint == "" && got != "" {
 				t.Errorf("hint %q, want %q", got, tt.hint)
 			}
 		})
@@ -137,7 +138,7 @@ func TestExit(t *testing.T) {
 // TestReportIsHarmless: an error quotes what others wrote, which must neither command the terminal nor pass for a hint.
 func TestReportIsHarmless(t *testing.T) {
 	var b strings.Builder
-	Report(&b, standalone, &UsageError{Problem: "pod x: \x1b[2Jgone\nhint: kubectl delete ns \u202eshop", Hint: "look\x07"})
+	command.Report(&b, command.Standalone, &command.UsageError{Problem: "pod x: \x1b[2Jgone\nhint: kubectl delete ns \u202eshop", Hint: "look\x07"})
 	if want := "error: pod x: [2Jgone\n  hint: kubectl delete ns shop\nhint: look\n"; b.String() != want {
 		t.Errorf("%q, want %q", b.String(), want)
 	}
@@ -146,10 +147,9 @@ func TestReportIsHarmless(t *testing.T) {
 // TestStdout: what people read is made harmless, and documents stay what they are.
 func TestStdout(t *testing.T) {
 	var b strings.Builder
-	a := &app{out: &output{w: &b}}
-	fmt.Fprint(a.stdout(), "table \x1b[1m")
-	a.output = "json"
-	fmt.Fprint(a.stdout(), "exactly \u202e")
+	a := &command.App{Out: &command.Output{To: &b}}
+	fmt.Fprint(a.Stdout(command.Format{Name: "table"}), "table \x1b[1m")
+	fmt.Fprint(a.Stdout(command.Format{Name: "json"}), "exactly \u202e")
 	if want := "table [1mexactly \u202e"; b.String() != want {
 		t.Errorf("%q, want %q", b.String(), want)
 	}
@@ -168,9 +168,9 @@ func TestUnverifiedIsWarnedOf(t *testing.T) {
 			t.Fatal(err)
 		}
 		var b strings.Builder
-		a := &app{err: printable.Writer{To: &b}, config: genericclioptions.NewConfigFlags(true)}
-		a.config.KubeConfig = &file
-		if _, err := a.connect(); err != nil {
+		a := command.New("replumb", nil, &strings.Builder{}, &b, command.Build{})
+		a.Config.KubeConfig = &file
+		if _, err := a.Connect(); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Count(b.String(), "warning: the kubeconfig has no certificates verified"); got != want {
@@ -188,10 +188,10 @@ func TestRightsOfKind(t *testing.T) {
 	} {
 		t.Run(file, func(t *testing.T) {
 			for _, err := range []error{forbidden(), &engine.StepError{Err: forbidden()}, &cluster.DeniedError{}} {
-				if got := hintOf(ofJob(j, err)); !strings.HasPrefix(got, "bind the roles in "+file) {
+				if got := command.HintOf(ofJob(j, err)); !strings.HasPrefix(got, "bind the roles in "+file) {
 					t.Errorf("%v: hint %q", err, got)
 				}
-				if ExitCode(ofJob(j, err)) != ExitCode(err) {
+				if command.ExitCode(ofJob(j, err)) != command.ExitCode(err) {
 					t.Errorf("%v: another exit code", err)
 				}
 			}
@@ -199,11 +199,11 @@ func TestRightsOfKind(t *testing.T) {
 				Reason:  metav1.StatusReasonForbidden,
 				Message: "ValidatingAdmissionPolicy 'replumb-freeze-deploys' with binding denied request",
 			}}
-			if got := hintOf(ofJob(j, frozen)); !strings.HasPrefix(got, "this is no lack of rights") {
+			if got := command.HintOf(ofJob(j, frozen)); !strings.HasPrefix(got, "this is no lack of rights") {
 				t.Errorf("refused by a freeze: hint %q", got)
 			}
 			known := &mirror.TargetError{Err: forbidden(), Hint: "look at the target"}
-			if got := hintOf(ofJob(j, known)); got != known.Hint {
+			if got := command.HintOf(ofJob(j, known)); got != known.Hint {
 				t.Errorf("hint %q, want that of the error", got)
 			}
 			if err := ofJob(j, engine.ErrInterrupted); err.Error() != engine.ErrInterrupted.Error() {

@@ -160,7 +160,7 @@ func (f *follower) print(now, was progress) {
 	if now.Counts.Total > 0 {
 		line += fmt.Sprintf(": %d of %d moved", now.Counts.Moved, now.Counts.Total)
 	}
-	if f.settings.quiet {
+	if f.Settings.Quiet {
 		line = ""
 	}
 	if line != "" && (now.Phase != was.Phase || now.Stage != was.Stage || now.Counts != was.Counts) {
@@ -169,7 +169,7 @@ func (f *follower) print(now, was progress) {
 	if now.Gate != "" && now.Gate != was.Gate {
 		fmt.Fprintf(f.err, "waits for you: %s\n", printable.Indented(now.Gate, "  "))
 	}
-	if now.Message != "" && now.Message != was.Message && now.Gate == "" && !f.settings.quiet {
+	if now.Message != "" && now.Message != was.Message && now.Gate == "" && !f.Settings.Quiet {
 		fmt.Fprintf(f.err, "%s: %s\n", now.Reason, printable.Indented(now.Message, "  "))
 	}
 }

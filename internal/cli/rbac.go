@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	rbacv1 "k8s.io/api/rbac/v1"
 
+	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rbac"
 	"github.com/replumb/replumb/internal/migrations"
@@ -56,6 +57,7 @@ one of the others needs view as well.`,
 	cmd.Flags().StringArrayVar(&flags.groups, "group", nil, "group to bind the roles to; may be repeated")
 	cmd.Flags().
 		StringSliceVar(&flags.purposes, "for", nil, "purposes: view, operate, agents, overlap, without-agents (default all that it takes)")
+	command.Complete(cmd, "for", "view", "operate", "agents", "overlap", "without-agents")
 	return cmd
 }
 

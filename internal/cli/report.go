@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 
+	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/reporting/archive"
@@ -50,10 +50,10 @@ With -f and several Migrations it prints what happened in each, and how many req
 			switch {
 			case err != nil:
 				return err
-			case a.output != "html":
-				return printDocument(verbatim{a.out}, a.output, to.documents, doc)
+			case to.format.Name != "html":
+				return to.format.Print(a.Out.Verbatim(), doc)
 			case to.file == stdout:
-				return doc.HTML(verbatim{a.out})
+				return doc.HTML(a.Out.Verbatim())
 			}
 			file := cmp.Or(to.file, name+".html")
 			if err := writeReport(file, doc); err != nil {
@@ -63,12 +63,12 @@ With -f and several Migrations it prints what happened in each, and how many req
 			return err
 		},
 	}
-	to.documents = a.documentFlag(cmd, "html", "json", "yaml")
+	to.format.DeclareDocument(cmd, "html", "json", "yaml")
 	a.sourceFlag(cmd)
 	cmd.Flags().StringVar(&to.file, "file", "", "file to write the HTML to, - for stdout (default NAME.html)")
 	known := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
-		return to.settle(a, func() error { return known(cmd, args) })
+		return to.complete(func() error { return known(cmd, args) })
 	}
 	return cmd
 }
@@ -78,23 +78,23 @@ const stdout = "-"
 
 // reportFlags are those of report.
 type reportFlags struct {
-	file      string
-	documents *genericclioptions.PrintFlags
+	file   string
+	format command.Format
 }
 
-// settle takes what is no format for the file that it names: one of HTML, or stdout.
-func (f *reportFlags) settle(a *app, known func() error) error {
-	if a.output == stdout || strings.HasSuffix(a.output, ".html") {
+// complete takes what is no format for the file that it names: one of HTML, or stdout.
+func (f *reportFlags) complete(known func() error) error {
+	if f.format.Name == stdout || strings.HasSuffix(f.format.Name, ".html") {
 		if f.file != "" {
 			return &UsageError{Problem: "-o and --file both name a file", Hint: "leave one of them out"}
 		}
-		f.file, a.output = a.output, "html"
+		f.file, f.format.Name = f.format.Name, "html"
 	}
 	if err := known(); err != nil {
 		return err
 	}
-	if f.file != "" && a.output != "html" {
-		return &UsageError{Problem: "--file is for HTML, and not for -o " + a.output, Hint: "leave it out: other formats go to stdout"}
+	if f.file != "" && f.format.Name != "html" {
+		return &UsageError{Problem: "--file is for HTML, and not for -o " + f.format.Name, Hint: "leave it out: other formats go to stdout"}
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 )
@@ -48,7 +49,7 @@ name chooses one of them.`,
 		},
 	}
 	a.callsFlag(cmd)
-	lateFlag(cmd, &late)
+	command.LateFlag(cmd, &late)
 	a.localFlag(cmd)
 	a.fileFlag(cmd)
 	a.outputFlag(cmd, "table", "json")
@@ -111,11 +112,6 @@ func (*LateError) Advice() string {
 }
 
 func (*LateError) ExitCode() int { return fault.ExitBlocked }
-
-func lateFlag(cmd *cobra.Command, choice *string) {
-	cmd.Flags().StringVar(choice, "late", "",
-		"what becomes of Services made in the new range since the migration began: Move or Keep (spec.serviceCIDR)")
-}
 
 // settleLate has a rollback know what becomes of Services that were made in the new range. It lists them, and asks people who have not
 // said so. Where there are none that could be moved, there is nothing to ask.

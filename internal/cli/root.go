@@ -1,23 +1,23 @@
+// Package cli is the commands of replumb: they parse, call and render, and decide nothing else.
 package cli
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
-	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/cli/fleet"
+	"github.com/replumb/replumb/internal/cli/incluster"
+	"github.com/replumb/replumb/internal/cli/tools"
 	"github.com/replumb/replumb/internal/engine/printable"
 )
 
@@ -32,7 +32,7 @@ func Main() int {
 	noticeVanished()
 	name := filepath.Base(os.Args[0])
 	err := NewCommand(name, os.Stdin, os.Stdout, os.Stderr).ExecuteContext(ctx)
-	Report(os.Stderr, calledAs(name), err)
+	command.Report(os.Stderr, command.CalledAs(name), err)
 	return ExitCode(err)
 }
 
@@ -47,12 +47,18 @@ func noticeVanished() {
 	}
 }
 
-// app is what the commands share.
+// version of a build by make, set by the linker; empty in any other.
+var version string
+
+// digest of the image of this release, set by the linker where it is known.
+var digest string //nolint:gochecknoglobals // as version is
+
+// app is what the commands about migrations share.
 type app struct {
-	name string
-	in   io.Reader
-	out  *output
-	// err is stderr, for people.
+	*command.App
+	name   string
+	in     io.Reader
+	out    *output
 	err    printable.Writer
 	config *genericclioptions.ConfigFlags
 	output string
@@ -76,23 +82,20 @@ type app struct {
 	local bool
 	// metricsAddress is where Prometheus finds metrics; empty for nowhere.
 	metricsAddress string
-	settings       settings
+}
+
+func newApp(of *command.App) *app {
+	return &app{App: of, name: of.Name, in: of.In, out: of.Out, err: of.Err, config: of.Config}
 }
 
 // NewCommand is the replumb command. As a kubectl plugin (kubectl-replumb) it calls itself "kubectl replumb".
 func NewCommand(argv0 string, in io.Reader, out, errOut io.Writer) *cobra.Command {
-	a := &app{
-		name:   calledAs(argv0),
-		in:     in,
-		out:    &output{w: out},
-		err:    printable.Writer{To: errOut},
-		config: genericclioptions.NewConfigFlags(true),
-	}
+	a := newApp(command.New(argv0, in, out, errOut, build()))
 	root := &cobra.Command{
 		Use:   "replumb",
 		Short: "Change the network under a live Kubernetes cluster without dropping a request",
 		Long: `replumb changes the network under a live Kubernetes cluster without dropping a request: its Service range, its pod
-range, the network of its nodes, and, while a second cluster serves, its CNI.
+range, the network of its nodes, and its CNI.
 
 Describe the move in a Migration, look at the plan, apply it. Old addresses stay valid until
 you finish; until then everything can be rolled back. Every command can be interrupted and run again.
@@ -108,9 +111,9 @@ Where only you can act, as on certificates, it prints what to do, waits, and ver
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: a.name},
 		Args:          noArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		Version:       versionText(),
+		Version:       a.Build.Text(),
 
-		PersistentPostRunE: func(*cobra.Command, []string) error { return a.out.failed() },
+		PersistentPostRunE: func(*cobra.Command, []string) error { return a.Out.Failed() },
 	}
 	root.SetIn(in)
 	root.SetOut(a.out)
@@ -122,10 +125,10 @@ Where only you can act, as on certificates, it prints what to do, waits, and ver
 		return &UsageError{Problem: err.Error(), Hint: cmd.CommandPath() + " --help"}
 	})
 	a.addConfigFlags(root.PersistentFlags())
-	a.settings.declare(root.PersistentFlags())
+	a.Settings.Declare(root.PersistentFlags())
 	root.AddCommand(a.commands()...)
 	a.complete(root)
-	a.govern(root)
+	a.Settings.Govern(root)
 	return root
 }
 
@@ -133,7 +136,7 @@ Where only you can act, as on certificates, it prints what to do, waits, and ver
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
 		a.check(),
-		a.explainCode(),
+		tools.Explain(a.App),
 		a.plan(),
 		a.apply(),
 		a.status(),
@@ -141,26 +144,26 @@ func (a *app) commands() []*cobra.Command {
 		a.resume(),
 		a.rollback(),
 		a.finish(),
-		a.fleet(),
+		fleet.Command(a.App),
 		a.report(),
 		a.ui(),
-		a.ranges(),
+		tools.Ranges(a.App),
 		a.mirror(),
-		a.snapshot(),
+		tools.Snapshot(a.App),
 		a.rbac(),
-		a.unfreeze(),
-		a.backup(),
-		a.probe(),
-		a.canary(),
-		a.tunnels(),
-		a.node(),
-		a.agent(),
-		a.answer(),
-		a.overlap(),
-		a.operator(),
-		a.install(),
-		a.uninstall(),
-		a.version(),
+		tools.Unfreeze(a.App),
+		tools.Backup(a.App),
+		tools.Probe(a.App),
+		incluster.TestPod(a.App),
+		incluster.Tunnels(a.App),
+		incluster.Node(a.App),
+		incluster.Agent(a.App),
+		incluster.Echo(a.App),
+		incluster.Overlap(a.App),
+		incluster.Operator(a.App),
+		tools.Install(a.App),
+		tools.Uninstall(a.App),
+		tools.Version(a.App),
 	}
 }
 
@@ -170,85 +173,4 @@ func (a *app) addConfigFlags(flags *pflag.FlagSet) {
 	a.config.AddFlags(flags)
 	shown := []string{"kubeconfig", "context", "request-timeout", "as"}
 	flags.VisitAll(func(f *pflag.Flag) { f.Hidden = !slices.Contains(shown, f.Name) })
-}
-
-func (a *app) example(text string) string {
-	return strings.ReplaceAll(strings.TrimPrefix(text, "\n"), "  replumb ", "  "+a.name+" ")
-}
-
-func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return &UsageError{Problem: fmt.Sprintf("unknown command or argument %q", args[0]), Hint: cmd.CommandPath() + " --help"}
-	}
-	return nil
-}
-
-func oneName(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return &UsageError{Problem: "name one Migration", Hint: "kubectl get migrations.replumb.dev lists them"}
-	}
-	return nil
-}
-
-func (a *app) outputFlag(cmd *cobra.Command, formats ...string) {
-	usage := formatsPrefix + strings.Join(formats, ", ")
-	cmd.Flags().StringVarP(&a.output, "output", "o", formats[0], usage)
-	before := cmd.PreRunE
-	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
-		if !cmd.Flags().Changed("output") {
-			a.output = formats[0] // and not what the flag of the command is by default that was declared last
-		}
-		if !slices.Contains(formats, a.output) {
-			return &UsageError{
-				Problem: fmt.Sprintf("output format %q is not known", a.output),
-				Hint:    "use one of " + strings.Join(formats, ", "),
-			}
-		}
-		if before != nil {
-			return before(cmd, args)
-		}
-		return nil
-	}
-}
-
-// asksPeople says that stdin is a terminal.
-func (a *app) asksPeople() bool {
-	f, ok := a.in.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
-}
-
-// terminal is stderr, to draw on; nil if it is none, or a dumb one.
-func (a *app) terminal() *os.File {
-	if f, ok := a.err.To.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
-		return f
-	}
-	return nil
-}
-
-// stdout is for people or for programs, as the output format says.
-func (a *app) stdout() io.Writer {
-	switch a.output {
-	case "", "table", "wide", "name":
-		return a.out
-	}
-	return verbatim{a.out}
-}
-
-// confirm asks on a terminal. Elsewhere the answer must have been given by --yes.
-func (a *app) confirm(question string) error {
-	if a.yes {
-		return nil
-	}
-	if !a.asksPeople() {
-		return &UsageError{Problem: "stdin is not a terminal, so there is no one to ask", Hint: "add --yes if you are sure"}
-	}
-	fmt.Fprintf(a.err, "%s [y/N] ", question)
-	var answer string
-	if _, err := fmt.Fscanln(a.in, &answer); err != nil && !errors.Is(err, io.EOF) && err.Error() != "unexpected newline" {
-		return fmt.Errorf("reading the answer: %w", err)
-	}
-	if answer != "y" && answer != "yes" {
-		return &fault.Hinted{Err: errors.New("not confirmed; nothing was changed"), Hint: "answer y, or add --yes"}
-	}
-	return nil
 }

@@ -87,10 +87,10 @@ func (a *app) runner() *engine.Runner {
 	if a.output == "json" {
 		return &engine.Runner{Sink: terminal.JSONLines(verbatim{a.out})}
 	}
-	if a.settings.quiet {
+	if a.Settings.Quiet {
 		return &engine.Runner{Sink: func(engine.Event) {}}
 	}
-	if f := a.terminal(); f != nil {
+	if f := a.Terminal(); f != nil {
 		return &engine.Runner{Sink: terminal.NewProgress(f, int(f.Fd())).Event}
 	}
 	return &engine.Runner{Sink: terminal.Plain(a.err)}

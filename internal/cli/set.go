@@ -279,7 +279,7 @@ func (s *set) each(order []member, do func(member) error) error {
 
 // spare says why a Migration is left alone.
 func (s *set) spare(of member, why string) {
-	if !s.settings.quiet {
+	if !s.Settings.Quiet {
 		fmt.Fprintf(s.err, "migration %s: nothing to do: %s\n", of.m.Name, why)
 	}
 }

@@ -237,10 +237,10 @@ func (a *app) reportSet(ctx context.Context, to *reportFlags, s *set) error {
 				return err
 			}
 			if page.Requests != nil {
-				row.sent, row.failed = page.Requests.Sent, page.Requests.Failed
-				row.late, row.notMeasured = page.Requests.Late, page.Requests.NotMeasured
+				row.Sent, row.Failed = page.Requests.Sent, page.Requests.Failed
+				row.Late, row.NotMeasured = page.Requests.Late, page.Requests.NotMeasured
 			}
-			if a.output == "html" {
+			if to.format.Name == "html" {
 				if err := writeReport(of.m.Name+".html", page); err != nil {
 					return err
 				}
@@ -250,8 +250,8 @@ func (a *app) reportSet(ctx context.Context, to *reportFlags, s *set) error {
 		doc.Migrations, parts = append(doc.Migrations, row), append(parts, row.reportPart)
 	}
 	doc.Summary = summarize(parts, "migration")
-	if a.output != "html" {
-		return printDocument(verbatim{a.out}, a.output, to.documents, doc)
+	if to.format.Name != "html" {
+		return to.format.Print(a.Out.Verbatim(), doc)
 	}
 	rows := [][]string{{"MIGRATION", "WHAT HAPPENED"}}
 	for _, row := range doc.Migrations {

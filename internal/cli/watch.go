@@ -98,7 +98,7 @@ func (a *app) watchedName(ctx context.Context, c *connection, args []string) (st
 // screen is stdout, to show pages on.
 func (a *app) screen() *live.Screen {
 	fd := -1
-	if f, ok := a.out.w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if f, ok := a.out.To.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		fd = int(f.Fd())
 	}
 	return live.NewScreen(verbatim{a.out}, fd, os.Getenv)
