@@ -15,7 +15,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// script is a program in place of replumb. The shell reads it, so that no file is run that another test may hold open.
+// script is a program in place of replumb. The shell reads it, so that no file is run that another
+// test may hold open.
 func script(t *testing.T, text string) (*Program, *Target) {
 	t.Helper()
 	dir := t.TempDir()

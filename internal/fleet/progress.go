@@ -41,7 +41,7 @@ type operatorLine struct {
 	} `json:"counts"`
 }
 
-// OnLine takes a line of a cluster's replumb.
+// OnLine prints a line of a cluster's replumb, if it is news.
 func (p *Progress) OnLine(t *Target, l Line) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +107,7 @@ func (p *Progress) operator(name string, line operatorLine) {
 	}
 }
 
-// OnEvent takes what happens beside that.
+// OnEvent prints an event of the fleet itself.
 func (p *Progress) OnEvent(e Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +130,7 @@ func (p *Progress) OnEvent(e Event) {
 	}
 }
 
-// note is what quiet leaves out.
+// note prints progress.
 func (p *Progress) note(text string) {
 	if !p.Quiet {
 		fmt.Fprintln(p.Out, printable.Line(text))
@@ -144,7 +144,7 @@ func (p *Progress) say(name, text string) {
 	}
 }
 
-// Tagged is a line of JSON with the name of the cluster in it. What is no object is dropped.
+// Tagged adds the name of the cluster to a line of JSON. Lines that are no object are dropped.
 func Tagged(cluster, line string) (string, bool) {
 	rest, ok := strings.CutPrefix(strings.TrimSpace(line), "{")
 	if !ok || !json.Valid([]byte(line)) {

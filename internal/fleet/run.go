@@ -26,7 +26,7 @@ type Outcome struct {
 type Replumb interface {
 	// Status asks where the migration of the cluster stands.
 	Status(ctx context.Context, t *Target) State
-	// Do runs an action to its end. When ctx is cancelled it is interrupted, and ends where that is safe.
+	// Do runs an action to its end, or to where it is safe to end once ctx is cancelled.
 	Do(ctx context.Context, t *Target, a Action) Outcome
 }
 
@@ -42,7 +42,7 @@ const (
 	WaveDone       = "WaveDone"
 )
 
-// Event is one thing that happened to a fleet, beside the events of its clusters.
+// Event of a fleet, beside the events of its clusters.
 type Event struct {
 	Time    time.Time `json:"time"`
 	Kind    string    `json:"kind"`
@@ -85,7 +85,8 @@ type HealthRequest struct {
 	Clusters []State `json:"clusters"`
 }
 
-// Run runs the waves in the order of the action, and ends with a *HaltedError when one does not get through. Nothing begins after that.
+// Run runs the waves in the order of the action, and halts with a *HaltedError at the first that
+// does not get through.
 func (r *Runner) Run(ctx context.Context) error {
 	waves := r.Action.Order(r.Fleet.Spec.Waves)
 	for i, w := range waves {
@@ -118,7 +119,7 @@ func (r *Runner) wave(ctx context.Context, w Wave) error {
 	if halted.Ended, halted.Left = r.clusters(ctx, w); len(halted.Ended)+len(halted.Left) > 0 {
 		return halted
 	}
-	if halted.Health = r.settle(ctx, w); ctx.Err() != nil {
+	if halted.Health = r.soak(ctx, w); ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if halted.Health != nil {
@@ -128,8 +129,8 @@ func (r *Runner) wave(ctx context.Context, w Wave) error {
 	return nil
 }
 
-// clusters runs the action in those of a wave, so many at a time. The first that does not get through has the others interrupted, and no
-// further one begin.
+// clusters runs the action in those of a wave, Parallel at a time. The first that does not get
+// through interrupts the others.
 func (r *Runner) clusters(ctx context.Context, w Wave) (ended []Result, left []string) {
 	ctx, halt := context.WithCancel(ctx)
 	defer halt()
@@ -176,8 +177,9 @@ func (r *Runner) one(ctx context.Context, w Wave, t *Target) Outcome {
 	return of
 }
 
-// settle waits until a wave has soaked, and asks whether it is healthy. What of the soak is over is seen in the clusters.
-func (r *Runner) settle(ctx context.Context, w Wave) error {
+// soak waits until a wave has soaked, and calls the health action. The clusters say how much of the
+// soak is over.
+func (r *Runner) soak(ctx context.Context, w Wave) error {
 	if r.Action != Apply || w.soak == 0 && r.Health == nil {
 		return nil
 	}
@@ -210,17 +212,17 @@ func (r *Runner) states(ctx context.Context, w Wave) []State {
 	return States(ctx, r.Replumb, of)
 }
 
-// looks is how many clusters are looked at in parallel.
+// looks is how many clusters are asked in parallel.
 const looks = 4
 
-// States looks at clusters, and returns what was seen in the same order.
+// States asks clusters where they stand, and returns the answers in their order.
 func States(ctx context.Context, at Replumb, of []*Target) []State {
 	all := make([]State, len(of))
 	Each(of, func(i int, t *Target) { all[i] = at.Status(ctx, t) })
 	return all
 }
 
-// Each does something for all targets, few at a time, and waits for them.
+// Each calls do for all targets, a few at a time, and waits.
 func Each(of []*Target, do func(i int, t *Target)) {
 	var group errgroup.Group
 	group.SetLimit(looks)

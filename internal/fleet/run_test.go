@@ -14,7 +14,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// fake is clusters without one. Those in ends end so; those in held go on until they are interrupted.
+// fake is clusters without one. Those in ends end so; those in held go on until they are
+// interrupted.
 type fake struct {
 	states map[string]State
 	ends   map[string]Outcome
@@ -57,7 +58,7 @@ func runnerOf(f *fake, action Action, waves ...Wave) (r *Runner, events *[]strin
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	r = &Runner{
 		Fleet: &Fleet{Name: "prod", Spec: Spec{Waves: waves}}, Action: action, Replumb: f,
-		Now:  func() time.Time { return now.Add(*waited) },
+		Now:     func() time.Time { return now.Add(*waited) },
 		OnEvent: func(e Event) { *events = append(*events, strings.TrimSpace(e.Kind+" "+e.Wave+" "+e.Cluster)) },
 		Wait: func(ctx context.Context, d time.Duration) error {
 			*waited += d
@@ -89,7 +90,8 @@ func TestWavesRunInOrder(t *testing.T) {
 	}
 }
 
-// TestFirstLossHaltsTheFleet: what runs beside it is interrupted, and nothing further begins. The control: without the loss, all run.
+// TestFirstLossHaltsTheFleet: what runs beside it is interrupted, and nothing further begins. The
+// control: without the loss, all run.
 func TestFirstLossHaltsTheFleet(t *testing.T) {
 	for _, lost := range []bool{true, false} {
 		both := &sync.WaitGroup{}
@@ -179,7 +181,8 @@ func TestLossOutweighsCtrlC(t *testing.T) {
 	}
 }
 
-// TestSoak: what is left of it is waited for, by what the clusters say, so that one that was interrupted is not begun again, nor left out.
+// TestSoak: what is left of it is waited for, by what the clusters say, so that one that was
+// interrupted is not begun again, nor left out.
 func TestSoak(t *testing.T) {
 	at := time.Date(2026, 3, 1, 11, 50, 0, 0, time.UTC)
 	for name, tt := range map[string]struct {
@@ -206,7 +209,8 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// TestHealthHaltsTheFleet: it is asked after each wave, with where the clusters stand. The control: while it is well, all run.
+// TestHealthHaltsTheFleet: it is asked after each wave, with where the clusters stand. The control:
+// while it is well, all run.
 func TestHealthHaltsTheFleet(t *testing.T) {
 	for _, well := range []bool{false, true} {
 		f := &fake{states: map[string]State{"a": {Cluster: "a", Requests: 120}}}

@@ -18,7 +18,8 @@ type columns struct {
 	paths []*jsonpath.JSONPath
 }
 
-// newColumns reads HEADER:PATH pairs, separated by commas. A path is that of kubectl: with or without braces and the first dot.
+// newColumns reads HEADER:PATH pairs, separated by commas. A path is that of kubectl: braces and
+// the first dot may be left out.
 func newColumns(spec string) (*columns, error) {
 	c := &columns{}
 	for _, column := range strings.Split(spec, ",") {

@@ -60,7 +60,7 @@ func Report(w io.Writer, command string, err error) {
 	}
 }
 
-// HintOf is the advice of an error, or what is true of any that ends a run early or that the API server refuses.
+// HintOf is the advice of an error, or that of any error of its class.
 func HintOf(err error) string {
 	if hint := fault.Advice(err); hint != "" {
 		return hint

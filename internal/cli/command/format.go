@@ -20,7 +20,7 @@ import (
 const (
 	// FormatsPrefix begins the usage of every -o that takes formats; the formats follow.
 	FormatsPrefix = "output format: "
-	// customColumns begins the format of kubectl get that prints a table by paths, such as NAME:.metadata.name.
+	// customColumns begins the format of kubectl get that prints paths, such as NAME:.metadata.name.
 	customColumns = "custom-columns"
 )
 
@@ -57,8 +57,8 @@ func unknownFormat(name string, formats []string) error {
 	}
 }
 
-// DeclareDocument is Declare for commands that also print as kubectl get does: by templates, such as
-// jsonpath=..., and by custom-columns=...
+// DeclareDocument is Declare for commands that also print as kubectl get does: by templates, such
+// as jsonpath=..., and by custom-columns=...
 func (f *Format) DeclareDocument(cmd *cobra.Command, formats ...string) {
 	f.templates = genericclioptions.NewPrintFlags("")
 	f.templates.OutputFormat = &f.Name

@@ -11,7 +11,7 @@ import (
 
 // ReportPart is what one cluster, or one migration, has in a report of several.
 type ReportPart struct {
-	// Summary is one sentence, and Report all that replumb report says; neither is there before the migration began.
+	// Summary is one sentence, Report all that replumb report says; both are empty before the start.
 	Summary  string          `json:"summary,omitempty"`
 	Report   json.RawMessage `json:"report,omitempty"`
 	Error    string          `json:"error,omitempty"`
@@ -24,7 +24,7 @@ type ReportPart struct {
 	NotMeasured int64 `json:"-"`
 }
 
-// Summarize says in one sentence in how many of them something has begun, and how many requests were sent and lost.
+// Summarize says in one sentence how many have begun, and how many requests were sent and lost.
 func Summarize(parts []ReportPart, of string) string {
 	var sent, failed, late, notMeasured int64
 	begun, unknown := 0, 0

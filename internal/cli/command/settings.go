@@ -15,14 +15,12 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// maxVerbosity is the last level at which requests are logged without what is in them: beyond it there would be Secrets in the log.
+// maxVerbosity is the last level at which no bodies, and no Secrets, are logged.
 const maxVerbosity = 7
 
 // Settings are flags of every command.
 type Settings struct {
-	// verbosity is how much of the API calls is logged on stderr.
 	verbosity int
-	// Quiet leaves progress and hints out.
 	Quiet bool
 	// timeout ends the command; zero never does.
 	timeout time.Duration
@@ -41,7 +39,7 @@ func (s *Settings) Declare(flags *pflag.FlagSet) {
 	flags.DurationVar(&s.timeout, "timeout", 0, "end the whole command after this long, as Ctrl-C would (default never)")
 }
 
-// prepare sees that the settings can be meant, and logs as they say.
+// prepare refuses settings that cannot be meant, and sets the log level.
 func (s *Settings) prepare() error {
 	switch {
 	case s.verbosity < 0 || s.verbosity > maxVerbosity:
@@ -65,7 +63,7 @@ func (s *Settings) prepare() error {
 // TimeoutError says that --timeout ended a command.
 type TimeoutError struct {
 	After time.Duration
-	// Err is what the command had to say then; nil, if nothing.
+	// Err is the error of the command then; nil for none.
 	Err error
 }
 
@@ -77,7 +75,6 @@ func (e *TimeoutError) Error() string {
 	return text
 }
 
-// Unwrap gives what the command had to say, or nothing.
 func (e *TimeoutError) Unwrap() error { return e.Err }
 
 func (*TimeoutError) ExitCode() int { return fault.ExitInterrupted }
@@ -106,7 +103,8 @@ func (s *Settings) Govern(cmd *cobra.Command) {
 	}
 }
 
-// limit cancels a context when the time is up. Cancelled, and not past its deadline: so the steps in hand are finished as after Ctrl-C.
+// limit cancels a context when the time is up. A deadline would cut the steps in hand off, which
+// finish after a cancellation as after Ctrl-C.
 func (s *Settings) limit(ctx context.Context) (limited context.Context, stop func()) {
 	if s.timeout == 0 {
 		return ctx, func() {}
@@ -119,7 +117,7 @@ func (s *Settings) limit(ctx context.Context) (limited context.Context, stop fun
 	}
 }
 
-// late says of a command that --timeout cancelled that it did. What has an exit code of its own keeps it.
+// late names --timeout in the error of a command that it cancelled. An exit code of its own stays.
 func late(ctx context.Context, err error) error {
 	var timeout *TimeoutError
 	if !errors.As(context.Cause(ctx), &timeout) || !Cancelled(err) || errors.As(err, new(*TimeoutError)) {

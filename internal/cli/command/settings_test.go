@@ -14,7 +14,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// TestTimeout: a command that --timeout ends says so, as one that was interrupted; any other error is as it was.
+// TestTimeout: a command that --timeout ends says so, as one that was interrupted; any other error
+// is as it was.
 func TestTimeout(t *testing.T) {
 	waiting := func(ctx context.Context) error {
 		<-ctx.Done()

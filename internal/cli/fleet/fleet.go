@@ -187,7 +187,8 @@ func (o *options) program(cmd *cobra.Command) (*fleet.Program, error) {
 	return p, nil
 }
 
-// sharedFlags are those that hold for every cluster. Those that name a cluster, or a user of one, are refused: the Fleet does.
+// sharedFlags hold for every cluster. Flags that name a cluster, or a user of one, are refused: the
+// Fleet does.
 func sharedFlags(flags *pflag.FlagSet) (shared []string, err error) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		switch {
@@ -328,7 +329,8 @@ func (o *options) events() (onEvent func(fleet.Event), onLine func(*fleet.Target
 	}
 }
 
-// introduce prints which clusters are about to be changed, and where they are. No two may be the same.
+// introduce prints which clusters are about to be changed, and where they are. No two may be the
+// same.
 func (o *options) introduce(r *run) error {
 	rows := [][]string{{"WAVE", "CLUSTER", "CONTEXT", "SERVER", "TARGET"}}
 	at := map[string]string{}

@@ -35,7 +35,8 @@ func TestCheckRow(t *testing.T) {
 	}
 }
 
-// TestFleetReportSums: requests are those of all clusters, and one without an answer is not counted as well.
+// TestFleetReportSums: requests are those of all clusters, and one without an answer is not counted
+// as well.
 func TestFleetReportSums(t *testing.T) {
 	at := &fleet.Target{Cluster: fleet.Cluster{Name: "a"}, Wave: "one"}
 	doc := document{Fleet: "prod", Migration: "move", Clusters: []reportRow{

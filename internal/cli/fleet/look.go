@@ -59,7 +59,6 @@ func errorOf(of []*fleet.Target, ends []fleet.Outcome) error {
 	return e
 }
 
-// checkRow is what fleet check prints of a cluster.
 type checkRow struct {
 	Cluster string `json:"cluster"`
 	Wave    string `json:"wave"`
@@ -152,7 +151,6 @@ func (o *options) printChecks(rows []checkRow) error {
 
 func dash(text string) string { return cmp.Or(text, "-") }
 
-// planRow is what fleet plan prints of a cluster.
 type planRow struct {
 	Cluster  string          `json:"cluster"`
 	Wave     string          `json:"wave"`
@@ -218,7 +216,6 @@ func (o *options) printPlans(of []*fleet.Target, plans [][]byte, ends []fleet.Ou
 	return terminal.Document(o.Out.Verbatim(), o.format.Name, command.ListOf(rows))
 }
 
-// statusDocument is what fleet status prints with -o json or yaml.
 type statusDocument struct {
 	command.Head `              json:",inline"`
 	Fleet        string        `json:"fleet"`

@@ -18,7 +18,6 @@ import (
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
-// document is what happened in all clusters of a fleet.
 type document struct {
 	command.Head `json:",inline"`
 	Fleet        string      `json:"fleet"`

@@ -1,4 +1,5 @@
-// Package incluster has the programs of the pods that migrations start: people have no use for them.
+// Package incluster has the programs of the pods that migrations start: people have no use for
+// them.
 package incluster
 
 import (
@@ -25,7 +26,6 @@ import (
 	"github.com/replumb/replumb/internal/verify/memtrim"
 )
 
-// agentOptions are what an agent is started with.
 type agentOptions struct {
 	origin, migration, domain string
 	api, ranges               []string
@@ -68,7 +68,7 @@ the API servers at --api with the token of its ServiceAccount, without any Servi
 	return cmd
 }
 
-// agent makes the agent, or says which of its settings is missing.
+// agent makes the agent, or names the setting that is missing.
 func (o *agentOptions) agent(env func(string) string, version string) (*agent.Agent, error) {
 	hint := "apply starts agents with all they need"
 	origins := map[string]v1alpha1.ProbeOrigin{"host": v1alpha1.FromHost, "pod": v1alpha1.FromPod}

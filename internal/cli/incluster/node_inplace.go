@@ -28,9 +28,11 @@ func adopt(h nodecleanup.Host, n nodecleanup.Network) (*nodecleanup.Report, erro
 }
 
 func (n node) unprefer() *cobra.Command {
-	var h nodecleanup.Host
-	cmd := n.silent("unprefer", "Give new pods of the node the network that its own files say", func() error { return h.Unprefer() })
-	rootFlag(cmd, &h.Root)
+	var root string
+	cmd := n.silent("unprefer", "Give new pods of the node the network that its own files say", func() error {
+		return nodecleanup.Host{Root: root}.Unprefer()
+	})
+	rootFlag(cmd, &root)
 	return cmd
 }
 

@@ -32,7 +32,6 @@ import (
 	"github.com/replumb/replumb/internal/reporting/metrics"
 )
 
-// operatorOptions are what the operator is started with.
 type operatorOptions struct {
 	*command.App
 	namespace       string
@@ -221,7 +220,8 @@ func single(config *rest.Config) func(ctx context.Context, network, address stri
 // dialLimit is how long one API server may take to accept a connection.
 const dialLimit = 3 * time.Second
 
-// connectInside connects to the cluster that the process runs in; with a kubeconfig, to the one that it names.
+// connectInside connects to the cluster that the process runs in; with a kubeconfig, to the one
+// that it names.
 func connectInside(ctx context.Context, a *command.App) (*command.Connection, *reached, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	_, err := os.Stat(cluster.ServiceAccountDir + "/token")

@@ -17,7 +17,6 @@ import (
 	"github.com/replumb/replumb/internal/operator/overlap"
 )
 
-// overlapOptions are what a replica is started with.
 type overlapOptions struct {
 	migration string
 	api       []string
@@ -59,7 +58,7 @@ ServiceAccount, without any Service as long as one of them answers.`,
 	return cmd
 }
 
-// replica makes the replica, without a connection, or says which of its settings is missing.
+// replica makes the replica, without a connection, or names the setting that is missing.
 func (o *overlapOptions) replica(env func(string) string) (*overlap.Replica, error) {
 	for _, c := range []struct {
 		problem string

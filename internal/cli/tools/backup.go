@@ -1,3 +1,4 @@
+// Package tools is the commands beside migrations: what is in a cluster, what goes into it, probes.
 package tools
 
 import (

@@ -47,7 +47,6 @@ func Explain(a *command.App) *cobra.Command {
 	return cmd
 }
 
-// codes lists the codes of all checks.
 func codes() string { return strings.Join(slices.Sorted(maps.Keys(explanations())), " ") }
 
 // explanations of all kinds of migrations, by code.

@@ -153,7 +153,7 @@ func tagged(name string) string {
 	return ""
 }
 
-// unfit is what installation says of options, for who has given flags.
+// unfit names the flags in an error about options.
 func unfit(err error) error {
 	switch {
 	case errors.Is(err, installation.ErrNoImage):

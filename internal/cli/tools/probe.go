@@ -162,7 +162,8 @@ func (o *probeOptions) readTargets(file string) (probe.Config, error) {
 	return config, nil
 }
 
-// fill has the flags hold for what targets leave open. A flag that holds for none is refused: it was meant for something.
+// fill applies the flags to what targets leave open. A flag that applies to none is refused: it was
+// meant for something.
 func (o *probeOptions) fill(flags *pflag.FlagSet, targets []probe.Target) error {
 	http := func(t probe.Target) bool { return t.Kind == probe.HTTP }
 	secure := func(t probe.Target) bool { return t.Kind == probe.HTTP && t.TLS }
@@ -189,7 +190,7 @@ func (o *probeOptions) fill(flags *pflag.FlagSet, targets []probe.Target) error 
 	return nil
 }
 
-// run probes until ctx ends, and reports what came of it. That someone ended it is no failure.
+// run probes until ctx ends, which is no failure, and prints the result.
 func (o *probeOptions) run(ctx context.Context, config probe.Config) error {
 	_ = memtrim.Trim() // with more memory it probes as well
 	if o.duration > 0 {
@@ -220,8 +221,8 @@ func (o *probeOptions) run(ctx context.Context, config probe.Config) error {
 	return summary.Err()
 }
 
-// quiet is the rate, of all targets together, that one processor is enough for by far. A second one would be woken up for each request
-// to look for work, which takes more than the request.
+// quiet is the rate of all targets that one processor is enough for by far. Waking a second one to
+// look for work takes more than a request.
 const quiet = 200
 
 func processors(config probe.Config) int {
@@ -235,7 +236,7 @@ func processors(config probe.Config) int {
 	return runtime.NumCPU()
 }
 
-// probeAsJSON prints each window. It ends when no one reads them any more.
+// probeAsJSON prints each window, until its reader goes away.
 func (o *probeOptions) probeAsJSON(ctx context.Context, config probe.Config, ledger *probe.Ledger) error {
 	lines := json.NewEncoder(o.Out.Verbatim())
 	return probe.New(config, func(w probe.Window) error {

@@ -151,7 +151,7 @@ func networkOf(text string) (ranges.Range, error) {
 	return ranges.Range{Use: ranges.Network, Prefix: p, Source: "--network " + name}, nil
 }
 
-// contextsAsked are flags that lead to each context, by its name. Without any it is what the flags of all commands lead to.
+// contextsAsked are flags that lead to each named context, or to that of the command line.
 func (o *rangesOptions) contextsAsked(names []string) ([]*genericclioptions.ConfigFlags, error) {
 	if len(names) == 0 {
 		return []*genericclioptions.ConfigFlags{o.Config}, nil
@@ -179,7 +179,7 @@ func (o *rangesOptions) contextsAsked(names []string) ([]*genericclioptions.Conf
 	return all, nil
 }
 
-// flagsOf leads to a context as the flags say that are not about one cluster alone.
+// flagsOf leads to a context, with the flags that are not about one cluster.
 func (o *rangesOptions) flagsOf(context string) *genericclioptions.ConfigFlags {
 	flags := genericclioptions.NewConfigFlags(true)
 	flags.Context, flags.Namespace = &context, nil
@@ -189,12 +189,12 @@ func (o *rangesOptions) flagsOf(context string) *genericclioptions.ConfigFlags {
 	return flags
 }
 
-// rangesLook is what was read of a cluster, or why nothing was.
+// rangesLook is the ranges read of a cluster, or the error.
 type rangesLook struct {
 	context string
 	of      *survey.Cluster
 	err     error
-	// taken is when the snapshot was that was read in place of the cluster; zero for the cluster itself.
+	// taken is the time of the snapshot; zero for the cluster itself.
 	taken time.Time
 }
 
@@ -204,7 +204,8 @@ type rangesSide struct {
 	connect func() (*command.Connection, error)
 }
 
-// sidesAsked are the clusters that contexts lead to, and the snapshots. With a snapshot, the current context is not meant.
+// sides are the snapshots and the clusters of contexts. With a snapshot alone the current context
+// is not meant.
 func (o *rangesOptions) sides() ([]rangesSide, error) {
 	var sides []rangesSide
 	for _, file := range o.from {
@@ -223,7 +224,7 @@ func (o *rangesOptions) sides() ([]rangesSide, error) {
 	return sides, nil
 }
 
-// lookAtRanges reads all clusters. One that cannot be read keeps none of the others from it.
+// read reads all clusters. An error of one is kept beside the others.
 func (o *rangesOptions) read(ctx context.Context, sides []rangesSide) ([]rangesLook, error) {
 	const atOnce = 4
 	looks := make([]rangesLook, len(sides))
@@ -251,7 +252,7 @@ func (o *rangesOptions) read(ctx context.Context, sides []rangesSide) ([]rangesL
 	return o.distinct(looks), nil
 }
 
-// distinct leaves out a context that leads to a cluster that another one has led to: it would overlap with itself.
+// distinct leaves out a context that leads to the cluster of another: it would overlap with itself.
 func (o *rangesOptions) distinct(looks []rangesLook) []rangesLook {
 	var out []rangesLook
 	for _, look := range looks {
@@ -265,9 +266,9 @@ func (o *rangesOptions) distinct(looks []rangesLook) []rangesLook {
 	return out
 }
 
-// RangesError says what a look at ranges has found.
+// RangesError says that ranges overlap, or were not all read.
 type RangesError struct {
-	// Overlaps is how many there are, Unread how many clusters of Of were not read, and NotRead how much of the others.
+	// Overlaps are counted, as are the Unread clusters of Of, and sources NotRead in the others.
 	Overlaps, Unread, Of, NotRead int
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
-// rangesPage is what ranges prints.
 type rangesPage struct {
 	APIVersion string           `json:"apiVersion"`
 	Kind       string           `json:"kind"`
@@ -28,11 +27,11 @@ type rangesPage struct {
 	looks []rangesLook
 }
 
-// clusterRanges is the part of a cluster. Error says why there is nothing else.
+// clusterRanges is the part of a cluster. With an Error there is nothing else.
 type clusterRanges struct {
 	Name   string `json:"name"`
 	Server string `json:"server,omitempty"`
-	// Snapshot is when the snapshot was taken that this is of; nil, if it is of the cluster itself.
+	// Snapshot is the time of the snapshot; nil for the cluster itself.
 	Snapshot  *time.Time     `json:"snapshot,omitempty"`
 	Error     string         `json:"error,omitempty"`
 	Ranges    []ranges.Range `json:"ranges"`
@@ -41,7 +40,7 @@ type clusterRanges struct {
 	Free      []freeRanges   `json:"free"`
 }
 
-// freeRanges are proposals. Size is empty if none is known. Certain says that everything was read that they must not overlap.
+// freeRanges are proposals. Size is empty if none is known; Certain says that all ranges were read.
 type freeRanges struct {
 	For     ranges.Use     `json:"for"`
 	Size    string         `json:"size,omitempty"`

@@ -20,7 +20,7 @@ import (
 	"github.com/replumb/replumb/internal/network/ranges/survey"
 )
 
-// onlyMine is the mode of a file that no one else may read.
+// onlyMine is the mode of files that hold what is in a cluster.
 const onlyMine = 0o600
 
 // Snapshot keeps what check, plan and ranges read of a cluster in a file.
@@ -55,7 +55,7 @@ that kind (replumb rbac services --for view).`,
 	return cmd
 }
 
-// takeSnapshot writes a file that is whole, or none. A process that is killed leaves one that is refused later.
+// takeSnapshot writes a whole file or none. What a killed process leaves is refused later.
 func takeSnapshot(ctx context.Context, a *command.App, file string) error {
 	c, err := a.Reach(ctx)
 	if err != nil {
@@ -88,7 +88,7 @@ func describeSnapshot(a *command.App, file string, head *archive.Head, m *archiv
 	a.Hint("%s check -f FILE --from %s", a.Name, file)
 }
 
-// readable are the rights that migrations of one cluster, and ranges, ask for.
+// readable are the rights of ranges and of migrations of one cluster.
 func readable() []cluster.Right {
 	all := survey.Rights()
 	for _, k := range migrations.All() {

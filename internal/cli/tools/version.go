@@ -18,7 +18,6 @@ import (
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
-// build is what this program is.
 type build struct {
 	Version  string              `json:"version"`
 	Commit   string              `json:"commit,omitempty"`
@@ -28,7 +27,6 @@ type build struct {
 	Schema   installation.Schema `json:"schema"`
 }
 
-// clusterVersion is what a cluster has.
 type clusterVersion struct {
 	Server     string `json:"server"`
 	Context    string `json:"context,omitempty"`
@@ -36,11 +34,10 @@ type clusterVersion struct {
 	installation.Installed
 }
 
-// versions are those of both sides.
 type versions struct {
 	Client  build           `json:"client"`
 	Cluster *clusterVersion `json:"cluster,omitempty"`
-	// Problem is why they do not go together; empty if they do, or if only one is known.
+	// Problem is why they do not go together; empty if they do, or one is unknown.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -158,7 +155,6 @@ func (v versions) table(w io.Writer) {
 	}
 }
 
-// revisions are those of definitions, for people.
 func revisions(s installation.Schema) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(s)) {
