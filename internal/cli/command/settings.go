@@ -21,7 +21,7 @@ const maxVerbosity = 7
 // Settings are flags of every command.
 type Settings struct {
 	verbosity int
-	Quiet bool
+	Quiet     bool
 	// timeout ends the command; zero never does.
 	timeout time.Duration
 }
