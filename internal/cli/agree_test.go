@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
@@ -92,6 +95,10 @@ func offline(t *testing.T, spec string) error {
 	if err := os.WriteFile(file, manifest(spec), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := (&app{name: "replumb", input: input{files: []string{file}}}).given()
-	return err
+	cmd := NewCommand("replumb", strings.NewReader(""), io.Discard, io.Discard)
+	cmd.SetArgs([]string{"check", "-f", file, "--kubeconfig", "nonexistent"})
+	if err := cmd.ExecuteContext(t.Context()); command.ExitCode(err) == fault.ExitUsage {
+		return err
+	}
+	return nil // it got as far as looking for a cluster
 }

@@ -11,12 +11,12 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/cli/command"
 	clifleet "github.com/replumb/replumb/internal/cli/fleet"
+	"github.com/replumb/replumb/internal/cli/migrate"
 	"github.com/replumb/replumb/internal/cli/tools"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
@@ -28,8 +28,6 @@ import (
 	"github.com/replumb/replumb/internal/migration/incluster"
 	"github.com/replumb/replumb/internal/migrations/cni"
 	"github.com/replumb/replumb/internal/migrations/mirror"
-	"github.com/replumb/replumb/internal/migrations/nodes"
-	"github.com/replumb/replumb/internal/migrations/podcidr"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/safety/lease"
@@ -68,9 +66,9 @@ func exits() map[string]exit {
 		"still needed":           {&installation.StandingError{UnderWay: "move"}, fault.ExitBlocked, "replumb rollback move"},
 		"no operator":            {&installation.DownError{Cause: incluster.NoImage}, fault.ExitError, "--pull-secret"},
 		"another plan":           {&migration.ChangedPlanError{}, fault.ExitBlocked, "look at the new plan"},
-		"a foreign plan":         {&ForeignPlanError{File: "plan.json"}, fault.ExitBlocked, "plan -f FILE -o json"},
+		"a foreign plan":         {&migrate.ForeignPlanError{File: "plan.json"}, fault.ExitBlocked, "plan -f FILE -o json"},
 		"a foreign Migration":    {&migration.ForeignError{Name: "move"}, fault.ExitBlocked, "replumb.dev/cluster"},
-		"foreign calls":          {&ConsentError{Name: "move", Digest: "d1"}, fault.ExitBlocked, "--allow-calls d1"},
+		"foreign calls":          {&migrate.ConsentError{Name: "move", Digest: "d1"}, fault.ExitBlocked, "--allow-calls d1"},
 		"changed calls":          {&migration.ForeignCallsError{Name: "move"}, fault.ExitBlocked, "managed-fields"},
 		"a kubeconfig":           {&mirror.KubeconfigError{}, fault.ExitBlocked, "--insecure-target-kubeconfig"},
 		"another target":         {&mirror.AnotherTargetError{}, fault.ExitBlocked, "nothing was changed or sent"},
@@ -79,8 +77,8 @@ func exits() map[string]exit {
 		"late answers":           {&lossguard.LossError{Migration: "move", Late: 1}, fault.ExitBudget, "spec.proof.lateBudget"},
 		"agents cannot measure":  {&lossguard.NotMeasuredError{Agents: []string{"node a"}}, fault.ExitNotMeasured, "kubectl top node"},
 		"probing cannot measure": {&probe.NotMeasuredError{}, fault.ExitNotMeasured, "send fewer requests"},
-		"an operator's cannot":   {&StalledError{Reason: v1alpha1.ReasonNotMeasured}, fault.ExitNotMeasured, ""},
-		"an operator's late":     {&StalledError{Reason: v1alpha1.ReasonLateBudgetExceeded}, fault.ExitBudget, ""},
+		"an operator's cannot":   {&migrate.StalledError{Reason: v1alpha1.ReasonNotMeasured}, fault.ExitNotMeasured, ""},
+		"an operator's late":     {&migrate.StalledError{Reason: v1alpha1.ReasonLateBudgetExceeded}, fault.ExitBudget, ""},
 		"an agent ended":         {&lossguard.EndedError{}, fault.ExitError, "--previous"},
 		"silent agents":          {&agentset.SilentError{}, fault.ExitError, "--without-agent"},
 		"a probe's loss":         {&probe.LossError{}, fault.ExitBudget, ""},
@@ -109,7 +107,7 @@ func exits() map[string]exit {
 			fleet.Finish.Refusal([]fleet.State{{Cluster: "a"}}), fault.ExitBlocked, "replumb fleet apply",
 		},
 		"a cluster of a fleet": {&clifleet.Error{Code: fault.ExitBlocked}, fault.ExitBlocked, "nothing was changed"},
-		"no such migration":    {noMigration("move"), fault.ExitError, "kubectl get migrations"},
+		"no such migration":    {&migrate.AbsentError{Name: "move"}, fault.ExitError, "kubectl get migrations"},
 		"cancelled":            {context.Canceled, fault.ExitInterrupted, "same command again"},
 		"paused":               {engine.ErrPaused, fault.ExitInterrupted, "replumb resume"},
 		"late":                 {&engine.DeadlineError{Err: errors.New("no")}, fault.ExitError, "when the cause is removed"},
@@ -176,39 +174,5 @@ func TestUnverifiedIsWarnedOf(t *testing.T) {
 		if got := strings.Count(b.String(), "warning: the kubeconfig has no certificates verified"); got != want {
 			t.Errorf("insecure %t: %q", insecure, b.String())
 		}
-	}
-}
-
-// TestRightsOfKind names, to a user who lacks rights, the file that grants those of that kind of migration.
-func TestRightsOfKind(t *testing.T) {
-	for file, j := range map[string]job{
-		"deploy/rbac.yaml": serviceJob{Job: &servicecidr.Job{}}, "deploy/rbac-pod-cidr.yaml": podJob{Job: &podcidr.Job{}},
-		"deploy/rbac-nodes.yaml": nodeJob{Job: &nodes.Job{}}, "deploy/rbac-mirror.yaml": mirrorJob{Job: &mirror.Job{}},
-		"deploy/rbac-cni.yaml": cniJob{Job: &cni.Job{}},
-	} {
-		t.Run(file, func(t *testing.T) {
-			for _, err := range []error{forbidden(), &engine.StepError{Err: forbidden()}, &cluster.DeniedError{}} {
-				if got := command.HintOf(ofJob(j, err)); !strings.HasPrefix(got, "bind the roles in "+file) {
-					t.Errorf("%v: hint %q", err, got)
-				}
-				if command.ExitCode(ofJob(j, err)) != command.ExitCode(err) {
-					t.Errorf("%v: another exit code", err)
-				}
-			}
-			frozen := &apierrors.StatusError{ErrStatus: metav1.Status{
-				Reason:  metav1.StatusReasonForbidden,
-				Message: "ValidatingAdmissionPolicy 'replumb-freeze-deploys' with binding denied request",
-			}}
-			if got := command.HintOf(ofJob(j, frozen)); !strings.HasPrefix(got, "this is no lack of rights") {
-				t.Errorf("refused by a freeze: hint %q", got)
-			}
-			known := &mirror.TargetError{Err: forbidden(), Hint: "look at the target"}
-			if got := command.HintOf(ofJob(j, known)); got != known.Hint {
-				t.Errorf("hint %q, want that of the error", got)
-			}
-			if err := ofJob(j, engine.ErrInterrupted); err.Error() != engine.ErrInterrupted.Error() {
-				t.Error("an interruption is taken for a lack of rights")
-			}
-		})
 	}
 }

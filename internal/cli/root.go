@@ -12,13 +12,12 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/cli/fleet"
 	"github.com/replumb/replumb/internal/cli/incluster"
+	"github.com/replumb/replumb/internal/cli/migrate"
 	"github.com/replumb/replumb/internal/cli/tools"
-	"github.com/replumb/replumb/internal/engine/printable"
 )
 
 // Main runs replumb and returns its exit code.
@@ -33,7 +32,7 @@ func Main() int {
 	name := filepath.Base(os.Args[0])
 	err := NewCommand(name, os.Stdin, os.Stdout, os.Stderr).ExecuteContext(ctx)
 	command.Report(os.Stderr, command.CalledAs(name), err)
-	return ExitCode(err)
+	return command.ExitCode(err)
 }
 
 // noticeVanished has all connections to API servers of this process notice within five seconds, and not within 45, that the API server has
@@ -53,44 +52,9 @@ var version string
 // digest of the image of this release, set by the linker where it is known.
 var digest string //nolint:gochecknoglobals // as version is
 
-// app is what the commands about migrations share.
-type app struct {
-	*command.App
-	name   string
-	in     io.Reader
-	out    *output
-	err    printable.Writer
-	config *genericclioptions.ConfigFlags
-	output string
-	input  input
-	// from is the file with the snapshot that is read in place of a cluster; empty for none.
-	from string
-	// dir is the folder of the file with the Migration.
-	dir string
-	yes bool
-	// passEnv are variables that programs get beside those that all get.
-	passEnv []string
-	// allowCalls is the digest of calls that the operator agrees to.
-	allowCalls string
-	// insecureTarget takes the kubeconfig of a Secret as it is.
-	insecureTarget bool
-	// acceptDowntime says that clients may be cut off.
-	acceptDowntime bool
-	// withoutAgent overrides spec.proof.agents.
-	withoutAgent bool
-	// local runs migrations in this process whether or not there is an operator.
-	local bool
-	// metricsAddress is where Prometheus finds metrics; empty for nowhere.
-	metricsAddress string
-}
-
-func newApp(of *command.App) *app {
-	return &app{App: of, name: of.Name, in: of.In, out: of.Out, err: of.Err, config: of.Config}
-}
-
 // NewCommand is the replumb command. As a kubectl plugin (kubectl-replumb) it calls itself "kubectl replumb".
 func NewCommand(argv0 string, in io.Reader, out, errOut io.Writer) *cobra.Command {
-	a := newApp(command.New(argv0, in, out, errOut, build()))
+	a := command.New(argv0, in, out, errOut, command.Build{Version: version, Digest: digest})
 	root := &cobra.Command{
 		Use:   "replumb",
 		Short: "Change the network under a live Kubernetes cluster without dropping a request",
@@ -100,7 +64,7 @@ range, the network of its nodes, and its CNI.
 Describe the move in a Migration, look at the plan, apply it. Old addresses stay valid until
 you finish; until then everything can be rolled back. Every command can be interrupted and run again.
 Where only you can act, as on certificates, it prints what to do, waits, and verifies the result.`,
-		Example: a.example(`
+		Example: a.Example(`
   replumb check -f move.yaml        # is the cluster fit for it?
   replumb plan -f move.yaml         # what would be done, in order
   replumb apply -f move.yaml        # do it; old addresses keep answering
@@ -108,69 +72,69 @@ Where only you can act, as on certificates, it prints what to do, waits, and ver
   replumb finish services-to-172-24 # take old addresses away for good`),
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: a.name},
-		Args:          noArgs,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: a.Name},
+		Args:          command.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version:       a.Build.Text(),
 
 		PersistentPostRunE: func(*cobra.Command, []string) error { return a.Out.Failed() },
 	}
 	root.SetIn(in)
-	root.SetOut(a.out)
+	root.SetOut(a.Out)
 	root.SetErr(errOut)
 	root.Flags().Bool("version", false, "print the version of this program") // without a short form: -v is for more output
 	root.SetVersionTemplate("replumb {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &UsageError{Problem: err.Error(), Hint: cmd.CommandPath() + " --help"}
+		return &command.UsageError{Problem: err.Error(), Hint: cmd.CommandPath() + " --help"}
 	})
-	a.addConfigFlags(root.PersistentFlags())
+	addConfigFlags(a, root.PersistentFlags())
 	a.Settings.Declare(root.PersistentFlags())
-	root.AddCommand(a.commands()...)
-	a.complete(root)
+	root.AddCommand(commands(a)...)
+	completion{a}.complete(root)
 	a.Settings.Govern(root)
 	return root
 }
 
 // commands are all of them, in the order in which help lists them.
-func (a *app) commands() []*cobra.Command {
+func commands(a *command.App) []*cobra.Command {
 	return []*cobra.Command{
-		a.check(),
-		tools.Explain(a.App),
-		a.plan(),
-		a.apply(),
-		a.status(),
-		a.pause(),
-		a.resume(),
-		a.rollback(),
-		a.finish(),
-		fleet.Command(a.App),
-		a.report(),
-		a.ui(),
-		tools.Ranges(a.App),
-		a.mirror(),
-		tools.Snapshot(a.App),
-		a.rbac(),
-		tools.Unfreeze(a.App),
-		tools.Backup(a.App),
-		tools.Probe(a.App),
-		incluster.TestPod(a.App),
-		incluster.Tunnels(a.App),
-		incluster.Node(a.App),
-		incluster.Agent(a.App),
-		incluster.Echo(a.App),
-		incluster.Overlap(a.App),
-		incluster.Operator(a.App),
-		tools.Install(a.App),
-		tools.Uninstall(a.App),
-		tools.Version(a.App),
+		migrate.Check(a),
+		tools.Explain(a),
+		migrate.Plan(a),
+		migrate.Apply(a),
+		migrate.Status(a),
+		migrate.Pause(a),
+		migrate.Resume(a),
+		migrate.Rollback(a),
+		migrate.Finish(a),
+		fleet.Command(a),
+		migrate.Report(a),
+		migrate.UI(a),
+		tools.Ranges(a),
+		tools.Mirror(a),
+		tools.Snapshot(a),
+		migrate.RBAC(a),
+		tools.Unfreeze(a),
+		tools.Backup(a),
+		tools.Probe(a),
+		incluster.TestPod(a),
+		incluster.Tunnels(a),
+		incluster.Node(a),
+		incluster.Agent(a),
+		incluster.Echo(a),
+		incluster.Overlap(a),
+		incluster.Operator(a),
+		tools.Install(a),
+		tools.Uninstall(a),
+		tools.Version(a),
 	}
 }
 
 // addConfigFlags takes kubectl's flags; those rarely used stay out of the help.
-func (a *app) addConfigFlags(flags *pflag.FlagSet) {
-	a.config.Namespace = nil // a migration is of a cluster
-	a.config.AddFlags(flags)
+func addConfigFlags(a *command.App, flags *pflag.FlagSet) {
+	a.Config.Namespace = nil // a migration is of a cluster
+	a.Config.AddFlags(flags)
 	shown := []string{"kubeconfig", "context", "request-timeout", "as"}
 	flags.VisitAll(func(f *pflag.Flag) { f.Hidden = !slices.Contains(shown, f.Name) })
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"slices"
@@ -141,13 +140,7 @@ func (o *probeOptions) config(flags *pflag.FlagSet, args []string) (probe.Config
 }
 
 func (o *probeOptions) readTargets(file string) (probe.Config, error) {
-	var body []byte
-	var err error
-	if file == "-" {
-		body, err = io.ReadAll(o.In)
-	} else {
-		body, err = os.ReadFile(file)
-	}
+	body, err := o.ReadAll(file)
 	if err != nil {
 		return probe.Config{}, err
 	}

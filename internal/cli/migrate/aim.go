@@ -1,0 +1,263 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/spec"
+)
+
+// aimed is a migration that a command is about to go on with: rollback, finish or resume.
+type aimed struct {
+	job
+	c *command.Connection
+	// file is the Migration in the file, if there is one; its settings are recorded when the command begins.
+	file *given
+}
+
+// aim finds the migration that a command is about, in the file or by its name, and prints which
+// cluster it is in. What it calls is in the file, or agreed to: otherwise it fails with a
+// *ConsentError. Nothing is written.
+func (a *action) aim(ctx context.Context, file *given, name string) (*aimed, error) {
+	if file == nil && len(a.passEnv) > 0 {
+		return nil, &command.UsageError{
+			Problem: "--pass-env is for programs of the file", Hint: "give the file with -f, or name them there as exec.env",
+		}
+	}
+	t := &aimed{file: file}
+	if file != nil {
+		name = file.Name
+	}
+	have, c, err := a.recorded(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	t.c = c
+	all := []*v1alpha1.Migration{have}
+	if file != nil {
+		all = []*v1alpha1.Migration{file.Migration, have}
+	}
+	for _, m := range all {
+		if err := migration.Bound(ctx, c, m); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.Introduce(ctx, c); err != nil {
+		return nil, err
+	}
+	dir := ""
+	if file == nil {
+		dir, err = a.consent(ctx, c, have)
+	} else {
+		dir = file.dir
+		have, err = migration.Effective(have, file.Migration)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if t.job, err = a.newJob(c, have, dir); err != nil {
+		return nil, err
+	}
+	return t, open(ctx, t.job)
+}
+
+// opener is a job that can tell before it begins that it must not.
+type opener interface {
+	Open(ctx context.Context) error
+}
+
+func open(ctx context.Context, j job) error {
+	if o, ok := j.(opener); ok {
+		return ofJob(j, o.Open(ctx))
+	}
+	return nil
+}
+
+// begin records the settings in the file, and that the operator goes by its calls.
+func (t *aimed) begin(ctx context.Context, a *action) error {
+	if t.file == nil {
+		return nil
+	}
+	changes, err := migration.Amend(ctx, t.c.Cluster, t.file.Migration)
+	for _, change := range changes {
+		fmt.Fprintln(a.Err, "changed", change)
+	}
+	if err := client.IgnoreNotFound(err); err != nil {
+		return err
+	}
+	return a.agreeToFile(ctx, t.c, t.file.Migration, t.file.dir)
+}
+
+// beginApply reports which cluster is about to be changed, and asks on a terminal. A script has decided by what it runs. Who may not even
+// read the Migration gets no further than the check of rights that apply begins with, which names all that are missing.
+func (a *action) beginApply(ctx context.Context, c *command.Connection, j job, g *given) error {
+	m := j.about().migration
+	have, err := migration.Get(ctx, c.Cluster, m.Name)
+	if apierrors.IsForbidden(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, m := range []*v1alpha1.Migration{m, have} {
+		if err := migration.Bound(ctx, c, m); err != nil {
+			return err
+		}
+	}
+	if err := a.Introduce(ctx, c); err != nil {
+		return err
+	}
+	if a.AsksPeople() {
+		if err := a.Confirm(a.yes, "Apply migration "+m.Name+" to this cluster?"); err != nil {
+			return err
+		}
+	}
+	if err := open(ctx, j); err != nil {
+		return err
+	}
+	return a.agreeToFile(ctx, c, m, g.dir)
+}
+
+// ForeignPlanError says that a plan is of another cluster.
+type ForeignPlanError struct {
+	File     string
+	Of, Here engine.Identity
+}
+
+func (e *ForeignPlanError) Error() string {
+	if e.Of.UID == "" {
+		return "the plan in " + e.File + " does not say of which cluster it is"
+	}
+	return fmt.Sprintf(
+		"the plan in %s is of cluster %s with UID %q, and this is %s with UID %s",
+		e.File,
+		e.Of,
+		e.Of.UID,
+		e.Here,
+		e.Here.UID,
+	)
+}
+
+func (*ForeignPlanError) Advice() string {
+	return "is this the cluster you mean? nothing was changed; plan -f FILE -o json > plan.json writes a plan of it"
+}
+
+func (*ForeignPlanError) ExitCode() int { return fault.ExitBlocked }
+
+// ofCluster refuses a plan of another cluster.
+func ofCluster(ctx context.Context, c *command.Connection, file string, of engine.Identity) error {
+	here, err := c.Identity(ctx)
+	if err != nil {
+		return err
+	}
+	if of.UID != here.UID {
+		return &ForeignPlanError{File: file, Of: of, Here: here}
+	}
+	return nil
+}
+
+// ConsentError says that a Migration in the cluster has calls that the operator has not agreed to on this machine.
+type ConsentError struct {
+	Name, Digest string
+	// Given is the digest that the operator has given instead, if any.
+	Given string
+	// Command with which to agree.
+	Command string
+}
+
+func (e *ConsentError) Error() string {
+	if e.Given != "" {
+		return fmt.Sprintf("the calls of migration %s have the digest %s, and not the one that --allow-calls names", e.Name, e.Digest)
+	}
+	return fmt.Sprintf("migration %s in the cluster has calls that were not agreed to on this machine", e.Name)
+}
+
+func (e *ConsentError) Advice() string {
+	return fmt.Sprintf(
+		"nothing was changed; give your own file with -f FILE, or, if all of them are meant to be made, add --allow-calls %s",
+		e.Digest,
+	)
+}
+
+func (*ConsentError) ExitCode() int { return fault.ExitBlocked }
+
+// consent makes sure that the operator has agreed to all that a Migration in the cluster calls, on this machine: by an apply of a
+// file that calls the same, by its digest, or now. Others may write Migrations; they must not have this machine do things by that.
+func (a *action) consent(ctx context.Context, c *command.Connection, m *v1alpha1.Migration) (dir string, err error) {
+	calls := spec.Calls(m)
+	digest := spec.Digest(calls)
+	if digest == "" {
+		return "", nil
+	}
+	of, err := c.Identity(ctx)
+	if err != nil {
+		return "", err
+	}
+	agreed := readAgreement(of.UID, m.Name)
+	if agreed.Digest == digest {
+		return agreed.Dir, nil
+	}
+	a.list(calls, digest)
+	switch {
+	case a.allowCalls == digest:
+	case a.allowCalls != "" || a.yes || !a.AsksPeople():
+		return "", &ConsentError{Name: m.Name, Digest: digest, Given: a.allowCalls}
+	default:
+		if err := a.Confirm(a.yes, "May this machine do all of that?"); err != nil {
+			return "", &ConsentError{Name: m.Name, Digest: digest}
+		}
+	}
+	a.keep(agreement{Cluster: of, Migration: m.Name, Digest: digest, Calls: texts(calls)})
+	return "", nil
+}
+
+// list shows calls to people.
+func (a *action) list(calls []spec.Call, digest string) {
+	fmt.Fprintln(a.Err, "calls of the Migration in the cluster:")
+	for _, c := range calls {
+		fmt.Fprintln(a.Err, "   ", c)
+	}
+	fmt.Fprintln(a.Err, "their digest is", digest)
+}
+
+// agreeToFile remembers what the operator's own file calls.
+func (a *action) agreeToFile(ctx context.Context, c *command.Connection, m *v1alpha1.Migration, dir string) error {
+	calls := spec.Calls(m)
+	if len(calls) == 0 {
+		return nil
+	}
+	of, err := c.Identity(ctx)
+	if err != nil {
+		return err
+	}
+	a.keep(agreement{Cluster: of, Migration: m.Name, Digest: spec.Digest(calls), Dir: dir, Calls: texts(calls)})
+	return nil
+}
+
+// keep writes an agreement. A machine that cannot keep it asks again.
+func (a *action) keep(g agreement) {
+	if err := g.write(); err != nil {
+		fmt.Fprintf(
+			a.Err,
+			"warning: what this migration may call is not remembered, and later commands need -f FILE: %v\n",
+			errors.Unwrap(err),
+		)
+	}
+}
+
+func texts(calls []spec.Call) []string {
+	var all []string
+	for _, c := range calls {
+		all = append(all, c.String())
+	}
+	return all
+}

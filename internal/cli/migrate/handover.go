@@ -1,0 +1,304 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/installation"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/operator/controller"
+	"github.com/replumb/replumb/internal/spec"
+)
+
+// handover gives a migration to the operator.
+type handover struct {
+	c *command.Connection
+	// want is the Migration as the file has it, or as it is recorded.
+	want *v1alpha1.Migration
+	to   v1alpha1.DesiredState
+	// approved are the words that the user has approved at a prompt, or by --yes.
+	approved []string
+	// resume takes a pause back.
+	resume bool
+	// ended is what is said once it is done.
+	ended string
+	// unfit is the flag that only a run in this process can do; empty if there is none.
+	unfit string
+}
+
+// operated reports whether an operator is alive that can be given the migration. Who asked for a run in this process gets one.
+func (a *action) operated(ctx context.Context, c *command.Connection) (bool, error) {
+	if a.local {
+		return false, nil
+	}
+	leader, err := controller.Alive(ctx, c.Cluster, controller.Namespace, time.Now().Add(c.Skew()))
+	return leader != "", err
+}
+
+// UnfitError says that a flag is for a run in this process.
+type UnfitError struct{ Flag string }
+
+func (e *UnfitError) Error() string {
+	return "an operator runs migrations in this cluster, and cannot go by " + e.Flag
+}
+
+func (*UnfitError) Advice() string {
+	return "leave it out, or add --local: it runs in this process then; nothing was changed"
+}
+
+func (*UnfitError) ExitCode() int { return fault.ExitUsage }
+
+// handOver writes what is wanted of the operator, and follows until it is done. To end that ends nothing else.
+func (a *action) handOver(ctx context.Context, h handover) error {
+	if h.unfit != "" {
+		return &UnfitError{Flag: h.unfit}
+	}
+	have, err := installation.Look(ctx, h.c.Cluster)
+	if err != nil {
+		return err
+	}
+	if err := have.Fits(a.Build.Text()); err != nil {
+		return err
+	}
+	asked, err := h.ask(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(a.Err, "the operator runs migration %s; Ctrl-C leaves it running\n", asked.Name)
+	f := &follower{App: a.App, format: a.format, c: h.c, asked: asked, since: time.Now()}
+	if err := f.follow(ctx); err != nil {
+		return err
+	}
+	return a.Done(a.format, h.ended)
+}
+
+// ask records what is wanted, and returns the Migration as it was written then.
+func (h *handover) ask(ctx context.Context) (asked *v1alpha1.Migration, err error) {
+	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		have, err := migration.Get(ctx, h.c.Cluster, h.want.Name)
+		if err != nil {
+			return err
+		}
+		if have == nil {
+			asked = h.want.DeepCopy()
+			asked.Status = v1alpha1.MigrationStatus{}
+			if err := h.word(ctx, asked); err != nil {
+				return err
+			}
+			return h.c.Create(ctx, asked, client.FieldOwner(v1alpha1.FieldManager))
+		}
+		if have.Spec.Paused && !h.resume {
+			return &fault.Hinted{
+				Err: fmt.Errorf("migration %s is %w", have.Name, engine.ErrPaused), Hint: "replumb resume " + have.Name + " carries on",
+			}
+		}
+		asked = have
+		if err := h.settings(have); err != nil {
+			return err
+		}
+		if err := h.word(ctx, have); err != nil {
+			return err
+		}
+		return h.c.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
+	})
+	if apierrors.IsNotFound(err) {
+		return nil, &fault.Hinted{
+			Err:  errors.New("the cluster has no definition of Migration, and the operator waits for it"),
+			Hint: "kubectl apply --server-side -f deploy/crds puts it there; or add --local",
+		}
+	}
+	var refused apierrors.APIStatus
+	if errors.As(err, &refused) {
+		return nil, fmt.Errorf("migration %s: %w", h.want.Name, err)
+	}
+	return asked, err
+}
+
+// settings are those of the file.
+func (h *handover) settings(have *v1alpha1.Migration) error {
+	whole, given := have.DeepCopy(), h.want.DeepCopy()
+	spec.Default(whole)
+	spec.Default(given)
+	effective, changes, err := spec.Merge(whole, given)
+	if err != nil || len(changes) == 0 {
+		return err
+	}
+	desired, paused := have.Spec.Desired, have.Spec.Paused
+	have.Spec = effective.Spec
+	have.Spec.Desired, have.Spec.Paused = desired, paused
+	return nil
+}
+
+// word says in a Migration what is wanted: where it shall go, what is approved, and that it was asked for now.
+func (h *handover) word(ctx context.Context, m *v1alpha1.Migration) error {
+	m.Spec.Desired = h.to
+	if h.resume {
+		m.Spec.Paused = false
+	}
+	words := h.approved
+	if h.to != v1alpha1.DesiredRolledBack && controller.Lost(m) { // who runs the same command again has looked
+		words = append(words, "losses:"+controller.LossToken(m))
+	}
+	migration.Approve(m, words...)
+	of, err := h.c.Identity(ctx)
+	if err != nil {
+		return err
+	}
+	if m.Annotations == nil {
+		m.Annotations = map[string]string{}
+	}
+	m.Annotations[v1alpha1.AnnotationRequestedAt] = time.Now().UTC().Format(time.RFC3339Nano)
+	migration.Bind(m, of.UID)
+	return nil
+}
+
+// handOverApply has the operator apply a Migration. The plan that the user has looked at, if any, is approved by its hash.
+func (a *action) handOverApply(ctx context.Context, c *command.Connection, j job, until string, expected *migration.Expectation) error {
+	of := j.about()
+	m := of.migration
+	have, err := migration.Get(ctx, c.Cluster, m.Name)
+	if err != nil {
+		return err
+	}
+	if have != nil {
+		if err := migration.Applicable(have); err != nil {
+			return err
+		}
+	}
+	h := handover{
+		c: c, want: m, to: v1alpha1.DesiredApplied, unfit: a.unfit(until),
+		ended: "migration " + m.Name + " is applied; " + of.applied,
+	}
+	if expected != nil && h.unfit == "" {
+		look, err := j.examine(ctx)
+		if err != nil {
+			return ofJob(j, err)
+		}
+		if err := expected.Check(look.outstanding); err != nil {
+			return a.explain(err)
+		}
+		hash, err := look.whole.Hash()
+		if err != nil {
+			return err
+		}
+		h.approved = []string{"plan:" + hash}
+	}
+	if err := a.handOver(ctx, h); err != nil || a.format.Name == "json" {
+		return err
+	}
+	fmt.Fprintf(a.Err, "hint: %s\n", whenWell(a.Name, m.Name))
+	return nil
+}
+
+// unfit is the flag of apply that an operator cannot go by; empty if there is none.
+func (a *action) unfit(until string) string {
+	switch {
+	case until != "":
+		return "--until"
+	case a.acceptDowntime:
+		return "--accept-downtime"
+	case a.insecureTarget:
+		return "--insecure-target-kubeconfig"
+	case a.metricsAddress != "":
+		return "--metrics-address"
+	}
+	return ""
+}
+
+// handOverTo has the operator roll back or finish what is aimed at.
+func (a *action) handOverTo(ctx context.Context, t *aimed, to v1alpha1.DesiredState, unfit string, approved ...string) error {
+	of := t.about()
+	h := handover{c: t.c, want: of.migration, to: to, approved: approved, unfit: unfit, ended: of.wentBack}
+	if to == v1alpha1.DesiredFinished {
+		h.ended = of.finished
+	}
+	if h.unfit == "" {
+		h.unfit = a.unfit("")
+	}
+	return a.handOver(ctx, h)
+}
+
+// handOverAgain has the operator carry on with a paused migration.
+func (a *action) handOverAgain(ctx context.Context, t *aimed) error {
+	of := t.about()
+	h := handover{c: t.c, want: of.migration, to: of.migration.Spec.Desired, resume: true, unfit: a.unfit("")}
+	switch h.to {
+	case v1alpha1.DesiredApplied:
+		h.ended = "migration " + of.name + " is applied; " + of.applied
+	case v1alpha1.DesiredRolledBack:
+		h.ended = of.wentBack
+	case v1alpha1.DesiredFinished:
+		h.ended = of.finished
+	default:
+		h.ended = "nothing was under way"
+	}
+	return a.handOver(ctx, h)
+}
+
+// only is a flag, if it is given.
+func only(given bool, flag string) string {
+	if given {
+		return flag
+	}
+	return ""
+}
+
+// movesLate reports whether the user has chosen to move Services that were made in the new range.
+func movesLate(j job) bool {
+	services, ok := j.(serviceJob)
+	return ok && services.Late == servicecidr.LateMove
+}
+
+// LeftError says that someone stopped to follow a migration, which goes on.
+type LeftError struct{ Name, Command string }
+
+func (e *LeftError) Error() string {
+	return "no longer following migration " + e.Name + "; the operator goes on with it"
+}
+
+func (e *LeftError) Advice() string {
+	return fmt.Sprintf("%[1]s status %[2]s --watch follows it again, %[1]s pause %[2]s stops it", e.Command, e.Name)
+}
+
+func (*LeftError) ExitCode() int { return fault.ExitInterrupted }
+
+// StalledError says that the operator does not go on before a person has done something.
+type StalledError struct {
+	Name, Reason, Message string
+}
+
+func (e *StalledError) Error() string {
+	text, _, _ := strings.Cut(e.Message, "\nhint: ")
+	return fmt.Sprintf("migration %s is stalled (%s): %s", e.Name, e.Reason, text)
+}
+
+func (e *StalledError) Advice() string {
+	_, hint, _ := strings.Cut(e.Message, "\nhint: ")
+	return hint
+}
+
+func (e *StalledError) ExitCode() int {
+	switch e.Reason {
+	case v1alpha1.ReasonLossBudgetExceeded, v1alpha1.ReasonLateBudgetExceeded:
+		return fault.ExitBudget
+	case v1alpha1.ReasonNotMeasured:
+		return fault.ExitNotMeasured
+	case v1alpha1.ReasonFailed:
+		return fault.ExitError
+	case v1alpha1.ReasonInvalid:
+		return fault.ExitUsage
+	}
+	return fault.ExitBlocked
+}

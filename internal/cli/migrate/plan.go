@@ -1,0 +1,155 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+)
+
+// planDocument is what plan prints with -o json or yaml.
+type planDocument struct {
+	command.Head `       json:",inline"`
+	Migration    string `json:"migration"`
+	// Cluster is the one that the plan is of, and Time when it was made.
+	Cluster  engine.Identity   `json:"cluster"`
+	Time     time.Time         `json:"time"`
+	Hash     string            `json:"hash"`
+	Findings findings.Findings `json:"findings"`
+	// Services are how each fares, in a migration that moves Services.
+	Services []servicecidr.Line `json:"services,omitempty"`
+	Stays    []stayLine         `json:"stays"`
+	// Late are Services that were made in the target range since the migration began.
+	Late   []servicecidr.Late   `json:"late,omitempty"`
+	Phases []terminal.PlanPhase `json:"phases"`
+}
+
+type stayLine struct {
+	Service string `json:"service"`
+	Reason  string `json:"reason"`
+}
+
+type planOptions struct {
+	source
+	format command.Format
+	to     dirFlags
+}
+
+// Plan prints what a migration would do, in order.
+func Plan(a *command.App) *cobra.Command {
+	o := &planOptions{source: source{App: a}}
+	cmd := &cobra.Command{
+		Use: "plan -f FILE", Short: "Print what a migration would do, in order", Args: command.NoArgs,
+		Long: `Print every write a migration would make, in order, how each Service moves and at what risk, and every one that
+stays. Nothing is written. Of a migration that is under way it prints what is left. Several Migrations in one file are one plan, in the
+order in which they move, whatever their order in the file.
+
+Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
+		Example: a.Example(`
+  replumb plan -f move.yaml
+  replumb plan -f both.yaml                   # of several Migrations, in the order in which they move
+  replumb plan -f move.yaml -o yaml           # with every object and patch in full
+  replumb plan -f move.yaml -o markdown       # as the text of a change ticket
+  replumb plan -f move.yaml -o json > plan.json && replumb apply -f move.yaml --plan plan.json
+  replumb plan -f mirror.yaml --to-dir manifests/   # what would be copied, as files
+  replumb plan -f move.yaml --from cluster.tar.gz   # of a snapshot, without the cluster`),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			g, s, err := o.chosen(o.format, "")
+			switch {
+			case err != nil:
+				return err
+			case s != nil:
+				return o.planSet(cmd.Context(), s)
+			}
+			j, c, err := o.open(cmd.Context(), g, o.to.fit)
+			if err != nil {
+				return err
+			}
+			if o.to.dir != "" {
+				return o.writeDir(cmd.Context(), j)
+			}
+			look, err := o.examined(cmd.Context(), c, j)
+			if err != nil {
+				return ofJob(j, err)
+			}
+			return o.show(cmd.Context(), c, j, look)
+		},
+	}
+	o.declareFiles(cmd)
+	o.declareFrom(cmd)
+	o.declareWithoutAgent(cmd)
+	o.format.DeclareDocument(cmd, "table", "wide", "json", "yaml", "name", "markdown")
+	o.to.declare(cmd)
+	return cmd
+}
+
+func (a *planOptions) show(ctx context.Context, c *command.Connection, j job, look outlook) error {
+	phases, err := terminal.PlanPhases(look.outstanding)
+	if err != nil {
+		return err
+	}
+	hash, err := look.whole.Hash()
+	if err != nil {
+		return err
+	}
+	switch a.format.Name {
+	case "name":
+		for _, s := range look.outstanding.Steps() {
+			fmt.Fprintln(a.Out, s.ID())
+		}
+	case "table", "wide":
+		fmt.Fprintf(a.Out, "cluster: %s\n", c.Known())
+		terminal.Attention(a.Out, command.SpokenFindings(a.Name, look.findings))
+		if a.format.Name == "wide" {
+			err = terminal.WidePhases(a.Out, phases)
+		} else {
+			terminal.Phases(a.Out, phases)
+		}
+		if err := errors.Join(err, look.details(a.Out)); err != nil {
+			return err
+		}
+		fmt.Fprintf(a.Out, "%s; plan %s\n", look.summary, hash)
+	case "markdown":
+		if err := newTicket(ctx, a.Name, c, j, look, phases, hash).Markdown(a.Out); err != nil {
+			return err
+		}
+	default:
+		doc, err := planOf(ctx, c, look)
+		if err != nil {
+			return err
+		}
+		if err := a.format.Print(a.Out.Verbatim(), doc); err != nil {
+			return err
+		}
+	}
+	if blocking := look.findings.Objections(); len(blocking) > 0 {
+		return &findings.BlockedError{Findings: blocking}
+	}
+	return nil
+}
+
+// planOf is a plan for programs.
+func planOf(ctx context.Context, c *command.Connection, look outlook) (doc planDocument, err error) {
+	phases, err := terminal.PlanPhases(look.outstanding)
+	if err != nil {
+		return doc, err
+	}
+	hash, err := look.whole.Hash()
+	if err != nil {
+		return doc, err
+	}
+	of, err := c.Identity(ctx)
+	return planDocument{
+		Head: command.HeadOf("Plan", look.whole.Name), Migration: look.whole.Name,
+		Cluster: of, Time: time.Now().UTC().Truncate(time.Second), Hash: hash,
+		Findings: look.findings, Phases: phases, Services: look.services, Stays: look.stays, Late: look.late,
+	}, err
+}

@@ -1,0 +1,182 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/dustin/go-humanize/english"
+	"github.com/spf13/cobra"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
+)
+
+type rollbackOptions struct {
+	action
+	late string
+}
+
+// Rollback brings everything back to its old address.
+func Rollback(a *command.App) *cobra.Command {
+	o := &rollbackOptions{action: action{source: source{App: a}}}
+	cmd := &cobra.Command{
+		Use: "rollback NAME", Short: "Bring everything back to its old address", Args: o.nameOrFile,
+		Long: `Bring every Service back to its old address, over the same bridges, and with it whatever had followed: cluster DNS,
+restarted pods, the old range as the default one. Of a migration of pods: restart them into the old range; of a mirror: lead
+names back. Like apply it waits where only you can do something.
+
+Services that were made in the new range since the migration began are listed first. --late says whether they move to free addresses in
+the old range, or stay, and the new range with them; without it you are asked. A rollback that goes on by itself keeps them.
+
+It works from every point before finish has passed the point of no return, and carries on when run again. With -f it goes by the
+settings in the file, such as gateWait or notify, and records them. Of a file with several Migrations it takes back the last one first; a
+name chooses one of them.`,
+		Example: a.Example(`
+  replumb rollback services-to-172-24
+  replumb rollback services-to-172-24 --yes   # where there is no terminal to ask on
+  replumb rollback services-to-172-24 --yes --late Move   # also of Services made in the new range meanwhile
+  replumb rollback -f move.yaml               # with the settings of the file
+  replumb rollback -f both.yaml               # several migrations, the last one first`),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			g, s, err := o.target(o.format, args)
+			switch {
+			case err != nil:
+				return err
+			case s != nil:
+				return o.rollbackSet(cmd.Context(), s)
+			}
+			return o.rollbackOne(cmd.Context(), g, nameIn(args), o.late)
+		},
+	}
+	o.declare(cmd)
+	o.declareCalls(cmd)
+	command.LateFlag(cmd, &o.late)
+	command.YesFlag(cmd, &o.yes)
+	return cmd
+}
+
+// rollbackOne takes one Migration back.
+func (a *rollbackOptions) rollbackOne(ctx context.Context, g *given, name, late string) error {
+	t, err := a.aim(ctx, g, name)
+	if err != nil {
+		return err
+	}
+	if t.about().migration.Status.PointOfNoReturnPassed {
+		return t.Rollback(ctx, a.Runner(a.format)) // which refuses
+	}
+	if err := a.settleLate(ctx, t.job, late); err != nil {
+		return err
+	}
+	if err := a.Confirm(a.yes, t.about().goBack); err != nil {
+		return err
+	}
+	if err := t.begin(ctx, &a.action); err != nil {
+		return err
+	}
+	if operated, err := a.operated(ctx, t.c); err != nil {
+		return err
+	} else if operated {
+		return a.handOverTo(ctx, t, v1alpha1.DesiredRolledBack, only(movesLate(t.job), "--late Move"))
+	}
+	if err := a.run(ctx, t.c, t.job, "rollback", t.Rollback); err != nil {
+		return err
+	}
+	return a.Done(a.format, t.about().wentBack)
+}
+
+// LateError says that a rollback has to be given a choice.
+type LateError struct {
+	Name string
+	// Movable are the Services that were made in the new range and can be moved.
+	Movable []servicecidr.Late
+}
+
+func (e *LateError) Error() string {
+	const few = 5
+	var names []string
+	for _, l := range e.Movable[:min(few, len(e.Movable))] {
+		names = append(names, l.Service+" ("+l.Address+")")
+	}
+	if rest := len(e.Movable) - len(names); rest > 0 {
+		names = append(names, fmt.Sprintf("and %d more", rest))
+	}
+	return fmt.Sprintf("%s made in the new range of migration %s since it began, and a rollback takes that range away: %s",
+		english.Plural(len(e.Movable), "Service was", "Services were"), e.Name, strings.Join(names, ", "))
+}
+
+func (*LateError) Advice() string {
+	return "nothing was changed; --late Move takes them to free addresses in the old range, --late Keep leaves them as they are, and the range with them"
+}
+
+func (*LateError) ExitCode() int { return fault.ExitBlocked }
+
+// settleLate has a rollback know what becomes of Services that were made in the new range. It lists them, and asks people who have not
+// said so. Where there are none that could be moved, there is nothing to ask.
+func (a *action) settleLate(ctx context.Context, j job, choice string) error {
+	services, ok := j.(serviceJob)
+	if !ok {
+		if choice == "" {
+			return nil
+		}
+		return &command.UsageError{
+			Problem: "--late is for migrations of Services (spec.serviceCIDR)",
+			Hint:    "leave it out: there are no addresses in a new Service range",
+		}
+	}
+	chosen := servicecidr.LateChoice(choice)
+	if choice != "" && chosen != servicecidr.LateMove && chosen != servicecidr.LateKeep {
+		return &command.UsageError{Problem: fmt.Sprintf("--late %s is not known", choice), Hint: "use --late Move or --late Keep"}
+	}
+	looking := *services.Job
+	looking.Silent = true
+	survey, err := looking.Survey(ctx)
+	if err != nil {
+		return ofJob(j, err)
+	}
+	late := survey.Late()
+	lateLines(a.Err, late)
+	movable := slices.DeleteFunc(slices.Clone(late), func(l servicecidr.Late) bool { return l.Stays != "" })
+	switch {
+	case chosen != "" || len(movable) == 0:
+		services.Late = chosen
+		return nil
+	case a.yes || !a.AsksPeople():
+		return &LateError{Name: services.Spec.Name, Movable: movable}
+	}
+	services.Late, err = a.askLate(len(movable))
+	return err
+}
+
+func (a *action) askLate(movable int) (servicecidr.LateChoice, error) {
+	answer, err := a.Ask(fmt.Sprintf("Move %s to free addresses in the old range, or keep them, and the new range for them? [move/keep] ",
+		english.Plural(movable, "Service", "")))
+	if err != nil {
+		return "", err
+	}
+	switch strings.ToLower(answer) {
+	case "move":
+		return servicecidr.LateMove, nil
+	case "keep":
+		return servicecidr.LateKeep, nil
+	}
+	return "", &fault.Hinted{
+		Err: errors.New("neither move nor keep was answered; nothing was changed"), Hint: "answer one of the two, or add --late",
+	}
+}
+
+// lateLines name the Services that were made in the new range, and what a rollback can do with them.
+func lateLines(w io.Writer, all []servicecidr.Late) {
+	for _, l := range all {
+		can := "a rollback can move it to the old range"
+		if l.Stays != "" {
+			can = "a rollback keeps it there, and the range: it " + l.Stays
+		}
+		fmt.Fprintf(w, "made in the new range: service %s (%s); %s\n", l.Service, l.Address, can)
+	}
+}

@@ -1,0 +1,108 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/printable"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/reporting/audience"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+	"github.com/replumb/replumb/internal/verify/agentset"
+	"github.com/replumb/replumb/internal/verify/lossguard"
+)
+
+// run does something with a runner whose events reach everybody who shall hear of them: the terminal, the notifiers of
+// the Migration, and the cluster's own Events.
+func (a *action) run(ctx context.Context, c *command.Connection, j job, name string, do func(context.Context, *engine.Runner) error) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	of := j.about()
+	identity := c.KnownIdentity(ctx)
+	measured, stopServing, err := a.measure(ctx, identity, migrationOf(c, of.name))
+	if err != nil {
+		return err
+	}
+	defer stopServing()
+	heard := audience.Gather(ctx, audience.Of{
+		Cluster: c.Cluster, Migration: of.migration, Common: of.common, Identity: identity,
+		Command: "replumb " + name, Version: a.Build.Version, Overrides: a.overrides(), Metrics: measured.Of(of.name),
+		Warn: func(err error) { fmt.Fprintf(a.Err, "warning: %v\n", err) },
+		Lost: func(text string) { fmt.Fprintf(a.Err, "lost: %s\n", printable.Line(text)) },
+	}, stop)
+	r := a.Runner(a.format)
+	shown := r.Sink
+	r.Sink = func(e engine.Event) {
+		shown(command.SpokenEvent(a.Name, e))
+		if e.Private != "" && a.format.Name == "json" {
+			fmt.Fprintf(a.Err, "%s: %s\n", e.Message, e.Private)
+		}
+		heard.Event(e)
+	}
+	heard.Observe(j)
+	err = do(ctx, r)
+	heard.Close(ctx, err)
+	var loss *lossguard.LossError
+	var silent *agentset.SilentError
+	var unmeasured *lossguard.NotMeasuredError
+	switch { // that the run was interrupted is their doing
+	case errors.As(err, &loss):
+		if judge, ok := j.(judge); ok && ctx.Err() == nil {
+			return judge.Blame(ctx, loss)
+		}
+		return loss
+	case errors.As(err, &silent) && silent.For > 0:
+		return silent
+	case errors.As(err, &unmeasured) && unmeasured.For > 0:
+		return unmeasured
+	}
+	if errors.Is(err, engine.ErrPaused) {
+		return &fault.Hinted{
+			Err: fmt.Errorf("migration %s is %w", of.name, err), Hint: a.Name + " resume " + of.name + " carries on",
+		}
+	}
+	return ofJob(j, a.explain(err))
+}
+
+// overrides are the flags that outweigh what the Migration says, for its report.
+func (a *action) overrides() (all []string) {
+	if a.acceptDowntime {
+		all = append(all, "--accept-downtime")
+	}
+	if a.withoutAgent {
+		all = append(all, "--without-agent")
+	}
+	return all
+}
+
+// watchChanges notices whether any step did something.
+func watchChanges(r *engine.Runner) (*engine.Runner, *bool) {
+	changed := new(bool)
+	sink := r.Sink
+	r.Sink = func(e engine.Event) {
+		*changed = *changed || e.Kind == engine.StepDone
+		sink(e)
+	}
+	return r, changed
+}
+
+// explain adds the findings themselves to the error that they blocked a run.
+func (a *action) explain(err error) error {
+	if blocked := asBlocked(err); blocked != nil && a.format.Name != "json" {
+		terminal.Findings(a.Err, command.SpokenFindings(a.Name, blocked.Findings))
+	}
+	var changed *migration.ChangedPlanError
+	if errors.As(err, &changed) {
+		for _, s := range changed.Added {
+			fmt.Fprintf(a.Err, "+ %s\n", s)
+		}
+		for _, s := range changed.Different {
+			fmt.Fprintf(a.Err, "~ %s\n", s)
+		}
+	}
+	return err
+}

@@ -1,0 +1,453 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/dustin/go-humanize/english"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/together"
+)
+
+// set is several Migrations of one cluster that a command is about, in the order in which they move.
+type set struct {
+	*source
+	format  command.Format
+	members []member
+	c       *command.Connection
+}
+
+// member is one Migration of a set.
+type member struct {
+	*given
+	// have is what the cluster has of it, nil if nothing, and stand where it stands there.
+	have  *v1alpha1.Migration
+	stand together.Standing
+}
+
+// chosen is the Migration of the files that a command is about: the only one, or the one of a name; or
+// the set of all. What is wrong in any of them is an error before a cluster is asked.
+func (o *source) chosen(f command.Format, name string) (*given, *set, error) {
+	sources, err := o.files.Sources(o.App)
+	if err != nil {
+		return nil, nil, err
+	}
+	read, err := spec.ReadAll(sources...)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(read) == 1 {
+		g, err := o.one(name)
+		return g, nil, err
+	}
+	s, err := o.setOf(f, read)
+	if err != nil || name == "" {
+		return nil, s, err
+	}
+	for _, of := range s.members {
+		if of.Name == name {
+			return of.given, nil, nil
+		}
+	}
+	return nil, nil, &command.UsageError{
+		Problem: fmt.Sprintf("the file has no migration %s", name),
+		Hint:    "it has " + strings.Join(s.names(), ", ") + ": name one, or none for all",
+	}
+}
+
+func (o *source) setOf(f command.Format, read []spec.Given) (*set, error) {
+	all := map[*v1alpha1.Migration]*given{}
+	var migrations []*v1alpha1.Migration
+	for _, g := range read {
+		one, err := o.check(g, true)
+		if err != nil {
+			return nil, err
+		}
+		all[one.Migration] = one
+		migrations = append(migrations, one.Migration)
+	}
+	migrations, err := together.Order(migrations)
+	if err != nil {
+		return nil, err
+	}
+	s := &set{source: o, format: f}
+	for _, m := range migrations {
+		s.members = append(s.members, member{given: all[m]})
+	}
+	return s, nil
+}
+
+// between are the findings of what one of the set means to another.
+func (s *set) between(looks []*outlook) findings.Findings {
+	var all []together.Member
+	for i, m := range s.members {
+		of := together.Member{Migration: m.Migration}
+		if looks != nil && looks[i] != nil {
+			of.Plan = looks[i].outstanding
+		}
+		all = append(all, of)
+	}
+	return findings.Run(together.Checks(), all)
+}
+
+// reach connects to the cluster, and sees where each Migration stands there. All of them must be the cluster's own.
+func (s *set) reach(ctx context.Context) (err error) {
+	if s.c, err = s.source.reach(ctx); err != nil {
+		return err
+	}
+	for i := range s.members {
+		of := &s.members[i]
+		have, err := migration.Get(ctx, s.c.Cluster, of.Name)
+		if err != nil {
+			return err
+		}
+		for _, m := range []*v1alpha1.Migration{of.Migration, have} {
+			if err := migration.Bound(ctx, s.c, m); err != nil {
+				return err
+			}
+		}
+		of.have, of.stand = have, together.Standing{Name: of.Name}
+		if have != nil {
+			of.stand.Phase, of.stand.Final = have.Status.Phase, have.Status.PointOfNoReturnPassed
+			of.stand.Applied = have.Spec.Desired == v1alpha1.DesiredApplied
+		}
+	}
+	return nil
+}
+
+// refuseOperator fails where an operator would run the Migrations: it takes a set from kubectl, and
+// runs it with no one waiting.
+func (a *action) refuseOperator(ctx context.Context, s *set) error {
+	operated, err := a.operated(ctx, s.c)
+	if err == nil && operated {
+		return &UnfitError{Flag: "several Migrations in one file"}
+	}
+	return err
+}
+
+func (s *set) standings() (all []together.Standing) {
+	for _, m := range s.members {
+		all = append(all, m.stand)
+	}
+	return all
+}
+
+func (s *set) names() (all []string) {
+	for _, m := range s.members {
+		all = append(all, m.Name)
+	}
+	return all
+}
+
+// spared says why apply leaves a member alone; empty if it has something to do.
+func (s *set) spared(i int) string { return together.Spared(s.standings(), i) }
+
+// look examines the cluster for each Migration that has something left to do; nil is for the others.
+func (s *set) look(ctx context.Context) (looks []*outlook, jobs []job, err error) {
+	for i, of := range s.members {
+		j, err := s.newJob(s.c, of.DeepCopy(), of.dir)
+		if err != nil {
+			return nil, nil, err
+		}
+		jobs = append(jobs, j)
+		if s.spared(i) != "" {
+			looks = append(looks, nil)
+			continue
+		}
+		look, err := s.examined(ctx, s.c, j)
+		if err != nil {
+			return nil, nil, fmt.Errorf("migration %s: %w", of.Name, ofJob(j, err))
+		}
+		look.findings = together.Ahead(look.findings, s.names()[:i])
+		looks = append(looks, &look)
+	}
+	return looks, jobs, nil
+}
+
+// setFinding is a finding of one of several Migrations, or, where none is named, between them.
+type setFinding struct {
+	Migration        string `json:"migration,omitempty"`
+	findings.Finding `       json:",inline"`
+}
+
+// found are the findings of all, each with the Migration that it is about.
+func (s *set) found(looks []*outlook) (all []setFinding) {
+	add := func(name string, found findings.Findings) {
+		for _, f := range found {
+			all = append(all, setFinding{name, f})
+		}
+	}
+	add("", s.between(looks))
+	for i, look := range looks {
+		if look != nil {
+			add(s.members[i].Name, look.findings)
+		}
+	}
+	return all
+}
+
+// unnamed are findings without whom they are about.
+func unnamed(all []setFinding) (out findings.Findings) {
+	for _, f := range all {
+		out = append(out, f.Finding)
+	}
+	return out
+}
+
+// introduceSet says what moves, in which order, and where each stands.
+func (s *set) introduceSet(w io.Writer) error {
+	rows := [][]string{{"ORDER", "MIGRATION", "MOVES", "STANDS"}}
+	for i, m := range s.members {
+		rows = append(rows, []string{fmt.Sprint(i + 1), m.Name, together.Moves(m.Migration), m.stands()})
+	}
+	return terminal.Table(w, rows)
+}
+
+// stands is where a Migration stands, for people.
+func (m member) stands() string {
+	switch {
+	case m.stand.Phase != "":
+		return string(m.stand.Phase)
+	case m.stand.Begun():
+		return "begun"
+	}
+	return "not begun"
+}
+
+// SetError says at which Migration a set stopped.
+type SetError struct {
+	Name string
+	Err  error
+	// Left are those that the command did not come to.
+	Left []string
+}
+
+func (e *SetError) Error() string {
+	text := fmt.Sprintf("the set stopped at migration %s: %v", e.Name, e.Err)
+	if len(e.Left) > 0 {
+		text += fmt.Sprintf(
+			"; %s left as before: %s",
+			english.PluralWord(len(e.Left), "this one is", "these are"),
+			strings.Join(e.Left, ", "),
+		)
+	}
+	return text
+}
+
+func (e *SetError) Unwrap() error { return e.Err }
+
+// each does something with one Migration after the other, and ends with a *SetError at the first with which it does not get through.
+func (s *set) each(order []member, do func(member) error) error {
+	for i, of := range order {
+		if s.format.Name != "json" {
+			fmt.Fprintf(s.Err, "==> migration %s (%s)\n", of.Name, together.Moves(of.Migration))
+		}
+		err := do(of)
+		if err == nil {
+			continue
+		}
+		e := &SetError{Name: of.Name, Err: err}
+		for _, later := range order[i+1:] {
+			e.Left = append(e.Left, later.Name)
+		}
+		return e
+	}
+	return nil
+}
+
+// spare says why a Migration is left alone.
+func (s *set) spare(of member, why string) {
+	if !s.Settings.Quiet {
+		fmt.Fprintf(s.Err, "migration %s: nothing to do: %s\n", of.Name, why)
+	}
+}
+
+// oneOnly refuses a flag that is about one Migration.
+func oneOnly(flags ...string) error {
+	for _, flag := range flags {
+		if flag != "" {
+			return &command.UsageError{
+				Problem: flag + " is about one Migration, and the file holds several",
+				Hint:    "leave it out, or run the command with a file that has that Migration alone",
+			}
+		}
+	}
+	return nil
+}
+
+// applySet moves what the Migrations move, one after the other. Nothing is written before all have been looked at.
+func (a *applyOptions) applySet(ctx context.Context, s *set) error {
+	if err := oneOnly(only(a.until != "", "--until"), only(a.plan != "", "--plan")); err != nil {
+		return err
+	}
+	if blocking := s.between(nil).Blocking(); len(blocking) > 0 {
+		return a.explain(&findings.BlockedError{Findings: blocking})
+	}
+	for _, of := range s.members {
+		if err := errors.Join(a.mayAcceptDowntime(of.given), canCall(of.given)); err != nil {
+			return err
+		}
+	}
+	if err := s.reach(ctx); err != nil {
+		return err
+	}
+	if err := a.Introduce(ctx, s.c); err != nil {
+		return err
+	}
+	if err := errors.Join(s.introduceSet(a.Err), a.refuseOperator(ctx, s)); err != nil {
+		return err
+	}
+	looks, _, err := s.look(ctx)
+	if err != nil {
+		return err
+	}
+	if blocking := unnamed(s.found(looks)).Blocking(); len(blocking) > 0 {
+		return a.explain(&findings.BlockedError{Findings: blocking})
+	}
+	if a.AsksPeople() {
+		if err := a.Confirm(a.yes, fmt.Sprintf("Apply these %d migrations to this cluster, one after the other?", len(s.members))); err != nil {
+			return err
+		}
+	}
+	a.yes = true // the answer is for all of them
+	standings := s.standings()
+	i := -1
+	err = s.each(s.members, func(of member) error {
+		i++
+		if why := together.Spared(standings, i); why != "" {
+			s.spare(of, why)
+			return nil
+		}
+		_, err := a.applyOne(ctx, of.given)
+		return err
+	})
+	if err == nil && a.format.Name != "json" {
+		a.Hint("when all is well, %s finish -f FILE; to go back, %s rollback -f FILE", a.Name, a.Name)
+	}
+	return err
+}
+
+// SetRefusedError says that a command did not begin with any Migration of a set.
+type SetRefusedError struct {
+	Command string
+	Why     []string
+	Hint    string
+}
+
+func (e *SetRefusedError) Error() string {
+	return fmt.Sprintf("%s does not begin with any of the set: %s", e.Command, strings.Join(e.Why, ", "))
+}
+
+func (e *SetRefusedError) Advice() string { return e.Hint + "; nothing was changed" }
+
+func (*SetRefusedError) ExitCode() int { return fault.ExitBlocked }
+
+// rollbackSet takes everything back, what moved last first.
+func (a *rollbackOptions) rollbackSet(ctx context.Context, s *set) error {
+	if err := s.reach(ctx); err != nil {
+		return err
+	}
+	if err := a.refuseOperator(ctx, s); err != nil {
+		return err
+	}
+	refused := &SetRefusedError{Command: "rollback", Hint: a.Name + " finish -f FILE ends what was begun"}
+	var order []member
+	for _, of := range slices.Backward(s.members) {
+		if of.stand.Final {
+			refused.Why = append(refused.Why, fmt.Sprintf("migration %s has passed the point of no return", of.Name))
+		}
+		if of.stand.Begun() {
+			order = append(order, of)
+		}
+	}
+	if len(refused.Why) > 0 {
+		return refused
+	}
+	if err := a.Introduce(ctx, s.c); err != nil {
+		return err
+	}
+	if err := s.introduceSet(a.Err); err != nil {
+		return err
+	}
+	if len(order) == 0 {
+		return a.Done(a.format, "nothing to do")
+	}
+	if err := a.Confirm(a.yes, "Bring back what these migrations moved, the last one first?"); err != nil {
+		return err
+	}
+	a.yes = true // the answer is for all of them
+	return s.each(order, func(of member) error {
+		late := a.late
+		if of.Spec.ServiceCIDR == nil {
+			late = ""
+		}
+		return a.rollbackOne(ctx, of.given, "", late)
+	})
+}
+
+// finishSet passes the point of no return of each Migration, as soon as all have moved.
+func (a *finishOptions) finishSet(ctx context.Context, s *set) error {
+	if err := s.reach(ctx); err != nil {
+		return err
+	}
+	if err := a.refuseOperator(ctx, s); err != nil {
+		return err
+	}
+	refused := &SetRefusedError{Command: "finish", Hint: a.Name + " apply -f FILE first"}
+	var order []member
+	for _, of := range s.members {
+		switch {
+		case of.stand.Phase == v1alpha1.PhaseFinished:
+		case of.stand.Phase == v1alpha1.PhaseMoved, of.stand.Final:
+			order = append(order, of)
+		default:
+			refused.Why = append(refused.Why, fmt.Sprintf("migration %s is %s", of.Name, of.stands()))
+		}
+	}
+	if len(refused.Why) > 0 {
+		return refused
+	}
+	if err := errors.Join(a.Introduce(ctx, s.c), s.introduceSet(a.Err)); err != nil {
+		return err
+	}
+	if len(order) == 0 {
+		return a.Done(a.format, "nothing to do")
+	}
+	for _, of := range order {
+		if err := s.foresee(ctx, of); err != nil {
+			return err
+		}
+	}
+	if err := a.Confirm(a.yes, "There is no way back from any of that. Finish?"); err != nil {
+		return err
+	}
+	a.yes = true // the answer is for all of them
+	return s.each(order, func(of member) error {
+		return a.finishOne(ctx, of.given, "", a.leaveClients && of.Spec.ServiceCIDR != nil)
+	})
+}
+
+// foresee says what finish would make final of one Migration, or why it is too early.
+func (s *set) foresee(ctx context.Context, of member) error {
+	j, err := s.newJob(s.c, of.DeepCopy(), of.dir)
+	if err != nil {
+		return err
+	}
+	ahead, err := j.finishable(ctx)
+	if err != nil {
+		return fmt.Errorf("migration %s: %w", of.Name, ofJob(j, err))
+	}
+	fmt.Fprintf(s.Err, "migration %s: %s\n", of.Name, strings.TrimSuffix(ahead.question, " Finish?"))
+	return nil
+}

@@ -1,0 +1,266 @@
+package migrate
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+	"github.com/replumb/replumb/internal/together"
+)
+
+// checkSet shows the findings of all Migrations, and those between them.
+func (a *checkOptions) checkSet(ctx context.Context, s *set) error {
+	if err := s.reach(ctx); err != nil {
+		return err
+	}
+	looks, _, err := s.look(ctx)
+	if err != nil {
+		return err
+	}
+	found := s.found(looks)
+	switch a.format.Name {
+	case "table", "wide":
+		err = s.showChecks(looks)
+	case "name":
+		for _, code := range unnamed(found).Codes() {
+			fmt.Fprintln(a.Out, code)
+		}
+	default:
+		err = a.format.Print(a.Out.Verbatim(), command.ListOf(found))
+	}
+	return cmp.Or(err, objection(unnamed(found)))
+}
+
+func objection(all findings.Findings) error {
+	if blocking := all.Objections(); len(blocking) > 0 {
+		return &findings.BlockedError{Findings: blocking}
+	}
+	return nil
+}
+
+// showChecks has a heading for each Migration.
+func (s *set) showChecks(looks []*outlook) error {
+	show := func(title string, all findings.Findings) error {
+		fmt.Fprintf(s.Out, "== %s\n", title)
+		if s.format.Name == "wide" {
+			return terminal.WideFindings(s.Out, command.SpokenFindings(s.Name, all))
+		}
+		terminal.Findings(s.Out, command.SpokenFindings(s.Name, all))
+		return nil
+	}
+	err := show("between the migrations", s.between(looks))
+	for i := range s.members {
+		if looks[i] == nil {
+			fmt.Fprintf(s.Out, "== %s\nnothing to do: %s\n", s.heading(i), s.spared(i))
+			continue
+		}
+		err = errors.Join(err, show(s.heading(i), looks[i].findings))
+	}
+	return err
+}
+
+func (s *set) heading(i int) string {
+	return fmt.Sprintf("%d. %s (%s)", i+1, s.members[i].Name, together.Moves(s.members[i].Migration))
+}
+
+// planSet prints what all Migrations would do, in their order.
+func (a *planOptions) planSet(ctx context.Context, s *set) error {
+	if a.to.dir != "" {
+		return oneOnly("--to-dir")
+	}
+	if err := s.reach(ctx); err != nil {
+		return err
+	}
+	looks, jobs, err := s.look(ctx)
+	if err != nil {
+		return err
+	}
+	if a.isDocument() {
+		err = s.planDocuments(ctx, looks)
+	} else {
+		err = a.showPlans(ctx, s, looks, jobs)
+	}
+	return cmp.Or(err, objection(unnamed(s.found(looks))))
+}
+
+func (s *set) planDocuments(ctx context.Context, looks []*outlook) error {
+	var docs []planDocument
+	for _, look := range looks {
+		if look == nil {
+			continue
+		}
+		doc, err := planOf(ctx, s.c, *look)
+		if err != nil {
+			return err
+		}
+		docs = append(docs, doc)
+	}
+	return s.format.Print(s.Out.Verbatim(), command.ListOf(docs))
+}
+
+func (a *planOptions) showPlans(ctx context.Context, s *set, looks []*outlook, jobs []job) error {
+	headed := s.format.Name != "name"
+	if headed {
+		fmt.Fprintln(s.Out, "One plan of several migrations, one after the other. Each is planned again when its turn has come.")
+		terminal.Attention(s.Out, command.SpokenFindings(s.Name, s.between(looks)))
+	}
+	for i, look := range looks {
+		if headed {
+			fmt.Fprintf(s.Out, "\n== %s\n", s.heading(i))
+		}
+		switch {
+		case look != nil:
+			if err := a.show(ctx, s.c, jobs[i], *look); err != nil && asBlocked(err) == nil {
+				return err
+			}
+		case headed:
+			fmt.Fprintf(s.Out, "nothing to do: %s\n", s.spared(i))
+		}
+	}
+	return nil
+}
+
+// isDocument reports whether a plan is for programs.
+func (a *planOptions) isDocument() bool {
+	switch a.format.Name {
+	case "table", "wide", "name", "markdown":
+		return false
+	}
+	return true
+}
+
+// unbegun is the status page of a Migration that the cluster does not have.
+type unbegun struct {
+	statusHead `json:",inline"`
+}
+
+func (*unbegun) table(io.Writer, int) error { return nil }
+
+// statusSet shows where each Migration stands, in their order.
+func (a *statusOptions) statusSet(ctx context.Context, s *set) error {
+	w := a.Stdout(a.format)
+	if err := s.reach(ctx); err != nil {
+		return err
+	}
+	var pages []page
+	for _, of := range s.members {
+		doc, err := s.pageOf(ctx, of)
+		if err != nil {
+			return err
+		}
+		pages = append(pages, doc)
+	}
+	if a.format.Name != "table" && a.format.Name != "wide" && a.format.Name != "name" {
+		return a.format.Print(w, command.ListOf(pages))
+	}
+	if a.format.Name != "name" {
+		if err := s.introduceSet(w); err != nil {
+			return err
+		}
+	}
+	for _, doc := range pages {
+		var err error
+		switch a.format.Name {
+		case "name":
+			_, err = fmt.Fprintln(w, "migration.replumb.dev/"+doc.headOf().Migration)
+		case "wide":
+			fmt.Fprintln(w)
+			err = showStatus(w, doc, everyRow, a.Name)
+		default:
+			fmt.Fprintln(w)
+			err = showStatus(w, doc, shownRows, a.Name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *set) pageOf(ctx context.Context, of member) (page, error) {
+	if of.have == nil {
+		return &unbegun{statusHead{
+			Head: command.HeadOf("MigrationStatus", of.Name), Migration: of.Name, Next: s.Name + " apply -f FILE", summary: "not begun",
+		}}, nil
+	}
+	j, err := s.silentJob(s.c, of.have)
+	if err != nil {
+		return nil, err
+	}
+	doc, err := statusOf(ctx, s.c, j)
+	if err != nil {
+		return nil, ofJob(j, err)
+	}
+	return doc, nil
+}
+
+// setReport is what happened in all Migrations of a set.
+type setReport struct {
+	command.Head `json:",inline"`
+	Made         time.Time      `json:"made"`
+	Summary      string         `json:"summary"`
+	Migrations   []setReportRow `json:"migrations"`
+}
+
+type setReportRow struct {
+	Migration          string `json:"migration"`
+	command.ReportPart `json:",inline"`
+}
+
+// reportSet prints one report of all Migrations. For people it also writes the whole report of each as a file of HTML.
+func (a *reportOptions) reportSet(ctx context.Context, s *set) error {
+	if a.file != "" {
+		return oneOnly("--file")
+	}
+	if err := s.reach(ctx); err != nil {
+		return err
+	}
+	doc := setReport{Head: command.HeadOf("SetReport", s.members[0].Name), Made: time.Now().UTC().Truncate(time.Second)}
+	var parts []command.ReportPart
+	var files []string
+	for _, of := range s.members {
+		row := setReportRow{Migration: of.Name}
+		if of.have != nil {
+			page, err := a.reportOf(ctx, of.Name)
+			if err != nil {
+				return err
+			}
+			row.Summary = page.Summary
+			if row.Report, err = json.Marshal(page); err != nil {
+				return err
+			}
+			if page.Requests != nil {
+				row.Sent, row.Failed = page.Requests.Sent, page.Requests.Failed
+				row.Late, row.NotMeasured = page.Requests.Late, page.Requests.NotMeasured
+			}
+			if a.format.Name == "html" {
+				if err := writeReport(of.Name+".html", page); err != nil {
+					return err
+				}
+				files = append(files, of.Name+".html")
+			}
+		}
+		doc.Migrations, parts = append(doc.Migrations, row), append(parts, row.ReportPart)
+	}
+	doc.Summary = command.Summarize(parts, "migration")
+	if a.format.Name != "html" {
+		return a.format.Print(a.Out.Verbatim(), doc)
+	}
+	rows := [][]string{{"MIGRATION", "WHAT HAPPENED"}}
+	for _, row := range doc.Migrations {
+		rows = append(rows, []string{row.Migration, cmp.Or(row.Summary, "not begun")})
+	}
+	fmt.Fprintln(a.Out, doc.Summary)
+	err := terminal.Table(a.Out, rows)
+	for _, file := range files {
+		fmt.Fprintln(a.Out, file)
+	}
+	return err
+}

@@ -1,0 +1,366 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/engine/printable"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/reporting/journal"
+	"github.com/replumb/replumb/internal/reporting/live"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+	"github.com/replumb/replumb/internal/safety/lease"
+)
+
+// statusHead is what status prints of every migration with -o json or yaml.
+type statusHead struct {
+	command.Head `json:",inline"`
+	Migration    string          `json:"migration"`
+	Phase        v1alpha1.Phase  `json:"phase,omitempty"`
+	Final        bool            `json:"pointOfNoReturnPassed"`
+	LastError    string          `json:"lastError,omitempty"`
+	Counts       v1alpha1.Counts `json:"counts"`
+	Stage        string          `json:"stage,omitempty"`
+	Paused       bool            `json:"paused,omitempty"`
+	// SettledAt is since when the cluster is as the Migration wants it; nil if it is not.
+	SettledAt *metav1.Time `json:"settledAt,omitempty"`
+	// Proof is what agents have seen in the latest run.
+	Proof *v1alpha1.ProofStatus `json:"proof,omitempty"`
+	// Lock is who works on the cluster at the moment.
+	Lock string `json:"lock,omitempty"`
+	// Gates are what the run that goes on waits for people to do, and MovedBy is when everything will have moved, if that is known.
+	Gates   []gateLine `json:"gates,omitempty"`
+	MovedBy *time.Time `json:"movedBy,omitempty"`
+	Next    string     `json:"next"`
+
+	// summary is the counts, for people.
+	summary string
+}
+
+// gateLine is a step that waits for people.
+type gateLine struct {
+	Step         string    `json:"step"`
+	Title        string    `json:"title"`
+	Instructions string    `json:"instructions"`
+	Since        time.Time `json:"since"`
+}
+
+func (h *statusHead) headOf() *statusHead { return h }
+
+// headOf a job; pending says that apply has something left to do.
+func headOf(j job, pending bool, name string) statusHead {
+	m := j.about().migration
+	head := statusHead{
+		Head:      command.HeadOf("MigrationStatus", m.Name),
+		Migration: m.Name, Phase: m.Status.Phase, Final: m.Status.PointOfNoReturnPassed, LastError: m.Status.LastError,
+		Proof: m.Status.Proof, Stage: m.Status.Stage, Paused: m.Spec.Paused, Next: next(m, pending, name),
+	}
+	if ready := meta.FindStatusCondition(
+		m.Status.Conditions,
+		v1alpha1.ConditionReady,
+	); ready != nil &&
+		ready.Status == metav1.ConditionTrue {
+		head.SettledAt = &ready.LastTransitionTime
+	}
+	return head
+}
+
+// phase says where the migration stands, for people.
+func (h *statusHead) phase() string {
+	text := string(h.Phase)
+	if h.Stage != "" {
+		text += " (" + h.Stage + ")"
+	}
+	if h.Paused {
+		text += ", paused"
+	}
+	return text
+}
+
+type statusOptions struct {
+	source
+	format command.Format
+	// absent takes a migration that does not exist for nothing to show.
+	watch, absent bool
+}
+
+// Status shows where each migration stands.
+func Status(a *command.App) *cobra.Command {
+	o := &statusOptions{source: source{App: a}}
+	cmd := &cobra.Command{
+		Use:   "status [NAME]",
+		Short: "Show where each migration stands",
+		Args:  cobra.MaximumNArgs(1),
+		Long: `Show where each migration stands, what still holds the old range, and who is working on it, read from the objects
+themselves. What is not at its end comes first; -o wide lists everything.
+
+--watch shows one page that fits 40 lines, however many Services there are, and draws it again on a terminal. It has
+phase, batch and tier, how many move in a minute, when the rest will have moved, what was lost, who runs it, and the
+instructions of gates that wait for you. It reads what the run writes into the cluster, which takes up to ten seconds,
+and ends when the migration is where it was asked to go. NO_COLOR=1 takes colours away;
+with TERM=dumb, or where stdout is no terminal, pages follow one another, one for each thing that happens.`,
+		Example: a.Example(`
+  replumb status
+  replumb status -f both.yaml                 # of several Migrations in one file, in their order
+  replumb status services-to-172-24 --watch
+  replumb status services-to-172-24 -o json
+  replumb status services-to-172-24 -o jsonpath='{.phase}'`),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			g, s, err := o.target(o.format, args)
+			switch {
+			case err != nil:
+				return err
+			case s != nil:
+				if err := oneOnly(only(o.watch, "--watch")); err != nil {
+					return err
+				}
+				return o.statusSet(cmd.Context(), s)
+			case g != nil:
+				args = []string{g.Name}
+			}
+			switch {
+			case o.watch && o.format.Name == "table":
+				return o.watchPage(cmd.Context(), args)
+			case o.watch:
+				return o.watchDocuments(cmd.Context(), args)
+			}
+			err = o.show(cmd.Context(), o.Stdout(o.format), args)
+			if o.absent && errors.As(err, new(*AbsentError)) {
+				return nil
+			}
+			return err
+		},
+	}
+	o.files.Declare(cmd)
+	o.format.DeclareDocument(cmd, "table", "wide", "json", "yaml", "name")
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false,
+		"follow it on one page until the migration is over: what goes on, pace, losses, gates")
+	cmd.Flags().BoolVar(&o.absent, "ignore-not-found", false, "if there is no such migration, print nothing, and end with exit code 0")
+	return cmd
+}
+
+// watchDocuments prints the status again whenever it is another, until it is interrupted.
+func (a *statusOptions) watchDocuments(ctx context.Context, args []string) error {
+	last := ""
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		var page strings.Builder
+		if err := a.show(ctx, &page, args); err != nil {
+			return err
+		}
+		if page.String() != last {
+			last = page.String()
+			fmt.Fprintf(a.Stdout(a.format), "%s\n", last)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (a *statusOptions) show(ctx context.Context, w io.Writer, args []string) error {
+	jobs, c, err := a.jobs(ctx, args)
+	if err != nil {
+		return err
+	}
+	if len(jobs) == 0 {
+		fmt.Fprintln(a.Err, "no migrations")
+	}
+	var pages []page
+	for _, j := range jobs {
+		doc, err := statusOf(ctx, c, j)
+		if err != nil {
+			return ofJob(j, err)
+		}
+		switch a.format.Name {
+		case "table":
+			err = showStatus(w, doc, shownRows, a.Name)
+		case "wide":
+			err = showStatus(w, doc, everyRow, a.Name)
+		case "name":
+			_, err = fmt.Fprintln(w, "migration.replumb.dev/"+doc.headOf().Migration)
+		default:
+			pages = append(pages, doc)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if a.format.Name == "table" || a.format.Name == "wide" || a.format.Name == "name" {
+		return nil
+	}
+	return a.format.Print(w, oneDocument(pages))
+}
+
+func (a *statusOptions) jobs(ctx context.Context, names []string) ([]job, *command.Connection, error) {
+	if len(names) == 1 {
+		j, c, err := a.recordedJob(ctx, names[0])
+		return []job{j}, c, err
+	}
+	c, err := a.reach(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err := migration.List(ctx, c.Cluster)
+	if err != nil {
+		return nil, nil, err
+	}
+	var jobs []job
+	for i := range all {
+		j, err := a.silentJob(c, &all[i])
+		if err != nil {
+			return nil, nil, err
+		}
+		jobs = append(jobs, j)
+	}
+	return jobs, c, nil
+}
+
+// statusOf looks where a migration stands, and who works on the cluster.
+func statusOf(ctx context.Context, c *command.Connection, j job) (page, error) {
+	doc, err := j.status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	holder, err := lease.Current(ctx, c.Cluster)
+	if err != nil && !apierrors.IsForbidden(err) {
+		return nil, err
+	}
+	if holder == nil {
+		return doc, nil
+	}
+	head := doc.headOf()
+	head.Lock = (&lease.HeldError{Holder: *holder}).Error()
+	if holder.Migration != head.Migration {
+		return doc, nil
+	}
+	history, err := journal.Load(ctx, c.Cluster, head.Migration)
+	if err != nil && !apierrors.IsForbidden(err) {
+		return nil, err
+	}
+	head.goesOn(live.Look(live.Input{
+		Migration: j.about().migration, History: history, Holder: holder.String(), Now: time.Now(),
+	}))
+	return doc, nil
+}
+
+// goesOn adds what a run that goes on tells of itself.
+func (h *statusHead) goesOn(v live.View) {
+	for _, g := range v.Gates {
+		h.Gates = append(h.Gates, gateLine{Step: g.ID, Title: g.Title, Instructions: g.Guide, Since: g.Since.UTC()})
+	}
+	if v.Known {
+		eta := v.At.Add(v.Left).UTC().Truncate(time.Second)
+		h.MovedBy = &eta
+	}
+}
+
+// How many rows of a table, or lines of a kind, are shown.
+const (
+	shownRows = 20
+	everyRow  = 0
+)
+
+// showStatus writes a status for people: what matters first, then what it is made of, of which no more than so many rows.
+func showStatus(w io.Writer, doc page, rows int, name string) error {
+	head := doc.headOf()
+	fmt.Fprintf(w, "migration %s: %s; %s\n", head.Migration, head.phase(), head.summary)
+	if head.MovedBy != nil {
+		fmt.Fprintf(w, "all moved by %s, without what gates, windows and restarts take\n", head.MovedBy.Format(time.RFC3339))
+	}
+	proofLines(w, head.Proof, rows)
+	if head.Lock != "" {
+		fmt.Fprintln(w, printable.Line(head.Lock))
+	}
+	if head.LastError != "" {
+		fmt.Fprintf(w, "last error: %s\n", printable.Indented(command.Spoken(name, head.LastError), "  "))
+	}
+	for _, g := range head.Gates {
+		fmt.Fprintf(w, "waits for you since %s: %s\n", g.Since.Format(time.RFC3339), printable.Line(g.Title))
+		fmt.Fprintf(w, "  %s\n", strings.ReplaceAll(printable.Text(command.Spoken(name, g.Instructions)), "\n", "\n  "))
+	}
+	fmt.Fprintf(w, "next: %s\n", head.Next)
+	var table strings.Builder
+	if err := doc.table(&table, rows); err != nil || table.Len() == 0 {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\n%s", &table)
+	return err
+}
+
+// bounded writes lines of a kind, no more than so many.
+func bounded[T any](w io.Writer, rows int, lines []T, write func(T)) {
+	for i, line := range lines {
+		if rows > 0 && i == rows && len(lines) > rows+1 {
+			fmt.Fprintf(w, "and %d more (-o wide has all)\n", len(lines)-i)
+			return
+		}
+		write(line)
+	}
+}
+
+// boundedTable writes a table, no more than so many rows of it. settled says of a row that it has got where it shall, and can give way.
+func boundedTable(w io.Writer, rows int, head []string, all [][]string, settled func(row []string) bool) error {
+	left := 0
+	if rows > 0 && len(all) > rows+1 {
+		all = slices.Clone(all)
+		slices.SortStableFunc(all, func(a, b []string) int { return rank(settled(a)) - rank(settled(b)) })
+		left = len(all) - rows
+		all = all[:rows]
+	}
+	if err := terminal.Table(w, append([][]string{head}, all...)); err != nil {
+		return err
+	}
+	if left > 0 {
+		fmt.Fprintf(w, "and %d more (-o wide has all)\n", left)
+	}
+	return nil
+}
+
+// rank of a row: what is not settled comes first.
+func rank(settled bool) int {
+	if settled {
+		return 1
+	}
+	return 0
+}
+
+// next is the command that leads on.
+func next(m *v1alpha1.Migration, pending bool, command string) string {
+	switch {
+	case m.Spec.Paused:
+		return command + " resume " + m.Name
+	case m.Status.Phase == v1alpha1.PhaseFinished, m.Status.Phase == v1alpha1.PhaseRolledBack:
+		return "nothing; the migration is over"
+	case m.Status.PointOfNoReturnPassed:
+		return command + " finish " + m.Name
+	case m.Status.Phase == v1alpha1.PhaseRollingBack:
+		return command + " rollback " + m.Name
+	case pending:
+		return command + " apply -f FILE"
+	}
+	return fmt.Sprintf("%s finish %s, or %s rollback %s", command, m.Name, command, m.Name)
+}
+
+// oneDocument is that of the only page, or a List.
+func oneDocument(pages []page) any {
+	if len(pages) == 1 {
+		return pages[0]
+	}
+	return command.ListOf(pages)
+}
