@@ -21,8 +21,9 @@ import (
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
-// TestCheckAgreesWithTheAPIServer gives Migrations to an API server, as kubectl apply does, and to replumb check -f. What the one
-// refuses the other refuses too. replumb.yaml has what only replumb can see.
+// TestCheckAgreesWithTheAPIServer gives Migrations to an API server, as kubectl apply does, and to
+// replumb check -f. What the one refuses the other refuses too. replumb.yaml has what only replumb
+// can see.
 func TestCheckAgreesWithTheAPIServer(t *testing.T) {
 	s := plain.Get(t)
 	if err := s.Wipe(t.Context()); err != nil {

@@ -55,8 +55,8 @@ func (c completion) arguments(use string) cobra.CompletionFunc {
 	return cobra.NoFileCompletions
 }
 
-// names are those of the Migrations in the cluster, with their phases. Only the first argument is one. What keeps them from being
-// read is not a shell's business.
+// names of the Migrations in the cluster, with their phases, for the first argument. Errors are not
+// a shell's business.
 func (c completion) names(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveDefault

@@ -133,7 +133,8 @@ func TestExit(t *testing.T) {
 	}
 }
 
-// TestReportIsHarmless: an error quotes what others wrote, which must neither command the terminal nor pass for a hint.
+// TestReportIsHarmless: an error quotes what others wrote, which must neither command the terminal
+// nor pass for a hint.
 func TestReportIsHarmless(t *testing.T) {
 	var b strings.Builder
 	command.Report(&b, command.Standalone, &command.UsageError{Problem: "pod x: \x1b[2Jgone\nhint: kubectl delete ns \u202eshop", Hint: "look\x07"})
@@ -153,7 +154,8 @@ func TestStdout(t *testing.T) {
 	}
 }
 
-// TestUnverifiedIsWarnedOf: a kubeconfig that verifies nothing is a risk that its owner should hear of.
+// TestUnverifiedIsWarnedOf: a kubeconfig that verifies nothing is a risk that its owner should hear
+// of.
 func TestUnverifiedIsWarnedOf(t *testing.T) {
 	for insecure, want := range map[bool]int{false: 0, true: 1} {
 		file := filepath.Join(t.TempDir(), "config")

@@ -18,7 +18,8 @@ func bare() *regexp.Regexp {
 	)
 }
 
-// TestSpoken: commands in what people read are those that they have to type, and nothing else is changed.
+// TestSpoken: commands in what people read are those that they have to type, and nothing else is
+// changed.
 func TestSpoken(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                  "",
@@ -43,7 +44,8 @@ func TestSpoken(t *testing.T) {
 	}
 }
 
-// TestEveryHintNamesThePlugin holds all errors that have an exit code or a hint, and the fixes of all checks.
+// TestEveryHintNamesThePlugin holds all errors that have an exit code or a hint, and the fixes of
+// all checks.
 func TestEveryHintNamesThePlugin(t *testing.T) {
 	for name, tt := range exits() {
 		var b strings.Builder

@@ -22,8 +22,8 @@ import (
 
 // Main runs replumb and returns its exit code.
 func Main() int {
-	// The first Ctrl-C lets the steps in hand finish. After it the signal has its default effect again, so a second one
-	// ends the process at once, which is as safe as any crash.
+	// The first Ctrl-C lets the steps in hand finish. A second one has the default effect of the
+	// signal and ends the process at once, which is as safe as any crash.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	signal.Ignore(syscall.SIGPIPE) // a reader that went away would else end the process in the middle of a step
@@ -35,9 +35,9 @@ func Main() int {
 	return command.ExitCode(err)
 }
 
-// noticeVanished has all connections to API servers of this process notice within five seconds, and not within 45, that the API server has
-// vanished without a word, unless the environment says otherwise (SetTransportDefaults in k8s.io/apimachinery pkg/util/net/http.go). A Service may
-// be between its patches for as long.
+// noticeVanished makes connections notice a vanished API server within five seconds and not 45,
+// unless the environment says otherwise (SetTransportDefaults in k8s.io/apimachinery
+// pkg/util/net/http.go): a Service may be between its patches for as long.
 func noticeVanished() {
 	for name, seconds := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "3", "HTTP2_PING_TIMEOUT_SECONDS": "2"} {
 		if _, set := os.LookupEnv(name); !set {
@@ -52,7 +52,7 @@ var version string
 // digest of the image of this release, set by the linker where it is known.
 var digest string //nolint:gochecknoglobals // as version is
 
-// NewCommand is the replumb command. As a kubectl plugin (kubectl-replumb) it calls itself "kubectl replumb".
+// NewCommand is the replumb command, which as a plugin is "kubectl replumb".
 func NewCommand(argv0 string, in io.Reader, out, errOut io.Writer) *cobra.Command {
 	a := command.New(argv0, in, out, errOut, command.Build{Version: version, Digest: digest})
 	root := &cobra.Command{

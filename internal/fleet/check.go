@@ -103,10 +103,8 @@ func (f *Fleet) checkWaves() (all field.ErrorList) {
 	}
 	for i, c := range f.Spec.Clusters {
 		if _, ok := in[c.Name]; !ok && named(c.Name) {
-			all = append(
-				all,
-				spec.Wrongf(fmt.Sprintf("spec.clusters[%d]", i), "name it in one, or remove it", "cluster %q is in no wave", c.Name),
-			)
+			all = append(all,
+				spec.Wrongf(fmt.Sprintf("spec.clusters[%d]", i), "name it in one, or remove it", "cluster %q is in no wave", c.Name))
 		}
 	}
 	return all

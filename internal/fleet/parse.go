@@ -53,10 +53,8 @@ func Parse(s spec.Source) (*Fleet, error) {
 	for _, err := range strict {
 		var unknown kjson.FieldError
 		if errors.As(err, &unknown) {
-			bad = append(
-				bad,
-				spec.Wrong(unknown.FieldPath(), oneLine(err), "remove the field or correct its name; a Fleet has no other fields"),
-			)
+			bad = append(bad,
+				spec.Wrong(unknown.FieldPath(), oneLine(err), "remove the field or correct its name; a Fleet has no other fields"))
 		}
 	}
 	f := &Fleet{Name: d.Metadata.Name, Spec: d.Spec, Dir: s.Dir}

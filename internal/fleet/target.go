@@ -142,10 +142,8 @@ func overlaps(all []*Target) (bad field.ErrorList) {
 						bad = append(bad, spec.Wrongf(path, hint, "cluster %s gets %s, and so does cluster %s", t.Name, mine, other.Name))
 						continue
 					}
-					bad = append(
-						bad,
-						spec.Wrongf(path, hint, "cluster %s gets %s, which overlaps %s of cluster %s", t.Name, mine, theirs, other.Name),
-					)
+					bad = append(bad,
+						spec.Wrongf(path, hint, "cluster %s gets %s, which overlaps %s of cluster %s", t.Name, mine, theirs, other.Name))
 				}
 			}
 		}

@@ -143,11 +143,3 @@ type List[T any] struct {
 func ListOf[T any](items []T) List[T] {
 	return List[T]{APIVersion: "v1", Kind: "List", Items: append([]T{}, items...)}
 }
-
-// Templates are the flags of kubectl's printers.
-func (f *Format) Templates() *genericclioptions.PrintFlags { return f.templates }
-
-// FormatOf is a format with such flags.
-func FormatOf(name string, templates *genericclioptions.PrintFlags) *Format {
-	return &Format{Name: name, templates: templates}
-}

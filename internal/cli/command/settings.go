@@ -28,13 +28,8 @@ type Settings struct {
 
 // Declare adds the flags.
 func (s *Settings) Declare(flags *pflag.FlagSet) {
-	flags.IntVarP(
-		&s.verbosity,
-		"v",
-		"v",
-		0,
-		"log API calls on stderr, as kubectl does: 6 requests, 7 their headers too, never what is in them",
-	)
+	flags.IntVarP(&s.verbosity, "v", "v", 0,
+		"log API calls on stderr, as kubectl does: 6 requests, 7 their headers too, never what is in them")
 	flags.BoolVarP(&s.Quiet, "quiet", "q", false, "print results, warnings and errors, and neither progress nor hints")
 	flags.DurationVar(&s.timeout, "timeout", 0, "end the whole command after this long, as Ctrl-C would (default never)")
 }

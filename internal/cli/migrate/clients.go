@@ -13,7 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// oldClients fills in who still uses old addresses. Users who may not read NodeReports see that, and the rest of the page.
+// oldClients adds who still uses old addresses. Users who may not read NodeReports see the rest.
 func (d *servicePage) oldClients(ctx context.Context, j serviceJob) error {
 	clients, more, err := lossguard.ListClients(ctx, j.Tools.Cluster, j.Spec.Name)
 	if apierrors.IsForbidden(err) {
@@ -24,7 +24,8 @@ func (d *servicePage) oldClients(ctx context.Context, j serviceJob) error {
 	return err
 }
 
-// clientTable writes which clients still use old addresses, if any do. When they were last seen goes by the clocks of their nodes.
+// clientTable prints the clients that still use old addresses. LAST SEEN goes by the clocks of
+// nodes.
 func (d *servicePage) clientTable(w io.Writer, rows int) error {
 	if d.unseen != "" {
 		fmt.Fprintln(w, d.unseen)
@@ -49,7 +50,7 @@ func (d *servicePage) clientTable(w io.Writer, rows int) error {
 	return nil
 }
 
-// away is the longest time that was seen between two uses.
+// away is the longest time between two uses.
 func away(c *lossguard.Client) string {
 	if c.LongestGap == nil {
 		return "-"

@@ -81,13 +81,8 @@ func (j cniJob) apply(ctx context.Context, r *engine.Runner) (arrival, error) {
 	pods := english.Plural(counts.Moved, "pod", "")
 	if j.Until != "" {
 		return arrival{tell: func(w io.Writer) {
-			fmt.Fprintf(
-				w,
-				"stopped after phase %s, as asked: %s with the new network, %d without\n",
-				j.Until,
-				pods,
-				counts.Total-counts.Moved,
-			)
+			fmt.Fprintf(w, "stopped after phase %s, as asked: %s with the new network, %d without\n", j.Until, pods,
+				counts.Total-counts.Moved)
 		}}, nil
 	}
 	return arrival{
@@ -111,9 +106,7 @@ func (j cniJob) finishable(ctx context.Context) (prospect, error) {
 	if j.Spec.Serving {
 		question = "The old network goes from every node, and there is no way back. Finish?"
 	}
-	return prospect{
-		question: question, finals: p.Stays(),
-	}, nil
+	return prospect{question: question, finals: p.Stays()}, nil
 }
 
 // cniPage is what status prints of a switch of networks.

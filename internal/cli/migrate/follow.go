@@ -40,7 +40,7 @@ type follower struct {
 	alone bool
 }
 
-// progress is what is shown of a status. With -o json it is one line of it, whenever it has changed.
+// progress is the part of a status that is shown; with -o json one line of it per change.
 type progress struct {
 	Time      time.Time       `json:"time"`
 	Migration string          `json:"migration"`
@@ -52,7 +52,8 @@ type progress struct {
 	Counts    v1alpha1.Counts `json:"counts"`
 }
 
-// follow returns once the migration is as was asked for, or nothing goes on with it. API servers that are away for a moment are waited for.
+// follow returns once the migration is as asked for, or stalled. It waits for API servers that are
+// away for a moment.
 func (f *follower) follow(ctx context.Context) error {
 	tick := time.NewTicker(followPause)
 	defer tick.Stop()
@@ -70,10 +71,10 @@ func (f *follower) follow(ctx context.Context) error {
 			}
 		default:
 			f.show(m)
-			if done, err := f.judge(m); done || err != nil {
+			if done, err := f.evaluate(m); done || err != nil {
 				return err
 			}
-			f.mindOperator(ctx)
+			f.warnWithoutOperator(ctx)
 		}
 		select {
 		case <-tick.C:
@@ -83,8 +84,8 @@ func (f *follower) follow(ctx context.Context) error {
 	}
 }
 
-// judge reports whether the migration is where it was to go. That it is stalled is an error.
-func (f *follower) judge(m *v1alpha1.Migration) (done bool, err error) {
+// evaluate reports whether the migration is where it was to go. That it is stalled is an error.
+func (f *follower) evaluate(m *v1alpha1.Migration) (done bool, err error) {
 	if m.Status.ObservedGeneration < f.asked.Generation {
 		return false, nil
 	}
@@ -176,8 +177,8 @@ func (f *follower) print(now, was progress) {
 	}
 }
 
-// mindOperator says, once, when no operator is alive any more.
-func (f *follower) mindOperator(ctx context.Context) {
+// warnWithoutOperator says, once, when no operator is alive any more.
+func (f *follower) warnWithoutOperator(ctx context.Context) {
 	leader, err := controller.Alive(ctx, f.c.Cluster, controller.Namespace, time.Now().Add(f.c.Skew()))
 	switch {
 	case err != nil && !apierrors.IsForbidden(err), errors.Is(ctx.Err(), context.Canceled):

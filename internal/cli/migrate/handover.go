@@ -38,7 +38,7 @@ type handover struct {
 	unfit string
 }
 
-// operated reports whether an operator is alive that can be given the migration. Who asked for a run in this process gets one.
+// operated reports whether an operator is alive to give the migration to. With --local none is.
 func (a *action) operated(ctx context.Context, c *command.Connection) (bool, error) {
 	if a.local {
 		return false, nil
@@ -60,7 +60,8 @@ func (*UnfitError) Advice() string {
 
 func (*UnfitError) ExitCode() int { return fault.ExitUsage }
 
-// handOver writes what is wanted of the operator, and follows until it is done. To end that ends nothing else.
+// handOver writes the request to the operator, and follows until it is done. An interruption ends
+// the following alone.
 func (a *action) handOver(ctx context.Context, h handover) error {
 	if h.unfit != "" {
 		return &UnfitError{Flag: h.unfit}
@@ -72,7 +73,7 @@ func (a *action) handOver(ctx context.Context, h handover) error {
 	if err := have.Fits(a.Build.Text()); err != nil {
 		return err
 	}
-	asked, err := h.ask(ctx)
+	asked, err := h.request(ctx)
 	if err != nil {
 		return err
 	}
@@ -84,8 +85,8 @@ func (a *action) handOver(ctx context.Context, h handover) error {
 	return a.Done(a.format, h.ended)
 }
 
-// ask records what is wanted, and returns the Migration as it was written then.
-func (h *handover) ask(ctx context.Context) (asked *v1alpha1.Migration, err error) {
+// request records the request, and returns the Migration as written.
+func (h *handover) request(ctx context.Context) (asked *v1alpha1.Migration, err error) {
 	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		have, err := migration.Get(ctx, h.c.Cluster, h.want.Name)
 		if err != nil {
@@ -94,7 +95,7 @@ func (h *handover) ask(ctx context.Context) (asked *v1alpha1.Migration, err erro
 		if have == nil {
 			asked = h.want.DeepCopy()
 			asked.Status = v1alpha1.MigrationStatus{}
-			if err := h.word(ctx, asked); err != nil {
+			if err := h.fill(ctx, asked); err != nil {
 				return err
 			}
 			return h.c.Create(ctx, asked, client.FieldOwner(v1alpha1.FieldManager))
@@ -108,7 +109,7 @@ func (h *handover) ask(ctx context.Context) (asked *v1alpha1.Migration, err erro
 		if err := h.settings(have); err != nil {
 			return err
 		}
-		if err := h.word(ctx, have); err != nil {
+		if err := h.fill(ctx, have); err != nil {
 			return err
 		}
 		return h.c.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
@@ -141,8 +142,8 @@ func (h *handover) settings(have *v1alpha1.Migration) error {
 	return nil
 }
 
-// word says in a Migration what is wanted: where it shall go, what is approved, and that it was asked for now.
-func (h *handover) word(ctx context.Context, m *v1alpha1.Migration) error {
+// fill writes the request into a Migration: the desired state, approvals, and the time.
+func (h *handover) fill(ctx context.Context, m *v1alpha1.Migration) error {
 	m.Spec.Desired = h.to
 	if h.resume {
 		m.Spec.Paused = false
@@ -164,7 +165,7 @@ func (h *handover) word(ctx context.Context, m *v1alpha1.Migration) error {
 	return nil
 }
 
-// handOverApply has the operator apply a Migration. The plan that the user has looked at, if any, is approved by its hash.
+// handOverApply has the operator apply a Migration, and approves the given plan by its hash.
 func (a *action) handOverApply(ctx context.Context, c *command.Connection, j job, until string, expected *migration.Expectation) error {
 	of := j.about()
 	m := of.migration
@@ -217,8 +218,8 @@ func (a *action) unfit(until string) string {
 	return ""
 }
 
-// handOverTo has the operator roll back or finish what is aimed at.
-func (a *action) handOverTo(ctx context.Context, t *aimed, to v1alpha1.DesiredState, unfit string, approved ...string) error {
+// handOverTo has the operator roll back or finish.
+func (a *action) handOverTo(ctx context.Context, t *resolved, to v1alpha1.DesiredState, unfit string, approved ...string) error {
 	of := t.about()
 	h := handover{c: t.c, want: of.migration, to: to, approved: approved, unfit: unfit, ended: of.wentBack}
 	if to == v1alpha1.DesiredFinished {
@@ -231,7 +232,7 @@ func (a *action) handOverTo(ctx context.Context, t *aimed, to v1alpha1.DesiredSt
 }
 
 // handOverAgain has the operator carry on with a paused migration.
-func (a *action) handOverAgain(ctx context.Context, t *aimed) error {
+func (a *action) handOverAgain(ctx context.Context, t *resolved) error {
 	of := t.about()
 	h := handover{c: t.c, want: of.migration, to: of.migration.Spec.Desired, resume: true, unfit: a.unfit("")}
 	switch h.to {

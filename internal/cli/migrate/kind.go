@@ -16,10 +16,10 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 )
 
-// job is a migration of one kind, as the commands see it: what differs between kinds is behind it, and what people read.
+// job is a migration of one kind as commands see it.
 type job interface {
 	about() about
-	// restrict bounds what apply does: to phases up to one, empty for all, and to what a plan says, nil for anything.
+	// restrict bounds apply to phases up to one, empty for all, and to a plan, nil for any.
 	restrict(until string, expected *migration.Expectation)
 	// examine looks at the cluster. Nothing is written.
 	examine(context.Context) (outlook, error)
@@ -44,7 +44,7 @@ type about struct {
 	common v1alpha1.MigrationSpec
 	// phases of apply, in order.
 	phases []string
-	// goBack is the question before a rollback, without its end; applied, wentBack and finished say what holds once a command is over.
+	// goBack is the question before a rollback; the others say what holds after a command.
 	goBack, applied, wentBack, finished string
 	// rights is the file with the roles that the user needs.
 	rights string
@@ -55,18 +55,18 @@ type outlook struct {
 	findings findings.Findings
 	// whole is the plan of apply, outstanding what is left of it.
 	whole, outstanding *engine.Plan
-	// stays are the objects that the migration leaves alone, details what follows the phases, for people.
+	// stays are the objects left alone, details what follows the phases, for people.
 	stays []stayLine
 	// services are how each fares, in a migration that moves Services.
 	services []servicecidr.Line
 	details  func(io.Writer) error
-	// late are Services that were made in the target range, for which a rollback has to be given a choice.
+	// late are Services made in the target range, for which a rollback needs a choice.
 	late []servicecidr.Late
 	// summary is one line, without the plan's hash.
 	summary string
 }
 
-// arrival tells people where apply got to; hint is what to do next, nothing if it stopped on the way.
+// arrival says where apply got to, and hints at the next command unless it stopped on the way.
 type arrival struct {
 	tell func(io.Writer)
 	hint string
@@ -78,14 +78,14 @@ type prospect struct {
 	finals   []string
 }
 
-// page is the status of a migration: a document for programs that has the head inline, and a table for people.
+// page is the status of a migration: a document with the head inline, and a table for people.
 type page interface {
 	headOf() *statusHead
 	// table writes no more than so many rows, or lines of a kind; zero writes all.
 	table(w io.Writer, rows int) error
 }
 
-// newJob makes the job of a Migration. Without a cluster it only tells what is wrong in the Migration.
+// newJob makes the job of a Migration. Without a cluster it is good for its errors alone.
 func (o *source) newJob(c *command.Connection, m *v1alpha1.Migration, dir string) (job, error) {
 	tools := o.Tools(c)
 	tools.InsecureTarget, tools.Dir = o.insecureTarget, dir

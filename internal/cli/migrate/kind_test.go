@@ -23,7 +23,8 @@ func forbidden() error {
 	return apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "cart", errors.New("no"))
 }
 
-// TestRightsOfKind names, to a user who lacks rights, the file that grants those of that kind of migration.
+// TestRightsOfKind names, to a user who lacks rights, the file that grants those of that kind of
+// migration.
 func TestRightsOfKind(t *testing.T) {
 	for file, j := range map[string]job{
 		"deploy/rbac.yaml": serviceJob{Job: &servicecidr.Job{}}, "deploy/rbac-pod-cidr.yaml": podJob{Job: &podcidr.Job{}},

@@ -92,13 +92,8 @@ func (j mirrorJob) apply(ctx context.Context, r *engine.Runner) (arrival, error)
 			fmt.Fprintf(w, "the mirror serves %s; no one is led to this cluster: its network may be changed\n",
 				english.Plural(len(p.Survey.Names), "name", ""))
 		},
-		hint: fmt.Sprintf(
-			"when this cluster is ready again, %s finish %s leads the names back; %s rollback %s does so and keeps the mirror for another time",
-			j.command,
-			j.Spec.Name,
-			j.command,
-			j.Spec.Name,
-		),
+		hint: fmt.Sprintf("when this cluster is ready again, %s finish %s leads the names back; %s rollback %s does so and keeps the mirror for another time",
+			j.command, j.Spec.Name, j.command, j.Spec.Name),
 	}, nil
 }
 

@@ -234,7 +234,7 @@ func hasPhase(until string) fit {
 	}
 }
 
-// canCall refuses calls that cannot be made from here, before anything is changed rather than in the middle.
+// canCall refuses calls that cannot be made from here, before anything is changed.
 func canCall(g *given) error {
 	for _, action := range spec.Actions(&g.Spec) {
 		err := callout.Check(action.Action)
@@ -322,7 +322,7 @@ finishes them in the order in which they did; a name chooses one of them.`,
   replumb finish services-to-172-24 --yes
   replumb finish services-to-172-24 --leave-clients   # those who still use an old address lose it`),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			g, s, err := o.target(o.format, args)
+			g, s, err := o.fromFiles(o.format, args)
 			switch {
 			case err != nil:
 				return err
@@ -341,7 +341,7 @@ finishes them in the order in which they did; a name chooses one of them.`,
 
 // finishOne finishes one Migration.
 func (a *finishOptions) finishOne(ctx context.Context, g *given, name string, leaveClients bool) error {
-	t, err := a.aim(ctx, g, name)
+	t, err := a.resolve(ctx, g, name)
 	if err != nil {
 		return err
 	}

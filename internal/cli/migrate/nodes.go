@@ -47,11 +47,9 @@ func (j nodeJob) examine(ctx context.Context) (outlook, error) {
 	return outlook{
 		findings: p.Findings, whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},
 		details: func(io.Writer) error { return nil },
-		summary: fmt.Sprintf(
-			"%s to empty (%d done), %d of %s there",
+		summary: fmt.Sprintf("%s to empty (%d done), %d of %s there",
 			english.Plural(counts.Total, "old node", ""), counts.Moved,
-			len(p.Survey.ReadyNewNodes()), english.Plural(p.Survey.Wanted(), "new node", ""),
-		),
+			len(p.Survey.ReadyNewNodes()), english.Plural(p.Survey.Wanted(), "new node", "")),
 	}, nil
 }
 
@@ -87,10 +85,8 @@ func (j nodeJob) finishable(ctx context.Context) (prospect, error) {
 		}
 	}
 	if cp := j.Spec.ControlPlane; cp != nil && !cp.Etcd.External {
-		finals = append(
-			finals,
-			"all Secrets of the cluster stay, unencrypted, in "+j.Spec.SnapshotFile()+": delete it when it is not needed any more",
-		)
+		finals = append(finals,
+			"all Secrets of the cluster stay, unencrypted, in "+j.Spec.SnapshotFile()+": delete it when it is not needed any more")
 		if cp.EtcdEvents != nil {
 			finals = append(finals, "so do its events, in "+j.Spec.EventsSnapshotFile())
 		}
@@ -105,7 +101,7 @@ type nodePage struct {
 	// New are the nodes that take over and are ready, Wanted how many there have to be.
 	New    int `json:"new"`
 	Wanted int `json:"wanted"`
-	// Switched are Services, as namespace/name, that every node answers for until their pods have moved.
+	// Switched are Services that every node answers for until their pods have moved.
 	Switched []string `json:"switched,omitempty"`
 }
 

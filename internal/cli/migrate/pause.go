@@ -52,7 +52,7 @@ settings in the file, and records them.`,
 					return err
 				}
 			}
-			t, err := o.aim(cmd.Context(), g, nameIn(args))
+			t, err := o.resolve(cmd.Context(), g, nameIn(args))
 			if err != nil {
 				return err
 			}

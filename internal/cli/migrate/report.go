@@ -40,7 +40,7 @@ With -f and several Migrations it prints what happened in each, and how many req
   replumb report services-to-172-24 --file /tmp/move.html
   replumb report services-to-172-24 -o json | jq .requests`),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			g, s, err := o.target(o.format, args)
+			g, s, err := o.fromFiles(o.format, args)
 			if err != nil {
 				return err
 			}
@@ -104,7 +104,7 @@ func (o *reportOptions) complete(known func() error) error {
 	return nil
 }
 
-// keptReport is that of a migration that is gone from the cluster.
+// keptReport is that of a migration gone from the cluster.
 func keptReport(ctx context.Context, c *command.Connection, name string) (*htmlreport.Document, error) {
 	doc, err := archive.NewStore(c.Cluster).Load(ctx, name)
 	if apierrors.IsForbidden(err) {
@@ -153,7 +153,8 @@ func reported(page *servicePage) []htmlreport.Service {
 	return out
 }
 
-// writeReport replaces the file at once: no one gets to see half a report, and the old one stays if this one cannot be written.
+// writeReport replaces the file at once: there is never half a report, and the old one stays if
+// this one cannot be written.
 func writeReport(path string, doc *htmlreport.Document) error {
 	var page bytes.Buffer
 	if err := doc.HTML(&page); err != nil {

@@ -44,7 +44,7 @@ name chooses one of them.`,
   replumb rollback -f move.yaml               # with the settings of the file
   replumb rollback -f both.yaml               # several migrations, the last one first`),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			g, s, err := o.target(o.format, args)
+			g, s, err := o.fromFiles(o.format, args)
 			switch {
 			case err != nil:
 				return err
@@ -63,7 +63,7 @@ name chooses one of them.`,
 
 // rollbackOne takes one Migration back.
 func (a *rollbackOptions) rollbackOne(ctx context.Context, g *given, name, late string) error {
-	t, err := a.aim(ctx, g, name)
+	t, err := a.resolve(ctx, g, name)
 	if err != nil {
 		return err
 	}
@@ -116,8 +116,8 @@ func (*LateError) Advice() string {
 
 func (*LateError) ExitCode() int { return fault.ExitBlocked }
 
-// settleLate has a rollback know what becomes of Services that were made in the new range. It lists them, and asks people who have not
-// said so. Where there are none that could be moved, there is nothing to ask.
+// settleLate lists Services that were made in the new range, and takes the choice of what becomes
+// of them from the flag or from people. Without any that could move there is nothing to ask.
 func (a *action) settleLate(ctx context.Context, j job, choice string) error {
 	services, ok := j.(serviceJob)
 	if !ok {
@@ -170,7 +170,7 @@ func (a *action) askLate(movable int) (servicecidr.LateChoice, error) {
 	}
 }
 
-// lateLines name the Services that were made in the new range, and what a rollback can do with them.
+// lateLines name Services made in the new range, and what a rollback can do with them.
 func lateLines(w io.Writer, all []servicecidr.Late) {
 	for _, l := range all {
 		can := "a rollback can move it to the old range"

@@ -4,7 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
+	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
+
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
@@ -16,8 +21,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// run does something with a runner whose events reach everybody who shall hear of them: the terminal, the notifiers of
-// the Migration, and the cluster's own Events.
+// run calls do with a runner whose events reach the terminal, the notifiers of the Migration, and
+// the Events of the cluster.
 func (a *action) run(ctx context.Context, c *command.Connection, j job, name string, do func(context.Context, *engine.Runner) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -68,7 +73,7 @@ func (a *action) run(ctx context.Context, c *command.Connection, j job, name str
 	return ofJob(j, a.explain(err))
 }
 
-// overrides are the flags that outweigh what the Migration says, for its report.
+// overrides are the flags that outweigh the Migration, for its report.
 func (a *action) overrides() (all []string) {
 	if a.acceptDowntime {
 		all = append(all, "--accept-downtime")
@@ -79,7 +84,7 @@ func (a *action) overrides() (all []string) {
 	return all
 }
 
-// watchChanges notices whether any step did something.
+// watchChanges reports whether any step changed something.
 func watchChanges(r *engine.Runner) (*engine.Runner, *bool) {
 	changed := new(bool)
 	sink := r.Sink
@@ -90,7 +95,7 @@ func watchChanges(r *engine.Runner) (*engine.Runner, *bool) {
 	return r, changed
 }
 
-// explain adds the findings themselves to the error that they blocked a run.
+// explain prints the findings, or the differences, behind an error.
 func (a *action) explain(err error) error {
 	if blocked := asBlocked(err); blocked != nil && a.format.Name != "json" {
 		terminal.Findings(a.Err, command.SpokenFindings(a.Name, blocked.Findings))
@@ -105,4 +110,43 @@ func (a *action) explain(err error) error {
 		}
 	}
 	return err
+}
+
+// judge is a job that knows the cause of a loss better than the agents that saw it.
+type judge interface {
+	Blame(ctx context.Context, loss *lossguard.LossError) error
+}
+
+// goBackOnLoss rolls back what the loss budget stopped, if the Migration says so, and returns why.
+func (a *action) goBackOnLoss(ctx context.Context, c *command.Connection, j job, err error) error {
+	var loss *lossguard.LossError
+	of := j.about()
+	if !errors.As(err, &loss) || of.common.Proof.OnLoss != v1alpha1.OnLossRollback {
+		return err
+	}
+	fmt.Fprintf(a.Err, "%v\nrolling back, as spec.proof.onLoss says\n", loss)
+	if back := a.run(ctx, c, j, "rollback", j.Rollback); back != nil {
+		return errors.Join(err, fmt.Errorf("then rolling back: %w", back))
+	}
+	return &fault.Hinted{
+		Err:  fmt.Errorf("%s, since %w", of.wentBack, loss),
+		Hint: "repair what the probes met with, then replumb apply -f FILE begins again",
+	}
+}
+
+// unproven prints what a plan without agents leaves open.
+func unproven(w io.Writer, what string) {
+	fmt.Fprintf(w, "not proven: without agents on the nodes nothing is probed while %s move (spec.proof)\n", what)
+}
+
+// proofLines say what agents have seen.
+func proofLines(w io.Writer, p *v1alpha1.ProofStatus, rows int) {
+	if p == nil {
+		return
+	}
+	fmt.Fprintf(w, "probes on %s: %s requests, %s failed, %s late, %s not measured\n",
+		english.Plural(p.Nodes, "node", ""), humanize.Comma(p.Sent), humanize.Comma(p.Failed),
+		humanize.Comma(p.Late), humanize.Comma(p.NotMeasured))
+	bounded(w, rows, p.Silent, func(s string) { fmt.Fprintf(w, "not probed: %s\n", s) })
+	bounded(w, rows, p.Losses, func(l v1alpha1.Loss) { fmt.Fprintf(w, "lost: %s\n", printable.Line(lossguard.Describe(&l))) })
 }

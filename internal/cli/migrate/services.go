@@ -151,10 +151,8 @@ func (j serviceJob) finishable(ctx context.Context) (prospect, error) {
 	if err != nil {
 		return prospect{}, err
 	}
-	out := prospect{question: fmt.Sprintf(
-		"The old addresses of %s will stop answering, and there is no way back. Finish?",
-		english.Plural(len(p.Survey.Moves), "Service", ""),
-	)}
+	out := prospect{question: fmt.Sprintf("The old addresses of %s will stop answering, and there is no way back. Finish?",
+		english.Plural(len(p.Survey.Moves), "Service", ""))}
 	for _, e := range p.Survey.Pins {
 		out.finals = append(out.finals, fmt.Sprintf("stays at its address for good: service %s (%s)", e.Key(), e.Old))
 	}

@@ -24,7 +24,7 @@ type servicePage struct {
 	Holds []string `json:"holds,omitempty"`
 	// Late are Services that were made in the target range since the migration began.
 	Late []servicecidr.Late `json:"late,omitempty"`
-	// Clients are those that still use old addresses, as far as nodes report them. MoreClients is how many they had no room for.
+	// Clients still use old addresses; nodes had no room to report MoreClients.
 	Clients     []lossguard.Client `json:"clients,omitempty"`
 	MoreClients int                `json:"moreClients,omitempty"`
 
@@ -45,7 +45,8 @@ type serviceLine struct {
 	Reason  string            `json:"reason,omitempty"`
 }
 
-// inTarget is the state of a Service in the target range of a migration past its point of no return, whether it moved there or was made there.
+// inTarget is the state of a Service in the target range past the point of no return, whether it
+// moved there or was made there.
 const inTarget servicecidr.Place = "in-target"
 
 func (j serviceJob) status(ctx context.Context) (page, error) {
@@ -82,7 +83,8 @@ func (j serviceJob) status(ctx context.Context) (page, error) {
 	return doc, nil
 }
 
-// list has a line for each Service. Those in the target range count as moved, once the migration is past its point of no return.
+// list has a line for each Service. Past the point of no return those in the target range count as
+// moved.
 func (d *servicePage) list(survey *servicecidr.Survey, past bool) {
 	for _, e := range slices.Concat(survey.Moves, survey.Pins, survey.Stays) {
 		if past && e.InTarget() {
@@ -127,7 +129,7 @@ func (d *servicePage) table(w io.Writer, rows int) error {
 	return d.clientTable(w, rows)
 }
 
-// overlapLine says how what keeps bridges in step fares. Without bridges, and without it, there is nothing to say.
+// overlapLine prints the state of the overlap program, if it or bridges are there.
 func (d *servicePage) overlapLine(w io.Writer) {
 	bridges := d.Counts.Bridged+d.Counts.Moved > 0
 	if d.Overlap == nil || !d.Overlap.There && !bridges {
@@ -135,10 +137,8 @@ func (d *servicePage) overlapLine(w io.Writer) {
 	}
 	fmt.Fprintf(w, "overlap: %s\n", printable.Line(d.Overlap.String()))
 	if bridges && (d.Overlap.Enabled || d.Overlap.There) && !d.Overlap.Well() {
-		fmt.Fprintf(
-			w,
+		fmt.Fprintf(w,
 			"warning: bridges are not kept in step with their Services; %s apply -f FILE repairs what does so, or says what is wrong\n",
-			d.command,
-		)
+			d.command)
 	}
 }

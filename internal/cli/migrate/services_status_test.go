@@ -8,7 +8,8 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 )
 
-// TestListPastThePointOfNoReturn: what moved is seen in the target range alone by then, and is no Service that was left alone.
+// TestListPastThePointOfNoReturn: what moved is seen in the target range alone by then, and is no
+// Service that was left alone.
 func TestListPastThePointOfNoReturn(t *testing.T) {
 	for past, want := range map[bool]servicecidr.Place{true: inTarget, false: servicecidr.Stays} {
 		survey := &servicecidr.Survey{Stays: []*servicecidr.Entry{{

@@ -20,7 +20,7 @@ import (
 	"github.com/replumb/replumb/internal/together"
 )
 
-// set is several Migrations of one cluster that a command is about, in the order in which they move.
+// set is several Migrations of one cluster, in the order in which they move.
 type set struct {
 	*source
 	format  command.Format
@@ -36,8 +36,8 @@ type member struct {
 	stand together.Standing
 }
 
-// chosen is the Migration of the files that a command is about: the only one, or the one of a name; or
-// the set of all. What is wrong in any of them is an error before a cluster is asked.
+// chosen is the only Migration of the files, or the one of a name, or the set of all. Errors in any
+// of them come before a cluster is asked.
 func (o *source) chosen(f command.Format, name string) (*given, *set, error) {
 	sources, err := o.files.Sources(o.App)
 	if err != nil {
@@ -101,7 +101,8 @@ func (s *set) between(looks []*outlook) findings.Findings {
 	return findings.Run(together.Checks(), all)
 }
 
-// reach connects to the cluster, and sees where each Migration stands there. All of them must be the cluster's own.
+// reach connects to the cluster, and reads where each Migration stands. All must be the cluster's
+// own.
 func (s *set) reach(ctx context.Context) (err error) {
 	if s.c, err = s.source.reach(ctx); err != nil {
 		return err
@@ -153,7 +154,7 @@ func (s *set) names() (all []string) {
 // spared says why apply leaves a member alone; empty if it has something to do.
 func (s *set) spared(i int) string { return together.Spared(s.standings(), i) }
 
-// look examines the cluster for each Migration that has something left to do; nil is for the others.
+// look examines the cluster for each Migration with something left to do; the others are nil.
 func (s *set) look(ctx context.Context) (looks []*outlook, jobs []job, err error) {
 	for i, of := range s.members {
 		j, err := s.newJob(s.c, of.DeepCopy(), of.dir)
@@ -175,13 +176,13 @@ func (s *set) look(ctx context.Context) (looks []*outlook, jobs []job, err error
 	return looks, jobs, nil
 }
 
-// setFinding is a finding of one of several Migrations, or, where none is named, between them.
+// setFinding is of one Migration, or between them where none is named.
 type setFinding struct {
 	Migration        string `json:"migration,omitempty"`
 	findings.Finding `       json:",inline"`
 }
 
-// found are the findings of all, each with the Migration that it is about.
+// found are the findings of all Migrations and between them.
 func (s *set) found(looks []*outlook) (all []setFinding) {
 	add := func(name string, found findings.Findings) {
 		for _, f := range found {
@@ -197,7 +198,7 @@ func (s *set) found(looks []*outlook) (all []setFinding) {
 	return all
 }
 
-// unnamed are findings without whom they are about.
+// unnamed are findings without their Migrations.
 func unnamed(all []setFinding) (out findings.Findings) {
 	for _, f := range all {
 		out = append(out, f.Finding)
@@ -205,7 +206,7 @@ func unnamed(all []setFinding) (out findings.Findings) {
 	return out
 }
 
-// introduceSet says what moves, in which order, and where each stands.
+// introduceSet prints what moves, in which order, and where each stands.
 func (s *set) introduceSet(w io.Writer) error {
 	rows := [][]string{{"ORDER", "MIGRATION", "MOVES", "STANDS"}}
 	for i, m := range s.members {
@@ -236,18 +237,15 @@ type SetError struct {
 func (e *SetError) Error() string {
 	text := fmt.Sprintf("the set stopped at migration %s: %v", e.Name, e.Err)
 	if len(e.Left) > 0 {
-		text += fmt.Sprintf(
-			"; %s left as before: %s",
-			english.PluralWord(len(e.Left), "this one is", "these are"),
-			strings.Join(e.Left, ", "),
-		)
+		text += fmt.Sprintf("; %s left as before: %s", english.PluralWord(len(e.Left), "this one is", "these are"),
+			strings.Join(e.Left, ", "))
 	}
 	return text
 }
 
 func (e *SetError) Unwrap() error { return e.Err }
 
-// each does something with one Migration after the other, and ends with a *SetError at the first with which it does not get through.
+// each calls do with one Migration after the other, and ends with a *SetError at the first error.
 func (s *set) each(order []member, do func(member) error) error {
 	for i, of := range order {
 		if s.format.Name != "json" {
@@ -286,7 +284,7 @@ func oneOnly(flags ...string) error {
 	return nil
 }
 
-// applySet moves what the Migrations move, one after the other. Nothing is written before all have been looked at.
+// applySet applies one Migration after the other, once all have been examined.
 func (a *applyOptions) applySet(ctx context.Context, s *set) error {
 	if err := oneOnly(only(a.until != "", "--until"), only(a.plan != "", "--plan")); err != nil {
 		return err
@@ -396,7 +394,7 @@ func (a *rollbackOptions) rollbackSet(ctx context.Context, s *set) error {
 	})
 }
 
-// finishSet passes the point of no return of each Migration, as soon as all have moved.
+// finishSet finishes each Migration, once all have moved.
 func (a *finishOptions) finishSet(ctx context.Context, s *set) error {
 	if err := s.reach(ctx); err != nil {
 		return err
@@ -438,7 +436,7 @@ func (a *finishOptions) finishSet(ctx context.Context, s *set) error {
 	})
 }
 
-// foresee says what finish would make final of one Migration, or why it is too early.
+// foresee prints what finish would make final, or fails if it is too early.
 func (s *set) foresee(ctx context.Context, of member) error {
 	j, err := s.newJob(s.c, of.DeepCopy(), of.dir)
 	if err != nil {

@@ -201,7 +201,6 @@ func (s *set) pageOf(ctx context.Context, of member) (page, error) {
 	return doc, nil
 }
 
-// setReport is what happened in all Migrations of a set.
 type setReport struct {
 	command.Head `json:",inline"`
 	Made         time.Time      `json:"made"`
@@ -214,7 +213,7 @@ type setReportRow struct {
 	command.ReportPart `json:",inline"`
 }
 
-// reportSet prints one report of all Migrations. For people it also writes the whole report of each as a file of HTML.
+// reportSet prints one report of all Migrations, and for people writes that of each as HTML.
 func (a *reportOptions) reportSet(ctx context.Context, s *set) error {
 	if a.file != "" {
 		return oneOnly("--file")

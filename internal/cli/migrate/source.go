@@ -101,9 +101,9 @@ func (g *given) called(name string) error {
 	}
 }
 
-// target is what a command with a NAME or files is about: the Migration or the set of the files, or
+// fromFiles is what a command with a NAME or files is about: the Migration or the set of the files, or
 // neither.
-func (o *source) target(f command.Format, args []string) (*given, *set, error) {
+func (o *source) fromFiles(f command.Format, args []string) (*given, *set, error) {
 	if !o.files.Given() {
 		return nil, nil, nil
 	}
@@ -162,7 +162,7 @@ func (o *source) reach(ctx context.Context) (*command.Connection, error) {
 	return c, err
 }
 
-// examined inspects the cluster, or a snapshot of one: then findings begin with what a snapshot is of.
+// examined inspects the cluster, or a snapshot, whose own findings come first.
 func (o *source) examined(ctx context.Context, c *command.Connection, j job) (outlook, error) {
 	look, err := j.examine(ctx)
 	if err != nil || c.Snapshot == nil {
@@ -199,7 +199,7 @@ func (e *AbsentError) Error() string { return "migration " + e.Name + " does not
 
 func (*AbsentError) Advice() string { return "kubectl get migrations.replumb.dev lists them" }
 
-// recordedJob is a job of the Migration that the cluster has, and calls nothing that stands in there.
+// recordedJob is a silent job of the Migration that the cluster has.
 func (o *source) recordedJob(ctx context.Context, name string) (job, *command.Connection, error) {
 	m, c, err := o.recorded(ctx, name)
 	if err != nil {

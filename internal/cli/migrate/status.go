@@ -24,7 +24,7 @@ import (
 	"github.com/replumb/replumb/internal/safety/lease"
 )
 
-// statusHead is what status prints of every migration with -o json or yaml.
+// statusHead is the part of a status that every migration has.
 type statusHead struct {
 	command.Head `json:",inline"`
 	Migration    string          `json:"migration"`
@@ -34,22 +34,21 @@ type statusHead struct {
 	Counts       v1alpha1.Counts `json:"counts"`
 	Stage        string          `json:"stage,omitempty"`
 	Paused       bool            `json:"paused,omitempty"`
-	// SettledAt is since when the cluster is as the Migration wants it; nil if it is not.
+	// SettledAt is when the cluster became as the Migration wants it; nil if it is not.
 	SettledAt *metav1.Time `json:"settledAt,omitempty"`
-	// Proof is what agents have seen in the latest run.
+	// Proof is from the agents of the latest run.
 	Proof *v1alpha1.ProofStatus `json:"proof,omitempty"`
-	// Lock is who works on the cluster at the moment.
+	// Lock names who works on the cluster.
 	Lock string `json:"lock,omitempty"`
-	// Gates are what the run that goes on waits for people to do, and MovedBy is when everything will have moved, if that is known.
+	// Gates wait for people; MovedBy is when all will have moved, if known.
 	Gates   []gateLine `json:"gates,omitempty"`
 	MovedBy *time.Time `json:"movedBy,omitempty"`
 	Next    string     `json:"next"`
 
-	// summary is the counts, for people.
+	// summary is the counts for people.
 	summary string
 }
 
-// gateLine is a step that waits for people.
 type gateLine struct {
 	Step         string    `json:"step"`
 	Title        string    `json:"title"`
@@ -59,7 +58,7 @@ type gateLine struct {
 
 func (h *statusHead) headOf() *statusHead { return h }
 
-// headOf a job; pending says that apply has something left to do.
+// headOf a job; pending says that apply has something left.
 func headOf(j job, pending bool, name string) statusHead {
 	m := j.about().migration
 	head := statusHead{
@@ -67,17 +66,14 @@ func headOf(j job, pending bool, name string) statusHead {
 		Migration: m.Name, Phase: m.Status.Phase, Final: m.Status.PointOfNoReturnPassed, LastError: m.Status.LastError,
 		Proof: m.Status.Proof, Stage: m.Status.Stage, Paused: m.Spec.Paused, Next: next(m, pending, name),
 	}
-	if ready := meta.FindStatusCondition(
-		m.Status.Conditions,
-		v1alpha1.ConditionReady,
-	); ready != nil &&
+	if ready := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionReady); ready != nil &&
 		ready.Status == metav1.ConditionTrue {
 		head.SettledAt = &ready.LastTransitionTime
 	}
 	return head
 }
 
-// phase says where the migration stands, for people.
+// phase is where the migration stands, for people.
 func (h *statusHead) phase() string {
 	text := string(h.Phase)
 	if h.Stage != "" {
@@ -118,7 +114,7 @@ with TERM=dumb, or where stdout is no terminal, pages follow one another, one fo
   replumb status services-to-172-24 -o json
   replumb status services-to-172-24 -o jsonpath='{.phase}'`),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			g, s, err := o.target(o.format, args)
+			g, s, err := o.fromFiles(o.format, args)
 			switch {
 			case err != nil:
 				return err
@@ -151,7 +147,7 @@ with TERM=dumb, or where stdout is no terminal, pages follow one another, one fo
 	return cmd
 }
 
-// watchDocuments prints the status again whenever it is another, until it is interrupted.
+// watchDocuments prints the status whenever it changes, until interrupted.
 func (a *statusOptions) watchDocuments(ctx context.Context, args []string) error {
 	last := ""
 	tick := time.NewTicker(watchEvery)
@@ -231,7 +227,7 @@ func (a *statusOptions) jobs(ctx context.Context, names []string) ([]job, *comma
 	return jobs, c, nil
 }
 
-// statusOf looks where a migration stands, and who works on the cluster.
+// statusOf reads where a migration stands, and who works on the cluster.
 func statusOf(ctx context.Context, c *command.Connection, j job) (page, error) {
 	doc, err := j.status(ctx)
 	if err != nil {
@@ -259,7 +255,7 @@ func statusOf(ctx context.Context, c *command.Connection, j job) (page, error) {
 	return doc, nil
 }
 
-// goesOn adds what a run that goes on tells of itself.
+// goesOn adds what the current run reports.
 func (h *statusHead) goesOn(v live.View) {
 	for _, g := range v.Gates {
 		h.Gates = append(h.Gates, gateLine{Step: g.ID, Title: g.Title, Instructions: g.Guide, Since: g.Since.UTC()})
@@ -276,7 +272,7 @@ const (
 	everyRow  = 0
 )
 
-// showStatus writes a status for people: what matters first, then what it is made of, of which no more than so many rows.
+// showStatus prints a status for people: what matters first, then a bounded table.
 func showStatus(w io.Writer, doc page, rows int, name string) error {
 	head := doc.headOf()
 	fmt.Fprintf(w, "migration %s: %s; %s\n", head.Migration, head.phase(), head.summary)
@@ -303,7 +299,7 @@ func showStatus(w io.Writer, doc page, rows int, name string) error {
 	return err
 }
 
-// bounded writes lines of a kind, no more than so many.
+// bounded prints no more than so many lines of a kind.
 func bounded[T any](w io.Writer, rows int, lines []T, write func(T)) {
 	for i, line := range lines {
 		if rows > 0 && i == rows && len(lines) > rows+1 {
@@ -314,7 +310,7 @@ func bounded[T any](w io.Writer, rows int, lines []T, write func(T)) {
 	}
 }
 
-// boundedTable writes a table, no more than so many rows of it. settled says of a row that it has got where it shall, and can give way.
+// boundedTable prints no more than so many rows. Rows that are settled give way to others.
 func boundedTable(w io.Writer, rows int, head []string, all [][]string, settled func(row []string) bool) error {
 	left := 0
 	if rows > 0 && len(all) > rows+1 {
@@ -332,7 +328,6 @@ func boundedTable(w io.Writer, rows int, head []string, all [][]string, settled 
 	return nil
 }
 
-// rank of a row: what is not settled comes first.
 func rank(settled bool) int {
 	if settled {
 		return 1

@@ -24,7 +24,7 @@ import (
 // watchEvery is how often status --watch looks.
 const watchEvery = 2 * time.Second
 
-// watchPage shows where a migration stands, again and again, until it is over.
+// watchPage draws one page of a migration until it is over.
 func (a *statusOptions) watchPage(ctx context.Context, args []string) error {
 	c, err := a.reach(ctx)
 	if err != nil {
@@ -62,7 +62,7 @@ func passing(err error) bool {
 	return engine.Retryable(err) || errors.As(err, new(*cluster.UnreachableError))
 }
 
-// watchedName is the migration to watch: the one that is named, or the only one that is not over. Empty, if there is none.
+// watchedName is the named migration, or the only one that is not over; empty if there is none.
 func (a *source) watchedName(ctx context.Context, c *command.Connection, args []string) (string, error) {
 	if len(args) == 1 {
 		return args[0], nil
@@ -87,12 +87,8 @@ func (a *source) watchedName(ctx context.Context, c *command.Connection, args []
 		return names[0], nil
 	}
 	return "", &command.UsageError{
-		Problem: fmt.Sprintf(
-			"%d migrations are not over: %v",
-			len(names),
-			names,
-		),
-		Hint: "name the one to watch: " + a.Name + " status NAME --watch",
+		Problem: fmt.Sprintf("%d migrations are not over: %v", len(names), names),
+		Hint:    "name the one to watch: " + a.Name + " status NAME --watch",
 	}
 }
 
@@ -105,7 +101,7 @@ func (a *statusOptions) screen() *live.Screen {
 	return live.NewScreen(a.Out.Verbatim(), fd, os.Getenv)
 }
 
-// watch looks at one migration again and again, by little: the Migration, the lock, and what is new in the journal.
+// watch reads one migration repeatedly: the Migration, the lock, and what is new in the journal.
 type watch struct {
 	c       *command.Connection
 	name    string
@@ -157,7 +153,8 @@ func (w *watch) read(ctx context.Context, m *v1alpha1.Migration) (*journal.Histo
 	return h, err
 }
 
-// holderOf says who works on a migration: empty for no one, or for someone who works on another. unseen is true if the user may not know.
+// holderOf names who works on a migration; empty if no one does. It is unseen without the right to
+// know.
 func holderOf(ctx context.Context, c *command.Connection, name string) (holder string, unseen bool, err error) {
 	of, err := lease.Current(ctx, c.Cluster)
 	switch {

@@ -208,12 +208,8 @@ func (c *clusterRanges) table(w io.Writer) error {
 		fmt.Fprintln(w, "not read:", text)
 	}
 	if len(c.Tailscale) > 0 {
-		fmt.Fprintf(
-			w,
-			"Tailscale runs here, whose machines have addresses in %s: %s\n",
-			ranges.SharedSpace(),
-			strings.Join(c.Tailscale, ", "),
-		)
+		fmt.Fprintf(w, "Tailscale runs here, whose machines have addresses in %s: %s\n", ranges.SharedSpace(),
+			strings.Join(c.Tailscale, ", "))
 	}
 	fmt.Fprintln(w)
 	return nil

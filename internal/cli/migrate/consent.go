@@ -2,8 +2,14 @@ package migrate
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,24 +22,24 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// aimed is a migration that a command is about to go on with: rollback, finish or resume.
-type aimed struct {
+// resolved is a recorded migration that rollback, finish or resume goes on with.
+type resolved struct {
 	job
 	c *command.Connection
-	// file is the Migration in the file, if there is one; its settings are recorded when the command begins.
+	// file is the Migration in the file; nil for none. begin records its settings.
 	file *given
 }
 
-// aim finds the migration that a command is about, in the file or by its name, and prints which
+// resolve finds the migration that a command is about, in the file or by its name, and prints which
 // cluster it is in. What it calls is in the file, or agreed to: otherwise it fails with a
 // *ConsentError. Nothing is written.
-func (a *action) aim(ctx context.Context, file *given, name string) (*aimed, error) {
+func (a *action) resolve(ctx context.Context, file *given, name string) (*resolved, error) {
 	if file == nil && len(a.passEnv) > 0 {
 		return nil, &command.UsageError{
 			Problem: "--pass-env is for programs of the file", Hint: "give the file with -f, or name them there as exec.env",
 		}
 	}
-	t := &aimed{file: file}
+	t := &resolved{file: file}
 	if file != nil {
 		name = file.Name
 	}
@@ -70,7 +76,7 @@ func (a *action) aim(ctx context.Context, file *given, name string) (*aimed, err
 	return t, open(ctx, t.job)
 }
 
-// opener is a job that can tell before it begins that it must not.
+// opener is a job that refuses some runs before they begin.
 type opener interface {
 	Open(ctx context.Context) error
 }
@@ -82,8 +88,8 @@ func open(ctx context.Context, j job) error {
 	return nil
 }
 
-// begin records the settings in the file, and that the operator goes by its calls.
-func (t *aimed) begin(ctx context.Context, a *action) error {
+// begin records the settings in the file, and the agreement to its calls.
+func (t *resolved) begin(ctx context.Context, a *action) error {
 	if t.file == nil {
 		return nil
 	}
@@ -97,8 +103,8 @@ func (t *aimed) begin(ctx context.Context, a *action) error {
 	return a.agreeToFile(ctx, t.c, t.file.Migration, t.file.dir)
 }
 
-// beginApply reports which cluster is about to be changed, and asks on a terminal. A script has decided by what it runs. Who may not even
-// read the Migration gets no further than the check of rights that apply begins with, which names all that are missing.
+// beginApply prints which cluster is about to be changed, and asks on a terminal. A user who may
+// not read the Migration is let through to the check of rights, which names all that are missing.
 func (a *action) beginApply(ctx context.Context, c *command.Connection, j job, g *given) error {
 	m := j.about().migration
 	have, err := migration.Get(ctx, c.Cluster, m.Name)
@@ -137,14 +143,8 @@ func (e *ForeignPlanError) Error() string {
 	if e.Of.UID == "" {
 		return "the plan in " + e.File + " does not say of which cluster it is"
 	}
-	return fmt.Sprintf(
-		"the plan in %s is of cluster %s with UID %q, and this is %s with UID %s",
-		e.File,
-		e.Of,
-		e.Of.UID,
-		e.Here,
-		e.Here.UID,
-	)
+	return fmt.Sprintf("the plan in %s is of cluster %s with UID %q, and this is %s with UID %s", e.File, e.Of,
+		e.Of.UID, e.Here, e.Here.UID)
 }
 
 func (*ForeignPlanError) Advice() string {
@@ -165,10 +165,11 @@ func ofCluster(ctx context.Context, c *command.Connection, file string, of engin
 	return nil
 }
 
-// ConsentError says that a Migration in the cluster has calls that the operator has not agreed to on this machine.
+// ConsentError says that a Migration in the cluster has calls that were not agreed to on this
+// machine.
 type ConsentError struct {
 	Name, Digest string
-	// Given is the digest that the operator has given instead, if any.
+	// Given is the digest given instead; empty for none.
 	Given string
 	// Command with which to agree.
 	Command string
@@ -182,16 +183,15 @@ func (e *ConsentError) Error() string {
 }
 
 func (e *ConsentError) Advice() string {
-	return fmt.Sprintf(
-		"nothing was changed; give your own file with -f FILE, or, if all of them are meant to be made, add --allow-calls %s",
-		e.Digest,
-	)
+	return fmt.Sprintf("nothing was changed; give your own file with -f FILE, or, if all of them are meant to be made, add --allow-calls %s",
+		e.Digest)
 }
 
 func (*ConsentError) ExitCode() int { return fault.ExitBlocked }
 
-// consent makes sure that the operator has agreed to all that a Migration in the cluster calls, on this machine: by an apply of a
-// file that calls the same, by its digest, or now. Others may write Migrations; they must not have this machine do things by that.
+// consent refuses calls of a Migration in the cluster that were not agreed to on this machine: by
+// an apply of a file with the same calls, by their digest, or now. Others may write Migrations, and
+// must not make this machine do things by that.
 func (a *action) consent(ctx context.Context, c *command.Connection, m *v1alpha1.Migration) (dir string, err error) {
 	calls := spec.Calls(m)
 	digest := spec.Digest(calls)
@@ -220,7 +220,7 @@ func (a *action) consent(ctx context.Context, c *command.Connection, m *v1alpha1
 	return "", nil
 }
 
-// list shows calls to people.
+// list prints calls.
 func (a *action) list(calls []spec.Call, digest string) {
 	fmt.Fprintln(a.Err, "calls of the Migration in the cluster:")
 	for _, c := range calls {
@@ -229,7 +229,7 @@ func (a *action) list(calls []spec.Call, digest string) {
 	fmt.Fprintln(a.Err, "their digest is", digest)
 }
 
-// agreeToFile remembers what the operator's own file calls.
+// agreeToFile remembers the calls of the user's own file.
 func (a *action) agreeToFile(ctx context.Context, c *command.Connection, m *v1alpha1.Migration, dir string) error {
 	calls := spec.Calls(m)
 	if len(calls) == 0 {
@@ -243,14 +243,12 @@ func (a *action) agreeToFile(ctx context.Context, c *command.Connection, m *v1al
 	return nil
 }
 
-// keep writes an agreement. A machine that cannot keep it asks again.
+// keep writes an agreement. A machine that cannot, asks again.
 func (a *action) keep(g agreement) {
 	if err := g.write(); err != nil {
-		fmt.Fprintf(
-			a.Err,
+		fmt.Fprintf(a.Err,
 			"warning: what this migration may call is not remembered, and later commands need -f FILE: %v\n",
-			errors.Unwrap(err),
-		)
+			errors.Unwrap(err))
 	}
 }
 
@@ -260,4 +258,74 @@ func texts(calls []spec.Call) []string {
 		all = append(all, c.String())
 	}
 	return all
+}
+
+// agreement is to the calls of a migration from this machine. It is kept in a file of the user's
+// own: those who may write Migrations in the cluster must not be able to write it.
+type agreement struct {
+	Cluster   engine.Identity `json:"cluster"`
+	Migration string          `json:"migration"`
+	Digest    string          `json:"digest"`
+	// Dir is the folder of the file with the calls, in which relative paths begin.
+	Dir string `json:"dir,omitempty"`
+	// Calls are for people who look into the file.
+	Calls []string  `json:"calls"`
+	At    time.Time `json:"at"`
+}
+
+// agreementFile is where an agreement is kept. Names are hashed: they are the cluster's, and must
+// not become part of a path.
+func agreementFile(uid, name string) (string, error) {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(uid + "/" + name))
+	return filepath.Join(dir, "replumb", "calls", hex.EncodeToString(sum[:16])+".json"), nil
+}
+
+// readAgreement is empty if none can be read.
+func readAgreement(uid, name string) (g agreement) {
+	file, err := agreementFile(uid, name)
+	if err != nil {
+		return agreement{}
+	}
+	body, err := os.ReadFile(file)
+	if err != nil || json.Unmarshal(body, &g) != nil || g.Cluster.UID != uid || g.Migration != name {
+		return agreement{}
+	}
+	return g
+}
+
+// write replaces what was agreed to before.
+func (g agreement) write() (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("remembering calls: %w", err)
+		}
+	}()
+	file, err := agreementFile(g.Cluster.UID, g.Migration)
+	if err != nil {
+		return err
+	}
+	g.At = time.Now().UTC().Truncate(time.Second)
+	body, err := json.MarshalIndent(g, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(file), ".new-*") // 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(body, '\n'))
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
 }
