@@ -48,8 +48,7 @@ func (c completion) arguments(use string) cobra.CompletionFunc {
 	if len(words) > 1 {
 		first = strings.Trim(words[1], "[]")
 	}
-	switch first {
-	case "NAME":
+	if first == "NAME" {
 		return c.names
 	}
 	return cobra.NoFileCompletions

@@ -1,3 +1,4 @@
+// Package migrate is the commands that plan, run and show migrations.
 package migrate
 
 import (

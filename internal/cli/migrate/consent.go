@@ -60,7 +60,7 @@ func (a *action) resolve(ctx context.Context, file *given, name string) (*resolv
 	if err := a.Introduce(ctx, c); err != nil {
 		return nil, err
 	}
-	dir := ""
+	var dir string
 	if file == nil {
 		dir, err = a.consent(ctx, c, have)
 	} else {

@@ -101,6 +101,18 @@ func (s *set) between(looks []*outlook) findings.Findings {
 	return findings.Run(together.Checks(), all)
 }
 
+// fit refuses the first Migration that does not fit.
+func (s *set) fit(fits ...fit) error {
+	for _, of := range s.members {
+		for _, fit := range fits {
+			if err := fit(of.given); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // reach connects to the cluster, and reads where each Migration stands. All must be the cluster's
 // own.
 func (s *set) reach(ctx context.Context) (err error) {
@@ -292,10 +304,8 @@ func (a *applyOptions) applySet(ctx context.Context, s *set) error {
 	if blocking := s.between(nil).Blocking(); len(blocking) > 0 {
 		return a.explain(&findings.BlockedError{Findings: blocking})
 	}
-	for _, of := range s.members {
-		if err := errors.Join(a.mayAcceptDowntime(of.given), canCall(of.given)); err != nil {
-			return err
-		}
+	if err := s.fit(a.mayAcceptDowntime, canCall); err != nil {
+		return err
 	}
 	if err := s.reach(ctx); err != nil {
 		return err
