@@ -27,6 +27,18 @@ func (e *UsageError) Advice() string { return e.Hint }
 
 func (*UsageError) ExitCode() int { return fault.ExitUsage }
 
+// Failure is an error with a hint and an exit code that nothing asks more of.
+type Failure struct {
+	Problem, Hint string
+	Code          int
+}
+
+func (e *Failure) Error() string { return e.Problem }
+
+func (e *Failure) Advice() string { return e.Hint }
+
+func (e *Failure) ExitCode() int { return e.Code }
+
 // ExitCode of an error: its own, else that of a run that ended early, if it is one.
 func ExitCode(err error) int {
 	if err == nil {

@@ -79,7 +79,11 @@ func (f *follower) follow(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return &LeftError{Name: f.asked.Name, Command: f.Name}
+			return &command.Failure{
+				Problem: "no longer following migration " + f.asked.Name + "; the operator goes on with it",
+				Hint:    fmt.Sprintf("%[1]s status %[2]s --watch follows it again, %[1]s pause %[2]s stops it", f.Name, f.asked.Name),
+				Code:    fault.ExitInterrupted,
+			}
 		}
 	}
 }

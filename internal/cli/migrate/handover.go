@@ -47,24 +47,19 @@ func (a *action) operated(ctx context.Context, c *command.Connection) (bool, err
 	return leader != "", err
 }
 
-// UnfitError says that a flag is for a run in this process.
-type UnfitError struct{ Flag string }
-
-func (e *UnfitError) Error() string {
-	return "an operator runs migrations in this cluster, and cannot go by " + e.Flag
+// unfit is the error of a flag that an operator cannot go by.
+func unfit(flag string) error {
+	return &command.UsageError{
+		Problem: "an operator runs migrations in this cluster, and cannot go by " + flag,
+		Hint:    "leave it out, or add --local: it runs in this process then; nothing was changed",
+	}
 }
-
-func (*UnfitError) Advice() string {
-	return "leave it out, or add --local: it runs in this process then; nothing was changed"
-}
-
-func (*UnfitError) ExitCode() int { return fault.ExitUsage }
 
 // handOver writes the request to the operator, and follows until it is done. An interruption ends
 // the following alone.
 func (a *action) handOver(ctx context.Context, h handover) error {
 	if h.unfit != "" {
-		return &UnfitError{Flag: h.unfit}
+		return unfit(h.unfit)
 	}
 	have, err := installation.Look(ctx, h.c.Cluster)
 	if err != nil {
@@ -179,7 +174,7 @@ func (a *action) handOverApply(ctx context.Context, c *command.Connection, j job
 		}
 	}
 	h := handover{
-		c: c, want: m, to: v1alpha1.DesiredApplied, unfit: a.unfit(until),
+		c: c, want: m, to: v1alpha1.DesiredApplied, unfit: a.localOnly(until),
 		ended: "migration " + m.Name + " is applied; " + of.applied,
 	}
 	if expected != nil && h.unfit == "" {
@@ -203,8 +198,8 @@ func (a *action) handOverApply(ctx context.Context, c *command.Connection, j job
 	return nil
 }
 
-// unfit is the flag of apply that an operator cannot go by; empty if there is none.
-func (a *action) unfit(until string) string {
+// localOnly is the flag of apply that an operator cannot go by; empty for none.
+func (a *action) localOnly(until string) string {
 	switch {
 	case until != "":
 		return "--until"
@@ -226,7 +221,7 @@ func (a *action) handOverTo(ctx context.Context, t *resolved, to v1alpha1.Desire
 		h.ended = of.finished
 	}
 	if h.unfit == "" {
-		h.unfit = a.unfit("")
+		h.unfit = a.localOnly("")
 	}
 	return a.handOver(ctx, h)
 }
@@ -234,7 +229,7 @@ func (a *action) handOverTo(ctx context.Context, t *resolved, to v1alpha1.Desire
 // handOverAgain has the operator carry on with a paused migration.
 func (a *action) handOverAgain(ctx context.Context, t *resolved) error {
 	of := t.about()
-	h := handover{c: t.c, want: of.migration, to: of.migration.Spec.Desired, resume: true, unfit: a.unfit("")}
+	h := handover{c: t.c, want: of.migration, to: of.migration.Spec.Desired, resume: true, unfit: a.localOnly("")}
 	switch h.to {
 	case v1alpha1.DesiredApplied:
 		h.ended = "migration " + of.name + " is applied; " + of.applied
@@ -261,19 +256,6 @@ func movesLate(j job) bool {
 	services, ok := j.(serviceJob)
 	return ok && services.Late == servicecidr.LateMove
 }
-
-// LeftError says that someone stopped to follow a migration, which goes on.
-type LeftError struct{ Name, Command string }
-
-func (e *LeftError) Error() string {
-	return "no longer following migration " + e.Name + "; the operator goes on with it"
-}
-
-func (e *LeftError) Advice() string {
-	return fmt.Sprintf("%[1]s status %[2]s --watch follows it again, %[1]s pause %[2]s stops it", e.Command, e.Name)
-}
-
-func (*LeftError) ExitCode() int { return fault.ExitInterrupted }
 
 // StalledError says that the operator does not go on before a person has done something.
 type StalledError struct {

@@ -90,31 +90,23 @@ func (a *rollbackOptions) rollbackOne(ctx context.Context, g *given, name, late 
 	return a.Done(a.format, t.about().wentBack)
 }
 
-// LateError says that a rollback has to be given a choice.
-type LateError struct {
-	Name string
-	// Movable are the Services that were made in the new range and can be moved.
-	Movable []servicecidr.Late
-}
-
-func (e *LateError) Error() string {
+// undecided asks for the choice of what becomes of Services made in the new range.
+func undecided(name string, movable []servicecidr.Late) error {
 	const few = 5
 	var names []string
-	for _, l := range e.Movable[:min(few, len(e.Movable))] {
+	for _, l := range movable[:min(few, len(movable))] {
 		names = append(names, l.Service+" ("+l.Address+")")
 	}
-	if rest := len(e.Movable) - len(names); rest > 0 {
+	if rest := len(movable) - len(names); rest > 0 {
 		names = append(names, fmt.Sprintf("and %d more", rest))
 	}
-	return fmt.Sprintf("%s made in the new range of migration %s since it began, and a rollback takes that range away: %s",
-		english.Plural(len(e.Movable), "Service was", "Services were"), e.Name, strings.Join(names, ", "))
+	return &command.Failure{
+		Problem: fmt.Sprintf("%s made in the new range of migration %s since it began, and a rollback takes that range away: %s",
+			english.Plural(len(movable), "Service was", "Services were"), name, strings.Join(names, ", ")),
+		Hint: "nothing was changed; --late Move takes them to free addresses in the old range, --late Keep leaves them as they are, and the range with them",
+		Code: fault.ExitBlocked,
+	}
 }
-
-func (*LateError) Advice() string {
-	return "nothing was changed; --late Move takes them to free addresses in the old range, --late Keep leaves them as they are, and the range with them"
-}
-
-func (*LateError) ExitCode() int { return fault.ExitBlocked }
 
 // settleLate lists Services that were made in the new range, and takes the choice of what becomes
 // of them from the flag or from people. Without any that could move there is nothing to ask.
@@ -147,7 +139,7 @@ func (a *action) settleLate(ctx context.Context, j job, choice string) error {
 		services.Late = chosen
 		return nil
 	case a.yes || !a.AsksPeople():
-		return &LateError{Name: services.Spec.Name, Movable: movable}
+		return undecided(services.Spec.Name, movable)
 	}
 	services.Late, err = a.askLate(len(movable))
 	return err

@@ -144,7 +144,7 @@ func (s *set) reach(ctx context.Context) (err error) {
 func (a *action) refuseOperator(ctx context.Context, s *set) error {
 	operated, err := a.operated(ctx, s.c)
 	if err == nil && operated {
-		return &UnfitError{Flag: "several Migrations in one file"}
+		return unfit("several Migrations in one file")
 	}
 	return err
 }
@@ -238,26 +238,8 @@ func (m member) stands() string {
 	return "not begun"
 }
 
-// SetError says at which Migration a set stopped.
-type SetError struct {
-	Name string
-	Err  error
-	// Left are those that the command did not come to.
-	Left []string
-}
-
-func (e *SetError) Error() string {
-	text := fmt.Sprintf("the set stopped at migration %s: %v", e.Name, e.Err)
-	if len(e.Left) > 0 {
-		text += fmt.Sprintf("; %s left as before: %s", english.PluralWord(len(e.Left), "this one is", "these are"),
-			strings.Join(e.Left, ", "))
-	}
-	return text
-}
-
-func (e *SetError) Unwrap() error { return e.Err }
-
-// each calls do with one Migration after the other, and ends with a *SetError at the first error.
+// each calls do with one Migration after the other, and ends at the first error, with which
+// migrations it left.
 func (s *set) each(order []member, do func(member) error) error {
 	for i, of := range order {
 		if s.format.Name != "json" {
@@ -267,13 +249,22 @@ func (s *set) each(order []member, do func(member) error) error {
 		if err == nil {
 			continue
 		}
-		e := &SetError{Name: of.Name, Err: err}
+		var left []string
 		for _, later := range order[i+1:] {
-			e.Left = append(e.Left, later.Name)
+			left = append(left, later.Name)
 		}
-		return e
+		return stopped(of.Name, err, left)
 	}
 	return nil
+}
+
+// stopped says at which Migration a set stopped, and to which it did not come.
+func stopped(name string, err error, left []string) error {
+	if len(left) == 0 {
+		return fmt.Errorf("the set stopped at migration %s: %w", name, err)
+	}
+	return fmt.Errorf("the set stopped at migration %s: %w; %s left as before: %s", name, err,
+		english.PluralWord(len(left), "this one is", "these are"), strings.Join(left, ", "))
 }
 
 // spare says why a Migration is left alone.
@@ -346,20 +337,13 @@ func (a *applyOptions) applySet(ctx context.Context, s *set) error {
 	return err
 }
 
-// SetRefusedError says that a command did not begin with any Migration of a set.
-type SetRefusedError struct {
-	Command string
-	Why     []string
-	Hint    string
+// refused says why a command did not begin with any Migration of a set.
+func refused(name string, why []string, hint string) error {
+	return &command.Failure{
+		Problem: fmt.Sprintf("%s does not begin with any of the set: %s", name, strings.Join(why, ", ")),
+		Hint:    hint + "; nothing was changed", Code: fault.ExitBlocked,
+	}
 }
-
-func (e *SetRefusedError) Error() string {
-	return fmt.Sprintf("%s does not begin with any of the set: %s", e.Command, strings.Join(e.Why, ", "))
-}
-
-func (e *SetRefusedError) Advice() string { return e.Hint + "; nothing was changed" }
-
-func (*SetRefusedError) ExitCode() int { return fault.ExitBlocked }
 
 // rollbackSet takes everything back, what moved last first.
 func (a *rollbackOptions) rollbackSet(ctx context.Context, s *set) error {
@@ -369,18 +353,18 @@ func (a *rollbackOptions) rollbackSet(ctx context.Context, s *set) error {
 	if err := a.refuseOperator(ctx, s); err != nil {
 		return err
 	}
-	refused := &SetRefusedError{Command: "rollback", Hint: a.Name + " finish -f FILE ends what was begun"}
+	var why []string
 	var order []member
 	for _, of := range slices.Backward(s.members) {
 		if of.stand.Final {
-			refused.Why = append(refused.Why, fmt.Sprintf("migration %s has passed the point of no return", of.Name))
+			why = append(why, fmt.Sprintf("migration %s has passed the point of no return", of.Name))
 		}
 		if of.stand.Begun() {
 			order = append(order, of)
 		}
 	}
-	if len(refused.Why) > 0 {
-		return refused
+	if len(why) > 0 {
+		return refused("rollback", why, a.Name+" finish -f FILE ends what was begun")
 	}
 	if err := a.Introduce(ctx, s.c); err != nil {
 		return err
@@ -412,7 +396,7 @@ func (a *finishOptions) finishSet(ctx context.Context, s *set) error {
 	if err := a.refuseOperator(ctx, s); err != nil {
 		return err
 	}
-	refused := &SetRefusedError{Command: "finish", Hint: a.Name + " apply -f FILE first"}
+	var why []string
 	var order []member
 	for _, of := range s.members {
 		switch {
@@ -420,11 +404,11 @@ func (a *finishOptions) finishSet(ctx context.Context, s *set) error {
 		case of.stand.Phase == v1alpha1.PhaseMoved, of.stand.Final:
 			order = append(order, of)
 		default:
-			refused.Why = append(refused.Why, fmt.Sprintf("migration %s is %s", of.Name, of.stands()))
+			why = append(why, fmt.Sprintf("migration %s is %s", of.Name, of.stands()))
 		}
 	}
-	if len(refused.Why) > 0 {
-		return refused
+	if len(why) > 0 {
+		return refused("finish", why, a.Name+" apply -f FILE first")
 	}
 	if err := errors.Join(a.Introduce(ctx, s.c), s.introduceSet(a.Err)); err != nil {
 		return err
