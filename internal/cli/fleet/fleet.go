@@ -84,11 +84,16 @@ cluster as long as apply has something left to do in one, or one cannot be reach
 type options struct {
 	*command.App
 	format          command.Format
-	yes             bool
 	file            string
 	waves, clusters []string
-	late            string
-	leaveClients    bool
+}
+
+// actOptions of a command that changes clusters.
+type actOptions struct {
+	options
+	yes          bool
+	late         string
+	leaveClients bool
 }
 
 func (o *options) declare(cmd *cobra.Command) {
@@ -214,13 +219,13 @@ func sharedFlags(flags *pflag.FlagSet) (shared []string, err error) {
 
 // act is the command of an action.
 func act(a *command.App, action fleet.Action, cmd *cobra.Command) *cobra.Command {
-	o := &options{App: a}
+	o := &actOptions{options: options{App: a}}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		r, err := o.open(cmd)
 		if err != nil {
 			return err
 		}
-		r.program.More = o.more(action)
+		r.program.More = o.more()
 		return o.act(cmd.Context(), r, action)
 	}
 	o.declare(cmd)
@@ -237,19 +242,19 @@ func act(a *command.App, action fleet.Action, cmd *cobra.Command) *cobra.Command
 	return cmd
 }
 
-// more are the flags of an action that its clusters get.
-func (o *options) more(action fleet.Action) (flags []string) {
-	if action == fleet.Rollback && o.late != "" {
+// more are the flags that clusters get.
+func (o *actOptions) more() (flags []string) {
+	if o.late != "" {
 		flags = append(flags, "--late", o.late)
 	}
-	if action == fleet.Finish && o.leaveClients {
+	if o.leaveClients {
 		flags = append(flags, "--leave-clients")
 	}
 	return flags
 }
 
 // act says what is about to be changed, asks, and runs the waves.
-func (o *options) act(ctx context.Context, r *run, action fleet.Action) error {
+func (o *actOptions) act(ctx context.Context, r *run, action fleet.Action) error {
 	if h := r.Spec.Health; h != nil && action == fleet.Apply {
 		if err := callout.Check(*h); err != nil {
 			return &spec.Error{Field: "spec.health", Problem: err.Error(), Hint: "replumb calls it from this machine: see that it is there"}
