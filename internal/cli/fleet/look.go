@@ -3,6 +3,7 @@ package fleet
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -44,19 +45,37 @@ func (e *Error) ExitCode() int { return e.Code }
 
 func (*Error) Advice() string { return "the table has the reason of each; nothing was changed" }
 
-// errorOf how commands ended, in the order of the targets; nil if all went well.
-func errorOf(of []*fleet.Target, ends []fleet.Outcome) error {
+// errorOf the exit codes of targets; nil if all went well.
+func errorOf(of []*fleet.Target, code func(i int) int) error {
 	e := &Error{}
-	for i, end := range ends {
-		if end.Code != fault.ExitDone {
-			e.Clusters = append(e.Clusters, of[i].Name)
-			e.Code = fleet.Worse(e.Code, end.Code)
+	for i, t := range of {
+		if code(i) != fault.ExitDone {
+			e.Clusters = append(e.Clusters, t.Name)
+			e.Code = fleet.Worse(e.Code, code(i))
 		}
 	}
 	if len(e.Clusters) == 0 {
 		return nil
 	}
 	return e
+}
+
+// asking has a command ask every cluster. do prints the answers, and returns the exit code of each.
+func (o *options) asking(cmd *cobra.Command, do func(context.Context, *run) (code func(i int) int, err error)) *cobra.Command {
+	o.declare(cmd)
+	o.declarePick(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		r, err := o.open(cmd)
+		if err != nil {
+			return err
+		}
+		code, err := do(cmd.Context(), r)
+		if err != nil {
+			return err
+		}
+		return errorOf(r.targets, code)
+	}
+	return cmd
 }
 
 type checkRow struct {
@@ -82,28 +101,16 @@ Exit code: the worst of those of the clusters: 0 nothing blocks, 3 something blo
   replumb fleet check -f fleet.yaml
   replumb fleet check -f fleet.yaml --cluster eu-1
   replumb fleet check -f fleet.yaml -o json`),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			r, err := o.open(cmd)
-			if err != nil {
-				return err
-			}
-			ends := make([]fleet.Outcome, len(r.targets))
-			rows := make([]checkRow, len(r.targets))
-			fleet.Each(r.targets, func(i int, t *fleet.Target) {
-				var printed []byte
-				printed, ends[i] = r.program.Ask(cmd.Context(), t, "check", "-f", "-", "-o", "json")
-				rows[i] = newCheckRow(t, printed, ends[i])
-			})
-			if err := o.printChecks(rows); err != nil {
-				return err
-			}
-			return errorOf(r.targets, ends)
-		},
 	}
-	o.declare(cmd)
-	o.declarePick(cmd)
 	o.format.DeclareDocument(cmd, "table", "json", "yaml")
-	return cmd
+	return o.asking(cmd, func(ctx context.Context, r *run) (func(int) int, error) {
+		rows := make([]checkRow, len(r.targets))
+		fleet.Each(r.targets, func(i int, t *fleet.Target) {
+			printed, end := r.program.Ask(ctx, t, "check", "-f", "-", "-o", "json")
+			rows[i] = newCheckRow(t, printed, end)
+		})
+		return func(i int) int { return rows[i].ExitCode }, o.printChecks(rows)
+	})
 }
 
 // newCheckRow reads what replumb check printed.
@@ -171,26 +178,16 @@ Exit code: the worst of those of the clusters: 0 nothing blocks, 3 something blo
   replumb fleet plan -f fleet.yaml
   replumb fleet plan -f fleet.yaml --wave canary
   replumb fleet plan -f fleet.yaml -o json`),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			r, err := o.open(cmd)
-			if err != nil {
-				return err
-			}
-			ends := make([]fleet.Outcome, len(r.targets))
-			plans := make([][]byte, len(r.targets))
-			fleet.Each(r.targets, func(i int, t *fleet.Target) {
-				plans[i], ends[i] = r.program.Ask(cmd.Context(), t, "plan", "-f", "-", "-o", o.format.Name)
-			})
-			if err := o.printPlans(r.targets, plans, ends); err != nil {
-				return err
-			}
-			return errorOf(r.targets, ends)
-		},
 	}
-	o.declare(cmd)
-	o.declarePick(cmd)
 	o.format.Declare(cmd, "table", "json")
-	return cmd
+	return o.asking(cmd, func(ctx context.Context, r *run) (func(int) int, error) {
+		ends := make([]fleet.Outcome, len(r.targets))
+		plans := make([][]byte, len(r.targets))
+		fleet.Each(r.targets, func(i int, t *fleet.Target) {
+			plans[i], ends[i] = r.program.Ask(ctx, t, "plan", "-f", "-", "-o", o.format.Name)
+		})
+		return func(i int) int { return ends[i].Code }, o.printPlans(r.targets, plans, ends)
+	})
 }
 
 func (o *options) printPlans(of []*fleet.Target, plans [][]byte, ends []fleet.Outcome) error {
@@ -235,34 +232,18 @@ Exit code: 0 all clusters were looked at, else the worst of those of the cluster
   replumb fleet status -f fleet.yaml
   replumb fleet status -f fleet.yaml -o json
   replumb fleet status -f fleet.yaml -o jsonpath='{.clusters[*].phase}'`),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			r, err := o.open(cmd)
-			if err != nil {
-				return err
-			}
-			states := fleet.States(cmd.Context(), r.program, r.targets)
-			doc := statusDocument{
-				Head: command.HeadOf("FleetStatus", r.Name), Fleet: r.Name, Migration: r.targets[0].Migration.Name, Clusters: states,
-			}
-			if o.format.Name == "table" {
-				err = writeTable(o.Out, states)
-			} else {
-				err = o.format.Print(o.Out.Verbatim(), doc)
-			}
-			if err != nil {
-				return err
-			}
-			ends := make([]fleet.Outcome, len(states))
-			for i, s := range states {
-				ends[i].Code = s.ExitCode
-			}
-			return errorOf(r.targets, ends)
-		},
 	}
-	o.declare(cmd)
-	o.declarePick(cmd)
 	o.format.DeclareDocument(cmd, "table", "json", "yaml")
-	return cmd
+	return o.asking(cmd, func(ctx context.Context, r *run) (func(int) int, error) {
+		states := fleet.States(ctx, r.program, r.targets)
+		code := func(i int) int { return states[i].ExitCode }
+		if o.format.Name == "table" {
+			return code, writeTable(o.Out, states)
+		}
+		return code, o.format.Print(o.Out.Verbatim(), statusDocument{
+			Head: command.HeadOf("FleetStatus", r.Name), Fleet: r.Name, Migration: r.targets[0].Migration.Name, Clusters: states,
+		})
+	})
 }
 
 // writeTable writes where all clusters stand, for people.

@@ -3,6 +3,7 @@ package fleet
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -47,41 +48,27 @@ Exit code: 0 all clusters were looked at, else the worst of those of the cluster
   replumb fleet report -f fleet.yaml
   replumb fleet report -f fleet.yaml -o markdown   # for a change ticket
   replumb fleet report -f fleet.yaml -o json > report.json`),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			r, err := o.open(cmd)
-			if err != nil {
-				return err
-			}
-			doc := document{
-				Head: command.HeadOf("FleetReport", r.Name), Fleet: r.Name, Migration: r.targets[0].Migration.Name,
-				Made: time.Now().UTC().Truncate(time.Second), Clusters: make([]reportRow, len(r.targets)),
-			}
-			fleet.Each(r.targets, func(i int, t *fleet.Target) {
-				state := r.program.Status(cmd.Context(), t)
-				if state.Error != "" || state.Phase == "" {
-					doc.Clusters[i] = reportRow{
-						Cluster: t.Name, Wave: t.Wave, ReportPart: command.ReportPart{Error: state.Error, ExitCode: state.ExitCode},
-					}
-					return
-				}
-				printed, end := r.program.Ask(cmd.Context(), t, "report", t.Migration.Name, "-o", "json")
-				doc.Clusters[i] = newReportRow(t, printed, end)
-			})
-			doc.Summary = doc.summarize()
-			if err := o.printReport(doc); err != nil {
-				return err
-			}
-			ends := make([]fleet.Outcome, len(doc.Clusters))
-			for i, row := range doc.Clusters {
-				ends[i].Code = row.ExitCode
-			}
-			return errorOf(r.targets, ends)
-		},
 	}
-	o.declare(cmd)
-	o.declarePick(cmd)
 	o.format.DeclareDocument(cmd, "table", "json", "yaml", "markdown")
-	return cmd
+	return o.asking(cmd, func(ctx context.Context, r *run) (func(int) int, error) {
+		doc := document{
+			Head: command.HeadOf("FleetReport", r.Name), Fleet: r.Name, Migration: r.targets[0].Migration.Name,
+			Made: time.Now().UTC().Truncate(time.Second), Clusters: make([]reportRow, len(r.targets)),
+		}
+		fleet.Each(r.targets, func(i int, t *fleet.Target) {
+			state := r.program.Status(ctx, t)
+			if state.Error != "" || state.Phase == "" {
+				doc.Clusters[i] = reportRow{
+					Cluster: t.Name, Wave: t.Wave, ReportPart: command.ReportPart{Error: state.Error, ExitCode: state.ExitCode},
+				}
+				return
+			}
+			printed, end := r.program.Ask(ctx, t, "report", t.Migration.Name, "-o", "json")
+			doc.Clusters[i] = newReportRow(t, printed, end)
+		})
+		doc.Summary = doc.summarize()
+		return func(i int) int { return doc.Clusters[i].ExitCode }, o.printReport(doc)
+	})
 }
 
 // newReportRow reads what replumb report printed.
