@@ -16,6 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/printable"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
@@ -30,13 +31,14 @@ type App struct {
 	Config   *genericclioptions.ConfigFlags
 	Settings Settings
 	Build    Build
+	Kinds    migrations.Kinds
 }
 
 // New is the App of a process, or of a test.
 func New(argv0 string, in io.Reader, out, errOut io.Writer, build Build) *App {
 	return &App{
 		Name: CalledAs(argv0), In: in, Out: &Output{To: out}, Err: printable.Writer{To: errOut},
-		Config: genericclioptions.NewConfigFlags(true), Build: build,
+		Config: genericclioptions.NewConfigFlags(true), Build: build, Kinds: migrations.All(),
 	}
 }
 

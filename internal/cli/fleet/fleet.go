@@ -20,7 +20,6 @@ import (
 	"github.com/replumb/replumb/internal/callout"
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/fleet"
-	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
 )
@@ -137,7 +136,7 @@ func (o *options) open(cmd *cobra.Command) (*run, error) {
 	for _, t := range targets {
 		tools := o.Tools(nil)
 		tools.Dir = t.Dir
-		if _, err := migrations.NewJob(tools, t.Migration); err != nil {
+		if _, err := o.Kinds.NewJob(tools, t.Migration); err != nil {
 			return nil, fmt.Errorf("cluster %s: %w", t.Name, err)
 		}
 	}

@@ -109,7 +109,7 @@ func (o *operatorOptions) run(ctx context.Context) error {
 	tools.Directed = true
 	tools.Image = ownImage(ctx, c.Cluster, os.Getenv).Or(tools.Image) // what nodes could pull once
 	op := &controller.Operator{
-		Tools: tools, Identity: c.KnownIdentity(ctx), Name: replica(os.Getenv), Version: o.Build.Version, Namespace: o.namespace, Allowed: o.allowed,
+		Kinds: o.Kinds, Tools: tools, Identity: c.KnownIdentity(ctx), Name: replica(os.Getenv), Version: o.Build.Version, Namespace: o.namespace, Allowed: o.allowed,
 		PlansApproved: o.approvePlans, Log: log,
 	}
 	all, ctx := errgroup.WithContext(ctx)

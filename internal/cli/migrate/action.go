@@ -44,10 +44,10 @@ func (o *action) declareCalls(cmd *cobra.Command) {
 		"digest of the calls in the Migration that this machine may make (docs/hooks.md)")
 }
 
-// hintAfter prints the hint of an apply that went through; of a set all are finished together.
+// hintAfter prints the hint of an apply that went through; of a set all are finished migrationset.
 func (o *action) hintAfter(hint string) {
 	if hint != "" {
-		o.Hint("%s", hint)
+		o.Hint("%s", command.Spoken(o.Name, hint))
 	}
 }
 

@@ -19,12 +19,13 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/spec"
 )
 
 // resolved is a recorded migration that rollback, finish or resume goes on with.
 type resolved struct {
-	job
+	migrations.Job
 	c *command.Connection
 	// file is the Migration in the file; nil for none. begin records its settings.
 	file *given
@@ -70,22 +71,10 @@ func (a *action) resolve(ctx context.Context, file *given, name string) (*resolv
 	if err != nil {
 		return nil, err
 	}
-	if t.job, err = a.newJob(c, have, dir); err != nil {
+	if t.Job, err = a.newJob(c, have, dir); err != nil {
 		return nil, err
 	}
-	return t, open(ctx, t.job)
-}
-
-// opener is a job that refuses some runs before they begin.
-type opener interface {
-	Open(ctx context.Context) error
-}
-
-func open(ctx context.Context, j job) error {
-	if o, ok := j.(opener); ok {
-		return ofJob(j, o.Open(ctx))
-	}
-	return nil
+	return t, ofJob(t.Job, t.Open(ctx))
 }
 
 // begin records the settings in the file, and the agreement to its calls.
@@ -105,8 +94,8 @@ func (t *resolved) begin(ctx context.Context, a *action) error {
 
 // beginApply prints which cluster is about to be changed, and asks on a terminal. A user who may
 // not read the Migration is let through to the check of rights, which names all that are missing.
-func (a *action) beginApply(ctx context.Context, c *command.Connection, j job, g *given) error {
-	m := j.about().migration
+func (a *action) beginApply(ctx context.Context, c *command.Connection, j migrations.Job, g *given) error {
+	m := j.About().Migration
 	have, err := migration.Get(ctx, c.Cluster, m.Name)
 	if apierrors.IsForbidden(err) {
 		return nil
@@ -127,8 +116,8 @@ func (a *action) beginApply(ctx context.Context, c *command.Connection, j job, g
 			return err
 		}
 	}
-	if err := open(ctx, j); err != nil {
-		return err
+	if err := j.Open(ctx); err != nil {
+		return ofJob(j, err)
 	}
 	return a.agreeToFile(ctx, c, m, g.dir)
 }

@@ -36,12 +36,12 @@ type follower struct {
 	asked  *v1alpha1.Migration
 	since  time.Time
 
-	shown progress
+	shown statusChange
 	alone bool
 }
 
-// progress is the part of a status that is shown; with -o json one line of it per change.
-type progress struct {
+// statusChange is the part of a status that is shown; with -o json one line of it per change.
+type statusChange struct {
 	Time      time.Time       `json:"time"`
 	Migration string          `json:"migration"`
 	Phase     v1alpha1.Phase  `json:"phase,omitempty"`
@@ -136,7 +136,7 @@ func there(m *v1alpha1.Migration) bool {
 
 // show prints what is news.
 func (f *follower) show(m *v1alpha1.Migration) {
-	now := progress{Migration: m.Name, Phase: m.Status.Phase, Stage: m.Status.Stage, Counts: m.Status.Counts}
+	now := statusChange{Migration: m.Name, Phase: m.Status.Phase, Stage: m.Status.Stage, Counts: m.Status.Counts}
 	if c := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Status != metav1.ConditionTrue {
 		now.Reason, now.Message = c.Reason, c.Message
 	}
@@ -159,7 +159,7 @@ func (f *follower) show(m *v1alpha1.Migration) {
 	f.print(now, was)
 }
 
-func (f *follower) print(now, was progress) {
+func (f *follower) print(now, was statusChange) {
 	line := string(now.Phase)
 	if now.Stage != "" {
 		line += " (" + now.Stage + ")"

@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/installation"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 	"github.com/replumb/replumb/internal/operator/controller"
 	"github.com/replumb/replumb/internal/spec"
@@ -161,9 +162,9 @@ func (h *handover) fill(ctx context.Context, m *v1alpha1.Migration) error {
 }
 
 // handOverApply has the operator apply a Migration, and approves the given plan by its hash.
-func (a *action) handOverApply(ctx context.Context, c *command.Connection, j job, until string, expected *migration.Expectation) error {
-	of := j.about()
-	m := of.migration
+func (a *action) handOverApply(ctx context.Context, c *command.Connection, j migrations.Job, until string, expected *migration.Expectation) error {
+	of := j.About()
+	m := of.Migration
 	have, err := migration.Get(ctx, c.Cluster, m.Name)
 	if err != nil {
 		return err
@@ -175,17 +176,17 @@ func (a *action) handOverApply(ctx context.Context, c *command.Connection, j job
 	}
 	h := handover{
 		c: c, want: m, to: v1alpha1.DesiredApplied, unfit: a.localOnly(until),
-		ended: "migration " + m.Name + " is applied; " + of.applied,
+		ended: "migration " + m.Name + " is applied; " + of.Applied,
 	}
 	if expected != nil && h.unfit == "" {
-		look, err := j.examine(ctx)
+		look, err := j.Inspect(ctx)
 		if err != nil {
 			return ofJob(j, err)
 		}
-		if err := expected.Check(look.outstanding); err != nil {
+		if err := expected.Check(look.Outstanding); err != nil {
 			return a.explain(err)
 		}
-		hash, err := look.whole.Hash()
+		hash, err := look.Whole.Hash()
 		if err != nil {
 			return err
 		}
@@ -194,7 +195,7 @@ func (a *action) handOverApply(ctx context.Context, c *command.Connection, j job
 	if err := a.handOver(ctx, h); err != nil || a.format.Name == "json" {
 		return err
 	}
-	fmt.Fprintf(a.Err, "hint: %s\n", whenWell(a.Name, m.Name))
+	fmt.Fprintf(a.Err, "hint: %s\n", command.Spoken(a.Name, migration.NextHint(m.Name)))
 	return nil
 }
 
@@ -215,10 +216,10 @@ func (a *action) localOnly(until string) string {
 
 // handOverTo has the operator roll back or finish.
 func (a *action) handOverTo(ctx context.Context, t *resolved, to v1alpha1.DesiredState, unfit string, approved ...string) error {
-	of := t.about()
-	h := handover{c: t.c, want: of.migration, to: to, approved: approved, unfit: unfit, ended: of.wentBack}
+	of := t.About()
+	h := handover{c: t.c, want: of.Migration, to: to, approved: approved, unfit: unfit, ended: of.WentBack}
 	if to == v1alpha1.DesiredFinished {
-		h.ended = of.finished
+		h.ended = of.Finished
 	}
 	if h.unfit == "" {
 		h.unfit = a.localOnly("")
@@ -228,15 +229,15 @@ func (a *action) handOverTo(ctx context.Context, t *resolved, to v1alpha1.Desire
 
 // handOverAgain has the operator carry on with a paused migration.
 func (a *action) handOverAgain(ctx context.Context, t *resolved) error {
-	of := t.about()
-	h := handover{c: t.c, want: of.migration, to: of.migration.Spec.Desired, resume: true, unfit: a.localOnly("")}
+	of := t.About()
+	h := handover{c: t.c, want: of.Migration, to: of.Migration.Spec.Desired, resume: true, unfit: a.localOnly("")}
 	switch h.to {
 	case v1alpha1.DesiredApplied:
-		h.ended = "migration " + of.name + " is applied; " + of.applied
+		h.ended = "migration " + of.Name + " is applied; " + of.Applied
 	case v1alpha1.DesiredRolledBack:
-		h.ended = of.wentBack
+		h.ended = of.WentBack
 	case v1alpha1.DesiredFinished:
-		h.ended = of.finished
+		h.ended = of.Finished
 	default:
 		h.ended = "nothing was under way"
 	}
@@ -252,8 +253,8 @@ func only(given bool, flag string) string {
 }
 
 // movesLate reports whether the user has chosen to move Services that were made in the new range.
-func movesLate(j job) bool {
-	services, ok := j.(serviceJob)
+func movesLate(j migrations.Job) bool {
+	services, ok := j.(*servicecidr.Job)
 	return ok && services.Late == servicecidr.LateMove
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/migrations/cni"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
 )
@@ -37,7 +38,7 @@ func Check(a *command.App) *cobra.Command {
 Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		Example: a.Example(`
   replumb check -f move.yaml
-  replumb check -f both.yaml            # several Migrations in one file: docs/howto/together.md
+  replumb check -f both.yaml            # several Migrations in one file: docs/howto/migrationset.md
   replumb check -f move.yaml -o wide    # a line for every object
   replumb check -f move.yaml -o json
   replumb check -f move.yaml -o name    # codes alone, of what did not pass
@@ -59,7 +60,7 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 			if err != nil {
 				return ofJob(j, err)
 			}
-			return o.show(look.findings)
+			return o.show(look.Findings)
 		},
 	}
 	o.declareFiles(cmd)
@@ -119,7 +120,7 @@ it says what, waits, and goes on by itself when it sees it done.
 Run again it carries on where it was, and does nothing when there is nothing to do.
 
 Several Migrations of one cluster in one file move one after the other: Services, then pods, then nodes. Nothing is begun as long as
-something blocks one of them, and what stops one keeps the later ones from being begun (docs/howto/together.md).
+something blocks one of them, and what stops one keeps the later ones from being begun (docs/howto/migrationset.md).
 
 While Services, pods or nodes move, agents on every node probe what clients see (spec.proof). More failed requests than the budget allows,
 none by default, stop the run before anything else is changed; after repair the same command goes on.
@@ -166,7 +167,7 @@ func (o *applyOptions) phases(*cobra.Command, []string, string) ([]cobra.Complet
 	o.files.Names = slices.Compact(o.files.Names) // cobra reads the flags twice for this
 	if o.files.Given() && !slices.Contains(o.files.Names, command.Stdin) {
 		if g, err := o.one(""); err == nil {
-			return g.job.about().phases, kept
+			return g.job.About().Phases, kept
 		}
 	}
 	var all []cobra.Completion
@@ -206,13 +207,13 @@ func (a *applyOptions) applyOne(ctx context.Context, g *given) (hint string, err
 	} else if operated {
 		return "", a.handOverApply(ctx, c, j, a.until, expected)
 	}
-	j.restrict(a.until, expected)
+	j.Restrict(a.until, expected)
 	return a.runApply(ctx, c, j)
 }
 
 // mayAcceptDowntime refuses the flag where there is no downtime to accept.
 func (a *applyOptions) mayAcceptDowntime(g *given) error {
-	if _, ok := g.job.(cniJob); ok || !a.acceptDowntime {
+	if _, ok := g.job.(*cni.Job); ok || !a.acceptDowntime {
 		return nil
 	}
 	return &command.UsageError{
@@ -224,7 +225,7 @@ func (a *applyOptions) mayAcceptDowntime(g *given) error {
 // hasPhase refuses a phase that apply does not have.
 func hasPhase(until string) fit {
 	return func(g *given) error {
-		phases := g.job.about().phases
+		phases := g.job.About().Phases
 		if until == "" || slices.Contains(phases, until) {
 			return nil
 		}
@@ -275,12 +276,12 @@ func readPlan(file string) (*migration.Expectation, engine.Identity, error) {
 	return expected, doc.Cluster, nil
 }
 
-func (a *action) runApply(ctx context.Context, c *command.Connection, j job) (hint string, err error) {
-	var at arrival
+func (a *action) runApply(ctx context.Context, c *command.Connection, j migrations.Job) (hint string, err error) {
+	var at migration.ApplyResult
 	var changed *bool
 	err = a.run(ctx, c, j, "apply", func(ctx context.Context, r *engine.Runner) (err error) {
 		r, changed = watchChanges(r)
-		at, err = j.apply(ctx, r)
+		at, err = j.RunApply(ctx, r)
 		return err
 	})
 	err = a.goBackOnLoss(ctx, c, j, err)
@@ -290,13 +291,10 @@ func (a *action) runApply(ctx context.Context, c *command.Connection, j job) (hi
 	if !*changed {
 		fmt.Fprintln(a.Out, "nothing to do")
 	}
-	at.tell(a.Out)
-	return at.hint, nil
-}
-
-// whenWell is the hint after apply.
-func whenWell(command, name string) string {
-	return fmt.Sprintf("when all is well, %s finish %s; to go back, %s rollback %s", command, name, command, name)
+	if err := writeText(a.Out, at.Text, everyRow, a.Name); err != nil {
+		return "", err
+	}
+	return at.Hint, nil
 }
 
 type finishOptions struct {
@@ -340,26 +338,26 @@ finishes them in the order in which they did; a name chooses one of them.`,
 }
 
 // finishOne finishes one Migration.
-func (a *finishOptions) finishOne(ctx context.Context, g *given, name string, leaveClients bool) error {
+func (a *finishOptions) finishOne(ctx context.Context, g *given, name string, leave bool) error {
 	t, err := a.resolve(ctx, g, name)
 	if err != nil {
 		return err
 	}
-	if leaveClients {
-		if err := leave(t.job); err != nil {
+	if leave {
+		if err := leaveClients(t.Job); err != nil {
 			return err
 		}
 	}
-	ahead, err := t.finishable(ctx)
+	ahead, err := t.FinishPreview(ctx)
 	if err != nil {
-		return ofJob(t.job, err)
+		return ofJob(t.Job, err)
 	}
 	if a.format.Name != "json" {
-		for _, line := range ahead.finals {
+		for _, line := range ahead.Finals {
 			fmt.Fprintln(a.Err, line)
 		}
 	}
-	if err := a.Confirm(a.yes, ahead.question); err != nil {
+	if err := a.Confirm(a.yes, ahead.Question); err != nil {
 		return err
 	}
 	if err := t.begin(ctx, &a.action); err != nil {
@@ -368,10 +366,10 @@ func (a *finishOptions) finishOne(ctx context.Context, g *given, name string, le
 	if operated, err := a.operated(ctx, t.c); err != nil {
 		return err
 	} else if operated {
-		return a.handOverTo(ctx, t, v1alpha1.DesiredFinished, only(leaveClients, "--leave-clients"), "finish")
+		return a.handOverTo(ctx, t, v1alpha1.DesiredFinished, only(leave, "--leave-clients"), "finish")
 	}
-	if err := a.run(ctx, t.c, t.job, "finish", t.Finish); err != nil {
+	if err := a.run(ctx, t.c, t.Job, "finish", t.Finish); err != nil {
 		return err
 	}
-	return a.Done(a.format, t.about().finished)
+	return a.Done(a.format, t.About().Finished)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/migrations"
 )
 
 // Pause stops a running migration.
@@ -65,9 +66,9 @@ settings in the file, and records them.`,
 				return o.handOverAgain(cmd.Context(), t)
 			}
 			if err := t.Resume(cmd.Context()); err != nil {
-				return ofJob(t.job, err)
+				return ofJob(t.Job, err)
 			}
-			return o.carryOn(cmd.Context(), t.c, t.job)
+			return o.carryOn(cmd.Context(), t.c, t.Job)
 		},
 	}
 	o.declare(cmd)
@@ -76,9 +77,9 @@ settings in the file, and records them.`,
 }
 
 // carryOn does what the Migration in the cluster asks for.
-func (a *action) carryOn(ctx context.Context, c *command.Connection, j job) error {
-	of := j.about()
-	switch of.migration.Spec.Desired {
+func (a *action) carryOn(ctx context.Context, c *command.Connection, j migrations.Job) error {
+	of := j.About()
+	switch of.Migration.Spec.Desired {
 	case v1alpha1.DesiredApplied:
 		hint, err := a.runApply(ctx, c, j)
 		a.hintAfter(hint)
@@ -87,12 +88,12 @@ func (a *action) carryOn(ctx context.Context, c *command.Connection, j job) erro
 		if err := a.run(ctx, c, j, "rollback", j.Rollback); err != nil {
 			return err
 		}
-		return a.Done(a.format, of.wentBack)
+		return a.Done(a.format, of.WentBack)
 	case v1alpha1.DesiredFinished:
 		if err := a.run(ctx, c, j, "finish", j.Finish); err != nil {
 			return err
 		}
-		return a.Done(a.format, of.finished)
+		return a.Done(a.format, of.Finished)
 	}
 	return a.Done(a.format, "nothing was under way")
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/reporting/ticket"
 	"github.com/replumb/replumb/internal/verify/agentset"
@@ -30,16 +30,11 @@ type planDocument struct {
 	Hash     string            `json:"hash"`
 	Findings findings.Findings `json:"findings"`
 	// Services are how each fares, in a migration that moves Services.
-	Services []servicecidr.Line `json:"services,omitempty"`
-	Stays    []stayLine         `json:"stays"`
+	Services any              `json:"services,omitempty"`
+	Stays    []migration.Stay `json:"stays"`
 	// Late are Services that were made in the target range since the migration began.
-	Late   []servicecidr.Late   `json:"late,omitempty"`
+	Late   any                  `json:"late,omitempty"`
 	Phases []terminal.PlanPhase `json:"phases"`
-}
-
-type stayLine struct {
-	Service string `json:"service"`
-	Reason  string `json:"reason"`
 }
 
 type planOptions struct {
@@ -96,32 +91,32 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 	return cmd
 }
 
-func (a *planOptions) show(ctx context.Context, c *command.Connection, j job, look outlook) error {
-	phases, err := terminal.PlanPhases(look.outstanding)
+func (a *planOptions) show(ctx context.Context, c *command.Connection, j migrations.Job, look migration.Inspection) error {
+	phases, err := terminal.PlanPhases(look.Outstanding)
 	if err != nil {
 		return err
 	}
-	hash, err := look.whole.Hash()
+	hash, err := look.Whole.Hash()
 	if err != nil {
 		return err
 	}
 	switch a.format.Name {
 	case "name":
-		for _, s := range look.outstanding.Steps() {
+		for _, s := range look.Outstanding.Steps() {
 			fmt.Fprintln(a.Out, s.ID())
 		}
 	case "table", "wide":
 		fmt.Fprintf(a.Out, "cluster: %s\n", c.Known())
-		terminal.Attention(a.Out, command.SpokenFindings(a.Name, look.findings))
+		terminal.Attention(a.Out, command.SpokenFindings(a.Name, look.Findings))
 		if a.format.Name == "wide" {
 			err = terminal.WidePhases(a.Out, phases)
 		} else {
 			terminal.Phases(a.Out, phases)
 		}
-		if err := errors.Join(err, look.details(a.Out)); err != nil {
+		if err := errors.Join(err, writeText(a.Out, look.Text, everyRow, a.Name)); err != nil {
 			return err
 		}
-		fmt.Fprintf(a.Out, "%s; plan %s\n", look.summary, hash)
+		fmt.Fprintf(a.Out, "%s; plan %s\n", look.Summary, hash)
 	case "markdown":
 		if err := newTicket(ctx, a.Name, c, j, look, phases, hash).Markdown(a.Out); err != nil {
 			return err
@@ -135,40 +130,40 @@ func (a *planOptions) show(ctx context.Context, c *command.Connection, j job, lo
 			return err
 		}
 	}
-	if blocking := look.findings.Objections(); len(blocking) > 0 {
+	if blocking := look.Findings.Objections(); len(blocking) > 0 {
 		return &findings.BlockedError{Findings: blocking}
 	}
 	return nil
 }
 
 // planOf is the document of a plan.
-func planOf(ctx context.Context, c *command.Connection, look outlook) (doc planDocument, err error) {
-	phases, err := terminal.PlanPhases(look.outstanding)
+func planOf(ctx context.Context, c *command.Connection, look migration.Inspection) (doc planDocument, err error) {
+	phases, err := terminal.PlanPhases(look.Outstanding)
 	if err != nil {
 		return doc, err
 	}
-	hash, err := look.whole.Hash()
+	hash, err := look.Whole.Hash()
 	if err != nil {
 		return doc, err
 	}
 	of, err := c.Identity(ctx)
 	return planDocument{
-		Head: command.HeadOf("Plan", look.whole.Name), Migration: look.whole.Name,
+		Head: command.HeadOf("Plan", look.Whole.Name), Migration: look.Whole.Name,
 		Cluster: of, Time: time.Now().UTC().Truncate(time.Second), Hash: hash,
-		Findings: look.findings, Phases: phases, Services: look.services, Stays: look.stays, Late: look.late,
+		Findings: look.Findings, Phases: phases, Services: look.Services, Stays: append([]migration.Stay{}, look.Stays...), Late: look.Late,
 	}, err
 }
 
 // newTicket is a plan as people decide on it.
-func newTicket(ctx context.Context, name string, c *command.Connection, j job, look outlook, phases []terminal.PlanPhase, hash string) *ticket.Ticket {
-	of := j.about()
+func newTicket(ctx context.Context, name string, c *command.Connection, j migrations.Job, look migration.Inspection, phases []terminal.PlanPhase, hash string) *ticket.Ticket {
+	of := j.About()
 	t := &ticket.Ticket{
-		Migration: of.name, Job: of.migration.Spec.Type(), Command: name, Cluster: c.KnownIdentity(ctx), Time: time.Now(), Hash: hash,
-		Summary: look.summary, Phases: phases, Findings: command.SpokenFindings(name, look.findings), Stays: len(look.stays),
-		Windows: windowWords(of.common.Windows), Budget: of.common.Proof.Budget, LateBudget: of.common.Proof.LateBudget,
-		Proven: slices.ContainsFunc(look.whole.Phases, startsAgents), WayBack: migration.WayBack(&of.migration.Spec),
+		Migration: of.Name, Job: of.Migration.Spec.Type(), Command: name, Cluster: c.KnownIdentity(ctx), Time: time.Now(), Hash: hash,
+		Summary: look.Summary, Phases: phases, Findings: command.SpokenFindings(name, look.Findings), Stays: len(look.Stays),
+		Windows: windowWords(of.Common.Windows), Budget: of.Common.Proof.Budget, LateBudget: of.Common.Proof.LateBudget,
+		Proven: slices.ContainsFunc(look.Whole.Phases, startsAgents), WayBack: of.Return,
 	}
-	for _, s := range look.outstanding.Steps() {
+	for _, s := range look.Outstanding.Steps() {
 		if pause, ok := s.(*migration.PauseStep); ok {
 			t.Waits += pause.Length
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
 	"github.com/replumb/replumb/internal/reporting/archive"
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
 )
@@ -130,22 +131,23 @@ func (a *source) reportOf(ctx context.Context, name string) (*htmlreport.Documen
 	if err != nil {
 		return nil, err
 	}
-	in, err := htmlreport.Collect(ctx, c.Cluster, j.about().migration)
+	m = j.About().Migration
+	in, err := htmlreport.Collect(ctx, c.Cluster, m, a.Kinds.Of(m).Report(m))
 	if err != nil {
 		return nil, ofJob(j, err)
 	}
-	if s, ok := j.(serviceJob); ok {
-		doc, err := s.status(ctx)
+	if s, ok := j.(*servicecidr.Job); ok {
+		doc, err := s.Status(ctx)
 		if err != nil {
 			return nil, err
 		}
-		in.Services = htmlreport.Placed(in.Services, reported(doc.(*servicePage)))
+		in.Services = htmlreport.Placed(in.Services, reported(doc.Body.(*servicecidr.StatusBody)))
 	}
 	return htmlreport.Build(in), nil
 }
 
 // reported are the Services of a status page, as a report has them.
-func reported(page *servicePage) []htmlreport.Service {
+func reported(page *servicecidr.StatusBody) []htmlreport.Service {
 	var out []htmlreport.Service
 	for _, s := range page.Services {
 		out = append(out, htmlreport.Service{Name: s.Service, From: s.Old, To: s.New, State: string(s.State), Reason: s.Reason})

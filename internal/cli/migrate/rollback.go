@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 )
 
@@ -67,13 +67,13 @@ func (a *rollbackOptions) rollbackOne(ctx context.Context, g *given, name, late 
 	if err != nil {
 		return err
 	}
-	if t.about().migration.Status.PointOfNoReturnPassed {
+	if t.About().Migration.Status.PointOfNoReturnPassed {
 		return t.Rollback(ctx, a.Runner(a.format)) // which refuses
 	}
-	if err := a.settleLate(ctx, t.job, late); err != nil {
+	if err := a.settleLate(ctx, t.Job, late); err != nil {
 		return err
 	}
-	if err := a.Confirm(a.yes, t.about().goBack); err != nil {
+	if err := a.Confirm(a.yes, t.About().GoBack); err != nil {
 		return err
 	}
 	if err := t.begin(ctx, &a.action); err != nil {
@@ -82,12 +82,12 @@ func (a *rollbackOptions) rollbackOne(ctx context.Context, g *given, name, late 
 	if operated, err := a.operated(ctx, t.c); err != nil {
 		return err
 	} else if operated {
-		return a.handOverTo(ctx, t, v1alpha1.DesiredRolledBack, only(movesLate(t.job), "--late Move"))
+		return a.handOverTo(ctx, t, v1alpha1.DesiredRolledBack, only(movesLate(t.Job), "--late Move"))
 	}
-	if err := a.run(ctx, t.c, t.job, "rollback", t.Rollback); err != nil {
+	if err := a.run(ctx, t.c, t.Job, "rollback", t.Rollback); err != nil {
 		return err
 	}
-	return a.Done(a.format, t.about().wentBack)
+	return a.Done(a.format, t.About().WentBack)
 }
 
 // undecided asks for the choice of what becomes of Services made in the new range.
@@ -110,8 +110,8 @@ func undecided(name string, movable []servicecidr.Late) error {
 
 // settleLate lists Services that were made in the new range, and takes the choice of what becomes
 // of them from the flag or from people. Without any that could move there is nothing to ask.
-func (a *action) settleLate(ctx context.Context, j job, choice string) error {
-	services, ok := j.(serviceJob)
+func (a *action) settleLate(ctx context.Context, j migrations.Job, choice string) error {
+	services, ok := j.(*servicecidr.Job)
 	if !ok {
 		if choice == "" {
 			return nil
@@ -125,14 +125,16 @@ func (a *action) settleLate(ctx context.Context, j job, choice string) error {
 	if choice != "" && chosen != servicecidr.LateMove && chosen != servicecidr.LateKeep {
 		return &command.UsageError{Problem: fmt.Sprintf("--late %s is not known", choice), Hint: "use --late Move or --late Keep"}
 	}
-	looking := *services.Job
+	looking := *services
 	looking.Silent = true
 	survey, err := looking.Survey(ctx)
 	if err != nil {
 		return ofJob(j, err)
 	}
 	late := survey.Late()
-	lateLines(a.Err, late)
+	for _, line := range servicecidr.LateLines(late) {
+		fmt.Fprintln(a.Err, line)
+	}
 	movable := slices.DeleteFunc(slices.Clone(late), func(l servicecidr.Late) bool { return l.Stays != "" })
 	switch {
 	case chosen != "" || len(movable) == 0:
@@ -162,13 +164,15 @@ func (a *action) askLate(movable int) (servicecidr.LateChoice, error) {
 	}
 }
 
-// lateLines name Services made in the new range, and what a rollback can do with them.
-func lateLines(w io.Writer, all []servicecidr.Late) {
-	for _, l := range all {
-		can := "a rollback can move it to the old range"
-		if l.Stays != "" {
-			can = "a rollback keeps it there, and the range: it " + l.Stays
+// leaveClients has finish not wait for clients of old addresses.
+func leaveClients(j migrations.Job) error {
+	services, ok := j.(*servicecidr.Job)
+	if !ok {
+		return &command.UsageError{
+			Problem: "--leave-clients is for migrations of Services (spec.serviceCIDR)",
+			Hint:    "leave it out: there are no old addresses in use",
 		}
-		fmt.Fprintf(w, "made in the new range: service %s (%s); %s\n", l.Service, l.Address, can)
 	}
+	services.LeaveClients = true
+	return nil
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/reporting/audience"
+	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/reporting/runsinks"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/verify/agentset"
 	"github.com/replumb/replumb/internal/verify/lossguard"
@@ -23,19 +24,19 @@ import (
 
 // run calls do with a runner whose events reach the terminal, the notifiers of the Migration, and
 // the Events of the cluster.
-func (a *action) run(ctx context.Context, c *command.Connection, j job, name string, do func(context.Context, *engine.Runner) error) error {
+func (a *action) run(ctx context.Context, c *command.Connection, j migrations.Job, name string, do func(context.Context, *engine.Runner) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	of := j.about()
+	of := j.About()
 	identity := c.KnownIdentity(ctx)
-	measured, stopServing, err := a.measure(ctx, identity, migrationOf(c, of.name))
+	measured, stopServing, err := a.measure(ctx, identity, migrationOf(c, of.Name))
 	if err != nil {
 		return err
 	}
 	defer stopServing()
-	heard := audience.Gather(ctx, audience.Of{
-		Cluster: c.Cluster, Migration: of.migration, Common: of.common, Identity: identity,
-		Command: "replumb " + name, Version: a.Build.Version, Overrides: a.overrides(), Metrics: measured.Of(of.name),
+	heard := runsinks.Gather(ctx, runsinks.Of{
+		Cluster: c.Cluster, Migration: of.Migration, Report: a.Kinds.Of(of.Migration).Report(of.Migration), Common: of.Common, Identity: identity,
+		Command: "replumb " + name, Version: a.Build.Version, Overrides: a.overrides(), Metrics: measured.Of(of.Name),
 		Warn: func(err error) { fmt.Fprintf(a.Err, "warning: %v\n", err) },
 		Lost: func(text string) { fmt.Fprintf(a.Err, "lost: %s\n", printable.Line(text)) },
 	}, stop)
@@ -56,8 +57,8 @@ func (a *action) run(ctx context.Context, c *command.Connection, j job, name str
 	var unmeasured *lossguard.NotMeasuredError
 	switch { // that the run was interrupted is their doing
 	case errors.As(err, &loss):
-		if judge, ok := j.(judge); ok && ctx.Err() == nil {
-			return judge.Blame(ctx, loss)
+		if ctx.Err() == nil {
+			return j.Blame(ctx, loss)
 		}
 		return loss
 	case errors.As(err, &silent) && silent.For > 0:
@@ -67,7 +68,7 @@ func (a *action) run(ctx context.Context, c *command.Connection, j job, name str
 	}
 	if errors.Is(err, engine.ErrPaused) {
 		return &fault.Hinted{
-			Err: fmt.Errorf("migration %s is %w", of.name, err), Hint: a.Name + " resume " + of.name + " carries on",
+			Err: fmt.Errorf("migration %s is %w", of.Name, err), Hint: a.Name + " resume " + of.Name + " carries on",
 		}
 	}
 	return ofJob(j, a.explain(err))
@@ -112,16 +113,11 @@ func (a *action) explain(err error) error {
 	return err
 }
 
-// judge is a job that knows the cause of a loss better than the agents that saw it.
-type judge interface {
-	Blame(ctx context.Context, loss *lossguard.LossError) error
-}
-
 // goBackOnLoss rolls back what the loss budget stopped, if the Migration says so, and returns why.
-func (a *action) goBackOnLoss(ctx context.Context, c *command.Connection, j job, err error) error {
+func (a *action) goBackOnLoss(ctx context.Context, c *command.Connection, j migrations.Job, err error) error {
 	var loss *lossguard.LossError
-	of := j.about()
-	if !errors.As(err, &loss) || of.common.Proof.OnLoss != v1alpha1.OnLossRollback {
+	of := j.About()
+	if !errors.As(err, &loss) || of.Common.Proof.OnLoss != v1alpha1.OnLossRollback {
 		return err
 	}
 	fmt.Fprintf(a.Err, "%v\nrolling back, as spec.proof.onLoss says\n", loss)
@@ -129,14 +125,9 @@ func (a *action) goBackOnLoss(ctx context.Context, c *command.Connection, j job,
 		return errors.Join(err, fmt.Errorf("then rolling back: %w", back))
 	}
 	return &fault.Hinted{
-		Err:  fmt.Errorf("%s, since %w", of.wentBack, loss),
+		Err:  fmt.Errorf("%s, since %w", of.WentBack, loss),
 		Hint: "repair what the probes met with, then replumb apply -f FILE begins again",
 	}
-}
-
-// unproven prints what a plan without agents leaves open.
-func unproven(w io.Writer, what string) {
-	fmt.Fprintf(w, "not proven: without agents on the nodes nothing is probed while %s move (spec.proof)\n", what)
 }
 
 // proofLines say what agents have seen.

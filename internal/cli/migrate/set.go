@@ -15,9 +15,10 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/migrationset"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
-	"github.com/replumb/replumb/internal/together"
 )
 
 // set is several Migrations of one cluster, in the order in which they move.
@@ -31,10 +32,15 @@ type set struct {
 // member is one Migration of a set.
 type member struct {
 	*given
+	// set is the place of its kind in a set.
+	set migration.SetPlace
 	// have is what the cluster has of it, nil if nothing, and stand where it stands there.
 	have  *v1alpha1.Migration
-	stand together.Standing
+	stand migrationset.Progress
 }
+
+// moves is what it moves, for people.
+func (m member) moves() string { return m.set.Moves }
 
 // chosen is the only Migration of the files, or the one of a name, or the set of all. Errors in any
 // of them come before a cluster is asked.
@@ -68,37 +74,37 @@ func (o *source) chosen(f command.Format, name string) (*given, *set, error) {
 
 func (o *source) setOf(f command.Format, read []spec.Given) (*set, error) {
 	all := map[*v1alpha1.Migration]*given{}
-	var migrations []*v1alpha1.Migration
+	var ordered []*v1alpha1.Migration
 	for _, g := range read {
 		one, err := o.check(g, true)
 		if err != nil {
 			return nil, err
 		}
 		all[one.Migration] = one
-		migrations = append(migrations, one.Migration)
+		ordered = append(ordered, one.Migration)
 	}
-	migrations, err := together.Order(migrations)
+	ordered, err := migrationset.Order(o.Kinds.Describe, ordered)
 	if err != nil {
 		return nil, err
 	}
 	s := &set{source: o, format: f}
-	for _, m := range migrations {
-		s.members = append(s.members, member{given: all[m]})
+	for _, m := range ordered {
+		s.members = append(s.members, member{given: all[m], set: o.Kinds.Of(m).Set})
 	}
 	return s, nil
 }
 
 // between are the findings of what one of the set means to another.
-func (s *set) between(looks []*outlook) findings.Findings {
-	var all []together.Member
+func (s *set) between(looks []*migration.Inspection) findings.Findings {
+	var all []migrationset.Member
 	for i, m := range s.members {
-		of := together.Member{Migration: m.Migration}
+		of := migrationset.Member{Migration: m.Migration, Place: m.set}
 		if looks != nil && looks[i] != nil {
-			of.Plan = looks[i].outstanding
+			of.Plan = looks[i].Outstanding
 		}
 		all = append(all, of)
 	}
-	return findings.Run(together.Checks(), all)
+	return findings.Run(migrationset.Checks(), all)
 }
 
 // fit refuses the first Migration that does not fit.
@@ -130,7 +136,7 @@ func (s *set) reach(ctx context.Context) (err error) {
 				return err
 			}
 		}
-		of.have, of.stand = have, together.Standing{Name: of.Name}
+		of.have, of.stand = have, migrationset.Progress{Name: of.Name}
 		if have != nil {
 			of.stand.Phase, of.stand.Final = have.Status.Phase, have.Status.PointOfNoReturnPassed
 			of.stand.Applied = have.Spec.Desired == v1alpha1.DesiredApplied
@@ -149,7 +155,7 @@ func (a *action) refuseOperator(ctx context.Context, s *set) error {
 	return err
 }
 
-func (s *set) standings() (all []together.Standing) {
+func (s *set) standings() (all []migrationset.Progress) {
 	for _, m := range s.members {
 		all = append(all, m.stand)
 	}
@@ -164,10 +170,10 @@ func (s *set) names() (all []string) {
 }
 
 // spared says why apply leaves a member alone; empty if it has something to do.
-func (s *set) spared(i int) string { return together.Spared(s.standings(), i) }
+func (s *set) spared(i int) string { return migrationset.Spared(s.standings(), i) }
 
 // look examines the cluster for each Migration with something left to do; the others are nil.
-func (s *set) look(ctx context.Context) (looks []*outlook, jobs []job, err error) {
+func (s *set) look(ctx context.Context) (looks []*migration.Inspection, jobs []migrations.Job, err error) {
 	for i, of := range s.members {
 		j, err := s.newJob(s.c, of.DeepCopy(), of.dir)
 		if err != nil {
@@ -182,7 +188,7 @@ func (s *set) look(ctx context.Context) (looks []*outlook, jobs []job, err error
 		if err != nil {
 			return nil, nil, fmt.Errorf("migration %s: %w", of.Name, ofJob(j, err))
 		}
-		look.findings = together.Ahead(look.findings, s.names()[:i])
+		look.Findings = migrationset.Ahead(look.Findings, s.names()[:i])
 		looks = append(looks, &look)
 	}
 	return looks, jobs, nil
@@ -195,7 +201,7 @@ type setFinding struct {
 }
 
 // found are the findings of all Migrations and between them.
-func (s *set) found(looks []*outlook) (all []setFinding) {
+func (s *set) found(looks []*migration.Inspection) (all []setFinding) {
 	add := func(name string, found findings.Findings) {
 		for _, f := range found {
 			all = append(all, setFinding{name, f})
@@ -204,7 +210,7 @@ func (s *set) found(looks []*outlook) (all []setFinding) {
 	add("", s.between(looks))
 	for i, look := range looks {
 		if look != nil {
-			add(s.members[i].Name, look.findings)
+			add(s.members[i].Name, look.Findings)
 		}
 	}
 	return all
@@ -222,7 +228,7 @@ func unnamed(all []setFinding) (out findings.Findings) {
 func (s *set) introduceSet(w io.Writer) error {
 	rows := [][]string{{"ORDER", "MIGRATION", "MOVES", "STANDS"}}
 	for i, m := range s.members {
-		rows = append(rows, []string{fmt.Sprint(i + 1), m.Name, together.Moves(m.Migration), m.stands()})
+		rows = append(rows, []string{fmt.Sprint(i + 1), m.Name, m.moves(), m.stands()})
 	}
 	return terminal.Table(w, rows)
 }
@@ -243,7 +249,7 @@ func (m member) stands() string {
 func (s *set) each(order []member, do func(member) error) error {
 	for i, of := range order {
 		if s.format.Name != "json" {
-			fmt.Fprintf(s.Err, "==> migration %s (%s)\n", of.Name, together.Moves(of.Migration))
+			fmt.Fprintf(s.Err, "==> migration %s (%s)\n", of.Name, of.moves())
 		}
 		err := do(of)
 		if err == nil {
@@ -324,7 +330,7 @@ func (a *applyOptions) applySet(ctx context.Context, s *set) error {
 	i := -1
 	err = s.each(s.members, func(of member) error {
 		i++
-		if why := together.Spared(standings, i); why != "" {
+		if why := migrationset.Spared(standings, i); why != "" {
 			s.spare(of, why)
 			return nil
 		}
@@ -436,10 +442,10 @@ func (s *set) foresee(ctx context.Context, of member) error {
 	if err != nil {
 		return err
 	}
-	ahead, err := j.finishable(ctx)
+	ahead, err := j.FinishPreview(ctx)
 	if err != nil {
 		return fmt.Errorf("migration %s: %w", of.Name, ofJob(j, err))
 	}
-	fmt.Fprintf(s.Err, "migration %s: %s\n", of.Name, strings.TrimSuffix(ahead.question, " Finish?"))
+	fmt.Fprintf(s.Err, "migration %s: %s\n", of.Name, strings.TrimSuffix(ahead.Question, " Finish?"))
 	return nil
 }

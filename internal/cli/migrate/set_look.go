@@ -6,13 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/terminal"
-	"github.com/replumb/replumb/internal/together"
 )
 
 // checkSet shows the findings of all Migrations, and those between them.
@@ -46,7 +46,7 @@ func objection(all findings.Findings) error {
 }
 
 // showChecks has a heading for each Migration.
-func (s *set) showChecks(looks []*outlook) error {
+func (s *set) showChecks(looks []*migration.Inspection) error {
 	show := func(title string, all findings.Findings) error {
 		fmt.Fprintf(s.Out, "== %s\n", title)
 		if s.format.Name == "wide" {
@@ -61,13 +61,13 @@ func (s *set) showChecks(looks []*outlook) error {
 			fmt.Fprintf(s.Out, "== %s\nnothing to do: %s\n", s.heading(i), s.spared(i))
 			continue
 		}
-		err = errors.Join(err, show(s.heading(i), looks[i].findings))
+		err = errors.Join(err, show(s.heading(i), looks[i].Findings))
 	}
 	return err
 }
 
 func (s *set) heading(i int) string {
-	return fmt.Sprintf("%d. %s (%s)", i+1, s.members[i].Name, together.Moves(s.members[i].Migration))
+	return fmt.Sprintf("%d. %s (%s)", i+1, s.members[i].Name, s.members[i].moves())
 }
 
 // planSet prints what all Migrations would do, in their order.
@@ -90,7 +90,7 @@ func (a *planOptions) planSet(ctx context.Context, s *set) error {
 	return cmp.Or(err, objection(unnamed(s.found(looks))))
 }
 
-func (s *set) planDocuments(ctx context.Context, looks []*outlook) error {
+func (s *set) planDocuments(ctx context.Context, looks []*migration.Inspection) error {
 	var docs []planDocument
 	for _, look := range looks {
 		if look == nil {
@@ -105,7 +105,7 @@ func (s *set) planDocuments(ctx context.Context, looks []*outlook) error {
 	return s.format.Print(s.Out.Verbatim(), command.ListOf(docs))
 }
 
-func (a *planOptions) showPlans(ctx context.Context, s *set, looks []*outlook, jobs []job) error {
+func (a *planOptions) showPlans(ctx context.Context, s *set, looks []*migration.Inspection, jobs []migrations.Job) error {
 	headed := s.format.Name != "name"
 	if headed {
 		fmt.Fprintln(s.Out, "One plan of several migrations, one after the other. Each is planned again when its turn has come.")
@@ -136,20 +136,13 @@ func (a *planOptions) isDocument() bool {
 	return true
 }
 
-// unbegun is the status page of a Migration that the cluster does not have.
-type unbegun struct {
-	statusHead `json:",inline"`
-}
-
-func (*unbegun) table(io.Writer, int) error { return nil }
-
 // statusSet shows where each Migration stands, in their order.
 func (a *statusOptions) statusSet(ctx context.Context, s *set) error {
 	w := a.Stdout(a.format)
 	if err := s.reach(ctx); err != nil {
 		return err
 	}
-	var pages []page
+	var pages []*statusDocument
 	for _, of := range s.members {
 		doc, err := s.pageOf(ctx, of)
 		if err != nil {
@@ -169,7 +162,7 @@ func (a *statusOptions) statusSet(ctx context.Context, s *set) error {
 		var err error
 		switch a.format.Name {
 		case "name":
-			_, err = fmt.Fprintln(w, "migration.replumb.dev/"+doc.headOf().Migration)
+			_, err = fmt.Fprintln(w, "migration.replumb.dev/"+doc.Migration)
 		case "wide":
 			fmt.Fprintln(w)
 			err = showStatus(w, doc, everyRow, a.Name)
@@ -184,17 +177,17 @@ func (a *statusOptions) statusSet(ctx context.Context, s *set) error {
 	return nil
 }
 
-func (s *set) pageOf(ctx context.Context, of member) (page, error) {
+func (s *set) pageOf(ctx context.Context, of member) (*statusDocument, error) {
 	if of.have == nil {
-		return &unbegun{statusHead{
-			Head: command.HeadOf("MigrationStatus", of.Name), Migration: of.Name, Next: s.Name + " apply -f FILE", summary: "not begun",
+		return &statusDocument{statusHead{
+			Head: command.HeadOf("MigrationStatus", of.Name), Migration: of.Name, Next: s.Name + " apply -f FILE", found: migration.StatusDocument{Summary: "not begun"},
 		}}, nil
 	}
 	j, err := s.silentJob(s.c, of.have)
 	if err != nil {
 		return nil, err
 	}
-	doc, err := statusOf(ctx, s.c, j)
+	doc, err := s.statusOf(ctx, s.c, j)
 	if err != nil {
 		return nil, ofJob(j, err)
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/migrations/cni"
 	"github.com/replumb/replumb/internal/spec"
 )
 
@@ -52,7 +54,7 @@ type given struct {
 	// dir is the folder that relative paths in it begin in.
 	dir string
 	// job is what it is without a cluster.
-	job job
+	job migrations.Job
 }
 
 // check has flags outweigh the Migration, and refuses all that is wrong in it. With several, errors
@@ -130,7 +132,7 @@ func nameIn(args []string) string {
 type fit func(g *given) error
 
 // open connects to the cluster of a Migration. It is refused before that, if it does not fit.
-func (o *source) open(ctx context.Context, g *given, fits ...fit) (job, *command.Connection, error) {
+func (o *source) open(ctx context.Context, g *given, fits ...fit) (migrations.Job, *command.Connection, error) {
 	if o.from != "" && g.Spec.Mirror != nil {
 		return nil, nil, &command.UsageError{
 			Problem: "a mirror is of two clusters, and a snapshot is of one", Hint: "leave --from out: check and plan write nothing",
@@ -163,13 +165,13 @@ func (o *source) reach(ctx context.Context) (*command.Connection, error) {
 }
 
 // examined inspects the cluster, or a snapshot, whose own findings come first.
-func (o *source) examined(ctx context.Context, c *command.Connection, j job) (outlook, error) {
-	look, err := j.examine(ctx)
+func (o *source) examined(ctx context.Context, c *command.Connection, j migrations.Job) (migration.Inspection, error) {
+	look, err := j.Inspect(ctx)
 	if err != nil || c.Snapshot == nil {
 		return look, err
 	}
 	r := c.Snapshot.Reading()
-	look.findings = append(r.Found(), look.findings...)
+	look.Findings = append(r.Found(), look.Findings...)
 	for _, line := range r.Warnings() {
 		fmt.Fprintln(o.Err, "warning: from a snapshot:", line)
 	}
@@ -200,7 +202,7 @@ func (e *AbsentError) Error() string { return "migration " + e.Name + " does not
 func (*AbsentError) Advice() string { return "kubectl get migrations.replumb.dev lists them" }
 
 // recordedJob is a silent job of the Migration that the cluster has.
-func (o *source) recordedJob(ctx context.Context, name string) (job, *command.Connection, error) {
+func (o *source) recordedJob(ctx context.Context, name string) (migrations.Job, *command.Connection, error) {
 	m, c, err := o.recorded(ctx, name)
 	if err != nil {
 		return nil, nil, err
@@ -208,3 +210,25 @@ func (o *source) recordedJob(ctx context.Context, name string) (job, *command.Co
 	j, err := o.silentJob(c, m)
 	return j, c, err
 }
+
+// newJob makes the job of a Migration. Without a cluster it is good for its errors alone.
+func (o *source) newJob(c *command.Connection, m *v1alpha1.Migration, dir string) (migrations.Job, error) {
+	tools := o.Tools(c)
+	tools.InsecureTarget, tools.Dir = o.insecureTarget, dir
+	j, err := o.Kinds.NewJob(tools, m)
+	if network, ok := j.(*cni.Job); ok {
+		network.AcceptDowntime = o.acceptDowntime
+	}
+	return j, err
+}
+
+// silentJob calls nothing that its Migration names.
+func (o *source) silentJob(c *command.Connection, m *v1alpha1.Migration) (migrations.Job, error) {
+	j, err := o.newJob(c, m, "")
+	if err == nil {
+		j.Silence()
+	}
+	return j, err
+}
+
+func ofJob(j migrations.Job, err error) error { return command.WithRights(err, j.About().Rights) }

@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,8 +19,9 @@ import (
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/journal"
-	"github.com/replumb/replumb/internal/reporting/live"
+	"github.com/replumb/replumb/internal/reporting/progress"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/safety/lease"
 )
@@ -45,8 +47,27 @@ type statusHead struct {
 	MovedBy *time.Time `json:"movedBy,omitempty"`
 	Next    string     `json:"next"`
 
-	// summary is the counts for people.
-	summary string
+	// found is what the kind says, for people.
+	found migration.StatusDocument
+}
+
+// statusDocument is the status of a migration: a document for programs that has the head and what
+// its kind adds, and a text for people.
+type statusDocument struct {
+	statusHead
+}
+
+// MarshalJSON has the fields of the kind follow those of the head.
+func (d *statusDocument) MarshalJSON() ([]byte, error) {
+	head, err := json.Marshal(d.statusHead)
+	if err != nil || d.found.Body == nil {
+		return head, err
+	}
+	body, err := json.Marshal(d.found.Body)
+	if err != nil || len(body) <= len("{}") {
+		return head, err
+	}
+	return slices.Concat(head[:len(head)-1], []byte(","), body[1:]), nil
 }
 
 type gateLine struct {
@@ -56,21 +77,19 @@ type gateLine struct {
 	Since        time.Time `json:"since"`
 }
 
-func (h *statusHead) headOf() *statusHead { return h }
-
-// headOf a job; pending says that apply has something left.
-func headOf(j job, pending bool, name string) statusHead {
-	m := j.about().migration
+// documentOf a job that says where it stands.
+func documentOf(j migrations.Job, found migration.StatusDocument, name string) *statusDocument {
+	m := j.About().Migration
 	head := statusHead{
-		Head:      command.HeadOf("MigrationStatus", m.Name),
+		Head: command.HeadOf("MigrationStatus", m.Name), Counts: found.Counts, found: found,
 		Migration: m.Name, Phase: m.Status.Phase, Final: m.Status.PointOfNoReturnPassed, LastError: m.Status.LastError,
-		Proof: m.Status.Proof, Stage: m.Status.Stage, Paused: m.Spec.Paused, Next: next(m, pending, name),
+		Proof: m.Status.Proof, Stage: m.Status.Stage, Paused: m.Spec.Paused, Next: next(m, found.Pending, name),
 	}
 	if ready := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionReady); ready != nil &&
 		ready.Status == metav1.ConditionTrue {
 		head.SettledAt = &ready.LastTransitionTime
 	}
-	return head
+	return &statusDocument{head}
 }
 
 // phase is where the migration stands, for people.
@@ -177,9 +196,9 @@ func (a *statusOptions) show(ctx context.Context, w io.Writer, args []string) er
 	if len(jobs) == 0 {
 		fmt.Fprintln(a.Err, "no migrations")
 	}
-	var pages []page
+	var pages []*statusDocument
 	for _, j := range jobs {
-		doc, err := statusOf(ctx, c, j)
+		doc, err := a.statusOf(ctx, c, j)
 		if err != nil {
 			return ofJob(j, err)
 		}
@@ -189,7 +208,7 @@ func (a *statusOptions) show(ctx context.Context, w io.Writer, args []string) er
 		case "wide":
 			err = showStatus(w, doc, everyRow, a.Name)
 		case "name":
-			_, err = fmt.Fprintln(w, "migration.replumb.dev/"+doc.headOf().Migration)
+			_, err = fmt.Fprintln(w, "migration.replumb.dev/"+doc.Migration)
 		default:
 			pages = append(pages, doc)
 		}
@@ -203,10 +222,10 @@ func (a *statusOptions) show(ctx context.Context, w io.Writer, args []string) er
 	return a.format.Print(w, oneDocument(pages))
 }
 
-func (a *statusOptions) jobs(ctx context.Context, names []string) ([]job, *command.Connection, error) {
+func (a *statusOptions) jobs(ctx context.Context, names []string) ([]migrations.Job, *command.Connection, error) {
 	if len(names) == 1 {
 		j, c, err := a.recordedJob(ctx, names[0])
-		return []job{j}, c, err
+		return []migrations.Job{j}, c, err
 	}
 	c, err := a.reach(ctx)
 	if err != nil {
@@ -216,7 +235,7 @@ func (a *statusOptions) jobs(ctx context.Context, names []string) ([]job, *comma
 	if err != nil {
 		return nil, nil, err
 	}
-	var jobs []job
+	var jobs []migrations.Job
 	for i := range all {
 		j, err := a.silentJob(c, &all[i])
 		if err != nil {
@@ -228,11 +247,12 @@ func (a *statusOptions) jobs(ctx context.Context, names []string) ([]job, *comma
 }
 
 // statusOf reads where a migration stands, and who works on the cluster.
-func statusOf(ctx context.Context, c *command.Connection, j job) (page, error) {
-	doc, err := j.status(ctx)
+func (o *source) statusOf(ctx context.Context, c *command.Connection, j migrations.Job) (*statusDocument, error) {
+	found, err := j.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
+	doc := documentOf(j, found, o.Name)
 	holder, err := lease.Current(ctx, c.Cluster)
 	if err != nil && !apierrors.IsForbidden(err) {
 		return nil, err
@@ -240,23 +260,29 @@ func statusOf(ctx context.Context, c *command.Connection, j job) (page, error) {
 	if holder == nil {
 		return doc, nil
 	}
-	head := doc.headOf()
-	head.Lock = (&lease.HeldError{Holder: *holder}).Error()
-	if holder.Migration != head.Migration {
+	doc.Lock = (&lease.HeldError{Holder: *holder}).Error()
+	if holder.Migration != doc.Migration {
 		return doc, nil
 	}
-	history, err := journal.Load(ctx, c.Cluster, head.Migration)
+	history, err := journal.Load(ctx, c.Cluster, doc.Migration)
 	if err != nil && !apierrors.IsForbidden(err) {
 		return nil, err
 	}
-	head.goesOn(live.Look(live.Input{
-		Migration: j.about().migration, History: history, Holder: holder.String(), Now: time.Now(),
+	doc.goesOn(o.view(progress.Input{
+		Migration: j.About().Migration, History: history, Holder: holder.String(), Now: time.Now(),
 	}))
 	return doc, nil
 }
 
+// view is where a migration stands at a moment.
+func (o *source) view(in progress.Input) progress.View {
+	words := o.Kinds.Of(in.Migration).Words
+	in.Counted, in.ByMoves = words.Counted, words.ByMoves
+	return progress.Look(in)
+}
+
 // goesOn adds what the current run reports.
-func (h *statusHead) goesOn(v live.View) {
+func (h *statusHead) goesOn(v progress.View) {
 	for _, g := range v.Gates {
 		h.Gates = append(h.Gates, gateLine{Step: g.ID, Title: g.Title, Instructions: g.Guide, Since: g.Since.UTC()})
 	}
@@ -273,9 +299,9 @@ const (
 )
 
 // showStatus prints a status for people: what matters first, then a bounded table.
-func showStatus(w io.Writer, doc page, rows int, name string) error {
-	head := doc.headOf()
-	fmt.Fprintf(w, "migration %s: %s; %s\n", head.Migration, head.phase(), head.summary)
+func showStatus(w io.Writer, doc *statusDocument, rows int, name string) error {
+	head := &doc.statusHead
+	fmt.Fprintf(w, "migration %s: %s; %s\n", head.Migration, head.phase(), head.found.Summary)
 	if head.MovedBy != nil {
 		fmt.Fprintf(w, "all moved by %s, without what gates, windows and restarts take\n", head.MovedBy.Format(time.RFC3339))
 	}
@@ -292,11 +318,28 @@ func showStatus(w io.Writer, doc page, rows int, name string) error {
 	}
 	fmt.Fprintf(w, "next: %s\n", head.Next)
 	var table strings.Builder
-	if err := doc.table(&table, rows); err != nil || table.Len() == 0 {
+	if err := writeText(&table, head.found.Text, rows, name); err != nil || table.Len() == 0 {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\n%s", &table)
 	return err
+}
+
+// writeText prints the text of a kind, with no more than so many rows of a table and lines of a kind.
+func writeText(w io.Writer, text []migration.Block, rows int, name string) error {
+	for _, b := range text {
+		most := rows
+		if b.All {
+			most = everyRow
+		}
+		if b.Head != nil || len(b.Rows) > 0 {
+			if err := boundedTable(w, most, b.Head, b.Rows, b.Settled); err != nil {
+				return err
+			}
+		}
+		bounded(w, most, b.Lines, func(line string) { fmt.Fprintln(w, command.Spoken(name, line)) })
+	}
+	return nil
 }
 
 // bounded prints no more than so many lines of a kind.
@@ -310,16 +353,21 @@ func bounded[T any](w io.Writer, rows int, lines []T, write func(T)) {
 	}
 }
 
-// boundedTable prints no more than so many rows. Rows that are settled give way to others.
+// boundedTable prints no more than so many rows. Rows that are settled, if that is known, give way.
 func boundedTable(w io.Writer, rows int, head []string, all [][]string, settled func(row []string) bool) error {
 	left := 0
 	if rows > 0 && len(all) > rows+1 {
 		all = slices.Clone(all)
-		slices.SortStableFunc(all, func(a, b []string) int { return rank(settled(a)) - rank(settled(b)) })
+		if settled != nil {
+			slices.SortStableFunc(all, func(a, b []string) int { return rank(settled(a)) - rank(settled(b)) })
+		}
 		left = len(all) - rows
 		all = all[:rows]
 	}
-	if err := terminal.Table(w, append([][]string{head}, all...)); err != nil {
+	if head != nil {
+		all = append([][]string{head}, all...)
+	}
+	if err := terminal.Table(w, all); err != nil {
 		return err
 	}
 	if left > 0 {
@@ -353,7 +401,7 @@ func next(m *v1alpha1.Migration, pending bool, command string) string {
 }
 
 // oneDocument is that of the only page, or a List.
-func oneDocument(pages []page) any {
+func oneDocument(pages []*statusDocument) any {
 	if len(pages) == 1 {
 		return pages[0]
 	}

@@ -8,30 +8,31 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/cli/command"
-	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 // fiveThousand is a migration in the middle of many Services.
-func fiveThousand() *servicePage {
-	p := &servicePage{statusHead: statusHead{
-		Migration: "move", Phase: v1alpha1.PhaseApplying, Stage: "move", Next: "replumb apply -f FILE", summary: "372 of 5000 moved",
-		Gates: []gateLine{{Title: "Renew certificates", Instructions: "do\nthis: replumb status", Since: time.Unix(0, 0).UTC()}},
-	}}
+func fiveThousand() *statusDocument {
+	services := migration.Block{Head: []string{"SERVICE", "STATE"}, Settled: func(row []string) bool { return row[1] == "moved" }}
 	for i := range 5000 {
-		state := servicecidr.Waiting
+		state := "waiting"
 		if i < 372 {
-			state = servicecidr.Moved
+			state = "moved"
 		}
-		p.Services = append(p.Services, serviceLine{Service: fmt.Sprintf("shop/s%d", i), Old: "10.96.0.1", New: "172.24.0.1", State: state})
+		services.Rows = append(services.Rows, []string{fmt.Sprintf("shop/s%d", i), state})
 	}
+	var holds []string
 	for i := range 100 {
-		p.Holds = append(p.Holds, fmt.Sprintf("pod %d", i))
+		holds = append(holds, fmt.Sprintf("pod %d", i))
 	}
-	return p
+	return &statusDocument{statusHead{
+		Migration: "move", Phase: v1alpha1.PhaseApplying, Stage: "move", Next: "replumb apply -f FILE",
+		Gates: []gateLine{{Title: "Renew certificates", Instructions: "do\nthis: replumb status", Since: time.Unix(0, 0).UTC()}},
+		found: migration.StatusDocument{Summary: "372 of 5000 moved", Text: []migration.Block{services, migration.Holding(holds)}},
+	}}
 }
 
-// TestStatusSaysFirstWhatMatters: where it stands is the first line, and what is not there yet
-// comes before what is.
+// TestStatusSaysFirstWhatMatters: where it stands is the first line, and what is not there yet comes before what is.
 func TestStatusSaysFirstWhatMatters(t *testing.T) {
 	var short, wide strings.Builder
 	if err := showStatus(&short, fiveThousand(), shownRows, command.Plugin); err != nil {
@@ -76,8 +77,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// TestProofLines: what was lost, late and not measured stands apart, and a node of which too little
-// is known is named.
+// TestProofLines: what was lost, late and not measured stands apart, and a node of which too little is known is named.
 func TestProofLines(t *testing.T) {
 	var b strings.Builder
 	proofLines(&b, &v1alpha1.ProofStatus{

@@ -13,12 +13,12 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine/fault"
-	"github.com/replumb/replumb/internal/reporting/board"
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
-	"github.com/replumb/replumb/internal/reporting/live"
+	"github.com/replumb/replumb/internal/reporting/progress"
+	"github.com/replumb/replumb/internal/reporting/webui"
 )
 
-// UI shows a migration in a browser, live.
+// UI shows a migration in a browser, progress.
 func UI(a *command.App) *cobra.Command {
 	o := &source{App: a}
 	port := 0
@@ -46,11 +46,11 @@ The URL is printed. It has a secret that is another one each time: a user who ha
 			if err != nil || name == "" {
 				return err
 			}
-			shown := &shownMigration{source: o, watch: &watch{c: c, name: name, command: a.Name}}
+			shown := &shownMigration{source: o, watch: &watch{source: o, c: c, name: name}}
 			if _, _, err := shown.Look(cmd.Context()); err != nil { // before anyone opens the page
 				return err
 			}
-			server, err := board.Listen(cmd.Context(), port, shown)
+			server, err := webui.Listen(cmd.Context(), port, shown)
 			if err != nil {
 				return &fault.Hinted{Err: err, Hint: "give --port one that is free, or leave it out"}
 			}
@@ -76,23 +76,23 @@ type shownMigration struct {
 	watch *watch
 }
 
-var _ board.Source = (*shownMigration)(nil)
+var _ webui.Source = (*shownMigration)(nil)
 
-func (s *shownMigration) Look(ctx context.Context) (live.View, []board.Offer, error) {
+func (s *shownMigration) Look(ctx context.Context) (progress.View, []webui.Offer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m, v, err := s.watch.see(ctx)
 	if err != nil {
 		return v, nil, err
 	}
-	return v, board.Offers(m, v), nil
+	return v, webui.Offers(m, v), nil
 }
 
 func (s *shownMigration) Report(ctx context.Context) (*htmlreport.Document, error) {
 	return s.reportOf(ctx, s.watch.name)
 }
 
-func (s *shownMigration) Confirm(ctx context.Context, o board.Offer) error {
+func (s *shownMigration) Confirm(ctx context.Context, o webui.Offer) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		m := &v1alpha1.Migration{}
 		if err := s.watch.c.Get(ctx, client.ObjectKey{Name: s.watch.name}, m); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/reporting/journal"
-	"github.com/replumb/replumb/internal/reporting/live"
+	"github.com/replumb/replumb/internal/reporting/progress"
 	"github.com/replumb/replumb/internal/safety/lease"
 )
 
@@ -34,7 +34,7 @@ func (a *statusOptions) watchPage(ctx context.Context, args []string) error {
 	if err != nil || name == "" {
 		return err
 	}
-	w := &watch{c: c, name: name, command: a.Name}
+	w := &watch{source: &a.source, c: c, name: name}
 	screen := a.screen()
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -93,51 +93,51 @@ func (a *source) watchedName(ctx context.Context, c *command.Connection, args []
 }
 
 // screen is stdout, to show pages on.
-func (a *statusOptions) screen() *live.Screen {
+func (a *statusOptions) screen() *progress.Screen {
 	fd := -1
 	if f, ok := a.Out.To.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		fd = int(f.Fd())
 	}
-	return live.NewScreen(a.Out.Verbatim(), fd, os.Getenv)
+	return progress.NewScreen(a.Out.Verbatim(), fd, os.Getenv)
 }
 
 // watch reads one migration repeatedly: the Migration, the lock, and what is new in the journal.
 type watch struct {
-	c       *command.Connection
-	name    string
-	command string
+	*source
+	c    *command.Connection
+	name string
 	// past reads the journal of the Migration with that UID; nil before the first look.
 	past *journal.Reader
 	of   types.UID
 }
 
-func (w *watch) look(ctx context.Context) (live.View, error) {
+func (w *watch) look(ctx context.Context) (progress.View, error) {
 	_, v, err := w.see(ctx)
 	return v, err
 }
 
 // see is look, and the Migration that was seen.
-func (w *watch) see(ctx context.Context) (*v1alpha1.Migration, live.View, error) {
+func (w *watch) see(ctx context.Context) (*v1alpha1.Migration, progress.View, error) {
 	m, err := migration.Get(ctx, w.c.Cluster, w.name)
 	if err == nil && m == nil {
 		err = &AbsentError{w.name}
 	}
 	if err != nil {
-		return nil, live.View{}, err
+		return nil, progress.View{}, err
 	}
-	in := live.Input{Migration: m, Cluster: w.c.Known().String(), Now: time.Now()}
+	in := progress.Input{Migration: m, Cluster: w.c.Known().String(), Now: time.Now()}
 	if in.Holder, in.Unseen, err = holderOf(ctx, w.c, m.Name); err != nil {
-		return nil, live.View{}, err
+		return nil, progress.View{}, err
 	}
 	if in.History, err = w.read(ctx, m); err != nil {
-		return nil, live.View{}, err
+		return nil, progress.View{}, err
 	}
-	in.Next = next(m, m.Status.Phase != v1alpha1.PhaseMoved, w.command)
-	v := live.Look(in)
+	in.Next = next(m, m.Status.Phase != v1alpha1.PhaseMoved, w.Name)
+	v := w.view(in)
 	for i := range v.Gates {
-		v.Gates[i].Guide = command.Spoken(w.command, v.Gates[i].Guide)
+		v.Gates[i].Guide = command.Spoken(w.Name, v.Gates[i].Guide)
 	}
-	v.Waits, v.Problem = command.Spoken(w.command, v.Waits), command.Spoken(w.command, v.Problem)
+	v.Waits, v.Problem = command.Spoken(w.Name, v.Waits), command.Spoken(w.Name, v.Problem)
 	return m, v, nil
 }
 

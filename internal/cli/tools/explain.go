@@ -11,7 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migrations"
-	"github.com/replumb/replumb/internal/together"
+	"github.com/replumb/replumb/internal/migrationset"
 )
 
 // Explain prints what a finding means.
@@ -57,7 +57,7 @@ func explanations() map[string]findings.Description {
 			all[c.Code] = c
 		}
 	}
-	for _, c := range findings.Describe(together.Checks()) {
+	for _, c := range findings.Describe(migrationset.Checks()) {
 		all[c.Code] = c
 	}
 	return all

@@ -13,10 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/kube/controlplane"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/mirror/twin"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/spec"
@@ -133,33 +133,20 @@ func (o *mirrorOptions) ranges(w *twin.Wanted) error {
 	if err != nil {
 		return err
 	}
-	services, pods, machines := rangesWanted(m)
+	var leads migration.Targets
+	if of := o.Kinds.Of(m).Targets; of != nil {
+		leads = of(&m.Spec)
+	}
 	for _, r := range []struct {
 		texts []string
 		to    *[]netip.Prefix
 		takes bool
-	}{{services, &w.Services, true}, {pods, &w.Pods, true}, {machines, &w.Nodes, o.kops != ""}} {
+	}{{leads.Services, &w.Services, true}, {leads.Pods, &w.Pods, true}, {leads.Nodes, &w.Nodes, o.kops != ""}} {
 		if len(*r.to) == 0 && r.takes {
 			*r.to = spec.Prefixes(r.texts)
 		}
 	}
 	return nil
-}
-
-// rangesWanted are those that a Migration leads to.
-func rangesWanted(m *v1alpha1.Migration) (services, pods, nodes []string) {
-	s := &m.Spec
-	switch {
-	case s.ServiceCIDR != nil:
-		services = s.ServiceCIDR.To
-	case s.PodCIDR != nil:
-		pods = s.PodCIDR.To
-	case s.CNI != nil && s.CNI.PodCIDR != "":
-		pods = []string{s.CNI.PodCIDR}
-	case s.Nodes != nil:
-		nodes = s.Nodes.New.CIDRs
-	}
-	return services, pods, nodes
 }
 
 func (o *mirrorOptions) configuration(ctx context.Context, w twin.Wanted) ([]byte, error) {

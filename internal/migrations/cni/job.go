@@ -50,7 +50,7 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 	}
 	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
 	j.Job = &migration.Job[*Planner]{
-		Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now, Directed: tools.Directed,
+		Kind: j, Client: tools.Client(), Name: s.Name, Guard: j.agents(), Now: tools.Now, Directed: tools.Directed,
 	}
 	return j, j.agents().Check()
 }
@@ -88,7 +88,7 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	return err
 }
 
-// AnotherRound implements migration.Retrier: nodes that joined on the way are switched, too.
+// AnotherRound implements migration.Kind: nodes that joined on the way are switched, too.
 func (*Job) AnotherRound(_ context.Context, err error) bool { return errors.As(err, new(*JoinedError)) }
 
 // Survey looks at the cluster as it is now.

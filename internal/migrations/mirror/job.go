@@ -56,7 +56,7 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 	}
 	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
 	j.Job = &migration.Job[*Planner]{
-		Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now, Directed: tools.Directed,
+		Kind: j, Client: tools.Client(), Name: s.Name, Guard: j.agents(), Now: tools.Now, Directed: tools.Directed,
 	}
 	return j, j.agents().Check()
 }
@@ -80,6 +80,9 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	j.Spec, err = Validate(j.Migration)
 	return err
 }
+
+// Silence has the job call nothing that its Migration names.
+func (j *Job) Silence() { j.Silent = true }
 
 // Open connects to both clusters, and fails if the target may not be used, before a command begins. Nothing is written.
 func (j *Job) Open(ctx context.Context) error { return j.connect(ctx) }

@@ -45,7 +45,7 @@ func NewJob(tools migration.Tools, m *v1alpha1.Migration) (*Job, error) {
 	}
 	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
 	j.Job = &migration.Job[*Planner]{
-		Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now, Directed: tools.Directed,
+		Kind: j, Client: tools.Client(), Name: s.Name, Guard: j.agents(), Now: tools.Now, Directed: tools.Directed,
 	}
 	return j, j.agents().Check()
 }

@@ -21,7 +21,7 @@ import (
 // waits reports whether releases empty nodes, and not this migration.
 func (s *Spec) waits() bool { return s.Drain.Mode == v1alpha1.DrainWait }
 
-// Follows implements migration.Follower: in which order nodes become empty is for others to say, so each round of apply removes those that
+// Follows implements migration.Plans: in which order nodes become empty is for others to say, so each round of apply removes those that
 // are, and ends when there are more.
 func (p *Planner) Follows() bool {
 	return p.Survey.Spec.waits() && len(p.Survey.outstanding(false)) > 0

@@ -15,9 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 )
 
-var _ migration.Completer = (*Job)(nil)
-
-// Unfinished implements migration.Completer: Services that a run left between the two patches of their hop arrive before anything else is
+// Unfinished implements migration.Kind: Services that a run left between the two patches of their hop arrive before anything else is
 // done, checked or waited for. Without an address they are reached through their bridges alone, and API servers find those of webhooks only while it
 // says which was the old one: of a webhook that they do not find, nothing that it is asked about can be written. A rollback takes them back at once: to complete the hop would cost them another, which
 // may be refused by now.
@@ -42,7 +40,7 @@ func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine
 	if err != nil {
 		return nil, err
 	}
-	return p.complete(to == v1alpha1.DesiredRolledBack && migration.Reversible(p.Migration) == nil && !survey.Bitmap), nil
+	return p.complete(to == v1alpha1.DesiredRolledBack && migration.Reversible(p.Migration, words().Return) == nil && !survey.Bitmap), nil
 }
 
 // complete takes half-hopped Services to where they were going, or back; nil, if there are none.

@@ -68,12 +68,7 @@ type Job struct {
 	lookup      *tier.Cache
 }
 
-var (
-	_ migration.Kind[*Planner] = (*Job)(nil)
-	_ migration.Authorizer     = (*Job)(nil)
-	_ migration.Turner         = (*Job)(nil)
-	_ migration.Retrier        = (*Job)(nil)
-)
+var _ migration.Kind[*Planner] = (*Job)(nil)
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
 func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
@@ -85,7 +80,7 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 	}
 	j := &Job{Subject: migration.Subject{Migration: m}, Tools: tools, Spec: s}
 	j.Job = &migration.Job[*Planner]{
-		Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now, Directed: tools.Directed,
+		Kind: j, Client: tools.Client(), Name: s.Name, Guard: j.agents(), Now: tools.Now, Directed: tools.Directed,
 	}
 	if err := j.checkAgents(); err != nil {
 		return j, err
@@ -93,7 +88,7 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 	return j, j.checkOverlap()
 }
 
-// MayLook implements migration.Authorizer: it asks for the user's rights, once. Without those to look there is nothing to check;
+// MayLook asks for the user's rights, once. Without those to look there is nothing to check;
 // the others are a finding.
 func (j *Job) MayLook(ctx context.Context) error {
 	return j.Authorize(ctx, j.Tools.Cluster, j.roles(), toLook)
@@ -131,7 +126,7 @@ func (j *Job) away(have *v1alpha1.Migration) bool {
 	return have.Spec.Desired == v1alpha1.DesiredRolledBack
 }
 
-// AnotherRound implements migration.Retrier: Services that appeared in the range that was to be retired are moved, if they have not
+// AnotherRound implements migration.Kind: Services that appeared in the range that was to be retired are moved, if they have not
 // gone by themselves.
 func (j *Job) AnotherRound(ctx context.Context, err error) bool {
 	if !errors.As(err, new(*RangeInUseError)) {
@@ -439,15 +434,23 @@ func (j *Job) Blame(ctx context.Context, loss *lossguard.LossError) error {
 	return j.agents().Blame(ctx, loss)
 }
 
-// Observer hears of what happens in runs beside their events.
+// Observer hears of Services that have arrived at another address, forward or back.
 type Observer interface {
-	lossguard.Observer
-	// Moved is called for a Service that has arrived at another address, forward or back.
 	Moved(service, from, to, strategy string, at time.Time, took time.Duration)
 }
 
-// Observe has an observer hear of what happens while runs go on.
-func (j *Job) Observe(o Observer) {
-	j.observer = o
-	j.agentConfig.Observe(o)
+// moveFunc is an Observer.
+type moveFunc func(migration.Move)
+
+func (f moveFunc) Moved(service, from, to, strategy string, at time.Time, took time.Duration) {
+	f(migration.Move{Object: service, From: from, To: to, Strategy: strategy, At: at, Took: took})
 }
+
+// Observe has an observer follow what agents see while runs go on.
+func (j *Job) Observe(o lossguard.Observer) { j.agentConfig.Observe(o) }
+
+// OnMove has each move told that is over.
+func (j *Job) OnMove(tell func(migration.Move)) { j.observer = moveFunc(tell) }
+
+// Silence has the job call nothing that its Migration names.
+func (j *Job) Silence() { j.Silent = true }

@@ -14,10 +14,7 @@ import (
 )
 
 var (
-	_ migration.Plans      = (*Planner)(nil)
-	_ migration.Companion  = (*Planner)(nil)
-	_ migration.Arrival    = (*Planner)(nil)
-	_ migration.Summarizer = (*Planner)(nil)
+	_ migration.Plans = (*Planner)(nil)
 )
 
 func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
@@ -80,14 +77,14 @@ func (p *Planner) returnsAhead() bool {
 	return dns && p.Migration.Status.NodesRepointedAt == nil
 }
 
-func (p *Planner) Arrived(ctx context.Context) error {
+func (p *Planner) Arrive(ctx context.Context) error {
 	if !p.frozen() {
 		return nil
 	}
 	return freeze.Clear(ctx, p.Tools.Client(), p.spec().Name)
 }
 
-func (p *Planner) Summary(phase v1alpha1.Phase) (v1alpha1.Counts, []v1alpha1.TierStatus) {
+func (p *Planner) Summary(phase v1alpha1.Phase, _ v1alpha1.Counts) (v1alpha1.Counts, []v1alpha1.TierStatus) {
 	switch phase {
 	case v1alpha1.PhaseFinished:
 		counts := p.Migration.Status.Counts
@@ -99,9 +96,9 @@ func (p *Planner) Summary(phase v1alpha1.Phase) (v1alpha1.Counts, []v1alpha1.Tie
 	return p.Survey.Counts(), p.Survey.TierCounts(nil)
 }
 
-// Accompany implements migration.Companion: where nothing in the cluster does so, bridges are kept in step until stop is called, if that takes
+// RunBeside implements migration.Plans: where nothing in the cluster does so, bridges are kept in step until stop is called, if that takes
 // more than hops do. Two that write at once would be in each other's way.
-func (p *Planner) Accompany(ctx context.Context) (stop func() error) {
+func (p *Planner) RunBeside(ctx context.Context) (stop func() error) {
 	if p.Tools.Cluster == nil || p.Overlap != nil || !p.Survey.AnyMirrored() {
 		return func() error { return nil }
 	}

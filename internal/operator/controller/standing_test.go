@@ -16,6 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/safety/lease"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/verify/lossguard"
@@ -35,7 +36,7 @@ func TestKstatus(t *testing.T) {
 	}
 	blocked := &findings.BlockedError{Findings: findings.Findings{{Code: "RP1001", Message: "no", Fix: "do"}}}
 	scene := func(m *v1alpha1.Migration) Scene {
-		return Scene{Migration: m, Revisions: Revisions{8, 8}, Now: time.Unix(1, 0)}
+		return Scene{Migration: m, Kinds: migrations.All(), Revisions: Revisions{8, 8}, Now: time.Unix(1, 0)}
 	}
 	decided := func(m *v1alpha1.Migration, change ...func(*Scene)) *v1alpha1.Migration {
 		s := scene(m)
@@ -102,19 +103,19 @@ func TestKstatus(t *testing.T) {
 
 func TestConditions(t *testing.T) {
 	m := wish("m", v1alpha1.DesiredFinished, in(v1alpha1.PhaseMoved), pausing)
-	Decide(Scene{Migration: m, Revisions: Revisions{8, 8}}).Note(&m.Status)
+	Decide(Scene{Migration: m, Kinds: migrations.All(), Revisions: Revisions{8, 8}}).Note(&m.Status)
 	if !meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.ConditionPaused) {
 		t.Errorf("not paused: %+v", m.Status.Conditions)
 	}
 	m.Spec.Paused = false
-	Decide(Scene{Migration: m, Revisions: Revisions{8, 8}}).Note(&m.Status)
+	Decide(Scene{Migration: m, Kinds: migrations.All(), Revisions: Revisions{8, 8}}).Note(&m.Status)
 	gate := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionGateWaiting)
 	if meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.ConditionPaused) || gate == nil ||
 		gate.Reason != v1alpha1.ReasonApprovalNeeded {
 		t.Errorf("%+v", m.Status.Conditions)
 	}
 	migration.Approve(m, "finish")
-	Decide(Scene{Migration: m, Revisions: Revisions{8, 8}}).Note(&m.Status)
+	Decide(Scene{Migration: m, Kinds: migrations.All(), Revisions: Revisions{8, 8}}).Note(&m.Status)
 	if meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.ConditionGateWaiting) {
 		t.Errorf("%+v", m.Status.Conditions)
 	}
@@ -141,7 +142,7 @@ func TestNotMeasured(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err      error
 		failures int
-		standing migration.Standing
+		standing migration.Condition
 		reason   string
 	}{
 		"not measured":       {busy, 1, migration.UnderWay, v1alpha1.ReasonRetrying},

@@ -21,6 +21,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
 	"github.com/replumb/replumb/internal/safety/chunk"
 )
@@ -51,14 +52,14 @@ const patience = 15 * time.Second
 
 // Keep makes the report of a migration as it is now, at the end of a run, and keeps it, also if the run was cancelled. Where there is no
 // Migration, or who ran it may not write what is kept, it is not.
-func Keep(ctx context.Context, c *cluster.Cluster, migration string) error {
+func Keep(ctx context.Context, c *cluster.Cluster, name string, words migration.Report) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	m := &v1alpha1.Migration{}
-	if err := c.Get(ctx, client.ObjectKey{Name: migration}, m); err != nil {
+	if err := c.Get(ctx, client.ObjectKey{Name: name}, m); err != nil {
 		return nil // that it is not there, or cannot be read, is what the run ended with
 	}
-	in, err := htmlreport.Collect(ctx, c, m)
+	in, err := htmlreport.Collect(ctx, c, m, words)
 	if err == nil {
 		err = NewStore(c).Save(ctx, m, htmlreport.Build(in))
 	}

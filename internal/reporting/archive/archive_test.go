@@ -17,7 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/safety/chunk"
 )
 
-func migration(name, uid string) *v1alpha1.Migration {
+func named(name, uid string) *v1alpha1.Migration {
 	return &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid)}}
 }
 
@@ -37,10 +37,10 @@ func TestPlace(t *testing.T) {
 		m    *v1alpha1.Migration
 		want string
 	}{
-		"the first":                     {nil, migration("a", "1"), "replumb-report-0001"},
-		"its own":                       {[]corev1.ConfigMap{kept(2, "b", "2"), kept(7, "a", "1")}, migration("a", "1"), "replumb-report-0007"},
-		"of a namesake that is gone":    {[]corev1.ConfigMap{kept(2, "a", "0")}, migration("a", "1"), "replumb-report-0003"},
-		"the oldest, when all are full": {[]corev1.ConfigMap{kept(5, "b", "2"), kept(4, "c", "3"), kept(6, "d", "4")}, migration("a", "1"), "replumb-report-0005"},
+		"the first":                     {nil, named("a", "1"), "replumb-report-0001"},
+		"its own":                       {[]corev1.ConfigMap{kept(2, "b", "2"), kept(7, "a", "1")}, named("a", "1"), "replumb-report-0007"},
+		"of a namesake that is gone":    {[]corev1.ConfigMap{kept(2, "a", "0")}, named("a", "1"), "replumb-report-0003"},
+		"the oldest, when all are full": {[]corev1.ConfigMap{kept(5, "b", "2"), kept(4, "c", "3"), kept(6, "d", "4")}, named("a", "1"), "replumb-report-0005"},
 	} {
 		if got := s.place(tt.have, tt.m); got.Name != tt.want {
 			t.Errorf("%s: %s, want %s", name, got.Name, tt.want)

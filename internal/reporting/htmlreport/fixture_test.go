@@ -10,6 +10,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
@@ -163,6 +164,7 @@ func example(services int, lossy bool) htmlreport.Input {
 	}
 	in := htmlreport.Input{
 		Migration: m,
+		Words:     migrations.All().Of(m).Report(m),
 		History:   s.History,
 		APIServer: "v1.36.3",
 		Cluster:   engine.Identity{UID: "0b6a2d4e-61f0-4f7b-8a7e-2f0c4c2f1d11", Server: "10.0.0.1:6443", Context: "shop-eu"},

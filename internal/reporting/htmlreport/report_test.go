@@ -18,6 +18,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
@@ -55,10 +56,8 @@ func TestSummary(t *testing.T) {
 	back := example(20, true)
 	back.Migration.Status.Phase, back.Migration.Status.Counts = v1alpha1.PhaseRolledBack, v1alpha1.Counts{}
 	one := func(spec v1alpha1.MigrationSpec, st v1alpha1.MigrationStatus) htmlreport.Input {
-		return htmlreport.Input{
-			Migration: &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: spec, Status: st},
-			Now:       begin(),
-		}
+		m := &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: spec, Status: st}
+		return htmlreport.Input{Migration: m, Words: migrations.All().Of(m).Report(m), Now: begin()}
 	}
 	over := v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseFinished}
 	counted := v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseFinished, Proof: &v1alpha1.ProofStatus{Sent: 1204331}}
