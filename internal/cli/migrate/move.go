@@ -38,7 +38,7 @@ func Check(a *command.App) *cobra.Command {
 Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		Example: a.Example(`
   replumb check -f move.yaml
-  replumb check -f both.yaml            # several Migrations in one file: docs/howto/migrationset.md
+  replumb check -f both.yaml            # several Migrations in one file: docs/howto/together.md
   replumb check -f move.yaml -o wide    # a line for every object
   replumb check -f move.yaml -o json
   replumb check -f move.yaml -o name    # codes alone, of what did not pass
@@ -120,7 +120,7 @@ it says what, waits, and goes on by itself when it sees it done.
 Run again it carries on where it was, and does nothing when there is nothing to do.
 
 Several Migrations of one cluster in one file move one after the other: Services, then pods, then nodes. Nothing is begun as long as
-something blocks one of them, and what stops one keeps the later ones from being begun (docs/howto/migrationset.md).
+something blocks one of them, and what stops one keeps the later ones from being begun (docs/howto/together.md).
 
 While Services, pods or nodes move, agents on every node probe what clients see (spec.proof). More failed requests than the budget allows,
 none by default, stop the run before anything else is changed; after repair the same command goes on.
