@@ -70,7 +70,7 @@ type Kind[P Plans] interface {
 
 	// What follows has a default in Subject.
 
-	// Turn is told where a command goes, before anything is planned for it.
+	// Turn learns where a command goes, before anything is planned for it.
 	Turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.DesiredState) error
 	// MayLook asks for the user's rights before anything is read, and fails without those that to look needs.
 	MayLook(ctx context.Context) error

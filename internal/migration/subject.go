@@ -46,7 +46,7 @@ func (*Subject) Open(context.Context) error { return nil }
 // Silence has a job call nothing that its Migration names: it is for looking alone.
 func (*Subject) Silence() {}
 
-// OnMove has each move told that is over.
+// OnMove reports each move once it is over.
 func (*Subject) OnMove(func(Move)) {}
 
 // Move is the way of one object, forward or back.

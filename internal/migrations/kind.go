@@ -2,6 +2,7 @@
 package migrations
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/migrations/nodes"
 	"github.com/replumb/replumb/internal/migrations/podcidr"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
@@ -94,9 +96,20 @@ func (all Kinds) Describe(m *v1alpha1.Migration) migration.Description { return 
 func (all Kinds) NewJob(t Tools, m *v1alpha1.Migration) (Job, error) {
 	kind := all.Of(m)
 	if kind.NewJob == nil {
-		return nil, fmt.Errorf("migration %s names no job", m.Name)
+		return nil, all.refuse(m)
 	}
 	return kind.NewJob(t, m)
+}
+
+// refuse says all that is wrong in a Migration that names no job.
+func (all Kinds) refuse(m *v1alpha1.Migration) error {
+	m = m.DeepCopy()
+	spec.Default(m)
+	var phases []string
+	for _, k := range all {
+		phases = append(phases, k.Phases...)
+	}
+	return cmp.Or(spec.Refuse(spec.Validate(m, phases)), fmt.Errorf("migration %s names no job", m.Name))
 }
 
 // Shared are the checks and roles of what every kind can be asked for. It is no kind.

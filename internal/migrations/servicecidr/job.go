@@ -449,7 +449,7 @@ func (f moveFunc) Moved(service, from, to, strategy string, at time.Time, took t
 // Observe has an observer follow what agents see while runs go on.
 func (j *Job) Observe(o lossguard.Observer) { j.agentConfig.Observe(o) }
 
-// OnMove has each move told that is over.
+// OnMove reports each move once it is over.
 func (j *Job) OnMove(tell func(migration.Move)) { j.observer = moveFunc(tell) }
 
 // Silence has the job call nothing that its Migration names.
