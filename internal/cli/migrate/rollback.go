@@ -163,16 +163,3 @@ func (a *action) askLate(movable int) (servicecidr.LateChoice, error) {
 		Err: errors.New("neither move nor keep was answered; nothing was changed"), Hint: "answer one of the two, or add --late",
 	}
 }
-
-// leaveClients has finish not wait for clients of old addresses.
-func leaveClients(j migrations.Job) error {
-	services, ok := j.(*servicecidr.Job)
-	if !ok {
-		return &command.UsageError{
-			Problem: "--leave-clients is for migrations of Services (spec.serviceCIDR)",
-			Hint:    "leave it out: there are no old addresses in use",
-		}
-	}
-	services.LeaveClients = true
-	return nil
-}

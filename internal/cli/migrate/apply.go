@@ -11,93 +11,14 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/callout"
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/cni"
-	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
 )
-
-type checkOptions struct {
-	source
-	format command.Format
-}
-
-// Check looks whether the cluster is fit for a migration.
-func Check(a *command.App) *cobra.Command {
-	o := &checkOptions{source: source{App: a}}
-	cmd := &cobra.Command{
-		Use: "check -f FILE", Short: "Check whether the cluster is fit for a migration", Args: command.NoArgs,
-		Long: `Check whether the cluster is fit for a migration, or for several of one set, and what is between these. Nothing is written.
-
-Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
-		Example: a.Example(`
-  replumb check -f move.yaml
-  replumb check -f both.yaml            # several Migrations in one file: docs/howto/together.md
-  replumb check -f move.yaml -o wide    # a line for every object
-  replumb check -f move.yaml -o json
-  replumb check -f move.yaml -o name    # codes alone, of what did not pass
-  replumb check -f move.yaml -o custom-columns=CODE:.code,OBJECT:.object
-  replumb check -f move.yaml --from cluster.tar.gz   # of a snapshot, without the cluster`),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			g, s, err := o.chosen(o.format, "")
-			switch {
-			case err != nil:
-				return err
-			case s != nil:
-				return o.checkSet(cmd.Context(), s)
-			}
-			j, c, err := o.open(cmd.Context(), g)
-			if err != nil {
-				return err
-			}
-			look, err := o.examined(cmd.Context(), c, j)
-			if err != nil {
-				return ofJob(j, err)
-			}
-			return o.show(look.Findings)
-		},
-	}
-	o.declareFiles(cmd)
-	o.declareFrom(cmd)
-	o.declareWithoutAgent(cmd)
-	o.format.DeclareDocument(cmd, "table", "wide", "json", "yaml", "name")
-	return cmd
-}
-
-func (a *checkOptions) show(all findings.Findings) error {
-	var err error
-	switch a.format.Name {
-	case "table":
-		terminal.Findings(a.Out, command.SpokenFindings(a.Name, all))
-	case "wide":
-		err = terminal.WideFindings(a.Out, command.SpokenFindings(a.Name, all))
-	case "name":
-		for _, code := range all.Codes() {
-			fmt.Fprintln(a.Out, code)
-		}
-	default:
-		err = a.format.Print(a.Out.Verbatim(), command.ListOf(all))
-	}
-	if err != nil {
-		return err
-	}
-	if blocking := all.Objections(); len(blocking) > 0 {
-		return &findings.BlockedError{Findings: blocking}
-	}
-	return nil
-}
-
-func asBlocked(err error) *findings.BlockedError {
-	var blocked *findings.BlockedError
-	errors.As(err, &blocked)
-	return blocked
-}
 
 type applyOptions struct {
 	action
@@ -295,81 +216,4 @@ func (a *action) runApply(ctx context.Context, c *command.Connection, j migratio
 		return "", err
 	}
 	return at.Hint, nil
-}
-
-type finishOptions struct {
-	action
-	leaveClients bool
-}
-
-// Finish takes old addresses away for good.
-func Finish(a *command.App) *cobra.Command {
-	o := &finishOptions{action: action{source: source{App: a}}}
-	cmd := &cobra.Command{
-		Use:   "finish NAME",
-		Short: "Take old addresses away, for good",
-		Args:  o.nameOrFile,
-		Long: `Take bridges and old addresses away, or the old range of pods; of a mirror: lead names back for good. This passes the point of no return: afterwards there is no rollback.
-
-It refuses as long as apply has something left to do, says what becomes final, and asks. Run again it carries on. With -f it goes by the
-settings in the file, such as gateWait or notify, and records them. With a file of several Migrations it begins when all have moved, and
-finishes them in the order in which they did; a name chooses one of them.`,
-		Example: a.Example(`
-  replumb finish services-to-172-24
-  replumb finish -f both.yaml
-  replumb finish services-to-172-24 --yes
-  replumb finish services-to-172-24 --leave-clients   # those who still use an old address lose it`),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g, s, err := o.fromFiles(o.format, args)
-			switch {
-			case err != nil:
-				return err
-			case s != nil:
-				return o.finishSet(cmd.Context(), s)
-			}
-			return o.finishOne(cmd.Context(), g, nameIn(args), o.leaveClients)
-		},
-	}
-	o.declare(cmd)
-	o.declareCalls(cmd)
-	cmd.Flags().BoolVar(&o.leaveClients, "leave-clients", false, "don't wait until no one uses old addresses (spec.serviceCIDR)")
-	command.YesFlag(cmd, &o.yes)
-	return cmd
-}
-
-// finishOne finishes one Migration.
-func (a *finishOptions) finishOne(ctx context.Context, g *given, name string, leave bool) error {
-	t, err := a.resolve(ctx, g, name)
-	if err != nil {
-		return err
-	}
-	if leave {
-		if err := leaveClients(t.Job); err != nil {
-			return err
-		}
-	}
-	ahead, err := t.FinishPreview(ctx)
-	if err != nil {
-		return ofJob(t.Job, err)
-	}
-	if a.format.Name != "json" {
-		for _, line := range ahead.Finals {
-			fmt.Fprintln(a.Err, line)
-		}
-	}
-	if err := a.Confirm(a.yes, ahead.Question); err != nil {
-		return err
-	}
-	if err := t.begin(ctx, &a.action); err != nil {
-		return err
-	}
-	if operated, err := a.operated(ctx, t.c); err != nil {
-		return err
-	} else if operated {
-		return a.handOverTo(ctx, t, v1alpha1.DesiredFinished, only(leave, "--leave-clients"), "finish")
-	}
-	if err := a.run(ctx, t.c, t.Job, "finish", t.Finish); err != nil {
-		return err
-	}
-	return a.Done(a.format, t.About().Finished)
 }
