@@ -103,38 +103,38 @@ func (o *applyOptions) phases(*cobra.Command, []string, string) ([]cobra.Complet
 }
 
 // applyOne applies one Migration.
-func (a *applyOptions) applyOne(ctx context.Context, g *given) (hint string, err error) {
+func (o *applyOptions) applyOne(ctx context.Context, g *given) (hint string, err error) {
 	var expected *migration.Expectation
 	var of engine.Identity
-	if a.plan != "" {
-		if expected, of, err = readPlan(a.plan); err != nil {
+	if o.plan != "" {
+		if expected, of, err = readPlan(o.plan); err != nil {
 			return "", err
 		}
 	}
-	j, c, err := a.open(ctx, g, hasPhase(a.until), a.mayAcceptDowntime, canCall)
+	j, c, err := o.open(ctx, g, hasPhase(o.until), o.mayAcceptDowntime, canCall)
 	if err != nil {
 		return "", err
 	}
 	if expected != nil {
-		if err := ofCluster(ctx, c, a.plan, of); err != nil {
+		if err := ofCluster(ctx, c, o.plan, of); err != nil {
 			return "", err
 		}
 	}
-	if err := a.beginApply(ctx, c, j, g); err != nil {
+	if err := o.beginApply(ctx, c, j, g); err != nil {
 		return "", err
 	}
-	if operated, err := a.operated(ctx, c); err != nil {
+	if operated, err := o.operated(ctx, c); err != nil {
 		return "", err
 	} else if operated {
-		return "", a.handOverApply(ctx, c, j, a.until, expected)
+		return "", o.handOverApply(ctx, c, j, o.until, expected)
 	}
-	j.Restrict(a.until, expected)
-	return a.runApply(ctx, c, j)
+	j.Restrict(o.until, expected)
+	return o.runApply(ctx, c, j)
 }
 
 // mayAcceptDowntime refuses the flag where there is no downtime to accept.
-func (a *applyOptions) mayAcceptDowntime(g *given) error {
-	if _, ok := g.job.(*cni.Job); ok || !a.acceptDowntime {
+func (o *applyOptions) mayAcceptDowntime(g *given) error {
+	if _, ok := g.job.(*cni.Job); ok || !o.acceptDowntime {
 		return nil
 	}
 	return &command.UsageError{
@@ -197,22 +197,22 @@ func readPlan(file string) (*migration.Expectation, engine.Identity, error) {
 	return expected, doc.Cluster, nil
 }
 
-func (a *action) runApply(ctx context.Context, c *command.Connection, j migrations.Job) (hint string, err error) {
+func (o *action) runApply(ctx context.Context, c *command.Connection, j migrations.Job) (hint string, err error) {
 	var at migration.ApplyResult
 	var changed *bool
-	err = a.run(ctx, c, j, "apply", func(ctx context.Context, r *engine.Runner) (err error) {
+	err = o.run(ctx, c, j, "apply", func(ctx context.Context, r *engine.Runner) (err error) {
 		r, changed = watchChanges(r)
 		at, err = j.RunApply(ctx, r)
 		return err
 	})
-	err = a.goBackOnLoss(ctx, c, j, err)
-	if err != nil || a.format.Name == "json" {
+	err = o.goBackOnLoss(ctx, c, j, err)
+	if err != nil || o.format.Name == "json" {
 		return "", err
 	}
 	if !*changed {
-		fmt.Fprintln(a.Out, "nothing to do")
+		fmt.Fprintln(o.Out, "nothing to do")
 	}
-	if err := writeText(a.Out, at.Text, everyRow, a.Name); err != nil {
+	if err := writeText(o.Out, at.Text, everyRow, o.Name); err != nil {
 		return "", err
 	}
 	return at.Hint, nil

@@ -58,19 +58,19 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 	return cmd
 }
 
-func (a *checkOptions) show(all findings.Findings) error {
+func (o *checkOptions) show(all findings.Findings) error {
 	var err error
-	switch a.format.Name {
+	switch o.format.Name {
 	case "table":
-		terminal.Findings(a.Out, command.SpokenFindings(a.Name, all))
+		terminal.Findings(o.Out, command.SpokenFindings(o.Name, all))
 	case "wide":
-		err = terminal.WideFindings(a.Out, command.SpokenFindings(a.Name, all))
+		err = terminal.WideFindings(o.Out, command.SpokenFindings(o.Name, all))
 	case "name":
 		for _, code := range all.Codes() {
-			fmt.Fprintln(a.Out, code)
+			fmt.Fprintln(o.Out, code)
 		}
 	default:
-		err = a.format.Print(a.Out.Verbatim(), command.ListOf(all))
+		err = o.format.Print(o.Out.Verbatim(), command.ListOf(all))
 	}
 	if err != nil {
 		return err

@@ -34,8 +34,8 @@ type resolved struct {
 // resolve finds the migration that a command is about, in the file or by its name, and prints which
 // cluster it is in. What it calls is in the file, or agreed to: otherwise it fails with a
 // *ConsentError. Nothing is written.
-func (a *action) resolve(ctx context.Context, file *given, name string) (*resolved, error) {
-	if file == nil && len(a.passEnv) > 0 {
+func (o *action) resolve(ctx context.Context, file *given, name string) (*resolved, error) {
+	if file == nil && len(o.passEnv) > 0 {
 		return nil, &command.UsageError{
 			Problem: "--pass-env is for programs of the file", Hint: "give the file with -f, or name them there as exec.env",
 		}
@@ -44,7 +44,7 @@ func (a *action) resolve(ctx context.Context, file *given, name string) (*resolv
 	if file != nil {
 		name = file.Name
 	}
-	have, c, err := a.recorded(ctx, name)
+	have, c, err := o.recorded(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -58,12 +58,12 @@ func (a *action) resolve(ctx context.Context, file *given, name string) (*resolv
 			return nil, err
 		}
 	}
-	if err := a.Introduce(ctx, c); err != nil {
+	if err := o.Introduce(ctx, c); err != nil {
 		return nil, err
 	}
 	var dir string
 	if file == nil {
-		dir, err = a.consent(ctx, c, have)
+		dir, err = o.consent(ctx, c, have)
 	} else {
 		dir = file.dir
 		have, err = migration.Effective(have, file.Migration)
@@ -71,7 +71,7 @@ func (a *action) resolve(ctx context.Context, file *given, name string) (*resolv
 	if err != nil {
 		return nil, err
 	}
-	if t.Job, err = a.newJob(c, have, dir); err != nil {
+	if t.Job, err = o.newJob(c, have, dir); err != nil {
 		return nil, err
 	}
 	return t, ofJob(t.Job, t.Open(ctx))
@@ -94,7 +94,7 @@ func (t *resolved) begin(ctx context.Context, a *action) error {
 
 // beginApply prints which cluster is about to be changed, and asks on a terminal. A user who may
 // not read the Migration is let through to the check of rights, which names all that are missing.
-func (a *action) beginApply(ctx context.Context, c *command.Connection, j migrations.Job, g *given) error {
+func (o *action) beginApply(ctx context.Context, c *command.Connection, j migrations.Job, g *given) error {
 	m := j.About().Migration
 	have, err := migration.Get(ctx, c.Cluster, m.Name)
 	if apierrors.IsForbidden(err) {
@@ -108,18 +108,18 @@ func (a *action) beginApply(ctx context.Context, c *command.Connection, j migrat
 			return err
 		}
 	}
-	if err := a.Introduce(ctx, c); err != nil {
+	if err := o.Introduce(ctx, c); err != nil {
 		return err
 	}
-	if a.AsksPeople() {
-		if err := a.Confirm(a.yes, "Apply migration "+m.Name+" to this cluster?"); err != nil {
+	if o.AsksPeople() {
+		if err := o.Confirm(o.yes, "Apply migration "+m.Name+" to this cluster?"); err != nil {
 			return err
 		}
 	}
 	if err := j.Open(ctx); err != nil {
 		return ofJob(j, err)
 	}
-	return a.agreeToFile(ctx, c, m, g.dir)
+	return o.agreeToFile(ctx, c, m, g.dir)
 }
 
 // ForeignPlanError says that a plan is of another cluster.
@@ -181,7 +181,7 @@ func (*ConsentError) ExitCode() int { return fault.ExitBlocked }
 // consent refuses calls of a Migration in the cluster that were not agreed to on this machine: by
 // an apply of a file with the same calls, by their digest, or now. Others may write Migrations, and
 // must not make this machine do things by that.
-func (a *action) consent(ctx context.Context, c *command.Connection, m *v1alpha1.Migration) (dir string, err error) {
+func (o *action) consent(ctx context.Context, c *command.Connection, m *v1alpha1.Migration) (dir string, err error) {
 	calls := spec.Calls(m)
 	digest := spec.Digest(calls)
 	if digest == "" {
@@ -195,31 +195,31 @@ func (a *action) consent(ctx context.Context, c *command.Connection, m *v1alpha1
 	if agreed.Digest == digest {
 		return agreed.Dir, nil
 	}
-	a.list(calls, digest)
+	o.list(calls, digest)
 	switch {
-	case a.allowCalls == digest:
-	case a.allowCalls != "" || a.yes || !a.AsksPeople():
-		return "", &ConsentError{Name: m.Name, Digest: digest, Given: a.allowCalls}
+	case o.allowCalls == digest:
+	case o.allowCalls != "" || o.yes || !o.AsksPeople():
+		return "", &ConsentError{Name: m.Name, Digest: digest, Given: o.allowCalls}
 	default:
-		if err := a.Confirm(a.yes, "May this machine do all of that?"); err != nil {
+		if err := o.Confirm(o.yes, "May this machine do all of that?"); err != nil {
 			return "", &ConsentError{Name: m.Name, Digest: digest}
 		}
 	}
-	a.keep(agreement{Cluster: of, Migration: m.Name, Digest: digest, Calls: texts(calls)})
+	o.keep(agreement{Cluster: of, Migration: m.Name, Digest: digest, Calls: texts(calls)})
 	return "", nil
 }
 
 // list prints calls.
-func (a *action) list(calls []spec.Call, digest string) {
-	fmt.Fprintln(a.Err, "calls of the Migration in the cluster:")
+func (o *action) list(calls []spec.Call, digest string) {
+	fmt.Fprintln(o.Err, "calls of the Migration in the cluster:")
 	for _, c := range calls {
-		fmt.Fprintln(a.Err, "   ", c)
+		fmt.Fprintln(o.Err, "   ", c)
 	}
-	fmt.Fprintln(a.Err, "their digest is", digest)
+	fmt.Fprintln(o.Err, "their digest is", digest)
 }
 
 // agreeToFile remembers the calls of the user's own file.
-func (a *action) agreeToFile(ctx context.Context, c *command.Connection, m *v1alpha1.Migration, dir string) error {
+func (o *action) agreeToFile(ctx context.Context, c *command.Connection, m *v1alpha1.Migration, dir string) error {
 	calls := spec.Calls(m)
 	if len(calls) == 0 {
 		return nil
@@ -228,14 +228,14 @@ func (a *action) agreeToFile(ctx context.Context, c *command.Connection, m *v1al
 	if err != nil {
 		return err
 	}
-	a.keep(agreement{Cluster: of, Migration: m.Name, Digest: spec.Digest(calls), Dir: dir, Calls: texts(calls)})
+	o.keep(agreement{Cluster: of, Migration: m.Name, Digest: spec.Digest(calls), Dir: dir, Calls: texts(calls)})
 	return nil
 }
 
 // keep writes an agreement. A machine that cannot, asks again.
-func (a *action) keep(g agreement) {
+func (o *action) keep(g agreement) {
 	if err := g.write(); err != nil {
-		fmt.Fprintf(a.Err,
+		fmt.Fprintf(o.Err,
 			"warning: what this migration may call is not remembered, and later commands need -f FILE: %v\n",
 			errors.Unwrap(err))
 	}

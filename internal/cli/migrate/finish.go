@@ -53,8 +53,8 @@ finishes them in the order in which they did; a name chooses one of them.`,
 }
 
 // finishOne finishes one Migration.
-func (a *finishOptions) finishOne(ctx context.Context, g *given, name string, leave bool) error {
-	t, err := a.resolve(ctx, g, name)
+func (o *finishOptions) finishOne(ctx context.Context, g *given, name string, leave bool) error {
+	t, err := o.resolve(ctx, g, name)
 	if err != nil {
 		return err
 	}
@@ -67,26 +67,26 @@ func (a *finishOptions) finishOne(ctx context.Context, g *given, name string, le
 	if err != nil {
 		return ofJob(t.Job, err)
 	}
-	if a.format.Name != "json" {
+	if o.format.Name != "json" {
 		for _, line := range ahead.Finals {
-			fmt.Fprintln(a.Err, line)
+			fmt.Fprintln(o.Err, line)
 		}
 	}
-	if err := a.Confirm(a.yes, ahead.Question); err != nil {
+	if err := o.Confirm(o.yes, ahead.Question); err != nil {
 		return err
 	}
-	if err := t.begin(ctx, &a.action); err != nil {
+	if err := t.begin(ctx, &o.action); err != nil {
 		return err
 	}
-	if operated, err := a.operated(ctx, t.c); err != nil {
+	if operated, err := o.operated(ctx, t.c); err != nil {
 		return err
 	} else if operated {
-		return a.handOverTo(ctx, t, v1alpha1.DesiredFinished, only(leave, "--leave-clients"), "finish")
+		return o.handOverTo(ctx, t, v1alpha1.DesiredFinished, only(leave, "--leave-clients"), "finish")
 	}
-	if err := a.run(ctx, t.c, t.Job, "finish", t.Finish); err != nil {
+	if err := o.run(ctx, t.c, t.Job, "finish", t.Finish); err != nil {
 		return err
 	}
-	return a.Done(a.format, t.About().Finished)
+	return o.Done(o.format, t.About().Finished)
 }
 
 // leaveClients has finish not wait for clients of old addresses.

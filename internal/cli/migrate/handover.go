@@ -40,8 +40,8 @@ type handover struct {
 }
 
 // operated reports whether an operator is alive to give the migration to. With --local none is.
-func (a *action) operated(ctx context.Context, c *command.Connection) (bool, error) {
-	if a.local {
+func (o *action) operated(ctx context.Context, c *command.Connection) (bool, error) {
+	if o.local {
 		return false, nil
 	}
 	leader, err := controller.Alive(ctx, c.Cluster, controller.Namespace, time.Now().Add(c.Skew()))
@@ -58,7 +58,7 @@ func unfit(flag string) error {
 
 // handOver writes the request to the operator, and follows until it is done. An interruption ends
 // the following alone.
-func (a *action) handOver(ctx context.Context, h handover) error {
+func (o *action) handOver(ctx context.Context, h handover) error {
 	if h.unfit != "" {
 		return unfit(h.unfit)
 	}
@@ -66,19 +66,19 @@ func (a *action) handOver(ctx context.Context, h handover) error {
 	if err != nil {
 		return err
 	}
-	if err := have.Fits(a.Build.Text()); err != nil {
+	if err := have.Fits(o.Build.Text()); err != nil {
 		return err
 	}
 	asked, err := h.request(ctx)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(a.Err, "the operator runs migration %s; Ctrl-C leaves it running\n", asked.Name)
-	f := &follower{App: a.App, format: a.format, c: h.c, asked: asked, since: time.Now()}
+	fmt.Fprintf(o.Err, "the operator runs migration %s; Ctrl-C leaves it running\n", asked.Name)
+	f := &follower{App: o.App, format: o.format, c: h.c, asked: asked, since: time.Now()}
 	if err := f.follow(ctx); err != nil {
 		return err
 	}
-	return a.Done(a.format, h.ended)
+	return o.Done(o.format, h.ended)
 }
 
 // request records the request, and returns the Migration as written.
@@ -162,7 +162,7 @@ func (h *handover) fill(ctx context.Context, m *v1alpha1.Migration) error {
 }
 
 // handOverApply has the operator apply a Migration, and approves the given plan by its hash.
-func (a *action) handOverApply(ctx context.Context, c *command.Connection, j migrations.Job, until string, expected *migration.Expectation) error {
+func (o *action) handOverApply(ctx context.Context, c *command.Connection, j migrations.Job, until string, expected *migration.Expectation) error {
 	of := j.About()
 	m := of.Migration
 	have, err := migration.Get(ctx, c.Cluster, m.Name)
@@ -175,7 +175,7 @@ func (a *action) handOverApply(ctx context.Context, c *command.Connection, j mig
 		}
 	}
 	h := handover{
-		c: c, want: m, to: v1alpha1.DesiredApplied, unfit: a.localOnly(until),
+		c: c, want: m, to: v1alpha1.DesiredApplied, unfit: o.localOnly(until),
 		ended: "migration " + m.Name + " is applied; " + of.Applied,
 	}
 	if expected != nil && h.unfit == "" {
@@ -184,7 +184,7 @@ func (a *action) handOverApply(ctx context.Context, c *command.Connection, j mig
 			return ofJob(j, err)
 		}
 		if err := expected.Check(look.Outstanding); err != nil {
-			return a.explain(err)
+			return o.explain(err)
 		}
 		hash, err := look.Whole.Hash()
 		if err != nil {
@@ -192,45 +192,45 @@ func (a *action) handOverApply(ctx context.Context, c *command.Connection, j mig
 		}
 		h.approved = []string{"plan:" + hash}
 	}
-	if err := a.handOver(ctx, h); err != nil || a.format.Name == "json" {
+	if err := o.handOver(ctx, h); err != nil || o.format.Name == "json" {
 		return err
 	}
-	fmt.Fprintf(a.Err, "hint: %s\n", command.Spoken(a.Name, migration.NextHint(m.Name)))
+	fmt.Fprintf(o.Err, "hint: %s\n", command.Spoken(o.Name, migration.NextHint(m.Name)))
 	return nil
 }
 
 // localOnly is the flag of apply that an operator cannot go by; empty for none.
-func (a *action) localOnly(until string) string {
+func (o *action) localOnly(until string) string {
 	switch {
 	case until != "":
 		return "--until"
-	case a.acceptDowntime:
+	case o.acceptDowntime:
 		return "--accept-downtime"
-	case a.insecureTarget:
+	case o.insecureTarget:
 		return "--insecure-target-kubeconfig"
-	case a.metricsAddress != "":
+	case o.metricsAddress != "":
 		return "--metrics-address"
 	}
 	return ""
 }
 
 // handOverTo has the operator roll back or finish.
-func (a *action) handOverTo(ctx context.Context, t *resolved, to v1alpha1.DesiredState, unfit string, approved ...string) error {
+func (o *action) handOverTo(ctx context.Context, t *resolved, to v1alpha1.DesiredState, unfit string, approved ...string) error {
 	of := t.About()
 	h := handover{c: t.c, want: of.Migration, to: to, approved: approved, unfit: unfit, ended: of.WentBack}
 	if to == v1alpha1.DesiredFinished {
 		h.ended = of.Finished
 	}
 	if h.unfit == "" {
-		h.unfit = a.localOnly("")
+		h.unfit = o.localOnly("")
 	}
-	return a.handOver(ctx, h)
+	return o.handOver(ctx, h)
 }
 
 // handOverAgain has the operator carry on with a paused migration.
-func (a *action) handOverAgain(ctx context.Context, t *resolved) error {
+func (o *action) handOverAgain(ctx context.Context, t *resolved) error {
 	of := t.About()
-	h := handover{c: t.c, want: of.Migration, to: of.Migration.Spec.Desired, resume: true, unfit: a.localOnly("")}
+	h := handover{c: t.c, want: of.Migration, to: of.Migration.Spec.Desired, resume: true, unfit: o.localOnly("")}
 	switch h.to {
 	case v1alpha1.DesiredApplied:
 		h.ended = "migration " + of.Name + " is applied; " + of.Applied
@@ -241,7 +241,7 @@ func (a *action) handOverAgain(ctx context.Context, t *resolved) error {
 	default:
 		h.ended = "nothing was under way"
 	}
-	return a.handOver(ctx, h)
+	return o.handOver(ctx, h)
 }
 
 // only is a flag, if it is given.

@@ -77,23 +77,23 @@ settings in the file, and records them.`,
 }
 
 // carryOn does what the Migration in the cluster asks for.
-func (a *action) carryOn(ctx context.Context, c *command.Connection, j migrations.Job) error {
+func (o *action) carryOn(ctx context.Context, c *command.Connection, j migrations.Job) error {
 	of := j.About()
 	switch of.Migration.Spec.Desired {
 	case v1alpha1.DesiredApplied:
-		hint, err := a.runApply(ctx, c, j)
-		a.hintAfter(hint)
+		hint, err := o.runApply(ctx, c, j)
+		o.hintAfter(hint)
 		return err
 	case v1alpha1.DesiredRolledBack:
-		if err := a.run(ctx, c, j, "rollback", j.Rollback); err != nil {
+		if err := o.run(ctx, c, j, "rollback", j.Rollback); err != nil {
 			return err
 		}
-		return a.Done(a.format, of.WentBack)
+		return o.Done(o.format, of.WentBack)
 	case v1alpha1.DesiredFinished:
-		if err := a.run(ctx, c, j, "finish", j.Finish); err != nil {
+		if err := o.run(ctx, c, j, "finish", j.Finish); err != nil {
 			return err
 		}
-		return a.Done(a.format, of.Finished)
+		return o.Done(o.format, of.Finished)
 	}
-	return a.Done(a.format, "nothing was under way")
+	return o.Done(o.format, "nothing was under way")
 }

@@ -91,7 +91,7 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 	return cmd
 }
 
-func (a *planOptions) show(ctx context.Context, c *command.Connection, j migrations.Job, look migration.Inspection) error {
+func (o *planOptions) show(ctx context.Context, c *command.Connection, j migrations.Job, look migration.Inspection) error {
 	phases, err := terminal.PlanPhases(look.Outstanding)
 	if err != nil {
 		return err
@@ -100,25 +100,25 @@ func (a *planOptions) show(ctx context.Context, c *command.Connection, j migrati
 	if err != nil {
 		return err
 	}
-	switch a.format.Name {
+	switch o.format.Name {
 	case "name":
 		for _, s := range look.Outstanding.Steps() {
-			fmt.Fprintln(a.Out, s.ID())
+			fmt.Fprintln(o.Out, s.ID())
 		}
 	case "table", "wide":
-		fmt.Fprintf(a.Out, "cluster: %s\n", c.Known())
-		terminal.Attention(a.Out, command.SpokenFindings(a.Name, look.Findings))
-		if a.format.Name == "wide" {
-			err = terminal.WidePhases(a.Out, phases)
+		fmt.Fprintf(o.Out, "cluster: %s\n", c.Known())
+		terminal.Attention(o.Out, command.SpokenFindings(o.Name, look.Findings))
+		if o.format.Name == "wide" {
+			err = terminal.WidePhases(o.Out, phases)
 		} else {
-			terminal.Phases(a.Out, phases)
+			terminal.Phases(o.Out, phases)
 		}
-		if err := errors.Join(err, writeText(a.Out, look.Text, everyRow, a.Name)); err != nil {
+		if err := errors.Join(err, writeText(o.Out, look.Text, everyRow, o.Name)); err != nil {
 			return err
 		}
-		fmt.Fprintf(a.Out, "%s; plan %s\n", look.Summary, hash)
+		fmt.Fprintf(o.Out, "%s; plan %s\n", look.Summary, hash)
 	case "markdown":
-		if err := newTicket(ctx, a.Name, c, j, look, phases, hash).Markdown(a.Out); err != nil {
+		if err := newTicket(ctx, o.Name, c, j, look, phases, hash).Markdown(o.Out); err != nil {
 			return err
 		}
 	default:
@@ -126,7 +126,7 @@ func (a *planOptions) show(ctx context.Context, c *command.Connection, j migrati
 		if err != nil {
 			return err
 		}
-		if err := a.format.Print(a.Out.Verbatim(), doc); err != nil {
+		if err := o.format.Print(o.Out.Verbatim(), doc); err != nil {
 			return err
 		}
 	}

@@ -115,8 +115,8 @@ func keptReport(ctx context.Context, c *command.Connection, name string) (*htmlr
 }
 
 // reportOf makes the report of a migration, or takes the one that was kept of it.
-func (a *source) reportOf(ctx context.Context, name string) (*htmlreport.Document, error) {
-	c, err := a.reach(ctx)
+func (o *source) reportOf(ctx context.Context, name string) (*htmlreport.Document, error) {
+	c, err := o.reach(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -127,12 +127,12 @@ func (a *source) reportOf(ctx context.Context, name string) (*htmlreport.Documen
 	if m == nil {
 		return keptReport(ctx, c, name)
 	}
-	j, err := a.silentJob(c, m)
+	j, err := o.silentJob(c, m)
 	if err != nil {
 		return nil, err
 	}
 	m = j.About().Migration
-	in, err := htmlreport.Collect(ctx, c.Cluster, m, a.Kinds.Of(m).Report(m))
+	in, err := htmlreport.Collect(ctx, c.Cluster, m, o.Kinds.Of(m).Report(m))
 	if err != nil {
 		return nil, ofJob(j, err)
 	}

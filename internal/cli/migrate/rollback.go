@@ -62,32 +62,32 @@ name chooses one of them.`,
 }
 
 // rollbackOne takes one Migration back.
-func (a *rollbackOptions) rollbackOne(ctx context.Context, g *given, name, late string) error {
-	t, err := a.resolve(ctx, g, name)
+func (o *rollbackOptions) rollbackOne(ctx context.Context, g *given, name, late string) error {
+	t, err := o.resolve(ctx, g, name)
 	if err != nil {
 		return err
 	}
 	if t.About().Migration.Status.PointOfNoReturnPassed {
-		return t.Rollback(ctx, a.Runner(a.format)) // which refuses
+		return t.Rollback(ctx, o.Runner(o.format)) // which refuses
 	}
-	if err := a.settleLate(ctx, t.Job, late); err != nil {
+	if err := o.settleLate(ctx, t.Job, late); err != nil {
 		return err
 	}
-	if err := a.Confirm(a.yes, t.About().GoBack); err != nil {
+	if err := o.Confirm(o.yes, t.About().GoBack); err != nil {
 		return err
 	}
-	if err := t.begin(ctx, &a.action); err != nil {
+	if err := t.begin(ctx, &o.action); err != nil {
 		return err
 	}
-	if operated, err := a.operated(ctx, t.c); err != nil {
+	if operated, err := o.operated(ctx, t.c); err != nil {
 		return err
 	} else if operated {
-		return a.handOverTo(ctx, t, v1alpha1.DesiredRolledBack, only(movesLate(t.Job), "--late Move"))
+		return o.handOverTo(ctx, t, v1alpha1.DesiredRolledBack, only(movesLate(t.Job), "--late Move"))
 	}
-	if err := a.run(ctx, t.c, t.Job, "rollback", t.Rollback); err != nil {
+	if err := o.run(ctx, t.c, t.Job, "rollback", t.Rollback); err != nil {
 		return err
 	}
-	return a.Done(a.format, t.About().WentBack)
+	return o.Done(o.format, t.About().WentBack)
 }
 
 // undecided asks for the choice of what becomes of Services made in the new range.
@@ -110,7 +110,7 @@ func undecided(name string, movable []servicecidr.Late) error {
 
 // settleLate lists Services that were made in the new range, and takes the choice of what becomes
 // of them from the flag or from people. Without any that could move there is nothing to ask.
-func (a *action) settleLate(ctx context.Context, j migrations.Job, choice string) error {
+func (o *action) settleLate(ctx context.Context, j migrations.Job, choice string) error {
 	services, ok := j.(*servicecidr.Job)
 	if !ok {
 		if choice == "" {
@@ -133,22 +133,22 @@ func (a *action) settleLate(ctx context.Context, j migrations.Job, choice string
 	}
 	late := survey.Late()
 	for _, line := range servicecidr.LateLines(late) {
-		fmt.Fprintln(a.Err, line)
+		fmt.Fprintln(o.Err, line)
 	}
 	movable := slices.DeleteFunc(slices.Clone(late), func(l servicecidr.Late) bool { return l.Stays != "" })
 	switch {
 	case chosen != "" || len(movable) == 0:
 		services.Late = chosen
 		return nil
-	case a.yes || !a.AsksPeople():
+	case o.yes || !o.AsksPeople():
 		return undecided(services.Spec.Name, movable)
 	}
-	services.Late, err = a.askLate(len(movable))
+	services.Late, err = o.askLate(len(movable))
 	return err
 }
 
-func (a *action) askLate(movable int) (servicecidr.LateChoice, error) {
-	answer, err := a.Ask(fmt.Sprintf("Move %s to free addresses in the old range, or keep them, and the new range for them? [move/keep] ",
+func (o *action) askLate(movable int) (servicecidr.LateChoice, error) {
+	answer, err := o.Ask(fmt.Sprintf("Move %s to free addresses in the old range, or keep them, and the new range for them? [move/keep] ",
 		english.Plural(movable, "Service", "")))
 	if err != nil {
 		return "", err

@@ -24,28 +24,28 @@ import (
 
 // run calls do with a runner whose events reach the terminal, the notifiers of the Migration, and
 // the Events of the cluster.
-func (a *action) run(ctx context.Context, c *command.Connection, j migrations.Job, name string, do func(context.Context, *engine.Runner) error) error {
+func (o *action) run(ctx context.Context, c *command.Connection, j migrations.Job, name string, do func(context.Context, *engine.Runner) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	of := j.About()
 	identity := c.KnownIdentity(ctx)
-	measured, stopServing, err := a.measure(ctx, identity, migrationOf(c, of.Name))
+	measured, stopServing, err := o.measure(ctx, identity, migrationOf(c, of.Name))
 	if err != nil {
 		return err
 	}
 	defer stopServing()
 	heard := runsinks.Gather(ctx, runsinks.Of{
-		Cluster: c.Cluster, Migration: of.Migration, Report: a.Kinds.Of(of.Migration).Report(of.Migration), Common: of.Common, Identity: identity,
-		Command: "replumb " + name, Version: a.Build.Version, Overrides: a.overrides(), Metrics: measured.Of(of.Name),
-		Warn: func(err error) { fmt.Fprintf(a.Err, "warning: %v\n", err) },
-		Lost: func(text string) { fmt.Fprintf(a.Err, "lost: %s\n", printable.Line(text)) },
+		Cluster: c.Cluster, Migration: of.Migration, Report: o.Kinds.Of(of.Migration).Report(of.Migration), Common: of.Common, Identity: identity,
+		Command: "replumb " + name, Version: o.Build.Version, Overrides: o.overrides(), Metrics: measured.Of(of.Name),
+		Warn: func(err error) { fmt.Fprintf(o.Err, "warning: %v\n", err) },
+		Lost: func(text string) { fmt.Fprintf(o.Err, "lost: %s\n", printable.Line(text)) },
 	}, stop)
-	r := a.Runner(a.format)
+	r := o.Runner(o.format)
 	shown := r.Sink
 	r.Sink = func(e engine.Event) {
-		shown(command.SpokenEvent(a.Name, e))
-		if e.Private != "" && a.format.Name == "json" {
-			fmt.Fprintf(a.Err, "%s: %s\n", e.Message, e.Private)
+		shown(command.SpokenEvent(o.Name, e))
+		if e.Private != "" && o.format.Name == "json" {
+			fmt.Fprintf(o.Err, "%s: %s\n", e.Message, e.Private)
 		}
 		heard.Event(e)
 	}
@@ -68,18 +68,18 @@ func (a *action) run(ctx context.Context, c *command.Connection, j migrations.Jo
 	}
 	if errors.Is(err, engine.ErrPaused) {
 		return &fault.Hinted{
-			Err: fmt.Errorf("migration %s is %w", of.Name, err), Hint: a.Name + " resume " + of.Name + " carries on",
+			Err: fmt.Errorf("migration %s is %w", of.Name, err), Hint: o.Name + " resume " + of.Name + " carries on",
 		}
 	}
-	return ofJob(j, a.explain(err))
+	return ofJob(j, o.explain(err))
 }
 
 // overrides are the flags that outweigh the Migration, for its report.
-func (a *action) overrides() (all []string) {
-	if a.acceptDowntime {
+func (o *action) overrides() (all []string) {
+	if o.acceptDowntime {
 		all = append(all, "--accept-downtime")
 	}
-	if a.withoutAgent {
+	if o.withoutAgent {
 		all = append(all, "--without-agent")
 	}
 	return all
@@ -97,31 +97,31 @@ func watchChanges(r *engine.Runner) (*engine.Runner, *bool) {
 }
 
 // explain prints the findings, or the differences, behind an error.
-func (a *action) explain(err error) error {
-	if blocked := asBlocked(err); blocked != nil && a.format.Name != "json" {
-		terminal.Findings(a.Err, command.SpokenFindings(a.Name, blocked.Findings))
+func (o *action) explain(err error) error {
+	if blocked := asBlocked(err); blocked != nil && o.format.Name != "json" {
+		terminal.Findings(o.Err, command.SpokenFindings(o.Name, blocked.Findings))
 	}
 	var changed *migration.ChangedPlanError
 	if errors.As(err, &changed) {
 		for _, s := range changed.Added {
-			fmt.Fprintf(a.Err, "+ %s\n", s)
+			fmt.Fprintf(o.Err, "+ %s\n", s)
 		}
 		for _, s := range changed.Different {
-			fmt.Fprintf(a.Err, "~ %s\n", s)
+			fmt.Fprintf(o.Err, "~ %s\n", s)
 		}
 	}
 	return err
 }
 
 // goBackOnLoss rolls back what the loss budget stopped, if the Migration says so, and returns why.
-func (a *action) goBackOnLoss(ctx context.Context, c *command.Connection, j migrations.Job, err error) error {
+func (o *action) goBackOnLoss(ctx context.Context, c *command.Connection, j migrations.Job, err error) error {
 	var loss *lossguard.LossError
 	of := j.About()
 	if !errors.As(err, &loss) || of.Common.Proof.OnLoss != v1alpha1.OnLossRollback {
 		return err
 	}
-	fmt.Fprintf(a.Err, "%v\nrolling back, as spec.proof.onLoss says\n", loss)
-	if back := a.run(ctx, c, j, "rollback", j.Rollback); back != nil {
+	fmt.Fprintf(o.Err, "%v\nrolling back, as spec.proof.onLoss says\n", loss)
+	if back := o.run(ctx, c, j, "rollback", j.Rollback); back != nil {
 		return errors.Join(err, fmt.Errorf("then rolling back: %w", back))
 	}
 	return &fault.Hinted{

@@ -147,8 +147,8 @@ func (s *set) reach(ctx context.Context) (err error) {
 
 // refuseOperator fails where an operator would run the Migrations: it takes a set from kubectl, and
 // runs it with no one waiting.
-func (a *action) refuseOperator(ctx context.Context, s *set) error {
-	operated, err := a.operated(ctx, s.c)
+func (o *action) refuseOperator(ctx context.Context, s *set) error {
+	operated, err := o.operated(ctx, s.c)
 	if err == nil && operated {
 		return unfit("several Migrations in one file")
 	}
@@ -294,23 +294,23 @@ func oneOnly(flags ...string) error {
 }
 
 // applySet applies one Migration after the other, once all have been examined.
-func (a *applyOptions) applySet(ctx context.Context, s *set) error {
-	if err := oneOnly(only(a.until != "", "--until"), only(a.plan != "", "--plan")); err != nil {
+func (o *applyOptions) applySet(ctx context.Context, s *set) error {
+	if err := oneOnly(only(o.until != "", "--until"), only(o.plan != "", "--plan")); err != nil {
 		return err
 	}
 	if blocking := s.between(nil).Blocking(); len(blocking) > 0 {
-		return a.explain(&findings.BlockedError{Findings: blocking})
+		return o.explain(&findings.BlockedError{Findings: blocking})
 	}
-	if err := s.fit(a.mayAcceptDowntime, canCall); err != nil {
+	if err := s.fit(o.mayAcceptDowntime, canCall); err != nil {
 		return err
 	}
 	if err := s.reach(ctx); err != nil {
 		return err
 	}
-	if err := a.Introduce(ctx, s.c); err != nil {
+	if err := o.Introduce(ctx, s.c); err != nil {
 		return err
 	}
-	if err := errors.Join(s.introduceSet(a.Err), a.refuseOperator(ctx, s)); err != nil {
+	if err := errors.Join(s.introduceSet(o.Err), o.refuseOperator(ctx, s)); err != nil {
 		return err
 	}
 	looks, _, err := s.look(ctx)
@@ -318,14 +318,14 @@ func (a *applyOptions) applySet(ctx context.Context, s *set) error {
 		return err
 	}
 	if blocking := unnamed(s.found(looks)).Blocking(); len(blocking) > 0 {
-		return a.explain(&findings.BlockedError{Findings: blocking})
+		return o.explain(&findings.BlockedError{Findings: blocking})
 	}
-	if a.AsksPeople() {
-		if err := a.Confirm(a.yes, fmt.Sprintf("Apply these %d migrations to this cluster, one after the other?", len(s.members))); err != nil {
+	if o.AsksPeople() {
+		if err := o.Confirm(o.yes, fmt.Sprintf("Apply these %d migrations to this cluster, one after the other?", len(s.members))); err != nil {
 			return err
 		}
 	}
-	a.yes = true // the answer is for all of them
+	o.yes = true // the answer is for all of them
 	standings := s.standings()
 	i := -1
 	err = s.each(s.members, func(of member) error {
@@ -334,11 +334,11 @@ func (a *applyOptions) applySet(ctx context.Context, s *set) error {
 			s.spare(of, why)
 			return nil
 		}
-		_, err := a.applyOne(ctx, of.given)
+		_, err := o.applyOne(ctx, of.given)
 		return err
 	})
-	if err == nil && a.format.Name != "json" {
-		a.Hint("when all is well, %s finish -f FILE; to go back, %s rollback -f FILE", a.Name, a.Name)
+	if err == nil && o.format.Name != "json" {
+		o.Hint("when all is well, %s finish -f FILE; to go back, %s rollback -f FILE", o.Name, o.Name)
 	}
 	return err
 }
@@ -352,11 +352,11 @@ func refused(name string, why []string, hint string) error {
 }
 
 // rollbackSet takes everything back, what moved last first.
-func (a *rollbackOptions) rollbackSet(ctx context.Context, s *set) error {
+func (o *rollbackOptions) rollbackSet(ctx context.Context, s *set) error {
 	if err := s.reach(ctx); err != nil {
 		return err
 	}
-	if err := a.refuseOperator(ctx, s); err != nil {
+	if err := o.refuseOperator(ctx, s); err != nil {
 		return err
 	}
 	var why []string
@@ -370,36 +370,36 @@ func (a *rollbackOptions) rollbackSet(ctx context.Context, s *set) error {
 		}
 	}
 	if len(why) > 0 {
-		return refused("rollback", why, a.Name+" finish -f FILE ends what was begun")
+		return refused("rollback", why, o.Name+" finish -f FILE ends what was begun")
 	}
-	if err := a.Introduce(ctx, s.c); err != nil {
+	if err := o.Introduce(ctx, s.c); err != nil {
 		return err
 	}
-	if err := s.introduceSet(a.Err); err != nil {
+	if err := s.introduceSet(o.Err); err != nil {
 		return err
 	}
 	if len(order) == 0 {
-		return a.Done(a.format, "nothing to do")
+		return o.Done(o.format, "nothing to do")
 	}
-	if err := a.Confirm(a.yes, "Bring back what these migrations moved, the last one first?"); err != nil {
+	if err := o.Confirm(o.yes, "Bring back what these migrations moved, the last one first?"); err != nil {
 		return err
 	}
-	a.yes = true // the answer is for all of them
+	o.yes = true // the answer is for all of them
 	return s.each(order, func(of member) error {
-		late := a.late
+		late := o.late
 		if of.Spec.ServiceCIDR == nil {
 			late = ""
 		}
-		return a.rollbackOne(ctx, of.given, "", late)
+		return o.rollbackOne(ctx, of.given, "", late)
 	})
 }
 
 // finishSet finishes each Migration, once all have moved.
-func (a *finishOptions) finishSet(ctx context.Context, s *set) error {
+func (o *finishOptions) finishSet(ctx context.Context, s *set) error {
 	if err := s.reach(ctx); err != nil {
 		return err
 	}
-	if err := a.refuseOperator(ctx, s); err != nil {
+	if err := o.refuseOperator(ctx, s); err != nil {
 		return err
 	}
 	var why []string
@@ -414,25 +414,25 @@ func (a *finishOptions) finishSet(ctx context.Context, s *set) error {
 		}
 	}
 	if len(why) > 0 {
-		return refused("finish", why, a.Name+" apply -f FILE first")
+		return refused("finish", why, o.Name+" apply -f FILE first")
 	}
-	if err := errors.Join(a.Introduce(ctx, s.c), s.introduceSet(a.Err)); err != nil {
+	if err := errors.Join(o.Introduce(ctx, s.c), s.introduceSet(o.Err)); err != nil {
 		return err
 	}
 	if len(order) == 0 {
-		return a.Done(a.format, "nothing to do")
+		return o.Done(o.format, "nothing to do")
 	}
 	for _, of := range order {
 		if err := s.foresee(ctx, of); err != nil {
 			return err
 		}
 	}
-	if err := a.Confirm(a.yes, "There is no way back from any of that. Finish?"); err != nil {
+	if err := o.Confirm(o.yes, "There is no way back from any of that. Finish?"); err != nil {
 		return err
 	}
-	a.yes = true // the answer is for all of them
+	o.yes = true // the answer is for all of them
 	return s.each(order, func(of member) error {
-		return a.finishOne(ctx, of.given, "", a.leaveClients && of.Spec.ServiceCIDR != nil)
+		return o.finishOne(ctx, of.given, "", o.leaveClients && of.Spec.ServiceCIDR != nil)
 	})
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 // checkSet shows the findings of all Migrations, and those between them.
-func (a *checkOptions) checkSet(ctx context.Context, s *set) error {
+func (o *checkOptions) checkSet(ctx context.Context, s *set) error {
 	if err := s.reach(ctx); err != nil {
 		return err
 	}
@@ -25,15 +25,15 @@ func (a *checkOptions) checkSet(ctx context.Context, s *set) error {
 		return err
 	}
 	found := s.found(looks)
-	switch a.format.Name {
+	switch o.format.Name {
 	case "table", "wide":
 		err = s.showChecks(looks)
 	case "name":
 		for _, code := range unnamed(found).Codes() {
-			fmt.Fprintln(a.Out, code)
+			fmt.Fprintln(o.Out, code)
 		}
 	default:
-		err = a.format.Print(a.Out.Verbatim(), command.ListOf(found))
+		err = o.format.Print(o.Out.Verbatim(), command.ListOf(found))
 	}
 	return cmp.Or(err, objection(unnamed(found)))
 }
@@ -71,8 +71,8 @@ func (s *set) heading(i int) string {
 }
 
 // planSet prints what all Migrations would do, in their order.
-func (a *planOptions) planSet(ctx context.Context, s *set) error {
-	if a.to.dir != "" {
+func (o *planOptions) planSet(ctx context.Context, s *set) error {
+	if o.to.dir != "" {
 		return oneOnly("--to-dir")
 	}
 	if err := s.reach(ctx); err != nil {
@@ -82,10 +82,10 @@ func (a *planOptions) planSet(ctx context.Context, s *set) error {
 	if err != nil {
 		return err
 	}
-	if a.isDocument() {
-		err = s.planDocuments(ctx, looks)
+	if o.format.ForPeople() || o.format.Name == "markdown" {
+		err = o.showPlans(ctx, s, looks, jobs)
 	} else {
-		err = a.showPlans(ctx, s, looks, jobs)
+		err = s.planDocuments(ctx, looks)
 	}
 	return cmp.Or(err, objection(unnamed(s.found(looks))))
 }
@@ -105,7 +105,7 @@ func (s *set) planDocuments(ctx context.Context, looks []*migration.Inspection) 
 	return s.format.Print(s.Out.Verbatim(), command.ListOf(docs))
 }
 
-func (a *planOptions) showPlans(ctx context.Context, s *set, looks []*migration.Inspection, jobs []migrations.Job) error {
+func (o *planOptions) showPlans(ctx context.Context, s *set, looks []*migration.Inspection, jobs []migrations.Job) error {
 	headed := s.format.Name != "name"
 	if headed {
 		fmt.Fprintln(s.Out, "One plan of several migrations, one after the other. Each is planned again when its turn has come.")
@@ -117,7 +117,7 @@ func (a *planOptions) showPlans(ctx context.Context, s *set, looks []*migration.
 		}
 		switch {
 		case look != nil:
-			if err := a.show(ctx, s.c, jobs[i], *look); err != nil && asBlocked(err) == nil {
+			if err := o.show(ctx, s.c, jobs[i], *look); err != nil && asBlocked(err) == nil {
 				return err
 			}
 		case headed:
@@ -127,18 +127,9 @@ func (a *planOptions) showPlans(ctx context.Context, s *set, looks []*migration.
 	return nil
 }
 
-// isDocument reports whether a plan is for programs.
-func (a *planOptions) isDocument() bool {
-	switch a.format.Name {
-	case "table", "wide", "name", "markdown":
-		return false
-	}
-	return true
-}
-
 // statusSet shows where each Migration stands, in their order.
-func (a *statusOptions) statusSet(ctx context.Context, s *set) error {
-	w := a.Stdout(a.format)
+func (o *statusOptions) statusSet(ctx context.Context, s *set) error {
+	w := o.Stdout(o.format)
 	if err := s.reach(ctx); err != nil {
 		return err
 	}
@@ -150,25 +141,25 @@ func (a *statusOptions) statusSet(ctx context.Context, s *set) error {
 		}
 		pages = append(pages, doc)
 	}
-	if a.format.Name != "table" && a.format.Name != "wide" && a.format.Name != "name" {
-		return a.format.Print(w, command.ListOf(pages))
+	if !o.format.ForPeople() {
+		return o.format.Print(w, command.ListOf(pages))
 	}
-	if a.format.Name != "name" {
+	if o.format.Name != "name" {
 		if err := s.introduceSet(w); err != nil {
 			return err
 		}
 	}
 	for _, doc := range pages {
 		var err error
-		switch a.format.Name {
+		switch o.format.Name {
 		case "name":
 			_, err = fmt.Fprintln(w, "migration.replumb.dev/"+doc.Migration)
 		case "wide":
 			fmt.Fprintln(w)
-			err = showStatus(w, doc, everyRow, a.Name)
+			err = showStatus(w, doc, everyRow, o.Name)
 		default:
 			fmt.Fprintln(w)
-			err = showStatus(w, doc, shownRows, a.Name)
+			err = showStatus(w, doc, shownRows, o.Name)
 		}
 		if err != nil {
 			return err
@@ -207,8 +198,8 @@ type setReportRow struct {
 }
 
 // reportSet prints one report of all Migrations, and for people writes that of each as HTML.
-func (a *reportOptions) reportSet(ctx context.Context, s *set) error {
-	if a.file != "" {
+func (o *reportOptions) reportSet(ctx context.Context, s *set) error {
+	if o.file != "" {
 		return oneOnly("--file")
 	}
 	if err := s.reach(ctx); err != nil {
@@ -220,7 +211,7 @@ func (a *reportOptions) reportSet(ctx context.Context, s *set) error {
 	for _, of := range s.members {
 		row := setReportRow{Migration: of.Name}
 		if of.have != nil {
-			page, err := a.reportOf(ctx, of.Name)
+			page, err := o.reportOf(ctx, of.Name)
 			if err != nil {
 				return err
 			}
@@ -232,7 +223,7 @@ func (a *reportOptions) reportSet(ctx context.Context, s *set) error {
 				row.Sent, row.Failed = page.Requests.Sent, page.Requests.Failed
 				row.Late, row.NotMeasured = page.Requests.Late, page.Requests.NotMeasured
 			}
-			if a.format.Name == "html" {
+			if o.format.Name == "html" {
 				if err := writeReport(of.Name+".html", page); err != nil {
 					return err
 				}
@@ -242,17 +233,17 @@ func (a *reportOptions) reportSet(ctx context.Context, s *set) error {
 		doc.Migrations, parts = append(doc.Migrations, row), append(parts, row.ReportPart)
 	}
 	doc.Summary = command.Summarize(parts, "migration")
-	if a.format.Name != "html" {
-		return a.format.Print(a.Out.Verbatim(), doc)
+	if o.format.Name != "html" {
+		return o.format.Print(o.Out.Verbatim(), doc)
 	}
 	rows := [][]string{{"MIGRATION", "WHAT HAPPENED"}}
 	for _, row := range doc.Migrations {
 		rows = append(rows, []string{row.Migration, cmp.Or(row.Summary, "not begun")})
 	}
-	fmt.Fprintln(a.Out, doc.Summary)
-	err := terminal.Table(a.Out, rows)
+	fmt.Fprintln(o.Out, doc.Summary)
+	err := terminal.Table(o.Out, rows)
 	for _, file := range files {
-		fmt.Fprintln(a.Out, file)
+		fmt.Fprintln(o.Out, file)
 	}
 	return err
 }

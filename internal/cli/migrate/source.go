@@ -103,8 +103,8 @@ func (g *given) called(name string) error {
 	}
 }
 
-// fromFiles is what a command with a NAME or files is about: the Migration or the set of the files, or
-// neither.
+// fromFiles is what a command with a NAME or files is about: the Migration or the set of the files,
+// or neither.
 func (o *source) fromFiles(f command.Format, args []string) (*given, *set, error) {
 	if !o.files.Given() {
 		return nil, nil, nil

@@ -167,18 +167,18 @@ with TERM=dumb, or where stdout is no terminal, pages follow one another, one fo
 }
 
 // watchDocuments prints the status whenever it changes, until interrupted.
-func (a *statusOptions) watchDocuments(ctx context.Context, args []string) error {
+func (o *statusOptions) watchDocuments(ctx context.Context, args []string) error {
 	last := ""
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
 		var page strings.Builder
-		if err := a.show(ctx, &page, args); err != nil {
+		if err := o.show(ctx, &page, args); err != nil {
 			return err
 		}
 		if page.String() != last {
 			last = page.String()
-			fmt.Fprintf(a.Stdout(a.format), "%s\n", last)
+			fmt.Fprintf(o.Stdout(o.format), "%s\n", last)
 		}
 		select {
 		case <-tick.C:
@@ -188,25 +188,25 @@ func (a *statusOptions) watchDocuments(ctx context.Context, args []string) error
 	}
 }
 
-func (a *statusOptions) show(ctx context.Context, w io.Writer, args []string) error {
-	jobs, c, err := a.jobs(ctx, args)
+func (o *statusOptions) show(ctx context.Context, w io.Writer, args []string) error {
+	jobs, c, err := o.jobs(ctx, args)
 	if err != nil {
 		return err
 	}
 	if len(jobs) == 0 {
-		fmt.Fprintln(a.Err, "no migrations")
+		fmt.Fprintln(o.Err, "no migrations")
 	}
 	var pages []*statusDocument
 	for _, j := range jobs {
-		doc, err := a.statusOf(ctx, c, j)
+		doc, err := o.statusOf(ctx, c, j)
 		if err != nil {
 			return ofJob(j, err)
 		}
-		switch a.format.Name {
+		switch o.format.Name {
 		case "table":
-			err = showStatus(w, doc, shownRows, a.Name)
+			err = showStatus(w, doc, shownRows, o.Name)
 		case "wide":
-			err = showStatus(w, doc, everyRow, a.Name)
+			err = showStatus(w, doc, everyRow, o.Name)
 		case "name":
 			_, err = fmt.Fprintln(w, "migration.replumb.dev/"+doc.Migration)
 		default:
@@ -216,18 +216,18 @@ func (a *statusOptions) show(ctx context.Context, w io.Writer, args []string) er
 			return err
 		}
 	}
-	if a.format.Name == "table" || a.format.Name == "wide" || a.format.Name == "name" {
+	if o.format.ForPeople() {
 		return nil
 	}
-	return a.format.Print(w, oneDocument(pages))
+	return o.format.Print(w, oneDocument(pages))
 }
 
-func (a *statusOptions) jobs(ctx context.Context, names []string) ([]migrations.Job, *command.Connection, error) {
+func (o *statusOptions) jobs(ctx context.Context, names []string) ([]migrations.Job, *command.Connection, error) {
 	if len(names) == 1 {
-		j, c, err := a.recordedJob(ctx, names[0])
+		j, c, err := o.recordedJob(ctx, names[0])
 		return []migrations.Job{j}, c, err
 	}
-	c, err := a.reach(ctx)
+	c, err := o.reach(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -237,7 +237,7 @@ func (a *statusOptions) jobs(ctx context.Context, names []string) ([]migrations.
 	}
 	var jobs []migrations.Job
 	for i := range all {
-		j, err := a.silentJob(c, &all[i])
+		j, err := o.silentJob(c, &all[i])
 		if err != nil {
 			return nil, nil, err
 		}
@@ -325,7 +325,8 @@ func showStatus(w io.Writer, doc *statusDocument, rows int, name string) error {
 	return err
 }
 
-// writeText prints the text of a kind, with no more than so many rows of a table and lines of a kind.
+// writeText prints the text of a kind, with no more than so many rows of a table and lines of a
+// kind.
 func writeText(w io.Writer, text []migration.Block, rows int, name string) error {
 	for _, b := range text {
 		most := rows

@@ -32,7 +32,8 @@ func fiveThousand() *statusDocument {
 	}}
 }
 
-// TestStatusSaysFirstWhatMatters: where it stands is the first line, and what is not there yet comes before what is.
+// TestStatusSaysFirstWhatMatters: where it stands is the first line, and what is not there yet
+// comes before what is.
 func TestStatusSaysFirstWhatMatters(t *testing.T) {
 	var short, wide strings.Builder
 	if err := showStatus(&short, fiveThousand(), shownRows, command.Plugin); err != nil {
@@ -77,7 +78,8 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// TestProofLines: what was lost, late and not measured stands apart, and a node of which too little is known is named.
+// TestProofLines: what was lost, late and not measured stands apart, and a node of which too little
+// is known is named.
 func TestProofLines(t *testing.T) {
 	var b strings.Builder
 	proofLines(&b, &v1alpha1.ProofStatus{

@@ -25,17 +25,17 @@ import (
 const watchEvery = 2 * time.Second
 
 // watchPage draws one page of a migration until it is over.
-func (a *statusOptions) watchPage(ctx context.Context, args []string) error {
-	c, err := a.reach(ctx)
+func (o *statusOptions) watchPage(ctx context.Context, args []string) error {
+	c, err := o.reach(ctx)
 	if err != nil {
 		return err
 	}
-	name, err := a.watchedName(ctx, c, args)
+	name, err := o.watchedName(ctx, c, args)
 	if err != nil || name == "" {
 		return err
 	}
-	w := &watch{source: &a.source, c: c, name: name}
-	screen := a.screen()
+	w := &watch{source: &o.source, c: c, name: name}
+	screen := o.screen()
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
@@ -63,7 +63,7 @@ func passing(err error) bool {
 }
 
 // watchedName is the named migration, or the only one that is not over; empty if there is none.
-func (a *source) watchedName(ctx context.Context, c *command.Connection, args []string) (string, error) {
+func (o *source) watchedName(ctx context.Context, c *command.Connection, args []string) (string, error) {
 	if len(args) == 1 {
 		return args[0], nil
 	}
@@ -81,24 +81,24 @@ func (a *source) watchedName(ctx context.Context, c *command.Connection, args []
 	}
 	switch len(names) {
 	case 0:
-		fmt.Fprintln(a.Err, "no migration is under way")
+		fmt.Fprintln(o.Err, "no migration is under way")
 		return "", nil
 	case 1:
 		return names[0], nil
 	}
 	return "", &command.UsageError{
 		Problem: fmt.Sprintf("%d migrations are not over: %v", len(names), names),
-		Hint:    "name the one to watch: " + a.Name + " status NAME --watch",
+		Hint:    "name the one to watch: " + o.Name + " status NAME --watch",
 	}
 }
 
 // screen is stdout, to show pages on.
-func (a *statusOptions) screen() *progress.Screen {
+func (o *statusOptions) screen() *progress.Screen {
 	fd := -1
-	if f, ok := a.Out.To.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if f, ok := o.Out.To.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		fd = int(f.Fd())
 	}
-	return progress.NewScreen(a.Out.Verbatim(), fd, os.Getenv)
+	return progress.NewScreen(o.Out.Verbatim(), fd, os.Getenv)
 }
 
 // watch reads one migration repeatedly: the Migration, the lock, and what is new in the journal.
