@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,12 +16,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
-// TestCheckAgreesWithTheAPIServer gives Migrations to an API server, as kubectl apply does, and to replumb check -f. What the one
-// refuses the other refuses too. replumb.yaml has what only replumb can see.
+// TestCheckAgreesWithTheAPIServer gives Migrations to an API server, as kubectl apply does, and to
+// replumb check -f. What the one refuses the other refuses too. replumb.yaml has what only replumb
+// can see.
 func TestCheckAgreesWithTheAPIServer(t *testing.T) {
 	s := plain.Get(t)
 	if err := s.Wipe(t.Context()); err != nil {
@@ -93,6 +96,10 @@ func refusal(t *testing.T, spec string) error {
 	if err := os.WriteFile(file, manifest(spec), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := (&app{name: "replumb", kinds: migrations.All(), input: input{files: []string{file}}}).given()
-	return err
+	cmd := NewCommand("replumb", strings.NewReader(""), io.Discard, io.Discard)
+	cmd.SetArgs([]string{"check", "-f", file, "--kubeconfig", "nonexistent"})
+	if err := cmd.ExecuteContext(t.Context()); command.ExitCode(err) == fault.ExitUsage {
+		return err
+	}
+	return nil // it got as far as looking for a cluster
 }

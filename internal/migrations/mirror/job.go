@@ -239,6 +239,15 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Planner, error) {
 	return j.Job.Apply(ctx, r)
 }
 
+// RunApply is Apply, of which that of migration.Job knows nothing.
+func (j *Job) RunApply(ctx context.Context, r *engine.Runner) (migration.ApplyResult, error) {
+	p, err := j.Apply(ctx, r)
+	if err != nil {
+		return migration.ApplyResult{}, err
+	}
+	return j.Applied(p), nil
+}
+
 // Unasked stands for where a name leads, where that is not asked.
 const Unasked = "unknown (name servers not asked)"
 
