@@ -1,15 +1,12 @@
 package replumb
 
 import (
-	"go/ast"
 	"go/parser"
-	"go/scanner"
 	"go/token"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -235,142 +232,4 @@ func filesUnder(t *testing.T, root string, extensions ...string) []string {
 		t.Fatal(err)
 	}
 	return files
-}
-
-// plainer says what to write in place of words that readers had to guess at.
-var plainer = map[string]string{
-	"afresh":    "again",
-	"anew":      "again, or recreate",
-	"anybody":   "any client, or another name of who is meant",
-	"astray":    "outside",
-	"aught":     "anything",
-	"burden":    "stale reference",
-	"burdens":   "stale references",
-	"crew":      "agents",
-	"enlist":    "add, or register",
-	"forth":     "forward",
-	"heir":      "replacement",
-	"hush":      "stop, or silence",
-	"keepsake":  "saved node",
-	"keepsakes": "saved nodes",
-	"mend":      "repair, fix, or correct",
-	"mended":    "repaired, fixed, or corrected",
-	"mending":   "repairing, fixing, or correcting",
-	"mends":     "repairs, fixes, or corrects",
-	"muster":    "start, or collect",
-	"nobody":    "no client, no answer, or another name of what is missing",
-	"party":     "the name of who is meant: client, agent, side",
-	"rearguard": "the last check",
-	"somebody":  "another client, or another name of who is meant",
-	"vanguard":  "reconnect probe",
-	"whoever":   "the name of who is meant: user, client, process",
-	"whomever":  "the name of who is meant: user, client, process",
-	"whosoever": "the name of who is meant: user, client, process",
-}
-
-// plainerInProduct is for words that mislead in the product's code, and not in sentences of tests and documents.
-var plainerInProduct = map[string]string{
-	"told": "reported, or who learns what",
-}
-
-// unplainFiles may have any word, for the reason that is given. A single word that is right, such as the Unix user of that name, is a reason.
-var unplainFiles = map[string]string{
-	"architecture_test.go": "it lists the words",
-}
-
-// word is a run of letters of one case, with a capital before small ones: NoBody is two of them, and so is lookAgain.
-var word = regexp.MustCompile(`\p{Lu}?\p{Ll}+|\p{Lu}+`)
-
-// unplain are the words in a text for which there are others.
-func unplain(text string, others ...map[string]string) []string {
-	var found []string
-	for _, w := range word.FindAllString(text, -1) {
-		w = strings.ToLower(w)
-		if slices.ContainsFunc(others, func(m map[string]string) bool { return m[w] != "" }) {
-			found = append(found, w)
-		}
-	}
-	return found
-}
-
-// TestPlainWords finds the words of plainer in identifiers, comments and strings of all modules, and in documents.
-func TestPlainWords(t *testing.T) {
-	product := sources(t)
-	files := filesUnder(t, ".", ".go", ".md")
-	for _, file := range files {
-		if unplainFiles[file] != "" {
-			continue
-		}
-		others := []map[string]string{plainer}
-		if slices.Contains(product, file) && !strings.HasSuffix(file, "_test.go") {
-			others = append(others, plainerInProduct)
-		}
-		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		check := plainPage
-		if strings.HasSuffix(file, ".go") {
-			check = plainSource
-		}
-		check(t, file, source, others)
-	}
-	for file := range unplainFiles {
-		if !slices.Contains(files, file) {
-			t.Errorf("%s does not exist", file)
-		}
-	}
-	for _, module := range []string{"lab/", "test/", "docs/"} {
-		if !slices.ContainsFunc(files, func(file string) bool { return strings.HasPrefix(file, module) }) {
-			t.Errorf("no files in %s", module)
-		}
-	}
-}
-
-// plainSource finds words in a Go file, unless it is generated.
-func plainSource(t *testing.T, file string, source []byte, others []map[string]string) {
-	t.Helper()
-	set := token.NewFileSet()
-	f, err := parser.ParseFile(set, file, source, parser.PackageClauseOnly|parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if ast.IsGenerated(f) {
-		return
-	}
-	in := set.AddFile(file, -1, len(source))
-	var s scanner.Scanner
-	s.Init(in, source, nil, scanner.ScanComments)
-	for at, tok, text := s.Scan(); tok != token.EOF; at, tok, text = s.Scan() {
-		for _, w := range unplain(text, others...) {
-			t.Errorf("%s: %q in %s; write %s", in.Position(at), w, tok, plainer[w]+plainerInProduct[w])
-		}
-	}
-}
-
-// plainPage finds words in a document.
-func plainPage(t *testing.T, file string, source []byte, others []map[string]string) {
-	t.Helper()
-	for i, line := range strings.Split(string(source), "\n") {
-		for _, w := range unplain(line, others...) {
-			t.Errorf("%s:%d: %q; write %s", file, i+1, w, plainer[w]+plainerInProduct[w])
-		}
-	}
-}
-
-// TestUnplain shows that words are found as parts of identifiers, and not as parts of words.
-func TestUnplain(t *testing.T) {
-	for text, want := range map[string][]string{
-		"lookAnew":                             {"anew"},
-		"Keepsakes":                            {"keepsakes"},
-		"// Whoever was told":                  {"whoever", "told"},
-		`"served by nobody's"`:                 {"nobody"},
-		"MEND_NOW":                             {"mend"},
-		"http.NoBody":                          nil,
-		"amend, their, henceforth, recommends": nil,
-	} {
-		if got := unplain(text, plainer, plainerInProduct); !slices.Equal(got, want) {
-			t.Errorf("%s: found %q, want %q", text, got, want)
-		}
-	}
 }
