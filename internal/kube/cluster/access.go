@@ -1,12 +1,9 @@
 package cluster
 
 import (
-	"context"
-	"fmt"
 	"slices"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
@@ -121,30 +118,6 @@ type AccessAnswer struct {
 	Optional bool
 }
 
-// Authorize asks the authorizer about each right of some roles, once. Without those that are needed to look at all it fails with a
-// *DeniedError, which has all that the user lacks; of the others it is for the caller to make something.
-func (c *Cluster) Authorize(ctx context.Context, roles Roles, needed func(Right) bool) ([]AccessAnswer, error) {
-	answers, err := c.Access(ctx, roles.Rights())
-	if err != nil {
-		return nil, err
-	}
-	blind := false
-	var denied []AccessAnswer
-	for i := range answers {
-		a := &answers[i]
-		role := roles.Granting(a.Right)
-		a.Role, a.File, a.Optional = role.Name, role.File, !roles.Needs(a.Right)
-		if !a.Allowed {
-			denied = append(denied, *a)
-			blind = blind || needed(a.Right)
-		}
-	}
-	if blind {
-		return nil, &DeniedError{Missing: denied}
-	}
-	return answers, nil
-}
-
 // Missing says what a user lacks, an object and the verbs on it at a time, each with the role that grants it.
 func Missing(access []AccessAnswer) []string {
 	by := map[string][]Right{}
@@ -166,27 +139,6 @@ func Missing(access []AccessAnswer) []string {
 		}
 	}
 	return out
-}
-
-// Access asks the authorizer about each right, by SelfSubjectAccessReview.
-func (c *Cluster) Access(ctx context.Context, rights []Right) ([]AccessAnswer, error) {
-	answers := make([]AccessAnswer, len(rights))
-	eg, ctx := errgroup.WithContext(ctx)
-	eg.SetLimit(8)
-	for i, r := range rights {
-		eg.Go(func() error {
-			review := &authorizationv1.SelfSubjectAccessReview{Spec: r.Question()}
-			if err := c.Create(ctx, review); err != nil {
-				return fmt.Errorf("asking for the right to %s: %w", r, err)
-			}
-			answers[i] = AccessAnswer{Right: r, Allowed: review.Status.Allowed, Reason: review.Status.Reason}
-			return nil
-		})
-	}
-	if err := eg.Wait(); err != nil {
-		return nil, err
-	}
-	return answers, nil
 }
 
 // Question is the right as an authorizer is asked for it.

@@ -139,7 +139,7 @@ func TestStranded(t *testing.T) {
 	tenants.Namespace = "shop"
 	for api, want := range map[RangeAPI]int{Bitmap: 0, RangesV1Beta1: 1, RangesV1: 1} {
 		snap := &Snapshot{Ranges: api, Services: []corev1.Service{*hold, *tenants}}
-		if got := snap.Stranded(); len(got) != want || want == 1 && got[0] != "replumb-system/hold-10-96-0-7" {
+		if got := Stranded(snap.Ranges, snap.Services); len(got) != want || want == 1 && got[0] != "replumb-system/hold-10-96-0-7" {
 			t.Errorf("with %s: %v", api, got)
 		}
 	}

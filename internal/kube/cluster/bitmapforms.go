@@ -41,13 +41,13 @@ func isHold(svc *corev1.Service) bool {
 
 // Stranded are the Services, as namespace/name, that stand for reserved addresses although the cluster has ServiceCIDRs: it had none when they
 // were made.
-func (s *Snapshot) Stranded() []string {
-	if s.Ranges == Bitmap {
+func Stranded(api RangeAPI, services []corev1.Service) []string {
+	if api == Bitmap {
 		return nil
 	}
 	var all []string
-	for i := range s.Services {
-		if svc := &s.Services[i]; isHold(svc) && svc.Annotations[v1alpha1.AnnotationHeld] != "" {
+	for i := range services {
+		if svc := &services[i]; isHold(svc) && svc.Annotations[v1alpha1.AnnotationHeld] != "" {
 			all = append(all, svc.Namespace+"/"+svc.Name)
 		}
 	}

@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"mime"
@@ -40,6 +41,12 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
+// Groups of the API whose objects replumb reads and writes as unstructured ones.
+const (
+	CalicoGroup      = "crd.projectcalico.org"
+	CertManagerGroup = "cert-manager.io"
+)
+
 // Cluster is a connection to one cluster. Its client reads from the API server itself, not from a cache: what a step
 // observes must not be older than what the step before it did.
 type Cluster struct {
@@ -50,7 +57,7 @@ type Cluster struct {
 	raw    rest.Interface
 	config *rest.Config
 	host   string
-	ranges *rangesFinder
+	finder *rangesFinder
 	// skew is by how much the API server's clock is ahead of this machine's, in nanoseconds. Copies share it.
 	skew *atomic.Int64
 }
@@ -95,10 +102,10 @@ func Connect(config *rest.Config) (*Cluster, error) {
 		return nil, fmt.Errorf("creating a client: %w", err)
 	}
 	cl := &Cluster{raw: raw, config: config, host: config.Host, skew: &atomic.Int64{}}
-	cl.ranges = &rangesFinder{host: cl.Host(), resources: func(ctx context.Context, version string) ([]byte, error) {
+	cl.finder = newFinder(cl.Host(), func(ctx context.Context, version string) ([]byte, error) {
 		return cl.GetRaw(ctx, "/apis/"+networkingv1.GroupName+"/"+version)
-	}}
-	cl.WithWatch = fenced{ranged{WithWatch: c, rangesFinder: cl.ranges}}
+	})
+	cl.WithWatch = fenced{newClient(c, cl.finder)}
 	return cl, nil
 }
 
@@ -154,11 +161,11 @@ func known() map[schema.GroupVersion]scoped {
 			namespaced: []string{"Role", "RoleBinding"}, root: []string{"ClusterRole", "ClusterRoleBinding"},
 		},
 		v1alpha1.GroupVersion: {root: []string{"Migration", "NodeReport"}},
-		{Group: calicoGroup, Version: "v1"}: {
+		{Group: CalicoGroup, Version: "v1"}: {
 			root: []string{"IPPool", "IPAMBlock", "BlockAffinity", "IPAMHandle", "ClusterInformation", "IPReservation"},
 		},
 		{Group: "operator.tigera.io", Version: "v1"}:     {root: []string{"Installation"}},
-		{Group: certGroup, Version: "v1"}:                {namespaced: []string{"Certificate"}},
+		{Group: CertManagerGroup, Version: "v1"}:         {namespaced: []string{"Certificate"}},
 		{Group: "apiregistration.k8s.io", Version: "v1"}: {root: []string{"APIService"}},
 		admissionv1.SchemeGroupVersion: {root: []string{
 			"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy",
@@ -292,3 +299,14 @@ func cause(err error) error {
 	}
 	return err
 }
+
+func decodeVersion(body []byte) (*version.Info, error) {
+	v := &version.Info{}
+	if err := json.Unmarshal(body, v); err != nil {
+		return nil, fmt.Errorf("reading the server's version: %w", err)
+	}
+	return v, nil
+}
+
+// Ranges is the version that the cluster serves ServiceCIDRs in. Whatever it is, the client takes and gives those of V1.
+func (c *Cluster) Ranges(ctx context.Context) (RangeAPI, error) { return c.finder.find(ctx) }

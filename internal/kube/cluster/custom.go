@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 
@@ -22,19 +23,17 @@ func (k customKind) name() string { return k.resource + "." + k.group }
 // Groups of kinds that others define.
 const (
 	gatewayGroup = "gateway.networking.k8s.io"
-	calicoGroup  = "crd.projectcalico.org"
 	ciliumGroup  = "cilium.io"
 	istioGroup   = "networking.istio.io"
-	certGroup    = "cert-manager.io"
 )
 
 // policyKinds allow and deny traffic.
 func policyKinds() []customKind {
 	return []customKind{
-		{calicoGroup, "v1", "networkpolicies", "NetworkPolicy"},
-		{calicoGroup, "v1", "globalnetworkpolicies", "GlobalNetworkPolicy"},
-		{calicoGroup, "v1", "networksets", "NetworkSet"},
-		{calicoGroup, "v1", "globalnetworksets", "GlobalNetworkSet"},
+		{CalicoGroup, "v1", "networkpolicies", "NetworkPolicy"},
+		{CalicoGroup, "v1", "globalnetworkpolicies", "GlobalNetworkPolicy"},
+		{CalicoGroup, "v1", "networksets", "NetworkSet"},
+		{CalicoGroup, "v1", "globalnetworksets", "GlobalNetworkSet"},
 		{ciliumGroup, "v2", "ciliumnetworkpolicies", "CiliumNetworkPolicy"},
 		{ciliumGroup, "v2", "ciliumclusterwidenetworkpolicies", "CiliumClusterwideNetworkPolicy"},
 		{ciliumGroup, "v2", "ciliumcidrgroups", "CiliumCIDRGroup"},
@@ -52,9 +51,9 @@ func settingKinds() []customKind {
 		{istioGroup, "v1", "serviceentries", "ServiceEntry"},
 		{istioGroup, "v1", "workloadentries", "WorkloadEntry"},
 		{istioGroup, "v1", "destinationrules", "DestinationRule"},
-		{certGroup, "v1", "certificates", "Certificate"},
-		{certGroup, "v1", "issuers", "Issuer"},
-		{certGroup, "v1", "clusterissuers", "ClusterIssuer"},
+		{CertManagerGroup, "v1", "certificates", "Certificate"},
+		{CertManagerGroup, "v1", "issuers", "Issuer"},
+		{CertManagerGroup, "v1", "clusterissuers", "ClusterIssuer"},
 		{"externaldns.k8s.io", "v1alpha1", "dnsendpoints", "DNSEndpoint"},
 		{"metallb.io", "v1beta1", "ipaddresspools", "IPAddressPool"},
 	})
@@ -86,7 +85,9 @@ const definitions = "customresourcedefinitions"
 
 // eachCustom reads the objects of those kinds that the cluster has, page by page. Where definitions cannot be read it asks for all of them:
 // one that the user may not list may be there then.
-func (c *Cluster) eachCustom(ctx context.Context, kinds []customKind, found *Inspection, take func(*unstructured.Unstructured)) error {
+func eachCustom(
+	ctx context.Context, c *Cluster, kinds []customKind, found *Inspection, take func(*unstructured.Unstructured),
+) error {
 	for _, k := range kinds {
 		version, defined := found.defined[k.name()]
 		if !defined && !found.Unread[definitions] {
@@ -95,7 +96,7 @@ func (c *Cluster) eachCustom(ctx context.Context, kinds []customKind, found *Ins
 		if version != "" {
 			k.version = version
 		}
-		if err := found.unread(k.name(), c.eachOf(ctx, k, take)); err != nil {
+		if err := found.unread(k.name(), eachOf(ctx, c, k, take)); err != nil {
 			return err
 		}
 	}
@@ -103,11 +104,11 @@ func (c *Cluster) eachCustom(ctx context.Context, kinds []customKind, found *Ins
 }
 
 // eachOf asks by the path, for which no kind has to be known to the client.
-func (c *Cluster) eachOf(ctx context.Context, k customKind, take func(*unstructured.Unstructured)) error {
+func eachOf(ctx context.Context, c *Cluster, k customKind, take func(*unstructured.Unstructured)) error {
 	token := ""
 	for {
-		body, err := c.raw.Get().AbsPath("/apis", k.group, k.version, k.resource).
-			Param("limit", strconv.Itoa(pageSize)).Param("continue", token).DoRaw(ctx)
+		body, err := c.GetQuery(ctx, path.Join("/apis", k.group, k.version, k.resource),
+			map[string]string{"limit": strconv.Itoa(pageSize), "continue": token})
 		if err != nil {
 			return fmt.Errorf("listing %s: %w", k.name(), err)
 		}

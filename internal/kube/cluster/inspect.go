@@ -102,7 +102,7 @@ type Policy struct {
 
 // References looks through everything that may name an old address or stand in the way of a migration otherwise, page
 // by page, and keeps only what it finds. What the user may not list is noted as unread.
-func (c *Cluster) References(ctx context.Context, scanner *references.Scanner) (*Inspection, error) {
+func References(ctx context.Context, c *Cluster, scanner *references.Scanner) (*Inspection, error) {
 	found := &Inspection{Unread: map[string]bool{}}
 	var mu sync.Mutex
 	eg, ectx := errgroup.WithContext(ctx)
@@ -122,18 +122,15 @@ func (c *Cluster) References(ctx context.Context, scanner *references.Scanner) (
 	if err := eg.Wait(); err != nil {
 		return nil, err
 	}
-	if err := c.felix(ctx, found); err != nil {
+	if err := felix(ctx, c, found); err != nil {
 		return nil, err
 	}
-	if err := c.secrets(ctx, scanner, found); err != nil {
+	if err := secrets(ctx, c, scanner, found); err != nil {
 		return nil, err
 	}
-	err := c.eachCustom(
-		ctx,
-		slices.Concat(policyKinds(), settingKinds()),
-		found,
-		func(o *unstructured.Unstructured) { found.Take(scanner, o) },
-	)
+	err := eachCustom(ctx, c, slices.Concat(policyKinds(), settingKinds()), found, func(o *unstructured.Unstructured) {
+		found.Take(scanner, o)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -154,14 +151,14 @@ func ReferenceRights() []Right {
 		Grant("apiregistration.k8s.io", "apiservices", "", "list"),
 		Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"),
 		Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "list"),
-		Named(Grant(calicoGroup, "felixconfigurations", "", "get"), "default"),
+		Named(Grant(CalicoGroup, "felixconfigurations", "", "get"), "default"),
 		listRights(policyKinds()),
 		listRights(settingKinds()),
 	)
 }
 
 // felix asks Calico whether it does the work of kube-proxy.
-func (c *Cluster) felix(ctx context.Context, found *Inspection) error {
+func felix(ctx context.Context, c *Cluster, found *Inspection) error {
 	if !found.calico && !found.Unread["customresourcedefinitions"] {
 		return nil
 	}
@@ -174,7 +171,7 @@ func (c *Cluster) felix(ctx context.Context, found *Inspection) error {
 
 // secrets looks through Secrets, if the user may list them. It asks that first: a request that is refused would stand in the audit log of
 // others. Certificates, tokens and releases of Helm, which are compressed, are not asked for.
-func (c *Cluster) secrets(ctx context.Context, scanner *references.Scanner, found *Inspection) error {
+func secrets(ctx context.Context, c *Cluster, scanner *references.Scanner, found *Inspection) error {
 	answers, err := c.Access(ctx, Grant("", "secrets", "", "list"))
 	if err == nil && !answers[0].Allowed {
 		found.Unread["secrets"] = true

@@ -111,7 +111,7 @@ func TestReferencesFindsOnEveryPage(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	found, err := server.References(t.Context(), scanner(t))
+	found, err := cluster.References(t.Context(), server.Cluster, scanner(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestReferencesLooksIntoEveryKind(t *testing.T) {
 	if err := server.Status().Update(t.Context(), budget); err != nil {
 		t.Fatal(err)
 	}
-	found, err := server.References(t.Context(), scanner(t))
+	found, err := cluster.References(t.Context(), server.Cluster, scanner(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestReferencesNotesWhatMayNotBeRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := blind.References(t.Context(), scanner(t))
+	found, err := cluster.References(t.Context(), blind, scanner(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func TestReferencesFailsWithoutAnAnswer(t *testing.T) {
 	server := setup(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if found, err := server.References(ctx, scanner(t)); err == nil || found != nil {
+	if found, err := cluster.References(ctx, server.Cluster, scanner(t)); err == nil || found != nil {
 		t.Errorf("got %v and %v", err, found)
 	}
 }
@@ -250,7 +250,7 @@ func TestReferencesAsksCalico(t *testing.T) {
 	server := setup(t)
 	create(t, server, definition("crd.projectcalico.org", "v1", "felixconfigurations", "FelixConfiguration", apiextensionsv1.ClusterScoped))
 	look := func() []cluster.Replacement {
-		found, err := server.References(t.Context(), scanner(t))
+		found, err := cluster.References(t.Context(), server.Cluster, scanner(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -345,7 +345,7 @@ func TestReferencesLooksIntoTrafficAndSecrets(t *testing.T) {
 		}),
 		slice("from-pods", map[string]string{discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io"}),
 	)
-	found, err := server.References(t.Context(), scanner(t))
+	found, err := cluster.References(t.Context(), server.Cluster, scanner(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -400,7 +400,7 @@ func TestReferencesLeavesSecretsToWhoMayReadThem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		found, err := c.References(t.Context(), scanner(t))
+		found, err := cluster.References(t.Context(), c, scanner(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -447,7 +447,7 @@ func TestReferencesLooksIntoCustomResources(t *testing.T) {
 			"addresses": []any{"10.96.3.7"},
 		}))
 	}
-	found, err := server.References(t.Context(), scanner(t))
+	found, err := cluster.References(t.Context(), server.Cluster, scanner(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -455,7 +455,7 @@ func TestReferencesLooksIntoCustomResources(t *testing.T) {
 	if len(got) != many+1 || got[0] != "Calico NetworkPolicy shop/old" || got[many] != "ServiceEntry shop/e509" || len(found.Unread) > 0 {
 		t.Errorf("found in %d objects; unread: %v", len(got), found.Unread)
 	}
-	if err := server.Neighbours(t.Context(), found); err != nil {
+	if err := cluster.Neighbours(t.Context(), server.Cluster, found); err != nil {
 		t.Fatal(err)
 	}
 	if len(found.Pools) != 1 || found.Pools[0] != (cluster.Pool{Object: "IPPool later", Range: netip.MustParsePrefix("172.24.128.0/20")}) {
@@ -493,7 +493,7 @@ func TestLoadKeepsWhoOwnsTheClusterIP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	snap, err := server.Load(t.Context())
+	snap, err := cluster.Load(t.Context(), server.Cluster)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func KubeletPath(node string) string { return "/api/v1/nodes/" + node + "/proxy/
 
 // Kubelets asks every ready node for the cluster DNS it gives to pods. The answers are by node; one that does not answer
 // has an error in its answer.
-func (c *Cluster) Kubelets(ctx context.Context, nodes []corev1.Node) map[string]KubeletAnswer {
+func Kubelets(ctx context.Context, c *Cluster, nodes []corev1.Node) map[string]KubeletAnswer {
 	answers := make([]KubeletAnswer, len(nodes))
 	var eg errgroup.Group
 	eg.SetLimit(kubeletsAtOnce)
@@ -44,7 +44,7 @@ func (c *Cluster) Kubelets(ctx context.Context, nodes []corev1.Node) map[string]
 		eg.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, kubeletPatience)
 			defer cancel()
-			answers[i] = c.Kubelet(ctx, nodes[i].Name)
+			answers[i] = AskKubelet(ctx, c, nodes[i].Name)
 			return nil
 		})
 	}
@@ -58,9 +58,9 @@ func (c *Cluster) Kubelets(ctx context.Context, nodes []corev1.Node) map[string]
 	return byNode
 }
 
-// Kubelet asks a node's kubelet for its configuration, through the API server
+// AskKubelet asks a node's kubelet for its configuration, through the API server
 // (k8s.io/kubernetes pkg/kubelet/server, /configz).
-func (c *Cluster) Kubelet(ctx context.Context, node string) KubeletAnswer {
+func AskKubelet(ctx context.Context, c *Cluster, node string) KubeletAnswer {
 	body, err := c.GetRaw(ctx, KubeletPath(node))
 	if err != nil {
 		return KubeletAnswer{Err: err}

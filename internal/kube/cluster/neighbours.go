@@ -42,7 +42,7 @@ const (
 // advertiserKinds say what of a cluster is advertised outside.
 func advertiserKinds() []customKind {
 	return []customKind{
-		{calicoGroup, "v1", "bgpconfigurations", bgpConfig},
+		{CalicoGroup, "v1", "bgpconfigurations", bgpConfig},
 		{ciliumGroup, "v2", "ciliumbgpadvertisements", bgpAdvert},
 		{ciliumGroup, "v2alpha1", "ciliumbgppeeringpolicies", bgpPeering},
 		{"tailscale.com", "v1alpha1", "connectors", connector},
@@ -50,7 +50,7 @@ func advertiserKinds() []customKind {
 }
 
 func poolKinds() []customKind {
-	return []customKind{{calicoGroup, "v1", "ippools", ipPool}}
+	return []customKind{{CalicoGroup, "v1", "ippools", ipPool}}
 }
 
 func neighbourKinds() []customKind { return slices.Concat(poolKinds(), advertiserKinds()) }
@@ -67,8 +67,8 @@ func AdvertiserResources() []string {
 }
 
 // Neighbours looks for ranges that Services have to stay clear of, and for who advertises theirs, and adds that to what References has found.
-func (c *Cluster) Neighbours(ctx context.Context, found *Inspection) error {
-	return c.eachCustom(ctx, neighbourKinds(), found, found.takeNeighbour)
+func Neighbours(ctx context.Context, c *Cluster, found *Inspection) error {
+	return eachCustom(ctx, c, neighbourKinds(), found, found.takeNeighbour)
 }
 
 func (i *Inspection) takeNeighbour(o *unstructured.Unstructured) {

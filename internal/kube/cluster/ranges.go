@@ -35,6 +35,10 @@ type rangesFinder struct {
 	api   RangeAPI
 }
 
+func newFinder(host string, resources func(ctx context.Context, version string) ([]byte, error)) *rangesFinder {
+	return &rangesFinder{host: host, resources: resources}
+}
+
 // find asks until there is an answer.
 func (f *rangesFinder) find(ctx context.Context) (RangeAPI, error) {
 	f.mu.Lock()
@@ -83,9 +87,6 @@ func (f *rangesFinder) serves(ctx context.Context, api RangeAPI) (bool, error) {
 	}
 	return has("servicecidrs") && has("ipaddresses"), nil
 }
-
-// Ranges is the version that the cluster serves ServiceCIDRs in. Whatever it is, the client takes and gives those of V1.
-func (c *Cluster) Ranges(ctx context.Context) (RangeAPI, error) { return c.ranges.find(ctx) }
 
 // betaOf is an object of V1 as V1Beta1 has it; false for anything but ServiceCIDRs and IPAddresses.
 func betaOf(o any) (any, bool) {

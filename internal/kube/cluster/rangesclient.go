@@ -18,6 +18,8 @@ type ranged struct {
 	*rangesFinder
 }
 
+func newClient(c client.WithWatch, f *rangesFinder) client.WithWatch { return ranged{c, f} }
+
 // without reports whether an object, or a list, is of those that the cluster does not have.
 func (r ranged) without(ctx context.Context, o any) (bool, error) {
 	if _, is := betaOf(o); !is {

@@ -3,23 +3,16 @@ package cluster
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 )
-
-// pageSize of lists, as kubectl has it.
-const pageSize = 500
 
 // Snapshot is a picture of the cluster. Nothing changes it once it is loaded; what is asked of the cluster later, because
 // the answer depends on the migration or on the user, is Live.
@@ -51,7 +44,7 @@ type Owner struct {
 }
 
 // Load reads what plans need.
-func (c *Cluster) Load(ctx context.Context) (*Snapshot, error) {
+func Load(ctx context.Context, c *Cluster) (*Snapshot, error) {
 	v, err := c.ServerVersion(ctx)
 	if err != nil {
 		return nil, err
@@ -74,14 +67,14 @@ func (c *Cluster) Load(ctx context.Context) (*Snapshot, error) {
 	if s.Nodes, err = List[corev1.Node](ctx, c, &corev1.NodeList{}); err != nil {
 		return nil, err
 	}
-	if err := c.namespaces(ctx, s); err != nil {
+	if err := s.loadNamespaces(ctx, c); err != nil {
 		return nil, err
 	}
-	s.Kubelets = c.Kubelets(ctx, s.Nodes)
+	s.Kubelets = Kubelets(ctx, c, s.Nodes)
 	return s, nil
 }
 
-func (c *Cluster) namespaces(ctx context.Context, s *Snapshot) error {
+func (s *Snapshot) loadNamespaces(ctx context.Context, c *Cluster) error {
 	all, err := List[corev1.Namespace](ctx, c, &corev1.NamespaceList{})
 	if err != nil {
 		return err
@@ -101,52 +94,6 @@ func (s *Snapshot) TakeNamespace(ns *corev1.Namespace) {
 	}
 	if !ns.DeletionTimestamp.IsZero() {
 		s.Ending[ns.Name] = true
-	}
-}
-
-// List reads a whole collection page by page, without managedFields: nothing is made from them, and in a large cluster
-// they are half of the memory.
-func List[T any](ctx context.Context, c client.Client, of client.ObjectList) ([]T, error) {
-	var all []T
-	err := eachPage(ctx, c, of, pageSize, func(o client.Object) {
-		o.SetManagedFields(nil)
-		all = append(all, *any(o).(*T))
-	})
-	return all, err
-}
-
-// Each reads a whole collection page by page, and hands out its objects one by one, so that none needs to be kept.
-func Each(ctx context.Context, c client.Client, of client.ObjectList, take func(client.Object), opts ...client.ListOption) error {
-	return eachPage(ctx, c, of, pageSize, take, opts...)
-}
-
-// eachPage reads a collection page by page and hands out its objects one by one. of says what to list; a fresh list is
-// made for every page, so that objects may be kept.
-func eachPage(
-	ctx context.Context, c client.Client, of client.ObjectList, size int64, take func(client.Object), opts ...client.ListOption,
-) error {
-	token := ""
-	for {
-		page, ok := of.DeepCopyObject().(client.ObjectList)
-		if !ok {
-			return fmt.Errorf("listing %T: not a list", of)
-		}
-		if err := c.List(ctx, page, append([]client.ListOption{client.Limit(size), client.Continue(token)}, opts...)...); err != nil {
-			return fmt.Errorf("listing %s: %w", strings.TrimPrefix(strings.TrimSuffix(fmt.Sprintf("%T", of), "List"), "*"), err)
-		}
-		if err := meta.EachListItem(page, func(o runtime.Object) error {
-			item, ok := o.(client.Object)
-			if !ok {
-				return fmt.Errorf("listing %T: %T is no object", of, o)
-			}
-			take(item)
-			return nil
-		}); err != nil {
-			return err
-		}
-		if token = page.GetContinue(); token == "" {
-			return nil
-		}
 	}
 }
 
@@ -210,12 +157,4 @@ func InternalIP(n *corev1.Node) string {
 		}
 	}
 	return ""
-}
-
-func decodeVersion(body []byte) (*version.Info, error) {
-	v := &version.Info{}
-	if err := json.Unmarshal(body, v); err != nil {
-		return nil, fmt.Errorf("reading the server's version: %w", err)
-	}
-	return v, nil
 }

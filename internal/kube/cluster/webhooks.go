@@ -21,7 +21,7 @@ func WebhookRights() []Right {
 }
 
 // WebhookServices are the Services that admission webhooks call, each once.
-func (c *Cluster) WebhookServices(ctx context.Context) ([]types.NamespacedName, error) {
+func WebhookServices(ctx context.Context, c *Cluster) ([]types.NamespacedName, error) {
 	var all []types.NamespacedName
 	take := func(config admissionv1.WebhookClientConfig) {
 		if config.Service == nil {

@@ -110,7 +110,7 @@ func (s *Scene) may(resource string, err error) error {
 // critical are the Services that the cluster itself cannot do without.
 func critical(ctx context.Context, c *cluster.Cluster, s *Scene) ([]corev1.Service, error) {
 	keys := []types.NamespacedName{{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}}
-	hooks, err := c.WebhookServices(ctx)
+	hooks, err := cluster.WebhookServices(ctx, c)
 	if err := s.may("admission webhooks", err); err != nil {
 		return nil, err
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/admission"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
@@ -406,7 +407,7 @@ func TestNodePortRangeIsTheReal(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))
 	in := Input{}
-	snap, err := f.job.Tools.Cluster.Load(t.Context())
+	snap, err := cluster.Load(t.Context(), f.job.Tools.Cluster)
 	f.must(err)
 	in.Snapshot = snap
 	in.Survey, _, err = f.job.survey(t.Context(), snap)
@@ -421,7 +422,7 @@ func TestNodePortRangeIsTheReal(t *testing.T) {
 		t.Errorf("%d are free", got)
 	}
 	f.service("ports", nodePort)
-	in.Snapshot, err = f.job.Tools.Cluster.Load(t.Context())
+	in.Snapshot, err = cluster.Load(t.Context(), f.job.Tools.Cluster)
 	f.must(err)
 	if got := in.freeNodePorts(); got >= bridge.DefaultNodePorts {
 		t.Errorf("%d are free beside a Service with node ports", got)

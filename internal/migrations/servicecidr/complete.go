@@ -30,7 +30,7 @@ func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine
 	if !slices.ContainsFunc(away.Items, func(svc corev1.Service) bool { return crossing(&svc, j.Spec.Domain) }) {
 		return nil, nil
 	}
-	snap, err := j.Tools.Cluster.Load(ctx)
+	snap, err := cluster.Load(ctx, j.Tools.Cluster)
 	if err != nil {
 		return nil, err
 	}

@@ -148,7 +148,7 @@ func (j *Job) AnotherRound(ctx context.Context, err error) bool {
 
 // Survey looks at the Services as they are now.
 func (j *Job) Survey(ctx context.Context) (*Survey, error) {
-	snap, err := j.Tools.Cluster.Load(ctx)
+	snap, err := cluster.Load(ctx, j.Tools.Cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err := j.MayLook(ctx); err != nil {
 		return nil, err
 	}
-	snap, err := j.Tools.Cluster.Load(ctx)
+	snap, err := cluster.Load(ctx, j.Tools.Cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -350,11 +350,11 @@ func (j *Job) inspect(ctx context.Context, in *Input) error {
 		if err != nil {
 			return err
 		}
-		found, err := j.Tools.Cluster.References(ctx, scanner)
+		found, err := cluster.References(ctx, j.Tools.Cluster, scanner)
 		if err != nil {
 			return err
 		}
-		if err := j.Tools.Cluster.Neighbours(ctx, found); err != nil {
+		if err := cluster.Neighbours(ctx, j.Tools.Cluster, found); err != nil {
 			return err
 		}
 		j.inspection = found

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
@@ -23,7 +24,7 @@ func TestFinishedRangeCanBeEmptied(t *testing.T) {
 	f.service("cart", at("10.96.3.7"))
 	f.apply()
 	f.must(f.job.Finish(t.Context(), f.runner))
-	snap, err := f.job.Tools.Cluster.Load(t.Context())
+	snap, err := cluster.Load(t.Context(), f.job.Tools.Cluster)
 	f.must(err)
 	next := Look(snap, Spec{Name: "next", Mode: v1alpha1.ModeMove, To: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")}}, nil)
 	var moves []string

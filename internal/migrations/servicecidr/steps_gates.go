@@ -229,7 +229,7 @@ func (k *kubelets) vouched(ctx context.Context) (bool, error) {
 func (k *kubelets) ask(ctx context.Context, node string, vouched bool) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	answer := k.cluster.Kubelet(ctx, node)
+	answer := cluster.AskKubelet(ctx, k.cluster, node)
 	if answer.Err != nil {
 		return k.silent(ctx, node, answer.Err, vouched)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
@@ -137,7 +138,7 @@ func (*NoReturnError) Advice() string {
 // returnable asks by dry run, in every namespace, whether bridges may take the addresses on again that Services have to leave. A bridge
 // that answers at both still needs no leave.
 func (j *Job) returnable(ctx context.Context) error {
-	snap, err := j.Tools.Cluster.Load(ctx)
+	snap, err := cluster.Load(ctx, j.Tools.Cluster)
 	if err != nil {
 		return err
 	}
