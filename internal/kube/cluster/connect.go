@@ -83,7 +83,7 @@ func (e *UnreachableError) Unwrap() error { return e.Err }
 func Connect(config *rest.Config) (*Cluster, error) {
 	config = rest.CopyConfig(config)
 	config.QPS = -1 // the server's priority and fairness decides, not the client
-	movesOn(config)
+	withFailover(config)
 	through := newGate()
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return paced{gate: through, next: next} })
 	config.UserAgent = "replumb"

@@ -107,7 +107,7 @@ func TestGoesOnWithAnotherAPIServer(t *testing.T) {
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("after %s the first request ended with %v", took, err)
 			}
-			if got := errors.As(err, new(*leftError)); got != tt.left || got && (!engine.Retryable(err) || took > suspected+readyLimit) {
+			if got := errors.As(err, new(*failoverError)); got != tt.left || got && (!engine.Retryable(err) || took > suspected+readyLimit) {
 				t.Errorf("left: %t, after %s: %v", got, took, err)
 			}
 			if !tt.left {
