@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-// Any is a client for objects of whatever kind the API server serves, also of kinds that come to be while it is used. It asks the
-// server for what it serves, which the Cluster's own client does without.
+// Any is a client for all kinds that the API server serves, also those defined later. It uses
+// discovery, which the Cluster's own client does without.
 func (c *Cluster) Any() (client.Client, error) {
 	http, err := rest.HTTPClientFor(c.config)
 	if err != nil {

@@ -8,15 +8,16 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
-// Authorize asks the authorizer about each right of some roles, once. Without those that are needed to look at all it fails with a
-// *DeniedError, which has all that the user lacks; of the others it is for the caller to make something.
-func (c *Cluster) Authorize(ctx context.Context, roles Roles, needed func(Right) bool) ([]AccessAnswer, error) {
+// Authorize asks the authorizer about each right of some roles. It returns a *DeniedError with all
+// denied rights if one is among them without which nothing can be read; others are the caller's to
+// judge.
+func (c *Cluster) Authorize(ctx context.Context, roles Roles, needed func(Right) bool) ([]Answer, error) {
 	answers, err := c.Access(ctx, roles.Rights())
 	if err != nil {
 		return nil, err
 	}
 	blind := false
-	var denied []AccessAnswer
+	var denied []Answer
 	for i := range answers {
 		a := &answers[i]
 		role := roles.Granting(a.Right)
@@ -33,8 +34,8 @@ func (c *Cluster) Authorize(ctx context.Context, roles Roles, needed func(Right)
 }
 
 // Access asks the authorizer about each right, by SelfSubjectAccessReview.
-func (c *Cluster) Access(ctx context.Context, rights []Right) ([]AccessAnswer, error) {
-	answers := make([]AccessAnswer, len(rights))
+func (c *Cluster) Access(ctx context.Context, rights []Right) ([]Answer, error) {
+	answers := make([]Answer, len(rights))
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(8)
 	for i, r := range rights {
@@ -43,7 +44,7 @@ func (c *Cluster) Access(ctx context.Context, rights []Right) ([]AccessAnswer, e
 			if err := c.Create(ctx, review); err != nil {
 				return fmt.Errorf("asking for the right to %s: %w", r, err)
 			}
-			answers[i] = AccessAnswer{Right: r, Allowed: review.Status.Allowed, Reason: review.Status.Reason}
+			answers[i] = Answer{Right: r, Allowed: review.Status.Allowed, Reason: review.Status.Reason}
 			return nil
 		})
 	}

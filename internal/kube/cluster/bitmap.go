@@ -22,20 +22,24 @@ import (
 
 // bitmap gives and takes ServiceCIDRs and IPAddresses where there are none.
 //
-// The one ServiceCIDR is the range that the API server has as its flag. No one can add or remove one.
+// The one ServiceCIDR is the range that the API server has as its flag. No one can add or remove
+// one.
 //
-// An IPAddress is either the address that a Service has, as the allocator would have made it, which no one can write; or one that is reserved,
-// and stands for a Service in the namespace of replumb, where no one else can make any. It has the labels and annotations of the IPAddress. If
-// its address is in the range of the API server it has that address, so that no other Service is given it. If not, no one can be given it, and
-// the Service, of type ExternalName, says it in an annotation alone. Update has a reserved address be taken that has come into the range
-// meanwhile. See docs/design/versions.md.
+// An IPAddress is either the address that a Service has, as the allocator would have made it, which
+// no one can write; or one that is reserved, and stands for a Service in the namespace of replumb,
+// where no one else can make any. It has the labels and annotations of the IPAddress. If its
+// address is in the range of the API server it has that address, so that no other Service is given
+// it. If not, no one can be given it, and the Service, of type ExternalName, says it in an
+// annotation alone. Update has a reserved address be taken that has come into the range meanwhile.
+// See docs/design/versions.md.
 type bitmap struct {
 	client.WithWatch
 	// ask finds out which ranges the API server gives addresses from.
 	ask func(ctx context.Context, c client.WithWatch) ([]netip.Prefix, error)
 }
 
-// FlagRange is the name of the one ServiceCIDR, which is that of the default one where there are ServiceCIDRs.
+// FlagRange is the name of the one ServiceCIDR, which is that of the default one where there are
+// ServiceCIDRs.
 const FlagRange = "kubernetes"
 
 // OneRangeError says that a range cannot be added or taken away.
@@ -113,7 +117,8 @@ func (b bitmap) address(ctx context.Context, name string) (*networkingv1.IPAddre
 	return givenTo(owner, a), nil
 }
 
-// held is the Service that stands for a reserved address; nil, if there is none. It is listed, since some who ask may do nothing else.
+// held is the Service that stands for a reserved address; nil, if there is none. It is listed,
+// since some who ask may do nothing else.
 func (b bitmap) held(ctx context.Context, a netip.Addr) (*corev1.Service, error) {
 	all := &corev1.ServiceList{}
 	err := b.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace), client.MatchingFields{metav1.ObjectNameField: holdName(a)})
@@ -130,7 +135,8 @@ func (b bitmap) held(ctx context.Context, a netip.Addr) (*corev1.Service, error)
 // owner is the Service that has an address; nil, if there is none.
 func (b bitmap) owner(ctx context.Context, a netip.Addr) (*corev1.Service, error) {
 	all := &corev1.ServiceList{}
-	// The field is selectable (ServiceSelectableFields in k8s.io/kubernetes pkg/registry/core/service/strategy.go).
+	// The field is selectable (ServiceSelectableFields in k8s.io/kubernetes
+	// pkg/registry/core/service/strategy.go).
 	if err := b.List(ctx, all, client.MatchingFields{"spec.clusterIP": a.String()}); err != nil {
 		return nil, err
 	}
@@ -182,7 +188,8 @@ func ofGiven(of labels.Selector) bool {
 	return slices.ContainsFunc([]string{"IPv4", "IPv6"}, func(family string) bool { return of.Matches(labels.Set(givenLabels(family))) })
 }
 
-// create reserves an address. One that is not in the range of the API server is noted: no one can be given it.
+// create reserves an address. One that is not in the range of the API server is noted: no one can
+// be given it.
 func (b bitmap) create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
 	ip, is := o.(*networkingv1.IPAddress)
 	if !is {
@@ -210,7 +217,8 @@ func (b bitmap) create(ctx context.Context, o client.Object, opts ...client.Crea
 	return taken(ip, svc, a, b.Create(ctx, svc, opts...))
 }
 
-// taken gives an IPAddress what the Service that stands for it has become, and says what went wrong as its API would.
+// taken gives an IPAddress what the Service that stands for it has become, and says what went wrong
+// as its API would.
 func taken(ip *networkingv1.IPAddress, svc *corev1.Service, a netip.Addr, err error) error {
 	switch {
 	case err == nil:
@@ -224,7 +232,8 @@ func taken(ip *networkingv1.IPAddress, svc *corev1.Service, a netip.Addr, err er
 	return err
 }
 
-// update has an address be taken that was only noted, if the API server gives it out by now. It changes nothing else.
+// update has an address be taken that was only noted, if the API server gives it out by now. It
+// changes nothing else.
 func (b bitmap) update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
 	ip, is := o.(*networkingv1.IPAddress)
 	if !is {

@@ -75,7 +75,8 @@ func TestWhatTheAllocatorSays(t *testing.T) {
 	}
 }
 
-// TestTheOneRange has the flag be a ServiceCIDR that no one can change, learnt from the pods of API servers where it cannot be asked for.
+// TestTheOneRange has the flag be a ServiceCIDR that no one can change, learnt from the pods of API
+// servers where it cannot be asked for.
 func TestTheOneRange(t *testing.T) {
 	asked := 0
 	c := ranged{WithWatch: fake.NewClientBuilder().Build(), rangesFinder: finderOf(nil, &asked)}
@@ -132,7 +133,8 @@ func TestRangeOnCommandLines(t *testing.T) {
 	}
 }
 
-// TestStranded finds reservations of a cluster without ServiceCIDRs on one that has them, and no one's else.
+// TestStranded finds reservations of a cluster without ServiceCIDRs on one that has them, and no
+// one's else.
 func TestStranded(t *testing.T) {
 	hold := standIn(reserved("10.96.0.7"), netip.MustParseAddr("10.96.0.7"))
 	tenants := hold.DeepCopy()

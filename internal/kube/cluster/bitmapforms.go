@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// labelProxy keeps kube-proxies from a Service: theirs is another (LabelServiceProxyName in k8s.io/kubernetes pkg/proxy/apis).
+	// labelProxy keeps kube-proxies from a Service: theirs is another (LabelServiceProxyName in
+	// k8s.io/kubernetes pkg/proxy/apis).
 	labelProxy = "service.kubernetes.io/service-proxy-name"
 	proxyName  = "replumb.dev"
 	// nowhere is where the name of a Service leads that only notes an address (RFC 6761).
@@ -34,13 +35,14 @@ func holdName(a netip.Addr) string {
 	return "hold-" + strings.NewReplacer(".", "-", ":", "-").Replace(a.StringExpanded())
 }
 
-// isHold reports whether a Service stands for a reserved address. Only replumb makes Services in its namespace.
+// isHold reports whether a Service stands for a reserved address. Only replumb makes Services in
+// its namespace.
 func isHold(svc *corev1.Service) bool {
 	return svc.Namespace == v1alpha1.SystemNamespace && svc.Labels[v1alpha1.LabelRole] == v1alpha1.RoleHold
 }
 
-// Stranded are the Services, as namespace/name, that stand for reserved addresses although the cluster has ServiceCIDRs: it had none when they
-// were made.
+// Stranded are the Services, as namespace/name, that stand for reserved addresses although the
+// cluster has ServiceCIDRs: it had none when they were made.
 func Stranded(api RangeAPI, services []corev1.Service) []string {
 	if api == Bitmap {
 		return nil
@@ -66,7 +68,8 @@ func reservable(ip *networkingv1.IPAddress) (netip.Addr, error) {
 	return a, nil
 }
 
-// standIn is the Service that stands for a reserved address, and has it. No kube-proxy leads the address anywhere for it.
+// standIn is the Service that stands for a reserved address, and has it. No kube-proxy leads the
+// address anywhere for it.
 func standIn(ip *networkingv1.IPAddress, a netip.Addr) *corev1.Service {
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
@@ -139,8 +142,8 @@ func addressesOf(svc *corev1.Service) []*networkingv1.IPAddress {
 	return all
 }
 
-// givenTo is the IPAddress that the allocator would have made for a Service (newIPAddress in k8s.io/kubernetes
-// pkg/registry/core/service/ipallocator/ipallocator.go).
+// givenTo is the IPAddress that the allocator would have made for a Service (newIPAddress in
+// k8s.io/kubernetes pkg/registry/core/service/ipallocator/ipallocator.go).
 func givenTo(svc *corev1.Service, a netip.Addr) *networkingv1.IPAddress {
 	family := "IPv4"
 	if a.Is6() {
@@ -161,7 +164,8 @@ func givenLabels(family string) map[string]string {
 	return map[string]string{networkingv1.LabelIPAddressFamily: family, networkingv1.LabelManagedBy: allocator}
 }
 
-// What the allocator says reaches clients only as text (interfaces.go in k8s.io/kubernetes pkg/registry/core/service/ipallocator, and Restore in
+// What the allocator says reaches clients only as text (interfaces.go in k8s.io/kubernetes
+// pkg/registry/core/service/ipallocator, and Restore in
 // pkg/registry/core/service/allocator/bitmap.go).
 
 // allocated reports whether an address was refused since a Service has it.
@@ -169,13 +173,14 @@ func allocated(err error) bool {
 	return apierrors.IsInvalid(err) && strings.Contains(err.Error(), "provided IP is already allocated")
 }
 
-// outOfRange reports whether an address was refused since it is in none of the API server's ranges, or of a family that it has none of.
+// outOfRange reports whether an address was refused since it is in none of the API server's ranges,
+// or of a family that it has none of.
 func outOfRange(err error) bool {
 	return apierrors.IsInvalid(err) && (validRange.MatchString(err.Error()) || strings.Contains(err.Error(), notConfigured))
 }
 
-// otherFlag reports whether an address was refused since API servers of another range were the last to write the bitmap: it is settled when
-// all have the same flag.
+// otherFlag reports whether an address was refused since API servers of another range were the last
+// to write the bitmap: it is settled when all have the same flag.
 func otherFlag(err error) bool {
 	return err != nil &&
 		(strings.Contains(err.Error(), "does not match the current range") || strings.Contains(err.Error(), "cannot allocate resources of type"))
@@ -184,5 +189,6 @@ func otherFlag(err error) bool {
 // validRange is how an API server says what its range is.
 var validRange = regexp.MustCompile(`The range of valid IPs is ([0-9a-fA-F:.]+/[0-9]+)`)
 
-// notConfigured is how it says that it has no range of a family (initIPFamilyFields in k8s.io/kubernetes pkg/registry/core/service/storage/alloc.go).
+// notConfigured is how it says that it has no range of a family (initIPFamilyFields in
+// k8s.io/kubernetes pkg/registry/core/service/storage/alloc.go).
 const notConfigured = "not configured on this cluster"

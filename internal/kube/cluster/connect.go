@@ -1,5 +1,5 @@
-// Package cluster talks to the API server: clients, paged lists, rights, and the Snapshot that plans and checks are
-// made from.
+// Package cluster talks to the API server: clients, paged lists, rights, and the Snapshot that
+// plans and checks are made from.
 package cluster
 
 import (
@@ -47,8 +47,8 @@ const (
 	CertManagerGroup = "cert-manager.io"
 )
 
-// Cluster is a connection to one cluster. Its client reads from the API server itself, not from a cache: what a step
-// observes must not be older than what the step before it did.
+// Cluster is a connection to one cluster. Its client reads from the API server itself, not from a
+// cache: what a step observes must not be older than what the step before it did.
 type Cluster struct {
 	client.WithWatch
 	// ContextName is what the kubeconfig calls the cluster; empty if nothing does.
@@ -58,7 +58,8 @@ type Cluster struct {
 	config *rest.Config
 	host   string
 	finder *rangesFinder
-	// skew is by how much the API server's clock is ahead of this machine's, in nanoseconds. Copies share it.
+	// skew is by how much the API server's clock is ahead of this machine's, in nanoseconds. Copies
+	// share it.
 	skew *atomic.Int64
 }
 
@@ -91,7 +92,8 @@ func Connect(config *rest.Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	// API warnings would be printed between the lines of the progress; what matters in them is a finding.
+	// API warnings would be printed between the lines of the progress; what matters in them is a
+	// finding.
 	config.WarningHandler = rest.NoWarnings{}
 	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: newMapper()})
 	if err != nil {
@@ -186,8 +188,8 @@ func resourceOf(gvk schema.GroupVersionKind) (plural, singular schema.GroupVersi
 	return plural, singular
 }
 
-// newMapper names the resources replumb uses. Knowing them here saves discovery, and it works before the Migration CRD
-// is installed.
+// newMapper names the resources replumb uses. Knowing them here saves discovery, and it works
+// before the Migration CRD is installed.
 func newMapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	for gv, kinds := range known() {
@@ -203,7 +205,8 @@ func newMapper() meta.RESTMapper {
 	return m
 }
 
-// Resources are those that replumb has clients for and that a cluster keeps objects of, in the versions that it asks for.
+// Resources are those that replumb has clients for and that a cluster keeps objects of, in the
+// versions that it asks for.
 func Resources() []schema.GroupVersionResource {
 	var all []schema.GroupVersionResource
 	for gv, kinds := range known() {
@@ -256,7 +259,8 @@ func (c *Cluster) GetQuery(ctx context.Context, path string, params map[string]s
 	return body, nil
 }
 
-// GetAs is GetRaw for a path that has an answer in several forms. kind is the media type of the one that came.
+// GetAs is GetRaw for a path that has an answer in several forms. kind is the media type of the one
+// that came.
 func (c *Cluster) GetAs(ctx context.Context, path, accept string) (body []byte, kind string, err error) {
 	result := c.raw.Get().AbsPath(path).SetHeader("Accept", accept).Do(ctx).ContentType(&kind)
 	if body, err = result.Raw(); err != nil {
@@ -266,8 +270,8 @@ func (c *Cluster) GetAs(ctx context.Context, path, accept string) (body []byte, 
 	return body, kind, err
 }
 
-// ServerVersion asks the API server for its version. It is the first thing to send: when no one answers it says so in
-// one line.
+// ServerVersion asks the API server for its version. It is the first thing to send: when no one
+// answers it says so in one line.
 func (c *Cluster) ServerVersion(ctx context.Context) (*version.Info, error) {
 	body, err := c.raw.Get().AbsPath("/version").DoRaw(ctx)
 	if ctx.Err() != nil {
@@ -308,5 +312,6 @@ func decodeVersion(body []byte) (*version.Info, error) {
 	return v, nil
 }
 
-// Ranges is the version that the cluster serves ServiceCIDRs in. Whatever it is, the client takes and gives those of V1.
+// Ranges is the version that the cluster serves ServiceCIDRs in. Whatever it is, the client takes
+// and gives those of V1.
 func (c *Cluster) Ranges(ctx context.Context) (RangeAPI, error) { return c.finder.find(ctx) }

@@ -16,7 +16,7 @@ import (
 	"github.com/replumb/replumb/deploy/crds"
 )
 
-// Definition is a kind of object that replumb defines.
+// Definition is a kind of replumb's own.
 type Definition string
 
 // The kinds.
@@ -25,7 +25,7 @@ const (
 	NodeReport Definition = "NodeReport"
 )
 
-// CRD is the CustomResourceDefinition that belongs to this build.
+// CRD is the CustomResourceDefinition of this build.
 func (d Definition) CRD() (*apiextensionsv1.CustomResourceDefinition, error) {
 	body := crds.Migrations
 	if d == NodeReport {
@@ -38,7 +38,7 @@ func (d Definition) CRD() (*apiextensionsv1.CustomResourceDefinition, error) {
 	return crd, nil
 }
 
-// NewerError says that the cluster's definition is of a build newer than this one, which would take fields away from it.
+// NewerError reports a definition of a newer build, from which this one would remove fields.
 type NewerError struct {
 	// Name of the CustomResourceDefinition.
 	Name string
@@ -62,8 +62,8 @@ func Revision(crd *apiextensionsv1.CustomResourceDefinition) int {
 	return n
 }
 
-// Defined is the CustomResourceDefinition that the cluster has; nil if it has none. It fails with a NewerError if that is of a newer
-// build, so that an older one stops before it writes anything.
+// Defined is the CustomResourceDefinition in the cluster, or nil. It returns a *NewerError for one
+// of a newer build, so that an older build stops before it writes.
 func (c *Cluster) Defined(ctx context.Context, d Definition) (*apiextensionsv1.CustomResourceDefinition, error) {
 	want, err := d.CRD()
 	if err != nil {
@@ -83,7 +83,7 @@ func (c *Cluster) Defined(ctx context.Context, d Definition) (*apiextensionsv1.C
 	return have, nil
 }
 
-// Revisions are those of the schema of this build, and of the definition that the cluster has: -1 if there is none.
+// Revisions are the schema revisions of this build and of the cluster: -1 for none.
 func (c *Cluster) Revisions(ctx context.Context, d Definition) (own, have int, err error) {
 	want, err := d.CRD()
 	if err != nil {
@@ -118,8 +118,8 @@ func (c *Cluster) Current(ctx context.Context, d Definition) (bool, error) {
 	return sameCRD(want, have) && established(have), nil
 }
 
-// Define creates the CustomResourceDefinition or brings it up to date. It fails with a NewerError, and leaves the definition alone, if
-// that is of a newer build.
+// Define creates the CustomResourceDefinition or brings it up to date. It leaves one of a newer
+// build alone, and returns a *NewerError.
 func (c *Cluster) Define(ctx context.Context, d Definition) error {
 	want, err := d.CRD()
 	if err != nil {
@@ -143,7 +143,7 @@ func (c *Cluster) Define(ctx context.Context, d Definition) error {
 	return c.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
 }
 
-// sameCRD compares what builds differ in. The API server adds nothing to it.
+// sameCRD compares the parts in which builds differ, to which the API server adds nothing.
 func sameCRD(want, have *apiextensionsv1.CustomResourceDefinition) bool {
 	return Revision(want) == Revision(have) &&
 		equality.Semantic.DeepEqual(want.Spec.Versions, have.Spec.Versions) &&

@@ -13,8 +13,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/references"
 )
 
-// customKind is a resource that others define, which a cluster may have. version is the one that is asked for where its definition cannot
-// be read.
+// customKind is a resource that others define, which a cluster may have. version is the one that is
+// asked for where its definition cannot be read.
 type customKind struct{ group, version, resource, kind string }
 
 // name is that of the definition, and what it is called where the user may not read it.
@@ -74,7 +74,8 @@ func names(kinds []customKind) (all []string) {
 	return all
 }
 
-// PolicyResources are the custom resources that allow and deny traffic, as Inspection.Unread calls them.
+// PolicyResources are the custom resources that allow and deny traffic, as Inspection.Unread calls
+// them.
 func PolicyResources() []string { return names(policyKinds()) }
 
 // SettingResources are the other custom resources that old addresses are looked for in.
@@ -83,8 +84,8 @@ func SettingResources() []string { return names(settingKinds()) }
 // definitions are what custom resources are defined by.
 const definitions = "customresourcedefinitions"
 
-// eachCustom reads the objects of those kinds that the cluster has, page by page. Where definitions cannot be read it asks for all of them:
-// one that the user may not list may be there then.
+// eachCustom reads the objects of those kinds that the cluster has, page by page. Where definitions
+// cannot be read it asks for all of them: one that the user may not list may be there then.
 func eachCustom(
 	ctx context.Context, c *Cluster, kinds []customKind, found *Inspection, take func(*unstructured.Unstructured),
 ) error {
@@ -125,7 +126,8 @@ func eachOf(ctx context.Context, c *Cluster, k customKind, take func(*unstructur
 	}
 }
 
-// define notes that there is a kind, and in which version its objects are asked for: that in which they are kept, if it is served.
+// define notes that there is a kind, and in which version its objects are asked for: that in which
+// they are kept, if it is served.
 func (i *Inspection) define(o *apiextensionsv1.CustomResourceDefinition) {
 	if i.defined == nil {
 		i.defined = map[string]string{}

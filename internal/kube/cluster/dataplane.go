@@ -27,13 +27,15 @@ type DataPlane struct {
 	// Object that shows it, as kind and name.
 	Object string
 	Plane  Plane
-	// Version is the tag of its image; empty if the image is named by its digest alone, or by a tag that is no version.
+	// Version is the tag of its image; empty if the image is named by its digest alone, or by a tag
+	// that is no version.
 	Version string
 }
 
-// planeOf recognises the agent of a data plane by what upstream's manifests call its container, its image and its program:
-// Cilium's chart (install/kubernetes/cilium, also as GKE's anetd), Antrea's (build/charts/antrea), Kube-OVN's, and the one of the VPC CNI
-// (charts/aws-vpc-cni), whose agent judges nothing as long as --enable-network-policy is false, which is the flag's default.
+// planeOf recognises the agent of a data plane by what upstream's manifests call its container, its
+// image and its program: Cilium's chart (install/kubernetes/cilium, also as GKE's anetd), Antrea's
+// (build/charts/antrea), Kube-OVN's, and the one of the VPC CNI (charts/aws-vpc-cni), whose agent
+// judges nothing as long as --enable-network-policy is false, which is the flag's default.
 func planeOf(c *corev1.Container, words []string) (Plane, bool) {
 	image := imageName(c.Image)
 	switch {
@@ -78,8 +80,8 @@ func (i *Inspection) ciliumMode(o *corev1.ConfigMap) {
 // CiliumMode is the kube-proxy-replacement of a ConfigMap of Cilium's.
 type CiliumMode struct{ Object, Value string }
 
-// Replaces reports whether Cilium does the work of kube-proxy (docs.cilium.io, kubeproxy-free: true, and in earlier versions strict,
-// partial or probe).
+// Replaces reports whether Cilium does the work of kube-proxy (docs.cilium.io, kubeproxy-free:
+// true, and in earlier versions strict, partial or probe).
 func (m CiliumMode) Replaces() bool {
 	return slices.Contains([]string{"true", "strict", "partial", "probe"}, m.Value)
 }

@@ -7,7 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Distribution is how a cluster was made: it decides where its programs are configured, and whether that is the user's to do.
+// Distribution is how a cluster was made: it decides where its programs are configured, and whether
+// that is the user's to do.
 type Distribution string
 
 // The distributions that replumb tells apart. Plain is any other.
@@ -24,7 +25,8 @@ const (
 	Plain     Distribution = "plain"
 )
 
-// Owner is who sets the flags and certificates of the control plane where that is not the user; else empty.
+// Owner is who sets the flags and certificates of the control plane where that is not the user;
+// else empty.
 func (d Distribution) Owner() string {
 	switch d {
 	case EKS:
@@ -42,8 +44,8 @@ func (d Distribution) Owner() string {
 // Origin is how a cluster was made, and by whom its machines are.
 type Origin struct {
 	Distribution Distribution
-	// ClusterAPI makes the machines of the control plane: what is changed on one of them is gone with it, and its configuration is in another
-	// cluster.
+	// ClusterAPI makes the machines of the control plane: what is changed on one of them is gone
+	// with it, and its configuration is in another cluster.
 	ClusterAPI bool
 }
 
@@ -58,7 +60,8 @@ type mark struct {
 	on func(*corev1.Node) bool
 }
 
-// marks are in the order in which they count: a vendor's before those of the tools that it may build on.
+// marks are in the order in which they count: a vendor's before those of the tools that it may
+// build on.
 //
 //   - OpenShift: the unit of its kubelets sets node.openshift.io/os_id (templates in github.com/openshift/machine-config-operator).
 //   - EKS: eks.amazonaws.com/nodegroup is on managed groups, eks.amazonaws.com/compute-type on Fargate, Auto Mode and hybrid nodes, and a
@@ -90,8 +93,8 @@ func marks() []mark {
 
 func versionOf(n *corev1.Node) string { return n.Status.NodeInfo.KubeletVersion }
 
-// madeBy reports whether a machine is one of a cloud. The clouds' builds of Kubernetes also run elsewhere, where the control plane is the
-// user's: EKS Anywhere, Google Distributed Cloud.
+// madeBy reports whether a machine is one of a cloud. The clouds' builds of Kubernetes also run
+// elsewhere, where the control plane is the user's: EKS Anywhere, Google Distributed Cloud.
 func madeBy(n *corev1.Node, clouds ...string) bool {
 	cloud, _, _ := strings.Cut(n.Spec.ProviderID, "://")
 	return slices.Contains(clouds, cloud)
@@ -103,8 +106,8 @@ func labelled(keys ...string) func(*corev1.Node) bool {
 	}
 }
 
-// DistributionOf tells by what installers leave on nodes. One node speaks for all: others may have joined by other means, such as machines
-// that a cloud knows nothing of.
+// DistributionOf tells by what installers leave on nodes. One node speaks for all: others may have
+// joined by other means, such as machines that a cloud knows nothing of.
 func DistributionOf(nodes []corev1.Node) Distribution {
 	for _, m := range marks() {
 		for i := range nodes {
@@ -116,14 +119,15 @@ func DistributionOf(nodes []corev1.Node) Distribution {
 	return Plain
 }
 
-// machineAnnotation is what Cluster API leaves on the Node of a machine that it made (MachineAnnotation in
-// sigs.k8s.io/cluster-api/api/core/v1beta2).
+// machineAnnotation is what Cluster API leaves on the Node of a machine that it made
+// (MachineAnnotation in sigs.k8s.io/cluster-api/api/core/v1beta2).
 const machineAnnotation = "cluster.x-k8s.io/machine"
 
 // MachineOf is the Machine of Cluster API that a node is; empty, if it is none.
 func MachineOf(n *corev1.Node) string { return n.Annotations[machineAnnotation] }
 
-// clusterAPI goes by the machines of the control plane. Where no Node is one of those, any machine counts.
+// clusterAPI goes by the machines of the control plane. Where no Node is one of those, any machine
+// counts.
 func clusterAPI(nodes []corev1.Node) bool {
 	made, servers, madeServers := false, false, false
 	for i := range nodes {

@@ -18,7 +18,8 @@ import (
 // A load balancer keeps a connection on one API server for as long as it lasts, also when that
 // server has lost its etcd and lets requests hang or fails them.
 const (
-	// suspected is the time without an answer after which the API server is asked for its readiness.
+	// suspected is the time without an answer after which the API server is asked for its
+	// readiness.
 	suspected = 3 * time.Second
 	// readyLimit is longer than an API server gives its etcd (2 s).
 	readyLimit = 3 * time.Second

@@ -16,8 +16,9 @@ import (
 	"github.com/replumb/replumb/internal/kube/controlplane"
 )
 
-// askRanges finds out which ranges the API server that answers gives addresses from: it refuses one that is in none, and names them. Without the
-// right to create Services the command line of its pod is read.
+// askRanges finds out which ranges the API server that answers gives addresses from: it refuses one
+// that is in none, and names them. Without the right to create Services the command line of its pod
+// is read.
 func askRanges(ctx context.Context, c client.WithWatch) ([]netip.Prefix, error) {
 	var all []netip.Prefix
 	for _, family := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
@@ -38,8 +39,8 @@ func askRanges(ctx context.Context, c client.WithWatch) ([]netip.Prefix, error) 
 	return all, nil
 }
 
-// OutOfRange is a Service with an address that no API server can give it: the last one of all of IPv4, the first one of all of IPv6. What is
-// refused says why.
+// OutOfRange is a Service with an address that no API server can give it: the last one of all of
+// IPv4, the first one of all of IPv6. What is refused says why.
 func OutOfRange(family corev1.IPFamily) *corev1.Service {
 	a := "255.255.255.255"
 	if family == corev1.IPv6Protocol {
@@ -54,8 +55,8 @@ func OutOfRange(family corev1.IPFamily) *corev1.Service {
 	}
 }
 
-// RangeIn is the range that an API server has named when it refused an address (ErrNotInRange in k8s.io/kubernetes
-// pkg/registry/core/service/ipallocator/interfaces.go).
+// RangeIn is the range that an API server has named when it refused an address (ErrNotInRange in
+// k8s.io/kubernetes pkg/registry/core/service/ipallocator/interfaces.go).
 func RangeIn(err error) (r netip.Prefix, known bool) {
 	if err == nil {
 		return r, false
@@ -85,7 +86,8 @@ func (*UnknownRangeError) Advice() string {
 	return "let the user create Services in namespace default: an API server names its range when it refuses an address that is not in it (by a dry run)"
 }
 
-// commandRanges reads the flag from the command lines of the pods of API servers, if there are any and all have the same.
+// commandRanges reads the flag from the command lines of the pods of API servers, if there are any
+// and all have the same.
 func commandRanges(ctx context.Context, c client.Client) ([]netip.Prefix, error) {
 	pods, err := controlplane.APIServer.Pods(ctx, c)
 	if err != nil && !apierrors.IsForbidden(err) {

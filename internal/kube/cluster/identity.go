@@ -14,7 +14,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// Identity asks which cluster this is. It needs the right to get the namespace kube-system.
+// Identity names the cluster by the UID of namespace kube-system, which the user must be able to
+// get.
 func (c *Cluster) Identity(ctx context.Context) (engine.Identity, error) {
 	ns := &corev1.Namespace{}
 	if err := c.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, ns); err != nil {
@@ -25,12 +26,12 @@ func (c *Cluster) Identity(ctx context.Context) (engine.Identity, error) {
 	return known, nil
 }
 
-// Known is the identity without what has to be asked for.
+// Known is the identity as far as no request is needed.
 func (c *Cluster) Known() engine.Identity {
 	return engine.Identity{Server: c.Host(), Context: c.ContextName}
 }
 
-// Describe is one line about a cluster for people who are about to change it. Without the right to list nodes it leaves their number out.
+// Describe is one line about the cluster for people who are about to change it.
 func (c *Cluster) Describe(ctx context.Context) (string, error) {
 	version, err := c.ServerVersion(ctx)
 	if err != nil {
@@ -47,11 +48,6 @@ func (c *Cluster) Describe(ctx context.Context) (string, error) {
 	case !apierrors.IsForbidden(err):
 		return "", fmt.Errorf("listing nodes: %w", err)
 	}
-	return fmt.Sprintf(
-		"context %s, server %s, %s, Kubernetes %s",
-		cmp.Or(c.ContextName, "(none)"),
-		c.Host(),
-		count,
-		version.GitVersion,
-	), nil
+	return fmt.Sprintf("context %s, server %s, %s, Kubernetes %s",
+		cmp.Or(c.ContextName, "(none)"), c.Host(), count, version.GitVersion), nil
 }

@@ -39,7 +39,8 @@ const (
 	crdPage       = 25
 )
 
-// Inspection is what was found by looking through objects that are too many or too large to be kept.
+// Inspection is what was found by looking through objects that are too many or too large to be
+// kept.
 type Inspection struct {
 	// References are the old addresses and ranges that are written down somewhere.
 	References []references.Reference
@@ -47,14 +48,16 @@ type Inspection struct {
 	Proxies []Proxy
 	// Replacements do the work of kube-proxy instead of it.
 	Replacements []Replacement
-	// Planes are data planes that handle what pods send beside kube-proxy, or instead of it; CiliumModes are what its ConfigMaps say of that.
+	// Planes are data planes that handle what pods send beside kube-proxy, or instead of it;
+	// CiliumModes are what its ConfigMaps say of that.
 	Planes      []DataPlane
 	CiliumModes []CiliumMode
 	// Meshes carry what some pods send.
 	Meshes []*Mesh
 	// NodeLocal are the DNS caches that run on every node.
 	NodeLocal []NodeLocal
-	// Abrupt are the ConfigMaps, by namespace, whose Corefile has servers of cluster names end at once, without plugin health's lameduck.
+	// Abrupt are the ConfigMaps, by namespace, whose Corefile has servers of cluster names end at
+	// once, without plugin health's lameduck.
 	Abrupt map[string]string
 	// InTarget are pods whose address lies in the range the Services move to.
 	InTarget []PodAddress
@@ -68,7 +71,8 @@ type Inspection struct {
 	IngressClasses map[string]string
 	// Routes are what leads requests from outside to Services.
 	Routes []Route
-	// Pools are ranges that pods get addresses of, and Advertisers who tells others of ClusterIPs, once Cluster.Neighbours has looked.
+	// Pools are ranges that pods get addresses of, and Advertisers who tells others of ClusterIPs,
+	// once Cluster.Neighbours has looked.
 	Pools       []Pool
 	Advertisers []Advertiser
 	// Egress are the namespaces in which NetworkPolicies say what pods may call.
@@ -79,7 +83,8 @@ type Inspection struct {
 	Unread map[string]bool
 
 	calico bool
-	// defined are the custom resources of the cluster that were seen, and the versions in which they are asked for.
+	// defined are the custom resources of the cluster that were seen, and the versions in which
+	// they are asked for.
 	defined map[string]string
 }
 
@@ -100,8 +105,9 @@ type Policy struct {
 	Name, Migration string
 }
 
-// References looks through everything that may name an old address or stand in the way of a migration otherwise, page
-// by page, and keeps only what it finds. What the user may not list is noted as unread.
+// References looks through everything that may name an old address or stand in the way of a
+// migration otherwise, page by page, and keeps only what it finds. What the user may not list is
+// noted as unread.
 func References(ctx context.Context, c *Cluster, scanner *references.Scanner) (*Inspection, error) {
 	found := &Inspection{Unread: map[string]bool{}}
 	var mu sync.Mutex
@@ -138,8 +144,9 @@ func References(ctx context.Context, c *Cluster, scanner *references.Scanner) (*
 	return found, nil
 }
 
-// ReferenceRights are what References needs, beside the rights to list Services, EndpointSlices, ConfigMaps, pods, workloads, budgets and
-// Migrations. The right to list Secrets is not among them: they are read where the user has it by another role.
+// ReferenceRights are what References needs, beside the rights to list Services, EndpointSlices,
+// ConfigMaps, pods, workloads, budgets and Migrations. The right to list Secrets is not among them:
+// they are read where the user has it by another role.
 func ReferenceRights() []Right {
 	return slices.Concat(
 		Grant("", "persistentvolumes", "", "list"),
@@ -169,8 +176,9 @@ func felix(ctx context.Context, c *Cluster, found *Inspection) error {
 	return found.TakeFelix(body)
 }
 
-// secrets looks through Secrets, if the user may list them. It asks that first: a request that is refused would stand in the audit log of
-// others. Certificates, tokens and releases of Helm, which are compressed, are not asked for.
+// secrets looks through Secrets, if the user may list them. It asks that first: a request that is
+// refused would stand in the audit log of others. Certificates, tokens and releases of Helm, which
+// are compressed, are not asked for.
 func secrets(ctx context.Context, c *Cluster, scanner *references.Scanner, found *Inspection) error {
 	answers, err := c.Access(ctx, Grant("", "secrets", "", "list"))
 	if err == nil && !answers[0].Allowed {
@@ -197,8 +205,8 @@ func secrets(ctx context.Context, c *Cluster, scanner *references.Scanner, found
 	return found.unread("secrets", err)
 }
 
-// unread sorts errors: a resource that the cluster does not have holds nothing, one that the user may not read is
-// noted, anything else is an error.
+// unread sorts errors: a resource that the cluster does not have holds nothing, one that the user
+// may not read is noted, anything else is an error.
 func (i *Inspection) unread(resource string, err error) error {
 	switch {
 	case err == nil, apierrors.IsNotFound(err), meta.IsNoMatchError(err):
@@ -325,7 +333,8 @@ func (i *Inspection) ingressClass(o *networkingv1.IngressClass) {
 	i.IngressClasses[o.Name] = o.Spec.Controller
 }
 
-// egress notes what follows k8s.io/api networking/v1: without types, a policy is about egress if it has rules for it.
+// egress notes what follows k8s.io/api networking/v1: without types, a policy is about egress if it
+// has rules for it.
 func (i *Inspection) egress(o *networkingv1.NetworkPolicy) {
 	about := slices.Contains(o.Spec.PolicyTypes, networkingv1.PolicyTypeEgress) || len(o.Spec.PolicyTypes) == 0 && len(o.Spec.Egress) > 0
 	if !about {
@@ -363,7 +372,8 @@ func repeats(o client.Object) bool {
 	return false
 }
 
-// madeFromTemplate reports whether a pod's template is looked at. That of a ReplicaSet is only if a Deployment owns it.
+// madeFromTemplate reports whether a pod's template is looked at. That of a ReplicaSet is only if a
+// Deployment owns it.
 func madeFromTemplate(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {

@@ -90,7 +90,8 @@ func selector() *metav1.LabelSelector {
 
 func at(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "shop", Name: name} }
 
-// TestReferencesFindsOnEveryPage makes more ConfigMaps than fit on one page, each with an address of its own kind.
+// TestReferencesFindsOnEveryPage makes more ConfigMaps than fit on one page, each with an address
+// of its own kind.
 func TestReferencesFindsOnEveryPage(t *testing.T) {
 	server := setup(t)
 	const many = 230
@@ -308,7 +309,8 @@ func secret(name, key, value string, of corev1.SecretType) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: at(name), Type: of, Data: map[string][]byte{key: []byte(value)}}
 }
 
-// objectsOf are where references were found, but for volumes: no controller lets go of those that another test removed.
+// objectsOf are where references were found, but for volumes: no controller lets go of those that
+// another test removed.
 func objectsOf(found *cluster.Inspection) (all []string) {
 	for _, r := range found.References {
 		if r.Kind() != "PersistentVolume" {
@@ -318,8 +320,8 @@ func objectsOf(found *cluster.Inspection) (all []string) {
 	return slices.Compact(all)
 }
 
-// TestReferencesLooksIntoTrafficAndSecrets also shows which of them API servers are not asked for: Secrets of some types, EndpointSlices
-// made from pods.
+// TestReferencesLooksIntoTrafficAndSecrets also shows which of them API servers are not asked for:
+// Secrets of some types, EndpointSlices made from pods.
 func TestReferencesLooksIntoTrafficAndSecrets(t *testing.T) {
 	server := setup(t)
 	slice := func(name string, labels map[string]string) *discoveryv1.EndpointSlice {
@@ -362,7 +364,8 @@ func TestReferencesLooksIntoTrafficAndSecrets(t *testing.T) {
 	}
 }
 
-// TestReferencesLeavesSecretsToWhoMayReadThem looks with what roles to view have, then with the right to list Secrets beside it.
+// TestReferencesLeavesSecretsToWhoMayReadThem looks with what roles to view have, then with the
+// right to list Secrets beside it.
 func TestReferencesLeavesSecretsToWhoMayReadThem(t *testing.T) {
 	server := setup(t)
 	create(t, server, secret("url", "url", "10.96.3.7", corev1.SecretTypeOpaque))
@@ -415,7 +418,8 @@ func TestReferencesLeavesSecretsToWhoMayReadThem(t *testing.T) {
 	}
 }
 
-// TestReferencesLooksIntoCustomResources asks for kinds that are defined, in the version in which they are kept, page by page.
+// TestReferencesLooksIntoCustomResources asks for kinds that are defined, in the version in which
+// they are kept, page by page.
 func TestReferencesLooksIntoCustomResources(t *testing.T) {
 	server := setup(t)
 	const many = 510 // more than a page
@@ -466,8 +470,8 @@ func TestReferencesLooksIntoCustomResources(t *testing.T) {
 	}
 }
 
-// TestLoadKeepsWhoOwnsTheClusterIP shows what the API server writes into managedFields: an address that was asked for
-// has an owner, one that was given has none.
+// TestLoadKeepsWhoOwnsTheClusterIP shows what the API server writes into managedFields: an address
+// that was asked for has an owner, one that was given has none.
 func TestLoadKeepsWhoOwnsTheClusterIP(t *testing.T) {
 	server := setup(t)
 	service := func(name, ip string) *corev1.Service {

@@ -31,8 +31,8 @@ type KubeletAnswer struct {
 // KubeletPath is where an API server leads to the configuration of a node's kubelet.
 func KubeletPath(node string) string { return "/api/v1/nodes/" + node + "/proxy/configz" }
 
-// Kubelets asks every ready node for the cluster DNS it gives to pods. The answers are by node; one that does not answer
-// has an error in its answer.
+// Kubelets asks every ready node for the cluster DNS it gives to pods. The answers are by node; one
+// that does not answer has an error in its answer.
 func Kubelets(ctx context.Context, c *Cluster, nodes []corev1.Node) map[string]KubeletAnswer {
 	answers := make([]KubeletAnswer, len(nodes))
 	var eg errgroup.Group

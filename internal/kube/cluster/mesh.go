@@ -33,18 +33,21 @@ type meshSign struct {
 	name string
 	// webhook is how the names of its injecting webhooks end.
 	webhook string
-	// parts are labels of the pods of its control plane, and of those that it runs on nodes. No value means any.
+	// parts are labels of the pods of its control plane, and of those that it runs on nodes. No
+	// value means any.
 	parts map[string]string
 	// sidecars are the names of the containers that it injects.
 	sidecars []string
 	// marks are labels and annotations of pods that it carries without a sidecar.
 	marks map[string]string
-	// invites are labels and annotations of namespaces whose pods it takes in. No values means any but disabled.
+	// invites are labels and annotations of namespaces whose pods it takes in. No values means any
+	// but disabled.
 	invites map[string][]string
 }
 
-// meshes follow istio/istio manifests/charts (istio-discovery, ztunnel) and its labels istio.io/dataplane-mode and istio-injection;
-// linkerd/linkerd2 charts/linkerd-control-plane; hashicorp/consul-k8s charts/consul (connect-inject); kumahq/kuma.
+// meshes follow istio/istio manifests/charts (istio-discovery, ztunnel) and its labels
+// istio.io/dataplane-mode and istio-injection; linkerd/linkerd2 charts/linkerd-control-plane;
+// hashicorp/consul-k8s charts/consul (connect-inject); kumahq/kuma.
 func meshes() []meshSign {
 	return []meshSign{
 		{
@@ -121,7 +124,8 @@ func (i *Inspection) meshPart(object string, template *corev1.PodTemplateSpec) {
 	}
 }
 
-// meshPod counts a pod that a mesh carries. Sidecars are init containers where Kubernetes keeps those running.
+// meshPod counts a pod that a mesh carries. Sidecars are init containers where Kubernetes keeps
+// those running.
 func (i *Inspection) meshPod(pod *corev1.Pod) {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || pod.Labels["app"] == ztunnel {
 		return

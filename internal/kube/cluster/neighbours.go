@@ -61,12 +61,14 @@ func NeighbourRights() []Right { return listRights(neighbourKinds()) }
 // PoolResources are those that pools are in, as Inspection.Unread calls them.
 func PoolResources() []string { return names(poolKinds()) }
 
-// AdvertiserResources are those that show who advertises ClusterIPs, as Inspection.Unread calls them.
+// AdvertiserResources are those that show who advertises ClusterIPs, as Inspection.Unread calls
+// them.
 func AdvertiserResources() []string {
 	return append([]string{"pods", "deployments", "statefulsets", "daemonsets", "services"}, names(advertiserKinds())...)
 }
 
-// Neighbours looks for ranges that Services have to stay clear of, and for who advertises theirs, and adds that to what References has found.
+// Neighbours looks for ranges that Services have to stay clear of, and for who advertises theirs,
+// and adds that to what References has found.
 func Neighbours(ctx context.Context, c *Cluster, found *Inspection) error {
 	return eachCustom(ctx, c, neighbourKinds(), found, found.takeNeighbour)
 }
@@ -124,7 +126,8 @@ func ciliumAdvertises(o *unstructured.Unstructured) bool {
 	})
 }
 
-// ciliumPeers follows pkg/k8s/apis/cilium.io/v2alpha1, CiliumBGPPeeringPolicy: without a selector no Service is advertised.
+// ciliumPeers follows pkg/k8s/apis/cilium.io/v2alpha1, CiliumBGPPeeringPolicy: without a selector
+// no Service is advertised.
 func ciliumPeers(o *unstructured.Unstructured) bool {
 	all, _, _ := unstructured.NestedSlice(o.Object, "spec", "virtualRouters")
 	return slices.ContainsFunc(all, func(one any) bool {
@@ -153,7 +156,8 @@ func (i *Inspection) advertise(a Advertiser) {
 	}
 }
 
-// advertisers recognises what advertises ClusterIPs by its command line and environment, or by the annotation of a Service.
+// advertisers recognises what advertises ClusterIPs by its command line and environment, or by the
+// annotation of a Service.
 func (i *Inspection) advertisers(o client.Object) {
 	object, spec := template(o)
 	switch o := o.(type) {

@@ -31,7 +31,8 @@ type Proxy struct {
 	DetectLocalMode string
 	// ClusterCIDRs are the pod ranges it was given.
 	ClusterCIDRs []netip.Prefix
-	// LocalInterface is the bridge, or the beginning of the names of interfaces, by which it knows pods.
+	// LocalInterface is the bridge, or the beginning of the names of interfaces, by which it knows
+	// pods.
 	LocalInterface string
 }
 
@@ -72,7 +73,8 @@ func (i *Inspection) TakeFelix(body []byte) error {
 	return nil
 }
 
-// servesCluster reports whether a Corefile has the plugin that answers for the names of the cluster.
+// servesCluster reports whether a Corefile has the plugin that answers for the names of the
+// cluster.
 func servesCluster(corefile string) bool {
 	for line := range strings.Lines(corefile) {
 		if words := strings.Fields(line); len(words) > 0 && words[0] == "kubernetes" {
@@ -197,7 +199,8 @@ func (i *Inspection) ovn(object string) {
 
 func proxyFromFlags(object string, words []string) Proxy {
 	p := Proxy{Object: object}
-	// With a file of configuration the flags do not count (k8s.io/kubernetes cmd/kube-proxy/app/options.go).
+	// With a file of configuration the flags do not count (k8s.io/kubernetes
+	// cmd/kube-proxy/app/options.go).
 	if _, p.Hidden = flag(words, "config"); p.Hidden {
 		return p
 	}

@@ -13,20 +13,24 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RangeAPI is the version of networking.k8s.io that a cluster serves ServiceCIDRs and IPAddresses in.
+// RangeAPI is the version of networking.k8s.io that a cluster serves ServiceCIDRs and IPAddresses
+// in.
 type RangeAPI string
 
-// The versions. From Kubernetes 1.33 on there is V1; 1.31 and 1.32 have V1Beta1, if someone turned it on.
+// The versions. From Kubernetes 1.33 on there is V1; 1.31 and 1.32 have V1Beta1, if someone turned
+// it on.
 const (
 	RangesV1      RangeAPI = "v1"
 	RangesV1Beta1 RangeAPI = "v1beta1"
-	// Bitmap is a cluster that has neither: its API servers give out the addresses of Services by a bitmap of the one range that is their flag.
+	// Bitmap is a cluster that has neither: its API servers give out the addresses of Services by a
+	// bitmap of the one range that is their flag.
 	Bitmap RangeAPI = "bitmap"
 )
 
 // rangesFinder finds out which RangeAPI there is, once.
 type rangesFinder struct {
-	// resources reads the list of resources of a version of networking.k8s.io; it is nil if that version is not served.
+	// resources reads the list of resources of a version of networking.k8s.io; it is nil if that
+	// version is not served.
 	resources func(ctx context.Context, version string) ([]byte, error)
 	host      string
 

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ranged has ServiceCIDRs and IPAddresses of V1 be read from and written to a cluster that has them in V1Beta1, which are the same but
-// for the name, or has none at all: see bitmap.
+// ranged has ServiceCIDRs and IPAddresses of V1 be read from and written to a cluster that has them
+// in V1Beta1, which are the same but for the name, or has none at all: see bitmap.
 type ranged struct {
 	client.WithWatch
 	*rangesFinder
@@ -46,7 +46,8 @@ func (r ranged) as(ctx context.Context, o any) (any, error) {
 	return beta, nil
 }
 
-// with does something to what stands for an object in the cluster, and gives the object what became of it.
+// with does something to what stands for an object in the cluster, and gives the object what became
+// of it.
 func (r ranged) with(ctx context.Context, o client.Object, do func(client.Object) error) error {
 	as, err := r.as(ctx, o)
 	if err != nil {
@@ -67,7 +68,8 @@ func (r ranged) gone(o any, err error) error {
 	return err
 }
 
-// unknownResource tells a resource that is not served from an object that is not there, which is named.
+// unknownResource tells a resource that is not served from an object that is not there, which is
+// named.
 func unknownResource(err error) bool {
 	status, ok := err.(apierrors.APIStatus) // as the client returns it
 	return ok && status.Status().Details != nil && status.Status().Details.Name == ""

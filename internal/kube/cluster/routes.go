@@ -68,8 +68,8 @@ func (i *Inspection) route(r Route) {
 	}
 }
 
-// backends are the Services that a route leads to, wherever in it they are named: Traefik and the Gateway API nest them in several ways, and
-// use the same few words.
+// backends are the Services that a route leads to, wherever in it they are named: Traefik and the
+// Gateway API nest them in several ways, and use the same few words.
 func backends(in any, namespace string) (all []types.NamespacedName) {
 	switch in := in.(type) {
 	case []any:

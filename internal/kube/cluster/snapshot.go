@@ -14,8 +14,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Snapshot is a picture of the cluster. Nothing changes it once it is loaded; what is asked of the cluster later, because
-// the answer depends on the migration or on the user, is Live.
+// Snapshot is a picture of the cluster. Nothing changes it once it is loaded; what is asked of the
+// cluster later, because the answer depends on the migration or on the user, is Live.
 type Snapshot struct {
 	Version *version.Info
 	// Ranges is the version that ServiceCIDRs and IPAddresses are served in.
@@ -32,7 +32,8 @@ type Snapshot struct {
 	Meshed map[string]string
 	// Kubelets by node, as they say themselves.
 	Kubelets map[string]KubeletAnswer
-	// ClusterIPOwners are the field managers other than replumb that own the clusterIP of a Service.
+	// ClusterIPOwners are the field managers other than replumb that own the clusterIP of a
+	// Service.
 	ClusterIPOwners map[types.NamespacedName][]Owner
 }
 
@@ -97,7 +98,8 @@ func (s *Snapshot) TakeNamespace(ns *corev1.Namespace) {
 	}
 }
 
-// TakeService adds a Service to the picture, which keeps of its managedFields only who owns its clusterIP.
+// TakeService adds a Service to the picture, which keeps of its managedFields only who owns its
+// clusterIP.
 func (s *Snapshot) TakeService(svc *corev1.Service) {
 	if owners := clusterIPOwners(svc); len(owners) > 0 {
 		if s.ClusterIPOwners == nil {

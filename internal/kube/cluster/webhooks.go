@@ -53,9 +53,11 @@ type Called struct {
 	Service types.NamespacedName
 	// By is what names it, as kind and name.
 	By string
-	// Rules are those of requests that wait for its answer and are refused without one; none if they are let through, or it does not judge.
+	// Rules are those of requests that wait for its answer and are refused without one; none if
+	// they are let through, or it does not judge.
 	Rules []admissionv1.RuleWithOperations
-	// Namespaces and Objects choose among these requests; nil chooses all. Conditions says that expressions choose, too.
+	// Namespaces and Objects choose among these requests; nil chooses all. Conditions says that
+	// expressions choose, too.
 	Namespaces, Objects *metav1.LabelSelector
 	Conditions          bool
 }

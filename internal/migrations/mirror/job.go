@@ -39,7 +39,7 @@ type Job struct {
 	// finishing says that finish has begun.
 	finishing bool
 	// target is what the user may do there; Access is about the source.
-	targetAccess []cluster.AccessAnswer
+	targetAccess []cluster.Answer
 	agentConfig  lossguard.AgentConfig
 }
 
