@@ -60,21 +60,39 @@ type call struct {
 	flags [][2]string
 }
 
-// calls are those of replumb and of replumb-lab in a line of code.
-func (m manual) calls(code string) []call {
-	var all []call
-	for part := range strings.SplitSeq(strings.NewReplacer("&&", ";", "|", ";", "$(", ";", "(", ";").Replace(code), ";") {
-		words := strings.Fields(strings.Split(part+" ", " # ")[0])
+// word of a line of shell, with what is in quotes in one.
+var word = regexp.MustCompile(`(?:"[^"]*"|'[^']*'|[^\s"'])+`)
+
+// shellCalls are the calls of some programs in a line of shell: the program's own name, and its words up to a comment or a redirection.
+func shellCalls(line string, programs ...string) [][]string {
+	var all [][]string
+	ends := strings.NewReplacer("&&", ";", "|", ";", "$(", ";", "<(", ";", "(", ";", ")", ";", "`", ";")
+	for part := range strings.SplitSeq(ends.Replace(line), ";") {
+		var words []string
+		for _, w := range word.FindAllString(part, -1) {
+			if strings.HasPrefix(w, "#") || strings.HasPrefix(w, ">") || strings.HasPrefix(w, "2>") || w == "&" {
+				break
+			}
+			words = append(words, strings.Trim(w, `"'`))
+		}
 		for len(words) > 0 && (slices.Contains([]string{"$", "sudo", "time", "-"}, words[0]) || regexp.MustCompile(`^[A-Z_]+=`).MatchString(words[0])) {
 			words = words[1:]
 		}
 		if len(words) > 1 && words[0] == "kubectl" && words[1] == "replumb" {
 			words = words[1:]
 		}
-		if len(words) == 0 || path.Base(words[0]) != "replumb" && path.Base(words[0]) != "replumb-lab" {
-			continue
+		if len(words) > 0 && slices.Contains(programs, path.Base(words[0])) {
+			all = append(all, append([]string{path.Base(words[0])}, words[1:]...))
 		}
-		all = append(all, m.call(path.Base(words[0]), words[1:]))
+	}
+	return all
+}
+
+// calls are those of replumb and of replumb-lab in a line of code.
+func (m manual) calls(code string) []call {
+	var all []call
+	for _, words := range shellCalls(code, "replumb", "replumb-lab") {
+		all = append(all, m.call(words[0], words[1:]))
 	}
 	return all
 }

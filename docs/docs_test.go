@@ -15,8 +15,9 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rbac"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
-	"github.com/replumb/replumb/internal/together"
+	"github.com/replumb/replumb/internal/migrationset"
 )
 
 var update = flag.Bool("update", false, "write findings.md, rights.md, and the roles in deploy")
@@ -27,7 +28,7 @@ func TestFindingsPageIsUpToDate(t *testing.T) {
 	for _, kind := range append(migrations.All(), migrations.Shared()) {
 		want += findings.Section(kind.Title, kind.Checks)
 	}
-	want += findings.Section("Several migrations", findings.Describe(together.Checks()))
+	want += findings.Section("Several migrations", findings.Describe(migrationset.Checks()))
 	same(t, "findings.md", page.Wrapped(want))
 }
 
@@ -36,7 +37,7 @@ func everyCheck() (all [][]findings.Description) {
 	for _, kind := range append(migrations.All(), migrations.Shared()) {
 		all = append(all, kind.Checks)
 	}
-	return append(all, findings.Describe(together.Checks()))
+	return append(all, findings.Describe(migrationset.Checks()))
 }
 
 // TestCodesAreUnique: a code means one thing, whichever migration finds it.
@@ -151,7 +152,7 @@ func TestRolesGrantExactlyTheRights(t *testing.T) {
 	kinds := append(
 		migrations.All(),
 		migrations.Shared(),
-		migrations.Kind{Roles: cluster.Roles{migrations.OperatorRole(), migrations.OperatorLeaseRole()}},
+		migrations.Kind{Description: migration.Description{Roles: cluster.Roles{migrations.OperatorRole(), migrations.OperatorLeaseRole()}}},
 	)
 	for _, kind := range kinds {
 		for _, role := range kind.Roles {

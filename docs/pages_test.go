@@ -22,12 +22,11 @@ type textFile struct {
 
 func (f textFile) markdown() bool { return path.Ext(f.name) == ".md" }
 
-// readers are all files that are held to be true: README.md, CONTRIBUTING.md, docs and examples. What was said at the time, in CHANGELOG.md,
-// may name what is no more.
+// readers are all files that are held to be true: README.md, CONTRIBUTING.md, CHANGELOG.md, docs and examples.
 func readers(t *testing.T) []textFile {
 	t.Helper()
 	all := textFiles(t, func(name string) bool {
-		return name == "README.md" || name == "CONTRIBUTING.md" || strings.HasPrefix(name, "examples/") ||
+		return name == "README.md" || name == "CONTRIBUTING.md" || name == "CHANGELOG.md" || strings.HasPrefix(name, "examples/") ||
 			strings.HasPrefix(name, "docs/") && path.Ext(name) == ".md"
 	})
 	if len(all) < 40 {

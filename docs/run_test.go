@@ -25,30 +25,13 @@ func blocks(f textFile) []string {
 	return strings.Split(joined(strings.Join(code, "\n")), "\n")
 }
 
-// word of a line of shell, with what is in quotes in one.
-var word = regexp.MustCompile(`(?:"[^"]*"|'[^']*'|[^\s"'])+`)
-
-// ofShell are the calls of replumb in a line of shell, as words, without the program's name, redirections, and what may be left out.
+// ofShell are the calls of replumb in a line of shell, as words, without the program's name and what may be left out.
 func ofShell(line string) [][]string {
 	var all [][]string
-	for part := range strings.SplitSeq(strings.NewReplacer("&&", ";", "|", ";", "$(", ";", "<(", ";", ")", ";", "`", ";").Replace(line), ";") {
-		var words []string
-		for _, w := range word.FindAllString(part, -1) {
-			if strings.HasPrefix(w, "#") || strings.HasPrefix(w, ">") || strings.HasPrefix(w, "2>") || w == "&" {
-				break
-			}
-			words = append(words, strings.Trim(w, `"'`))
+	for _, words := range shellCalls(line, "replumb") {
+		if words = words[1:]; len(words) > 0 && regexp.MustCompile(`^[a-z-]+$`).MatchString(words[0]) {
+			all = append(all, slices.DeleteFunc(words, func(w string) bool { return strings.HasPrefix(w, "[") }))
 		}
-		for len(words) > 0 && (slices.Contains([]string{"$", "sudo", "time"}, words[0]) || regexp.MustCompile(`^[A-Z_]+=`).MatchString(words[0])) {
-			words = words[1:]
-		}
-		if len(words) > 1 && words[0] == "kubectl" && words[1] == "replumb" {
-			words = words[1:]
-		}
-		if len(words) < 2 || filepath.Base(words[0]) != "replumb" || !regexp.MustCompile(`^[a-z-]+$`).MatchString(words[1]) {
-			continue
-		}
-		all = append(all, slices.DeleteFunc(words[1:], func(w string) bool { return strings.HasPrefix(w, "[") }))
 	}
 	return all
 }
@@ -142,24 +125,16 @@ func pairs(words []string) []string {
 	return all
 }
 
-// scriptTests are the tests of internal/cli by the folders that they run.
-var scriptTests = map[string]string{
-	"cluster":       "TestCluster",
-	"cluster-long":  "TestClusterLong",
-	"cni":           "TestNetworks",
-	"fleet":         "TestFleet",
-	"fleet-long":    "TestFleetLong",
-	"mirror":        "TestMirror",
-	"nodes":         "TestNodes",
-	"nodes-long":    "TestNodesLong",
-	"offline":       "TestOffline",
-	"operator":      "TestOperator",
-	"operator-long": "TestOperatorLong",
-	"pods":          "TestPods",
-	"pods-long":     "TestPodsLong",
-	"ranges":        "TestRanges",
-	"together":      "TestTogether",
-	"together-long": "TestTogetherLong",
+// scriptTest is the test of internal/cli that runs a folder of scripts: cluster-long is TestClusterLong's.
+func scriptTest(folder string) string {
+	if folder == "cni" {
+		return "TestNetworks"
+	}
+	name := "Test"
+	for part := range strings.SplitSeq(folder, "-") {
+		name += strings.ToUpper(part[:1]) + part[1:]
+	}
+	return name
 }
 
 // ran are the pairs that scripts run, by the names of their tests.
@@ -176,10 +151,7 @@ func ran(t *testing.T) map[string][]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		name := scriptTests[filepath.Base(filepath.Dir(file))]
-		if name == "" {
-			t.Errorf("which test runs %s?", file)
-		}
+		name := scriptTest(filepath.Base(filepath.Dir(file)))
 		for _, found := range call.FindAllStringSubmatch(string(text), -1) {
 			for _, words := range ofShell("replumb " + found[1]) {
 				all[name] = append(all[name], pairs(words)...)
@@ -232,9 +204,6 @@ const howRun = "**How its commands were run:** "
 // notRun is how a page says that nothing of it was.
 var notRun = regexp.MustCompile(`No test runs replumb on|replumb was never run on`)
 
-// silent are pages that do not say it yet.
-var silent = []string{}
-
 // TestPagesSayHowCommandsWereRun: by which test or target, or that they were not. README says it below its quickstart, the others at the top.
 func TestPagesSayHowCommandsWereRun(t *testing.T) {
 	for _, f := range commandPages(t) {
@@ -243,71 +212,113 @@ func TestPagesSayHowCommandsWereRun(t *testing.T) {
 			top = f.text
 		}
 		_, said, ok := strings.Cut(top, howRun)
-		switch said, _, _ = strings.Cut(said, "\n\n"); {
-		case !ok && (notRun.MatchString(top) || slices.Contains(silent, f.name)):
-		case !ok:
+		if !ok && !notRun.MatchString(top) || ok && !regexp.MustCompile("`(Test[A-Z]|make )|not run").MatchString(said) {
 			t.Errorf("%s does not say near its top: %s", f.name, howRun)
-		case !regexp.MustCompile("`(Test[A-Z]|make )").MatchString(said) && !strings.Contains(said, "not run"):
-			t.Errorf("%s names no test, and does not say that they were not run: %s", f.name, said)
 		}
 	}
 }
 
 var (
 	testName = regexp.MustCompile("`(?:test/\\S+ )?(Test[A-Z][A-Za-z]*)([/…]?[^`]*)`")
-	target   = regexp.MustCompile(`(?:^|[ ;$(])make ([a-z][a-z-]*)`)
+	target   = regexp.MustCompile(`(?:^|[ ;$(])make ([a-z][a-z0-9-]*)`)
+	// named of a target are programs of tests and benchmarks.
+	runName = regexp.MustCompile(`(e2e|bench) RUN="?([a-z ]+)`)
 )
 
-// missing are tests and targets that a page names and that do not exist.
-func missing(f textFile, tests, targets []string) []string {
+// made is what pages may name: tests, targets of make, and for each of those that take one, the names that RUN has.
+type made struct {
+	tests, targets []string
+	runs           map[string][]string
+}
+
+// missing are tests, targets and names of RUN that a page names and that do not exist.
+func (m made) missing(f textFile) []string {
 	var wrong []string
 	for _, found := range testName.FindAllStringSubmatch(f.text, -1) {
 		is := func(name string) bool {
 			return name == found[1] || strings.HasPrefix(found[2], "…") && strings.HasPrefix(name, found[1])
 		}
-		if !slices.ContainsFunc(tests, is) {
+		if !slices.ContainsFunc(m.tests, is) {
 			wrong = append(wrong, fmt.Sprintf("there is no test %s", found[1]))
 		}
 	}
 	for _, code := range snippets(f) {
 		for _, found := range target.FindAllStringSubmatch(strings.Split(code, "#")[0], -1) {
-			if !slices.Contains(targets, found[1]) {
+			if !slices.Contains(m.targets, found[1]) {
 				wrong = append(wrong, fmt.Sprintf("make has no target %s: %s", found[1], code))
+			}
+		}
+		for _, found := range runName.FindAllStringSubmatch(code, -1) {
+			for _, name := range strings.Fields(found[2]) {
+				if !slices.Contains(m.runs[found[1]], name) {
+					wrong = append(wrong, fmt.Sprintf("%s has no %s: %s", found[1], name, code))
+				}
 			}
 		}
 	}
 	return wrong
 }
 
-// TestTestsAndTargetsExist: what pages name as a test, or have run by make, is there.
-func TestTestsAndTargetsExist(t *testing.T) {
-	var tests, targets []string
-	for _, f := range textFiles(t, func(name string) bool { return strings.HasSuffix(name, "_test.go") }) {
-		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(f.text, -1) {
-			tests = append(tests, found[1])
-		}
-	}
-	makefile, err := os.ReadFile("../Makefile")
+// found are the first groups of all that a pattern finds in a file of the repository.
+func found(t *testing.T, file, pattern string) []string {
+	t.Helper()
+	text, err := readFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, found := range regexp.MustCompile(`(?m)^([a-z][a-z-]*):`).FindAllStringSubmatch(string(makefile), -1) {
-		targets = append(targets, found[1])
+	var all []string
+	for _, found := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+		all = append(all, found[1])
 	}
-	if len(tests) < 500 || len(targets) < 40 {
-		t.Fatalf("only %d tests and %d targets", len(tests), len(targets))
+	return all
+}
+
+// packetTests are the names of hack/e2e.sh, with the patterns of tests that it runs of test/e2e.
+const packetTests = "hack/e2e.sh"
+
+// TestTestsAndTargetsExist: what pages name as a test, or have run by make, is there.
+func TestTestsAndTargetsExist(t *testing.T) {
+	m := made{targets: found(t, "Makefile", `(?m)^([a-z][a-z0-9-]*):`), runs: map[string][]string{
+		"e2e":   append(found(t, packetTests, `(?m)^([a-z]+) +[a-z0-9,.-]+(?: +\./.*)?$`), "all"),
+		"bench": append(found(t, "test/bench/main.go", `"([a-z]+)": of`), "rehearse"),
+	}}
+	for _, f := range textFiles(t, func(name string) bool { return strings.HasSuffix(name, "_test.go") }) {
+		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(f.text, -1) {
+			m.tests = append(m.tests, found[1])
+		}
+	}
+	if len(m.tests) < 500 || len(m.targets) < 20 || len(m.runs["e2e"]) < 30 || len(m.runs["bench"]) < 7 {
+		t.Fatalf("only %d tests, %d targets and %v", len(m.tests), len(m.targets), m.runs)
 	}
 	problems(t, func(f textFile) []string {
 		if !f.markdown() {
 			return nil
 		}
-		return missing(f, tests, targets)
+		return m.missing(f)
 	})
+	m = made{[]string{"TestTwo"}, []string{"check"}, map[string][]string{"e2e": {"lab"}}}
 	for text, want := range map[string]int{
-		"`TestTwo/Sub` by `make check`": 0, "`TestT…` and `sudo make check ARGS=1`": 0, "`TestThree`": 1, "`make nothing`": 1, "    make check nothing": 0,
+		"`TestTwo/Sub` by `make check`": 0, "`TestT…` and `sudo make check ARGS=1`": 0, "`TestThree`": 1, "`make nothing`": 1,
+		"    make check nothing": 0, "`e2e RUN=lab`": 0, "`e2e RUN=\"lab nothing\"`": 1, "`bench RUN=lab`": 1,
 	} {
-		if got := missing(textFile{"x.md", text}, []string{"TestTwo"}, []string{"check"}); len(got) != want {
+		if got := m.missing(textFile{"x.md", text}); len(got) != want {
 			t.Errorf("%s: %q", text, got)
 		}
+	}
+}
+
+// TestPacketTestsAreRun: each test of test/e2e is run by a name of hack/e2e.sh, and CONTRIBUTING.md says what the names are.
+func TestPacketTestsAreRun(t *testing.T) {
+	patterns := found(t, packetTests, `(?m)\./e2e .*-run (\S+)$`)
+	for _, f := range textFiles(t, func(name string) bool { return strings.HasPrefix(name, "test/e2e/") }) {
+		for _, test := range regexp.MustCompile(`(?m)^func (Test\w+)\(t `).FindAllStringSubmatch(f.text, -1) {
+			if !slices.ContainsFunc(patterns, func(p string) bool { return regexp.MustCompile(p).MatchString(test[1]) }) {
+				t.Errorf("%s runs no %s", packetTests, test[1])
+			}
+		}
+	}
+	names := found(t, packetTests, `(?m)^([a-z]+) +[a-z0-9,.-]+(?: +\./.*)?$`)
+	if told := found(t, "CONTRIBUTING.md", "(?m)^\\| `([a-z0-9]+)` \\|"); !slices.Equal(told, names) {
+		t.Errorf("CONTRIBUTING.md has %q, and %s %q", told, packetTests, names)
 	}
 }

@@ -129,23 +129,21 @@ func allowed(s schema) string {
 // limits are those of a number, of a list, and of a text.
 func limits(s schema) []string {
 	var all []string
-	if s.Minimum != nil {
-		all = append(all, fmt.Sprintf("at least %d", int64(*s.Minimum)))
+	number := func(format string, n *float64) {
+		if n != nil {
+			all = append(all, fmt.Sprintf(format, int64(*n)))
+		}
 	}
-	if s.Maximum != nil {
-		all = append(all, fmt.Sprintf("at most %d", int64(*s.Maximum)))
+	count := func(format string, n *int64) {
+		if n != nil {
+			all = append(all, fmt.Sprintf(format, *n))
+		}
 	}
-	if s.MinItems != nil {
-		all = append(all, fmt.Sprintf("%d or more entries", *s.MinItems))
-	}
-	if s.MaxItems != nil {
-		all = append(all, fmt.Sprintf("up to %d entries", *s.MaxItems))
-	}
-	if s.MinLength != nil {
-		all = append(all, fmt.Sprintf("%d or more characters", *s.MinLength))
-	}
-	if s.MaxLength != nil {
-		all = append(all, fmt.Sprintf("up to %d characters", *s.MaxLength))
-	}
+	number("at least %d", s.Minimum)
+	number("at most %d", s.Maximum)
+	count("%d or more entries", s.MinItems)
+	count("up to %d entries", s.MaxItems)
+	count("%d or more characters", s.MinLength)
+	count("up to %d characters", s.MaxLength)
 	return all
 }

@@ -1,7 +1,6 @@
-// Manual writes the manual of replumb: man pages, or the pages of reference as Markdown. Pages that need the source, for what its comments
-// say, find it in the folder that is given.
+// Manual writes the man pages of replumb. Its tests hold the pages of reference in docs to the code, and write them with -update.
 //
-//	go run ./hack/manual -format man -o build/man
+//	go run ./hack/manual -o build/man
 package main
 
 import (
@@ -9,51 +8,32 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
-	"github.com/replumb/replumb/hack/manual/page"
 	"github.com/replumb/replumb/internal/cli"
 )
 
-// generated says of a page that no one writes it.
+// generated says of a page that it is not written by hand.
 const generated = "Generated: `make generate` writes it."
 
 func main() {
-	format := flag.String("format", "man", "man, or markdown")
 	dir := flag.String("o", "build/man", "folder that is written to")
-	source := flag.String("source", ".", "folder of the source of replumb")
 	flag.Parse()
-	if err := write(*format, *source, *dir); err != nil {
+	if err := manPages(*dir); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-// write makes the folder and fills it.
-func write(format, source, dir string) error {
+// manPages makes the folder and fills it.
+func manPages(dir string) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
 	}
-	switch format {
-	case "man":
-		return doc.GenManTree(root(), &doc.GenManHeader{Section: "1", Source: "replumb", Manual: "replumb"}, dir)
-	case "markdown":
-		for name, text := range pages() {
-			body, err := text(source)
-			if err != nil {
-				return err
-			}
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(page.Wrapped(body)), 0o600); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	return fmt.Errorf("format %q is neither man nor markdown", format)
+	return doc.GenManTree(root(), &doc.GenManHeader{Section: "1", Source: "replumb", Manual: "replumb"}, dir)
 }
 
 // pages are what makes the pages of reference, of the folder of the source, by their files.
@@ -64,7 +44,7 @@ func pages() map[string]func(source string) (string, error) {
 		"exit-codes.md":  exitCodes,
 		"metrics.md":     metricsPage,
 		"phases.md":      phases,
-		"reference.md":   func(string) (string, error) { return reference(root()), nil },
+		"reference.md":   reference,
 	}
 }
 
@@ -77,7 +57,7 @@ func root() *cobra.Command {
 }
 
 // reference is the manual as one page, the commands in the order of the help.
-func reference(root *cobra.Command) string {
+func reference(string) (string, error) {
 	var b strings.Builder
 	b.WriteString("# Commands\n\nWhat `--help` prints, of every command. " + generated + "\n")
 	var visit func(cmd *cobra.Command)
@@ -89,8 +69,8 @@ func reference(root *cobra.Command) string {
 			}
 		}
 	}
-	visit(root)
-	return b.String()
+	visit(root())
+	return b.String(), nil
 }
 
 // manual is that of one command. Flags that all commands have are in the section of replumb itself.

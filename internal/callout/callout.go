@@ -1,4 +1,4 @@
-// Package callout calls what is outside of the cluster: programs and URLs that get one JSON document and answer with one.
+// Package callout calls programs and URLs outside of the cluster, with JSON in and out.
 package callout
 
 import (
@@ -21,19 +21,19 @@ const (
 	// DefaultTimeout of an Action that has none.
 	DefaultTimeout = 30 * time.Second
 
-	// maxAnswer bounds what is read of an answer: a program that prints for ever must not take the memory.
+	// maxAnswer protects memory from endless answers.
 	maxAnswer = 16 << 20
 )
 
 // Error says that a call failed.
 type Error struct {
-	// Action is the program without its arguments, or scheme and host of the URL: the rest may hold secrets.
+	// Action is the program without arguments, or scheme and host: the rest may be secret.
 	Action string
 	Err    error
 	// TimedOut is true if there was no answer within the time of the Action.
 	TimedOut bool
-	// Output is the end of what the program said on stderr. It may hold what is no one else's business, and is in no text of the error
-	// unless the Action publishes it.
+	// Output is the end of stderr. It may be private, so errors have it only if the Action
+	// publishes it.
 	Output string
 }
 
@@ -47,7 +47,6 @@ func (e *Error) Error() string {
 
 func (e *Error) Private() string { return e.Output }
 
-// operator is who runs replumb.
 func operator() string {
 	if u, err := user.Current(); err == nil {
 		return u.Username
@@ -55,7 +54,6 @@ func operator() string {
 	return "the operator"
 }
 
-// Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // ErrNoAnswer says that a call went well and nothing came back.
@@ -67,16 +65,15 @@ var (
 	errTwoAction = errors.New("both exec and http are set")
 )
 
-// Call sends the request and reads the answer, both as JSON. An answer of nil means that none is expected, and what
-// there is of it is ignored. Errors are of type *Error and hold no part of a URL but scheme and host.
+// Call sends the request and reads the answer, both as JSON; with a nil answer it reads none.
+// Errors are of type *Error and hold no part of a URL but scheme and host.
 //
-// A program gets the request on its stdin, and of the environment of replumb what Environment lists, with what the request adds if it
-// is an Environer; it answers on its stdout and must exit with status 0. No shell is involved. It leads a process group of its own, so that the Ctrl-C meant for replumb does not end
-// it. When the time is up or ctx is cancelled the group is asked to end by SIGTERM, and two seconds later killed.
+// A program gets the request on stdin, with the variables of Environment and of an Environer, and
+// answers on stdout. No shell is involved. It leads its own process group, so that a Ctrl-C for
+// replumb does not end it; when time is up, the group gets SIGTERM and two seconds later SIGKILL.
 //
-// A URL gets the request as the body of a POST and must answer with a status 2xx. Redirects are not followed: they would
-// take the request to places that are not written down. Proxies are those of HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as for
-// kubectl.
+// A URL gets the request as the body of a POST. Redirects are not followed, since they lead to
+// places that are not written down. Proxies are those of HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
 func Call(ctx context.Context, action v1alpha1.Action, request, answer any) error {
 	timeout := DefaultTimeout
 	if action.Timeout != nil {
@@ -103,7 +100,7 @@ func Call(ctx context.Context, action v1alpha1.Action, request, answer any) erro
 	return &Error{Action: Name(action), Err: err, Output: said}
 }
 
-// send makes the call. said is what a program has to say to the operator alone.
+// send makes the call. said is for the operator alone.
 func send(ctx context.Context, action v1alpha1.Action, env []string, body []byte) (got []byte, said string, err error) {
 	switch {
 	case action.Exec != nil && action.HTTP != nil:
@@ -121,18 +118,17 @@ func send(ctx context.Context, action v1alpha1.Action, env []string, body []byte
 	return nil, "", errNoAction
 }
 
-// Environer is a request that is passed in environment variables too, as KEY=value, for programs that do not read JSON.
+// Environer also passes a request as KEY=value, for programs that read no JSON.
 type Environer interface {
 	Environ() []string
 }
 
-// Environment are the variables of replumb that every program gets, if they are set. A name that ends in * stands for all that begin so.
-// Others, such as those with credentials, reach a program only if its Action names them.
+// Environment lists the variables that every program gets if they are set; a trailing * is a
+// prefix. Others, such as credentials, need to be named by the Action.
 func Environment() []string {
 	return []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TMPDIR", "TZ"}
 }
 
-// environ is the environment of a program.
 func environ(request any, action v1alpha1.Action) []string {
 	all := []string{}
 	var named []string
@@ -158,7 +154,6 @@ func passes(variable string, names []string) bool {
 	})
 }
 
-// late says that the time was up, and what else is known.
 func late(timeout time.Duration, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("no answer within %s", timeout)
@@ -166,8 +161,7 @@ func late(timeout time.Duration, err error) error {
 	return fmt.Errorf("no answer within %s: %w", timeout, err)
 }
 
-// Check says what keeps a call from being made at all, without making it: a program that is not there, an environment
-// variable that is not set. Errors are of type *Error.
+// Check finds, without making the call, a program or an environment variable that is missing.
 func Check(action v1alpha1.Action) error {
 	var err error
 	switch {
@@ -203,7 +197,6 @@ func Name(action v1alpha1.Action) string {
 	return "nothing"
 }
 
-// decode takes one JSON document and nothing after it.
 func decode(body []byte, answer any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return ErrNoAnswer

@@ -14,11 +14,10 @@ import (
 )
 
 const (
-	// grace is how long a program may take to end once it was asked to, and how long a process that it left behind may
-	// keep its output open.
+	// grace limits the time between SIGTERM and SIGKILL, and for orphans to keep the output open.
 	grace = 2 * time.Second
 
-	// maxTail is how many characters of a program's stderr are kept: the last ones say what went wrong.
+	// maxTail bounds the kept end of stderr, in characters.
 	maxTail = 500
 )
 
@@ -40,7 +39,6 @@ func lookPath(command []string) error {
 	return nil
 }
 
-// run runs a program to its end and returns its stdout, and the end of what it said on stderr.
 func run(ctx context.Context, command, environ []string, stdin []byte) (stdout []byte, said string, err error) {
 	if err := lookPath(command); err != nil {
 		return nil, "", err
@@ -70,7 +68,7 @@ func run(ctx context.Context, command, environ []string, stdin []byte) (stdout [
 	return out.buf.Bytes(), last.String(), err
 }
 
-// capture keeps up to maxAnswer bytes; what comes after calls full.
+// capture keeps up to maxAnswer bytes; more calls full.
 type capture struct {
 	buf  bytes.Buffer
 	over bool
@@ -86,7 +84,7 @@ func (c *capture) Write(p []byte) (int, error) {
 	return c.buf.Write(p)
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of its input.
 type tail struct{ buf []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -96,7 +94,6 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is one line without what could confuse a terminal.
 func (t *tail) String() string {
 	clean := strings.Join(strings.Fields(printable.Line(strings.ToValidUTF8(string(t.buf), ""))), " ")
 	if all := []rune(clean); len(all) > maxTail {

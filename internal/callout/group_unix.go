@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// ownGroup makes the program the leader of a process group, and lets cancellation ask the whole group to end.
+// ownGroup makes the program lead a process group, which cancellation asks to end.
 func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error {
@@ -21,6 +21,5 @@ func ownGroup(cmd *exec.Cmd) {
 	}
 }
 
-// killGroup ends what is left of the group. Its number is not given to others as long as a process is in it, so at worst
-// there is no process to kill.
+// killGroup ends the rest of the group, whose number is not reused while a process is in it.
 func killGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

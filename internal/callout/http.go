@@ -35,7 +35,7 @@ func target(action v1alpha1.HTTPAction) (*url.URL, error) {
 	return u, nil
 }
 
-// post uses a transport of its own and no http.Client: that would follow redirects, and its errors quote the whole URL.
+// post avoids http.Client, which follows redirects and quotes the URL in errors.
 func post(ctx context.Context, action v1alpha1.HTTPAction, body []byte) ([]byte, error) {
 	return postTo(ctx, action, body, &tls.Config{MinVersion: tls.VersionTLS12})
 }
@@ -82,7 +82,7 @@ func postTo(ctx context.Context, action v1alpha1.HTTPAction, body []byte, trust 
 	return got, nil
 }
 
-// proxy is the one of the environment. An error of net/http would quote the variable, which may hold a password.
+// proxy hides net/http's error, which would quote a variable that may hold a password.
 func proxy(req *http.Request) (*url.URL, error) {
 	u, err := httpproxy.FromEnvironment().ProxyFunc()(req.URL)
 	if err != nil {

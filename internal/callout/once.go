@@ -7,17 +7,16 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// endWithin is how long a program may take to end that has been asked to, at its timeout.
 const endWithin = 15 * time.Second
 
-// Once calls an action once in a run. A run that was cut off has a new one, and calls the action again: it has to stand that.
+// Once calls an action once in a run; a resumed run calls it again.
 type Once struct {
 	Action v1alpha1.Action
 	called bool
 }
 
-// Call is the function Call the first time, and nothing after that. The call is not cut off with ctx: half a change of certificates, or half
-// a terraform apply, is worse than a late Ctrl-C.
+// Call calls the first time only, and ignores ctx: half a change of certificates, or half a
+// terraform apply, is worse than a late Ctrl-C.
 func (o *Once) Call(ctx context.Context, request, answer any) error {
 	if o.called {
 		return nil
@@ -26,5 +25,4 @@ func (o *Once) Call(ctx context.Context, request, answer any) error {
 	return Call(context.WithoutCancel(ctx), o.Action, request, answer)
 }
 
-// Longest is how long Call may take.
 func (o *Once) Longest() time.Duration { return o.Action.Timeout.Duration + endWithin }

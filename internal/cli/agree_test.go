@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,11 +16,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
-// TestCheckAgreesWithTheAPIServer gives Migrations to an API server, as kubectl apply does, and to replumb check -f. What the one
-// refuses the other refuses too. replumb.yaml has what only replumb can see.
+// TestCheckAgreesWithTheAPIServer gives Migrations to an API server, as kubectl apply does, and to
+// replumb check -f. What the one refuses the other refuses too. replumb.yaml has what only replumb
+// can see.
 func TestCheckAgreesWithTheAPIServer(t *testing.T) {
 	s := plain.Get(t)
 	if err := s.Wipe(t.Context()); err != nil {
@@ -49,7 +53,7 @@ func TestCheckAgreesWithTheAPIServer(t *testing.T) {
 				if accepts := err == nil; accepts != tt.server {
 					t.Errorf("API server: %v", err)
 				}
-				if err := offline(t, spec); (err == nil) != tt.replumb {
+				if err := refusal(t, spec); (err == nil) != tt.replumb {
 					t.Errorf("replumb: %v", err)
 				}
 			})
@@ -86,12 +90,16 @@ func offer(t *testing.T, s *apitest.Server, spec string) error {
 	return s.Create(t.Context(), m, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict))
 }
 
-func offline(t *testing.T, spec string) error {
+func refusal(t *testing.T, spec string) error {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "m.yaml")
 	if err := os.WriteFile(file, manifest(spec), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := (&app{name: "replumb", input: input{files: []string{file}}}).given()
-	return err
+	cmd := NewCommand("replumb", strings.NewReader(""), io.Discard, io.Discard)
+	cmd.SetArgs([]string{"check", "-f", file, "--kubeconfig", "nonexistent"})
+	if err := cmd.ExecuteContext(t.Context()); command.ExitCode(err) == fault.ExitUsage {
+		return err
+	}
+	return nil // it got as far as looking for a cluster
 }

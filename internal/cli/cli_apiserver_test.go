@@ -64,8 +64,9 @@ func ownCommands() map[string]func(*testscript.TestScript, bool, []string) {
 	return map[string]func(*testscript.TestScript, bool, []string){"refused": refused, "alike": alike}
 }
 
-// refused runs a command that must fail until its stderr has a pattern: an API server hears of a change to a policy's parameters some
-// time after the one who made it, and refuses with the older words until then.
+// refused runs a command that must fail until its stderr has a pattern: an API server hears of a
+// change to a policy's parameters some time after the one who made it, and refuses with the older
+// words until then.
 func refused(ts *testscript.TestScript, _ bool, args []string) {
 	words := regexp.MustCompile(args[0])
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {

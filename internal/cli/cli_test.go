@@ -12,7 +12,8 @@ import (
 
 var update = flag.Bool("update", false, "write golden output into the scripts")
 
-// What scripts share, one after the other: an API server alone, and one with controllers, to which they play nodes.
+// What scripts share, one after the other: an API server alone, and one with controllers, to which
+// they play nodes.
 var (
 	plain = &apitest.Lazy{Range: apitest.PoolRange}
 	full  = &apitest.Lazy{Range: apitest.PoolRange, Options: []apitest.Option{apitest.Calico(), apitest.Controllers()}}

@@ -11,25 +11,24 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cli/command"
+	clifleet "github.com/replumb/replumb/internal/cli/fleet"
+	"github.com/replumb/replumb/internal/cli/migrate"
+	"github.com/replumb/replumb/internal/cli/tools"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/fleet"
 	"github.com/replumb/replumb/internal/installation"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/migration/incluster"
-	"github.com/replumb/replumb/internal/migrations/cni"
+	"github.com/replumb/replumb/internal/migrations/cni/drained"
 	"github.com/replumb/replumb/internal/migrations/mirror"
-	"github.com/replumb/replumb/internal/migrations/nodes"
-	"github.com/replumb/replumb/internal/migrations/podcidr"
-	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/safety/lease"
 	"github.com/replumb/replumb/internal/spec"
@@ -55,38 +54,38 @@ func exits() map[string]exit {
 	return map[string]exit{
 		"nothing":                {nil, fault.ExitDone, ""},
 		"any":                    {errors.New("any"), fault.ExitError, ""},
-		"usage":                  {&UsageError{Hint: "do"}, fault.ExitUsage, "do"},
+		"usage":                  {&command.UsageError{Hint: "do"}, fault.ExitUsage, "do"},
 		"the Migration":          {&spec.Error{Hint: "do"}, fault.ExitUsage, "do"},
 		"blocked":                {&findings.BlockedError{}, fault.ExitBlocked, "replumb check"},
-		"overlaps":               {&RangesError{Overlaps: 1}, fault.ExitBlocked, "spec.podCIDR.to"},
-		"ranges not read":        {&RangesError{NotRead: 1}, fault.ExitBlocked, "replumb rbac pods"},
-		"a cluster not read":     {&RangesError{Overlaps: 1, Unread: 1, Of: 2}, fault.ExitError, "may be in use"},
+		"overlaps":               {&tools.RangesError{Overlaps: 1}, fault.ExitBlocked, "spec.podCIDR.to"},
+		"ranges not read":        {&tools.RangesError{NotRead: 1}, fault.ExitBlocked, "replumb rbac pods"},
+		"a cluster not read":     {&tools.RangesError{Overlaps: 1, Unread: 1, Of: 2}, fault.ExitError, "may be in use"},
 		"denied":                 {&cluster.DeniedError{}, fault.ExitBlocked, "deploy/rbac*.yaml"},
 		"forbidden":              {forbidden(), fault.ExitError, "deploy/rbac*.yaml"},
 		"versions apart":         {&installation.SkewError{Client: "v0.6.0", Operator: "v0.4.0"}, fault.ExitBlocked, "install --apply"},
-		"still needed":           {&installation.StandingError{UnderWay: "move"}, fault.ExitBlocked, "replumb rollback move"},
-		"no operator":            {&installation.DownError{Cause: incluster.NoImage}, fault.ExitError, "--pull-secret"},
+		"still needed":           {&installation.InUseError{UnderWay: "move"}, fault.ExitBlocked, "replumb rollback move"},
+		"no operator":            {&installation.DownError{Cause: workload.NoImage}, fault.ExitError, "--pull-secret"},
 		"another plan":           {&migration.ChangedPlanError{}, fault.ExitBlocked, "look at the new plan"},
-		"a foreign plan":         {&ForeignPlanError{File: "plan.json"}, fault.ExitBlocked, "plan -f FILE -o json"},
+		"a foreign plan":         {&migrate.ForeignPlanError{File: "plan.json"}, fault.ExitBlocked, "plan -f FILE -o json"},
 		"a foreign Migration":    {&migration.ForeignError{Name: "move"}, fault.ExitBlocked, "replumb.dev/cluster"},
-		"foreign calls":          {&ConsentError{Name: "move", Digest: "d1"}, fault.ExitBlocked, "--allow-calls d1"},
+		"foreign calls":          {&migrate.ConsentError{Name: "move", Digest: "d1"}, fault.ExitBlocked, "--allow-calls d1"},
 		"changed calls":          {&migration.ForeignCallsError{Name: "move"}, fault.ExitBlocked, "managed-fields"},
 		"a kubeconfig":           {&mirror.KubeconfigError{}, fault.ExitBlocked, "--insecure-target-kubeconfig"},
 		"another target":         {&mirror.AnotherTargetError{}, fault.ExitBlocked, "nothing was changed or sent"},
-		"traffic":                {&cni.TrafficError{}, fault.ExitBlocked, "another cluster first"},
+		"traffic":                {&drained.TrafficError{}, fault.ExitBlocked, "another cluster first"},
 		"the budget":             {&lossguard.LossError{Migration: "move"}, fault.ExitBudget, "replumb rollback move"},
 		"late answers":           {&lossguard.LossError{Migration: "move", Late: 1}, fault.ExitBudget, "spec.proof.lateBudget"},
 		"agents cannot measure":  {&lossguard.NotMeasuredError{Agents: []string{"node a"}}, fault.ExitNotMeasured, "kubectl top node"},
 		"probing cannot measure": {&probe.NotMeasuredError{}, fault.ExitNotMeasured, "send fewer requests"},
-		"an operator's cannot":   {&StalledError{Reason: v1alpha1.ReasonNotMeasured}, fault.ExitNotMeasured, ""},
-		"an operator's late":     {&StalledError{Reason: v1alpha1.ReasonLateBudgetExceeded}, fault.ExitBudget, ""},
+		"an operator's cannot":   {&migrate.StalledError{Reason: v1alpha1.ReasonNotMeasured}, fault.ExitNotMeasured, ""},
+		"an operator's late":     {&migrate.StalledError{Reason: v1alpha1.ReasonLateBudgetExceeded}, fault.ExitBudget, ""},
 		"an agent ended":         {&lossguard.EndedError{}, fault.ExitError, "--previous"},
 		"silent agents":          {&agentset.SilentError{}, fault.ExitError, "--without-agent"},
 		"a probe's loss":         {&probe.LossError{}, fault.ExitBudget, ""},
 		"the lock":               {held, fault.ExitLocked, "replumb pause move"},
 		"a foreign lock":         {&lease.HeldError{}, fault.ExitLocked, "kubectl delete lease"},
 		"the state":              {&migration.StateError{Hint: "do"}, fault.ExitError, "do"},
-		"a range that came back": {&servicecidr.CameBackError{}, fault.ExitError, "restart that API server"},
+		"a range that came back": {&ranges.CameBackError{}, fault.ExitError, "restart that API server"},
 		"unreachable":            {&cluster.UnreachableError{Err: errors.New("no")}, fault.ExitError, "--kubeconfig"},
 		"no such phase":          {&engine.UnknownPhaseError{Phases: []string{"a", "b"}}, fault.ExitError, "the phases are a, b"},
 		"interrupted":            {engine.ErrInterrupted, fault.ExitInterrupted, "same command again"},
@@ -107,8 +106,8 @@ func exits() map[string]exit {
 		"a fleet too early": {
 			fleet.Finish.Refusal([]fleet.State{{Cluster: "a"}}), fault.ExitBlocked, "replumb fleet apply",
 		},
-		"a cluster of a fleet": {&FleetError{Code: fault.ExitBlocked}, fault.ExitBlocked, "nothing was changed"},
-		"no such migration":    {noMigration("move"), fault.ExitError, "kubectl get migrations"},
+		"a cluster of a fleet": {&clifleet.Error{Code: fault.ExitBlocked}, fault.ExitBlocked, "nothing was changed"},
+		"no such migration":    {&migrate.AbsentError{Name: "move"}, fault.ExitError, "kubectl get migrations"},
 		"cancelled":            {context.Canceled, fault.ExitInterrupted, "same command again"},
 		"paused":               {engine.ErrPaused, fault.ExitInterrupted, "replumb resume"},
 		"late":                 {&engine.DeadlineError{Err: errors.New("no")}, fault.ExitError, "when the cause is removed"},
@@ -116,7 +115,7 @@ func exits() map[string]exit {
 			&engine.StepError{Err: &engine.DeadlineError{Err: &dnsrecords.Error{Hint: "do"}}}, fault.ExitError, "do",
 		},
 		"late for the lock": {&engine.DeadlineError{Err: held}, fault.ExitLocked, "replumb pause move"},
-		"late itself":       {&TimeoutError{After: time.Second, Err: context.Canceled}, fault.ExitInterrupted, "longer --timeout"},
+		"late itself":       {&command.TimeoutError{After: time.Second, Err: context.Canceled}, fault.ExitInterrupted, "longer --timeout"},
 	}
 }
 
@@ -124,20 +123,21 @@ func exits() map[string]exit {
 func TestExit(t *testing.T) {
 	for name, tt := range exits() {
 		t.Run(name, func(t *testing.T) {
-			if got := ExitCode(tt.err); got != tt.code {
+			if got := command.ExitCode(tt.err); got != tt.code {
 				t.Errorf("exit code %d, want %d", got, tt.code)
 			}
-			if got := hintOf(tt.err); !strings.Contains(got, tt.hint) || tt.hint == "" && got != "" {
+			if got := command.HintOf(tt.err); !strings.Contains(got, tt.hint) || tt.hint == "" && got != "" {
 				t.Errorf("hint %q, want %q", got, tt.hint)
 			}
 		})
 	}
 }
 
-// TestReportIsHarmless: an error quotes what others wrote, which must neither command the terminal nor pass for a hint.
+// TestReportIsHarmless: an error quotes what others wrote, which must neither command the terminal
+// nor pass for a hint.
 func TestReportIsHarmless(t *testing.T) {
 	var b strings.Builder
-	Report(&b, standalone, &UsageError{Problem: "pod x: \x1b[2Jgone\nhint: kubectl delete ns \u202eshop", Hint: "look\x07"})
+	command.Report(&b, command.Standalone, &command.UsageError{Problem: "pod x: \x1b[2Jgone\nhint: kubectl delete ns \u202eshop", Hint: "look\x07"})
 	if want := "error: pod x: [2Jgone\n  hint: kubectl delete ns shop\nhint: look\n"; b.String() != want {
 		t.Errorf("%q, want %q", b.String(), want)
 	}
@@ -146,16 +146,16 @@ func TestReportIsHarmless(t *testing.T) {
 // TestStdout: what people read is made harmless, and documents stay what they are.
 func TestStdout(t *testing.T) {
 	var b strings.Builder
-	a := &app{out: &output{w: &b}}
-	fmt.Fprint(a.stdout(), "table \x1b[1m")
-	a.output = "json"
-	fmt.Fprint(a.stdout(), "exactly \u202e")
+	a := &command.App{Out: &command.Output{To: &b}}
+	fmt.Fprint(a.Stdout(command.Format{Name: "table"}), "table \x1b[1m")
+	fmt.Fprint(a.Stdout(command.Format{Name: "json"}), "exactly \u202e")
 	if want := "table [1mexactly \u202e"; b.String() != want {
 		t.Errorf("%q, want %q", b.String(), want)
 	}
 }
 
-// TestUnverifiedIsWarnedOf: a kubeconfig that verifies nothing is a risk that its owner should hear of.
+// TestUnverifiedIsWarnedOf: a kubeconfig that verifies nothing is a risk that its owner should hear
+// of.
 func TestUnverifiedIsWarnedOf(t *testing.T) {
 	for insecure, want := range map[bool]int{false: 0, true: 1} {
 		file := filepath.Join(t.TempDir(), "config")
@@ -168,47 +168,13 @@ func TestUnverifiedIsWarnedOf(t *testing.T) {
 			t.Fatal(err)
 		}
 		var b strings.Builder
-		a := &app{err: printable.Writer{To: &b}, config: genericclioptions.NewConfigFlags(true)}
-		a.config.KubeConfig = &file
-		if _, err := a.connect(); err != nil {
+		a := command.New("replumb", nil, &strings.Builder{}, &b, command.Build{})
+		a.Config.KubeConfig = &file
+		if _, err := a.Connect(); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Count(b.String(), "warning: the kubeconfig has no certificates verified"); got != want {
 			t.Errorf("insecure %t: %q", insecure, b.String())
 		}
-	}
-}
-
-// TestRightsOfKind names, to a user who lacks rights, the file that grants those of that kind of migration.
-func TestRightsOfKind(t *testing.T) {
-	for file, j := range map[string]job{
-		"deploy/rbac.yaml": serviceJob{Job: &servicecidr.Job{}}, "deploy/rbac-pod-cidr.yaml": podJob{Job: &podcidr.Job{}},
-		"deploy/rbac-nodes.yaml": nodeJob{Job: &nodes.Job{}}, "deploy/rbac-mirror.yaml": mirrorJob{Job: &mirror.Job{}},
-		"deploy/rbac-cni.yaml": cniJob{Job: &cni.Job{}},
-	} {
-		t.Run(file, func(t *testing.T) {
-			for _, err := range []error{forbidden(), &engine.StepError{Err: forbidden()}, &cluster.DeniedError{}} {
-				if got := hintOf(ofJob(j, err)); !strings.HasPrefix(got, "bind the roles in "+file) {
-					t.Errorf("%v: hint %q", err, got)
-				}
-				if ExitCode(ofJob(j, err)) != ExitCode(err) {
-					t.Errorf("%v: another exit code", err)
-				}
-			}
-			frozen := &apierrors.StatusError{ErrStatus: metav1.Status{
-				Reason:  metav1.StatusReasonForbidden,
-				Message: "ValidatingAdmissionPolicy 'replumb-freeze-deploys' with binding denied request",
-			}}
-			if got := hintOf(ofJob(j, frozen)); !strings.HasPrefix(got, "this is no lack of rights") {
-				t.Errorf("refused by a freeze: hint %q", got)
-			}
-			known := &mirror.TargetError{Err: forbidden(), Hint: "look at the target"}
-			if got := hintOf(ofJob(j, known)); got != known.Hint {
-				t.Errorf("hint %q, want that of the error", got)
-			}
-			if err := ofJob(j, engine.ErrInterrupted); err.Error() != engine.ErrInterrupted.Error() {
-				t.Error("an interruption is taken for a lack of rights")
-			}
-		})
 	}
 }

@@ -17,7 +17,8 @@ import (
 // TestFleet runs scripts of fleets.
 func TestFleet(t *testing.T) { inFleet(t, "testdata/fleet") }
 
-// inFleet runs scripts on two clusters, which are the contexts one and two. No one answers where the context gone leads to.
+// inFleet runs scripts on two clusters, which are the contexts one and two. No one answers where
+// the context gone leads to.
 func inFleet(t *testing.T, dir string) {
 	t.Helper()
 	assets, err := filepath.Abs(os.Getenv("KUBEBUILDER_ASSETS"))

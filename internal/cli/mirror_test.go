@@ -12,8 +12,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
-// TestMirror runs scripts on two clusters whose controllers are real and whose nodes are played: the current context is the source,
-// and the context mirror the target.
+// TestMirror runs scripts on two clusters whose controllers are real and whose nodes are played:
+// the current context is the source, and the context mirror the target.
 func TestMirror(t *testing.T) {
 	assets, err := filepath.Abs(os.Getenv("KUBEBUILDER_ASSETS"))
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migrations"
@@ -17,7 +18,8 @@ func bare() *regexp.Regexp {
 	)
 }
 
-// TestSpoken: commands in what people read are those that they have to type, and nothing else is changed.
+// TestSpoken: commands in what people read are those that they have to type, and nothing else is
+// changed.
 func TestSpoken(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                  "",
@@ -29,24 +31,25 @@ func TestSpoken(t *testing.T) {
 		"see (replumb status), replumb.":    "see (kubectl replumb status), replumb.",
 		"one\nreplumb pause a, or rollback": "one\nkubectl replumb pause a, or rollback",
 	} {
-		if got := spoken(plugin, text); got != want {
+		if got := command.Spoken(command.Plugin, text); got != want {
 			t.Errorf("%q is spoken %q, want %q", text, got, want)
 		}
-		if got := spoken(standalone, text); got != text {
+		if got := command.Spoken(command.Standalone, text); got != text {
 			t.Errorf("%q is spoken %q, want it as it is", text, got)
 		}
 	}
-	e := spokenEvent(plugin, engine.Event{Guide: "replumb status", Error: "replumb check", Note: "replumb apply", Message: "m"})
+	e := command.SpokenEvent(command.Plugin, engine.Event{Guide: "replumb status", Error: "replumb check", Note: "replumb apply", Message: "m"})
 	if bare().MatchString(e.Guide + "\n" + e.Error + "\n" + e.Note) {
 		t.Errorf("an event says %+v", e)
 	}
 }
 
-// TestEveryHintNamesThePlugin holds all errors that have an exit code or a hint, and the fixes of all checks.
+// TestEveryHintNamesThePlugin holds all errors that have an exit code or a hint, and the fixes of
+// all checks.
 func TestEveryHintNamesThePlugin(t *testing.T) {
 	for name, tt := range exits() {
 		var b strings.Builder
-		Report(&b, plugin, tt.err)
+		command.Report(&b, command.Plugin, tt.err)
 		if found := bare().FindString(b.String()); found != "" {
 			t.Errorf("%s: %q is no command of the plugin, in %q", name, found, &b)
 		}
@@ -56,7 +59,7 @@ func TestEveryHintNamesThePlugin(t *testing.T) {
 		for _, c := range kind.Checks {
 			all = append(all, findings.Finding{Code: c.Code, Fix: c.Fix, Message: c.Why})
 		}
-		for _, f := range spokenFindings(plugin, all) {
+		for _, f := range command.SpokenFindings(command.Plugin, all) {
 			if found := bare().FindString(f.Fix + "\n" + f.Message); found != "" {
 				t.Errorf("%s: %q is no command of the plugin", f.Code, found)
 			}

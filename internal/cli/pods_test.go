@@ -18,8 +18,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/fakekubelet"
 )
 
-// TestPods runs scripts that move pods, each on an empty cluster: with real controllers and a real scheduler, two nodes
-// that are played, and Calico's books.
+// TestPods runs scripts that move pods, each on an empty cluster: with real controllers and a real
+// scheduler, two nodes that are played, and Calico's books.
 func TestPods(t *testing.T) {
 	played(t, "testdata/pods", twoNodes())
 }
@@ -28,7 +28,8 @@ func twoNodes() map[string]string {
 	return map[string]string{"node1": "192.0.2.1", "node2": "192.0.2.2"}
 }
 
-// TestNodes runs scripts that move nodes, in the same way: two of the four have addresses of another network.
+// TestNodes runs scripts that move nodes, in the same way: two of the four have addresses of
+// another network.
 func TestNodes(t *testing.T) {
 	played(t, "testdata/nodes", twoNetworks())
 }

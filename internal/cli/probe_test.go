@@ -20,7 +20,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
-// probed is the HTTP server of a script. Every third answer is 503 if /fail is asked for, and comes after more than a second if /late is.
+// probed is the HTTP server of a script. Every third answer is 503 if /fail is asked for, and comes
+// after more than a second if /late is.
 type probed struct {
 	requests atomic.Int64
 	// came has room for one: that there was a request.
@@ -46,8 +47,8 @@ func (p *probed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // servers are what scripts serve.
 var servers sync.Map
 
-// serve starts servers for the script, and puts their addresses into its environment: HTTP, HTTPS (with its authority in ca.crt), STREAM,
-// UDP, and CLOSED, where nothing listens.
+// serve starts servers for the script, and puts their addresses into its environment: HTTP, HTTPS
+// (with its authority in ca.crt), STREAM, UDP, and CLOSED, where nothing listens.
 func serve(ts *testscript.TestScript, _ bool, _ []string) {
 	p := &probed{came: make(chan struct{}, 1)}
 	web := httptest.NewServer(p)

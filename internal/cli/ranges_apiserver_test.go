@@ -14,8 +14,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
-// TestRanges runs scripts on two clusters, which are the contexts prod and staging. The context viewer is a user of prod without any right,
-// and no one answers where the context gone leads to.
+// TestRanges runs scripts on two clusters, which are the contexts prod and staging. The context
+// viewer is a user of prod without any right, and no one answers where the context gone leads to.
 func TestRanges(t *testing.T) {
 	assets, err := filepath.Abs(os.Getenv("KUBEBUILDER_ASSETS"))
 	if err != nil {

@@ -15,24 +15,24 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/cli/tools"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
-	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/safety/backup"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
-// command runs one command of a against a cluster.
-func command(t *testing.T, s *apitest.Server, make func(*app) *cobra.Command, args ...string) (string, error) {
+// run runs one command against a cluster.
+func run(t *testing.T, s *apitest.Server, make func(*command.App) *cobra.Command, args ...string) (string, error) {
 	t.Helper()
 	var out, progress bytes.Buffer
-	a := &app{name: "replumb", out: &output{w: &out}, err: printable.Writer{To: &progress}, config: genericclioptions.NewConfigFlags(true)}
-	a.config.KubeConfig = &s.Kubeconfig
+	a := command.New("replumb", nil, &out, &progress, command.Build{})
+	a.Config.KubeConfig = &s.Kubeconfig
 	cmd := make(a)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	cmd.SetArgs(args)
@@ -57,7 +57,7 @@ func testUnfreeze(t *testing.T, s *apitest.Server) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		out, err := command(t, s, (*app).unfreeze)
+		out, err := run(t, s, tools.Unfreeze)
 		if err != nil || out != "nothing is frozen\n" {
 			t.Errorf("printed %q, %v", out, err)
 		}
@@ -86,21 +86,21 @@ func testBackupExport(t *testing.T, s *apitest.Server) {
 	}
 	dir := filepath.Join(t.TempDir(), "backup")
 	want := filepath.Join(dir, "service-default-kubernetes.yaml")
-	out, err := command(t, s, (*app).backup, "export", "move", dir)
+	out, err := run(t, s, tools.Backup, "export", "move", dir)
 	if err != nil || out != want+"\n" {
 		t.Errorf("printed %q, %v", out, err)
 	}
 	if body, err := os.ReadFile(want); err != nil || !strings.Contains(string(body), "clusterIP: 10.96.0.1") {
 		t.Errorf("%s, %v", body, err)
 	}
-	_, err = command(t, s, (*app).backup, "export", "move", dir)
-	if err == nil || hintOf(err) == "" || !strings.Contains(err.Error(), want) {
+	_, err = run(t, s, tools.Backup, "export", "move", dir)
+	if err == nil || command.HintOf(err) == "" || !strings.Contains(err.Error(), want) {
 		t.Errorf("exported twice: %v", err)
 	}
-	if _, err := command(t, s, (*app).backup, "export", "nosuch", dir); err == nil || hintOf(err) == "" {
+	if _, err := run(t, s, tools.Backup, "export", "nosuch", dir); err == nil || command.HintOf(err) == "" {
 		t.Errorf("no backups: %v", err)
 	}
-	if _, err := command(t, s, (*app).backup, "export", "move"); ExitCode(err) != fault.ExitUsage {
+	if _, err := run(t, s, tools.Backup, "export", "move"); command.ExitCode(err) != fault.ExitUsage {
 		t.Errorf("no directory: %v", err)
 	}
 }

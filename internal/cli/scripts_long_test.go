@@ -4,7 +4,8 @@ package cli
 
 import "testing"
 
-// The tests with Long in their names run further scripts of their subjects, each in the way of the test without it.
+// The tests with Long in their names run further scripts of their subjects, each in the way of the
+// test without it.
 
 func TestClusterLong(t *testing.T)  { inCluster(t, "testdata/cluster-long") }
 func TestOperatorLong(t *testing.T) { inCluster(t, "testdata/operator-long") }

@@ -16,8 +16,9 @@ import (
 // ofSnapshots begins what is said of snapshots alone.
 var ofSnapshots = regexp.MustCompile(`^RP000[123]\b`)
 
-// alike runs check and plan of a file on the cluster, and on a snapshot of it without the cluster, for people and for programs. What they find is
-// the same, but for what is said of the snapshot, which is always said and never of the cluster. Further arguments are flags for the cluster alone.
+// alike runs check and plan of a file on the cluster, and on a snapshot of it without the cluster,
+// for people and for programs. What they find is the same, but for what is said of the snapshot,
+// which is always said and never of the cluster. Further arguments are flags for the cluster alone.
 func alike(ts *testscript.TestScript, _ bool, args []string) {
 	file, snapshot, flags := args[0], args[1], args[2:]
 	for command, formats := range map[string][]string{"check": {"table", "json"}, "plan": {"wide", "yaml"}} {
@@ -66,7 +67,8 @@ func (a answer) errors() (all []string) {
 	return all
 }
 
-// comparable is what was said, without what is of snapshots, of the moment, and of the width of columns.
+// comparable is what was said, without what is of snapshots, of the moment, and of the width of
+// columns.
 func (a answer) comparable(command, format string) any {
 	if format == "json" || format == "yaml" {
 		var doc any

@@ -13,10 +13,10 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// ErrInterrupted says that a run was cancelled. Every step that had begun was finished or can be taken up again.
+// ErrInterrupted is a cancelled run, in which begun steps were finished or can be resumed.
 var ErrInterrupted = errors.New("interrupted")
 
-// ErrPaused says that a run ended because a pause was asked for. Every step that had begun was finished or can be taken up again.
+// ErrPaused is a run that ended for a pause, like ErrInterrupted.
 var ErrPaused = errors.New("paused")
 
 // ErrSuperseded is the cause of a run that is cancelled because something else is asked for by now.
@@ -31,8 +31,6 @@ type StepError struct {
 }
 
 func (e *StepError) Error() string { return fmt.Sprintf("step %s: %v", e.Step, e.Err) }
-
-// Unwrap gives the cause.
 func (e *StepError) Unwrap() error { return e.Err }
 
 // DeadlineError says that something was waited for in vain. Err is what was missing at the end.
@@ -43,7 +41,6 @@ type DeadlineError struct {
 
 func (e *DeadlineError) Error() string { return fmt.Sprintf("%v (gave up after %s)", e.Err, e.After) }
 
-// Advice is that of what was missing, if it has any.
 func (e *DeadlineError) Advice() string {
 	if text := fault.Advice(e.Err); text != "" {
 		return text
@@ -51,7 +48,6 @@ func (e *DeadlineError) Advice() string {
 	return "when the cause is removed, run the same command again: it carries on"
 }
 
-// Unwrap gives what was missing.
 func (e *DeadlineError) Unwrap() error { return e.Err }
 
 type notYetError struct{ err error }
@@ -64,8 +60,8 @@ func NotYet(format string, args ...any) error {
 	return &notYetError{err: fmt.Errorf(format, args...)}
 }
 
-// Retryable reports whether trying again can help: something is not true yet, others wrote first, a list took longer than
-// the API server keeps its pages (410), or the API server was busy, restarting or out of reach. Nothing helps once others may be at work.
+// Retryable reports whether trying again can help: not true yet, a conflict, an expired list (410),
+// or an API server that is busy, restarting or out of reach. A Revocation is never retried.
 func Retryable(err error) bool {
 	if Revoked(err) {
 		return false
@@ -82,8 +78,8 @@ func Retryable(err error) bool {
 		errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || brokeOff(err)
 }
 
-// brokeOff reports whether a connection ended in the middle of an answer. What HTTP/2 says of it then is of no type that others can see; client-go
-// says that it was reading, and to try again (transformResponse in k8s.io/client-go rest/request.go).
+// brokeOff reports whether a connection ended within an answer. HTTP/2 errors have no exported
+// type, but client-go names them (transformResponse in k8s.io/client-go rest/request.go).
 func brokeOff(err error) bool {
 	if err == nil {
 		return false
@@ -92,7 +88,6 @@ func brokeOff(err error) bool {
 	return strings.Contains(text, "when reading response body") && strings.Contains(text, "Please retry")
 }
 
-// retryableStatus reports whether an API server has answered, and if so whether it may answer otherwise the next time.
 func retryableStatus(err error) (answered, retry bool) {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -103,7 +98,7 @@ func retryableStatus(err error) (answered, retry bool) {
 		apierrors.IsInternalError(err) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
 }
 
-// vanished reports whether an API server has answered that there is no object of a name, and not that there is no such kind.
+// vanished reports whether an API server has no object of a name, as opposed to no such kind.
 func vanished(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsNotFound(err) {

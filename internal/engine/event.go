@@ -35,11 +35,11 @@ type Event struct {
 	Message string `json:"message,omitempty"`
 	// Error is what went wrong: why a step, or the run, failed or waits.
 	Error string `json:"error,omitempty"`
-	// Interrupted is true of a StepFailed that is no failure: the run was cancelled, and the step can be taken up again.
+	// Interrupted marks a StepFailed by cancellation, which can be resumed.
 	Interrupted bool `json:"interrupted,omitempty"`
-	// Note is what a step that is done has to say, such as what went wrong without stopping the run.
+	// Note is a done step's remark, such as a failure that stopped nothing.
 	Note string `json:"note,omitempty"`
-	// Private is what else there is to say, for the terminal of the operator alone: it is in no JSON.
+	// Private is for the operator's terminal alone: it is in no JSON.
 	Private string `json:"-"`
 	// Guide tells people what to do, when a step waits for them.
 	Guide string `json:"guide,omitempty"`

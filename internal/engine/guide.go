@@ -1,7 +1,7 @@
 package engine
 
-// Guide is a step that waits for people and can tell them what to do. The runner hands it out once per run, when it first
-// has to wait and there is one: a step that cannot tell yet whether people are needed has none.
+// Guide is a step that waits for people, with instructions. The runner emits them once per run,
+// when the step first waits and has any.
 type Guide interface {
 	Guide() string
 }

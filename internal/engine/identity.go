@@ -2,7 +2,7 @@ package engine
 
 // Identity says which cluster something is about, to people and programs.
 type Identity struct {
-	// UID is that of the namespace kube-system, which lasts as long as the cluster and is no other's.
+	// UID is that of the namespace kube-system, which lasts as long as the cluster.
 	UID string `json:"uid"`
 	// Server is host:port of the API server, as the kubeconfig has it.
 	Server string `json:"server"`
@@ -18,7 +18,6 @@ func (i Identity) String() string {
 	return i.Context + " (" + i.Server + ")"
 }
 
-// Environ has the identity as environment variables of programs.
 func (i Identity) Environ() []string {
 	return []string{"REPLUMB_CLUSTER_UID=" + i.UID, "REPLUMB_SERVER=" + i.Server, "REPLUMB_CONTEXT=" + i.Context}
 }

@@ -1,5 +1,5 @@
-// Package engine runs plans: it observes each step, does what is not done, and takes a step as done only on proof. It
-// knows nothing of what the steps are about.
+// Package engine runs plans: it observes each step, does what is not done, and accepts only proof.
+// It knows nothing of what steps are about.
 package engine
 
 import (
@@ -61,20 +61,18 @@ type Timed interface {
 	Deadline() time.Duration
 }
 
-// Waiter is a step that writes nothing and only lets time pass or watches: it ends at once on cancellation, where other
-// steps are finished first.
+// Waiter is a step that writes nothing. Cancellation ends it at once; other steps are finished.
 type Waiter interface {
 	Waits()
 }
 
-// Abandoner is a step that leaves something behind as long as its Verify has not held. Once it failed or was
-// interrupted, the runner lets it clean up.
+// Abandoner is a step that cleans up after it failed or was interrupted before its proof.
 type Abandoner interface {
 	Abandon(ctx context.Context) error
 }
 
-// Noter is a step that can be done and yet have something to say, such as what failed without stopping the run. The
-// text goes into the Note of the event StepDone. It is asked for once the step is done; an empty text is nothing to say.
+// Noter is a step that has something to say once it is done, such as a failure that stopped
+// nothing. The text becomes the Note of StepDone; an empty one is none.
 type Noter interface {
 	Note() string
 }
@@ -106,12 +104,11 @@ type Phase struct {
 	Name   string
 	Title  string
 	Groups []Group
-	// Replan says that what follows this phase cannot be planned for certain before it has run: a run ends with it, and another one is
-	// planned.
+	// Replan ends the run after this phase: what follows is planned from its results.
 	Replan bool
-	// Recheck says that the results of its steps may be there already, and can be looked for without changing anything.
+	// Recheck says that results may be there already, and can be looked for.
 	Recheck bool
-	// Own says that its steps concern replumb itself: nothing of what the migration is about changes in it.
+	// Own says that the steps concern only replumb itself.
 	Own bool
 }
 
@@ -121,7 +118,6 @@ type Plan struct {
 	Phases []Phase
 }
 
-// Steps are all steps in order.
 func (p *Plan) Steps() []Step {
 	var all []Step
 	for _, phase := range p.Phases {
@@ -132,7 +128,6 @@ func (p *Plan) Steps() []Step {
 	return all
 }
 
-// Names are those of its phases, in order.
 func (p *Plan) Names() []string {
 	names := make([]string, len(p.Phases))
 	for i := range p.Phases {
@@ -141,7 +136,7 @@ func (p *Plan) Names() []string {
 	return names
 }
 
-// PhaseNames are the names of the phases of several plans, each once, in the order in which they first come.
+// PhaseNames are the phases of several plans, each once, in order.
 func PhaseNames(plans ...*Plan) []string {
 	var all []string
 	for _, p := range plans {
@@ -154,7 +149,6 @@ func PhaseNames(plans ...*Plan) []string {
 	return all
 }
 
-// Until is the plan up to and including a phase.
 func (p *Plan) Until(phase string) (*Plan, error) {
 	i := slices.Index(p.Names(), phase)
 	if i < 0 {
@@ -169,11 +163,9 @@ type UnknownPhaseError struct {
 	Phases []string
 }
 
-func (e *UnknownPhaseError) Error() string { return fmt.Sprintf("there is no phase %q", e.Phase) }
-
+func (e *UnknownPhaseError) Error() string  { return fmt.Sprintf("there is no phase %q", e.Phase) }
 func (e *UnknownPhaseError) Advice() string { return "the phases are " + strings.Join(e.Phases, ", ") }
 
-// Validate rejects plans in which two steps have the same ID.
 func (p *Plan) Validate() error {
 	seen := map[string]bool{}
 	for _, s := range p.Steps() {
@@ -185,8 +177,7 @@ func (p *Plan) Validate() error {
 	return nil
 }
 
-// Certain is the plan up to and including the first phase that has to run before the rest can be planned; partial reports
-// whether that leaves something out.
+// Certain is the plan up to the first phase with Replan; partial reports whether more follows.
 func (p *Plan) Certain() (certain *Plan, partial bool) {
 	i := slices.IndexFunc(p.Phases, func(phase Phase) bool { return phase.Replan })
 	if i < 0 {
@@ -195,8 +186,8 @@ func (p *Plan) Certain() (certain *Plan, partial bool) {
 	return &Plan{Name: p.Name, Phases: p.Phases[:i+1]}, true
 }
 
-// Outstanding is the plan without those steps, of phases that can be rechecked, whose result is there already. It only
-// looks; a step that could not find out stays in the plan.
+// Outstanding is the plan without steps of Recheck phases whose result is there already. It only
+// looks; a step in an unknown state stays.
 func (p *Plan) Outstanding(ctx context.Context) *Plan {
 	out := &Plan{Name: p.Name, Phases: slices.Clone(p.Phases)}
 	for i, phase := range out.Phases {
@@ -215,7 +206,6 @@ func (p *Plan) Outstanding(ctx context.Context) *Plan {
 	return out
 }
 
-// Hash identifies what the plan would do.
 func (p *Plan) Hash() (string, error) {
 	h := sha256.New()
 	enc := json.NewEncoder(h)
@@ -235,8 +225,7 @@ func (p *Plan) Hash() (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-// hashed are the changes of a step as far as the hash goes by them. Whether replumb makes what it keeps for itself or finds it there is no other
-// plan.
+// hashed leaves out what replumb writes for itself: whether that exists makes no other plan.
 func hashed(s Step, changes []Change) []Change {
 	if RoleOf(s) != RoleOwn {
 		return changes
@@ -281,7 +270,6 @@ const (
 	Backward Direction = "back"
 )
 
-// Opposite is the other direction.
 func (d Direction) Opposite() Direction {
 	if d == Backward {
 		return Forward

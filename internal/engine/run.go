@@ -25,7 +25,6 @@ type Runner struct {
 	HoldLimit time.Duration
 }
 
-// run is one pass over one plan.
 type run struct {
 	*Runner
 	plan  *Plan
@@ -36,8 +35,8 @@ type run struct {
 	total int
 }
 
-// Run does what is not done yet, phase by phase. When ctx is cancelled the steps in hand are finished, no other is
-// begun, and ErrInterrupted is returned, or ErrPaused if that is the cause. With a Revocation as cause those in hand are cut off.
+// Run does what is not done yet, phase by phase. On cancellation it finishes steps in hand and
+// returns ErrInterrupted, or ErrPaused if that is the cause; a Revocation cuts them off.
 func (r *Runner) Run(ctx context.Context, plan *Plan) error {
 	if err := plan.Validate(); err != nil {
 		return err
@@ -103,7 +102,7 @@ func (r *run) hold(ctx context.Context) error {
 	return err
 }
 
-// runGroup runs the steps of a group. The first failure keeps further steps from starting; those in hand are finished.
+// runGroup starts no further step after the first failure, and finishes those in hand.
 func (r *run) runGroup(ctx context.Context, g Group) error {
 	eg, starting := errgroup.WithContext(ctx)
 	eg.SetLimit(max(1, g.Parallel))
@@ -124,7 +123,6 @@ func (r *run) runGroup(ctx context.Context, g Group) error {
 	return nil
 }
 
-// interrupted says why a run was cancelled, if there is more to say than that.
 func interrupted(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	switch {
@@ -136,7 +134,6 @@ func interrupted(ctx context.Context) error {
 	return ErrInterrupted
 }
 
-// ended reports whether an error is no failure: the run was cancelled, or is paused.
 func ended(err error) bool { return errors.Is(err, ErrInterrupted) || errors.Is(err, ErrPaused) }
 
 func (r *run) step(ctx context.Context, s Step) error {
@@ -175,11 +172,10 @@ func (r *run) step(ctx context.Context, s Step) error {
 	return nil
 }
 
-// abandonLimit is how long a step may take to clean up after itself, also when people wait for their Ctrl-C.
+// abandonLimit bounds the clean-up of a step, during which people wait for their Ctrl-C.
 const abandonLimit = 10 * time.Second
 
-// abandon lets a step that ended because of cause clean up, and returns the cause. Where others may be at work by now, what there is to
-// clean up may be theirs.
+// abandon lets a step clean up and returns cause. After a Revocation the objects may be others'.
 func abandon(ctx context.Context, s Step, cause error) error {
 	a, ok := s.(Abandoner)
 	if !ok || Revoked(cause) {
@@ -193,7 +189,7 @@ func abandon(ctx context.Context, s Step, cause error) error {
 	return cause
 }
 
-// Drive brings one step to its proof, as a run would, without events: for steps that are made of others.
+// Drive brings one step to its proof, without events, for composed steps.
 func Drive(ctx context.Context, s Step) error {
 	r := &run{Runner: &Runner{}, plan: &Plan{}}
 	acted, err := r.drive(ctx, s)
@@ -203,8 +199,8 @@ func Drive(ctx context.Context, s Step) error {
 	return err
 }
 
-// drive brings one step from what it is to proven. Each attempt looks again, so an attempt that met a conflict or was
-// cut off half way is followed by one that sees what is there now.
+// drive brings a step to its proof. Each attempt looks again, so that it starts from what a
+// conflict or an interruption has left.
 func (r *run) drive(ctx context.Context, s Step) (changed bool, err error) {
 	deadline := r.deadline(s)
 	lasting, release := outlasting(ctx, s)
@@ -239,8 +235,7 @@ func (r *run) drive(ctx context.Context, s Step) (changed bool, err error) {
 	return a.acted, &DeadlineError{After: deadline.String(), Err: a.last}
 }
 
-// outlasting is the context of a step. Waiters end when the run is cancelled. Others are brought to their end, unless the run was revoked:
-// then nothing more must be written, and nothing tried again.
+// outlasting is the context of a step: Waiters end on cancellation, others only on a Revocation.
 func outlasting(ctx context.Context, s Step) (lasting context.Context, release func()) {
 	if _, ok := s.(Waiter); ok {
 		return ctx, func() {}
@@ -254,8 +249,8 @@ func outlasting(ctx context.Context, s Step) (lasting context.Context, release f
 	return lasting, func() { unhook(); cancel(nil) }
 }
 
-// attempts drive one step. As long as the step was done and only the proof is outstanding, the proof alone is asked for
-// again; after any other trouble the next attempt begins with a fresh look.
+// attempts drive one step. While only the proof is outstanding, the proof alone is repeated; after
+// any other trouble an attempt begins with a fresh look.
 type attempts struct {
 	step  Step
 	acted bool
@@ -266,6 +261,7 @@ type attempts struct {
 }
 
 func (a *attempts) next(ctx context.Context) error {
+	verify := a.step.Verify
 	if !a.did {
 		state, do, err := observe(ctx, a.step)
 		switch {
@@ -279,12 +275,16 @@ func (a *attempts) next(ctx context.Context) error {
 			return nil
 		}
 		a.acted = true
-		if err := do(ctx); err != nil {
+		proof, err := do(ctx)
+		if err != nil {
 			return err
+		}
+		if proof != nil {
+			verify = proof
 		}
 		a.did = true
 	}
-	err := a.step.Verify(ctx)
+	err := verify(ctx)
 	var later *notYetError
 	if err != nil && !errors.As(err, &later) {
 		a.did = false
@@ -292,7 +292,7 @@ func (a *attempts) next(ctx context.Context) error {
 	return err
 }
 
-// retry remembers why the attempt did not get through, and tells it if it is news.
+// retry remembers why the attempt failed, and reports it if that is new.
 func (r *run) retry(a *attempts, err error) {
 	known := a.last != nil && a.last.Error() == err.Error()
 	a.last = err

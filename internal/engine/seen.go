@@ -2,8 +2,8 @@ package engine
 
 import "context"
 
-// LookOf makes the Look of an Observed of a function that reads and judges. It returns what it has seen with nil if the result is
-// there, and with NotYet if it is not.
+// LookOf makes the Look of an Observed from a function that returns nil once the result is there,
+// and NotYet before.
 func LookOf[T any](read func(context.Context) (T, error)) func(context.Context) (State, T, error) {
 	return func(ctx context.Context) (State, T, error) {
 		seen, err := read(ctx)
@@ -12,7 +12,7 @@ func LookOf[T any](read func(context.Context) (T, error)) func(context.Context) 
 	}
 }
 
-// ProofOf makes the Proof of an Observed of the function that LookOf makes its Look of: what is missing is said in its words.
+// ProofOf makes the Proof that goes with LookOf, from the same function.
 func ProofOf[T any](read func(context.Context) (T, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := read(ctx)

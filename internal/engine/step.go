@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Role says what a step is for, to those who follow a run: notifications, metrics, the report and the comparison of plans
-// go by it, never by the step's ID or its words.
+// Role is the purpose of a step. Notifications, metrics, the report and the comparison of plans go
+// by it, never by IDs or texts.
 type Role string
 
 // The roles of steps.
 const (
 	// RoleWrite is that of steps that change the cluster, unless they have one of the others.
 	RoleWrite Role = "Write"
-	// RoleMove is that of steps that move what the migration is about: a Service, a pod, a node, a name.
+	// RoleMove moves the migration's subject: a Service, a pod, a node, a name.
 	RoleMove Role = "Move"
-	// RoleOwn is that of steps that write only what replumb keeps for itself: definitions, its namespace, the Migration, backups, agents.
+	// RoleOwn writes replumb's own: definitions, namespace, Migration, backups, agents.
 	RoleOwn Role = "Own"
 	// RoleCheck is that of steps that stop a run on findings.
 	RoleCheck Role = "Check"
@@ -25,9 +25,9 @@ const (
 	RoleBarrier Role = "Barrier"
 	// RoleGate is that of steps that wait for what only the operator can do.
 	RoleGate Role = "Gate"
-	// RoleCall is that of steps that have a program or a webhook of the operator's do part of the migration.
+	// RoleCall has an operator's program or webhook do part of the migration.
 	RoleCall Role = "Call"
-	// RoleHook is that of steps that tell a program or a webhook of the operator's about a moment of the run.
+	// RoleHook tells an operator's program or webhook about the run.
 	RoleHook Role = "Hook"
 	// RoleFinal is that of the step that passes the point of no return.
 	RoleFinal Role = "Final"
@@ -38,7 +38,7 @@ type Cast interface {
 	Role() Role
 }
 
-// RoleOf is the role of a step: its own if it has one; RoleGate for a Guide, RoleWait for another Waiter, else RoleWrite.
+// RoleOf is a step's role, else RoleGate for a Guide, RoleWait for a Waiter, or RoleWrite.
 func RoleOf(s Step) Role {
 	if c, ok := s.(Cast); ok {
 		if role := c.Role(); role != "" {
@@ -64,15 +64,13 @@ type Wait struct {
 	Limit time.Duration
 	// As is the role. Default: RoleWait.
 	As Role
-	// Again has For asked in every run, for what no look before the run can settle. Otherwise a Wait for what holds already is
-	// unchanged.
+	// Again asks For in every run. Otherwise a Wait that holds before the run is unchanged.
 	Again bool
 	// Remark, if set, is what there is to say once it holds; see Noter.
 	Remark func() string
 }
 
-func (w *Wait) ID() string { return w.Name }
-
+func (w *Wait) ID() string    { return w.Name }
 func (w *Wait) Title() string { return w.About }
 
 func (w *Wait) Role() Role {
@@ -82,8 +80,7 @@ func (w *Wait) Role() Role {
 	return w.As
 }
 
-func (*Wait) Waits() {}
-
+func (*Wait) Waits()                    {}
 func (w *Wait) Deadline() time.Duration { return w.Limit }
 
 func (w *Wait) State(ctx context.Context) (State, error) {
@@ -93,11 +90,9 @@ func (w *Wait) State(ctx context.Context) (State, error) {
 	return StateOf(w.For(ctx))
 }
 
-func (*Wait) Do(context.Context) error { return nil }
-
+func (*Wait) Do(context.Context) error           { return nil }
 func (w *Wait) Verify(ctx context.Context) error { return w.For(ctx) }
-
-func (w *Wait) Note() string { return said(w.Remark) }
+func (w *Wait) Note() string                     { return said(w.Remark) }
 
 // Gate is a Wait for what only the operator can do.
 type Gate struct {
@@ -106,16 +101,15 @@ type Gate struct {
 	Instructions func() string
 }
 
-func (g *Gate) Role() Role { return RoleGate }
-
+func (g *Gate) Role() Role    { return RoleGate }
 func (g *Gate) Guide() string { return said(g.Instructions) }
 
-// Write is a step that changes something and has nothing to remember between its look and its write.
+// Write is a step whose write needs nothing from its look.
 type Write struct {
 	// Name is the ID, About the title.
 	Name, About string
-	// Holds returns nil if what the step writes is there, and NotYet if it is not. It is the look and the proof. Nil means that
-	// it cannot be seen whether an earlier run has done it: it is done in every run, and done once Write returns nil.
+	// Holds is both look and proof: nil if the result is there, NotYet if not. Without Holds, Write
+	// is called in every run, and its success is the proof.
 	Holds func(context.Context) error
 	// Write may be called again after it failed or was cut off.
 	Write func(context.Context) error
@@ -131,12 +125,9 @@ type Write struct {
 	Remark func() string
 }
 
-func (w *Write) ID() string { return w.Name }
-
-func (w *Write) Title() string { return w.About }
-
-func (w *Write) Role() Role { return w.As }
-
+func (w *Write) ID() string              { return w.Name }
+func (w *Write) Title() string           { return w.About }
+func (w *Write) Role() Role              { return w.As }
 func (w *Write) Deadline() time.Duration { return w.Limit }
 
 func (w *Write) State(ctx context.Context) (State, error) {
@@ -166,8 +157,7 @@ func (w *Write) Undo() Step {
 
 func (w *Write) Note() string { return said(w.Remark) }
 
-// Interruptible is a Write that ends at once when the run is cancelled, where others are brought to their end first: it has
-// nothing that must not be cut off.
+// Interruptible is a Write that cancellation ends at once, since no part of it must be finished.
 type Interruptible struct{ *Write }
 
 func (Interruptible) Waits() {}
@@ -179,8 +169,9 @@ func (i Interruptible) Role() Role {
 	return i.As
 }
 
-// Observed is a step whose write needs what its look has seen. T is what the look hands over, by value: nothing is kept
-// in the step between the two, so an attempt never writes by what an earlier one saw.
+// Observed is a step whose write needs what its look has seen. Look hands it over by value and
+// nothing is kept in the step between the two, so an attempt never writes by what an earlier one
+// saw.
 type Observed[T any] struct {
 	// Name is the ID, About the title.
 	Name, About string
@@ -188,6 +179,9 @@ type Observed[T any] struct {
 	Look func(context.Context) (State, T, error)
 	// Write is given what the look right before it has seen.
 	Write func(context.Context, T) error
+	// Answered, if set, is called in place of Write. It returns a proof by the answers to its writes,
+	// which is asked once, before Proof; nil if there is none.
+	Answered func(context.Context, T) (func(context.Context) error, error)
 	// Proof returns nil only on proof. Default: Look finds Done.
 	Proof func(context.Context) error
 	// Changes is what Write would write.
@@ -200,12 +194,9 @@ type Observed[T any] struct {
 	Reverse func() Step
 }
 
-func (o *Observed[T]) ID() string { return o.Name }
-
-func (o *Observed[T]) Title() string { return o.About }
-
-func (o *Observed[T]) Role() Role { return o.As }
-
+func (o *Observed[T]) ID() string              { return o.Name }
+func (o *Observed[T]) Title() string           { return o.About }
+func (o *Observed[T]) Role() Role              { return o.As }
 func (o *Observed[T]) Deadline() time.Duration { return o.Limit }
 
 func (o *Observed[T]) State(ctx context.Context) (State, error) {
@@ -218,21 +209,26 @@ func (o *Observed[T]) Do(ctx context.Context) error {
 	if err != nil || state != Pending {
 		return err
 	}
-	return o.write(ctx, seen)
-}
-
-// write has the step looked at again if what was seen is gone by now: others may have deleted it, and then there may be nothing left to do.
-func (o *Observed[T]) write(ctx context.Context, seen T) error {
-	err := o.Write(ctx, seen)
-	if vanished(err) {
-		return NotYet("%w", err)
-	}
+	_, err = o.write(ctx, seen)
 	return err
 }
 
-func (o *Observed[T]) observe(ctx context.Context) (State, func(context.Context) error, error) {
+// write looks again if the object is gone by now: there may be nothing left to do.
+func (o *Observed[T]) write(ctx context.Context, seen T) (proof func(context.Context) error, err error) {
+	if o.Answered != nil {
+		proof, err = o.Answered(ctx, seen)
+	} else {
+		err = o.Write(ctx, seen)
+	}
+	if vanished(err) {
+		err = NotYet("%w", err)
+	}
+	return proof, err
+}
+
+func (o *Observed[T]) observe(ctx context.Context) (State, doer, error) {
 	state, seen, err := o.Look(ctx)
-	return state, func(ctx context.Context) error { return o.write(ctx, seen) }, err
+	return state, func(ctx context.Context) (func(context.Context) error, error) { return o.write(ctx, seen) }, err
 }
 
 func (o *Observed[T]) Verify(ctx context.Context) error {
@@ -255,22 +251,24 @@ func (o *Observed[T]) Undo() Step {
 	return o.Reverse()
 }
 
-// observer is a step that is looked at and done in one go.
+// doer does a step, and returns a proof by the answers to its writes, if there is one.
+type doer func(context.Context) (proof func(context.Context) error, err error)
+
+// observer is a step that looks and hands over in one call.
 type observer interface {
-	observe(ctx context.Context) (State, func(context.Context) error, error)
+	observe(ctx context.Context) (State, doer, error)
 }
 
-// observe looks at a step, and returns what does it.
-func observe(ctx context.Context, s Step) (State, func(context.Context) error, error) {
+func observe(ctx context.Context, s Step) (State, doer, error) {
 	if o, ok := s.(observer); ok {
 		return o.observe(ctx)
 	}
 	state, err := s.State(ctx)
-	return state, s.Do, err
+	return state, func(ctx context.Context) (func(context.Context) error, error) { return nil, s.Do(ctx) }, err
 }
 
-// StateOf is the state of a step whose look is its proof, by what the proof returned: Done if it holds, Pending if trying
-// again can help, else Unknown.
+// StateOf is the state of a step whose look is its proof: Done for nil, Pending for a retryable
+// error, else Unknown.
 func StateOf(err error) (State, error) {
 	switch {
 	case err == nil:
@@ -281,7 +279,6 @@ func StateOf(err error) (State, error) {
 	return Unknown, err
 }
 
-// said is what a function says, if there is one.
 func said(words func() string) string {
 	if words == nil {
 		return ""

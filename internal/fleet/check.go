@@ -19,7 +19,7 @@ const (
 	longestCall = 6 * time.Hour
 )
 
-// check says everything that is wrong in a Fleet, but for its Migration.
+// check is all that is wrong in a Fleet, but for its Migration.
 func (f *Fleet) check() (all field.ErrorList) {
 	if !named(f.Name) {
 		all = append(all, badName("metadata.name", f.Name))
@@ -73,7 +73,7 @@ func checkClusters(clusters []Cluster) (all field.ErrorList) {
 	return all
 }
 
-// checkWaves sees that every cluster stands in exactly one wave.
+// checkWaves refuses clusters that are not in exactly one wave.
 func (f *Fleet) checkWaves() (all field.ErrorList) {
 	if len(f.Spec.Waves) == 0 {
 		all = append(all, spec.Wrong("spec.waves", "is empty", "list the waves in their order, each with name and clusters"))
@@ -103,10 +103,8 @@ func (f *Fleet) checkWaves() (all field.ErrorList) {
 	}
 	for i, c := range f.Spec.Clusters {
 		if _, ok := in[c.Name]; !ok && named(c.Name) {
-			all = append(
-				all,
-				spec.Wrongf(fmt.Sprintf("spec.clusters[%d]", i), "name it in one, or remove it", "cluster %q is in no wave", c.Name),
-			)
+			all = append(all,
+				spec.Wrongf(fmt.Sprintf("spec.clusters[%d]", i), "name it in one, or remove it", "cluster %q is in no wave", c.Name))
 		}
 	}
 	return all

@@ -30,8 +30,8 @@ func (a Action) Order(waves []Wave) []Wave {
 	return all
 }
 
-// Spared says why there is nothing to do for a cluster; empty if there may be something. A replumb that is started for nothing does
-// nothing, so that this knows only what that would take for a mistake.
+// Spared says why there is nothing to do for a cluster; empty if there may be something. It knows
+// only what a replumb of the cluster would refuse: otherwise that one does nothing by itself.
 func (a Action) Spared(s State) string {
 	switch {
 	case s.Error != "":
@@ -65,7 +65,8 @@ func (e *RefusedError) Advice() string { return e.Hint }
 
 func (e *RefusedError) ExitCode() int { return e.Code }
 
-// Refusal is why an action must not begin in any cluster; nil if it may. apply looks at its clusters when it comes to them.
+// Refusal is why an action must not begin in any cluster; nil if it may. Apply asks its clusters
+// when it comes to them.
 func (a Action) Refusal(states []State) error {
 	var unknown, unfit []string
 	code := fault.ExitDone
@@ -76,7 +77,7 @@ func (a Action) Refusal(states []State) error {
 			unknown = append(unknown, fmt.Sprintf("%s is not known (%s)", s.Cluster, strings.ReplaceAll(s.Error, "\n", " ")))
 			code = Worse(code, s.ExitCode)
 		case a == Finish && !s.through():
-			unfit = append(unfit, fmt.Sprintf("%s is %s", s.Cluster, s.standing()))
+			unfit = append(unfit, fmt.Sprintf("%s is %s", s.Cluster, s.PhaseText()))
 		case a == Rollback && s.Final:
 			unfit = append(unfit, s.Cluster+" has passed the point of no return")
 		}
@@ -93,8 +94,8 @@ func (a Action) Refusal(states []State) error {
 	return nil
 }
 
-// standing is the phase, for people.
-func (s *State) standing() string {
+// PhaseText is the phase, for people.
+func (s *State) PhaseText() string {
 	text := string(s.Phase)
 	if s.Phase == "" {
 		text = "not begun"
@@ -108,11 +109,8 @@ func (s *State) standing() string {
 	return text
 }
 
-// Standing is the phase of a State, for people.
-func Standing(s State) string { return s.standing() }
-
-// Worse is the exit code that a script has to know of first. One that replumb does not have, such as that of a process that was killed,
-// counts as an error.
+// Worse is the exit code that a script has to know of first. A foreign one, such as that of a
+// killed process, counts as an error.
 func Worse(a, b int) int {
 	ranks := []int{
 		fault.ExitDone, fault.ExitInterrupted, fault.ExitUsage, fault.ExitLocked, fault.ExitBlocked, fault.ExitError,
@@ -168,10 +166,9 @@ func (e *HaltedError) Error() string {
 	return text
 }
 
-// Unwrap gives why the health action failed.
 func (e *HaltedError) Unwrap() error { return e.Health }
 
-// ExitCode implements fault.Coder: it is the worst.
+// ExitCode is the worst of them.
 func (e *HaltedError) ExitCode() int {
 	code := fault.ExitDone
 	if e.Health != nil {

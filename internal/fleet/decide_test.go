@@ -110,14 +110,14 @@ func TestSoakLeft(t *testing.T) {
 
 func TestRead(t *testing.T) {
 	s := State{Cluster: "a"}
-	if err := s.Read([]byte("\n")); err != nil || s.Phase != "" || Standing(s) != "not begun" {
+	if err := s.Read([]byte("\n")); err != nil || s.Phase != "" || s.PhaseText() != "not begun" {
 		t.Errorf("nothing: %+v, %v", s, err)
 	}
 	err := s.Read([]byte(`{"kind":"MigrationStatus","phase":"Applying","stage":"move","paused":true,"lastError":"no",
 		"counts":{"total":9,"moved":4},
 		"proof":{"sent":120,"failed":1},"gates":[{"title":"restart"}],"settledAt":"2026-03-01T12:00:00Z","services":[{}]}`))
 	if err != nil || s.Moved != 4 || s.Total != 9 || s.Requests != 120 || s.Failed != 1 || s.Gates[0] != "restart" || s.SettledAt == nil ||
-		Standing(s) != "Applying (move), paused" {
+		s.PhaseText() != "Applying (move), paused" {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if err := s.Read([]byte("[")); err == nil {

@@ -1,5 +1,5 @@
-// Package fleet runs one migration over many clusters, in waves. What it decides, such as what begins next, is apart from what does it: a
-// replumb of its own for each cluster, which resumes as every other does.
+// Package fleet runs one migration over many clusters, in waves. It decides what begins next; a
+// replumb of its own for each cluster does it, and resumes as every other does.
 package fleet
 
 import (
@@ -64,7 +64,8 @@ type Wave struct {
 	soak time.Duration
 }
 
-// Pick is the fleet without the waves and clusters that are not named. Empty names are all. Waves without a cluster are left out.
+// Pick is the fleet with the named waves and clusters alone; no names are all. Waves without a
+// cluster are left out.
 func (f *Fleet) Pick(waves, clusters []string) *Fleet {
 	picked := *f
 	picked.Spec.Waves, picked.Spec.Clusters = nil, nil

@@ -31,8 +31,8 @@ type document struct {
 	Spec Spec `json:"spec"`
 }
 
-// Parse reads the one Fleet in a source strictly. Errors are of type *spec.Error, or *spec.Invalid if there are several. Relative paths in
-// it become those of the source's folder.
+// Parse reads the one Fleet in a source strictly, and fails with a *spec.Error or *spec.Invalid.
+// Relative paths become those of the source's folder.
 func Parse(s spec.Source) (*Fleet, error) {
 	body, err := single(s, Kind)
 	if err != nil {
@@ -53,10 +53,8 @@ func Parse(s spec.Source) (*Fleet, error) {
 	for _, err := range strict {
 		var unknown kjson.FieldError
 		if errors.As(err, &unknown) {
-			bad = append(
-				bad,
-				spec.Wrong(unknown.FieldPath(), oneLine(err), "remove the field or correct its name; a Fleet has no other fields"),
-			)
+			bad = append(bad,
+				spec.Wrong(unknown.FieldPath(), oneLine(err), "remove the field or correct its name; a Fleet has no other fields"))
 		}
 	}
 	f := &Fleet{Name: d.Metadata.Name, Spec: d.Spec, Dir: s.Dir}
@@ -77,7 +75,7 @@ func refuse(all field.ErrorList) error {
 	return err
 }
 
-// oneLine is an error without what would be taken for a hint, or for another line.
+// oneLine is an error on one line, without a hint.
 func oneLine(err error) string {
 	return strings.NewReplacer("\n", " ", "; ", ", ").Replace(err.Error())
 }
@@ -111,7 +109,7 @@ func single(s spec.Source, kind string) ([]byte, error) {
 	return found[0], nil
 }
 
-// locate has relative paths begin in the folder of the file.
+// locate makes relative paths begin in the folder of the file.
 func (f *Fleet) locate() {
 	from := func(path *string) {
 		if *path != "" && !filepath.IsAbs(*path) && f.Dir != "" {

@@ -45,7 +45,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseRefuses: each thing that is wrong is an error of one line that names its field, with a hint.
+// TestParseRefuses: each thing that is wrong is an error of one line that names its field, with a
+// hint.
 func TestParseRefuses(t *testing.T) {
 	for name, tt := range map[string]struct{ old, by, field, problem string }{
 		"another kind":       {"kind: Fleet", "kind: Migration", "apiVersion, kind", "is not a Fleet"},

@@ -16,8 +16,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// Program starts a replumb for each cluster: this one, so that a crash is that cluster's alone, and so that it resumes as every other does.
-// The Migration goes in on stdin, and the folder it works in is that of the Migration: nothing is written to disk.
+// Program starts this very program for each cluster, so that a crash is that cluster's alone. It
+// gets the Migration on stdin and works in its folder: nothing is written to disk.
 type Program struct {
 	// Path of the program, and the name that it is called by.
 	Path, Name string
@@ -27,8 +27,8 @@ type Program struct {
 	More []string
 	// Kubeconfig for clusters that have none of their own; empty for that of the environment.
 	Kubeconfig string
-	// Hear learns each line of what a replumb prints while it acts.
-	Hear func(t *Target, l Line)
+	// OnLine is called for each line that a replumb prints while it acts.
+	OnLine func(t *Target, l Line)
 }
 
 // Line is one that a replumb printed.
@@ -38,7 +38,7 @@ type Line struct {
 	Event bool
 }
 
-func (p *Program) Look(ctx context.Context, t *Target) State {
+func (p *Program) Status(ctx context.Context, t *Target) State {
 	printed, of := p.Ask(ctx, t, "status", t.Migration.Name, "--ignore-not-found", "-o", "json")
 	if of.Code != fault.ExitDone {
 		return Unknown(t, of)
@@ -55,8 +55,8 @@ func (p *Program) Do(ctx context.Context, t *Target, a Action) Outcome {
 	if a != Apply {
 		args = append(args, "--yes")
 	}
-	out := &lines{each: func(text string) { p.Hear(t, Line{Text: text, Event: true}) }}
-	err := &lines{each: func(text string) { p.Hear(t, Line{Text: text}) }}
+	out := &lines{each: func(text string) { p.OnLine(t, Line{Text: text, Event: true}) }}
+	err := &lines{each: func(text string) { p.OnLine(t, Line{Text: text}) }}
 	return p.run(ctx, t, append(args, p.More...), out, err)
 }
 
@@ -77,10 +77,10 @@ func (p *Program) run(ctx context.Context, t *Target, args []string, out io.Writ
 	cmd.Args[0] = p.Name
 	cmd.Dir, cmd.Env = t.Dir, environment()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(t.Manifest), out, said
-	// The second Ctrl-C would end it in the middle of a step: it gets one, whatever happens on the terminal.
+	// A second Ctrl-C would end it in the middle of a step: it gets one alone.
 	cmd.Cancel = func() error { return interrupt(cmd) }
 	apart(cmd)
-	// What ends a program with the one that started it goes by the thread that did.
+	// The signal at the death of the parent (Pdeathsig) goes by the thread that started the program.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := cmd.Run()
@@ -110,7 +110,8 @@ func first(texts ...string) string {
 	return ""
 }
 
-// environment is that of this process, with the files of KUBECONFIG where they are for it: the program works in another folder.
+// environment is that of this process, with absolute paths in KUBECONFIG: the program works in
+// another folder.
 func environment() []string {
 	env := os.Environ()
 	files := filepath.SplitList(os.Getenv("KUBECONFIG"))
@@ -125,7 +126,7 @@ func environment() []string {
 	return env
 }
 
-// lines passes on what is written to it line by line, and remembers the error that a replumb reports at its end.
+// lines passes what is written to it on line by line, and keeps the last error that is reported.
 type lines struct {
 	each func(string)
 
@@ -135,7 +136,7 @@ type lines struct {
 	goes  bool
 }
 
-// longest is how much of a line is waited for.
+// longest is the part of a line that is waited for.
 const longest = 1 << 20
 
 func (l *lines) Write(b []byte) (int, error) {

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// apart has a program not get the Ctrl-C that is meant for this one, and be interrupted if this one is killed, so that no run goes on that
-// no one waits for.
+// apart keeps the Ctrl-C of the terminal from a program, and has it interrupted when this one is
+// killed: no run goes on unwatched.
 func apart(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT}
 }

@@ -6,5 +6,5 @@ import "os/exec"
 
 func apart(*exec.Cmd) {}
 
-// interrupt ends a program where it cannot be asked to: that is as safe as any crash, and the next run carries on.
+// interrupt ends a program that cannot be asked to, which is as safe as any crash.
 func interrupt(cmd *exec.Cmd) error { return cmd.Process.Kill() }

@@ -15,13 +15,14 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// script is a program in place of replumb. The shell reads it, so that no file is run that another test may hold open.
+// script is a program in place of replumb. The shell reads it, so that no file is run that another
+// test may hold open.
 func script(t *testing.T, text string) (*Program, *Target) {
 	t.Helper()
 	dir := t.TempDir()
 	m := &v1alpha1.Migration{}
 	m.Name = "move"
-	p := &Program{Path: "/bin/sh", Name: "sh", Hear: func(*Target, Line) {}}
+	p := &Program{Path: "/bin/sh", Name: "sh", OnLine: func(*Target, Line) {}}
 	t.Setenv("ENV", "")
 	// sh takes the first argument for a file: a file by the name of the command is the script.
 	for _, command := range []string{"apply", "status", "check"} {
@@ -42,7 +43,7 @@ func TestProgramIsGivenTheMigration(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var events, said []string
-	p.Hear = func(_ *Target, l Line) {
+	p.OnLine = func(_ *Target, l Line) {
 		mu.Lock()
 		defer mu.Unlock()
 		if l.Event {
@@ -100,7 +101,7 @@ func TestProgramIsInterruptedOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var got []string
-	p.Hear = func(_ *Target, l Line) {
+	p.OnLine = func(_ *Target, l Line) {
 		if !l.Event {
 			return
 		}
@@ -121,14 +122,14 @@ func TestProgramIsInterruptedOnce(t *testing.T) {
 
 func TestProgramLooks(t *testing.T) {
 	p, target := script(t, `printf '{"phase":"Moved","counts":{"total":4,"moved":4}}'`)
-	if s := p.Look(t.Context(), target); s.Phase != v1alpha1.PhaseMoved || s.Moved != 4 || s.Error != "" {
+	if s := p.Status(t.Context(), target); s.Phase != v1alpha1.PhaseMoved || s.Moved != 4 || s.Error != "" {
 		t.Errorf("%+v", s)
 	}
 	for text, want := range map[string]string{
 		"echo 'error: cannot be reached' >&2; exit 1": "cannot be reached", "echo '['": "reading the status",
 	} {
 		p, target := script(t, text)
-		if s := p.Look(t.Context(), target); s.ExitCode != 1 || !strings.Contains(s.Error, want) || s.Cluster != "a" {
+		if s := p.Status(t.Context(), target); s.ExitCode != 1 || !strings.Contains(s.Error, want) || s.Cluster != "a" {
 			t.Errorf("%+v", s)
 		}
 	}

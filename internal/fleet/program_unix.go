@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// apart has a program not get the Ctrl-C that is meant for this one.
+// apart keeps the Ctrl-C of the terminal from a program.
 func apart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 func interrupt(cmd *exec.Cmd) error { return cmd.Process.Signal(syscall.SIGINT) }

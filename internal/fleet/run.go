@@ -24,9 +24,9 @@ type Outcome struct {
 
 // Replumb works on one cluster, through a replumb of its own.
 type Replumb interface {
-	// Look asks where the migration of the cluster stands.
-	Look(ctx context.Context, t *Target) State
-	// Do runs an action to its end. When ctx is cancelled it is interrupted, and ends where that is safe.
+	// Status asks where the migration of the cluster stands.
+	Status(ctx context.Context, t *Target) State
+	// Do runs an action to its end, or to where it is safe to end once ctx is cancelled.
 	Do(ctx context.Context, t *Target, a Action) Outcome
 }
 
@@ -42,7 +42,7 @@ const (
 	WaveDone       = "WaveDone"
 )
 
-// Event is one thing that happened to a fleet, beside the events of its clusters.
+// Event of a fleet, beside the events of its clusters.
 type Event struct {
 	Time    time.Time `json:"time"`
 	Kind    string    `json:"kind"`
@@ -65,13 +65,13 @@ type Runner struct {
 	Replumb Replumb
 	// Health is called after each wave; nil if nothing is.
 	Health func(context.Context, HealthRequest) error
-	// Tell learns what happens.
-	Tell func(Event)
+	// OnEvent is called for each event, one at a time.
+	OnEvent func(Event)
 	// Now and Wait are the clock.
 	Now  func() time.Time
 	Wait func(context.Context, time.Duration) error
 
-	telling sync.Mutex
+	emitting sync.Mutex
 }
 
 // HealthRequest is what the health action gets.
@@ -85,7 +85,8 @@ type HealthRequest struct {
 	Clusters []State `json:"clusters"`
 }
 
-// Run runs the waves in the order of the action, and ends with a *HaltedError when one does not get through. Nothing begins after that.
+// Run runs the waves in the order of the action, and halts with a *HaltedError at the first that
+// does not get through.
 func (r *Runner) Run(ctx context.Context) error {
 	waves := r.Action.Order(r.Fleet.Spec.Waves)
 	for i, w := range waves {
@@ -113,23 +114,23 @@ func (r *Runner) Run(ctx context.Context) error {
 // wave runs one wave, its soak, and the health action.
 func (r *Runner) wave(ctx context.Context, w Wave) error {
 	started := r.Now()
-	r.tell(Event{Kind: WaveStarted, Wave: w.Name})
+	r.emit(Event{Kind: WaveStarted, Wave: w.Name})
 	halted := &HaltedError{Fleet: r.Fleet.Name, Wave: w.Name, Action: r.Action}
 	if halted.Ended, halted.Left = r.clusters(ctx, w); len(halted.Ended)+len(halted.Left) > 0 {
 		return halted
 	}
-	if halted.Health = r.settle(ctx, w); ctx.Err() != nil {
+	if halted.Health = r.soak(ctx, w); ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if halted.Health != nil {
 		return halted
 	}
-	r.tell(Event{Kind: WaveDone, Wave: w.Name, Seconds: r.Now().Sub(started).Seconds()})
+	r.emit(Event{Kind: WaveDone, Wave: w.Name, Seconds: r.Now().Sub(started).Seconds()})
 	return nil
 }
 
-// clusters runs the action in those of a wave, so many at a time. The first that does not get through has the others interrupted, and no
-// further one begin.
+// clusters runs the action in those of a wave, Parallel at a time. The first that does not get
+// through interrupts the others.
 func (r *Runner) clusters(ctx context.Context, w Wave) (ended []Result, left []string) {
 	ctx, halt := context.WithCancel(ctx)
 	defer halt()
@@ -161,29 +162,30 @@ func (r *Runner) clusters(ctx context.Context, w Wave) (ended []Result, left []s
 
 // one runs the action in one cluster.
 func (r *Runner) one(ctx context.Context, w Wave, t *Target) Outcome {
-	if why := r.Action.Spared(r.Replumb.Look(ctx, t)); why != "" {
-		r.tell(Event{Kind: ClusterSpared, Wave: w.Name, Cluster: t.Name, Message: why})
+	if why := r.Action.Spared(r.Replumb.Status(ctx, t)); why != "" {
+		r.emit(Event{Kind: ClusterSpared, Wave: w.Name, Cluster: t.Name, Message: why})
 		return Outcome{}
 	}
 	started := r.Now()
-	r.tell(Event{Kind: ClusterStarted, Wave: w.Name, Cluster: t.Name})
+	r.emit(Event{Kind: ClusterStarted, Wave: w.Name, Cluster: t.Name})
 	of := r.Replumb.Do(ctx, t, r.Action)
 	e := Event{Kind: ClusterDone, Wave: w.Name, Cluster: t.Name, Seconds: r.Now().Sub(started).Seconds()}
 	if of.Code != fault.ExitDone {
 		e.Kind, e.ExitCode, e.Error = ClusterFailed, of.Code, of.Error
 	}
-	r.tell(e)
+	r.emit(e)
 	return of
 }
 
-// settle waits until a wave has soaked, and asks whether it is healthy. What of the soak is over is seen in the clusters.
-func (r *Runner) settle(ctx context.Context, w Wave) error {
+// soak waits until a wave has soaked, and calls the health action. The clusters say how much of the
+// soak is over.
+func (r *Runner) soak(ctx context.Context, w Wave) error {
 	if r.Action != Apply || w.soak == 0 && r.Health == nil {
 		return nil
 	}
 	states := r.states(ctx, w)
 	if left := SoakLeft(w.soak, states, r.Now()).Round(time.Second); left > 0 {
-		r.tell(Event{Kind: Soaking, Wave: w.Name, Message: left.String(), Seconds: left.Seconds()})
+		r.emit(Event{Kind: Soaking, Wave: w.Name, Message: left.String(), Seconds: left.Seconds()})
 		if err := r.Wait(ctx, left); err != nil {
 			return err
 		}
@@ -197,7 +199,7 @@ func (r *Runner) settle(ctx context.Context, w Wave) error {
 		Clusters: states,
 	})
 	if err == nil {
-		r.tell(Event{Kind: Healthy, Wave: w.Name})
+		r.emit(Event{Kind: Healthy, Wave: w.Name})
 	}
 	return err
 }
@@ -210,17 +212,17 @@ func (r *Runner) states(ctx context.Context, w Wave) []State {
 	return States(ctx, r.Replumb, of)
 }
 
-// looks is how many clusters are looked at in parallel.
+// looks is how many clusters are asked in parallel.
 const looks = 4
 
-// States looks at clusters, and returns what was seen in the same order.
+// States asks clusters where they stand, and returns the answers in their order.
 func States(ctx context.Context, at Replumb, of []*Target) []State {
 	all := make([]State, len(of))
-	Each(of, func(i int, t *Target) { all[i] = at.Look(ctx, t) })
+	Each(of, func(i int, t *Target) { all[i] = at.Status(ctx, t) })
 	return all
 }
 
-// Each does something for all targets, few at a time, and waits for them.
+// Each calls do for all targets, a few at a time, and waits.
 func Each(of []*Target, do func(i int, t *Target)) {
 	var group errgroup.Group
 	group.SetLimit(looks)
@@ -243,10 +245,10 @@ func (r *Runner) target(name string) *Target {
 	return nil
 }
 
-// tell is called by several clusters.
-func (r *Runner) tell(e Event) {
-	r.telling.Lock()
-	defer r.telling.Unlock()
+// emit is called by several clusters.
+func (r *Runner) emit(e Event) {
+	r.emitting.Lock()
+	defer r.emitting.Unlock()
 	e.Time, e.Fleet = r.Now().UTC(), r.Fleet.Name
-	r.Tell(e)
+	r.OnEvent(e)
 }

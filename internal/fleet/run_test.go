@@ -14,7 +14,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// fake is clusters without one. Those in ends end so; those in held go on until they are interrupted.
+// fake is clusters without one. Those in ends end so; those in held go on until they are
+// interrupted.
 type fake struct {
 	states map[string]State
 	ends   map[string]Outcome
@@ -27,7 +28,7 @@ type fake struct {
 	interrupted []string
 }
 
-func (f *fake) Look(_ context.Context, t *Target) State {
+func (f *fake) Status(_ context.Context, t *Target) State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.states[t.Name]
@@ -57,8 +58,8 @@ func runnerOf(f *fake, action Action, waves ...Wave) (r *Runner, events *[]strin
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	r = &Runner{
 		Fleet: &Fleet{Name: "prod", Spec: Spec{Waves: waves}}, Action: action, Replumb: f,
-		Now:  func() time.Time { return now.Add(*waited) },
-		Tell: func(e Event) { *events = append(*events, strings.TrimSpace(e.Kind+" "+e.Wave+" "+e.Cluster)) },
+		Now:     func() time.Time { return now.Add(*waited) },
+		OnEvent: func(e Event) { *events = append(*events, strings.TrimSpace(e.Kind+" "+e.Wave+" "+e.Cluster)) },
 		Wait: func(ctx context.Context, d time.Duration) error {
 			*waited += d
 			return ctx.Err()
@@ -89,7 +90,8 @@ func TestWavesRunInOrder(t *testing.T) {
 	}
 }
 
-// TestFirstLossHaltsTheFleet: what runs beside it is interrupted, and nothing further begins. The control: without the loss, all run.
+// TestFirstLossHaltsTheFleet: what runs beside it is interrupted, and nothing further begins. The
+// control: without the loss, all run.
 func TestFirstLossHaltsTheFleet(t *testing.T) {
 	for _, lost := range []bool{true, false} {
 		both := &sync.WaitGroup{}
@@ -168,8 +170,8 @@ func TestLossOutweighsCtrlC(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	f := &fake{ends: map[string]Outcome{"a": {Code: fault.ExitBudget}}}
 	r, _, _ := runnerOf(f, Apply, wave("one", 1, "a"))
-	tell := r.Tell
-	r.Tell = func(e Event) {
+	tell := r.OnEvent
+	r.OnEvent = func(e Event) {
 		if tell(e); e.Kind == ClusterFailed {
 			cancel()
 		}
@@ -179,7 +181,8 @@ func TestLossOutweighsCtrlC(t *testing.T) {
 	}
 }
 
-// TestSoak: what is left of it is waited for, by what the clusters say, so that one that was interrupted is not begun again, nor left out.
+// TestSoak: what is left of it is waited for, by what the clusters say, so that one that was
+// interrupted is not begun again, nor left out.
 func TestSoak(t *testing.T) {
 	at := time.Date(2026, 3, 1, 11, 50, 0, 0, time.UTC)
 	for name, tt := range map[string]struct {
@@ -206,7 +209,8 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// TestHealthHaltsTheFleet: it is asked after each wave, with where the clusters stand. The control: while it is well, all run.
+// TestHealthHaltsTheFleet: it is asked after each wave, with where the clusters stand. The control:
+// while it is well, all run.
 func TestHealthHaltsTheFleet(t *testing.T) {
 	for _, well := range []bool{false, true} {
 		f := &fake{states: map[string]State{"a": {Cluster: "a", Requests: 120}}}

@@ -9,7 +9,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// State is where a cluster's migration stands, as replumb status says. The zero Phase is that of a cluster without one, or of one that has
+// State is where a cluster's migration stands, as replumb status says. Phase is empty where it has
 // not begun.
 type State struct {
 	Cluster string         `json:"cluster"`
@@ -29,9 +29,9 @@ type State struct {
 	// Gates are what waits for people.
 	Gates     []string `json:"gates,omitempty"`
 	LastError string   `json:"lastError,omitempty"`
-	// SettledAt is since when the cluster is as was asked for.
+	// SettledAt is when the cluster became as asked for.
 	SettledAt *time.Time `json:"settledAt,omitempty"`
-	// Error says why the rest is not known, and ExitCode how the look ended.
+	// Error says why the rest is not known, and ExitCode how status ended.
 	Error    string `json:"error,omitempty"`
 	ExitCode int    `json:"exitCode,omitempty"`
 }
@@ -51,7 +51,8 @@ type status struct {
 	} `json:"gates"`
 }
 
-// Read takes in what replumb status NAME -o json --ignore-not-found printed. Nothing means that there is no such migration.
+// Read takes the output of replumb status NAME -o json --ignore-not-found, which is empty where
+// there is no such migration.
 func (s *State) Read(printed []byte) error {
 	if strings.TrimSpace(string(printed)) == "" {
 		return nil
@@ -72,7 +73,7 @@ func (s *State) Read(printed []byte) error {
 	return nil
 }
 
-// Unknown is the State of a cluster that could not be looked at.
+// Unknown is the State of a cluster that gave no answer.
 func Unknown(t *Target, of Outcome) State {
 	return State{Cluster: t.Name, Wave: t.Wave, Error: of.Error, ExitCode: of.Code}
 }
@@ -82,8 +83,8 @@ func (s *State) through() bool {
 	return s.Phase == v1alpha1.PhaseMoved || s.Phase == v1alpha1.PhaseFinished || s.Final
 }
 
-// SoakLeft is how much of a soak is left at a time, by when the last cluster got where it was to go. Of a cluster that does not say when,
-// all of it is.
+// SoakLeft is the rest of a soak since the last cluster got where it was to go. A cluster that does
+// not say when has all of it left.
 func SoakLeft(soak time.Duration, states []State, now time.Time) time.Duration {
 	var longest time.Duration
 	for _, s := range states {

@@ -28,8 +28,9 @@ type Target struct {
 	Ranges []netip.Prefix
 }
 
-// Targets reads the Migration of a fleet, and renders it for each cluster, in the order of spec.clusters. It fails with everything that is
-// wrong for the first cluster for which something is, and with target ranges that two clusters would share.
+// Targets renders the Migration of a fleet for each cluster, in the order of spec.clusters. It
+// fails with all that is wrong for the first faulty cluster, and with ranges that two clusters
+// would share.
 func (f *Fleet) Targets() ([]*Target, error) {
 	body, err := os.ReadFile(f.Spec.Migration)
 	if err != nil {
@@ -92,8 +93,8 @@ func rendered(base, with map[string]any) ([]byte, error) {
 	return json.Marshal(own)
 }
 
-// merge applies a JSON merge patch: objects are merged, null takes a field away, and anything else, lists included, replaces what is there
-// (RFC 7386). What is merged into stays as it is.
+// merge applies a JSON merge patch (RFC 7386) to a copy: objects are merged, null removes a field,
+// and anything else, lists included, replaces it.
 func merge(into, patch any) any {
 	change, ok := patch.(map[string]any)
 	if !ok {
@@ -141,10 +142,8 @@ func overlaps(all []*Target) (bad field.ErrorList) {
 						bad = append(bad, spec.Wrongf(path, hint, "cluster %s gets %s, and so does cluster %s", t.Name, mine, other.Name))
 						continue
 					}
-					bad = append(
-						bad,
-						spec.Wrongf(path, hint, "cluster %s gets %s, which overlaps %s of cluster %s", t.Name, mine, theirs, other.Name),
-					)
+					bad = append(bad,
+						spec.Wrongf(path, hint, "cluster %s gets %s, which overlaps %s of cluster %s", t.Name, mine, theirs, other.Name))
 				}
 			}
 		}
@@ -152,7 +151,7 @@ func overlaps(all []*Target) (bad field.ErrorList) {
 	return bad
 }
 
-// Takes says which ranges a cluster gets, for people; what the job is, if none.
+// Takes names the ranges that a cluster gets, or the job if there are none.
 func (t *Target) Takes() string {
 	if len(t.Ranges) == 0 {
 		return t.Migration.Spec.Type()

@@ -11,7 +11,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,8 +19,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/readiness"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/migration/incluster"
 )
 
 // DefaultWait is how long the operator may take to come up by default.
@@ -31,12 +30,11 @@ const DefaultWait = 5 * time.Minute
 type Installer struct {
 	Cluster *cluster.Cluster
 	Options Options
-	// Wait is how long the operator may take to come up. Default: DefaultWait.
-	Wait time.Duration
+	Wait    time.Duration
 }
 
-// Run makes what is not there, repairs what differs, and waits until the operator runs. Before anything is written it fails with a
-// *cluster.NewerError if a definition in the cluster is of a newer build than this one.
+// Run makes what is missing, repairs what differs, and waits until the operator runs. It writes
+// nothing and fails with a *cluster.NewerError if a definition is of a newer build.
 func (i *Installer) Run(ctx context.Context, r *engine.Runner) error {
 	for _, d := range definitions() {
 		if _, err := i.Cluster.Defined(ctx, d); err != nil {
@@ -80,13 +78,12 @@ func (i *Installer) define() []engine.Step {
 	return all
 }
 
-// apply makes the objects of a section, by server-side apply.
 func (i *Installer) apply(part section) engine.Step {
 	return &engine.Write{
 		Name: part.name + "/objects", About: part.title, As: engine.RoleOwn,
 		Holds: func(ctx context.Context) error {
 			for _, want := range part.objects {
-				if err := i.holds(ctx, want.DeepCopy()); err != nil {
+				if err := i.holds(ctx, want); err != nil {
 					return err
 				}
 			}
@@ -94,52 +91,43 @@ func (i *Installer) apply(part section) engine.Step {
 		},
 		Write: func(ctx context.Context) error {
 			for _, want := range part.objects {
-				err := i.Cluster.Apply(ctx, client.ApplyConfigurationFromUnstructured(want.DeepCopy()),
-					client.ForceOwnership, client.FieldOwner(v1alpha1.FieldManager))
-				if err != nil {
-					return fmt.Errorf("%s: %w", incluster.NameOf(want), err)
+				if err := workload.Write(ctx, i.Cluster, want); err != nil {
+					return err
 				}
 			}
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			var all []engine.Change
-			for _, o := range part.objects {
-				all = append(all, engine.Change{Verb: "create", Object: incluster.NameOf(o), Body: o.Object})
-			}
-			return all, nil
-		},
+		Changes: func() ([]engine.Change, error) { return workload.Created(part.objects), nil },
 	}
 }
 
-// holds returns nil if an object is there and as it should be. want is changed.
+// holds returns nil if an object is there and as it should be.
 func (i *Installer) holds(ctx context.Context, want *unstructured.Unstructured) error {
-	have := &unstructured.Unstructured{}
+	name, have := workload.NameOf(want), &unstructured.Unstructured{}
 	have.SetGroupVersionKind(want.GroupVersionKind())
-	err := i.Cluster.Get(ctx, client.ObjectKeyFromObject(want), have)
+	there, err := workload.Get(ctx, i.Cluster, name, client.ObjectKeyFromObject(want), have)
 	switch {
-	case apierrors.IsNotFound(err):
-		return engine.NotYet("%s does not exist", incluster.NameOf(want))
 	case err != nil:
-		return fmt.Errorf("%s: %w", incluster.NameOf(want), err)
+		return err
+	case !there:
+		return engine.NotYet("%s does not exist", name)
 	case have.GetDeletionTimestamp() != nil:
-		return engine.NotYet("%s is being removed", incluster.NameOf(want))
+		return engine.NotYet("%s is being removed", name)
 	}
-	same, err := (&incluster.ApplyStep{Cluster: i.Cluster}).Same(ctx, incluster.Pair{Want: want, Have: have})
+	same, err := workload.Same(ctx, i.Cluster, workload.Pair{Want: want, Have: have})
 	if err == nil && !same {
-		return engine.NotYet("%s differs", incluster.NameOf(want))
+		return engine.NotYet("%s differs", name)
 	}
 	return err
 }
 
-// alive waits until all replicas of the operator are available.
 func (i *Installer) alive() engine.Step {
 	return &engine.Wait{Name: "operator/alive", About: "Verify that the operator runs", Limit: cmp.Or(i.Wait, DefaultWait), For: i.up}
 }
 
 // DownError says that the operator does not run.
 type DownError struct {
-	Cause  incluster.Cause
+	Cause  workload.Cause
 	Reason string
 }
 
@@ -152,28 +140,33 @@ func (*DownError) ExitCode() int { return fault.ExitError }
 func (e *DownError) Advice() string {
 	const again = "; then run the same command again"
 	in := " -n " + v1alpha1.SystemNamespace
-	switch e.Cause {
-	case incluster.NoImage:
-		return "push the image to where nodes pull from and name it with --image, and pull secrets for it with --pull-secret" + again
-	case incluster.Unscheduled:
-		return "make room on a node: a replica asks for 100m of CPU time and 128Mi, and tolerates the taints of control planes" + again
-	case incluster.Ends:
-		return "kubectl logs" + in + " deployment/" + Operator + " --previous says more"
-	case incluster.NoPod:
-		return "kubectl describe replicaset" + in + " shows who refuses pods: let them in, by label or quota" + again
-	}
-	return "kubectl describe deployment" + in + " " + Operator + " says more"
+	return workload.Advice([]workload.Hint{
+		{
+			Cause: workload.NoImage,
+			Text: "push the image to where nodes pull from and name it with --image, and pull secrets for it with " +
+				"--pull-secret" + again,
+		},
+		{
+			Cause: workload.Unscheduled,
+			Text: "make room on a node: a replica asks for 100m of CPU time and 128Mi, and tolerates the taints of " +
+				"control planes" + again,
+		},
+		{Cause: workload.Ends, Text: "kubectl logs" + in + " deployment/" + Operator + " --previous says more"},
+		{
+			Cause: workload.NoPod,
+			Text:  "kubectl describe replicaset" + in + " shows who refuses pods: let them in, by label or quota" + again,
+		},
+	}, "kubectl describe deployment"+in+" "+Operator+" says more", func(c workload.Cause) bool { return c == e.Cause })
 }
 
 func (i *Installer) up(ctx context.Context) error {
-	d := &appsv1.Deployment{}
-	key := client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: Operator}
-	err := i.Cluster.Get(ctx, key, d)
-	if apierrors.IsNotFound(err) {
-		return engine.NotYet("deployment %s does not exist", key)
-	}
+	d, key := &appsv1.Deployment{}, client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: Operator}
+	there, err := workload.Get(ctx, i.Cluster, "deployment "+key.String(), key, d)
 	if err != nil {
-		return fmt.Errorf("deployment %s: %w", key, err)
+		return err
+	}
+	if !there {
+		return engine.NotYet("deployment %s does not exist", key)
 	}
 	complete, why := readiness.Workload(d)
 	if complete {
@@ -188,23 +181,28 @@ func (i *Installer) up(ctx context.Context) error {
 
 // down says why the operator does not run, by the first of its pods that says something.
 func (i *Installer) down(ctx context.Context, why string) (*DownError, error) {
-	pods := &corev1.PodList{}
-	if err := i.Cluster.List(ctx, pods, client.InNamespace(v1alpha1.SystemNamespace), client.MatchingLabels(labels())); err != nil {
-		return nil, fmt.Errorf("listing the pods of deployment %s: %w", Operator, err)
-	}
-	news, err := incluster.News(ctx, i.Cluster, func(of *corev1.ObjectReference) bool { return strings.HasPrefix(of.Name, Operator+"-") })
+	pods, err := podsOf(ctx, i.Cluster)
 	if err != nil {
 		return nil, err
 	}
-	for n := range pods.Items {
-		if cause, reason := incluster.Waiting(&pods.Items[n], news[pods.Items[n].Name]); cause != "" {
-			return &DownError{Cause: cause, Reason: incluster.And(why, reason)}, nil
+	news, err := workload.News(ctx, i.Cluster, workload.Named(Operator+"-"))
+	if err != nil {
+		return nil, err
+	}
+	for n := range pods {
+		if cause, reason := workload.Waiting(&pods[n], news[pods[n].Name]); cause != "" {
+			return &DownError{Cause: cause, Reason: workload.And(why, reason)}, nil
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(news)) {
-		if len(pods.Items) == 0 && strings.HasPrefix(name, Operator+"-") {
-			return &DownError{Cause: incluster.NoPod, Reason: incluster.And(why, news[name])}, nil
+		if len(pods) == 0 && strings.HasPrefix(name, Operator+"-") {
+			return &DownError{Cause: workload.NoPod, Reason: workload.And(why, news[name])}, nil
 		}
 	}
-	return &DownError{Cause: incluster.Starting, Reason: why}, nil
+	return &DownError{Cause: workload.Starting, Reason: why}, nil
+}
+
+func podsOf(ctx context.Context, c client.Reader) ([]corev1.Pod, error) {
+	return workload.Pods(ctx, c, "deployment "+Operator,
+		client.InNamespace(v1alpha1.SystemNamespace), client.MatchingLabels(labels()))
 }

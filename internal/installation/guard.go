@@ -11,8 +11,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// guard refuses a definition of an older build where there is a newer one, whatever applies it: kubectl and Helm don't compare the
-// revisions of its schema, and the fields that the older one lacks would be gone from all Migrations.
+// guard refuses definitions of an older build: kubectl and Helm do not compare revisions of
+// schemas, and all Migrations would lose the fields that the older one lacks.
 func guard(Options) ([]client.Object, error) {
 	var names []string
 	for _, d := range definitions() {
@@ -62,7 +62,8 @@ func guard(Options) ([]client.Object, error) {
 	}, nil
 }
 
-// revisionOf is the CEL expression for the revision of a definition. One without the annotation is from before they were counted.
+// revisionOf is the CEL expression for the revision of a definition. One without the annotation is
+// from before they were counted.
 func revisionOf(object string) string {
 	return fmt.Sprintf(
 		"has(%[1]s.metadata.annotations) && '%[2]s' in %[1]s.metadata.annotations ? int(%[1]s.metadata.annotations['%[2]s']) : 0",

@@ -21,7 +21,7 @@ import (
 	embedded "github.com/replumb/replumb/deploy/crds"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
 var update = flag.Bool("update", false, "write the files that have the manifests")
@@ -43,7 +43,7 @@ func objects(t *testing.T, o Options) []*unstructured.Unstructured {
 // named is one of the objects.
 func named(t *testing.T, all []*unstructured.Unstructured, name string) *unstructured.Unstructured {
 	t.Helper()
-	i := slices.IndexFunc(all, func(o *unstructured.Unstructured) bool { return incluster.NameOf(o) == name })
+	i := slices.IndexFunc(all, func(o *unstructured.Unstructured) bool { return workload.NameOf(o) == name })
 	if i < 0 {
 		t.Fatalf("there is no %s", name)
 	}
@@ -96,7 +96,7 @@ func TestKustomizeBase(t *testing.T) {
 		if err := yaml.Unmarshal(body, &got.Object); err != nil {
 			t.Fatal(err)
 		}
-		if name := incluster.NameOf(got); !same(t, got.Object, named(t, want, name).Object) {
+		if name := workload.NameOf(got); !same(t, got.Object, named(t, want, name).Object) {
 			t.Errorf("%s differs:\n%s", name, body)
 		}
 	}
@@ -118,8 +118,8 @@ func same(t *testing.T, a, b any) bool {
 	return equality.Semantic.DeepEqual(read(a), read(b))
 }
 
-// TestChartFiles: what templates of the chart take from files is what install prints. That they render to the same objects is tested in
-// hack/helm.
+// TestChartFiles: what templates of the chart take from files is what install prints. That they
+// render to the same objects is tested in hack/tools/chart.
 func TestChartFiles(t *testing.T) {
 	const dir = "../../charts/replumb/files/"
 	current(t, dir+"crds/replumb.dev_migrations.yaml", embedded.Migrations)
@@ -138,7 +138,8 @@ func TestChartFiles(t *testing.T) {
 	}
 }
 
-// rolesOf are the roles that come with the operator, and whom they are bound to, as templates of the chart read them.
+// rolesOf are the roles that come with the operator, and whom they are bound to, as templates of
+// the chart read them.
 func rolesOf(t *testing.T, all []*unstructured.Unstructured) []map[string]any {
 	t.Helper()
 	var roles []map[string]any
@@ -150,13 +151,14 @@ func rolesOf(t *testing.T, all []*unstructured.Unstructured) []map[string]any {
 		bound.SetKind(o.GetKind() + "Binding")
 		roles = append(roles, map[string]any{
 			"name": o.GetName(), "namespace": o.GetNamespace(), "rules": o.Object["rules"],
-			"subjects": named(t, all, incluster.NameOf(bound)).Object["subjects"],
+			"subjects": named(t, all, workload.NameOf(bound)).Object["subjects"],
 		})
 	}
 	return roles
 }
 
-// TestOperatorIsSafe: it listens on no port, may do nothing on its node, and its Deployment survives a drain.
+// TestOperatorIsSafe: it listens on no port, may do nothing on its node, and its Deployment
+// survives a drain.
 func TestOperatorIsSafe(t *testing.T) {
 	d := &appsv1.Deployment{}
 	o := whole()
@@ -204,7 +206,7 @@ func TestScopes(t *testing.T) {
 		o.Scope = scope
 		var got []string
 		for _, u := range objects(t, o) {
-			got = append(got, incluster.NameOf(u))
+			got = append(got, workload.NameOf(u))
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", scope, got, want)

@@ -12,22 +12,20 @@ import (
 
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rbac"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migrations"
 )
 
-// section is objects that are made together.
 type section struct {
 	name, title string
 	objects     []*unstructured.Unstructured
 }
 
-// definitions of replumb.
 func definitions() []cluster.Definition {
 	return []cluster.Definition{cluster.Migration, cluster.NodeReport}
 }
 
-// sections are all that an installation has, in the order in which it is made.
+// sections are the parts of an installation, in the order in which they are made.
 func sections(o Options) ([]section, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -58,7 +56,7 @@ func sections(o Options) ([]section, error) {
 		if len(typed) == 0 {
 			continue
 		}
-		objects, err := written(typed)
+		objects, err := workload.Written(typed...)
 		if err != nil {
 			return nil, err
 		}
@@ -67,8 +65,8 @@ func sections(o Options) ([]section, error) {
 	return all, nil
 }
 
-// Objects are all that an installation has, as they are written, in the order in which they are made. It fails with ErrNoImage or
-// ErrNoReplicas if the options name no operator that could run.
+// Objects are the objects of an installation, as written, in their order. It fails with ErrNoImage
+// or ErrNoReplicas if no operator could run.
 func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	parts, err := sections(o)
 	var all []*unstructured.Unstructured
@@ -84,7 +82,7 @@ func YAML(all []*unstructured.Unstructured) ([]byte, error) {
 	for _, o := range all {
 		body, err := yaml.Marshal(o.Object)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", incluster.NameOf(o), err)
+			return nil, fmt.Errorf("%s: %w", workload.NameOf(o), err)
 		}
 		text.WriteString("---\n")
 		text.Write(body)
@@ -104,19 +102,6 @@ func JSON(all []*unstructured.Unstructured) ([]byte, error) {
 	return append(body, '\n'), err
 }
 
-func written(typed []client.Object) ([]*unstructured.Unstructured, error) {
-	var all []*unstructured.Unstructured
-	for _, o := range typed {
-		u, err := incluster.Written(o)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, u)
-	}
-	return all, nil
-}
-
-// crds are the definitions of this build.
 func crds() ([]*unstructured.Unstructured, error) {
 	var all []client.Object
 	for _, d := range definitions() {
@@ -126,20 +111,20 @@ func crds() ([]*unstructured.Unstructured, error) {
 		}
 		all = append(all, crd)
 	}
-	return written(all)
+	return workload.Written(all...)
 }
 
-// labels are those of what belongs to the operator. They are not those by which docs/rights.md has users' bindings removed.
+// labels are those of the operator's objects, and not those by which docs/rights.md has users'
+// bindings removed.
 func labels() map[string]string {
 	return map[string]string{LabelName: "replumb", LabelComponent: Argument}
 }
 
-// namespaces are those that replumb would make else. They are not those of a migration, so none removes them.
+// namespaces belong to no migration, so none removes them.
 func namespaces(Options) ([]client.Object, error) {
 	return decode(rbac.Namespaces())
 }
 
-// userRoles are roles for users, of all kinds of migrations.
 func userRoles(o Options) ([]client.Object, error) {
 	var all []client.Object
 	for _, kind := range migrations.All() {
@@ -154,7 +139,6 @@ func userRoles(o Options) ([]client.Object, error) {
 	return all, nil
 }
 
-// decode reads the documents of a file.
 func decode(text string) ([]client.Object, error) {
 	var all []client.Object
 	for doc := range strings.SplitSeq(text, "---\n") {

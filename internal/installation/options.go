@@ -1,5 +1,6 @@
-// Package installation is what replumb puts into a cluster for good: its definitions, its namespaces, and its operator with the rights of
-// that. The manifests are made in one place; install prints or applies them, and the chart and the kustomize base have the same.
+// Package installation makes the lasting objects of replumb: definitions, namespaces, and the
+// operator with its rights. install prints or applies them; the chart and the kustomize base have
+// the same.
 package installation
 
 import (
@@ -12,9 +13,11 @@ import (
 const (
 	// Operator is the name of the Deployment, its account, its role and its PodDisruptionBudget.
 	Operator = "replumb-operator"
-	// Guard is the name of the policy that keeps a definition from being replaced by that of an older build, and of its binding.
+	// Guard is the name of the policy that keeps a definition from being replaced by that of an
+	// older build, and of its binding.
 	Guard = "replumb-schema-revision"
-	// Replicas is how many there are of the operator by default: one leads, and the other makes up for its loss.
+	// Replicas is how many there are of the operator by default: one leads, and the other makes up
+	// for its loss.
 	Replicas = 2
 	// Argument is the command that pods of the operator run.
 	Argument = "operator"
@@ -34,7 +37,8 @@ type Scope string
 const (
 	// Everything is definitions, namespaces and the operator.
 	Everything Scope = "Everything"
-	// WithoutOperator leaves the operator out, and its rights: migrations run where their commands do.
+	// WithoutOperator leaves the operator out, and its rights: migrations run where their commands
+	// do.
 	WithoutOperator Scope = "WithoutOperator"
 	// Definitions are the definitions alone, and the policy that guards them.
 	Definitions Scope = "Definitions"
@@ -49,7 +53,8 @@ type Options struct {
 	Version string
 	// Replicas of the operator, one or more.
 	Replicas int32
-	// Purposes are those of roles for users that are installed as well, for all kinds of migrations. Nothing is bound to them.
+	// Purposes are those of roles for users that are installed as well, for all kinds of
+	// migrations. Nothing is bound to them.
 	Purposes []cluster.Purpose
 }
 

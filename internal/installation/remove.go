@@ -3,13 +3,13 @@ package installation
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,21 +18,20 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/migration/incluster"
 )
 
 // Remover takes replumb out of a cluster.
 type Remover struct {
 	Cluster *cluster.Cluster
-	// Now is the clock. Default: time.Now.
-	Now func() time.Time
+	Now     func() time.Time
 }
 
-// Goes fails with a *StandingError as long as replumb is needed in the cluster. Otherwise it returns, a line each, what goes beside the
-// operator: Migrations that are over. Nothing is written.
+// Goes fails with an *InUseError as long as replumb is needed. Otherwise it returns the Migrations
+// that go beside the operator, a line each. It writes nothing.
 func (r *Remover) Goes(ctx context.Context) ([]string, error) {
-	all, err := r.standing(ctx)
+	all, err := r.inUse(ctx)
 	var lines []string
 	for i := range all {
 		phase := string(all[i].Status.Phase)
@@ -44,8 +43,8 @@ func (r *Remover) Goes(ctx context.Context) ([]string, error) {
 	return lines, err
 }
 
-// Run removes all that install makes: the operator first, definitions and namespaces last. Meanwhile no migration can begin. It fails as
-// Goes does. Namespaces stay that have something in them.
+// Run removes all that install makes, the operator first; no migration can begin meanwhile. It
+// fails as Goes does, and namespaces that are not empty stay.
 func (r *Remover) Run(ctx context.Context, runner *engine.Runner) error {
 	now := r.Now
 	if now == nil {
@@ -53,7 +52,7 @@ func (r *Remover) Run(ctx context.Context, runner *engine.Runner) error {
 	}
 	lock := &migration.Keeper{Client: r.Cluster, Now: now}
 	return lock.Locked(ctx, "uninstall", func(ctx context.Context) error {
-		if _, err := r.standing(ctx); err != nil {
+		if _, err := r.inUse(ctx); err != nil {
 			return err
 		}
 		plan, err := r.plan()
@@ -97,79 +96,36 @@ func (r *Remover) plan() (*engine.Plan, error) {
 	return plan, nil
 }
 
-// remove deletes objects, the last one first.
 func (r *Remover) remove(name, title string, objects []*unstructured.Unstructured) engine.Step {
-	return &engine.Write{
-		Name: name + "/remove", About: title, As: engine.RoleOwn,
-		Holds: func(ctx context.Context) error {
-			for _, o := range objects {
-				have, err := r.get(ctx, o)
-				if err != nil {
-					return err
-				}
-				if have != nil {
-					return engine.NotYet("%s is still there", incluster.NameOf(o))
-				}
-			}
-			return nil
-		},
-		Write: func(ctx context.Context) error {
-			for n := len(objects) - 1; n >= 0; n-- {
-				if err := r.delete(ctx, objects[n]); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
-		Changes: func() ([]engine.Change, error) {
-			var all []engine.Change
-			for _, o := range objects {
-				all = append(all, engine.Change{Verb: "delete", Object: incluster.NameOf(o)})
-			}
-			return all, nil
-		},
-	}
+	backwards := slices.Clone(objects)
+	slices.Reverse(backwards)
+	return r.removal(name+"/remove", title, func(ctx context.Context) ([]client.Object, error) {
+		return workload.Left(ctx, r.Cluster, backwards)
+	}, workload.Deleted(objects)...)
 }
 
-func (r *Remover) get(ctx context.Context, o client.Object) (*metav1.PartialObjectMetadata, error) {
-	have := &metav1.PartialObjectMetadata{}
-	have.SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
-	err := r.Cluster.Get(ctx, client.ObjectKeyFromObject(o), have)
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("%s: %w", incluster.NameOf(o), err)
-	}
-	return have, nil
-}
-
-func (r *Remover) delete(ctx context.Context, o client.Object) error {
-	gone := &metav1.PartialObjectMetadata{}
-	gone.SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
-	gone.SetNamespace(o.GetNamespace())
-	gone.SetName(o.GetName())
-	if err := r.Cluster.Delete(ctx, gone, client.PropagationPolicy(metav1.DeletePropagationBackground)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("removing %s: %w", incluster.NameOf(o), err)
-	}
-	return nil
+func (r *Remover) removal(
+	name, title string, left func(context.Context) ([]client.Object, error), changes ...engine.Change,
+) engine.Step {
+	step := workload.Removal(r.Cluster, name, title, left, changes...)
+	step.As = engine.RoleOwn
+	return step
 }
 
 // stopped waits until no replica runs any more: one that does would make the Lease again.
 func (r *Remover) stopped() engine.Step {
 	return &engine.Wait{Name: "operator/stopped", About: "Verify that the operator has ended", For: func(ctx context.Context) error {
-		pods := &corev1.PodList{}
-		if err := r.Cluster.List(ctx, pods, client.InNamespace(v1alpha1.SystemNamespace), client.MatchingLabels(labels())); err != nil {
-			return fmt.Errorf("listing the pods of deployment %s: %w", Operator, err)
+		pods, err := podsOf(ctx, r.Cluster)
+		if err != nil {
+			return err
 		}
-		if len(pods.Items) > 0 {
-			return engine.NotYet("pod %s on node %s is still there", pods.Items[0].Name, pods.Items[0].Spec.NodeName)
+		if len(pods) > 0 {
+			return engine.NotYet("pod %s on node %s is still there", pods[0].Name, pods[0].Spec.NodeName)
 		}
 		return nil
 	}}
 }
 
-// unbind deletes the bindings that replumb rbac has made for users.
 func (r *Remover) unbind() engine.Step {
 	bound := func(ctx context.Context) ([]client.Object, error) {
 		ours := client.MatchingLabels{"app.kubernetes.io/part-of": "replumb"}
@@ -180,68 +136,36 @@ func (r *Remover) unbind() engine.Step {
 			}
 		}
 		var all []client.Object
-		for n := range everywhere.Items {
-			if b := &everywhere.Items[n]; strings.HasPrefix(b.RoleRef.Name, "replumb-") {
-				b.SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"))
-				all = append(all, b)
+		add := func(o client.Object, kind string, of rbacv1.RoleRef) {
+			if strings.HasPrefix(of.Name, "replumb-") {
+				o.GetObjectKind().SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind(kind))
+				all = append(all, o)
 			}
 		}
+		for n := range everywhere.Items {
+			add(&everywhere.Items[n], "ClusterRoleBinding", everywhere.Items[n].RoleRef)
+		}
 		for n := range inside.Items {
-			if b := &inside.Items[n]; strings.HasPrefix(b.RoleRef.Name, "replumb-") {
-				b.SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind("RoleBinding"))
-				all = append(all, b)
-			}
+			add(&inside.Items[n], "RoleBinding", inside.Items[n].RoleRef)
 		}
 		return all, nil
 	}
-	return &engine.Write{
-		Name: "bindings/remove", About: "Remove the bindings of users", As: engine.RoleOwn,
-		Holds: func(ctx context.Context) error {
-			all, err := bound(ctx)
-			if err == nil && len(all) > 0 {
-				return engine.NotYet("%s is still there", incluster.NameOf(all[0]))
-			}
-			return err
-		},
-		Write: func(ctx context.Context) error {
-			all, err := bound(ctx)
-			for _, o := range all {
-				if err == nil {
-					err = r.delete(ctx, o)
-				}
-			}
-			return err
-		},
-		Changes: func() ([]engine.Change, error) {
-			const all = "ClusterRoleBindings and RoleBindings with the label app.kubernetes.io/part-of=replumb"
-			return []engine.Change{{Verb: "delete", Object: all}}, nil
-		},
-	}
+	const all = "ClusterRoleBindings and RoleBindings with the label app.kubernetes.io/part-of=replumb"
+	return r.removal("bindings/remove", "Remove the bindings of users", bound, engine.Change{Verb: "delete", Object: all})
 }
 
 // vacate removes a namespace that is empty. One with backups, journals or anything of users stays.
 func (r *Remover) vacate(name string) engine.Step {
-	namespace := &unstructured.Unstructured{}
-	namespace.SetAPIVersion("v1")
-	namespace.SetKind("Namespace")
-	namespace.SetName(name)
-	return &engine.Write{
-		Name: "namespaces/" + name, About: "Remove the namespace " + name, As: engine.RoleOwn,
-		Holds: func(ctx context.Context) error {
-			if kept, err := r.content(ctx, name); err != nil || kept != "" {
-				return err
-			}
-			have, err := r.get(ctx, namespace)
-			if err == nil && have != nil {
-				return engine.NotYet("namespace %s is still there", name)
-			}
-			return err
-		},
-		Write: func(ctx context.Context) error { return r.delete(ctx, namespace) },
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "delete", Object: "Namespace " + name}}, nil
-		},
+	namespace := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	all := []client.Object{namespace}
+	left := func(ctx context.Context) ([]client.Object, error) {
+		if kept, err := r.content(ctx, name); err != nil || kept != "" {
+			return nil, err
+		}
+		return workload.Left(ctx, r.Cluster, all)
 	}
+	return r.removal("namespaces/"+name, "Remove the namespace "+name, left, workload.Deleted(all)...)
 }
 
 // Kept are, a line each, the namespaces of replumb that are still there, and what is in them.
@@ -260,7 +184,8 @@ func (r *Remover) Kept(ctx context.Context) ([]string, error) {
 	return lines, nil
 }
 
-// content is what is in a namespace that is not there in every one; empty if nothing is, or while the namespace ends.
+// content lists the objects of a namespace beside those of every namespace; empty if none, or while
+// it ends.
 func (r *Remover) content(ctx context.Context, namespace string) (string, error) {
 	var found []string
 	for _, kind := range []string{"ConfigMap", "Secret", "Pod", "ServiceAccount"} {

@@ -44,15 +44,13 @@ type OperatorState struct {
 
 // Installed is what a cluster has of replumb.
 type Installed struct {
-	// Schema has the definitions that are there.
-	Schema Schema `json:"schema"`
-	// Operator is nil if there is none.
+	Schema   Schema         `json:"schema"`
 	Operator *OperatorState `json:"operator,omitempty"`
 	// Unseen is, a line each, what the user may not look at.
 	Unseen []string `json:"unseen,omitempty"`
 }
 
-// Look reads what a cluster has of replumb. What the user may not read is named in Unseen.
+// Look reads what a cluster has of replumb, as far as the user may.
 func Look(ctx context.Context, c client.Reader) (*Installed, error) {
 	found := &Installed{Schema: Schema{}}
 	for _, d := range definitions() {
@@ -95,10 +93,10 @@ func stateOf(d *appsv1.Deployment) *OperatorState {
 	return state
 }
 
-// furthest is how many minor versions a client and an operator may be from each other.
 const furthest = 1
 
-// SkewError says that a client and the operator of a cluster are of versions too far from each other: docs/support.md.
+// SkewError says that a client and the operator of a cluster are of versions too far from each
+// other: docs/support.md.
 type SkewError struct{ Client, Operator string }
 
 func (e *SkewError) Error() string {
@@ -112,8 +110,8 @@ func (e *SkewError) Advice() string {
 
 func (*SkewError) ExitCode() int { return fault.ExitBlocked }
 
-// Compare fails with a *SkewError if a client and an operator are too far from each other. known is false if one of them is of no released
-// version, so that they cannot be compared.
+// Compare fails with a *SkewError if a client and an operator are too far apart. known is false if
+// one of them is no release, so that they cannot be compared.
 func Compare(clientVersion, operatorVersion string) (known bool, err error) {
 	mine, other := parsed(clientVersion), parsed(operatorVersion)
 	if mine == nil || other == nil {
@@ -135,8 +133,8 @@ func parsed(text string) *version.Version {
 	return v
 }
 
-// Fits fails with a *SkewError if the operator is too far from a client of that version, and with a *cluster.NewerError if a definition is
-// of a newer build than the client's.
+// Fits fails with a *SkewError if the operator is too far from the client, and with a
+// *cluster.NewerError if a definition is newer than the client's.
 func (i *Installed) Fits(clientVersion string) error {
 	own, err := Own()
 	if err != nil {

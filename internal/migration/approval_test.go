@@ -96,7 +96,7 @@ func TestGates(t *testing.T) {
 		{engine.Event{Kind: engine.RunInterrupted}, true, ""},
 		{engine.Event{Kind: engine.RunDone}, false, ""},
 	} {
-		if changed := g.hear(tt.event); changed != tt.changed || g.text() != tt.text {
+		if changed := g.observe(tt.event); changed != tt.changed || g.text() != tt.text {
 			t.Errorf("%d: changed %t, %q", i, changed, g.text())
 		}
 	}
@@ -104,8 +104,8 @@ func TestGates(t *testing.T) {
 
 // TestStandings: no two conditions that exclude each other are true, and messages have an end.
 func TestStandings(t *testing.T) {
-	for _, first := range []Standing{AsDesired, UnderWay, AtRest, Stalled} {
-		for _, then := range []Standing{AsDesired, UnderWay, AtRest, Stalled} {
+	for _, first := range []Condition{AsDesired, UnderWay, AtRest, Stalled} {
+		for _, then := range []Condition{AsDesired, UnderWay, AtRest, Stalled} {
 			st := &v1alpha1.MigrationStatus{}
 			first.Say(st, "First", "x")
 			then.Say(st, "Then", strings.Repeat("ü", 2*maxMessage))

@@ -1,6 +1,7 @@
 package migration
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -67,7 +68,20 @@ type Base struct {
 	Identity engine.Identity
 }
 
-func (b *Base) Kit() *Base { return b }
+// AsBase is what helpers for planners of all kinds work with.
+func (b *Base) AsBase() *Base { return b }
+
+// The defaults of Plans.
+
+func (*Base) RunBeside(context.Context) (stop func() error) { return func() error { return nil } }
+
+func (*Base) Arrive(context.Context) error { return nil }
+
+func (*Base) Follows() bool { return false }
+
+func (*Base) Summary(_ v1alpha1.Phase, counts v1alpha1.Counts) (v1alpha1.Counts, []v1alpha1.TierStatus) {
+	return counts, nil
+}
 
 func (b *Base) Found() findings.Findings { return b.Findings }
 

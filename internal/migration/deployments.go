@@ -67,7 +67,7 @@ func (s *Subject) lookAtDeployments(ctx context.Context, c *cluster.Cluster) (d 
 			return d, err
 		}
 	}
-	if d.GitOps, err = gitops.Look(ctx, d.any); apierrors.IsForbidden(err) {
+	if d.GitOps, err = gitops.Load(ctx, d.any); apierrors.IsForbidden(err) {
 		d.Unread, err = err, nil
 	}
 	return d, err

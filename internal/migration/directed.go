@@ -33,6 +33,3 @@ func (j *Job[P]) setOut(ctx context.Context, phase v1alpha1.Phase) error {
 	}
 	return client.IgnoreNotFound(j.keeper().Status(ctx, func(st *v1alpha1.MigrationStatus) { st.Phase = phase }))
 }
-
-// Expect has apply refuse to do more than a plan says.
-func (j *Job[P]) Expect(plan *Expectation) { j.Expected = plan }

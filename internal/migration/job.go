@@ -31,33 +31,23 @@ type Plans interface {
 	Left() string
 	// Early says why it is too early to finish, in words that follow "cannot be finished: "; nothing, if it is not.
 	Early() string
+
+	// What follows has a default in Base.
+
+	// RunBeside begins what goes on beside each run. stop ends it, and returns what of it is amiss,
+	// which a run that failed says as well.
+	RunBeside(ctx context.Context) (stop func() error)
+	// Arrive does what is left once nothing remains of apply, before that is written down.
+	Arrive(ctx context.Context) error
+	// Follows reports whether the plan of apply ends where others have got further, so that it goes
+	// on round by round. Such rounds are not counted, and the last phase is not over.
+	Follows() bool
+	// Summary is what the status shows once a command is through: counts, if nothing else is known.
+	Summary(phase v1alpha1.Phase, counts v1alpha1.Counts) (v1alpha1.Counts, []v1alpha1.TierStatus)
 }
 
-// What Plans can do beyond that, each of which is optional.
-type (
-	// Companion has something go on beside each run.
-	Companion interface {
-		// Accompany begins it. stop ends it, and returns what of it is amiss, which a run that failed says as well.
-		Accompany(ctx context.Context) (stop func() error)
-	}
-	// Arrival does what is left once nothing remains of apply, before that is written down.
-	Arrival interface {
-		Arrived(ctx context.Context) error
-	}
-	// Follower has apply go on, round by round, with what others do in their own time.
-	Follower interface {
-		// Follows reports whether the plan of apply ends where others have got further. Such rounds are not counted, and the last phase
-		// is not over.
-		Follows() bool
-	}
-	// Summarizer says itself what the status shows once a command is through.
-	Summarizer interface {
-		Summary(phase v1alpha1.Phase) (v1alpha1.Counts, []v1alpha1.TierStatus)
-	}
-)
-
-// Escort goes with the runs of a job.
-type Escort interface {
+// RunGuard goes with the runs of a job.
+type RunGuard interface {
 	// Found gets what was found before apply begins.
 	Found(all findings.Findings)
 	// Keep has the run that is about to begin watched. A lenient one is never stopped.
@@ -66,34 +56,31 @@ type Escort interface {
 
 // Kind is what differs between kinds of migrations. P is its Plans.
 type Kind[P Plans] interface {
+	About() About
 	// Adopt takes over what the Migration in the cluster has settled, and fails if it is about something else. have is nil if
 	// there is none.
 	Adopt(have *v1alpha1.Migration) error
 	// Examine looks at the cluster. Nothing is written.
 	Examine(ctx context.Context) (P, error)
-}
+	// Describe says what people read of a plan, Applied where apply got to, and PreviewFinish what
+	// finish would make final.
+	Describe(p P) Details
+	Applied(p P) ApplyResult
+	PreviewFinish(ctx context.Context, p P) (FinishPreview, error)
 
-// What a Kind can do beyond that, each of which is optional.
-type (
-	// Turner learns where a command goes, before anything is planned for it.
-	Turner interface {
-		Turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.DesiredState) error
-	}
-	// Authorizer asks for the user's rights before anything is read, and fails without those that to look needs.
-	Authorizer interface {
-		MayLook(ctx context.Context) error
-	}
-	// Completer knows what a run that was cut off has left half done. Every command that takes the lock does it first, before anything that
-	// could fail because of it.
-	Completer interface {
-		// Unfinished makes the plan that completes it, or on the way back takes it back; nil, if nothing is half done.
-		Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine.Plan, error)
-	}
-	// Retrier knows errors that another look at the cluster resolves.
-	Retrier interface {
-		AnotherRound(ctx context.Context, err error) bool
-	}
-)
+	// What follows has a default in Subject.
+
+	// Turn learns where a command goes, before anything is planned for it.
+	Turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.DesiredState) error
+	// MayLook asks for the user's rights before anything is read, and fails without those that to look needs.
+	MayLook(ctx context.Context) error
+	// Unfinished makes the plan that completes what a run that was cut off has left half done, or on
+	// the way back takes it back; nil, if nothing is. Every command that takes the lock runs it
+	// first, before anything that could fail because of it.
+	Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine.Plan, error)
+	// AnotherRound reports whether another look at the cluster resolves an error.
+	AnotherRound(ctx context.Context, err error) bool
+}
 
 // Job takes one Migration through its commands: looks first, takes the lock, runs the plans of its kind, and writes down how that
 // went.
@@ -101,8 +88,8 @@ type Job[P Plans] struct {
 	Kind   Kind[P]
 	Client client.Client
 	Name   string
-	// Escort, if there is one, goes with every run.
-	Escort Escort
+	// Guard, if there is one, goes with every run.
+	Guard RunGuard
 
 	// Until is the phase to stop after; empty means to go on to the end.
 	Until string
@@ -124,14 +111,14 @@ func (j *Job[P]) keeper() *Keeper {
 	return &Keeper{Client: j.Client, Name: j.Name, Holder: j.Holder, Now: now}
 }
 
-// locked does something while no other replumb works on the cluster, with the escort, if there is one.
+// locked does something while no other replumb works on the cluster, with the guard, if there is one.
 func (j *Job[P]) locked(ctx context.Context, command string, lenient bool, do func(context.Context) error) error {
 	k := j.keeper()
 	if j.Directed {
 		command = "operator, " + command
 	}
-	if j.Escort != nil {
-		k = j.Escort.Keep(k, lenient)
+	if j.Guard != nil {
+		k = j.Guard.Keep(k, lenient)
 	}
 	return k.Locked(ctx, command, do)
 }
@@ -143,10 +130,8 @@ type synchronizer interface {
 
 // adopt returns the Migration that the cluster has; nil if there is none. From then on the job goes by the API server's clock.
 func (j *Job[P]) adopt(ctx context.Context) (*v1alpha1.Migration, error) {
-	if a, ok := j.Kind.(Authorizer); ok {
-		if err := a.MayLook(ctx); err != nil {
-			return nil, err
-		}
+	if err := j.Kind.MayLook(ctx); err != nil {
+		return nil, err
 	}
 	have, err := Get(ctx, j.Client, j.Name)
 	if err != nil {
@@ -165,18 +150,15 @@ func (j *Job[P]) adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 
 // turn has the kind know where a command goes. There is nothing to turn before the Migration is recorded.
 func (j *Job[P]) turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.DesiredState) error {
-	if t, ok := j.Kind.(Turner); ok && have != nil {
-		return t.Turn(ctx, have, to)
+	if have == nil {
+		return nil
 	}
-	return nil
+	return j.Kind.Turn(ctx, have, to)
 }
 
 // run runs a plan, and what goes on beside it.
 func (j *Job[P]) run(ctx context.Context, r *engine.Runner, p P, plan *engine.Plan, phase v1alpha1.Phase) error {
-	stop := func() error { return nil }
-	if c, ok := any(p).(Companion); ok {
-		stop = c.Accompany(ctx)
-	}
+	stop := p.RunBeside(ctx)
 	err := j.keeper().Run(ctx, r, plan, phase, p.Counts)
 	if amiss := stop(); err != nil && amiss != nil {
 		return fmt.Errorf("%w; beside it, %w", err, amiss)
@@ -184,33 +166,27 @@ func (j *Job[P]) run(ctx context.Context, r *engine.Runner, p P, plan *engine.Pl
 	return err
 }
 
-// settle writes down that a command is through.
-func (j *Job[P]) settle(ctx context.Context, p P, phase v1alpha1.Phase) error {
-	counts, tiers := p.Counts(), []v1alpha1.TierStatus(nil)
+// record writes down that a command is through.
+func (j *Job[P]) record(ctx context.Context, p P, phase v1alpha1.Phase) error {
+	counts := p.Counts()
 	if phase == v1alpha1.PhaseRolledBack {
 		counts = v1alpha1.Counts{}
 	}
-	if s, ok := any(p).(Summarizer); ok {
-		counts, tiers = s.Summary(phase)
-	}
+	counts, tiers := p.Summary(phase, counts)
 	return j.keeper().Settle(ctx, phase, counts, tiers)
 }
 
 // complete does what a run that was cut off has left half done.
 func (j *Job[P]) complete(ctx context.Context, r *engine.Runner, command string, to v1alpha1.DesiredState) error {
-	c, ok := j.Kind.(Completer)
-	if !ok {
-		return nil
-	}
 	have, err := j.adopt(ctx)
 	if err != nil || have == nil {
 		return err
 	}
-	if plan, err := c.Unfinished(ctx, to); err != nil || plan == nil {
+	if plan, err := j.Kind.Unfinished(ctx, to); err != nil || plan == nil {
 		return err
 	}
 	return j.locked(ctx, command, true, func(ctx context.Context) error {
-		plan, err := c.Unfinished(ctx, to) // as it is now that no one else writes
+		plan, err := j.Kind.Unfinished(ctx, to) // as it is now that no one else writes
 		if err != nil || plan == nil {
 			return err
 		}
@@ -263,8 +239,8 @@ func (j *Job[P]) Apply(ctx context.Context, r *engine.Runner) (last P, err error
 			return last, err
 		}
 	}
-	if j.Escort != nil {
-		j.Escort.Found(p.Found())
+	if j.Guard != nil {
+		j.Guard.Found(p.Found())
 	}
 	err = j.locked(ctx, "apply", false, func(ctx context.Context) error {
 		if err := j.still(ctx, Applicable); err != nil {
@@ -284,15 +260,15 @@ func (j *Job[P]) rounds(ctx context.Context, r *engine.Runner, p P) (last P, err
 	for left := maxRounds; left > 0; left-- {
 		certain, partial := p.Apply().Certain()
 		plan, stops := j.bounded(certain)
-		if partial && follows(p) && len(plan.Phases) == len(certain.Phases) {
+		if partial && p.Follows() && len(plan.Phases) == len(certain.Phases) {
 			left, stops = maxRounds, false
 		}
 		err := j.run(ctx, r, p, plan, v1alpha1.PhaseApplying)
-		if err != nil && !j.anotherRound(ctx, err) {
+		if err != nil && !j.Kind.AnotherRound(ctx, err) {
 			return last, err
 		}
 		resolved := err != nil
-		if p, err = again(ctx, j.applicable); err != nil {
+		if p, err = replan(ctx, j.applicable); err != nil {
 			return last, err
 		}
 		switch {
@@ -308,13 +284,8 @@ func (j *Job[P]) rounds(ctx context.Context, r *engine.Runner, p P) (last P, err
 	return last, fmt.Errorf("apply did not converge after %d rounds: %s", maxRounds, p.Left())
 }
 
-func follows(p Plans) bool {
-	f, ok := p.(Follower)
-	return ok && f.Follows()
-}
-
-// again looks at the cluster in the middle of a command, as patiently as a step: an API server that is away for a moment ends nothing.
-func again[P Plans](ctx context.Context, look func(context.Context) (P, error)) (p P, err error) {
+// replan looks at the cluster in the middle of a command, as patiently as a step: an API server that is away for a moment ends nothing.
+func replan[P Plans](ctx context.Context, look func(context.Context) (P, error)) (p P, err error) {
 	err = engine.Drive(ctx, &engine.Wait{
 		Name: "look", About: "Check the cluster again", Again: true,
 		For: func(ctx context.Context) (err error) {
@@ -325,19 +296,12 @@ func again[P Plans](ctx context.Context, look func(context.Context) (P, error)) 
 	return p, err
 }
 
-func (j *Job[P]) anotherRound(ctx context.Context, err error) bool {
-	r, ok := j.Kind.(Retrier)
-	return ok && r.AnotherRound(ctx, err)
-}
-
 // arrive ends apply.
 func (j *Job[P]) arrive(ctx context.Context, p P) error {
-	if a, ok := any(p).(Arrival); ok {
-		if err := a.Arrived(ctx); err != nil {
-			return err
-		}
+	if err := p.Arrive(ctx); err != nil {
+		return err
 	}
-	return j.settle(ctx, p, v1alpha1.PhaseMoved)
+	return j.record(ctx, p, v1alpha1.PhaseMoved)
 }
 
 // bounded is the plan as far as it was asked for. A plan that ends before that phase, since more cannot be planned yet, is run as a whole.
@@ -363,7 +327,7 @@ func (j *Job[P]) Rollback(ctx context.Context, r *engine.Runner) error {
 		return err
 	}
 	if have != nil {
-		if err := Reversible(have); err != nil {
+		if err := j.reversible(have); err != nil {
 			return err
 		}
 	}
@@ -371,7 +335,7 @@ func (j *Job[P]) Rollback(ctx context.Context, r *engine.Runner) error {
 		return err
 	}
 	return j.locked(ctx, "rollback", true, func(ctx context.Context) error {
-		if err := j.still(ctx, Reversible); err != nil {
+		if err := j.still(ctx, j.reversible); err != nil {
 			return err
 		}
 		if err := j.desire(ctx, v1alpha1.DesiredRolledBack); err != nil {
@@ -380,6 +344,8 @@ func (j *Job[P]) Rollback(ctx context.Context, r *engine.Runner) error {
 		return j.back(ctx, r)
 	})
 }
+
+func (j *Job[P]) reversible(m *v1alpha1.Migration) error { return Reversible(m, j.Kind.About().Return) }
 
 // still looks, under the lock, whether the Migration is where a command needs it: another run may have gone on with it since the command
 // looked first.
@@ -394,7 +360,7 @@ func (j *Job[P]) still(ctx context.Context, state func(*v1alpha1.Migration) erro
 // back runs plans of the way back, each of a new look, until one was run as a whole.
 func (j *Job[P]) back(ctx context.Context, r *engine.Runner) error {
 	for range maxRounds {
-		p, err := again(ctx, j.Look)
+		p, err := replan(ctx, j.Look)
 		if err != nil {
 			return err
 		}
@@ -403,7 +369,7 @@ func (j *Job[P]) back(ctx context.Context, r *engine.Runner) error {
 			return err
 		}
 		if !partial {
-			return j.settle(ctx, p, v1alpha1.PhaseRolledBack)
+			return j.record(ctx, p, v1alpha1.PhaseRolledBack)
 		}
 	}
 	return fmt.Errorf("rollback did not converge after %d rounds; run it again", maxRounds)
@@ -460,7 +426,7 @@ func (j *Job[P]) Finish(ctx context.Context, r *engine.Runner) error {
 		if err := j.run(ctx, r, p, p.Finish(), v1alpha1.PhaseFinishing); err != nil {
 			return err
 		}
-		return j.settle(ctx, p, v1alpha1.PhaseFinished)
+		return j.record(ctx, p, v1alpha1.PhaseFinished)
 	})
 }
 
@@ -469,3 +435,43 @@ func (j *Job[P]) Pause(ctx context.Context) error { return j.keeper().Pause(ctx,
 
 // Resume takes a pause back. The caller then carries on with what spec.desired says.
 func (j *Job[P]) Resume(ctx context.Context) error { return j.keeper().Pause(ctx, false) }
+
+// Restrict bounds what apply does: to phases up to one, empty for all, and to what a plan says, nil
+// for anything.
+func (j *Job[P]) Restrict(until string, expected *Expectation) {
+	j.Until, j.Expected = until, expected
+}
+
+// Inspect looks at the cluster and makes the plan of apply. Nothing is written.
+func (j *Job[P]) Inspect(ctx context.Context) (Inspection, error) {
+	p, err := j.Look(ctx)
+	if err != nil {
+		return Inspection{}, err
+	}
+	return Inspection{
+		Findings: p.Found(), Whole: p.Apply(), Outstanding: p.Apply().Outstanding(ctx), Details: j.Kind.Describe(p),
+	}, nil
+}
+
+// RunApply is Apply for those who need no more of it than what people read.
+func (j *Job[P]) RunApply(ctx context.Context, r *engine.Runner) (ApplyResult, error) {
+	p, err := j.Apply(ctx, r)
+	if err != nil {
+		return ApplyResult{}, err
+	}
+	return j.Kind.Applied(p), nil
+}
+
+// NextHint is what to do after apply.
+func NextHint(name string) string {
+	return fmt.Sprintf("when all is well, replumb finish %s; to go back, replumb rollback %s", name, name)
+}
+
+// FinishPreview says what finish would make final, or why it is too early.
+func (j *Job[P]) FinishPreview(ctx context.Context) (FinishPreview, error) {
+	p, err := j.Finishable(ctx)
+	if err != nil {
+		return FinishPreview{}, err
+	}
+	return j.Kind.PreviewFinish(ctx, p)
+}

@@ -140,30 +140,16 @@ func Applicable(m *v1alpha1.Migration) error {
 	return nil
 }
 
-// Reversible refuses to roll a migration back that has passed the point of no return.
-func Reversible(m *v1alpha1.Migration) error {
+// Reversible refuses to roll a migration back that has passed the point of no return. wayBack is how
+// to return from there.
+func Reversible(m *v1alpha1.Migration, wayBack string) error {
 	if !m.Status.PointOfNoReturnPassed {
 		return nil
 	}
 	return &StateError{
 		Name: m.Name, Problem: "has passed the point of no return and cannot be rolled back",
-		Hint: WayBack(&m.Spec),
+		Hint: wayBack,
 	}
-}
-
-// WayBack is how to return to what was before a migration that has passed the point of no return, which differs by its kind.
-func WayBack(s *v1alpha1.MigrationSpec) string {
-	switch {
-	case s.PodCIDR != nil:
-		return "to return to the old range of pods, make a new migration with the old range as spec.podCIDR.to"
-	case s.Nodes != nil:
-		return "to return to the old network, make a new migration with spec.nodes.old and spec.nodes.new exchanged"
-	case s.Mirror != nil:
-		return "this cluster serves again; to have the mirror serve, make a new migration"
-	case s.CNI != nil:
-		return "to return to the old network, make a new migration with spec.cni.from and spec.cni.to exchanged"
-	}
-	return "to return to the old range, make a new migration with the old range as spec.serviceCIDR.to"
 }
 
 // Finishable refuses to finish a migration that is on its way back, or was.
@@ -306,8 +292,8 @@ func (k *Keeper) Run(ctx context.Context, r *engine.Runner, plan *engine.Plan, p
 	this.Sink = k.staged(ctx, plan, phase, r.Sink)
 	ticker := time.NewTicker(pauseEvery)
 	defer ticker.Stop()
-	heeding, stop := heed(ctx, k.MayRun, ticker.C)
-	err = this.Run(heeding, plan)
+	watched, stop := watchPause(ctx, k.MayRun, ticker.C)
+	err = this.Run(watched, plan)
 	stop()
 	if err != nil {
 		return k.failed(context.WithoutCancel(ctx), err, phase)
@@ -337,7 +323,7 @@ func (k *Keeper) staged(ctx context.Context, plan *engine.Plan, now v1alpha1.Pha
 				}
 			})
 		}
-		if waiting.hear(e) {
+		if waiting.observe(e) {
 			_ = k.Status(ctx, func(st *v1alpha1.MigrationStatus) { Await(st, v1alpha1.ReasonGateClosed, waiting.text()) })
 		}
 	}

@@ -88,26 +88,26 @@ func (all Phases[P]) Plan(p P, m *v1alpha1.Migration, run hook.Run) *engine.Plan
 	}
 	var of engine.Identity
 	if planner, ok := any(p).(Planner); ok {
-		of = planner.Kit().Identity
+		of = planner.AsBase().Identity
 	}
 	return hook.Around(plan, m.Spec.Hooks, run, of)
 }
 
 // Planner is what every planner has by embedding Base.
 type Planner interface {
-	Kit() *Base
+	AsBase() *Base
 }
 
 // CheckPhase stops on blocking findings.
 func CheckPhase[P Planner](title string) Phase[P] {
 	return Phase[P]{Name: "check", Title: title, Own: true, Groups: func(p P) []engine.Group {
-		return engine.InOrder(&CheckStep{Findings: p.Kit().Findings})
+		return engine.InOrder(&CheckStep{Findings: p.AsBase().Findings})
 	}}
 }
 
 // FinalPhase passes the point of no return.
 func FinalPhase[P Planner]() Phase[P] {
 	return Phase[P]{Name: "final", Title: "Pass the point of no return", Groups: func(p P) []engine.Group {
-		return engine.InOrder(p.Kit().Final())
+		return engine.InOrder(p.AsBase().Final())
 	}}
 }

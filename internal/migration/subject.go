@@ -3,12 +3,14 @@ package migration
 import (
 	"context"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/spec"
@@ -24,6 +26,36 @@ type Subject struct {
 	Changes []spec.Change
 	// Access is what the user may do, of what the migration needs. It is asked once for a job.
 	Access []cluster.Answer
+}
+
+// The defaults of a Kind, and of what else jobs are asked.
+
+func (*Subject) Turn(context.Context, *v1alpha1.Migration, v1alpha1.DesiredState) error { return nil }
+
+func (*Subject) MayLook(context.Context) error { return nil }
+
+func (*Subject) Unfinished(context.Context, v1alpha1.DesiredState) (*engine.Plan, error) {
+	return nil, nil
+}
+
+func (*Subject) AnotherRound(context.Context, error) bool { return false }
+
+// Open fails if a command must not begin. Nothing is written.
+func (*Subject) Open(context.Context) error { return nil }
+
+// Silence has a job call nothing that its Migration names: it is for looking alone.
+func (*Subject) Silence() {}
+
+// OnMove reports each move once it is over.
+func (*Subject) OnMove(func(Move)) {}
+
+// Move is the way of one object, forward or back.
+type Move struct {
+	Object, From, To string
+	// Strategy by which it moved.
+	Strategy string
+	At       time.Time
+	Took     time.Duration
 }
 
 // May reports whether the user has a right. What was not asked for they have.

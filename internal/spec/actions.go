@@ -14,22 +14,20 @@ type NamedAction struct {
 	v1alpha1.Action
 }
 
-// Actions are all calls that a Migration makes and waits for, in the order of its fields: hooks and the like, not notifiers. They are found by their type, so that
-// none is forgotten when another kind of migration gets one.
+// Actions are all calls that a Migration makes and waits for, in the order of its fields. They are
+// found by type, so that a new kind's are included.
 func Actions(m *v1alpha1.MigrationSpec) []NamedAction {
 	var all []NamedAction
 	each(reflect.ValueOf(m).Elem(), "spec", func(path string, a *v1alpha1.Action) { all = append(all, NamedAction{path, *a}) })
 	return all
 }
 
-// actionsOf are the same, to be changed.
 func actionsOf(m *v1alpha1.MigrationSpec) []*v1alpha1.Action {
 	var all []*v1alpha1.Action
 	each(reflect.ValueOf(m).Elem(), "spec", func(_ string, a *v1alpha1.Action) { all = append(all, a) })
 	return all
 }
 
-// each visits the calls in a value that can be changed.
 func each(v reflect.Value, path string, visit func(path string, a *v1alpha1.Action)) {
 	switch v.Kind() {
 	case reflect.Pointer:

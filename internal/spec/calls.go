@@ -18,7 +18,6 @@ import (
 	"github.com/replumb/replumb/internal/spec/window"
 )
 
-// validateWindows asks the database of time zones, which the schema does not have.
 func validateWindows(windows []v1alpha1.Window) (all field.ErrorList) {
 	for i, w := range windows {
 		var bad *window.Error
@@ -29,7 +28,7 @@ func validateWindows(windows []v1alpha1.Window) (all field.ErrorList) {
 	return all
 }
 
-// validateHooks looks the phases up that hooks are for: which there are depends on the kind of migration.
+// validateHooks looks up phases, which depend on the kind.
 func validateHooks(m *v1alpha1.MigrationSpec, phases []string) (all field.ErrorList) {
 	for i, h := range m.Hooks {
 		known, what := tier.Names(m), "tier"
@@ -46,11 +45,10 @@ func validateHooks(m *v1alpha1.MigrationSpec, phases []string) (all field.ErrorL
 	return all
 }
 
-// mostRequests is how many requests a second all probes of a Migration together send from every node.
 const mostRequests = 1000
 
-// validateProbes refuses probes of the nodes themselves, where there are services for those on a machine alone, such as the metadata of
-// clouds, and more requests than a stranger should get. Agents hold to the same: see internal/verify/agent.
+// validateProbes refuses probes of the nodes themselves, which have local services such as cloud
+// metadata, and rates that would be a nuisance. Agents enforce the same: see internal/verify/agent.
 func validateProbes(p *v1alpha1.ProofSpec) (all field.ErrorList) {
 	sum := 0
 	for i := range p.Probes {
@@ -80,8 +78,8 @@ func validateProbes(p *v1alpha1.ProofSpec) (all field.ErrorList) {
 	return all
 }
 
-// validateTiers reads selectors, and refuses a Service in two tiers: there may be too many for a rule of the schema. A tier may be
-// without any rule, since annotations of Services and the lookup can name it.
+// validateTiers reads selectors, and refuses a Service in two tiers, which may be too many for a
+// schema rule. A tier without rules is fine: annotations and the lookup can name it.
 func validateTiers(m *v1alpha1.MigrationSpec) (all field.ErrorList) {
 	owner := map[string]string{}
 	for i, t := range m.Tiers {

@@ -15,13 +15,13 @@ import (
 const (
 	// evaluation is what errors of rules have in them that could not be evaluated.
 	evaluation = " evaluating rule: "
-	// ofSchema is what errors have in them that come from values of the schema, and not from its rules.
+	// ofSchema is in errors of the schema's values, unlike those of its rules.
 	ofSchema = " in body "
 	// somewhere is the hint where the schema has no better one.
 	somewhere = "the folder examples has a file for each kind of migration"
 )
 
-// at is the part of the schema that describes a field, and the field's value; nil if there is none.
+// at is a field's schema and value; nil if there is none.
 func (d *definition) at(object any, path string) (node *schema.Structural, value any) {
 	node, value = d.schema, object
 	for _, step := range steps(path) {
@@ -46,12 +46,11 @@ func (d *definition) at(object any, path string) (node *schema.Structural, value
 	return node, value
 }
 
-// steps are the names and indices that a path such as spec.tiers[0].name leads through.
 func steps(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == '.' || r == '[' || r == ']' })
 }
 
-// explain says in one way what the schema, and what its rules say: the problem, a semicolon, and what to do about it.
+// explain writes an error as: the problem, a semicolon, and what to do about it.
 func (d *definition) explain(object map[string]any, e *field.Error) *field.Error {
 	path := strings.ReplaceAll(e.Field, "..", ".")
 	if path == "" || path == "<nil>" { // the only rule about all of it is that of its name
@@ -81,7 +80,6 @@ func (d *definition) explain(object map[string]any, e *field.Error) *field.Error
 	return wrong(path, inWords(path, value, e.Detail))
 }
 
-// duplicate is an item of a list that has another with the same key.
 func duplicate(path string, value any) *field.Error {
 	keys, _ := value.(map[string]any)
 	for key, name := range keys { // there is one
@@ -96,7 +94,6 @@ func wrong(path, detail string) *field.Error {
 
 var oneOfFields = regexp.MustCompile(`^(exactly|at most) one of the fields in \[(.*)\] (must|may) be set`)
 
-// inWords is the message of a rule, with the value that it is about where that is a plain one.
 func inWords(path string, value any, message string) string {
 	if m := oneOfFields.FindStringSubmatch(message); m != nil {
 		fields := strings.Fields(m[2])
@@ -119,7 +116,7 @@ func inWords(path string, value any, message string) string {
 	return quoted(text) + " " + message
 }
 
-// isSecret reports whether a field may hold a URL with a secret in it: such values are never quoted.
+// isSecret reports whether a field may hold a URL with a secret, which is never quoted.
 func isSecret(path string) bool {
 	return strings.HasSuffix(path, ".url") || strings.HasSuffix(path, ".urlFromEnv") || strings.HasSuffix(path, ".address")
 }
@@ -140,7 +137,6 @@ func choices(node *schema.Structural) string {
 	return strings.Join(all, ", ")
 }
 
-// outOfBounds says which bound of the schema a value does not keep.
 func (d *definition) outOfBounds(path string, node *schema.Structural, value any) string {
 	bounds := node.ValueValidation
 	switch {
@@ -158,8 +154,7 @@ func (d *definition) outOfBounds(path string, node *schema.Structural, value any
 	return "cannot be used; " + d.about(path)
 }
 
-// wrongType says what a field takes no value of. YAML reads an Off, On, Yes or No without quotes as true or false, which people
-// cannot guess.
+// wrongType explains that YAML reads a bare Off, On, Yes or No as a boolean.
 func (d *definition) wrongType(path string, node *schema.Structural, value any) string {
 	kind := "value of this type"
 	switch value.(type) {
@@ -185,7 +180,7 @@ func (d *definition) wrongType(path string, node *schema.Structural, value any) 
 	return "takes no " + kind + "; " + d.about(path)
 }
 
-// isDuration reports whether a field is a stretch of time: the schema itself has no such type.
+// isDuration reports a duration, which the schema has no type for.
 func isDuration(node *schema.Structural) bool {
 	for _, rule := range node.XValidations {
 		if strings.Contains(rule.Rule, "duration(self)") {
@@ -195,7 +190,7 @@ func isDuration(node *schema.Structural) bool {
 	return false
 }
 
-// about is what the schema says of a field: its default, or the first sentence of its description, or of that of what it is in.
+// about is a field's default, or the first sentence of its or its parent's description.
 func (d *definition) about(path string) string {
 	for all := steps(path); len(all) > 0; all = all[:len(all)-1] {
 		node, _ := d.at(nil, strings.Join(all, "."))

@@ -15,24 +15,23 @@ import (
 
 // Change is a field of a recorded Migration that a run goes by in another way than it was recorded.
 type Change struct {
-	// Field is its path, such as spec.batch.size. Old and New are its values as JSON, or - where there is none; those that may hold a
-	// secret are not shown.
+	// Field is the path, such as spec.batch.size. Old and New are JSON, - for none; secrets are not
+	// shown.
 	Field, Old, New string
 }
 
 func (c Change) String() string { return fmt.Sprintf("%s: %s -> %s", c.Field, c.Old, c.New) }
 
-// Merge is the Migration that a run goes by if one is recorded already: the given one, with what the recorded one has settled that the
-// given one leaves open. Both have their defaults. changes are the settings that differ, in order of their fields: pace, patience,
-// reach and notifications may. What moves, and where, may not: Merge fails with each such field, by an error of Refuse. Which those
-// are, the transition rules of the schema say, so that an API server refuses the same.
+// Merge is the given Migration with what the recorded one has filled in; both have defaults.
+// changes are the settings that differ: pace, patience, reach and notifications may. Others fail
+// with an error of Refuse, by the transition rules of the schema, which an API server applies too.
 func Merge(recorded, given *v1alpha1.Migration) (effective *v1alpha1.Migration, changes []Change, err error) {
 	d := built()
 	old, object := untyped(recorded), untyped(given)
 	delete(old, "status")
 	delete(object, "status")
 	for _, e := range d.fixed(object, old) {
-		d.settle(object, old, e.Field)
+		d.fillDefaults(object, old, e.Field)
 	}
 	var bad field.ErrorList
 	for _, e := range d.fixed(object, old) {
@@ -48,7 +47,6 @@ func Merge(recorded, given *v1alpha1.Migration) (effective *v1alpha1.Migration, 
 	return effective, differences(old, object), nil
 }
 
-// fixed are the transition rules that an object breaks as a successor of the old one.
 func (d *definition) fixed(object, old map[string]any) (broken field.ErrorList) {
 	without := d.violated(object, nil)
 	for _, e := range d.violated(object, old) {
@@ -61,15 +59,15 @@ func (d *definition) fixed(object, old map[string]any) (broken field.ErrorList) 
 	return broken
 }
 
-// settle takes the old value of a field that the object leaves open, if it is one that may be left open at first and filled in later.
-func (d *definition) settle(object, old map[string]any, path string) {
+// fillDefaults keeps the old value of a field that may be filled in later and is open.
+func (d *definition) fillDefaults(object, old map[string]any, path string) {
 	_, given := d.at(object, path)
-	_, settled := d.at(old, path)
+	_, was := d.at(old, path)
 	later := d.fixed(old, object)
-	if given != nil || settled == nil || slices.ContainsFunc(later, func(e *field.Error) bool { return e.Field == path }) {
+	if given != nil || was == nil || slices.ContainsFunc(later, func(e *field.Error) bool { return e.Field == path }) {
 		return
 	}
-	_ = unstructured.SetNestedField(object, runtime.DeepCopyJSONValue(settled), steps(path)...) // what it is in was found above
+	_ = unstructured.SetNestedField(object, runtime.DeepCopyJSONValue(was), steps(path)...) // what it is in was found above
 }
 
 func (d *definition) differs(object, old map[string]any, path, name string) *field.Error {
@@ -80,16 +78,12 @@ func (d *definition) differs(object, old map[string]any, path, name string) *fie
 		return Wrong(path, "names another job than migration "+name+" in the cluster", hint)
 	}
 	return Wrongf(
-		path,
-		hint,
-		"differs from migration %s in the cluster, which has %s instead of %s",
-		name,
-		shown(path, was),
-		shown(path, now),
+		path, hint, "differs from migration %s in the cluster, which has %s instead of %s", name,
+		shown(path, was), shown(path, now),
 	)
 }
 
-// differences are the settings in which two specs differ. How far the migration shall go, and whether it is paused, are no settings.
+// differences ignores spec.desired and spec.paused, which are no settings.
 func differences(old, object map[string]any) (changes []Change) {
 	was, now := map[string]any{}, map[string]any{}
 	flatten("spec", old["spec"], was)
@@ -111,7 +105,7 @@ func merged(a, b map[string]any) map[string]any {
 	return all
 }
 
-// flatten puts the values of a tree under their paths. A list of plain values is one value.
+// flatten maps paths to values; a list of plain values is one.
 func flatten(path string, value any, into map[string]any) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -133,7 +127,6 @@ func flatten(path string, value any, into map[string]any) {
 	into[path] = value
 }
 
-// shown is a value as JSON, unless it may hold a secret.
 func shown(path string, value any) string {
 	switch {
 	case value == nil:

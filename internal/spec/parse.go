@@ -25,18 +25,18 @@ type Source struct {
 	// Name is what people call it.
 	Name string
 	Body []byte
-	// Dir is the folder that relative paths in it are relative to: see Locate. Empty leaves them as they are.
+	// Dir is the base of relative paths: see Locate. Empty leaves them as they are.
 	Dir string
 }
 
-// Parse reads one Migration strictly: it fails with everything that the schema has against it. If it can be read all the same, it
-// returns the Migration with the error, so that the caller can see what else is wrong.
+// Parse reads one Migration strictly and returns all errors of the schema, with the Migration if it
+// is readable at all.
 func Parse(manifest []byte) (*v1alpha1.Migration, error) {
 	return Read(Source{Name: "the file", Body: manifest})
 }
 
-// Read takes the one Migration that the sources hold, whichever document or list it is in. Nothing in them is passed over: another
-// kind of object, a second Migration, and a field that Migrations do not have are errors. Errors are as those of Parse.
+// Read takes the only Migration in the sources, in any document or list. Other objects, a second
+// Migration and unknown fields are errors, as of Parse.
 func Read(sources ...Source) (*v1alpha1.Migration, error) {
 	m, _, err := ReadFrom(sources...)
 	return m, err
@@ -70,7 +70,7 @@ type Given struct {
 	Err error
 }
 
-// ReadAll takes all Migrations that the sources hold, in their order. It fails where something else is among them.
+// ReadAll takes all Migrations in the sources, in order, and fails for anything else.
 func ReadAll(sources ...Source) ([]Given, error) {
 	found, err := found(sources)
 	if err != nil {
@@ -87,7 +87,6 @@ func ReadAll(sources ...Source) ([]Given, error) {
 	return all, nil
 }
 
-// found are the Migrations in the sources; there is at least one.
 func found(sources []Source) (all []document, err error) {
 	for _, s := range sources {
 		more, err := documents(s)
@@ -121,7 +120,6 @@ func About(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// document is one object, as JSON and as a tree.
 type document struct {
 	source Source
 	body   []byte
@@ -134,7 +132,6 @@ func (d document) name() string {
 	return name
 }
 
-// documents are the Migrations in a source. Empty documents hold nothing that could be ignored.
 func documents(s Source) (all []document, err error) {
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(s.Body)))
 	for {
@@ -164,7 +161,6 @@ func unreadable(source string, err error) error {
 	return &Error{Field: "file", Problem: err.Error(), Hint: source + " must hold one Migration in YAML or JSON"}
 }
 
-// migrations are those in one document: itself, or the items of a List.
 func migrations(source Source, body []byte) (all []document, err error) {
 	d := document{source: source, body: body, object: map[string]any{}}
 	if err := utiljson.Unmarshal(body, &d.object); err != nil {
@@ -195,7 +191,6 @@ func migrations(source Source, body []byte) (all []document, err error) {
 	}
 }
 
-// migration reads a document. What is unknown in it, and what is of the wrong type, is an error.
 func (d document) migration() (*v1alpha1.Migration, error) {
 	var bad field.ErrorList
 	for _, path := range built().unknown(d.object) {

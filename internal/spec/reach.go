@@ -15,7 +15,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Effect is what a field of a Migration has replumb do outside of the cluster that the Migration is in.
+// Effect is what a field has replumb do outside of the Migration's cluster.
 type Effect string
 
 // The effects.
@@ -34,9 +34,8 @@ const (
 	Deploys Effect = "runs on nodes"
 )
 
-// Call is a setting of a Migration with an effect outside of the cluster. Who may write Migrations must not be able to have the
-// machine of an operator run, reach, read or write anything: such settings come from the operator's file, or from what the operator has
-// agreed to.
+// Call is a setting with an effect outside of the cluster. Writers of Migrations must not be able
+// to use the operator's machine, so such settings come from the operator's file or consent.
 type Call struct {
 	// Field is its path, such as spec.hooks[0].exec.command.
 	Field  string
@@ -61,13 +60,14 @@ func (c Call) shown() string {
 	return quoted(u.Scheme + "://" + u.Host + "/...")
 }
 
-// reach is a field, without the indices of lists, that has an effect, together with all that is in it.
+// reach is a field, without list indices, whose whole content has an effect.
 type reach struct {
 	field  string
 	effect Effect
 }
 
-// reaches are all such fields. Every other field of a Migration is in testdata/near.txt: a test fails for a new one that is in neither.
+// reaches are all such fields. Every other one is in testdata/near.txt, and a test fails for a
+// field in neither.
 func reaches() []reach {
 	all := []reach{
 		{"spec.notify[].url", Connects},
@@ -123,7 +123,6 @@ func reaches() []reach {
 	return append(all, provides("spec.mirror.redirect")...)
 }
 
-// provides are the ways to change records, and who is asked for them.
 func provides(of string) []reach {
 	return []reach{
 		{of + ".resolvers", Connects},
@@ -135,7 +134,6 @@ func provides(of string) []reach {
 	}
 }
 
-// effectOf a field, whose lists have indices or not.
 func effectOf(path string) (Effect, bool) {
 	path = regexp.MustCompile(`\[\d*\]`).ReplaceAllString(path, "[]")
 	for _, r := range reaches() {
@@ -146,7 +144,7 @@ func effectOf(path string) (Effect, bool) {
 	return "", false
 }
 
-// Calls are the settings of a Migration, with its defaults, that have an effect outside of the cluster, in order of their fields.
+// Calls are a defaulted Migration's settings with effects outside, in order.
 func Calls(m *v1alpha1.Migration) []Call {
 	m = m.DeepCopy()
 	Default(m)
@@ -178,9 +176,9 @@ func Digest(calls []Call) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Locate has programs and files that a Migration names by relative paths be found from a folder, that of its file, wherever replumb is
-// started. A program without a slash stays what it is: it is looked for in PATH. Manifests stay as they are, since what is recorded
-// of them cannot be changed: see spec.cni.manifests.
+// Locate resolves relative paths of programs and files against the Migration's folder. A program
+// without a slash is looked for in PATH, and manifests stay as they are recorded: see
+// spec.cni.manifests.
 func Locate(m *v1alpha1.Migration, dir string) {
 	from := func(path *string) {
 		if *path != "" && !filepath.IsAbs(*path) {

@@ -26,14 +26,14 @@ import (
 	"github.com/replumb/replumb/deploy/crds"
 )
 
-// definition is the schema of Migration as an API server applies it, without an API server.
+// definition applies Migration's schema as an API server does, without one.
 type definition struct {
 	schema *schema.Structural
 	values validation.SchemaValidator
 	rules  *cel.Validator
 }
 
-// built is the definition that belongs to this build. It never changes, like a regular expression that is compiled once.
+// built is immutable, like a compiled regular expression.
 var built = sync.OnceValue(func() *definition { //nolint:gochecknoglobals // a constant that takes a moment to compile
 	d, err := compile(crds.Migrations)
 	if err != nil {
@@ -63,26 +63,21 @@ func compile(manifest []byte) (*definition, error) {
 	return &definition{schema: structural, values: values, rules: cel.NewValidator(structural, true, celconfig.PerCallLimit)}, nil
 }
 
-// unknown are the fields of an object that the schema does not have.
 func (d *definition) unknown(object map[string]any) []string {
 	paths := pruning.PruneWithOptions(
-		runtime.DeepCopyJSON(object),
-		d.schema,
-		true,
+		runtime.DeepCopyJSON(object), d.schema, true,
 		schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true},
 	)
 	slices.Sort(paths)
 	return paths
 }
 
-// complete fills in what an object leaves open.
 func (d *definition) complete(object map[string]any) { defaulting.Default(object, d.schema) }
 
-// check says everything that the schema has against an object that is complete, in the words of explain.
 func (d *definition) check(object map[string]any) field.ErrorList {
 	all := validation.ValidateCustomResource(nil, object, d.values)
 	all = append(all, listtype.ValidateListSetsAndMaps(nil, d.schema, object)...)
-	// An API server leaves rules out if a value is wrong. Only types have to be right for a rule to mean anything.
+	// API servers skip rules after a wrong value; here only types have to be right.
 	if !slices.ContainsFunc(all, func(e *field.Error) bool { return e.Type == field.ErrorTypeTypeInvalid }) {
 		all = append(all, d.violated(object, nil)...)
 	}
@@ -96,7 +91,7 @@ func (d *definition) check(object map[string]any) field.ErrorList {
 	return explained
 }
 
-// violated are the rules that an object does not keep, as a successor of an old one if there is one.
+// violated are the rules that an object breaks, as a successor if old is given.
 func (d *definition) violated(object, old map[string]any) field.ErrorList {
 	var before any
 	if old != nil {
@@ -106,7 +101,7 @@ func (d *definition) violated(object, old map[string]any) field.ErrorList {
 	return all
 }
 
-// add leaves out what is said of the same field already, in other words.
+// add drops a second error of the same field.
 func add(all field.ErrorList, e *field.Error) field.ErrorList {
 	for _, other := range all {
 		if other.Field == e.Field && (other.Detail == e.Detail || strings.Contains(e.Detail, evaluation)) {
@@ -116,7 +111,6 @@ func add(all field.ErrorList, e *field.Error) field.ErrorList {
 	return append(all, e)
 }
 
-// untyped is a Migration as the schema sees it.
 func untyped(m *v1alpha1.Migration) map[string]any {
 	body, err := json.Marshal(m)
 	if err != nil {
@@ -129,7 +123,6 @@ func untyped(m *v1alpha1.Migration) map[string]any {
 	return object
 }
 
-// typed reads the spec of an object, of which the types are right.
 func typed(object map[string]any) (v1alpha1.MigrationSpec, error) {
 	var s v1alpha1.MigrationSpec
 	body, err := json.Marshal(object["spec"])

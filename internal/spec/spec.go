@@ -1,5 +1,6 @@
-// Package spec reads Migrations: what the CustomResourceDefinition says of them (defaults, bounds, rules), applied without an API
-// server, and what only Go can say. It knows which fields of a Migration that has begun can be changed.
+// Package spec reads Migrations: defaults, bounds and rules of the CustomResourceDefinition,
+// applied offline, and rules that only Go can express. It knows which fields of a begun Migration
+// may change.
 package spec
 
 import (
@@ -20,8 +21,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// longCall is how long a call may take, unless the Migration says, that makes or ends machines, fills volumes, or waits for a load
-// balancer. The schema cannot say so: it has one type for all calls.
+// longCall is the default limit of calls that make machines, fill volumes or wait for load
+// balancers. The schema has one type for all calls.
 const longCall = 30 * time.Minute
 
 // Error says which field of a Migration is wrong, and what to do.
@@ -32,11 +33,9 @@ type Error struct {
 	Hint    string
 }
 
-func (e *Error) Error() string { return e.Field + ": " + e.Problem }
-
+func (e *Error) Error() string  { return e.Field + ": " + e.Problem }
 func (e *Error) Advice() string { return e.Hint }
-
-func (*Error) ExitCode() int { return fault.ExitUsage }
+func (*Error) ExitCode() int    { return fault.ExitUsage }
 
 // Invalid is a Migration with more than one thing wrong in it.
 type Invalid struct {
@@ -54,7 +53,6 @@ func (e *Invalid) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap gives each of them.
 func (e *Invalid) Unwrap() []error {
 	var all []error
 	for _, one := range e.Errors {
@@ -63,7 +61,6 @@ func (e *Invalid) Unwrap() []error {
 	return all
 }
 
-// Advice says what to do about each.
 func (e *Invalid) Advice() string {
 	var lines []string
 	for _, one := range e.Errors {
@@ -86,8 +83,8 @@ func (e *Invalid) As(target any) bool {
 	return ok
 }
 
-// Refuse makes an error of what is wrong in a Migration: nil, an *Error or an *Invalid. The detail of each is the problem, a
-// semicolon, and what to do about it.
+// Refuse is nil, an *Error or an *Invalid. Each detail is the problem, a semicolon, and what to do
+// about it.
 func Refuse(all field.ErrorList) error {
 	bad := &Invalid{}
 	seen := map[string]bool{}
@@ -158,7 +155,8 @@ func Default(m *v1alpha1.Migration) {
 	})
 }
 
-// defaultNamespaces leaves namespaces of the cluster, and of replumb, out of a copy, unless it names its own. The schema cannot say so.
+// defaultNamespaces excludes the cluster's and replumb's namespaces from copies, as the schema
+// cannot.
 func defaultNamespaces(mirror *v1alpha1.MirrorSpec) {
 	if mirror == nil || len(mirror.Copy.Namespaces.Include) > 0 {
 		return
@@ -173,8 +171,8 @@ func defaultNamespaces(mirror *v1alpha1.MirrorSpec) {
 	}
 }
 
-// Validate says everything that is wrong in a Migration with its defaults, but for what only its kind knows. phases are the names
-// of the phases that the plans of the migration have.
+// Validate returns everything wrong in a defaulted Migration, except what its kind knows. phases
+// are the names of its plans.
 func Validate(m *v1alpha1.Migration, phases []string) field.ErrorList {
 	object := untyped(m)
 	delete(object, "status") // an API server takes it from elsewhere

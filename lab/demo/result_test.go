@@ -132,7 +132,7 @@ func TestSeconds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "result.json", string(text)+"\n") // hack/pictures reads it in its test
+	golden(t, "result.json", string(text)+"\n")
 }
 
 func TestVerdict(t *testing.T) {

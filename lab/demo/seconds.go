@@ -7,7 +7,7 @@ import (
 	"github.com/replumb/replumb/lab/traffic"
 )
 
-// Seconds are what became of requests second by second, for a picture of both sides (make pictures).
+// Seconds are what became of requests second by second, for both sides.
 type Seconds struct {
 	// Start is the first second, MoveBegan and MoveEnded when replumb's apply began and ended; all in seconds since the Unix epoch.
 	Start     int64 `json:"start"`

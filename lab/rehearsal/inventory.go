@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
-	"github.com/replumb/replumb/internal/kube/archive"
+	"github.com/replumb/replumb/internal/kube/offline"
 )
 
 // stage is when an object is made.
@@ -62,7 +62,7 @@ type inventory struct {
 }
 
 // take reads all objects of an archive, and makes them fit to be created.
-func take(a *archive.Archive) (*inventory, error) {
+func take(a *offline.Archive) (*inventory, error) {
 	in := &inventory{skipped: map[string]int{}}
 	stored := storageVersions(a)
 	for _, c := range a.Collections(func(r schema.GroupResource) string { return stored[r] }) {
@@ -94,7 +94,7 @@ func take(a *archive.Archive) (*inventory, error) {
 }
 
 // storageVersions are those in which custom resources are kept: only one of the versions of an object is made.
-func storageVersions(a *archive.Archive) map[schema.GroupResource]string {
+func storageVersions(a *offline.Archive) map[schema.GroupResource]string {
 	all := map[schema.GroupResource]string{}
 	for _, c := range a.Collections(func(schema.GroupResource) string { return "" }) {
 		if c.Resource != "customresourcedefinitions" {

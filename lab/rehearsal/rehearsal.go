@@ -23,7 +23,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/archive"
+	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
@@ -47,7 +47,7 @@ type Options struct {
 // rehearsal is one that goes on.
 type rehearsal struct {
 	Options
-	archive  *archive.Archive
+	archive  *offline.Archive
 	settings *Settings
 	stock    *inventory
 	report   *Report
@@ -153,7 +153,7 @@ func (m *rehearsal) read() (err error) {
 	if m.to, err = targets(given); err != nil {
 		return err
 	}
-	if m.archive, err = archive.Open(m.Snapshot); err != nil {
+	if m.archive, err = offline.Open(m.Snapshot); err != nil {
 		return err
 	}
 	if m.ranges, err = serviceRanges(m.archive); err != nil {

@@ -199,7 +199,7 @@ const (
 // TestRehearseMany measures how long it takes with thousands of Services and five times as many pods.
 func TestRehearseMany(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it takes minutes: make bench-rehearse")
+		t.Skip("it takes minutes: make bench RUN=rehearse")
 	}
 	services := 1000
 	if text := os.Getenv(manyVariable); text != "" {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/archive"
+	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/lab/sample"
 )
 
@@ -36,7 +36,7 @@ type Report struct {
 	Kind      string       `json:"kind"`
 	Outcome   Outcome      `json:"outcome"`
 	Migration string       `json:"migration"`
-	Snapshot  archive.Head `json:"snapshot"`
+	Snapshot  offline.Head `json:"snapshot"`
 	// Kubernetes is the version that it was rehearsed on.
 	Kubernetes string  `json:"kubernetes"`
 	Seconds    float64 `json:"seconds"`

@@ -13,7 +13,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/replumb/replumb/internal/kube/archive"
+	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
@@ -22,7 +22,7 @@ import (
 const leastPort, greatestPort = 30000, 32767
 
 // serviceRanges are those that the API servers of a snapshot have as their flag, in its order.
-func serviceRanges(a *archive.Archive) ([]netip.Prefix, error) {
+func serviceRanges(a *offline.Archive) ([]netip.Prefix, error) {
 	for _, c := range a.Collections(func(schema.GroupResource) string { return "v1" }) {
 		if c.Group != networkingv1.GroupName || c.Resource != "servicecidrs" {
 			continue

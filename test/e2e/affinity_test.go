@@ -105,9 +105,7 @@ func startAffine(t *testing.T, l *lab.Lab) *affine {
 func (a *affine) service(name string) *corev1.Service {
 	a.Helper()
 	svc, err := a.l.Client().CoreV1().Services(affineNamespace).Get(a.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		a.Fatal(err)
-	}
+	must(a, err)
 	return svc
 }
 
@@ -123,9 +121,7 @@ func (a *affine) moved(name string) movedService {
 func (a *affine) pods() []corev1.Pod {
 	a.Helper()
 	list, err := a.l.Client().CoreV1().Pods(affineNamespace).List(a.Context(), metav1.ListOptions{})
-	if err != nil {
-		a.Fatal(err)
-	}
+	must(a, err)
 	return list.Items
 }
 
@@ -260,12 +256,8 @@ func (a *affine) widen(of movedService) {
 	status, err := json.Marshal(map[string]any{"status": map[string]any{"loadBalancer": corev1.LoadBalancerStatus{
 		Ingress: []corev1.LoadBalancerIngress{{IP: of.was, IPMode: &mode}, {IP: of.is, IPMode: &mode}},
 	}}})
-	if err != nil {
-		a.Fatal(err)
-	}
+	must(a, err)
 	_, err = a.l.Client().CoreV1().Services(affineNamespace).Patch(a.Context(), bridge.Name(of.Name, of.UID), types.MergePatchType, status,
 		metav1.PatchOptions{FieldManager: v1alpha1.FieldManager}, "status")
-	if err != nil {
-		a.Fatal(err)
-	}
+	must(a, err)
 }

@@ -3,7 +3,6 @@ package e2e
 import (
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -43,9 +42,7 @@ func requireServes(t *testing.T, address string, hosts ...string) {
 	t.Helper()
 	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}
 	conn, err := dialer.DialContext(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = conn.Close() }()
 	for _, host := range hosts {
 		if err := conn.(*tls.Conn).ConnectionState().PeerCertificates[0].VerifyHostname(host); err != nil {
@@ -65,14 +62,10 @@ func requireServiceCIDR(t *testing.T, l *lab.Lab, want ...netip.Prefix) {
 	flag := "--service-cluster-ip-range=" + strings.Join(texts, ",")
 	for _, name := range l.ControlPlanes() {
 		m, err := l.Machine(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, program := range []string{"kube-apiserver", "kube-controller-manager"} {
 			p, err := m.Program(t.Context(), program)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if !slices.Contains(p.Argv, flag) {
 				t.Errorf("%s on %s runs with %s", program, name, strings.Join(p.Argv, " "))
 			}
@@ -83,21 +76,16 @@ func requireServiceCIDR(t *testing.T, l *lab.Lab, want ...netip.Prefix) {
 // kill ends a program on a machine with SIGKILL.
 func kill(t *testing.T, l *lab.Lab, machine, program string) {
 	t.Helper()
-	m, err := l.Machine(machine)
-	if err != nil {
-		t.Fatal(err)
+	signal(t, l, machine, program, unix.SIGKILL)
+}
+
+// signal sends one to a program on a machine, and returns its process.
+func signal(t *testing.T, l *lab.Lab, machine, program string, s unix.Signal) int {
+	t.Helper()
+	pid := pidOf(t, l, machine, program)
+	if pid == 0 {
+		t.Fatalf("%s does not run on %s", program, machine)
 	}
-	info, err := m.Info(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range info.Programs {
-		if p.Name == program && p.PID != 0 {
-			if err := unix.Kill(p.PID, unix.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
-			return
-		}
-	}
-	t.Fatal(fmt.Errorf("%s does not run on %s", program, machine))
+	must(t, unix.Kill(pid, s))
+	return pid
 }

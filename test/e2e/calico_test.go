@@ -65,13 +65,9 @@ func guarded(t *testing.T, l *lab.Lab, namespace string) *shop {
 	cart := workload.Echo{Namespace: namespace, Name: "cart", PartOf: workload.PartOfVariety, Replicas: 1}
 	objects := append([]runtime.Object{workload.Namespace(namespace)}, front.Objects()...)
 	callees, err := start(t.Context(), l, namespace, append(append(objects, cart.Objects()...), workload.Policies(namespace)...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), callsOf(namespace, callees, policyRates())...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(watch.Stop)
 	s := &shop{watch: watch, prompt: traffic.OfPods()}
 	s.awaitVerdicts(t)
@@ -101,12 +97,8 @@ func callsOf(namespace string, callees []traffic.Callee, rates traffic.Rates) []
 // awaitVerdicts waits until everything that is allowed is answered, and everything that is not is denied.
 func (s *shop) awaitVerdicts(t *testing.T) {
 	t.Helper()
-	if err := s.watch.Await(t.Context(), settled, "a second without failures", traffic.Permitted, traffic.Steady); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.watch.Await(t.Context(), settled, "a second without answers", traffic.Forbidden, traffic.Denied); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.watch.Await(t.Context(), settled, "a second without failures", traffic.Permitted, traffic.Steady))
+	must(t, s.watch.Await(t.Context(), settled, "a second without answers", traffic.Forbidden, traffic.Denied))
 }
 
 // requireDenied fails the test for every second in which anything came back over a forbidden way, and when there were no tries.
@@ -135,15 +127,9 @@ func (sp span) requireDenied(t *testing.T) {
 func requireVerdictsAreThePolicies(t *testing.T, l *lab.Lab, s *shop, namespace string) {
 	t.Helper()
 	policies := l.Client().NetworkingV1().NetworkPolicies(namespace)
-	if err := policies.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.watch.Await(t.Context(), settled, "answers without policies", traffic.All, traffic.Steady); err != nil {
-		t.Fatal(err)
-	}
-	if err := workload.Ensure(t.Context(), l.Client(), workload.Policies(namespace)...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, policies.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	must(t, s.watch.Await(t.Context(), settled, "answers without policies", traffic.All, traffic.Steady))
+	must(t, workload.Ensure(t.Context(), l.Client(), workload.Policies(namespace)...))
 	s.awaitVerdicts(t)
 }
 
@@ -175,9 +161,7 @@ func tunneled(t *testing.T, l *lab.Lab) (packets int) {
 	t.Helper()
 	for _, node := range l.NodeNames() {
 		out, err := l.Exec(t.Context(), node, "ip", "-json", "-statistics", "link", "show", "vxlan.calico")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var links []struct {
 			Stats struct{ RX struct{ Packets int } } `json:"stats64"`
 		}
@@ -206,13 +190,9 @@ func killed(t *testing.T, l *lab.Lab, machine, program string) {
 func pidOf(t *testing.T, l *lab.Lab, machine, program string) int {
 	t.Helper()
 	m, err := l.Machine(machine)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	info, err := m.Info(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, p := range info.Programs {
 		if p.Name == program {
 			return p.PID

@@ -82,9 +82,7 @@ func giveAway(t *testing.T, l *lab.Lab, namespace, name string) {
 	t.Helper()
 	services := l.Client().CoreV1().Services(namespace)
 	own, err := services.Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	other := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name + "-other"},
 		Spec: corev1.ServiceSpec{
@@ -121,9 +119,7 @@ func requireBlocked(t *testing.T, l *lab.Lab, file, finding string) {
 func annotate(t *testing.T, l *lab.Lab, namespace, service, key, value string) {
 	t.Helper()
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{key: value}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := l.Client().CoreV1().Services(namespace).Patch(
 		t.Context(), service, types.MergePatchType, patch, metav1.PatchOptions{},
 	); err != nil {
@@ -134,17 +130,11 @@ func annotate(t *testing.T, l *lab.Lab, namespace, service, key, value string) {
 // callTheAPI has pods of both nodes call the API by its Service from now on, and returns when they are answered.
 func (s *shop) callTheAPI(t *testing.T, l *lab.Lab) {
 	t.Helper()
-	if err := workload.Ensure(t.Context(), l.Client(), workload.Namespace(callersNamespace)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, workload.Ensure(t.Context(), l.Client(), workload.Namespace(callersNamespace)))
 	api, err := l.Client().CoreV1().Services(metav1.NamespaceDefault).Get(t.Context(), "kubernetes", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	calls := traffic.CallAPI(callersNamespace, api.Spec.ClusterIP, traffic.Rates{Request: 2, Stream: 1})
-	if err := s.watch.Add(t.Context(), l.Client(), l.NodeNames(), calls); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.watch.Add(t.Context(), l.Client(), l.NodeNames(), calls))
 	s.awaitVerdicts(t)
 }
 
@@ -169,9 +159,7 @@ func replaceAgents(t *testing.T, l *lab.Lab) {
 	if len(old) != len(l.NodeNames()) {
 		t.Fatalf("there are %d agents on %d nodes", len(old), len(l.NodeNames()))
 	}
-	if err := pods.DeleteCollection(t.Context(), metav1.DeleteOptions{}, agents); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pods.DeleteCollection(t.Context(), metav1.DeleteOptions{}, agents))
 	eventually(t, 3*settled, func() error {
 		now := listed(t, l, agents)
 		for _, p := range now {
@@ -190,8 +178,6 @@ func replaceAgents(t *testing.T, l *lab.Lab) {
 func listed(t *testing.T, l *lab.Lab, which metav1.ListOptions) []corev1.Pod {
 	t.Helper()
 	list, err := l.Client().CoreV1().Pods(metav1.NamespaceSystem).List(t.Context(), which)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return list.Items
 }

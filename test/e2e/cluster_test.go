@@ -24,13 +24,9 @@ func testStrangersAreRefused(t *testing.T, l *lab.Lab) {
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 	}}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, l.RESTConfig().Host+"/api/v1/namespaces", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	resp, err := anonymous.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusForbidden {
 		body, _ := io.ReadAll(resp.Body)
@@ -74,21 +70,13 @@ func testNodesAreConfined(t *testing.T, l *lab.Lab) {
 func clientAs(t *testing.T, l *lab.Lab, node string) kubernetes.Interface {
 	t.Helper()
 	m, err := l.Machine(node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	path, err := m.Path(t.Context(), "/etc/kubernetes/kubelet.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	config, err := clientcmd.RESTConfigFromKubeConfig(data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	config.Host = l.RESTConfig().Host // the address it has there is not the host's
 	return kubernetes.NewForConfigOrDie(config)
 }
@@ -97,9 +85,7 @@ func clientAs(t *testing.T, l *lab.Lab, node string) kubernetes.Interface {
 // is who. That CoreDNS is ready shows that the ServiceAccount token mounted in its pod is good.
 func testKubectlReachesPods(t *testing.T, l *lab.Lab) {
 	pods, err := l.Client().CoreV1().Pods("kube-system").List(t.Context(), metav1.ListOptions{LabelSelector: "k8s-app=kube-dns"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	onNodes := map[string]bool{}
 	for _, pod := range pods.Items {
 		onNodes[pod.Spec.NodeName] = true

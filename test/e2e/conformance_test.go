@@ -29,9 +29,7 @@ func testConformanceStates(t *testing.T, l *lab.Lab, s conformance.Suite) {
 	if _, err := openShop(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
-	if err := workload.Ensure(t.Context(), l.Client(), oddServices()...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, workload.Ensure(t.Context(), l.Client(), oddServices()...))
 	var states []conformance.State
 	in := func(name string) {
 		state := runTests(t, s, name, conformance.Network())
@@ -81,9 +79,7 @@ func testConformanceControl(t *testing.T, l *lab.Lab, s conformance.Suite) {
 func runTests(t *testing.T, s conformance.Suite, name string, c conformance.Choice) conformance.State {
 	t.Helper()
 	state, err := s.Run(t.Context(), name, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Logf("%s: %d tests passed, %d failed, %d skipped themselves", name, state.Count(conformance.Passed),
 		state.Count(conformance.Failed), state.Count(conformance.Skipped))
 	return state
@@ -93,17 +89,11 @@ func runTests(t *testing.T, s conformance.Suite, name string, c conformance.Choi
 func suiteFor(t *testing.T, l *lab.Lab) conformance.Suite {
 	t.Helper()
 	root, err := component.SourceRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b, err := component.NewBuilder(t.Logf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	named, err := component.Named("e2e", "coredns")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dirs := map[string]string{}
 	for _, c := range named {
 		if dirs[c.Name], err = b.Dir(t.Context(), c); err != nil {
@@ -111,16 +101,10 @@ func suiteFor(t *testing.T, l *lab.Lab) conformance.Suite {
 		}
 	}
 	built := conformance.Built{E2E: dirs["e2e"], CoreDNS: dirs["coredns"], Pause: filepath.Join(t.TempDir(), "pause")}
-	if err := component.BuildMain(t.Context(), component.Lab, "./images/pause", built.Pause); err != nil {
-		t.Fatal(err)
-	}
+	must(t, component.BuildMain(t.Context(), component.Lab, "./images/pause", built.Pause))
 	archive := filepath.Join(t.TempDir(), "images.tar")
-	if err := conformance.WriteImages(archive, built); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Workers().Load(t.Context(), archive); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conformance.WriteImages(archive, built))
+	must(t, l.Workers().Load(t.Context(), archive))
 	return conformance.Suite{
 		Built: built, Kubeconfig: l.Kubeconfig(), Kubectl: l.Kubectl(), Nodes: len(l.NodeNames()), Procs: 6, Timeout: "15m",
 		Dir: filepath.Join(root, "build", "conformance"),
@@ -130,11 +114,7 @@ func suiteFor(t *testing.T, l *lab.Lab) conformance.Suite {
 func writeStates(t *testing.T, path string, states []conformance.State) {
 	t.Helper()
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = f.Close() }()
-	if err := conformance.WriteTable(f, states); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conformance.WriteTable(f, states))
 }

@@ -39,9 +39,7 @@ func TestEdge(t *testing.T) {
 	topology.Networks = append(topology.Networks, lab.Network{Name: "b", CIDR: netip.MustParsePrefix("172.31.0.0/24")})
 	t.Cleanup(func() { _, _ = lab.Down(context.Background(), name) })
 	l, err := lab.Up(t.Context(), topology, lab.Options{Progress: t.Logf})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { logIngress(t, l) }) // before the lab goes
 	requireNamesLeadToBalancer(t, l, "a")
 	requireUpdates(t, l)
@@ -103,9 +101,7 @@ func logIngress(t *testing.T, l *lab.Lab) {
 func onBastion(t *testing.T, l *lab.Lab, argv ...string) string {
 	t.Helper()
 	out, err := l.Exec(t.Context(), l.Edge().Bastion.Machine, argv...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return strings.TrimSpace(string(out))
 }
 
@@ -143,9 +139,7 @@ func requireNamesLeadToBalancer(t *testing.T, l *lab.Lab, network string) {
 	// Nodes go by the name too.
 	for _, node := range l.NodeNames() {
 		m, err := l.Machine(node)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if config, err := m.ReadFile(
 			t.Context(),
 			"/etc/kubernetes/kubelet.conf",
@@ -209,22 +203,16 @@ func fromOutside(t *testing.T, l *lab.Lab) *shop {
 		t.Fatal(err)
 	}
 	watch, err := traffic.Start(t.Context(), l.Client(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(watch.Stop)
 	edge := l.Edge()
 	m, err := l.Machine(edge.Bastion.Machine)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	outpost := traffic.Outpost{
 		Name: edge.Bastion.Machine, Command: m.Command, Client: edge.Bastion.Client, Token: edge.Bastion.Token, CA: edge.Bastion.CA,
 	}
 	calls := traffic.CallEdge(outpost, edge.Ingress, edge.API, traffic.Rates{Request: 20, LookUp: 10}, "/", "/"+shopNamespace+"/front/")
-	if err := watch.AddOutside(t.Context(), outpost, calls); err != nil {
-		t.Fatal(err)
-	}
+	must(t, watch.AddOutside(t.Context(), outpost, calls))
 	return &shop{watch: watch}
 }
 
@@ -238,14 +226,10 @@ func joinOther(t *testing.T, l *lab.Lab, network string) {
 		}
 	}
 	joined, err := l.ControlPlaneNodes().Add(t.Context(), network)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	etcd := etcdOf(t, l)
 	added, err := etcd.MemberAddAsLearner(t.Context(), []string{joined.PeerURL()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	began := time.Now()
 	eventually(t, 2*settled, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -279,34 +263,22 @@ func leaveOther(t *testing.T, l *lab.Lab, network string) {
 	}
 	etcd := etcdOf(t, l)
 	members, err := etcd.MemberList(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, m := range inNetwork(l, lab.ControlPlane, network) {
 		// In this order no client is led to an API server whose etcd has gone.
-		if err := l.ControlPlaneNodes().Remove(t.Context(), m.Name); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.ControlPlaneNodes().Remove(t.Context(), m.Name))
 		i := slices.IndexFunc(members.Members, func(has *etcdserverpb.Member) bool { return has.Name == m.Name })
 		if _, err := etcd.MemberRemove(t.Context(), members.Members[i].ID); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, m := range inNetwork(l, lab.Worker, network) {
-		if err := l.Client().CoreV1().Nodes().Delete(t.Context(), m.Name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Workers().Remove(t.Context(), m.Name); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Client().CoreV1().Nodes().Delete(t.Context(), m.Name, metav1.DeleteOptions{}))
+		must(t, l.Workers().Remove(t.Context(), m.Name))
 	}
-	if err := l.Fabrics().RemoveNetwork(t.Context(), network); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Fabrics().RemoveNetwork(t.Context(), network))
 	links, err := l.Exec(t.Context(), "fabric", "ip", "-brief", "link")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if strings.Contains(string(links), "br-"+network) || len(l.Edge().Balancers) != 1 || len(l.APIServers()) != 3 {
 		t.Errorf("something of the network is left: %v, %s", l.Edge().Balancers, links)
 	}
@@ -362,9 +334,7 @@ func setPolicy(t *testing.T, l *lab.Lab, policy corev1.ServiceExternalTrafficPol
 	patch := fmt.Sprintf(`{"spec":{"externalTrafficPolicy":%q,"healthCheckNodePort":%d}}`, policy, healthPort(policy))
 	_, err := l.Client().CoreV1().Services(workload.IngressNamespace).
 		Patch(t.Context(), workload.IngressName, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // healthPort is a port only with policy Local.
@@ -381,9 +351,7 @@ func requireDeletedNodeLoses(t *testing.T, l *lab.Lab, s *shop) {
 	t.Helper()
 	began := time.Now().Truncate(time.Second)
 	lived := s.during(t, "deleting a node", func() {
-		if err := l.Workers().Remove(t.Context(), l.NodeNames()[0]); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Workers().Remove(t.Context(), l.NodeNames()[0]))
 		eventually(t, settled, func() error {
 			soFar := span{from: began, to: time.Now(), heard: s.watch.Snapshot()}
 			if soFar.stats(t, traffic.Outside).Failed == 0 {
@@ -403,9 +371,7 @@ func etcdOf(t *testing.T, l *lab.Lab) *clientv3.Client { return etcdOn(t, l, l.C
 func etcdOn(t *testing.T, l *lab.Lab, controlPlane string) *clientv3.Client {
 	t.Helper()
 	m, err := l.Machine(controlPlane)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const pki = "/etc/kubernetes/pki/"
 	files := map[string][]byte{}
 	for _, path := range []string{"etcd/ca.crt", "apiserver-etcd-client.crt", "apiserver-etcd-client.key"} {
@@ -414,9 +380,7 @@ func etcdOn(t *testing.T, l *lab.Lab, controlPlane string) *clientv3.Client {
 		}
 	}
 	own, err := tls.X509KeyPair(files["apiserver-etcd-client.crt"], files["apiserver-etcd-client.key"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(files["etcd/ca.crt"])
 	client, err := clientv3.New(clientv3.Config{
@@ -426,9 +390,7 @@ func etcdOn(t *testing.T, l *lab.Lab, controlPlane string) *clientv3.Client {
 			return m.Dial(ctx, "tcp", address)
 		})},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return client
 }

@@ -76,9 +76,7 @@ func neighbours(t *testing.T) (left, right *lab.Lab) {
 		l, err := lab.Up(t.Context(), topology, lab.Options{Progress: func(format string, args ...any) {
 			t.Logf("%s: %s", topology.Name, fmt.Sprintf(format, args...))
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		labs[i] = l
 	}
 	return labs[0], labs[1]
@@ -101,9 +99,7 @@ func requireFlannel(t *testing.T, l *lab.Lab) {
 		}
 	}
 	pods, err := l.Client().CoreV1().Pods("kube-flannel").List(t.Context(), metav1.ListOptions{LabelSelector: "app=flannel"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(pods.Items) != len(l.NodeNames()) {
 		t.Errorf("%d pods of flannel on %d nodes", len(pods.Items), len(l.NodeNames()))
 	}
@@ -115,14 +111,10 @@ func requireServed(t *testing.T, l *lab.Lab, namespace string) {
 	t.Helper()
 	cart := workload.Echo{Namespace: namespace, Name: "cart", PartOf: workload.PartOfVariety, Replicas: 1}
 	callees, err := start(t.Context(), l, namespace, append([]runtime.Object{workload.Namespace(namespace)}, cart.Objects()...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rates := traffic.Rates{Request: 10, LookUp: 5}
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), traffic.Call(namespace, callees, rates))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer watch.Stop()
 	if err := watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
 		t.Error(err)
@@ -146,9 +138,7 @@ func requireReached(t *testing.T, from, to *lab.Lab) {
 func requireGivenCalico(t *testing.T, l *lab.Lab, namespace string, pool netip.Prefix) {
 	t.Helper()
 	manifests, err := lab.CalicoManifests(l, pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	eventually(t, settled, func() error { // what is of Calico's kinds has to wait for its definitions
 		cmd := exec.CommandContext(t.Context(), l.Kubectl(), "--kubeconfig", l.Kubeconfig(), "apply", "--server-side", "-f", "-")
 		cmd.Stdin = bytes.NewReader(manifests)
@@ -168,13 +158,9 @@ func requireGivenCalico(t *testing.T, l *lab.Lab, namespace string, pool netip.P
 		return nil
 	})
 	requireTunnelsIn(t, l, pool)
-	if err := l.Workers().RestartProxies(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Workers().RestartProxies(t.Context(), pool))
 	dns := metav1.ListOptions{LabelSelector: "k8s-app=kube-dns"}
-	if err := l.Client().CoreV1().Pods(metav1.NamespaceSystem).DeleteCollection(t.Context(), metav1.DeleteOptions{}, dns); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Client().CoreV1().Pods(metav1.NamespaceSystem).DeleteCollection(t.Context(), metav1.DeleteOptions{}, dns))
 	requireServed(t, l, namespace)
 	requireAddressesIn(t, l, namespace, pool)
 }
@@ -183,9 +169,7 @@ func requireGivenCalico(t *testing.T, l *lab.Lab, namespace string, pool netip.P
 func requireAddressesIn(t *testing.T, l *lab.Lab, namespace string, pool netip.Prefix) {
 	t.Helper()
 	pods, err := l.Client().CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, p := range pods.Items {
 		if a, err := netip.ParseAddr(p.Status.PodIP); err != nil || !pool.Contains(a) {
 			t.Errorf("pod %s/%s has address %q, not one of %s", p.Namespace, p.Name, p.Status.PodIP, pool)

@@ -27,9 +27,7 @@ func TestFamiliesOfLab(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := bringUp(t, named(name).InFamilies(families...))
 			nodes, err := l.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, n := range nodes.Items {
 				if len(n.Spec.PodCIDRs) != len(families) {
 					t.Errorf("node %s has the ranges %v", n.Name, n.Spec.PodCIDRs)
@@ -47,17 +45,11 @@ func TestFamiliesOfLab(t *testing.T) {
 func startFamilies(t *testing.T, l *lab.Lab) *shop {
 	t.Helper()
 	callees, err := openFamilies(t.Context(), l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), familyCalls(callees, rates())...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(watch.Stop)
-	if err := watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
-		t.Fatal(err)
-	}
+	must(t, watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady))
 	return &shop{watch: watch}
 }
 

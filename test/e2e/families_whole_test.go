@@ -1,10 +1,7 @@
 package e2e
 
 import (
-	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -31,9 +28,7 @@ const (
 func TestFamiliesWhole(t *testing.T) {
 	l := bringUp(t, highlyAvailable("e2e-both-whole").InFamilies(lab.IPv4, lab.IPv6))
 	dns, err := l.Client().CoreV1().Services(metav1.NamespaceSystem).Get(t.Context(), "kube-dns", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dns.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicyRequireDualStack)
 	if _, err := l.Client().CoreV1().Services(metav1.NamespaceSystem).Update(t.Context(), dns, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -77,22 +72,14 @@ func familyRates() traffic.Rates { return traffic.Rates{Request: 2, Stream: 2, L
 func startFamiliesWhole(t *testing.T, l *lab.Lab) *shop {
 	t.Helper()
 	callees, err := openFamilies(t.Context(), l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := workload.Ensure(t.Context(), l.Client(), workload.Namespace(callersNamespace)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, workload.Ensure(t.Context(), l.Client(), workload.Namespace(callersNamespace)))
 	few := familyRates()
 	calls := append(familyCalls(callees, few), traffic.CallAPI(callersNamespace, oldAPI, few).AndAsk(oldDNS, few))
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), calls...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(watch.Stop)
-	if err := watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
-		t.Fatal(err)
-	}
+	must(t, watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady))
 	return &shop{watch: watch}
 }
 
@@ -105,9 +92,7 @@ func familiesSince(t *testing.T, l *lab.Lab, before *shop) *shop {
 	calls := append(familyCalls(shopCallees(t, l), familyRates()),
 		traffic.CallNewAPI(callersNamespace, newAPI, familyRates()).AndAskNew(newDNS, familyRates()))
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), calls...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(watch.Stop)
 	s := &shop{watch: watch}
 	s.steady(t)
@@ -146,9 +131,7 @@ func requireDefaults(t *testing.T, l *lab.Lab, first, second string) {
 	t.Helper()
 	requireFlags(t, l, first, second)
 	all, err := l.Client().NetworkingV1().ServiceCIDRs().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(all.Items) != 1 || all.Items[0].Name != "kubernetes" || !slices.Equal(all.Items[0].Spec.CIDRs, []string{first, second}) {
 		t.Errorf("the servicecidrs are %+v, and should be %s,%s alone", all.Items, first, second)
 	}
@@ -157,11 +140,7 @@ func requireDefaults(t *testing.T, l *lab.Lab, first, second string) {
 // writeFamily writes a Migration of the whole range of one family, which agents prove.
 func writeFamily(t *testing.T, l *lab.Lab, name, to string) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), name+".yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: %s}
-spec:
+	return writeSpec(t, name, `
   serviceCIDR:
     to: ["%s"]
     drain: %s
@@ -169,9 +148,5 @@ spec:
     apiServers: ["%s"]
   batch: {size: 8, settle: 1s}
   proof: {agents: Enabled, image: %s, soak: 5s, wait: 1m}
-`, name, to, shortDrain, strings.Join(l.APIServers(), `", "`), workload.ReplumbImage)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
+`, to, shortDrain, strings.Join(l.APIServers(), `", "`), workload.ReplumbImage)
 }

@@ -88,9 +88,7 @@ spec:
     - {name: prod, clusters: [prod]}
 `, filepath.Base(migration), canary.Kubeconfig(), prod.Kubeconfig())
 	file := filepath.Join(filepath.Dir(migration), "labs.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 
@@ -98,18 +96,14 @@ spec:
 func requireFleet(t *testing.T, file string, want ...string) {
 	t.Helper()
 	out, err := command(t, "replumb", "fleet", "status", "-f", file, "-o", "json").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var page struct {
 		Clusters []struct {
 			Cluster string `json:"cluster"`
 			Phase   string `json:"phase"`
 		} `json:"clusters"`
 	}
-	if err := json.Unmarshal(out, &page); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(out, &page))
 	if len(page.Clusters) != len(want) {
 		t.Fatalf("the fleet has %+v", page.Clusters)
 	}

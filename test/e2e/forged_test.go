@@ -52,9 +52,7 @@ func newForger(t *testing.T, l *lab.Lab) *forger {
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: forgerNamespace}},
 	}
 	_, err := l.Client().RbacV1().RoleBindings(forgerNamespace).Create(t.Context(), edit, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	config := rest.CopyConfig(l.RESTConfig())
 	config.Impersonate = rest.ImpersonationConfig{UserName: forgerNamespace}
 	if f.client, err = kubernetes.NewForConfig(config); err != nil {
@@ -98,9 +96,7 @@ func (f *forger) requireSilence() {
 	tried := span{heard: f.victims.Snapshot()}
 	for from, series := range tried.heard {
 		stats, err := series.Stats()
-		if err != nil {
-			f.Fatal(err)
-		}
+		must(f, err)
 		if stats.OK > 0 || stats.Sent == 0 {
 			f.Errorf("%s answered %d of %d requests", from, stats.OK, stats.Sent)
 		}
@@ -109,9 +105,7 @@ func (f *forger) requireSilence() {
 	led := forgedAddresses()[0]
 	services := f.l.Client().CoreV1().Services(forgerNamespace)
 	svc, err := services.Get(f.Context(), led.Name, metav1.GetOptions{})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	svc.Spec.ExternalIPs = []string{led.Address}
 	if _, err := services.Update(f.Context(), svc, metav1.UpdateOptions{}); err != nil {
 		f.Fatal(err)

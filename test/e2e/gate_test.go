@@ -30,18 +30,12 @@ func openGate(t *testing.T, l *lab.Lab, share float64) *gate {
 		ObjectMeta: metav1.ObjectMeta{Name: "gate"},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Selector: front.Spec.Selector, Ports: front.Spec.Ports[:1]},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	fabric, err := l.Machine(l.Machines()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	g := &gate{k: knock(t, fabric), rate: max(1, int(gateRate*share)), doors: map[string]netip.AddrPort{}}
 	nodes, err := l.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range nodes.Items {
 		for _, a := range nodes.Items[i].Status.Addresses {
 			if a.Type == corev1.NodeInternalIP {

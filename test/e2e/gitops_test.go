@@ -86,9 +86,7 @@ func (o *inCluster) helm(args ...string) {
 func checkout(t *testing.T) string {
 	t.Helper()
 	root, err := component.SourceRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return root
 }
 
@@ -198,22 +196,16 @@ func (o *inCluster) commit(move string) {
 			files[path] = &fstest.MapFile{Data: data, Mode: 0o644}
 			return err
 		})
-		if err != nil {
-			o.Fatal(err)
-		}
+		must(o, err)
 	}
-	if err := o.l.Addons().PushFiles(o.Context(), files, fluxArtifact+":main"); err != nil {
-		o.Fatal(err)
-	}
+	must(o, o.l.Addons().PushFiles(o.Context(), files, fluxArtifact+":main"))
 }
 
 // trustRegistry gives Flux the credentials of the registry, and who has signed its certificate.
 func (o *inCluster) trustRegistry() {
 	o.Helper()
 	login, err := o.l.Registry().DockerConfig()
-	if err != nil {
-		o.Fatal(err)
-	}
+	must(o, err)
 	for _, s := range []*corev1.Secret{
 		{
 			ObjectMeta: metav1.ObjectMeta{Name: "registry"}, Type: corev1.SecretTypeDockerConfigJson,

@@ -55,9 +55,7 @@ func triedByName(t *testing.T, l *lab.Lab, namespace string) *shop {
 		As(workload.Guest(), nil)
 	calls.Client = "follower"
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), calls)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(watch.Stop)
 	s := &shop{watch: watch, prompt: traffic.OfPods()}
 	s.awaitVerdicts(t)

@@ -57,17 +57,13 @@ func besideCilium(t *testing.T, name string) *lab.Lab {
 func requirePoliciesBlock(t *testing.T, l *lab.Lab, file string) {
 	t.Helper()
 	policies := workload.Policies(guardedNamespace)
-	if err := workload.Ensure(t.Context(), l.Client(), policies...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, workload.Ensure(t.Context(), l.Client(), policies...))
 	requireBlocked(t, l, file, "RP5309")
 	err := l.Client().
 		NetworkingV1().
 		NetworkPolicies(guardedNamespace).
 		DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // requireRemovalLoses is the control: a cluster whose network is taken away loses requests, whatever comes afterwards.
@@ -75,9 +71,7 @@ func requireRemovalLoses(t *testing.T, l *lab.Lab, s *shop) {
 	t.Helper()
 	lost := s.during(t, "a network taken away", func() {
 		sets := l.Client().AppsV1().DaemonSets(metav1.NamespaceSystem)
-		if err := sets.Delete(t.Context(), "cilium", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, sets.Delete(t.Context(), "cilium", metav1.DeleteOptions{}))
 		for _, node := range l.NodeNames() {
 			if out, err := l.Exec(t.Context(), node, "ip", "link", "delete", "cilium_vxlan"); err != nil {
 				t.Fatalf("%v: %s", err, out)

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -60,15 +59,9 @@ func fromHostLocal(t *testing.T, name string, beside lab.CNI) *lab.Lab {
 // leaving says in a Migration's file that the cluster has host-local.
 func leaving(t *testing.T, file string) string {
 	t.Helper()
-	body, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := strings.Replace(string(body), "  cni:\n", "  cni:\n    from: host-local\n", 1)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
+	return rewrite(t, file, func(text string) string {
+		return strings.Replace(text, "  cni:\n", "  cni:\n    from: host-local\n", 1)
+	})
 }
 
 // requireToldHostLocal: a Migration that does not say which network the cluster has is refused, and told how to.

@@ -67,9 +67,7 @@ func TestInPlaceNodes(t *testing.T) {
 func reboot(t *testing.T, l *lab.Lab, nodes ...string) {
 	t.Helper()
 	for _, node := range nodes {
-		if err := l.Workers().Reboot(t.Context(), node); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Workers().Reboot(t.Context(), node))
 		t.Logf("%s has been rebooted", node)
 	}
 }
@@ -77,12 +75,8 @@ func reboot(t *testing.T, l *lab.Lab, nodes ...string) {
 func addNode(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	m, err := l.Workers().Add(t.Context(), lab.Joining{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)))
 	t.Logf("%s has joined", m.Name)
 }
 
@@ -95,18 +89,12 @@ func joinedBy(t *testing.T, l *lab.Lab, file string) string {
 	script := fmt.Sprintf("#!/bin/sh -e\n[ -e %[1]s ] && exit 0\ntouch %[1]s\n%[2]s node add --name %[3]s\n"+
 		"%[2]s restart kube-proxy --name %[3]s --cluster-cidr %[4]s\n",
 		once, filepath.Join(binaries(t), "replumb-lab"), l.Topology.Name, bothPods)
-	if err := os.WriteFile(filepath.Join(dir, "join.sh"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "join.sh"), []byte(script), 0o700))
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	hooks := "  hooks:\n  - {name: join, when: BeforeBatch, exec: {command: [./join.sh], env: [PATH, HOME]}, timeout: 3m, onFailure: Stop}\n"
 	joining := filepath.Join(dir, "joining.yaml")
-	if err := os.WriteFile(joining, append(text, hooks...), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(joining, append(text, hooks...), 0o600))
 	return joining
 }
 

@@ -112,16 +112,12 @@ func (p proxyPrograms) in() *lab.Lab { return p.Lab }
 
 func (p proxyPrograms) stop(t *testing.T, node string) {
 	t.Helper()
-	if err := p.Workers().StopProxy(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Workers().StopProxy(t.Context(), node))
 }
 
 func (p proxyPrograms) start(t *testing.T, node string) {
 	t.Helper()
-	if err := p.Workers().StartProxy(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Workers().StartProxy(t.Context(), node))
 }
 
 func (p proxyPrograms) require(t *testing.T, every bool) {
@@ -166,9 +162,7 @@ func (p proxyPods) allow(t *testing.T, nodes *corev1.Affinity) {
 	t.Helper()
 	sets := p.Client().AppsV1().DaemonSets(metav1.NamespaceSystem)
 	ds, err := sets.Get(t.Context(), "kube-proxy", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ds.Spec.Template.Spec.Affinity = nodes
 	if _, err := sets.Update(t.Context(), ds, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -232,9 +226,7 @@ func requireNoProxyLoses(t *testing.T, p proxies, s *shop, node string) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		reported := traffic.Until(time.Now().Add(10 * time.Second))
-		if err := s.watch.Await(t.Context(), settled, "ten seconds of reports", traffic.All, reported); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.watch.Await(t.Context(), settled, "ten seconds of reports", traffic.All, reported))
 		p.start(t, node)
 	})
 	forgetUntranslated(t, l, node)
@@ -247,9 +239,7 @@ func requireNoProxyLoses(t *testing.T, p proxies, s *shop, node string) {
 		stats.Failed,
 		stats.Sent,
 	)
-	if err := s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady))
 }
 
 // forgetUntranslated removes what a node's connection tracking remembers of packets to Services that nothing has translated. For two minutes they
@@ -257,17 +247,13 @@ func requireNoProxyLoses(t *testing.T, p proxies, s *shop, node string) {
 func forgetUntranslated(t *testing.T, l *lab.Lab, node string) {
 	t.Helper()
 	machine, err := l.Machine(node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var n uint
 	var failed error
 	err = machine.Inside(t.Context(), func() {
 		n, failed = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, untranslated(lab.Default().ServiceCIDR))
 	})
-	if err := errors.Join(err, failed); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, failed))
 	t.Logf("control: %d connections that nothing translated are forgotten", n)
 }
 
@@ -283,9 +269,7 @@ func (u untranslated) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 func writeProxySwitch(t *testing.T, l *lab.Lab) string {
 	t.Helper()
 	body, err := lab.CiliumManifestsInPlaceOfProxies(l, netip.MustParsePrefix(newPods))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: %s}

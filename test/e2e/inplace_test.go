@@ -59,9 +59,7 @@ func bringUpForBoth(t *testing.T, topology lab.Topology) *lab.Lab {
 	l := bringUp(t, topology)
 	favourNameServers(t, l)
 	kubectl(t, l, "rollout status deployment/coredns --timeout=2m -n kube-system")
-	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)))
 	return l
 }
 
@@ -105,9 +103,7 @@ func requireCarried(t *testing.T, s *shop) {
 	t.Helper()
 	quiet := s.during(t, "before anything is changed", func() {
 		enough := time.Now().Add(quietFor)
-		if err := s.watch.Await(t.Context(), settled, "traffic on a quiet cluster", traffic.All, traffic.Until(enough)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.watch.Await(t.Context(), settled, "traffic on a quiet cluster", traffic.All, traffic.Until(enough)))
 	})
 	if quiet.requireNothingLost(t, traffic.Permitted); t.Failed() {
 		t.Fatal("this machine does not carry the test's clients\nhint: end what runs beside, or take one with faster processors")
@@ -138,18 +134,12 @@ func addMembers(t *testing.T, l *lab.Lab, s *shop, seen func(traffic.Calls) traf
 		[]runtime.Object{workload.Namespace(namespace)}, front.Objects(), cart.Objects(), ledger().Stateful(), policies,
 	)
 	callees, err := start(t.Context(), l, namespace, objects)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	members := traffic.Call(namespace, callees, traffic.Rates{Request: 1, LookUp: 1}).As(workload.Member(), nil)
 	members = seen(members)
 	members.Client = "member"
-	if err := s.watch.AddRoving(t.Context(), l.Client(), l.NodeNames(), members); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.watch.AddRoving(t.Context(), l.Client(), l.NodeNames(), members))
+	must(t, s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady))
 }
 
 // ledger is the StatefulSet of the guarded namespace.
@@ -169,12 +159,8 @@ func addAskers(t *testing.T, l *lab.Lab, s *shop) {
 			Rate:    dnsRate / float64(len(l.NodeNames())),
 		},
 	}}}
-	if err := s.watch.Add(t.Context(), l.Client(), l.NodeNames(), calls.FromHost()); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.watch.Add(t.Context(), l.Client(), l.NodeNames(), calls.FromHost()))
+	must(t, s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady))
 }
 
 // killedOnTheWay runs apply, and kills it on the way: as the new network comes, as a node is emptied, as it is switched, and as it is tried.
@@ -211,9 +197,7 @@ func thereAndBack(t *testing.T, l *lab.Lab, s *shop, file, name, there, back str
 func requirePoliciesHold(t *testing.T, l *lab.Lab, s *shop) {
 	t.Helper()
 	services, err := l.Client().CoreV1().Services(guardedNamespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var callees []traffic.Callee
 	for i := range services.Items {
 		if at := services.Items[i].Spec.ClusterIP; at != corev1.ClusterIPNone {
@@ -225,17 +209,13 @@ func requirePoliciesHold(t *testing.T, l *lab.Lab, s *shop) {
 			continue
 		}
 		watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), calls)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		guests := &shop{watch: watch, prompt: traffic.OfPods()}
 		guests.awaitVerdicts(t)
 		watch.Stop()
 		for _, node := range l.NodeNames() { // nothing would replace them: the next switch would wait for their end
 			err := l.Client().CoreV1().Pods(guardedNamespace).Delete(t.Context(), calls.Client+"-"+node, metav1.DeleteOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 	}
 }
@@ -276,9 +256,7 @@ func requireUncrossedLoses(t *testing.T, l *lab.Lab, s *shop, file string) {
 	}
 	lost := s.during(t, "a boundary that hides pods", func() {
 		sets := l.Client().AppsV1().DaemonSets(v1alpha1.SystemNamespace)
-		if err := sets.Delete(t.Context(), toCalico+"-crossing", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, sets.Delete(t.Context(), toCalico+"-crossing", metav1.DeleteOptions{}))
 		eventually(t, settled, func() error {
 			pods, err := l.Client().CoreV1().Pods(v1alpha1.SystemNamespace).List(t.Context(), metav1.ListOptions{
 				LabelSelector: "replumb.dev/on-node=cross",
@@ -301,9 +279,7 @@ func requireUncrossedLoses(t *testing.T, l *lab.Lab, s *shop, file string) {
 	}
 	t.Logf("control: where both networks hide pods, %d of %d requests were lost", stats.Failed, stats.Sent)
 	shown(t, l, "rollback", toCalico, "--yes")
-	if err := s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady))
 }
 
 // requireDrainedLoses is the control for the switch as a whole: the old network goes before the new one comes.
@@ -352,9 +328,7 @@ func writeSwitchIn(t *testing.T, l *lab.Lab, to v1alpha1.CNIName, mode v1alpha1.
 		v1alpha1.Calico: lab.CalicoManifests, v1alpha1.Flannel: lab.FlannelManifests, v1alpha1.Cilium: lab.CiliumManifests,
 	}
 	body, err := manifests[to](l, netip.MustParsePrefix(pods))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: %s}
@@ -375,15 +349,9 @@ spec:
 // watchedBy has agents on every node watch a Migration that a file has, which a loss ends at once.
 func watchedBy(t *testing.T, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	watched := fmt.Sprintf("%s  proof: {agents: Enabled, image: %q, wait: 1m, soak: 5s}\n", text, workload.ReplumbImage)
-	if err := os.WriteFile(file, []byte(watched), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
+	return rewrite(t, file, func(text string) string {
+		return fmt.Sprintf("%s  proof: {agents: Enabled, image: %q, wait: 1m, soak: 5s}\n", text, workload.ReplumbImage)
+	})
 }
 
 // writeWithManifests writes a Migration, and beside it what it names network.yaml.
@@ -391,9 +359,7 @@ func writeWithManifests(t *testing.T, manifests []byte, migration string) string
 	t.Helper()
 	dir := t.TempDir()
 	for name, content := range map[string][]byte{"network.yaml": manifests, "cni.yaml": []byte(migration)} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
 	}
 	return filepath.Join(dir, "cni.yaml")
 }
@@ -402,7 +368,5 @@ func writeWithManifests(t *testing.T, manifests []byte, migration string) string
 func awaitReports(t *testing.T, s *shop) {
 	t.Helper()
 	reported := traffic.Until(time.Now().Add(10 * time.Second))
-	if err := s.watch.Await(t.Context(), settled, "ten seconds of reports", traffic.All, reported); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.watch.Await(t.Context(), settled, "ten seconds of reports", traffic.All, reported))
 }

@@ -104,18 +104,14 @@ func newOperated(t *testing.T, l *lab.Lab, further int) *inCluster {
 		objects = append(objects, echo.Objects()...)
 	}
 	callees, err := start(t.Context(), l, shopNamespace, append(objects, workload.FurtherServices(shopNamespace, further)...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	watch, err := traffic.Start(
 		t.Context(),
 		l.Client(),
 		l.NodeNames(),
 		traffic.Call(shopNamespace, callees, rates()).AndKeep(callees, rates()),
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(watch.Stop)
 	o := &inCluster{T: t, l: l, s: &shop{watch: watch}, callees: callees}
 	o.s.steady(t)
@@ -130,9 +126,7 @@ func (o *inCluster) callByNameAlone() {
 	calls := traffic.Call(shopNamespace, o.callees, rates())
 	delete(calls.Targets, traffic.ByOldAddress)
 	watch, err := traffic.Start(o.Context(), o.l.Client(), o.l.NodeNames(), calls)
-	if err != nil {
-		o.Fatal(err)
-	}
+	must(o, err)
 	o.Cleanup(watch.Stop)
 	o.s = &shop{watch: watch}
 	o.s.steady(o.T)

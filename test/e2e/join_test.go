@@ -28,14 +28,10 @@ func TestNodesJoinAndLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := command(t, "replumb-lab", "node", "add", "--name", name, "--network", "b", "--proxy", "nftables").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	joined := strings.TrimSpace(string(out))
 	l, err := lab.Open(name) // as another process has changed it
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	requireIn(t, l, joined, topology.Networks[1].CIDR)
 	requireRouter(t, l, joined, topology.Networks[1])
 
@@ -51,16 +47,12 @@ func TestNodesJoinAndLeave(t *testing.T) {
 		t.Errorf("a node in a network that is not there: %v", err)
 	}
 	s.watch.Stop()
-	if err := l.Workers().Remove(t.Context(), joined); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Workers().Remove(t.Context(), joined))
 	if got := l.NodeNames(); len(got) != 1 || got[0] == joined {
 		t.Errorf("the nodes are %v without %s", got, joined)
 	}
 	links, err := l.Exec(t.Context(), "fabric", "ip", "-brief", "link")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if strings.Contains(string(links), joined) {
 		t.Errorf("the fabric still has a link to %s:\n%s", joined, links)
 	}
@@ -75,9 +67,7 @@ func TestNodesJoinAndLeave(t *testing.T) {
 func requireIn(t *testing.T, l *lab.Lab, node string, network netip.Prefix) {
 	t.Helper()
 	n, err := l.Client().CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, a := range n.Status.Addresses {
 		if a.Type != corev1.NodeInternalIP {
 			continue
@@ -92,9 +82,7 @@ func requireIn(t *testing.T, l *lab.Lab, node string, network netip.Prefix) {
 func requireRouter(t *testing.T, l *lab.Lab, node string, network lab.Network) {
 	t.Helper()
 	out, err := l.Exec(t.Context(), node, "ip", "route", "get", "172.30.0.11")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := "via " + network.Gateway().String(); !strings.Contains(string(out), want) {
 		t.Errorf("node %s reaches the other network not %s, but: %s", node, want, out)
 	}

@@ -31,17 +31,11 @@ func TestUpKilled(t *testing.T) {
 			before := labtest.HostState(t)
 			up := command(t, "replumb-lab", "up", "--name", name)
 			stderr, err := up.StderrPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() { _, _ = lab.Down(context.Background(), name) })
-			if err := up.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, up.Start())
 			waitForLine(t, bufio.NewScanner(stderr), moment)
-			if err := up.Process.Signal(unix.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			must(t, up.Process.Signal(unix.SIGKILL))
 			_ = up.Wait()
 
 			// The control: without `down` there is something to find, or the check finds nothing ever.
@@ -97,9 +91,7 @@ func TestTwoLabs(t *testing.T) {
 	topology.Nodes = []lab.ProxyMode{lab.NFTables}
 	t.Cleanup(func() { _, _ = lab.Down(context.Background(), topology.Name) })
 	second, err := lab.Up(t.Context(), topology, lab.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := nodesOf(t, second); got != "node1" {
 		t.Errorf("the second lab has nodes %q, not its own one", got)
 	}
@@ -125,18 +117,14 @@ func nodesOf(t *testing.T, l *lab.Lab) string {
 	cmd := exec.CommandContext(t.Context(), l.Kubectl(), "--kubeconfig", l.Kubeconfig(),
 		"get", "nodes", "-o", "jsonpath={.items[*].metadata.name}")
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(out)
 }
 
 // testSupervisor kills a node's kube-proxy and sees it come back.
 func testSupervisor(t *testing.T, l *lab.Lab) {
 	m, err := l.Machine("node1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pid := func() (int, error) {
 		info, err := m.Info(t.Context())
 		if err != nil {
@@ -150,12 +138,8 @@ func testSupervisor(t *testing.T, l *lab.Lab) {
 		return 0, errors.New("kube-proxy does not run")
 	}
 	before, err := pid()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Kill(before, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, unix.Kill(before, unix.SIGKILL))
 	eventually(t, time.Minute, func() error {
 		after, err := pid()
 		if err == nil && after == before {
@@ -225,12 +209,8 @@ func TestUpElsewhere(t *testing.T) {
 	}
 	program := filepath.Join(folder, "replumb-lab")
 	content, err := os.ReadFile(filepath.Join(checkout(t), "bin", "replumb-lab"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(program, content, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(program, content, 0o755))
 	t.Cleanup(func() { _, _ = lab.Down(context.Background(), name) })
 	for _, argv := range [][]string{
 		{program, "up", "--name", name, "--nodes", "1"}, {program, "exec", "--name", name, "node1", "--", "true"}, {program, "down", "--name", name},

@@ -34,15 +34,11 @@ func TestNodeRemoval(t *testing.T) {
 	const namespace = "everywhere"
 	each := workload.Echo{Namespace: namespace, Name: "each", PartOf: "everywhere"}
 	callees, err := start(t.Context(), l, namespace, append([]runtime.Object{workload.Namespace(namespace)}, each.EachNode()...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	calls := traffic.Call(namespace, callees, traffic.Rates{Request: 100})
 	delete(calls.Targets, traffic.ByName) // cluster DNS moves as well, which is another matter
 	watch, err := traffic.Start(t.Context(), l.Client(), stay, calls)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(watch.Stop)
 	s := &shop{watch: watch, prompt: traffic.OfPods()}
 	file := removal(t, l, stay, goes)
@@ -69,9 +65,7 @@ func TestNodeRemoval(t *testing.T) {
 func removal(t *testing.T, l *lab.Lab, stay []string, goes string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "replumb-owner-") // a socket's path may have 107 characters
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	hosts := func(names ...string) v1alpha1.NodeSet {
 		return v1alpha1.NodeSet{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
@@ -91,13 +85,9 @@ func removal(t *testing.T, l *lab.Lab, stay []string, goes string) string {
 		},
 	}
 	body, err := yaml.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	path := filepath.Join(dir, "removal.yaml")
-	if err := os.WriteFile(path, body, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, body, 0o600))
 	return path
 }
 
@@ -106,15 +96,11 @@ func requireEndLoses(t *testing.T, l *lab.Lab, calls traffic.Calls, client, goes
 	t.Helper()
 	calls.Client = "control"
 	watch, err := traffic.Start(t.Context(), l.Client(), []string{client}, calls)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(watch.Stop)
 	s := &shop{watch: watch, prompt: traffic.OfPods()}
 	began := time.Now().Truncate(time.Second)
-	if err := l.Workers().Remove(t.Context(), goes); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Workers().Remove(t.Context(), goes))
 	eventually(t, settled, func() error {
 		soFar := span{from: began, to: time.Now(), heard: s.watch.Snapshot()}
 		if soFar.stats(t, traffic.All).Failed == 0 {

@@ -6,6 +6,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -88,6 +89,37 @@ var binariesOnce = sync.OnceValues(func() (string, error) {
 func command(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	return exec.CommandContext(t.Context(), filepath.Join(binaries(t), name), args...)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeSpec writes a Migration of a name with what its spec has, and returns the file.
+func writeSpec(t *testing.T, name, spec string, args ...any) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name+".yaml")
+	head := "apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: " + name + "}\nspec:"
+	if err := os.WriteFile(file, []byte(head+fmt.Sprintf(spec, args...)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// rewrite changes what is in a file.
+func rewrite(t *testing.T, file string, change func(text string) string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(change(string(text))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // eventually calls condition until it succeeds, and fails the test with its last error when that takes too long.

@@ -61,9 +61,7 @@ func mirrored(t *testing.T) *pair {
 	}{{&first, &r.left}, {&second, &r.right}} {
 		of.topology.Edge, of.topology.Fabric, of.topology.With = true, "shared", []lab.Addon{lab.CertManager}
 		l, err := lab.Up(t.Context(), *of.topology, lab.Options{Progress: t.Logf})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		*of.into = l
 	}
 	t.Cleanup(func() { logIngress(t, r.left) })

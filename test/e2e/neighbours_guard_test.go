@@ -79,13 +79,9 @@ webhooks:
 func (n *neighbourhood) standGuard() {
 	n.Helper()
 	ca, err := pki.NewCA("guard")
-	if err != nil {
-		n.Fatal(err)
-	}
+	must(n, err)
 	pair, err := ca.Issue(pki.Request{CommonName: "guard", Names: []string{"guard.guard.svc"}})
-	if err != nil {
-		n.Fatal(err)
-	}
+	must(n, err)
 	text := base64.StdEncoding.EncodeToString
 	n.apply(fmt.Sprintf(guardObjects, text(pair.Cert), text(pair.Key), workload.EchoImage))
 	n.kubectl("rollout", "status", "-n", "guard", "deployment/guard", "--timeout=1m")

@@ -1,10 +1,7 @@
 package e2e
 
 import (
-	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -60,11 +57,7 @@ func (n *neighbourhood) unpatched() map[string]corev1.Service {
 // writeStored writes a Migration by which every Service moves in etcd.
 func (n *neighbourhood) writeStored() string {
 	n.Helper()
-	file := filepath.Join(n.TempDir(), "stored.yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: stored}
-spec:
+	return writeSpec(n.T, "stored", `
   serviceCIDR:
     to: [%s]
     drain: %s
@@ -74,10 +67,6 @@ spec:
     %s
   batch: {size: 8, settle: 0s}
 `, newRange, shortDrain, storedEtcd)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		n.Fatal(err)
-	}
-	return file
 }
 
 // onControlPlane runs commands of replumb on a control plane, where the certificates of etcd are.

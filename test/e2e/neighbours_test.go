@@ -139,9 +139,7 @@ func newNeighbours(t *testing.T, l *lab.Lab) *neighbourhood {
 	n.balanced = n.addressOf(shopNamespace, "balanced")
 	edge := l.Edge()
 	m, err := l.Machine(edge.Bastion.Machine)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n.outpost = traffic.Outpost{
 		Name: edge.Bastion.Machine, Command: m.Command, Client: edge.Bastion.Client, Token: edge.Bastion.Token, CA: edge.Bastion.CA,
 	}
@@ -189,9 +187,7 @@ func (n *neighbourhood) rollout(round int) string {
 			}},
 		},
 	})
-	if err != nil {
-		n.Fatal(err)
-	}
+	must(n, err)
 	return string(rollout)
 }
 
@@ -214,9 +210,7 @@ func (n *neighbourhood) publish(round int) {
 		return
 	}
 	files := fstest.MapFS{"shop.yaml": {Data: fmt.Appendf(nil, neighbourFiles, round), Mode: 0o644}}
-	if err := n.l.Addons().PushFiles(n.Context(), files, neighbourArtifact+":main"); err != nil {
-		n.Fatal(err)
-	}
+	must(n, n.l.Addons().PushFiles(n.Context(), files, neighbourArtifact+":main"))
 }
 
 // has tells whether the lab was brought up with a neighbour.
@@ -250,16 +244,12 @@ func (n *neighbourhood) behindTraefik() []string {
 func (n *neighbourhood) callFromOutside(perPath, balanced float64) *shop {
 	n.Helper()
 	watch, err := traffic.Start(n.Context(), n.l.Client(), nil)
-	if err != nil {
-		n.Fatal(err)
-	}
+	must(n, err)
 	n.Cleanup(watch.Stop)
 	const metrics = 10
 	calls := traffic.CallNeighbours(n.traefik.String(), n.behindTraefik(), perPath, traffic.Callee{Name: "front", Address: n.balanced.String()}, balanced).
 		AndAggregated(n.outpost, n.l.Edge().API, lab.MetricsPath+"/nodes", metrics)
-	if err := watch.AddOutside(n.Context(), n.outpost, calls); err != nil {
-		n.Fatal(err)
-	}
+	must(n, watch.AddOutside(n.Context(), n.outpost, calls))
 	return &shop{watch: watch}
 }
 

@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -81,11 +79,7 @@ func (n *neighbourhood) steadily(s *shop, seen *hops, what string, do func()) {
 // writeMove writes a Migration of the whole range, in steps without pauses.
 func (n *neighbourhood) writeMove() string {
 	n.Helper()
-	file := filepath.Join(n.TempDir(), "beside.yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: beside}
-spec:
+	return writeSpec(n.T, "beside", `
   serviceCIDR:
     to: [%s]
     drain: %s
@@ -94,10 +88,6 @@ spec:
     apiServers: [%s]
   batch: {size: 8, settle: 0s}
 `, newRange, shortDrain, strings.Join(n.l.APIServers(), ", "))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		n.Fatal(err)
-	}
-	return file
 }
 
 // requireAllMoved fails the test unless every Service that can move is in a range.
@@ -148,9 +138,7 @@ func conditionNamed(object []byte, name string) (string, error) {
 func (n *neighbourhood) transition() string {
 	n.Helper()
 	said, err := n.condition(n.Context())
-	if err != nil {
-		n.Fatal(err)
-	}
+	must(n, err)
 	return strings.Join(strings.Fields(said)[:2], " ")
 }
 
@@ -191,9 +179,7 @@ func (n *neighbourhood) tryApply(ctx context.Context, objects string) error {
 func (n *neighbourhood) requireNoDrift(what string, since time.Time) {
 	n.Helper()
 	events, err := n.l.Client().CoreV1().Events(lab.FluxNamespace).List(n.Context(), metav1.ListOptions{})
-	if err != nil {
-		n.Fatal(err)
-	}
+	must(n, err)
 	for _, e := range events.Items {
 		if e.InvolvedObject.Kind == "Kustomization" && e.LastTimestamp.After(since) && strings.Contains(e.Message, "configured") {
 			n.Errorf("%s: Flux has changed something back: %s", what, e.Message)
@@ -214,12 +200,8 @@ func (n *neighbourhood) recreate(name string) {
 	n.Helper()
 	services := n.l.Client().CoreV1().Services(shopNamespace)
 	s, err := services.Get(n.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		n.Fatal(err)
-	}
-	if err := services.Delete(n.Context(), name, metav1.DeleteOptions{}); err != nil {
-		n.Fatal(err)
-	}
+	must(n, err)
+	must(n, services.Delete(n.Context(), name, metav1.DeleteOptions{}))
 	s.ResourceVersion, s.Spec.ClusterIP, s.Spec.ClusterIPs = "", "", nil
 	if _, err := services.Create(n.Context(), s, metav1.CreateOptions{}); err != nil {
 		n.Fatal(err)

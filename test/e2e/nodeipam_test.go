@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -34,9 +32,7 @@ const (
 func nodesWithRanges(t *testing.T) *lab.Lab {
 	t.Helper()
 	l := bringUp(t, named("e2e-nodes"))
-	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)))
 	return l
 }
 
@@ -103,9 +99,7 @@ func nodesUnderTraffic(t *testing.T, l *lab.Lab, rates traffic.Rates) *shop {
 	}
 	everywhere := workload.Echo{Namespace: shopNamespace, Name: "everywhere", PartOf: "shop"}
 	callees, err := start(t.Context(), l, shopNamespace, append(objects, everywhere.Service()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	makeEverywhere(t, l, everywhere)
 	for _, echo := range workload.Shop(shopNamespace) {
 		if echo.Replicas < 2 {
@@ -117,9 +111,7 @@ func nodesUnderTraffic(t *testing.T, l *lab.Lab, rates traffic.Rates) *shop {
 				MaxUnavailable: ptr.To(intstr.FromInt32(1)), Selector: echo.Deployment().Spec.Selector,
 			},
 		}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	calls := traffic.Call(shopNamespace, callees, rates)
 	for _, c := range callees {
@@ -128,13 +120,9 @@ func nodesUnderTraffic(t *testing.T, l *lab.Lab, rates traffic.Rates) *shop {
 		})
 	}
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), calls.FromHost())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(watch.Stop)
-	if err := watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
-		t.Fatal(err)
-	}
+	must(t, watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady))
 	return &shop{watch: watch, prompt: traffic.OfPods()}
 }
 
@@ -161,11 +149,7 @@ func makeEverywhere(t *testing.T, l *lab.Lab, echo workload.Echo) {
 
 func writeNodes(t *testing.T) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "pods.yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: pods}
-spec:
+	return writeSpec(t, "pods", `
   podCIDR:
     from: [%s]
     to: [%s]
@@ -173,10 +157,6 @@ spec:
     roll: {timeout: 3m}
     nodes: {gateWait: 3m}
 `, oldPods, newPods)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }
 
 // attendNodes runs a command of replumb to its end while the operator acts at its gates.
@@ -196,9 +176,7 @@ func attendNodes(t *testing.T, l *lab.Lab, to string, args ...string) {
 func nodesByName(t *testing.T, l *lab.Lab) map[string]corev1.Node {
 	t.Helper()
 	all, err := l.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	byName := map[string]corev1.Node{}
 	for _, n := range all.Items {
 		byName[n.Name] = n
@@ -235,9 +213,7 @@ func requireNodesIn(t *testing.T, l *lab.Lab, want string) {
 		}
 	}
 	pods, err := l.Client().CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, p := range pods.Items {
 		a, err := netip.ParseAddr(p.Status.PodIP)
 		if !p.Spec.HostNetwork && p.DeletionTimestamp == nil && (err != nil || !in.Contains(a)) {
@@ -252,18 +228,14 @@ func requireDeletingLoses(t *testing.T, l *lab.Lab, s *shop) {
 	lost := s.during(t, "deleting all pods at once", func() {
 		err := l.Client().CoreV1().Pods(shopNamespace).DeleteCollection(t.Context(), metav1.DeleteOptions{},
 			metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=shop"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.watch.Await(
+		must(t, err)
+		must(t, s.watch.Await(
 			t.Context(),
 			settled,
 			"a second without failures",
 			traffic.All,
 			traffic.Until(time.Now().Add(8*time.Second)),
-		); err != nil {
-			t.Fatal(err)
-		}
+		))
 	})
 	total := lost.stats(t, traffic.All)
 	if total.Failed == 0 {

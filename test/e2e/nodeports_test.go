@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -139,9 +137,7 @@ func newNodePorts(t *testing.T, l *lab.Lab) *nodePorts {
 	}
 	for _, name := range l.NodeNames() {
 		node, err := l.Client().CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, a := range node.Status.Addresses {
 			if a.Type == corev1.NodeInternalIP {
 				n.nodes[name] = netip.MustParseAddr(a.Address)
@@ -149,9 +145,7 @@ func newNodePorts(t *testing.T, l *lab.Lab) *nodePorts {
 		}
 	}
 	fabric, err := l.Machine(l.Machines()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n.k = knock(t, fabric)
 	n.requireAnswers()
 	return n
@@ -313,11 +307,7 @@ func (n *nodePorts) thereAndBack(by mover, what string) misses {
 // file has all Services move in one batch: those with node ports hop one after the other.
 func (n *nodePorts) file(by mover) string {
 	n.Helper()
-	file := filepath.Join(n.TempDir(), "doors.yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: doors}
-spec:
+	return writeSpec(n.T, "doors", `
   serviceCIDR:
     to: [%s]
     drain: 1s
@@ -326,10 +316,6 @@ spec:
     %s
   batch: {size: %d, settle: 0s}
 `, newRange, by.spec, by.batch)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		n.Fatal(err)
-	}
-	return file
 }
 
 // follow runs a command, and has connections made to the Service that is on its way. It returns which moved.
@@ -352,9 +338,7 @@ func (n *nodePorts) follow(by mover, args ...string) (moved []string) {
 	if exit != 0 {
 		n.Fatalf("replumb %s ended with %d: %s", strings.Join(args, " "), exit, stderr)
 	}
-	if err := n.rest(knockTail+knockPatience, func() error { return nil }); err != nil {
-		n.Fatal(err)
-	}
+	must(n, n.rest(knockTail+knockPatience, func() error { return nil }))
 	return moved
 }
 
@@ -375,9 +359,7 @@ func (n *nodePorts) bare(what string) misses {
 	}
 	for _, name := range names {
 		svc, err := services.Get(n.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			n.Fatal(err)
-		}
+		must(n, err)
 		n.open(name, knockRate)
 		err = n.rest(2*knockTail, func() error { // no sync is due any more that would gather both patches
 			patch(name, map[string]any{
@@ -397,13 +379,9 @@ func (n *nodePorts) bare(what string) misses {
 			n.close(name, knockTail)
 			return nil
 		})
-		if err != nil {
-			n.Fatal(err)
-		}
+		must(n, err)
 	}
-	if err := n.rest(knockTail+knockPatience, func() error { return nil }); err != nil {
-		n.Fatal(err)
-	}
+	must(n, n.rest(knockTail+knockPatience, func() error { return nil }))
 	n.count(&m, names)
 	n.report(what, m)
 	return m

@@ -55,9 +55,7 @@ func TestNodesMove(t *testing.T) {
 		}
 		o.replumb("apply", "-f", file)
 		o.replumb("finish", "vpc", "--yes")
-		if err := l.Fabrics().RemoveNetwork(t.Context(), "a"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Fabrics().RemoveNetwork(t.Context(), "a"))
 	})
 	moved.requireNothingLost(t, traffic.All)
 	if sent := moved.stats(t, traffic.All).Sent; sent < minOutside {
@@ -85,9 +83,7 @@ func TestNodesReplace(t *testing.T) {
 		}
 		o.replumb("apply", "-f", file)
 		o.replumb("finish", "vpc", "--yes")
-		if err := l.Fabrics().RemoveNetwork(t.Context(), "a"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Fabrics().RemoveNetwork(t.Context(), "a"))
 	})
 	moved.requireNothingLost(t, traffic.All)
 	o.requireMoved()
@@ -128,18 +124,12 @@ func fromInside(t *testing.T, l *lab.Lab, s *shop) {
 	}
 	rates := traffic.Rates{Request: 5, LookUp: 2}
 	svc, err := l.Client().CoreV1().Services(metav1.NamespaceDefault).Get(t.Context(), "kubernetes", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	echo := workload.Echo{Namespace: callers, Name: "cart", PartOf: "inside", Replicas: 3}
 	callees, err := start(t.Context(), l, callers, echo.Objects())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, calls := range []traffic.Calls{traffic.Call(callers, callees, rates), traffic.CallAPI(callers, svc.Spec.ClusterIP, rates)} {
-		if err := s.watch.AddRoving(t.Context(), l.Client(), l.NodeNames(), calls); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.watch.AddRoving(t.Context(), l.Client(), l.NodeNames(), calls))
 	}
 }
 
@@ -158,22 +148,16 @@ func (o *owner) file() string {
 	t := o.t
 	t.Helper()
 	dir, err := os.MkdirTemp("", "replumb-owner-") // a socket's path may have 107 characters
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	action := answering(t, dir, o.serve)
 	o.keys(dir)
 	m := o.migration()
 	o.fill(m, dir, action)
 	body, err := yaml.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	path := filepath.Join(dir, "vpc.yaml")
-	if err := os.WriteFile(path, body, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, body, 0o600))
 	return path
 }
 
@@ -182,9 +166,7 @@ func answering(t *testing.T, dir string, handler http.HandlerFunc) *v1alpha1.Act
 	t.Helper()
 	socket := filepath.Join(dir, "owner.sock")
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: settled}
 	go func() { _ = server.Serve(listener) }() // it ends when the server is closed
 	t.Cleanup(func() { _ = server.Close() })
@@ -402,9 +384,7 @@ func (o *owner) requireMoved() {
 	}
 	o.requireLocal(t.Context(), "at the end")
 	all, err := l.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(all.Items) != 2 {
 		t.Errorf("there are %d Nodes", len(all.Items))
 	}
@@ -459,9 +439,7 @@ func (o *owner) requireEverything() {
 	t.Helper()
 	client := etcdOf(t, o.lab)
 	members, err := client.MemberList(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	learners := 0
 	for _, m := range members.Members {
 		if m.IsLearner {
@@ -472,9 +450,7 @@ func (o *owner) requireEverything() {
 		t.Errorf("members of etcd: %v", members.Members)
 	}
 	has, err := contentsAt(t.Context(), client, o.had.revision)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if has != o.had || has.keys == 0 {
 		t.Errorf("at revision %d etcd has %d keys, and had %d: %x, %x", has.revision, has.keys, o.had.keys, has.hash, o.had.hash)
 	}

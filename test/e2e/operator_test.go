@@ -175,12 +175,8 @@ func (o operator) attend(t *testing.T, cmd *exec.Cmd) (events []engine.Event, ex
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	acts := o.acts()
 	var acting sync.WaitGroup
 	var oneByOne sync.Mutex

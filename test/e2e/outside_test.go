@@ -22,9 +22,7 @@ const elsewhere = "10.99.0.0/16"
 // before a Service of the shop begins to. The control goes on without agents: pods lose what they send to the Service with one endpoint.
 func TestOutside(t *testing.T) {
 	l := bringUp(t, named("e2e-outside"))
-	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(elsewhere)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(elsewhere)))
 	s := strangers(t, l)
 	file := proven{name: "outside", to: "172.20.0.0/16", drain: "5s"}.write(t)
 	requireOutside(t, l, file)
@@ -60,9 +58,7 @@ func TestOutside(t *testing.T) {
 func strangers(t *testing.T, l *lab.Lab) *shop {
 	t.Helper()
 	callees, err := openShop(t.Context(), l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	calls := traffic.Call(shopNamespace, callees, traffic.Rates{Request: 5})
 	for _, targets := range calls.Targets {
 		for i := range targets {
@@ -70,9 +66,7 @@ func strangers(t *testing.T, l *lab.Lab) *shop {
 		}
 	}
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), calls)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { watch.Stop(); removeClients(t, l, shopNamespace) })
 	s := &shop{watch: watch}
 	s.steady(t)
@@ -96,7 +90,5 @@ func requireOutside(t *testing.T, l *lab.Lab, file string) {
 	if err == nil || !strings.Contains(string(out), "RP1205") || !strings.Contains(string(out), "lie outside of clusterCIDR "+elsewhere) {
 		t.Fatalf("check: %v\n%s", err, out)
 	}
-	if err := maps.Delete(t.Context(), shown.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, maps.Delete(t.Context(), shown.Name, metav1.DeleteOptions{}))
 }

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,7 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/operator/overlapset"
+	"github.com/replumb/replumb/internal/network/overlapset"
 	"github.com/replumb/replumb/internal/verify/probe"
 	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
@@ -95,9 +93,7 @@ func newOverlapped(t *testing.T, l *lab.Lab) *overlapped {
 	o.lead()
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(),
 		traffic.CallAPI(overlapNamespace, oldAPI, traffic.Rates{Request: 25, Stream: 1}), o.call("client", traffic.ByOldAddress))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(watch.Stop)
 	o.s = &shop{watch: watch}
 	o.s.steady(t)
@@ -108,9 +104,7 @@ func newOverlapped(t *testing.T, l *lab.Lab) *overlapped {
 func (o *overlapped) call(client string, via traffic.Via) traffic.Calls {
 	o.Helper()
 	svc, err := o.l.Client().CoreV1().Services(overlapNamespace).Get(o.Context(), overlapNamespace, metav1.GetOptions{})
-	if err != nil {
-		o.Fatal(err)
-	}
+	must(o, err)
 	return traffic.Calls{Namespace: overlapNamespace, Client: client, Targets: map[traffic.Via][]probe.Target{via: {{
 		Name: overlapNamespace, Kind: probe.HTTP, Rate: 10, Address: net.JoinHostPort(svc.Spec.ClusterIP, fmt.Sprint(workload.HTTPPort)),
 	}}}}
@@ -122,20 +116,14 @@ func (o *overlapped) callNew() {
 	for _, calls := range []traffic.Calls{
 		traffic.CallNewAPI(overlapNamespace, newAPI, traffic.Rates{Request: 25}), o.call("new-client", traffic.ByNewAddress),
 	} {
-		if err := o.s.watch.Add(o.Context(), o.l.Client(), o.l.NodeNames(), calls); err != nil {
-			o.Fatal(err)
-		}
+		must(o, o.s.watch.Add(o.Context(), o.l.Client(), o.l.NodeNames(), calls))
 	}
 	o.s.steady(o.T)
 }
 
 func (o *overlapped) file() string {
 	o.Helper()
-	file := filepath.Join(o.TempDir(), "overlap.yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: overlap}
-spec:
+	return writeSpec(o.T, "overlap", `
   serviceCIDR:
     to: [%s]
     drain: %s
@@ -146,10 +134,6 @@ spec:
   batch: {size: 8, settle: 1s}
   proof: {agents: Disabled, image: %q}
 `, newRange, shortDrain, strings.Join(o.l.APIServers(), ", "), workload.ReplumbImage)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		o.Fatal(err)
-	}
-	return file
 }
 
 // pod is the one of a server.
@@ -175,9 +159,7 @@ func (o *overlapped) pod(server string) (corev1.Pod, error) {
 func (o *overlapped) lead() {
 	o.Helper()
 	p, err := o.pod(o.at)
-	if err != nil {
-		o.Fatal(err)
-	}
+	must(o, err)
 	slices := o.l.Client().DiscoveryV1().EndpointSlices(overlapNamespace)
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -205,9 +187,7 @@ func (o *overlapped) lead() {
 func (o *overlapped) failOver() {
 	o.Helper()
 	before, err := o.pod(o.at)
-	if err != nil {
-		o.Fatal(err)
-	}
+	must(o, err)
 	o.at = servers()[1-slices.Index(servers(), o.at)]
 	o.lead()
 	select { // that a server stays for a while after a fail-over is part of what is tried
@@ -215,9 +195,7 @@ func (o *overlapped) failOver() {
 	case <-time.After(followWithin):
 	}
 	now := metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}
-	if err := o.l.Client().CoreV1().Pods(overlapNamespace).Delete(o.Context(), before.Name, now); err != nil {
-		o.Fatal(err)
-	}
+	must(o, o.l.Client().CoreV1().Pods(overlapNamespace).Delete(o.Context(), before.Name, now))
 	other := servers()[1-slices.Index(servers(), o.at)]
 	eventually(o.T, settled, func() error { _, err := o.pod(other); return err })
 }
@@ -236,9 +214,7 @@ func (o *overlapped) disturb(what string, first func()) disturbed {
 	d.calm = o.s.during(o.T, what, func() {
 		first()
 		o.failOver()
-		if err := o.l.ControlPlaneNodes().RestartAPIServers(o.Context(), nil, nil); err != nil {
-			o.Fatal(err)
-		}
+		must(o, o.l.ControlPlaneNodes().RestartAPIServers(o.Context(), nil, nil))
 		o.failOver()
 	}).stats(o.T, fresh)
 	d.killed = o.s.during(o.T, what+", API servers killed", func() {
@@ -271,9 +247,7 @@ func (o *overlapped) loseReplica() {
 		o.Fatalf("who leads? %v", err)
 	}
 	now := metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}
-	if err := o.l.Client().CoreV1().Pods(v1alpha1.SystemNamespace).Delete(o.Context(), *lead.Spec.HolderIdentity, now); err != nil {
-		o.Fatal(err)
-	}
+	must(o, o.l.Client().CoreV1().Pods(v1alpha1.SystemNamespace).Delete(o.Context(), *lead.Spec.HolderIdentity, now))
 }
 
 // scale has as many replicas keep bridges in step, and waits until that is so.

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -102,11 +100,7 @@ func newPlanes(t *testing.T, name string) *planes {
 // file moves everything, two Services at a time, so that it takes as long as what happens meanwhile.
 func (p *planes) file(name string) string {
 	p.Helper()
-	file := filepath.Join(p.TempDir(), name+".yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: %s}
-spec:
+	return writeSpec(p.T, name, `
   serviceCIDR:
     to: [%s]
     drain: %s
@@ -114,11 +108,7 @@ spec:
     refresh: {mode: Report}
     apiServers: [%s]
   batch: {size: 2, settle: 4s}
-`, name, newRange, shortDrain, strings.Join(p.l.APIServers(), ", "))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		p.Fatal(err)
-	}
-	return file
+`, newRange, shortDrain, strings.Join(p.l.APIServers(), ", "))
 }
 
 // killed is the API server killed that replumb is connected to, some times.

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -118,13 +116,9 @@ func shown(t *testing.T, l *lab.Lab, args ...string) {
 	t.Helper()
 	cmd := command(t, "replumb", append(args, "--kubeconfig", l.Kubeconfig())...)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		t.Logf("%s %s", time.Now().Format(time.TimeOnly), lines.Text())
@@ -141,9 +135,7 @@ func varietyUnderTraffic(t *testing.T, l *lab.Lab) *shop {
 	createApart(t, l)
 	objects := append([]runtime.Object{workload.Namespace(varietyNamespace)}, workload.Variety(varietyNamespace)...)
 	callees, err := start(t.Context(), l, varietyNamespace, objects)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var staying, moving []traffic.Calls
 	for _, c := range callsOf(varietyNamespace, callees, podRates()) {
 		staying = append(staying, c.As(c.Labels, map[string]string{poolsAnnotation: `["` + apartPool + `"]`}))
@@ -154,14 +146,10 @@ func varietyUnderTraffic(t *testing.T, l *lab.Lab) *shop {
 	}
 	staying = append(staying, hostsCall(t, l))
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), staying...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(watch.Stop)
 	for _, c := range moving {
-		if err := watch.AddRoving(t.Context(), l.Client(), l.NodeNames(), c); err != nil {
-			t.Fatal(err)
-		}
+		must(t, watch.AddRoving(t.Context(), l.Client(), l.NodeNames(), c))
 	}
 	s := &shop{watch: watch, prompt: traffic.OfPods()}
 	s.awaitVerdicts(t)
@@ -185,9 +173,7 @@ func hostsCall(t *testing.T, l *lab.Lab) traffic.Calls {
 			t.Fatal(err)
 		}
 		has, err := l.Client().CoreV1().Pods(byHosts).Get(t.Context(), pod.Name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		targets = append(targets, probe.Target{
 			Name: pod.Name, Kind: probe.Stream, Address: net.JoinHostPort(has.Status.PodIP, strconv.Itoa(workload.TCPPort)), Rate: 5,
 		})
@@ -202,9 +188,7 @@ func createApart(t *testing.T, l *lab.Lab) {
 		"cidr": apart, "blockSize": int64(28), "ipipMode": "Never", "vxlanMode": "Always", "natOutgoing": true,
 		"nodeSelector": "!all()", // Calico gives out addresses of it only to who asks
 	}
-	if err := unstructured.SetNestedMap(pool.Object, spec, "spec"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unstructured.SetNestedMap(pool.Object, spec, "spec"))
 	if err := clusterClient(t, l).Create(t.Context(), pool); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
@@ -213,9 +197,7 @@ func createApart(t *testing.T, l *lab.Lab) {
 func clusterClient(t *testing.T, l *lab.Lab) client.Client {
 	t.Helper()
 	c, err := client.New(l.RESTConfig(), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -249,21 +231,13 @@ func (sp span) requireHostsConnectOnceMore(t *testing.T) {
 
 func writePodMigration(t *testing.T, name string, from, to netip.Prefix) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), name+".yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: %s}
-spec:
+	return writeSpec(t, name, `
   podCIDR:
     from: [%s]
     to: [%s]
     canary: {image: %s}
     roll: {parallel: 2, barePods: Evict}
-`, name, from, to, workload.ReplumbImage)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
+`, from, to, workload.ReplumbImage)
 }
 
 // requirePodsIn fails the test unless every pod that has an address of its own, clients that stay aside, has one of the
@@ -271,9 +245,7 @@ spec:
 func requirePodsIn(t *testing.T, l *lab.Lab, cidr netip.Prefix) {
 	t.Helper()
 	pods, err := l.Client().CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stays := netip.MustParsePrefix(apart)
 	in := 0
 	for i := range pods.Items {
@@ -314,9 +286,7 @@ func requireNothingHeld(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	for _, node := range l.NodeNames() {
 		out, err := l.Exec(t.Context(), node, "ip", "-4", "-oneline", "address", "show", "dev", "lo")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if n := strings.Count(string(out), "\n"); n != 1 {
 			t.Errorf("the loopback interface of %s has %d addresses:\n%s", node, n, out)
 		}
@@ -375,22 +345,16 @@ func requireUnheldBreaks(t *testing.T, l *lab.Lab, s *shop) {
 	c := clusterClient(t, l)
 	disable := func(name string, disabled bool) {
 		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"disabled":%t}}`, disabled))
-		if err := c.Patch(t.Context(), calico.Empty("IPPool", name), patch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Patch(t.Context(), calico.Empty("IPPool", name), patch))
 	}
 	state, err := calico.Load(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	now := state.Pools[slices.IndexFunc(state.Pools, func(p calico.Pool) bool { return p.Name != apartPool })]
 	other := calico.Empty("IPPool", thirdPool)
 	other.Object["spec"] = map[string]any{
 		"cidr": third, "blockSize": int64(26), "ipipMode": "Never", "vxlanMode": "Always", "natOutgoing": true, "nodeSelector": "all()",
 	}
-	if err := c.Create(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Create(t.Context(), other))
 	broken := s.during(t, "moving tunnels the naive way", func() {
 		began := time.Now().Truncate(time.Second)
 		disable(now.Name, true)
@@ -407,9 +371,7 @@ func requireUnheldBreaks(t *testing.T, l *lab.Lab, s *shop) {
 	})
 	total := broken.stats(t, fromHosts)
 	t.Logf("control: moving tunnels the naive way lost %d of %d requests of nodes", total.Failed, total.Sent)
-	if err := c.Delete(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Delete(t.Context(), other))
 }
 
 // requireAllAtOnceLoses is the control: when all pods of a similar application are deleted at once, the same probes must
@@ -422,9 +384,7 @@ func requireAllAtOnceLoses(t *testing.T, l *lab.Lab) {
 		of := metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=" + workload.PartOfVariety}
 		var now int64
 		err := l.Client().CoreV1().Pods(atOnce).DeleteCollection(t.Context(), metav1.DeleteOptions{GracePeriodSeconds: &now}, of)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		eventually(t, settled, func() error {
 			soFar := span{from: began, to: time.Now(), heard: s.watch.Snapshot()}
 			if soFar.stats(t, traffic.Permitted).Failed == 0 {

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -110,9 +108,7 @@ func requireNothingLostBy(t *testing.T, l *lab.Lab, name string) {
 			Losses []any    `json:"losses"`
 		} `json:"proof"`
 	}
-	if err := json.Unmarshal([]byte(replumb(t, l, "status", name, "-o", "json")), &page); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(replumb(t, l, "status", name, "-o", "json")), &page))
 	t.Logf("agents on %d nodes have sent %d requests, and lost %d", page.Proof.Nodes, page.Proof.Sent, page.Proof.Failed)
 	if page.Proof.Failed > 0 || page.Proof.Sent < 200 || page.Proof.Nodes == 0 {
 		t.Errorf("status has %+v", page.Proof)
@@ -122,11 +118,7 @@ func requireNothingLostBy(t *testing.T, l *lab.Lab, name string) {
 // writeWatched writes a migration of pods with agents.
 func writeWatched(t *testing.T, podCIDR string) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), watchedName+".yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: %s}
-spec:
+	return writeSpec(t, watchedName, `
   podCIDR:
     %s
     canary: {image: %s}
@@ -134,9 +126,5 @@ spec:
     nodes: {gateWait: 3m}
   batch: {size: 2, settle: 1s}
   proof: {agents: Enabled, image: %s, wait: 1m}
-`, watchedName, podCIDR, workload.ReplumbImage, workload.ReplumbImage)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
+`, podCIDR, workload.ReplumbImage, workload.ReplumbImage)
 }

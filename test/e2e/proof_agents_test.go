@@ -183,9 +183,7 @@ func requireUnlocked(t *testing.T, l *lab.Lab, migration string) {
 func stopAgent(t *testing.T, l *lab.Lab, node string) (wake func()) {
 	t.Helper()
 	pid := agentProcess(t, l, node, v1alpha1.RoleAgent)
-	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Kill(pid, unix.SIGSTOP))
 	wake = func() { _ = unix.Kill(pid, unix.SIGCONT) }
 	t.Cleanup(wake)
 	return wake
@@ -197,18 +195,14 @@ func agentProcess(t *testing.T, l *lab.Lab, node, role string) int {
 	t.Helper()
 	pod := agentPod(t, l, node, role)
 	files, err := filepath.Glob("/proc/[0-9]*/environ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, file := range files {
 		environ, err := os.ReadFile(file)
 		if err != nil || !bytes.Contains(environ, []byte("POD_UID="+string(pod.UID)+"\x00")) {
 			continue // it has ended meanwhile, or is another's
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return pid
 	}
 	t.Fatalf("pod %s has no process", pod.Name)
@@ -221,9 +215,7 @@ func agentPod(t *testing.T, l *lab.Lab, node, role string) *corev1.Pod {
 	all, err := l.Client().CoreV1().Pods(v1alpha1.SystemNamespace).List(t.Context(), metav1.ListOptions{
 		LabelSelector: fmt.Sprintf("%s=%s", v1alpha1.LabelRole, role), FieldSelector: "spec.nodeName=" + node,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range all.Items {
 		if all.Items[i].DeletionTimestamp.IsZero() {
 			return &all.Items[i]

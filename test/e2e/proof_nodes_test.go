@@ -96,9 +96,7 @@ func proofOf(t *testing.T, l *lab.Lab, migration string) proofPage {
 	var page struct {
 		Proof proofPage `json:"proof"`
 	}
-	if err := json.Unmarshal([]byte(replumb(t, l, "status", migration, "-o", "json")), &page); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(replumb(t, l, "status", migration, "-o", "json")), &page))
 	return page.Proof
 }
 
@@ -136,19 +134,13 @@ func (j *joining) see(e engine.Event) {
 func (j *joining) join() {
 	j.Helper()
 	member, err := j.l.Workers().Add(j.Context(), lab.Joining{Proxy: lab.IPTables})
-	if err != nil {
-		j.Fatal(err)
-	}
+	must(j, err)
 	j.node = member.Name
 	c, err := cluster.Connect(j.l.RESTConfig())
-	if err != nil {
-		j.Fatal(err)
-	}
+	must(j, err)
 	eventually(j.T, 2*settled, func() error { return reportsWell(j.Context(), c, j.node) })
 	j.resume = stopProxy(j.T, j.l, j.node)
-	if err := os.WriteFile(j.joined, nil, 0o600); err != nil {
-		j.Fatal(err)
-	}
+	must(j, os.WriteFile(j.joined, nil, 0o600))
 }
 
 func (j *joining) requireHeld(events []engine.Event) {
@@ -164,15 +156,11 @@ func (j *joining) requireHeld(events []engine.Event) {
 func (j *joining) loseKubelet() {
 	j.Helper()
 	m, err := j.l.Machine(j.node)
-	if err != nil {
-		j.Fatal(err)
-	}
+	must(j, err)
 	if j.kubelet, err = m.Program(j.Context(), "kubelet"); err != nil {
 		j.Fatal(err)
 	}
-	if err := m.Stop(j.Context(), j.kubelet.Name); err != nil {
-		j.Fatal(err)
-	}
+	must(j, m.Stop(j.Context(), j.kubelet.Name))
 	j.untilReady(false)
 	j.resume = stopProxy(j.T, j.l, j.node)
 }
@@ -181,12 +169,8 @@ func (j *joining) loseKubelet() {
 func (j *joining) regainKubelet() {
 	j.Helper()
 	m, err := j.l.Machine(j.node)
-	if err != nil {
-		j.Fatal(err)
-	}
-	if err := m.Run(j.Context(), j.kubelet); err != nil {
-		j.Fatal(err)
-	}
+	must(j, err)
+	must(j, m.Run(j.Context(), j.kubelet))
 	j.untilReady(true)
 }
 

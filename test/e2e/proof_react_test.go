@@ -36,13 +36,9 @@ type lossReport struct {
 func (f *firstLoss) follow() {
 	f.Helper()
 	c, err := cluster.Connect(f.l.RESTConfig())
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	all := &v1alpha1.NodeReportList{}
-	if err := c.List(f.Context(), all); err != nil {
-		f.Fatal(err)
-	}
+	must(f, c.List(f.Context(), all))
 	before := map[string]int64{}
 	for _, r := range all.Items {
 		for _, p := range r.Status.Probes {
@@ -50,9 +46,7 @@ func (f *firstLoss) follow() {
 		}
 	}
 	events, err := c.Watch(f.Context(), &v1alpha1.NodeReportList{}, client.MatchingFields{"metadata.name": f.node})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.found = make(chan lossReport, 1)
 	go func() {
 		defer close(f.found)

@@ -45,9 +45,7 @@ func straggle(t *testing.T, l *lab.Lab, callees []traffic.Callee) *stragglers {
 	s.pod("lingers-udp", "node2", probe.UDP, s.to(callees, "cart", workload.UDPPort), false)
 	s.pod("lingers-host", "node2", probe.Stream, s.to(callees, "catalog", workload.TCPPort), true)
 	m, err := l.Machine("node1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address := s.to(callees, "payments", workload.TCPPort)
 	if s.conn, err = m.Dial(t.Context(), "tcp", address); err != nil {
 		t.Fatal(err)
@@ -69,9 +67,7 @@ func (s *stragglers) to(callees []traffic.Callee, name string, port int) string 
 func (s *stragglers) addressOf(node string) string {
 	s.Helper()
 	n, err := s.l.Client().CoreV1().Nodes().Get(s.Context(), node, metav1.GetOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	for _, a := range n.Status.Addresses {
 		if a.Type == corev1.NodeInternalIP {
 			return a.Address
@@ -86,9 +82,7 @@ func (s *stragglers) pod(name, node string, kind probe.Kind, address string, onH
 	pod, err := workload.Client(shopNamespace, name, node, probe.Config{Targets: []probe.Target{
 		{Name: name, Kind: kind, Address: address, Rate: 2},
 	}})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	want := straggler{Address: address, Protocol: "TCP", Pod: shopNamespace + "/" + name, Node: node}
 	if kind == probe.UDP {
 		want.Protocol = "UDP"
@@ -99,12 +93,8 @@ func (s *stragglers) pod(name, node string, kind probe.Kind, address string, onH
 		want.Pod, want.Source = "", s.addressOf(node)
 	}
 	s.pods = append(s.pods, name)
-	if err := workload.Ensure(s.Context(), s.l.Client(), pod); err != nil {
-		s.Fatal(err)
-	}
-	if err := workload.WaitReady(s.Context(), s.l.Client(), settled, pod); err != nil {
-		s.Fatal(err)
-	}
+	must(s, workload.Ensure(s.Context(), s.l.Client(), pod))
+	must(s, workload.WaitReady(s.Context(), s.l.Client(), settled, pod))
 	s.want = append(s.want, want)
 }
 
@@ -134,9 +124,7 @@ func (s *stragglers) requireListed(migration string) {
 				Open int `json:"open"`
 			} `json:"clients"`
 		}
-		if err := json.Unmarshal([]byte(replumb(s.T, s.l, "status", migration, "-o", "json")), &page); err != nil {
-			s.Fatal(err)
-		}
+		must(s, json.Unmarshal([]byte(replumb(s.T, s.l, "status", migration, "-o", "json")), &page))
 		missing := slices.Clone(s.want)
 		var others []string
 		for _, c := range page.Clients {

@@ -77,9 +77,7 @@ func unproven(t *testing.T, l *lab.Lab, after time.Duration) {
 		}
 	}
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), traffic.Call(shopNamespace, callees, traffic.Rates{Request: 5}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { watch.Stop(); removeClients(t, l, shopNamespace) })
 	s := &shop{watch: watch}
 	s.steady(t)
@@ -112,14 +110,10 @@ func unproven(t *testing.T, l *lab.Lab, after time.Duration) {
 func lightTraffic(t *testing.T, l *lab.Lab) (*shop, []traffic.Callee) {
 	t.Helper()
 	callees, err := openShop(t.Context(), l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	light := traffic.Rates{Request: 5, Stream: 5, LookUp: 5}
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), traffic.Call(shopNamespace, callees, light).AndKeep(callees, light))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { watch.Stop(); removeClients(t, l, shopNamespace) })
 	s := &shop{watch: watch}
 	s.steady(t)
@@ -128,9 +122,7 @@ func lightTraffic(t *testing.T, l *lab.Lab) (*shop, []traffic.Callee) {
 
 func (s *shop) steady(t *testing.T) {
 	t.Helper()
-	if err := s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady))
 }
 
 // proven is a Migration of every Service of the shop under proof. What is empty has a default.
@@ -142,11 +134,7 @@ type proven struct {
 
 func (p proven) write(t *testing.T) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), p.name+".yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: %s}
-spec:
+	return writeSpec(t, p.name, `
   serviceCIDR:
     to: [%s]
     drain: %s
@@ -160,11 +148,7 @@ spec:
     soak: 5s
     wait: %s
     %s
-`, p.name, p.to, cmp.Or(p.drain, drain), p.tiers, cmp.Or(p.image, workload.ReplumbImage), cmp.Or(p.wait, "1m"), p.onLoss)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
+`, p.to, cmp.Or(p.drain, drain), p.tiers, cmp.Or(p.image, workload.ReplumbImage), cmp.Or(p.wait, "1m"), p.onLoss)
 }
 
 // applying is apply of a file, with events as JSON lines.
@@ -196,19 +180,13 @@ func (p *brokenProxy) shatter() {
 // repair has the kube-proxy start again, which writes all of its rules.
 func (p *brokenProxy) repair() {
 	m, err := p.l.Machine(p.node)
-	if err != nil {
-		p.Fatal(err)
-	}
+	must(p, err)
 	info, err := m.Info(p.Context())
-	if err != nil {
-		p.Fatal(err)
-	}
+	must(p, err)
 	p.resume()
 	for _, program := range info.Programs {
 		if program.Name == "kube-proxy" {
-			if err := unix.Kill(program.PID, unix.SIGKILL); err != nil {
-				p.Fatal(err)
-			}
+			must(p, unix.Kill(program.PID, unix.SIGKILL))
 		}
 	}
 }
@@ -249,12 +227,8 @@ func runWatching(t *testing.T, cmd *exec.Cmd, seen func(engine.Event)) (events [
 	var errOut bytes.Buffer
 	cmd.Stderr = &errOut
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		var e engine.Event
@@ -307,9 +281,7 @@ func requireClients(t *testing.T, l *lab.Lab) {
 				Sent  int64 `json:"sent"`
 			} `json:"proof"`
 		}
-		if err := json.Unmarshal([]byte(replumb(t, l, "status", "proven", "-o", "json")), &page); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(replumb(t, l, "status", "proven", "-o", "json")), &page))
 		seen := map[string]bool{}
 		for _, c := range page.Clients {
 			if strings.HasPrefix(c.Pod, shopNamespace+"/client-") && c.Open > 0 {
@@ -328,9 +300,7 @@ func requireClients(t *testing.T, l *lab.Lab) {
 func requireReport(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	var got htmlreport.Document
-	if err := json.Unmarshal([]byte(replumb(t, l, "report", "proven", "-o", "json")), &got); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(replumb(t, l, "report", "proven", "-o", "json")), &got))
 	t.Log(got.Summary)
 	moved := 0
 	for _, s := range got.Services {
@@ -366,17 +336,13 @@ func removeClients(t *testing.T, l *lab.Lab, namespaces ...string) {
 	for _, namespace := range namespaces {
 		pods := l.Client().CoreV1().Pods(namespace)
 		all, err := pods.List(ctx, metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, p := range all.Items {
 			isClient := func(prefix string) bool { return strings.HasPrefix(p.Name, prefix) }
 			if !slices.ContainsFunc([]string{"client-", "api-client-", "ipv4-", "ipv6-"}, isClient) {
 				continue
 			}
-			if err := pods.Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, pods.Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 		}
 	}
 }

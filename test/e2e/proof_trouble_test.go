@@ -121,9 +121,7 @@ func refused(t *testing.T, l *lab.Lab) {
 		return err
 	})
 	requireNoAgents(t, l, file, "node node1: there is no pod of daemonset replumb-system/agent", "exceeded quota: no-pods", "quota")
-	if err := quotas.Delete(t.Context(), "no-pods", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, quotas.Delete(t.Context(), "no-pods", metav1.DeleteOptions{}))
 
 	lift := forbidPods(t, l)
 	replumb(t, l, "rollback", "refused", "--yes") // an end to the pods there may be by now; new ones are refused
@@ -253,9 +251,7 @@ func (k *killing) see(e engine.Event) {
 	switch {
 	case e.Kind == engine.StepStarted && strings.HasPrefix(e.Step, "settle/batch 1 ") && k.resume == nil:
 		k.resume = stopProxy(k.T, k.l, "node1")
-		if err := unix.Kill(agentProcess(k.T, k.l, "node1", v1alpha1.RoleAgent), unix.SIGKILL); err != nil {
-			k.Fatal(err)
-		}
+		must(k, unix.Kill(agentProcess(k.T, k.l, "node1", v1alpha1.RoleAgent), unix.SIGKILL))
 	case waitsFor(e, "node1") && !k.waited:
 		k.waited = true
 		eventually(k.T, settled, func() error {
@@ -270,9 +266,7 @@ func (k *killing) see(e engine.Event) {
 	case e.Kind == engine.StepStarted && strings.HasPrefix(e.Step, "settle/batch 3 ") && !k.robbed:
 		k.robbed = true
 		err := k.l.Client().RbacV1().ClusterRoleBindings().Delete(k.Context(), "replumb-agent", metav1.DeleteOptions{})
-		if err != nil {
-			k.Fatal(err)
-		}
+		must(k, err)
 	}
 }
 
@@ -286,9 +280,7 @@ func killedServer(t *testing.T, l *lab.Lab) {
 		_, exit, stderr := runWatching(t, applying(t, l, file), func(e engine.Event) {
 			if e.Kind == engine.StepStarted && strings.HasPrefix(e.Step, "settle/batch 1 ") && !killed {
 				killed = true
-				if err := unix.Kill(agentProcess(t, l, "node2", v1alpha1.RoleProbe), unix.SIGKILL); err != nil {
-					t.Fatal(err)
-				}
+				must(t, unix.Kill(agentProcess(t, l, "node2", v1alpha1.RoleProbe), unix.SIGKILL))
 			}
 		})
 		t.Logf("apply with the agent killed that is called: exit %d: %s", exit, stderr)

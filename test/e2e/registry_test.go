@@ -31,9 +31,7 @@ func TestRegistryAndCertificates(t *testing.T) {
 	topology.Registry, topology.With = "registry.lab.example", []lab.Addon{lab.CertManager}
 	t.Cleanup(func() { _, _ = lab.Down(context.Background(), name) })
 	l, err := lab.Up(t.Context(), topology, lab.Options{Progress: t.Logf})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { logIngress(t, l) }) // before the lab goes
 
 	requireRefusals(t, l)
@@ -92,35 +90,23 @@ func pulled(l *lab.Lab, name, secret string) *appsv1.Deployment {
 func pullFromRegistry(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	ctx, client := t.Context(), l.Client()
-	if err := l.Addons().Push(ctx, workload.EchoImage, "shop/echo:1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := workload.Ensure(ctx, client, workload.Namespace(shopNamespace)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Addons().Push(ctx, workload.EchoImage, "shop/echo:1"))
+	must(t, workload.Ensure(ctx, client, workload.Namespace(shopNamespace)))
 	wrong := *l.Registry()
 	wrong.Password = "another registry's"
 	for secret, r := range map[string]*lab.Registry{"pull": l.Registry(), "wrong": &wrong} {
 		config, err := r.DockerConfig()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, err = client.CoreV1().Secrets(shopNamespace).Create(ctx, &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Name: secret}, Type: corev1.SecretTypeDockerConfigJson,
 			Data: map[string][]byte{corev1.DockerConfigJsonKey: config},
 		}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	front := pulled(l, "front", "pull")
 	service := workload.Echo{Namespace: shopNamespace, Name: "front", PartOf: "shop"}.Service()
-	if err := workload.Ensure(ctx, client, front, service, pulled(l, "stranger", ""), pulled(l, "impostor", "wrong")); err != nil {
-		t.Fatal(err)
-	}
-	if err := workload.WaitReady(ctx, client, settled, front); err != nil {
-		t.Fatal(err)
-	}
+	must(t, workload.Ensure(ctx, client, front, service, pulled(l, "stranger", ""), pulled(l, "impostor", "wrong")))
+	must(t, workload.WaitReady(ctx, client, settled, front))
 	requireNotPulled(t, l, "stranger", "may require authorization")
 	requireNotPulled(t, l, "impostor", "401 Unauthorized")
 }
@@ -154,15 +140,11 @@ func serveOverTLS(t *testing.T, l *lab.Lab) {
 	nameBalancer(t, l, first, second)
 	ingresses := l.Client().NetworkingV1().Ingresses(shopNamespace)
 	made, err := ingresses.Create(t.Context(), ingressTo("front", first), metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	requireServedOverTLS(t, l, first)
 	requireCertificateReady(t, l)
 	made, err = ingresses.Get(t.Context(), made.Name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got, want := made.Status.LoadBalancer.Ingress, l.Edge().Balancers["a"].String(); len(got) != 1 || got[0].IP != want {
 		t.Errorf("the Ingress is to be found at %+v, want %s", got, want)
 	}
@@ -193,13 +175,9 @@ func nameBalancer(t *testing.T, l *lab.Lab, names ...string) {
 	t.Helper()
 	edge := l.Edge()
 	m, err := l.Machine(edge.Bastion.Machine)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd, err := m.Command(t.Context(), "nsupdate", "-k", edge.UpdateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	script := fmt.Sprintf("server %s\n", edge.NameServer.Addr())
 	for _, name := range names {
 		script += fmt.Sprintf("update add %s 30 A %s\n", name, edge.Balancers["a"])
@@ -259,22 +237,16 @@ func requireCertificateReady(t *testing.T, l *lab.Lab) {
 // requireJoinedNodePulls has a pod run on a node that was not there from the first.
 func requireJoinedNodePulls(t *testing.T, l *lab.Lab) {
 	joined, err := l.Workers().Add(t.Context(), lab.Joining{Proxy: lab.IPTables})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	late := pulled(l, "late", "pull")
 	late.Spec.Template.Spec.NodeName, late.Spec.Template.Spec.TopologySpreadConstraints = joined.Name, nil
-	if err := workload.Ensure(t.Context(), l.Client(), late); err != nil {
-		t.Fatal(err)
-	}
+	must(t, workload.Ensure(t.Context(), l.Client(), late))
 	if err := workload.WaitReady(t.Context(), l.Client(), settled, late); err != nil {
 		t.Error(err)
 	}
 	for _, program := range []string{lab.IngressBalancer, lab.IngressTLSBalancer} {
 		statuses, err := l.Balancers().Balanced(t.Context(), "a", program)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !slices.ContainsFunc(statuses, isServer(joined.Name)) {
 			t.Errorf("%s does not know %s: %+v", program, joined.Name, statuses)
 		}

@@ -52,9 +52,7 @@ spec:
 		t.Fatalf("%v: %s", err, out)
 	}
 	report := rehearsal.Report{}
-	if err := json.Unmarshal(out, &report); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(out, &report))
 	requireSampled(t, &report, size)
 	requireNaiveSampleLoses(t, services)
 }
@@ -82,9 +80,7 @@ func ofOtherShapes(t *testing.T, l *lab.Lab) []corev1.Service {
 		}
 	}
 	all, err := l.Client().CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return all.Items
 }
 
@@ -127,9 +123,7 @@ func requireNaiveSampleLoses(t *testing.T, services []corev1.Service) {
 			return makeAgain(ctx, kubeconfig, shopNamespace)
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if result.Lost() == 0 {
 		t.Errorf("the naive way lost none of %+v: the sample proves nothing", result.Commands)
 	}

@@ -37,9 +37,7 @@ func TestReleased(t *testing.T) {
 	l := bringUp(t, topology)
 	forgetNamesSoon(t, l)
 	digest, err := l.Addons().PushLayout(t.Context(), filepath.Join(root, "build", "replumb-image"), releasedImage+":released")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	o := newOperated(t, l, gitOpsServices)
 	image := l.Registry().Host + "/" + releasedImage
 	t.Run("chart", func(t *testing.T) {
@@ -64,13 +62,9 @@ func unpackRelease(t *testing.T, dist string) (program string) {
 		t.Fatalf("there are %d archives, %v\nhint: make release-snapshot makes one", len(archives), err)
 	}
 	content, err := os.ReadFile(archives[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sums, err := os.ReadFile(filepath.Join(dist, "checksums.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sum, want := sha256.Sum256(content), ""
 	for lines := bufio.NewScanner(bytes.NewReader(sums)); lines.Scan(); {
 		if of, name, _ := strings.Cut(lines.Text(), "  "); name == filepath.Base(archives[0]) {
@@ -108,9 +102,7 @@ func (o *inCluster) moveWithArchive(program, image string) {
 func (o *inCluster) requireReleasedAgents(image string) {
 	o.Helper()
 	agents, err := o.l.Client().AppsV1().DaemonSets(v1alpha1.SystemNamespace).Get(o.Context(), "agent", metav1.GetOptions{})
-	if err != nil {
-		o.Fatal(err)
-	}
+	must(o, err)
 	if got := agents.Spec.Template.Spec.Containers[0].Image; got != image || agents.Status.NumberReady == 0 {
 		o.Errorf("%d agents run %s, want %s", agents.Status.NumberReady, got, image)
 	}
@@ -120,12 +112,8 @@ func (o *inCluster) requireReleasedAgents(image string) {
 func (o *inCluster) mayPull() {
 	o.Helper()
 	login, err := o.l.Registry().DockerConfig()
-	if err != nil {
-		o.Fatal(err)
-	}
-	if err := workload.Ensure(o.Context(), o.l.Client(), workload.Namespace(v1alpha1.SystemNamespace)); err != nil {
-		o.Fatal(err)
-	}
+	must(o, err)
+	must(o, workload.Ensure(o.Context(), o.l.Client(), workload.Namespace(v1alpha1.SystemNamespace)))
 	_, err = o.l.Client().CoreV1().Secrets(v1alpha1.SystemNamespace).Create(o.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: pullSecret}, Type: corev1.SecretTypeDockerConfigJson,
 		Data: map[string][]byte{corev1.DockerConfigJsonKey: login},

@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -83,21 +82,14 @@ type restarts struct {
 
 func newRestarts(t *testing.T, l *lab.Lab) *restarts {
 	t.Helper()
-	r := &restarts{T: t, l: l, file: filepath.Join(t.TempDir(), "restarts.yaml")}
-	migration := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: restarts}
-spec:
+	r := &restarts{T: t, l: l, file: writeSpec(t, "restarts", `
   serviceCIDR:
     to: [%s]
     drain: 1s
     clusterServices: Stay
   batch: {size: 4, settle: 1s}
   proof: {agents: Enabled, image: %s}
-`, newRange, workload.ReplumbImage)
-	if err := os.WriteFile(r.file, []byte(migration), 0o600); err != nil {
-		t.Fatal(err)
-	}
+`, newRange, workload.ReplumbImage)}
 	// CoreDNS is in a namespace with a Service that moves, and knows its address from when it started. It is given the share of the processors
 	// that it takes, and room.
 	roomForQuestions(t)
@@ -112,9 +104,7 @@ spec:
 		restartsNamespace,
 		append([]runtime.Object{workload.Namespace(restartsNamespace), neighbour}, echo.Objects()...),
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	favourNameServers(t, l)
 	r.rollOut()
 	calls := traffic.Calls{Namespace: restartsNamespace, Once: true, Targets: map[traffic.Via][]probe.Target{
@@ -128,9 +118,7 @@ spec:
 		}},
 	}}
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), calls)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(watch.Stop)
 	r.s = &shop{watch: watch, prompt: traffic.OfPods()}
 	r.s.steady(t)
@@ -143,12 +131,8 @@ func roomForQuestions(t *testing.T) {
 	t.Helper()
 	const setting, room = "/proc/sys/net/core/rmem_default", "4194304"
 	was, err := os.ReadFile(setting)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(setting, []byte(room), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(setting, []byte(room), 0))
 	t.Cleanup(func() {
 		if err := os.WriteFile(setting, was, 0); err != nil {
 			t.Error(err)
@@ -195,9 +179,7 @@ func (r *restarts) awaitEnds() {
 func (r *restarts) list(namespace, selector string) []corev1.Pod {
 	r.Helper()
 	all, err := r.l.Client().CoreV1().Pods(namespace).List(r.Context(), metav1.ListOptions{LabelSelector: selector})
-	if err != nil {
-		r.Fatal(err)
-	}
+	must(r, err)
 	return all.Items
 }
 
@@ -232,9 +214,7 @@ func (r *restarts) requireNoneLeaving() {
 		r.Errorf("pod %s/%s is still leaving", p.Namespace, p.Name)
 	}
 	all, err := r.l.Client().DiscoveryV1().EndpointSlices("").List(r.Context(), metav1.ListOptions{LabelSelector: leavingRole})
-	if err != nil {
-		r.Fatal(err)
-	}
+	must(r, err)
 	for _, s := range all.Items {
 		r.Errorf("endpointslice %s/%s is still there", s.Namespace, s.Name)
 	}
@@ -245,9 +225,7 @@ func (r *restarts) requireNotRolledOut() {
 	r.Helper()
 	for namespace, name := range map[string]string{metav1.NamespaceSystem: "coredns", restartsNamespace: restartsNamespace} {
 		d, err := r.l.Client().AppsV1().Deployments(namespace).Get(r.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			r.Fatal(err)
-		}
+		must(r, err)
 		if at := d.Spec.Template.Annotations[v1alpha1.AnnotationRestartedAt]; at != "" {
 			r.Errorf("deployment %s/%s was restarted by rollout at %s", namespace, name, at)
 		}

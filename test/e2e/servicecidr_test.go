@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -125,26 +123,10 @@ func stopProxy(t *testing.T, l *lab.Lab, node string) (resume func()) {
 // suspend stops a program on a machine, with its connections, until resume is called; it may be called twice.
 func suspend(t *testing.T, l *lab.Lab, machine, program string) (resume func()) {
 	t.Helper()
-	m, err := l.Machine(machine)
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := m.Info(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range info.Programs {
-		if p.Name == program {
-			if err := unix.Kill(p.PID, unix.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
-			resume = func() { _ = unix.Kill(p.PID, unix.SIGCONT) }
-			t.Cleanup(resume)
-			return resume
-		}
-	}
-	t.Fatalf("no %s on %s", program, machine)
-	return nil
+	pid := signal(t, l, machine, program, unix.SIGSTOP)
+	resume = func() { _ = unix.Kill(pid, unix.SIGCONT) }
+	t.Cleanup(resume)
+	return resume
 }
 
 func eventOf(kind engine.Kind, step string) func(engine.Event) bool {
@@ -164,12 +146,8 @@ func runUntil(t *testing.T, cmd *exec.Cmd, matches func(engine.Event) bool) []en
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	var events []engine.Event
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
@@ -179,9 +157,7 @@ func runUntil(t *testing.T, cmd *exec.Cmd, matches func(engine.Event) bool) []en
 		}
 		events = append(events, e)
 		if matches(e) {
-			if err := cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, cmd.Process.Kill())
 			_ = cmd.Wait()
 			return events
 		}
@@ -216,11 +192,7 @@ const (
 // writeMigration writes a Migration of every Service; more is a line for its serviceCIDR.
 func writeMigration(t *testing.T, name, to, more, drain string) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), name+".yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: %s}
-spec:
+	return writeSpec(t, name, `
   serviceCIDR:
     to: [%s]
     drain: %s
@@ -228,11 +200,7 @@ spec:
     refresh: {mode: Report}
     %s
   batch: {size: 4, settle: 1s}
-`, name, to, drain, more)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
+`, to, drain, more)
 }
 
 // shopServices are the Services of the shop by name.
@@ -245,9 +213,7 @@ func shopServices(t *testing.T, l *lab.Lab) map[string]corev1.Service {
 func servicesOf(t *testing.T, l *lab.Lab, namespace string) map[string]corev1.Service {
 	t.Helper()
 	list, err := l.Client().CoreV1().Services(namespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	services := map[string]corev1.Service{}
 	for _, s := range list.Items {
 		services[s.Name] = s
@@ -288,13 +254,9 @@ func requireSame(t *testing.T, before, after map[string]corev1.Service) {
 		a.ResourceVersion, b.ResourceVersion = "", ""
 		a.ManagedFields, b.ManagedFields = nil, nil
 		was, err := json.Marshal(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		is, err := json.Marshal(a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !bytes.Equal(was, is) {
 			t.Errorf("service %s was\n%s\nand is\n%s", name, was, is)
 		}
@@ -306,9 +268,7 @@ func requireSame(t *testing.T, before, after map[string]corev1.Service) {
 func requireNoTrace(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	services, err := l.Client().CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range services.Items {
 		for key := range s.Annotations {
 			if strings.Contains(key, "replumb.dev") {

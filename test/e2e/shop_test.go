@@ -61,9 +61,7 @@ func shopUnderTraffic(t *testing.T, l *lab.Lab) func(*testing.T) *shop {
 	return func(t *testing.T) *shop {
 		t.Helper()
 		s, err := once()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Log(s.watch.Load())
 		return s
 	}
@@ -128,9 +126,7 @@ func (s *shop) during(t *testing.T, what string, do func()) span {
 func (s *shop) since(t *testing.T, what string, from time.Time) span {
 	t.Helper()
 	to := time.Now().Truncate(time.Second).Add(3 * time.Second)
-	if err := s.watch.Await(t.Context(), settled, "traffic after "+what, traffic.All, traffic.Until(to)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.watch.Await(t.Context(), settled, "traffic after "+what, traffic.All, traffic.Until(to)))
 	return span{what: what, from: from, to: to, heard: s.watch.Snapshot(), load: s.watch.Load(), prompt: s.prompt}
 }
 
@@ -141,9 +137,7 @@ func (sp span) stats(t *testing.T, chosen func(traffic.Source) bool) probe.Stats
 	for from, series := range sp.heard {
 		if chosen(from) {
 			stats, err := series.Between(sp.from, sp.to).Stats()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			all = append(all, stats)
 		}
 	}
@@ -270,20 +264,14 @@ func requireNaiveLoses(t *testing.T, l *lab.Lab) {
 	name := strings.ToLower("control-" + strings.NewReplacer("/", "-", ".", "-", "Test", "").Replace(t.Name()))
 	echo := workload.Echo{Namespace: name, Name: "cart", PartOf: "control", Replicas: 2}
 	callees, err := start(t.Context(), l, name, append([]runtime.Object{workload.Namespace(name)}, echo.Objects()...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		_ = l.Client().CoreV1().Namespaces().Delete(context.Background(), name, metav1.DeleteOptions{})
 	})
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), traffic.Call(name, callees, naiveRates()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer watch.Stop()
-	if err := watch.Await(t.Context(), settled, "the control to be steady", traffic.All, traffic.Steady); err != nil {
-		t.Fatal(err)
-	}
+	must(t, watch.Await(t.Context(), settled, "the control to be steady", traffic.All, traffic.Steady))
 	control := &shop{watch: watch}
 	lived := control.during(t, "delete and recreate", func() { deleteAndRecreate(t, l, name, "cart") })
 	total := lived.stats(t, traffic.All)
@@ -300,20 +288,14 @@ func deleteAndRecreate(t *testing.T, l *lab.Lab, namespace, name string) {
 	t.Helper()
 	services := l.Client().CoreV1().Services(namespace)
 	old, err := services.Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := services.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, services.Delete(t.Context(), name, metav1.DeleteOptions{}))
 	// Chosen by the API server; the chance of getting the old address back is one in tens of thousands, and is seen.
 	again, err := services.Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: old.Labels},
 		Spec:       corev1.ServiceSpec{Selector: old.Spec.Selector, Ports: old.Spec.Ports},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if again.Spec.ClusterIP == old.Spec.ClusterIP {
 		t.Fatal(fmt.Errorf("recreated at the same address %s", old.Spec.ClusterIP))
 	}

@@ -42,9 +42,7 @@ type steered struct {
 func steer(t *testing.T, l *lab.Lab, favours string) (s *steered, kubeconfig string) {
 	t.Helper()
 	fabric, err := l.Machine(l.Machines()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s = &steered{fabric: fabric, ready: map[string]bool{}, led: map[string]int{}}
 	for _, m := range l.Members {
 		switch {
@@ -55,9 +53,7 @@ func steer(t *testing.T, l *lab.Lab, favours string) (s *steered, kubeconfig str
 		}
 	}
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	t.Cleanup(func() { cancel(); _ = listener.Close() })
 	for _, at := range s.to {
@@ -66,16 +62,12 @@ func steer(t *testing.T, l *lab.Lab, favours string) (s *steered, kubeconfig str
 	go s.serve(ctx, listener)
 
 	config, err := clientcmd.LoadFromFile(l.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range config.Clusters {
 		c.Server = "https://" + listener.Addr().String()
 	}
 	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clientcmd.WriteToFile(*config, kubeconfig))
 	eventually(t, settled, func() error {
 		if at := s.order()[0]; at != s.to[0] {
 			return fmt.Errorf("it leads to %s", at)

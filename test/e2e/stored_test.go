@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -142,16 +141,12 @@ func newStoredShop(t *testing.T, l *lab.Lab) *storedShop {
 	s.apply(storedServices)
 	s.findDoors()
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), s.calls(traffic.ByName, traffic.ByOldAddress, traffic.ByNewAddress))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(watch.Stop)
 	s.s = &shop{watch: watch}
 	s.s.steady(t)
 	fabric, err := l.Machine(l.Machines()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.k = knock(t, fabric)
 	s.await("all doors are open", func() error {
 		for name, got := range s.outside(func() {}) {
@@ -260,9 +255,7 @@ func (s *storedShop) leaveOldAddresses() {
 	s.s.watch.Stop()
 	removeClients(s.T, s.l, shopNamespace)
 	watch, err := traffic.Start(s.Context(), s.l.Client(), s.l.NodeNames(), s.calls(traffic.ByName, traffic.ByNewAddress))
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	s.Cleanup(watch.Stop)
 	s.s = &shop{watch: watch}
 	s.s.steady(s.T)
@@ -271,11 +264,7 @@ func (s *storedShop) leaveOldAddresses() {
 // write puts the Migration and a kubeconfig where the control plane finds them.
 func (s *storedShop) write() {
 	s.Helper()
-	s.file = filepath.Join(s.TempDir(), "stored.yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: stored}
-spec:
+	s.file = writeSpec(s.T, "stored", `
   serviceCIDR:
     to: [%s]
     drain: %s
@@ -285,35 +274,24 @@ spec:
     %s
   batch: {size: 4, settle: 1s}
 `, newRange, shortDrain, storedEtcd)
-	if err := os.WriteFile(s.file, []byte(text), 0o600); err != nil {
-		s.Fatal(err)
-	}
 }
 
 // onControlPlane has replumb run where an administrator finds the certificates of etcd.
 func onControlPlane(t *testing.T, l *lab.Lab) func(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	config, err := clientcmd.LoadFromFile(l.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range config.Clusters {
 		c.Server = "https://127.0.0.1:6443"
 	}
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clientcmd.WriteToFile(*config, kubeconfig))
 	m, err := l.Machine(l.ControlPlanes()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return func(t *testing.T, args ...string) *exec.Cmd {
 		t.Helper()
 		cmd, err := m.Command(t.Context(), append([]string{filepath.Join(binaries(t), "replumb"), "--kubeconfig", kubeconfig}, args...)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return cmd
 	}
 }
@@ -342,9 +320,7 @@ func (s *storedShop) hopBare(name string) {
 	s.Helper()
 	services := s.l.Client().CoreV1().Services(shopNamespace)
 	was, err := services.Get(s.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	for _, spec := range []map[string]any{
 		{
 			"type": corev1.ServiceTypeExternalName, "externalName": "example.com", "clusterIP": nil, "clusterIPs": nil, "ipFamilies": nil,
@@ -379,9 +355,7 @@ func watchAddresses(t *testing.T, l *lab.Lab, namespace string, chosen func(*cor
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	w, err := l.Client().CoreV1().Services(namespace).Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	go func() {
 		for e := range w.ResultChan() {
 			if svc, ok := e.Object.(*corev1.Service); ok && chosen(svc) {

@@ -99,9 +99,7 @@ spec:
   batch: {size: 4, settle: 1s}
   proof: {agents: Enabled, image: %[4]s, soak: 5s, wait: 1m}
 `, oldPods, newPods, newRange, workload.ReplumbImage, "45s")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 
@@ -109,9 +107,7 @@ spec:
 func requireUnbegun(t *testing.T, l *lab.Lab, name string) {
 	t.Helper()
 	c, err := cluster.Connect(l.RESTConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := &v1alpha1.Migration{}
 	if err := c.Get(t.Context(), client.ObjectKey{Name: name}, m); !apierrors.IsNotFound(err) {
 		t.Errorf("migration %s is there: %s, %v", name, m.Status.Phase, err)

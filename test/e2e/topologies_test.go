@@ -60,9 +60,7 @@ func forgetNamesSoon(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	maps := l.Client().CoreV1().ConfigMaps(metav1.NamespaceSystem)
 	config, err := maps.Get(t.Context(), "coredns", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	soon := strings.NewReplacer("ttl 30", "ttl 5", "cache 30", "cache 5").Replace(config.Data["Corefile"])
 	if strings.Count(soon, " 5\n") < 2 {
 		t.Fatalf("the Corefile has other times to live:\n%s", soon)
@@ -72,9 +70,7 @@ func forgetNamesSoon(t *testing.T, l *lab.Lab) {
 		t.Fatal(err)
 	}
 	of := metav1.ListOptions{LabelSelector: "k8s-app=kube-dns"}
-	if err := l.Client().CoreV1().Pods(metav1.NamespaceSystem).DeleteCollection(t.Context(), metav1.DeleteOptions{}, of); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Client().CoreV1().Pods(metav1.NamespaceSystem).DeleteCollection(t.Context(), metav1.DeleteOptions{}, of))
 	eventually(t, settled, func() error {
 		pods, err := l.Client().CoreV1().Pods(metav1.NamespaceSystem).List(t.Context(), of)
 		if err != nil {

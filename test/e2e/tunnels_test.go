@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -65,14 +65,7 @@ func TestTunnels(t *testing.T) {
 // leaveBarePods has a migration report the pods that no rollout restarts.
 func leaveBarePods(t *testing.T, file string) {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text = bytes.ReplaceAll(text, []byte("barePods: Evict"), []byte("barePods: Report"))
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	rewrite(t, file, func(text string) string { return strings.ReplaceAll(text, "barePods: Evict", "barePods: Report") })
 }
 
 const tunnelsNamespace = "tunnels"
@@ -97,9 +90,7 @@ func askers(t *testing.T, l *lab.Lab) map[string]asker {
 	set.Spec.Template.Spec.TopologySpreadConstraints = nil
 	c := clusterClient(t, l)
 	for _, o := range []client.Object{workload.Namespace(tunnelsNamespace), set} {
-		if err := c.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Create(t.Context(), o))
 	}
 	all := map[string]asker{}
 	eventually(t, settled, func() error {
@@ -133,21 +124,15 @@ func tunnelsByCalico(t *testing.T, l *lab.Lab) {
 	other.Object["spec"] = map[string]any{
 		"cidr": third, "blockSize": int64(26), "ipipMode": "Never", "vxlanMode": "Always", "natOutgoing": true, "nodeSelector": "all()",
 	}
-	if err := c.Create(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Create(t.Context(), other))
 	pools, err := calico.LoadPools(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range pools {
 		if pools[i].Name == "third" {
 			continue
 		}
 		disable := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"disabled":true}}`))
-		if err := c.Patch(t.Context(), pools[i].Object, disable); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Patch(t.Context(), pools[i].Object, disable))
 	}
 	requireTunnelsIn(t, l, netip.MustParsePrefix(third))
 }
@@ -201,9 +186,7 @@ func askAll(t *testing.T, all map[string]asker) *asking {
 func nodeAddress(t *testing.T, l *lab.Lab, name string) string {
 	t.Helper()
 	node, err := l.Client().CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, a := range node.Status.Addresses {
 		if a.Type == corev1.NodeInternalIP {
 			return a.Address
@@ -217,9 +200,7 @@ func nodeAddress(t *testing.T, l *lab.Lab, name string) string {
 func networkWith(t *testing.T, address string) netns.NsHandle {
 	t.Helper()
 	folders, err := filepath.Glob("/proc/[0-9]*/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	seen := map[string]bool{}
 	for _, folder := range folders {
 		id, err := os.Readlink(folder)

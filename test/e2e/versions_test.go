@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"os"
 	"strings"
 	"testing"
 
@@ -59,31 +58,20 @@ func twoOf(t *testing.T, l *lab.Lab, name string) {
 	t.Helper()
 	all := l.Client().AppsV1().Deployments(shopNamespace)
 	d, err := all.Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d.Spec.Replicas = ptr.To[int32](2)
 	if d, err = all.Update(t.Context(), d, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := workload.WaitReady(t.Context(), l.Client(), settled, d); err != nil {
-		t.Fatal(err)
-	}
+	must(t, workload.WaitReady(t.Context(), l.Client(), settled, d))
 }
 
 // writeWritingOnce is writeWhole for API servers of which it may not be seen that they write addresses once: all that have ServiceCIDRs do.
 func writeWritingOnce(t *testing.T, l *lab.Lab, name string) string {
 	t.Helper()
-	file := writeWhole(t, l, name, shortDrain)
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	said := strings.Replace(string(text), "{name: "+name+"}", "{name: "+name+", annotations: {"+v1alpha1.AnnotationDualWrite+`: "Off"}}`, 1)
-	if err := os.WriteFile(file, []byte(said), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
+	return rewrite(t, writeWhole(t, l, name, shortDrain), func(text string) string {
+		return strings.Replace(text, "{name: "+name+"}", "{name: "+name+", annotations: {"+v1alpha1.AnnotationDualWrite+`: "Off"}}`, 1)
+	})
 }
 
 // startedSince ends the clients that were there before the move, and has others do the same: what calls old addresses loses them in finish, and so
@@ -96,9 +84,7 @@ func startedSince(t *testing.T, l *lab.Lab, before *shop) *shop {
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(),
 		traffic.Call(shopNamespace, called, wholeRates()).AndKeep(called, wholeRates()),
 		traffic.CallNewAPI(callersNamespace, newAPI, clusterRates()).AndAskNew(newDNS, clusterRates()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(watch.Stop)
 	s := &shop{watch: watch}
 	s.steady(t)

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -112,18 +111,12 @@ func TestMatrixRollbackFromEveryPhase(t *testing.T) {
 func wholeUnderTraffic(t *testing.T, l *lab.Lab) *shop {
 	t.Helper()
 	callees, err := openShop(t.Context(), l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := workload.Ensure(t.Context(), l.Client(), append(oddServices(), workload.Namespace(callersNamespace))...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, workload.Ensure(t.Context(), l.Client(), append(oddServices(), workload.Namespace(callersNamespace))...))
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(),
 		traffic.Call(shopNamespace, callees, wholeRates()).AndKeep(callees, wholeRates()),
 		traffic.CallAPI(callersNamespace, oldAPI, clusterRates()).AndAsk(oldDNS, clusterRates()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(watch.Stop)
 	s := &shop{watch: watch}
 	s.steady(t)
@@ -155,11 +148,7 @@ func oddServices() []runtime.Object {
 // writeWhole writes a Migration of the whole range.
 func writeWhole(t *testing.T, l *lab.Lab, name, drain string) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), name+".yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: %s}
-spec:
+	return writeSpec(t, name, `
   serviceCIDR:
     to: [%s]
     drain: %s
@@ -167,11 +156,7 @@ spec:
     apiServers: [%s]
   batch: {size: 8, settle: 1s}
   tiers: [{name: further, services: [shop/further-001, shop/further-002]}, {name: shop, namespaces: [shop]}]
-`, name, newRange, drain, strings.Join(l.APIServers(), ", "))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
+`, newRange, drain, strings.Join(l.APIServers(), ", "))
 }
 
 // tooling is the operator who brings the cluster's own parts to a range.
@@ -225,9 +210,7 @@ func allServices(t *testing.T, l *lab.Lab) map[string]corev1.Service {
 	t.Helper()
 	services := map[string]corev1.Service{}
 	list, err := l.Client().CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range list.Items {
 		services[s.Namespace+"/"+s.Name] = s
 	}
@@ -276,12 +259,8 @@ func requireGivenByFlag(t *testing.T, l *lab.Lab, want string) {
 	made, err := services.Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "given-"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := services.Delete(t.Context(), made.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, services.Delete(t.Context(), made.Name, metav1.DeleteOptions{}))
 	if a, err := netip.ParseAddr(made.Spec.ClusterIP); err != nil || !netip.MustParsePrefix(want).Contains(a) {
 		t.Errorf("a new Service was given %q, which is not in %s", made.Spec.ClusterIP, want)
 	}
@@ -296,9 +275,7 @@ func requireRefreshed(t *testing.T, l *lab.Lab, want string) {
 		CoreV1().
 		Pods(shopNamespace).
 		List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=shop"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, p := range pods.Items {
 		if p.DeletionTimestamp != nil {
 			continue
@@ -325,9 +302,7 @@ func addressesGiven(t *testing.T, pod string) map[string]netip.Addr {
 	t.Helper()
 	given := map[string]netip.Addr{}
 	files, err := filepath.Glob("/proc/[0-9]*/environ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, file := range files {
 		environ, err := os.ReadFile(file)
 		if err != nil || !bytes.Contains(environ, []byte("POD_NAME="+pod+"\x00")) {
@@ -340,9 +315,7 @@ func addressesGiven(t *testing.T, pod string) map[string]netip.Addr {
 			}
 		}
 		resolv, err := os.ReadFile(filepath.Join(filepath.Dir(file), "root/etc/resolv.conf"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for line := range strings.Lines(string(resolv)) {
 			if a, err := netip.ParseAddr(strings.TrimSpace(strings.TrimPrefix(line, "nameserver "))); err == nil {
 				given["nameserver"] = a

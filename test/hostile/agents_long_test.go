@@ -24,7 +24,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/verify/agent"
 	"github.com/replumb/replumb/internal/verify/agentset"
-	"github.com/replumb/replumb/internal/verify/echo"
+	"github.com/replumb/replumb/internal/verify/echoserver"
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
@@ -161,9 +161,9 @@ func TestKubeletTakesItsNodeOutOfTheProof(t *testing.T) {
 }
 
 // echoServer is one as agents run it.
-func echoServer(t *testing.T) *echo.Server {
+func echoServer(t *testing.T) *echoserver.Server {
 	t.Helper()
-	e := &echo.Server{Identity: probe.Identity{Name: "probe"}, Limits: echo.ForAgents()}
+	e := &echoserver.Server{Identity: probe.Identity{Name: "probe"}, Limits: echoserver.ForAgents()}
 	if err := e.Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func TestLoopOfEchoServers(t *testing.T) {
 // which counts as lost, or the agent would end for want of memory.
 func TestEchoServerIsUsedUp(t *testing.T) {
 	_, tcp, _ := echoServer(t).Addresses()
-	limits := echo.ForAgents()
+	limits := echoserver.ForAgents()
 	closed := make(chan struct{}, limits.FromOne+2)
 	dial := func() net.Conn {
 		conn, err := net.Dial("tcp", tcp.String())

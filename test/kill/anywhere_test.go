@@ -3,8 +3,10 @@
 package kill
 
 import (
+	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -22,13 +24,14 @@ func (k kind) anywhere(t *testing.T) {
 	w := <-free
 	runs := k.undisturbed(t, w)
 	free <- w
-	cases := 0
+	cases, covered := 0, map[string]bool{}
 	for _, r := range runs {
 		for _, m := range r.moments {
 			control := k.control(r.command, m)
-			if testing.Short() && !control {
+			if testing.Short() && !control || r.novel && covered[r.command+m.String()] {
 				continue
 			}
+			covered[r.command+m.String()] = true
 			cases++
 			t.Run(strings.Join(slices.DeleteFunc([]string{r.command, r.variant, m.String()}, func(s string) bool { return s == "" }), " "),
 				func(t *testing.T) {
@@ -43,31 +46,58 @@ func (k kind) anywhere(t *testing.T) {
 }
 
 // undisturbed has every command run once without being killed.
-func (k kind) undisturbed(t *testing.T, w world) []trial {
+func (k kind) undisturbed(t *testing.T, w world) (all []trial) {
 	t.Helper()
-	w.renew(t)
-	before := w.look(t)
-	apply := try(t, w, "apply", k.variants[0])
-	rollback := try(t, w, "rollback", k.variants[0])
-	for _, d := range differences(before, rollback.want) {
-		if !k.stays(d) {
-			t.Errorf("rolled back: %s", d)
+	for _, v := range k.variants {
+		if testing.Short() && v.novel {
+			continue // no control is among its events
 		}
-	}
-	w.renew(t)
-	w.whole(t, "apply", "-f", w.note(t, k.variants[0]))
-	finish := try(t, w, "finish", k.variants[0])
-	for _, r := range []trial{rollback, finish} {
-		if len(differences(apply.want, r.want)) == 0 {
-			t.Fatalf("%s makes no difference", r.command)
+		w.renew(t, v.name)
+		before := w.look(t)
+		runs := []trial{try(t, w, "apply", v.name)}
+		apply := runs[0]
+		if slices.Contains(v.commands, "rollback") {
+			rollback := try(t, w, "rollback", v.name)
+			for _, d := range differences(before, rollback.want) {
+				if !k.stays(d) {
+					t.Errorf("rolled back: %s", d)
+				}
+			}
+			runs = append(runs, rollback)
 		}
-	}
-	all := []trial{apply, rollback, finish}
-	for _, v := range k.variants[1:] {
-		w.renew(t)
-		all = append(all, try(t, w, "apply", v))
+		if slices.Contains(v.commands, "finish") {
+			w.renew(t, v.name)
+			w.whole(t, "apply", "-f", w.note(t, v.name))
+			same(t, apply.want, "applied a second time", w.look)
+			runs = append(runs, try(t, w, "finish", v.name))
+		}
+		for i := range runs {
+			if i > 0 && len(differences(apply.want, runs[i].want)) == 0 {
+				t.Fatalf("%s makes no difference", runs[i].command)
+			}
+			runs[i].novel = v.novel
+		}
+		all = append(all, runs...)
 	}
 	return all
+}
+
+// TestKillAnywhere kills moves of Services, on clusters that are started at once: a run waits more than it computes.
+func TestKillAnywhere(t *testing.T) {
+	const clusters = 3
+	started, failed := make([]world, clusters), make([]error, clusters)
+	var all sync.WaitGroup
+	for i := range clusters {
+		all.Go(func() {
+			c, err := start()
+			if started[i], failed[i] = c, err; err == nil {
+				t.Cleanup(func() { must(t, c.stop()) })
+			}
+		})
+	}
+	all.Wait()
+	must(t, errors.Join(failed...))
+	movesOfServices(started...).anywhere(t)
 }
 
 // TestKillPodsAnywhere kills moves of pods.

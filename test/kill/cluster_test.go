@@ -7,14 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -46,14 +47,12 @@ const (
 	shop               = "shop"
 )
 
-// scenario is what a cluster holds before the migration.
-type scenario string
-
+// What a cluster holds before the migration.
 const (
-	// lean has what costs no time: every event of its runs is a case.
-	lean scenario = "lean"
-	// rich has node ports and a Deployment to be restarted as well: cases are those events that lean runs don't have.
-	rich scenario = "rich"
+	// lean has what costs no time.
+	lean = "lean"
+	// rich has node ports and a Deployment to be restarted as well.
+	rich = "rich"
 )
 
 // cluster is an API server that runs with the new range. Behind its front it seems to have either.
@@ -64,8 +63,6 @@ type cluster struct {
 	front *httptest.Server
 	// flag is the --service-cluster-ip-range that the front shows.
 	flag atomic.Pointer[string]
-	// returned is true after a rollback of what is lean that left everything as it was before.
-	returned bool
 	// relieve stops the controller of Deployments, if it is at work.
 	relieve func()
 }
@@ -98,36 +95,49 @@ func (c *cluster) stop() error {
 // serveFront opens the address at which replumb looks at the API server: it shows the same certificate, passes requests on,
 // and in the answer of /flagz replaces the range.
 func (c *cluster) serveFront() error {
-	pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+	var err error
+	c.front, err = front(c.Server, func(r *http.Request, body []byte) []byte {
+		if r.URL.Path == "/flagz" {
+			return bytes.ReplaceAll(body, []byte(newRange), []byte(*c.flag.Load()))
+		}
+		return body
+	})
+	return err
+}
+
+// front stands before an API server: it shows the same certificate, passes requests on, and changes what is answered, but to who watches.
+func front(api *apitest.Server, change func(r *http.Request, body []byte) []byte) (*httptest.Server, error) {
+	pair, err := tls.LoadX509KeyPair(api.CertFile, api.KeyFile)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	to, err := url.Parse(c.Config.Host)
+	to, err := url.Parse(api.Config.Host)
 	if err != nil {
-		return err
-	}
-	transport, err := rest.TransportFor(c.Config)
-	if err != nil {
-		return err
+		return nil, err
 	}
 	proxy := httputil.NewSingleHostReverseProxy(to)
-	proxy.Transport = transport
+	if proxy.Transport, err = rest.TransportFor(api.Config); err != nil {
+		return nil, err
+	}
 	proxy.ModifyResponse = func(r *http.Response) error {
+		if r.Request.URL.Query().Has("watch") {
+			return nil
+		}
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return err
 		}
-		if r.Request.URL.Path == "/flagz" {
-			body = bytes.ReplaceAll(body, []byte(newRange), []byte(*c.flag.Load()))
-		}
+		body = change(r.Request, body)
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		r.Header.Set("Content-Length", strconv.Itoa(len(body)))
 		return nil
 	}
-	c.front = httptest.NewUnstartedServer(proxy)
-	c.front.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-	c.front.StartTLS()
-	return nil
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // processes that are killed cancel what they asked
+	server := httptest.NewUnstartedServer(proxy)
+	server.Config.ErrorLog = proxy.ErrorLog
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	server.StartTLS()
+	return server, nil
 }
 
 // operator plays the one who restarts the API servers with a range.
@@ -136,14 +146,10 @@ func (c *cluster) operator(serviceRange string) {
 	c.SetDefault(serviceRange)
 }
 
-// write writes the Migration to a file.
-func (c *cluster) write(t *testing.T) string {
+// note writes the Migration to a file.
+func (c *cluster) note(t *testing.T, _ string) string {
 	t.Helper()
-	file := filepath.Join(c.dir, "move.yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: move}
-spec:
+	return noted(t, c.dir, `
   serviceCIDR:
     to: [%s]
     drain: 0s
@@ -151,31 +157,56 @@ spec:
     apiServers: ["%s"]
   batch: {size: 2, settle: 0s}
 `, newRange, c.front.Listener.Addr())
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }
 
-// reset brings the cluster to how it is before a migration: everything in the old range.
-func (c *cluster) reset(t *testing.T, s scenario) {
+// renew brings the cluster to how it is before a migration: everything in the old range.
+func (c *cluster) renew(t *testing.T, variant string) {
 	t.Helper()
 	if c.relieve != nil {
 		c.relieve()
 	}
-	if c.returned && s == lean { // all is as it was but for the Migration
-		c.gone(t, &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "move"}})
-	} else {
-		c.clean(t)
-		c.operator(oldRange)
-		c.home(t)
-		c.Namespace(t, shop)
-		c.populate(t)
-	}
-	c.returned = false
+	c.clean(t)
+	c.operator(oldRange)
+	c.home(t)
+	c.Namespace(t, shop)
+	c.populate(t)
 	c.operator(newRange)
-	if s == rich {
+	if variant == rich {
 		c.enrich(t)
+	}
+}
+
+// whole and killed have the API servers run with the range that the command leads to.
+func (c *cluster) whole(t *testing.T, args ...string) []moment {
+	t.Helper()
+	c.restarted(args[0])
+	return c.target.whole(t, args...)
+}
+
+func (c *cluster) killed(t *testing.T, at moment, args ...string) bool {
+	t.Helper()
+	c.restarted(args[0])
+	return c.target.killed(t, at, args...)
+}
+
+func (c *cluster) restarted(command string) {
+	if command == "rollback" {
+		c.operator(oldRange)
+	} else {
+		c.operator(newRange)
+	}
+}
+
+// movesOfServices are killed where Services hop, return, and lose their bridges.
+func movesOfServices(on ...world) kind {
+	richer := whole(rich)
+	richer.novel = true
+	return kind{
+		worlds: on, variants: []variant{whole(lean), richer},
+		controls: map[string]string{"apply": "hop/shop/cart", "finish": "release/shop/cart", "rollback": "return/shop/cart"},
+		stays: func(d string) bool { // a restart leaves its mark
+			return d == "left over: v1alpha1.Migration /move" || strings.HasPrefix(d, "differs: v1.Deployment shop/web")
+		},
 	}
 }
 

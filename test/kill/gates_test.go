@@ -5,14 +5,10 @@ package kill
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
 	"net/url"
 	"path/filepath"
 	"strconv"
@@ -20,7 +16,6 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -86,30 +81,14 @@ func (s *site) endpoint(m *machine) *discoveryv1.EndpointSlice {
 // serveFront opens the address by which commands reach the API server: it shows the same certificate, passes requests on, and writes
 // endpoints as the machines have them.
 func (s *site) serveFront() {
-	pair, err := tls.LoadX509KeyPair(s.api.CertFile, s.api.KeyFile)
-	must(s, err)
-	to, err := url.Parse(s.api.Config.Host)
-	must(s, err)
-	proxy := httputil.NewSingleHostReverseProxy(to)
-	proxy.Transport, err = rest.TransportFor(s.api.Config)
-	must(s, err)
 	own := fmt.Sprintf("%d.%d.%d.", s.subnet[0], s.subnet[1], s.subnet[2])
-	proxy.ModifyResponse = func(r *http.Response) error {
-		if !strings.HasSuffix(r.Request.URL.Path, "/endpointslices") || r.Request.URL.Query().Has("watch") {
-			return nil
+	front, err := front(s.api, func(r *http.Request, body []byte) []byte {
+		if strings.HasSuffix(r.URL.Path, "/endpointslices") {
+			return bytes.ReplaceAll(body, []byte(s.foreign(own)), []byte(own))
 		}
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return err
-		}
-		r.Body = io.NopCloser(bytes.NewReader(bytes.ReplaceAll(body, []byte(s.foreign(own)), []byte(own))))
-		return nil
-	}
-	proxy.ErrorLog = log.New(io.Discard, "", 0) // processes that are killed cancel what they asked
-	front := httptest.NewUnstartedServer(proxy)
-	front.Config.ErrorLog = proxy.ErrorLog
-	front.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-	front.StartTLS()
+		return body
+	})
+	must(s, err)
 	s.Cleanup(front.Close)
 	config, err := clientcmd.LoadFromFile(s.api.Kubeconfig)
 	must(s, err)

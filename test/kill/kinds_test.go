@@ -10,8 +10,8 @@ import (
 
 // world is one cluster, or two, on which commands of one kind of migration run, one at a time.
 type world interface {
-	// renew makes it what it is before any command.
-	renew(t *testing.T)
+	// renew makes it what it is before any command, in a variant.
+	renew(t *testing.T, variant string)
 	// note writes the Migration into a file, in one of the variants that the kind has.
 	note(t *testing.T, variant string) string
 	// look takes everything that replumb could have written, or lost.
@@ -27,12 +27,26 @@ type world interface {
 type kind struct {
 	// worlds are as many as cases run beside each other.
 	worlds []world
-	// variants of the Migration. The first has all of controls, the others those of apply alone.
-	variants []string
+	// variants of the Migration, or of what the cluster holds. Of the first every command is killed.
+	variants []variant
 	// controls are, by command, what the step begins with at whose start the command is far from done.
 	controls map[string]string
 	// stays reports whether a difference is one that a rollback leaves.
 	stays func(difference string) bool
+}
+
+// variant is one of a kind's.
+type variant struct {
+	name string
+	// commands are all that are killed of it, with apply first.
+	commands []string
+	// novel says that cases are those events alone that the first variant does not have.
+	novel bool
+}
+
+// whole is a variant of which every command is killed.
+func whole(name string) variant {
+	return variant{name: name, commands: []string{"apply", "rollback", "finish"}}
 }
 
 // trial is a command of one variant, its moments when nothing disturbs it, and what it leads to.
@@ -40,6 +54,8 @@ type trial struct {
 	command, variant string
 	moments          []moment
 	want             picture
+	// novel is the variant's.
+	novel bool
 }
 
 // control reports whether a moment is the start of a step at which the command is far from done.
@@ -67,7 +83,7 @@ func (r trial) args(t *testing.T, w world) []string {
 // survive runs the command, kills it at a moment, runs it again, and compares.
 func (r trial) survive(t *testing.T, w world, at moment, control bool) {
 	t.Helper()
-	w.renew(t)
+	w.renew(t, r.variant)
 	if r.command != "apply" {
 		w.whole(t, "apply", "-f", w.note(t, r.variant))
 	}

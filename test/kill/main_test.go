@@ -4,7 +4,9 @@
 package kill
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/replumb/replumb/internal/cli"
@@ -12,6 +14,15 @@ import (
 
 // asMain is the environment variable that makes this test binary replumb itself.
 const asMain = "REPLUMB_AS_MAIN"
+
+// noted writes a Migration with what its spec has into a file.
+func noted(t testing.TB, dir, spec string, args ...any) string {
+	t.Helper()
+	file := filepath.Join(dir, "move.yaml")
+	head := "apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: move}\nspec:"
+	must(t, os.WriteFile(file, []byte(head+fmt.Sprintf(spec, args...)), 0o600))
+	return file
+}
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asMain) != "" {

@@ -2,7 +2,6 @@ package kill
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -45,7 +44,7 @@ func startPair(t *testing.T) *mirrorPair {
 }
 
 // renew brings both clusters to how they are before a migration: everything in the first, nothing in the second.
-func (p *mirrorPair) renew(t *testing.T) {
+func (p *mirrorPair) renew(t *testing.T, _ string) {
 	t.Helper()
 	ctx := t.Context()
 	for _, c := range []*podCluster{p.source, p.copy} {
@@ -119,32 +118,26 @@ func (p *mirrorPair) look(t *testing.T) picture {
 	t.Helper()
 	out := picture{}
 	for side, c := range map[string]*podCluster{"source": p.source, "mirror": p.copy} {
-		for _, list := range []client.ObjectList{
+		for _, o := range listed(t, c,
 			&appsv1.DeploymentList{}, &batchv1.CronJobList{}, &corev1.SecretList{}, &coordinationv1.LeaseList{}, &v1alpha1.MigrationList{},
 			&admissionv1.ValidatingAdmissionPolicyList{}, &admissionv1.ValidatingAdmissionPolicyBindingList{}, &corev1.NamespaceList{},
-		} {
-			must(t, c.List(t.Context(), list))
-			items, err := meta.ExtractList(list)
-			must(t, err)
-			for _, item := range items {
-				o := item.(client.Object)
-				if tells(o) {
-					continue // there from the first run on
-				}
-				name := fmt.Sprintf("%s: %T %s/%s", side, o, o.GetNamespace(), o.GetName())
-				notes := marks(o.GetAnnotations())
-				switch o := o.(type) {
-				case *appsv1.Deployment:
-					out[name] = fmt.Sprint(*o.Spec.Replicas, o.Labels, notes)
-				case *batchv1.CronJob:
-					out[name] = fmt.Sprint(ptr.Deref(o.Spec.Suspend, false), o.Labels, notes)
-				case *corev1.Secret:
-					out[name] = fmt.Sprint(string(o.Data["token"]), o.Labels, notes)
-				case *v1alpha1.Migration:
-					out[name] = fmt.Sprint(o.Status.Phase, o.Status.Mirror.Serving, o.Status.LastError, o.Status.PointOfNoReturnPassed)
-				default:
-					out[name] = "is there"
-				}
+		) {
+			if tells(o) {
+				continue // there from the first run on
+			}
+			name := fmt.Sprintf("%s: %T %s/%s", side, o, o.GetNamespace(), o.GetName())
+			notes := marks(o.GetAnnotations())
+			switch o := o.(type) {
+			case *appsv1.Deployment:
+				out[name] = fmt.Sprint(*o.Spec.Replicas, o.Labels, notes)
+			case *batchv1.CronJob:
+				out[name] = fmt.Sprint(ptr.Deref(o.Spec.Suspend, false), o.Labels, notes)
+			case *corev1.Secret:
+				out[name] = fmt.Sprint(string(o.Data["token"]), o.Labels, notes)
+			case *v1alpha1.Migration:
+				out[name] = fmt.Sprint(o.Status.Phase, o.Status.Mirror.Serving, o.Status.LastError, o.Status.PointOfNoReturnPassed)
+			default:
+				out[name] = "is there"
 			}
 		}
 	}
@@ -165,22 +158,17 @@ func marks(all map[string]string) string {
 
 func (p *mirrorPair) note(t *testing.T, _ string) string {
 	t.Helper()
-	file := filepath.Join(p.dir, "mirror.yaml")
-	must(t, os.WriteFile(file, []byte(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: move}
-spec:
+	return noted(t, p.dir, `
   mirror:
     target: {context: mirror}
-    copy: {namespaces: {include: [`+shop+`]}}
-`), 0o600))
-	return file
+    copy: {namespaces: {include: [%s]}}
+`, shop)
 }
 
 // mirrors are killed where objects are copied, and where what may run once changes sides.
 func mirrors(on ...world) kind {
 	return kind{
-		worlds: on, variants: []string{""},
+		worlds: on, variants: []variant{whole("")},
 		controls: map[string]string{"apply": "copy/objects", "rollback": "back/handover/sleep", "finish": "back/handover/sleep"},
 		stays: func(d string) bool { // copies stay
 			return strings.Contains(d, "mirror: ") || strings.Contains(d, "Migration /move")

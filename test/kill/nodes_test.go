@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -32,7 +30,7 @@ const (
 type nodeCluster struct{ *podCluster }
 
 // renew brings the cluster to how it is before a migration: everything on two old nodes, and two new ones empty.
-func (c nodeCluster) renew(t *testing.T) {
+func (c nodeCluster) renew(t *testing.T, _ string) {
 	t.Helper()
 	ctx := t.Context()
 	c.clear(t)
@@ -125,16 +123,11 @@ func (c nodeCluster) look(t *testing.T) picture {
 		}
 		p["Node "+n.Name] = fmt.Sprint(taints, n.Spec.Unschedulable, len(n.Annotations))
 	}
-	for _, list := range []client.ObjectList{
+	for _, o := range listed(t, c,
 		&corev1.ServiceList{}, &corev1.ConfigMapList{}, &corev1.NamespaceList{}, &coordinationv1.LeaseList{}, &v1alpha1.MigrationList{},
 		&networkingv1.NetworkPolicyList{},
-	} {
-		must(t, c.List(t.Context(), list))
-		items, err := meta.ExtractList(list)
-		must(t, err)
-		for _, item := range items {
-			p.add(t, item.(client.Object))
-		}
+	) {
+		p.add(t, o)
 	}
 	return p
 }
@@ -142,11 +135,7 @@ func (c nodeCluster) look(t *testing.T) picture {
 // note writes the Migration. Machines end as soon as they are told to.
 func (c nodeCluster) note(t *testing.T, when string) string {
 	t.Helper()
-	file := filepath.Join(c.dir, when+".yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: move}
-spec:
+	return noted(t, c.dir, `
   nodes:
     old: {cidrs: [%s]}
     new: {cidrs: [%s]}
@@ -154,16 +143,12 @@ spec:
     ingress: {settle: 0s}
     terminate: {when: %s, action: {exec: {command: ["true"]}}}
 `, oldNetwork, newNetwork, when)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }
 
 // movesOfNodes are killed where nodes are emptied, and where machines end: at finish, or each as soon as it is empty.
 func movesOfNodes(on ...world) kind {
 	return kind{
-		worlds: on, variants: []string{string(v1alpha1.TerminateAtFinish), string(v1alpha1.TerminateEach)},
+		worlds: on, variants: []variant{whole(string(v1alpha1.TerminateAtFinish)), {name: string(v1alpha1.TerminateEach), commands: []string{"apply"}}},
 		controls: map[string]string{"apply": "drain/", "rollback": "drain/", "finish": "terminate/"},
 		stays: func(d string) bool { // new nodes stay closed
 			return d == "left over: v1alpha1.Migration /move" || strings.Contains(d, "Node new")

@@ -5,19 +5,13 @@ import (
 	"testing"
 )
 
-// services is a cluster whose Services move.
-type services struct{ *cluster }
-
-func (c services) renew(t *testing.T)                 { c.reset(t, lean) }
-func (c services) look(t *testing.T) picture          { return c.take(t) }
-func (c services) note(t *testing.T, _ string) string { return c.write(t) }
-
 // once kills apply of the first variant where it is far from done, and runs it again.
 func (k kind) once(t *testing.T) {
 	t.Helper()
 	w := k.worlds[0]
-	w.renew(t)
-	apply := try(t, w, "apply", k.variants[0])
+	first := k.variants[0].name
+	w.renew(t, first)
+	apply := try(t, w, "apply", first)
 	at := slices.IndexFunc(apply.moments, func(m moment) bool { return k.control(apply.command, m) })
 	if at < 0 {
 		t.Fatalf("no step begins with %s", k.controls[apply.command])
@@ -33,7 +27,7 @@ func TestKilledOnce(t *testing.T) {
 			c, err := start()
 			must(t, err)
 			t.Cleanup(func() { must(t, c.stop()) })
-			return kind{worlds: []world{services{c}}, variants: []string{""}, controls: map[string]string{"apply": "hop/shop/cart"}}
+			return movesOfServices(c)
 		},
 		"pods":   func(t *testing.T) kind { return movesOfPods(startPods(t)) },
 		"nodes":  func(t *testing.T) kind { return movesOfNodes(nodeCluster{startPods(t)}) },

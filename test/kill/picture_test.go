@@ -30,37 +30,45 @@ import (
 // addresses and ports that bridges happened to get.
 type picture map[string]string
 
-// take looks at everything that replumb could have written, or lost.
-func (c *cluster) take(t *testing.T) picture {
+// look takes everything that replumb could have written, or lost.
+func (c *cluster) look(t *testing.T) picture {
 	t.Helper()
 	own := c.bridges(t)
 	p := picture{}
-	for _, list := range []client.ObjectList{
+	for _, o := range listed(t, c,
 		&corev1.ServiceList{}, &discoveryv1.EndpointSliceList{}, &networkingv1.IPAddressList{}, &networkingv1.ServiceCIDRList{},
 		&corev1.ConfigMapList{}, &corev1.SecretList{}, &corev1.NamespaceList{}, &coordinationv1.LeaseList{}, &v1alpha1.MigrationList{},
 		&admissionv1.ValidatingAdmissionPolicyList{}, &admissionv1.ValidatingAdmissionPolicyBindingList{}, &appsv1.DeploymentList{},
-	} {
+	) {
+		if lease, ok := o.(*coordinationv1.Lease); ok && lease.Labels["apiserver.kubernetes.io/identity"] != "" {
+			continue // renewed by the API server all the time
+		}
+		if cm, ok := o.(*corev1.ConfigMap); ok && cm.Name == "extension-apiserver-authentication" {
+			continue // the certificates of the API server
+		}
+		if tells(o) {
+			continue // what happened differs
+		}
+		kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")
+		text := own.Replace(plain(t, o))
+		name := own.Replace(kind + " " + o.GetNamespace() + "/" + o.GetName())
+		p[volatile.ReplaceAllString(name, "<volatile>")] = volatile.ReplaceAllString(text, "<volatile>")
+	}
+	return p
+}
+
+// listed are all objects of some kinds.
+func listed(t *testing.T, c client.Client, kinds ...client.ObjectList) (all []client.Object) {
+	t.Helper()
+	for _, list := range kinds {
 		must(t, c.List(t.Context(), list))
 		items, err := meta.ExtractList(list)
 		must(t, err)
 		for _, item := range items {
-			o := item.(client.Object)
-			if lease, ok := o.(*coordinationv1.Lease); ok && lease.Labels["apiserver.kubernetes.io/identity"] != "" {
-				continue // renewed by the API server all the time
-			}
-			if cm, ok := o.(*corev1.ConfigMap); ok && cm.Name == "extension-apiserver-authentication" {
-				continue // the certificates of the API server
-			}
-			if tells(o) {
-				continue // what happened differs
-			}
-			kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")
-			text := own.Replace(plain(t, o))
-			name := own.Replace(kind + " " + o.GetNamespace() + "/" + o.GetName())
-			p[volatile.ReplaceAllString(name, "<volatile>")] = volatile.ReplaceAllString(text, "<volatile>")
+			all = append(all, item.(client.Object))
 		}
 	}
-	return p
+	return all
 }
 
 // volatile are UIDs, times and the names of backups, which are made from their content.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -132,7 +130,7 @@ func (c *podCluster) clear(t *testing.T) {
 }
 
 // renew brings the cluster to how it is before a migration: everything in the old pool.
-func (c *podCluster) renew(t *testing.T) {
+func (c *podCluster) renew(t *testing.T, _ string) {
 	t.Helper()
 	ctx := t.Context()
 	c.clear(t)
@@ -249,16 +247,11 @@ func (c *podCluster) look(t *testing.T) picture {
 		p["IPPool "+state.Pools[i].Name] = volatile.ReplaceAllString(plain(t, state.Pools[i].Object), "<volatile>")
 	}
 	p["ranges with blocks"] = fmt.Sprint(slices.Sorted(maps.Keys(lost)))
-	for _, list := range []client.ObjectList{
+	for _, o := range listed(t, c,
 		&appsv1.DeploymentList{}, &appsv1.StatefulSetList{}, &appsv1.DaemonSetList{}, &corev1.ConfigMapList{}, &corev1.NamespaceList{},
 		&coordinationv1.LeaseList{}, &v1alpha1.MigrationList{}, &networkingv1.NetworkPolicyList{},
-	} {
-		must(t, c.List(t.Context(), list))
-		items, err := meta.ExtractList(list)
-		must(t, err)
-		for _, item := range items {
-			p.add(t, item.(client.Object))
-		}
+	) {
+		p.add(t, o)
 	}
 	return p
 }
@@ -288,27 +281,19 @@ var counted = regexp.MustCompile(`(?m)^  counts:\n(    .*\n)*`)
 
 func (c *podCluster) note(t *testing.T, _ string) string {
 	t.Helper()
-	file := filepath.Join(c.dir, "move.yaml")
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: move}
-spec:
+	return noted(t, c.dir, `
   podCIDR:
     from: [%s]
     to: [%s]
     canary: {image: replumb}
   batch: {size: 2, settle: 0s}
 `, oldPods, newPods)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }
 
 // movesOfPods are killed where pods restart, and where addresses are given back.
 func movesOfPods(on ...world) kind {
 	return kind{
-		worlds: on, variants: []string{""},
+		worlds: on, variants: []variant{whole("")},
 		controls: map[string]string{"apply": "restart/", "rollback": "restart/", "finish": "release/"},
 		stays: func(d string) bool { // restarts leave their mark
 			return d == "left over: v1alpha1.Migration /move" || strings.HasPrefix(d, "differs: v1.")

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -190,10 +189,7 @@ func (s *site) note() string {
 	if s.replaces {
 		mode = "Replace"
 	}
-	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: move}
-spec:
+	text := fmt.Sprintf(`
   proof: {agents: Disabled}
   nodes:
     old: {cidrs: [%s]}
@@ -213,9 +209,7 @@ spec:
 	for _, action := range []string{"provision", "retire", "terminate"} {
 		text += fmt.Sprintf("      %s: {http: {url: %s}, timeout: 1m}\n", action, s.owner)
 	}
-	file := filepath.Join(s.dir, "move.yaml")
-	must(s, os.WriteFile(file, []byte(text), 0o600))
-	return file
+	return noted(s, s.dir, "%s", text)
 }
 
 // reach is how commands reach an etcd.

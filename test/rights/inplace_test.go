@@ -67,10 +67,7 @@ func switchInPlace(t *testing.T) {
 		"missing permission: create pods/eviction (role replumb-networks-in-place in deploy/rbac-cni.yaml)",
 		"missing permission: create,patch,delete daemonsets.apps in replumb-system (role replumb-networks-agents in deploy/rbac-cni.yaml)",
 	)
-	s.expect(3, viewer, []string{"plan", "-f", s.file})
-	s.expect(0, operator, []string{"check", "-f", s.file})
-	s.expect(0, operator, []string{"apply", "-f", s.file})
-	s.seen("in-place")
+	s.moves("in-place")
 	s.expect(0, operator, []string{"rollback", "in-place", "--yes"})
 	s.expect(0, operator, []string{"apply", "-f", s.file})
 	s.must(os.WriteFile(s.file, []byte(strings.Replace(switchMove, "again: 0", "again: 1", 1)), 0o600))
@@ -160,12 +157,6 @@ func replaceProxy(t *testing.T) {
 	s.running("web")
 	s.expect(3, viewer, []string{"check", "-f", s.file, "-o", "json"},
 		"ciliumnodeconfigs.cilium.io in kube-system (role replumb-networks-kube-proxy in deploy/rbac-cni.yaml)")
-	s.expect(3, viewer, []string{"plan", "-f", s.file})
-	s.expect(0, operator, []string{"check", "-f", s.file})
-	s.expect(0, operator, []string{"apply", "-f", s.file})
-	s.seen("proxy")
-	s.expect(0, operator, []string{"rollback", "proxy", "--yes"})
-	s.expect(0, operator, []string{"apply", "-f", s.file})
-	s.expect(0, operator, []string{"finish", "proxy", "--yes"})
-	s.seen("proxy")
+	s.moves("proxy")
+	s.movesForGood("proxy")
 }

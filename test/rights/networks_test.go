@@ -213,14 +213,8 @@ func switchDrained(t *testing.T) {
 		"missing permission: create,update,patch,delete clusterroles.rbac.authorization.k8s.io (role replumb-networks-operate in deploy/rbac-cni.yaml)",
 		"missing permission: list,create,delete secrets in replumb-system (role",
 	)
-	s.expect(3, viewer, []string{"plan", "-f", s.file})
-	s.expect(0, operator, []string{"check", "-f", s.file})
-	s.expect(0, operator, []string{"apply", "-f", s.file})
-	s.seen("networks")
-	s.expect(0, operator, []string{"rollback", "networks", "--yes"})
-	s.expect(0, operator, []string{"apply", "-f", s.file})
-	s.expect(0, operator, []string{"finish", "networks", "--yes"})
-	s.seen("networks")
+	s.moves("networks")
+	s.movesForGood("networks")
 	s.expect(3, viewer, []string{"check", "-f", back}, "RP5001")
 }
 

@@ -96,14 +96,8 @@ func TestNodes(t *testing.T) {
 	s.expect(3, viewer, []string{"check", "-f", s.file},
 		"missing permission: patch,delete nodes (role replumb-nodes-operate in deploy/rbac-nodes.yaml)",
 		"missing permission: create pods/eviction (role")
-	s.expect(3, viewer, []string{"plan", "-f", s.file})
-	s.expect(0, operator, []string{"check", "-f", s.file})
-	s.expect(0, operator, []string{"apply", "-f", s.file})
-	s.seen("nodes")
-	s.expect(0, operator, []string{"rollback", "nodes", "--yes"})
-	s.expect(0, operator, []string{"apply", "-f", s.file})
-	s.expect(0, operator, []string{"finish", "nodes", "--yes"})
-	s.seen("nodes")
+	s.moves("nodes")
+	s.movesForGood("nodes")
 	s.audited(nodes.Roles(), unusedByNodes())
 }
 

@@ -38,15 +38,8 @@ func TestPods(t *testing.T) {
 	s.workloads("web")
 	s.expect(3, viewer, []string{"check", "-f", s.file},
 		"missing permission: create,patch,delete ippools.crd.projectcalico.org (role replumb-pods-operate in deploy/rbac-pod-cidr.yaml)")
-	s.expect(3, viewer, []string{"plan", "-f", s.file})
-	s.expect(0, operator, []string{"check", "-f", s.file})
-	s.expect(0, operator, []string{"apply", "-f", s.file})
-	s.seen("pods")
-	s.expect(0, operator, []string{"rollback", "pods", "--yes"})
-	s.expect(0, operator, []string{"apply", "-f", s.file})
-	s.must(s.Update(t.Context(), kubeadm("10.245.0.0/24")))
-	s.expect(0, operator, []string{"finish", "pods", "--yes"})
-	s.seen("pods")
+	s.moves("pods")
+	s.movesForGood("pods", func() { s.must(s.Update(t.Context(), kubeadm("10.245.0.0/24"))) })
 
 	var roles cluster.Roles
 	for _, role := range podcidr.Roles() {

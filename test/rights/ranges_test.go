@@ -49,14 +49,8 @@ func TestNodeRanges(t *testing.T) {
 	s.workloads("web")
 	s.expect(3, viewer, []string{"check", "-f", s.file, "-o", "json"},
 		"missing permission: get,create,patch,delete nodes (role replumb-pods-on-nodes-operate in deploy/rbac-pod-cidr-nodes.yaml)")
-	s.expect(3, viewer, []string{"plan", "-f", s.file})
-	s.expect(0, operator, []string{"check", "-f", s.file})
-	s.expect(0, operator, []string{"apply", "-f", s.file})
-	s.seen("ranges")
-	s.expect(0, operator, []string{"rollback", "ranges", "--yes"})
-	s.expect(0, operator, []string{"apply", "-f", s.file})
-	s.expect(0, operator, []string{"finish", "ranges", "--yes"})
-	s.seen("ranges")
+	s.moves("ranges")
+	s.movesForGood("ranges")
 	s.audited(noderanges.Roles(), unusedByRanges())
 }
 

@@ -142,6 +142,27 @@ func (s *scene) manifests(text string) {
 	}
 }
 
+// moves has the operator apply, what the viewer can only read.
+func (s *scene) moves(name string) {
+	s.Helper()
+	s.expect(3, viewer, []string{"plan", "-f", s.file})
+	s.expect(0, operator, []string{"check", "-f", s.file})
+	s.expect(0, operator, []string{"apply", "-f", s.file})
+	s.seen(name)
+}
+
+// movesForGood has the operator go back, apply once more, and finish after what is done by others.
+func (s *scene) movesForGood(name string, others ...func()) {
+	s.Helper()
+	s.expect(0, operator, []string{"rollback", name, "--yes"})
+	s.expect(0, operator, []string{"apply", "-f", s.file})
+	for _, do := range others {
+		do()
+	}
+	s.expect(0, operator, []string{"finish", name, "--yes"})
+	s.seen(name)
+}
+
 func (s *scene) eventually(try func() error) {
 	s.Helper()
 	last := errors.New("not tried")

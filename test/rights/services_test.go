@@ -65,10 +65,7 @@ func TestServices(t *testing.T) {
 		"missing permission: create,patch,delete,watch services (role replumb-services-operate in deploy/rbac.yaml)",
 		"missing permission: patch services/status (role", "missing permission: create,delete configmaps in replumb-system (role",
 		"RP1004")
-	s.expect(3, viewer, []string{"plan", "-f", s.file})
-	s.expect(0, operator, []string{"check", "-f", s.file})
-	s.expect(0, operator, []string{"apply", "-f", s.file})
-	s.seen("move")
+	s.moves("move")
 	s.expect(0, operator, []string{"pause", "move"})
 	s.expect(0, operator, []string{"resume", "move"})
 	s.expect(0, operator, []string{"rollback", "move", "--yes"})

@@ -1,7 +1,7 @@
 // Command soak has a cluster of the lab live through a long time of work and trouble while its Service range is moved there, back, there
 // again, and for good: users create, delete, switch, scale and edit Services at random, nodes restart, API servers are replaced, and
 // replumb is killed. Clients count what is lost; an audit compares every object with a model of what users want. Run it by
-// `make test-soak`, as root. A run that fails prints its seed, by which users and trouble do the same again.
+// `make e2e RUN=soak`, as root. A run that fails prints its seed, by which users and trouble do the same again.
 package main
 
 import (

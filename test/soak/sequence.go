@@ -134,7 +134,7 @@ func (s *soak) apply(ctx context.Context, m migration) error {
 
 func (s *soak) rollback(ctx context.Context, m migration) error {
 	// What users made in the new range goes to the old one with the rest, or keeps the range: the operator is asked.
-	late := []servicecidr.LateChoice{servicecidr.LateMove, servicecidr.LateKeep}[s.random.IntN(2)]
+	late := []servicecidr.CreatedDuringPolicy{servicecidr.MoveCreatedDuring, servicecidr.KeepCreatedDuring}[s.random.IntN(2)]
 	if err := s.run(ctx, m.old, nil, "rollback", m.name, "--late", string(late), "--yes"); err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
-// Package fault is what an error says beyond its text: with which exit code a command ends, and what to do about it. An error
-// type has these as methods, so that a new one needs no entry in a list elsewhere.
+// Package fault adds an exit code and advice to errors. An error type has these as methods, so that
+// a new one needs no entry in a list elsewhere.
 package fault
 
 import "errors"
@@ -10,21 +10,24 @@ const (
 	ExitDone = 0
 	// ExitError says that the command failed. It is safe to run it again: it carries on.
 	ExitError = 1
-	// ExitUsage says that the command line or the Migration is not valid. Every error in the Migration has a line.
+	// ExitUsage says that the command line or the Migration is not valid. Every error in the
+	// Migration has a line.
 	ExitUsage = 2
-	// ExitBlocked says that the command refused to begin, or to go on with another round, and wrote nothing from then on. The reasons are
-	// findings, overlapping ranges, missing rights, calls that no one agreed to, a plan or a cluster that is another than the one given, and
-	// a choice that rollback takes by --late.
+	// ExitBlocked says that the command refused to begin, or to go on with another round, and wrote
+	// nothing from then on. The reasons are findings, overlapping ranges, missing rights, calls that
+	// no one agreed to, a plan or a cluster that is another than the one given, and a choice that
+	// rollback takes by --late.
 	ExitBlocked = 3
-	// ExitBudget says that more requests were lost than the budget allows, or more answers were late than theirs. The same command goes on
-	// after repair.
+	// ExitBudget says that more requests were lost than the budget allows, or more answers were late
+	// than theirs. The same command goes on after repair.
 	ExitBudget = 4
 	// ExitLocked says that another replumb works on the cluster.
 	ExitLocked = 5
-	// ExitNotMeasured says that nothing can be said of losses: the machine that requests come from is too busy or too slow. It is no loss, and
-	// the same command goes on once the machine can measure.
+	// ExitNotMeasured says that nothing can be said of losses: the machine that requests come from is
+	// too busy or too slow. It is no loss, and the same command goes on once the machine can measure.
 	ExitNotMeasured = 6
-	// ExitInterrupted says that the command was interrupted or paused. It is safe to run it again: it carries on.
+	// ExitInterrupted says that the command was interrupted or paused. It is safe to run it again: it
+	// carries on.
 	ExitInterrupted = 130
 )
 
@@ -34,15 +37,14 @@ type Coder interface {
 	ExitCode() int
 }
 
-// Adviser is an error that knows what to do about it, in one line. Empty if it does not. (The method is not called Hint, since
-// most types have the text in a field of that name.)
+// Adviser is an error with a line of advice; empty if there is none. (Hint is taken: most types
+// have a field of that name.)
 type Adviser interface {
 	error
 	Advice() string
 }
 
-// Confidant is an error that knows more than may be published, such as what a program said before it failed: it is for the terminal
-// of the operator, and for no one who reads of the error elsewhere.
+// Confidant is an error with text for the operator's terminal alone, such as a program's output.
 type Confidant interface {
 	error
 	Private() string
@@ -66,7 +68,7 @@ func ExitCode(err error) (code int, ok bool) {
 	return ExitError, false
 }
 
-// Advice is that of the outermost error that has any: the code that wrapped an error knew more. Empty if none has.
+// Advice is that of the outermost error with any, which knows most.
 func Advice(err error) string {
 	var a Adviser
 	for errors.As(err, &a) {
@@ -84,9 +86,6 @@ type Hinted struct {
 	Hint string
 }
 
-func (e *Hinted) Error() string { return e.Err.Error() }
-
-// Unwrap gives the cause.
-func (e *Hinted) Unwrap() error { return e.Err }
-
+func (e *Hinted) Error() string  { return e.Err.Error() }
+func (e *Hinted) Unwrap() error  { return e.Err }
 func (e *Hinted) Advice() string { return e.Hint }

@@ -9,6 +9,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/lists"
 )
 
 // Severity is what a failed check means for the migration.
@@ -17,8 +18,7 @@ type Severity string
 const (
 	// Blocking findings keep a migration from starting.
 	Blocking Severity = "blocking"
-	// Isolating findings keep an object out of the migration, which goes on with all others: what one tenant writes must not stop
-	// another's move, or the way back.
+	// Isolating findings keep one object out: a tenant must not stop others' moves.
 	Isolating Severity = "isolating"
 	// Warning findings are for people to weigh.
 	Warning Severity = "warning"
@@ -53,7 +53,7 @@ func NotKnown(object, format string, args ...any) Result {
 	return Result{Outcome: Unknown, Object: object, Message: fmt.Sprintf(format, args...)}
 }
 
-// Check is one thing that must hold. Run is a pure function of its input and returns only what is wrong or unknown.
+// Check is one thing that must hold. Run is pure, and returns what is wrong or unknown.
 type Check[In any] struct {
 	// Code is stable: retired codes are never used again.
 	Code     string
@@ -110,7 +110,7 @@ func Run[In any](checks []Check[In], in In) Findings {
 	return all
 }
 
-// Blocking are the findings that keep a migration from starting: a blocking check that failed or could not look.
+// Blocking are failed or unknown results of blocking checks, which stop a migration.
 func (f Findings) Blocking() Findings {
 	var out Findings
 	for _, x := range f {
@@ -121,7 +121,7 @@ func (f Findings) Blocking() Findings {
 	return out
 }
 
-// Objections are the findings for which a look ends with exit code 3: Blocking, and those that keep an object out.
+// Objections end a look with exit code 3: Blocking, and what keeps objects out.
 func (f Findings) Objections() Findings {
 	out := f.Blocking()
 	for _, x := range f {
@@ -147,19 +147,14 @@ type BlockedError struct {
 	Findings Findings
 }
 
-// errorFindings bounds how many findings an error spells out.
 const errorFindings = 5
 
 func (e *BlockedError) Error() string {
 	var codes []string
-	for i, f := range e.Findings {
-		if i == errorFindings {
-			codes = append(codes, fmt.Sprintf("and %d more", len(e.Findings)-i))
-			break
-		}
+	for _, f := range e.Findings {
 		codes = append(codes, f.Code+": "+f.Message)
 	}
-	return fmt.Sprintf("%s: %s", english.Plural(len(e.Findings), "blocking finding", ""), strings.Join(codes, "; "))
+	return fmt.Sprintf("%s: %s", english.Plural(len(e.Findings), "blocking finding", ""), strings.Join(lists.Limit(codes, errorFindings), "; "))
 }
 
 func (*BlockedError) Advice() string {
@@ -195,7 +190,7 @@ func Reference(title string) string {
 		"generated from the checks themselves.\n"
 }
 
-// Section renders checks below a Reference. title, if there is one, comes before the heading of each group.
+// Section renders checks below a Reference; title precedes group headings.
 func Section(title string, checks []Description) string {
 	var b strings.Builder
 	if title != "" {

@@ -1,5 +1,5 @@
-// Package printable makes text of others harmless to a terminal: what they write into an object of a cluster, or say in an error, must
-// not move the cursor, change the clipboard, or pass for a line of replumb's.
+// Package printable makes text of others harmless to a terminal: objects and errors must not move
+// the cursor, change the clipboard, or pass for a line of replumb's.
 package printable
 
 import (
@@ -8,9 +8,9 @@ import (
 	"unicode"
 )
 
-// Text keeps lines and tabs, and takes away what a terminal would obey or hide: control characters, with which escape sequences
-// begin, what changes the direction of writing, and what has no width. Other white space becomes a space, and what is no UTF-8 the
-// replacement character. Text that was harmless stays as it is.
+// Text keeps lines and tabs, and removes control characters, changes of writing direction and
+// characters without width. Other white space becomes a space, and invalid UTF-8 the replacement
+// character.
 func Text(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -28,7 +28,7 @@ func Text(s string) string {
 // Line is Text on one line, without tabs.
 func Line(s string) string { return strings.NewReplacer("\n", " ", "\t", " ").Replace(Text(s)) }
 
-// Indented is Text whose further lines do not begin where replumb's own do: those that are not indented are.
+// Indented is Text with further lines indented, unlike replumb's own.
 func Indented(s, indent string) string {
 	lines := strings.Split(Text(s), "\n")
 	for i, line := range lines {
@@ -39,7 +39,7 @@ func Indented(s, indent string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Writer passes on the Text of what is written to it. A character has to be in one write as a whole, as fmt has it.
+// Writer passes on Text. Each write needs whole characters, as fmt's have.
 type Writer struct{ To io.Writer }
 
 func (w Writer) Write(p []byte) (int, error) {

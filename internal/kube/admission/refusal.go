@@ -26,8 +26,6 @@ type Refusal struct {
 }
 
 func (r *Refusal) Error() string { return r.By + ": " + r.Reason() }
-
-// Unwrap gives the answer of the API server.
 func (r *Refusal) Unwrap() error { return r.Err }
 
 // Reason is the answer without the name of the object, which is a made-up one in trials.
@@ -41,19 +39,19 @@ func (r *Refusal) Reason() string {
 	return text
 }
 
-// judge is one who refuses, known by a text.
-type judge struct {
+// refuser is a source of refusals, known by its text.
+type refuser struct {
 	text        *regexp.Regexp
 	kind        string
 	quota, down bool
 }
 
-// judges are known by texts only: ValidatingAdmissionPolicies and MutatingAdmissionPolicies in k8s.io/apiserver
+// refusers are known by texts only: ValidatingAdmissionPolicies and MutatingAdmissionPolicies in k8s.io/apiserver
 // pkg/admission/plugin/policy/validating/dispatcher.go, webhooks in pkg/admission/plugin/webhook/errors/statuserror.go and
 // pkg/admission/plugin/webhook/validating/dispatcher.go, quotas in pkg/admission/plugin/resourcequota/controller.go, and the plugin against
 // external addresses in k8s.io/kubernetes plugin/pkg/admission/network/denyserviceexternalips/admission.go.
-func judges() []judge {
-	return []judge{
+func refusers() []refuser {
+	return []refuser{
 		{text: regexp.MustCompile(`(ValidatingAdmissionPolicy|MutatingAdmissionPolicy) '([^']+)'`)},
 		{text: regexp.MustCompile(`failed calling webhook "([^"]+)"`), kind: "webhook", down: true},
 		{text: regexp.MustCompile(`admission webhook "([^"]+)"`), kind: "webhook"},
@@ -62,13 +60,14 @@ func judges() []judge {
 	}
 }
 
-// lacksRight reports whether it was the authorizer who denied (k8s.io/apiserver pkg/endpoints/handlers/responsewriters/errors.go).
+// lacksRight recognizes the authorizer (k8s.io/apiserver
+// pkg/endpoints/handlers/responsewriters/errors.go).
 func lacksRight(err error) bool {
 	return apierrors.IsForbidden(err) && regexp.MustCompile(`is forbidden: User "[^"]*" cannot `).MatchString(err.Error())
 }
 
-// Of is the refusal that an error is; nil for none, and for one that says nothing of the write itself: a right that the user lacks, a conflict, an
-// API server that is busy.
+// Of is the refusal in an error; nil for errors that do not concern the write itself: a missing
+// right, a conflict, a busy API server.
 func Of(err error) *Refusal {
 	var status apierrors.APIStatus
 	if err == nil || !errors.As(err, &status) {
@@ -78,7 +77,7 @@ func Of(err error) *Refusal {
 	if lacksRight(err) {
 		return nil
 	}
-	for _, j := range judges() {
+	for _, j := range refusers() {
 		if m := j.text.FindStringSubmatch(text); m != nil {
 			return &Refusal{By: strings.TrimSpace(j.kind + " " + strings.Join(m[1:], " ")), Quota: j.quota, Down: j.down, Err: err}
 		}
@@ -89,8 +88,8 @@ func Of(err error) *Refusal {
 	return &Refusal{By: "the API server", Err: err}
 }
 
-// Create tries to create an object, and returns the reason of a refusal apart from the error of a question that got no answer. One that is
-// there already was admitted.
+// Create tries to create an object, and returns a refusal apart from other errors. An object that
+// exists counts as admitted.
 func Create(ctx context.Context, c client.Client, o client.Object) (*Refusal, error) {
 	return answer(c.Create(ctx, o, client.DryRunAll, client.FieldOwner(v1alpha1.FieldManager)))
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/controlplane"
 )
 
-// DualWrite is whether API servers write each address of a Service twice over: as an IPAddress, and into the bitmap of before 1.33, which is of
-// the one range that is their flag.
+// DualWrite tells whether API servers write each address twice: as an IPAddress, and into the
+// bitmap of before 1.33 for the range of their flag.
 type DualWrite string
 
 // What is known of it.
@@ -24,7 +24,8 @@ const (
 	DualWriteUnknown DualWrite = "unknown"
 )
 
-// dualWriteGate is on by default from 1.34, and from 1.35 cannot be turned off (k8s.io/kubernetes pkg/features/kube_features.go).
+// dualWriteGate is on by default from 1.34, and fixed from 1.35 (k8s.io/kubernetes
+// pkg/features/kube_features.go).
 const (
 	dualWriteGate   = "DisableAllocatorDualWrite"
 	dualWriteEndsIn = 34
@@ -32,7 +33,7 @@ const (
 	gatesFlag       = "feature-gates"
 )
 
-// SeeDualWrite goes by the version, and by what the API server that answers says of its flags, or the command lines of API servers that run as pods.
+// SeeDualWrite goes by the version, and by flags from /flagz or API server pods.
 func SeeDualWrite(ctx context.Context, c *cluster.Cluster, v *version.Info) (DualWrite, error) {
 	if minorOf(v) >= dualWriteGoneIn {
 		return DualWriteOff, nil
@@ -60,7 +61,6 @@ func SeeDualWrite(ctx context.Context, c *cluster.Cluster, v *version.Info) (Dua
 	return dualWrite(v, gates), nil
 }
 
-// dualWrite judges by the version, and the feature gates of each API server that was seen.
 func dualWrite(v *version.Info, gates []string) DualWrite {
 	byDefault := DualWriteOn
 	switch minor := minorOf(v); {
@@ -87,7 +87,6 @@ func dualWrite(v *version.Info, gates []string) DualWrite {
 	return all
 }
 
-// minorOf is the second part of a version of Kubernetes 1; negative, if it cannot be read.
 func minorOf(v *version.Info) int {
 	minor, err := strconv.Atoi(strings.TrimRight(v.Minor, "+"))
 	if err != nil || v.Major != "1" {
@@ -96,7 +95,8 @@ func minorOf(v *version.Info) int {
 	return minor
 }
 
-// gate reads a feature gate from the value of --feature-gates, each NAME=true or COMPONENT:NAME=true, which /flagz may show in brackets.
+// gate reads a feature gate from --feature-gates: NAME=true or COMPONENT:NAME=true, which /flagz
+// may show in brackets.
 func gate(value, name string) (on, set bool) {
 	for _, part := range strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(`,:[]" `, r) }) {
 		if key, is, ok := strings.Cut(part, "="); ok && key == name {

@@ -9,13 +9,13 @@ import (
 	"strings"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/lists"
 )
 
-// noServer is said when there is none to look at: that proves nothing.
 const noServer = "no API server is known"
 
-// CertificatesCover returns nil if the certificate of every server names want. If not, it is an engine.NotYet that says
-// of which servers it is missing, and of which it is not known, and why.
+// CertificatesCover returns an engine.NotYet that lists servers whose certificate does not name
+// want, or is not known.
 func CertificatesCover(servers []Server, want netip.Addr) error {
 	if len(servers) == 0 {
 		return engine.NotYet(noServer)
@@ -42,12 +42,13 @@ func CertificatesCover(servers []Server, want netip.Addr) error {
 	return engine.NotYet("%s", strings.Join(texts, "; "))
 }
 
-// AllOnRange says which servers run with other ranges than want, and of which it is not known, each with the reason.
-// Every server is on want only if both are empty. One range is compared with that of its family, two with all there are, in their order: the first
-// is that of the primary family.
+// AllOnRange lists the servers with other ranges than want, and those not known, with reasons. A
+// single range is compared with that of its family, two with both in order, the primary family
+// first.
 //
-// What a server says itself comes first; podFlags (see FromPods) tells of those that do not say, and what nodes say counts for the rest. An API server pod at
-// none of the addresses counts as well: one that is down at the moment brings its range along when it returns.
+// A server's own answer comes first, then podFlags (see FromPods), then reports of nodes. An API
+// server pod at none of the addresses counts as well, since it brings its range along when it
+// returns.
 func AllOnRange(servers []Server, podFlags map[netip.Addr][]netip.Prefix, want []netip.Prefix) (missing, unknown []string) {
 	if len(servers) == 0 {
 		unknown = append(unknown, noServer)
@@ -58,7 +59,7 @@ func AllOnRange(servers []Server, podFlags map[netip.Addr][]netip.Prefix, want [
 		case !known:
 			unknown = append(unknown, fmt.Sprintf("%s (%s)", name, reason))
 		case !on:
-			missing = append(missing, fmt.Sprintf("%s (%s)", name, join(ranges)))
+			missing = append(missing, fmt.Sprintf("%s (%s)", name, lists.Join(ranges, ",")))
 		}
 	}
 	for _, s := range servers {
@@ -81,7 +82,6 @@ func AllOnRange(servers []Server, podFlags map[netip.Addr][]netip.Prefix, want [
 	return missing, unknown
 }
 
-// onRange compares one range with that of the same family, and two with both.
 func onRange(ranges, want []netip.Prefix) (on, known bool) {
 	if len(want) != 1 {
 		return slices.Equal(ranges, want), len(ranges) > 0
@@ -94,15 +94,6 @@ func onRange(ranges, want []netip.Prefix) (on, known bool) {
 	return false, false
 }
 
-func join(ranges []netip.Prefix) string {
-	texts := make([]string, len(ranges))
-	for i, r := range ranges {
-		texts[i] = r.String()
-	}
-	return strings.Join(texts, ",")
-}
-
-// hostOf is the address in host:port, or the zero one for a name.
 func hostOf(address string) netip.Addr {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

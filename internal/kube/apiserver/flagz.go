@@ -18,20 +18,19 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// ErrNoFlagz says that an API server does not tell its flags. Up to Kubernetes 1.35 the feature gate ComponentFlagz is
-// off unless someone turned it on (k8s.io/component-base zpages/features/kube_features.go).
+// ErrNoFlagz says that the flags are not served. Up to Kubernetes 1.35 the feature gate
+// ComponentFlagz is off by default (k8s.io/component-base zpages/features/kube_features.go).
 var ErrNoFlagz = errors.New("it does not serve /flagz (on by default from Kubernetes 1.36)")
 
-// ErrFlagzForbidden says that the user may not read the flags: that needs the verb get on the non-resource URL /flagz,
-// which the ClusterRole system:monitoring has.
+// ErrFlagzForbidden says that the user lacks get on /flagz, which system:monitoring has.
 var ErrFlagzForbidden = errors.New("the user has no right to get the non-resource URL /flagz")
 
 const (
 	rangeFlag = "service-cluster-ip-range"
-	// defaultRange is what an API server uses if the flag is not set (DefaultServiceIPCIDR in k8s.io/kubernetes
+	// defaultRange is DefaultServiceIPCIDR (k8s.io/kubernetes
 	// pkg/kubeapiserver/options/options.go).
 	defaultRange = "10.0.0.0/24"
-	// accept asks for the structured form, which servers have from 1.35 on, or else text (k8s.io/apiserver
+	// accept prefers the structured form of 1.35 to text (k8s.io/apiserver
 	// pkg/server/flagz/negotiate/negotiation.go).
 	accept = "application/json;v=v1beta1;g=config.k8s.io;as=Flagz, application/json;v=v1alpha1;g=config.k8s.io;as=Flagz, text/plain"
 	// maxFlags is how much of an answer is read, in bytes. Real ones have about 10,000.
@@ -70,7 +69,6 @@ func (i *Inspector) ranges(ctx context.Context, address string, leaf *x509.Certi
 	return parseFlagz(kind, body)
 }
 
-// parseFlagz finds the Service range among the flags.
 func parseFlagz(kind string, body []byte) ([]netip.Prefix, error) {
 	value, found, err := flagIn(kind, body, rangeFlag)
 	switch {
@@ -84,7 +82,7 @@ func parseFlagz(kind string, body []byte) ([]netip.Prefix, error) {
 	return parseRanges(value)
 }
 
-// flagIn finds a flag, named without its dashes, in an answer of /flagz of some media type.
+// flagIn finds a flag, without its dashes, in an answer of /flagz.
 func flagIn(kind string, body []byte, name string) (value string, found bool, err error) {
 	if kind != "application/json" {
 		value, found = flagInText(body, name)
@@ -100,8 +98,8 @@ func flagIn(kind string, body []byte, name string) (value string, found bool, er
 	return value, found, nil
 }
 
-// flagInText reads lines of a name, one of the separators ":", ": ", "=" and " ", and a value. Which separator it is
-// changes from server to server on purpose (k8s.io/apiserver pkg/server/flagz/textserializer.go).
+// flagInText reads lines of a name, a separator ":", ": ", "=" or " ", and a value. Servers vary
+// the separator on purpose (k8s.io/apiserver pkg/server/flagz/textserializer.go).
 func flagInText(body []byte, name string) (string, bool) {
 	lines := bufio.NewScanner(bytes.NewReader(body))
 	lines.Buffer(nil, maxFlags)
@@ -127,7 +125,6 @@ func parseRanges(value string) ([]netip.Prefix, error) {
 	return ranges, nil
 }
 
-// lastBody ends the connection with the body.
 type lastBody struct {
 	io.ReadCloser
 	transport http.RoundTripper

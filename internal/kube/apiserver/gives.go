@@ -19,8 +19,8 @@ import (
 // ErrNoRange says that an API server did not say which range it gives addresses from.
 var ErrNoRange = errors.New("it did not name its Service range when it was asked for an address outside of it")
 
-// Gives asks the API server at address (host:port), where there are no ServiceCIDRs, which range of a family it gives addresses from: by the dry
-// run of a Service that it refuses for its address, and says why.
+// Gives finds the range of a family where there are no ServiceCIDRs: the API server at address
+// (host:port) names it when it refuses the dry run of a Service outside.
 func (i *Inspector) Gives(ctx context.Context, address string, family corev1.IPFamily) (r netip.Prefix, err error) {
 	if i.recorded != nil {
 		return i.recorded.gives(address, family)

@@ -1,4 +1,4 @@
-// Package apiserver looks at each API server from outside: the certificate it serves and the Service range it runs with.
+// Package apiserver finds each API server's certificate and Service range from outside.
 package apiserver
 
 import (
@@ -23,11 +23,10 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// limit is how long one API server may take to answer everything it is asked.
 const limit = 5 * time.Second
 
-// ErrUnverified says that the kubeconfig tells clients not to verify certificates, so that nothing can be said of one, and credentials
-// are not sent to addresses that the cluster names: someone else may answer there.
+// ErrUnverified says that the kubeconfig verifies no certificates: nothing can be said of one, and
+// credentials are not sent to addresses that the cluster names.
 var ErrUnverified = errors.New(
 	"the kubeconfig has no certificates verified (insecure-skip-tls-verify), and without that no credentials are sent to single API servers",
 )
@@ -41,7 +40,7 @@ type Server struct {
 	Names []string
 	// Ranges is its --service-cluster-ip-range, the primary range first.
 	Ranges []netip.Prefix
-	// CertErr is why nothing is known of the certificate, FlagsErr why nothing is known of the ranges.
+	// CertErr and FlagsErr are why certificate or ranges are unknown.
 	CertErr, FlagsErr error
 	// From names the nodes that it was seen from; empty, if it was seen from here. See Through.
 	From string
@@ -59,15 +58,14 @@ func New(config *rest.Config) *Inspector {
 	config = rest.CopyConfig(config)
 	config.Timeout = limit
 	if config.Proxy == nil {
-		// What client-go would do anyway. That it is said keeps client-go from caching the transport (tlsConfigKey in
-		// k8s.io/client-go transport/cache.go): an old connection would show the certificate of its own time, and an
-		// API server can change its certificate without a restart.
+		// The default, which is set explicitly to keep client-go from caching the transport
+		// (tlsConfigKey in k8s.io/client-go transport/cache.go): an old connection would show an
+		// old certificate.
 		config.Proxy = http.ProxyFromEnvironment
 	}
 	return &Inspector{config: config}
 }
 
-// InspectAll asks several API servers at once, and answers in their order.
 func (i *Inspector) InspectAll(ctx context.Context, addresses []string) []Server {
 	servers := make([]Server, len(addresses))
 	var eg errgroup.Group
@@ -82,9 +80,9 @@ func (i *Inspector) InspectAll(ctx context.Context, addresses []string) []Server
 	return servers
 }
 
-// Inspect asks the API server at address (host:port) for its certificate and its flags. It takes five seconds at most.
-//
-// The certificate must come from the cluster's CA, but it need not name address: that may be a forward.
+// Inspect asks the API server at address (host:port) for certificate and flags, within five
+// seconds. The certificate must be of the cluster's CA but need not name address, which may be a
+// forward.
 func (i *Inspector) Inspect(ctx context.Context, address string) Server {
 	if i.recorded != nil {
 		return i.recorded.inspect(address)
@@ -114,8 +112,8 @@ func (i *Inspector) Inspect(ctx context.Context, address string) Server {
 	return s
 }
 
-// Answers fails unless who answers at address (host:port) shows a certificate of the cluster's CA that is good for all names. It sends no
-// credentials. No answer is an engine.NotYet.
+// Answers fails unless the server at address (host:port) shows a certificate of the cluster's CA
+// that is good for all names. It sends no credentials; no answer is an engine.NotYet.
 func (i *Inspector) Answers(ctx context.Context, address string, names ...string) error {
 	if i.recorded != nil {
 		return ErrNotRecorded
@@ -137,15 +135,14 @@ func (i *Inspector) Answers(ctx context.Context, address string, names ...string
 	return nil
 }
 
-// badCertificate tells a certificate that was shown from none.
 func badCertificate(err error) bool {
 	var unknown x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError
 	return errors.As(err, &unknown) || errors.As(err, &invalid)
 }
 
-// certificate is what the server shows to clients that connect to its bare address, as pods do. They are shown no
-// credentials by us until it is verified. A leaf together with ErrUnverified is one that nothing vouches for.
+// certificate is the one shown to clients of the bare address, such as pods, without credentials. A
+// leaf with ErrUnverified is one that nothing vouches for.
 func (i *Inspector) certificate(ctx context.Context, address string) (*x509.Certificate, error) {
 	config := rest.AnonymousClientConfig(i.config)
 	config.TLSClientConfig = rest.TLSClientConfig{Insecure: true} // verified below, but for the name
@@ -157,7 +154,6 @@ func (i *Inspector) certificate(ctx context.Context, address string) (*x509.Cert
 	return verify(response.TLS, i.config)
 }
 
-// verify checks the chain as an ordinary client would, apart from the name.
 func verify(state *tls.ConnectionState, config *rest.Config) (*x509.Certificate, error) {
 	if state == nil || len(state.PeerCertificates) == 0 {
 		return nil, errors.New("none was shown")
@@ -180,7 +176,7 @@ func verify(state *tls.ConnectionState, config *rest.Config) (*x509.Certificate,
 	return leaf, nil
 }
 
-// authorities are the CAs of the kubeconfig; nil, if it has none and the system's count.
+// authorities are the CAs of the kubeconfig; nil for the system's.
 func authorities(config *rest.Config) (*x509.CertPool, error) {
 	bundle := config.CAData
 	if len(bundle) == 0 && config.CAFile != "" {
@@ -199,8 +195,8 @@ func authorities(config *rest.Config) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// nameFor is the name to verify the certificate by before credentials are sent. Any certificate of the cluster's CA will
-// not do: in many clusters kubelets have one, too.
+// nameFor is a name to verify before credentials are sent: kubelets may have certificates of the
+// same CA.
 func nameFor(leaf *x509.Certificate, config *rest.Config, address string) (string, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -218,12 +214,12 @@ func nameFor(leaf *x509.Certificate, config *rest.Config, address string) (strin
 	return "", errors.New("its certificate is not that of an API server (no kubernetes.default.svc in it)")
 }
 
-// get sends one request over a connection of its own. It follows no redirect: credentials are for the address alone.
+// get sends one request over its own connection, without redirects: credentials are for the address
+// alone.
 func get(ctx context.Context, config *rest.Config, address, path, accept string) (*http.Response, error) {
 	return send(ctx, config, address, http.MethodGet, path, http.Header{"Accept": {accept}}, http.NoBody)
 }
 
-// post is get for what is sent as JSON.
 func post(ctx context.Context, config *rest.Config, address, path string, body []byte) (*http.Response, error) {
 	const kind = "application/json"
 	return send(ctx, config, address, http.MethodPost, path, http.Header{"Accept": {kind}, "Content-Type": {kind}}, bytes.NewReader(body))
@@ -252,7 +248,6 @@ func send(
 	return response, nil
 }
 
-// cause strips the request line that net/http puts before the reason.
 func cause(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {

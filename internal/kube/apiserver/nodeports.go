@@ -13,17 +13,16 @@ import (
 
 const nodePortFlag = "service-node-port-range"
 
-// NodePorts is the range of node ports. The zero one is the range that API servers have unless configured otherwise.
+// NodePorts is the range of node ports; zero is the default range.
 type NodePorts struct {
 	Range utilnet.PortRange
 	// Seen is false if no API server said it.
 	Seen bool
 }
 
-// defaultNodePorts are those of k8s.io/kubernetes pkg/kubeapiserver/options (DefaultServiceNodePortRange).
+// defaultNodePorts is DefaultServiceNodePortRange (k8s.io/kubernetes pkg/kubeapiserver/options).
 func defaultNodePorts() utilnet.PortRange { return utilnet.PortRange{Base: 30000, Size: 2768} }
 
-// Size is how many ports there are.
 func (n NodePorts) Size() int {
 	if n.Range.Size == 0 {
 		return defaultNodePorts().Size
@@ -44,8 +43,8 @@ func Flags(ctx context.Context, c *cluster.Cluster) (body []byte, kind string, e
 	return c.GetAs(ctx, "/flagz", accept)
 }
 
-// SeeNodePorts asks the API server that answers for its --service-node-port-range, and, if it does not tell, looks at the command lines of
-// API servers that run as pods: the smallest range counts.
+// SeeNodePorts asks for --service-node-port-range, or else takes the smallest range from the
+// command lines of API server pods.
 func SeeNodePorts(ctx context.Context, c *cluster.Cluster) (NodePorts, error) {
 	body, kind, err := Flags(ctx, c)
 	if err == nil {

@@ -15,11 +15,11 @@ import (
 	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
-// FromPods reads the Service ranges from the command lines of API servers that run as static pods in kube-system, as kubeadm and
-// kOps make them, by the address of their host.
+// FromPods reads Service ranges from the command lines of static API server pods in kube-system, as
+// kubeadm and kOps make them, by host address.
 //
-// A host whose ranges are not certain is there without any: its pod is not ready (the kubelet has yet to start it, so it
-// may not run with what its manifest says), does not name the range, or is one of several that differ.
+// A host has none if they are uncertain: its pod is not ready, so it may run with another manifest,
+// names no range, or is one of several that differ.
 func FromPods(pods []corev1.Pod) map[netip.Addr][]netip.Prefix {
 	found := map[netip.Addr][]netip.Prefix{}
 	for i := range pods {
@@ -40,7 +40,7 @@ func FromPods(pods []corev1.Pod) map[netip.Addr][]netip.Prefix {
 	return found
 }
 
-// CommandRanges are the Service ranges on the command line of a pod of the control plane. It is nil if the command line does not tell.
+// CommandRanges are the Service ranges on a pod's command line; nil without any.
 func CommandRanges(p *corev1.Pod) []netip.Prefix {
 	value, found := commandFlag(p, rangeFlag)
 	if !found {
@@ -53,7 +53,7 @@ func CommandRanges(p *corev1.Pod) []netip.Prefix {
 	return ranges
 }
 
-// commandFlag finds a flag, named without its dashes, on the command line of a pod. The last of several counts, as it does for the server.
+// commandFlag finds a flag, without its dashes, on a pod's command line. The last one counts.
 func commandFlag(p *corev1.Pod, name string) (value string, found bool) {
 	for _, c := range p.Spec.Containers {
 		words := slices.Concat(c.Command, c.Args)
@@ -68,7 +68,7 @@ func commandFlag(p *corev1.Pod, name string) (value string, found bool) {
 	return value, found
 }
 
-// Addresses are host:port of each endpoint of the kubernetes Service, sorted. Slices of other Services are passed over.
+// Addresses are host:port of the kubernetes Service's endpoints, sorted.
 func Addresses(endpoints []discoveryv1.EndpointSlice) []string {
 	var all []string
 	for i := range endpoints {
@@ -87,7 +87,7 @@ func Addresses(endpoints []discoveryv1.EndpointSlice) []string {
 	return slices.Compact(all)
 }
 
-// httpsPort is the port named https, as the API server itself calls it, or the first one.
+// httpsPort is the port named https, or the first one.
 func httpsPort(ports []discoveryv1.EndpointPort) string {
 	port := int32(6443)
 	for i, p := range ports {

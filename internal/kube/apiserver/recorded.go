@@ -16,7 +16,7 @@ type Recorded struct {
 	SANs    []netip.Addr   `json:"sans,omitempty"`
 	Names   []string       `json:"names,omitempty"`
 	Ranges  []netip.Prefix `json:"ranges,omitempty"`
-	// CertProblem and FlagsProblem are why nothing is known of the certificate, and of the ranges; empty, if it is.
+	// CertProblem and FlagsProblem are why certificate or ranges are unknown; else empty.
 	CertProblem  string `json:"certProblem,omitempty"`
 	FlagsProblem string `json:"flagsProblem,omitempty"`
 	// Gives is the range of each family that it gives addresses from, where that was asked.
@@ -35,7 +35,6 @@ func Record(s *Server) Recorded {
 	return r
 }
 
-// server is what was seen.
 func (r *Recorded) server() Server {
 	return Server{
 		Address: r.Address, SANs: slices.Clone(r.SANs), Names: slices.Clone(r.Names), Ranges: slices.Clone(r.Ranges),
@@ -43,7 +42,6 @@ func (r *Recorded) server() Server {
 	}
 }
 
-// problem is an error again, with those in it that others ask for.
 func problem(text string) error {
 	if text == "" {
 		return nil
@@ -59,7 +57,6 @@ func problem(text string) error {
 // ErrNotRecorded says that a server was not looked at when the others were.
 var ErrNotRecorded = errors.New("the snapshot does not tell: this API server was not looked at when it was taken")
 
-// recording answers in place of servers.
 type recording []Recorded
 
 // NewRecorded makes an Inspector that says what was seen of servers then, and asks no one.

@@ -18,7 +18,7 @@ const (
 	overridesFlag = "etcd-servers-overrides"
 )
 
-// Events is how flags name what a second etcd is mostly for. kOps runs one (k8s.io/kops nodeup/pkg/model, kube_apiserver.go).
+// Events is the usual second etcd, as of kOps (k8s.io/kops nodeup/pkg/model, kube_apiserver.go).
 const Events = "/events"
 
 // Stores says in which etcds the API server of a host keeps its objects, by its command line.
@@ -33,7 +33,7 @@ type Stores struct {
 	Others map[string][]string
 }
 
-// StoresOf reads the command lines of API servers that run as static pods in kube-system. One that does not name its etcd is left out.
+// StoresOf reads etcd flags of static API server pods in kube-system.
 func StoresOf(pods []corev1.Pod) []Stores {
 	var all []Stores
 	for i := range pods {
@@ -65,11 +65,10 @@ func split(text, by string) []string {
 	return slices.DeleteFunc(strings.Split(text, by), func(s string) bool { return strings.TrimSpace(s) == "" })
 }
 
-// Resources are those that have an etcd of their own, sorted.
 func (s *Stores) Resources() []string { return slices.Sorted(maps.Keys(s.Others)) }
 
-// Beside reports whether one of some client URLs is of the machines that API servers run on: of this one, which is named by its address
-// or as localhost, or of another one of them.
+// Beside reports whether a client URL is of a machine with an API server: this one, also as
+// localhost, or one of hosts.
 func (s *Stores) Beside(urls []string, hosts ...netip.Addr) bool {
 	return slices.ContainsFunc(urls, func(text string) bool {
 		u, err := url.Parse(text)

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/lists"
 )
 
 // What a report has room for.
@@ -22,7 +23,7 @@ const (
 	longestProblem = 256
 )
 
-// LookEvery is after how many intervals of reports an agent looks at API servers again: they are not asked as often as they are reported to.
+// LookEvery is how many reports an agent makes between looks at API servers.
 const LookEvery = 3
 
 // Report is what an agent reports of API servers that it has looked at.
@@ -30,13 +31,8 @@ func Report(servers []Server, now time.Time) []v1alpha1.APIServerReport {
 	var all []v1alpha1.APIServerReport
 	for _, s := range servers[:min(len(servers), mostReported)] {
 		r := v1alpha1.APIServerReport{
-			Address: s.Address, SeenAt: metav1.NewMicroTime(now), Problem: shortText(s.CertErr), RangesProblem: shortText(s.FlagsErr),
-		}
-		for _, a := range s.SANs[:min(len(s.SANs), mostSANs)] {
-			r.SANs = append(r.SANs, a.String())
-		}
-		for _, p := range s.Ranges[:min(len(s.Ranges), mostRanges)] {
-			r.Ranges = append(r.Ranges, p.String())
+			Address: s.Address, SANs: lists.Strings(s.SANs[:min(len(s.SANs), mostSANs)]), Ranges: lists.Strings(s.Ranges[:min(len(s.Ranges), mostRanges)]),
+			SeenAt: metav1.NewMicroTime(now), Problem: shortText(s.CertErr), RangesProblem: shortText(s.FlagsErr),
 		}
 		all = append(all, r)
 	}
@@ -54,7 +50,7 @@ func shortText(err error) string {
 // Witness is a node whose agent looks at API servers.
 type Witness struct {
 	Node string
-	// ControlPlane says that the node has the label of control planes, which NodeRestriction keeps kubelets from giving themselves.
+	// ControlPlane is the node's label, which NodeRestriction keeps kubelets from setting.
 	ControlPlane bool
 	// Silent is why nothing that was reported of the node counts; empty, if it does.
 	Silent string
@@ -62,7 +58,6 @@ type Witness struct {
 	Saw []v1alpha1.APIServerReport
 }
 
-// saw is what the node has seen of one server.
 func (w *Witness) saw(address string) v1alpha1.APIServerReport {
 	at := slices.IndexFunc(w.Saw, func(r v1alpha1.APIServerReport) bool { return r.Address == address })
 	switch {
@@ -75,11 +70,12 @@ func (w *Witness) saw(address string) v1alpha1.APIServerReport {
 	return w.Saw[at]
 }
 
-// Through fills in what could not be seen of servers from here by what nodes have seen of them.
+// Through fills in what only nodes have seen of servers.
 //
-// A node can lie, and a lie that a certificate has the new address would have every pod lose the API. Nodes of the control plane hold the
-// keys of API servers anyhow: where there are any, what all of them say alike is believed, and nothing that others say. Where there are
-// none, all nodes have to say it, so that one honest node is enough. A kubeconfig that verifies no certificates stays as it is.
+// A lie about a certificate would cost every pod the API. Nodes of the control plane hold the keys
+// of API servers anyhow, so where they agree, they alone are believed; without them all nodes have
+// to agree, so that one honest node is enough. A kubeconfig that verifies no certificates stays as
+// it is.
 func Through(servers []Server, witnesses []Witness) []Server {
 	filled := slices.Clone(servers)
 	believed := slices.DeleteFunc(slices.Clone(witnesses), func(w Witness) bool { return !w.ControlPlane })
@@ -120,7 +116,7 @@ func (s *Server) fill(witnesses []Witness) {
 	}
 }
 
-// said is what witnesses say alike of one server.
+// said is what all witnesses agree on about one server.
 type said struct {
 	from              string
 	sans              []netip.Addr
@@ -144,7 +140,6 @@ func testimony(address string, witnesses []Witness) said {
 	return all
 }
 
-// hear keeps what the witnesses so far and one more say alike.
 func (s *said) hear(node string, r v1alpha1.APIServerReport, first bool) {
 	if r.Problem != "" && s.certErr == nil {
 		s.certErr = fmt.Errorf("node %s: %s", node, r.Problem)
@@ -163,7 +158,6 @@ func (s *said) hear(node string, r v1alpha1.APIServerReport, first bool) {
 	}
 }
 
-// parsed passes over what is no address and no range.
 func parsed(r v1alpha1.APIServerReport) (sans []netip.Addr, ranges []netip.Prefix) {
 	for _, text := range r.SANs {
 		if a, err := netip.ParseAddr(text); err == nil {

@@ -8,7 +8,7 @@ import (
 // KubeadmConfig is the ConfigMap in kube-system that has kubeadm's configuration.
 const KubeadmConfig = "kubeadm-config"
 
-// PodSubnet is networking.podSubnet in kubeadm's configuration: ranges, separated by commas. One that cannot be read says nothing.
+// PodSubnet is networking.podSubnet in kubeadm's configuration; empty if unreadable.
 func PodSubnet(config *corev1.ConfigMap) string {
 	var kubeadm struct {
 		Networking struct {

@@ -1,4 +1,4 @@
-// Package controlplane finds the static pods of the control plane by the labels that installers give them.
+// Package controlplane finds static pods of the control plane by their labels.
 package controlplane
 
 import (
@@ -19,8 +19,8 @@ const (
 	ControllerManager Component = "kube-controller-manager"
 )
 
-// labels are the keys of that name: kubeadm's (k8s.io/kubernetes cmd/kubeadm/app/util/staticpod, ComponentPod), and kOps'
-// (k8s.io/kops nodeup/pkg/model, kube_apiserver.go and kube_controller_manager.go).
+// labels are kubeadm's (ComponentPod in k8s.io/kubernetes cmd/kubeadm/app/util/staticpod), and
+// kOps' (k8s.io/kops nodeup/pkg/model, kube_apiserver.go and kube_controller_manager.go).
 func labels() []string { return []string{"component", "k8s-app"} }
 
 // Is reports whether a pod is one of a component, by its namespace and labels.
@@ -29,7 +29,7 @@ func (c Component) Is(p *corev1.Pod) bool {
 		slices.ContainsFunc(labels(), func(key string) bool { return p.Labels[key] == string(c) })
 }
 
-// IsStatic reports whether a kubelet runs it from a file, so that its command line is what the node has.
+// IsStatic pods are run from a file, so their command line is the node's.
 func (c Component) IsStatic(p *corev1.Pod) bool {
 	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
 	return mirror && c.Is(p)
@@ -46,8 +46,7 @@ func (c Component) Pods(ctx context.Context, from client.Reader) ([]corev1.Pod, 
 		}
 		for i := range found.Items {
 			if p := found.Items[i]; !slices.ContainsFunc(
-				all,
-				func(have corev1.Pod) bool { return have.UID == p.UID && have.Name == p.Name },
+				all, func(have corev1.Pod) bool { return have.UID == p.UID && have.Name == p.Name },
 			) {
 				all = append(all, p)
 			}

@@ -12,13 +12,12 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// Every change looks, does nothing if it has been made already, asks Allow, and is then sent to the member that leads: the
-// others would pass it on, and the one that it is about might be gone before it has answered.
+// Every change looks, does nothing if it is made already, asks Allow, and goes to the leader:
+// another member might be gone before it has answered.
 
-// AddLearner brings a member that will be reached at these peer URLs. Until it has started for the first time the others
-// know no name of it, so that it is found by peer URL.
+// AddLearner adds a member by its peer URLs, which identify it until it first starts.
 func (c *Client) AddLearner(ctx context.Context, name string, peerURLs ...string) error {
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}
@@ -36,7 +35,7 @@ func (c *Client) AddLearner(ctx context.Context, name string, peerURLs ...string
 	})
 }
 
-// added reports whether a member is there that has these peer URLs, and refuses those that belong to another one.
+// added finds a member with these peer URLs, and refuses URLs of another one.
 func (c *Cluster) added(change Change, peerURLs []string) (bool, error) {
 	if len(peerURLs) == 0 {
 		return false, &RefusedError{Change: change, Problem: "no peer URL is given"}
@@ -59,11 +58,11 @@ func sameURLs(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
-// Promote gives a learner its vote once it has everything that the leader had a moment ago. etcd would be content with nine
-// tenths of that (readyPercentThreshold in go.etcd.io/etcd/server/v3/etcdserver/server.go), and wait for the rest of it
+// Promote makes a learner a voter once it has caught up. etcd would be content with nine tenths
+// (readyPercentThreshold in go.etcd.io/etcd/server/v3/etcdserver/server.go), and wait for the rest
 // at the next failure.
 func (c *Client) Promote(ctx context.Context, who string) error {
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}
@@ -86,12 +85,11 @@ func (c *Client) Promote(ctx context.Context, who string) error {
 	})
 }
 
-// Remove takes a member out for good. If it leads, leadership is moved first: an election would cost seconds of writes.
+// Remove removes a member. A leader hands over first: an election costs seconds.
 func (c *Client) Remove(ctx context.Context, who string) error { return c.remove(ctx, who, 0) }
 
-// remove leaves at least so many voters.
 func (c *Client) remove(ctx context.Context, who string, voters int) error {
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}
@@ -129,7 +127,7 @@ func (c *Client) remove(ctx context.Context, who string, voters int) error {
 
 // MayStop refuses while a member must not be stopped: because of the others, or since it leads.
 func (c *Client) MayStop(ctx context.Context, who string) error {
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}
@@ -142,10 +140,10 @@ func (c *Client) MayStop(ctx context.Context, who string) error {
 	return nil
 }
 
-// SetPeerURLs tells the others where a member that was stopped will come back with its data. It is announced before the member
-// starts there: it would else wait for entries that the others send to where it was.
+// SetPeerURLs announces where a stopped member will be, before it starts there: it would else wait
+// for entries that others send to the old URL.
 func (c *Client) SetPeerURLs(ctx context.Context, who string, peerURLs ...string) error {
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}
@@ -170,7 +168,6 @@ func (c *Client) SetPeerURLs(ctx context.Context, who string, peerURLs ...string
 	})
 }
 
-// lead sends a change to the member that leads.
 func (c *Client) lead(ctx context.Context, cluster *Cluster, doing string, change func(context.Context, *clientv3.Client) error) error {
 	if err := c.ask(ctx, cluster.Leading(), changeLimit, change); err != nil {
 		return failed(err, "%s", doing)

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/logutil"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	"github.com/replumb/replumb/internal/engine/fault"
@@ -18,7 +18,7 @@ import (
 
 // Config says how a cluster's etcd is reached.
 type Config struct {
-	// Endpoints are client URLs of members. One that answers is enough: the others are learned from it.
+	// Endpoints are client URLs of members, one of which must answer.
 	Endpoints []string
 	// TLS for clients; nil for an etcd without. See Files.
 	TLS *tls.Config
@@ -30,7 +30,6 @@ type Config struct {
 	Run string
 }
 
-// called is text about the first etcd, of the one that a client is for.
 func (c *Client) called(text string) string {
 	if c.config.Label == "" {
 		return text
@@ -38,7 +37,6 @@ func (c *Client) called(text string) string {
 	return strings.Replace(text, "etcd", c.config.Label+" etcd", 1)
 }
 
-// stepID is the ID of a step, which the first etcd must not share with another.
 func (c *Client) stepID(id string) string {
 	if c.config.Label == "" {
 		return id
@@ -46,15 +44,15 @@ func (c *Client) stepID(id string) string {
 	return strings.Replace(id, "etcd/", "etcd-"+c.config.Label+"/", 1)
 }
 
-// changeLimit is how long a change of members may take. etcd itself gives up on one after five seconds and two elections
+// changeLimit bounds a change of members. etcd gives up after five seconds and two elections
 // (ReqTimeout in go.etcd.io/etcd/server/v3/config).
 const changeLimit = 10 * time.Second
 
 // Client looks at the members of an etcd, and changes who is one.
 type Client struct {
 	config Config
-	// whole asks the member that answers first. What is about one member is asked of that member, by a connection of its own: a
-	// client of all of them would not say who answered.
+	// whole asks the member that answers first; for a question to one member it would not tell
+	// which one answered.
 	whole *clientv3.Client
 }
 
@@ -84,27 +82,32 @@ func Open(ctx context.Context, config Config) (*Client, error) {
 	return c, nil
 }
 
-// Labelled is a client of nothing, whose steps are called as those of an etcd with a label are: for plans that are only shown.
+// Labelled has no connection, only the step names of a label, for previews.
 func Labelled(label string) *Client { return &Client{config: Config{Label: label}} }
 
-// Close ends all connections.
 func (c *Client) Close() error { return c.whole.Close() }
 
-// KV is what is stored. Whichever member answers asks the others first: without a quorum there is no answer.
+// KV is linearizable: without a quorum there is no answer.
 func (c *Client) KV() clientv3.KV { return c.whole.KV }
 
-// dial does not wait for a connection. It tries what is harmless to try again so many times.
+// dial does not wait for a connection.
 func dial(config Config, endpoints []string, tries uint) (*clientv3.Client, error) {
+	// Without a logger, the client writes its retries to stderr; nothing in it is fatal.
+	silent, err := logutil.CreateDefaultZapLogger(logutil.ConvertToZapLevel("fatal"))
+	if err != nil {
+		return nil, err
+	}
 	return clientv3.New(clientv3.Config{
-		Endpoints: endpoints, TLS: config.TLS, Logger: zap.NewNop(), MaxUnaryRetries: tries,
-		// A machine that vanished says nothing, and a connection to it would be believed in for a quarter of an hour.
+		Endpoints: endpoints, TLS: config.TLS, Logger: silent, MaxUnaryRetries: tries,
+		// A connection to a vanished machine would last a quarter of an hour.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(impatient), grpc.WithChainStreamInterceptor(impatientStream)},
 	})
 }
 
-// impatient has a call fail when there is no connection, and say why there is none. etcd's client asks gRPC to go on trying
-// (defaultWaitForReady in go.etcd.io/etcd/client/v3/options.go), and all that is known in the end is that time is up.
+// impatient fails calls without a connection, and keeps the reason. etcd's client has gRPC wait
+// instead (defaultWaitForReady in go.etcd.io/etcd/client/v3/options.go), and ends with a timeout
+// alone.
 func impatient(
 	ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
@@ -120,8 +123,7 @@ func impatientStream(
 // ErrPlain says that a member would be asked without TLS although the etcd has it.
 var ErrPlain = errors.New("its client URLs are not https, and without TLS nothing is asked")
 
-// safe are the client URLs of a member that are asked. Members say themselves which they have, and for all but https etcd's client
-// leaves TLS away.
+// safe leaves out client URLs without TLS: members announce them, and etcd's client would obey.
 func (c *Client) safe(urls []string) []string {
 	if c.config.TLS == nil {
 		return urls
@@ -129,7 +131,7 @@ func (c *Client) safe(urls []string) []string {
 	return slices.DeleteFunc(slices.Clone(urls), func(u string) bool { return !strings.HasPrefix(u, "https://") })
 }
 
-// ask calls a function with a connection to one member, by its own client URLs.
+// ask calls fn with a connection to one member's own client URLs.
 func (c *Client) ask(ctx context.Context, m *Member, limit time.Duration, fn func(context.Context, *clientv3.Client) error) error {
 	if len(m.ClientURLs) == 0 {
 		return errors.New("it has not started")
@@ -151,7 +153,7 @@ func (c *Client) ask(ctx context.Context, m *Member, limit time.Duration, fn fun
 	return fn(ctx, one)
 }
 
-// follow has further questions go to members that are well, which may be none of those that were given at first.
+// follow directs further questions to healthy members, which may not be those given at first.
 func (c *Client) follow(cluster *Cluster) {
 	var urls []string
 	for i := range cluster.Members {

@@ -22,11 +22,10 @@ type Digest struct {
 	SHA256 string
 }
 
-// pageSize is how many keys are read at once: API servers read 500, too, of the same objects.
 const pageSize = 500
 
-// Digest reads every key at a revision; at the present one, if it is zero. If two clusters have the same digest at a
-// revision, a reader of the keys there cannot tell one from the other.
+// Digest reads every key at a revision (zero for now). Readers cannot tell two clusters with the
+// same digest apart.
 func (c *Client) Digest(ctx context.Context, revision int64) (Digest, error) {
 	d, sum, from := Digest{Revision: revision}, sha256.New(), "\x00"
 	for {
@@ -55,7 +54,7 @@ func (c *Client) page(ctx context.Context, from string, revision int64) (*client
 	return c.whole.Get(ctx, from, clientv3.WithFromKey(), clientv3.WithLimit(pageSize), clientv3.WithRev(revision))
 }
 
-// add writes lengths before what varies in length, so that no two lists of keys are written the same.
+// add writes lengths first, so that no two lists of keys are written the same.
 func add(h hash.Hash, kv *mvccpb.KeyValue) {
 	var b []byte
 	for _, n := range []int64{
@@ -70,15 +69,15 @@ func add(h hash.Hash, kv *mvccpb.KeyValue) {
 type MemberHash struct {
 	Member string
 	Hash   uint32
-	// Revision of the hash, and the one up to which the history had been compacted: only hashes of which both are equal can be
-	// compared (HashKVResponse in go.etcd.io/etcd/api/v3/etcdserverpb/rpc.proto).
+	// Revision and Compacted must both be equal for hashes to be comparable (HashKVResponse in
+	// go.etcd.io/etcd/api/v3/etcdserverpb/rpc.proto).
 	Revision, Compacted int64
 }
 
-// HashKV asks every voter for its hash at a revision; at the present one, if it is zero. A learner does not tell. A member that
-// is not well, or is behind, is a reason to ask again.
+// HashKV asks every voter for its hash at a revision (zero for now). An unhealthy member, or one
+// that is behind, is retryable.
 func (c *Client) HashKV(ctx context.Context, revision int64) ([]MemberHash, error) {
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -107,8 +106,7 @@ func (c *Client) HashKV(ctx context.Context, revision int64) ([]MemberHash, erro
 	return hashes, nil
 }
 
-// Compare fails if members differ in what they have, and asks for another look if they cannot be compared, since some have
-// compacted what others have not yet.
+// Compare fails if members differ, and retryably if their compactions do.
 func Compare(hashes []MemberHash) error {
 	for _, h := range hashes {
 		first := hashes[0]

@@ -14,7 +14,6 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// briefError says in few words what gRPC says in many.
 type briefError struct {
 	text string
 	err  error
@@ -23,7 +22,6 @@ type briefError struct {
 func (e *briefError) Error() string { return e.text }
 func (e *briefError) Unwrap() error { return e.err }
 
-// brief shortens what gRPC and etcd say to what is the matter.
 func brief(err error) error {
 	if err == nil {
 		return nil
@@ -44,7 +42,6 @@ func brief(err error) error {
 	return &briefError{text: text, err: err}
 }
 
-// connectHint is what to do when no member can be asked.
 func connectHint(err error) string {
 	if text := err.Error(); strings.Contains(text, "x509:") || strings.Contains(text, "tls:") {
 		return "the certificates of etcd are its own: use the authority and a client certificate of etcd, not those of the API server"
@@ -52,8 +49,8 @@ func connectHint(err error) string {
 	return "are these client URLs of members, and are they reached from here?"
 }
 
-// passing reports whether a call that failed so may succeed when it is made again: members were busy, voting or not in touch
-// long enough (codes as in go.etcd.io/etcd/api/v3/v3rpc/rpctypes).
+// passing reports whether a repeated call may succeed: members were busy, voting or out of touch
+// (go.etcd.io/etcd/api/v3/v3rpc/rpctypes).
 func passing(err error) bool {
 	for _, known := range []error{
 		context.DeadlineExceeded, rpctypes.ErrMemberLearnerNotReady, rpctypes.ErrMemberNotEnoughStarted,
@@ -78,7 +75,7 @@ func code(err error) codes.Code {
 	return status.Code(err)
 }
 
-// failed says what could not be done, so that it is tried again where that can help.
+// failed wraps an error, retryably where that can help.
 func failed(err error, format string, args ...any) error {
 	doing := fmt.Sprintf(format, args...)
 	if passing(err) {
@@ -90,7 +87,6 @@ func failed(err error, format string, args ...any) error {
 // Failed is failed for those who read or write what is stored, by KV.
 func Failed(err error, format string, args ...any) error { return failed(err, format, args...) }
 
-// refusal makes the refusals that may pass errors that are worth another look.
 func refusal(err error) error {
 	var refused *RefusedError
 	if errors.As(err, &refused) && refused.Passing {
@@ -99,7 +95,7 @@ func refusal(err error) error {
 	return err
 }
 
-// reason is an error of a file without its path, which stands before it already.
+// reason is an error of a file without its path.
 func reason(err error) string {
 	var path *fs.PathError
 	if errors.As(err, &path) {

@@ -13,11 +13,11 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// MoveLeaderFrom has the healthiest of the other voters lead, if it is this member that does. Those who are about to leave,
-// too, are asked last. What is written in the moment in which no member leads fails, some of it only after seven seconds
-// (leadTransferee in go.etcd.io/raft/v3/raft.go has the old leader drop it), and so this is not done more often than needed.
+// MoveLeaderFrom hands leadership from this member to the healthiest other voter, preferably one
+// that is not leaving. Writes in between fail, some after seven seconds only (leadTransferee in
+// go.etcd.io/raft/v3/raft.go has the old leader drop them), so it is done as rarely as possible.
 func (c *Client) MoveLeaderFrom(ctx context.Context, who string, leaving ...string) error {
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func (c *Client) MoveLeaderFrom(ctx context.Context, who string, leaving ...stri
 		all, healthy := cluster.Voters()
 		return engine.NotYet("etcd member %s leads, and none can take over: of %d voters %d are healthy", m.Called(), all, healthy)
 	}
-	// Writes are refused for as long as the one that takes over is behind (raft, section 3.10), so it must not be.
+	// A leader that is behind refuses writes until it catches up (raft, section 3.10).
 	if err := c.caughtUp(ctx, cluster, nextLeader); err != nil {
 		return err
 	}
@@ -41,8 +41,8 @@ func (c *Client) MoveLeaderFrom(ctx context.Context, who string, leaving ...stri
 	})
 }
 
-// nextLeader is the member that leads best when the leader no longer does: a healthy voter without alarms that stays, and of those the one
-// that has applied most.
+// nextLeader is a healthy voter without alarms: one that stays before one that leaves, and then the
+// one that has applied most.
 func (c *Cluster) nextLeader(leaving []string) *Member {
 	var going []*Member
 	for _, who := range leaving {
@@ -62,8 +62,8 @@ func (c *Cluster) nextLeader(leaving []string) *Member {
 	return best
 }
 
-// LeaderLast sorts members that will be replaced one after another: every handover costs writes, and so the leader hands over
-// once, to one that stays.
+// LeaderLast sorts members that are replaced in turn: handovers cost writes, so the leader hands
+// over once, to one that stays.
 func (c *Cluster) LeaderLast(leaving []string) []string {
 	leads := func(who string) bool { m := c.Find(who); return m != nil && m.ID == c.Leader }
 	sorted := slices.DeleteFunc(slices.Clone(leaving), leads)
@@ -75,21 +75,8 @@ func (c *Cluster) LeaderLast(leaving []string) []string {
 	return sorted
 }
 
-// CaughtUp fails until a member has everything that the leader has when it is asked.
-func (c *Client) CaughtUp(ctx context.Context, who string) error {
-	cluster, err := c.settled(ctx)
-	if err != nil {
-		return err
-	}
-	m := cluster.Find(who)
-	if m == nil {
-		return engine.NotYet("there is no etcd member %s", who)
-	}
-	return c.caughtUp(ctx, cluster, m)
-}
-
-// caughtUp first asks the leader what it has and then waits a while until the member has it: under load it is always a
-// little behind.
+// caughtUp asks the leader for its index and waits for the member to reach that: under load it is
+// always a little behind.
 func (c *Client) caughtUp(ctx context.Context, cluster *Cluster, m *Member) error {
 	leads, err := c.entries(ctx, cluster.Leading())
 	if err != nil {

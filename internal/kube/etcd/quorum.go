@@ -1,4 +1,4 @@
-// Package etcd changes who is a member of a cluster's etcd, one member at a time, and never so that what is left cannot agree.
+// Package etcd changes etcd's members one at a time, and never loses the quorum.
 package etcd
 
 import (
@@ -15,7 +15,7 @@ type Member struct {
 	PeerURLs, ClientURLs []string
 	// Learner says that it receives everything and has no vote.
 	Learner bool
-	// Healthy says that it answers, follows the leader of the others and, if it has a vote, reads what the others agreed on.
+	// Healthy members answer, follow the leader and, as voters, read consistently.
 	Healthy bool
 	// Problem is why it is not healthy.
 	Problem string
@@ -23,7 +23,7 @@ type Member struct {
 	Alarms []string
 	// Version it runs, such as 3.6.8; empty if it did not tell.
 	Version string
-	// Revision of the keys it has, and the last entries of the log that it knows the others agreed on, and that it applied.
+	// Revision of keys, and the last log entries known as committed and applied.
 	Revision           int64
 	Committed, Applied uint64
 	// Term it is in: higher with every election.
@@ -32,7 +32,7 @@ type Member struct {
 	Size, InUse int64
 }
 
-// Called is its name or, before it has started for the first time and reported its name, where others will reach it.
+// Called is its name or, before its first start, its peer URL.
 func (m *Member) Called() string {
 	if m.Name == "" {
 		return strings.Join(m.PeerURLs, ",")
@@ -50,14 +50,13 @@ type Cluster struct {
 	Unsure string
 }
 
-// Quorum is how many of so many voters have to agree: more than half (Raft, section 5.2; etcd's FAQ, "What is failure
-// tolerance?").
+// Quorum is the majority of so many voters (Raft, section 5.2).
 func Quorum(voters int) int { return voters/2 + 1 }
 
 // Kind of change.
 type Kind string
 
-// The changes. A new member comes as a learner, is promoted when it has caught up, and only then may an old one go.
+// The changes: a new member is a learner, then promoted, and only then an old one goes.
 const (
 	// AddLearner brings a member that has no vote yet.
 	AddLearner Kind = "add"
@@ -99,8 +98,8 @@ func (e *RefusedError) Error() string {
 
 func (e *RefusedError) Advice() string { return e.Hint }
 
-// Allow fails with a *RefusedError for a change that must not be made in this state: because some member is not well, or
-// since too few would be left to agree. Only a member that is not well itself may always be removed, if the others agree.
+// Allow fails with a *RefusedError if a member is not healthy or too few voters would be left. Only
+// the unhealthy member itself may be removed, if the others agree.
 func (c *Cluster) Allow(change Change) error {
 	about, err := c.find(change.Member)
 	if err != nil {
@@ -121,7 +120,6 @@ func (c *Cluster) Allow(change Change) error {
 	return nil
 }
 
-// mistaken says that a change makes no sense, whichever members are well.
 func (c *Cluster) mistaken(change Change, about *Member) string {
 	switch {
 	case c.Leader == 0:
@@ -136,7 +134,7 @@ func (c *Cluster) mistaken(change Change, about *Member) string {
 	return ""
 }
 
-// unwell names what is the matter with the cluster, or with members that the change is not about.
+// unwell names problems of the cluster, and of members that the change is not about.
 func (c *Cluster) unwell(change Change, about *Member) *RefusedError {
 	if c.Leader == 0 {
 		return &RefusedError{Problem: "there is no leader", Passing: true}
@@ -159,10 +157,9 @@ func (c *Cluster) unwell(change Change, about *Member) *RefusedError {
 	return nil
 }
 
-// alarmHint is for those that members raise: NOSPACE and CORRUPT (etcd's operations guide, "Maintenance").
+// alarmHint is for NOSPACE and CORRUPT (etcd's operations guide, "Maintenance").
 const alarmHint = "find out why, repair it (for NOSPACE: compact, defragment), then disarm it: etcdctl alarm disarm"
 
-// defect is what is the matter with a member; empty if nothing is.
 func (m *Member) defect() string {
 	switch {
 	case !m.Healthy && m.Problem != "":
@@ -177,8 +174,8 @@ func (m *Member) defect() string {
 	return ""
 }
 
-// Problem is the first thing that is the matter with the cluster: no leader, or a member that is not healthy, has raised
-// an alarm or has no vote. It is empty if nothing is. What is the matter with some members may be left out.
+// Problem is the first problem of the cluster, members in but aside: no leader, or a member that is
+// unhealthy, has raised an alarm or has no vote.
 func (c *Cluster) Problem(but ...string) string {
 	switch {
 	case c.Leader == 0:
@@ -194,7 +191,6 @@ func (c *Cluster) Problem(but ...string) string {
 	return ""
 }
 
-// except is all members but some.
 func (c *Cluster) except(but []string) []*Member {
 	var left []*Member
 	for i := range c.Members {
@@ -205,7 +201,7 @@ func (c *Cluster) except(but []string) []*Member {
 	return left
 }
 
-// arithmetic says how many would have to agree afterwards and how many could, and whether that is enough.
+// arithmetic says how many would have to agree afterwards, how many could, and if that is enough.
 func (c *Cluster) arithmetic(change Change, about *Member) (text string, enough bool) {
 	was, healthy := c.Voters()
 	voters := was
@@ -243,8 +239,7 @@ func (c *Cluster) Voters() (all, healthy int) {
 	return all, healthy
 }
 
-// Find returns the member of that name, with that peer URL or with that ID in hex; nil, if there is none or if it is not clear
-// which is meant.
+// Find returns the member of that name, peer URL or hex ID; nil if there is none or several.
 func (c *Cluster) Find(who string) *Member {
 	m, err := c.find(who)
 	if err != nil {
@@ -286,8 +281,8 @@ func (c *Cluster) Leading() *Member {
 	return &c.Members[i]
 }
 
-// InitialCluster is what a member that has been added is started with: names and peer URLs of all, its own name included, which
-// the others don't know yet (--initial-cluster, with --initial-cluster-state=existing).
+// InitialCluster is the --initial-cluster of a member that was added: names and peer URLs of all,
+// with its own name, which the others do not know yet.
 func (c *Cluster) InitialCluster(name string, peerURLs ...string) string {
 	var parts []string
 	for i := range c.Members {

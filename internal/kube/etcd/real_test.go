@@ -14,7 +14,6 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/testing/etcdtest"
@@ -135,7 +134,7 @@ func (e *ensemble) open(names ...string) *Client {
 // plain is etcd's own client of all members there will ever be.
 func (e *ensemble) plain(names ...string) *clientv3.Client {
 	e.t.Helper()
-	config := clientv3.Config{TLS: e.tls(), Logger: zap.NewNop()}
+	config := clientv3.Config{TLS: e.tls()}
 	for _, name := range names {
 		config.Endpoints = append(config.Endpoints, e.all[name].Client)
 	}
@@ -184,7 +183,7 @@ func drive(t *testing.T, steps ...engine.Step) {
 
 func look(t *testing.T, c *Client) *Cluster {
 	t.Helper()
-	cluster, err := c.Look(t.Context())
+	cluster, err := c.Load(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,20 +29,19 @@ var (
 	ErrNotPermitted = errors.New("it must not be written there")
 	// ErrNoFolder says that the folder is not there.
 	ErrNoFolder = errors.New("there is no such folder")
-	// ErrSharedFolder says that others may put files into the folder, in the place of the snapshot and of what describes it.
+	// ErrSharedFolder says that others may write files into the folder.
 	ErrSharedFolder = errors.New("others may write in its folder")
 	// ErrBehind says that a snapshot has less than the cluster had when it was asked for.
 	ErrBehind = errors.New("the snapshot is older than what was there before it")
 )
 
-// Snapshot saves all that a member has, and describes it in a file of JSON beside. A member that does not lead is asked, if
-// there is one. The file is there once all of it is on the disk and verified, and not before. A file that is there already is
-// replaced if it is of the same run.
+// Snapshot saves a member's data, preferably not the leader's, and describes it in a JSON file
+// beside. The file appears once it is verified and on disk, and replaces only one of the same run.
 func (c *Client) Snapshot(ctx context.Context, path string) (SnapshotInfo, error) {
 	if err := c.mayWrite(path); err != nil {
 		return SnapshotInfo{}, err
 	}
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return SnapshotInfo{}, err
 	}
@@ -68,7 +67,6 @@ func (c *Client) Snapshot(ctx context.Context, path string) (SnapshotInfo, error
 	return info, writing(path, syncFolder(path))
 }
 
-// save streams a member's database to a file and verifies it.
 func (c *Client) save(ctx context.Context, source *Member, part string) (info SnapshotInfo, err error) {
 	var seen int64
 	err = c.ask(ctx, source, 0, func(ctx context.Context, one *clientv3.Client) error {
@@ -94,8 +92,8 @@ func (c *Client) save(ctx context.Context, source *Member, part string) (info Sn
 	return info, nil
 }
 
-// read makes a member take part in a read that all agree on: it has everything up to that revision then, and so has every
-// snapshot of it from then on.
+// read is a linearizable read, after which the member and its snapshots have everything up to that
+// revision.
 func (c *Client) read(ctx context.Context, one *clientv3.Client) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	defer cancel()
@@ -106,7 +104,7 @@ func (c *Client) read(ctx context.Context, one *clientv3.Client) (int64, error) 
 	return answer.Header.Revision, nil
 }
 
-// create makes a file that was not there, in the place of what a kill may have left: no link is followed.
+// create makes a new file, in place of what a kill may have left, and follows no link.
 func create(path string) (*os.File, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, writing(path, err)
@@ -115,7 +113,7 @@ func create(path string) (*os.File, error) {
 	return f, writing(path, err)
 }
 
-// receive writes what comes to a new file, and to the disk. What it could not write whole it removes.
+// receive writes a new file to the disk, and removes it on failure.
 func receive(path string, from io.Reader) error {
 	f, err := create(path)
 	if err != nil {
@@ -137,7 +135,6 @@ func receive(path string, from io.Reader) error {
 	return nil
 }
 
-// remembering tells apart whether reading or writing failed.
 type remembering struct {
 	to  io.Writer
 	err error
@@ -149,7 +146,6 @@ func (w *remembering) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// infoPath is where a snapshot is described.
 func infoPath(path string) string { return path + ".json" }
 
 func describe(info SnapshotInfo) error {
@@ -170,7 +166,6 @@ func describe(info SnapshotInfo) error {
 	return writing(path, os.Rename(part, path))
 }
 
-// ownInfo describes the snapshot that this run took; nil, if it took none that is there.
 func (c *Client) ownInfo(path string) (*SnapshotInfo, error) {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -193,7 +188,7 @@ func (c *Client) mayWrite(path string) error {
 	return err
 }
 
-// ownFolder refuses the folder of a file if others than its owner may write in it, as in /tmp. Windows has no such modes.
+// ownFolder refuses a folder that others may write in, such as /tmp. Windows has no such modes.
 func ownFolder(path string) error {
 	folder := filepath.Dir(path)
 	stat, err := os.Stat(folder)
@@ -209,8 +204,8 @@ func ownFolder(path string) error {
 	return nil
 }
 
-// OwnSnapshot verifies the snapshot that this run took earlier. It returns nil if there is none yet, ErrTaken if what is there
-// is not this run's, and ErrCorrupt if it is no longer what was taken.
+// OwnSnapshot verifies this run's earlier snapshot: nil if there is none, ErrTaken if it is another
+// run's, ErrCorrupt if it has changed.
 func (c *Client) OwnSnapshot(path string) (*SnapshotInfo, error) {
 	was, err := c.ownInfo(path)
 	if was == nil || err != nil {
@@ -228,7 +223,6 @@ func (c *Client) OwnSnapshot(path string) (*SnapshotInfo, error) {
 	return was, nil
 }
 
-// syncFolder puts the name of a file on the disk.
 func syncFolder(path string) error {
 	folder, err := os.Open(filepath.Dir(path))
 	if err != nil {
@@ -237,7 +231,6 @@ func syncFolder(path string) error {
 	return errors.Join(folder.Sync(), folder.Close())
 }
 
-// writing names what kept a file from being written.
 func writing(path string, err error) error {
 	var named error
 	var hint string

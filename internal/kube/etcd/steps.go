@@ -10,10 +10,9 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// patient is for what takes as long as there is data.
 const patient = 15 * time.Minute
 
-// step is one whose result is seen in what the members say.
+// step has a result that shows in what members say.
 type step struct {
 	client *Client
 	id     string
@@ -21,8 +20,8 @@ type step struct {
 	limit  time.Duration
 	// missing is what is not yet as it should be; empty once all is.
 	missing func(*Cluster) string
-	// settle, if set, is asked for further proof.
-	settle func(context.Context) error
+	// proof, if set, is asked for more than members say.
+	proof  func(context.Context) error
 	do     func(context.Context) error
 	writes []engine.Change
 }
@@ -41,66 +40,52 @@ func (s *step) Preview() ([]engine.Change, error) {
 
 // State tells what is there from what could not be found out: only the former is a reason to act.
 func (s *step) State(ctx context.Context) (engine.State, error) {
-	cluster, err := s.client.settled(ctx)
+	cluster, err := s.client.loadAgreed(ctx)
 	switch {
 	case err != nil:
 		return engine.Unknown, err
 	case s.missing(cluster) != "":
 		return engine.Pending, nil
-	case s.settle != nil:
-		return stateOf(s.settle(ctx))
+	case s.proof != nil:
+		return engine.StateOf(s.proof(ctx))
 	}
 	return engine.Done, nil
-}
-
-// stateOf makes the State of a step that only watches from its Verify.
-func stateOf(err error) (engine.State, error) {
-	switch {
-	case err == nil:
-		return engine.Done, nil
-	case engine.Retryable(err):
-		return engine.Pending, nil
-	}
-	return engine.Unknown, err
 }
 
 func (s *step) Do(ctx context.Context) error { return s.do(ctx) }
 
 func (s *step) Verify(ctx context.Context) error {
-	cluster, err := s.client.settled(ctx)
+	cluster, err := s.client.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}
 	if missing := s.missing(cluster); missing != "" {
 		return engine.NotYet("%s: %s", s.client.called("etcd"), missing)
 	}
-	if s.settle != nil {
-		return s.settle(ctx)
+	if s.proof != nil {
+		return s.proof(ctx)
 	}
 	return nil
 }
 
-// waitStep only watches.
 type waitStep struct{ *step }
 
 func (waitStep) Waits() {}
 
-// HealthyStep waits until all members are healthy, none has raised an alarm, all have a vote, and each has everything that the
-// leader has: what must hold before and after each control plane. It occurs more than once in a plan, so that it says when.
-// Before a control plane the one whose turn it is, is left out: a run that was killed half way finds it stopped, or without a
-// vote, and has to go on.
+// HealthyStep waits until all members are healthy, without alarms, voting and caught up: the
+// precondition and result of each control plane, so that when tells its occurrences apart. It
+// leaves out the member in turn, which a killed run may have left stopped or without a vote.
 func (c *Client) HealthyStep(when string, but ...string) engine.Step {
 	return waitStep{&step{
 		client: c, id: "etcd/healthy/" + when, title: "Wait until every member of etcd is healthy", limit: 5 * time.Minute,
 		missing: func(cluster *Cluster) string { return cluster.Problem(but...) },
-		settle:  func(ctx context.Context) error { return c.allCaughtUp(ctx, but) },
+		proof:   func(ctx context.Context) error { return c.allCaughtUp(ctx, but) },
 		do:      func(context.Context) error { return nil },
 	}}
 }
 
-// allCaughtUp fails until every member has everything that the leader has.
 func (c *Client) allCaughtUp(ctx context.Context, but []string) error {
-	cluster, err := c.settled(ctx)
+	cluster, err := c.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}
@@ -112,15 +97,14 @@ func (c *Client) allCaughtUp(ctx context.Context, but []string) error {
 	return nil
 }
 
-// learnerStep can be taken back as long as nothing depends on it.
 type learnerStep struct {
 	*step
 	name     string
 	peerURLs []string
 }
 
-// LearnerStep adds a member that has no vote. It does not wait for it to start: the one that starts it needs to know who the others
-// are (InitialCluster).
+// LearnerStep adds a member without a vote, and does not wait for its start, which needs
+// InitialCluster.
 func (c *Client) LearnerStep(name string, peerURLs ...string) engine.Step {
 	return &learnerStep{name: name, peerURLs: peerURLs, step: &step{
 		client: c, id: "etcd/learner/" + name, title: fmt.Sprintf("Add etcd member %s, without a vote", name),
@@ -142,7 +126,7 @@ func (s *learnerStep) Undo() engine.Step {
 	return s.client.removal("unlearner/"+s.name, fmt.Sprintf("Remove etcd member %s again", s.name), s.peerURLs[0], 0)
 }
 
-// PromotedStep waits until the member that was added at a peer URL has started and caught up, and gives it its vote.
+// PromotedStep waits until an added member has started and caught up, then promotes it.
 func (c *Client) PromotedStep(name, peerURL string) engine.Step {
 	return &step{
 		client: c, id: "etcd/promoted/" + name, title: fmt.Sprintf("Give etcd member %s its vote once it has caught up", name),
@@ -196,8 +180,7 @@ func (c *Client) removal(id, title, who string, voters int) engine.Step {
 	}
 }
 
-// MayStopStep waits until a member may be stopped, to come back elsewhere. Once it has been stopped, as its peer URLs or its
-// silence show, there is nothing to wait for.
+// MayStopStep waits until a member may be stopped to come back elsewhere, and not once it has been.
 func (c *Client) MayStopStep(who string, peerURLs ...string) engine.Step {
 	return &mayStopStep{client: c, who: who, peerURLs: peerURLs}
 }
@@ -217,11 +200,11 @@ func (*mayStopStep) Deadline() time.Duration  { return 5 * time.Minute }
 func (*mayStopStep) Do(context.Context) error { return nil }
 
 func (s *mayStopStep) State(ctx context.Context) (engine.State, error) {
-	return stateOf(s.Verify(ctx))
+	return engine.StateOf(s.Verify(ctx))
 }
 
 func (s *mayStopStep) Verify(ctx context.Context) error {
-	cluster, err := s.client.settled(ctx)
+	cluster, err := s.client.loadAgreed(ctx)
 	if err != nil {
 		return err
 	}
@@ -250,18 +233,16 @@ func (c *Client) ReaddressedStep(who string, peerURLs ...string) engine.Step {
 	}
 }
 
-// snapshotStep saves all data before the first change of members.
 type snapshotStep struct {
 	client *Client
 	path   string
 }
 
-// SnapshotStep saves a snapshot and verifies it. One that this run took earlier, and that still verifies, will do.
+// SnapshotStep saves and verifies a snapshot, unless this run's earlier one is good.
 func (c *Client) SnapshotStep(path string) engine.Step { return &snapshotStep{client: c, path: path} }
-
-func (s *snapshotStep) ID() string            { return s.client.stepID("etcd/snapshot") }
-func (s *snapshotStep) Title() string         { return s.client.called("Save a snapshot of etcd to ") + s.path }
-func (*snapshotStep) Deadline() time.Duration { return patient }
+func (s *snapshotStep) ID() string                     { return s.client.stepID("etcd/snapshot") }
+func (s *snapshotStep) Title() string                  { return s.client.called("Save a snapshot of etcd to ") + s.path }
+func (*snapshotStep) Deadline() time.Duration          { return patient }
 
 func (s *snapshotStep) State(context.Context) (engine.State, error) {
 	info, err := s.client.OwnSnapshot(s.path)

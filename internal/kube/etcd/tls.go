@@ -10,18 +10,16 @@ import (
 	"time"
 )
 
-// Files are where the certificates for clients of etcd are, PEM encoded. With kubeadm they are in /etc/kubernetes/pki:
-// etcd/ca.crt, and apiserver-etcd-client.crt and .key or those of etcd/healthcheck-client.
+// Files are PEM files for clients of etcd. kubeadm has etcd/ca.crt in /etc/kubernetes/pki, and
+// apiserver-etcd-client.crt and .key or those of etcd/healthcheck-client.
 type Files struct{ CA, Cert, Key string }
 
 // FileError says what is wrong with a file.
 type FileError struct{ File, Problem, Hint string }
 
-func (e *FileError) Error() string { return e.File + ": " + e.Problem }
-
+func (e *FileError) Error() string  { return e.File + ": " + e.Problem }
 func (e *FileError) Advice() string { return e.Hint }
 
-// Load reads the files.
 func (f Files) Load() (*tls.Config, error) {
 	ca, err := readPEM(f.CA, "CERTIFICATE")
 	if err != nil {
@@ -49,7 +47,7 @@ func (f Files) Load() (*tls.Config, error) {
 	return f.config(roots, certificate, key)
 }
 
-// Parse is Load for what is in a Secret, as ca.crt, tls.crt and tls.key. secret is what it is called in errors.
+// Parse is Load for a Secret's ca.crt, tls.crt and tls.key; secret is its name in errors.
 func Parse(secret string, ca, certificate, key []byte) (*tls.Config, error) {
 	f := Files{CA: "secret " + secret + ", ca.crt", Cert: "secret " + secret + ", tls.crt", Key: "secret " + secret + ", tls.key"}
 	roots := x509.NewCertPool()
@@ -70,7 +68,7 @@ func (f Files) config(roots *x509.CertPool, certificate, key []byte) (*tls.Confi
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{pair}}, nil
 }
 
-// usable is what etcd would answer with no more than that the certificate is bad.
+// usable says why a leaf fails, for which etcd only answers "bad certificate".
 func (f Files) usable(leaf *x509.Certificate) error {
 	now := time.Now()
 	switch {
@@ -85,7 +83,6 @@ func (f Files) usable(leaf *x509.Certificate) error {
 	return nil
 }
 
-// readPEM reads a file that has to have a block of one of these types.
 func readPEM(file string, types ...string) ([]byte, error) {
 	body, err := os.ReadFile(file)
 	switch {

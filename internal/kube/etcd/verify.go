@@ -16,10 +16,10 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// ErrCorrupt says that a snapshot is not what a member sent, or that what it sent is no sound database.
+// ErrCorrupt says that a snapshot or its database is damaged.
 var ErrCorrupt = errors.New("the snapshot is corrupt")
 
-// SnapshotInfo is what is in a snapshot. Hash, Revision, Keys and Size are those of etcdutl snapshot status.
+// SnapshotInfo has Hash, Revision, Keys and Size as etcdutl snapshot status.
 type SnapshotInfo struct {
 	Path string `json:"-"`
 	// SHA256 of the database, in hex, as the member that sent it computed it.
@@ -35,8 +35,8 @@ type SnapshotInfo struct {
 	Run     string    `json:"run,omitempty"`
 }
 
-// VerifySnapshot reads a snapshot from beginning to end: its bytes have the hash that the member appended, the pages of its
-// database are sound, and every key in it can be read. It fails with ErrCorrupt if not.
+// VerifySnapshot reads a snapshot whole: its hash, the pages of its database, and every key. It
+// fails with ErrCorrupt.
 func VerifySnapshot(path string) (SnapshotInfo, error) {
 	info := SnapshotInfo{Path: path}
 	sum, err := checkTrailer(path)
@@ -55,8 +55,9 @@ func VerifySnapshot(path string) (SnapshotInfo, error) {
 	return info, nil
 }
 
-// checkTrailer compares the bytes with the hash behind them. Databases are whole sectors, so that 32 bytes more than that
-// are the hash (hasChecksum in go.etcd.io/etcd/etcdutl/v3/snapshot/v3_snapshot.go); without it the end is missing.
+// checkTrailer compares the bytes with the hash behind them: databases are whole sectors, so a
+// surplus of 32 bytes is the hash (hasChecksum in
+// go.etcd.io/etcd/etcdutl/v3/snapshot/v3_snapshot.go).
 func checkTrailer(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -84,8 +85,8 @@ func checkTrailer(path string) (string, error) {
 	return hex.EncodeToString(trailer), nil
 }
 
-// read goes through all buckets in the way of Status in go.etcd.io/etcd/etcdutl/v3/snapshot/v3_snapshot.go, so that the hash
-// is the same.
+// read visits all buckets as Status in go.etcd.io/etcd/etcdutl/v3/snapshot/v3_snapshot.go does, for
+// the same hash.
 func (info *SnapshotInfo) read(tx *bbolt.Tx) error {
 	for err := range tx.Check() {
 		return fmt.Errorf("its pages are not sound: %w", err)
@@ -114,7 +115,7 @@ func (info *SnapshotInfo) read(tx *bbolt.Tx) error {
 	return nil
 }
 
-// revisionSize is that of a revision in the database: main, an underscore, sub; behind it a t on what is a deletion
+// revisionSize is main, an underscore and sub; deletions have a t behind
 // (go.etcd.io/etcd/server/v3/storage/mvcc/revision.go).
 const revisionSize = 8 + 1 + 8
 
@@ -135,8 +136,8 @@ func (info *SnapshotInfo) count(k, v []byte, live map[string]struct{}) error {
 	return nil
 }
 
-// compacted is the last revision that was compacted. When the revisions up to it were deletions nothing is left of them,
-// and the database is at that revision nevertheless (restore in go.etcd.io/etcd/server/v3/storage/mvcc/kvstore.go).
+// compacted is the last compacted revision, which is the database's if only deletions were
+// compacted (restore in go.etcd.io/etcd/server/v3/storage/mvcc/kvstore.go).
 func compacted(tx *bbolt.Tx) int64 {
 	meta := tx.Bucket([]byte("meta"))
 	if meta == nil {

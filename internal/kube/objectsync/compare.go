@@ -12,10 +12,9 @@ import (
 
 // Difference is one field in which a copy is not what the rules make of the source's object.
 type Difference struct {
-	Ref Ref
-	// Path such as .spec.replicas; empty if the whole object is missing in one cluster.
+	Ref  Ref
 	Path string
-	// Want is the value by the rules, Have the one in the target, both as JSON, and cut if long. Values of Secrets are not shown.
+	// Want is the value by the rules, Have the target's, as JSON; not for Secrets.
 	Want, Have string
 }
 
@@ -35,20 +34,17 @@ const (
 
 // Parity is how the two sides compare.
 type Parity struct {
-	// Compared are the objects that should be the same.
 	Compared    int
 	Differences []Difference
 }
 
-// Equal reports that nothing differs.
 func (p *Parity) Equal() bool { return len(p.Differences) == 0 }
 
 // maxDifferences is how many are listed. With more, one has to copy first.
 const maxDifferences = 10000
 
-// Compare reads both sides in full, and asks for every object that the rules take whether the target has it, and the same, and
-// whether the target has copies beyond. It asks nothing of what the clusters' own controllers own: replicas that an autoscaler
-// sets, singletons' pods, and what Rules strip. Objects that policy Keep left alone are passed over.
+// Compare reads both sides in full and reports missing, different and surplus copies. It ignores
+// what the clusters' own controllers own, and what policy Keep left alone.
 func (c *Copier) Compare(ctx context.Context) (*Parity, error) {
 	kinds, err := FindKinds(ctx, c.Source, c.Target, c.Rules)
 	if err != nil {
@@ -101,7 +97,6 @@ func (c *Copier) compareKind(ctx context.Context, k Kind, scaled map[Ref]bool, p
 	}
 }
 
-// comparePair compares what the two sides have of one name; nil is nothing.
 func (c *Copier) comparePair(ctx context.Context, k Kind, from, have *unstructured.Unstructured, scaled map[Ref]bool, p *Parity) {
 	var want *unstructured.Unstructured
 	if from != nil {
@@ -142,8 +137,7 @@ func (c *Copier) fields(ctx context.Context, k Kind, want, have *unstructured.Un
 	return c.secondOpinion(ctx, k, want, have, diffs)
 }
 
-// secondOpinion asks the target what it would make of the copy: fields that transforms added get their defaults there, and
-// another version of Kubernetes, or a webhook, adds some of its own. Nothing is written.
+// secondOpinion has the target's dry run fill in defaults and webhooks' changes.
 func (c *Copier) secondOpinion(ctx context.Context, k Kind, want, have *unstructured.Unstructured, diffs []Difference) []Difference {
 	for _, d := range diffs {
 		if d.Want != absent {
@@ -164,7 +158,6 @@ func (c *Copier) secondOpinion(ctx context.Context, k Kind, want, have *unstruct
 	return c.Rules.differences(k, withoutPorts(full), withoutPorts(have.DeepCopy()))
 }
 
-// try asks what would become of a new object.
 func (s *Side) try(ctx context.Context, k Kind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: v1alpha1.FieldManager}
 	if k.Namespaced {

@@ -21,24 +21,20 @@ const DefaultPatience = 2 * time.Minute
 type Copier struct {
 	Source, Target *Side
 	Rules          *Rules
-	// Progress, if set, gets how many objects of the source were dealt with, of how many. Calls do not overlap.
+	// Progress, if set, gets how many objects were dealt with, of how many. Calls do not overlap.
 	Progress func(done, total int)
-	// Patience is how long writes that may succeed in a while are tried again: a namespace that is still being deleted, a webhook
-	// whose pods start. Default: DefaultPatience.
+	// Patience is how long writes that may succeed later are tried again.
 	Patience time.Duration
-	// Rewrite has every copy written, whether or not it seems to be the same already. It brings back what someone changed in
-	// the target.
+	// Rewrite writes every copy, which brings back what was changed in the target.
 	Rewrite bool
 
-	// hasty leaves what could be tried again to someone else.
 	hasty bool
 
 	mu     sync.Mutex
 	result Result
 }
 
-// Result is what a copy did. Each object of the source is counted once, as written, the same already, kept as the target has
-// it, left out, or failed.
+// Result counts each object of the source once.
 type Result struct {
 	Total                                int
 	Written, Same, Kept, LeftOut, Failed int
@@ -47,7 +43,6 @@ type Result struct {
 	Errors  []*ObjectError
 }
 
-// Done is how many objects were dealt with.
 func (r *Result) Done() int { return r.Written + r.Same + r.Kept + r.LeftOut + r.Failed }
 
 // entry is an object of the target.
@@ -55,13 +50,12 @@ type entry struct {
 	uid    types.UID
 	copied string
 	owned  bool
-	// seen in the source, and taken.
-	seen bool
+	seen   bool
 }
 
-// Run copies one part, or all, and deletes copies that the source no longer has an object for; namespaces, definitions and
-// claims stay. A second run writes nothing. What is wrong with single objects is in the result; Run itself fails when a side
-// cannot be read or the context ends. A Copier makes one run at a time.
+// Run copies one part, or all, and deletes copies without an object in the source, except
+// namespaces, definitions and claims. It fails when a side cannot be read; the result has what is
+// wrong with single objects. A Copier makes one run at a time.
 func (c *Copier) Run(ctx context.Context, part Part) (Result, error) {
 	c.result = Result{}
 	kinds, err := FindKinds(ctx, c.Source, c.Target, c.Rules)
@@ -89,7 +83,6 @@ func (c *Copier) Run(ctx context.Context, part Part) (Result, error) {
 	return c.result, nil
 }
 
-// kind copies the objects of one kind.
 func (c *Copier) kind(ctx context.Context, k Kind) error {
 	index, err := c.index(ctx, k)
 	if err != nil {
@@ -105,8 +98,7 @@ func (c *Copier) kind(ctx context.Context, k Kind) error {
 	return c.prune(ctx, k, index)
 }
 
-// index is what the target has of a kind. A kind whose definition was just copied is not served at once; until it is, the
-// target has nothing of it.
+// index is what the target has of a kind; nothing, as long as the kind is not served yet.
 func (c *Copier) index(ctx context.Context, k Kind) (map[key]*entry, error) {
 	index := map[key]*entry{}
 	err := c.Target.eachMeta(ctx, k, "", func(o *metav1.PartialObjectMetadata) error {
@@ -168,7 +160,6 @@ func (c *Copier) pass(ctx context.Context, k Kind, index map[key]*entry) ([]key,
 	return later, ctx.Err()
 }
 
-// count adds an outcome to the result.
 func (c *Copier) count(o outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -217,7 +208,6 @@ func (c *Copier) again(ctx context.Context, k Kind, index map[key]*entry, later 
 	return ctx.Err()
 }
 
-// retry copies one object, as it is on both sides by now.
 func (c *Copier) retry(ctx context.Context, k Kind, of key, index map[key]*entry) outcome {
 	o, err := c.Source.get(ctx, k, of)
 	if apierrors.IsNotFound(err) {
@@ -239,7 +229,6 @@ func (c *Copier) retry(ctx context.Context, k Kind, of key, index map[key]*entry
 	return c.one(ctx, k, o, e)
 }
 
-// look is the entry of one object; nil if the target has none.
 func (c *Copier) look(ctx context.Context, k Kind, of key) (*entry, error) {
 	have, err := c.Target.metaOf(k, of.namespace).Get(ctx, of.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -277,7 +266,6 @@ func prunable(k Kind) bool {
 	return !k.is("", "Namespace") && !k.is("", "PersistentVolumeClaim") && k.Group != definitions().Group
 }
 
-// wait lasts until the time is over or the context ends.
 func wait(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

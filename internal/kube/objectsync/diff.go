@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// differences are the fields in which an object of the target is not the copy that was wanted, both ways.
+// differences are the fields in which an object of the target is not the wanted copy, both ways.
 func (r *Rules) differences(k Kind, want, have *unstructured.Unstructured) []Difference {
 	d := differ{ref: refOf(k, want), secret: k.secret()}
 	d.compare("", r.comparable(k, want).Object, r.comparable(k, have).Object)

@@ -14,20 +14,17 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// clusterDir holds what is in no namespace.
 const clusterDir = "_cluster"
 
 // Written is what WriteDir did.
 type Written struct {
-	Files int
-	// Secrets that were left out.
+	Files   int
 	Secrets int
 	Errors  []*ObjectError
 }
 
-// WriteDir writes what would be copied as manifests, one file for each object, NAMESPACE/RESOURCE-NAME.yaml, or _cluster/ for what is in
-// no namespace, and a kustomization.yaml that lists them in the order of the copy. Secrets are left out unless withSecrets. The
-// directory is made if it is not there, and must be empty; only its owner can read what is in it.
+// WriteDir writes one manifest for each copy, and a kustomization.yaml in the order of the copy.
+// The directory must be empty; only its owner can read it.
 func (c *Copier) WriteDir(ctx context.Context, dir string, withSecrets bool) (Written, error) {
 	w := Written{}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -82,7 +79,6 @@ type DirError struct{ Dir string }
 
 func (e *DirError) Error() string { return fmt.Sprintf("directory %s is not empty", e.Dir) }
 
-// Advice is what to do about it.
 func (*DirError) Advice() string { return "name one that is empty, or not there yet" }
 
 // writeOne writes the copy of one object, and returns the name of its file; none if it is left out.
@@ -121,7 +117,7 @@ func (c *Copier) writeOne(root *os.Root, k Kind, o *unstructured.Unstructured, w
 	return file, nil
 }
 
-// fileName keeps apart kinds of the same name in different groups. Names of some kinds have colons in them, which some file systems do not.
+// fileName keeps apart kinds of one name in different groups, and avoids colons.
 func fileName(k Kind, o *unstructured.Unstructured) string {
 	return k.String() + "-" + url.QueryEscape(o.GetName()) + ".yaml"
 }

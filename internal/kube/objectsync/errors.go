@@ -39,8 +39,7 @@ const (
 
 // ObjectError is what went wrong with one object.
 type ObjectError struct {
-	Ref Ref
-	// Verb is what was tried, such as "copying".
+	Ref     Ref
 	Verb    string
 	Reason  Reason
 	Problem string
@@ -48,7 +47,6 @@ type ObjectError struct {
 	// Err is the cause; nil for Secrets, whose errors may quote values.
 	Err error
 
-	// again says that it may come right by itself.
 	again bool
 }
 
@@ -56,7 +54,6 @@ func (e *ObjectError) Error() string { return fmt.Sprintf("%s %s: %s", e.Verb, e
 
 func (e *ObjectError) Advice() string { return e.Hint }
 
-// Unwrap gives the cause.
 func (e *ObjectError) Unwrap() error { return e.Err }
 
 // trouble puts an API server's error in words. It is nil if the context ended.
@@ -69,7 +66,6 @@ func trouble(ref Ref, verb string, err error) *ObjectError {
 	return e
 }
 
-// unfit is the error of an object that a transform cannot be done to.
 func unfit(ref Ref, err error) *ObjectError {
 	return &ObjectError{
 		Ref: ref, Verb: "copying", Reason: ReasonTransform, Problem: err.Error(), Err: err,
@@ -106,7 +102,6 @@ func classify(e *ObjectError, err error) {
 	}
 }
 
-// passes reports whether the same call may well succeed in a while.
 func passes(err error) bool {
 	var network net.Error
 	return apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||

@@ -37,12 +37,10 @@ func matchesAny(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return glob(p, name) })
 }
 
-// chosen reports whether a filter lets a name through.
 func chosen(f v1alpha1.NameFilter, name string) bool {
 	return (len(f.Include) == 0 || matchesAny(f.Include, name)) && !matchesAny(f.Exclude, name)
 }
 
-// validatePatterns refuses what can be no part of a name.
 func validatePatterns(field string, patterns []string) error {
 	for i, p := range patterns {
 		if p == "" || strings.ContainsAny(p, "/ \t\n,") {
@@ -55,7 +53,6 @@ func validatePatterns(field string, patterns []string) error {
 	return nil
 }
 
-// selector is nil if there is none.
 func selector(field string, s *metav1.LabelSelector) (labels.Selector, error) {
 	if s == nil {
 		return nil, nil

@@ -20,7 +20,6 @@ type item struct {
 	key
 }
 
-// change of an object, or more than one.
 type change struct {
 	since time.Time
 	// times it was seen to change. A copy made before the last of them is not the end.
@@ -43,7 +42,7 @@ type Follower struct {
 	again chan struct{}
 }
 
-// NewFollower makes a Follower of what a Copier copies. The Copier must not be used for anything else meanwhile but Compare.
+// NewFollower makes a Follower of a Copier, which meanwhile serves nothing else but Compare.
 func NewFollower(c *Copier) *Follower {
 	const soonest, latest = 200 * time.Millisecond, 15 * time.Second
 	return &Follower{
@@ -54,8 +53,7 @@ func NewFollower(c *Copier) *Follower {
 	}
 }
 
-// Run copies everything once, and then each change, until the context ends, which is no error. Objects that cannot be copied are
-// tried again and again: see Troubles.
+// Run copies everything once, then each change, until the context ends. Failed copies are retried.
 func (f *Follower) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -87,8 +85,7 @@ func (f *Follower) isStarted() bool {
 	return f.started
 }
 
-// watchNew watches kinds that are not watched yet. A kind is copied after its watch has a beginning, so that nothing that changes
-// between the two is missed.
+// watchNew watches new kinds. The watch begins before the copy, so that nothing is missed.
 func (f *Follower) watchNew(ctx context.Context, all *sync.WaitGroup) error {
 	kinds, err := FindKinds(ctx, f.copier.Source, f.copier.Target, f.copier.Rules)
 	if err != nil {
@@ -127,7 +124,6 @@ func (f *Follower) watchNew(ctx context.Context, all *sync.WaitGroup) error {
 	return nil
 }
 
-// version of the source from which on changes are watched.
 func (f *Follower) version(ctx context.Context, k Kind) (string, error) {
 	list, err := f.copier.Source.meta.Resource(k.GVR()).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
@@ -136,7 +132,6 @@ func (f *Follower) version(ctx context.Context, k Kind) (string, error) {
 	return list.ResourceVersion, nil
 }
 
-// copyAll copies a kind as a whole. What fails is tried on its own from then on.
 func (f *Follower) copyAll(ctx context.Context, k Kind) error {
 	f.copier.result, f.copier.hasty = Result{}, true
 	defer func() { f.copier.hasty = false }()
@@ -146,7 +141,7 @@ func (f *Follower) copyAll(ctx context.Context, k Kind) error {
 	for _, e := range f.copier.result.Errors {
 		i := item{k, e.Ref.key()}
 		f.mark(i)
-		f.settle(i, e)
+		f.record(i, e)
 		f.queue.AddRateLimited(i)
 	}
 	return nil
@@ -159,7 +154,7 @@ func (f *Follower) follow(ctx context.Context, k Kind, version string) {
 		if ctx.Err() != nil {
 			return
 		}
-		// The source has forgotten what changed since. Everything is looked at again, by the workers.
+		// The source has forgotten what changed since: the workers look at everything.
 		const pause = time.Second
 		if wait(ctx, pause) != nil {
 			return
@@ -179,7 +174,6 @@ func (f *Follower) follow(ctx context.Context, k Kind, version string) {
 	}
 }
 
-// watch queues changes until the watch cannot be carried on.
 func (f *Follower) watch(ctx context.Context, k Kind, version string) {
 	w, err := toolswatch.NewRetryWatcherWithContext(ctx, version, &cache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -203,7 +197,7 @@ func (f *Follower) watch(ctx context.Context, k Kind, version string) {
 	}
 }
 
-// never reports whether an object is none that could ever be copied: pods that controllers make change all the time.
+// never reports whether an object can never be copied, such as pods of controllers.
 func (f *Follower) never(k Kind, o metav1.Object) bool {
 	switch f.copier.Rules.whyNotMeta(k, o) {
 	case ofItsOwner, ofNoNamespace, everyClusters, ofReplumb:

@@ -41,7 +41,7 @@ func TestFollow(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	f.eventually("the first copy is done", follower.Settled)
+	f.eventually("the first copy is done", follower.CaughtUp)
 	if diffs := f.differences(c); len(diffs) > 0 {
 		t.Fatalf("differences:\n%s", strings.Join(diffs, "\n"))
 	}
@@ -55,7 +55,7 @@ func TestFollow(t *testing.T) {
 	f.make(f.source, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: added, namespace: VAULT}")
 	f.remove(f.source, kindOf("v1", "Service"), f.shop, "headless")
 	changed := time.Now()
-	f.eventually("changes are followed", func() bool { return follower.Settled() && len(f.differences(c)) == 0 })
+	f.eventually("changes are followed", func() bool { return follower.CaughtUp() && len(f.differences(c)) == 0 })
 	t.Logf("four changes followed, and seen to be by comparison, after %s", time.Since(changed))
 	f.gone(f.target, kindOf("v1", "Service"), f.shop, "headless")
 	replicas, _, _ := unstructured.NestedInt64(f.get(f.target, deployment, f.shop, "web").Object, "spec", "replicas")
@@ -83,14 +83,14 @@ func TestFollowTrouble(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	f.eventually("the first copy is done", follower.Settled)
+	f.eventually("the first copy is done", follower.CaughtUp)
 	f.make(f.source, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: SHOP}\ndata: {a: source}")
 	f.eventually("trouble is told", func() bool { return len(follower.Troubles()) == 1 })
-	if follower.Settled() || follower.Lag() == 0 || follower.Troubles()[0].Reason != ReasonExists {
-		t.Errorf("settled %v, lag %s, %v", follower.Settled(), follower.Lag(), follower.Troubles())
+	if follower.CaughtUp() || follower.Lag() == 0 || follower.Troubles()[0].Reason != ReasonExists {
+		t.Errorf("settled %v, lag %s, %v", follower.CaughtUp(), follower.Lag(), follower.Troubles())
 	}
 	f.remove(f.target, kindOf("v1", "ConfigMap"), f.shop, "c")
-	f.eventually("it is copied", follower.Settled)
+	f.eventually("it is copied", follower.CaughtUp)
 	if diffs := f.differences(c); len(diffs) > 0 {
 		t.Errorf("differences: %v", diffs)
 	}
@@ -175,7 +175,7 @@ spec: {replicas: 1, selector: {matchLabels: {a: b}}, template: {metadata: {label
 		)
 		f.remove(f.source, kindOf("v1", "PersistentVolumeClaim"), f.shop, "data")
 	})
-	s, err := f.copier(nil).Survey(context.Background())
+	s, err := f.copier(nil).Inventory(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,6 @@ func (f *Follower) mark(i item) {
 	f.pending[i].times++
 }
 
-// times that a pending object was seen to change.
 func (f *Follower) times(i item) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -43,7 +42,7 @@ func (f *Follower) work(ctx context.Context) {
 		times := f.times(i)
 		err := f.deal(ctx, i)
 		f.queue.Done(i)
-		f.settle(i, err)
+		f.record(i, err)
 		if err != nil && ctx.Err() == nil {
 			f.queue.AddRateLimited(i)
 			continue
@@ -53,7 +52,7 @@ func (f *Follower) work(ctx context.Context) {
 	}
 }
 
-func (f *Follower) settle(i item, err *ObjectError) {
+func (f *Follower) record(i item, err *ObjectError) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err == nil {
@@ -72,7 +71,6 @@ func (f *Follower) finish(i item, times int) {
 	}
 }
 
-// deal brings the target up to date with one object, or with all of a kind.
 func (f *Follower) deal(ctx context.Context, i item) *ObjectError {
 	c := f.copier
 	if i.name == "" {
@@ -106,7 +104,6 @@ func (f *Follower) deal(ctx context.Context, i item) *ObjectError {
 	return nil
 }
 
-// recheck queues everything of a kind that either side has.
 func (f *Follower) recheck(ctx context.Context, k Kind) *ObjectError {
 	for _, s := range []*Side{f.copier.Source, f.copier.Target} {
 		err := s.eachMeta(ctx, k, "", func(o *metav1.PartialObjectMetadata) error {
@@ -129,15 +126,13 @@ func (f *Follower) lookAgain() {
 	}
 }
 
-// Settled reports whether everything is in the target that the source was seen to change, since the first copy was done. A change
-// is seen within a moment, not at once: who needs to be certain compares.
-func (f *Follower) Settled() bool {
+// CaughtUp reports whether the target has all changes seen. Only Compare is certain.
+func (f *Follower) CaughtUp() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.started && len(f.pending) == 0
 }
 
-// Lag is how long the oldest change has been waiting; 0 if none is.
 func (f *Follower) Lag() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -62,7 +62,6 @@ func swapHosts(k Kind, o *unstructured.Unstructured, swaps []v1alpha1.Swap) {
 	swapAnnotatedHosts(o, swap)
 }
 
-// swapAnnotatedHosts changes what external-dns reads.
 func swapAnnotatedHosts(o *unstructured.Unstructured, swap func(string) string) {
 	annotations := o.GetAnnotations()
 	for _, name := range []string{"external-dns.alpha.kubernetes.io/hostname", "external-dns.alpha.kubernetes.io/internal-hostname"} {
@@ -78,8 +77,9 @@ func swapAnnotatedHosts(o *unstructured.Unstructured, swap func(string) string) 
 	}
 }
 
-// addAlias has what answers to a name answer to the alias as well. Listeners of a Gateway have names of their own, so a route
-// that names its listener answers to the alias only through listeners without a hostname.
+// addAlias adds the alias wherever an object answers to the name. Listeners of a Gateway have names
+// of their own, so a route that names its listener answers to the alias only through listeners
+// without a hostname.
 func addAlias(k Kind, o *unstructured.Unstructured, h v1alpha1.HostAlias) {
 	within := inside(o.Object, "spec")
 	switch {
@@ -100,7 +100,7 @@ func addAlias(k Kind, o *unstructured.Unstructured, h v1alpha1.HostAlias) {
 	}
 }
 
-// beside adds, after each item of a list that is for the name, one for the alias, if there is none yet.
+// beside adds an item for the alias after each that is for the name, if there is none yet.
 func beside(o map[string]any, list, field string, h v1alpha1.HostAlias, change func(map[string]any)) {
 	items := asSlice(o[list])
 	if len(items) == 0 || slices.ContainsFunc(items, func(i any) bool { return asMap(i)[field] == h.Alias }) {

@@ -1,3 +1,5 @@
+// Package objectsync copies objects of one cluster into another and compares them. Rules decide
+// what is copied and how it is changed, a Copier writes, compares and follows.
 package objectsync
 
 import (
@@ -14,7 +16,6 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// served is what a cluster serves: its groups, and the kinds of each of their versions.
 type served struct {
 	groups []*metav1.APIGroup
 	kinds  map[schema.GroupVersion]map[string]metav1.APIResource
@@ -46,15 +47,14 @@ func (s *Side) served() (*served, error) {
 	return all, nil
 }
 
-// Kinds are the kinds that are copied, in order, each in the version that the source prefers among those that both serve.
+// Kinds are copied in this order, each in the source's preferred version that both serve.
 type Kinds struct {
 	Copied []Kind
-	// Missing are kinds that the target does not serve, and would not if all definitions were copied.
+	// Missing are kinds that the target does not serve, even with all definitions copied.
 	Missing []Kind
 	// LeftOut are kinds no object of which is copied, with the reason.
 	LeftOut map[string]string
-	// Broken are groups of either side that no one answered for.
-	Broken []string
+	Broken  []string
 }
 
 // FindKinds asks both sides what they serve.
@@ -131,7 +131,6 @@ func copyable(r metav1.APIResource) bool {
 	return true
 }
 
-// foreign are the versions of groups that aggregated API servers serve.
 func (s *Side) foreign(ctx context.Context) (map[string]bool, error) {
 	services := Kind{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 	all := map[string]bool{}
@@ -150,12 +149,10 @@ func (s *Side) foreign(ctx context.Context) (map[string]bool, error) {
 	return all, nil
 }
 
-// definitions are custom resources' own.
 func definitions() Kind {
 	return Kind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition", Resource: "customresourcedefinitions"}
 }
 
-// defined are the kinds whose definitions are copied.
 func (s *Side) defined(ctx context.Context, r *Rules) (map[string]bool, error) {
 	all := map[string]bool{}
 	err := s.each(ctx, definitions(), func(o *unstructured.Unstructured) error {
@@ -170,7 +167,6 @@ func (s *Side) defined(ctx context.Context, r *Rules) (map[string]bool, error) {
 	return all, nil
 }
 
-// Reads are the resources that are read to copy them: those that are served, and that rules do not leave out.
 func (s *Side) Reads(r *Rules) ([]schema.GroupResource, error) {
 	all, err := s.served()
 	if err != nil {
@@ -193,4 +189,52 @@ func (s *Side) Reads(r *Rules) ([]schema.GroupResource, error) {
 		return strings.Compare(a.Group+"/"+a.Resource, b.Group+"/"+b.Resource)
 	})
 	return out, nil
+}
+
+// Kind is one kind of object, in the version that it is copied in.
+type Kind struct {
+	Group, Version string
+	// Kind such as Deployment, and Resource such as deployments.
+	Kind, Resource string
+	Namespaced     bool
+}
+
+func (k Kind) String() string {
+	if k.Group == "" {
+		return k.Resource
+	}
+	return k.Resource + "." + k.Group
+}
+
+func (k Kind) GVR() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: k.Group, Version: k.Version, Resource: k.Resource}
+}
+
+func (k Kind) is(group, kind string) bool { return k.Group == group && k.Kind == kind }
+
+func (k Kind) secret() bool { return k.is("", "Secret") }
+
+// Ref is one object.
+type Ref struct {
+	Resource        string
+	Namespace, Name string
+}
+
+func (r Ref) String() string {
+	if r.Namespace == "" {
+		return r.Resource + " " + r.Name
+	}
+	return r.Resource + " " + r.Namespace + "/" + r.Name
+}
+
+func (r Ref) key() key { return key{r.Namespace, r.Name} }
+
+func refOf(k Kind, o *unstructured.Unstructured) Ref {
+	return Ref{Resource: k.String(), Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+type key struct{ namespace, name string }
+
+func (k key) ref(of Kind) Ref {
+	return Ref{Resource: of.String(), Namespace: k.namespace, Name: k.name}
 }

@@ -91,7 +91,6 @@ func (l leftOut) group(group string) string {
 	}
 }
 
-// definition says why the definition of a group's kinds is left out.
 func (l leftOut) definition(group string) string {
 	if _, ok := l.within[group]; ok {
 		return ofItsNetwork
@@ -99,7 +98,6 @@ func (l leftOut) definition(group string) string {
 	return l.group(group)
 }
 
-// whyNot says why an object is left out.
 func (r *Rules) whyNot(k Kind, o *unstructured.Unstructured) string {
 	if why := r.Kind(k); why != "" {
 		return why

@@ -47,7 +47,6 @@ func madeAnywhere(k Kind, o *unstructured.Unstructured) bool {
 	return false
 }
 
-// bare reports whether an object has no labels but these, nor annotations.
 func bare(o *unstructured.Unstructured, but ...string) bool {
 	for l := range o.GetLabels() {
 		if !slices.Contains(but, l) {

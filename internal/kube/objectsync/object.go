@@ -23,8 +23,7 @@ func inside(o map[string]any, path ...string) map[string]any {
 	return o
 }
 
-// podTemplate is the template of an object's pods, in place: the Pod itself, or what has metadata and spec like one. Custom
-// resources often have theirs where Deployments do.
+// podTemplate is the template of an object's pods, in place, where Deployments have theirs.
 func podTemplate(k Kind, o *unstructured.Unstructured) map[string]any {
 	switch {
 	case k.is("", "Pod"):
@@ -45,7 +44,6 @@ func podSpec(k Kind, o *unstructured.Unstructured) map[string]any {
 	return inside(podTemplate(k, o), "spec")
 }
 
-// containers are all those of a pod, in place.
 func containers(pod map[string]any) []map[string]any {
 	var all []map[string]any
 	for _, list := range []string{"initContainers", "containers", "ephemeralContainers"} {
@@ -58,8 +56,8 @@ func containers(pod map[string]any) []map[string]any {
 	return all
 }
 
-// keep filters a list in place, and takes it away when nothing is left.
-func keep(o map[string]any, list string, wanted func(map[string]any) bool) {
+// retain filters a list in place, and takes it away when nothing is left.
+func retain(o map[string]any, list string, wanted func(map[string]any) bool) {
 	old := asSlice(o[list])
 	if old == nil {
 		return
@@ -77,7 +75,6 @@ func keep(o map[string]any, list string, wanted func(map[string]any) bool) {
 	o[list] = left
 }
 
-// drop takes a field away.
 func drop(o *unstructured.Unstructured, path ...string) {
 	unstructured.RemoveNestedField(o.Object, path...)
 }

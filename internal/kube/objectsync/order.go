@@ -31,10 +31,9 @@ const (
 	rankWorkloads
 	rankCustom
 	rankRoutes
-	// Quotas come after what they count: each has to be counted before it lets anything through, and one that was lowered when
-	// the objects were there already would refuse them.
+	// Quotas come after what they count: a lowered one would refuse existing objects.
 	rankQuotas
-	// What is asked before each write comes last: it would refuse everything until what answers is ready.
+	// Webhooks come last: they refuse everything until their backend is ready.
 	rankAdmission
 )
 
@@ -45,7 +44,6 @@ func Order(kinds []Kind) {
 	})
 }
 
-// Of reports whether a kind belongs to a part.
 func (p Part) Of(k Kind) bool {
 	switch p {
 	case Foundations:

@@ -13,7 +13,8 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// dockerHub is the registry of images that name none (github.com/distribution/reference, normalize.go).
+// dockerHub is the registry of images that name none (github.com/distribution/reference,
+// normalize.go).
 const dockerHub = "docker.io"
 
 // registry is taken for another.
@@ -69,7 +70,6 @@ func readAuth(field string, secret *corev1.Secret, ref v1alpha1.SecretReference,
 	return nil, wrong("has no credentials for " + registryHost(to))
 }
 
-// registryHost is the host in the name of an image, or in a key of a Docker configuration, which may be a URL.
 func registryHost(name string) string {
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "https://"), "http://")
 	host, _, _ := strings.Cut(name, "/")
@@ -97,7 +97,6 @@ func (r *Rules) swapRegistries(k Kind, o *unstructured.Unstructured) {
 	}
 }
 
-// image is the name under which the target finds an image. The first swap that fits counts.
 func (r *Rules) image(image string) string {
 	for _, s := range r.registries {
 		for _, name := range []string{image, inFull(image)} {

@@ -21,36 +21,29 @@ const DefaultParallel = 16
 
 const maxParallel = 128
 
-// generation of the rules for Secrets. It counts on when a build makes something else of them than the one before, so that copies
-// made by that one are written again.
+// generation counts changes of the rules for Secrets, whose copies are then written again.
 const generation = "1"
 
 // Options are what Rules are made from.
 type Options struct {
-	// Migration owns the copies.
-	Migration  string
-	Copy       v1alpha1.CopySpec
-	Hosts      []v1alpha1.HostAlias
-	Singletons v1alpha1.SingletonSpec
-	// Credentials are the Secrets that Copy.Registries name.
+	Migration   string
+	Copy        v1alpha1.CopySpec
+	Hosts       []v1alpha1.HostAlias
+	Singletons  v1alpha1.SingletonSpec
 	Credentials map[v1alpha1.SecretReference]*corev1.Secret
-	// Network is what gives pods of the source their network.
-	Network Network
+	Network     Network
 	// Awake lets singletons run in the target: names lead there.
 	Awake bool
 }
 
-// Network is what gives pods of the source their network. It is left out: the target has its own, and two on one node keep each other from
-// working. A namespace that spec.mirror.copy.namespaces.include has by its very name is copied all the same.
+// Network is the source's pod network. It is left out, unless spec.mirror.copy.namespaces.include
+// names its namespace: two on one node break each other.
 type Network struct {
-	// Namespaces that hold nothing else.
 	Namespaces []string
-	// Objects outside of them.
-	Objects []Ref
+	Objects    []Ref
 }
 
-// Rules say what is copied, and how it is changed on the way. They are not changed once they are made, and any number may use
-// them at once.
+// Rules say what is copied and how it is changed. They are immutable and safe for concurrent use.
 type Rules struct {
 	options    Options
 	selector   labels.Selector
@@ -62,7 +55,7 @@ type Rules struct {
 	digest string
 }
 
-// NewRules compiles a spec. It fails with a *spec.Error of the first field that is wrong. What is left open has its default.
+// NewRules compiles a spec with its defaults. It fails with a *spec.Error of the first wrong field.
 func NewRules(o Options) (*Rules, error) {
 	orElse(&o.Copy.Existing, v1alpha1.ExistingRefuse)
 	orElse(&o.Copy.NodePorts, v1alpha1.NodePortsKeep)
@@ -101,7 +94,6 @@ func orElse[T comparable](field *T, otherwise T) {
 	}
 }
 
-// sum is what changes when the copies of the same Secret change.
 func (r *Rules) sum() (string, error) {
 	o := r.options
 	body, err := json.Marshal([]any{generation, o.Copy.Registries, o.Copy.Transforms})
@@ -118,13 +110,10 @@ func (r *Rules) sum() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Existing is the policy about what the target has already.
 func (r *Rules) Existing() v1alpha1.ExistingPolicy { return r.options.Copy.Existing }
 
-// Volumes is the policy about claims.
 func (r *Rules) Volumes() v1alpha1.VolumePolicy { return r.options.Copy.Volumes }
 
-// Kind says why no object of a kind is copied; nothing if some may be.
 func (r *Rules) Kind(k Kind) string {
 	if why := r.leftOut.kind(k); why != "" {
 		return why
@@ -135,8 +124,8 @@ func (r *Rules) Kind(k Kind) string {
 	return ""
 }
 
-// Take makes the copy of an object that it leaves alone. It returns nil, and why, if the object is left out. It fails if a
-// transform cannot be done to it; no value of a Secret is in the error.
+// Take makes the copy of an object. It returns nil, and why, if the object is left out. Errors
+// contain no value of a Secret.
 func (r *Rules) Take(k Kind, o *unstructured.Unstructured) (taken *unstructured.Unstructured, why string, err error) {
 	if why := r.whyNot(k, o); why != "" {
 		return nil, why, nil
@@ -145,7 +134,6 @@ func (r *Rules) Take(k Kind, o *unstructured.Unstructured) (taken *unstructured.
 	return taken, "", err
 }
 
-// convert makes an object that is not left out into its copy.
 func (r *Rules) convert(k Kind, taken *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	version := fmt.Sprintf("%s/%s", taken.GetUID(), taken.GetResourceVersion())
 	taken.SetAPIVersion(k.GVR().GroupVersion().String())
@@ -172,8 +160,8 @@ func (r *Rules) convert(k Kind, taken *unstructured.Unstructured) (*unstructured
 	return taken, nil
 }
 
-// fingerprint tells one copy from another. That of a Secret is made from its version instead of its contents: annotations are
-// shown where values are not, and short values could be guessed from their hash.
+// fingerprint tells copies apart. That of a Secret is made from its version, since short values
+// could be guessed from their hash.
 func (r *Rules) fingerprint(k Kind, version string, taken *unstructured.Unstructured) string {
 	h := sha256.New()
 	if k.secret() {
@@ -184,14 +172,13 @@ func (r *Rules) fingerprint(k Kind, version string, taken *unstructured.Unstruct
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// owns reports whether replumb may change an object of the target. The label alone says little: controllers hand theirs on to what they
-// make of a copy, Endpoints of a Service for example.
+// owns reports whether replumb may change an object. Controllers hand on labels, but not ownership.
 func (r *Rules) owns(o metav1.Object) bool {
 	return o.GetLabels()[v1alpha1.LabelMirror] == r.options.Migration && o.GetAnnotations()[v1alpha1.AnnotationCopied] != "" &&
 		metav1.GetControllerOfNoCopy(o) == nil
 }
 
-// adopts reports whether each cluster makes an object of this name by itself, so that the copy joins the one that is there.
+// adopts reports whether each cluster makes an object of this name itself, which the copy joins.
 func adopts(k Kind, of key) bool {
 	return (k.is("", "Namespace") && of.name == "default") || (k.is("", "ServiceAccount") && of.name == "default")
 }

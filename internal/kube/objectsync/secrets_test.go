@@ -9,7 +9,7 @@ import (
 )
 
 func TestSecretsAreCountedByOwner(t *testing.T) {
-	s := &Survey{}
+	s := &Inventory{}
 	for i, tt := range []struct {
 		namespace, typ, label, value string
 		vault                        bool

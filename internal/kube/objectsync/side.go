@@ -18,12 +18,10 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// pageSize is how many objects are asked for at once.
 const pageSize = 500
 
 // Side is one of the two clusters.
 type Side struct {
-	// Cluster has the typed client.
 	*cluster.Cluster
 
 	objects   dynamic.Interface
@@ -49,40 +47,36 @@ func Connect(c *cluster.Cluster) (*Side, error) {
 	return s, nil
 }
 
-// each calls do with each object of a kind, a page at a time.
 func (s *Side) each(ctx context.Context, k Kind, do func(*unstructured.Unstructured) error) error {
 	return pages(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (string, error) {
 		list, err := s.objects.Resource(k.GVR()).List(ctx, o)
 		if err != nil {
 			return "", err
 		}
-		for i := range list.Items {
-			if err := do(&list.Items[i]); err != nil {
-				return "", err
-			}
-		}
-		return list.GetContinue(), nil
+		return list.GetContinue(), eachItem(list.Items, do)
 	})
 }
 
-// eachMeta is each for metadata alone.
 func (s *Side) eachMeta(ctx context.Context, k Kind, labels string, do func(*metav1.PartialObjectMetadata) error) error {
 	return pages(ctx, metav1.ListOptions{LabelSelector: labels}, func(ctx context.Context, o metav1.ListOptions) (string, error) {
 		list, err := s.meta.Resource(k.GVR()).List(ctx, o)
 		if err != nil {
 			return "", err
 		}
-		for i := range list.Items {
-			if err := do(&list.Items[i]); err != nil {
-				return "", err
-			}
-		}
-		return list.GetContinue(), nil
+		return list.GetContinue(), eachItem(list.Items, do)
 	})
 }
 
-// pages goes on from where a list was when it takes so long that its version is forgotten: the API server then offers to
-// continue with what is there now.
+func eachItem[T any](items []T, do func(*T) error) error {
+	for i := range items {
+		if err := do(&items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pages continues a list whose version has expired with what is there now.
 func pages(ctx context.Context, o metav1.ListOptions, next func(context.Context, metav1.ListOptions) (string, error)) error {
 	o.Limit = pageSize
 	for {
@@ -101,7 +95,6 @@ func pages(ctx context.Context, o metav1.ListOptions, next func(context.Context,
 	}
 }
 
-// count is how many objects of a kind there are.
 func (s *Side) count(ctx context.Context, k Kind) (int, error) {
 	list, err := s.meta.Resource(k.GVR()).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {

@@ -25,7 +25,6 @@ func (s *Side) stream(ctx context.Context, k Kind) *stream {
 	}}
 }
 
-// peek is the next object; nil at the end, or when err is set.
 func (s *stream) peek() *unstructured.Unstructured {
 	for len(s.page) == 0 && !s.done {
 		list, err := s.next(s.more)
@@ -48,7 +47,6 @@ func (s *stream) peek() *unstructured.Unstructured {
 	return &s.page[0]
 }
 
-// take is the next object if it is the one of that name, and goes on behind it.
 func (s *stream) take(of string) *unstructured.Unstructured {
 	o := s.peek()
 	if o == nil || place(o) != of {
@@ -58,7 +56,7 @@ func (s *stream) take(of string) *unstructured.Unstructured {
 	return o
 }
 
-// place is where an object stands in a list: API servers sort by the keys in etcd, in which a slash is behind the namespace.
+// place is where an object stands in a list, sorted by keys in etcd as API servers do.
 func place(o *unstructured.Unstructured) string {
 	if o.GetNamespace() == "" {
 		return o.GetName()
@@ -79,7 +77,6 @@ func earlier(a, b *unstructured.Unstructured) (of string, more bool) {
 	return min(place(a), place(b)), true
 }
 
-// scaled are the workloads whose replicas an autoscaler sets.
 func (s *Side) scaled(ctx context.Context) (map[Ref]bool, error) {
 	all := map[Ref]bool{}
 	k := Kind{Group: "autoscaling", Version: autoscalingv2.SchemeGroupVersion.Version, Resource: "horizontalpodautoscalers"}

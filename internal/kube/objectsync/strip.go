@@ -10,8 +10,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// strip takes away what one cluster gave an object. What is left is the same in the source and, but for what the rules change,
-// in the target. No finalizer is kept: who wants one in the target sets it there.
+// strip removes what one cluster gave an object, finalizers included.
 func (r *Rules) strip(k Kind, o *unstructured.Unstructured) {
 	for _, field := range []string{
 		"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink", "ownerReferences", "finalizers",
@@ -113,13 +112,12 @@ func stripPod(spec map[string]any) {
 		name, _ := item["name"].(string)
 		return strings.HasPrefix(name, "kube-api-access-")
 	}
-	keep(spec, "volumes", func(v map[string]any) bool { return !token(v) })
+	retain(spec, "volumes", func(v map[string]any) bool { return !token(v) })
 	for _, c := range containers(spec) {
-		keep(c, "volumeMounts", func(m map[string]any) bool { return !token(m) })
+		retain(c, "volumeMounts", func(m map[string]any) bool { return !token(m) })
 	}
 }
 
-// stripClaimTemplates takes away the status that API servers fill in.
 func stripClaimTemplates(o *unstructured.Unstructured) {
 	for _, t := range asSlice(inside(o.Object, "spec")["volumeClaimTemplates"]) {
 		m := asMap(t)
@@ -144,7 +142,7 @@ func stripJob(k Kind, o *unstructured.Unstructured) {
 	}
 }
 
-// stripBundles takes away the certificates that cert-manager's injector writes, where it is asked to.
+// stripBundles removes the certificates that cert-manager's injector writes.
 func stripBundles(o *unstructured.Unstructured) {
 	injected := false
 	for name := range o.GetAnnotations() {

@@ -101,7 +101,6 @@ func (t *transform) about(k Kind, o *unstructured.Unstructured) bool {
 		(t.selector == nil || t.selector.Matches(labels.Set(o.GetLabels())))
 }
 
-// apply changes an object in place, or returns another.
 func (t *transform) apply(k Kind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if !t.about(k, o) {
 		return o, nil
@@ -159,7 +158,6 @@ func merged(have, set map[string]string, remove []string) map[string]string {
 	return all
 }
 
-// swapClasses changes claims, and the templates of claims.
 func swapClasses(k Kind, o *unstructured.Unstructured, swaps []v1alpha1.Swap) {
 	var claims []map[string]any
 	if k.is("", "PersistentVolumeClaim") {

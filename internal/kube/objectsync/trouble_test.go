@@ -48,7 +48,7 @@ func TestExisting(t *testing.T) {
 	before := f.get(f.target, config, f.shop, "c").GetResourceVersion()
 
 	c := f.copier(nil)
-	s, err := c.Survey(context.Background())
+	s, err := c.Inventory(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ spec:
 		_, err := f.target.count(context.Background(), thing)
 		return err != nil
 	})
-	s, err := without.Survey(context.Background())
+	s, err := without.Inventory(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
-// Unready are the copied workloads of the target that do not have all their pods ready, each with the reason that can be seen:
-// an image that does not come, no room, a quota. Singletons that sleep are ready.
+// Unready are the copied workloads without all pods ready, and why. Suspended ones are ready.
 func (c *Copier) Unready(ctx context.Context) ([]Note, error) {
 	var notes []Note
 	for _, list := range []client.ObjectList{
@@ -31,7 +30,6 @@ func (c *Copier) Unready(ctx context.Context) ([]Note, error) {
 	return notes, nil
 }
 
-// unready are those of one kind.
 func (c *Copier) unready(ctx context.Context, list client.ObjectList) (notes []Note, err error) {
 	mine := client.MatchingLabels{v1alpha1.LabelMirror: c.Rules.options.Migration}
 	for more := true; more; more = list.GetContinue() != "" {
@@ -52,7 +50,6 @@ func (c *Copier) unready(ctx context.Context, list client.ObjectList) (notes []N
 	return notes, nil
 }
 
-// missing says what a pod or workload lacks; nothing if it is ready.
 func (c *Copier) missing(ctx context.Context, item runtime.Object) (ref Ref, why string, err error) {
 	at := func(resource string, o client.Object) Ref { return Ref{resource, o.GetNamespace(), o.GetName()} }
 	switch o := item.(type) {
@@ -72,7 +69,6 @@ func (c *Copier) missing(ctx context.Context, item runtime.Object) (ref Ref, why
 	return ref, why, err
 }
 
-// shortOf says what a workload lacks, and looks at its pods for what keeps them.
 func (c *Copier) shortOf(ctx context.Context, o client.Object, of *metav1.LabelSelector) (string, error) {
 	complete, why := readiness.Workload(o)
 	if complete {
@@ -83,12 +79,8 @@ func (c *Copier) shortOf(ctx context.Context, o client.Object, of *metav1.LabelS
 		return why, nil //nolint:nilerr // the API server would not have taken it; the count is what there is to say
 	}
 	pods := &corev1.PodList{}
-	if err := c.Target.List(
-		ctx,
-		pods,
-		client.InNamespace(o.GetNamespace()),
-		client.MatchingLabelsSelector{Selector: selector},
-	); err != nil {
+	if err := c.Target.List(ctx, pods, client.InNamespace(o.GetNamespace()),
+		client.MatchingLabelsSelector{Selector: selector}); err != nil {
 		return "", fmt.Errorf("reading pods of %s: %w", o.GetName(), err)
 	}
 	for i := range pods.Items {

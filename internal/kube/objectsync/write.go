@@ -12,7 +12,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// what became of an object.
 type what int
 
 const (
@@ -23,7 +22,6 @@ const (
 	failed
 )
 
-// outcome is what became of an object; err and again only if it failed.
 type outcome struct {
 	what  what
 	err   *ObjectError
@@ -32,7 +30,7 @@ type outcome struct {
 
 func failure(err *ObjectError) outcome { return outcome{what: failed, err: err, again: err.again} }
 
-// one copies one object of the source, which it uses up. e is what the target has of that name, nil for nothing; nothing else uses it meanwhile.
+// one copies one object, which it uses up. e is what the target has of that name; nil for nothing.
 func (c *Copier) one(ctx context.Context, k Kind, o *unstructured.Unstructured, e *entry) outcome {
 	if c.Rules.whyNot(k, o) != "" {
 		return outcome{what: leftOutOfIt}
@@ -86,7 +84,7 @@ func exists(ref Ref, problem string) *ObjectError {
 	}
 }
 
-// write applies a copy. fresh says that the target had none at the last look: one that was created since is kept.
+// write applies a copy. fresh says that the target had none: one that was created since is kept.
 func (c *Copier) write(ctx context.Context, k Kind, taken *unstructured.Unstructured, force, fresh bool) outcome {
 	ref := refOf(k, taken)
 	body, err := json.Marshal(taken.Object)
@@ -103,7 +101,6 @@ func (c *Copier) write(ctx context.Context, k Kind, taken *unstructured.Unstruct
 	return outcome{what: written}
 }
 
-// shared reports whether others wrote an object. Right after it was made no one else has, controllers included.
 func shared(o metav1.Object) bool {
 	for _, f := range o.GetManagedFields() {
 		if f.Manager != v1alpha1.FieldManager {
@@ -113,7 +110,7 @@ func shared(o metav1.Object) bool {
 	return false
 }
 
-// giveBack takes away what a write added to an object of someone else's, by owning nothing of it any more.
+// giveBack withdraws a write to a foreign object, by owning nothing of it any more.
 func (c *Copier) giveBack(ctx context.Context, k Kind, taken *unstructured.Unstructured) outcome {
 	ref := refOf(k, taken)
 	nothing := &unstructured.Unstructured{Object: map[string]any{}}

@@ -1,4 +1,4 @@
-// Package pull is about the image that replumb's own pods run, and the Secrets that nodes pull it with.
+// Package pull has the image of replumb's own pods, and its pull Secrets.
 package pull
 
 import (
@@ -40,8 +40,8 @@ func (i Image) References() []corev1.LocalObjectReference {
 	return all
 }
 
-// Absent finds, for a Check, the Secrets that are not there. field is where the Migration names them. It asks for no more than metadata: what
-// is in a Secret is for nodes alone. One that the user may not get is passed over: no role of replumb's has that right.
+// Absent finds missing Secrets for a Check; field is where the Migration names them. It reads
+// metadata alone, and passes over Secrets that the user may not get.
 func (i Image) Absent(ctx context.Context, c client.Reader, field string) ([]findings.Result, error) {
 	if i.Name == "" {
 		return nil, nil
@@ -62,7 +62,7 @@ func (i Image) Absent(ctx context.Context, c client.Reader, field string) ([]fin
 	return out, nil
 }
 
-// Check is the check that every kind of migration has of what Absent finds, under a code of its own.
+// Check is every kind's check of what Absent finds.
 func Check[In any](code string, absent func(In) []findings.Result) findings.Check[In] {
 	return findings.Check[In]{
 		Code:     code,

@@ -9,15 +9,14 @@ import (
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// everywhere is the namespace of a ClusterRole.
 const everywhere = ""
 
-// namespaces that rights are about, everywhere first.
 func namespaces(role cluster.Role) []string {
 	var all []string
 	for _, r := range role.Rights() {
@@ -29,7 +28,6 @@ func namespaces(role cluster.Role) []string {
 	return all
 }
 
-// line is one rule of a role: the same verbs on resources of one group, and on the same names.
 type line struct {
 	group, url string
 	resources  []string
@@ -37,7 +35,8 @@ type line struct {
 	verbs      []string
 }
 
-// lines are the rules that rights in one namespace come to, in their order. seen are the rights that an earlier line of the role has.
+// lines are rights in one namespace as rules, in their order. seen are the rights of earlier lines
+// of the role.
 func lines(rights []cluster.Right, namespace string, seen map[cluster.Right]bool) []line {
 	var objects []line
 	for _, r := range rights {
@@ -45,16 +44,15 @@ func lines(rights []cluster.Right, namespace string, seen map[cluster.Right]bool
 			continue
 		}
 		seen[r] = true
-		resource := r.Resource
-		if r.Subresource != "" {
-			resource += "/" + r.Subresource
-		}
 		i := slices.IndexFunc(objects, func(l line) bool {
-			return l.group == r.Group && l.url == r.URL && l.resources[0] == resource && slices.Equal(l.names, named(r.Name))
+			return l.group == r.Group && l.url == r.URL && l.resources[0] == resource(r) &&
+				slices.Equal(l.names, named(r.Name))
 		})
 		if i < 0 {
-			objects = append(objects, line{group: r.Group, url: r.URL, resources: []string{resource}, names: named(r.Name)})
-			i = len(objects) - 1
+			i = len(objects)
+			objects = append(objects, line{
+				group: r.Group, url: r.URL, resources: []string{resource(r)}, names: named(r.Name),
+			})
 		}
 		objects[i].verbs = append(objects[i].verbs, r.Verb)
 	}
@@ -96,8 +94,36 @@ func joined(objects []line) []line {
 	return out
 }
 
-// Namespaces are the manifests of the namespaces that replumb would make else. Its Roles need them, and where they are there before it,
-// they stay.
+// Rules are the rules of a role that has rights: one for each resource, or the object of it that is
+// named.
+func Rules(rights []cluster.Right) []rbacv1.PolicyRule {
+	var all []rbacv1.PolicyRule
+	for _, r := range rights {
+		rule := rbacv1.PolicyRule{ResourceNames: named(r.Name), NonResourceURLs: named(r.URL)}
+		if r.URL == "" {
+			rule.APIGroups, rule.Resources = []string{r.Group}, []string{resource(r)}
+		}
+		i := slices.IndexFunc(all, func(p rbacv1.PolicyRule) bool {
+			p.Verbs = nil
+			return equality.Semantic.DeepEqual(p, rule)
+		})
+		if i < 0 {
+			all, i = append(all, rule), len(all)
+		}
+		all[i].Verbs = append(all[i].Verbs, r.Verb)
+	}
+	return all
+}
+
+func resource(r cluster.Right) string {
+	if r.Subresource != "" {
+		return r.Resource + "/" + r.Subresource
+	}
+	return r.Resource
+}
+
+// Namespaces are the manifests of replumb's namespaces, which its Roles need. Made beforehand, they
+// stay.
 func Namespaces() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `---
@@ -116,7 +142,8 @@ metadata:
 	return b.String()
 }
 
-// Manifest is a role as YAML: a ClusterRole, and a Role in each namespace that has rights of its own, with what they are for.
+// Manifest is a role as YAML: a ClusterRole, and a Role in each namespace that has rights of its
+// own, with what they are for.
 func Manifest(role cluster.Role) string {
 	var b strings.Builder
 	for i, namespace := range namespaces(role) {
@@ -160,7 +187,8 @@ func (l line) yaml() string {
 	return text + verbs
 }
 
-// Bindings bind a role to a user, a group or a ServiceAccount, as YAML. Others that the role is bound to keep it.
+// Bindings bind a role to a user, a group or a ServiceAccount, as YAML. Others that the role is
+// bound to keep it.
 func Bindings(role cluster.Role, who rbacv1.Subject) string {
 	var b bytes.Buffer
 	for _, namespace := range namespaces(role) {
@@ -195,36 +223,23 @@ func Account(namespace, name string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: ServiceAccount\nmetadata:\n  namespace: %s\n  name: %s\n", namespace, name)
 }
 
-// OperatorFile is the file of deploy with the rights of the operator: its account, its role and that to see whether it is alive, both bound.
+// OperatorFile is the file of deploy with the rights of the operator: its account, its role, and
+// the role to see whether it is alive, both bound.
 func OperatorFile(operator, lease cluster.Role) string {
 	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: v1alpha1.SystemNamespace, Name: operator.Name}
 	everyone := rbacv1.Subject{Kind: rbacv1.GroupKind, Name: "system:authenticated"}
 	return `# The rights of the operator (replumb operator), generated from the lists in the code: the roles of all kinds of migrations in one, for the
 # account that it runs as, and for every user to see whether it is alive. docs/operator.md says more.
 #
-` + Namespaces() + Account(
-		account.Namespace,
-		account.Name,
-	) + Manifest(
-		operator,
-	) + Bindings(
-		operator,
-		account,
-	) +
-		Manifest(
-			lease,
-		) + Bindings(
-		lease,
-		everyone,
-	)
+` + Namespaces() + Account(account.Namespace, account.Name) +
+		Manifest(operator) + Bindings(operator, account) + Manifest(lease) + Bindings(lease, everyone)
 }
 
-// bindingName is of the role and of whom it is bound to. Names of roles and bindings are segments of a path.
+// bindingName has no slash and no percent sign: names of bindings are segments of a path.
 func bindingName(role cluster.Role, who rbacv1.Subject) string {
 	return role.Name + ":" + strings.NewReplacer("/", "-", "%", "-").Replace(who.Name)
 }
 
-// wrapped are words in lines of a width.
 func wrapped(text string, width int) []string {
 	var all []string
 	current := ""
@@ -270,8 +285,8 @@ func Table(role cluster.Role) string {
 	return b.String()
 }
 
-// File is a file of deploy: roles, and the namespaces that they are in. what is whose roles they are, such as "moves Services", name what
-// the command that prints them with bindings takes.
+// File is a file of deploy with roles and their namespaces. what is a phrase such as "moves
+// Services", name the argument of replumb rbac.
 func File(what, name string, roles cluster.Roles) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# Roles for who %[1]s, one for each purpose. Generated from the lists in the code; docs/rights.md has them as a table.

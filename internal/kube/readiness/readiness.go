@@ -1,4 +1,4 @@
-// Package readiness is the one definition of ready: of pods, and of workloads whose rollout is complete.
+// Package readiness defines when pods are ready, and workloads complete.
 package readiness
 
 import (
@@ -16,9 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Pod reports whether a pod serves: it is ready, and neither ends nor has ended. Otherwise it says why not.
-//
-// kstatus does not answer this: to it a pod that has ended is as it should be.
+// Pod reports whether a pod is ready and does not end. kstatus calls an ended pod current.
 func Pod(p *corev1.Pod) (ready bool, why string) {
 	switch {
 	case !p.DeletionTimestamp.IsZero():
@@ -37,8 +35,7 @@ func Pod(p *corev1.Pod) (ready bool, why string) {
 	return false, "it is not ready"
 }
 
-// Blocked says what keeps a pod from running, if that does not pass by itself: an image that does not come, a container
-// that ends, no room. It is empty for a pod that is only on its way.
+// Blocked says what keeps a pod from running, if that does not pass by itself.
 func Blocked(p *corev1.Pod) string {
 	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		switch w, t := s.State.Waiting, s.State.Terminated; {
@@ -60,8 +57,8 @@ func phrase(words ...string) string {
 	return strings.Join(strings.Fields(strings.Join(words, " ")), " ")
 }
 
-// Workload reports whether a Deployment, StatefulSet or DaemonSet has all its pods, of its present template, available;
-// otherwise it says what is outstanding. It is what kstatus says, except where that proves too little or asks too much.
+// Workload reports whether a workload has all pods of its present template available. It is
+// kstatus, except where that proves too little or asks too much.
 func Workload(o client.Object) (complete bool, why string) {
 	if observed(o) < o.GetGeneration() { // kstatus passes over this as long as a controller has not observed anything
 		return false, "its controller has not seen the change"
@@ -70,7 +67,7 @@ func Workload(o client.Object) (complete bool, why string) {
 	switch o := o.(type) {
 	case *appsv1.Deployment:
 		if o.Spec.Paused {
-			// The controller of a paused Deployment does not report progress, which kstatus waits for.
+			// kstatus waits for progress, which a paused Deployment does not report.
 			complete, why = available(o.Status.AvailableReplicas, o.Spec.Replicas)
 		}
 		for _, c := range o.Status.Conditions { // kstatus does not say why, such as a quota
@@ -79,7 +76,7 @@ func Workload(o client.Object) (complete bool, why string) {
 			}
 		}
 	case *appsv1.StatefulSet:
-		// kstatus does not look at the pods of one with updateStrategy OnDelete, nor at minReadySeconds.
+		// kstatus ignores the pods of updateStrategy OnDelete, and minReadySeconds.
 		if complete {
 			complete, why = available(o.Status.AvailableReplicas, o.Spec.Replicas)
 		}
@@ -87,7 +84,6 @@ func Workload(o client.Object) (complete bool, why string) {
 	return complete, why
 }
 
-// observed is the generation that a workload's controller has seen.
 func observed(o client.Object) int64 {
 	switch o := o.(type) {
 	case *appsv1.Deployment:
@@ -107,7 +103,7 @@ func available(have int32, want *int32) (bool, string) {
 	return true, ""
 }
 
-// current asks kstatus. Objects that were read into a Go type do not carry their kind, which it goes by.
+// current asks kstatus, which needs the kind that typed objects lack.
 func current(o client.Object) (bool, string) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {

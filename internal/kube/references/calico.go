@@ -9,8 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// FindCalico lists the references in a NetworkPolicy or GlobalNetworkPolicy of Calico: in nets and notNets of its rules
-// (github.com/projectcalico/api pkg/apis/projectcalico/v3/networkpolicy.go, EntityRule), unless those of one rule make up for each other.
+// FindCalico lists references in nets and notNets of a Calico policy (EntityRule in
+// github.com/projectcalico/api pkg/apis/projectcalico/v3/networkpolicy.go), unless those of one
+// rule make up for each other.
 func (s *Scanner) FindCalico(o *unstructured.Unstructured) []Reference {
 	w := &walk{scanner: s}
 	w.object("Calico "+o.GetKind(), o)

@@ -1,6 +1,5 @@
-// Package references finds addresses of a Service range where they are written down: in volumes, webhooks, ConfigMaps,
-// Secrets, pod templates, Services, Ingresses, endpoints, network policies and custom resources. It says which address or
-// range stands where, and never quotes what stands around it, because that may be secret; of a Secret it says only where.
+// Package references finds written addresses of a Service range in objects of all kinds. It reports
+// which address or range stands where, and never quotes the text around, which may be secret.
 package references
 
 import (
@@ -21,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// perObject bounds how many references of one object are kept: those who have to change it look through it anyway.
 const perObject = 20
 
 // Reference is one place where an address or range is written down.
@@ -30,22 +28,20 @@ type Reference struct {
 	Object string
 	// Field of the object: "data[config.yaml]".
 	Field string
-	// Value is the address, range or reverse zone itself; empty in a Secret, of whose values nothing is kept.
+	// Value is the address, range or reverse zone; empty in a Secret.
 	Value string
-	// Bypass says that it stands in a container's list of what is reached without its proxy, and the new ranges do not: what goes there
-	// from now on goes to the proxy.
+	// Bypass says that it is in a container's list of destinations without proxy, which lacks the
+	// new ranges: calls would go through the proxy.
 	Bypass bool
-	// Covered says of a range in a policy that others beside it make up for it: together they treat old and new addresses the same.
+	// Covered ranges are made up for by others in the policy.
 	Covered bool
 }
 
-// Kind of the object.
 func (r Reference) Kind() string {
 	kind, _, _ := strings.Cut(r.Object, " ")
 	return kind
 }
 
-// IsPolicy reports whether it stands in what allows or denies traffic.
 func (r Reference) IsPolicy() bool {
 	switch r.Kind() {
 	case "NetworkPolicy", calicoKinds, "CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy", "CiliumCIDRGroup", "AuthorizationPolicy":
@@ -62,7 +58,6 @@ func (r Reference) Names() string {
 	return r.Value
 }
 
-// IsZone reports whether the value is a reverse zone of DNS.
 func (r Reference) IsZone() bool {
 	return strings.HasSuffix(r.Value, zoneEnd4) || strings.HasSuffix(r.Value, zoneEnd6)
 }
@@ -77,8 +72,7 @@ type Scanner struct {
 	every bool
 }
 
-// New makes a Scanner for addresses, and for ranges that reach into from without covering to as well: a range that
-// covers both means the same before and after the move.
+// New makes a Scanner for addresses, and for ranges that reach into from without covering to.
 func New(from, to []netip.Prefix, addresses []netip.Addr) (*Scanner, error) {
 	s := &Scanner{addresses: make(map[netip.Addr]bool, len(addresses)), from: from, to: to}
 	for _, a := range addresses {
@@ -107,7 +101,6 @@ func set(all []netip.Prefix) (*netipx.IPSet, error) {
 // InTarget reports whether an address lies in the range the Services move to.
 func (s *Scanner) InTarget(a netip.Addr) bool { return s.toSet.Contains(a) }
 
-// concerns reports whether a range reaches into the old ranges and does not cover the new ones.
 func (s *Scanner) concerns(p netip.Prefix) bool {
 	return s.fromSet.OverlapsPrefix(p) && !coversAll(p, s.to)
 }
@@ -123,20 +116,19 @@ func coversAll(p netip.Prefix, all []netip.Prefix) bool {
 	return len(same) > 0
 }
 
-// isProxy reports whether a variable names a proxy (golang.org/x/net/http/httpproxy, curl(1)).
+// isProxy goes by golang.org/x/net/http/httpproxy and curl(1).
 func isProxy(e corev1.EnvVar) bool {
 	names := []string{"http_proxy", "https_proxy", "all_proxy"}
 	return slices.Contains(names, strings.ToLower(e.Name)) && (e.Value != "" || e.ValueFrom != nil)
 }
 
-// isRange reports whether a value is a range of more than one address.
 func isRange(value string) bool {
 	p, err := netip.ParsePrefix(value)
 	return err == nil && !p.IsSingleIP()
 }
 
-// bypassed reports whether a list of what is reached without a proxy has the new ranges as well: as a whole where it has the old one
-// as a range, or an address of them where it has an old address.
+// bypassed reports whether a list without proxy has the new ranges too: whole for an old range, and
+// an address of them for an old address.
 func (s *Scanner) bypassed(list string, asRange bool) bool {
 	return slices.ContainsFunc(strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' }), func(text string) bool {
 		if p, err := netip.ParsePrefix(text); err == nil {
@@ -157,7 +149,7 @@ func ofFamily(p netip.Prefix, all []netip.Prefix) []netip.Prefix {
 	return same
 }
 
-// Find lists the references in an object, in a stable order, at most 20. Kinds it does not know have none.
+// Find lists an object's references in a stable order, at most 20.
 func (s *Scanner) Find(o client.Object) []Reference {
 	w := &walk{scanner: s}
 	switch o := o.(type) {
@@ -192,7 +184,6 @@ func (s *Scanner) Find(o client.Object) []Reference {
 	return w.found
 }
 
-// policies are the kinds that steer traffic or API calls.
 func (w *walk) policies(o client.Object) {
 	switch o := o.(type) {
 	case *networkingv1.NetworkPolicy:
@@ -215,7 +206,6 @@ func (w *walk) policies(o client.Object) {
 	}
 }
 
-// walk collects the references of one object.
 type walk struct {
 	scanner *Scanner
 	name    string
@@ -285,7 +275,7 @@ func (w *walk) configMap(o *corev1.ConfigMap) {
 	}
 }
 
-// secret notes under which keys something is found, and nothing of what is there.
+// secret notes under which keys something is found, never what.
 func (w *walk) secret(o *corev1.Secret) {
 	w.object("Secret", o)
 	for _, key := range slices.Sorted(maps.Keys(o.Data)) {
@@ -399,7 +389,6 @@ func (w *walk) networkPolicy(o *networkingv1.NetworkPolicy) {
 	}
 }
 
-// block is an ipBlock, and where it stands.
 type block struct {
 	field string
 	*networkingv1.IPBlock
@@ -414,7 +403,6 @@ func portKey(ports []networkingv1.NetworkPolicyPort) string {
 	return string(body)
 }
 
-// allowed are the addresses of a block.
 func (b block) allowed() (*netipx.IPSet, error) {
 	var set netipx.IPSetBuilder
 	p, err := netip.ParsePrefix(b.CIDR)
@@ -430,7 +418,7 @@ func (b block) allowed() (*netipx.IPSet, error) {
 	return set.IPSet()
 }
 
-// ipBlocks notes those blocks of rules that count together which treat the old ranges and the new ones differently, or only parts of them.
+// ipBlocks notes blocks of rules that treat the old ranges and the new ones differently.
 func (w *walk) ipBlocks(all []block) {
 	var together netipx.IPSetBuilder
 	sets := map[int]*netipx.IPSet{}
@@ -456,7 +444,7 @@ func (w *walk) ipBlocks(all []block) {
 	}
 }
 
-// even reports whether a set treats the old ranges and the new ones the same, in each family.
+// even reports whether a set treats old and new ranges alike, in each family.
 func (w *walk) even(allowed *netipx.IPSet) bool {
 	for _, family := range []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")} {
 		from, to := ofFamily(family, w.scanner.from), ofFamily(family, w.scanner.to)
@@ -469,7 +457,7 @@ func (w *walk) even(allowed *netipx.IPSet) bool {
 	return true
 }
 
-// share says whether ranges are in a set, and whether that is true or false of all of their addresses.
+// share says whether ranges are in a set, and whether that is the same for all of their addresses.
 func share(allowed *netipx.IPSet, prefixes []netip.Prefix) (in, whole bool) {
 	some, all := false, true
 	for _, p := range prefixes {

@@ -11,9 +11,9 @@ const (
 	zoneEnd6 = ".ip6.arpa"
 )
 
-// Values lists the addresses and ranges in a text that the Scanner looks for, each once, as they are written. They
-// count only as whole words: 10.96.0.1 is not in 10.96.0.10, nor in 110.96.0.1, 10.96.0.1.nip.io or v10.96.0.1; it is
-// in http://10.96.0.1:80/x and in a,10.96.0.1;b.
+// Values lists the addresses and ranges in a text that the Scanner looks for, as written, each
+// once. Only whole words count: 10.96.0.1 is not in 10.96.0.10, 10.96.0.1.nip.io or v10.96.0.1; it
+// is in http://10.96.0.1:80/x.
 func (s *Scanner) Values(text string) []string {
 	var all []string
 	note := func(value string) {
@@ -30,7 +30,6 @@ func (s *Scanner) Values(text string) []string {
 	return all
 }
 
-// each hands out every value that is looked for.
 func (s *Scanner) each(text string, note func(string)) {
 	for at := 0; at < len(text); {
 		if !inWord(text[at]) {
@@ -49,13 +48,11 @@ func (s *Scanner) each(text string, note func(string)) {
 	}
 }
 
-// inWord are the characters that stand on either side of an address only if it is not the whole word, and the colon,
-// which may belong to an IPv6 address or follow an address.
+// inWord are characters of words, and the colon, which may belong to an IPv6 address or follow one.
 func inWord(c byte) bool {
 	return c == '.' || c == ':' || c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c >= 0x80
 }
 
-// word looks at one run of such characters and at what follows it.
 func (s *Scanner) word(word, rest string, note func(string)) {
 	if s.literal(word, rest, note) {
 		return
@@ -73,7 +70,6 @@ func (s *Scanner) word(word, rest string, note func(string)) {
 	}
 }
 
-// literal reports whether the text is an address, and notes it if it is looked for, alone or as a range.
 func (s *Scanner) literal(text, rest string, note func(string)) bool {
 	a, written, ok := parse(text)
 	if !ok {
@@ -95,7 +91,7 @@ func (s *Scanner) literal(text, rest string, note func(string)) bool {
 
 func (s *Scanner) has(a netip.Addr) bool { return s.every || s.addresses[a] }
 
-// parse reads an address. The dot that ends a sentence and the colon behind a key are not part of what is written.
+// parse reads an address without the dot or colon of a sentence behind it.
 func parse(text string) (a netip.Addr, written string, ok bool) {
 	if !plausible(text) {
 		return netip.Addr{}, "", false
@@ -108,10 +104,8 @@ func parse(text string) (a netip.Addr, written string, ok bool) {
 	return a.Unmap(), text, err == nil
 }
 
-// longest is the length of the longest address in text, with the colon or dot of a sentence behind it.
 const longest = len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255.")
 
-// plausible sorts out quickly what cannot be an address, which is nearly everything.
 func plausible(text string) bool {
 	if len(text) > longest {
 		return false
@@ -125,7 +119,7 @@ func plausible(text string) bool {
 	return true
 }
 
-// prefixLength reads "/16" at the start of a text. length is how many characters that is, 0 if there is no such thing.
+// prefixLength reads "/16" at the start of a text; length is 0 if there is none.
 func prefixLength(text string) (bits, length int) {
 	if text == "" || text[0] != '/' {
 		return 0, 0
@@ -147,13 +141,11 @@ func prefixLength(text string) (bits, length int) {
 	return bits, end
 }
 
-// endsSentence reports whether a text begins with a dot or colon behind which no word follows.
 func endsSentence(text string) bool {
 	return (text[0] == '.' || text[0] == ':') && (len(text) == 1 || !inWord(text[1]))
 }
 
-// Zones lists the reverse zones in a text, such as 96.10.in-addr.arpa, that are of the old ranges and do not cover the
-// new ones as well.
+// Zones lists reverse zones in a text, such as 96.10.in-addr.arpa, of the old ranges alone.
 func (s *Scanner) Zones(text string) []string {
 	var all []string
 	eachZone(text, func(word string, p netip.Prefix) {
@@ -164,7 +156,6 @@ func (s *Scanner) Zones(text string) []string {
 	return all
 }
 
-// eachZone hands out the reverse zones in a text, and the ranges that they are of.
 func eachZone(text string, take func(word string, of netip.Prefix)) {
 	for _, word := range strings.FieldsFunc(text, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-'
@@ -226,8 +217,8 @@ func reverse(text string, most, bitsEach int, join func([]string) string) (netip
 	return netip.PrefixFrom(a, bits), true
 }
 
-// Tokens lists all addresses, ranges and reverse zones in a text, whosever they are, each once, in the order in which they stand. A Scanner
-// finds something in what they are, one a line, if it finds something in the text.
+// Tokens lists all addresses, ranges and reverse zones in a text, in order, each once. A Scanner
+// finds something in these, one a line, if and only if it does in the text.
 func Tokens(text string) []string {
 	var all []string
 	seen := map[string]bool{}

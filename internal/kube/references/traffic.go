@@ -21,11 +21,11 @@ const (
 	calicoGroup = "crd.projectcalico.org"
 	// calicoKinds is before the kinds of Calico, which has a NetworkPolicy as well.
 	calicoKinds = "Calico"
-	// mirrored is who writes EndpointSlices after Endpoints that people made (k8s.io/kubernetes pkg/controller/endpointslicemirroring).
+	// mirrored is the controller for Endpoints (k8s.io/kubernetes
+	// pkg/controller/endpointslicemirroring).
 	mirrored = "endpointslicemirroring-controller.k8s.io"
 )
 
-// traffic are the kinds that lead traffic somewhere.
 func (w *walk) traffic(o client.Object) {
 	switch o := o.(type) {
 	case *corev1.Service:
@@ -40,7 +40,7 @@ func (w *walk) traffic(o client.Object) {
 	}
 }
 
-// service leaves out what the API server or replumb wrote: the ClusterIP itself, and while a Service moves its externalName.
+// service leaves out the ClusterIP itself and, while a Service moves, its externalName.
 func (w *walk) service(o *corev1.Service) {
 	w.object("Service", o)
 	w.annotations("metadata.annotations", o.Annotations)
@@ -52,7 +52,7 @@ func (w *walk) service(o *corev1.Service) {
 	}
 }
 
-// endpoints looks at a slice that no controller made from pods. What is mirrored stands in the Endpoints.
+// endpoints looks at hand-made slices. What is mirrored stands in the Endpoints.
 func (w *walk) endpoints(o *discoveryv1.EndpointSlice) {
 	field := "endpoints"
 	w.object("EndpointSlice", o)
@@ -66,7 +66,7 @@ func (w *walk) endpoints(o *discoveryv1.EndpointSlice) {
 	}
 }
 
-// annotations leaves out replumb's own, and the copy that kubectl keeps of what was applied, which is not read by others.
+// annotations leaves out replumb's, and kubectl's copy of what was applied.
 func (w *walk) annotations(field string, all map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		if strings.HasPrefix(key, v1alpha1.GroupVersion.Group+"/") || key == corev1.LastAppliedConfigAnnotation {
@@ -76,7 +76,6 @@ func (w *walk) annotations(field string, all map[string]string) {
 	}
 }
 
-// commas looks at a text that may be a list of ranges, such as nginx.ingress.kubernetes.io/whitelist-source-range.
 func (w *walk) commas(field, text string) {
 	if parts := strings.Split(text, ","); len(parts) > 1 {
 		for i := range parts {
@@ -90,7 +89,6 @@ func (w *walk) commas(field, text string) {
 	w.text(field, text)
 }
 
-// list looks at a list that may be one of ranges, which count together.
 func (w *walk) list(field string, all []string) {
 	if areRanges(all) {
 		w.nets(field, all)
@@ -101,7 +99,6 @@ func (w *walk) list(field string, all []string) {
 	}
 }
 
-// areRanges reports whether all texts are prefixes, and one of them more than an address.
 func areRanges(all []string) bool {
 	none := func(text string) bool {
 		_, err := netip.ParsePrefix(text)
@@ -110,7 +107,7 @@ func areRanges(all []string) bool {
 	return slices.ContainsFunc(all, isRange) && !slices.ContainsFunc(all, none)
 }
 
-// value looks at a text that may be a range written by its first and last address, as MetalLB has them.
+// value looks at a text that may be a range by first and last address, as MetalLB's.
 func (w *walk) value(field, text string) {
 	r, err := netipx.ParseIPRange(strings.ReplaceAll(text, " ", ""))
 	if err != nil {
@@ -127,7 +124,6 @@ func (w *walk) value(field, text string) {
 	}
 }
 
-// custom looks at what a custom resource says in its annotations and its spec, whatever its fields are called.
 func (w *walk) custom(o *unstructured.Unstructured) {
 	kind := o.GetKind()
 	if o.GroupVersionKind().Group == calicoGroup {
@@ -153,7 +149,7 @@ func (w *walk) tree(field string, value any) {
 	}
 }
 
-// trees looks at a list: ranges in it count together, with what is excepted from them, and all else by itself.
+// trees takes ranges in a list together, with their exceptions, and all else by itself.
 func (w *walk) trees(field string, all []any) {
 	if texts, ok := allOf[string](all); ok {
 		w.list(field, texts)
@@ -168,7 +164,7 @@ func (w *walk) trees(field string, all []any) {
 	}
 }
 
-// blocksOf reads a list such as toCIDRSet in policies of Cilium's (pkg/policy/api/cidr.go, CIDRRule); nothing, if it is another.
+// blocksOf reads Cilium's toCIDRSet (pkg/policy/api/cidr.go, CIDRRule); else nothing.
 func blocksOf(field string, all []any) (blocks []block) {
 	for i, one := range all {
 		m, _ := one.(map[string]any)

@@ -1,6 +1,7 @@
-// Package stored changes the addresses of a Service where API servers keep it, in etcd, since no API lets them change: one transaction, guarded
-// by the revision that was read, of the object as it was written but for the addresses. Everyone who watches sees one change of one Service.
+// Package stored changes addresses of a Service in etcd, since no API lets them change: one
+// transaction, guarded by the revision that was read. Watchers see one change of one Service.
 //
-// Nothing is written unless it is proven to be the cluster's: the object in etcd has the UID, the addresses and the revision that the API server
-// answers with. Where API servers keep Services is in k8s.io/kubernetes pkg/kubeapiserver/default_storage_factory_builder.go.
+// The object must be proven to be the cluster's: its UID, addresses and revision are those of the
+// API server's answer. Keys are in k8s.io/kubernetes
+// pkg/kubeapiserver/default_storage_factory_builder.go.
 package stored

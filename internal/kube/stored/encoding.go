@@ -17,19 +17,19 @@ type Swap struct{ From, To netip.Addr }
 
 // How values begin that API servers write into etcd.
 const (
-	// protobufMagic is that of Kubernetes' own envelope (k8s.io/apimachinery pkg/runtime/serializer/protobuf).
+	// protobufMagic is Kubernetes' (k8s.io/apimachinery pkg/runtime/serializer/protobuf).
 	protobufMagic = "k8s\x00"
-	// encryptedMagic is that of all providers of encryption at rest (k8s.io/apiserver pkg/server/options/encryptionconfig).
+	// encryptedMagic marks encryption at rest (k8s.io/apiserver
+	// pkg/server/options/encryptionconfig).
 	encryptedMagic = "k8s:enc:"
-	// cborMagic is the tag of self-described CBOR (RFC 8949, section 3.4.6), which API servers write with feature gate CBORServingAndStorage.
+	// cborMagic is self-described CBOR (RFC 8949, section 3.4.6), with gate CBORServingAndStorage.
 	cborMagic = "\xd9\xd9\xf7"
 )
 
-// EncodingError says that a stored object is written in a way that is not understood, and so is left alone.
+// EncodingError says that a stored object is not understood, and left alone.
 type EncodingError struct{ Problem, Hint string }
 
-func (e *EncodingError) Error() string { return e.Problem }
-
+func (e *EncodingError) Error() string  { return e.Problem }
 func (e *EncodingError) Advice() string { return e.Hint }
 
 func unknown(format string, args ...any) error {
@@ -39,8 +39,9 @@ func unknown(format string, args ...any) error {
 	}
 }
 
-// Readdress returns the stored Service with addresses swapped in spec.clusterIP and spec.clusterIPs, and every other byte as it is: fields that
-// this build does not know included. It fails with an EncodingError for what is encrypted, and for what it does not understand to the last byte.
+// Readdress swaps addresses in spec.clusterIP and spec.clusterIPs and keeps every other byte,
+// unknown fields included. It fails with an EncodingError for what is encrypted or not understood
+// to the last byte.
 func Readdress(value []byte, swaps ...Swap) ([]byte, error) {
 	before, err := Decode(value)
 	if err != nil {
@@ -93,7 +94,8 @@ func rewrite(value []byte, swaps []Swap) ([]byte, error) {
 	if value[0] == '{' {
 		return rewriteJSON(value, swaps)
 	}
-	// runtime.Unknown has the object in field 2, v1.Service its spec in field 2 (generated.proto of k8s.io/apimachinery and k8s.io/api/core/v1).
+	// runtime.Unknown has the object in field 2, v1.Service its spec (generated.proto of
+	// k8s.io/apimachinery and k8s.io/api/core/v1).
 	body, err := within(value[len(protobufMagic):], 2, func(object []byte) ([]byte, error) {
 		return within(object, 2, func(spec []byte) ([]byte, error) { return readdressSpec(spec, swaps) })
 	})
@@ -118,7 +120,6 @@ func readdressSpec(spec []byte, swaps []Swap) ([]byte, error) {
 	return within(out, fieldClusterIPs, change)
 }
 
-// swapped is the address that a text is to be.
 func swapped(text string, swaps []Swap) string {
 	for _, s := range swaps {
 		if text == s.From.String() {
@@ -128,7 +129,6 @@ func swapped(text string, swaps []Swap) string {
 	return text
 }
 
-// within changes what is in a field of a message, wherever the field is, and copies all others as they are.
 func within(message []byte, field protowire.Number, change func([]byte) ([]byte, error)) ([]byte, error) {
 	var out []byte
 	for len(message) > 0 {
@@ -156,7 +156,7 @@ func within(message []byte, field protowire.Number, change func([]byte) ([]byte,
 	return out, nil
 }
 
-// rewriteJSON keeps what it does not change as it is written. The order of keys is lost, which has no meaning.
+// rewriteJSON keeps the text of unchanged values; the order of keys is lost.
 func rewriteJSON(value []byte, swaps []Swap) ([]byte, error) {
 	object, spec := map[string]json.RawMessage{}, map[string]json.RawMessage{}
 	if err := json.Unmarshal(value, &object); err != nil {
@@ -194,8 +194,8 @@ func rewriteJSON(value []byte, swaps []Swap) ([]byte, error) {
 	return append(out, '\n'), nil // as API servers end it
 }
 
-// faithful returns nil only if nothing but the addresses has changed: what was written means the same but for them, and swapping them back gives
-// what was there.
+// faithful verifies that only addresses have changed, and that swapping them back restores the
+// original.
 func faithful(value, changed []byte, before *corev1.Service, swaps []Swap) error {
 	after, err := Decode(changed)
 	if err != nil {

@@ -27,7 +27,7 @@ type Services struct {
 	Prefix string
 }
 
-// IdentityError says that what is stored is not what the API server answers with: etcd is another cluster's, or a copy of this one's.
+// IdentityError says that etcd is another cluster's, or a copy of this one's.
 type IdentityError struct {
 	Service types.NamespacedName
 	Problem string
@@ -48,13 +48,12 @@ type record struct {
 	revision int64
 }
 
-// Key is where a Service is stored.
 func (s *Services) Key(svc types.NamespacedName) string {
 	return path.Join(s.Prefix, "services/specs", svc.Namespace, svc.Name)
 }
 
-// Check returns nil only if a Service, as the API server answered with it, could be rewritten: it is stored there, in this revision, and is
-// understood. A Service that has changed since is worth another look.
+// Check returns nil if a Service could be rewritten: it is stored in this revision, and understood.
+// A newer revision is retryable.
 func (s *Services) Check(ctx context.Context, svc *corev1.Service) error {
 	r, err := s.read(ctx, svc)
 	if err != nil {
@@ -66,8 +65,8 @@ func (s *Services) Check(ctx context.Context, svc *corev1.Service) error {
 	return nil
 }
 
-// Rewrite swaps addresses of a Service as the API server answered with it. It changes that very revision, or nothing: a Service that has changed
-// since is worth another look, and so is one of which it is not known whether it was written.
+// Rewrite swaps addresses of that very revision of a Service, or nothing. A newer revision, and a
+// write of unknown outcome, are retryable.
 func (s *Services) Rewrite(ctx context.Context, svc *corev1.Service, swaps ...Swap) error {
 	r, err := s.read(ctx, svc)
 	if err != nil {
@@ -120,7 +119,7 @@ func (s *Services) read(ctx context.Context, svc *corev1.Service) (*record, erro
 	return r, nil
 }
 
-// elsewhere tells a Service that was changed after the API server answered from one that is kept in another etcd, whose revisions are its own.
+// elsewhere tells a newer revision from a Service that is kept in another etcd.
 func (s *Services) elsewhere(svc *corev1.Service, revision int64) error {
 	answered, err := strconv.ParseInt(svc.ResourceVersion, 10, 64)
 	if err == nil && revision > answered {
@@ -135,7 +134,6 @@ func (s *Services) elsewhere(svc *corev1.Service, revision int64) error {
 // ErrChanged says that a Service was changed after the API server had answered with it.
 var ErrChanged = errors.New("it was changed by another meanwhile")
 
-// changed is worth another look.
 func changed(svc *corev1.Service) error {
 	return engine.NotYet("service %s: %w: etcd has a later revision than %s", keyOf(svc), ErrChanged, svc.ResourceVersion)
 }
@@ -144,7 +142,7 @@ func about(svc *corev1.Service, err error) error {
 	return fmt.Errorf("service %s in etcd: %w", keyOf(svc), err)
 }
 
-// Permanent reports whether an error would not go away by itself: what is stored is not this cluster's, or not understood.
+// Permanent errors do not pass: another cluster's etcd, or an unknown encoding.
 func Permanent(err error) bool {
 	return errors.As(err, new(*IdentityError)) || errors.As(err, new(*EncodingError))
 }

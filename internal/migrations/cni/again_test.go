@@ -171,8 +171,8 @@ func TestNodesAreReplacedOnceMore(t *testing.T) {
 	f.onceMore(1)
 	p, err := f.job.Look(t.Context())
 	f.Must(err)
-	if migrationtest.Says(p.Findings, "RP5310", "is not recreated") {
-		t.Errorf("findings: %+v", p.Findings)
+	if migrationtest.Says(p.Found(), "RP5310", "is not recreated") {
+		t.Errorf("findings: %+v", p.Found())
 	}
 	c.do = bring([]string{"c", "d"}, []string{"e", "f"})
 	f.Must(f.forward())

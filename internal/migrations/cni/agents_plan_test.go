@@ -1,17 +1,20 @@
 package cni
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // halfWay is in the middle of a switch in place, with agents or without.
-func halfWay(t *testing.T, agents v1alpha1.AgentMode) *Planner {
+func halfWay(t *testing.T, agents v1alpha1.AgentMode) switchover.Plans {
 	t.Helper()
 	archive, err := txtar.ParseFile("testdata/golden/in-place-half.txtar")
 	if err != nil {
@@ -21,26 +24,31 @@ func halfWay(t *testing.T, agents v1alpha1.AgentMode) *Planner {
 	for _, f := range archive.Files {
 		in[f.Name] = f.Data
 	}
-	p, _ := planner(t, in)
+	plans, _ := planner(t, in)
+	p := plans.Shared()
 	config := &lossguard.AgentConfig{
-		Cluster: p.Tools.Cluster, Migration: "m", Own: p.Tools.Image, Spec: v1alpha1.ProofSpec{Agents: agents},
+		Cluster: p.Deps.Cluster, Migration: "m", Own: p.Deps.Image, Spec: v1alpha1.ProofSpec{Agents: agents},
 	}
-	p.Agents = config.New(len(p.Survey.Nodes))
-	return p
+	p.Agents = config.New(len(p.Inventory.Nodes))
+	return plans
 }
 
 // TestFirstNodeIsCleanedAlone: what finish removes from the first node is watched before it removes anything from another.
 func TestFirstNodeIsCleanedAlone(t *testing.T) {
 	p := halfWay(t, v1alpha1.AgentsEnabled)
-	if len(p.Survey.Nodes) < 2 {
-		t.Fatalf("%d nodes prove nothing", len(p.Survey.Nodes))
+	if n := len(p.Shared().Inventory.Nodes); n < 2 {
+		t.Fatalf("%d nodes prove nothing", n)
 	}
-	groups := p.cleanServing(p.Survey.from(), "clean")
-	if len(groups) < 4 || len(groups[0].Steps) != 1 {
-		t.Fatalf("%d groups, the first of %d steps", len(groups), len(groups[0].Steps))
+	var groups []engine.Group
+	for _, phase := range p.Finish().Phases {
+		groups = append(groups, phase.Groups...)
 	}
-	if _, watched := groups[1].Steps[0].(*lossguard.Steady); !watched {
-		t.Errorf("%s follows the first node", groups[1].Steps[0].ID())
+	first := slices.IndexFunc(groups, func(g engine.Group) bool { return strings.HasPrefix(g.Steps[0].ID(), "clean/") })
+	if first < 0 || len(groups) < first+4 || len(groups[first].Steps) != 1 {
+		t.Fatalf("of %d groups, the one that begins to clean is %d", len(groups), first)
+	}
+	if _, watched := groups[first+1].Steps[0].(*lossguard.Steady); !watched {
+		t.Errorf("%s follows the first node", groups[first+1].Steps[0].ID())
 	}
 }
 

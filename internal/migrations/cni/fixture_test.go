@@ -30,6 +30,9 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/cni/manifests"
+	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
+	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 	"github.com/replumb/replumb/internal/testing/apitest"
@@ -84,8 +87,8 @@ func sample(dir string) *v1alpha1.Migration {
 	}
 }
 
-// drained are the roles that mode Drained takes: those of agents, and the one of mode InPlace, are for the other mode.
-func drained() cluster.Roles {
+// drainedRoles are the roles that mode Drained takes: those of agents, and the one of mode InPlace, are for the other mode.
+func drainedRoles() cluster.Roles {
 	j := &Job{}
 	j.Migration = &v1alpha1.Migration{}
 	return j.roles()
@@ -182,7 +185,7 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	for _, c := range change {
 		c(m)
 	}
-	job, err := NewJob(Tools{}, m)
+	job, err := NewJob(switchover.Deps{}, m)
 	f.Must(err)
 	f.operator, f.requests = migrationtest.Operator(t, server, job.roles())
 	f.with(m)
@@ -199,7 +202,7 @@ func (f *fixture) with(m *v1alpha1.Migration) {
 	everything, err := server.Any()
 	f.Must(err)
 	f.job, err = NewJob(
-		Tools{Tools: migration.Tools{Cluster: crash.Watch(f.T, f.operator), Image: pull.Image{Name: "replumb"}}, Any: everything},
+		switchover.Deps{Tools: migration.Tools{Cluster: crash.Watch(f.T, f.operator), Image: pull.Image{Name: "replumb"}}, Any: everything},
 		m,
 	)
 	f.Must(err)
@@ -213,7 +216,7 @@ func (f *fixture) forward() error {
 }
 
 func phaseOf(pod *corev1.Pod) corev1.PodPhase {
-	if pod.Labels[agentLabel] != "" || pod.Labels[connectivity.Label] == "ask" {
+	if pod.Labels[nodepod.Label] != "" || pod.Labels[connectivity.Label] == "ask" {
 		return corev1.PodSucceeded
 	}
 	return corev1.PodRunning
@@ -229,7 +232,7 @@ func (f *fixture) message(pod *corev1.Pod) string {
 		}
 	}
 	r := &nodecleanup.Report{}
-	switch node := pod.Spec.NodeName; pod.Labels[agentLabel] {
+	switch node := pod.Spec.NodeName; pod.Labels[nodepod.Label] {
 	case "clean":
 		if pod.Spec.Containers[0].Args[2] == "flannel" {
 			r.Found, f.left[node] = f.left[node], nil
@@ -326,12 +329,12 @@ func (f *fixture) disable(name string, disabled bool) {
 	}
 }
 
-func (f *fixture) apply(manifests string) {
+func (f *fixture) apply(text string) {
 	f.Helper()
-	objects, err := decode("test", []byte(manifests))
+	objects, err := manifests.Decode("test", []byte(text))
 	f.Must(err)
 	for _, o := range objects {
-		f.Must(f.job.Tools.Any.Create(f.Context(), o))
+		f.Must(f.job.Deps.Any.Create(f.Context(), o))
 	}
 }
 
@@ -377,7 +380,7 @@ func (f *fixture) have(kind, namespace, name string, group string) *unstructured
 	o := &unstructured.Unstructured{}
 	o.SetAPIVersion(group)
 	o.SetKind(kind)
-	have, err := f.job.Tools.get(f.Context(), o.GroupVersionKind(), client.ObjectKey{Namespace: namespace, Name: name})
+	have, err := f.job.Deps.Get(f.Context(), o.GroupVersionKind(), client.ObjectKey{Namespace: namespace, Name: name})
 	f.Must(err)
 	return have
 }
@@ -409,7 +412,7 @@ func clean(t *testing.T) {
 	}
 	var everywhere []client.ObjectList
 	for _, kind := range []string{"IPPool", "IPAMBlock", "BlockAffinity", "IPAMHandle"} {
-		everywhere = append(everywhere, kinds(calicoGroup+"/v1", kind))
+		everywhere = append(everywhere, kinds(manifests.CalicoGroup+"/v1", kind))
 	}
 	everywhere = append([]client.ObjectList{
 		&appsv1.DeploymentList{}, &appsv1.DaemonSetList{}, &appsv1.ReplicaSetList{}, &corev1.PodList{}, &networkingv1.NetworkPolicyList{},
@@ -420,7 +423,7 @@ func clean(t *testing.T) {
 		t.Fatal(err)
 	}
 	migrationtest.Clear(t, server, everywhere...)
-	objects, err := decode("test", []byte(flannelObjects+"---"+calicoObjects))
+	objects, err := manifests.Decode("test", []byte(flannelObjects+"---"+calicoObjects))
 	if err != nil {
 		t.Fatal(err)
 	}

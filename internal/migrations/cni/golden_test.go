@@ -27,9 +27,14 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/kube/references"
-	"github.com/replumb/replumb/internal/kube/rollout"
-	"github.com/replumb/replumb/internal/kube/spare"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/cni/drained"
+	"github.com/replumb/replumb/internal/migrations/cni/inplace"
+	"github.com/replumb/replumb/internal/migrations/cni/manifests"
+	"github.com/replumb/replumb/internal/migrations/cni/proxy"
+	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/network/podnetwork"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/testing/golden"
@@ -67,17 +72,17 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		"finish":   func() string { return migrationtest.Plan(t, p.Finish()) },
 		"rollback": func() string { return migrationtest.Plan(t, p.Rollback()) },
 		"details":  func() string { return strings.Join(p.Details(), "\n") + "\n" },
-		"left":     func() string { return p.Survey.Left() + "\n" },
+		"left":     func() string { return p.Left() + "\n" },
 	}
 }
 
-func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
+func planner(t *testing.T, in map[string][]byte) (switchover.Plans, switchover.Input) {
 	t.Helper()
 	m, err := spec.Parse(in["migration.yaml"])
 	if err != nil {
 		t.Fatal(err)
 	}
-	job, err := NewJob(Tools{}, m)
+	job, err := NewJob(switchover.Deps{}, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,17 +90,25 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	if err := yaml.UnmarshalStrict(in["facts.yaml"], &f); err != nil {
 		t.Fatal(err)
 	}
-	s := &Survey{Spec: job.Spec, Status: f.Status, Present: map[string]*unstructured.Unstructured{}}
-	objects, err := decode("manifests.yaml", in["manifests.yaml"])
+	s := &switchover.Inventory{Spec: job.Spec, Status: f.Status, Present: map[string]*unstructured.Unstructured{}}
+	objects, err := manifests.Decode("manifests.yaml", in["manifests.yaml"])
 	if err == nil {
-		s.Manifests, err = NewManifests(objects)
+		s.Manifests, err = manifests.New(objects)
 	}
 	s.ManifestsProblem = err
-	readCluster(t, s, in["cluster.yaml"])
+	inPlace := inplace.New(s)
+	readCluster(t, inPlace, in["cluster.yaml"])
 	for _, text := range f.Services {
 		s.Services = append(s.Services, netip.MustParsePrefix(text))
 	}
-	input := Input{Survey: s, Image: job.Spec.Canary.Image}
+	var strategy switchover.Strategy = drained.New(s)
+	switch {
+	case job.Spec.ReplaceProxy:
+		strategy = proxy.New(inPlace)
+	case job.Spec.Serving:
+		strategy = inPlace
+	}
+	input := switchover.Input{Strategy: strategy, Inventory: s, Image: job.Spec.Canary.Image}
 	for _, name := range f.Others {
 		other := v1alpha1.Migration{Status: v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseApplying}}
 		other.Name = name
@@ -108,23 +121,23 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	}
 	job.Migration.Status.Phase = f.Phase
 	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	tools := Tools{Tools: migration.Tools{Cluster: nowhere, Image: pull.Image{Name: "replumb"}, Clock: clock}, Any: nowhere}
-	p := &Planner{Base: migration.Base{Tools: tools.Tools, Migration: job.Migration}, Tools: tools, Survey: s}
-	if input.AbsentSecrets, err = p.absentSecrets(t.Context(), migrationtest.Lacking(f.Absent)); err != nil {
+	deps := switchover.Deps{Tools: migration.Tools{Cluster: nowhere, Image: pull.Image{Name: "replumb"}, Clock: clock}, Any: nowhere}
+	p := &switchover.Planner{Base: migration.Base{Tools: deps.Tools, Migration: job.Migration}, Deps: deps, Inventory: s, Strategy: strategy}
+	if input.AbsentSecrets, err = p.AbsentSecrets(t.Context(), migrationtest.Lacking(f.Absent)); err != nil {
 		t.Fatal(err)
 	}
-	return p, input
+	return strategy.Plans(p), input
 }
 
 // readCluster sorts objects into what a look at the cluster finds.
-func readCluster(t *testing.T, s *Survey, manifests []byte) {
+func readCluster(t *testing.T, s *inplace.Strategy, text []byte) {
 	t.Helper()
-	objects, err := decode("cluster.yaml", manifests)
+	objects, err := manifests.Decode("cluster.yaml", text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var sets []appsv1.DaemonSet
-	owners, scene := &rollout.State{}, spare.Scene{}
+	owners, scene := &rollout.State{}, spare.Inputs{}
 	inspection := &cluster.Inspection{}
 	scanner, err := references.New(nil, nil, nil)
 	if err != nil {
@@ -145,7 +158,7 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 			p := corev1.Pod{}
 			convert(o, &p)
 			s.Pods = append(s.Pods, p)
-			if bare(&p) {
+			if switchover.Bare(&p) {
 				s.Bare = append(s.Bare, p)
 			}
 		case "DaemonSet":
@@ -175,7 +188,7 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 			s.Workloads.StatefulSets = append(s.Workloads.StatefulSets, set)
 			owners.StatefulSets = append(owners.StatefulSets, set)
 		case "NetworkPolicy":
-			if o.GroupVersionKind().Group == calicoGroup {
+			if o.GroupVersionKind().Group == manifests.CalicoGroup {
 				s.Policies.Own = append(s.Policies.Own, o)
 				continue
 			}
@@ -187,16 +200,14 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 		case "ConfigMap":
 			cm := corev1.ConfigMap{}
 			convert(o, &cm)
-			m := &Manifests{Ranges: s.Ranges}
-			m.ranges(rangesOf(&cm))
+			m := &manifests.Set{Ranges: s.Ranges}
+			m.AddRanges(manifests.RangesOf(&cm))
 			s.Ranges = m.Ranges
 			inspection.Take(scanner, &cm)
 		case "ValidatingWebhookConfiguration":
 			c := admissionv1.ValidatingWebhookConfiguration{}
 			convert(o, &c)
-			for _, w := range c.Webhooks {
-				s.webhook("ValidatingWebhookConfiguration "+c.Name, w.Name, w.FailurePolicy, w.ClientConfig, w.NamespaceSelector, w.Rules)
-			}
+			s.Webhooks = append(s.Webhooks, switchover.Refusing("ValidatingWebhookConfiguration "+c.Name, c.Webhooks)...)
 		}
 	}
 	if s.Spec.Again > 0 {
@@ -208,26 +219,26 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 		s.Spares = spare.Find(s.Spec.Spares, scene)
 	}
 	s.Proxies, s.NodeLocal = inspection.Proxies, inspection.NodeLocal
-	s.Networks, s.ProxySets, s.Strangers = detect(sets), proxySets(sets), strangers(sets)
-	if s.from() == v1alpha1.HostLocal {
-		s.Ranges = ofNodes(s.Nodes, nil)
+	s.Networks, s.ProxySets, s.Unknown = manifests.Detect(sets), manifests.ProxySets(sets), manifests.UnknownNetworks(sets)
+	if s.From() == v1alpha1.HostLocal {
+		s.Ranges = switchover.OfNodes(s.Nodes, nil)
 	}
-	if set := s.oldSet(); set != nil && s.from() == v1alpha1.Weave {
-		m := &Manifests{Ranges: s.Ranges}
-		m.ranges(podnetwork.WeaveRange(set.Set).Range)
+	if set := s.OldSet(); set != nil && s.From() == v1alpha1.Weave {
+		m := &manifests.Set{Ranges: s.Ranges}
+		m.AddRanges(podnetwork.WeaveRange(set.Set).Range)
 		s.Ranges = m.Ranges
 	}
 	old := "kube-flannel"
 	for _, o := range objects {
-		known := slices.ContainsFunc(podnetwork.Remnants(s.from(), old), func(r podnetwork.Remnant) bool {
+		known := slices.ContainsFunc(podnetwork.Remnants(s.From(), old), func(r podnetwork.Remnant) bool {
 			return r.Kind == o.GetKind() && r.Name == o.GetName()
 		})
-		set := s.oldSet()
+		set := s.OldSet()
 		if known || set != nil && o.GetKind() == "DaemonSet" && o.GetName() == set.Set.Name {
 			s.Old = append(s.Old, o)
 		}
-		if s.wanted(o) {
-			s.Present[keyOf(o).full()] = o
+		if s.Wanted(o) {
+			s.Present[manifests.KeyOf(o).Full()] = o
 		}
 	}
 }
@@ -254,7 +265,7 @@ func TestSpecRefuses(t *testing.T) {
 				[]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: m}\nspec: {cni: " + tt.cni + "}\n"),
 			)
 			if err == nil {
-				_, err = NewJob(Tools{}, m)
+				_, err = NewJob(switchover.Deps{}, m)
 			}
 			var wrong *spec.Error
 			if !errors.As(err, &wrong) || wrong.Field != tt.field || !strings.Contains(wrong.Error(), tt.says) || wrong.Hint == "" {
@@ -278,7 +289,7 @@ func TestExamplesAreValid(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		if _, err := NewJob(Tools{}, m); err != nil {
+		if _, err := NewJob(switchover.Deps{}, m); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 	}

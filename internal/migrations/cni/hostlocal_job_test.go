@@ -19,6 +19,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
+	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 )
 
@@ -74,7 +76,7 @@ func TestHostLocalIsLookedAtFirst(t *testing.T) {
 	told := map[string]string{}
 	f.Mu.Lock()
 	f.says = func(pod *corev1.Pod) *nodecleanup.Report {
-		if pod.Labels[agentLabel] != verbOrigin {
+		if pod.Labels[nodepod.Label] != nodepod.VerbDetectSource {
 			return nil
 		}
 		told[pod.Spec.NodeName] = fmt.Sprint(pod.Spec.Containers[0].Args[1:5])
@@ -87,7 +89,7 @@ func TestHostLocalIsLookedAtFirst(t *testing.T) {
 	f.Mu.Unlock()
 
 	err := f.forward()
-	var wrong *OriginError
+	var wrong *switchover.SourceError
 	if !errors.As(err, &wrong) || wrong.Node != "b" || wrong.Advice() == "" {
 		t.Errorf("it ended with %v", err)
 	}
@@ -114,11 +116,16 @@ func TestHostLocalNodeJoins(t *testing.T) {
 	f := withHostLocal(t)
 	f.Must(server.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.SystemNamespace}}))
 	ranges := func() string {
-		p, err := f.job.Examine(t.Context())
+		plans, err := f.job.Examine(t.Context())
 		f.Must(err)
-		f.Must(p.crossing().start().(*engine.Write).Write(t.Context())) // the fleet has pods of replumb end, so it would never be ready
+		var groups []engine.Group
+		for _, phase := range plans.Apply().Phases {
+			groups = append(groups, phase.Groups...)
+		}
+		// The fleet has pods of replumb end, so it would never be ready.
+		f.Must(step(t, groups, "crossing").(*engine.Write).Write(t.Context()))
 		set := &appsv1.DaemonSet{}
-		f.Must(server.Get(t.Context(), p.crossing().key(), set))
+		f.Must(server.Get(t.Context(), client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: "m-crossing"}, set))
 		return set.Spec.Template.Spec.Containers[0].Args[2]
 	}
 	if got := ranges(); got != "--ranges=10.244.0.0/23,10.245.0.0/16" {

@@ -4,76 +4,72 @@ import (
 	"context"
 	"errors"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/cni/inplace"
+	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// Tools are what steps work with.
-type Tools struct {
-	migration.Tools
-	// Any is a client for objects of all kinds.
-	Any client.Client
-	// Dir is the folder that relative paths of manifests are relative to. Default: the one that replumb runs in.
-	Dir string
-}
+type (
+	// Deps are what steps work with.
+	Deps = switchover.Deps
+	// Strategy is one way to replace the network of a cluster that was looked at.
+	Strategy = switchover.Strategy
+	// Plans are the plans of one look at the cluster.
+	Plans = switchover.Plans
+)
 
 // Job replaces the network of one cluster.
 type Job struct {
-	*migration.Job[*Planner]
+	*migration.Job[Plans]
 	migration.Subject
 
-	Tools Tools
-	Spec  Spec
+	Deps Deps
+	Spec Spec
 	// AcceptDowntime says, for this run, that connections of clients may be cut.
 	AcceptDowntime bool
 
 	agentConfig lossguard.AgentConfig
 }
 
-var (
-	_ migration.Kind[*Planner] = (*Job)(nil)
-	_ migration.Plans          = (*Planner)(nil)
-)
+var _ migration.Kind[Plans] = (*Job)(nil)
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
-func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
+func NewJob(deps Deps, m *v1alpha1.Migration) (*Job, error) {
 	m = m.DeepCopy()
 	Default(m)
 	s, err := Validate(m)
 	if err != nil {
 		return nil, err
 	}
-	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
-	j.Job = &migration.Job[*Planner]{
-		Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now, Directed: tools.Directed,
+	j := &Job{Deps: deps, Subject: migration.Subject{Migration: m}, Spec: s}
+	j.Job = &migration.Job[Plans]{
+		Kind: j, Client: deps.Client(), Name: s.Name, Guard: j.agents(), Now: deps.Now, Directed: deps.Directed,
 	}
 	return j, j.agents().Check()
 }
 
-// agents are those that watch the migration, while the cluster serves.
+// agents are those that watch the migration, while the cluster serves: without a network for pods
+// there is nothing to see.
 func (j *Job) agents() *lossguard.AgentConfig {
 	c := &j.agentConfig
-	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = j.Tools.Cluster, j.Spec.Name, j.Spec.Common.Proof, j.Tools.Image, j.Tools.Now
-	c.None = !j.Spec.Serving // without a network for pods there is nothing to see
+	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = j.Deps.Cluster, j.Spec.Name, j.Spec.Common.Proof, j.Deps.Image, j.Deps.Now
+	c.None = !modeOf(j.Spec).serves
 	return c
 }
 
-// Observe has an observer follow what happens while runs go on.
 func (j *Job) Observe(o lossguard.Observer) { j.agentConfig.Observe(o) }
 
-// Blame returns the error that a run ends with which was stopped by a loss.
 func (j *Job) Blame(ctx context.Context, loss *lossguard.LossError) error {
 	return j.agents().Blame(ctx, loss)
 }
 
 // newAgents makes the agents of a job. Their pods move like all others.
-func (j *Job) newAgents(s *Survey) *lossguard.Agents {
-	a := j.agents().New(len(s.Nodes))
+func (j *Job) newAgents(nodes int) *lossguard.Agents {
+	a := j.agents().New(nodes)
 	if a != nil {
 		a.Roll = true
 	}
@@ -88,61 +84,58 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	return err
 }
 
-// AnotherRound implements migration.Retrier: nodes that joined on the way are switched, too.
-func (*Job) AnotherRound(_ context.Context, err error) bool { return errors.As(err, new(*JoinedError)) }
+// AnotherRound has nodes that joined on the way switched, too.
+func (*Job) AnotherRound(_ context.Context, err error) bool {
+	return errors.As(err, new(*inplace.JoinedError))
+}
 
-// Survey looks at the cluster as it is now.
-func (j *Job) Survey(ctx context.Context) (*Survey, error) { return j.Tools.look(ctx, j.Spec) }
-
-func (j *Job) Examine(ctx context.Context) (*Planner, error) {
-	if err := j.Authorize(ctx, j.Tools.Cluster, j.roles(), toLook); err != nil {
-		return nil, err
-	}
-	survey, err := j.Survey(ctx)
+func (j *Job) Load(ctx context.Context) (Strategy, error) {
+	s := j.Spec
+	s.Quiet = s.Quiet && !j.AcceptDowntime
+	inventory, err := j.Deps.Load(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	if j.AcceptDowntime {
-		survey.Spec.Quiet = false
+	return modeOf(s).load(ctx, j.Deps, inventory)
+}
+
+func (j *Job) Examine(ctx context.Context) (Plans, error) {
+	if err := j.Authorize(ctx, j.Deps.Cluster, j.roles(), toLook); err != nil {
+		return nil, err
 	}
-	base, err := j.Base(ctx, j.Tools.Tools)
+	strategy, err := j.Load(ctx)
 	if err != nil {
 		return nil, err
 	}
-	survey.Frozen = survey.Frozen || base.Freezes() // before its first step, by the plan
-	p := &Planner{Base: base, Tools: j.Tools, Survey: survey, Agents: j.newAgents(survey)}
+	base, err := j.Base(ctx, j.Deps.Tools)
+	if err != nil {
+		return nil, err
+	}
+	inventory := strategy.Shared()
+	p := &switchover.Planner{
+		Base: base, Deps: j.Deps, Inventory: inventory, Strategy: strategy, Agents: j.newAgents(len(inventory.Nodes)),
+	}
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err
 	}
-	if p.image().Name == "" {
+	if p.Image().Name == "" {
 		return nil, &spec.Error{
-			Field: root + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",
+			Field: switchover.Field + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",
 			Hint: "name an image of replumb that the nodes can pull: what cleans nodes needs it, with mode: Disabled too",
 		}
 	}
-	in := Input{Survey: survey, Access: j.Access, Image: p.image().Name}
-	if in.Others, err = migration.List(ctx, j.Tools.Cluster); err != nil {
+	in := switchover.Input{Strategy: strategy, Inventory: inventory, Access: j.Access, Image: p.Image().Name}
+	if in.Others, err = migration.List(ctx, j.Deps.Cluster); err != nil {
 		return nil, err
 	}
-	if in.AbsentSecrets, err = p.absentSecrets(ctx, j.Tools.Cluster); err != nil {
+	if in.AbsentSecrets, err = p.AbsentSecrets(ctx, j.Deps.Cluster); err != nil {
 		return nil, err
 	}
-	forAgents, err := j.agents().AbsentSecrets(ctx, j.Tools.Cluster)
+	forAgents, err := j.agents().AbsentSecrets(ctx, j.Deps.Cluster)
 	if err != nil {
 		return nil, err
 	}
 	in.AbsentSecrets = append(in.AbsentSecrets, forAgents...)
 	p.Findings = append(findings.Run(Checks(), in), p.Findings...)
-	return p, nil
+	return strategy.Plans(p), nil
 }
-
-// absentSecrets finds the pull secrets that are not there of pods on nodes and of canaries.
-func (p *Planner) absentSecrets(ctx context.Context, in client.Reader) ([]findings.Result, error) {
-	return p.image().Absent(ctx, in, root+".canary.imagePullSecrets")
-}
-
-func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
-
-func (p *Planner) Left() string { return p.Survey.Left() }
-
-func (p *Planner) Early() string { return p.Left() }

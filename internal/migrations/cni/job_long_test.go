@@ -13,6 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
@@ -67,7 +68,7 @@ func TestMaskedByServices(t *testing.T) {
 	}
 	err := f.forward()
 	f.Fails(err, "service-cross-node: 0 of 2 (before: 2 of 2)")
-	var worse *WorseError
+	var worse *switchover.WorseError
 	if !errors.As(err, &worse) || !strings.Contains(worse.Advice(), "RP5203") || strings.Contains(err.Error(), " cross-node:") {
 		t.Errorf("%v", err)
 	}
@@ -159,7 +160,7 @@ func TestLeftInANamespaceOfOthers(t *testing.T) {
 	}
 	p, err := f.job.Look(t.Context())
 	f.Must(err)
-	f.Must(engine.Drive(t.Context(), p.Namespace(p.sweep()).Undo()))
+	f.Must(engine.Drive(t.Context(), p.Shared().Namespace(p.Shared().Sweep()).Undo()))
 	if f.have("Service", v1alpha1.SystemNamespace, "left", core) != nil {
 		t.Error("what was left is there")
 	}

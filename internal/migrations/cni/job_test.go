@@ -20,6 +20,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/migrations/cni/drained"
+	"github.com/replumb/replumb/internal/migrations/cni/manifests"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
@@ -28,12 +30,12 @@ const apps, core = "apps/v1", "v1"
 // TestReaderSees: who may only look gets every finding, and what is missing to operate is one.
 func TestReaderSees(t *testing.T) {
 	f := setup(t)
-	f.operator = migrationtest.Reader(t, server, drained())
+	f.operator = migrationtest.Reader(t, server, drainedRoles())
 	f.with(f.job.Migration)
 	p, err := f.job.Look(t.Context())
 	f.Must(err)
-	if !migrationtest.Says(p.Findings, "RP5001", "missing permission: ") {
-		t.Errorf("findings: %+v", p.Findings)
+	if !migrationtest.Says(p.Found(), "RP5001", "missing permission: ") {
+		t.Errorf("findings: %+v", p.Found())
 	}
 }
 
@@ -104,7 +106,7 @@ func TestThereAndBack(t *testing.T) {
 	}
 	for _, gone := range []struct{ kind, namespace, name, version string }{
 		{"DaemonSet", "kube-system", "calico-node", apps},
-		{"IPPool", "", "new", calicoGroup + "/v1"},
+		{"IPPool", "", "new", manifests.CalicoGroup + "/v1"},
 		{"CustomResourceDefinition", "", "wires.example.com", "apiextensions.k8s.io/v1"},
 		{"ConfigMap", "kube-system", "calico-config", core},
 	} {
@@ -122,7 +124,7 @@ func TestThereAndBack(t *testing.T) {
 	f.shut = false
 	f.Mu.Unlock()
 	f.Must(f.forward()) // and there again
-	f.requests.Took(t, drained(), unused())
+	f.requests.Took(t, drainedRoles(), unused())
 }
 
 // unused are the rights that no request of the operator takes in these tests, where the administrator brings what is in manifests.
@@ -142,7 +144,7 @@ func unused() map[string]string {
 	for _, role := range Roles() {
 		for _, rule := range role.Rules {
 			for _, r := range rule.Rights {
-				if rule.Why == manifestsHold || rule.Why == manifestsAre || r.Group == calicoGroup {
+				if rule.Why == manifestsHold || rule.Why == manifestsAre || r.Group == manifests.CalicoGroup {
 					all[r.String()] = rule.Why
 				}
 			}
@@ -190,7 +192,7 @@ func TestTrafficStopsIt(t *testing.T) {
 	f.clients = []string{"203.0.113.5"}
 	err := f.forward()
 	f.Fails(err, "serves clients from outside: 203.0.113.5")
-	var traffic *TrafficError
+	var traffic *drained.TrafficError
 	if !errors.As(err, &traffic) || traffic.Advice() == "" {
 		t.Errorf("%#v", err)
 	}

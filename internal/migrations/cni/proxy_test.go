@@ -20,6 +20,9 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/cni/manifests"
+	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
+	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 )
 
@@ -115,7 +118,7 @@ func withCiliumForProxy(t *testing.T, asSet bool) *proxied {
 	}
 	f.apply(objects)
 	t.Cleanup(func() {
-		all, err := decode("test", []byte(objects))
+		all, err := manifests.Decode("test", []byte(objects))
 		f.Must(err)
 		everything, err := server.Any()
 		f.Must(err)
@@ -175,13 +178,13 @@ func (p *proxied) says(pod *corev1.Pod) *nodecleanup.Report {
 	node, args := pod.Spec.NodeName, strings.Join(pod.Spec.Containers[0].Args, " ")
 	replaces, well := p.agent(node)
 	proxy := p.proxy(node)
-	switch pod.Labels[agentLabel] {
-	case verbCilium:
+	switch pod.Labels[nodepod.Label] {
+	case nodepod.VerbCilium:
 		r.Found = append(r.Found, nodecleanup.Replaces(replaces))
 		if well && strings.Contains(args, "--healthz=") {
 			r.Found = append(r.Found, nodecleanup.HealthzAnswers)
 		}
-	case verbServices:
+	case nodepod.VerbServices:
 		if strings.Contains(args, "--reach=") && !replaces && !proxy {
 			r.Problems = append(r.Problems, "no one leads to Services")
 		}
@@ -211,14 +214,37 @@ func (p *proxied) led(after string) {
 	}
 }
 
-// planner looks at the cluster as a run does that has begun.
-func (p *proxied) planner() *Planner {
+// plans looks at the cluster as a run does that has begun.
+func (p *proxied) plans() switchover.Plans {
 	p.Helper()
-	planner, err := p.job.Examine(p.Context())
+	plans, err := p.job.Examine(p.Context())
 	p.Must(err)
 	now := metav1.Now()
-	planner.Survey.Status.Begun = &now
-	return planner
+	plans.Shared().Inventory.Status.Begun = &now
+	return plans
+}
+
+// replace are the steps that have Cilium take the place of kube-proxy, and restore those of the way back.
+func (p *proxied) replace() []engine.Group { return aboutProxy(p.plans().Apply()) }
+func (p *proxied) restore() []engine.Group { return aboutProxy(p.plans().Rollback()) }
+
+// step is the one with an ID.
+func step(t *testing.T, groups []engine.Group, id string) engine.Step {
+	t.Helper()
+	for _, g := range groups {
+		for _, s := range g.Steps {
+			if s.ID() == id {
+				return s
+			}
+		}
+	}
+	t.Fatalf("there is no step %s", id)
+	return nil
+}
+
+func aboutProxy(plan *engine.Plan) []engine.Group {
+	i := slices.IndexFunc(plan.Phases, func(phase engine.Phase) bool { return phase.Name == "kube-proxy" })
+	return plan.Phases[i].Groups
 }
 
 // drive does the steps of groups in order, but for those that a name begins with, if one is given, and what follows them.
@@ -266,14 +292,14 @@ func (p *proxied) configs() int {
 // where Cilium lets go only when kube-proxy is there. Its DaemonSet is in the end what it was.
 func TestProxyReplacedAndBack(t *testing.T) {
 	p := withCiliumForProxy(t, true)
-	before, err := p.job.Tools.readSet(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "kube-proxy"})
+	before, err := p.job.Deps.DaemonSet(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "kube-proxy"})
 	p.Must(err)
 
-	p.drive(p.planner().replaceProxy(), "proxy-gone/b") // and a run ends there
+	p.drive(p.replace(), "proxy-gone/b") // and a run ends there
 	if got := p.marks(); !slices.Equal(got, []string{"replaced", "leaving"}) {
 		t.Errorf("after the first run nodes are marked %q", got)
 	}
-	done := p.drive(p.planner().replaceProxy(), "")
+	done := p.drive(p.replace(), "")
 	if slices.Contains(done, "services/a") || !slices.Contains(done, "services/b") || !slices.Contains(done, "health/b") {
 		t.Errorf("the second run did %v", done)
 	}
@@ -291,12 +317,12 @@ func TestProxyReplacedAndBack(t *testing.T) {
 			t.Errorf("the agent of node %s replaces kube-proxy: %v, and is well: %v", node, replaces, well)
 		}
 	}
-	if groups := p.planner().replaceProxy(); len(groups) > 0 {
+	if groups := p.replace(); len(groups) > 0 {
 		t.Errorf("there is more to do: %v", groups)
 	}
 
-	p.drive(p.planner().restoreProxy(), "")
-	after, err := p.job.Tools.readSet(t.Context(), client.ObjectKeyFromObject(before))
+	p.drive(p.restore(), "")
+	after, err := p.job.Deps.DaemonSet(t.Context(), client.ObjectKeyFromObject(before))
 	p.Must(err)
 	if !equality.Semantic.DeepEqual(after.Spec, before.Spec) || after.Annotations[v1alpha1.AnnotationAffinity] != "" {
 		t.Errorf("kube-proxy's DaemonSet is\n%+v, was\n%+v", after.Spec, before.Spec)
@@ -314,7 +340,7 @@ func TestProxyReplacedAndBack(t *testing.T) {
 			t.Errorf("the agent of node %s still replaces kube-proxy", node)
 		}
 	}
-	if p.have("Service", v1alpha1.SystemNamespace, trialName, core) != nil {
+	if p.have("Service", v1alpha1.SystemNamespace, "kube-proxy-trial", core) != nil {
 		t.Error("the Service that was asked for is left")
 	}
 }
@@ -323,9 +349,9 @@ func TestProxyReplacedAndBack(t *testing.T) {
 // it does not go on before.
 func TestProxyIsAProgram(t *testing.T) {
 	p := withCiliumForProxy(t, false)
-	planner := p.planner()
-	p.drive(planner.replaceProxy(), "services/a")
-	gate := planner.proof("a", forward)
+	groups := p.replace()
+	p.drive(groups, "services/a")
+	gate := step(t, groups, "services/a")
 	if engine.RoleOf(gate) != engine.RoleGate || !strings.Contains(gate.(engine.Guide).Guide(), "Stop kube-proxy on node a") {
 		t.Errorf("the operator is told %q", gate.(engine.Guide).Guide())
 	}
@@ -346,14 +372,14 @@ func TestProxyIsAProgram(t *testing.T) {
 			return !p.programs["a"] && !p.programs["b"], nil
 		})
 	}()
-	p.drive(p.planner().replaceProxy(), "")
+	p.drive(p.replace(), "")
 	if got := p.marks(); !slices.Equal(got, []string{"replaced", "replaced"}) {
 		t.Errorf("nodes are marked %q", got)
 	}
 	p.Mu.Lock()
 	p.programs["a"], p.programs["b"] = true, true
 	p.Mu.Unlock()
-	p.drive(p.planner().restoreProxy(), "")
+	p.drive(p.restore(), "")
 	if got := p.marks(); !slices.Equal(got, []string{"", ""}) {
 		t.Errorf("back, nodes are marked %q", got)
 	}

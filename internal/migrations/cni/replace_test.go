@@ -21,6 +21,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 )
 
 // replacing is a Migration whose nodes are replaced by a person or, with an action, by what that does.
@@ -33,14 +34,14 @@ func replacing(wait time.Duration, action *v1alpha1.Action) func(*v1alpha1.Migra
 
 // cloud is an action over HTTP. It keeps what it was asked for, and does what do says.
 type cloud struct {
-	asked []Request
+	asked []switchover.Request
 	do    func(context.Context) error
 }
 
 func (c *cloud) action(t *testing.T, timeout time.Duration) *v1alpha1.Action {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked := Request{}
+		asked := switchover.Request{}
 		err := json.NewDecoder(r.Body).Decode(&asked)
 		if c.asked = append(c.asked, asked); err == nil {
 			err = c.do(r.Context())

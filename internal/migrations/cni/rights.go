@@ -9,21 +9,23 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/cni/manifests"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// What rules are for that are about manifests.
+// The reasons of rules about manifests.
 const (
 	manifestsHold = "What manifests of networks hold, in whichever namespace they name."
 	manifestsAre  = "What manifests consist of, and where kube-proxy and networks are configured."
 )
 
-// Roles are the rights that each purpose needs, whichever networks it is about. deploy/rbac-cni.yaml grants exactly these. What the
-// manifests hold beyond them, such as objects of kinds of their own, takes rights to these; no one can give roles more rights than they have.
+// Roles are the rights that each purpose needs, whichever networks it is about.
+// deploy/rbac-cni.yaml grants exactly these. What the manifests hold beyond them, such as objects
+// of kinds of their own, takes rights to these; no one can give roles more rights than they have.
 func Roles() cluster.Roles {
 	const file, name = "rbac-cni.yaml", "replumb-networks-"
 	return cluster.Roles{
@@ -52,13 +54,13 @@ func Roles() cluster.Roles {
 	}
 }
 
-// What ends the names of roles that are not of every migration: of mode InPlace and of recreating all pods once more, and of one that replaces kube-proxy.
+// The ends of the names of roles that not every migration takes. Recreating all pods once more takes
+// the first as well.
 const (
 	roleInPlace = "in-place"
 	roleProxy   = "kube-proxy"
 )
 
-// proxyRules are what it takes beside those to have Cilium take the place of kube-proxy.
 func proxyRules() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -76,7 +78,6 @@ func proxyRules() []cluster.Rule {
 	}
 }
 
-// inPlaceRules are what it takes to switch nodes while they serve.
 func inPlaceRules() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -92,7 +93,6 @@ func inPlaceRules() []cluster.Rule {
 	}
 }
 
-// viewRules are what checks, plans and status look at.
 func viewRules() []cluster.Rule {
 	rules := []cluster.Rule{
 		{
@@ -110,9 +110,9 @@ func viewRules() []cluster.Rule {
 			Rights: slices.Concat(
 				cluster.Grant("networking.k8s.io", "networkpolicies", "", "list"),
 				cluster.WebhookRights(),
-				cluster.Grant(calicoGroup, "ippools", "", "get list"),
-				cluster.Grant(calicoGroup, "networkpolicies", "", "list"),
-				cluster.Grant(calicoGroup, "globalnetworkpolicies", "", "list"),
+				cluster.Grant(manifests.CalicoGroup, "ippools", "", "get list"),
+				cluster.Grant(manifests.CalicoGroup, "networkpolicies", "", "list"),
+				cluster.Grant(manifests.CalicoGroup, "globalnetworkpolicies", "", "list"),
 			),
 		},
 		{
@@ -131,7 +131,6 @@ func viewRules() []cluster.Rule {
 	return slices.Concat(rules, viewInPlace(), viewManifests())
 }
 
-// viewInPlace is what mode InPlace and spec.cni.again look at besides.
 func viewInPlace() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -157,7 +156,6 @@ func viewInPlace() []cluster.Rule {
 	}
 }
 
-// viewManifests is what manifests of networks are compared with, and what report lists.
 func viewManifests() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -168,42 +166,40 @@ func viewManifests() []cluster.Rule {
 		{
 			Why: manifestsAre,
 			Rights: slices.Concat(
-				cluster.Grant("", "namespaces", "", "get"),
-				cluster.Grant("", "configmaps", "", "get"),
+				grants("get", "/namespaces", "/configmaps"),
 				cluster.In(metav1.NamespaceSystem, cluster.Grant("", "configmaps", "", "list")...),
-				cluster.Grant("", "serviceaccounts", "", "get"),
-				cluster.Grant("", "services", "", "get"),
-				cluster.Grant("apps", "deployments", "", "get"),
-				cluster.Grant("policy", "poddisruptionbudgets", "", "get"),
-				cluster.Grant("rbac.authorization.k8s.io", "clusterroles", "", "get"),
-				cluster.Grant("rbac.authorization.k8s.io", "clusterrolebindings", "", "get"),
-				cluster.Grant("rbac.authorization.k8s.io", "roles", "", "get"),
-				cluster.Grant("rbac.authorization.k8s.io", "rolebindings", "", "get"),
-				cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "get"),
+				grants("get", "/serviceaccounts", "/services", "apps/deployments"), grants("get", clusterObjects()...),
 			),
 		},
 	}
 }
 
-// operateRules are what steps write, and what they follow meanwhile.
+// clusterObjects are further kinds of objects in manifests of networks, as group/resource.
+func clusterObjects() []string {
+	return []string{
+		"policy/poddisruptionbudgets", "rbac.authorization.k8s.io/clusterroles", "rbac.authorization.k8s.io/clusterrolebindings",
+		"rbac.authorization.k8s.io/roles", "rbac.authorization.k8s.io/rolebindings", "apiextensions.k8s.io/customresourcedefinitions",
+	}
+}
+
+// grants are verbs on kinds of objects, as group/resource.
+func grants(verbs string, all ...string) []cluster.Right {
+	var out []cluster.Right
+	for _, each := range all {
+		group, resource, _ := strings.Cut(each, "/")
+		out = append(out, cluster.Grant(group, resource, "", verbs)...)
+	}
+	return out
+}
+
 func operateRules() []cluster.Rule {
+	const write = "create update patch delete"
 	return []cluster.Rule{
 		{
 			Why: manifestsHold,
 			Rights: slices.Concat(
-				cluster.Grant("", "namespaces", "", "create update patch delete"),
-				cluster.Grant("", "configmaps", "", "create update patch delete"),
-				cluster.Grant("", "serviceaccounts", "", "create update patch delete"),
-				cluster.Grant("", "services", "", "create update patch delete"),
-				cluster.Grant("apps", "daemonsets", "", "create update patch delete"),
-				cluster.Grant("apps", "deployments", "", "create update patch delete"),
-				cluster.Grant("policy", "poddisruptionbudgets", "", "create update patch delete"),
-				cluster.Grant("rbac.authorization.k8s.io", "clusterroles", "", "create update patch delete"),
-				cluster.Grant("rbac.authorization.k8s.io", "clusterrolebindings", "", "create update patch delete"),
-				cluster.Grant("rbac.authorization.k8s.io", "roles", "", "create update patch delete"),
-				cluster.Grant("rbac.authorization.k8s.io", "rolebindings", "", "create update patch delete"),
-				cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "create update patch delete"),
-				cluster.Grant(calicoGroup, "ippools", "", "create update patch delete"),
+				grants(write, "/namespaces", "/configmaps", "/serviceaccounts", "/services", "apps/daemonsets", "apps/deployments"),
+				grants(write, clusterObjects()...), grants(write, manifests.CalicoGroup+"/ippools"),
 			),
 		},
 		{
@@ -222,19 +218,25 @@ func operateRules() []cluster.Rule {
 	}
 }
 
-// Roles are those that this Migration takes.
 func (j *Job) Roles(context.Context) (cluster.Roles, error) { return j.roles(), nil }
 
 func (j *Job) roles() cluster.Roles {
+	taken := modeOf(j.Spec).roles
+	if j.Spec.Again > 0 {
+		taken = append(taken, roleInPlace)
+	}
 	own := slices.DeleteFunc(Roles(), func(r cluster.Role) bool {
-		return r.Purpose == cluster.Agents && !j.agents().Runs() ||
-			strings.HasSuffix(r.Name, roleInPlace) && !j.Spec.Serving && j.Spec.Again == 0 ||
-			strings.HasSuffix(r.Name, roleProxy) && !j.Spec.ReplaceProxy
+		if r.Purpose == cluster.Agents {
+			return !j.agents().Runs()
+		}
+		return slices.ContainsFunc([]string{roleInPlace, roleProxy}, func(end string) bool {
+			return strings.HasSuffix(r.Name, end) && !slices.Contains(taken, end)
+		})
 	})
 	return append(own, migration.RolesFor(j.Migration)...)
 }
 
-// toLook reports whether a right is needed to look at all: without it there is nothing to check.
+// toLook reports whether there is nothing to check without a right.
 func toLook(r cluster.Right) bool {
 	return Roles().Of(cluster.View).Needs(r) && r.Resource != "leases" && r.Namespace != v1alpha1.JournalNamespace
 }

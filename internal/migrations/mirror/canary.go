@@ -26,25 +26,21 @@ import (
 
 const (
 	// roleReach is that of the canaries in the target.
-	roleReach = "reach"
-	// maxCanaries is on how many nodes there are canaries at most.
+	roleReach   = "reach"
 	maxCanaries = 8
-	// reachTime is how long a canary tries, canaryLimit how long all of it may take: images are pulled.
+	// reachTime is how long a canary tries, canaryLimit how long all of it may take.
 	reachTime   = 45 * time.Second
 	canaryLimit = 5 * time.Minute
 )
 
-// tries reports whether there is anything to try out from pods of the target.
 func (s *Spec) tries() bool {
 	return s.Canary.Mode == v1alpha1.PodCanaryRun && len(s.Canary.Targets) > 0
 }
 
-// canaryImage is what canaries run, where own is that of this build.
 func (s *Spec) canaryImage(own pull.Image) pull.Image {
 	return pull.Image{Name: s.Canary.Image, Secrets: s.Canary.ImagePullSecrets}.Or(own)
 }
 
-// hasImage fails if there are to be canaries and there is nothing to run them with.
 func (s *Spec) hasImage(own pull.Image) error {
 	if !s.tries() || s.canaryImage(own).Name != "" {
 		return nil
@@ -55,7 +51,7 @@ func (s *Spec) hasImage(own pull.Image) error {
 	}
 }
 
-// absentSecrets finds the pull secrets that are not there: of agents in the source, and of canaries in the target.
+// absentSecrets finds missing pull secrets: of agents in the source, of canaries in the target.
 func (j *Job) absentSecrets(ctx context.Context, source, target client.Reader) ([]findings.Result, error) {
 	out, err := j.agents().AbsentSecrets(ctx, source)
 	if err != nil || !j.Spec.tries() {
@@ -71,7 +67,6 @@ func (j *Job) absentSecrets(ctx context.Context, source, target client.Reader) (
 
 // UnreachedError says what pods of the target have not reached.
 type UnreachedError struct {
-	// From has a line for each node that something was not reached from.
 	From []string
 }
 
@@ -86,14 +81,13 @@ func (*UnreachedError) Advice() string {
 
 var _ fault.Adviser = (*UnreachedError)(nil)
 
-// canaryStep has throw-away pods of the target connect to what the Migration names. It is an engine.Step.
+// canaryStep has throw-away pods of the target connect to what the Migration names.
 type canaryStep struct {
 	target    *cluster.Cluster
 	migration string
 	image     pull.Image
 	targets   []string
-	// on are the nodes of the canaries that run now.
-	on []string
+	on        []string
 }
 
 var (
@@ -117,7 +111,6 @@ func (s *canaryStep) pods() *connectivity.Pods {
 	return &connectivity.Pods{Client: s.target, Migration: s.migration, Image: s.image}
 }
 
-// Do starts a canary on each of some nodes.
 func (s *canaryStep) Do(ctx context.Context) error {
 	if err := connectivity.Remove(ctx, s.target, s.migration); err != nil {
 		return err
@@ -144,12 +137,11 @@ func (s *canaryStep) Do(ctx context.Context) error {
 	return nil
 }
 
-// unprovided reports whether a new namespace has no ServiceAccount for pods yet. The API server has no reason of its own for that.
+// unprovided reports whether a new namespace has no ServiceAccount yet: there is no reason code.
 func unprovided(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "error looking up service account")
 }
 
-// found makes the namespace of canaries, if there is none.
 func (s *canaryStep) found(ctx context.Context) error {
 	ns, err := s.namespace(ctx)
 	if err != nil {
@@ -207,8 +199,8 @@ func (s *canaryStep) Verify(ctx context.Context) error {
 	return s.Abandon(ctx)
 }
 
-// Abandon implements engine.Abandoner. The namespace goes too if a canary was what it was made for, and the target has no migration of its
-// own, which may keep backups there by now.
+// Abandon removes the namespace too, if a canary was what it was made for and the target has no
+// migration of its own.
 func (s *canaryStep) Abandon(ctx context.Context) error {
 	if err := connectivity.Remove(ctx, s.target, s.migration); err != nil {
 		return err
@@ -234,8 +226,8 @@ func (s *canaryStep) Preview() ([]engine.Change, error) {
 	}, nil
 }
 
-// spread chooses nodes to try from, by name, one zone after the other. Those that take workloads come first: what is let in may differ
-// between them and control planes.
+// spread chooses nodes by name, one zone after the other, workers first: firewalls may treat
+// control planes differently.
 func spread(nodes []corev1.Node, most int) []string {
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n corev1.Node) bool { return !cluster.NodeReady(&n) })
 	working := slices.DeleteFunc(slices.Clone(nodes), func(n corev1.Node) bool { return n.Spec.Unschedulable || governs(&n) })
@@ -257,7 +249,6 @@ func spread(nodes []corev1.Node, most int) []string {
 	return out
 }
 
-// governs reports whether a node is kept for the control plane.
 func governs(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "node-role.kubernetes.io/control-plane" })
 }

@@ -25,12 +25,11 @@ import (
 // issuance is how long an issuer may take: one that asks a public CA waits for challenges.
 const issuance = 15 * time.Minute
 
-// certified is an object by which certificates are issued: one of cert-manager's Certificates, or an Ingress that its annotations
-// have one made for (https://cert-manager.io/docs/usage/ingress/).
+// certified is an object by which certificates are issued: a Certificate of cert-manager, or an
+// annotated Ingress (https://cert-manager.io/docs/usage/ingress/).
 type certified struct {
-	gvk schema.GroupVersionKind
-	key client.ObjectKey
-	// secrets hold what is issued, each with the names that it must be good for in the end.
+	gvk     schema.GroupVersionKind
+	key     client.ObjectKey
 	secrets map[string][]string
 	// add are the aliases that it lacks, added those that an earlier run has added.
 	add, added []string
@@ -71,7 +70,6 @@ func covered(names []string, host string) bool {
 	return slices.Contains(names, "*."+parent) || slices.Contains(names, host)
 }
 
-// nameList is the names of one certificate, and the Secret that it is kept in.
 type nameList struct {
 	names  []string
 	secret string
@@ -79,7 +77,6 @@ type nameList struct {
 
 func ownedByIngress(ref metav1.OwnerReference) bool { return ref.Kind == ingressKind().Kind }
 
-// nameLists are those that an object asks for.
 func nameLists(o *unstructured.Unstructured) []nameList {
 	if o.GetKind() == certificateKind().Kind {
 		if slices.ContainsFunc(o.GetOwnerReferences(), ownedByIngress) {
@@ -114,7 +111,7 @@ func issued(o *unstructured.Unstructured) bool {
 	return false
 }
 
-// withAliases adds names beside those that they are aliases of, and reports whether that changed anything.
+// withAliases adds aliases beside their names, and reports whether that changed anything.
 func withAliases(o *unstructured.Unstructured, aliases []v1alpha1.HostAlias) bool {
 	changed := false
 	add := func(names []string) []string {
@@ -129,7 +126,6 @@ func withAliases(o *unstructured.Unstructured, aliases []v1alpha1.HostAlias) boo
 	return changed
 }
 
-// withoutNames takes names out.
 func withoutNames(o *unstructured.Unstructured, gone []string) {
 	eachNames(o, func(names []string) []string {
 		return slices.DeleteFunc(names, func(n string) bool { return slices.Contains(gone, n) })
@@ -155,7 +151,6 @@ func eachNames(o *unstructured.Unstructured, change func([]string) []string) {
 	}
 }
 
-// addedNames are those that replumb has added to an object.
 func addedNames(o *unstructured.Unstructured) []string {
 	var names []string
 	if text := o.GetAnnotations()[v1alpha1.AnnotationAddedNames]; text != "" {
@@ -170,7 +165,6 @@ func (c *certified) id() string {
 	return "certificates/" + strings.ToLower(c.gvk.Kind) + "/" + c.key.String()
 }
 
-// get reads the object as it is now.
 func (c *certified) get(ctx context.Context, from client.Reader) (*unstructured.Unstructured, error) {
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(c.gvk)
@@ -180,13 +174,11 @@ func (c *certified) get(ctx context.Context, from client.Reader) (*unstructured.
 	return o, nil
 }
 
-// update writes what differs between an object as it was read and as it shall be.
 func update(ctx context.Context, c client.Client, was, o *unstructured.Unstructured) error {
 	patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
 	return c.Patch(ctx, o, patch, client.FieldOwner(v1alpha1.FieldManager))
 }
 
-// extendCertificate adds aliases to a certificate, and waits until what is served has them.
 func extendCertificate(c client.Client, of certified, aliases []v1alpha1.HostAlias) engine.Step {
 	return &engine.Write{
 		Name: of.id(), About: "Add the mirror's names to the certificate of " + of.name(), Limit: issuance,
@@ -235,7 +227,6 @@ func namesOf(o *unstructured.Unstructured) []string {
 	return all
 }
 
-// annotate sets an annotation; an empty text takes it away.
 func annotate(o *unstructured.Unstructured, key, text string) {
 	all := o.GetAnnotations()
 	if all == nil {
@@ -301,7 +292,6 @@ func good(ctx context.Context, c client.Client, key client.ObjectKey, names []st
 	return nil
 }
 
-// leafOf is the first certificate in a Secret.
 func leafOf(secret *corev1.Secret) (*x509.Certificate, error) {
 	block, _ := pem.Decode(secret.Data[corev1.TLSCertKey])
 	if block == nil {
@@ -310,7 +300,6 @@ func leafOf(secret *corev1.Secret) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// restoreCertificate takes those names out of a certificate that replumb added.
 func restoreCertificate(c client.Client, of certified) engine.Step {
 	return &engine.Observed[*unstructured.Unstructured]{
 		Name: "back/" + of.id(), About: "Remove the mirror's names from the certificate of " + of.name(),

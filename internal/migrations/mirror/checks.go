@@ -11,16 +11,15 @@ import (
 
 // Input is what the checks look at.
 type Input struct {
-	Survey *Survey
+	Inventory *Inventory
 	// Access is what the user may do in the source, TargetAccess in the target.
 	Access, TargetAccess []cluster.Answer
-	// FreezeProblem is why nothing can be frozen, RecordProblems why records cannot be changed, by what they are called.
+	// FreezeProblem is why nothing can be frozen, RecordProblems why records cannot be changed.
 	FreezeProblem  error
 	RecordProblems map[string]error
 	// Image is what agents run; none, if there are to be none. Nodes are those of the source.
-	Image string
-	Nodes []corev1.Node
-	// AbsentSecrets are the pull secrets of agents that are not there.
+	Image         string
+	Nodes         []corev1.Node
 	AbsentSecrets []findings.Result
 }
 
@@ -37,12 +36,10 @@ func Checks() []findings.Check[Input] {
 func clusterChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP4001",
-			Severity: findings.Blocking,
-			Run:      checkRights,
-			Claim:    "the user has every right the migration needs, in both clusters",
-			Why:      "a migration that is refused a write half way has to wait for someone to grant it",
-			Fix:      "bind the roles in deploy/rbac-mirror.yaml to the user, with the kinds that replumb rbac -f FILE adds, and cluster-admin in the target",
+			Code: "RP4001", Severity: findings.Blocking, Run: checkRights,
+			Claim: "the user has every right the migration needs, in both clusters",
+			Why:   "a migration that is refused a write half way has to wait for someone to grant it",
+			Fix:   "bind the roles in deploy/rbac-mirror.yaml to the user, with the kinds that replumb rbac -f FILE adds, and cluster-admin in the target",
 		},
 		{
 			Code: "RP4002", Severity: findings.Blocking, Run: checkIdentity,
@@ -83,7 +80,6 @@ func clusterChecks() []findings.Check[Input] {
 	}
 }
 
-// freezeCheck is about the kinds that the Migration names.
 func freezeCheck() findings.Check[Input] {
 	return findings.Check[Input]{
 		Code: "RP4008", Severity: findings.Blocking, Run: checkFreezeKinds,
@@ -120,37 +116,29 @@ func objectChecks() []findings.Check[Input] {
 			Fix:   "correct the transform in spec.mirror.copy.transforms, or have it choose other objects",
 		},
 		{
-			Code:     "RP4104",
-			Severity: findings.Warning,
-			Run:      checkCloud,
-			Claim:    "everything that is copied works without cloud resources of this cluster",
+			Code: "RP4104", Severity: findings.Warning, Run: checkCloud,
+			Claim: "everything that is copied works without cloud resources of this cluster",
 			Why: "load balancers, roles and security groups of the source do not know the target: its pods are refused by what trusts the source's " +
 				"roles, and its traffic by what lets the source's networks in",
 			Fix: "hand the list to those who own the infrastructure, and go on when the target has the same; what pods have to reach, such as " +
 				"databases, is tried from pods of the target if spec.mirror.canary.targets names it",
 		},
 		{
-			Code:     "RP4105",
-			Severity: findings.Warning,
-			Run:      checkTwice,
-			Claim:    "singletons run in one cluster at a time",
-			Why:      "a workload without leader election that consumes a queue, sends mail or writes a file does so in both clusters while both run",
-			Fix:      "name it in spec.mirror.singletons.workloads, or annotate it replumb.dev/run-once=true; what may run twice needs nothing",
+			Code: "RP4105", Severity: findings.Warning, Run: checkTwice,
+			Claim: "singletons run in one cluster at a time",
+			Why:   "a workload without leader election that consumes a queue, sends mail or writes a file does so in both clusters while both run",
+			Fix:   "name it in spec.mirror.singletons.workloads, or annotate it replumb.dev/run-once=true; what may run twice needs nothing",
 		},
 		{
-			Code:     "RP4108",
-			Severity: findings.Warning,
-			Run:      checkNetworks,
-			Claim:    "every object is copied, those of pod networks included",
+			Code: "RP4108", Severity: findings.Warning, Run: checkNetworks,
+			Claim: "every object is copied, those of pod networks included",
 			Why: "the target has a network of its own; that of the source beside it would keep pods of both from working, so its DaemonSet, its namespace if " +
 				"it holds nothing else, its roles and its definitions are not copied",
 			Fix: "nothing, if the target has its network; name the namespace in spec.mirror.copy.namespaces.include to have it copied all the same",
 		},
 		{
-			Code:     "RP4107",
-			Severity: findings.Warning,
-			Run:      checkSecrets,
-			Claim:    "Secrets stay in the cluster",
+			Code: "RP4107", Severity: findings.Warning, Run: checkSecrets,
+			Claim: "Secrets stay in the cluster",
 			Why: "who may read Secrets in the target, or its etcd, gets every credential that is copied; those of Argo CD, Flux, Vault, Cluster API and " +
 				"Helm releases often reach further than one cluster",
 			Fix: "compare who may read Secrets in the target and whether its etcd is encrypted; leave out what it does not need, by namespace or kind: " +
@@ -168,11 +156,9 @@ func nameChecks() []findings.Check[Input] {
 			Fix:   "name the load balancers in spec.mirror.redirect.from and to, or wait until the objects' status has them",
 		},
 		{
-			Code:     "RP4202",
-			Severity: findings.Blocking,
-			Run:      checkRecords,
-			Claim:    "every DNS record can be changed, and belongs to this migration",
-			Why:      "a record that is someone else's is put back behind our back, or was meant to stay",
+			Code: "RP4202", Severity: findings.Blocking, Run: checkRecords,
+			Claim: "every DNS record can be changed, and belongs to this migration",
+			Why:   "a record that is someone else's is put back behind our back, or was meant to stay",
 			Fix: "see to what the message says; stop the external-dns that owns a record before you name it under spec.mirror.redirect.owners: " +
 				"as long as it runs it puts the record back",
 		},
@@ -183,12 +169,10 @@ func nameChecks() []findings.Check[Input] {
 			Fix:   "make a key with tsig-keygen, have the server ask for it, and name it under provider.rfc2136.tsigSecret or tsigKeyFile",
 		},
 		{
-			Code:     "RP4203",
-			Severity: findings.Warning,
-			Run:      checkCovered,
-			Claim:    "certificates are valid for the aliases of their names",
-			Why:      "by its alias the mirror is tried out before names lead there; a certificate that was issued elsewhere cannot be extended",
-			Fix:      "have it issued with the alias, or try the mirror out by its name: spec.mirror.redirect.probe does",
+			Code: "RP4203", Severity: findings.Warning, Run: checkCovered,
+			Claim: "certificates are valid for the aliases of their names",
+			Why:   "by its alias the mirror is tried out before names lead there; a certificate that was issued elsewhere cannot be extended",
+			Fix:   "have it issued with the alias, or try the mirror out by its name: spec.mirror.redirect.probe does",
 		},
 		{
 			Code: "RP4204", Severity: findings.Warning, Run: checkUnprobed,

@@ -23,7 +23,7 @@ func checkRights(in Input) []findings.Result {
 }
 
 func checkIdentity(in Input) []findings.Result {
-	s := in.Survey
+	s := in.Inventory
 	switch {
 	case s.Source.UID == s.Target.UID:
 		return []findings.Result{findings.Failed("", "spec.mirror.target leads to the source itself")}
@@ -36,7 +36,7 @@ func checkIdentity(in Input) []findings.Result {
 }
 
 func checkVersions(in Input) []findings.Result {
-	from, to := in.Survey.Source.Version, in.Survey.Target.Version
+	from, to := in.Inventory.Source.Version, in.Inventory.Target.Version
 	if from == nil || to == nil {
 		return []findings.Result{findings.NotKnown("", "a version is not known")}
 	}
@@ -48,18 +48,18 @@ func checkVersions(in Input) []findings.Result {
 
 func checkServed(in Input) []findings.Result {
 	var out []findings.Result
-	for _, m := range in.Survey.Objects.Missing {
+	for _, m := range in.Inventory.Objects.Missing {
 		out = append(out, findings.Failed(m.Resource, "the source has %d %s to copy", m.Copied, m.Resource))
 	}
 	return out
 }
 
 func checkRoom(in Input) []findings.Result {
-	if in.Survey.Serving() != v1alpha1.ServingSource {
+	if in.Inventory.Serving() != v1alpha1.ServingSource {
 		return nil
 	}
 	var out []findings.Result
-	for _, s := range shortages(in.Survey.Moving, in.Survey.Nodes, in.Survey.There) {
+	for _, s := range shortages(in.Inventory.Moving, in.Inventory.Nodes, in.Inventory.There) {
 		out = append(out, findings.Failed("", "%s", s))
 	}
 	return out
@@ -67,14 +67,14 @@ func checkRoom(in Input) []findings.Result {
 
 func checkBlind(in Input) []findings.Result {
 	var out []findings.Result
-	for _, b := range in.Survey.Blind {
+	for _, b := range in.Inventory.Blind {
 		out = append(out, findings.Failed(b, "no one answers for %s in the target", b))
 	}
 	return out
 }
 
 func checkFreeze(in Input) []findings.Result {
-	if in.FreezeProblem == nil || in.Survey.Spec.Common.Freeze != v1alpha1.FreezeEnforce {
+	if in.FreezeProblem == nil || in.Inventory.Spec.Common.Freeze != v1alpha1.FreezeEnforce {
 		return nil
 	}
 	return []findings.Result{findings.Failed("", "%v", in.FreezeProblem)}
@@ -82,29 +82,29 @@ func checkFreeze(in Input) []findings.Result {
 
 func checkFreezeKinds(in Input) []findings.Result {
 	var out []findings.Result
-	for _, kind := range in.Survey.Unfreezable {
+	for _, kind := range in.Inventory.Unfreezable {
 		out = append(out, findings.Failed(kind, "the source serves no %s in namespaces", kind))
 	}
 	return out
 }
 
 func checkConflicts(in Input) []findings.Result {
-	if in.Survey.Spec.Copy.Existing != v1alpha1.ExistingRefuse {
+	if in.Inventory.Spec.Copy.Existing != v1alpha1.ExistingRefuse {
 		return nil
 	}
 	var out []findings.Result
-	for _, c := range in.Survey.Objects.Conflicts {
+	for _, c := range in.Inventory.Objects.Conflicts {
 		out = append(out, findings.Failed(c.Ref.String(), "%s %s, and is no copy of this migration", c.Ref, c.What))
 	}
 	return out
 }
 
 func checkClaims(in Input) []findings.Result {
-	if in.Survey.Spec.Copy.Volumes != v1alpha1.VolumesRefuse {
+	if in.Inventory.Spec.Copy.Volumes != v1alpha1.VolumesRefuse {
 		return nil
 	}
 	var out []findings.Result
-	for _, c := range in.Survey.Objects.Claims {
+	for _, c := range in.Inventory.Objects.Claims {
 		out = append(out, findings.Failed(c.String(), "what is in %s does not come along", c))
 	}
 	return out
@@ -112,8 +112,8 @@ func checkClaims(in Input) []findings.Result {
 
 func checkClasses(in Input) []findings.Result {
 	var out []findings.Result
-	for _, c := range in.Survey.Claims {
-		if c.Class != "" && !slices.Contains(in.Survey.Classes, c.Class) {
+	for _, c := range in.Inventory.Claims {
+		if c.Class != "" && !slices.Contains(in.Inventory.Classes, c.Class) {
 			out = append(out, findings.Failed(c.Object, "the target has no storage class %s", c.Class))
 		}
 	}
@@ -122,7 +122,7 @@ func checkClasses(in Input) []findings.Result {
 
 func checkTransforms(in Input) []findings.Result {
 	var out []findings.Result
-	for _, e := range in.Survey.Objects.Errors {
+	for _, e := range in.Inventory.Objects.Errors {
 		out = append(out, findings.Failed(e.Ref.String(), "%s: %s", e.Ref, e.Problem))
 	}
 	return out
@@ -130,7 +130,7 @@ func checkTransforms(in Input) []findings.Result {
 
 func checkCloud(in Input) []findings.Result {
 	var out []findings.Result
-	for _, b := range in.Survey.Objects.Cloud {
+	for _, b := range in.Inventory.Objects.Cloud {
 		out = append(out, findings.Failed(b.Ref.String(), "%s %s", b.Ref, b.What))
 	}
 	return out
@@ -138,20 +138,17 @@ func checkCloud(in Input) []findings.Result {
 
 func checkSecrets(in Input) []findings.Result {
 	var out []findings.Result
-	for _, c := range in.Survey.Objects.Secrets {
-		out = append(
-			out,
-			findings.Failed(c.What, "%s copied: %s; one is %s", english.Plural(c.Count, "Secret is", "Secrets are"), c.What, c.Example),
-		)
+	for _, c := range in.Inventory.Objects.Secrets {
+		out = append(out,
+			findings.Failed(c.What, "%s copied: %s; one is %s", english.Plural(c.Count, "Secret is", "Secrets are"), c.What, c.Example))
 	}
 	return out
 }
 
-// checkNetworks asks only where what networks consist of is about to be copied.
 func checkNetworks(in Input) []findings.Result {
 	var out []findings.Result
-	for _, n := range in.Survey.Networks {
-		if in.Survey.Serving() == v1alpha1.ServingSource {
+	for _, n := range in.Inventory.Networks {
+		if in.Inventory.Serving() == v1alpha1.ServingSource {
 			out = append(out, findings.Failed("", "the network %s of the source is not copied", n))
 		}
 	}
@@ -160,7 +157,7 @@ func checkNetworks(in Input) []findings.Result {
 
 func checkTwice(in Input) []findings.Result {
 	var out []findings.Result
-	for _, t := range in.Survey.Objects.Twice {
+	for _, t := range in.Inventory.Objects.Twice {
 		out = append(out, findings.Failed(t.Ref.String(), "%s %s", t.Ref, t.What))
 	}
 	return out
@@ -168,7 +165,7 @@ func checkTwice(in Input) []findings.Result {
 
 func checkNames(in Input) []findings.Result {
 	var out []findings.Result
-	for _, p := range in.Survey.Problems {
+	for _, p := range in.Inventory.Problems {
 		if !p.Warning {
 			out = append(out, findings.Failed(p.Name, "%s %s", p.Name, withHint(p.Problem, p.Hint)))
 		}
@@ -192,7 +189,7 @@ func checkRecords(in Input) []findings.Result {
 }
 
 func checkSigned(in Input) []findings.Result {
-	if problem := dnsrecords.Unsigned(in.Survey.Spec.Redirect.Provider); problem != "" {
+	if problem := dnsrecords.Unsigned(in.Inventory.Spec.Redirect.Provider); problem != "" {
 		return []findings.Result{findings.Failed("", "%s", problem)}
 	}
 	return nil
@@ -200,30 +197,28 @@ func checkSigned(in Input) []findings.Result {
 
 func checkCovered(in Input) []findings.Result {
 	var out []findings.Result
-	for _, u := range in.Survey.Uncovered {
-		out = append(
-			out,
-			findings.Failed("Secret "+u.Secret, "its certificate is not good for %s, and cert-manager does not issue it", u.Alias),
-		)
+	for _, u := range in.Inventory.Uncovered {
+		out = append(out,
+			findings.Failed("Secret "+u.Secret, "its certificate is not good for %s, and cert-manager does not issue it", u.Alias))
 	}
 	return out
 }
 
 func checkUnprobed(in Input) []findings.Result {
 	var out []findings.Result
-	for _, p := range in.Survey.Problems {
+	for _, p := range in.Inventory.Problems {
 		if p.Warning {
 			out = append(out, findings.Failed(p.Name, "%s %s", p.Name, withHint(p.Problem, p.Hint)))
 		}
 	}
-	if in.Survey.Spec.Redirect.Probe.Mode == v1alpha1.ProbeOff {
+	if in.Inventory.Spec.Redirect.Probe.Mode == v1alpha1.ProbeOff {
 		out = append(out, findings.Failed("", "spec.mirror.redirect.probe.mode is Off"))
 	}
 	return out
 }
 
 func checkAny(in Input) []findings.Result {
-	if len(in.Survey.Names)+len(in.Survey.Awaited)+len(in.Survey.Problems) > 0 {
+	if len(in.Inventory.Names)+len(in.Inventory.Awaited)+len(in.Inventory.Problems) > 0 {
 		return nil
 	}
 	return []findings.Result{

@@ -13,13 +13,11 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/objectsync"
-	"github.com/replumb/replumb/internal/migration"
 )
 
 // copyPatience is how long one copy of everything may take.
 const copyPatience = 4 * time.Hour
 
-// copying is the copy of one run: its steps share what it knows.
 type copying struct {
 	copier *objectsync.Copier
 	// run lasts as long as apply does. What follows changes ends with it.
@@ -34,9 +32,8 @@ type copying struct {
 	ended    chan error
 }
 
-// copy copies objects. Whether all are there cannot be seen without comparing them all, which is what it does: a second run
-// writes nothing. Objects that the target refuses are reported together.
-func (c *copying) copy(part objectsync.Part, survey *Survey) engine.Step {
+// copy copies objects. It compares all of them, so a second run writes nothing.
+func (c *copying) copy(part objectsync.Part, survey *Inventory) engine.Step {
 	id, about := "copy/objects", "Copy objects to the target"
 	if part == objectsync.Foundations {
 		id, about = "copy/foundations", "Copy what workloads stand on"
@@ -57,9 +54,7 @@ func (c *copying) copy(part objectsync.Part, survey *Survey) engine.Step {
 	}
 }
 
-// copies are what a copy writes to the target, object by object. What workloads stand on is copied before all else, and seen to be there
-// again with it.
-func copies(part objectsync.Part, survey *Survey) []engine.Change {
+func copies(part objectsync.Part, survey *Inventory) []engine.Change {
 	var out []engine.Change
 	for _, count := range survey.Objects.Counts {
 		if survey.Objects.Foundation(count.Resource) != (part == objectsync.Foundations) {
@@ -72,27 +67,14 @@ func copies(part objectsync.Part, survey *Survey) []engine.Change {
 	return out
 }
 
-// count records how many copies there are.
 func (c *copying) count(in client.Client, name string) engine.Step {
-	return &engine.Write{
-		Name: "copy/count", About: "Record the number of copies", As: engine.RoleOwn,
-		Write: func(ctx context.Context) error {
-			return migration.UpdateStatus(ctx, in, name, func(st *v1alpha1.MigrationStatus) {
-				if st.Mirror == nil {
-					st.Mirror = &v1alpha1.MirrorStatus{}
-				}
-				st.Mirror.Copies = c.made
-			})
-		},
-		Holds: func(ctx context.Context) error {
-			m, err := migration.Get(ctx, in, name)
-			if err == nil && (m == nil || m.Status.Mirror == nil || m.Status.Mirror.Copies != c.made) {
-				return engine.NotYet("status.mirror.copies of migration %s is not %d yet", name, c.made)
-			}
-			return err
-		},
-		Changes: migration.StatusChange(name, map[string]any{"mirror": map[string]any{"copies": "how many there are"}}),
-	}
+	const about = "Record the number of copies"
+	return recordMirror(in, name, "copy/count", about, map[string]any{"copies": "how many there are"}, func(m *v1alpha1.MirrorStatus) error {
+		if m == nil || m.Copies != c.made {
+			return engine.NotYet("status.mirror.copies of migration %s is not %d yet", name, c.made)
+		}
+		return nil
+	}, func(m *v1alpha1.MirrorStatus) { m.Copies = c.made })
 }
 
 // RefusedError lists objects that could not be copied.
@@ -106,7 +88,6 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s could not be copied: %s", english.Plural(len(e.Errors), "object", ""), few(texts))
 }
 
-// Advice is what to do about the first one.
 func (e *RefusedError) Advice() string { return e.Errors[0].Hint }
 
 func refused(all []*objectsync.ObjectError) error {
@@ -116,9 +97,8 @@ func refused(all []*objectsync.ObjectError) error {
 	return &RefusedError{Errors: all}
 }
 
-// parity compares both clusters, object by object, and waits for differences to go that are being copied. Where something
-// differs that no copy is under way for, every copy is written again: what was changed in the target is not seen to have
-// changed in the source.
+// parity compares both clusters and waits for differences that are being copied. Other differences
+// have every copy written again.
 func (c *copying) parity() engine.Step {
 	return engine.Interruptible{Write: &engine.Write{
 		Name: "parity/compare", About: "Compare both clusters, object by object", Limit: readiness, Holds: c.equal,
@@ -134,15 +114,12 @@ func (c *copying) parity() engine.Step {
 			}
 			return refused(result.Errors)
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "apply", Object: "copies that were changed in the target"}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "apply", Object: "copies that were changed in the target"}),
 	}}
 }
 
-// equal returns nil once nothing is being copied and both clusters are equal.
 func (c *copying) equal(ctx context.Context) error {
-	if err := c.settled(); err != nil {
+	if err := c.caughtUp(); err != nil {
 		return err
 	}
 	parity, err := c.copier.Compare(ctx)
@@ -163,12 +140,10 @@ func (e *DifferentError) Error() string {
 	return fmt.Sprintf("%s: %s", english.Plural(len(e.Differences), "difference", ""), few(texts))
 }
 
-// Advice is what to do about it.
 func (*DifferentError) Advice() string {
 	return "something in the target changes copies: have it stop, leave the object out, or change it on the way by spec.mirror.copy.transforms"
 }
 
-// unready are the workloads of the target that are not ready, and why.
 func (c *copying) unready(ctx context.Context) ([]string, error) {
 	notes, err := c.copier.Unready(ctx)
 	var texts []string
@@ -178,7 +153,7 @@ func (c *copying) unready(ctx context.Context) ([]string, error) {
 	return texts, err
 }
 
-// follow copies what changes in the source, until names have moved or the run ends. An earlier run's follower ended with it.
+// follow copies changes of the source until names have moved or the run ends.
 func (c *copying) follow() engine.Step {
 	return engine.Interruptible{Write: &engine.Write{
 		Name: "copy/follow", About: "Follow what changes in the source", Limit: readiness,
@@ -189,19 +164,16 @@ func (c *copying) follow() engine.Step {
 			if !following {
 				return engine.NotYet("changes of the source are not followed yet")
 			}
-			return c.settled()
+			return c.caughtUp()
 		},
 		Write: func(context.Context) error {
 			c.begin()
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "apply", Object: "whatever changes in the source, until names have moved"}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "apply", Object: "whatever changes in the source, until names have moved"}),
 	}}
 }
 
-// begin starts to follow, unless that goes on.
 func (c *copying) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,8 +186,8 @@ func (c *copying) begin() {
 	go func(f *objectsync.Follower) { c.ended <- f.Run(ctx) }(c.follower)
 }
 
-// settled fails unless what was seen to change in the source is in the target.
-func (c *copying) settled() error {
+// caughtUp fails unless what was seen to change in the source is in the target.
+func (c *copying) caughtUp() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.follower == nil {
@@ -233,7 +205,7 @@ func (c *copying) settled() error {
 	if troubles := c.follower.Troubles(); len(troubles) > 0 {
 		return engine.NotYet("%w", refused(troubles))
 	}
-	if !c.follower.Settled() {
+	if !c.follower.CaughtUp() {
 		return engine.NotYet("changes of the source are being copied, the oldest since %s", c.follower.Lag().Round(time.Second))
 	}
 	return nil

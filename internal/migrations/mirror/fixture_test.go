@@ -284,7 +284,7 @@ func (f *fixture) sample() *v1alpha1.Migration {
 // with makes the job of a Migration, as a new process does.
 func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
-	job, err := NewJob(Tools{
+	job, err := NewJob(Deps{
 		Tools: migration.Tools{
 			Cluster: crash.Watch(f.T, f.operator),
 		},

@@ -15,7 +15,7 @@ import (
 
 // looked is what a look at both clusters came to.
 type looked struct {
-	Survey                 Survey
+	Inventory              Inventory `json:"survey"`
 	Denied, DeniedInTarget []string
 	// Freeze is why nothing can be frozen, Records why records cannot be changed.
 	Freeze  string
@@ -52,13 +52,13 @@ func input(t *testing.T, in map[string][]byte) Input {
 	if err := yaml.UnmarshalStrict(in["looked.yaml"], &l); err != nil {
 		t.Fatal(err)
 	}
-	job, err := NewJob(Tools{}, m)
+	job, err := NewJob(Deps{}, m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Survey.Spec = job.Spec
+	l.Inventory.Spec = job.Spec
 	out := Input{
-		Survey:         &l.Survey,
+		Inventory:      &l.Inventory,
 		Access:         migrationtest.Access(t, Roles(Usual()), l.Denied...),
 		TargetAccess:   migrationtest.Access(t, TargetRoles(job.Spec.tries()), l.DeniedInTarget...),
 		RecordProblems: map[string]error{},

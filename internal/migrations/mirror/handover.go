@@ -16,7 +16,6 @@ import (
 	"github.com/replumb/replumb/internal/kube/objectsync"
 )
 
-// singletons are what must not run twice, on one side.
 type singletons struct {
 	rules *objectsync.Rules
 	side  *objectsync.Side
@@ -45,13 +44,10 @@ func (s singletons) sleep(prefix string) engine.Step {
 			_, err := s.rules.Sleep(ctx, s.side)
 			return err
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "patch", Object: "singletons in the " + s.about + ": no pods, no schedule"}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "singletons in the " + s.about + ": no pods, no schedule"}),
 	}
 }
 
-// wake lets singletons run.
 func (s singletons) wake(prefix string) engine.Step {
 	return &engine.Write{
 		Name: prefix + "wake", About: "Start singletons in the " + s.about,
@@ -66,13 +62,10 @@ func (s singletons) wake(prefix string) engine.Step {
 			_, err := s.rules.Wake(ctx, s.side)
 			return err
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "patch", Object: "singletons in the " + s.about + ": as they were"}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "singletons in the " + s.about + ": as they were"}),
 	}
 }
 
-// ended returns nil once no singleton runs.
 func (s singletons) ended(ctx context.Context) error {
 	asleep, running, err := s.rules.Asleep(ctx, s.side)
 	if err != nil {

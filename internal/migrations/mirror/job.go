@@ -25,26 +25,24 @@ import (
 type Job struct {
 	*migration.Job[*Planner]
 	migration.Subject
+	lossguard.Watched
 
-	Tools Tools
+	Tools Deps
 	Spec  Spec
 
 	// Silent asks no name server and reads no key: it is for looking alone.
 	Silent bool
 
-	from, to *side
-	copying  *copying
-	// networks give pods of the source their network.
-	networks []network
-	// finishing says that finish has begun.
+	from, to  *side
+	copying   *copying
+	networks  []network
 	finishing bool
 	// target is what the user may do there; Access is about the source.
 	targetAccess []cluster.Answer
-	agentConfig  lossguard.AgentConfig
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
-func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
+func NewJob(tools Deps, m *v1alpha1.Migration) (*Job, error) {
 	m = m.DeepCopy()
 	Default(m)
 	s, err := Validate(m)
@@ -56,12 +54,12 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 	}
 	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
 	j.Job = &migration.Job[*Planner]{
-		Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now, Directed: tools.Directed,
+		Kind: j, Client: tools.Client(), Name: s.Name, Guard: j.agents(), Now: tools.Now, Directed: tools.Directed,
 	}
 	return j, j.agents().Check()
 }
 
-// rules are what copies are made by. Without credentials they are good for nothing but to see what is wrong with the rest.
+// rules are what copies are made by; nil credentials are for validation alone.
 func (s *Spec) rules(credentials map[v1alpha1.SecretReference]*corev1.Secret) objectsync.Options {
 	o := objectsync.Options{Migration: s.Name, Copy: *s.Copy.DeepCopy(), Hosts: s.Hosts, Singletons: s.Singletons, Credentials: credentials}
 	if credentials == nil {
@@ -81,10 +79,12 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	return err
 }
 
-// Open connects to both clusters, and fails if the target may not be used, before a command begins. Nothing is written.
+// Silence has the job call nothing that its Migration names.
+func (j *Job) Silence() { j.Silent = true }
+
+// Open connects to both clusters, and fails early if the target may not be used.
 func (j *Job) Open(ctx context.Context) error { return j.connect(ctx) }
 
-// connect opens both clusters, once.
 func (j *Job) connect(ctx context.Context) (err error) {
 	if j.copying != nil {
 		return nil
@@ -116,8 +116,7 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	return nil
 }
 
-// sameTarget refuses a target that is another cluster than the one that was recorded, whatever the command: who may write the Secret
-// with its kubeconfig must not get the copies, nor have a way back lead elsewhere.
+// sameTarget refuses another target than the recorded one, which must not get the copies.
 func (j *Job) sameTarget(ctx context.Context) error {
 	have, err := migration.Get(ctx, j.Tools.Cluster, j.Spec.Name)
 	if err != nil || have == nil || have.Status.Mirror == nil {
@@ -154,7 +153,6 @@ func (j *Job) copier(ctx context.Context) (*objectsync.Copier, error) {
 	return &objectsync.Copier{Source: source, Target: target, Rules: rules}, nil
 }
 
-// credentials reads the Secrets that registries are named with.
 func (j *Job) credentials(ctx context.Context) (map[v1alpha1.SecretReference]*corev1.Secret, error) {
 	out := map[v1alpha1.SecretReference]*corev1.Secret{}
 	for i, r := range j.Spec.Copy.Registries {
@@ -186,8 +184,8 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Planner{Base: base, Survey: survey, source: j.from, target: j.to, copying: j.copying, finishing: j.finishing}
-	in := Input{Survey: survey, Access: j.Access, TargetAccess: j.targetAccess}
+	p := &Planner{Base: base, Inventory: survey, source: j.from, target: j.to, copying: j.copying, finishing: j.finishing}
+	in := Input{Inventory: survey, Access: j.Access, TargetAccess: j.targetAccess}
 	if err := j.watchedBy(ctx, p, &in); err != nil {
 		return nil, err
 	}
@@ -206,7 +204,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	return p, j.Spec.hasImage(j.Tools.Image)
 }
 
-// freezable says why deployments cannot be frozen; nil, if they can. Who may not freeze them does not try.
+// freezable says why deployments cannot be frozen; nil, if they can.
 func (j *Job) freezable(ctx context.Context) error {
 	for _, resource := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
 		if !j.May("create", "admissionregistration.k8s.io", resource) {
@@ -216,7 +214,7 @@ func (j *Job) freezable(ctx context.Context) error {
 	return freeze.DeploysPossible(ctx, j.Tools.Cluster, j.Spec.Name)
 }
 
-func (j *Job) cutovers(ctx context.Context, s *Survey) ([]*dnscutover.Lead, error) {
+func (j *Job) cutovers(ctx context.Context, s *Inventory) ([]*dnscutover.PairedName, error) {
 	if len(s.Names) == 0 {
 		return nil, nil
 	}
@@ -224,7 +222,7 @@ func (j *Job) cutovers(ctx context.Context, s *Survey) ([]*dnscutover.Lead, erro
 	if asking == nil {
 		asking = &dnsrecords.Client{}
 	}
-	return dnscutover.Open(ctx, dnscutover.Tools{
+	return dnscutover.Open(ctx, dnscutover.Deps{
 		Client: asking, Secrets: migration.Secrets(j.Tools.Cluster), GateWait: j.Spec.GateWait, Now: j.Tools.Now,
 		Memory: migration.RecordMemory{Client: j.Tools.Cluster, Name: j.Spec.Name},
 	}, s.Names, j.Spec.Redirect)
@@ -241,11 +239,20 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Planner, error) {
 	return j.Job.Apply(ctx, r)
 }
 
+// RunApply is Apply, of which that of migration.Job knows nothing.
+func (j *Job) RunApply(ctx context.Context, r *engine.Runner) (migration.ApplyResult, error) {
+	p, err := j.Apply(ctx, r)
+	if err != nil {
+		return migration.ApplyResult{}, err
+	}
+	return j.Applied(p), nil
+}
+
 // Unasked stands for where a name leads, where that is not asked.
 const Unasked = "unknown (name servers not asked)"
 
-// Glance is what status shows: what the Migration remembers, where names lead, and how many copies there are.
-func (j *Job) Glance(ctx context.Context) (*Survey, error) {
+// Glance is for status: what the Migration remembers, where names lead, and the number of copies.
+func (j *Job) Glance(ctx context.Context) (*Inventory, error) {
 	s, err := j.glance(ctx)
 	if err != nil {
 		return nil, err
@@ -267,8 +274,7 @@ func (j *Job) Glance(ctx context.Context) (*Survey, error) {
 	return s, nil
 }
 
-// WriteDir writes what would be copied as manifests, and nothing to either cluster. It fails with a *RefusedError if a transform
-// cannot be done to some, with the others written.
+// WriteDir writes manifests of all copies, and fails with a *RefusedError of wrong transforms.
 func (j *Job) WriteDir(ctx context.Context, dir string, withSecrets bool) (objectsync.Written, error) {
 	if err := j.connect(ctx); err != nil {
 		return objectsync.Written{}, err

@@ -120,7 +120,7 @@ func TestNetworkStaysHere(t *testing.T) {
 	p, err := f.job.Look(t.Context())
 	f.must(err)
 	var copied []string
-	for _, c := range p.Survey.Objects.Counts {
+	for _, c := range p.Inventory.Objects.Counts {
 		for _, ref := range c.Refs {
 			copied = append(copied, ref.String())
 		}
@@ -152,7 +152,7 @@ func TestNetworkStaysHere(t *testing.T) {
 
 // TestPlanNamesWhatIsForeseen: names of which the target cannot say yet where they lead are in the plan all the same.
 func TestPlanNamesWhatIsForeseen(t *testing.T) {
-	p := &Planner{Survey: &Survey{Awaited: []string{"shop.example.com"}}}
+	p := &Planner{Inventory: &Inventory{Awaited: []string{"shop.example.com"}}}
 	for _, groups := range [][]engine.Group{p.lower(), p.foreseen("switch", "Switch %s", nil)} {
 		if len(groups) != 1 || len(groups[0].Steps) != 1 || !strings.Contains(groups[0].Steps[0].Title(), "shop.example.com") {
 			t.Errorf("%+v", groups)

@@ -12,10 +12,9 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// KubeconfigError says that a kubeconfig from a Secret asks for more than to connect to a cluster, or is none. Who may write the Secret
-// could have this machine run programs, send files, or talk to someone in between. No value of it is quoted.
+// KubeconfigError says that a kubeconfig from a Secret asks for more than to connect: its writer
+// could have this machine run programs or send files. No value of it is quoted.
 type KubeconfigError struct {
-	// Secret is namespace/name.
 	Secret string
 	// Field of the kubeconfig, such as users[admin].user.exec; empty if it is none.
 	Field   string
@@ -37,9 +36,7 @@ func (*KubeconfigError) Advice() string {
 
 func (*KubeconfigError) ExitCode() int { return fault.ExitBlocked }
 
-// reduced is what a kubeconfig from a Secret is good for: the server, by whose certificate it is known, and who asks. What else its
-// current context says is an error and not left out, so that no one takes the rest for all of it. Contexts, clusters and users that are
-// not in use are not read.
+// reduced takes server, CA and credentials of the current context. All else is an error.
 func reduced(body []byte) (*rest.Config, *KubeconfigError) {
 	config, err := clientcmd.Load(body)
 	if err != nil { // what is wrong with it may quote it
@@ -72,7 +69,7 @@ func reduced(body []byte) (*rest.Config, *KubeconfigError) {
 	}, nil
 }
 
-// excess is the first thing in a cluster or user that does more than to connect to a server as someone.
+// excess is the first thing in a cluster or user that does more than connect.
 func excess(server *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) *KubeconfigError {
 	const file = "names a file of this machine"
 	for _, f := range []struct {

@@ -17,16 +17,14 @@ import (
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
-// network gives pods of the source their network, and is not copied.
 type network struct {
-	// Name of it, and Set its DaemonSet as namespace/name; none, if only namespaces of its vendor are left.
+	// name of it, and set its DaemonSet as namespace/name; none, if only namespaces are left.
 	name, set string
 	// namespaces that hold nothing else, and objects outside of them.
 	namespaces []string
 	objects    []objectsync.Ref
 }
 
-// left are what all networks have.
 func left(all []network) objectsync.Network {
 	out := objectsync.Network{Namespaces: podnetwork.Namespaces()}
 	for _, n := range all {
@@ -52,7 +50,6 @@ func (j *Job) described() []string {
 	return out
 }
 
-// findNetworks looks for the DaemonSets of networks, and for what belongs to them. What may not be listed is not copied either.
 func (j *Job) findNetworks(ctx context.Context) ([]network, error) {
 	sets, err := cluster.List[appsv1.DaemonSet](ctx, j.from, &appsv1.DaemonSetList{})
 	if apierrors.IsForbidden(err) {
@@ -89,7 +86,7 @@ func (j *Job) findNetworks(ctx context.Context) ([]network, error) {
 
 func isNetwork(set appsv1.DaemonSet) bool { return podnetwork.Name(&set) != "" }
 
-// shared are the namespaces that have other workloads than those of networks, or exist in every cluster.
+// shared are the namespaces with other workloads than networks, or that exist in every cluster.
 func (j *Job) shared(ctx context.Context, sets []appsv1.DaemonSet) (map[string]bool, error) {
 	pods, err := cluster.List[corev1.Pod](ctx, j.from, &corev1.PodList{})
 	if err != nil {
@@ -116,8 +113,8 @@ func (j *Job) shared(ctx context.Context, sets []appsv1.DaemonSet) (map[string]b
 	return all, nil
 }
 
-// belongings are the objects of a network by the names that its vendor gives them, its DaemonSet, and roles that are bound to its ServiceAccounts
-// and to no one else.
+// belongings are the objects of a network by their usual names, its DaemonSet, and roles bound to
+// its ServiceAccounts alone.
 func (n *network) belongings(set *appsv1.DaemonSet, bindings []rbacv1.ClusterRoleBinding) {
 	n.add("daemonsets.apps", set.Namespace, set.Name)
 	for _, r := range podnetwork.Remnants(podnetwork.Program(set), set.Namespace) {
@@ -155,7 +152,6 @@ func (n *network) add(resource, namespace, name string) {
 	}
 }
 
-// resourceOf is the resource of a kind that networks have.
 func resourceOf(kind string) string {
 	return map[string]string{
 		"DaemonSet": "daemonsets.apps", "Deployment": "deployments.apps", "PodDisruptionBudget": "poddisruptionbudgets.policy",

@@ -24,27 +24,23 @@ const parallel = 16
 // Planner makes plans from a survey.
 type Planner struct {
 	migration.Base
-	Survey *Survey
+	Inventory *Inventory
 	// Cutovers are the names on their way.
-	Cutovers []*dnscutover.Lead
+	Cutovers []*dnscutover.PairedName
 
 	source, target *side
-	// copying is shared by the steps of one run.
-	copying *copying
-	// finishing says that finish has begun.
-	finishing bool
-	// Agents prove on every node of the source what goes on; nil if there are none.
-	Agents *lossguard.Agents
-	// Remains takes away what an earlier run has left of agents.
-	Remains []engine.Group
+	copying        *copying
+	finishing      bool
+	Agents         *lossguard.Agents
+	Remains        []engine.Group
 }
 
 var _ migration.Plans = (*Planner)(nil)
 
-func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
+func (p *Planner) Counts() v1alpha1.Counts { return p.Inventory.Counts() }
 
 func (p *Planner) Left() string {
-	if p.Survey.Serving() == v1alpha1.ServingTarget || p.finishing {
+	if p.Inventory.Serving() == v1alpha1.ServingTarget || p.finishing {
 		return ""
 	}
 	return "the mirror does not serve yet"
@@ -52,44 +48,38 @@ func (p *Planner) Left() string {
 
 func (p *Planner) Early() string { return p.Left() }
 
-// commands are the phases of a mirror, in order.
-//
-// Apply goes to the point where the target serves. Both ways back switch names to the source from wherever they are, and then undo
-// what was done for the mirror; copies stay.
+// commands are the phases of a mirror. Both ways back switch names to the source and undo what was
+// done for the mirror; copies stay.
 func commands() migration.Commands[*Planner] {
 	type phase = migration.Phase[*Planner]
 	ready := phase{Name: "ready", Title: "Wait until the source is ready to serve", Groups: (*Planner).ready}
 	back := phase{Name: "return", Title: "Switch names back to the source", Groups: (*Planner).switchBack}
 	handBack := phase{
-		Name:   "handover",
-		Title:  "Hand over singletons",
+		Name: "handover", Title: "Hand over singletons",
 		Groups: func(p *Planner) []engine.Group { return p.handover(engine.Backward) },
 	}
-	watch := agentsPhase((*Planner).watchBack)
+	watch := lossguard.Phase(ofSource, (*Planner).watchBack)
 	tidy := phase{Name: "tidy", Title: "Undo what was done for the mirror", Groups: (*Planner).tidy}
 	return migration.Commands[*Planner]{
 		Apply: migration.Phases[*Planner]{
 			migration.CheckPhase[*Planner]("Check both clusters"),
 			{
-				Name:    "secure",
-				Title:   "Record the migration and back up what it changes",
-				Own:     true,
-				Recheck: true,
-				Groups:  (*Planner).secure,
+				Name:  "secure",
+				Title: "Record the migration and back up what it changes",
+				Own:   true, Recheck: true, Groups: (*Planner).secure,
 			},
-			agentsPhase((*Planner).watch),
+			lossguard.Phase(ofSource, (*Planner).watch),
 			{Name: "freeze", Title: "Freeze deployments to the source", Recheck: true, Groups: (*Planner).freeze},
 			{Name: "certificates", Title: "Add the mirror's names to certificates", Recheck: true, Groups: (*Planner).certificates},
 			// Where names lead in the target is known only once it has the objects that say so.
 			{Name: "copy", Title: "Copy objects to the target", Groups: (*Planner).copies, Replan: (*Planner).awaits},
-			// Before parity: workloads that do not reach their database never become ready, and say nothing of why.
+			// Before parity: workloads that do not reach their database never become ready.
 			{Name: "canary", Title: "Try targets out from pods of the target", Groups: (*Planner).canaries},
 			{Name: "lower", Title: "Lower the time to live of names", Groups: (*Planner).lower},
 			{Name: "parity", Title: "Compare source and target", Groups: (*Planner).parity},
 			{Name: "redirect", Title: "Switch names to the target", Groups: (*Planner).switchOver},
 			{
-				Name:   "handover",
-				Title:  "Hand over singletons",
+				Name: "handover", Title: "Hand over singletons",
 				Groups: func(p *Planner) []engine.Group { return p.handover(engine.Forward) },
 			},
 		},
@@ -120,12 +110,12 @@ func PhaseNames() []string { return commands().Names() }
 // Outlines are the phases of all commands, for people.
 func Outlines() []migration.Outline { return []migration.Outline{commands().Outline("")} }
 
-func (p *Planner) spec() Spec { return p.Survey.Spec }
+func (p *Planner) spec() Spec { return p.Inventory.Spec }
 
 func (p *Planner) secure() []engine.Group {
 	return p.Secure(migration.Securing{
-		Recorded:  []engine.Step{recordClusters(p.Tools.Client(), p.Survey)},
-		Originals: p.Survey.Originals, Backup: "Back up what is changed in the source",
+		Recorded:  []engine.Step{recordClusters(p.Tools.Client(), p.Inventory)},
+		Originals: p.Inventory.Originals, Backup: "Back up what is changed in the source",
 	})
 }
 
@@ -141,7 +131,7 @@ func (p *Planner) freezer() *freeze.Deploys {
 
 func (p *Planner) freeze() []engine.Group {
 	steps := p.SuspendGitOps()
-	if p.Survey.Freeze {
+	if p.Inventory.Freeze {
 		steps = append(steps, p.freezer())
 	}
 	return engine.InOrder(steps...)
@@ -152,25 +142,24 @@ func (p *Planner) certificates() []engine.Group {
 		return nil
 	}
 	var steps []engine.Step
-	for _, c := range p.Survey.toExtend() {
+	for _, c := range p.Inventory.toExtend() {
 		steps = append(steps, extendCertificate(p.Tools.Client(), c, p.spec().Hosts))
 	}
 	return engine.AtOnce(parallel, "", steps...)
 }
 
-// awaits reports whether the target cannot say yet where some names lead.
-func (p *Planner) awaits() bool { return len(p.Survey.Awaited) > 0 }
+func (p *Planner) awaits() bool { return len(p.Inventory.Awaited) > 0 }
 
-// copies are made only as long as the source serves: from then on, the target has a life of its own.
+// copies are made only as long as the source serves.
 func (p *Planner) copies() []engine.Group {
-	if p.Survey.Serving() != v1alpha1.ServingSource {
+	if p.Inventory.Serving() != v1alpha1.ServingSource {
 		return nil
 	}
-	steps := []engine.Step{p.copying.copy(objectsync.Foundations, p.Survey)}
+	steps := []engine.Step{p.copying.copy(objectsync.Foundations, p.Inventory)}
 	if a := p.spec().Copy.VolumeAction; a != nil {
 		steps = append(steps, fillVolumes(p.spec().Name, p.claims(), *a))
 	}
-	steps = append(steps, p.copying.copy(objectsync.All, p.Survey), p.copying.count(p.Tools.Client(), p.spec().Name), p.copying.follow())
+	steps = append(steps, p.copying.copy(objectsync.All, p.Inventory), p.copying.count(p.Tools.Client(), p.spec().Name), p.copying.follow())
 	if p.awaits() {
 		steps = append(steps, awaitReady("copy/addresses", "target", p.awaited))
 	}
@@ -179,16 +168,15 @@ func (p *Planner) copies() []engine.Group {
 
 func (p *Planner) claims() []string {
 	var out []string
-	for _, c := range p.Survey.Claims {
+	for _, c := range p.Inventory.Claims {
 		_, name, _ := strings.Cut(c.Object, " ")
 		out = append(out, name)
 	}
 	return out
 }
 
-// awaited are the names of which the target still cannot say where they lead.
 func (p *Planner) awaited(ctx context.Context) ([]string, error) {
-	found, err := p.target.names(ctx, &p.Survey.Spec)
+	found, err := p.target.names(ctx, &p.Inventory.Spec)
 	if err != nil {
 		return nil, err
 	}
@@ -196,29 +184,27 @@ func (p *Planner) awaited(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// awaitedNames are those names as a spec has them.
 func (p *Planner) awaitedNames() []v1alpha1.RedirectName {
 	var out []v1alpha1.RedirectName
-	for _, n := range p.Survey.Awaited {
+	for _, n := range p.Inventory.Awaited {
 		out = append(out, v1alpha1.RedirectName{Name: n})
 	}
 	return out
 }
 
 func (p *Planner) canaries() []engine.Group {
-	if !p.Survey.Spec.tries() || p.Survey.Serving() == v1alpha1.ServingTarget {
+	if !p.Inventory.Spec.tries() || p.Inventory.Serving() == v1alpha1.ServingTarget {
 		return nil
 	}
 	return engine.InOrder(&canaryStep{
-		target:    p.target.Cluster,
-		migration: p.spec().Name,
-		image:     p.Survey.Spec.canaryImage(p.Tools.Image),
-		targets:   p.spec().Canary.Targets,
+		target: p.target.Cluster, migration: p.spec().Name,
+		image:   p.Inventory.Spec.canaryImage(p.Tools.Image),
+		targets: p.spec().Canary.Targets,
 	})
 }
 
 func (p *Planner) parity() []engine.Group {
-	if p.Survey.Serving() != v1alpha1.ServingSource {
+	if p.Inventory.Serving() != v1alpha1.ServingSource {
 		return nil
 	}
 	return engine.InOrder(awaitReady("parity/ready", "target", p.copying.unready), p.copying.parity())
@@ -230,18 +216,15 @@ func (p *Planner) lower() []engine.Group {
 		p.foreseen("lower", "Lower the time to live of %s", map[string]any{"ttl": p.spec().Redirect.TTL})...)
 }
 
-// foreseen shows what is done to names of which the target does not say yet where they lead there. It is never run: a plan ends before it, and
-// the next one knows.
+// foreseen previews changes of names whose target is not known yet. The plan ends before it.
 func (p *Planner) foreseen(id, about string, body map[string]any) []engine.Group {
 	var steps []engine.Step
-	for _, name := range p.Survey.Awaited {
+	for _, name := range p.Inventory.Awaited {
 		steps = append(steps, &engine.Write{
 			Name: "foreseen/" + name + "/" + id, About: fmt.Sprintf(about, name),
-			Write: func(context.Context) error { return fmt.Errorf("the target does not say where %s leads", name) },
-			Holds: func(context.Context) error { return engine.NotYet("the target does not say where %s leads", name) },
-			Changes: func() ([]engine.Change, error) {
-				return []engine.Change{{Verb: "update", Object: "records of " + name, Body: body}}, nil
-			},
+			Write:   func(context.Context) error { return fmt.Errorf("the target does not say where %s leads", name) },
+			Holds:   func(context.Context) error { return engine.NotYet("the target does not say where %s leads", name) },
+			Changes: engine.Shows(engine.Change{Verb: "update", Object: "records of " + name, Body: body}),
 		})
 	}
 	return engine.InOrder(steps...)
@@ -252,13 +235,13 @@ func (p *Planner) options() dnscutover.Options {
 	return dnscutover.Options{Migration: p.spec().Name, Parallel: int(r.Parallel), Quiet: r.Quiet, Now: p.Tools.Now}
 }
 
-// switchOver switches names to the target, in a window. Once the target serves, that is for names that were put back since.
+// switchOver switches names to the target, in a window; later, those that were put back since.
 func (p *Planner) switchOver() []engine.Group {
 	var groups []engine.Group
 	if windows := p.spec().Common.Windows; len(windows) > 0 && len(p.Cutovers) > 0 {
 		groups = engine.InOrder(window.NewStep("window/redirect", windows, p.Tools.Now))
 	}
-	if p.Survey.Serving() != v1alpha1.ServingTarget {
+	if p.Inventory.Serving() != v1alpha1.ServingTarget {
 		groups = append(groups, p.Agents.Heard("names are switched")...)
 		groups = append(groups, engine.InOrder(p.serving("redirect/begin", v1alpha1.ServingBoth))...)
 	}
@@ -267,21 +250,19 @@ func (p *Planner) switchOver() []engine.Group {
 		map[string]any{"to": "what the target's objects say once they are there"})...)
 }
 
-// switchBack switches names back to the source.
 func (p *Planner) switchBack() []engine.Group {
-	if p.Survey.Serving() == v1alpha1.ServingSource {
+	if p.Inventory.Serving() == v1alpha1.ServingSource {
 		return nil
 	}
 	return append(engine.InOrder(p.serving("return/begin", v1alpha1.ServingBoth)), dnscutover.LeadBack(p.Cutovers, p.options())...)
 }
 
-// ready sees to it that the source can serve again, if it has to.
 func (p *Planner) ready() []engine.Group {
-	if p.Survey.Serving() == v1alpha1.ServingSource {
+	if p.Inventory.Serving() == v1alpha1.ServingSource {
 		return nil
 	}
 	return engine.InOrder(awaitReady("ready/source", "source", func(ctx context.Context) ([]string, error) {
-		return p.source.unready(ctx, &p.Survey.Spec)
+		return p.source.unready(ctx, &p.Inventory.Spec)
 	}))
 }
 
@@ -293,11 +274,11 @@ func (p *Planner) takedown() []engine.Group {
 	return engine.InOrder(listTakedown(p.spec().Name, p.target))
 }
 
-// handover puts singletons to sleep on the side that names have left, and wakes them where names lead.
+// handover suspends singletons on the side that names have left, and resumes them on the other.
 func (p *Planner) handover(to engine.Direction) []engine.Group {
 	from, into, serves, id := p.copying.onSource(), p.copying.onTarget(), v1alpha1.ServingTarget, "handover/"
 	if to == engine.Backward {
-		if p.Survey.Serving() == v1alpha1.ServingSource {
+		if p.Inventory.Serving() == v1alpha1.ServingSource {
 			return nil
 		}
 		from, into, serves, id = into, from, v1alpha1.ServingSource, "back/handover/"
@@ -313,7 +294,7 @@ func (p *Planner) tidy() []engine.Group {
 	groups := append(dnscutover.Restore(p.Cutovers), p.Agents.Dismiss()...)
 	groups = append(groups, p.Remains...)
 	var steps []engine.Step
-	for _, c := range p.Survey.extended() {
+	for _, c := range p.Inventory.extended() {
 		steps = append(steps, restoreCertificate(p.Tools.Client(), c))
 	}
 	groups = append(groups, engine.AtOnce(parallel, "", steps...)...)

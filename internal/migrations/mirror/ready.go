@@ -12,8 +12,6 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// unready are the nodes and workloads of a side that are not ready, those of the cluster itself included. What sleeps has
-// nothing to be ready.
 func (s *side) unready(ctx context.Context, of *Spec) ([]string, error) {
 	var out []string
 	nodes, err := cluster.List[corev1.Node](ctx, s, &corev1.NodeList{})
@@ -37,13 +35,8 @@ func (s *side) unready(ctx context.Context, of *Spec) ([]string, error) {
 	}
 	for i := range deployments {
 		d := &deployments[i]
-		count(
-			"deployment",
-			d,
-			ptr.Deref(d.Spec.Replicas, 1),
-			min(d.Status.ReadyReplicas, d.Status.UpdatedReplicas),
-			d.Status.ObservedGeneration,
-		)
+		count("deployment", d, ptr.Deref(d.Spec.Replicas, 1),
+			min(d.Status.ReadyReplicas, d.Status.UpdatedReplicas), d.Status.ObservedGeneration)
 	}
 	sets, err := cluster.List[appsv1.StatefulSet](ctx, s, &appsv1.StatefulSetList{})
 	if err != nil {

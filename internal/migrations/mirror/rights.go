@@ -15,8 +15,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// Roles are the rights that each purpose needs in the source, where kinds are what is copied. deploy/rbac-mirror.yaml grants exactly these
-// for Usual kinds.
+// Roles are the rights in the source by purpose, for the kinds that are copied.
+// deploy/rbac-mirror.yaml grants them for Usual kinds.
 func Roles(kinds []schema.GroupResource) cluster.Roles {
 	const file, name = "rbac-mirror.yaml", "replumb-mirror-"
 	return cluster.Roles{
@@ -79,7 +79,6 @@ func Usual() []schema.GroupResource {
 	return all
 }
 
-// each are verbs on all of some kinds.
 func each(kinds []schema.GroupResource, verbs string) []cluster.Right {
 	var all []cluster.Right
 	for _, k := range kinds {
@@ -88,7 +87,6 @@ func each(kinds []schema.GroupResource, verbs string) []cluster.Right {
 	return all
 }
 
-// viewRules are what checks, plans and status look at.
 func viewRules(kinds []schema.GroupResource) []cluster.Rule {
 	return []cluster.Rule{
 		{Why: "What is copied, Secrets included.", Rights: each(kinds, "get list")},
@@ -103,7 +101,6 @@ func viewRules(kinds []schema.GroupResource) []cluster.Rule {
 	}
 }
 
-// operateRules are what steps write, and what they follow meanwhile.
 func operateRules(kinds []schema.GroupResource) []cluster.Rule {
 	return []cluster.Rule{
 		{Why: "What is copied is followed while it changes.", Rights: each(kinds, "watch")},
@@ -129,8 +126,7 @@ func operateRules(kinds []schema.GroupResource) []cluster.Rule {
 	}
 }
 
-// TargetRoles are what a user needs in the target: objects of every kind are made there, roles and bindings among them, which may grant what
-// the user has no right to. canaries says whether there are to be throw-away pods.
+// TargetRoles are the rights in the target, where roles and bindings are made too.
 func TargetRoles(canaries bool) cluster.Roles {
 	const group = "rbac.authorization.k8s.io"
 	var more []cluster.Rule
@@ -146,7 +142,7 @@ func TargetRoles(canaries bool) cluster.Roles {
 	}}
 }
 
-// Roles are those that this Migration takes in the source, with the kinds that are copied from it by name.
+// Roles are those that this Migration takes in the source, its kinds by name.
 func (j *Job) Roles(context.Context) (cluster.Roles, error) {
 	rules, err := objectsync.NewRules(j.Spec.rules(nil))
 	if err != nil {

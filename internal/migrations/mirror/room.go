@@ -12,7 +12,6 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// shortage is what the target lacks of a resource to run what the source runs.
 type shortage struct {
 	Resource     corev1.ResourceName
 	Needed, Free resource.Quantity
@@ -22,8 +21,7 @@ func (s shortage) String() string {
 	return fmt.Sprintf("%s: %s are asked for, %s are free", s.Resource, s.Needed.String(), s.Free.String())
 }
 
-// shortages compares sums: what pods that are copied ask for with what ready nodes have that no one else asks for. That enough is
-// free in sum does not say that everything fits; that it is not says that something does not.
+// shortages compares sums of requests and free capacity: enough in sum may still not fit.
 func shortages(moving []corev1.Pod, nodes []corev1.Node, there []corev1.Pod) []shortage {
 	free, needed := corev1.ResourceList{}, asked(moving)
 	for i := range nodes {
@@ -51,7 +49,7 @@ func shortages(moving []corev1.Pod, nodes []corev1.Node, there []corev1.Pod) []s
 	return out
 }
 
-// asked sums up requests, as the scheduler counts them (k8s.io/component-helpers/resource), and the pods themselves.
+// asked sums up requests as the scheduler does (k8s.io/component-helpers/resource), and pods.
 func asked(pods []corev1.Pod) corev1.ResourceList {
 	sum := corev1.ResourceList{}
 	for i := range pods {
@@ -74,7 +72,6 @@ func add(sum, more corev1.ResourceList) {
 	}
 }
 
-// ofDaemonSet reports whether a pod is one that every node has of its own.
 func ofDaemonSet(p *corev1.Pod) bool {
 	ref := metav1.GetControllerOfNoCopy(p)
 	return ref != nil && ref.Kind == "DaemonSet"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -27,14 +28,13 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// Tools are what steps work with. Their Cluster is the source: the one that the Migration is in.
-type Tools struct {
+// Deps are what steps work with. Their Cluster is the source: the one that the Migration is in.
+type Deps struct {
 	migration.Tools
 	// DNS asks name servers. The default asks those that the machine knows.
-	DNS *dnsrecords.Client
-	// Context gives access to another context of the kubeconfig that replumb runs with.
+	DNS     *dnsrecords.Client
 	Context func(name string) (*rest.Config, error)
-	// InsecureTarget takes the kubeconfig of a Secret as it is. It may run programs, and read files, of this machine.
+	// InsecureTarget takes a Secret's kubeconfig as it is: it may run programs and read files.
 	InsecureTarget bool
 }
 
@@ -47,13 +47,11 @@ type TargetError struct {
 
 func (e *TargetError) Error() string { return "the target " + e.Problem }
 
-// Advice is what to do about it.
 func (e *TargetError) Advice() string { return e.Hint }
 
-// Unwrap gives the cause.
 func (e *TargetError) Unwrap() error { return e.Err }
 
-// AnotherTargetError says that the target is not the cluster that it was when the migration was recorded.
+// AnotherTargetError says that the target is not the recorded cluster.
 type AnotherTargetError struct {
 	Name, Recorded, Now string
 }
@@ -73,15 +71,13 @@ func (*AnotherTargetError) Advice() string {
 
 func (*AnotherTargetError) ExitCode() int { return fault.ExitBlocked }
 
-// side is one of the two clusters.
 type side struct {
 	*cluster.Cluster
 	// uid is that of the namespace kube-system, which lasts as long as the cluster.
 	uid string
 }
 
-// open connects to the target.
-func (t Tools) open(ctx context.Context, ref v1alpha1.ClusterReference) (*side, error) {
+func (t Deps) open(ctx context.Context, ref v1alpha1.ClusterReference) (*side, error) {
 	config, err := t.access(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -101,8 +97,7 @@ func (t Tools) open(ctx context.Context, ref v1alpha1.ClusterReference) (*side, 
 	return &side{Cluster: c, uid: uid}, err
 }
 
-// source is the cluster that the Migration is in.
-func (t Tools) source(ctx context.Context) (*side, error) {
+func (t Deps) source(ctx context.Context) (*side, error) {
 	uid, err := identity(ctx, t.Cluster)
 	return &side{Cluster: t.Cluster, uid: uid}, err
 }
@@ -115,8 +110,7 @@ func identity(ctx context.Context, c client.Client) (string, error) {
 	return string(ns.UID), nil
 }
 
-// access reads how the target is reached.
-func (t Tools) access(ctx context.Context, ref v1alpha1.ClusterReference) (*rest.Config, error) {
+func (t Deps) access(ctx context.Context, ref v1alpha1.ClusterReference) (*rest.Config, error) {
 	if ref.Context != "" {
 		if t.Context == nil {
 			return nil, &spec.Error{
@@ -138,8 +132,7 @@ func (t Tools) access(ctx context.Context, ref v1alpha1.ClusterReference) (*rest
 	if err := t.Cluster.Get(ctx, key, secret); err != nil {
 		return nil, &TargetError{
 			Problem: "has its kubeconfig in secret " + key.String() + ": " + err.Error(),
-			Hint:    "see " + root + ".target.secret",
-			Err:     err,
+			Hint:    "see " + root + ".target.secret", Err: err,
 		}
 	}
 	body, err := kubeconfigOf(secret, ref.Secret.Key)
@@ -152,8 +145,7 @@ func (t Tools) access(ctx context.Context, ref v1alpha1.ClusterReference) (*rest
 	return t.trusted(body, key.String())
 }
 
-// trusted is the access that a kubeconfig from a Secret gives.
-func (t Tools) trusted(body []byte, secret string) (*rest.Config, error) {
+func (t Deps) trusted(body []byte, secret string) (*rest.Config, error) {
 	if t.InsecureTarget {
 		config, err := clientcmd.RESTConfigFromKubeConfig(body)
 		if err != nil { // what is wrong with it may quote it
@@ -214,46 +206,35 @@ func (s *side) read(ctx context.Context, kinds []string) ([]unstructured.Unstruc
 	return all, nil
 }
 
-// served are the resources with objects in namespaces.
-func (s *side) served() ([]schema.GroupResource, error) {
-	asking, err := discovery.NewDiscoveryClientForConfig(s.RESTConfig())
-	if err != nil {
-		return nil, fmt.Errorf("creating a client: %w", err)
-	}
-	lists, err := asking.ServerPreferredNamespacedResources()
-	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
-		return nil, fmt.Errorf("asking %s what it serves: %w", s.Host(), err)
-	}
-	gvrs, err := discovery.GroupVersionResources(lists)
-	if err != nil {
-		return nil, fmt.Errorf("asking %s what it serves: %w", s.Host(), err)
-	}
-	var out []schema.GroupResource
-	for gvr := range gvrs {
+func (s *side) served() (out []schema.GroupResource, err error) {
+	gvrs, err := s.discover(discovery.DiscoveryInterface.ServerPreferredNamespacedResources, discovery.ResourcePredicateFunc(
+		func(string, *metav1.APIResource) bool { return true }))
+	for _, gvr := range gvrs {
 		out = append(out, gvr.GroupResource())
 	}
-	return out, nil
+	return out, err
 }
 
-// resources are what can be listed, each in the version that the cluster prefers.
 func (s *side) resources() ([]schema.GroupVersionResource, error) {
+	return s.discover(discovery.DiscoveryInterface.ServerPreferredResources, discovery.SupportsAllVerbs{Verbs: []string{"list"}})
+}
+
+func (s *side) discover(
+	ask func(discovery.DiscoveryInterface) ([]*metav1.APIResourceList, error), of discovery.ResourcePredicate,
+) ([]schema.GroupVersionResource, error) {
 	asking, err := discovery.NewDiscoveryClientForConfig(s.RESTConfig())
 	if err != nil {
 		return nil, fmt.Errorf("creating a client: %w", err)
 	}
-	lists, err := asking.ServerPreferredResources()
+	lists, err := ask(asking)
 	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
 		return nil, fmt.Errorf("asking %s what it serves: %w", s.Host(), err)
 	}
-	listed := discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list"}}, lists)
-	gvrs, err := discovery.GroupVersionResources(listed)
+	gvrs, err := discovery.GroupVersionResources(discovery.FilteredBy(of, lists))
 	if err != nil {
 		return nil, fmt.Errorf("asking %s what it serves: %w", s.Host(), err)
 	}
-	out := make([]schema.GroupVersionResource, 0, len(gvrs))
-	for gvr := range gvrs {
-		out = append(out, gvr)
-	}
-	slices.SortFunc(out, func(a, b schema.GroupVersionResource) int { return strings.Compare(a.String(), b.String()) })
-	return out, nil
+	return slices.SortedFunc(maps.Keys(gvrs), func(a, b schema.GroupVersionResource) int {
+		return strings.Compare(a.String(), b.String())
+	}), nil
 }

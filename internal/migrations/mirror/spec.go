@@ -1,4 +1,4 @@
-// Package mirror has a second cluster serve what a live one serves, for as long as that one's network is changed, and takes it
+// Package mirror has a second cluster serve while the network of the first is changed, and switches
 // back. plan.go lists the phases in order.
 package mirror
 
@@ -11,7 +11,6 @@ import (
 
 // Spec is the job, read, defaulted and validated.
 type Spec struct {
-	// Name of the Migration.
 	Name         string
 	Target       v1alpha1.ClusterReference
 	Copy         v1alpha1.CopySpec
@@ -23,8 +22,7 @@ type Spec struct {
 	// FreezeKinds are frozen beside those that always are, as resource.group.
 	FreezeKinds []string
 	GateWait    time.Duration
-	// Common is what all kinds of migrations have.
-	Common v1alpha1.MigrationSpec
+	Common      v1alpha1.MigrationSpec
 }
 
 const root = "spec.mirror"
@@ -32,7 +30,7 @@ const root = "spec.mirror"
 // Default fills in what a Migration leaves open.
 func Default(m *v1alpha1.Migration) { spec.Default(m) }
 
-// Validate turns a defaulted Migration into a Spec. It fails with everything that is wrong in it: see spec.Refuse.
+// Validate turns a defaulted Migration into a Spec. It fails with all errors: see spec.Refuse.
 func Validate(m *v1alpha1.Migration) (Spec, error) {
 	if err := spec.Refuse(spec.Validate(m, PhaseNames())); err != nil {
 		return Spec{}, err

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -17,7 +18,7 @@ import (
 )
 
 // recordClusters records what cannot be seen later: which clusters these are, and where names led.
-func recordClusters(c client.Client, survey *Survey) engine.Step {
+func recordClusters(c client.Client, survey *Inventory) engine.Step {
 	name := survey.Spec.Name
 	set := func(st *v1alpha1.MigrationStatus) {
 		if st.Mirror == nil {
@@ -51,12 +52,24 @@ func recordClusters(c client.Client, survey *Survey) engine.Step {
 	}
 }
 
-// recordServing records which side serves.
 func recordServing(c client.Client, name, id string, side v1alpha1.ServingSide) engine.Step {
 	about := fmt.Sprintf("Record that the %s serves", strings.ToLower(string(side)))
 	if side == v1alpha1.ServingBoth {
 		about = "Record that both clusters serve from here on"
 	}
+	return recordMirror(c, name, id, about, map[string]any{"serving": side}, func(m *v1alpha1.MirrorStatus) error {
+		if m == nil || m.Serving != side {
+			return engine.NotYet("status.mirror.serving of migration %s is not %s yet", name, side)
+		}
+		return nil
+	}, func(m *v1alpha1.MirrorStatus) { m.Serving = side })
+}
+
+// recordMirror writes status.mirror until it holds. There is none before the migration has begun.
+func recordMirror(
+	c client.Client, name, id, about string, shown map[string]any,
+	holds func(*v1alpha1.MirrorStatus) error, set func(*v1alpha1.MirrorStatus),
+) engine.Step {
 	return &engine.Write{
 		Name: id, About: about, As: engine.RoleOwn,
 		Write: func(ctx context.Context) error {
@@ -64,20 +77,17 @@ func recordServing(c client.Client, name, id string, side v1alpha1.ServingSide) 
 				if st.Mirror == nil {
 					st.Mirror = &v1alpha1.MirrorStatus{}
 				}
-				st.Mirror.Serving = side
+				set(st.Mirror)
 			})
 		},
 		Holds: func(ctx context.Context) error {
 			m, err := migration.Get(ctx, c, name)
-			if err != nil {
-				return err
+			if err != nil || m == nil {
+				return cmp.Or(err, holds(nil))
 			}
-			if m == nil || m.Status.Mirror == nil || m.Status.Mirror.Serving != side {
-				return engine.NotYet("status.mirror.serving of migration %s is not %s yet", name, side)
-			}
-			return nil
+			return holds(m.Status.Mirror)
 		},
-		Changes: migration.StatusChange(name, map[string]any{"mirror": map[string]any{"serving": side}}),
+		Changes: migration.StatusChange(name, map[string]any{"mirror": shown}),
 	}
 }
 
@@ -98,7 +108,6 @@ func awaitReady(id, side string, unready func(context.Context) ([]string, error)
 	}
 }
 
-// few are the first of many, for one line.
 func few(all []string) string {
 	const most = 3
 	if len(all) <= most {
@@ -114,8 +123,7 @@ type VolumeRequest struct {
 	Claims []string `json:"claims"`
 }
 
-// fillVolumes calls the operator's action that fills the volumes of copied claims. It is called in every run: whether an earlier
-// one did is not seen.
+// fillVolumes calls the operator's action in every run: an earlier result is not visible.
 func fillVolumes(name string, claims []string, action v1alpha1.Action) engine.Step {
 	claims = slices.Sorted(slices.Values(claims))
 	return &engine.Write{
@@ -123,10 +131,8 @@ func fillVolumes(name string, claims []string, action v1alpha1.Action) engine.St
 		Write: func(ctx context.Context) error {
 			return callout.Call(ctx, action, VolumeRequest{Migration: name, Claims: claims}, nil)
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{
-				Verb: "call", Object: "spec.mirror.copy.volumeAction", Body: VolumeRequest{Migration: name, Claims: claims},
-			}}, nil
-		},
+		Changes: engine.Shows(engine.Change{
+			Verb: "call", Object: "spec.mirror.copy.volumeAction", Body: VolumeRequest{Migration: name, Claims: claims},
+		}),
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// listTakedown lists what there is of the mirror. It deletes nothing: what else the cluster is for is its owner's to know.
+// listTakedown lists what there is of the mirror, and deletes nothing.
 func listTakedown(name string, target *side) engine.Step {
 	var list string
 	return &engine.Wait{
@@ -41,7 +41,6 @@ func listTakedown(name string, target *side) engine.Step {
 	}
 }
 
-// takedown is the list, on one line.
 func takedown(migration string, counts map[string]int, namespaces []string) string {
 	var kinds []string
 	total := 0
@@ -60,7 +59,6 @@ func takedown(migration string, counts map[string]int, namespaces []string) stri
 	return text + "; the load balancer, registry, roles and machines of the mirror are yours to end"
 }
 
-// copies counts those that a migration has made, by resource.
 func (s *side) copies(ctx context.Context, migration string) (map[string]int, error) {
 	resources, err := s.resources()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// lookAtWebhooks finds those of the target that no one answers for, and that refuse then. Those that are copied come last of all.
-func (j *Job) lookAtWebhooks(ctx context.Context, s *Survey) error {
+// lookAtWebhooks finds webhooks of the target, not copied ones, that refuse without a backend.
+func (j *Job) lookAtWebhooks(ctx context.Context, s *Inventory) error {
 	answered, err := j.to.answered(ctx)
 	if err != nil {
 		return err
@@ -20,11 +20,8 @@ func (j *Job) lookAtWebhooks(ctx context.Context, s *Survey) error {
 	blind := func(policy *admissionv1.FailurePolicyType, c admissionv1.WebhookClientConfig) bool {
 		return (policy == nil || *policy == admissionv1.Fail) && c.Service != nil && !answered[c.Service.Namespace+"/"+c.Service.Name]
 	}
-	validating, err := cluster.List[admissionv1.ValidatingWebhookConfiguration](
-		ctx,
-		j.to,
-		&admissionv1.ValidatingWebhookConfigurationList{},
-	)
+	validating, err := cluster.List[admissionv1.ValidatingWebhookConfiguration](ctx, j.to,
+		&admissionv1.ValidatingWebhookConfigurationList{})
 	if err != nil {
 		return err
 	}
@@ -44,7 +41,6 @@ func (j *Job) lookAtWebhooks(ctx context.Context, s *Survey) error {
 	return err
 }
 
-// answered are the Services, as namespace/name, with an endpoint that is ready.
 func (s *side) answered(ctx context.Context) (map[string]bool, error) {
 	all, err := cluster.List[discoveryv1.EndpointSlice](ctx, s, &discoveryv1.EndpointSliceList{})
 	answered := map[string]bool{}

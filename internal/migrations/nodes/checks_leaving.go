@@ -9,17 +9,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/leaving"
+	"github.com/replumb/replumb/internal/kube/disruption/leaving"
 )
 
-// leavingChecks are about what ends with its node.
 func leavingChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP3209",
-			Severity: findings.Warning,
-			Run:      checkStuck,
-			Claim:    "pods of DaemonSets can leave their Services before their node ends",
+			Code: "RP3209", Severity: findings.Warning, Run: checkStuck,
+			Claim: "pods of DaemonSets can leave their Services before their node ends",
 			Why: "a DaemonSet that tolerates every taint makes another pod at once if the labels change that it " +
 				"selects by. A Service or a NetworkPolicy that selects by the same labels leads to the pod until its " +
 				"node counts as not ready, some 40 s after it has ended",
@@ -27,28 +24,23 @@ func leavingChecks() []findings.Check[Input] {
 				"DaemonSet tolerate only the taints that it has to",
 		},
 		{
-			Code:     "RP3212",
-			Severity: findings.Warning,
-			Run:      checkEarly,
-			Claim:    "every old node was empty before it was gone",
-			Why:      "what was on it ended as it was, and clients have lost requests until the node counted as not ready",
-			Fix:      "find out who ended it; the migration goes on with the others, and its pods run elsewhere",
+			Code: "RP3212", Severity: findings.Warning, Run: checkEarly,
+			Claim: "every old node was empty before it was gone",
+			Why:   "what was on it ended as it was, and clients have lost requests until the node counted as not ready",
+			Fix:   "find out who ended it; the migration goes on with the others, and its pods run elsewhere",
 		},
 		{
-			Code:     "RP3213",
-			Severity: findings.Warning,
-			Run:      checkHostPorts,
-			Claim:    "clients of host ports on old nodes have another way",
-			Why:      "clients outside that call a port of a node by its address lose what they send when the machine ends",
+			Code: "RP3213", Severity: findings.Warning, Run: checkHostPorts,
+			Claim: "clients of host ports on old nodes have another way",
+			Why:   "clients outside that call a port of a node by its address lose what they send when the machine ends",
 			Fix: "name what leads to the nodes in spec.nodes.records, or take old nodes out of DNS and load balancers in a hook before the phase " +
 				"drain; a Service of type LoadBalancer is taken care of",
 		},
 	}
 }
 
-// checkStuck names each DaemonSet and Service once.
 func checkStuck(in Input) []findings.Result {
-	s, seen := in.Survey, map[string]bool{}
+	s, seen := in.Inventory, map[string]bool{}
 	var out []findings.Result
 	for _, p := range s.onOldUntilTheEnd() {
 		services := leaving.Selecting(slices.DeleteFunc(slices.Clone(s.Selecting), func(svc corev1.Service) bool {
@@ -74,7 +66,7 @@ func checkStuck(in Input) []findings.Result {
 }
 
 // onOldUntilTheEnd are the pods that end with old nodes which are still to end.
-func (s *Survey) onOldUntilTheEnd() []*corev1.Pod {
+func (s *Inventory) onOldUntilTheEnd() []*corev1.Pod {
 	on := map[string]bool{}
 	for _, l := range s.OldNodes() {
 		on[l.Name] = l.Reversible()
@@ -89,7 +81,7 @@ func (s *Survey) onOldUntilTheEnd() []*corev1.Pod {
 }
 
 // serveFromEnding reports whether a Service leads to a pod that ends with an old node.
-func (s *Survey) serveFromEnding() bool {
+func (s *Inventory) serveFromEnding() bool {
 	return slices.ContainsFunc(s.onOldUntilTheEnd(), func(p *corev1.Pod) bool {
 		return slices.ContainsFunc(s.Selecting, func(svc corev1.Service) bool { return selects(&svc, p) })
 	})
@@ -97,7 +89,7 @@ func (s *Survey) serveFromEnding() bool {
 
 func checkEarly(in Input) []findings.Result {
 	var out []findings.Result
-	for _, l := range in.Survey.OldNodes() {
+	for _, l := range in.Inventory.OldNodes() {
 		if l.Node == nil && !l.Ended {
 			out = append(out, findings.Failed("Node "+l.Name, "node %s is gone, and replumb has not ended it", l.Name))
 		}
@@ -105,13 +97,12 @@ func checkEarly(in Input) []findings.Result {
 	return out
 }
 
-// checkHostPorts names each DaemonSet once.
 func checkHostPorts(in Input) []findings.Result {
-	if len(in.Survey.Spec.Records) > 0 {
+	if len(in.Inventory.Spec.Records) > 0 {
 		return nil
 	}
 	ports := map[string][]string{}
-	for _, p := range in.Survey.onOldUntilTheEnd() {
+	for _, p := range in.Inventory.onOldUntilTheEnd() {
 		owner := p.Namespace + "/" + metav1.GetControllerOfNoCopy(p).Name
 		for _, c := range p.Spec.Containers {
 			for _, port := range c.Ports {

@@ -17,10 +17,8 @@ import (
 func ingressChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP3301",
-			Severity: findings.Warning,
-			Run:      checkClientAddresses,
-			Claim:    "Services work without the addresses of clients from outside",
+			Code: "RP3301", Severity: findings.Warning, Run: checkClientAddresses,
+			Claim: "Services work without the addresses of clients from outside",
 			Why: "while a Service has externalTrafficPolicy Cluster, its pods see the address of a node instead of the client's: lists of allowed " +
 				"addresses, rate limits and logs are about nodes then",
 			Fix: "allow the addresses of all nodes meanwhile, use PROXY protocol, or set spec.nodes.ingress.mode: Leave and have pods on new " +
@@ -39,10 +37,8 @@ func ingressChecks() []findings.Check[Input] {
 			Fix:   "make a key with tsig-keygen, have the server ask for it, and name it under provider.rfc2136.tsigSecret or tsigKeyFile",
 		},
 		{
-			Code:     "RP3305",
-			Severity: findings.Warning,
-			Run:      checkEnds,
-			Claim:    "what names of the API have at last answers already",
+			Code: "RP3305", Severity: findings.Warning, Run: checkEnds,
+			Claim: "what names of the API have at last answers already",
 			Why: "apply leads such a name there once all control planes have moved, and waits for it before it does; a certificate that is " +
 				"not good for the name ends the run",
 			Fix: "nothing, if the load balancer is to be made by then; else have it lead to API servers, and correct then of the record, " +
@@ -54,10 +50,8 @@ func ingressChecks() []findings.Check[Input] {
 func policyChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP3304",
-			Severity: findings.Blocking,
-			Run:      checkPolicies,
-			Claim:    "NetworkPolicies treat old and new nodes alike",
+			Code: "RP3304", Severity: findings.Blocking, Run: checkPolicies,
+			Claim: "NetworkPolicies treat old and new nodes alike",
 			Why: "what nodes send to pods has their own address, and so has what they forward for clients from outside: a policy that lets in the " +
 				"network of old nodes alone refuses the new ones",
 			Fix: "add the network of the new nodes beside that of the old ones, under the same ports, before apply; take the old one out after finish",
@@ -68,11 +62,9 @@ func policyChecks() []findings.Check[Input] {
 func controlPlaneChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP3401",
-			Severity: findings.Blocking,
-			Run:      checkEtcd,
-			Claim:    "every member of etcd is healthy, and has a vote",
-			Why:      "while one member is missing, changing another one can cost the quorum",
+			Code: "RP3401", Severity: findings.Blocking, Run: checkEtcd,
+			Claim: "every member of etcd is healthy, and has a vote",
+			Why:   "while one member is missing, changing another one can cost the quorum",
 			Fix: "repair or remove the member; clear alarms when their reason is gone (etcdctl alarm disarm); run replumb where it reaches all " +
 				"members",
 		},
@@ -83,10 +75,8 @@ func controlPlaneChecks() []findings.Check[Input] {
 			Fix:   "run three or five control-plane nodes",
 		},
 		{
-			Code:     "RP3403",
-			Severity: findings.Blocking,
-			Run:      checkStores,
-			Claim:    "every etcd on machines of the control plane moves with them",
+			Code: "RP3403", Severity: findings.Blocking, Run: checkStores,
+			Claim: "every etcd on machines of the control plane moves with them",
 			Why: "API servers say by their flags which etcds they have, and where; a member of one that nothing moves is lost with its machine, and " +
 				"with most of them so is what they keep",
 			Fix: "describe it as it is: spec.nodes.controlPlane.etcd.external for an etcd with machines of its own, etcdEvents for a second one " +
@@ -103,13 +93,11 @@ func controlPlaneChecks() []findings.Check[Input] {
 
 func checkClientAddresses(in Input) []findings.Result {
 	var out []findings.Result
-	for _, svc := range in.Survey.Ingress() {
+	for _, svc := range in.Inventory.Ingress().Affected() {
 		if local(svc) {
 			name := client.ObjectKeyFromObject(svc).String()
-			out = append(
-				out,
-				findings.Failed("Service "+name, "service %s has externalTrafficPolicy Local and becomes Cluster for a while", name),
-			)
+			out = append(out,
+				findings.Failed("Service "+name, "service %s has externalTrafficPolicy Local and becomes Cluster for a while", name))
 		}
 	}
 	return out
@@ -117,7 +105,7 @@ func checkClientAddresses(in Input) []findings.Result {
 
 func checkPolicies(in Input) []findings.Result {
 	var out []findings.Result
-	for _, r := range in.Survey.uneven() {
+	for _, r := range in.Inventory.uneven() {
 		out = append(out, findings.Failed(r.Object, "%s: %s names %s", r.Object, r.Field, r.Value))
 	}
 	return out
@@ -136,8 +124,8 @@ func ofRecords(problems map[string]error) []findings.Result {
 }
 
 func checkSigned(in Input) []findings.Result {
-	records := slices.Clone(in.Survey.Spec.Records)
-	if cp := in.Survey.Spec.ControlPlane; cp != nil {
+	records := slices.Clone(in.Inventory.Spec.Records)
+	if cp := in.Inventory.Spec.ControlPlane; cp != nil {
 		records = append(records, cp.Records...)
 	}
 	var out []findings.Result
@@ -152,13 +140,13 @@ func checkSigned(in Input) []findings.Result {
 // checkEtcd exempts members that are being replaced, when a run is taken up again.
 func checkEtcd(in Input) []findings.Result {
 	switch {
-	case in.Survey.Spec.ControlPlane == nil:
+	case in.Inventory.Spec.ControlPlane == nil:
 		return nil
 	case in.EtcdProblem != nil:
 		return []findings.Result{findings.Failed("", "%v", in.EtcdProblem)}
 	}
 	var exempt []string
-	for _, c := range in.Survey.OldControlPlane() {
+	for _, c := range in.Inventory.ControlPlane().Old() {
 		if c.Ended {
 			exempt = append(exempt, c.Name)
 		}
@@ -166,40 +154,39 @@ func checkEtcd(in Input) []findings.Result {
 			exempt = append(exempt, c.Successor.Name, c.Successor.PeerURL)
 		}
 	}
-	if problem := in.Survey.Etcd.Problem(exempt...); problem != "" {
+	if problem := in.Inventory.Etcd.Problem(exempt...); problem != "" {
 		return []findings.Result{findings.Failed("", "etcd: %s", problem)}
 	}
 	if problem := in.eventsProblem(); problem != "" {
 		return []findings.Result{findings.Failed("", "events etcd: %s", problem)}
 	}
-	if len(in.Survey.OldControlPlane()) > 0 {
+	if len(in.Inventory.ControlPlane().Old()) > 0 {
 		return nil
 	}
-	if in.Survey.Spec.external() {
-		return []findings.Result{findings.Failed("", "no Node of the control plane has an address in %v", in.Survey.Spec.Old.CIDRs)}
+	if in.Inventory.Spec.external() {
+		return []findings.Result{findings.Failed("", "no Node of the control plane has an address in %v", in.Inventory.Spec.Old.CIDRs)}
 	}
-	return []findings.Result{findings.Failed("", "no member of etcd has a peer URL in %v", in.Survey.Spec.Old.CIDRs)}
+	return []findings.Result{findings.Failed("", "no member of etcd has a peer URL in %v", in.Inventory.Spec.Old.CIDRs)}
 }
 
-// eventsProblem is what is the matter with the second etcd; nothing, if all is well or there is none that moves.
+// eventsProblem says what is wrong with the second etcd; nothing, if all is well or none moves.
 func (in Input) eventsProblem() string {
 	switch {
 	case in.EventsProblem != nil:
 		return in.EventsProblem.Error()
-	case in.Survey.Events == nil:
+	case in.Inventory.Events == nil:
 		return ""
 	}
 	var exempt []string
-	for _, c := range in.Survey.OldControlPlane() {
+	for _, c := range in.Inventory.ControlPlane().Old() {
 		if c.Ended || c.Successor != nil {
-			exempt = append(exempt, in.Survey.eventsInTransition(&c)...)
+			exempt = append(exempt, in.Inventory.ControlPlane().eventsInTransition(&c)...)
 		}
 	}
-	return in.Survey.Events.Problem(exempt...)
+	return in.Inventory.Events.Problem(exempt...)
 }
 
-// stores are those of all API servers that tell, with the machines that they run on.
-func (s *Survey) stores() ([]apiserver.Stores, []netip.Addr) {
+func (s *Inventory) stores() ([]apiserver.Stores, []netip.Addr) {
 	all := apiserver.StoresOf(s.Pods)
 	var hosts []netip.Addr
 	for _, a := range all {
@@ -209,12 +196,12 @@ func (s *Survey) stores() ([]apiserver.Stores, []netip.Addr) {
 }
 
 func checkStores(in Input) []findings.Result {
-	cp := in.Survey.Spec.ControlPlane
+	cp := in.Inventory.Spec.ControlPlane
 	if cp == nil {
 		return nil
 	}
 	var out []findings.Result
-	all, hosts := in.Survey.stores()
+	all, hosts := in.Inventory.stores()
 	for i := range all {
 		s := &all[i]
 		beside := s.Beside(s.Main, hosts...)
@@ -251,9 +238,8 @@ func checkStores(in Input) []findings.Result {
 	return out
 }
 
-// checkStays names every etcd that is left where it is, once.
 func checkStays(in Input) []findings.Result {
-	if in.Survey.Spec.ControlPlane == nil {
+	if in.Inventory.Spec.ControlPlane == nil {
 		return nil
 	}
 	var out []findings.Result
@@ -265,7 +251,7 @@ func checkStays(in Input) []findings.Result {
 			out = append(out, findings.Failed("", "%s", text))
 		}
 	}
-	all, hosts := in.Survey.stores()
+	all, hosts := in.Inventory.stores()
 	for i := range all {
 		s := &all[i]
 		if !s.Beside(s.Main, hosts...) {
@@ -281,8 +267,8 @@ func checkStays(in Input) []findings.Result {
 }
 
 func checkQuorum(in Input) []findings.Result {
-	if in.Survey.Etcd == nil || in.Survey.voters() >= 3 {
+	if in.Inventory.Etcd == nil || in.Inventory.ControlPlane().voters() >= 3 {
 		return nil
 	}
-	return []findings.Result{findings.Failed("", "etcd has %d members", in.Survey.voters())}
+	return []findings.Result{findings.Failed("", "etcd has %d members", in.Inventory.ControlPlane().voters())}
 }

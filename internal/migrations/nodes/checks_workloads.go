@@ -12,7 +12,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/spare"
+	"github.com/replumb/replumb/internal/kube/disruption/spare"
 )
 
 func workloadChecks() []findings.Check[Input] {
@@ -24,21 +24,17 @@ func workloadChecks() []findings.Check[Input] {
 			Fix:   "let it allow one disruption (maxUnavailable: 1, or more replicas than minAvailable) during the migration",
 		},
 		{
-			Code:     "RP3202",
-			Severity: findings.Blocking,
-			Run:      checkVolumes,
-			Claim:    "every volume of old nodes can follow its pod",
-			Why:      "a pod starts only where its volume is reachable: not on new nodes, if that is an old node or a zone without new nodes",
+			Code: "RP3202", Severity: findings.Blocking, Run: checkVolumes,
+			Claim: "every volume of old nodes can follow its pod",
+			Why:   "a pod starts only where its volume is reachable: not on new nodes, if that is an old node or a zone without new nodes",
 			Fix: "copy the data to a volume of the new network and have the pod use that; or, for data that can be lost, delete claim and pod. A " +
 				"pod whose data is taken care of may be named in spec.nodes.drain.force",
 		},
 		{
-			Code:     "RP3203",
-			Severity: findings.Warning,
-			Run:      checkSingles,
-			Claim:    "every workload keeps serving while it moves",
-			Why:      "a workload with a single pod that ends before the next one is ready does not answer in between",
-			Fix:      "give it a second pod during the migration; a Deployment with a single pod and maxSurge above 0 starts the new one first",
+			Code: "RP3203", Severity: findings.Warning, Run: checkSingles,
+			Claim: "every workload keeps serving while it moves",
+			Why:   "a workload with a single pod that ends before the next one is ready does not answer in between",
+			Fix:   "give it a second pod during the migration; a Deployment with a single pod and maxSurge above 0 starts the new one first",
 		},
 		{
 			Code: "RP3204", Severity: findings.Warning, Run: checkBare,
@@ -59,41 +55,35 @@ func workloadChecks() []findings.Check[Input] {
 			Fix:   "repair it first, or scale it to zero",
 		},
 		{
-			Code:     "RP3207",
-			Severity: findings.Warning,
-			Run:      checkSpread,
-			Claim:    "every pod that must be spread finds nodes that take it",
+			Code: "RP3207", Severity: findings.Warning, Run: checkSpread,
+			Claim: "every pod that must be spread finds nodes that take it",
 			Why: "topology spread counts nodes with taints, so with whenUnsatisfiable: DoNotSchedule a pod may stay pending until old nodes are " +
 				"gone; its workload has one pod less until then",
 			Fix: "set nodeTaintsPolicy: Honor in its topologySpreadConstraints, or give it more pods",
 		},
 		{
-			Code:     "RP3208",
-			Severity: findings.Warning,
-			Run:      checkOpen,
-			Claim:    "the place of new nodes is known",
+			Code: "RP3208", Severity: findings.Warning, Run: checkOpen,
+			Claim: "the place of new nodes is known",
 			Why: "a volume of one zone needs a new node there, and a policy that names nodes by address has to know them; apply looks again when " +
 				"the new nodes are there, before the first old one is drained, and stops if they are elsewhere",
 			Fix: "have new nodes in the zones of the volumes; say so by labels such as topology.kubernetes.io/zone in spec.nodes.new.selector, and " +
 				"name their network in spec.nodes.new.cidrs",
 		},
-		spare.Check("RP3217", root+".prepare", func(in Input) *spare.Found { return in.Survey.Spares }),
+		spare.Check("RP3217", root+".prepare", func(in Input) *spare.Found { return in.Inventory.Spares }),
 	}
 }
 
 func checkBudgets(in Input) []findings.Result {
-	if in.Survey.Spec.waits() { // nothing is evicted
+	if in.Inventory.Spec.waits() { // nothing is evicted
 		return nil
 	}
 	var out []findings.Result
-	for i := range in.Survey.Workloads.Budgets {
-		b := &in.Survey.Workloads.Budgets[i]
+	for i := range in.Inventory.Workloads.Budgets {
+		b := &in.Inventory.Workloads.Budgets[i]
 		name := b.Namespace + "/" + b.Name
-		if rule := cluster.NeverAllows(b); rule != "" && in.Survey.covers(name) {
-			out = append(
-				out,
-				findings.Failed("PodDisruptionBudget "+name, "poddisruptionbudget %s never allows a disruption: %s", name, rule),
-			)
+		if rule := cluster.NeverAllows(b); rule != "" && in.Inventory.covers(name) {
+			out = append(out,
+				findings.Failed("PodDisruptionBudget "+name, "poddisruptionbudget %s never allows a disruption: %s", name, rule))
 		}
 	}
 	return out
@@ -101,7 +91,7 @@ func checkBudgets(in Input) []findings.Result {
 
 func checkVolumes(in Input) []findings.Result {
 	var out []findings.Result
-	for _, v := range in.Survey.stuck() {
+	for _, v := range in.Inventory.stuck() {
 		if !v.open {
 			out = append(out, findings.Failed("Pod "+v.pod.Namespace+"/"+v.pod.Name, "pod %s/%s: %s", v.pod.Namespace, v.pod.Name, v.why))
 		}
@@ -112,7 +102,7 @@ func checkVolumes(in Input) []findings.Result {
 // checkOpen names what apply looks at when the new nodes are there.
 func checkOpen(in Input) []findings.Result {
 	var out []findings.Result
-	s := in.Survey
+	s := in.Inventory
 	for _, v := range s.stuck() {
 		if v.open {
 			out = append(out, findings.NotKnown("Pod "+v.pod.Namespace+"/"+v.pod.Name, "pod %s/%s: %s", v.pod.Namespace, v.pod.Name, v.why))
@@ -125,11 +115,11 @@ func checkOpen(in Input) []findings.Result {
 }
 
 func checkSingles(in Input) []findings.Result {
-	if in.Survey.Spec.waits() { // nothing is evicted
+	if in.Inventory.Spec.waits() { // nothing is evicted
 		return nil
 	}
 	var out []findings.Result
-	s := in.Survey
+	s := in.Inventory
 	for i := range s.Workloads.StatefulSets {
 		set := &s.Workloads.StatefulSets[i]
 		key := client.ObjectKeyFromObject(set)
@@ -159,26 +149,23 @@ func checkSingles(in Input) []findings.Result {
 
 func checkBare(in Input) []findings.Result {
 	var out []findings.Result
-	for _, l := range in.Survey.OldNodes() {
+	for _, l := range in.Inventory.OldNodes() {
 		for _, p := range l.Pods {
-			if controllerOf(p) == "" && !slices.Contains(in.Survey.Spec.Force, client.ObjectKeyFromObject(p)) {
-				out = append(
-					out,
-					findings.Failed("Pod "+p.Namespace+"/"+p.Name, "pod %s/%s on node %s has no owner", p.Namespace, p.Name, l.Name),
-				)
+			if controllerOf(p) == "" && !slices.Contains(in.Inventory.Spec.Force, client.ObjectKeyFromObject(p)) {
+				out = append(out,
+					findings.Failed("Pod "+p.Namespace+"/"+p.Name, "pod %s/%s on node %s has no owner", p.Namespace, p.Name, l.Name))
 			}
 		}
 	}
 	return out
 }
 
-// checkLocalData names each workload once.
 func checkLocalData(in Input) []findings.Result {
 	volumes := map[string][]string{}
-	for _, l := range in.Survey.OldNodes() {
+	for _, l := range in.Inventory.OldNodes() {
 		for _, p := range l.Pods {
 			who := "Pod " + p.Namespace + "/" + p.Name
-			if owner := in.Survey.workloadOf(p); owner.Name != "" {
+			if owner := in.Inventory.workloadOf(p); owner.Name != "" {
 				who = "Workload " + owner.String()
 			}
 			for i := range p.Spec.Volumes {
@@ -191,21 +178,18 @@ func checkLocalData(in Input) []findings.Result {
 	}
 	var out []findings.Result
 	for _, who := range slices.Sorted(maps.Keys(volumes)) {
-		out = append(
-			out,
-			findings.Failed(who, "%s has volumes on its node: %s", strings.ToLower(who[:1])+who[1:], strings.Join(volumes[who], ", ")),
-		)
+		out = append(out,
+			findings.Failed(who, "%s has volumes on its node: %s", strings.ToLower(who[:1])+who[1:], strings.Join(volumes[who], ", ")))
 	}
 	return out
 }
 
-// checkUnready asks of every workload of old nodes whether all its pods are available.
 func checkUnready(in Input) []findings.Result {
-	if in.Survey.Spec.waits() { // nothing is evicted
+	if in.Inventory.Spec.waits() { // nothing is evicted
 		return nil
 	}
 	var out []findings.Result
-	s := in.Survey
+	s := in.Inventory
 	for key := range s.onOldNodes() {
 		if d := s.deployment(key); d != nil && d.Status.AvailableReplicas < ptr.Deref(d.Spec.Replicas, 1) {
 			out = append(out, findings.Failed("Deployment "+key.String(), "deployment %s has %d of %d pods available",
@@ -224,10 +208,9 @@ func checkUnready(in Input) []findings.Result {
 	return out
 }
 
-// checkSpread names each workload once.
 func checkSpread(in Input) []findings.Result {
 	var out []findings.Result
-	for key, pods := range in.Survey.onOldNodes() {
+	for key, pods := range in.Inventory.onOldNodes() {
 		if slices.ContainsFunc(pods[0].Spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
 			return c.WhenUnsatisfiable == corev1.DoNotSchedule &&
 				ptr.Deref(c.NodeTaintsPolicy, corev1.NodeInclusionPolicyIgnore) != corev1.NodeInclusionPolicyHonor

@@ -85,7 +85,7 @@ func (f *fixture) controlPlane(name, address string) {
 // shapeOf is all that a change of members changes.
 func shapeOf(t *testing.T, c *etcd.Client) string {
 	t.Helper()
-	now, err := c.Look(t.Context())
+	now, err := c.Load(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,10 +22,10 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/kube/etcd"
 	"github.com/replumb/replumb/internal/kube/pull"
-	"github.com/replumb/replumb/internal/kube/rollout"
-	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/spec"
@@ -88,7 +88,7 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	if err := job.sortIntoTiers(s); err != nil {
 		t.Fatal(err)
 	}
-	input := Input{Survey: s, RecordProblems: map[string]error{}, Image: job.agents().Image().Name}
+	input := Input{Inventory: s, RecordProblems: map[string]error{}, Image: job.agents().Image().Name}
 	input.Access = migrationtest.Access(t, Roles(), f.Denied...)
 	for name, problem := range f.Records {
 		input.RecordProblems[name] = errors.New(problem)
@@ -125,10 +125,10 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 			Tools:     migration.Tools{Cluster: nowhere},
 			Migration: job.Migration,
 		},
-		Survey: s,
-		Etcd:   clientOf(s),
-		Events: eventsOf(s),
-		Agents: job.newAgents(s),
+		Inventory: s,
+		Etcd:      clientOf(s),
+		Events:    eventsOf(s),
+		Agents:    job.newAgents(s),
 	}, input
 }
 
@@ -142,7 +142,7 @@ func movesOf(t *testing.T, l live, all []v1alpha1.RecordSpec) []*dnsrecords.Move
 	return moves
 }
 
-func eventsOf(s *Survey) *etcd.Client {
+func eventsOf(s *Inventory) *etcd.Client {
 	if s.Events == nil {
 		return nil
 	}
@@ -150,7 +150,7 @@ func eventsOf(s *Survey) *etcd.Client {
 }
 
 // clientOf is one that is never used.
-func clientOf(s *Survey) *etcd.Client {
+func clientOf(s *Inventory) *etcd.Client {
 	if s.Spec.ControlPlane == nil {
 		return nil
 	}
@@ -158,13 +158,13 @@ func clientOf(s *Survey) *etcd.Client {
 }
 
 // readSurvey sorts manifests into what a look at the cluster finds.
-func readSurvey(t *testing.T, s Spec, manifests []byte) *Survey {
+func readSurvey(t *testing.T, s Spec, manifests []byte) *Inventory {
 	t.Helper()
-	out := &Survey{
+	out := &Inventory{
 		Spec: s, Workloads: &rollout.State{}, Volumes: map[string]*corev1.PersistentVolume{},
 		Claims: map[types.NamespacedName]*corev1.PersistentVolumeClaim{},
 	}
-	scene := spare.Scene{}
+	scene := spare.Inputs{}
 	for doc := range bytes.SplitSeq(manifests, []byte("---\n")) {
 		if len(bytes.TrimSpace(doc)) == 0 {
 			continue
@@ -220,7 +220,7 @@ func TestEveryCheckFiresAndPasses(t *testing.T) {
 func TestPullSecrets(t *testing.T) {
 	for _, secrets := range [][]string{nil, {"registry", "mirror"}} {
 		l := live{migration.Tools{Image: pull.Image{Name: "own"}}, Spec{Canary: v1alpha1.PodCanarySpec{ImagePullSecrets: secrets}}}
-		if got := (&connectivityStep{l}).test(nil).Image; got.Name != "own" || !slices.Equal(got.Secrets, secrets) {
+		if got := l.connectivityTest(nil).Image; got.Name != "own" || !slices.Equal(got.Secrets, secrets) {
 			t.Errorf("%v: canaries have %+v", secrets, got)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
 )
 
 // requireLocal fails the test unless a Service is as it was made.
@@ -87,7 +88,7 @@ func TestRollbackAfterIngress(t *testing.T) {
 		t.Errorf("nodes after rollback: %s", got)
 	}
 	for _, name := range []string{"a", "b"} {
-		n, err := live{f.job.Tools, f.job.Spec}.node(t.Context(), name)
+		n, err := cordon.Read(t.Context(), f.job.Tools.Cluster, name)
 		f.Must(err)
 		if _, has := n.Labels[corev1.LabelNodeExcludeBalancers]; has {
 			t.Errorf("load balancers are kept off node %s", name)

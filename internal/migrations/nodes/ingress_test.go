@@ -14,13 +14,13 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
 )
 
 // surveyOf is what a Migration with these fields finds: the nodes old, other and new, and no load balancer.
-func surveyOf(t *testing.T, fields string, pods []corev1.Pod, services ...corev1.Service) *Survey {
+func surveyOf(t *testing.T, fields string, pods []corev1.Pod, services ...corev1.Service) *Inventory {
 	t.Helper()
 	m, err := spec.Parse([]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: m}\n" +
 		"spec: {nodes: {old: {cidrs: [10.1.0.0/16]}, new: {cidrs: [10.2.0.0/16]}" + fields + "}}\n"))
@@ -31,7 +31,7 @@ func surveyOf(t *testing.T, fields string, pods []corev1.Pod, services ...corev1
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Survey{
+	return &Inventory{
 		Spec: job.Spec, Workloads: &rollout.State{}, Pods: pods, Services: services,
 		Nodes: []corev1.Node{nodeAt("old", "10.1.0.1"), nodeAt("other", "10.1.0.2"), nodeAt("new", "10.2.0.1")},
 	}
@@ -130,9 +130,9 @@ func TestEarly(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := surveyOf(t, tt.fields, tt.pods, tt.services...)
-			early := s.early()
+			early := s.Ingress().early()
 			var ahead []string
-			for _, n := range s.ahead(early) {
+			for _, n := range s.Ingress().ahead(early) {
 				ahead = append(ahead, n.Name)
 			}
 			if got := strings.Trim(fmt.Sprint(early), "[]"); got != tt.early || strings.Join(ahead, " ") != tt.ahead {
@@ -166,7 +166,7 @@ func TestServed(t *testing.T) {
 			for _, uid := range tt.before {
 				before[uid] = true
 			}
-			err := surveyOf(t, "", tt.pods, svc).served(&svc, before)
+			err := surveyOf(t, "", tt.pods, svc).Ingress().served(&svc, before)
 			if tt.says == "" && err != nil || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says)) {
 				t.Errorf("got %v, want %q", err, tt.says)
 			}
@@ -183,7 +183,7 @@ func TestRestoreIsForTheRest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Planner{Survey: s, Base: migration.Base{Migration: &v1alpha1.Migration{}, Tools: migration.Tools{Cluster: nowhere}}}
+	p := &Planner{Inventory: s, Base: migration.Base{Migration: &v1alpha1.Migration{}, Tools: migration.Tools{Cluster: nowhere}}}
 	var all []string
 	for _, g := range slices.Concat(p.drainOldNodes(), p.restorePolicies()) {
 		for _, step := range g.Steps {

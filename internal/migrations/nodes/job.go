@@ -13,8 +13,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/kube/etcd"
-	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/spec"
@@ -26,13 +26,12 @@ import (
 type Job struct {
 	*migration.Job[*Planner]
 	migration.Subject
+	lossguard.Watched
 
 	Tools migration.Tools
 	Spec  Spec
 
-	etcd        *etcd.Client
-	events      *etcd.Client
-	agentConfig lossguard.AgentConfig
+	etcd, events *etcd.Client
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
@@ -45,7 +44,7 @@ func NewJob(tools migration.Tools, m *v1alpha1.Migration) (*Job, error) {
 	}
 	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
 	j.Job = &migration.Job[*Planner]{
-		Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now, Directed: tools.Directed,
+		Kind: j, Client: tools.Client(), Name: s.Name, Guard: j.agents(), Now: tools.Now, Directed: tools.Directed,
 	}
 	return j, j.agents().Check()
 }
@@ -58,8 +57,20 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	return err
 }
 
-// Survey looks at the cluster as it is now.
-func (j *Job) Survey(ctx context.Context) (*Survey, error) {
+func (j *Job) agents() *lossguard.AgentConfig {
+	return j.AgentsOf(j.Tools, j.Spec.Name, j.Spec.Common.Proof)
+}
+
+// newAgents makes the agents of a job. Cluster DNS moves with all other pods.
+func (j *Job) newAgents(s *Inventory) *lossguard.Agents {
+	a := j.agents().New(len(s.Nodes))
+	if a != nil {
+		a.Roll, a.Ends = true, true
+	}
+	return a
+}
+
+func (j *Job) Inventory(ctx context.Context) (*Inventory, error) {
 	return live{j.Tools, j.Spec}.survey(ctx)
 }
 
@@ -72,25 +83,25 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if p.Base, err = j.Base(ctx, j.Tools); err != nil {
 		return nil, err
 	}
-	if p.Survey, err = j.Survey(ctx); err != nil {
+	if p.Inventory, err = j.Inventory(ctx); err != nil {
 		return nil, err
 	}
-	if err := j.sortIntoTiers(p.Survey); err != nil {
+	if err := j.sortIntoTiers(p.Inventory); err != nil {
 		return nil, err
 	}
-	if p.Survey.Spares, err = spare.Look(ctx, j.Tools.Cluster, j.Spec.Spares); err != nil {
+	if p.Inventory.Spares, err = spare.Load(ctx, j.Tools.Cluster, j.Spec.Spares); err != nil {
 		return nil, err
 	}
-	p.Agents = j.newAgents(p.Survey)
+	p.Agents = j.newAgents(p.Inventory)
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err
 	}
-	in := Input{Survey: p.Survey, Access: j.Access, Image: j.agents().Image().Name}
-	if p.Etcd, in.EtcdProblem = j.surveyEtcd(ctx, p.Survey); in.EtcdProblem != nil {
-		p.Survey.Etcd = nil
+	in := Input{Inventory: p.Inventory, Access: j.Access, Image: j.agents().Image().Name}
+	if p.Etcd, in.EtcdProblem = j.surveyEtcd(ctx, p.Inventory); in.EtcdProblem != nil {
+		p.Inventory.Etcd = nil
 	}
-	if p.Events, in.EventsProblem = j.surveyEvents(ctx, p.Survey); in.EventsProblem != nil {
-		p.Survey.Events = nil
+	if p.Events, in.EventsProblem = j.surveyEvents(ctx, p.Inventory); in.EventsProblem != nil {
+		p.Inventory.Events = nil
 	}
 	if in.RecordProblems, err = j.surveyRecords(ctx, p); err != nil {
 		return nil, err
@@ -103,7 +114,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	return p, j.hasImage()
 }
 
-// absentSecrets finds the pull secrets that are not there of agents and canaries, if there are to be any.
+// absentSecrets finds missing pull secrets of agents and canaries.
 func (j *Job) absentSecrets(ctx context.Context, in client.Reader) ([]findings.Result, error) {
 	out, err := j.agents().AbsentSecrets(ctx, in)
 	if err != nil || j.Spec.Canary.Mode != v1alpha1.PodCanaryRun {
@@ -113,7 +124,6 @@ func (j *Job) absentSecrets(ctx context.Context, in client.Reader) ([]findings.R
 	return append(out, canaries...), err
 }
 
-// hasImage fails if the connectivity test is to run and there is nothing to run it with.
 func (j *Job) hasImage() error {
 	if j.Spec.Canary.Mode != v1alpha1.PodCanaryRun || (live{j.Tools, j.Spec}).image().Name != "" {
 		return nil
@@ -125,7 +135,7 @@ func (j *Job) hasImage() error {
 }
 
 // sortIntoTiers sorts each workload as a Service of the same namespace, name and labels would be.
-func (j *Job) sortIntoTiers(s *Survey) error {
+func (j *Job) sortIntoTiers(s *Inventory) error {
 	rules, err := tier.NewRules(&j.Spec.Common, func(svc *corev1.Service) bool { return svc.Namespace == metav1.NamespaceSystem })
 	if err != nil {
 		return err
@@ -139,8 +149,8 @@ func (j *Job) sortIntoTiers(s *Survey) error {
 	return nil
 }
 
-// surveyEtcd asks its members, if the control plane moves. The connection is kept for as long as the job is.
-func (j *Job) surveyEtcd(ctx context.Context, s *Survey) (*etcd.Client, error) {
+// surveyEtcd asks its members. The connection lasts as long as the job.
+func (j *Job) surveyEtcd(ctx context.Context, s *Inventory) (*etcd.Client, error) {
 	if j.Spec.ControlPlane == nil {
 		return nil, nil
 	}
@@ -151,12 +161,11 @@ func (j *Job) surveyEtcd(ctx context.Context, s *Survey) (*etcd.Client, error) {
 		}
 	}
 	var err error
-	s.Etcd, err = j.etcd.Look(ctx)
+	s.Etcd, err = j.etcd.Load(ctx)
 	return j.etcd, err
 }
 
-// surveyEvents asks those of the second etcd, if there is one that moves.
-func (j *Job) surveyEvents(ctx context.Context, s *Survey) (*etcd.Client, error) {
+func (j *Job) surveyEvents(ctx context.Context, s *Inventory) (*etcd.Client, error) {
 	if j.Spec.ControlPlane == nil || j.Spec.ControlPlane.EtcdEvents == nil {
 		return nil, nil
 	}
@@ -167,11 +176,11 @@ func (j *Job) surveyEvents(ctx context.Context, s *Survey) (*etcd.Client, error)
 		}
 	}
 	var err error
-	s.Events, err = j.events.Look(ctx)
+	s.Events, err = j.events.Load(ctx)
 	return j.events, err
 }
 
-// surveyRecords asks for every DNS record whether it can be moved. Problems are by what the record is called.
+// surveyRecords asks which DNS records cannot be moved, by their titles.
 func (j *Job) surveyRecords(ctx context.Context, p *Planner) (problems map[string]error, err error) {
 	l := live{j.Tools, j.Spec}
 	if p.Records, err = l.recordMoves(ctx, j.Spec.Records); err != nil {
@@ -189,14 +198,14 @@ func (j *Job) surveyRecords(ctx context.Context, p *Planner) (problems map[strin
 	}
 	problems = map[string]error{}
 	for _, m := range slices.Concat(p.Records, p.APIRecords) {
-		if _, err := m.Look(ctx); err != nil {
+		if _, err := m.Load(ctx); err != nil {
 			problems[m.Title()] = err
 		}
 	}
 	return problems, nil
 }
 
-// endProblems says of names of the API that go on after to why what they are to have at last does not answer yet.
+// endProblems says of names of the API why their last value does not answer yet.
 func endProblems(ctx context.Context, all []*dnsrecords.Move) map[string]error {
 	problems := map[string]error{}
 	for _, m := range all {
@@ -210,15 +219,15 @@ func endProblems(ctx context.Context, all []*dnsrecords.Move) map[string]error {
 	return problems
 }
 
-func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
+func (p *Planner) Counts() v1alpha1.Counts { return p.Inventory.Counts() }
 
-func (p *Planner) Left() string { return notEmpty(p.Survey.outstanding(p.terminatesEach())) }
+func (p *Planner) Left() string { return notEmpty(p.Inventory.outstanding(p.terminatesEach())) }
 
 func (p *Planner) Early() string {
-	if left := p.Survey.outstanding(false); len(left) > 0 {
+	if left := p.Inventory.outstanding(false); len(left) > 0 {
 		return notEmpty(left)
 	}
-	for _, c := range p.Survey.OldControlPlane() {
+	for _, c := range p.Inventory.ControlPlane().Old() {
 		if c.Stage() != StageGone {
 			return "control-plane node " + c.Name + " has not been terminated"
 		}
@@ -231,7 +240,6 @@ func (p *Planner) Early() string {
 	return ""
 }
 
-// notEmpty says that old nodes are not empty; nothing, if there are none.
 func notEmpty(left []OldNode) string {
 	if len(left) == 0 {
 		return ""

@@ -13,7 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/leaving"
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+	"github.com/replumb/replumb/internal/kube/disruption/leaving"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
@@ -87,7 +88,7 @@ func TestDaemonSetsLeaveTheirServices(t *testing.T) {
 		want[name] = "a b"
 	}
 	requireSelected()
-	n, err := l.node(t.Context(), "a")
+	n, err := cordon.Read(t.Context(), l.Cluster, "a")
 	f.Must(err)
 	if _, has := n.Labels[corev1.LabelNodeExcludeBalancers]; has {
 		t.Errorf("node a has the labels %v", n.Labels)

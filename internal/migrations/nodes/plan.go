@@ -10,9 +10,9 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/kube/etcd"
 	"github.com/replumb/replumb/internal/kube/pull"
-	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/spec/hook"
@@ -20,22 +20,18 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// commands are the phases of everything that a migration of nodes does.
 func commands() migration.Commands[*Planner] {
 	type phases = migration.Phases[*Planner]
 	verify := migration.Phase[*Planner]{Name: "verify", Title: "Verify that old nodes are empty", Groups: (*Planner).verify}
 	return migration.Commands[*Planner]{
-		// Apply goes to the point where nothing runs on old nodes.
 		Apply: phases{
 			migration.CheckPhase[*Planner]("Check the cluster"),
 			{
-				Name:    "secure",
-				Title:   "Record the migration and back up what it changes",
-				Groups:  (*Planner).secure,
-				Recheck: true,
-				Own:     true,
+				Name:   "secure",
+				Title:  "Record the migration and back up what it changes",
+				Groups: (*Planner).secure, Recheck: true, Own: true,
 			},
-			agentsPhase((*Planner).watch),
+			lossguard.Phase("", (*Planner).watch),
 			{Name: "join", Title: "Wait for new nodes, and test them", Groups: (*Planner).join},
 			{Name: "ingress", Title: "Switch externalTrafficPolicy to Cluster", Groups: (*Planner).switchPolicies, Recheck: true},
 			{Name: "taint", Title: "Keep new pods off old nodes", Groups: (*Planner).taint, Recheck: true},
@@ -47,9 +43,8 @@ func commands() migration.Commands[*Planner] {
 			{Name: "names", Title: "Lead names of the API to what they have at last", Groups: (*Planner).endRecords},
 			verify,
 		},
-		// Rollback brings pods back to those old nodes that are still there.
 		Rollback: phases{
-			agentsPhase((*Planner).watchBack),
+			lossguard.Phase("", (*Planner).watchBack),
 			{Name: "reopen", Title: "Let pods onto old nodes again", Groups: (*Planner).reopen},
 			{Name: "ingress", Title: "Switch externalTrafficPolicy to Cluster", Groups: (*Planner).switchPoliciesForReturn},
 			{Name: "traffic", Title: "Point DNS records back to the load balancers of the old network", Groups: (*Planner).moveRecordsBack},
@@ -57,10 +52,9 @@ func commands() migration.Commands[*Planner] {
 			{Name: "restore", Title: "Restore externalTrafficPolicy", Groups: (*Planner).restorePoliciesAfterReturn},
 			{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidyBack},
 		},
-		// Finish terminates what is left of old nodes.
 		Finish: phases{
 			verify,
-			agentsPhase((*Planner).watchFinish),
+			lossguard.Phase("", (*Planner).watchFinish),
 			migration.FinalPhase[*Planner](),
 			{Name: "terminate", Title: "Terminate old nodes", Groups: (*Planner).terminateOldNodes},
 			{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidy},
@@ -78,16 +72,14 @@ const (
 // Planner makes plans from a survey.
 type Planner struct {
 	migration.Base
-	Survey *Survey
+	Inventory *Inventory
 	// Records lead to load balancers, APIRecords to those of the API.
 	Records, APIRecords []*dnsrecords.Move
 	// Etcd is nil if the control plane stays, or cannot be reached.
 	Etcd *etcd.Client
 	// Events is the second etcd; nil, if there is none that moves, or it cannot be reached.
-	Events *etcd.Client
-	// Agents prove on every node what goes on; nil if there are none.
-	Agents *lossguard.Agents
-	// Remains takes away what an earlier run has left of agents.
+	Events  *etcd.Client
+	Agents  *lossguard.Agents
 	Remains []engine.Group
 }
 
@@ -103,7 +95,6 @@ func (p *Planner) Rollback() *engine.Plan {
 	return commands().Rollback.Plan(p, p.Migration, hook.Rollback)
 }
 
-// Finish implements migration.Plans. Its phase "final" is the point of no return.
 func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Migration, hook.Finish) }
 
 // ApplyPhases are the names of the phases of apply, in order.
@@ -115,14 +106,13 @@ func PhaseNames() []string { return commands().Names() }
 // Outlines are the phases of all commands, for people.
 func Outlines() []migration.Outline { return []migration.Outline{commands().Outline("")} }
 
-func (p *Planner) spec() Spec { return p.Survey.Spec }
+func (p *Planner) spec() Spec { return p.Inventory.Spec }
 
-// live is what steps work with.
 func (p *Planner) live() live { return live{p.Tools, p.spec()} }
 
 func (p *Planner) secure() []engine.Group {
 	var old []v1alpha1.NodeStatus
-	for _, n := range p.Survey.OldNodes() {
+	for _, n := range p.Inventory.OldNodes() {
 		if n.Node != nil {
 			old = append(old, statusOf(n.Node, v1alpha1.RoleWorker))
 		}
@@ -136,12 +126,12 @@ func (p *Planner) secure() []engine.Group {
 // originals are the objects that are about to be changed for the first time.
 func (p *Planner) originals() []client.Object {
 	var all []client.Object
-	for _, n := range p.Survey.OldNodes() {
+	for _, n := range p.Inventory.OldNodes() {
 		if n.Node != nil && taintOf(n.Node) == nil {
 			all = append(all, n.Node)
 		}
 	}
-	for _, svc := range p.Survey.Ingress() {
+	for _, svc := range p.Inventory.Ingress().Affected() {
 		if svc.Annotations[v1alpha1.AnnotationTrafficPolicy] == "" {
 			all = append(all, svc)
 		}
@@ -149,14 +139,14 @@ func (p *Planner) originals() []client.Object {
 	return all
 }
 
-// join waits until there are as many new nodes as there have to be, all in the new network, and tests them.
+// join waits for the wanted number of new nodes, all in the new network, and tests them.
 func (p *Planner) join() []engine.Group {
-	if len(p.Survey.outstanding(false)) == 0 {
+	if len(p.Inventory.outstanding(false)) == 0 {
 		return nil
 	}
 	l := p.live()
-	steps := []engine.Step{l.join(p.Survey.Wanted())}
-	for _, n := range p.Survey.NewNodes() {
+	steps := []engine.Step{l.join(p.Inventory.Wanted())}
+	for _, n := range p.Inventory.NewNodes() {
 		if taintOf(n) != nil { // of a migration that was rolled back
 			steps = append(steps, l.openNode(n.Name))
 		}
@@ -166,68 +156,64 @@ func (p *Planner) join() []engine.Group {
 	}
 	steps = append(steps, l.fits())
 	if p.spec().Canary.Mode == v1alpha1.PodCanaryRun && !p.underWay() {
-		steps = append(steps, &connectivityStep{l})
+		steps = append(steps, l.connectivityStep())
 	}
 	return engine.InOrder(steps...)
 }
 
-// switchPolicies has every node answer for Services for as long as their pods move.
 func (p *Planner) switchPolicies() []engine.Group {
-	return ingress{p.live()}.switchPolicies(p.Survey.toSwitch())
+	return ingress{p.live()}.switchPolicies(p.Inventory.Ingress().toSwitch())
 }
 
-// switchPoliciesForReturn does the same for as long as pods move back.
 func (p *Planner) switchPoliciesForReturn() []engine.Group {
 	if !p.Whole() {
 		return nil
 	}
-	return ingress{p.live()}.switchPolicies(p.Survey.toSwitchForReturn())
+	return ingress{p.live()}.switchPolicies(p.Inventory.Ingress().toSwitchForReturn())
 }
 
-// restorePolicies restores what was switched, now or in an earlier run, and could not be restored before.
+// restorePolicies restores what was switched and not restored early.
 func (p *Planner) restorePolicies() []engine.Group {
-	early := p.Survey.early()
-	return ingress{p.live()}.restorePolicies(slices.DeleteFunc(p.Survey.toRestore(), func(key types.NamespacedName) bool {
+	early := p.Inventory.Ingress().early()
+	return ingress{p.live()}.restorePolicies(slices.DeleteFunc(p.Inventory.Ingress().toRestore(), func(key types.NamespacedName) bool {
 		return slices.Contains(early, key)
 	}))
 }
 
 func (p *Planner) restorePoliciesAfterReturn() []engine.Group {
-	keys := p.Survey.switched()
+	keys := p.Inventory.Ingress().switched()
 	if p.Whole() {
-		keys = append(keys, p.Survey.toSwitchForReturn()...)
+		keys = append(keys, p.Inventory.Ingress().toSwitchForReturn()...)
 	}
 	return ingress{p.live()}.restorePolicies(keys)
 }
 
-// taint keeps new pods off old nodes: all of them or, as long as there may not be room for all elsewhere, those with a choice.
+// taint keeps new pods off old nodes: all or, while there may not be room, those with a choice.
 func (p *Planner) taint() []engine.Group {
 	effect := corev1.TaintEffectNoSchedule
 	if p.spec().Join.Room == v1alpha1.RoomPartial {
 		effect = corev1.TaintEffectPreferNoSchedule
 	}
 	var steps []engine.Step
-	for _, n := range p.Survey.outstanding(true) {
+	for _, n := range p.Inventory.outstanding(true) {
 		steps = append(steps, p.live().closeNode(n.Name, effect))
 	}
 	return engine.AtOnce(parallel, "", steps...)
 }
 
-// prepare gives what must not pause one more pod, on new nodes by then, unless no old node has to be emptied any more.
+// prepare scales up what must not pause, as long as old nodes are to be emptied.
 func (p *Planner) prepare() []engine.Group {
-	if len(p.Survey.outstanding(false)) == 0 {
+	if len(p.Inventory.outstanding(false)) == 0 {
 		return nil
 	}
-	return engine.AtOnce(parallel, "", p.Survey.Spares.Up(p.Tools.Cluster)...)
+	return engine.AtOnce(parallel, "", p.Inventory.Spares.Up(p.Tools.Cluster)...)
 }
 
-func (p *Planner) terminatesEach() bool {
-	return p.spec().Terminate.When == v1alpha1.TerminateEach
-}
+func (p *Planner) terminatesEach() bool { return p.spec().Terminate.When == v1alpha1.TerminateEach }
 
-// drainOldNodes drains them in batches, or waits until they are empty, and terminates each when it is.
+// drainOldNodes drains, or waits for, batches of nodes, and terminates each when it is empty.
 func (p *Planner) drainOldNodes() []engine.Group {
-	size := max(1, p.Survey.Spec.parallel(len(p.Survey.OldNodes())))
+	size := max(1, p.Inventory.Spec.parallel(len(p.Inventory.OldNodes())))
 	d := newDrainer(p.live())
 	groups := p.moveIngress(d)
 	number := min(len(groups), 1) // it is a batch of its own
@@ -261,7 +247,7 @@ func (p *Planner) batch(d *drainer, number int, batch []OldNode) []engine.Group 
 		add(func(n *OldNode) engine.Step { return d.closeNode(n.Name, corev1.TaintEffectNoSchedule) })
 	}
 	add(func(n *OldNode) engine.Step { return d.markDrained(n.Name) })
-	if p.Survey.Spec.waits() {
+	if p.Inventory.Spec.waits() {
 		add(func(n *OldNode) engine.Step { return d.emptied(n.Name) })
 	} else {
 		add(func(n *OldNode) engine.Step { return d.drain(n.Name) })
@@ -283,24 +269,22 @@ func titleOf(batch []OldNode) string {
 	return fmt.Sprintf("%s and %d more", batch[0].Name, len(batch)-1)
 }
 
-// terminateOldNodes terminates those that are left at finish.
 func (p *Planner) terminateOldNodes() []engine.Group {
 	var groups []engine.Group
-	for batch := range slices.Chunk(p.Survey.outstanding(true), parallel) {
+	for batch := range slices.Chunk(p.Inventory.outstanding(true), parallel) {
 		groups = append(groups, p.end(titleOf(batch), batch)...)
 	}
 	return groups
 }
 
-// moveControlPlane moves one node after the other. The first one brings the names of the API with it.
-//
-// Without a look at etcd there is nothing to plan with; RP3401 has said so.
+// moveControlPlane moves one node after the other; names of the API go with the first. RP3401 says
+// why, if etcd could not be asked.
 func (p *Planner) moveControlPlane() []engine.Group {
 	if p.blind() {
 		return nil
 	}
-	c := &controlPlane{drainer: newDrainer(p.live()), etcd: p.Etcd, survey: p.Survey}
-	if p.Survey.Events != nil {
+	c := &controlPlane{drainer: newDrainer(p.live()), etcd: p.Etcd, survey: p.Inventory}
+	if p.Inventory.Events != nil {
 		c.events = p.Events
 	}
 	return append(p.dismiss(), c.groups(p.APIRecords)...)
@@ -308,10 +292,9 @@ func (p *Planner) moveControlPlane() []engine.Group {
 
 // blind reports whether the control plane stays, or an etcd that moves could not be looked at.
 func (p *Planner) blind() bool {
-	return p.Etcd == nil || p.Survey.Etcd == nil || p.spec().ControlPlane.EtcdEvents != nil && p.Survey.Events == nil
+	return p.Etcd == nil || p.Inventory.Etcd == nil || p.spec().ControlPlane.EtcdEvents != nil && p.Inventory.Events == nil
 }
 
-// verify is what apply ends with, and finish begins with.
 func (p *Planner) verify() []engine.Group {
 	steps := []engine.Step{p.live().oldNodesEmpty()}
 	if p.Etcd != nil {
@@ -322,18 +305,17 @@ func (p *Planner) verify() []engine.Group {
 
 // Whole reports whether every old node is still there to go back to.
 func (p *Planner) Whole() bool {
-	return p.controlPlaneWhole() && !slices.ContainsFunc(p.Survey.OldNodes(), func(n OldNode) bool { return !n.Reversible() })
+	return p.controlPlaneWhole() && !slices.ContainsFunc(p.Inventory.OldNodes(), func(n OldNode) bool { return !n.Reversible() })
 }
 
-// controlPlaneWhole reports the same of control planes.
 func (p *Planner) controlPlaneWhole() bool {
-	return !slices.ContainsFunc(p.Survey.OldControlPlane(), func(c ControlPlaneNode) bool { return !c.Reversible() })
+	return !slices.ContainsFunc(p.Inventory.ControlPlane().Old(), func(c ControlPlaneNode) bool { return !c.Reversible() })
 }
 
-// reopen lets pods onto the old nodes that are still there, and those that had left their Services be found again.
+// reopen lets pods onto remaining old nodes, and back into their Services.
 func (p *Planner) reopen() []engine.Group {
 	var returns, opens []engine.Step
-	for _, n := range p.Survey.OldNodes() {
+	for _, n := range p.Inventory.OldNodes() {
 		if n.Reversible() {
 			returns = append(returns, p.live().comeBack(n.Name))
 			opens = append(opens, p.live().openNode(n.Name))
@@ -342,15 +324,14 @@ func (p *Planner) reopen() []engine.Group {
 	return append(engine.AtOnce(parallel, "", returns...), engine.AtOnce(parallel, "", opens...)...)
 }
 
-// drainNewNodes drains them, if everything has somewhere to go back to, and leaves them closed: what to do with them is for their
-// owner to say.
+// drainNewNodes drains them if everything has somewhere to go back to, and leaves them closed.
 func (p *Planner) drainNewNodes() []engine.Group {
 	if !p.Whole() {
 		return nil
 	}
 	d := newDrainer(p.live())
 	var groups []engine.Group
-	for _, n := range p.Survey.NewNodes() {
+	for _, n := range p.Inventory.NewNodes() {
 		groups = append(groups, engine.AtOnce(1, n.Name, d.empty(n.Name)...)...)
 		groups = append(groups, p.steadyBack(n.Name)...)
 	}
@@ -367,7 +348,41 @@ func (p *Planner) cleanUp() []engine.Group {
 		engine.InOrder(append(p.Thaw(), p.Forget(migration.Sweep{})...)...))
 }
 
-// image of replumb, for pods that it runs.
 func (l live) image() pull.Image {
 	return pull.Image{Name: l.spec.Canary.Image, Secrets: l.spec.Canary.ImagePullSecrets}.Or(l.Image)
+}
+
+// watch puts agents on every node, unless there is nothing left to do that they could see.
+func (p *Planner) watch() []engine.Group {
+	if len(p.Inventory.outstanding(p.terminatesEach())) == 0 {
+		return nil
+	}
+	return p.Agents.Install()
+}
+
+// watchFinish puts agents on every node, if nodes are still to end.
+func (p *Planner) watchFinish() []engine.Group {
+	if len(p.Inventory.outstanding(true)) == 0 {
+		return nil
+	}
+	return p.Agents.Install()
+}
+
+func (p *Planner) watchBack() []engine.Group {
+	if !p.Whole() {
+		return nil
+	}
+	return p.Agents.InstallIfPossible()
+}
+
+func (p *Planner) steadyBack(after string) []engine.Group {
+	return p.Agents.BestEffort(p.Agents.Steady(after))
+}
+
+// dismiss removes agents before API servers move, whose addresses they read at their start.
+func (p *Planner) dismiss() []engine.Group {
+	if p.Agents == nil || p.spec().ControlPlane == nil {
+		return nil
+	}
+	return p.Agents.Dismiss()
 }

@@ -19,15 +19,14 @@ import (
 type controlPlane struct {
 	*drainer
 	etcd   *etcd.Client
-	survey *Survey
+	survey *Inventory
 	// events is the second etcd; nil, if there is none that moves.
 	events *etcd.Client
 }
 
-// groups moves one node after the other. The first one brings the names of the API with it.
 func (cp *controlPlane) groups(records []*dnsrecords.Move) []engine.Group {
 	var groups []engine.Group
-	all := cp.survey.OldControlPlane()
+	all := cp.survey.ControlPlane().Old()
 	for i := range all {
 		c := &all[i]
 		if c.Stage() == StageGone {
@@ -50,7 +49,6 @@ func (cp *controlPlane) groups(records []*dnsrecords.Move) []engine.Group {
 	return append(engine.InOrder(append(cp.snapshots(), cp.recordAll(all))...), groups...)
 }
 
-// snapshots are of each etcd whose members change.
 func (cp *controlPlane) snapshots() []engine.Step {
 	if cp.spec.external() {
 		return nil
@@ -62,7 +60,6 @@ func (cp *controlPlane) snapshots() []engine.Step {
 	return steps
 }
 
-// SnapshotFile is where the snapshot of etcd is saved.
 func (s *Spec) SnapshotFile() string {
 	if file := s.ControlPlane.Etcd.SnapshotFile; file != "" {
 		return file
@@ -70,7 +67,6 @@ func (s *Spec) SnapshotFile() string {
 	return s.Name + ".etcd.db"
 }
 
-// EventsSnapshotFile is where the snapshot of the second etcd is saved.
 func (s *Spec) EventsSnapshotFile() string {
 	if file := s.ControlPlane.EtcdEvents.SnapshotFile; file != "" {
 		return file
@@ -78,7 +74,6 @@ func (s *Spec) EventsSnapshotFile() string {
 	return s.Name + ".etcd-events.db"
 }
 
-// recordAll records the nodes that are to be replaced, before anything changes.
 func (cp *controlPlane) recordAll(all []ControlPlaneNode) engine.Step {
 	var records []v1alpha1.NodeStatus
 	for i := range all {
@@ -87,16 +82,14 @@ func (cp *controlPlane) recordAll(all []ControlPlaneNode) engine.Step {
 	return cp.record().addStep("secure/control-plane", "Record the old control-plane nodes: "+strings.Join(cp.names(), ", "), records)
 }
 
-// names are those of all nodes that are to be replaced.
 func (cp *controlPlane) names() []string {
 	var names []string
-	for _, c := range cp.survey.OldControlPlane() {
+	for _, c := range cp.survey.ControlPlane().Old() {
 		names = append(names, c.Name)
 	}
 	return names
 }
 
-// add brings in the successor of a node, up to the point where its API server serves.
 func (cp *controlPlane) add(c *ControlPlaneNode) []engine.Step {
 	steps := cp.healthy("before", c, inTransition(c)...)
 	steps = append(steps, cp.provision(c))
@@ -110,14 +103,12 @@ func (cp *controlPlane) add(c *ControlPlaneNode) []engine.Step {
 		steps = append(steps, &migration.PauseStep{
 			Name:   "settle/" + c.Name,
 			About:  fmt.Sprintf("Give load balancers %s to see the new API server", settle),
-			Length: settle,
-			Now:    cp.Now,
+			Length: settle, Now: cp.Now,
 		})
 	}
 	return steps
 }
 
-// vote makes the successor's etcd a member, and gives it its vote.
 func (cp *controlPlane) vote(c *ControlPlaneNode) []engine.Step {
 	return []engine.Step{
 		cp.memberStep(
@@ -134,7 +125,7 @@ func (cp *controlPlane) vote(c *ControlPlaneNode) []engine.Step {
 	}
 }
 
-// inTransition are the members that may be without a vote, or may have ended, when a run is taken up again.
+// inTransition are the members without a vote, or ended, when a run is taken up again.
 func inTransition(c *ControlPlaneNode) []string {
 	if c.Successor == nil {
 		return []string{c.Name}
@@ -146,7 +137,7 @@ func inTransition(c *ControlPlaneNode) []string {
 func (cp *controlPlane) remove(c *ControlPlaneNode) []engine.Step {
 	steps := append(cp.emptied(c), cp.retire(c))
 	if !cp.spec.external() {
-		steps = append(steps, cp.etcd.HandedOverStep(c.Name, cp.names()...), cp.etcd.RemovedStep(c.Name, cp.survey.voters()))
+		steps = append(steps, cp.etcd.HandedOverStep(c.Name, cp.names()...), cp.etcd.RemovedStep(c.Name, cp.survey.ControlPlane().voters()))
 	}
 	steps = append(steps, cp.eventsRemoved(c)...)
 	steps = append(steps, cp.terminate(c))
@@ -190,7 +181,6 @@ func (cp *controlPlane) request(action string, c *ControlPlaneNode) Request {
 	return r
 }
 
-// provision has the successor of a node created, and records which member of etcd it is.
 func (cp *controlPlane) provision(c *ControlPlaneNode) engine.Step {
 	answer := &provisioned{}
 	guide := "Create a control-plane node in the new network and join it to the cluster, with its etcd. replumb goes on by itself."
@@ -215,7 +205,6 @@ func (cp *controlPlane) provision(c *ControlPlaneNode) engine.Step {
 	}.step()
 }
 
-// retire ends the API server of a node. From then on it is not as it was.
 func (cp *controlPlane) retire(c *ControlPlaneNode) engine.Step {
 	status := c.NodeStatus
 	return outside{
@@ -231,7 +220,6 @@ func (cp *controlPlane) retire(c *ControlPlaneNode) engine.Step {
 	}.step()
 }
 
-// terminate ends the machine of a node that has left etcd, and deletes its Node.
 func (cp *controlPlane) terminate(c *ControlPlaneNode) engine.Step {
 	action := cp.spec.ControlPlane.Terminate
 	return outside{
@@ -243,19 +231,17 @@ func (cp *controlPlane) terminate(c *ControlPlaneNode) engine.Step {
 	}.step()
 }
 
-// stop stops the machine of a node for as long as it takes to come back elsewhere.
 func (cp *controlPlane) stop(c *ControlPlaneNode) engine.Step {
 	return outside{
 		id: "terminate/" + c.Name, title: "Stop control-plane node " + c.Name, wait: cp.spec.GateWait,
 		action: cp.spec.ControlPlane.Terminate, request: cp.request(actionTerminate, c),
 		guide: "Stop the machine of control-plane node " + c.Name + ", and keep the data of its etcd. replumb goes on by itself.",
 		done: func(ctx context.Context) error {
-			// It has stopped, and may run again: where it has come back. The others do not know that yet, and by their word its etcd would
-			// have to stop once more; nothing would bring it back a second time.
+			// The others count it as stopped until they hear of its new address: once is enough.
 			if _, err := cp.record().successor(ctx, c.Name); err == nil {
 				return nil
 			}
-			now, err := cp.etcd.Look(ctx)
+			now, err := cp.etcd.Load(ctx)
 			if err != nil {
 				return err
 			}

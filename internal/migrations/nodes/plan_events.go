@@ -10,9 +10,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// A second etcd, in which API servers keep events, has a member on each machine of the control plane as the first one does. Its members
-// change by the same rules, one after another, between proofs that all of both are well. Nodes are known by their members of the first
-// etcd, and these members by the machine.
+// A second etcd, for events, has a member on each machine of the control plane. Its members change
+// one after another, between proofs that both etcds are well, and are known by their machine.
 
 // healthy waits until every member of every etcd is. Those of but are members of the first one.
 func (cp *controlPlane) healthy(when string, c *ControlPlaneNode, but ...string) []engine.Step {
@@ -20,48 +19,28 @@ func (cp *controlPlane) healthy(when string, c *ControlPlaneNode, but ...string)
 	if cp.events != nil {
 		var exempt []string
 		if when == "before" {
-			exempt = cp.survey.eventsInTransition(c)
+			exempt = cp.survey.ControlPlane().eventsInTransition(c)
 		}
 		steps = append(steps, cp.events.HealthyStep(when+"/"+c.Name, exempt...))
 	}
 	return steps
 }
 
-// healthyJoined does so when a successor has come and its predecessor may have ended, as a run finds it that is taken up again.
+// healthyJoined does so once a successor has come and its predecessor may have ended.
 func (cp *controlPlane) healthyJoined(c *ControlPlaneNode) []engine.Step {
 	if cp.spec.external() {
 		return cp.healthy("joined", c)
 	}
 	steps := []engine.Step{cp.etcd.HealthyStep("joined/"+c.Name, c.Name)}
 	if cp.events != nil {
-		steps = append(steps, cp.events.HealthyStep("joined/"+c.Name, cp.survey.eventsLeaving(c)...))
+		steps = append(steps, cp.events.HealthyStep("joined/"+c.Name, cp.survey.ControlPlane().eventsLeaving(c)...))
 	}
 	return steps
 }
 
-// eventsLeaving is what the second etcd calls the member of a node; nothing, if it has none there.
-func (s *Survey) eventsLeaving(c *ControlPlaneNode) []string {
-	if m := s.eventsMember(c); m != nil {
-		return []string{m.Called()}
-	}
-	return nil
-}
-
-// eventsInTransition are inTransition of the second etcd.
-func (s *Survey) eventsInTransition(c *ControlPlaneNode) []string {
-	all := s.eventsLeaving(c)
-	if m := s.eventsSuccessor(c); m != nil {
-		all = append(all, m.PeerURLs[0])
-	}
-	if c.EventsSuccessor != nil {
-		all = append(all, c.EventsSuccessor.Name, c.EventsSuccessor.PeerURL)
-	}
-	return all
-}
-
-// eventsVote makes the second etcd of a successor a member, and gives it its vote. A machine without one needs none in its stead.
+// eventsVote makes the second etcd of a successor a member, and gives it its vote.
 func (cp *controlPlane) eventsVote(c *ControlPlaneNode) []engine.Step {
-	if cp.survey.eventsMember(c) == nil {
+	if cp.survey.ControlPlane().eventsMember(c) == nil {
 		return nil
 	}
 	find := func(ctx context.Context) (*v1alpha1.MemberStatus, error) { return cp.eventsSuccessor(ctx, c.Name) }
@@ -78,7 +57,7 @@ func (cp *controlPlane) eventsVote(c *ControlPlaneNode) []engine.Step {
 	}
 }
 
-// eventsSuccessor is the member of the second etcd that was named for a node, or that has joined on the machine of its successor.
+// eventsSuccessor is the named member of the second etcd, or that on the successor's machine.
 func (cp *controlPlane) eventsSuccessor(ctx context.Context, name string) (*v1alpha1.MemberStatus, error) {
 	successor, err := cp.record().successor(ctx, name)
 	if err != nil {
@@ -91,7 +70,7 @@ func (cp *controlPlane) eventsSuccessor(ctx context.Context, name string) (*v1al
 	if n := nodeRecord(all, name); n != nil && n.EventsSuccessor != nil {
 		return n.EventsSuccessor, nil
 	}
-	now, err := cp.events.Look(ctx)
+	now, err := cp.events.Load(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -103,21 +82,19 @@ func (cp *controlPlane) eventsSuccessor(ctx context.Context, name string) (*v1al
 	return &v1alpha1.MemberStatus{Name: m.Called(), PeerURL: m.PeerURLs[0]}, nil
 }
 
-// eventsRemoved takes the member on a node's machine out for good.
 func (cp *controlPlane) eventsRemoved(c *ControlPlaneNode) []engine.Step {
-	m := cp.survey.eventsMember(c)
+	m := cp.survey.ControlPlane().eventsMember(c)
 	if m == nil {
 		return nil
 	}
 	return []engine.Step{
-		cp.events.HandedOverStep(m.Called(), cp.survey.eventsNames()...),
-		cp.events.RemovedStep(m.Called(), cp.survey.eventsVoters()),
+		cp.events.HandedOverStep(m.Called(), cp.survey.ControlPlane().eventsNames()...),
+		cp.events.RemovedStep(m.Called(), cp.survey.ControlPlane().eventsVoters()),
 	}
 }
 
-// eventsMayStop has the second etcd be ready for a machine that is stopped.
 func (cp *controlPlane) eventsMayStop(c *ControlPlaneNode) []engine.Step {
-	m := cp.survey.eventsMember(c)
+	m := cp.survey.ControlPlane().eventsMember(c)
 	if m == nil {
 		return nil
 	}
@@ -126,18 +103,17 @@ func (cp *controlPlane) eventsMayStop(c *ControlPlaneNode) []engine.Step {
 		known = append(known, cp.eventsReturn(m.PeerURLs, c.EventsSuccessor, c.Successor).PeerURL)
 	}
 	return []engine.Step{
-		cp.events.HandedOverStep(m.Called(), cp.survey.eventsNames()...),
+		cp.events.HandedOverStep(m.Called(), cp.survey.ControlPlane().eventsNames()...),
 		cp.events.MayStopStep(m.Called(), known...),
 	}
 }
 
-// eventsStopped fails as long as the member on a node's machine answers there.
 func (cp *controlPlane) eventsStopped(ctx context.Context, c *ControlPlaneNode) error {
-	was := cp.survey.eventsMember(c)
+	was := cp.survey.ControlPlane().eventsMember(c)
 	if was == nil {
 		return nil
 	}
-	now, err := cp.events.Look(ctx)
+	now, err := cp.events.Load(ctx)
 	if err != nil {
 		return err
 	}
@@ -147,9 +123,8 @@ func (cp *controlPlane) eventsStopped(ctx context.Context, c *ControlPlaneNode) 
 	return nil
 }
 
-// eventsReaddressed tells the others where the member of a machine comes back.
 func (cp *controlPlane) eventsReaddressed(c *ControlPlaneNode) []engine.Step {
-	m := cp.survey.eventsMember(c)
+	m := cp.survey.ControlPlane().eventsMember(c)
 	if m == nil {
 		return nil
 	}
@@ -171,7 +146,7 @@ func (cp *controlPlane) eventsReaddressed(c *ControlPlaneNode) []engine.Step {
 	}}
 }
 
-// eventsReturn is where the second etcd of a machine comes back: as it was named, or at the address of the first one, at the port that it had.
+// eventsReturn is where the second etcd of a machine comes back: as named, or beside the first one.
 func (cp *controlPlane) eventsReturn(was []string, named, successor *v1alpha1.MemberStatus) *v1alpha1.MemberStatus {
 	if named != nil {
 		return named

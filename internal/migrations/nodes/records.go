@@ -18,7 +18,6 @@ import (
 	"github.com/replumb/replumb/internal/network/dnsrecords/provider"
 )
 
-// recordMoves are the records of a list on their way.
 func (l live) recordMoves(ctx context.Context, all []v1alpha1.RecordSpec) ([]*dnsrecords.Move, error) {
 	memory := migration.RecordMemory{Client: l.Cluster, Name: l.spec.Name}
 	out, err := provider.Moves(ctx, all, &dnsrecords.Client{}, migration.Secrets(l.Cluster), memory)
@@ -28,7 +27,7 @@ func (l live) recordMoves(ctx context.Context, all []v1alpha1.RecordSpec) ([]*dn
 	return out, err
 }
 
-// apiPorts are those at which the API is reached: where its servers listen, and where replumb reaches it itself.
+// apiPorts are those of API servers, and of replumb's own connection.
 func (l live) apiPorts(ctx context.Context) ([]uint16, error) {
 	all, err := l.apiServers(ctx)
 	if err != nil {
@@ -43,8 +42,8 @@ func (l live) apiPorts(ctx context.Context) ([]uint16, error) {
 	return ports, nil
 }
 
-// apiAnswers fails as long as one of the values of a record, an address or a load balancer, does not answer as the API does, with a
-// certificate for the record's name: a record that changes its type has both ends in use until no one remembers the former.
+// apiAnswers fails as long as a value of a record does not answer as the API, with a certificate
+// for the record's name.
 func (l live) apiAnswers(name string) func(context.Context, []string) error {
 	return func(ctx context.Context, values []string) error {
 		ports, err := l.apiPorts(ctx)
@@ -52,13 +51,9 @@ func (l live) apiAnswers(name string) func(context.Context, []string) error {
 			return err
 		}
 		for _, v := range values {
-			if err := answersAt(
-				ctx,
-				apiserver.New(l.Cluster.RESTConfig()),
-				strings.TrimSuffix(dnsrecords.Host(v), "."),
-				ports,
-				strings.TrimSuffix(name, "."),
-			); err != nil {
+			if err := answersAt(ctx, apiserver.New(l.Cluster.RESTConfig()),
+				strings.TrimSuffix(dnsrecords.Host(v), "."), ports,
+				strings.TrimSuffix(name, ".")); err != nil {
 				return fmt.Errorf("before %s changes: %w", name, err)
 			}
 		}
@@ -66,7 +61,7 @@ func (l live) apiAnswers(name string) func(context.Context, []string) error {
 	}
 }
 
-// answersAt is content with one port. Of several errors it returns one that waiting does not change, if there is one.
+// answersAt succeeds with one port. It prefers errors that waiting does not change.
 func answersAt(ctx context.Context, servers *apiserver.Inspector, host string, ports []uint16, name string) error {
 	var worst error
 	for _, port := range ports {
@@ -81,7 +76,7 @@ func answersAt(ctx context.Context, servers *apiserver.Inspector, host string, p
 	return worst
 }
 
-// pointToNew takes records over to the values of the new network: all of them at once, each by way of both.
+// pointToNew moves all records to the values of the new network, each by way of both.
 func pointToNew(all []*dnsrecords.Move) []engine.Group {
 	return slices.Concat(
 		dnsrecords.Together("time to live", parallel, all, (*dnsrecords.Move).Lower),
@@ -92,7 +87,7 @@ func pointToNew(all []*dnsrecords.Move) []engine.Group {
 
 func (p *Planner) moveRecords() []engine.Group { return pointToNew(p.Records) }
 
-// endRecords leads names of the API to what they have at last: by then no control plane is left that the old load balancers know.
+// endRecords moves names of the API to their last values, once the control plane has moved.
 func (p *Planner) endRecords() []engine.Group {
 	if p.blind() {
 		return nil
@@ -100,8 +95,8 @@ func (p *Planner) endRecords() []engine.Group {
 	return dnsrecords.Together("last", parallel, p.APIRecords, (*dnsrecords.Move).End)
 }
 
-// returning are the records that a rollback gives the values that they had, and those that stay where they are: what the former lead
-// to is still there. Names of the API lead to control planes, whatever has become of workers.
+// returning are the records that a rollback moves back, and those that stay: names of the API
+// follow control planes.
 func (p *Planner) returning() (back, stay []*dnsrecords.Move) {
 	back, stay = nil, p.Records
 	if p.Whole() {
@@ -113,13 +108,11 @@ func (p *Planner) returning() (back, stay []*dnsrecords.Move) {
 	return back, slices.Concat(stay, p.APIRecords)
 }
 
-// moveRecordsBack gives records the values that they had, and their time to live.
 func (p *Planner) moveRecordsBack() []engine.Group {
 	back, _ := p.returning()
 	return dnsrecords.Together("back", parallel, back, (*dnsrecords.Move).Back)
 }
 
-// leaveRecords gives those that do not go back their time to live.
 func (p *Planner) leaveRecords() []engine.Group {
 	_, stay := p.returning()
 	return dnsrecords.Together("time to live", parallel, stay, (*dnsrecords.Move).Leave)

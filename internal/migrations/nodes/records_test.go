@@ -85,7 +85,7 @@ recorded: [{name: cp1, role: control-plane, addresses: [10.1.0.11], ended: true,
 	if !slices.Equal(ids[len(ids)-2:], want) || slices.Contains(ids, "record/api.example.com/A/narrow") {
 		t.Errorf("apply does %q", ids)
 	}
-	p.Survey.Nodes = nil
+	p.Inventory.Nodes = nil
 	if early := p.Early(); !strings.Contains(early, "A record api.example.com is not seen to have lb.example.net.") {
 		t.Errorf("it may be finished: %q", early)
 	}

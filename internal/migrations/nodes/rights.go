@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/rollout"
-	"github.com/replumb/replumb/internal/kube/spare"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 	"github.com/replumb/replumb/internal/verify/lossguard"
@@ -32,7 +32,6 @@ func Roles() cluster.Roles {
 	}
 }
 
-// viewRules are what checks, plans and status look at.
 func viewRules() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -62,17 +61,12 @@ func viewRules() []cluster.Rule {
 		},
 		{
 			Why:      "What stands behind admission webhooks and may not pause, and who decides how many pods it has.",
-			Optional: true,
-			Rights:   spare.Rights(),
+			Optional: true, Rights: spare.Rights(),
 		},
-		{
-			Why:    "Which API servers serve.",
-			Rights: migration.APIServerRights(),
-		},
+		{Why: "Which API servers serve.", Rights: migration.APIServerRights()},
 	}
 }
 
-// operateRules are what steps write, and what they follow meanwhile.
 func operateRules() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -107,11 +101,12 @@ func operateRules() []cluster.Rule {
 	}
 }
 
-// Roles are those that this Migration takes.
 func (j *Job) Roles(context.Context) (cluster.Roles, error) { return j.roles(), nil }
 
-// toLook reports whether a right is needed to look at all. What only makes a check weaker, or may be unknown until late, is a finding.
+// toLook reports whether a right is needed to look at all.
 func toLook(r cluster.Right) bool {
 	return Roles().Of(cluster.View).Needs(r) && r.Namespace == "" &&
 		(r.Verb == "list" && r.Group != "storage.k8s.io" && r.Group != "crd.projectcalico.org" || r.Resource == "migrations")
 }
+
+func (j *Job) roles() cluster.Roles { return j.agents().Roles(Roles(), j.Migration) }

@@ -1,26 +1,28 @@
-// Package nodes moves the nodes of a live cluster to another network. plan.go lists the phases in order.
+// Package nodes moves the nodes of a live cluster to another network. plan.go lists the phases.
 package nodes
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/spare"
+	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/spec"
 )
 
 // Spec is the job, read, defaulted and validated.
 type Spec struct {
-	// Name of the Migration.
-	Name string
-	// Old are the nodes that leave, New those that take over.
+	Name     string
 	Old, New Set
 	Join     v1alpha1.JoinSpec
 	Canary   v1alpha1.PodCanarySpec
@@ -46,7 +48,7 @@ const root = "spec.nodes"
 // Default fills in what a Migration leaves open.
 func Default(m *v1alpha1.Migration) { spec.Default(m) }
 
-// Validate turns a defaulted Migration into a Spec. It fails with everything that is wrong in it: see spec.Refuse.
+// Validate turns a defaulted Migration into a Spec. It fails with all errors: see spec.Refuse.
 func Validate(m *v1alpha1.Migration) (Spec, error) {
 	bad := spec.Validate(m, PhaseNames())
 	j := m.Spec.Nodes
@@ -71,7 +73,7 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 	}, nil
 }
 
-// validateProviderIDs refuses nodes that leave and come at once: there may be too many for a rule of the schema.
+// validateProviderIDs refuses nodes that leave and come at once.
 func validateProviderIDs(j *v1alpha1.NodesSpec) (bad field.ErrorList) {
 	leaving := map[string]bool{}
 	for _, id := range j.Old.ProviderIDs {
@@ -79,10 +81,8 @@ func validateProviderIDs(j *v1alpha1.NodesSpec) (bad field.ErrorList) {
 	}
 	for _, id := range j.New.ProviderIDs {
 		if leaving[id] {
-			bad = append(
-				bad,
-				spec.Wrong(root+".new.providerIDs", id+" is in "+root+".old.providerIDs as well", "name it in one of the two"),
-			)
+			bad = append(bad,
+				spec.Wrong(root+".new.providerIDs", id+" is in "+root+".old.providerIDs as well", "name it in one of the two"))
 		}
 	}
 	return bad
@@ -105,4 +105,61 @@ func (s *Spec) external() bool { return s.ControlPlane != nil && s.ControlPlane.
 func (s *Spec) parallel(all int) int {
 	n, _ := intstr.GetScaledValueFromIntOrPercent(s.Drain.Parallel, all, true) // validated
 	return max(1, n)
+}
+
+// Set is a v1alpha1.NodeSet that has been read.
+type Set struct {
+	CIDRs []netip.Prefix
+
+	selector    labels.Selector
+	providerIDs []string
+}
+
+func newSet(path string, s *v1alpha1.NodeSet) (set Set, bad field.ErrorList) {
+	set = Set{providerIDs: s.ProviderIDs, CIDRs: spec.Prefixes(s.CIDRs)}
+	if s.Selector == nil {
+		return set, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s.Selector)
+	switch {
+	case err != nil:
+		bad = append(bad, spec.Wrong(path+".selector", err.Error(), "write matchLabels, or matchExpressions"))
+	case selector.Empty():
+		bad = append(bad, spec.Wrong(path+".selector", "chooses every node", "name a label, or leave it out"))
+	}
+	set.selector = selector
+	return set, bad
+}
+
+// Has reports whether a node is meant.
+func (s Set) Has(n *corev1.Node) bool {
+	if s.selector == nil && len(s.providerIDs) == 0 {
+		return s.isInside(n)
+	}
+	return (s.selector == nil || s.selector.Matches(labels.Set(n.Labels))) &&
+		(len(s.providerIDs) == 0 || slices.Contains(s.providerIDs, n.Spec.ProviderID))
+}
+
+// WrongNetwork says that a chosen node is not in the network; nothing, if it is.
+func (s Set) WrongNetwork(n *corev1.Node) string {
+	if len(s.CIDRs) == 0 || s.isInside(n) {
+		return ""
+	}
+	return fmt.Sprintf("node %s has the addresses %v, none of which is in %v", n.Name, addresses(n), s.CIDRs)
+}
+
+func (s Set) isInside(n *corev1.Node) bool {
+	return slices.ContainsFunc(addresses(n), func(a netip.Addr) bool {
+		return slices.ContainsFunc(s.CIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
+	})
+}
+
+func addresses(n *corev1.Node) []netip.Addr {
+	var all []netip.Addr
+	for _, a := range n.Status.Addresses {
+		if parsed, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+			all = append(all, parsed.Unmap())
+		}
+	}
+	return all
 }

@@ -34,11 +34,10 @@ func (cp *controlPlane) deleteControlPlaneNode(name string, certain bool) effect
 // provisioned is what the action that makes a control plane may answer.
 type provisioned struct {
 	v1alpha1.MemberStatus
-	// Events is the member of the second etcd.
 	Events *v1alpha1.MemberStatus `json:"events,omitempty"`
 }
 
-// recordSuccessor records which member of etcd replaces a node: the one that the action has answered, or one that has joined by itself.
+// recordSuccessor records the member that replaces a node: as the action answered, or as it joined.
 func (cp *controlPlane) recordSuccessor(ctx context.Context, name string, answer *provisioned) error {
 	all, err := cp.record().nodes(ctx)
 	if n := nodeRecord(all, name); err != nil || n != nil && n.Successor != nil {
@@ -59,22 +58,21 @@ func (cp *controlPlane) recordSuccessor(ctx context.Context, name string, answer
 	})
 }
 
-// joined are those that have come by themselves: members of etcd, or API servers where etcd is elsewhere.
+// joined are new members of etcd, or API servers where etcd is external.
 func (cp *controlPlane) joined(ctx context.Context, recorded []v1alpha1.NodeStatus) ([]v1alpha1.MemberStatus, error) {
-	now := &Survey{Spec: cp.spec, Recorded: recorded}
+	now := &Inventory{Spec: cp.spec, Recorded: recorded}
 	var err error
 	if cp.spec.external() {
 		servers, err := cp.apiServers(ctx)
-		return now.newServers(servers), err
+		return now.ControlPlane().newServers(servers), err
 	}
-	now.Etcd, err = cp.etcd.Look(ctx)
+	now.Etcd, err = cp.etcd.Load(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return now.unassigned(), nil
+	return now.ControlPlane().unassigned(), nil
 }
 
-// successor is the member of etcd that replaces a node. That none is known is worth waiting for.
 func (r record) successor(ctx context.Context, name string) (*v1alpha1.MemberStatus, error) {
 	all, err := r.nodes(ctx)
 	if err != nil {
@@ -86,7 +84,7 @@ func (r record) successor(ctx context.Context, name string) (*v1alpha1.MemberSta
 	return nil, engine.NotYet("no control-plane node has joined that replaces %s", name)
 }
 
-// unknownMember stands in previews for the successor of a node, who is known only when its turn comes.
+// unknownMember stands in previews for the successor of a node.
 func unknownMember(of string) *v1alpha1.MemberStatus {
 	return &v1alpha1.MemberStatus{Name: "(successor of " + of + ")", PeerURL: "(of the successor of " + of + ")"}
 }
@@ -179,7 +177,7 @@ func (l live) serves(c *ControlPlaneNode) engine.Step {
 	}
 }
 
-// hasNames fails if an API server does not identify itself, by the cluster's CA, by every name that its clients use.
+// hasNames fails if an API server's certificate lacks a name that clients use.
 func (l live) hasNames(ctx context.Context, at netip.AddrPort) error {
 	names := make([]string, len(l.spec.ControlPlane.Records))
 	for i, r := range l.spec.ControlPlane.Records {
@@ -188,7 +186,6 @@ func (l live) hasNames(ctx context.Context, at netip.AddrPort) error {
 	return apiserver.New(l.Cluster.RESTConfig()).Answers(ctx, at.String(), names...)
 }
 
-// apiServers are the endpoints of the Service kubernetes.
 func (l live) apiServers(ctx context.Context) ([]netip.AddrPort, error) {
 	list := &discoveryv1.EndpointSliceList{}
 	err := l.Cluster.List(ctx, list, client.InNamespace(metav1.NamespaceDefault),
@@ -205,7 +202,7 @@ func (l live) apiServers(ctx context.Context) ([]netip.AddrPort, error) {
 	return out, nil
 }
 
-// apiServerStopped fails as long as clients are led to the API server of a control-plane node, or it answers.
+// apiServerStopped fails as long as the API server is an endpoint, or answers.
 func (l live) apiServerStopped(ctx context.Context, c *v1alpha1.NodeStatus) error {
 	all, err := l.apiServers(ctx)
 	if err != nil {
@@ -222,7 +219,7 @@ func (l live) apiServerStopped(ctx context.Context, c *v1alpha1.NodeStatus) erro
 // usualPort is where kubeadm has API servers listen.
 const usualPort = 6443
 
-// portsOf are those at which API servers listen, each once: 443 where kOps made the cluster. Without any it is the usual one.
+// portsOf are the ports of API servers: 443 with kOps. Without any it is the usual one.
 func portsOf(servers []netip.AddrPort) []uint16 {
 	var ports []uint16
 	for _, a := range servers {
@@ -253,7 +250,7 @@ func silent(ctx context.Context, c *v1alpha1.NodeStatus, ports []uint16) error {
 	return nil
 }
 
-// endpoints are those that the Migration names and those of successors: at the end none of the former is left.
+// endpoints are those that the Migration names and those of successors.
 func endpoints(e *v1alpha1.EtcdSpec, known []v1alpha1.NodeStatus) []string {
 	all := slices.Clone(e.Endpoints)
 	first, err := url.Parse(all[0])
@@ -275,11 +272,49 @@ func endpoints(e *v1alpha1.EtcdSpec, known []v1alpha1.NodeStatus) []string {
 // eventsLabel tells the second etcd from the first one.
 const eventsLabel = "events"
 
-// openEtcd connects to the members of the first etcd, or of another one by its label.
 func (s *Spec) openEtcd(ctx context.Context, e *v1alpha1.EtcdSpec, label string, known []v1alpha1.NodeStatus) (*etcd.Client, error) {
 	config, err := etcd.Files{CA: e.CAFile, Cert: e.CertFile, Key: e.KeyFile}.Load()
 	if err != nil {
 		return nil, err
 	}
 	return etcd.Open(ctx, etcd.Config{Endpoints: endpoints(e, known), TLS: config, Run: s.Name, Label: label})
+}
+
+func (l live) controlPlaneMoved(members, events *etcd.Client) engine.Step {
+	return &engine.Wait{
+		Name: "verify/control-plane", About: "Verify that the control plane has left the old network", Again: true,
+		For: func(ctx context.Context) error {
+			for _, c := range []*etcd.Client{members, events} {
+				if err := l.membersMoved(ctx, c); err != nil {
+					return err
+				}
+			}
+			servers, err := l.apiServers(ctx)
+			if err != nil {
+				return err
+			}
+			for _, a := range servers {
+				if slices.ContainsFunc(l.spec.Old.CIDRs, func(c netip.Prefix) bool { return c.Contains(a.Addr()) }) {
+					return engine.NotYet("the API server at %s is still an endpoint of service default/kubernetes", a)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func (l live) membersMoved(ctx context.Context, members *etcd.Client) error {
+	if members == nil || l.spec.external() {
+		return nil
+	}
+	now, err := members.Load(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range now.Members {
+		if at := within(now.Members[i].PeerURLs, l.spec.Old.CIDRs); at.IsValid() {
+			return fmt.Errorf("etcd member %s is still at %s", now.Members[i].Called(), at)
+		}
+	}
+	return nil
 }

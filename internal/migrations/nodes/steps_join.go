@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
@@ -17,7 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
-// join waits until there are so many new nodes that take pods, and has the action create them, if there is one.
+// join waits for so many ready new nodes, and has the action create them, if there is one.
 func (l live) join(want int) engine.Step {
 	about := english.Plural(want, "new node", "")
 	request := l.request(actionProvision)
@@ -40,9 +39,9 @@ func (l live) tellGroups(ctx context.Context, r *Request) error {
 	return err
 }
 
-// joined looks for new nodes. One that was chosen and is in another network will not get there by waiting.
+// joined looks for new nodes. One in the wrong network is an error.
 func (l live) joined(ctx context.Context, want int) error {
-	now := &Survey{Spec: l.spec}
+	now := &Inventory{Spec: l.spec}
 	if err := l.nodesAndPods(ctx, now); err != nil {
 		return err
 	}
@@ -65,7 +64,6 @@ func (l live) joined(ctx context.Context, want int) error {
 	return engine.NotYet("%d of %d new nodes take pods", len(ready), want)
 }
 
-// whyNotReady is what a node's kubelet says of it.
 func whyNotReady(n *corev1.Node) string {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -75,7 +73,6 @@ func whyNotReady(n *corev1.Node) string {
 	return "its kubelet has not reported"
 }
 
-// hasRoom proves that everything on old nodes has a place on the new ones.
 func (l live) hasRoom() engine.Step {
 	return &engine.Wait{
 		Name: "room", About: "Verify that all pods of old nodes fit on the new nodes", Again: true,
@@ -97,7 +94,7 @@ func (l live) hasRoom() engine.Step {
 	}
 }
 
-// fits proves that volumes can be where the new nodes are, and that policies let these in: at the check there may have been none.
+// fits proves that volumes can follow and policies let the new nodes in, now that they are there.
 func (l live) fits() engine.Step {
 	return &engine.Wait{
 		Name: "fit", About: "Verify that volumes of old nodes can be on new ones, and that policies treat both the same", Again: true,
@@ -121,56 +118,41 @@ func (l live) fits() engine.Step {
 const maxOldPeers = 3
 
 // connectivityStep tests the new nodes. Which ones there are is known only when its turn comes.
-type connectivityStep struct{ live }
-
-func (*connectivityStep) ID() string    { return "canary" }
-func (*connectivityStep) Title() string { return "Test connectivity between new and old nodes" }
-
-func (*connectivityStep) Waits() {}
-
-func (*connectivityStep) Role() engine.Role { return engine.RoleOwn }
-
-func (s *connectivityStep) Deadline() time.Duration { return s.test(nil).Deadline() }
-
-// State implements engine.Step: what an earlier run proved says nothing of now.
-func (*connectivityStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
-
-// Do runs the test to its end.
-func (s *connectivityStep) Do(ctx context.Context) error {
-	now, err := s.survey(ctx)
-	if err != nil {
-		return err
-	}
-	var on []string
-	for _, n := range now.ReadyNewNodes() {
-		on = append(on, n.Name)
-	}
-	peers := 0
-	for _, n := range now.OldNodes() {
-		if n.Node != nil && cluster.NodeReady(n.Node) && peers < maxOldPeers {
-			on, peers = append(on, n.Name), peers+1
-		}
-	}
-	return engine.Drive(ctx, s.test(on))
-}
-
-func (*connectivityStep) Verify(context.Context) error { return nil }
-
-// test of nodes against each other.
-func (s *connectivityStep) test(on []string) *connectivity.Step {
-	return &connectivity.Step{
-		Cluster: s.Cluster, Migration: s.spec.Name, Name: s.ID(), About: s.Title(), Image: s.image(),
-		Targets: append(slices.Clone(s.spec.Canary.Targets), "kubernetes.default.svc:443"), Only: on, Unfenced: true,
-	}
-}
-
-func (s *connectivityStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{
-		{Verb: "create", Object: "NetworkPolicy " + v1alpha1.SystemNamespace + "/canary-*"},
-		{
-			Verb:   "run",
-			Object: "Pod " + v1alpha1.SystemNamespace + "/canary-*",
-			Body:   map[string]any{"image": s.image().Name, "on": "new and old nodes"},
+func (l live) connectivityStep() engine.Step {
+	return engine.Interruptible{Write: &engine.Write{
+		Name: "canary", About: "Test connectivity between new and old nodes",
+		As: engine.RoleOwn, Limit: l.connectivityTest(nil).Deadline(),
+		Write: func(ctx context.Context) error {
+			now, err := l.survey(ctx)
+			if err != nil {
+				return err
+			}
+			var on []string
+			for _, n := range now.ReadyNewNodes() {
+				on = append(on, n.Name)
+			}
+			peers := 0
+			for _, n := range now.OldNodes() {
+				if n.Node != nil && cluster.NodeReady(n.Node) && peers < maxOldPeers {
+					on, peers = append(on, n.Name), peers+1
+				}
+			}
+			return engine.Drive(ctx, l.connectivityTest(on))
 		},
-	}, nil
+		Changes: engine.Shows(
+			engine.Change{Verb: "create", Object: "NetworkPolicy " + v1alpha1.SystemNamespace + "/canary-*"},
+			engine.Change{
+				Verb: "run", Object: "Pod " + v1alpha1.SystemNamespace + "/canary-*",
+				Body: map[string]any{"image": l.image().Name, "on": "new and old nodes"},
+			},
+		),
+	}}
+}
+
+func (l live) connectivityTest(on []string) *connectivity.Step {
+	return &connectivity.Step{
+		Cluster: l.Cluster, Migration: l.spec.Name, Name: "canary",
+		About: "Test connectivity between new and old nodes", Image: l.image(),
+		Targets: append(slices.Clone(l.spec.Canary.Targets), "kubernetes.default.svc:443"), Only: on, Unfenced: true,
+	}
 }

@@ -16,17 +16,18 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/leaving"
-	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+	"github.com/replumb/replumb/internal/kube/disruption/leaving"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// excludedByUs is the value of the label that keeps load balancers off a node, where replumb has set it: any value does.
+// excludedByUs is the value of the exclusion label that replumb sets; any value excludes.
 const excludedByUs = "replumb"
 
-// end is what is done to nodes that are empty, in this order: what is still on them, and ends with them, leaves its Services while it
-// answers; every node knows that; load balancers have had time; the agents leave; and the machines end.
+// end takes empty nodes out, in this order: pods of DaemonSets leave their Services, nodes and load
+// balancers learn of it, agents leave, machines end.
 func (p *Planner) end(title string, batch []OldNode) []engine.Group {
 	l := p.live()
 	each := func(step func(name string) engine.Step) []engine.Group {
@@ -39,13 +40,13 @@ func (p *Planner) end(title string, batch []OldNode) []engine.Group {
 		return engine.AtOnce(parallel, title, steps...)
 	}
 	var groups []engine.Group
-	if p.Survey.Balanced {
+	if p.Inventory.Balanced {
 		groups = each(l.exclude)
 	}
 	groups = append(groups, slices.Concat(each(l.leave), p.known(title), each(l.part))...)
 	if p.Agents != nil {
 		groups = append(groups, each(l.sendAgents)...)
-		groups = append(groups, each(p.vacate)...)
+		groups = append(groups, each(p.Agents.Vacated)...)
 	}
 	var ends []engine.Step
 	for i := range batch {
@@ -54,95 +55,72 @@ func (p *Planner) end(title string, batch []OldNode) []engine.Group {
 	return append(groups, engine.AtOnce(len(batch), title, ends...)...)
 }
 
-// known waits until every node knows what has left its Services, and load balancers have noticed. Without agents there is no one to ask, and
-// time has to do.
+// known waits until every node and load balancers know what has left; without agents, for a while.
 func (p *Planner) known(title string) []engine.Group {
 	var steps []engine.Step
 	if p.Agents != nil {
 		steps = append(steps, &bridge.Barrier{
-			Client:    p.Tools.Client(),
-			Witness:   p.Agents.Watch,
-			Migration: p.spec().Name,
-			Name:      "leave/" + title,
-			Limit:     p.Agents.Wait + time.Minute,
-			About:     "Prove that every ready node knows what has left its Services on " + title,
+			Client: p.Tools.Client(), Witness: p.Agents.Watch, Migration: p.spec().Name,
+			Name: "leave/" + title, Limit: p.Agents.Wait + time.Minute,
+			About: "Prove that every ready node knows what has left its Services on " + title,
 		})
 	}
-	if settle := p.spec().Ingress.Settle.Duration; settle > 0 && (p.Survey.Balanced || p.Agents == nil && p.Survey.serveFromEnding()) {
+	if settle := p.spec().Ingress.Settle.Duration; settle > 0 && (p.Inventory.Balanced || p.Agents == nil && p.Inventory.serveFromEnding()) {
 		steps = append(steps, &migration.PauseStep{
 			Name:   "settle/" + title,
 			About:  fmt.Sprintf("Give load balancers and kube-proxies %s to leave %s", settle, title),
-			Length: settle,
-			Now:    p.Tools.Now,
+			Length: settle, Now: p.Tools.Now,
 		})
 	}
 	return engine.InOrder(steps...)
 }
 
-// exclude keeps load balancers outside from leading clients to a node that is about to end. Controllers of clouds and of MetalLB go by that
-// label (k8s.io/cloud-provider controllers/service, nodeConditionPredicate).
+// exclude keeps load balancers off a node, by the label that clouds and MetalLB go by
+// (k8s.io/cloud-provider controllers/service, nodeConditionPredicate).
 func (l live) exclude(name string) engine.Step { return l.excludeAs("exclude/"+name, name) }
 
 func (l live) excludeAs(id, name string) engine.Step {
-	return &engine.Write{
-		Name: id, About: "Keep load balancers off node " + name,
-		Holds: func(ctx context.Context) error {
-			n, err := l.node(ctx, name)
-			if err != nil || n == nil {
-				return err
-			}
-			if _, has := n.Labels[corev1.LabelNodeExcludeBalancers]; !has {
-				return engine.NotYet("node %s has no label %s", name, corev1.LabelNodeExcludeBalancers)
-			}
-			return nil
-		},
-		Write: func(ctx context.Context) error {
-			return l.patchNode(ctx, name, func(n *corev1.Node) {
-				metav1.SetMetaDataLabel(&n.ObjectMeta, corev1.LabelNodeExcludeBalancers, excludedByUs)
-			})
-		},
-		Changes: labelChange(name, corev1.LabelNodeExcludeBalancers, excludedByUs),
-	}
+	const label = corev1.LabelNodeExcludeBalancers
+	return l.nodeStep(id, "Keep load balancers off node "+name, name, func(n *corev1.Node) string {
+		if _, has := n.Labels[label]; !has {
+			return "has no label " + label
+		}
+		return ""
+	}, func(n *corev1.Node) { metav1.SetMetaDataLabel(&n.ObjectMeta, label, excludedByUs) }, labelBody(label, excludedByUs))
 }
 
-func labelChange(name, label string, value any) func() ([]engine.Change, error) {
-	return nodeChange(name, map[string]any{"metadata": map[string]any{"labels": map[string]any{label: value}}})
+func labelBody(label string, value any) map[string]any {
+	return map[string]any{"metadata": map[string]any{"labels": map[string]any{label: value}}}
 }
 
-// sendAgents has the agent in the network of pods leave, which others call. What its node loses from then on does not count.
+// sendAgents has the agent in the pod network leave. Later losses of its node do not count.
 func (l live) sendAgents(name string) engine.Step {
-	return &engine.Write{
-		Name: "agents/apart/" + name, About: "Have the agent that others call leave node " + name, As: engine.RoleOwn,
-		Holds: func(ctx context.Context) error {
-			n, err := l.node(ctx, name)
-			if err == nil && n != nil && n.Labels[v1alpha1.LabelAgents] == "" {
-				return engine.NotYet("node %s has no label %s", name, v1alpha1.LabelAgents)
-			}
-			return err
-		},
-		Write: func(ctx context.Context) error {
-			return l.patchNode(ctx, name, func(n *corev1.Node) {
-				metav1.SetMetaDataLabel(&n.ObjectMeta, v1alpha1.LabelAgents, v1alpha1.HostAgent)
-			})
-		},
-		Changes: labelChange(name, v1alpha1.LabelAgents, v1alpha1.HostAgent),
-	}
+	const label = v1alpha1.LabelAgents
+	s := l.nodeStep("agents/apart/"+name, "Have the agent that others call leave node "+name, name, func(n *corev1.Node) string {
+		if n.Labels[label] == "" {
+			return "has no label " + label
+		}
+		return ""
+	}, func(n *corev1.Node) {
+		metav1.SetMetaDataLabel(&n.ObjectMeta, label, v1alpha1.HostAgent)
+	}, labelBody(label, v1alpha1.HostAgent))
+	s.As = engine.RoleOwn
+	return s
 }
 
 func (l live) leaver() leaving.Leaver {
 	return leaving.Leaver{Client: l.Cluster, Migration: l.spec.Name}
 }
 
-// stays reports whether a pod ends with its node, and may serve clients until then: pods of DaemonSets do, but for replumb's own.
+// stays reports whether a pod ends with its node and serves until then: pods of DaemonSets do.
 func stays(p *corev1.Pod) bool {
 	return ofDaemonSet(p) && p.Namespace != v1alpha1.SystemNamespace && p.DeletionTimestamp.IsZero() && p.Status.Phase == corev1.PodRunning
 }
 
-// leave has what ends with a node leave its Services while it answers.
+// leave has pods that end with a node leave their Services first.
 //
-// A pod whose labels its DaemonSet does not select any more is that DaemonSet's no longer, and there would be another one at once, were it
-// not for the taint of the node. One that tolerates the taint keeps the labels that its DaemonSet goes by; if its Service goes by the
-// same, it cannot leave, as RP3209 says.
+// A DaemonSet makes no second pod on the tainted node, unless it tolerates the taint. Then the pod
+// keeps the labels of the DaemonSet's selector; RP3209 says when it cannot leave.
 func (l live) leave(name string) engine.Step {
 	var stuck []string
 	return &engine.Write{
@@ -187,7 +165,7 @@ func (l live) leave(name string) engine.Step {
 	}
 }
 
-// toLeave are the pods of a node that are in Services and can leave them, and, by name, those that cannot.
+// toLeave are the pods of a node that can leave their Services, and the names of those that cannot.
 func (l live) toLeave(ctx context.Context, node string) (can []corev1.Pod, stuck []string, err error) {
 	pods, err := l.pods(ctx, node)
 	if err != nil {
@@ -222,7 +200,7 @@ func (l live) toLeave(ctx context.Context, node string) (can []corev1.Pod, stuck
 	return can, stuck, nil
 }
 
-// keeps are the selectors that have to go on matching a pod, or its DaemonSet would make another one on the same node.
+// keeps are the selectors that must go on matching a pod, so that its DaemonSet makes no other.
 func (l live) keeps(ctx context.Context, p *corev1.Pod) ([]labels.Selector, error) {
 	all := &appsv1.DaemonSetList{}
 	if err := l.Cluster.List(ctx, all, client.InNamespace(p.Namespace)); err != nil {
@@ -248,13 +226,11 @@ func kept(p *corev1.Pod, all []appsv1.DaemonSet, migration string) []labels.Sele
 	return nil
 }
 
-// marked are the pods of a node that have left their Services, or are about to.
 func (l live) marked(ctx context.Context, node string) ([]corev1.Pod, error) {
 	all, err := l.pods(ctx, node)
 	return slices.DeleteFunc(all, func(p corev1.Pod) bool { return !leaving.Marked(&p, l.spec.Name) }), err
 }
 
-// left fails as long as a Service leads to a pod that has left.
 func (l live) left(ctx context.Context, node string) error {
 	pods, err := l.marked(ctx, node)
 	if err != nil {
@@ -268,7 +244,6 @@ func (l live) left(ctx context.Context, node string) error {
 	return nil
 }
 
-// part removes what kept pods known as endpoints that end.
 func (l live) part(name string) engine.Step {
 	return &engine.Write{
 		Name: "part/" + name, About: "Remove the records of pods that left their Services on node " + name, As: engine.RoleOwn,
@@ -284,13 +259,11 @@ func (l live) part(name string) engine.Step {
 			}
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "delete", Object: "EndpointSlice */* of pods on node " + name}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "delete", Object: "EndpointSlice */* of pods on node " + name}),
 	}
 }
 
-// comeBack has what had left its Services on a node be found again, and load balancers and agents return.
+// comeBack returns pods to their Services, and the node to load balancers and agents.
 func (l live) comeBack(name string) engine.Step {
 	return &engine.Write{
 		Name: "return/" + name, About: "Have pods on node " + name + " back in their Services",
@@ -302,7 +275,7 @@ func (l live) comeBack(name string) engine.Step {
 			for i := range pods {
 				return engine.NotYet("pod %s/%s is not in its Services", pods[i].Namespace, pods[i].Name)
 			}
-			n, err := l.node(ctx, name)
+			n, err := cordon.Read(ctx, l.Cluster, name)
 			if err == nil && n != nil && setApart(n) {
 				return engine.NotYet("node %s has labels that keep load balancers or agents away", name)
 			}
@@ -320,11 +293,11 @@ func (l live) comeBack(name string) engine.Step {
 			}
 			return l.patchNode(ctx, name, bringBack)
 		},
-		Changes: func() ([]engine.Change, error) {
-			changes, err := labelChange(name, corev1.LabelNodeExcludeBalancers, nil)()
-			return append(changes, engine.Change{Verb: "patch", Object: "Pod */* on node " + name},
-				engine.Change{Verb: "delete", Object: "EndpointSlice */* of pods on node " + name}), err
-		},
+		Changes: engine.Shows(
+			engine.Change{Verb: "patch", Object: "Node " + name, Body: labelBody(corev1.LabelNodeExcludeBalancers, nil)},
+			engine.Change{Verb: "patch", Object: "Pod */* on node " + name},
+			engine.Change{Verb: "delete", Object: "EndpointSlice */* of pods on node " + name},
+		),
 	}
 }
 

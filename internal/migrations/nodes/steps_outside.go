@@ -13,7 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/spec/hook"
 )
 
-// Request is what an action is given about machines that are to be created or terminated. docs/hooks.md shows one.
+// Request is the input of an action that creates or terminates machines. docs/hooks.md shows one.
 type Request struct {
 	APIVersion string            `json:"apiVersion"`
 	Kind       string            `json:"kind"`
@@ -24,9 +24,8 @@ type Request struct {
 	// Count is how many nodes there have to be, of an action that creates them.
 	Count int `json:"count,omitempty"`
 	// Groups are the kinds of old nodes whose pods need a place, of an action that creates workers.
-	Groups []NodeGroup `json:"groups,omitempty"`
-	// Node is the one that is to be terminated or replaced.
-	Node *v1alpha1.NodeStatus `json:"node,omitempty"`
+	Groups []NodeGroup          `json:"groups,omitempty"`
+	Node   *v1alpha1.NodeStatus `json:"node,omitempty"`
 }
 
 // The actions. Only control-plane nodes are retired.
@@ -58,7 +57,7 @@ func (l live) request(action string) Request {
 	}
 }
 
-// effect is what a step writes to the cluster beside what happens outside of it. The zero one is none.
+// effect is what a step writes to the cluster beside what happens outside of it.
 type effect struct {
 	do      func(context.Context) error
 	changes func() ([]engine.Change, error)
@@ -78,7 +77,6 @@ func (e effect) preview() ([]engine.Change, error) {
 	return e.changes()
 }
 
-// then does one after the other.
 func (e effect) then(next effect) effect {
 	return effect{
 		do: func(ctx context.Context) error {
@@ -98,15 +96,14 @@ func (e effect) then(next effect) effect {
 	}
 }
 
-// outside is what only those can do who own the infrastructure: by an action or, where there is none, by hand. It is done when
-// done says so; what the action says of itself is not believed.
+// outside is for those who own the infrastructure, by an action or by hand. Only done decides.
 type outside struct {
 	id, title string
 	// guide says what to do, if there is no action.
 	guide   string
 	action  *v1alpha1.Action
 	request Request
-	// fill, if set, adds to the request what is known only when the action is called: a plan must not change with every pod.
+	// fill, if set, completes the request when it is sent: a plan must not change with every pod.
 	fill func(context.Context, *Request) error
 	// answer, if set, is what the action may answer.
 	answer any
@@ -116,7 +113,6 @@ type outside struct {
 	wait          time.Duration
 }
 
-// step waits for people, or calls the action.
 func (o outside) step() engine.Step {
 	s := outsideStep{o}
 	if o.action == nil {
@@ -125,7 +121,6 @@ func (o outside) step() engine.Step {
 	return &actionStep{outsideStep: s, once: callout.Once{Action: *o.action}}
 }
 
-// outsideStep is what gateStep and actionStep have in common.
 type outsideStep struct{ outside }
 
 var (
@@ -139,7 +134,7 @@ var (
 func (s *outsideStep) ID() string    { return s.id }
 func (s *outsideStep) Title() string { return s.title }
 
-// Waits implements engine.Waiter: an interrupted run does not wait for machines. It writes, all the same: see Preview.
+// Waits lets an interrupted run end at once. It writes, all the same: see Preview.
 func (s *outsideStep) Waits() {}
 
 func (s *outsideStep) State(ctx context.Context) (engine.State, error) {
@@ -153,7 +148,6 @@ func (s *outsideStep) Verify(ctx context.Context) error {
 	return s.done(ctx)
 }
 
-// gateStep waits until people have done something.
 type gateStep struct{ outsideStep }
 
 func (*gateStep) Role() engine.Role { return engine.RoleGate }

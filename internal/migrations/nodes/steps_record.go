@@ -10,7 +10,6 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 )
 
-// nodeRecord finds what is recorded of a node; nil, if nothing is.
 func nodeRecord(all []v1alpha1.NodeStatus, name string) *v1alpha1.NodeStatus {
 	for i := range all {
 		if all[i].Name == name {
@@ -26,10 +25,8 @@ type record struct {
 	migration string
 }
 
-// record of the migration that steps belong to.
 func (l live) record() record { return record{l.Client(), l.spec.Name} }
 
-// nodes are those that are recorded; none, if there is no Migration.
 func (r record) nodes(ctx context.Context) ([]v1alpha1.NodeStatus, error) {
 	m, err := migration.Get(ctx, r.client, r.migration)
 	if err != nil || m == nil {
@@ -69,12 +66,10 @@ func (r record) addStep(id, title string, all []v1alpha1.NodeStatus) engine.Step
 	}
 }
 
-// update changes the status of the Migration.
 func (r record) update(ctx context.Context, change func(*v1alpha1.MigrationStatus)) error {
 	return migration.UpdateStatus(ctx, r.client, r.migration, change)
 }
 
-// updateNode changes what is recorded of a node, if anything is.
 func (r record) updateNode(ctx context.Context, name string, change func(*v1alpha1.NodeStatus)) error {
 	return r.update(ctx, func(st *v1alpha1.MigrationStatus) {
 		if n := nodeRecord(st.Nodes, name); n != nil {
@@ -83,12 +78,10 @@ func (r record) updateNode(ctx context.Context, name string, change func(*v1alph
 	})
 }
 
-// preview previews what is recorded of nodes.
 func (r record) preview(all ...v1alpha1.NodeStatus) ([]engine.Change, error) {
 	return migration.StatusChange(r.migration, map[string]any{"nodes": all})()
 }
 
-// ended records that a node is about to be terminated.
 func (r record) ended(node v1alpha1.NodeStatus) effect {
 	return effect{
 		do: func(ctx context.Context) error {
@@ -105,7 +98,6 @@ func (r record) ended(node v1alpha1.NodeStatus) effect {
 	}
 }
 
-// gone records that the old machine of a control-plane node has ended.
 func (r record) gone(name string) effect {
 	return effect{
 		do: func(ctx context.Context) error {
@@ -117,7 +109,6 @@ func (r record) gone(name string) effect {
 	}
 }
 
-// isGone fails until gone has been done.
 func (r record) isGone(ctx context.Context, name string) error {
 	all, err := r.nodes(ctx)
 	if n := nodeRecord(all, name); err == nil && (n == nil || !n.Gone) {
@@ -126,7 +117,6 @@ func (r record) isGone(ctx context.Context, name string) error {
 	return err
 }
 
-// returnStep records that a control-plane node has come back in the new network.
 func (r record) returnStep(name string) engine.Step {
 	gone := r.gone(name)
 	return &engine.Write{
@@ -136,7 +126,6 @@ func (r record) returnStep(name string) engine.Step {
 	}
 }
 
-// recordCounts records how many nodes are empty by now.
 func (l live) recordCounts(after string) engine.Step {
 	return &engine.Observed[v1alpha1.Counts]{
 		Name: "note/" + after, About: "Record that " + after + " is empty", As: engine.RoleOwn,

@@ -17,7 +17,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 )
 
 // taintOf is replumb's own on a node; nil, if there is none.
@@ -35,107 +36,81 @@ func leavingTaint(migration string, effect corev1.TaintEffect) corev1.Taint {
 	return corev1.Taint{Key: v1alpha1.TaintLeaving, Value: migration, Effect: effect}
 }
 
-// closeNode keeps new pods off a node: all of them, or those that have a choice. It does not make the node unschedulable: that may be
-// done, or undone, by others for reasons of their own.
-func (l live) closeNode(name string, effect corev1.TaintEffect) engine.Step {
-	taint := leavingTaint(l.spec.Name, effect)
-	s := &engine.Write{
-		Name: "close/" + name, About: "Keep new pods off node " + name,
-		// A node that takes no pod at all is closed enough for those that have a choice.
+// nodeStep changes a Node until it lacks nothing. One that is gone lacks nothing.
+func (l live) nodeStep(id, about, name string, lacks func(*corev1.Node) string, change func(*corev1.Node), body map[string]any) *engine.Write {
+	return &engine.Write{
+		Name: id, About: about,
 		Holds: func(ctx context.Context) error {
-			n, err := l.node(ctx, name)
+			n, err := cordon.Read(ctx, l.Cluster, name)
 			if err != nil || n == nil {
 				return err
 			}
-			if t := taintOf(n); t == nil || t.Effect != effect && t.Effect != corev1.TaintEffectNoSchedule {
-				return engine.NotYet("node %s takes new pods", name)
+			if missing := lacks(n); missing != "" {
+				return engine.NotYet("node %s %s", name, missing)
 			}
 			return nil
 		},
-		Write: func(ctx context.Context) error {
-			return l.patchNode(ctx, name, func(n *corev1.Node) {
-				n.Spec.Taints = append(slices.DeleteFunc(n.Spec.Taints, isOurs), taint)
-			})
-		},
-		Changes: nodeChange(name, map[string]any{"spec": map[string]any{"taints": []corev1.Taint{taint}}}),
+		Write:   func(ctx context.Context) error { return l.patchNode(ctx, name, change) },
+		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "Node " + name, Body: body}),
 	}
+}
+
+// closeNode keeps new pods off a node: all, or those with a choice; without spec.unschedulable.
+func (l live) closeNode(name string, effect corev1.TaintEffect) engine.Step {
+	taint := leavingTaint(l.spec.Name, effect)
+	id, about := "close/"+name, "Keep new pods off node "+name
 	if effect == corev1.TaintEffectPreferNoSchedule {
-		s.Name, s.About = "taint/"+name, "Prefer other nodes to "+name
+		id, about = "taint/"+name, "Prefer other nodes to "+name
 	}
+	return l.nodeStep(id, about, name, func(n *corev1.Node) string {
+		// A node that takes no pod at all is closed enough for those that have a choice.
+		if t := taintOf(n); t == nil || t.Effect != effect && t.Effect != corev1.TaintEffectNoSchedule {
+			return "takes new pods"
+		}
+		return ""
+	}, func(n *corev1.Node) {
+		n.Spec.Taints = append(slices.DeleteFunc(n.Spec.Taints, isOurs), taint)
+	}, map[string]any{"spec": map[string]any{"taints": []corev1.Taint{taint}}})
+}
+
+func (l live) openNode(name string) engine.Step {
+	return l.nodeStep("open/"+name, "Let pods onto node "+name+" again", name, func(n *corev1.Node) string {
+		if taintOf(n) != nil || n.Annotations[v1alpha1.AnnotationDrainedSince] != "" {
+			return "has the taint " + v1alpha1.TaintLeaving
+		}
+		return ""
+	}, func(n *corev1.Node) {
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, isOurs)
+		delete(n.Annotations, v1alpha1.AnnotationDrainedSince)
+	}, map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationDrainedSince: nil}},
+		"spec":     map[string]any{"taints": "without " + v1alpha1.TaintLeaving},
+	})
+}
+
+// markDrained notes on a Node when its drain began: later pods replace those that left.
+func (l live) markDrained(name string) engine.Step {
+	s := l.nodeStep("since/"+name, "Record when the drain of node "+name+" began", name, func(n *corev1.Node) string {
+		if n.Annotations[v1alpha1.AnnotationDrainedSince] == "" {
+			return "has no annotation " + v1alpha1.AnnotationDrainedSince
+		}
+		return ""
+	}, func(n *corev1.Node) {
+		metav1.SetMetaDataAnnotation(&n.ObjectMeta, v1alpha1.AnnotationDrainedSince, l.Now().UTC().Format(time.RFC3339))
+	}, map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationDrainedSince: "the time then"}}})
+	s.As = engine.RoleOwn
 	return s
 }
 
-// openNode lets pods onto a node again.
-func (l live) openNode(name string) engine.Step {
-	return &engine.Write{
-		Name: "open/" + name, About: "Let pods onto node " + name + " again",
-		Holds: func(ctx context.Context) error {
-			n, err := l.node(ctx, name)
-			if err == nil && n != nil && (taintOf(n) != nil || n.Annotations[v1alpha1.AnnotationDrainedSince] != "") {
-				return engine.NotYet("node %s has the taint %s", name, v1alpha1.TaintLeaving)
-			}
-			return err
-		},
-		Write: func(ctx context.Context) error {
-			return l.patchNode(ctx, name, func(n *corev1.Node) {
-				n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, isOurs)
-				delete(n.Annotations, v1alpha1.AnnotationDrainedSince)
-			})
-		},
-		Changes: nodeChange(name, map[string]any{
-			"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationDrainedSince: nil}},
-			"spec":     map[string]any{"taints": "without " + v1alpha1.TaintLeaving},
-		}),
-	}
-}
-
-// markDrained writes on a Node when its pods began to leave: what was started from then on replaces them.
-func (l live) markDrained(name string) engine.Step {
-	return &engine.Write{
-		Name: "since/" + name, About: "Record when the drain of node " + name + " began", As: engine.RoleOwn,
-		Holds: func(ctx context.Context) error {
-			n, err := l.node(ctx, name)
-			if err == nil && n != nil && n.Annotations[v1alpha1.AnnotationDrainedSince] == "" {
-				return engine.NotYet("node %s has no annotation %s", name, v1alpha1.AnnotationDrainedSince)
-			}
-			return err
-		},
-		Write: func(ctx context.Context) error {
-			return l.patchNode(ctx, name, func(n *corev1.Node) {
-				if n.Annotations == nil {
-					n.Annotations = map[string]string{}
-				}
-				n.Annotations[v1alpha1.AnnotationDrainedSince] = l.Now().UTC().Format(time.RFC3339)
-			})
-		},
-		Changes: nodeChange(name, map[string]any{
-			"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationDrainedSince: "the time then"}},
-		}),
-	}
-}
-
-func nodeChange(name string, body any) func() ([]engine.Change, error) {
-	return func() ([]engine.Change, error) {
-		return []engine.Change{{Verb: "patch", Object: "Node " + name, Body: body}}, nil
-	}
-}
-
-// patchNode changes the Node, if there is one. The patch carries the version, since taints are a list.
 func (l live) patchNode(ctx context.Context, name string, change func(*corev1.Node)) error {
-	n, err := l.node(ctx, name)
+	n, err := cordon.Read(ctx, l.Cluster, name)
 	if err != nil || n == nil {
 		return err
 	}
-	was := n.DeepCopy()
-	change(n)
-	patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
-	if err := l.Cluster.Patch(ctx, n, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		return fmt.Errorf("node %s: %w", n.Name, err)
-	}
-	return nil
+	return cordon.Patch(ctx, l.Cluster, n, change)
 }
 
-// drainer empties nodes. Those of one plan share whose turn it is to lose a pod, and their looks at all pods.
+// drainer empties nodes. Those of one plan share their turns and lists of pods.
 type drainer struct {
 	live
 	turns *rollout.Turns
@@ -144,16 +119,14 @@ type drainer struct {
 
 func newDrainer(l live) *drainer { return &drainer{live: l, turns: rollout.NewTurns(l.Cluster)} }
 
-// empty closes a node, and makes its pods leave.
 func (d *drainer) empty(name string) []engine.Step {
 	return []engine.Step{d.closeNode(name, corev1.TaintEffectNoSchedule), d.markDrained(name), d.drain(name), d.settled(name)}
 }
 
-// drain makes pods leave a node.
 func (d *drainer) drain(name string) engine.Step { return d.send(d.leaving(name)) }
 
 func (d *drainer) send(l rollout.Leaving) engine.Step {
-	return rollout.Tools{Client: d.Client(), Timeout: d.spec.Drain.Timeout.Duration, Now: d.Now}.Drain(l)
+	return rollout.Deps{Client: d.Client(), Timeout: d.spec.Drain.Timeout.Duration, Now: d.Now}.Drain(l)
 }
 
 func (d *drainer) leaving(name string) rollout.Leaving {
@@ -168,12 +141,12 @@ func (d *drainer) leaving(name string) rollout.Leaving {
 	return leaving
 }
 
-// settled waits until what replaces the pods of a node is ready, and what they had attached there is detached.
+// settled waits until replacements are ready and volumes are detached.
 func (d *drainer) settled(name string) engine.Step {
 	return &engine.Wait{
 		Name: "settled/" + name, About: "Wait until what left node " + name + " is ready elsewhere", Limit: d.spec.Drain.Timeout.Duration,
 		For: func(ctx context.Context) error {
-			n, err := d.node(ctx, name)
+			n, err := cordon.Read(ctx, d.Cluster, name)
 			if err != nil || n == nil {
 				return err
 			}
@@ -189,7 +162,7 @@ func (d *drainer) settled(name string) engine.Step {
 	}
 }
 
-// allPods shares a list with all that wait for one: many nodes are looked after at once, and each look is at all pods.
+// allPods shares one list among all that wait for one.
 func (d *drainer) allPods(ctx context.Context) ([]corev1.Pod, error) {
 	got, err, _ := d.looks.Do("pods", func() (any, error) {
 		return cluster.List[corev1.Pod](ctx, d.Cluster, &corev1.PodList{})
@@ -200,8 +173,7 @@ func (d *drainer) allPods(ctx context.Context) ([]corev1.Pod, error) {
 	return got.([]corev1.Pod), nil
 }
 
-// replaced looks at every pod that was created since. One that was short of something before is not this node's concern, and one
-// that is kept waiting by the very nodes that are drained starts when they are gone.
+// replaced checks every pod created since, except those that wait for the drained nodes.
 func (d *drainer) replaced(ctx context.Context, name string, since time.Time) error {
 	pods, err := d.allPods(ctx)
 	if err != nil {
@@ -222,8 +194,9 @@ func (d *drainer) replaced(ctx context.Context, name string, since time.Time) er
 	return nil
 }
 
-// spreadOverClosed reports whether a pod waits for nodes to be filled evenly that take no pods: unless nodeTaintsPolicy is Honor, those
-// with taints count (k8s.io/kubernetes pkg/scheduler/framework/plugins/podtopologyspread, ErrReasonConstraintsNotMatch).
+// spreadOverClosed reports whether topology spread over tainted nodes keeps a pod pending
+// (k8s.io/kubernetes pkg/scheduler/framework/plugins/podtopologyspread,
+// ErrReasonConstraintsNotMatch).
 func spreadOverClosed(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse &&
@@ -284,7 +257,6 @@ func (l live) staying(ctx context.Context, name string) (map[string]bool, error)
 	return stay, nil
 }
 
-// terminate ends a node's machine, and deletes its Node.
 func (l live) terminate(n *OldNode) engine.Step {
 	status := v1alpha1.NodeStatus{Name: n.Name, Role: v1alpha1.RoleWorker}
 	if n.Node != nil {
@@ -310,21 +282,19 @@ func (l live) terminate(n *OldNode) engine.Step {
 	}.step()
 }
 
-// deleted fails as long as there is a Node.
 func (l live) deleted(ctx context.Context, name string) error {
-	n, err := l.node(ctx, name)
+	n, err := cordon.Read(ctx, l.Cluster, name)
 	if err == nil && n != nil {
 		return engine.NotYet("node %s is still there", name)
 	}
 	return err
 }
 
-// deleteNode deletes the Node of a machine that has ended: certain says that an action has said so. Otherwise the Node is left until its
-// kubelet no longer reports.
+// deleteNode deletes the Node of an ended machine: if certain at once, else when kubelet is silent.
 func (l live) deleteNode(name string, certain bool) effect {
 	return effect{
 		do: func(ctx context.Context) error {
-			n, err := l.node(ctx, name)
+			n, err := cordon.Read(ctx, l.Cluster, name)
 			if err != nil || n == nil || !certain && cluster.NodeReady(n) {
 				return err
 			}
@@ -337,7 +307,6 @@ func (l live) deleteNode(name string, certain bool) effect {
 	}
 }
 
-// whyPodNotReady says what a pod waits for.
 func whyPodNotReady(p *corev1.Pod) string {
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if w := c.State.Waiting; w != nil && w.Reason != "" {
@@ -350,4 +319,26 @@ func whyPodNotReady(p *corev1.Pod) string {
 		}
 	}
 	return string(p.Status.Phase)
+}
+
+func (l live) oldNodesEmpty() engine.Step {
+	return &engine.Wait{
+		Name: "verify/empty", About: "Verify that old nodes have no pods", Again: true,
+		For: func(ctx context.Context) error {
+			now, err := l.survey(ctx)
+			if err != nil {
+				return err
+			}
+			for _, n := range now.OldNodes() {
+				switch stage := n.Stage(); {
+				case stage != StageServing && stage != StageClosed:
+				case len(n.Pods) > 0:
+					return engine.NotYet("node %s still has pod %s/%s", n.Name, n.Pods[0].Namespace, n.Pods[0].Name)
+				default:
+					return engine.NotYet("node %s takes new pods", n.Name)
+				}
+			}
+			return nil
+		},
+	}
 }

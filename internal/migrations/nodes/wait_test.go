@@ -68,14 +68,14 @@ func TestVacated(t *testing.T) {
 func TestEarlyWhileWaiting(t *testing.T) {
 	pods := []corev1.Pod{podOn("old", "web", "1", ready), podOn("new", "edge", "1", ready)}
 	s := surveyOf(t, ", drain: {mode: Wait}", pods, edgeOf("edge", true), edgeOf("web", true))
-	if early := s.early(); len(early) != 1 || early[0].Name != "edge" {
+	if early := s.Ingress().early(); len(early) != 1 || early[0].Name != "edge" {
 		t.Errorf("restored are %v", early)
 	}
-	waited := s.stillOnOld()
+	waited := s.Ingress().stillOnOld()
 	if len(waited) != 1 || waited[0].Name != "web" {
 		t.Fatalf("waited for are %v", waited)
 	}
-	if s.anyLeft(waited, map[string][]*corev1.Pod{"old": {&pods[0]}}) || !s.anyLeft(waited, map[string][]*corev1.Pod{"old": {}}) {
+	if s.Ingress().anyLeft(waited, map[string][]*corev1.Pod{"old": {&pods[0]}}) || !s.Ingress().anyLeft(waited, map[string][]*corev1.Pod{"old": {}}) {
 		t.Error("it does not end with the last pod of web")
 	}
 }

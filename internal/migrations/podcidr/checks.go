@@ -10,7 +10,7 @@ import (
 	"github.com/replumb/replumb/internal/migrations/podcidr/pools"
 )
 
-// Input is what the checks of all clusters look at. A cluster has pools, or Nodes that carry the ranges, and is only checked for that.
+// Input is what the checks of all clusters look at: one with pools, or with ranges on its Nodes.
 type Input struct {
 	Pools      pools.Input
 	NodeRanges noderanges.Input
@@ -24,20 +24,22 @@ func Checks() []findings.Check[Input] {
 	)
 }
 
-// ApplyPhases are the phases of apply, in order.
-//
-// Those of clusters with pools come first, then those that only clusters have whose Nodes carry the ranges.
-func ApplyPhases() []string { return once(pools.ApplyPhases(), noderanges.ApplyPhases()) }
+// ApplyPhases are the phases of apply, in order: those of clusters with pools come first.
+func ApplyPhases() []string {
+	return once(pools.Commands().Apply.Names(), noderanges.Commands().Apply.Names())
+}
 
 // PhaseNames are the phases of all plans, which hooks can name.
-func PhaseNames() []string { return once(pools.PhaseNames(), noderanges.PhaseNames()) }
+func PhaseNames() []string { return once(pools.Commands().Names(), noderanges.Commands().Names()) }
 
 // Outlines are the phases of all commands, for people.
 func Outlines() []migration.Outline {
-	return []migration.Outline{pools.Outline(), noderanges.Outline()}
+	return []migration.Outline{
+		pools.Commands().Outline("with Calico's pools"),
+		noderanges.Commands().Outline("where Nodes carry the ranges"),
+	}
 }
 
-// once are all names, each where it first comes.
 func once(lists ...[]string) []string {
 	var all []string
 	for _, name := range slices.Concat(lists...) {

@@ -25,9 +25,9 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/kube/references"
-	"github.com/replumb/replumb/internal/kube/rollout"
-	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
@@ -69,7 +69,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 			Tools:     Tools{Cluster: nowhere, Clock: clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))},
 			Migration: job.Migration,
 		},
-		Survey: strategy.Shared(), Rules: rules, Agents: job.newAgents(strategy),
+		Inventory: strategy.Shared(), Rules: rules, Agents: job.newAgents(strategy),
 	}
 	if facts.AbsentSecrets, err = job.absentSecrets(t.Context(), absentIn(t, in["facts.yaml"]), p, strategy); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func readCluster(t *testing.T, s Spec, manifests, factsYAML []byte) (podmove.Str
 	}
 	in := &manifestReader{
 		T: t, facts: known, state: &calico.State{Ready: true},
-		shared: &podmove.Survey{Spec: s, Workloads: &rollout.State{}, Configs: map[string]map[string]string{}},
+		shared: &podmove.Inventory{Spec: s, Workloads: &rollout.State{}, Configs: map[string]map[string]string{}},
 		around: pools.Surroundings{Namespaces: map[string]map[string]string{}, Unreservable: f.Unreservable},
 	}
 	for doc := range bytes.SplitSeq(manifests, []byte("---\n")) {
@@ -178,10 +178,10 @@ type manifestReader struct {
 	*testing.T
 	facts  *podmove.Facts
 	state  *calico.State
-	shared *podmove.Survey
+	shared *podmove.Inventory
 	around pools.Surroundings
 	all    []client.Object
-	scene  spare.Scene
+	scene  spare.Inputs
 }
 
 func (r *manifestReader) read(doc []byte) {

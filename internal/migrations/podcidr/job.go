@@ -3,7 +3,6 @@ package podcidr
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,12 +35,11 @@ type Plans = podmove.Plans
 type Job struct {
 	*migration.Job[Plans]
 	migration.Subject
+	lossguard.Watched
 
 	Tools Tools
 	Spec  Spec
 
-	agentConfig lossguard.AgentConfig
-	// proven says that new pods have been seen to get new addresses on every node.
 	proven bool
 }
 
@@ -55,13 +53,26 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 	}
 	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
 	j.Job = &migration.Job[Plans]{
-		Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now, Directed: tools.Directed,
+		Kind: j, Client: tools.Client(), Name: s.Name, Guard: j.agents(), Now: tools.Now, Directed: tools.Directed,
 	}
 	return j, j.agents().Check()
 }
 
-// Adopt implements migration.Kind. It takes over what the Migration in the cluster has settled, and refuses a different job under the
-// same name.
+func (j *Job) agents() *lossguard.AgentConfig {
+	return j.AgentsOf(j.Tools, j.Spec.Name, j.Spec.Common.Proof)
+}
+
+// newAgents makes agents whose pods move like all others. Calico drops packets when it moves
+// tunnels by itself (RP2306).
+func (j *Job) newAgents(s podmove.Strategy) *lossguard.Agents {
+	a := j.agents().New(len(s.Shared().Nodes))
+	if a != nil {
+		a.Roll, a.Lossy = true, s.Overlaid()
+	}
+	return a
+}
+
+// Adopt takes over what is recorded, and refuses a different job under the same name.
 func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	if err := j.TakeOver(have); err != nil {
 		return err
@@ -74,7 +85,7 @@ func (j *Job) Examine(ctx context.Context) (Plans, error) {
 	if err := j.authorize(ctx); err != nil {
 		return nil, err
 	}
-	strategy, err := j.Survey(ctx)
+	strategy, err := j.Inventory(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -93,28 +104,22 @@ func (j *Job) Examine(ctx context.Context) (Plans, error) {
 	return strategy.Plans(p), nil
 }
 
-// Survey looks at the cluster as it is now, and finds out how it gives pods their addresses.
-func (j *Job) Survey(ctx context.Context) (podmove.Strategy, error) {
-	state, err := pools.Load(ctx, j.Tools.Cluster)
+// Inventory looks at the cluster as it is now, and finds out how it gives pods their addresses.
+func (j *Job) Inventory(ctx context.Context) (podmove.Strategy, error) {
+	state, err := pools.LoadCalico(ctx, j.Tools.Cluster)
 	if err != nil {
 		return nil, err
 	}
-	shared, err := podmove.Look(ctx, j.Tools.Cluster, j.Spec)
+	shared, err := podmove.Load(ctx, j.Tools.Cluster, j.Spec)
 	if err != nil {
 		return nil, err
 	}
 	if state == nil {
-		return noderanges.Look(ctx, j.Tools.Cluster, shared)
+		return noderanges.Load(ctx, j.Tools.Cluster, shared)
 	}
-	survey, err := pools.Look(ctx, j.Tools.Cluster, shared, state)
-	if err != nil {
-		return nil, err
-	}
-	j.Spec.From = survey.Spec.From // later looks find the old pools disabled, and would not know them any more
-	return survey, nil
+	return pools.Load(ctx, j.Tools.Cluster, shared, state)
 }
 
-// planner is what planners of both strategies have, without findings.
 func (j *Job) planner(ctx context.Context, s podmove.Strategy) (*podmove.Planner, error) {
 	base, err := j.Base(ctx, j.Tools)
 	if err != nil {
@@ -124,15 +129,15 @@ func (j *Job) planner(ctx context.Context, s podmove.Strategy) (*podmove.Planner
 	if err != nil {
 		return nil, err
 	}
-	p := &podmove.Planner{Base: base, Survey: s.Shared(), Rules: rules, Agents: j.newAgents(s), Proven: &j.proven}
-	p.Migration.Spec.PodCIDR.From = texts(p.Survey.Spec.From)
+	p := &podmove.Planner{Base: base, Inventory: s.Shared(), Rules: rules, Agents: j.newAgents(s), Proven: j.proven}
+	p.OnProof = func() { j.proven = true }
+	p.Migration.Spec.PodCIDR.From = podmove.Texts(p.Inventory.Spec.From)
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err
 	}
 	return p, validateImage(p, s)
 }
 
-// validateImage refuses to run pods without an image.
 func validateImage(p *podmove.Planner, s podmove.Strategy) error {
 	hint := "name an image of replumb that the nodes can pull"
 	switch {
@@ -150,7 +155,6 @@ func validateImage(p *podmove.Planner, s podmove.Strategy) error {
 	}
 }
 
-// absentSecrets finds the pull secrets that are not there of the pods that are to run.
 func (j *Job) absentSecrets(
 	ctx context.Context,
 	in client.Reader,
@@ -165,16 +169,7 @@ func (j *Job) absentSecrets(
 	return append(out, canaries...), err
 }
 
-// ownServices are the cluster's own: their pods are restarted last.
 func ownServices(svc *corev1.Service) bool { return svc.Namespace == metav1.NamespaceSystem }
-
-func texts(all []netip.Prefix) []string {
-	var out []string
-	for _, p := range all {
-		out = append(out, p.String())
-	}
-	return out
-}
 
 // facts are what checks look at beside the survey.
 func (j *Job) facts(ctx context.Context, s podmove.Strategy) (f podmove.Facts, err error) {

@@ -8,11 +8,11 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/rollout"
-	"github.com/replumb/replumb/internal/kube/spare"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
-	"github.com/replumb/replumb/internal/network/ranges/survey"
+	"github.com/replumb/replumb/internal/network/ranges/inventory"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
@@ -42,7 +42,6 @@ func Roles() cluster.Roles {
 	}, noderanges.Roles()...)
 }
 
-// viewRules are what checks, plans and status look at.
 func viewRules() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -96,18 +95,15 @@ func viewRules() []cluster.Rule {
 		},
 		{
 			Why:      "What stands behind admission webhooks and may not pause, and who decides how many pods it has.",
-			Optional: true,
-			Rights:   spare.Rights(),
+			Optional: true, Rights: spare.Rights(),
 		},
 		{
 			Why:      "Cilium's pools, for replumb ranges, which reads all else with what is above.",
-			Optional: true,
-			Rights:   survey.CiliumRights(),
+			Optional: true, Rights: inventory.CiliumRights(),
 		},
 	}
 }
 
-// operateRules are what steps write, and what they follow meanwhile.
 func operateRules() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -120,10 +116,7 @@ func operateRules() []cluster.Rule {
 				cluster.Grant(calicoGroup, "ipreservations", "", "create patch delete"),
 			),
 		},
-		{
-			Why:    "Restarts.",
-			Rights: rollout.RestartRights(),
-		},
+		{Why: "Restarts.", Rights: rollout.RestartRights()},
 		connectivity.Rule(),
 		{
 			Why:    "Addresses of tunnels, which Calico has on Nodes as annotations.",
@@ -137,9 +130,9 @@ func operateRules() []cluster.Rule {
 	}
 }
 
-// Roles are those that this Migration takes in its cluster, which it looks at to find out what has the ranges.
+// Roles are those that this Migration takes, which depends on how pods get addresses.
 func (j *Job) Roles(ctx context.Context) (cluster.Roles, error) {
-	s, err := j.Survey(ctx)
+	s, err := j.Inventory(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -147,15 +140,8 @@ func (j *Job) Roles(ctx context.Context) (cluster.Roles, error) {
 }
 
 // roles are those that this job takes, whatever has the ranges.
-func (j *Job) roles() cluster.Roles {
-	purposes := []cluster.Purpose{cluster.View, cluster.Operate}
-	if j.agents().Runs() {
-		purposes = append(purposes, cluster.Agents)
-	}
-	return append(common().Of(purposes...), migration.RolesFor(j.Migration)...)
-}
+func (j *Job) roles() cluster.Roles { return j.agents().Roles(common(), j.Migration) }
 
-// authorize asks for the user's rights once.
 func (j *Job) authorize(ctx context.Context) error {
 	return j.Authorize(ctx, j.Tools.Cluster, j.roles(), toLook)
 }

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/network/ranges/survey"
+	"github.com/replumb/replumb/internal/network/ranges/inventory"
 )
 
 // TestViewersReadRanges: replumb ranges needs nothing that is not in the role to view of who moves pods.
@@ -15,7 +15,7 @@ func TestViewersReadRanges(t *testing.T) {
 			granted[right] = true
 		}
 	}
-	for _, right := range survey.Rights() {
+	for _, right := range inventory.Rights() {
 		if !granted[right] {
 			t.Errorf("no role to view has: %s", right)
 		}

@@ -1,5 +1,5 @@
-// Package podcidr moves the pods of a live cluster to another range: pools moves those of Calico's pools, noderanges those of
-// Nodes that carry their range.
+// Package podcidr moves pods of a live cluster to another range: pools for Calico's pools,
+// noderanges for ranges of Nodes.
 package podcidr
 
 import (
@@ -16,7 +16,7 @@ const root = podmove.Field
 // Default fills in what a Migration leaves open.
 func Default(m *v1alpha1.Migration) { spec.Default(m) }
 
-// Validate turns a defaulted Migration into a Spec. It fails with everything that is wrong in it: see spec.Refuse.
+// Validate turns a defaulted Migration into a Spec. It fails with all errors: see spec.Refuse.
 func Validate(m *v1alpha1.Migration) (Spec, error) {
 	if err := spec.Refuse(spec.Validate(m, PhaseNames())); err != nil {
 		return Spec{}, err

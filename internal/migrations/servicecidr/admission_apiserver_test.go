@@ -29,15 +29,17 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/admission"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// TestRefusalsAreFoundBeforeTheFirstWrite: what policies, webhooks and quotas would refuse in the middle of a move is found before anything is
-// written, with the object, the field and who refuses it. As the control the same move goes on without looking, and stops halfway.
+// TestRefusalsAreFoundBeforeTheFirstWrite: what policies, webhooks and quotas would refuse in the
+// middle of a move is found before anything is written, with the object, the field and who refuses
+// it. As the control the same move goes on without looking, and stops halfway.
 func TestRefusalsAreFoundBeforeTheFirstWrite(t *testing.T) {
-	services := rule("", "services", admissionv1.Create, admissionv1.Update)
+	writes := rule("", "services", admissionv1.Create, admissionv1.Update)
 	for name, tt := range map[string]struct {
 		kind   func(*corev1.Service)
 		refuse func(*fixture)
@@ -63,7 +65,7 @@ func TestRefusalsAreFoundBeforeTheFirstWrite(t *testing.T) {
 					return admission.Create(ctx, server, svc)
 				}, func() {
 					f.policy("no-new-node-ports",
-						"object.spec.type != 'NodePort' || (oldObject != null && oldObject.spec.type == 'NodePort')", services)
+						"object.spec.type != 'NodePort' || (oldObject != null && oldObject.spec.type == 'NodePort')", writes)
 				})
 			},
 			want:    []string{"RP1701", "Service shop/cart", "spec.type NodePort", "ValidatingAdmissionPolicy no-new-node-ports"},
@@ -95,8 +97,8 @@ func TestRefusalsAreFoundBeforeTheFirstWrite(t *testing.T) {
 		"a policy against IPAddresses": {
 			refuse: func(f *fixture) {
 				f.refused(func(ctx context.Context) (*admission.Refusal, error) {
-					e := &Entry{Service: plainService("shop", "cart", "")}
-					return admission.Create(ctx, server, e.reservation("m", netip.MustParseAddr("172.24.200.1")).Build())
+					e := &services.Entry{Service: plainService("shop", "cart", "")}
+					return admission.Create(ctx, server, e.Reservation("m", netip.MustParseAddr("172.24.200.1")).Build())
 				}, func() {
 					f.policy("no-addresses", "!has(object.metadata.labels) || !('"+v1alpha1.LabelRole+"' in object.metadata.labels)",
 						rule(networking, "ipaddresses", admissionv1.Create))
@@ -229,7 +231,8 @@ func asExternalName(name string) trying {
 	}
 }
 
-// refused makes what refuses something, and waits until the API server has heard of it, and at the end until it has forgotten it.
+// refused makes what refuses something, and waits until the API server has heard of it, and at the
+// end until it has forgotten it.
 func (f *fixture) refused(try trying, make func()) {
 	f.Helper()
 	until := func(ctx context.Context, want bool) error {
@@ -296,7 +299,8 @@ func (f *fixture) webhook(name string, judge func(*corev1.Service) error) {
 // errDead is said by a webhook that cannot be reached.
 var errDead = errors.New("dead")
 
-// TestFormOfBridgesIsPerNamespace: a namespace that refuses load balancers has the other form, and all others keep theirs.
+// TestFormOfBridgesIsPerNamespace: a namespace that refuses load balancers has the other form, and
+// all others keep theirs.
 func TestFormOfBridgesIsPerNamespace(t *testing.T) {
 	f := setup(t)
 	server.Namespace(t, "strict")
@@ -330,8 +334,9 @@ func TestFormOfBridgesIsPerNamespace(t *testing.T) {
 	}
 }
 
-// TestWebhookBehindItsOwnHop: a webhook that fails closed and is asked about Services blocks the move of its own Service. The control moves it
-// all the same: it is left without an address, and neither apply nor rollback can give it one.
+// TestWebhookBehindItsOwnHop: a webhook that fails closed and is asked about Services blocks the
+// move of its own Service. The control moves it all the same: it is left without an address, and
+// neither apply nor rollback can give it one.
 func TestWebhookBehindItsOwnHop(t *testing.T) {
 	f := setup(t)
 	hook := f.service("hook", at("10.96.3.7"))
@@ -406,11 +411,11 @@ func outcome(p *Planner, code string) findings.Outcome {
 func TestNodePortRangeIsTheReal(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))
-	in := Input{}
-	snap, err := cluster.Load(t.Context(), f.job.Tools.Cluster)
+	in := checks.Input{}
+	snap, err := cluster.Load(t.Context(), f.job.Deps.Cluster)
 	f.must(err)
 	in.Snapshot = snap
-	in.Survey, _, err = f.job.survey(t.Context(), snap)
+	in.Inventory, _, err = f.job.inventory(t.Context(), snap)
 	f.must(err)
 	f.must(f.job.MayLook(t.Context()))
 	_, err = f.job.trials(t.Context(), &in)
@@ -418,13 +423,13 @@ func TestNodePortRangeIsTheReal(t *testing.T) {
 	if n := in.Trials.NodePorts; !n.Seen || n.Size() != bridge.DefaultNodePorts {
 		t.Errorf("seen: %v", n)
 	}
-	if got := in.freeNodePorts(); got != bridge.DefaultNodePorts {
+	if got := in.FreeNodePorts(); got != bridge.DefaultNodePorts {
 		t.Errorf("%d are free", got)
 	}
 	f.service("ports", nodePort)
-	in.Snapshot, err = cluster.Load(t.Context(), f.job.Tools.Cluster)
+	in.Snapshot, err = cluster.Load(t.Context(), f.job.Deps.Cluster)
 	f.must(err)
-	if got := in.freeNodePorts(); got >= bridge.DefaultNodePorts {
+	if got := in.FreeNodePorts(); got >= bridge.DefaultNodePorts {
 		t.Errorf("%d are free beside a Service with node ports", got)
 	}
 	var gone networkingv1.ServiceCIDR

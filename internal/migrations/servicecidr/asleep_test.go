@@ -33,12 +33,14 @@ type wallClock struct{ ahead atomic.Int64 }
 func (c *wallClock) Now() time.Time                  { return time.Now().Add(time.Duration(c.ahead.Load())) }
 func (c *wallClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
-// machine is a replumb whose process is suspended right before its first write of a kind, until it is woken up.
+// machine is a replumb whose process is suspended right before its first write of a kind, until it
+// is woken up.
 type machine struct {
 	client.WithWatch
 	clock  wallClock
 	writes func(verb string, o client.Object) bool
-	// unfenced has it write without asking whether it still holds the lock, as it would without a fence.
+	// unfenced has it write without asking whether it still holds the lock, as it would without a
+	// fence.
 	unfenced bool
 
 	once        sync.Once
@@ -83,7 +85,8 @@ func (m *machine) Patch(ctx context.Context, o client.Object, p client.Patch, op
 	return m.WithWatch.Patch(m.before(ctx, "patch", o), o, p, opts...)
 }
 
-// Update holds renewals of the lock up with everything else. Unfenced it believes to have it for ever.
+// Update holds renewals of the lock up with everything else. Unfenced it believes to have it for
+// ever.
 func (m *machine) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
 	if _, ok := o.(*coordinationv1.Lease); ok {
 		if m.unfenced {
@@ -105,7 +108,7 @@ func (m *machine) Delete(ctx context.Context, o client.Object, opts ...client.De
 // on another machine, the same migration.
 func (f *fixture) elsewhere(m *machine) (*Job, *engine.Runner) {
 	f.Helper()
-	tools := Tools{Tools: migration.Tools{Cluster: server.Cluster}, Probe: f.probe, Inspector: apiserver.New(server.Config)}
+	tools := Deps{Tools: migration.Tools{Cluster: server.Cluster}, Probe: f.probe, Inspector: apiserver.New(server.Config)}
 	if m != nil {
 		cut := *server.Cluster
 		cut.WithWatch = m
@@ -129,9 +132,9 @@ func patchA(verb string, o client.Object) bool {
 	return verb == "patch" && o.GetNamespace() == "shop" && o.GetName() == "cart"
 }
 
-// TestWokenBeforeThePatch: one process falls asleep right before the first patch of a hop. Another takes the migration back; when the
-// first wakes up the Service is at its old address again, with its bridge still there. Without a fence it hops once more, under the hands of
-// the other.
+// TestWokenBeforeThePatch: one process falls asleep right before the first patch of a hop. Another
+// takes the migration back; when the first wakes up the Service is at its old address again, with
+// its bridge still there. Without a fence it hops once more, under the hands of the other.
 func TestWokenBeforeThePatch(t *testing.T) {
 	for _, unfenced := range []bool{false, true} {
 		f := setup(t)
@@ -175,8 +178,9 @@ func TestWokenBeforeThePatch(t *testing.T) {
 	}
 }
 
-// TestWokenBeforeTheHold: asleep right after the first patch, while another has given the Service its old address back. Even without a fence the
-// address stays the Service's: the control takes it for one that was given back by mistake, and frees it.
+// TestWokenBeforeTheHold: asleep right after the first patch, while another has given the Service
+// its old address back. Even without a fence the address stays the Service's: the control takes it
+// for one that was given back by mistake, and frees it.
 func TestWokenBeforeTheHold(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart", at("10.96.3.7"))
@@ -212,8 +216,9 @@ func TestWokenBeforeTheHold(t *testing.T) {
 	}
 }
 
-// TestWokenBeforeTheFinalStep: finish is asleep when another takes the migration back. It then passes no point of no return, and the
-// migration can be applied again. The control writes the status as it is asked to.
+// TestWokenBeforeTheFinalStep: finish is asleep when another takes the migration back. It then
+// passes no point of no return, and the migration can be applied again. The control writes the
+// status as it is asked to.
 func TestWokenBeforeTheFinalStep(t *testing.T) {
 	for _, unfenced := range []bool{false, true} {
 		f := setup(t)
@@ -248,8 +253,9 @@ func TestWokenBeforeTheFinalStep(t *testing.T) {
 	}
 }
 
-// TestWokenBeforeTheBarrier: asleep before it asks nodes, while another has taken over and asks them itself. The sentinel of the other stays, and
-// its run goes on. Without a fence the woken process takes it for what an earlier run has left.
+// TestWokenBeforeTheBarrier: asleep before it asks nodes, while another has taken over and asks
+// them itself. The sentinel of the other stays, and its run goes on. Without a fence the woken
+// process takes it for what an earlier run has left.
 func TestWokenBeforeTheBarrier(t *testing.T) {
 	for _, unfenced := range []bool{false, true} {
 		f := setup(t)
@@ -328,7 +334,7 @@ func TestRolledBackWhileFinishPasses(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))
 	f.apply()
-	cut := *f.job.Tools.Cluster
+	cut := *f.job.Deps.Cluster
 	cut.WithWatch = &atLock{WithWatch: server.WithWatch, do: func() {
 		f.must(migration.UpdateStatus(t.Context(), server, "m", func(st *v1alpha1.MigrationStatus) { st.PointOfNoReturnPassed = true }))
 	}}
@@ -343,7 +349,8 @@ func TestRolledBackWhileFinishPasses(t *testing.T) {
 	}
 }
 
-// TestClockOfTheAPIServer: on a machine whose clock is wrong, moves are dated by the API server's. The control is that clock by itself.
+// TestClockOfTheAPIServer: on a machine whose clock is wrong, moves are dated by the API server's.
+// The control is that clock by itself.
 func TestClockOfTheAPIServer(t *testing.T) {
 	for _, off := range []time.Duration{-5 * time.Minute, 5 * time.Minute} {
 		f := setup(t)
@@ -353,7 +360,7 @@ func TestClockOfTheAPIServer(t *testing.T) {
 		f.service("cart", at("10.96.3.7"))
 		wrong := &wallClock{}
 		wrong.ahead.Store(int64(off))
-		job, err := NewJob(Tools{
+		job, err := NewJob(Deps{
 			Tools: migration.Tools{
 				Cluster: crash.Watch(t, server.Cluster),
 				Clock:   wrong,
@@ -378,7 +385,7 @@ func TestClockOfTheAPIServer(t *testing.T) {
 		}
 		p, err := job.Examine(t.Context())
 		f.must(err)
-		if at, counts := arrival(p.Survey.Moves[0], engine.Forward, p.Tools.Now()); !counts || p.Tools.Now().Sub(at) < -near {
+		if at, counts := arrival(p.Inventory.Moves[0], engine.Forward, p.Tools.Now()); !counts || p.Tools.Now().Sub(at) < -near {
 			t.Errorf("%s off: moved at %s, which is to come", off, at)
 		}
 	}

@@ -21,20 +21,25 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
-// The tests of this file are about clusters whose Service range is a flag. make test-versions runs them with such a version; with any other
-// they say so and end, after they have asked the API server.
+// The tests of this file are about clusters whose Service range is a flag. make e2e RUN=versions runs
+// them with such a version; with any other they say so and end, after they have asked the API
+// server.
 
 const (
 	flagWas = "10.96.0.0/16"
 	flagIs  = "172.24.0.0/16"
 )
 
-// flagged is a cluster without ServiceCIDRs, whose operator changes the flag when a gate asks for it.
+// flagged is a cluster without ServiceCIDRs, whose operator changes the flag when a gate asks for
+// it.
 type flagged struct {
 	*fixture
 	flag string
@@ -139,7 +144,8 @@ func (f *flagged) restart(want string) {
 	}
 }
 
-// everythingIn fails unless every Service of the cluster but load balancers, bridges and reservations has an address in a range.
+// everythingIn fails unless every Service of the cluster but load balancers, bridges and
+// reservations has an address in a range.
 func (f *flagged) everythingIn(r string) {
 	f.Helper()
 	all := &corev1.ServiceList{}
@@ -198,8 +204,9 @@ func (f *flagged) moved() {
 	}
 }
 
-// TestBitmapMovesThereAndBackAndThere moves everything, kubernetes and cluster DNS too, back, there again, and finishes. What users do to
-// pinned Services meanwhile works, and what they make gets an address of the range that API servers have.
+// TestBitmapMovesThereAndBackAndThere moves everything, kubernetes and cluster DNS too, back, there
+// again, and finishes. What users do to pinned Services meanwhile works, and what they make gets an
+// address of the range that API servers have.
 func TestBitmapMovesThereAndBackAndThere(t *testing.T) {
 	f := setupFlagged(t)
 	if f == nil {
@@ -225,7 +232,8 @@ func TestBitmapMovesThereAndBackAndThere(t *testing.T) {
 	f.everythingIn(flagIs)
 }
 
-// pinnedCanBeChanged has users change a Service that keeps an address out of the API servers' range.
+// pinnedCanBeChanged has users change a Service that keeps an address out of the API servers'
+// range.
 func (f *flagged) pinnedCanBeChanged() {
 	f.Helper()
 	lb := f.get("lb")
@@ -253,8 +261,9 @@ func (f *flagged) thief(at string) error {
 	})
 }
 
-// TestBitmapGuardsTheWayBack has someone ask for an address that a Service is to return to, from when the API server has the old range again: by a
-// new Service, and by one that had none. As a control, without the guard they get it, and rollback stops, names them and shares nothing.
+// TestBitmapGuardsTheWayBack has someone ask for an address that a Service is to return to, from
+// when the API server has the old range again: by a new Service, and by one that had none. As a
+// control, without the guard they get it, and rollback stops, names them and shares nothing.
 func TestBitmapGuardsTheWayBack(t *testing.T) {
 	f := setupFlagged(t)
 	if f == nil {
@@ -313,7 +322,8 @@ func refusedByGuard(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), freeze.GuardName)
 }
 
-// TestBitmapReserves has an address be reserved, noted, kept from others when it comes into the range, and released, with what follows it.
+// TestBitmapReserves has an address be reserved, noted, kept from others when it comes into the
+// range, and released, with what follows it.
 func TestBitmapReserves(t *testing.T) {
 	s := bitmapServer(t)
 	if s == nil {
@@ -327,8 +337,8 @@ func TestBitmapReserves(t *testing.T) {
 	outside := &bridge.Hold{Migration: "m", Address: netip.MustParseAddr("172.24.3.7"), Bridge: key}
 	memo := &bridge.Hold{Migration: "m", Address: bridge.MemoAddress("uid"), Bridge: key, Old: inside.Address, New: outside.Address}
 	for _, h := range []*bridge.Hold{inside, outside, memo} {
-		f.must(h.Place(ctx, server))
-		f.must(h.Place(ctx, server)) // again
+		f.must(h.Create(ctx, server))
+		f.must(h.Create(ctx, server)) // again
 		if got := f.owner(h.Address.String()); got != "services shop/cart-bridge" {
 			t.Errorf("%s belongs to %s", h.Address, got)
 		}
@@ -343,13 +353,13 @@ func TestBitmapReserves(t *testing.T) {
 	}
 	svc := f.service("cart", at("10.96.3.8"))
 	other := &bridge.Hold{Migration: "m", Address: netip.MustParseAddr("10.96.3.8"), Bridge: key}
-	if err := other.Place(ctx, server); !isTaken(err) || !strings.Contains(err.Error(), "services shop/"+svc.Name) {
+	if err := other.Create(ctx, server); !hop.IsTaken(err) || !strings.Contains(err.Error(), "services shop/"+svc.Name) {
 		t.Errorf("the address of a Service is reserved: %v", err)
 	}
 
 	f.restart(flagIs)
-	taken := settle{client: server, survey: &Survey{Spec: Spec{Name: "m"}}, in: netip.MustParsePrefix(flagIs)}
-	f.must(engine.Drive(ctx, taken.step()))
+	taken := ranges.CommitReservations{Client: server, Inventory: &services.Inventory{Spec: services.Spec{Name: "m"}}, In: netip.MustParsePrefix(flagIs)}
+	f.must(engine.Drive(ctx, taken.Step()))
 	seen("MODIFIED 172.24.3.7")
 	if err := f.thief("172.24.3.7"); !bridge.IsTaken(err) {
 		t.Errorf("an address that came into the range is asked for: %v", err)
@@ -387,7 +397,8 @@ func namesOfAddresses(all []networkingv1.IPAddress) (names []string) {
 	return names
 }
 
-// watchHolds follows reserved addresses as the follower of bridges does, across restarts; what it returns waits for one event.
+// watchHolds follows reserved addresses as the follower of bridges does, across restarts; what it
+// returns waits for one event.
 func watchHolds(f *flagged) func(event string) {
 	events, had := make(chan string, 100), map[string]bool{}
 	go func() {
@@ -421,7 +432,8 @@ func watchHolds(f *flagged) func(event string) {
 	}
 }
 
-// TestBitmapKilled cuts apply off in each phase, and goes on or turns back, and cuts rollback off in each.
+// TestBitmapKilled cuts apply off in each phase, and goes on or turns back, and cuts rollback off
+// in each.
 func TestBitmapKilled(t *testing.T) {
 	s := bitmapServer(t)
 	if s == nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
@@ -37,8 +38,8 @@ type change struct {
 
 const pin = `{"metadata":{"annotations":{"` + v1alpha1.AnnotationStrategy + `":"pin"}}}`
 
-// letGo are changes after which apply goes on as if the Service had never been in the migration, refused those that apply ends with, since the
-// Service now keeps the old range in use.
+// letGo are changes after which apply goes on as if the Service had never been in the migration,
+// refused those that apply ends with, since the Service now keeps the old range in use.
 var (
 	letGo = []change{
 		{service: "pinned", patch: pin, half: pin, says: "is pinned", completes: true},
@@ -79,8 +80,8 @@ func (f *fixture) turn(all []change, half bool) {
 	}
 }
 
-// moments are where a migration is when Services are changed. Each begins with Services that have not been touched, and ends with them
-// changed.
+// moments are where a migration is when Services are changed. Each begins with Services that have
+// not been touched, and ends with them changed.
 var moments = map[string]func(f *fixture, all []change){
 	"bridged": func(f *fixture, all []change) {
 		f.bridged()
@@ -95,12 +96,8 @@ var moments = map[string]func(f *fixture, all []change){
 		p, err := f.job.Examine(f.Context())
 		f.must(err)
 		for _, c := range all {
-			i := slices.IndexFunc(p.Survey.Moves, func(e *Entry) bool { return e.Service.Name == c.service })
-			h := p.transit(engine.Forward).hop(p.Survey.Moves[i], engine.Forward).(*hopStep)
-			svc := f.get(c.service)
-			f.must(h.note(f.Context(), svc))
-			f.must(h.release(f.Context()))
-			f.must(h.leave(f.Context(), svc))
+			i := slices.IndexFunc(p.Inventory.Moves, func(e *services.Entry) bool { return e.Service.Name == c.service })
+			f.cutOff(p, p.Inventory.Moves[i])
 		}
 		f.turn(all, true)
 	},
@@ -124,7 +121,8 @@ func (f *fixture) bridged() {
 	f.again()
 }
 
-// applied runs apply, which may end with blocking findings for Services that now keep the old range in use, and with no other error.
+// applied runs apply, which may end with blocking findings for Services that now keep the old range
+// in use, and with no other error.
 func (f *fixture) applied(all []change) {
 	f.Helper()
 	_, err := f.job.Apply(f.Context(), f.runner)
@@ -135,8 +133,9 @@ func (f *fixture) applied(all []change) {
 	f.again()
 }
 
-// TestChangedInTheMiddle has Services change at each moment in a way that they may not move any more. Every command then terminates, no
-// change is undone, no such Service moves, and nothing of the migration is left on those that go.
+// TestChangedInTheMiddle has Services change at each moment in a way that they may not move any
+// more. Every command then terminates, no change is undone, no such Service moves, and nothing of
+// the migration is left on those that go.
 func TestChangedInTheMiddle(t *testing.T) {
 	for group, all := range map[string][]change{"let go": letGo, "refused": refused} {
 		for moment, reach := range moments {
@@ -196,7 +195,8 @@ func changedInTheMiddle(t *testing.T, all []change, moment string, reach func(*f
 	}
 }
 
-// unmoved fails if a Service that was changed is not as its owner has made it, or keeps what it should not.
+// unmoved fails if a Service that was changed is not as its owner has made it, or keeps what it
+// should not.
 func (f *fixture) unmoved(c change, was, changed *corev1.Service, moment, command string) {
 	f.Helper()
 	is := f.get(c.service)
@@ -255,26 +255,27 @@ func (f *fixture) unmoved(c change, was, changed *corev1.Service, moment, comman
 	}
 }
 
-// TestLoadBalancerIsNotHopped with its control: the two patches by themselves take the ports of a Service's load balancer away.
+// TestLoadBalancerIsNotHopped with its control: the two patches by themselves take the ports of a
+// Service's load balancer away.
 func TestLoadBalancerIsNotHopped(t *testing.T) {
 	for _, naive := range []bool{false, true} {
 		f := setup(t)
 		f.service("cart", at("10.96.3.7"))
 		p := f.planner()
-		e := p.Survey.Moves[0]
-		f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
+		e := p.Inventory.Moves[0]
+		f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Bridge(e))))
 		f.turn([]change{{service: "cart", patch: `{"spec":{"type":"LoadBalancer"}}`}}, false)
 		balanced := f.get("cart")
 		balanced.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.10"}}
 		f.must(server.Status().Update(t.Context(), balanced))
 		balanced = f.get("cart")
-		h := p.transit(engine.Forward).hop(e, engine.Forward).(*hopStep)
 		if naive {
-			svc := balanced.DeepCopy()
-			f.must(h.note(t.Context(), svc))
-			f.must(h.cross(t.Context(), svc))
+			f.turn([]change{
+				{service: "cart", patch: `{"spec":{"type":"ExternalName","externalName":"bridge.test","clusterIP":null,"clusterIPs":null}}`},
+				{service: "cart", patch: `{"spec":{"type":"LoadBalancer","externalName":null,"clusterIP":"172.24.3.9"}}`},
+			}, false)
 		} else {
-			f.must((&engine.Runner{}).Run(t.Context(), single1(h)))
+			f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Hop(e, engine.Forward))))
 		}
 		is := f.get("cart")
 		ports, _ := json.Marshal(balanced.Spec.Ports)
@@ -286,18 +287,18 @@ func TestLoadBalancerIsNotHopped(t *testing.T) {
 	}
 }
 
-// TestEditedServiceHopsByTheRole: what a Service has to be given back after its hop is noted right before it, also if its ports have changed since
-// it was bridged.
+// TestEditedServiceHopsByTheRole: what a Service has to be given back after its hop is noted right
+// before it, also if its ports have changed since it was bridged.
 func TestEditedServiceHopsByTheRole(t *testing.T) {
 	f := setup(t)
 	operator, _ := migrationtest.Operator(t, server, Roles().Of(cluster.View, cluster.Operate))
 	f.service("cart", at("10.96.3.7"))
 	p := f.planner()
-	e := p.Survey.Moves[0]
+	e := p.Inventory.Moves[0]
 	p.Tools.Cluster = operator
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Bridge(e))))
 	f.turn([]change{{service: "cart", patch: `{"spec":{"ports":[{"name":"http","port":8081}]}}`}}, false)
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).hop(e, engine.Forward))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Hop(e, engine.Forward))))
 	if is := f.get("cart"); is.Spec.ClusterIP != "172.24.3.7" || is.Spec.Ports[0].Port != 8081 {
 		t.Errorf("at %s with ports %+v", is.Spec.ClusterIP, is.Spec.Ports)
 	}

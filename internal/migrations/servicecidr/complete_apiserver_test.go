@@ -40,8 +40,9 @@ func (c *killedInHop) Create(ctx context.Context, o client.Object, opts ...clien
 	return c.WithWatch.Create(ctx, o, opts...)
 }
 
-// TestHalfHoppedIsCompletedByAnyCommand: a Service that a run left between the two patches arrives with the next command, whichever it is, also
-// where that command cannot go on: a policy came that blocks apply, and it is too early for finish.
+// TestHalfHoppedIsCompletedByAnyCommand: a Service that a run left between the two patches arrives
+// with the next command, whichever it is, also where that command cannot go on: a policy came that
+// blocks apply, and it is too early for finish.
 func TestHalfHoppedIsCompletedByAnyCommand(t *testing.T) {
 	killed := func(t *testing.T, act func(*fixture) error) *fixture {
 		t.Helper()
@@ -58,7 +59,7 @@ func TestHalfHoppedIsCompletedByAnyCommand(t *testing.T) {
 				return err
 			}
 		}
-		cut := *f.job.Tools.Cluster
+		cut := *f.job.Deps.Cluster
 		cut.WithWatch = &killedInHop{WithWatch: server.WithWatch, name: "cart"}
 		f.through(&cut, func() {
 			if err := act(f); err == nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/testing/crash"
 )
 
@@ -80,16 +81,17 @@ func (r *requests) between(step, service string) ([]string, error) {
 	return all[first+1 : first+1+second], nil
 }
 
-// TestNothingComesBetweenThePatches, in either direction: watchers see a Service without an address for no longer than the API server takes for
-// patch B. The control is a hop that a run was cut off in and another completes, which reserves first.
+// TestNothingComesBetweenThePatches, in either direction: watchers see a Service without an address
+// for no longer than the API server takes for patch B. The control is a hop that a run was cut off
+// in and another completes, which reserves first.
 func TestNothingComesBetweenThePatches(t *testing.T) {
 	const services = 6
 	f := setup(t)
 	for i := range services {
 		f.service(fmt.Sprintf("cart-%d", i), at(fmt.Sprintf("10.96.3.%d", 7+i)))
 	}
-	r := &requests{WithWatch: f.job.Tools.Cluster.WithWatch}
-	watched := *f.job.Tools.Cluster
+	r := &requests{WithWatch: f.job.Deps.Cluster.WithWatch}
+	watched := *f.job.Deps.Cluster
 	watched.WithWatch = r
 	f.through(&watched, func() {
 		f.apply()
@@ -107,34 +109,26 @@ func TestNothingComesBetweenThePatches(t *testing.T) {
 	f = setup(t)
 	f.service("cart", at("10.96.3.7"))
 	p := f.planner()
-	e := p.Survey.Moves[0]
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
+	e := p.Inventory.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Bridge(e))))
 	r = &requests{WithWatch: p.Tools.Cluster.WithWatch}
 	slow := *p.Tools.Cluster
-	slow.WithWatch = r
+	slow.WithWatch = &oneWay{WithWatch: r, once: engine.NotYet("cut off")}
 	p.Tools.Cluster = &slow
-	h := p.transit(engine.Forward).hop(e, engine.Forward).(*hopStep)
-	write := h.Write
-	h.Write = func(ctx context.Context, svc *corev1.Service) error {
-		if crossing(svc, h.transit.domain) {
-			return write(ctx, svc)
-		}
-		f.must(h.note(ctx, svc))
-		f.must(h.leave(ctx, svc))
-		return engine.NotYet("cut off")
-	}
+	h := p.steps(engine.Forward).Hop(e, engine.Forward)
 	f.must((&engine.Runner{}).Run(t.Context(), single1(h)))
 	if came, err := r.between(h.ID(), "cart"); err != nil || len(came) == 0 {
 		t.Errorf("control: %v came between the patches, %v", came, err)
 	}
 }
 
-// TestKilledBeforeTheAddressLeftIsReserved: apply is killed right after patch B. The next one reserves the address all the same.
+// TestKilledBeforeTheAddressLeftIsReserved: apply is killed right after patch B. The next one
+// reserves the address all the same.
 func TestKilledBeforeTheAddressLeftIsReserved(t *testing.T) {
 	for _, back := range []bool{false, true} {
 		f := setup(t)
 		was := f.service("cart", at("10.96.3.7"))
-		cut := *f.job.Tools.Cluster
+		cut := *f.job.Deps.Cluster
 		cut.WithWatch = &unreserved{WithWatch: server.WithWatch, address: "10.96.3.7"}
 		var err error
 		f.through(&cut, func() { _, err = f.job.Apply(t.Context(), f.runner) })
@@ -152,18 +146,19 @@ func TestKilledBeforeTheAddressLeftIsReserved(t *testing.T) {
 	}
 }
 
-// TestHopReservesInALaterAttempt: what reserves the address left behind fails once, after patch B; the step makes up for it.
+// TestHopReservesInALaterAttempt: what reserves the address left behind fails once, after patch B;
+// the step makes up for it.
 func TestHopReservesInALaterAttempt(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart", at("10.96.3.7"))
 	p := f.planner()
-	e := p.Survey.Moves[0]
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
+	e := p.Inventory.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Bridge(e))))
 	cut := *p.Tools.Cluster
 	cut.WithWatch = &unreserved{WithWatch: server.WithWatch, address: "10.96.3.7", once: engine.NotYet("busy")}
 	p.Tools.Cluster = &cut
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).hop(e, engine.Forward))))
-	if got, want := f.owner("10.96.3.7"), "services shop/"+bridgeKey(was).Name; got != want {
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Hop(e, engine.Forward))))
+	if got, want := f.owner("10.96.3.7"), "services shop/"+services.BridgeKey(was).Name; got != want {
 		t.Errorf("the old address belongs to %q, want %q", got, want)
 	}
 }
@@ -188,8 +183,8 @@ func (u *unreserved) Create(ctx context.Context, o client.Object, opts ...client
 
 var moving = flag.Int("moving", 32, "how many Services TestWindowOfWatchers moves, in one batch")
 
-// TestWindowOfWatchers tells, with -v, how long watchers see a Service as ExternalName, beside what a patch by itself takes meanwhile. It fails if
-// a watcher misses a hop; times are only told.
+// TestWindowOfWatchers tells, with -v, how long watchers see a Service as ExternalName, beside what
+// a patch by itself takes meanwhile. It fails if a watcher misses a hop; times are only told.
 func TestWindowOfWatchers(t *testing.T) {
 	services := *moving
 	f := setup(t)

@@ -28,6 +28,9 @@ import (
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/stored"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/reporting/notify"
 	"github.com/replumb/replumb/internal/safety/backup"
 	"github.com/replumb/replumb/internal/spec"
@@ -35,7 +38,8 @@ import (
 
 const examples = "../../../examples/service-cidr/"
 
-// servers play the API servers: each has a certificate for the old and the new address of kubernetes, and the old range.
+// servers play the API servers: each has a certificate for the old and the new address of
+// kubernetes, and the old range.
 type servers struct {
 	mu    sync.Mutex
 	asked []string
@@ -67,7 +71,7 @@ type exampleRun struct {
 	*fixture
 	servers *servers
 	posted  *mailbox
-	applied *Survey
+	applied *services.Inventory
 }
 
 // mailbox is a URL that takes everything.
@@ -89,8 +93,9 @@ func (m *mailbox) has(text string) bool {
 	return slices.ContainsFunc(m.bodies, func(b string) bool { return strings.Contains(b, text) })
 }
 
-// TestExamplesRun applies each example and rolls it back. Where the API servers would have to get another range, which this
-// one cannot, it stops before that: everything has moved then, kubernetes included.
+// TestExamplesRun applies each example and rolls it back. Where the API servers would have to get
+// another range, which this one cannot, it stops before that: everything has moved then, kubernetes
+// included.
 func TestExamplesRun(t *testing.T) {
 	const beforeRepoint = "refresh"
 	cases := map[string]struct {
@@ -172,7 +177,7 @@ func TestExamplesRun(t *testing.T) {
 		"etcd.yaml": {until: beforeRepoint, prepare: func(r *exampleRun) {
 			r.balanced("balanced", "10.96.3.10")
 			// The example is for a control plane of kubeadm's.
-			r.job.Tools.Store = etcdStore{spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
+			r.job.Deps.Store = hop.EtcdStore{Spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
 		}, check: func(r *exampleRun) {
 			r.isAt("shop", "balanced", "172.24.3.10")
 			r.isAt("shop", "cart", "172.24.3.7")
@@ -215,7 +220,8 @@ func TestExamplesRun(t *testing.T) {
 	}
 }
 
-// example reads one and shortens its times, so that all that is left of them is that they are there.
+// example reads one and shortens its times, so that all that is left of them is that they are
+// there.
 func example(t *testing.T, file string) *exampleRun {
 	t.Helper()
 	body, err := os.ReadFile(file)
@@ -232,7 +238,7 @@ func example(t *testing.T, file string) *exampleRun {
 	}
 	r := &exampleRun{fixture: setup(t), servers: &servers{}, posted: &mailbox{}}
 	hurry(m)
-	tools := r.job.Tools
+	tools := r.job.Deps
 	tools.Inspector = r.servers
 	if r.job, err = NewJob(tools, m); err != nil {
 		t.Fatal(err)
@@ -295,7 +301,7 @@ func (r *exampleRun) apply() {
 	}
 	p, err := r.job.Apply(r.Context(), &runner)
 	r.must(err)
-	r.applied = p.Survey
+	r.applied = p.Inventory
 	r.must(notifier.Close(r.Context()))
 	m, err := migration.Get(r.Context(), server, r.job.Spec.Name)
 	r.must(err)
@@ -330,7 +336,7 @@ func (r *exampleRun) isAt(namespace, name, ip string) {
 
 func (r *exampleRun) hasRange(cidr string) {
 	r.Helper()
-	all, err := serviceCIDRs(r.Context(), server)
+	all, err := ranges.ServiceCIDRs(r.Context(), server)
 	r.must(err)
 	if !slices.ContainsFunc(all, func(c networkingv1.ServiceCIDR) bool { return slices.Contains(c.Spec.CIDRs, cidr) }) {
 		r.Errorf("there is no ServiceCIDR %s", cidr)
@@ -371,7 +377,8 @@ func (r *exampleRun) pin(name string) {
 	r.must(server.Update(r.Context(), svc))
 }
 
-// hooks gives the programs and URLs of the example somewhere to go, and has one run stopped by them first.
+// hooks gives the programs and URLs of the example somewhere to go, and has one run stopped by them
+// first.
 func (r *exampleRun) hooks() {
 	r.Helper()
 	dir := r.TempDir()
@@ -391,7 +398,8 @@ func (r *exampleRun) hooks() {
 	r.must(os.Remove(stop))
 }
 
-// playbook plays ansible: API servers have their certificates once it was called with both addresses.
+// playbook plays ansible: API servers have their certificates once it was called with both
+// addresses.
 func (r *exampleRun) playbook() {
 	r.Helper()
 	dir := r.TempDir()

@@ -49,8 +49,8 @@ func endpointPorts(n int) (all []discoveryv1.EndpointPort) {
 	return all
 }
 
-// TestManyPortsMove: Services of 250 ports of both protocols, which controllers find endpoints for, which are led by hand, and which have as
-// many node ports.
+// TestManyPortsMove: Services of 250 ports of both protocols, which controllers find endpoints for,
+// which are led by hand, and which have as many node ports.
 func TestManyPortsMove(t *testing.T) {
 	const n = 250
 	f := setup(t)
@@ -82,7 +82,8 @@ func TestManyPortsMove(t *testing.T) {
 	}
 }
 
-// TestLongestNamesMove: namespace and Service have names of 63 letters, as has the bridge, which is told from that of another such Service.
+// TestLongestNamesMove: namespace and Service have names of 63 letters, as has the bridge, which is
+// told from that of another such Service.
 func TestLongestNamesMove(t *testing.T) {
 	f := setup(t)
 	namespace, name := strings.Repeat("n", 63), strings.Repeat("s", 63)
@@ -119,8 +120,9 @@ func TestLongestNamesMove(t *testing.T) {
 	f.nothingLeft()
 }
 
-// TestFinalizersAndOwnersAreKept: a Service keeps who owns it, and who is to hear of its end. A bridge has neither: no garbage collector takes it
-// away from under its Service, and no finalizer keeps it.
+// TestFinalizersAndOwnersAreKept: a Service keeps who owns it, and who is to hear of its end. A
+// bridge has neither: no garbage collector takes it away from under its Service, and no finalizer
+// keeps it.
 func TestFinalizersAndOwnersAreKept(t *testing.T) {
 	f := setup(t)
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "owner"}}
@@ -159,7 +161,8 @@ func (f *fixture) letGo(name string) {
 	f.must(server.Update(f.Context(), svc))
 }
 
-// TestFinalizerKeepsADeletedService: a Service that was deleted and that a finalizer keeps does not hold up finish, and is left where it is.
+// TestFinalizerKeepsADeletedService: a Service that was deleted and that a finalizer keeps does not
+// hold up finish, and is left where it is.
 func TestFinalizerKeepsADeletedService(t *testing.T) {
 	for _, command := range []string{"finish", "rollback"} {
 		t.Run(command, func(t *testing.T) {
@@ -180,7 +183,8 @@ func TestFinalizerKeepsADeletedService(t *testing.T) {
 	}
 }
 
-// TestQuotas: what a quota leaves no room for is found before the first write; where it forbids but one form of bridges, they have the other.
+// TestQuotas: what a quota leaves no room for is found before the first write; where it forbids but
+// one form of bridges, they have the other.
 func TestQuotas(t *testing.T) {
 	type quota struct {
 		resource   corev1.ResourceName
@@ -233,7 +237,8 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
-// heardQuota makes a quota, and waits until the API server has heard of it, which it has of one that was made later.
+// heardQuota makes a quota, and waits until the API server has heard of it, which it has of one
+// that was made later.
 func (f *fixture) heardQuota(what corev1.ResourceName, used, hard int64) {
 	f.Helper()
 	f.quota("quota", what, used, hard)
@@ -251,8 +256,9 @@ func (f *fixture) recount(used int64) {
 	f.must(server.Status().Update(f.Context(), q))
 }
 
-// TestHopsWaitForQuotas: a quota counts the node ports that a Service has given up until its controller has counted again. The next Service with
-// node ports keeps its address until then; one that is between its patches arrives as soon as there is room.
+// TestHopsWaitForQuotas: a quota counts the node ports that a Service has given up until its
+// controller has counted again. The next Service with node ports keeps its address until then; one
+// that is between its patches arrives as soon as there is room.
 func TestHopsWaitForQuotas(t *testing.T) {
 	t.Run("before the first patch", func(t *testing.T) {
 		f := setup(t)
@@ -279,7 +285,7 @@ func TestHopsWaitForQuotas(t *testing.T) {
 			waited = f.half(cart)
 			f.recount(0)
 		})
-		blind := *f.job.Tools.Cluster
+		blind := *f.job.Deps.Cluster
 		blind.WithWatch = withoutQuotas{blind.WithWatch}
 		f.through(&blind, func() { f.apply() })
 		if !waited {
@@ -299,7 +305,8 @@ func (c withoutQuotas) List(ctx context.Context, list client.ObjectList, opts ..
 	return c.WithWatch.List(ctx, list, opts...)
 }
 
-// TestServicesWithoutAddressesAreUntouched: headless Services and aliases are the same, byte for byte, after each command.
+// TestServicesWithoutAddressesAreUntouched: headless Services and aliases are the same, byte for
+// byte, after each command.
 func TestServicesWithoutAddressesAreUntouched(t *testing.T) {
 	f := setup(t)
 	f.service("cart")

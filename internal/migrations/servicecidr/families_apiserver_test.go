@@ -30,7 +30,8 @@ func of(policy corev1.IPFamilyPolicy, families ...corev1.IPFamily) func(*corev1.
 	return func(s *corev1.Service) { s.Spec.IPFamilyPolicy, s.Spec.IPFamilies = &policy, families }
 }
 
-// ofBothFamilies is a cluster of both families, whose Services move in one. kube-proxies are not asked: TestSentinelOfEachFamily does.
+// ofBothFamilies is a cluster of both families, whose Services move in one. kube-proxies are not
+// asked: TestSentinelOfEachFamily does.
 func ofBothFamilies(t *testing.T, both *apitest.Server, to string) (*fixture, []*corev1.Service) {
 	t.Helper()
 	f := setupOn(t, both, func(m *v1alpha1.Migration) {
@@ -61,8 +62,9 @@ func bothFamiliesServer(t *testing.T) *apitest.Server {
 	return both
 }
 
-// TestEitherFamilyMoves moves Services in one family and then the other, there and back. Each keeps its address of the
-// other family, and the order of both; in its hop its bridge answers at all three, and afterwards at the one that was left.
+// TestEitherFamilyMoves moves Services in one family and then the other, there and back. Each keeps
+// its address of the other family, and the order of both; in its hop its bridge answers at all
+// three, and afterwards at the one that was left.
 func TestEitherFamilyMoves(t *testing.T) {
 	both := bothFamiliesServer(t)
 	for _, to := range []string{"10.97.0.0/16", "fd00:10:97::/112"} {
@@ -141,8 +143,9 @@ func TestBothFamiliesFinish(t *testing.T) {
 	f.nothingLeft()
 }
 
-// TestSingleBecomesDualAndBack has users give Services a second family, and take one away, while both addresses of a move answer: what they have now
-// goes back with them, and so does a Service that had changed before its first hop.
+// TestSingleBecomesDualAndBack has users give Services a second family, and take one away, while
+// both addresses of a move answer: what they have now goes back with them, and so does a Service
+// that had changed before its first hop.
 func TestSingleBecomesDualAndBack(t *testing.T) {
 	f, _ := ofBothFamilies(t, bothFamiliesServer(t), "10.97.0.0/16")
 	f.apply()
@@ -184,7 +187,8 @@ func TestSingleBecomesDualAndBack(t *testing.T) {
 	f.nothingLeft()
 }
 
-// TestKeptAddressSurvivesAKill ends a run between the patches, where the Service has no address: the next one brings both back.
+// TestKeptAddressSurvivesAKill ends a run between the patches, where the Service has no address:
+// the next one brings both back.
 func TestKeptAddressSurvivesAKill(t *testing.T) {
 	both := bothFamiliesServer(t)
 	for name, act := range map[string]func(*fixture) error{
@@ -193,7 +197,7 @@ func TestKeptAddressSurvivesAKill(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, was := ofBothFamilies(t, both, "10.97.0.0/16")
-			cut := *f.job.Tools.Cluster
+			cut := *f.job.Deps.Cluster
 			cut.WithWatch = &killedInHop{WithWatch: server.WithWatch, name: "cart"}
 			f.through(&cut, func() {
 				if _, err := f.job.Apply(t.Context(), f.runner); err == nil {
@@ -232,12 +236,12 @@ func (c *familyThief) Patch(ctx context.Context, o client.Object, p client.Patch
 	return err
 }
 
-// TestKeptAddressIsTaken has another Service be given the address that is to be kept, between the patches. The run says who has it, and once that
-// has gone the next one goes on.
+// TestKeptAddressIsTaken has another Service be given the address that is to be kept, between the
+// patches. The run says who has it, and once that has gone the next one goes on.
 func TestKeptAddressIsTaken(t *testing.T) {
 	f, was := ofBothFamilies(t, bothFamiliesServer(t), "10.97.0.0/16")
 	kept := was[0].Spec.ClusterIPs[1]
-	robbed := *f.job.Tools.Cluster
+	robbed := *f.job.Deps.Cluster
 	robbed.WithWatch = &familyThief{WithWatch: server.WithWatch, name: "cart", address: kept}
 	f.on(engine.StepStarted, "hop/shop/cart", func() { f.runner.Deadline = 3 * time.Second }) // of that step alone
 	f.through(&robbed, func() {
@@ -252,13 +256,14 @@ func TestKeptAddressIsTaken(t *testing.T) {
 	f.movedIn("10.97.0.0/16", was)
 }
 
-// TestSentinelOfEachFamily looks at what a barrier asks nodes about where Services keep an address of the other family.
+// TestSentinelOfEachFamily looks at what a barrier asks nodes about where Services keep an address
+// of the other family.
 func TestSentinelOfEachFamily(t *testing.T) {
 	f, _ := ofBothFamilies(t, bothFamiliesServer(t), "10.97.0.0/16")
 	f.node("a", "192.0.2.1")
 	f.planner() // opens the range
 	b := &bridge.Barrier{
-		Client: f.job.Tools.Cluster, Witness: bridge.HealthChecks{Probe: f.probe}, Migration: "m", Name: "x", Limit: time.Second,
+		Client: f.job.Deps.Cluster, Witness: bridge.HealthChecks{Probe: f.probe}, Migration: "m", Name: "x", Limit: time.Second,
 		Pool: cidr.NewPool([]netip.Prefix{netip.MustParsePrefix("10.97.0.0/16")}, nil), Also: corev1.IPv6Protocol,
 	}
 	f.must(b.Do(t.Context()))

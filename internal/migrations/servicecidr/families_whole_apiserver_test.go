@@ -18,12 +18,14 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
-// wholeFamily is a cluster of both families whose whole range of one moves: kubernetes and kube-dns with it, if they are of that family, and what API
-// servers have as their flag.
+// wholeFamily is a cluster of both families whose whole range of one moves: kubernetes and kube-dns
+// with it, if they are of that family, and what API servers have as their flag.
 type wholeFamily struct {
 	*fixture
 	on  *apitest.Server
@@ -34,7 +36,8 @@ type wholeFamily struct {
 	asked []string
 }
 
-// setupWhole prepares a move to a range. The API server of the cluster goes by whatever gate asks for.
+// setupWhole prepares a move to a range. The API server of the cluster goes by whatever gate asks
+// for.
 func setupWhole(t *testing.T, on *apitest.Server, to, has, becomes string) *wholeFamily {
 	t.Helper()
 	f := setupOn(t, on, func(m *v1alpha1.Migration) {
@@ -88,7 +91,8 @@ func (w *wholeFamily) services() []*corev1.Service {
 	return services
 }
 
-// requireRanges fails unless the default ServiceCIDR has just these ranges, and there is no other but some.
+// requireRanges fails unless the default ServiceCIDR has just these ranges, and there is no other
+// but some.
 func (w *wholeFamily) requireRanges(ofDefault string, others ...string) {
 	w.Helper()
 	all := &networkingv1.ServiceCIDRList{}
@@ -97,10 +101,10 @@ func (w *wholeFamily) requireRanges(ofDefault string, others ...string) {
 	for i := range all.Items {
 		c := &all.Items[i]
 		text := strings.Join(c.Spec.CIDRs, ",")
-		if c.Name == defaultRange && (text != ofDefault || !c.DeletionTimestamp.IsZero()) {
+		if c.Name == ranges.DefaultRange && (text != ofDefault || !c.DeletionTimestamp.IsZero()) {
 			w.Errorf("the default range is %s, deleted at %v; want %s", text, c.DeletionTimestamp, ofDefault)
 		}
-		if c.Name != defaultRange {
+		if c.Name != ranges.DefaultRange {
 			found = append(found, c.Name+"="+text)
 		}
 	}
@@ -122,15 +126,16 @@ func (w *wholeFamily) requireBack() {
 	w.nothingLeft()
 }
 
-// requireThere fails unless each Service has moved that has an address of the family, and has kept its other one.
+// requireThere fails unless each Service has moved that has an address of the family, and has kept
+// its other one.
 func (w *wholeFamily) requireThere(to string) {
 	w.Helper()
 	target := netip.MustParsePrefix(to)
 	for key, was := range w.was {
 		is := &corev1.Service{}
 		w.must(server.Get(w.Context(), key, is))
-		for i, a := range addressesOf(was) {
-			now := addressesOf(is)[i]
+		for i, a := range services.AddressesOf(was) {
+			now := services.AddressesOf(is)[i]
 			if moves := a.Is4() == target.Addr().Is4(); moves && !target.Contains(now) || !moves && now != a {
 				w.Errorf("%s was at %v, and is at %v", key, was.Spec.ClusterIPs, is.Spec.ClusterIPs)
 			}
@@ -138,8 +143,8 @@ func (w *wholeFamily) requireThere(to string) {
 	}
 	// What is given out from now on is of the new range, and of the one that has stayed.
 	late := w.service("late", of(corev1.IPFamilyPolicyRequireDualStack))
-	for _, a := range addressesOf(late) {
-		if !cidr.Contains(ranges(strings.Split(w.becomes, ",")...), a) {
+	for _, a := range services.AddressesOf(late) {
+		if !cidr.Contains(parseRanges(strings.Split(w.becomes, ",")...), a) {
 			w.Errorf("a new Service is at %v", late.Spec.ClusterIPs)
 		}
 	}
@@ -180,8 +185,9 @@ func (w *wholeFamily) afterwards(to, other string) {
 	w.requireRanges(w.becomes, "m="+to, "m-keep-of-kubernetes="+other)
 }
 
-// TestWholeRangeOfEitherFamily moves the whole range of one family and then that of the other, on one API server that is restarted with what gates
-// ask for. Each moves there, killed after the old default range is gone and before there is another, and back; and back again from such a moment;
+// TestWholeRangeOfEitherFamily moves the whole range of one family and then that of the other, on
+// one API server that is restarted with what gates ask for. Each moves there, killed after the old
+// default range is gone and before there is another, and back; and back again from such a moment;
 // then there and to the end. The second begins where the first has ended.
 func TestWholeRangeOfEitherFamily(t *testing.T) {
 	on := wholeServer(t, bothRanges)
@@ -197,7 +203,8 @@ func TestWholeRangeOfEitherFamily(t *testing.T) {
 	}
 }
 
-// TestWholeRangeOfSixFirst does so where IPv6 is the primary family, without the way back: kubernetes moves with the other family.
+// TestWholeRangeOfSixFirst does so where IPv6 is the primary family, without the way back:
+// kubernetes moves with the other family.
 func TestWholeRangeOfSixFirst(t *testing.T) {
 	has := "fd00:10:96::/112,10.96.0.0/16"
 	on := wholeServer(t, has, apitest.Flag("advertise-address", "2001:db8::1")) // it has to be of that family
@@ -231,7 +238,7 @@ func wholeServer(t *testing.T, has string, more ...apitest.Option) *apitest.Serv
 
 func thereAndBack(t *testing.T, on *apitest.Server, to, other, has, becomes string) {
 	w := setupWhole(t, on, to, has, becomes)
-	w.killedAt(engine.StepDone, "retire/"+defaultRange, w.applying)
+	w.killedAt(engine.StepDone, "retire/"+ranges.DefaultRange, w.applying)
 	w.apply()
 	w.afterwards(to, other)
 	w.events = nil
@@ -245,7 +252,7 @@ func thereAndBack(t *testing.T, on *apitest.Server, to, other, has, becomes stri
 	w.must(w.rollback())
 	w.requireBack()
 
-	w.killedAt(engine.StepDone, "retire/"+defaultRange, w.applying)
+	w.killedAt(engine.StepDone, "retire/"+ranges.DefaultRange, w.applying)
 	w.must(w.rollback())
 	w.requireBack()
 	if got, want := strings.Join(w.asked, " "), strings.Join([]string{becomes, has, becomes, has}, " "); got != want {
@@ -255,12 +262,12 @@ func thereAndBack(t *testing.T, on *apitest.Server, to, other, has, becomes stri
 
 func thereToTheEnd(t *testing.T, on *apitest.Server, to, other, has, becomes string) {
 	w := setupWhole(t, on, to, has, becomes)
-	w.killedAt(engine.StepDone, "keep/m"+keepOf+defaultRange, w.applying)
+	w.killedAt(engine.StepDone, "keep/m"+ranges.KeepOf+ranges.DefaultRange, w.applying)
 	w.apply()
 	w.afterwards(to, other)
 	w.killedAt(
 		engine.StepStarted,
-		"hand-over/m"+keepOf+defaultRange,
+		"hand-over/m"+ranges.KeepOf+ranges.DefaultRange,
 		func(ctx context.Context) error { return w.job.Finish(ctx, w.runner) },
 	)
 	w.must(w.finish())
@@ -272,8 +279,9 @@ func thereToTheEnd(t *testing.T, on *apitest.Server, to, other, has, becomes str
 	}
 }
 
-// TestAnyRangeOfBothFamilies empties one family of a ServiceCIDR that is no API server's: its other range becomes one of the cluster's own, at the end
-// and on the way back, and a Service keeps its address in it.
+// TestAnyRangeOfBothFamilies empties one family of a ServiceCIDR that is no API server's: its other
+// range becomes one of the cluster's own, at the end and on the way back, and a Service keeps its
+// address in it.
 func TestAnyRangeOfBothFamilies(t *testing.T) {
 	const from, to, other = "172.31.0.0/16", "172.24.0.0/16", "fd00:31::/112"
 	on := bothFamiliesServer(t)
@@ -309,7 +317,7 @@ func TestAnyRangeOfBothFamilies(t *testing.T) {
 			if got, want := f.ranges(), strings.Join([]string{bothRanges, tt.want, other}, " "); got != want {
 				t.Errorf("in the end ranges are %s, want %s", got, want)
 			}
-			if at := addressesOf(f.get("cart")); !netipPrefix(tt.want).Contains(at[0]) || at[1].String() != "fd00:31::307" {
+			if at := services.AddressesOf(f.get("cart")); !netipPrefix(tt.want).Contains(at[0]) || at[1].String() != "fd00:31::307" {
 				t.Errorf("cart is at %v", at)
 			}
 			f.nothingLeft()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -25,13 +26,15 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/testing/apitest"
 	"github.com/replumb/replumb/internal/testing/crash"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
-// lazy is shared by the tests of this package; each begins with an empty cluster. server is what it started.
+// lazy is shared by the tests of this package; each begins with an empty cluster. server is what it
+// started.
 var (
 	lazy   = &apitest.Lazy{Range: "10.96.0.0/16"}
 	server *apitest.Server
@@ -91,7 +94,7 @@ func setupOn(t *testing.T, on *apitest.Server, change ...func(*v1alpha1.Migratio
 	}
 	f := &fixture{T: t, probe: &proxies{}}
 	job, err := NewJob(
-		Tools{Tools: migration.Tools{Cluster: crash.Watch(t, server.Cluster)}, Probe: f.probe, Inspector: apiserver.New(server.Config)},
+		Deps{Tools: migration.Tools{Cluster: crash.Watch(t, server.Cluster)}, Probe: f.probe, Inspector: apiserver.New(server.Config)},
 		m,
 	)
 	if err != nil {
@@ -143,7 +146,8 @@ func (f *fixture) node(name, ip string) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	f.must(server.Create(f.Context(), n))
 	n.Status.Addresses = []corev1.NodeAddress{
-		// An API server asks a kubelet there first, and refuses at once: otherwise every look would wait for its time-out.
+		// An API server asks a kubelet there first, and refuses at once: otherwise every look would
+		// wait for its time-out.
 		{Type: corev1.NodeHostName, Address: "localhost"},
 		{Type: corev1.NodeInternalIP, Address: ip},
 	}
@@ -165,14 +169,14 @@ func (f *fixture) must(err error) {
 	}
 }
 
-func (f *fixture) apply() *Survey {
+func (f *fixture) apply() *services.Inventory {
 	f.Helper()
 	p, err := f.job.Apply(f.Context(), f.runner)
 	f.must(err)
 	m, err := migration.Get(f.Context(), server, "m")
 	f.must(err)
 	f.job.Migration = m
-	return p.Survey
+	return p.Inventory
 }
 
 // owner names what the API server gave an address to.
@@ -251,7 +255,7 @@ func (f *fixture) planner() *Planner {
 	f.Helper()
 	p, err := f.job.Examine(f.Context())
 	f.must(err)
-	for _, g := range append(p.Apply().Phases[1].Groups, p.ranges().extend()...) {
+	for _, g := range append(p.Apply().Phases[1].Groups, p.ranges().Extend()...) {
 		for _, s := range g.Steps {
 			f.must((&engine.Runner{}).Run(f.Context(), single1(s)))
 		}
@@ -261,4 +265,44 @@ func (f *fixture) planner() *Planner {
 
 func single1(s engine.Step) *engine.Plan {
 	return &engine.Plan{Name: "one", Phases: []engine.Phase{{Name: "one", Groups: engine.InOrder(s)}}}
+}
+
+// oneWay refuses to give a Service an address: every time, or once with an error.
+type oneWay struct {
+	client.WithWatch
+	once   error
+	passes bool
+}
+
+func (o *oneWay) Patch(ctx context.Context, to client.Object, p client.Patch, opts ...client.PatchOption) error {
+	body, err := p.Data(to)
+	if err != nil || o.passes || !strings.Contains(string(body), `"clusterIP":"`) {
+		return o.WithWatch.Patch(ctx, to, p, opts...)
+	}
+	if o.once != nil {
+		o.passes = true
+		return o.once
+	}
+	return crash.ErrKilled
+}
+
+// cutOff has a Service hop, by a run that is killed right after patch A.
+func (f *fixture) cutOff(p *Planner, e *services.Entry) {
+	f.Helper()
+	whole := p.Tools.Cluster
+	cut := *whole
+	cut.WithWatch = &oneWay{WithWatch: whole.WithWatch}
+	p.Tools.Cluster = &cut
+	defer func() { p.Tools.Cluster = whole }()
+	err := (&engine.Runner{}).Run(f.Context(), single1(p.steps(engine.Forward).Hop(e, engine.Forward)))
+	if !errors.Is(err, crash.ErrKilled) {
+		f.Fatal(err)
+	}
+}
+
+func parseRanges(texts ...string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
 }

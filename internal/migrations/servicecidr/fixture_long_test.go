@@ -8,8 +8,8 @@ import (
 
 // through has the job see the cluster through another client for a while.
 func (f *fixture) through(c *cluster.Cluster, do func()) {
-	whole := f.job.Tools.Cluster
-	f.job.Tools.Cluster, f.job.Client = c, c
+	whole := f.job.Deps.Cluster
+	f.job.Deps.Cluster, f.job.Client = c, c
 	do()
-	f.job.Tools.Cluster, f.job.Client = whole, whole
+	f.job.Deps.Cluster, f.job.Client = whole, whole
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/verify/agent"
 	"github.com/replumb/replumb/internal/verify/agentset"
 	"github.com/replumb/replumb/internal/verify/lossguard"
@@ -36,10 +37,11 @@ func (unreachable) InspectAll(_ context.Context, addresses []string) []apiserver
 	return all
 }
 
-// observed is a cluster whose API server only its nodes reach, and a run that follows what their agents report.
+// observed is a cluster whose API server only its nodes reach, and a run that follows what their
+// agents report.
 type observed struct {
 	*fixture
-	ranges  *rangePlan
+	ranges  *ranges.Plan
 	address string
 	// late is by how much the clock of the run is ahead, in nanoseconds.
 	late atomic.Int64
@@ -71,7 +73,7 @@ func observe(t *testing.T) *observed {
 	p.Agents = &lossguard.Agents{Watch: watch, Set: &agentset.Set{Interval: 100 * time.Millisecond}}
 	f.address = strings.TrimPrefix(server.Host(), "https://")
 	f.ranges = p.ranges()
-	f.ranges.servers.addresses = []string{f.address}
+	f.ranges.Servers.Addresses = []string{f.address}
 	return f
 }
 
@@ -89,7 +91,8 @@ func (f *observed) agentPod(node string) string {
 	return string(p.UID)
 }
 
-// agent runs the agent of a node, in the name of a pod, until end is called. It looks at the API server as the real one does, unless it lies.
+// agent runs the agent of a node, in the name of a pod, until end is called. It looks at the API
+// server as the real one does, unless it lies.
 func (f *observed) agent(node, uid string, lies ...v1alpha1.APIServerReport) (end func()) {
 	f.Helper()
 	inspector := apiserver.New(server.Config)
@@ -137,15 +140,16 @@ func (f *observed) says(what string, look func(context.Context) error, texts ...
 	})
 }
 
-// TestGatesLookFromNodes: a real API server that only nodes reach is seen through the real agent of its control-plane node. As controls, the
-// gates do not pass, and name what is not seen, without a report; by the report of another node; by one in the name of a pod that is not
-// on the node; and by one that is old. Nor do they pass on what the API server does not have.
+// TestGatesLookFromNodes: a real API server that only nodes reach is seen through the real agent of
+// its control-plane node. As controls, the gates do not pass, and name what is not seen, without a
+// report; by the report of another node; by one in the name of a pod that is not on the node; and
+// by one that is old. Nor do they pass on what the API server does not have.
 func TestGatesLookFromNodes(t *testing.T) {
 	f := observe(t)
-	has, lacks := f.ranges.look(), f.ranges.look()
-	named, unnamed := has.certified(netip.MustParseAddr("127.0.0.1")), lacks.certified(netip.MustParseAddr("172.24.0.1"))
-	onOld := f.ranges.onRange(f.ranges.look(), ranges("10.96.0.0/16"), repointed, false)
-	onNew := f.ranges.onRange(f.ranges.look(), ranges("172.24.0.0/16"), repointed, false)
+	has, lacks := f.ranges.Look(), f.ranges.Look()
+	named, unnamed := has.Certified(netip.MustParseAddr("127.0.0.1")), lacks.Certified(netip.MustParseAddr("172.24.0.1"))
+	onOld := f.ranges.OnRange(f.ranges.Look(), parseRanges("10.96.0.0/16"), ranges.Repointed, false)
+	onNew := f.ranges.OnRange(f.ranges.Look(), parseRanges("172.24.0.0/16"), ranges.Repointed, false)
 
 	f.says("no agent", named, "not known", f.address, "no route to host", "node cp: its agent has not reported")
 	f.says("no agent", onOld, "cannot be seen from here", f.address, "node cp: its agent has not reported")
@@ -171,7 +175,7 @@ func TestGatesLookFromNodes(t *testing.T) {
 
 	end = f.agent("cp", f.agentPod("cp"))
 	f.eventually("the control plane has seen it", func() error { return errors.Join(named(t.Context()), onOld(t.Context())) })
-	if got, want := has.remark(), "API server "+f.address+" was seen from node cp"; got != want {
+	if got, want := has.Remark(), "API server "+f.address+" was seen from node cp"; got != want {
 		t.Errorf("says %q, want %q", got, want)
 	}
 	f.says("what the certificate lacks", unnamed, "172.24.0.1 is not in the certificate of "+f.address)
@@ -179,7 +183,7 @@ func TestGatesLookFromNodes(t *testing.T) {
 	end()
 	f.late.Store(int64(time.Hour))
 	f.says("long ago", named, "node cp: its agent has not reported for 1h0m")
-	if got := has.remark(); got != "" {
+	if got := has.Remark(); got != "" {
 		t.Errorf("says %q of what is not seen", got)
 	}
 }

@@ -32,8 +32,10 @@ import (
 	"github.com/replumb/replumb/internal/kube/admission"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
@@ -41,8 +43,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
-// TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the checks find and the
-// plan that is made. No cluster is needed.
+// TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the
+// checks find and the plan that is made. No cluster is needed.
 func TestGolden(t *testing.T) {
 	golden.Run(t, "testdata/golden/*.txtar", sections)
 }
@@ -53,7 +55,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	if err != nil {
 		t.Fatal(err)
 	}
-	job, err := NewJob(Tools{}, m)
+	job, err := NewJob(Deps{}, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,25 +72,24 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	if input.AbsentSecrets, err = job.agents().AbsentSecrets(t.Context(), migrationtest.Lacking(f.Absent)); err != nil {
 		t.Fatal(err)
 	}
-	rules, err := tier.NewRules(&job.Spec.Common, input.Survey.isClusters)
+	rules, err := tier.NewRules(&job.Spec.Common, input.Inventory.IsClusterService)
 	if err != nil {
 		t.Fatal(err)
 	}
 	refresher := refresher{
 		tools:     nowhere(t),
-		survey:    input.Survey,
+		inventory: input.Inventory,
 		rules:     rules,
 		of:        job.Migration,
 		to:        engine.Forward,
 		workloads: input.Workloads,
 	}
-	_, restarts := refresher.plan()
-	input.Restarts = restarts.Restarts
+	_, input.Restarts = refresher.plan()
 	findings := findings.Run(Checks(), input)
 	p := &Planner{
 		Base:      migration.Base{Tools: nowhere(t), Migration: job.Migration, Findings: findings},
 		CanFreeze: input.Freeze == nil,
-		Survey:    input.Survey,
+		Inventory: input.Inventory,
 		Form:      v1alpha1.BridgeLoadBalancer,
 		Store:     job.store(),
 	}
@@ -96,10 +97,10 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		p.Overlap = job.Overlap()
 		p.Overlap.Cluster = p.Tools.Cluster
 	}
-	p.Forms, p.Form = input.formsOf()
+	p.Forms, p.Form = input.Forms()
 	return golden.Sections{
 		"findings": func() string { return migrationtest.Found(findings) },
-		"plan":     func() string { return migrationtest.Plan(t, p.Apply()) + renderSurvey(p.Survey) },
+		"plan":     func() string { return migrationtest.Plan(t, p.Apply()) + renderInventory(p.Inventory) },
 		"rollback": func() string { return migrationtest.Plan(t, p.Rollback()) },
 		"finish":   func() string { return migrationtest.Plan(t, p.Finish()) },
 	}
@@ -134,7 +135,8 @@ type facts struct {
 	NodePorts string `json:"nodePorts"`
 	// DualWrite is whether API servers write addresses twice.
 	DualWrite apiserver.DualWrite `json:"dualWrite"`
-	// Bitmap says that the one range is a flag of the API servers, Guard why addresses cannot be kept from others, Back that the migration goes back.
+	// Bitmap says that the one range is a flag of the API servers, Guard why addresses cannot be
+	// kept from others, Back that the migration goes back.
 	Bitmap bool   `json:"bitmap"`
 	Guard  string `json:"guard"`
 	Back   bool   `json:"back"`
@@ -158,7 +160,7 @@ data:
     clusterCIDR: 10.244.0.0/16
 `
 
-func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
+func readFixture(t *testing.T, spec services.Spec, manifests, factsYAML []byte) checks.Input {
 	t.Helper()
 	f := facts{Minor: "36"}
 	if err := yaml.UnmarshalStrict(factsYAML, &f); err != nil {
@@ -191,18 +193,18 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 		snap.Ranges = cluster.Bitmap
 	}
 	others := readObjects(t, snap, live.Inspection, manifests)
-	survey := Look(snap, spec, nil)
-	rules, err := tier.NewRules(&spec.Common, survey.isClusters)
+	inventory := services.Load(snap, spec)
+	rules, err := tier.NewRules(&spec.Common, inventory.IsClusterService)
 	if err != nil {
 		t.Fatal(err)
 	}
 	answers := map[types.NamespacedName]string{}
-	survey.assign(tier.Assign(survey.movers(), rules, answers))
-	scanner, err := Scanner(survey)
+	inventory.AssignTiers(tier.Assign(inventory.Services(), rules, answers))
+	scanner, err := checks.Scanner(inventory)
 	if err != nil {
 		t.Fatal(err)
 	}
-	trials := f.trials(t, survey)
+	trials := f.trials(t, inventory)
 	for _, o := range others {
 		if q, ok := o.(*corev1.ResourceQuota); ok {
 			trials.Quotas = append(trials.Quotas, *q)
@@ -213,11 +215,11 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 	if live.Inspection.Unread["resourcequotas"] {
 		trials.QuotasErr = errors.New("denied")
 	}
-	survey.setApart(live.Inspection.Called)
-	survey.setRouted(live.Inspection.Routes)
-	in := Input{
+	inventory.MarkCalled(live.Inspection.Called)
+	inventory.MarkRouted(live.Inspection.Routes)
+	in := checks.Input{
 		Snapshot:  snap,
-		Survey:    survey,
+		Inventory: inventory,
 		Live:      live,
 		Trials:    trials,
 		Workloads: running(snap, others),
@@ -238,20 +240,18 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 }
 
 // trials are those that the facts have come out so.
-func (f *facts) trials(t *testing.T, s *Survey) Trials {
+func (f *facts) trials(t *testing.T, s *services.Inventory) checks.Trials {
 	t.Helper()
-	found := Trials{Forms: map[string]map[v1alpha1.BridgeForm]error{}}
-	refused := func(all map[string]string) (out []Trial) {
+	found := checks.Trials{Forms: map[string]map[v1alpha1.BridgeForm]error{}}
+	refused := func(all map[string]string) (out []checks.Trial) {
 		for object, reason := range all {
-			out = append(
-				out,
-				Trial{Object: object, What: "is refused", Refusal: &admission.Refusal{By: "a policy", Err: errors.New(reason)}},
-			)
+			out = append(out,
+				checks.Trial{Object: object, What: "is refused", Refusal: &admission.Refusal{By: "a policy", Err: errors.New(reason)}})
 		}
 		return out
 	}
 	found.Hops, found.Ranges = refused(f.Hops), refused(f.Ranges)
-	for _, e := range s.unbridged() {
+	for _, e := range checks.UnbridgedOf(s) {
 		forms := map[v1alpha1.BridgeForm]error{}
 		for _, form := range f.Admitted {
 			forms[v1alpha1.BridgeForm(form)] = nil
@@ -362,13 +362,13 @@ func readObjects(t *testing.T, snap *cluster.Snapshot, found *cluster.Inspection
 	return others
 }
 
-func renderSurvey(s *Survey) string {
+func renderInventory(s *services.Inventory) string {
 	var b strings.Builder
 	for _, e := range s.Stays {
 		fmt.Fprintf(&b, "stays: %s %s\n", e.Key(), e.Reason)
 	}
 	for _, e := range s.Moves {
-		fmt.Fprintf(&b, "%s: %s -> %s %s\n", e.Key(), e.Old, e.New, e.Place)
+		fmt.Fprintf(&b, "%s: %s -> %s %s\n", e.Key(), e.Old, e.New, e.Position)
 	}
 	return b.String()
 }
@@ -391,7 +391,7 @@ func TestExampleIsValid(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		if _, err := NewJob(Tools{}, m); err != nil {
+		if _, err := NewJob(Deps{}, m); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
@@ -409,7 +409,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		job, err := NewJob(Tools{}, m)
+		job, err := NewJob(Deps{}, m)
 		var wrong *SpecError
 		if err != nil && (!errors.As(err, &wrong) || wrong.Field == "" || wrong.Hint == "") {
 			t.Fatalf("error without field or hint: %v", err)

@@ -40,26 +40,26 @@ func TestHopGoesToTheNextAddressWhenTheTargetIsTakenInTheLastMoment(t *testing.T
 	f := setup(t)
 	was := f.service("cart", at("10.96.3.7"))
 	p := f.planner()
-	e := p.Survey.Moves[0]
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
+	e := p.Inventory.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Bridge(e))))
 	cut := *p.Tools.Cluster
 	cut.WithWatch = &thief{WithWatch: server.WithWatch, steal: func() { f.service("thief", at("172.24.3.7")) }}
 	p.Tools.Cluster = &cut
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).hop(e, engine.Forward))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Hop(e, engine.Forward))))
 	is := f.get("cart")
 	f.sameButAddress(was, is)
-	if a := netip.MustParseAddr(is.Spec.ClusterIP); a.String() == "172.24.3.7" || !p.Survey.Spec.To[0].Contains(a) {
+	if a := netip.MustParseAddr(is.Spec.ClusterIP); a.String() == "172.24.3.7" || !p.Inventory.Spec.To[0].Contains(a) {
 		t.Errorf("at %s", a)
 	}
 	if got, want := f.answers(was), was.Spec.ClusterIP+" "+is.Spec.ClusterIP; got != want {
 		t.Errorf("in the middle of its batch the bridge answers on %s, want %s", got, want)
 	}
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).narrow(e, engine.Forward))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Narrow(e, engine.Forward))))
 	f.checkBridge(was, is, v1alpha1.BridgeLoadBalancer)
 }
 
-// TestHalfHoppedServiceWhosePodsChanged: its EndpointSlices stay as they were while it is of type ExternalName, and must
-// not keep it from going on, nor back.
+// TestHalfHoppedServiceWhosePodsChanged: its EndpointSlices stay as they were while it is of type
+// ExternalName, and must not keep it from going on, nor back.
 func TestHalfHoppedServiceWhosePodsChanged(t *testing.T) {
 	for _, end := range []string{"172.24.3.7", "10.96.3.7"} {
 		f := setup(t)
@@ -82,7 +82,7 @@ func TestHalfHoppedServiceWhosePodsChanged(t *testing.T) {
 // halfHop cuts apply off right after the first patch of a hop.
 func (f *fixture) halfHop() {
 	f.Helper()
-	cut := *f.job.Tools.Cluster
+	cut := *f.job.Deps.Cluster
 	cut.WithWatch = &halver{WithWatch: server.WithWatch}
 	var err error
 	f.through(&cut, func() { _, err = f.job.Apply(f.Context(), f.runner) })
@@ -108,8 +108,8 @@ func (h *halver) Patch(ctx context.Context, o client.Object, p client.Patch, opt
 	return h.WithWatch.Patch(ctx, o, p, opts...)
 }
 
-// TestOldAddressGivenBackInTheMiddleOfAHop: the API server's repair of IPAddresses, being behind, allocated the address
-// to the Service that had just left it.
+// TestOldAddressGivenBackInTheMiddleOfAHop: the API server's repair of IPAddresses, being behind,
+// allocated the address to the Service that had just left it.
 func TestOldAddressGivenBackInTheMiddleOfAHop(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart", at("10.96.3.7"))
@@ -124,12 +124,13 @@ func TestOldAddressGivenBackInTheMiddleOfAHop(t *testing.T) {
 	}))
 	key := types.NamespacedName{Namespace: "shop", Name: bridge.Name(was.Name, was.UID)}
 	target := &bridge.Hold{Migration: f.job.Spec.Name, Address: netip.MustParseAddr("172.24.3.7"), Bridge: key}
-	f.must(target.Place(t.Context(), f.job.Tools.Client())) // it is released after the other is placed
+	f.must(target.Create(t.Context(), f.job.Deps.Client())) // it is released after the other is placed
 	f.apply()
 	f.checkBridge(was, f.get("cart"), v1alpha1.BridgeLoadBalancer)
 }
 
-// TestTargetTakenBetweenTwoRuns: apply was killed while the target had no hold, and another Service was given it.
+// TestTargetTakenBetweenTwoRuns: apply was killed while the target had no hold, and another Service
+// was given it.
 func TestTargetTakenBetweenTwoRuns(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart", at("10.96.3.7"))
@@ -160,7 +161,7 @@ func TestInterruptedBarrierLeavesNoSentinel(t *testing.T) {
 			cancel()
 		}
 	}}
-	if err := runner.Run(ctx, single1(p.barriers(engine.Forward).proof("batch"))); !errors.Is(err, engine.ErrInterrupted) {
+	if err := runner.Run(ctx, single1(p.barriers(engine.Forward).Proof("batch"))); !errors.Is(err, engine.ErrInterrupted) {
 		t.Errorf("got %v", err)
 	}
 	left := &corev1.ServiceList{}

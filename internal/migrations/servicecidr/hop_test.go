@@ -18,13 +18,13 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// TestHopRefusesWithoutABridge is the control of the most important guard: a Service must not leave its address before
-// the bridge is proven.
+// TestHopRefusesWithoutABridge is the control of the most important guard: a Service must not leave
+// its address before the bridge is proven.
 func TestHopRefusesWithoutABridge(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart")
 	p := f.planner()
-	err := p.transit(engine.Forward).hop(p.Survey.Moves[0], engine.Forward).Do(t.Context())
+	err := p.steps(engine.Forward).Hop(p.Inventory.Moves[0], engine.Forward).Do(t.Context())
 	var missing *bridge.MissingError
 	if !errors.As(err, &missing) {
 		t.Errorf("got %v", err)
@@ -38,12 +38,12 @@ func TestHopRepairsABridgeThatDrifted(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart")
 	p := f.planner()
-	e := p.Survey.Moves[0]
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
+	e := p.Inventory.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Bridge(e))))
 	svc := f.get("cart")
 	svc.Spec.Ports[0].Port = 8081
 	f.must(server.Update(t.Context(), svc))
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).hop(e, engine.Forward))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Hop(e, engine.Forward))))
 	if got := f.get(bridge.Name(was.Name, was.UID)).Spec.Ports[0].Port; got != 8081 {
 		t.Errorf("the bridge answers at port %d", got)
 	}
@@ -57,9 +57,9 @@ func TestBridgeGoesToTheNextAddressWhenTheTargetIsTaken(t *testing.T) {
 	f.service("cart", at("10.96.3.7"))
 	p := f.planner()
 	f.service("thief", at("172.24.3.7"))
-	e := p.Survey.Moves[0]
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).hop(e, engine.Forward))))
+	e := p.Inventory.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Bridge(e))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Hop(e, engine.Forward))))
 	is := f.get("cart")
 	if is.Spec.ClusterIP == "172.24.3.7" || is.Annotations[v1alpha1.AnnotationTargetIP] != is.Spec.ClusterIP {
 		t.Errorf("at %s, annotations %v", is.Spec.ClusterIP, is.Annotations)
@@ -70,8 +70,8 @@ func TestConflictingEditIsFollowed(t *testing.T) {
 	f := setup(t)
 	f.service("cart")
 	p := f.planner()
-	e := p.Survey.Moves[0]
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
+	e := p.Inventory.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Bridge(e))))
 	cut := *p.Tools.Cluster
 	edit := func() {
 		svc := f.get("cart")
@@ -80,7 +80,7 @@ func TestConflictingEditIsFollowed(t *testing.T) {
 	}
 	cut.WithWatch = &editor{WithWatch: server.WithWatch, edit: edit}
 	p.Tools.Cluster = &cut
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).hop(e, engine.Forward))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.steps(engine.Forward).Hop(e, engine.Forward))))
 	if b := f.get(e.BridgeKey().Name); b.Spec.Ports[0].TargetPort.IntValue() != 9090 {
 		t.Errorf("the bridge did not follow: %+v", b.Spec.Ports)
 	}
@@ -111,7 +111,7 @@ func TestBarrierNamesTheNodeThatHasNotAnswered(t *testing.T) {
 	was := f.service("cart")
 	p := f.planner()
 	f.probe.deaf = map[string]bool{"deaf": true}
-	b := p.barriers(engine.Forward).proof("batch 1 of 1")
+	b := p.barriers(engine.Forward).Proof("batch 1 of 1")
 	b.Limit = 3 * time.Second
 	err := (&engine.Runner{}).Run(t.Context(), single1(b))
 	if err == nil || !strings.Contains(err.Error(), "deaf") || strings.Contains(err.Error(), "node a,") {

@@ -13,13 +13,13 @@ import (
 	"github.com/replumb/replumb/internal/testing/crash"
 )
 
-// everyWrite cuts act off after its first, second, third … write, or, in short, once in the middle of each phase that writes, and calls
-// then after each. before makes what act begins with.
+// everyWrite cuts act off after its first, second, third … write, or, in short, once in the middle
+// of each phase that writes, and calls then after each. before makes what act begins with.
 func everyWrite(t *testing.T, least int, before func() *fixture, act func(*fixture) error, then func(f *fixture, n int)) {
 	t.Helper()
 	run := func(last int) (*fixture, *crash.Client, error) {
 		f := before()
-		cut := *f.job.Tools.Cluster
+		cut := *f.job.Deps.Cluster
 		c := &crash.Client{WithWatch: server.WithWatch, Last: last}
 		cut.WithWatch = c
 		sink := f.runner.Sink
@@ -47,7 +47,8 @@ func everyWrite(t *testing.T, least int, before func() *fixture, act func(*fixtu
 		for _, n := range points {
 			// With more writes, more of them are attempts that are repeated.
 			varies := max(4, whole.Writes()/8)
-			// After the last write there is nothing to cut off, and how often the status says which phase a run is in varies.
+			// After the last write there is nothing to cut off, and how often the status says which
+			// phase a run is in varies.
 			if !cutOff(t, n, run, then) && n < whole.Writes()-varies {
 				t.Fatalf("write %d: the run got through, where another made %d writes", n, whole.Writes())
 			}

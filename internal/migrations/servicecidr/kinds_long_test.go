@@ -19,6 +19,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
@@ -84,8 +85,9 @@ func TestEndpointsWithoutSelectorAreCopiedAndFollowed(t *testing.T) {
 	f.nothingLeft()
 }
 
-// TestRangeOfPinnedServicesAlone: a range that an earlier migration kept for a pinned Service is just what the next one would keep. It stays as it is:
-// deleted, it would be in deletion as long as the Service has its address.
+// TestRangeOfPinnedServicesAlone: a range that an earlier migration kept for a pinned Service is
+// just what the next one would keep. It stays as it is: deleted, it would be in deletion as long as
+// the Service has its address.
 func TestRangeOfPinnedServicesAlone(t *testing.T) {
 	const kept = "172.30.9.8/30"
 	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.From = []string{oldRange, kept} })
@@ -109,7 +111,8 @@ func TestRangeOfPinnedServicesAlone(t *testing.T) {
 	f.nothingLeft()
 }
 
-// TestKeptRangesGoWithTheirServices: of two Services that were pinned when apply kept ranges for them, one is gone by the time of finish.
+// TestKeptRangesGoWithTheirServices: of two Services that were pinned when apply kept ranges for
+// them, one is gone by the time of finish.
 func TestKeptRangesGoWithTheirServices(t *testing.T) {
 	f, _ := office(t)
 	gone := f.service("gone", at("172.31.9.24"), func(s *corev1.Service) {
@@ -169,7 +172,8 @@ func TestServiceDeletedInItsHop(t *testing.T) {
 	}
 }
 
-// TestServiceRecreatedInItsHop: a Service of the same name is another one, at an address of its own choice.
+// TestServiceRecreatedInItsHop: a Service of the same name is another one, at an address of its own
+// choice.
 func TestServiceRecreatedInItsHop(t *testing.T) {
 	f := setup(t)
 	svc := f.service("cart", at("10.96.3.7"))
@@ -185,7 +189,8 @@ func TestServiceRecreatedInItsHop(t *testing.T) {
 	f.nothingLeft()
 }
 
-// TestRangeInUseIsNamed: what took an address of the range, and is no Service that could move, is named.
+// TestRangeInUseIsNamed: what took an address of the range, and is no Service that could move, is
+// named.
 func TestRangeInUseIsNamed(t *testing.T) {
 	f, _ := office(t)
 	blocker := f.service("odd", at("172.31.3.50"), func(s *corev1.Service) {
@@ -199,7 +204,7 @@ func TestRangeInUseIsNamed(t *testing.T) {
 	f.must(server.Delete(t.Context(), blocker))
 	f.apply()
 	var gone *networkingv1.ServiceCIDR
-	if gone, err = serviceCIDR(t.Context(), server, "old"); gone != nil || err != nil {
+	if gone, err = ranges.ServiceCIDR(t.Context(), server, "old"); gone != nil || err != nil {
 		t.Errorf("the range is still there: %v, %v", gone, err)
 	}
 }

@@ -47,8 +47,8 @@ func TestNodePortsAreKeptThereAndBack(t *testing.T) {
 	f.rolledBack(was)
 }
 
-// TestPinnedServicesKeepTheirAddresses: when the range around them goes, ranges that cover them stay, and their addresses
-// stay theirs.
+// TestPinnedServicesKeepTheirAddresses: when the range around them goes, ranges that cover them
+// stay, and their addresses stay theirs.
 func TestPinnedServicesKeepTheirAddresses(t *testing.T) {
 	f, was := office(t)
 	pinned := f.service("fixed", at("172.31.9.24"), func(s *corev1.Service) {

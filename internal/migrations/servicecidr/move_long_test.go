@@ -14,19 +14,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// TestFinishedRangeCanBeEmptied: what one migration filled, the next may leave, without being told of it.
+// TestFinishedRangeCanBeEmptied: what one migration filled, the next may leave, without being told
+// of it.
 func TestFinishedRangeCanBeEmptied(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))
 	f.apply()
 	f.must(f.job.Finish(t.Context(), f.runner))
-	snap, err := cluster.Load(t.Context(), f.job.Tools.Cluster)
+	snap, err := cluster.Load(t.Context(), f.job.Deps.Cluster)
 	f.must(err)
-	next := Look(snap, Spec{Name: "next", Mode: v1alpha1.ModeMove, To: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")}}, nil)
+	next := services.Load(snap, services.Spec{Name: "next", Mode: v1alpha1.ModeMove, To: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")}})
 	var moves []string
 	for _, e := range next.Moves {
 		moves = append(moves, e.Service.Name)
@@ -36,7 +37,8 @@ func TestFinishedRangeCanBeEmptied(t *testing.T) {
 	}
 }
 
-// TestAnnotationsAreHints: where a Service came from is known by the addresses that are reserved for it, whatever it says.
+// TestAnnotationsAreHints: where a Service came from is known by the addresses that are reserved
+// for it, whatever it says.
 func TestAnnotationsAreHints(t *testing.T) {
 	for name, damage := range map[string]func(notes map[string]string){
 		"target removed": func(notes map[string]string) { delete(notes, v1alpha1.AnnotationTargetIP) },
@@ -76,8 +78,8 @@ func (c *atLock) Create(ctx context.Context, o client.Object, opts ...client.Cre
 	return c.WithWatch.Create(ctx, o, opts...)
 }
 
-// TestFinishSeesWhatAppearedBeforeItsLock: finish looks whether it may go on, and then takes the lock. Objects that another run left in
-// between is removed, too.
+// TestFinishSeesWhatAppearedBeforeItsLock: finish looks whether it may go on, and then takes the
+// lock. Objects that another run left in between is removed, too.
 func TestFinishSeesWhatAppearedBeforeItsLock(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))
@@ -86,9 +88,9 @@ func TestFinishSeesWhatAppearedBeforeItsLock(t *testing.T) {
 		Migration: "m", Address: netip.MustParseAddr("172.24.9.9"), Bridge: types.NamespacedName{Namespace: "shop", Name: "gone-bridge"},
 	}
 	appeared := false
-	cut := *f.job.Tools.Cluster
+	cut := *f.job.Deps.Cluster
 	cut.WithWatch = &atLock{WithWatch: server.WithWatch, do: func() {
-		f.must(stray.Place(f.Context(), server))
+		f.must(stray.Create(f.Context(), server))
 		appeared = true
 	}}
 	f.through(&cut, func() { f.must(f.finish()) })

@@ -113,7 +113,8 @@ func TestRollbackAfterFinishIsRefused(t *testing.T) {
 	}
 }
 
-// TestOldAddressIsKeptFromOthers is the control of holds: without one the API server would give the address away.
+// TestOldAddressIsKeptFromOthers is the control of holds: without one the API server would give the
+// address away.
 func TestOldAddressIsKeptFromOthers(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))

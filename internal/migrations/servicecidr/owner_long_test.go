@@ -30,7 +30,7 @@ import (
 func TestWideBridgeIsNarrowedByTheNextApply(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart", at("10.96.3.7"))
-	cut := *f.job.Tools.Cluster
+	cut := *f.job.Deps.Cluster
 	dead := &dying{WithWatch: server.WithWatch}
 	cut.WithWatch = dead
 	f.on(engine.StepStarted, "narrow/shop/cart", func() { dead.dead = true })
@@ -47,8 +47,9 @@ func TestWideBridgeIsNarrowedByTheNextApply(t *testing.T) {
 	f.nothingLeft()
 }
 
-// TestStaleBridgeIsNotNarrowed: a process that was stopped with the write in hand wakes up when another has widened the bridge for the way
-// back. At the address that the Service leaves nothing would answer.
+// TestStaleBridgeIsNotNarrowed: a process that was stopped with the write in hand wakes up when
+// another has widened the bridge for the way back. At the address that the Service leaves nothing
+// would answer.
 func TestStaleBridgeIsNotNarrowed(t *testing.T) {
 	for _, form := range []v1alpha1.BridgeForm{v1alpha1.BridgeLoadBalancer, v1alpha1.BridgeExternalIPs} {
 		t.Run(string(form), func(t *testing.T) {
@@ -98,7 +99,8 @@ func (dead) Patch(context.Context, client.Object, client.Patch, ...client.SubRes
 	return crash.ErrKilled
 }
 
-// TestBridgeIsWidenedOnlyWithTheEndpointsOfItsService: at the new address half of all requests would go where the bridge leads.
+// TestBridgeIsWidenedOnlyWithTheEndpointsOfItsService: at the new address half of all requests
+// would go where the bridge leads.
 func TestBridgeIsWidenedOnlyWithTheEndpointsOfItsService(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart", at("10.96.3.7"))
@@ -124,7 +126,8 @@ func (f *fixture) ready(service, address string) {
 	f.must(server.Update(f.Context(), s))
 }
 
-// TestRollbackThatAdmissionForbids: a bridge in the form of externalIPs cannot take its other address on again. Nothing is written.
+// TestRollbackThatAdmissionForbids: a bridge in the form of externalIPs cannot take its other
+// address on again. Nothing is written.
 func TestRollbackThatAdmissionForbids(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.Bridge = v1alpha1.BridgeExternalIPs })
 	was := f.service("cart", at("10.96.3.7"))
@@ -157,7 +160,8 @@ func (f *fixture) versions() (all []string) {
 	return all
 }
 
-// forbidNewExternalIPs has the API server do what its plugin DenyServiceExternalIPs does, until allow is called.
+// forbidNewExternalIPs has the API server do what its plugin DenyServiceExternalIPs does, until
+// allow is called.
 func (f *fixture) forbidNewExternalIPs() (allow func()) {
 	f.Helper()
 	meta := metav1.ObjectMeta{Name: "no-new-external-ips"}
@@ -209,8 +213,9 @@ func (f *fixture) forbidNewExternalIPs() (allow func()) {
 	return allow
 }
 
-// TestArrivedServicesChange: between apply and finish a blue-green deployment switches a selector, a failover another, and a Service is
-// deleted. In the middle of their batch all of that is refused, and to change the type until the end.
+// TestArrivedServicesChange: between apply and finish a blue-green deployment switches a selector,
+// a failover another, and a Service is deleted. In the middle of their batch all of that is
+// refused, and to change the type until the end.
 func TestArrivedServicesChange(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.Freeze = v1alpha1.FreezeEnforce })
 	f.runner.Deadline = time.Minute

@@ -12,8 +12,9 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// TestOneOwnerPerAddress follows bridges there and back: they answer at both addresses when Services hop, and besides only where their
-// Service is not. That a check sees one that is wide is its control.
+// TestOneOwnerPerAddress follows bridges there and back: they answer at both addresses when
+// Services hop, and besides only where their Service is not. That a check sees one that is wide is
+// its control.
 func TestOneOwnerPerAddress(t *testing.T) {
 	for _, form := range []v1alpha1.BridgeForm{v1alpha1.BridgeLoadBalancer, v1alpha1.BridgeExternalIPs} {
 		t.Run(string(form), func(t *testing.T) {

@@ -1,41 +1,37 @@
+// Package servicecidr moves the Services of a live cluster to another Service range. plan.go lists the
+// phases in order.
 package servicecidr
 
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
-	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/cidr"
-	"github.com/replumb/replumb/internal/operator/overlapset"
-	"github.com/replumb/replumb/internal/safety/freeze"
+	"github.com/replumb/replumb/internal/network/overlapset"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/verify/agentset"
-	"github.com/replumb/replumb/internal/verify/lossguard"
 )
-
-// parallel is how many steps of one group run at once.
-const parallel = 32
-
-// crossings is how many Services are between the two patches of their hops at once: the more there are, the later an API server that has much to
-// do answers each, and all watchers wait for that. See docs/design/hop.md, which has what it takes.
-const crossings = 2
 
 // commands are the phases of everything that is done to Services.
 func commands() migration.Commands[*Planner] {
 	return migration.Commands[*Planner]{Apply: applyPhases(), Rollback: rollbackPhases(), Finish: finishPhases()}
 }
 
-// phaseKubelets parts apply and rollback in two: which pods still carry an address of before is known only once it is over.
+// phaseKubelets parts apply and rollback in two: which pods still carry an address of before is
+// known only once it is over.
 const phaseKubelets = "kubelets"
 
-// applyPhases go to the point where nothing needs the old range any more and old addresses still answer.
+// applyPhases go to the point where nothing needs the old range any more and old addresses still
+// answer.
 func applyPhases() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
 		migration.CheckPhase[*Planner]("Check the cluster"),
@@ -49,7 +45,7 @@ func applyPhases() migration.Phases[*Planner] {
 		{Name: agentset.Phase, Title: "Watch from every node", Groups: (*Planner).watch, Replan: (*Planner).probeAppears},
 		// Before the first bridge, which is the canary's.
 		{Name: overlapset.Phase, Title: "Keep bridges up to date", Groups: (*Planner).overlap},
-		{Name: "extend", Title: "Add the target range", Groups: rangesBy(rangeChanges.extend), Recheck: true},
+		{Name: "extend", Title: "Add the target range", Groups: rangesBy(ranges.Changes.Extend), Recheck: true},
 		{Name: "canary", Title: "Move a throw-away Service first", Groups: (*Planner).canary},
 		{Name: "move", Title: "Move Services, tier by tier, batch by batch", Groups: movesTo(engine.Forward)},
 		{
@@ -60,13 +56,13 @@ func applyPhases() migration.Phases[*Planner] {
 			Recheck: true,
 		},
 		{Name: "refresh", Title: "Restart pods that carry old addresses", Groups: refresh},
-		{Name: "repoint", Title: "Retire the old range", Groups: rangesBy(rangeChanges.repoint), Recheck: true},
+		{Name: "repoint", Title: "Retire the old range", Groups: rangesBy(ranges.Changes.Repoint), Recheck: true},
 		{Name: "tidy", Title: "Remove the remains of deleted Services", Groups: (*Planner).orphans},
 	}
 }
 
-// rollbackPhases bring every Service back to its old address, by the bridges that still answer on both, and after it whatever
-// had followed the Services.
+// rollbackPhases bring every Service back to its old address, by the bridges that still answer on
+// both, and after it whatever had followed the Services.
 func rollbackPhases() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
 		{
@@ -77,9 +73,9 @@ func rollbackPhases() migration.Phases[*Planner] {
 		{
 			Name:   overlapset.Phase,
 			Title:  "Keep bridges up to date",
-			Groups: func(p *Planner) []engine.Group { return p.overlapping(p.Overlap.InstallIfPossible()) },
+			Groups: func(p *Planner) []engine.Group { return whileBridged(p, p.Overlap.InstallIfPossible()) },
 		},
-		{Name: "reopen", Title: "Open the old range again", Groups: rangesBy(rangeChanges.reopen)},
+		{Name: "reopen", Title: "Open the old range again", Groups: rangesBy(ranges.Changes.Reopen)},
 		{
 			Name:   "late",
 			Title:  "Reserve old addresses for Services made in the new range",
@@ -94,11 +90,11 @@ func rollbackPhases() migration.Phases[*Planner] {
 			Replan: (*Planner).returnsAhead,
 		},
 		{Name: "refresh", Title: "Restart pods that carry new addresses", Groups: refresh},
-		{Name: "restore", Title: "Make the old range the default again", Groups: rangesBy(rangeChanges.restore)},
-		{Name: "drain", Title: "Let clients forget new addresses", Groups: (*Planner).drain},
+		{Name: "restore", Title: "Make the old range the default again", Groups: rangesBy(ranges.Changes.Restore)},
+		{Name: "drain", Title: "Let clients forget new addresses", Groups: drain},
 		{Name: "release", Title: "Remove bridges and release new addresses", Groups: toward(engine.Backward, (*Planner).release)},
 		{Name: "tidy", Title: "Clean up", Groups: toward(engine.Backward, (*Planner).tidy)},
-		{Name: "withdraw", Title: "Remove the ranges of the migration that no Service is in", Groups: rangesBy(rangeChanges.withdraw)},
+		{Name: "withdraw", Title: "Remove the ranges of the migration that no Service is in", Groups: rangesBy(ranges.Changes.Withdraw)},
 	}
 }
 
@@ -109,39 +105,17 @@ func finishPhases() migration.Phases[*Planner] {
 		{
 			Name:   overlapset.Phase,
 			Title:  "Keep bridges up to date",
-			Groups: func(p *Planner) []engine.Group { return p.overlapping(p.Overlap.Install()) },
+			Groups: func(p *Planner) []engine.Group { return whileBridged(p, p.Overlap.Install()) },
 		},
-		{Name: "drain", Title: "Let clients forget old addresses", Groups: (*Planner).drain},
-		{Name: "soak", Title: "Wait until no client uses old addresses", Groups: (*Planner).soak},
-		{Name: "verify", Title: "Verify every moved Service", Groups: (*Planner).verify},
+		{Name: "drain", Title: "Let clients forget old addresses", Groups: drain},
+		{Name: "soak", Title: "Wait until no client uses old addresses", Groups: soak},
+		{Name: "verify", Title: "Verify every moved Service", Groups: verify},
 		{Name: "recheck", Title: "Verify kubelets and API servers once more", Groups: (*Planner).recheck},
 		migration.FinalPhase[*Planner](),
 		{Name: "release", Title: "Remove bridges and release old addresses", Groups: toward(engine.Forward, (*Planner).release)},
-		{Name: "prove", Title: "Prove that every node knows the new addresses", Groups: (*Planner).proveReleased},
+		{Name: "prove", Title: "Prove that every node knows the new addresses", Groups: proveReleased},
 		{Name: "tidy", Title: "Clean up", Groups: toward(engine.Forward, (*Planner).tidy)},
 	}
-}
-
-// rangeChanges make the steps of those phases that change Service ranges, which depend on what a cluster has.
-type rangeChanges interface {
-	extend() []engine.Group
-	repoint() []engine.Group
-	reopen() []engine.Group
-	restore() []engine.Group
-	withdraw() []engine.Group
-	handOver() []engine.Group
-}
-
-func (p *Planner) changes() rangeChanges {
-	if p.Survey.Bitmap {
-		return flagPlan{rangePlan: p.ranges()}
-	}
-	return p.ranges()
-}
-
-// rangesBy has the steps of a phase be made by what the cluster has.
-func rangesBy(groups func(rangeChanges) []engine.Group) func(*Planner) []engine.Group {
-	return func(p *Planner) []engine.Group { return groups(p.changes()) }
 }
 
 // movesTo has a movePlan make the steps of a phase.
@@ -163,40 +137,6 @@ func PhaseNames() []string { return commands().Names() }
 // Outlines are the phases of all commands, for people.
 func Outlines() []migration.Outline { return []migration.Outline{commands().Outline("")} }
 
-// Planner makes plans from a survey.
-type Planner struct {
-	migration.Base
-	// Probe asks nodes what they know, Inspector API servers how they run.
-	Probe     bridge.NodeProbe
-	Inspector Inspector
-	Survey    *Survey
-	// Forms are those of new bridges by namespace, Form is that of all others.
-	Forms map[string]v1alpha1.BridgeForm
-	Form  v1alpha1.BridgeForm
-	// CanFreeze says whether the cluster takes the policy that freezes Services.
-	CanFreeze bool
-	// Origin is what the instructions of gates depend on.
-	Origin cluster.Origin
-	// Agents prove on every node what goes on; nil if there are none.
-	Agents *lossguard.Agents
-	// Overlap keeps bridges in step between commands; nil if nothing does.
-	Overlap *overlapset.Set
-	// OverlapWell says that it is alive, as far as the user may see.
-	OverlapWell bool
-	// Store is where API servers keep the Services that move by etcd; nil, if none does.
-	Store Store
-	// Remains takes away what an earlier run has left of agents, and of Overlap.
-	Remains []engine.Group
-	// Observer, if set, hears of Services that have moved.
-	Observer Observer
-	// LeaveClients has finish not wait for clients of old addresses.
-	LeaveClients bool
-	// Late are the Services made in the target range which a rollback moves to the old one.
-	Late []Late
-	// Refresh is what has to be restarted for pods to get rid of old addresses.
-	Refresh Refresh
-}
-
 func (p *Planner) Apply() *engine.Plan {
 	return commands().Apply.Plan(p, p.Migration, hook.Apply)
 }
@@ -207,154 +147,42 @@ func (p *Planner) Rollback() *engine.Plan {
 
 func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Migration, hook.Finish) }
 
-func (p *Planner) spec() Spec { return p.Survey.Spec }
-
-// secure records the migration, backs up what is about to be changed for the first time, and freezes it.
+// secure records the migration, backs up what is about to be changed for the first time, and
+// freezes it.
 func (p *Planner) secure() []engine.Group {
-	s := migration.Securing{Originals: append(p.Survey.originals(), p.Refresh.Originals()...)}
+	s := migration.Securing{Originals: append(originals(p.Inventory), p.Refresh.Originals()...)}
 	if p.frozen() {
 		s.Then = []engine.Step{p.freeze()}
 	}
 	return p.Secure(s)
 }
 
-// frozen reports whether Services in flight are frozen.
-func (p *Planner) frozen() bool {
-	return p.CanFreeze && p.spec().Common.Freeze != v1alpha1.FreezeDisabled && p.spec().Mode != v1alpha1.ModeExtend
-}
-
-func (p *Planner) freeze() *freeze.Step {
-	return &freeze.Step{Client: p.Tools.Client(), Migration: p.spec().Name}
-}
-
 // canary goes first, as long as no Service has gone.
 func (p *Planner) canary() []engine.Group {
-	pending := p.Survey.Pending()
-	if len(pending) == 0 || len(pending) < len(p.Survey.Moves) || p.Survey.Counts().Bridged > 0 {
+	pending := p.Inventory.Pending()
+	if len(pending) == 0 || len(pending) < len(p.Inventory.Moves) || p.Inventory.Counts().Bridged > 0 {
 		return nil
 	}
-	return engine.InOrder(&canaryStep{transit: p.transit(engine.Forward), pool: p.canaryPool()})
+	return engine.InOrder(&hop.Canary{Steps: p.steps(engine.Forward), Pool: canaryPool(p)})
 }
 
-// canaryPool has the addresses between which the canary moves: there, and back. API servers that have a flag give none of the range that is left.
-func (p *Planner) canaryPool() *cidr.Pool {
-	if p.Survey.Bitmap {
-		return p.Survey.Pool
+// canaryPool has the addresses between which the canary moves: there, and back. API servers that
+// have a flag give none of the range that is left.
+func canaryPool(p *Planner) *cidr.Pool {
+	if p.Inventory.Bitmap {
+		return p.Inventory.Pool
 	}
-	return cidr.NewPool(p.spec().From, p.Survey.Used)
-}
-
-// pool has the addresses that replumb takes for itself in a direction.
-func (p *Planner) pool(to engine.Direction) *cidr.Pool {
-	if p.Survey.Bitmap && to == engine.Backward {
-		return p.Survey.returnPool()
-	}
-	return p.Survey.Pool
-}
-
-// kubelets waits until no kubelet names the cluster DNS address that is left behind.
-func (p *Planner) kubelets(to engine.Direction) []engine.Group {
-	k, want := p.kubeletsOf(to)
-	if k == nil {
-		return nil
-	}
-	title := "Wait until every kubelet names " + want + " as cluster DNS"
-	gate := newGate("kubelets", title, kubeletGuide(p.Origin, want, p.Survey.dnsKept()), p.spec().GateWait, k.holds)
-	return engine.InOrder(
-		acted(gate, p.spec(), GateRequest{Cluster: p.Identity, Run: runTo(to), Gate: gateKubelets, Want: want}),
-		recordKubelets(p.Tools.Client(), p.spec().Name, p.Tools.Now),
-	)
-}
-
-// kubeletsOf are those that have to name want as cluster DNS in a direction; nil if cluster DNS does not move.
-func (p *Planner) kubeletsOf(to engine.Direction) (k *kubelets, want string) {
-	k = &kubelets{cluster: p.Tools.Cluster, migration: p.spec().Name}
-	var all []string
-	for _, e := range p.Survey.DNSMoves() {
-		if to == engine.Backward && (!e.Touched() || e.settled()) {
-			continue // it never moved, or does not return
-		}
-		leaves, goes := e.ends(to)
-		k.left, all = append(k.left, leaves), append(all, goes.String())
-	}
-	if len(k.left) == 0 {
-		return nil, ""
-	}
-	k.confirmation = strings.Join(all, ",")
-	return k, k.confirmation
+	return cidr.NewPool(p.spec().From, p.Inventory.Used)
 }
 
 // refresh restarts workloads, a tier at a time.
 func refresh(p *Planner) []engine.Group { return p.Refresh.groups() }
 
-// each makes a step for every Service of the migration that has something of it left: those never touched have not.
-func (p *Planner) each(step func(*Entry) engine.Step) []engine.Group {
-	var steps []engine.Step
-	for _, e := range p.Survey.everything() {
-		if e.begun() {
-			steps = append(steps, step(e))
-		}
-	}
-	return engine.AtOnce(parallel, "", steps...)
-}
-
-// verify looks whether every Service is where it was to go.
-func (p *Planner) verify() []engine.Group {
-	listed := &listedServices{}
-	return p.each(func(e *Entry) engine.Step { return arrived(p.Tools.Client(), listed, e, p.spec().Domain) })
-}
-
-// release takes the addresses away that a direction leaves, and what kept them answering. Finish does that batch by batch, each with a
-// barrier and time to look, so that a loss stops it before the next. A rollback is at the Services' own addresses, and stops for nothing.
-func (p *Planner) release(to engine.Direction) []engine.Group {
-	groups := p.stopProbing(to)
-	all := p.each(func(e *Entry) engine.Step {
-		_, at := e.ends(to)
-		if e.settled() {
-			at = e.New
-		}
-		return p.releaseOf(e, at, "")
-	})
-	if to == engine.Backward || len(all) == 0 {
-		return append(groups, all...)
-	}
-	batches := slices.Collect(slices.Chunk(all[0].Steps, p.spec().Batch))
-	barriers := p.barriers(to)
-	for i, steps := range batches {
-		name := fmt.Sprintf("release %d of %d", i+1, len(batches))
-		groups = append(groups, engine.AtOnce(parallel, name, steps...)...)
-		if i+1 == len(batches) { // phase prove is its barrier
-			break
-		}
-		after := []engine.Step{barriers.step(name)}
-		if p.spec().Settle > 0 {
-			after = append(after, &migration.PauseStep{
-				Name: "settle/" + name, Length: p.spec().Settle, Now: p.Tools.Now,
-				About: fmt.Sprintf("Let %s settle for %s", name, p.spec().Settle),
-			})
-		}
-		groups = append(groups, engine.AtOnce(1, name, after...)...)
-	}
-	return groups
-}
-
-func (p *Planner) releaseOf(e *Entry, at netip.Addr, why string) engine.Step {
-	return release{
-		client:     p.Tools.Client(),
-		migration:  p.spec().Name,
-		entry:      e,
-		at:         at,
-		domain:     p.spec().Domain,
-		strategies: p.spec().Strategies,
-		why:        why,
-	}.step()
-}
-
 // back returns every Service that can, and names the others.
 func (p *Planner) back() []engine.Group {
 	var steps []engine.Step
-	for _, e := range p.Survey.Moves {
-		if e.settled() {
+	for _, e := range p.Inventory.Moves {
+		if e.CannotReturn() {
 			steps = append(steps, &engine.Wait{
 				Name: "stays/" + e.Key().String(), About: fmt.Sprintf("Leave %s at %s: it %s", e.Key(), e.New, e.Reason),
 				For: func(context.Context) error { return nil }, Again: true,
@@ -364,30 +192,17 @@ func (p *Planner) back() []engine.Group {
 	return append(engine.InOrder(steps...), p.moves(engine.Backward).services()...)
 }
 
-// proveReleased passes one more barrier: what is behind it, every node has seen, the removal of the bridges included.
-func (p *Planner) proveReleased() []engine.Group {
-	if len(p.Survey.Moves) == 0 {
-		return nil
-	}
-	return engine.InOrder(p.barriers(engine.Forward).step("released addresses"))
-}
-
-// drain waits until clients have forgotten the addresses that are left.
-func (p *Planner) drain() []engine.Group {
-	return engine.InOrder(drain(p.Tools.Client(), p.spec().Name, p.spec().Drain, p.Tools.Now))
-}
-
 // orphans removes what Services that were deleted, or that left the migration, have left behind.
 func (p *Planner) orphans() []engine.Group {
 	var bridges, addresses []engine.Step
-	for _, e := range p.Survey.Departed {
-		bridges = append(bridges, p.releaseOf(e, e.Old, e.Reason.Text))
+	for _, e := range p.Inventory.Removed {
+		bridges = append(bridges, releaseOf(p, e, e.Old, e.Reason.Text))
 	}
-	for _, b := range p.Survey.Orphans {
-		bridges = append(bridges, removeOrphan(p.Tools.Client(), b))
+	for _, b := range p.Inventory.Orphans {
+		bridges = append(bridges, hop.RemoveOrphan(p.Tools.Client(), b))
 	}
-	for i := range p.Survey.Strays {
-		addresses = append(addresses, releaseStray(p.Tools.Client(), &p.Survey.Strays[i]))
+	for i := range p.Inventory.OrphanedReservations {
+		addresses = append(addresses, hop.ReleaseOrphaned(p.Tools.Client(), &p.Inventory.OrphanedReservations[i]))
 	}
 	// A bridge is known as one by the addresses that are reserved for it.
 	return append(engine.AtOnce(parallel, "", bridges...), engine.AtOnce(parallel, "", addresses...)...)
@@ -395,22 +210,42 @@ func (p *Planner) orphans() []engine.Group {
 
 // tidy removes what the migration leaves behind in a direction.
 func (p *Planner) tidy(to engine.Direction) []engine.Group {
-	// What keeps bridges in step stays as long as there is one. Orphans go before agents, which stay as long as what they call has a bridge:
-	// another migration of a set that had them meanwhile has made it again, and the bridge of the former one is an orphan.
-	groups := slices.Concat(p.orphans(), p.Agents.Dismiss(), p.Overlap.Remove(), p.Remains)
+	// What keeps bridges in step stays as long as there is one. Orphans go before agents, which
+	// stay as long as what they call has a bridge: another migration of a set that had them
+	// meanwhile has made it again, and the bridge of the former one is an orphan.
+	groups := slices.Concat(p.orphans(), p.Agents.Dismiss(), p.Overlap.Remove(), p.Leftovers)
 	if to == engine.Forward {
-		groups = append(groups, p.changes().handOver()...)
+		groups = append(groups, p.changes().HandOver()...)
 	}
 	return append(groups, p.leave(to)...)
 }
 
-// leave removes what replumb keeps for itself, and looks that nothing is left. On the way back the target ranges go last: what replumb keeps
-// for itself is in them.
+// leave removes what replumb keeps for itself, and looks that nothing is left. On the way back the
+// target ranges go last: what replumb keeps for itself is in them.
 func (p *Planner) leave(to engine.Direction) []engine.Group {
 	steps := append([]engine.Step{p.freeze().Undo()}, p.Thaw()...)
-	if p.Survey.Bitmap {
-		steps = append(steps, p.ranges().guard("end", nil).Undo())
+	if p.Inventory.Bitmap {
+		steps = append(steps, p.ranges().Guard("end", nil).Undo())
 	}
-	steps = append(append(steps, removeRemains(p.Tools.Client(), p.spec().Name)), p.Forget(migration.Sweep{})...)
-	return append(engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.Survey, to))...)
+	steps = append(append(steps, hop.RemoveLeftovers(p.Tools.Client(), p.spec().Name)), p.Forget(migration.Sweep{})...)
+	return append(engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.Inventory, to))...)
+}
+
+// originals are the objects that are about to be changed for the first time.
+func originals(s *services.Inventory) []client.Object {
+	var all []client.Object
+	for _, e := range s.Moves {
+		if e.Position == services.Waiting || e.Position == services.Bridged {
+			all = append(all, e.Service)
+		}
+	}
+	if s.Spec.Mode == v1alpha1.ModeExtend || s.Bitmap {
+		return all
+	}
+	for i := range s.Ranges {
+		if c := &s.Ranges[i]; ranges.Empties(s, c) {
+			all = append(all, c)
+		}
+	}
+	return all
 }

@@ -1,16 +1,15 @@
 package servicecidr
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/spec/window"
@@ -18,17 +17,18 @@ import (
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
-// movePlan makes the groups of steps that take Services from one address to the other, in one direction.
+// movePlan makes the groups of steps that take Services from one address to the other, in one
+// direction.
 type movePlan struct {
 	*migration.Base
-	survey *Survey
-	to     engine.Direction
+	inventory *services.Inventory
+	to        engine.Direction
 	// run and phase are what hooks get.
 	run   hook.Run
 	phase string
 	// frozen says that Services in flight are frozen.
-	frozen  bool
-	transit *transit
+	frozen bool
+	steps  *hop.Steps
 	// agents connect to Services that have moved; nil if there are none.
 	agents *lossguard.Agents
 	// certificates is the gate before kubernetes moves.
@@ -37,8 +37,8 @@ type movePlan struct {
 
 func (p *Planner) moves(to engine.Direction) *movePlan {
 	m := &movePlan{
-		Base: &p.Base, survey: p.Survey, to: to, run: hook.Apply, phase: "move", frozen: p.frozen(), transit: p.transit(to),
-		agents: p.Agents, certificates: p.ranges().certificates,
+		Base: &p.Base, inventory: p.Inventory, to: to, run: hook.Apply, phase: "move", frozen: p.frozen(), steps: p.steps(to),
+		agents: p.Agents, certificates: p.ranges().Certificates,
 	}
 	if to == engine.Backward {
 		m.run, m.phase = hook.Rollback, "return"
@@ -46,29 +46,7 @@ func (p *Planner) moves(to engine.Direction) *movePlan {
 	return m
 }
 
-// transit is what the steps that move Services share, and the barriers in it.
-func (p *Planner) transit(to engine.Direction) *transit {
-	return &transit{
-		client:     p.Tools.Client(),
-		endpoints:  &bridge.Endpoints{Client: p.Tools.Client()},
-		migration:  p.spec().Name,
-		domain:     p.spec().Domain,
-		form:       p.Form,
-		forms:      p.Forms,
-		pool:       p.pool(to),
-		within:     slices.Concat(p.Survey.Spec.From, p.Survey.Spec.To),
-		barriers:   p.barriers(to),
-		now:        p.Tools.Now,
-		strategies: p.spec().Strategies,
-		store:      p.Store,
-		observer:   p.Observer,
-		crossings:  make(chan struct{}, crossings),
-		throttle:   &bridge.Throttle{Client: p.Tools.Client(), Migration: p.spec().Name},
-	}
-}
-
-// services moves everything, tier by tier, batch by batch. On the way back, a Service that never left its old address has
-// nothing to return from.
+// services moves everything. On the way back, a Service that never left its old address stays.
 func (m *movePlan) services() []engine.Group {
 	var groups []engine.Group
 	if m.to == engine.Forward {
@@ -77,7 +55,7 @@ func (m *movePlan) services() []engine.Group {
 	groups = append(groups, m.unthrottled()...)
 	groups = append(groups, m.probeService()...)
 	batches := m.batches()
-	for _, tier := range m.survey.Tiers {
+	for _, tier := range m.inventory.Tiers {
 		var inside []engine.Group
 		for _, b := range batches {
 			if b.tier == tier {
@@ -89,52 +67,22 @@ func (m *movePlan) services() []engine.Group {
 	return groups
 }
 
-// batch is what moves together.
-type batch struct {
-	// name is what it is called, if it has no number.
-	name       string
-	number, of int
-	tier       string
-	entries    []*Entry
-	// counts are those of the whole migration once the batch has moved.
-	counts v1alpha1.Counts
-	tiers  []v1alpha1.TierStatus
-}
-
-func (b *batch) String() string { return cmp.Or(b.name, fmt.Sprintf("batch %d of %d", b.number, b.of)) }
-
-func (b *batch) keys() []types.NamespacedName {
-	keys := make([]types.NamespacedName, len(b.entries))
-	for i, e := range b.entries {
-		keys[i] = e.Key()
-	}
-	return keys
-}
-
-func (b *batch) names() []string {
-	names := make([]string, len(b.entries))
-	for i, e := range b.entries {
-		names[i] = e.Key().String()
-	}
-	return names
-}
-
 // batches are those of all tiers, in order.
 func (m *movePlan) batches() []*batch {
 	var all []*batch
-	counts, will := m.survey.Counts(), map[*Entry]bool{}
-	for _, tier := range m.survey.Tiers {
-		leaving := m.survey.InTier(tier)
+	counts, will := m.inventory.Counts(), map[*services.Entry]bool{}
+	for _, tier := range m.inventory.Tiers {
+		leaving := m.inventory.InTier(tier)
 		if m.to == engine.Backward {
-			leaving = m.survey.Away(tier)
+			leaving = m.inventory.Away(tier)
 		}
-		for _, entries := range inBatches(leaving, m.survey.Spec.Batch) {
+		for _, entries := range services.InBatches(leaving, m.inventory.Spec.Batch) {
 			counts.Moved += len(entries)
 			for _, e := range entries {
 				will[e] = true
 			}
 			all = append(all, &batch{
-				number: len(all) + 1, tier: tier, entries: entries, counts: counts, tiers: m.survey.TierCounts(will),
+				number: len(all) + 1, tier: tier, entries: entries, counts: counts, tiers: m.inventory.TierCounts(will),
 			})
 		}
 	}
@@ -144,11 +92,11 @@ func (m *movePlan) batches() []*batch {
 	return all
 }
 
-// batch: the bridges, the proof that every node knows them, the hops, the bridges off the addresses that have Services again, and time
-// to look.
+// batch has the bridges, the proof that nodes know them, the hops, the bridges off the addresses
+// that have Services again, and time to look.
 func (m *movePlan) batch(b *batch) []engine.Group {
 	groups := m.before(b)
-	if m.to == engine.Forward && slices.ContainsFunc(b.entries, (*Entry).IsKubernetes) {
+	if m.to == engine.Forward && slices.ContainsFunc(b.entries, (*services.Entry).IsKubernetes) {
 		groups = append(groups, engine.AtOnce(1, b.String(), m.certificates())...)
 	}
 	groups = append(groups, m.cross(b)...)
@@ -161,14 +109,14 @@ func (m *movePlan) batch(b *batch) []engine.Group {
 	if m.frozen {
 		after = append(after, thaw(m.Tools.Client(), m.Migration.Name, b))
 	}
-	groups = append(groups, engine.AtOnce(1, b.String(), append(after, m.settle(b)...)...)...)
+	groups = append(groups, engine.AtOnce(1, b.String(), append(after, m.pause(b)...)...)...)
 	return append(groups, m.Hooks(m.occasion(v1alpha1.AfterBatch, b))...)
 }
 
 // before is what comes before a batch: the window to be in, hooks, and the freeze.
 func (m *movePlan) before(b *batch) []engine.Group {
 	var groups []engine.Group
-	if windows := m.survey.Spec.Common.Windows; len(windows) > 0 {
+	if windows := m.inventory.Spec.Common.Windows; len(windows) > 0 {
 		groups = engine.AtOnce(1, b.String(), window.NewStep("window/"+b.String(), windows, m.Tools.Now))
 	}
 	groups = append(groups, m.Hooks(m.occasion(v1alpha1.BeforeBatch, b))...)
@@ -178,71 +126,71 @@ func (m *movePlan) before(b *batch) []engine.Group {
 	return groups
 }
 
-// cross takes a batch over its bridges. Services with node ports hop one after the other: each needs a sync window of
-// the kube-proxies for itself. kubernetes hops last, when everything beside it is proven to work.
+// cross takes a batch over its bridges. Services with node ports hop one by one: each needs a sync
+// window of the kube-proxies. kubernetes is last, when all beside it is proven to work.
 func (m *movePlan) cross(b *batch) []engine.Group {
 	var bridges, plain, last []engine.Step
-	var routed, nodePorts []*Entry
+	var routed, nodePorts []*services.Entry
 	for _, e := range b.entries {
-		bridges = append(bridges, m.transit.bridge(e))
+		bridges = append(bridges, m.steps.Bridge(e))
 		switch {
 		case e.IsKubernetes():
-			last = append(last, m.transit.hop(e, m.to))
-		case e.HasNodePorts() && e.hops():
+			last = append(last, m.steps.Hop(e, m.to))
+		case e.HasNodePorts() && e.Hops():
 			nodePorts = append(nodePorts, e)
-		case e.throttled():
+		case e.Throttled():
 			routed = append(routed, e)
 		default:
-			plain = append(plain, m.transit.hop(e, m.to))
+			plain = append(plain, m.steps.Hop(e, m.to))
 		}
 	}
 	groups := slices.Concat(
 		engine.AtOnce(parallel, b.String(), bridges...),
-		engine.AtOnce(1, b.String(), m.transit.barriers.step(b.String())),
+		engine.AtOnce(1, b.String(), m.steps.Barriers.Step(b.String())),
 		engine.AtOnce(parallel, b.String(), plain...),
 	)
 	for some := range slices.Chunk(routed, bridge.Together) {
 		groups = append(groups, m.together(b, some)...)
 	}
 	for _, e := range nodePorts {
-		groups = append(groups, m.together(b, []*Entry{e})...)
+		groups = append(groups, m.together(b, []*services.Entry{e})...)
 	}
 	return append(groups, engine.AtOnce(1, b.String(), last...)...)
 }
 
-// together has Services hop beside each other; ingress controllers that lead to some of them see nothing of that.
-func (m *movePlan) together(b *batch, some []*Entry) []engine.Group {
+// together has Services hop beside each other, which ingress controllers do not see.
+func (m *movePlan) together(b *batch, some []*services.Entry) []engine.Group {
 	var beside []bridge.Routed
 	for _, e := range some {
-		if e.throttled() {
+		if e.Throttled() {
 			beside = append(beside, bridge.Routed{Service: e.Service, Old: e.Old})
 		}
 	}
 	var hops []engine.Step
 	for _, e := range some {
-		hops = append(hops, m.transit.hopBeside(e, m.to, beside))
+		hops = append(hops, m.steps.HopBeside(e, m.to, beside))
 	}
 	groups := engine.AtOnce(parallel, b.String(), hops...)
 	if len(beside) > 0 {
-		groups = append(groups, engine.AtOnce(1, b.String(), m.transit.unthrottle(some[0].Key().String(), some))...)
+		groups = append(groups, engine.AtOnce(1, b.String(), m.steps.Unthrottle(some[0].Key().String(), some))...)
 	}
 	return groups
 }
 
 // unthrottled takes away what a run that was killed has left for ingress controllers to see.
 func (m *movePlan) unthrottled() []engine.Group {
-	some := slices.DeleteFunc(slices.Clone(m.survey.Moves), func(e *Entry) bool { return !e.throttled() })
+	some := slices.DeleteFunc(slices.Clone(m.inventory.Moves), func(e *services.Entry) bool { return !e.Throttled() })
 	if len(some) == 0 {
 		return nil
 	}
-	return engine.AtOnce(1, "before the first batch", m.transit.unthrottle("before", some))
+	return engine.AtOnce(1, "before the first batch", m.steps.Unthrottle("before", some))
 }
 
 // narrow has each address belong to one Service again.
 func (m *movePlan) narrow(b *batch) []engine.Group {
 	var steps []engine.Step
 	for _, e := range b.entries {
-		steps = append(steps, m.transit.narrow(e, m.to))
+		steps = append(steps, m.steps.Narrow(e, m.to))
 	}
 	return engine.AtOnce(parallel, b.String(), steps...)
 }
@@ -254,7 +202,7 @@ func (m *movePlan) tier(tier string, inside []engine.Group) []engine.Group {
 	}
 	before := m.Hooks(hook.Occasion{Run: m.run, Phase: m.phase, Tier: tier, Moment: v1alpha1.BeforeTier})
 	after := m.Hooks(hook.Occasion{Run: m.run, Phase: m.phase, Tier: tier, Moment: v1alpha1.AfterTier})
-	for _, t := range m.survey.Spec.Common.Tiers {
+	for _, t := range m.inventory.Spec.Common.Tiers {
 		if t.Name == tier && t.Pause != nil && t.Pause.Duration > 0 {
 			after = append(after, engine.AtOnce(1, tier, &migration.PauseStep{
 				Name: "pause/" + tier, Length: t.Pause.Duration, Now: m.Tools.Now,
@@ -269,28 +217,21 @@ func (m *movePlan) occasion(moment v1alpha1.HookMoment, b *batch) hook.Occasion 
 	return hook.Occasion{Run: m.run, Moment: moment, Phase: m.phase, Tier: b.tier, Batch: b.number, Services: b.names()}
 }
 
-// staleBridges repairs the bridges of Services that moved before and were changed since, whose bridge was taken away, or whose bridge a
-// run that was killed has left on both addresses.
+// staleBridges repairs bridges of moved Services that are gone, outdated, or were left on both
+// addresses.
 func (m *movePlan) staleBridges() []engine.Group {
 	var stale []engine.Step
-	for _, e := range m.survey.everything() {
-		if e.Place != Moved {
-			continue
-		}
-		want := m.transit.bridgeAfter(e, e.Service, engine.Forward)
-		if e.Bridge != nil {
-			want.Form = bridge.FormOf(e.Bridge)
-		}
-		if e.Bridge == nil || e.Mirrored() || bridge.Difference(e.Bridge, want.Build(), true) != nil {
-			stale = append(stale, m.transit.rebridge(e))
+	for _, e := range m.inventory.All() {
+		if e.Position == services.Moved && m.steps.BridgeIsStale(e) {
+			stale = append(stale, m.steps.Rebridge(e))
 		}
 	}
 	return engine.AtOnce(parallel, "bridges of moved Services", stale...)
 }
 
-// settle gives people time to look.
-func (m *movePlan) settle(b *batch) []engine.Step {
-	length := m.survey.Spec.Settle
+// pause gives people time to look.
+func (m *movePlan) pause(b *batch) []engine.Step {
+	length := m.inventory.Spec.Settle
 	if length == 0 {
 		return nil
 	}
@@ -299,11 +240,11 @@ func (m *movePlan) settle(b *batch) []engine.Step {
 	}}
 }
 
-// probeService moves the Services that agents call, before any other: under their requests, from every node.
+// probeService moves the Services that agents call before any other, under their requests.
 func (m *movePlan) probeService() []engine.Group {
 	b := &batch{name: "the Service of probes"}
-	for _, e := range m.survey.Probes {
-		if m.to == engine.Forward && e.Place != Moved || m.to == engine.Backward && e.away() {
+	for _, e := range m.inventory.Probes {
+		if m.to == engine.Forward && e.Position != services.Moved || m.to == engine.Backward && e.Away() {
 			b.entries = append(b.entries, e)
 		}
 	}
@@ -320,15 +261,15 @@ func (m *movePlan) probeService() []engine.Group {
 	return slices.Concat(groups, m.cross(b), m.connect(b), m.narrow(b), engine.AtOnce(1, b.String(), m.answered(b)...))
 }
 
-// answered lets the requests to what agents call be answered or time out, before a Service of anyone's moves: a loss is reported at once when it
-// is seen, and a time-out is seen when it is over.
+// answered lets requests to what agents call end before a user's Service moves: a time-out is seen
+// when it is over.
 func (m *movePlan) answered(b *batch) []engine.Step {
 	if m.agents == nil {
-		return m.settle(b)
+		return m.pause(b)
 	}
 	const answer = probe.DefaultTimeout + time.Second
 	return []engine.Step{&migration.PauseStep{
-		Name: "settle/" + b.String(), Length: max(answer, m.survey.Spec.Settle), Now: m.Tools.Now,
+		Name: "settle/" + b.String(), Length: max(answer, m.inventory.Spec.Settle), Now: m.Tools.Now,
 		About: fmt.Sprintf("Wait for requests to %s that are under way", b),
 	}}
 }
@@ -338,7 +279,5 @@ func (m *movePlan) connect(b *batch) []engine.Group {
 	if m.agents == nil {
 		return nil
 	}
-	return engine.AtOnce(1, b.String(), &lossguard.Connected{
-		Watch: m.agents.Watch, Name: b.String(), Ranges: m.agents.Ranges, Limit: m.transit.barriers.limit,
-	})
+	return engine.AtOnce(1, b.String(), m.agents.Connected(b.String(), m.steps.Barriers.Limit))
 }

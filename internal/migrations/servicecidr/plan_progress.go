@@ -9,18 +9,17 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
 var (
-	_ migration.Plans      = (*Planner)(nil)
-	_ migration.Companion  = (*Planner)(nil)
-	_ migration.Arrival    = (*Planner)(nil)
-	_ migration.Summarizer = (*Planner)(nil)
+	_ migration.Plans = (*Planner)(nil)
 )
 
-func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
+func (p *Planner) Counts() v1alpha1.Counts { return p.Inventory.Counts() }
 
 func (p *Planner) Early() string {
 	if pending := p.awaited(); len(pending) > 0 {
@@ -29,80 +28,81 @@ func (p *Planner) Early() string {
 	if n := p.Refresh.Due(); n > 0 {
 		return fmt.Sprintf("%d workloads carry old addresses and have not been restarted", n)
 	}
-	if from := p.spec().From; p.Survey.Bitmap && len(from) > 0 && p.Survey.gives(from) {
-		return fmt.Sprintf("the API servers still have %s as --service-cluster-ip-range", joinRanges(from))
+	if from := p.spec().From; p.Inventory.Bitmap && len(from) > 0 && ranges.Serves(p.Inventory, from) {
+		return fmt.Sprintf("the API servers still have %s as --service-cluster-ip-range", services.JoinRanges(from))
 	}
 	var names []string
-	for _, c := range p.Survey.retiring() {
+	for _, c := range ranges.Retiring(p.Inventory) {
 		names = append(names, "servicecidr "+c.Name)
 	}
 	if len(names) > 0 {
-		return fmt.Sprintf("the old range is not retired: %s is still there", listing(names))
+		return fmt.Sprintf("the old range is not retired: %s is still there", services.FirstTen(names))
 	}
 	return ""
 }
 
 // awaited are the Services that apply has yet to move.
-func (p *Planner) awaited() []*Entry {
-	return slices.DeleteFunc(p.Survey.Pending(), func(e *Entry) bool { return e.Place == Waiting && p.Survey.endless(e) })
+func (p *Planner) awaited() []*services.Entry {
+	return slices.DeleteFunc(p.Inventory.Pending(), func(e *services.Entry) bool { return e.Position == services.Waiting && endless(p.Inventory, e) })
 }
 
 func (p *Planner) Left() string {
 	if early := p.Early(); early != "" {
 		return early
 	}
-	if p.Survey.probeStays() {
+	if p.Inventory.ProbesPending() {
 		return "what agents call has not moved yet"
 	}
-	if n := len(p.Survey.Departed); n > 0 {
+	if n := len(p.Inventory.Removed); n > 0 {
 		return "what there is of " + english.Plural(n, "Service", "") + " that left the migration is still there"
 	}
 	return "" // what Services have left behind that were deleted meanwhile, the next command removes: there may always be one more
 }
 
-// movesAhead reports whether what comes after phase kubelets of apply cannot be planned yet. For the few Services that have appeared
-// meanwhile it is planned as if they had moved, and corrected in the next round: where one comes after the other there would be no end.
+// movesAhead reports whether what follows phase kubelets of apply cannot be planned yet. The few
+// Services that have appeared meanwhile are planned as moved, and corrected in the next round, or
+// there would be no end.
 func (p *Planner) movesAhead() bool {
-	known := func(e *Entry) bool { return !p.Survey.bornAfter(e) }
-	return slices.ContainsFunc(p.Survey.Pending(), known) || p.Survey.probeStays() ||
-		(len(p.Survey.DNSMoves()) > 0 && p.Migration.Status.NodesRepointedAt == nil)
+	known := func(e *services.Entry) bool { return !bornAfter(p.Inventory, e) }
+	return slices.ContainsFunc(p.Inventory.Pending(), known) || p.Inventory.ProbesPending() ||
+		(len(p.Inventory.DNSMoves()) > 0 && p.Migration.Status.NodesRepointedAt == nil)
 }
 
-// returnsAhead reports whether what comes after phase kubelets of a rollback cannot be planned yet.
+// returnsAhead is movesAhead for a rollback.
 func (p *Planner) returnsAhead() bool {
 	dns := false
-	for _, e := range p.Survey.everything() {
-		if e.away() && !e.settled() {
+	for _, e := range p.Inventory.All() {
+		if e.Away() && !e.CannotReturn() {
 			return true
 		}
-		dns = dns || (e.Touched() && !e.settled() && p.Survey.DNS[e.Key()])
+		dns = dns || (e.Touched() && !e.CannotReturn() && p.Inventory.DNS[e.Key()])
 	}
 	return dns && p.Migration.Status.NodesRepointedAt == nil
 }
 
-func (p *Planner) Arrived(ctx context.Context) error {
+func (p *Planner) Arrive(ctx context.Context) error {
 	if !p.frozen() {
 		return nil
 	}
 	return freeze.Clear(ctx, p.Tools.Client(), p.spec().Name)
 }
 
-func (p *Planner) Summary(phase v1alpha1.Phase) (v1alpha1.Counts, []v1alpha1.TierStatus) {
+func (p *Planner) Summary(phase v1alpha1.Phase, _ v1alpha1.Counts) (v1alpha1.Counts, []v1alpha1.TierStatus) {
 	switch phase {
 	case v1alpha1.PhaseFinished:
 		counts := p.Migration.Status.Counts
 		counts.Bridged = 0
 		return counts, p.Migration.Status.Tiers
 	case v1alpha1.PhaseRolledBack:
-		return v1alpha1.Counts{Total: len(p.Survey.Moves), Stays: len(p.Survey.Stays)}, p.Survey.TierCounts(nil)
+		return v1alpha1.Counts{Total: len(p.Inventory.Moves), Stays: len(p.Inventory.Stays)}, p.Inventory.TierCounts(nil)
 	}
-	return p.Survey.Counts(), p.Survey.TierCounts(nil)
+	return p.Inventory.Counts(), p.Inventory.TierCounts(nil)
 }
 
-// Accompany implements migration.Companion: where nothing in the cluster does so, bridges are kept in step until stop is called, if that takes
-// more than hops do. Two that write at once would be in each other's way.
-func (p *Planner) Accompany(ctx context.Context) (stop func() error) {
-	if p.Tools.Cluster == nil || p.Overlap != nil || !p.Survey.AnyMirrored() {
+// RunBeside keeps bridges in step until stop is called, where nothing in the cluster does and
+// copies need it. Two writers would be in each other's way.
+func (p *Planner) RunBeside(ctx context.Context) (stop func() error) {
+	if p.Tools.Cluster == nil || p.Overlap != nil || !p.Inventory.AnyMirrored() {
 		return func() error { return nil }
 	}
 	var outdated error

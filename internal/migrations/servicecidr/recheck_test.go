@@ -24,10 +24,13 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// kubelets are played by a server in front of the API server: the real one asks none on this machine. Each node gives pods some cluster DNS.
+// kubelets are played by a server in front of the API server: the real one asks none on this
+// machine. Each node gives pods some cluster DNS.
 func (f *fixture) kubelets(dns map[string]string) *cluster.Cluster {
 	f.Helper()
 	for node := range dns {
@@ -85,14 +88,14 @@ func (n named) InspectAll(context.Context, []string) []apiserver.Server {
 }
 
 // gone is the planner of a cluster whose own Services have moved.
-func (f *fixture) gone(inspector Inspector) *Planner {
-	entry := func(namespace, name, was, is string) *Entry {
-		return &Entry{Service: plainService(namespace, name, is), Old: netip.MustParseAddr(was), New: netip.MustParseAddr(is), Place: Moved}
+func (f *fixture) gone(inspector ranges.Inspector) *Planner {
+	entry := func(namespace, name, was, is string) *services.Entry {
+		return &services.Entry{Service: plainService(namespace, name, is), Old: netip.MustParseAddr(was), New: netip.MustParseAddr(is), Position: services.Moved}
 	}
 	f.job.Spec.From, f.job.Spec.APIServers = []netip.Prefix{netipPrefix("10.96.0.0/16")}, []string{"192.0.2.1:6443"}
-	p := &Planner{Survey: &Survey{
+	p := &Planner{Inventory: &services.Inventory{
 		Spec: f.job.Spec,
-		Moves: []*Entry{
+		Moves: []*services.Entry{
 			entry(
 				metav1.NamespaceSystem,
 				"kube-dns",
@@ -101,14 +104,15 @@ func (f *fixture) gone(inspector Inspector) *Planner {
 			),
 			entry(metav1.NamespaceDefault, "kubernetes", "10.96.0.1", "172.24.0.1"),
 		},
-		DNS: map[types.NamespacedName]bool{kubeDNSKey(): true},
+		DNS: map[types.NamespacedName]bool{services.KubeDNSKey(): true},
 	}, Inspector: inspector}
-	p.Tools, p.Migration = f.job.Tools.Tools, f.job.Migration
+	p.Tools, p.Migration = f.job.Deps.Tools, f.job.Migration
 	return p
 }
 
-// TestFinishLooksAgain: nodes, certificates and flags that were in order once, and are not any more, stop finish before its point of no
-// return. The control is the plan of before, which has only the steps that come after.
+// TestFinishLooksAgain: nodes, certificates and flags that were in order once, and are not any
+// more, stop finish before its point of no return. The control is the plan of before, which has
+// only the steps that come after.
 func TestFinishLooksAgain(t *testing.T) {
 	good := named{[]string{"10.96.0.1", "172.24.0.1"}, "172.24.0.0/16"}
 	for name, tt := range map[string]struct {
@@ -139,7 +143,7 @@ func TestFinishLooksAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := setup(t)
-			f.job.Tools.Cluster = f.kubelets(map[string]string{"first": "172.24.0.10", "late": tt.dns})
+			f.job.Deps.Cluster = f.kubelets(map[string]string{"first": "172.24.0.10", "late": tt.dns})
 			f.manager(tt.flags...)
 			var wrong []error
 			for _, g := range f.gone(tt.servers).recheck() {
@@ -185,8 +189,8 @@ func TestRecheckComesBeforeThePointOfNoReturn(t *testing.T) {
 	}
 }
 
-// TestReleaseInBatches: what is lost, or not proven, stops finish before the next batch, whose bridges stay; the same command goes on. The
-// control, all of them at once, leaves none.
+// TestReleaseInBatches: what is lost, or not proven, stops finish before the next batch, whose
+// bridges stay; the same command goes on. The control, all of them at once, leaves none.
 func TestReleaseInBatches(t *testing.T) {
 	for name, size := range map[string]int{"batches": 2, "at once": 6} {
 		t.Run(name, func(t *testing.T) {
@@ -236,8 +240,9 @@ func (f *fixture) there(name string) bool {
 	return slices.ContainsFunc(all.Items, func(s corev1.Service) bool { return s.Namespace == "shop" && s.Name == name })
 }
 
-// TestIdentitiesArePinned: Services that are known by their ClusterIP keep it, and a range that covers it; without their labels, as the control,
-// or with an annotation that asks for it, they move.
+// TestIdentitiesArePinned: Services that are known by their ClusterIP keep it, and a range that
+// covers it; without their labels, as the control, or with an annotation that asks for it, they
+// move.
 func TestIdentitiesArePinned(t *testing.T) {
 	f := setup(t)
 	labelled := func(ip, key, value string) func(*corev1.Service) {
@@ -280,13 +285,14 @@ func TestIdentitiesArePinned(t *testing.T) {
 	}
 }
 
-// TestOwnAddressesOfBridgesAreLeft, beside those of Services: names lead there in the middle of a hop.
+// TestOwnAddressesOfBridgesAreLeft, beside those of Services: names lead there in the middle of a
+// hop.
 func TestOwnAddressesOfBridgesAreLeft(t *testing.T) {
 	f, was := moved(t)
-	survey, err := f.job.Survey(t.Context())
+	inventory, err := f.job.LoadInventory(t.Context())
 	f.must(err)
 	b := f.get(bridge.Name(was.Name, was.UID))
-	leaving := (&Planner{Survey: survey}).leaving(engine.Forward)
+	leaving := addressesLeft((&Planner{Inventory: inventory}), engine.Forward)
 	for _, a := range []string{was.Spec.ClusterIP, b.Spec.ClusterIP} {
 		if !leaving[a] {
 			t.Errorf("%s is not among %v", a, leaving)

@@ -17,7 +17,7 @@ import (
 // definition makes sure that the cluster has this build's definition of Migration.
 func (f *fixture) definition() {
 	f.Helper()
-	f.must((&engine.Runner{}).Run(f.Context(), single1(&migration.CRDStep{Cluster: f.job.Tools.Cluster})))
+	f.must((&engine.Runner{}).Run(f.Context(), single1(&migration.CRDStep{Cluster: f.job.Deps.Cluster})))
 }
 
 // TestDefinitionRefuses provokes each rule of the CustomResourceDefinition.
@@ -54,7 +54,8 @@ func TestDefinitionRefuses(t *testing.T) {
 	}
 }
 
-// TestDefinitionKeepsTheJob: what a Migration moves, and from where to where, cannot be changed; how it goes can.
+// TestDefinitionKeepsTheJob: what a Migration moves, and from where to where, cannot be changed;
+// how it goes can.
 func TestDefinitionKeepsTheJob(t *testing.T) {
 	f := setup(t)
 	f.definition()
@@ -82,8 +83,8 @@ func TestDefinitionKeepsTheJob(t *testing.T) {
 	}
 }
 
-// TestApplyUpgradesTheDefinition: an older build's definition is one with other versions, such as one that lacks a field,
-// or has a field or a rule that this build has not.
+// TestApplyUpgradesTheDefinition: an older build's definition is one with other versions, such as
+// one that lacks a field, or has a field or a rule that this build has not.
 func TestApplyUpgradesTheDefinition(t *testing.T) {
 	f := setup(t)
 	f.definition()
@@ -123,7 +124,8 @@ func TestApplyUpgradesTheDefinition(t *testing.T) {
 	}
 }
 
-// TestApplyTakesUpAMigrationCreatedByHand: what kubectl created has no defaults filled in, and cannot be given them.
+// TestApplyTakesUpAMigrationCreatedByHand: what kubectl created has no defaults filled in, and
+// cannot be given them.
 func TestApplyTakesUpAMigrationCreatedByHand(t *testing.T) {
 	f := setup(t)
 	f.definition()
@@ -132,7 +134,7 @@ func TestApplyTakesUpAMigrationCreatedByHand(t *testing.T) {
 	f.must(server.Create(t.Context(), m))
 	f.service("cart", at("10.96.3.7"))
 	for range 2 {
-		job, err := NewJob(f.job.Tools, m)
+		job, err := NewJob(f.job.Deps, m)
 		f.must(err)
 		f.job = job
 		f.apply()
@@ -148,7 +150,7 @@ func TestPlanLeavesOutWhatIsThere(t *testing.T) {
 	f.service("cart", at("10.96.3.7"))
 	f.apply()
 	f.service("late", at("10.96.3.8"))
-	job, err := NewJob(f.job.Tools, sample())
+	job, err := NewJob(f.job.Deps, sample())
 	f.must(err)
 	p, err := job.Look(t.Context())
 	f.must(err)

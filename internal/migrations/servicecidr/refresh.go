@@ -5,7 +5,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -13,14 +12,13 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/network/cidr"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/spec/tier"
 )
 
-// slack covers that the clocks of nodes, and of the machine replumb runs on, differ a little, and that kubelets hear of a
-// move a moment later.
+// slack covers that clocks differ a little, and that kubelets hear of a move a moment later.
 const slack = 2 * time.Second
 
 // Refresh is what has to be renewed for pods to get rid of addresses, and what is left to people.
@@ -58,10 +56,10 @@ func (r Refresh) groups() []engine.Group {
 	return groups
 }
 
-// changes are the moments from which pods get the addresses of a direction, by those Services that count. Services that are still to
-// move count as if they moved now: that is what a plan predicts. A pod can have the old address of a Service in its environment only if
-// it was started since the Service is there, which the API server alone says.
-func changes(s *Survey, m *v1alpha1.Migration, to engine.Direction, now time.Time, counts func(*Entry) bool) rollout.Changes {
+// changes are the moments from which pods get the addresses of a direction. Services that are still
+// to move count as if they moved now. A pod has the old address in its environment only if it
+// started since the Service is there, which the API server alone says.
+func changes(s *services.Inventory, m *v1alpha1.Migration, to engine.Direction, now time.Time, counts func(*services.Entry) bool) rollout.Changes {
 	c := rollout.Changes{Services: map[string][]rollout.Span{}, Migration: m.Name, Slack: slack}
 	for _, e := range s.Moves {
 		at, concerns := arrival(e, to, now)
@@ -89,22 +87,22 @@ func changes(s *Survey, m *v1alpha1.Migration, to engine.Direction, now time.Tim
 	return c
 }
 
-// arrival is when a Service got to where a direction leads; now, if it has yet to. On the way back, those that never left,
-// or do not return, don't count.
-func arrival(e *Entry, to engine.Direction, now time.Time) (at time.Time, counts bool) {
-	if to == engine.Backward && (!e.Touched() || e.settled()) {
+// arrival is when a Service got to where a direction leads; now, if it has yet to. On the way back
+// those that never left, or do not return, do not count.
+func arrival(e *services.Entry, to engine.Direction, now time.Time) (at time.Time, counts bool) {
+	if to == engine.Backward && (!e.Touched() || e.CannotReturn()) {
 		return time.Time{}, false
 	}
-	_, target := e.ends(to)
-	if !isAt(e.Service, target) {
+	_, target := e.Ends(to)
+	if !services.IsAt(e.Service, target) {
 		return now, true
 	}
-	src, _ := e.ends(to)
-	left, reserved := e.reserved[src]
+	src, _ := e.Ends(to)
+	left, reserved := e.Reserved[src]
 	if !reserved {
 		return now, to == engine.Forward || e.Service.Annotations[v1alpha1.AnnotationOriginalSpec] != ""
 	}
-	return movedAt(e.Service, left.since), true
+	return services.MovedAt(e.Service, left.Since), true
 }
 
 func later(a, b time.Time) time.Time {
@@ -115,7 +113,7 @@ func later(a, b time.Time) time.Time {
 }
 
 // awaySince is when a Service first got to its new address.
-func awaySince(e *Entry) time.Time {
+func awaySince(e *services.Entry) time.Time {
 	for _, key := range []string{v1alpha1.AnnotationAwaySince, v1alpha1.AnnotationMovedAt} {
 		if at, err := time.Parse(time.RFC3339Nano, e.Service.Annotations[key]); err == nil {
 			return at
@@ -124,52 +122,53 @@ func awaySince(e *Entry) time.Time {
 	return time.Time{}
 }
 
-// patience is how long a workload that is not complete may take to become so before it is restarted.
+// patience is how long a workload that is not complete may take to become so before it is
+// restarted.
 const patience = time.Minute
 
 // refresher plans what is to be renewed.
 type refresher struct {
-	tools  migration.Tools
-	survey *Survey
-	rules  tier.Rules
+	tools     migration.Tools
+	inventory *services.Inventory
+	rules     tier.Rules
 	// of is the migration, to where it goes, workloads what runs in the cluster.
 	of        *v1alpha1.Migration
 	to        engine.Direction
 	workloads *rollout.State
 	// departure is how pods leave their Services, before which of these are before workloads.
 	departure *rollout.Departure
-	before    *before
+	before    *services.ByWorkload
 }
 
-// plan says what becomes of the pods that carry addresses of before. What is not complete, and not by replumb, is not due: apply waits
-// for it a little, and else leaves it alone.
-func (r refresher) plan() (Refresh, rollout.Plan) {
-	spec, now := r.survey.Spec.Refresh, r.tools.Now()
-	c := changes(r.survey, r.of, r.to, now, func(*Entry) bool { return true })
+// plan says what becomes of pods that carry addresses of before. What is not complete, and not by
+// replumb, is not due: apply waits a little for it, and else leaves it alone.
+func (r refresher) plan() (Refresh, []rollout.Workload) {
+	spec, now := r.inventory.Spec.Refresh, r.tools.Now()
+	c := changes(r.inventory, r.of, r.to, now, func(*services.Entry) bool { return true })
 	out := Refresh{parallel: spec.Parallel}
 	if r.workloads == nil || len(c.Services) == 0 && !r.workloads.AnyLeaving(c) {
-		return out, rollout.Plan{}
+		return out, nil
 	}
 	if spec.Mode == v1alpha1.RefreshReport {
 		out.Left = r.workloads.Left(c)
-		return out, rollout.Plan{}
+		return out, nil
 	}
 	plan := r.workloads.Plan(c, spec.BarePods)
-	r.before = r.survey.before(r.workloads)
+	r.before = services.NewByWorkload(r.inventory, r.workloads)
 	out.Left = slices.Concat(plan.Reported, plan.Unfinished(c, r.workloads))
 	out.due = r.due(now)
-	tools := rollout.Tools{Client: r.tools.Client(), Timeout: spec.Timeout.Duration, Patience: patience, Now: r.tools.Now}
+	tools := rollout.Deps{Client: r.tools.Client(), Timeout: spec.Timeout.Duration, Patience: patience, Now: r.tools.Now}
 	out.Tiers = r.tiers(tools, plan, c)
 	out.originals = workloads(r.workloads, plan.Restarts)
-	return out, plan
+	return out, plan.Restarts
 }
 
 // due counts what is left to renew of what has moved.
 func (r refresher) due(now time.Time) (n int) {
-	plan := r.workloads.Plan(changes(r.survey, r.of, r.to, now, func(e *Entry) bool {
-		_, there := e.ends(r.to)
-		return isAt(e.Service, there) && !r.survey.endless(e)
-	}), r.survey.Spec.Refresh.BarePods)
+	plan := r.workloads.Plan(changes(r.inventory, r.of, r.to, now, func(e *services.Entry) bool {
+		_, there := e.Ends(r.to)
+		return services.IsAt(e.Service, there) && !endless(r.inventory, e)
+	}), r.inventory.Spec.Refresh.BarePods)
 	for i := range plan.Restarts {
 		if plan.Restarts[i].Unfinished == "" {
 			n++
@@ -178,26 +177,13 @@ func (r refresher) due(now time.Time) (n int) {
 	return n + len(plan.Evictions)
 }
 
-// bornAfter reports whether a Service was made after the migration was recorded.
-func (s *Survey) bornAfter(e *Entry) bool {
-	return !s.Recorded.IsZero() && s.Recorded.Before(&e.Service.CreationTimestamp)
-}
-
-// endless reports whether a Service has appeared since the migration was recorded, in a range that stays open. Of these there is no
-// end. Each apply moves those that it finds, and waits for no others.
-func (s *Survey) endless(e *Entry) bool {
-	return s.bornAfter(e) && slices.ContainsFunc(s.Ranges, func(c networkingv1.ServiceCIDR) bool {
-		return c.DeletionTimestamp.IsZero() && !s.retires(&c) && cidr.Contains(cidrsOf(&c), e.Old)
-	})
-}
-
 // tiers sorts what is to be renewed into tiers.
-func (r refresher) tiers(tools rollout.Tools, plan rollout.Plan, c rollout.Changes) []RefreshTier {
+func (r refresher) tiers(tools rollout.Deps, plan rollout.Plan, c rollout.Changes) []RefreshTier {
 	restarts, alone := map[string][]engine.Step{}, map[string][]engine.Step{}
 	for i := range plan.Restarts {
 		w := &plan.Restarts[i]
 		t := r.tierOf(w.Namespace, w.Name, w.PodLabels)
-		if r.before.servesDNS(w) { // what is restarted beside it would ask it for names
+		if r.before.ServesDNS(w) { // what is restarted beside it would ask it for names
 			alone[t] = append(alone[t], r.renew(tools, w, c))
 			continue
 		}
@@ -209,7 +195,7 @@ func (r refresher) tiers(tools rollout.Tools, plan rollout.Plan, c rollout.Chang
 		evictions[t] = append(evictions[t], p)
 	}
 	var all []RefreshTier
-	for _, name := range r.survey.Tiers {
+	for _, name := range r.inventory.Tiers {
 		t := RefreshTier{Name: name}
 		for _, step := range alone[name] {
 			t.Groups = append(t.Groups, []engine.Step{step})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
@@ -30,8 +31,8 @@ func (w *witnesses) Behind(_ context.Context, sentinel *corev1.Service, nodes []
 	return nil
 }
 
-// TestNodesForgetPods: agents are asked to forget a pod that has left its Services. Without them, and on the way back where they are silent,
-// nodes are given time, and end it themselves after it.
+// TestNodesForgetPods: agents are asked to forget a pod that has left its Services. Without them,
+// and on the way back where they are silent, nodes are given time, and end it themselves after it.
 func TestNodesForgetPods(t *testing.T) {
 	f := setup(t)
 	f.node("a", "192.0.2.1")
@@ -41,7 +42,8 @@ func TestNodesForgetPods(t *testing.T) {
 	const named = "10.244.0.4"
 	for name, tt := range map[string]struct {
 		agents, back, silent bool
-		// left and parted are what the sentinels asked to forget, until the pod had left, and after it.
+		// left and parted are what the sentinels asked to forget, until the pod had left, and after
+		// it.
 		left, parted []string
 		rested       bool
 	}{
@@ -53,20 +55,20 @@ func TestNodesForgetPods(t *testing.T) {
 	} {
 		all, alone := &witnesses{}, &witnesses{silent: tt.silent}
 		b := p.barriers(engine.Forward)
-		b.limit = time.Second
-		b.witness = all
+		b.Limit = time.Second
+		b.Witness = all
 		if tt.agents {
-			b.agents, b.witness = alone, alone
+			b.Agents, b.Witness = alone, alone
 		}
 		if tt.back {
-			b.witness = bridge.Either{First: alone, Second: all}
+			b.Witness = bridge.Either{First: alone, Second: all}
 		}
 		now, began := time.Now(), time.Now()
-		b.now = func() time.Time {
-			now = now.Add(restFor / 2)
+		b.Now = func() time.Time {
+			now = now.Add(hop.RestFor / 2)
 			return now
 		}
-		err := b.leave(t.Context(), "cart-1", pod)
+		err := b.Leave(t.Context(), "cart-1", pod)
 		if fails := tt.silent && !tt.back; (err != nil) != fails {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -74,11 +76,11 @@ func TestNodesForgetPods(t *testing.T) {
 		if want := slices.Compact(slices.Clone(tt.left)); !slices.Equal(all.asked, want) {
 			t.Errorf("%s: sentinels asked to forget %q, want %q", name, all.asked, want)
 		}
-		if rested := now.Sub(began) >= restFor; rested != tt.rested {
+		if rested := now.Sub(began) >= hop.RestFor; rested != tt.rested {
 			t.Errorf("%s: nodes were given time: %v", name, rested)
 		}
 		all.asked = nil
-		f.must(b.part(t.Context(), "cart-1"))
+		f.must(b.Part(t.Context(), "cart-1"))
 		if len(all.asked) != len(tt.parted) {
 			t.Errorf("%s: %d barriers before it ends, want %d", name, len(all.asked), len(tt.parted))
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
 // counting counts the reads of single Services of the shop.
@@ -28,16 +29,17 @@ func (c *counting) Get(ctx context.Context, key client.ObjectKey, o client.Objec
 	return c.WithWatch.Get(ctx, key, o, opts...)
 }
 
-// TestReadsOfAMove: what a write was answered with is not read again. A Service is read before its bridge is made and before its first patch,
-// the bridge before that patch; at the end both before they are released, and the bridge once more to see it gone.
+// TestReadsOfAMove: what a write was answered with is not read again. A Service is read before its
+// bridge is made and before its first patch, the bridge before that patch; at the end both before
+// they are released, and the bridge once more to see it gone.
 func TestReadsOfAMove(t *testing.T) {
 	const services = 5
 	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.Bridge = v1alpha1.BridgeExternalIPs })
 	for i := range services {
 		f.service(fmt.Sprintf("cart-%d", i), at(fmt.Sprintf("10.96.3.%d", 7+i)))
 	}
-	c := &counting{WithWatch: f.job.Tools.Cluster.WithWatch}
-	counted := *f.job.Tools.Cluster
+	c := &counting{WithWatch: f.job.Deps.Cluster.WithWatch}
+	counted := *f.job.Deps.Cluster
 	counted.WithWatch = c
 	reads := func(most int32, act func() error) {
 		t.Helper()
@@ -58,21 +60,21 @@ func TestReadsOfAMove(t *testing.T) {
 	f.nothingLeft()
 }
 
-// TestBridgeThatOthersEditIsNarrowed: the bridge is written by what the hop has read of it, and that is refused if others have changed it
-// since. The control sees the refusal.
+// TestBridgeThatOthersEditIsNarrowed: the bridge is written by what the hop has read of it, and
+// that is refused if others have changed it since. The control sees the refusal.
 func TestBridgeThatOthersEditIsNarrowed(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.Bridge = v1alpha1.BridgeExternalIPs })
 	was := f.service("cart", at("10.96.3.7"))
 	f.on(engine.StepStarted, "narrow/shop/cart", func() {
 		b := &corev1.Service{}
-		f.must(server.Get(t.Context(), bridgeKey(was), b))
+		f.must(server.Get(t.Context(), services.BridgeKey(was), b))
 		b.Annotations["example.com/seen"] = "yes"
 		f.must(server.Update(t.Context(), b))
 	})
 	f.apply()
 	f.answersAt(was, "10.96.3.7")
 	b := &corev1.Service{}
-	f.must(server.Get(t.Context(), bridgeKey(was), b))
+	f.must(server.Get(t.Context(), services.BridgeKey(was), b))
 	if b.Annotations["example.com/seen"] != "yes" {
 		t.Error("what others wrote on the bridge is gone")
 	}

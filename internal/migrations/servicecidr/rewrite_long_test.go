@@ -16,11 +16,12 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/stored"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/testing/crash"
 )
 
-// TestRewrittenIsTheAPIServersOwn: a Service that moved by etcd is one like any other for the API server. It takes changes of it, and when it is deleted
-// gives its address back.
+// TestRewrittenIsTheAPIServersOwn: a Service that moved by etcd is one like any other for the API
+// server. It takes changes of it, and when it is deleted gives its address back.
 func TestRewrittenIsTheAPIServersOwn(t *testing.T) {
 	f := setup(t, byEtcd)
 	f.balanced("balanced", "10.96.3.1")
@@ -40,7 +41,7 @@ func TestRewrittenIsTheAPIServersOwn(t *testing.T) {
 
 // doomed is a process that ends right before or right after it writes to etcd.
 type doomed struct {
-	Store
+	hop.Store
 	after bool
 }
 
@@ -57,11 +58,11 @@ func TestRewriteKilled(t *testing.T) {
 			f := setup(t, byEtcd)
 			was := f.balanced("balanced", "10.96.3.1")
 			kill := func(act func() error) {
-				f.job.Tools.Store = doomed{Store: etcdStore{spec: f.job.Spec.Store}, after: after}
+				f.job.Deps.Store = doomed{Store: hop.EtcdStore{Spec: f.job.Spec.Store}, after: after}
 				if err := act(); !errors.Is(err, crash.ErrKilled) {
 					t.Fatalf("the run ended with %v", err)
 				}
-				f.job.Tools.Store = nil
+				f.job.Deps.Store = nil
 				f.again()
 			}
 			kill(func() error {
@@ -111,7 +112,7 @@ func TestRewriteKilledAfterEveryWrite(t *testing.T) {
 func TestRewriteOfATakenTarget(t *testing.T) {
 	f := setup(t, byEtcd)
 	was := f.balanced("balanced", "10.96.3.1")
-	cut := *f.job.Tools.Cluster
+	cut := *f.job.Deps.Cluster
 	steal := func() { f.service("thief", at("172.24.3.1")) }
 	cut.WithWatch = &holdThief{thief: thief{WithWatch: server.WithWatch, steal: steal}, of: "172.24.3.1"}
 	f.through(&cut, func() { f.apply() })
@@ -135,7 +136,8 @@ func (c *holdThief) Delete(ctx context.Context, o client.Object, opts ...client.
 	return c.WithWatch.Delete(ctx, o, opts...)
 }
 
-// TestRewriteIsRefused before anything is written, where etcd is not reached or is not known to be the cluster's.
+// TestRewriteIsRefused before anything is written, where etcd is not reached or is not known to be
+// the cluster's.
 func TestRewriteIsRefused(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*v1alpha1.StoreSpec)
@@ -160,7 +162,7 @@ func TestRewriteIsRefused(t *testing.T) {
 	t.Run("encoded otherwise", func(t *testing.T) {
 		f := setup(t, byEtcd)
 		was := f.balanced("balanced", "10.96.3.1")
-		f.job.Tools.Store = refusing{}
+		f.job.Deps.Store = refusing{}
 		f.blocked("RP1720", "encrypted at rest")
 		if is := f.get("balanced"); is.ResourceVersion != was.ResourceVersion {
 			t.Error("it was written")
@@ -169,7 +171,7 @@ func TestRewriteIsRefused(t *testing.T) {
 }
 
 // refusing is an etcd in which all is encrypted.
-type refusing struct{ Store }
+type refusing struct{ hop.Store }
 
 func (refusing) Check(_ context.Context, all []*corev1.Service) (map[types.NamespacedName]error, error) {
 	_, err := stored.Readdress([]byte("k8s:enc:aescbc:v1:key1:"))

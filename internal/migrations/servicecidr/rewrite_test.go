@@ -16,6 +16,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/stored"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 )
 
 // byEtcd has everything but ClusterIP Services move by etcd, that of the API server of these tests.
@@ -37,7 +38,8 @@ func (f *fixture) balanced(name, ip string) *corev1.Service {
 	return f.get(name)
 }
 
-// unbind lets a Service go when it is deleted, as the controller does when there is no load balancer any more.
+// unbind lets a Service go when it is deleted, as the controller does when there is no load
+// balancer any more.
 func (f *fixture) unbind(name string) {
 	f.Helper()
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
@@ -107,8 +109,8 @@ func (s *seen) addresses() string {
 	return strings.Join(slices.Compact(all), " ")
 }
 
-// TestRewrite: by etcd every Service moves and returns, and those who watch see nothing but the address change, once. The control hops: it is seen as
-// another type.
+// TestRewrite: by etcd every Service moves and returns, and those who watch see nothing but the
+// address change, once. The control hops: it is seen as another type.
 func TestRewrite(t *testing.T) {
 	f := setup(t, byEtcd)
 	all := f.unhoppables()
@@ -164,7 +166,7 @@ func (f *fixture) moved(was, is *corev1.Service) {
 
 // rival changes the Service, or takes its target, right before it is written to etcd.
 type rival struct {
-	Store
+	hop.Store
 	act func(*corev1.Service)
 }
 
@@ -180,7 +182,7 @@ func (r *rival) Rewrite(ctx context.Context, svc *corev1.Service, swaps ...store
 func TestRewriteNeverOverwrites(t *testing.T) {
 	f := setup(t, byEtcd)
 	f.balanced("balanced", "10.96.3.1")
-	f.job.Tools.Store = &rival{Store: etcdStore{spec: f.job.Spec.Store}, act: func(*corev1.Service) {
+	f.job.Deps.Store = &rival{Store: hop.EtcdStore{Spec: f.job.Spec.Store}, act: func(*corev1.Service) {
 		svc := f.get("balanced")
 		svc.Spec.Ports[0].Port = 8080
 		f.must(server.Update(context.Background(), svc))

@@ -14,11 +14,12 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
-// TestKubeletsAreVouchedFor: who has no right to ask kubelets is asked what they name, and goes on when that was confirmed, for these
-// addresses and no others.
+// TestKubeletsAreVouchedFor: who has no right to ask kubelets is asked what they name, and goes on
+// when that was confirmed, for these addresses and no others.
 func TestKubeletsAreVouchedFor(t *testing.T) {
 	f := setup(t)
 	f.node("a", "192.0.2.1")
@@ -29,18 +30,18 @@ func TestKubeletsAreVouchedFor(t *testing.T) {
 		return client.IgnoreAlreadyExists(server.Create(ctx, m)) == nil, nil
 	}))
 	operator, _ := migrationtest.Operator(quiet{t}, server, Roles().Of(cluster.View, cluster.Operate))
-	k := &kubelets{
-		cluster: operator, migration: m.Name, left: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, confirmation: "172.24.0.10",
+	k := &ranges.Kubelets{
+		Cluster: operator, Migration: m.Name, Left: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Confirmation: "172.24.0.10",
 	}
 	for _, value := range []string{"", "172.24.0.11"} {
 		f.annotate(m, value)
 		want := "confirm it: kubectl annotate migrations.replumb.dev " + m.Name + " --overwrite replumb.dev/kubelets=172.24.0.10"
-		if err := k.holds(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+		if err := k.Holds(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("with %q: %v", value, err)
 		}
 	}
 	f.annotate(m, "172.24.0.10")
-	f.must(k.holds(t.Context()))
+	f.must(k.Holds(t.Context()))
 }
 
 // quiet lets requests be denied: that they are is what the test is about.

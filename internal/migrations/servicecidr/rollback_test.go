@@ -33,8 +33,8 @@ func (f *fixture) asBefore(was []*corev1.Service) {
 	}
 }
 
-// TestRollbackAfterEveryPhase stops apply after each of its phases, and has rollback restore exactly what was there. From
-// the phase that retires the range on, that includes opening it again.
+// TestRollbackAfterEveryPhase stops apply after each of its phases, and has rollback restore
+// exactly what was there. From the phase that retires the range on, that includes opening it again.
 func TestRollbackAfterEveryPhase(t *testing.T) {
 	f, was := office(t)
 	for _, phase := range ApplyPhases() {
@@ -73,8 +73,8 @@ func TestThereAndBackThreeTimes(t *testing.T) {
 	}
 }
 
-// TestRollbackReopensARangeThatIsGoing: a range whose deletion was asked for, but that an address still holds, gives out
-// no addresses any more, and its Services could not return.
+// TestRollbackReopensARangeThatIsGoing: a range whose deletion was asked for, but that an address
+// still holds, gives out no addresses any more, and its Services could not return.
 func TestRollbackReopensARangeThatIsGoing(t *testing.T) {
 	f, was := office(t)
 	f.job.Until = "move"

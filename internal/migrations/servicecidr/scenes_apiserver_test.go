@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 )
 
 func (f *fixture) eventually(what string, try func() error) {
@@ -47,7 +48,8 @@ func (s *untilStep) Verify(context.Context) error {
 func (f *fixture) finish() error   { return f.job.Finish(f.Context(), f.runner) }
 func (f *fixture) rollback() error { return f.job.Rollback(f.Context(), f.runner) }
 
-// again is what a new process with the same command begins with: the Migration as the cluster has it.
+// again is what a new process with the same command begins with: the Migration as the cluster has
+// it.
 func (f *fixture) again() *v1alpha1.Migration {
 	f.Helper()
 	m, err := migration.Get(f.Context(), server, "m")
@@ -78,8 +80,8 @@ func (f *fixture) rolledBack(was *corev1.Service) {
 // oldRange is a range that is not the API server's default one, so that it can be retired here.
 const oldRange = "172.31.0.0/16"
 
-// office is a cluster with a second range and one Service of each kind in it, but for those with node ports: they take a
-// second each.
+// office is a cluster with a second range and one Service of each kind in it, but for those with
+// node ports: they take a second each.
 func office(t *testing.T) (*fixture, []*corev1.Service) {
 	t.Helper()
 	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.From = []string{oldRange} })
@@ -109,10 +111,11 @@ func (f *fixture) openRange(name, cidr string) {
 	f.must(server.Create(f.Context(), &networkingv1.ServiceCIDR{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}},
 	}))
-	f.must(engine.Drive(f.Context(), ownRange{
-		client: f.job.Tools.Client(), name: name, cidr: netipPrefix(cidr), role: v1alpha1.RoleRange,
-	}.add()))
-	// The API server hears that the range is ready by its own watch, after those who asked it. Dry runs look at any one range.
+	f.must(engine.Drive(f.Context(), ranges.Range{
+		Client: f.job.Deps.Client(), Name: name, Cidr: netipPrefix(cidr), Role: v1alpha1.RoleRange,
+	}.Add()))
+	// The API server hears that the range is ready by its own watch, after those who asked it. Dry
+	// runs look at any one range.
 	first := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "first-of-" + name},
 		Spec: corev1.ServiceSpec{
@@ -123,7 +126,8 @@ func (f *fixture) openRange(name, cidr string) {
 	f.must(server.Delete(f.Context(), first))
 }
 
-// ranges are the cluster's Service ranges, with a mark on those that belong to a migration or are going.
+// ranges are the cluster's Service ranges, with a mark on those that belong to a migration or are
+// going.
 func (f *fixture) ranges() string {
 	f.Helper()
 	all := &networkingv1.ServiceCIDRList{}

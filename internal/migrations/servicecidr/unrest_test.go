@@ -18,9 +18,12 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// unrest creates a Service, and deletes one, every 200 ms until stop is called, which returns how many there were.
+// unrest creates a Service, and deletes one, every 200 ms until stop is called, which returns how
+// many there were.
 func (f *fixture) unrest() (stop func() int) {
 	ctx, cancel := context.WithCancel(f.Context())
 	var done sync.WaitGroup
@@ -57,14 +60,15 @@ type forgetful struct{ *Job }
 func (k forgetful) Examine(ctx context.Context) (*Planner, error) {
 	p, err := k.Job.Examine(ctx)
 	if err == nil {
-		p.Survey.Recorded = metav1.Time{}
+		p.Inventory.Recorded = metav1.Time{}
 	}
 	return p, err
 }
 
-// TestApplyEndsWhereServicesComeAndGo: ten times a second a Service is created and one is deleted, some of them in the range that is
-// emptied. Where that range stays open, apply moves what it finds; where it goes, it is closed first and has none in it at the end. The
-// control waits for all Services to have moved, of which there is no end.
+// TestApplyEndsWhereServicesComeAndGo: ten times a second a Service is created and one is deleted,
+// some of them in the range that is emptied. Where that range stays open, apply moves what it
+// finds; where it goes, it is closed first and has none in it at the end. The control waits for all
+// Services to have moved, of which there is no end.
 func TestApplyEndsWhereServicesComeAndGo(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -128,7 +132,8 @@ func (f *fixture) emptied(was netip.Prefix) {
 	}
 }
 
-// TestRangeIsNotClosedOnWhatStays: a Service that neither moves nor is pinned would keep the range in deletion for ever.
+// TestRangeIsNotClosedOnWhatStays: a Service that neither moves nor is pinned would keep the range
+// in deletion for ever.
 func TestRangeIsNotClosedOnWhatStays(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.From = []string{"172.31.0.0/20"} })
 	f.openRange("old", "172.31.0.0/20")
@@ -143,8 +148,8 @@ func TestRangeIsNotClosedOnWhatStays(t *testing.T) {
 	)
 	p, err := f.job.Examine(t.Context())
 	f.must(err)
-	for _, c := range p.Survey.retiring() {
-		holders, err := p.ranges().immovable(cidrsOf(c))(t.Context())
+	for _, c := range ranges.Retiring(p.Inventory) {
+		holders, err := p.ranges().Immovable(services.CIDRsOf(c))(t.Context())
 		f.must(err)
 		if len(holders) != 1 || !strings.Contains(holders[0], "shop/stays (172.31.3.8)") {
 			t.Errorf("what stays in %s: %v", c.Name, holders)
@@ -161,7 +166,8 @@ func TestRangeIsNotClosedOnWhatStays(t *testing.T) {
 	f.emptied(netip.MustParsePrefix("172.31.0.0/20"))
 }
 
-// busyOnce answers lists of Services with an error for a while, as an API server does that is restarted.
+// busyOnce answers lists of Services with an error for a while, as an API server does that is
+// restarted.
 type busyOnce struct {
 	client.WithWatch
 	mu   sync.Mutex
@@ -178,13 +184,13 @@ func (c *busyOnce) List(ctx context.Context, list client.ObjectList, opts ...cli
 	return c.WithWatch.List(ctx, list, opts...)
 }
 
-// TestLooksBetweenRoundsAreRetried: the API server refuses lists right after the first round. The control is refused in the first look,
-// before anything has begun.
+// TestLooksBetweenRoundsAreRetried: the API server refuses lists right after the first round. The
+// control is refused in the first look, before anything has begun.
 func TestLooksBetweenRoundsAreRetried(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))
 	busy := &busyOnce{WithWatch: server.WithWatch, left: 1}
-	cut := *f.job.Tools.Cluster
+	cut := *f.job.Deps.Cluster
 	cut.WithWatch = busy
 	f.through(&cut, func() {
 		if _, err := f.job.Apply(t.Context(), f.runner); !apierrors.IsResourceExpired(err) {

@@ -7,8 +7,9 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// UpgradedError says that the cluster has got ServiceCIDRs while addresses were reserved as they are on clusters without: what keeps them is no
-// longer seen as a reservation, so that no command could go on.
+// UpgradedError says that the cluster has got ServiceCIDRs while addresses were reserved as they
+// are on clusters without: what keeps them is no longer seen as a reservation, so that no command
+// could go on.
 type UpgradedError struct {
 	// Service is one that stands for a reserved address, and More how many others there are.
 	Service string

@@ -12,8 +12,9 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// TestBitmapUpgraded gives the API server ServiceCIDRs in the middle of a migration, as an upgrade to 1.33 does. Every command is refused, and changes
-// nothing. With the API server as it was, rollback goes through.
+// TestBitmapUpgraded gives the API server ServiceCIDRs in the middle of a migration, as an upgrade
+// to 1.33 does. Every command is refused, and changes nothing. With the API server as it was,
+// rollback goes through.
 func TestBitmapUpgraded(t *testing.T) {
 	f := setupFlagged(t)
 	if f == nil {

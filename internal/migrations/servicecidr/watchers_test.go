@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/testing/crash"
 )
@@ -39,15 +40,16 @@ func (f *fixture) nudges() []discoveryv1.EndpointSlice {
 	return all.Items
 }
 
-// TestIngressControllersAreThrottled: they are given another endpoint to see right before a Service that they lead to hops, in either
-// direction, and nothing of that is left. Of a Service that they do not lead to they see nothing more.
+// TestIngressControllersAreThrottled: they are given another endpoint to see right before a Service
+// that they lead to hops, in either direction, and nothing of that is left. Of a Service that they
+// do not lead to they see nothing more.
 func TestIngressControllersAreThrottled(t *testing.T) {
 	f := setup(t)
 	cart := f.service("cart", at("10.96.3.7"))
 	plain := f.service("plain", at("10.96.3.8"))
 	f.ingress("cart")
-	r := &requests{WithWatch: f.job.Tools.Cluster.WithWatch}
-	watched := *f.job.Tools.Cluster
+	r := &requests{WithWatch: f.job.Deps.Cluster.WithWatch}
+	watched := *f.job.Deps.Cluster
 	watched.WithWatch = r
 	f.through(&watched, func() {
 		f.apply()
@@ -78,12 +80,13 @@ func (c *immortal) Delete(ctx context.Context, o client.Object, opts ...client.D
 	return c.WithWatch.Delete(ctx, o, opts...)
 }
 
-// TestThrottleOfAKilledRunEnds: what a run that was killed has left for ingress controllers to see, the next takes away.
+// TestThrottleOfAKilledRunEnds: what a run that was killed has left for ingress controllers to see,
+// the next takes away.
 func TestThrottleOfAKilledRunEnds(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))
 	f.ingress("cart")
-	cut := *f.job.Tools.Cluster
+	cut := *f.job.Deps.Cluster
 	cut.WithWatch = &immortal{WithWatch: server.WithWatch}
 	var err error
 	f.through(&cut, func() { _, err = f.job.Apply(t.Context(), f.runner) })
@@ -97,8 +100,8 @@ func TestThrottleOfAKilledRunEnds(t *testing.T) {
 	}
 }
 
-// TestAPIServersFindTheBridge: between its patches a Service that API servers call leads to its old address, at which its bridge answers, and any
-// other to the name of its bridge.
+// TestAPIServersFindTheBridge: between its patches a Service that API servers call leads to its old
+// address, at which its bridge answers, and any other to the name of its bridge.
 func TestAPIServersFindTheBridge(t *testing.T) {
 	f := setup(t)
 	f.service("hook", at("10.96.3.7"))
@@ -131,7 +134,7 @@ func TestAPIServersFindTheBridge(t *testing.T) {
 	if want := []string{"10.96.3.7", "10.96.3.7"}; !slices.Equal(seen["hook"], want) {
 		t.Errorf("hook leads to %v, want %v", seen["hook"], want)
 	}
-	host := bridgeHost(cart, "cluster.local")
+	host := services.BridgeHost(cart, "cluster.local")
 	if want := []string{host, host}; !slices.Equal(seen["cart"], want) {
 		t.Errorf("cart leads to %v, want %v", seen["cart"], want)
 	}

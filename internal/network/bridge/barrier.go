@@ -21,20 +21,22 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// endpointsPerSlice is the most the API server takes (k8s.io/kubernetes pkg/apis/discovery/validation, maxEndpoints).
+// endpointsPerSlice is the API server's limit (maxEndpoints in k8s.io/kubernetes
+// pkg/apis/discovery/validation).
 const endpointsPerSlice = 1000
 
 // Witness tells which nodes do not know a sentinel yet.
 type Witness interface {
-	// Behind names those of the nodes of which it is not known that their kube-proxy has programmed the sentinel.
+	// Behind names those of the nodes that are not known to have programmed the sentinel.
 	Behind(ctx context.Context, sentinel *corev1.Service, nodes []string) []string
 }
 
-// NodeProbe asks the kube-proxy of a node for the health of a Service, at the Service's health-check port.
+// NodeProbe asks a node's kube-proxy for a Service's health, at its health-check port.
 type NodeProbe interface {
 	Ask(ctx context.Context, node string, port int32) (body []byte, err error)
 }
@@ -42,7 +44,7 @@ type NodeProbe interface {
 // HealthChecks is a Witness that asks the health-check port of every node.
 type HealthChecks struct{ Probe NodeProbe }
 
-// Either is a Witness that asks the second one about the nodes of which the first one knows nothing.
+// Either asks the second Witness about nodes unknown to the first.
 type Either struct{ First, Second Witness }
 
 var (
@@ -50,13 +52,13 @@ var (
 	_ Witness = Either{}
 )
 
-// Barrier is the step that proves that the kube-proxy of every node has programmed all bridges made before it.
+// Barrier proves that the kube-proxy of every node has programmed all bridges made before it.
 //
-// It makes a sentinel Service and then its EndpointSlices. kube-proxy takes up Services in watch order and
-// EndpointSlices in watch order, applies both to the kernel in one sync, and only after the kernel took the rules
-// reports to its health-check server (the end of syncProxyRules in k8s.io/kubernetes pkg/proxy/iptables/proxier.go and
-// pkg/proxy/nftables/proxier.go; a failed write to the kernel returns before that). So a node that reports a local
-// endpoint for the sentinel has programmed everything that was there before the sentinel. See docs/design/barrier.md.
+// It makes a sentinel Service and then its EndpointSlices. kube-proxy takes up each kind in watch
+// order, applies both in one sync, and reports to its health-check server only after the kernel
+// took the rules (the end of syncProxyRules in k8s.io/kubernetes pkg/proxy/iptables/proxier.go and
+// pkg/proxy/nftables/proxier.go; a failed write returns before). So a node that reports an endpoint
+// of the sentinel has programmed all that was there before. See docs/design/barrier.md.
 type Barrier struct {
 	Client  client.Client
 	Witness Witness
@@ -65,17 +67,16 @@ type Barrier struct {
 	Migration string
 	Name      string
 	Limit     time.Duration
-	// Forget are the addresses of pods that have left their Services. Agents pass only once connection tracking leads no datagrams there.
+	// Forget are former endpoints of Services. Agents pass once connection tracking has left them.
 	Forget []netip.Addr
 	// About is the title. Default: that nodes know the bridges of Name.
 	About string
-	// Also is a family for which there is a sentinel by itself, beside that of Pool: kube-proxy programs each family by itself.
+	// Also is a family with its own sentinel: kube-proxy programs each family by itself.
 	Also corev1.IPFamily
 
 	sentinels []*sentinel
 }
 
-// sentinel is one of a barrier's, and who has not reported it yet.
 type sentinel struct {
 	service *corev1.Service
 	waiting []string
@@ -89,22 +90,20 @@ var (
 )
 
 func (*Barrier) Role() engine.Role { return engine.RoleBarrier }
-
-func (b *Barrier) ID() string { return "barrier/" + b.Name }
+func (b *Barrier) ID() string      { return "barrier/" + b.Name }
 
 func (b *Barrier) Title() string {
 	return cmp.Or(b.About, "Prove that every ready node knows the bridges of "+b.Name)
 }
 
 func (b *Barrier) Deadline() time.Duration { return b.Limit }
-
-func (b *Barrier) Waits() {}
+func (b *Barrier) Waits()                  {}
 
 // State is always pending: what an earlier sentinel proved says nothing of the bridges made since.
 func (b *Barrier) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
-// Do makes a new sentinel, with an endpoint on every node that is ready now. A node that is not ready would never
-// answer; the checks warn of it.
+// Do makes a new sentinel with an endpoint on every node that is ready; others would never answer,
+// and the checks warn of them.
 func (b *Barrier) Do(ctx context.Context) error {
 	if err := RemoveThrowaways(ctx, b.Client, b.Migration); err != nil {
 		return err
@@ -129,7 +128,6 @@ func (b *Barrier) Do(ctx context.Context) error {
 	return nil
 }
 
-// post makes a sentinel: of the family named, or that of Pool.
 func (b *Barrier) post(ctx context.Context, family corev1.IPFamily, nodes []corev1.Node) error {
 	s := &sentinel{}
 	for i := range nodes {
@@ -197,11 +195,7 @@ func (b *Barrier) buildService() *corev1.Service {
 		},
 	}
 	if len(b.Forget) > 0 {
-		var all []string
-		for _, a := range b.Forget {
-			all = append(all, a.String())
-		}
-		svc.Annotations = map[string]string{v1alpha1.AnnotationForget: strings.Join(all, ",")}
+		svc.Annotations = map[string]string{v1alpha1.AnnotationForget: lists.Join(b.Forget, ",")}
 	}
 	return svc
 }
@@ -241,7 +235,7 @@ func AddressType(svc *corev1.Service) discoveryv1.AddressType {
 	return discoveryv1.AddressTypeIPv4
 }
 
-// Documented is an address for documentation only (RFC 5737, RFC 3849): no one has it, and no one calls what leads there.
+// Documented is an address for documentation (RFC 5737, RFC 3849), which no one has.
 func Documented(family discoveryv1.AddressType) string {
 	if family == discoveryv1.AddressTypeIPv6 {
 		return "2001:db8::1"
@@ -249,7 +243,7 @@ func Documented(family discoveryv1.AddressType) string {
 	return "192.0.2.1"
 }
 
-// addressOf is an address of a node in a family. Nothing is sent there: what counts is that the endpoint is on the node.
+// addressOf is an address of a node. No packet goes there: the endpoint only has to be on the node.
 func addressOf(n *corev1.Node, family discoveryv1.AddressType) string {
 	for _, a := range n.Status.Addresses {
 		ip, err := netip.ParseAddr(a.Address)
@@ -276,7 +270,7 @@ func (b *Barrier) Verify(ctx context.Context) error {
 	return RemoveThrowaways(ctx, b.Client, b.Migration)
 }
 
-// Preview implements engine.Previewer. The API server chooses the name; Verify and Abandon remove both.
+// The API server chooses the name; Verify and Abandon remove both objects.
 func (b *Barrier) Preview() ([]engine.Change, error) {
 	const sentinel = v1alpha1.SystemNamespace + "/barrier-…"
 	return []engine.Change{
@@ -323,8 +317,8 @@ func (e Either) Behind(ctx context.Context, sentinel *corev1.Service, nodes []st
 	return e.Second.Behind(ctx, sentinel, missing)
 }
 
-// Passed reads the answer of kube-proxy's health-check server (k8s.io/kubernetes pkg/proxy/healthcheck/service_health.go): it must be
-// about this very sentinel, and count an endpoint.
+// Passed reads the answer of kube-proxy's health-check server (k8s.io/kubernetes
+// pkg/proxy/healthcheck/service_health.go): this very sentinel, with an endpoint.
 func Passed(body []byte, sentinel *corev1.Service) bool {
 	var answer struct {
 		Service        struct{ Namespace, Name string }

@@ -1,5 +1,6 @@
-// Package bridge keeps addresses of a Service answering while the Service itself moves: bridge Services in their two
-// forms, holds that reserve an address no Service owns, and the barrier that proves every node knows them.
+// Package bridge keeps addresses of a Service answering while it moves: bridge Services in two
+// forms, holds on addresses without an owner, and the barrier that proves that every node knows
+// them.
 package bridge
 
 import (
@@ -15,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
@@ -25,33 +27,32 @@ type Bridge struct {
 	Service *corev1.Service
 	// Old and New are the addresses that the Service leaves and goes to.
 	Old, New netip.Addr
-	// Kept is the address of the other family that a dual-stack Service keeps; invalid, if it has one address alone. The API server has given it
-	// to the Service. The bridge answers there as well while the Service has no address, and has both families.
+	// Kept is the other family's address of a dual-stack Service; invalid without one. The bridge
+	// answers there too while the Service has no address.
 	Kept netip.Addr
 	// Answers says at which of them the bridge answers.
 	Answers Answers
-	// Within are the ranges that both have to lie in. Announcing any other address would let who writes the Service take it over
+	// Within are the ranges that both must be in: a foreign address would be taken over
 	// (CVE-2020-8554). Empty allows none.
 	Within []netip.Prefix
-	// Reserved says that an address is reserved for the bridge already: whatever has its name is it, also if others have changed its
-	// labels.
+	// Reserved has the bridge known by its name alone, since an address is reserved for it.
 	Reserved bool
 	// Own is the bridge's own ClusterIP. Invalid: the API server chooses.
 	Own  netip.Addr
 	Form v1alpha1.BridgeForm
 }
 
-// Answers says at which of its two addresses a bridge answers.
+// Answers are the addresses, of two, at which a bridge answers.
 //
-// At an address that a bridge and its Service both answer at, each sync of kube-proxy takes the rules of the one or of the other: it
-// walks a map (svcPortMap in syncProxyRules of k8s.io/kubernetes pkg/proxy/iptables/proxier.go and pkg/proxy/nftables/proxier.go).
-// Each has session affinity of its own, and endpoints of its own that may be out of date. So an address has two owners only for as
-// long as a hop needs that.
+// At an address with two owners each sync of kube-proxy takes the rules of either: it walks a map
+// (svcPortMap in syncProxyRules of k8s.io/kubernetes pkg/proxy/iptables/proxier.go and
+// pkg/proxy/nftables/proxier.go), with other session affinity and maybe old endpoints. So that
+// lasts only as long as a hop needs.
 type Answers int
 
 const (
-	// Both is for a Service that is about to hop, or hops: it leaves the one address, and the other has to be known to every node before
-	// any client learns it.
+	// Both is for a hop: the Service leaves one address, and every node has to know the other
+	// before clients do.
 	Both Answers = iota
 	// OldOnly is for a Service that has arrived at its new address.
 	OldOnly
@@ -59,7 +60,7 @@ const (
 	NewOnly
 )
 
-// Name of the bridge of a Service: the same in every run, another one for a Service of the same name created later.
+// Name is the same in every run, and another one for a later Service of that name.
 func Name(service string, uid types.UID) string {
 	sum := sha256.Sum256([]byte(uid))
 	suffix := "-bridge-" + hex.EncodeToString(sum[:])[:5]
@@ -69,12 +70,10 @@ func Name(service string, uid types.UID) string {
 	return service + suffix
 }
 
-// Key of the bridge.
 func (b *Bridge) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: b.Service.Namespace, Name: Name(b.Service.Name, b.Service.UID)}
 }
 
-// addresses are those at which the bridge answers.
 func (b *Bridge) addresses() []netip.Addr {
 	switch b.Answers {
 	case OldOnly:
@@ -89,7 +88,7 @@ func (b *Bridge) addresses() []netip.Addr {
 	return all
 }
 
-// families of the bridge, that of its own address first. The API server tells that of a bridge with one from its address.
+// families has that of its own address first, as the API server does.
 func (b *Bridge) families() []corev1.IPFamily {
 	if !b.Kept.IsValid() {
 		return nil
@@ -104,17 +103,16 @@ func familyOf(a netip.Addr) corev1.IPFamily {
 	return corev1.IPv4Protocol
 }
 
-// steering are the annotations of a Service by which the control plane chooses among its endpoints.
 func steering() []string {
 	return []string{corev1.AnnotationTopologyMode, corev1.DeprecatedAnnotationTopologyAwareHints}
 }
 
 // Build makes the bridge as it should be.
 //
-// externalTrafficPolicy is Local because with Cluster kube-proxy would masquerade what passes the bridge, and
-// NetworkPolicies that select client pods would stop matching. Local does not confine pods to the endpoints of their
-// own node: kube-proxy sends traffic from pods to an external address the way of the ClusterIP (the rules "pod traffic
-// for ... external destinations" in k8s.io/kubernetes pkg/proxy/iptables/proxier.go).
+// externalTrafficPolicy is Local because Cluster would have kube-proxy masquerade, and
+// NetworkPolicies for client pods stop matching. Pods still reach endpoints of all nodes:
+// kube-proxy sends their traffic to an external address the way of the ClusterIP (the rules "pod
+// traffic for ... external destinations" in k8s.io/kubernetes pkg/proxy/iptables/proxier.go).
 func (b *Bridge) Build() *corev1.Service {
 	key := b.Key()
 	spec := &b.Service.Spec
@@ -154,9 +152,7 @@ func (b *Bridge) Build() *corev1.Service {
 	}
 	if b.Form == v1alpha1.BridgeExternalIPs {
 		svc.Spec.Type = corev1.ServiceTypeClusterIP
-		for _, a := range b.addresses() {
-			svc.Spec.ExternalIPs = append(svc.Spec.ExternalIPs, a.String())
-		}
+		svc.Spec.ExternalIPs = lists.Strings(b.addresses())
 		return svc
 	}
 	class, no := v1alpha1.LoadBalancerClass, false
@@ -189,8 +185,8 @@ func Made(have *corev1.Service) bool {
 	return (class != nil && *class == v1alpha1.LoadBalancerClass) || len(have.Spec.ExternalIPs) > 0
 }
 
-// Difference says in what way a bridge is not as it should be; nil if it is. One that others have relabelled is known by the
-// address that is reserved for it.
+// Difference names how a bridge differs from want; nil if it does not. A relabelled one is known by
+// its reserved address.
 func Difference(have, want *corev1.Service, reserved bool) error {
 	name := have.Namespace + "/" + have.Name
 	if have.Labels[v1alpha1.LabelRole] != v1alpha1.RoleBridge ||
@@ -227,7 +223,6 @@ func Difference(have, want *corev1.Service, reserved bool) error {
 	return nil
 }
 
-// bothFamilies reports whether a Service has an address of each family.
 func bothFamilies(spec *corev1.ServiceSpec) bool { return len(spec.IPFamilies) > 1 }
 
 func sameNotes(have, want *corev1.Service) bool {
@@ -270,7 +265,7 @@ func (e *OutsideError) Error() string {
 	return fmt.Sprintf("bridge %s must not answer at %s, which is in no range of the migration", e.Name, e.Address)
 }
 
-// inside returns an OutsideError for addresses that are none of the migration's.
+// inside returns an OutsideError for addresses outside the migration's ranges.
 func (b *Bridge) inside() error {
 	for _, a := range []netip.Addr{b.Old, b.New} {
 		if !cidr.Contains(b.Within, a) {

@@ -19,11 +19,11 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// managedBy is whose EndpointSlices replumb's are; the controllers leave those of others alone.
+// managedBy marks replumb's EndpointSlices, which controllers leave alone.
 const managedBy = "replumb.dev"
 
-// CopyEndpoints copies the EndpointSlices of a Service without selector to its bridge, and removes copies whose original is gone.
-// It writes only what differs. A Service with a selector needs no copies: the bridge has the same selector.
+// CopyEndpoints makes the bridge of a Service without selector have the same EndpointSlices. With a
+// selector it needs none.
 func CopyEndpoints(ctx context.Context, c client.Client, service types.NamespacedName, bridge *corev1.Service) error {
 	originals, err := slicesOf(ctx, c, service)
 	if err != nil {
@@ -40,19 +40,16 @@ func CopyEndpoints(ctx context.Context, c client.Client, service types.Namespace
 	return err
 }
 
-// copying is what has to be written for a bridge to have the endpoints of its Service.
 type copying struct {
 	create []discoveryv1.EndpointSlice
 	change []changed
 	remove []discoveryv1.EndpointSlice
 }
 
-// changed is a copy as it is, and as it should be.
 type changed struct{ have, want *discoveryv1.EndpointSlice }
 
 func (c copying) empty() bool { return len(c.create)+len(c.change)+len(c.remove) == 0 }
 
-// copyingOf compares the slices of a Service with those of its bridge.
 func copyingOf(originals, copies []discoveryv1.EndpointSlice, bridge *corev1.Service) copying {
 	var all copying
 	want := copiesOf(originals, bridge)
@@ -80,7 +77,7 @@ func copyingOf(originals, copies []discoveryv1.EndpointSlice, bridge *corev1.Ser
 	return all
 }
 
-// write writes it: endpoints come before others go.
+// write adds endpoints before it removes others.
 func (c copying) write(ctx context.Context, to client.Client) error {
 	failed := func(s *discoveryv1.EndpointSlice, err error) error {
 		return fmt.Errorf("endpointslice %s/%s: %w", s.Namespace, s.Name, err)
@@ -105,7 +102,6 @@ func (c copying) write(ctx context.Context, to client.Client) error {
 	return nil
 }
 
-// copiesOf makes the EndpointSlices that a bridge should have: one for each of the Service's.
 func copiesOf(originals []discoveryv1.EndpointSlice, bridge *corev1.Service) []discoveryv1.EndpointSlice {
 	var all []discoveryv1.EndpointSlice
 	for i := range originals {
@@ -145,7 +141,7 @@ func slicesOf(ctx context.Context, c client.Client, service types.NamespacedName
 	return all.Items, nil
 }
 
-// removeCopies takes the copies of a bridge away, for clusters without a garbage collector.
+// removeCopies is for clusters without a garbage collector.
 func removeCopies(ctx context.Context, c client.Client, bridge types.NamespacedName) error {
 	copies, err := slicesOf(ctx, c, bridge)
 	if err != nil {

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// pairsPerList bounds the length of a selector: proxies before API servers take lines of 8 KB, and names have up to 63 bytes.
+	// pairsPerList bounds selectors: proxies take lines of 8 KB, and names have up to 63 bytes.
 	pairsPerList = 16
-	// listLimit is how long one list may take, which no single step may cut off: it is that of several.
+	// listLimit bounds a list, which is shared by steps and cut off by none.
 	listLimit = time.Minute
 )
 
-// Endpoints compares the endpoints of Services. Those who ask while a list is under way share the next one, which begins after
-// all of them have asked: a list that must not be stale waits until the API server's cache has caught up, which takes far longer than
-// anything else a step asks for.
+// Endpoints compares the endpoints of Services, with one list for all that ask meanwhile: a
+// consistent list waits for the API server's cache, which takes longer than anything else in a
+// step.
 type Endpoints struct {
 	Client client.Reader
 
@@ -35,7 +35,6 @@ type Endpoints struct {
 	busy   bool
 }
 
-// round is one list, for several pairs of Services.
 type round struct {
 	services []types.NamespacedName
 	done     chan struct{}
@@ -44,7 +43,7 @@ type round struct {
 	err    error
 }
 
-// Same returns nil if two Services of one namespace have the same ready endpoints. Having none is the same as having none.
+// Same compares ready endpoints of two Services of a namespace. Both may have none.
 func (e *Endpoints) Same(ctx context.Context, a, b types.NamespacedName) error {
 	r := e.join(ctx, a, b)
 	select {
@@ -62,7 +61,7 @@ func (e *Endpoints) Same(ctx context.Context, a, b types.NamespacedName) error {
 	return nil
 }
 
-// join has a pair be part of a list that has not begun.
+// join adds a pair to a list that has not begun.
 func (e *Endpoints) join(ctx context.Context, a, b types.NamespacedName) *round {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -79,7 +78,6 @@ func (e *Endpoints) join(ctx context.Context, a, b types.NamespacedName) *round 
 	return r
 }
 
-// work makes one list after the other, until no one waits.
 func (e *Endpoints) work(ctx context.Context) {
 	for {
 		e.mu.Lock()

@@ -16,8 +16,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// lists answers each list once it is let, with what there is by then.
-type lists struct {
+// heldLists answers each list once it is let, with what there is by then.
+type heldLists struct {
 	client.Reader
 	began chan string
 	let   chan error
@@ -26,7 +26,7 @@ type lists struct {
 	slices []discoveryv1.EndpointSlice
 }
 
-func (l *lists) List(_ context.Context, into client.ObjectList, opts ...client.ListOption) error {
+func (l *heldLists) List(_ context.Context, into client.ObjectList, opts ...client.ListOption) error {
 	o := &client.ListOptions{}
 	o.ApplyOptions(opts)
 	l.mu.Lock()
@@ -52,7 +52,7 @@ func pair(namespace string, i int) (a, b types.NamespacedName) {
 
 // TestEndpointsShareLists: who asks while a list is under way is answered by one that begins afterwards, together with others.
 func TestEndpointsShareLists(t *testing.T) {
-	l := &lists{began: make(chan string), let: make(chan error)}
+	l := &heldLists{began: make(chan string), let: make(chan error)}
 	e := &Endpoints{Client: l}
 	a, b := pair("shop", 0)
 	first := e.join(t.Context(), a, b)
@@ -95,7 +95,7 @@ func TestEndpointsShareLists(t *testing.T) {
 }
 
 func TestSameEndpoints(t *testing.T) {
-	l := &lists{began: make(chan string, 1), let: make(chan error, 1)}
+	l := &heldLists{began: make(chan string, 1), let: make(chan error, 1)}
 	e := &Endpoints{Client: l}
 	a, b := pair("shop", 1)
 	refused := errors.New("forbidden")

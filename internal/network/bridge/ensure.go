@@ -22,9 +22,8 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// Ensure creates the bridge, or makes an existing one follow its Service. A bridge needs a ClusterIP of its own; it is
-// asked for explicitly, from the top of pool, because an address the API server chose at random could be one that a
-// Service is about to move to.
+// Ensure creates the bridge, or makes it follow its Service. Its ClusterIP is the highest free one
+// of pool: a random one could be the target of another Service.
 func (b *Bridge) Ensure(ctx context.Context, c client.Client, pool *cidr.Pool) error {
 	have, err := b.Read(ctx, c)
 	if errors.As(err, new(*MissingError)) {
@@ -50,7 +49,7 @@ func (b *Bridge) Read(ctx context.Context, c client.Reader) (*corev1.Service, er
 	return have, nil
 }
 
-// Make is Ensure for a bridge that was missed, and returns it as the API server has it. One that was made meanwhile is an error.
+// Make is Ensure for a missing bridge, which it returns. One that exists by now is an error.
 func (b *Bridge) Make(ctx context.Context, c client.Client, pool *cidr.Pool) (*corev1.Service, error) {
 	if err := b.inside(); err != nil {
 		return nil, err
@@ -65,8 +64,8 @@ func (b *Bridge) Make(ctx context.Context, c client.Client, pool *cidr.Pool) (*c
 	return have, b.wrap(err)
 }
 
-// Adjust has a bridge that has just been read follow its Service, with one write where one is enough. Its form stays as it is. It takes
-// an address on only while it has the endpoints of its Service, which may be at that address: clients of the address would get to others.
+// Adjust makes a bridge follow its Service, in one write where possible, and keeps its form. It
+// adds an address only once the endpoints are right, since the Service may be there too.
 func (b *Bridge) Adjust(ctx context.Context, c client.Client, have *corev1.Service) error {
 	if err := b.inside(); err != nil {
 		return err
@@ -92,7 +91,7 @@ func (b *Bridge) Adjust(ctx context.Context, c client.Client, have *corev1.Servi
 	return b.wrap(err)
 }
 
-// Admitted asks by dry run whether the API server would have a bridge that has just been read answer where it should.
+// Admitted asks by dry run whether a bridge may answer where it should.
 func (b *Bridge) Admitted(ctx context.Context, c client.Client, have *corev1.Service) error {
 	return b.wrap(b.Announce(ctx, client.NewDryRunClient(c), have.DeepCopy()))
 }
@@ -104,7 +103,6 @@ func (b *Bridge) wrap(err error) error {
 	return nil
 }
 
-// copyEndpoints gives a bridge the endpoints that no selector gives it.
 func (b *Bridge) copyEndpoints(ctx context.Context, c client.Client, have *corev1.Service) error {
 	if len(b.Service.Spec.Selector) > 0 {
 		return nil
@@ -127,7 +125,7 @@ func (b *Bridge) create(ctx context.Context, c client.Client, pool *cidr.Pool) (
 	}
 }
 
-// update changes what differs, but for the addresses at which it answers.
+// update changes all differences but the addresses at which it answers.
 func (b *Bridge) update(ctx context.Context, c client.Client, have *corev1.Service) error {
 	was, want := have.DeepCopy(), b.Build()
 	have.Spec.Selector, have.Spec.Ports = want.Spec.Selector, want.Spec.Ports
@@ -154,7 +152,7 @@ func (b *Bridge) update(ctx context.Context, c client.Client, have *corev1.Servi
 		client.FieldOwner(v1alpha1.FieldManager))
 }
 
-// turn has a bridge be of both families, or of the first alone. Its first address stays.
+// turn makes a bridge dual-stack, or of its first family alone.
 func turn(spec *corev1.ServiceSpec, families []corev1.IPFamily) {
 	if len(families) > 1 {
 		spec.IPFamilies, spec.IPFamilyPolicy = families, ptr.To(corev1.IPFamilyPolicyRequireDualStack)
@@ -173,7 +171,6 @@ func (b *Bridge) Grows(have *corev1.Service) bool {
 	return slices.ContainsFunc(b.addresses(), func(a netip.Addr) bool { return !slices.Contains(at, a.String()) })
 }
 
-// with adds to what there is what there has to be.
 func with(have, want map[string]string) map[string]string {
 	all := maps.Clone(have)
 	if all == nil {
@@ -183,8 +180,8 @@ func with(have, want map[string]string) map[string]string {
 	return all
 }
 
-// Announce has a bridge that was read answer where it should, and nowhere else, with one write. Nothing else of it changes. To take an
-// address on it comes last, after all that the bridge needs there: kube-proxy programs addresses when it sees them.
+// Announce changes the addresses at which a bridge answers, and nothing else. It comes last:
+// kube-proxy programs an address when it sees it.
 func (b *Bridge) Announce(ctx context.Context, c client.Client, have *corev1.Service) error {
 	b.Form = FormOf(have)
 	want, was := b.Build(), have.DeepCopy()
@@ -204,7 +201,7 @@ func (b *Bridge) Announce(ctx context.Context, c client.Client, have *corev1.Ser
 		client.FieldOwner(v1alpha1.FieldManager))
 }
 
-// Proven returns the bridge, and nil only if it exists, is what the Service needs now, and has the Service's endpoints.
+// Proven returns the bridge, and nil only if it fits its Service and has the same endpoints.
 func (b *Bridge) Proven(ctx context.Context, c client.Reader, endpoints *Endpoints) (*corev1.Service, error) {
 	have, err := b.Read(ctx, c)
 	if err != nil {
@@ -213,9 +210,9 @@ func (b *Bridge) Proven(ctx context.Context, c client.Reader, endpoints *Endpoin
 	return have, b.Fits(ctx, have, endpoints)
 }
 
-// Fits is Proven for a bridge as the API server has just answered with it. A Service in the middle of a hop has no endpoints to
-// compare with: while it is of type ExternalName its EndpointSlices are left as they were (syncService in k8s.io/kubernetes
-// pkg/controller/endpointslice/endpointslice_controller.go), and pods may have come and gone since.
+// Fits is Proven for a bridge just read. In the middle of a hop there are no endpoints to compare:
+// those of a Service of type ExternalName are left as they were (syncService in k8s.io/kubernetes
+// pkg/controller/endpointslice/endpointslice_controller.go).
 func (b *Bridge) Fits(ctx context.Context, have *corev1.Service, endpoints *Endpoints) error {
 	b.Form = FormOf(have)
 	if err := Difference(have, b.Build(), b.Reserved); err != nil {
@@ -234,8 +231,8 @@ type MissingError struct {
 
 func (e *MissingError) Error() string { return fmt.Sprintf("bridge %s does not exist", e.Name) }
 
-// readyEndpoints are address and port of each ready endpoint of a Service, sorted. A missing ready condition means ready
-// (k8s.io/api discovery/v1, EndpointConditions).
+// readyEndpoints are sorted. A missing ready condition means ready (k8s.io/api discovery/v1,
+// EndpointConditions).
 func readyEndpoints(have []discoveryv1.EndpointSlice, key types.NamespacedName) []string {
 	var all []string
 	for i := range have {
@@ -275,14 +272,14 @@ func endpointPorts(address string, ports []discoveryv1.EndpointPort) []string {
 	return all
 }
 
-// IsTaken reports whether the API server refused a ClusterIP because someone else has it (ErrAllocated in
-// k8s.io/kubernetes pkg/registry/core/service/ipallocator/interfaces.go, which reaches clients only as text).
+// IsTaken reports the refusal of a ClusterIP in use (ErrAllocated in k8s.io/kubernetes
+// pkg/registry/core/service/ipallocator/interfaces.go, which clients see as text only).
 func IsTaken(err error) bool {
 	return apierrors.IsInvalid(err) && strings.Contains(err.Error(), "provided IP is already allocated")
 }
 
-// NotReadyYet turns the refusal of an API server that has not heard of a new ServiceCIDR yet into one to try again:
-// each API server learns of it by its own watch (ErrMismatchedNetwork and ErrNotReady in the same file).
+// NotReadyYet makes a refusal retryable if the API server has yet to see a new ServiceCIDR by its
+// own watch (ErrMismatchedNetwork and ErrNotReady in the same file).
 func NotReadyYet(err error) error {
 	if apierrors.IsInvalid(err) && (strings.Contains(err.Error(), "does not match the current range") ||
 		strings.Contains(err.Error(), "allocator not ready")) {

@@ -15,47 +15,49 @@ import (
 const (
 	// headStart is how long a follower that does not lead gives the one that does.
 	headStart = 400 * time.Millisecond
-	// retryMin and retryMax bound the pause before a bridge that failed is tried again; it doubles from one to the other.
+	// retryMin and retryMax bound the pause after failures, which doubles.
 	retryMin = 50 * time.Millisecond
 	retryMax = 2 * time.Second
 	// writers is how many bridges are written at once.
 	writers = 8
 )
 
-// Follow is Follower.Run for the only follower of a migration. report gets each failure that a second attempt does not resolve, and nil
-// once none is left; it is not called concurrently.
+// Follow is Follower.Run for the only follower of a migration. report gets failures that outlast a
+// second attempt, and nil once none is left; never concurrently.
 func Follow(ctx context.Context, c client.WithWatch, migration string, report func(error)) {
 	(&Follower{Client: c, Migration: migration, Report: report}).Run(ctx)
 }
 
-// Follower keeps the bridges of a migration in step with their Services: selector, ports and all else that says where requests go, and, of
-// Services without selector, copies of their endpoints. It decides by what it has watched, and reads nothing else. Several may follow
-// the same bridges: what they write is the same, and is written to the version of an object that was seen.
+// Follower keeps bridges in step with their Services: selector, ports and whatever else directs
+// requests, and endpoints of Services without selector. It decides by its watches alone. Several
+// may run: they write the same, to the version that was seen.
 //
-// Who may edit Services in a namespace can make any of them look like a bridge. A Service is one only if replumb has reserved an
-// address for it, and its name is made of the UID of a Service beside it. Addresses, type and owner of a bridge are never written here.
+// Editors of Services can fake a bridge, so a bridge needs an address that replumb has reserved for
+// it and a name made of the UID of a Service beside it. Addresses, type and owner of a bridge are
+// never written here.
 type Follower struct {
 	Client    client.WithWatch
 	Migration string
-	// Leads reports whether this follower writes at once. Another one writes only what is still out of step 400 ms later. Nil: always.
+	// Leads reports whether this follower writes at once; others wait 400 ms. Nil: always.
 	Leads func() bool
-	// Report gets each failure that a second attempt does not resolve, and nil once none is left. It is not called concurrently.
+	// Report gets failures that outlast a second attempt, and nil once none is left; never
+	// concurrently.
 	Report func(error)
 
 	once  sync.Once
-	scene *scene
+	view  *view
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
 	mu sync.Mutex
 	// late are the bridges that are out of step, since when.
 	late map[types.NamespacedName]time.Time
-	// failures are the errors that were reported, of bridges and of watches. broken says since when watches fail.
+	// failures are reported errors of bridges and watches; broken is since when watches fail.
 	failures map[types.NamespacedName]string
 	broken   map[types.NamespacedName]time.Time
 }
 
-// Standing is where a follower stands.
-type Standing struct {
+// FollowerStatus is where a follower stands.
+type FollowerStatus struct {
 	// Synced says that it has seen everything there is.
 	Synced bool
 	// Late is how many bridges are out of step, Since the time from which on the first of them is.
@@ -74,27 +76,27 @@ func (f *Follower) begin() {
 		f.queue = workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryMin, retryMax),
 		)
-		f.scene = newScene(f)
+		f.view = newView(f)
 	})
 }
 
 // Run follows until ctx ends. What fails is tried again.
 func (f *Follower) Run(ctx context.Context) {
 	f.begin()
-	// Watches that end are tried again, and reported by watched if that fails. What the library prints of it would be lines between others.
+	// Failures of watches are reported by watched; the library would print them between others.
 	ctx = klog.NewContext(ctx, klog.Logger{})
 	var running sync.WaitGroup
 	defer running.Wait()
-	for _, s := range f.scene.sources() {
+	for _, s := range f.view.sources() {
 		running.Go(func() { s.reflector.RunWithContext(ctx) })
 	}
 	context.AfterFunc(ctx, f.queue.ShutDown)
 	select {
 	case <-ctx.Done():
 		return
-	case <-f.scene.synced:
+	case <-f.view.synced:
 	}
-	for _, key := range f.scene.reserved() {
+	for _, key := range f.view.reserved() {
 		f.queue.Add(key)
 	}
 	for range writers {
@@ -105,12 +107,11 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// Standing is where the follower stands now.
-func (f *Follower) Standing() Standing {
+func (f *Follower) Status() FollowerStatus {
 	f.begin()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := Standing{Synced: f.scene.complete(), Late: len(f.late)}
+	s := FollowerStatus{Synced: f.view.complete(), Late: len(f.late)}
 	for _, since := range f.late {
 		s.Since = earlier(s.Since, since)
 	}
@@ -123,10 +124,10 @@ func (f *Follower) Standing() Standing {
 	return s
 }
 
-// APIServers are the addresses, as IP:port, that Service kubernetes leads to, as far as the follower has seen.
+// APIServers are the endpoints of Service kubernetes as IP:port, as far as seen.
 func (f *Follower) APIServers() []string {
 	f.begin()
-	return f.scene.apiServers()
+	return f.view.apiServers()
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -136,14 +137,14 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// next brings one bridge in step. It returns false once the queue is shut down.
+// next syncs one bridge; false once the queue is shut down.
 func (f *Follower) next(ctx context.Context) bool {
 	key, end := f.queue.Get()
 	if end {
 		return false
 	}
 	defer f.queue.Done(key)
-	d := f.scene.look(key)
+	d := f.view.look(key)
 	if d == nil {
 		f.inStep(ctx, key)
 		return true
@@ -153,7 +154,7 @@ func (f *Follower) next(ctx context.Context) bool {
 		return true
 	}
 	err := d.write(ctx, f.Client)
-	// What is met by a conflict is what was not seen yet: its event brings the bridge here again, or shows that all is well.
+	// A conflict means an event to come, which queues the bridge again or shows it in step.
 	if err != nil && f.queue.NumRequeues(key) > 0 && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 		f.note(ctx, key, err)
 	}
@@ -161,7 +162,6 @@ func (f *Follower) next(ctx context.Context) bool {
 	return true
 }
 
-// inStep forgets that a bridge was out of step.
 func (f *Follower) inStep(ctx context.Context, key types.NamespacedName) {
 	f.queue.Forget(key)
 	f.mu.Lock()
@@ -170,7 +170,7 @@ func (f *Follower) inStep(ctx context.Context, key types.NamespacedName) {
 	f.note(ctx, key, nil)
 }
 
-// turn is how long the follower has to wait before it writes a bridge that is out of step.
+// turn is the wait before a bridge out of step is written.
 func (f *Follower) turn(key types.NamespacedName) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -185,7 +185,6 @@ func (f *Follower) turn(key types.NamespacedName) time.Duration {
 	return headStart - time.Since(since)
 }
 
-// watched notes whether something can be watched.
 func (f *Follower) watched(ctx context.Context, what string, err error) {
 	source := types.NamespacedName{Name: what}
 	f.mu.Lock()
@@ -200,7 +199,6 @@ func (f *Follower) watched(ctx context.Context, what string, err error) {
 	f.note(ctx, source, err)
 }
 
-// note reports what has become of something, if that is news.
 func (f *Follower) note(ctx context.Context, what types.NamespacedName, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

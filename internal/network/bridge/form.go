@@ -15,17 +15,16 @@ import (
 	"github.com/replumb/replumb/internal/kube/admission"
 )
 
-// LoadBalancerLimit is how many load-balancer bridges Auto makes at most. Each takes a health-check port out of the
-// node-port range, which is shared with everybody else.
+// LoadBalancerLimit bounds the load-balancer bridges of Auto, each of which takes a node port.
 const LoadBalancerLimit = 1000
 
-// DefaultNodePorts is how many node ports there are unless configured otherwise (k8s.io/kubernetes pkg/kubeapiserver/options,
-// DefaultServiceNodePortRange).
+// DefaultNodePorts counts DefaultServiceNodePortRange (k8s.io/kubernetes
+// pkg/kubeapiserver/options).
 const DefaultNodePorts = 2768
 
-// Candidates are the forms to try for a wish, best first, where needed bridges stand at once and as many node ports are free. Load-balancer
-// status is the form with a future: externalIPs are deprecated (KEP-5707), and admission often forbids them. Auto leaves half of the node
-// ports to everybody else.
+// Candidates are the forms to try for a wish, best first. Load-balancer status has a future, where
+// externalIPs are deprecated (KEP-5707) and often forbidden; Auto leaves half of the node ports to
+// others.
 func Candidates(wish v1alpha1.BridgeForm, needed, free int) []v1alpha1.BridgeForm {
 	switch {
 	case wish != v1alpha1.BridgeAuto:
@@ -46,8 +45,8 @@ func Choose(candidates []v1alpha1.BridgeForm, admitted map[v1alpha1.BridgeForm]e
 	return "", false
 }
 
-// Try asks the API server, by a dry-run create, whether a bridge of a form would be admitted beside a Service. It
-// returns the reason of a refusal apart from the error of a question that got no answer.
+// Try asks by a dry run whether a bridge of a form would be admitted, and returns a refusal apart
+// from errors.
 func Try(
 	ctx context.Context, c client.Client, form v1alpha1.BridgeForm, beside *corev1.Service, target netip.Addr,
 ) (*admission.Refusal, error) {
@@ -61,7 +60,7 @@ func Try(
 
 // TryService asks whether a Service like this one, under a name of its own, would be admitted.
 func TryService(ctx context.Context, c client.Client, like *corev1.Service) (refused *admission.Refusal, err error) {
-	// While a range is being retired there are moments in which the API server has none to give an address from.
+	// While a range is being retired, the API server may have no address to give for moments.
 	waitErr := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
 		trial := like.DeepCopy()
 		trial.Name, trial.GenerateName = "", "replumb-trial-"

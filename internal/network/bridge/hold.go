@@ -20,27 +20,26 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// holder is who manages the IPAddresses that are reserved.
 const holder = "replumb"
 
-// Hold keeps an address that no Service owns from being given to one. The API server allocates by creating an
-// IPAddress of that name; the controller that repairs IPAddresses leaves those alone that are managed by others
-// (managedByController in k8s.io/kubernetes pkg/registry/core/service/ipallocator/controller/repairip.go).
+// Hold keeps an address that no Service owns from being given to one, by the IPAddress of that
+// name. The repair controller leaves alone those managed by others (managedByController in
+// k8s.io/kubernetes pkg/registry/core/service/ipallocator/controller/repairip.go).
 type Hold struct {
 	Migration string
 	Address   netip.Addr
 	Bridge    types.NamespacedName
 	// UID of the IPAddress, once it was placed or seen. Release then needs not look whose it is.
 	UID types.UID
-	// Original is kept with the hold: the spec of the Service before it left its address. Tenants cannot write IPAddresses.
+	// Original is the spec of the Service before it left. Tenants cannot write IPAddresses.
 	Original string
 	// Old and New are kept with it, if it is a memo: where the Service goes, and from where.
 	Old, New netip.Addr
 }
 
-// Memo is the hold that goes on saying which Service is a bridge, and what it stands in for, while neither of its addresses is reserved: the API
-// server gives an address to a Service by creating its IPAddress, and so wants it free. Its own address is one that no Service can be given,
-// and to which no packet goes: those to 100::/64 are discarded (RFC 6666).
+// Memo is the hold that identifies a bridge while neither of its addresses is reserved, since the
+// API server needs an address free to give it to a Service. Its own address is never given out:
+// packets to 100::/64 are discarded (RFC 6666).
 func Memo(migration string, of *corev1.Service, from, to netip.Addr) *Hold {
 	return &Hold{
 		Migration: migration, Address: MemoAddress(of.UID), Old: from, New: to,
@@ -55,7 +54,6 @@ func MemoAddress(service types.UID) netip.Addr {
 	return netip.AddrFrom16(a)
 }
 
-// Build makes the hold as it should be.
 func (h *Hold) Build() *networkingv1.IPAddress {
 	return &networkingv1.IPAddress{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "IPAddress"},
@@ -75,7 +73,6 @@ func (h *Hold) Build() *networkingv1.IPAddress {
 	}
 }
 
-// notes are what is kept with the hold.
 func (h *Hold) notes() map[string]string {
 	notes := map[string]string{}
 	if h.Original != "" {
@@ -95,8 +92,8 @@ type TakenError struct {
 
 func (e *TakenError) Error() string { return fmt.Sprintf("address %s is taken by %s", e.Address, e.By) }
 
-// Place creates the hold. If the address is someone else's it returns a TakenError.
-func (h *Hold) Place(ctx context.Context, c client.Client) error {
+// Create creates the hold. If the address is someone else's it returns a TakenError.
+func (h *Hold) Create(ctx context.Context, c client.Client) error {
 	made, err := h.create(ctx, c)
 	if err == nil && !made {
 		err = h.Check(ctx, c)
@@ -104,7 +101,6 @@ func (h *Hold) Place(ctx context.Context, c client.Client) error {
 	return err
 }
 
-// create reports false if there is an IPAddress of the name.
 func (h *Hold) create(ctx context.Context, c client.Client) (made bool, err error) {
 	ip := h.Build()
 	err = c.Create(ctx, ip, client.FieldOwner(v1alpha1.FieldManager))
@@ -118,12 +114,12 @@ func (h *Hold) create(ctx context.Context, c client.Client) (made bool, err erro
 	return true, nil
 }
 
-// PlaceAfter is Place for the address that a Service has left and that no Service has any more. The controller that
-// repairs IPAddresses may have given it back to that very Service, when it was behind and still saw it there (syncService
-// in k8s.io/kubernetes pkg/registry/core/service/ipallocator/controller/repairip.go). It takes that back some time later,
-// and the address would be free: so it goes at once. A Service that is at the address by now, since another run returned it, keeps it.
+// PlaceAfter is Create for the address that a Service has left. A repair controller that was behind
+// may have given it back to that Service (syncService in k8s.io/kubernetes
+// pkg/registry/core/service/ipallocator/controller/repairip.go), and would free it later: so that
+// goes at once. A Service that is back there keeps it.
 func (h *Hold) PlaceAfter(ctx context.Context, c client.Client, left types.NamespacedName) error {
-	err := h.Place(ctx, c)
+	err := h.Create(ctx, c)
 	var taken *TakenError
 	if !errors.As(err, &taken) {
 		return err
@@ -165,7 +161,6 @@ func (h *Hold) Check(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// Note places the hold, in the place of one that keeps something else.
 func (h *Hold) Note(ctx context.Context, c client.Client) error {
 	made, err := h.create(ctx, c)
 	if made || err != nil {
@@ -182,7 +177,7 @@ func (h *Hold) Note(ctx context.Context, c client.Client) error {
 	if err := seen.Release(ctx, c); err != nil {
 		return fmt.Errorf("holding %s: %w", h.Address, err)
 	}
-	return h.Place(ctx, c)
+	return h.Create(ctx, c)
 }
 
 // Release deletes the hold, and never an IPAddress of others.

@@ -15,18 +15,16 @@ import (
 )
 
 const (
-	// syncPeriod is how long kube-proxy lets pass between two syncs unless configured otherwise
-	// (iptables.minSyncPeriod and nftables.minSyncPeriod, 1s in k8s.io/kubernetes pkg/proxy/apis/config/v1alpha1/defaults.go),
-	// with some room for the API server's watch.
+	// syncPeriod is the pause between syncs of kube-proxy (minSyncPeriod, 1s in k8s.io/kubernetes
+	// pkg/proxy/apis/config/v1alpha1/defaults.go), with room for the API server's watch.
 	syncPeriod = 1200 * time.Millisecond
 	// nudged is how long kube-proxy gets to see the nudge and begin a sync.
 	nudged = 100 * time.Millisecond
 )
 
-// Nudge makes the kube-proxies sync now, so that they will not do so again for about a second: what changes meanwhile
-// they see only as a whole. It lets a sync period pass, creates a throw-away Service and waits until kube-proxies will have
-// seen it. On a cluster whose Services change all the time a sync may fall into that second all the same. The caller
-// removes the Service by calling done.
+// Nudge makes kube-proxies sync now, so that they see changes of the next second as a whole. It
+// waits a sync period, creates a throw-away Service, which done removes, and waits until
+// kube-proxies have seen it. Other changes of Services may still cause a sync in that second.
 func Nudge(ctx context.Context, c client.Client, pool *cidr.Pool, migration string) (done func(context.Context) error, err error) {
 	if err := pass(ctx, syncPeriod); err != nil {
 		return nil, err
@@ -56,7 +54,7 @@ func createNudge(ctx context.Context, c client.Client, pool *cidr.Pool, migratio
 			},
 			Spec: corev1.ServiceSpec{
 				ClusterIP: own.String(),
-				// kube-proxy syncs each family by itself, and one for which nothing has changed not at all.
+				// kube-proxy syncs each family by itself, and only if it changed.
 				IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicyPreferDualStack),
 				Ports:          []corev1.ServicePort{{Port: 9, Protocol: corev1.ProtocolTCP}},
 			},

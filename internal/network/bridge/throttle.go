@@ -18,26 +18,27 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// Ingress controllers act on a change at once after a quiet time, and on those that follow together, when an interval is over: Traefik takes
-// the latest configuration after 2 s (providersThrottleDuration in pkg/provider/aggregator/aggregator.go), ingress-nginx syncs 0.3 times a second
-// (sync-rate-limit, pkg/util/queue).
+// Ingress controllers act on a change at once after a quiet time, and on later ones when an
+// interval is over: Traefik 2 s (providersThrottleDuration in
+// pkg/provider/aggregator/aggregator.go), ingress-nginx 0.3 times a second (sync-rate-limit,
+// pkg/util/queue).
 const (
-	// Together is for how many Services one interval is begun. On an API server that has much to do, some of them leave in the next.
+	// Together bounds the Services of one interval; a slow API server leaves some to the next.
 	Together = 16
 	// begun is how long controllers get to see a change and to act on it.
 	begun = 300 * time.Millisecond
-	// leaveWithin is how long after the change a Service may still leave: it is to arrive before Traefik's interval is over.
+	// leaveWithin has Services arrive before Traefik's interval is over.
 	leaveWithin = 1200 * time.Millisecond
-	// rest is how long nothing may change before the next: two intervals of ingress-nginx, or three of Traefik, after the last.
+	// rest is two intervals of ingress-nginx, or three of Traefik, without a change.
 	rest = 6800 * time.Millisecond
 	// patience is how many intervals may go by in which no Service leaves.
 	patience = 3
 )
 
-// Throttle has ingress controllers be in an interval while Services hop, so that they see each only as it was and as it is afterwards. What
-// begins the interval is an EndpointSlice, one per Service, with an endpoint that ends: Traefik makes a server of it that gets no requests
-// ("fenced"), which is another configuration; ingress-nginx and kube-proxy look at it and pass it over. On a cluster where routes change all the
-// time an interval may end between two patches all the same.
+// Throttle has Services hop within an interval of ingress controllers, which see no state in
+// between. An EndpointSlice per Service with a terminating endpoint begins it: Traefik makes a
+// server without requests of it ("fenced"), ingress-nginx and kube-proxy pass it over. Other
+// changes of routes may still end an interval between two patches.
 type Throttle struct {
 	Client    client.Client
 	Migration string
@@ -45,17 +46,18 @@ type Throttle struct {
 	mu sync.Mutex
 	// opened is when the change was made, latest when something last was that controllers see.
 	opened, latest time.Time
-	// arrived are the Services that have hopped in the interval, futile how many intervals in a row went by without any.
+	// arrived are Services that hopped in the interval; futile counts intervals in a row without
+	// any.
 	arrived, futile int
 }
 
-// Routed is a Service that ingress controllers lead to, with the address that its bridge answers at all the time.
+// Routed is a Service of ingress controllers, with the address of its bridge.
 type Routed struct {
 	Service *corev1.Service
 	Old     netip.Addr
 }
 
-// Begin returns when an interval has begun not long ago. If none has, one is begun for all that are to hop beside each other.
+// Begin returns early in an interval, and begins one for all that hop together if there is none.
 func (t *Throttle) Begin(ctx context.Context, all ...Routed) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,7 +78,6 @@ func (t *Throttle) Begin(ctx context.Context, all ...Routed) error {
 	return pass(ctx, begun)
 }
 
-// change makes what controllers see, for all Services at once: the first begins the interval.
 func (t *Throttle) change(ctx context.Context, all []Routed) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	for _, r := range all {
@@ -91,8 +92,8 @@ func (t *Throttle) change(ctx context.Context, all []Routed) error {
 	return eg.Wait()
 }
 
-// Open returns nil while a Service may leave its address. An API server that is too slow for any to leave in time is not waited for forever: then they
-// leave when they can.
+// Open returns nil while a Service may leave its address. It gives up on an API server that is too
+// slow for any to leave in time.
 func (t *Throttle) Open() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,7 +119,6 @@ func (t *Throttle) rest(ctx context.Context) error {
 	return pass(ctx, max(0, rest-time.Since(t.latest)))
 }
 
-// Arrived says that a Service has got its next address.
 func (t *Throttle) Arrived() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,7 +126,7 @@ func (t *Throttle) Arrived() {
 	t.latest = time.Now()
 }
 
-// End takes away what began an interval. While it lasts, controllers see that together with the rest.
+// End removes what began an interval; in it, controllers see both as one.
 func (t *Throttle) End(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -166,7 +166,7 @@ func (t *Throttle) left(ctx context.Context) ([]discoveryv1.EndpointSlice, error
 	return all.Items, nil
 }
 
-// nudge is an EndpointSlice with the ports of the Service and an endpoint that ends. Its address is one that answers, should anyone call it.
+// nudge is an EndpointSlice with a terminating endpoint, at an address that answers.
 func (r Routed) nudge(migration string) *discoveryv1.EndpointSlice {
 	svc := r.Service
 	s := &discoveryv1.EndpointSlice{

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// VXLANTunnel is the annotation of a Node that has the address of its VXLAN tunnel. Whatever is written there, Felix takes over
+// VXLANTunnel is the annotation with the address of a Node's VXLAN tunnel, which Felix follows
 // (libcalico-go/lib/backend/k8s/resources/node.go).
 const VXLANTunnel = "projectcalico.org/IPv4VXLANTunnelAddr"
 
@@ -24,8 +24,8 @@ func Encrypts(node *corev1.Node) bool {
 	return node.Annotations["projectcalico.org/IPv4WireguardInterfaceAddr"] != ""
 }
 
-// How Calico gives out the address of a VXLAN tunnel (node/pkg/allocateip): by a handle of the node, and with these attributes. An address
-// that is given out so, and lies in an enabled pool, it leaves to the node.
+// The handle and attributes of tunnel addresses (node/pkg/allocateip). Calico keeps an address that
+// is assigned so, and lies in an enabled pool.
 const (
 	tunnelHandle = "vxlan-tunnel-addr-"
 	tunnelType   = "vxlanTunnelAddress"
@@ -45,10 +45,10 @@ func (s *State) Tunnels(ranges []netip.Prefix) map[string]netip.Addr {
 	return all
 }
 
-// Room is a block of a node in some ranges that has an address to give to its tunnel, and that address; nil, if there is none. Addresses in
-// spared are not given.
+// Room is a node's block in some ranges with a free address, not in spared, for its tunnel; nil if
+// there is none.
 func (s *State) Room(node string, ranges, spared []netip.Prefix) (*Block, netip.Addr, error) {
-	// A tunnel that has an address has a handle, but for those of a Calico that is older than handles.
+	// A tunnel with an address has a handle, unless Calico is older than those.
 	if !slices.ContainsFunc(s.Handles, func(h Handle) bool { return strings.EqualFold(h.ID, tunnelHandle+node) }) {
 		return nil, netip.Addr{}, nil
 	}
@@ -71,7 +71,6 @@ func (s *State) Room(node string, ranges, spared []netip.Prefix) (*Block, netip.
 	return nil, netip.Addr{}, nil
 }
 
-// nth is an address of a block by its ordinal, which is a number of JSON.
 func nth(block netip.Prefix, ordinal any) (netip.Addr, bool) {
 	n, ok := ordinal.(int64)
 	at := block.Masked().Addr()
@@ -81,8 +80,8 @@ func nth(block netip.Prefix, ordinal any) (netip.Addr, bool) {
 	return at, ok && block.Contains(at)
 }
 
-// AssignTunnel gives the address of a block, which Room found, to the tunnel of a node, as autoAssign and incrementHandle in
-// libcalico-go/lib/ipam do: the handle first, then the block, with the version that was looked at.
+// AssignTunnel gives an address found by Room to a tunnel, as autoAssign and incrementHandle in
+// libcalico-go/lib/ipam do: handle first, then block, guarded by their versions.
 func AssignTunnel(ctx context.Context, c client.Client, s *State, block *Block, addr netip.Addr, node string) error {
 	if err := holdHandle(ctx, c, s, block.CIDR, tunnelHandle+node); err != nil {
 		return err
@@ -96,7 +95,6 @@ func AssignTunnel(ctx context.Context, c client.Client, s *State, block *Block, 
 	return nil
 }
 
-// holdHandle has the handle of a tunnel say that it has one address of a block.
 func holdHandle(ctx context.Context, c client.Client, s *State, block netip.Prefix, id string) error {
 	for i := range s.Handles {
 		h := &s.Handles[i]
@@ -117,7 +115,6 @@ func holdHandle(ctx context.Context, c client.Client, s *State, block netip.Pref
 	return fmt.Errorf("ipamhandle %s is gone", strings.ToLower(id))
 }
 
-// takeOrdinal is the reverse of freeOrdinal.
 func takeOrdinal(b *Block, n int, node string) error {
 	fields := b.Object.Object
 	given, _, err := unstructured.NestedSlice(fields, "spec", "allocations")
@@ -155,8 +152,8 @@ func takeOrdinal(b *Block, n int, node string) error {
 	return unstructured.SetNestedField(fields, sequence+1, "spec", "sequenceNumber")
 }
 
-// MoveTunnel writes the address of a node's VXLAN tunnel on its Node, with the version that was looked at, and by the subresource that
-// Calico itself has a right to.
+// MoveTunnel writes the address of a VXLAN tunnel on its Node, guarded by the version, by the
+// subresource that Calico itself may write.
 func MoveTunnel(ctx context.Context, c client.Client, node *corev1.Node, to netip.Addr) error {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": node.ResourceVersion, "annotations": map[string]string{VXLANTunnel: to.String()},

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// tunnelAnnotations are where Calico writes the addresses of a node's tunnels (libcalico-go/lib/backend/k8s/conversion).
+// tunnelAnnotations are in libcalico-go/lib/backend/k8s/conversion.
 func tunnelAnnotations() []string {
 	return []string{
 		"projectcalico.org/IPv4VXLANTunnelAddr", "projectcalico.org/IPv4IPIPTunnelAddr", "projectcalico.org/IPv4WireguardInterfaceAddr",
@@ -28,7 +28,7 @@ func TunnelAddresses(node *corev1.Node) map[string]netip.Addr {
 	return all
 }
 
-// PodAddresses are the addresses that a pod has of its own: none on the host's network, and none of a pod that has ended.
+// PodAddresses are a pod's own: none on the host's network or after its end.
 func PodAddresses(pod *corev1.Pod) []netip.Addr {
 	if pod.Spec.HostNetwork || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return nil
@@ -74,8 +74,8 @@ const (
 	UsedTwice      ProblemKind = "UsedTwice"      // two use the same address
 )
 
-// Audit looks for what does not fit: between pools, blocks, affinities and handles, and against the pods and nodes that
-// there are. Pods and nodes must have been read after the State: what was given out meanwhile is then seen as used.
+// Audit finds contradictions between pools, blocks, affinities, handles, pods and nodes. Pods and
+// nodes must be read after the State, so that new allocations count as used.
 func (s *State) Audit(pods []corev1.Pod, nodes []corev1.Node) []Problem {
 	a := &audit{State: s, users: map[netip.Addr]string{}, given: map[netip.Addr]string{}, nodes: map[string]bool{}}
 	for i := range pods {

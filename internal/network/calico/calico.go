@@ -1,6 +1,6 @@
-// Package calico reads and changes what decides which addresses Calico gives to pods: pools, blocks, affinities and
-// handles, as its Kubernetes datastore keeps them (crd.projectcalico.org/v1; types in libcalico-go/lib/apis/v3 and
-// api/pkg/apis/projectcalico/v3 of github.com/projectcalico/calico).
+// Package calico reads and changes Calico's pools, blocks, affinities and handles in its Kubernetes
+// datastore (crd.projectcalico.org/v1; libcalico-go/lib/apis/v3 and api/pkg/apis/projectcalico/v3
+// of github.com/projectcalico/calico).
 package calico
 
 import (
@@ -52,7 +52,6 @@ type Pool struct {
 	Object *unstructured.Unstructured
 }
 
-// BlockSize is the prefix length of its blocks.
 func (p *Pool) BlockSize() int {
 	if p.Spec.BlockSize > 0 {
 		return p.Spec.BlockSize
@@ -60,7 +59,6 @@ func (p *Pool) BlockSize() int {
 	return DefaultBlockSize
 }
 
-// ForPods reports whether pods may get its addresses.
 func (p *Pool) ForPods() bool {
 	return len(p.Spec.AllowedUses) == 0 || slices.Contains(p.Spec.AllowedUses, "Workload")
 }
@@ -117,7 +115,7 @@ type State struct {
 	Blocks     []Block
 	Affinities []Affinity
 	Handles    []Handle
-	// Ready is false while the datastore is locked, in which Calico makes no changes (ClusterInformation, datastoreReady).
+	// Ready is false while the datastore is locked (ClusterInformation, datastoreReady).
 	Ready bool
 }
 
@@ -200,7 +198,6 @@ func each(ctx context.Context, c client.Client, kind string, take func(*unstruct
 	}
 }
 
-// into reads spec of an object.
 func into(u *unstructured.Unstructured, spec any) error {
 	fields, _, err := unstructured.NestedMap(u.Object, "spec")
 	if err != nil {
@@ -220,7 +217,6 @@ func ReadPool(u *unstructured.Unstructured) (Pool, error) {
 	return p, err
 }
 
-// blockSpec is spec of an IPAMBlock, as far as it is read.
 type blockSpec struct {
 	CIDR        string   `json:"cidr"`
 	Affinity    *string  `json:"affinity,omitempty"`

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/engine/lists"
 )
 
 // InUseError says that a block cannot be released because addresses of it are given out.
@@ -21,20 +23,16 @@ type InUseError struct {
 
 func (e *InUseError) Error() string {
 	var users []string
-	for i, a := range e.Allocations {
-		if i == 3 {
-			users = append(users, fmt.Sprintf("and %d more", len(e.Allocations)-i))
-			break
-		}
+	for _, a := range e.Allocations {
 		users = append(users, a.Addr.String()+" ("+describe(a)+")")
 	}
-	return fmt.Sprintf("block %s is in use: %s", e.Block, strings.Join(users, ", "))
+	return fmt.Sprintf("block %s is in use: %s", e.Block, strings.Join(lists.Limit(users, 3), ", "))
 }
 
-// ReleaseBlock removes an empty block and the affinities for it, in the order in which Calico itself does and can be
-// interrupted: the affinity is marked, then the block goes, then the affinity (releaseBlockAffinity in
-// libcalico-go/lib/ipam/ipam_block_reader_writer.go). Every delete carries the version that was looked at, so that an
-// address given out meanwhile makes it fail with a conflict. It fails with *InUseError for a block that is not empty.
+// ReleaseBlock removes an empty block in Calico's own order, which can be interrupted: the affinity
+// is marked, then the block goes, then the affinity (releaseBlockAffinity in
+// libcalico-go/lib/ipam/ipam_block_reader_writer.go). Deletes carry the version, so that a new
+// allocation is a conflict; a block in use is an *InUseError.
 func ReleaseBlock(ctx context.Context, c client.Client, cidr netip.Prefix) error {
 	s := &State{}
 	if err := each(ctx, c, "IPAMBlock", func(u *unstructured.Unstructured) error {
@@ -74,7 +72,7 @@ func ReleaseBlock(ctx context.Context, c client.Client, cidr netip.Prefix) error
 	return nil
 }
 
-// pendingDeletion is the state of an affinity that is on its way out (libcalico-go/lib/backend/model/block_affinity.go).
+// pendingDeletion is in libcalico-go/lib/backend/model/block_affinity.go.
 const pendingDeletion = "pendingDeletion"
 
 func markPending(ctx context.Context, c client.Client, a *Affinity) error {
@@ -98,8 +96,8 @@ func remove(ctx context.Context, c client.Client, u *unstructured.Unstructured) 
 	return nil
 }
 
-// Free takes back an address that nothing uses, as releaseByIP does, and the handle if it holds no other. The caller has
-// made sure that nothing does: only an address whose pod is gone, or whose tunnel has another one, may be freed.
+// Free releases an address, as releaseByIP does, and a handle without others. The caller guarantees
+// that its pod is gone, or its tunnel has another address.
 func Free(ctx context.Context, c client.Client, addr netip.Addr, handle string) error {
 	var block *Block
 	if err := each(ctx, c, "IPAMBlock", func(u *unstructured.Unstructured) error {
@@ -123,7 +121,6 @@ func Free(ctx context.Context, c client.Client, addr netip.Addr, handle string) 
 	return dropHandle(ctx, c, handle, block.CIDR)
 }
 
-// ordinal of an address in its block.
 func ordinal(block netip.Prefix, addr netip.Addr) int {
 	n := 0
 	for a := block.Masked().Addr(); a != addr; a = a.Next() {
@@ -132,7 +129,7 @@ func ordinal(block netip.Prefix, addr netip.Addr) int {
 	return n
 }
 
-// freeOrdinal changes the block's allocations, keeping the attributes: others may share them.
+// freeOrdinal keeps the attributes, which others may share.
 func freeOrdinal(b *Block, n int) error {
 	fields := b.Object.Object
 	given, _, err := unstructured.NestedSlice(fields, "spec", "allocations")
@@ -161,8 +158,8 @@ func freeOrdinal(b *Block, n int) error {
 	return unstructured.SetNestedSlice(fields, append(free, int64(n)), "spec", "unallocated")
 }
 
-// dropHandle takes a block off a handle that has one address of it, and deletes a handle that has no other. It is an aid to find addresses,
-// no more.
+// dropHandle takes one address of a block off a handle, and deletes an empty handle. Handles are an
+// index only.
 func dropHandle(ctx context.Context, c client.Client, id string, block netip.Prefix) error {
 	if id == "" {
 		return nil

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Selects evaluates a selector of Calico's own language, such as nodeSelector of a pool, on labels: all(), has(k), k == 'v',
-// k in {'v'}, contains, starts with, ends with, !, &&, || and brackets (libcalico-go/lib/selector). An empty one selects
-// everything.
+// Selects evaluates a selector of Calico's language on labels: all(), has(k), k == 'v', k in {'v'},
+// contains, starts with, ends with, !, &&, || and brackets (libcalico-go/lib/selector). An empty
+// one selects all.
 func Selects(selector string, labels map[string]string) (bool, error) {
 	p := &selection{words: words(selector), labels: labels}
 	if len(p.words) == 0 {
@@ -24,7 +24,7 @@ func Selects(selector string, labels map[string]string) (bool, error) {
 	return yes, nil
 }
 
-// words cuts a selector up. What is quoted keeps its first quote, so that it can be distinguished from names.
+// words splits a selector; a quoted word keeps its first quote, so that it is no name.
 func words(text string) []string {
 	var all []string
 	for i := 0; i < len(text); {
@@ -55,14 +55,12 @@ func words(text string) []string {
 	return all
 }
 
-// selection is a selector that is read and evaluated at once: each method takes what it understands off the words.
 type selection struct {
 	words  []string
 	labels map[string]string
 	depth  int
 }
 
-// deepest is how deep brackets and negations may be nested.
 const deepest = 50
 
 func (p *selection) unexpected() error {
@@ -156,7 +154,7 @@ func (p *selection) value() (string, error) {
 	return value, nil
 }
 
-// comparison of a label. One that is not there differs from every value.
+// comparison of a label; a missing one differs from every value.
 func (p *selection) comparison(name string) (bool, error) {
 	have, there := p.labels[name]
 	switch {

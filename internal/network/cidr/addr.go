@@ -1,4 +1,4 @@
-// Package cidr is arithmetic on addresses and ranges, and the choice of addresses in a Service range.
+// Package cidr has arithmetic on ranges, and chooses addresses in a Service range.
 package cidr
 
 import (
@@ -18,7 +18,7 @@ func (e *HostBitsError) Error() string {
 	return fmt.Sprintf("range %s has host bits set", e.Prefix)
 }
 
-// Parse reads a range in its canonical form. Host bits behind the mask are an error, as they are for the API server.
+// Parse refuses host bits behind the mask, as the API server does.
 func Parse(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
@@ -40,8 +40,9 @@ func Contains(ranges []netip.Prefix, a netip.Addr) bool {
 	return false
 }
 
-// Bounds are the first and last address the API server's allocator gives out of a range: not the network address and,
-// in IPv4, not the broadcast address (k8s.io/kubernetes pkg/registry/core/service/ipallocator, NewIPAllocator).
+// Bounds are the first and last address that the allocator gives out: neither the network's nor the
+// IPv4 broadcast address (NewIPAllocator in k8s.io/kubernetes
+// pkg/registry/core/service/ipallocator).
 func Bounds(p netip.Prefix) (first, last netip.Addr) {
 	first = p.Masked().Addr().Next()
 	last = netipx.PrefixLastIP(p)
@@ -76,7 +77,7 @@ func Offset(p netip.Prefix, a netip.Addr) *big.Int {
 	return new(big.Int).Sub(toInt(a), toInt(p.Masked().Addr()))
 }
 
-// At is the address that lies offset behind the start of a range, if the allocator would give it out.
+// At is the address at an offset in a range, if the allocator would give it out.
 func At(p netip.Prefix, offset *big.Int) (netip.Addr, bool) {
 	sum := new(big.Int).Add(toInt(p.Masked().Addr()), offset)
 	size := len(p.Addr().AsSlice())

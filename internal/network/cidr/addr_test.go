@@ -55,7 +55,7 @@ func TestPoolKeep(t *testing.T) {
 	} {
 		to := netip.MustParsePrefix(tt.to)
 		pool := NewPool([]netip.Prefix{to.Masked()}, []netip.Addr{netip.MustParseAddr("172.24.0.9")})
-		got, ok := pool.Keep(netip.MustParseAddr(tt.old), from)
+		got, ok := pool.TakeSameOffset(netip.MustParseAddr(tt.old), from)
 		if ok != (tt.want != "") || (ok && got.String() != tt.want) {
 			t.Errorf("Keep(%s in %s) = %v, %v; want %q", tt.old, tt.to, got, ok, tt.want)
 		}

@@ -6,15 +6,13 @@ import (
 	"go4.org/netipx"
 )
 
-// smallest is the longest prefix a Service range can usefully have: one with an address between the first, which names
-// the network, and the last, which IPv4 keeps for broadcast.
+// smallest is the longest prefix with an address between the first and, in IPv4, the last.
 const smallest4, smallest6 = 30, 126
 
-// Cover is a set of ranges, as small as they can be, in which every address can belong to a Service. The API server does
-// not count the first address of a range, nor the last of an IPv4 range, as part of it (PrefixContainsIP in
-// k8s.io/kubernetes pkg/api/servicecidr/servicecidr.go), so that an address at an edge needs a wider one. No range is
-// wider than the one of within that contains it; addresses outside of all of them are left out. The result is sorted and
-// does not overlap itself.
+// Cover is the smallest set of ranges in which every address can belong to a Service: the API
+// server excludes the first address, and the last of IPv4 (PrefixContainsIP in k8s.io/kubernetes
+// pkg/api/servicecidr/servicecidr.go), so an edge needs a wider range. No range exceeds the one of
+// within that contains it, and addresses outside of these are left out.
 func Cover(addresses []netip.Addr, within []netip.Prefix) []netip.Prefix {
 	var b netipx.IPSetBuilder
 	for _, a := range addresses {
@@ -29,12 +27,10 @@ func Cover(addresses []netip.Addr, within []netip.Prefix) []netip.Prefix {
 	if err != nil { // only of invalid prefixes, and narrowest makes none
 		return nil
 	}
-	// Neighbours have become one range. That moves no address to an edge: each of the ranges made above is whole inside
-	// one of these.
+	// Merged neighbours move no address to an edge: each range above is whole inside one of these.
 	return set.Prefixes()
 }
 
-// narrowest is the longest prefix, but not wider than limit bits, inside which a is neither first nor last.
 func narrowest(a netip.Addr, limit int) netip.Prefix {
 	bits := smallest4
 	if a.Is6() {

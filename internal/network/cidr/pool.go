@@ -15,7 +15,7 @@ type Pool struct {
 	down   cursor
 }
 
-// cursor remembers where the last search ended, so that filling a range takes linear time.
+// cursor is where the last search ended, so that filling a range takes linear time.
 type cursor struct {
 	index int
 	next  netip.Addr
@@ -37,16 +37,15 @@ func NewPool(ranges []netip.Prefix, used []netip.Addr) *Pool {
 	return p
 }
 
-// Use marks an address as taken and reports whether it was free.
 func (p *Pool) Use(a netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.take(a)
 }
 
-// Keep chooses the address at the same offset as old has in the range it comes from, if that is free. Several old
-// ranges may claim one offset: the first to ask gets it.
-func (p *Pool) Keep(old netip.Addr, from []netip.Prefix) (netip.Addr, bool) {
+// TakeSameOffset takes the address at the offset that old has in its range, if that is free: ranges
+// share offsets, and the first to ask gets it.
+func (p *Pool) TakeSameOffset(old netip.Addr, from []netip.Prefix) (netip.Addr, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range from {
@@ -62,12 +61,10 @@ func (p *Pool) Keep(old netip.Addr, from []netip.Prefix) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// Lowest chooses the lowest address that is still free.
 func (p *Pool) Lowest() (netip.Addr, error) {
 	return p.search(&p.up, Bounds, netip.Addr.Next)
 }
 
-// Highest chooses the highest address that is still free.
 func (p *Pool) Highest() (netip.Addr, error) {
 	return p.search(&p.down, func(r netip.Prefix) (netip.Addr, netip.Addr) {
 		first, last := Bounds(r)

@@ -105,7 +105,7 @@ func (s *stage) in(t *testing.T) *stage {
 }
 
 // open is what a new process does.
-func (s *stage) open(names ...string) []*Lead {
+func (s *stage) open(names ...string) []*PairedName {
 	s.t.Helper()
 	file := filepath.Join(s.t.TempDir(), "key")
 	if err := os.WriteFile(file, []byte(s.key), 0o600); err != nil {
@@ -128,7 +128,7 @@ func (s *stage) open(names ...string) []*Lead {
 			s.t.Fatal(p)
 		}
 	}
-	leads, err := Open(s.t.Context(), Tools{
+	leads, err := Open(s.t.Context(), Deps{
 		Client: &dnsrecords.Client{Port: s.dns.Port, Recursive: []string{s.dns.Resolver}}, Memory: s.memory, GateWait: s.gateWait,
 	}, paired, spec)
 	if err != nil {
@@ -165,9 +165,9 @@ func (s *stage) check(address string, ttl time.Duration, names ...string) {
 
 func (s *stage) serving(want v1alpha1.ServingSide, names ...string) {
 	s.t.Helper()
-	seen := map[dnsrecords.Place]bool{}
+	seen := map[dnsrecords.Position]bool{}
 	for _, l := range s.open(names...) {
-		place, err := l.Move.Where(s.t.Context())
+		place, err := l.Move.Position(s.t.Context())
 		if err != nil {
 			s.t.Fatal(err)
 		}

@@ -53,7 +53,7 @@ func TestQuiet(t *testing.T) {
 			start := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 			now := start
 			o := Options{Migration: "m", Now: func() time.Time { return now }, Quiet: ptr.To(said(tt.answers...))}
-			leads := []*Lead{{Name: v1alpha1.RedirectName{Name: "b.example.com", From: []string{"192.0.2.1"}, To: []string{"192.0.2.2"}}}}
+			leads := []*PairedName{{Name: v1alpha1.RedirectName{Name: "b.example.com", From: []string{"192.0.2.1"}, To: []string{"192.0.2.2"}}}}
 			step := quiet(leads, o, engine.Backward)
 			for i, want := range tt.waits {
 				now = start.Add(tt.after[i] * time.Second)

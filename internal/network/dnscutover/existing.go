@@ -8,10 +8,10 @@ import (
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
 
-// Existing are those names that have a record of their own. Problems are warnings about the others: no client finds them, or finds
-// them by the record of a wildcard, so there is nothing to lead. It is for names that were found in objects, which need not be in DNS.
-func Existing(ctx context.Context, all []*Lead) ([]*Lead, []Problem, error) {
-	var out []*Lead
+// Existing are those names that have a record of their own. The others, which have none or that of
+// a wildcard, are warnings: names found in objects need not be in DNS.
+func Existing(ctx context.Context, all []*PairedName) ([]*PairedName, []Problem, error) {
+	var out []*PairedName
 	var problems []Problem
 	for _, l := range all {
 		missing, err := l.missing(ctx)
@@ -27,8 +27,7 @@ func Existing(ctx context.Context, all []*Lead) ([]*Lead, []Problem, error) {
 	return out, problems, nil
 }
 
-// missing says why there is no record; nothing, if there is one. What else is the matter with it is found when it is looked at.
-func (l *Lead) missing(ctx context.Context) (string, error) {
+func (l *PairedName) missing(ctx context.Context) (string, error) {
 	p := l.Move.Provider()
 	now, err := p.Get(ctx, l.Name.Name, l.Name.Type)
 	var whole *dnsrecords.Error

@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// gateway is what routes need to know of a Gateway.
 type gateway struct {
 	addresses []string
 	listeners []listener
@@ -30,7 +29,7 @@ func readGateway(o *unstructured.Unstructured) gateway {
 	return g
 }
 
-// reached are the addresses that a Gateway was given. Of other types than IPAddress and Hostname no one knows what they are.
+// reached are the addresses of a Gateway, of the types IPAddress and Hostname.
 func reached(o *unstructured.Unstructured) []string {
 	var all []string
 	for _, a := range items(o.Object, "status", "addresses") {
@@ -51,7 +50,6 @@ func (d *discovery) gateway(o *unstructured.Unstructured) {
 	}
 }
 
-// route reads a route's names. Without any it answers to those of the listeners, which are read where they are.
 func (d *discovery) route(o *unstructured.Unstructured) {
 	names := slices.Concat(texts(o.Object, "spec", "hostnames"), annotated(o))
 	for _, host := range names {
@@ -64,7 +62,6 @@ func (d *discovery) route(o *unstructured.Unstructured) {
 	}
 }
 
-// parent is the namespace and name of the Gateway that a reference names; empty, if it is none.
 func parent(o *unstructured.Unstructured, ref map[string]any) string {
 	if kind := text(ref, "kind"); kind != "" && kind != "Gateway" {
 		return ""
@@ -79,7 +76,7 @@ func parent(o *unstructured.Unstructured, ref map[string]any) string {
 	return namespace + "/" + text(ref, "name")
 }
 
-// tls reports whether one of the listeners that a name is served by has certificates. * of a listener is any number of labels.
+// tls reports whether a listener of a name has certificates; its * is any number of labels.
 func (g gateway) tls(host, section string) bool {
 	return slices.ContainsFunc(g.listeners, func(l listener) bool {
 		serves := l.host == "" || strings.EqualFold(l.host, host) ||

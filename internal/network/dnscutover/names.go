@@ -1,6 +1,6 @@
-// Package dnscutover leads names in DNS from the load balancers of one cluster to those of another, and back: it finds the names and
-// where they lead, asks the other side for them before anything changes, leaves records of others alone, and moves the rest with
-// package records.
+// Package dnscutover moves names in DNS between the load balancers of two clusters: it finds names,
+// probes the other side before changes, leaves records of others alone, and uses dnsrecords for the
+// rest.
 package dnscutover
 
 import (
@@ -27,33 +27,32 @@ type Found struct {
 	Name string
 	// TLS is true if one of the objects has a certificate for it.
 	TLS bool
-	// Port of the first Service that asks for it, if nothing else does. Zero, if something speaks HTTP, and -1 for a Service
+	// Port of the first Service that asks for it, as a fallback. Zero if something speaks HTTP, -1
 	// without TCP.
 	Port int32
-	// Places are the objects, in order of their titles.
-	Places []Place
+	// AskedBy are the objects, in order of their titles.
+	AskedBy []Requester
 
 	// web is true if one of the objects speaks HTTP.
 	web bool
 }
 
-// Place is an object that asks for a name, and where that leads.
-type Place struct {
+// Requester is an object that asks for a name, and where that leads.
+type Requester struct {
 	// Object as kind and name, such as "Ingress shop/cart".
 	Object string
 	// Addresses and names of its load balancer, sorted. None, if it has none yet.
 	Addresses []string
 }
 
-// Wildcard reports whether the name stands for any name below another. Such a name cannot be asked for.
+// Wildcard names stand for others, and cannot be asked for themselves.
 func (f Found) Wildcard() bool { return wildcard(f.Name) }
 
 func wildcard(name string) bool { return strings.HasPrefix(name, "*.") }
 
-// Objects are the titles of the objects that ask for the name.
 func (f Found) Objects() []string {
 	var all []string
-	for _, p := range f.Places {
+	for _, p := range f.AskedBy {
 		all = append(all, p.Object)
 	}
 	return all
@@ -61,8 +60,8 @@ func (f Found) Objects() []string {
 
 // Addresses are those of the objects that have any. They fail with a text if objects differ.
 func (f Found) Addresses() (addresses []string, problem string) {
-	var first Place
-	for _, p := range f.Places {
+	var first Requester
+	for _, p := range f.AskedBy {
 		switch {
 		case len(p.Addresses) == 0:
 		case len(first.Addresses) == 0:
@@ -83,7 +82,7 @@ func Kinds() []string {
 	}
 }
 
-// Discover finds the names that objects ask for, in order. Objects of other kinds than Kinds are passed over.
+// Discover finds the names that objects of Kinds ask for, in order.
 func Discover(objects []unstructured.Unstructured) []Found {
 	d := discovery{names: map[string]*Found{}, gateways: map[string]gateway{}}
 	for i := range objects {
@@ -96,7 +95,7 @@ func Discover(objects []unstructured.Unstructured) []Found {
 	}
 	var all []Found
 	for _, f := range d.names {
-		slices.SortFunc(f.Places, func(a, b Place) int { return strings.Compare(a.Object, b.Object) })
+		slices.SortFunc(f.AskedBy, func(a, b Requester) int { return strings.Compare(a.Object, b.Object) })
 		all = append(all, *f)
 	}
 	slices.SortFunc(all, func(a, b Found) int { return strings.Compare(a.Name, b.Name) })
@@ -123,7 +122,6 @@ func (d *discovery) read(o *unstructured.Unstructured) {
 	}
 }
 
-// add notes that an object asks for a name, and speaks HTTP.
 func (d *discovery) add(o *unstructured.Unstructured, name string, tls bool, addresses []string) {
 	if f := d.note(o, name, addresses); f != nil {
 		f.TLS, f.Port = f.TLS || tls, 0
@@ -131,7 +129,6 @@ func (d *discovery) add(o *unstructured.Unstructured, name string, tls bool, add
 	}
 }
 
-// note notes that an object asks for a name.
 func (d *discovery) note(o *unstructured.Unstructured, name string, addresses []string) *Found {
 	name = strings.ToLower(strings.TrimSuffix(strings.TrimSpace(name), "."))
 	if name == "" {
@@ -144,16 +141,16 @@ func (d *discovery) note(o *unstructured.Unstructured, name string, addresses []
 	}
 	title := o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()
 	addresses = tidy(addresses)
-	i := slices.IndexFunc(f.Places, func(p Place) bool { return p.Object == title })
+	i := slices.IndexFunc(f.AskedBy, func(p Requester) bool { return p.Object == title })
 	if i < 0 {
-		f.Places = append(f.Places, Place{Object: title, Addresses: addresses})
+		f.AskedBy = append(f.AskedBy, Requester{Object: title, Addresses: addresses})
 		return f
 	}
-	f.Places[i].Addresses = tidy(slices.Concat(f.Places[i].Addresses, addresses))
+	f.AskedBy[i].Addresses = tidy(slices.Concat(f.AskedBy[i].Addresses, addresses))
 	return f
 }
 
-// ingress reads rules and certificates. A host of a certificate may have no rule: the default backend serves it.
+// ingress reads rules and certificates; a host without rule has the default backend.
 func (d *discovery) ingress(o *unstructured.Unstructured) {
 	addresses := meant(o, balancers(o))
 	var certified []string
@@ -172,7 +169,6 @@ func (d *discovery) ingress(o *unstructured.Unstructured) {
 	}
 }
 
-// service reads what external-dns does. Whatever else a Service of type LoadBalancer is called, no one says.
 func (d *discovery) service(o *unstructured.Unstructured) {
 	if text(o.Object, "spec", "type") != loadBalancer {
 		return
@@ -184,7 +180,6 @@ func (d *discovery) service(o *unstructured.Unstructured) {
 	}
 }
 
-// firstTCP is a Service's first port of TCP, and -1 if it has none.
 func firstTCP(o *unstructured.Unstructured) int32 {
 	for _, p := range items(o.Object, "spec", "ports") {
 		if protocol := text(p, "protocol"); protocol != "" && protocol != "TCP" {
@@ -202,7 +197,6 @@ func firstTCP(o *unstructured.Unstructured) int32 {
 	return -1
 }
 
-// endpoint reads records that are written down as they are.
 func (d *discovery) endpoint(o *unstructured.Unstructured) {
 	for _, e := range items(o.Object, "spec", "endpoints") {
 		if slices.Contains([]string{"A", "AAAA", "CNAME"}, text(e, "recordType")) {
@@ -211,7 +205,6 @@ func (d *discovery) endpoint(o *unstructured.Unstructured) {
 	}
 }
 
-// balancers are the addresses and names in status.loadBalancer.
 func balancers(o *unstructured.Unstructured) []string {
 	var all []string
 	for _, in := range items(o.Object, "status", "loadBalancer", "ingress") {
@@ -224,10 +217,9 @@ func balancers(o *unstructured.Unstructured) []string {
 	return all
 }
 
-// annotated are the names in external-dns's annotation.
 func annotated(o *unstructured.Unstructured) []string { return split(o.GetAnnotations()[hostnames]) }
 
-// meant are the addresses that external-dns takes: its annotation has the last word.
+// meant are the addresses that external-dns takes, its annotation first.
 func meant(o *unstructured.Unstructured, addresses []string) []string {
 	if said := split(o.GetAnnotations()[targets]); len(said) > 0 {
 		return said
@@ -245,7 +237,7 @@ func split(list string) []string {
 	return all
 }
 
-// covered reports whether one of the names is that of a host, or stands for it: * is one label (RFC 6125, section 6.4.3).
+// covered reports whether a name matches a host: * is one label (RFC 6125, section 6.4.3).
 func covered(host string, names []string) bool {
 	host = strings.ToLower(host)
 	return slices.ContainsFunc(names, func(name string) bool {
@@ -255,7 +247,6 @@ func covered(host string, names []string) bool {
 	})
 }
 
-// tidy writes addresses the one way that can be compared, each once.
 func tidy(addresses []string) []string {
 	var all []string
 	for _, a := range addresses {
@@ -275,7 +266,6 @@ func tidy(addresses []string) []string {
 
 func group(o *unstructured.Unstructured) string { return o.GroupVersionKind().Group }
 
-// items is the list of objects at a path; nothing, if there is something else.
 func items(o map[string]any, path ...string) []map[string]any {
 	list, _, _ := unstructured.NestedFieldNoCopy(o, path...)
 	raw, _ := list.([]any)

@@ -33,7 +33,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	var found, paired, said bytes.Buffer
 	for _, f := range source {
 		fmt.Fprintf(&found, "%s tls=%t\n", f.Name, f.TLS)
-		for _, p := range f.Places {
+		for _, p := range f.AskedBy {
 			fmt.Fprintf(&found, "  %s: %s\n", p.Object, strings.Join(p.Addresses, ", "))
 		}
 	}

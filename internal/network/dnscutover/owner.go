@@ -16,19 +16,19 @@ import (
 const (
 	// recordType is what --txt-prefix and --txt-suffix may have in the place of the type.
 	recordType = "%{record_type}"
-	// minSealed is how short a text can be that external-dns has encrypted: a nonce of 12 bytes, a tag of 16, and a gzip header
-	// and trailer of 18 (endpoint/crypto.go).
+	// minSealed is the length of an encrypted empty text: nonce 12, tag 16, gzip 18 bytes
+	// (endpoint/crypto.go of external-dns).
 	minSealed = 46
 )
 
-// Registry knows how external-dns writes down in TXT records whose a record is: registry/txt and registry/mapper of external-dns, as
-// of v0.14 to v0.21.
+// Registry reads the owners that external-dns v0.14 to v0.21 writes in TXT records (registry/txt
+// and registry/mapper).
 type Registry struct {
 	// Owners whose records may be changed.
 	Owners []string
-	// Prefix and Suffix are external-dns's --txt-prefix and --txt-suffix. What is written without them is read as well.
+	// Prefix and Suffix are --txt-prefix and --txt-suffix; plain marks are read as well.
 	Prefix, Suffix string
-	// Wildcard is what external-dns writes in the place of an asterisk (--txt-wildcard-replacement).
+	// Wildcard replaces an asterisk (--txt-wildcard-replacement).
 	Wildcard string
 }
 
@@ -68,20 +68,19 @@ func Parse(text string) *Mark {
 	return m
 }
 
-// sealed reports whether a text can be one that external-dns has encrypted. It writes those in base64, and at names with a type only.
+// sealed reports whether external-dns may have encrypted a text: in base64, at typed names only.
 func sealed(text string) bool {
 	raw, err := base64.StdEncoding.DecodeString(strings.Trim(strings.ReplaceAll(text, `\"`, `"`), `"`))
 	return err == nil && len(raw) >= minSealed
 }
 
-// at is a name that may have a mark. typed is true if it says which type of record the mark is about.
 type at struct {
 	name  string
 	typed bool
 }
 
-// places: the name itself (up to v0.18), type-name, and both with prefix and suffix, in which the type may stand instead. A and AAAA
-// records of Route 53 that are aliases were once noted as cname-.
+// places: the name itself (up to v0.18), type-name, and both with prefix and suffix, in which the
+// type may stand. Aliases of Route 53 were once noted as cname-.
 func (r Registry) places(name string, typ v1alpha1.RecordType) []at {
 	name = strings.TrimSuffix(dns.CanonicalName(name), ".")
 	first, rest, _ := strings.Cut(name, ".")
@@ -113,7 +112,6 @@ func (r Registry) places(name string, typ v1alpha1.RecordType) []at {
 	return all
 }
 
-// Marks reads all that is said about a record.
 func (r Registry) Marks(ctx context.Context, from dnsrecords.Texter, name string, typ v1alpha1.RecordType) ([]Mark, error) {
 	var all []Mark
 	for _, place := range r.places(name, typ) {
@@ -138,8 +136,8 @@ func (r Registry) Marks(ctx context.Context, from dnsrecords.Texter, name string
 	return all, nil
 }
 
-// Judge fails with a *records.Error if one of the marks is that of an owner whose records must not be changed.
-func (r Registry) Judge(name string, typ v1alpha1.RecordType, marks []Mark) error {
+// Check fails with a *records.Error for a mark of an owner whose records must not change.
+func (r Registry) Check(name string, typ v1alpha1.RecordType, marks []Mark) error {
 	record := dnsrecords.Title(name, typ)
 	for _, m := range marks {
 		switch {
@@ -173,7 +171,7 @@ func wanted(m Mark) string {
 	return " (for " + m.Resource + ")"
 }
 
-// Allowed is the question whether a record may be changed, as records.Move asks it before each change.
+// Allowed is the ownership check of records.Move.
 func (r Registry) Allowed(provider dnsrecords.Provider, name string, typ v1alpha1.RecordType) func(context.Context) error {
 	return func(ctx context.Context) error {
 		from, ok := provider.(dnsrecords.Texter)
@@ -188,6 +186,6 @@ func (r Registry) Allowed(provider dnsrecords.Provider, name string, typ v1alpha
 		if err != nil {
 			return err
 		}
-		return r.Judge(name, typ, marks)
+		return r.Check(name, typ, marks)
 	}
 }

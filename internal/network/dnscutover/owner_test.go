@@ -88,7 +88,7 @@ func TestOwners(t *testing.T) {
 			tt.registry.Owners = []string{"ours"}
 			marks, err := tt.registry.Marks(t.Context(), tt.texts, name, typ)
 			if err == nil {
-				err = tt.registry.Judge(name, typ, marks)
+				err = tt.registry.Check(name, typ, marks)
 				var whole *dnsrecords.Error
 				if err != nil && (!errors.As(err, &whole) || whole.Hint == "") {
 					t.Errorf("%#v has no hint", err)

@@ -23,12 +23,10 @@ type Problem struct {
 
 func (p Problem) String() string { return p.Name + ": " + p.Problem }
 
-// hintWrite is for all that only people know.
 const hintWrite = "write the name under spec.mirror.redirect.names, with from and to as they are in DNS"
 
-// Pair puts together where names lead at the source and at the target. The names are those of the spec, or else all that the source
-// has; they get whatever they leave open, the probe included. There are two of one name if it has addresses of both families. A name
-// that has a problem is not among them.
+// Pair joins names of source and target: those of the spec, completed, or all of the source; two
+// for a dual-stack name. A name with a problem is left out.
 func Pair(source, target []Found, spec v1alpha1.RedirectSpec) ([]v1alpha1.RedirectName, []Problem) {
 	p := pairing{source: byName(source), target: byName(target), spec: spec}
 	if len(spec.Names) == 0 {
@@ -52,7 +50,7 @@ func Pair(source, target []Found, spec v1alpha1.RedirectSpec) ([]v1alpha1.Redire
 	return p.names, p.problems
 }
 
-// Renew gives names that were paired before, and written down, the probes of the spec as it is now. Where they lead stays.
+// Renew gives recorded pairs the present probes of the spec. Where they lead stays.
 func Renew(names []v1alpha1.RedirectName, spec v1alpha1.RedirectSpec) []v1alpha1.RedirectName {
 	out := slices.Clone(names)
 	for i := range out {
@@ -98,7 +96,6 @@ func (p *pairing) warn(name, problem, hint string) {
 	p.problems = append(p.problems, Problem{Name: name, Problem: problem, Hint: hint, Warning: true})
 }
 
-// pair adds a name once for each type of record that it needs, or says what is in the way.
 func (p *pairing) pair(n v1alpha1.RedirectName) {
 	before := len(p.problems)
 	from := p.side(n.Name, "source", n.From, p.spec.From, p.source)
@@ -132,7 +129,6 @@ func (p *pairing) pair(n v1alpha1.RedirectName) {
 	p.names = append(p.names, out...)
 }
 
-// probe is how a name is asked for.
 func (p *pairing) probe(n v1alpha1.RedirectName) *v1alpha1.RedirectProbe {
 	mode, port := p.spoken(n.Name)
 	out := probing(n.Name, n.Probe, p.spec.Probe, mode)
@@ -151,12 +147,11 @@ func (p *pairing) probe(n v1alpha1.RedirectName) *v1alpha1.RedirectProbe {
 	return out
 }
 
-// blocked reports whether there are problems since, warnings aside.
 func (p *pairing) blocked(since int) bool {
 	return slices.ContainsFunc(p.problems[since:], func(p Problem) bool { return !p.Warning })
 }
 
-// provider is the one that knows of a single zone; nil, if the names are kept elsewhere.
+// provider serves a single zone; nil if names are kept elsewhere.
 func (p *pairing) provider() *v1alpha1.RFC2136Provider {
 	if p.spec.Provider == nil {
 		return nil
@@ -164,7 +159,7 @@ func (p *pairing) provider() *v1alpha1.RFC2136Provider {
 	return p.spec.Provider.RFC2136
 }
 
-// spoken is what clients of a name speak, by what asks for it at the source, or else at the target.
+// spoken is the protocol of a name's clients, by its objects at the source or else the target.
 func (p *pairing) spoken(name string) (mode v1alpha1.ProbeMode, port int32) {
 	f, ok := p.source[name]
 	if !ok {
@@ -181,7 +176,6 @@ func (p *pairing) spoken(name string) (mode v1alpha1.ProbeMode, port int32) {
 	return v1alpha1.ProbeHTTP, 0
 }
 
-// whole reports whether a record of this type can be led from the one side to the other.
 func (p *pairing) whole(n v1alpha1.RedirectName, from, to []string) bool {
 	record := dnsrecords.Title(n.Name, n.Type)
 	switch {
@@ -202,7 +196,7 @@ func (p *pairing) whole(n v1alpha1.RedirectName, from, to []string) bool {
 	return false
 }
 
-// side is where a name leads on one side: as written for it, as written for all, or as found.
+// side is where a name leads: its own setting, the common one, or what was found.
 func (p *pairing) side(name, side string, own, all []string, found map[string]Found) []string {
 	switch {
 	case len(own) > 0:
@@ -226,7 +220,6 @@ func (p *pairing) side(name, side string, own, all []string, found map[string]Fo
 	return addresses
 }
 
-// probing is the probe of a name, with nothing left open but the port.
 func probing(name string, own *v1alpha1.RedirectProbe, all v1alpha1.RedirectProbe, mode v1alpha1.ProbeMode) *v1alpha1.RedirectProbe {
 	out := all.DeepCopy()
 	if own != nil {
@@ -257,7 +250,6 @@ func typesOf(values []string) []v1alpha1.RecordType {
 	return all
 }
 
-// only are the values that a record of one type can have.
 func only(values []string, typ v1alpha1.RecordType) []string {
 	var out []string
 	for _, v := range values {

@@ -14,11 +14,10 @@ import (
 	"github.com/replumb/replumb/internal/network/dnsrecords/provider"
 )
 
-// most is how many names are looked at, or changed, at once.
 const most = 16
 
-// Lead is a name with all that it takes to lead it to the other side, and back.
-type Lead struct {
+// PairedName is a name with all that it takes to lead it to the other side, and back.
+type PairedName struct {
 	Name  v1alpha1.RedirectName
 	Move  *dnsrecords.Move
 	Probe Probe
@@ -26,26 +25,25 @@ type Lead struct {
 	Patience time.Duration
 }
 
-func (l *Lead) id() string { return l.Name.Name + "/" + string(l.Name.Type) }
+func (l *PairedName) id() string { return l.Name.Name + "/" + string(l.Name.Type) }
 
-// ends are what the name leads to before and after.
-func (l *Lead) ends(to engine.Direction) (from, there []string) {
+func (l *PairedName) ends(to engine.Direction) (from, there []string) {
 	if to == engine.Backward {
 		return l.Name.To, l.Name.From
 	}
 	return l.Name.From, l.Name.To
 }
 
-func (l *Lead) arrived(ctx context.Context, to engine.Direction) (bool, error) {
-	place, err := l.Move.Where(ctx)
+func (l *PairedName) arrived(ctx context.Context, to engine.Direction) (bool, error) {
+	place, err := l.Move.Position(ctx)
 	if to == engine.Backward {
 		return place == dnsrecords.AtOld, err
 	}
 	return place == dnsrecords.AtNew, err
 }
 
-// Tools are what names are led with.
-type Tools struct {
+// Deps are what names are led with.
+type Deps struct {
 	// Client asks name servers. The zero value is ready.
 	Client *dnsrecords.Client
 	// Secrets reads keys and certificates of the cluster that has the Migration.
@@ -57,9 +55,9 @@ type Tools struct {
 	Now      func() time.Time
 }
 
-// Open makes what leads paired names. It reads keys, credentials and certificates, and asks for no record yet. Errors are of
-// type *spec.Error if the spec is wrong, or *records.Error.
-func Open(ctx context.Context, t Tools, names []v1alpha1.RedirectName, s v1alpha1.RedirectSpec) ([]*Lead, error) {
+// Open prepares paired names: keys, credentials and certificates are read, and no record is. Errors
+// are *spec.Error or *records.Error.
+func Open(ctx context.Context, t Deps, names []v1alpha1.RedirectName, s v1alpha1.RedirectSpec) ([]*PairedName, error) {
 	var specs []v1alpha1.RecordSpec
 	for i, n := range names {
 		r := Record(n, s)
@@ -75,11 +73,11 @@ func Open(ctx context.Context, t Tools, names []v1alpha1.RedirectName, s v1alpha
 	if err != nil {
 		return nil, err
 	}
-	var all []*Lead
+	var all []*PairedName
 	for i, m := range moves {
 		m.Straight, m.Patience, m.Now = true, t.GateWait, t.Now
 		m.Allowed = registry.Allowed(m.Provider(), names[i].Name, names[i].Type)
-		l := &Lead{Name: names[i], Move: m}
+		l := &PairedName{Name: names[i], Move: m}
 		if names[i].Probe != nil {
 			l.Probe.RedirectProbe = *names[i].Probe
 		}
@@ -119,12 +117,11 @@ func roots(ctx context.Context, secrets provider.Secrets, ref *v1alpha1.SecretRe
 	return pool, nil
 }
 
-// Looked asks for every name whether its record can be led: that it has what it should, and that it belongs to no one else. Problems
-// are by what Lead.Move is called.
-func Looked(ctx context.Context, all []*Lead) map[string]error {
+// Looked finds names whose record cannot be moved, by the title of their Move.
+func Looked(ctx context.Context, all []*PairedName) map[string]error {
 	problems := map[string]error{}
 	for _, l := range all {
-		if _, err := l.Move.Look(ctx); err != nil {
+		if _, err := l.Move.Load(ctx); err != nil {
 			problems[l.Move.Title()] = err
 		}
 	}
@@ -143,27 +140,27 @@ type Options struct {
 }
 
 // Lower lowers times to live, all at once, and waits until no one remembers the long ones.
-func Lower(all []*Lead) []engine.Group {
+func Lower(all []*PairedName) []engine.Group {
 	return dnsrecords.Together("time to live", most, moves(all), (*dnsrecords.Move).Lower)
 }
 
-// There leads names to the target, once their times to live are low. They go in chunks: all of a chunk are asked for at the target
-// before one of them moves, so a name that is not served there leaves its chunk, and those that follow, where they are.
-func There(all []*Lead, o Options) []engine.Group {
+// There moves names to the target, in chunks, once their TTLs are low. A name that fails its probe
+// stays, out of its chunk, and so do those after it.
+func There(all []*PairedName, o Options) []engine.Group {
 	return travel(all, o, engine.Forward, "to the target", (*dnsrecords.Move).Switch)
 }
 
-// LeadBack leads names back to the source by the same code. Times to live stay low: the names may move again.
-func LeadBack(all []*Lead, o Options) []engine.Group {
+// LeadBack returns names to the source. TTLs stay low, since names may move again.
+func LeadBack(all []*PairedName, o Options) []engine.Group {
 	return travel(all, o, engine.Backward, "back to the source", (*dnsrecords.Move).SwitchBack)
 }
 
 // Restore gives names that are back at the source their times to live back.
-func Restore(all []*Lead) []engine.Group {
+func Restore(all []*PairedName) []engine.Group {
 	return dnsrecords.Together("time to live", most, moves(all), (*dnsrecords.Move).RestoreBack)
 }
 
-func travel(all []*Lead, o Options, to engine.Direction, title string, steps func(*dnsrecords.Move) []engine.Step) []engine.Group {
+func travel(all []*PairedName, o Options, to engine.Direction, title string, steps func(*dnsrecords.Move) []engine.Step) []engine.Group {
 	var groups []engine.Group
 	size := o.Parallel
 	if size <= 0 {
@@ -183,12 +180,13 @@ func travel(all []*Lead, o Options, to engine.Direction, title string, steps fun
 	return groups
 }
 
-// byTitle keeps the records of one name together: a client that asks for both gets both of the same side, as far as can be.
-func byTitle(all []*Lead) []*Lead {
-	return slices.SortedStableFunc(slices.Values(all), func(a, b *Lead) int { return strings.Compare(a.id(), b.id()) })
+// byTitle keeps the records of one name together, so that dual-stack clients get both from one
+// side.
+func byTitle(all []*PairedName) []*PairedName {
+	return slices.SortedStableFunc(slices.Values(all), func(a, b *PairedName) int { return strings.Compare(a.id(), b.id()) })
 }
 
-func quiet(all []*Lead, o Options, to engine.Direction) *QuietStep {
+func quiet(all []*PairedName, o Options, to engine.Direction) *QuietStep {
 	r := QuietRequest{Migration: o.Migration, Side: v1alpha1.ServingSource, Names: []string{}, Addresses: []string{}}
 	if to == engine.Backward {
 		r.Side = v1alpha1.ServingTarget
@@ -205,7 +203,7 @@ func quiet(all []*Lead, o Options, to engine.Direction) *QuietStep {
 	return &QuietStep{Name: prefix(to) + "quiet", Action: *o.Quiet, Request: r, Now: o.Now}
 }
 
-func moves(all []*Lead) []*dnsrecords.Move {
+func moves(all []*PairedName) []*dnsrecords.Move {
 	var out []*dnsrecords.Move
 	for _, l := range all {
 		out = append(out, l.Move)

@@ -17,11 +17,12 @@ import (
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
 
 const (
-	// defaultTimeout of one question, from the look-up of the load balancer to the last byte of the head of the answer.
+	// defaultTimeout is for one question, from the look-up to the answer's head.
 	defaultTimeout = 5 * time.Second
 	// maxNames is how many names of a certificate an error quotes.
 	maxNames = 5
@@ -57,15 +58,11 @@ type Error struct {
 	Err error
 }
 
-func (e *Error) Error() string { return e.Name + ": " + e.Problem }
-
+func (e *Error) Error() string  { return e.Name + ": " + e.Problem }
 func (e *Error) Advice() string { return e.Hint }
+func (e *Error) Unwrap() error  { return e.Err }
 
-// Unwrap gives the cause.
-func (e *Error) Unwrap() error { return e.Err }
-
-// AskBoth asks each of the load balancers in to, which must answer with the wanted status, or if none is wanted with the one that the
-// load balancers in from answer with now.
+// AskBoth asks each load balancer in to for the wanted status, or that of the ones in from.
 func (p Probe) AskBoth(ctx context.Context, from, to []string, name string) error {
 	if p.Mode == v1alpha1.ProbeOff {
 		return nil
@@ -92,7 +89,6 @@ func (p Probe) AskBoth(ctx context.Context, from, to []string, name string) erro
 	return nil
 }
 
-// usual is the status that a name has where it leads now.
 func (p Probe) usual(ctx context.Context, from []string, name string) (int, error) {
 	const hint = "write probe.status if it need not answer there, or choose another probe.path"
 	answers, err := p.AskAll(ctx, from, name)
@@ -140,7 +136,7 @@ func (p Probe) AskAll(ctx context.Context, balancers []string, name string) ([]A
 	return all, nil
 }
 
-// askEach passes over addresses that this machine has no route to if another one of the same load balancer answers.
+// askEach ignores unroutable addresses if another one of the load balancer answers.
 func (p Probe) askEach(ctx context.Context, balancer, name string) ([]Answer, error) {
 	addresses, err := p.resolve(ctx, balancer)
 	if err != nil {
@@ -189,7 +185,8 @@ func (p Probe) resolve(ctx context.Context, balancer string) ([]netip.Addr, erro
 	return all, err
 }
 
-// Ask asks one address for a name. Redirects are not followed, and there is no proxy in between. Errors are of type *Error, on one line.
+// Ask asks one address for a name, without redirects and proxies. Errors are of type *Error, on one
+// line.
 func (p Probe) Ask(ctx context.Context, address, name string) (Answer, error) {
 	at := net.JoinHostPort(address, strconv.Itoa(p.port()))
 	ctx, cancel := context.WithTimeout(ctx, p.timeout())
@@ -236,7 +233,7 @@ func (p Probe) ask(ctx context.Context, at, name string) (int, error) {
 	return resp.StatusCode, resp.Body.Close()
 }
 
-// authority is what clients put into the header Host: the name, and the port if it is not the usual one.
+// authority is the Host header: the name, and an unusual port.
 func (p Probe) authority(name string) string {
 	if p.Port == 0 || int(p.Port) == usualPort(p.Mode) {
 		return name
@@ -272,7 +269,6 @@ func (p Probe) timeout() time.Duration {
 	return defaultTimeout
 }
 
-// explain says what is the matter with an answer, or with the lack of one.
 func (p Probe) explain(at, name string, err error) error {
 	e := &Error{Name: name, Err: err, Problem: fmt.Sprintf("%s does not answer: %s", at, plain(err))}
 	var bad *tls.CertificateVerificationError
@@ -304,7 +300,6 @@ func (p Probe) explain(at, name string, err error) error {
 	return e
 }
 
-// issuer is who signed the certificate that was shown.
 func issuer(bad *tls.CertificateVerificationError, err error) string {
 	if !errors.As(err, &bad) || len(bad.UnverifiedCertificates) == 0 {
 		return "unknown"
@@ -313,20 +308,12 @@ func issuer(bad *tls.CertificateVerificationError, err error) string {
 	return "issued by " + c.Issuer.String() + " for " + names(c)
 }
 
-// names are those that a certificate is good for.
 func names(c *x509.Certificate) string {
-	all := slices.Clone(c.DNSNames)
-	for _, ip := range c.IPAddresses {
-		all = append(all, ip.String())
-	}
+	all := slices.Concat(c.DNSNames, lists.Strings(c.IPAddresses))
 	if len(all) == 0 {
 		return "no one"
 	}
-	if more := len(all) - maxNames; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(all[:maxNames], ", "), more)
-	}
-	return strings.Join(all, ", ")
+	return lists.FirstN(all, maxNames)
 }
 
-// plain is an error on one line.
 func plain(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

@@ -18,11 +18,10 @@ const (
 	probePatience = 2 * time.Minute
 	// apart is how long a load balancer has to be without new connections.
 	apart = 5 * time.Second
-	// quietPatience is how long clients may take to leave, beyond what caches remember, which has been waited for.
+	// quietPatience is the limit for clients to leave, after caches have expired.
 	quietPatience = time.Hour
 )
 
-// prefix starts the IDs of steps that lead names in a direction.
 func prefix(to engine.Direction) string {
 	if to == engine.Backward {
 		return "back/"
@@ -30,9 +29,9 @@ func prefix(to engine.Direction) string {
 	return ""
 }
 
-// ProbeStep asks the side that a name is about to be led to. Once the name leads there, it has nothing left to ask.
+// ProbeStep asks the side that a name is about to lead to, until it does.
 type ProbeStep struct {
-	lead *Lead
+	lead *PairedName
 	to   engine.Direction
 }
 
@@ -57,7 +56,7 @@ func (s *ProbeStep) Deadline() time.Duration {
 	return probePatience
 }
 
-// State is done for a name that leads there, or that is not to be asked for. What was answered a while ago counts for nothing.
+// State is done for a name that leads there or has no probe. Earlier answers do not count.
 func (s *ProbeStep) State(ctx context.Context) (engine.State, error) {
 	if s.lead.Probe.Mode == v1alpha1.ProbeOff {
 		return engine.Done, nil
@@ -79,7 +78,6 @@ func (s *ProbeStep) State(ctx context.Context) (engine.State, error) {
 // Do does nothing: Verify asks.
 func (*ProbeStep) Do(context.Context) error { return nil }
 
-// Verify asks every address of the side that the name is led to.
 func (s *ProbeStep) Verify(ctx context.Context) error {
 	from, to := s.lead.ends(s.to)
 	if err := s.lead.Probe.AskBoth(ctx, from, to, s.lead.Name.Name); err != nil {
@@ -98,13 +96,12 @@ type QuietRequest struct {
 	Addresses []string `json:"addresses"`
 }
 
-// quietAnswer is what it says. A pointer tells zero from silence.
 type quietAnswer struct {
 	NewConnections *int64 `json:"newConnections"`
 }
 
-// QuietStep asks an action, over and over, until it has said twice, some seconds apart and nothing else in between, that there are no
-// new connections.
+// QuietStep repeats an action until it has reported twice in a row, seconds apart, that there are
+// no new connections.
 type QuietStep struct {
 	// Name is the ID of the step.
 	Name    string
@@ -147,7 +144,7 @@ func (*QuietStep) State(context.Context) (engine.State, error) { return engine.P
 // Do does nothing: Verify asks.
 func (*QuietStep) Do(context.Context) error { return nil }
 
-// Verify asks once. What goes wrong is tried again: whether no one comes any more cannot be known without an answer.
+// Verify retries errors: silence without an answer proves nothing.
 func (s *QuietStep) Verify(ctx context.Context) error {
 	answer := quietAnswer{}
 	err := callout.Call(ctx, s.Action, s.Request, &answer)

@@ -10,14 +10,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// aliasWord begins a value that is an alias. No address and no name has a space.
 const aliasWord = "ALIAS "
 
-// AliasTTL is how long answers made from an alias may be remembered: it has no time to live of its own, and that of AWS' load
-// balancers is 60 seconds.
+// AliasTTL bounds caching of answers made from an alias: AWS' load balancers have 60 seconds.
 const AliasTTL = time.Minute
 
-// Alias is a value of Route 53 that stands for whatever addresses a load balancer has at the moment.
+// Alias is a value of Route 53 for the present addresses of a load balancer.
 type Alias struct {
 	// Zone is the hosted zone of what it leads to, which is not the one that the record is in.
 	Zone string
@@ -30,7 +28,6 @@ type Alias struct {
 // IsAlias reports whether a value is one.
 func IsAlias(value string) bool { return strings.HasPrefix(value, aliasWord) }
 
-// aliased reports whether a record is an alias. It has no other values then.
 func aliased(values []string) bool { return len(values) == 1 && IsAlias(values[0]) }
 
 // ParseAlias reads what String writes.
@@ -53,7 +50,6 @@ const aliasHealth = "health"
 
 func hostedZone() *regexp.Regexp { return regexp.MustCompile(`^[A-Z0-9]{1,32}$`) }
 
-// String is the one way that it is written.
 func (a Alias) String() string {
 	if a == (Alias{}) {
 		return ""
@@ -73,8 +69,8 @@ func Host(value string) string {
 	return value
 }
 
-// follow takes servers at their word that answer with addresses of what an alias leads to: of the alias itself they say nothing. One
-// that has no address of its own is an API, which knows.
+// follow accepts servers' addresses of an alias' target for the alias, which they do not name. An
+// answer without address of its own is an API's.
 func follow(answers []Answer, alias, addresses []string) []Answer {
 	out := slices.Clone(answers)
 	for i := range out {

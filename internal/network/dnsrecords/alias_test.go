@@ -152,7 +152,7 @@ func TestSwapShowsBoth(t *testing.T) {
 	w := newWorld(t, 1, []string{"old.example.net."}, time.Hour)
 	w.primary.Type, w.former, w.typ = v1alpha1.RecordCNAME, v1alpha1.RecordCNAME, v1alpha1.RecordA
 	m := w.move(nil)
-	if _, err := m.Look(t.Context()); err != nil {
+	if _, err := m.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
@@ -225,7 +225,7 @@ func TestSwapOfAnotherType(t *testing.T) {
 	w := newWorld(t, 1, oldOnes, time.Minute)
 	w.former, w.typ = v1alpha1.RecordCNAME, v1alpha1.RecordA
 	var whole *Error
-	if _, err := w.move(nil).Look(t.Context()); !errors.As(err, &whole) || whole.Hint == "" || !strings.Contains(err.Error(), "fromType") {
+	if _, err := w.move(nil).Load(t.Context()); !errors.As(err, &whole) || whole.Hint == "" || !strings.Contains(err.Error(), "fromType") {
 		t.Errorf("it is no CNAME: %v", err)
 	}
 }

@@ -318,7 +318,7 @@ func (b *bind) alias(t *testing.T) {
 
 func (b *bind) created(t *testing.T) {
 	const name = "made.sub.example.test"
-	if _, err := b.move(t, v1alpha1.RecordSpec{Name: name, To: []string{"198.51.100.1"}}).Look(t.Context()); err == nil {
+	if _, err := b.move(t, v1alpha1.RecordSpec{Name: name, To: []string{"198.51.100.1"}}).Load(t.Context()); err == nil {
 		t.Error("what is not there may be moved")
 	}
 	m := b.move(t, v1alpha1.RecordSpec{Name: name, From: []string{}, To: []string{"198.51.100.1"}})

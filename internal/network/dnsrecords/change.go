@@ -12,11 +12,10 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// writeLimit is how long a write that has begun may go on when people ask a run to end.
 const writeLimit = 30 * time.Second
 
-// changeStep brings a record to a stage. It is done when every server says so, which may take as long as caches remember:
-// therefore it ends at once on cancellation, except while it writes.
+// changeStep brings a record to a stage, and waits for every server. That may take as long as
+// caches remember, so cancellation ends it, except within a write.
 type changeStep struct {
 	move  *Move
 	stage stage
@@ -67,7 +66,6 @@ func (s *changeStep) Title() string {
 	return fmt.Sprintf("Leave only %s in %s", list(m.to), record)
 }
 
-// lead is the title where the record gets other values in one change, perhaps of another type.
 func (m *Move) lead(was, typ v1alpha1.RecordType, values []string) string {
 	if was == typ {
 		return fmt.Sprintf("Lead %s to %s, in one change", Title(m.name, typ), list(values))
@@ -75,7 +73,6 @@ func (m *Move) lead(was, typ v1alpha1.RecordType, values []string) string {
 	return fmt.Sprintf("Replace %s by %s: %s, in one change", Title(m.name, was), typ, list(values))
 }
 
-// swapTitle is the title where the record changes its type.
 func (s *changeStep) swapTitle() string {
 	m := s.move
 	begins, ends := Title(m.name, m.former), Title(m.name, m.last)
@@ -93,11 +90,9 @@ func (s *changeStep) swapTitle() string {
 	return m.lead(m.former, m.typ, m.to)
 }
 
-func (*changeStep) Waits() {}
-
+func (*changeStep) Waits()                    {}
 func (s *changeStep) Deadline() time.Duration { return s.move.patience() }
-
-func (s *changeStep) Guide() string { return s.guide }
+func (s *changeStep) Guide() string           { return s.guide }
 
 func (s *changeStep) Undo() engine.Step {
 	opposite := map[stage]stage{lower: restore, widen: narrow, narrow: widen, restore: lower, leave: lower}
@@ -122,9 +117,8 @@ func stateOf(err error) (engine.State, error) {
 	return engine.Unknown, err
 }
 
-// Do remembers first and writes then.
 func (s *changeStep) Do(ctx context.Context) error {
-	seen, err := s.look(ctx)
+	seen, err := s.load(ctx)
 	if err != nil || seen.past(s.stage, s.to) {
 		return err
 	}
@@ -149,9 +143,9 @@ func (s *changeStep) Do(ctx context.Context) error {
 	return s.move.provider.Replace(ctx, seen.now, want)
 }
 
-// answers fails as long as what a record leads to now, or is to lead to, does not answer: until no one remembers the former, clients
-// need both.
-func (s *changeStep) answers(ctx context.Context, seen *scene, want Set) error {
+// answers fails until the present and the next target answer: clients need both while caches have
+// the former.
+func (s *changeStep) answers(ctx context.Context, seen *situation, want Set) error {
 	inOne := s.stage == turn || s.stage == narrow && (seen.beyond() || !seen.joined())
 	if s.move.Answer == nil || !inOne || seen.now.Same(want) {
 		return nil
@@ -167,9 +161,9 @@ func (s *changeStep) answers(ctx context.Context, seen *scene, want Set) error {
 	return err
 }
 
-// look fails for a record that is not where this step takes it from: no stage is skipped, no matter who moved it.
-func (s *changeStep) look(ctx context.Context) (*scene, error) {
-	seen, err := s.move.look(ctx, s.to)
+// load fails for a record that is not where this step takes it from: no stage is skipped.
+func (s *changeStep) load(ctx context.Context) (*situation, error) {
+	seen, err := s.move.load(ctx, s.to)
 	if err != nil || seen.past(s.stage, s.to) {
 		return seen, err
 	}
@@ -194,9 +188,8 @@ func (s *changeStep) look(ctx context.Context) (*scene, error) {
 	return seen, nil
 }
 
-// remember keeps what the record was, if no one has yet, and forgets the times of what is about to be changed: they would
-// be about something else afterwards.
-func (s *changeStep) remember(ctx context.Context, seen *scene, want Set) error {
+// remember keeps the original record, and forgets the times of the stage that is about to change.
+func (s *changeStep) remember(ctx context.Context, seen *situation, want Set) error {
 	status := seen.status()
 	before := status.DeepCopy()
 	if !seen.now.Same(want) {
@@ -224,8 +217,8 @@ func (s *changeStep) remember(ctx context.Context, seen *scene, want Set) error 
 	return nil
 }
 
-// lowers reports whether the record has the low time to live from this step on: an alias has none of its own.
-func (s *changeStep) lowers(seen *scene) bool {
+// lowers reports whether the record has the low TTL from this step on; aliases have none.
+func (s *changeStep) lowers(seen *situation) bool {
 	return s.stage != restore && s.stage != leave && !aliased(seen.now.Values)
 }
 
@@ -233,7 +226,6 @@ func (s *changeStep) Verify(ctx context.Context) error {
 	return turned(s.verify(ctx))
 }
 
-// turned is the error of a record that was as it has to be, and is no more.
 func turned(err error) error {
 	var other *otherError
 	if errors.As(err, &other) {
@@ -246,7 +238,7 @@ func turned(err error) error {
 }
 
 func (s *changeStep) verify(ctx context.Context) error {
-	seen, err := s.look(ctx)
+	seen, err := s.load(ctx)
 	if err != nil || seen.past(s.stage, s.to) {
 		return err
 	}
@@ -261,7 +253,6 @@ func (s *changeStep) verify(ctx context.Context) error {
 	return err
 }
 
-// otherError is a record that is not what it has to be.
 type otherError struct{ now, want Set }
 
 func (e *otherError) Error() string {
@@ -272,7 +263,6 @@ func (s *changeStep) Preview() ([]engine.Change, error) {
 	return append([]engine.Change{s.move.memory.Change(s.move.name, s.move.typ)}, s.changes()...), nil
 }
 
-// changes of the record itself.
 func (s *changeStep) changes() []engine.Change {
 	m := s.move
 	switch {
@@ -305,8 +295,7 @@ func (s *changeStep) changes() []engine.Change {
 	}}
 }
 
-// found is how the record will be found: where the stage before has left it.
-func (s *changeStep) found(seen scene) *scene {
+func (s *changeStep) found(seen situation) *situation {
 	m := s.move
 	switch {
 	case s.stage == leave, s.to == engine.Backward && seen.beyond():
@@ -319,8 +308,7 @@ func (s *changeStep) found(seen scene) *scene {
 	return &seen
 }
 
-// status is what is remembered, or what has to be.
-func (s *scene) status() *v1alpha1.RecordStatus {
+func (s *situation) status() *v1alpha1.RecordStatus {
 	if s.memory != nil {
 		return s.memory.DeepCopy()
 	}
@@ -331,7 +319,7 @@ func equal(a, b *v1alpha1.RecordStatus) bool {
 	return a.TTL == b.TTL && a.LoweredAt.Equal(b.LoweredAt) && a.PublishedAt.Equal(b.PublishedAt) && (a.Seen == nil) == (b.Seen == nil)
 }
 
-// stamp is the time, rounded up: what is kept in seconds must not seem to be earlier than it was.
+// stamp rounds up: times kept in seconds must not seem earlier.
 func (m *Move) stamp() *metav1.Time {
 	t := metav1.NewTime(m.clock().Add(time.Second - 1).Truncate(time.Second).UTC())
 	return &t

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// exchangeTimeout is how long a server may take for one answer over UDP, and once more over TCP.
+	// exchangeTimeout is for one answer over UDP, and again over TCP.
 	exchangeTimeout = 2 * time.Second
 	// parallel is how many servers are asked at once.
 	parallel = 8
@@ -29,7 +29,7 @@ type Client struct {
 	Timeout time.Duration
 	// Port that the servers of a zone answer at: records of type NS name none. Default: 53.
 	Port string
-	// Recursive are host:port of the servers by which zones and name servers are found. Default: those of /etc/resolv.conf.
+	// Recursive are host:port of servers that find zones. Default: those of /etc/resolv.conf.
 	Recursive []string
 }
 
@@ -62,8 +62,8 @@ func (c *Client) Ask(ctx context.Context, servers []Server, name string, typ v1a
 	return reachable(c.each(ctx, servers, name, typ, false))
 }
 
-// reachable leaves out addresses that this machine has no route to if another one of the same server answers: few machines
-// reach every family of addresses. One that does not answer is another matter.
+// reachable ignores unroutable addresses if another one of the same server answers; one that does
+// not answer counts.
 func reachable(all []Answer) []Answer {
 	return slices.DeleteFunc(slices.Clone(all), func(a Answer) bool {
 		return noRoute(a.Err) && slices.ContainsFunc(all, func(b Answer) bool { return b.Err == nil && b.Server.Name == a.Server.Name })
@@ -102,7 +102,7 @@ func (c *Client) ask(ctx context.Context, addr, name string, typ v1alpha1.Record
 	return setOf(name, typ, r.Answer)
 }
 
-// query returns an answer that is one: of a server that has the zone itself, or of one that found out.
+// query accepts answers of authoritative and of recursive servers only.
 func (c *Client) query(ctx context.Context, addr, name string, rrtype uint16, recursive bool) (*dns.Msg, error) {
 	m := new(dns.Msg).SetQuestion(dns.CanonicalName(name), rrtype)
 	m.RecursionDesired = recursive
@@ -118,7 +118,7 @@ func (c *Client) query(ctx context.Context, addr, name string, rrtype uint16, re
 	return r, nil
 }
 
-// exchange asks over UDP, and over TCP if the answer does not fit or does not come.
+// exchange asks over UDP, and over TCP if the answer is too long or missing.
 func (c *Client) exchange(ctx context.Context, addr string, m *dns.Msg) (*dns.Msg, error) {
 	udp := &dns.Client{Net: "udp", Timeout: c.timeout()}
 	if r, _, err := udp.ExchangeContext(ctx, m, addr); err == nil && !r.Truncated {
@@ -132,10 +132,9 @@ func (c *Client) exchange(ctx context.Context, addr string, m *dns.Msg) (*dns.Ms
 	return r, asked(m, r)
 }
 
-// asked reports whether an answer is one to the question.
 func asked(m, r *dns.Msg) error {
 	if !r.Response || len(r.Question) != len(m.Question) {
-		// Servers that cannot make sense of a message leave the question out, and say why in the code.
+		// Servers leave the question out of answers to messages they cannot read.
 		if r.Response && len(r.Question) == 0 && r.Rcode != dns.RcodeSuccess {
 			return nil
 		}
@@ -161,7 +160,6 @@ var (
 	errOther = errors.New("it answered something else than what it was asked")
 )
 
-// rcodeError is an answer that says no.
 type rcodeError struct{ rcode int }
 
 func (e *rcodeError) Error() string { return "it answered " + dns.RcodeToString[e.rcode] }

@@ -17,14 +17,11 @@ type Error struct {
 	Err error
 }
 
-func (e *Error) Error() string { return e.Record + ": " + e.Problem }
-
+func (e *Error) Error() string  { return e.Record + ": " + e.Problem }
 func (e *Error) Advice() string { return e.Hint }
+func (e *Error) Unwrap() error  { return e.Err }
 
-// Unwrap gives the cause.
-func (e *Error) Unwrap() error { return e.Err }
-
-// ConflictError says that someone else changed a record between the look and the write. Nothing was written.
+// ConflictError is a change by others since the read. Nothing was written.
 type ConflictError struct {
 	// Was is what was there at the look, Now what is there since, if that could be seen.
 	Was Set
@@ -39,8 +36,7 @@ func (e *ConflictError) Error() string {
 	return text
 }
 
-// Conflict is the error of a write that was refused because the record is no longer as it was looked at. It asks for another
-// look: what is there now may be fine.
+// Conflict is the retryable error of a record that is no longer as it was read.
 func Conflict(was Set, now *Set) error {
 	return engine.NotYet("%w", &ConflictError{Was: was, Now: now})
 }

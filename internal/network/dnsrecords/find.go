@@ -24,7 +24,7 @@ func (c *Client) Find(ctx context.Context, name string) ([]Server, error) {
 	return c.Locate(ctx, nameServers(zone, r.Answer))
 }
 
-// zone is the nearest one above a name. A SOA record that belongs to somewhere else is what an alias leads to.
+// zone is the nearest one above a name. A SOA elsewhere belongs to an alias' target.
 func (c *Client) zone(ctx context.Context, name string) (string, error) {
 	for _, at := range dns.Split(dns.CanonicalName(name)) {
 		above := dns.CanonicalName(name)[at:]
@@ -42,7 +42,6 @@ func (c *Client) zone(ctx context.Context, name string) (string, error) {
 	return "", fmt.Errorf("finding the zone of %s: no server knows one", name)
 }
 
-// Locate looks up the addresses of name servers.
 func (c *Client) Locate(ctx context.Context, hosts []string) ([]Server, error) {
 	var all []Server
 	for _, host := range hosts {
@@ -63,8 +62,8 @@ func (c *Client) Locate(ctx context.Context, hosts []string) ([]Server, error) {
 	return all, nil
 }
 
-// Leads are all addresses that a name has, for its own servers and for recursive ones. Load balancers of AWS hand out some of theirs at
-// a time, so that no single answer tells.
+// Leads are all addresses of a name, by its own and by recursive servers: AWS' load balancers
+// answer with some at a time.
 func (c *Client) Leads(ctx context.Context, name string, typ v1alpha1.RecordType, resolvers []string) ([]string, error) {
 	r, err := c.recurse(ctx, name, rrtype(typ))
 	if err != nil {
@@ -88,7 +87,6 @@ func (c *Client) Leads(ctx context.Context, name string, typ v1alpha1.RecordType
 	return all, nil
 }
 
-// recurse asks the recursive servers, one after another, until one answers.
 func (c *Client) recurse(ctx context.Context, name string, rrtype uint16) (*dns.Msg, error) {
 	servers, err := c.recursive()
 	if err != nil {
@@ -122,7 +120,6 @@ func (c *Client) recursive() ([]string, error) {
 	return all, nil
 }
 
-// nameServers are the names in the NS records of a zone.
 func nameServers(zone string, answer []dns.RR) []string {
 	var hosts []string
 	for _, rr := range answer {

@@ -55,7 +55,7 @@ func KeyOf(data map[string][]byte) (*Key, error) {
 
 var errKeyFile = errors.New("it does not hold exactly one key as tsig-keygen writes it")
 
-// ParseKey reads a file as tsig-keygen writes it: key "name" { algorithm hmac-sha256; secret "..."; };
+// ParseKey reads tsig-keygen's: key "name" { algorithm hmac-sha256; secret "..."; };
 func ParseKey(text string) (*Key, error) {
 	words, err := keyWords(text)
 	if err != nil {
@@ -75,7 +75,7 @@ func ParseKey(text string) (*Key, error) {
 	return NewKey(words[1], fields["algorithm"], fields["secret"])
 }
 
-// keyFields reads "name value ;" again and again, up to the brace.
+// keyFields reads "name value ;" up to the brace.
 func keyFields(words []string) (fields map[string]string, rest []string, err error) {
 	fields = map[string]string{}
 	for len(words) >= 3 && words[0] != "}" {
@@ -87,7 +87,7 @@ func keyFields(words []string) (fields map[string]string, rest []string, err err
 	return fields, words, nil
 }
 
-// keyWords splits a file into words and the signs { } ;. Quotes are taken off, comments are left out.
+// keyWords splits a file into words and the signs { } ;, without quotes and comments.
 func keyWords(text string) ([]string, error) {
 	var words []string
 	for text = skip(text); text != ""; text = skip(text) {
@@ -114,7 +114,7 @@ func keyWords(text string) ([]string, error) {
 	return words, nil
 }
 
-// skip leaves out white space and comments: from # or // to the end of the line, and /* */.
+// skip leaves out white space and comments: # and //, and /* */.
 func skip(text string) string {
 	for {
 		text = strings.TrimLeft(text, " \t\r\n")

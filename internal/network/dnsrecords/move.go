@@ -11,24 +11,21 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// defaultPatience is how long servers, caches and people may take.
 const defaultPatience = time.Hour
 
-// Move is one record on its way from some values to others, or back. Its steps may be put into different phases, as long as
-// their order is kept.
+// Move is one record on its way between values. Its steps may be in different phases, in order.
 type Move struct {
-	// Patience is how long it may take until everybody answers as they should, and with a manual provider until people
-	// have made the change. Default: an hour. What is waited for by the clock comes on top.
+	// Patience bounds the wait for servers, caches and, with a manual provider, people; an hour by
+	// default. Waits by the clock come on top.
 	Patience time.Duration
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
-	// Straight has the record go from the ones to the others in one change, as a CNAME always does: for values that must not
-	// answer side by side.
+	// Straight replaces all values in one change, as for a CNAME: they must not answer side by
+	// side.
 	Straight bool
-	// Answer, if set, is asked before a record is led from some values to others in one change, or back: it fails as long as one of
-	// them does not answer its clients.
+	// Answer, if set, gates a change of all values: it fails until each of them answers clients.
 	Answer func(ctx context.Context, values []string) error
-	// Allowed, if set, is asked before anything is written, and fails if the record must not be changed, with an *Error.
+	// Allowed, if set, fails with an *Error before writes if the record must not change.
 	Allowed func(ctx context.Context) error
 
 	name      string
@@ -46,7 +43,7 @@ type Move struct {
 	memory    Memory
 
 	// looked is what was there when the plan was made.
-	looked *scene
+	looked *situation
 }
 
 // NewMove makes the move that a spec describes. The spec has to be defaulted and valid.
@@ -86,12 +83,11 @@ func NewMove(spec v1alpha1.RecordSpec, provider Provider, client *Client, memory
 	return m, nil
 }
 
-// Title is what the record is called.
 func (m *Move) Title() string { return Title(m.name, m.typ) }
 
-// Look says what is there, and fails with an *Error if the record cannot be moved. Previews of steps tell more afterwards.
-func (m *Move) Look(ctx context.Context) (Set, error) {
-	s, err := m.look(ctx, engine.Forward)
+// Load reads the record, and fails with an *Error if it cannot move. Previews are exact afterwards.
+func (m *Move) Load(ctx context.Context) (Set, error) {
+	s, err := m.load(ctx, engine.Forward)
 	if err != nil {
 		return Set{}, err
 	}
@@ -106,31 +102,26 @@ func (m *Move) allowed(ctx context.Context) error {
 	return m.Allowed(ctx)
 }
 
-// direct reports whether there is nothing between the two ends, as far as the spec and the first look tell.
+// direct reports whether the two ends have no stage in between.
 func (m *Move) direct() bool {
 	return m.Straight || m.typ == v1alpha1.RecordCNAME || m.former != m.typ || aliased(m.to) || aliased(m.written) ||
 		m.looked != nil && aliased(m.looked.from)
 }
 
-// Changes reports whether the record is of another type afterwards.
 func (m *Move) Changes() bool { return m.former != m.typ }
 
-// Swaps reports whether the record is of another kind afterwards, of another type or an alias, by a change that shows nothing before
-// it is complete.
+// Swaps reports whether the record becomes another type or an alias, in one atomic change.
 func (m *Move) Swaps() bool {
 	return m.Changes() || m.direct() && m.typ != v1alpha1.RecordCNAME && !m.Straight
 }
 
-// Ends reports whether the record goes on to what it has at last.
-func (m *Move) Ends() bool { return m.then != nil }
-
-// Last is what the record has at last, if it goes on.
+func (m *Move) Ends() bool     { return m.then != nil }
 func (m *Move) Last() []string { return m.then }
 
-// Ended reports whether the record was where it is at last when it was looked at. One that does not go on is.
+// Ended reports whether the record had its last values when read, or has none to go on to.
 func (m *Move) Ended() bool { return !m.Ends() || m.looked != nil && m.looked.beyond() }
 
-// get is the record as it is now, of whichever type. A name that is a CNAME has nothing else.
+// get is the present record of any type; a CNAME stands alone.
 func (m *Move) get(ctx context.Context) (Set, error) {
 	if m.former == m.typ && m.last == m.typ {
 		return m.provider.Get(ctx, m.name, m.typ)
@@ -153,8 +144,8 @@ func (m *Move) Lower() []engine.Step {
 	return []engine.Step{m.change(lower, engine.Forward), m.wait(expire, engine.Forward)}
 }
 
-// Widen brings the new values beside the old ones, and waits until everybody has heard of them. A CNAME has but one value,
-// so for it there is nothing to do, and neither is there for a move that goes straight.
+// Widen adds the new values to the old ones, and waits until all have heard. CNAMEs and straight
+// moves have nothing to do.
 func (m *Move) Widen() []engine.Step {
 	if m.direct() {
 		return nil
@@ -162,13 +153,12 @@ func (m *Move) Widen() []engine.Step {
 	return []engine.Step{m.change(widen, engine.Forward), m.wait(settle, engine.Forward)}
 }
 
-// Narrow takes the old values out, and waits until no one remembers them: after that, what they lead to can go.
+// Narrow removes the old values and waits for caches; their targets can go then.
 func (m *Move) Narrow() []engine.Step {
 	return []engine.Step{m.change(narrow, engine.Forward), m.wait(drain, engine.Forward)}
 }
 
-// End leads the record from its new values to what it has at last, in one change once both answer, and waits until no one remembers
-// the former. There is nothing to do unless it goes on.
+// End moves the record on to its last values, once both answer, and waits for caches.
 func (m *Move) End() []engine.Step {
 	if !m.Ends() {
 		return nil
@@ -179,11 +169,11 @@ func (m *Move) End() []engine.Step {
 // Restore gives the record, which is where it is at last, its time to live back.
 func (m *Move) Restore() []engine.Step { return []engine.Step{m.change(restore, engine.Forward)} }
 
-// Leave gives the record its time to live back wherever it is, for a move that goes neither on nor back.
+// Leave restores the TTL wherever the record is, for a move that ends half way.
 func (m *Move) Leave() []engine.Step { return []engine.Step{m.change(leave, engine.Forward)} }
 
-// Back takes the record back to what it was, from wherever it is, the same careful way. From what it has at last it goes in one change. There
-// is nothing to do if nothing was ever written. Undoing steps one by one leaves the waits out.
+// Back restores the record from wherever it is, with the same waits; nothing to do if it was never
+// written.
 func (m *Move) Back() []engine.Step {
 	return slices.Concat(m.SwitchBack(), m.RestoreBack())
 }
@@ -191,7 +181,7 @@ func (m *Move) Back() []engine.Step {
 // Switch leads the record to the new values, and waits until no one remembers the old ones.
 func (m *Move) Switch() []engine.Step { return append(m.Widen(), m.Narrow()...) }
 
-// SwitchBack is Back without the time to live, which stays short: for records that are about to move again.
+// SwitchBack is Back with a low TTL, for records that will move again.
 func (m *Move) SwitchBack() []engine.Step {
 	steps := []engine.Step{m.change(narrow, engine.Backward), m.wait(drain, engine.Backward)}
 	if m.direct() {
@@ -203,19 +193,19 @@ func (m *Move) SwitchBack() []engine.Step {
 // RestoreBack gives the record, which has come back, its time to live back.
 func (m *Move) RestoreBack() []engine.Step { return []engine.Step{m.change(restore, engine.Backward)} }
 
-// Place is where a record is on its way.
-type Place string
+// Position is where a record is on its way.
+type Position string
 
 // The places. Between is a record with some of both.
 const (
-	AtOld   Place = "old"
-	Between Place = "between"
-	AtNew   Place = "new"
+	AtOld   Position = "old"
+	Between Position = "between"
+	AtNew   Position = "new"
 )
 
-// Where says where the record is now, at the place where it is kept. It fails as Look does.
-func (m *Move) Where(ctx context.Context) (Place, error) {
-	s, err := m.look(ctx, engine.Backward)
+// Position says where the record is now, at the place where it is kept. It fails as Look does.
+func (m *Move) Position(ctx context.Context) (Position, error) {
+	s, err := m.load(ctx, engine.Backward)
 	switch {
 	case err != nil:
 		return "", err
@@ -227,8 +217,7 @@ func (m *Move) Where(ctx context.Context) (Place, error) {
 	return Between, nil
 }
 
-// look is a fresh look at all that a decision depends on.
-func (m *Move) look(ctx context.Context, d engine.Direction) (*scene, error) {
+func (m *Move) load(ctx context.Context, d engine.Direction) (*situation, error) {
 	memory, err := m.memory.Recall(ctx, m.name, m.typ)
 	if err != nil {
 		return nil, fmt.Errorf("recalling %s: %w", Title(m.name, m.typ), err)
@@ -237,7 +226,7 @@ func (m *Move) look(ctx context.Context, d engine.Direction) (*scene, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &scene{
+	s := &situation{
 		now: now, to: m.to, then: m.then, memory: memory, low: m.low, straight: m.Straight, own: m.typ, former: m.former, last: m.last,
 	}
 	if err := s.origin(m.written, d); err != nil {
@@ -246,8 +235,7 @@ func (m *Move) look(ctx context.Context, d engine.Direction) (*scene, error) {
 	return s, m.familiar(s)
 }
 
-// familiar lets people be half way: they are asked for the rest.
-func (m *Move) familiar(s *scene) error {
+func (m *Move) familiar(s *situation) error {
 	err := s.familiar()
 	var half *halfError
 	if !errors.As(err, &half) {
@@ -259,7 +247,6 @@ func (m *Move) familiar(s *scene) error {
 	return half.is
 }
 
-// proof fails as long as someone does not answer with what is wanted.
 func (m *Move) proof(ctx context.Context, want Set, st stage) ([]Answer, error) {
 	authoritative, err := m.provider.Authoritative(ctx, m.name, want.Type)
 	if err != nil {
@@ -314,5 +301,4 @@ func (m *Move) id(st stage, d engine.Direction) string {
 	return id
 }
 
-// Provider is where the record is kept.
 func (m *Move) Provider() Provider { return m.provider }

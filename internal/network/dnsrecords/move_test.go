@@ -227,7 +227,7 @@ func TestMoveRemembersBeforeItWrites(t *testing.T) {
 // TestMoveCreatesAndDeletes a record, for which from has to be empty, and not just left out.
 func TestMoveCreatesAndDeletes(t *testing.T) {
 	w := newWorld(t, 1, nil, 0)
-	if _, err := w.move(nil).Look(t.Context()); err == nil || !strings.Contains(err.Error(), "no such record") {
+	if _, err := w.move(nil).Load(t.Context()); err == nil || !strings.Contains(err.Error(), "no such record") {
 		t.Errorf("from left out: %v", err)
 	}
 	m := w.move([]string{})
@@ -361,7 +361,7 @@ func TestPreview(t *testing.T) {
 	} {
 		w := newWorld(t, 1, tt.now, time.Hour)
 		m := w.move(tt.from)
-		if _, err := m.Look(t.Context()); err != nil {
+		if _, err := m.Load(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if got := show(tt.plan(m)); got != strings.Join(tt.lines, "\n") {

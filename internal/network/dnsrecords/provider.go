@@ -9,13 +9,12 @@ import (
 
 // Provider is where a record is kept.
 type Provider interface {
-	// Get returns what is there, where changes are made. A Set without values says that there is none.
+	// Get reads the record where it is changed. A Set without values is none.
 	Get(ctx context.Context, name string, typ v1alpha1.RecordType) (Set, error)
-	// Replace writes want in the place of was, in one piece, if was is still there. Otherwise it writes nothing and
-	// returns an error of Conflict. A want without values deletes.
+	// Replace writes want in place of was, atomically, or returns an error of Conflict. A want
+	// without values deletes.
 	Replace(ctx context.Context, was, want Set) error
-	// Authoritative asks every server that speaks for the zone. An answer of something else, such as an API, has a Server
-	// without an Addr.
+	// Authoritative asks every server of the zone. An API's answer has a Server without an Addr.
 	Authoritative(ctx context.Context, name string, typ v1alpha1.RecordType) ([]Answer, error)
 }
 
@@ -27,8 +26,7 @@ type Prover interface {
 
 // Texter is a Provider that can read TXT records, by which others say what is theirs.
 type Texter interface {
-	// Texts returns the texts at a name in the zone that a record is in, each in one piece. Of a name outside of that zone it
-	// may return none.
+	// Texts returns the texts at a name in the record's zone, and maybe none outside of it.
 	Texts(ctx context.Context, record, name string) ([]string, error)
 }
 
@@ -38,10 +36,10 @@ type Guider interface {
 	Guide(was, want Set) string
 }
 
-// Memory keeps what records were before they were changed. A part of what it keeps of a record is never written alone.
+// Memory keeps original records, each as a whole.
 type Memory interface {
-	// Recall returns nil for a record that nothing is known of. It must fail rather than say so in doubt: what is not
-	// remembered is taken to be as it always was.
+	// Recall returns nil for an unknown record, and fails in doubt: what is not remembered counts
+	// as original.
 	Recall(ctx context.Context, name string, typ v1alpha1.RecordType) (*v1alpha1.RecordStatus, error)
 	// Remember has been kept for good when it returns.
 	Remember(ctx context.Context, status v1alpha1.RecordStatus) error

@@ -1,5 +1,5 @@
-// Package dnsrecords changes names in DNS so that no one loses an answer: the time to live goes down first, the new values come
-// beside the old ones, and the old ones go when every server says so. What it does not know it leaves alone.
+// Package dnsrecords changes DNS records without losing an answer: the TTL goes down, new values
+// join the old ones, and these go once every server has both. Unknown values stay.
 package dnsrecords
 
 import (
@@ -23,8 +23,7 @@ type Set struct {
 	Values []string
 }
 
-// NewSet writes name and values the one way that can be compared: sorted, addresses in their short form, names in lower
-// case with a dot at the end.
+// NewSet normalizes: sorted, short addresses, names in lower case with a final dot.
 func NewSet(name string, typ v1alpha1.RecordType, ttl time.Duration, values []string) (Set, error) {
 	s := Set{Name: dns.CanonicalName(name), Type: typ, TTL: ttl}
 	for _, v := range values {
@@ -68,8 +67,8 @@ func canonical(typ v1alpha1.RecordType, value string) (string, error) {
 	return a.String(), nil
 }
 
-// hostname reports whether a name consists of at least two labels of letters, digits, hyphens and underscores. Nothing
-// else has to be written differently in zone files, on the wire and by providers.
+// hostname allows two or more labels of letters, digits, hyphens and underscores, which all formats
+// write alike.
 func hostname(name string) bool {
 	name = strings.TrimSuffix(name, ".")
 	labels := strings.Split(name, ".")
@@ -85,16 +84,13 @@ const labelCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012
 
 // Same reports whether both have the same values, whatever their time to live.
 func (s Set) Same(other Set) bool { return slices.Equal(s.Values, other.Values) }
-
-// String is the type and the name, as people write them.
-func (s Set) String() string { return Title(s.Name, s.Type) }
+func (s Set) String() string      { return Title(s.Name, s.Type) }
 
 // Title is how people read about a record.
 func Title(name string, typ v1alpha1.RecordType) string {
 	return string(typ) + " record " + strings.TrimSuffix(name, ".")
 }
 
-// list is values for people.
 func list(values []string) string {
 	if len(values) == 0 {
 		return "nothing"
@@ -102,15 +98,14 @@ func list(values []string) string {
 	return strings.Join(values, ", ")
 }
 
-// both are the values of two sets.
 func both(a, b []string) []string {
 	all := slices.Concat(a, b)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
-// kind is the type of the record that has such values, of those that a name may have in turns: a name is the value of a CNAME, and
-// only one of the types has addresses.
+// kind is the type of a record with such values: CNAME for a name, else the one type with
+// addresses.
 func kind(values []string, own v1alpha1.RecordType, others ...v1alpha1.RecordType) v1alpha1.RecordType {
 	if len(values) == 0 {
 		return own
@@ -124,19 +119,17 @@ func kind(values []string, own v1alpha1.RecordType, others ...v1alpha1.RecordTyp
 	return own
 }
 
-// without are the values that others does not have.
 func without(values []string, others ...string) []string {
 	return slices.DeleteFunc(slices.Clone(values), func(v string) bool { return slices.Contains(others, v) })
 }
 
-// seconds are those of a TTL, which has 31 bits (RFC 2181, section 8).
+// seconds of a TTL have 31 bits (RFC 2181, section 8).
 func seconds(d time.Duration) uint32 { return uint32(wholeSeconds(d)) } //nolint:gosec // it is not negative
 
 func wholeSeconds(d time.Duration) int32 {
 	return int32(min(max(d/time.Second, 0), math.MaxInt32))
 }
 
-// rrs are the records of a set. They may be changed.
 func (s Set) rrs() []dns.RR {
 	var all []dns.RR
 	for _, v := range s.Values {
@@ -157,7 +150,7 @@ func (s Set) rrtype() uint16 { return rrtype(s.Type) }
 
 func rrtype(typ v1alpha1.RecordType) uint16 { return dns.StringToType[string(typ)] }
 
-// setOf reads what an answer says about a name. The time to live is the longest, should they differ.
+// setOf reads an answer; of several TTLs the longest counts.
 func setOf(name string, typ v1alpha1.RecordType, answer []dns.RR) (Set, error) {
 	var values []string
 	var ttl uint32
@@ -188,7 +181,7 @@ func setOf(name string, typ v1alpha1.RecordType, answer []dns.RR) (Set, error) {
 	return NewSet(name, typ, time.Duration(ttl)*time.Second, values)
 }
 
-// textsOf are the texts that an answer has for a name. Strings of one record belong together (RFC 7208, section 3.3).
+// textsOf joins the strings of each record (RFC 7208, section 3.3).
 func textsOf(name string, answer []dns.RR) []string {
 	var all []string
 	for _, rr := range answer {
@@ -199,7 +192,7 @@ func textsOf(name string, answer []dns.RR) []string {
 	return all
 }
 
-// aaaa is the address of a record; net.IP writes an IPv4 address within IPv6 as if it were one of IPv4.
+// aaaa keeps IPv4-mapped addresses, which net.IP prints as IPv4.
 func aaaa(r *dns.AAAA) string {
 	a, ok := netip.AddrFromSlice(r.AAAA)
 	if !ok {
@@ -208,5 +201,5 @@ func aaaa(r *dns.AAAA) string {
 	return a.String()
 }
 
-// Nameable reports whether a record can have a name: one in full, with or without a dot at the end. A wildcard is one of them.
+// Nameable accepts full names, with or without a final dot, and wildcards.
 func Nameable(name string) bool { return hostname(strings.TrimPrefix(name, "*.")) }

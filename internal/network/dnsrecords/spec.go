@@ -14,7 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// Default fills in what a record leaves open that no Migration has as such, but that was put together from what one has.
+// Default completes a record that was put together and is in no Migration as such.
 func Default(r *v1alpha1.RecordSpec) {
 	if r.Type == "" {
 		r.Type = v1alpha1.RecordA
@@ -27,7 +27,7 @@ func Default(r *v1alpha1.RecordSpec) {
 	}
 }
 
-// Validate says what is wrong with a record that was put together, by an error of spec.Refuse. path is where it is from, such as
+// Validate checks an assembled record; path is where it is from, such as
 // spec.mirror.redirect.names[0].
 func Validate(path string, r *v1alpha1.RecordSpec) error {
 	bad := append(ValidateZone(path, r), ValidateAliases(path, r)...)
@@ -68,8 +68,8 @@ func validateValues(path string, typ v1alpha1.RecordType, values []string) (bad 
 	return bad
 }
 
-// ValidateAliases refuses what is written as an alias and is none, and those that no provider but Route 53 has. A rule of the schema
-// would not say which part of it is wrong.
+// ValidateAliases refuses broken aliases, and those of providers other than Route 53, with the
+// reason that a schema rule could not give.
 func ValidateAliases(path string, r *v1alpha1.RecordSpec) (bad field.ErrorList) {
 	var then []string
 	if r.Then != nil {
@@ -84,10 +84,7 @@ func ValidateAliases(path string, r *v1alpha1.RecordSpec) (bad field.ErrorList) 
 				continue
 			}
 			at, hint := fmt.Sprintf(
-				"%s%s[%d]",
-				path,
-				end.name,
-				i,
+				"%s%s[%d]", path, end.name, i,
 			), "write ALIAS, the CanonicalHostedZoneId of the load balancer, and its name"
 			switch a, err := ParseAlias(v); {
 			case err != nil:
@@ -102,7 +99,7 @@ func ValidateAliases(path string, r *v1alpha1.RecordSpec) (bad field.ErrorList) 
 	return bad
 }
 
-// ValidateZone refuses a zone that a record is not in. The rules of the schema know nothing of how names are written in DNS.
+// ValidateZone refuses a record outside of its zone, which a schema rule cannot compare.
 func ValidateZone(path string, r *v1alpha1.RecordSpec) field.ErrorList {
 	p := r.Provider.RFC2136
 	if p == nil || dns.IsSubDomain(dns.CanonicalName(p.Zone), dns.CanonicalName(r.Name)) {
@@ -113,7 +110,7 @@ func ValidateZone(path string, r *v1alpha1.RecordSpec) field.ErrorList {
 	)}
 }
 
-// Unsigned says of a provider that its server takes updates from anyone: they have no signature. Empty if they have one, or need none.
+// Unsigned warns of a provider whose server takes unsigned updates from anyone; else empty.
 func Unsigned(p *v1alpha1.RecordProvider) string {
 	if p == nil || p.RFC2136 == nil || p.RFC2136.TSIGSecret != nil || p.RFC2136.TSIGKeyFile != "" {
 		return ""

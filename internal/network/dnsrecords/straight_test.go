@@ -48,7 +48,7 @@ func TestStraightMovesSurviveKills(t *testing.T) {
 			if got := w.remembered(); !slices.Equal(w.primary.Values, here) || slices.Contains(got, gone[0]) {
 				t.Fatalf("seed %d: after round %d it is %s, remembered are %v", seed, round, describe(w.primary), got)
 			}
-			if got, err := w.move(oldOnes).Where(t.Context()); err != nil || got != place {
+			if got, err := w.move(oldOnes).Position(t.Context()); err != nil || got != place {
 				t.Fatalf("seed %d: after round %d it is said to be at %s (%v)", seed, round, got, err)
 			}
 		}
@@ -159,7 +159,7 @@ func TestNothingIsWrittenThatIsNotAllowed(t *testing.T) {
 	m := w.move(oldOnes)
 	m.Allowed = func(context.Context) error { return &Error{Record: m.Title(), Problem: "it is not ours"} }
 	var whole *Error
-	if _, err := m.Look(t.Context()); !errors.As(err, &whole) {
+	if _, err := m.Load(t.Context()); !errors.As(err, &whole) {
 		t.Errorf("looked at: %v", err)
 	}
 	for _, steps := range [][]engine.Step{m.Lower(), m.Switch(), m.Restore()} {

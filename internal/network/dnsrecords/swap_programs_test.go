@@ -84,7 +84,7 @@ func (b *bind) swapThereAndBack(t *testing.T) {
 		t,
 		v1alpha1.RecordSpec{Name: swapName, Type: v1alpha1.RecordA, FromType: v1alpha1.RecordCNAME, To: []string{"198.51.100.1"}},
 	)
-	if _, err := m.Look(t.Context()); err != nil {
+	if _, err := m.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	all := []*pester{
@@ -99,7 +99,7 @@ func (b *bind) swapThereAndBack(t *testing.T) {
 	}
 	run(t, m.Lower(), m.Widen(), m.Narrow())
 	b.check(t, swapName, v1alpha1.RecordA, time.Second, "198.51.100.1")
-	if place, err := m.Where(t.Context()); err != nil || place != AtNew {
+	if place, err := m.Position(t.Context()); err != nil || place != AtNew {
 		t.Errorf("it is said to be at %s, %v", place, err)
 	}
 	run(t, m.Restore())
@@ -121,7 +121,7 @@ func (b *bind) swapsOn(t *testing.T) {
 		Name: at, Type: v1alpha1.RecordA, FromType: v1alpha1.RecordCNAME, To: []string{"198.51.100.1"},
 		Then: &v1alpha1.RecordEnd{Type: v1alpha1.RecordCNAME, To: []string{newBalancer}},
 	})
-	if _, err := m.Look(t.Context()); err != nil {
+	if _, err := m.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	all := []*pester{
@@ -131,7 +131,7 @@ func (b *bind) swapsOn(t *testing.T) {
 	b.check(t, at, v1alpha1.RecordA, time.Second, "198.51.100.1")
 	run(t, m.End())
 	b.check(t, at, v1alpha1.RecordCNAME, time.Second, newBalancer)
-	if place, err := m.Where(t.Context()); err != nil || place != AtNew {
+	if place, err := m.Position(t.Context()); err != nil || place != AtNew {
 		t.Errorf("it is said to be at %s, %v", place, err)
 	}
 	run(t, m.Restore())

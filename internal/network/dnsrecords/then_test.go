@@ -99,7 +99,7 @@ func (e ends) survive(t *testing.T, w *world, name string) {
 	if !slices.Equal(w.primary.Values, e.then) || w.primary.Type != e.last || w.knows(e.from, e.to) {
 		t.Fatalf("%s: there it is %s, remembered are %v", name, describe(w.primary), w.remembered())
 	}
-	if place, err := m.Where(t.Context()); err != nil || place != AtNew {
+	if place, err := m.Position(t.Context()); err != nil || place != AtNew {
 		t.Fatalf("%s: it is said to be at %s, %v", name, place, err)
 	}
 	if err := w.drive(m.Restore()); err != nil || w.primary.TTL != before.TTL && !aliased(e.then) {
@@ -274,7 +274,7 @@ func TestEndsAreSeen(t *testing.T) {
 		if err := w.drive(way(m)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.Look(t.Context()); err != nil || m.Ended() != (i == 2) || !m.Ends() || !slices.Equal(m.Last(), e.then) {
+		if _, err := m.Load(t.Context()); err != nil || m.Ended() != (i == 2) || !m.Ends() || !slices.Equal(m.Last(), e.then) {
 			t.Errorf("%d: %v, ended %t", i, err, m.Ended())
 		}
 	}
@@ -315,7 +315,7 @@ func TestThenIsShown(t *testing.T) {
 	if got := shown(m.End()[0]); !slices.Equal(got, want) || m.End()[0].Title() != title {
 		t.Errorf("before a look: %s: %q", m.End()[0].Title(), got)
 	}
-	if _, err := m.Look(t.Context()); err != nil {
+	if _, err := m.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want = []string{
@@ -328,7 +328,7 @@ func TestThenIsShown(t *testing.T) {
 	if err := w.drive(m.Lower(), m.Switch(), m.End()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Look(t.Context()); err != nil {
+	if _, err := m.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want = []string{"update CNAME record api.example.com [old.example.net.]"}

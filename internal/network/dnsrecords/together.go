@@ -2,7 +2,7 @@ package dnsrecords
 
 import "github.com/replumb/replumb/internal/engine"
 
-// Together does the same to all records, step by step: all of them take their first step before any takes its second.
+// Together runs the same steps for all records: every first step comes before any second.
 func Together(title string, parallel int, all []*Move, steps func(*Move) []engine.Step) []engine.Group {
 	var groups []engine.Group
 	for _, m := range all {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// primaryTimeout is how long the primary may take: it writes an update to disk before it answers.
+	// primaryTimeout allows the primary to write an update to disk.
 	primaryTimeout = 10 * time.Second
 	// fudge is by how many seconds the clocks may differ, as RFC 8945 recommends.
 	fudge = 300
@@ -44,8 +44,8 @@ func (d *Dynamic) Get(ctx context.Context, name string, typ v1alpha1.RecordType)
 	return setOf(name, typ, r.Answer)
 }
 
-// Exists implements Prover by an update that has a prerequisite and changes nothing: prerequisites are about what is in the zone,
-// never about what wildcards make of it (RFC 2136, section 3.2; RFC 4592, section 2.2.1).
+// Exists sends an update with a prerequisite alone: those see the zone without wildcards (RFC 2136,
+// section 3.2; RFC 4592, section 2.2.1).
 func (d *Dynamic) Exists(ctx context.Context, now Set) (bool, error) {
 	m := new(dns.Msg).SetUpdate(dns.Fqdn(d.Zone))
 	m.Used(now.rrs())
@@ -79,8 +79,8 @@ func (d *Dynamic) Texts(ctx context.Context, _, name string) ([]string, error) {
 
 func titleTXT(name string) string { return Title(name, "TXT") }
 
-// Replace implements Provider. That was is still there is a prerequisite of the update (RFC 2136, section 2.4.2), which
-// the server checks together with the change. Prerequisites don't cover the time to live.
+// Replace has was as a prerequisite (RFC 2136, section 2.4.2), which the server checks with the
+// change. Prerequisites don't cover TTLs.
 func (d *Dynamic) Replace(ctx context.Context, was, want Set) error {
 	if err := d.alone(ctx, was, want); err != nil {
 		return err
@@ -102,9 +102,9 @@ func (d *Dynamic) Replace(ctx context.Context, was, want Set) error {
 	return d.explain(want.String(), err)
 }
 
-// update is the message. Whatever stands in the way of a new record has to be named by a prerequisite: a server silently
-// leaves out an address for a name that is a CNAME, and a CNAME for a name that has anything else (section 3.4.2.2). All of a
-// message is done, or nothing (section 3.7): a name that changes its type is never without an answer.
+// update names every obstacle as a prerequisite: servers silently skip an address beside a CNAME,
+// and a CNAME beside anything (section 3.4.2.2). A message is atomic (section 3.7), so a change of
+// type leaves no gap.
 func (d *Dynamic) update(was, want Set) *dns.Msg {
 	m := new(dns.Msg).SetUpdate(dns.Fqdn(d.Zone))
 	nothing := &dns.ANY{Hdr: dns.RR_Header{Name: want.Name, Rrtype: want.rrtype()}}
@@ -128,7 +128,7 @@ func (d *Dynamic) update(was, want Set) *dns.Msg {
 	return m
 }
 
-// besides are sets of usual types that a name may have beside one that is to become a CNAME.
+// besides are usual types beside a future CNAME.
 func besides(was Set) []dns.RR {
 	var all []dns.RR
 	for _, typ := range []uint16{
@@ -142,8 +142,8 @@ func besides(was Set) []dns.RR {
 	return all
 }
 
-// alone fails for a name that is to become a CNAME and has something else beside what it is to lose: the server would take the one
-// away and leave the other out, without a word. Types that besides does not know of are found here.
+// alone fails for a future CNAME with other records: the server would remove the old one and skip
+// the new one silently.
 func (d *Dynamic) alone(ctx context.Context, was, want Set) error {
 	if len(was.Values) == 0 || was.Type == want.Type || want.Type != v1alpha1.RecordCNAME {
 		return nil
@@ -198,7 +198,7 @@ func (d *Dynamic) servers(ctx context.Context) ([]Server, error) {
 	return all, nil
 }
 
-// locate asks the primary for servers within its zone: no one knows better.
+// locate asks the primary, which knows best, for servers in its zone.
 func (d *Dynamic) locate(ctx context.Context, host string) ([]Server, error) {
 	if !dns.IsSubDomain(dns.CanonicalName(d.Zone), host) {
 		return d.Client.Locate(ctx, []string{host})
@@ -222,7 +222,7 @@ func (d *Dynamic) locate(ctx context.Context, host string) ([]Server, error) {
 	return all, nil
 }
 
-// ask asks the primary for what it has itself, signed as updates are: some answer to no one else.
+// ask queries the primary, signed as updates are: some answer to no one else.
 func (d *Dynamic) ask(ctx context.Context, name string, rrtype uint16) (*dns.Msg, error) {
 	m := new(dns.Msg).SetQuestion(dns.CanonicalName(name), rrtype)
 	m.RecursionDesired = false
@@ -262,7 +262,6 @@ func (d *Dynamic) send(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 
 var errUnsigned = errors.New("its answer is not signed")
 
-// keyError is what a server has against a signature.
 type keyError struct{ code int }
 
 func (e *keyError) Error() string { return "it answered " + dns.RcodeToString[e.code] }
@@ -274,7 +273,6 @@ func refusal(r *dns.Msg) error {
 	return nil
 }
 
-// explain says who refused what, and what can be done. What may pass is tried again.
 func (d *Dynamic) explain(record string, err error) error {
 	var key *keyError
 	var code *rcodeError

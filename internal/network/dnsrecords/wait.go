@@ -9,8 +9,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// waitStep waits until caches have forgotten what a record was at the stage before. It counts from when every server was
-// first seen to say what it is now, which it writes down: a run that was ended does not count from the beginning again.
+// waitStep waits until caches have forgotten the former record, counted from a recorded time, so
+// that a new run does not start over.
 type waitStep struct {
 	move  *Move
 	stage stage
@@ -40,15 +40,14 @@ func (s *waitStep) Title() string {
 	return fmt.Sprintf("Wait until no one remembers what was taken out of %s", record)
 }
 
-func (*waitStep) Waits() {}
-
+func (*waitStep) Waits()                    {}
 func (s *waitStep) Deadline() time.Duration { return longest + s.move.drain + s.move.patience() }
 
 func (s *waitStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.verify(ctx)) }
 
 // Do writes down since when all say what the record is, if no one has yet.
 func (s *waitStep) Do(ctx context.Context) error {
-	seen, err := s.move.look(ctx, s.to)
+	seen, err := s.move.load(ctx, s.to)
 	if err != nil || seen.past(s.stage, s.to) {
 		return err
 	}
@@ -86,11 +85,11 @@ func (s *waitStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{s.move.memory.Change(s.move.name, s.move.typ)}, nil
 }
 
-// Verify implements engine.Step: the time is over, and all still say it. Someone may have put it back meanwhile.
+// Someone may have put the record back while its time ran.
 func (s *waitStep) Verify(ctx context.Context) error { return turned(s.verify(ctx)) }
 
 func (s *waitStep) verify(ctx context.Context) error {
-	seen, err := s.move.look(ctx, s.to)
+	seen, err := s.move.load(ctx, s.to)
 	if err != nil || seen.past(s.stage, s.to) {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -11,19 +12,15 @@ import (
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
-// Adopt has the node go by the file that a network itself writes, and takes away what Prefer and a parked DaemonSet have left. It fails if
-// the node would go by another network then.
+// Adopt makes a network's own file the node's, and removes what Prefer and a staged DaemonSet have
+// left. It fails if the node would go by another network then.
 func (h Host) Adopt(n Network) error {
 	confs, err := h.confs()
 	if err != nil {
 		return err
 	}
 	delete(confs, Preferred)
-	var names []string
-	for name := range confs {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(confs))
 	switch {
 	case len(names) == 0:
 		return fmt.Errorf("%s holds no configuration of %s", confDir, n.Name)
@@ -33,11 +30,10 @@ func (h Host) Adopt(n Network) error {
 	if err := h.Unprefer(); err != nil {
 		return err
 	}
-	return h.unpark(n)
+	return h.unstage(n)
 }
 
-// unpark removes what lies ready of a network.
-func (h Host) unpark(n Network) error {
+func (h Host) unstage(n Network) error {
 	known, err := h.known()
 	if err != nil {
 		return err
@@ -48,7 +44,7 @@ func (h Host) unpark(n Network) error {
 	}
 	defer func() { _ = root.Close() }()
 	for name, c := range known {
-		if !strings.HasSuffix(name, podnetwork.ParkedSuffix) || !c.of(n) {
+		if !strings.HasSuffix(name, podnetwork.StagedSuffix) || !c.of(n) {
 			continue
 		}
 		if err := root.Remove(path.Join(within(confDir), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {

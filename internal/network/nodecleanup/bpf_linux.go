@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filterPart are programs of BPF that the kernel runs for interfaces of others, such as the node's own. Those of kernels that have links for
-// them (tcx) are what is pinned.
+// filterPart are BPF programs on others' interfaces; where the kernel has links (tcx), they are
+// pinned.
 type filterPart struct{ Network }
 
 func (p filterPart) filters() ([]*netlink.BpfFilter, []string, error) {
@@ -106,7 +106,8 @@ func (p pinPart) remove() error {
 	return nil
 }
 
-// rulePart are rules and routes of routing tables that are the network's own, and the rule for local addresses where it has moved that.
+// rulePart are a network's routing rules and tables, and the rule for local addresses where it has
+// moved that.
 type rulePart struct{ Network }
 
 func (p rulePart) rules() (own, moved []netlink.Rule, err error) {
@@ -191,8 +192,8 @@ func (p rulePart) remove() error {
 	return err
 }
 
-// moveBack has the rule for local addresses where the kernel makes it, before the other goes: without one, a node does not know its own
-// addresses.
+// moveBack restores the rule for local addresses before the other goes: a node needs one to know
+// its addresses.
 func moveBack(moved *netlink.Rule) error {
 	first := netlink.NewRule()
 	first.Family, first.Table, first.Priority, first.Protocol = moved.Family, unix.RT_TABLE_LOCAL, 0, unix.RTPROT_KERNEL

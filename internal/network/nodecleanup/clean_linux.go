@@ -13,8 +13,8 @@ type part interface {
 	remove() error
 }
 
-// parts in the order in which they are removed: first what makes new pods, then what filters and leads packets, what carries
-// them, and last what is remembered of them.
+// parts in order of removal: what makes new pods, what filters and leads packets, what carries
+// them, and last what is remembered.
 func (h Host) parts(n Network) ([]part, error) {
 	if n.rulesOnly() {
 		return []part{nftPart{n}, legacyPart{h, n}}, nil
@@ -46,8 +46,8 @@ func (h Host) parts(n Network) ([]part, error) {
 	}, nil
 }
 
-// Residue finds what a network has left on the node, and changes nothing. What cannot be looked at is an error: it is not known to
-// be clean.
+// Residue finds what a network has left, and fails for what it cannot look at: that may not be
+// clean.
 func (h Host) Residue(n Network) (*Report, error) {
 	parts, err := h.parts(n)
 	if err != nil {
@@ -68,8 +68,8 @@ func found(n Network, parts []part) (*Report, error) {
 	return r, nil
 }
 
-// Clean removes what a network has left on the node and reports what that was. It tries everything before it fails, and fails
-// too if anything is still there afterwards.
+// Clean removes a network's residue and reports it. It tries everything, and fails if anything is
+// left.
 func (h Host) Clean(n Network) (*Report, error) {
 	parts, err := h.parts(n)
 	if err != nil {

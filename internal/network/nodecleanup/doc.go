@@ -1,6 +1,6 @@
-// Package nodecleanup is what runs on a node, in a pod on its network, while the network of pods is replaced: it finds
-// what a network has left there, removes it, and watches for clients from outside. It changes nothing that is not known to be of
-// that network: rules of others, and policies of chains, stay as they are.
+// Package nodecleanup runs on a node while its pod network is replaced: it finds and removes what a
+// network has left, and watches for clients from outside. Rules of others and policies of chains
+// stay.
 package nodecleanup
 
 import (
@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// messageLimit is how much of a termination message the kubelet keeps (k8s.io/kubernetes pkg/kubelet/container/runtime.go:
-// MaxContainerTerminationMessageLength), with room to spare.
+// messageLimit is below MaxContainerTerminationMessageLength (k8s.io/kubernetes
+// pkg/kubelet/container/runtime.go).
 const messageLimit = 4000
 
 // Host is the node as a pod sees it.
@@ -36,12 +36,10 @@ type Report struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
-// Empty reports whether nothing was found.
 func (r *Report) Empty() bool {
 	return len(r.Found) == 0 && len(r.Clients) == 0 && len(r.Problems) == 0 && r.More == 0
 }
 
-// String is one line.
 func (r *Report) String() string {
 	text := strings.Join(slices.Concat(r.Found, r.Clients), ", ")
 	if len(r.Problems) > 0 { // sentences, which have commas
@@ -55,7 +53,6 @@ func (r *Report) String() string {
 
 func isBlank(text string) bool { return text == "" }
 
-// Marshal is the report as JSON, cut to what a termination message holds.
 func (r *Report) Marshal() ([]byte, error) {
 	short := *r
 	for {

@@ -21,7 +21,7 @@ const (
 	resultsDir = "/var/lib/cni/results"
 )
 
-// conf is a file of CNI configuration, with one plugin or a list of them (containernetworking/cni SPEC.md).
+// conf is a file of CNI configuration, of one plugin or several (containernetworking/cni SPEC.md).
 type conf struct {
 	Name    string   `json:"name"`
 	Plugins []plugin `json:"plugins"`
@@ -46,17 +46,17 @@ func (c *conf) all() []plugin {
 	return all
 }
 
-// networkName is what a network may be called (ValidateNetworkName in github.com/containernetworking/cni pkg/utils). It becomes part of paths.
+// networkName is ValidateNetworkName's (github.com/containernetworking/cni pkg/utils). It becomes
+// part of paths.
 var networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`)
 
-// NameError says that a network on the node has a name that no network may have. Nothing is removed by it, or beside it.
+// NameError is an impossible name of a network on the node, by which nothing is removed.
 type NameError struct{ File, Name string }
 
 func (e *NameError) Error() string {
 	return fmt.Sprintf(
 		"%s names its network %.60q, which is no name of a network: correct the file, or remove it from the node",
-		e.File,
-		e.Name,
+		e.File, e.Name,
 	)
 }
 
@@ -69,25 +69,23 @@ func (h Host) open() (*os.Root, error) {
 	return root, nil
 }
 
-// within is a path of the node as os.Root takes it.
 func within(name string) string { return strings.TrimPrefix(name, "/") }
 
-// confs reads what is in /etc/cni/net.d. Files that are no configuration are passed over, as they are no network's; a
-// runtime whose first file is one loads none (loadFromConfDir in github.com/containerd/go-cni).
+// confs reads /etc/cni/net.d and skips what is no configuration, though a runtime whose first file
+// is none loads nothing (loadFromConfDir in github.com/containerd/go-cni).
 func (h Host) confs() (map[string]*conf, error) {
 	return h.configurations(extensions()...)
 }
 
-// putAside ends the names of configurations that Cilium has put aside, as its agents do when they start (cni-exclusive in its ConfigMap;
-// cleanupOtherCNI in daemon/cmd/cni of github.com/cilium/cilium).
+// putAside ends names of configurations that Cilium's agents set aside at their start
+// (cni-exclusive; cleanupOtherCNI in daemon/cmd/cni of github.com/cilium/cilium).
 const putAside = ".cilium_bak"
 
 // known reads also those that are not loaded: what lies ready, and what has been put aside.
 func (h Host) known() (map[string]*conf, error) {
-	return h.configurations(append(extensions(), podnetwork.ParkedSuffix, putAside)...)
+	return h.configurations(append(extensions(), podnetwork.StagedSuffix, putAside)...)
 }
 
-// extensions of what runtimes load.
 func extensions() []string { return []string{".conf", ".conflist", ".json"} }
 
 func (h Host) configurations(endings ...string) (map[string]*conf, error) {
@@ -158,7 +156,7 @@ func (h Host) bridges(n Network) ([]string, error) {
 	return slices.DeleteFunc(own, func(b string) bool { return slices.Contains(others, b) }), nil
 }
 
-// confPart is the configuration. Without it the kubelet starts no pods: those that ask meanwhile wait for the next network.
+// confPart is the configuration, without which pods wait for the next network.
 type confPart struct {
 	Host
 	Network
@@ -188,11 +186,11 @@ func (p confPart) remove() error { return p.unlink(p.find) }
 type dirPart struct {
 	Host
 	Network
-	// nets are the names of its configurations, which are gone by the time that their leases are removed.
+	// nets are the configurations' names, which are gone when their leases are removed.
 	nets []string
 }
 
-// names of the network's configurations, as long as they are there, and the usual ones that no one else's have.
+// names are those of present configurations, and the usual ones that are only this network's.
 func (h Host) names(n Network) ([]string, error) {
 	confs, err := h.known()
 	if err != nil {
@@ -246,8 +244,8 @@ func (p dirPart) find() ([]string, error) {
 
 func (p dirPart) remove() error { return p.unlink(p.find) }
 
-// present names those paths of the node that exist. /var/run is /run on most: a link is followed once. One that leads out of the node's root
-// leads nowhere.
+// present names existing paths of the node. A link, such as /var/run, is followed once, within the
+// node's root.
 func (h Host) present(kind string, paths []string) ([]string, error) {
 	root, err := h.open()
 	if err != nil {
@@ -278,8 +276,8 @@ func isEmpty(root *os.Root, name string) bool {
 	return err == nil && len(all) == 0
 }
 
-// unmounted are the entries of a directory in which nothing is mounted: what is there is someone else's, such as the control groups of the
-// node in Cilium's directory.
+// unmounted skips entries with mounts, which are others', such as control groups in Cilium's
+// directory.
 func unmounted(root *os.Root, name string) ([]string, error) {
 	entries, err := fs.ReadDir(root.FS(), name)
 	if err != nil {
@@ -329,8 +327,8 @@ func (h Host) unlink(find func() ([]string, error)) error {
 	return nil
 }
 
-// emptyOut removes what is in a directory, and the directory, unless that is where something is mounted, such as for the pod that does this:
-// then it stays, with nothing in it.
+// emptyOut removes a directory and its content, or the content alone where something is mounted,
+// such as for this pod.
 func emptyOut(root *os.Root, name string) error {
 	all, err := unmounted(root, name)
 	if err != nil {

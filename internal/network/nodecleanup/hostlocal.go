@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// narrow is a network as it can be distinguished from others on this node: by the ranges of its pods, if only files are of it.
+// narrow adds the ranges of its pods to a network that only files tell apart.
 func (h Host) narrow(n Network) Network {
 	if n.fileOnly() {
 		n.Within = h.Pods
@@ -17,8 +17,8 @@ func (h Host) narrow(n Network) Network {
 	return n
 }
 
-// gives reports whether what gives a plugin its addresses is that of the network, and all of these are within its ranges. One that names no
-// range is not known (plugins/ipam/host-local in github.com/containernetworking/plugins).
+// gives reports whether a plugin's IPAM is the network's, with all ranges within its own. One
+// without a range is unknown (plugins/ipam/host-local in github.com/containernetworking/plugins).
 func (n Network) gives(ipam json.RawMessage) bool {
 	var one struct {
 		Type   string
@@ -47,8 +47,9 @@ func (n Network) within(text string) bool {
 	})
 }
 
-// ofPods is the network with the marks of rules that its plugins make for pods: ipMasq and portmap write the name of the configuration and the
-// pod's own in a comment (FormatComment in pkg/utils and plugins/meta/portmap of github.com/containernetworking/plugins).
+// ofPods adds the marks of rules for pods: ipMasq and portmap comment with the names of
+// configuration and pod (FormatComment in pkg/utils and plugins/meta/portmap of
+// github.com/containernetworking/plugins).
 func (n Network) ofPods(nets []string) Network {
 	n.Comments = nil
 	for _, net := range nets {
@@ -57,7 +58,8 @@ func (n Network) ofPods(nets []string) Network {
 	return n
 }
 
-// podChain is the name of a chain for one pod (FormatChainName in pkg/utils/utils.go, same place). What portmap has for all is none.
+// podChain is a chain for one pod (FormatChainName in pkg/utils/utils.go, same place), unlike
+// portmap's common ones.
 var podChain = regexp.MustCompile(`^CNI-(DN-)?[0-9a-f]{16,}$`)
 
 // ledTo is the chain of a pod that a rule leads to, as iptables-save writes it; empty, if to none.

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// legacyFinds reads what iptables-legacy-save prints. It returns what in it is of the network, and what iptables-legacy-restore
-// --noflush has to be instructed to remove that and nothing else; nothing, if there is nothing.
+// legacyFinds reads iptables-legacy-save. It returns what is the network's, and the input of
+// iptables-legacy-restore --noflush that removes it; nothing for nothing.
 func legacyFinds(n Network, save string) (found []string, restore string) {
 	var out strings.Builder
 	var rules, chains []string
@@ -54,8 +54,8 @@ func write(out *strings.Builder, table string, rules, chains []string) {
 	out.WriteString("COMMIT\n")
 }
 
-// ownRule reports whether a rule, as iptables-save writes it, leads to a chain of the network, has a comment of its own, or has none and names
-// an interface that it lets packets through.
+// ownRule reports whether a rule leads to a chain of the network, has its comment, or has none and
+// accepts one of its interfaces.
 func (n Network) ownRule(rule string) bool {
 	rule = " " + rule
 	for _, mark := range []string{" -j ", " -g "} {

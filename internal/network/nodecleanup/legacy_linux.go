@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// legacyTime is how long a program of the node may take: it waits for others that change the same tables.
+// legacyTime allows for others that change the same tables.
 const legacyTime = 30 * time.Second
 
-// legacyPart is what lies in the tables that iptables had before nftables. Only iptables itself reads and writes those, so it is the
-// node's own that is run, from its own root. A node that uses such tables and has no iptables cannot be looked at.
+// legacyPart is in tables of before nftables, which only iptables reads and writes: the node's own
+// is run from its root. A node with such tables and without iptables is an error.
 type legacyPart struct {
 	Host
 	Network
@@ -34,7 +34,7 @@ func inUse(list string) bool {
 // family is a program's name without what it does, and where the kernel lists its tables.
 type legacyFamily struct{ program, list string }
 
-// legacyFamilies are those of the network namespace that this thread is in: /proc/self would be that of the process's first thread.
+// legacyFamilies are of this thread's network namespace; /proc/self is the first thread's.
 func legacyFamilies() []legacyFamily {
 	return []legacyFamily{{"iptables", "/proc/thread-self/net/ip_tables_names"}, {"ip6tables", "/proc/thread-self/net/ip6_tables_names"}}
 }
@@ -58,7 +58,6 @@ func (p legacyPart) remove() error {
 	})
 }
 
-// each looks at every family whose tables are in use.
 func (p legacyPart) each(take func(f legacyFamily, found []string, restore string) error) error {
 	return p.saved(func(f legacyFamily, save string) error {
 		found, restore := legacyFinds(p.Network, save)
@@ -66,7 +65,6 @@ func (p legacyPart) each(take func(f legacyFamily, found []string, restore strin
 	})
 }
 
-// saves are what iptables prints of every family.
 func (p legacyPart) saves(take func(save string)) error {
 	return p.saved(func(_ legacyFamily, save string) error {
 		take(save)
@@ -96,7 +94,6 @@ func (p legacyPart) saved(take func(f legacyFamily, save string) error) error {
 	return nil
 }
 
-// run a program of the node in its root.
 func (p legacyPart) run(f legacyFamily, verb, in string, args ...string) (string, error) {
 	program, err := p.program(f.program + "-legacy-" + verb)
 	if errors.Is(err, fs.ErrNotExist) {

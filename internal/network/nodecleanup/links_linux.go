@@ -67,7 +67,6 @@ func (p linkPart) remove() error {
 	return err
 }
 
-// calm takes an interface out of use that cannot be removed.
 func calm(l netlink.Link) error {
 	addresses, err := netlink.AddrList(l, netlink.FAMILY_V4)
 	for i := range addresses {

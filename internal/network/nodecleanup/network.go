@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// Network is what a network for pods leaves on nodes, distinguished from everything else by what it is called there.
+// Network is what a pod network leaves on nodes, by its names.
 type Network struct {
 	Name string
 	// Plugins are the types in a CNI configuration that make it this network's.
 	Plugins []string
-	// IPAM, if set, is what gives out the addresses of such a plugin, and all of them have to be Within these ranges: programs such as podman have
-	// files with the same plugins.
+	// IPAM, if set, is that of such a plugin, with all addresses Within these ranges: others, such
+	// as podman, use the same plugins.
 	IPAM   string
 	Within []netip.Prefix
 	// Beside are files of /etc/cni/net.d that go with the configuration.
@@ -29,13 +29,14 @@ type Network struct {
 	Links []string
 	// Kept are those of them that the kernel does not let go: they lose addresses and go down.
 	Kept []string
-	// Chains and Sets are prefixes, Tables names: chains of iptables, ipsets, tables of nftables. Whole are chains by their whole name.
+	// Chains and Sets are prefixes of iptables chains and ipsets, Whole whole chains, Tables those
+	// of nftables.
 	Chains []string
 	Whole  []string
 	Sets   []string
 	Tables []string
-	// Crossed are interfaces whose packets it lets through by rules that neither lead to a chain of it nor have a comment: such a rule that
-	// names one is its own. Rules of others that name one have a comment that says whose they are.
+	// Crossed are interfaces that its rules accept without a comment or a chain of its own. Others'
+	// rules for them have comments.
 	Crossed []string
 	// Comments are prefixes of the comments of rules that it adds to chains of others.
 	Comments []string
@@ -43,13 +44,13 @@ type Network struct {
 	Protocols []int
 	// Gateways says that it makes routes into its range, via other nodes, that nothing marks.
 	Gateways bool
-	// Filters are prefixes of the names of its programs of BPF that the kernel runs for interfaces (tc-bpf(8)).
+	// Filters are prefixes of its BPF programs on interfaces (tc-bpf(8)).
 	Filters []string
-	// Pins are patterns of what its programs and maps of BPF are kept by, in the order in which they are removed.
+	// Pins are patterns of pinned BPF programs and maps, in order of removal.
 	Pins []string
 	// RouteTables are its own, and so are the rules that lead to them.
 	RouteTables []int
-	// LocalRule is the priority to which it moves the kernel's rule for local addresses, which is 0; 0 if it does not.
+	// LocalRule is where it moves the kernel's rule for local addresses; 0 if it does not.
 	LocalRule int
 }
 
@@ -118,16 +119,16 @@ func Find(name string) (Network, bool) {
 	return all[i], true
 }
 
-// HostLocal is the name by which Find knows a network that has no programs: the plugins bridge or ptp, to which host-local gives addresses of the
-// range of their Node. Files, and what they name, are all that there is of it; routes to other nodes are someone else's.
+// HostLocal is a network without programs: bridge or ptp, with host-local for the Node's range. It
+// consists of files and what they name; routes to other nodes are someone else's.
 const HostLocal = "host-local"
 
-// KubeProxy is the name by which Find knows what kube-proxy has left, which is no network but is removed as they are.
+// KubeProxy is the name of kube-proxy's residue, which Find knows too.
 const KubeProxy = "kube-proxy"
 
-// kubeProxy has rules alone, those that `kube-proxy --cleanup` removes (pkg/proxy/iptables and pkg/proxy/nftables of k8s.io/kubernetes), and the
-// chains that earlier versions had. Others that begin with KUBE- are the kubelet's, and stay. Connections that are translated already go by what
-// connection tracking has, which is left as it is.
+// kubeProxy has the rules that `kube-proxy --cleanup` removes (pkg/proxy/iptables and
+// pkg/proxy/nftables of k8s.io/kubernetes), and earlier versions' chains. Other KUBE- chains are
+// the kubelet's. Connection tracking stays, so translated connections go on.
 func kubeProxy() Network {
 	return Network{
 		Name: KubeProxy, Tables: []string{proxyTable},
@@ -139,12 +140,11 @@ func kubeProxy() Network {
 }
 
 const (
-	// proxyTable is kube-proxy's own in nftables, and proxyChain the one of iptables that leads from the addresses of Services.
+	// proxyTable is kube-proxy's in nftables, proxyChain its chain of Services in iptables.
 	proxyTable = "kube-proxy"
 	proxyChain = "KUBE-SERVICES"
 )
 
-// rulesOnly reports whether nothing is on nodes but rules.
 func (n Network) rulesOnly() bool { return len(n.Plugins) == 0 }
 
 // fileOnly reports whether only files tell the network from others.
@@ -156,12 +156,11 @@ func Names() []string { return []string{"flannel", "calico", "cilium", "weave", 
 const (
 	// bpfDir is where the file system of BPF is mounted.
 	bpfDir = "/sys/fs/bpf"
-	// lxcDigits are of the hash in the name of an interface of Cilium's pods (Endpoint2IfName in pkg/endpoint/connector). LXC's own lxcbr0 is
-	// no such name.
+	// lxcDigits are the hash in the interface of a Cilium pod (Endpoint2IfName in
+	// pkg/endpoint/connector); LXC's lxcbr0 has none.
 	lxcDigits = 12
 )
 
-// Describe says in words what is removed from every node.
 func (n Network) Describe() []string {
 	if n.rulesOnly() {
 		return []string{
@@ -205,7 +204,6 @@ func (n Network) Describe() []string {
 	return append(out, "directories "+strings.Join(n.Dirs, ", ")+", and the addresses that were given out")
 }
 
-// ownChain reports whether a chain of that name is the network's.
 func (n Network) ownChain(name string) bool {
 	return slices.Contains(n.Whole, name) || hasPrefix(n.Chains, name)
 }
@@ -221,7 +219,7 @@ func matches(patterns []string, name string) bool {
 	})
 }
 
-// Writable are the directories of the node that cleaning up after a network writes to; the rest it only reads.
+// Writable are the directories that a cleanup writes to; it only reads the rest.
 func (n Network) Writable() []string {
 	if n.rulesOnly() {
 		return nil

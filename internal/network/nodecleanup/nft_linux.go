@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nftPart is what lies in nftables, whichever program wrote it: tables of the network's own, and in the tables that iptables keeps
-// there its chains, jumps to them, and rules whose comments are its own. It talks to the kernel itself, since the program that wrote
-// the rules was often only in the network's own image.
+// nftPart is in nftables: the network's tables, and in iptables' tables its chains, jumps to them,
+// and rules with its comments. It talks to the kernel, since the writing program is often in the
+// network's image only.
 type nftPart struct{ Network }
 
 // nftFinds is what there is in nftables.
@@ -81,7 +81,6 @@ func noNetfilter(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
-// rules of the network in a chain of someone else.
 func (p nftPart) rules(c *nftables.Conn, ch *nftables.Chain) ([]*nftables.Rule, error) {
 	all, err := c.GetRules(ch.Table, ch)
 	if err != nil {
@@ -116,7 +115,7 @@ func (p nftPart) own(r *nftables.Rule) bool {
 	})
 }
 
-// crosses reports whether a rule without a comment names an interface that the network lets packets through.
+// crosses reports an uncommented rule that names one of the network's interfaces.
 func (p nftPart) crosses(r *nftables.Rule) bool {
 	if len(p.Crossed) == 0 || comment(r.UserData) != "" {
 		return false
@@ -138,7 +137,7 @@ func (p nftPart) crosses(r *nftables.Rule) bool {
 	return crosses
 }
 
-// comment that iptables and nft keep with a rule: type, length, text (libnftnl/include/libnftnl/udata.h).
+// comment of a rule: type, length, text (libnftnl/include/libnftnl/udata.h).
 func comment(data []byte) string {
 	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
 		text := data[2 : 2+int(data[1])]

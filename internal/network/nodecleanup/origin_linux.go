@@ -4,14 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 
 	"github.com/vishvananda/netlink"
 )
 
-// Origin finds whether pods of the node have their network from files alone, and what would be in the way of leaving it, as problems. It
-// changes nothing. Pods are the ranges of this node, and of no other. What is found is the file that the node goes by.
+// Origin finds whether the node's pods have their network from files alone, and as problems what
+// keeps it from leaving that. Pods are this node's ranges; the finding is the file in use.
 func (h Host) Origin(n Network) (*Report, error) {
 	n = h.narrow(n)
 	confs, err := h.confs()
@@ -19,11 +20,7 @@ func (h Host) Origin(n Network) (*Report, error) {
 		return nil, fmt.Errorf("looking what the node goes by: %w", err)
 	}
 	delete(confs, Preferred)
-	var names []string
-	for name := range confs {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(confs))
 	r := &Report{}
 	switch {
 	case len(names) == 0:
@@ -46,7 +43,7 @@ func (h Host) Origin(n Network) (*Report, error) {
 	return r, err
 }
 
-// templates are files of containerd's by which it writes a configuration itself, whenever there is none that it can use (conf_template in
+// templates are files from which containerd writes a missing configuration (conf_template in
 // docs/cri/config.md of github.com/containerd/containerd).
 func (h Host) templates() ([]string, error) {
 	root, err := h.open()
@@ -71,8 +68,8 @@ func (h Host) templates() ([]string, error) {
 	return out, nil
 }
 
-// outward are interfaces towards other machines through which the kernel drops packets that it would not answer through. What a pod of the
-// new network sends to one of these comes as it is, from the node's own network, and the way back is through a tunnel.
+// outward are interfaces to other machines with a strict rp_filter. Packets from the new network to
+// the node's own arrive there, while answers take a tunnel.
 func outward() ([]string, error) {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {
@@ -100,7 +97,7 @@ func outward() ([]string, error) {
 	return out, nil
 }
 
-// isStrict reports whether the kernel drops what comes through another interface than it would answer through. One that has gone is not.
+// isStrict is false for an interface that has gone.
 func isStrict(name string) (bool, error) {
 	all, err := reverse("all")
 	if err != nil {
@@ -116,7 +113,6 @@ func isStrict(name string) (bool, error) {
 func strictOn(name string) string {
 	return fmt.Sprintf(
 		"reverse path filtering is strict on %s: packets from pods of the other network would be dropped; write 2 to %s/%[1]s/rp_filter",
-		name,
-		sysctls,
+		name, sysctls,
 	)
 }

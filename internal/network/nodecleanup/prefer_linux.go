@@ -13,12 +13,13 @@ import (
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
-// Preferred is the CNI configuration by which a node has another network than its own files say. Runtimes take the first in the order of
-// names (loadFromConfDir in github.com/containerd/go-cni), so that no program that writes its own file again undoes it, and no reboot.
+// Preferred is the CNI configuration of a node's other network. Runtimes take the first by name
+// (loadFromConfDir in github.com/containerd/go-cni), so neither a rewritten file nor a reboot
+// undoes it.
 const Preferred = "00-replumb.conflist"
 
 // preferring is the file before it has its name: no runtime loads what ends so.
-const preferring = Preferred + podnetwork.ParkedSuffix
+const preferring = Preferred + podnetwork.StagedSuffix
 
 // AheadError says that a file would be taken before replumb's.
 type AheadError struct{ File string }
@@ -34,8 +35,8 @@ func (e *NotReadyError) Error() string {
 	return fmt.Sprintf("no configuration of %s lies ready in %s", e.Network, confDir)
 }
 
-// Prefer has the node give new pods the network whose configuration lies ready on it. That one is copied as it is: its installer has filled
-// in what differs from node to node. The file appears whole or not at all, also when the node loses power.
+// Prefer gives new pods of the node the staged network, by an exact copy of its configuration,
+// which differs by node. The file appears whole or not at all, even if power fails.
 func (h Host) Prefer(n Network) error {
 	root, err := h.open()
 	if err != nil {
@@ -45,7 +46,7 @@ func (h Host) Prefer(n Network) error {
 	if err := ahead(root); err != nil {
 		return err
 	}
-	body, err := parked(root, n)
+	body, err := staged(root, n)
 	if err != nil {
 		return err
 	}
@@ -58,7 +59,7 @@ func (h Host) Prefer(n Network) error {
 	return nil
 }
 
-// Prefers reports whether the node gives new pods that network because Prefer said so. It fails if something else goes first.
+// Prefers reports whether new pods get that network by Prefer. It fails if another file goes first.
 func (h Host) Prefers(n Network) (bool, error) {
 	root, err := h.open()
 	if err != nil {
@@ -76,7 +77,6 @@ func (h Host) Prefers(n Network) (bool, error) {
 	return c != nil && c.of(n), nil
 }
 
-// Unprefer has the node give new pods the network that its own files say.
 func (h Host) Unprefer() error {
 	root, err := h.open()
 	if err != nil {
@@ -91,7 +91,6 @@ func (h Host) Unprefer() error {
 	return syncDir(root)
 }
 
-// ahead fails if a file is taken before replumb's.
 func ahead(root *os.Root) error {
 	files, err := aheads(root)
 	if err == nil && len(files) > 0 {
@@ -100,7 +99,8 @@ func ahead(root *os.Root) error {
 	return err
 }
 
-// aheads are the files that are taken before replumb's, whatever is in them: one that cannot be read has the runtime load none at all.
+// aheads are files before replumb's, of any content: a runtime loads nothing after one it cannot
+// read.
 func aheads(root *os.Root) ([]string, error) {
 	entries, err := fs.ReadDir(root.FS(), within(confDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -117,14 +117,14 @@ func aheads(root *os.Root) ([]string, error) {
 
 func loaded(name string) bool { return slices.Contains(extensions(), path.Ext(name)) }
 
-// parked is the configuration of a network that lies ready. It has to be a list: that is what the name says under which it will be read.
-func parked(root *os.Root, n Network) ([]byte, error) {
+// staged is a network's staged configuration, which must be a list, as its future name says.
+func staged(root *os.Root, n Network) ([]byte, error) {
 	entries, err := fs.ReadDir(root.FS(), within(confDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), podnetwork.ParkedSuffix) || e.Name() == preferring {
+		if !strings.HasSuffix(e.Name(), podnetwork.StagedSuffix) || e.Name() == preferring {
 			continue
 		}
 		body, err := root.ReadFile(path.Join(within(confDir), e.Name()))
@@ -156,7 +156,6 @@ func writeWhole(root *os.Root, body []byte) error {
 	return syncDir(root)
 }
 
-// syncDir has names outlive a loss of power.
 func syncDir(root *os.Root) error {
 	d, err := root.Open(within(confDir))
 	if err != nil {

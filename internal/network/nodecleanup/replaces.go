@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// Agent is a question to Cilium's agent of a node, by the socket that is for programs of the node (api/v1 in github.com/cilium/cilium).
+// Agent asks Cilium's agent by its local socket (api/v1 in github.com/cilium/cilium).
 type Agent struct {
-	// Socket is where it is, and Healthz the address with a port that has to take connections, as kube-proxy's does; empty is not asked.
+	// Socket is its path; Healthz is an address that must take connections, as kube-proxy's does,
+	// if not empty.
 	Socket, Healthz string
 	// Timeout is how long the agent may take to answer.
 	Timeout time.Duration
@@ -62,7 +63,6 @@ func (a Agent) Ask(ctx context.Context) (*Report, error) {
 	return r, nil
 }
 
-// mode is what the agent says of itself, True or False.
 func (a Agent) mode(ctx context.Context) (string, error) {
 	var d net.Dialer
 	c := &http.Client{Timeout: a.Timeout, Transport: &http.Transport{

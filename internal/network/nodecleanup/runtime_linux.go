@@ -11,7 +11,7 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// containerds are where containerd has its configuration: its own, and those that K3s and RKE2 write for the one that they bring.
+// containerds are containerd's configurations: its own, K3s' and RKE2's.
 func containerds() []string {
 	return []string{
 		"/etc/containerd/config.toml",
@@ -25,8 +25,8 @@ const (
 	crioDir  = "/etc/crio/crio.conf.d"
 )
 
-// containerdConfig is what of it is about networks (docs/cri/config.md of github.com/containerd/containerd). The plugin's name says which
-// version the file is of.
+// containerdConfig is its network part (docs/cri/config.md of github.com/containerd/containerd).
+// The plugin's name tells the version.
 type containerdConfig struct {
 	Imports []string `toml:"imports"`
 	Plugins struct {
@@ -61,8 +61,8 @@ type crioConfig struct {
 	} `toml:"crio"`
 }
 
-// runtimes are reasons why a node's runtime would not do as the first file in the CNI directory says. Where several files say so,
-// each is a problem: which one counts is for containerd's version to say.
+// runtimes are reasons why the runtime may not use the first file in the CNI directory. Each file
+// that says so is a problem, since the version decides which one counts.
 func runtimes(root *os.Root, _ Network) ([]string, error) {
 	var out []string
 	for _, file := range containerds() {
@@ -129,12 +129,12 @@ func (p *criPlugin) problems(root *os.Root, file string) []string {
 	return out
 }
 
-// elsewhere reports whether a directory of configuration is another than the one that replumb writes to. An empty one is the default.
+// elsewhere reports another directory than replumb's; empty is the default.
 func elsewhere(root *os.Root, dir string) bool {
 	return dir != "" && follow(root, path.Clean(dir)) != follow(root, confDir)
 }
 
-// crio reads its files in the order in which CRI-O does: what a later one sets replaces what an earlier one did (UpdateFromPath in pkg/config).
+// crio reads files in CRI-O's order, later ones overriding (UpdateFromPath in pkg/config).
 func crio(root *os.Root) ([]string, error) {
 	files := []string{crioFile}
 	err := fs.WalkDir(root.FS(), within(crioDir), func(name string, e fs.DirEntry, err error) error {
@@ -172,9 +172,7 @@ func otherDefault(file, network string) string {
 	}
 	return fmt.Sprintf(
 		"%s sets cni_default_network to %.60q: CRI-O gives pods that network, whichever comes first in %s; remove the line and restart CRI-O",
-		file,
-		network,
-		confDir,
+		file, network, confDir,
 	)
 }
 
@@ -195,8 +193,7 @@ func decode(root *os.Root, file string, into any) error {
 	return nil
 }
 
-// follow is what a link names that leads from the root of the node, as its own programs understand it: an os.Root takes such a link for one
-// that leads out.
+// follow resolves an absolute link within the node's root, which an os.Root refuses.
 func follow(root *os.Root, file string) string {
 	for range 8 {
 		to, err := root.Readlink(within(file))

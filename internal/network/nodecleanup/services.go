@@ -14,8 +14,8 @@ type Services struct {
 	Host
 	// Reach are addresses with ports that have to take connections over TCP, from the node itself.
 	Reach []string
-	// Programmed is the address of a Service that kube-proxy has to have rules for, and Unprogrammed that of one made after kube-proxy had
-	// ended: rules for it tell that it has not. An address that is not valid is not looked for.
+	// Programmed needs rules of kube-proxy; Unprogrammed, a Service of after its end, must have
+	// none. Invalid ones are not looked for.
 	Programmed, Unprogrammed netip.Addr
 	// Timeout is how long either may take to hold, and Quiet how long Unprogrammed must.
 	Timeout, Quiet time.Duration
@@ -50,7 +50,7 @@ func dial(ctx context.Context, address string) error {
 	return c.Close()
 }
 
-// until asks until there is no error, or the context ends. The last error tells why, but for one that is only that time is up.
+// until retries until ctx ends, and returns the last telling error.
 func until(ctx context.Context, ask func() error) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

@@ -128,7 +128,6 @@ func inChains(c *nftables.Conn, to netip.Addr) (bool, error) {
 	return false, nil
 }
 
-// compares reports whether a rule is about one address.
 func compares(r *nftables.Rule, to netip.Addr) bool {
 	return slices.ContainsFunc(r.Exprs, func(e expr.Any) bool {
 		cmp, ok := e.(*expr.Cmp)

@@ -9,14 +9,15 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/replumb/replumb/internal/engine/lists"
 )
 
-// lookEvery is how often the connections are read. Each is remembered for longer than that after its last packet: 10 s at least for
-// what was closed (net.netfilter.nf_conntrack_tcp_timeout_close), 30 s for UDP.
+// lookEvery is shorter than any entry lasts after its last packet: 10 s for closed ones
+// (net.netfilter.nf_conntrack_tcp_timeout_close), 30 s for UDP.
 const lookEvery = 2 * time.Second
 
-// Watch reads the kernel's connection tracking until the window is over, and reports the clients from outside who sent or were sent
-// anything.
+// Watch reads connection tracking for the window, and reports active clients from outside.
 func (w Watcher) Watch(ctx context.Context) (*Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.Window)
 	defer cancel()
@@ -41,11 +42,7 @@ func (w Watcher) Watch(ctx context.Context) (*Report, error) {
 		before = now
 	}
 	slices.SortFunc(clients, netip.Addr.Compare)
-	r := &Report{}
-	for _, a := range slices.Compact(clients) {
-		r.Clients = append(r.Clients, a.String())
-	}
-	return r, nil
+	return &Report{Clients: lists.Strings(slices.Compact(clients))}, nil
 }
 
 func flows() (map[string]flow, error) {

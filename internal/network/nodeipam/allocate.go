@@ -29,8 +29,8 @@ func PodCIDRs(n *corev1.Node) []string {
 	return n.Spec.PodCIDRs
 }
 
-// With are a Node's ranges with another one in place of that of IPv4. Those of IPv6 stay, and so does the order, in which
-// the first is spec.podCIDR.
+// With replaces the IPv4 range of a Node, and keeps the others and the order, since the first is
+// spec.podCIDR.
 func With(podCIDRs []string, p netip.Prefix) []string {
 	out := slices.Clone(podCIDRs)
 	for i, text := range out {
@@ -53,10 +53,9 @@ func Within(outer, inner netip.Prefix) bool {
 	return inner.IsValid() && outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
 }
 
-// Allocate gives each node a range of so many bits in to. A node that has one there keeps it. The others keep their place
-// in the range they come from, so that people find their way (the seventh node of 10.244.0.0/16 gets the seventh range), as
-// long as that place exists and is free; else the lowest that is. The outcome depends on what nodes have, and on nothing
-// else: a run that takes up where another one was killed comes to the same.
+// Allocate gives each node a range of so many bits in to, and keeps one there. Others keep their
+// place in their range (the seventh node of 10.244.0.0/16 gets the seventh range) if it is free,
+// else take the lowest free one. It depends on nodes alone, so that a resumed run finds the same.
 func Allocate(nodes []Holder, from []netip.Prefix, to netip.Prefix, bits int) (map[string]netip.Prefix, error) {
 	if bits < to.Bits() {
 		return nil, fmt.Errorf("a range of /%d for each node is larger than %s", bits, to)

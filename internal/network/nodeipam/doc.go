@@ -1,4 +1,4 @@
-// Package nodeipam is what there is to changing the range of pod addresses on clusters whose Nodes carry their range in
-// spec.podCIDR, which is immutable: which range each Node gets, how a Node object is recreated without anything noticing,
-// and whether controller managers hand out ranges.
+// Package nodeipam changes pod ranges on clusters whose Nodes carry theirs in the immutable
+// spec.podCIDR: it allocates ranges, recreates Node objects unnoticed, and finds out whether
+// controller managers hand out ranges.
 package nodeipam

@@ -5,13 +5,11 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// Preview is what a trial writes.
 func (t Trial) Preview() []engine.Change {
 	node := "Node " + t.name()
 	return []engine.Change{{Verb: "create", Object: node}, {Verb: "delete", Object: node}}
 }
 
-// Preview is what Recreate writes for a node that is to have these ranges.
 func (k SavedNodes) Preview(node string, podCIDRs []string) []engine.Change {
 	kept := "ConfigMap " + v1alpha1.SystemNamespace + "/" + k.key(node).Name
 	owner := map[string]any{"metadata": "owner: the new Node"}

@@ -18,25 +18,22 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// gonePoll is how often a Node that is being deleted is looked at. The shorter, the shorter it is gone.
 const gonePoll = 10 * time.Millisecond
 
-// Recreate gives a Node other ranges by recreating it: the API server lets no one change spec.podCIDRs once they are set
+// Recreate gives a Node other ranges by recreating it: spec.podCIDRs cannot change once set
 // (ValidateNodeUpdate in k8s.io/kubernetes pkg/apis/core/validation/validation.go).
 //
-// The new Node has the labels, annotations, taints, spec and status of the old one from its first moment: the API server
-// takes the status of a Node that is created as it is given (pkg/registry/core/node/strategy.go), so that nothing ever
-// sees it not ready. In between it is gone for some milliseconds. Who could mind, does not:
+// The new Node has the labels, annotations, taints, spec and status of the old one from the start:
+// a created Node keeps its status (pkg/registry/core/node/strategy.go), so it is never seen not
+// ready. It is gone for milliseconds, which harms no one:
 //
-//   - kubelet registers its Node when it starts and at no other time (registerWithAPIServer in
-//     pkg/kubelet/kubelet_node_status.go). Until the new one is there its reports fail, and are made again.
-//   - The pod garbage collector deletes pods of a Node that has been gone for 40 s (pkg/controller/podgc).
-//   - The garbage collector would at once delete what the old Node owns: its Lease, its CSINode, which kubelet writes at its
-//     start only, and the mirror pods of static pods. So the old one is deleted with propagationPolicy Orphan, which takes
-//     the owner out of all of them first, and the known ones get the new owner.
+//   - kubelet registers its Node at its start only (registerWithAPIServer in
+//     pkg/kubelet/kubelet_node_status.go); reports that fail meanwhile are repeated.
+//   - The pod garbage collector waits 40 s (pkg/controller/podgc).
+//   - The garbage collector would at once delete the Lease, the CSINode, which kubelet writes at its
+//     start only, and mirror pods. So the deletion orphans them, and the known ones get the new owner.
 //
-// It can be called again at any time, after any failure, and carries on: what is needed for it is kept in the cluster from
-// before the deletion.
+// It can be repeated after any failure: what it needs is in the cluster from before the deletion.
 func (k SavedNodes) Recreate(ctx context.Context, name string, podCIDRs []string) error {
 	node := &corev1.Node{}
 	err := k.Client.Get(ctx, client.ObjectKey{Name: name}, node)
@@ -48,14 +45,14 @@ func (k SavedNodes) Recreate(ctx context.Context, name string, podCIDRs []string
 	case !node.DeletionTimestamp.IsZero():
 		return engine.NotYet("node %s is being deleted", name)
 	case slices.Equal(PodCIDRs(node), podCIDRs):
-		return k.settle(ctx, node)
+		return k.finish(ctx, node)
 	case len(PodCIDRs(node)) == 0:
 		return k.complete(ctx, node, podCIDRs)
 	}
 	if len(node.Finalizers) > 0 {
 		return fmt.Errorf("node %s has finalizers %v: its deletion would do more than delete it", name, node.Finalizers)
 	}
-	if err := k.Keep(ctx, node, podCIDRs); err != nil {
+	if err := k.Save(ctx, node, podCIDRs); err != nil {
 		return err
 	}
 	// The version that is kept is the one that is deleted, or none.
@@ -71,7 +68,7 @@ func (k SavedNodes) Recreate(ctx context.Context, name string, podCIDRs []string
 	return k.restore(ctx, name, podCIDRs)
 }
 
-// awaitGone returns when the Node that was deleted is gone, or another one of the name is there.
+// awaitGone returns when the deleted Node is gone or replaced.
 func (k SavedNodes) awaitGone(ctx context.Context, old *corev1.Node) error {
 	last := engine.NotYet("node %s is being deleted", old.Name)
 	err := wait.PollUntilContextCancel(ctx, gonePoll, true, func(ctx context.Context) (bool, error) {
@@ -89,7 +86,6 @@ func (k SavedNodes) awaitGone(ctx context.Context, old *corev1.Node) error {
 	return err
 }
 
-// restore recreates a Node that is gone.
 func (k SavedNodes) restore(ctx context.Context, name string, podCIDRs []string) error {
 	kept, err := k.Get(ctx, name)
 	if err != nil {
@@ -106,11 +102,11 @@ func (k SavedNodes) restore(ctx context.Context, name string, podCIDRs []string)
 	if err != nil {
 		return fmt.Errorf("recreating node %s: %w", name, err)
 	}
-	return k.settle(ctx, node)
+	return k.finish(ctx, node)
 }
 
-// recreated is the Node to be created: the old one, with other ranges, which remembers what it had before the migration. One
-// that is given back what it had has nothing to remember.
+// recreated is the Node to create: the old one with other ranges, and a note of its original ranges
+// unless it gets those back.
 func recreated(old *corev1.Node, podCIDRs []string) *corev1.Node {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -133,8 +129,8 @@ func recreated(old *corev1.Node, podCIDRs []string) *corev1.Node {
 	return node
 }
 
-// complete gives ranges to a Node that has none: it has joined the cluster while controller managers give none, or its
-// kubelet was started in the very moment in which it was gone. In that case it gets back what it had, too.
+// complete gives ranges to a Node without any: it has joined while none are handed out, or its
+// kubelet started while it was gone and needs the rest back too.
 func (k SavedNodes) complete(ctx context.Context, node *corev1.Node, podCIDRs []string) error {
 	kept, err := k.Get(ctx, node.Name)
 	if err != nil {
@@ -151,10 +147,9 @@ func (k SavedNodes) complete(ctx context.Context, node *corev1.Node, podCIDRs []
 	if err := k.Client.Patch(ctx, node, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 		return fmt.Errorf("giving node %s the range %s: %w", node.Name, strings.Join(podCIDRs, ","), err)
 	}
-	return k.settle(ctx, node)
+	return k.finish(ctx, node)
 }
 
-// over is a map with what another one says in it.
 func over(base, with map[string]string) map[string]string {
 	out := map[string]string{}
 	for _, m := range []map[string]string{base, with} {
@@ -165,8 +160,8 @@ func over(base, with map[string]string) map[string]string {
 	return out
 }
 
-// settle gives what a Node owns its owner back, and forgets what was kept of it.
-func (k SavedNodes) settle(ctx context.Context, node *corev1.Node) error {
+// finish restores the ownership of a Node's objects and forgets what was saved.
+func (k SavedNodes) finish(ctx context.Context, node *corev1.Node) error {
 	kept, err := k.Get(ctx, node.Name)
 	if err != nil || kept == nil {
 		return err
@@ -177,8 +172,8 @@ func (k SavedNodes) settle(ctx context.Context, node *corev1.Node) error {
 	return k.Forget(ctx, node.Name)
 }
 
-// Settled reports whether a Node has the ranges, and nothing is left to be done for it.
-func (k SavedNodes) Settled(ctx context.Context, name string, podCIDRs []string) (bool, error) {
+// Recreated reports whether a Node has the ranges, and nothing is left to be done for it.
+func (k SavedNodes) Recreated(ctx context.Context, name string, podCIDRs []string) (bool, error) {
 	kept, err := k.Get(ctx, name)
 	if err != nil || kept != nil {
 		return false, err
@@ -191,8 +186,7 @@ func (k SavedNodes) Settled(ctx context.Context, name string, podCIDRs []string)
 	return err == nil && node.DeletionTimestamp.IsZero() && slices.Equal(PodCIDRs(node), podCIDRs), err
 }
 
-// adopt makes a Node the owner of its Lease, its CSINode and its mirror pods, unless it is. All are such as kubelet writes
-// them, with the owner that kubelet gives them.
+// adopt makes a Node the owner of its Lease, CSINode and mirror pods, as kubelet does.
 func (k SavedNodes) adopt(ctx context.Context, node *corev1.Node) error {
 	owned, err := k.owned(ctx, node.Name)
 	if err != nil {

@@ -190,7 +190,7 @@ func TestRecreateTakesUpWhereItWasKilled(t *testing.T) {
 	there := []string{"10.245.3.0/24"}
 	gone := func(t *testing.T, k SavedNodes, node *corev1.Node) {
 		t.Helper()
-		if err := k.Keep(t.Context(), node, there); err != nil {
+		if err := k.Save(t.Context(), node, there); err != nil {
 			t.Fatal(err)
 		}
 		if err := k.Client.Delete(t.Context(), node, client.PropagationPolicy(metav1.DeletePropagationOrphan)); err != nil {
@@ -202,7 +202,7 @@ func TestRecreateTakesUpWhereItWasKilled(t *testing.T) {
 	}
 	for name, killed := range map[string]func(*testing.T, SavedNodes, *corev1.Node){
 		"kept": func(t *testing.T, k SavedNodes, node *corev1.Node) {
-			if err := k.Keep(t.Context(), node, there); err != nil {
+			if err := k.Save(t.Context(), node, there); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -219,8 +219,8 @@ func TestRecreateTakesUpWhereItWasKilled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k, was := aNode(t)
 			killed(t, k, was)
-			if settled, err := k.Settled(t.Context(), nodeName, there); err != nil || settled {
-				t.Fatalf("taken for settled: %v, %v", settled, err)
+			if done, err := k.Recreated(t.Context(), nodeName, there); err != nil || done {
+				t.Fatalf("taken for recreated: %v, %v", done, err)
 			}
 			if err := k.Recreate(t.Context(), nodeName, there); err != nil {
 				t.Fatal(err)
@@ -228,8 +228,8 @@ func TestRecreateTakesUpWhereItWasKilled(t *testing.T) {
 			is := get(t, k.Client)
 			requireSame(t, was, is)
 			requireOwns(t, k, is)
-			if settled, err := k.Settled(t.Context(), nodeName, there); err != nil || !settled {
-				t.Errorf("not settled: %v", err)
+			if done, err := k.Recreated(t.Context(), nodeName, there); err != nil || !done {
+				t.Errorf("not recreated: %v", err)
 			}
 		})
 	}

@@ -20,8 +20,8 @@ const (
 	dataPodCIDRs = "podCIDRs"
 )
 
-// SavedNode is a Node as it was just before it was deleted, and the ranges it is to be recreated with. It is in the cluster
-// from before the deletion until the new Node has everything; so a Node that is gone is found here.
+// SavedNode is a Node before its deletion, with its future ranges. It is in the cluster until the
+// new Node is complete, so a Node that is gone is found here.
 type SavedNode struct {
 	Node     *corev1.Node
 	PodCIDRs []string
@@ -50,7 +50,6 @@ func (k SavedNodes) Get(ctx context.Context, node string) (*SavedNode, error) {
 	return read(m)
 }
 
-// List are all of them, by name of the node.
 func (k SavedNodes) List(ctx context.Context) (map[string]*SavedNode, error) {
 	maps := &corev1.ConfigMapList{}
 	err := k.Client.List(ctx, maps, client.InNamespace(v1alpha1.SystemNamespace), client.MatchingLabels{
@@ -78,8 +77,8 @@ func read(m *corev1.ConfigMap) (*SavedNode, error) {
 	return one, nil
 }
 
-// Keep stores a Node that is about to be deleted, in place of what was stored of it.
-func (k SavedNodes) Keep(ctx context.Context, node *corev1.Node, podCIDRs []string) error {
+// Save stores a Node that is about to be deleted, in place of what was stored of it.
+func (k SavedNodes) Save(ctx context.Context, node *corev1.Node, podCIDRs []string) error {
 	node = node.DeepCopy()
 	node.ManagedFields = nil
 	body, err := json.Marshal(node)
@@ -111,7 +110,6 @@ func (k SavedNodes) Keep(ctx context.Context, node *corev1.Node, podCIDRs []stri
 	return nil
 }
 
-// Forget removes what is kept of a node.
 func (k SavedNodes) Forget(ctx context.Context, node string) error {
 	key := k.key(node)
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}

@@ -16,16 +16,16 @@ import (
 	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
-// ttlAnnotation is what the TTL controller, another part of every controller manager, writes on each new Node
-// (k8s.io/kubernetes pkg/controller/ttl/ttl_controller.go): a controller manager has looked at this one.
+// ttlAnnotation is written on each new Node by the TTL controller of every controller manager
+// (k8s.io/kubernetes pkg/controller/ttl/ttl_controller.go): one has seen this Node.
 const ttlAnnotation = "node.alpha.kubernetes.io/ttl"
 
-// notAvailable is the reason of the event by which an allocator says that its range is exhausted
-// (AllocateOrOccupyCIDR in pkg/controller/nodeipam/ipam/range_allocator.go).
+// notAvailable is an allocator's event for an exhausted range (AllocateOrOccupyCIDR in
+// pkg/controller/nodeipam/ipam/range_allocator.go).
 const notAvailable = "CIDRNotAvailable"
 
-// Trial finds out from outside whether controller managers give Nodes ranges: by a Node that stands for no machine, on
-// which nothing can run, and which is deleted as soon as the answer is known.
+// Trial finds out whether controller managers give Nodes ranges, by a Node without a machine that
+// exists until the answer is known.
 type Trial struct {
 	Client    client.Client
 	Migration string
@@ -46,13 +46,13 @@ func IsTrial(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelTrial] == "tru
 
 func (t Trial) name() string { return "replumb-canary-" + t.Migration }
 
-// Begin makes the Node. One that an earlier run left is deleted first: it may have been given its range long ago.
+// Begin makes the Node, in place of an earlier run's, which may have its range from long ago.
 func (t Trial) Begin(ctx context.Context) error {
 	if err := t.End(ctx); err != nil {
 		return err
 	}
-	// No label that a DaemonSet selects, no capacity, and taints that leave nothing: pods that tolerate everything are not
-	// scheduled either, for want of room. Without a providerID no load balancer takes it for a target.
+	// No labels for DaemonSets, no capacity, and taints: pods that tolerate everything find no
+	// room. Without a providerID no load balancer targets it.
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: t.name(), Labels: map[string]string{
 			v1alpha1.LabelMigration: t.Migration, v1alpha1.LabelRole: v1alpha1.RoleCanary, v1alpha1.LabelTrial: "true",
@@ -69,8 +69,8 @@ func (t Trial) Begin(ctx context.Context) error {
 	return nil
 }
 
-// Look says what became of it; nil, if it is not there.
-func (t Trial) Look(ctx context.Context) (*Outcome, error) {
+// Outcome says what became of it; nil, if it is not there.
+func (t Trial) Outcome(ctx context.Context) (*Outcome, error) {
 	node := &corev1.Node{}
 	err := t.Client.Get(ctx, client.ObjectKey{Name: t.name()}, node)
 	if apierrors.IsNotFound(err) || err == nil && !node.DeletionTimestamp.IsZero() {
@@ -95,7 +95,6 @@ func (t Trial) Look(ctx context.Context) (*Outcome, error) {
 	return out, nil
 }
 
-// End deletes the Node.
 func (t Trial) End(ctx context.Context) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: t.name()}}
 	if err := client.IgnoreNotFound(t.Client.Delete(ctx, node)); err != nil {
@@ -113,8 +112,8 @@ type Manager struct {
 	ClusterCIDR string
 }
 
-// Managers reads the command lines of controller managers that run as static pods in kube-system, as kubeadm and kOps make them. One that is not ready may not run with
-// what its manifest says: it is left out.
+// Managers reads command lines of static controller manager pods in kube-system, as of kubeadm and
+// kOps. One that is not ready may run with another manifest and is left out.
 func Managers(pods []corev1.Pod) []Manager {
 	var all []Manager
 	for i := range pods {

@@ -11,8 +11,8 @@ import (
 // Configured is a range of pods that a ConfigMap of a network names, and the key that has it.
 type Configured struct{ Key, Range string }
 
-// ConfiguredBy are the ranges that a ConfigMap says that pods get their addresses from: flannel's (Documentation/configuration.md) or Cilium's
-// (ipam.operator.clusterPoolIPv4PodCIDRList of its chart, which joins them by spaces).
+// ConfiguredBy are the pod ranges in a ConfigMap of flannel (Documentation/configuration.md) or
+// Cilium (ipam.operator.clusterPoolIPv4PodCIDRList of its chart, joined by spaces).
 func ConfiguredBy(cm *corev1.ConfigMap) (all []Configured) {
 	add := func(key, text string) {
 		for _, one := range strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ',' }) {
@@ -35,7 +35,7 @@ func ConfiguredBy(cm *corev1.ConfigMap) (all []Configured) {
 	return all
 }
 
-// weaveRange is what Weave gives addresses of if no one says otherwise (prog/weave-kube/launch.sh in github.com/weaveworks/weave).
+// weaveRange is Weave's default (prog/weave-kube/launch.sh in github.com/weaveworks/weave).
 const weaveRange = "10.32.0.0/12"
 
 // WeaveRange is the range of pods that Weave's DaemonSet names, or that it takes if it names none.

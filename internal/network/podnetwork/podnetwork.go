@@ -1,4 +1,4 @@
-// Package podnetwork finds by their DaemonSets the networks for pods (CNIs) that a cluster has, and which objects belong to them.
+// Package podnetwork finds a cluster's pod networks (CNIs) by their DaemonSets, and their objects.
 package podnetwork
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Of says which network a DaemonSet is, by the labels, names and images that vendors give theirs; empty, if none. A Calico that makes
-// policies hold on another network is none.
+// Of recognizes a network's DaemonSet by its vendor's labels, names and images; empty for others,
+// and for a Calico that only enforces policies.
 func Of(ds *appsv1.DaemonSet) v1alpha1.CNIName {
 	if program := Program(ds); program != v1alpha1.Calico || !enforcesOnly(&ds.Spec.Template.Spec) {
 		return program
@@ -24,11 +24,12 @@ func Of(ds *appsv1.DaemonSet) v1alpha1.CNIName {
 
 // enforcesOnly reports whether a Calico gives pods neither interfaces nor addresses:
 //
-//   - Tigera's operator names the plugin of another (CNI_PLUGIN_TYPE, in pkg/render/node.go in github.com/tigera/operator).
-//   - It has no plugin to install, and no backend, or goes by interfaces of another, such as eni of AWS, azv of Azure and gke of GKE
-//     (config/v1.7/calico.yaml in github.com/aws/amazon-vpc-cni-k8s, and the same file of the operator).
-//   - It has no backend, and pods have addresses of their Node's range, which the cloud routes (cluster/addons/calico-policy-controller in
-//     k8s.io/kubernetes, which GKE uses, and manifests/calico-policy-only.yaml in github.com/projectcalico/calico).
+//   - Tigera's operator names another plugin (CNI_PLUGIN_TYPE, in pkg/render/node.go in
+//     github.com/tigera/operator).
+//   - It installs no plugin, and has no backend or interfaces of another, such as eni of AWS, azv of
+//     Azure and gke of GKE (config/v1.7/calico.yaml in github.com/aws/amazon-vpc-cni-k8s).
+//   - It has no backend, and the cloud routes Nodes' ranges (cluster/addons/calico-policy-controller
+//     in k8s.io/kubernetes, and manifests/calico-policy-only.yaml in github.com/projectcalico/calico).
 func enforcesOnly(spec *corev1.PodSpec) bool {
 	env, installs := map[string]string{}, false
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
@@ -51,7 +52,7 @@ func enforcesOnly(spec *corev1.PodSpec) bool {
 	return routed || foreign
 }
 
-// Program says whose program a DaemonSet is, as Of does, whether it is the network or makes policies hold on another.
+// Program is Of for all programs of a network, also those that only enforce policies.
 func Program(ds *appsv1.DaemonSet) v1alpha1.CNIName {
 	labels := []string{ds.Labels["k8s-app"], ds.Labels["app"], ds.Labels["app.kubernetes.io/name"], ds.Name}
 	labels = append(labels, ds.Spec.Template.Labels["k8s-app"], ds.Spec.Template.Labels["app"])
@@ -80,7 +81,7 @@ func Program(ds *appsv1.DaemonSet) v1alpha1.CNIName {
 	return ""
 }
 
-// Name of the network that a DaemonSet is or belongs to, also of those that replumb cannot switch from; empty, if it is none that is known.
+// Name is the network of a DaemonSet, also of those that replumb cannot replace; else empty.
 func Name(ds *appsv1.DaemonSet) string {
 	if known := Program(ds); known != "" {
 		return string(known)
@@ -98,7 +99,7 @@ func Name(ds *appsv1.DaemonSet) string {
 	return ""
 }
 
-// Namespaces are those that vendors' manifests and operators make for a network and for nothing else.
+// Namespaces are those that vendors make for a network alone.
 func Namespaces() []string {
 	return []string{"kube-flannel", "calico-system", "calico-apiserver", "tigera-operator"}
 }
@@ -109,8 +110,8 @@ type Remnant struct {
 	types.NamespacedName
 }
 
-// Remnants of a network by the names that its vendor's manifests and charts give them. Definitions of its kinds and objects of those
-// are none: without the network they do nothing, and what they say may still be wanted.
+// Remnants are a network's objects by the names of its manifests and charts, without its kinds and
+// their objects: those do nothing by themselves, and may still be wanted.
 func Remnants(network v1alpha1.CNIName, namespace string) []Remnant {
 	kinds := map[string]schema.GroupVersionKind{
 		"DaemonSet": {Group: "apps", Version: "v1", Kind: "DaemonSet"}, "Deployment": {Group: "apps", Version: "v1", Kind: "Deployment"},

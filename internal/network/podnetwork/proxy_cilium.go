@@ -14,11 +14,12 @@ import (
 const (
 	// ReplacesProxyKey has agents do the work of kube-proxy.
 	ReplacesProxyKey = "kube-proxy-replacement"
-	// ProxyHealthKey is where an agent that does says that it is well, as kube-proxy does. It asks for the address once, as it starts: a
-	// kube-proxy that has it keeps it from it for good (registerKubeProxyHealthzHTTPService in daemon/healthz).
+	// ProxyHealthKey is the address of an agent's health in kube-proxy's place. It is bound once,
+	// at the start: a kube-proxy that has it keeps it (registerKubeProxyHealthzHTTPService in
+	// daemon/healthz).
 	ProxyHealthKey = "kube-proxy-replacement-healthz-bind-address"
-	// HostOnlyKey has packets of pods be led to Services one by one, and not the sockets of pods as they connect: connections to Services that
-	// pods have open are led so, and nothing leads them any more where it is not on (ENABLE_PER_PACKET_LB in bpf/bpf_lxc.c).
+	// HostOnlyKey has pods' packets translated, and not their sockets: connections opened before go
+	// on only where it is on (ENABLE_PER_PACKET_LB in bpf/bpf_lxc.c).
 	HostOnlyKey = "bpf-lb-sock-hostns-only"
 
 	on, off = "true", "false"
@@ -30,9 +31,9 @@ const (
 	proxyHealthConfig = "replumb-kube-proxy-healthz"
 )
 
-// ReplaceProxy are the CiliumNodeConfigs that have agents do the work of kube-proxy, on nodes that are marked for that
-// (Documentation/configuration/per-node-config.rst). health is the address that they say that they are well at; as long as kube-proxy is on the
-// node it is kube-proxy's. Agents read them when they start.
+// ReplaceProxy are CiliumNodeConfigs that have agents on marked nodes do kube-proxy's work from
+// their next start (Documentation/configuration/per-node-config.rst). health is their address,
+// which kube-proxy has while it is on the node.
 func ReplaceProxy(namespace, health string) []*unstructured.Unstructured {
 	all := []*unstructured.Unstructured{
 		nodeConfig(namespace, proxyConfig, map[string]any{ReplacesProxyKey: on, ProxyHealthKey: ""},
@@ -60,7 +61,7 @@ func nodeConfig(namespace, name string, defaults map[string]any, marks ...any) *
 	}}
 }
 
-// KeepOff is an affinity that keeps pods off nodes that kube-proxy has to leave, and lets them on all others that it let them on before.
+// KeepOff is an affinity that keeps pods off nodes without kube-proxy, beside its other terms.
 func KeepOff(was *corev1.Affinity) *corev1.Affinity {
 	return alsoRequired(was, corev1.NodeSelectorRequirement{
 		Key:      v1alpha1.LabelKubeProxy,
@@ -69,7 +70,7 @@ func KeepOff(was *corev1.Affinity) *corev1.Affinity {
 	})
 }
 
-// alsoRequired is an affinity with one more condition for nodes. Of several terms one is enough for a node, so each of them gets it.
+// alsoRequired adds a condition to each term of an affinity, since one term is enough for a node.
 func alsoRequired(was *corev1.Affinity, condition corev1.NodeSelectorRequirement) *corev1.Affinity {
 	out := was.DeepCopy()
 	if out == nil {

@@ -9,7 +9,7 @@ import (
 	"go4.org/netipx"
 )
 
-// The prefix lengths that can be proposed: from what fits into private address space, to what holds a few addresses.
+// The prefix lengths to propose: within private address space, and with some addresses.
 const (
 	widest4, narrowest4 = 9, 30
 	widest6, narrowest6 = 33, 126
@@ -17,7 +17,7 @@ const (
 	site = 48
 )
 
-// ValidSize reports whether ranges of that prefix length can be proposed. Up to 32 it is one of IPv4.
+// ValidSize accepts prefix lengths that can be proposed; up to 32 they are IPv4's.
 func ValidSize(bits int) bool {
 	return bits >= widest4 && bits <= narrowest4 || bits >= widest6 && bits <= narrowest6
 }
@@ -39,7 +39,7 @@ type Proposal struct {
 	Free []netip.Prefix
 }
 
-// Propose finds up to count ranges for each wish. They share no address with what is taken, nor with each other.
+// Propose finds up to count ranges for each wish, apart from taken ones and each other.
 func Propose(taken *netipx.IPSet, wishes []Wish, count int) []Proposal {
 	all := make([]Proposal, len(wishes))
 	for i, w := range wishes {
@@ -81,15 +81,14 @@ func (p *Proposal) next(taken *netipx.IPSet, n int) (netip.Prefix, bool) {
 	return private(taken, p.Bits)
 }
 
-// defaults are ranges that much software takes without asking: Podman's and Docker's bridges, and networks that AWS makes by itself. They
-// are proposed when nothing else is left.
+// defaults are ranges that Podman, Docker and AWS take by themselves: the last to be proposed.
 func defaults() []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix("10.88.0.0/16"), netip.MustParsePrefix("172.17.0.0/16"), netip.MustParsePrefix("172.31.0.0/16"),
 	}
 }
 
-// private is the highest range of private address space (RFC 1918) that is free. People number networks from below.
+// private is the highest free range of RFC 1918, since networks are numbered from below.
 func private(taken *netipx.IPSet, size int) (netip.Prefix, bool) {
 	for _, avoid := range []*netipx.IPSet{with(taken, defaults()...), taken} {
 		for _, block := range []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"} {
@@ -109,7 +108,7 @@ func highest(block netip.Prefix, taken *netipx.IPSet, size int) (netip.Prefix, b
 	if err != nil {
 		return netip.Prefix{}, false
 	}
-	// These are as wide as they can be, so that each range of the size that is free lies in one of them.
+	// These are as wide as possible, so that each free range lies in one of them.
 	parts := free.Prefixes()
 	for i := len(parts) - 1; i >= 0; i-- {
 		if parts[i].Bits() <= size {
@@ -119,10 +118,10 @@ func highest(block netip.Prefix, taken *netipx.IPSet, size int) (netip.Prefix, b
 	return netip.Prefix{}, false
 }
 
-// attempts bound the search among 2^40 prefixes, of which a cluster or a network takes a few.
+// attempts bound the search among 2^40 prefixes, few of which are taken.
 const attempts = 1000
 
-// local is the n-th range of unique local addresses (RFC 4193, 3.2: the bits after fd are to be random) that is the cluster's.
+// local is the cluster's n-th range of unique local addresses (RFC 4193, 3.2).
 func (p *Proposal) local(taken *netipx.IPSet, n int) (netip.Prefix, bool) {
 	for try := range attempts {
 		text := p.Seed + "\x00" + string(p.Use)
@@ -137,8 +136,8 @@ func (p *Proposal) local(taken *netipx.IPSet, n int) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// Size is the prefix length that the ranges of one use and family have together; zero, if there is none. It is that of the widest range;
-// where only parts are known that nodes have, that of a range that holds as many addresses.
+// Size is the common prefix length of the ranges of one use and family; zero without any. It is the
+// widest one's, or one that holds all parts known from nodes.
 func Size(all []Range, use Use, ipv6 bool) int {
 	widest, total := 0, uint64(0)
 	var parts netipx.IPSetBuilder

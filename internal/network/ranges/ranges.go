@@ -1,5 +1,5 @@
-// Package ranges compares the address ranges of clusters with each other and with other networks, and proposes ranges that are free. It
-// asks nothing of a cluster: package survey reads what it works with.
+// Package ranges compares the address ranges of clusters and other networks, and proposes free
+// ones. Package inventory reads them.
 package ranges
 
 import (
@@ -24,7 +24,6 @@ const (
 	Planned Use = "planned"
 )
 
-// order of uses.
 func order(u Use) int { return slices.Index([]Use{Services, Pods, Nodes, Network, Planned}, u) }
 
 // Range is a range of addresses, and who says that it is in use.
@@ -35,13 +34,13 @@ type Range struct {
 	Prefix  netip.Prefix `json:"range"`
 	// Source is the object and its field.
 	Source string `json:"source"`
-	// Addresses are those that were seen, where a range is no more than what holds them: of nodes, and of pods outside of every range.
+	// Addresses are those seen, where the range only holds them: of nodes, and of pods outside of
+	// all ranges.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// PerNode says that it is one node's part, or some of these, of a range that is not known.
 	PerNode bool `json:"perNode,omitempty"`
 }
 
-// seen reports whether all that is known of a range are addresses in it.
 func (r *Range) seen() bool { return len(r.Addresses) > 0 }
 
 // Sort orders ranges for people: by cluster, use and address.
@@ -52,7 +51,7 @@ func Sort(all []Range) {
 	})
 }
 
-// SharedSpace is shared address space (RFC 6598), for carrier-grade NAT: Tailscale and some clouds give their machines addresses of it.
+// SharedSpace is for carrier-grade NAT (RFC 6598), and used by Tailscale and some clouds.
 func SharedSpace() netip.Prefix { return netip.MustParsePrefix("100.64.0.0/10") }
 
 // InSharedSpace are the ranges of clusters that lie in shared address space, or reach into it.
@@ -72,12 +71,12 @@ type Overlap struct {
 	B Range `json:"b"`
 }
 
-// Overlaps are the pairs of ranges that must not share addresses and do. What is one thing by design is none:
+// Overlaps are pairs of ranges that share addresses and must not. By design these may:
 //
-//   - ranges of one use in one cluster: the range of a node is part of that of the cluster;
-//   - nodes in a network that someone has named, in each other's, and in that of pods whose addresses are of it: they are machines of it;
-//   - two networks: they are for others to part;
-//   - a network that a Migration of one cluster names, and another cluster: it may be that cluster's;
+//   - ranges of one use in one cluster, such as a node's and the cluster's;
+//   - nodes, in a named network, in each other's, and in that of pods with its addresses;
+//   - two networks, which are others' to part;
+//   - a network that a cluster's Migration names, and another cluster, whose it may be;
 //   - targets of Migrations, which checks compare.
 func Overlaps(all []Range) []Overlap {
 	rest := outermost(all)
@@ -106,7 +105,6 @@ func conflict(a, b *Range) bool {
 	return covers(a.Prefix, b)
 }
 
-// byDesign reports whether two ranges may share addresses: Overlaps says which.
 func byDesign(a, b *Range) bool {
 	if a.Use == Planned || b.Use == Planned {
 		return true
@@ -118,7 +116,6 @@ func byDesign(a, b *Range) bool {
 	return a.Use == b.Use || a.seen() || b.seen() || !same && a.Cluster != "" && b.Cluster != ""
 }
 
-// covers reports whether a range has an address of another one.
 func covers(p netip.Prefix, r *Range) bool {
 	if r.seen() {
 		return slices.ContainsFunc(r.Addresses, p.Contains)
@@ -126,7 +123,7 @@ func covers(p netip.Prefix, r *Range) bool {
 	return p.Overlaps(r.Prefix)
 }
 
-// outermost leaves out the ranges that lie in another one of the same cluster and use, so that each overlap is reported once.
+// outermost drops ranges inside another one of the same cluster and use.
 func outermost(all []Range) []Range {
 	var out []Range
 	for i := range all {
@@ -154,12 +151,11 @@ func contained(all []Range, i int) bool {
 	return false
 }
 
-// within reports whether one range lies in another.
 func within(outer, inner netip.Prefix) bool {
 	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
 }
 
-// surroundings are how much around an address that was seen is taken for the network of its machine, whose size no object says.
+// surroundings are the assumed size of a machine's network, which no object has.
 const surroundings4, surroundings6 = 24, 64
 
 // Taken are the addresses that no proposal may have.

@@ -7,7 +7,6 @@ type Sizes struct {
 	Services, Pods []int
 }
 
-// of is the one for a use and a family; zero, if there is none.
 func (s Sizes) of(use Use, ipv6 bool) int {
 	all := s.Services
 	if use == Pods {
@@ -22,8 +21,8 @@ func (s Sizes) of(use Use, ipv6 bool) int {
 // IPv6Size reports whether a prefix length is taken for one of IPv6.
 func IPv6Size(bits int) bool { return bits >= widest6 }
 
-// Wishes are what a cluster can be proposed ranges for: its Services and pods, of each family that they have or that a size is asked for of.
-// Where no size is known, Bits is zero.
+// Wishes are the ranges to propose for a cluster's Services and pods, by family; Bits is zero for
+// an unknown size.
 func Wishes(cluster, seed string, all []Range, sizes Sizes) (wishes []Wish) {
 	for _, use := range []Use{Services, Pods} {
 		for _, ipv6 := range []bool{false, true} {
@@ -45,7 +44,6 @@ func Wishes(cluster, seed string, all []Range, sizes Sizes) (wishes []Wish) {
 	return wishes
 }
 
-// fitting is the size that can be proposed next to one that a cluster has.
 func fitting(bits int, ipv6 bool) int {
 	switch {
 	case bits == 0:

@@ -11,16 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loopback has a fixed name on Linux.
 const loopback = "lo"
 
-// Hold gives the loopback interface every address in the ranges that another interface of this network namespace has. It
-// returns those that loopback has in the end, also from earlier.
+// Hold adds to loopback every address in the ranges of another interface of this network namespace,
+// and returns all that loopback has then.
 //
-// They have the scope of a link: the kernel takes no such address as the source of a new connection (inet_select_addr in
-// net/ipv4/devinet.c), so that only what is open already goes on with them.
+// Their scope is the link: the kernel takes no such address as the source of a new connection
+// (inet_select_addr in net/ipv4/devinet.c), so only open ones use it.
 func Hold(ranges []netip.Prefix) ([]netip.Addr, error) {
-	lo, here, err := look(ranges)
+	lo, here, err := held(ranges)
 	if err != nil {
 		return nil, err
 	}
@@ -29,14 +28,14 @@ func Hold(ranges []netip.Prefix) ([]netip.Addr, error) {
 			return nil, fmt.Errorf("adding %s to %s: %w", a, loopback, err)
 		}
 	}
-	_, here, err = look(ranges)
+	_, here, err = held(ranges)
 	return here.onLoopback, err
 }
 
-// Release takes every address in the ranges off the loopback interface, and returns them. TCP connections that still have
-// one end at once: clients connect again, where they would wait for an answer that cannot come.
+// Release removes addresses in the ranges from loopback and returns them. It ends their TCP
+// connections, so that clients reconnect instead of waiting in vain.
 func Release(ranges []netip.Prefix) ([]netip.Addr, error) {
-	lo, here, err := look(ranges)
+	lo, here, err := held(ranges)
 	if err != nil {
 		return nil, err
 	}
@@ -52,8 +51,7 @@ func Release(ranges []netip.Prefix) ([]netip.Addr, error) {
 	return here.onLoopback, nil
 }
 
-// end closes TCP connections of this network namespace that have one of the addresses. On a kernel that cannot
-// (CONFIG_INET_DIAG_DESTROY) they are left to time out.
+// end closes TCP connections from the addresses; without CONFIG_INET_DIAG_DESTROY they time out.
 func end(gone []netip.Addr) error {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} { // many programs have IPv4 on sockets of IPv6
 		sockets, err := netlink.SocketDiagTCP(family)
@@ -81,10 +79,9 @@ func single(a netip.Addr) *netlink.Addr {
 	}
 }
 
-// place is where the addresses of some ranges are.
-type place struct{ onLoopback, elsewhere []netip.Addr }
+type placement struct{ onLoopback, elsewhere []netip.Addr }
 
-func look(ranges []netip.Prefix) (lo netlink.Link, p place, err error) {
+func held(ranges []netip.Prefix) (lo netlink.Link, p placement, err error) {
 	if lo, err = netlink.LinkByName(loopback); err != nil {
 		return nil, p, fmt.Errorf("interface %s: %w", loopback, err)
 	}

@@ -14,14 +14,12 @@ func Hold([]netip.Prefix) ([]netip.Addr, error) { return nil, errors.ErrUnsuppor
 // Release works on Linux only.
 func Release([]netip.Prefix) ([]netip.Addr, error) { return nil, errors.ErrUnsupported }
 
-// Ferry is one node's.
-type Ferry struct{ Fresh netip.Addr }
+// RouteKeeper is one node's.
+type RouteKeeper struct{ Fresh netip.Addr }
 
-// Board works on Linux only.
-func (*Ferry) Board() error { return errors.ErrUnsupported }
+func (*RouteKeeper) Add() error { return errors.ErrUnsupported }
 
-// Run works on Linux only.
-func (*Ferry) Run(context.Context, func(error)) error { return errors.ErrUnsupported }
+func (*RouteKeeper) Run(context.Context, func(error)) error { return errors.ErrUnsupported }
 
-// Land works on Linux only.
-func Land() error { return errors.ErrUnsupported }
+// RemoveRoutes works on Linux only.
+func RemoveRoutes() error { return errors.ErrUnsupported }

@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/spec"
 )
 
@@ -31,6 +32,8 @@ const (
 // Scene is all that a decision is made of.
 type Scene struct {
 	Migration *v1alpha1.Migration
+	// Kinds is the table of kinds.
+	Kinds migrations.Kinds
 	// Others are all other Migrations of the cluster.
 	Others []v1alpha1.Migration
 	// Revisions are those of the schema of Migrations.
@@ -60,7 +63,7 @@ type Planned struct {
 type Decision struct {
 	Act Act
 	// Standing, Reason and Message are what Ready and its companions say. A Standing of "" leaves them as they are.
-	Standing        migration.Standing
+	Standing        migration.Condition
 	Reason, Message string
 	// Gate is what a person has to do first; empty if nothing.
 	Gate string
@@ -88,7 +91,7 @@ func decide(s Scene) Decision {
 	if d, refused := s.refused(); refused {
 		return d
 	}
-	d := course(m)
+	d := s.course()
 	if d.Act == Rest {
 		return d
 	}
@@ -133,12 +136,13 @@ func (s Scene) refused() (Decision, bool) {
 }
 
 // course is what spec.desired asks for where the Migration stands, whatever may be in the way of it.
-func course(m *v1alpha1.Migration) Decision {
+func (s Scene) course() Decision {
+	m := s.Migration
 	switch m.Spec.Desired {
 	case v1alpha1.DesiredApplied:
 		return forward(m)
 	case v1alpha1.DesiredRolledBack:
-		return backward(m)
+		return s.backward()
 	case v1alpha1.DesiredFinished:
 		return toTheEnd(m)
 	}
@@ -171,8 +175,9 @@ func forward(m *v1alpha1.Migration) Decision {
 	return Decision{Act: Apply, Standing: migration.UnderWay, Reason: v1alpha1.ReasonApplying, Message: "apply is under way"}
 }
 
-func backward(m *v1alpha1.Migration) Decision {
-	if err := migration.Reversible(m); err != nil {
+func (s Scene) backward() Decision {
+	m := s.Migration
+	if err := migration.Reversible(m, s.Kinds.Of(m).Words.Return); err != nil {
 		return stalled(v1alpha1.ReasonNotPossible, withAdvice(err))
 	}
 	switch {
@@ -266,7 +271,7 @@ func (s Scene) again() bool { return s.Last != nil && s.Last.Of == Fingerprint(s
 
 // second has a Migration wait for another that comes first, whatever set that is of: there is one lock.
 func second(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
-	first := ahead(s.Migration, s.Others)
+	first := s.ahead()
 	if first == nil || d.Act == Plan {
 		return Decision{}, false
 	}

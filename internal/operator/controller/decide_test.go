@@ -9,6 +9,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/spec"
 )
 
@@ -29,7 +30,7 @@ func in(phase v1alpha1.Phase) func(*v1alpha1.Migration) {
 }
 
 // says has conditions say where a Migration stands, as of its generation.
-func says(s migration.Standing, reason string) func(*v1alpha1.Migration) {
+func says(s migration.Condition, reason string) func(*v1alpha1.Migration) {
 	return func(m *v1alpha1.Migration) {
 		s.Say(&m.Status, reason, "said")
 		for i := range m.Status.Conditions {
@@ -82,7 +83,7 @@ func TestDecide(t *testing.T) {
 		change func(*Scene)
 		act    Act
 		// standing and reason are what conditions say, message what is in their message.
-		standing migration.Standing
+		standing migration.Condition
 		reason   string
 		message  string
 	}{
@@ -249,7 +250,7 @@ func TestDecide(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := Scene{Migration: tt.m, Revisions: Revisions{Own: 8, Cluster: 8}, Now: now}
+			s := Scene{Migration: tt.m, Kinds: migrations.All(), Revisions: Revisions{Own: 8, Cluster: 8}, Now: now}
 			if tt.change != nil {
 				tt.change(&s)
 			}
@@ -278,7 +279,7 @@ func TestFinishIsNeverDecidedWithoutApproval(t *testing.T) {
 		} {
 			for _, words := range []string{"", "plan:abc", "gate:finish=finish", "losses:finish", "finish", "plan:abc,finish"} {
 				m := wish("m", desired, in(phase), approves(words))
-				s := Scene{Migration: m, Revisions: Revisions{8, 8}, Planned: Planned{"abc", 1}, Now: time.Unix(1, 0)}
+				s := Scene{Migration: m, Kinds: migrations.All(), Revisions: Revisions{8, 8}, Planned: Planned{"abc", 1}, Now: time.Unix(1, 0)}
 				if d := Decide(
 					s,
 				); d.Act == Finish &&

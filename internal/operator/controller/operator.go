@@ -30,7 +30,8 @@ const (
 
 // Operator is one of the replicas that run Migrations. The one that leads does; the others wait for the lead.
 type Operator struct {
-	// Tools are what jobs are made with. They are directed.
+	// Kinds is the table of kinds, Tools are what jobs are made with. They are directed.
+	Kinds migrations.Kinds
 	Tools migrations.Tools
 	// Identity of the cluster, for notifications.
 	Identity engine.Identity
@@ -135,7 +136,7 @@ func (o *Operator) watch(ctx context.Context, changed chan<- struct{}) {
 
 // round decides for each Migration what it needs, says so, and begins or ends a run. It returns when to decide again.
 func (o *Operator) round(ctx context.Context) (next time.Duration, err error) {
-	o.reap(ctx)
+	o.collect(ctx)
 	revisions, err := o.revisions(ctx)
 	if err != nil {
 		return resync, err
@@ -156,7 +157,7 @@ func (o *Operator) round(ctx context.Context) (next time.Duration, err error) {
 			next = min(next, d.After)
 		}
 		if o.current != nil && o.current.name == m.Name {
-			o.current.mind(m, d)
+			o.current.supersede(m, d)
 			continue
 		}
 		if err := o.carryOut(ctx, m, d); err != nil {
@@ -182,7 +183,7 @@ func (o *Operator) forget(all []v1alpha1.Migration) {
 // scene is what is known of one of all Migrations.
 func (o *Operator) scene(m *v1alpha1.Migration, all []v1alpha1.Migration, revisions Revisions) Scene {
 	s := Scene{
-		Migration: m, Others: all, Revisions: revisions, Allowed: o.Allowed, PlansApproved: o.PlansApproved, Now: time.Now(),
+		Migration: m, Kinds: o.Kinds, Others: all, Revisions: revisions, Allowed: o.Allowed, PlansApproved: o.PlansApproved, Now: time.Now(),
 	}
 	fingerprint := Fingerprint(m)
 	if p, ok := o.plans[m.Name]; ok && p.of == fingerprint && time.Since(p.at) < planned {

@@ -60,14 +60,14 @@ func midway(m *v1alpha1.Migration) bool {
 }
 
 // contends reports whether a Migration has a claim to the lock: it is half way, or it is about to begin and nothing is in its way.
-func contends(m *v1alpha1.Migration) bool {
+func (s Scene) contends(m *v1alpha1.Migration) bool {
 	if !m.DeletionTimestamp.IsZero() {
 		return false
 	}
 	if midway(m) {
 		return true
 	}
-	d := course(m)
+	d := Scene{Migration: m, Kinds: s.Kinds}.course()
 	if d.Act == Rest || d.Act == Plan || atRest(m) {
 		return false
 	}
@@ -75,11 +75,12 @@ func contends(m *v1alpha1.Migration) bool {
 	return ready == nil || ready.Reason != v1alpha1.ReasonApprovalNeeded
 }
 
-// ahead is the Migration that comes before m; nil if none does. What is half way comes first, then what was created first.
-func ahead(m *v1alpha1.Migration, others []v1alpha1.Migration) *v1alpha1.Migration {
+// ahead is the Migration that comes before the one that is decided about; nil if none does. What is half way comes first, then what was created first.
+func (s Scene) ahead() *v1alpha1.Migration {
+	m, others := s.Migration, s.Others
 	first := m
 	for i := range others {
-		if o := &others[i]; o.Name != m.Name && contends(o) && precedes(o, first) && (midway(o) || !waits(o, with(m, others))) {
+		if o := &others[i]; o.Name != m.Name && s.contends(o) && precedes(o, first) && (midway(o) || !waits(s.Kinds, o, with(m, others))) {
 			first = o
 		}
 	}

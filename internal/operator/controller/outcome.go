@@ -40,7 +40,7 @@ type Outcome struct {
 
 // Verdict is what an error means for a Migration.
 type Verdict struct {
-	Standing        migration.Standing
+	Standing        migration.Condition
 	Reason, Message string
 	// After is when to try again, if nothing is changed meanwhile.
 	After time.Duration

@@ -13,7 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
-	"github.com/replumb/replumb/internal/reporting/audience"
+	"github.com/replumb/replumb/internal/reporting/runsinks"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
@@ -45,8 +45,8 @@ func (o *Operator) begin(ctx context.Context, m *v1alpha1.Migration, act Act, lo
 	}()
 }
 
-// mind ends the run when something else is to be done by now, or the same by other settings: it is begun again with those.
-func (r *run) mind(m *v1alpha1.Migration, d Decision) {
+// supersede ends the run when something else is to be done by now, or the same by other settings: it is begun again with those.
+func (r *run) supersede(m *v1alpha1.Migration, d Decision) {
 	appliesFirst := r.act == Apply && d.Act == Finish
 	if d.Act != r.act && !appliesFirst || changed(r.of, m) {
 		r.stop(engine.ErrSuperseded)
@@ -64,8 +64,8 @@ func changed(then, now *v1alpha1.Migration) bool {
 	return err != nil || len(changes) > 0
 }
 
-// reap takes in how the run in hand ended, if it has.
-func (o *Operator) reap(ctx context.Context) {
+// collect takes in how the run in hand ended, if it has.
+func (o *Operator) collect(ctx context.Context) {
 	r := o.current
 	if r == nil {
 		return
@@ -117,7 +117,7 @@ func (o *Operator) execute(ctx context.Context, r *run) error {
 	if err := migration.Bound(ctx, o.cluster(), r.of); err != nil {
 		return err
 	}
-	job, err := migrations.NewJob(o.Tools, r.of)
+	job, err := o.Kinds.NewJob(o.Tools, r.of)
 	if err != nil {
 		return err
 	}
@@ -127,13 +127,13 @@ func (o *Operator) execute(ctx context.Context, r *run) error {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	heard := audience.Gather(ctx, audience.Of{
-		Cluster: o.cluster(), Migration: r.of, Common: job.Common(), Identity: o.Identity,
+	heard := runsinks.Gather(ctx, runsinks.Of{
+		Cluster: o.cluster(), Migration: r.of, Report: o.Kinds.Of(r.of).Report(r.of), Common: job.About().Common, Identity: o.Identity,
 		Command: "replumb operator: " + strings.ToLower(string(r.act)), Version: o.Version, Metrics: o.Metrics.Of(r.name),
 		Warn: func(err error) { o.Log("warning: %v", err) },
 		Lost: func(text string) { o.Log("migration %s: lost: %s", r.name, printable.Line(text)) },
 	}, stop)
-	heard.Observe(job.Kind())
+	heard.Observe(job)
 	runner := &engine.Runner{Sink: func(e engine.Event) {
 		o.tell(r, e)
 		heard.Event(e)
@@ -145,15 +145,22 @@ func (o *Operator) execute(ctx context.Context, r *run) error {
 
 // look makes the plan of apply. Blocking findings are an error.
 func look(ctx context.Context, job migrations.Job) (Planned, error) {
-	plans, err := job.Outlook(ctx)
+	found, err := inspect(ctx, job)
 	if err != nil {
 		return Planned{}, err
 	}
-	if blocking := plans.Found().Blocking(); len(blocking) > 0 {
+	if blocking := found.Findings.Blocking(); len(blocking) > 0 {
 		return Planned{}, &findings.BlockedError{Findings: blocking}
 	}
-	hash, err := plans.Apply().Hash()
-	return Planned{Hash: hash, Steps: len(plans.Apply().Outstanding(ctx).Steps())}, err
+	hash, err := found.Whole.Hash()
+	return Planned{Hash: hash, Steps: len(found.Outstanding.Steps())}, err
+}
+
+func inspect(ctx context.Context, job migrations.Job) (migration.Inspection, error) {
+	if err := job.Open(ctx); err != nil {
+		return migration.Inspection{}, err
+	}
+	return job.Inspect(ctx)
 }
 
 // drive runs the command.
@@ -163,7 +170,8 @@ func (o *Operator) drive(ctx context.Context, r *run, job migrations.Job, runner
 		if err := o.holdToPlan(ctx, r, job); err != nil {
 			return err
 		}
-		return job.Apply(ctx, runner)
+		_, err := job.RunApply(ctx, runner)
+		return err
 	case Rollback:
 		return job.Rollback(ctx, runner)
 	case Finish:
@@ -178,18 +186,18 @@ func (o *Operator) holdToPlan(ctx context.Context, r *run, job migrations.Job) e
 	if err != nil || begun(r.of) || len(approved.Plans) == 0 {
 		return err
 	}
-	plans, err := job.Outlook(ctx)
+	found, err := inspect(ctx, job)
 	if err != nil {
 		return err
 	}
-	hash, err := plans.Apply().Hash()
+	hash, err := found.Whole.Hash()
 	if err != nil {
 		return err
 	}
 	for _, one := range approved.Plans {
 		if one == hash {
-			expected, err := migration.Expect(plans.Apply())
-			job.Expect(expected)
+			expected, err := migration.Expect(found.Whole)
+			job.Restrict("", expected)
 			return err
 		}
 	}
@@ -203,7 +211,7 @@ func (o *Operator) afterLoss(ctx context.Context, r *run, job migrations.Job, er
 	if !errors.As(err, &loss) {
 		return err
 	}
-	if job.Common().Proof.OnLoss == v1alpha1.OnLossRollback && r.act == Apply {
+	if job.About().Common.Proof.OnLoss == v1alpha1.OnLossRollback && r.act == Apply {
 		keeper := &migration.Keeper{Client: o.cluster(), Name: r.name}
 		err = errors.Join(err, keeper.Desire(ctx, v1alpha1.DesiredRolledBack))
 	}

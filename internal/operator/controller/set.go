@@ -7,7 +7,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/together"
+	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/migrationset"
 )
 
 // members are those of the set of a Migration, in its order. Those that the cluster does not have are nil.
@@ -42,7 +43,7 @@ func named(name string, m *v1alpha1.Migration, others []v1alpha1.Migration) *v1a
 }
 
 // wrong says why a set cannot be one; empty if it can, as far as its Migrations are there.
-func (c members) wrong() string {
+func (c members) wrong(kinds migrations.Kinds) string {
 	if c.at < 0 {
 		return fmt.Sprintf("%s lists %s, and not this Migration", v1alpha1.AnnotationSet, strings.Join(c.names, ", "))
 	}
@@ -53,11 +54,11 @@ func (c members) wrong() string {
 			there, names = append(there, m.DeepCopy()), append(names, c.names[i])
 		}
 	}
-	ordered, err := together.Order(there)
+	ordered, err := migrationset.Order(kinds.Describe, there)
 	if err != nil {
 		return err.Error()
 	}
-	if want := together.Names(ordered); !slices.Equal(names, want) {
+	if want := migrationset.Names(ordered); !slices.Equal(names, want) {
 		return fmt.Sprintf("%s lists %s, and their order is %s",
 			v1alpha1.AnnotationSet, strings.Join(names, ", "), strings.Join(want, ", "))
 	}
@@ -143,7 +144,7 @@ func ordered(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
 	if !in || d.Act == Plan {
 		return Decision{}, false
 	}
-	if wrong := c.wrong(); wrong != "" {
+	if wrong := c.wrong(s.Kinds); wrong != "" {
 		return stalled(v1alpha1.ReasonInvalid, wrong+"\nhint: "+correct(s.Migration)), true
 	}
 	if d, settled := c.settled(d.Act); settled {
@@ -178,7 +179,8 @@ func correct(m *v1alpha1.Migration) string {
 }
 
 // waits reports whether another Migration has a turn to wait for: until then it is in no one's way.
-func waits(m *v1alpha1.Migration, others []v1alpha1.Migration) bool {
-	_, held := ordered(Scene{Migration: m, Others: others}, course(m), migration.Approvals{})
+func waits(kinds migrations.Kinds, m *v1alpha1.Migration, others []v1alpha1.Migration) bool {
+	s := Scene{Migration: m, Kinds: kinds, Others: others}
+	_, held := ordered(s, s.course(), migration.Approvals{})
 	return held
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 )
 
 func inSet(names string) func(*v1alpha1.Migration) {
@@ -125,7 +126,7 @@ func TestDecideInSets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := Decide(Scene{
-				Migration: &tt.m, Others: []v1alpha1.Migration{tt.other}, Revisions: Revisions{Own: 8, Cluster: 8}, Now: time.Unix(2000, 0),
+				Migration: &tt.m, Kinds: migrations.All(), Others: []v1alpha1.Migration{tt.other}, Revisions: Revisions{Own: 8, Cluster: 8}, Now: time.Unix(2000, 0),
 			})
 			if d.Act != tt.act || d.Reason != tt.reason || !strings.Contains(d.Message, tt.message) {
 				t.Errorf("got %+v", d)
@@ -194,5 +195,5 @@ func lived(t *testing.T, all []v1alpha1.Migration) string {
 }
 
 func decided(m *v1alpha1.Migration, all []v1alpha1.Migration) Decision {
-	return Decide(Scene{Migration: m, Others: all, Revisions: Revisions{Own: 8, Cluster: 8}, Now: time.Unix(2000, 0)})
+	return Decide(Scene{Migration: m, Kinds: migrations.All(), Others: all, Revisions: Revisions{Own: 8, Cluster: 8}, Now: time.Unix(2000, 0)})
 }

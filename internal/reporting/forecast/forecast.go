@@ -15,7 +15,6 @@ type Burst struct {
 	Idle time.Duration
 }
 
-// active is how long the batch took by itself.
 func (b Burst) active() float64 { return max(0, (b.End.Sub(b.Start) - b.Idle).Seconds()) }
 
 // Tier is a part of the work. Parts are done one after the other, and no batch is of two.
@@ -52,9 +51,9 @@ const (
 	elsewhere = 0.02
 )
 
-// Left is how long the rest takes, if nothing has to be waited for but what the work itself says. known is false as long as too little is
-// done to tell. What goes on at another pace than everything before it cannot be foreseen: a tier none of which is done is taken to go at
-// the pace of all before it, the latest most of all.
+// Left is how long the remaining work takes, waits aside; known is false while too little is done
+// to tell. A tier that has not begun is taken to go at the pace of all before it, the latest most
+// of all.
 func (w Work) Left(now time.Time) (left time.Duration, known bool) {
 	total, done := 0, 0
 	for _, t := range w.Tiers {
@@ -88,7 +87,7 @@ func (w Work) Left(now time.Time) (left time.Duration, known bool) {
 	return time.Duration(seconds * float64(time.Second)), true
 }
 
-// inHand is for how long there is work on the batch in hand. It takes no more from what is left than a batch does.
+// inHand is the time left for the batch in hand, a batch's at most.
 func (w Work) inHand(now time.Time) time.Duration {
 	begun := w.Begun
 	switch {
@@ -100,7 +99,6 @@ func (w Work) inHand(now time.Time) time.Duration {
 	return max(0, now.Sub(begun))
 }
 
-// batch is how many items a batch has.
 func (w Work) batch() int {
 	if w.Batch > 0 {
 		return w.Batch
@@ -112,8 +110,7 @@ func (w Work) batch() int {
 	return most
 }
 
-// tiersOfBursts tells of each burst in which tier it was. They are counted from the last one back, since what an earlier run did may be
-// forgotten.
+// tiersOfBursts finds each burst's tier, from the last one back: earlier runs' may be forgotten.
 func (w Work) tiersOfBursts() []int {
 	of := make([]int, len(w.Bursts))
 	tier := len(w.Tiers) - 1
@@ -132,12 +129,12 @@ func (w Work) tiersOfBursts() []int {
 	return of
 }
 
-// pace is what a batch takes: some of it for itself, some for each of its items, in seconds.
+// pace is what a batch takes, and each of its items, in seconds.
 type pace struct{ batch, item float64 }
 
 func (p pace) cost(items int) float64 { return p.batch + p.item*float64(items) }
 
-// pace of a tier, by what the batches took: those of the tier itself and the latest first of all.
+// pace of a tier weighs its own batches and the latest ones most.
 func (w Work) pace(of []int, tier int) pace {
 	seen := slices.Contains(of, tier)
 	var sum, items, squares, cost, product float64

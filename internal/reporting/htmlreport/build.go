@@ -22,11 +22,10 @@ func Build(in Input) *Document {
 	}
 	m, h := in.Migration, in.History
 	d := &Document{
-		Migration: m.Name, Cluster: in.Cluster, Phase: m.Status.Phase, Problem: m.Status.LastError, Made: in.Now.UTC(),
+		Migration: m.Name, Kind: in.Words.Kind, From: in.Words.From, To: in.Words.To, Cluster: in.Cluster, Phase: m.Status.Phase, Problem: m.Status.LastError, Made: in.Now.UTC(),
 		Runs: []Run{}, Timeline: []Span{}, Probes: []Probe{}, Losses: losses(in), Gates: []Gate{}, Confirms: confirms(m),
 		Findings: []Finding{}, Users: users(in), Versions: versions(in), Notes: notes(in), Nodes: nodes(m),
 	}
-	d.describe(m)
 	d.Runs = append(d.Runs, runs(h)...)
 	d.Timeline = append(d.Timeline, timeline(h, d.Runs, m.Status.Tiers)...)
 	d.Probes = append(d.Probes, probes(h.Samples, d.Losses)...)
@@ -41,30 +40,8 @@ func Build(in Input) *Document {
 	if d.Requests = d.requests(m); d.Requests != nil {
 		d.Notes = append(d.Notes, d.unlisted()...)
 	}
-	d.Summary = d.summarize(m)
+	d.Summary = d.summarize(in)
 	return d
-}
-
-// describe says what moves, from where to where.
-func (d *Document) describe(m *v1alpha1.Migration) {
-	switch s := m.Spec; {
-	case s.ServiceCIDR != nil:
-		d.Kind, d.From, d.To = KindServices, s.ServiceCIDR.From, s.ServiceCIDR.To
-	case s.PodCIDR != nil:
-		d.Kind, d.From, d.To = KindPods, s.PodCIDR.From, s.PodCIDR.To
-	case s.Nodes != nil:
-		d.Kind, d.From, d.To = KindNodes, s.Nodes.Old.CIDRs, s.Nodes.New.CIDRs
-	case s.Mirror != nil:
-		d.Kind = KindMirror
-		if s.Mirror.Target.Context != "" {
-			d.To = []string{s.Mirror.Target.Context}
-		}
-	case s.CNI != nil:
-		d.Kind, d.To = KindNetwork, []string{string(s.CNI.To)}
-		if s.CNI.From != "" {
-			d.From = []string{string(s.CNI.From)}
-		}
-	}
 }
 
 // requests of all probes, and the connections that were lost: those that were made are not counted. Without samples, what the latest

@@ -14,12 +14,15 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
 
 // Input is what a report is made of.
 type Input struct {
 	Migration *v1alpha1.Migration
+	// Words are what it says of the Migration.
+	Words migration.Report
 	// Cluster is the one that it is in.
 	Cluster engine.Identity
 	History *journal.History
@@ -36,8 +39,8 @@ type Input struct {
 }
 
 // Collect reads what a report is made of from the cluster. What the user may not read is left out and named.
-func Collect(ctx context.Context, c *cluster.Cluster, m *v1alpha1.Migration) (Input, error) {
-	in := Input{Migration: m, Now: time.Now().UTC(), Kubelets: map[string]int{}}
+func Collect(ctx context.Context, c *cluster.Cluster, m *v1alpha1.Migration, words migration.Report) (Input, error) {
+	in := Input{Migration: m, Words: words, Now: time.Now().UTC(), Kubelets: map[string]int{}}
 	var err error
 	if in.Cluster, err = c.Identity(ctx); err != nil && !apierrors.IsForbidden(err) {
 		return in, err
@@ -76,12 +79,12 @@ func Collect(ctx context.Context, c *cluster.Cluster, m *v1alpha1.Migration) (In
 }
 
 // annotated are the Services that say themselves from where to where they go.
-func annotated(all []corev1.Service, migration string) []Service {
+func annotated(all []corev1.Service, name string) []Service {
 	var out []Service
 	for i := range all {
 		svc := &all[i]
 		a := svc.Annotations
-		if a[v1alpha1.LabelMigration] != migration || a[v1alpha1.AnnotationOldIP] == "" || svc.Labels[v1alpha1.LabelRole] != "" {
+		if a[v1alpha1.LabelMigration] != name || a[v1alpha1.AnnotationOldIP] == "" || svc.Labels[v1alpha1.LabelRole] != "" {
 			continue
 		}
 		s := Service{Name: svc.Namespace + "/" + svc.Name, From: a[v1alpha1.AnnotationOldIP], To: a[v1alpha1.AnnotationTargetIP]}

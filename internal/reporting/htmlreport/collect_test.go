@@ -18,6 +18,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
 	"github.com/replumb/replumb/internal/reporting/journal"
 	"github.com/replumb/replumb/internal/testing/apitest"
@@ -87,7 +88,7 @@ func TestCollect(t *testing.T) {
 	if err := s.Get(t.Context(), client.ObjectKeyFromObject(m), m); err != nil {
 		t.Fatal(err)
 	}
-	in, err := htmlreport.Collect(t.Context(), s.Cluster, m)
+	in, err := htmlreport.Collect(t.Context(), s.Cluster, m, migrations.All().Of(m).Report(m))
 	if err != nil {
 		t.Fatal(err)
 	}

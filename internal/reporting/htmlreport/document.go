@@ -21,7 +21,7 @@ type Document struct {
 	// Cluster is the one that the migration is in.
 	Cluster engine.Identity `json:"cluster"`
 	// Kind is Services, Pods, Nodes, Mirror or Network.
-	Kind Kind `json:"kind"`
+	Kind string `json:"kind"`
 	// Summary is one sentence.
 	Summary string         `json:"summary"`
 	Phase   v1alpha1.Phase `json:"phase,omitempty"`
@@ -48,18 +48,6 @@ type Document struct {
 	Notes    []string   `json:"notes"`
 	Nodes    []NodeLine `json:"nodes,omitempty"`
 }
-
-// Kind is what a migration moves.
-type Kind string
-
-// The kinds.
-const (
-	KindServices Kind = "Services"
-	KindPods     Kind = "Pods"
-	KindNodes    Kind = "Nodes"
-	KindMirror   Kind = "Mirror"
-	KindNetwork  Kind = "Network"
-)
 
 // Requests are those of all probes, in all runs.
 type Requests struct {

@@ -18,14 +18,16 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
 	"github.com/replumb/replumb/internal/reporting/journal"
+	"github.com/replumb/replumb/internal/testing/samplereport"
 )
 
 var update = flag.Bool("update", false, "write golden files")
 
 func TestGoldenJSON(t *testing.T) {
-	in := example(12, true)
+	in := samplereport.New(12, true)
 	in.History.Samples = in.History.Samples[:10] // one probe's, to be read by people
 	got, err := json.MarshalIndent(htmlreport.Build(in), "", "  ")
 	if err != nil {
@@ -48,17 +50,15 @@ func TestGoldenJSON(t *testing.T) {
 }
 
 func TestSummary(t *testing.T) {
-	moved := example(143, false)
-	partly := example(143, false)
+	moved := samplereport.New(143, false)
+	partly := samplereport.New(143, false)
 	partly.History, partly.Migration.Status.Phase = &journal.History{}, v1alpha1.PhaseApplying
 	partly.Migration.Status.Counts.Moved = 20
-	back := example(20, true)
+	back := samplereport.New(20, true)
 	back.Migration.Status.Phase, back.Migration.Status.Counts = v1alpha1.PhaseRolledBack, v1alpha1.Counts{}
 	one := func(spec v1alpha1.MigrationSpec, st v1alpha1.MigrationStatus) htmlreport.Input {
-		return htmlreport.Input{
-			Migration: &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: spec, Status: st},
-			Now:       begin(),
-		}
+		m := &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: spec, Status: st}
+		return htmlreport.Input{Migration: m, Words: migrations.All().Of(m).Report(m), Now: samplereport.Begin()}
 	}
 	over := v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseFinished}
 	counted := v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseFinished, Proof: &v1alpha1.ProofStatus{Sent: 1204331}}
@@ -103,10 +103,10 @@ func TestSummary(t *testing.T) {
 
 // TestRefusedRunIsRefused: a run that ended with an error before anything of it began, such as one that another one's lock refused.
 func TestRefusedRunIsRefused(t *testing.T) {
-	in := example(12, true)
-	in.History.Runs = append(in.History.Runs, journal.Run{ID: "late", Start: begin(), Command: "replumb apply"})
+	in := samplereport.New(12, true)
+	in.History.Runs = append(in.History.Runs, journal.Run{ID: "late", Start: samplereport.Begin(), Command: "replumb apply"})
 	in.History.Events = append(in.History.Events, journal.Event{Run: "late", Event: engine.Event{
-		Time: begin(), Kind: engine.RunFailed, Error: "the lock is held",
+		Time: samplereport.Begin(), Kind: engine.RunFailed, Error: "the lock is held",
 	}})
 	runs := htmlreport.Build(in).Runs
 	if last := runs[len(runs)-1]; last.Outcome != htmlreport.Refused || last.Error == "" {
@@ -116,7 +116,7 @@ func TestRefusedRunIsRefused(t *testing.T) {
 
 // TestLossesAddUp: what is counted and not listed is said.
 func TestLossesAddUp(t *testing.T) {
-	in := example(12, true)
+	in := samplereport.New(12, true)
 	d := htmlreport.Build(in)
 	listed := int64(0)
 	for _, l := range d.Losses {
@@ -135,7 +135,7 @@ func TestLossesAddUp(t *testing.T) {
 }
 
 func TestKilledRunHasNoEnd(t *testing.T) {
-	d := htmlreport.Build(example(40, false))
+	d := htmlreport.Build(samplereport.New(40, false))
 	if len(d.Runs) != 3 || d.Runs[0].Outcome != htmlreport.Open || d.Runs[1].Outcome != htmlreport.Done {
 		t.Fatalf("runs: %+v", d.Runs)
 	}
@@ -153,10 +153,10 @@ func TestKilledRunHasNoEnd(t *testing.T) {
 }
 
 func TestServicesComeFromBoth(t *testing.T) {
-	in := example(3, false)
+	in := samplereport.New(3, false)
 	in.Services = append(in.Services,
-		htmlreport.Service{Name: service(0), From: "10.96.0.1", To: "172.24.0.1", State: "half-hopped"}, // on its way back at present
-		htmlreport.Service{Name: service(1), To: "172.24.0.2", State: "in-target"},
+		htmlreport.Service{Name: samplereport.Service(0), From: "10.96.0.1", To: "172.24.0.1", State: "half-hopped"}, // on its way back at present
+		htmlreport.Service{Name: samplereport.Service(1), To: "172.24.0.2", State: "in-target"},
 	)
 	last := in.History.Moves[2]
 	in.History.Moves = append(in.History.Moves, journal.Move{
@@ -169,7 +169,7 @@ func TestServicesComeFromBoth(t *testing.T) {
 			t.Errorf("%s comes from %q", s.Name, s.From)
 		}
 	}
-	want := map[string]string{service(0): "half-hopped", service(1): "moved", service(2): "returned", "shop/edge": "pinned"}
+	want := map[string]string{samplereport.Service(0): "half-hopped", samplereport.Service(1): "moved", samplereport.Service(2): "returned", "shop/edge": "pinned"}
 	for name, state := range want {
 		if states[name] != state {
 			t.Errorf("%s is %q, want %q", name, states[name], state)
@@ -178,7 +178,7 @@ func TestServicesComeFromBoth(t *testing.T) {
 }
 
 func TestFailedRun(t *testing.T) {
-	in := example(0, false)
+	in := samplereport.New(0, false)
 	in.History.Events = append(in.History.Events, journal.Event{Run: "c", Event: engine.Event{
 		Kind: engine.RunFailed, Error: "the budget is spent", Time: in.Now,
 	}})
@@ -189,7 +189,7 @@ func TestFailedRun(t *testing.T) {
 }
 
 func TestLossesOnce(t *testing.T) {
-	in := example(3, true)
+	in := samplereport.New(3, true)
 	more := in.History.Losses[0]
 	more.Failed = 9
 	in.Migration.Status.Proof = &v1alpha1.ProofStatus{Losses: []v1alpha1.Loss{more}}
@@ -200,7 +200,8 @@ func TestLossesOnce(t *testing.T) {
 
 // TestNothingBecomesMarkup puts hostile text wherever text can come from.
 func TestNothingBecomesMarkup(t *testing.T) {
-	in := example(3, true)
+	const hostile = samplereport.Hostile
+	in := samplereport.New(3, true)
 	in.Migration.Name, in.Migration.Status.LastError = hostile, hostile
 	in.Migration.Spec.ServiceCIDR.To = []string{hostile}
 	in.Migration.Annotations["replumb.dev/"+hostile] = hostile
@@ -245,7 +246,7 @@ func TestNothingBecomesMarkup(t *testing.T) {
 // TestPolicy holds the policy of the page against what is between its tags: nothing else is run or applied.
 func TestPolicy(t *testing.T) {
 	var page bytes.Buffer
-	if err := htmlreport.Build(example(3, true)).HTML(&page); err != nil {
+	if err := htmlreport.Build(samplereport.New(3, true)).HTML(&page); err != nil {
 		t.Fatal(err)
 	}
 	root, err := html.Parse(&page)
@@ -285,12 +286,12 @@ func TestTook(t *testing.T) {
 
 // TestLateIsNoLoss: the report tells late answers and what was not measured from losses, in the journal's samples and in the status.
 func TestLateIsNoLoss(t *testing.T) {
-	sampled := example(20, false)
+	sampled := samplereport.New(20, false)
 	for i := range sampled.History.Samples {
 		sampled.History.Samples[i].Late, sampled.History.Samples[i].NotMeasured = 1, 2
 	}
 	n := int64(len(sampled.History.Samples))
-	counted := example(20, false)
+	counted := samplereport.New(20, false)
 	counted.History = &journal.History{}
 	counted.Migration.Status.Proof = &v1alpha1.ProofStatus{Sent: 1000, Late: n, NotMeasured: 2 * n}
 	for name, in := range map[string]htmlreport.Input{"samples": sampled, "the status": counted} {

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/replumb/replumb/internal/migrations/servicecidr"
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
 
@@ -13,11 +12,16 @@ import (
 const (
 	stateMoved    = "moved"
 	stateReturned = "returned"
+
+	// Of these the journal does not know more than status.
+	stateBridged   = "bridged"
+	stateHalfMoved = "half-hopped"
+	statePinned    = "pinned"
 )
 
 // services are those of the input, with what the journal knows of their moves, which finish takes off them.
 func services(in Input) []Service {
-	if in.Migration.Spec.ServiceCIDR == nil {
+	if !in.Words.Counts {
 		return nil
 	}
 	all := map[string]*Service{}
@@ -63,8 +67,8 @@ func (s *Service) apply(m journal.Move) {
 		s.From, s.To = m.From, m.To
 	}
 	s.At, s.Seconds, s.Strategy = &at, m.Seconds, m.Strategy
-	switch servicecidr.Place(s.State) {
-	case servicecidr.Bridged, servicecidr.HalfHopped, servicecidr.Pinned:
+	switch s.State {
+	case stateBridged, stateHalfMoved, statePinned:
 	default:
 		s.State = state
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // summarize is the report in one sentence.
-func (d *Document) summarize(m *v1alpha1.Migration) string {
-	what := d.what(m)
+func (d *Document) summarize(in Input) string {
+	what := d.what(in)
 	if took := d.took(); took > 0 {
 		what += " in " + Took(took.Seconds())
 	}
@@ -30,27 +30,13 @@ func (d *Document) summarize(m *v1alpha1.Migration) string {
 }
 
 // what happened, in words.
-func (d *Document) what(m *v1alpha1.Migration) string {
+func (d *Document) what(in Input) string {
 	over := d.Phase == v1alpha1.PhaseMoved || d.Phase == v1alpha1.PhaseFinishing || d.Phase == v1alpha1.PhaseFinished
 	back := d.Phase == v1alpha1.PhaseRolledBack
-	switch d.Kind {
-	case KindServices:
-		return d.servicesMoved(m, back)
-	case KindPods:
-		return state("The pods", "moved", over, back) + d.ways()
-	case KindNodes:
-		return state(counted(len(d.Nodes), "node", "The nodes"), "left", over, back) + d.ways()
-	case KindMirror:
-		return state("The cluster", "was mirrored", over, back) + d.ways()
+	if in.Words.Counts {
+		return d.counted(in, back)
 	}
-	return state("The network of pods", "was replaced", over, back) + d.ways()
-}
-
-func counted(n int, one, none string) string {
-	if n == 0 {
-		return none
-	}
-	return english.Plural(n, one, "")
+	return state(in.Words.Subject, in.Words.Did, over, back) + d.ways()
 }
 
 // state is a sentence about what is over, was taken back, or goes on.
@@ -64,20 +50,20 @@ func state(what, did string, over, back bool) string {
 	return what + " " + did + " in part"
 }
 
-func (d *Document) servicesMoved(m *v1alpha1.Migration, back bool) string {
+func (d *Document) counted(in Input, back bool) string {
 	moved := 0
 	for _, s := range d.Services {
 		if s.State == stateMoved {
 			moved++
 		}
 	}
-	moved = max(moved, m.Status.Counts.Moved)
+	moved = max(moved, in.Migration.Status.Counts.Moved)
 	services := english.Plural(moved, "Service", "")
-	total := m.Status.Counts.Total
+	total := in.Migration.Status.Counts.Total
 	switch {
 	case back:
 		return "Every Service is back at its old address" + d.away()
-	case m.Spec.ServiceCIDR.Mode == v1alpha1.ModeExtend:
+	case in.Words.Extended:
 		return "The Service range was extended by " + strings.Join(d.To, ", ")
 	case moved < total:
 		return fmt.Sprintf("%d of %s moved", moved, english.Plural(total, "Service", "")) + d.ways()

@@ -28,7 +28,7 @@ type History struct {
 	Damaged []string
 }
 
-// Load reads the journal of a migration. A journal that was never written is empty. What is damaged is named, and the rest is there.
+// Load reads a journal, maybe an empty one. Damaged parts are named in the rest.
 func Load(ctx context.Context, c client.Client, migration string) (*History, error) {
 	m := &v1alpha1.Migration{}
 	err := c.Get(ctx, client.ObjectKey{Name: migration}, m)
@@ -70,7 +70,7 @@ func (h *History) add(r *record) {
 	}
 }
 
-// sort brings records back into order: a piece that was thinned takes later ones.
+// sort is needed since a thinned piece takes later records.
 func (h *History) sort() {
 	byTime(h.Runs, func(r Run) time.Time { return r.Start })
 	byTime(h.Events, func(e Event) time.Time { return e.Time })

@@ -13,9 +13,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/safety/chunklog"
 )
 
-// Reader reads the journal of one migration again and again: of its ConfigMaps only those that have changed.
+// Reader reads a journal repeatedly: only ConfigMaps that have changed.
 type Reader struct {
 	client    client.Client
 	migration string
@@ -24,7 +25,6 @@ type Reader struct {
 	pieces map[string]read
 }
 
-// read is what a ConfigMap held when it was read.
 type read struct {
 	version  string
 	sequence int
@@ -63,7 +63,7 @@ func (r *Reader) Read(ctx context.Context) (*History, error) {
 	return r.whole(), nil
 }
 
-// refresh reads one ConfigMap. It is listed by its name, since who may look may list, and no more.
+// refresh reads one ConfigMap by a list, the only right of readers.
 func (r *Reader) refresh(ctx context.Context, name string) error {
 	one := &corev1.ConfigMapList{}
 	err := r.client.List(ctx, one, client.InNamespace(v1alpha1.JournalNamespace), client.MatchingFields{"metadata.name": name})
@@ -71,14 +71,13 @@ func (r *Reader) refresh(ctx context.Context, name string) error {
 		return fmt.Errorf("configmap %s/%s: %w", v1alpha1.JournalNamespace, name, err)
 	}
 	for i := range one.Items {
-		p := read{version: one.Items[i].ResourceVersion, sequence: sequence(&one.Items[i])}
+		p := read{version: one.Items[i].ResourceVersion, sequence: chunklog.Sequence(&one.Items[i])}
 		p.history.take(&one.Items[i])
 		r.pieces[name] = p
 	}
 	return nil
 }
 
-// whole puts the pieces together, in their order.
 func (r *Reader) whole() *History {
 	h := &History{}
 	for _, p := range slices.SortedFunc(maps.Values(r.pieces), func(a, b read) int { return a.sequence - b.sequence }) {
@@ -96,7 +95,6 @@ func (r *Reader) whole() *History {
 	return h
 }
 
-// take adds what a ConfigMap holds.
 func (h *History) take(cm *corev1.ConfigMap) {
 	times, _ := strconv.Atoi(cm.Annotations[annotationThinned])
 	h.Thinned = h.Thinned || times > 0

@@ -1,5 +1,5 @@
-// Package journal keeps what happened in a migration, for its report: events of runs, what requests met with, what was lost,
-// and what moved. It is kept in ConfigMaps that belong to the Migration, so it outlives everything but that.
+// Package journal keeps a migration's events, samples, losses and moves for its report, in
+// ConfigMaps that belong to the Migration.
 package journal
 
 import (
@@ -38,11 +38,11 @@ type Sample struct {
 	End    int64 `json:"e"`
 	Sent   int64 `json:"q"`
 	Failed int64 `json:"f,omitempty"`
-	// Late answers are among those that did not fail. NotMeasured requests are further ones, of which nothing is known.
+	// Late answers did not fail. NotMeasured requests come on top.
 	Late        int64 `json:"l,omitempty"`
 	NotMeasured int64 `json:"n,omitempty"`
-	// P50, P99 and Max of the successes, in microseconds. Of stretches that were put together, P50 is the mean, by requests,
-	// and P99 that of the worst.
+	// P50, P99 and Max of successes, in microseconds. Merged samples have the mean P50, weighed by
+	// requests, and the worst P99.
 	P50 int64 `json:"m,omitempty"`
 	P99 int64 `json:"t,omitempty"`
 	Max int64 `json:"x,omitempty"`
@@ -83,7 +83,7 @@ type Finding struct {
 	Run string `json:"run"`
 }
 
-// record is one line of the journal: exactly one of the pointers is set.
+// record is one line: exactly one of the pointers is set.
 type record struct {
 	Run string `json:"r"`
 	// Number counts the records of a run, from 1.
@@ -98,10 +98,10 @@ type record struct {
 	Straggler *Straggler        `json:"straggler,omitempty"`
 }
 
-// minor reports whether a record may be given up, if there is no room, before others are.
+// minor records are the first to go when there is no room.
 func (r *record) minor() bool { return r.Sample != nil || r.detail() }
 
-// detail reports whether a record is a step that went well, or tries again: what its phase says as a whole.
+// detail is a step that succeeded or retries: its phase tells as much.
 func (r *record) detail() bool {
 	if r.Event == nil || r.Event.Error != "" && r.Event.Kind != engine.StepRetried || r.Event.Guide != "" || r.Event.Note != "" {
 		return false

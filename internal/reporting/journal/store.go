@@ -16,22 +16,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/safety/chunk"
+	"github.com/replumb/replumb/internal/safety/chunklog"
 )
 
 const (
-	// maxPieces is how many ConfigMaps the journal of a migration has at most: 16 MiB of etcd's usual 2 GiB.
+	// maxPieces bounds a journal to 16 MiB of etcd's usual 2 GiB.
 	maxPieces = 24
-	// sealAt is how much plain text is compressed again with every write, so that it compresses well.
+	// sealAt is how much text is compressed with every write.
 	sealAt = 256 << 10
 
-	dataRecords        = "records.jsonl.gz"
-	annotationSequence = "replumb.dev/sequence"
+	dataRecords = "records.jsonl.gz"
 	// annotationThinned is how far the records of a ConfigMap were thinned: see levels.
 	annotationThinned = "replumb.dev/thinned"
 )
 
-// store is the journal in the cluster, as its only writer sees it: runs of a migration have a lock.
+// store has a single writer: runs of a migration have a lock.
 type store struct {
 	client    client.Client
 	migration string
@@ -48,7 +47,7 @@ type store struct {
 	stored int
 }
 
-// piece is one ConfigMap. What was sealed is never compressed again; the tail is, with every write.
+// piece is one ConfigMap. Its tail is compressed with every write, and what is sealed never again.
 type piece struct {
 	object *corev1.ConfigMap
 	sealed []byte
@@ -60,10 +59,10 @@ type piece struct {
 }
 
 func newStore(c client.Client, migration, run string) *store {
-	return &store{client: c, migration: migration, run: run, size: chunk.Size, most: maxPieces}
+	return &store{client: c, migration: migration, run: run, size: chunklog.Size, most: maxPieces}
 }
 
-// ready looks for the Migration, once, and for what is stored already. It reports false as long as there is no Migration.
+// ready loads the Migration and the journal once; false while there is no Migration.
 func (s *store) ready(ctx context.Context) (bool, error) {
 	if s.owner == "" {
 		m := &v1alpha1.Migration{}
@@ -90,7 +89,7 @@ func (s *store) load(ctx context.Context) error {
 	s.pieces = []*piece{}
 	for i := range all {
 		cm := &all[i]
-		s.taken = max(s.taken, sequence(cm))
+		s.taken = max(s.taken, chunklog.Sequence(cm))
 		if !ownedBy(cm, s.owner) {
 			continue // of a Migration of the same name that is gone, as it will be soon
 		}
@@ -107,7 +106,8 @@ func (s *store) load(ctx context.Context) error {
 	return nil
 }
 
-// put writes lines, in order, and returns how many are stored. After an error the next call looks again.
+// put writes lines in order and returns how many are stored. After an error the next call loads
+// again.
 func (s *store) put(ctx context.Context, lines [][]byte) (stored int, err error) {
 	for stored < len(lines) {
 		p, err := s.open(ctx)
@@ -135,7 +135,6 @@ func (s *store) put(ctx context.Context, lines [][]byte) (stored int, err error)
 	return stored, nil
 }
 
-// open is a piece with room.
 func (s *store) open(ctx context.Context) (*piece, error) {
 	for _, p := range slices.Backward(s.pieces) {
 		if !p.full {
@@ -150,10 +149,9 @@ func (s *store) open(ctx context.Context) (*piece, error) {
 	return s.thin(ctx)
 }
 
-// errFull says that nothing is left that could be thinned.
 var errFull = errors.New("all its room is used, by losses and phases alone")
 
-// thin makes room in that piece which has been thinned least, the oldest of those, or in the next, if that one has nothing to give.
+// thin makes room in the oldest of the least thinned pieces that has any to give.
 func (s *store) thin(ctx context.Context) (*piece, error) {
 	order := slices.SortedStableFunc(slices.Values(s.pieces), func(a, b *piece) int { return cmp.Compare(a.thinned, b.thinned) })
 	for _, p := range order {
@@ -174,7 +172,7 @@ func (s *store) thin(ctx context.Context) (*piece, error) {
 	return nil, errFull
 }
 
-// thinner is the payload of a piece once it is thinned to a size; nil if it cannot be.
+// thinner is a piece's payload, thinned to a size; nil if that is impossible.
 func (p *piece) thinner(size int) ([]byte, error) {
 	if p.spent {
 		return nil, nil
@@ -185,7 +183,7 @@ func (p *piece) thinner(size int) ([]byte, error) {
 			p.spent = true  // damaged: the reader tells, and it stays as it is
 			return nil, nil //nolint:nilerr // see above
 		}
-		payload, err := chunk.Compress(plain)
+		payload, err := chunklog.Compress(plain)
 		if err != nil {
 			return nil, err
 		}
@@ -198,7 +196,6 @@ func (p *piece) thinner(size int) ([]byte, error) {
 	return nil, nil
 }
 
-// write creates or updates the ConfigMap of a piece.
 func (s *store) write(ctx context.Context, p *piece, payload []byte) error {
 	if p.object == nil {
 		return s.create(ctx, p, payload)
@@ -214,14 +211,10 @@ func (s *store) write(ctx context.Context, p *piece, payload []byte) error {
 
 func (s *store) create(ctx context.Context, p *piece, payload []byte) error {
 	s.taken++
-	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: v1alpha1.JournalNamespace, Name: fmt.Sprintf("replumb-journal-%s-%04d", s.migration, s.taken),
-		Labels:      map[string]string{v1alpha1.LabelMigration: s.migration, v1alpha1.LabelRole: v1alpha1.RoleJournal},
-		Annotations: map[string]string{annotationSequence: strconv.Itoa(s.taken)},
-		OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration", Name: s.migration, UID: s.owner,
-		}},
-	}}
+	name := fmt.Sprintf("replumb-journal-%s-%04d", s.migration, s.taken)
+	o := &corev1.ConfigMap{ObjectMeta: chunklog.Metadata(
+		v1alpha1.JournalNamespace, name, v1alpha1.RoleJournal, s.migration, s.owner, s.taken,
+	)}
 	fill(o, payload, p.thinned)
 	err := s.client.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
 	if apierrors.IsNotFound(err) { // the namespace is
@@ -237,7 +230,7 @@ func (s *store) create(ctx context.Context, p *piece, payload []byte) error {
 	return nil
 }
 
-// found makes the namespace of journals. It stays: a journal lasts as long as its Migration.
+// found creates the journals' namespace, which stays.
 func (s *store) found(ctx context.Context) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: v1alpha1.JournalNamespace, Labels: map[string]string{v1alpha1.LabelRole: v1alpha1.RoleJournal},
@@ -250,16 +243,16 @@ func (s *store) found(ctx context.Context) error {
 
 func fill(o *corev1.ConfigMap, payload []byte, thinned int) {
 	o.BinaryData = map[string][]byte{dataRecords: payload}
-	o.Annotations[chunk.AnnotationSum] = chunk.Sum(payload)
+	o.Annotations[chunklog.AnnotationSum] = chunklog.Sum(payload)
 	if thinned > 0 {
 		o.Annotations[annotationThinned] = strconv.Itoa(thinned)
 	}
 }
 
-// fit tells how many lines a piece has room for, and what its payload is with them.
+// fit counts the lines that a piece has room for, and returns the payload with them.
 func (p *piece) fit(lines [][]byte, size int) (n int, payload []byte, err error) {
 	for n = len(lines); n > 0; n /= 2 {
-		member, err := chunk.Compress(slices.Concat(append([][]byte{p.tail}, lines[:n]...)...))
+		member, err := chunklog.Compress(slices.Concat(append([][]byte{p.tail}, lines[:n]...)...))
 		if err != nil {
 			return 0, nil, err
 		}
@@ -270,7 +263,6 @@ func (p *piece) fit(lines [][]byte, size int) (n int, payload []byte, err error)
 	return 0, nil, nil
 }
 
-// take adds lines that were written.
 func (p *piece) take(lines [][]byte) {
 	p.tail = slices.Concat(append([][]byte{p.tail}, lines...)...)
 	if len(p.tail) >= sealAt {
@@ -285,22 +277,16 @@ func list(ctx context.Context, c client.Client, migration string) ([]corev1.Conf
 	if err != nil {
 		return nil, fmt.Errorf("listing the journal of migration %s: %w", migration, err)
 	}
-	slices.SortFunc(all.Items, func(a, b corev1.ConfigMap) int { return cmp.Compare(sequence(&a), sequence(&b)) })
+	slices.SortFunc(all.Items, func(a, b corev1.ConfigMap) int { return cmp.Compare(chunklog.Sequence(&a), chunklog.Sequence(&b)) })
 	return all.Items, nil
-}
-
-func sequence(cm *corev1.ConfigMap) int {
-	n, _ := strconv.Atoi(cm.Annotations[annotationSequence]) // it only orders
-	return n
 }
 
 func ownedBy(cm *corev1.ConfigMap, owner types.UID) bool {
 	return slices.ContainsFunc(cm.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == owner })
 }
 
-// each calls f for every record of a ConfigMap.
 func each(cm *corev1.ConfigMap, f func(*record)) error {
-	return chunk.Each(cm.BinaryData[dataRecords], cm.Annotations[chunk.AnnotationSum], func(raw json.RawMessage) error {
+	return chunklog.Each(cm.BinaryData[dataRecords], cm.Annotations[chunklog.AnnotationSum], func(raw json.RawMessage) error {
 		r := &record{}
 		if err := json.Unmarshal(raw, r); err != nil {
 			return err

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// level is how far records are thinned.
 type level struct {
 	// seconds that one sample covers.
 	seconds int64
@@ -15,12 +14,12 @@ type level struct {
 	bare bool
 }
 
-// levels are how far a piece is thinned, the least first. The last can be repeated, when there is more in the piece.
+// levels go from least to most; the last can be repeated.
 func levels() []level {
 	return []level{{seconds: 60}, {seconds: 600}, {seconds: 3600}, {seconds: 3600, bare: true}}
 }
 
-// thinned are the records of a ConfigMap, one a line, with fewer samples. Losses and phases are all there.
+// thinned has fewer samples, and all losses and phases.
 func thinned(cm *corev1.ConfigMap, to level) ([]byte, error) {
 	var all []*record
 	if err := each(cm, func(r *record) { all = append(all, r) }); err != nil {
@@ -40,8 +39,8 @@ func thinned(cm *corev1.ConfigMap, to level) ([]byte, error) {
 	return plain, nil
 }
 
-// coarse puts the samples of each probe and run together that begin within the same so many seconds. The record that stays is the
-// last of them: its number says that all before it are stored.
+// coarse merges samples of a probe and run that begin in the same stretch. The last record stays:
+// its number says that all before it are stored.
 func coarse(all []*record, seconds int64) []*record {
 	type key struct {
 		run, probe string

@@ -20,7 +20,7 @@ import (
 	"github.com/replumb/replumb/internal/safety/lease"
 )
 
-// capacity is how many records wait, at most, for the Migration or for an API server that does not answer.
+// capacity bounds records that wait for the Migration or an API server.
 const capacity = 20_000
 
 // Writer writes the journal of one run. What it is given waits until Flush; nothing else blocks.
@@ -51,8 +51,8 @@ func NewWriter(c client.Client, m *v1alpha1.Migration, now func() time.Time) *Wr
 	return &Writer{store: newStore(c, m.Name, id), now: now, room: capacity, id: id, written: map[string]bool{}}
 }
 
-// Describe is what is known of this process, and of the cluster, at the beginning of a run. What the cluster does not tell stays
-// empty: a report is no reason not to begin.
+// Describe identifies the run's process and cluster. Unknown fields stay empty: a report is no
+// reason not to begin.
 func Describe(ctx context.Context, c *cluster.Cluster, migration, command, version string, overrides ...string) Run {
 	self := lease.Self(migration, command)
 	r := Run{User: self.User, Host: self.Host, Command: command, Version: version, Overrides: overrides}
@@ -85,8 +85,8 @@ func (w *Writer) Begin(r Run) {
 	w.put(record{Begin: &r})
 }
 
-// Event is a sink of events. What a report does not need is left out: steps that begin or have nothing to do, and all but the first
-// wait and the first retry of a step.
+// Event is a sink that drops what reports do not need: beginnings, unchanged steps, and repeated
+// waits and retries.
 func (w *Writer) Event(e engine.Event) {
 	switch e.Kind {
 	case engine.StepStarted, engine.StepUnchanged:
@@ -99,10 +99,7 @@ func (w *Writer) Event(e engine.Event) {
 	w.put(record{Event: &e})
 }
 
-// Sample adds what a probe met with.
-func (w *Writer) Sample(s Sample) { w.put(record{Sample: &s}) }
-
-// Loss adds requests that were lost.
+func (w *Writer) Sample(s Sample)      { w.put(record{Sample: &s}) }
 func (w *Writer) Loss(l v1alpha1.Loss) { w.put(record{Loss: &l}) }
 
 // Moved adds a Service that has arrived at another address, forward or back.
@@ -120,7 +117,6 @@ func (w *Writer) Findings(all findings.Findings) {
 	}
 }
 
-// Clients adds who was seen to use old addresses on a node, each once.
 func (w *Writer) Clients(node string, clients []v1alpha1.OldAddressClient) {
 	for _, c := range clients {
 		if w.first(fmt.Sprintf("client %s %s %s %s", node, c.Address, c.Protocol, c.Source)) {
@@ -139,7 +135,7 @@ func (w *Writer) first(what string) bool {
 	return true
 }
 
-// put lets a record wait. When there is no room, samples and details go first, the oldest of them.
+// put queues a record; without room the oldest samples and details go first.
 func (w *Writer) put(r record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -159,7 +155,7 @@ func (w *Writer) put(r record) {
 // LostError says that a journal is not whole.
 type LostError struct {
 	Migration string
-	// Records is how many are not in it, Err why; nil if there was no room for them while they waited.
+	// Records are missing because of Err, or for lack of room if that is nil.
 	Records int
 	Err     error
 }
@@ -172,11 +168,10 @@ func (e *LostError) Error() string {
 	return text + ": too many waited to be written"
 }
 
-// Unwrap gives the cause.
 func (e *LostError) Unwrap() error { return e.Err }
 
-// Flush writes what waits, and tells with a *LostError what is not written by now. As long as there is no Migration everything
-// waits, and that is no error. It may be called again after an error, and at any time.
+// Flush writes what waits, and returns a *LostError for the rest. Without a Migration everything
+// waits, without an error. It can be repeated at any time.
 func (w *Writer) Flush(ctx context.Context) error {
 	w.flushing.Lock()
 	defer w.flushing.Unlock()
@@ -196,7 +191,6 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return nil
 }
 
-// write returns the number of the last record that is certainly stored.
 func (w *Writer) write(ctx context.Context, batch []record) (last int, err error) {
 	if len(batch) == 0 {
 		return 0, nil

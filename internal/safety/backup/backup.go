@@ -1,12 +1,10 @@
-// Package backup stores the manifests of objects in the cluster before they are first changed, and writes them out as
-// files.
+// Package backup stores manifests in the cluster before their first change, and exports them.
 package backup
 
 import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/safety/chunk"
+	"github.com/replumb/replumb/internal/safety/chunklog"
 )
 
 // Key is one object. An object that was deleted and recreated under its name is another one.
@@ -26,7 +24,6 @@ type Key struct {
 	UID                          types.UID
 }
 
-// String is kind and name, such as "Service shop/cart".
 func (k Key) String() string {
 	if k.Namespace == "" {
 		return k.Kind + " " + k.Name
@@ -34,7 +31,7 @@ func (k Key) String() string {
 	return k.Kind + " " + k.Namespace + "/" + k.Name
 }
 
-// KeyOf is the key of an object that was read from the API server. Its kind is the scheme's, if it does not say itself.
+// KeyOf is the key of a read object, with its kind from the scheme if need be.
 func KeyOf(c client.Client, o client.Object) (Key, error) {
 	gvk, err := c.GroupVersionKindFor(o)
 	if err != nil {
@@ -46,7 +43,6 @@ func KeyOf(c client.Client, o client.Object) (Key, error) {
 // Set is what is stored.
 type Set map[Key]struct{}
 
-// Has reports whether an object is stored.
 func (s Set) Has(k Key) bool {
 	_, ok := s[k]
 	return ok
@@ -59,16 +55,13 @@ type ManifestError struct {
 }
 
 func (e *ManifestError) Error() string { return fmt.Sprintf("backing up %s: %v", e.Object, e.Err) }
-
-// Unwrap gives the cause.
 func (e *ManifestError) Unwrap() error { return e.Err }
 
-// Store stores the manifests of those objects that are not stored yet, as they are given: a run that is resumed never
-// overwrites an original. Many objects share one ConfigMap; Secrets share Secrets of their own and never get into a
-// ConfigMap. Everything belongs to the Migration, which has to be in the cluster, and goes with it. An object that
-// cannot be stored is named by a ManifestError.
+// Store stores the manifests that are not stored yet: a resumed run never overwrites an original.
+// Objects share ConfigMaps, and Secrets share Secrets of their own; all belong to the Migration,
+// which must exist. A ManifestError names what cannot be stored.
 //
-// It reads everything that the migration has stored, so store all objects of a phase at once.
+// It reads all that is stored, so store the objects of a phase at once.
 func Store(ctx context.Context, c client.Client, m *v1alpha1.Migration, objects []client.Object) error {
 	owner := &v1alpha1.Migration{}
 	if err := c.Get(ctx, client.ObjectKey{Name: m.Name}, owner); err != nil {
@@ -91,16 +84,16 @@ func Store(ctx context.Context, c client.Client, m *v1alpha1.Migration, objects 
 	}
 	var chunks []client.Object
 	for _, secret := range []bool{false, true} {
-		packed, err := pack(lines[secret], chunk.Size)
+		packed, err := pack(lines[secret], chunklog.Size)
 		if err != nil {
 			return err
 		}
 		for _, p := range packed {
-			chunks, sums = append(chunks, p.build(owner, next, secret)), append(sums, chunk.Sum(p.payload))
+			chunks, sums = append(chunks, p.build(owner, next, secret)), append(sums, chunklog.Sum(p.payload))
 			next++
 		}
 	}
-	// The digests come first: a run that is killed in between leaves one of nothing, and no backup that is taken for a forgery.
+	// Digests come first: a kill in between leaves one too many, and no backup that seems forged.
 	if err := note(ctx, c, m.Name, sums); err != nil {
 		return err
 	}
@@ -112,7 +105,6 @@ func Store(ctx context.Context, c client.Client, m *v1alpha1.Migration, objects 
 	return nil
 }
 
-// note adds digests to those that the Migration has.
 func note(ctx context.Context, c client.Client, migration string, sums []string) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		m := &v1alpha1.Migration{}
@@ -132,8 +124,8 @@ func note(ctx context.Context, c client.Client, migration string, sums []string)
 	})
 }
 
-// noted are the digests that the Migration has of its backups. There are none of a Migration that is gone, or that an older build began:
-// what is there is believed then, as it always was, and gets its digest when more is stored.
+// noted are the digests of a Migration's backups. Without any, as for a Migration that is gone or
+// older, backups are believed.
 func noted(ctx context.Context, c client.Client, migration string) ([]string, error) {
 	m := &v1alpha1.Migration{}
 	if err := c.Get(ctx, client.ObjectKey{Name: migration}, m); client.IgnoreNotFound(err) != nil {
@@ -144,14 +136,14 @@ func noted(ctx context.Context, c client.Client, migration string) ([]string, er
 
 func create(ctx context.Context, c client.Client, o client.Object) error {
 	err := c.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
-	// The name is made from the content: what has it is the same, written by a request whose answer was lost.
+	// The name is made from the content, so what exists is the same.
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("backup %s: %w", client.ObjectKeyFromObject(o), err)
 	}
 	return nil
 }
 
-// missing are the manifests of the objects that are not stored, in order: [true] those of Secrets, [false] all others.
+// missing are manifests that are not stored, in order: [true] of Secrets, [false] of others.
 func missing(c client.Client, have Set, objects []client.Object) (map[bool][]line, error) {
 	lines := map[bool][]line{}
 	seen := Set{}
@@ -238,8 +230,7 @@ func selected(migration string) []client.ListOption {
 	}
 }
 
-// load reads all chunks of a migration, in the order in which they were stored. One that replumb has not stored is an error: to leave it
-// out could hide that it stands in the place of another.
+// load reads all chunks in order. A foreign one is an error: ignoring it could hide a replacement.
 func load(ctx context.Context, c client.Client, migration string) ([]*piece, error) {
 	sums, err := noted(ctx, c, migration)
 	if err != nil {
@@ -267,16 +258,14 @@ func load(ctx context.Context, c client.Client, migration string) ([]*piece, err
 	return all, nil
 }
 
-// noSecrets reports whether Secrets could not be listed because the user may not: who changes no Secrets needs no right to
-// read them, and has stored none.
+// noSecrets reports a missing right to list Secrets: users who change none need no such right, and
+// have stored none.
 func noSecrets(secrets bool, err error) bool { return secrets && apierrors.IsForbidden(err) }
 
 func pieceOf(kind string, o client.Object, payload []byte) *piece {
-	// A sequence that cannot be read only changes the order; the checksum is what the content is held against.
-	sequence, _ := strconv.Atoi(o.GetAnnotations()[annotationSequence])
 	return &piece{
-		name: fmt.Sprintf("%s %s/%s", kind, o.GetNamespace(), o.GetName()), sequence: sequence,
-		sum: o.GetAnnotations()[chunk.AnnotationSum], payload: payload,
+		name: fmt.Sprintf("%s %s/%s", kind, o.GetNamespace(), o.GetName()), sequence: chunklog.Sequence(o),
+		sum: o.GetAnnotations()[chunklog.AnnotationSum], payload: payload,
 	}
 }
 

@@ -26,7 +26,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/safety/chunk"
+	"github.com/replumb/replumb/internal/safety/chunklog"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
@@ -240,7 +240,7 @@ func TestManyObjectsNeedFewChunks(t *testing.T) {
 		t.Errorf("%d chunks", len(maps))
 	}
 	for _, cm := range maps {
-		if size := len(cm.BinaryData[dataObjects]) + len(cm.Data[dataIndex]); size > chunk.Size {
+		if size := len(cm.BinaryData[dataObjects]) + len(cm.Data[dataIndex]); size > chunklog.Size {
 			t.Errorf("%s has %d bytes", cm.Name, size)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/replumb/replumb/internal/safety/chunk"
+	"github.com/replumb/replumb/internal/safety/chunklog"
 )
 
 func TestPackFillsChunks(t *testing.T) {
@@ -34,7 +34,7 @@ func TestPackFillsChunks(t *testing.T) {
 	}
 	noise = make([]byte, 2<<20)
 	_, _ = rand.Read(noise)
-	_, err := pack([]line{{key: Key{Kind: "Secret", Namespace: "shop", Name: "huge"}, json: noise}}, chunk.Size)
+	_, err := pack([]line{{key: Key{Kind: "Secret", Namespace: "shop", Name: "huge"}, json: noise}}, chunklog.Size)
 	var bad *ManifestError
 	if !errors.As(err, &bad) || !strings.Contains(err.Error(), "Secret shop/huge: it is too large") {
 		t.Errorf("too large: %v", err)

@@ -6,39 +6,34 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/safety/chunk"
+	"github.com/replumb/replumb/internal/safety/chunklog"
 )
 
 const (
 	// maxChunk is what a single large object may need.
 	maxChunk = 1000 << 10
 
-	// dataObjects holds the manifests, one a line, compressed; dataIndex says for people which they are.
+	// dataObjects has the manifests, compressed; dataIndex lists them for people.
 	dataObjects = "objects.jsonl.gz"
 	dataIndex   = "index"
-
-	annotationSequence = "replumb.dev/sequence"
 
 	// margin is what ending a gzip stream may add.
 	margin = 1 << 10
 )
 
-// line is the manifest of one object.
 type line struct {
 	key  Key
 	json []byte
 }
 
-// manifest is the object as it is, without managedFields: they say who wrote what, and no API server takes them back.
+// manifest drops managedFields, which API servers do not take back.
 func manifest(c client.Client, key Key, o client.Object) (line, error) {
 	if key.UID == "" {
 		return line{}, errors.New("it has no UID, so it was not read from the API server")
@@ -54,14 +49,12 @@ func manifest(c client.Client, key Key, o client.Object) (line, error) {
 	return line{key: key, json: body}, err
 }
 
-// packed is the content of one chunk.
 type packed struct {
 	payload []byte
 	index   string
 	first   Key
 }
 
-// packer fills one chunk.
 type packer struct {
 	buf   bytes.Buffer
 	zip   *gzip.Writer
@@ -80,9 +73,9 @@ func newPacker() *packer {
 	return p
 }
 
-// fits reports whether a line certainly fits. It flushes to find out only when it has to.
+// fits reports whether a line certainly fits, and flushes only if it has to.
 func (p *packer) fits(l line, limit int) (bool, error) {
-	if p.plain+len(l.json)+1 > chunk.MaxPlain {
+	if p.plain+len(l.json)+1 > chunklog.MaxPlain {
 		return false, nil
 	}
 	need := len(l.json) + len(l.key.String()) + 2 + margin
@@ -122,7 +115,7 @@ func (p *packer) finish() (packed, error) {
 	return out, nil
 }
 
-// pack puts lines into as few chunks as they fit. A line that is larger than the limit gets a chunk of its own.
+// pack fills as few chunks as possible. An oversized line gets its own.
 func pack(lines []line, limit int) ([]packed, error) {
 	var all []packed
 	p := newPacker()
@@ -149,19 +142,14 @@ func pack(lines []line, limit int) ([]packed, error) {
 	return append(all, last), err
 }
 
-// build makes the object that holds a chunk. It is immutable: a backup that someone edited would be none.
+// build makes the object of a chunk, which is immutable, as backups are.
 func (p packed) build(owner *v1alpha1.Migration, sequence int, secret bool) client.Object {
-	sum := chunk.Sum(p.payload)
+	sum := chunklog.Sum(p.payload)
 	immutable := true
-	metadata := metav1.ObjectMeta{
-		Namespace:   v1alpha1.SystemNamespace,
-		Name:        namePrefix(owner.Name) + sum[:12],
-		Labels:      map[string]string{v1alpha1.LabelMigration: owner.Name, v1alpha1.LabelRole: v1alpha1.RoleBackup},
-		Annotations: map[string]string{chunk.AnnotationSum: sum, annotationSequence: strconv.Itoa(sequence)},
-		OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration", Name: owner.Name, UID: owner.UID,
-		}},
-	}
+	metadata := chunklog.Metadata(
+		v1alpha1.SystemNamespace, namePrefix(owner.Name)+sum[:12], v1alpha1.RoleBackup, owner.Name, owner.UID, sequence,
+	)
+	metadata.Annotations[chunklog.AnnotationSum] = sum
 	if secret {
 		return &corev1.Secret{
 			ObjectMeta: metadata, Immutable: &immutable, Type: corev1.SecretTypeOpaque,
@@ -176,7 +164,6 @@ func (p packed) build(owner *v1alpha1.Migration, sequence int, secret bool) clie
 
 func namePrefix(migration string) string { return "backup-" + migration + "-" }
 
-// piece is one stored object of many manifests.
 type piece struct {
 	name     string
 	sequence int
@@ -195,7 +182,7 @@ func (e *CorruptError) Error() string {
 	return fmt.Sprintf("backup %s is damaged: %v", e.Object, e.Err)
 }
 
-// ErrForeign says that a backup is not what replumb has stored: status.backups of the Migration does not have its digest.
+// ErrForeign says that status.backups of the Migration lacks a backup's digest.
 var ErrForeign = errors.New("someone else wrote it: its digest is not in status.backups of the Migration")
 
 func (e *CorruptError) Advice() string {
@@ -205,12 +192,10 @@ func (e *CorruptError) Advice() string {
 	return "find out who writes in namespace " + v1alpha1.SystemNamespace + ", and delete it; what replumb stored itself stays"
 }
 
-// Unwrap gives the cause.
 func (e *CorruptError) Unwrap() error { return e.Err }
 
-// each calls f for every object of a chunk whose checksum is right.
 func (c *piece) each(f func(*unstructured.Unstructured)) error {
-	err := chunk.Each(c.payload, c.sum, func(raw json.RawMessage) error {
+	err := chunklog.Each(c.payload, c.sum, func(raw json.RawMessage) error {
 		o := &unstructured.Unstructured{}
 		if err := o.UnmarshalJSON(raw); err != nil {
 			return err

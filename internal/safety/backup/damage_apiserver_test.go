@@ -13,7 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/safety/chunk"
+	"github.com/replumb/replumb/internal/safety/chunklog"
 )
 
 // TestForgedBackupIsNoticed: who may write ConfigMaps in replumb's namespace could else say where Services were, and have a rollback of
@@ -30,7 +30,7 @@ func TestForgedBackupIsNoticed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	packs, err := pack([]line{body}, chunk.Size)
+	packs, err := pack([]line{body}, chunklog.Size)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,13 +103,13 @@ func TestDamageIsFound(t *testing.T) {
 		},
 		"flipped": func(cm *corev1.ConfigMap) { cm.BinaryData[dataObjects][60] ^= 1 },
 		"replaced": func(cm *corev1.ConfigMap) {
-			other, _ := pack([]line{{json: []byte(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"x"}}`)}}, chunk.Size)
+			other, _ := pack([]line{{json: []byte(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"x"}}`)}}, chunklog.Size)
 			cm.BinaryData[dataObjects] = other[0].payload
 		},
 		"emptied": func(cm *corev1.ConfigMap) { cm.BinaryData = nil },
 		"not what it says": func(cm *corev1.ConfigMap) {
 			cm.BinaryData[dataObjects] = []byte("no gzip")
-			cm.Annotations[chunk.AnnotationSum] = chunk.Sum([]byte("no gzip"))
+			cm.Annotations[chunklog.AnnotationSum] = chunklog.Sum([]byte("no gzip"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -40,9 +40,9 @@ func (*ExistsError) Advice() string {
 	return "nothing was written; name a directory that is empty or not there"
 }
 
-// Export writes what is stored of a migration into dir, one file for each object, and returns their paths: manifests that
-// kubectl apply accepts. Only the owner can read the files; some may be Secrets. Nothing is overwritten: with the
-// ExistsError nothing is written at all. Of an object that was deleted and recreated the latest is written.
+// Export writes stored manifests into dir for kubectl apply, one file for each object, and returns
+// the paths. Files are private to the owner, since some may be Secrets. An ExistsError means that
+// nothing was written; of a recreated object the latest is.
 func Export(ctx context.Context, c client.Client, migration, dir string) ([]string, error) {
 	all, err := Read(ctx, c, migration)
 	if err != nil {
@@ -79,7 +79,6 @@ func Export(ctx context.Context, c client.Client, migration, dir string) ([]stri
 	return written, nil
 }
 
-// latest drops objects that were recreated later, and sorts.
 func latest(all []unstructured.Unstructured) []*unstructured.Unstructured {
 	byName := map[Key]*unstructured.Unstructured{}
 	for i := range all {
@@ -104,8 +103,7 @@ type file struct {
 	object *unstructured.Unstructured
 }
 
-// nameFiles gives each object a file name of its own. Namespaces and names have hyphens too, so that two objects can want
-// the same one.
+// nameFiles disambiguates names: with hyphens, two objects can want the same one.
 func nameFiles(objects []*unstructured.Unstructured) []file {
 	taken := map[string]bool{}
 	var out []file
@@ -137,8 +135,8 @@ func writeFile(root *os.Root, f file) error {
 	return errors.Join(err, to.Close())
 }
 
-// applicable is an object without what belongs to its past life. Owner references hold UIDs: the garbage collector would
-// take an object away whose owner has been recreated. Addresses stay: they are what a backup is for.
+// applicable drops what belongs to the old object. Owner references hold UIDs, by which the garbage
+// collector would delete it. Addresses stay: they are what a backup is for.
 func applicable(o *unstructured.Unstructured) *unstructured.Unstructured {
 	o = o.DeepCopy()
 	unstructured.RemoveNestedField(o.Object, "status")

@@ -22,19 +22,16 @@ type Step struct {
 
 var _ engine.Previewer = (*Step)(nil)
 
-// NewStep makes the step that stores objects, as they were when they were read. The Migration has to be in the cluster by
-// the time the step runs.
+// NewStep stores objects as they were read. The Migration must exist when it runs.
 func NewStep(c client.Client, m *v1alpha1.Migration, id, title string, objects []client.Object) *Step {
 	return &Step{client: c, migration: m, id: id, title: title, objects: objects}
 }
 
-func (s *Step) ID() string { return s.id }
-
+func (s *Step) ID() string      { return s.id }
 func (*Step) Role() engine.Role { return engine.RoleOwn }
+func (s *Step) Title() string   { return s.title }
 
-func (s *Step) Title() string { return s.title }
-
-// State implements engine.Step. A backup that is damaged blocks: what it held may be changed by now.
+// A damaged backup blocks, since what it held may have changed by now.
 func (s *Step) State(ctx context.Context) (engine.State, error) {
 	first, err := s.lacking(ctx)
 	var corrupt *CorruptError
@@ -51,7 +48,6 @@ func (s *Step) State(ctx context.Context) (engine.State, error) {
 
 func (s *Step) Do(ctx context.Context) error { return Store(ctx, s.client, s.migration, s.objects) }
 
-// Verify reads everything back, against the checksums.
 func (s *Step) Verify(ctx context.Context) error {
 	first, err := s.lacking(ctx)
 	if err == nil && first != nil {
@@ -60,7 +56,6 @@ func (s *Step) Verify(ctx context.Context) error {
 	return err
 }
 
-// lacking is the first object that is not stored.
 func (s *Step) lacking(ctx context.Context) (*Key, error) {
 	if len(s.objects) == 0 {
 		return nil, nil
@@ -81,8 +76,8 @@ func (s *Step) lacking(ctx context.Context) (*Key, error) {
 	return nil, nil
 }
 
-// Preview says which objects are stored. How many objects they need shows when they are compressed, and the names depend
-// on the content; the plan must not change with every status that does.
+// Preview lists the objects. Chunks depend on content, and the plan must not change with every
+// status.
 func (s *Step) Preview() ([]engine.Change, error) {
 	names := map[string][]string{}
 	for _, o := range s.objects {
@@ -122,10 +117,8 @@ type ForgetStep struct {
 	Migration string
 }
 
-func (*ForgetStep) ID() string { return "tidy/backups" }
-
-func (*ForgetStep) Title() string { return "Remove the backups" }
-
+func (*ForgetStep) ID() string        { return "tidy/backups" }
+func (*ForgetStep) Title() string     { return "Remove the backups" }
 func (*ForgetStep) Role() engine.Role { return engine.RoleOwn }
 
 func (s *ForgetStep) Preview() ([]engine.Change, error) {

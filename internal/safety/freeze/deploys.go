@@ -2,7 +2,6 @@ package freeze
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -10,7 +9,6 @@ import (
 	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -28,20 +26,21 @@ const (
 	deploysProber = "replumb-freeze-deploys-probe"
 )
 
-// The conditions under which a deployment is refused, in CEL. All must hold. Pods, Jobs, and what the subresource scale
-// changes are not looked at: controllers of all kinds go on.
+// The conditions of a refused deployment, in CEL; all must hold. Pods, Jobs and scale are left out,
+// so that controllers go on.
 const (
 	celSubject = `(request.operation == 'CREATE' ? object : oldObject)`
 
-	// What a controller made from something is not a deployment of its own: cert-manager's solvers, for example.
+	// Objects of controllers are no deployments, such as cert-manager's solvers.
 	celOwn = `!(has(` + celSubject + `.metadata.ownerReferences) &&
   ` + celSubject + `.metadata.ownerReferences.exists(r, has(r.controller) && r.controller))`
 
-	// Objects of custom kinds may have no spec: of those only creations and deletions are looked at.
+	// Custom kinds without spec: only creations and deletions count.
 	celNewSpec = `request.operation != 'UPDATE' || ` + celDeploysProbe + ` ||
 has(object.spec) != has(oldObject.spec) || (has(object.spec) && object.spec != oldObject.spec)`
 
-	// celUnruled is true of all but the control plane, whose controllers may be any ServiceAccount of kube-system.
+	// celUnruled is true outside the control plane, whose controllers may be any ServiceAccount of
+	// kube-system.
 	celUnruled = `!(request.userInfo.username in ['system:apiserver', 'system:kube-controller-manager'] ||
   (has(request.userInfo.groups) && 'system:serviceaccounts:kube-system' in request.userInfo.groups))`
 
@@ -50,7 +49,7 @@ has(object.spec) != has(oldObject.spec) || (has(object.spec) && object.spec != o
 	celSubjectGlass = `!(has(` + celSubject + `.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in ` + celSubject + `.metadata.labels) &&
 !(request.operation == 'UPDATE' && has(object.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in object.metadata.labels)`
 
-	// celOthers is true of all but what replumb has made, such as bridges: it deletes them again, and deletions do not say who sends them.
+	// celOthers is true of all but replumb's objects, whose deletions do not say who sends them.
 	celOthers = `!(has(` + celSubject + `.metadata.labels) && '` + v1alpha1.LabelRole + `' in ` + celSubject + `.metadata.labels)`
 
 	celDeploysObject = ` + request.kind.kind + ' ' + request.namespace + '/' + request.name + `
@@ -58,19 +57,19 @@ has(object.spec) != has(oldObject.spec) || (has(object.spec) && object.spec != o
 	celDeploysAdvice = `; to change it all the same, give it the label ` + v1alpha1.LabelBreakGlass + `=true; to lift the freeze: replumb unfreeze`
 )
 
-// Deploys is a freeze of what people and their tools deploy: no one but replumb, the control plane, those who are allowed to and those who
-// break the glass creates, deletes or changes the spec of workloads, Services, Ingresses and NetworkPolicies, of Rollouts of Argo and routes
-// of the Gateway API, and of More. What programs write while they run goes on, such as ConfigMaps, Secrets, Jobs, and replicas by the
-// subresource scale.
+// Deploys freezes what people and tools deploy: only replumb, the control plane, allowed users and
+// those who break the glass create, delete or change specs of workloads, Services, Ingresses,
+// NetworkPolicies, Rollouts of Argo, routes of the Gateway API, and More. Programs' own writes go
+// on: ConfigMaps, Secrets, Jobs, and scale.
 type Deploys struct {
 	Client    client.Client
 	Migration string
-	// Copies says that the cluster is copied to another, and not that its network changes. A refusal says it.
+	// Copies says, for refusals, that the cluster is copied and not changed.
 	Copies bool
-	// Include and Exclude choose namespaces by name. In both * stands for any part of a name. No include means all.
+	// Include and Exclude choose namespaces; * is any part of a name. No include means all.
 	Include, Exclude []string
-	// More are further kinds of objects in namespaces. Kinds that are not served, here and of those that are always frozen, are no
-	// trouble: the API server asks no more of a rule than that it fits, and it holds once their definitions are there.
+	// More are further namespaced kinds. Kinds that are not served are no error: a rule holds once
+	// they are.
 	More []schema.GroupResource
 	// Selector chooses objects by their labels. Nil means all.
 	Selector *metav1.LabelSelector
@@ -83,13 +82,8 @@ var (
 	_ engine.Previewer = (*Deploys)(nil)
 )
 
-// Policy makes the policy and its binding as they should be.
 func (s *Deploys) Policy() (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding) {
-	return &admissionv1.ValidatingAdmissionPolicy{
-		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicy"},
-		ObjectMeta: metav1.ObjectMeta{Name: DeploysName, Labels: labels(s.Migration)},
-		Spec:       s.spec(),
-	}, bindingOf(DeploysName, s.Migration)
+	return policyOf(DeploysName, s.Migration, s.spec()), bindingOf(DeploysName, s.Migration)
 }
 
 func (s *Deploys) spec() admissionv1.ValidatingAdmissionPolicySpec {
@@ -112,7 +106,7 @@ func (s *Deploys) spec() admissionv1.ValidatingAdmissionPolicySpec {
 	}
 }
 
-// message tells in CEL those who are refused why, until when, and what to do.
+// message tells refused users, in CEL, why, until when, and what to do.
 func (s *Deploys) message() string {
 	if s.Copies {
 		return quote("migration "+s.Migration+" is copying this cluster to another: ") + celDeploysObject +
@@ -124,7 +118,6 @@ func (s *Deploys) message() string {
 		)
 }
 
-// chosen says in CEL whether a request is about a namespace that is meant. What replumb runs comes and goes.
 func (s *Deploys) chosen() string {
 	expression := "request.namespace != " + quote(v1alpha1.SystemNamespace)
 	if len(s.Include) > 0 {
@@ -139,8 +132,8 @@ func (s *Deploys) chosen() string {
 	return expression
 }
 
-// selects says in CEL whether the labels of an object are as a selector wants them. The selector of the policy itself would leave out the
-// object by which it is proven that the freeze is enforced.
+// selects matches labels in CEL: the policy's own selector would leave out the object that proves
+// the freeze.
 func selects(selector *metav1.LabelSelector) string {
 	const labels = "(has(" + celSubject + ".metadata.labels) ? " + celSubject + ".metadata.labels : {})"
 	all := []string{"true"}
@@ -167,7 +160,6 @@ func selects(selector *metav1.LabelSelector) string {
 	return "(" + strings.Join(all, " && ") + ")"
 }
 
-// quotes makes a list of strings of CEL.
 func quotes(all []string) string {
 	quoted := make([]string, len(all))
 	for i, s := range all {
@@ -176,7 +168,6 @@ func quotes(all []string) string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-// pattern is a regular expression (RE2, as CEL has them) for any of the names.
 func pattern(names []string) string {
 	var all []string
 	for _, n := range names {
@@ -185,7 +176,6 @@ func pattern(names []string) string {
 	return "^(" + strings.Join(all, "|") + ")$"
 }
 
-// group has kinds of one API group that are frozen, in all versions that matter.
 type group struct {
 	name, version    string
 	resources, kinds []string
@@ -229,55 +219,27 @@ func (s *Deploys) deployed() *admissionv1.MatchResources {
 	return m
 }
 
-func (*Deploys) ID() string { return "freeze/deploys" }
-
+func (*Deploys) ID() string    { return "freeze/deploys" }
 func (*Deploys) Title() string { return "Freeze what others deploy" }
 
 func (s *Deploys) State(ctx context.Context) (engine.State, error) {
-	found, err := present(ctx, s.Client, DeploysName)
-	var foreign *ForeignError
-	switch {
-	case errors.As(err, &foreign):
-		return engine.Blocked, err
-	case err != nil:
-		return engine.Unknown, err
-	case !found.policy || !found.binding:
-		return engine.Pending, nil
-	}
-	have := &admissionv1.ValidatingAdmissionPolicy{}
-	if err := s.Client.Get(ctx, client.ObjectKey{Name: DeploysName}, have); err != nil {
-		return engine.Unknown, err
-	}
-	enforced, err := prove(ctx, s.Client, DeploysName, deploysProber)
-	switch {
-	case err != nil:
-		return engine.Unknown, err
-	case !enforced || !equality.Semantic.DeepEqual(have.Spec, s.spec()):
-		return engine.Pending, nil
-	}
-	return engine.Done, nil
+	return stateOf(ctx, s.Client, DeploysName, s.enforced, func(ctx context.Context) (bool, error) {
+		return hasSpec(ctx, s.Client, DeploysName, s.spec())
+	})
+}
+
+func (s *Deploys) enforced(ctx context.Context) (bool, error) {
+	return prove(ctx, s.Client, DeploysName, deploysProber)
 }
 
 func (s *Deploys) Do(ctx context.Context) error {
 	policy, binding := s.Policy()
-	return ensureBoth(
-		ctx,
-		s.Client,
-		policy,
-		binding,
-		func(*admissionv1.ValidatingAdmissionPolicy) admissionv1.ValidatingAdmissionPolicySpec {
-			return s.spec()
-		},
-	)
+	return ensureBoth(ctx, s.Client, policy, binding, nil)
 }
 
-// Verify proves by a dry run that the freeze is enforced.
 func (s *Deploys) Verify(ctx context.Context) error {
-	enforced, err := prove(ctx, s.Client, DeploysName, deploysProber)
-	if err == nil && !enforced {
-		return engine.NotYet("the API server does not enforce validatingadmissionpolicy %s yet", DeploysName)
-	}
-	return err
+	enforced, err := s.enforced(ctx)
+	return proof(DeploysName, enforced, err)
 }
 
 func (s *Deploys) Undo() engine.Step {
@@ -313,7 +275,7 @@ func DeploysInForce(ctx context.Context, c client.Reader) (bool, error) {
 	return frozen, err
 }
 
-// DeploysOf is the migration that freezes deployments, if one does. It reads the policy and nothing else.
+// DeploysOf is the migration that freezes deployments, by the policy alone.
 func DeploysOf(ctx context.Context, c client.Reader) (migration string, frozen bool, err error) {
 	policy := &admissionv1.ValidatingAdmissionPolicy{}
 	err = c.Get(ctx, client.ObjectKey{Name: DeploysName}, policy)
@@ -331,8 +293,8 @@ func Freezes(gk schema.GroupKind) bool {
 	return slices.ContainsFunc(always(), func(g group) bool { return g.name == gk.Group && slices.Contains(g.kinds, gk.Kind) })
 }
 
-// Exempt takes an object out of the freezes. Updates say who sends them and deletions do not, so that replumb's own would be refused
-// as well: what another of its migrations is to delete it exempts first.
+// Exempt takes an object out of the freezes. Deletions do not say who sends them, so replumb's own
+// would be refused.
 func Exempt(ctx context.Context, c client.Client, o client.Object) error {
 	return c.Patch(ctx, o, client.RawPatch(types.MergePatchType, ExemptPatch()), client.FieldOwner(v1alpha1.FieldManager))
 }

@@ -24,8 +24,6 @@ type UnavailableError struct {
 }
 
 func (e *UnavailableError) Error() string { return fmt.Sprintf("services cannot be frozen: %v", e.Err) }
-
-// Unwrap gives the cause.
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
 // ForeignError says that a name is taken by an object that is not replumb's.
@@ -35,7 +33,7 @@ type ForeignError struct {
 
 func (e *ForeignError) Error() string { return e.Object + " exists and does not belong to replumb" }
 
-// unavailable tells errors that trying again does not repair: no such API, no right, refused by others.
+// unavailable tells permanent errors: no such API, no right, refused by others.
 func unavailable(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsInvalid(err) {
 		return &UnavailableError{Err: err}
@@ -43,8 +41,8 @@ func unavailable(err error) error {
 	return err
 }
 
-// Possible returns nil if the policy and its binding would be created, or are there: it asks by dry run. If not, the
-// error is an UnavailableError or a ForeignError.
+// Possible asks by dry run whether policy and binding can be created; else an UnavailableError or a
+// ForeignError.
 func Possible(ctx context.Context, c client.Client, migration string) error {
 	policy, binding := Policy(migration)
 	for _, o := range []client.Object{policy, binding} {
@@ -56,7 +54,6 @@ func Possible(ctx context.Context, c client.Client, migration string) error {
 	return unavailable(err)
 }
 
-// tryCreate asks by dry run whether an object would be created, or is there.
 func tryCreate(ctx context.Context, c client.Client, o client.Object) error {
 	err := c.Create(ctx, o, client.DryRunAll, client.FieldOwner(v1alpha1.FieldManager))
 	if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -65,8 +62,7 @@ func tryCreate(ctx context.Context, c client.Client, o client.Object) error {
 	return nil
 }
 
-// objects are the names of what a freeze consists of, in the order in which it is taken apart. They are new each time:
-// what is read must not mix with what was there.
+// objects are a freeze's, in order of removal, and new each time.
 func objects(name string) []client.Object {
 	return []client.Object{
 		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}},
@@ -74,7 +70,6 @@ func objects(name string) []client.Object {
 	}
 }
 
-// foreign reads an object and returns nil if it is replumb's.
 func foreign(ctx context.Context, c client.Client, o client.Object) error {
 	if err := c.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 		return fmt.Errorf("%s: %w", describe(c, o), err)
@@ -93,7 +88,7 @@ func describe(c client.Client, o client.Object) string {
 	return kind + " " + o.GetName()
 }
 
-// Ensure creates the policy and the binding, or makes them those of this migration. What the policy lists stays listed.
+// Ensure creates or adjusts policy and binding. Listed Services stay listed.
 func Ensure(ctx context.Context, c client.Client, migration string) error {
 	policy, binding := Policy(migration)
 	return ensureBoth(ctx, c, policy, binding, func(have *admissionv1.ValidatingAdmissionPolicy) admissionv1.ValidatingAdmissionPolicySpec {
@@ -101,16 +96,17 @@ func Ensure(ctx context.Context, c client.Client, migration string) error {
 	})
 }
 
-// ensureBoth creates a policy and its binding, or makes them as they should be.
+// ensureBoth gives an existing policy the spec that wanted makes for it; nil for that of policy.
 func ensureBoth(
-	ctx context.Context,
-	c client.Client,
-	policy *admissionv1.ValidatingAdmissionPolicy,
+	ctx context.Context, c client.Client, policy *admissionv1.ValidatingAdmissionPolicy,
 	binding *admissionv1.ValidatingAdmissionPolicyBinding,
 	wanted func(have *admissionv1.ValidatingAdmissionPolicy) admissionv1.ValidatingAdmissionPolicySpec,
 ) error {
 	err := ensure(ctx, c, policy, &admissionv1.ValidatingAdmissionPolicy{}, func(have *admissionv1.ValidatingAdmissionPolicy) bool {
-		want := wanted(have)
+		want := policy.Spec
+		if wanted != nil {
+			want = wanted(have)
+		}
 		same := equality.Semantic.DeepEqual(have.Spec, want)
 		have.Spec = want
 		return same
@@ -127,7 +123,7 @@ func ensureBoth(
 	return unavailable(err)
 }
 
-// ensure creates want, or updates what is there: adjust makes it as wanted and reports whether it was already.
+// ensure creates want, or adjusts what is there; adjust reports whether that was right.
 func ensure[T client.Object](ctx context.Context, c client.Client, want, have T, adjust func(T) bool) error {
 	err := c.Get(ctx, client.ObjectKeyFromObject(want), have)
 	switch {
@@ -152,7 +148,7 @@ func ensure[T client.Object](ctx context.Context, c client.Client, want, have T,
 	return nil
 }
 
-// remove deletes the binding and the policy, and never those of others.
+// remove deletes binding and policy, and never foreign ones.
 func remove(ctx context.Context, c client.Client, name string) error {
 	for _, o := range objects(name) {
 		what := describe(c, o)
@@ -169,12 +165,10 @@ func remove(ctx context.Context, c client.Client, name string) error {
 	return nil
 }
 
-// parts says which parts of a freeze there are.
 type parts struct {
 	binding, policy bool
 }
 
-// present looks for the parts of a freeze. One that is not replumb's is a ForeignError.
 func present(ctx context.Context, c client.Client, name string) (parts, error) {
 	var found parts
 	for i, there := range []*bool{&found.binding, &found.policy} {
@@ -187,8 +181,8 @@ func present(ctx context.Context, c client.Client, name string) (parts, error) {
 	return found, nil
 }
 
-// Prove reports whether the API server that answers enforces the freeze. It takes policies up, and lets them go, some
-// time after they were written; so a dry run is sent, of a change to the Service kubernetes, that a freeze refuses.
+// Prove reports whether the answering API server enforces the freeze, which follows policies with a
+// delay: by the dry run of a change to the Service kubernetes.
 func Prove(ctx context.Context, c client.Client) (bool, error) { return prove(ctx, c, Name, prober) }
 
 func prove(ctx context.Context, c client.Client, name, prober string) (bool, error) {
@@ -201,13 +195,12 @@ func prove(ctx context.Context, c client.Client, name, prober string) (bool, err
 	return err != nil, nil
 }
 
-// denied reports whether a request was refused by a freeze.
 func denied(err error, name string) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy '"+name+"'")
 }
 
-// Mark lists exactly these Services as in flight, by one write, or none if they are listed. Without a freeze - it is off,
-// or someone lifted it - it does nothing. API servers take up what was written within a second or two, not at once.
+// Mark lists exactly these Services as in flight, in one write if it changes anything, and does
+// nothing without a freeze. API servers follow within a second or two.
 func Mark(ctx context.Context, c client.Client, migration string, keys []types.NamespacedName) error {
 	have := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: Name}}
 	err := foreign(ctx, c, have)

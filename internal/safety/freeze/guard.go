@@ -10,7 +10,6 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,30 +24,31 @@ const (
 	guardProber = "replumb-guard-probe"
 )
 
-// The expressions of the guard, in CEL. Admission sees a Service with the address that was allocated (Store.create and Store.Update in
-// k8s.io/apiserver pkg/registry/generic/registry/store.go: BeginCreate and BeginUpdate come before validation). What is refused is given
-// back.
+// The guard in CEL. Admission sees allocated addresses (Store.create and Store.Update in
+// k8s.io/apiserver pkg/registry/generic/registry/store.go: BeginCreate and BeginUpdate come before
+// validation); refused ones are given back.
 const (
 	celHad = `request.operation == 'UPDATE' && has(oldObject.spec.clusterIPs) ? oldObject.spec.clusterIPs : []`
 
 	celFresh = `has(object.spec.clusterIPs) ? object.spec.clusterIPs.filter(a, !(a in variables.had)) : []`
 
-	// celReserves is true of what stands for a reserved address: only replumb makes Services in its namespace.
+	// celReserves is true of reservations: only replumb makes Services in its namespace.
 	celReserves = `object.metadata.namespace == '` + v1alpha1.SystemNamespace + `' && has(object.metadata.labels) &&
 '` + v1alpha1.LabelRole + `' in object.metadata.labels && object.metadata.labels['` + v1alpha1.LabelRole + `'] == '` + v1alpha1.RoleHold + `'`
 )
 
-// Owned is an address, and the Service that may have it, as namespace/name; no one may, if it is empty.
+// Owned is an address and its only Service (namespace/name), or none.
 type Owned struct {
 	Address netip.Addr
 	Owner   string
 }
 
-// Guard keeps addresses from all Services but those that they are kept for, whether an API server has chosen them or their manifest names
-// them, while nothing else does: it is for the time in which API servers get another Service range, one after the other.
+// Guard keeps addresses for their Services while API servers change their range one after another,
+// and nothing else reserves them.
 //
-// On an error the policy refuses (failurePolicy Fail): unlike a freeze, correctness hangs on it. An API server that starts takes up policies
-// before it answers (WaitForReady in k8s.io/apiserver pkg/admission/plugin/policy/generic/plugin.go).
+// It fails closed (failurePolicy Fail), since correctness depends on it, unlike on a freeze. A
+// starting API server has its policies before it answers (WaitForReady in k8s.io/apiserver
+// pkg/admission/plugin/policy/generic/plugin.go).
 type Guard struct {
 	Client    client.Client
 	Migration string
@@ -62,13 +62,8 @@ var (
 	_ engine.Previewer = (*Guard)(nil)
 )
 
-// Policy makes the policy and its binding as they should be.
 func (g *Guard) Policy() (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding) {
-	return &admissionv1.ValidatingAdmissionPolicy{
-		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicy"},
-		ObjectMeta: metav1.ObjectMeta{Name: GuardName, Labels: labels(g.Migration)},
-		Spec:       g.spec(),
-	}, bindingOf(GuardName, g.Migration)
+	return policyOf(GuardName, g.Migration, g.spec()), bindingOf(GuardName, g.Migration)
 }
 
 func (g *Guard) spec() admissionv1.ValidatingAdmissionPolicySpec {
@@ -98,7 +93,6 @@ func (g *Guard) spec() admissionv1.ValidatingAdmissionPolicySpec {
 	}
 }
 
-// lists are the variables that say whose an address is.
 func (g *Guard) lists() []admissionv1.Variable {
 	all := slices.Clone(g.Owned)
 	slices.SortFunc(all, func(a, b Owned) int { return a.Address.Compare(b.Address) })
@@ -126,46 +120,17 @@ func (g *Guard) Title() string {
 }
 
 func (g *Guard) State(ctx context.Context) (engine.State, error) {
-	found, err := present(ctx, g.Client, GuardName)
-	switch {
-	case errors.As(err, new(*ForeignError)):
-		return engine.Blocked, err
-	case err != nil:
-		return engine.Unknown, err
-	case !found.policy || !found.binding:
-		return engine.Pending, nil
-	}
-	have := &admissionv1.ValidatingAdmissionPolicy{}
-	if err := g.Client.Get(ctx, client.ObjectKey{Name: GuardName}, have); err != nil {
-		return engine.Unknown, err
-	}
-	if !equality.Semantic.DeepEqual(have.Spec, g.spec()) {
-		return engine.Pending, nil
-	}
-	enforced, err := g.enforced(ctx)
-	switch {
-	case err != nil:
-		return engine.Unknown, err
-	case !enforced:
-		return engine.Pending, nil
-	}
-	return engine.Done, nil
+	return stateOf(ctx, g.Client, GuardName, func(ctx context.Context) (bool, error) {
+		return hasSpec(ctx, g.Client, GuardName, g.spec())
+	}, g.enforced)
 }
 
 func (g *Guard) Do(ctx context.Context) error {
 	policy, binding := g.Policy()
-	return ensureBoth(
-		ctx,
-		g.Client,
-		policy,
-		binding,
-		func(*admissionv1.ValidatingAdmissionPolicy) admissionv1.ValidatingAdmissionPolicySpec {
-			return g.spec()
-		},
-	)
+	return ensureBoth(ctx, g.Client, policy, binding, nil)
 }
 
-// enforced asks by the dry run of a Service that the guard refuses, whatever its address is.
+// enforced sends the dry run of a Service that the guard always refuses.
 func (g *Guard) enforced(ctx context.Context) (bool, error) {
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, GenerateName: "guarded-"},
@@ -178,21 +143,13 @@ func (g *Guard) enforced(ctx context.Context) (bool, error) {
 	return err != nil, nil
 }
 
-// Verify proves by a dry run that the guard is enforced.
 func (g *Guard) Verify(ctx context.Context) error {
 	enforced, err := g.enforced(ctx)
-	if err == nil && !enforced {
-		return engine.NotYet("the API server does not enforce validatingadmissionpolicy %s yet", GuardName)
-	}
-	return err
+	return proof(GuardName, enforced, err)
 }
 
 func (g *Guard) Preview() ([]engine.Change, error) {
-	policy, binding := g.Policy()
-	return []engine.Change{
-		{Verb: "create", Object: "ValidatingAdmissionPolicy " + GuardName, Body: policy},
-		{Verb: "create", Object: "ValidatingAdmissionPolicyBinding " + GuardName, Body: binding},
-	}, nil
+	return creations(g.Policy()), nil
 }
 
 func (g *Guard) Undo() engine.Step {

@@ -1,4 +1,4 @@
-// Package freeze keeps others from changing Services while they are in flight, by a ValidatingAdmissionPolicy.
+// Package freeze protects Services in flight by a ValidatingAdmissionPolicy.
 package freeze
 
 import (
@@ -18,27 +18,25 @@ const (
 	// Name of the policy and of its binding.
 	Name = "replumb-freeze"
 
-	// prober is the field manager of requests that ask whether the freeze works: whatever they change counts as in
-	// flight. They are dry runs.
+	// prober is the field manager of probing dry runs: whatever they change counts as in flight.
 	prober = "replumb-freeze-probe"
 )
 
 // The conditions under which a request is looked at, in CEL. All must hold.
 const (
-	// celManager is who sends the request. A patch has its field manager there as well: patches reach admission as
-	// updates, with UpdateOptions (patchToUpdateOptions in k8s.io/apiserver
-	// pkg/endpoints/handlers/patch.go). Deletions have none, so that replumb's own are refused too; it never deletes a
-	// user's Service.
+	// celManager is the field manager, also of patches, which reach admission as updates
+	// (patchToUpdateOptions in k8s.io/apiserver pkg/endpoints/handlers/patch.go). Deletions have
+	// none: replumb never deletes a user's Service.
 	celManager = `(has(request.options) && request.options != null && has(request.options.fieldManager)
   ? request.options.fieldManager : '')`
 
 	celChanges = `request.operation == 'DELETE' || object.spec != oldObject.spec || ` + celNotes
 
-	// The control plane goes on: without it namespaces could not be deleted, nor the Service kubernetes be repaired. It is the API
-	// server, the controller manager, and where its controllers have ServiceAccounts of their own (--use-service-account-credentials)
-	// those that write Services or delete what they find (buildControllerRoles in k8s.io/kubernetes
-	// plugin/pkg/auth/authorizer/rbac/bootstrappolicy/controller_policy.go). Other ServiceAccounts of kube-system are those of addons,
-	// installers and deployment tools.
+	// The control plane goes on, to delete namespaces and repair the Service kubernetes: API
+	// server, controller manager, and with --use-service-account-credentials the controllers that
+	// write Services or delete (buildControllerRoles in k8s.io/kubernetes
+	// plugin/pkg/auth/authorizer/rbac/bootstrappolicy/controller_policy.go). Other ServiceAccounts
+	// of kube-system are addons' and installers'.
 	celOutsider = celManager + ` == '` + prober + `' || !(request.userInfo.username in [
   'system:apiserver', 'system:kube-controller-manager',
   'system:serviceaccount:kube-system:generic-garbage-collector', 'system:serviceaccount:kube-system:namespace-controller',
@@ -47,8 +45,8 @@ const (
 	celGlass = `!(has(oldObject.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in oldObject.metadata.labels) &&
 !(request.operation != 'DELETE' && has(object.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in object.metadata.labels)`
 
-	// celArrived is true of a Service that carries what patch B writes and patch A takes away. Its owner can write that, too, and loosens
-	// the freeze of that Service alone.
+	// celArrived is true with what patch B writes and patch A removes. An owner who writes that
+	// loosens the freeze of that Service alone.
 	celArrived = `has(oldObject.metadata.annotations) && '` + v1alpha1.AnnotationMovedAt + `' in oldObject.metadata.annotations &&
 oldObject.spec.?type.orValue('') != 'ExternalName'`
 
@@ -64,23 +62,22 @@ oldObject.spec.?type.orValue('') != 'ExternalName'`
 oldObject.metadata.name + ' ` + v1alpha1.LabelBreakGlass + `=true; to lift the freeze from all: replumb unfreeze'`
 )
 
-// celNotes is true of a request that changes an annotation of replumb.
 const celNotes = `(has(object.metadata.annotations) ? object.metadata.annotations : {}).exists(k, k.startsWith('replumb.dev/') &&
   (!has(oldObject.metadata.annotations) || !(k in oldObject.metadata.annotations) ||
     oldObject.metadata.annotations[k] != object.metadata.annotations[k])) ||
 (has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}).exists(k, k.startsWith('replumb.dev/') &&
   (!has(object.metadata.annotations) || !(k in object.metadata.annotations)))`
 
-// breaking are the fields of a Service's spec whose change its bridge cannot follow, so that one of the two addresses would stop answering
-// or could not be left again.
+// breaking are fields of a Service that its bridge cannot follow: one of the addresses would stop
+// answering, or could not be left.
 func breaking() []string {
 	return []string{
 		"type", "clusterIP", "clusterIPs", "externalName", "ipFamilies", "ipFamilyPolicy", "externalIPs", "loadBalancerClass",
 	}
 }
 
-// breaks is true of a request that would break the overlap of a Service that has arrived. To delete it does not: its bridge and the
-// address that is reserved for it are removed as orphans.
+// breaks is true of a change that breaks the overlap of an arrived Service. Deletion is fine: its
+// bridge and hold become orphans.
 func breaks() string {
 	all := []string{
 		"object.spec.?internalTrafficPolicy != oldObject.spec.?internalTrafficPolicy && " +
@@ -96,36 +93,38 @@ func breaks() string {
 const (
 	// listed begins the names of the variables that list Services.
 	listed = "listed"
-	// keysPerList keeps an expression below the 100,000 characters that CEL parses (defaultExpressionSizeCodePointLimit
-	// in cel-go parser/options.go): a key has at most 130.
+	// keysPerList stays below CEL's 100,000 characters (defaultExpressionSizeCodePointLimit in
+	// cel-go parser/options.go): a key has at most 130.
 	keysPerList = 500
 )
 
-// Policy makes the policy, with nothing listed, and its binding as they should be. Every field that the API server would
-// default is set.
+// Policy makes the policy, with nothing listed, and its binding, with every default set.
 //
-// A Service is in flight when it carries the annotation that its hop writes, or when the policy lists it (see Mark), which
-// covers the time between its bridge and its hop. While the policy lists it, or its hop is half done, all of its spec stays; once it has
-// arrived, only what its bridge cannot follow. What replumb itself made is not subject.
+// A Service is in flight while it has its hop's annotation, or is listed (see Mark) between bridge
+// and hop. While listed or half-hopped all of its spec is frozen; once arrived, what its bridge
+// cannot follow. replumb's own objects are exempt.
 //
-// replumb is recognized by the field manager. That is no proof: the freeze guards against colleagues and controllers who
-// do not know, not against those who mean to get around it.
+// replumb is recognized by the field manager, which is no proof: the freeze guards against
+// colleagues and controllers who do not know.
 //
-// On an error the policy admits (failurePolicy Ignore). With Fail, an expression that cannot be evaluated would lock
-// everybody out of every Service, replumb and those who repair the cluster included. Correctness does not hang on the freeze:
-// whatever slips through is seen by the resourceVersion that each write of replumb carries.
+// It fails open (failurePolicy Ignore): a broken expression would else lock everyone out of every
+// Service. Correctness does not depend on it, since each write of replumb carries the
+// resourceVersion.
 //
-// The list is in the policy, and not in a ConfigMap that the binding names as its parameter, because the API server stops
-// watching ConfigMaps for good when the last such policy goes (calculatePolicyData and ensureParamsForPolicyLocked in
-// k8s.io/apiserver pkg/admission/plugin/policy/generic/policy_source.go: the shared informer is stopped, and is not
-// started again): a freeze made after one was lifted would never see its list.
+// The list is in the policy and not in a parameter ConfigMap, because the API server stops watching
+// ConfigMaps for good with the last such policy (calculatePolicyData and
+// ensureParamsForPolicyLocked in k8s.io/apiserver
+// pkg/admission/plugin/policy/generic/policy_source.go): a later freeze would never see its list.
 func Policy(migration string) (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding) {
-	policy := &admissionv1.ValidatingAdmissionPolicy{
+	return policyOf(Name, migration, policySpec(migration, nil)), bindingOf(Name, migration)
+}
+
+func policyOf(name, migration string, spec admissionv1.ValidatingAdmissionPolicySpec) *admissionv1.ValidatingAdmissionPolicy {
+	return &admissionv1.ValidatingAdmissionPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicy"},
-		ObjectMeta: metav1.ObjectMeta{Name: Name, Labels: labels(migration)},
-		Spec:       policySpec(migration, nil),
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels(migration)},
+		Spec:       spec,
 	}
-	return policy, bindingOf(Name, migration)
 }
 
 func bindingOf(name, migration string) *admissionv1.ValidatingAdmissionPolicyBinding {
@@ -173,7 +172,6 @@ func policySpec(migration string, lists []admissionv1.Variable) admissionv1.Vali
 	}
 }
 
-// listsOf makes the variables that say whether a Service is one of keys.
 func listsOf(keys []types.NamespacedName) []admissionv1.Variable {
 	keys = slices.Clone(keys)
 	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
@@ -190,14 +188,12 @@ func listsOf(keys []types.NamespacedName) []admissionv1.Variable {
 	return lists
 }
 
-// lists are those variables in a policy that list Services.
 func lists(policy *admissionv1.ValidatingAdmissionPolicy) []admissionv1.Variable {
 	return slices.DeleteFunc(slices.Clone(policy.Spec.Variables), func(v admissionv1.Variable) bool {
 		return !strings.HasPrefix(v.Name, listed)
 	})
 }
 
-// quote makes a string of CEL, whose escapes are those of JSON.
 func quote(s string) string {
 	body, err := json.Marshal(s)
 	if err != nil {

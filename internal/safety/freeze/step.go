@@ -27,11 +27,19 @@ func (*Step) ID() string { return "secure/freeze" }
 
 // Role implements engine.Cast: the freeze is replumb's own, and changes with every batch.
 func (*Step) Role() engine.Role { return engine.RoleOwn }
-
-func (*Step) Title() string { return "Freeze Services in flight for all other users" }
+func (*Step) Title() string     { return "Freeze Services in flight for all other users" }
 
 func (s *Step) State(ctx context.Context) (engine.State, error) {
-	found, err := present(ctx, s.Client, Name)
+	return stateOf(ctx, s.Client, Name, s.current, s.enforced)
+}
+
+func (s *Step) enforced(ctx context.Context) (bool, error) { return Prove(ctx, s.Client) }
+
+// stateOf is done if both parts of a freeze are there and replumb's, and all else holds.
+func stateOf(
+	ctx context.Context, c client.Client, name string, holds ...func(context.Context) (bool, error),
+) (engine.State, error) {
+	found, err := present(ctx, c, name)
 	var foreign *ForeignError
 	switch {
 	case errors.As(err, &foreign):
@@ -41,11 +49,8 @@ func (s *Step) State(ctx context.Context) (engine.State, error) {
 	case !found.policy || !found.binding:
 		return engine.Pending, nil
 	}
-	for _, holds := range []func() (bool, error){
-		func() (bool, error) { return s.current(ctx) },
-		func() (bool, error) { return Prove(ctx, s.Client) },
-	} {
-		if ok, err := holds(); err != nil {
+	for _, hold := range holds {
+		if ok, err := hold(ctx); err != nil {
 			return engine.Unknown, err
 		} else if !ok {
 			return engine.Pending, nil
@@ -54,7 +59,28 @@ func (s *Step) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// current reports whether policy and binding are as this build and this migration want them.
+// proof turns the answer of a dry run into that of Verify.
+func proof(name string, enforced bool, err error) error {
+	if err == nil && !enforced {
+		return engine.NotYet("the API server does not enforce validatingadmissionpolicy %s yet", name)
+	}
+	return err
+}
+
+// hasSpec reports whether a policy has a spec.
+func hasSpec(ctx context.Context, c client.Client, name string, want admissionv1.ValidatingAdmissionPolicySpec) (bool, error) {
+	have := &admissionv1.ValidatingAdmissionPolicy{}
+	err := c.Get(ctx, client.ObjectKey{Name: name}, have)
+	return err == nil && equality.Semantic.DeepEqual(have.Spec, want), err
+}
+
+func creations(policy *admissionv1.ValidatingAdmissionPolicy, binding *admissionv1.ValidatingAdmissionPolicyBinding) []engine.Change {
+	return []engine.Change{
+		{Verb: "create", Object: "ValidatingAdmissionPolicy " + policy.Name, Body: policy},
+		{Verb: "create", Object: "ValidatingAdmissionPolicyBinding " + binding.Name, Body: binding},
+	}
+}
+
 func (s *Step) current(ctx context.Context) (bool, error) {
 	_, wantBinding := Policy(s.Migration)
 	policy, binding := &admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}
@@ -70,13 +96,9 @@ func (s *Step) current(ctx context.Context) (bool, error) {
 
 func (s *Step) Do(ctx context.Context) error { return Ensure(ctx, s.Client, s.Migration) }
 
-// Verify proves by a dry run that the freeze is enforced.
 func (s *Step) Verify(ctx context.Context) error {
-	enforced, err := Prove(ctx, s.Client)
-	if err == nil && !enforced {
-		return engine.NotYet("the API server does not enforce validatingadmissionpolicy %s yet", Name)
-	}
-	return err
+	enforced, err := s.enforced(ctx)
+	return proof(Name, enforced, err)
 }
 
 func (s *Step) Undo() engine.Step {
@@ -84,14 +106,9 @@ func (s *Step) Undo() engine.Step {
 }
 
 func (s *Step) Preview() ([]engine.Change, error) {
-	policy, binding := Policy(s.Migration)
-	return []engine.Change{
-		{Verb: "create", Object: "ValidatingAdmissionPolicy " + Name, Body: policy},
-		{Verb: "create", Object: "ValidatingAdmissionPolicyBinding " + Name, Body: binding},
-	}, nil
+	return creations(Policy(s.Migration)), nil
 }
 
-// liftStep lifts a freeze.
 type liftStep struct {
 	client       client.Client
 	name, prober string
@@ -120,7 +137,7 @@ func (s *liftStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// present looks for the parts of a freeze that is to be lifted. That of another migration is not.
+// present looks for the freeze to lift; another migration's is not.
 func (s *liftStep) present(ctx context.Context) (parts, error) {
 	found, err := present(ctx, s.client, s.name)
 	if err != nil || s.migration == "" || !found.policy {

@@ -1,4 +1,4 @@
-// Package gitops keeps Argo CD and Flux from reconciling while deployments are frozen, and has them go on exactly as they did.
+// Package gitops suspends Argo CD and Flux during a freeze, and resumes them exactly.
 package gitops
 
 import (
@@ -22,7 +22,6 @@ const (
 	helmGroup      = "helm.toolkit.fluxcd.io"
 )
 
-// resource is a kind of objects that a controller reconciles by itself, and the field that says whether it does.
 type resource struct {
 	group, kind, plural string
 	// field of the object, and its value when the object is suspended; nil if it is absent then.
@@ -30,11 +29,11 @@ type resource struct {
 	off   any
 }
 
-// resources are all such kinds.
+// resources are the kinds that a controller reconciles by itself, with their switch.
 //
-// Of an Application it is the automated sync that is turned off. A sync window of its AppProject would do the same for many at once, but it is an
-// entry of a list that others write too, it ends by the clock, and it refuses the syncs of people as well: one field of one object can be put
-// back exactly.
+// An Application's automated sync is turned off rather than its AppProject's sync window changed:
+// the latter is an entry in a shared list, ends by the clock, and refuses people too, where one
+// field can be restored exactly.
 func resources() []resource {
 	return []resource{
 		{argoGroup, "Application", "applications", []string{"spec", "syncPolicy", "automated"}, nil},
@@ -52,7 +51,6 @@ func resourceOf(gk schema.GroupKind) (resource, bool) {
 	return all[i], true
 }
 
-// value is that of the field; nil if there is none.
 func (r resource) value(o *unstructured.Unstructured) any {
 	v, _, err := unstructured.NestedFieldNoCopy(o.Object, r.field...)
 	if err != nil { // something on the way is no map: the field is not there
@@ -61,7 +59,6 @@ func (r resource) value(o *unstructured.Unstructured) any {
 	return v
 }
 
-// reconciles reports whether a controller reconciles an object by itself.
 func (r resource) reconciles(o *unstructured.Unstructured) bool {
 	v := r.value(o)
 	if r.off != nil {
@@ -94,7 +91,6 @@ type Entry struct {
 	Was json.RawMessage `json:"was,omitempty"`
 }
 
-// String is Title of the object.
 func (e Entry) String() string { return e.Kind + " " + e.Namespace + "/" + e.Name }
 
 func (e Entry) is(o *unstructured.Unstructured) bool {
@@ -102,7 +98,6 @@ func (e Entry) is(o *unstructured.Unstructured) bool {
 	return e.Group == gk.Group && e.Kind == gk.Kind && e.Namespace == o.GetNamespace() && e.Name == o.GetName()
 }
 
-// was is the value of the field; nil if it was absent.
 func (e Entry) was() (any, error) {
 	if len(e.Was) == 0 {
 		return nil, nil
@@ -117,9 +112,9 @@ func (e Entry) was() (any, error) {
 // Record is everything that is suspended, or about to be.
 type Record []Entry
 
-// With is the record with objects as they are before they are suspended. What was recorded of one that reconciles is replaced: a run that was
-// cut off may have recorded it and not suspended it, and its owner may have changed it since. Those that do not reconcile are not recorded: if
-// they are not replumb's already, their owner has suspended them.
+// With records objects before they are suspended. An earlier record is replaced, since a run may
+// have been cut off between record and suspension. Objects that do not reconcile are left out:
+// their owner has suspended them.
 func (r Record) With(objects []*unstructured.Unstructured) (Record, error) {
 	all := slices.Clone(r)
 	for _, o := range objects {
@@ -141,7 +136,7 @@ func (r Record) With(objects []*unstructured.Unstructured) (Record, error) {
 	return all, nil
 }
 
-// Suspended is an object as it is to be for as long as deployments are frozen; nil if it stays as it is.
+// Suspended is an object as it is during a freeze; nil if it stays.
 func Suspended(o *unstructured.Unstructured, migration string) *unstructured.Unstructured {
 	r, ok := resourceOf(o.GroupVersionKind().GroupKind())
 	if !ok || !r.reconciles(o) {
@@ -158,7 +153,6 @@ func Suspended(o *unstructured.Unstructured, migration string) *unstructured.Uns
 	return out
 }
 
-// set gives the field a value, or takes it away. What is on the way to it stays.
 func (r resource) set(o *unstructured.Unstructured, value any) {
 	if value == nil {
 		unstructured.RemoveNestedField(o.Object, r.field...)
@@ -167,7 +161,7 @@ func (r resource) set(o *unstructured.Unstructured, value any) {
 	_ = unstructured.SetNestedField(o.Object, value, r.field...) // where it was read from, and it is made of JSON
 }
 
-// Resumed is an object as it was before; nil if it stays as it is, and then why tells what its owner should know, if there is something.
+// Resumed is an object as it was before, or nil if it stays; why is for its owner.
 func (e Entry) Resumed(o *unstructured.Unstructured) (back *unstructured.Unstructured, why string, err error) {
 	r, ok := resourceOf(schema.GroupKind{Group: e.Group, Kind: e.Kind})
 	if !ok {
@@ -200,7 +194,7 @@ func (e Entry) Resumed(o *unstructured.Unstructured) (back *unstructured.Unstruc
 	return back, "", nil
 }
 
-// Reverting are ApplicationSets that would put automated syncs of their Applications back: names, each once.
+// Reverting are ApplicationSets that would restore their Applications' automated syncs.
 func Reverting(applications, sets []*unstructured.Unstructured) []string {
 	var all []string
 	for _, o := range applications {
@@ -221,17 +215,10 @@ func Reverting(applications, sets []*unstructured.Unstructured) []string {
 	return all
 }
 
-// leaves reports whether an ApplicationSet leaves the sync policies of its Applications alone.
 func leaves(set *unstructured.Unstructured) bool {
 	if policy, _, _ := unstructured.NestedString(
-		set.Object,
-		"spec",
-		"syncPolicy",
-		"applicationsSync",
-	); strings.HasPrefix(
-		policy,
-		"create-",
-	) &&
+		set.Object, "spec", "syncPolicy", "applicationsSync",
+	); strings.HasPrefix(policy, "create-") &&
 		policy != "create-update" {
 		return true
 	}

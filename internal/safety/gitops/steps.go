@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// RecordName is the name of the ConfigMap that keeps how objects were before they were suspended.
+	// RecordName is the ConfigMap of objects before their suspension.
 	RecordName = "gitops"
 
 	recordKey = "objects"
@@ -30,7 +30,7 @@ const (
 	pageSize = 500
 )
 
-// List reads the objects of a kind in all namespaces; none, if the cluster serves no such kind. c has to know kinds as they come.
+// List reads all objects of a kind, none if it is not served. c must discover kinds dynamically.
 func List(ctx context.Context, c client.Client, gk schema.GroupKind) ([]*unstructured.Unstructured, error) {
 	mapping, err := c.RESTMapper().RESTMapping(gk)
 	if meta.IsNoMatchError(err) {
@@ -66,8 +66,8 @@ type Found struct {
 	Objects, Sets []*unstructured.Unstructured
 }
 
-// Look finds it.
-func Look(ctx context.Context, c client.Client) (found Found, err error) {
+// Load finds it.
+func Load(ctx context.Context, c client.Client) (found Found, err error) {
 	for _, r := range resources() {
 		objects, err := List(ctx, c, schema.GroupKind{Group: r.group, Kind: r.kind})
 		if err != nil {
@@ -79,12 +79,11 @@ func Look(ctx context.Context, c client.Client) (found Found, err error) {
 	return found, err
 }
 
-// Reconciling are the objects that a controller reconciles by itself.
 func (f Found) Reconciling() []*unstructured.Unstructured {
 	return slices.DeleteFunc(slices.Clone(f.Objects), func(o *unstructured.Unstructured) bool { return !Reconciles(o) })
 }
 
-// record reads what is recorded; nil without an error, if nothing is. It is listed, which everyone may who looks at migrations.
+// record is nil without an error if nothing is recorded. It is listed, a right of all readers.
 func record(ctx context.Context, c client.Client) (*corev1.ConfigMap, Record, error) {
 	list := &corev1.ConfigMapList{}
 	err := c.List(ctx, list, client.InNamespace(v1alpha1.SystemNamespace), client.MatchingLabels{v1alpha1.LabelRole: v1alpha1.RoleGitOps})
@@ -125,12 +124,11 @@ var (
 	_ engine.Previewer = (*Suspend)(nil)
 )
 
-func (*Suspend) ID() string { return "freeze/gitops" }
-
+func (*Suspend) ID() string    { return "freeze/gitops" }
 func (*Suspend) Title() string { return "Suspend what Argo CD and Flux reconcile" }
 
 func (s *Suspend) State(ctx context.Context) (engine.State, error) {
-	found, err := Look(ctx, s.Client)
+	found, err := Load(ctx, s.Client)
 	switch {
 	case err != nil:
 		return engine.Unknown, err
@@ -140,9 +138,8 @@ func (s *Suspend) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// Do records how objects are, all of them before the first is suspended.
 func (s *Suspend) Do(ctx context.Context) error {
-	found, err := Look(ctx, s.Client)
+	found, err := Load(ctx, s.Client)
 	if err != nil {
 		return err
 	}
@@ -157,7 +154,6 @@ func (s *Suspend) Do(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// note writes down how objects are.
 func (s *Suspend) note(ctx context.Context, objects []*unstructured.Unstructured) error {
 	cm, have, err := record(ctx, s.Client)
 	if err != nil {
@@ -187,7 +183,7 @@ func (s *Suspend) note(ctx context.Context, objects []*unstructured.Unstructured
 	return nil
 }
 
-// write makes one object of another, unless that was changed since it was read.
+// write updates an object at the version that was read.
 func write(ctx context.Context, c client.Client, from, to *unstructured.Unstructured) error {
 	if to == nil {
 		return nil
@@ -201,7 +197,7 @@ func write(ctx context.Context, c client.Client, from, to *unstructured.Unstruct
 }
 
 func (s *Suspend) Verify(ctx context.Context) error {
-	found, err := Look(ctx, s.Client)
+	found, err := Load(ctx, s.Client)
 	if err != nil {
 		return err
 	}
@@ -229,7 +225,7 @@ func (s *Suspend) Preview() ([]engine.Change, error) {
 
 func (s *Suspend) Undo() engine.Step { return &Resume{Client: s.Client, Migration: s.Migration} }
 
-// Resume has everything go on that was suspended, as it was. What its owner has changed meanwhile stays.
+// Resume restores what was suspended, except what its owner has changed.
 type Resume struct {
 	// Client knows kinds as they come.
 	Client client.Client
@@ -244,14 +240,12 @@ var (
 	_ engine.Noter     = (*Resume)(nil)
 )
 
-func (*Resume) ID() string { return "tidy/gitops" }
-
+func (*Resume) ID() string    { return "tidy/gitops" }
 func (*Resume) Title() string { return "Resume what Argo CD and Flux reconciled" }
 
 // Note implements engine.Noter: what was left as it is.
 func (s *Resume) Note() string { return strings.Join(s.left, "; ") }
 
-// recorded is what is to be resumed.
 func (s *Resume) recorded(ctx context.Context) (*corev1.ConfigMap, Record, error) {
 	cm, all, err := record(ctx, s.Client)
 	if err != nil || cm == nil || s.Migration != "" && cm.Labels[v1alpha1.LabelMigration] != s.Migration {
@@ -271,7 +265,6 @@ func (s *Resume) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// Do forgets what is recorded once all of it was put back.
 func (s *Resume) Do(ctx context.Context) error {
 	cm, all, err := s.recorded(ctx)
 	if err != nil || cm == nil {

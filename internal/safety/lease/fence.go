@@ -11,9 +11,9 @@ import (
 
 var _ engine.Fence = (*Lock)(nil)
 
-// MayWrite implements engine.Fence. It returns a LostError once the lock is lost or released. After a renewal no other can have the lock for
-// as long as a Lease that looks expired is watched, whatever the clocks of others say: so it is not asked more often. Before the final step
-// it is: who deletes the Lease by hand gives the lock to the next at once.
+// MayWrite returns a LostError once the lock is lost or released. After a renewal the lock is safe
+// for as long as a Lease that looks expired is watched, whatever others' clocks say, so it is not
+// asked more often, except before the final step: a Lease that is deleted by hand is free at once.
 func (l *Lock) MayWrite(ctx context.Context, sure bool) error {
 	var lost *LostError
 	switch cause := context.Cause(l.lost); {
@@ -31,14 +31,14 @@ func (l *Lock) MayWrite(ctx context.Context, sure bool) error {
 	return nil
 }
 
-// fresh reports whether the Lease was renewed so lately that no other can have taken it. The monotonic clock stands still while the machine
-// is suspended, and others may set the wall clock: both have to say so.
+// fresh reports whether the latest renewal rules others out, by both clocks: the monotonic one
+// stands still in a suspended machine, and the wall clock may be set.
 func (l *Lock) fresh() bool {
 	watched := l.timing.watched()
 	return time.Since(l.renewed) < watched && l.now().Round(0).Sub(l.wall.Round(0)).Abs() < watched
 }
 
-// confirm renews the Lease, if it has to be sure, or unless it was renewed lately. If the lock turns out to be lost it ends it.
+// confirm renews the Lease unless that was done lately, or always if sure. A lost lock is ended.
 func (l *Lock) confirm(ctx context.Context, sure bool) error {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()

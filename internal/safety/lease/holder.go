@@ -20,18 +20,18 @@ type Holder struct {
 	User string `json:"user,omitempty"`
 	Host string `json:"host,omitempty"`
 	PID  int    `json:"pid,omitempty"`
-	// Boot is the host's boot id. With the same one, two holders live under the same running kernel.
+	// Boot is the boot ID: equal for holders under the same running kernel.
 	Boot string `json:"boot,omitempty"`
 	// Space is the PID namespace. In another one the same PID is another process.
 	Space     string    `json:"space,omitempty"`
 	Migration string    `json:"migration,omitempty"`
 	Command   string    `json:"command,omitempty"`
 	Since     time.Time `json:"since"`
-	// Identity is the Lease's holderIdentity. It is all that is known of a holder that is not replumb.
+	// Identity is the Lease's holderIdentity, all that is known of foreign holders.
 	Identity string `json:"-"`
 }
 
-// Self is this process as a Holder. What the system does not tell stays empty; then others wait for the Lease to expire.
+// Self is this process. Without the system's data, others wait for the Lease to expire.
 func Self(migration, command string) Holder {
 	host, _ := os.Hostname()
 	space, _ := os.Readlink("/proc/self/ns/pid")
@@ -60,8 +60,8 @@ func (h Holder) String() string {
 	return fmt.Sprintf("%s@%s (pid %d, %s)", h.User, h.Host, h.PID, h.Command)
 }
 
-// gone reports whether h is known to have ended, which only its own host can tell. A PID that was given to another
-// process in the meantime looks alive; then the Lease has to expire.
+// gone reports whether h has ended, as only its host can tell. A reused PID looks alive; then the
+// Lease has to expire.
 func (h Holder) gone(self Holder) bool {
 	if h.PID == 0 || h.Boot == "" || h.Space == "" || h.Host != self.Host || h.Boot != self.Boot || h.Space != self.Space {
 		return false
@@ -69,8 +69,7 @@ func (h Holder) gone(self Holder) bool {
 	return !alive(h.PID)
 }
 
-// alive reports false only for a process that certainly does not run: it does not exist, or it is a zombie, which ended
-// and waits for its parent to notice.
+// alive is false only for a process that does not exist or is a zombie.
 func alive(pid int) bool {
 	p, err := os.FindProcess(pid)
 	if err != nil {
@@ -84,12 +83,11 @@ func alive(pid int) bool {
 	if err != nil {
 		return true // not shown to this user; the signal found it
 	}
-	// The state comes after the command's name, which is in parentheses and may hold anything (proc_pid_stat(5)).
+	// The state follows the command's name in parentheses (proc_pid_stat(5)).
 	_, after, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), " ")
 	return !strings.HasPrefix(after, "Z") && !strings.HasPrefix(after, "X")
 }
 
-// holderOf reads who holds a Lease.
 func holderOf(lease *coordinationv1.Lease) Holder {
 	var h Holder
 	if err := json.Unmarshal([]byte(lease.Annotations[annotationHolder]), &h); err != nil {
@@ -148,7 +146,5 @@ func (e *LostError) Error() string {
 	return fmt.Sprintf("lost the lock (lease %s/%s): %v", Namespace, Name, e.Why)
 }
 
-// Unwrap gives the cause.
 func (e *LostError) Unwrap() error { return e.Why }
-
-func (*LostError) Revokes() {}
+func (*LostError) Revokes()        {}

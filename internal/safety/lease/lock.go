@@ -1,5 +1,5 @@
-// Package lease lets one migration at a time work on a cluster, by a Lease. It fails fast: a second run does not queue
-// up but learns who is at work.
+// Package lease lets one migration at a time work on a cluster. A second run does not queue: it
+// fails at once and names the holder.
 package lease
 
 import (
@@ -30,8 +30,7 @@ const (
 
 const (
 	annotationHolder = "replumb.dev/holder"
-	// annotationToken is another one for each time the lock is taken: a process can tell its own Lease even when the
-	// answer to its write was lost.
+	// annotationToken is new each time the lock is taken, and identifies it after a lost answer.
 	annotationToken = "replumb.dev/holder-token" //nolint:gosec // the name of an annotation
 
 	// attempts bounds how often a Lease that others write at the same time is looked at again.
@@ -43,7 +42,6 @@ const (
 	nullSignal = syscall.Signal(0)
 )
 
-// timing of a lock.
 type timing struct {
 	// duration after the last renewal when others may take the lock.
 	duration time.Duration
@@ -51,11 +49,11 @@ type timing struct {
 	renew, retry time.Duration
 }
 
-// watched is how long a Lease that looks expired is watched before it is taken: longer than from one renewal to the next.
+// watched is longer than one renewal period.
 func (t timing) watched() time.Duration { return t.renew + t.retry }
 
-// defaults outlast the restart of a control plane's only API server, which gates ask for. Who was killed and is run again
-// on the same machine need not wait for it.
+// defaults outlast a restart of the only API server, which gates ask for. A killed run on the same
+// machine need not wait.
 func defaults() timing {
 	return timing{duration: time.Minute, renew: 10 * time.Second, retry: time.Second}
 }
@@ -68,7 +66,7 @@ type Lock struct {
 	timing timing
 	token  string
 
-	// lost ends, with a LostError as cause, when the lock is lost, and with context.Canceled when it is released.
+	// lost ends with the lock: its cause is a LostError, or context.Canceled after Release.
 	lost    context.Context
 	end     context.CancelCauseFunc
 	stop    context.CancelFunc
@@ -81,19 +79,18 @@ type Lock struct {
 	renewing sync.Mutex
 	// lease as last written.
 	lease *coordinationv1.Lease
-	// renewed is when the latest renewal that got through was sent, by the monotonic clock, and wall when by the other. failed is why those
-	// after it did not get through.
+	// renewed is when the latest successful renewal was sent, by the monotonic clock, and wall by
+	// the other; failed is the error of later ones.
 	renewed, wall time.Time
 	failed        error
 }
 
-// Acquire takes the lock for h and keeps it renewed. If a living process holds it the error is a HeldError.
+// Acquire takes the lock for h and keeps it renewed, or fails with a HeldError.
 //
-// A lock is free for the taking at once when its holder ran on this very host and is gone, and else when its Lease has
-// expired: renewTime + leaseDurationSeconds is before now by the local clock. Clocks may differ, so a Lease that looks
-// expired is watched for longer than one renewal: as client-go's leaderelection does, what decides is that no one renews
-// it. A holder whose clock is ahead of ours keeps the lock longer than it should after it died; to delete the Lease
-// helps. A Lease that replumb did not write is treated in the same way.
+// A lock is free when its holder on this very host is gone, or its Lease has expired by the local
+// clock and is not renewed while it is watched for longer than a renewal period: clocks may differ,
+// so that observation decides, as in client-go's leaderelection. A dead holder's fast clock delays
+// that; deleting the Lease helps. A foreign Lease is treated alike.
 func Acquire(ctx context.Context, c client.Client, h Holder, now func() time.Time) (*Lock, error) {
 	return acquire(ctx, c, h, now, defaults())
 }
@@ -111,14 +108,14 @@ func acquire(ctx context.Context, c client.Client, h Holder, now func() time.Tim
 	l.stop = stop
 	go func() {
 		defer close(l.stopped)
-		l.keep(renewing)
+		l.keepRenewed(renewing)
 	}()
 	return l, nil
 }
 
 func key() types.NamespacedName { return types.NamespacedName{Namespace: Namespace, Name: Name} }
 
-// take writes the Lease if it is free, as often as someone else writes it first.
+// take repeats writing a free Lease on conflicts.
 func (l *Lock) take(ctx context.Context) error {
 	for range attempts {
 		have := &coordinationv1.Lease{}
@@ -131,7 +128,7 @@ func (l *Lock) take(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("lease %s: %w", key(), err)
 		default:
-			if err := l.judge(ctx, have); err != nil {
+			if err := l.checkFree(ctx, have); err != nil {
 				return err
 			}
 			asked, wall = time.Now(), l.now()
@@ -149,8 +146,7 @@ func (l *Lock) take(ctx context.Context) error {
 	return fmt.Errorf("lease %s: someone else keeps writing it", key())
 }
 
-// judge returns nil if the Lease may be taken as it is.
-func (l *Lock) judge(ctx context.Context, lease *coordinationv1.Lease) error {
+func (l *Lock) checkFree(ctx context.Context, lease *coordinationv1.Lease) error {
 	h := holderOf(lease)
 	if lease.Annotations[annotationToken] == l.token || h.gone(l.holder) {
 		return nil
@@ -174,7 +170,7 @@ func (l *Lock) judge(ctx context.Context, lease *coordinationv1.Lease) error {
 	return nil
 }
 
-// expiry of a Lease. What it does not say is taken from when it was made and from how long a Lease of ours lasts.
+// expiry of a Lease; missing fields default to its creation and our duration.
 func expiry(lease *coordinationv1.Lease, duration time.Duration) time.Time {
 	from := lease.CreationTimestamp.Time
 	if lease.Spec.RenewTime != nil {
@@ -186,7 +182,6 @@ func expiry(lease *coordinationv1.Lease, duration time.Duration) time.Time {
 	return from.Add(duration)
 }
 
-// write makes the Lease ours.
 func (l *Lock) write(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	body, err := json.Marshal(l.holder)
 	if err != nil {
@@ -211,8 +206,7 @@ func (l *Lock) write(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	return lease
 }
 
-// keep renews the Lease until ctx ends or the lock is lost.
-func (l *Lock) keep(ctx context.Context) {
+func (l *Lock) keepRenewed(ctx context.Context) {
 	next := l.timing.renew
 	for {
 		select {
@@ -232,14 +226,13 @@ func (l *Lock) keep(ctx context.Context) {
 	}
 }
 
-// expires is when others may take the lock, unless it is renewed.
 func (l *Lock) expires() time.Time {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
 	return l.renewed.Add(l.timing.duration)
 }
 
-// renew writes the Lease once. No request outlasts the lock, nor the next try.
+// renew writes the Lease, within the lock's lifetime and the next attempt.
 func (l *Lock) renew(ctx context.Context, expires time.Time) error {
 	limit := time.Now().Add(l.timing.renew)
 	if expires.Before(limit) {
@@ -268,7 +261,7 @@ func (l *Lock) update(ctx context.Context, lease *coordinationv1.Lease) error {
 	return nil
 }
 
-// mine is the Lease as it is now, if it is still ours; else the error is a LostError.
+// mine is the Lease, or a LostError if it is another's.
 func (l *Lock) mine(ctx context.Context) (*coordinationv1.Lease, error) {
 	have := &coordinationv1.Lease{}
 	err := l.client.Get(ctx, key(), have)
@@ -283,8 +276,8 @@ func (l *Lock) mine(ctx context.Context) (*coordinationv1.Lease, error) {
 	return have, nil
 }
 
-// Context is a child of parent that also ends when the lock does: with a LostError as cause when it was lost, with
-// context.Canceled when it was released. What is written in it is written under the lock as its fence.
+// Context ends with the lock: its cause is a LostError if it was lost, context.Canceled if
+// released. The lock is the fence of writes in it.
 func (l *Lock) Context(parent context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(engine.Fenced(parent, l))
 	unhook := context.AfterFunc(l.lost, func() { cancel(context.Cause(l.lost)) })
@@ -292,8 +285,8 @@ func (l *Lock) Context(parent context.Context) context.Context {
 	return ctx
 }
 
-// Release gives the lock back, also when ctx is cancelled already: it takes five seconds at most. To release again, or a
-// lock that was lost, does nothing.
+// Release gives the lock back within five seconds, even if ctx is cancelled; repeated, or for a
+// lost lock, it does nothing.
 func (l *Lock) Release(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -312,7 +305,6 @@ func (l *Lock) Release(ctx context.Context) error {
 	return nil
 }
 
-// remove deletes the Lease, and never one that someone else has taken.
 func (l *Lock) remove(ctx context.Context) error {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()

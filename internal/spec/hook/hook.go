@@ -1,4 +1,4 @@
-// Package hook makes steps of the calls that a Migration asks for before and after its phases, tiers and batches.
+// Package hook makes steps of calls before and after phases, tiers and batches.
 package hook
 
 import (
@@ -67,7 +67,6 @@ type Occasion struct {
 	Nodes     []string
 }
 
-// of is what the hook's Of is compared with.
 func (o Occasion) of() string {
 	if o.Moment == v1alpha1.BeforePhase || o.Moment == v1alpha1.AfterPhase {
 		return o.Phase
@@ -119,20 +118,18 @@ func Around(plan *engine.Plan, hooks []v1alpha1.Hook, run Run, of engine.Identit
 	return plan
 }
 
-// FailedError says that a hook failed. It does not unwrap to its cause: the runner would take a refused connection or a
-// call that timed out for something to try again, but the author of a hook counts on one call.
+// FailedError does not unwrap to its cause: the runner would retry a refused connection or a
+// timeout, but a hook counts on one call.
 type FailedError struct {
 	Hook string
 	// Cause is a *callout.Error.
 	Cause error
 }
 
-func (e *FailedError) Error() string { return fmt.Sprintf("hook %s: %v", e.Hook, e.Cause) }
-
+func (e *FailedError) Error() string   { return fmt.Sprintf("hook %s: %v", e.Hook, e.Cause) }
 func (e *FailedError) Private() string { return fault.Private(e.Cause) }
 
-// Step calls a hook. It cannot know whether an earlier run did, so a hook is called at least once: again when a run is
-// taken up where another was cut off.
+// Step calls a hook, at least once: a resumed run cannot know whether an earlier one did.
 type Step struct {
 	hook v1alpha1.Hook
 	on   Occasion
@@ -150,10 +147,8 @@ var (
 // New makes the step that calls a hook.
 func New(h v1alpha1.Hook, o Occasion) *Step { return &Step{hook: h, on: o} }
 
-// Moment is when the hook is called.
 func (s *Step) Moment() v1alpha1.HookMoment { return s.on.Moment }
-
-func (*Step) Role() engine.Role { return engine.RoleHook }
+func (*Step) Role() engine.Role             { return engine.RoleHook }
 
 // ID implements engine.Step: hook/NAME/MOMENT/PHASE/TIER/BATCH, as far as the moment has them.
 func (s *Step) ID() string {
@@ -167,7 +162,6 @@ func (s *Step) ID() string {
 	return strings.Join(parts, "/")
 }
 
-// kebab is before-batch for BeforeBatch.
 func kebab(s string) string {
 	var b strings.Builder
 	for i, r := range s {
@@ -195,8 +189,7 @@ func (s *Step) Title() string {
 	return fmt.Sprintf("Call hook %s %s phase %s", s.hook.Name, when, s.on.Phase)
 }
 
-// Deadline implements engine.Timed. The call's own timeout comes first: it knows better what to say, and needs a moment
-// to end a program.
+// Deadline is later than the call's own timeout, which has the better message and ends programs.
 func (s *Step) Deadline() time.Duration {
 	timeout := callout.DefaultTimeout
 	if s.hook.Timeout != nil {
@@ -208,7 +201,7 @@ func (s *Step) Deadline() time.Duration {
 // State is always pending: what a hook did cannot be seen.
 func (s *Step) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
-// Do calls the hook. A cancelled run waits for it: a program that is cut off leaves behind who knows what.
+// Cancelled runs wait for the call, since a cut-off program leaves unknown results.
 func (s *Step) Do(ctx context.Context) error {
 	services := s.on.Services
 	if services == nil {
@@ -251,7 +244,7 @@ func (s *Step) Note() string {
 	return s.note
 }
 
-// Private implements engine.Confider: what a program said before it failed, if the run goes on nevertheless.
+// Private is a failed program's output, if the run goes on.
 func (s *Step) Private() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -39,8 +39,8 @@ type Answer struct {
 	Tiers map[string]string `json:"tiers"`
 }
 
-// Lookup asks for the tiers of Services, all in one request. Services that the lookup does not know are not in the
-// answer; what it says of others is left out. An error is a *callout.Error, or says what is wrong with the answer.
+// Lookup asks for all Services in one request. Unknown ones are missing from the answer, and others
+// in it are ignored. Errors are of the call (*callout.Error) or the answer.
 func Lookup(
 	ctx context.Context, action v1alpha1.TierLookup, services []*corev1.Service, tiers []string,
 ) (map[types.NamespacedName]string, error) {
@@ -69,8 +69,7 @@ func Lookup(
 		if !ok {
 			return nil, fmt.Errorf(
 				"looking up tiers: %s: the answer has %q, which is not namespace/name",
-				callout.Name(action.Action),
-				text,
+				callout.Name(action.Action), text,
 			)
 		}
 		if key := (types.NamespacedName{Namespace: namespace, Name: name}); asked[key] && tier != "" {
@@ -80,8 +79,7 @@ func Lookup(
 	return out, nil
 }
 
-// question leaves out what replumb itself has written, which changes while a Service moves, and kubectl's copy of the
-// whole Service.
+// question drops replumb's notes, which change during a move, and kubectl's copy.
 func question(svc *corev1.Service) Question {
 	q := Question{Namespace: svc.Namespace, Name: svc.Name, Labels: map[string]string{}, Annotations: map[string]string{}}
 	for k, v := range svc.Labels {
@@ -95,11 +93,10 @@ func question(svc *corev1.Service) Question {
 	return q
 }
 
-// remember is how long an answer holds.
 const remember = time.Hour
 
-// Cache remembers what a lookup answered, for an hour. A Service it did not know is asked about again each time, and so
-// is one whose labels or annotations have changed. It may be used by several goroutines; they ask one after another.
+// Cache remembers answers for an hour, but for unknown Services and those with changed labels or
+// annotations. Concurrent use is serialized.
 type Cache struct {
 	now func() time.Time
 	// turn holds a token while someone asks, so that others can give up waiting.
@@ -158,7 +155,6 @@ func (c *Cache) Lookup(
 	return out, nil
 }
 
-// fingerprint tells apart whatever may have another answer.
 func fingerprint(action v1alpha1.TierLookup, svc *corev1.Service, tiers []string) ([sha256.Size]byte, error) {
 	text, err := json.Marshal([]any{action, question(svc), tiers})
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// ClusterServices is the tier of the cluster's own Services, such as kube-dns and kubernetes. It is always the last.
+	// ClusterServices is the last tier: kube-dns, kubernetes and the like.
 	ClusterServices = "cluster-services"
 	// Default is the tier of all other Services if a Migration names no tiers.
 	Default = "default"
@@ -49,7 +49,7 @@ type rule struct {
 	selector   labels.Selector
 }
 
-// NewRules reads the rules of a Migration. own tells the cluster's own Services; without it there are none.
+// NewRules reads a Migration's rules. own tells the cluster's own Services.
 func NewRules(spec *v1alpha1.MigrationSpec, own func(*corev1.Service) bool) (Rules, error) {
 	if own == nil {
 		own = func(*corev1.Service) bool { return false }
@@ -77,10 +77,8 @@ func NewRules(spec *v1alpha1.MigrationSpec, own func(*corev1.Service) bool) (Rul
 	return r, nil
 }
 
-// Names are the tiers in the order in which they move.
 func (r Rules) Names() []string { return slices.Clone(r.names) }
 
-// matches says whether the namespaces and the selector, as far as there are any, both match.
 func (r rule) matches(svc *corev1.Service) bool {
 	if len(r.namespaces) == 0 && r.selector == nil {
 		return false
@@ -89,9 +87,9 @@ func (r rule) matches(svc *corev1.Service) bool {
 		(r.selector == nil || r.selector.Matches(labels.Set(svc.Labels)))
 }
 
-// ruled is the tier that a rule gives a Service, or nothing. What the owner of the Service says comes first, then what
-// the Migration says of this very Service. The cluster's own Services come before rules that match many: such a rule was
-// hardly made with them in mind, and moving them early would be the wrong surprise.
+// ruled is a Service's tier by rules, or empty. Its owner's word comes first, then the Migration's
+// for this very Service, then the cluster's own Services: rules that match many are hardly meant
+// for those.
 func (r Rules) ruled(svc *corev1.Service) string {
 	if named := svc.Annotations[v1alpha1.AnnotationTier]; slices.Contains(r.names, named) {
 		return named
@@ -153,7 +151,7 @@ type Assignment struct {
 	Unknown []Problem
 }
 
-// Questions are those Services that no rule names: the lookup, if there is one, must be asked about them.
+// Questions are Services that no rule names, for the lookup.
 func Questions(services []*corev1.Service, rules Rules) []*corev1.Service {
 	var out []*corev1.Service
 	for _, svc := range services {
@@ -176,9 +174,9 @@ func (a *Assignment) Unasked(questions []*corev1.Service) {
 	a.Unknown = slices.DeleteFunc(a.Unknown, func(p Problem) bool { return p.Source == SourceLookup })
 }
 
-// Assign gives every Service its tier: by its annotation, by its name in a tier, as one of the cluster's own, by the
-// first tier whose namespaces and selector match, by the answers to the Questions, or else the default tier. An
-// annotation that names no tier is reported and then passed over; an answer that names none leads to the default tier.
+// Assign tiers every Service: by annotation, by name, as the cluster's own, by namespaces and
+// selector, by the Questions, else the default. An annotation without a tier is reported and
+// ignored; such an answer means the default.
 func Assign(services []*corev1.Service, rules Rules, answers map[types.NamespacedName]string) Assignment {
 	a := Assignment{Of: make(map[types.NamespacedName]string, len(services)), Order: rules.Names()}
 	for _, svc := range services {

@@ -8,7 +8,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// limit is how long a run waits for a window: one a week, and a week in which the clocks leap over it.
+// limit covers a weekly window that a clock change skips once.
 const limit = 15 * 24 * time.Hour
 
 // Step waits until a window is open. It writes nothing.
@@ -23,7 +23,7 @@ var (
 	_ engine.Waiter = (*Step)(nil)
 )
 
-// NewStep makes the step that waits for one of the windows. Without now it goes by the machine's clock.
+// NewStep waits for one of the windows, by the machine's clock unless now is given.
 func NewStep(id string, windows []v1alpha1.Window, now func() time.Time) *Step {
 	if now == nil {
 		now = time.Now
@@ -31,15 +31,11 @@ func NewStep(id string, windows []v1alpha1.Window, now func() time.Time) *Step {
 	return &Step{id: id, windows: windows, now: now}
 }
 
-func (s *Step) ID() string { return s.id }
-
-func (s *Step) Title() string { return "Wait for a maintenance window" }
-
+func (s *Step) ID() string              { return s.id }
+func (s *Step) Title() string           { return "Wait for a maintenance window" }
 func (s *Step) Deadline() time.Duration { return limit }
+func (s *Step) Waits()                  {}
 
-func (s *Step) Waits() {}
-
-// State is done while a window is open.
 func (s *Step) State(context.Context) (engine.State, error) {
 	open, _, err := Until(s.windows, s.now())
 	switch {
@@ -54,7 +50,6 @@ func (s *Step) State(context.Context) (engine.State, error) {
 // Do does nothing: only time helps.
 func (s *Step) Do(context.Context) error { return nil }
 
-// Verify says until when to wait.
 func (s *Step) Verify(context.Context) error {
 	now := s.now()
 	open, next, err := Until(s.windows, now)

@@ -11,8 +11,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// horizon is how far ahead a change is looked for. A weekly window comes again after a week; not after one, when the
-// clocks leap over it; a time zone that skips a whole day may take another.
+// horizon bounds the search: clock changes may skip a weekly window, and a time zone a whole day.
 const horizon = 22
 
 // Error says which field of a window is wrong, and what to do.
@@ -25,7 +24,6 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Field + ": " + e.Problem }
 
-// rule is a window that was read.
 type rule struct {
 	days       [7]bool
 	start, end time.Duration // since midnight, by the clock on the wall
@@ -81,8 +79,7 @@ func clock(field, text string) (time.Duration, error) {
 	return time.Duration(t.Hour())*time.Hour + time.Duration(t.Minute())*time.Minute, nil
 }
 
-// open says whether the clock on the wall is within the window. So a window is open twice if it lies within an hour that
-// comes twice, and not at all if it lies within one that is left out.
+// open goes by the wall clock: an hour that comes twice is open twice, and a skipped one never.
 func (r rule) open(t time.Time) bool {
 	t = t.In(r.zone)
 	now := wall(t).Sub(midnight(t))
@@ -93,20 +90,20 @@ func (r rule) open(t time.Time) bool {
 	return today && now >= r.start || yesterday && now < r.end
 }
 
-// wall is what the clock on the wall shows, as if it were UTC: days then have 24 hours.
+// wall is local time as if it were UTC, so that days have 24 hours.
 func wall(t time.Time) time.Time {
 	_, offset := t.Zone()
 	return t.UTC().Add(time.Duration(offset) * time.Second)
 }
 
-// midnight is the begin of the day that the clock on the wall shows, as if it were UTC.
+// midnight is the start of the local day, as if it were UTC.
 func midnight(t time.Time) time.Time {
 	year, month, day := t.Date()
 	return time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
 }
 
-// changes are the moments after now at which the rule may begin or cease to be open: when the clock on the wall shows
-// start or end, and when it is put forward or back.
+// changes are the later moments at which the rule may open or close: at start, at end, and at clock
+// changes.
 func (r rule) changes(now time.Time) []time.Time {
 	var out []time.Time
 	until := now.AddDate(0, 0, horizon)
@@ -132,9 +129,9 @@ func (r rule) changes(now time.Time) []time.Time {
 	return out
 }
 
-// Until says whether now is within one of the windows. If not, next is when one of them opens, in its time zone. If so,
-// next is when the last of those that are open or follow without a gap closes; it is zero if that does not happen within
-// three weeks. Without windows it is always open. Errors are of type *Error.
+// Until says whether now is within a window; next is when one opens, or when the open ones close
+// without a gap, and zero if that takes over three weeks. Without windows it is always open. Errors
+// are of type *Error.
 func Until(windows []v1alpha1.Window, now time.Time) (open bool, next time.Time, err error) {
 	var rules []rule
 	var moments []time.Time

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/operator/overlap"
+	"github.com/replumb/replumb/internal/network/overlap"
 )
 
 // Agents plays replumb's agents, and the replicas that keep bridges in step, which say that all is: whatever pod of theirs runs reports, ten times a second, that its requests of the two seconds before were

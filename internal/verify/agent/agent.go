@@ -21,20 +21,19 @@ const (
 	defaultDomain   = "cluster.local"
 	// nodesASecond is how many nodes' agents may report in a second, if nothing happens.
 	nodesASecond = 20
-	// endLimit is how long requests under way are waited for at the end: as long as the usual ones may take.
+	// endLimit is how long requests under way are waited for at the end.
 	endLimit = 6 * time.Second
 )
 
 // Agent is one of the two on a node.
 type Agent struct {
 	Client client.WithWatch
-	// Origin is the network it is in: Host or Pod. The one in the network of the node also passes barriers, connects to Services that
-	// have moved, and tells who uses old addresses and how API servers look from there.
+	// Origin is the agent's network, Host or Pod. The Host one also passes barriers, connects to
+	// moved Services, and reports clients of old addresses and API servers.
 	Origin v1alpha1.ProbeOrigin
 	// Migration that goes on.
 	Migration string
-	// Ranges are those that it takes addresses of Services from and to: addresses elsewhere are no business of an agent's. None means that
-	// it moves no Services.
+	// Ranges bound the addresses of Services that it handles. None means that no Services move.
 	Ranges []netip.Prefix
 	// Node it is on, and the addresses of that, one for each family.
 	Node    string
@@ -45,13 +44,13 @@ type Agent struct {
 	Version string
 	// Domain of the cluster. Default: cluster.local.
 	Domain string
-	// NameServer is where names are looked up, as kubelet has it. None means that of resolv.conf, forever.
+	// NameServer is kubelet's; none means that of resolv.conf, forever.
 	NameServer netip.Addr
 	// Flows tells who uses old addresses. Without it no client is reported.
 	Flows Flows
 	// Servers looks at each API server that the agent knows. Without it none is reported.
 	Servers func(context.Context) []v1alpha1.APIServerReport
-	// Self lets what a Migration asks to probe be on the node itself, as in tests. Otherwise such probes are refused.
+	// Self allows probes of the node itself, for tests.
 	Self bool
 	// Interval is how often it reports when there are no news. Default: 10 s.
 	Interval time.Duration
@@ -76,8 +75,7 @@ type Agent struct {
 	problems []error
 }
 
-// Run does what an agent does until ctx ends, or something is wrong that a restart may repair. It goes on without an API server for as
-// long as there is none.
+// Run works until ctx ends or a restart may help, also while there is no API server.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -85,12 +83,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { a.watched.follow(ctx, a.Client, a.podsOf()) })
 	all.Go(func() { a.follow(ctx) })
-	all.Go(func() { a.gate.open(ctx, a.watched.scene, a.domain(), a.opened) })
+	all.Go(func() { a.gate.open(ctx, a.watched.view, a.domain(), a.opened) })
 	if !a.host() && len(a.Ranges) > 0 {
-		all.Go(func() { a.singleGate.open(ctx, a.watched.scene, a.domain(), a.opened) })
+		all.Go(func() { a.singleGate.open(ctx, a.watched.view, a.domain(), a.opened) })
 	}
 	if a.Flows != nil && a.host() {
-		all.Go(func() { a.clients.follow(ctx, a.watched.scene, clientsEvery) })
+		all.Go(func() { a.clients.follow(ctx, a.watched.view, clientsEvery) })
 	}
 	if a.Servers != nil && a.host() {
 		all.Go(func() { a.servers.follow(ctx, a.Servers, a.serversEvery) })
@@ -104,8 +102,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	all.Wait()
 	a.probing.end(endLimit)
 	a.connecting.running.Wait()
-	// The last word. If it is not heard, what was counted since the one before is not known; the run sees an agent that is new.
-	if s, ok := a.watched.scene(); ok && s.migration != nil {
+	// If the last report is lost, so are its counts; the run sees a new agent.
+	if s, ok := a.watched.view(); ok && s.migration != nil {
 		_ = a.reporter.write(context.WithoutCancel(ctx))
 	}
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
@@ -114,7 +112,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// asked4 adds the loopback address of IPv4 to the addresses of a node that has none of that family. See barrier.
+// asked4 adds the IPv4 loopback address on nodes without IPv4. See barrier.
 func asked4(node []netip.Addr) []netip.Addr {
 	if slices.ContainsFunc(node, netip.Addr.Is4) {
 		return node
@@ -131,8 +129,8 @@ func (a *Agent) prepare(stop context.CancelCauseFunc) {
 	a.alive.report = v1alpha1.AgentReport{Origin: a.Origin, Instance: a.Instance, Version: a.Version}
 	a.watched = newWatched(a.Migration, a.Ranges)
 	a.names = &nameServers{first: a.NameServer}
-	a.gate = &gate{find: scene.probe, connected: own, names: a.names}
-	a.singleGate = &gate{find: scene.single, optional: true, connected: own, names: a.names}
+	a.gate = &gate{find: view.probe, connected: own, names: a.names}
+	a.singleGate = &gate{find: view.single, optional: true, connected: own, names: a.names}
 	a.reporter = &reporter{
 		client: a.Client, node: a.Node, migration: a.Migration, origin: a.Origin, draw: a.draw, every: a.interval,
 		log: a.Log, news: make(chan struct{}, 1),
@@ -154,11 +152,9 @@ func (a *Agent) prepare(stop context.CancelCauseFunc) {
 	}
 }
 
-func (a *Agent) host() bool { return a.Origin == v1alpha1.FromHost }
-
+func (a *Agent) host() bool     { return a.Origin == v1alpha1.FromHost }
 func (a *Agent) domain() string { return cmp.Or(a.Domain, defaultDomain) }
 
-// podsOf is the node whose pods are watched, if any are.
 func (a *Agent) podsOf() string {
 	if a.host() && a.Flows != nil {
 		return a.Node
@@ -166,7 +162,6 @@ func (a *Agent) podsOf() string {
 	return ""
 }
 
-// follow does what the objects ask for whenever they change.
 func (a *Agent) follow(ctx context.Context) {
 	for {
 		select {
@@ -174,18 +169,18 @@ func (a *Agent) follow(ctx context.Context) {
 			return
 		case <-a.watched.changes:
 		}
-		if s, ok := a.watched.scene(); ok {
+		if s, ok := a.watched.view(); ok {
 			a.obey(ctx, s)
 		}
 	}
 }
 
-func (a *Agent) obey(ctx context.Context, s scene) {
+func (a *Agent) obey(ctx context.Context, s view) {
 	if a.host() {
 		a.barrier.follow(ctx, s.own(v1alpha1.RoleSentinel))
 		a.connecting.follow(ctx, movers(s))
 	}
-	o := orders{origin: a.Origin, domain: a.domain(), scene: s, began: a.beginning(s), server: a.names.server(s), self: a.Self}
+	o := orders{origin: a.Origin, domain: a.domain(), view: s, began: a.beginning(s), server: a.names.server(s), self: a.Self}
 	o.answered, o.named, _ = a.gate.state()
 	o.singleAnswered, o.singleNamed, _ = a.singleGate.state()
 	wanted, problems := targets(o)
@@ -198,14 +193,12 @@ func (a *Agent) obey(ctx context.Context, s scene) {
 	}
 }
 
-// opened has more probed, and reported that nothing is in the way.
 func (a *Agent) opened() {
 	a.watched.changed()
 	a.reporter.poke()
 }
 
-// beginning is where the Service probe was when it was first seen.
-func (a *Agent) beginning(s scene) netip.Addr {
+func (a *Agent) beginning(s view) netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if svc := s.probe(); svc != nil && !a.began.IsValid() {
@@ -214,20 +207,18 @@ func (a *Agent) beginning(s scene) netip.Addr {
 	return a.began
 }
 
-// interval grows with the cluster.
 func (a *Agent) interval() time.Duration {
 	every := cmp.Or(a.Interval, defaultInterval)
-	s, _ := a.watched.scene()
+	s, _ := a.watched.view()
 	if s.migration == nil || s.migration.Status.Proof == nil {
 		return every
 	}
 	return max(every, time.Duration(s.migration.Status.Proof.Nodes)*time.Second/nodesASecond)
 }
 
-// serversEvery is the pause between two looks at API servers: they are asked less often than they are reported to.
+// serversEvery is longer than the pause between reports.
 func (a *Agent) serversEvery() time.Duration { return apiserver.LookEvery * a.interval() }
 
-// draw makes the agent's part of the report.
 func (a *Agent) draw() (*v1alpha1.NodeReportStatus, func(), error) {
 	status := &v1alpha1.NodeReportStatus{}
 	// A probe that has ended stays for some reports, so that how it ended is not missed.
@@ -237,7 +228,7 @@ func (a *Agent) draw() (*v1alpha1.NodeReportStatus, func(), error) {
 	}
 	status.Probes = probes
 	problems := []error{a.watched.migrations.trouble(), a.watched.services.trouble()}
-	if s, ok := a.watched.scene(); ok && s.migration == nil {
+	if s, ok := a.watched.view(); ok && s.migration == nil {
 		problems = append(problems, errors.New("there is no migration "+a.Migration))
 	}
 	for _, g := range []*gate{a.gate, a.singleGate} {

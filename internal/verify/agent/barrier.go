@@ -24,21 +24,21 @@ import (
 )
 
 const (
-	// patience is after how long it is worth telling that a barrier is not passed yet: kube-proxy takes a second or two.
+	// patience is longer than kube-proxy usually takes for a barrier.
 	patience = 10 * time.Second
-	// mostSentinels bounds how many are asked about at a time, and how many that were passed are remembered. A run makes one, and
-	// replumb's own namespace has no others.
+	// mostSentinels bounds those in progress and those remembered. A run makes one.
 	mostSentinels = 16
 	// clearEvery is the pause between two looks at connection tracking, which may be large.
 	clearEvery = time.Second
 )
 
-// barrier asks the kube-proxy of the node about every sentinel, until it has programmed it.
+// barrier asks the node's kube-proxy about every sentinel until it is programmed.
 type barrier struct {
-	// nodes are the addresses of the node, one for each family. kube-proxy answers at those of the sentinel's family, and before Kubernetes
-	// 1.35 at those of IPv4 alone, about either (newServiceHealthServer in pkg/proxy/healthcheck/service_health.go).
+	// nodes are the node's addresses by family. kube-proxy answers at the sentinel's family, and
+	// before Kubernetes 1.35 at IPv4 alone (newServiceHealthServer in
+	// pkg/proxy/healthcheck/service_health.go).
 	nodes []netip.Addr
-	// forget deletes what leads datagrams to servers that are to be forgotten; nil if the agent cannot.
+	// forget deletes entries to servers; nil if the agent cannot.
 	forget func(servers []netip.Addr, rested time.Duration) (left int, err error)
 	// poke is called when one is passed.
 	poke func()
@@ -51,7 +51,6 @@ type barrier struct {
 	more int
 }
 
-// asked is a sentinel that is or was asked about.
 type asked struct {
 	name  string
 	since time.Time
@@ -60,7 +59,6 @@ type asked struct {
 	why error
 }
 
-// follow asks about these sentinels, and no longer about others.
 func (b *barrier) follow(ctx context.Context, sentinels []*corev1.Service) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -89,10 +87,10 @@ func (b *barrier) follow(ctx context.Context, sentinels []*corev1.Service) {
 	}
 }
 
-// pass asks until kube-proxy reports the sentinel and nothing is left that is to be forgotten, or the sentinel is gone.
+// pass ends when kube-proxy reports the sentinel and nothing is left to forget, or when it is gone.
 func (b *barrier) pass(ctx context.Context, sentinel *corev1.Service, a *asked) {
 	defer a.stop()
-	// The pause grows to half a second: kube-proxy gathers changes for a second before it programs them.
+	// The pause grows to half a second: kube-proxy gathers changes for a second.
 	pauses := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 1.3, Cap: 500 * time.Millisecond, Steps: 20}
 	c := &clearing{}
 	_ = pauses.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
@@ -116,8 +114,9 @@ func (b *barrier) pass(ctx context.Context, sentinel *corev1.Service, a *asked) 
 	})
 }
 
-// restFor is how long an entry must have rested before it is deleted, by how long it has been tried. Who asks for a name waits five seconds
-// for the answer, and no question under way shall be cut off. A client that asks from one port all the time never rests so long.
+// restFor is how long an entry must rest before deletion, by how long that has been tried. DNS
+// clients wait five seconds for answers, and one that always asks from one port never rests so
+// long.
 func restFor(tried time.Duration) time.Duration {
 	switch {
 	case tried < 15*time.Second:
@@ -128,8 +127,9 @@ func restFor(tried time.Duration) time.Duration {
 	return 0
 }
 
-// clear deletes what leads datagrams to the servers that the sentinel wants forgotten. By now kube-proxy leads no new ones there. Only
-// replumb and administrators write sentinels: others could have entries of all clients deleted.
+// clear deletes entries of datagrams to the servers that the sentinel wants forgotten, where
+// kube-proxy sends no new ones by now. Only replumb and administrators write sentinels: others
+// could delete any client's entries.
 func (b *barrier) clear(sentinel *corev1.Service, c *clearing) error {
 	var servers []netip.Addr
 	for text := range strings.SplitSeq(sentinel.Annotations[v1alpha1.AnnotationForget], ",") {
@@ -153,8 +153,7 @@ func (b *barrier) clear(sentinel *corev1.Service, c *clearing) error {
 	left, err := b.forget(servers, restFor(now.Sub(c.since)))
 	if err == nil && left > 0 {
 		err = fmt.Errorf(
-			"clients use %d entries of connection tracking that lead to %s",
-			left,
+			"clients use %d entries of connection tracking that lead to %s", left,
 			sentinel.Annotations[v1alpha1.AnnotationForget],
 		)
 	}
@@ -162,7 +161,6 @@ func (b *barrier) clear(sentinel *corev1.Service, c *clearing) error {
 	return err
 }
 
-// clearing is since when entries have been deleted for a sentinel, when last, and with what outcome.
 type clearing struct {
 	since, latest time.Time
 	err           error
@@ -185,7 +183,6 @@ func (b *barrier) ask(ctx context.Context, sentinel *corev1.Service) error {
 	return failed
 }
 
-// report is the latest barriers that were passed, and what has not been passed for long.
 func (b *barrier) report() ([]v1alpha1.BarrierReport, []error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -201,7 +198,6 @@ func (b *barrier) report() ([]v1alpha1.BarrierReport, []error) {
 	return slices.Clone(b.passed), late
 }
 
-// readGood reads an answer with status 200.
 func readGood(response *http.Response) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
 	if err != nil {
@@ -213,7 +209,6 @@ func readGood(response *http.Response) ([]byte, error) {
 	return body, nil
 }
 
-// tell says between which addresses a connection is.
 func tell(conn net.Conn, connected func(network string, local, remote netip.AddrPort)) {
 	local, errLocal := netip.ParseAddrPort(conn.LocalAddr().String())
 	remote, errRemote := netip.ParseAddrPort(conn.RemoteAddr().String())

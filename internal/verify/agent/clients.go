@@ -23,30 +23,27 @@ const (
 
 // Flows tells who uses addresses of Services, from connection tracking.
 type Flows interface {
-	// Clients are those of the moved addresses, each of a Service (namespace/name). Pods of the node are known by their addresses; one
-	// without a name is no client.
+	// Clients are those of moved addresses (Services as namespace/name). pods has this node's pods
+	// by address; one without a name is no client.
 	Clients(moved, pods map[netip.Addr]string) ([]v1alpha1.OldAddressClient, error)
 	// Own tells of a connection that the agent has made, which makes it no client.
 	Own(network string, local, remote netip.AddrPort)
-	// Forget deletes the entries by which datagrams for Services are led to one of the servers, those that have rested for so long, and
-	// returns how many are left.
+	// Forget deletes rested entries of datagrams for Services to the servers, and counts the rest.
 	Forget(servers []netip.Addr, rested time.Duration) (left int, err error)
 }
 
-// clients looks again and again who uses addresses that Services have left.
 type clients struct {
 	flows Flows
 
 	mu     sync.Mutex
 	memory memory
-	// list are those of the last minutes, and after them those of before; more is how many of the former had no room, forgotten of the
-	// latter.
+	// list has recent clients before remembered ones; more and forgotten count those without room.
 	list            []v1alpha1.OldAddressClient
 	more, forgotten int
 	err             error
 }
 
-func (c *clients) follow(ctx context.Context, look func() (scene, bool), every time.Duration) {
+func (c *clients) follow(ctx context.Context, look func() (view, bool), every time.Duration) {
 	wait.UntilWithContext(ctx, func(context.Context) {
 		if s, ok := look(); ok {
 			c.look(s)
@@ -54,7 +51,7 @@ func (c *clients) follow(ctx context.Context, look func() (scene, bool), every t
 	}, every)
 }
 
-func (c *clients) look(s scene) {
+func (c *clients) look(s view) {
 	pods, own := podsByAddress(s.pods)
 	var found []v1alpha1.OldAddressClient
 	var err error
@@ -84,7 +81,6 @@ func (c *clients) look(s scene) {
 	c.list, c.forgotten = c.memory.complete(c.list)
 }
 
-// recall takes up what an agent before this one has reported.
 func (c *clients) recall(reported []v1alpha1.OldAddressClient) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,12 +101,12 @@ func (c *clients) report(status *v1alpha1.NodeReportStatus) error {
 // departure is an address that a Service has left, or that its name led to meanwhile.
 type departure struct {
 	service string
-	// settled is from when on clients by name use it no more.
-	settled time.Time
+	// expired is when clients by name have stopped using it.
+	expired time.Time
 }
 
-// leftAddresses are those that Services have left, and the own ones of their bridges.
-func leftAddresses(s scene) map[netip.Addr]departure {
+// leftAddresses includes the bridges' own.
+func leftAddresses(s view) map[netip.Addr]departure {
 	all := map[netip.Addr]departure{}
 	for _, m := range movers(s) {
 		left := m.left()
@@ -119,7 +115,7 @@ func leftAddresses(s scene) map[netip.Addr]departure {
 		}
 		d := departure{service: m.key.String()}
 		if at, err := time.Parse(time.RFC3339Nano, m.movedAt); err == nil {
-			d.settled = at.Add(drain(s.migration))
+			d.expired = at.Add(drain(s.migration))
 		}
 		all[left] = d
 		if m.own.IsValid() {
@@ -144,7 +140,8 @@ func whose(left map[netip.Addr]departure) map[netip.Addr]string {
 	return all
 }
 
-// podsByAddress are the pods that have an address of their own and run. Replumb's probes, which are no clients, have no name.
+// podsByAddress are running pods with an address. Replumb's probes, which are no clients, have no
+// name.
 func podsByAddress(pods []*corev1.Pod) (all map[netip.Addr]string, own map[netip.Addr]bool) {
 	all, own = map[netip.Addr]string{}, map[netip.Addr]bool{}
 	for _, pod := range pods {

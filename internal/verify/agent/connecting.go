@@ -24,7 +24,6 @@ const (
 	connectLimit = 5 * time.Second
 )
 
-// connecting connects to Services that move.
 type connecting struct {
 	client    client.Reader
 	instance  string
@@ -65,7 +64,7 @@ func (c *connecting) try(ctx context.Context, a attempt) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	lost := c.connects.done(a, outcomes, metav1.NowMicro())
-	if again, is := c.connects.again(a); is {
+	if again, is := c.connects.repeat(a); is {
 		c.running.Go(func() { c.try(ctx, again) })
 	}
 	if lost || (!a.baseline && c.connects.idle()) {
@@ -84,8 +83,8 @@ func (c *connecting) connect(ctx context.Context, to netip.AddrPort) error {
 	return conn.Close()
 }
 
-// void reports whether an address that did not answer is not bound to lead to the Service any more. What is watched may be a
-// moment behind, so the API server is asked. If it does not say, the address is bound to.
+// void reports whether a silent address need not lead to the Service any more. It asks the API
+// server, since watches lag; without an answer, it must.
 func (c *connecting) void(ctx context.Context, m mover, a netip.Addr) bool {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
@@ -109,8 +108,8 @@ func (c *connecting) void(ctx context.Context, m mover, a netip.Addr) bool {
 	return svc.Annotations[v1alpha1.AnnotationServiceUID] != string(m.uid) || !c.held(ctx, m, a)
 }
 
-// held reports whether an address is reserved for the bridge of a Service. Only replumb, and no tenant, can reserve one: without that it is
-// any address, which anyone may have written down. If the API server does not say, it is reserved.
+// held reports whether an address is reserved for the Service's bridge, as only replumb can do:
+// annotations are anyone's. Without an answer, it is.
 func (c *connecting) held(ctx context.Context, m mover, a netip.Addr) bool {
 	ip := &networkingv1.IPAddress{}
 	err := c.client.Get(ctx, client.ObjectKey{Name: a.String()}, ip)

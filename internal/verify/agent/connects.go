@@ -10,15 +10,14 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// mostFailed is how many failed connects a report has room for.
 const mostFailed = 32
 
-// connects decides who is to be connected to, and what that says. It makes no connection itself.
+// connects decides which Services to connect to, and what the results mean:
 //
-//   - A Service that has a bridge, and has not moved, is connected to at its address: the baseline.
-//   - One that has moved since it was last connected to is connected to at its address, and where its bridge answers for it.
-//   - What fails then is a loss if the baseline was good. An agent that came too late for a baseline has the two addresses vouch for each
-//     other: they lead to the same pods, so a loss is what fails at one and not at the other.
+//   - a Service with a bridge, before its move, is connected to at its address: the baseline;
+//   - after a move, at its address and where its bridge answers for it;
+//   - a failure then is a loss if the baseline was good. Without a baseline the two addresses vouch
+//     for each other, since they lead to the same pods: a loss fails at one only.
 type connects struct {
 	movers  map[types.UID]mover
 	records map[types.UID]*record
@@ -26,7 +25,6 @@ type connects struct {
 	more    int
 }
 
-// record is what is known of one Service.
 type record struct {
 	// known says that there is a baseline; answers, that it was good.
 	known, answers bool
@@ -36,14 +34,12 @@ type record struct {
 	tried string
 }
 
-// attempt is what is to be connected to.
 type attempt struct {
 	mover     mover
 	baseline  bool
 	addresses []netip.AddrPort
 }
 
-// outcome is what came of connecting to one address.
 type outcome struct {
 	address netip.AddrPort
 	err     error
@@ -51,7 +47,6 @@ type outcome struct {
 	void bool
 }
 
-// next takes the Services as they are now, and says who is to be connected to.
 func (c *connects) next(movers []mover) []attempt {
 	c.movers = make(map[types.UID]mover, len(movers))
 	records := make(map[types.UID]*record, len(movers))
@@ -71,7 +66,6 @@ func (c *connects) next(movers []mover) []attempt {
 	return due
 }
 
-// next is the attempt that a Service needs now, if it needs one.
 func (r *record) next(m mover) (attempt, bool) {
 	switch {
 	case r.busy || !m.at.IsValid() || (r.tried == m.movedAt && (r.known || m.movedAt != "")):
@@ -87,8 +81,8 @@ func (r *record) next(m mover) (attempt, bool) {
 	return a, true
 }
 
-// again is the attempt that a Service needs after one, since it has changed meanwhile. One that has not needs none before it does.
-func (c *connects) again(after attempt) (attempt, bool) {
+// repeat is another attempt for a Service that has changed meanwhile.
+func (c *connects) repeat(after attempt) (attempt, bool) {
 	m, there := c.movers[after.mover.uid]
 	if !there || m == after.mover {
 		return attempt{}, false
@@ -99,7 +93,6 @@ func (c *connects) again(after attempt) (attempt, bool) {
 	return a, is
 }
 
-// done takes what came of an attempt. It reports whether there was a loss.
 func (c *connects) done(a attempt, outcomes []outcome, now metav1.MicroTime) (lost bool) {
 	r := c.records[a.mover.uid]
 	if r == nil { // nothing asks any more
@@ -136,7 +129,6 @@ func (c *connects) fail(m mover, o outcome, now metav1.MicroTime) {
 	})
 }
 
-// idle reports whether nothing is under way.
 func (c *connects) idle() bool {
 	for _, r := range c.records {
 		if r.busy {

@@ -118,12 +118,12 @@ func TestConnectsAgain(t *testing.T) {
 	due := c.next([]mover{aMover(oldAt, newAt, "")})
 	c.next([]mover{aMover(newAt, oldAt, "1")})
 	c.done(due[0], outcomes(t, due[0], "ok"), metav1.NowMicro())
-	a, is := c.again(due[0])
+	a, is := c.repeat(due[0])
 	if !is || a.baseline || c.idle() {
 		t.Fatalf("due %v: %+v", is, a)
 	}
 	c.done(a, outcomes(t, a, "void,void"), metav1.NowMicro())
-	if a, is := c.again(a); is {
+	if a, is := c.repeat(a); is {
 		t.Errorf("due although nothing changed: %+v", a)
 	}
 }

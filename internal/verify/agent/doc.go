@@ -1,4 +1,4 @@
-// Package agent is what runs on every node while a migration goes on: it passes barriers, probes, connects to Services that have
-// moved, and tells who still uses old addresses, in the NodeReport of its node. It gets no orders: it watches the objects that
-// a migration consists of, and an agent that is killed begins again from there. See docs/design/proof.md.
+// Package agent runs on every node during a migration: it passes barriers, probes, connects to
+// moved Services, and reports clients of old addresses in its NodeReport. It takes no orders but
+// watches the migration's objects, and resumes from these. See docs/design/proof.md.
 package agent

@@ -11,8 +11,7 @@ import (
 // ResolvConf is where kubelet writes down where a pod looks names up.
 const ResolvConf = "/etc/resolv.conf"
 
-// DomainOf is the domain of the cluster by what kubelet has written in a pod's resolv.conf, whose first search domain is that of the
-// pod's namespace; empty if it says nothing.
+// DomainOf is the cluster's domain, by the first search domain in a pod's resolv.conf; else empty.
 func DomainOf(resolvConf string) string {
 	config, err := dns.ClientConfigFromFile(resolvConf)
 	if err != nil {

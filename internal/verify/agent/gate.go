@@ -18,12 +18,12 @@ const (
 	askLimit  = 2 * time.Second
 )
 
-// gate holds the agents' own probes of a Service back until that has been answered once, and those by name until the name has been
-// found. Agents come up while the Service, what is behind it, and its name do: what was never there cannot be lost. It opens once
-// in the life of an agent. As long as it is closed, the report says so.
+// gate holds the agents' own probes back until the Service, or its name, has answered once: what
+// never existed cannot be lost. It opens once in an agent's life, and the report says so until
+// then.
 type gate struct {
-	// find is the Service that is asked; nil if it is not there. optional says that nothing is in the way then.
-	find     func(scene) *corev1.Service
+	// find is the Service to ask, or nil; optional says that it may be missing.
+	find     func(view) *corev1.Service
 	optional bool
 	// connected hears of the connections that are made.
 	connected func(network string, local, remote netip.AddrPort)
@@ -35,15 +35,14 @@ type gate struct {
 	why             error
 }
 
-// state says what has been seen, and why not more.
 func (g *gate) state() (answered, named bool, why error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.answered, g.named, g.why
 }
 
-// open tries until everything has been answered, or ctx ends. Each time more is known it calls opened.
-func (g *gate) open(ctx context.Context, look func() (scene, bool), domain string, opened func()) {
+// open tries until all have answered or ctx ends, and calls opened on progress.
+func (g *gate) open(ctx context.Context, look func() (view, bool), domain string, opened func()) {
 	_ = wait.PollUntilContextCancel(ctx, gateEvery, true, func(ctx context.Context) (bool, error) {
 		answered, _, _ := g.state()
 		s, ok := look()
@@ -62,8 +61,7 @@ func (g *gate) open(ctx context.Context, look func() (scene, bool), domain strin
 	})
 }
 
-// try asks the next question.
-func (g *gate) try(ctx context.Context, s scene, domain string) error {
+func (g *gate) try(ctx context.Context, s view, domain string) error {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	svc := g.find(s)
@@ -93,7 +91,6 @@ func (g *gate) try(ctx context.Context, s scene, domain string) error {
 	return nil
 }
 
-// ask gets an answer from one of the addresses.
 func (g *gate) ask(ctx context.Context, port uint16, addresses ...netip.Addr) error {
 	err := fmt.Errorf("it has no address, or no port %s", portHTTP)
 	for _, a := range addresses {
@@ -107,7 +104,6 @@ func (g *gate) ask(ctx context.Context, port uint16, addresses ...netip.Addr) er
 	return err
 }
 
-// get asks host:port for its root over a connection of its own.
 func get(ctx context.Context, address string, connected func(network string, local, remote netip.AddrPort)) ([]byte, error) {
 	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)

@@ -14,19 +14,18 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// mostRemembered bounds the memory. Who was seen last is kept.
+// mostRemembered bounds the memory to the latest clients.
 const mostRemembered = 4 * mostClients
 
-// memory is who has used addresses since Services left them. Connection tracking forgets within minutes, and who comes once a night is
-// exactly who is left when all that is easy has been put right. A pod that comes once has a name and an address that do not come again:
-// so what is remembered is the workload, where it is known.
+// memory keeps clients of old addresses, which connection tracking forgets within minutes: the
+// nightly ones are those that remain. It keeps the workload where known, since a pod's name and
+// address do not come again.
 type memory struct {
 	known map[memoryKey]*remembered
 }
 
 type memoryKey struct{ address, protocol, who string }
 
-// remembered is as of its latest use.
 type remembered struct {
 	client v1alpha1.OldAddressClient
 	first  time.Time
@@ -38,8 +37,8 @@ func keyOf(c *v1alpha1.OldAddressClient) memoryKey {
 	return memoryKey{c.Address, c.Protocol, cmp.Or(c.Workload, c.Pod, c.Source)}
 }
 
-// add takes in who was seen now, but for those who by then may have used what resolvers remember, and forgets who used what is no old address any
-// more.
+// add takes in present clients, except while resolvers' caches excuse them, and drops those of
+// addresses that are no longer old.
 func (m *memory) add(found []v1alpha1.OldAddressClient, left map[netip.Addr]departure) {
 	maps.DeleteFunc(m.known, func(k memoryKey, _ *remembered) bool {
 		_, ok := left[host(k.address)]
@@ -49,7 +48,7 @@ func (m *memory) add(found []v1alpha1.OldAddressClient, left map[netip.Addr]depa
 	for _, c := range slices.SortedFunc(slices.Values(found), func(a, b v1alpha1.OldAddressClient) int {
 		return a.LastSeen.Compare(b.LastSeen.Time)
 	}) {
-		if d, ok := left[host(c.Address)]; ok && !c.LastSeen.Time.Before(d.settled) {
+		if d, ok := left[host(c.Address)]; ok && !c.LastSeen.Time.Before(d.expired) {
 			m.use(c)
 		}
 	}
@@ -76,7 +75,6 @@ func (m *memory) use(c v1alpha1.OldAddressClient) {
 	}
 }
 
-// recall takes up what was remembered before. What was seen since comes after it.
 func (m *memory) recall(reported []v1alpha1.OldAddressClient) {
 	for _, c := range reported {
 		if c.FirstSeen == nil { // it was not remembered
@@ -97,7 +95,7 @@ func (m *memory) recall(reported []v1alpha1.OldAddressClient) {
 	}
 }
 
-// complete notes on those of now what is remembered of them, and adds the others as far as a report has room. forgotten is how many had no room.
+// complete merges what is remembered, as far as a report has room; forgotten counts the rest.
 func (m *memory) complete(now []v1alpha1.OldAddressClient) (all []v1alpha1.OldAddressClient, forgotten int) {
 	seen := map[memoryKey]bool{}
 	for _, c := range now {
@@ -137,7 +135,6 @@ func (m *memory) newest() []*remembered {
 	})
 }
 
-// host is the address in host:port.
 func host(address string) netip.Addr {
 	a, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -146,8 +143,8 @@ func host(address string) netip.Addr {
 	return a.Addr()
 }
 
-// cronJobOf is the CronJob that made a Job of that name, which ends with the minute that it was due (getJobName in k8s.io/kubernetes
-// pkg/controller/cronjob/utils.go).
+// cronJobOf is the CronJob of a Job, whose name ends with its due minute (getJobName in
+// k8s.io/kubernetes pkg/controller/cronjob/utils.go).
 func cronJobOf(job string) (name string, ok bool) {
 	const shortest = 8 // since 1990
 	i := strings.LastIndexByte(job, '-')
@@ -157,7 +154,7 @@ func cronJobOf(job string) (name string, ok bool) {
 	return job[:i], true
 }
 
-// workloadsOf are what the pods belong to, as kind, namespace and name, by namespace/name of the pod. One that belongs to nothing is not in it.
+// workloadsOf are pods' owners as kind, namespace and name, by the pod's namespace/name.
 func workloadsOf(pods []*corev1.Pod) map[string]string {
 	all := map[string]string{}
 	for _, pod := range pods {
@@ -179,5 +176,4 @@ func workloadsOf(pods []*corev1.Pod) map[string]string {
 	return all
 }
 
-// hashLabel is on the pods of Deployments, and ends the names of their ReplicaSets.
 const hashLabel = "pod-template-hash"

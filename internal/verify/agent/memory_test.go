@@ -24,7 +24,7 @@ func nightly(pod string, at time.Time) v1alpha1.OldAddressClient {
 
 // left is what these tests' Service has left at the beginning.
 func left() map[netip.Addr]departure {
-	return map[netip.Addr]departure{netip.MustParseAddr("10.96.0.9"): {service: "shop/cart", settled: night()}}
+	return map[netip.Addr]departure{netip.MustParseAddr("10.96.0.9"): {service: "shop/cart", expired: night()}}
 }
 
 // TestMemoryOfRareClients: a job that comes once a night is known in the morning, and by how long it was away, though each night it is another

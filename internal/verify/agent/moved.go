@@ -10,14 +10,15 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// mover is a Service that moves, is about to, or has.
+// mover is a Service that moves, is about to, or has moved.
 type mover struct {
 	uid types.UID
 	// name as namespace/name, and that of its bridge, if there is one.
 	key, bridge types.NamespacedName
-	// at is where it is, invalid while it is on its way; other, where its bridge answers for it besides, invalid if nothing is bound to.
+	// at is its address, invalid on the way; other is its bridge's for it, invalid if none must
+	// answer.
 	at, other netip.Addr
-	// own is the ClusterIP of its bridge, to which its name leads for as long as a hop lasts; invalid if there is no bridge.
+	// own is the bridge's ClusterIP, for the name during a hop; invalid without a bridge.
 	own netip.Addr
 	// port is its first for TCP, 0 if it has none.
 	port uint16
@@ -25,7 +26,6 @@ type mover struct {
 	movedAt string
 }
 
-// left is the address that the Service has left and that still leads to it; invalid if there is none.
 func (m mover) left() netip.Addr {
 	if m.movedAt == "" || !m.at.IsValid() {
 		return netip.Addr{}
@@ -33,9 +33,9 @@ func (m mover) left() netip.Addr {
 	return m.other
 }
 
-// movers finds the Services that the migration moves. What says so lies where tenants can write it too, so it is held to what they cannot
-// choose: the address that a Service is at, and the ranges.
-func movers(s scene) []mover {
+// movers finds the Services that move. Tenants can write the annotations, so these are checked
+// against a Service's address and the ranges, which they cannot choose.
+func movers(s view) []mover {
 	if s.migration == nil {
 		return nil
 	}
@@ -65,9 +65,9 @@ func movers(s scene) []mover {
 	return found
 }
 
-// bridgesOf are the bridges by the UID of their Service. A bridge lies beside its Service, and has the one name that follows from the
-// Service's name and UID: what others label as a bridge is none.
-func bridgesOf(s scene) map[types.UID]*corev1.Service {
+// bridgesOf are bridges by the UID of their Service, recognized by namespace and derived name, not
+// by labels.
+func bridgesOf(s view) map[types.UID]*corev1.Service {
 	claimed := map[types.UID][]*corev1.Service{}
 	for _, b := range s.role(v1alpha1.RoleBridge) {
 		of := types.UID(b.Annotations[v1alpha1.AnnotationServiceUID])
@@ -84,7 +84,6 @@ func bridgesOf(s scene) map[types.UID]*corev1.Service {
 	return bridges
 }
 
-// besides is where the bridge of a Service that is at an address answers for it, too.
 func besides(b *corev1.Service, at netip.Addr, m *v1alpha1.Migration) (other netip.Addr) {
 	if m.Status.PointOfNoReturnPassed { // bridges are being taken away
 		return other

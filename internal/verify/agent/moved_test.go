@@ -67,7 +67,7 @@ func TestClientsOfOldAddresses(t *testing.T) {
 	svc := service("shop", "cart", newAt, movedAt("1"))
 	b := service("shop", bridge.Name("cart", "uid-cart"), "10.96.9.9", role(v1alpha1.RoleBridge), touched)
 	b.Annotations[v1alpha1.AnnotationServiceUID] = string(svc.UID)
-	s := scene{migration: migration(), services: []*corev1.Service{svc, b}, ranges: moveRanges(), pods: []*corev1.Pod{
+	s := view{migration: migration(), services: []*corev1.Service{svc, b}, ranges: moveRanges(), pods: []*corev1.Pod{
 		pod("shop", "web", "10.0.0.1", func(*corev1.Pod) {}),
 		pod("shop", "done", "10.0.0.2", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
 		pod("kube-system", "proxy", "192.0.2.1", func(p *corev1.Pod) { p.Spec.HostNetwork = true }),

@@ -17,7 +17,7 @@ import (
 
 const portDNS = 53
 
-// NameServerOf is the first name server that kubelet has written in a pod's resolv.conf; invalid if there is none.
+// NameServerOf is the first name server in a pod's resolv.conf; invalid without one.
 func NameServerOf(resolvConf string) netip.Addr {
 	config, err := dns.ClientConfigFromFile(resolvConf)
 	if err != nil || len(config.Servers) == 0 {
@@ -26,11 +26,10 @@ func NameServerOf(resolvConf string) netip.Addr {
 	return parse(config.Servers[0])
 }
 
-// nameServers say where an agent looks names up. A pod has the address of cluster DNS from its start, and an agent outlasts moves of that
-// Service: it asks at the address of its resolv.conf for as long as something is bound to answer there, as any pod of before does, and then
-// where the Service is, as a pod does that starts then.
+// nameServers choose the agent's name server. Like older pods, it asks at the address in its
+// resolv.conf while that must answer, and then, like new pods, at the Service's address.
 type nameServers struct {
-	// first is the name server of resolv.conf. One that is no Service, such as a cache on the node, is asked forever.
+	// first is resolv.conf's. One that is no Service, such as a node's cache, stays.
 	first netip.Addr
 
 	mu sync.Mutex
@@ -39,8 +38,7 @@ type nameServers struct {
 	now     netip.AddrPort
 }
 
-// server is whom to ask now; invalid for the one of resolv.conf.
-func (n *nameServers) server(s scene) netip.AddrPort {
+func (n *nameServers) server(s view) netip.AddrPort {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if s.migration == nil {
@@ -61,9 +59,9 @@ func (n *nameServers) server(s scene) netip.AddrPort {
 	return n.now
 }
 
-// find finds the Service that is, was or will be at the address of resolv.conf. What Services outside of kube-system note of
-// themselves is not believed: a tenant could have all agents ask a server of his own.
-func (n *nameServers) find(s scene) *corev1.Service {
+// find is the Service whose past, present or future address is in resolv.conf. Only notes in
+// kube-system are believed: a tenant could redirect all agents.
+func (n *nameServers) find(s view) *corev1.Service {
 	var noted *corev1.Service
 	for _, svc := range s.services {
 		switch key := client.ObjectKeyFromObject(svc); {
@@ -83,13 +81,11 @@ func (n *nameServers) find(s scene) *corev1.Service {
 	return noted
 }
 
-// notes reports whether a Service says that the migration has it leave an address, or come to it.
 func notes(m *v1alpha1.Migration, svc *corev1.Service, a netip.Addr) bool {
 	old, touched := before(m, svc)
 	return touched && (old == a || parse(svc.Annotations[v1alpha1.AnnotationTargetIP]) == a)
 }
 
-// lookUp finds out whether a name has addresses.
 func lookUp(ctx context.Context, server netip.AddrPort, name string) error {
 	resolver := &net.Resolver{PreferGo: true}
 	if server.IsValid() {

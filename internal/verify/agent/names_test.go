@@ -67,7 +67,7 @@ func TestNamesAreAskedWhereClusterDNSIs(t *testing.T) {
 			n := &nameServers{first: netip.MustParseAddr(tt.first)}
 			for i, s := range tt.steps {
 				got := ""
-				if at := n.server(scene{migration: s.migration, services: []*corev1.Service{s.dns}, ranges: moveRanges()}); at.IsValid() {
+				if at := n.server(view{migration: s.migration, services: []*corev1.Service{s.dns}, ranges: moveRanges()}); at.IsValid() {
 					got = at.String()
 				}
 				if got != s.want {
@@ -86,7 +86,7 @@ func TestProbesByNameAskTheirServer(t *testing.T) {
 		answered: true,
 		named:    true,
 		server:   at,
-		scene: scene{
+		view: view{
 			migration: migration(),
 			services:  []*corev1.Service{service(v1alpha1.SystemNamespace, "probe", oldAt, role(v1alpha1.RoleProbe))},
 		},

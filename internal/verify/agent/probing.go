@@ -14,11 +14,10 @@ import (
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
-// probing sends requests to the targets there are, and counts what they meet with.
 type probing struct {
 	origin   v1alpha1.ProbeOrigin
 	instance string
-	// connected hears of the connections that are made, poke of failures, and broken when a prober ends by itself.
+	// connected hears of connections, poke of failures, broken of probers that end.
 	connected func(network string, local, remote netip.AddrPort)
 	poke      func()
 	broken    func(error)
@@ -29,13 +28,11 @@ type probing struct {
 	probers sync.WaitGroup
 }
 
-// prober is one that runs.
 type prober struct {
 	asking *asking
 	stop   context.CancelFunc
 }
 
-// set has exactly these targets probed.
 func (p *probing) set(ctx context.Context, targets []target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +86,7 @@ func (p *probing) begin(ctx context.Context, t target, now time.Time) {
 	})
 }
 
-// end stops everything, and waits for requests under way, but no longer than limit.
+// end stops all and waits for requests under way, up to limit.
 func (p *probing) end(limit time.Duration) {
 	p.mu.Lock()
 	for name, r := range p.running {
@@ -108,8 +105,8 @@ func (p *probing) end(limit time.Duration) {
 	}
 }
 
-// draw makes the reports of all probes, without those that ended before an instant. The ones it used are to be kept once the report
-// is written.
+// draw makes the reports of all probes but those that ended before since; keep marks them as
+// written.
 func (p *probing) draw(since time.Time) (reports []v1alpha1.ProbeReport, keep func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,7 +124,7 @@ func (p *probing) draw(since time.Time) (reports []v1alpha1.ProbeReport, keep fu
 	}
 	return reports, func() {
 		for _, t := range used {
-			t.keep()
+			t.retain()
 		}
 	}, nil
 }

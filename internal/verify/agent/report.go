@@ -20,7 +20,7 @@ import (
 const (
 	// batch is how long news wait for more.
 	batch = 250 * time.Millisecond
-	// writeLimit is how long writing a report may take, and again how long the pause before the next attempt grows.
+	// writeLimit bounds a write, and the growing pause after failures.
 	writeLimit = 5 * time.Second
 	// firstRetry and lastRetry are the pauses after reports that could not be written.
 	firstRetry = 250 * time.Millisecond
@@ -29,7 +29,7 @@ const (
 	longestProblem = 1024
 )
 
-// reporter writes the part of a NodeReport that is one agent's.
+// reporter writes one agent's part of a NodeReport.
 type reporter struct {
 	client          client.Client
 	node, migration string
@@ -49,7 +49,6 @@ type reporter struct {
 	created bool
 }
 
-// poke says that there are news.
 func (r *reporter) poke() {
 	select {
 	case r.news <- struct{}{}:
@@ -57,7 +56,7 @@ func (r *reporter) poke() {
 	}
 }
 
-// follow writes reports until ctx ends. It ends with an error only if a report cannot be made at all.
+// follow fails only if a report cannot be made at all.
 func (r *reporter) follow(ctx context.Context) error {
 	pause, due := time.Duration(0), time.NewTimer(0)
 	defer due.Stop()
@@ -98,12 +97,10 @@ func (r *reporter) follow(ctx context.Context) error {
 	}
 }
 
-// brokenError is a report that could not be made.
 type brokenError struct{ error }
 
 func (e *brokenError) Unwrap() error { return e.error }
 
-// write writes one report.
 func (r *reporter) write(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,7 +130,7 @@ func (r *reporter) write(ctx context.Context) error {
 	return nil
 }
 
-// create makes the NodeReport, or has it belong to the migration, once. Both agents of a node do: the second one changes nothing.
+// create makes the NodeReport or attaches it to the migration; both agents of a node do so.
 func (r *reporter) create(ctx context.Context) error {
 	if r.created {
 		return nil
@@ -148,7 +145,6 @@ func (r *reporter) create(ctx context.Context) error {
 	return r.recall(object)
 }
 
-// recall hands on what an agent before this one has reported, once.
 func (r *reporter) recall(object *unstructured.Unstructured) error {
 	content, there, err := unstructured.NestedMap(object.Object, "status")
 	if r.found == nil || !there {
@@ -170,17 +166,16 @@ func (r *reporter) object() *unstructured.Unstructured {
 	return object
 }
 
-// owner is the field manager: each of the two agents owns what it writes.
+// owner differs by agent: each owns what it writes.
 func (r *reporter) owner() client.FieldOwner {
 	return client.FieldOwner("replumb-agent-" + strings.ToLower(string(r.origin)))
 }
 
-// aliveness counts reports.
 type aliveness struct {
 	report v1alpha1.AgentReport
 }
 
-// next is the agent's word that it is alive, with what keeps it from seeing what it should.
+// next is the heartbeat, with what keeps the agent from seeing.
 func (a *aliveness) next(problems []error) v1alpha1.AgentReport {
 	a.report.Sequence++
 	a.report.ReportedAt = metav1.NowMicro()

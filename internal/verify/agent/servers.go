@@ -8,13 +8,13 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// servers is what the agent has seen of API servers: gates go by it where the machine of the operator does not reach them.
+// servers is what the node sees of API servers, for gates whose operator's machine cannot reach
+// them.
 type servers struct {
 	mu   sync.Mutex
 	seen []v1alpha1.APIServerReport
 }
 
-// follow looks again and again until ctx ends. The next report has what was seen: gates wait, and can wait for it.
 func (s *servers) follow(ctx context.Context, look func(context.Context) []v1alpha1.APIServerReport, every func() time.Duration) {
 	due := time.NewTimer(0)
 	defer due.Stop()
@@ -35,7 +35,6 @@ func (s *servers) follow(ctx context.Context, look func(context.Context) []v1alp
 	}
 }
 
-// report is what was seen last.
 func (s *servers) report() []v1alpha1.APIServerReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()

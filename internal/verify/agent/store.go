@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// store holds what is watched of one kind: the latest known, also while the API server is away.
+// store has the latest known objects of a kind, also while the API server is away.
 type store[T client.Object] struct {
 	kind    string
 	shrink  func(T) T
@@ -34,7 +34,6 @@ func newStore[T client.Object](kind string, shrink func(T) T, changed func()) *s
 	return &store[T]{kind: kind, shrink: shrink, changed: changed, objects: map[types.NamespacedName]T{}}
 }
 
-// follow keeps the store up to date until ctx ends.
 func (s *store[T]) follow(ctx context.Context, c client.WithWatch, newList func() client.ObjectList, selector fields.Selector) {
 	var example T
 	source := &cache.ListWatch{
@@ -48,12 +47,11 @@ func (s *store[T]) follow(ctx context.Context, c client.WithWatch, newList func(
 			return w, s.note(ctx, err)
 		},
 	}
-	// The usual pauses grow to half a minute. An API server that is restarted comes back in the middle of a migration.
+	// Usual pauses grow to half a minute, but API servers restart during a migration.
 	pauses := &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.5, Cap: 3 * time.Second, Steps: 5}
 	cache.NewReflectorWithOptions(source, example, s, cache.ReflectorOptions{Name: s.kind, Backoff: pauses}).RunWithContext(ctx)
 }
 
-// note remembers why nothing can be seen at present.
 func (s *store[T]) note(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -64,7 +62,6 @@ func (s *store[T]) note(ctx context.Context, err error) error {
 	return err
 }
 
-// trouble is why the store may be behind; nil if it is not.
 func (s *store[T]) trouble() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +74,7 @@ func (s *store[T]) trouble() error {
 	return nil
 }
 
-// all returns what there is, and whether everything was listed once. The objects are shared and never changed.
+// all returns shared, immutable objects, and whether they were listed once.
 func (s *store[T]) all() (objects []T, synced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,15 +20,15 @@ const (
 	kept = 60
 	// longestError is how much of an error is reported.
 	longestError = 256
-	// lag is how much later than others an agent may learn that nothing answers at an address any more. What was sent in that time,
-	// and ends badly, is no loss.
+	// lag bounds how much later an agent may learn that an address has ended; failures within are
+	// no loss.
 	lag = 2 * time.Second
 )
 
-// tally adds up what the requests of one probe meet with, whichever server they went to in the course of time.
+// tally counts the requests of one probe, over all targets in the course of time.
 //
-// A failure is reported twice: when it is seen, and when its window closes, which may be much later. What counts of a second is
-// the larger number of the two, so that neither is missed and nothing counts twice, whichever comes first.
+// A failure is reported when it is seen, and again when its window closes. The larger count of a
+// second is taken, so that none is missed or counted twice.
 type tally struct {
 	mu     sync.Mutex
 	report v1alpha1.ProbeReport
@@ -36,7 +36,7 @@ type tally struct {
 	// seconds by their start; what is older has been added to past.
 	seconds map[int64]*second
 	past    sums
-	// written are the stretches up to cut, which reports have covered; draft are those up to drawn, of the report that is being written.
+	// written are reported stretches up to cut; draft those up to drawn, in the next report.
 	written, draft []v1alpha1.ProbeWindow
 	cut, drawn     int64
 	// over is up to where windows have come of targets that are no longer asked.
@@ -45,10 +45,9 @@ type tally struct {
 	endedAt time.Time
 }
 
-// second is what happened to the requests that were due in one.
 type second struct {
 	ok, late, notMeasured int
-	// seen failures were reported when they were seen, windowed ones by a window. Of the former, forgiven ones are no losses.
+	// seen failures were reported at once, windowed ones by a window; forgiven ones are no losses.
 	seen, windowed, forgiven int
 	first, last              time.Time
 	example                  string
@@ -57,7 +56,6 @@ type second struct {
 
 func (s *second) failed() int { return max(s.seen, s.windowed) - s.forgiven }
 
-// sums are counts up to some second.
 type sums struct {
 	sent, failed, late, notMeasured int64
 
@@ -87,13 +85,12 @@ func (s *sums) add(start int64, of *second) {
 	s.lossy = start
 }
 
-// asking is a tally's asking of one target.
 type asking struct {
 	tally  *tally
 	target target
 	// closed is up to where windows have come.
 	closed int64
-	// takenAt is when it was asked to end; forgive says that nothing is bound to answer at the target since.
+	// takenAt is the end; with forgive, nothing must answer at the target since.
 	takenAt time.Time
 	forgive bool
 }
@@ -107,7 +104,6 @@ func newTally(t target, origin v1alpha1.ProbeOrigin, instance string, now time.T
 	}
 }
 
-// ask begins to count requests to a target.
 func (t *tally) ask(to target, now time.Time) *asking {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,7 +117,7 @@ func (t *tally) ask(to target, now time.Time) *asking {
 	return a
 }
 
-// takeAway says that the target is not asked any more; forgive, that nothing is bound to answer there either.
+// takeAway ends a target; with forgive, nothing must answer there either.
 func (a *asking) takeAway(now time.Time, forgive bool) {
 	a.tally.mu.Lock()
 	defer a.tally.mu.Unlock()
@@ -131,7 +127,6 @@ func (a *asking) takeAway(now time.Time, forgive bool) {
 	}
 }
 
-// done says that no more will come of this target.
 func (a *asking) done() {
 	t := a.tally
 	t.mu.Lock()
@@ -140,7 +135,6 @@ func (a *asking) done() {
 	t.over = max(t.over, a.closed)
 }
 
-// failed counts a failure that is seen now.
 func (a *asking) failed(scheduled time.Time, failure *probe.Failure, now time.Time) {
 	a.tally.mu.Lock()
 	defer a.tally.mu.Unlock()
@@ -153,12 +147,11 @@ func (a *asking) failed(scheduled time.Time, failure *probe.Failure, now time.Ti
 	s.blame(scheduled, scheduled, failure.Error())
 }
 
-// forgives reports whether nothing was bound to answer a request any more when it was due.
+// forgives reports whether nothing had to answer a request when it was due.
 func (a *asking) forgives(scheduled time.Time) bool {
 	return a.forgive && scheduled.After(a.takenAt.Add(-lag))
 }
 
-// blame notes between when requests failed, and why the first of them did.
 func (s *second) blame(first, last time.Time, example string) {
 	if s.first.IsZero() || first.Before(s.first) {
 		s.first, s.example = first, example[:min(len(example), longestError)]
@@ -168,7 +161,6 @@ func (s *second) blame(first, last time.Time, example string) {
 	}
 }
 
-// window takes what a closed second brought.
 func (a *asking) window(w probe.Window) {
 	a.tally.mu.Lock()
 	defer a.tally.mu.Unlock()
@@ -197,7 +189,6 @@ func (t *tally) at(start int64) *second {
 	return s
 }
 
-// horizon is up to where every window has come.
 func (t *tally) horizon() int64 {
 	if len(t.asked) == 0 {
 		return max(t.cut, t.over)
@@ -206,7 +197,7 @@ func (t *tally) horizon() int64 {
 	return max(t.cut, first.closed)
 }
 
-// draw makes the report as it is now. What it reports for the first time counts as reported when it is kept.
+// draw makes the report; what is new in it counts as reported once it is retained.
 func (t *tally) draw() (v1alpha1.ProbeReport, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -242,8 +233,7 @@ func (t *tally) draw() (v1alpha1.ProbeReport, error) {
 	return report, nil
 }
 
-// keep says that the report drawn last has been written.
-func (t *tally) keep() {
+func (t *tally) retain() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.written, t.cut = t.draft, max(t.cut, t.drawn)
@@ -255,7 +245,6 @@ func (t *tally) keep() {
 	}
 }
 
-// gone reports whether nothing was asked any more since an instant.
 func (t *tally) gone(since time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -25,7 +25,7 @@ func TestTallyTellsLateFromLost(t *testing.T) {
 		}
 		a.window(w)
 		r := drawn(t, tally)
-		tally.keep()
+		tally.retain()
 		wantCounts(t, r, 5*(s+1), 0)
 		if want := s/2 + 1; r.Late != 2*want || r.NotMeasured != want {
 			t.Fatalf("second %d: %d late, %d not measured, want %d, %d", s, r.Late, r.NotMeasured, 2*want, want)

@@ -73,7 +73,7 @@ func TestTallyCountsFailuresOnce(t *testing.T) {
 			}
 			r := drawn(t, tally)
 			wantCounts(t, r, sent, 1)
-			tally.keep()
+			tally.retain()
 		}
 	}
 }
@@ -84,12 +84,12 @@ func TestTallyStretches(t *testing.T) {
 	if r := drawn(t, tally); len(r.Recent) != 0 {
 		t.Errorf("stretches before any: %+v", r.Recent)
 	}
-	tally.keep()
+	tally.retain()
 	for s := range int64(200) {
 		a.window(window(s, 5, 0))
 		r := drawn(t, tally)
 		if s%3 == 0 {
-			tally.keep()
+			tally.retain()
 		} // else it could not be written
 		wantCounts(t, r, 5*(s+1), 0)
 		for i, w := range r.Recent {
@@ -117,7 +117,7 @@ func TestTallyLosses(t *testing.T) {
 		}
 		a.window(window(s, 5-failed, failed))
 		r := drawn(t, tally)
-		tally.keep()
+		tally.retain()
 		if s < 8 {
 			continue
 		}
@@ -179,7 +179,7 @@ func TestTallyOfAnotherTarget(t *testing.T) {
 	first.window(window(1, 3, 0))
 	first.done()
 	r := drawn(t, tally)
-	tally.keep()
+	tally.retain()
 	wantCounts(t, r, 15, 0)
 	if len(r.Recent) != 1 || r.Recent[0] != (v1alpha1.ProbeWindow{Start: 1000, End: 1003, Sent: 15}) {
 		t.Errorf("stretches %+v", r.Recent)

@@ -26,7 +26,6 @@ const (
 
 const defaultRate = 5
 
-// target is one that is probed, with what the report says of it.
 type target struct {
 	probe.Target
 	kind v1alpha1.RequestKind
@@ -34,26 +33,24 @@ type target struct {
 	shown string
 }
 
-// orders are what targets are chosen by.
 type orders struct {
 	origin v1alpha1.ProbeOrigin
 	domain string
-	scene  scene
-	// began is where the Service probe was when the agent first saw it: the stream stays there for as long as it may.
+	view   view
+	// began is the Service probe's first address, where the stream stays while it may.
 	began netip.Addr
 	// server is whom to ask for names; invalid for that of resolv.conf.
 	server netip.AddrPort
 	// self lets what a Migration asks to probe be on the node itself, as in tests.
 	self bool
-	// answered and named say that the Service probe has been answered once, by address and by name. See gate. single says the same of the
-	// Service with one endpoint.
+	// answered, named and single say that the Service probe has answered by address, by name, and
+	// the one with a single endpoint. See gate.
 	answered, named             bool
 	singleAnswered, singleNamed bool
 }
 
-// targets says whom to probe, and what is wrong with the orders.
 func targets(o orders) (all []target, problems []string) {
-	m := o.scene.migration
+	m := o.view.migration
 	if m == nil {
 		return nil, nil
 	}
@@ -85,16 +82,16 @@ func targets(o orders) (all []target, problems []string) {
 		t.Name = o.full(p.Name)
 		taken[t.Name] = true
 		sum += t.Rate
-		if !o.scene.goes(t.Address) {
+		if !o.view.goes(t.Address) {
 			all = append(all, t)
 		}
 	}
 	return all, problems
 }
 
-// asked is what a Migration asks to probe. It is not on the node itself, but in tests.
+// asked is a probe of the Migration. Only tests ask for the node itself.
 func (o orders) asked(p *v1alpha1.ProbeSpec) (target, error) {
-	t, err := wanted(p, rate(o.scene.migration))
+	t, err := wanted(p, rate(o.view.migration))
 	t.Elsewhere = !o.self
 	if err == nil && t.Elsewhere {
 		err = apart(t.Address)
@@ -102,10 +99,10 @@ func (o orders) asked(p *v1alpha1.ProbeSpec) (target, error) {
 	return t, err
 }
 
-// goes reports whether an address, as host:port, is one that is taken away: past the point of no return one of the old ranges, and on
-// the way back one of the new ranges, at which there is no Service, or none any more. What a user has asked to probe there ends by then,
-// as replumb's own probes do: requests to it would fail, and should.
-func (s scene) goes(address string) bool {
+// goes reports whether a user's host:port ends with the migration: in the old ranges past the point
+// of no return, or on the way back in the new ranges without a Service. Failures there are
+// expected.
+func (s view) goes(address string) bool {
 	spec := s.migration.Spec.ServiceCIDR
 	host, _, err := net.SplitHostPort(address)
 	a, notAddress := netip.ParseAddr(host)
@@ -126,17 +123,15 @@ func (s scene) goes(address string) bool {
 	return within && !slices.ContainsFunc(s.services, func(svc *corev1.Service) bool { return clusterIP(svc) == a })
 }
 
-// goesBack reports whether a Migration is on its way back, or back. That it is wanted back says less: the run that goes back may not have begun.
+// goesBack goes by the phase: a desired rollback may not have begun.
 func goesBack(m *v1alpha1.Migration) bool {
 	return m.Status.Phase == v1alpha1.PhaseRollingBack || m.Status.Phase == v1alpha1.PhaseRolledBack
 }
 
-// full is the name of a probe in reports.
 func (o orders) full(name string) string { return strings.ToLower(string(o.origin)) + "/" + name }
 
 func rate(m *v1alpha1.Migration) int { return cmp.Or(m.Spec.Proof.Rate, defaultRate) }
 
-// call is one of the agents' own probes by address, at a port of the Service probe.
 type call struct {
 	name    string
 	kind    v1alpha1.RequestKind
@@ -144,13 +139,11 @@ type call struct {
 	port    string
 }
 
-// own are the agents' own probes.
 func (o orders) own() []target { return append(o.ofProbe(), o.ofSingle()...) }
 
-// mine makes one of them.
 func (o orders) mine(name string, kind v1alpha1.RequestKind, address string) target {
 	t := target{
-		Target: probe.Target{Name: o.full(name), Kind: kinds()[kind], Address: address, Rate: float64(rate(o.scene.migration))},
+		Target: probe.Target{Name: o.full(name), Kind: kinds()[kind], Address: address, Rate: float64(rate(o.view.migration))},
 		kind:   kind, shown: address,
 	}
 	if o.server.IsValid() && slices.Contains([]string{v1alpha1.ProbeDNS, v1alpha1.ProbeName, v1alpha1.ProbeSingleName}, name) {
@@ -159,11 +152,11 @@ func (o orders) mine(name string, kind v1alpha1.RequestKind, address string) tar
 	return t
 }
 
-// ofSingle are those of the Service with one endpoint, from the network of pods: what kube-proxy leads to other nodes of a node without an
-// endpoint depends on whether it takes the client for a pod. From the network of a node it leads to all in any case.
+// ofSingle is for the network of pods: on nodes without an endpoint kube-proxy treats pods and
+// others differently.
 func (o orders) ofSingle() []target {
-	svc := o.scene.single()
-	if svc == nil || !o.singleAnswered || o.origin != v1alpha1.FromPod || o.scene.migration.Spec.ServiceCIDR == nil {
+	svc := o.view.single()
+	if svc == nil || !o.singleAnswered || o.origin != v1alpha1.FromPod || o.view.migration.Spec.ServiceCIDR == nil {
 		return nil
 	}
 	port := portOf(svc, portHTTP)
@@ -171,7 +164,7 @@ func (o orders) ofSingle() []target {
 		return nil
 	}
 	var all []target
-	old, recent := addresses(o.scene.migration, svc)
+	old, recent := addresses(o.view.migration, svc)
 	for _, c := range []call{{name: v1alpha1.ProbeSingleOld, address: old}, {name: v1alpha1.ProbeSingleNew, address: recent}} {
 		if c.address.IsValid() {
 			all = append(all, o.mine(c.name, v1alpha1.RequestHTTP, netip.AddrPortFrom(c.address, port).String()))
@@ -184,14 +177,13 @@ func (o orders) ofSingle() []target {
 	return all
 }
 
-// ofProbe are those of the Service probe. What that has no port for is not called.
 func (o orders) ofProbe() []target {
-	svc := o.scene.probe()
+	svc := o.view.probe()
 	if svc == nil || !o.answered {
 		return nil
 	}
 	calls := o.callsWhereItStays(svc)
-	if o.scene.migration.Spec.ServiceCIDR != nil {
+	if o.view.migration.Spec.ServiceCIDR != nil {
 		calls = o.callsWhereItMoves(svc)
 	}
 	var all []target
@@ -213,9 +205,8 @@ func (o orders) ofProbe() []target {
 	return all
 }
 
-// callsWhereItMoves are those by address in a migration of Services.
 func (o orders) callsWhereItMoves(svc *corev1.Service) []call {
-	old, recent := addresses(o.scene.migration, svc)
+	old, recent := addresses(o.view.migration, svc)
 	first := old
 	if !first.IsValid() {
 		first = recent
@@ -232,9 +223,9 @@ func (o orders) callsWhereItMoves(svc *corev1.Service) []call {
 	}
 }
 
-// callsWhereItStays are those by address in a migration of pods or nodes. A stream goes on over another connection when the pod at its
-// other end says goodbye, and ends for no other reason; but not from a node's own network: what kube-proxy masquerades there on its way
-// through a tunnel ends when the tunnel gets another address, which replumb says and cannot help (docs/design/pod-cidr.md).
+// callsWhereItStays are probes by address in migrations of pods or nodes. Streams survive a goodbye
+// of the pod; those of a node's own network end with the tunnel's address, as kube-proxy
+// masquerades them, which is a documented exception (docs/design/pod-cidr.md).
 func (o orders) callsWhereItStays(svc *corev1.Service) []call {
 	at := clusterIP(svc)
 	calls := []call{
@@ -247,17 +238,13 @@ func (o orders) callsWhereItStays(svc *corev1.Service) []call {
 	return calls
 }
 
-// addresses are the ones of the Service probe that must answer now: the one it had before the migration, and the one it has got since.
-// Either may be invalid.
+// addresses are the Service probe's that must answer now, before and after the move; either may be
+// invalid:
 //
-// An address is asked for as long as something is bound to answer at it, and no longer:
-//
-//   - The old one, from the beginning until the migration passes the point of no return. That is written before the first bridge is
-//     taken away, and so is earlier than a bridge's deletion. From then on there is only the address that the Service is at, old or
-//     not: it goes by the name of the new one.
-//   - The new one from when the Service is at it. While it goes back the bridge answers there, until the Service is back at its old
-//     address: that is before the bridge is taken away.
-//   - Neither, when the Service is about to be deleted, or gone.
+//   - the old one until the point of no return, which is written before the first bridge goes; from
+//     then on only the Service's present address counts, as the new one;
+//   - the new one once the Service is there, and on the way back, by the bridge, until it is back;
+//   - none for a Service that is being deleted or gone.
 func addresses(m *v1alpha1.Migration, svc *corev1.Service) (old, recent netip.Addr) {
 	at := clusterIP(svc)
 	if m.Status.PointOfNoReturnPassed {
@@ -275,7 +262,7 @@ func addresses(m *v1alpha1.Migration, svc *corev1.Service) (old, recent netip.Ad
 	return old, netip.Addr{}
 }
 
-// before is the address a Service had before the migration, and whether it was ever touched by it.
+// before is a Service's address before the migration, and whether it was ever touched.
 func before(m *v1alpha1.Migration, svc *corev1.Service) (old netip.Addr, touched bool) {
 	if svc.Annotations[v1alpha1.LabelMigration] != m.Name {
 		return clusterIP(svc), false
@@ -287,13 +274,10 @@ func before(m *v1alpha1.Migration, svc *corev1.Service) (old netip.Addr, touched
 	return old, true
 }
 
-// probe finds the Service probe; nil if there is none.
-func (s scene) probe() *corev1.Service { return s.first(v1alpha1.RoleProbe) }
+func (s view) probe() *corev1.Service  { return s.first(v1alpha1.RoleProbe) }
+func (s view) single() *corev1.Service { return s.first(v1alpha1.RoleSingle) }
 
-// single finds the Service with one endpoint; nil if there is none.
-func (s scene) single() *corev1.Service { return s.first(v1alpha1.RoleSingle) }
-
-func (s scene) first(role string) *corev1.Service {
+func (s view) first(role string) *corev1.Service {
 	if all := s.own(role); len(all) > 0 {
 		return all[0]
 	}
@@ -309,7 +293,7 @@ func portOf(svc *corev1.Service, name string) uint16 {
 	return 0
 }
 
-// nameOf is the name of a Service from the root, so that no search list makes several questions of one.
+// nameOf is absolute, so that no search list multiplies questions.
 func nameOf(svc *corev1.Service, domain string) string {
 	return fmt.Sprintf("%s.%s.svc.%s.", svc.Name, svc.Namespace, strings.TrimSuffix(domain, "."))
 }
@@ -321,11 +305,11 @@ func kinds() map[v1alpha1.RequestKind]probe.Kind {
 	}
 }
 
-// mostRequests bounds what a node sends a second for all that a Migration asks to probe: who may write Migrations must not be able to
-// have all nodes of a cluster flood someone.
+// mostRequests bounds a node's requests a second for a Migration's probes: its writers must not be
+// able to flood others.
 const mostRequests = 1000
 
-// apart refuses an address of the node itself. What a name resolves to is seen when it is dialled.
+// apart refuses the node's own addresses; those of names are checked when dialled.
 func apart(address string) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -338,7 +322,6 @@ func apart(address string) error {
 	return nil
 }
 
-// wanted makes a target of what a Migration asks for.
 func wanted(p *v1alpha1.ProbeSpec, rate int) (target, error) {
 	kind, ok := kinds()[p.Kind]
 	if !ok {
@@ -363,7 +346,6 @@ func wanted(p *v1alpha1.ProbeSpec, rate int) (target, error) {
 	return t, err
 }
 
-// lead has a target ask for a URL.
 func lead(t *probe.Target, address string) error {
 	u, err := url.Parse(address)
 	if err != nil {

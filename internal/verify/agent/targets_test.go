@@ -152,7 +152,7 @@ func TestTargets(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			got, problems := targets(orders{
 				origin: v1alpha1.FromPod, domain: "cluster.local", began: parse(tt.began), answered: true, named: true,
-				scene: scene{migration: tt.migration, services: tt.services},
+				view: view{migration: tt.migration, services: tt.services},
 			})
 			if !slices.Equal(lines(got), tt.want) || len(problems) > 0 {
 				t.Errorf("got\n  %s\nwant\n  %s\nproblems %v", strings.Join(lines(got), "\n  "), strings.Join(tt.want, "\n  "), problems)
@@ -197,7 +197,7 @@ func TestTargetsOfTheSingleEndpoint(t *testing.T) {
 	} {
 		got, problems := targets(orders{
 			origin: tt.origin, domain: "cluster.local", singleAnswered: tt.gate != "", singleNamed: tt.gate == "named",
-			scene: scene{migration: tt.migration, services: []*corev1.Service{tt.svc}},
+			view: view{migration: tt.migration, services: []*corev1.Service{tt.svc}},
 		})
 		if !slices.Equal(lines(got), tt.want) || len(problems) > 0 {
 			t.Errorf("%s: probed are %q, want %q; %v", tt.name, lines(got), tt.want, problems)
@@ -227,7 +227,7 @@ func TestTargetsWherePodsMove(t *testing.T) {
 	} {
 		got, problems := targets(orders{
 			origin: tt.origin, domain: "cluster.local", answered: true, named: true,
-			scene: scene{migration: shrinkMigration(m), services: []*corev1.Service{tt.svc}},
+			view: view{migration: shrinkMigration(m), services: []*corev1.Service{tt.svc}},
 		})
 		var names []string
 		for _, g := range got {
@@ -243,7 +243,7 @@ func TestTargetsBehindTheGate(t *testing.T) {
 	o := orders{
 		origin: v1alpha1.FromHost,
 		domain: "k8s.example.",
-		scene:  scene{migration: migration(), services: []*corev1.Service{theProbe(oldAt)}},
+		view:   view{migration: migration(), services: []*corev1.Service{theProbe(oldAt)}},
 	}
 	if got, _ := targets(o); len(got) != 0 {
 		t.Errorf("nothing has answered, and probed are %v", lines(got))
@@ -288,7 +288,7 @@ func TestWantedTargets(t *testing.T) {
 			{Name: "flood", Kind: v1alpha1.RequestUDP, Address: "192.0.2.1:7", Rate: 990},
 		}
 	})
-	got, problems := targets(orders{origin: v1alpha1.FromHost, scene: scene{migration: m}})
+	got, problems := targets(orders{origin: v1alpha1.FromHost, view: view{migration: m}})
 	want := []string{
 		"host/shop http shop.example:80/a?b=c 20", "host/tls http shop.example:443/ 3", "host/echo udp 192.0.2.1:7 20",
 		"host/lines stream 192.0.2.1:7 20", "host/names dns shop.example 20",
@@ -333,7 +333,7 @@ func TestWantedTargetsAtAddressesThatGo(t *testing.T) {
 	} {
 		m := migration(probes, tt.change)
 		got, problems := targets(
-			orders{origin: v1alpha1.FromHost, scene: scene{migration: shrinkMigration(m), services: []*corev1.Service{pinned, tt.cart}}},
+			orders{origin: v1alpha1.FromHost, view: view{migration: shrinkMigration(m), services: []*corev1.Service{pinned, tt.cart}}},
 		)
 		var names []string
 		for _, g := range got {
@@ -441,7 +441,7 @@ func TestMovers(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := ""
-			for _, m := range movers(scene{migration: tt.migration, services: tt.services, ranges: moveRanges()}) {
+			for _, m := range movers(view{migration: tt.migration, services: tt.services, ranges: moveRanges()}) {
 				if m.key.Name == "cart" {
 					got = fmt.Sprintf("%s %s %s %d", text(m.at), text(m.other), text(m.left()), m.port)
 				}

@@ -1,5 +1,6 @@
-// Package agentset puts replumb's agents on every node, waits for them, tells why one does not report, and takes them away. What the
-// agents themselves do is in internal/verify/agent, what follows from what they report in internal/verify/lossguard.
+// Package agentset puts replumb's agents on every node, waits for them, tells why one does not
+// report, and takes them away. The program of the agents is in verify/agent, and verify/lossguard
+// judges their reports.
 package agentset
 
 import (
@@ -9,13 +10,13 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/migration/incluster"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
@@ -29,47 +30,44 @@ const (
 	// Service is the Service that agents call. It leads to the pods of PodSet.
 	Service = "probe"
 
-	// hostAccount and podAccount are who the agents of the two networks are, hostAccess and podAccess what they may do.
+	// The accounts of the agents of the two networks, and their roles.
 	hostAccount = "agent"
 	podAccount  = "probe"
 	hostAccess  = "replumb-agent"
 	podAccess   = "replumb-probe"
 
 	// DefaultWait is how long agents may take to report by default.
-	DefaultWait = 2 * time.Minute
-	// defaultInterval is how often agents report by default.
+	DefaultWait     = 2 * time.Minute
 	defaultInterval = 10 * time.Second
 )
 
-// Set is the agents of one migration. It must not be copied: it remembers which agents it has heard.
+// Set is the agents of one migration. It remembers reports, and must not be copied.
 type Set struct {
 	Cluster   *cluster.Cluster
 	Migration string
-	// Image of replumb.
-	Image pull.Image
-	// Ranges are those that a migration of Services takes addresses from and to: agents look at no others. None means that it moves no
-	// Services: agents then look at no bridges and no pods.
+	Image     pull.Image
+	// Ranges are the ranges between which Services move. Without any, agents look at no bridges and
+	// no pods.
 	Ranges []netip.Prefix
-	// Services says that it moves Services, where the ranges are not known: then there is what is called from nodes without an endpoint.
+	// Services says that Services move though the ranges are not known: then there is a Service
+	// with one endpoint.
 	Services bool
 	// Domain of cluster DNS. Default: agents go by what their pods are given.
 	Domain string
-	// Pool is where the Service that agents call gets its address from. Nil leaves that to the API server.
-	Pool *cidr.Pool
-	// Wait is how long an agent may take to report. Default: DefaultWait.
-	Wait time.Duration
-	// Interval is how often an agent reports when there are no news. Default: 10 s.
+	// Pool has the address of the Service that agents call. Nil leaves the choice to the API
+	// server.
+	Pool     *cidr.Pool
+	Wait     time.Duration
 	Interval time.Duration
-	// Roll says that the migration restarts pods, cluster DNS among them: new agents start before old ones end where they are replaced as well,
-	// and names are asked again after a second, as clients do that mind.
+	// Roll says that the migration restarts pods, cluster DNS among them: new agents start before
+	// old ones end, and names are asked again after a second.
 	Roll bool
-	// Lossy says that the migration has the pod network lose packets for a moment, which TCP makes up for and UDP cannot: the
-	// Service has no port for that.
+	// Lossy says that the pod network loses packets for a moment: the Service has no port for UDP,
+	// which cannot make up for them.
 	Lossy bool
-	// Ends says that the migration ends nodes, with agents on them: pods are left of which no kubelet says that they have ended.
+	// Ends says that the migration ends nodes: no kubelet reports the end of the agents on them.
 	Ends bool
-	// Now is the clock. Default: time.Now.
-	Now func() time.Time
+	Now  func() time.Time
 
 	memory Memory
 }
@@ -88,28 +86,29 @@ func (s *Set) Install() []engine.Group {
 	before := []engine.Step{
 		&migration.CRDStep{Cluster: s.Cluster, Kind: cluster.NodeReport, Name: "agents/crd"},
 		s.privilege(),
-		&policyStep{s.apply("agents/policy", "Restrict each agent to the report of its own node", s.policy)},
-		s.apply("agents/rights", "Grant agents their rights", s.rights),
-		s.probeService(),
+		s.policyStep(),
+		s.apply("agents/rights", "Grant agents their rights", s.rights).Step(),
+		s.serviceStep("agents/service", "Create the Service that agents call", s.service),
 	}
 	run := []engine.Step{
-		s.apply("agents/host", "Run an agent in the network of every node", s.hostSet),
-		s.apply("agents/pods", "Run an agent in the network of pods on every node", s.podSet),
+		s.apply("agents/host", "Run an agent in the network of every node", s.hostSet).Step(),
+		s.apply("agents/pods", "Run an agent in the network of pods on every node", s.podSet).Step(),
 	}
 	if s.services() {
-		before = append(before, s.singleService())
-		run = append(run, s.apply("agents/"+Single, "Run the server that agents call from nodes without an endpoint", s.answers))
+		before = append(before, s.serviceStep("agents/service/"+Single,
+			"Create the Service that agents call from nodes without an endpoint", s.single))
+		run = append(run, s.apply("agents/"+Single,
+			"Run the server that agents call from nodes without an endpoint", s.answers).Step())
 	}
 	return []engine.Group{
-		{Parallel: 1, Steps: before}, {Parallel: 2, Steps: run}, {Parallel: 1, Steps: []engine.Step{&reportingStep{set: s}}},
+		{Parallel: 1, Steps: before}, {Parallel: 2, Steps: run}, {Parallel: 1, Steps: []engine.Step{s.reporting()}},
 	}
 }
 
-// services reports whether the migration moves Services.
 func (s *Set) services() bool { return s.Services || len(s.Ranges) > 0 }
 
 // Remove takes away what Install has made, but for the definition of NodeReport and the namespace.
-func (s *Set) Remove() []engine.Step { return []engine.Step{&removeStep{set: s}, s.privilege().Undo()} }
+func (s *Set) Remove() []engine.Step { return []engine.Step{s.remove(), s.privilege().Undo()} }
 
 func (s *Set) privilege() *migration.PrivilegeStep {
 	return &migration.PrivilegeStep{Cluster: s.Cluster, Migration: s.Migration, Name: "agents/pod-security"}
@@ -124,8 +123,8 @@ func (s *Set) There(ctx context.Context) (bool, error) {
 	return len(all) > 0, err
 }
 
-// Reporting looks which agents report now, and why others do not. What it has heard it remembers for the next time: that an agent
-// reports is proven by a report which was not there when it was looked before.
+// Reporting says which agents report, and why others do not. An agent is proven to report by a
+// report that was not there at the look before.
 func (s *Set) Reporting(ctx context.Context) (Outlook, error) {
 	v, err := s.View(ctx)
 	if err != nil {
@@ -134,7 +133,17 @@ func (s *Set) Reporting(ctx context.Context) (Outlook, error) {
 	return s.memory.Look(v, s.wait()), nil
 }
 
-// free fails as long as the agents of another migration that goes on are on the nodes: there is one set for all.
-func (s *Set) free(ctx context.Context, object string, labels map[string]string) error {
-	return incluster.Free(ctx, s.Cluster, s.Migration, labels[v1alpha1.LabelMigration], object, without)
+// exclusive fails as long as an object belongs to another migration that goes on: all share one
+// set.
+func (s *Set) exclusive(ctx context.Context, owner, object string) error {
+	const without = "do without agents: spec.proof.agents: Disabled"
+	return migration.Exclusive(s.Cluster, s.Migration, without)(ctx, owner, object)
+}
+
+func (s *Set) apply(
+	id, title string, build func(servers []string) ([]client.Object, error),
+) *workload.Apply {
+	return &workload.Apply{
+		Cluster: s.Cluster, Name: id, About: title, Build: build, Exclusive: s.exclusive,
+	}
 }

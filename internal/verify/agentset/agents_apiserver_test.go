@@ -21,12 +21,14 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migration"
 )
 
 func inSystem() metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace} }
 
-// TestThereAndGone: agents come to every node, a second time changes nothing, and nothing is left of them.
+// TestThereAndGone: agents come to every node, a second time changes nothing, and nothing is left
+// of them.
 func TestThereAndGone(t *testing.T) {
 	f := setup(t)
 	f.set.Pool = pool()
@@ -61,7 +63,7 @@ func TestThereAndGone(t *testing.T) {
 	if done, err := f.install(again); err != nil || !slices.Equal(done, []string{"agents/reporting"}) {
 		t.Errorf("a second time did %v, %v", done, err)
 	}
-	if why := again.Why(t.Context(), "a", pod); why.Cause != Mute || !strings.HasSuffix(why.String(), "runs, but reports no more") {
+	if why := again.Why(t.Context(), "a", pod); why.Cause != workload.Mute || !strings.HasSuffix(why.String(), "runs, but reports no more") {
 		t.Errorf("silent: %v", why)
 	}
 
@@ -145,8 +147,9 @@ func TestWhatWasChangedIsRepaired(t *testing.T) {
 	}
 }
 
-// TestPullSecretsOfAUser: agents have those that are named, more or fewer than before, and a second run finds nothing to do. The Secret and
-// the namespace, which a user has made, stay when agents go.
+// TestPullSecretsOfAUser: agents have those that are named, more or fewer than before, and a second
+// run finds nothing to do. The Secret and the namespace, which a user has made, stay when agents
+// go.
 func TestPullSecretsOfAUser(t *testing.T) {
 	f := setup(t)
 	secret := &corev1.Secret{
@@ -267,7 +270,8 @@ func TestRefused(t *testing.T) {
 	f.Must(<-ended)
 }
 
-// TestNodeThatIsNotReady: it is named and not waited for, neither when agents come nor when they go.
+// TestNodeThatIsNotReady: it is named and not waited for, neither when agents come nor when they
+// go.
 func TestNodeThatIsNotReady(t *testing.T) {
 	f := setup(t)
 	f.Change(func() { f.mute = []string{"b"} })
@@ -293,7 +297,8 @@ func TestNodeThatIsNotReady(t *testing.T) {
 	f.Must(<-ended)
 }
 
-// TestOneSetForAll: a migration that goes on keeps its agents, one that is over leaves them to the next.
+// TestOneSetForAll: a migration that goes on keeps its agents, one that is over leaves them to the
+// next.
 func TestOneSetForAll(t *testing.T) {
 	f := setup(t)
 	f.migration("m", v1alpha1.PhaseApplying)

@@ -8,10 +8,11 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
-// Unwatched are, for a check, the nodes that no agent can run on, and those that say in a way which is not believed that none shall.
+// Unwatched are nodes that no agent can run on, and those that ask for none by a label that their
+// kubelet can set.
 func Unwatched(nodes []corev1.Node) []findings.Result {
 	var out []findings.Result
 	for i := range nodes {
@@ -19,7 +20,7 @@ func Unwatched(nodes []corev1.Node) []findings.Result {
 		if n.Labels[v1alpha1.LabelTrial] != "" { // it is no machine
 			continue
 		}
-		for _, r := range incluster.Foreign() {
+		for _, r := range workload.Foreign() {
 			if value := n.Labels[r.Key]; slices.Contains(r.Values, value) {
 				out = append(out, findings.Failed("Node "+n.Name, "no agent can run on node %s: its label %s is %s", n.Name, r.Key, value))
 			}
@@ -32,7 +33,7 @@ func Unwatched(nodes []corev1.Node) []findings.Result {
 	return out
 }
 
-// ByTag is, for a check, an image that is named so that who may push to its registry decides what runs.
+// ByTag finds an image named by a tag: users who may push to its registry decide what runs.
 func ByTag(image string) []findings.Result {
 	if image == "" || strings.Contains(image, "@sha256:") {
 		return nil

@@ -30,7 +30,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
-// lazy is shared by the tests of this package; each begins with an empty cluster. Its controllers are real, its nodes are played.
+// lazy is shared by the tests of this package; each begins with an empty cluster. Its controllers
+// are real, its nodes are played.
 var (
 	lazy   = &apitest.Lazy{Range: "10.96.0.0/16", Options: []apitest.Option{apitest.Calico(), apitest.Controllers()}}
 	server *apitest.Server
@@ -38,14 +39,16 @@ var (
 
 func TestMain(m *testing.M) { os.Exit(lazy.Main(m)) }
 
-// fixture is a cluster of two nodes. It plays the agents as well: whatever pod of theirs runs reports.
+// fixture is a cluster of two nodes. It plays the agents as well: whatever pod of theirs runs
+// reports.
 type fixture struct {
 	*migrationtest.Stage
 	set    *Set
 	fleet  *fakekubelet.Fleet
 	runner *engine.Runner
 
-	// obstacle keeps pods from starting: a reason and a message. mute nodes have agents that do not report.
+	// obstacle keeps pods from starting: a reason and a message. mute nodes have agents that do not
+	// report.
 	obstacle [2]string
 	mute     []string
 }

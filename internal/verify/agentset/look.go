@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,7 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
 // View reads what there is to see of the agents.
@@ -38,7 +37,7 @@ func (s *Set) View(ctx context.Context) (View, error) {
 	v.Nodes, v.Reports, v.Sets = nodes.Items, reports.Items, map[string]string{}
 	for i := range sets {
 		if sets[i].DeletionTimestamp.IsZero() {
-			v.Sets[sets[i].Name] = sets[i].Spec.Template.Annotations[incluster.TemplateAnnotation]
+			v.Sets[sets[i].Name] = sets[i].Spec.Template.Annotations[workload.TemplateAnnotation]
 		}
 	}
 	if v.incomplete() {
@@ -64,31 +63,24 @@ func (s *Set) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return s.podsOf(ctx, v1alpha1.RoleAgent, v1alpha1.RoleProbe)
 }
 
-// everyPod are those of agents, and those that are only called.
 func (s *Set) everyPod(ctx context.Context) ([]corev1.Pod, error) {
 	return s.podsOf(ctx, v1alpha1.RoleAgent, v1alpha1.RoleProbe, v1alpha1.RoleSingle)
 }
 
 func (s *Set) podsOf(ctx context.Context, roles ...string) ([]corev1.Pod, error) {
-	all := &corev1.PodList{}
-	if err := s.Cluster.List(ctx, all, s.ours(roles...)); err != nil {
-		return nil, fmt.Errorf("listing the pods of agents: %w", err)
-	}
-	return all.Items, nil
+	return workload.Pods(ctx, s.Cluster, "agents", s.ours(roles...))
 }
 
-// deployment is that behind the Service with a single endpoint; nil if there is none of this migration.
+// deployment is that behind the Service with a single endpoint; nil if there is none of this
+// migration.
 func (s *Set) deployment(ctx context.Context) (*appsv1.Deployment, error) {
 	if !s.services() {
 		return nil, nil
 	}
-	d := &appsv1.Deployment{}
-	err := s.Cluster.Get(ctx, client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: Single}, d)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("deployment %s/%s: %w", v1alpha1.SystemNamespace, Single, err)
-	}
-	if d.Name == "" || d.Labels[v1alpha1.LabelMigration] != s.Migration { // not found, or another's
-		return nil, nil
+	d, key := &appsv1.Deployment{}, client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: Single}
+	there, err := workload.Get(ctx, s.Cluster, "deployment "+key.String(), key, d)
+	if err != nil || !there || d.Labels[v1alpha1.LabelMigration] != s.Migration {
+		return nil, err
 	}
 	return d, nil
 }
@@ -114,40 +106,26 @@ func (v *View) incomplete() bool {
 	return false
 }
 
-// news is the latest event of every pod of agents, and the latest warning of every DaemonSet.
 func (s *Set) news(ctx context.Context, sets []appsv1.DaemonSet) (map[string]string, error) {
-	return incluster.News(ctx, s.Cluster, func(of *corev1.ObjectReference) bool {
+	return workload.News(ctx, s.Cluster, func(of *corev1.ObjectReference) bool {
 		return slices.ContainsFunc(sets, func(d appsv1.DaemonSet) bool { return d.UID == of.UID }) // not one before it
 	})
 }
 
-// reportingStep waits until both agents of every node that is ready report.
-type reportingStep struct {
-	set  *Set
-	note string
-}
-
-var (
-	_ engine.Waiter = (*reportingStep)(nil)
-	_ engine.Timed  = (*reportingStep)(nil)
-	_ engine.Noter  = (*reportingStep)(nil)
-)
-
-func (*reportingStep) ID() string                                  { return "agents/reporting" }
-func (*reportingStep) Title() string                               { return "Verify that agents report from every ready node" }
-func (*reportingStep) Waits()                                      {}
-func (s *reportingStep) Deadline() time.Duration                   { return s.set.wait() }
-func (s *reportingStep) Note() string                              { return s.note }
-func (*reportingStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
-func (*reportingStep) Do(context.Context) error                    { return nil }
-
-func (s *reportingStep) Verify(ctx context.Context) error {
-	o, err := s.set.Reporting(ctx)
-	if err != nil {
-		return err
+func (s *Set) reporting() engine.Step {
+	note := ""
+	return &engine.Wait{
+		Name: "agents/reporting", About: "Verify that agents report from every ready node",
+		Limit: s.wait(), Again: true, Remark: func() string { return note },
+		For: func(ctx context.Context) error {
+			o, err := s.Reporting(ctx)
+			if err != nil {
+				return err
+			}
+			if note = o.Note(); len(o.Missing) > 0 {
+				return engine.NotYet("%w", &SilentError{Missing: o.Missing})
+			}
+			return nil
+		},
 	}
-	if s.note = o.Note(); len(o.Missing) > 0 {
-		return engine.NotYet("%w", &SilentError{Missing: o.Missing})
-	}
-	return nil
 }

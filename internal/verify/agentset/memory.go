@@ -12,33 +12,33 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
-// maxSkew is how far a node's clock may be off before it is worth a word.
+// maxSkew is how far the clock of a node may be off before it is reported.
 const maxSkew = 2 * time.Second
 
 // View is what there is to see of agents at one time.
 type View struct {
-	// From and Until are when the reading began and ended, by the clock of this process. What arrived before From is in it.
+	// From and Until are when the reading began and ended, by the clock of this process.
 	From, Until time.Time
 	Nodes       []corev1.Node
-	// Pods are those of the agents.
-	Pods    []corev1.Pod
-	Reports []v1alpha1.NodeReport
-	// Sets are the DaemonSets by name, by the annotation of their template; one that does not exist is not in it.
+	Pods        []corev1.Pod
+	Reports     []v1alpha1.NodeReport
+	// Sets are the DaemonSets by name, by the annotation of their template; one that does not exist
+	// is not in it.
 	Sets map[string]string
-	// News is what was last heard of DaemonSets and pods, by name, if a pod is missing or does not start.
+	// News is what was last heard of DaemonSets and pods, by name, if a pod is missing or does not
+	// start.
 	News map[string]string
 }
 
 // Silent is an agent that should report and does not.
 type Silent struct {
-	Node string
-	// Origin is the network that it is in.
+	Node   string
 	Origin v1alpha1.ProbeOrigin
 	// Cause in one word, and Reason for people. Neither tells of time.
-	Cause  Cause
+	Cause  workload.Cause
 	Reason string
 }
 
@@ -62,21 +62,21 @@ func (s Skew) String() string {
 type Outlook struct {
 	// Reporting are nodes both of whose agents report, and have nothing to complain of.
 	Reporting []string
-	// Missing are the agents of other nodes that are ready. An agent that was started or replaced a moment ago is among them.
+	// Missing are agents of other ready nodes, among them those that have just started.
 	Missing []Silent
 	// NotReady are nodes that are not waited for, Foreign those on which agents cannot run.
 	NotReady, Foreign []string
 	Skewed            []Skew
 }
 
-// Note is what is worth a word though nothing is wrong; empty if nothing is.
+// Note names what is not waited for and clocks that are off; empty if nothing is.
 func (o Outlook) Note() string {
 	var notes []string
 	if len(o.NotReady) > 0 {
-		notes = append(notes, "not ready and not waited for: "+few(o.NotReady))
+		notes = append(notes, "not ready and not waited for: "+firstNames(o.NotReady))
 	}
 	if len(o.Foreign) > 0 {
-		notes = append(notes, "no agent can run on "+few(o.Foreign))
+		notes = append(notes, "no agent can run on "+firstNames(o.Foreign))
 	}
 	for i, s := range o.Skewed {
 		if i == most {
@@ -88,19 +88,17 @@ func (o Outlook) Note() string {
 	return strings.Join(notes, "; ")
 }
 
-// most is how many of a kind are named.
 const most = 5
 
-// few names the first of many.
-func few(all []string) string {
+func firstNames(all []string) string {
 	if len(all) <= most {
 		return strings.Join(all, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
 }
 
-// Memory is which agents have been heard, and when. It tells silence by the clock of this process: reports count as heard if they were
-// not there at the look before. The zero Memory has heard no agent.
+// Memory knows which agents have reported, and when by the clock of this process: a report counts
+// if it was not there at the look before.
 type Memory struct {
 	mu     sync.Mutex
 	agents map[agentKey]*agent
@@ -113,23 +111,21 @@ type agentKey struct {
 	origin v1alpha1.ProbeOrigin
 }
 
-// word is what distinguishes one report from another.
-type word struct {
+type reportKey struct {
 	instance string
 	sequence int64
 }
 
-// agent is what is remembered of one.
 type agent struct {
-	last word
-	// speaks is the instance that was heard last. What was there at the first look may be of an earlier run.
+	last reportKey
+	// speaks is the instance that was heard last. What was there at the first look may be of an
+	// earlier run.
 	speaks string
 	since  time.Time
 	skew   time.Duration
 }
 
-// Look takes in what there is to see. What it returns depends on nothing but that, what was seen before, and for how long an agent may
-// say nothing.
+// Look takes in a view. wait is for how long an agent may be silent.
 func (m *Memory) Look(v View, wait time.Duration) Outlook {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -139,7 +135,7 @@ func (m *Memory) Look(v View, wait time.Duration) Outlook {
 	for i := range v.Nodes {
 		n := &v.Nodes[i]
 		switch {
-		case kept(n, incluster.Foreign()):
+		case kept(n, workload.Foreign()):
 			o.Foreign = append(o.Foreign, n.Name)
 		case Apart(n) && len(Origins(n)) == 0: // it is leaving
 		case !cluster.NodeReady(n): // and forgotten: once it is ready again, its agents have as long as any
@@ -153,7 +149,6 @@ func (m *Memory) Look(v View, wait time.Duration) Outlook {
 	return o
 }
 
-// node looks at the agents of a node that is ready.
 func (m *Memory) node(o *Outlook, was map[agentKey]*agent, seen *index, n *corev1.Node, wait time.Duration) {
 	missing, skew := 0, time.Duration(0)
 	name := n.Name
@@ -161,10 +156,10 @@ func (m *Memory) node(o *Outlook, was map[agentKey]*agent, seen *index, n *corev
 		k := agentKey{name, origin}
 		a, report := was[k], seen.reports[k]
 		if a == nil {
-			a = &agent{last: wordOf(report), since: seen.view.Until, skew: skewOf(report, time.Time{}, seen.view.Until)}
-		} else if w := wordOf(report); w != a.last {
+			a = &agent{last: reportKeyOf(report), since: seen.view.Until, skew: skewOf(report, time.Time{}, seen.view.Until)}
+		} else if w := reportKeyOf(report); w != a.last {
 			a.last = w
-			a.hear(report, seen.pods[k], m.before, seen.view.Until)
+			a.observe(report, seen.pods[k], m.before, seen.view.Until)
 		}
 		m.agents[k] = a
 		if cause, reason := seen.why(k, a, wait); cause != "" {
@@ -183,8 +178,8 @@ func (m *Memory) node(o *Outlook, was map[agentKey]*agent, seen *index, n *corev
 	}
 }
 
-// hear takes in a report that came after the time before.
-func (a *agent) hear(r *v1alpha1.AgentReport, pod *corev1.Pod, before, now time.Time) {
+// observe takes in a report that came after the time before.
+func (a *agent) observe(r *v1alpha1.AgentReport, pod *corev1.Pod, before, now time.Time) {
 	if r == nil {
 		return
 	}
@@ -195,15 +190,15 @@ func (a *agent) hear(r *v1alpha1.AgentReport, pod *corev1.Pod, before, now time.
 	}
 }
 
-func wordOf(r *v1alpha1.AgentReport) word {
+func reportKeyOf(r *v1alpha1.AgentReport) reportKey {
 	if r == nil {
-		return word{}
+		return reportKey{}
 	}
-	return word{instance: r.Instance, sequence: r.Sequence}
+	return reportKey{instance: r.Instance, sequence: r.Sequence}
 }
 
-// skewOf is by how much a clock must be off that said when a report was written which came between before and now, if that is worth a
-// word. Of a report that was there already it is not known how late it came.
+// skewOf is by how much the clock of a report is off that came between before and now; zero if
+// little, or if it was there already.
 func skewOf(r *v1alpha1.AgentReport, before, now time.Time) time.Duration {
 	switch {
 	case r == nil:

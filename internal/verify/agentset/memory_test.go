@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
 const host, pod = v1alpha1.FromHost, v1alpha1.FromPod
@@ -48,7 +48,7 @@ func (s *scene) start(node string, o v1alpha1.ProbeOrigin) *corev1.Pod {
 	s.Pods = append(s.Pods, corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, UID: types.UID(name + "-" + s.now.Format("150405")), CreationTimestamp: metav1.NewTime(s.now),
-			Labels: map[string]string{v1alpha1.LabelRole: role}, Annotations: map[string]string{incluster.TemplateAnnotation: "t"},
+			Labels: map[string]string{v1alpha1.LabelRole: role}, Annotations: map[string]string{workload.TemplateAnnotation: "t"},
 		},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Image: "example.com/replumb:v1"}}},
 		Status: corev1.PodStatus{
@@ -120,7 +120,8 @@ func TestWhatWasThereIsHearsay(t *testing.T) {
 	expect(t, s.waits(10*time.Second).look(m), "a b")
 }
 
-// TestSilence: an agent is missing once nothing was heard of it for longer than it may take, by the clock of who listens.
+// TestSilence: an agent is missing once nothing was heard of it for longer than it may take, by the
+// clock of who listens.
 func TestSilence(t *testing.T) {
 	s, m := newScene("a", "b"), &Memory{}
 	s.look(m)
@@ -157,7 +158,8 @@ func TestReplaced(t *testing.T) {
 	expect(t, s.look(m), "a")
 }
 
-// TestNodesThatAreNotReady: they are named, not waited for, and their agents have all the time again when they are back.
+// TestNodesThatAreNotReady: they are named, not waited for, and their agents have all the time
+// again when they are back.
 func TestNodesThatAreNotReady(t *testing.T) {
 	s, m := newScene("a", "b"), &Memory{}
 	s.look(m)
@@ -221,7 +223,7 @@ func TestTroubleIsTold(t *testing.T) {
 func TestSilentErrorNamesAFew(t *testing.T) {
 	var all []Silent
 	for _, n := range []string{"a", "b", "c", "d", "e", "f", "g"} {
-		all = append(all, Silent{Node: n, Cause: NoImage, Reason: "no image"})
+		all = append(all, Silent{Node: n, Cause: workload.NoImage, Reason: "no image"})
 	}
 	e := &SilentError{Missing: all}
 	if late := (&SilentError{Missing: all[:1], For: time.Minute}).Error(); late != "nothing has been heard for 1m0s of node a: no image" {
@@ -230,7 +232,7 @@ func TestSilentErrorNamesAFew(t *testing.T) {
 	if !strings.HasSuffix(e.Error(), "; node e: no image; and 2 more agents") || !strings.HasPrefix(e.Advice(), "push the image") {
 		t.Errorf("%s (%s)", e, e.Advice())
 	}
-	e = &SilentError{Missing: []Silent{{Node: "a", Cause: NoPod, Reason: "refused"}, {Node: "b", Cause: NoPod, Reason: "refused"}}}
+	e = &SilentError{Missing: []Silent{{Node: "a", Cause: workload.NoPod, Reason: "refused"}, {Node: "b", Cause: workload.NoPod, Reason: "refused"}}}
 	if e.Error() != "node a: refused; node b: the same" {
 		t.Error(e)
 	}

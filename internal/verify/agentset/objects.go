@@ -8,31 +8,31 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/verify/memtrim"
 )
 
 const (
 	httpPort, echoPort, echoUDPPort = 8080, 8081, 8082
-	// lameDuck is for how many seconds a pod that is to end goes on as if nothing were: the time in which kube-proxies learn that it
-	// ends. rolledLameDuck is the same where pods end while others watch: to lose what no client would is worse than to wait.
+	// lameDuck is for how many seconds a terminating pod goes on answering, while kube-proxies
+	// learn that it ends. rolledLameDuck is longer: during a migration a loss that no client would
+	// have is worse than waiting.
 	lameDuck, rolledLameDuck = 5, 15
 )
 
-// keepsOut are the nodes that have no agent in a network: foreign ones, and those whose pods are leaving. That is said by a label, as
-// agents tolerate every taint: the controller of DaemonSets takes pods away from where they must not be.
+// keepsOut selects the nodes without an agent in a network: foreign ones, and those whose pods are
+// leaving. A label says so, as agents tolerate every taint.
 func keepsOut(o v1alpha1.ProbeOrigin) []corev1.NodeSelectorRequirement {
 	if o == v1alpha1.FromPod {
-		return append(incluster.Foreign(), incluster.Not(v1alpha1.LabelAgents, v1alpha1.HostAgent, v1alpha1.NoAgents))
+		return append(workload.Foreign(), workload.Not(v1alpha1.LabelAgents, v1alpha1.HostAgent, v1alpha1.NoAgents))
 	}
-	return append(incluster.Foreign(), incluster.Not(v1alpha1.LabelAgents, v1alpha1.NoAgents))
+	return append(workload.Foreign(), workload.Not(v1alpha1.LabelAgents, v1alpha1.NoAgents))
 }
 
 func kept(n *corev1.Node, out []corev1.NodeSelectorRequirement) bool {
@@ -50,7 +50,8 @@ func Origins(n *corev1.Node) []v1alpha1.ProbeOrigin {
 	return all
 }
 
-// Apart reports whether the pods of a node are leaving it, or have left: what its agents meet with there says nothing of what clients do.
+// Apart reports whether the pods of a node are leaving it, or have left: its agents no longer stand
+// for clients.
 func Apart(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelAgents] != "" }
 
 func (s *Set) meta(namespace, name, role string) metav1.ObjectMeta {
@@ -59,10 +60,11 @@ func (s *Set) meta(namespace, name, role string) metav1.ObjectMeta {
 	}
 }
 
-// args of an agent. API servers are named by their own addresses: an agent must not depend on the Services that it judges.
+// args name API servers by their own addresses: an agent must not depend on the Services that it
+// judges.
 func (s *Set) args(origin string, servers []string, more ...string) []string {
 	all := []string{
-		"agent", "--origin=" + origin, "--migration=" + s.Migration, incluster.APIFlag + strings.Join(servers, ","),
+		"agent", "--origin=" + origin, "--migration=" + s.Migration, workload.APIFlag + strings.Join(servers, ","),
 		"--interval=" + cmp.Or(s.Interval, defaultInterval).String(),
 	}
 	if s.Domain != "" {
@@ -78,36 +80,32 @@ func (s *Set) args(origin string, servers []string, more ...string) []string {
 	return append(all, more...)
 }
 
-// hostSet runs the agent in the network of nodes. NET_ADMIN is for reading connection tracking, which the kernel allows by no other right; a
-// process has it only if it is root, as containers have no ambient capabilities. Where no Services move it reads none, and is no one
-// special.
+// hostSet runs the agent in the network of nodes. Reading connection tracking takes NET_ADMIN,
+// which only root has, as containers have no ambient capabilities; without Services it is not read.
 func (s *Set) hostSet(servers []string) ([]client.Object, error) {
-	c := s.container(s.args("host", servers))
+	pod := s.pod(s.args("host", servers), v1alpha1.FromHost)
 	if len(s.Ranges) > 0 {
-		c.SecurityContext.RunAsUser, c.SecurityContext.RunAsGroup = ptr.To[int64](0), ptr.To[int64](0)
-		c.SecurityContext.RunAsNonRoot = ptr.To(false)
-		c.SecurityContext.Capabilities.Add = []corev1.Capability{"NET_ADMIN"}
+		c := pod.Containers[0].SecurityContext
+		c.RunAsUser, c.RunAsGroup, c.RunAsNonRoot = ptr.To[int64](0), ptr.To[int64](0), ptr.To(false)
+		c.Capabilities.Add = []corev1.Capability{"NET_ADMIN"}
 	}
-	pod := s.pod(c, v1alpha1.FromHost)
-	pod.HostNetwork, pod.DNSPolicy, pod.TerminationGracePeriodSeconds = true, corev1.DNSClusterFirstWithHostNet, ptr.To[int64](5)
+	pod.HostNetwork, pod.DNSPolicy = true, corev1.DNSClusterFirstWithHostNet
 	return s.daemonSet(HostSet, v1alpha1.RoleAgent, pod, allAtOnce())
 }
 
-// podSet runs the agent in the network of pods, which is also what the agents call.
 func (s *Set) podSet(servers []string) ([]client.Object, error) {
-	c := s.container(s.args("pod", servers, "--serve"))
-	grace := s.serves(&c)
+	pod := s.pod(s.args("pod", servers, "--serve"), v1alpha1.FromPod)
+	s.serves(&pod)
 	update := allAtOnce()
 	if s.Roll {
 		update = newOnesFirst()
 	}
-	pod := s.pod(c, v1alpha1.FromPod)
-	pod.TerminationGracePeriodSeconds = ptr.To(grace)
 	return s.daemonSet(PodSet, v1alpha1.RoleProbe, pod, update)
 }
 
-// serves makes a container one that others call, and returns how many seconds it needs to end.
-func (s *Set) serves(c *corev1.Container) (grace int64) {
+// serves makes a pod one that others call, with the time that it needs to end.
+func (s *Set) serves(pod *corev1.PodSpec) {
+	c := &pod.Containers[0]
 	c.Ports = []corev1.ContainerPort{
 		{Name: "http", ContainerPort: httpPort, Protocol: corev1.ProtocolTCP},
 		{Name: "echo", ContainerPort: echoPort, Protocol: corev1.ProtocolTCP},
@@ -122,71 +120,55 @@ func (s *Set) serves(c *corev1.Container) (grace int64) {
 		duck = rolledLameDuck
 	}
 	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: duck}}}
-	// After that it answers on for 5 s, says goodbye to who keeps a connection, and has time to spare.
-	return duck + 15
+	// Then it answers for 5 s more, closes kept connections, and has time to spare.
+	pod.TerminationGracePeriodSeconds = ptr.To(duck + 15)
 }
 
-// allAtOnce is how agents are replaced where only another version of replumb does: quickly.
+// allAtOnce replaces agents quickly, outside of a migration that restarts pods.
 func allAtOnce() *appsv1.RollingUpdateDaemonSet {
 	return &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromString("100%"))}
 }
 
-// newOnesFirst is how they are where that is part of the migration: at no time is there less to answer, be there but one node.
+// newOnesFirst replaces them with no fewer endpoints at any time.
 func newOnesFirst() *appsv1.RollingUpdateDaemonSet {
 	return &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromString("25%"))}
 }
 
-// container has no limit on CPU time: an agent that is throttled would see losses that there are not.
-func (s *Set) container(args []string) corev1.Container {
+// pod takes less than it asks for. With a smaller share, an agent on a busy node waits for a
+// processor until requests are late: losses of its own.
+func (s *Set) pod(args []string, o v1alpha1.ProbeOrigin) corev1.PodSpec {
 	env := []corev1.EnvVar{
-		incluster.FromField("NODE_NAME", "spec.nodeName"), incluster.FromField("NODE_IPS", "status.hostIPs"),
-		incluster.FromField("POD_IP", "status.podIP"), incluster.FromField("POD_UID", "metadata.uid"),
+		workload.FromField("NODE_NAME", "spec.nodeName"), workload.FromField("NODE_IPS", "status.hostIPs"),
+		workload.FromField("POD_IP", "status.podIP"), workload.FromField("POD_UID", "metadata.uid"),
 	}
 	for _, v := range memtrim.Settings() {
 		env = append(env, corev1.EnvVar{Name: v.Name, Value: v.Value})
 	}
-	return corev1.Container{
-		Name: "replumb", Image: s.Image.Name, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-		Env: env,
-		// It takes less, but on a busy node a smaller share has it wait for a processor until requests are late: losses that are its own.
-		Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{"cpu": resource.MustParse("50m"), "memory": resource.MustParse("32Mi")},
-			Limits:   corev1.ResourceList{"memory": resource.MustParse("256Mi")},
-		},
-		SecurityContext: incluster.Unprivileged(),
-	}
-}
-
-func (s *Set) pod(c corev1.Container, o v1alpha1.ProbeOrigin) corev1.PodSpec {
-	pod := corev1.PodSpec{
-		ServiceAccountName: accountOf(o), EnableServiceLinks: ptr.To(false), PriorityClassName: "system-node-critical",
+	pod := workload.Pod{
+		Account: accountOf(o), Image: s.Image, Args: args, Env: env, Priority: "system-node-critical",
+		CPU: "50m", Memory: "32Mi", MemoryLimit: "256Mi", Grace: 5,
 		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: keepsOut(o)}},
-			},
-		}},
-		Containers: []corev1.Container{c}, ImagePullSecrets: s.Image.References(),
-	}
+		Affinity:    workload.OnNodes(keepsOut(o)),
+	}.Spec()
 	if s.Roll {
 		pod.DNSConfig = askAgain()
 	}
 	return pod
 }
 
-// askAgain is for migrations that move pods, those of name servers among them. A datagram to a name server that has just ended is lost: kube-proxy
-// hears of its end a moment later. Resolvers send it again, after five seconds by default; here after one, and for as long as the kernel sends a
-// lost packet of TCP again within the five seconds that a probe has. It shows as latency.
+// askAgain has resolvers repeat a datagram after one second in place of five: kube-proxy learns
+// late of a name server that has ended, and a probe has five seconds. It shows as latency.
 func askAgain() *corev1.PodDNSConfig {
 	return &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{
 		{Name: "timeout", Value: ptr.To("1")}, {Name: "attempts", Value: ptr.To("4")},
 	}}
 }
 
-// daemonSet selects pods by their role alone, so that what a migration has left can be taken over: a selector cannot be changed.
+// daemonSet selects pods by their role alone: a selector cannot be changed, and the next migration
+// takes over.
 func (s *Set) daemonSet(name, role string, pod corev1.PodSpec, update *appsv1.RollingUpdateDaemonSet) ([]client.Object, error) {
 	m := s.meta(v1alpha1.SystemNamespace, name, role)
-	digest, err := incluster.Digest(&pod)
+	pods, err := workload.Template(m.Labels, pod)
 	if err != nil {
 		return nil, fmt.Errorf("daemonset %s: %w", name, err)
 	}
@@ -198,12 +180,7 @@ func (s *Set) daemonSet(name, role string, pod corev1.PodSpec, update *appsv1.Ro
 			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
 				Type: appsv1.RollingUpdateDaemonSetStrategyType, RollingUpdate: update,
 			},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{
-					Labels: m.Labels, Annotations: map[string]string{incluster.TemplateAnnotation: digest},
-				},
-				Spec: pod,
-			},
+			Template: pods,
 		},
 	}}, nil
 }
@@ -212,7 +189,6 @@ func port(name string, number int32, protocol corev1.Protocol, target int32) cor
 	return corev1.ServicePort{Name: name, Port: number, Protocol: protocol, TargetPort: intstr.FromInt32(target)}
 }
 
-// service is the Service without an address.
 func (s *Set) service() *corev1.Service {
 	ports := []corev1.ServicePort{port("http", 80, corev1.ProtocolTCP, httpPort), port("echo", 7, corev1.ProtocolTCP, echoPort)}
 	if !s.Lossy {

@@ -8,10 +8,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/internal/kube/pull"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
-// TestPullSecrets: the pods of both DaemonSets have them. With others they are other pods, with none they are as ever.
+// TestPullSecrets: the pods of both DaemonSets have them. With others they are other pods, with
+// none they are as ever.
 func TestPullSecrets(t *testing.T) {
 	for _, tt := range []struct {
 		secrets []string
@@ -28,7 +29,7 @@ func TestPullSecrets(t *testing.T) {
 				if got := s[i].Spec.ImagePullSecrets; !slices.Equal(got, tt.want) {
 					t.Errorf("%v: DaemonSet %d has %v", tt.secrets, i, got)
 				}
-				same := s[i].Annotations[incluster.TemplateAnnotation] == bare[i].Annotations[incluster.TemplateAnnotation]
+				same := s[i].Annotations[workload.TemplateAnnotation] == bare[i].Annotations[workload.TemplateAnnotation]
 				if same != (len(tt.want) == 0) {
 					t.Errorf("%v: DaemonSet %d has the pods of one without: %v", tt.secrets, i, same)
 				}

@@ -13,19 +13,20 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/migration/incluster"
 )
 
 const (
-	// reportsPolicy is the name of the policy that holds agents to the reports of their own nodes, and of its binding.
+	// reportsPolicy is the name of the policy that holds agents to the reports of their own nodes,
+	// and of its binding.
 	reportsPolicy = "replumb-agent-reports"
-	// reportsProber is the field manager of dry runs that ask whether it is enforced: it refuses what they would write.
+	// reportsProber is the field manager of dry runs that ask whether it is enforced: it refuses
+	// what they would write.
 	reportsProber = reportsPolicy + "-probe"
 )
 
-// What the policy goes by, in CEL. The API server takes the node and the pod of a token from the token itself, which it has signed
-// (ServiceAccountTokenPodNodeInfo in k8s.io/kubernetes pkg/serviceaccount/claims.go; in every release since 1.32): who has the token of
-// one agent has nothing that makes it another's.
+// The node and the pod of a request, in CEL: the API server takes them from the token, which it has
+// signed (ServiceAccountTokenPodNodeInfo in k8s.io/kubernetes pkg/serviceaccount/claims.go; since
+// 1.32), so the token of one agent is of no use on another node.
 const (
 	celNode = `request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][0].orValue('')`
 	celPod  = `request.userInfo.?extra[?'authentication.kubernetes.io/pod-uid'][0].orValue('')`
@@ -36,8 +37,8 @@ const (
 
 // policy makes the policy and its binding.
 //
-// Unlike a freeze it refuses on errors (failurePolicy Fail): it is about replumb's own reports and those who write them alone, and what
-// cannot be judged must not pass for proof.
+// Unlike a freeze it refuses on errors (failurePolicy Fail): it concerns replumb's reports alone,
+// and an unjudged report must not pass for proof.
 func (s *Set) policy([]string) ([]client.Object, error) {
 	const api = "admissionregistration.k8s.io/v1"
 	fail, named := admissionv1.Fail, s.meta("", reportsPolicy, v1alpha1.RoleAgent)
@@ -93,8 +94,8 @@ func reportVariables() []admissionv1.Variable {
 	}
 }
 
-// reportRules are what must hold of what an agent writes: the report is of its node, what it says is said in the name of its pod, and what
-// the other agent of the node has said stays. Nor can it keep a report from being removed.
+// reportRules hold an agent to the report of its node, to the name of its pod and to its own part
+// of the report. It cannot keep a report from being removed.
 func (s *Set) reportRules() []admissionv1.Validation {
 	forbidden := metav1.StatusReasonForbidden
 	rule := func(message, expression string) admissionv1.Validation {
@@ -132,39 +133,22 @@ func (s *Set) reportRules() []admissionv1.Validation {
 	}
 }
 
-// policyStep is done when the policy is enforced, and not when it is written: API servers take policies up within a second or two.
-type policyStep struct{ *incluster.ApplyStep }
-
-var _ engine.Previewer = (*policyStep)(nil)
-
-func (s *policyStep) State(ctx context.Context) (engine.State, error) {
-	state, err := s.ApplyStep.State(ctx)
-	if err != nil || state != engine.Done {
-		return state, err
-	}
-	enforced, err := s.enforced(ctx)
-	switch {
-	case err != nil:
-		return engine.Unknown, err
-	case !enforced:
-		return engine.Pending, nil
-	}
-	return engine.Done, nil
-}
-
-func (s *policyStep) Verify(ctx context.Context) error {
-	if err := s.ApplyStep.Verify(ctx); err != nil {
+// policyStep is done when the policy is enforced, and not when it is written: API servers take
+// policies up within a second or two.
+func (s *Set) policyStep() engine.Step {
+	step := s.apply("agents/policy", "Restrict each agent to the report of its own node", s.policy)
+	step.Effect = func(ctx context.Context) error {
+		enforced, err := s.enforced(ctx)
+		if err == nil && !enforced {
+			return engine.NotYet("the API server does not enforce validatingadmissionpolicy %s yet", reportsPolicy)
+		}
 		return err
 	}
-	enforced, err := s.enforced(ctx)
-	if err == nil && !enforced {
-		return engine.NotYet("the API server does not enforce validatingadmissionpolicy %s yet", reportsPolicy)
-	}
-	return err
+	return step.Step()
 }
 
 // enforced asks the API server, by a dry run, whether it refuses a report that no agent may write.
-func (s *policyStep) enforced(ctx context.Context) (bool, error) {
+func (s *Set) enforced(ctx context.Context) (bool, error) {
 	r := &v1alpha1.NodeReport{ObjectMeta: metav1.ObjectMeta{Name: reportsProber}}
 	err := s.Cluster.Create(ctx, r, client.DryRunAll, client.FieldOwner(reportsProber))
 	switch {

@@ -9,31 +9,9 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/readiness"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
-// Cause is why an agent does not report, in one word.
-type Cause = incluster.Cause
-
-// The causes.
-const (
-	// NoPod means that the node has no pod, or that it has been refused one.
-	NoPod = incluster.NoPod
-	// Unscheduled means that the pod finds no room on its node.
-	Unscheduled = incluster.Unscheduled
-	// NoImage means that the kubelet does not get the image.
-	NoImage = incluster.NoImage
-	// Starting means that the pod has not started for another reason, or is to be replaced.
-	Starting = incluster.Starting
-	// Ends means that the agent ends instead of running.
-	Ends = incluster.Ends
-	// Mute means that the agent runs and does not report.
-	Mute = incluster.Mute
-	// Trouble means that the agent reports that it cannot see what it should.
-	Trouble = incluster.Trouble
-)
-
-// index finds the pods and reports of agents.
 type index struct {
 	view    *View
 	pods    map[agentKey]*corev1.Pod
@@ -58,7 +36,8 @@ func newIndex(v *View) *index {
 	return x
 }
 
-// before reports whether the other pod is the one that counts: one that does not end, or the younger one.
+// before reports whether the other pod is the one that counts: one that does not end, or the
+// younger one.
 func before(p, other *corev1.Pod) bool {
 	if p == nil {
 		return true
@@ -69,8 +48,9 @@ func before(p, other *corev1.Pod) bool {
 	return p.CreationTimestamp.Before(&other.CreationTimestamp)
 }
 
-// nodeOf is the node that a pod of a DaemonSet is for, also as long as it is not scheduled (ReplaceDaemonSetPodNodeNameNodeAffinity in
-// k8s.io/kubernetes pkg/controller/daemon/util/daemonset_util.go).
+// nodeOf is the node that a pod of a DaemonSet is for, also as long as it is not scheduled
+// (ReplaceDaemonSetPodNodeNameNodeAffinity in k8s.io/kubernetes
+// pkg/controller/daemon/util/daemonset_util.go).
 func nodeOf(p *corev1.Pod) string {
 	if p.Spec.NodeName != "" || p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
 		return p.Spec.NodeName
@@ -107,46 +87,46 @@ func setOf(o v1alpha1.ProbeOrigin) string {
 	return HostSet
 }
 
-// why says why an agent does not report; nothing if it does. The text does not change as time passes: it is reported when it does.
-func (x *index) why(k agentKey, a *agent, wait time.Duration) (Cause, string) {
+// why says why an agent does not report; empty if it does. The text has no time, as each change of
+// it is reported.
+func (x *index) why(k agentKey, a *agent, wait time.Duration) (workload.Cause, string) {
 	set, pod := setOf(k.origin), x.pods[k]
 	template, exists := x.view.Sets[set]
 	switch {
 	case !exists:
-		return NoPod, fmt.Sprintf("daemonset %s/%s does not exist", v1alpha1.SystemNamespace, set)
+		return workload.NoPod, fmt.Sprintf("daemonset %s/%s does not exist", v1alpha1.SystemNamespace, set)
 	case pod == nil:
-		return NoPod, incluster.And(fmt.Sprintf("there is no pod of daemonset %s/%s", v1alpha1.SystemNamespace, set), x.view.News[set])
+		return workload.NoPod, workload.And(fmt.Sprintf("there is no pod of daemonset %s/%s", v1alpha1.SystemNamespace, set), x.view.News[set])
 	case !pod.DeletionTimestamp.IsZero():
-		return Starting, incluster.And(fmt.Sprintf("pod %s is ending, and no other has been made", pod.Name), x.view.News[pod.Name])
-	case pod.Annotations[incluster.TemplateAnnotation] != template:
-		return Starting, fmt.Sprintf("pod %s is to be replaced", pod.Name)
+		return workload.Starting, workload.And(fmt.Sprintf("pod %s is ending, and no other has been made", pod.Name), x.view.News[pod.Name])
+	case pod.Annotations[workload.TemplateAnnotation] != template:
+		return workload.Starting, fmt.Sprintf("pod %s is to be replaced", pod.Name)
 	}
-	if cause, reason := incluster.Waiting(pod, x.view.News[pod.Name]); cause != "" {
+	if cause, reason := workload.Waiting(pod, x.view.News[pod.Name]); cause != "" {
 		return cause, reason
 	}
 	if serves, _ := readiness.Pod(
 		pod,
 	); k.origin == v1alpha1.FromPod &&
 		!serves { // agents of other nodes would see losses that are its own fault
-		return Starting, fmt.Sprintf("pod %s runs, but is not ready to be asked", pod.Name)
+		return workload.Starting, fmt.Sprintf("pod %s runs, but is not ready to be asked", pod.Name)
 	}
 	return x.mute(k, a, pod, wait)
 }
 
-// mute says what is wrong with an agent that runs; nothing if it reports.
-func (x *index) mute(k agentKey, a *agent, pod *corev1.Pod, wait time.Duration) (Cause, string) {
+func (x *index) mute(k agentKey, a *agent, pod *corev1.Pod, wait time.Duration) (workload.Cause, string) {
 	report := x.reports[k]
 	switch {
 	case report != nil && report.Instance != string(pod.UID): // of the pod before, or forged
-		return Mute, fmt.Sprintf("pod %s runs, but has not reported: what is reported is by instance %.60q", pod.Name, report.Instance)
+		return workload.Mute, fmt.Sprintf("pod %s runs, but has not reported: what is reported is by instance %.60q", pod.Name, report.Instance)
 	case report == nil:
-		return Mute, fmt.Sprintf("pod %s runs, but has not reported", pod.Name)
+		return workload.Mute, fmt.Sprintf("pod %s runs, but has not reported", pod.Name)
 	case report.Problem != "":
-		return Trouble, fmt.Sprintf("pod %s reports: %s", pod.Name, report.Problem)
+		return workload.Trouble, fmt.Sprintf("pod %s reports: %s", pod.Name, report.Problem)
 	case a.speaks != string(pod.UID):
-		return Mute, fmt.Sprintf("pod %s runs, but has not reported since it was first looked for", pod.Name)
+		return workload.Mute, fmt.Sprintf("pod %s runs, but has not reported since it was first looked for", pod.Name)
 	case x.view.Until.Sub(a.since) > wait:
-		return Mute, fmt.Sprintf("pod %s runs, but reports no more", pod.Name)
+		return workload.Mute, fmt.Sprintf("pod %s runs, but reports no more", pod.Name)
 	}
 	return "", ""
 }

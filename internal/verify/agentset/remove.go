@@ -3,80 +3,96 @@ package agentset
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
-// removeStep takes the agents away: their pods first, as they would report again what is removed before they have gone.
-type removeStep struct{ set *Set }
-
-var _ engine.Previewer = (*removeStep)(nil)
-
-func (*removeStep) ID() string    { return "tidy/agents" }
-func (*removeStep) Title() string { return "Remove the agents" }
-
-func (s *removeStep) State(ctx context.Context) (engine.State, error) {
-	left, err := s.left(ctx)
-	switch {
-	case err != nil:
-		return engine.Unknown, err
-	case left == "":
-		return engine.Done, nil
+// remove removes the agents: their pods first, which would report again.
+func (s *Set) remove() engine.Step {
+	return &engine.Write{
+		Name: "tidy/agents", About: "Remove the agents", Write: s.delete,
+		Holds: func(ctx context.Context) error {
+			left, err := s.left(ctx)
+			if err == nil && left != "" {
+				return engine.NotYet("%s is still there", left)
+			}
+			return err
+		},
+		Changes: func() ([]engine.Change, error) {
+			const in = v1alpha1.SystemNamespace + "/"
+			objects := []string{"DaemonSet " + in + HostSet, "DaemonSet " + in + PodSet}
+			if s.Ends {
+				objects = slices.Insert(objects, 0, "Pod "+in+"* on nodes that have ended")
+			}
+			if s.services() {
+				objects = append(objects, "Deployment "+in+Single)
+			}
+			var changes []engine.Change
+			for _, o := range objects {
+				changes = append(changes, engine.Change{Verb: "delete", Object: o})
+			}
+			changes = append(changes, workload.Deleted(rests())...)
+			return append(changes, engine.Change{Verb: "delete", Object: "NodeReports of the migration"}), nil
+		},
 	}
-	return engine.Pending, nil
 }
 
-func (s *removeStep) Do(ctx context.Context) error {
-	sets, err := s.set.sets(ctx)
+func (s *Set) delete(ctx context.Context) error {
+	sets, err := s.sets(ctx)
 	if err != nil {
 		return err
 	}
 	for i := range sets {
-		if err := s.remove(ctx, &sets[i], client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+		if err := workload.Delete(ctx, s.Cluster, &sets[i]); err != nil {
 			return err
 		}
 	}
-	if err := s.unanswered(ctx); err != nil {
+	single, err := s.deployment(ctx)
+	if err == nil && single != nil {
+		err = workload.Delete(ctx, s.Cluster, single)
+	}
+	if err != nil {
 		return err
 	}
-	if err := s.end(ctx); err != nil {
-		return err
-	}
-	if err := s.unbridged(ctx); err != nil {
-		return err
+	for _, wait := range []func(context.Context) error{s.endPods, s.unbridged} {
+		if err := wait(ctx); err != nil {
+			return err
+		}
 	}
 	rest, err := s.rest(ctx)
 	if err != nil {
 		return err
 	}
 	for _, o := range rest {
-		if err := s.remove(ctx, o); err != nil {
+		if err := workload.Delete(ctx, s.Cluster, o); err != nil {
 			return err
 		}
 	}
-	ours := client.MatchingLabels{v1alpha1.LabelMigration: s.set.Migration}
-	if err := s.set.Cluster.DeleteAllOf(ctx, &v1alpha1.NodeReport{}, ours); client.IgnoreNotFound(err) != nil {
+	err = s.Cluster.DeleteAllOf(ctx, &v1alpha1.NodeReport{}, client.MatchingLabels{v1alpha1.LabelMigration: s.Migration})
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("removing nodereports: %w", err)
 	}
 	return nil
 }
 
-// end waits until the pods have gone. The kubelet of a node that is not ready cannot say so, nor does anything wait for what runs there:
-// without its account an agent does nothing.
-func (s *removeStep) end(ctx context.Context) error {
-	pods, err := s.set.everyPod(ctx)
+// endPods waits until the pods have gone. The kubelet of a node that is not ready cannot say so,
+// and its pods are not waited for: an agent does nothing without its account.
+func (s *Set) endPods(ctx context.Context) error {
+	pods, err := s.everyPod(ctx)
 	if err != nil || len(pods) == 0 {
 		return err
 	}
-	ready, err := incluster.ReadyNodes(ctx, s.set.Cluster)
+	ready, err := workload.ReadyNodes(ctx, s.Cluster)
 	if err != nil {
 		return err
 	}
@@ -87,7 +103,7 @@ func (s *removeStep) end(ctx context.Context) error {
 			waiting = p
 			continue
 		}
-		if err := s.remove(ctx, p, client.GracePeriodSeconds(0)); err != nil {
+		if err := workload.Delete(ctx, s.Cluster, p, client.GracePeriodSeconds(0)); err != nil {
 			return err
 		}
 	}
@@ -97,19 +113,11 @@ func (s *removeStep) end(ctx context.Context) error {
 	return nil
 }
 
-// unanswered takes away what is called from nodes without an endpoint. Where Services do not move there is none, and no right to look.
-func (s *removeStep) unanswered(ctx context.Context) error {
-	d, err := s.set.deployment(ctx)
-	if err != nil || d == nil {
-		return err
-	}
-	return s.remove(ctx, d, client.PropagationPolicy(metav1.DeletePropagationBackground))
-}
-
-// unbridged fails as long as one of the Services has a bridge, which would be left without whom it stands in for.
-func (s *removeStep) unbridged(ctx context.Context) error {
+// unbridged fails as long as one of the Services has a bridge, which would be left without the
+// Service that it stands in for.
+func (s *Set) unbridged(ctx context.Context) error {
 	all := &corev1.ServiceList{}
-	if err := s.set.Cluster.List(ctx, all, s.set.ours(v1alpha1.RoleBridge)); err != nil {
+	if err := s.Cluster.List(ctx, all, s.ours(v1alpha1.RoleBridge)); err != nil {
 		return fmt.Errorf("looking for bridges: %w", err)
 	}
 	for i := range all.Items {
@@ -120,72 +128,48 @@ func (s *removeStep) unbridged(ctx context.Context) error {
 	return nil
 }
 
-// rests are what there is beside DaemonSets, pods and NodeReports, in the order in which it goes: agents lose their rights before they lose
-// what holds them to their own nodes.
+// rests are all objects beside DaemonSets, pods and NodeReports, in the order in which they go:
+// agents lose their rights before the policy that holds them to their own nodes.
 func rests() []client.Object {
-	const rbac, admission = "rbac.authorization.k8s.io/v1", "admissionregistration.k8s.io/v1"
 	var all []client.Object
+	add := func(of schema.GroupVersion, kind, namespace, name string) {
+		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		o.SetGroupVersionKind(of.WithKind(kind))
+		all = append(all, o)
+	}
 	for _, name := range []string{Service, Single} {
-		all = append(all, &corev1.Service{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-			ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: name},
-		})
+		add(corev1.SchemeGroupVersion, "Service", v1alpha1.SystemNamespace, name)
 	}
 	for _, who := range [][2]string{{hostAccount, hostAccess}, {podAccount, podAccess}} {
-		account, access := who[0], who[1]
-		all = append(all, &rbacv1.ClusterRoleBinding{
-			TypeMeta: metav1.TypeMeta{APIVersion: rbac, Kind: "ClusterRoleBinding"}, ObjectMeta: metav1.ObjectMeta{Name: access},
-		}, &rbacv1.ClusterRole{
-			TypeMeta: metav1.TypeMeta{APIVersion: rbac, Kind: "ClusterRole"}, ObjectMeta: metav1.ObjectMeta{Name: access},
-		}, &corev1.ServiceAccount{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
-			ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: account},
-		})
+		add(rbacv1.SchemeGroupVersion, "ClusterRoleBinding", "", who[1])
+		add(rbacv1.SchemeGroupVersion, "ClusterRole", "", who[1])
+		add(corev1.SchemeGroupVersion, "ServiceAccount", v1alpha1.SystemNamespace, who[0])
 	}
-	return append(all, &admissionv1.ValidatingAdmissionPolicyBinding{
-		TypeMeta:   metav1.TypeMeta{APIVersion: admission, Kind: "ValidatingAdmissionPolicyBinding"},
-		ObjectMeta: metav1.ObjectMeta{Name: reportsPolicy},
-	}, &admissionv1.ValidatingAdmissionPolicy{
-		TypeMeta:   metav1.TypeMeta{APIVersion: admission, Kind: "ValidatingAdmissionPolicy"},
-		ObjectMeta: metav1.ObjectMeta{Name: reportsPolicy},
-	})
+	for _, kind := range []string{"ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy"} {
+		add(admissionv1.SchemeGroupVersion, kind, "", reportsPolicy)
+	}
+	return all
 }
 
-// rest is what is left of that and belongs to this migration.
-func (s *removeStep) rest(ctx context.Context) ([]client.Object, error) {
-	var all []client.Object
-	for _, o := range rests() {
-		err := s.set.Cluster.Get(ctx, client.ObjectKeyFromObject(o), o)
-		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("%s: %w", incluster.NameOf(o), err)
-		}
-		if err == nil && o.GetLabels()[v1alpha1.LabelMigration] == s.set.Migration {
-			all = append(all, o)
-		}
-	}
-	return all, nil
+// rest are those of them that exist and belong to this migration.
+func (s *Set) rest(ctx context.Context) ([]client.Object, error) {
+	all, err := workload.Left(ctx, s.Cluster, rests())
+	return slices.DeleteFunc(all, func(o client.Object) bool {
+		return o.GetLabels()[v1alpha1.LabelMigration] != s.Migration
+	}), err
 }
 
-func (s *removeStep) remove(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
-	uid := o.GetUID()
-	err := s.set.Cluster.Delete(ctx, o, append(opts, client.Preconditions{UID: &uid})...)
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("removing %s: %w", o.GetName(), err)
-	}
-	return nil
-}
-
-// left names something that is still there; nothing if all has gone.
-func (s *removeStep) left(ctx context.Context) (string, error) {
-	sets, err := s.set.sets(ctx)
+// left names something that still exists; it is empty once all has gone.
+func (s *Set) left(ctx context.Context) (string, error) {
+	sets, err := s.sets(ctx)
 	if err != nil {
 		return "", err
 	}
-	pods, err := s.set.everyPod(ctx)
+	pods, err := s.everyPod(ctx)
 	if err != nil {
 		return "", err
 	}
-	single, err := s.set.deployment(ctx)
+	single, err := s.deployment(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -194,8 +178,8 @@ func (s *removeStep) left(ctx context.Context) (string, error) {
 		return "", err
 	}
 	reports := &v1alpha1.NodeReportList{}
-	ours := client.MatchingLabels{v1alpha1.LabelMigration: s.set.Migration}
-	if err := s.set.Cluster.List(ctx, reports, ours); client.IgnoreNotFound(err) != nil {
+	err = s.Cluster.List(ctx, reports, client.MatchingLabels{v1alpha1.LabelMigration: s.Migration})
+	if client.IgnoreNotFound(err) != nil {
 		return "", fmt.Errorf("listing nodereports: %w", err)
 	}
 	switch {
@@ -206,34 +190,9 @@ func (s *removeStep) left(ctx context.Context) (string, error) {
 	case len(pods) > 0:
 		return "pod " + pods[0].Name + " on node " + pods[0].Spec.NodeName, nil
 	case len(rest) > 0:
-		return incluster.NameOf(rest[0]), nil
+		return workload.NameOf(rest[0]), nil
 	case len(reports.Items) > 0:
 		return "nodereport " + reports.Items[0].Name, nil
 	}
 	return "", nil
-}
-
-func (s *removeStep) Verify(ctx context.Context) error {
-	left, err := s.left(ctx)
-	if err == nil && left != "" {
-		return engine.NotYet("%s is still there", left)
-	}
-	return err
-}
-
-func (s *removeStep) Preview() ([]engine.Change, error) {
-	var changes []engine.Change
-	if s.set.Ends {
-		changes = append(changes, engine.Change{Verb: "delete", Object: "Pod " + v1alpha1.SystemNamespace + "/* on nodes that have ended"})
-	}
-	for _, name := range []string{HostSet, PodSet} {
-		changes = append(changes, engine.Change{Verb: "delete", Object: "DaemonSet " + v1alpha1.SystemNamespace + "/" + name})
-	}
-	if s.set.services() {
-		changes = append(changes, engine.Change{Verb: "delete", Object: "Deployment " + v1alpha1.SystemNamespace + "/" + Single})
-	}
-	for _, o := range rests() {
-		changes = append(changes, engine.Change{Verb: "delete", Object: incluster.NameOf(o)})
-	}
-	return append(changes, engine.Change{Verb: "delete", Object: "NodeReports of the migration"}), nil
 }

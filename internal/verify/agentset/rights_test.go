@@ -17,24 +17,16 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/rbac"
 )
 
-// TestRightsSuffice: a user with the rights that are asked for, and no others, puts agents there and takes them away.
+// TestRightsSuffice: a user with the rights that are asked for, and no others, puts agents there
+// and takes them away.
 func TestRightsSuffice(t *testing.T) {
 	f := setup(t)
 	f.migration("m", v1alpha1.PhaseApplying)
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "user"}}
-	for _, r := range Rights(true) {
-		name := r.Resource
-		if r.Subresource != "" {
-			name += "/" + r.Subresource
-		}
-		if r.URL != "" {
-			role.Rules = append(role.Rules, rbacv1.PolicyRule{NonResourceURLs: []string{r.URL}, Verbs: []string{r.Verb}})
-			continue
-		}
-		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{name}, Verbs: []string{r.Verb}})
-	}
+	role.Rules = rbac.Rules(Rights(true))
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "user"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "user"},
@@ -107,7 +99,8 @@ func write(t *testing.T, c *cluster.Cluster, o v1alpha1.ProbeOrigin, r *unstruct
 	return c.Status().Apply(t.Context(), body, as, client.ForceOwnership)
 }
 
-// TestAgentsMayReport: they see what they watch, write their reports, and nothing else. Only the one in the network of the node sees pods.
+// TestAgentsMayReport: they see what they watch, write their reports, and nothing else. Only the
+// one in the network of the node sees pods.
 func TestAgentsMayReport(t *testing.T) {
 	f := setup(t)
 	f.putUp()

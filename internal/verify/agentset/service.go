@@ -11,130 +11,100 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// serviceStep makes a Service that agents call. Its address is chosen once: from then on the migration moves it as any other.
-type serviceStep struct {
-	set *Set
-	id  string
-	// about says what it is for.
-	about string
-	want  func() *corev1.Service
-}
-
-// probeService is the Service with an endpoint on every node, singleService the one with a single endpoint.
-func (s *Set) probeService() *serviceStep {
-	return &serviceStep{set: s, id: "agents/service", about: "Create the Service that agents call", want: s.service}
-}
-
-func (s *Set) singleService() *serviceStep {
-	return &serviceStep{
-		set: s, id: "agents/service/" + Single, about: "Create the Service that agents call from nodes without an endpoint", want: s.single,
+// serviceStep makes a Service that agents call. Its address is chosen once: from then on the
+// migration moves it as any other.
+func (s *Set) serviceStep(id, title string, want func() *corev1.Service) engine.Step {
+	name := workload.NameOf(want())
+	look := func(ctx context.Context) (engine.State, *corev1.Service, error) {
+		have := &corev1.Service{}
+		there, err := workload.Get(ctx, s.Cluster, name, client.ObjectKeyFromObject(want()), have)
+		if err != nil {
+			return engine.Unknown, nil, err
+		}
+		if !there {
+			return engine.Pending, nil, nil
+		}
+		if err := s.exclusive(ctx, have.Labels[v1alpha1.LabelMigration], name); err != nil {
+			return engine.Blocked, nil, err
+		}
+		if asWanted(have, want()) {
+			return engine.Done, have, nil
+		}
+		return engine.Pending, have, nil
+	}
+	return &engine.Observed[*corev1.Service]{
+		Name: id, About: title, Look: look,
+		Write: func(ctx context.Context, have *corev1.Service) error {
+			if have == nil {
+				return s.create(ctx, name, want)
+			}
+			return s.correct(ctx, name, have, want())
+		},
+		Proof: func(ctx context.Context) error {
+			state, _, err := look(ctx)
+			if err == nil && state != engine.Done {
+				return engine.NotYet("%s is not as wanted", name)
+			}
+			return err
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "create", Object: name, Body: want()}}, nil
+		},
 	}
 }
 
-var _ engine.Previewer = (*serviceStep)(nil)
-
-func (s *serviceStep) ID() string { return s.id }
-
-func (s *serviceStep) Title() string { return s.about }
-
-func (s *serviceStep) name() string { return incluster.NameOf(s.want()) }
-
-func (s *serviceStep) get(ctx context.Context) (*corev1.Service, error) {
-	have := &corev1.Service{}
-	err := s.set.Cluster.Get(ctx, client.ObjectKeyFromObject(s.want()), have)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", s.name(), err)
-	}
-	return have, nil
-}
-
-func (s *serviceStep) State(ctx context.Context) (engine.State, error) {
-	have, err := s.get(ctx)
-	switch {
-	case err != nil:
-		return engine.Unknown, err
-	case have == nil:
-		return engine.Pending, nil
-	}
-	if err := s.set.free(ctx, s.name(), have.Labels); err != nil {
-		return engine.Blocked, err
-	}
-	if s.asWanted(have) {
-		return engine.Done, nil
-	}
-	return engine.Pending, nil
-}
-
-func (s *serviceStep) ours(have *corev1.Service) bool {
-	return have.Labels[v1alpha1.LabelMigration] == s.set.Migration && have.Labels[v1alpha1.LabelRole] == s.want().Labels[v1alpha1.LabelRole]
-}
-
-// asWanted compares what decides where requests go to.
-func (s *serviceStep) asWanted(have *corev1.Service) bool {
-	want := s.want()
-	return s.ours(have) && have.DeletionTimestamp.IsZero() && equality.Semantic.DeepEqual(have.Spec.Selector, want.Spec.Selector) &&
+// asWanted compares whose a Service is, and where its requests go to.
+func asWanted(have, want *corev1.Service) bool {
+	return sameOwner(have, want) && have.DeletionTimestamp.IsZero() &&
+		equality.Semantic.DeepEqual(have.Spec.Selector, want.Spec.Selector) &&
 		equality.Semantic.DeepEqual(have.Spec.Ports, want.Spec.Ports)
 }
 
-func (s *serviceStep) Do(ctx context.Context) error {
-	have, err := s.get(ctx)
-	switch {
-	case err != nil:
-		return err
-	case have == nil:
-		return s.create(ctx)
-	case !s.ours(have):
-		if err := s.set.Cluster.Delete(ctx, have, client.Preconditions{UID: &have.UID}); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("%s of an earlier migration: %w", s.name(), err)
+func sameOwner(have, want *corev1.Service) bool {
+	return have.Labels[v1alpha1.LabelMigration] == want.Labels[v1alpha1.LabelMigration] &&
+		have.Labels[v1alpha1.LabelRole] == want.Labels[v1alpha1.LabelRole]
+}
+
+// correct patches a Service of this migration, and deletes that of an earlier one.
+func (s *Set) correct(ctx context.Context, name string, have, want *corev1.Service) error {
+	if !sameOwner(have, want) {
+		err := s.Cluster.Delete(ctx, have, client.Preconditions{UID: &have.UID})
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("%s of an earlier migration: %w", name, err)
 		}
-		return engine.NotYet("%s of an earlier migration is being removed", s.name())
+		return engine.NotYet("%s of an earlier migration is being removed", name)
 	}
-	was, want := have.DeepCopy(), s.want()
+	was := have.DeepCopy()
 	have.Spec.Selector, have.Spec.Ports = want.Spec.Selector, want.Spec.Ports
 	patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
-	if err := s.set.Cluster.Patch(ctx, have, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		return fmt.Errorf("%s: %w", s.name(), err)
+	if err := s.Cluster.Patch(ctx, have, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }
 
-func (s *serviceStep) create(ctx context.Context) error {
+func (s *Set) create(ctx context.Context, name string, want func() *corev1.Service) error {
 	for {
-		svc := s.want()
-		if s.set.Pool != nil {
-			own, err := s.set.Pool.Highest()
+		svc := want()
+		if s.Pool != nil {
+			own, err := s.Pool.Highest()
 			if err != nil {
-				return fmt.Errorf("%s: %w", s.name(), err)
+				return fmt.Errorf("%s: %w", name, err)
 			}
 			svc.Spec.ClusterIP = own.String()
 		}
-		err := s.set.Cluster.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager))
+		err := s.Cluster.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager))
 		switch {
 		case err == nil:
 			return nil
 		case apierrors.IsAlreadyExists(err):
-			return engine.NotYet("%s was made by another client meanwhile", s.name())
-		case !bridge.IsTaken(err) || s.set.Pool == nil:
-			return fmt.Errorf("%s: %w", s.name(), bridge.NotReadyYet(err))
+			return engine.NotYet("%s was made by another client meanwhile", name)
+		case !bridge.IsTaken(err) || s.Pool == nil:
+			return fmt.Errorf("%s: %w", name, bridge.NotReadyYet(err))
 		}
 	}
-}
-
-func (s *serviceStep) Verify(ctx context.Context) error {
-	state, err := s.State(ctx)
-	if err == nil && state != engine.Done {
-		return engine.NotYet("%s is not as wanted", s.name())
-	}
-	return err
-}
-
-func (s *serviceStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{{Verb: "create", Object: s.name(), Body: s.want()}}, nil
 }

@@ -3,23 +3,22 @@ package agentset
 import (
 	"fmt"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
-// Single is the Service with one endpoint in the whole cluster, and the Deployment behind it. The Service of probes has an endpoint on every
-// node, and so says nothing of what a bridge is delicate in: a pod that calls it from a node without an endpoint.
+// Single is the Service with one endpoint in the whole cluster, and its Deployment. It shows what
+// the Service with an endpoint on every node cannot: calls from a node without one.
 const Single = "single"
 
-// moved is for how many seconds the one pod stays on a node that is not ready, or that it cannot be reached on.
+// moved is for how many seconds the one pod stays on a node that is not ready, or that it cannot be
+// reached on.
 const moved = 5
 
 // single is that Service, without an address. Nothing but HTTP is asked of it.
@@ -34,46 +33,25 @@ func (s *Set) single() *corev1.Service {
 	}
 }
 
-// answers is the Deployment with the one pod, which has no account, and answers. Another one takes its place before it ends.
+// answers is the Deployment with the one pod, which has no account, and answers. Another one takes
+// its place before it ends.
 func (s *Set) answers([]string) ([]client.Object, error) {
-	c := s.container([]string{"answer"})
-	c.Env = nil
-	grace := s.serves(&c)
-	pod := s.pod(c, v1alpha1.FromPod)
+	pod := s.pod([]string{"answer"}, v1alpha1.FromPod)
+	s.serves(&pod)
+	pod.Containers[0].Env = nil
 	pod.ServiceAccountName, pod.AutomountServiceAccountToken = "", ptr.To(false)
-	pod.TerminationGracePeriodSeconds = ptr.To(grace)
-	pod.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
-	for _, away := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
-		pod.Tolerations = append(pod.Tolerations, corev1.Toleration{
-			Key: away, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](moved),
-		})
-	}
-	digest, err := incluster.Digest(&pod)
+	pod.Tolerations = append([]corev1.Toleration{
+		{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+	}, workload.Leaves(moved)...)
+	m := s.meta(v1alpha1.SystemNamespace, Single, v1alpha1.RoleSingle)
+	pods, err := workload.Template(m.Labels, pod)
 	if err != nil {
 		return nil, fmt.Errorf("deployment %s: %w", Single, err)
 	}
-	m := s.meta(v1alpha1.SystemNamespace, Single, v1alpha1.RoleSingle)
-	return []client.Object{&appsv1.Deployment{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
-		ObjectMeta: m,
-		Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To[int32](1),
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelRole: v1alpha1.RoleSingle}},
-			Strategy: appsv1.DeploymentStrategy{
-				Type: appsv1.RollingUpdateDeploymentStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDeployment{
-					MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1)),
-				},
-			},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: m.Labels, Annotations: map[string]string{incluster.TemplateAnnotation: digest}},
-				Spec:       pod,
-			},
-		},
-	}}, nil
+	of := map[string]string{v1alpha1.LabelRole: v1alpha1.RoleSingle}
+	return []client.Object{workload.Deployment(m, of, 1, 0, pods)}, nil
 }
 
-// singleRights are what the Deployment takes.
 func singleRights() []cluster.Right {
 	return cluster.In(
 		v1alpha1.SystemNamespace,

@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
 // Why says why an agent is not heard of, as far as that can be seen now.
@@ -23,7 +23,7 @@ func (s *Set) Why(ctx context.Context, node string, origin v1alpha1.ProbeOrigin)
 	k := agentKey{node, origin}
 	known := &agent{speaks: uidOf(seen.pods[k])} // and that was long ago
 	silent.Cause, silent.Reason = seen.why(k, known, s.wait())
-	if wrong := s.wrongRight(ctx); wrong != "" && (silent.Cause == Mute || silent.Cause == "") {
+	if wrong := s.wrongRight(ctx); wrong != "" && (silent.Cause == workload.Mute || silent.Cause == "") {
 		silent.Reason = wrong + ": it may not report; the same command recreates it"
 	}
 	if silent.Reason == "" {
@@ -39,27 +39,28 @@ func uidOf(pod *corev1.Pod) string {
 	return string(pod.UID)
 }
 
-// wrongRight says which of the objects that let agents report is not as it should be; nothing if all are, or if that cannot be seen.
+// wrongRight names an object missing or changed that lets agents report; empty if none, or if it
+// cannot be seen.
 func (s *Set) wrongRight(ctx context.Context) string {
 	for _, build := range []func([]string) ([]client.Object, error){s.rights, s.policy} {
-		step := s.apply("", "", build)
-		all, err := step.Look(ctx)
+		all, err := s.apply("", "", build).Pairs(ctx)
 		if err != nil {
 			return ""
 		}
 		for _, p := range all {
 			if p.Have == nil {
-				return incluster.NameOf(p.Want) + " is missing"
+				return workload.NameOf(p.Want) + " is missing"
 			}
-			if same, err := step.Same(ctx, p); err == nil && !same {
-				return incluster.NameOf(p.Want) + " was changed"
+			if same, err := workload.Same(ctx, s.Cluster, p); err == nil && !same {
+				return workload.NameOf(p.Want) + " was changed"
 			}
 		}
 	}
 	return ""
 }
 
-// Ended names an agent which others call, and whose process has ended since a time by the clock of its node.
+// Ended names an agent which others call, and whose process has ended since a time by the clock of
+// its node.
 func (s *Set) Ended(ctx context.Context, since time.Time) string {
 	pods, err := s.podsOf(ctx, v1alpha1.RoleProbe, v1alpha1.RoleSingle)
 	if err != nil {
@@ -70,7 +71,7 @@ func (s *Set) Ended(ctx context.Context, since time.Time) string {
 		for _, c := range p.Status.ContainerStatuses {
 			for _, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
 				if t != nil && !t.FinishedAt.Time.Before(since) {
-					return "node " + p.Spec.NodeName + ": " + incluster.Ended(p, t)
+					return "node " + p.Spec.NodeName + ": " + workload.Ended(p, t)
 				}
 			}
 		}

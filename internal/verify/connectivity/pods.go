@@ -28,11 +28,13 @@ import (
 const (
 	// PoolsAnnotation asks Calico's IPAM for an address of one of these pools.
 	PoolsAnnotation = "cni.projectcalico.org/ipv4pools"
-	// Label is on every pod of a connectivity test. Its value is the pod's role: RoleAnswer, or that of the pods that ask.
+	// Label is on every pod of a connectivity test. Its value is the pod's role: RoleAnswer, or
+	// that of the pods that ask.
 	Label = "replumb.dev/canary"
 	// RoleAnswer is that of the pods that answer.
 	RoleAnswer = "answer"
-	// LabelAt distinguishes the pods that answer: its value is the place of their node among those of Serve.
+	// LabelAt distinguishes the pods that answer: its value is the place of their node among those
+	// of Serve.
 	LabelAt = "replumb.dev/canary-at"
 
 	// KubeletPort is where kubelets answer on every node.
@@ -41,21 +43,21 @@ const (
 	user int64 = 65534
 )
 
-// Pods makes and finds the throw-away pods of a connectivity test: those that answer on two ports, of which a NetworkPolicy
-// leaves one open, and those that ask.
+// Pods makes and finds the throw-away pods of a connectivity test: those that answer on two ports,
+// of which a NetworkPolicy leaves one open, and those that ask.
 type Pods struct {
 	Client    client.Client
 	Migration string
-	// Image of replumb.
-	Image pull.Image
+	Image     pull.Image
 	// Pools of Calico to ask for addresses of; none takes the addresses as they come.
 	Pools []string
-	// Anyone has the policy let any caller reach the one port: where callers are seen with the address of a node, it would let in none.
+	// Anyone has the policy admit any caller to the one port, for where callers appear with the
+	// address of a node.
 	Anyone bool
 }
 
-// Serve makes a pod that answers on each of the nodes, and a policy that lets only pods of the role asking reach the one port,
-// and nothing the other.
+// Serve makes a pod that answers on each of the nodes, and a policy that lets only pods of the role
+// asking reach the one port, and nothing the other.
 func (p *Pods) Serve(ctx context.Context, asking string, nodes []string) error {
 	if err := p.Create(ctx, p.policy(asking)); err != nil {
 		return err
@@ -71,8 +73,9 @@ func (p *Pods) Serve(ctx context.Context, asking string, nodes []string) error {
 	return nil
 }
 
-// Fronts are Services in front of the pods that answer, one for each of so many: a call by one of them arrives at the node of that pod and at
-// no other. What kube-proxy takes for coming from outside it gives the address of a node, which the policy of Serve does not let in.
+// Fronts are Services with one answering pod each, so that a call arrives at the node of that pod
+// alone. kube-proxy gives calls from outside the address of a node, which the policy of Serve
+// refuses.
 func (p *Pods) Fronts(n int) []*corev1.Service {
 	var out []*corev1.Service
 	for i := range n {

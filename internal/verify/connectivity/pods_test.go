@@ -10,7 +10,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/pull"
 )
 
-// TestPullSecrets: pods that answer and pods that call have those of the step, and with none they are as ever.
+// TestPullSecrets: pods that answer and pods that call have those of the step, and with none they
+// are as ever.
 func TestPullSecrets(t *testing.T) {
 	bare := &Step{Migration: "m", Image: pull.Image{Name: "i"}}
 	for _, tt := range []struct {
@@ -35,7 +36,8 @@ func TestPullSecrets(t *testing.T) {
 	}
 }
 
-// TestWhomThePolicyLetsIn: pods of the role that asks or, where those are seen with the address of a node, anyone; always at one port.
+// TestWhomThePolicyLetsIn: pods of the role that asks or, where those are seen with the address of
+// a node, anyone; always at one port.
 func TestWhomThePolicyLetsIn(t *testing.T) {
 	for _, anyone := range []bool{false, true} {
 		rules := (&Pods{Migration: "m", Anyone: anyone}).policy("ask").Spec.Ingress

@@ -7,12 +7,13 @@ import (
 
 var _ engine.Previewer = (*Step)(nil)
 
-// Role implements engine.Cast: the pods are replumb's own, and do not outlive the step.
+// Role is RoleOwn: the pods are replumb's own, and do not outlive the step.
 func (*Step) Role() engine.Role { return engine.RoleOwn }
 
 func (s *Step) Preview() ([]engine.Change, error) { return s.pods().Changes(roleCall), nil }
 
-// Changes are what Serve and Start make, for pods that ask in a role. They run on the nodes that are ready by then, and go again.
+// Changes are what Serve and Start make, for pods that ask in a role. They run on the nodes that
+// are ready by then, and go again.
 func (p *Pods) Changes(asking string) []engine.Change {
 	in := func(name string) string { return v1alpha1.SystemNamespace + "/" + name + "*" }
 	return []engine.Change{

@@ -1,5 +1,6 @@
-// Package connectivity has throw-away pods prove that pods of a node, or of a new range, reach what they have to and are kept from what a
-// NetworkPolicy forbids. What runs inside of them is in internal/verify/connectivity/testpod.
+// Package connectivity proves with throw-away pods that pods of a node, or of a new range, reach
+// what they must, and nothing that a NetworkPolicy forbids. Their program is in
+// connectivity/testpod.
 package connectivity
 
 import (
@@ -26,31 +27,32 @@ import (
 )
 
 const (
-	// roleCall is that of the pods that call.
 	roleCall = "call"
 	callTime = 45 * time.Second
 	deadline = 5 * time.Minute
 )
 
-// Step has on every node a pod that answers and one that calls: pod to pod, to Services, to nodes and to whatever else is
-// named; and past what a NetworkPolicy forbids. It is an engine.Step.
+// Step runs a pod that answers and one that calls on every node: pod to pod, to Services, to nodes,
+// to named targets, and past what a NetworkPolicy forbids.
 type Step struct {
 	Cluster   *cluster.Cluster
 	Migration string
 	// Name and About are its ID and title.
 	Name, About string
-	// Image of replumb for the pods.
-	Image pull.Image
+	Image       pull.Image
 	// Pools of Calico to ask for addresses of; none takes the addresses as they come.
 	Pools []string
-	// Within are the ranges that addresses must come from; any, if there are none. WithinOn says so of single nodes.
+	// Within are the ranges that addresses must come from; any, if there are none. WithinOn says so
+	// of single nodes.
 	Within   []netip.Prefix
 	WithinOn map[string][]netip.Prefix
 	// Targets are further addresses, as host:port over TCP, that pods must reach.
 	Targets []string
-	// Only, if set, names the nodes that answer; one other one calls them too, of Others if that is set.
+	// Only, if set, names the nodes that answer; one other one calls them too, of Others if that is
+	// set.
 	Only, Others []string
-	// Unfenced says that nothing in the cluster may enforce NetworkPolicies, except on the nodes of FencedOn.
+	// Unfenced says that nothing in the cluster may enforce NetworkPolicies, except on the nodes of
+	// FencedOn.
 	Unfenced bool
 	FencedOn []string
 	// Anyone says that callers may be seen with the address of a node: see Pods.
@@ -71,10 +73,8 @@ func (*Step) Deadline() time.Duration { return deadline }
 
 func (*Step) Waits() {}
 
-// State implements engine.Step: what pods that ran earlier proved says nothing of now.
 func (*Step) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
-// Do makes the pods that answer.
 func (s *Step) Do(ctx context.Context) error {
 	if err := s.Abandon(ctx); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (s *Step) pods() *Pods {
 	return &Pods{Client: s.Cluster, Migration: s.Migration, Image: s.Image, Pools: s.Pools, Anyone: s.Anyone}
 }
 
-// Verify implements engine.Step: as soon as all pods answer, it sends those that call.
+// Verify starts the calling pods as soon as all pods answer.
 func (s *Step) Verify(ctx context.Context) error {
 	answering, err := s.pods().Find(ctx, RoleAnswer)
 	if err != nil {
@@ -129,12 +129,10 @@ func (s *Step) Verify(ctx context.Context) error {
 	return s.Abandon(ctx)
 }
 
-// strayError says that a node gave an address that is not of its range.
 type strayError struct{ text string }
 
 func (e *strayError) Error() string { return e.text }
 
-// address of a pod that answers.
 func (s *Step) address(pod *corev1.Pod) (netip.Addr, error) {
 	a, err := Address(pod)
 	if err != nil {
@@ -199,7 +197,6 @@ func (s *Step) callers(ctx context.Context, answering []corev1.Pod) ([]string, e
 	return from, nil
 }
 
-// targets are Services, kubelets, and what the Migration names.
 func (s *Step) targets(ctx context.Context) ([]string, error) {
 	targets := slices.Clone(s.Targets)
 	for _, key := range []client.ObjectKey{
@@ -225,7 +222,6 @@ func (s *Step) targets(ctx context.Context) ([]string, error) {
 	return targets, nil
 }
 
-// outcome of a pod that calls.
 func outcome(pod *corev1.Pod) error {
 	text, failed, err := Said(pod)
 	if err == nil && failed {

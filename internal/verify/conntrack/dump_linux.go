@@ -16,8 +16,8 @@ const (
 	stateOfL4  = 1
 )
 
-// dump reads the table, each entry as it comes: there may be hundreds of thousands, of which only few matter. (The list of
-// vishvananda/netlink would hold all of them at once, and reads no ports of SCTP.)
+// dump streams the table, which may have hundreds of thousands of entries. (vishvananda/netlink
+// would hold them all, and reads no SCTP ports.)
 func dump(each func(flow)) error {
 	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
 	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
@@ -29,7 +29,7 @@ func dump(each func(flow)) error {
 	})
 }
 
-// parse reads one entry. Those of protocols without ports, such as ICMP, are none.
+// parse skips protocols without ports, such as ICMP.
 func parse(msg []byte) (f flow, ok bool) {
 	if len(msg) < nl.SizeofNfgenmsg {
 		return f, false
@@ -84,7 +84,6 @@ func tuple(nested []byte) endpoints {
 	return out
 }
 
-// state of a connection of TCP or SCTP.
 func state(nested []byte) uint8 {
 	for typ, value := range attributes(nested) {
 		if typ != nl.CTA_PROTOINFO_TCP && typ != nl.CTA_PROTOINFO_SCTP {
@@ -99,7 +98,7 @@ func state(nested []byte) uint8 {
 	return 0
 }
 
-// attributes are those of a netlink message, up to the first that is broken.
+// attributes of a netlink message, up to the first broken one.
 func attributes(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= nl.SizeofNfattr {

@@ -15,7 +15,7 @@ const (
 	sctp uint8 = 132
 )
 
-// The states of TCP and SCTP that matter by name (include/uapi/linux/netfilter/nf_conntrack_tcp.h and nf_conntrack_sctp.h in Linux).
+// States of TCP and SCTP (include/uapi/linux/netfilter/nf_conntrack_{tcp,sctp}.h in Linux).
 const (
 	tcpSynSent     uint8 = 1
 	tcpSynReceived uint8 = 2
@@ -27,25 +27,24 @@ const (
 	sctpEstablished uint8 = 4
 )
 
-// endpoints tell flows apart: who sent the first packet, and to whom, before anything was translated.
+// endpoints identify a flow before translation.
 type endpoints struct {
 	protocol uint8
 	from, to netip.AddrPort
 }
 
-// flow is an entry of connection tracking.
 type flow struct {
 	endpoints
 	// state of TCP and SCTP.
 	state uint8
 	// assured says that the flow of UDP goes both ways, and has for more than a moment.
 	assured bool
-	// left is for how many more seconds the kernel remembers the flow. Every packet, either way, begins that again.
+	// left is the remaining lifetime in seconds, which every packet restarts.
 	left uint32
 }
 
-// open reports whether the client may still send. A SYN without an answer opened nothing. A connection of which one side is closed is
-// open: the other half of it may go on for long. UDP has no end but that of the entry.
+// open reports whether the client may still send: not after an unanswered SYN, but with one side
+// closed, and for UDP as long as the entry lasts.
 func (f flow) open() bool {
 	switch f.protocol {
 	case tcp:
@@ -56,12 +55,12 @@ func (f flow) open() bool {
 	return true
 }
 
-// failed reports whether the flow is what a dial leaves behind that came to nothing.
+// failed is a dial's remainder that came to nothing.
 func (f flow) failed() bool {
 	return f.protocol == tcp && (f.state == tcpSynSent || f.state == tcpClose)
 }
 
-// protocolName is how the API calls a protocol; empty for those that no Service has.
+// protocolName is the API's; empty for others.
 func protocolName(number uint8) string {
 	switch number {
 	case tcp:
@@ -74,19 +73,19 @@ func protocolName(number uint8) string {
 	return ""
 }
 
-// timeouts are for how many seconds the kernel remembers a flow after its latest packet.
+// timeouts are in seconds after a flow's latest packet.
 type timeouts struct {
 	// tcp and sctp are by state. Zero is not known.
 	tcp, sctp [10]uint32
-	// short are those that TCP has instead of longer ones: while packets are sent again and again, and while some are not acknowledged.
+	// short are TCP's during retransmissions and with unacknowledged packets.
 	short       [2]uint32
 	udp, stream uint32
 }
 
-// sysctls is where the kernel tells its time-outs, those of the network namespace of the reader.
+// sysctls has the time-outs of the reader's network namespace.
 const sysctls = "/proc/sys/net/netfilter/nf_conntrack_"
 
-// readTimeouts asks the kernel. One that it does not tell, as older ones don't tell all, is the kernel's default.
+// readTimeouts falls back to the kernel's defaults.
 func readTimeouts(prefix string) timeouts {
 	read := func(name string, standard uint32) uint32 {
 		body, err := os.ReadFile(prefix + name)
@@ -128,8 +127,8 @@ func readTimeouts(prefix string) timeouts {
 	return t
 }
 
-// idle is how long ago the latest packet of a flow was, a second more at most: the kernel tells whole seconds. Where that can't be
-// known it is zero: a client is rather taken for an active one than for one that has gone.
+// idle is the time since a flow's latest packet, up to a second more, as the kernel has whole
+// seconds. It is zero where unknown, so that clients rather count as active.
 func (t *timeouts) idle(f flow) time.Duration {
 	full := t.udp
 	switch f.protocol {
@@ -148,8 +147,8 @@ func (t *timeouts) idle(f flow) time.Duration {
 	return time.Duration(full-f.left) * time.Second
 }
 
-// ofTCP is the time-out that the entry was given with its latest packet: that of its state, or a shorter one. Which of them it was is
-// not known; the shortest that the remainder fits in puts the packet latest.
+// ofTCP is the time-out at the latest packet: the state's, or a shorter one. The shortest that the
+// remainder fits in is assumed, which puts the packet latest.
 func (t *timeouts) ofTCP(f flow) uint32 {
 	full := of(t.tcp, f.state)
 	for _, short := range t.short {
@@ -160,7 +159,7 @@ func (t *timeouts) ofTCP(f flow) uint32 {
 	return full
 }
 
-// of is zero for a state that only kernels know which are newer than this program.
+// of is zero for states of newer kernels.
 func of(states [10]uint32, state uint8) uint32 {
 	if int(state) >= len(states) {
 		return 0

@@ -1,8 +1,8 @@
-// Package conntrack reads, from the connection tracking of the network namespace that it runs in, who still uses addresses that Services
-// have left.
+// Package conntrack finds clients of addresses that Services have left, in the connection tracking
+// of its network namespace.
 //
-// On the node where a client runs, an entry has the destination before it was translated. Nodes that packets only pass through, or end
-// at, have the translated one: each client is seen once.
+// Only the client's node has entries with the original destination; nodes on the way have the
+// translated one, so each client is seen once.
 package conntrack
 
 import (
@@ -20,16 +20,15 @@ import (
 )
 
 const (
-	// Kept is for how long a client counts as one that uses an address, after its latest packet. Some entries are gone after ten seconds;
-	// in large clusters nodes report less often than that.
+	// Kept is how long a client counts after its latest packet: longer than some entries last, and
+	// than the pause between reports in large clusters.
 	Kept = 5 * time.Minute
 
-	// blur is by how much two looks at the same entry may differ about its latest packet: the kernel rounds, and does not always
-	// write small changes down.
+	// blur is how far two looks at an entry may differ: the kernel rounds, and skips small changes.
 	blur = 2 * time.Second
 )
 
-// Table is the connection tracking of a network namespace. It remembers, from one look to the next, what it saw.
+// Table is a network namespace's connection tracking, with memory between looks.
 type Table struct {
 	read     func(each func(flow)) error
 	entries  entries
@@ -44,15 +43,13 @@ type Table struct {
 	latest map[endpoints]sighting
 }
 
-// sighting is a flow that was there, and when its latest packet was.
 type sighting struct {
 	flow
 	seen time.Time
-	// unjudged says that it may have begun just before: its owner may be this process, and had no time to say so. The next look judges it.
+	// unjudged flows are so new that this process may not have claimed them yet.
 	unjudged bool
 }
 
-// clientKey is one client of one port.
 type clientKey struct {
 	protocol uint8
 	to       netip.AddrPort
@@ -73,11 +70,11 @@ func New() *Table {
 	return &Table{read: dump, entries: kernel(), timeouts: func() timeouts { return readTimeouts(sysctls) }, now: time.Now}
 }
 
-// Clients are those that use an address of moved, or have in the last few minutes, those whose latest packet is newest first. moved has
-// the Service, as namespace/name, of each old address; pods the pod, as namespace/name, of each address of a pod of this node, also
-// of those that are about to end, but without those that have the node's address. A pod without a name is no client. A source that is
-// in neither is a process of the node, or a machine whose packets the node passes on; a new one of these is reported with the next call,
-// so that what this process has just done itself (Own) is not taken for one.
+// Clients are those that use addresses in moved, or have lately, newest first. moved has Services
+// by old address, pods this node's pods by address, ending ones included and host-network ones not,
+// all as namespace/name; a pod without a name is no client. Other sources are processes of the node
+// or machines behind it; a new one is reported with the next call, so that this process' own flows
+// (Own) are known by then.
 func (t *Table) Clients(moved, pods map[netip.Addr]string) ([]v1alpha1.OldAddressClient, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -95,7 +92,6 @@ func (t *Table) Clients(moved, pods map[netip.Addr]string) ([]v1alpha1.OldAddres
 	return t.list(moved, now), nil
 }
 
-// uses are the flows to old addresses, without those of this process.
 func (t *Table) uses(moved, pods map[netip.Addr]string, limits *timeouts, now time.Time) ([]flow, error) {
 	var found []flow
 	if err := t.read(func(f flow) {
@@ -109,14 +105,14 @@ func (t *Table) uses(moved, pods map[netip.Addr]string, limits *timeouts, now ti
 	}); err != nil {
 		return nil, err
 	}
-	found = t.judge(found, pods, limits, now)
+	found = t.evaluate(found, pods, limits, now)
 	t.own.prune(now)
 	return found, nil
 }
 
-// judge leaves out flows of this process, and those that may be: which have only just been seen for the first time. Of these it counts such
-// as are gone with the next look.
-func (t *Table) judge(found []flow, pods map[netip.Addr]string, limits *timeouts, now time.Time) []flow {
+// evaluate drops this process' flows, and new ones that may be its own. It counts those of the
+// latter that have ended by the next look.
+func (t *Table) evaluate(found []flow, pods map[netip.Addr]string, limits *timeouts, now time.Time) []flow {
 	before := t.latest
 	t.latest = map[endpoints]sighting{}
 	found = slices.DeleteFunc(found, func(f flow) bool {
@@ -139,7 +135,7 @@ func (t *Table) judge(found []flow, pods map[netip.Addr]string, limits *timeouts
 	return found
 }
 
-// add counts a flow, whose latest packet was at seen, to its client. pod is who has the client's address now.
+// add counts a flow, with its latest packet at seen, for its client; pod has the address now.
 func (t *Table) add(f flow, pod string, seen time.Time) {
 	key := clientKey{f.protocol, f.to, f.from.Addr()}
 	c := t.known[key]
@@ -163,7 +159,7 @@ func (t *Table) add(f flow, pod string, seen time.Time) {
 	}
 }
 
-// list is what is known of clients of moved addresses. Others, and those that were last seen long ago, are forgotten.
+// list forgets clients of other addresses and those of long ago.
 func (t *Table) list(moved map[netip.Addr]string, now time.Time) []v1alpha1.OldAddressClient {
 	var out []v1alpha1.OldAddressClient
 	for key, c := range t.known {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// leftover is an entry of datagrams that are led to a server, by which the next one from the same port is led there as well.
+// leftover is an entry that leads datagrams of one port to a server.
 type leftover struct {
 	flow
 	// server is who answers.
@@ -16,7 +16,6 @@ type leftover struct {
 	key []byte
 }
 
-// entries are what can be done with entries one by one.
 type entries struct {
 	// list hands over all of them.
 	list func(each func(leftover)) error
@@ -26,11 +25,11 @@ type entries struct {
 	remove func(key []byte) error
 }
 
-// Forget deletes the entries by which datagrams for a Service are led to one of the servers, those whose latest packet was longer ago than
-// idle, and returns how many are left. Datagrams that were sent to a server itself are left alone.
+// Forget deletes entries of datagrams for a Service to one of the servers that have rested for
+// idle, and counts the rest. Datagrams to a server itself are left alone.
 //
-// An answer that comes after its entry was deleted is not translated, and lost: so an entry with a question under way must not be deleted.
-// Each is therefore looked at again right before. Only a question that comes in between, some microseconds, would be lost.
+// Without its entry an answer is not translated and lost, so none with a question under way must
+// go: each is looked at again right before, which leaves microseconds.
 func (t *Table) Forget(servers []netip.Addr, idle time.Duration) (left int, err error) {
 	limits := t.timeouts()
 	var found []leftover
@@ -63,7 +62,7 @@ func (t *Table) Forget(servers []netip.Addr, idle time.Duration) (left int, err 
 	return left, nil
 }
 
-// rests reports whether the latest packet of a flow was at least so long ago. The kernel tells whole seconds of what is left, cut off.
+// rests goes by the remaining time, which the kernel cuts to whole seconds.
 func (t *timeouts) rests(f flow, idle time.Duration) bool {
 	return idle == 0 || t.idle(f) >= idle+time.Second
 }

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernel are the entries of the network namespace of the caller.
 func kernel() entries { return entries{list: listEntries, get: getEntry, remove: removeEntry} }
 
 func listEntries(each func(leftover)) error {
@@ -47,8 +46,8 @@ func removeEntry(key []byte) error {
 	return nil
 }
 
-// parseLeftover reads who answers as well, and what names the entry: the addresses before translation, its zone, and its ID, by which
-// another one between the same addresses is not taken for it.
+// parseLeftover also reads the answering server and the entry's identity: original addresses, zone,
+// and ID, which tells it from a successor.
 func parseLeftover(msg []byte) (e leftover, ok bool) {
 	if e.flow, ok = parse(msg); !ok {
 		return e, false

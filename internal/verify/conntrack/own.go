@@ -7,14 +7,15 @@ import (
 	"time"
 )
 
-// Flows of one's own are remembered until the kernel has forgotten them: for ownGrace, at least, after the table was last seen with
-// them, which leaves time for what is reported before it is there. While the table is not read, nothing is forgotten but what is too much.
+// Own flows are remembered until the kernel has forgotten them, and at least for ownGrace after the
+// table was last read with them: reports may come before the entry. Without reads only the bound
+// applies.
 const (
 	ownGrace = 2 * time.Minute
 	ownMany  = 1 << 16
 )
 
-// own are the flows of this process, in two generations. What is there when it is young stays; the old ones are forgotten as one.
+// own has two generations: entries seen while young stay, and old ones go as a whole.
 type own struct {
 	mu         sync.Mutex
 	young, old map[endpoints]struct{}
@@ -30,7 +31,6 @@ func (o *own) tell(key endpoints, now time.Time) {
 	o.young[key] = struct{}{}
 }
 
-// has reports whether a flow is one's own, and remembers that it is still there.
 func (o *own) has(f flow) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -49,7 +49,7 @@ func (o *own) knows(key endpoints) bool {
 	return ok
 }
 
-// prune forgets, after a look at the table, what it has not had for long.
+// prune forgets what the table has not had for long.
 func (o *own) prune(now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -62,9 +62,9 @@ func (o *own) age(now time.Time) {
 	o.young, o.old, o.since = map[endpoints]struct{}{}, o.young, now
 }
 
-// Own tells of a connection that this process has made, or a UDP socket that it sends from: it is no client. network is tcp or udp, or
-// either with 4 or 6. Of a dial that came to nothing there is no local address: the zero one makes what such dials leave behind no
-// clients either, as far as they are of the node itself.
+// Own registers a connection or sending UDP socket of this process, which is no client. network is
+// tcp or udp, also with 4 or 6. A failed dial has no local address: zero covers what it leaves on
+// this node.
 func (t *Table) Own(network string, local, remote netip.AddrPort) {
 	protocol := udp
 	if strings.HasPrefix(network, "tcp") {
@@ -77,7 +77,6 @@ func (t *Table) Own(network string, local, remote netip.AddrPort) {
 	t.own.tell(key, t.now())
 }
 
-// plain is an address as connection tracking has it.
 func plain(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
 }

@@ -16,13 +16,28 @@ import (
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
-// AgentConfig is what migrations of all kinds have of agents: whether there are to be any, what they run, and who follows them through the
-// rounds of a run. It must not be copied once it is in use.
+// Watched is a job that agents watch. Jobs embed it.
+type Watched struct{ agents AgentConfig }
+
+// AgentsOf brings the agents up to date with what the migration says of them by now.
+func (w *Watched) AgentsOf(t migration.Tools, name string, proof v1alpha1.ProofSpec) *AgentConfig {
+	c := &w.agents
+	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = t.Cluster, name, proof, t.Image, t.Now
+	return c
+}
+
+func (w *Watched) Observe(o Observer) { w.agents.Observe(o) }
+
+// Blame returns the error that a run ends with which was stopped by a loss.
+func (w *Watched) Blame(ctx context.Context, loss *LossError) error { return w.agents.Blame(ctx, loss) }
+
+// AgentConfig says whether there are agents, what they run, and who follows them. It must not be
+// copied in use.
 type AgentConfig struct {
 	Cluster   *cluster.Cluster
 	Migration string
 	Spec      v1alpha1.ProofSpec
-	// Own is the image of this version of replumb; empty if this build has none.
+	// Own is the image of this version; empty if this build has none.
 	Own pull.Image
 	// None says that the migration does nothing that agents could see.
 	None bool
@@ -42,8 +57,16 @@ func (c *AgentConfig) Image() pull.Image {
 	return pull.Image{Name: c.Spec.Image, Secrets: c.Spec.ImagePullSecrets}.Or(c.Own)
 }
 
-// Runs reports whether there are to be agents.
 func (c *AgentConfig) Runs() bool { return c.Image().Name != "" }
+
+// Roles are those of all that a migration takes, with those of agents if there are any.
+func (c *AgentConfig) Roles(all cluster.Roles, m *v1alpha1.Migration) cluster.Roles {
+	purposes := []cluster.Purpose{cluster.View, cluster.Operate}
+	if c.Runs() {
+		purposes = append(purposes, cluster.Agents)
+	}
+	return append(all.Of(purposes...), migration.RolesFor(m)...)
+}
 
 // AbsentSecrets finds, for a check, the pull secrets of agents that are not there.
 func (c *AgentConfig) AbsentSecrets(ctx context.Context, in client.Reader) ([]findings.Result, error) {
@@ -69,17 +92,15 @@ func (c *AgentConfig) Wait() time.Duration {
 	return agentset.DefaultWait
 }
 
-// Observe has an observer hear of what happens in the runs that follow.
 func (c *AgentConfig) Observe(o Observer) { c.observer = o }
 
-// Found tells of findings.
 func (c *AgentConfig) Found(all findings.Findings) {
 	if c.observer != nil {
 		c.observer.Findings(all)
 	}
 }
 
-// Keep has the run that is about to begin watched, if there are agents. A lenient one is never stopped.
+// Keep has the next run watched, if there are agents. A lenient one is never stopped.
 func (c *AgentConfig) Keep(k *migration.Keeper, lenient bool) *migration.Keeper {
 	if !c.Runs() || c.Cluster == nil {
 		return k
@@ -91,7 +112,6 @@ func (c *AgentConfig) Keep(k *migration.Keeper, lenient bool) *migration.Keeper 
 	return k
 }
 
-// Blame returns the error that a run ends with which was stopped by a loss.
 func (c *AgentConfig) Blame(ctx context.Context, loss *LossError) error {
 	if c.watch == nil {
 		return loss
@@ -122,8 +142,7 @@ func (c *AgentConfig) New(nodes int) *Agents {
 	return p
 }
 
-// Left takes away at the end what an earlier run has left of agents, where the migration has gone on without them since; nothing, where it
-// has not.
+// Left removes at the end what an earlier run left of agents, if there are none now.
 func (c *AgentConfig) Left(ctx context.Context) ([]engine.Group, error) {
 	if c.Runs() {
 		return nil, nil
@@ -133,11 +152,10 @@ func (c *AgentConfig) Left(ctx context.Context) ([]engine.Group, error) {
 	if err != nil || !there {
 		return nil, err
 	}
-	return inOrder(set.Remove()...), nil
+	return engine.InOrder(set.Remove()...), nil
 }
 
-// interval is how often agents report: so often that API servers take twenty reports a second, in steps, so that agents need not be
-// restarted when a node joins.
+// interval has all agents together send about twenty reports a second, in steps.
 func interval(nodes int) time.Duration {
 	every := 2 * time.Second
 	for every < time.Duration(nodes)*time.Second/10 {
@@ -153,11 +171,6 @@ type Agents struct {
 	Watch *Watch
 }
 
-// Phase of a plan in which agents are put on nodes.
-func (p *Agents) Phase(groups []engine.Group) engine.Phase {
-	return engine.Phase{Name: agentset.Phase, Title: "Watch from every node", Groups: groups}
-}
-
 // Install puts agents on every node, and sees that all is well before anything is changed.
 func (p *Agents) Install() []engine.Group {
 	if p == nil {
@@ -166,8 +179,7 @@ func (p *Agents) Install() []engine.Group {
 	return append(p.Set.Install(), p.Steady("")...)
 }
 
-// InstallIfPossible does the same on the way back, which may be the way out of what keeps agents from reporting, or probes from being
-// answered: it goes on without them when it has waited for a while.
+// InstallIfPossible does so on the way back, and gives up after a while.
 func (p *Agents) InstallIfPossible() []engine.Group { return p.BestEffort(p.Install()) }
 
 // BestEffort has steps that wait give up after a while, and not fail.
@@ -187,25 +199,20 @@ func (p *Agents) Steady(after string) []engine.Group {
 	if p == nil {
 		return nil
 	}
-	return inOrder(&Steady{Watch: p.Watch, Name: after, Limit: p.Wait})
+	return engine.InOrder(&Steady{Watch: p.Watch, Name: after, Limit: p.Wait})
 }
 
-// Dismiss takes the agents away.
 func (p *Agents) Dismiss() []engine.Group {
 	if p == nil {
 		return nil
 	}
-	return inOrder(append([]engine.Step{&Dismiss{Watch: p.Watch}}, p.Remove()...)...)
-}
-
-func inOrder(steps ...engine.Step) []engine.Group {
-	return []engine.Group{{Parallel: 1, Steps: steps}}
+	return engine.InOrder(append([]engine.Step{&Dismiss{Watch: p.Watch}}, p.Remove()...)...)
 }
 
 // patience is how long the way back waits for agents at most.
 const patience = 30 * time.Second
 
-// bestEffortStep is a step that waits for what would be good to have. When it has waited long enough it is done, and says what is missing.
+// bestEffortStep gives up waiting after a while, and says what is missing.
 type bestEffortStep struct {
 	engine.Step
 	limit time.Duration

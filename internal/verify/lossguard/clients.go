@@ -40,7 +40,6 @@ func (c *Client) Seen() string {
 	return text
 }
 
-// String says who uses what.
 func (c *Client) String() string {
 	open := "no connection open"
 	if c.Open > 0 {
@@ -49,7 +48,7 @@ func (c *Client) String() string {
 	return fmt.Sprintf("%s on node %s at %s (service %s), %s", c.Who(), c.Node, c.Address, c.Service, open)
 }
 
-// Clients are those of all nodes, whose latest packet is newest first. Clocks of nodes differ: between nodes the order is not exact.
+// Clients of all nodes, the latest first. Clocks of nodes differ.
 func Clients(reports []v1alpha1.NodeReport) []Client {
 	var out []Client
 	for i := range reports {
@@ -64,8 +63,7 @@ func Clients(reports []v1alpha1.NodeReport) []Client {
 	return out
 }
 
-// ListClients asks the cluster who uses old addresses of a migration, or has since its Services left them. more is how many its nodes had no room for. A cluster without
-// NodeReports has none.
+// ListClients lists clients of old addresses; more is how many did not fit in reports.
 func ListClients(ctx context.Context, c client.Reader, migration string) (clients []Client, more int, err error) {
 	list := &v1alpha1.NodeReportList{}
 	err = c.List(ctx, list, client.MatchingLabels{v1alpha1.LabelMigration: migration})
@@ -84,7 +82,7 @@ func ListClients(ctx context.Context, c client.Reader, migration string) (client
 // named is how many clients, or nodes, a message names.
 const named = 3
 
-// inTheWay names clients, first those with connections open, which will not go by themselves. more are those that no node has named.
+// inTheWay names clients, those with open connections first. more are unnamed.
 func inTheWay(using []Client, more int) string {
 	slices.SortFunc(using, func(a, b Client) int {
 		return cmp.Or(min(b.Open, 1)-min(a.Open, 1), strings.Compare(a.String(), b.String()))

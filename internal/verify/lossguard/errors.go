@@ -11,19 +11,18 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// LossError says that more was lost, or that more answers were late, than its budget allows. It is the cause with which a Watch cancels a run.
+// LossError says that losses, or late answers, exceed their budget. It is the cause of a cancelled
+// run.
 type LossError struct {
 	Migration string
-	// Failed is how many requests and connects failed since the run began. Late, in its place, is how many answers were late. Budget is how
-	// many may be.
+	// Failed counts failed requests and connects, Late late answers instead. Budget is the limit.
 	Failed, Late int64
 	Budget       int
-	// Losses are the latest, one for each node and probe at most; Lates in their place, if answers were late.
+	// Losses are the latest by node and probe; Lates instead, for late answers.
 	Losses []v1alpha1.Loss
 	Lates  []Late
 }
 
-// OfLate reports whether nothing was lost beyond its budget, and answers were late.
 func (e *LossError) OfLate() bool { return e.Late > 0 }
 
 // namedLosses is how many losses an error names.
@@ -58,7 +57,6 @@ func (e *LossError) Stalls() string {
 	return v1alpha1.ReasonLossBudgetExceeded
 }
 
-// Advice is what to do about it.
 func (e *LossError) Advice() string {
 	if e.OfLate() {
 		return "nothing else is begun; find what drops or delays packets there, or raise spec.proof.lateBudget if these targets are slow by nature, then " +
@@ -68,7 +66,7 @@ func (e *LossError) Advice() string {
 		"command again, or replumb rollback " + e.Migration
 }
 
-// Describe a loss in words: which probe, on which node, in which window.
+// Describe a loss in words.
 func Describe(l *v1alpha1.Loss) string {
 	window := l.Start.UTC().Format(precise)
 	if l.End.Sub(l.Start.Time) >= time.Millisecond {

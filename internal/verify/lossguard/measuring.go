@@ -15,11 +15,9 @@ import (
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
-// lately is the time whose requests say whether an agent can measure. A count since the run began would keep a run that goes on for days from
-// ever noticing an agent that stopped measuring, and one that has just begun from getting over a hiccup.
+// lately is the time whose requests decide whether an agent can measure: neither a hiccup nor days.
 const lately = time.Minute
 
-// measuring is what an agent could measure, and what not.
 type measuring struct {
 	// open is what its latest report brought, recent what those brought that came lately.
 	open   measured
@@ -39,7 +37,6 @@ func (m *measured) add(o measured) {
 	m.sent, m.notMeasured = m.sent+o.sent, m.notMeasured+o.notMeasured
 }
 
-// take adds what is new of one probe.
 func (m *measuring) take(fresh counter) {
 	m.open.add(measured{sent: fresh.sent, notMeasured: fresh.notMeasured})
 }
@@ -50,7 +47,7 @@ func (m *measuring) close(at time.Time, armed bool) {
 		m.total.add(m.open)
 	}
 	if m.open.at = at; m.open.sent+m.open.notMeasured > 0 {
-		// Where there are many nodes a report may come less often than that: the latest one counts, however old.
+		// With many nodes a report may be older than that: the latest one counts.
 		m.recent = append(slices.DeleteFunc(m.recent, func(r measured) bool { return at.Sub(r.at) >= lately }), m.open)
 	}
 	m.open, m.sum = measured{}, measured{}
@@ -67,7 +64,7 @@ func (m *measuring) well() bool {
 	return probe.Measured(int(m.sum.sent), int(m.sum.notMeasured)) == nil
 }
 
-// Unmeasuring names those of the agents that cannot measure what is lost: what they say of losses is as good as silence.
+// Unmeasuring names agents that cannot measure what is lost.
 func (t *Tally) Unmeasuring(agents []Agent) []string {
 	var all []string
 	for _, a := range agents {
@@ -84,7 +81,7 @@ func requests(m measured) string {
 	return humanize.Comma(n) + " " + english.PluralWord(int(n), "request", "")
 }
 
-// Unable is for how long an agent that reports has not been able to measure, at the least since a time; none, if it is.
+// Unable is for how long a reporting agent could not measure, at least since a time.
 func (t *Tally) Unable(a Agent, since, now time.Time) time.Duration {
 	s := t.agents[speaker{a, t.latest[a]}]
 	if s == nil || s.measuring.well() {
@@ -96,7 +93,7 @@ func (t *Tally) Unable(a Agent, since, now time.Time) time.Duration {
 	return now.Sub(since)
 }
 
-// unmeasured says what of a node's requests is not known since its losses count, if that is too much for anything to be said of the others.
+// unmeasured says what is not known of a node's requests, if it is too much.
 func (t *Tally) unmeasured(node string) string {
 	var sum measured
 	for k, s := range t.agents {
@@ -111,7 +108,7 @@ func (t *Tally) unmeasured(node string) string {
 		humanize.Comma(sum.notMeasured), requests(sum))
 }
 
-// NotMeasuredError says that agents report, and cannot measure what is lost. It is no loss, and no proof that nothing was.
+// NotMeasuredError says that agents cannot measure what is lost. It is no loss.
 type NotMeasuredError struct {
 	// Agents in words, with what each could not measure.
 	Agents []string
@@ -138,7 +135,7 @@ func (*NotMeasuredError) Advice() string {
 		"command again"
 }
 
-// Hold implements migration.Guard: no group of steps begins as long as agents cannot measure what it might lose.
+// Hold lets no group of steps begin while agents cannot measure.
 func (w *Watch) Hold(context.Context) error {
 	if w.Lenient || !w.nodes.expected() {
 		return nil
@@ -149,7 +146,6 @@ func (w *Watch) Hold(context.Context) error {
 // HoldLimit implements migration.Guard: measure ends the run before.
 func (w *Watch) HoldLimit() time.Duration { return w.Patience + lately + 5*lookEvery }
 
-// measuring is an engine.NotYet as long as agents cannot measure.
 func (w *Watch) measuring() error {
 	var all []string
 	w.seen().read(func(t *Tally) { all = t.Unmeasuring(w.nodes.due()) })
@@ -159,8 +155,7 @@ func (w *Watch) measuring() error {
 	return engine.NotYet("%w", &NotMeasuredError{Agents: all})
 }
 
-// measure ends the run when an agent has not been able to measure for too long. A short stop is over when it lies a while back, and the run
-// waits for that; so it takes that much more than patience.
+// measure ends the run when an agent could not measure for patience and a while.
 func (w *Watch) measure(cancel context.CancelCauseFunc) {
 	var all []string
 	var unable time.Duration
@@ -175,7 +170,7 @@ func (w *Watch) measure(cancel context.CancelCauseFunc) {
 	}
 }
 
-// unable is how long the first agent has not been able to measure that has not for longer than patience; no time, if there is none.
+// unable is the first agent that could not measure for longer than patience.
 func (w *watchedNodes) unable(t *Tally, now time.Time, patience time.Duration) (a Agent, unable time.Duration) {
 	due := w.due()
 	w.mu.Lock()

@@ -70,7 +70,7 @@ func TestUnmeasuringIsNoSilence(t *testing.T) {
 	since := s.now
 	s.missed += 40
 	s.tick(0, true)
-	if got := s.tally.Unsettled(
+	if got := s.tally.Unarmed(
 		both,
 	); len(got) != 2 ||
 		!strings.Contains(got[0], "node n: its agent in the network of hosts could not measure 40 of ") {

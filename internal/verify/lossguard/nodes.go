@@ -23,7 +23,6 @@ type watchedNodes struct {
 	expecting bool
 }
 
-// reset begins again: no agent has to be there.
 func (w *watchedNodes) reset() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,7 +63,7 @@ func (w *watchedNodes) pardon(now time.Time) {
 	}
 }
 
-// silent is the first agent of a ready node that has not reported for longer than patience, and for how long; no time, if there is none.
+// silent is the first agent of a ready node that has been silent for longer than patience.
 func (w *watchedNodes) silent(t *Tally, now time.Time, patience time.Duration) (a Agent, quiet time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -90,7 +89,7 @@ func (w *watchedNodes) silent(t *Tally, now time.Time, patience time.Duration) (
 	return a, 0
 }
 
-// due are the agents whose losses are to count: those of nodes that are ready, and that no pods leave.
+// due are the agents whose losses count: of ready nodes that are not drained.
 func (w *watchedNodes) due() []Agent {
 	var all []Agent
 	for _, n := range w.all() {
@@ -107,7 +106,6 @@ func (w *watchedNodes) due() []Agent {
 	return all
 }
 
-// ready names the nodes that have those.
 func (w *watchedNodes) ready() []string {
 	var names []string
 	for _, a := range w.due() {

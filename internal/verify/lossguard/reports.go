@@ -19,10 +19,10 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// again is the pause before NodeReports are listed again, after a failure.
-const again = 500 * time.Millisecond
+// relistPause is the pause before NodeReports are listed again, after a failure.
+const relistPause = 500 * time.Millisecond
 
-// reports is what the agents have reported since a run began. It is filled by a reflector, and wakes who waits for news.
+// reports are filled by a reflector since a run began, and wake waiters.
 type reports struct {
 	// arrived is called with every report that came, and what is new in it; without the lock.
 	arrived func(*v1alpha1.NodeReport, news)
@@ -40,11 +40,10 @@ type reports struct {
 	changed chan struct{}
 }
 
-// news is what a report added.
 type news struct {
 	samples []Sample
 	losses  []v1alpha1.Loss
-	// failed and late are all that were so far, latest the latest losses, lates the latest late answers.
+	// failed and late are totals; latest and lates the latest of each.
 	failed, late int64
 	latest       []v1alpha1.Loss
 	lates        []Late
@@ -59,7 +58,7 @@ func newReports(now func() time.Time, arrived func(*v1alpha1.NodeReport, news)) 
 	}
 }
 
-// follow keeps up with the NodeReports of a migration until ctx ends. Their definition need not be there yet.
+// follow watches NodeReports until ctx ends. Their definition need not exist yet.
 func (r *reports) follow(ctx context.Context, c client.WithWatch, migration string) {
 	selected := client.MatchingLabels{v1alpha1.LabelMigration: migration}
 	source := &cache.ListWatch{
@@ -71,8 +70,8 @@ func (r *reports) follow(ctx context.Context, c client.WithWatch, migration stri
 			return c.Watch(ctx, &v1alpha1.NodeReportList{}, selected, &client.ListOptions{Raw: &o})
 		},
 	}
-	// The usual pauses grow to half a minute, and a loss must stop a run at once when an API server is back.
-	pauses := &wait.Backoff{Duration: again, Factor: 1, Steps: 1}
+	// The default backoff grows to half a minute; a loss must stop a run at once.
+	pauses := &wait.Backoff{Duration: relistPause, Factor: 1, Steps: 1}
 	options := cache.ReflectorOptions{Name: "nodereports", Backoff: pauses}
 	silent := klog.NewContext(ctx, klog.Logger{}) // stderr is for people, and what keeps reports away is seen as silence
 	cache.NewReflectorWithOptions(source, &v1alpha1.NodeReport{}, r, options).RunWithContext(silent)
@@ -130,7 +129,6 @@ func (r *reports) Replace(all []any, _ string) error {
 
 func (*reports) Resync() error { return nil }
 
-// signal wakes those who wait for news. The caller holds the lock.
 func (r *reports) signal() {
 	close(r.changed)
 	r.changed = make(chan struct{})
@@ -143,14 +141,13 @@ func (r *reports) rest() []Sample {
 	return r.samples.rest()
 }
 
-// read calls a function with what was added up, which it must not keep.
 func (r *reports) read(fn func(*Tally)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fn(r.tally)
 }
 
-// until waits for news as long as a condition does not hold, but not for longer than a moment, and returns what is missing.
+// until waits up to a moment for a condition, and returns what is missing.
 func (r *reports) until(ctx context.Context, moment time.Duration, missing func(*Tally) []string) []string {
 	timer := time.NewTimer(moment)
 	defer timer.Stop()

@@ -20,7 +20,7 @@ func Role(name, file string, services bool) cluster.Role {
 	}
 }
 
-// narrow limits rights to where agents are, and to the objects that they are made of. What agents may do themselves is not in one place.
+// narrow limits rights to the namespace and objects of agents.
 func narrow(rights []cluster.Right) []cluster.Right {
 	var all []cluster.Right
 	for _, r := range rights {
@@ -51,7 +51,7 @@ func limited(r cluster.Right) []cluster.Right {
 	return one
 }
 
-// applied limits a right to some objects, creating them included: server-side apply creates an object whose name the authorizer sees.
+// applied limits a right to named objects: the authorizer sees names in server-side apply.
 func applied(r cluster.Right, names ...string) []cluster.Right {
 	var all []cluster.Right
 	for _, name := range names {

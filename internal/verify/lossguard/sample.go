@@ -12,8 +12,7 @@ import (
 // Sample is what the requests of one probe met with in a stretch of time, over all nodes.
 type Sample struct {
 	// Probe is its name with its origin, as in a NodeReport.
-	Probe string
-	// Start and End in seconds since the Unix epoch.
+	Probe      string
 	Start, End int64
 
 	Sent, Failed, Late, NotMeasured int
@@ -41,7 +40,6 @@ type sampleKey struct {
 	probe string
 }
 
-// countedKey is a probe of a node.
 type countedKey struct{ node, probe string }
 
 type gathering struct {
@@ -50,7 +48,6 @@ type gathering struct {
 	stats []probe.Stats
 }
 
-// take adds the windows of a report that are new, and returns the samples that are complete.
 func (s *samples) take(r *v1alpha1.NodeReport) []Sample {
 	if s.open == nil {
 		s.open, s.counted = map[sampleKey]*gathering{}, map[countedKey]int64{}
@@ -110,5 +107,4 @@ func (s *samples) complete(until int64) []Sample {
 	return done
 }
 
-// rest is what has not been reported yet.
 func (s *samples) rest() []Sample { return s.complete(s.newest + stretch) }

@@ -15,16 +15,14 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// Soak waits until no client has used an old address for a while. It writes nothing.
+// Soak waits until no client has used an old address for a while.
 //
-// Each node tells by its own clock when it saw a client, so that is only compared with what the same node said before; how much time
-// has passed goes by the clock here. What counts is what agents have said since the step began: one that is silent says nothing.
+// Times of one node are compared with each other only; waiting goes by the clock here. Only reports
+// since the step began count.
 //
-// Agents remember who has used an old address since its Service left it. A client that comes now and then is waited for until it has been
-// away for longer than it ever was before.
+// A client that returns now and then is waited for until it is away for longer than ever.
 type Soak struct {
-	Client client.Reader
-	// Migration whose old addresses are to go.
+	Client    client.Reader
 	Migration string
 	// Watch, if set, knows which reports are by the agents of their nodes: no others count.
 	Watch *Watch
@@ -39,7 +37,7 @@ type Soak struct {
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
 
-	// looked is when the latest look was, used when an old address was last found to be used, or the first look.
+	// looked is the latest look, used when an old address was last used, or the first look.
 	looked, used time.Time
 	// message is what the latest look came to.
 	message error
@@ -49,12 +47,10 @@ type Soak struct {
 	unready []string
 }
 
-// soakNode is what is known of an agent.
 type soakNode struct {
 	instance string
 	sequence int64
-	// heard is when it was last heard of, or when waiting for it began; reported is a time after which it has reported, zero if it
-	// has not yet.
+	// heard is when it last reported or was first expected; reported is before its last report.
 	heard, reported time.Time
 	problem         string
 }
@@ -63,7 +59,7 @@ type soakKey struct{ node, address, protocol, source, pod string }
 
 type soakClient struct {
 	Client
-	// used is when it was found to have used the address, or what its node says of when it did; first is when it did first.
+	// used is when it last used the address, as far as known; first is when it did first.
 	used, first time.Time
 	// again says that it was found more than once, so that it is not only a memory of the node.
 	again bool
@@ -92,7 +88,6 @@ func (s *Soak) Deadline() time.Duration {
 // State is pending: that an address is not used is only seen by watching it.
 func (s *Soak) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
-// Do does nothing: only time, and the owners of the clients, help.
 func (s *Soak) Do(context.Context) error { return nil }
 
 // Guide says what to do about clients. It says nothing until there is one that stays.
@@ -120,7 +115,6 @@ func (s *Soak) Note() string {
 	return fmt.Sprintf("not ready, and not waited for: %s. Who uses old addresses there is not known", listed("node", s.unready))
 }
 
-// Verify looks, and says who is in the way.
 func (s *Soak) Verify(ctx context.Context) error {
 	now := s.now()
 	if s.message != nil && now.Sub(s.looked) < s.every() {
@@ -139,7 +133,7 @@ func (s *Soak) Verify(ctx context.Context) error {
 		if s.Watch != nil {
 			reports.Items[i] = *s.Watch.sincere(&reports.Items[i])
 		}
-		if s.hear(&reports.Items[i], now) {
+		if s.observe(&reports.Items[i], now) {
 			s.see(&reports.Items[i], now)
 			if reports.Items[i].Status.MoreClients > 0 { // which of them use what is not known
 				s.used = now
@@ -152,7 +146,7 @@ func (s *Soak) Verify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.message = s.judge(ready, more, now)
+	s.message = s.evaluate(ready, more, now)
 	return s.message
 }
 
@@ -170,7 +164,7 @@ func (s *Soak) limit() time.Duration {
 	return 2 * time.Minute
 }
 
-// every is how often to look: a look costs the more, and nodes report the less often, the more of them there are.
+// every is the pause between looks: with more nodes, looks cost more and reports are rarer.
 func (s *Soak) every() time.Duration {
 	return min(time.Duration(len(s.nodes))*time.Second/40, s.limit()/4)
 }
@@ -188,9 +182,9 @@ func (s *Soak) begin(now time.Time) {
 	}
 }
 
-// hear notes that an agent has reported. It returns whether there is anything new: a report that is seen for the first time may be of
-// an agent that has gone, so it says who there was, and not that there is no other.
-func (s *Soak) hear(r *v1alpha1.NodeReport, now time.Time) bool {
+// observe notes that an agent has reported, and returns whether that is new. A first report may be
+// of an agent that has gone.
+func (s *Soak) observe(r *v1alpha1.NodeReport, now time.Time) bool {
 	var agent *v1alpha1.AgentReport
 	for i := range r.Status.Agents {
 		if r.Status.Agents[i].Origin == v1alpha1.FromHost {
@@ -275,8 +269,8 @@ func (s *Soak) silent(nodes []corev1.Node, now time.Time) (ready []string, err e
 	return ready, nil
 }
 
-// judge says what there is to wait for; nil if no client has used an old address for long enough, by the word of every ready node.
-func (s *Soak) judge(ready []string, more int, now time.Time) error {
+// evaluate says what to wait for; nil, if no ready node has seen a client for long enough.
+func (s *Soak) evaluate(ready []string, more int, now time.Time) error {
 	if using := s.using(ready, now); len(using) > 0 {
 		return engine.NotYet("%s", inTheWay(using, more))
 	}
@@ -301,7 +295,7 @@ func (s *Soak) judge(ready []string, more int, now time.Time) error {
 	return nil
 }
 
-// using are the clients that are in the way. What a node that is not ready reported last of its connections may be long over.
+// using are the clients in the way. Open connections of nodes that are not ready do not count.
 func (s *Soak) using(ready []string, now time.Time) []Client {
 	var out []Client
 	for key, c := range s.clients {

@@ -19,7 +19,7 @@ import (
 // moment is how long one look waits for news.
 const moment = 2 * time.Second
 
-// Steady is the step after which losses count: every agent on a ready node has had all its probes answered for a while.
+// Steady is the step after which losses count: all probes of ready nodes are answered for a while.
 type Steady struct {
 	Watch *Watch
 	// Name of what it comes after, where there is more than one.
@@ -47,7 +47,6 @@ func (*Steady) Waits() {}
 
 func (s *Steady) Deadline() time.Duration { return s.Limit + lately }
 
-// State implements engine.Step: what an earlier run saw says nothing of now.
 func (s *Steady) State(ctx context.Context) (engine.State, error) {
 	missing, err := s.missing(ctx, 0)
 	switch {
@@ -80,123 +79,81 @@ func (s *Steady) missing(ctx context.Context, moment time.Duration) ([]string, e
 	if err := s.Watch.list(ctx); err != nil {
 		return nil, err
 	}
-	return s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Unsettled(s.Watch.nodes.due()) }), nil
+	return s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Unarmed(s.Watch.nodes.due()) }), nil
 }
 
-// Vacated is the step that waits until no agent is on a node any more that must not be: until then others may call what is about to have
-// no address there.
-type Vacated struct {
-	Watch *Watch
-	Node  string
-	Limit time.Duration
+// Vacated waits until agents have left a node whose address is about to go.
+func (p *Agents) Vacated(node string) engine.Step {
+	return &engine.Wait{
+		Name: "agents/vacate/" + node, About: "Verify that agents leave node " + node,
+		Limit: p.Wait, Again: true,
+		For: func(ctx context.Context) error { return p.Watch.vacated(ctx, node) },
+	}
 }
 
-var _ engine.Waiter = (*Vacated)(nil)
-
-func (s *Vacated) ID() string { return "agents/vacate/" + s.Node }
-
-func (s *Vacated) Title() string { return "Verify that agents leave node " + s.Node }
-
-func (*Vacated) Waits() {}
-
-func (s *Vacated) Deadline() time.Duration { return s.Limit }
-
-func (*Vacated) State(context.Context) (engine.State, error) { return engine.Pending, nil }
-
-func (*Vacated) Do(context.Context) error { return nil }
-
-func (s *Vacated) Verify(ctx context.Context) error {
-	if err := s.Watch.list(ctx); err != nil {
+func (w *Watch) vacated(ctx context.Context, node string) error {
+	if err := w.list(ctx); err != nil {
 		return err
 	}
-	stay, there := s.Watch.nodes.staying(s.Node)
+	stay, there := w.nodes.staying(node)
 	if !there {
 		return nil
 	}
 	pods := &corev1.PodList{}
-	ours := []client.ListOption{
-		client.InNamespace(v1alpha1.SystemNamespace),
-		client.MatchingFields{"spec.nodeName": s.Node},
-		client.MatchingLabels{v1alpha1.LabelMigration: s.Watch.Migration},
-	}
-	if err := s.Watch.Client.List(ctx, pods, ours...); err != nil {
-		return fmt.Errorf("pods of agents on node %s: %w", s.Node, err)
+	err := w.Client.List(ctx, pods, client.InNamespace(v1alpha1.SystemNamespace),
+		client.MatchingFields{"spec.nodeName": node},
+		client.MatchingLabels{v1alpha1.LabelMigration: w.Migration})
+	if err != nil {
+		return fmt.Errorf("pods of agents on node %s: %w", node, err)
 	}
 	for i := range pods.Items {
 		if o := agentset.OriginOf(&pods.Items[i]); o != "" && !slices.Contains(stay, o) {
-			return engine.NotYet("pod %s is still on node %s", pods.Items[i].Name, s.Node)
+			return engine.NotYet("pod %s is still on node %s", pods.Items[i].Name, node)
 		}
 	}
 	return nil
 }
 
-// Connected is the step that has every ready node connect to the Services that have moved, at both addresses. What fails counts as lost.
-type Connected struct {
-	Watch *Watch
-	// Name of what has moved.
-	Name string
-	// Ranges are those that Services move between, as agents are given them.
-	Ranges []netip.Prefix
-	Limit  time.Duration
-
-	want int
+// Connected connects to moved Services from every node, at both addresses. Failures are losses.
+func (p *Agents) Connected(moved string, limit time.Duration) engine.Step {
+	return &engine.Wait{
+		Name: "connect/" + moved, About: "Connect to the Services of " + moved + " from every node",
+		Limit: limit, Again: true,
+		For: func(ctx context.Context) error { return p.Watch.connected(ctx, p.Ranges) },
+	}
 }
 
-var _ engine.Waiter = (*Connected)(nil)
-
-func (s *Connected) ID() string { return "connect/" + s.Name }
-
-func (s *Connected) Title() string {
-	return "Connect to the Services of " + s.Name + " from every node"
-}
-
-func (*Connected) Waits() {}
-
-func (s *Connected) Deadline() time.Duration { return s.Limit }
-
-func (*Connected) State(context.Context) (engine.State, error) { return engine.Pending, nil }
-
-// Do counts the Services that have moved by now.
-func (s *Connected) Do(ctx context.Context) error {
+// connected counts the Services at every look, since some may be deleted meanwhile.
+func (w *Watch) connected(ctx context.Context, ranges []netip.Prefix) error {
 	all := &corev1.ServiceList{}
-	if err := s.Watch.Client.List(ctx, all); err != nil {
+	if err := w.Client.List(ctx, all); err != nil {
 		return err
 	}
-	s.want = 0
+	want := 0
 	for i := range all.Items {
-		if s.moved(&all.Items[i]) {
-			s.want++
+		if moved(&all.Items[i], w.Migration, ranges) {
+			want++
 		}
+	}
+	missing := w.until(ctx, moment, func(t *Tally) []string { return t.Unconnected(want, w.nodes.ready()) })
+	if len(missing) > 0 {
+		return engine.NotYet("%s has not connected to all of them", nodes(missing))
 	}
 	return nil
 }
 
-// moved reports whether a Service is where the migration brings it. Anyone who may change a Service can have it look like that: so only what
-// agents count too is counted, or they would be waited for in vain.
-func (s *Connected) moved(svc *corev1.Service) bool {
+// moved reports whether agents count a Service as moved: anyone may write its annotations.
+func moved(svc *corev1.Service, migration string, ranges []netip.Prefix) bool {
 	notes := svc.Annotations
 	at, err := netip.ParseAddr(notes[v1alpha1.AnnotationTargetIP])
 	inside := func(r netip.Prefix) bool { return r.Contains(at) }
-	return err == nil && svc.DeletionTimestamp.IsZero() && slices.ContainsFunc(s.Ranges, inside) &&
+	return err == nil && svc.DeletionTimestamp.IsZero() && slices.ContainsFunc(ranges, inside) &&
 		svc.Spec.Type != corev1.ServiceTypeExternalName &&
 		(svc.Spec.ClusterIP == at.String() || slices.Contains(svc.Spec.ClusterIPs, at.String())) &&
-		notes[v1alpha1.LabelMigration] == s.Watch.Migration &&
+		notes[v1alpha1.LabelMigration] == migration &&
 		notes[v1alpha1.AnnotationMovedAt] != ""
 }
 
-// Verify implements engine.Step. A Service that was deleted since it was counted would be waited for in vain: then it counts again.
-func (s *Connected) Verify(ctx context.Context) error {
-	missing := s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Unconnected(s.want, s.Watch.nodes.ready()) })
-	if len(missing) == 0 {
-		return nil
-	}
-	if err := s.Do(ctx); err != nil {
-		return err
-	}
-	return engine.NotYet("%s has not connected to all of them", nodes(missing))
-}
-
-// nodes names a few nodes.
 func nodes(names []string) string {
 	text := "node " + strings.Join(names[:min(len(names), 8)], ", ")
 	if len(names) > 8 {
@@ -205,34 +162,51 @@ func nodes(names []string) string {
 	return text
 }
 
-// Leave is the step that waits until no agent calls addresses any more that are about to be taken away: what fails there is no loss.
-type Leave struct {
-	Watch *Watch
-	// Addresses as texts, without ports.
-	Addresses map[string]bool
-	Limit     time.Duration
+// Quiet waits until no agent calls addresses that are about to go.
+func (p *Agents) Quiet(addresses map[string]bool) engine.Step {
+	return &engine.Wait{
+		Name: "agents/leave", About: "Stop agents from calling the addresses that go",
+		Limit: p.Wait, Again: true,
+		For: func(ctx context.Context) error {
+			w := p.Watch
+			missing := w.until(ctx, moment, func(t *Tally) []string { return t.Calling(addresses, w.nodes.ready()) })
+			if len(missing) > 0 {
+				return engine.NotYet("%s still calls them", nodes(missing))
+			}
+			return nil
+		},
+	}
 }
 
-var _ engine.Waiter = (*Leave)(nil)
-
-func (*Leave) ID() string { return "agents/leave" }
-
-func (*Leave) Title() string { return "Stop agents from calling the addresses that go" }
-
-func (*Leave) Waits() {}
-
-func (s *Leave) Deadline() time.Duration { return s.Limit }
-
-func (*Leave) State(context.Context) (engine.State, error) { return engine.Pending, nil }
-
-func (*Leave) Do(context.Context) error { return nil }
-
-func (s *Leave) Verify(ctx context.Context) error {
-	missing := s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Calling(s.Addresses, s.Watch.nodes.ready()) })
-	if len(missing) > 0 {
-		return engine.NotYet("%s still calls them", nodes(missing))
+// Heard waits for another report of every agent: a loss is not known between reports.
+func (p *Agents) Heard(before string) []engine.Group {
+	if p == nil {
+		return nil
 	}
-	return nil
+	var since time.Time
+	w := p.Watch
+	// A report wakes waiters as it is counted, maybe before the run is stopped for it.
+	missing := func(t *Tally) []string {
+		if w.spent(t.Failed, t.Late) {
+			return []string{"more was lost, or late, than may be"}
+		}
+		return t.Unheard(since, w.nodes.due())
+	}
+	return engine.InOrder(&engine.Wait{
+		Name: "agents/heard", About: "Hear from every node before " + before, Limit: p.Wait, Again: true,
+		For: func(ctx context.Context) error {
+			if since.IsZero() {
+				since = w.now()
+			}
+			if err := w.list(ctx); err != nil {
+				return err
+			}
+			if all := w.until(ctx, moment, missing); len(all) > 0 {
+				return engine.NotYet("%s", strings.Join(all[:min(len(all), namedLosses)], "; "))
+			}
+			return nil
+		},
+	})
 }
 
 // Dismiss is the step from which agents may go.

@@ -34,10 +34,10 @@ func TestWhatHasMoved(t *testing.T) {
 			Spec: corev1.ServiceSpec{ClusterIP: "172.24.0.9"},
 		}
 		tt.change(svc)
-		s := &Connected{Watch: &Watch{Migration: "move"}, Ranges: []netip.Prefix{
+		ranges := []netip.Prefix{
 			netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("172.24.0.0/16"),
-		}}
-		if got := s.moved(svc); got != tt.want {
+		}
+		if got := moved(svc, "move", ranges); got != tt.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

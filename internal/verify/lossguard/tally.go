@@ -1,5 +1,5 @@
-// Package lossguard follows what the agents on the nodes see while a migration goes on: it adds up requests and losses, stops a run that
-// loses more than its budget, tells barriers that were passed, and knows who still uses an old address. See docs/design/proof.md.
+// Package lossguard follows agents during a migration: it adds up losses, stops a run beyond its
+// budget, proves barriers, and knows clients of old addresses. See docs/design/proof.md.
 package lossguard
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// calm is for how long every probe of an agent must have been answered before its losses count: agents begin while the nodes still learn
-// of what they call, and a run that follows on trouble begins when the trouble is over.
+// calm is for how long every probe must be answered before losses count: agents begin while nodes
+// still learn.
 const calm = 3 * time.Second
 
 // Agent is one of the two on a node.
@@ -22,24 +22,20 @@ type Agent struct {
 	Origin v1alpha1.ProbeOrigin
 }
 
-// speaker is one instance of an agent. Where pods are restarted the next one begins before the one before ends, and for a while the two
-// report in turns: each is judged by its own words.
+// speaker is one instance of an agent. Two may report in turns during a restart.
 type speaker struct {
 	Agent
 	instance string
 }
 
-// agentState is what is known of an instance.
 type agentState struct {
 	sequence int64
-	// heard is when its sequence last advanced, by our clock, well when it did so without a problem, began when its instance was first
-	// seen.
+	// heard is when its sequence last advanced, well without a problem, began when first seen.
 	heard, well, began time.Time
-	// armed is true once its probes were all answered for a while: what fails from then on is a loss. Since is when that was, by the clock
-	// of its node: a request that was due before may fail after, and is none.
+	// armed is true once all its probes were answered for a while; since is when, by its clock.
 	armed bool
 	since time.Time
-	// disquiet names a probe that keeps it from that; failing is true if one failed since the report before.
+	// disquiet names a probe that prevents that; failing says that one failed lately.
 	disquiet string
 	failing  bool
 	problem  string
@@ -64,7 +60,7 @@ type Tally struct {
 	Sent, Failed, Late, NotMeasured int64
 	// Losses are the latest first seen, one for each node and probe.
 	Losses []v1alpha1.Loss
-	// Lates are the latest late answers, one entry for each node and probe; the last has the latest.
+	// Lates are the latest late answers by node and probe, the latest last.
 	Lates []Late
 }
 
@@ -77,7 +73,6 @@ func NewTally() *Tally {
 	}
 }
 
-// Forget a node whose report is gone.
 func (t *Tally) Forget(node string) {
 	delete(t.reports, node)
 	maps.DeleteFunc(t.agents, func(k speaker, _ *agentState) bool { return k.Node == node })
@@ -85,7 +80,7 @@ func (t *Tally) Forget(node string) {
 	t.Doubt(node, nil)
 }
 
-// Doubt notes which instances have reported in the names of the agents of a node, and are none of their pods; nil, if none has.
+// Doubt notes foreign instances that reported for agents of a node; nil for none.
 func (t *Tally) Doubt(node string, strangers map[Agent]string) {
 	maps.DeleteFunc(t.strangers, func(a Agent, _ string) bool { return a.Node == node })
 	maps.Copy(t.strangers, strangers)
@@ -111,7 +106,7 @@ func (t *Tally) strange(a Agent) string {
 		strings.ToLower(string(a.Origin)), instance)
 }
 
-// Excuse has nothing count that is lost on a node, or has it count again from when all has been answered there for a while.
+// Excuse ignores losses on a node, or counts them again once all is well there.
 func (t *Tally) Excuse(node string, is bool) {
 	t.excused[node] = is
 	for k, s := range t.agents {
@@ -121,7 +116,6 @@ func (t *Tally) Excuse(node string, is bool) {
 	}
 }
 
-// Retain forgets all nodes but these.
 func (t *Tally) Retain(nodes map[string]bool) {
 	for node := range t.reports {
 		if !nodes[node] {
@@ -134,7 +128,7 @@ func (t *Tally) Retain(nodes map[string]bool) {
 func (t *Tally) Take(r *v1alpha1.NodeReport, at time.Time) []v1alpha1.Loss {
 	t.reports[r.Name] = r
 	for i := range r.Status.Agents {
-		t.hear(r, &r.Status.Agents[i], at)
+		t.observe(r, &r.Status.Agents[i], at)
 	}
 	var fresh []v1alpha1.Loss
 	for i := range r.Status.Probes {
@@ -152,8 +146,7 @@ func (t *Tally) Take(r *v1alpha1.NodeReport, at time.Time) []v1alpha1.Loss {
 	return fresh
 }
 
-// hear notes that an agent lives.
-func (t *Tally) hear(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport, at time.Time) {
+func (t *Tally) observe(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport, at time.Time) {
 	key := speaker{Agent{r.Name, a.Origin}, a.Instance}
 	s := t.agents[key]
 	switch {
@@ -170,8 +163,7 @@ func (t *Tally) hear(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport, at time.Ti
 	s.problem, s.failing = a.Problem, false
 }
 
-// arm has what an agent sees from its next report on count, if all is well with its probes. It takes two reports: only the second
-// tells that nothing failed which is in no window yet.
+// arm has losses count from the next report. It takes two: a failure may not be in a window yet.
 func (t *Tally) arm(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport, at time.Time) {
 	s := t.agents[speaker{Agent{r.Name, a.Origin}, a.Instance}]
 	s.measuring.close(at, s.armed)
@@ -183,7 +175,7 @@ func (t *Tally) arm(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport, at time.Tim
 	s.since = a.ReportedAt.Time
 }
 
-// disquiet names a probe of an agent that has not been answered all the time lately; none, if all have.
+// disquiet names a probe that failed lately; none, if all were answered.
 func disquiet(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport) string {
 	found := false
 	for i := range r.Status.Probes {

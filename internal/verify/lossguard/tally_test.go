@@ -82,7 +82,7 @@ func (s *script) counted(sent, failed int64) {
 
 func (s *script) unsettled(want int) {
 	s.Helper()
-	if got := s.tally.Unsettled([]Agent{{"n", v1alpha1.FromHost}, {"n", v1alpha1.FromPod}}); len(got) != want {
+	if got := s.tally.Unarmed([]Agent{{"n", v1alpha1.FromHost}, {"n", v1alpha1.FromPod}}); len(got) != want {
 		s.Errorf("unsettled: %q, want %d", got, want)
 	}
 }

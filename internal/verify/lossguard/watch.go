@@ -23,8 +23,7 @@ const (
 	writeEvery = 10 * time.Second
 )
 
-// Observer hears of losses at once, of requests per probe and stretch of time, over all nodes, of who uses old addresses on a
-// node, as often as its agent says so, and of what checks found.
+// Observer hears of losses, samples over all nodes, clients of old addresses, and findings.
 type Observer interface {
 	Loss(loss v1alpha1.Loss)
 	Sample(sample Sample)
@@ -37,17 +36,15 @@ type Observer interface {
 type Diagnosis interface {
 	// Why an agent is silent.
 	Why(ctx context.Context, node string, origin v1alpha1.ProbeOrigin) agentset.Silent
-	// Ended names an agent that others call and that has ended since a time; empty if there is none.
+	// Ended names an agent that others call and that ended since a time; empty for none.
 	Ended(ctx context.Context, since time.Time) string
 }
 
-// Watch follows the NodeReports of a migration while a run goes on, and stops the run when more is lost than its budget, or when an
-// agent falls silent.
+// Watch follows NodeReports, and stops the run when too much is lost or an agent is silent.
 type Watch struct {
 	Client    client.WithWatch
 	Migration string
-	// Budget is how many failed requests are tolerated.
-	Budget int
+	Budget    int
 	// LateBudget is how many late answers are tolerated; nil is any number.
 	LateBudget *int
 	// Patience is how long a ready node may be silent.
@@ -58,7 +55,7 @@ type Watch struct {
 	Observer Observer
 	// Status, if set, changes the status of the Migration.
 	Status func(context.Context, func(*v1alpha1.MigrationStatus)) error
-	// Lenient watches and reports, and never stops a run: on the way back there is no better place to stop at.
+	// Lenient never stops a run: on the way back there is no better place to stop at.
 	Lenient bool
 
 	nodes watchedNodes
@@ -68,8 +65,8 @@ type Watch struct {
 	diagnosis Diagnosis
 }
 
-// Start follows until stop is called. The context it returns is cancelled, with a *LossError, *agentset.SilentError or *NotMeasuredError as its cause, when the run
-// must not go on.
+// Start follows until stop. It cancels the context with a *LossError, *agentset.SilentError or
+// *NotMeasuredError.
 func (w *Watch) Start(ctx context.Context) (guarded context.Context, stop func()) {
 	guarded, cancel := context.WithCancelCause(ctx)
 	seen := newReports(w.now, func(r *v1alpha1.NodeReport, n news) { w.arrived(r, n, cancel) })
@@ -110,7 +107,6 @@ func (w *Watch) seen() *reports {
 	return w.latest
 }
 
-// arrived passes on what a report brought, and ends the run if it is one loss too many.
 func (w *Watch) arrived(r *v1alpha1.NodeReport, n news, cancel context.CancelCauseFunc) {
 	w.observe(n.samples, n.losses)
 	if w.Observer != nil && len(r.Status.Clients) > 0 {
@@ -125,7 +121,7 @@ func (w *Watch) arrived(r *v1alpha1.NodeReport, n news, cancel context.CancelCau
 	}
 }
 
-// spent reports whether so many losses, or so many late answers, are more than the run may go on with.
+// spent reports whether losses or late answers exceed their budget.
 func (w *Watch) spent(failed, late int64) bool {
 	return (failed > int64(w.Budget) || w.LateBudget != nil && late > int64(*w.LateBudget)) && !w.Lenient
 }
@@ -142,7 +138,6 @@ func (w *Watch) observe(samples []Sample, losses []v1alpha1.Loss) {
 	}
 }
 
-// look sees to it that every ready node is heard of, and writes down what there is.
 func (w *Watch) look(ctx context.Context, cancel context.CancelCauseFunc) {
 	var wrote time.Time
 	_ = wait.PollUntilContextCancel(ctx, lookEvery, true, func(ctx context.Context) (bool, error) {
@@ -165,7 +160,6 @@ func (w *Watch) look(ctx context.Context, cancel context.CancelCauseFunc) {
 	})
 }
 
-// list looks which nodes there are, and which of them are set apart.
 func (w *Watch) list(ctx context.Context) error {
 	nodes := &corev1.NodeList{}
 	if err := w.Client.List(ctx, nodes); err != nil {
@@ -180,7 +174,6 @@ func (w *Watch) list(ctx context.Context) error {
 	return nil
 }
 
-// Diagnose says who finds out what has become of agents.
 func (w *Watch) Diagnose(by Diagnosis) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -200,7 +193,7 @@ func (w *Watch) why(ctx context.Context, a Agent) agentset.Silent {
 	return agentset.Silent{Node: a.Node, Origin: a.Origin, Reason: "the reason is not known"}
 }
 
-// write brings status.proof up to date. It is a courtesy: a write that fails is made up for by the next.
+// write updates status.proof. The next write makes up for a failed one.
 func (w *Watch) write(ctx context.Context) {
 	if w.Status == nil {
 		return
@@ -223,8 +216,7 @@ func (w *Watch) until(ctx context.Context, moment time.Duration, missing func(*T
 	return w.seen().until(ctx, moment, missing)
 }
 
-// Behind names those of the nodes whose kube-proxy has not been reported to know a sentinel. It waits a moment for news, and
-// implements bridge.Witness.
+// Behind names nodes whose kube-proxy is not known to know a sentinel; see bridge.Witness.
 func (w *Watch) Behind(ctx context.Context, sentinel *corev1.Service, nodes []string) []string {
 	return w.until(ctx, moment, func(t *Tally) []string { return t.Behind(string(sentinel.UID), nodes) })
 }

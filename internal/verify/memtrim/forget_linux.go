@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forget has the process hold no page of a file that it has mapped, cannot write to, and has not written to. The last is not the same: what
-// the linker has filled in at the start is read-only afterwards (RELRO), and would be lost.
+// forget drops pages of a file that are mapped, not writable and never written: the linker's
+// relocations (RELRO) are read-only later, and would be lost.
 func forget(file string) error {
 	f, err := os.Open("/proc/self/smaps")
 	if err != nil {
@@ -34,7 +34,8 @@ func forget(file string) error {
 	return nil
 }
 
-// unchanging reads the first line on a mapping in /proc/PID/smaps (proc_pid_smaps(5)), and tells whether it is of that file and not writable.
+// unchanging reads the first line of a mapping in /proc/PID/smaps (proc_pid_smaps(5)): of that
+// file, and not writable.
 func unchanging(line, file string) (from, to uintptr, ok bool) {
 	fields := strings.Fields(line)
 	if len(fields) != 6 || fields[5] != file || strings.Contains(fields[1], "w") {

@@ -3,10 +3,12 @@ package memtrim
 // Setting is a variable of the environment that Go's runtime goes by.
 type Setting struct{ Name, Value string }
 
-// Settings are for processes that rest after each of some hundred requests a second. They save a third of the processor time or more:
-//   - One processor is enough. A second one would be woken up for each request, to look for work.
-//   - The thread that watches over all others looks every 10 ms, instead of going to sleep and being woken up by each request, to look every
-//     20 µs until it is over. It stays awake as long as there is a time after which it is to print what the scheduler does: here 24 days.
+// Settings are for processes that rest between some hundred requests a second, and save a third of
+// the CPU time:
+//
+//   - one processor: a second one would wake for each request to look for work;
+//   - the monitor thread looks every 10 ms instead of waking for each request and polling every 20
+//     µs. It stays awake while a scheduler trace is due, here after 24 days.
 func Settings() []Setting {
 	return []Setting{{Name: "GOMAXPROCS", Value: "1"}, {Name: "GODEBUG", Value: "schedtrace=2147483647"}}
 }

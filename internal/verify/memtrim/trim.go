@@ -6,8 +6,8 @@ import (
 	"runtime/debug"
 )
 
-// Trim gives back what only the beginning of a process needed: free memory, and the pages of the program's file, most of which are there
-// for what other commands are made of. Those that are needed again come back from the kernel's cache, a microsecond each.
+// Trim returns what only the start needed: free memory, and pages of the program's file, most of
+// which belong to other commands. Pages that are needed again take a microsecond each.
 func Trim() error {
 	debug.FreeOSMemory()
 	program, err := os.Executable()

@@ -13,7 +13,7 @@ type Account struct {
 	moreLosses, moreStalls int
 }
 
-// keptStretches bounds how many losses, and how many stalls, an Account tells one by one: probing may go on for weeks.
+// keptStretches bounds the losses and stalls of an Account: probing may go on for weeks.
 const keptStretches = 1000
 
 // Add adds the next window, or fails with ErrIncomplete if it is not the next one.
@@ -59,5 +59,4 @@ func (a *Account) Stats() Stats {
 	return total
 }
 
-// Latest is the window that was added last.
 func (a *Account) Latest() (w Window, ok bool) { return a.last, a.windows > 0 }

@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// ParseTarget reads a target as people write it: http://host:port/path, https://host/path, tcp://host:port, udp://host:port,
-// stream://host:port, dns://name or dns://name@server:port. It goes by that text as its name; Config.Resolve fills in the rest.
+// ParseTarget reads http://host:port/path, https://host/path, tcp://host:port, udp://host:port,
+// stream://host:port, dns://name or dns://name@server:port. The text is the target's name;
+// Config.Resolve fills in the rest.
 func ParseTarget(text string) (Target, error) {
 	target, err := parseTarget(text)
 	if err != nil {
@@ -73,7 +74,7 @@ func parseHostPort(text string) (string, error) {
 	return text, nil
 }
 
-// parseName reads name@server:port; without a port it is that of DNS, without a server the system's are asked.
+// parseName reads name@server:port, with port 53 and the system's servers as defaults.
 func parseName(text string) (Target, error) {
 	name, server, given := strings.Cut(text, "@")
 	target := Target{Kind: DNS, Address: name}

@@ -14,7 +14,6 @@ import (
 	"syscall"
 )
 
-// apiCall is the API kind. Like get it speaks over a connection of its own making.
 type apiCall struct {
 	target Target
 	dialer *dialer
@@ -51,18 +50,18 @@ func (a *apiCall) request(ctx context.Context) (*http.Request, error) {
 	return request, nil
 }
 
-// unanswered is the end of a connection before the first byte of the answer came.
+// unanswered is a connection's end before the first byte of an answer.
 type unanswered struct{ error }
 
 func (u unanswered) Unwrap() error { return u.error }
 
-// turnedAway is the answer of an API server that is ending: 503 with Retry-After, as WithWaitGroup writes it
-// (k8s.io/apiserver pkg/server/filters/waitgroup.go).
+// turnedAway is the 503 with Retry-After of an API server that ends (WithWaitGroup in
+// k8s.io/apiserver pkg/server/filters/waitgroup.go).
 type turnedAway struct{ error }
 
 func (t turnedAway) Unwrap() error { return t.error }
 
-// exchange sends a request and judges the answer. It reports whether the connection may be used again.
+// exchange reports whether the connection may be used again.
 func (a *apiCall) exchange(ctx context.Context, conn net.Conn, answers *bufio.Reader, request *http.Request) (reusable bool, err error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetDeadline(deadline); err != nil {
@@ -94,7 +93,6 @@ func (a *apiCall) exchange(ctx context.Context, conn net.Conn, answers *bufio.Re
 	return !response.Close, nil
 }
 
-// keptAPICall is the APIKept kind.
 type keptAPICall struct {
 	apiCall
 	// turn holds the connection while no request uses it, and nil while there is none.
@@ -134,7 +132,8 @@ func (k *keptAPICall) do(ctx context.Context) error {
 	return err
 }
 
-// over sends one request over conn, or over a new connection if that is nil, and returns the connection to go on with.
+// over sends a request over conn, or over a new connection if that is nil, and returns the
+// connection to go on with.
 func (k *keptAPICall) over(ctx context.Context, conn *keptConn) (*keptConn, error) {
 	if conn == nil {
 		raw, err := dialTLS(ctx, k.dialer, k.target)
@@ -155,10 +154,9 @@ func (k *keptAPICall) over(ctx context.Context, conn *keptConn) (*keptConn, erro
 	return conn, err
 }
 
-// closedBetween says that a connection which had served requests was closed instead of serving the next one, or announced that
-// it serves no more. That is a server's right, and every HTTP client then sends the request, which can be repeated, once
-// more (RFC 9112, 9.3.1); those of Kubernetes do so too when asked to (k8s.io/client-go rest/with_retry.go). A server that is
-// asked again has no such excuse.
+// closedBetween reports a used connection that was closed between requests, as servers may do;
+// clients then repeat the request once (RFC 9112, 9.3.1; k8s.io/client-go rest/with_retry.go). A
+// server that is asked again has no such excuse.
 func closedBetween(err error) bool {
 	var away turnedAway
 	if errors.As(err, &away) {

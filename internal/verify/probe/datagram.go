@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A question differs from an answer in how it begins: a server that answers questions only, and one that is sent its answer, do not go on for
-// ever. Servers that send everything back as it is are good too.
+// Questions and answers begin differently, so that two servers do not answer each other forever.
+// Plain echo servers are good too.
 const (
 	question = "replumb? "
 	answer   = "replumb! "
@@ -19,7 +19,7 @@ const (
 	longestQuestion = 64
 )
 
-// Answer is what an echo server answers to a datagram: something else of the same length; nil if it is no question.
+// Answer answers a question with as many other bytes; nil for no question.
 func Answer(sent []byte) []byte {
 	number, is := bytes.CutPrefix(sent, []byte(question))
 	if !is || len(sent) > longestQuestion {
@@ -31,15 +31,15 @@ func Answer(sent []byte) []byte {
 // IsAnswer reports whether a datagram is what an echo server answers.
 func IsAnswer(sent []byte) bool { return bytes.HasPrefix(sent, []byte(answer)) }
 
-// datagram is the UDP kind. A datagram is sent once: one that is lost is a loss.
+// datagram is the UDP kind. Datagrams are not repeated: a lost one is a loss.
 type datagram struct {
 	target Target
 	dialer *dialer
 	next   atomic.Uint64
 }
 
-// newDatagram counts from anywhere, so that an echo which comes so late that another socket has its port by then is distinguished from the
-// one that is waited for.
+// newDatagram counts from a random number, which tells late echoes to an earlier socket of the
+// port.
 func newDatagram(target Target, dialer *dialer) *datagram {
 	d := &datagram{target: target, dialer: dialer}
 	d.next.Store(rand.Uint64() >> 1) //nolint:gosec // it tells datagrams apart, and keeps no one out

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// dialer resolves and connects in two visible steps, so that a failure is blamed on the right one.
+// dialer resolves and connects in two steps, so that a failure is blamed on the right one.
 type dialer struct {
 	server  string // host:port of the name server; that of resolv.conf if empty
 	strict  bool   // a look-up fails unless both kinds of addresses were answered for
@@ -20,7 +20,6 @@ type dialer struct {
 	opened openedFunc
 }
 
-// openedFunc hears of a connection, or a socket that datagrams go through, as soon as it is there.
 type openedFunc func(network string, local, remote netip.AddrPort)
 
 func newDialer(target Target, opened openedFunc) *dialer {
@@ -41,9 +40,8 @@ func newDialer(target Target, opened openedFunc) *dialer {
 	return d
 }
 
-// resolver is Go's own, which asks the servers of resolv.conf each time and caches nothing. It is a new one for each
-// look-up: one that is shared has look-ups of the same name wait for one another, so that a single datagram that is lost
-// would count as the loss of every request of the next five seconds.
+// resolver is Go's own, without a cache, and new for each look-up: look-ups of a shared one wait
+// for each other, so that one lost datagram would count as five seconds of losses.
 func (d *dialer) resolver(sent *questions) *net.Resolver {
 	return &net.Resolver{PreferGo: true, StrictErrors: d.strict, Dial: func(ctx context.Context, network, server string) (net.Conn, error) {
 		if d.server != "" {
@@ -76,7 +74,7 @@ func (d *dialer) lookUp(ctx context.Context, host string) ([]netip.Addr, error) 
 	return addrs, nil
 }
 
-// dial connects to the first address that accepts, like any client would. Over "udp" nothing is sent for it.
+// dial connects to the first address that accepts. Over "udp" it sends nothing.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -114,7 +112,6 @@ func Near(addr netip.Addr) bool {
 	return addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified()
 }
 
-// report tells of a connection, if there is one, to who listens.
 func (d *dialer) report(network string, conn net.Conn) {
 	if d.opened == nil || conn == nil {
 		return
@@ -122,7 +119,6 @@ func (d *dialer) report(network string, conn net.Conn) {
 	d.opened(network, addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr()))
 }
 
-// addrPort is that of a TCP or UDP socket.
 func addrPort(addr net.Addr) netip.AddrPort {
 	socket, ok := addr.(interface{ AddrPort() netip.AddrPort })
 	if !ok {

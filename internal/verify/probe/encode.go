@@ -9,8 +9,8 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Parts of an encoded histogram (github.com/HdrHistogram/HdrHistogram, encodeIntoCompressedByteBuffer), of zlib (RFC 1950) and of
-// deflate (RFC 1951).
+// Parts of encoded histograms (encodeIntoCompressedByteBuffer in
+// github.com/HdrHistogram/HdrHistogram), zlib (RFC 1950) and deflate (RFC 1951).
 const (
 	packedCookie = uint32(hdr.V2CompressedEncodingCookieBase | 0x10)
 	countsCookie = uint32(hdr.V2EncodingCookieBase | 0x10)
@@ -19,8 +19,8 @@ const (
 	lastStored = byte(1)
 )
 
-// encodeHistogram writes what the library's Encode does, and what every reader of HdrHistograms understands, without really compressing
-// it: a compressor takes 800 KB and more time than ten requests to save some thirty bytes, for each probe and each second.
+// encodeHistogram is compatible with the library's Encode, but stores instead of compressing: a
+// compressor takes 800 KB and the time of ten requests to save thirty bytes a window.
 func encodeHistogram(h *hdr.Histogram) string {
 	counts := appendCounts(nil, h)
 	plain := make([]byte, 0, hdr.ENCODING_HEADER_SIZE+len(counts))
@@ -47,7 +47,7 @@ func encodeHistogram(h *hdr.Histogram) string {
 	return base64.StdEncoding.EncodeToString(packed)
 }
 
-// appendCounts appends the counts up to the last that is not 0. A number below 0 stands for that many counts of 0.
+// appendCounts appends up to the last count; negative numbers are runs of zeros.
 func appendCounts(to []byte, h *hdr.Histogram) []byte {
 	zeros := int64(0)
 	for _, n := range h.Export().Counts {
@@ -65,6 +65,6 @@ func appendCounts(to []byte, h *hdr.Histogram) []byte {
 	return to
 }
 
-// appendZigZag appends a number in seven bits a byte, the sign last. Numbers of 2^55 and more, of which the format has the ninth byte
-// hold eight bits, are not counted to here.
+// appendZigZag appends seven bits a byte, the sign last. Numbers of 2^55 and more, with eight bits
+// in the ninth byte, do not occur.
 func appendZigZag(to []byte, n int64) []byte { return binary.AppendVarint(to, n) }

@@ -32,7 +32,7 @@ const (
 	BadAnswer      Class = "bad-answer"
 	WrongClient    Class = "wrong-client-address"
 	WrongServer    Class = "wrong-server"
-	// OwnLimit is a request that the prober's own machine had no port, file or memory left for. It is not measured.
+	// OwnLimit is a lack of ports, files or memory here, so it is not measured.
 	OwnLimit Class = "own-limit"
 	Other    Class = "other"
 )
@@ -44,12 +44,9 @@ type Failure struct {
 }
 
 func (f *Failure) Error() string { return string(f.Class) + ": " + f.Err.Error() }
-
-// Unwrap returns the cause.
 func (f *Failure) Unwrap() error { return f.Err }
 
-// saysNothing reports whether the failure is the prober's own: it had no room for the request, or stood still for too long in the time that the
-// request was given.
+// saysNothing reports failures of the prober itself: no room for the request, or standing still.
 func (f *Failure) saysNothing(stood time.Duration) bool {
 	switch f.Class {
 	case OwnLimit:
@@ -64,7 +61,6 @@ func failf(class Class, format string, args ...any) error {
 	return &Failure{Class: class, Err: fmt.Errorf(format, args...)}
 }
 
-// asFailure classifies any error; one that already is a Failure stays as it is.
 func asFailure(err error) *Failure {
 	var failure *Failure
 	if errors.As(err, &failure) {

@@ -56,7 +56,7 @@ func TestProberStandsStill(t *testing.T) {
 			recorder: newRecorder(Target{Name: "t", Rate: 1}, at(0)),
 		}
 		r.recorder.begin(tt.from, tt.from)
-		r.settle(tt.from, tt.from, tt.to, false, tt.err)
+		r.record(tt.from, tt.from, tt.to, false, tt.err)
 		r.recorder.advance(at(99_000))
 		w := r.recorder.closed(at(10_000))[windowStart(tt.from)-windowStart(at(0))]
 		got := Window{Sent: w.Sent, OK: w.OK, Failed: w.Failed, Late: w.Late, NotMeasured: w.NotMeasured}

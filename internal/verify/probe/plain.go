@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// prompt is for how long a call waits in the kernel for the other side before it is left to Go's poller. What is answered within takes neither an
-// entry in the poller, nor a goroutine that is put aside and woken up.
+// prompt is how long a call waits in the kernel before Go's poller takes over. Faster answers need
+// neither a poller entry nor a goroutine switch.
 const prompt = time.Millisecond
 
-// plain makes connections for one target by system calls of its own. As long as the other side answers at once, it waits for it in the kernel,
-// and keeps its processor; when it does not, requests are left to Go's poller until it does again: one that hangs must hold up no other.
+// plain connects for one target by its own system calls, and waits in the kernel while answers are
+// prompt. After a slow one, requests use Go's poller until they are prompt again, so that none
+// holds up another.
 type plain struct{ slow atomic.Bool }
 
-// heard says how long a whole request took that was answered.
 func (p *plain) heard(took time.Duration) {
 	if p != nil && took < prompt {
 		p.slow.Store(false)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dial connects; over "udp" it makes a socket. ok is false where it cannot, and where Go has to.
+// dial connects, or makes a socket over "udp"; Go has to where ok is false.
 func (p *plain) dial(ctx context.Context, network string, to netip.AddrPort) (conn net.Conn, ok bool, err error) {
 	deadline, limited := ctx.Deadline()
 	if p.slow.Load() || !limited || to.Addr().Zone() != "" {
@@ -44,7 +44,6 @@ func sockaddr(to netip.AddrPort) (family int, address unix.Sockaddr) {
 	return unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
 }
 
-// dialError is what the net package says of the same.
 func dialError(network string, to netip.AddrPort, err error) error {
 	return &net.OpError{Op: "dial", Net: network, Addr: socketAddr(network, to), Err: err}
 }
@@ -56,7 +55,7 @@ func socketAddr(network string, at netip.AddrPort) net.Addr {
 	return net.TCPAddrFromAddrPort(at)
 }
 
-// plainConn is a connection of plain's. It is used by one goroutine at a time.
+// plainConn is for one goroutine at a time.
 type plainConn struct {
 	fd       int
 	plain    *plain
@@ -101,7 +100,6 @@ func (c *plainConn) connect(address unix.Sockaddr) error {
 	return err
 }
 
-// connected is what came of connecting, as far as something has.
 func connected(fd int) error {
 	errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil {
@@ -113,14 +111,13 @@ func connected(fd int) error {
 	return nil
 }
 
-// ready waits in the kernel for a moment, and reports whether the socket is ready for what is asked.
 func (c *plainConn) ready(events int16) bool {
 	if c.file != nil || c.plain.slow.Load() {
 		return false
 	}
 	limit := unix.NsecToTimespec(prompt.Nanoseconds())
 	poll := unix.PollFd{Fd: int32(c.fd), Events: events} //nolint:gosec // a descriptor
-	// Raw, so that Go's runtime does not take it for a call that may last: it would give the processor to another thread, and wake that up.
+	// Raw, so that Go's runtime does not hand the processor to another thread.
 	n, _, errno := unix.RawSyscall6(
 		unix.SYS_PPOLL, uintptr(unsafe.Pointer(&poll)), 1, uintptr(unsafe.Pointer(&limit)), 0, 0, 0, //nolint:gosec // see ppoll(2)
 	)
@@ -130,7 +127,6 @@ func (c *plainConn) ready(events int16) bool {
 	return errno == 0 && n == 1
 }
 
-// leave hands the socket to Go's poller.
 func (c *plainConn) leave() error {
 	if c.file != nil {
 		return nil
@@ -177,7 +173,6 @@ func (c *plainConn) Write(b []byte) (int, error) {
 	return n, c.spoken("write", err)
 }
 
-// spoken has what a file says be what a connection says.
 func (c *plainConn) spoken(op string, err error) error {
 	var path *os.PathError
 	if errors.As(err, &path) {

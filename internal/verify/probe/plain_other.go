@@ -8,7 +8,6 @@ import (
 	"net/netip"
 )
 
-// dial leaves it to Go.
 func (*plain) dial(context.Context, string, netip.AddrPort) (conn net.Conn, ok bool, err error) {
 	return nil, false, nil
 }

@@ -1,7 +1,6 @@
-// Package probe measures what clients of a cluster live through. It sends requests on a fixed schedule (an open loop:
-// a slow answer never delays the next request, and latency counts from the scheduled time), and reports one Window per
-// target and second. Windows are plain values: Series, Stats and Loss are computed from them without any I/O, in the
-// process that probed or in another one.
+// Package probe measures what clients of a cluster experience. It sends requests on a fixed
+// schedule (an open loop: latency counts from the scheduled time) and reports one Window per target
+// and second; Series, Stats and Loss are computed from these, in any process.
 package probe
 
 import (
@@ -11,22 +10,21 @@ import (
 	"time"
 )
 
-// flushEvery is how often finished windows are looked for.
 const flushEvery = 250 * time.Millisecond
 
-// requester sends one request at a time per call; calls run concurrently. The context carries the request's time-out.
+// requester sends one request per call, concurrently, within the context's time-out.
 type requester interface {
 	do(ctx context.Context) error
 	close()
 }
 
-// Prober probes the targets of a Config. Its hooks, which may be nil, are to be set before Run; they are called from many places at
-// once, and hold up the request that they are called for.
+// Prober probes a Config's targets. Its optional hooks are set before Run, are called concurrently,
+// and hold up their request.
 type Prober struct {
-	// OnFailure hears of each failed request at once. The window that it is counted in follows when the second is over.
+	// OnFailure hears of each failed request at once, before its window.
 	OnFailure func(target string, scheduled time.Time, failure *Failure)
-	// OnConnect hears of each TCP connection and UDP socket that is opened, those to name servers included. A connection
-	// is reported once it is made, when its packets may have been seen already; one that is never made is not.
+	// OnConnect hears of each TCP connection and UDP socket, name servers included, once it is
+	// made, when its first packets may have been seen.
 	OnConnect func(network string, local, remote netip.AddrPort)
 
 	runs  []*run
@@ -34,8 +32,7 @@ type Prober struct {
 	still standstill
 }
 
-// New prepares a prober for a resolved Config. Emit is called with each window, never concurrently; an error from it
-// ends the probing.
+// New prepares a prober. Emit gets each window, never concurrently; its error ends the probing.
 func New(config Config, emit func(Window) error) *Prober {
 	p := &Prober{emit: emit}
 	for _, target := range config.Targets {
@@ -44,7 +41,7 @@ func New(config Config, emit func(Window) error) *Prober {
 	return p
 }
 
-// Run probes until the context ends. Requests under way are then still waited for, and the last windows written.
+// Run probes until ctx ends, then waits for requests and writes the last windows.
 func (p *Prober) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -65,8 +62,8 @@ func (p *Prober) Run(ctx context.Context) error {
 	return err
 }
 
-// flush writes windows as they close, and the rest when pacing has ended. All probers of a process do so at the same instants, so that
-// it is woken up for them once.
+// flush writes windows as they close, and the rest at the end. All probers of a process flush at
+// the same instants, to wake it once.
 func (p *Prober) flush(ended <-chan struct{}) error {
 	timer := time.NewTimer(flushEvery)
 	defer timer.Stop()
@@ -98,7 +95,6 @@ func (p *Prober) write(take func(*recorder, time.Time) []Window) error {
 	return nil
 }
 
-// run is the probing of one target.
 type run struct {
 	target   Target
 	connect  func(target Target, hooks hooks) requester
@@ -112,7 +108,7 @@ func (r *run) start(begin time.Time, failed func(string, time.Time, *Failure), o
 	r.recorder, r.failed, r.opened = newRecorder(r.target, begin), failed, opened
 }
 
-// pace sends requests at their scheduled times until ctx ends, then waits for those under way.
+// pace sends requests on schedule until ctx ends, then waits for those under way.
 func (r *run) pace(ctx context.Context, first time.Time) {
 	requester := r.connect(r.target, hooks{reconnected: r.recorder.reconnected, opened: r.opened})
 	defer requester.close()
@@ -146,8 +142,8 @@ func (r *run) pace(ctx context.Context, first time.Time) {
 	}
 }
 
-// acquire waits for a slot until the request's time is up. It does not give up early when probing ends: a request that
-// has begun gets a true answer.
+// acquire waits for a slot for the request's time, even when probing ends: a begun request gets a
+// true answer.
 func (r *run) acquire(slots chan struct{}, timer *time.Timer, scheduled time.Time) bool {
 	select {
 	case slots <- struct{}{}:
@@ -163,18 +159,18 @@ func (r *run) acquire(slots chan struct{}, timer *time.Timer, scheduled time.Tim
 	}
 }
 
-// request sends one request. The end of probing does not cancel it, only its own time-out does.
+// request ends by its own time-out, not with the probing.
 func (r *run) request(ctx context.Context, requester requester, scheduled time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(r.target.Timeout))
 	defer cancel()
 	ctx, try := withTry(ctx)
 	sent := time.Now()
 	err := requester.do(ctx)
-	r.settle(scheduled, sent, time.Now(), try.again, err)
+	r.record(scheduled, sent, time.Now(), try.again, err)
 }
 
-// settle notes how a request ended; again says that a name server had to be asked a second time for it.
-func (r *run) settle(scheduled, sent, ended time.Time, again bool, err error) {
+// record notes a request's end; again, that a name server was asked twice.
+func (r *run) record(scheduled, sent, ended time.Time, again bool, err error) {
 	stood := r.still.within(sent, ended)
 	if err == nil {
 		r.recorder.succeed(scheduled, ended, again || ended.Sub(sent)-stood > LateAfter)
@@ -191,7 +187,6 @@ func (r *run) settle(scheduled, sent, ended time.Time, again bool, err error) {
 	}
 }
 
-// try is what a request has to tell beside its answer.
 type try struct {
 	// again says that a name server had to be asked a second time.
 	again bool
@@ -204,7 +199,6 @@ func withTry(ctx context.Context) (context.Context, *try) {
 	return context.WithValue(ctx, tryKey{}, t), t
 }
 
-// tryOf is that of the request which a context belongs to; a new one, if it belongs to none.
 func tryOf(ctx context.Context) *try {
 	if t, ok := ctx.Value(tryKey{}).(*try); ok {
 		return t

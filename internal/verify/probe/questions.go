@@ -9,10 +9,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// questions are those of one look-up, and what became of them. Go's resolver asks for IPv4 and IPv6 addresses at once and returns the error
-// that came first: of a name that has IPv4 addresses alone it says "no such host" when IPv6 was answered first, whatever became of the
-// question for IPv4 (net/dnsclient_unix.go, goLookupIPCNAMEOrder). The person who is paged would look for a Service that is missing, where it
-// is the name server, or the way there, that is in trouble.
+// questions are those of one look-up, with their outcomes. Go's resolver asks for both families and
+// returns the first error: "no such host" for the missing IPv6, even if the name server failed for
+// IPv4 (net/dnsclient_unix.go, goLookupIPCNAMEOrder), which would mislead the person who is paged.
 type questions struct {
 	mu sync.Mutex
 	// failed is why the last question for each kind of record has no answer.
@@ -22,7 +21,6 @@ type questions struct {
 	again bool
 }
 
-// watch returns a socket that is written and read as before.
 func (q *questions) watch(conn net.Conn) net.Conn {
 	if datagrams, ok := conn.(*net.UDPConn); ok {
 		return &watchedConn{UDPConn: datagrams, of: q}
@@ -30,7 +28,7 @@ func (q *questions) watch(conn net.Conn) net.Conn {
 	return conn
 }
 
-// ask notes a question that is sent. Its name may be written in another case each time.
+// ask ignores case, which varies.
 func (q *questions) ask(question dns.Question) {
 	question.Name = strings.ToLower(question.Name)
 	q.mu.Lock()
@@ -42,14 +40,12 @@ func (q *questions) ask(question dns.Question) {
 	q.asked[question] = true
 }
 
-// askedAgain reports whether it took more than one try to get an answer.
 func (q *questions) askedAgain() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.again
 }
 
-// end notes how the last question for a kind of record ended.
 func (q *questions) end(kind uint16, failure *net.DNSError) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -63,7 +59,7 @@ func (q *questions) end(kind uint16, failure *net.DNSError) {
 	q.failed[kind] = *failure
 }
 
-// explain says of a name that was not found what a server failed with, or why there was no answer.
+// explain adds to "no such host" what a server failed with, or why it did not answer.
 func (q *questions) explain(err error) error {
 	var missing *net.DNSError
 	if !errors.As(err, &missing) || !missing.IsNotFound {
@@ -80,14 +76,13 @@ func (q *questions) explain(err error) error {
 	return err
 }
 
-// watchedConn is a UDP socket, which Go's resolver tells by its methods from one of TCP. One question goes through each.
+// watchedConn is a UDP socket for one question; Go's resolver tells it from TCP by its methods.
 type watchedConn struct {
 	*net.UDPConn
 	of   *questions
 	kind uint16
 }
 
-// Write notes what is asked.
 func (c *watchedConn) Write(question []byte) (int, error) {
 	var m dns.Msg
 	if m.Unpack(question) == nil && len(m.Question) == 1 {
@@ -97,7 +92,7 @@ func (c *watchedConn) Write(question []byte) (int, error) {
 	return c.UDPConn.Write(question)
 }
 
-// Read looks at the lower four bits of an answer's fourth byte: the response code (RFC 1035, section 4.1.1).
+// Read looks at the response code (RFC 1035, section 4.1.1).
 func (c *watchedConn) Read(answer []byte) (int, error) {
 	n, err := c.UDPConn.Read(answer)
 	switch {

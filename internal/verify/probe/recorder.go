@@ -7,7 +7,7 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// recorder turns the requests of one target into windows. It reads no clock: every instant is given to it.
+// recorder turns requests of one target into windows. It reads no clock.
 type recorder struct {
 	mu     sync.Mutex
 	target string
@@ -47,7 +47,6 @@ func (r *recorder) at(t time.Time) *openWindow {
 	return w
 }
 
-// begin notes a request whose turn has come.
 func (r *recorder) begin(scheduled, begun time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,7 +54,7 @@ func (r *recorder) begin(scheduled, begun time.Time) {
 	r.at(scheduled).pending++
 }
 
-// missed notes a request that begun before and of which nothing can be said.
+// missed notes a begun request without a result.
 func (r *recorder) missed(scheduled time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,7 +63,6 @@ func (r *recorder) missed(scheduled time.Time) {
 	w.window.NotMeasured++
 }
 
-// succeed notes the good answer of a request begun before.
 func (r *recorder) succeed(scheduled, answered time.Time, late bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,7 +80,7 @@ func (r *recorder) succeed(scheduled, answered time.Time, late bool) {
 	if !answered.After(r.lastOK) {
 		return
 	}
-	// The gap belongs to the second in which it ended, which may be later than the one the request was scheduled in.
+	// The gap belongs to the second in which it ended, maybe after the request's.
 	ended := r.at(answered)
 	ended.window.Gap = max(ended.window.Gap, answered.Sub(r.lastOK).Microseconds())
 	ended.lastOK = answered
@@ -92,7 +90,6 @@ func (r *recorder) succeed(scheduled, answered time.Time, late bool) {
 	}
 }
 
-// fail notes that a request begun before did not get a good answer.
 func (r *recorder) fail(scheduled time.Time, failure *Failure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,7 +115,7 @@ func (r *recorder) reconnected(at time.Time) {
 	r.at(at).window.Reconnects++
 }
 
-// woke notes when the prober, which had only to wait for the time of a request, came to it.
+// woke notes when a prober that was only waiting woke up.
 func (r *recorder) woke(scheduled, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,14 +126,12 @@ func (r *recorder) woke(scheduled, at time.Time) {
 	}
 }
 
-// advance promises that no request will be scheduled before t any more.
 func (r *recorder) advance(t time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.horizon = t
 }
 
-// closed returns, in order and once, the windows that can no longer change.
 func (r *recorder) closed(now time.Time) []Window {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +148,6 @@ func (r *recorder) closed(now time.Time) []Window {
 	}
 }
 
-// final returns what is left when probing has ended and nothing is under way.
 func (r *recorder) final(now time.Time) []Window {
 	windows := r.closed(now)
 	r.mu.Lock()
@@ -172,7 +166,6 @@ func (r *recorder) final(now time.Time) []Window {
 	return windows
 }
 
-// write takes the next window off the open ones.
 func (r *recorder) write() Window {
 	open := r.at(time.Unix(r.next, 0))
 	delete(r.open, r.next)

@@ -11,11 +11,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// resolvConf is where the servers are that names are asked of.
 const resolvConf = "/etc/resolv.conf"
 
-// memory resolves a name as clients do that keep an answer for as long as its time to live allows (RFC 1035, section 3.2.1), and no
-// longer: one that is stretched, or not kept at all, would be another client.
+// memory resolves as clients do that cache by the TTL (RFC 1035, section 3.2.1), neither longer nor
+// shorter.
 type memory struct {
 	server string
 	opened func(network string, conn net.Conn)
@@ -25,7 +24,7 @@ type memory struct {
 	expires time.Time
 }
 
-// lookUp answers from memory, or asks. Requests that come meanwhile wait for the one that asks.
+// lookUp answers from memory, or asks once for all waiting requests.
 func (m *memory) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,7 +52,6 @@ func (m *memory) lookUp(ctx context.Context, host string) ([]netip.Addr, error) 
 	return addrs, nil
 }
 
-// ask asks once more if a datagram is lost, as resolvers do.
 func (m *memory) ask(ctx context.Context, host string) (*dns.Msg, error) {
 	server := m.server
 	if server == "" {

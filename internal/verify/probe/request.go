@@ -17,7 +17,6 @@ import (
 	"time"
 )
 
-// hooks are what a requester has to tell while it works. Either may be nil.
 type hooks struct {
 	reconnected func(time.Time)
 	opened      openedFunc
@@ -43,7 +42,6 @@ func newRequester(target Target, hooks hooks) requester {
 	}
 }
 
-// lookup is the DNS kind.
 type lookup struct {
 	dialer *dialer
 	name   string
@@ -56,7 +54,6 @@ func (l *lookup) do(ctx context.Context) error {
 
 func (l *lookup) close() {}
 
-// connect is the TCP kind.
 type connect struct {
 	target Target
 	dialer *dialer
@@ -71,13 +68,13 @@ func (c *connect) do(ctx context.Context) error {
 		return err
 	}
 	c.dialer.plain.heard(time.Since(began))
-	// The client closes first, as everywhere here, and keeps the TIME_WAIT. What comes of closing says nothing about connecting.
+	// The client closes first and keeps the TIME_WAIT; its result says nothing.
 	_ = conn.Close()
 	return nil
 }
 
-// get is the HTTP kind. It speaks over a connection of its own making, because http.Transport hides whether a time-out
-// struck in the look-up, the connect or the answer.
+// get is the HTTP kind, over its own connection: http.Transport hides whether the look-up, the
+// connect or the answer timed out.
 type get struct {
 	target Target
 	dialer *dialer
@@ -86,7 +83,7 @@ type get struct {
 	buffers sync.Pool
 }
 
-// answerSize is how long an answer may be that is read at once, which those of echo servers are.
+// answerSize is the length of answers that are read at once, such as echo servers'.
 const answerSize = 4096
 
 func newGet(target Target, dialer *dialer) *get {
@@ -118,7 +115,7 @@ func (g *get) do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The client closes first and so keeps the TIME_WAIT on its own side, where the kernel avoids the port.
+	// The client closes first and keeps the TIME_WAIT, whose port the kernel avoids.
 	defer func() { _ = conn.Close() }()
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetDeadline(deadline); err != nil {
@@ -142,7 +139,6 @@ func (g *get) do(ctx context.Context) error {
 	return g.target.checkIdentity(body)
 }
 
-// answer reads an answer, and holds its status against the one expected.
 func (g *get) answer(conn net.Conn, buffer []byte) ([]byte, error) {
 	n, err := conn.Read(buffer)
 	if err != nil && n == 0 {
@@ -162,7 +158,7 @@ func (g *get) answer(conn net.Conn, buffer []byte) ([]byte, error) {
 	return readAnswer(response, g.target.ExpectStatus)
 }
 
-// whole reads an answer that is there as a whole and says how long it is; not ok if it is another one. It takes a tenth of what http does.
+// whole parses a simple, complete answer in a tenth of net/http's time; else not ok.
 func whole(answer []byte) (status int, body []byte, ok bool) {
 	head, body, ok := bytes.Cut(answer, []byte("\r\n\r\n"))
 	line, fields, _ := bytes.Cut(head, []byte("\r\n"))
@@ -186,7 +182,6 @@ func whole(answer []byte) (status int, body []byte, ok bool) {
 	return status, body, length >= 0 && length == len(body)
 }
 
-// statusOf reads the first line of an answer.
 func statusOf(line []byte) (status int, ok bool) {
 	version, rest, _ := bytes.Cut(line, []byte(" "))
 	if string(version) != "HTTP/1.1" && string(version) != "HTTP/1.0" || len(rest) < 3 {
@@ -203,7 +198,6 @@ func (g *get) connect(ctx context.Context) (net.Conn, error) {
 	return g.dialer.dial(ctx, "tcp", g.target.Address)
 }
 
-// readAnswer reads an answer to its end and holds its status against the one expected.
 func readAnswer(response *http.Response, expected int) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
 	if err != nil {
@@ -227,12 +221,10 @@ type Identity struct {
 	Client string `json:"client"`
 }
 
-// expectsIdentity reports whether answers must say who the server is and whom it saw.
 func (t Target) expectsIdentity() bool { return t.ExpectClientAddress != "" || t.ExpectServer != "" }
 
-// checkIdentity holds an answer against what the target expects of it. The client's address differs when something on the way
-// translated the source address, which breaks NetworkPolicies that select the client; the server's name, when the address leads to
-// another Service.
+// checkIdentity compares an answer with the target's expectations. A translated source address
+// breaks NetworkPolicies, and another server's name means another Service.
 func (t Target) checkIdentity(answer []byte) error {
 	if !t.expectsIdentity() {
 		return nil

@@ -11,7 +11,7 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// ErrIncomplete says that windows are missing, so that nothing can be claimed about the time they cover.
+// ErrIncomplete says that windows are missing, so nothing can be claimed.
 var ErrIncomplete = errors.New("probe output is incomplete")
 
 // Series holds the windows of one target in order, without holes.
@@ -29,7 +29,6 @@ func (s Series) Append(w Window) (Series, error) {
 	return append(s, w), nil
 }
 
-// follows says what is wrong with a window that comes after n others, of which the latest is last.
 func follows(last Window, n uint64, w Window) error {
 	switch {
 	case w.Seq != n:
@@ -42,8 +41,7 @@ func follows(last Window, n uint64, w Window) error {
 	return nil
 }
 
-// Between returns the windows that start at or after from and before to. Splitting a series at some instants therefore
-// puts each window in exactly one part.
+// Between returns the windows that start in [from, to), so that parts of a series do not overlap.
 func (s Series) Between(from, to time.Time) Series {
 	var part Series
 	for _, w := range s {
@@ -85,7 +83,6 @@ func (l *Loss) add(w Window) {
 	addErrors(l.Errors, w.Errors)
 }
 
-// Losses lists the stretches in which requests failed.
 func (s Series) Losses() []Loss {
 	var losses []Loss
 	lossy := false
@@ -110,13 +107,13 @@ type Stats struct {
 	Errors     map[Class]int
 	// LongestGap is the longest time any one target went without a success.
 	LongestGap time.Duration
-	// LongestStall is the longest stall of any one target, Behind how far the prober itself was behind its schedule at most.
+	// LongestStall is any target's, Behind the prober's own delay.
 	LongestStall, Behind time.Duration
 
 	latencies *hdr.Histogram
 }
 
-// Stats adds the series up. The time since the last success counts as a gap, so a target that stays dead shows one.
+// Stats adds up. A target that stays dead shows a gap from its last success.
 func (s Series) Stats() (Stats, error) {
 	total := Stats{Errors: map[Class]int{}}
 	for _, w := range s {

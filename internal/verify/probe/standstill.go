@@ -7,17 +7,17 @@ import (
 )
 
 const (
-	// LateAfter is how long a good answer may take before it counts as late. A TCP SYN that is lost is sent again after 1 s (RFC 6298,
-	// section 2), so that an answer in time is one for which nothing was lost on the way.
+	// LateAfter marks good answers as late: a lost SYN is repeated after 1 s (RFC 6298, section 2),
+	// so nothing was lost for an answer in time.
 	LateAfter = time.Second
-	// standsAfter is what the prober may be behind its own timer before it counts as standing still.
+	// standsAfter is the delay of a timer that counts as a standstill.
 	standsAfter = 100 * time.Millisecond
-	// keptStandstills bounds how many are remembered. Requests ask about the time since they were sent, which is short.
+	// keptStandstills suffices, since requests only ask about their own time.
 	keptStandstills = 64
 )
 
-// standstill notes when the prober itself stood still, since its process was stopped or its machine had no time for it. It goes by a timer
-// that is waited for all the time: the prober stood still from when the timer was due until it was heard.
+// standstill notes when the prober stood still, stopped or without CPU, by the delay of a timer
+// that always runs.
 type standstill struct {
 	mu sync.Mutex
 	// due is when the timer is due; zero while the prober does something else.
@@ -27,14 +27,12 @@ type standstill struct {
 
 type span struct{ from, to time.Time }
 
-// waitFor says that the prober waits for its timer.
 func (s *standstill) waitFor(due time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.due = due
 }
 
-// heard says that the prober has heard its timer.
 func (s *standstill) heard(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,8 +45,7 @@ func (s *standstill) heard(at time.Time) {
 	s.due = time.Time{}
 }
 
-// within is for how long the prober stood still in a stretch of time. A request may end before the timer is heard, so a timer that is
-// overdue counts as well.
+// within is the standstill in a stretch, including an overdue timer that is not heard yet.
 func (s *standstill) within(from, to time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,17 +12,16 @@ import (
 	"time"
 )
 
-// reconnectEvery paces attempts to open a broken stream again.
 const reconnectEvery = 100 * time.Millisecond
 
 // IdentityRequest is the line an echo server answers with its Identity instead of echoing it.
 const IdentityRequest = "id"
 
-// Goodbye is the line by which an echo server that is about to end asks its client to go on over another connection. It
-// answers what it has been sent, and waits for the client to close. A connection that ends without it is broken.
+// Goodbye is an ending echo server's line that asks its client to use another connection; the
+// server waits for the client to close. An end without it is a break.
 const Goodbye = "bye"
 
-// stream is the Stream kind: numbered lines over one long-lived connection, each to be echoed within its time-out.
+// stream is the Stream kind: numbered lines over one connection, each echoed within its time-out.
 type stream struct {
 	target      Target
 	dialer      *dialer
@@ -31,8 +30,8 @@ type stream struct {
 	done        chan struct{}
 
 	mu sync.Mutex
-	// tried is closed when an attempt to connect has ended. Requests wait for it, instead of failing, before the first
-	// one and after a goodbye.
+	// tried is closed after an attempt to connect, for which requests wait initially and after a
+	// goodbye.
 	tried chan struct{}
 	// conn is what lines are sent over; current is what is read from, also after a goodbye on it.
 	conn    net.Conn
@@ -63,7 +62,6 @@ func (s *stream) close() {
 	<-s.done
 }
 
-// keepOpen connects, reads until the connection breaks, and connects again.
 func (s *stream) keepOpen(ctx context.Context) {
 	defer close(s.done)
 	ticker := time.NewTicker(reconnectEvery)
@@ -92,7 +90,6 @@ func (s *stream) keepOpen(ctx context.Context) {
 	}
 }
 
-// errGoodbye ends reading from a server that has said goodbye and answered everything.
 var errGoodbye = errors.New("server said goodbye")
 
 func (s *stream) open(ctx context.Context) (net.Conn, *bufio.Scanner, error) {
@@ -140,7 +137,7 @@ func (s *stream) connected(ctx context.Context, conn net.Conn) {
 	s.markTried()
 }
 
-// leave has requests wait for the next connection, and returns how many are still to be answered on this one.
+// leave makes requests wait for the next connection, and counts unanswered ones.
 func (s *stream) leave() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +145,6 @@ func (s *stream) leave() int {
 	return len(s.waiting)
 }
 
-// disconnected fails everything under way: those echoes will not come.
 func (s *stream) disconnected(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,7 +233,7 @@ func (s *stream) sendWhenOpen(ctx context.Context) (sent time.Time, seq uint64, 
 	}
 }
 
-// send writes the next line; under the lock, so that lines leave in order.
+// send writes the next line, under the lock, so that lines leave in order.
 func (s *stream) send(ctx context.Context) (uint64, <-chan error, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -269,7 +265,7 @@ func (s *stream) send(ctx context.Context) (uint64, <-chan error, error) {
 	return seq, answer, nil
 }
 
-// giveUp forgets a line. A connection on which nothing was heard since it was sent is dead and is opened again.
+// giveUp forgets a line; a connection that has been silent since is reopened.
 func (s *stream) giveUp(seq uint64, sent time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,7 +24,6 @@ func NewLedger(config Config) *Ledger {
 	return l
 }
 
-// Add adds the next window of any target.
 func (l *Ledger) Add(w Window) error {
 	account := l.accounts[w.Target]
 	if account == nil {
@@ -47,13 +46,13 @@ type Summary struct {
 	Targets []TargetSummary `json:"targets"`
 }
 
-// TargetSummary is what the requests to one target met with. Latencies are of good answers, from when they were due.
+// TargetSummary is one target's. Latencies are of good answers, from their due time.
 type TargetSummary struct {
 	Target string `json:"target"`
 	Sent   int    `json:"sent"`
 	OK     int    `json:"ok"`
 	Failed int    `json:"failed"`
-	// Late answers were good, but took longer than LateAfter or a second try of a name server. NotMeasured requests say nothing of the target.
+	// Late answers were good. NotMeasured requests say nothing of the target.
 	Late        int           `json:"late"`
 	NotMeasured int           `json:"notMeasured"`
 	Reconnects  int           `json:"reconnects,omitempty"`
@@ -62,9 +61,9 @@ type TargetSummary struct {
 	P90         Milliseconds  `json:"p90Ms"`
 	P99         Milliseconds  `json:"p99Ms"`
 	Max         Milliseconds  `json:"maxMs"`
-	// LongestGap is the longest time without a good answer; it contains the time between two requests.
+	// LongestGap is the longest time without a good answer, pauses between requests included.
 	LongestGap Milliseconds `json:"longestGapMs"`
-	// LongestStall is that of Stalls; Behind is how far the prober itself was behind its schedule at most.
+	// LongestStall is that of Stalls; Behind is the prober's own delay.
 	LongestStall Milliseconds `json:"longestStallMs"`
 	Behind       Milliseconds `json:"behindMs,omitempty"`
 	// Losses and Stalls are the first ones.
@@ -98,7 +97,6 @@ func milliseconds(d time.Duration) Milliseconds {
 	return Milliseconds(d.Round(time.Microsecond).Seconds() * 1000)
 }
 
-// Duration of that many milliseconds.
 func (m Milliseconds) Duration() time.Duration {
 	return time.Duration(float64(m) * float64(time.Millisecond))
 }
@@ -167,7 +165,7 @@ func (e *LossError) Error() string {
 
 func (*LossError) ExitCode() int { return fault.ExitBudget }
 
-// NotMeasuredError says that too many requests could not be measured for anything to be said of the others.
+// NotMeasuredError says that too many requests were not measured.
 type NotMeasuredError struct {
 	Sent, NotMeasured int
 }
@@ -175,8 +173,7 @@ type NotMeasuredError struct {
 func (e *NotMeasuredError) Error() string {
 	return fmt.Sprintf(
 		"the machine that requests come from is too busy or too slow to measure losses: %d of %d requests could not be measured",
-		e.NotMeasured,
-		e.Sent+e.NotMeasured,
+		e.NotMeasured, e.Sent+e.NotMeasured,
 	)
 }
 
@@ -186,7 +183,6 @@ func (*NotMeasuredError) Advice() string {
 	return "end what else runs on that machine, send fewer requests a second, or use another one"
 }
 
-// measuredShare is how many requests have to be measured for each one that is not.
 const measuredShare = 1000
 
 // Measured is a *NotMeasuredError if more than one in a thousand requests could not be measured.
@@ -197,8 +193,8 @@ func Measured(sent, notMeasured int) error {
 	return nil
 }
 
-// Err is a *LossError if more failed than the budget allows, and else a *NotMeasuredError if too much is not known. A target that nothing was
-// sent to is an error too: silence proves nothing.
+// Err is a *LossError beyond the budget, else a *NotMeasuredError if too much is unknown. A target
+// without requests is an error: silence proves nothing.
 func (s Summary) Err() error {
 	if s.Failed > s.Budget {
 		return &LossError{Sent: s.Sent, Failed: s.Failed, Budget: s.Budget}

@@ -15,32 +15,30 @@ import (
 type Kind string
 
 const (
-	// HTTP sends a GET over a fresh TCP connection each time, resolving the host each time if it is a name.
+	// HTTP sends a GET over a new connection each time, and resolves names again.
 	HTTP Kind = "http"
 	// TCP connects, and closes the connection.
 	TCP Kind = "tcp"
-	// UDP sends a datagram with a number from a fresh socket each time, and expects the same bytes back.
+	// UDP sends a numbered datagram from a new socket, and expects it back.
 	UDP Kind = "udp"
 	// Stream keeps one TCP connection open and expects each numbered line to be echoed.
 	Stream Kind = "stream"
-	// DNS looks a name up. The questions for A and AAAA must both be answered; one of them may be answered by nothing.
+	// DNS looks a name up. A and AAAA must be answered, one of them maybe empty.
 	DNS Kind = "dns"
-	// API asks an API server, over HTTPS as the pod's ServiceAccount, for something strangers are refused; over a fresh
-	// connection each time.
+	// API asks an API server over HTTPS, as the pod's ServiceAccount and over a new connection each
+	// time, for something strangers are refused.
 	API Kind = "api"
-	// APIKept asks the same over one connection, kept open from request to request as HTTP/1.1 has it. A server may close
-	// it between two requests: the next one then goes over a new connection, and nothing is lost.
+	// APIKept keeps its HTTP/1.1 connection. A server may close it between requests without a loss.
 	APIKept Kind = "api-kept"
 )
 
-// serviceAccountDir is where kubelet gives a pod its token and the cluster's authority.
 const serviceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount/"
 
 // Defaults of a Target.
 const (
 	DefaultRate = 10
-	// DefaultTimeout is as patient as the less patient of real clients (a resolver waits 5 s, resolv.conf(5)). With less, a
-	// busy machine that answers late counts as one that has lost something.
+	// DefaultTimeout is that of impatient real clients (resolvers wait 5 s, resolv.conf(5)): with
+	// less, a busy machine counts as losing.
 	DefaultTimeout = 5 * time.Second
 	maxRate        = 10_000
 )
@@ -60,10 +58,9 @@ type Target struct {
 	Kind Kind   `json:"kind"`
 	// Address is host:port; for DNS it is the name to look up.
 	Address string `json:"address"`
-	// Path of an HTTP or API request. If empty, "/" for HTTP; "/api" for API, which only who is known may read
-	// (system:discovery).
+	// Path of an HTTP or API request. Default: "/" for HTTP, "/api" for API (system:discovery).
 	Path string `json:"path,omitempty"`
-	// Host that an HTTP request is for, and to which the certificate of a server over TLS has to be given, where it is not the one in Address.
+	// Host of an HTTP request and of a TLS certificate, if not that of Address.
 	Host string `json:"host,omitempty"`
 	// TLS has an HTTP request go over TLS. An API request always does.
 	TLS bool `json:"tls,omitempty"`
@@ -71,27 +68,26 @@ type Target struct {
 	Rate float64 `json:"rate,omitempty"`
 	// Timeout is how long one request may take from the moment it is sent.
 	Timeout Duration `json:"timeout,omitempty"`
-	// MaxInFlight bounds the requests under way. The default is enough to stay on schedule while every one times out.
+	// MaxInFlight bounds requests under way; by default enough while all time out.
 	MaxInFlight int `json:"maxInFlight,omitempty"`
 	// ExpectStatus is the HTTP status of a good answer; 200 if zero.
 	ExpectStatus int `json:"expectStatus,omitempty"`
-	// ExpectClientAddress, if set, is the client address the server must have seen: an IP, several with commas between them, of which
-	// it must be one, or Self.
+	// ExpectClientAddress, if set, is what the server must see: one of several IPs with commas, or
+	// Self.
 	ExpectClientAddress string `json:"expectClientAddress,omitempty"`
-	// ExpectServer, if set, is the name that the echo server must give as its own: an answer of another Service is a failure.
+	// ExpectServer, if set, is the echo server's name: another Service's is a failure.
 	ExpectServer string `json:"expectServer,omitempty"`
 	// Resolver is the host:port of the DNS server; the system's own if empty.
 	Resolver string `json:"resolver,omitempty"`
-	// Remember has an HTTP request go to the address that was looked up before, for as long as its time to live allows. Otherwise
-	// each looks it up again.
+	// Remember caches a look-up for its TTL. Otherwise each request looks up again.
 	Remember bool `json:"remember,omitempty"`
-	// Elsewhere fails a request that would go to the machine itself or no further than its own link, whatever a name resolves to. There
-	// are services for those on the machine alone, such as the metadata of clouds.
+	// Elsewhere fails requests to the machine itself or its link, whatever the name resolves to:
+	// there are local services, such as cloud metadata.
 	Elsewhere bool `json:"elsewhere,omitempty"`
-	// TokenFile holds the token an API request is sent with; the pod's own if empty. It is read again for each request.
+	// TokenFile is an API request's token, read each time; the pod's own if empty.
 	TokenFile string `json:"tokenFile,omitempty"`
-	// CAFile holds the authorities, in PEM, by which a server over TLS must prove to be the host in Address. If empty, the system's for
-	// HTTP, the pod's own for API. It is read again for each request.
+	// CAFile has the PEM authorities of a TLS server, read for each request. Default: the system's
+	// for HTTP, the pod's for API.
 	CAFile string `json:"caFile,omitempty"`
 	// InsecureSkipVerify has an HTTP request over TLS believe any server.
 	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
@@ -100,17 +96,15 @@ type Target struct {
 // Duration is a time.Duration written as "2s" in JSON.
 type Duration time.Duration
 
-// MarshalText writes the duration the way time.Duration prints.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// UnmarshalText reads what time.ParseDuration understands.
 func (d *Duration) UnmarshalText(text []byte) error {
 	parsed, err := time.ParseDuration(string(text))
 	*d = Duration(parsed)
 	return err
 }
 
-// ParseConfig reads a Config from JSON. Unknown fields are errors: a misspelt one would weaken a probe unnoticed.
+// ParseConfig refuses unknown fields: a misspelt one would weaken a probe.
 func ParseConfig(data []byte) (Config, error) {
 	decoder := json.NewDecoder(strings.NewReader(string(data)))
 	decoder.DisallowUnknownFields()
@@ -121,7 +115,7 @@ func ParseConfig(data []byte) (Config, error) {
 	return config, nil
 }
 
-// Resolve returns the configuration with defaults filled in and Self replaced by self, or what is wrong with it.
+// Resolve fills in defaults and Self, and validates.
 func (c Config) Resolve(self string) (Config, error) {
 	if len(c.Targets) == 0 {
 		return Config{}, errors.New("probe configuration names no targets")
@@ -171,7 +165,6 @@ func (t Target) withDefaults(self string) Target {
 	return t
 }
 
-// serverName is who a server over TLS has to be.
 func (t Target) serverName() (string, error) {
 	if host, _, err := net.SplitHostPort(t.Host); err == nil {
 		return host, nil
@@ -187,7 +180,7 @@ func (t Target) interval() time.Duration {
 	return time.Duration(float64(time.Second) / t.Rate)
 }
 
-// url is what an HTTP request asks for. A port that goes without saying is left out, as clients do (RFC 9110, 4.2.3).
+// url leaves out default ports, as clients do (RFC 9110, 4.2.3).
 func (t Target) url() string {
 	scheme, port := "http", ":80"
 	if t.TLS {

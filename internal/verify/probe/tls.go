@@ -9,8 +9,7 @@ import (
 	"os"
 )
 
-// dialTLS opens a connection to a server that proves to be the host in the address: by the authority in the target's CAFile, or else
-// by one of those that the system trusts.
+// dialTLS verifies the host in the address, by the target's CAFile or the system's authorities.
 func dialTLS(ctx context.Context, d *dialer, target Target) (net.Conn, error) {
 	host, err := target.serverName()
 	if err != nil {
@@ -34,7 +33,7 @@ func dialTLS(ctx context.Context, d *dialer, target Target) (net.Conn, error) {
 	return conn, nil
 }
 
-// authorities are those in a file, which is read again each time since it may be replaced; nil, the system's own, without one.
+// authorities reads the file each time, since it may be replaced; nil, the system's, without one.
 func authorities(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil

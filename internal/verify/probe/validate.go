@@ -44,7 +44,7 @@ func (t Target) validate() error {
 	return t.validateIdentity()
 }
 
-// validateKind looks for fields that would have no effect: a user who sets them means something else.
+// validateKind refuses fields without effect: the user means something else.
 func (t Target) validateKind() error {
 	overHTTP := t.Kind == HTTP || t.isAPI()
 	if t.ExpectStatus != 0 && !overHTTP {

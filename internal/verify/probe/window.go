@@ -8,26 +8,24 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// WindowLength is the time one Window covers. Windows start on whole seconds, so those of different probers line up.
+// WindowLength starts on whole seconds, so that windows of all probers line up.
 const WindowLength = time.Second
 
-// Window is what happened to the requests of one target that were scheduled in one second. It is written only when the
-// last of them has been answered or given up, so it never changes afterwards. The JSON is compact because it travels
-// through pod logs.
+// Window counts one target's requests of one second. It is written once all have ended, so it never
+// changes. The JSON is compact for pod logs.
 type Window struct {
 	Target string `json:"t"`
 	// Seq counts the windows of a target from 0 without holes; a missing one means lost output.
 	Seq uint64 `json:"n"`
 	// Start is in seconds since the Unix epoch; the other instants are in microseconds.
 	Start int64 `json:"s"`
-	// Sent requests are those that were OK and those that Failed. Late ones were OK, but took longer than LateAfter or a second try of a name
-	// server.
+	// Sent are OK and Failed. Late ones are OK, but slower than LateAfter or with a second DNS try.
 	Sent   int `json:"q"`
 	OK     int `json:"ok"`
 	Failed int `json:"f,omitempty"`
 	Late   int `json:"la,omitempty"`
-	// NotMeasured are further requests that say nothing of the target: the prober itself could not send them in time, had no room for them, or
-	// stood still while their answer was due.
+	// NotMeasured are further requests that the prober could not send in time, had no room for, or
+	// could not receive while it stood still.
 	NotMeasured int `json:"nm,omitempty"`
 	// Errors counts the failures by class; Example is the text of the first.
 	Errors  map[Class]int `json:"e,omitempty"`
@@ -35,9 +33,9 @@ type Window struct {
 	// FirstFailure and LastFailure are the scheduled times of the first and last failed request.
 	FirstFailure int64 `json:"ff,omitempty"`
 	LastFailure  int64 `json:"lf,omitempty"`
-	// Gap is the longest time between two consecutive successes whose later one lies in this window.
+	// Gap is the longest time between successes whose later one is in this window.
 	Gap int64 `json:"g,omitempty"`
-	// LastOK is when the latest success up to the end of this window was seen, or when probing began if there was none.
+	// LastOK is the latest success so far, or the beginning of probing.
 	LastOK int64 `json:"l"`
 	// Until is set when probing ended before the window did.
 	Until int64 `json:"u,omitempty"`
@@ -45,13 +43,12 @@ type Window struct {
 	Reconnects int `json:"r,omitempty"`
 	// Stalls are those that ended in this window.
 	Stalls []Stall `json:"st,omitempty"`
-	// Behind is how far the prober itself was behind its schedule at most, if that is worth telling: its machine was busy or asleep.
+	// Behind is the prober's own delay, if worth telling: a busy or sleeping machine.
 	Behind int64 `json:"y,omitempty"`
-	// Latency is an HdrHistogram (V2, compressed, base64) of the successes, in microseconds from the scheduled time.
+	// Latency is an HdrHistogram (V2, compressed, base64) in µs from the due time.
 	Latency string `json:"h,omitempty"`
 }
 
-// StartTime is when the window begins.
 func (w Window) StartTime() time.Time { return time.Unix(w.Start, 0) }
 
 // EndTime is when the window, or probing, ends.
@@ -67,10 +64,9 @@ func (w Window) OpenGap() time.Duration {
 	return max(0, w.EndTime().Sub(time.UnixMicro(w.LastOK)))
 }
 
-// BehindBy is how far the prober itself was behind its schedule at most.
 func (w Window) BehindBy() time.Duration { return time.Duration(w.Behind) * time.Microsecond }
 
-// Latencies beyond the top are recorded as the top. Two digits keep a window's histogram around a hundred bytes.
+// Two digits keep a histogram around a hundred bytes; the top takes all beyond.
 const (
 	latencyTop    = int64(time.Minute / time.Microsecond)
 	latencyDigits = 2

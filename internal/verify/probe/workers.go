@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// workers do something for each of many times, all at once. A few wait for more when they are done: to begin again each time, and to grow
-// a stack, takes more than a request does.
+// workers run a function for many times at once. A few stay idle: a new goroutine and its stack
+// cost more than a request.
 type workers struct {
 	work    func(time.Time)
 	queue   chan time.Time
@@ -14,14 +14,13 @@ type workers struct {
 	running sync.WaitGroup
 }
 
-// maxIdle bounds how many wait; after an outage thousands would.
+// maxIdle bounds them after an outage.
 const maxIdle = 8
 
 func newWorkers(work func(time.Time)) *workers {
 	return &workers{work: work, queue: make(chan time.Time), idle: make(chan struct{}, maxIdle)}
 }
 
-// do does not wait for anything.
 func (w *workers) do(at time.Time) {
 	select {
 	case w.queue <- at:
@@ -43,7 +42,7 @@ func (w *workers) run(at time.Time) {
 	}
 }
 
-// close waits for what is under way. Nothing can be done any more.
+// close waits for all; nothing can be done afterwards.
 func (w *workers) close() {
 	close(w.queue)
 	w.running.Wait()

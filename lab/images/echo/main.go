@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/replumb/replumb/internal/verify/echo"
+	"github.com/replumb/replumb/internal/verify/echoserver"
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
@@ -30,7 +30,7 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("read ECHO_DRAIN: %w", err)
 	}
-	s := &echo.Server{
+	s := &echoserver.Server{
 		Identity: probe.Identity{Name: os.Getenv("NAME"), Node: os.Getenv("NODE_NAME"), Pod: os.Getenv("POD_NAME")}, Drain: drain,
 	}
 	equip(s)

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/replumb/replumb/internal/verify/echo"
+	"github.com/replumb/replumb/internal/verify/echoserver"
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
@@ -16,7 +16,7 @@ import (
 const maxSlow = time.Minute
 
 // equip has a server tell over HTTP and UDP, too, who it is. What probes ask it answers as they expect.
-func equip(s *echo.Server) {
+func equip(s *echoserver.Server) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { tell(s, w, r) })
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { health(s, w) })
@@ -30,13 +30,13 @@ func equip(s *echo.Server) {
 	}
 }
 
-func tell(s *echo.Server, w http.ResponseWriter, r *http.Request) {
+func tell(s *echoserver.Server, w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	// A client that hangs up meanwhile is its own affair.
 	_, _ = fmt.Fprintf(w, "%s\n", s.Tell(r.RemoteAddr))
 }
 
-func health(s *echo.Server, w http.ResponseWriter) {
+func health(s *echoserver.Server, w http.ResponseWriter) {
 	if s.Draining() {
 		http.Error(w, "draining", http.StatusServiceUnavailable)
 		return
@@ -44,7 +44,7 @@ func health(s *echo.Server, w http.ResponseWriter) {
 	_, _ = fmt.Fprintln(w, "ok")
 }
 
-func slow(s *echo.Server, w http.ResponseWriter, r *http.Request) {
+func slow(s *echoserver.Server, w http.ResponseWriter, r *http.Request) {
 	delay, err := delayOf(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)

@@ -11,14 +11,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replumb/replumb/internal/verify/echo"
+	"github.com/replumb/replumb/internal/verify/echoserver"
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
-func start(t *testing.T, drain time.Duration) (*echo.Server, context.CancelFunc, <-chan error) {
+func start(t *testing.T, drain time.Duration) (*echoserver.Server, context.CancelFunc, <-chan error) {
 	t.Helper()
 	const anyPort = "127.0.0.1:0"
-	s := &echo.Server{Identity: probe.Identity{Name: "cart", Node: "n1", Pod: "cart-1"}, Drain: drain}
+	s := &echoserver.Server{Identity: probe.Identity{Name: "cart", Node: "n1", Pod: "cart-1"}, Drain: drain}
 	equip(s)
 	if err := s.Listen(t.Context(), anyPort, anyPort, anyPort); err != nil {
 		t.Fatal(err)
@@ -29,7 +29,7 @@ func start(t *testing.T, drain time.Duration) (*echo.Server, context.CancelFunc,
 	return s, cancel, done
 }
 
-func fetch(t *testing.T, s *echo.Server, path string) (int, []byte) {
+func fetch(t *testing.T, s *echoserver.Server, path string) (int, []byte) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	web, _, _ := s.Addresses()

@@ -21,9 +21,9 @@ type Input struct {
 	Ranges []NodeRange
 }
 
-func (s *Survey) Check(facts podmove.Facts) findings.Findings {
+func (s *Inventory) Check(facts podmove.Facts) findings.Findings {
 	in := Input{Ranges: s.NodeRanges, Input: podmove.Input{
-		Facts: facts, Survey: &s.Survey, Fates: s.Fates(s.Leaving(engine.Forward, time.Time{})), ByNode: true,
+		Facts: facts, Inventory: &s.Inventory, Fates: s.Fates(s.Leaving(engine.Forward, time.Time{})), ByNode: true,
 	}}
 	all := podmove.Ordered(findings.Of(func(in Input) podmove.Input { return in.Input }, podmove.Checks()), Checks())
 	return findings.Run(all, in)
@@ -52,37 +52,29 @@ func Checks() []findings.Check[Input] {
 			Fix:   "choose a target outside of what Nodes have now",
 		},
 		{
-			Code:     "RP2504",
-			Severity: findings.Blocking,
-			Run:      checkBare,
-			Claim:    "every pod that leaves its node has an owner that replaces it",
-			Why:      "a node that has another range gives its pods' old addresses no way in or out on most pod networks, so all have to leave it",
-			Fix:      "remove them yourself, give them an owner, or set spec.podCIDR.roll.barePods: Evict, which ends them for good",
+			Code: "RP2504", Severity: findings.Blocking, Run: checkBare,
+			Claim: "every pod that leaves its node has an owner that replaces it",
+			Why:   "a node that has another range gives its pods' old addresses no way in or out on most pod networks, so all have to leave it",
+			Fix:   "remove them yourself, give them an owner, or set spec.podCIDR.roll.barePods: Evict, which ends them for good",
 		},
 		{
-			Code:     "RP2506",
-			Severity: findings.Blocking,
-			Run:      checkCilium,
-			Claim:    "the network takes a Node's new range",
+			Code: "RP2506", Severity: findings.Blocking, Run: checkCilium,
+			Claim: "the network takes a Node's new range",
 			Why: "Cilium in mode kubernetes takes the range of its Node once, and keeps it in its CiliumNode: when the Node is recreated with another, " +
 				"its pods keep getting old addresses, which are routed nowhere",
 			Fix: "move such nodes by replacing them: new ones get ranges of the target once controller managers give those",
 		},
 		{
-			Code:     "RP2507",
-			Severity: findings.Blocking,
-			Run:      checkMaker,
-			Claim:    "who made the cluster lets Nodes have other ranges",
+			Code: "RP2507", Severity: findings.Blocking, Run: checkMaker,
+			Claim: "who made the cluster lets Nodes have other ranges",
 			Why: "ranges of Nodes change only if no controller manager gives them meanwhile, if the pod network reads them again, and if machines " +
 				"are routed by them; some installers and clouds decide this themselves",
 			Fix: "move to new nodes with another range where the platform has that (docs/platforms), by spec.nodes; else make another cluster, and mirror " +
 				"to it (spec.mirror)",
 		},
 		{
-			Code:     "RP2505",
-			Severity: findings.Warning,
-			Run:      checkClaims,
-			Claim:    "annotations about the former ranges of Nodes agree with each other",
+			Code: "RP2505", Severity: findings.Warning, Run: checkClaims,
+			Claim: "annotations about the former ranges of Nodes agree with each other",
 			Why: "a kubelet may write annotations on its own Node, and with " + v1alpha1.AnnotationPodCIDRs + " could ask for the range of another; " +
 				"such a Node is given a free range on the way back",
 			Fix: "look who wrote the annotation, and whether the node is still yours alone; correct or remove it",
@@ -106,14 +98,14 @@ func checkClaims(in Input) []findings.Result {
 
 func checkCilium(in Input) []findings.Result {
 	var out []findings.Result
-	for _, name := range ciliumOf(in.Survey) {
+	for _, name := range ciliumOf(in.Inventory) {
 		out = append(out, findings.Failed("DaemonSet "+name, "daemonset %s is Cilium", name))
 	}
 	return out
 }
 
 // ciliumOf are the DaemonSets by which Cilium runs.
-func ciliumOf(s *podmove.Survey) []string {
+func ciliumOf(s *podmove.Inventory) []string {
 	var names []string
 	for i := range s.Workloads.DaemonSets {
 		if ds := &s.Workloads.DaemonSets[i]; podnetwork.Of(ds) == v1alpha1.Cilium {
@@ -125,8 +117,8 @@ func ciliumOf(s *podmove.Survey) []string {
 
 func checkFinalizers(in Input) []findings.Result {
 	var out []findings.Result
-	for i := range in.Survey.Nodes {
-		if n := &in.Survey.Nodes[i]; len(n.Finalizers) > 0 {
+	for i := range in.Inventory.Nodes {
+		if n := &in.Inventory.Nodes[i]; len(n.Finalizers) > 0 {
 			out = append(out, findings.Failed("Node "+n.Name, "node %s has finalizers: %s", n.Name, strings.Join(n.Finalizers, ", ")))
 		}
 	}
@@ -135,8 +127,8 @@ func checkFinalizers(in Input) []findings.Result {
 
 func checkManaged(in Input) []findings.Result {
 	var out []findings.Result
-	for i := range in.Survey.Nodes {
-		if n := &in.Survey.Nodes[i]; cluster.MachineOf(n) != "" {
+	for i := range in.Inventory.Nodes {
+		if n := &in.Inventory.Nodes[i]; cluster.MachineOf(n) != "" {
 			out = append(out, findings.Failed("Node "+n.Name, "node %s is that of a machine of Cluster API, %s", n.Name,
 				cluster.MachineOf(n)))
 		}
@@ -146,8 +138,8 @@ func checkManaged(in Input) []findings.Result {
 
 func checkRangesApart(in Input) []findings.Result {
 	var out []findings.Result
-	for _, to := range in.Survey.Spec.To {
-		for _, from := range in.Survey.Spec.From {
+	for _, to := range in.Inventory.Spec.To {
+		for _, from := range in.Inventory.Spec.From {
 			if to.Overlaps(from) {
 				out = append(out, findings.Failed("", "target %s overlaps %s, which nodes have their ranges of", to, from))
 			}
@@ -165,10 +157,10 @@ func checkRangesApart(in Input) []findings.Result {
 // checkBare finds what a drain would wait for in vain. Pods of Jobs end by themselves.
 func checkBare(in Input) []findings.Result {
 	var out []findings.Result
-	if in.Survey.Spec.Roll.BarePods == v1alpha1.BarePodsEvict {
+	if in.Inventory.Spec.Roll.BarePods == v1alpha1.BarePodsEvict {
 		return nil
 	}
-	for _, pod := range in.Survey.PodsIn(in.Survey.Spec.From) {
+	for _, pod := range in.Inventory.PodsIn(in.Inventory.Spec.From) {
 		if metav1.GetControllerOf(pod) == nil {
 			name := pod.Namespace + "/" + pod.Name
 			out = append(out,

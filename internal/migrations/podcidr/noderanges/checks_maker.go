@@ -14,14 +14,14 @@ import (
 
 // checkMaker goes by what installers and clouds leave on Nodes.
 func checkMaker(in Input) []findings.Result {
-	d := cluster.DistributionOf(in.Survey.Nodes)
-	if why := fixed(d, in.Survey.Workloads.DaemonSets); why != "" {
+	d := cluster.DistributionOf(in.Inventory.Nodes)
+	if why := fixed(d, in.Inventory.Workloads.DaemonSets); why != "" {
 		return []findings.Result{findings.Failed("", "the cluster is %s: %s", d, why)}
 	}
 	return nil
 }
 
-// fixed says why Nodes of a distribution cannot have other ranges; empty, if they can. sets are the DaemonSets, of which some may be networks.
+// fixed says why Nodes of a distribution cannot have other ranges; empty, if they can.
 func fixed(d cluster.Distribution, sets []appsv1.DaemonSet) string {
 	sets = slices.DeleteFunc(slices.Clone(sets), func(ds appsv1.DaemonSet) bool {
 		policies := podnetwork.Program(&ds) != "" && podnetwork.Of(&ds) == ""
@@ -42,8 +42,8 @@ func fixed(d cluster.Distribution, sets []appsv1.DaemonSet) string {
 	return ""
 }
 
-// ofRKE2 reports whether a network is one that RKE2 brings along: Canal, or another of its charts (rke2-flannel and others, in
-// github.com/rancher/rke2-charts), which helm-controller installs as releases of these names.
+// ofRKE2 reports whether a network is Canal or another of RKE2's charts (rke2-flannel and others,
+// in github.com/rancher/rke2-charts).
 func ofRKE2(ds appsv1.DaemonSet) bool {
 	return podnetwork.Of(&ds) == v1alpha1.Canal || strings.HasPrefix(ds.Annotations["meta.helm.sh/release-name"], "rke2-")
 }

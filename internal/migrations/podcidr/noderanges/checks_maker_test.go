@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 )
 
@@ -45,7 +45,7 @@ func TestMaker(t *testing.T) {
 		{name: "RKE2 with a network of one's own", node: node("v1.33.4+rke2r1", "", nil), sets: []appsv1.DaemonSet{flannel}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			in := Input{Input: podmove.Input{Survey: &podmove.Survey{
+			in := Input{Input: podmove.Input{Inventory: &podmove.Inventory{
 				Nodes: []corev1.Node{tt.node}, Workloads: &rollout.State{DaemonSets: tt.sets},
 			}}}
 			got := checkMaker(in)

@@ -19,8 +19,8 @@ import (
 	"github.com/replumb/replumb/internal/network/nodeipam"
 )
 
-// gateMode is what controller managers have to do with ranges. It is also the value of the annotation by which people
-// confirm it of those that cannot be seen.
+// gateMode is what controller managers have to do with ranges, and the annotation's value by which
+// people confirm it.
 type gateMode string
 
 const (
@@ -30,15 +30,14 @@ const (
 )
 
 const (
-	// quiet is how long a controller manager that has seen a Node has to give it no range to be believed: one that does
-	// gives it in the same moment in which it sees it.
+	// quiet is how long a controller manager must leave a seen Node alone to be believed.
 	quiet = 5 * time.Second
 	// tryEvery is how often a Node is made to find out.
 	tryEvery = 3 * time.Second
 )
 
-// rangeGate waits until controller managers do with ranges what they have to. It sees it by their command lines, where they
-// are static pods, and in any case by what the one that leads does to a Node that was made for it.
+// rangeGate waits until controller managers handle ranges as they must. It sees that by command
+// lines of static pods, and by what the leader does to a trial Node.
 type rangeGate struct {
 	tools    migration.Tools
 	spec     podmove.Spec
@@ -47,7 +46,7 @@ type rangeGate struct {
 	mode     gateMode
 	deadline time.Duration
 
-	// since is when the Node of the trial was first seen to have been looked at, next when another one may be made.
+	// since is when the trial Node was first seen to be looked at, next when another may be made.
 	since, next time.Time
 	// needed says that it was seen that there is something to do.
 	needed bool
@@ -60,12 +59,8 @@ var (
 
 func (p *Planner) rangeGate(id, guide string, mode gateMode) *rangeGate {
 	return &rangeGate{
-		tools:    p.Tools,
-		spec:     p.Survey.Spec,
-		id:       id,
-		guide:    guide,
-		mode:     mode,
-		deadline: p.Survey.Spec.Nodes.GateWait.Duration,
+		tools: p.Tools, spec: p.Inventory.Spec, id: id, guide: guide, mode: mode,
+		deadline: p.Inventory.Spec.Nodes.GateWait.Duration,
 	}
 }
 
@@ -92,7 +87,6 @@ func (g *rangeGate) Guide() string {
 	return g.guide
 }
 
-// Waits implements engine.Waiter: nothing it makes outlives it.
 func (g *rangeGate) Waits() {}
 
 func (g *rangeGate) Deadline() time.Duration { return g.deadline }
@@ -102,7 +96,6 @@ func (g *rangeGate) Preview() ([]engine.Change, error) { return g.trial().Previe
 // State implements engine.Step: what was true of controller managers earlier says nothing of now.
 func (g *rangeGate) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
-// Do ends what an earlier run has begun.
 func (g *rangeGate) Do(ctx context.Context) error { return g.trial().End(ctx) }
 
 func (g *rangeGate) Abandon(ctx context.Context) error { return g.trial().End(ctx) }
@@ -116,14 +109,14 @@ func (g *rangeGate) Verify(ctx context.Context) error {
 		g.needed = true
 		return err
 	}
-	out, err := g.trial().Look(ctx)
+	out, err := g.trial().Outcome(ctx)
 	if err != nil {
 		return err
 	}
 	if out == nil {
 		return g.begin(ctx)
 	}
-	problem, proven := g.judge(out)
+	problem, proven := g.evaluate(out)
 	switch {
 	case proven:
 		return g.trial().End(ctx)
@@ -148,20 +141,20 @@ func (g *rangeGate) begin(ctx context.Context) error {
 	return engine.NotYet("a controller manager is being watched")
 }
 
-// judge says what is wrong, or that all is proven; nothing, as long as it is too early.
-func (g *rangeGate) judge(out *nodeipam.Outcome) (problem string, proven bool) {
+// evaluate says what is wrong, or that all is proven; nothing, as long as it is too early.
+func (g *rangeGate) evaluate(out *nodeipam.Outcome) (problem string, proven bool) {
 	if out.Seen && g.since.IsZero() {
 		g.since = g.tools.Now()
 	}
 	waited := out.Seen && g.tools.Now().Sub(g.since) >= quiet
 	given := nodeipam.Range(out.PodCIDRs)
 	if g.mode == gatePaused {
-		return judgePaused(given, out.Exhausted, waited)
+		return evaluatePaused(given, out.Exhausted, waited)
 	}
-	return g.judgeGiven(given, waited)
+	return g.evaluateGiven(given, waited)
 }
 
-func judgePaused(given netip.Prefix, exhausted, waited bool) (problem string, proven bool) {
+func evaluatePaused(given netip.Prefix, exhausted, waited bool) (problem string, proven bool) {
 	switch {
 	case given.IsValid():
 		return fmt.Sprintf("a controller manager gives nodes ranges (it gave %s to one made to find out)", given), false
@@ -171,7 +164,7 @@ func judgePaused(given netip.Prefix, exhausted, waited bool) (problem string, pr
 	return "", waited
 }
 
-func (g *rangeGate) judgeGiven(given netip.Prefix, waited bool) (problem string, proven bool) {
+func (g *rangeGate) evaluateGiven(given netip.Prefix, waited bool) (problem string, proven bool) {
 	switch {
 	case !given.IsValid() && waited:
 		return "no controller manager gives nodes ranges", false
@@ -183,7 +176,7 @@ func (g *rangeGate) judgeGiven(given netip.Prefix, waited bool) (problem string,
 	return fmt.Sprintf("a controller manager gives nodes ranges such as %s", given), false
 }
 
-// commandLines looks at what can be seen of all controller managers, those included that do not lead at the moment.
+// commandLines checks all visible controller managers, including those that do not lead.
 func (g *rangeGate) commandLines(ctx context.Context) error {
 	seen, err := managers(ctx, g.tools.Cluster)
 	if err != nil {
@@ -205,8 +198,7 @@ func (g *rangeGate) commandLines(ctx context.Context) error {
 	return g.unseen(ctx, len(seen))
 }
 
-// unseen has people vouch for controller managers of which nothing can be seen: there is one beside each API server, and
-// only the one that leads shows what it does.
+// unseen has people confirm invisible controller managers: there is one beside each API server.
 func (g *rangeGate) unseen(ctx context.Context, seen int) error {
 	slices := &discoveryv1.EndpointSliceList{}
 	err := g.tools.Cluster.List(ctx, slices, client.InNamespace(metav1.NamespaceDefault),

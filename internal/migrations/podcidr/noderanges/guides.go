@@ -7,8 +7,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// kOpsOverwrites stands where there is nothing to ask for; check stops before (RP2507). BuildOptions in pkg/model/components/
-// kubecontrollermanager.go in k8s.io/kops sets AllocateNodeCIDRs whatever the cluster's spec says.
+// kOpsOverwrites is for gates that kOps has nothing for; RP2507 stops before. BuildOptions in
+// pkg/model/components/kubecontrollermanager.go in k8s.io/kops sets AllocateNodeCIDRs always.
 const kOpsOverwrites = `kOps sets --allocate-node-cidrs by itself, whatever kubeControllerManager.allocateNodeCIDRs of the cluster's spec says.
 Go back: replumb rollback. A flag that is changed on a machine lasts until kOps replaces that.`
 
@@ -87,7 +87,7 @@ The pod network has the range in a configuration of its own, too (flannel: Netwo
 	return fmt.Sprintf(`restart every kube-controller-manager with --allocate-node-cidrs=true --cluster-cidr=%s%s.`, to, size) + onward
 }
 
-// machineSize is the flag of the size of ranges, as an argument of kubeadm; empty, if it is the usual one.
+// machineSize is kubeadm's argument for the size of ranges; empty, if it is the usual one.
 func machineSize(bits int) string {
 	if bits == usualBits {
 		return ""

@@ -10,8 +10,8 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/cordon"
-	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/calico"
@@ -29,15 +29,15 @@ const (
 // Planner makes the plans of a migration of Nodes that carry the ranges.
 type Planner struct {
 	*podmove.Planner
-	nodes *Survey
+	nodes *Inventory
 }
 
-func (s *Survey) Plans(p *podmove.Planner) podmove.Plans { return &Planner{Planner: p, nodes: s} }
+func (s *Inventory) Plans(p *podmove.Planner) podmove.Plans { return &Planner{Planner: p, nodes: s} }
 
-// What decides the order of phases: a controller manager that allocates refuses to start as long as any Node has a range outside of its
-// --cluster-cidr (NewCIDRRangeAllocator in k8s.io/kubernetes pkg/controller/nodeipam/ipam/range_allocator.go), and one that runs takes any
-// Node without a range for one that needs one of its own. So from before the first Node has a range of the target until after the last one
-// has, none may allocate at all.
+// The order of phases: a controller manager that allocates does not start while any Node has a
+// range outside of its --cluster-cidr (NewCIDRRangeAllocator in k8s.io/kubernetes
+// pkg/controller/nodeipam/ipam/range_allocator.go), and a running one gives any Node without a
+// range one of its own. So none may allocate while Nodes move.
 
 // apply is the way to the point where every Node has a range of the target.
 func apply() migration.Phases[*Planner] {
@@ -47,7 +47,7 @@ func apply() migration.Phases[*Planner] {
 			Name: "secure", Title: "Record the migration and back up what it changes", Own: true, Recheck: true,
 			Groups: (*Planner).secure,
 		},
-		podmove.AgentsPhase((*Planner).watch),
+		lossguard.Phase("", (*Planner).watch),
 		{Name: "prepare", Title: "Add one pod to workloads that must keep serving", Recheck: true, Groups: (*Planner).prepare},
 		{
 			Name: "range", Title: "Stop controller managers from assigning ranges to nodes",
@@ -66,10 +66,9 @@ func apply() migration.Phases[*Planner] {
 	}
 }
 
-// rollback gives every Node its old range back.
 func rollback() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
-		podmove.AgentsPhase((*Planner).WatchBack),
+		lossguard.Phase("", (*Planner).WatchBack),
 		{
 			Name: "range", Title: "Stop controller managers from assigning ranges to nodes",
 			Groups: func(p *Planner) []engine.Group { return p.pauseRanges(backward) },
@@ -91,7 +90,7 @@ func rollback() migration.Phases[*Planner] {
 // finish forgets the old ranges. Its phase "final" is the point of no return.
 func finish() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
-		podmove.AgentsPhase((*Planner).WatchFinish),
+		lossguard.Phase("", (*Planner).WatchFinish),
 		{
 			Name:   "verify",
 			Title:  "Verify that old addresses are unused",
@@ -103,18 +102,10 @@ func finish() migration.Phases[*Planner] {
 	}
 }
 
-func commands() migration.Commands[*Planner] {
+// Commands are the phases of every command.
+func Commands() migration.Commands[*Planner] {
 	return migration.Commands[*Planner]{Apply: apply(), Rollback: rollback(), Finish: finish()}
 }
-
-// ApplyPhases are the names of the phases of apply, in order.
-func ApplyPhases() []string { return commands().Apply.Names() }
-
-// PhaseNames are the names of the phases of all commands, each once.
-func PhaseNames() []string { return commands().Names() }
-
-// Outline are the phases of all commands, for people.
-func Outline() migration.Outline { return commands().Outline("where Nodes carry the ranges") }
 
 func (p *Planner) Apply() *engine.Plan { return apply().Plan(p, p.Migration, hook.Apply) }
 
@@ -122,22 +113,20 @@ func (p *Planner) Rollback() *engine.Plan { return rollback().Plan(p, p.Migratio
 
 func (p *Planner) Finish() *engine.Plan { return finish().Plan(p, p.Migration, hook.Finish) }
 
-func (p *Planner) Left() string { return podmove.StillOld(names(p.nodes.Unsettled(forward))) }
+func (p *Planner) Left() string { return podmove.StillOld(names(p.nodes.Outstanding(forward))) }
 
 func (p *Planner) Early() string {
-	if unsettled := p.nodes.Unsettled(forward); len(unsettled) > 0 {
+	if unsettled := p.nodes.Outstanding(forward); len(unsettled) > 0 {
 		return fmt.Sprintf("%d nodes are not settled in the target, the first is %s", len(unsettled), unsettled[0].Node.Name)
 	}
-	if pods := p.Survey.OldPods(); pods != "" {
+	if pods := p.Inventory.OldPods(); pods != "" {
 		return pods
 	}
-	return p.Survey.OldTunnels()
+	return p.Inventory.OldTunnels()
 }
 
-// Kept implements podmove.Plans: whatever is on a node leaves it.
 func (*Planner) Kept() []rollout.Reported { return nil }
 
-// secure backs up the Nodes that are about to be recreated for the first time.
 func (p *Planner) secure() []engine.Group {
 	var originals []client.Object
 	for i := range p.nodes.NodeRanges {
@@ -161,12 +150,12 @@ func (p *Planner) pauseRanges(d engine.Direction) []engine.Group {
 }
 
 func (p *Planner) repointRanges() []engine.Group {
-	guide := repointedGuide(p.origin(), p.Survey.Spec.To[0], p.bits())
+	guide := repointedGuide(p.origin(), p.Inventory.Spec.To[0], p.bits())
 	return engine.InOrder(p.latecomers(forward), p.rangeGate("ranges-given", guide, gateRepointed))
 }
 
 func (p *Planner) restoreRanges() []engine.Group {
-	guide := restoredGuide(p.origin(), p.Survey.Spec.From)
+	guide := restoredGuide(p.origin(), p.Inventory.Spec.From)
 	return engine.InOrder(p.latecomers(backward), p.rangeGate("ranges-given", guide, gateRestored))
 }
 
@@ -185,7 +174,7 @@ func (p *Planner) bits() int {
 // moveNodes moves those that are not settled, so many at once.
 func (p *Planner) moveNodes(d engine.Direction) []engine.Group {
 	var groups []engine.Group
-	for round := range slices.Chunk(p.nodes.Unsettled(d), max(1, p.Survey.Spec.Nodes.Parallel)) {
+	for round := range slices.Chunk(p.nodes.Outstanding(d), max(1, p.Inventory.Spec.Nodes.Parallel)) {
 		groups = append(groups, p.moveRound(round, d)...)
 	}
 	return groups
@@ -201,7 +190,7 @@ func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Gro
 		var steps []engine.Step
 		for _, r := range round {
 			steps = append(steps, make(node{
-				cluster: p.Tools.Cluster, migration: p.Survey.Spec.Name, name: r.Node.Name, ranges: r.at(d), watched: p.Agents != nil,
+				cluster: p.Tools.Cluster, migration: p.Inventory.Spec.Name, name: r.Node.Name, ranges: r.at(d), watched: p.Agents != nil,
 			}))
 		}
 		return engine.AtOnce(len(round), title, steps...)
@@ -211,11 +200,11 @@ func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Gro
 		each(p.drain),
 	)
 	if p.Agents != nil {
-		groups = append(groups, each(p.vacate)...)
+		groups = append(groups, each(func(n node) engine.Step { return p.Agents.Vacated(n.name) })...)
 	}
 	groups = append(groups, slices.Concat(
 		each(node.recreate),
-		each(func(n node) engine.Step { return n.restartAgents(p.Survey.Spec.Agents) }),
+		each(func(n node) engine.Step { return n.restartAgents(p.Inventory.Spec.Agents) }),
 		each(func(n node) engine.Step { return p.renew(n, d) }),
 	)...)
 	if p.Tries() {
@@ -226,33 +215,25 @@ func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Gro
 	return append(groups, engine.Group{Title: title, Steps: []engine.Step{p.Note(title)}})
 }
 
-// drain makes pods leave a node but for those that have an address of its next range already.
 func (p *Planner) drain(n node) engine.Step {
 	keeps := nodeipam.Range(n.ranges)
 	return p.Rollout().Drain(rollout.Leaving{
-		Node: n.name, Taint: cordon.Taint(p.Survey.Spec.Name), Bare: p.Survey.Spec.Roll.BarePods,
-		Patience: p.Survey.Spec.Roll.JobWait.Duration,
+		Node: n.name, Taint: cordon.Taint(p.Inventory.Spec.Name), Bare: p.Inventory.Spec.Roll.BarePods,
+		Patience: p.Inventory.Spec.Roll.JobWait.Duration,
 		Stays: func(pod *corev1.Pod) bool {
 			return pod.Labels[connectivity.Label] != "" || slices.ContainsFunc(calico.PodAddresses(pod), keeps.Contains)
 		},
 	})
 }
 
-// renew evicts what is still on a node with another address.
 func (p *Planner) renew(n node, d engine.Direction) engine.Step {
 	home := nodeipam.Range(n.ranges)
 	return p.Rollout().Renew(rollout.Renewal{
-		Node: n.name, Left: p.Survey.Spec.Left(d),
+		Node: n.name, Left: p.Inventory.Spec.Left(d),
 		Stale: func(pod *corev1.Pod) bool {
 			return slices.ContainsFunc(calico.PodAddresses(pod), func(a netip.Addr) bool { return a.Is4() && !home.Contains(a) })
 		},
 	})
-}
-
-// vacate waits until the agents in the network of pods have left a node. What is lost there until their pods are back, the nodes
-// themselves still see; it does not count.
-func (p *Planner) vacate(n node) engine.Step {
-	return &lossguard.Vacated{Watch: p.Agents.Watch, Node: n.name, Limit: p.Agents.Wait}
 }
 
 // trial has pods prove that the nodes give addresses of their ranges, and that those are routed.
@@ -270,12 +251,10 @@ func (p *Planner) trial(round []*NodeRange, d engine.Direction) engine.Step {
 	return step
 }
 
-// verify proves that nothing has an address of what direction d leaves.
 func (p *Planner) verify(d engine.Direction) []engine.Group {
-	return p.VerifyVacant(p.Survey.Spec.Left(d))
+	return p.VerifyVacant(p.Inventory.Spec.Left(d))
 }
 
-// tidy leaves no trace on Nodes, and nothing of replumb's own.
 func (p *Planner) tidy() []engine.Group {
-	return p.Tidy(p.ScaleBack(), clearNotes(p.Tools, p.Survey.Spec.Name))
+	return p.Tidy(p.ScaleBack(), clearNotes(p.Tools, p.Inventory.Spec.Name))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// resolve pairs the ranges of nodes with those they are to get, and returns the ranges that are emptied.
+// resolve pairs ranges of nodes with their targets, and returns the ranges that are emptied.
 func resolve(nodes []corev1.Node, s podmove.Spec, from Sources) ([]NodeRange, []netip.Prefix, error) {
 	if len(s.To) != 1 {
 		return nil, nil, &spec.Error{
@@ -39,8 +39,8 @@ func resolve(nodes []corev1.Node, s podmove.Spec, from Sources) ([]NodeRange, []
 	return ranges, s.From, allot(ranges, s, bits)
 }
 
-// believe takes over which ranges Nodes say they had. A kubelet may write annotations on its own Node, so what it says counts only where it
-// takes nothing from another: within the ranges that are emptied, apart from those of all other Nodes, and of the same size if all are.
+// believe accepts a Node's claim of its former range only if it takes nothing from another: a
+// kubelet may annotate its own Node.
 func believe(ranges []NodeRange, from []netip.Prefix, sameSize bool) {
 	for i := range ranges {
 		r := &ranges[i]
@@ -62,7 +62,7 @@ func believe(ranges []NodeRange, from []netip.Prefix, sameSize bool) {
 	}
 }
 
-// pair reads the ranges of all nodes, those included that are gone at the moment, in order of name. Targets are not worked out yet.
+// pair reads the ranges of all nodes in order of name, those that are gone included.
 func pair(nodes []corev1.Node, saved map[string]*nodeipam.SavedNode, to netip.Prefix) ([]NodeRange, error) {
 	var all []NodeRange
 	here := map[string]bool{}
@@ -83,10 +83,8 @@ func pair(nodes []corev1.Node, saved map[string]*nodeipam.SavedNode, to netip.Pr
 	}
 	slices.SortFunc(all, func(a, b NodeRange) int { return strings.Compare(a.Node.Name, b.Node.Name) })
 	without := slices.IndexFunc(all, func(r NodeRange) bool { return len(r.Has) == 0 && !r.Gone && len(r.had()) == 0 })
-	having := slices.ContainsFunc(
-		all,
-		func(r NodeRange) bool { return nodeipam.Range(r.had()).IsValid() || nodeipam.Range(r.Has).IsValid() },
-	)
+	having := slices.ContainsFunc(all,
+		func(r NodeRange) bool { return nodeipam.Range(r.had()).IsValid() || nodeipam.Range(r.Has).IsValid() })
 	if without >= 0 && !having {
 		return nil, &spec.Error{
 			Field: podmove.Field,
@@ -98,8 +96,7 @@ func pair(nodes []corev1.Node, saved map[string]*nodeipam.SavedNode, to netip.Pr
 	return all, nil
 }
 
-// original are the ranges of a node before the migration: those of a Node that has not been recreated yet are its own, and cannot be
-// changed; one that has says so itself, which is a claim. None, if it has only ever had others.
+// original are the ranges before the migration: a Node's own, or its claim once it was recreated.
 func original(n *corev1.Node, has []string, to netip.Prefix) (known, claim []string) {
 	if p := nodeipam.Range(has); p.IsValid() && !nodeipam.Within(to, p) {
 		return has, nil
@@ -118,7 +115,7 @@ func (r *NodeRange) had() []string {
 	return r.claim
 }
 
-// emptied are the ranges to be emptied: what the cluster says of itself, else what covers all that Nodes had.
+// emptied are the ranges to be emptied: the configured one, else what covers all that Nodes had.
 func emptied(ranges []NodeRange, configured, to netip.Prefix) []netip.Prefix {
 	var originals []netip.Prefix
 	for i := range ranges {
@@ -143,7 +140,7 @@ func emptied(ranges []NodeRange, configured, to netip.Prefix) []netip.Prefix {
 	return []netip.Prefix{nodeipam.Cover(originals)}
 }
 
-// size is the prefix length of each node's range: that which is wanted, or else that which all nodes have; zero, if none has any.
+// size is the prefix length of each node's range: the wanted one, else that of all nodes.
 func size(ranges []NodeRange, wanted int) (int, error) {
 	bits := map[int]string{}
 	for i := range ranges {

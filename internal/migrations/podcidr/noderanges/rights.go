@@ -29,9 +29,7 @@ func Roles() cluster.Roles {
 		},
 		{
 			Name: name + "operate", File: RoleFile, Purpose: cluster.Operate, Rules: operateRules(),
-			Danger: []string{
-				"Who has it can delete every Node, and make one of any name.",
-			},
+			Danger: []string{"Who has it can delete every Node, and make one of any name."},
 		},
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/cordon"
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/nodeipam"
@@ -19,7 +19,7 @@ import (
 
 // latecomers gives ranges to nodes that joined the cluster while controller managers give none.
 func (p *Planner) latecomers(d engine.Direction) engine.Step {
-	c, s := p.Tools.Cluster, p.Survey.Spec
+	c, s := p.Tools.Cluster, p.Inventory.Spec
 	read := func(ctx context.Context) ([]NodeRange, error) {
 		ranges, err := rangesNow(ctx, c, s)
 		if err != nil {
@@ -47,7 +47,6 @@ func (p *Planner) latecomers(d engine.Direction) engine.Step {
 	}
 }
 
-// rangesNow are the ranges of Nodes as they are now.
 func rangesNow(ctx context.Context, c *cluster.Cluster, s podmove.Spec) ([]NodeRange, error) {
 	now, err := podmove.Occupants(ctx, c, s)
 	if err != nil {
@@ -61,7 +60,7 @@ func rangesNow(ctx context.Context, c *cluster.Cluster, s podmove.Spec) ([]NodeR
 	return ranges, err
 }
 
-// allThere returns nil if every node has its ranges. One that has others joined meanwhile, and is not moved by this run.
+// allThere returns nil if every node has its ranges. This run does not move late nodes.
 func allThere(ranges []NodeRange, d engine.Direction) error {
 	for i := range ranges {
 		switch r := &ranges[i]; {
@@ -80,14 +79,14 @@ func noted(n *corev1.Node) bool {
 	return cordon.Closed(n) || n.Annotations[v1alpha1.AnnotationPodCIDRs] != ""
 }
 
-// notedNodes are those that replumb has written something on. It fails as long as there are any, or the Node of a trial is there.
+// notedNodes are those with notes of replumb. It fails while there are any, or a trial Node.
 func notedNodes(ctx context.Context, c *cluster.Cluster, trial nodeipam.Trial) ([]corev1.Node, error) {
 	now, err := podmove.Occupants(ctx, c, podmove.Spec{})
 	if err != nil {
 		return nil, err
 	}
 	all := slices.DeleteFunc(now.Nodes, func(n corev1.Node) bool { return !noted(&n) })
-	left, err := trial.Look(ctx)
+	left, err := trial.Outcome(ctx)
 	switch {
 	case err != nil:
 		return nil, err

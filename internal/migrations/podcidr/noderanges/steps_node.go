@@ -13,23 +13,19 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/cordon"
-	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
-// node is one that moves: what its steps have in common.
 type node struct {
 	cluster   *cluster.Cluster
 	migration string
 	name      string
-	// ranges are those it is to have.
-	ranges []string
-	// watched says that agents are on nodes: the one that others call leaves with the pods.
-	watched bool
+	ranges    []string
+	watched   bool
 }
 
-// pods on the node.
 func (n node) pods(ctx context.Context) ([]corev1.Pod, error) {
 	all := &corev1.PodList{}
 	if err := n.cluster.List(ctx, all, client.MatchingFields{"spec.nodeName": n.name}); err != nil {
@@ -38,18 +34,17 @@ func (n node) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return all.Items, nil
 }
 
-// cordon keeps new pods away from the node, and lets them back.
 func (n node) cordon() cordon.Node {
 	return cordon.Node{Client: n.cluster, Migration: n.migration, Name: n.name, Watched: n.watched}
 }
 
-// recreate deletes a Node and makes it again with its next ranges, which a Node cannot be given otherwise.
+// recreate deletes a Node and makes it again with its next ranges, which are immutable.
 func (n node) recreate() engine.Step {
 	nodes, ranges := saved(n.cluster, n.migration), strings.Join(n.ranges, ",")
 	return &engine.Write{
 		Name: "switch/" + n.name, About: fmt.Sprintf("Recreate Node %s with the range %s", n.name, ranges), As: engine.RoleMove,
 		Holds: func(ctx context.Context) error {
-			settled, err := nodes.Settled(ctx, n.name, n.ranges)
+			settled, err := nodes.Recreated(ctx, n.name, n.ranges)
 			if err == nil && !settled {
 				return engine.NotYet("node %s has not the range %s", n.name, ranges)
 			}
@@ -60,9 +55,9 @@ func (n node) recreate() engine.Step {
 	}
 }
 
-// networkAgents are DaemonSets of pod networks that read the range of their node, by the names that their manifests give them:
-// flannel-io/flannel Documentation/kube-flannel.yml, kubernetes-sigs/kind images/kindnetd, cloudnativelabs/kube-router
-// daemonset/*.yaml. flannel does so when it starts, and at no other time (pkg/subnet/kube).
+// networkAgents are DaemonSets that read the range of their node at their start (flannel:
+// pkg/subnet/kube), by the names in flannel-io/flannel Documentation/kube-flannel.yml,
+// kubernetes-sigs/kind images/kindnetd and cloudnativelabs/kube-router daemonset/*.yaml.
 func networkAgents() []string {
 	return []string{"kube-flannel-ds", "kube-flannel", "kindnet", "kube-router"}
 }
@@ -72,7 +67,7 @@ func isNetworkAgent(named []types.NamespacedName, namespace, name string) bool {
 		(namespace == metav1.NamespaceSystem || namespace == "kube-flannel") && slices.Contains(networkAgents(), name)
 }
 
-// restartAgents restarts what on a node has to learn the range again. Whatever is younger than the Node has. named are further DaemonSets.
+// restartAgents restarts pods of the network on a node that are older than the Node.
 func (n node) restartAgents(named []types.NamespacedName) engine.Step {
 	var ended map[types.UID]bool // by this step; nil before
 	read := func(ctx context.Context) ([]corev1.Pod, error) { return n.oldAgents(ctx, named, ended) }
@@ -91,13 +86,11 @@ func (n node) restartAgents(named []types.NamespacedName) engine.Step {
 			}
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "delete", Object: "Pod */* of the pod network on node " + n.name}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "delete", Object: "Pod */* of the pod network on node " + n.name}),
 	}
 }
 
-// oldAgents are those that were started before the Node was made. It fails as long as there are any, or one is not ready.
+// oldAgents are older than the Node. It fails while there are any, or one is not ready.
 func (n node) oldAgents(ctx context.Context, named []types.NamespacedName, ended map[types.UID]bool) (old []corev1.Pod, err error) {
 	found, err := cordon.Read(ctx, n.cluster, n.name)
 	if err != nil || found == nil {
@@ -128,8 +121,8 @@ func (n node) oldAgents(ctx context.Context, named []types.NamespacedName, ended
 	return nil, nil
 }
 
-// startedBefore reports whether a pod is older than its Node. Times of objects are of whole seconds: what has the Node's own may be, unless
-// it came after those that were ended. ended is nil before any was.
+// startedBefore reports whether a pod is older than its Node. In the same second it is, unless
+// others were ended before.
 func startedBefore(p *corev1.Pod, n *corev1.Node, ended map[types.UID]bool) bool {
 	if p.CreationTimestamp.Equal(&n.CreationTimestamp) {
 		return ended == nil || ended[p.UID]

@@ -11,16 +11,14 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/kube/pull"
-	"github.com/replumb/replumb/internal/kube/spare"
 )
 
 // Facts are what checks look at beside the survey.
 type Facts struct {
-	// ServiceCIDRs of the cluster; none before Kubernetes 1.33.
 	ServiceCIDRs []networkingv1.ServiceCIDR
-	// Others are all Migrations of the cluster.
-	Others []v1alpha1.Migration
+	Others       []v1alpha1.Migration
 	// AbsentSecrets are the pull secrets of agents and canaries that are not there.
 	AbsentSecrets []findings.Result
 	Live          cluster.Live
@@ -29,12 +27,11 @@ type Facts struct {
 // Input is what the checks of both strategies look at.
 type Input struct {
 	Facts
-	Survey *Survey
-	// Fates are those of the pods that have old addresses now.
-	Fates Fates
+	Inventory *Inventory
+	Fates     Fates
 	// Taken are the ranges that only the strategy knows of.
 	Taken []Taken
-	// ByNode says that pods get addresses of the range that their Node carries: what takes just those for pods is right.
+	// ByNode says that pods get addresses of their Node's range.
 	ByNode bool
 }
 
@@ -109,10 +106,8 @@ func rangeChecks() []findings.Check[Input] {
 			Fix:   "choose a private range, such as one in 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16",
 		},
 		{
-			Code:     "RP2105",
-			Severity: findings.Warning,
-			Run:      checkShared,
-			Claim:    "every target is clear of 100.64.0.0/10, shared address space (RFC 6598)",
+			Code: "RP2105", Severity: findings.Warning, Run: checkShared,
+			Claim: "every target is clear of 100.64.0.0/10, shared address space (RFC 6598)",
 			Why: "Tailscale gives its machines addresses in it and drops other traffic from it, so that nodes that run it lose what pods send, and " +
 				"some clouds and providers use it inside",
 			Fix: "choose another target (replumb ranges proposes some), or make sure that none of these is in use in or near the cluster",
@@ -123,10 +118,8 @@ func rangeChecks() []findings.Check[Input] {
 func networkChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP2301",
-			Severity: findings.Blocking,
-			Run:      checkProxyRange,
-			Claim:    "kube-proxy takes addresses of the targets for pods",
+			Code: "RP2301", Severity: findings.Blocking, Run: checkProxyRange,
+			Claim: "kube-proxy takes addresses of the targets for pods",
 			Why: "it translates the source of what it does not take for a pod when it calls a Service: policies then see the node's address " +
 				"and refuse, and services see no clients (projectcalico/calico#10907)",
 			Fix: "set clusterCIDR in kube-proxy's configuration to one range that covers old and new pods (it takes one of each family), or use " +
@@ -134,21 +127,17 @@ func networkChecks() []findings.Check[Input] {
 				"every node: kubectl -n kube-system rollout restart daemonset kube-proxy",
 		},
 		{
-			Code:     "RP2302",
-			Severity: findings.Blocking,
-			Run:      checkMasquerade,
-			Claim:    "the masquerade agent takes addresses of the targets for pods",
-			Why:      "it translates the source of what pods send to other pods: policies then see the node's address and refuse",
+			Code: "RP2302", Severity: findings.Blocking, Run: checkMasquerade,
+			Claim: "the masquerade agent takes addresses of the targets for pods",
+			Why:   "it translates the source of what pods send to other pods: policies then see the node's address and refuse",
 			Fix: "add the targets to nonMasqueradeCIDRs in the agent's ConfigMap (kubectl -n kube-system edit configmap ip-masq-agent), which " +
 				"it reads again by itself within a minute",
 		},
 		{
-			Code:     "RP2303",
-			Severity: findings.Warning,
-			Run:      checkKOps,
-			Claim:    "on a cluster of kOps, nonMasqueradeCIDR covers the targets",
-			Why:      "nodes translate the source of what pods send outside of that range, to other pods too; it is not written in the cluster itself",
-			Fix:      "compare kops get cluster -o yaml: spec.nonMasqueradeCIDR has to contain the targets; apply waits until you confirm it",
+			Code: "RP2303", Severity: findings.Warning, Run: checkKOps,
+			Claim: "on a cluster of kOps, nonMasqueradeCIDR covers the targets",
+			Why:   "nodes translate the source of what pods send outside of that range, to other pods too; it is not written in the cluster itself",
+			Fix:   "compare kops get cluster -o yaml: spec.nonMasqueradeCIDR has to contain the targets; apply waits until you confirm it",
 		},
 	}
 }
@@ -162,15 +151,13 @@ func workloadChecks() []findings.Check[Input] {
 			Fix:   "let it allow one pod to go (maxUnavailable: 1, or more replicas than minAvailable) for the time of the migration",
 		},
 		{
-			Code:     "RP2402",
-			Severity: findings.Warning,
-			Run:      checkSingles,
-			Claim:    "every workload keeps serving while it is restarted",
-			Why:      "a workload with a single pod that ends before the next one is ready gives no answer in between",
+			Code: "RP2402", Severity: findings.Warning, Run: checkSingles,
+			Claim: "every workload keeps serving while it is restarted",
+			Why:   "a workload with a single pod that ends before the next one is ready gives no answer in between",
 			Fix: "give it a second pod for the time of the migration (name Deployments in spec.podCIDR.prepare.deployments), or a strategy " +
 				"that starts the new pod first",
 		},
-		spare.Check("RP2408", Field+".prepare", func(in Input) *spare.Found { return in.Survey.Spares }),
+		spare.Check("RP2408", Field+".prepare", func(in Input) *spare.Found { return in.Inventory.Spares }),
 		{
 			Code: "RP2404", Severity: findings.Warning, Run: checkUnready,
 			Claim: "every workload that is restarted has all its pods now",
@@ -184,12 +171,10 @@ func workloadChecks() []findings.Check[Input] {
 			Fix:   "add the target beside the old range before apply; take the old one out after finish",
 		},
 		{
-			Code:     "RP2407",
-			Severity: findings.Blocking,
-			Run:      checkPolicies,
-			Claim:    "NetworkPolicies treat old and new addresses alike",
-			Why:      "one that lets in the old range alone cuts off every pod that has moved, and one that keeps it out alone lets moved pods in",
-			Fix:      "add an ipBlock with the target beside the old one, under the same ports, before apply; take the old one out after finish",
+			Code: "RP2407", Severity: findings.Blocking, Run: checkPolicies,
+			Claim: "NetworkPolicies treat old and new addresses alike",
+			Why:   "one that lets in the old range alone cuts off every pod that has moved, and one that keeps it out alone lets moved pods in",
+			Fix:   "add an ipBlock with the target beside the old one, under the same ports, before apply; take the old one out after finish",
 		},
 		{
 			Code: "RP2406", Severity: findings.Warning, Run: checkLocalData,

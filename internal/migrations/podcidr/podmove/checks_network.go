@@ -11,7 +11,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 )
 
-// checkProxyRange follows getLocalDetectors in k8s.io/kubernetes cmd/kube-proxy/app/server_linux.go.
+// checkProxyRange follows getLocalDetectors in k8s.io/kubernetes
+// cmd/kube-proxy/app/server_linux.go.
 func checkProxyRange(in Input) []findings.Result {
 	var out []findings.Result
 	if in.Live.Inspection == nil {
@@ -23,21 +24,15 @@ func checkProxyRange(in Input) []findings.Result {
 			out = append(out, findings.NotKnown(p.Object, "how kube-proxy is configured, %s does not tell", p.Object))
 		case p.DetectLocalMode == "NodeCIDR" && in.ByNode: // it restarts by itself when its Node has another range
 		case p.DetectLocalMode == "NodeCIDR":
-			out = append(
-				out,
-				findings.Failed(p.Object, "kube-proxy takes for pods what has an address of the node's podCIDR (detectLocalMode NodeCIDR)"),
-			)
+			out = append(out,
+				findings.Failed(p.Object, "kube-proxy takes for pods what has an address of the node's podCIDR (detectLocalMode NodeCIDR)"))
 		case p.DetectLocalMode == "" || p.DetectLocalMode == "ClusterCIDR":
-			for _, to := range in.Survey.Spec.To {
-				covered := slices.ContainsFunc(
-					p.ClusterCIDRs,
-					func(c netip.Prefix) bool { return c.Bits() <= to.Bits() && c.Contains(to.Addr()) },
-				)
+			for _, to := range in.Inventory.Spec.To {
+				covered := slices.ContainsFunc(p.ClusterCIDRs,
+					func(c netip.Prefix) bool { return c.Bits() <= to.Bits() && c.Contains(to.Addr()) })
 				if !covered && len(p.ClusterCIDRs) > 0 {
-					out = append(
-						out,
-						findings.Failed(p.Object, "clusterCIDR %v in %s does not cover target %s", p.ClusterCIDRs, p.Object, to),
-					)
+					out = append(out,
+						findings.Failed(p.Object, "clusterCIDR %v in %s does not cover target %s", p.ClusterCIDRs, p.Object, to))
 				}
 			}
 		}
@@ -45,15 +40,15 @@ func checkProxyRange(in Input) []findings.Result {
 	return out
 }
 
-// checkMasquerade reads the configuration of ip-masq-agent (github.com/kubernetes-sigs/ip-masq-agent), by whatever name.
-// Without one the agent takes all private addresses for pods.
+// checkMasquerade reads ip-masq-agent's configuration (github.com/kubernetes-sigs/ip-masq-agent).
+// The default takes all private addresses for pods.
 func checkMasquerade(in Input) []findings.Result {
 	var out []findings.Result
-	for _, name := range slices.Sorted(maps.Keys(in.Survey.Configs)) {
+	for _, name := range slices.Sorted(maps.Keys(in.Inventory.Configs)) {
 		if !strings.Contains(name, "masq") {
 			continue
 		}
-		for _, text := range in.Survey.Configs[name] {
+		for _, text := range in.Inventory.Configs[name] {
 			var config struct {
 				NonMasqueradeCIDRs []string `json:"nonMasqueradeCIDRs"`
 			}
@@ -61,13 +56,11 @@ func checkMasquerade(in Input) []findings.Result {
 				out = append(out, findings.NotKnown("ConfigMap "+name, "ConfigMap %s cannot be read: %v", name, err))
 				continue
 			}
-			for _, to := range in.Survey.Spec.To {
+			for _, to := range in.Inventory.Spec.To {
 				if len(config.NonMasqueradeCIDRs) > 0 &&
 					!slices.ContainsFunc(config.NonMasqueradeCIDRs, func(c string) bool { return covers(c, to) }) {
-					out = append(
-						out,
-						findings.Failed("ConfigMap "+name, "nonMasqueradeCIDRs in ConfigMap %s do not cover target %s", name, to),
-					)
+					out = append(out,
+						findings.Failed("ConfigMap "+name, "nonMasqueradeCIDRs in ConfigMap %s do not cover target %s", name, to))
 				}
 			}
 		}
@@ -83,8 +76,8 @@ func covers(text string, to netip.Prefix) bool {
 
 // checkKOps knows a cluster of kOps by the labels of its nodes.
 func checkKOps(in Input) []findings.Result {
-	for i := range in.Survey.Nodes {
-		if _, kops := in.Survey.Nodes[i].Labels["kops.k8s.io/instancegroup"]; kops {
+	for i := range in.Inventory.Nodes {
+		if _, kops := in.Inventory.Nodes[i].Labels["kops.k8s.io/instancegroup"]; kops {
 			return []findings.Result{findings.NotKnown("", "kOps made the cluster, and does not tell it its nonMasqueradeCIDR")}
 		}
 	}

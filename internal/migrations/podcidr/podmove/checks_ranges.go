@@ -10,12 +10,12 @@ import (
 
 func checkRights(in Input) []findings.Result { return migration.Denied(in.Live.Access) }
 
-func checkNodesReady(in Input) []findings.Result { return migration.NotReady(in.Survey.Nodes) }
+func checkNodesReady(in Input) []findings.Result { return migration.NotReady(in.Inventory.Nodes) }
 
 func checkOverlaps(in Input) []findings.Result {
 	var out []findings.Result
 	against := func(object, what string, p netip.Prefix) {
-		for _, to := range in.Survey.Spec.To {
+		for _, to := range in.Inventory.Spec.To {
 			if to.Overlaps(p) {
 				out = append(out, findings.Failed(object, "target %s overlaps %s %s", to, what, p))
 			}
@@ -32,15 +32,15 @@ func checkOverlaps(in Input) []findings.Result {
 			}
 		}
 	}
-	for i := range in.Survey.Nodes {
-		n := &in.Survey.Nodes[i]
+	for i := range in.Inventory.Nodes {
+		n := &in.Inventory.Nodes[i]
 		for _, a := range n.Status.Addresses {
 			if ip, err := netip.ParseAddr(a.Address); err == nil {
 				against("Node "+n.Name, "the address of node "+n.Name+",", netip.PrefixFrom(ip, ip.BitLen()))
 			}
 		}
 	}
-	for _, p := range in.Survey.Spec.Networks {
+	for _, p := range in.Inventory.Spec.Networks {
 		against("", "network", p)
 	}
 	return out
@@ -49,7 +49,7 @@ func checkOverlaps(in Input) []findings.Result {
 func checkReserved(in Input) []findings.Result {
 	var out []findings.Result
 	for _, text := range []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4"} {
-		for _, to := range in.Survey.Spec.To {
+		for _, to := range in.Inventory.Spec.To {
 			if to.Overlaps(netip.MustParsePrefix(text)) {
 				out = append(out, findings.Failed("", "target %s overlaps %s", to, text))
 			}
@@ -60,7 +60,7 @@ func checkReserved(in Input) []findings.Result {
 
 func checkShared(in Input) []findings.Result {
 	var out []findings.Result
-	for _, to := range in.Survey.Spec.To {
+	for _, to := range in.Inventory.Spec.To {
 		if to.Overlaps(ranges.SharedSpace()) {
 			out = append(out, findings.Failed("", "target %s overlaps %s", to, ranges.SharedSpace()))
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/kube/references"
-	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
 )
 
@@ -21,7 +21,7 @@ func checkBudgets(in Input) []findings.Result {
 	}
 	var out []findings.Result
 	for _, b := range in.Live.Inspection.Stuck {
-		if !in.Survey.guards(b.Name) {
+		if !in.Inventory.guards(b.Name) {
 			continue
 		}
 		out = append(out, findings.Failed("PodDisruptionBudget "+b.Name, "poddisruptionbudget %s never lets a pod go: %s", b.Name, b.Rule))
@@ -32,15 +32,14 @@ func checkBudgets(in Input) []findings.Result {
 func checkSingles(in Input) []findings.Result {
 	var out []findings.Result
 	for _, w := range in.Fates.Restarts {
-		scaled := w.Kind == rollout.KindDeployment && in.Survey.Spares.Has(client.ObjectKey{Namespace: w.Namespace, Name: w.Name})
-		if gap := in.Survey.Workloads.Gap(&w); gap != "" && (!scaled || w.AllAtOnce) {
+		scaled := w.Kind == rollout.KindDeployment && in.Inventory.Spares.Has(client.ObjectKey{Namespace: w.Namespace, Name: w.Name})
+		if gap := in.Inventory.Workloads.Gap(&w); gap != "" && (!scaled || w.AllAtOnce) {
 			out = append(out, findings.Failed(w.String(), "%s %s", w, gap))
 		}
 	}
 	return out
 }
 
-// checkUnready asks of every workload that is restarted whether all its pods are available.
 func checkUnready(in Input) []findings.Result {
 	var out []findings.Result
 	short := func(kind string, o client.Object, have, want int32) {
@@ -50,39 +49,27 @@ func checkUnready(in Input) []findings.Result {
 				strings.ToLower(kind), o.GetNamespace(), o.GetName(), have, want))
 		}
 	}
-	w := in.Survey.Workloads
+	w := in.Inventory.Workloads
 	for i := range w.Deployments {
-		short(
-			rollout.KindDeployment,
-			&w.Deployments[i],
-			w.Deployments[i].Status.AvailableReplicas,
-			ptr.Deref(w.Deployments[i].Spec.Replicas, 1),
-		)
+		short(rollout.KindDeployment, &w.Deployments[i], w.Deployments[i].Status.AvailableReplicas,
+			ptr.Deref(w.Deployments[i].Spec.Replicas, 1))
 	}
 	for i := range w.StatefulSets {
-		short(
-			rollout.KindStatefulSet,
-			&w.StatefulSets[i],
+		short(rollout.KindStatefulSet, &w.StatefulSets[i],
 			w.StatefulSets[i].Status.AvailableReplicas,
-			ptr.Deref(w.StatefulSets[i].Spec.Replicas, 1),
-		)
+			ptr.Deref(w.StatefulSets[i].Spec.Replicas, 1))
 	}
 	for i := range w.DaemonSets {
-		short(
-			rollout.KindDaemonSet,
-			&w.DaemonSets[i],
-			w.DaemonSets[i].Status.NumberAvailable,
-			w.DaemonSets[i].Status.DesiredNumberScheduled,
-		)
+		short(rollout.KindDaemonSet, &w.DaemonSets[i], w.DaemonSets[i].Status.NumberAvailable,
+			w.DaemonSets[i].Status.DesiredNumberScheduled)
 	}
 	return out
 }
 
-// checkLocalData names each workload once, by the first of its pods that has such a volume, and pods that are evicted.
 func checkLocalData(in Input) []findings.Result {
 	volumes := map[string][]string{}
-	for i := range in.Survey.Workloads.Pods {
-		pod := &in.Survey.Workloads.Pods[i]
+	for i := range in.Inventory.Workloads.Pods {
+		pod := &in.Inventory.Workloads.Pods[i]
 		for n := range pod.Spec.Volumes {
 			volumes[pod.Namespace+"/"+pod.Name] = append(volumes[pod.Namespace+"/"+pod.Name], pod.Spec.Volumes[n].Name)
 		}
@@ -130,7 +117,6 @@ func (in Input) unread(resources []string) []findings.Result {
 	return []findings.Result{findings.NotKnown("", "the user may not read %s", strings.Join(missing, ", "))}
 }
 
-// references are those of some kind.
 func (in Input) references(of func(references.Reference) bool) []findings.Result {
 	if in.Live.Inspection == nil {
 		return []findings.Result{findings.NotKnown("", "the cluster was not looked through")}
@@ -144,15 +130,14 @@ func (in Input) references(of func(references.Reference) bool) []findings.Result
 	return out
 }
 
-// checkOthers allows a mirror: it serves the cluster's clients meanwhile. One of the same set that has moved changes nothing before it is
-// finished or rolled back, which comes after this one has moved as well, or has gone back.
+// checkOthers allows a mirror, which serves meanwhile, and one of the same set that has moved.
 func checkOthers(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Others {
 		m := &in.Others[i]
 		under := m.Status.Phase == v1alpha1.PhaseApplying || m.Status.Phase == v1alpha1.PhaseMoved ||
 			m.Status.Phase == v1alpha1.PhaseRollingBack || m.Status.Phase == v1alpha1.PhaseFinishing
-		if m.Name != in.Survey.Spec.Name && under && m.Spec.Mirror == nil && !migration.Beside(m, in.Survey.Spec.Name) {
+		if m.Name != in.Inventory.Spec.Name && under && m.Spec.Mirror == nil && !migration.Beside(m, in.Inventory.Spec.Name) {
 			out = append(out, findings.Failed("Migration "+m.Name, "migration %s is %s", m.Name, m.Status.Phase))
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 )
 
 // kindJob owns pods that are waited for: to restart them would be to do their work twice.
@@ -17,12 +17,11 @@ const kindJob = "Job"
 // Fates say what becomes of the pods that a direction leaves behind.
 type Fates struct {
 	rollout.Plan
-	// Jobs are pods that end by themselves.
 	Jobs []rollout.Reported
 }
 
 // Fates of the pods that are to change.
-func (s *Survey) Fates(c rollout.Changes) Fates {
+func (s *Inventory) Fates(c rollout.Changes) Fates {
 	f := Fates{Plan: s.Workloads.Plan(c, s.Spec.Roll.BarePods)}
 	ofJob := func(pod corev1.Pod) bool {
 		ref := metav1.GetControllerOf(&pod)

@@ -19,7 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 )
 
-// installerAnswer is what people confirm by the annotation of the gate, where nothing in the cluster shows it.
+// installerAnswer is what people confirm where nothing in the cluster shows it.
 type installerAnswer string
 
 const (
@@ -29,21 +29,21 @@ const (
 	installerMoved installerAnswer = "Moved"
 )
 
-// BeforeAdd keeps pods from new addresses as long as nodes would take those for strangers by what the installer has set on them: kOps has
-// nodes translate the source of whatever leaves nonMasqueradeCIDR (docs/networking.md in k8s.io/kops).
+// BeforeAdd waits until nodes take new addresses for pods': kOps translates sources outside of
+// nonMasqueradeCIDR (docs/networking.md in k8s.io/kops).
 func (p *Planner) BeforeAdd(switched bool) []engine.Group {
 	if switched || p.Origin().Distribution != cluster.KOps {
 		return nil
 	}
 	guide := fmt.Sprintf(`compare kops get cluster -o yaml: spec.nonMasqueradeCIDR has to contain %s and what pods have now.
-If it does not, set it (kops edit cluster), then: kops update cluster --yes && kops rolling-update cluster --yes`, rangeList(p.Survey.Spec.To))
+If it does not, set it (kops edit cluster), then: kops update cluster --yes && kops rolling-update cluster --yes`, strings.Join(Texts(p.Inventory.Spec.To), ","))
 	return engine.InOrder(p.installerGate("installer", "Wait until nodes take addresses of the targets for pods'", guide, installerReady))
 }
 
-// BeforeFinal keeps the old range from being forgotten as long as the installer would bring it back with the next upgrade or node.
+// BeforeFinal waits until the installer does not bring the old range back.
 func (p *Planner) BeforeFinal() []engine.Group {
 	o := p.Origin()
-	guide := movedGuide(o, rangeList(p.Survey.Spec.To))
+	guide := movedGuide(o, strings.Join(Texts(p.Inventory.Spec.To), ","))
 	if guide == "" {
 		return nil
 	}
@@ -51,11 +51,10 @@ func (p *Planner) BeforeFinal() []engine.Group {
 	return engine.InOrder(p.installerGate("installer-moved", title, guide, installerMoved))
 }
 
-// Origin is how the cluster was made.
-func (p *Planner) Origin() cluster.Origin { return cluster.OriginOf(p.Survey.Nodes) }
+func (p *Planner) Origin() cluster.Origin { return cluster.OriginOf(p.Inventory.Nodes) }
 
 func (p *Planner) installerGate(id, title, guide string, answer installerAnswer) engine.Step {
-	tools, spec, kubeadm := p.Tools, p.Survey.Spec, p.Origin().Distribution == cluster.Kubeadm
+	tools, spec, kubeadm := p.Tools, p.Inventory.Spec, p.Origin().Distribution == cluster.Kubeadm
 	return &engine.Gate{
 		Wait: engine.Wait{
 			Name: "gate/" + id, About: title, Limit: spec.Nodes.GateWait.Duration, Again: true,
@@ -75,7 +74,7 @@ func (p *Planner) installerGate(id, title, guide string, answer installerAnswer)
 	}
 }
 
-// movedGuide says where an installer has the range of pods; nothing, if the cluster has none that is known, or it is a vendor's.
+// movedGuide says where an installer has the range of pods; nothing, if it is not known.
 func movedGuide(o cluster.Origin, to string) string {
 	const why = "with the old range there, an upgrade or a new node brings it back.\n"
 	switch o.Distribution {
@@ -117,10 +116,10 @@ func podSubnetCovers(ctx context.Context, c *cluster.Cluster, to []netip.Prefix)
 	return nil
 }
 
-func rangeList(all []netip.Prefix) string {
-	var out []string
+// Texts are ranges as they are written.
+func Texts(all []netip.Prefix) (out []string) {
 	for _, r := range all {
 		out = append(out, r.String())
 	}
-	return strings.Join(out, ",")
+	return out
 }

@@ -10,12 +10,11 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/kube/pull"
-	"github.com/replumb/replumb/internal/kube/rollout"
-	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec/tier"
-	"github.com/replumb/replumb/internal/verify/agentset"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
@@ -26,20 +25,18 @@ const Parallel = 32
 // Planner is what the planners of both strategies have. They embed it.
 type Planner struct {
 	migration.Base
-	Survey *Survey
-	Rules  tier.Rules
-	// Agents prove on every node what goes on; nil if there are none.
-	Agents *lossguard.Agents
-	// Remains takes away what an earlier run has left of agents.
-	Remains []engine.Group
-	// Proven is set when new pods have been seen to get new addresses on every node: the plans of later looks do not try that again. Nil is
-	// never.
-	Proven *bool
+	Inventory *Inventory
+	Rules     tier.Rules
+	Agents    *lossguard.Agents
+	Remains   []engine.Group
+	// Proven says that new pods were seen with new addresses. OnProof, if set, is called then.
+	Proven  bool
+	OnProof func()
 }
 
 func (p *Planner) Shared() *Planner { return p }
 
-func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
+func (p *Planner) Counts() v1alpha1.Counts { return p.Inventory.Counts() }
 
 // StillOld says how much of what is named has to be restarted yet; nothing, if that is nothing.
 func StillOld(names []string) string {
@@ -49,19 +46,13 @@ func StillOld(names []string) string {
 	return fmt.Sprintf("%d still have old addresses, the first is %s", len(names), names[0])
 }
 
-// Rollout makes the steps that restart workloads.
-func (p *Planner) Rollout() rollout.Tools {
-	return rollout.Tools{Client: p.Tools.Client(), Timeout: p.Survey.Spec.Roll.Timeout.Duration, Now: p.Tools.Now}
+func (p *Planner) Rollout() rollout.Deps {
+	return rollout.Deps{Client: p.Tools.Client(), Timeout: p.Inventory.Spec.Roll.Timeout.Duration, Now: p.Tools.Now}
 }
 
 // Record writes down the migration and backs up what is about to be changed for the first time.
 func (p *Planner) Record(originals []client.Object) []engine.Group {
 	return p.Secure(migration.Securing{Originals: originals})
-}
-
-// AgentsPhase puts agents on nodes, before anything is changed.
-func AgentsPhase[P any](groups func(P) []engine.Group) migration.Phase[P] {
-	return migration.Phase[P]{Name: agentset.Phase, Title: "Watch from every node", Groups: groups}
 }
 
 // Watch puts agents on every node, unless apply is through and has nothing left to do.
@@ -72,10 +63,8 @@ func (p *Planner) Watch(through bool) []engine.Group {
 	return p.Agents.Install()
 }
 
-// WatchFinish puts agents on every node before the point of no return.
 func (p *Planner) WatchFinish() []engine.Group { return p.Agents.Install() }
 
-// WatchBack puts agents on every node, if they can be there soon.
 func (p *Planner) WatchBack() []engine.Group { return p.Agents.InstallIfPossible() }
 
 // Steady waits until every probe is answered from every node again; on the way back for a while.
@@ -86,36 +75,32 @@ func (p *Planner) Steady(d engine.Direction, after string) []engine.Group {
 	return p.Agents.Steady(after)
 }
 
-// Prepare gives what must not pause one more pod, unless there is nothing left to restart.
 func (p *Planner) Prepare(switched bool) []engine.Group {
 	if p.Arrived(switched) {
 		return nil
 	}
-	return engine.AtOnce(Parallel, "", p.Survey.Spares.Up(p.Tools.Cluster)...)
+	return engine.AtOnce(Parallel, "", p.Inventory.Spares.Up(p.Tools.Cluster)...)
 }
 
-// ScaleBack gives every Deployment back how many pods it had.
-func (p *Planner) ScaleBack() engine.Step { return spare.Back(p.Tools.Cluster, p.Survey.Spec.Name) }
+func (p *Planner) ScaleBack() engine.Step { return spare.Back(p.Tools.Cluster, p.Inventory.Spec.Name) }
 
 // Arrived reports whether no pod has an old address, and none gets one.
 func (p *Planner) Arrived(switched bool) bool {
-	return switched && len(p.Survey.PodsIn(p.Survey.Spec.From)) == 0
+	return switched && len(p.Inventory.PodsIn(p.Inventory.Spec.From)) == 0
 }
 
-// Tries reports whether pods are to try out new addresses.
-func (p *Planner) Tries() bool { return p.Survey.Spec.Canary.Mode == v1alpha1.PodCanaryRun }
+func (p *Planner) Tries() bool { return p.Inventory.Spec.Canary.Mode == v1alpha1.PodCanaryRun }
 
 // Trial has pods on every node try out addresses of the targets.
 func (p *Planner) Trial(id, title string) *connectivity.Step {
 	return &connectivity.Step{
-		Cluster: p.Tools.Cluster, Migration: p.Survey.Spec.Name, Name: id, About: title, Image: p.Image(),
-		Within: p.Survey.Spec.To, Targets: p.Survey.Spec.Canary.Targets,
+		Cluster: p.Tools.Cluster, Migration: p.Inventory.Spec.Name, Name: id, About: title, Image: p.Image(),
+		Within: p.Inventory.Spec.To, Targets: p.Inventory.Spec.Canary.Targets,
 	}
 }
 
-// Image of replumb, for pods that it runs.
 func (p *Planner) Image() pull.Image {
-	canary := p.Survey.Spec.Canary
+	canary := p.Inventory.Spec.Canary
 	return pull.Image{Name: canary.Image, Secrets: canary.ImagePullSecrets}.Or(p.Tools.Image)
 }
 
@@ -124,7 +109,7 @@ func (p *Planner) VerifyVacant(ranges []netip.Prefix) []engine.Group {
 	if len(ranges) == 0 {
 		return nil
 	}
-	c, s := p.Tools.Cluster, p.Survey.Spec
+	c, s := p.Tools.Cluster, p.Inventory.Spec
 	return engine.InOrder(&engine.Wait{
 		Name: "verify", About: fmt.Sprintf("Verify that addresses of %v are unused", ranges),
 		For: func(ctx context.Context) error {
@@ -137,9 +122,8 @@ func (p *Planner) VerifyVacant(ranges []netip.Prefix) []engine.Group {
 	})
 }
 
-// Note writes on the Migration how many pods have moved by now.
 func (p *Planner) Note(after string) engine.Step {
-	c, s := p.Tools.Cluster, p.Survey.Spec
+	c, s := p.Tools.Cluster, p.Inventory.Spec
 	return &engine.Observed[v1alpha1.Counts]{
 		Name: "note/" + after, About: "Record that " + after + " has moved", As: engine.RoleOwn,
 		Look: func(ctx context.Context) (engine.State, v1alpha1.Counts, error) { // an earlier note says nothing of now

@@ -1,5 +1,4 @@
-// Package podmove has what both ways to move pods to another range have in common: the job, the survey of workloads and nodes, the
-// checks of those, and the steps around the move itself.
+// Package podmove has what both ways to move pods have in common: job, inventory, checks and steps.
 package podmove
 
 import (
@@ -9,7 +8,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/spare"
+	"github.com/replumb/replumb/internal/kube/disruption/spare"
 )
 
 // Field of a Migration that has the job.
@@ -17,15 +16,12 @@ const Field = "spec.podCIDR"
 
 // Spec is the job, read, defaulted and validated.
 type Spec struct {
-	// Name of the Migration.
 	Name string
-	// From are the ranges to be emptied, To those that take over from them, one each. The survey fills in a From that the
-	// Migration leaves open.
+	// From are the ranges to be emptied, To their successors. The inventory resolves an open From.
 	From, To []netip.Prefix
 	// BlockSize is the prefix length of blocks in the targets; zero means as before.
 	BlockSize int
-	// Networks are ranges outside the cluster that the targets must not overlap.
-	Networks []netip.Prefix
+	Networks  []netip.Prefix
 	// Prepare says what gets one more pod before anything is restarted.
 	Prepare v1alpha1.PrepareMode
 	Scale   []types.NamespacedName
@@ -33,14 +29,12 @@ type Spec struct {
 	// Tunnels says whether nodes keep the old addresses of their tunnels.
 	Tunnels v1alpha1.TunnelsMode
 	Roll    v1alpha1.RollSpec
-	// Nodes is how nodes are moved that carry their range, Agents the DaemonSets to be restarted there.
+	// Nodes is how nodes with ranges move, Agents the DaemonSets to restart there.
 	Nodes  v1alpha1.NodeRangesSpec
 	Agents []types.NamespacedName
-	// Common is what all kinds of migrations have.
 	Common v1alpha1.MigrationSpec
 }
 
-// Left are the ranges that pods leave in a direction.
 func (s *Spec) Left(d engine.Direction) []netip.Prefix {
 	if d == engine.Backward {
 		return s.To
@@ -48,7 +42,6 @@ func (s *Spec) Left(d engine.Direction) []netip.Prefix {
 	return s.From
 }
 
-// Spares says what gets one more pod.
 func (s *Spec) Spares() spare.Spec {
 	return spare.Spec{Migration: s.Name, Mode: s.Prepare, Deployments: s.Scale}
 }

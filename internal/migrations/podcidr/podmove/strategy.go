@@ -7,29 +7,26 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migration"
 )
 
-// Strategy is how pods are moved in a cluster that was surveyed: by pools of Calico, or by the ranges that Nodes carry.
+// Strategy is how pods move: by pools of Calico, or by the ranges of Nodes.
 type Strategy interface {
-	// Shared is what the survey of any cluster has.
-	Shared() *Survey
+	Shared() *Inventory
 	// Roles are needed beside those that both strategies need.
 	Roles() cluster.Roles
 	// Check runs the checks that have something to say of this cluster.
 	Check(Facts) findings.Findings
-	// Plans makes the plans.
 	Plans(*Planner) Plans
 	// Leaving says which pods have an address that a direction leaves, at the time of the plan.
 	Leaving(d engine.Direction, now time.Time) rollout.Changes
 	// Switched reports whether no new pod gets an old address any more.
 	Switched() bool
-	// Overlaid reports whether nodes lose packets for a moment while the addresses of the tunnels between them change.
+	// Overlaid reports whether packets are lost while addresses of tunnels change.
 	Overlaid() bool
 	// KeepsTunnels reports whether pods of replumb keep old addresses of tunnels.
 	KeepsTunnels() bool
-	// Ranges pairs what is left with what takes over.
 	Ranges() []Range
 }
 
@@ -38,22 +35,21 @@ type Plans interface {
 	migration.Plans
 	// Shared is what planners of both strategies have.
 	Shared() *Planner
-	// Kept are pods that keep old addresses until people deal with them.
 	Kept() []rollout.Reported
 }
 
-// Place says from which of the two ranges new pods get their addresses.
-type Place string
+// Position says from which of the two ranges new pods get their addresses.
+type Position string
 
 // The places.
 const (
-	PlaceOld  Place = "old"
-	PlaceBoth Place = "both"
-	PlaceNew  Place = "new"
+	PositionOld  Position = "old"
+	PositionBoth Position = "both"
+	PositionNew  Position = "new"
 )
 
 // Range is one that another takes over from.
 type Range struct {
 	From, To netip.Prefix
-	Place    Place
+	Place    Position
 }

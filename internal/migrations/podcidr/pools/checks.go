@@ -12,18 +12,18 @@ import (
 // Input is what the checks look at.
 type Input struct {
 	podmove.Input
-	Pools *Survey
+	Pools *Inventory
 }
 
-func (s *Survey) Check(facts podmove.Facts) findings.Findings {
+func (s *Inventory) Check(facts podmove.Facts) findings.Findings {
 	in := Input{Pools: s, Input: podmove.Input{
-		Facts: facts, Survey: &s.Survey, Fates: s.Fates(s.Leaving(engine.Forward, time.Time{})), Taken: s.otherPools(),
+		Facts: facts, Inventory: &s.Inventory, Fates: s.Fates(s.Leaving(engine.Forward, time.Time{})), Taken: s.otherPools(),
 	}}
 	return findings.Run(Checks(), in)
 }
 
 // otherPools are those that are no target.
-func (s *Survey) otherPools() []podmove.Taken {
+func (s *Inventory) otherPools() []podmove.Taken {
 	var all []podmove.Taken
 	for i := range s.Calico.Pools {
 		if p := &s.Calico.Pools[i]; !slices.Contains(s.Spec.To, p.CIDR) {
@@ -74,11 +74,9 @@ func rangeChecks() []findings.Check[Input] {
 			Fix:   "choose a wider target, or smaller blocks in spec.podCIDR.blockSize",
 		},
 		{
-			Code:     "RP2104",
-			Severity: findings.Blocking,
-			Run:      checkSelectors,
-			Claim:    "every node has a pool among the targets",
-			Why:      "on a node that no enabled pool selects, pods get no address",
+			Code: "RP2104", Severity: findings.Blocking, Run: checkSelectors,
+			Claim: "every node has a pool among the targets",
+			Why:   "on a node that no enabled pool selects, pods get no address",
 			Fix: "label the nodes so that the nodeSelector of an old pool, which its target takes over, selects them; or make a pool of the " +
 				"target's range yourself, with another nodeSelector",
 		},
@@ -100,19 +98,15 @@ func poolChecks() []findings.Check[Input] {
 			Fix:   "enable it and allow Workload in allowedUses, or delete it and let the migration make one",
 		},
 		{
-			Code:     "RP2203",
-			Severity: findings.Blocking,
-			Run:      checkPins,
-			Claim:    "what stays is free of references to pools that go",
-			Why:      "a pod that asks for a disabled pool gets no address, and does not start",
+			Code: "RP2203", Severity: findings.Blocking, Run: checkPins,
+			Claim: "what stays is free of references to pools that go",
+			Why:   "a pod that asks for a disabled pool gets no address, and does not start",
 			Fix: "take the annotation out, or name the target's pool in it, before pods are restarted; take ipv4_pools out of the ipam section " +
 				"of the CNI configuration, and restart the DaemonSet calico-node, which writes it to the nodes",
 		},
 		{
-			Code:     "RP2204",
-			Severity: findings.Blocking,
-			Run:      checkReservable,
-			Claim:    "Calico can reserve the addresses of tunnels",
+			Code: "RP2204", Severity: findings.Blocking, Run: checkReservable,
+			Claim: "Calico can reserve the addresses of tunnels",
 			Why: "nodes keep the old addresses of their tunnels until finish; should the migration be rolled back, Calico must give none of " +
 				"them to a pod. It has IPReservations since v3.22",
 			Fix: "upgrade Calico, or set spec.podCIDR.tunnels.mode: Leave: then what nodes themselves have open to pods of other nodes hangs " +
@@ -124,20 +118,16 @@ func poolChecks() []findings.Check[Input] {
 func networkChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code:     "RP2304",
-			Severity: findings.Warning,
-			Run:      checkControllerManager,
-			Claim:    "the controller manager leaves the migration's ranges to the migration",
+			Code: "RP2304", Severity: findings.Warning, Run: checkControllerManager,
+			Claim: "the controller manager leaves the migration's ranges to the migration",
 			Why: "with --allocate-node-cidrs it gives every node a podCIDR of --cluster-cidr. Calico's IPAM ignores " +
 				"it, and whatever reads it takes the wrong addresses for pods. The controller manager does not start " +
 				"again with a range that lacks the nodes' podCIDRs",
 			Fix: "set --allocate-node-cidrs=false on every controller manager; leave --cluster-cidr as it is for as long as nodes have a podCIDR of it",
 		},
 		{
-			Code:     "RP2305",
-			Severity: findings.Warning,
-			Run:      checkTunnels,
-			Claim:    "every tunnel between nodes keeps its address",
+			Code: "RP2305", Severity: findings.Warning, Run: checkTunnels,
+			Claim: "every tunnel between nodes keeps its address",
 			Why: "with the old address the kernel forgets what was masqueraded with it. Connections end that " +
 				"kube-proxy masquerades on their way through a tunnel, and answers to such datagrams under way are " +
 				"lost. Those are connections to a pod of another node: from a NodePort or load balancer of one node, " +
@@ -145,10 +135,8 @@ func networkChecks() []findings.Check[Input] {
 			Fix: "start in a quiet hour (spec.windows); externalTrafficPolicy: Local for Services whose clients must not connect again",
 		},
 		{
-			Code:     "RP2306",
-			Severity: findings.Warning,
-			Run:      checkFerries,
-			Claim:    "packets between nodes continue while tunnels change their addresses",
+			Code: "RP2306", Severity: findings.Warning, Run: checkTunnelsMoved,
+			Claim: "packets between nodes continue while tunnels change their addresses",
 			Why: "tunnels of VXLAN get their addresses before Calico has to move them, and meanwhile nodes send by routes that do not change. Those of " +
 				"IPIP do not, nor where WireGuard encrypts, nor with spec.podCIDR.tunnels.mode: Leave: there Calico moves all tunnels at once, and what is " +
 				"under way is lost for some tenths of a second. TCP sends it again, clients of DNS over UDP ask again after the time-out of their resolver",

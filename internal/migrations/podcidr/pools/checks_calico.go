@@ -16,8 +16,6 @@ func checkDatastore(in Input) []findings.Result {
 	return []findings.Result{findings.Failed("ClusterInformation default", "Calico's datastore is locked (datastoreReady: false)")}
 }
 
-// checkOperator looks for what operators list: an old pool is in the way unless the operator itself disables it and makes
-// the target.
 func checkOperator(in Input) []findings.Result {
 	var out []findings.Result
 	for _, i := range in.Pools.Installations {
@@ -39,11 +37,10 @@ func checkOperator(in Input) []findings.Result {
 	return out
 }
 
-// checkSelectors looks for nodes that no target's pool selects. The pool of a target is made like the old one.
 func checkSelectors(in Input) []findings.Result {
 	var out []findings.Result
-	for i := range in.Survey.Nodes {
-		node, selected := &in.Survey.Nodes[i], false
+	for i := range in.Inventory.Nodes {
+		node, selected := &in.Inventory.Nodes[i], false
 		for j := range in.Pools.Moves {
 			m := &in.Pools.Moves[j]
 			yes, err := m.selects(node)
@@ -58,7 +55,7 @@ func checkSelectors(in Input) []findings.Result {
 	}
 	for i := range in.Pools.Moves {
 		m := &in.Pools.Moves[i]
-		hit := slices.ContainsFunc(in.Survey.Nodes, func(n corev1.Node) bool {
+		hit := slices.ContainsFunc(in.Inventory.Nodes, func(n corev1.Node) bool {
 			yes, err := m.selects(&n)
 			return err == nil && yes
 		})
@@ -69,12 +66,12 @@ func checkSelectors(in Input) []findings.Result {
 	return out
 }
 
-// checkCapacity counts blocks as nodes take them: one each to begin with, and as many as its pods need.
+// checkCapacity counts blocks: one for each node, and as many as its pods need.
 func checkCapacity(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Pools.Moves {
 		m := &in.Pools.Moves[i]
-		size := in.Survey.Spec.BlockSize
+		size := in.Inventory.Spec.BlockSize
 		if size == 0 && m.Old != nil {
 			size = m.Old.BlockSize()
 		}
@@ -83,15 +80,15 @@ func checkCapacity(in Input) []findings.Result {
 			continue
 		}
 		perNode := map[string]int{}
-		for _, pod := range in.Survey.PodsIn([]netip.Prefix{m.From, m.To}) {
+		for _, pod := range in.Inventory.PodsIn([]netip.Prefix{m.From, m.To}) {
 			perNode[pod.Spec.NodeName]++
 		}
 		perBlock, blocks, needed := 1<<min(32-size, 20), 1<<min(size-m.To.Bits(), 20), 0
-		for j := range in.Survey.Nodes {
-			if selected, err := m.selects(&in.Survey.Nodes[j]); err != nil || !selected {
+		for j := range in.Inventory.Nodes {
+			if selected, err := m.selects(&in.Inventory.Nodes[j]); err != nil || !selected {
 				continue // another check is about that
 			}
-			used := perNode[in.Survey.Nodes[j].Name] + 1 // the tunnel
+			used := perNode[in.Inventory.Nodes[j].Name] + 1 // the tunnel
 			needed += max(1, (used+perBlock-1)/perBlock)
 		}
 		if needed > blocks {

@@ -35,7 +35,7 @@ func checkNewPools(in Input) []findings.Result {
 	return out
 }
 
-// checkPins looks at the templates of workloads, at namespaces, and at Calico's own configuration of the CNI plugin.
+// checkPins looks at pod templates, namespaces, and Calico's CNI configuration.
 func checkPins(in Input) []findings.Result {
 	var out []findings.Result
 	goes := func(text string) bool {
@@ -53,7 +53,7 @@ func checkPins(in Input) []findings.Result {
 			}
 		}
 	}
-	w := in.Survey.Workloads
+	w := in.Inventory.Workloads
 	for i := range w.Deployments {
 		pinned(podmove.Object("Deployment", &w.Deployments[i]), w.Deployments[i].Spec.Template.Annotations)
 	}
@@ -74,7 +74,7 @@ func checkPins(in Input) []findings.Result {
 // pinnedConfigs are CNI configurations that name a pool that goes.
 func (in Input) pinnedConfigs(goes func(text string) bool) []findings.Result {
 	var out []findings.Result
-	for name, data := range in.Survey.Configs {
+	for name, data := range in.Inventory.Configs {
 		for _, text := range data {
 			if strings.Contains(text, "ipv4_pools") && goes(text) {
 				what := "the CNI configuration in ConfigMap %s pins pods to a pool that goes: ipv4_pools"
@@ -103,20 +103,18 @@ func checkLeft(in Input) []findings.Result {
 // checkControllerManager reads the command lines of controller managers that run as static pods.
 func checkControllerManager(in Input) []findings.Result {
 	var out []findings.Result
-	for i := range in.Survey.Workloads.Pods {
-		pod := &in.Survey.Workloads.Pods[i]
+	for i := range in.Inventory.Workloads.Pods {
+		pod := &in.Inventory.Workloads.Pods[i]
 		for n := range pod.Spec.Containers {
 			words := slices.Concat(pod.Spec.Containers[n].Command, pod.Spec.Containers[n].Args)
 			if !slices.ContainsFunc(words, func(w string) bool { return path.Base(w) == "kube-controller-manager" }) ||
-				!slices.ContainsFunc(
-					words,
-					func(w string) bool { return w == "--allocate-node-cidrs" || w == "--allocate-node-cidrs=true" },
-				) {
+				!slices.ContainsFunc(words,
+					func(w string) bool { return w == "--allocate-node-cidrs" || w == "--allocate-node-cidrs=true" }) {
 				continue
 			}
 			for _, text := range clusterCIDRs(words) {
 				p, err := netip.ParsePrefix(text)
-				about := err == nil && slices.ContainsFunc(slices.Concat(in.Survey.Spec.From, in.Survey.Spec.To), p.Overlaps)
+				about := err == nil && slices.ContainsFunc(slices.Concat(in.Inventory.Spec.From, in.Inventory.Spec.To), p.Overlaps)
 				if about {
 					out = append(out, findings.Failed("Pod "+pod.Namespace+"/"+pod.Name,
 						"pod %s/%s gives nodes ranges of %s (--allocate-node-cidrs, --cluster-cidr)", pod.Namespace, pod.Name, p))
@@ -139,9 +137,9 @@ func clusterCIDRs(words []string) []string {
 	return nil
 }
 
-// checkTunnels knows what Calico does to packets when it changes the address of a tunnel (felix/dataplane/linux/vxlan_mgr.go):
-// neighbours and routes towards the old one go before those towards the new one come, and with the address the kernel
-// forgets what was masqueraded with it (masq_inet_event in net/netfilter/nf_nat_masquerade.c).
+// checkTunnels: Calico removes neighbours and routes of an old tunnel address before it adds new
+// ones (felix/dataplane/linux/vxlan_mgr.go), and the kernel forgets what was masqueraded with it
+// (masq_inet_event in net/netfilter/nf_nat_masquerade.c).
 func checkTunnels(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Pools.Moves {
@@ -149,19 +147,17 @@ func checkTunnels(in Input) []findings.Result {
 		if old == nil || old.Overlay() == "" {
 			continue
 		}
-		if nodes := in.Survey.TunnelsIn([]netip.Prefix{old.CIDR}); len(nodes) > 1 {
-			out = append(
-				out,
-				findings.Failed("IPPool "+old.Name, "%s tunnels of %d nodes have addresses of %s", old.Overlay(), len(nodes), old.CIDR),
-			)
+		if nodes := in.Inventory.TunnelsIn([]netip.Prefix{old.CIDR}); len(nodes) > 1 {
+			out = append(out,
+				findings.Failed("IPPool "+old.Name, "%s tunnels of %d nodes have addresses of %s", old.Overlay(), len(nodes), old.CIDR))
 		}
 	}
 	return out
 }
 
-// checkFerries says where Calico moves tunnels by itself.
-func checkFerries(in Input) []findings.Result {
-	if in.Pools.Ferries() {
+// checkTunnelsMoved says where Calico moves tunnels by itself.
+func checkTunnelsMoved(in Input) []findings.Result {
+	if in.Pools.MovesTunnels() {
 		return nil
 	}
 	var out []findings.Result

@@ -6,15 +6,15 @@ import (
 	"net/netip"
 	"slices"
 
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/verify/connectivity"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 const (
@@ -27,10 +27,10 @@ const (
 // Planner makes the plans of a migration of pools.
 type Planner struct {
 	*podmove.Planner
-	pools *Survey
+	pools *Inventory
 }
 
-func (s *Survey) Plans(p *podmove.Planner) podmove.Plans { return &Planner{Planner: p, pools: s} }
+func (s *Inventory) Plans(p *podmove.Planner) podmove.Plans { return &Planner{Planner: p, pools: s} }
 
 // apply is the way to the point where no pod has an old address and the old pools are still there.
 func apply() migration.Phases[*Planner] {
@@ -40,13 +40,13 @@ func apply() migration.Phases[*Planner] {
 			Name: "secure", Title: "Record the migration and back up what it changes", Own: true, Recheck: true,
 			Groups: (*Planner).secure,
 		},
-		podmove.AgentsPhase((*Planner).watch),
+		lossguard.Phase("", (*Planner).watch),
 		{Name: "prepare", Title: "Add one pod to workloads that must keep serving", Recheck: true, Groups: (*Planner).prepare},
 		{Name: "add", Title: "Add the target pools", Recheck: true, Groups: (*Planner).add},
 		{Name: "canary", Title: "Test the target pools on every node", Groups: (*Planner).canary},
 		{Name: "hold", Title: "Keep connections through tunnels open", Recheck: true, Groups: (*Planner).keepTunnels},
 		{
-			// Before the old pools are disabled, pods still come and go there: which ones have old addresses is certain from then on.
+			// Only once the old pools are disabled is it certain which pods have old addresses.
 			Name: "switch", Title: "Let new pods get new addresses only", Recheck: true, Groups: (*Planner).switchOver,
 			Replan: func(p *Planner) bool { return !p.pools.closed(forward) },
 		},
@@ -61,7 +61,7 @@ func apply() migration.Phases[*Planner] {
 // rollback brings every pod back to the old range.
 func rollback() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
-		podmove.AgentsPhase((*Planner).WatchBack),
+		lossguard.Phase("", (*Planner).WatchBack),
 		{Name: "hold", Title: "Keep connections through tunnels open", Groups: (*Planner).keepNewTunnels},
 		{
 			// Until the new pools are closed, pods come and go with new addresses.
@@ -89,7 +89,7 @@ func rollback() migration.Phases[*Planner] {
 // finish deletes the old pools. Its phase "final" is the point of no return.
 func finish() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
-		podmove.AgentsPhase((*Planner).WatchFinish),
+		lossguard.Phase("", (*Planner).WatchFinish),
 		{
 			Name:   "verify",
 			Title:  "Verify that old addresses are unused",
@@ -106,19 +106,10 @@ func finish() migration.Phases[*Planner] {
 	}
 }
 
-// Commands are the phases of every command, by name.
-func commands() migration.Commands[*Planner] {
+// Commands are the phases of every command.
+func Commands() migration.Commands[*Planner] {
 	return migration.Commands[*Planner]{Apply: apply(), Rollback: rollback(), Finish: finish()}
 }
-
-// ApplyPhases are the names of the phases of apply, in order.
-func ApplyPhases() []string { return commands().Apply.Names() }
-
-// PhaseNames are the names of the phases of all commands, each once.
-func PhaseNames() []string { return commands().Names() }
-
-// Outline are the phases of all commands, for people.
-func Outline() migration.Outline { return commands().Outline("with Calico's pools") }
 
 func (p *Planner) Apply() *engine.Plan { return apply().Plan(p, p.Migration, hook.Apply) }
 
@@ -135,24 +126,24 @@ func (p *Planner) Early() string {
 	if !p.pools.Switched() {
 		return "the old pools still give addresses to new pods"
 	}
-	if pods := p.Survey.OldPods(); pods != "" {
+	if pods := p.Inventory.OldPods(); pods != "" {
 		return pods
 	}
 	for i := range p.pools.Installations {
-		for _, from := range p.Survey.Spec.From {
+		for _, from := range p.Inventory.Spec.From {
 			if _, has := p.pools.Installations[i].pool(from); has { // its operator would make the pool again
 				return fmt.Sprintf("installation %s lists the old pool %s", p.pools.Installations[i].Name, from)
 			}
 		}
 	}
-	return p.Survey.OldTunnels()
+	return p.Inventory.OldTunnels()
 }
 
 func (p *Planner) Kept() []rollout.Reported { return p.fates(forward).Reported }
 
 // fates of the pods that have an address which direction d leaves.
 func (p *Planner) fates(d engine.Direction) podmove.Fates {
-	return p.Survey.Fates(p.pools.Leaving(d, p.Tools.Now()))
+	return p.Inventory.Fates(p.pools.Leaving(d, p.Tools.Now()))
 }
 
 func (p *Planner) secure() []engine.Group {
@@ -165,16 +156,14 @@ func (p *Planner) secure() []engine.Group {
 	return p.Record(originals)
 }
 
-func (p *Planner) watch() []engine.Group {
-	return p.Watch(p.pools.Switched() && p.Left() == "")
-}
+func (p *Planner) watch() []engine.Group { return p.Watch(p.pools.Switched() && p.Left() == "") }
 
 func (p *Planner) prepare() []engine.Group { return p.Prepare(p.pools.Switched()) }
 
 func (p *Planner) add() []engine.Group {
 	var steps []engine.Step
 	for i := range p.pools.Moves {
-		steps = append(steps, addPool(p.Tools.Cluster, p.Survey.Spec, &p.pools.Moves[i]))
+		steps = append(steps, addPool(p.Tools.Cluster, p.Inventory.Spec, &p.pools.Moves[i]))
 	}
 	return append(p.BeforeAdd(p.pools.Switched()), engine.InOrder(steps...)...)
 }
@@ -197,40 +186,40 @@ func (p *Planner) keepTunnels() []engine.Group {
 	if !p.pools.KeepsTunnels() || p.pools.closed(forward) {
 		return nil
 	}
-	s := p.Survey.Spec
+	s := p.Inventory.Spec
 	steps := []engine.Step{
-		reserveTunnels(p.Tools.Cluster, s.Name, s.From, tunnelAddresses(p.Survey.Nodes, s.From)),
+		reserveTunnels(p.Tools.Cluster, s.Name, s.From, tunnelAddresses(p.Inventory.Nodes, s.From)),
 		p.keeper(keptOld, s.From).start(p.Tools.Cluster),
 	}
-	if p.pools.Ferries() {
-		steps = append(steps, p.ferry(forward).launch()...)
+	if p.pools.MovesTunnels() {
+		steps = append(steps, p.routes(forward).steps()...)
 	}
 	return engine.InOrder(steps...)
 }
 
-// ferry is for tunnels that go in direction d.
-func (p *Planner) ferry(d engine.Direction) *ferry {
-	s := p.Survey.Spec
-	f := &ferry{cluster: p.Tools.Cluster, migration: s.Name, image: p.Image(), which: keptNew, from: s.From, to: s.To}
+// routes are for tunnels that go in direction d.
+func (p *Planner) routes(d engine.Direction) *temporaryRoutes {
+	s := p.Inventory.Spec
+	r := &temporaryRoutes{cluster: p.Tools.Cluster, migration: s.Name, image: p.Image(), which: keptNew, from: s.From, to: s.To}
 	if d == backward {
-		f.which, f.from, f.to = keptOld, s.To, s.From
+		r.which, r.from, r.to = keptOld, s.To, s.From
 	}
-	return f
+	return r
 }
 
-// moveTunnels gives tunnels their addresses before Calico has to, if it has been seen to that no packet is lost meanwhile.
+// moveTunnels gives tunnels their addresses before Calico has to.
 func (p *Planner) moveTunnels(d engine.Direction) []engine.Step {
-	if !p.pools.Ferries() || p.pools.closed(d) {
+	if !p.pools.MovesTunnels() || p.pools.closed(d) {
 		return nil
 	}
-	return []engine.Step{p.ferry(d).move()}
+	return []engine.Step{p.routes(d).move()}
 }
 
-// landed ends what carried packets meanwhile, also what an earlier run left.
-func (p *Planner) landed(d engine.Direction) []engine.Step {
-	steps := []engine.Step{tunnelsMoved(p.Tools.Cluster, "tunnels", p.Survey.Spec.Left(d))}
-	if p.pools.Ferries() {
-		steps = append(steps, p.ferry(d).land("tunnels/land"))
+// converged ends what carried packets meanwhile, also what an earlier run left.
+func (p *Planner) converged(d engine.Direction) []engine.Step {
+	steps := []engine.Step{tunnelsMoved(p.Tools.Cluster, "tunnels", p.Inventory.Spec.Left(d))}
+	if p.pools.MovesTunnels() {
+		steps = append(steps, p.routes(d).remove("tunnels/land"))
 	}
 	return steps
 }
@@ -240,14 +229,14 @@ func (p *Planner) keepNewTunnels() []engine.Group {
 	if !p.pools.KeepsTunnels() || p.pools.closed(backward) || !p.pools.Switched() {
 		return nil
 	}
-	return engine.InOrder(p.keeper(keptNew, p.Survey.Spec.To).start(p.Tools.Cluster))
+	return engine.InOrder(p.keeper(keptNew, p.Inventory.Spec.To).start(p.Tools.Cluster))
 }
 
 func (p *Planner) keeper(which string, ranges []netip.Prefix) *tunnelKeeper {
-	return &tunnelKeeper{migration: p.Survey.Spec.Name, image: p.Image(), which: which, ranges: ranges}
+	return &tunnelKeeper{migration: p.Inventory.Spec.Name, image: p.Image(), which: which, ranges: ranges}
 }
 
-// switchOver disables the old pools, and has pods that ask for nothing prove that they get new addresses.
+// switchOver disables the old pools, and has pods prove that they get new addresses.
 func (p *Planner) switchOver() []engine.Group {
 	var closing []engine.Step
 	for i := range p.pools.Moves {
@@ -259,22 +248,22 @@ func (p *Planner) switchOver() []engine.Group {
 		return nil
 	}
 	steps := append(p.moveTunnels(forward), closing...)
-	if p.Tries() && !ptr.Deref(p.Proven, false) && !p.Arrived(p.pools.Switched()) {
-		steps = append(steps, &proving{p.Trial("prove", "Verify that new pods get new addresses on every node"), p.Proven})
+	if p.Tries() && !p.Proven && !p.Arrived(p.pools.Switched()) {
+		steps = append(steps, &proving{p.Trial("prove", "Verify that new pods get new addresses on every node"), p.OnProof})
 	}
-	return engine.InOrder(append(steps, p.landed(forward)...)...)
+	return engine.InOrder(append(steps, p.converged(forward)...)...)
 }
 
-// proving is a trial that is remembered when it went well.
+// proving is a trial that tells when it went well.
 type proving struct {
 	*connectivity.Step
-	proven *bool
+	onProof func()
 }
 
 func (s *proving) Verify(ctx context.Context) error {
 	err := s.Step.Verify(ctx)
-	if err == nil && s.proven != nil {
-		*s.proven = true
+	if err == nil && s.onProof != nil {
+		s.onProof()
 	}
 	return err
 }
@@ -289,32 +278,32 @@ func (p *Planner) reopen() []engine.Group {
 		}
 		closing = append(closing, disablePool(p.Tools, m.Name()))
 	}
-	if p.pools.Ferries() && !p.pools.closed(backward) && p.pools.Switched() {
-		opening = append(opening, p.ferry(backward).launch()...)
+	if p.pools.MovesTunnels() && !p.pools.closed(backward) && p.pools.Switched() {
+		opening = append(opening, p.routes(backward).steps()...)
 	}
-	return engine.InOrder(slices.Concat(opening, p.moveTunnels(backward), closing, p.landed(backward))...)
+	return engine.InOrder(slices.Concat(opening, p.moveTunnels(backward), closing, p.converged(backward))...)
 }
 
 // verify proves that nothing has an address of what direction d leaves.
 func (p *Planner) verify(d engine.Direction) []engine.Group {
-	return p.VerifyVacant(p.Survey.Spec.Left(d))
+	return p.VerifyVacant(p.Inventory.Spec.Left(d))
 }
 
-// verifyRestarted is what apply ends with. Pods that are only reported are no concern of it, but of finish.
+// verifyRestarted ends apply. Pods that are only reported concern finish.
 func (p *Planner) verifyRestarted() []engine.Group {
-	return engine.InOrder(p.restarted(), tunnelsMoved(p.Tools.Cluster, "verify/tunnels", p.Survey.Spec.From))
+	return engine.InOrder(p.restarted(), tunnelsMoved(p.Tools.Cluster, "verify/tunnels", p.Inventory.Spec.From))
 }
 
 func (p *Planner) release(d engine.Direction) []engine.Group {
 	var steps []engine.Step
 	if p.pools.KeepsTunnels() {
-		steps = append(steps, releaseTunnels(p.Tools.Cluster, p.Survey.Spec.Name))
+		steps = append(steps, releaseTunnels(p.Tools.Cluster, p.Inventory.Spec.Name))
 	}
-	if p.pools.Ferries() { // of a run that ended in between
-		steps = append(steps, p.ferry(d).land("release/land"))
+	if p.pools.MovesTunnels() { // of a run that ended in between
+		steps = append(steps, p.routes(d).remove("release/land"))
 	}
-	for _, cidr := range p.Survey.Spec.Left(d) {
-		steps = append(steps, &releaseStep{cluster: p.Tools.Cluster, cidr: cidr})
+	for _, cidr := range p.Inventory.Spec.Left(d) {
+		steps = append(steps, releaseBlocks(p.Tools.Cluster, cidr))
 	}
 	return engine.InOrder(steps...)
 }
@@ -341,7 +330,7 @@ func (p *Planner) removeTargets() []engine.Group {
 func (p *Planner) tidy() []engine.Group {
 	var steps []engine.Step
 	if p.pools.KeepsTunnels() {
-		steps = append(steps, unreserveTunnels(p.Tools.Cluster, p.Survey.Spec.Name))
+		steps = append(steps, unreserveTunnels(p.Tools.Cluster, p.Inventory.Spec.Name))
 	}
 	return p.Tidy(append(steps, p.ScaleBack())...)
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/spec/hook"
@@ -30,8 +30,7 @@ type batch struct {
 
 func (b *batch) String() string { return fmt.Sprintf("%s/%d", b.tier, b.number) }
 
-// roll restarts what has addresses of the range that is left: tier by tier, the least critical first, in batches of
-// workloads, and then waits for Jobs.
+// roll restarts pods in batches, the least critical tier first, then waits for Jobs.
 func (p *Planner) roll(run hook.Run, d engine.Direction) []engine.Group {
 	batches := p.batches(d)
 	groups := p.restartProbedPods(d)
@@ -58,7 +57,7 @@ func (p *Planner) batches(d engine.Direction) []batch {
 	var all []*batch
 	add := func(tier, name string, s engine.Step) {
 		b := open[tier]
-		if b == nil || len(b.steps) == p.Survey.Spec.Common.Batch.Size {
+		if b == nil || len(b.steps) == p.Inventory.Spec.Common.Batch.Size {
 			numbers[tier]++
 			b = &batch{tier: tier, number: numbers[tier]}
 			open[tier], all = b, append(all, b)
@@ -86,7 +85,7 @@ func (p *Planner) batches(d engine.Direction) []batch {
 
 // rollBatch waits for a window, restarts a batch, and lets it settle.
 func (p *Planner) rollBatch(run hook.Run, b *batch) []engine.Group {
-	common, title := &p.Survey.Spec.Common, b.String()
+	common, title := &p.Inventory.Spec.Common, b.String()
 	var groups []engine.Group
 	if len(common.Windows) > 0 {
 		groups = append(groups, engine.Group{
@@ -95,7 +94,7 @@ func (p *Planner) rollBatch(run hook.Run, b *batch) []engine.Group {
 	}
 	o := hook.Occasion{Run: run, Moment: v1alpha1.BeforeBatch, Phase: phaseRoll, Tier: b.tier, Batch: b.number, Workloads: b.names}
 	groups = append(groups, p.Hooks(o)...)
-	groups = append(groups, engine.Group{Title: title, Parallel: p.Survey.Spec.Roll.Parallel, Steps: b.steps})
+	groups = append(groups, engine.Group{Title: title, Parallel: p.Inventory.Spec.Roll.Parallel, Steps: b.steps})
 	groups = append(groups, engine.Group{Title: title, Steps: []engine.Step{p.Note(title)}})
 	if settle := common.Batch.Settle.Duration; settle > 0 {
 		groups = append(groups, engine.Group{Title: title, Steps: []engine.Step{&migration.PauseStep{
@@ -115,7 +114,7 @@ func (p *Planner) rollTier(run hook.Run, name string, inside []engine.Group) []e
 	before := p.Hooks(o)
 	o.Moment = v1alpha1.AfterTier
 	after := p.Hooks(o)
-	for _, t := range p.Survey.Spec.Common.Tiers {
+	for _, t := range p.Inventory.Spec.Common.Tiers {
 		if t.Name == name && t.Pause != nil && t.Pause.Duration > 0 {
 			after = append(after, engine.Group{Title: name, Steps: []engine.Step{&migration.PauseStep{
 				Name: "pause/" + name, Length: t.Pause.Duration, Now: p.Tools.Now,
@@ -133,8 +132,7 @@ func (p *Planner) tierOf(namespace, name string, labels map[string]string) strin
 	return tier.Assign([]*corev1.Service{as}, p.Rules, nil).Of[types.NamespacedName{Namespace: namespace, Name: name}]
 }
 
-// restartProbedPods restarts the pods that agents call before any others: from then on they call from addresses of the one range, and are
-// called at such, while everything else moves.
+// restartProbedPods restarts the pods that agents call first, so that they stay put later.
 func (p *Planner) restartProbedPods(d engine.Direction) []engine.Group {
 	all := p.fates(d).Restarts
 	i := slices.IndexFunc(all, func(w rollout.Workload) bool { return isAgents(&w) })
@@ -155,9 +153,9 @@ func isAgents(w *rollout.Workload) bool {
 // jobsEnded waits until no Job has a pod with an address of the range that is left.
 func (p *Planner) jobsEnded(d engine.Direction) *engine.Wait {
 	return &engine.Wait{
-		Name: "jobs", About: "Wait until Jobs with old addresses have ended", Limit: p.Survey.Spec.Roll.JobWait.Duration,
+		Name: "jobs", About: "Wait until Jobs with old addresses have ended", Limit: p.Inventory.Spec.Roll.JobWait.Duration,
 		For: func(ctx context.Context) error {
-			now, err := podmove.Occupants(ctx, p.Tools.Cluster, p.Survey.Spec)
+			now, err := podmove.Occupants(ctx, p.Tools.Cluster, p.Inventory.Spec)
 			if err != nil {
 				return err
 			}
@@ -171,7 +169,7 @@ func (p *Planner) jobsEnded(d engine.Direction) *engine.Wait {
 
 // restarted proves that nothing has an old address that could be restarted.
 func (p *Planner) restarted() *engine.Wait {
-	tools, s := p.Tools, p.Survey.Spec
+	tools, s := p.Tools, p.Inventory.Spec
 	return &engine.Wait{
 		Name: "verify", About: fmt.Sprintf("Verify that every workload is free of addresses of %v", s.From),
 		For: func(ctx context.Context) error {

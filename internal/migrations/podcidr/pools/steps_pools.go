@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -43,7 +42,7 @@ func readPool(ctx context.Context, c client.Client, name string) (*calico.Pool, 
 	return &p, nil
 }
 
-// addPool adds the pool of a target: like the old one in everything but the range and, if asked for, the size of blocks.
+// addPool adds a pool like the old one, but for range and size of blocks.
 func addPool(c *cluster.Cluster, s podmove.Spec, m *Move) *engine.Write {
 	return &engine.Write{
 		Name: "add/" + m.Name(), About: fmt.Sprintf("Add pool %s of %s", m.Name(), m.To),
@@ -69,8 +68,7 @@ func addPool(c *cluster.Cluster, s podmove.Spec, m *Move) *engine.Write {
 	}
 }
 
-// added returns nil if the pool of a target is there. A pool of that name and of another range, which replumb has not made, is an error
-// for people.
+// added returns nil if the target's pool is there. A foreign pool of that name is an error.
 func added(ctx context.Context, c *cluster.Cluster, m *Move) error {
 	p, err := readPool(ctx, c, m.Name())
 	switch {
@@ -105,8 +103,7 @@ func targetPool(s podmove.Spec, m *Move) (*unstructured.Unstructured, error) {
 	return u, unstructured.SetNestedMap(u.Object, fields, "spec")
 }
 
-// disablePool disables a pool, so that no new pod gets an address of it. Since when is written on the pool: pods that are older may
-// have an address of it. One that is gone gives none either.
+// disablePool has pods get no more addresses of a pool, and notes when: older ones may have one.
 func disablePool(tools migration.Tools, name string) engine.Step {
 	read := func(ctx context.Context) (*calico.Pool, error) {
 		p, err := readPool(ctx, tools.Cluster, name)
@@ -126,13 +123,10 @@ func disablePool(tools migration.Tools, name string) engine.Step {
 		Write: func(ctx context.Context, p *calico.Pool) error {
 			return patchPool(ctx, tools.Cluster, p, poolPatch(true, tools.Now().UTC().Format(time.RFC3339Nano)))
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "patch", Object: "IPPool " + name, Body: poolPatch(true, "the time of the change")}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "IPPool " + name, Body: poolPatch(true, "the time of the change")}),
 	}
 }
 
-// enablePool has new pods get addresses of a pool again.
 func enablePool(tools migration.Tools, name string) engine.Step {
 	read := func(ctx context.Context) (*calico.Pool, error) {
 		p, err := readPool(ctx, tools.Cluster, name)
@@ -152,9 +146,7 @@ func enablePool(tools migration.Tools, name string) engine.Step {
 		Write: func(ctx context.Context, p *calico.Pool) error {
 			return patchPool(ctx, tools.Cluster, p, poolPatch(false, nil))
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "patch", Object: "IPPool " + name, Body: poolPatch(false, nil)}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "IPPool " + name, Body: poolPatch(false, nil)}),
 	}
 }
 
@@ -180,7 +172,6 @@ func patchPool(ctx context.Context, c *cluster.Cluster, p *calico.Pool, patch ma
 	return nil
 }
 
-// removePool deletes an empty pool.
 func removePool(c *cluster.Cluster, name string, cidr netip.Prefix) engine.Step {
 	read := func(ctx context.Context) (*calico.Pool, error) {
 		p, err := readPool(ctx, c, name)
@@ -206,23 +197,20 @@ func removePool(c *cluster.Cluster, name string, cidr netip.Prefix) engine.Step 
 			}
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "delete", Object: "IPPool " + name}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "delete", Object: "IPPool " + name}),
 	}
 }
 
-// tunnelsMoved waits until Calico has given every node's tunnel an address outside the ranges: it does so by itself once a pool is
-// disabled (node/pkg/allocateip).
+// tunnelsMoved waits until Calico has moved all tunnels of disabled pools (node/pkg/allocateip).
 func tunnelsMoved(c *cluster.Cluster, id string, left []netip.Prefix) *engine.Wait {
 	return &engine.Wait{
 		Name: id, About: "Wait until Calico has moved the tunnels of all nodes", Limit: tunnelWait,
 		For: func(ctx context.Context) error {
-			nodes := &corev1.NodeList{}
-			if err := c.List(ctx, nodes); err != nil {
-				return fmt.Errorf("listing nodes: %w", err)
+			nodes, err := podmove.Nodes(ctx, c)
+			if err != nil {
+				return err
 			}
-			if old := (&podmove.Survey{Nodes: nodes.Items}).TunnelsIn(left); len(old) > 0 {
+			if old := (&podmove.Inventory{Nodes: nodes}).TunnelsIn(left); len(old) > 0 {
 				return engine.NotYet("the tunnel of node %s has an address of %v", strings.Join(old, ", "), left)
 			}
 			return nil

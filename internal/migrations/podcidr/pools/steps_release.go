@@ -13,29 +13,26 @@ import (
 	"github.com/replumb/replumb/internal/network/calico"
 )
 
-// releaseStep gives back all blocks of a range, and the addresses in them that are given out and used by nothing.
-type releaseStep struct {
+// releaseBlocks releases all blocks of a range, and unused addresses in them.
+func releaseBlocks(c *cluster.Cluster, cidr netip.Prefix) *engine.Write {
+	b := blocks{c, cidr}
+	return &engine.Write{
+		Name: "release/" + cidr.String(), About: fmt.Sprintf("Release the blocks of %s", cidr),
+		Holds: b.gone, Write: b.releaseAll,
+		Changes: engine.Shows(
+			engine.Change{Verb: "patch", Object: "IPAMHandle * of addresses in " + cidr.String()},
+			engine.Change{Verb: "delete", Object: "IPAMBlock * of " + cidr.String()},
+			engine.Change{Verb: "delete", Object: "BlockAffinity * of " + cidr.String()},
+		),
+	}
+}
+
+type blocks struct {
 	cluster *cluster.Cluster
 	cidr    netip.Prefix
 }
 
-func (s *releaseStep) ID() string { return "release/" + s.cidr.String() }
-
-func (s *releaseStep) Title() string { return fmt.Sprintf("Release the blocks of %s", s.cidr) }
-
-func (s *releaseStep) State(ctx context.Context) (engine.State, error) {
-	return engine.StateOf(s.Verify(ctx))
-}
-
-func (s *releaseStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{
-		{Verb: "patch", Object: "IPAMHandle * of addresses in " + s.cidr.String()},
-		{Verb: "delete", Object: "IPAMBlock * of " + s.cidr.String()},
-		{Verb: "delete", Object: "BlockAffinity * of " + s.cidr.String()},
-	}, nil
-}
-
-func (s *releaseStep) Do(ctx context.Context) error {
+func (s blocks) releaseAll(ctx context.Context) error {
 	state, err := calico.Load(ctx, s.cluster)
 	if err != nil {
 		return err
@@ -63,7 +60,7 @@ func (s *releaseStep) Do(ctx context.Context) error {
 	return s.leftovers(ctx, state)
 }
 
-func (s *releaseStep) release(ctx context.Context, b *calico.Block, now *podmove.Survey) error {
+func (s blocks) release(ctx context.Context, b *calico.Block, now *podmove.Inventory) error {
 	for _, a := range b.Allocations {
 		one := []netip.Prefix{netip.PrefixFrom(a.Addr, a.Addr.BitLen())}
 		if len(now.PodsIn(one))+len(now.TunnelsIn(one)) > 0 {
@@ -82,7 +79,7 @@ func (s *releaseStep) release(ctx context.Context, b *calico.Block, now *podmove
 }
 
 // leftovers are affinities for blocks that are gone.
-func (s *releaseStep) leftovers(ctx context.Context, state *calico.State) error {
+func (s blocks) leftovers(ctx context.Context, state *calico.State) error {
 	for i := range state.Affinities {
 		a := &state.Affinities[i]
 		if s.cidr.Contains(a.CIDR.Addr()) && state.BlockAt(a.CIDR) == nil {
@@ -94,7 +91,7 @@ func (s *releaseStep) leftovers(ctx context.Context, state *calico.State) error 
 	return nil
 }
 
-func (s *releaseStep) Verify(ctx context.Context) error {
+func (s blocks) gone(ctx context.Context) error {
 	state, err := calico.Load(ctx, s.cluster)
 	if err != nil {
 		return err

@@ -10,14 +10,13 @@ import (
 	"github.com/replumb/replumb/internal/network/calico"
 )
 
-// renewStep restarts a workload or evicts a pod, as the step does that it is made of, and does not wait for what cannot come: when the
-// pools were changed meanwhile, new pods get addresses of the range that is left, however often they are restarted.
+// renewStep stops waiting when the pools were changed meanwhile: restarts would not help then.
 type renewStep struct {
 	engine.Step
 	cluster   *cluster.Cluster
 	moves     []Move
 	direction engine.Direction
-	// own says that it restarts what replumb itself runs: whether that is there when a plan is made says nothing of the cluster.
+	// own says that it restarts replumb's own pods.
 	own bool
 }
 
@@ -39,7 +38,7 @@ func (s *renewStep) Role() engine.Role {
 	return engine.RoleMove
 }
 
-// Waits implements engine.Waiter: what is asked for goes on without replumb, and ends at once when a run is cancelled.
+// Waits lets an interrupted run end at once: restarts go on without replumb.
 func (*renewStep) Waits() {}
 
 func (s *renewStep) Deadline() time.Duration {

@@ -36,7 +36,6 @@ const (
 // keeperDeadline is how long the image may take to come to every node.
 const keeperDeadline = 5 * time.Minute
 
-// tunnelKeeper is a DaemonSet that keeps the addresses of tunnels on their nodes.
 type tunnelKeeper struct {
 	migration string
 	image     pull.Image
@@ -51,31 +50,54 @@ func (k *tunnelKeeper) labels() client.MatchingLabels {
 	return client.MatchingLabels{v1alpha1.LabelMigration: k.migration, tunnelsLabel: k.which}
 }
 
-// start runs it on every node.
 func (k *tunnelKeeper) start(c *cluster.Cluster) *engine.Write {
+	return createOnNodes(c, "hold/"+k.which, fmt.Sprintf("Keep the addresses of tunnels in %v on their nodes", k.ranges), k.build())
+}
+
+// createOnNodes creates a DaemonSet and waits for its pods on every ready node.
+func createOnNodes(c *cluster.Cluster, id, about string, d *appsv1.DaemonSet) *engine.Write {
 	return &engine.Write{
-		Name: "hold/" + k.which, About: fmt.Sprintf("Keep the addresses of tunnels in %v on their nodes", k.ranges),
-		Limit: keeperDeadline, As: engine.RoleOwn,
-		Holds: func(ctx context.Context) error { return onEveryNode(ctx, c, k.name(), k.labels()) },
+		Name: id, About: about, Limit: keeperDeadline, As: engine.RoleOwn,
+		Holds: func(ctx context.Context) error { return onEveryNode(ctx, c, d.Name, d.Labels) },
 		Write: func(ctx context.Context) error {
-			err := c.Create(ctx, k.build(), client.FieldOwner(v1alpha1.FieldManager))
+			err := c.Create(ctx, d.DeepCopy(), client.FieldOwner(v1alpha1.FieldManager))
 			if err != nil && !apierrors.IsAlreadyExists(err) {
-				return fmt.Errorf("daemonset %s: %w", k.name(), err)
+				return fmt.Errorf("daemonset %s: %w", d.Name, err)
 			}
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			d := k.build()
-			return []engine.Change{{Verb: "create", Object: "DaemonSet " + d.Namespace + "/" + d.Name, Body: d}}, nil
+		Changes: engine.Shows(engine.Change{Verb: "create", Object: "DaemonSet " + d.Namespace + "/" + d.Name, Body: d}),
+	}
+}
+
+// onNodes is a DaemonSet in the network of nodes.
+func onNodes(name string, labels map[string]string, image pull.Image, first, main corev1.Container) *appsv1.DaemonSet {
+	return &appsv1.DaemonSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: name, Labels: labels},
+		Spec: appsv1.DaemonSetSpec{
+			Selector:       &metav1.LabelSelector{MatchLabels: labels},
+			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{
+					HostNetwork: true, PriorityClassName: "system-node-critical",
+					AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
+					Tolerations:      []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+					ImagePullSecrets: image.References(),
+					InitContainers:   []corev1.Container{first},
+					Containers:       []corev1.Container{main},
+				},
+			},
 		},
 	}
 }
 
 // onEveryNode returns nil if a pod of a DaemonSet is ready on every node that is ready.
 func onEveryNode(ctx context.Context, c *cluster.Cluster, name string, labels client.MatchingLabels) error {
-	nodes := &corev1.NodeList{}
-	if err := c.List(ctx, nodes); err != nil {
-		return fmt.Errorf("listing nodes: %w", err)
+	nodes, err := podmove.Nodes(ctx, c)
+	if err != nil {
+		return err
 	}
 	pods := &corev1.PodList{}
 	if err := c.List(ctx, pods, client.InNamespace(v1alpha1.SystemNamespace), labels); err != nil {
@@ -87,8 +109,8 @@ func onEveryNode(ctx context.Context, c *cluster.Cluster, name string, labels cl
 			on[p.Spec.NodeName] = p
 		}
 	}
-	for i := range nodes.Items {
-		n := &nodes.Items[i]
+	for i := range nodes {
+		n := &nodes[i]
 		switch pod := on[n.Name]; {
 		case !cluster.NodeReady(n):
 		case pod == nil:
@@ -122,31 +144,12 @@ func netAdmin(name string, image pull.Image, args []string) corev1.Container {
 	}
 }
 
-// build makes a DaemonSet whose pods are ready when their node has the addresses, and take them off when they end.
+// build makes a DaemonSet whose pods are ready with the addresses, and remove them at their end.
 func (k *tunnelKeeper) build() *appsv1.DaemonSet {
-	return &appsv1.DaemonSet{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: k.name(), Labels: k.labels()},
-		Spec: appsv1.DaemonSetSpec{
-			Selector:       &metav1.LabelSelector{MatchLabels: k.labels()},
-			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: k.labels()},
-				Spec: corev1.PodSpec{
-					HostNetwork: true, PriorityClassName: "system-node-critical",
-					AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
-					Tolerations:      []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-					ImagePullSecrets: k.image.References(),
-					InitContainers:   []corev1.Container{k.container("hold")},
-					Containers:       []corev1.Container{k.container("keep")},
-				},
-			},
-		},
-	}
+	return onNodes(k.name(), k.labels(), k.image, k.container("hold"), k.container("keep"))
 }
 
-// releaseTunnels removes what keeps the addresses of tunnels: of old ones, and of new ones where there was a way back. Connections that
-// still have such an address end.
+// releaseTunnels removes the kept addresses of tunnels. Connections that use them end.
 func releaseTunnels(c *cluster.Cluster, migration string) *engine.Write {
 	names := func() []string {
 		return []string{
@@ -222,36 +225,32 @@ func reservation(migration string) *unstructured.Unstructured {
 	return calico.Empty("IPReservation", "replumb-"+migration)
 }
 
-// reserved is what a look finds reserved, and what has to be.
 type reserved struct {
 	// have is nil if there is no reservation.
 	have   *unstructured.Unstructured
 	wanted []string
 }
 
-// reserveTunnels keeps Calico from giving to pods what nodes go on having, should the old pools be enabled again. now are the addresses
-// as the plan is made: until the step runs, nodes may come.
+// reserveTunnels keeps Calico from giving kept tunnel addresses to pods. now are those of the plan.
 func reserveTunnels(c *cluster.Cluster, migration string, ranges []netip.Prefix, now []string) engine.Step {
 	read := func(ctx context.Context) (reserved, error) { return readReserved(ctx, c, migration, ranges) }
 	return &engine.Observed[reserved]{
 		Name: "hold/reserve", About: fmt.Sprintf("Reserve the addresses of tunnels in %v", ranges),
 		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
 		Write: func(ctx context.Context, r reserved) error { return r.write(ctx, c, migration) },
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{
-				Verb: "create", Object: "IPReservation " + reservation(migration).GetName(),
-				Body: map[string]any{"spec": map[string]any{"reservedCIDRs": now}},
-			}}, nil
-		},
+		Changes: engine.Shows(engine.Change{
+			Verb: "create", Object: "IPReservation " + reservation(migration).GetName(),
+			Body: map[string]any{"spec": map[string]any{"reservedCIDRs": now}},
+		}),
 	}
 }
 
 func readReserved(ctx context.Context, c *cluster.Cluster, migration string, ranges []netip.Prefix) (r reserved, err error) {
-	nodes := &corev1.NodeList{}
-	if err := c.List(ctx, nodes); err != nil {
-		return r, fmt.Errorf("listing nodes: %w", err)
+	nodes, err := podmove.Nodes(ctx, c)
+	if err != nil {
+		return r, err
 	}
-	r.wanted = tunnelAddresses(nodes.Items, ranges)
+	r.wanted = tunnelAddresses(nodes, ranges)
 	u := reservation(migration)
 	err = c.Get(ctx, client.ObjectKeyFromObject(u), u)
 	switch {
@@ -296,7 +295,6 @@ func (r *reserved) write(ctx context.Context, c *cluster.Cluster, migration stri
 	return nil
 }
 
-// unreserveTunnels removes the reservation.
 func unreserveTunnels(c *cluster.Cluster, migration string) *engine.Write {
 	name := reservation(migration).GetName()
 	return &engine.Write{
@@ -318,8 +316,6 @@ func unreserveTunnels(c *cluster.Cluster, migration string) *engine.Write {
 			}
 			return nil
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "delete", Object: "IPReservation " + name}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "delete", Object: "IPReservation " + name}),
 	}
 }

@@ -21,9 +21,9 @@ func TestPullSecrets(t *testing.T) {
 		{nil, nil},
 		{[]string{"registry", "mirror"}, []corev1.LocalObjectReference{{Name: "registry"}, {Name: "mirror"}}},
 	} {
-		shared := &podmove.Survey{Spec: podmove.Spec{Name: "m", Canary: v1alpha1.PodCanarySpec{ImagePullSecrets: tt.secrets}}}
+		shared := &podmove.Inventory{Spec: podmove.Spec{Name: "m", Canary: v1alpha1.PodCanarySpec{ImagePullSecrets: tt.secrets}}}
 		p := &Planner{
-			Planner: &podmove.Planner{Base: migration.Base{Tools: migration.Tools{Image: pull.Image{Name: "own"}}}, Survey: shared},
+			Planner: &podmove.Planner{Base: migration.Base{Tools: migration.Tools{Image: pull.Image{Name: "own"}}}, Inventory: shared},
 		}
 		for _, which := range []string{keptOld, keptNew} {
 			pod := p.keeper(which, nil).build().Spec.Template.Spec

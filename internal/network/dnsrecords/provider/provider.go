@@ -14,7 +14,7 @@ import (
 // Secrets reads the data of a Secret.
 type Secrets func(ctx context.Context, namespace, name string) (map[string][]byte, error)
 
-// Open makes the provider of a valid spec. It reads keys and credentials, and asks for no record yet.
+// Open makes the provider of a valid spec, with keys and credentials. It reads no record.
 func Open(ctx context.Context, spec v1alpha1.RecordSpec, client *dnsrecords.Client, secrets Secrets) (dnsrecords.Provider, error) {
 	p := spec.Provider
 	switch {

@@ -196,7 +196,7 @@ func TestAliasMoves(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.Now = func() time.Time { return now }
-			if _, err := m.Look(t.Context()); err != nil {
+			if _, err := m.Load(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			drive(t, &now, slices.Concat(m.Lower(), m.Widen())...)

@@ -12,8 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
 
-// explain says what was refused, and what can be done. What the SDK has tried several times, since it may pass, is tried
-// on.
+// explain adds what was refused and what to do. What the SDK retries stays retryable.
 func (z *Zone) explain(record, action string, err error) error {
 	if retry.IsErrorRetryables(retry.DefaultRetryables).IsErrorRetryable(err) == aws.TrueTernary {
 		return engine.NotYet("%s: Route 53: %w", record, err)

@@ -21,7 +21,6 @@ import (
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
 
-// defaultRegion signs requests where the environment names none. Of the usual partition it is the only one.
 const defaultRegion = "us-east-1"
 
 // API is what is called of Route 53.
@@ -58,7 +57,7 @@ var (
 	_ dnsrecords.Texter   = (*Zone)(nil)
 )
 
-// Open uses the credentials of the environment: variables, files, or the role of the pod or machine.
+// Open uses the environment's credentials: variables, files, or the pod's or machine's role.
 func Open(ctx context.Context, spec v1alpha1.Route53Provider, client *dnsrecords.Client) (*Zone, error) {
 	cfg, err := config.LoadDefaultConfig(ctx)
 	if err != nil {
@@ -86,7 +85,7 @@ func (z *Zone) Get(ctx context.Context, name string, typ v1alpha1.RecordType) (d
 	return set(name, typ, raw)
 }
 
-// raw is the record as Route 53 has it; nil, if there is none.
+// raw is the record as Route 53 has it; nil without one.
 func (z *Zone) raw(ctx context.Context, name string, typ v1alpha1.RecordType) (*types.ResourceRecordSet, error) {
 	out, err := z.api.ListResourceRecordSets(ctx, &awsroute53.ListResourceRecordSetsInput{
 		HostedZoneId:    &z.id,
@@ -106,12 +105,12 @@ func (z *Zone) raw(ctx context.Context, name string, typ v1alpha1.RecordType) (*
 	return nil, nil
 }
 
-// spelled is a name of Route 53 as others write it: it has a code for the asterisk.
+// spelled decodes Route 53's asterisk.
 func spelled(name *string) string {
 	return dns.CanonicalName(strings.Replace(aws.ToString(name), `\052`, "*", 1))
 }
 
-// plain fails for records whose answer depends on more than what stands in them.
+// plain refuses records with routing policies.
 func (z *Zone) plain(record string, r *types.ResourceRecordSet) error {
 	var problem string
 	switch {
@@ -149,8 +148,8 @@ func set(name string, typ v1alpha1.RecordType, r *types.ResourceRecordSet) (dnsr
 	return dnsrecords.NewSet(name, typ, time.Duration(aws.ToInt64(r.TTL))*time.Second, values)
 }
 
-// Replace implements records.Provider. The records may be of different types. Route 53 makes all changes of a batch or none, and deletes only what is exactly as
-// it is named, time to live included. So the deletion goes by its own spelling.
+// Replace changes all or nothing, of any types. Route 53 deletes by exact content, TTL included, so
+// the deletion keeps its own spelling.
 func (z *Zone) Replace(ctx context.Context, was, want dnsrecords.Set) error {
 	raw, err := z.raw(ctx, was.Name, was.Type)
 	if err != nil {
@@ -208,7 +207,7 @@ func (z *Zone) written(want dnsrecords.Set) (*types.ResourceRecordSet, error) {
 	return r, nil
 }
 
-// refused tells a record that someone else has changed from a batch that will never be taken.
+// refused tells a record changed by others from a batch that will never be taken.
 func (z *Zone) refused(ctx context.Context, was, want dnsrecords.Set, invalid *types.InvalidChangeBatch) error {
 	now, err := z.Get(ctx, was.Name, was.Type)
 	if err != nil {
@@ -233,8 +232,8 @@ func (z *Zone) refused(ctx context.Context, was, want dnsrecords.Set, invalid *t
 	}
 }
 
-// Authoritative implements records.Provider: Route 53 itself says when a change is everywhere, and the zone's servers what
-// they answer. Those of a private zone answer within its networks only, to recursive servers.
+// Authoritative combines Route 53's status of the change with answers of the zone's servers; those
+// of a private zone answer within its networks only.
 func (z *Zone) Authoritative(ctx context.Context, name string, typ v1alpha1.RecordType) ([]dnsrecords.Answer, error) {
 	record := dnsrecords.Title(name, typ)
 	own := dnsrecords.Answer{Server: dnsrecords.Server{Name: "Route 53"}}
@@ -259,7 +258,7 @@ func (z *Zone) Authoritative(ctx context.Context, name string, typ v1alpha1.Reco
 	return append([]dnsrecords.Answer{own}, z.client.Ask(ctx, servers, name, typ)...), nil
 }
 
-// status is that of the last change made here: whether it is at all servers. What an earlier run changed is not known.
+// status is that of this process' last change.
 func (z *Zone) status(ctx context.Context, record string) (types.ChangeStatus, error) {
 	z.mu.Lock()
 	defer z.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
 
-// mostTexts is how many records of one name and type are read: each has a set identifier of its own.
+// mostTexts bounds the records of one name and type, each with its set identifier.
 const mostTexts = 100
 
 func (z *Zone) Texts(ctx context.Context, _, name string) ([]string, error) {
@@ -37,7 +37,7 @@ func (z *Zone) Texts(ctx context.Context, _, name string) ([]string, error) {
 	return all, nil
 }
 
-// unquoted is the text of a value, which is written as in a zone file: strings in quotes that belong together.
+// unquoted joins the quoted strings of a zone file's value.
 func unquoted(value string) string {
 	rr, err := dns.NewRR(". 0 IN TXT " + value)
 	if t, ok := rr.(*dns.TXT); err == nil && ok {

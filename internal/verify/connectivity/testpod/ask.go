@@ -12,7 +12,8 @@ import (
 const (
 	// Dial connects to host:port until that answers, or time is up.
 	Dial = "dial="
-	// Try connects once, or twice, after everything else has been asked: what a policy forbids, or nothing answers at.
+	// Try connects once, or twice, after everything else has been asked: what a policy forbids, or
+	// nothing answers at.
 	Try = "try="
 	// LookUp asks the cluster's DNS for the addresses of a name, over and over too.
 	LookUp = "lookup="

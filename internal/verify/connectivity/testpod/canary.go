@@ -1,5 +1,5 @@
-// Package testpod is what runs inside the throw-away pods that try a new range of pod addresses out: one that answers, and
-// one that calls.
+// Package testpod is what runs inside the throw-away pods that try a new range of pod addresses
+// out: one that answers, and one that calls.
 package testpod
 
 import (
@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Ports of a pod that answers. OpenPort may be called by the pods that call, ClosedPort by none: a NetworkPolicy says so.
+// Ports of a pod that answers. OpenPort may be called by the pods that call, ClosedPort by none: a
+// NetworkPolicy says so.
 const (
 	OpenPort   = 8123
 	ClosedPort = 8124
@@ -51,8 +52,9 @@ func accept(ctx context.Context, listener net.Listener) error {
 	}
 }
 
-// Call connects to every address of reach, trying again until ctx ends, and then to those of refused, of which none may
-// answer. It fails with one error that names all addresses that did not do as they should.
+// Call connects to every address of reach, trying again until ctx ends, and then to those of
+// refused, of which none may answer. It fails with one error that names all addresses that did not
+// do as they should.
 func Call(ctx context.Context, reach, refused []string) error {
 	failures := make([]error, len(reach)+len(refused))
 	var eg errgroup.Group

@@ -1,0 +1,278 @@
+package chart
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write golden files")
+
+const (
+	chartDir = "../../../charts/replumb"
+	deploy   = "../../../deploy/"
+	tag      = "v1.2.3"
+)
+
+func load(t *testing.T) *chart.Chart {
+	t.Helper()
+	c, err := loader.Load(chartDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// render is what Helm makes of the chart, with values as YAML, by the names of the templates.
+func render(t *testing.T, namespace, values string) (map[string]string, error) {
+	t.Helper()
+	given, err := chartutil.ReadValues([]byte(values))
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := chartutil.ReleaseOptions{Name: "replumb", Namespace: namespace, Revision: 1, IsInstall: true}
+	c := load(t)
+	all, err := chartutil.ToRenderValues(c, given, release, chartutil.DefaultCapabilities.Copy())
+	if err != nil {
+		return nil, err // of the schema
+	}
+	return engine.Engine{Strict: true}.Render(c, all)
+}
+
+// name of an object, with its kind.
+func name(o *unstructured.Unstructured) string {
+	return o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()
+}
+
+// objects are the documents of some files, by their names.
+func objects(t *testing.T, texts ...string) map[string]*unstructured.Unstructured {
+	t.Helper()
+	all := map[string]*unstructured.Unstructured{}
+	for _, text := range texts {
+		for doc := range strings.SplitSeq("\n"+text, "\n---") {
+			o := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal([]byte(doc), &o.Object); err != nil {
+				t.Fatalf("%v in\n%s", err, doc)
+			}
+			if len(o.Object) == 0 {
+				continue
+			}
+			if all[name(o)] != nil {
+				t.Errorf("%s is there twice", name(o))
+			}
+			all[name(o)] = o
+		}
+	}
+	return all
+}
+
+// rendered are the objects of the chart, without the pods of helm test.
+func rendered(t *testing.T, values string) map[string]*unstructured.Unstructured {
+	t.Helper()
+	files, err := render(t, "replumb-system", values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var texts []string
+	for file, text := range files {
+		if strings.HasSuffix(file, ".yaml") && !strings.Contains(file, "/tests/") {
+			texts = append(texts, text)
+		}
+	}
+	return objects(t, texts...)
+}
+
+// plain is an object without what Helm adds to it.
+func plain(o *unstructured.Unstructured) map[string]any {
+	o = o.DeepCopy()
+	labels, annotations := o.GetLabels(), o.GetAnnotations()
+	delete(labels, "helm.sh/chart")
+	delete(labels, "app.kubernetes.io/managed-by")
+	delete(annotations, "helm.sh/resource-policy")
+	o.SetLabels(labels)
+	o.SetAnnotations(annotations)
+	if len(annotations) == 0 {
+		o.SetAnnotations(nil)
+	}
+	return o.Object
+}
+
+// TestChartIsWhatInstallPrints: the same objects as of the kustomize base, which another test holds to replumb install. The namespace of
+// the release is Helm's to make.
+func TestChartIsWhatInstallPrints(t *testing.T) {
+	var texts []string
+	crds := []string{"crds/replumb.dev_migrations.yaml", "crds/replumb.dev_nodereports.yaml"}
+	for _, file := range append(crds, "kustomize/operator.yaml") {
+		body, err := os.ReadFile(deploy + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, string(body))
+	}
+	want := objects(t, texts...)
+	delete(want, "Namespace /replumb-system")
+	got := rendered(t, "image: {tag: "+tag+"}")
+	for n, o := range want {
+		if got[n] == nil {
+			t.Errorf("the chart has no %s", n)
+			continue
+		}
+		if n == "Deployment replumb-system/replumb-operator" {
+			o.SetLabels(with(o.GetLabels(), "app.kubernetes.io/version", tag))
+			setImage(t, o, "ghcr.io/replumb/replumb:"+tag)
+		}
+		if have := plain(got[n]); !equality.Semantic.DeepEqual(have, plain(o)) {
+			t.Errorf("%s differs; of the chart:\n%s\nof install:\n%s", n, text(t, have), text(t, plain(o)))
+		}
+		delete(got, n)
+	}
+	for n := range got {
+		t.Errorf("install prints no %s", n)
+	}
+}
+
+func with(labels map[string]string, key, value string) map[string]string {
+	labels[key] = value
+	return labels
+}
+
+func setImage(t *testing.T, o *unstructured.Unstructured, image string) {
+	t.Helper()
+	containers, _, err := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+	if err != nil || len(containers) != 1 {
+		t.Fatalf("%d containers, %v", len(containers), err)
+	}
+	containers[0].(map[string]any)["image"] = image
+	if err := unstructured.SetNestedSlice(o.Object, containers, "spec", "template", "spec", "containers"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func text(t *testing.T, v any) string {
+	t.Helper()
+	body, err := yaml.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body[:min(len(body), 4000)])
+}
+
+// TestGolden renders the chart with every value set. Definitions and rights are left out: they are files of the chart.
+func TestGolden(t *testing.T) {
+	for _, file := range glob(t, "testdata/*.values.yaml") {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			values, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files, err := render(t, "replumb-system", string(values))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			for _, template := range sorted(files) {
+				base := filepath.Base(template)
+				if base == "crds.yaml" || base == "rbac.yaml" || strings.TrimSpace(files[template]) == "" {
+					continue
+				}
+				body := files[template]
+				if base == "metrics.yaml" { // the dashboard is a file of the chart as well
+					body, _, _ = strings.Cut(body, "data:\n  replumb.json")
+				}
+				out.WriteString("# " + base + "\n" + body + "\n")
+			}
+			golden := strings.TrimSuffix(file, ".values.yaml") + ".golden.txt"
+			if *update {
+				if err := os.WriteFile(golden, out.Bytes(), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil || !bytes.Equal(want, out.Bytes()) {
+				t.Errorf("%s is not what is rendered (%v); run with -update to accept:\n%s", golden, err, out.Bytes())
+			}
+		})
+	}
+}
+
+func glob(t *testing.T, pattern string) []string {
+	t.Helper()
+	all, err := filepath.Glob(pattern)
+	if err != nil || len(all) == 0 {
+		t.Fatalf("nothing is like %s: %v", pattern, err)
+	}
+	return all
+}
+
+func sorted(files map[string]string) []string {
+	var all []string
+	for n := range files {
+		all = append(all, n)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// TestRefusals: what the chart does not take, and what it says.
+func TestRefusals(t *testing.T) {
+	for _, tt := range []struct{ namespace, values, says string }{
+		{"shop", "image: {tag: v1.2.3}", "replumb cannot be installed in namespace shop"},
+		{"replumb-system", "", "set image.tag or image.digest"},
+		{"replumb-system", "image: {tag: v1.2.3, digest: sha256:1}", "image"},
+		{"replumb-system", "image: {tag: v1.2.3}\nreplicas: 0", "replicas"},
+		{"replumb-system", "image: {tag: v1.2.3}\nreplica: 2", "replica"},
+		{"replumb-system", "image: {tag: v1.2.3}\nmetrics: {port: 80}", "port"},
+	} {
+		if _, err := render(t, tt.namespace, tt.values); err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s, %q: %v", tt.namespace, tt.values, err)
+		}
+	}
+}
+
+// TestNothingListensUnlessAsked: without metrics there is neither a port nor a Service.
+func TestNothingListensUnlessAsked(t *testing.T) {
+	for n, o := range rendered(t, "image: {tag: v1.2.3}") {
+		if strings.HasPrefix(n, "Service ") || strings.Contains(text(t, o.Object), "containerPort") {
+			t.Errorf("%s listens", n)
+		}
+	}
+	got := rendered(t, "image: {tag: v1.2.3}\n"+
+		"metrics: {enabled: true, serviceMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboard: {enabled: true}}")
+	for _, n := range []string{
+		"Service replumb-system/replumb-operator", "ServiceMonitor replumb-system/replumb-operator", "PrometheusRule replumb-system/replumb",
+		"ConfigMap replumb-system/replumb-dashboard",
+	} {
+		if got[n] == nil {
+			t.Errorf("there is no %s in %v", n, got)
+		}
+	}
+}
+
+// TestKeptDefinitions: a release that ends takes no Migrations along, unless that is asked for.
+func TestKeptDefinitions(t *testing.T) {
+	const crd = "CustomResourceDefinition /migrations.replumb.dev"
+	for values, want := range map[string]string{"crds: {keep: true}": "keep", "crds: {keep: false}": ""} {
+		got := rendered(t, "image: {tag: v1.2.3}\n"+values)[crd]
+		if got == nil {
+			t.Fatalf("%s: no definition", values)
+		}
+		if a := got.GetAnnotations(); a["helm.sh/resource-policy"] != want || a["replumb.dev/schema-revision"] == "" {
+			t.Errorf("%s: %v", values, a)
+		}
+	}
+	if got := rendered(t, "image: {tag: v1.2.3}\ncrds: {install: false}")[crd]; got != nil {
+		t.Error("crds.install: false has definitions")
+	}
+}

@@ -1,0 +1,2 @@
+// Package chart tests the chart with Helm's own library.
+package chart

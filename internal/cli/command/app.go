@@ -1,0 +1,185 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/printable"
+	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+)
+
+// App is what every command is given. The flags of a command are the command's own.
+type App struct {
+	// Name is what the user calls the program.
+	Name string
+	In   io.Reader
+	Out  *Output
+	// Err is stderr, for people.
+	Err      printable.Writer
+	Config   *genericclioptions.ConfigFlags
+	Settings Settings
+	Build    Build
+	Kinds    migrations.Kinds
+}
+
+// New is the App of a process, or of a test.
+func New(argv0 string, in io.Reader, out, errOut io.Writer, build Build) *App {
+	return &App{
+		Name: CalledAs(argv0), In: in, Out: &Output{To: out}, Err: printable.Writer{To: errOut},
+		Config: genericclioptions.NewConfigFlags(true), Build: build, Kinds: migrations.All(),
+	}
+}
+
+// Example has the commands of an example as the user types them.
+func (a *App) Example(text string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(text, "\n"), "  replumb ", "  "+a.Name+" ")
+}
+
+// NoArgs refuses arguments.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return &UsageError{
+			Problem: fmt.Sprintf("unknown command or argument %q", args[0]), Hint: cmd.CommandPath() + " --help",
+		}
+	}
+	return nil
+}
+
+// OneName wants the name of a Migration.
+func OneName(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return &UsageError{Problem: "name one Migration", Hint: "kubectl get migrations.replumb.dev lists them"}
+	}
+	return nil
+}
+
+// YesFlag declares --yes, which answers what Confirm asks.
+func YesFlag(cmd *cobra.Command, yes *bool) {
+	cmd.Flags().BoolVarP(yes, "yes", "y", false, "don't ask")
+}
+
+// AsksPeople reports whether stdin is a terminal.
+func (a *App) AsksPeople() bool {
+	f, ok := a.In.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Terminal is stderr to draw on; nil if it is no terminal, or a dumb one.
+func (a *App) Terminal() *os.File {
+	if f, ok := a.Err.To.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
+		return f
+	}
+	return nil
+}
+
+// Confirm asks on a terminal. Elsewhere --yes must have answered.
+func (a *App) Confirm(yes bool, question string) error {
+	if yes {
+		return nil
+	}
+	if !a.AsksPeople() {
+		return &UsageError{Problem: "stdin is not a terminal, so there is no one to ask", Hint: "add --yes if you are sure"}
+	}
+	answer, err := a.Ask(question + " [y/N] ")
+	if err != nil {
+		return err
+	}
+	if answer != "y" && answer != "yes" {
+		return &fault.Hinted{Err: errors.New("not confirmed; nothing was changed"), Hint: "answer y, or add --yes"}
+	}
+	return nil
+}
+
+// Ask reads one word from a terminal; empty for a bare Enter.
+func (a *App) Ask(prompt string) (answer string, err error) {
+	fmt.Fprint(a.Err, prompt)
+	if _, err := fmt.Fscanln(a.In, &answer); err != nil && !errors.Is(err, io.EOF) && err.Error() != "unexpected newline" {
+		return "", fmt.Errorf("reading the answer: %w", err)
+	}
+	return answer, nil
+}
+
+// Hint says what to do next, unless --quiet leaves that out.
+func (a *App) Hint(format string, args ...any) {
+	if !a.Settings.Quiet {
+		fmt.Fprintf(a.Err, "hint: "+format+"\n", args...)
+	}
+}
+
+// Done ends a command with one line; with -o json the events have said it.
+func (a *App) Done(f Format, message string) error {
+	if f.Name == "json" {
+		return nil
+	}
+	_, err := fmt.Fprintln(a.Out, message)
+	return err
+}
+
+// Stdout is for people or for programs, as the output format says.
+func (a *App) Stdout(f Format) io.Writer {
+	if f.ForPeople() {
+		return a.Out
+	}
+	return a.Out.Verbatim()
+}
+
+// Runner renders events as the flags and the terminal ask for.
+func (a *App) Runner(f Format) *engine.Runner {
+	if f.Name == "json" {
+		return &engine.Runner{Sink: terminal.JSONLines(a.Out.Verbatim())}
+	}
+	if a.Settings.Quiet {
+		return &engine.Runner{Sink: func(engine.Event) {}}
+	}
+	if f := a.Terminal(); f != nil {
+		return &engine.Runner{Sink: terminal.NewProgress(f, int(f.Fd())).Event}
+	}
+	return &engine.Runner{Sink: terminal.Plain(a.Err)}
+}
+
+// Build is what the linker set; both are empty in a build without make.
+type Build struct {
+	Version string
+	// Digest of the image of this release (sha256:…): pods run that, wherever its tag leads by then.
+	Digest string
+}
+
+// Text is the version for people: that of the linker, else that of the module.
+func (b Build) Text() string {
+	if b.Version != "" {
+		return b.Version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
+
+// Image is where pods find this version of replumb; empty if it was not released.
+func (b Build) Image() string {
+	if !Released(b.Version) {
+		return ""
+	}
+	image := "ghcr.io/replumb/replumb:" + b.Version
+	if b.Digest != "" {
+		image += "@" + b.Digest
+	}
+	return image
+}
+
+// Released reports whether a version is one of a release.
+func Released(version string) bool {
+	return regexp.MustCompile(`^v\d+\.\d+\.\d+$`).MatchString(version)
+}

@@ -1,0 +1,119 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/printable"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/safety/freeze"
+)
+
+// UsageError is a command line that cannot be meant.
+type UsageError struct {
+	Problem string
+	Hint    string
+}
+
+func (e *UsageError) Error() string { return e.Problem }
+
+func (e *UsageError) Advice() string { return e.Hint }
+
+func (*UsageError) ExitCode() int { return fault.ExitUsage }
+
+// Failure is an error with a hint and an exit code that nothing asks more of.
+type Failure struct {
+	Problem, Hint string
+	Code          int
+}
+
+func (e *Failure) Error() string { return e.Problem }
+
+func (e *Failure) Advice() string { return e.Hint }
+
+func (e *Failure) ExitCode() int { return e.Code }
+
+// ExitCode of an error: its own, else that of a run that ended early, if it is one.
+func ExitCode(err error) int {
+	if err == nil {
+		return fault.ExitDone
+	}
+	if code, ok := fault.ExitCode(err); ok {
+		return code
+	}
+	if Cancelled(err) || errors.Is(err, engine.ErrPaused) {
+		return fault.ExitInterrupted
+	}
+	return fault.ExitError
+}
+
+// Cancelled reports whether a run ended early.
+func Cancelled(err error) bool {
+	return errors.Is(err, engine.ErrInterrupted) || errors.Is(err, context.Canceled)
+}
+
+// Report writes an error, and what to do about it, for people who call replumb by a name.
+func Report(w io.Writer, command string, err error) {
+	if err == nil {
+		return
+	}
+	fmt.Fprintf(w, "error: %s\n", printable.Indented(Spoken(command, err.Error()), "  "))
+	if said := fault.Private(err); said != "" {
+		fmt.Fprintf(w, "output: %s\n", printable.Indented(said, "  "))
+	}
+	if hint := HintOf(err); hint != "" {
+		fmt.Fprintf(w, "hint: %s\n", printable.Indented(Spoken(command, hint), "  "))
+	}
+}
+
+// HintOf is the advice of an error, or that of any error of its class.
+func HintOf(err error) string {
+	if hint := fault.Advice(err); hint != "" {
+		return hint
+	}
+	switch {
+	case errors.Is(err, engine.ErrPaused):
+		return "replumb resume NAME carries on"
+	case Cancelled(err):
+		return "it is safe to run the same command again: it carries on"
+	case freeze.Refused(err):
+		return "this is no lack of rights: a migration that is under way keeps the object as it is; the message says how to change it all the same"
+	case LacksRights(err):
+		return bind("deploy/rbac*.yaml for this kind of migration")
+	}
+	return ""
+}
+
+// LacksRights reports whether the user may not do what was asked for.
+func LacksRights(err error) bool {
+	var denied *cluster.DeniedError
+	return errors.As(err, &denied) || apierrors.IsForbidden(err) && !freeze.Refused(err)
+}
+
+// WithRights names the file with the rights that a kind of migration needs, if the user lacks some.
+func WithRights(err error, file string) error {
+	return hinted(err, bind(file))
+}
+
+// Administrative is an error of a command for administrators: no role of replumb has its rights.
+func Administrative(err error) error {
+	return hinted(err, "it takes an administrator of the cluster (the role cluster-admin); no role of replumb is enough")
+}
+
+// hinted adds a hint to an error that is a lack of rights and has none.
+func hinted(err error, hint string) error {
+	if !LacksRights(err) || Cancelled(err) || fault.Advice(err) != "" {
+		return err
+	}
+	return &fault.Hinted{Err: err, Hint: hint}
+}
+
+func bind(files string) string {
+	return "bind the roles in " + files + " to the user; replumb rbac -f FILE --user NAME prints them"
+}

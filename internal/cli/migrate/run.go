@@ -1,0 +1,143 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/printable"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/reporting/runsinks"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+	"github.com/replumb/replumb/internal/verify/agentset"
+	"github.com/replumb/replumb/internal/verify/lossguard"
+)
+
+// run calls do with a runner whose events reach the terminal, the notifiers of the Migration, and
+// the Events of the cluster.
+func (o *action) run(ctx context.Context, c *command.Connection, j migrations.Job, name string, do func(context.Context, *engine.Runner) error) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	of := j.About()
+	identity := c.KnownIdentity(ctx)
+	measured, stopServing, err := o.measure(ctx, identity, migrationOf(c, of.Name))
+	if err != nil {
+		return err
+	}
+	defer stopServing()
+	heard := runsinks.Gather(ctx, runsinks.Of{
+		Cluster: c.Cluster, Migration: of.Migration, Report: o.Kinds.Of(of.Migration).Report(of.Migration), Common: of.Common, Identity: identity,
+		Command: "replumb " + name, Version: o.Build.Version, Overrides: o.overrides(), Metrics: measured.Of(of.Name),
+		Warn: func(err error) { fmt.Fprintf(o.Err, "warning: %v\n", err) },
+		Lost: func(text string) { fmt.Fprintf(o.Err, "lost: %s\n", printable.Line(text)) },
+	}, stop)
+	r := o.Runner(o.format)
+	shown := r.Sink
+	r.Sink = func(e engine.Event) {
+		shown(command.SpokenEvent(o.Name, e))
+		if e.Private != "" && o.format.Name == "json" {
+			fmt.Fprintf(o.Err, "%s: %s\n", e.Message, e.Private)
+		}
+		heard.Event(e)
+	}
+	heard.Observe(j)
+	err = do(ctx, r)
+	heard.Close(ctx, err)
+	var loss *lossguard.LossError
+	var silent *agentset.SilentError
+	var unmeasured *lossguard.NotMeasuredError
+	switch { // that the run was interrupted is their doing
+	case errors.As(err, &loss):
+		if ctx.Err() == nil {
+			return j.Blame(ctx, loss)
+		}
+		return loss
+	case errors.As(err, &silent) && silent.For > 0:
+		return silent
+	case errors.As(err, &unmeasured) && unmeasured.For > 0:
+		return unmeasured
+	}
+	if errors.Is(err, engine.ErrPaused) {
+		return &fault.Hinted{
+			Err: fmt.Errorf("migration %s is %w", of.Name, err), Hint: o.Name + " resume " + of.Name + " carries on",
+		}
+	}
+	return ofJob(j, o.explain(err))
+}
+
+// overrides are the flags that outweigh the Migration, for its report.
+func (o *action) overrides() (all []string) {
+	if o.acceptDowntime {
+		all = append(all, "--accept-downtime")
+	}
+	if o.withoutAgent {
+		all = append(all, "--without-agent")
+	}
+	return all
+}
+
+// watchChanges reports whether any step changed something.
+func watchChanges(r *engine.Runner) (*engine.Runner, *bool) {
+	changed := new(bool)
+	sink := r.Sink
+	r.Sink = func(e engine.Event) {
+		*changed = *changed || e.Kind == engine.StepDone
+		sink(e)
+	}
+	return r, changed
+}
+
+// explain prints the findings, or the differences, behind an error.
+func (o *action) explain(err error) error {
+	if blocked := asBlocked(err); blocked != nil && o.format.Name != "json" {
+		terminal.Findings(o.Err, command.SpokenFindings(o.Name, blocked.Findings))
+	}
+	var changed *migration.ChangedPlanError
+	if errors.As(err, &changed) {
+		for _, s := range changed.Added {
+			fmt.Fprintf(o.Err, "+ %s\n", s)
+		}
+		for _, s := range changed.Different {
+			fmt.Fprintf(o.Err, "~ %s\n", s)
+		}
+	}
+	return err
+}
+
+// goBackOnLoss rolls back what the loss budget stopped, if the Migration says so, and returns why.
+func (o *action) goBackOnLoss(ctx context.Context, c *command.Connection, j migrations.Job, err error) error {
+	var loss *lossguard.LossError
+	of := j.About()
+	if !errors.As(err, &loss) || of.Common.Proof.OnLoss != v1alpha1.OnLossRollback {
+		return err
+	}
+	fmt.Fprintf(o.Err, "%v\nrolling back, as spec.proof.onLoss says\n", loss)
+	if back := o.run(ctx, c, j, "rollback", j.Rollback); back != nil {
+		return errors.Join(err, fmt.Errorf("then rolling back: %w", back))
+	}
+	return &fault.Hinted{
+		Err:  fmt.Errorf("%s, since %w", of.WentBack, loss),
+		Hint: "repair what the probes met with, then replumb apply -f FILE begins again",
+	}
+}
+
+// proofLines say what agents have seen.
+func proofLines(w io.Writer, p *v1alpha1.ProofStatus, rows int) {
+	if p == nil {
+		return
+	}
+	fmt.Fprintf(w, "probes on %s: %s requests, %s failed, %s late, %s not measured\n",
+		english.Plural(p.Nodes, "node", ""), humanize.Comma(p.Sent), humanize.Comma(p.Failed),
+		humanize.Comma(p.Late), humanize.Comma(p.NotMeasured))
+	bounded(w, rows, p.Silent, func(s string) { fmt.Fprintf(w, "not probed: %s\n", s) })
+	bounded(w, rows, p.Losses, func(l v1alpha1.Loss) { fmt.Fprintf(w, "lost: %s\n", printable.Line(lossguard.Describe(&l))) })
+}

@@ -1,0 +1,249 @@
+package migrate
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+)
+
+// checkSet shows the findings of all Migrations, and those between them.
+func (o *checkOptions) checkSet(ctx context.Context, s *set) error {
+	if err := s.reach(ctx); err != nil {
+		return err
+	}
+	looks, _, err := s.look(ctx)
+	if err != nil {
+		return err
+	}
+	found := s.found(looks)
+	switch o.format.Name {
+	case "table", "wide":
+		err = s.showChecks(looks)
+	case "name":
+		for _, code := range unnamed(found).Codes() {
+			fmt.Fprintln(o.Out, code)
+		}
+	default:
+		err = o.format.Print(o.Out.Verbatim(), command.ListOf(found))
+	}
+	return cmp.Or(err, objection(unnamed(found)))
+}
+
+func objection(all findings.Findings) error {
+	if blocking := all.Objections(); len(blocking) > 0 {
+		return &findings.BlockedError{Findings: blocking}
+	}
+	return nil
+}
+
+// showChecks has a heading for each Migration.
+func (s *set) showChecks(looks []*migration.Inspection) error {
+	show := func(title string, all findings.Findings) error {
+		fmt.Fprintf(s.Out, "== %s\n", title)
+		if s.format.Name == "wide" {
+			return terminal.WideFindings(s.Out, command.SpokenFindings(s.Name, all))
+		}
+		terminal.Findings(s.Out, command.SpokenFindings(s.Name, all))
+		return nil
+	}
+	err := show("between the migrations", s.between(looks))
+	for i := range s.members {
+		if looks[i] == nil {
+			fmt.Fprintf(s.Out, "== %s\nnothing to do: %s\n", s.heading(i), s.spared(i))
+			continue
+		}
+		err = errors.Join(err, show(s.heading(i), looks[i].Findings))
+	}
+	return err
+}
+
+func (s *set) heading(i int) string {
+	return fmt.Sprintf("%d. %s (%s)", i+1, s.members[i].Name, s.members[i].moves())
+}
+
+// planSet prints what all Migrations would do, in their order.
+func (o *planOptions) planSet(ctx context.Context, s *set) error {
+	if o.to.dir != "" {
+		return oneOnly("--to-dir")
+	}
+	if err := s.reach(ctx); err != nil {
+		return err
+	}
+	looks, jobs, err := s.look(ctx)
+	if err != nil {
+		return err
+	}
+	if o.format.ForPeople() || o.format.Name == "markdown" {
+		err = o.showPlans(ctx, s, looks, jobs)
+	} else {
+		err = s.planDocuments(ctx, looks)
+	}
+	return cmp.Or(err, objection(unnamed(s.found(looks))))
+}
+
+func (s *set) planDocuments(ctx context.Context, looks []*migration.Inspection) error {
+	var docs []planDocument
+	for _, look := range looks {
+		if look == nil {
+			continue
+		}
+		doc, err := planOf(ctx, s.c, *look)
+		if err != nil {
+			return err
+		}
+		docs = append(docs, doc)
+	}
+	return s.format.Print(s.Out.Verbatim(), command.ListOf(docs))
+}
+
+func (o *planOptions) showPlans(ctx context.Context, s *set, looks []*migration.Inspection, jobs []migrations.Job) error {
+	headed := s.format.Name != "name"
+	if headed {
+		fmt.Fprintln(s.Out, "One plan of several migrations, one after the other. Each is planned again when its turn has come.")
+		terminal.Attention(s.Out, command.SpokenFindings(s.Name, s.between(looks)))
+	}
+	for i, look := range looks {
+		if headed {
+			fmt.Fprintf(s.Out, "\n== %s\n", s.heading(i))
+		}
+		switch {
+		case look != nil:
+			if err := o.show(ctx, s.c, jobs[i], *look); err != nil && asBlocked(err) == nil {
+				return err
+			}
+		case headed:
+			fmt.Fprintf(s.Out, "nothing to do: %s\n", s.spared(i))
+		}
+	}
+	return nil
+}
+
+// statusSet shows where each Migration stands, in their order.
+func (o *statusOptions) statusSet(ctx context.Context, s *set) error {
+	w := o.Stdout(o.format)
+	if err := s.reach(ctx); err != nil {
+		return err
+	}
+	var pages []*statusDocument
+	for _, of := range s.members {
+		doc, err := s.pageOf(ctx, of)
+		if err != nil {
+			return err
+		}
+		pages = append(pages, doc)
+	}
+	if !o.format.ForPeople() {
+		return o.format.Print(w, command.ListOf(pages))
+	}
+	if o.format.Name != "name" {
+		if err := s.introduceSet(w); err != nil {
+			return err
+		}
+	}
+	for _, doc := range pages {
+		var err error
+		switch o.format.Name {
+		case "name":
+			_, err = fmt.Fprintln(w, "migration.replumb.dev/"+doc.Migration)
+		case "wide":
+			fmt.Fprintln(w)
+			err = showStatus(w, doc, everyRow, o.Name)
+		default:
+			fmt.Fprintln(w)
+			err = showStatus(w, doc, shownRows, o.Name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *set) pageOf(ctx context.Context, of member) (*statusDocument, error) {
+	if of.have == nil {
+		return &statusDocument{statusHead{
+			Head: command.HeadOf("MigrationStatus", of.Name), Migration: of.Name, Next: s.Name + " apply -f FILE", found: migration.StatusDocument{Summary: "not begun"},
+		}}, nil
+	}
+	j, err := s.silentJob(s.c, of.have)
+	if err != nil {
+		return nil, err
+	}
+	doc, err := s.statusOf(ctx, s.c, j)
+	if err != nil {
+		return nil, ofJob(j, err)
+	}
+	return doc, nil
+}
+
+type setReport struct {
+	command.Head `json:",inline"`
+	Made         time.Time      `json:"made"`
+	Summary      string         `json:"summary"`
+	Migrations   []setReportRow `json:"migrations"`
+}
+
+type setReportRow struct {
+	Migration          string `json:"migration"`
+	command.ReportPart `json:",inline"`
+}
+
+// reportSet prints one report of all Migrations, and for people writes that of each as HTML.
+func (o *reportOptions) reportSet(ctx context.Context, s *set) error {
+	if o.file != "" {
+		return oneOnly("--file")
+	}
+	if err := s.reach(ctx); err != nil {
+		return err
+	}
+	doc := setReport{Head: command.HeadOf("SetReport", s.members[0].Name), Made: time.Now().UTC().Truncate(time.Second)}
+	var parts []command.ReportPart
+	var files []string
+	for _, of := range s.members {
+		row := setReportRow{Migration: of.Name}
+		if of.have != nil {
+			page, err := o.reportOf(ctx, of.Name)
+			if err != nil {
+				return err
+			}
+			row.Summary = page.Summary
+			if row.Report, err = json.Marshal(page); err != nil {
+				return err
+			}
+			if page.Requests != nil {
+				row.Sent, row.Failed = page.Requests.Sent, page.Requests.Failed
+				row.Late, row.NotMeasured = page.Requests.Late, page.Requests.NotMeasured
+			}
+			if o.format.Name == "html" {
+				if err := writeReport(of.Name+".html", page); err != nil {
+					return err
+				}
+				files = append(files, of.Name+".html")
+			}
+		}
+		doc.Migrations, parts = append(doc.Migrations, row), append(parts, row.ReportPart)
+	}
+	doc.Summary = command.Summarize(parts, "migration")
+	if o.format.Name != "html" {
+		return o.format.Print(o.Out.Verbatim(), doc)
+	}
+	rows := [][]string{{"MIGRATION", "WHAT HAPPENED"}}
+	for _, row := range doc.Migrations {
+		rows = append(rows, []string{row.Migration, cmp.Or(row.Summary, "not begun")})
+	}
+	fmt.Fprintln(o.Out, doc.Summary)
+	err := terminal.Table(o.Out, rows)
+	for _, file := range files {
+		fmt.Fprintln(o.Out, file)
+	}
+	return err
+}

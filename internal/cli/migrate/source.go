@@ -1,0 +1,234 @@
+package migrate
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/migrations/cni"
+	"github.com/replumb/replumb/internal/spec"
+)
+
+// source is where the Migrations of a command are, and what its flags change in them.
+type source struct {
+	*command.App
+	files command.Files
+	// from is a snapshot that is read in place of the cluster; empty for none.
+	from string
+	// passEnv are variables that programs get beside those that all get.
+	passEnv []string
+	// insecureTarget takes the kubeconfig of a Secret as it is.
+	insecureTarget bool
+	// acceptDowntime says that clients may be cut off.
+	acceptDowntime bool
+	// withoutAgent overrides spec.proof.agents.
+	withoutAgent bool
+}
+
+// declareFiles adds the flags of commands that go by the Migration in the files.
+func (o *source) declareFiles(cmd *cobra.Command) {
+	o.files.Declare(cmd)
+	cmd.Flags().StringArrayVar(&o.passEnv, "pass-env", nil,
+		"name of an environment variable that programs of the file get, beside those that all get (docs/hooks.md)")
+	cmd.Flags().BoolVar(&o.insecureTarget, "insecure-target-kubeconfig", false,
+		"take the kubeconfig in the Secret of spec.mirror.target as it is: it may run programs and read files on this machine")
+}
+
+func (o *source) declareFrom(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.from, "from", "", "snapshot to read in place of the cluster, a file of the command snapshot")
+}
+
+func (o *source) declareWithoutAgent(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&o.withoutAgent, "without-agent", false,
+		"run no agents on the nodes: nothing is probed, and barriers of Services go by what kube-proxies say (spec.proof.agents: Disabled)")
+}
+
+// given is a valid Migration of the files.
+type given struct {
+	*v1alpha1.Migration
+	// dir is the folder that relative paths in it begin in.
+	dir string
+	// job is what it is without a cluster.
+	job migrations.Job
+}
+
+// check has flags outweigh the Migration, and refuses all that is wrong in it. With several, errors
+// name it.
+func (o *source) check(g spec.Given, several bool) (*given, error) {
+	m := g.Migration
+	if m == nil {
+		return nil, g.Err
+	}
+	spec.PassEnv(m, o.passEnv)
+	if o.withoutAgent {
+		m.Spec.Proof.Agents = v1alpha1.AgentsDisabled
+	}
+	j, err := o.newJob(nil, m, g.Source.Dir)
+	if several {
+		err = spec.About(m.Name, err)
+	}
+	if err := spec.Join(g.Err, err); err != nil {
+		return nil, err
+	}
+	return &given{Migration: m, dir: g.Source.Dir, job: j}, nil
+}
+
+// one is the one Migration in the files. A name, if there is one, has to be its.
+func (o *source) one(name string) (*given, error) {
+	sources, err := o.files.Sources(o.App)
+	if err != nil {
+		return nil, err
+	}
+	m, from, err := spec.ReadFrom(sources...)
+	g, err := o.check(spec.Given{Migration: m, Source: from, Err: err}, false)
+	if err != nil {
+		return nil, err
+	}
+	return g, g.called(name)
+}
+
+// called refuses a Migration of another name; empty is any.
+func (g *given) called(name string) error {
+	if name == "" || name == g.Name {
+		return nil
+	}
+	return &command.UsageError{
+		Problem: fmt.Sprintf("the file is about migration %s, and not about %s", g.Name, name),
+		Hint:    "leave the name out, or the file",
+	}
+}
+
+// fromFiles is what a command with a NAME or files is about: the Migration or the set of the files,
+// or neither.
+func (o *source) fromFiles(f command.Format, args []string) (*given, *set, error) {
+	if !o.files.Given() {
+		return nil, nil, nil
+	}
+	return o.chosen(f, nameIn(args))
+}
+
+// nameOrFile takes the name of a Migration, or -f.
+func (o *source) nameOrFile(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 && o.files.Given() {
+		return nil
+	}
+	return command.OneName(cmd, args)
+}
+
+// nameIn arguments; empty for none.
+func nameIn(args []string) string {
+	if len(args) == 1 {
+		return args[0]
+	}
+	return ""
+}
+
+// fit refuses a Migration that does not fit the command line, or the machine.
+type fit func(g *given) error
+
+// open connects to the cluster of a Migration. It is refused before that, if it does not fit.
+func (o *source) open(ctx context.Context, g *given, fits ...fit) (migrations.Job, *command.Connection, error) {
+	if o.from != "" && g.Spec.Mirror != nil {
+		return nil, nil, &command.UsageError{
+			Problem: "a mirror is of two clusters, and a snapshot is of one", Hint: "leave --from out: check and plan write nothing",
+		}
+	}
+	for _, fit := range fits {
+		if err := fit(g); err != nil {
+			return nil, nil, err
+		}
+	}
+	c, err := o.reach(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	j, err := o.newJob(c, g.Migration, g.dir)
+	return j, c, err
+}
+
+// reach connects to the cluster, or to the snapshot of one, and asks whether it answers.
+func (o *source) reach(ctx context.Context) (*command.Connection, error) {
+	if o.from == "" {
+		return o.Reach(ctx)
+	}
+	c, err := o.OpenSnapshot(o.from)
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.ServerVersion(ctx)
+	return c, err
+}
+
+// examined inspects the cluster, or a snapshot, whose own findings come first.
+func (o *source) examined(ctx context.Context, c *command.Connection, j migrations.Job) (migration.Inspection, error) {
+	look, err := j.Inspect(ctx)
+	if err != nil || c.Snapshot == nil {
+		return look, err
+	}
+	r := c.Snapshot.Reading()
+	look.Findings = append(r.Found(), look.Findings...)
+	for _, line := range r.Warnings() {
+		fmt.Fprintln(o.Err, "warning: from a snapshot:", line)
+	}
+	return look, nil
+}
+
+// recorded is the Migration that the cluster has.
+func (o *source) recorded(ctx context.Context, name string) (*v1alpha1.Migration, *command.Connection, error) {
+	c, err := o.reach(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := migration.Get(ctx, c.Cluster, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if m == nil {
+		return nil, nil, &AbsentError{name}
+	}
+	return m, c, nil
+}
+
+// AbsentError says that a cluster has no migration of a name.
+type AbsentError struct{ Name string }
+
+func (e *AbsentError) Error() string { return "migration " + e.Name + " does not exist" }
+
+func (*AbsentError) Advice() string { return "kubectl get migrations.replumb.dev lists them" }
+
+// recordedJob is a silent job of the Migration that the cluster has.
+func (o *source) recordedJob(ctx context.Context, name string) (migrations.Job, *command.Connection, error) {
+	m, c, err := o.recorded(ctx, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	j, err := o.silentJob(c, m)
+	return j, c, err
+}
+
+// newJob makes the job of a Migration. Without a cluster it is good for its errors alone.
+func (o *source) newJob(c *command.Connection, m *v1alpha1.Migration, dir string) (migrations.Job, error) {
+	tools := o.Tools(c)
+	tools.InsecureTarget, tools.Dir = o.insecureTarget, dir
+	j, err := o.Kinds.NewJob(tools, m)
+	if network, ok := j.(*cni.Job); ok {
+		network.AcceptDowntime = o.acceptDowntime
+	}
+	return j, err
+}
+
+// silentJob calls nothing that its Migration names.
+func (o *source) silentJob(c *command.Connection, m *v1alpha1.Migration) (migrations.Job, error) {
+	j, err := o.newJob(c, m, "")
+	if err == nil {
+		j.Silence()
+	}
+	return j, err
+}
+
+func ofJob(j migrations.Job, err error) error { return command.WithRights(err, j.About().Rights) }

@@ -1,0 +1,158 @@
+package spare
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+func (f *Found) Up(c client.Client) []engine.Step {
+	if f == nil {
+		return nil
+	}
+	var steps []engine.Step
+	for _, key := range f.Critical {
+		steps = append(steps, up(c, f.Spec.Migration, key, slices.Contains(f.Scaled, key)))
+	}
+	return steps
+}
+
+// up gives a Deployment one more pod, and notes how many it had. All its pods have to serve then;
+// where an earlier run has scaled it, as many as before, since a node may be drained by now.
+func up(c client.Client, migration string, key types.NamespacedName, scaled bool) engine.Step {
+	read := func(ctx context.Context) (*appsv1.Deployment, error) {
+		d, err := readDeployment(ctx, c, key)
+		if err != nil || d == nil {
+			return nil, err
+		}
+		if had(d, migration) == "" {
+			return d, engine.NotYet("deployment %s has not been scaled", key)
+		}
+		want := wanted(d, migration, scaled)
+		if d.Status.ObservedGeneration < d.Generation || d.Status.AvailableReplicas < want {
+			return nil, engine.NotYet("deployment %s has %d of %d pods available", key, d.Status.AvailableReplicas, want)
+		}
+		return nil, nil
+	}
+	return &engine.Observed[*appsv1.Deployment]{
+		Name: "scale/" + key.String(), About: fmt.Sprintf("Give Deployment %s one more pod", key),
+		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		Write: func(ctx context.Context, unscaled *appsv1.Deployment) error {
+			if unscaled == nil {
+				return nil
+			}
+			n := replicas(unscaled)
+			return patchReplicas(ctx, c, unscaled, patch(migration, strconv.Itoa(int(n)), n+1))
+		},
+		Changes: engine.Shows(engine.Change{
+			Verb: "patch", Object: "Deployment " + key.String(), Body: patch(migration, "how many it has", "one more"),
+		}),
+	}
+}
+
+// wanted is how many pods have to serve; scaled says that an earlier run gave the last one.
+func wanted(d *appsv1.Deployment, migration string, scaled bool) int32 {
+	n, err := strconv.ParseInt(had(d, migration), 10, 32)
+	if !scaled || err != nil {
+		return replicas(d)
+	}
+	return min(int32(n), replicas(d))
+}
+
+// had is how many pods a Deployment had before this migration scaled it; nothing, if it did not.
+func had(d *appsv1.Deployment, migration string) string {
+	of, n, _ := strings.Cut(d.Annotations[v1alpha1.AnnotationOneMore], "/")
+	if of != migration {
+		return ""
+	}
+	return n
+}
+
+func patch(migration, had string, wanted any) map[string]any {
+	return map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationOneMore: migration + "/" + had}},
+		"spec":     map[string]any{"replicas": wanted},
+	}
+}
+
+// Back gives every Deployment back its number of pods, unless others have scaled it since.
+func Back(c client.Client, migration string) engine.Step {
+	read := func(ctx context.Context) ([]appsv1.Deployment, error) {
+		all := &appsv1.DeploymentList{}
+		if err := c.List(ctx, all); err != nil {
+			return nil, fmt.Errorf("listing deployments: %w", err)
+		}
+		scaled := slices.DeleteFunc(all.Items, func(d appsv1.Deployment) bool { return had(&d, migration) == "" })
+		if len(scaled) > 0 {
+			return scaled, engine.NotYet("deployment %s/%s has not been scaled back", scaled[0].Namespace, scaled[0].Name)
+		}
+		return nil, nil
+	}
+	return &engine.Observed[[]appsv1.Deployment]{
+		Name: "unscale", About: "Restore the number of pods of Deployments",
+		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		Write: func(ctx context.Context, scaled []appsv1.Deployment) error {
+			for i := range scaled {
+				if err := patchReplicas(ctx, c, &scaled[i], backPatch(&scaled[i], migration)); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		Changes: engine.Shows(engine.Change{
+			Verb: "patch", Object: "Deployment */* that got one more pod", Body: map[string]any{
+				"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationOneMore: nil}},
+				"spec":     map[string]any{"replicas": "as before"},
+			},
+		}),
+	}
+}
+
+func backPatch(d *appsv1.Deployment, migration string) map[string]any {
+	patch := map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationOneMore: nil}}}
+	n, err := strconv.ParseInt(had(d, migration), 10, 32)
+	if err == nil && int64(replicas(d)) == n+1 {
+		patch["spec"] = map[string]any{"replicas": n}
+	}
+	return patch
+}
+
+func readDeployment(ctx context.Context, c client.Client, key types.NamespacedName) (*appsv1.Deployment, error) {
+	d := &appsv1.Deployment{}
+	err := c.Get(ctx, key, d)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("deployment %s: %w", key, err)
+	}
+	return d, nil
+}
+
+// patchReplicas carries the version that was looked at.
+func patchReplicas(ctx context.Context, c client.Client, d *appsv1.Deployment, patch map[string]any) error {
+	patch["metadata"].(map[string]any)["resourceVersion"] = d.ResourceVersion
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	err = c.Patch(ctx, d, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager))
+	if err != nil {
+		return fmt.Errorf("deployment %s/%s: %w", d.Namespace, d.Name, err)
+	}
+	return nil
+}
+
+func labelsOf(d *appsv1.Deployment) labels.Set { return d.Spec.Template.Labels }

@@ -1,0 +1,304 @@
+package objectsync
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Inventory is what a copy would find, before anything is written.
+type Inventory struct {
+	Kinds  *Kinds
+	Counts []Count
+	// Missing are kinds that the target does not serve although objects of them would be copied.
+	Missing []Count
+	// LeftOut are the reasons for which objects are left out, the most frequent first.
+	LeftOut []LeftOut
+	// Conflicts are objects that the target has with other contents, and that replumb did not make.
+	Conflicts []Note
+	// Claims are PersistentVolumeClaims of the source in the namespaces that are copied.
+	Claims []Ref
+	// Cloud are objects that something outside the cluster knows the source's side of.
+	Cloud []Note
+	// Twice are workloads that may not be meant to run twice, and are no singletons by the rules.
+	Twice []Note
+	// Secrets are those that would be copied, by what they are, the most frequent first.
+	Secrets []SecretCount
+	Errors  []*ObjectError
+}
+
+// Count is how many objects of a kind there are.
+type Count struct {
+	Resource        string
+	Copied, LeftOut int
+	Refs            []Ref
+}
+
+// LeftOut is why some objects of a kind are left out.
+type LeftOut struct {
+	Resource, Why string
+	Count         int
+	Examples      []Ref
+}
+
+// Foundation reports whether workloads stand on objects of a kind, which come first.
+func (s *Inventory) Foundation(resource string) bool {
+	return s.Kinds != nil && slices.ContainsFunc(s.Kinds.Copied, func(k Kind) bool { return k.String() == resource && Foundations.Of(k) })
+}
+
+// Note says something of an object.
+type Note struct {
+	Ref  Ref
+	What string
+}
+
+// maxNotes is how many of a sort are listed, and maxExamples how many of those left out.
+const (
+	maxNotes    = 10000
+	maxExamples = 3
+)
+
+// Inventory reads the source in full, and of the target the names. It writes nothing.
+func (c *Copier) Inventory(ctx context.Context) (*Inventory, error) {
+	kinds, err := FindKinds(ctx, c.Source, c.Target, c.Rules)
+	if err != nil {
+		return nil, err
+	}
+	s := &surveyor{Copier: c, Inventory: &Inventory{Kinds: kinds}}
+	for _, k := range kinds.Copied {
+		index, err := c.index(ctx, k)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.kind(ctx, k, index); err != nil {
+			return nil, err
+		}
+	}
+	for _, k := range kinds.Missing {
+		if err := s.kind(ctx, k, nil); err != nil {
+			return nil, err
+		}
+		last := len(s.Counts) - 1
+		if last < 0 || s.Counts[last].Resource != k.String() {
+			continue
+		}
+		if s.Counts[last].Copied > 0 {
+			s.Missing = append(s.Missing, s.Counts[last])
+		}
+		s.Counts = s.Counts[:last]
+	}
+	slices.SortStableFunc(s.LeftOut, func(a, b LeftOut) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Resource, b.Resource))
+	})
+	s.sortSecrets()
+	return s.Inventory, nil
+}
+
+type surveyor struct {
+	*Copier
+	*Inventory
+}
+
+func (s *surveyor) kind(ctx context.Context, k Kind, index map[key]*entry) error {
+	n := Count{Resource: k.String()}
+	left := map[string]*LeftOut{}
+	err := s.Source.each(ctx, k, func(o *unstructured.Unstructured) error {
+		taken, why, err := s.Rules.Take(k, o)
+		if k.is("", "PersistentVolumeClaim") && (why == "" || why == isAClaim) {
+			s.Claims = append(s.Claims, refOf(k, o))
+		}
+		switch {
+		case why != "":
+			n.LeftOut++
+			s.leave(left, k, o, why)
+			return nil
+		case err != nil:
+			s.Errors = append(s.Errors, unfit(refOf(k, o), err))
+			return nil
+		}
+		n.Copied++
+		n.Refs = append(n.Refs, refOf(k, o))
+		s.note(k, o)
+		return s.conflict(ctx, k, taken, index[refOf(k, o).key()])
+	})
+	if err != nil {
+		return fmt.Errorf("looking through %s: %w", k, err)
+	}
+	for _, l := range left {
+		s.LeftOut = append(s.LeftOut, *l)
+	}
+	if n.Copied+n.LeftOut > 0 {
+		s.Counts = append(s.Counts, n)
+	}
+	return nil
+}
+
+func (s *surveyor) leave(left map[string]*LeftOut, k Kind, o *unstructured.Unstructured, why string) {
+	l := left[why]
+	if l == nil {
+		l = &LeftOut{Resource: k.String(), Why: why}
+		left[why] = l
+	}
+	l.Count++
+	if len(l.Examples) < maxExamples {
+		l.Examples = append(l.Examples, refOf(k, o))
+	}
+	if k.is("batch", "Job") && why == runsTwice && !finished(o) && len(s.Twice) < maxNotes {
+		s.Twice = append(s.Twice, Note{refOf(k, o), "is running, and is left to the source"})
+	}
+}
+
+func (s *surveyor) note(k Kind, o *unstructured.Unstructured) {
+	if k.is("", "Secret") {
+		s.countSecret(refOf(k, o), o)
+	}
+	if what := CloudBound(k, o); what != "" && len(s.Cloud) < maxNotes {
+		s.Cloud = append(s.Cloud, Note{refOf(k, o), what})
+	}
+	if what := s.Rules.mayRunTwice(k, o); what != "" && len(s.Twice) < maxNotes {
+		s.Twice = append(s.Twice, Note{refOf(k, o), what})
+	}
+}
+
+func (s *surveyor) conflict(ctx context.Context, k Kind, taken *unstructured.Unstructured, e *entry) error {
+	ref := refOf(k, taken)
+	if e == nil || e.owned || adopts(k, ref.key()) || len(s.Conflicts) >= maxNotes {
+		return nil
+	}
+	have, err := s.Target.get(ctx, k, ref.key())
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if diffs := s.Rules.differences(k, taken, have); len(diffs) > 0 {
+		s.Conflicts = append(s.Conflicts, Note{ref, fmt.Sprintf("is in the target, and differs in %s", diffs[0].Path)})
+	}
+	return nil
+}
+
+func finished(o *unstructured.Unstructured) bool {
+	for _, c := range asSlice(inside(o.Object, "status")["conditions"]) {
+		m := asMap(c)
+		if (m["type"] == "Complete" || m["type"] == "Failed") && m["status"] == "True" {
+			return true
+		}
+	}
+	return false
+}
+
+// CloudBound says what outside a cluster an object is tied to; nothing if it is not.
+func CloudBound(k Kind, o *unstructured.Unstructured) string {
+	if k.is("vpcresources.k8s.aws", "SecurityGroupPolicy") {
+		return "names security groups"
+	}
+	if k.is("", "Service") && inside(o.Object, "spec")["type"] == "LoadBalancer" {
+		if class, ok := inside(o.Object, "spec")["loadBalancerClass"].(string); ok {
+			return "has a load balancer of class " + class
+		}
+		return "has a load balancer"
+	}
+	annotations := o.GetAnnotations()
+	for _, known := range []struct{ annotation, what string }{
+		{"eks.amazonaws.com/role-arn", "acts by the role of AWS "},
+		{"iam.gke.io/gcp-service-account", "acts by the service account of Google Cloud "},
+		{"azure.workload.identity/client-id", "acts by the identity of Azure "},
+		{"iam.amazonaws.com/role", "acts by the role of AWS "},
+		{"alb.ingress.kubernetes.io/security-groups", "names the security groups "},
+		{"service.beta.kubernetes.io/aws-load-balancer-security-groups", "names the security groups "},
+		{"service.beta.kubernetes.io/aws-load-balancer-extra-security-groups", "names the security groups "},
+		{"alb.ingress.kubernetes.io/certificate-arn", "names the certificate of AWS "},
+		{"service.beta.kubernetes.io/aws-load-balancer-ssl-cert", "names the certificate of AWS "},
+		{"service.beta.kubernetes.io/aws-load-balancer-eip-allocations", "names the addresses "},
+	} {
+		if value, ok := annotations[known.annotation]; ok {
+			return known.what + value
+		}
+	}
+	return ""
+}
+
+func (r *Rules) mayRunTwice(k Kind, o *unstructured.Unstructured) string {
+	if r.sleepOf(k, o) != nil {
+		return ""
+	}
+	switch {
+	case k.is("batch", "CronJob"):
+		return "runs in both clusters"
+	case k.is("apps", "Deployment") || k.is("apps", "StatefulSet"):
+		if n, ok := inside(o.Object, "spec")["replicas"].(int64); ok && n == 1 {
+			return fmt.Sprintf("has one pod, and would have one in each cluster; if there must be only one, list it in "+
+				"spec.mirror.singletons.workloads or annotate it %s: \"true\"", v1alpha1.AnnotationRunOnce)
+		}
+	}
+	return ""
+}
+
+// SecretCount is how many Secrets of a sort would be copied.
+type SecretCount struct {
+	// What they are: of a well-known owner, or else their type.
+	What    string
+	Count   int
+	Example Ref
+}
+
+func (s *Inventory) countSecret(ref Ref, o *unstructured.Unstructured) {
+	what := sortOfSecret(o)
+	i := slices.IndexFunc(s.Secrets, func(c SecretCount) bool { return c.What == what })
+	if i < 0 {
+		s.Secrets = append(s.Secrets, SecretCount{What: what, Example: ref})
+		i = len(s.Secrets) - 1
+	}
+	s.Secrets[i].Count++
+}
+
+func (s *Inventory) sortSecrets() {
+	slices.SortFunc(s.Secrets, func(a, b SecretCount) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.What, b.What))
+	})
+}
+
+// sortOfSecret names owners that keep credentials for more than this cluster, else the type.
+func sortOfSecret(o *unstructured.Unstructured) string {
+	labels, typ := o.GetLabels(), string(corev1.SecretTypeOpaque)
+	if t, _, _ := unstructured.NestedString(o.Object, "type"); t != "" {
+		typ = t
+	}
+	switch {
+	case typ == "helm.sh/release.v1": // secretType in helm.sh/helm/v3 pkg/storage/driver/secrets.go
+		return "Helm releases, with the values they were installed with"
+	case typ == "cluster.x-k8s.io/secret":
+		return "Cluster API, with kubeconfigs of other clusters"
+	// LabelKeySecretType in argoproj/argo-cd common/common.go: cluster, repository, repo-creds.
+	case labels["argocd.argoproj.io/secret-type"] != "":
+		return "Argo CD, with credentials of type " + labels["argocd.argoproj.io/secret-type"]
+	case labels[partOf] == "argocd":
+		return "Argo CD itself"
+	case o.GetNamespace() == "flux-system", labels[partOf] == "flux":
+		return "Flux, with credentials of sources"
+	case labels["app.kubernetes.io/name"] == "vault", o.GetNamespace() == "vault", ownedByVault(o):
+		return "Vault"
+	}
+	return "type " + typ
+}
+
+const partOf = "app.kubernetes.io/part-of"
+
+// ownedByVault reports whether the operator of Vault has made it (groups in
+// hashicorp/vault-secrets-operator api/v1beta1).
+func ownedByVault(o *unstructured.Unstructured) bool {
+	for _, owner := range o.GetOwnerReferences() {
+		if owner.APIVersion == "secrets.hashicorp.com/v1beta1" {
+			return true
+		}
+	}
+	return false
+}

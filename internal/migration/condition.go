@@ -1,0 +1,71 @@
+package migration
+
+import (
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Condition is what a Migration is in, in one word: what its conditions say. At most one of Reconciling and Stalled is ever true, and never
+// with Ready: programs that go by kstatus take the first that they meet.
+type Condition string
+
+// The conditions.
+const (
+	// AsDesired means that the cluster is as spec.desired says.
+	AsDesired Condition = "AsDesired"
+	// UnderWay means that something is done, or waited for, and goes on by itself.
+	UnderWay Condition = "UnderWay"
+	// AtRest means that nothing is done, by request.
+	AtRest Condition = "AtRest"
+	// Stalled means that nothing goes on before a person does something.
+	Stalled Condition = "Stalled"
+)
+
+// maxMessage is less than the API server takes of a condition (32768), and more than people read.
+const maxMessage = 4096
+
+// Say has the conditions of a status say where the Migration stands, and why. It leaves Paused and GateWaiting alone.
+func (s Condition) Say(st *v1alpha1.MigrationStatus, reason, message string) {
+	message = short(message)
+	set(st, v1alpha1.ConditionReady, s == AsDesired, reason, message)
+	switch s {
+	case UnderWay:
+		set(st, v1alpha1.ConditionStalled, false, v1alpha1.ReasonNotStalled, "")
+		set(st, v1alpha1.ConditionReconciling, true, reason, message)
+	case Stalled:
+		set(st, v1alpha1.ConditionReconciling, false, v1alpha1.ReasonIdle, "")
+		set(st, v1alpha1.ConditionStalled, true, reason, message)
+	default:
+		set(st, v1alpha1.ConditionReconciling, false, v1alpha1.ReasonIdle, "")
+		set(st, v1alpha1.ConditionStalled, false, v1alpha1.ReasonNotStalled, "")
+	}
+}
+
+// Await has the condition GateWaiting say what a person has to do; nothing, if instructions are empty.
+func Await(st *v1alpha1.MigrationStatus, reason, instructions string) {
+	if instructions == "" {
+		if meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionGateWaiting) != nil {
+			set(st, v1alpha1.ConditionGateWaiting, false, v1alpha1.ReasonNoGate, "")
+		}
+		return
+	}
+	set(st, v1alpha1.ConditionGateWaiting, true, reason, short(instructions))
+}
+
+func set(st *v1alpha1.MigrationStatus, condition string, holds bool, reason, message string) {
+	c := metav1.Condition{Type: condition, Status: metav1.ConditionFalse, Reason: reason, Message: message}
+	if holds {
+		c.Status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&st.Conditions, c)
+}
+
+func short(text string) string {
+	runes := []rune(text)
+	if len(runes) <= maxMessage {
+		return text
+	}
+	return string(runes[:maxMessage-1]) + "…"
+}

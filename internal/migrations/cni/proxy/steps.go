@@ -1,0 +1,338 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/cni/inplace"
+	"github.com/replumb/replumb/internal/migrations/cni/manifests"
+	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
+	"github.com/replumb/replumb/internal/migrations/cni/switchover"
+	"github.com/replumb/replumb/internal/network/nodecleanup"
+	"github.com/replumb/replumb/internal/network/podnetwork"
+	"github.com/replumb/replumb/internal/verify/connectivity"
+)
+
+// label writes on a Node who leads to Services there; nothing is kube-proxy alone, as it was.
+func (p planner) label(name, value string, d engine.Direction) engine.Step {
+	about := map[string]string{
+		v1alpha1.ProxyBeside:   "Have Cilium and kube-proxy lead to Services on node " + name,
+		v1alpha1.ProxyLeaving:  "Keep kube-proxy off node " + name,
+		v1alpha1.ProxyReplaced: "Record that Cilium alone leads to Services on node " + name,
+		"":                     "Remove the mark of who leads to Services from node " + name,
+	}[value]
+	id := value
+	if value == "" {
+		id = "none"
+	}
+	return inplace.NodeMark{
+		ID: "mark/" + id + "/" + name, About: about, Node: name, Key: v1alpha1.LabelKubeProxy, Value: value,
+		Further: func(have string) bool { // an earlier run got further
+			return d == engine.Forward && value == v1alpha1.ProxyBeside && have == v1alpha1.ProxyLeaving
+		},
+	}.Step(p.Deps.Cluster)
+}
+
+func patchSet(ctx context.Context, c client.Client, ds *appsv1.DaemonSet, change func(*appsv1.DaemonSet)) error {
+	was := ds.DeepCopy()
+	change(ds)
+	patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
+	if err := c.Patch(ctx, ds, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return fmt.Errorf("%s: %w", manifests.NameOf(ds), err)
+	}
+	return nil
+}
+
+// keepOff keeps kube-proxy off the nodes that are marked, and records on its DaemonSet where it was
+// let on before.
+func (p planner) keepOff(set *appsv1.DaemonSet) engine.Step {
+	about := "Have kube-proxy leave nodes where it is replaced: " + manifests.NameOf(set)
+	return p.affinity(set, "keep-off/", about, func(ds *appsv1.DaemonSet) (func(), error) {
+		if ds.Annotations[v1alpha1.AnnotationAffinity] != "" {
+			return nil, nil
+		}
+		was, err := podnetwork.Remembered(ds.Spec.Template.Spec.Affinity)
+		return func() {
+			metav1.SetMetaDataAnnotation(&ds.ObjectMeta, v1alpha1.AnnotationAffinity, was)
+			ds.Spec.Template.Spec.Affinity = podnetwork.KeepOff(ds.Spec.Template.Spec.Affinity)
+		}, err
+	})
+}
+
+// letOn lets kube-proxy on every node that it was let on before.
+func (p planner) letOn(set *appsv1.DaemonSet) engine.Step {
+	return p.affinity(set, "let-on/", "Let kube-proxy on nodes as before: "+manifests.NameOf(set), func(ds *appsv1.DaemonSet) (func(), error) {
+		text := ds.Annotations[v1alpha1.AnnotationAffinity]
+		if text == "" {
+			return nil, nil
+		}
+		was, err := podnetwork.Recall(text)
+		return func() {
+			delete(ds.Annotations, v1alpha1.AnnotationAffinity)
+			ds.Spec.Template.Spec.Affinity = was
+		}, err
+	})
+}
+
+// affinity is a step that changes a DaemonSet by what change returns; nothing is to do where that
+// is nil.
+func (p planner) affinity(set *appsv1.DaemonSet, id, about string, change func(*appsv1.DaemonSet) (func(), error)) engine.Step {
+	key := client.ObjectKeyFromObject(set)
+	read := func(ctx context.Context) (*appsv1.DaemonSet, error) {
+		ds, err := p.Deps.DaemonSet(ctx, key)
+		if err != nil || ds == nil {
+			return ds, err
+		}
+		write, err := change(ds)
+		if err == nil && write != nil {
+			err = engine.NotYet("%s is not changed", manifests.NameOf(ds))
+		}
+		return ds, err
+	}
+	return &engine.Observed[*appsv1.DaemonSet]{
+		Name: id + key.Namespace + "/" + key.Name, About: about, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		Write: func(ctx context.Context, ds *appsv1.DaemonSet) error {
+			write, err := change(ds)
+			if err != nil || write == nil {
+				return err
+			}
+			return patchSet(ctx, p.Deps.Cluster, ds, func(*appsv1.DaemonSet) { write() })
+		},
+		Changes: func() ([]engine.Change, error) {
+			ds := set.DeepCopy()
+			write, err := change(ds)
+			if err != nil {
+				return nil, err
+			}
+			if write != nil {
+				write()
+			}
+			body := map[string]any{
+				"metadata": map[string]any{
+					"annotations": map[string]any{v1alpha1.AnnotationAffinity: ds.Annotations[v1alpha1.AnnotationAffinity]},
+				},
+				"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"affinity": ds.Spec.Template.Spec.Affinity}}},
+			}
+			return []engine.Change{{Verb: "patch", Object: manifests.NameOf(set), Body: body}}, nil
+		},
+	}
+}
+
+// proxyReady waits until kube-proxy, whose pods are replaced where its template changes, is ready
+// wherever it is to be.
+func (p planner) proxyReady(set *appsv1.DaemonSet) engine.Step {
+	key := client.ObjectKeyFromObject(set)
+	return &engine.Wait{
+		Name: "settled/" + key.Namespace + "/" + key.Name, About: "Wait until kube-proxy is ready: " + manifests.NameOf(set),
+		Limit: switchover.RolloutTime, Again: true,
+		For: func(ctx context.Context) error {
+			ds, err := p.Deps.DaemonSet(ctx, key)
+			if err != nil || ds == nil {
+				return err
+			}
+			switch st := &ds.Status; {
+			case st.ObservedGeneration < ds.Generation:
+				return engine.NotYet("%s has not been looked at yet", manifests.NameOf(ds))
+			case st.NumberReady < st.DesiredNumberScheduled || switchover.Updating(ds):
+				return engine.NotYet("%s is ready on %d of %d nodes", manifests.NameOf(ds), st.NumberReady, st.DesiredNumberScheduled)
+			}
+			return nil
+		},
+	}
+}
+
+// setPods are the pods of DaemonSets on a node, those that are ending too.
+func podsOn(ctx context.Context, c client.Client, node string, sets ...appsv1.DaemonSet) ([]corev1.Pod, error) {
+	var out []corev1.Pod
+	for i := range sets {
+		selector, err := metav1.LabelSelectorAsSelector(sets[i].Spec.Selector)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", manifests.NameOf(&sets[i]), err)
+		}
+		pods := &corev1.PodList{}
+		err = c.List(ctx, pods, client.InNamespace(sets[i].Namespace), client.MatchingLabelsSelector{Selector: selector})
+		if err != nil {
+			return nil, fmt.Errorf("pods of %s: %w", manifests.NameOf(&sets[i]), err)
+		}
+		for _, pod := range pods.Items {
+			if pod.Spec.NodeName == node {
+				out = append(out, pod)
+			}
+		}
+	}
+	return out, nil
+}
+
+func (p planner) proxyGone(node string) engine.Step {
+	return &engine.Wait{
+		Name: "proxy-gone/" + node, About: "Wait until kube-proxy has left node " + node, Limit: nodepod.Limit,
+		For: func(ctx context.Context) error {
+			pods, err := podsOn(ctx, p.Deps.Cluster, node, p.proxy.ProxySets...)
+			if err == nil && len(pods) > 0 {
+				return engine.NotYet("pod %s/%s is on node %s", pods[0].Namespace, pods[0].Name, node)
+			}
+			return err
+		},
+	}
+}
+
+func (p planner) proxyThere(node string) engine.Step {
+	return &engine.Wait{
+		Name: "proxy-there/" + node, About: "Wait until kube-proxy is back on node " + node, Limit: nodepod.Limit,
+		For: func(ctx context.Context) error {
+			pods, err := podsOn(ctx, p.Deps.Cluster, node, p.proxy.ProxySets...)
+			if err == nil &&
+				!slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp.IsZero() && connectivity.Ready(&p) }) {
+				return engine.NotYet("node %s has no pod of kube-proxy that is ready", node)
+			}
+			return err
+		},
+	}
+}
+
+// restartAgent has Cilium's agent of a node start again, unless it does the work of kube-proxy
+// already, or does not, as is wanted. health is where it has to say that it is well, in place of
+// kube-proxy; empty is nowhere.
+func (p planner) restartAgent(node string, does bool, health string) engine.Step {
+	args := []string{"--socket=" + nodepod.HostRoot + "/run/cilium/cilium.sock"}
+	prefix, title := "replace", "Have Cilium's agent on node "+node+" do the work of kube-proxy"
+	switch {
+	case health != "":
+		_, port, _ := net.SplitHostPort(health)
+		args = append(args, "--healthz="+net.JoinHostPort("localhost", port))
+		prefix, title = "health", "Have Cilium's agent on node "+node+" say that it is well at "+health
+	case !does:
+		prefix, title = "release", "Have Cilium's agent on node "+node+" leave Services to kube-proxy"
+	}
+	s := &restartStep{Step: p.OnNode(nodepod.VerbCilium, node, prefix, title, args...), does: does, health: health}
+	s.Limit = switchover.RolloutTime
+	if set := p.proxy.Manifests.DaemonSet(); set != nil {
+		s.set = *set
+	}
+	s.Further = []engine.Change{{Verb: "delete", Object: fmt.Sprintf("Pod %s/%s-* on Node %s", s.set.Namespace, s.set.Name, node)}}
+	return s
+}
+
+// restartStep asks Cilium's agent of a node, and ends its pod where the answer is not what is
+// wanted: the next one has read its configuration as it is by then.
+type restartStep struct {
+	*nodepod.Step
+	set    appsv1.DaemonSet
+	does   bool
+	health string
+	// ended is the pod that this run has ended: its successor is not ended as well if it says the
+	// same.
+	ended string
+}
+
+func (s *restartStep) Verify(ctx context.Context) error {
+	r, err := s.Outcome(ctx)
+	if err != nil {
+		return err
+	}
+	agents, err := podsOn(ctx, s.Client, s.Node, s.set)
+	if err != nil {
+		return err
+	}
+	if len(agents) != 1 || !agents[0].DeletionTimestamp.IsZero() || !connectivity.Ready(&agents[0]) {
+		return s.askAgain(ctx, "node %s has no agent of Cilium that is ready", s.Node)
+	}
+	older, err := s.askedBefore(ctx, &agents[0])
+	if err != nil {
+		return err
+	}
+	switch name := agents[0].Name; {
+	case older:
+		return s.askAgain(ctx, "agent %s on node %s was not asked yet", name, s.Node)
+	case s.satisfied(r):
+		return s.End(ctx)
+	case len(r.Problems) > 0:
+		return s.askAgain(ctx, "agent %s on node %s: %s", name, s.Node, r)
+	case s.ended != "" && s.ended != name:
+		return fmt.Errorf("agent %s on node %s has started again, and says: %s", name, s.Node, r)
+	}
+	s.ended = agents[0].Name
+	uid := agents[0].UID
+	if err := s.Client.Delete(ctx, &agents[0], client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("ending pod %s: %w", s.ended, err)
+	}
+	return s.askAgain(ctx, "agent %s on node %s starts again", s.ended, s.Node)
+}
+
+// askAgain asks later: the answer that there is, is not about the agent that is meant.
+func (s *restartStep) askAgain(ctx context.Context, format string, args ...any) error {
+	if err := s.Start(ctx); err != nil {
+		return err
+	}
+	return engine.NotYet(format, args...)
+}
+
+// askedBefore reports whether the pod that asks may be older than the agent, by times of whole
+// seconds: another agent may have answered it.
+func (s *restartStep) askedBefore(ctx context.Context, agent *corev1.Pod) (bool, error) {
+	asking, err := s.Find(ctx)
+	if err != nil || len(asking) == 0 {
+		return true, err
+	}
+	return !asking[len(asking)-1].CreationTimestamp.After(agent.CreationTimestamp.Time), nil
+}
+
+func (s *restartStep) satisfied(r *nodecleanup.Report) bool {
+	return slices.Contains(r.Found, nodecleanup.Replaces(s.does)) &&
+		(s.health == "" || slices.Contains(r.Found, nodecleanup.HealthzAnswers))
+}
+
+const trialName = "kube-proxy-trial"
+
+// The times of a proof. A kube-proxy that runs writes rules for a new Service within its
+// minSyncPeriod, a second by default.
+const (
+	proofReach = 90 * time.Second
+	proofQuiet = 20 * time.Second
+)
+
+func (p planner) removeConfig(o *unstructured.Unstructured) engine.Step {
+	have := func(ctx context.Context) (*unstructured.Unstructured, error) {
+		return p.Deps.Get(ctx, o.GroupVersionKind(), client.ObjectKeyFromObject(o))
+	}
+	return &engine.Write{
+		Name: "forget/" + manifests.KeyOf(o).Slug(), About: "Delete " + manifests.KeyOf(o).String(),
+		Holds: func(ctx context.Context) error {
+			found, err := have(ctx)
+			if err == nil && found != nil {
+				return engine.NotYet("%s is still there", manifests.KeyOf(o))
+			}
+			return err
+		},
+		Write: func(ctx context.Context) error {
+			found, err := have(ctx)
+			if err != nil || found == nil {
+				return err
+			}
+			return client.IgnoreNotFound(p.Deps.Any.Delete(ctx, found))
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "delete", Object: manifests.KeyOf(o).String()}}, nil
+		},
+	}
+}
+
+func asObject(ds *appsv1.DaemonSet) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("DaemonSet"))
+	o.SetNamespace(ds.Namespace)
+	o.SetName(ds.Name)
+	o.SetUID(ds.UID)
+	return o
+}

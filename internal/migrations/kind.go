@@ -1,0 +1,124 @@
+// Package migrations lists the kinds of migrations. Each has a package of its own below; none knows another.
+package migrations
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/offline"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/cni"
+	"github.com/replumb/replumb/internal/migrations/mirror"
+	"github.com/replumb/replumb/internal/migrations/nodes"
+	"github.com/replumb/replumb/internal/migrations/podcidr"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/verify/lossguard"
+)
+
+// Job is a migration of any kind.
+type Job interface {
+	About() migration.About
+	// Roles are what users need for this Migration in its cluster, by purpose.
+	Roles(ctx context.Context) (cluster.Roles, error)
+	// Open fails if a command must not begin. Nothing is written.
+	Open(ctx context.Context) error
+	// Silence has the job call nothing that its Migration names: it is for looking alone.
+	Silence()
+	// Restrict bounds what apply does: to phases up to one, empty for all, and to what a plan says,
+	// nil for anything.
+	Restrict(until string, expected *migration.Expectation)
+	// Inspect looks at the cluster and makes the plan of apply. Nothing is written.
+	Inspect(ctx context.Context) (migration.Inspection, error)
+	// Status reads where everything stands from the objects themselves.
+	Status(ctx context.Context) (migration.StatusDocument, error)
+	RunApply(ctx context.Context, r *engine.Runner) (migration.ApplyResult, error)
+	Rollback(ctx context.Context, r *engine.Runner) error
+	// FinishPreview says what finish would make final, or why it is too early.
+	FinishPreview(ctx context.Context) (migration.FinishPreview, error)
+	Finish(ctx context.Context, r *engine.Runner) error
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+	// Observe has an observer follow what agents see while runs go on, OnMove each move that is over.
+	Observe(o lossguard.Observer)
+	OnMove(tell func(migration.Move))
+	// Blame returns the error that a run ends with which was stopped by a loss.
+	Blame(ctx context.Context, loss *lossguard.LossError) error
+}
+
+// Kind is one line of the table.
+type Kind struct {
+	migration.Description
+	// NewJob makes the job of a Migration of the kind, and says what is wrong in it.
+	NewJob func(t Tools, m *v1alpha1.Migration) (Job, error)
+}
+
+// Kinds is the table of kinds, in the order in which people read of them.
+type Kinds []Kind
+
+// All lists the kinds.
+func All() Kinds {
+	return Kinds{
+		{servicecidr.Kind(), func(t Tools, m *v1alpha1.Migration) (Job, error) { return made(servicecidr.NewJob(t.Services(), m)) }},
+		{podcidr.Kind(), func(t Tools, m *v1alpha1.Migration) (Job, error) { return made(podcidr.NewJob(t.Basic(), m)) }},
+		{nodes.Kind(), func(t Tools, m *v1alpha1.Migration) (Job, error) { return made(nodes.NewJob(t.Basic(), m)) }},
+		{mirror.Kind(), func(t Tools, m *v1alpha1.Migration) (Job, error) { return made(mirror.NewJob(t.Mirrors(), m)) }},
+		{cni.Kind(), newNetworkJob},
+	}
+}
+
+// made is a job, and no nil pointer in an interface, if there is none.
+func made[J Job](j J, err error) (Job, error) {
+	if err != nil {
+		return nil, err
+	}
+	return j, nil
+}
+
+// Of is the kind of a Migration: of none, if it names no job. Then it has no words.
+func (all Kinds) Of(m *v1alpha1.Migration) Kind {
+	if i := slices.IndexFunc(all, func(k Kind) bool { return k.Field == m.Spec.Type() }); i >= 0 {
+		return all[i]
+	}
+	return Kind{}
+}
+
+// Describe is Of for those who make no jobs.
+func (all Kinds) Describe(m *v1alpha1.Migration) migration.Description { return all.Of(m).Description }
+
+// NewJob makes the job of a Migration, and says what is wrong in it.
+func (all Kinds) NewJob(t Tools, m *v1alpha1.Migration) (Job, error) {
+	kind := all.Of(m)
+	if kind.NewJob == nil {
+		return nil, all.refuse(m)
+	}
+	return kind.NewJob(t, m)
+}
+
+// refuse says all that is wrong in a Migration that names no job.
+func (all Kinds) refuse(m *v1alpha1.Migration) error {
+	m = m.DeepCopy()
+	spec.Default(m)
+	var phases []string
+	for _, k := range all {
+		phases = append(phases, k.Phases...)
+	}
+	return cmp.Or(spec.Refuse(spec.Validate(m, phases)), fmt.Errorf("migration %s names no job", m.Name))
+}
+
+// Shared are the checks and roles of what every kind can be asked for. It is no kind.
+func Shared() Kind {
+	return Kind{Description: migration.Description{
+		Title:   "All kinds",
+		Checks:  append(findings.Describe(offline.Checks()), findings.Describe(migration.DeploymentChecks())...),
+		Command: "freeze",
+		Does:    "keeps others from deploying (spec.deploymentFreeze), beside those of a kind",
+		Roles:   migration.DeploymentRoles(),
+	}}
+}

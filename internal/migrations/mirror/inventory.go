@@ -1,0 +1,101 @@
+package mirror
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/version"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/network/dnscutover"
+)
+
+// Inventory is what a look at both clusters found.
+type Inventory struct {
+	Spec Spec
+	// Remembered is what the Migration knows; nil before it began.
+	Remembered *v1alpha1.MirrorStatus
+
+	Source, Target Side
+	// Moving are pods of the source to be copied, There pods of the target that are no copies.
+	Moving, There []corev1.Pod
+	Nodes         []corev1.Node
+	Classes       []string
+	// Blind are the webhooks of the target that refuse and have no backend.
+	Blind []string
+
+	// Objects that are copied, and what is in the way.
+	Objects *objectsync.Inventory
+	Claims  []Claim
+	// Certified are the objects whose certificates get aliases, or have them.
+	Certified []certified
+	// Uncovered are certificates that no one here issues.
+	Uncovered []Uncovered
+	Originals []client.Object
+	// Networks of the source are not copied; one line for each.
+	Networks []string
+	// Unfreezable are the kinds to freeze that the source does not serve in namespaces.
+	Unfreezable []string
+	Freeze      bool
+	Copies      int
+
+	// Names lead to the source at first. Awaited lack an address in the target yet.
+	Names    []v1alpha1.RedirectName
+	Awaited  []string
+	Problems []dnscutover.Problem
+	// Places are where they lead now, by the title of the record.
+	Places map[string]string
+}
+
+// Claim is the copy of a PersistentVolumeClaim.
+type Claim struct {
+	Object, Class string
+}
+
+// Uncovered is a certificate that is not good for an alias.
+type Uncovered struct {
+	Secret, Alias string
+}
+
+// Side is one of the clusters.
+type Side struct {
+	UID     string
+	Version *version.Info
+}
+
+// Serving is the side that names lead to, as far as was written down.
+func (s *Inventory) Serving() v1alpha1.ServingSide {
+	if s.Remembered == nil {
+		return v1alpha1.ServingSource
+	}
+	return cmp.Or(s.Remembered.Serving, v1alpha1.ServingSource)
+}
+
+// Counts are of names; if there are none, of clusters that serve.
+func (s *Inventory) Counts() v1alpha1.Counts {
+	c := v1alpha1.Counts{Total: len(s.Names)}
+	if s.Serving() == v1alpha1.ServingTarget {
+		c.Moved = c.Total
+	}
+	return c
+}
+
+func (s *Inventory) toExtend() []certified {
+	return slices.DeleteFunc(slices.Clone(s.Certified), func(c certified) bool { return len(c.secrets) == 0 })
+}
+
+func (s *Inventory) extended() []certified {
+	return slices.DeleteFunc(slices.Clone(s.Certified), func(c certified) bool { return len(c.added) == 0 })
+}
+
+func (s *Inventory) Copied() (objects, kinds int) {
+	for _, c := range s.Objects.Counts {
+		if objects += c.Copied; c.Copied > 0 {
+			kinds++
+		}
+	}
+	return objects, kinds
+}

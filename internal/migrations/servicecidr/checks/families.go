@@ -1,0 +1,90 @@
+package checks
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+)
+
+// familyChecks are about what IPv6 takes.
+func familyChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP1740", Severity: findings.Blocking, Run: checkFamilyProof,
+			Claim: "nodes can prove that they know bridges in each family",
+			Why: "kube-proxy programs each family by itself, and tells at addresses of the same family what it has programmed, or, before Kubernetes 1.36, " +
+				"at those of IPv4. Without agents it is asked through API servers, which call a node at its first address alone",
+			Fix: "name an image of replumb that nodes can pull in spec.proof.image, so that agents ask; or set spec.serviceCIDR.barrier.mode: Wait, which " +
+				"proves nothing",
+		},
+		{
+			Code: "RP1741", Severity: findings.Warning, Run: checkCalledBySix,
+			Claim: "API servers call only Services that keep their IPv6 address",
+			Why: "API servers call a Service of type ExternalName by its externalName, which cannot be an address of IPv6: for the milliseconds of its hop it is " +
+				"the name of its bridge, which API servers on hosts without cluster DNS do not find. A webhook or aggregated API fails meanwhile",
+			Fix: "give it a window of its own, or pin it: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
+		},
+	}
+}
+
+// answersInFamily is the first minor version of Kubernetes whose kube-proxy is known to answer
+// about a Service of a family at addresses of that family: earlier ones do at those of IPv4 alone
+// (newServiceHealthServer in k8s.io/kubernetes pkg/proxy/healthcheck/service_health.go).
+const answersInFamily = 36
+
+// checkFamilyProof asks whether API servers reach what kube-proxy answers with, where they are to
+// ask it instead of agents. They call nodes at their first address.
+func checkFamilyProof(in Input) []findings.Result {
+	s := in.spec()
+	agents := in.Image != "" && (s.Barrier == "" || s.Barrier == v1alpha1.BarrierAgent)
+	if !in.bridging() || len(s.To) == 0 || s.Barrier == v1alpha1.BarrierWait || agents {
+		return nil
+	}
+	if other := in.Inventory.OtherFamily(); other != "" {
+		return []findings.Result{
+			findings.Failed("", "Services have addresses of both families, and API servers call nodes in one of them alone"),
+		}
+	}
+	asked := s.To[0].Addr().Is6() && in.minor() >= answersInFamily // at addresses of IPv6
+	for i := range in.Snapshot.Nodes {
+		n := &in.Snapshot.Nodes[i]
+		if called, err := netip.ParseAddr(cluster.InternalIP(n)); err == nil && called.Is6() != asked {
+			return []findings.Result{findings.Failed("Node "+n.Name,
+				"API servers call node %s at %s, where its kube-proxy does not answer about Services in %s", n.Name, called, s.To[0])}
+		}
+	}
+	return nil
+}
+
+// minor version of the API servers; 0, if it is not known.
+func (in Input) minor() int {
+	if in.Snapshot.Version == nil {
+		return 0
+	}
+	n, err := strconv.Atoi(strings.TrimRight(in.Snapshot.Version.Minor, "+"))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func checkCalledBySix(in Input) []findings.Result {
+	if len(in.spec().To) == 0 || in.spec().To[0].Addr().Is4() {
+		return nil
+	}
+	var out []findings.Result
+	seen := map[*services.Entry]bool{}
+	unread := in.calls(func(e *services.Entry, _ cluster.Called) {
+		if !seen[e] {
+			out = append(out,
+				findings.Failed("Service "+e.Key().String(), "service %s is called by API servers, and leaves %s", e.Key(), e.Old))
+		}
+		seen[e] = true
+	})
+	return append(unread, out...)
+}

@@ -1,0 +1,33 @@
+package checks
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+)
+
+// TestServicesThatAreRoutedTo are named with who does, and others are not.
+func TestServicesThatAreRoutedTo(t *testing.T) {
+	spec, snap := oneService()
+	for service, outcome := range map[string]findings.Outcome{"cart": findings.Fail, "other": findings.Pass} {
+		found := &cluster.Inspection{
+			IngressClasses: map[string]string{"web": "traefik.io/ingress-controller"},
+			Routes: []cluster.Route{
+				{Service: types.NamespacedName{Namespace: "shop", Name: service}, By: "Ingress shop/in", Class: "web"},
+			},
+		}
+		for _, f := range findings.Run(ingressChecks(), Input{
+			Snapshot: snap, Inventory: services.Load(snap, spec), Live: cluster.Live{Inspection: found},
+		}) {
+			named := strings.Contains(f.Message, "Ingress shop/in (traefik.io/ingress-controller)")
+			if f.Outcome != outcome || named != (service == "cart") {
+				t.Errorf("%s: %s %s", service, f.Outcome, f.Message)
+			}
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package checks
+
+import (
+	"slices"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+)
+
+// ownerChecks are about who can do what gates ask for.
+func ownerChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP1750", Severity: findings.Blocking, Run: checkOwner,
+			Claim: "the certificates and flags that gates ask for are the user's to set",
+			Why: "kubernetes at its new address needs API servers with a certificate for it, and a range goes only when it is no API server's flag; " +
+				"where a cloud or an operator runs them, the gates wait in vain",
+			Fix: "move applications alone, which takes no gate: spec.serviceCIDR.clusterServices: Stay; if the whole range has to go, make another cluster, and " +
+				"mirror to it (spec.mirror)",
+		},
+	}
+}
+
+func checkOwner(in Input) []findings.Result {
+	origin := cluster.OriginOf(in.Snapshot.Nodes)
+	gates := controlPlaneGates(in.Inventory)
+	if origin.Distribution.Owner() == "" || len(gates) == 0 || in.Back {
+		return nil
+	}
+	return []findings.Result{findings.Failed("", "the cluster is %s, whose control plane is run by %s: it is theirs to pass %s",
+		origin.Distribution, origin.Distribution.Owner(), strings.Join(gates, " and "))}
+}
+
+// controlPlaneGates are those that wait for something of API servers.
+func controlPlaneGates(s *services.Inventory) []string {
+	var gates []string
+	if s.Kubernetes() != nil {
+		gates = append(gates, "gate certificates")
+	}
+	if s.Bitmap || slices.ContainsFunc(ranges.Retiring(s), func(c *networkingv1.ServiceCIDR) bool { return c.Name == ranges.DefaultRange }) {
+		gates = append(gates, "gate api-servers")
+	}
+	return gates
+}

@@ -1,0 +1,207 @@
+package checks
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/references"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+)
+
+// Scanner looks for the old addresses and ranges of a inventory (cluster.References).
+func Scanner(s *services.Inventory) (*references.Scanner, error) {
+	old := make([]netip.Addr, 0, len(s.Moves))
+	for _, e := range s.Moves {
+		if e.Old.IsValid() {
+			old = append(old, e.Old)
+		}
+	}
+	return references.New(s.Spec.From, s.Spec.To, old)
+}
+
+func referenceChecks() []findings.Check[Input] {
+	return slices.Concat(writtenChecks(), objectChecks())
+}
+
+// writtenChecks are about what has been looked for the longest.
+func writtenChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP1401", Severity: findings.Blocking, Run: checkVolumes,
+			Claim: "every PersistentVolume is free of old addresses",
+			Why:   "nodes mount such a volume by its address, after finish in vain, and the source of a PersistentVolume cannot be changed",
+			Fix: "either leave the Service where it is with the annotation replumb.dev/strategy: pin; or, for each volume: set its " +
+				"persistentVolumeReclaimPolicy to Retain, stop the pods that use it, delete claim and volume, and create both again with an " +
+				"address outside the Service ranges",
+		},
+		{
+			Code: "RP1402", Severity: findings.Warning, Run: checkWebhooks,
+			Claim: "every webhook URL is free of old addresses",
+			Why:   "after finish the API server would not reach the webhook, and with failurePolicy Fail refuse what it is asked about",
+			Fix: "name the Service in clientConfig.service instead of clientConfig.url, or write the new address into the URL " +
+				"before finish",
+		},
+		{
+			Code: "RP1403", Severity: findings.Warning, Run: checkConfigMaps,
+			Claim: "every ConfigMap is free of old addresses and ranges",
+			Why: "programs that read them go on using old addresses, which stop answering at finish, or treat the new range as " +
+				"foreign as soon as they use it, which is in apply (NO_PROXY)",
+			Fix: "write the Service's name or its new address there, add the new range beside the old one, and restart " +
+				"what reads it. Do so before apply for NO_PROXY, when the API servers are repointed for serviceSubnet " +
+				"in kubeadm-config, and before finish for all else",
+		},
+		{
+			Code: "RP1404", Severity: findings.Warning, Run: checkTemplates,
+			Claim: "every pod template is free of old addresses and ranges",
+			Why: "its pods go on using old addresses, which stop answering at finish, or treat the new range as foreign as soon as they use it, " +
+				"which is in apply (NO_PROXY)",
+			Fix: "write the Service's name or its new address there, or add the new range beside the old one: in NO_PROXY before apply, else " +
+				"before finish",
+		},
+		{
+			Code: "RP1405", Severity: findings.Warning, Run: checkIPBlocks,
+			Claim: "network policies treat the old and the new range alike",
+			Why: "where the network plugin sees the Service's address, traffic that is allowed now would be denied after the move, or the " +
+				"other way round",
+			Fix: "add the target beside the old range (ipBlock.cidr or except, Calico's nets, Cilium's toCIDR, Istio's ipBlocks) before the " +
+				"migration, or select pods instead",
+		},
+		{
+			Code: "RP1406", Severity: findings.Blocking, Run: checkBypasses,
+			Claim: "containers with a proxy reach Services without it",
+			Why: "pods call the API server at KUBERNETES_SERVICE_HOST, which is in the new range from the moment " +
+				"kubernetes moves, and API servers call webhooks and aggregated APIs at the addresses of their " +
+				"Services. Unless NO_PROXY has the range, the proxy answers instead, in the middle of apply",
+			Fix: "add the new range beside the old one to NO_PROXY, and restart what reads it, before apply (kube-apiserver: in its static pod, " +
+				"on every control-plane node)",
+		},
+	}
+}
+
+// objectChecks are about Secrets, and about other objects that lead traffic.
+func objectChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP1407", Severity: findings.Warning, Run: checkSecrets,
+			Claim: "every Secret is free of old addresses and ranges",
+			Why: "connection strings and kubeconfigs in Secrets go on leading to old addresses, which stop answering at finish. Values are matched and " +
+				"never shown. No role of replumb's may list Secrets: they are read where the user may by another role, and unknown where not",
+			Fix: "write the Service's name or its new address there, and restart what reads it, before finish. Where Secrets were not read, look " +
+				"yourself, or grant the right for one check (docs/rights.md)",
+		},
+		{
+			Code: "RP1408", Severity: findings.Warning, Run: checkTraffic,
+			Claim: "Services, Ingresses and endpoints made by hand are free of old addresses and ranges",
+			Why: "endpoints and external names that lead to a Service's old address lead nowhere after finish; source ranges and annotations with the " +
+				"old range alone refuse clients with a new address, or send them elsewhere",
+			Fix: "write the new address there before finish, and the target beside the old range before apply; keep both until finish",
+		},
+		{
+			Code: "RP1409", Severity: findings.Warning, Run: checkCustom,
+			Claim: "custom resources that replumb knows are free of old addresses and ranges",
+			Why: "meshes, gateways, certificates and DNS are set up by what stands there (Gateway API, Traefik, Istio, cert-manager, ExternalDNS, " +
+				"MetalLB), and go on using old addresses, which stop answering at finish",
+			Fix: "write the Service's name or its new address there, or add it beside the old one, before finish; other custom resources look through " +
+				"yourself",
+		},
+	}
+}
+
+// references are those of one sort, with what could not be looked through.
+func (in Input) references(resources []string, sort func(references.Reference) bool) []findings.Result {
+	out := in.unread(resources...)
+	for _, r := range in.Found().References {
+		if sort(r) {
+			out = append(out, findings.Failed(r.Object, "%s names %s in %s", r.Object, r.Names(), r.Field))
+		}
+	}
+	return out
+}
+
+func ofKind(kinds ...string) func(references.Reference) bool {
+	return func(r references.Reference) bool { return slices.Contains(kinds, r.Kind()) }
+}
+
+func checkVolumes(in Input) []findings.Result {
+	return in.references([]string{"persistentvolumes"}, ofKind("PersistentVolume"))
+}
+
+func checkWebhooks(in Input) []findings.Result {
+	return in.references(
+		[]string{"validatingwebhookconfigurations", "mutatingwebhookconfigurations", "customresourcedefinitions"},
+		ofKind("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "CustomResourceDefinition"),
+	)
+}
+
+func checkConfigMaps(in Input) []findings.Result {
+	return in.references([]string{"configmaps"}, func(r references.Reference) bool {
+		return r.Kind() == "ConfigMap" && !inCorefile(r)
+	})
+}
+
+func checkTemplates(in Input) []findings.Result {
+	return in.references(
+		[]string{"deployments", "statefulsets", "daemonsets", "jobs", "cronjobs", "pods"},
+		func(r references.Reference) bool {
+			return ofKind("Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob", "Pod")(r) && !in.calledByAddress(r)
+		},
+	)
+}
+
+// calledByAddress reports whether a program reaches Services by their addresses, past its proxy
+// until now, and through it once they move: an API server does in any case, others if the Service
+// kubernetes moves.
+func (in Input) calledByAddress(r references.Reference) bool {
+	return r.Bypass && (in.Inventory.Kubernetes() != nil || strings.HasPrefix(r.Object, "Pod kube-system/kube-apiserver"))
+}
+
+func checkBypasses(in Input) []findings.Result {
+	out := in.references([]string{"deployments", "statefulsets", "daemonsets", "jobs", "cronjobs", "pods"}, in.calledByAddress)
+	for i := range out {
+		if out[i].Object != "" {
+			out[i].Message += ", and not the new range, beside a proxy"
+		}
+	}
+	return out
+}
+
+func checkIPBlocks(in Input) []findings.Result {
+	return in.references(append([]string{"networkpolicies"}, cluster.PolicyResources()...), references.Reference.IsPolicy)
+}
+
+func checkSecrets(in Input) []findings.Result {
+	return in.references([]string{"secrets"}, ofKind("Secret"))
+}
+
+// trafficKinds are kinds of Kubernetes' own that lead traffic.
+func trafficKinds() func(references.Reference) bool {
+	return ofKind("Service", "Ingress", "EndpointSlice", "Endpoints")
+}
+
+func checkTraffic(in Input) []findings.Result {
+	return in.references([]string{"services", "ingresses", "endpointslices"}, trafficKinds())
+}
+
+// checkCustom is about all that no other check is about.
+func checkCustom(in Input) []findings.Result {
+	builtin := ofKind(
+		"PersistentVolume",
+		"ValidatingWebhookConfiguration",
+		"MutatingWebhookConfiguration",
+		"CustomResourceDefinition",
+		"ConfigMap",
+		"Secret",
+		"Deployment",
+		"StatefulSet",
+		"DaemonSet",
+		"Job",
+		"CronJob",
+		"Pod",
+	)
+	return in.references(cluster.SettingResources(), func(r references.Reference) bool {
+		return !builtin(r) && !trafficKinds()(r) && !r.IsPolicy()
+	})
+}

@@ -1,0 +1,115 @@
+package checks
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+)
+
+// Storage is what was found where API servers keep the Services that move by etcd.
+type Storage struct {
+	// Err is why none of them could be looked at; Refused says why single ones cannot be moved so.
+	Err     error
+	Refused map[types.NamespacedName]error
+}
+
+// The versions of Kubernetes whose storage of Services was looked at: package stored says where.
+const (
+	firstStored = "1.31"
+	lastStored  = "1.36"
+)
+
+func storeChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP1720", Severity: findings.Blocking, Run: checkStore,
+			Claim: "etcd is reachable, and stores the Services of strategy etcd as expected",
+			Why: "such a Service is changed in etcd itself. replumb does that only where the object in etcd is " +
+				"provably the one that the API server answers with (UID, revision and addresses), unencrypted, and in " +
+				"a known encoding",
+			Fix: "name the etcd of these API servers and a client certificate of it in spec.serviceCIDR.etcd, or move the Services by another strategy: " +
+				"kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
+		},
+		{
+			Code: "RP1721", Severity: findings.Blocking, Run: checkStoredVersion,
+			Claim: "the API servers' storage of Services is known (Kubernetes " + firstStored + " to " + lastStored + ")",
+			Why:   "how API servers keep Services is no API, and may change with a version",
+			Fix:   "set spec.serviceCIDR.strategies to Pin or Hop, or use a release of replumb that knows the version",
+		},
+		{
+			Code: "RP1722", Severity: findings.Warning, Run: checkInternalLocal,
+			Claim: "Services with internalTrafficPolicy Local keep their addresses",
+			Why: "its bridge leads clients of the old address to endpoints of all nodes, until finish; at the new address the policy holds all the time. " +
+				"Where the endpoint of another node gives other answers, such as an agent's of the node, that matters",
+			Fix: "restart what calls it by the old address soon after the move, or pin it: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
+		},
+	}
+}
+
+func checkStore(in Input) (out []findings.Result) {
+	if in.Storage.Err != nil {
+		return []findings.Result{findings.Failed("spec.serviceCIDR.etcd", "%s", advised(in.Storage.Err))}
+	}
+	keys := slices.SortedFunc(
+		maps.Keys(in.Storage.Refused),
+		func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) },
+	)
+	for _, key := range keys {
+		out = append(out, findings.Failed("Service "+key.String(), "%s", advised(in.Storage.Refused[key])))
+	}
+	return out
+}
+
+// advised is an error with what to do about it.
+func advised(err error) string {
+	var by fault.Adviser
+	if errors.As(err, &by) && by.Advice() != "" {
+		return err.Error() + ": " + by.Advice()
+	}
+	return err.Error()
+}
+
+func checkStoredVersion(in Input) []findings.Result {
+	if len(Rewritten(in.Inventory)) == 0 {
+		return nil
+	}
+	says := in.Snapshot.Version.GitVersion
+	have, err := version.ParseGeneric(says)
+	if err != nil {
+		return []findings.Result{findings.NotKnown("", "the API server says that it is of version %q", says)}
+	}
+	minor := version.MajorMinor(have.Major(), have.Minor())
+	if minor.LessThan(version.MustParseGeneric(firstStored)) || minor.GreaterThan(version.MustParseGeneric(lastStored)) {
+		return []findings.Result{findings.Failed("", "the API server is of version %s", says)}
+	}
+	return nil
+}
+
+func checkInternalLocal(in Input) (out []findings.Result) {
+	for _, e := range in.Inventory.Pending() {
+		if services.InternalLocal(e.Service) {
+			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s has internalTrafficPolicy Local", e.Key()))
+		}
+	}
+	return out
+}
+
+// Rewritten are the Services that move, or return, by etcd.
+func Rewritten(s *services.Inventory) (all []*corev1.Service) {
+	for _, e := range s.All() {
+		if e.Strategy == v1alpha1.StrategyOfEtcd && !e.CannotReturn() {
+			all = append(all, e.Service)
+		}
+	}
+	return all
+}

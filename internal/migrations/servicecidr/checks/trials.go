@@ -1,0 +1,232 @@
+package checks
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/admission"
+	"github.com/replumb/replumb/internal/kube/apiserver"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/network/bridge"
+)
+
+// Trier makes the trials. What the user has no right to write it does not try: the rights check
+// says so.
+type Trier struct {
+	Cluster   *cluster.Cluster
+	Inventory *services.Inventory
+	May       func(verb, group, resource string) bool
+	// Ranges are the ServiceCIDRs that are yet to be added.
+	Ranges []ranges.Range
+	// Candidates are the forms of bridges to try, best first.
+	Candidates []v1alpha1.BridgeForm
+
+	mu    sync.Mutex
+	Found *Trials
+}
+
+// Trials are what the API server says to writes that are yet to come, by dry runs, and what limits
+// them.
+type Trials struct {
+	// Untried is why no Service was tried; empty if they were, or none had to be.
+	Untried string
+	// Forms says by namespace of each form of bridge that was tried why it was refused; nil means
+	// it was admitted.
+	Forms map[string]map[v1alpha1.BridgeForm]error
+	// Hops and Ranges are other writes that were refused: of Services in the middle of a hop, and
+	// of ServiceCIDRs and IPAddresses.
+	Hops, Ranges []Trial
+	// Quotas are those of all namespaces; QuotasErr is why they are not known.
+	Quotas    []corev1.ResourceQuota
+	QuotasErr error
+	// NodePorts is the range that health-check ports of bridges are taken from.
+	NodePorts apiserver.NodePorts
+}
+
+// Trial is a write that was refused.
+type Trial struct {
+	Namespace string
+	// Object as kind and name, and what could not be done with it, naming the field.
+	Object, What string
+	Refusal      *admission.Refusal
+}
+
+// Bridges are the trials of bridges. They may be made side by side, as all others.
+func (t *Trier) Bridges() (tasks []func(context.Context) error) {
+	if !t.May("create", "", "services") {
+		t.Found.Untried = "the user may not create Services"
+		return nil
+	}
+	for _, e := range oneOfEach(UnbridgedOf(t.Inventory), func(e *services.Entry) string { return e.Service.Namespace }) {
+		tasks = append(tasks, func(ctx context.Context) error { return t.forms(ctx, e) })
+	}
+	return tasks
+}
+
+// Others are the trials of what a move writes beside bridges.
+func (t *Trier) Others() []func(context.Context) error {
+	tasks := []func(context.Context) error{t.quotas}
+	if t.May("create", networkingGroup, "servicecidrs") {
+		for _, r := range t.Ranges {
+			tasks = append(tasks, func(ctx context.Context) error { return t.addRange(ctx, r) })
+		}
+	}
+	pending := t.Inventory.Pending()
+	if t.May("create", networkingGroup, "ipaddresses") && len(pending) > 0 && !t.Inventory.Bitmap {
+		tasks = append(tasks, func(ctx context.Context) error { return t.reserve(ctx, pending[0]) })
+	}
+	hopping := slices.DeleteFunc(slices.Clone(pending), func(e *services.Entry) bool { return !e.Hops() || e.Position == services.InTransit })
+	for _, e := range oneOfEach(hopping, func(e *services.Entry) string { return e.Service.Namespace + " " + string(e.Service.Spec.Type) }) {
+		if t.May("create", "", "services") {
+			tasks = append(tasks, func(ctx context.Context) error { return t.comeBack(ctx, e) })
+		}
+		if t.May("patch", "", "services") {
+			tasks = append(tasks, func(ctx context.Context) error { return t.leave(ctx, e) })
+		}
+	}
+	return tasks
+}
+
+// forms tries the forms of bridges in a namespace, until one is admitted.
+func (t *Trier) forms(ctx context.Context, e *services.Entry) error {
+	for _, form := range t.Candidates {
+		refused, err := bridge.Try(ctx, t.Cluster, form, e.Service, e.New)
+		if err != nil {
+			return unlessGone(err)
+		}
+		t.mu.Lock()
+		all := t.Found.Forms[e.Service.Namespace]
+		if all == nil {
+			all = map[v1alpha1.BridgeForm]error{}
+			t.Found.Forms[e.Service.Namespace] = all
+		}
+		all[form] = nil
+		if refused != nil {
+			all[form] = refused
+		}
+		t.mu.Unlock()
+		if refused == nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// leave tries patch A, as it will be sent.
+func (t *Trier) leave(ctx context.Context, e *services.Entry) error {
+	patch, err := hop.PatchToExternalName(t.Inventory.Spec.Name, t.Inventory.Spec.Domain, e)
+	if err != nil {
+		return err
+	}
+	delete(patch["metadata"].(map[string]any), "resourceVersion") // others go on writing
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return fmt.Errorf("service %s: %w", e.Key(), err)
+	}
+	refused, err := admission.Patch(ctx, t.Cluster, e.Service.DeepCopy(), client.RawPatch(types.MergePatchType, body))
+	if refused != nil {
+		t.refusedHop(e, "cannot be made spec.type ExternalName, which it is for a moment in its hop", refused)
+	}
+	return unlessGone(err)
+}
+
+// comeBack tries what comes nearest to patch B, which cannot be tried on a Service that has not
+// left: to create a Service like the one that was there before.
+func (t *Trier) comeBack(ctx context.Context, e *services.Entry) error {
+	like := e.Service.DeepCopy()
+	like.ObjectMeta = metav1.ObjectMeta{Namespace: like.Namespace, Labels: like.Labels, Annotations: like.Annotations}
+	like.Spec.ClusterIP, like.Spec.ClusterIPs, like.Spec.HealthCheckNodePort = "", nil, 0
+	for i := range like.Spec.Ports {
+		like.Spec.Ports[i].NodePort = 0
+	}
+	like.Status = corev1.ServiceStatus{}
+	refused, err := bridge.TryService(ctx, t.Cluster, like)
+	if refused != nil && !refused.Quota { // patch B makes no Service more; node ports are counted by another check
+		what := fmt.Sprintf("may not get its spec.type %s back after its hop: a Service like it is refused", like.Spec.Type)
+		t.refusedHop(e, what, refused)
+	}
+	return unlessGone(err)
+}
+
+func (t *Trier) refusedHop(e *services.Entry, what string, by *admission.Refusal) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.Found.Hops = append(t.Found.Hops,
+		Trial{Namespace: e.Service.Namespace, Object: "Service " + e.Key().String(), What: what, Refusal: by})
+}
+
+// addRange tries to add a Service range, unless the cluster has it.
+func (t *Trier) addRange(ctx context.Context, r ranges.Range) error {
+	have, err := r.Find(ctx)
+	if err != nil || have != nil {
+		return err
+	}
+	refused, err := admission.Create(ctx, t.Cluster, r.Build())
+	t.refusedRange("ServiceCIDR "+r.Name, fmt.Sprintf("cannot be created with spec.cidrs %s", r.Cidr), refused)
+	return err
+}
+
+// reserve tries to reserve an address.
+func (t *Trier) reserve(ctx context.Context, e *services.Entry) error {
+	refused, err := admission.Create(ctx, t.Cluster, e.Reservation(t.Inventory.Spec.Name, e.New).Build())
+	t.refusedRange("IPAddress "+e.New.String(), "cannot be reserved for the bridge of service "+e.Key().String(), refused)
+	return err
+}
+
+func (t *Trier) refusedRange(object, what string, by *admission.Refusal) {
+	if by == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.Found.Ranges = append(t.Found.Ranges, Trial{Object: object, What: what, Refusal: by})
+}
+
+// quotas are read and not tried: a dry run takes nothing from one, and so says nothing of many.
+func (t *Trier) quotas(ctx context.Context) error {
+	quotas, err := cluster.List[corev1.ResourceQuota](ctx, t.Cluster, &corev1.ResourceQuotaList{})
+	if apierrors.IsForbidden(err) {
+		t.Found.QuotasErr = err
+		return nil
+	}
+	t.Found.Quotas = quotas
+	return err
+}
+
+// oneOfEach is the first of the entries of each sort that has a place to go to.
+func oneOfEach(entries []*services.Entry, sort func(*services.Entry) string) []*services.Entry {
+	var out []*services.Entry
+	seen := map[string]bool{}
+	for _, e := range entries {
+		if s := sort(e); !seen[s] && e.New.IsValid() {
+			seen[s] = true
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// unlessGone passes over namespaces and Services that were deleted meanwhile, and leaves it to the
+// rights check to say what the user may not do.
+func unlessGone(err error) error { return client.IgnoreNotFound(UnlessForbidden(err)) }
+
+// UnlessForbidden leaves it to the rights check to say what the user may not do.
+func UnlessForbidden(err error) error {
+	if apierrors.IsForbidden(err) {
+		return nil
+	}
+	return err
+}

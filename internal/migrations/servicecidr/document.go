@@ -1,0 +1,54 @@
+package servicecidr
+
+import (
+	"net/netip"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/spec"
+)
+
+// Default fills in what a Migration leaves open.
+func Default(m *v1alpha1.Migration) { spec.Default(m) }
+
+// Validate turns a defaulted Migration into a Spec. It fails with everything that is wrong in it:
+// see spec.Refuse.
+func Validate(m *v1alpha1.Migration) (services.Spec, error) {
+	if err := spec.Refuse(spec.Validate(m, PhaseNames())); err != nil {
+		return services.Spec{}, err
+	}
+	j := m.Spec.ServiceCIDR
+	if j == nil {
+		return services.Spec{}, &SpecError{Field: "spec", Problem: "names another job", Hint: "set spec.serviceCIDR.to"}
+	}
+	return services.Spec{
+		Name: m.Name, Mode: j.Mode, To: spec.Prefixes(j.To), From: spec.Prefixes(j.From), Networks: spec.Prefixes(j.Networks),
+		Bridge: j.Bridge, Domain: j.ClusterDomain, Drain: j.Drain.Duration, Barrier: j.Barrier.Mode, BarrierWait: j.Barrier.Wait.Duration,
+		Batch: m.Spec.Batch.Size, Settle: m.Spec.Batch.Settle.Duration, ClusterServices: j.ClusterServices, Refresh: j.Refresh,
+		Follower:   j.Follower,
+		Strategies: services.StrategiesOf(j), Store: j.Etcd,
+		APIServers: j.APIServers, GateWait: j.GateWait.Duration, Actions: j.Actions, Common: *m.Spec.DeepCopy(),
+	}, nil
+}
+
+// SpecError says which field of a Migration is wrong, and what to do.
+type SpecError = spec.Error
+
+func texts(ranges []netip.Prefix) []string {
+	var all []string
+	for _, r := range ranges {
+		all = append(all, r.String())
+	}
+	return all
+}
+
+// recordRanges fills in what the file leaves open, as it was resolved. Once it is recorded, it
+// cannot be changed. A Migration that was created by other means than a run has it open as well.
+func (j *Job) recordRanges(s *v1alpha1.ServiceCIDRSpec, resolved services.Spec) {
+	if j.Recorded == nil || len(s.From) == 0 {
+		s.From = texts(resolved.From)
+	}
+	if j.Recorded == nil || len(s.To) == 0 {
+		s.To = texts(resolved.To)
+	}
+}

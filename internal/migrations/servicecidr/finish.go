@@ -1,0 +1,142 @@
+package servicecidr
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/verify/lossguard"
+)
+
+// soak waits until no client uses old addresses.
+func soak(p *Planner) []engine.Group {
+	if p.Agents == nil || p.LeaveClients {
+		return nil
+	}
+	length := time.Minute
+	if s := p.spec().Common.Proof.Soak; s != nil {
+		length = s.Duration
+	}
+	return engine.InOrder(&lossguard.Soak{
+		Client:    p.Tools.Client(),
+		Migration: p.spec().Name,
+		Watch:     p.Agents.Watch,
+		Addresses: addressesLeft(p, engine.Forward),
+		Length:    length,
+		Limit:     p.Agents.Wait,
+		Within:    length + p.spec().GateWait,
+		Now:       p.Tools.Now,
+	})
+}
+
+// verify looks whether every Service is where it was to go.
+func verify(p *Planner) []engine.Group {
+	listed := &hop.ServiceList{}
+	return eachBegun(p, func(e *services.Entry) engine.Step {
+		return hop.ArrivalStep(p.Tools.Client(), listed, e, p.spec().Domain)
+	})
+}
+
+// eachBegun makes a step for every Service that the migration has begun with.
+func eachBegun(p *Planner, step func(*services.Entry) engine.Step) []engine.Group {
+	var steps []engine.Step
+	for _, e := range p.Inventory.All() {
+		if e.Begun() {
+			steps = append(steps, step(e))
+		}
+	}
+	return engine.AtOnce(parallel, "", steps...)
+}
+
+func releaseOf(p *Planner, e *services.Entry, at netip.Addr, why string) engine.Step {
+	return hop.Release{
+		Client:     p.Tools.Client(),
+		Migration:  p.spec().Name,
+		Entry:      e,
+		At:         at,
+		Domain:     p.spec().Domain,
+		Strategies: p.spec().Strategies,
+		Why:        why,
+	}.Step()
+}
+
+// stopProbing has agents leave the addresses alone that a direction leaves.
+func stopProbing(p *Planner, to engine.Direction) []engine.Group {
+	if p.Agents == nil {
+		return nil
+	}
+	groups := engine.InOrder(p.Agents.Quiet(addressesLeft(p, to)))
+	if to == engine.Backward {
+		return p.Agents.BestEffort(groups)
+	}
+	return groups
+}
+
+// addressesLeft are the addresses that a direction leaves: those of Services, and the bridges' own,
+// since a client that looked a name up during a hop may have kept that.
+func addressesLeft(p *Planner, to engine.Direction) map[string]bool {
+	all := map[string]bool{}
+	for _, e := range p.Inventory.All() {
+		left, _ := e.Ends(to)
+		all[left.String()] = true
+		if e.Bridge != nil {
+			for _, own := range services.AddressesOf(e.Bridge) {
+				all[own.String()] = true
+			}
+		}
+	}
+	return all
+}
+
+// proveReleased passes a barrier behind which every node has seen the removal of the bridges.
+func proveReleased(p *Planner) []engine.Group {
+	if len(p.Inventory.Moves) == 0 {
+		return nil
+	}
+	return engine.InOrder(p.barriers(engine.Forward).Step("released addresses"))
+}
+
+// drain waits until clients have forgotten the addresses that are left.
+func drain(p *Planner) []engine.Group {
+	return engine.InOrder(hop.DrainStep(p.Tools.Client(), p.spec().Name, p.spec().Drain, p.Tools.Now))
+}
+
+// release takes the addresses away that a direction leaves. Finish does so in batches, each with a
+// barrier and time to look, so that a loss stops it; a rollback, at the Services' own addresses,
+// stops for nothing.
+func (p *Planner) release(to engine.Direction) []engine.Group {
+	groups := stopProbing(p, to)
+	all := eachBegun(p, func(e *services.Entry) engine.Step {
+		_, at := e.Ends(to)
+		if e.CannotReturn() {
+			at = e.New
+		}
+		return releaseOf(p, e, at, "")
+	})
+	if to == engine.Backward || len(all) == 0 {
+		return append(groups, all...)
+	}
+	batches := slices.Collect(slices.Chunk(all[0].Steps, p.spec().Batch))
+	barriers := p.barriers(to)
+	for i, steps := range batches {
+		name := fmt.Sprintf("release %d of %d", i+1, len(batches))
+		groups = append(groups, engine.AtOnce(parallel, name, steps...)...)
+		if i+1 == len(batches) { // phase prove is its barrier
+			break
+		}
+		after := []engine.Step{barriers.Step(name)}
+		if p.spec().Settle > 0 {
+			after = append(after, &migration.PauseStep{
+				Name: "settle/" + name, Length: p.spec().Settle, Now: p.Tools.Now,
+				About: fmt.Sprintf("Let %s settle for %s", name, p.spec().Settle),
+			})
+		}
+		groups = append(groups, engine.AtOnce(1, name, after...)...)
+	}
+	return groups
+}

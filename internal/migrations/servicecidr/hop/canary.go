@@ -1,0 +1,153 @@
+package hop
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/cidr"
+)
+
+// Canary moves a throw-away Service there and back before any other: what the cluster's admission,
+// allocators or kube-proxies refuse, they refuse to this one.
+type Canary struct {
+	Steps *Steps
+	// Pool has the addresses of the range that is to be emptied.
+	Pool *cidr.Pool
+}
+
+var (
+	_ engine.Previewer = (*Canary)(nil)
+	_ engine.Abandoner = (*Canary)(nil)
+)
+
+func (*Canary) ID() string { return "canary" }
+
+func (*Canary) Title() string { return "Move a throw-away Service there and back" }
+
+// Deadline: it is several steps in one.
+func (*Canary) Deadline() time.Duration { return 5 * time.Minute }
+
+// State: what an earlier canary proved may no longer hold.
+func (*Canary) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+
+func (s *Canary) Do(ctx context.Context) error {
+	if err := s.Abandon(ctx); err != nil { // one that a killed run left
+		return err
+	}
+	svc, err := s.create(ctx)
+	if err != nil {
+		return fmt.Errorf("canary: %w", err)
+	}
+	if err := s.move(ctx, svc); err != nil {
+		return fmt.Errorf("canary: %w", err)
+	}
+	return s.Abandon(ctx)
+}
+
+// move drives the steps of any Service.
+func (s *Canary) move(ctx context.Context, svc *corev1.Service) error {
+	old, err := netip.ParseAddr(svc.Spec.ClusterIP)
+	if err != nil {
+		return err
+	}
+	target, err := s.Steps.Pool.Highest()
+	if err != nil {
+		return err
+	}
+	e := &services.Entry{Service: svc, Position: services.Waiting, Old: old, New: target}
+	for _, step := range []engine.Step{
+		s.Steps.Bridge(e), s.Steps.Barriers.Step("the canary"), s.Steps.Hop(e, engine.Forward), s.Steps.Narrow(e, engine.Forward),
+		s.Steps.Bridge(e), s.Steps.Hop(e, engine.Backward), s.Steps.Narrow(e, engine.Backward),
+	} {
+		if err := engine.Drive(ctx, step); err != nil {
+			return fmt.Errorf("%s: %w", step.Title(), err)
+		}
+	}
+	return nil
+}
+
+// create makes the Service in the range to empty. Its only endpoint leads nowhere.
+func (s *Canary) create(ctx context.Context) (*corev1.Service, error) {
+	for {
+		own, err := s.Pool.Highest()
+		if err != nil {
+			return nil, err
+		}
+		svc := s.build()
+		svc.Spec.ClusterIP = own.String()
+		err = s.Steps.Client.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager))
+		if err == nil {
+			return svc, s.endpoints(ctx, svc)
+		}
+		if !bridge.IsTaken(err) {
+			return nil, bridge.NotReadyYet(err)
+		}
+	}
+}
+
+func (s *Canary) labels() map[string]string {
+	return map[string]string{v1alpha1.LabelMigration: s.Steps.Migration, v1alpha1.LabelRole: v1alpha1.RoleCanary}
+}
+
+func (s *Canary) build() *corev1.Service {
+	return &corev1.Service{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: v1alpha1.SystemNamespace, GenerateName: "canary-", Labels: s.labels(),
+		},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 9, Protocol: corev1.ProtocolTCP}}},
+	}
+}
+
+func (s *Canary) endpoints(ctx context.Context, svc *corev1.Service) error {
+	ready, port, tcp := true, int32(9), corev1.ProtocolTCP
+	labels, family := s.labels(), bridge.AddressType(svc)
+	labels[discoveryv1.LabelServiceName], labels[discoveryv1.LabelManagedBy] = svc.Name, "replumb.dev"
+	return s.Steps.Client.Create(ctx, &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: svc.Namespace, Name: svc.Name, Labels: labels,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID}},
+		},
+		AddressType: family,
+		Ports:       []discoveryv1.EndpointPort{{Port: &port, Protocol: &tcp}},
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses:  []string{bridge.Documented(family)},
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+		}},
+	}, client.FieldOwner(v1alpha1.FieldManager))
+}
+
+// Verify: each step that took it there and back was proven by itself.
+func (*Canary) Verify(context.Context) error { return nil }
+
+// Abandon takes the canary away, also one of an earlier run.
+func (s *Canary) Abandon(ctx context.Context) error {
+	return removeCanaries(ctx, s.Steps.Client, s.Steps.Migration)
+}
+
+// Preview shows the canary's bridge, reservations and patches as those of any Service.
+func (s *Canary) Preview() ([]engine.Change, error) {
+	const name = v1alpha1.SystemNamespace + "/canary-…"
+	return []engine.Change{
+		{Verb: "create", Object: "Service " + name, Body: s.build()},
+		{Verb: "create", Object: "EndpointSlice " + name},
+		{Verb: "create", Object: "Service " + name + " (its bridge)"},
+		{Verb: "create", Object: "IPAddress, which keeps the address that it leaves"},
+		{Verb: "patch", Object: "Service " + name + " (its bridge)"},
+		{Verb: "patch", Object: "Service " + name},
+		{Verb: "delete", Object: "IPAddress, which kept that address"},
+		{Verb: "delete", Object: "Service " + name + " (its bridge)"},
+		{Verb: "delete", Object: "Service " + name},
+	}, nil
+}

@@ -1,0 +1,95 @@
+package hop
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/admission"
+	"github.com/replumb/replumb/internal/network/bridge"
+)
+
+// Charges are what quotas count.
+type Charges map[corev1.ResourceName]int64
+
+// lackError says that a quota has no room.
+type lackError struct {
+	Quota      types.NamespacedName
+	resource   corev1.ResourceName
+	used, need int64
+	hard       int64
+}
+
+func (e *lackError) Error() string {
+	return fmt.Sprintf("resourcequota %s allows %d %s (status.hard), of which %d are used, and the move takes %d more: it needs %d",
+		e.Quota, e.hard, e.resource, e.used, e.need, e.used+e.need)
+}
+
+// Lacking are the quotas of a namespace that have no room.
+func Lacking(quotas []corev1.ResourceQuota, namespace string, needs Charges) (out []*lackError) {
+	for i := range quotas {
+		q := &quotas[i]
+		if q.Namespace != namespace {
+			continue
+		}
+		for _, resource := range slices.Sorted(maps.Keys(needs)) {
+			hard, limited := q.Status.Hard[resource]
+			used := q.Status.Used[resource]
+			if limited && needs[resource] > 0 && used.Value()+needs[resource] > hard.Value() {
+				out = append(out, &lackError{client.ObjectKeyFromObject(q), resource, used.Value(), needs[resource], hard.Value()})
+			}
+		}
+	}
+	return out
+}
+
+// checkQuota returns nil once the quotas of a Service's namespace have room for the node ports that
+// the second patch takes. Those that the first patch gives up count until the quota's controller
+// has counted again, which a hop must not wait for in its middle; the hop before this one may have
+// just done so.
+func (a *attempt) checkQuota(ctx context.Context) error {
+	key := a.progress.Key()
+	quotas := &corev1.ResourceQuotaList{}
+	err := a.Client.List(ctx, quotas, client.InNamespace(key.Namespace))
+	switch {
+	case apierrors.IsForbidden(err): // a finding says that quotas are not known
+		return nil
+	case err != nil:
+		return fmt.Errorf("quotas of service %s: %w", key, err)
+	}
+	takes := Charges{corev1.ResourceServicesNodePorts: int64(len(a.svc.Spec.Ports))}
+	for _, lack := range Lacking(quotas.Items, key.Namespace, takes) {
+		return engine.NotYet("the node ports of service %s: %w", key, lack)
+	}
+	return nil
+}
+
+// retryQuota turns the refusal of a quota that has not counted yet what the first patch gave up
+// into one to try again.
+func retryQuota(err error) error {
+	if refused := admission.Of(err); refused != nil && refused.Quota {
+		return engine.NotYet("%w", err)
+	}
+	return err
+}
+
+// delayKubeProxies has the next sync of every kube-proxy come after the patches of a Service with
+// node ports. done removes what it takes.
+func (a *attempt) delayKubeProxies(ctx context.Context) (done func(context.Context) error, err error) {
+	if err := a.checkQuota(ctx); err != nil {
+		return nil, err
+	}
+	if a.routed() {
+		if err := a.throttle.Rest(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return bridge.Nudge(ctx, a.Client, a.Pool, a.Migration)
+}

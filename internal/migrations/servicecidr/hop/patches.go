@@ -1,0 +1,443 @@
+package hop
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/network/bridge"
+)
+
+// attempt is one write of a hop.
+type attempt struct {
+	*hopStep
+	// svc is the Service as it was seen, and as each patch was answered.
+	svc *corev1.Service
+	// reserved says that the address the Service leaves is reserved.
+	reserved bool
+}
+
+// start takes a Service over that is at the address which it is to leave. All that may take time
+// comes before the first patch: between the two nothing is asked of the API server, and everyone
+// who watches Services sees one of type ExternalName for one round trip.
+func (a *attempt) start(ctx context.Context) error {
+	if err := a.reserveTarget(ctx); err != nil {
+		return err
+	}
+	if err := a.checkBridge(ctx); err != nil {
+		return err
+	}
+	if err := a.recordOriginal(ctx); err != nil {
+		return err
+	}
+	if a.rewrites(a.svc) {
+		return a.rewrite(ctx)
+	}
+	nodePorts := a.svc.Spec.Type == corev1.ServiceTypeNodePort
+	if nodePorts {
+		done, err := a.delayKubeProxies(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = done(context.WithoutCancel(ctx)) }() // it goes with its namespace at the latest
+	}
+	if a.routed() {
+		if err := a.throttle.Begin(ctx, a.beside...); err != nil {
+			return err
+		}
+	}
+	if nodePorts || a.routed() { // that took a while
+		if err := a.proven(ctx); err != nil {
+			return err
+		}
+	}
+	return a.changeClusterIP(ctx)
+}
+
+// routed reports whether ingress controllers are to see nothing of the hop.
+func (h *hopStep) routed() bool { return len(h.beside) > 0 }
+
+// checkBridge looks at the bridge, right before the Service leaves. It brings the bridge in line
+// with a Service that was changed after its bridge was made, and proves it again.
+func (a *attempt) checkBridge(ctx context.Context) error {
+	err := a.proven(ctx)
+	if !errors.As(err, new(*bridge.DriftError)) {
+		return err
+	}
+	if err := a.repairBridge(ctx); err != nil {
+		return err
+	}
+	return a.proven(ctx)
+}
+
+// repairBridge brings the bridge in line, and proves that nodes know it.
+func (a *attempt) repairBridge(ctx context.Context) error {
+	if err := a.bridgeOf(a.progress, a.svc).Ensure(ctx, a.Client, a.Pool); err != nil {
+		return err
+	}
+	return a.Barriers.pass(ctx, a.ID())
+}
+
+// proven returns nil only if the bridge is what the Service needs.
+func (a *attempt) proven(ctx context.Context) error {
+	have, err := a.bridgeOf(a.progress, a.svc).Proven(ctx, a.Client, a.endpoints)
+	a.progress.bridge = have
+	if err != nil {
+		return fmt.Errorf("service %s must not leave its address: %w", a.progress.Key(), err)
+	}
+	return nil
+}
+
+// reserveTarget reserves the target again that an earlier attempt has given back.
+func (h *hopStep) reserveTarget(ctx context.Context) error {
+	p := h.progress
+	_, dest := h.ends()
+	if _, reserved := p.Reserved[dest]; reserved {
+		return nil
+	}
+	if h.to == engine.Forward {
+		return h.reserveNew(ctx, p)
+	}
+	target := h.hold(dest)
+	err := target.Create(ctx, h.Client)
+	if p.ownsAddress(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("service %s: its old address: %w", p.Key(), err)
+	}
+	p.recordHold(target)
+	return nil
+}
+
+// recordOriginal keeps what the first patch takes from the Service, and its two addresses, where
+// only replumb and the control plane write: others may write the Service itself, and while it has
+// no address neither of them is reserved.
+func (a *attempt) recordOriginal(ctx context.Context) (err error) {
+	p := a.progress
+	if p.Original, err = services.OriginalOf(&a.svc.Spec); err != nil {
+		return fmt.Errorf("service %s: %w", p.Key(), err)
+	}
+	memo, have := p.Memo(a.Migration), p.RecordedMemo()
+	if have.Original == memo.Original && have.Old == memo.Old && have.Target == memo.New {
+		return nil
+	}
+	return a.writeMemo(ctx, memo)
+}
+
+func (a *attempt) writeMemo(ctx context.Context, memo *bridge.Hold) error {
+	if err := memo.Note(ctx, a.Client); err != nil {
+		return err
+	}
+	a.progress.recordHold(memo)
+	return nil
+}
+
+// changeClusterIP sends both patches. The target is given back right before, and the address left
+// behind reserved right after: every watcher would wait for whatever came in between.
+func (a *attempt) changeClusterIP(ctx context.Context) error {
+	original, err := a.progress.OriginalSpec(a.svc)
+	if err != nil {
+		return err
+	}
+	select {
+	case a.inTransit <- struct{}{}:
+		defer func() { <-a.inTransit }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := a.releaseTarget(ctx); err != nil {
+		return err
+	}
+	if err := a.clearClusterIP(ctx); err != nil {
+		_ = a.reserveTarget(ctx) // the next attempt does, if there is one
+		return err
+	}
+	defer a.throttle.Arrived()
+	return a.setClusterIP(ctx, original)
+}
+
+// clearClusterIP sends the first patch, the dangerous one: once it is through, only the bridge
+// answers at the old address.
+func (a *attempt) clearClusterIP(ctx context.Context) error {
+	if a.routed() {
+		if err := a.throttle.Open(); err != nil {
+			return err
+		}
+	}
+	patch, err := a.patchToExternalName(a.svc)
+	if err != nil {
+		return err
+	}
+	return a.send(ctx, patch)
+}
+
+// resume takes a Service over that is between the patches. It is too late to hurry: first its old
+// address is reserved.
+func (a *attempt) resume(ctx context.Context) error {
+	if err := a.reserveSource(ctx); err != nil {
+		return err
+	}
+	original, err := a.progress.OriginalSpec(a.svc)
+	if err != nil {
+		return err
+	}
+	if err := a.releaseTarget(ctx); err != nil {
+		return err
+	}
+	return a.setClusterIP(ctx, original)
+}
+
+// releaseTarget gives the target back, so that the API server can give it to the Service.
+func (h *hopStep) releaseTarget(ctx context.Context) error {
+	_, dest := h.ends()
+	if err := h.hold(dest).Release(ctx, h.Client); err != nil {
+		return err
+	}
+	delete(h.progress.Reserved, dest)
+	return nil
+}
+
+// reserveSource reserves the address left behind: no Service owns it, and the bridge answers there.
+// The proof finds one that another Service was given meanwhile.
+func (a *attempt) reserveSource(ctx context.Context) error {
+	if a.reserved {
+		return nil
+	}
+	src, _ := a.ends()
+	left := a.hold(src)
+	err := left.PlaceAfter(ctx, a.Client, a.progress.Key())
+	if err == nil {
+		a.progress.recordHold(left)
+		a.reserved = true
+	}
+	if IsTaken(err) {
+		return nil
+	}
+	return err
+}
+
+// setClusterIP sends the second patch.
+func (a *attempt) setClusterIP(ctx context.Context, original *corev1.ServiceSpec) error {
+	_, dest := a.ends()
+	err := a.send(ctx, a.patchToClusterIP(a.svc, original))
+	if bridge.IsTaken(err) {
+		return a.retarget(ctx, dest)
+	}
+	return retryQuota(bridge.NotReadyYet(err))
+}
+
+// retarget deals with a target that another Service was given between its release and the second
+// patch: the Service goes to the next free address, after its bridge does.
+func (a *attempt) retarget(ctx context.Context, dest netip.Addr) error {
+	if err := a.reserveSource(ctx); err != nil { // this will take a while
+		return err
+	}
+	if err := a.checkOtherFamily(ctx); err != nil {
+		return err
+	}
+	p := a.progress
+	if a.to == engine.Backward {
+		return fmt.Errorf("service %s cannot have its old address back: %s was given to another Service meanwhile", p.Key(), dest)
+	}
+	if err := a.reserveNew(ctx, p); err != nil {
+		return err
+	}
+	if err := a.writeMemo(ctx, p.Memo(a.Migration)); err != nil {
+		return err
+	}
+	target := map[string]any{"metadata": map[string]any{
+		"resourceVersion": a.svc.ResourceVersion,
+		"annotations":     map[string]any{v1alpha1.AnnotationTargetIP: p.New.String()},
+	}}
+	if err := a.send(ctx, target); err != nil {
+		return err
+	}
+	if err := a.repairBridge(ctx); err != nil {
+		return err
+	}
+	return engine.NotYet("address %s of service %s was taken by another Service; going to %s", dest, p.Key(), p.New)
+}
+
+// checkOtherFamily returns an error if another Service was given the address of the other family.
+// The control plane may have given it back to this one, too early.
+func (a *attempt) checkOtherFamily(ctx context.Context) error {
+	kept := a.progress.Kept(a.svc)
+	if !kept.IsValid() {
+		return nil
+	}
+	asked := a.hold(kept)
+	err := asked.PlaceAfter(ctx, a.Client, a.progress.Key())
+	if IsTaken(err) {
+		return fmt.Errorf("service %s cannot keep its address %s, at which its bridge goes on answering: %w", a.progress.Key(), kept, err)
+	}
+	if err != nil {
+		return err
+	}
+	return asked.Release(ctx, a.Client)
+}
+
+func (a *attempt) send(ctx context.Context, patch map[string]any) error {
+	key := a.progress.Key()
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return fmt.Errorf("service %s: %w", key, err)
+	}
+	err = a.Client.Patch(ctx, a.svc, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager))
+	if apierrors.IsNotFound(err) { // the next look finds it gone, and nothing to do
+		return engine.NotYet("service %s has just been deleted", key)
+	}
+	if err != nil {
+		return fmt.Errorf("service %s: %w", key, err)
+	}
+	return nil
+}
+
+// PatchToExternalName is the first patch of a Service's way there, as it will be sent.
+func PatchToExternalName(migration, domain string, e *services.Entry) (map[string]any, error) {
+	h := &hopStep{
+		Steps: &Steps{Migration: migration, Domain: domain}, progress: &Progress{Entry: *e}, to: engine.Forward,
+	}
+	return h.patchToExternalName(e.Service)
+}
+
+// patchToExternalName carries all that is needed to go on from the object alone, should replumb be
+// killed right after it.
+func (h *hopStep) patchToExternalName(svc *corev1.Service) (map[string]any, error) {
+	spec, err := json.Marshal(svc.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("service %s: %w", h.progress.Key(), err)
+	}
+	notes := map[string]any{
+		v1alpha1.LabelMigration:         h.Migration,
+		v1alpha1.AnnotationOldIP:        h.progress.Old.String(),
+		v1alpha1.AnnotationTargetIP:     h.progress.New.String(),
+		v1alpha1.AnnotationOriginalSpec: string(spec),
+		v1alpha1.AnnotationMovedAt:      nil,
+	}
+	if h.to == engine.Backward { // pods started since then may carry the address that is left now
+		notes[v1alpha1.AnnotationAwaySince] = svc.Annotations[v1alpha1.AnnotationMovedAt]
+	}
+	return map[string]any{
+		"metadata": map[string]any{"resourceVersion": svc.ResourceVersion, "annotations": notes},
+		"spec": map[string]any{
+			"type":                  corev1.ServiceTypeExternalName,
+			"externalName":          h.externalName(svc),
+			"clusterIP":             nil,
+			"clusterIPs":            nil,
+			"ipFamilies":            nil,
+			"ipFamilyPolicy":        nil,
+			"internalTrafficPolicy": nil,
+			"externalTrafficPolicy": nil,
+		},
+	}, nil
+}
+
+// externalName is where a Service leads between its patches: to the name of its bridge, or, for API
+// servers, which go by externalName (ResolveCluster in k8s.io/apiserver pkg/util/proxy/proxy.go)
+// and seldom ask the DNS of their cluster, to the old address, at which the bridge answers all the
+// time. An address has no CNAME: a look-up of the Service's name in this moment has no answer. Of
+// IPv6 none is a valid externalName.
+func (h *hopStep) externalName(svc *corev1.Service) string {
+	if h.progress.Called && h.progress.Old.Is4() {
+		return h.progress.Old.String()
+	}
+	return services.BridgeHost(svc, h.Domain)
+}
+
+// patchToClusterIP names the target again: another Service may have taken the one in the first
+// patch.
+func (h *hopStep) patchToClusterIP(svc *corev1.Service, original *corev1.ServiceSpec) map[string]any {
+	_, dest := h.ends()
+	addresses := services.ArrivesAt(dest, original)
+	spec := map[string]any{
+		"type":                  original.Type,
+		"externalName":          nil,
+		"clusterIP":             addresses[0],
+		"clusterIPs":            addresses,
+		"ipFamilies":            original.IPFamilies,
+		"ipFamilyPolicy":        original.IPFamilyPolicy,
+		"internalTrafficPolicy": original.InternalTrafficPolicy,
+	}
+	if original.Type == corev1.ServiceTypeNodePort { // the first patch gave the node ports up
+		spec["ports"] = original.Ports
+		spec["externalTrafficPolicy"] = original.ExternalTrafficPolicy
+	}
+	return map[string]any{
+		"metadata": map[string]any{
+			"resourceVersion": svc.ResourceVersion,
+			"annotations": map[string]any{
+				v1alpha1.AnnotationTargetIP: h.progress.New.String(),
+				v1alpha1.AnnotationMovedAt:  h.Now().UTC().Format(time.RFC3339Nano),
+			},
+		},
+		"spec": spec,
+	}
+}
+
+// changes are made by the functions that make the patches.
+func (h *hopStep) changes() ([]engine.Change, error) {
+	p, svc := h.progress, h.progress.Service
+	src, dest := h.ends()
+	kept := engine.Change{Verb: "create", Object: "IPAddress " + src.String(), Body: h.hold(src).Build()}
+	released := engine.Change{Verb: "delete", Object: "IPAddress " + dest.String() + " (held)"}
+	arrives := func(original *corev1.ServiceSpec) engine.Change {
+		return h.patched(timeless(h.patchToClusterIP(svc, original)))
+	}
+	if svc.Spec.Type == corev1.ServiceTypeExternalName {
+		original, err := p.OriginalSpec(svc)
+		if err != nil {
+			return nil, err
+		}
+		return []engine.Change{kept, released, arrives(original)}, nil
+	}
+	if h.rewrites(svc) {
+		return h.changesOfRewrite(), nil
+	}
+	leave, err := h.patchToExternalName(svc)
+	if err != nil {
+		return nil, err
+	}
+	var changes []engine.Change
+	if svc.Spec.Type == corev1.ServiceTypeNodePort {
+		const nudge = "Service " + v1alpha1.SystemNamespace + "/nudge-…"
+		changes = append(changes, engine.Change{Verb: "create", Object: nudge}, engine.Change{Verb: "delete", Object: nudge})
+	}
+	if h.routed() {
+		nudge := nudgeName(svc)
+		changes = append(changes,
+			engine.Change{Verb: "create", Object: nudge},
+			engine.Change{Verb: "delete", Object: nudge + " (of an earlier attempt)"})
+	}
+	for _, c := range bridgeDeletion(p.BridgeKey(), svc.Spec.Selector) {
+		c.Object += " (instead, if the Service may not move any more by then)"
+		changes = append(changes, c)
+	}
+	memo := engine.Change{Verb: "create", Object: "IPAddress " + bridge.MemoAddress(svc.UID).String() + " (what is noted of the Service)"}
+	return append(changes, memo, released, h.patched(timeless(leave)), arrives(&svc.Spec), kept), nil
+}
+
+func (h *hopStep) patched(body map[string]any) engine.Change {
+	return engine.Change{Verb: "patch", Object: "Service " + h.progress.Key().String(), Body: body}
+}
+
+// timeless drops from a patch what is different in every preview.
+func timeless(patch map[string]any) map[string]any {
+	meta := patch["metadata"].(map[string]any)
+	delete(meta, "resourceVersion")
+	if notes := meta["annotations"].(map[string]any); notes[v1alpha1.AnnotationMovedAt] != nil {
+		notes[v1alpha1.AnnotationMovedAt] = "<now>"
+	}
+	return patch
+}

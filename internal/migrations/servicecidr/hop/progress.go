@@ -1,0 +1,121 @@
+package hop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/cidr"
+)
+
+// Progress is a Service as a run has it: as the inventory found it, and changed by each write
+// since. The steps of one Service run one after the other.
+type Progress struct {
+	services.Entry
+	answers
+
+	// began is when the first patch was about to be sent, for the observer.
+	began time.Time
+	// skipped is why the Service does not hop, once it was found that it may not.
+	skipped string
+}
+
+// answers are a Service and its bridge as the API server has answered with them; nil for what is
+// not known. They are good for a write that carries their resourceVersion, and for a proof of the
+// write that they answer.
+type answers struct{ service, bridge *corev1.Service }
+
+// Tracker has the progress of each Service for all steps of a run. The zero value is ready.
+type Tracker struct {
+	mu  sync.Mutex
+	all map[*services.Entry]*Progress
+}
+
+// Of an entry of the inventory, which is not changed.
+func (t *Tracker) Of(e *services.Entry) *Progress {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.all[e]
+	if p == nil {
+		p = &Progress{Entry: *e}
+		p.Reserved = maps.Clone(e.Reserved)
+		if t.all == nil {
+			t.all = map[*services.Entry]*Progress{}
+		}
+		t.all[e] = p
+	}
+	return p
+}
+
+// recordHold remembers an address that was reserved.
+func (p *Progress) recordHold(h *bridge.Hold) {
+	if p.Reserved == nil {
+		p.Reserved = map[netip.Addr]services.Reservation{}
+	}
+	p.Reserved[h.Address] = services.Reservation{
+		UID: h.UID, Original: h.Original, Old: h.Old, Target: h.New, Since: p.Reserved[h.Address].Since,
+	}
+}
+
+// ownsAddress reports whether an address could not be reserved since a run that was killed right
+// before it wrote to etcd has made it the Service's own.
+func (p *Progress) ownsAddress(err error) bool {
+	var taken *bridge.TakenError
+	return p.Strategy == v1alpha1.StrategyOfEtcd && errors.As(err, &taken) &&
+		taken.By == "services "+p.Key().String()
+}
+
+// reserveNew reserves the target of the Service, and takes the next free address as often as
+// another is found to have it.
+func (p *Progress) reserveNew(ctx context.Context, c client.Client, migration string, pool *cidr.Pool) error {
+	for {
+		if p.New.IsValid() {
+			h := p.Reservation(migration, p.New)
+			err := h.Create(ctx, c)
+			if err == nil {
+				p.recordHold(h)
+			}
+			if p.ownsAddress(err) {
+				return nil
+			}
+			if err == nil || !IsTaken(err) {
+				return err
+			}
+		}
+		next, err := pool.Lowest()
+		if err != nil {
+			return fmt.Errorf("service %s: %w", p.Key(), err)
+		}
+		p.New = next
+	}
+}
+
+// IsTaken reports whether an address could not be reserved since another has it.
+func IsTaken(err error) bool { return errors.As(err, new(*bridge.TakenError)) }
+
+// readService returns nil for a Service that is gone.
+func readService(ctx context.Context, c client.Client, e *services.Entry) (*corev1.Service, error) {
+	svc := &corev1.Service{}
+	err := c.Get(ctx, e.Key(), svc)
+	if apierrors.IsNotFound(err) || (err == nil && svc.UID != e.Service.UID) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("service %s: %w", e.Key(), err)
+	}
+	return svc, nil
+}
+
+// noProof is that of a write whose answer is the proof.
+func noProof(context.Context) error { return nil }

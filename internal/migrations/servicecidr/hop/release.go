@@ -1,0 +1,211 @@
+package hop
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/network/bridge"
+)
+
+// Release takes away what kept the other address of a Service answering: the bridge first, then the
+// reservation, so that an address that still leads somewhere is given to no one; and last what the
+// Service remembers, from which an interrupted run goes on.
+type Release struct {
+	Client    client.Client
+	Migration string
+	Entry     *services.Entry
+	// At is where the Service must be for this to be safe, unless others took it out of the
+	// migration.
+	At         netip.Addr
+	Domain     string
+	Strategies services.Strategies
+	// Why, if set, is why the Service is not in the migration any more.
+	Why string
+}
+
+// remainder is what was seen of a Service to release, and of its bridge; nil for what is gone. A
+// change since is met with a conflict.
+type remainder struct{ service, bridge *corev1.Service }
+
+func (r Release) Step() engine.Step {
+	name, about := "release/", fmt.Sprintf("Remove the bridge of %s, which is at %s", r.Entry.Key(), r.At)
+	if r.Why != "" {
+		name, about = "tidy/service/", fmt.Sprintf("Remove what there is of %s, which leaves the migration: it %s", r.Entry.Key(), r.Why)
+	}
+	return &engine.Observed[remainder]{
+		Name: name + r.Entry.Key().String(), About: about,
+		Look: r.look, Write: r.write, Proof: r.prove, Changes: r.changes,
+	}
+}
+
+func (r Release) look(ctx context.Context) (engine.State, remainder, error) {
+	svc, err := readService(ctx, r.Client, r.Entry)
+	if err != nil {
+		return engine.Unknown, remainder{}, err
+	}
+	if svc != nil && !services.IsAt(svc, r.At) && !r.outOfMigration(svc) {
+		return engine.Blocked, remainder{}, fmt.Errorf("service %s is of type %s at %q, not at %s: its bridge must stay",
+			r.Entry.Key(), svc.Spec.Type, svc.Spec.ClusterIP, r.At)
+	}
+	seen, left, err := r.leftOf(ctx, svc)
+	switch {
+	case err != nil:
+		return engine.Unknown, seen, err
+	case left != "":
+		return engine.Pending, seen, nil
+	}
+	return engine.Done, seen, nil
+}
+
+// outOfMigration reports whether a Service may not move any more, and is in no hop.
+func (r Release) outOfMigration(svc *corev1.Service) bool {
+	_, reason := r.Strategies.Evaluate(svc)
+	return (r.Why != "" || reason.Kind != "") && !services.IsInTransit(svc, r.Domain)
+}
+
+// leftOf says what of the migration is still there; empty, if nothing is.
+func (r Release) leftOf(ctx context.Context, svc *corev1.Service) (seen remainder, left string, err error) {
+	seen.service = svc
+	have := &corev1.Service{}
+	err = r.Client.Get(ctx, r.Entry.BridgeKey(), have)
+	if err == nil {
+		seen.bridge = have
+		return seen, fmt.Sprintf("bridge %s is still there", r.Entry.BridgeKey()), nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return seen, "", fmt.Errorf("bridge %s: %w", r.Entry.BridgeKey(), err)
+	}
+	for _, a := range r.reserved(svc) {
+		ip := &networkingv1.IPAddress{}
+		if err := r.Client.Get(ctx, types.NamespacedName{Name: a.String()}, ip); client.IgnoreNotFound(err) != nil {
+			return seen, "", fmt.Errorf("address %s: %w", a, err)
+		}
+		if key, reserved := bridge.HeldFor(ip); reserved && key == r.Entry.BridgeKey() {
+			return seen, fmt.Sprintf("address %s is still reserved", a), nil
+		}
+		if r.misallocated(svc, ip) {
+			return seen, fmt.Sprintf("address %s is still the Service's, which is not at it", a), nil
+		}
+	}
+	if svc != nil && svc.Annotations[v1alpha1.LabelMigration] != "" {
+		return seen, fmt.Sprintf("service %s still has annotations", r.Entry.Key()), nil
+	}
+	return seen, "", nil
+}
+
+// misallocated reports whether an IPAddress was left by a run that was killed right before or after
+// it wrote to etcd.
+func (r Release) misallocated(svc *corev1.Service, ip *networkingv1.IPAddress) bool {
+	return r.Entry.Strategy == v1alpha1.StrategyOfEtcd && svc != nil && owns(svc, ip) && !slices.Contains(svc.Spec.ClusterIPs, ip.Name)
+}
+
+// reserved are the addresses that may be reserved: not the Service's own.
+func (r Release) reserved(svc *corev1.Service) []netip.Addr {
+	var all []netip.Addr
+	for _, a := range r.Entry.Addresses() {
+		if svc == nil || !services.IsAt(svc, a) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+func (r Release) write(ctx context.Context, seen remainder) error {
+	if err := r.removeBridge(ctx, seen.bridge); err != nil {
+		return fmt.Errorf("bridge %s: %w", r.Entry.BridgeKey(), err)
+	}
+	for _, a := range r.reserved(seen.service) {
+		if err := r.Entry.Reservation(r.Migration, a).Release(ctx, r.Client); err != nil {
+			return fmt.Errorf("address %s: %w", a, err)
+		}
+	}
+	svc := seen.service
+	if svc == nil {
+		return nil
+	}
+	if err := r.deallocateOthers(ctx, svc); err != nil {
+		return err
+	}
+	body, err := json.Marshal(patchWithoutNotes(svc.ResourceVersion))
+	if err != nil {
+		return fmt.Errorf("service %s: %w", r.Entry.Key(), err)
+	}
+	return r.Client.Patch(ctx, svc, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager))
+}
+
+func (r Release) deallocateOthers(ctx context.Context, svc *corev1.Service) error {
+	if r.Entry.Strategy != v1alpha1.StrategyOfEtcd {
+		return nil
+	}
+	for _, a := range r.reserved(svc) {
+		if err := deallocate(ctx, r.Client, svc, a); err != nil {
+			return fmt.Errorf("address %s: %w", a, err)
+		}
+	}
+	return nil
+}
+
+func (r Release) removeBridge(ctx context.Context, seen *corev1.Service) error {
+	if seen == nil {
+		return bridge.Remove(ctx, r.Client, r.Entry.BridgeKey())
+	}
+	return bridge.Delete(ctx, r.Client, seen)
+}
+
+// patchWithoutNotes takes the migration's annotations off a Service that has not changed since
+// version; empty means any.
+func patchWithoutNotes(version string) map[string]any {
+	notes := map[string]any{}
+	for _, key := range []string{
+		v1alpha1.LabelMigration, v1alpha1.AnnotationOldIP, v1alpha1.AnnotationTargetIP,
+		v1alpha1.AnnotationOriginalSpec, v1alpha1.AnnotationMovedAt, v1alpha1.AnnotationAwaySince,
+	} {
+		notes[key] = nil
+	}
+	meta := map[string]any{"annotations": notes}
+	if version != "" {
+		meta["resourceVersion"] = version
+	}
+	return map[string]any{"metadata": meta}
+}
+
+// prove asks whether the bridge is gone, which finalizers may hold. The end of the command looks
+// for all else.
+func (r Release) prove(ctx context.Context) error {
+	err := r.Client.Get(ctx, r.Entry.BridgeKey(), &corev1.Service{})
+	if err == nil {
+		return engine.NotYet("bridge %s is still there", r.Entry.BridgeKey())
+	}
+	return client.IgnoreNotFound(err)
+}
+
+func (r Release) changes() ([]engine.Change, error) {
+	changes := bridgeDeletion(r.Entry.BridgeKey(), r.Entry.Service.Spec.Selector)
+	for _, a := range r.Entry.Addresses() {
+		if a != r.At {
+			changes = append(changes, engine.Change{Verb: "delete", Object: "IPAddress " + a.String() + " (held)"})
+		}
+	}
+	return append(changes, engine.Change{Verb: "patch", Object: "Service " + r.Entry.Key().String(), Body: patchWithoutNotes("")}), nil
+}
+
+// bridgeDeletion shows what goes with the bridge of a Service with that selector.
+func bridgeDeletion(key types.NamespacedName, selector map[string]string) []engine.Change {
+	changes := []engine.Change{{Verb: "delete", Object: "Service " + key.String()}}
+	if len(selector) == 0 {
+		changes = append(changes, engine.Change{Verb: "delete", Object: "EndpointSlice " + key.String() + "-… (copies of the Service's)"})
+	}
+	return changes
+}

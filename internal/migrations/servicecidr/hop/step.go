@@ -1,0 +1,206 @@
+package hop
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/network/bridge"
+)
+
+// hopStep changes the ClusterIP of a Service in place, by two patches. A ClusterIP cannot be
+// changed, except from and to type ExternalName (validateServiceClusterIPsRelatedFields and
+// ValidateServiceUpdate in k8s.io/kubernetes pkg/apis/core/validation/validation.go); between the
+// patches the Service's name leads to its bridge. See docs/design/hop.md.
+//
+// The Service that was seen carries its resourceVersion into every patch, so a Service that changed
+// in between is met with a conflict and looked at again.
+type hopStep struct {
+	engine.Observed[*corev1.Service]
+
+	*Steps
+	progress *Progress
+	to       engine.Direction
+	// beside are the Services that ingress controllers lead to and that hop at the same time, this
+	// one among them; none, if they do not lead here.
+	beside []bridge.Routed
+}
+
+// Hop takes a Service to its other address.
+func (s *Steps) Hop(e *services.Entry, to engine.Direction) engine.Step {
+	return s.HopBeside(e, to, nil)
+}
+
+// HopBeside takes a Service to its other address while others hop that ingress controllers lead to.
+func (s *Steps) HopBeside(e *services.Entry, to engine.Direction, beside []bridge.Routed) engine.Step {
+	id := "hop/"
+	if to == engine.Backward {
+		id = "return/"
+	}
+	h := &hopStep{Steps: s, progress: s.Tracker.Of(e), to: to, beside: beside}
+	h.Observed = engine.Observed[*corev1.Service]{
+		Name: id + e.Key().String(), As: engine.RoleMove,
+		Look: h.look, Answered: h.write, Proof: h.prove, Changes: h.changes,
+		Reverse: func() engine.Step { return s.HopBeside(e, to.Opposite(), beside) },
+	}
+	return h
+}
+
+func (h *hopStep) Title() string {
+	p := h.progress
+	if p.skipped != "" {
+		return fmt.Sprintf("Leave %s alone: it %s", p.Key(), p.skipped)
+	}
+	src, dest := h.ends()
+	how := ""
+	if p.StrategyText() == v1alpha1.StrategyEtcd {
+		how = " in etcd"
+	}
+	if kept := p.Kept(p.Service); kept.IsValid() {
+		how += fmt.Sprintf("; it keeps %s", kept)
+	}
+	if risk := h.Strategies.Risk(&p.Entry); risk != "" {
+		how += "; " + risk
+	}
+	return fmt.Sprintf("Move %s from %s to %s%s", p.Key(), src, dest, how)
+}
+
+func (h *hopStep) ends() (src, dest netip.Addr) { return h.progress.Ends(h.to) }
+
+// look finds nothing to do for a Service that is gone: its bridge is removed as an orphan.
+func (h *hopStep) look(ctx context.Context) (engine.State, *corev1.Service, error) {
+	svc, err := readService(ctx, h.Client, &h.progress.Entry)
+	if err != nil || svc == nil {
+		return engine.Done, nil, err
+	}
+	src, dest := h.ends()
+	switch {
+	case services.IsAt(svc, dest) && h.hold(src).Check(ctx, h.Client) == nil:
+		return engine.Done, svc, nil
+	case services.IsAt(svc, dest), services.IsInTransit(svc, h.Domain), services.IsAt(svc, src), h.mayNotMove(svc) != "":
+		return engine.Pending, svc, nil
+	}
+	return engine.Blocked, svc, fmt.Errorf("service %s is now of type %s at %q, and was to move from %s to %s",
+		h.progress.Key(), svc.Spec.Type, svc.Spec.ClusterIP, src, dest)
+}
+
+func (h *hopStep) hold(a netip.Addr) *bridge.Hold { return h.progress.Reservation(h.Migration, a) }
+
+// write takes the Service to its other address. It returns a proof by the answer to the last patch.
+func (h *hopStep) write(ctx context.Context, svc *corev1.Service) (func(context.Context) error, error) {
+	_, dest := h.ends()
+	p := h.progress
+	p.skipped, p.answers = "", answers{}
+	if reason := h.mayNotMove(svc); reason != "" && !services.IsAt(svc, dest) {
+		p.skipped = reason
+		return noProof, h.skip(ctx, svc)
+	}
+	if p.began.IsZero() {
+		p.began = h.Now()
+	}
+	a, err := &attempt{hopStep: h, svc: svc}, error(nil)
+	switch {
+	case services.IsAt(svc, dest): // the address that it has left is still to be reserved
+	case services.IsInTransit(svc, h.Domain):
+		err = a.resume(ctx)
+	default:
+		err = a.start(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.service = svc
+	if err := a.reserveSource(ctx); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error { return h.verify(ctx, svc, a.reserved) }, nil
+}
+
+// skip lets a Service go that may not hop: it stays where it is, and what the migration has of it
+// goes. One that has moved keeps its bridge, so its old address answers until finish or rollback;
+// one that others took to a third address is for the next inventory.
+func (h *hopStep) skip(ctx context.Context, svc *corev1.Service) error {
+	if services.Addressless(svc).Kind == "" && !services.IsAt(svc, h.progress.Old) {
+		return nil
+	}
+	r := Release{
+		Client: h.Client, Migration: h.Migration, Entry: &h.progress.Entry, Domain: h.Domain,
+		Strategies: h.Strategies,
+	}
+	if err := r.write(ctx, remainder{service: svc}); err != nil {
+		return err
+	}
+	return r.prove(ctx)
+}
+
+// prove reads the Service after its hop.
+func (h *hopStep) prove(ctx context.Context) error {
+	svc, err := readService(ctx, h.Client, &h.progress.Entry)
+	if err != nil || svc == nil {
+		return err
+	}
+	return h.verify(ctx, svc, false)
+}
+
+// verify looks at what a hop could have damaged, and leaves other fields alone: they may have been
+// changed since. reserved says that the address the Service has left was just reserved.
+func (h *hopStep) verify(ctx context.Context, svc *corev1.Service, reserved bool) error {
+	src, _ := h.ends()
+	original, err := h.progress.OriginalSpec(svc)
+	if err != nil {
+		return err
+	}
+	if err := h.verifySpec(svc, original); err != nil {
+		return err
+	}
+	if !reserved {
+		if err := h.hold(src).Check(ctx, h.Client); err != nil {
+			return fmt.Errorf("service %s has moved, but its address %s is not kept: %w", h.progress.Key(), src, err)
+		}
+	}
+	if err := h.endpoints.Same(ctx, h.progress.Key(), h.progress.BridgeKey()); err != nil {
+		return err
+	}
+	h.report(svc)
+	return nil
+}
+
+// verifySpec returns nil if the Service is at its target, and has what it had.
+func (h *hopStep) verifySpec(svc *corev1.Service, original *corev1.ServiceSpec) error {
+	_, dest := h.ends()
+	s, key := &svc.Spec, h.progress.Key()
+	switch {
+	case !services.IsAt(svc, dest) || s.ExternalName != "":
+		return fmt.Errorf("service %s is of type %s at %q, want %s", key, s.Type, s.ClusterIP, dest)
+	case !equality.Semantic.DeepEqual(s.IPFamilies, original.IPFamilies),
+		!equality.Semantic.DeepEqual(s.IPFamilyPolicy, original.IPFamilyPolicy),
+		!equality.Semantic.DeepEqual(s.InternalTrafficPolicy, original.InternalTrafficPolicy):
+		return fmt.Errorf("service %s lost its ipFamilies, ipFamilyPolicy or internalTrafficPolicy", key)
+	case services.Besides(services.ParseAddresses(original.ClusterIPs), dest) != services.Besides(services.AddressesOf(svc), dest):
+		return fmt.Errorf("service %s is at %v, and did not keep its other address", key, s.ClusterIPs)
+	case original.Type == corev1.ServiceTypeNodePort &&
+		(!equality.Semantic.DeepEqual(s.Ports, original.Ports) || s.ExternalTrafficPolicy != original.ExternalTrafficPolicy):
+		return fmt.Errorf("service %s lost its node ports or externalTrafficPolicy", key)
+	}
+	return nil
+}
+
+// report tells the observer that the Service has arrived, unless it is one of replumb's own.
+func (h *hopStep) report(svc *corev1.Service) {
+	p := h.progress
+	began := p.began
+	p.began = time.Time{}
+	if h.Observer == nil || began.IsZero() || svc.Labels[v1alpha1.LabelRole] != "" {
+		return
+	}
+	src, dest := h.ends()
+	now := h.Now()
+	h.Observer.Moved(p.Key().String(), src.String(), dest.String(), p.StrategyText(), now, now.Sub(began))
+}

@@ -1,0 +1,137 @@
+// Package hop takes Services from one address to the other, with a bridge that answers at both.
+// step.go and patches.go change the ClusterIP.
+package hop
+
+import (
+	"cmp"
+	"context"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/cidr"
+)
+
+// Steps makes the steps that take Services from one address to the other.
+type Steps struct {
+	Client    client.Client
+	Migration string
+	// Domain is the cluster's, under which the name of a Service leads to its bridge while it hops.
+	Domain string
+	// Forms are those of new bridges by namespace, Form is that of all others.
+	Forms map[string]v1alpha1.BridgeForm
+	Form  v1alpha1.BridgeForm
+	// Pool has the addresses of the target that are free.
+	Pool *cidr.Pool
+	// Within are the ranges of the migration: no bridge answers at other addresses.
+	Within   []netip.Prefix
+	Barriers *Barriers
+	Now      func() time.Time
+	// Strategies say how each Service gets to its other address.
+	Strategies services.Strategies
+	// Store is where API servers keep those that go by etcd.
+	Store Store
+	// Observer, if set, hears of Services that have moved.
+	Observer MoveObserver
+	// Tracker has the progress of each Service.
+	Tracker *Tracker
+
+	// endpoints compares those of Services and bridges.
+	endpoints *bridge.Endpoints
+	// throttle keeps hops from ingress controllers that lead to the Service.
+	throttle *bridge.Throttle
+	// inTransit are as many Services as may be between their two patches at once.
+	inTransit chan struct{}
+}
+
+// MoveObserver hears of Services that have arrived at another address, forward or back.
+type MoveObserver interface {
+	Moved(service, from, to, strategy string, at time.Time, took time.Duration)
+}
+
+// inTransitLimit is how many Services are between the two patches of their hops at once: a busy API
+// server answers each later the more there are, and all watchers wait for that. See
+// docs/design/hop.md, which has what it takes.
+const inTransitLimit = 2
+
+// NewSteps makes them ready.
+func NewSteps(s Steps) *Steps {
+	s.endpoints = &bridge.Endpoints{Client: s.Client}
+	s.throttle = &bridge.Throttle{Client: s.Client, Migration: s.Migration}
+	s.inTransit = make(chan struct{}, inTransitLimit)
+	return &s
+}
+
+// Bridge has a Service answer at both of its addresses.
+func (s *Steps) Bridge(e *services.Entry) engine.Step {
+	p := s.Tracker.Of(e)
+	return s.bridgeAs(p, func(svc *corev1.Service) *bridge.Bridge { return s.bridgeOf(p, svc) })
+}
+
+// Rebridge repairs the bridge of a Service that has moved.
+func (s *Steps) Rebridge(e *services.Entry) engine.Step {
+	p := s.Tracker.Of(e)
+	return s.bridgeAs(p, func(svc *corev1.Service) *bridge.Bridge {
+		return s.bridgeAfter(p, svc, engine.Forward)
+	})
+}
+
+// BridgeIsStale reports whether the bridge of a Service that has moved is gone, or not what the
+// Service needs.
+func (s *Steps) BridgeIsStale(e *services.Entry) bool {
+	want := s.bridgeAfter(s.Tracker.Of(e), e.Service, engine.Forward)
+	if e.Bridge != nil {
+		want.Form = bridge.FormOf(e.Bridge)
+	}
+	return e.Bridge == nil || e.Mirrored() || bridge.Difference(e.Bridge, want.Build(), true) != nil
+}
+
+// bridgeOf is the bridge that a Service needs in order to hop.
+func (s *Steps) bridgeOf(p *Progress, svc *corev1.Service) *bridge.Bridge {
+	return &bridge.Bridge{
+		Migration: s.Migration,
+		Service:   svc,
+		Old:       p.Old,
+		New:       p.New,
+		Kept:      p.Kept(svc),
+		Within:    s.Within,
+		Reserved:  len(p.Reserved) > 0,
+		Form:      cmp.Or(s.Forms[svc.Namespace], s.Form),
+	}
+}
+
+// bridgeAfter is the bridge that a Service needs once it has arrived, and before that the one it
+// needs in order to hop.
+func (s *Steps) bridgeAfter(p *Progress, svc *corev1.Service, to engine.Direction) *bridge.Bridge {
+	b := s.bridgeOf(p, svc)
+	_, dest := p.Ends(to)
+	switch {
+	case !services.IsAt(svc, dest):
+	case to == engine.Backward:
+		b.Answers = bridge.NewOnly
+	default:
+		b.Answers = bridge.OldOnly
+	}
+	return b
+}
+
+// reserveNew reserves the target of a Service.
+func (s *Steps) reserveNew(ctx context.Context, p *Progress) error {
+	return p.reserveNew(ctx, s.Client, s.Migration, s.Pool)
+}
+
+// mayNotMove says why a Service may not change its address, as it was just read; empty, if it may,
+// or must since it is in the middle of a hop.
+func (s *Steps) mayNotMove(svc *corev1.Service) string {
+	if services.IsInTransit(svc, s.Domain) {
+		return ""
+	}
+	_, reason := s.Strategies.Evaluate(svc)
+	return reason.Text
+}

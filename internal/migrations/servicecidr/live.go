@@ -1,0 +1,147 @@
+package servicecidr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/apiserver"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/safety/freeze"
+)
+
+// live asks what only the running cluster can tell.
+func (j *Job) live(ctx context.Context, in *checks.Input) error {
+	tries, err := j.trials(ctx, in)
+	if err != nil {
+		return err
+	}
+	eg, ctx := errgroup.WithContext(ctx)
+	eg.SetLimit(parallel)
+	for _, try := range tries {
+		eg.Go(func() error { return checks.UnlessForbidden(try(ctx)) })
+	}
+	eg.Go(func() error { return checks.UnlessForbidden(j.inspect(ctx, in)) })
+	eg.Go(func() error { return checks.UnlessForbidden(j.seeDualWrite(ctx, in)) })
+	eg.Go(func() error { return j.seeGuard(ctx, in) })
+	eg.Go(func() error { return j.kept(ctx, in) })
+	eg.Go(func() (err error) {
+		in.AbsentSecrets, err = j.agents().AbsentSecrets(ctx, j.Deps.Cluster)
+		return err
+	})
+	eg.Go(func() error {
+		if j.Spec.Common.Freeze == v1alpha1.FreezeDisabled {
+			return nil
+		}
+		err := error(&freeze.UnavailableError{Err: errors.New("the user may not create ValidatingAdmissionPolicies")})
+		if j.May("create", "admissionregistration.k8s.io", "validatingadmissionpolicies") {
+			err = freeze.Possible(ctx, j.Deps.Cluster, j.Spec.Name)
+		}
+		if unavailable := (*freeze.UnavailableError)(nil); errors.As(err, &unavailable) || apierrors.IsForbidden(err) {
+			in.Freeze = err
+			return nil
+		}
+		return err
+	})
+	return eg.Wait()
+}
+
+// inspect looks through the rest of the cluster, once in a job: a lot, and the job does not change
+// it.
+func (j *Job) inspect(ctx context.Context, in *checks.Input) error {
+	if j.inspection == nil {
+		scanner, err := checks.Scanner(in.Inventory)
+		if err != nil {
+			return err
+		}
+		found, err := cluster.References(ctx, j.Deps.Cluster, scanner)
+		if err != nil {
+			return err
+		}
+		if err := cluster.Neighbours(ctx, j.Deps.Cluster, found); err != nil {
+			return err
+		}
+		j.inspection = found
+	}
+	in.Live.Inspection = j.inspection
+	return nil
+}
+
+// trials are what is tried out for the checks.
+func (j *Job) trials(ctx context.Context, in *checks.Input) (tries []func(context.Context) error, err error) {
+	in.Trials.Forms = map[string]map[v1alpha1.BridgeForm]error{}
+	if len(in.Inventory.Pending()) > 0 && j.Spec.Bridge != v1alpha1.BridgeExternalIPs {
+		if in.Trials.NodePorts, err = apiserver.SeeNodePorts(ctx, j.Deps.Cluster); err != nil {
+			return nil, err
+		}
+	}
+	var added []ranges.Range
+	if plan := (&ranges.Plan{Client: j.Deps.Cluster, Inventory: in.Inventory}); !in.Inventory.Bitmap {
+		added = slices.Concat(plan.Targets(), plan.Kept())
+	}
+	t := &checks.Trier{
+		Cluster: j.Deps.Cluster, Inventory: in.Inventory, May: j.May, Ranges: added,
+		Candidates: in.Candidates(), Found: &in.Trials,
+	}
+	if j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack { // the way back is not refused before it begins
+		return t.Bridges(), nil
+	}
+	return append(t.Bridges(), t.Others()...), nil
+}
+
+// seeDualWrite looks only where API servers are to be given another range.
+func (j *Job) seeDualWrite(ctx context.Context, in *checks.Input) (err error) {
+	goes := slices.ContainsFunc(ranges.Retiring(in.Inventory), func(c *networkingv1.ServiceCIDR) bool { return c.Name == ranges.DefaultRange })
+	if !goes || j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack {
+		return nil
+	}
+	for _, m := range []*v1alpha1.Migration{j.Migration, j.Recorded} { // the file has it, or the Migration in the cluster
+		in.Vouched = in.Vouched || migration.Answered(m, v1alpha1.AnnotationDualWrite, checks.DualWriteOff)
+	}
+	in.DualWrite, err = apiserver.SeeDualWrite(ctx, j.Deps.Cluster, in.Snapshot.Version)
+	return err
+}
+
+// seeGuard asks whether addresses can be kept from others, where that will be needed.
+func (j *Job) seeGuard(ctx context.Context, in *checks.Input) error {
+	in.Back = j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack
+	if !in.Inventory.Bitmap || !j.May("create", "admissionregistration.k8s.io", "validatingadmissionpolicies") {
+		return nil // the rights check says so
+	}
+	err := freeze.GuardPossible(ctx, j.Deps.Cluster, j.Spec.Name)
+	if errors.As(err, new(*freeze.UnavailableError)) || errors.As(err, new(*freeze.ForeignError)) || apierrors.IsForbidden(err) {
+		in.Guard = fmt.Errorf("addresses cannot be kept from others: %w", err)
+		return nil
+	}
+	return client.IgnoreNotFound(err)
+}
+
+func (j *Job) kept(ctx context.Context, in *checks.Input) error {
+	all, store := checks.Rewritten(in.Inventory), j.store()
+	if len(all) == 0 || store == nil {
+		return nil
+	}
+	in.Storage.Refused, in.Storage.Err = store.Check(ctx, all)
+	return nil
+}
+
+// store is where API servers keep Services; nil, if the Migration does not say how it is reached.
+func (j *Job) store() hop.Store {
+	if j.Spec.Store == nil {
+		return nil
+	}
+	if j.Deps.Store != nil {
+		return j.Deps.Store
+	}
+	return hop.EtcdStore{Spec: j.Spec.Store, Client: j.Deps.Client()}
+}

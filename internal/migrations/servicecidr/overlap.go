@@ -1,0 +1,72 @@
+package servicecidr
+
+import (
+	"context"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/overlapset"
+)
+
+// overlapImage is what keeps bridges in step between commands; none if that is not to run.
+func (j *Job) overlapImage() pull.Image {
+	if j.Spec.Follower == v1alpha1.FollowerDisabled || j.Spec.Mode == v1alpha1.ModeExtend {
+		return pull.Image{}
+	}
+	proof := j.Spec.Common.Proof
+	return pull.Image{Name: proof.Image, Secrets: proof.ImagePullSecrets}.Or(j.Deps.Image)
+}
+
+// Overlap is what keeps bridges in step between commands, whether it is to run or not.
+func (j *Job) Overlap() *overlapset.Set {
+	return &overlapset.Set{
+		Cluster: j.Deps.Cluster, Migration: j.Spec.Name, Image: j.overlapImage(), Wait: j.agents().Wait(), Now: j.Deps.Now,
+		Exclusive: migration.Exclusive(j.Deps.Cluster, j.Spec.Name, overlapset.Without),
+	}
+}
+
+// checkOverlap refuses a follower that is asked for and that there is no image for.
+func (j *Job) checkOverlap() error {
+	if j.Spec.Follower != v1alpha1.FollowerEnabled || j.Spec.Mode == v1alpha1.ModeExtend || j.overlapImage().Name != "" {
+		return nil
+	}
+	return &SpecError{
+		Field: "spec.proof.image", Problem: "is empty, and this build of replumb knows of no image of its own",
+		Hint: "name an image that nodes can pull, or set spec.serviceCIDR.follower: Disabled",
+	}
+}
+
+// addOverlap gives a planner what keeps bridges in step: to install it, or to take away what an
+// earlier run has left of it.
+func (j *Job) addOverlap(ctx context.Context, p *Planner) error {
+	set := j.Overlap()
+	if set.Image.Name != "" {
+		state, err := set.State(ctx)
+		p.Overlap, p.OverlapWell = set, state == nil || state.Well()
+		return err
+	}
+	there, err := set.There(ctx)
+	if there {
+		p.Leftovers = append(p.Leftovers, set.Remove()...)
+	}
+	return err
+}
+
+// overlap has something follow the overlap before there is one, and repairs it as long as there is.
+// An apply that has nothing else left to do finds nothing to do here if all is well.
+func (p *Planner) overlap() []engine.Group {
+	if p.Left() == "" && (p.OverlapWell || p.Inventory.Counts().Bridged == 0) {
+		return nil
+	}
+	return p.Overlap.Install()
+}
+
+// whileBridged are steps that are for as long as there is a bridge.
+func whileBridged(p *Planner, groups []engine.Group) []engine.Group {
+	if c := p.Inventory.Counts(); c.Bridged+c.Moved == 0 {
+		return nil
+	}
+	return groups
+}

@@ -1,0 +1,98 @@
+package servicecidr
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+)
+
+// recheck asks all gates again, right before the point of no return: nodes and API servers come and
+// go.
+func (p *Planner) recheck() []engine.Group {
+	if p.Migration.Status.PointOfNoReturnPassed {
+		return nil
+	}
+	var steps []engine.Step
+	if k, want := p.kubeletsOf(engine.Forward); k != nil {
+		steps = append(steps, ranges.RecheckStep("kubelets", "Verify that every kubelet names "+want+" as cluster DNS",
+			ranges.KubeletGuide(p.Origin, want, p.Inventory.DNSKept()), k.Holds, nil))
+	}
+	plan := p.ranges()
+	if e := p.Inventory.Kubernetes(); e != nil {
+		title := fmt.Sprintf("Verify that the certificate of every API server names %s and %s", e.Old, e.New)
+		servers := plan.Look()
+		steps = append(steps, ranges.RecheckStep("certificates", title,
+			ranges.CertificateGuide(p.Origin, e.Old, e.New), servers.Certified(e.Old, e.New), servers.Remark))
+	}
+	_, to, moves := ranges.Defaults(p.Inventory)
+	if p.Inventory.Bitmap { // which has one family
+		to, moves = p.spec().To[:1], true
+	}
+	if moves {
+		servers := plan.Look()
+		steps = append(
+			steps,
+			ranges.RecheckStep("api-servers", fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", ranges.FlagOf(to)),
+				ranges.APIServerGuide(p.Origin, to), plan.OnRange(servers, to, ranges.Repointed, false), servers.Remark),
+		)
+	}
+	return engine.AtOnce(parallel, "", steps...)
+}
+
+// kubelets waits until no kubelet names the cluster DNS address that is left behind.
+func (p *Planner) kubelets(to engine.Direction) []engine.Group {
+	k, want := p.kubeletsOf(to)
+	if k == nil {
+		return nil
+	}
+	title := "Wait until every kubelet names " + want + " as cluster DNS"
+	gate := ranges.NewGate("kubelets", title, ranges.KubeletGuide(p.Origin, want, p.Inventory.DNSKept()), p.spec().GateWait, k.Holds)
+	return engine.InOrder(
+		ranges.CallAction(gate, p.spec(), ranges.GateRequest{Cluster: p.Identity, Run: ranges.RunTo(to), Gate: ranges.GateKubelets, Want: want}),
+		ranges.RecordKubelets(p.Tools.Client(), p.spec().Name, p.Tools.Now),
+	)
+}
+
+// kubeletsOf are those that have to name want as cluster DNS in a direction; nil if cluster DNS
+// does not move.
+func (p *Planner) kubeletsOf(to engine.Direction) (k *ranges.Kubelets, want string) {
+	k = &ranges.Kubelets{Cluster: p.Tools.Cluster, Migration: p.spec().Name}
+	var all []string
+	for _, e := range p.Inventory.DNSMoves() {
+		if to == engine.Backward && (!e.Touched() || e.CannotReturn()) {
+			continue // it never moved, or does not return
+		}
+		leaves, goes := e.Ends(to)
+		k.Left, all = append(k.Left, leaves), append(all, goes.String())
+	}
+	if len(k.Left) == 0 {
+		return nil, ""
+	}
+	k.Confirmation = strings.Join(all, ",")
+	return k, k.Confirmation
+}
+
+func (p *Planner) ranges() *ranges.Plan {
+	return &ranges.Plan{
+		Client: p.Tools.Client(), Inventory: p.Inventory, Origin: p.Origin, Wait: p.spec().GateWait,
+		Servers: ranges.APIServers{
+			Cluster: p.Tools.Cluster, Inspector: p.Inspector, Addresses: p.spec().APIServers, Witnesses: p.Agents.Witnesses,
+			Bitmap: p.Inventory.Bitmap, Family: ranges.FamilyOf(p.Inventory),
+		},
+		Identity: p.Identity,
+	}
+}
+
+func (p *Planner) changes() ranges.Changes {
+	if p.Inventory.Bitmap {
+		return ranges.FlagPlan{Plan: p.ranges()}
+	}
+	return p.ranges()
+}
+
+// rangesBy has the steps of a phase be made by what the cluster has.
+func rangesBy(groups func(ranges.Changes) []engine.Group) func(*Planner) []engine.Group {
+	return func(p *Planner) []engine.Group { return groups(p.changes()) }
+}

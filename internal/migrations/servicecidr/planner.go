@@ -1,0 +1,157 @@
+package servicecidr
+
+import (
+	"slices"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/cidr"
+	"github.com/replumb/replumb/internal/network/overlapset"
+	"github.com/replumb/replumb/internal/safety/freeze"
+	"github.com/replumb/replumb/internal/verify/lossguard"
+)
+
+// Planner makes plans from a inventory.
+type Planner struct {
+	migration.Base
+	// Probe asks nodes what they know, Inspector API servers how they run.
+	Probe     bridge.NodeProbe
+	Inspector ranges.Inspector
+	Inventory *services.Inventory
+	// Forms are those of new bridges by namespace, Form is that of all others.
+	Forms map[string]v1alpha1.BridgeForm
+	Form  v1alpha1.BridgeForm
+	// CanFreeze says whether the cluster takes the policy that freezes Services.
+	CanFreeze bool
+	// Origin is what the instructions of gates depend on.
+	Origin cluster.Origin
+	// Agents prove on every node what goes on; nil if there are none.
+	Agents *lossguard.Agents
+	// Overlap keeps bridges in step between commands; nil if nothing does.
+	Overlap *overlapset.Set
+	// OverlapWell says that it is alive, as far as the user may see.
+	OverlapWell bool
+	// Store is where API servers keep the Services that move by etcd; nil, if none does.
+	Store hop.Store
+	// Leftovers takes away what an earlier run has left of agents, and of Overlap.
+	Leftovers []engine.Group
+	// Observer, if set, hears of Services that have moved.
+	Observer hop.MoveObserver
+	// LeaveClients has finish not wait for clients of old addresses.
+	LeaveClients bool
+	// CreatedDuring are the Services made in the target range which a rollback moves to the old
+	// one.
+	CreatedDuring []CreatedDuring
+	// Refresh is what has to be restarted for pods to get rid of old addresses.
+	Refresh Refresh
+
+	// tracker has what the steps of a run have written of each Service.
+	tracker hop.Tracker
+	// returning has the free addresses of the old range, once it is asked for.
+	returning *cidr.Pool
+}
+
+func (p *Planner) spec() services.Spec { return p.Inventory.Spec }
+
+// frozen reports whether Services in flight are frozen.
+func (p *Planner) frozen() bool {
+	return p.CanFreeze && p.spec().Common.Freeze != v1alpha1.FreezeDisabled && p.spec().Mode != v1alpha1.ModeExtend
+}
+
+func (p *Planner) freeze() *freeze.Step {
+	return &freeze.Step{Client: p.Tools.Client(), Migration: p.spec().Name}
+}
+
+// pool has the addresses that replumb takes for itself in a direction.
+func (p *Planner) pool(to engine.Direction) *cidr.Pool {
+	if p.Inventory.Bitmap && to == engine.Backward {
+		if p.returning == nil {
+			p.returning = returnPool(p.Inventory)
+		}
+		return p.returning
+	}
+	return p.Inventory.Pool
+}
+
+// returnPool has the free addresses of the old range, of which replumb takes those that it needs
+// for itself on the way back.
+func returnPool(s *services.Inventory) *cidr.Pool {
+	pool := cidr.NewPool(s.Spec.From, s.Used)
+	for _, e := range s.All() {
+		if e.Old.IsValid() { // where it returns to
+			pool.Use(e.Old)
+		}
+	}
+	return pool
+}
+
+// parallel is how many steps of one group run at once.
+const parallel = 32
+
+// barriers are those of a direction. A run that goes back stops for nothing that agents report, or
+// do not report.
+func (p *Planner) barriers(to engine.Direction) *hop.Barriers {
+	b := &hop.Barriers{
+		Client: p.Tools.Client(), Migration: p.spec().Name, Pool: p.pool(to),
+		Mode: p.spec().Barrier, Wait: p.spec().BarrierWait, Limit: max(time.Minute, p.spec().BarrierWait), Now: p.Tools.Now,
+		Also: p.Inventory.OtherFamily(),
+	}
+	health := bridge.HealthChecks{Probe: p.Probe}
+	back := to == engine.Backward
+	switch {
+	case p.Agents == nil || b.Mode != v1alpha1.BarrierAgent && b.Mode != "":
+		b.Witness = health
+	case back:
+		b.Agents, b.Witness = p.Agents.Watch, bridge.Either{First: p.Agents.Watch, Second: health}
+	default:
+		b.Agents, b.Witness = p.Agents.Watch, p.Agents.Watch
+	}
+	if p.Agents != nil && !back { // an agent that is silent is reported as that, and not as a kube-proxy that is slow
+		b.Limit = max(b.Limit, p.Agents.Wait+moreThanSilence)
+	}
+	return b
+}
+
+// moreThanSilence is by how much a barrier is more patient than what notices that an agent is
+// silent.
+const moreThanSilence = 30 * time.Second
+
+func (p *Planner) steps(to engine.Direction) *hop.Steps {
+	return hop.NewSteps(hop.Steps{
+		Client:     p.Tools.Client(),
+		Migration:  p.spec().Name,
+		Domain:     p.spec().Domain,
+		Form:       p.Form,
+		Forms:      p.Forms,
+		Pool:       p.pool(to),
+		Within:     slices.Concat(p.spec().From, p.spec().To),
+		Barriers:   p.barriers(to),
+		Now:        p.Tools.Now,
+		Strategies: p.spec().Strategies,
+		Store:      p.Store,
+		Observer:   p.Observer,
+		Tracker:    &p.tracker,
+	})
+}
+
+// bornAfter reports whether a Service was made after the migration was recorded.
+func bornAfter(s *services.Inventory, e *services.Entry) bool {
+	return !s.Recorded.IsZero() && s.Recorded.Before(&e.Service.CreationTimestamp)
+}
+
+// endless reports whether a Service has appeared since the migration was recorded, in a range that
+// stays open: of these there is no end, and apply waits for none.
+func endless(s *services.Inventory, e *services.Entry) bool {
+	return bornAfter(s, e) && slices.ContainsFunc(s.Ranges, func(c networkingv1.ServiceCIDR) bool {
+		return c.DeletionTimestamp.IsZero() && !ranges.Retires(s, &c) && cidr.Contains(services.CIDRsOf(&c), e.Old)
+	})
+}

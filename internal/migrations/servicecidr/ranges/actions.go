@@ -1,0 +1,134 @@
+package ranges
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/callout"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/spec/hook"
+)
+
+// GateRequest is given to the action of a gate. docs/hooks.md shows one.
+type GateRequest struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Migration  string `json:"migration"`
+	// Cluster is the one that the migration is of.
+	Cluster engine.Identity `json:"cluster"`
+	Run     hook.Run        `json:"run"`
+	Gate    GateName        `json:"gate"`
+	// Want is what has to be seen: an address, addresses or ranges separated by commas, or a range.
+	// Keep, if there is one, is an address that has to stay beside it.
+	Want string `json:"want"`
+	Keep string `json:"keep,omitempty"`
+}
+
+// GateName is a gate by the name of its action, a field of v1alpha1.GateActions.
+type GateName string
+
+// The gates that may have an action.
+const (
+	GateCertificates GateName = "certificates"
+	GateKubelets     GateName = "kubelets"
+	GateAPIServers   GateName = "apiServers"
+)
+
+// field is the action's in a Migration.
+func (g GateName) field() string { return "spec.serviceCIDR.actions." + string(g) }
+
+// of is the action of the gate; nil, if it waits for people.
+func (g GateName) of(actions *v1alpha1.GateActions) *v1alpha1.Action {
+	if actions == nil {
+		return nil
+	}
+	return map[GateName]*v1alpha1.Action{
+		GateCertificates: actions.Certificates, GateKubelets: actions.Kubelets, GateAPIServers: actions.APIServers,
+	}[g]
+}
+
+func (r *GateRequest) Environ() []string {
+	return append(r.Cluster.Environ(), "REPLUMB_MIGRATION="+r.Migration, "REPLUMB_RUN="+string(r.Run), "REPLUMB_ACTION="+string(r.Gate),
+		"REPLUMB_WANT="+r.Want, "REPLUMB_KEEP="+r.Keep)
+}
+
+// RunTo is the command that goes in a direction.
+func RunTo(to engine.Direction) hook.Run {
+	if to == engine.Backward {
+		return hook.Rollback
+	}
+	return hook.Apply
+}
+
+// CallAction has a gate call its action, if it has one; otherwise it waits for people.
+func CallAction(g *engine.Gate, s services.Spec, r GateRequest) engine.Step {
+	action := r.Gate.of(s.Actions)
+	if action == nil {
+		return g
+	}
+	r.APIVersion, r.Kind, r.Migration = v1alpha1.GroupVersion.String(), "GateRequest", s.Name
+	return &actionStep{Wait: g.Wait, action: callout.Once{Action: *action}, request: r, guide: g.Guide()}
+}
+
+// GateActionError says that the action of a gate failed. It does not unwrap to its cause, since the
+// runner would try a refused connection or a time-out again, and an action is called once in a run.
+type GateActionError struct {
+	// Field of the Migration that has the action.
+	Field string
+	// Cause is a *callout.Error.
+	Cause error
+	// Guide is how people do what it does.
+	Guide string
+}
+
+func (e *GateActionError) Error() string { return fmt.Sprintf("%s failed: %v", e.Field, e.Cause) }
+
+func (e *GateActionError) Private() string { return fault.Private(e.Cause) }
+
+func (e *GateActionError) Advice() string {
+	return "see to it that the action can do its work, then run the same command again: it calls the action again, unless the gate holds by then. " +
+		"Without the action, by hand:\n" + e.Guide
+}
+
+// actionStep is a gate that calls an action, and passes when it sees what it waits for, whatever
+// the action says.
+type actionStep struct {
+	engine.Wait
+	action  callout.Once
+	request GateRequest
+	guide   string
+}
+
+var (
+	_ engine.Previewer = (*actionStep)(nil)
+	_ engine.Timed     = (*actionStep)(nil)
+)
+
+func (*actionStep) Role() engine.Role { return engine.RoleCall }
+
+func (s *actionStep) Deadline() time.Duration { return s.Wait.Deadline() + s.action.Longest() }
+
+func (s *actionStep) Do(ctx context.Context) error {
+	if err := s.action.Call(ctx, &s.request, nil); err != nil {
+		return &GateActionError{Field: s.request.Gate.field(), Cause: err, Guide: s.guide}
+	}
+	return nil
+}
+
+func (s *actionStep) Verify(ctx context.Context) error {
+	err := s.For(ctx)
+	if err == nil || !engine.Retryable(err) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return engine.NotYet("%w", &fault.Hinted{Err: err, Hint: s.request.Gate.field() +
+		" was called and did not fail, and this is still so. See what it has done; the same command calls it again. Or do by hand what is missing:\n" + s.guide})
+}
+
+func (s *actionStep) Preview() ([]engine.Change, error) {
+	return []engine.Change{{Verb: "call", Object: callout.Name(s.action.Action), Body: s.request}}, nil
+}

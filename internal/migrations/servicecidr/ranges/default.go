@@ -1,0 +1,91 @@
+package ranges
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+)
+
+// newDefault is the default ServiceCIDR that API servers make from --service-cluster-ip-range,
+// within ten seconds, when there is none. A server whose flag still names the range that goes
+// brings it back.
+type newDefault struct {
+	client client.Client
+	// want is what the flag names, gone what it named before.
+	want, gone []netip.Prefix
+	// remove takes away the default range of the direction that is left.
+	remove bool
+}
+
+// step waits for it, and removes the one before if that is asked for.
+func (d newDefault) step() engine.Step {
+	const limit = 3 * time.Minute
+	id := "default/" + d.want[0].String()
+	title := fmt.Sprintf("Wait until the API servers have made %s their default Service range", services.JoinRanges(d.want))
+	if !d.remove {
+		return &engine.Wait{Name: id, About: title, For: d.made, Limit: limit}
+	}
+	return &engine.Write{
+		Name: id, About: title, Holds: d.made, Limit: limit, Write: d.removeBefore, Changes: deletion("ServiceCIDR " + DefaultRange),
+	}
+}
+
+func (d newDefault) removeBefore(ctx context.Context) error {
+	have, err := ServiceCIDR(ctx, d.client, DefaultRange)
+	if err != nil || have == nil || !have.DeletionTimestamp.IsZero() || !slices.Equal(services.CIDRsOf(have), d.gone) {
+		return err
+	}
+	return DeleteRange(ctx, d.client, have)
+}
+
+// made returns nil once the default range is the one that is wanted.
+func (d newDefault) made(ctx context.Context) error {
+	have, err := ServiceCIDR(ctx, d.client, DefaultRange)
+	switch {
+	case err != nil:
+		return err
+	case have == nil:
+		return engine.NotYet("no API server has made the default servicecidr again")
+	case !have.DeletionTimestamp.IsZero():
+		return stillThere(ctx, d.client, have.Name, without(d.gone, d.want), nil)
+	case slices.Equal(services.CIDRsOf(have), d.gone) && d.remove:
+		return engine.NotYet("the default servicecidr is still %s", services.JoinRanges(d.gone))
+	case slices.Equal(services.CIDRsOf(have), d.gone):
+		return &CameBackError{Range: d.gone}
+	case !d.fits(services.CIDRsOf(have)):
+		return fmt.Errorf("the default servicecidr is %s, and should be %s", services.JoinRanges(services.CIDRsOf(have)), services.JoinRanges(d.want))
+	case !readyCondition(have):
+		return engine.NotYet("the default servicecidr is not ready")
+	}
+	return nil
+}
+
+// fits reports whether the default ServiceCIDR is one that is wanted; of both families, in their
+// order.
+func (d newDefault) fits(have []netip.Prefix) bool {
+	if len(d.want) > 1 && d.want[0].Addr().Is4() != d.want[1].Addr().Is4() {
+		return slices.Equal(have, d.want)
+	}
+	return len(have) > 0 && slices.Contains(d.want, have[0])
+}
+
+// CameBackError says that an API server made a range again that was retired.
+type CameBackError struct {
+	Range []netip.Prefix
+}
+
+func (e *CameBackError) Error() string {
+	return fmt.Sprintf("the default servicecidr came back with %s: an API server still has it as --service-cluster-ip-range",
+		services.JoinRanges(e.Range))
+}
+
+func (*CameBackError) Advice() string {
+	return "restart that API server with the new --service-cluster-ip-range, then run the same command again"
+}

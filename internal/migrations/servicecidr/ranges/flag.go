@@ -1,0 +1,100 @@
+package ranges
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/safety/freeze"
+)
+
+// FlagPlan changes the Service range where it is a flag of the API servers. They give out addresses
+// of that range alone, so they get the new one before the first Service moves, and the old one
+// before the first returns. See docs/design/versions.md.
+type FlagPlan struct {
+	*Plan
+}
+
+var (
+	_ Changes = (*Plan)(nil)
+	_ Changes = FlagPlan{}
+)
+
+// Extend has the API servers give out addresses of the target.
+func (f FlagPlan) Extend() []engine.Group { return f.change(f.Inventory.Spec.To[0], Repointed, false) }
+
+// Reopen has them give out those of the old range again. Where they never had another, unknowns
+// pass.
+func (f FlagPlan) Reopen() []engine.Group {
+	from := f.Inventory.Spec.From
+	if len(from) == 0 {
+		return nil
+	}
+	begun := slices.ContainsFunc(f.Inventory.All(), (*services.Entry).Begun)
+	return f.change(from[0], restored, !begun && Serves(f.Inventory, from))
+}
+
+// change gives API servers another range. From when the first has it until all addresses that
+// replumb needs in it are reserved, a policy keeps these from others.
+func (f FlagPlan) change(want netip.Prefix, confirmation string, lenient bool) []engine.Group {
+	var steps []engine.Step
+	guard := f.Guard(want.String(), unreservedIn(f.Inventory, want))
+	if len(guard.Owned) > 0 {
+		steps = append(steps, guard)
+	}
+	steps = append(steps, f.apiServers([]netip.Prefix{want}, confirmation, lenient))
+	if len(guard.Owned) > 0 || !Serves(f.Inventory, []netip.Prefix{want}) {
+		steps = append(steps, givesOut{client: f.Client, migration: f.Inventory.Spec.Name, want: want}.step())
+	}
+	return engine.InOrder(append(steps, CommitReservations{Client: f.Client, Inventory: f.Inventory, In: want}.Step(), guard.Undo())...)
+}
+
+// Repoint looks once more; no Service is given an address of the old range any more.
+func (f FlagPlan) Repoint() []engine.Group {
+	to, servers := f.Inventory.Spec.To[:1], f.Look()
+	return engine.InOrder(
+		f.vacant(),
+		&engine.Wait{
+			Name: "verify/api-servers", About: fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", FlagOf(to)),
+			For: f.OnRange(servers, to, Repointed, false), Limit: f.Wait, Remark: servers.Remark,
+		},
+	)
+}
+
+// vacant fails if a Service that moves, or should, still has an address of the old range.
+func (f FlagPlan) vacant() engine.Step {
+	from := f.Inventory.Spec.From
+	return &engine.Wait{
+		Name: "vacant/" + DefaultRange, About: "Verify that only pinned Services have an address in " + services.JoinRanges(from), Again: true,
+		For: func(ctx context.Context) error {
+			now, err := f.lookAgain(ctx)
+			if err != nil {
+				return err
+			}
+			left := immovableIn(now, from)
+			for _, e := range now.Pending() {
+				left = append(left, fmt.Sprintf("services %s (%s)", e.Key(), e.Old))
+			}
+			if len(left) > 0 {
+				return &RangeInUseError{Range: from, Holders: left}
+			}
+			return nil
+		},
+	}
+}
+
+// Restore is empty: the flag was changed before the first Service returned.
+func (FlagPlan) Restore() []engine.Group { return nil }
+
+// Withdraw is empty: no range was added.
+func (FlagPlan) Withdraw() []engine.Group { return nil }
+
+// HandOver is empty: the range is the cluster's own.
+func (FlagPlan) HandOver() []engine.Group { return nil }
+
+func (r *Plan) Guard(what string, owned []freeze.Owned) *freeze.Guard {
+	return &freeze.Guard{Client: r.Client, Migration: r.Inventory.Spec.Name, Owned: owned, For: what}
+}

@@ -1,0 +1,187 @@
+package ranges
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// Instructions of the gates, per distribution. docs/platforms has them as well, with what to look
+// at before and after. Where the control plane is another's, check stops before (RP1750), and a
+// gate that waits all the same says whose it is.
+
+// notYours begins a guide where the user is not the one who can follow it; empty, elsewhere.
+func notYours(o cluster.Origin) string {
+	if who := o.Distribution.Owner(); who != "" {
+		return fmt.Sprintf(
+			"The control plane of %s is run by %s, and what is changed there by hand does not last. If they cannot do this, go back: "+
+				"replumb rollback.\n",
+			o.Distribution,
+			who,
+		)
+	}
+	return ""
+}
+
+// ofMachines is said beside instructions that are not for Cluster API, where that makes the
+// machines.
+func ofMachines(o cluster.Origin) string {
+	if !o.ClusterAPI || o.Distribution == cluster.Kubeadm {
+		return ""
+	}
+	return "\nCluster API makes the machines: change the objects that it makes them of too, in the management cluster, or the next machine has the old value."
+}
+
+// CertificateGuide has API servers name both addresses of kubernetes.
+func CertificateGuide(o cluster.Origin, old, want netip.Addr) string {
+	end := ofMachines(o) +
+		"\nBoth addresses have to be there: clients use both for now. replumb goes on by itself when it sees them, and finish looks again."
+	switch o.Distribution {
+	case cluster.Kubeadm:
+		if o.ClusterAPI {
+			return fmt.Sprintf(`in the management cluster, add to the KubeadmControlPlane (spec.kubeadmConfigSpec):
+  clusterConfiguration: {apiServer: {certSANs: ["%s", "%s"]}}
+It replaces the machines of the control plane, one after the other. Keep the addresses for the life of the cluster.`, want, old) + end
+		}
+		return fmt.Sprintf(
+			`add %[1]s and %[2]s to apiServer.certSANs of the ClusterConfiguration (kubectl -n kube-system edit configmap kubeadm-config),
+then on every control-plane node:
+  kubectl -n kube-system get configmap kubeadm-config -o jsonpath='{.data.ClusterConfiguration}' > /tmp/kubeadm.yaml
+  mv /etc/kubernetes/pki/apiserver.{crt,key} /root/
+  kubeadm init phase certs apiserver --config /tmp/kubeadm.yaml
+The API server takes the new certificate up by itself within a minute.`,
+			want, old,
+		) + end
+	case cluster.K3s, cluster.RKE2:
+		return fmt.Sprintf(`on every server, add to /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
+  tls-san:
+    - %s
+    - %s
+then restart one server after the other: systemctl restart k3s (or rke2-server).`, want, old) + end
+	case cluster.KOps:
+		return fmt.Sprintf(`add the addresses to the cluster's spec (kops edit cluster):
+  additionalSans: ["%s", "%s"]
+then: kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes`, want, old) + end
+	case cluster.Talos:
+		return fmt.Sprintf(`on one control-plane node after the other, patch the machine configuration:
+  cluster: {apiServer: {certSANs: ["%s", "%s"]}}      (or KubeAPIServerConfig: certExtraSANs)
+  talosctl -n NODE patch machineconfig --patch @FILE --mode no-reboot
+Talos issues the certificate again by itself.`, want, old) + end
+	}
+	return notYours(
+		o,
+	) + fmt.Sprintf(
+		`issue a new serving certificate for every API server (--tls-cert-file), with the IP addresses %s and %s among its
+subject alternative names. The API server takes a changed file up by itself within a minute.`,
+		want,
+		old,
+	) + end
+}
+
+// KubeletGuide is about the family that moves. kept are the addresses of the other that cluster DNS
+// keeps, and kubelets may name as well.
+func KubeletGuide(o cluster.Origin, want string, kept []netip.Addr) string {
+	end := `
+Go on to the next node once the pods of the last one are ready again: before Kubernetes 1.35 a kubelet that starts takes them for unready.
+Change what new nodes are made of as well: launch templates, node classes, images. finish asks every kubelet again, also those that came later.
+Running pods are not touched by this. replumb asks every kubelet and goes on by itself.`
+	end = ofMachines(o) + end
+	for _, a := range kept {
+		end = fmt.Sprintf("\nA kubelet that names %s as well goes on doing so, in the place that it has.", a) + end
+	}
+	switch o.Distribution {
+	case cluster.Kubeadm:
+		if o.ClusterAPI {
+			return fmt.Sprintf(
+				`set clusterDNS to [%s] for machines to come (in this cluster: kubectl -n kube-system edit configmap kubelet-config), then have
+the management cluster replace all machines:
+  clusterctl alpha rollout restart machinedeployment/NAME, then kubeadmcontrolplane/NAME
+Where bootstrap configurations set cluster-dns themselves, change them instead.`,
+				want,
+			) + end
+		}
+		return fmt.Sprintf(
+			`set clusterDNS to [%[1]s] for new nodes (kubectl -n kube-system edit configmap kubelet-config), then on every node:
+  kubeadm upgrade node phase kubelet-config && systemctl restart kubelet
+or edit clusterDNS in /var/lib/kubelet/config.yaml there and restart the kubelet.`,
+			want,
+		) + end
+	case cluster.K3s, cluster.RKE2:
+		return fmt.Sprintf(`on every server, set in /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
+  cluster-dns: %s
+then restart every server, and after them every agent: systemctl restart k3s / k3s-agent (rke2-server / rke2-agent).`, want) + end
+	case cluster.KOps:
+		return fmt.Sprintf(
+			`kOps gives kubelets the tenth address of serviceClusterIPRange, and refuses another one unless this is set where it runs:
+  export KOPS_FEATURE_FLAGS=+ExperimentalClusterDNS
+Then set it in the cluster's spec (kops edit cluster):
+  kubelet: {clusterDNS: %[1]s}
+and: kops update cluster --yes && kops rolling-update cluster --yes`,
+			want,
+		) + end
+	case cluster.Talos:
+		return fmt.Sprintf(`on every node, one after the other, patch the machine configuration:
+  machine: {kubelet: {clusterDNS: ["%s"]}}      (or KubeletConfig: clusterDNS)
+  talosctl -n NODE patch machineconfig --patch @FILE --mode no-reboot
+Talos restarts the kubelet. A patch may add to a list that is there: the old address has to go.`, want) + end
+	}
+	if o.Distribution.Owner() != "" {
+		return fmt.Sprintf(
+			`set clusterDNS to [%s] in what %s makes nodes of, where it has a setting for that, and replace the nodes; if it has none,
+go back: replumb rollback.`,
+			want,
+			o.Distribution,
+		) + end
+	}
+	return fmt.Sprintf(
+		`set clusterDNS to [%s] in the configuration of every kubelet (or --cluster-dns) and restart the kubelets.`,
+		want,
+	) + end
+}
+
+// APIServerGuide has the whole list, where API servers serve both families: the first range is that
+// of the primary one.
+func APIServerGuide(o cluster.Origin, ranges []netip.Prefix) string {
+	want := FlagOf(ranges)
+	end := ofMachines(
+		o,
+	) + "\nOne server at a time, so that the others answer meanwhile. replumb goes on by itself when it sees all of them on it."
+	switch o.Distribution {
+	case cluster.Kubeadm:
+		if o.ClusterAPI {
+			return fmt.Sprintf(
+				`in the management cluster, set in clusterConfiguration of the KubeadmControlPlane (in v1beta1 extraArgs is a map):
+  apiServer:         {extraArgs: [{name: service-cluster-ip-range, value: "%[1]s"}]}
+  controllerManager: {extraArgs: [{name: service-cluster-ip-range, value: "%[1]s"}]}
+It replaces the machines of the control plane, one after the other. Keep it for the life of the cluster: networking.serviceSubnet cannot change.`,
+				want,
+			) + end
+		}
+		return fmt.Sprintf(
+			`set networking.serviceSubnet to %[1]s in the ClusterConfiguration (kubectl -n kube-system edit configmap kubeadm-config),
+then on one control-plane node after the other set --service-cluster-ip-range=%[1]s in
+  /etc/kubernetes/manifests/kube-apiserver.yaml and /etc/kubernetes/manifests/kube-controller-manager.yaml`,
+			want,
+		) + end
+	case cluster.K3s, cluster.RKE2:
+		return fmt.Sprintf(`on one server after the other, set in /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
+  service-cidr: %s
+and restart it: systemctl restart k3s (or rke2-server). A server that finds another value on the others may refuse to
+start: then stop all servers, change all, and start them. Traffic between pods and Services goes on meanwhile.`, want) + end
+	case cluster.KOps:
+		return fmt.Sprintf(`set serviceClusterIPRange: %s in the cluster's spec (kops edit cluster), then:
+  kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes`, want) + end
+	case cluster.Talos:
+		return fmt.Sprintf(`on one control-plane node after the other, then on every worker, patch the machine configuration:
+  cluster: {network: {serviceSubnets: [%s]}}      (or KubeNetworkConfig: serviceSubnets)
+  talosctl -n NODE patch machineconfig --patch @FILE --mode no-reboot
+Look at it with --dry-run first: it has to hold the new value alone. Kubelets' clusterDNS is set by now, or it would follow.`, want) + end
+	}
+	return notYours(
+		o,
+	) + fmt.Sprintf(
+		`restart every kube-apiserver and kube-controller-manager with --service-cluster-ip-range=%s.`,
+		want,
+	) + end
+}

@@ -1,0 +1,250 @@
+// Package ranges adds, retires and restores Service ranges, and waits at gates for what operators do
+// to certificates, kubelets and API servers.
+package ranges
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/spec/hook"
+)
+
+// Plan adds, retires and restores Service ranges.
+type Plan struct {
+	Client    client.Client
+	Inventory *services.Inventory
+	Servers   APIServers
+	Origin    cluster.Origin
+	// Wait is how long a gate waits for the operator.
+	Wait time.Duration
+	// Identity is the cluster's, for actions of gates.
+	Identity engine.Identity
+}
+
+// Look is for one step, which says how it has seen API servers.
+func (r *Plan) Look() *APIServers {
+	servers := r.Servers
+	return &servers
+}
+
+func (r *Plan) own(name string, cidr netip.Prefix, role string) Range {
+	return Range{Client: r.Client, Migration: r.Inventory.Spec.Name, Name: name, Cidr: cidr, Role: role}
+}
+
+// Targets are the ranges that the migration adds.
+func (r *Plan) Targets() []Range {
+	var all []Range
+	for i, to := range r.Inventory.Spec.To {
+		all = append(all, r.own(RangeName(r.Inventory.Spec, i), to, v1alpha1.RoleRange))
+	}
+	return all
+}
+
+// Kept are the ranges for pinned Services.
+func (r *Plan) Kept() []Range {
+	var all []Range
+	for _, k := range r.Inventory.KeepRanges() {
+		name := strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(k.String())
+		all = append(all, r.own(r.Inventory.Spec.Name+"-keep-"+strings.ReplaceAll(name, "--", "-0-"), k, v1alpha1.RoleKeep))
+	}
+	return all
+}
+
+// reopened are the ranges that Services return to, as far as they have to be opened again.
+func (r *Plan) reopened() []Range {
+	var all []Range
+	for i, from := range r.Inventory.Spec.From {
+		all = append(all, r.own(fmt.Sprintf("%s-reopened-%d", r.Inventory.Spec.Name, i), from, v1alpha1.RoleReopened))
+	}
+	return all
+}
+
+// RangeName is the name of the ServiceCIDR of the i-th target range.
+func RangeName(spec services.Spec, i int) string {
+	if len(spec.To) == 1 {
+		return spec.Name
+	}
+	return fmt.Sprintf("%s-%d", spec.Name, i)
+}
+
+func stepsOf(ranges []Range, step func(Range) engine.Step) []engine.Step {
+	var steps []engine.Step
+	for _, r := range ranges {
+		steps = append(steps, step(r))
+	}
+	return steps
+}
+
+// Extend adds the target range.
+func (r *Plan) Extend() []engine.Group {
+	return engine.InOrder(stepsOf(r.Targets(), Range.Add)...)
+}
+
+// Repoint retires what nothing needs any more: the default range after the API servers have
+// another.
+func (r *Plan) Repoint() []engine.Group {
+	if r.Inventory.Spec.Mode == v1alpha1.ModeExtend {
+		return nil
+	}
+	var vacant, retire []engine.Step
+	hasDefault := false
+	for _, c := range Retiring(r.Inventory) {
+		hasDefault = hasDefault || c.Name == DefaultRange
+		leaves := leavingRanges(r.Inventory, c)
+		old := retiredRange{
+			client: r.Client, name: c.Name, cidrs: services.CIDRsOf(c), leaves: leaves, kept: r.Inventory.KeepRanges(), immovable: r.Immovable(leaves),
+		}
+		vacant, retire = append(vacant, old.vacant()), append(retire, old.retire())
+	}
+	groups := append(engine.InOrder(stepsOf(append(r.Kept(), r.aparts()...), Range.Add)...), engine.InOrder(vacant...)...)
+	was, becomes, moves := Defaults(r.Inventory)
+	if hasDefault {
+		groups = append(groups, engine.InOrder(r.apiServers(becomes, Repointed, false))...)
+	}
+	groups = append(groups, engine.InOrder(retire...)...)
+	if hasDefault || (moves && lacksDefault(r.Inventory, becomes)) {
+		made := newDefault{client: r.Client, want: becomes, gone: was}
+		if len(becomes) == 1 {
+			made.want = r.Inventory.Spec.To
+		}
+		groups = append(groups, engine.InOrder(made.step())...)
+	}
+	return groups
+}
+
+// Reopen makes sure that both ranges are open: addresses are given out again in the old one, and
+// stay legitimate in the new one until the last Service has left it.
+func (r *Plan) Reopen() []engine.Group {
+	var groups []engine.Group
+	if slices.ContainsFunc(r.Inventory.Moves, (*services.Entry).Begun) {
+		groups = r.Extend()
+	}
+	closed := slices.DeleteFunc(r.reopened(), func(o Range) bool {
+		return slices.ContainsFunc(r.Inventory.Ranges, func(c networkingv1.ServiceCIDR) bool {
+			return c.DeletionTimestamp.IsZero() && slices.Contains(services.CIDRsOf(&c), o.Cidr)
+		})
+	})
+	return append(groups, engine.InOrder(stepsOf(closed, Range.Add)...)...)
+}
+
+// Restore gives the API servers their old range back, if they had been given the new one. A retired
+// range that is no API server's stays open under the name it was opened with.
+func (r *Plan) Restore() []engine.Group {
+	var groups []engine.Group
+	if was, gone, restores := restoredDefaults(r.Inventory); restores {
+		now := currentDefault(r.Inventory)
+		never := now != nil && len(without(was, services.CIDRsOf(now))) == 0
+		groups = append(groups, engine.InOrder(r.apiServers(was, restored, never))...)
+		if !never {
+			if now != nil {
+				gone = services.CIDRsOf(now)
+			}
+			made := newDefault{client: r.Client, want: was, gone: gone, remove: true}
+			groups = append(groups, engine.InOrder(append(stepsOf(r.restoredApart(), Range.Add), made.step())...)...)
+		}
+	}
+	return append(groups, engine.InOrder(stepsOf(r.reopened(), Range.HandOver)...)...)
+}
+
+// Withdraw removes the ranges that the migration added, as far as no Service is in them. A kept
+// range of the other family goes only if it is there once more.
+func (r *Plan) Withdraw() []engine.Group {
+	pinned := slices.DeleteFunc(r.keeping(), r.isApart)
+	return append(engine.InOrder(stepsOf(r.leftApart(), Range.HandOver)...), removal(append(pinned, r.Targets()...))...)
+}
+
+// HandOver ends the migration's say over its ranges. One kept for a pinned Service goes if that has
+// gone or moved.
+func (r *Plan) HandOver() []engine.Group {
+	needed := append(r.Kept(), r.keptApart()...)
+	idle := slices.DeleteFunc(r.keeping(), func(k Range) bool {
+		return slices.ContainsFunc(needed, func(n Range) bool { return n.Name == k.Name })
+	})
+	return append(engine.InOrder(stepsOf(slices.Concat(r.Targets(), needed), Range.HandOver)...), removal(idle)...)
+}
+
+// removal takes ranges away as far as no Service is in them. Each waits out the same grace period.
+func removal(ranges []Range) []engine.Group {
+	return append(engine.AtOnce(stepsAtOnce, "", stepsOf(ranges, Range.Withdraw)...),
+		engine.AtOnce(stepsAtOnce, "", stepsOf(ranges, Range.putBack)...)...)
+}
+
+// keeping are the ranges that the migration has added for pinned Services, also for former ones.
+func (r *Plan) keeping() []Range {
+	var all []Range
+	for i := range r.Inventory.Ranges {
+		c := &r.Inventory.Ranges[i]
+		if c.Labels[v1alpha1.LabelRole] == v1alpha1.RoleKeep && c.Labels[v1alpha1.LabelMigration] == r.Inventory.Spec.Name {
+			all = append(all, r.own(c.Name, services.CIDRsOf(c)[0], v1alpha1.RoleKeep))
+		}
+	}
+	return all
+}
+
+// The confirmations of operators, values of v1alpha1.AnnotationAPIServers.
+const (
+	Repointed = "Repointed"
+	restored  = "Restored"
+)
+
+// Certificates waits until clients can connect to API servers by both addresses of kubernetes.
+func (r *Plan) Certificates() engine.Step {
+	kubernetes := r.Inventory.Kubernetes()
+	guide := CertificateGuide(r.Origin, kubernetes.Old, kubernetes.New)
+	title := fmt.Sprintf("Wait until the certificate of every API server names %s and %s", kubernetes.Old, kubernetes.New)
+	servers := r.Look()
+	gate := NewGate("certificates", title, guide, r.Wait, servers.Certified(kubernetes.Old, kubernetes.New))
+	gate.Remark = servers.Remark
+	return CallAction(gate, r.Inventory.Spec, GateRequest{
+		Cluster: r.Identity, Run: hook.Apply, Gate: GateCertificates, Want: kubernetes.New.String(), Keep: kubernetes.Old.String(),
+	})
+}
+
+// apiServers waits until the API servers have ranges as theirs, one of each family that they serve.
+func (r *Plan) apiServers(want []netip.Prefix, confirmation string, lenient bool) engine.Step {
+	title := fmt.Sprintf("Wait until every API server has %s as --service-cluster-ip-range", FlagOf(want))
+	servers := r.Look()
+	gate := NewGate("api-servers", title, APIServerGuide(r.Origin, want), r.Wait, r.OnRange(servers, want, confirmation, lenient))
+	gate.Remark = servers.Remark
+	run := hook.Apply
+	if confirmation == restored {
+		run = hook.Rollback
+	}
+	return CallAction(gate, r.Inventory.Spec, GateRequest{Cluster: r.Identity, Run: run, Gate: GateAPIServers, Want: FlagOf(want)})
+}
+
+// OnRange holds once the API servers, and the controller managers that can be seen, have ranges as
+// theirs.
+func (r *Plan) OnRange(servers *APIServers, want []netip.Prefix, confirmation string, lenient bool) func(context.Context) error {
+	all := onRange{
+		servers: servers, migration: r.Inventory.Spec.Name, want: want, confirmation: confirmation, lenient: lenient,
+	}
+	return func(ctx context.Context) error {
+		if err := all.holds(ctx); err != nil {
+			return err
+		}
+		return managersOn(ctx, r.Client, want)
+	}
+}
+
+// Changes make the steps of those phases that change Service ranges, which depend on what a cluster
+// has.
+type Changes interface {
+	Extend() []engine.Group
+	Repoint() []engine.Group
+	Reopen() []engine.Group
+	Restore() []engine.Group
+	Withdraw() []engine.Group
+	HandOver() []engine.Group
+}

@@ -1,0 +1,58 @@
+package servicecidr
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/network/bridge"
+)
+
+// NoReturnError says that admission would not let a bridge answer at the address that its Service
+// has to leave: without that there is no way back that loses nothing.
+type NoReturnError struct {
+	Err error
+}
+
+func (e *NoReturnError) Error() string {
+	return "services cannot go back, since a bridge must not answer at both addresses again: " + e.Err.Error()
+}
+
+// Unwrap gives the cause.
+func (e *NoReturnError) Unwrap() error { return e.Err }
+
+// ExitCode: nothing was written.
+func (*NoReturnError) ExitCode() int { return fault.ExitBlocked }
+
+func (*NoReturnError) Advice() string {
+	return "have admission take changes of Services with the label replumb.dev/role=bridge for the time of the rollback, then run it again"
+}
+
+// returnable asks by dry run, in every namespace, whether bridges may take the addresses on again
+// that Services have to leave. A bridge that answers at both still needs no leave.
+func (j *Job) returnable(ctx context.Context) error {
+	snap, err := cluster.Load(ctx, j.Deps.Cluster)
+	if err != nil {
+		return err
+	}
+	inventory, err := j.positions(ctx, snap)
+	if err != nil {
+		return err
+	}
+	asked := map[string]bool{}
+	for _, e := range inventory.All() {
+		b := &bridge.Bridge{Migration: j.Spec.Name, Service: e.Service, Old: e.Old, New: e.New, Kept: e.Kept(e.Service)}
+		if !e.Away() || e.Bridge == nil || asked[e.Service.Namespace] || !b.Grows(e.Bridge) {
+			continue
+		}
+		asked[e.Service.Namespace] = true
+		switch err := b.Admitted(ctx, j.Deps.Cluster, e.Bridge); {
+		case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
+			return &NoReturnError{Err: err}
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}

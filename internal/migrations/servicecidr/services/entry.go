@@ -1,0 +1,152 @@
+package services
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/spec/tier"
+)
+
+// Position is where a Service stands in the move.
+type Position string
+
+// The places, in the order of the move.
+const (
+	Waiting   Position = "waiting"
+	Bridged   Position = "bridged"
+	InTransit Position = "half-hopped"
+	Moved     Position = "moved"
+	// Pinned Services keep their address, and the address stays legitimate when the range around it
+	// goes.
+	Pinned Position = "pinned"
+	Stays  Position = "stays"
+)
+
+// ClusterTier is the tier of the cluster's own Services.
+const ClusterTier = tier.ClusterServices
+
+// Entry is one Service in the picture.
+type Entry struct {
+	Service  *corev1.Service
+	Old, New netip.Addr
+	// Position is where the Service stands; Reason why it keeps its address, or may not return.
+	Position Position
+	Reason   Reason
+	// Tier is the class of the Service; tiers move one after another.
+	Tier string
+	// Bridge is nil if there is none.
+	Bridge *corev1.Service
+	// Reserved are the addresses that are seen to be reserved for the bridge.
+	Reserved map[netip.Addr]Reservation
+	// Strategy is how the Service gets to its other address.
+	Strategy v1alpha1.Strategy
+	// Called says that API servers call the Service, for a webhook or an aggregated API: it moves
+	// alone.
+	Called bool
+	Routed bool
+	// Original is the spec from before the latest hop, as far as reservations say it.
+	Original string
+}
+
+// Touched reports whether the migration is noted on the Service, or has reserved an address for a
+// bridge that is not there.
+func (e *Entry) Touched() bool {
+	if e.Service.Annotations[v1alpha1.LabelMigration] != "" {
+		return true
+	}
+	return e.Bridge == nil && len(e.Reserved) > 0
+}
+
+// Begun reports whether the migration has something of the Service to take back or to remove.
+func (e *Entry) Begun() bool { return e.Position != Waiting || e.Touched() }
+
+func (e *Entry) Away() bool { return e.Position == Moved || e.Position == InTransit }
+
+// CannotReturn reports whether the Service was changed, after it had moved, in a way that keeps it
+// where it is. Its old address answers until finish or rollback.
+func (e *Entry) CannotReturn() bool { return e.Position == Moved && e.Reason.Kind != "" }
+
+func (e *Entry) InTarget() bool { return e.Reason.Kind == InTarget }
+
+func (e *Entry) Key() types.NamespacedName {
+	return types.NamespacedName{Namespace: e.Service.Namespace, Name: e.Service.Name}
+}
+
+func (e *Entry) BridgeKey() types.NamespacedName {
+	return BridgeKey(e.Service)
+}
+
+// BridgeKey is where the bridge of a Service is or would be.
+func BridgeKey(svc *corev1.Service) types.NamespacedName {
+	return types.NamespacedName{Namespace: svc.Namespace, Name: bridge.Name(svc.Name, svc.UID)}
+}
+
+func (e *Entry) Reservation(migration string, a netip.Addr) *bridge.Hold {
+	return &bridge.Hold{Migration: migration, Address: a, Bridge: e.BridgeKey(), UID: e.Reserved[a].UID, Original: e.Original}
+}
+
+func (e *Entry) Memo(migration string) *bridge.Hold {
+	m := bridge.Memo(migration, e.Service, e.Old, e.New)
+	m.Original = e.Original
+	return m
+}
+
+// Ends are the address that a direction leaves, and the one to which it goes.
+func (e *Entry) Ends(to engine.Direction) (src, dest netip.Addr) {
+	if to == engine.Backward {
+		return e.New, e.Old
+	}
+	return e.Old, e.New
+}
+
+// IsKubernetes reports whether pods reach the API server by the Service.
+func (e *Entry) IsKubernetes() bool { return e.Key() == KubernetesKey() }
+
+// HasNodePorts reports whether the Service answers at ports of the nodes, which no bridge keeps.
+func (e *Entry) HasNodePorts() bool {
+	if e.Position == InTransit {
+		original, err := e.OriginalSpec(e.Service)
+		return err == nil && original.Type == corev1.ServiceTypeNodePort
+	}
+	return e.Service.Spec.Type == corev1.ServiceTypeNodePort
+}
+
+// Hops reports whether all who watch Services see the Service as another type for a moment.
+func (e *Entry) Hops() bool { return e.Strategy != v1alpha1.StrategyOfEtcd }
+
+// Mirrored reports whether the endpoints of the bridge are copies, since no selector makes them.
+func (e *Entry) Mirrored() bool { return len(e.Service.Spec.Selector) == 0 }
+
+// Throttled reports whether ingress controllers are to see nothing of a hop. A Service without
+// selector hops like any other: its bridge would copy what they are given to see.
+func (e *Entry) Throttled() bool { return e.Routed && e.Hops() && !e.Mirrored() }
+
+// Heading is where a Service was going when its hop was cut off: the address that it leaves is
+// reserved after the other. Else its annotations say so, which others can write; a lie costs it a
+// hop more.
+func (e *Entry) Heading() engine.Direction {
+	old, isOld := e.Reserved[e.Old]
+	target, isTarget := e.Reserved[e.New]
+	if isOld && isTarget && !old.Since.Equal(target.Since) {
+		if old.Since.After(target.Since) {
+			return engine.Forward
+		}
+		return engine.Backward
+	}
+	if e.Service.Annotations[v1alpha1.AnnotationAwaySince] != "" {
+		return engine.Backward
+	}
+	return engine.Forward
+}
+
+// BridgeHost is the name of a Service's bridge in the DNS of the cluster.
+func BridgeHost(svc *corev1.Service, domain string) string {
+	key := BridgeKey(svc)
+	return fmt.Sprintf("%s.%s.svc.%s", key.Name, key.Namespace, domain)
+}

@@ -1,0 +1,165 @@
+package services
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/internal/network/cidr"
+)
+
+// A migration is of one family. A Service may have an address of each: then the one moves, and the
+// other is kept. It too is given up by the first patch of a hop, and asked for by the second. See
+// docs/design/hop.md.
+
+// AddressesOf a Service, one for each of its families, in its own order; none of a headless one.
+func AddressesOf(svc *corev1.Service) []netip.Addr {
+	texts := svc.Spec.ClusterIPs
+	if len(texts) == 0 {
+		texts = []string{svc.Spec.ClusterIP}
+	}
+	return ParseAddresses(texts)
+}
+
+// ParseAddresses passes over texts that are no addresses.
+func ParseAddresses(texts []string) []netip.Addr {
+	var all []netip.Addr
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// Current is the address of a Service in the family of the migration; its first, if it has none of
+// that family.
+func (s Spec) Current(svc *corev1.Service) netip.Addr {
+	all := AddressesOf(svc)
+	if len(all) == 0 {
+		return netip.Addr{}
+	}
+	for _, r := range slices.Concat(s.To, s.From) {
+		for _, a := range all {
+			if a.Is4() == r.Addr().Is4() {
+				return a
+			}
+		}
+	}
+	return all[0]
+}
+
+// Among is that of some addresses which is in one of the ranges; invalid, if none is.
+func Among(all []netip.Addr, ranges []netip.Prefix) netip.Addr {
+	i := slices.IndexFunc(all, func(a netip.Addr) bool { return cidr.Contains(ranges, a) })
+	if i < 0 {
+		return netip.Addr{}
+	}
+	return all[i]
+}
+
+// Besides is that of some addresses which is of the other family than a; invalid, if there is none.
+func Besides(all []netip.Addr, a netip.Addr) netip.Addr {
+	i := slices.IndexFunc(all, func(other netip.Addr) bool { return other.Is4() != a.Is4() })
+	if i < 0 || !a.IsValid() {
+		return netip.Addr{}
+	}
+	return all[i]
+}
+
+// moving is an address of the family in which the Service moves.
+func (e *Entry) moving() netip.Addr {
+	if e.Old.IsValid() {
+		return e.Old
+	}
+	return e.New
+}
+
+// Kept is the address of the other family, which the Service keeps; invalid, if it has none.
+// Between its patches a Service has no address: then it is the one that was noted where no tenant
+// writes.
+func (e *Entry) Kept(svc *corev1.Service) netip.Addr {
+	if svc.Spec.Type != corev1.ServiceTypeExternalName {
+		return Besides(AddressesOf(svc), e.moving())
+	}
+	if e.Original == "" {
+		return netip.Addr{}
+	}
+	original, err := e.OriginalSpec(svc)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return Besides(ParseAddresses(original.ClusterIPs), e.moving())
+}
+
+// ArrivesAt are the addresses of a Service that arrives at one, in the order of its families.
+func ArrivesAt(dest netip.Addr, original *corev1.ServiceSpec) []string {
+	all := ParseAddresses(original.ClusterIPs)
+	kept := Besides(all, dest)
+	switch {
+	case !kept.IsValid():
+		return []string{dest.String()}
+	case all[0] == kept:
+		return []string{kept.String(), dest.String()}
+	}
+	return []string{dest.String(), kept.String()}
+}
+
+// OtherFamily is the one in which Services that move keep an address; empty, if none does. Nodes
+// have to know bridges in it, too.
+func (s *Inventory) OtherFamily() corev1.IPFamily {
+	for _, e := range s.All() {
+		switch kept := e.Kept(e.Service); {
+		case kept.Is4():
+			return corev1.IPv4Protocol
+		case kept.Is6():
+			return corev1.IPv6Protocol
+		}
+	}
+	return ""
+}
+
+// SameFamily reports whether one of some ranges is of the family of another.
+func SameFamily(ranges []netip.Prefix, p netip.Prefix) bool {
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Addr().Is4() == p.Addr().Is4() })
+}
+
+// IsAt reports whether a Service has an address and is at it.
+func IsAt(svc *corev1.Service, a netip.Addr) bool {
+	return svc.Spec.Type != corev1.ServiceTypeExternalName && slices.Contains(AddressesOf(svc), a)
+}
+
+// AddressIn is the address that a Service has in some ranges.
+func AddressIn(svc *corev1.Service, ranges []netip.Prefix) (a netip.Addr, in bool) {
+	for _, text := range svc.Spec.ClusterIPs {
+		if a, err := netip.ParseAddr(text); err == nil && cidr.Contains(ranges, a) {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// JoinRanges is for people.
+func JoinRanges(all []netip.Prefix) string {
+	texts := make([]string, len(all))
+	for i, p := range all {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, ", ")
+}
+
+// FirstTen names the first few of many.
+func FirstTen(all []string) string {
+	const few = 10
+	if len(all) <= few {
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:few], ", "), len(all)-few)
+}
+
+// Allocator is who manages IPAddresses of Services (ControllerName in k8s.io/kubernetes
+// pkg/registry/core/service/ipallocator).
+const Allocator = "ipallocator.k8s.io"

@@ -1,0 +1,139 @@
+package servicecidr
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/dustin/go-humanize/english"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/printable"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/network/overlapset"
+	"github.com/replumb/replumb/internal/verify/lossguard"
+)
+
+// StatusBody is what status prints of a migration of Services.
+type StatusBody struct {
+	Tiers    []v1alpha1.TierStatus `json:"tiers,omitempty"`
+	Services []StatusLine          `json:"services"`
+	// Holds names what still keeps the ranges that are to go.
+	Holds []string `json:"holds,omitempty"`
+	// Late are Services that were made in the target range since the migration began.
+	Late []CreatedDuring `json:"late,omitempty"`
+	// Clients are those that still use old addresses, as far as nodes report them. MoreClients is how many they had no room for.
+	Clients     []lossguard.Client `json:"clients,omitempty"`
+	MoreClients int                `json:"moreClients,omitempty"`
+
+	// Overlap is how what keeps bridges in step between commands fares.
+	Overlap *overlapset.State `json:"overlap,omitempty"`
+
+	// unseen says why clients are not known.
+	unseen string
+}
+
+// StatusLine is where one Service stands.
+type StatusLine struct {
+	Service string            `json:"service"`
+	Old     string            `json:"old,omitempty"`
+	New     string            `json:"new,omitempty"`
+	State   services.Position `json:"state"`
+	Reason  string            `json:"reason,omitempty"`
+}
+
+// inTarget is the state of a Service in the target range of a migration past its point of no return, whether it moved there or was made there.
+const inTarget services.Position = "in-target"
+
+func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err error) {
+	inventory, err := j.LoadInventory(ctx)
+	if err != nil {
+		return doc, err
+	}
+	st := j.Migration.Status
+	doc.Pending, doc.Counts = len(inventory.Pending()) > 0, inventory.Counts()
+	finished := st.Phase == v1alpha1.PhaseFinished
+	past := finished || st.PointOfNoReturnPassed
+	if past {
+		// Which Services had moved can no longer be seen on them; how many was written down.
+		doc.Counts.Moved, doc.Counts.Total = st.Counts.Moved, st.Counts.Moved+len(inventory.Pending())
+	}
+	body := &StatusBody{Services: []StatusLine{}}
+	if !finished && st.Phase != v1alpha1.PhaseRolledBack {
+		body.Holds = ranges.Holds(inventory)
+		if !past {
+			body.Late = FindCreatedDuring(inventory) // what a rollback could take back
+		}
+		if len(inventory.Tiers) > 2 { // more than the default and the cluster's own
+			body.Tiers = inventory.TierCounts(nil)
+		}
+		if err := body.oldClients(ctx, j); err != nil {
+			return doc, err
+		}
+		if body.Overlap, err = j.Overlap().State(ctx); err != nil {
+			return doc, err
+		}
+	}
+	doc.Counts.Stays -= body.list(inventory, past)
+	doc.Body, doc.Text = body, body.text(doc.Counts)
+	doc.Summary = fmt.Sprintf("%d of %d moved, %d bridged, %d pinned, %d stay",
+		doc.Counts.Moved, doc.Counts.Total, doc.Counts.Bridged, doc.Counts.Pinned, doc.Counts.Stays)
+	if finished {
+		doc.Summary = fmt.Sprintf("%s moved and without the old address, %d stayed",
+			english.Plural(doc.Counts.Moved, "Service", ""), doc.Counts.Stays)
+	}
+	return doc, nil
+}
+
+// list has a line for each Service. Those in the target range count as moved, once the migration is
+// past its point of no return: it returns how many.
+func (b *StatusBody) list(inventory *services.Inventory, past bool) (arrived int) {
+	for _, e := range slices.Concat(inventory.Moves, inventory.Pins, inventory.Stays) {
+		if past && e.InTarget() {
+			arrived++
+			b.Services = append(b.Services, StatusLine{Service: e.Key().String(), New: e.Old.String(), State: inTarget})
+			continue
+		}
+		line := StatusLine{Service: e.Key().String(), State: e.Position, Reason: e.Reason.String()}
+		if e.Old.IsValid() {
+			line.Old = e.Old.String()
+		}
+		if e.New.IsValid() {
+			line.New = e.New.String()
+		}
+		b.Services = append(b.Services, line)
+	}
+	return arrived
+}
+
+func (b *StatusBody) text(counts v1alpha1.Counts) []migration.Block {
+	table := migration.Block{Head: []string{"SERVICE", "OLD", "NEW", "STATE", "REASON"}, Settled: func(row []string) bool {
+		return slices.Contains([]services.Position{services.Moved, services.Stays, inTarget}, services.Position(row[3]))
+	}}
+	for _, s := range b.Services {
+		table.Rows = append(table.Rows, []string{s.Service, s.Old, s.New, string(s.State), s.Reason})
+	}
+	tiers := migration.Block{}
+	for _, t := range b.Tiers {
+		tiers.Lines = append(tiers.Lines, fmt.Sprintf("tier %s: %d of %d moved", t.Name, t.Moved, t.Total))
+	}
+	return append([]migration.Block{
+		table, migration.Holding(b.Holds), {Lines: CreatedDuringLines(b.Late), All: true}, tiers, {Lines: b.overlapLines(counts), All: true},
+	}, b.clientText()...)
+}
+
+// overlapLines say how what keeps bridges in step fares. Without bridges, and without it, there is nothing to say.
+func (b *StatusBody) overlapLines(counts v1alpha1.Counts) (lines []string) {
+	bridges := counts.Bridged+counts.Moved > 0
+	if b.Overlap == nil || !b.Overlap.There && !bridges {
+		return nil
+	}
+	lines = append(lines, "overlap: "+printable.Line(b.Overlap.String()))
+	if bridges && (b.Overlap.Enabled || b.Overlap.There) && !b.Overlap.Well() {
+		lines = append(lines,
+			"warning: bridges are not kept in step with their Services; replumb apply -f FILE repairs what does so, or says what is wrong")
+	}
+	return lines
+}

@@ -1,0 +1,61 @@
+package migrations
+
+import (
+	"k8s.io/client-go/rest"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/apiserver"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/cni"
+	"github.com/replumb/replumb/internal/migrations/mirror"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
+)
+
+// Tools are what jobs of all kinds are made with. Without a cluster they are good for finding out what is wrong in a Migration.
+type Tools struct {
+	Cluster   *cluster.Cluster
+	Inspector *apiserver.Inspector
+	// Image of replumb for the pods it runs itself; empty if this build has none.
+	Image pull.Image
+	// Context gives access to another context of the kubeconfig, for mirrors; nil where there is no kubeconfig.
+	Context func(name string) (*rest.Config, error)
+	// InsecureTarget takes the kubeconfig of a mirror's Secret as it is.
+	InsecureTarget bool
+	// Dir is the folder that relative paths of manifests are relative to.
+	Dir string
+	// Directed says that spec.desired is for others to write, and that runs obey it: they are those of the operator.
+	Directed bool
+}
+
+// Basic are what every kind needs.
+func (t Tools) Basic() migration.Tools {
+	return migration.Tools{Cluster: t.Cluster, Image: t.Image, Directed: t.Directed}
+}
+
+// Services are for migrations of Services.
+func (t Tools) Services() servicecidr.Deps {
+	tools := servicecidr.Deps{Tools: t.Basic()}
+	if t.Cluster != nil {
+		tools.Probe, tools.Inspector = servicecidr.HealthPort{Cluster: t.Cluster}, t.Inspector
+	}
+	return tools
+}
+
+// Mirrors are for mirrors.
+func (t Tools) Mirrors() mirror.Deps {
+	return mirror.Deps{Tools: t.Basic(), Context: t.Context, InsecureTarget: t.InsecureTarget}
+}
+
+// newNetworkJob makes the job of a migration of networks, which works with objects of any type.
+func newNetworkJob(t Tools, m *v1alpha1.Migration) (Job, error) {
+	tools := cni.Deps{Tools: t.Basic(), Dir: t.Dir}
+	if t.Cluster != nil {
+		var err error
+		if tools.Any, err = t.Cluster.Any(); err != nil {
+			return nil, err
+		}
+	}
+	return made(cni.NewJob(tools, m))
+}
