@@ -29,6 +29,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/admission"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"

@@ -13,6 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/apiserver"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 )

@@ -6,6 +6,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
