@@ -44,7 +44,7 @@ func TestWhatStandsForAnAddress(t *testing.T) {
 		if got := reservedBy(svc); !equality.Semantic.DeepEqual(got, want) {
 			t.Errorf("%s came back as %+v", address, got)
 		}
-		note := reservedBy(noted(svc))
+		note := reservedBy(withoutClusterIP(svc))
 		if note.Annotations[v1alpha1.AnnotationNoted] == "" || note.Spec.ParentRef.Name != "cart-bridge" {
 			t.Errorf("%s is noted as %+v", address, note)
 		}

@@ -104,7 +104,7 @@ func Connect(config *rest.Config) (*Cluster, error) {
 		return nil, fmt.Errorf("creating a client: %w", err)
 	}
 	cl := &Cluster{raw: raw, config: config, host: config.Host, skew: &atomic.Int64{}}
-	cl.finder = newFinder(cl.Host(), func(ctx context.Context, version string) ([]byte, error) {
+	cl.finder = newFinder(func(ctx context.Context, version string) ([]byte, error) {
 		return cl.GetRaw(ctx, "/apis/"+networkingv1.GroupName+"/"+version)
 	})
 	cl.WithWatch = fenced{newClient(c, cl.finder)}

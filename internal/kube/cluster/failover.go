@@ -30,8 +30,8 @@ const (
 // failover closes the connections of a client to an API server that is not ready, so that new ones
 // may reach another.
 type failover struct {
-	host string
-	next http.RoundTripper
+	host     string
+	next     http.RoundTripper
 	closeAll func()
 
 	// mu is held during a question, so that there is one at a time.

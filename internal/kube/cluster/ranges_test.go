@@ -21,7 +21,7 @@ const serves = `{"resources":[{"name":"ingresses"},{"name":"ipaddresses"},{"name
 // finderOf makes a rangesFinder of what each version of networking.k8s.io answers, and counts how
 // often it is asked.
 func finderOf(answers map[string]string, asked *int) *rangesFinder {
-	return &rangesFinder{host: "cluster:6443", resources: func(_ context.Context, version string) ([]byte, error) {
+	return &rangesFinder{resources: func(_ context.Context, version string) ([]byte, error) {
 		*asked++
 		body, ok := answers[version]
 		switch {
