@@ -13,21 +13,18 @@ import (
 	"github.com/replumb/replumb/internal/kube/references"
 )
 
-// customKind is a resource that others define, which a cluster may have. version is the one that is
-// asked for where its definition cannot be read.
+// customKind has the version to ask for where the definition cannot be read.
 type customKind struct{ group, version, resource, kind string }
 
-// name is that of the definition, and what it is called where the user may not read it.
+// name is that of the CustomResourceDefinition, and the key in Inspection.Unread.
 func (k customKind) name() string { return k.resource + "." + k.group }
 
-// Groups of kinds that others define.
 const (
 	gatewayGroup = "gateway.networking.k8s.io"
 	ciliumGroup  = "cilium.io"
 	istioGroup   = "networking.istio.io"
 )
 
-// policyKinds allow and deny traffic.
 func policyKinds() []customKind {
 	return []customKind{
 		{CalicoGroup, "v1", "networkpolicies", "NetworkPolicy"},
@@ -41,7 +38,6 @@ func policyKinds() []customKind {
 	}
 }
 
-// settingKinds are others that may name addresses.
 func settingKinds() []customKind {
 	return slices.Concat(routeKinds(), []customKind{
 		{gatewayGroup, "v1", "gateways", "Gateway"},
@@ -66,7 +62,6 @@ func listRights(kinds []customKind) (all []Right) {
 	return all
 }
 
-// names are what kinds are called in Inspection.Unread.
 func names(kinds []customKind) (all []string) {
 	for _, k := range kinds {
 		all = append(all, k.name())
@@ -74,18 +69,15 @@ func names(kinds []customKind) (all []string) {
 	return all
 }
 
-// PolicyResources are the custom resources that allow and deny traffic, as Inspection.Unread calls
-// them.
+// PolicyResources allow and deny traffic. Names are those of Inspection.Unread.
 func PolicyResources() []string { return names(policyKinds()) }
 
-// SettingResources are the other custom resources that old addresses are looked for in.
+// SettingResources may name addresses. Names are those of Inspection.Unread.
 func SettingResources() []string { return names(settingKinds()) }
 
-// definitions are what custom resources are defined by.
 const definitions = "customresourcedefinitions"
 
-// eachCustom reads the objects of those kinds that the cluster has, page by page. Where definitions
-// cannot be read it asks for all of them: one that the user may not list may be there then.
+// eachCustom tries all kinds where the user may not list definitions.
 func eachCustom(
 	ctx context.Context, c *Cluster, kinds []customKind, found *Inspection, take func(*unstructured.Unstructured),
 ) error {
@@ -97,14 +89,14 @@ func eachCustom(
 		if version != "" {
 			k.version = version
 		}
-		if err := found.unread(k.name(), eachOf(ctx, c, k, take)); err != nil {
+		if err := found.noteUnread(k.name(), eachOf(ctx, c, k, take)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// eachOf asks by the path, for which no kind has to be known to the client.
+// eachOf asks by path, since the client has no mapping for the kind.
 func eachOf(ctx context.Context, c *Cluster, k customKind, take func(*unstructured.Unstructured)) error {
 	token := ""
 	for {
@@ -126,8 +118,7 @@ func eachOf(ctx context.Context, c *Cluster, k customKind, take func(*unstructur
 	}
 }
 
-// define notes that there is a kind, and in which version its objects are asked for: that in which
-// they are kept, if it is served.
+// define notes a kind with its version of storage if that is served, or else another served one.
 func (i *Inspection) define(o *apiextensionsv1.CustomResourceDefinition) {
 	if i.defined == nil {
 		i.defined = map[string]string{}
@@ -141,7 +132,6 @@ func (i *Inspection) define(o *apiextensionsv1.CustomResourceDefinition) {
 	i.defined[o.Name] = version
 }
 
-// takeCustom looks at an object of a kind that others define.
 func (i *Inspection) takeCustom(scanner *references.Scanner, o *unstructured.Unstructured) {
 	is := func(k customKind) bool { return k.group == o.GroupVersionKind().Group && k.kind == o.GetKind() }
 	if slices.ContainsFunc(routeKinds(), is) {

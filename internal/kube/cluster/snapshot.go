@@ -14,37 +14,32 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Snapshot is a picture of the cluster. Nothing changes it once it is loaded; what is asked of the
-// cluster later, because the answer depends on the migration or on the user, is Live.
+// Snapshot is the state of the cluster for plans and checks, and does not change once it is loaded.
 type Snapshot struct {
-	Version *version.Info
-	// Ranges is the version that ServiceCIDRs and IPAddresses are served in.
+	Version      *version.Info
 	Ranges       RangeAPI
 	ServiceCIDRs []networkingv1.ServiceCIDR
 	IPAddresses  []networkingv1.IPAddress
 	Services     []corev1.Service
 	Nodes        []corev1.Node
-	// Ending are the namespaces that are being removed: nothing can be created in them any more.
-	Ending map[string]bool
-	// NamespaceLabels are those of each namespace.
+	// Ending are the namespaces under deletion, in which nothing can be created.
+	Ending          map[string]bool
 	NamespaceLabels map[string]map[string]string
-	// Meshed are the namespaces whose pods a service mesh takes in, with its name.
-	Meshed map[string]string
-	// Kubelets by node, as they say themselves.
+	// Meshed is the name of the mesh by namespace.
+	Meshed   map[string]string
 	Kubelets map[string]KubeletAnswer
-	// ClusterIPOwners are the field managers other than replumb that own the clusterIP of a
-	// Service.
+	// ClusterIPOwners are field managers, other than replumb, that own a Service's clusterIP.
 	ClusterIPOwners map[types.NamespacedName][]Owner
 }
 
-// Owner is one field manager's claim.
+// Owner is a field manager that owns a field.
 type Owner struct {
 	Manager string
-	// Applies is true of server-side apply, which comes back to what it says.
+	// Applies is true for server-side apply, which sets the field again.
 	Applies bool
 }
 
-// Load reads what plans need.
+// Load reads a Snapshot.
 func Load(ctx context.Context, c *Cluster) (*Snapshot, error) {
 	v, err := c.ServerVersion(ctx)
 	if err != nil {
@@ -87,7 +82,6 @@ func (s *Snapshot) loadNamespaces(ctx context.Context, c *Cluster) error {
 	return nil
 }
 
-// TakeNamespace keeps what plans need of a namespace.
 func (s *Snapshot) TakeNamespace(ns *corev1.Namespace) {
 	s.NamespaceLabels[ns.Name] = ns.Labels
 	if mesh := MeshOf(ns); mesh != "" {
@@ -98,8 +92,7 @@ func (s *Snapshot) TakeNamespace(ns *corev1.Namespace) {
 	}
 }
 
-// TakeService adds a Service to the picture, which keeps of its managedFields only who owns its
-// clusterIP.
+// TakeService keeps of managedFields only the owners of clusterIP.
 func (s *Snapshot) TakeService(svc *corev1.Service) {
 	if owners := clusterIPOwners(svc); len(owners) > 0 {
 		if s.ClusterIPOwners == nil {
@@ -117,7 +110,6 @@ func clusterIPOwners(svc *corev1.Service) []Owner {
 		if entry.Manager == v1alpha1.FieldManager || entry.FieldsV1 == nil {
 			continue
 		}
-		// FieldsV1 is nested objects; a key with a colon after f is a field.
 		var fields struct {
 			Spec map[string]json.RawMessage `json:"f:spec"`
 		}
@@ -131,7 +123,7 @@ func clusterIPOwners(svc *corev1.Service) []Owner {
 	return all
 }
 
-// Service finds a Service in the picture.
+// Service is nil if the Snapshot has none.
 func (s *Snapshot) Service(key types.NamespacedName) *corev1.Service {
 	for i := range s.Services {
 		if s.Services[i].Namespace == key.Namespace && s.Services[i].Name == key.Name {
@@ -141,7 +133,7 @@ func (s *Snapshot) Service(key types.NamespacedName) *corev1.Service {
 	return nil
 }
 
-// NodeReady reports whether a node's Ready condition is true.
+// NodeReady reports whether condition Ready is true.
 func NodeReady(n *corev1.Node) bool {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -151,7 +143,7 @@ func NodeReady(n *corev1.Node) bool {
 	return false
 }
 
-// InternalIP is the first internal address of a node.
+// InternalIP is the first of several, or empty.
 func InternalIP(n *corev1.Node) string {
 	for _, a := range n.Status.Addresses {
 		if a.Type == corev1.NodeInternalIP {
