@@ -89,7 +89,6 @@ func (b bitmap) get(ctx context.Context, name string, into client.Object) error 
 	return fmt.Errorf("getting %T: not known", into)
 }
 
-// address is the reserved IPAddress, or else that of the Service which has the address.
 func (b bitmap) address(ctx context.Context, name string) (*networkingv1.IPAddress, error) {
 	a, err := netip.ParseAddr(name)
 	if err != nil {
@@ -204,8 +203,7 @@ func (b bitmap) create(ctx context.Context, o client.Object, opts ...client.Crea
 	return finishReservation(ip, svc, a, b.Create(ctx, svc, opts...))
 }
 
-// finishReservation copies the written Service into its IPAddress, and translates errors into those
-// of the API of IPAddresses.
+// finishReservation copies a written Service into its IPAddress, or translates the error.
 func finishReservation(ip *networkingv1.IPAddress, svc *corev1.Service, a netip.Addr, err error) error {
 	switch {
 	case err == nil:
@@ -219,8 +217,7 @@ func finishReservation(ip *networkingv1.IPAddress, svc *corev1.Service, a netip.
 	return err
 }
 
-// update takes an address that was out of the API server's range when it was reserved. It changes
-// nothing else.
+// update takes an address that was out of range when it was reserved, and changes nothing else.
 func (b bitmap) update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
 	ip, a, err := reservable(o, "changed")
 	if err != nil {

@@ -27,8 +27,7 @@ const (
 	allocator = "ipallocator.k8s.io"
 )
 
-// discardOnly holds addresses that no Service can have, since packets to them are dropped
-// (RFC 6666).
+// discardOnly holds no address of a Service, since packets to it are dropped (RFC 6666).
 var discardOnly = netip.MustParsePrefix("100::/64") //nolint:gochecknoglobals // a constant
 
 func holdName(a netip.Addr) string {
@@ -40,8 +39,7 @@ func isHold(svc *corev1.Service) bool {
 	return svc.Namespace == v1alpha1.SystemNamespace && svc.Labels[v1alpha1.LabelRole] == v1alpha1.RoleHold
 }
 
-// Stranded are the Services, as namespace/name, that stand for reserved addresses from before the
-// cluster had ServiceCIDRs.
+// Stranded are the Services, as namespace/name, that reserve addresses beside ServiceCIDRs.
 func Stranded(api RangeAPI, services []corev1.Service) []string {
 	if api == Bitmap {
 		return nil
@@ -164,8 +162,7 @@ func allocated(err error) bool {
 	return apierrors.IsInvalid(err) && strings.Contains(err.Error(), "provided IP is already allocated")
 }
 
-// outOfRange reports whether the refused address is in none of the API server's ranges, or of a
-// family that it has none of.
+// outOfRange is also true of an address of a family that the API server has no range of.
 func outOfRange(err error) bool {
 	return apierrors.IsInvalid(err) && (validRange.MatchString(err.Error()) || strings.Contains(err.Error(), notConfigured))
 }
@@ -177,7 +174,7 @@ func otherFlag(err error) bool {
 		(strings.Contains(err.Error(), "does not match the current range") || strings.Contains(err.Error(), "cannot allocate resources of type"))
 }
 
-// validRange is in ErrNotInRange of the allocator.
+// validRange is the text of ErrNotInRange.
 var validRange = regexp.MustCompile(`The range of valid IPs is ([0-9a-fA-F:.]+/[0-9]+)`)
 
 // notConfigured is for a family without a range (initIPFamilyFields in k8s.io/kubernetes

@@ -38,8 +38,7 @@ func askRanges(ctx context.Context, c client.WithWatch) ([]netip.Prefix, error) 
 	return all, nil
 }
 
-// OutOfRange is a Service whose address is in no possible range: the last of all of IPv4 or the
-// first of all of IPv6.
+// OutOfRange is a Service with the last address of IPv4 or the first of IPv6, which no range has.
 func OutOfRange(family corev1.IPFamily) *corev1.Service {
 	a := "255.255.255.255"
 	if family == corev1.IPv6Protocol {

@@ -14,8 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// Identity names the cluster by the UID of namespace kube-system, which the user must be able to
-// get.
+// Identity needs the right to get namespace kube-system, whose UID it has.
 func (c *Cluster) Identity(ctx context.Context) (engine.Identity, error) {
 	ns := &corev1.Namespace{}
 	if err := c.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, ns); err != nil {
@@ -26,12 +25,12 @@ func (c *Cluster) Identity(ctx context.Context) (engine.Identity, error) {
 	return known, nil
 }
 
-// Known is the identity as far as no request is needed.
+// Known is the part of the Identity that needs no request.
 func (c *Cluster) Known() engine.Identity {
 	return engine.Identity{Server: c.Host(), Context: c.ContextName}
 }
 
-// Describe is one line about the cluster for people who are about to change it.
+// Describe is a line for users who are about to change the cluster.
 func (c *Cluster) Describe(ctx context.Context) (string, error) {
 	version, err := c.ServerVersion(ctx)
 	if err != nil {

@@ -9,8 +9,7 @@ import (
 	"sync"
 )
 
-// mostRequests bounds concurrent requests of a client. Steps run 32 at a time with one request
-// each.
+// mostRequests is twice the number of steps that run at once, with a request each.
 const mostRequests = 64
 
 // patience is how many rounds of allowed requests have to succeed before the limit grows by one: a
@@ -95,7 +94,6 @@ func overloaded(r *http.Request, answer *http.Response, err error) bool {
 	return false
 }
 
-// begin waits until a request may be sent.
 func (g *gate) begin(ctx context.Context) (cuts int, err error) {
 	g.mu.Lock()
 	if g.busy < g.pace.allowed() && len(g.waiting) == 0 {
@@ -132,7 +130,6 @@ func (g *gate) giveUp(turn chan struct{}) {
 	g.admit()
 }
 
-// end frees the place of a request for those that wait.
 func (g *gate) end(refused bool, cuts int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -10,11 +10,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// pageSize of lists, as kubectl has it.
+// pageSize is kubectl's.
 const pageSize = 500
 
-// List reads a whole collection page by page, without managedFields: nothing is made from them, and
-// in a large cluster they are half of the memory.
+// List drops managedFields, which are half of the memory in a large cluster.
 func List[T any](ctx context.Context, c client.Client, of client.ObjectList) ([]T, error) {
 	var all []T
 	err := eachPage(ctx, c, of, pageSize, func(o client.Object) {
@@ -24,14 +23,12 @@ func List[T any](ctx context.Context, c client.Client, of client.ObjectList) ([]
 	return all, err
 }
 
-// Each reads a whole collection page by page, and hands out its objects one by one, so that none
-// needs to be kept.
+// Each keeps no object of a collection.
 func Each(ctx context.Context, c client.Client, of client.ObjectList, take func(client.Object), opts ...client.ListOption) error {
 	return eachPage(ctx, c, of, pageSize, take, opts...)
 }
 
-// eachPage reads a collection page by page and hands out its objects one by one. of says what to
-// list; a fresh list is made for every page, so that objects may be kept.
+// eachPage makes a fresh list for every page, so that take may keep objects.
 func eachPage(
 	ctx context.Context, c client.Client, of client.ObjectList, size int64, take func(client.Object), opts ...client.ListOption,
 ) error {

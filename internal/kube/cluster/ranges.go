@@ -13,8 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RangeAPI is the version of networking.k8s.io in which a cluster serves ServiceCIDRs and
-// IPAddresses.
+// RangeAPI is the version in which a cluster serves ServiceCIDRs and IPAddresses.
 type RangeAPI string
 
 // Kubernetes 1.33 and later serve v1; 1.31 and 1.32 serve v1beta1 if it is turned on.

@@ -22,8 +22,7 @@ func newClient(c client.WithWatch, f *rangesFinder) client.WithWatch { return ra
 
 func (r ranged) bitmap() bitmap { return bitmap{WithWatch: r.WithWatch, ask: askRanges} }
 
-// servedForm is an object, or a list, in the version that the cluster serves: mostly itself, and
-// nil if no version has it.
+// servedForm is an object or a list in the served version, and nil if there is none.
 func (r ranged) servedForm(ctx context.Context, o any) (any, error) {
 	beta, is := betaOf(o)
 	if !is {
@@ -38,8 +37,7 @@ func (r ranged) servedForm(ctx context.Context, o any) (any, error) {
 	return beta, nil
 }
 
-// dispatch sends the served form of an object, or a list, and converts the answer back; emulate
-// stands in where the cluster serves none.
+// dispatch sends the served form of an object or a list and converts the answer back.
 func dispatch[T any](
 	ctx context.Context, r ranged, o T, emulate func(bitmap) error, send func(T) error,
 ) error {
@@ -65,8 +63,7 @@ func (r ranged) forgetUnserved(o any, err error) error {
 	return err
 }
 
-// unknownResource reports whether a NotFound names no object, which means that the resource is not
-// served.
+// unknownResource is true of a NotFound that names no object.
 func unknownResource(err error) bool {
 	status, ok := err.(apierrors.APIStatus) // as the client returns it
 	return ok && status.Status().Details != nil && status.Status().Details.Name == ""
