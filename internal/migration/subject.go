@@ -25,7 +25,7 @@ type Subject struct {
 	// Changes are the settings of Migration that differ from what is recorded.
 	Changes []spec.Change
 	// Access is what the user may do, of what the migration needs. It is asked once for a job.
-	Access []cluster.AccessAnswer
+	Access []cluster.Answer
 }
 
 // The defaults of a Kind, and of what else jobs are asked.
@@ -60,7 +60,7 @@ type Move struct {
 
 // May reports whether the user has a right. What was not asked for they have.
 func (s *Subject) May(verb, group, resource string) bool {
-	return !slices.ContainsFunc(s.Access, func(a cluster.AccessAnswer) bool {
+	return !slices.ContainsFunc(s.Access, func(a cluster.Answer) bool {
 		r := a.Right
 		return !a.Allowed && r.Verb == verb && r.Group == group && r.Resource == resource && r.Subresource == ""
 	})
@@ -128,8 +128,8 @@ func (s *Subject) Base(ctx context.Context, tools Tools) (Base, error) {
 }
 
 // Denied are the rights that the user lacks, for a check, with the role that has them. Those that can be done without are left out.
-func Denied(access []cluster.AccessAnswer) []findings.Result {
-	var missing []cluster.AccessAnswer
+func Denied(access []cluster.Answer) []findings.Result {
+	var missing []cluster.Answer
 	for _, a := range access {
 		if !a.Allowed && !a.Optional {
 			missing = append(missing, a)

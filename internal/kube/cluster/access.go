@@ -1,34 +1,30 @@
 package cluster
 
 import (
-	"context"
-	"fmt"
 	"slices"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
-// Right is one verb on one resource, or on a path of the API server's own.
+// Right is one verb on one resource, or on a path of the API server.
 type Right struct {
 	Verb        string
 	Group       string
 	Resource    string
 	Subresource string
-	// Namespace the right is limited to. Empty is all of them, or a resource that is in none.
+	// Namespace limits the right; empty means all, or a resource without namespaces.
 	Namespace string
-	// Name of the only object that the right is about; empty is all of them. No role can limit list, watch, create and deletecollection
-	// like that: those requests name no object.
+	// Name limits the right to one object. RBAC cannot limit list, watch, create and
+	// deletecollection so: those requests name no object.
 	Name string
 	// URL is a path such as /flagz, in place of a resource.
 	URL string
 }
 
-// String is the right without who has it, such as "update leases.coordination.k8s.io replumb in kube-system".
+// String is such as "update leases.coordination.k8s.io replumb in kube-system".
 func (r Right) String() string { return r.Verb + " " + r.object() }
 
-// object is what the verb is about.
 func (r Right) object() string {
 	if r.URL != "" {
 		return r.URL
@@ -49,7 +45,7 @@ func (r Right) object() string {
 	return text
 }
 
-// Grant is the right to several verbs, with spaces between them, on one resource.
+// Grant is the right to several verbs, separated by spaces, on one resource.
 func Grant(group, resource, subresource, verbs string) []Right {
 	var all []Right
 	for verb := range strings.FieldsSeq(verbs) {
@@ -66,7 +62,7 @@ func In(namespace string, rights ...Right) []Right {
 	return rights
 }
 
-// Named limits rights to objects of those names, as far as their verbs let it.
+// Named limits rights to objects by name, for those verbs that RBAC can limit so.
 func Named(rights []Right, names ...string) []Right {
 	var all []Right
 	for _, r := range rights {
@@ -83,7 +79,7 @@ func Named(rights []Right, names ...string) []Right {
 	return all
 }
 
-// Texts joins the verbs of rights to one object: a user without any right lacks dozens.
+// Texts joins the verbs on one object, since a user without any right lacks dozens.
 func Texts(rights []Right) []string {
 	verbs, order := map[string][]string{}, []string{}
 	for _, r := range rights {
@@ -110,46 +106,22 @@ func unique(all []Right) []Right {
 	})
 }
 
-// AccessAnswer is what the authorizer said about a right.
-type AccessAnswer struct {
+// Answer is the authorizer's answer about a right.
+type Answer struct {
 	Right   Right
 	Allowed bool
 	Reason  string
-	// Role that has the right, and File in deploy that has the role; empty if none has.
+	// Role grants the right, and File in deploy has the role; empty if none does.
 	Role, File string
-	// Optional says that a run does without it.
+	// Optional rights are not needed for a run.
 	Optional bool
 }
 
-// Authorize asks the authorizer about each right of some roles, once. Without those that are needed to look at all it fails with a
-// *DeniedError, which has all that the user lacks; of the others it is for the caller to make something.
-func (c *Cluster) Authorize(ctx context.Context, roles Roles, needed func(Right) bool) ([]AccessAnswer, error) {
-	answers, err := c.Access(ctx, roles.Rights())
-	if err != nil {
-		return nil, err
-	}
-	blind := false
-	var denied []AccessAnswer
-	for i := range answers {
-		a := &answers[i]
-		role := roles.Granting(a.Right)
-		a.Role, a.File, a.Optional = role.Name, role.File, !roles.Needs(a.Right)
-		if !a.Allowed {
-			denied = append(denied, *a)
-			blind = blind || needed(a.Right)
-		}
-	}
-	if blind {
-		return nil, &DeniedError{Missing: denied}
-	}
-	return answers, nil
-}
-
-// Missing says what a user lacks, an object and the verbs on it at a time, each with the role that grants it.
-func Missing(access []AccessAnswer) []string {
+// Missing lists denied rights for people, by object, each with the role that grants it.
+func Missing(answers []Answer) []string {
 	by := map[string][]Right{}
 	var order []string
-	for _, a := range access {
+	for _, a := range answers {
 		role := ""
 		if a.Role != "" {
 			role = " (role " + a.Role + " in deploy/" + a.File + ")"
@@ -168,28 +140,7 @@ func Missing(access []AccessAnswer) []string {
 	return out
 }
 
-// Access asks the authorizer about each right, by SelfSubjectAccessReview.
-func (c *Cluster) Access(ctx context.Context, rights []Right) ([]AccessAnswer, error) {
-	answers := make([]AccessAnswer, len(rights))
-	eg, ctx := errgroup.WithContext(ctx)
-	eg.SetLimit(8)
-	for i, r := range rights {
-		eg.Go(func() error {
-			review := &authorizationv1.SelfSubjectAccessReview{Spec: r.Question()}
-			if err := c.Create(ctx, review); err != nil {
-				return fmt.Errorf("asking for the right to %s: %w", r, err)
-			}
-			answers[i] = AccessAnswer{Right: r, Allowed: review.Status.Allowed, Reason: review.Status.Reason}
-			return nil
-		})
-	}
-	if err := eg.Wait(); err != nil {
-		return nil, err
-	}
-	return answers, nil
-}
-
-// Question is the right as an authorizer is asked for it.
+// Question is the review that asks an authorizer for the right.
 func (r Right) Question() authorizationv1.SelfSubjectAccessReviewSpec {
 	if r.URL != "" {
 		return authorizationv1.SelfSubjectAccessReviewSpec{

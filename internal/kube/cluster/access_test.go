@@ -30,7 +30,7 @@ func TestRights(t *testing.T) {
 }
 
 func TestMissing(t *testing.T) {
-	access := []AccessAnswer{
+	access := []Answer{
 		{Right: Right{Verb: "get", Resource: "pods"}, Role: "view", File: "rbac.yaml"},
 		{Right: Right{Verb: "create", Resource: "namespaces"}},
 		{Right: Right{Verb: "list", Resource: "pods"}, Role: "view", File: "rbac.yaml"},

@@ -8,8 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-// Any is a client for objects of whatever kind the API server serves, also of kinds that come to be while it is used. It asks the
-// server for what it serves, which the Cluster's own client does without.
+// Any is a client with discovery, for kinds that the Cluster's own client has no mapping for.
 func (c *Cluster) Any() (client.Client, error) {
 	http, err := rest.HTTPClientFor(c.config)
 	if err != nil {

@@ -20,25 +20,22 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// bitmap gives and takes ServiceCIDRs and IPAddresses where there are none.
+// bitmap emulates ServiceCIDRs and IPAddresses where the API server serves none
+// (docs/design/versions.md): its flag is the only ServiceCIDR, and the address of a Service is a
+// read-only IPAddress.
 //
-// The one ServiceCIDR is the range that the API server has as its flag. No one can add or remove one.
-//
-// An IPAddress is either the address that a Service has, as the allocator would have made it, which no one can write; or one that is reserved,
-// and stands for a Service in the namespace of replumb, where no one else can make any. It has the labels and annotations of the IPAddress. If
-// its address is in the range of the API server it has that address, so that no other Service is given it. If not, no one can be given it, and
-// the Service, of type ExternalName, says it in an annotation alone. Update has a reserved address be taken that has come into the range
-// meanwhile. See docs/design/versions.md.
+// A Service in replumb's namespace stands for a reserved address and has it as its clusterIP. An
+// address outside the range cannot be taken yet, so it is in an annotation of an ExternalName
+// Service until Update takes it.
 type bitmap struct {
 	client.WithWatch
-	// ask finds out which ranges the API server gives addresses from.
 	ask func(ctx context.Context, c client.WithWatch) ([]netip.Prefix, error)
 }
 
-// FlagRange is the name of the one ServiceCIDR, which is that of the default one where there are ServiceCIDRs.
+// FlagRange is the name of the default ServiceCIDR.
 const FlagRange = "kubernetes"
 
-// OneRangeError says that a range cannot be added or taken away.
+// OneRangeError refuses to add, change or remove a range.
 type OneRangeError struct{ Verb, Name string }
 
 func (e *OneRangeError) Error() string {
@@ -70,7 +67,6 @@ func (b bitmap) ranges(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
 	return c, nil
 }
 
-// get reads one.
 func (b bitmap) get(ctx context.Context, name string, into client.Object) error {
 	switch o := into.(type) {
 	case *networkingv1.ServiceCIDR:
@@ -93,15 +89,14 @@ func (b bitmap) get(ctx context.Context, name string, into client.Object) error 
 	return fmt.Errorf("getting %T: not known", into)
 }
 
-// address is what is reserved, and else whose it is.
 func (b bitmap) address(ctx context.Context, name string) (*networkingv1.IPAddress, error) {
 	a, err := netip.ParseAddr(name)
 	if err != nil {
 		return nil, notFound("ipaddresses", name)
 	}
-	held, err := b.held(ctx, a)
-	if err != nil || held != nil {
-		return reservedBy(held), err
+	hold, err := b.hold(ctx, a)
+	if err != nil || hold != nil {
+		return reservedBy(hold), err
 	}
 	owner, err := b.owner(ctx, a)
 	switch {
@@ -113,50 +108,51 @@ func (b bitmap) address(ctx context.Context, name string) (*networkingv1.IPAddre
 	return givenTo(owner, a), nil
 }
 
-// held is the Service that stands for a reserved address; nil, if there is none. It is listed, since some who ask may do nothing else.
-func (b bitmap) held(ctx context.Context, a netip.Addr) (*corev1.Service, error) {
-	all := &corev1.ServiceList{}
-	err := b.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace), client.MatchingFields{metav1.ObjectNameField: holdName(a)})
-	if err != nil {
-		return nil, err
-	}
-	at := slices.IndexFunc(all.Items, func(s corev1.Service) bool { return isHold(&s) })
-	if at < 0 {
-		return nil, nil
-	}
-	return &all.Items[at], nil
+// hold is the Service that stands for a reserved address, or nil. It is listed, since some users
+// have no right to get it.
+func (b bitmap) hold(ctx context.Context, a netip.Addr) (*corev1.Service, error) {
+	return b.findService(
+		ctx, isHold, client.InNamespace(v1alpha1.SystemNamespace), client.MatchingFields{metav1.ObjectNameField: holdName(a)},
+	)
 }
 
-// owner is the Service that has an address; nil, if there is none.
+// owner is the Service that has an address, or nil. Its field is selectable
+// (ServiceSelectableFields in k8s.io/kubernetes pkg/registry/core/service/strategy.go).
 func (b bitmap) owner(ctx context.Context, a netip.Addr) (*corev1.Service, error) {
-	all := &corev1.ServiceList{}
-	// The field is selectable (ServiceSelectableFields in k8s.io/kubernetes pkg/registry/core/service/strategy.go).
-	if err := b.List(ctx, all, client.MatchingFields{"spec.clusterIP": a.String()}); err != nil {
-		return nil, err
-	}
-	at := slices.IndexFunc(all.Items, func(s corev1.Service) bool { return !isHold(&s) })
-	if at < 0 {
-		return nil, nil
-	}
-	return &all.Items[at], nil
+	isOwner := func(s *corev1.Service) bool { return !isHold(s) }
+	return b.findService(ctx, isOwner, client.MatchingFields{"spec.clusterIP": a.String()})
 }
 
-// list lists, a page of Services at a time.
+func (b bitmap) findService(
+	ctx context.Context, match func(*corev1.Service) bool, opts ...client.ListOption,
+) (*corev1.Service, error) {
+	all := &corev1.ServiceList{}
+	if err := b.List(ctx, all, opts...); err != nil {
+		return nil, err
+	}
+	for i := range all.Items {
+		if match(&all.Items[i]) {
+			return &all.Items[i], nil
+		}
+	}
+	return nil, nil
+}
+
 func (b bitmap) list(ctx context.Context, into client.ObjectList, opts ...client.ListOption) error {
 	o := (&client.ListOptions{}).ApplyOptions(opts)
-	of := o.LabelSelector
-	if of == nil {
-		of = labels.Everything()
+	selector := o.LabelSelector
+	if selector == nil {
+		selector = labels.Everything()
 	}
 	if all, is := into.(*networkingv1.ServiceCIDRList); is {
 		have, err := b.ranges(ctx)
-		if err == nil && of.Matches(labels.Set(have.Labels)) {
+		if err == nil && selector.Matches(labels.Set(have.Labels)) {
 			all.Items = []networkingv1.ServiceCIDR{*have}
 		}
 		return err
 	}
 	services := &corev1.ServiceList{}
-	if !ofGiven(of) { // reserved addresses alone
+	if !selectsAllocated(selector) {
 		o.Namespace = v1alpha1.SystemNamespace
 	} else {
 		o.LabelSelector = nil
@@ -169,7 +165,7 @@ func (b bitmap) list(ctx context.Context, into client.ObjectList, opts ...client
 	all.RemainingItemCount = nil
 	for i := range services.Items {
 		for _, ip := range addressesOf(&services.Items[i]) {
-			if of.Matches(labels.Set(ip.Labels)) {
+			if selector.Matches(labels.Set(ip.Labels)) {
 				all.Items = append(all.Items, *ip)
 			}
 		}
@@ -177,26 +173,23 @@ func (b bitmap) list(ctx context.Context, into client.ObjectList, opts ...client
 	return nil
 }
 
-// ofGiven reports whether a selector is also of addresses that Services were given.
-func ofGiven(of labels.Selector) bool {
-	return slices.ContainsFunc([]string{"IPv4", "IPv6"}, func(family string) bool { return of.Matches(labels.Set(givenLabels(family))) })
+// selectsAllocated reports whether a selector matches addresses of Services, beside reserved ones.
+func selectsAllocated(selector labels.Selector) bool {
+	return slices.ContainsFunc([]string{"IPv4", "IPv6"}, func(family string) bool {
+		return selector.Matches(labels.Set(givenLabels(family)))
+	})
 }
 
-// create reserves an address. One that is not in the range of the API server is noted: no one can be given it.
 func (b bitmap) create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
-	ip, is := o.(*networkingv1.IPAddress)
-	if !is {
-		return &OneRangeError{Verb: "created", Name: o.GetName()}
-	}
-	a, err := reservable(ip)
+	ip, a, err := reservable(o, "created")
 	if err != nil {
 		return err
 	}
 	var svc *corev1.Service
-	if !noOnes.Contains(a) {
+	if !discardOnly.Contains(a) {
 		svc = standIn(ip, a)
 		if err = b.Create(ctx, svc, opts...); !outOfRange(err) {
-			return taken(ip, svc, a, err)
+			return finishReservation(ip, svc, a, err)
 		}
 		owner, err := b.owner(ctx, a)
 		if err != nil {
@@ -206,12 +199,12 @@ func (b bitmap) create(ctx context.Context, o client.Object, opts ...client.Crea
 			return alreadyExists(a)
 		}
 	}
-	svc = noted(standIn(ip, a))
-	return taken(ip, svc, a, b.Create(ctx, svc, opts...))
+	svc = withoutClusterIP(standIn(ip, a))
+	return finishReservation(ip, svc, a, b.Create(ctx, svc, opts...))
 }
 
-// taken gives an IPAddress what the Service that stands for it has become, and says what went wrong as its API would.
-func taken(ip *networkingv1.IPAddress, svc *corev1.Service, a netip.Addr, err error) error {
+// finishReservation copies a written Service into its IPAddress, or translates the error.
+func finishReservation(ip *networkingv1.IPAddress, svc *corev1.Service, a netip.Addr, err error) error {
 	switch {
 	case err == nil:
 		reservedBy(svc).DeepCopyInto(ip)
@@ -224,17 +217,13 @@ func taken(ip *networkingv1.IPAddress, svc *corev1.Service, a netip.Addr, err er
 	return err
 }
 
-// update has an address be taken that was only noted, if the API server gives it out by now. It changes nothing else.
+// update takes an address that was out of range when it was reserved, and changes nothing else.
 func (b bitmap) update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
-	ip, is := o.(*networkingv1.IPAddress)
-	if !is {
-		return &OneRangeError{Verb: "changed", Name: o.GetName()}
-	}
-	a, err := reservable(ip)
+	ip, a, err := reservable(o, "changed")
 	if err != nil {
 		return err
 	}
-	svc, err := b.held(ctx, a)
+	svc, err := b.hold(ctx, a)
 	switch {
 	case err != nil:
 		return err
@@ -251,10 +240,9 @@ func (b bitmap) update(ctx context.Context, o client.Object, opts ...client.Upda
 	if outOfRange(err) {
 		return nil
 	}
-	return taken(ip, svc, a, err)
+	return finishReservation(ip, svc, a, err)
 }
 
-// remove releases an address.
 func (b bitmap) remove(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
 	ip, is := o.(*networkingv1.IPAddress)
 	if !is {
@@ -272,7 +260,6 @@ func (b bitmap) remove(ctx context.Context, o client.Object, opts ...client.Dele
 	return err
 }
 
-// removeAll releases those that are reserved.
 func (b bitmap) removeAll(ctx context.Context, o client.Object, opts ...client.DeleteAllOfOption) error {
 	if _, is := o.(*networkingv1.IPAddress); !is {
 		return &OneRangeError{Verb: "deleted", Name: "…"}
@@ -289,10 +276,10 @@ func (b bitmap) removeAll(ctx context.Context, o client.Object, opts ...client.D
 	return nil
 }
 
-// follow watches what is reserved.
-func (b bitmap) follow(ctx context.Context, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
+// watchReserved refuses selectors that match addresses of Services too.
+func (b bitmap) watchReserved(ctx context.Context, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
 	o := (&client.ListOptions{}).ApplyOptions(opts)
-	if _, is := list.(*networkingv1.IPAddressList); !is || o.LabelSelector == nil || ofGiven(o.LabelSelector) {
+	if _, is := list.(*networkingv1.IPAddressList); !is || o.LabelSelector == nil || selectsAllocated(o.LabelSelector) {
 		return nil, apierrors.NewMethodNotSupported(
 			schema.GroupResource{Group: networkingv1.GroupName, Resource: fmt.Sprintf("%T", list)},
 			"watch",
@@ -318,7 +305,6 @@ func (b bitmap) follow(ctx context.Context, list client.ObjectList, opts ...clie
 	}), nil
 }
 
-// unchangeable refuses what no one does.
 func (bitmap) unchangeable(verb string, o client.Object) error {
 	if _, is := o.(*networkingv1.IPAddress); !is {
 		return &OneRangeError{Verb: verb, Name: o.GetName()}

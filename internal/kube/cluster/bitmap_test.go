@@ -44,7 +44,7 @@ func TestWhatStandsForAnAddress(t *testing.T) {
 		if got := reservedBy(svc); !equality.Semantic.DeepEqual(got, want) {
 			t.Errorf("%s came back as %+v", address, got)
 		}
-		note := reservedBy(noted(svc))
+		note := reservedBy(withoutClusterIP(svc))
 		if note.Annotations[v1alpha1.AnnotationNoted] == "" || note.Spec.ParentRef.Name != "cart-bridge" {
 			t.Errorf("%s is noted as %+v", address, note)
 		}
@@ -75,7 +75,8 @@ func TestWhatTheAllocatorSays(t *testing.T) {
 	}
 }
 
-// TestTheOneRange has the flag be a ServiceCIDR that no one can change, learnt from the pods of API servers where it cannot be asked for.
+// TestTheOneRange has the flag be a ServiceCIDR that no one can change, learnt from the pods of API
+// servers where it cannot be asked for.
 func TestTheOneRange(t *testing.T) {
 	asked := 0
 	c := ranged{WithWatch: fake.NewClientBuilder().Build(), rangesFinder: finderOf(nil, &asked)}
@@ -132,14 +133,15 @@ func TestRangeOnCommandLines(t *testing.T) {
 	}
 }
 
-// TestStranded finds reservations of a cluster without ServiceCIDRs on one that has them, and no one's else.
+// TestStranded finds reservations of a cluster without ServiceCIDRs on one that has them, and no
+// one's else.
 func TestStranded(t *testing.T) {
 	hold := standIn(reserved("10.96.0.7"), netip.MustParseAddr("10.96.0.7"))
 	tenants := hold.DeepCopy()
 	tenants.Namespace = "shop"
 	for api, want := range map[RangeAPI]int{Bitmap: 0, RangesV1Beta1: 1, RangesV1: 1} {
 		snap := &Snapshot{Ranges: api, Services: []corev1.Service{*hold, *tenants}}
-		if got := snap.Stranded(); len(got) != want || want == 1 && got[0] != "replumb-system/hold-10-96-0-7" {
+		if got := Stranded(snap.Ranges, snap.Services); len(got) != want || want == 1 && got[0] != "replumb-system/hold-10-96-0-7" {
 			t.Errorf("with %s: %v", api, got)
 		}
 	}

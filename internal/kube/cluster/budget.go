@@ -9,12 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// NeverAllows is the rule of a PodDisruptionBudget under which it never lets a pod go, however healthy the pods are;
-// nothing if there is none. Percentages are rounded up, as the disruption controller does
-// (k8s.io/kubernetes pkg/controller/disruption/disruption.go, getExpectedPodCount).
+// NeverAllows is the rule by which a PodDisruptionBudget forbids the eviction even of healthy pods,
+// or empty. Percentages are rounded up as in getExpectedPodCount in k8s.io/kubernetes
+// pkg/controller/disruption/disruption.go.
 func NeverAllows(b *policyv1.PodDisruptionBudget) string {
-	// Its controller cannot tell how many pods there should be: maxUnavailable over a DaemonSet, say. It then allows nothing
-	// (failSafe in k8s.io/kubernetes pkg/controller/disruption/disruption.go), and expects nothing either.
+	// The controller allows nothing where it cannot tell how many pods there should be, as with
+	// maxUnavailable of a DaemonSet (failSafe in the same file).
 	failed := meta.FindStatusCondition(b.Status.Conditions, policyv1.DisruptionAllowedCondition)
 	if failed != nil && failed.Status == metav1.ConditionFalse && failed.Reason == policyv1.SyncFailedReason {
 		return failed.Message

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Skew is by how much the API server's clock is ahead of the one that was last compared with it; zero before that.
+// Skew is the lead of the API server's clock at the last Synchronize, or zero.
 func (c *Cluster) Skew() time.Duration {
 	if c.skew == nil {
 		return 0
@@ -18,8 +18,8 @@ func (c *Cluster) Skew() time.Duration {
 	return time.Duration(c.skew.Load())
 }
 
-// Synchronize compares a clock that has Skew added with the API server's, and corrects Skew by what is left. Without an answer, or one that
-// has no time, everything stays as it was.
+// Synchronize compares a clock, to which Skew is added, with the API server's, and corrects Skew by
+// the difference. Without an answer that has a date nothing changes.
 func (c *Cluster) Synchronize(ctx context.Context, now func() time.Time) {
 	if c.skew == nil {
 		return
@@ -31,7 +31,8 @@ func (c *Cluster) Synchronize(ctx context.Context, now func() time.Time) {
 	}
 }
 
-// date is the time of an answer of the API server, cut to whole seconds (RFC 9110, 6.6.1). net/http has servers send it, also with errors.
+// date is the Date of an answer, cut to whole seconds (RFC 9110, 6.6.1); net/http sends it with
+// errors too.
 func (c *Cluster) date(ctx context.Context) (time.Time, error) {
 	caller := http.DefaultClient
 	if raw, ok := c.raw.(*rest.RESTClient); ok && raw.Client != nil {
@@ -50,8 +51,8 @@ func (c *Cluster) date(ctx context.Context) (time.Time, error) {
 	return http.ParseTime(answer.Header.Get("Date"))
 }
 
-// behind is by how much a clock is behind that of a server that answered between two moments of it, with a date that is cut to whole
-// seconds; negative, if it is ahead. It is zero for a clock that may be right: the difference is known to a second and the time of the answer.
+// behind is the lag of a clock behind a server that answered between two of its moments with a date
+// cut to whole seconds. It is zero for a clock that may be right within that second and the delay.
 func behind(asked, answered, date time.Time) time.Duration {
 	least, most := date.Sub(answered), date.Add(time.Second).Sub(asked)
 	if least <= 0 && most >= 0 {

@@ -1,9 +1,9 @@
-// Package cluster talks to the API server: clients, paged lists, rights, and the Snapshot that plans and checks are
-// made from.
+// Package cluster connects to the API server: clients, paged lists, rights and the Snapshot.
 package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"mime"
@@ -40,22 +40,28 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Cluster is a connection to one cluster. Its client reads from the API server itself, not from a cache: what a step
-// observes must not be older than what the step before it did.
+// Groups of the API without Go types here.
+const (
+	CalicoGroup      = "crd.projectcalico.org"
+	CertManagerGroup = "cert-manager.io"
+)
+
+// Cluster is a connection to one cluster. Its client has no cache, since a step must see the writes
+// of the step before it.
 type Cluster struct {
 	client.WithWatch
-	// ContextName is what the kubeconfig calls the cluster; empty if nothing does.
+	// ContextName is from the kubeconfig; empty if there is none.
 	ContextName string
 
 	raw    rest.Interface
 	config *rest.Config
 	host   string
-	ranges *rangesFinder
-	// skew is by how much the API server's clock is ahead of this machine's, in nanoseconds. Copies share it.
+	finder *rangesFinder
+	// skew is the lead of the API server's clock in nanoseconds. Copies share it.
 	skew *atomic.Int64
 }
 
-// UnreachableError says that no API server answered.
+// UnreachableError reports that no API server answered.
 type UnreachableError struct {
 	Host string
 	Err  error
@@ -69,14 +75,13 @@ func (*UnreachableError) Advice() string {
 	return "is the cluster up, and is it the one you mean? see --kubeconfig and --context"
 }
 
-// Unwrap gives the cause.
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// Connect makes clients for a cluster. It sends nothing yet.
+// Connect makes clients for a cluster, and sends nothing yet.
 func Connect(config *rest.Config) (*Cluster, error) {
 	config = rest.CopyConfig(config)
-	config.QPS = -1 // the server's priority and fairness decides, not the client
-	movesOn(config)
+	config.QPS = -1 // priority and fairness of the API server limits requests
+	withFailover(config)
 	through := newGate()
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return paced{gate: through, next: next} })
 	config.UserAgent = "replumb"
@@ -84,7 +89,7 @@ func Connect(config *rest.Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	// API warnings would be printed between the lines of the progress; what matters in them is a finding.
+	// Warnings would be printed between the lines of the progress.
 	config.WarningHandler = rest.NoWarnings{}
 	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: newMapper()})
 	if err != nil {
@@ -95,10 +100,10 @@ func Connect(config *rest.Config) (*Cluster, error) {
 		return nil, fmt.Errorf("creating a client: %w", err)
 	}
 	cl := &Cluster{raw: raw, config: config, host: config.Host, skew: &atomic.Int64{}}
-	cl.ranges = &rangesFinder{host: cl.Host(), resources: func(ctx context.Context, version string) ([]byte, error) {
+	cl.finder = newFinder(func(ctx context.Context, version string) ([]byte, error) {
 		return cl.GetRaw(ctx, "/apis/"+networkingv1.GroupName+"/"+version)
-	}}
-	cl.WithWatch = fenced{ranged{WithWatch: c, rangesFinder: cl.ranges}}
+	})
+	cl.WithWatch = fenced{newClient(c, cl.finder)}
 	return cl, nil
 }
 
@@ -125,10 +130,8 @@ func newScheme() (*runtime.Scheme, error) {
 	return s, nil
 }
 
-// scoped are kinds of one version of a group, by whether they are in namespaces.
 type scoped struct{ namespaced, root []string }
 
-// known are the kinds that replumb has clients for.
 func known() map[schema.GroupVersion]scoped {
 	return map[schema.GroupVersion]scoped{
 		corev1.SchemeGroupVersion: {
@@ -154,11 +157,11 @@ func known() map[schema.GroupVersion]scoped {
 			namespaced: []string{"Role", "RoleBinding"}, root: []string{"ClusterRole", "ClusterRoleBinding"},
 		},
 		v1alpha1.GroupVersion: {root: []string{"Migration", "NodeReport"}},
-		{Group: calicoGroup, Version: "v1"}: {
+		{Group: CalicoGroup, Version: "v1"}: {
 			root: []string{"IPPool", "IPAMBlock", "BlockAffinity", "IPAMHandle", "ClusterInformation", "IPReservation"},
 		},
 		{Group: "operator.tigera.io", Version: "v1"}:     {root: []string{"Installation"}},
-		{Group: certGroup, Version: "v1"}:                {namespaced: []string{"Certificate"}},
+		{Group: CertManagerGroup, Version: "v1"}:         {namespaced: []string{"Certificate"}},
 		{Group: "apiregistration.k8s.io", Version: "v1"}: {root: []string{"APIService"}},
 		admissionv1.SchemeGroupVersion: {root: []string{
 			"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy",
@@ -167,7 +170,6 @@ func known() map[schema.GroupVersion]scoped {
 	}
 }
 
-// resourceOf is what a kind is called in paths.
 func resourceOf(gvk schema.GroupVersionKind) (plural, singular schema.GroupVersionResource) {
 	plural, singular = meta.UnsafeGuessKindToResource(gvk)
 	switch gvk.Kind {
@@ -179,8 +181,7 @@ func resourceOf(gvk schema.GroupVersionKind) (plural, singular schema.GroupVersi
 	return plural, singular
 }
 
-// newMapper names the resources replumb uses. Knowing them here saves discovery, and it works before the Migration CRD
-// is installed.
+// newMapper does without discovery, and so also works before the CRD of Migration is installed.
 func newMapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	for gv, kinds := range known() {
@@ -196,7 +197,7 @@ func newMapper() meta.RESTMapper {
 	return m
 }
 
-// Resources are those that replumb has clients for and that a cluster keeps objects of, in the versions that it asks for.
+// Resources are the stored ones with a mapping in the client.
 func Resources() []schema.GroupVersionResource {
 	var all []schema.GroupVersionResource
 	for gv, kinds := range known() {
@@ -212,10 +213,10 @@ func Resources() []schema.GroupVersionResource {
 	return all
 }
 
-// RESTConfig is what the clients were made from, for clients of other kinds.
+// RESTConfig is a copy, for other clients.
 func (c *Cluster) RESTConfig() *rest.Config { return rest.CopyConfig(c.config) }
 
-// Host is host:port of the API server that the kubeconfig leads to.
+// Host is host:port of the API server in the kubeconfig.
 func (c *Cluster) Host() string {
 	u, err := url.Parse(c.host)
 	if err != nil || u.Host == "" {
@@ -227,16 +228,12 @@ func (c *Cluster) Host() string {
 	return u.Host
 }
 
-// GetRaw reads a path of the API server's own, such as /version.
+// GetRaw reads a path such as /version.
 func (c *Cluster) GetRaw(ctx context.Context, path string) ([]byte, error) {
-	body, err := c.raw.Get().AbsPath(path).DoRaw(ctx)
-	if err != nil {
-		return body, fmt.Errorf("reading %s: %w", path, err)
-	}
-	return body, nil
+	return c.GetQuery(ctx, path, nil)
 }
 
-// GetQuery is GetRaw for a path with parameters, such as the limit of a list.
+// GetQuery is GetRaw with parameters, such as the limit of a list.
 func (c *Cluster) GetQuery(ctx context.Context, path string, params map[string]string) ([]byte, error) {
 	request := c.raw.Get().AbsPath(path)
 	for name, value := range params {
@@ -249,7 +246,7 @@ func (c *Cluster) GetQuery(ctx context.Context, path string, params map[string]s
 	return body, nil
 }
 
-// GetAs is GetRaw for a path that has an answer in several forms. kind is the media type of the one that came.
+// GetAs is GetRaw for a path with answers in several forms. kind is the media type of the answer.
 func (c *Cluster) GetAs(ctx context.Context, path, accept string) (body []byte, kind string, err error) {
 	result := c.raw.Get().AbsPath(path).SetHeader("Accept", accept).Do(ctx).ContentType(&kind)
 	if body, err = result.Raw(); err != nil {
@@ -259,8 +256,7 @@ func (c *Cluster) GetAs(ctx context.Context, path, accept string) (body []byte, 
 	return body, kind, err
 }
 
-// ServerVersion asks the API server for its version. It is the first thing to send: when no one answers it says so in
-// one line.
+// ServerVersion is the first request of a command: it tells in one line if no API server answers.
 func (c *Cluster) ServerVersion(ctx context.Context) (*version.Info, error) {
 	body, err := c.raw.Get().AbsPath("/version").DoRaw(ctx)
 	if ctx.Err() != nil {
@@ -292,3 +288,14 @@ func cause(err error) error {
 	}
 	return err
 }
+
+func decodeVersion(body []byte) (*version.Info, error) {
+	v := &version.Info{}
+	if err := json.Unmarshal(body, v); err != nil {
+		return nil, fmt.Errorf("reading the server's version: %w", err)
+	}
+	return v, nil
+}
+
+// Ranges is the served version of ServiceCIDRs. The client takes and returns v1 with any.
+func (c *Cluster) Ranges(ctx context.Context) (RangeAPI, error) { return c.finder.find(ctx) }

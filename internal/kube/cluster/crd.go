@@ -16,7 +16,7 @@ import (
 	"github.com/replumb/replumb/deploy/crds"
 )
 
-// Definition is a kind of object that replumb defines.
+// Definition is a kind of replumb's own.
 type Definition string
 
 // The kinds.
@@ -25,7 +25,7 @@ const (
 	NodeReport Definition = "NodeReport"
 )
 
-// CRD is the CustomResourceDefinition that belongs to this build.
+// CRD is the CustomResourceDefinition of this build.
 func (d Definition) CRD() (*apiextensionsv1.CustomResourceDefinition, error) {
 	body := crds.Migrations
 	if d == NodeReport {
@@ -38,7 +38,7 @@ func (d Definition) CRD() (*apiextensionsv1.CustomResourceDefinition, error) {
 	return crd, nil
 }
 
-// NewerError says that the cluster's definition is of a build newer than this one, which would take fields away from it.
+// NewerError reports a definition of a newer build, from which this one would remove fields.
 type NewerError struct {
 	// Name of the CustomResourceDefinition.
 	Name string
@@ -50,22 +50,20 @@ func (e *NewerError) Error() string {
 	return fmt.Sprintf("customresourcedefinition %s has schema revision %d, and this replumb knows revision %d", e.Name, e.Have, e.Own)
 }
 
-// Advice says what to do about it.
 func (*NewerError) Advice() string {
 	return "use the version of replumb that installed it, or a later one; nothing was changed"
 }
 
-// ExitCode is that of a refusal.
 func (*NewerError) ExitCode() int { return 3 }
 
-// revision counts the changes of a definition's schema. Those from before they were counted have none, which is zero.
-func revision(crd *apiextensionsv1.CustomResourceDefinition) int {
+// Revision counts the changes of a definition's schema. Definitions from before the count have 0.
+func Revision(crd *apiextensionsv1.CustomResourceDefinition) int {
 	n, _ := strconv.Atoi(crd.Annotations[v1alpha1.AnnotationSchemaRevision])
 	return n
 }
 
-// Defined is the CustomResourceDefinition that the cluster has; nil if it has none. It fails with a NewerError if that is of a newer
-// build, so that an older one stops before it writes anything.
+// Defined is the CustomResourceDefinition in the cluster, or nil. It returns a *NewerError for one
+// of a newer build, so that an older build stops before it writes.
 func (c *Cluster) Defined(ctx context.Context, d Definition) (*apiextensionsv1.CustomResourceDefinition, error) {
 	want, err := d.CRD()
 	if err != nil {
@@ -79,13 +77,13 @@ func (c *Cluster) Defined(ctx context.Context, d Definition) (*apiextensionsv1.C
 	if err != nil {
 		return nil, fmt.Errorf("customresourcedefinition %s: %w", want.Name, err)
 	}
-	if revision(have) > revision(want) {
-		return nil, &NewerError{Name: want.Name, Have: revision(have), Own: revision(want)}
+	if Revision(have) > Revision(want) {
+		return nil, &NewerError{Name: want.Name, Have: Revision(have), Own: Revision(want)}
 	}
 	return have, nil
 }
 
-// Revisions are those of the schema of this build, and of the definition that the cluster has: -1 if there is none.
+// Revisions are the schema revisions of this build and of the cluster: -1 for none.
 func (c *Cluster) Revisions(ctx context.Context, d Definition) (own, have int, err error) {
 	want, err := d.CRD()
 	if err != nil {
@@ -95,11 +93,11 @@ func (c *Cluster) Revisions(ctx context.Context, d Definition) (own, have int, e
 	err = c.Get(ctx, client.ObjectKeyFromObject(want), crd)
 	switch {
 	case apierrors.IsNotFound(err):
-		return revision(want), -1, nil
+		return Revision(want), -1, nil
 	case err != nil:
 		return 0, 0, fmt.Errorf("customresourcedefinition %s: %w", want.Name, err)
 	}
-	return revision(want), revision(crd), nil
+	return Revision(want), Revision(crd), nil
 }
 
 // CRD is the CustomResourceDefinition of Migration that the cluster has; nil if it has none.
@@ -120,11 +118,8 @@ func (c *Cluster) Current(ctx context.Context, d Definition) (bool, error) {
 	return sameCRD(want, have) && established(have), nil
 }
 
-// CRDCurrent is Current of Migration.
-func (c *Cluster) CRDCurrent(ctx context.Context) (bool, error) { return c.Current(ctx, Migration) }
-
-// Define creates the CustomResourceDefinition or brings it up to date. It fails with a NewerError, and leaves the definition alone, if
-// that is of a newer build.
+// Define creates the CustomResourceDefinition or brings it up to date. It leaves one of a newer
+// build alone, and returns a *NewerError.
 func (c *Cluster) Define(ctx context.Context, d Definition) error {
 	want, err := d.CRD()
 	if err != nil {
@@ -148,12 +143,9 @@ func (c *Cluster) Define(ctx context.Context, d Definition) error {
 	return c.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
 }
 
-// InstallCRD is Define of Migration.
-func (c *Cluster) InstallCRD(ctx context.Context) error { return c.Define(ctx, Migration) }
-
-// sameCRD compares what builds differ in. The API server adds nothing to it.
+// sameCRD compares the parts in which builds differ, to which the API server adds nothing.
 func sameCRD(want, have *apiextensionsv1.CustomResourceDefinition) bool {
-	return revision(want) == revision(have) &&
+	return Revision(want) == Revision(have) &&
 		equality.Semantic.DeepEqual(want.Spec.Versions, have.Spec.Versions) &&
 		slices.Equal(want.Spec.Names.ShortNames, have.Spec.Names.ShortNames) &&
 		slices.Equal(want.Spec.Names.Categories, have.Spec.Names.Categories)

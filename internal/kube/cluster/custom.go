@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 
@@ -12,29 +13,24 @@ import (
 	"github.com/replumb/replumb/internal/kube/references"
 )
 
-// customKind is a resource that others define, which a cluster may have. version is the one that is asked for where its definition cannot
-// be read.
+// customKind has the version to ask for where the definition cannot be read.
 type customKind struct{ group, version, resource, kind string }
 
-// name is that of the definition, and what it is called where the user may not read it.
+// name is that of the CustomResourceDefinition, and the key in Inspection.Unread.
 func (k customKind) name() string { return k.resource + "." + k.group }
 
-// Groups of kinds that others define.
 const (
 	gatewayGroup = "gateway.networking.k8s.io"
-	calicoGroup  = "crd.projectcalico.org"
 	ciliumGroup  = "cilium.io"
 	istioGroup   = "networking.istio.io"
-	certGroup    = "cert-manager.io"
 )
 
-// policyKinds allow and deny traffic.
 func policyKinds() []customKind {
 	return []customKind{
-		{calicoGroup, "v1", "networkpolicies", "NetworkPolicy"},
-		{calicoGroup, "v1", "globalnetworkpolicies", "GlobalNetworkPolicy"},
-		{calicoGroup, "v1", "networksets", "NetworkSet"},
-		{calicoGroup, "v1", "globalnetworksets", "GlobalNetworkSet"},
+		{CalicoGroup, "v1", "networkpolicies", "NetworkPolicy"},
+		{CalicoGroup, "v1", "globalnetworkpolicies", "GlobalNetworkPolicy"},
+		{CalicoGroup, "v1", "networksets", "NetworkSet"},
+		{CalicoGroup, "v1", "globalnetworksets", "GlobalNetworkSet"},
 		{ciliumGroup, "v2", "ciliumnetworkpolicies", "CiliumNetworkPolicy"},
 		{ciliumGroup, "v2", "ciliumclusterwidenetworkpolicies", "CiliumClusterwideNetworkPolicy"},
 		{ciliumGroup, "v2", "ciliumcidrgroups", "CiliumCIDRGroup"},
@@ -42,7 +38,6 @@ func policyKinds() []customKind {
 	}
 }
 
-// settingKinds are others that may name addresses.
 func settingKinds() []customKind {
 	return slices.Concat(routeKinds(), []customKind{
 		{gatewayGroup, "v1", "gateways", "Gateway"},
@@ -52,9 +47,9 @@ func settingKinds() []customKind {
 		{istioGroup, "v1", "serviceentries", "ServiceEntry"},
 		{istioGroup, "v1", "workloadentries", "WorkloadEntry"},
 		{istioGroup, "v1", "destinationrules", "DestinationRule"},
-		{certGroup, "v1", "certificates", "Certificate"},
-		{certGroup, "v1", "issuers", "Issuer"},
-		{certGroup, "v1", "clusterissuers", "ClusterIssuer"},
+		{CertManagerGroup, "v1", "certificates", "Certificate"},
+		{CertManagerGroup, "v1", "issuers", "Issuer"},
+		{CertManagerGroup, "v1", "clusterissuers", "ClusterIssuer"},
 		{"externaldns.k8s.io", "v1alpha1", "dnsendpoints", "DNSEndpoint"},
 		{"metallb.io", "v1beta1", "ipaddresspools", "IPAddressPool"},
 	})
@@ -67,7 +62,6 @@ func listRights(kinds []customKind) (all []Right) {
 	return all
 }
 
-// names are what kinds are called in Inspection.Unread.
 func names(kinds []customKind) (all []string) {
 	for _, k := range kinds {
 		all = append(all, k.name())
@@ -75,18 +69,18 @@ func names(kinds []customKind) (all []string) {
 	return all
 }
 
-// PolicyResources are the custom resources that allow and deny traffic, as Inspection.Unread calls them.
+// PolicyResources allow and deny traffic. Names are those of Inspection.Unread.
 func PolicyResources() []string { return names(policyKinds()) }
 
-// SettingResources are the other custom resources that old addresses are looked for in.
+// SettingResources may name addresses. Names are those of Inspection.Unread.
 func SettingResources() []string { return names(settingKinds()) }
 
-// definitions are what custom resources are defined by.
 const definitions = "customresourcedefinitions"
 
-// eachCustom reads the objects of those kinds that the cluster has, page by page. Where definitions cannot be read it asks for all of them:
-// one that the user may not list may be there then.
-func (c *Cluster) eachCustom(ctx context.Context, kinds []customKind, found *Inspection, take func(*unstructured.Unstructured)) error {
+// eachCustom tries all kinds where the user may not list definitions.
+func eachCustom(
+	ctx context.Context, c *Cluster, kinds []customKind, found *Inspection, take func(*unstructured.Unstructured),
+) error {
 	for _, k := range kinds {
 		version, defined := found.defined[k.name()]
 		if !defined && !found.Unread[definitions] {
@@ -95,19 +89,19 @@ func (c *Cluster) eachCustom(ctx context.Context, kinds []customKind, found *Ins
 		if version != "" {
 			k.version = version
 		}
-		if err := found.unread(k.name(), c.eachOf(ctx, k, take)); err != nil {
+		if err := found.noteUnread(k.name(), eachOf(ctx, c, k, take)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// eachOf asks by the path, for which no kind has to be known to the client.
-func (c *Cluster) eachOf(ctx context.Context, k customKind, take func(*unstructured.Unstructured)) error {
+// eachOf asks by path, since the client has no mapping for the kind.
+func eachOf(ctx context.Context, c *Cluster, k customKind, take func(*unstructured.Unstructured)) error {
 	token := ""
 	for {
-		body, err := c.raw.Get().AbsPath("/apis", k.group, k.version, k.resource).
-			Param("limit", strconv.Itoa(pageSize)).Param("continue", token).DoRaw(ctx)
+		body, err := c.GetQuery(ctx, path.Join("/apis", k.group, k.version, k.resource),
+			map[string]string{"limit": strconv.Itoa(pageSize), "continue": token})
 		if err != nil {
 			return fmt.Errorf("listing %s: %w", k.name(), err)
 		}
@@ -124,7 +118,7 @@ func (c *Cluster) eachOf(ctx context.Context, k customKind, take func(*unstructu
 	}
 }
 
-// define notes that there is a kind, and in which version its objects are asked for: that in which they are kept, if it is served.
+// define notes a kind with its version of storage if that is served, or else another served one.
 func (i *Inspection) define(o *apiextensionsv1.CustomResourceDefinition) {
 	if i.defined == nil {
 		i.defined = map[string]string{}
@@ -138,7 +132,6 @@ func (i *Inspection) define(o *apiextensionsv1.CustomResourceDefinition) {
 	i.defined[o.Name] = version
 }
 
-// takeCustom looks at an object of a kind that others define.
 func (i *Inspection) takeCustom(scanner *references.Scanner, o *unstructured.Unstructured) {
 	is := func(k customKind) bool { return k.group == o.GroupVersionKind().Group && k.kind == o.GetKind() }
 	if slices.ContainsFunc(routeKinds(), is) {

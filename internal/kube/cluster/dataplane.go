@@ -11,10 +11,10 @@ import (
 	"github.com/replumb/replumb/internal/kube/references"
 )
 
-// Plane is a kind of data plane that handles what pods send before kube-proxy does.
+// Plane is a data plane that handles traffic of pods before kube-proxy does.
 type Plane string
 
-// The data planes that stand beside kube-proxy.
+// Data planes beside kube-proxy, or instead of it.
 const (
 	PlaneCilium  Plane = "Cilium"
 	PlaneAntrea  Plane = "Antrea"
@@ -22,18 +22,17 @@ const (
 	PlaneAWS     Plane = "the AWS network policy agent"
 )
 
-// DataPlane is one that runs in the cluster.
+// DataPlane is the agent of a Plane, which an Object runs, as kind and name.
 type DataPlane struct {
-	// Object that shows it, as kind and name.
 	Object string
 	Plane  Plane
-	// Version is the tag of its image; empty if the image is named by its digest alone, or by a tag that is no version.
+	// Version is the tag of its image; empty for a digest, or a tag that is no version.
 	Version string
 }
 
-// planeOf recognises the agent of a data plane by what upstream's manifests call its container, its image and its program:
-// Cilium's chart (install/kubernetes/cilium, also as GKE's anetd), Antrea's (build/charts/antrea), Kube-OVN's, and the one of the VPC CNI
-// (charts/aws-vpc-cni), whose agent judges nothing as long as --enable-network-policy is false, which is the flag's default.
+// planeOf follows the manifests of Cilium (install/kubernetes/cilium, also GKE's anetd), Antrea
+// (build/charts/antrea), Kube-OVN and the VPC CNI (charts/aws-vpc-cni), whose agent judges nothing
+// without --enable-network-policy.
 func planeOf(c *corev1.Container, words []string) (Plane, bool) {
 	image := imageName(c.Image)
 	switch {
@@ -50,8 +49,7 @@ func planeOf(c *corev1.Container, words []string) (Plane, bool) {
 	return "", false
 }
 
-// planes finds the data planes that a workload runs.
-func (i *Inspection) planes(object string, spec *corev1.PodSpec) {
+func (i *Inspection) takePlanes(object string, spec *corev1.PodSpec) {
 	for n := range spec.Containers {
 		c := &spec.Containers[n]
 		if plane, yes := planeOf(c, commandLine(c)); yes {
@@ -63,23 +61,22 @@ func (i *Inspection) planes(object string, spec *corev1.PodSpec) {
 	}
 }
 
-// ciliumMode keeps what Cilium's configuration says of kube-proxy.
-func (i *Inspection) ciliumMode(o *corev1.ConfigMap) {
+func (i *Inspection) takeCiliumMode(o *corev1.ConfigMap) {
 	value, given := o.Data["kube-proxy-replacement"]
 	if !given {
 		return
 	}
 	m := CiliumMode{Object: references.Name("ConfigMap", o), Value: value}
 	if i.CiliumModes = append(i.CiliumModes, m); m.Replaces() {
-		i.Replacements = append(i.Replacements, Replacement{Object: m.Object, By: "Cilium (kube-proxy-replacement: " + value + ")"})
+		i.replacedBy(m.Object, "Cilium (kube-proxy-replacement: "+value+")")
 	}
 }
 
-// CiliumMode is the kube-proxy-replacement of a ConfigMap of Cilium's.
+// CiliumMode is the kube-proxy-replacement in a ConfigMap of Cilium.
 type CiliumMode struct{ Object, Value string }
 
-// Replaces reports whether Cilium does the work of kube-proxy (docs.cilium.io, kubeproxy-free: true, and in earlier versions strict,
-// partial or probe).
+// Replaces reports whether Cilium replaces kube-proxy (docs.cilium.io, kubeproxy-free: true, and
+// strict, partial or probe in earlier versions).
 func (m CiliumMode) Replaces() bool {
 	return slices.Contains([]string{"true", "strict", "partial", "probe"}, m.Value)
 }
@@ -88,14 +85,13 @@ func commandLine(c *corev1.Container) []string {
 	return strings.Fields(strings.Join(slices.Concat(c.Command, c.Args), " "))
 }
 
-// imageName is the last part of an image's name, without registry, tag and digest.
 func imageName(image string) string {
 	name, _, _ := strings.Cut(image, "@")
 	name, _, _ = strings.Cut(path.Base(name), ":")
 	return name
 }
 
-// imageVersion is the tag of an image, if it has a number with a dot in it.
+// imageVersion is the tag of an image, or empty if that is no version.
 func imageVersion(image string) string {
 	name, _, _ := strings.Cut(image, "@")
 	_, tag, _ := strings.Cut(path.Base(name), ":")

@@ -7,12 +7,11 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// DeniedError says that the cluster could not even be looked at.
+// DeniedError reports a user who may not even read the cluster.
 type DeniedError struct {
-	Missing []AccessAnswer
+	Missing []Answer
 }
 
-// Error joins the verbs on one resource: a user without any right lacks dozens.
 func (e *DeniedError) Error() string {
 	var rights []Right
 	for _, a := range e.Missing {

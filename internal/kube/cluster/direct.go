@@ -13,20 +13,20 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// ServiceAccountDir is where kubelet gives a pod its token and the cluster's authority.
+// ServiceAccountDir is where the kubelet mounts a pod's token and the cluster's CA.
 const ServiceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 const (
-	// serverName is what every API server's certificate is valid for.
+	// serverName is in every API server's certificate.
 	serverName = "kubernetes.default.svc"
 	// dialTimeout is short, since another endpoint may answer.
 	dialTimeout = 3 * time.Second
-	// dialKeepAlive finds out about an API server that has vanished.
+	// dialKeepAlive finds an API server that has vanished.
 	dialKeepAlive = 10 * time.Second
 )
 
-// Direct leads to the API servers at endpoints, each IP:port, with what kubelet has put in dir. No Service and no name is on the way:
-// what a program in the cluster is to judge or to repair must not be what it depends on.
+// Direct connects to the API servers at endpoints, each IP:port, with the credentials in dir. It
+// uses no Service and no DNS: a program must not depend on the parts that it checks or repairs.
 func Direct(endpoints []string, dir string) (*rest.Config, *Endpoints) {
 	e := &Endpoints{all: slices.Clone(endpoints)}
 	return &rest.Config{
@@ -37,22 +37,22 @@ func Direct(endpoints []string, dir string) (*rest.Config, *Endpoints) {
 	}, e
 }
 
-// Endpoints are where API servers are. A connection is to one of them, whatever it is asked for.
+// Endpoints are the addresses of API servers, any of which serves a connection.
 type Endpoints struct {
 	mu  sync.Mutex
 	all []string
-	// first is the one that answered last.
+	// first answered last.
 	first string
 }
 
-// Set replaces the endpoints. Connections stay.
+// Set replaces the endpoints. Open connections stay.
 func (e *Endpoints) Set(endpoints []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.all = slices.Clone(endpoints)
 }
 
-// order is in which they are tried: beginning with the one that answered last.
+// order begins with the endpoint that answered last.
 func (e *Endpoints) order() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

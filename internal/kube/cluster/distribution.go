@@ -7,10 +7,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Distribution is how a cluster was made: it decides where its programs are configured, and whether that is the user's to do.
+// Distribution decides where and by whom the programs of a cluster are configured.
 type Distribution string
 
-// The distributions that replumb tells apart. Plain is any other.
+// Plain is any distribution but the others.
 const (
 	Kubeadm   Distribution = "kubeadm"
 	KOps      Distribution = "kOps"
@@ -24,7 +24,7 @@ const (
 	Plain     Distribution = "plain"
 )
 
-// Owner is who sets the flags and certificates of the control plane where that is not the user; else empty.
+// Owner sets the flags and certificates of the control plane; empty if the user does.
 func (d Distribution) Owner() string {
 	switch d {
 	case EKS:
@@ -39,35 +39,33 @@ func (d Distribution) Owner() string {
 	return ""
 }
 
-// Origin is how a cluster was made, and by whom its machines are.
+// Origin is how a cluster and its machines were made.
 type Origin struct {
 	Distribution Distribution
-	// ClusterAPI makes the machines of the control plane: what is changed on one of them is gone with it, and its configuration is in another
-	// cluster.
+	// ClusterAPI makes the machines of the control plane: changes on a machine are lost with it,
+	// and the configuration is in another cluster.
 	ClusterAPI bool
 }
 
-// OriginOf tells by Nodes.
+// OriginOf recognises installers by their marks on Nodes.
 func OriginOf(nodes []corev1.Node) Origin {
 	return Origin{Distribution: DistributionOf(nodes), ClusterAPI: clusterAPI(nodes)}
 }
 
-// mark is what a Node has of a distribution.
 type mark struct {
 	of Distribution
 	on func(*corev1.Node) bool
 }
 
-// marks are in the order in which they count: a vendor's before those of the tools that it may build on.
+// marks list vendors before the tools that they may build on.
 //
-//   - OpenShift: the unit of its kubelets sets node.openshift.io/os_id (templates in github.com/openshift/machine-config-operator).
-//   - EKS: eks.amazonaws.com/nodegroup is on managed groups, eks.amazonaws.com/compute-type on Fargate, Auto Mode and hybrid nodes, and a
-//     node of one's own group has but the version of the kubelet, such as v1.33.1-eks-1a2b3c.
-//   - GKE: cloud.google.com/gke-nodepool, and versions such as v1.33.1-gke.1000.
-//   - AKS: kubernetes.azure.com/cluster is the resource group of its machines; its versions are those of Kubernetes.
+//   - OpenShift: the kubelet's unit sets os_id (templates in openshift/machine-config-operator).
+//   - EKS: nodegroup is on managed groups, compute-type on Fargate, Auto Mode and hybrid nodes;
+//     self-managed nodes have only the version of the kubelet, such as v1.33.1-eks-1a2b3c.
+//   - GKE: versions such as v1.33.1-gke.1000.
+//   - AKS: the label is the resource group of the machines.
 //   - k3s and RKE2: versions such as v1.33.1+k3s1 and v1.33.1+rke2r1 (scripts/version.sh of both).
-//   - Talos: the name of the image is PRETTY_NAME of its os-release, such as "Talos (v1.11.2)" (OSReleaseFor in pkg/machinery/version in
-//     github.com/siderolabs/talos).
+//   - Talos: PRETTY_NAME of os-release (OSReleaseFor in siderolabs/talos pkg/machinery/version).
 //   - kOps: NodeLabelInstanceGroup (pkg/apis/kops in k8s.io/kops).
 //   - kubeadm: AnnotationKubeadmCRISocket (cmd/kubeadm/app/constants in k8s.io/kubernetes).
 func marks() []mark {
@@ -90,8 +88,8 @@ func marks() []mark {
 
 func versionOf(n *corev1.Node) string { return n.Status.NodeInfo.KubeletVersion }
 
-// madeBy reports whether a machine is one of a cloud. The clouds' builds of Kubernetes also run elsewhere, where the control plane is the
-// user's: EKS Anywhere, Google Distributed Cloud.
+// madeBy reports whether a machine is a cloud's. EKS Anywhere and Google Distributed Cloud run the
+// clouds' builds elsewhere, where the control plane is the user's.
 func madeBy(n *corev1.Node, clouds ...string) bool {
 	cloud, _, _ := strings.Cut(n.Spec.ProviderID, "://")
 	return slices.Contains(clouds, cloud)
@@ -103,8 +101,7 @@ func labelled(keys ...string) func(*corev1.Node) bool {
 	}
 }
 
-// DistributionOf tells by what installers leave on nodes. One node speaks for all: others may have joined by other means, such as machines
-// that a cloud knows nothing of.
+// DistributionOf needs the mark on one node only, since others may have joined by other means.
 func DistributionOf(nodes []corev1.Node) Distribution {
 	for _, m := range marks() {
 		for i := range nodes {
@@ -116,14 +113,13 @@ func DistributionOf(nodes []corev1.Node) Distribution {
 	return Plain
 }
 
-// machineAnnotation is what Cluster API leaves on the Node of a machine that it made (MachineAnnotation in
-// sigs.k8s.io/cluster-api/api/core/v1beta2).
+// machineAnnotation is MachineAnnotation in sigs.k8s.io/cluster-api/api/core/v1beta2.
 const machineAnnotation = "cluster.x-k8s.io/machine"
 
-// MachineOf is the Machine of Cluster API that a node is; empty, if it is none.
+// MachineOf is the name of the node's Machine in Cluster API, or empty.
 func MachineOf(n *corev1.Node) string { return n.Annotations[machineAnnotation] }
 
-// clusterAPI goes by the machines of the control plane. Where no Node is one of those, any machine counts.
+// clusterAPI looks at the control plane, or at all nodes where the control plane has none.
 func clusterAPI(nodes []corev1.Node) bool {
 	made, servers, madeServers := false, false, false
 	for i := range nodes {

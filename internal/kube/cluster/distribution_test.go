@@ -7,7 +7,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestDistributionOf goes by what nodes of each distribution have, cut down to what tells them apart and what might mislead.
+// TestDistributionOf goes by what nodes of each distribution have, cut down to what tells them
+// apart and what might mislead.
 func TestDistributionOf(t *testing.T) {
 	for _, tt := range []struct {
 		name, node string
@@ -29,7 +30,8 @@ func TestDistributionOf(t *testing.T) {
 				spec: {providerID: "aws:///eu-west-1a/i-0123"}, status: {nodeInfo: {kubeletVersion: v1.36.0}}}`,
 		},
 		{
-			// tests/integration/update_cluster in k8s.io/kops: the labels that kops-controller sets.
+			// tests/integration/update_cluster in k8s.io/kops: the labels that kops-controller
+			// sets.
 			name: "kOps", want: KOps,
 			node: `{metadata: {labels: {kops.k8s.io/instancegroup: nodes-us-test-1a, node-role.kubernetes.io/node: ""}},
 				spec: {providerID: "aws:///us-test-1a/i-0123"}, status: {nodeInfo: {kubeletVersion: v1.34.1}}}`,
@@ -118,7 +120,8 @@ func TestDistributionOf(t *testing.T) {
 	}
 }
 
-// TestClusterAPIOfWorkers: workers may be machines of Cluster API where the control plane is not, such as EKS's.
+// TestClusterAPIOfWorkers: workers may be machines of Cluster API where the control plane is not,
+// such as EKS's.
 func TestClusterAPIOfWorkers(t *testing.T) {
 	server, worker := corev1.Node{}, corev1.Node{}
 	server.Labels = map[string]string{"node-role.kubernetes.io/control-plane": ""}

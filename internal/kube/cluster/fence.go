@@ -9,8 +9,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// fenced asks before each write whether the run that it belongs to may still write: a process that was stopped, or cut off, may wake up
-// when another has taken over. It is the last thing before the request is sent.
+// fenced asks before each write, as the last thing, whether its run may still write: a process that
+// was stopped may wake up after another has taken over.
 type fenced struct{ client.WithWatch }
 
 func (f fenced) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
@@ -61,7 +61,7 @@ func (f fenced) SubResource(name string) client.SubResourceClient {
 	return fencedPart{f.WithWatch.SubResource(name)}
 }
 
-// fencedPart is fenced for subresources, such as the status, and evictions.
+// fencedPart is fenced for subresources, such as status and eviction.
 type fencedPart struct{ client.SubResourceClient }
 
 func (f fencedPart) Create(ctx context.Context, o, part client.Object, opts ...client.SubResourceCreateOption) error {

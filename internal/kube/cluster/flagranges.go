@@ -16,8 +16,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/controlplane"
 )
 
-// askRanges finds out which ranges the API server that answers gives addresses from: it refuses one that is in none, and names them. Without the
-// right to create Services the command line of its pod is read.
+// askRanges reads the ranges from the API server's refusal of an address outside them. Without the
+// right to create Services it reads the command line of the API server's pod.
 func askRanges(ctx context.Context, c client.WithWatch) ([]netip.Prefix, error) {
 	var all []netip.Prefix
 	for _, family := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
@@ -38,15 +38,14 @@ func askRanges(ctx context.Context, c client.WithWatch) ([]netip.Prefix, error) 
 	return all, nil
 }
 
-// OutOfRange is a Service with an address that no API server can give it: the last one of all of IPv4, the first one of all of IPv6. What is
-// refused says why.
+// OutOfRange is a Service with the last address of IPv4 or the first of IPv6, which no range has.
 func OutOfRange(family corev1.IPFamily) *corev1.Service {
 	a := "255.255.255.255"
 	if family == corev1.IPv6Protocol {
 		a = "::"
 	}
 	return &corev1.Service{
-		// The namespace is there before replumb's is.
+		// default exists before replumb's own namespace.
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, GenerateName: "range-of-services-"},
 		Spec: corev1.ServiceSpec{
 			ClusterIP: a, IPFamilies: []corev1.IPFamily{family}, Ports: []corev1.ServicePort{{Port: 1, Protocol: corev1.ProtocolTCP}},
@@ -54,8 +53,8 @@ func OutOfRange(family corev1.IPFamily) *corev1.Service {
 	}
 }
 
-// RangeIn is the range that an API server has named when it refused an address (ErrNotInRange in k8s.io/kubernetes
-// pkg/registry/core/service/ipallocator/interfaces.go).
+// RangeIn is the range that an API server's refusal of an address names (ErrNotInRange in
+// k8s.io/kubernetes pkg/registry/core/service/ipallocator/interfaces.go).
 func RangeIn(err error) (r netip.Prefix, known bool) {
 	if err == nil {
 		return r, false
@@ -68,14 +67,14 @@ func RangeIn(err error) (r netip.Prefix, known bool) {
 	return r, err == nil
 }
 
-// UnknownRangeError says that the range of the API servers cannot be found out.
+// UnknownRangeError reports that nothing shows the range of the API servers.
 type UnknownRangeError struct{}
 
 func (*UnknownRangeError) Error() string {
 	return "the cluster has no ServiceCIDRs, and the Service range of its API servers cannot be seen"
 }
 
-// Unwrap has it taken for a range that is not there, by those who can do without.
+// Unwrap is a NotFound, for callers that can do without a range.
 func (*UnknownRangeError) Unwrap() error { return notFound("servicecidrs", FlagRange) }
 
 // ExitCode implements fault.Coder: nothing was written.
@@ -85,7 +84,7 @@ func (*UnknownRangeError) Advice() string {
 	return "let the user create Services in namespace default: an API server names its range when it refuses an address that is not in it (by a dry run)"
 }
 
-// commandRanges reads the flag from the command lines of the pods of API servers, if there are any and all have the same.
+// commandRanges reads the flag from the pods of API servers, all of which must have the same.
 func commandRanges(ctx context.Context, c client.Client) ([]netip.Prefix, error) {
 	pods, err := controlplane.APIServer.Pods(ctx, c)
 	if err != nil && !apierrors.IsForbidden(err) {

@@ -14,7 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// Identity asks which cluster this is. It needs the right to get the namespace kube-system.
+// Identity needs the right to get namespace kube-system, whose UID it has.
 func (c *Cluster) Identity(ctx context.Context) (engine.Identity, error) {
 	ns := &corev1.Namespace{}
 	if err := c.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, ns); err != nil {
@@ -25,12 +25,12 @@ func (c *Cluster) Identity(ctx context.Context) (engine.Identity, error) {
 	return known, nil
 }
 
-// Known is the identity without what has to be asked for.
+// Known is the part of the Identity that needs no request.
 func (c *Cluster) Known() engine.Identity {
 	return engine.Identity{Server: c.Host(), Context: c.ContextName}
 }
 
-// Describe is one line about a cluster for people who are about to change it. Without the right to list nodes it leaves their number out.
+// Describe is a line for users who are about to change the cluster.
 func (c *Cluster) Describe(ctx context.Context) (string, error) {
 	version, err := c.ServerVersion(ctx)
 	if err != nil {
@@ -47,11 +47,6 @@ func (c *Cluster) Describe(ctx context.Context) (string, error) {
 	case !apierrors.IsForbidden(err):
 		return "", fmt.Errorf("listing nodes: %w", err)
 	}
-	return fmt.Sprintf(
-		"context %s, server %s, %s, Kubernetes %s",
-		cmp.Or(c.ContextName, "(none)"),
-		c.Host(),
-		count,
-		version.GitVersion,
-	), nil
+	return fmt.Sprintf("context %s, server %s, %s, Kubernetes %s",
+		cmp.Or(c.ContextName, "(none)"), c.Host(), count, version.GitVersion), nil
 }

@@ -29,67 +29,58 @@ import (
 	"github.com/replumb/replumb/internal/kube/references"
 )
 
-// scans bounds how many collections are read at the same time: each holds one page in memory.
+// scans bounds how many collections are read at once, since each holds a page in memory.
 const scans = 4
 
-// Pages of collections whose objects may be large (a ConfigMap up to 1 MiB) are shorter.
+// Pages of large objects are shorter: a ConfigMap may have 1 MiB.
 const (
 	configMapPage = 100
 	secretPage    = 25
 	crdPage       = 25
 )
 
-// Inspection is what was found by looking through objects that are too many or too large to be kept.
+// Inspection holds findings in objects that are too many or too large to be kept.
 type Inspection struct {
-	// References are the old addresses and ranges that are written down somewhere.
-	References []references.Reference
-	// Proxies are the configurations of kube-proxy.
-	Proxies []Proxy
-	// Replacements do the work of kube-proxy instead of it.
+	References   []references.Reference
+	Proxies      []Proxy
 	Replacements []Replacement
-	// Planes are data planes that handle what pods send beside kube-proxy, or instead of it; CiliumModes are what its ConfigMaps say of that.
-	Planes      []DataPlane
-	CiliumModes []CiliumMode
-	// Meshes carry what some pods send.
-	Meshes []*Mesh
-	// NodeLocal are the DNS caches that run on every node.
-	NodeLocal []NodeLocal
-	// Abrupt are the ConfigMaps, by namespace, whose Corefile has servers of cluster names end at once, without plugin health's lameduck.
+	Planes       []DataPlane
+	CiliumModes  []CiliumMode
+	Meshes       []*Mesh
+	NodeLocal    []NodeLocal
+	// Abrupt are the ConfigMaps, by namespace, with a Corefile whose servers of cluster names end
+	// at once, without lameduck of plugin health.
 	Abrupt map[string]string
-	// InTarget are pods whose address lies in the range the Services move to.
+	// InTarget are pods with an address in the range that the Services move to.
 	InTarget []PodAddress
-	// Stuck are the PodDisruptionBudgets that never let a pod go.
-	Stuck []StuckBudget
-	// Policies are the ValidatingAdmissionPolicies of any migration.
+	Stuck    []StuckBudget
 	Policies []Policy
-	// Called are the Services that API servers call themselves, once for each that names them.
+	// Called has an entry for each object that names the Service.
 	Called []Called
-	// IngressClasses by name, and the controllers that serve them.
+	// IngressClasses are controllers by the name of the class.
 	IngressClasses map[string]string
-	// Routes are what leads requests from outside to Services.
-	Routes []Route
-	// Pools are ranges that pods get addresses of, and Advertisers who tells others of ClusterIPs, once Cluster.Neighbours has looked.
+	Routes         []Route
+	// Pools and Advertisers are complete once Neighbours has run.
 	Pools       []Pool
 	Advertisers []Advertiser
-	// Egress are the namespaces in which NetworkPolicies say what pods may call.
-	Egress map[string]bool
-	// Migrations that the cluster has.
+	// Egress are the namespaces whose NetworkPolicies limit the calls of pods.
+	Egress     map[string]bool
 	Migrations []v1alpha1.Migration
 	// Unread are the resources that the user may not read.
 	Unread map[string]bool
 
 	calico bool
-	// defined are the custom resources of the cluster that were seen, and the versions in which they are asked for.
+	// defined are the versions to ask for by the names of CustomResourceDefinitions.
 	defined map[string]string
 }
 
-// PodAddress is the address of a pod, given as namespace/name.
+// PodAddress is the address of a Pod, as namespace/name.
 type PodAddress struct {
 	Pod     string
 	Address netip.Addr
 }
 
-// StuckBudget is a PodDisruptionBudget, as namespace/name, and what in it never lets a pod go.
+// StuckBudget is a PodDisruptionBudget, as namespace/name, and its rule that never lets a pod go.
 type StuckBudget struct {
 	Name string
 	Rule string
@@ -100,9 +91,9 @@ type Policy struct {
 	Name, Migration string
 }
 
-// References looks through everything that may name an old address or stand in the way of a migration otherwise, page
-// by page, and keeps only what it finds. What the user may not list is noted as unread.
-func (c *Cluster) References(ctx context.Context, scanner *references.Scanner) (*Inspection, error) {
+// References looks through all objects that may name an old address or otherwise stand in the way
+// of a migration. Resources that the user may not list are in Unread.
+func References(ctx context.Context, c *Cluster, scanner *references.Scanner) (*Inspection, error) {
 	found := &Inspection{Unread: map[string]bool{}}
 	var mu sync.Mutex
 	eg, ectx := errgroup.WithContext(ctx)
@@ -116,24 +107,21 @@ func (c *Cluster) References(ctx context.Context, scanner *references.Scanner) (
 			}, src.opts...)
 			mu.Lock()
 			defer mu.Unlock()
-			return found.unread(src.resource, err)
+			return found.noteUnread(src.resource, err)
 		})
 	}
 	if err := eg.Wait(); err != nil {
 		return nil, err
 	}
-	if err := c.felix(ctx, found); err != nil {
+	if err := felix(ctx, c, found); err != nil {
 		return nil, err
 	}
-	if err := c.secrets(ctx, scanner, found); err != nil {
+	if err := secrets(ctx, c, scanner, found); err != nil {
 		return nil, err
 	}
-	err := c.eachCustom(
-		ctx,
-		slices.Concat(policyKinds(), settingKinds()),
-		found,
-		func(o *unstructured.Unstructured) { found.Take(scanner, o) },
-	)
+	err := eachCustom(ctx, c, slices.Concat(policyKinds(), settingKinds()), found, func(o *unstructured.Unstructured) {
+		found.Take(scanner, o)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -141,8 +129,9 @@ func (c *Cluster) References(ctx context.Context, scanner *references.Scanner) (
 	return found, nil
 }
 
-// ReferenceRights are what References needs, beside the rights to list Services, EndpointSlices, ConfigMaps, pods, workloads, budgets and
-// Migrations. The right to list Secrets is not among them: they are read where the user has it by another role.
+// ReferenceRights are for References, beside the rights to list Services, EndpointSlices,
+// ConfigMaps, pods, workloads, budgets and Migrations. Secrets are left out: they are read only
+// where another role gives the right.
 func ReferenceRights() []Right {
 	return slices.Concat(
 		Grant("", "persistentvolumes", "", "list"),
@@ -154,55 +143,47 @@ func ReferenceRights() []Right {
 		Grant("apiregistration.k8s.io", "apiservices", "", "list"),
 		Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"),
 		Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "list"),
-		Named(Grant(calicoGroup, "felixconfigurations", "", "get"), "default"),
+		Named(Grant(CalicoGroup, "felixconfigurations", "", "get"), "default"),
 		listRights(policyKinds()),
 		listRights(settingKinds()),
 	)
 }
 
-// felix asks Calico whether it does the work of kube-proxy.
-func (c *Cluster) felix(ctx context.Context, found *Inspection) error {
+func felix(ctx context.Context, c *Cluster, found *Inspection) error {
 	if !found.calico && !found.Unread["customresourcedefinitions"] {
 		return nil
 	}
 	body, err := c.GetRaw(ctx, "/apis/crd.projectcalico.org/v1/felixconfigurations/default")
 	if err != nil {
-		return found.unread("felixconfigurations", err)
+		return found.noteUnread("felixconfigurations", err)
 	}
 	return found.TakeFelix(body)
 }
 
-// secrets looks through Secrets, if the user may list them. It asks that first: a request that is refused would stand in the audit log of
-// others. Certificates, tokens and releases of Helm, which are compressed, are not asked for.
-func (c *Cluster) secrets(ctx context.Context, scanner *references.Scanner, found *Inspection) error {
+// secrets asks for the right first, since a refused request would stand in the audit log. It leaves
+// out certificates, tokens and Helm's releases, which are compressed.
+func secrets(ctx context.Context, c *Cluster, scanner *references.Scanner, found *Inspection) error {
 	answers, err := c.Access(ctx, Grant("", "secrets", "", "list"))
-	if err == nil && !answers[0].Allowed {
+	if err != nil {
+		return found.noteUnread("secrets", err)
+	}
+	if !answers[0].Allowed {
 		found.Unread["secrets"] = true
 		return nil
 	}
-	if err == nil {
-		err = eachPage(
-			ctx,
-			c,
-			&corev1.SecretList{},
-			secretPage,
-			func(o client.Object) { found.Take(scanner, o) },
-			client.MatchingFieldsSelector{
-				Selector: fields.AndSelectors(
-					fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeTLS)),
-					fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)),
-					fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeBootstrapToken)),
-					fields.OneTermNotEqualSelector("type", "helm.sh/release.v1"),
-				),
-			},
-		)
+	var wanted []fields.Selector
+	for _, skipped := range []corev1.SecretType{
+		corev1.SecretTypeTLS, corev1.SecretTypeServiceAccountToken, corev1.SecretTypeBootstrapToken, "helm.sh/release.v1",
+	} {
+		wanted = append(wanted, fields.OneTermNotEqualSelector("type", string(skipped)))
 	}
-	return found.unread("secrets", err)
+	err = eachPage(ctx, c, &corev1.SecretList{}, secretPage, func(o client.Object) { found.Take(scanner, o) },
+		client.MatchingFieldsSelector{Selector: fields.AndSelectors(wanted...)})
+	return found.noteUnread("secrets", err)
 }
 
-// unread sorts errors: a resource that the cluster does not have holds nothing, one that the user may not read is
-// noted, anything else is an error.
-func (i *Inspection) unread(resource string, err error) error {
+// noteUnread drops the error of a resource that is not served or that the user may not read.
+func (i *Inspection) noteUnread(resource string, err error) error {
 	switch {
 	case err == nil, apierrors.IsNotFound(err), meta.IsNoMatchError(err):
 		return nil
@@ -248,7 +229,7 @@ func sources() []source {
 	}
 }
 
-// handMade selects the EndpointSlices that are not made from pods.
+// handMade selects the EndpointSlices that no controller makes from pods.
 func handMade() client.MatchingLabelsSelector {
 	made, err := labels.NewRequirement(discoveryv1.LabelManagedBy, selection.NotIn, []string{fromPods})
 	if err != nil {
@@ -257,16 +238,16 @@ func handMade() client.MatchingLabelsSelector {
 	return client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*made)}
 }
 
-// fromPods is who makes EndpointSlices from pods (k8s.io/kubernetes pkg/controller/endpointslice).
+// fromPods is the controllerName of k8s.io/kubernetes pkg/controller/endpointslice.
 const fromPods = "endpointslice-controller.k8s.io"
 
 // HasCalico reports whether the cluster has Calico's definitions.
 func (i *Inspection) HasCalico() bool { return i.calico }
 
-// Take looks at one object. It keeps nothing of it but what it finds.
+// Take keeps nothing of an object but its findings.
 func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
-	i.Called = append(i.Called, called(o)...)
-	i.meshed(o)
+	i.Called = append(i.Called, servicesCalledFor(o)...)
+	i.takeMesh(o)
 	if u, custom := o.(*unstructured.Unstructured); custom { // or an APIService
 		i.takeCustom(scanner, u)
 		return
@@ -276,29 +257,29 @@ func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 	}
 	switch o := o.(type) {
 	case *networkingv1.NetworkPolicy:
-		i.egress(o)
+		i.takeEgress(o)
 	case *networkingv1.Ingress:
-		i.ingress(o)
+		i.takeIngress(o)
 	case *apiextensionsv1.CustomResourceDefinition:
 		i.define(o)
 		i.calico = i.calico || o.Name == "felixconfigurations.crd.projectcalico.org"
 	case *corev1.ConfigMap:
-		i.configMap(o)
+		i.takeConfigMap(o)
 	case *corev1.Pod:
-		i.addresses(scanner, o)
+		i.takeAddresses(scanner, o)
 	}
-	if ours(o) || repeats(o) {
+	if madeByReplumb(o) || endedOrFromTemplate(o) {
 		return
 	}
 	i.References = append(i.References, scanner.Find(o)...)
-	i.advertisers(o)
+	i.takeAdvertisers(o)
 	if object, spec := template(o); spec != nil {
-		i.workload(object, spec)
-		i.planes(object, spec)
+		i.takeWorkload(object, spec)
+		i.takePlanes(object, spec)
 	}
 }
 
-// takeWhole looks at an object that names no address, and reports whether it is one.
+// takeWhole reports whether an object is of a kind that names no address, and takes it if so.
 func (i *Inspection) takeWhole(o client.Object) bool {
 	switch o := o.(type) {
 	case *v1alpha1.Migration:
@@ -314,22 +295,18 @@ func (i *Inspection) takeWhole(o client.Object) bool {
 			i.Stuck = append(i.Stuck, StuckBudget{Name: o.Namespace + "/" + o.Name, Rule: rule})
 		}
 	case *networkingv1.IngressClass:
-		i.ingressClass(o)
+		if i.IngressClasses == nil {
+			i.IngressClasses = map[string]string{}
+		}
+		i.IngressClasses[o.Name] = o.Spec.Controller
 	default:
 		return false
 	}
 	return true
 }
 
-func (i *Inspection) ingressClass(o *networkingv1.IngressClass) {
-	if i.IngressClasses == nil {
-		i.IngressClasses = map[string]string{}
-	}
-	i.IngressClasses[o.Name] = o.Spec.Controller
-}
-
-// egress notes what follows k8s.io/api networking/v1: without types, a policy is about egress if it has rules for it.
-func (i *Inspection) egress(o *networkingv1.NetworkPolicy) {
+// takeEgress follows PolicyTypes in k8s.io/api networking/v1: without any, rules for egress count.
+func (i *Inspection) takeEgress(o *networkingv1.NetworkPolicy) {
 	about := slices.Contains(o.Spec.PolicyTypes, networkingv1.PolicyTypeEgress) || len(o.Spec.PolicyTypes) == 0 && len(o.Spec.Egress) > 0
 	if !about {
 		return
@@ -340,13 +317,13 @@ func (i *Inspection) egress(o *networkingv1.NetworkPolicy) {
 	i.Egress[o.Namespace] = true
 }
 
-// ours are the objects that replumb made, such as backups. They name old addresses for a reason.
-func ours(o client.Object) bool {
+// madeByReplumb is true of objects such as backups, which have to name old addresses.
+func madeByReplumb(o client.Object) bool {
 	return o.GetLabels()[v1alpha1.LabelRole] != "" || o.GetNamespace() == v1alpha1.SystemNamespace
 }
 
-// repeats are the objects that only repeat the template of another one, and those that are over.
-func repeats(o client.Object) bool {
+// endedOrFromTemplate is true of objects that have ended, or whose template is looked at elsewhere.
+func endedOrFromTemplate(o client.Object) bool {
 	switch o := o.(type) {
 	case *discoveryv1.EndpointSlice:
 		return o.Labels[discoveryv1.LabelManagedBy] == fromPods
@@ -366,7 +343,7 @@ func repeats(o client.Object) bool {
 	return false
 }
 
-// madeFromTemplate reports whether a pod's template is looked at. That of a ReplicaSet is only if a Deployment owns it.
+// madeFromTemplate leaves out a ReplicaSet without a Deployment, since ReplicaSets are not listed.
 func madeFromTemplate(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
@@ -393,8 +370,8 @@ func template(o client.Object) (string, *corev1.PodSpec) {
 	return "", nil
 }
 
-func (i *Inspection) addresses(scanner *references.Scanner, pod *corev1.Pod) {
-	if pod.Spec.HostNetwork { // it has its node's address, which another check is about
+func (i *Inspection) takeAddresses(scanner *references.Scanner, pod *corev1.Pod) {
+	if pod.Spec.HostNetwork { // another check is about addresses of nodes
 		return
 	}
 	for _, ip := range pod.Status.PodIPs {

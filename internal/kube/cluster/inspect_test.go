@@ -90,7 +90,8 @@ func selector() *metav1.LabelSelector {
 
 func at(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "shop", Name: name} }
 
-// TestReferencesFindsOnEveryPage makes more ConfigMaps than fit on one page, each with an address of its own kind.
+// TestReferencesFindsOnEveryPage makes more ConfigMaps than fit on one page, each with an address
+// of its own kind.
 func TestReferencesFindsOnEveryPage(t *testing.T) {
 	server := setup(t)
 	const many = 230
@@ -111,7 +112,7 @@ func TestReferencesFindsOnEveryPage(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	found, err := server.References(t.Context(), scanner(t))
+	found, err := cluster.References(t.Context(), server.Cluster, scanner(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +189,7 @@ func TestReferencesLooksIntoEveryKind(t *testing.T) {
 	if err := server.Status().Update(t.Context(), budget); err != nil {
 		t.Fatal(err)
 	}
-	found, err := server.References(t.Context(), scanner(t))
+	found, err := cluster.References(t.Context(), server.Cluster, scanner(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +224,7 @@ func TestReferencesNotesWhatMayNotBeRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := blind.References(t.Context(), scanner(t))
+	found, err := cluster.References(t.Context(), blind, scanner(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +242,7 @@ func TestReferencesFailsWithoutAnAnswer(t *testing.T) {
 	server := setup(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if found, err := server.References(ctx, scanner(t)); err == nil || found != nil {
+	if found, err := cluster.References(ctx, server.Cluster, scanner(t)); err == nil || found != nil {
 		t.Errorf("got %v and %v", err, found)
 	}
 }
@@ -250,7 +251,7 @@ func TestReferencesAsksCalico(t *testing.T) {
 	server := setup(t)
 	create(t, server, definition("crd.projectcalico.org", "v1", "felixconfigurations", "FelixConfiguration", apiextensionsv1.ClusterScoped))
 	look := func() []cluster.Replacement {
-		found, err := server.References(t.Context(), scanner(t))
+		found, err := cluster.References(t.Context(), server.Cluster, scanner(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -308,7 +309,8 @@ func secret(name, key, value string, of corev1.SecretType) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: at(name), Type: of, Data: map[string][]byte{key: []byte(value)}}
 }
 
-// objectsOf are where references were found, but for volumes: no controller lets go of those that another test removed.
+// objectsOf are where references were found, but for volumes: no controller lets go of those that
+// another test removed.
 func objectsOf(found *cluster.Inspection) (all []string) {
 	for _, r := range found.References {
 		if r.Kind() != "PersistentVolume" {
@@ -318,8 +320,8 @@ func objectsOf(found *cluster.Inspection) (all []string) {
 	return slices.Compact(all)
 }
 
-// TestReferencesLooksIntoTrafficAndSecrets also shows which of them API servers are not asked for: Secrets of some types, EndpointSlices
-// made from pods.
+// TestReferencesLooksIntoTrafficAndSecrets also shows which of them API servers are not asked for:
+// Secrets of some types, EndpointSlices made from pods.
 func TestReferencesLooksIntoTrafficAndSecrets(t *testing.T) {
 	server := setup(t)
 	slice := func(name string, labels map[string]string) *discoveryv1.EndpointSlice {
@@ -345,7 +347,7 @@ func TestReferencesLooksIntoTrafficAndSecrets(t *testing.T) {
 		}),
 		slice("from-pods", map[string]string{discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io"}),
 	)
-	found, err := server.References(t.Context(), scanner(t))
+	found, err := cluster.References(t.Context(), server.Cluster, scanner(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,7 +364,8 @@ func TestReferencesLooksIntoTrafficAndSecrets(t *testing.T) {
 	}
 }
 
-// TestReferencesLeavesSecretsToWhoMayReadThem looks with what roles to view have, then with the right to list Secrets beside it.
+// TestReferencesLeavesSecretsToWhoMayReadThem looks with what roles to view have, then with the
+// right to list Secrets beside it.
 func TestReferencesLeavesSecretsToWhoMayReadThem(t *testing.T) {
 	server := setup(t)
 	create(t, server, secret("url", "url", "10.96.3.7", corev1.SecretTypeOpaque))
@@ -400,7 +403,7 @@ func TestReferencesLeavesSecretsToWhoMayReadThem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		found, err := c.References(t.Context(), scanner(t))
+		found, err := cluster.References(t.Context(), c, scanner(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -415,7 +418,8 @@ func TestReferencesLeavesSecretsToWhoMayReadThem(t *testing.T) {
 	}
 }
 
-// TestReferencesLooksIntoCustomResources asks for kinds that are defined, in the version in which they are kept, page by page.
+// TestReferencesLooksIntoCustomResources asks for kinds that are defined, in the version in which
+// they are kept, page by page.
 func TestReferencesLooksIntoCustomResources(t *testing.T) {
 	server := setup(t)
 	const many = 510 // more than a page
@@ -447,7 +451,7 @@ func TestReferencesLooksIntoCustomResources(t *testing.T) {
 			"addresses": []any{"10.96.3.7"},
 		}))
 	}
-	found, err := server.References(t.Context(), scanner(t))
+	found, err := cluster.References(t.Context(), server.Cluster, scanner(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -455,7 +459,7 @@ func TestReferencesLooksIntoCustomResources(t *testing.T) {
 	if len(got) != many+1 || got[0] != "Calico NetworkPolicy shop/old" || got[many] != "ServiceEntry shop/e509" || len(found.Unread) > 0 {
 		t.Errorf("found in %d objects; unread: %v", len(got), found.Unread)
 	}
-	if err := server.Neighbours(t.Context(), found); err != nil {
+	if err := cluster.Neighbours(t.Context(), server.Cluster, found); err != nil {
 		t.Fatal(err)
 	}
 	if len(found.Pools) != 1 || found.Pools[0] != (cluster.Pool{Object: "IPPool later", Range: netip.MustParsePrefix("172.24.128.0/20")}) {
@@ -466,8 +470,8 @@ func TestReferencesLooksIntoCustomResources(t *testing.T) {
 	}
 }
 
-// TestLoadKeepsWhoOwnsTheClusterIP shows what the API server writes into managedFields: an address that was asked for
-// has an owner, one that was given has none.
+// TestLoadKeepsWhoOwnsTheClusterIP shows what the API server writes into managedFields: an address
+// that was asked for has an owner, one that was given has none.
 func TestLoadKeepsWhoOwnsTheClusterIP(t *testing.T) {
 	server := setup(t)
 	service := func(name, ip string) *corev1.Service {
@@ -493,7 +497,7 @@ func TestLoadKeepsWhoOwnsTheClusterIP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	snap, err := server.Load(t.Context())
+	snap, err := cluster.Load(t.Context(), server.Cluster)
 	if err != nil {
 		t.Fatal(err)
 	}

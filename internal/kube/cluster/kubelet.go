@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -12,29 +13,24 @@ import (
 )
 
 const (
-	// kubeletsAtOnce bounds how many kubelets are asked at the same time.
-	kubeletsAtOnce = 32
-	// kubeletPatience is how long one kubelet is waited for.
+	kubeletsAtOnce  = 32
 	kubeletPatience = 5 * time.Second
 )
 
-// KubeletAnswer is what a kubelet said of the cluster DNS it gives to pods.
+// KubeletAnswer is the cluster DNS that a kubelet gives to pods, or Err.
 type KubeletAnswer struct {
-	// Domain is its clusterDomain.
 	Domain string
-	// DNS are the addresses of its clusterDNS.
-	DNS []string
-	// Err is why it did not answer.
-	Err error
+	DNS    []string
+	Err    error
 }
 
-// KubeletPath is where an API server leads to the configuration of a node's kubelet.
+// KubeletPath is the API server's proxy to the configuration of a node's kubelet.
 func KubeletPath(node string) string { return "/api/v1/nodes/" + node + "/proxy/configz" }
 
-// Kubelets asks every ready node for the cluster DNS it gives to pods. The answers are by node; one that does not answer
-// has an error in its answer.
-func (c *Cluster) Kubelets(ctx context.Context, nodes []corev1.Node) map[string]KubeletAnswer {
-	answers := make([]KubeletAnswer, len(nodes))
+// Kubelets asks every ready node. Answers are by node, and have an error for one that gave none.
+func Kubelets(ctx context.Context, c *Cluster, nodes []corev1.Node) map[string]KubeletAnswer {
+	byNode := map[string]KubeletAnswer{}
+	var mu sync.Mutex
 	var eg errgroup.Group
 	eg.SetLimit(kubeletsAtOnce)
 	for i := range nodes {
@@ -44,23 +40,20 @@ func (c *Cluster) Kubelets(ctx context.Context, nodes []corev1.Node) map[string]
 		eg.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, kubeletPatience)
 			defer cancel()
-			answers[i] = c.Kubelet(ctx, nodes[i].Name)
+			answer := AskKubelet(ctx, c, nodes[i].Name)
+			mu.Lock()
+			defer mu.Unlock()
+			byNode[nodes[i].Name] = answer
 			return nil
 		})
 	}
-	_ = eg.Wait() // an error is part of its answer
-	byNode := map[string]KubeletAnswer{}
-	for i := range nodes {
-		if NodeReady(&nodes[i]) {
-			byNode[nodes[i].Name] = answers[i]
-		}
-	}
+	_ = eg.Wait() // errors are in the answers
 	return byNode
 }
 
-// Kubelet asks a node's kubelet for its configuration, through the API server
-// (k8s.io/kubernetes pkg/kubelet/server, /configz).
-func (c *Cluster) Kubelet(ctx context.Context, node string) KubeletAnswer {
+// AskKubelet reads /configz of a node's kubelet (k8s.io/kubernetes pkg/kubelet/server) through the
+// API server.
+func AskKubelet(ctx context.Context, c *Cluster, node string) KubeletAnswer {
 	body, err := c.GetRaw(ctx, KubeletPath(node))
 	if err != nil {
 		return KubeletAnswer{Err: err}

@@ -1,9 +1,8 @@
 package cluster
 
-// Live is what checks know beside a Snapshot: answers of the running cluster that depend on who asks and for what.
+// Live holds answers for checks that, unlike a Snapshot, depend on the user and the migration.
 type Live struct {
-	// Access is what was asked of the authorizer, with its answers.
-	Access []AccessAnswer
-	// Inspection is what References found; nil if it was not asked for.
+	Access []Answer
+	// Inspection is nil if there was none.
 	Inspection *Inspection
 }

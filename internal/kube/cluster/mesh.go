@@ -13,38 +13,36 @@ import (
 	"github.com/replumb/replumb/internal/kube/references"
 )
 
-// Mesh is a service mesh: proxies that carry what its pods send.
+// Mesh is a service mesh, whose proxies carry traffic of pods.
 type Mesh struct {
 	Name string
-	// Objects show it, as kind and name: its control plane, its webhooks, its DaemonSets.
-	Objects []string
-	// Versions are the tags of its images.
+	// Objects are its control plane, webhooks and DaemonSets, as kind and name.
+	Objects  []string
 	Versions []string
-	// Pods have a proxy, or are redirected to their node's; Namespaces are where they are.
+	// Pods in Namespaces have a proxy, or use that of their node.
 	Pods       int
 	Namespaces []string
 }
 
-// ztunnel is Istio's proxy of a node. Its own pods are not carried by the mesh.
+// ztunnel is Istio's proxy of a node, whose own pods the mesh does not carry.
 const ztunnel = "ztunnel"
 
-// meshSign is how upstream's manifests mark a mesh.
 type meshSign struct {
 	name string
-	// webhook is how the names of its injecting webhooks end.
+	// webhook is the suffix of the names of its injecting webhooks.
 	webhook string
-	// parts are labels of the pods of its control plane, and of those that it runs on nodes. No value means any.
-	parts map[string]string
-	// sidecars are the names of the containers that it injects.
+	// parts are labels of its own pods; an empty value matches any.
+	parts    map[string]string
 	sidecars []string
 	// marks are labels and annotations of pods that it carries without a sidecar.
 	marks map[string]string
-	// invites are labels and annotations of namespaces whose pods it takes in. No values means any but disabled.
+	// invites are labels and annotations of namespaces; no values match any but disabled.
 	invites map[string][]string
 }
 
-// meshes follow istio/istio manifests/charts (istio-discovery, ztunnel) and its labels istio.io/dataplane-mode and istio-injection;
-// linkerd/linkerd2 charts/linkerd-control-plane; hashicorp/consul-k8s charts/consul (connect-inject); kumahq/kuma.
+// meshes follow istio/istio manifests/charts (istio-discovery, ztunnel) and its labels
+// istio.io/dataplane-mode and istio-injection; linkerd/linkerd2 charts/linkerd-control-plane;
+// hashicorp/consul-k8s charts/consul (connect-inject); kumahq/kuma.
 func meshes() []meshSign {
 	return []meshSign{
 		{
@@ -73,7 +71,7 @@ func meshes() []meshSign {
 	}
 }
 
-// MeshOf names the mesh that takes in the pods of a namespace; nothing, if none does.
+// MeshOf names the mesh that takes in the pods of a namespace, or is empty.
 func MeshOf(ns *corev1.Namespace) string {
 	for _, sign := range meshes() {
 		for key, values := range sign.invites {
@@ -86,14 +84,13 @@ func MeshOf(ns *corev1.Namespace) string {
 	return ""
 }
 
-// meshed looks at one object for signs of a mesh.
-func (i *Inspection) meshed(o client.Object) {
+func (i *Inspection) takeMesh(o client.Object) {
 	switch o := o.(type) {
 	case *admissionv1.MutatingWebhookConfiguration:
 		for n := range o.Webhooks {
 			for _, sign := range meshes() {
 				if strings.HasSuffix(o.Webhooks[n].Name, sign.webhook) {
-					add(&i.mesh(sign.name).Objects, references.Name("MutatingWebhookConfiguration", o))
+					insertSorted(&i.mesh(sign.name).Objects, references.Name("MutatingWebhookConfiguration", o))
 				}
 			}
 		}
@@ -113,26 +110,24 @@ func (i *Inspection) meshPart(object string, template *corev1.PodTemplateSpec) {
 				continue
 			}
 			m := i.mesh(sign.name)
-			add(&m.Objects, object)
+			insertSorted(&m.Objects, object)
 			for n := range template.Spec.Containers {
-				add(&m.Versions, imageVersion(template.Spec.Containers[n].Image))
+				insertSorted(&m.Versions, imageVersion(template.Spec.Containers[n].Image))
 			}
 		}
 	}
 }
 
-// meshPod counts a pod that a mesh carries. Sidecars are init containers where Kubernetes keeps those running.
+// meshPod counts a pod that a mesh carries. Native sidecars are init containers.
 func (i *Inspection) meshPod(pod *corev1.Pod) {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || pod.Labels["app"] == ztunnel {
 		return
 	}
 	for _, sign := range meshes() {
 		version, carried := "", false
-		for _, all := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
-			for n := range all {
-				if slices.Contains(sign.sidecars, all[n].Name) {
-					version, carried = imageVersion(all[n].Image), true
-				}
+		for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
+			if slices.Contains(sign.sidecars, c.Name) {
+				version, carried = imageVersion(c.Image), true
 			}
 		}
 		for key, value := range sign.marks {
@@ -141,13 +136,12 @@ func (i *Inspection) meshPod(pod *corev1.Pod) {
 		if carried {
 			m := i.mesh(sign.name)
 			m.Pods++
-			add(&m.Versions, version)
-			add(&m.Namespaces, pod.Namespace)
+			insertSorted(&m.Versions, version)
+			insertSorted(&m.Namespaces, pod.Namespace)
 		}
 	}
 }
 
-// mesh is what was found of one so far.
 func (i *Inspection) mesh(name string) *Mesh {
 	for _, m := range i.Meshes {
 		if m.Name == name {
@@ -159,8 +153,8 @@ func (i *Inspection) mesh(name string) *Mesh {
 	return m
 }
 
-// add keeps a list in order, and each of its words once.
-func add(list *[]string, word string) {
+// insertSorted leaves out an empty word, and one that is in the list.
+func insertSorted(list *[]string, word string) {
 	if at, there := slices.BinarySearch(*list, word); !there && word != "" {
 		*list = slices.Insert(*list, at, word)
 	}

@@ -14,20 +14,18 @@ import (
 	"github.com/replumb/replumb/internal/kube/references"
 )
 
-// Pool is a range that a network plugin gives addresses of, whether or not anything has one yet.
+// Pool is a range from which a network plugin allocates, by an Object as kind and name.
 type Pool struct {
-	// Object that has it, as kind and name.
 	Object string
 	Range  netip.Prefix
 }
 
-// Advertiser tells machines outside the cluster that they reach ClusterIPs by way of its nodes.
+// Advertiser announces routes to ClusterIPs outside the cluster. Object and By are those of a
+// Replacement.
 type Advertiser struct {
-	// Object that shows it, as kind and name.
 	Object string
-	// By names what does it, and how that is seen.
-	By string
-	// Ranges it advertises; empty, if it advertises the addresses that Services have, one by one.
+	By     string
+	// Ranges is empty if each Service's address is advertised by itself.
 	Ranges []netip.Prefix
 }
 
@@ -39,10 +37,9 @@ const (
 	connector  = "Connector"
 )
 
-// advertiserKinds say what of a cluster is advertised outside.
 func advertiserKinds() []customKind {
 	return []customKind{
-		{calicoGroup, "v1", "bgpconfigurations", bgpConfig},
+		{CalicoGroup, "v1", "bgpconfigurations", bgpConfig},
 		{ciliumGroup, "v2", "ciliumbgpadvertisements", bgpAdvert},
 		{ciliumGroup, "v2alpha1", "ciliumbgppeeringpolicies", bgpPeering},
 		{"tailscale.com", "v1alpha1", "connectors", connector},
@@ -50,32 +47,32 @@ func advertiserKinds() []customKind {
 }
 
 func poolKinds() []customKind {
-	return []customKind{{calicoGroup, "v1", "ippools", ipPool}}
+	return []customKind{{CalicoGroup, "v1", "ippools", ipPool}}
 }
 
 func neighbourKinds() []customKind { return slices.Concat(poolKinds(), advertiserKinds()) }
 
-// NeighbourRights are what Neighbours needs.
+// NeighbourRights are for Neighbours.
 func NeighbourRights() []Right { return listRights(neighbourKinds()) }
 
-// PoolResources are those that pools are in, as Inspection.Unread calls them.
+// PoolResources have pools. Names are those of Inspection.Unread.
 func PoolResources() []string { return names(poolKinds()) }
 
-// AdvertiserResources are those that show who advertises ClusterIPs, as Inspection.Unread calls them.
+// AdvertiserResources show advertisers. Names are those of Inspection.Unread.
 func AdvertiserResources() []string {
 	return append([]string{"pods", "deployments", "statefulsets", "daemonsets", "services"}, names(advertiserKinds())...)
 }
 
-// Neighbours looks for ranges that Services have to stay clear of, and for who advertises theirs, and adds that to what References has found.
-func (c *Cluster) Neighbours(ctx context.Context, found *Inspection) error {
-	return c.eachCustom(ctx, neighbourKinds(), found, found.takeNeighbour)
+// Neighbours adds to an Inspection Pools, which Services must not overlap, and Advertisers.
+func Neighbours(ctx context.Context, c *Cluster, found *Inspection) error {
+	return eachCustom(ctx, c, neighbourKinds(), found, found.takeNeighbour)
 }
 
 func (i *Inspection) takeNeighbour(o *unstructured.Unstructured) {
 	name := references.Name(o.GetKind(), o)
 	advertise := func(by string, ranges ...netip.Prefix) { i.advertise(Advertiser{Object: name, By: by, Ranges: ranges}) }
 	switch o.GetKind() {
-	case ipPool: // a disabled one as well: its addresses are pods' to Calico, which translates no source on the way to them
+	case ipPool: // also a disabled one: Calico does no SNAT towards its addresses
 		text, _, _ := unstructured.NestedString(o.Object, "spec", "cidr")
 		if p, err := netip.ParsePrefix(text); err == nil {
 			i.Pools = append(i.Pools, Pool{Object: name, Range: p})
@@ -100,7 +97,6 @@ func (i *Inspection) takeNeighbour(o *unstructured.Unstructured) {
 	}
 }
 
-// fieldsOf are the values of a field in each object of a list.
 func fieldsOf(o *unstructured.Unstructured, field string, list ...string) (all []string) {
 	each, _, _ := unstructured.NestedSlice(o.Object, list...)
 	for _, one := range each {
@@ -124,7 +120,8 @@ func ciliumAdvertises(o *unstructured.Unstructured) bool {
 	})
 }
 
-// ciliumPeers follows pkg/k8s/apis/cilium.io/v2alpha1, CiliumBGPPeeringPolicy: without a selector no Service is advertised.
+// ciliumPeers follows pkg/k8s/apis/cilium.io/v2alpha1, CiliumBGPPeeringPolicy: without a selector
+// no Service is advertised.
 func ciliumPeers(o *unstructured.Unstructured) bool {
 	all, _, _ := unstructured.NestedSlice(o.Object, "spec", "virtualRouters")
 	return slices.ContainsFunc(all, func(one any) bool {
@@ -134,7 +131,7 @@ func ciliumPeers(o *unstructured.Unstructured) bool {
 	})
 }
 
-// ranges are those of the texts that are any.
+// ranges leaves out texts that are none.
 func ranges(texts []string) (all []netip.Prefix) {
 	for _, text := range texts {
 		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil {
@@ -153,8 +150,7 @@ func (i *Inspection) advertise(a Advertiser) {
 	}
 }
 
-// advertisers recognises what advertises ClusterIPs by its command line and environment, or by the annotation of a Service.
-func (i *Inspection) advertisers(o client.Object) {
+func (i *Inspection) takeAdvertisers(o client.Object) {
 	object, spec := template(o)
 	switch o := o.(type) {
 	case *corev1.Service:

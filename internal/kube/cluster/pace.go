@@ -9,26 +9,25 @@ import (
 	"sync"
 )
 
-// mostRequests is how many requests of a client may be under way at once. Steps go on 32 at a time, each with one request.
+// mostRequests is twice the number of steps that run at once, with a request each.
 const mostRequests = 64
 
-// patience is how many times as many requests as are allowed at once have to go well before one more is: what is refused waits for a
-// second, as API servers ask for.
+// patience is how many rounds of allowed requests have to succeed before the limit grows by one: a
+// refused request waits for a second, as API servers ask for.
 const patience = 8
 
-// pace is how many requests may be under way at once: half as many after one that the API server did not get to, one more after many that
-// went well (additive increase, multiplicative decrease, as in RFC 5681). It knows no time: a server that is slow is asked less since its
-// answers come late.
+// pace limits concurrent requests by additive increase and multiplicative decrease (RFC 5681): half
+// after a refusal, one more after many successes.
 type pace struct {
 	limit float64
-	// cuts counts the times that the limit was halved. What was sent before the last of them says nothing of the limit that holds since.
+	// cuts counts the halvings. A request from before the last one says nothing about the present
+	// limit.
 	cuts int
 }
 
-// allowed is how many requests may be under way.
 func (p *pace) allowed() int { return int(p.limit) }
 
-// answered takes up how a request fared that was sent after a number of cuts.
+// answered adjusts the limit by the result of a request that was sent after so many cuts.
 func (p *pace) answered(refused bool, cuts int) {
 	switch {
 	case refused && cuts == p.cuts:
@@ -39,18 +38,18 @@ func (p *pace) answered(refused bool, cuts int) {
 	}
 }
 
-// gate lets as many requests through at once as the API server takes. The clients of one Cluster share it.
+// gate holds back requests beyond the pace. The clients of one Cluster share it.
 type gate struct {
 	mu   sync.Mutex
 	pace pace
-	// busy are under way, waiting wait for their turn, first come first served.
+	// busy counts requests under way, waiting is first in, first out.
 	busy    int
 	waiting []chan struct{}
 }
 
 func newGate() *gate { return &gate{pace: pace{limit: mostRequests}} }
 
-// paced sends requests on through a gate. client-go tries again what was refused with 429, when the answer says to; steps try again what
+// paced sends requests through a gate. client-go repeats those refused with 429, steps those that
 // failed.
 type paced struct {
 	*gate
@@ -71,15 +70,15 @@ func (p paced) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// urgent requests wait for no turn: watches last, and a lock that is not renewed in time is lost.
+// urgent requests skip the queue: watches last, and a Lease must be renewed in time.
 func urgent(r *http.Request) bool {
 	return r.URL.Query().Get("watch") != "" || strings.Contains(r.URL.Path, "/leases")
 }
 
-// overloaded reports whether the API server did not get to a request: it says so with 429, and with 504 if time ran out on it (see
-// WithMaxInFlightLimit, WithPriorityAndFairness and WithTimeoutForNonLongRunningRequests in k8s.io/apiserver pkg/server/filters), and
-// proxies before it with 503. An eviction that a budget does not allow is answered with 429 as well, and what an API server passes on
-// to nodes has answers of theirs.
+// overloaded reports whether the API server did not get to a request: 429, 504 for its time-out
+// (WithMaxInFlightLimit, WithPriorityAndFairness, WithTimeoutForNonLongRunningRequests in
+// k8s.io/apiserver pkg/server/filters), and 503 from proxies before it. Evictions have 429 for
+// budgets.
 func overloaded(r *http.Request, answer *http.Response, err error) bool {
 	if err != nil {
 		var network net.Error
@@ -95,7 +94,6 @@ func overloaded(r *http.Request, answer *http.Response, err error) bool {
 	return false
 }
 
-// begin waits until a request may be sent.
 func (g *gate) begin(ctx context.Context) (cuts int, err error) {
 	g.mu.Lock()
 	if g.busy < g.pace.allowed() && len(g.waiting) == 0 {
@@ -120,7 +118,7 @@ func (g *gate) begin(ctx context.Context) (cuts int, err error) {
 	return g.pace.cuts, err
 }
 
-// giveUp leaves the queue. A turn that came at the same moment is another's.
+// giveUp leaves the queue, and passes on a turn that came at the same moment.
 func (g *gate) giveUp(turn chan struct{}) {
 	for i, w := range g.waiting {
 		if w == turn {
@@ -132,7 +130,6 @@ func (g *gate) giveUp(turn chan struct{}) {
 	g.admit()
 }
 
-// end takes up how a request fared, and has those go on who wait.
 func (g *gate) end(refused bool, cuts int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

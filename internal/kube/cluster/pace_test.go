@@ -74,8 +74,8 @@ func TestOverloaded(t *testing.T) {
 	}
 }
 
-// TestPaceFindsWhatAServerTakes: rounds of as many requests as are allowed meet a server that takes four at once. The control sends as many
-// as ever.
+// TestPaceFindsWhatAServerTakes: rounds of as many requests as are allowed meet a server that takes
+// four at once. The control sends as many as ever.
 func TestPaceFindsWhatAServerTakes(t *testing.T) {
 	const takes, rounds = 4, 200
 	run := func(adapts bool) (done, refused int) {
@@ -114,7 +114,8 @@ func (h held) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
 }
 
-// TestWaitingRequests: one that waits for its turn ends with its context, leaves no turn behind, and holds up no lock.
+// TestWaitingRequests: one that waits for its turn ends with its context, leaves no turn behind,
+// and holds up no lock.
 func TestWaitingRequests(t *testing.T) {
 	h := held{came: make(chan struct{}), answer: make(chan struct{})}
 	p := paced{gate: newGate(), next: h}

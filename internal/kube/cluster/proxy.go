@@ -17,40 +17,35 @@ import (
 	"github.com/replumb/replumb/internal/kube/references"
 )
 
-// Proxy is what one object says of how kube-proxy is configured.
+// Proxy is a configuration of kube-proxy in an Object, as kind and name.
 type Proxy struct {
-	// Object that says so, as kind and name.
 	Object string
-	// Hidden is true if the configuration lies in a file that cannot be seen from here.
-	Hidden bool
-	// Problem says why the configuration cannot be read.
+	// Hidden is true if it is in a file that is in no object.
+	Hidden  bool
 	Problem string
 	// Mode as written; empty means iptables.
 	Mode string
 	// DetectLocalMode as written; empty means ClusterCIDR.
 	DetectLocalMode string
-	// ClusterCIDRs are the pod ranges it was given.
-	ClusterCIDRs []netip.Prefix
-	// LocalInterface is the bridge, or the beginning of the names of interfaces, by which it knows pods.
+	ClusterCIDRs    []netip.Prefix
+	// LocalInterface is the bridge of pods, or the prefix of the names of their interfaces.
 	LocalInterface string
 }
 
-// Replacement is something that does the work of kube-proxy.
+// Replacement does the work of kube-proxy.
 type Replacement struct {
-	// Object that shows it, as kind and name.
-	Object string
-	// By names what does it, and how that is seen.
+	Object string // as kind and name
+	// By names the program, and the setting that shows it.
 	By string
 }
 
 // NodeLocal is a NodeLocal DNSCache.
 type NodeLocal struct {
-	Object string
-	// Addresses it listens on.
+	Object    string
 	Addresses []string
 }
 
-// TakeFelix looks at Calico's FelixConfiguration, as JSON or YAML
+// TakeFelix takes Calico's FelixConfiguration, as JSON or YAML
 // (github.com/projectcalico/api pkg/apis/projectcalico/v3/felixconfig.go).
 func (i *Inspection) TakeFelix(body []byte) error {
 	var felix struct {
@@ -65,14 +60,11 @@ func (i *Inspection) TakeFelix(body []byte) error {
 		return fmt.Errorf("reading Calico's FelixConfiguration: %w", err)
 	}
 	if felix.Spec.BPFEnabled {
-		i.Replacements = append(i.Replacements, Replacement{
-			Object: "FelixConfiguration " + felix.Metadata.Name, By: "Calico's eBPF data plane (bpfEnabled)",
-		})
+		i.replacedBy("FelixConfiguration "+felix.Metadata.Name, "Calico's eBPF data plane (bpfEnabled)")
 	}
 	return nil
 }
 
-// servesCluster reports whether a Corefile has the plugin that answers for the names of the cluster.
 func servesCluster(corefile string) bool {
 	for line := range strings.Lines(corefile) {
 		if words := strings.Fields(line); len(words) > 0 && words[0] == "kubernetes" {
@@ -82,10 +74,10 @@ func servesCluster(corefile string) bool {
 	return false
 }
 
-func (i *Inspection) configMap(o *corev1.ConfigMap) {
+func (i *Inspection) takeConfigMap(o *corev1.ConfigMap) {
 	name := references.Name("ConfigMap", o)
 	if o.Name == "cilium-config" {
-		i.ciliumMode(o)
+		i.takeCiliumMode(o)
 	}
 	if text, ok := o.Data["antrea-agent.conf"]; ok {
 		var config struct {
@@ -94,7 +86,7 @@ func (i *Inspection) configMap(o *corev1.ConfigMap) {
 			} `json:"antreaProxy"`
 		}
 		if err := yaml.Unmarshal([]byte(text), &config); err == nil && config.AntreaProxy.ProxyAll {
-			i.Replacements = append(i.Replacements, Replacement{Object: name, By: "Antrea (antreaProxy.proxyAll)"})
+			i.replacedBy(name, "Antrea (antreaProxy.proxyAll)")
 		}
 	}
 	if file, ok := o.Data["Corefile"]; ok && servesCluster(file) && !strings.Contains(file, "lameduck") {
@@ -106,7 +98,7 @@ func (i *Inspection) configMap(o *corev1.ConfigMap) {
 	i.Proxies = append(i.Proxies, ProxiesIn(o)...)
 }
 
-// ProxiesIn are the configurations of kube-proxy that a ConfigMap of kube-system has.
+// ProxiesIn are the configurations of kube-proxy in a ConfigMap, if it is in kube-system.
 func ProxiesIn(o *corev1.ConfigMap) (all []Proxy) {
 	if o.Namespace != metav1.NamespaceSystem {
 		return nil
@@ -119,7 +111,7 @@ func ProxiesIn(o *corev1.ConfigMap) (all []Proxy) {
 	return all
 }
 
-// ProxiesOf are the kube-proxies that an object runs, as their flags have it.
+// ProxiesOf are the configurations in the flags of kube-proxies that an object runs.
 func ProxiesOf(object string, spec *corev1.PodSpec) (all []Proxy) {
 	for n := range spec.Containers {
 		if c := &spec.Containers[n]; isProxy(c) {
@@ -160,9 +152,11 @@ func (p *Proxy) setRanges(text string) {
 	}
 }
 
-// workload recognises by their command lines those programs that handle Services and DNS on nodes.
-func (i *Inspection) workload(object string, spec *corev1.PodSpec) {
-	i.ovn(object)
+// takeWorkload recognises programs that handle Services and DNS on nodes.
+func (i *Inspection) takeWorkload(object string, spec *corev1.PodSpec) {
+	if strings.HasPrefix(object, "DaemonSet ") && strings.HasSuffix(object, "/ovnkube-node") {
+		i.replacedBy(object, "OVN-Kubernetes")
+	}
 	i.Proxies = append(i.Proxies, ProxiesOf(object, spec)...)
 	for n := range spec.Containers {
 		c := &spec.Containers[n]
@@ -170,11 +164,11 @@ func (i *Inspection) workload(object string, spec *corev1.PodSpec) {
 		switch {
 		case isProxy(c):
 		case c.Name == "kube-router" || runs(words, "kube-router"):
-			if v, ok := flag(words, "run-service-proxy"); !ok || v != "false" { // it does by default
-				i.Replacements = append(i.Replacements, Replacement{Object: object, By: "kube-router (--run-service-proxy)"})
+			if v, ok := flag(words, "run-service-proxy"); !ok || v != "false" {
+				i.replacedBy(object, "kube-router (--run-service-proxy)")
 			}
 		case c.Name == "nsx-kube-proxy": // VMware's NSX, DaemonSet nsx-node-agent
-			i.Replacements = append(i.Replacements, Replacement{Object: object, By: "NSX (nsx-kube-proxy)"})
+			i.replacedBy(object, "NSX (nsx-kube-proxy)")
 		case strings.HasSuffix(object, "/node-local-dns") || runs(words, "node-cache"):
 			v, _ := flag(words, "localip")
 			i.NodeLocal = append(i.NodeLocal, NodeLocal{
@@ -183,21 +177,18 @@ func (i *Inspection) workload(object string, spec *corev1.PodSpec) {
 		case slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
 			return e.Name == "FELIX_BPFENABLED" && strings.EqualFold(e.Value, "true")
 		}):
-			i.Replacements = append(i.Replacements, Replacement{Object: object, By: "Calico's eBPF data plane (FELIX_BPFENABLED)"})
+			i.replacedBy(object, "Calico's eBPF data plane (FELIX_BPFENABLED)")
 		}
 	}
 }
 
-// ovn recognises OVN-Kubernetes by the name of its DaemonSet.
-func (i *Inspection) ovn(object string) {
-	if strings.HasPrefix(object, "DaemonSet ") && strings.HasSuffix(object, "/ovnkube-node") {
-		i.Replacements = append(i.Replacements, Replacement{Object: object, By: "OVN-Kubernetes"})
-	}
+func (i *Inspection) replacedBy(object, by string) {
+	i.Replacements = append(i.Replacements, Replacement{Object: object, By: by})
 }
 
 func proxyFromFlags(object string, words []string) Proxy {
 	p := Proxy{Object: object}
-	// With a file of configuration the flags do not count (k8s.io/kubernetes cmd/kube-proxy/app/options.go).
+	// --config overrides the other flags (k8s.io/kubernetes cmd/kube-proxy/app/options.go).
 	if _, p.Hidden = flag(words, "config"); p.Hidden {
 		return p
 	}
@@ -211,7 +202,7 @@ func proxyFromFlags(object string, words []string) Proxy {
 	return p
 }
 
-// runs reports whether a command line, which may be a shell's, runs a program.
+// runs looks at all words, since the command line may be a shell's.
 func runs(words []string, program string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { return path.Base(strings.Trim(w, `"'`)) == program })
 }

@@ -13,29 +13,31 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RangeAPI is the version of networking.k8s.io that a cluster serves ServiceCIDRs and IPAddresses in.
+// RangeAPI is the version in which a cluster serves ServiceCIDRs and IPAddresses.
 type RangeAPI string
 
-// The versions. From Kubernetes 1.33 on there is V1; 1.31 and 1.32 have V1Beta1, if someone turned it on.
+// Kubernetes 1.33 and later serve v1; 1.31 and 1.32 serve v1beta1 if it is turned on.
 const (
 	RangesV1      RangeAPI = "v1"
 	RangesV1Beta1 RangeAPI = "v1beta1"
-	// Bitmap is a cluster that has neither: its API servers give out the addresses of Services by a bitmap of the one range that is their flag.
+	// Bitmap is for neither: API servers allocate from a bitmap of the range in their flag.
 	Bitmap RangeAPI = "bitmap"
 )
 
-// rangesFinder finds out which RangeAPI there is, once.
+// rangesFinder asks for the RangeAPI of a cluster, and remembers the answer.
 type rangesFinder struct {
-	// resources reads the list of resources of a version of networking.k8s.io; it is nil if that version is not served.
+	// resources reads the list of resources of a version of networking.k8s.io.
 	resources func(ctx context.Context, version string) ([]byte, error)
-	host      string
 
 	mu    sync.Mutex
 	known bool
 	api   RangeAPI
 }
 
-// find asks until there is an answer.
+func newFinder(resources func(ctx context.Context, version string) ([]byte, error)) *rangesFinder {
+	return &rangesFinder{resources: resources}
+}
+
 func (f *rangesFinder) find(ctx context.Context) (RangeAPI, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -57,7 +59,7 @@ func (f *rangesFinder) find(ctx context.Context) (RangeAPI, error) {
 	return f.api, nil
 }
 
-// forget has the next one ask again: a cluster can be upgraded while replumb runs.
+// forget makes the next find ask again, since a cluster can be upgraded while replumb runs.
 func (f *rangesFinder) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -69,7 +71,7 @@ func (f *rangesFinder) serves(ctx context.Context, api RangeAPI) (bool, error) {
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
-	case apierrors.IsForbidden(err): // without the right to ask, it is what all later clusters have
+	case apierrors.IsForbidden(err): // assume what clusters have from Kubernetes 1.33 on
 		return api == RangesV1, nil
 	case err != nil:
 		return false, err
@@ -84,10 +86,7 @@ func (f *rangesFinder) serves(ctx context.Context, api RangeAPI) (bool, error) {
 	return has("servicecidrs") && has("ipaddresses"), nil
 }
 
-// Ranges is the version that the cluster serves ServiceCIDRs in. Whatever it is, the client takes and gives those of V1.
-func (c *Cluster) Ranges(ctx context.Context) (RangeAPI, error) { return c.ranges.find(ctx) }
-
-// betaOf is an object of V1 as V1Beta1 has it; false for anything but ServiceCIDRs and IPAddresses.
+// betaOf is an object of v1 in v1beta1; false for all but ServiceCIDRs and IPAddresses.
 func betaOf(o any) (any, bool) {
 	switch o := o.(type) {
 	case *networkingv1.ServiceCIDR:
@@ -109,7 +108,6 @@ func betaOf(o any) (any, bool) {
 	return nil, false
 }
 
-// fromBeta has an object of V1 be what one of V1Beta1 is.
 func fromBeta(beta, into any) {
 	switch o := into.(type) {
 	case *networkingv1.ServiceCIDR:

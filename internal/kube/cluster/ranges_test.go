@@ -18,9 +18,10 @@ import (
 
 const serves = `{"resources":[{"name":"ingresses"},{"name":"ipaddresses"},{"name":"servicecidrs"},{"name":"servicecidrs/status"}]}`
 
-// finderOf makes a rangesFinder of what each version of networking.k8s.io answers, and counts how often it is asked.
+// finderOf makes a rangesFinder of what each version of networking.k8s.io answers, and counts how
+// often it is asked.
 func finderOf(answers map[string]string, asked *int) *rangesFinder {
-	return &rangesFinder{host: "cluster:6443", resources: func(_ context.Context, version string) ([]byte, error) {
+	return &rangesFinder{resources: func(_ context.Context, version string) ([]byte, error) {
 		*asked++
 		body, ok := answers[version]
 		switch {
@@ -67,7 +68,8 @@ func TestWhichVersionHasRanges(t *testing.T) {
 	}
 }
 
-// TestRangesOfTheBeta has what replumb does to ServiceCIDRs and IPAddresses done to those of V1Beta1.
+// TestRangesOfTheBeta has what replumb does to ServiceCIDRs and IPAddresses done to those of
+// V1Beta1.
 func TestRangesOfTheBeta(t *testing.T) {
 	asked := 0
 	scheme, err := newScheme()

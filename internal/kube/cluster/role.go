@@ -5,33 +5,34 @@ import "slices"
 // Purpose is what a role is for.
 type Purpose string
 
-// The purposes. Who has the role of one of the others needs that to view as well.
+// The purposes. Each but View needs the role of View as well.
 const (
 	// View is check, plan, status and report: get, list and watch, and nothing that writes.
 	View Purpose = "view"
 	// Operate is apply, rollback, finish, pause, resume and unfreeze.
 	Operate Purpose = "operate"
-	// Agents is to have agents run on the nodes.
+	// Agents is the installation of agents on the nodes.
 	Agents Purpose = "agents"
-	// Overlap is to have bridges kept in step between commands.
+	// Overlap is the Deployment that keeps bridges in step between commands.
 	Overlap Purpose = "overlap"
-	// WithoutAgents is what agents do else: nodes are asked through the API server.
+	// WithoutAgents is the proxy to nodes through the API server, in place of agents.
 	WithoutAgents Purpose = "without-agents"
 )
 
-// Purposes lists them, in the order in which people read of them.
+// Purposes lists them in the order of the documentation.
 func Purposes() []Purpose { return []Purpose{View, Operate, Agents, Overlap, WithoutAgents} }
 
-// Rule is rights that are needed for one reason.
+// Rule groups rights that are needed for one reason.
 type Rule struct {
-	// Why is a sentence for people: what they are for.
+	// Why is a sentence for people.
 	Why    string
 	Rights []Right
-	// Optional says that a run does without them: a check is unknown then, or something is not written that is good to have.
+	// Optional rights are not needed for a run: without them a check is unknown, or a convenience
+	// is not written.
 	Optional bool
 }
 
-// Role is what one purpose needs in one kind of migration.
+// Role has the rights of one purpose in one kind of migration.
 type Role struct {
 	// Name of the ClusterRole, and of the Role in each namespace.
 	Name string
@@ -39,7 +40,7 @@ type Role struct {
 	File    string
 	Purpose Purpose
 	Rules   []Rule
-	// Danger says what who has the role can do beyond its purpose, because no rule of RBAC is as narrow as what is needed; empty if nothing.
+	// Danger lists what the role allows beyond its purpose, where no rule of RBAC is narrow enough.
 	Danger []string
 }
 
@@ -52,7 +53,7 @@ func (r Role) Rights() []Right {
 	return unique(all)
 }
 
-// Needed are the rights that it does not do without.
+// Needed are the rights that are not optional.
 func (r Role) Needed() []Right {
 	var all []Right
 	for _, rule := range r.Rules {
@@ -66,7 +67,7 @@ func (r Role) Needed() []Right {
 // Roles of one kind of migration.
 type Roles []Role
 
-// Of are those for some purposes.
+// Of selects roles by purpose.
 func (r Roles) Of(purposes ...Purpose) Roles {
 	return slices.DeleteFunc(slices.Clone(r), func(one Role) bool { return !slices.Contains(purposes, one.Purpose) })
 }
@@ -80,12 +81,12 @@ func (r Roles) Rights() []Right {
 	return unique(all)
 }
 
-// Needs reports whether a right is needed by one of the roles, and not only optional.
+// Needs reports whether a right is needed by one of the roles.
 func (r Roles) Needs(right Right) bool {
 	return slices.ContainsFunc(r, func(one Role) bool { return slices.Contains(one.Needed(), right) })
 }
 
-// Granting is the role that has a right; the zero value if none has.
+// Granting is the role that has a right, or the zero value.
 func (r Roles) Granting(right Right) Role {
 	for _, one := range r {
 		if slices.Contains(one.Rights(), right) {

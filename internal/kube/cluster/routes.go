@@ -6,16 +6,17 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/internal/kube/references"
 )
 
-// Route is an object by which an ingress controller or gateway leads requests to a Service.
+// Route leads requests from an ingress controller or gateway to a Service.
 type Route struct {
 	Service types.NamespacedName
-	// By names the object, Class the IngressClass it asks for.
+	// By is the object, as kind and name, and Class its IngressClass.
 	By, Class string
 }
 
-// routeKinds are those in which routes are written down, beside Ingresses.
 func routeKinds() []customKind {
 	const traefik = "traefik.io"
 	return []customKind{
@@ -27,27 +28,25 @@ func routeKinds() []customKind {
 	}
 }
 
-// RouteResources are those in which routes are written down, as Inspection.Unread calls them.
+// RouteResources have routes. Names are those of Inspection.Unread.
 func RouteResources() []string { return append([]string{"ingresses"}, names(routeKinds())...) }
 
-// takeRoute looks at one that others define.
 func (i *Inspection) takeRoute(o *unstructured.Unstructured) {
 	for _, svc := range backends(o.Object["spec"], o.GetNamespace()) {
-		i.route(Route{Service: svc, By: o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()})
+		i.addRoute(Route{Service: svc, By: references.Name(o.GetKind(), o)})
 	}
 }
 
-// ingress looks at one of the built-in kind.
-func (i *Inspection) ingress(o *networkingv1.Ingress) {
+func (i *Inspection) takeIngress(o *networkingv1.Ingress) {
 	class := o.Annotations["kubernetes.io/ingress.class"]
 	if o.Spec.IngressClassName != nil {
 		class = *o.Spec.IngressClassName
 	}
 	take := func(b *networkingv1.IngressBackend) {
 		if b != nil && b.Service != nil {
-			i.route(Route{
+			i.addRoute(Route{
 				Service: types.NamespacedName{Namespace: o.Namespace, Name: b.Service.Name},
-				By:      "Ingress " + o.Namespace + "/" + o.Name, Class: class,
+				By:      references.Name("Ingress", o), Class: class,
 			})
 		}
 	}
@@ -62,14 +61,13 @@ func (i *Inspection) ingress(o *networkingv1.Ingress) {
 	}
 }
 
-func (i *Inspection) route(r Route) {
+func (i *Inspection) addRoute(r Route) {
 	if !slices.Contains(i.Routes, r) {
 		i.Routes = append(i.Routes, r)
 	}
 }
 
-// backends are the Services that a route leads to, wherever in it they are named: Traefik and the Gateway API nest them in several ways, and
-// use the same few words.
+// backends looks at any depth, since Traefik and the Gateway API nest the same fields differently.
 func backends(in any, namespace string) (all []types.NamespacedName) {
 	switch in := in.(type) {
 	case []any:
@@ -93,7 +91,7 @@ func backends(in any, namespace string) (all []types.NamespacedName) {
 	return all
 }
 
-// reference is the Service that is named; nothing, if that is something else.
+// reference is empty for a reference to anything but a Service.
 func reference(to any, namespace string) []types.NamespacedName {
 	m, _ := to.(map[string]any)
 	name, _ := m["name"].(string)

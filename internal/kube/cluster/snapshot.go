@@ -3,14 +3,10 @@ package cluster
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,40 +14,33 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// pageSize of lists, as kubectl has it.
-const pageSize = 500
-
-// Snapshot is a picture of the cluster. Nothing changes it once it is loaded; what is asked of the cluster later, because
-// the answer depends on the migration or on the user, is Live.
+// Snapshot is the state of the cluster for plans and checks, and does not change once it is loaded.
 type Snapshot struct {
-	Version *version.Info
-	// Ranges is the version that ServiceCIDRs and IPAddresses are served in.
+	Version      *version.Info
 	Ranges       RangeAPI
 	ServiceCIDRs []networkingv1.ServiceCIDR
 	IPAddresses  []networkingv1.IPAddress
 	Services     []corev1.Service
 	Nodes        []corev1.Node
-	// Ending are the namespaces that are being removed: nothing can be created in them any more.
-	Ending map[string]bool
-	// NamespaceLabels are those of each namespace.
+	// Ending are the namespaces under deletion, in which nothing can be created.
+	Ending          map[string]bool
 	NamespaceLabels map[string]map[string]string
-	// Meshed are the namespaces whose pods a service mesh takes in, with its name.
-	Meshed map[string]string
-	// Kubelets by node, as they say themselves.
+	// Meshed is the name of the mesh by namespace.
+	Meshed   map[string]string
 	Kubelets map[string]KubeletAnswer
-	// ClusterIPOwners are the field managers other than replumb that own the clusterIP of a Service.
+	// ClusterIPOwners are field managers, other than replumb, that own a Service's clusterIP.
 	ClusterIPOwners map[types.NamespacedName][]Owner
 }
 
-// Owner is one field manager's claim.
+// Owner is a field manager that owns a field.
 type Owner struct {
 	Manager string
-	// Applies is true of server-side apply, which comes back to what it says.
+	// Applies is true for server-side apply, which sets the field again.
 	Applies bool
 }
 
-// Load reads what plans need.
-func (c *Cluster) Load(ctx context.Context) (*Snapshot, error) {
+// Load reads a Snapshot.
+func Load(ctx context.Context, c *Cluster) (*Snapshot, error) {
 	v, err := c.ServerVersion(ctx)
 	if err != nil {
 		return nil, err
@@ -74,14 +63,14 @@ func (c *Cluster) Load(ctx context.Context) (*Snapshot, error) {
 	if s.Nodes, err = List[corev1.Node](ctx, c, &corev1.NodeList{}); err != nil {
 		return nil, err
 	}
-	if err := c.namespaces(ctx, s); err != nil {
+	if err := s.loadNamespaces(ctx, c); err != nil {
 		return nil, err
 	}
-	s.Kubelets = c.Kubelets(ctx, s.Nodes)
+	s.Kubelets = Kubelets(ctx, c, s.Nodes)
 	return s, nil
 }
 
-func (c *Cluster) namespaces(ctx context.Context, s *Snapshot) error {
+func (s *Snapshot) loadNamespaces(ctx context.Context, c *Cluster) error {
 	all, err := List[corev1.Namespace](ctx, c, &corev1.NamespaceList{})
 	if err != nil {
 		return err
@@ -93,7 +82,6 @@ func (c *Cluster) namespaces(ctx context.Context, s *Snapshot) error {
 	return nil
 }
 
-// TakeNamespace keeps what plans need of a namespace.
 func (s *Snapshot) TakeNamespace(ns *corev1.Namespace) {
 	s.NamespaceLabels[ns.Name] = ns.Labels
 	if mesh := MeshOf(ns); mesh != "" {
@@ -104,53 +92,7 @@ func (s *Snapshot) TakeNamespace(ns *corev1.Namespace) {
 	}
 }
 
-// List reads a whole collection page by page, without managedFields: nothing is made from them, and in a large cluster
-// they are half of the memory.
-func List[T any](ctx context.Context, c client.Client, of client.ObjectList) ([]T, error) {
-	var all []T
-	err := eachPage(ctx, c, of, pageSize, func(o client.Object) {
-		o.SetManagedFields(nil)
-		all = append(all, *any(o).(*T))
-	})
-	return all, err
-}
-
-// Each reads a whole collection page by page, and hands out its objects one by one, so that none needs to be kept.
-func Each(ctx context.Context, c client.Client, of client.ObjectList, take func(client.Object), opts ...client.ListOption) error {
-	return eachPage(ctx, c, of, pageSize, take, opts...)
-}
-
-// eachPage reads a collection page by page and hands out its objects one by one. of says what to list; a fresh list is
-// made for every page, so that objects may be kept.
-func eachPage(
-	ctx context.Context, c client.Client, of client.ObjectList, size int64, take func(client.Object), opts ...client.ListOption,
-) error {
-	token := ""
-	for {
-		page, ok := of.DeepCopyObject().(client.ObjectList)
-		if !ok {
-			return fmt.Errorf("listing %T: not a list", of)
-		}
-		if err := c.List(ctx, page, append([]client.ListOption{client.Limit(size), client.Continue(token)}, opts...)...); err != nil {
-			return fmt.Errorf("listing %s: %w", strings.TrimPrefix(strings.TrimSuffix(fmt.Sprintf("%T", of), "List"), "*"), err)
-		}
-		if err := meta.EachListItem(page, func(o runtime.Object) error {
-			item, ok := o.(client.Object)
-			if !ok {
-				return fmt.Errorf("listing %T: %T is no object", of, o)
-			}
-			take(item)
-			return nil
-		}); err != nil {
-			return err
-		}
-		if token = page.GetContinue(); token == "" {
-			return nil
-		}
-	}
-}
-
-// TakeService adds a Service to the picture, which keeps of its managedFields only who owns its clusterIP.
+// TakeService keeps of managedFields only the owners of clusterIP.
 func (s *Snapshot) TakeService(svc *corev1.Service) {
 	if owners := clusterIPOwners(svc); len(owners) > 0 {
 		if s.ClusterIPOwners == nil {
@@ -168,7 +110,6 @@ func clusterIPOwners(svc *corev1.Service) []Owner {
 		if entry.Manager == v1alpha1.FieldManager || entry.FieldsV1 == nil {
 			continue
 		}
-		// FieldsV1 is nested objects; a key with a colon after f is a field.
 		var fields struct {
 			Spec map[string]json.RawMessage `json:"f:spec"`
 		}
@@ -182,7 +123,7 @@ func clusterIPOwners(svc *corev1.Service) []Owner {
 	return all
 }
 
-// Service finds a Service in the picture.
+// Service is nil if the Snapshot has none.
 func (s *Snapshot) Service(key types.NamespacedName) *corev1.Service {
 	for i := range s.Services {
 		if s.Services[i].Namespace == key.Namespace && s.Services[i].Name == key.Name {
@@ -192,7 +133,7 @@ func (s *Snapshot) Service(key types.NamespacedName) *corev1.Service {
 	return nil
 }
 
-// NodeReady reports whether a node's Ready condition is true.
+// NodeReady reports whether condition Ready is true.
 func NodeReady(n *corev1.Node) bool {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -202,7 +143,7 @@ func NodeReady(n *corev1.Node) bool {
 	return false
 }
 
-// InternalIP is the first internal address of a node.
+// InternalIP is the first of several, or empty.
 func InternalIP(n *corev1.Node) string {
 	for _, a := range n.Status.Addresses {
 		if a.Type == corev1.NodeInternalIP {
@@ -210,12 +151,4 @@ func InternalIP(n *corev1.Node) string {
 		}
 	}
 	return ""
-}
-
-func decodeVersion(body []byte) (*version.Info, error) {
-	v := &version.Info{}
-	if err := json.Unmarshal(body, v); err != nil {
-		return nil, fmt.Errorf("reading the server's version: %w", err)
-	}
-	return v, nil
 }

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// WebhookRights are what WebhookServices needs.
+// WebhookRights are for WebhookServices.
 func WebhookRights() []Right {
 	return append(
 		Grant("admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "list"),
@@ -20,57 +20,47 @@ func WebhookRights() []Right {
 	)
 }
 
-// WebhookServices are the Services that admission webhooks call, each once.
-func (c *Cluster) WebhookServices(ctx context.Context) ([]types.NamespacedName, error) {
+// WebhookServices are the Services of admission webhooks, each once.
+func WebhookServices(ctx context.Context, c *Cluster) ([]types.NamespacedName, error) {
 	var all []types.NamespacedName
-	take := func(config admissionv1.WebhookClientConfig) {
-		if config.Service == nil {
-			return
-		}
-		key := types.NamespacedName{Namespace: config.Service.Namespace, Name: config.Service.Name}
-		if !slices.Contains(all, key) {
-			all = append(all, key)
+	take := func(o client.Object) {
+		for _, called := range servicesCalledFor(o) {
+			if !slices.Contains(all, called.Service) {
+				all = append(all, called.Service)
+			}
 		}
 	}
-	err := eachPage(ctx, c, &admissionv1.ValidatingWebhookConfigurationList{}, pageSize, func(o client.Object) {
-		for _, w := range o.(*admissionv1.ValidatingWebhookConfiguration).Webhooks {
-			take(w.ClientConfig)
+	for _, list := range []client.ObjectList{
+		&admissionv1.ValidatingWebhookConfigurationList{}, &admissionv1.MutatingWebhookConfigurationList{},
+	} {
+		if err := eachPage(ctx, c, list, pageSize, take); err != nil {
+			return nil, err
 		}
-	})
-	if err != nil {
-		return nil, err
 	}
-	err = eachPage(ctx, c, &admissionv1.MutatingWebhookConfigurationList{}, pageSize, func(o client.Object) {
-		for _, w := range o.(*admissionv1.MutatingWebhookConfiguration).Webhooks {
-			take(w.ClientConfig)
-		}
-	})
-	return all, err
+	return all, nil
 }
 
 // Called is a Service that API servers call themselves.
 type Called struct {
 	Service types.NamespacedName
-	// By is what names it, as kind and name.
-	By string
-	// Rules are those of requests that wait for its answer and are refused without one; none if they are let through, or it does not judge.
+	By      string // as kind and name
+	// Rules select requests that are refused without its answer.
 	Rules []admissionv1.RuleWithOperations
-	// Namespaces and Objects choose among these requests; nil chooses all. Conditions says that expressions choose, too.
+	// Namespaces and Objects narrow Rules, as do expressions if Conditions is true.
 	Namespaces, Objects *metav1.LabelSelector
 	Conditions          bool
 }
 
-// called finds the Services that API servers call because of an object.
-func called(o client.Object) (all []Called) {
+func servicesCalledFor(o client.Object) (all []Called) {
 	switch o := o.(type) {
 	case *admissionv1.ValidatingWebhookConfiguration:
 		for i := range o.Webhooks {
-			all = append(all, asked("ValidatingWebhookConfiguration "+o.Name, &o.Webhooks[i])...)
+			all = append(all, webhookService("ValidatingWebhookConfiguration "+o.Name, &o.Webhooks[i])...)
 		}
 	case *admissionv1.MutatingWebhookConfiguration:
 		for i := range o.Webhooks {
 			w := &o.Webhooks[i]
-			all = append(all, asked("MutatingWebhookConfiguration "+o.Name, &admissionv1.ValidatingWebhook{
+			all = append(all, webhookService("MutatingWebhookConfiguration "+o.Name, &admissionv1.ValidatingWebhook{
 				ClientConfig: w.ClientConfig, FailurePolicy: w.FailurePolicy, Rules: w.Rules, NamespaceSelector: w.NamespaceSelector,
 				ObjectSelector: w.ObjectSelector, MatchConditions: w.MatchConditions,
 			})...)
@@ -78,10 +68,9 @@ func called(o client.Object) (all []Called) {
 	case *apiextensionsv1.CustomResourceDefinition:
 		if c := o.Spec.Conversion; c != nil && c.Webhook != nil && c.Webhook.ClientConfig != nil && c.Webhook.ClientConfig.Service != nil {
 			s := c.Webhook.ClientConfig.Service
-			all = append(
-				all,
-				Called{Service: types.NamespacedName{Namespace: s.Namespace, Name: s.Name}, By: "CustomResourceDefinition " + o.Name},
-			)
+			all = append(all, Called{
+				Service: types.NamespacedName{Namespace: s.Namespace, Name: s.Name}, By: "CustomResourceDefinition " + o.Name,
+			})
 		}
 	case *unstructured.Unstructured:
 		ns, _, _ := unstructured.NestedString(o.Object, "spec", "service", "namespace")
@@ -93,8 +82,8 @@ func called(o client.Object) (all []Called) {
 	return all
 }
 
-// asked is the Service of a webhook, if it has one in the cluster.
-func asked(by string, w *admissionv1.ValidatingWebhook) []Called {
+// webhookService is empty for a webhook that is called by a URL.
+func webhookService(by string, w *admissionv1.ValidatingWebhook) []Called {
 	s := w.ClientConfig.Service
 	if s == nil {
 		return nil
@@ -106,10 +95,8 @@ func asked(by string, w *admissionv1.ValidatingWebhook) []Called {
 	return []Called{c}
 }
 
-// apiService is the kind by which API servers serve what others implement.
 const apiService = "APIService"
 
-// apiServices is an empty list of them.
 func apiServices() *unstructured.UnstructuredList {
 	list := &unstructured.UnstructuredList{}
 	list.SetAPIVersion("apiregistration.k8s.io/v1")

@@ -162,7 +162,7 @@ func (t *Taker) kubelets(ctx context.Context, a *answers) error {
 	if err != nil {
 		return err
 	}
-	for name, k := range t.Cluster.Kubelets(ctx, nodes) {
+	for name, k := range cluster.Kubelets(ctx, t.Cluster, nodes) {
 		said := &answer{Code: http.StatusOK}
 		if k.Err != nil {
 			if said, err = answerOf(nil, k.Err); err != nil {

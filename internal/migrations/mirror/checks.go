@@ -13,7 +13,7 @@ import (
 type Input struct {
 	Inventory *Inventory
 	// Access is what the user may do in the source, TargetAccess in the target.
-	Access, TargetAccess []cluster.AccessAnswer
+	Access, TargetAccess []cluster.Answer
 	// FreezeProblem is why nothing can be frozen, RecordProblems why records cannot be changed.
 	FreezeProblem  error
 	RecordProblems map[string]error

@@ -38,7 +38,7 @@ type Job struct {
 	networks  []network
 	finishing bool
 	// target is what the user may do there; Access is about the source.
-	targetAccess []cluster.AccessAnswer
+	targetAccess []cluster.Answer
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.

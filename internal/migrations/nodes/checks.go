@@ -16,7 +16,7 @@ import (
 // Input is what the checks look at.
 type Input struct {
 	Inventory *Inventory
-	Access    []cluster.AccessAnswer
+	Access    []cluster.Answer
 	// EtcdProblem is why its members could not be asked, RecordProblems why names cannot be moved.
 	EtcdProblem, EventsProblem error
 	RecordProblems             map[string]error

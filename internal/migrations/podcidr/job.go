@@ -193,6 +193,6 @@ func (j *Job) facts(ctx context.Context, s podmove.Strategy) (f podmove.Facts, e
 	if err != nil {
 		return f, fmt.Errorf("looking for old ranges: %w", err)
 	}
-	f.Live.Inspection, err = j.Tools.Cluster.References(ctx, scanner)
+	f.Live.Inspection, err = cluster.References(ctx, j.Tools.Cluster, scanner)
 	return f, err
 }

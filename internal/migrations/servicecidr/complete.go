@@ -32,7 +32,7 @@ func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine
 	if !slices.ContainsFunc(away.Items, func(svc corev1.Service) bool { return services.IsInTransit(&svc, j.Spec.Domain) }) {
 		return nil, nil
 	}
-	snap, err := j.Deps.Cluster.Load(ctx)
+	snap, err := cluster.Load(ctx, j.Deps.Cluster)
 	if err != nil {
 		return nil, err
 	}

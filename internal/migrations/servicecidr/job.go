@@ -142,7 +142,7 @@ func (j *Job) AnotherRound(ctx context.Context, err error) bool {
 }
 
 func (j *Job) LoadInventory(ctx context.Context) (*services.Inventory, error) {
-	snap, err := j.Deps.Cluster.Load(ctx)
+	snap, err := cluster.Load(ctx, j.Deps.Cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +158,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err := j.MayLook(ctx); err != nil {
 		return nil, err
 	}
-	snap, err := j.Deps.Cluster.Load(ctx)
+	snap, err := cluster.Load(ctx, j.Deps.Cluster)
 	if err != nil {
 		return nil, err
 	}

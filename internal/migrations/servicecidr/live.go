@@ -13,6 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/apiserver"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
@@ -64,11 +65,11 @@ func (j *Job) inspect(ctx context.Context, in *checks.Input) error {
 		if err != nil {
 			return err
 		}
-		found, err := j.Deps.Cluster.References(ctx, scanner)
+		found, err := cluster.References(ctx, j.Deps.Cluster, scanner)
 		if err != nil {
 			return err
 		}
-		if err := j.Deps.Cluster.Neighbours(ctx, found); err != nil {
+		if err := cluster.Neighbours(ctx, j.Deps.Cluster, found); err != nil {
 			return err
 		}
 		j.inspection = found

@@ -6,6 +6,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
@@ -32,7 +33,7 @@ func (*NoReturnError) Advice() string {
 // returnable asks by dry run, in every namespace, whether bridges may take the addresses on again
 // that Services have to leave. A bridge that answers at both still needs no leave.
 func (j *Job) returnable(ctx context.Context) error {
-	snap, err := j.Deps.Cluster.Load(ctx)
+	snap, err := cluster.Load(ctx, j.Deps.Cluster)
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func (*UpgradedError) Advice() string {
 
 // refuseUpgraded fails if reservations from before an upgrade are there.
 func refuseUpgraded(snap *cluster.Snapshot) error {
-	stranded := snap.Stranded()
+	stranded := cluster.Stranded(snap.Ranges, snap.Services)
 	if len(stranded) == 0 {
 		return nil
 	}

@@ -10,15 +10,15 @@ import (
 )
 
 // Access is what the authorizer answers a user who has some roles but for those rights, given as texts.
-func Access(t testing.TB, roles cluster.Roles, denied ...string) []cluster.AccessAnswer {
+func Access(t testing.TB, roles cluster.Roles, denied ...string) []cluster.Answer {
 	t.Helper()
-	var all []cluster.AccessAnswer
+	var all []cluster.Answer
 	missing := slices.Clone(denied)
 	for _, r := range roles.Rights() {
 		role := roles.Granting(r)
 		allowed := !slices.Contains(denied, r.String())
 		missing = slices.DeleteFunc(missing, func(text string) bool { return text == r.String() })
-		all = append(all, cluster.AccessAnswer{Right: r, Allowed: allowed, Role: role.Name, File: role.File, Optional: !roles.Needs(r)})
+		all = append(all, cluster.Answer{Right: r, Allowed: allowed, Role: role.Name, File: role.File, Optional: !roles.Needs(r)})
 	}
 	if len(missing) > 0 {
 		t.Fatalf("no role has %q", missing)

@@ -143,7 +143,7 @@ func (s *Stage) Granted(to *cluster.Cluster, rights []cluster.Right) {
 	s.Helper()
 	s.Until("the rights", func() bool {
 		answers, err := to.Access(s.Context(), rights)
-		return err == nil && !slices.ContainsFunc(answers, func(a cluster.AccessAnswer) bool { return !a.Allowed })
+		return err == nil && !slices.ContainsFunc(answers, func(a cluster.Answer) bool { return !a.Allowed })
 	})
 }
 

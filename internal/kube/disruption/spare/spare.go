@@ -105,7 +105,7 @@ func (s *Inputs) may(resource string, err error) error {
 
 func critical(ctx context.Context, c *cluster.Cluster, s *Inputs) ([]corev1.Service, error) {
 	keys := []types.NamespacedName{{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}}
-	hooks, err := c.WebhookServices(ctx)
+	hooks, err := cluster.WebhookServices(ctx, c)
 	if err := s.may("admission webhooks", err); err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 type Input struct {
 	Strategy  Strategy
 	Inventory *Inventory
-	Access    []cluster.AccessAnswer
+	Access    []cluster.Answer
 	// Image is what pods run that look at nodes and clean them.
 	Image string
 	// AbsentSecrets are the pull secrets of that image that are not there.

@@ -88,7 +88,7 @@ func (k *Kubelets) vouched(ctx context.Context) (bool, error) {
 func (k *Kubelets) ask(ctx context.Context, node string, vouched bool) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	answer := k.Cluster.Kubelet(ctx, node)
+	answer := cluster.AskKubelet(ctx, k.Cluster, node)
 	if answer.Err != nil {
 		return k.silent(ctx, node, answer.Err, vouched)
 	}

@@ -47,7 +47,8 @@ func waiting(d time.Duration) func(http.ResponseWriter, *http.Request) {
 	}
 }
 
-// balanced is a load balancer: its first connection leads to the one API server, and each later one to a second that is well.
+// balanced is a load balancer: its first connection leads to the one API server, and each later one
+// to a second that is well.
 func balanced(t *testing.T, first server) *rest.Config {
 	t.Helper()
 	var mu sync.Mutex
@@ -77,8 +78,9 @@ func balanced(t *testing.T, first server) *rest.Config {
 	return &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 }
 
-// TestGoesOnWithAnotherAPIServer: a client whose connection leads to an API server that is not ready leaves it, whether that answers with errors or
-// not at all; one that is ready is not left, however slow it is and whatever it answers.
+// TestGoesOnWithAnotherAPIServer: a client whose connection leads to an API server that is not
+// ready leaves it, whether that answers with errors or not at all; one that is ready is not left,
+// however slow it is and whatever it answers.
 func TestGoesOnWithAnotherAPIServer(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -107,7 +109,7 @@ func TestGoesOnWithAnotherAPIServer(t *testing.T) {
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("after %s the first request ended with %v", took, err)
 			}
-			if got := errors.As(err, new(*leftError)); got != tt.left || got && (!engine.Retryable(err) || took > suspected+readyLimit) {
+			if got := errors.As(err, new(*failoverError)); got != tt.left || got && (!engine.Retryable(err) || took > suspected+readyLimit) {
 				t.Errorf("left: %t, after %s: %v", got, took, err)
 			}
 			if !tt.left {
