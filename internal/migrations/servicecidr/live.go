@@ -56,8 +56,7 @@ func (j *Job) live(ctx context.Context, in *checks.Input) error {
 	return eg.Wait()
 }
 
-// inspect looks through the rest of the cluster, once in a job: a lot, and the job does not change
-// it.
+// inspect looks through the rest of the cluster, once in a job, since that is a lot.
 func (j *Job) inspect(ctx context.Context, in *checks.Input) error {
 	if j.inspection == nil {
 		scanner, err := checks.Scanner(in.Inventory)
@@ -77,7 +76,6 @@ func (j *Job) inspect(ctx context.Context, in *checks.Input) error {
 	return nil
 }
 
-// trials are what is tried out for the checks.
 func (j *Job) trials(ctx context.Context, in *checks.Input) (tries []func(context.Context) error, err error) {
 	in.Trials.Forms = map[string]map[v1alpha1.BridgeForm]error{}
 	if len(in.Inventory.Pending()) > 0 && j.Spec.Bridge != v1alpha1.BridgeExternalIPs {
@@ -135,7 +133,6 @@ func (j *Job) kept(ctx context.Context, in *checks.Input) error {
 	return nil
 }
 
-// store is where API servers keep Services; nil, if the Migration does not say how it is reached.
 func (j *Job) store() hop.Store {
 	if j.Spec.Store == nil {
 		return nil

@@ -8,8 +8,7 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 )
 
-// recheck asks all gates again, right before the point of no return: nodes and API servers come and
-// go.
+// recheck asks all gates again before the point of no return: nodes and API servers come and go.
 func (p *Planner) recheck() []engine.Group {
 	if p.Migration.Status.PointOfNoReturnPassed {
 		return nil
@@ -41,7 +40,6 @@ func (p *Planner) recheck() []engine.Group {
 	return engine.AtOnce(parallel, "", steps...)
 }
 
-// kubelets waits until no kubelet names the cluster DNS address that is left behind.
 func (p *Planner) kubelets(to engine.Direction) []engine.Group {
 	k, want := p.kubeletsOf(to)
 	if k == nil {
@@ -55,8 +53,6 @@ func (p *Planner) kubelets(to engine.Direction) []engine.Group {
 	)
 }
 
-// kubeletsOf are those that have to name want as cluster DNS in a direction; nil if cluster DNS
-// does not move.
 func (p *Planner) kubeletsOf(to engine.Direction) (k *ranges.Kubelets, want string) {
 	k = &ranges.Kubelets{Cluster: p.Tools.Cluster, Migration: p.spec().Name}
 	var all []string
@@ -92,7 +88,6 @@ func (p *Planner) changes() ranges.Changes {
 	return p.ranges()
 }
 
-// rangesBy has the steps of a phase be made by what the cluster has.
 func rangesBy(groups func(ranges.Changes) []engine.Group) func(*Planner) []engine.Group {
 	return func(p *Planner) []engine.Group { return groups(p.changes()) }
 }

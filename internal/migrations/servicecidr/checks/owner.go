@@ -12,7 +12,6 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// ownerChecks are about who can do what gates ask for.
 func ownerChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -36,7 +35,6 @@ func checkOwner(in Input) []findings.Result {
 		origin.Distribution, origin.Distribution.Owner(), strings.Join(gates, " and "))}
 }
 
-// controlPlaneGates are those that wait for something of API servers.
 func controlPlaneGates(s *services.Inventory) []string {
 	var gates []string
 	if s.Kubernetes() != nil {

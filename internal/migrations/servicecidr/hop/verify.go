@@ -14,7 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// ArrivalStep verifies that a Service is where it was to go, before its old address is taken away.
+// ArrivalStep verifies that a Service has arrived, before its old address is taken away.
 func ArrivalStep(c client.Client, listed *ServiceList, e *services.Entry, domain string) engine.Step {
 	return &engine.Wait{
 		Name: "verify/" + e.Key().String(), About: fmt.Sprintf("Verify %s at %s", e.Key(), e.New),
