@@ -53,7 +53,7 @@ func (p *Planner) complete(back bool) *engine.Plan {
 		if e.Position == services.InTransit {
 			to := e.Heading()
 			switch {
-			case back || p.Inventory.Bitmap && ranges.Serves(p.Inventory, []netip.Prefix{netip.PrefixFrom(e.Old, e.Old.BitLen())}):
+			case back || p.Inventory.Bitmap && ranges.GivesOutAllOf(p.Inventory, []netip.Prefix{netip.PrefixFrom(e.Old, e.Old.BitLen())}):
 				to = engine.Backward
 			case p.Inventory.Bitmap: // API servers that have a flag give no other address
 				to = engine.Forward

@@ -310,7 +310,7 @@ func (j *Job) newAgents(in checks.Input) *lossguard.Agents {
 	agents.Roll = len(in.Inventory.DNSMoves()) > 0 // cluster DNS is restarted
 	agents.Ranges = slices.Concat(in.Inventory.Spec.From, in.Inventory.Spec.To)
 	// API servers that have a flag give addresses of that range alone.
-	if len(in.Inventory.Pending()) > 0 && (!in.Inventory.Bitmap || ranges.Serves(in.Inventory, in.Inventory.Spec.From)) {
+	if len(in.Inventory.Pending()) > 0 && (!in.Inventory.Bitmap || ranges.GivesOutAllOf(in.Inventory, in.Inventory.Spec.From)) {
 		agents.Pool = cidr.NewPool(in.Inventory.Spec.From, in.Inventory.Used)
 	}
 	return agents

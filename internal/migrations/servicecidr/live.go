@@ -59,7 +59,7 @@ func (j *Job) live(ctx context.Context, in *checks.Input) error {
 // inspect looks through the rest of the cluster, once in a job, since that is a lot.
 func (j *Job) inspect(ctx context.Context, in *checks.Input) error {
 	if j.inspection == nil {
-		scanner, err := checks.Scanner(in.Inventory)
+		scanner, err := checks.NewReferenceScanner(in.Inventory)
 		if err != nil {
 			return err
 		}
@@ -99,7 +99,7 @@ func (j *Job) trials(ctx context.Context, in *checks.Input) (tries []func(contex
 
 // seeDualWrite looks only where API servers are to be given another range.
 func (j *Job) seeDualWrite(ctx context.Context, in *checks.Input) (err error) {
-	goes := slices.ContainsFunc(ranges.Retiring(in.Inventory), func(c *networkingv1.ServiceCIDR) bool { return c.Name == ranges.DefaultRange })
+	goes := slices.ContainsFunc(ranges.ToRetire(in.Inventory), func(c *networkingv1.ServiceCIDR) bool { return c.Name == ranges.DefaultRange })
 	if !goes || j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack {
 		return nil
 	}
@@ -125,7 +125,7 @@ func (j *Job) seeGuard(ctx context.Context, in *checks.Input) error {
 }
 
 func (j *Job) kept(ctx context.Context, in *checks.Input) error {
-	all, store := checks.Rewritten(in.Inventory), j.store()
+	all, store := checks.ServicesMovedByEtcd(in.Inventory), j.store()
 	if len(all) == 0 || store == nil {
 		return nil
 	}

@@ -231,7 +231,7 @@ func originals(s *services.Inventory) []client.Object {
 		return all
 	}
 	for i := range s.Ranges {
-		if c := &s.Ranges[i]; ranges.Empties(s, c) {
+		if c := &s.Ranges[i]; ranges.IsEmptied(s, c) {
 			all = append(all, c)
 		}
 	}

@@ -25,7 +25,7 @@ func (p *Planner) recheck() []engine.Group {
 		steps = append(steps, ranges.RecheckStep("certificates", title,
 			ranges.CertificateGuide(p.Origin, e.Old, e.New), servers.Certified(e.Old, e.New), servers.Remark))
 	}
-	_, to, moves := ranges.Defaults(p.Inventory)
+	_, to, moves := ranges.DefaultRanges(p.Inventory)
 	if p.Inventory.Bitmap { // which has one family
 		to, moves = p.spec().To[:1], true
 	}
@@ -33,7 +33,7 @@ func (p *Planner) recheck() []engine.Group {
 		servers := plan.Look()
 		steps = append(
 			steps,
-			ranges.RecheckStep("api-servers", fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", ranges.FlagOf(to)),
+			ranges.RecheckStep("api-servers", fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", ranges.FlagText(to)),
 				ranges.APIServerGuide(p.Origin, to), plan.OnRange(servers, to, ranges.Repointed, false), servers.Remark),
 		)
 	}
@@ -75,7 +75,7 @@ func (p *Planner) ranges() *ranges.Plan {
 		Client: p.Tools.Client(), Inventory: p.Inventory, Origin: p.Origin, Wait: p.spec().GateWait,
 		Servers: ranges.APIServers{
 			Cluster: p.Tools.Cluster, Inspector: p.Inspector, Addresses: p.spec().APIServers, Witnesses: p.Agents.Witnesses,
-			Bitmap: p.Inventory.Bitmap, Family: ranges.FamilyOf(p.Inventory),
+			Bitmap: p.Inventory.Bitmap, Family: ranges.MovingFamily(p.Inventory),
 		},
 		Identity: p.Identity,
 	}

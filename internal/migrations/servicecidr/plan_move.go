@@ -69,7 +69,7 @@ func (m *movePlan) batches() []*batch {
 		if m.to == engine.Backward {
 			leaving = m.inventory.Away(tier)
 		}
-		for _, entries := range services.InBatches(leaving, m.inventory.Spec.Batch) {
+		for _, entries := range services.SplitInBatches(leaving, m.inventory.Spec.Batch) {
 			counts.Moved += len(entries)
 			for _, e := range entries {
 				will[e] = true

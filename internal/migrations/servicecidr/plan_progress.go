@@ -29,11 +29,11 @@ func (p *Planner) Early() string {
 	if n := p.Refresh.Due(); n > 0 {
 		return fmt.Sprintf("%d workloads carry old addresses and have not been restarted", n)
 	}
-	if from := p.spec().From; p.Inventory.Bitmap && len(from) > 0 && ranges.Serves(p.Inventory, from) {
+	if from := p.spec().From; p.Inventory.Bitmap && len(from) > 0 && ranges.GivesOutAllOf(p.Inventory, from) {
 		return fmt.Sprintf("the API servers still have %s as --service-cluster-ip-range", lists.Join(from, ", "))
 	}
 	var names []string
-	for _, c := range ranges.Retiring(p.Inventory) {
+	for _, c := range ranges.ToRetire(p.Inventory) {
 		names = append(names, "servicecidr "+c.Name)
 	}
 	if len(names) > 0 {

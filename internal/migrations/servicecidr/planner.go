@@ -138,6 +138,6 @@ func bornAfter(s *services.Inventory, e *services.Entry) bool {
 // waits for none of these.
 func endless(s *services.Inventory, e *services.Entry) bool {
 	return bornAfter(s, e) && slices.ContainsFunc(s.Ranges, func(c networkingv1.ServiceCIDR) bool {
-		return c.DeletionTimestamp.IsZero() && !ranges.Retires(s, &c) && cidr.Contains(services.CIDRsOf(&c), e.Old)
+		return c.DeletionTimestamp.IsZero() && !ranges.IsRetired(s, &c) && cidr.Contains(services.CIDRsOf(&c), e.Old)
 	})
 }

@@ -59,7 +59,7 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 	}
 	body := &StatusBody{Services: []StatusLine{}}
 	if !finished && st.Phase != v1alpha1.PhaseRolledBack {
-		body.Holds = ranges.Holds(inventory)
+		body.Holds = ranges.HoldersOfOldRanges(inventory)
 		if !past {
 			body.Late = FindCreatedDuring(inventory) // what a rollback could take back
 		}

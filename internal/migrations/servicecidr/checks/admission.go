@@ -68,8 +68,8 @@ func admissionChecks() []findings.Check[Input] {
 	}
 }
 
-// UnbridgedOf are the entries that are yet to get a bridge.
-func UnbridgedOf(s *services.Inventory) []*services.Entry {
+// EntriesWithoutBridge are the entries that are yet to get a bridge.
+func EntriesWithoutBridge(s *services.Inventory) []*services.Entry {
 	return slices.DeleteFunc(s.Pending(), func(e *services.Entry) bool { return e.Bridge != nil })
 }
 
@@ -90,7 +90,7 @@ func (in Input) admitted(namespace string) map[v1alpha1.BridgeForm]error {
 	all := maps.Clone(in.Trials.Forms[namespace])
 	if err, tried := all[v1alpha1.BridgeLoadBalancer]; tried && err == nil {
 		needs := hop.Charges{corev1.ResourceServicesLoadBalancers: int64(len(in.unbridgedIn(namespace)))}
-		if lacks := hop.Lacking(in.Trials.Quotas, namespace, needs); len(lacks) > 0 {
+		if lacks := hop.QuotasLacking(in.Trials.Quotas, namespace, needs); len(lacks) > 0 {
 			all[v1alpha1.BridgeLoadBalancer] = lacks[0]
 		}
 	}
@@ -98,7 +98,7 @@ func (in Input) admitted(namespace string) map[v1alpha1.BridgeForm]error {
 }
 
 func (in Input) unbridgedIn(namespace string) []*services.Entry {
-	return slices.DeleteFunc(UnbridgedOf(in.Inventory), func(e *services.Entry) bool { return e.Service.Namespace != namespace })
+	return slices.DeleteFunc(EntriesWithoutBridge(in.Inventory), func(e *services.Entry) bool { return e.Service.Namespace != namespace })
 }
 
 // Forms are the forms of new bridges by namespace, and the one elsewhere.
@@ -121,7 +121,7 @@ func (in Input) Forms() (by map[string]v1alpha1.BridgeForm, other v1alpha1.Bridg
 
 func (in Input) namespaces() []string {
 	all := sets.New[string]()
-	for _, e := range UnbridgedOf(in.Inventory) {
+	for _, e := range EntriesWithoutBridge(in.Inventory) {
 		all.Insert(e.Service.Namespace)
 	}
 	return sets.List(all)
@@ -239,7 +239,7 @@ func checkQuotas(in Input) []findings.Result {
 	}
 	var out []findings.Result
 	for _, ns := range sets.List(all) {
-		for _, lack := range hop.Lacking(in.Trials.Quotas, ns, in.needs(ns)) {
+		for _, lack := range hop.QuotasLacking(in.Trials.Quotas, ns, in.needs(ns)) {
 			out = append(out, findings.Failed("ResourceQuota "+lack.Quota.String(), "%v", lack))
 		}
 	}

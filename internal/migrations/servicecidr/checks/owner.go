@@ -40,7 +40,7 @@ func controlPlaneGates(s *services.Inventory) []string {
 	if s.Kubernetes() != nil {
 		gates = append(gates, "gate certificates")
 	}
-	if s.Bitmap || slices.ContainsFunc(ranges.Retiring(s), func(c *networkingv1.ServiceCIDR) bool { return c.Name == ranges.DefaultRange }) {
+	if s.Bitmap || slices.ContainsFunc(ranges.ToRetire(s), func(c *networkingv1.ServiceCIDR) bool { return c.Name == ranges.DefaultRange }) {
 		gates = append(gates, "gate api-servers")
 	}
 	return gates

@@ -11,8 +11,8 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// Scanner looks for the old addresses and ranges (cluster.References).
-func Scanner(s *services.Inventory) (*references.Scanner, error) {
+// NewReferenceScanner looks for the old addresses and ranges (cluster.References).
+func NewReferenceScanner(s *services.Inventory) (*references.Scanner, error) {
 	old := make([]netip.Addr, 0, len(s.Moves))
 	for _, e := range s.Moves {
 		if e.Old.IsValid() {

@@ -78,7 +78,7 @@ func advised(err error) string {
 }
 
 func checkStoredVersion(in Input) []findings.Result {
-	if len(Rewritten(in.Inventory)) == 0 {
+	if len(ServicesMovedByEtcd(in.Inventory)) == 0 {
 		return nil
 	}
 	says := in.Snapshot.Version.GitVersion
@@ -102,8 +102,8 @@ func checkInternalLocal(in Input) (out []findings.Result) {
 	return out
 }
 
-// Rewritten are the Services that move, or return, by etcd.
-func Rewritten(s *services.Inventory) (all []*corev1.Service) {
+// ServicesMovedByEtcd are the Services that move, or return, by etcd.
+func ServicesMovedByEtcd(s *services.Inventory) (all []*corev1.Service) {
 	for _, e := range s.All() {
 		if e.Strategy == v1alpha1.StrategyOfEtcd && !e.CannotReturn() {
 			all = append(all, e.Service)

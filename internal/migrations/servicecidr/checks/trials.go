@@ -62,7 +62,7 @@ func (t *Trier) Bridges() (tasks []func(context.Context) error) {
 		t.Found.Untried = "the user may not create Services"
 		return nil
 	}
-	for _, e := range oneOfEach(UnbridgedOf(t.Inventory), func(e *services.Entry) string { return e.Service.Namespace }) {
+	for _, e := range oneOfEach(EntriesWithoutBridge(t.Inventory), func(e *services.Entry) string { return e.Service.Namespace }) {
 		tasks = append(tasks, func(ctx context.Context) error { return t.forms(ctx, e) })
 	}
 	return tasks

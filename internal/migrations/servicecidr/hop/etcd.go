@@ -150,7 +150,7 @@ func (h *hopStep) changesOfRewrite() []engine.Change {
 	memo := address("create", bridge.MemoAddress(svc.UID), " (what is noted of the Service)")
 	own, kept := address("create", dest, ""), address("create", src, "")
 	own.Body, kept.Body = allocation(svc, dest), h.hold(src).Build()
-	arrived := services.ArrivesAt(dest, &svc.Spec)
+	arrived := services.AddressesOnArrival(dest, &svc.Spec)
 	changes := []engine.Change{
 		memo, h.patched(timeless(h.patchRewrite(svc))), address("delete", dest, " (held)"), own,
 		{Verb: "put", Object: "etcd: Service " + h.progress.Key().String(), Body: map[string]any{"spec": map[string]any{

@@ -32,8 +32,8 @@ func (e *lackError) Error() string {
 		e.Quota, e.hard, e.resource, e.used, e.need, e.used+e.need)
 }
 
-// Lacking are the quotas of a namespace that have no room.
-func Lacking(quotas []corev1.ResourceQuota, namespace string, needs Charges) (out []*lackError) {
+// QuotasLacking are the quotas of a namespace that have no room.
+func QuotasLacking(quotas []corev1.ResourceQuota, namespace string, needs Charges) (out []*lackError) {
 	for i := range quotas {
 		q := &quotas[i]
 		if q.Namespace != namespace {
@@ -63,7 +63,7 @@ func (a *attempt) checkQuota(ctx context.Context) error {
 		return fmt.Errorf("quotas of service %s: %w", key, err)
 	}
 	takes := Charges{corev1.ResourceServicesNodePorts: int64(len(a.svc.Spec.Ports))}
-	for _, lack := range Lacking(quotas.Items, key.Namespace, takes) {
+	for _, lack := range QuotasLacking(quotas.Items, key.Namespace, takes) {
 		return engine.NotYet("the node ports of service %s: %w", key, lack)
 	}
 	return nil

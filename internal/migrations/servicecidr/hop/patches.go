@@ -343,7 +343,7 @@ func (h *hopStep) externalName(svc *corev1.Service) string {
 // patchToClusterIP names the target again, since another Service may have taken the first one.
 func (h *hopStep) patchToClusterIP(svc *corev1.Service, original *corev1.ServiceSpec) map[string]any {
 	_, dest := h.ends()
-	addresses := services.ArrivesAt(dest, original)
+	addresses := services.AddressesOnArrival(dest, original)
 	spec := map[string]any{
 		"type":                  original.Type,
 		"externalName":          nil,

@@ -123,7 +123,7 @@ func (h *hopStep) write(ctx context.Context, svc *corev1.Service) (func(context.
 // skip lets a Service stay that may not hop, and removes what the migration has of it. One that has
 // moved keeps its bridge until finish or rollback.
 func (h *hopStep) skip(ctx context.Context, svc *corev1.Service) error {
-	if services.Addressless(svc).Kind == "" && !services.IsAt(svc, h.progress.Old) {
+	if services.WhyAddressless(svc).Kind == "" && !services.IsAt(svc, h.progress.Old) {
 		return nil
 	}
 	r := Release{
@@ -177,7 +177,7 @@ func (h *hopStep) verifySpec(svc *corev1.Service, original *corev1.ServiceSpec) 
 		!equality.Semantic.DeepEqual(s.IPFamilyPolicy, original.IPFamilyPolicy),
 		!equality.Semantic.DeepEqual(s.InternalTrafficPolicy, original.InternalTrafficPolicy):
 		return fmt.Errorf("service %s lost its ipFamilies, ipFamilyPolicy or internalTrafficPolicy", key)
-	case services.Besides(services.ParseAddresses(original.ClusterIPs), dest) != services.Besides(services.AddressesOf(svc), dest):
+	case services.AddressBeside(services.ParseAddresses(original.ClusterIPs), dest) != services.AddressBeside(services.AddressesOf(svc), dest):
 		return fmt.Errorf("service %s is at %v, and did not keep its other address", key, s.ClusterIPs)
 	case original.Type == corev1.ServiceTypeNodePort &&
 		(!equality.Semantic.DeepEqual(s.Ports, original.Ports) || s.ExternalTrafficPolicy != original.ExternalTrafficPolicy):

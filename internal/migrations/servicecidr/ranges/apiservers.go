@@ -143,7 +143,7 @@ func (g onRange) holds(ctx context.Context) error {
 	missing, unknown := apiserver.AllOnRange(servers, apiserver.FromPods(pods), g.want)
 	switch {
 	case len(missing) > 0:
-		return engine.NotYet("--service-cluster-ip-range is not %s on %s", FlagOf(g.want), strings.Join(missing, ", "))
+		return engine.NotYet("--service-cluster-ip-range is not %s on %s", FlagText(g.want), strings.Join(missing, ", "))
 	case len(unknown) == 0 || g.lenient:
 		return nil
 	}
@@ -156,5 +156,5 @@ func (g onRange) holds(ctx context.Context) error {
 	}
 	return engine.NotYet("the --service-cluster-ip-range of %s cannot be seen from here; once it is %s everywhere, confirm it: "+
 		"kubectl annotate migrations.replumb.dev %s --overwrite %s=%s",
-		strings.Join(unknown, ", "), FlagOf(g.want), g.migration, v1alpha1.AnnotationAPIServers, g.confirmation)
+		strings.Join(unknown, ", "), FlagText(g.want), g.migration, v1alpha1.AnnotationAPIServers, g.confirmation)
 }

@@ -24,7 +24,7 @@ func (r *Plan) apart(name string, was []netip.Prefix) []Range {
 // aparts are the ServiceCIDRs that keep ranges of the other family meanwhile.
 func (r *Plan) aparts() []Range {
 	var all []Range
-	for _, c := range Retiring(r.Inventory) {
+	for _, c := range ToRetire(r.Inventory) {
 		all = append(all, r.apart(c.Name, services.CIDRsOf(c))...)
 	}
 	return all

@@ -33,7 +33,7 @@ func (f FlagPlan) Reopen() []engine.Group {
 		return nil
 	}
 	begun := slices.ContainsFunc(f.Inventory.All(), (*services.Entry).Begun)
-	return f.change(from[0], restored, !begun && Serves(f.Inventory, from))
+	return f.change(from[0], restored, !begun && GivesOutAllOf(f.Inventory, from))
 }
 
 // change gives API servers another range. Until the addresses that replumb needs in it are
@@ -45,7 +45,7 @@ func (f FlagPlan) change(want netip.Prefix, confirmation string, lenient bool) [
 		steps = append(steps, guard)
 	}
 	steps = append(steps, f.apiServers([]netip.Prefix{want}, confirmation, lenient))
-	if len(guard.Owned) > 0 || !Serves(f.Inventory, []netip.Prefix{want}) {
+	if len(guard.Owned) > 0 || !GivesOutAllOf(f.Inventory, []netip.Prefix{want}) {
 		steps = append(steps, givesOut{client: f.Client, migration: f.Inventory.Spec.Name, want: want}.step())
 	}
 	return engine.InOrder(append(steps, CommitReservations{Client: f.Client, Inventory: f.Inventory, In: want}.Step(), guard.Undo())...)
@@ -57,7 +57,7 @@ func (f FlagPlan) Repoint() []engine.Group {
 	return engine.InOrder(
 		f.vacant(),
 		&engine.Wait{
-			Name: "verify/api-servers", About: fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", FlagOf(to)),
+			Name: "verify/api-servers", About: fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", FlagText(to)),
 			For: f.OnRange(servers, to, Repointed, false), Limit: f.Wait, Remark: servers.Remark,
 		},
 	)

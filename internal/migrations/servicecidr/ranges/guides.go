@@ -139,7 +139,7 @@ go back: replumb rollback.`,
 
 // APIServerGuide has the whole list; the first range is that of the primary family.
 func APIServerGuide(o cluster.Origin, ranges []netip.Prefix) string {
-	want := FlagOf(ranges)
+	want := FlagText(ranges)
 	end := ofMachines(
 		o,
 	) + "\nOne server at a time, so that the others answer meanwhile. replumb goes on by itself when it sees all of them on it."

@@ -16,8 +16,9 @@ import (
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-// Empties reports whether a ServiceCIDR is to be emptied, and holds more than pinned Services need.
-func Empties(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
+// IsEmptied reports whether a ServiceCIDR is to be emptied, and holds more than pinned Services
+// need.
+func IsEmptied(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
 	return c.Labels[v1alpha1.LabelRole] == "" && len(leavingRanges(s, c)) > 0 && !staysWhole(s, c) && !keepsPinned(s, c)
 }
 
@@ -31,21 +32,21 @@ func keepsPinned(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
 	return !slices.ContainsFunc(leavingRanges(s, c), func(p netip.Prefix) bool { return !slices.Contains(kept, p) })
 }
 
-// Retires reports whether a ServiceCIDR goes, and no Service of the cluster stays in it.
-func Retires(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
-	return Empties(s, c) && !slices.ContainsFunc(s.Blockers(), func(e *services.Entry) bool {
+// IsRetired reports whether a ServiceCIDR goes, and no Service of the cluster stays in it.
+func IsRetired(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
+	return IsEmptied(s, c) && !slices.ContainsFunc(s.Blockers(), func(e *services.Entry) bool {
 		return e.Reason.Kind == services.ClusterService && cidr.Contains(services.CIDRsOf(c), e.Old)
 	})
 }
 
-// Retiring are the ServiceCIDRs that apply deletes, or waits for.
-func Retiring(s *services.Inventory) []*networkingv1.ServiceCIDR {
+// ToRetire are the ServiceCIDRs that apply deletes, or waits for.
+func ToRetire(s *services.Inventory) []*networkingv1.ServiceCIDR {
 	if s.Spec.Mode == v1alpha1.ModeExtend || s.Bitmap {
 		return nil
 	}
 	var all []*networkingv1.ServiceCIDR
 	for i := range s.Ranges {
-		if c := &s.Ranges[i]; Retires(s, c) {
+		if c := &s.Ranges[i]; IsRetired(s, c) {
 			all = append(all, c)
 		}
 	}
@@ -110,15 +111,15 @@ func staysWhole(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
 	return both && c.Name == DefaultRange && s.Spec.ClusterServices == v1alpha1.ClusterServicesStay
 }
 
-// Defaults are the ranges of the default ServiceCIDR before and after, in the order of the flag.
-// moves says whether API servers may have been asked for the latter.
-func Defaults(s *services.Inventory) (was, becomes []netip.Prefix, moves bool) {
+// DefaultRanges are the ranges of the default ServiceCIDR before and after, in the order of the
+// flag. moves says whether API servers may have been asked for the latter.
+func DefaultRanges(s *services.Inventory) (was, becomes []netip.Prefix, moves bool) {
 	have := rangeNamed(s, DefaultRange)
 	was, moves = recordedDefaults(s)
 	if first, hops := formerDefault(s); !moves && hops {
 		was, moves = swapped(rangesIn(have), first), true
 	}
-	if !moves && have != nil && Retires(s, have) {
+	if !moves && have != nil && IsRetired(s, have) {
 		was = services.CIDRsOf(have)
 	}
 	if len(was) > 0 && len(s.Spec.To) > 0 {
@@ -172,9 +173,9 @@ func rangesIn(c *networkingv1.ServiceCIDR) []netip.Prefix {
 	return services.CIDRsOf(c)
 }
 
-// restoredDefaults is Defaults for the way back.
+// restoredDefaults is DefaultRanges for the way back.
 func restoredDefaults(s *services.Inventory) (was, becomes []netip.Prefix, restores bool) {
-	was, becomes, moves := Defaults(s)
+	was, becomes, moves := DefaultRanges(s)
 	_, noted := recordedDefaults(s)
 	return was, becomes, moves && (noted || s.Kubernetes().Touched())
 }
@@ -193,8 +194,8 @@ func without(all, others []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return slices.Contains(others, p) })
 }
 
-// FlagOf is how --service-cluster-ip-range names ranges.
-func FlagOf(ranges []netip.Prefix) string {
+// FlagText is how --service-cluster-ip-range names ranges.
+func FlagText(ranges []netip.Prefix) string {
 	return strings.ReplaceAll(lists.Join(ranges, ", "), ", ", ",")
 }
 
@@ -207,8 +208,9 @@ func immovableIn(s *services.Inventory, in []netip.Prefix) (names []string) {
 	return names
 }
 
-// Serves reports whether the API server that was asked gives out addresses of all of some ranges.
-func Serves(s *services.Inventory, ranges []netip.Prefix) bool {
+// GivesOutAllOf reports whether the API server that was asked gives out addresses of all of some
+// ranges.
+func GivesOutAllOf(s *services.Inventory, ranges []netip.Prefix) bool {
 	var all []netip.Prefix
 	for i := range s.Ranges {
 		all = append(all, services.CIDRsOf(&s.Ranges[i])...)
@@ -252,16 +254,16 @@ func owned(in netip.Prefix, text string) []freeze.Owned {
 	return []freeze.Owned{{Address: a}}
 }
 
-// FamilyOf is that of the ranges that Services move between.
-func FamilyOf(s *services.Inventory) corev1.IPFamily {
+// MovingFamily is that of the ranges that Services move between.
+func MovingFamily(s *services.Inventory) corev1.IPFamily {
 	if len(s.Spec.To) > 0 && s.Spec.To[0].Addr().Is6() {
 		return corev1.IPv6Protocol
 	}
 	return corev1.IPv4Protocol
 }
 
-// Holds names Services still to move, those that stay, and the ranges themselves.
-func Holds(s *services.Inventory) []string {
+// HoldersOfOldRanges names Services still to move, those that stay, and the ranges themselves.
+func HoldersOfOldRanges(s *services.Inventory) []string {
 	var all []string
 	for _, e := range s.Pending() {
 		all = append(all, fmt.Sprintf("service %s (%s) has not moved", e.Key(), e.Old))
@@ -270,7 +272,7 @@ func Holds(s *services.Inventory) []string {
 		all = append(all, fmt.Sprintf("service %s (%s) %s", e.Key(), e.Old, e.Reason))
 	}
 	for i := range s.Ranges {
-		if c := &s.Ranges[i]; Empties(s, c) && !s.Bitmap {
+		if c := &s.Ranges[i]; IsEmptied(s, c) && !s.Bitmap {
 			all = append(all, fmt.Sprintf("servicecidr %s (%s)", c.Name, lists.Join(services.CIDRsOf(c), ", ")))
 		}
 	}

@@ -68,7 +68,7 @@ func (r Range) Build() *networkingv1.ServiceCIDR {
 		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{r.Cidr.String()}},
 	}
 	if len(r.was) > 0 {
-		made.Annotations = map[string]string{v1alpha1.AnnotationRanges: FlagOf(r.was)}
+		made.Annotations = map[string]string{v1alpha1.AnnotationRanges: FlagText(r.was)}
 	}
 	return made
 }

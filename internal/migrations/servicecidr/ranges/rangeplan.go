@@ -92,7 +92,7 @@ func (r *Plan) Repoint() []engine.Group {
 	}
 	var vacant, retire []engine.Step
 	hasDefault := false
-	for _, c := range Retiring(r.Inventory) {
+	for _, c := range ToRetire(r.Inventory) {
 		hasDefault = hasDefault || c.Name == DefaultRange
 		leaves := leavingRanges(r.Inventory, c)
 		old := retiredRange{
@@ -101,7 +101,7 @@ func (r *Plan) Repoint() []engine.Group {
 		vacant, retire = append(vacant, old.vacant()), append(retire, old.retire())
 	}
 	groups := append(engine.InOrder(stepsOf(append(r.Kept(), r.aparts()...), Range.Add)...), engine.InOrder(vacant...)...)
-	was, becomes, moves := Defaults(r.Inventory)
+	was, becomes, moves := DefaultRanges(r.Inventory)
 	if hasDefault {
 		groups = append(groups, engine.InOrder(r.apiServers(becomes, Repointed, false))...)
 	}
@@ -202,7 +202,7 @@ func (r *Plan) Certificates() engine.Step {
 
 // apiServers waits until the API servers have ranges as theirs, one of each family they serve.
 func (r *Plan) apiServers(want []netip.Prefix, confirmation string, lenient bool) engine.Step {
-	title := fmt.Sprintf("Wait until every API server has %s as --service-cluster-ip-range", FlagOf(want))
+	title := fmt.Sprintf("Wait until every API server has %s as --service-cluster-ip-range", FlagText(want))
 	servers := r.Look()
 	gate := NewGate("api-servers", title, APIServerGuide(r.Origin, want), r.Wait, r.OnRange(servers, want, confirmation, lenient))
 	gate.Remark = servers.Remark
@@ -210,7 +210,7 @@ func (r *Plan) apiServers(want []netip.Prefix, confirmation string, lenient bool
 	if confirmation == restored {
 		run = hook.Rollback
 	}
-	return CallAction(gate, r.Inventory.Spec, GateRequest{Cluster: r.Identity, Run: run, Gate: GateAPIServers, Want: FlagOf(want)})
+	return CallAction(gate, r.Inventory.Spec, GateRequest{Cluster: r.Identity, Run: run, Gate: GateAPIServers, Want: FlagText(want)})
 }
 
 // OnRange holds once API servers, and the controller managers to be seen, have these ranges.

@@ -62,7 +62,7 @@ func managersOn(ctx context.Context, c client.Client, want []netip.Prefix) error
 		}
 	}
 	if len(wrong) > 0 {
-		return engine.NotYet("--service-cluster-ip-range is not %s on %s", FlagOf(want), strings.Join(wrong, ", "))
+		return engine.NotYet("--service-cluster-ip-range is not %s on %s", FlagText(want), strings.Join(wrong, ", "))
 	}
 	return nil
 }

@@ -113,7 +113,7 @@ func (r retiredRange) inUse(ctx context.Context, holders []string) error {
 	}
 	for i := range all {
 		s := &all[i]
-		at := services.Among(services.AddressesOf(s), r.leaves)
+		at := services.AddressWithin(services.AddressesOf(s), r.leaves)
 		if at.IsValid() && !cidr.Contains(r.kept, at) && !ending[s.Namespace] {
 			return inUse
 		}

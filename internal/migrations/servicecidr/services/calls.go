@@ -25,8 +25,8 @@ func (s *Inventory) MarkCalled(all []cluster.Called) {
 	slices.SortStableFunc(s.Moves, func(a, b *Entry) int { return rank(a) - rank(b) })
 }
 
-// InBatches parts entries of a tier, in their order; some are alone in theirs.
-func InBatches(entries []*Entry, size int) (all [][]*Entry) {
+// SplitInBatches parts entries of a tier, in their order; some are alone in theirs.
+func SplitInBatches(entries []*Entry, size int) (all [][]*Entry) {
 	apart := true
 	for _, e := range entries {
 		if n := len(all); apart || e.Called || len(all[n-1]) == size {

@@ -49,8 +49,8 @@ func (s Spec) Current(svc *corev1.Service) netip.Addr {
 	return all[0]
 }
 
-// Among is that of some addresses which is in one of the ranges; invalid, if none is.
-func Among(all []netip.Addr, ranges []netip.Prefix) netip.Addr {
+// AddressWithin is that of some addresses which is in one of the ranges; invalid, if none is.
+func AddressWithin(all []netip.Addr, ranges []netip.Prefix) netip.Addr {
 	i := slices.IndexFunc(all, func(a netip.Addr) bool { return cidr.Contains(ranges, a) })
 	if i < 0 {
 		return netip.Addr{}
@@ -58,8 +58,8 @@ func Among(all []netip.Addr, ranges []netip.Prefix) netip.Addr {
 	return all[i]
 }
 
-// Besides is the address of the other family than a; invalid, if there is none.
-func Besides(all []netip.Addr, a netip.Addr) netip.Addr {
+// AddressBeside is the address of the other family than a; invalid, if there is none.
+func AddressBeside(all []netip.Addr, a netip.Addr) netip.Addr {
 	i := slices.IndexFunc(all, func(other netip.Addr) bool { return other.Is4() != a.Is4() })
 	if i < 0 || !a.IsValid() {
 		return netip.Addr{}
@@ -79,7 +79,7 @@ func (e *Entry) moving() netip.Addr {
 // one noted where no tenant writes.
 func (e *Entry) Kept(svc *corev1.Service) netip.Addr {
 	if svc.Spec.Type != corev1.ServiceTypeExternalName {
-		return Besides(AddressesOf(svc), e.moving())
+		return AddressBeside(AddressesOf(svc), e.moving())
 	}
 	if e.Original == "" {
 		return netip.Addr{}
@@ -88,13 +88,14 @@ func (e *Entry) Kept(svc *corev1.Service) netip.Addr {
 	if err != nil {
 		return netip.Addr{}
 	}
-	return Besides(ParseAddresses(original.ClusterIPs), e.moving())
+	return AddressBeside(ParseAddresses(original.ClusterIPs), e.moving())
 }
 
-// ArrivesAt are the addresses of a Service that arrives at one, in the order of its families.
-func ArrivesAt(dest netip.Addr, original *corev1.ServiceSpec) []string {
+// AddressesOnArrival are the addresses of a Service that arrives at one, in the order of its
+// families.
+func AddressesOnArrival(dest netip.Addr, original *corev1.ServiceSpec) []string {
 	all := ParseAddresses(original.ClusterIPs)
-	kept := Besides(all, dest)
+	kept := AddressBeside(all, dest)
 	switch {
 	case !kept.IsValid():
 		return []string{dest.String()}

@@ -62,7 +62,7 @@ func (s *Inventory) PositionOf(svc *corev1.Service, owner string, current netip.
 // Evaluate says by the object alone what keeps a Service from moving, either way. Each step asks
 // again, since it may have changed.
 func (s Strategies) Evaluate(svc *corev1.Service) (Position, Reason) {
-	if reason := Addressless(svc); reason.Kind != "" {
+	if reason := WhyAddressless(svc); reason.Kind != "" {
 		return Stays, reason
 	}
 	text := unsupported(svc)
@@ -83,8 +83,8 @@ func (s Strategies) Evaluate(svc *corev1.Service) (Position, Reason) {
 	return Waiting, Reason{}
 }
 
-// Addressless says why a Service has no address; the zero Reason, if it has one.
-func Addressless(svc *corev1.Service) Reason {
+// WhyAddressless says why a Service has no address; the zero Reason, if it has one.
+func WhyAddressless(svc *corev1.Service) Reason {
 	switch {
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
 		return Reason{NotConcerned, "is an ExternalName and has no address"}
@@ -101,7 +101,7 @@ func (s *Inventory) IsClusterService(svc *corev1.Service) bool {
 
 // notConcerned says why the migration has nothing to do with a Service; the zero Reason, if it has.
 func (s *Inventory) notConcerned(svc *corev1.Service, owner string, current netip.Addr) Reason {
-	without := Addressless(svc)
+	without := WhyAddressless(svc)
 	switch {
 	case owner != "":
 		return Reason{Foreign, "belongs to migration " + owner}

@@ -308,7 +308,7 @@ func (w *recordedState) formerAddress(e *Entry) netip.Addr {
 	if a := e.RecordedMemo().Old; cidr.Contains(w.inventory.Spec.From, a) {
 		return a
 	}
-	a := Among(w.record[e.Service.UID], w.inventory.Spec.From)
+	a := AddressWithin(w.record[e.Service.UID], w.inventory.Spec.From)
 	by, given := w.owners[a]
 	own := "services " + client.ObjectKeyFromObject(e.Service).String() // the controller that repairs IPAddresses may be behind
 	if !a.IsValid() || (given && by != own) {
