@@ -16,9 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-var (
-	_ migration.Plans = (*Planner)(nil)
-)
+var _ migration.Plans = (*Planner)(nil)
 
 func (p *Planner) Counts() v1alpha1.Counts { return p.Inventory.Counts() }
 

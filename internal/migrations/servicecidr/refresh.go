@@ -116,7 +116,7 @@ func awaySince(e *services.Entry) time.Time {
 	return time.Time{}
 }
 
-// patience is how long apply waits for an incomplete workload before it restarts it.
+// patience is how long a workload may take to become complete before its restart.
 const patience = time.Minute
 
 type refresher struct {
