@@ -18,14 +18,12 @@ import (
 
 // batch is what moves together.
 type batch struct {
-	// name is what it is called, if it has no number.
 	name       string
 	number, of int
 	tier       string
 	entries    []*services.Entry
-	// counts are those of the whole migration once the batch has moved.
-	counts v1alpha1.Counts
-	tiers  []v1alpha1.TierStatus
+	counts     v1alpha1.Counts
+	tiers      []v1alpha1.TierStatus
 }
 
 func (b *batch) String() string { return cmp.Or(b.name, fmt.Sprintf("batch %d of %d", b.number, b.of)) }
@@ -51,13 +49,11 @@ func mark(c client.Client, migration string, b *batch) engine.Step {
 	return inFlight(c, migration, "freeze/"+b.String(), "Freeze "+b.String(), b)
 }
 
-// thaw tells the freeze that a batch has arrived: what of its Services still must not change, they
-// say themselves.
+// thaw tells the freeze that a batch has arrived: its Services say themselves what must not change.
 func thaw(c client.Client, migration string, b *batch) engine.Step {
 	return inFlight(c, migration, "thaw/"+b.String(), "Let "+b.String()+" change, but for what the overlap needs", &batch{})
 }
 
-// inFlight has the freeze list the Services of a batch, and no others.
 func inFlight(c client.Client, migration, id, title string, b *batch) engine.Step {
 	write := func(ctx context.Context) error { return freeze.Mark(ctx, c, migration, b.keys()) }
 	return always(id, title, write, func() ([]engine.Change, error) {
@@ -67,7 +63,6 @@ func inFlight(c client.Client, migration, id, title string, b *batch) engine.Ste
 	})
 }
 
-// note writes the progress on the Migration once every hop of a batch is proven.
 func note(c client.Client, name string, b *batch) engine.Step {
 	counts := b.counts
 	counts.Bridged = max(counts.Bridged, counts.Moved)

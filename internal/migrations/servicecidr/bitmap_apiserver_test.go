@@ -29,8 +29,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
-// The tests of this file are about clusters whose Service range is a flag. make e2e RUN=versions runs
-// them with such a version; with any other they say so and end, after they have asked the API
+// The tests of this file are about clusters whose Service range is a flag. make e2e RUN=versions
+// runs them with such a version; with any other they say so and end, after they have asked the API
 // server.
 
 const (

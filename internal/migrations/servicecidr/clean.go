@@ -19,8 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-// nothingLeft looks whether anything of the migration is left on the cluster, before it is called
-// over.
+// nothingLeft looks for remains of the migration before it is called over.
 func nothingLeft(c client.Client, inventory *services.Inventory, to engine.Direction) engine.Step {
 	looks := []func(context.Context, client.Client, string) ([]string, error){leftAddresses, leftFreeze}
 	if to == engine.Forward {
@@ -48,8 +47,6 @@ func nothingLeft(c client.Client, inventory *services.Inventory, to engine.Direc
 	}
 }
 
-// leftServices are the bridges of what moved, replumb's own Services, and annotations on what
-// moved. What other Services say of themselves does not count.
 func leftServices(ctx context.Context, c client.Client, s *services.Inventory) (left []string, err error) {
 	bridges, moved := map[types.NamespacedName]bool{}, map[types.UID]bool{}
 	for _, e := range slices.Concat(s.All(), s.Removed) {
@@ -86,8 +83,7 @@ func leftAddresses(ctx context.Context, c client.Client, migration string) (left
 	return left, nil
 }
 
-// leftRanges are Service ranges that still have the migration's label: by the end of finish each is
-// gone, or the cluster's own.
+// leftRanges are Service ranges that still have the migration's label.
 func leftRanges(ctx context.Context, c client.Client, migration string) (left []string, err error) {
 	all, err := ranges.ServiceCIDRs(ctx, c)
 	if err != nil {
@@ -101,8 +97,7 @@ func leftRanges(ctx context.Context, c client.Client, migration string) (left []
 	return left, nil
 }
 
-// leftFreeze takes any freeze for one that is left: there can be but one, whichever migration it is
-// of.
+// leftFreeze takes any freeze for one that is left: there can be but one.
 func leftFreeze(ctx context.Context, c client.Client, _ string) ([]string, error) {
 	policy := &admissionv1.ValidatingAdmissionPolicy{}
 	err := c.Get(ctx, client.ObjectKey{Name: freeze.Name}, policy)

@@ -18,10 +18,9 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// Unfinished has Services that a run left between the two patches of their hop arrive before
-// anything else is done, checked or waited for: API servers find a webhook without an address only
-// by the old one. A rollback takes them back at once, since to complete the hop would cost them
-// another, which may be refused by now.
+// Unfinished has interrupted hops end first, since API servers find a webhook without an address
+// only by the old one. A rollback takes such Services back at once: another hop may be refused by
+// now.
 func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine.Plan, error) {
 	away := &corev1.ServiceList{}
 	// The field is selectable (ServiceSelectableFields in k8s.io/kubernetes
@@ -47,14 +46,14 @@ func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine
 	return p.complete(to == v1alpha1.DesiredRolledBack && migration.Reversible(p.Migration, words().Return) == nil && !inventory.Bitmap), nil
 }
 
-// complete takes Services in transit to where they were going, or back; nil, if there are none.
+// complete takes Services in transit to where they were going, or back; nil without any.
 func (p *Planner) complete(back bool) *engine.Plan {
 	var hops []engine.Step
 	for _, e := range p.Inventory.All() {
 		if e.Position == services.InTransit {
 			to := e.Heading()
 			switch {
-			case back || p.Inventory.Bitmap && ranges.Serves(p.Inventory, []netip.Prefix{netip.PrefixFrom(e.Old, e.Old.BitLen())}):
+			case back || p.Inventory.Bitmap && ranges.GivesOutAllOf(p.Inventory, []netip.Prefix{netip.PrefixFrom(e.Old, e.Old.BitLen())}):
 				to = engine.Backward
 			case p.Inventory.Bitmap: // API servers that have a flag give no other address
 				to = engine.Forward

@@ -18,31 +18,26 @@ import (
 // since the migration began.
 type CreatedDuringPolicy string
 
-// The choices. The zero value is LateKeep.
+// The zero value is KeepCreatedDuring.
 const (
 	// MoveCreatedDuring takes them to free addresses in the old range, over bridges.
 	MoveCreatedDuring CreatedDuringPolicy = "Move"
-	// KeepCreatedDuring leaves them where they are. The target range stays too, and is the
-	// cluster's own.
+	// KeepCreatedDuring leaves them where they are, and hands the target range to the cluster.
 	KeepCreatedDuring CreatedDuringPolicy = "Keep"
 )
 
-// CreatedDuring is a Service in a range that a rollback takes away, though the migration has not
-// moved it there.
+// CreatedDuring is a Service in a range that a rollback takes away, and not put there by a move.
 type CreatedDuring struct {
 	// Service as namespace/name, and its address in that range.
 	Service string `json:"service"`
 	Address string `json:"address"`
-	// Stays is why it cannot be moved to the old range, in words that follow its name; empty, if it
-	// can.
+	// Stays is why it cannot be moved, in words that follow its name; empty, if it can.
 	Stays string `json:"stays,omitempty"`
 
-	// entry is as of a Service that has moved, so that it can return.
 	entry *services.Entry
 }
 
-// FindCreatedDuring are the Services that were made in the target range since the migration began,
-// by name.
+// FindCreatedDuring are Services made in the target range since the migration began, by name.
 func FindCreatedDuring(s *services.Inventory) []CreatedDuring {
 	going := withdrawnRanges(s)
 	pool := cidr.NewPool(s.Spec.From, s.Used)
@@ -73,8 +68,6 @@ func FindCreatedDuring(s *services.Inventory) []CreatedDuring {
 	return all
 }
 
-// withdrawnRanges are the target ranges that a rollback takes away: those that the migration has
-// added.
 func withdrawnRanges(s *services.Inventory) []netip.Prefix {
 	var all []netip.Prefix
 	for i := range s.Ranges {
@@ -86,8 +79,7 @@ func withdrawnRanges(s *services.Inventory) []netip.Prefix {
 	return all
 }
 
-// returnTo keeps the offset in the old range where it is free, else it takes the lowest free
-// address.
+// returnTo keeps the offset in the old range where it is free, else takes the lowest free address.
 func returnTo(s *services.Inventory, pool *cidr.Pool, at netip.Addr) (a netip.Addr, none string) {
 	if a, ok := pool.TakeSameOffset(at, s.Spec.To); ok {
 		return a, ""
@@ -99,7 +91,6 @@ func returnTo(s *services.Inventory, pool *cidr.Pool, at netip.Addr) (a netip.Ad
 	return a, ""
 }
 
-// reasonToKeep says why a Service cannot leave its address in the target range; empty, if it can.
 func reasonToKeep(s *services.Inventory, e *services.Entry, at netip.Addr) string {
 	switch e.Reason.Kind {
 	case services.Foreign, services.Ending, services.Unconfirmed:
@@ -108,8 +99,6 @@ func reasonToKeep(s *services.Inventory, e *services.Entry, at netip.Addr) strin
 	return reasonToStayAt(s, e.Service, at)
 }
 
-// reasonToStayAt says what would keep a Service at an address of the old range: it is the same
-// here.
 func reasonToStayAt(s *services.Inventory, svc *corev1.Service, at netip.Addr) string {
 	if len(s.Spec.From) == 0 {
 		return "cannot be moved: there is no other range for it"
@@ -128,8 +117,7 @@ func reasonToStayAt(s *services.Inventory, svc *corev1.Service, at netip.Addr) s
 	return reason.Text
 }
 
-// returning are those that the rollback moves: what is made after it began keeps its address, so
-// that it ends.
+// returning leaves out Services made after the rollback began, so that it ends.
 func (j *Job) returning(s *services.Inventory) []CreatedDuring {
 	if j.CreatedDuring != MoveCreatedDuring || j.Migration.Spec.Desired != v1alpha1.DesiredRolledBack {
 		return nil
@@ -144,7 +132,7 @@ func (j *Job) returning(s *services.Inventory) []CreatedDuring {
 	return slices.DeleteFunc(movable, func(l CreatedDuring) bool { return !j.late[l.entry.Service.UID] })
 }
 
-// adopt gives them addresses in the old range. From then on each returns as all that have moved.
+// adopt gives them addresses in the old range, from where they count as moved.
 func (p *Planner) adopt() []engine.Group {
 	var steps []engine.Step
 	for _, l := range p.CreatedDuring {

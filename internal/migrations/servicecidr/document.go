@@ -1,9 +1,8 @@
 package servicecidr
 
 import (
-	"net/netip"
-
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/spec"
 )
@@ -11,8 +10,7 @@ import (
 // Default fills in what a Migration leaves open.
 func Default(m *v1alpha1.Migration) { spec.Default(m) }
 
-// Validate turns a defaulted Migration into a Spec. It fails with everything that is wrong in it:
-// see spec.Refuse.
+// Validate turns a defaulted Migration into a Spec, or names all that is wrong (spec.Refuse).
 func Validate(m *v1alpha1.Migration) (services.Spec, error) {
 	if err := spec.Refuse(spec.Validate(m, PhaseNames())); err != nil {
 		return services.Spec{}, err
@@ -34,21 +32,12 @@ func Validate(m *v1alpha1.Migration) (services.Spec, error) {
 // SpecError says which field of a Migration is wrong, and what to do.
 type SpecError = spec.Error
 
-func texts(ranges []netip.Prefix) []string {
-	var all []string
-	for _, r := range ranges {
-		all = append(all, r.String())
+// recordRanges fills in resolved ranges, also of a Migration created by other means than a run.
+func recordRanges(s *v1alpha1.ServiceCIDRSpec, resolved services.Spec, recorded *v1alpha1.Migration) {
+	if recorded == nil || len(s.From) == 0 {
+		s.From = lists.Strings(resolved.From)
 	}
-	return all
-}
-
-// recordRanges fills in what the file leaves open, as it was resolved. Once it is recorded, it
-// cannot be changed. A Migration that was created by other means than a run has it open as well.
-func (j *Job) recordRanges(s *v1alpha1.ServiceCIDRSpec, resolved services.Spec) {
-	if j.Recorded == nil || len(s.From) == 0 {
-		s.From = texts(resolved.From)
-	}
-	if j.Recorded == nil || len(s.To) == 0 {
-		s.To = texts(resolved.To)
+	if recorded == nil || len(s.To) == 0 {
+		s.To = lists.Strings(resolved.To)
 	}
 }

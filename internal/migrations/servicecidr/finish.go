@@ -13,7 +13,6 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// soak waits until no client uses old addresses.
 func soak(p *Planner) []engine.Group {
 	if p.Agents == nil || p.LeaveClients {
 		return nil
@@ -34,7 +33,6 @@ func soak(p *Planner) []engine.Group {
 	})
 }
 
-// verify looks whether every Service is where it was to go.
 func verify(p *Planner) []engine.Group {
 	listed := &hop.ServiceList{}
 	return eachBegun(p, func(e *services.Entry) engine.Step {
@@ -42,7 +40,6 @@ func verify(p *Planner) []engine.Group {
 	})
 }
 
-// eachBegun makes a step for every Service that the migration has begun with.
 func eachBegun(p *Planner, step func(*services.Entry) engine.Step) []engine.Group {
 	var steps []engine.Step
 	for _, e := range p.Inventory.All() {
@@ -65,7 +62,6 @@ func releaseOf(p *Planner, e *services.Entry, at netip.Addr, why string) engine.
 	}.Step()
 }
 
-// stopProbing has agents leave the addresses alone that a direction leaves.
 func stopProbing(p *Planner, to engine.Direction) []engine.Group {
 	if p.Agents == nil {
 		return nil
@@ -77,8 +73,7 @@ func stopProbing(p *Planner, to engine.Direction) []engine.Group {
 	return groups
 }
 
-// addressesLeft are the addresses that a direction leaves: those of Services, and the bridges' own,
-// since a client that looked a name up during a hop may have kept that.
+// addressesLeft includes the bridges' own addresses, which clients may have looked up in a hop.
 func addressesLeft(p *Planner, to engine.Direction) map[string]bool {
 	all := map[string]bool{}
 	for _, e := range p.Inventory.All() {
@@ -93,7 +88,6 @@ func addressesLeft(p *Planner, to engine.Direction) map[string]bool {
 	return all
 }
 
-// proveReleased passes a barrier behind which every node has seen the removal of the bridges.
 func proveReleased(p *Planner) []engine.Group {
 	if len(p.Inventory.Moves) == 0 {
 		return nil
@@ -101,14 +95,12 @@ func proveReleased(p *Planner) []engine.Group {
 	return engine.InOrder(p.barriers(engine.Forward).Step("released addresses"))
 }
 
-// drain waits until clients have forgotten the addresses that are left.
 func drain(p *Planner) []engine.Group {
 	return engine.InOrder(hop.DrainStep(p.Tools.Client(), p.spec().Name, p.spec().Drain, p.Tools.Now))
 }
 
-// release takes the addresses away that a direction leaves. Finish does so in batches, each with a
-// barrier and time to look, so that a loss stops it; a rollback, at the Services' own addresses,
-// stops for nothing.
+// release takes the addresses of a direction away. Finish stops at a loss, batch by batch; a
+// rollback, at the Services' own addresses, stops for nothing.
 func (p *Planner) release(to engine.Direction) []engine.Group {
 	groups := stopProbing(p, to)
 	all := eachBegun(p, func(e *services.Entry) engine.Step {

@@ -200,7 +200,7 @@ func readFixture(t *testing.T, spec services.Spec, manifests, factsYAML []byte) 
 	}
 	answers := map[types.NamespacedName]string{}
 	inventory.AssignTiers(tier.Assign(inventory.Services(), rules, answers))
-	scanner, err := checks.Scanner(inventory)
+	scanner, err := checks.NewReferenceScanner(inventory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +251,7 @@ func (f *facts) trials(t *testing.T, s *services.Inventory) checks.Trials {
 		return out
 	}
 	found.Hops, found.Ranges = refused(f.Hops), refused(f.Ranges)
-	for _, e := range checks.UnbridgedOf(s) {
+	for _, e := range checks.EntriesWithoutBridge(s) {
 		forms := map[v1alpha1.BridgeForm]error{}
 		for _, form := range f.Admitted {
 			forms[v1alpha1.BridgeForm(form)] = nil

@@ -28,11 +28,9 @@ import (
 // Deps are what steps work with. Plans can be made and shown without a cluster.
 type Deps struct {
 	migration.Tools
-	// Probe asks nodes what they know, Inspector API servers how they run.
 	Probe     bridge.NodeProbe
 	Inspector ranges.Inspector
-	// Store, if set, is taken for where API servers keep Services, if the Migration says how that
-	// is reached.
+	// Store, if set, takes the place of the store that the Migration names.
 	Store hop.Store
 }
 
@@ -51,21 +49,21 @@ func (h HealthPort) Ask(ctx context.Context, node string, port int32) ([]byte, e
 type Job struct {
 	migration.Subject
 	*migration.Job[*Planner]
+	lossguard.Watched
 
 	Deps Deps
 	Spec services.Spec
-	// Silent calls nothing that the Migration names: it is for looking alone.
+	// Silent has the job call nothing that the Migration names.
 	Silent bool
 	// LeaveClients has finish not wait for clients of old addresses.
 	LeaveClients bool
 	// CreatedDuring is what a rollback does with Services that were made in the target range.
 	CreatedDuring CreatedDuringPolicy
 
-	late        map[types.UID]bool
-	agentConfig lossguard.AgentConfig
-	observer    Observer
-	inspection  *cluster.Inspection
-	lookup      *tier.Cache
+	late       map[types.UID]bool
+	observer   Observer
+	inspection *cluster.Inspection
+	lookup     *tier.Cache
 }
 
 var _ migration.Kind[*Planner] = (*Job)(nil)
@@ -88,10 +86,13 @@ func NewJob(tools Deps, m *v1alpha1.Migration) (*Job, error) {
 	return j, j.checkOverlap()
 }
 
-// MayLook asks for the user's rights, once. Without those to look there is nothing to check; the
-// others are a finding.
+// MayLook asks for the user's rights, once. Only those to look are required.
 func (j *Job) MayLook(ctx context.Context) error {
-	return j.Authorize(ctx, j.Deps.Cluster, j.roles(), toLook)
+	roles, err := j.Roles(ctx)
+	if err != nil {
+		return err
+	}
+	return j.Authorize(ctx, j.Deps.Cluster, roles, toLook)
 }
 
 func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
@@ -117,8 +118,7 @@ func (j *Job) Turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.De
 	return migration.UpdateStatus(ctx, j.Deps.Cluster, have.Name, func(st *v1alpha1.MigrationStatus) { st.NodesRepointedAt = nil })
 }
 
-// away reports whether a Migration was on its way back, or back, before this command. Where others
-// write spec.desired, that says where the command goes.
+// away reports whether a Migration was on its way back, or back, before this command.
 func (j *Job) away(have *v1alpha1.Migration) bool {
 	if j.Deps.Directed {
 		return have.Status.Phase == v1alpha1.PhaseRollingBack || have.Status.Phase == v1alpha1.PhaseRolledBack
@@ -126,8 +126,7 @@ func (j *Job) away(have *v1alpha1.Migration) bool {
 	return have.Spec.Desired == v1alpha1.DesiredRolledBack
 }
 
-// AnotherRound moves Services that appeared in the range to be retired, if they have not gone by
-// themselves.
+// AnotherRound moves Services that appeared in the range to be retired and have not gone.
 func (j *Job) AnotherRound(ctx context.Context, err error) bool {
 	if !errors.As(err, new(*ranges.RangeInUseError)) {
 		return false
@@ -150,7 +149,7 @@ func (j *Job) LoadInventory(ctx context.Context) (*services.Inventory, error) {
 	return inventory, err
 }
 
-// It looks as far as the user's rights go.
+// Examine looks as far as the user's rights go.
 func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if _, err := j.Deps.Cluster.ServerVersion(ctx); err != nil {
 		return nil, err
@@ -209,13 +208,12 @@ func (j *Job) workloads(ctx context.Context, inventory *services.Inventory) (*ro
 	return state, checks.UnlessForbidden(err)
 }
 
-// planner makes the planner of what was seen, without findings and without what is to be restarted.
 func (j *Job) planner(ctx context.Context, in checks.Input) (*Planner, error) {
 	base, err := j.Base(ctx, j.Deps.Tools)
 	if err != nil {
 		return nil, err
 	}
-	j.recordRanges(base.Migration.Spec.ServiceCIDR, in.Inventory.Spec)
+	recordRanges(base.Migration.Spec.ServiceCIDR, in.Inventory.Spec, j.Recorded)
 	p := &Planner{
 		Base: base, Probe: j.Deps.Probe, Inspector: j.Deps.Inspector, Inventory: in.Inventory, Observer: j.observer,
 		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Origin: cluster.OriginOf(in.Snapshot.Nodes),
@@ -231,8 +229,7 @@ func (j *Job) planner(ctx context.Context, in checks.Input) (*Planner, error) {
 	return p, nil
 }
 
-// inventory looks at the Services and sorts them into tiers, asking the lookup about those that no
-// rule names.
+// inventory asks the tier lookup about Services that no rule names.
 func (j *Job) inventory(ctx context.Context, snap *cluster.Snapshot) (*services.Inventory, tier.Rules, error) {
 	inventory, err := j.positions(ctx, snap)
 	if err != nil {
@@ -281,10 +278,8 @@ func (j *Job) positions(ctx context.Context, snap *cluster.Snapshot) (inventory 
 	return inventory, nil
 }
 
-// agents are those that watch the migration.
 func (j *Job) agents() *lossguard.AgentConfig {
-	c := &j.agentConfig
-	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = j.Deps.Cluster, j.Spec.Name, j.Spec.Common.Proof, j.Deps.Image, j.Deps.Now
+	c := j.AgentsOf(j.Deps.Tools, j.Spec.Name, j.Spec.Common.Proof)
 	c.Services = true
 	c.None = j.Spec.Mode == v1alpha1.ModeExtend
 	return c
@@ -315,15 +310,10 @@ func (j *Job) newAgents(in checks.Input) *lossguard.Agents {
 	agents.Roll = len(in.Inventory.DNSMoves()) > 0 // cluster DNS is restarted
 	agents.Ranges = slices.Concat(in.Inventory.Spec.From, in.Inventory.Spec.To)
 	// API servers that have a flag give addresses of that range alone.
-	if len(in.Inventory.Pending()) > 0 && (!in.Inventory.Bitmap || ranges.Serves(in.Inventory, in.Inventory.Spec.From)) {
+	if len(in.Inventory.Pending()) > 0 && (!in.Inventory.Bitmap || ranges.GivesOutAllOf(in.Inventory, in.Inventory.Spec.From)) {
 		agents.Pool = cidr.NewPool(in.Inventory.Spec.From, in.Inventory.Used)
 	}
 	return agents
-}
-
-// Blame returns the error that a run ends with which was stopped by a loss.
-func (j *Job) Blame(ctx context.Context, loss *lossguard.LossError) error {
-	return j.agents().Blame(ctx, loss)
 }
 
 // Observer hears of Services that have arrived at another address, forward or back.
@@ -331,7 +321,6 @@ type Observer interface {
 	Moved(service, from, to, strategy string, at time.Time, took time.Duration)
 }
 
-// moveFunc is an Observer.
 type moveFunc func(migration.Move)
 
 func (f moveFunc) Moved(service, from, to, strategy string, at time.Time, took time.Duration) {
@@ -341,11 +330,8 @@ func (f moveFunc) Moved(service, from, to, strategy string, at time.Time, took t
 // Checks are the checks of this migration, in the order in which they are shown.
 func Checks() []findings.Check[checks.Input] { return checks.All() }
 
-// Observe has an observer follow what agents see while runs go on.
-func (j *Job) Observe(o lossguard.Observer) { j.agentConfig.Observe(o) }
-
 // OnMove reports each move once it is over.
 func (j *Job) OnMove(tell func(migration.Move)) { j.observer = moveFunc(tell) }
 
-// Silence has the job call nothing that its Migration names.
+// Silence sets Silent.
 func (j *Job) Silence() { j.Silent = true }

@@ -78,7 +78,6 @@ func (*Job) Describe(p *Planner) migration.Details {
 	return d
 }
 
-// moveTable has the Services that move.
 func moveTable(all []services.Line) migration.Block {
 	var rows [][]string
 	for _, l := range all {
@@ -92,7 +91,6 @@ func moveTable(all []services.Line) migration.Block {
 	return migration.Block{Head: []string{"SERVICE", "KIND", "STRATEGY", "FROM", "TO", "RISK"}, Rows: rows}
 }
 
-// planText is how full ranges are, what stays, and what keeps old addresses.
 func planText(p *Planner, stays []migration.Stay) (text []migration.Block) {
 	extends := p.Inventory.Spec.Mode == v1alpha1.ModeExtend
 	if extends {
@@ -115,7 +113,6 @@ func planText(p *Planner, stays []migration.Stay) (text []migration.Block) {
 	return append(text, keepers(p.Refresh.Left))
 }
 
-// keepers are pods that keep old addresses until people deal with them.
 func keepers(left []rollout.Reported) (b migration.Block) {
 	for _, r := range left {
 		b.Lines = append(b.Lines, fmt.Sprintf("keeps old addresses: pod %s (%s)", r.Pod, r.Reason))
@@ -123,7 +120,6 @@ func keepers(left []rollout.Reported) (b migration.Block) {
 	return b
 }
 
-// usageTable shows how full each Service range is.
 func usageTable(inventory *services.Inventory) migration.Block {
 	b := migration.Block{Head: []string{"RANGE", "SERVICECIDR", "USED", "SIZE"}}
 	for _, u := range inventory.Usage() {
@@ -132,7 +128,7 @@ func usageTable(inventory *services.Inventory) migration.Block {
 	return b
 }
 
-// CreatedDuringLines name the Services that were made in the new range, and what a rollback can do with them.
+// CreatedDuringLines name the Services made in the new range, and their ways back.
 func CreatedDuringLines(all []CreatedDuring) (lines []string) {
 	for _, l := range all {
 		can := "a rollback can move it to the old range"

@@ -57,11 +57,10 @@ func (j *Job) live(ctx context.Context, in *checks.Input) error {
 	return eg.Wait()
 }
 
-// inspect looks through the rest of the cluster, once in a job: a lot, and the job does not change
-// it.
+// inspect looks through the rest of the cluster, once in a job, since that is a lot.
 func (j *Job) inspect(ctx context.Context, in *checks.Input) error {
 	if j.inspection == nil {
-		scanner, err := checks.Scanner(in.Inventory)
+		scanner, err := checks.NewReferenceScanner(in.Inventory)
 		if err != nil {
 			return err
 		}
@@ -78,7 +77,6 @@ func (j *Job) inspect(ctx context.Context, in *checks.Input) error {
 	return nil
 }
 
-// trials are what is tried out for the checks.
 func (j *Job) trials(ctx context.Context, in *checks.Input) (tries []func(context.Context) error, err error) {
 	in.Trials.Forms = map[string]map[v1alpha1.BridgeForm]error{}
 	if len(in.Inventory.Pending()) > 0 && j.Spec.Bridge != v1alpha1.BridgeExternalIPs {
@@ -102,7 +100,7 @@ func (j *Job) trials(ctx context.Context, in *checks.Input) (tries []func(contex
 
 // seeDualWrite looks only where API servers are to be given another range.
 func (j *Job) seeDualWrite(ctx context.Context, in *checks.Input) (err error) {
-	goes := slices.ContainsFunc(ranges.Retiring(in.Inventory), func(c *networkingv1.ServiceCIDR) bool { return c.Name == ranges.DefaultRange })
+	goes := slices.ContainsFunc(ranges.ToRetire(in.Inventory), func(c *networkingv1.ServiceCIDR) bool { return c.Name == ranges.DefaultRange })
 	if !goes || j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack {
 		return nil
 	}
@@ -128,7 +126,7 @@ func (j *Job) seeGuard(ctx context.Context, in *checks.Input) error {
 }
 
 func (j *Job) kept(ctx context.Context, in *checks.Input) error {
-	all, store := checks.Rewritten(in.Inventory), j.store()
+	all, store := checks.ServicesMovedByEtcd(in.Inventory), j.store()
 	if len(all) == 0 || store == nil {
 		return nil
 	}
@@ -136,7 +134,6 @@ func (j *Job) kept(ctx context.Context, in *checks.Input) error {
 	return nil
 }
 
-// store is where API servers keep Services; nil, if the Migration does not say how it is reached.
 func (j *Job) store() hop.Store {
 	if j.Spec.Store == nil {
 		return nil

@@ -10,7 +10,6 @@ import (
 	"github.com/replumb/replumb/internal/network/overlapset"
 )
 
-// overlapImage is what keeps bridges in step between commands; none if that is not to run.
 func (j *Job) overlapImage() pull.Image {
 	if j.Spec.Follower == v1alpha1.FollowerDisabled || j.Spec.Mode == v1alpha1.ModeExtend {
 		return pull.Image{}
@@ -38,8 +37,7 @@ func (j *Job) checkOverlap() error {
 	}
 }
 
-// addOverlap gives a planner what keeps bridges in step: to install it, or to take away what an
-// earlier run has left of it.
+// addOverlap installs the overlap, or takes away the remains of an earlier one.
 func (j *Job) addOverlap(ctx context.Context, p *Planner) error {
 	set := j.Overlap()
 	if set.Image.Name != "" {
@@ -54,8 +52,7 @@ func (j *Job) addOverlap(ctx context.Context, p *Planner) error {
 	return err
 }
 
-// overlap has something follow the overlap before there is one, and repairs it as long as there is.
-// An apply that has nothing else left to do finds nothing to do here if all is well.
+// overlap has bridges followed before there is one, and repairs the follower while there is any.
 func (p *Planner) overlap() []engine.Group {
 	if p.Left() == "" && (p.OverlapWell || p.Inventory.Counts().Bridged == 0) {
 		return nil
@@ -63,7 +60,6 @@ func (p *Planner) overlap() []engine.Group {
 	return p.Overlap.Install()
 }
 
-// whileBridged are steps that are for as long as there is a bridge.
 func whileBridged(p *Planner, groups []engine.Group) []engine.Group {
 	if c := p.Inventory.Counts(); c.Bridged+c.Moved == 0 {
 		return nil

@@ -1,5 +1,5 @@
-// Package servicecidr moves the Services of a live cluster to another Service range. plan.go lists the
-// phases in order.
+// Package servicecidr moves the Services of a live cluster to another Service range. plan.go lists
+// the phases in order.
 package servicecidr
 
 import (
@@ -26,12 +26,10 @@ func commands() migration.Commands[*Planner] {
 	return migration.Commands[*Planner]{Apply: applyPhases(), Rollback: rollbackPhases(), Finish: finishPhases()}
 }
 
-// phaseKubelets parts apply and rollback in two: which pods still carry an address of before is
-// known only once it is over.
+// phaseKubelets parts apply and rollback in two: pods with an old address are known only after it.
 const phaseKubelets = "kubelets"
 
-// applyPhases go to the point where nothing needs the old range any more and old addresses still
-// answer.
+// applyPhases end where nothing needs the old range and old addresses still answer.
 func applyPhases() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
 		migration.CheckPhase[*Planner]("Check the cluster"),
@@ -61,8 +59,7 @@ func applyPhases() migration.Phases[*Planner] {
 	}
 }
 
-// rollbackPhases bring every Service back to its old address, by the bridges that still answer on
-// both, and after it whatever had followed the Services.
+// rollbackPhases bring every Service back by bridges that answer on both, then its followers.
 func rollbackPhases() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
 		{
@@ -118,12 +115,10 @@ func finishPhases() migration.Phases[*Planner] {
 	}
 }
 
-// movesTo has a movePlan make the steps of a phase.
 func movesTo(to engine.Direction) func(*Planner) []engine.Group {
 	return func(p *Planner) []engine.Group { return p.moves(to).services() }
 }
 
-// toward makes the steps of a phase for one direction.
 func toward(to engine.Direction, groups func(*Planner, engine.Direction) []engine.Group) func(*Planner) []engine.Group {
 	return func(p *Planner) []engine.Group { return groups(p, to) }
 }
@@ -147,8 +142,7 @@ func (p *Planner) Rollback() *engine.Plan {
 
 func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Migration, hook.Finish) }
 
-// secure records the migration, backs up what is about to be changed for the first time, and
-// freezes it.
+// secure records the migration, and backs up and freezes what it is about to change.
 func (p *Planner) secure() []engine.Group {
 	s := migration.Securing{Originals: append(originals(p.Inventory), p.Refresh.Originals()...)}
 	if p.frozen() {
@@ -166,8 +160,7 @@ func (p *Planner) canary() []engine.Group {
 	return engine.InOrder(&hop.Canary{Steps: p.steps(engine.Forward), Pool: canaryPool(p)})
 }
 
-// canaryPool has the addresses between which the canary moves: there, and back. API servers that
-// have a flag give none of the range that is left.
+// canaryPool has the addresses of the canary; API servers with a flag give none of the left range.
 func canaryPool(p *Planner) *cidr.Pool {
 	if p.Inventory.Bitmap {
 		return p.Inventory.Pool
@@ -175,7 +168,6 @@ func canaryPool(p *Planner) *cidr.Pool {
 	return cidr.NewPool(p.spec().From, p.Inventory.Used)
 }
 
-// refresh restarts workloads, a tier at a time.
 func refresh(p *Planner) []engine.Group { return p.Refresh.groups() }
 
 // back returns every Service that can, and names the others.
@@ -192,7 +184,6 @@ func (p *Planner) back() []engine.Group {
 	return append(engine.InOrder(steps...), p.moves(engine.Backward).services()...)
 }
 
-// orphans removes what Services that were deleted, or that left the migration, have left behind.
 func (p *Planner) orphans() []engine.Group {
 	var bridges, addresses []engine.Step
 	for _, e := range p.Inventory.Removed {
@@ -208,11 +199,9 @@ func (p *Planner) orphans() []engine.Group {
 	return append(engine.AtOnce(parallel, "", bridges...), engine.AtOnce(parallel, "", addresses...)...)
 }
 
-// tidy removes what the migration leaves behind in a direction.
 func (p *Planner) tidy(to engine.Direction) []engine.Group {
-	// What keeps bridges in step stays as long as there is one. Orphans go before agents, which
-	// stay as long as what they call has a bridge: another migration of a set that had them
-	// meanwhile has made it again, and the bridge of the former one is an orphan.
+	// The follower stays as long as a bridge, and agents as long as a bridge of what they call:
+	// orphans go before them, since another migration of the set may have made those anew.
 	groups := slices.Concat(p.orphans(), p.Agents.Dismiss(), p.Overlap.Remove(), p.Leftovers)
 	if to == engine.Forward {
 		groups = append(groups, p.changes().HandOver()...)
@@ -220,8 +209,7 @@ func (p *Planner) tidy(to engine.Direction) []engine.Group {
 	return append(groups, p.leave(to)...)
 }
 
-// leave removes what replumb keeps for itself, and looks that nothing is left. On the way back the
-// target ranges go last: what replumb keeps for itself is in them.
+// leave removes replumb's own objects. On the way back target ranges go last: these are in them.
 func (p *Planner) leave(to engine.Direction) []engine.Group {
 	steps := append([]engine.Step{p.freeze().Undo()}, p.Thaw()...)
 	if p.Inventory.Bitmap {
@@ -243,7 +231,7 @@ func originals(s *services.Inventory) []client.Object {
 		return all
 	}
 	for i := range s.Ranges {
-		if c := &s.Ranges[i]; ranges.Empties(s, c) {
+		if c := &s.Ranges[i]; ranges.IsEmptied(s, c) {
 			all = append(all, c)
 		}
 	}

@@ -8,8 +8,7 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 )
 
-// recheck asks all gates again, right before the point of no return: nodes and API servers come and
-// go.
+// recheck asks all gates again before the point of no return: nodes and API servers come and go.
 func (p *Planner) recheck() []engine.Group {
 	if p.Migration.Status.PointOfNoReturnPassed {
 		return nil
@@ -26,7 +25,7 @@ func (p *Planner) recheck() []engine.Group {
 		steps = append(steps, ranges.RecheckStep("certificates", title,
 			ranges.CertificateGuide(p.Origin, e.Old, e.New), servers.Certified(e.Old, e.New), servers.Remark))
 	}
-	_, to, moves := ranges.Defaults(p.Inventory)
+	_, to, moves := ranges.DefaultRanges(p.Inventory)
 	if p.Inventory.Bitmap { // which has one family
 		to, moves = p.spec().To[:1], true
 	}
@@ -34,14 +33,13 @@ func (p *Planner) recheck() []engine.Group {
 		servers := plan.Look()
 		steps = append(
 			steps,
-			ranges.RecheckStep("api-servers", fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", ranges.FlagOf(to)),
+			ranges.RecheckStep("api-servers", fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", ranges.FlagText(to)),
 				ranges.APIServerGuide(p.Origin, to), plan.OnRange(servers, to, ranges.Repointed, false), servers.Remark),
 		)
 	}
 	return engine.AtOnce(parallel, "", steps...)
 }
 
-// kubelets waits until no kubelet names the cluster DNS address that is left behind.
 func (p *Planner) kubelets(to engine.Direction) []engine.Group {
 	k, want := p.kubeletsOf(to)
 	if k == nil {
@@ -55,8 +53,6 @@ func (p *Planner) kubelets(to engine.Direction) []engine.Group {
 	)
 }
 
-// kubeletsOf are those that have to name want as cluster DNS in a direction; nil if cluster DNS
-// does not move.
 func (p *Planner) kubeletsOf(to engine.Direction) (k *ranges.Kubelets, want string) {
 	k = &ranges.Kubelets{Cluster: p.Tools.Cluster, Migration: p.spec().Name}
 	var all []string
@@ -79,7 +75,7 @@ func (p *Planner) ranges() *ranges.Plan {
 		Client: p.Tools.Client(), Inventory: p.Inventory, Origin: p.Origin, Wait: p.spec().GateWait,
 		Servers: ranges.APIServers{
 			Cluster: p.Tools.Cluster, Inspector: p.Inspector, Addresses: p.spec().APIServers, Witnesses: p.Agents.Witnesses,
-			Bitmap: p.Inventory.Bitmap, Family: ranges.FamilyOf(p.Inventory),
+			Bitmap: p.Inventory.Bitmap, Family: ranges.MovingFamily(p.Inventory),
 		},
 		Identity: p.Identity,
 	}
@@ -92,7 +88,6 @@ func (p *Planner) changes() ranges.Changes {
 	return p.ranges()
 }
 
-// rangesBy has the steps of a phase be made by what the cluster has.
 func rangesBy(groups func(ranges.Changes) []engine.Group) func(*Planner) []engine.Group {
 	return func(p *Planner) []engine.Group { return groups(p.changes()) }
 }

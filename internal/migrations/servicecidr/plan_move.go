@@ -17,21 +17,16 @@ import (
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
-// movePlan makes the groups of steps that take Services from one address to the other, in one
-// direction.
+// movePlan makes the steps that take Services to their other address, in one direction.
 type movePlan struct {
 	*migration.Base
-	inventory *services.Inventory
-	to        engine.Direction
-	// run and phase are what hooks get.
-	run   hook.Run
-	phase string
-	// frozen says that Services in flight are frozen.
-	frozen bool
-	steps  *hop.Steps
-	// agents connect to Services that have moved; nil if there are none.
-	agents *lossguard.Agents
-	// certificates is the gate before kubernetes moves.
+	inventory    *services.Inventory
+	to           engine.Direction
+	run          hook.Run
+	phase        string
+	frozen       bool
+	steps        *hop.Steps
+	agents       *lossguard.Agents
 	certificates func() engine.Step
 }
 
@@ -46,7 +41,6 @@ func (p *Planner) moves(to engine.Direction) *movePlan {
 	return m
 }
 
-// services moves everything. On the way back, a Service that never left its old address stays.
 func (m *movePlan) services() []engine.Group {
 	var groups []engine.Group
 	if m.to == engine.Forward {
@@ -67,7 +61,6 @@ func (m *movePlan) services() []engine.Group {
 	return groups
 }
 
-// batches are those of all tiers, in order.
 func (m *movePlan) batches() []*batch {
 	var all []*batch
 	counts, will := m.inventory.Counts(), map[*services.Entry]bool{}
@@ -76,7 +69,7 @@ func (m *movePlan) batches() []*batch {
 		if m.to == engine.Backward {
 			leaving = m.inventory.Away(tier)
 		}
-		for _, entries := range services.InBatches(leaving, m.inventory.Spec.Batch) {
+		for _, entries := range services.SplitInBatches(leaving, m.inventory.Spec.Batch) {
 			counts.Moved += len(entries)
 			for _, e := range entries {
 				will[e] = true
@@ -92,8 +85,7 @@ func (m *movePlan) batches() []*batch {
 	return all
 }
 
-// batch has the bridges, the proof that nodes know them, the hops, the bridges off the addresses
-// that have Services again, and time to look.
+// batch has bridges, their proof, the hops, the narrowing, and time to look.
 func (m *movePlan) batch(b *batch) []engine.Group {
 	groups := m.before(b)
 	if m.to == engine.Forward && slices.ContainsFunc(b.entries, (*services.Entry).IsKubernetes) {
@@ -126,8 +118,8 @@ func (m *movePlan) before(b *batch) []engine.Group {
 	return groups
 }
 
-// cross takes a batch over its bridges. Services with node ports hop one by one: each needs a sync
-// window of the kube-proxies. kubernetes is last, when all beside it is proven to work.
+// cross takes a batch over its bridges. Services with node ports hop one by one, each in its sync
+// window, and kubernetes is last, when all beside it is proven to work.
 func (m *movePlan) cross(b *batch) []engine.Group {
 	var bridges, plain, last []engine.Step
 	var routed, nodePorts []*services.Entry
@@ -177,7 +169,6 @@ func (m *movePlan) together(b *batch, some []*services.Entry) []engine.Group {
 	return groups
 }
 
-// unthrottled takes away what a run that was killed has left for ingress controllers to see.
 func (m *movePlan) unthrottled() []engine.Group {
 	some := slices.DeleteFunc(slices.Clone(m.inventory.Moves), func(e *services.Entry) bool { return !e.Throttled() })
 	if len(some) == 0 {
@@ -186,7 +177,6 @@ func (m *movePlan) unthrottled() []engine.Group {
 	return engine.AtOnce(1, "before the first batch", m.steps.Unthrottle("before", some))
 }
 
-// narrow has each address belong to one Service again.
 func (m *movePlan) narrow(b *batch) []engine.Group {
 	var steps []engine.Step
 	for _, e := range b.entries {
@@ -217,8 +207,6 @@ func (m *movePlan) occasion(moment v1alpha1.HookMoment, b *batch) hook.Occasion 
 	return hook.Occasion{Run: m.run, Moment: moment, Phase: m.phase, Tier: b.tier, Batch: b.number, Services: b.names()}
 }
 
-// staleBridges repairs bridges of moved Services that are gone, outdated, or were left on both
-// addresses.
 func (m *movePlan) staleBridges() []engine.Group {
 	var stale []engine.Step
 	for _, e := range m.inventory.All() {
@@ -229,7 +217,6 @@ func (m *movePlan) staleBridges() []engine.Group {
 	return engine.AtOnce(parallel, "bridges of moved Services", stale...)
 }
 
-// pause gives people time to look.
 func (m *movePlan) pause(b *batch) []engine.Step {
 	length := m.inventory.Spec.Settle
 	if length == 0 {
@@ -261,8 +248,7 @@ func (m *movePlan) probeService() []engine.Group {
 	return slices.Concat(groups, m.cross(b), m.connect(b), m.narrow(b), engine.AtOnce(1, b.String(), m.answered(b)...))
 }
 
-// answered lets requests to what agents call end before a user's Service moves: a time-out is seen
-// when it is over.
+// answered lets requests end before a user's Service moves: a time-out is seen when it is over.
 func (m *movePlan) answered(b *batch) []engine.Step {
 	if m.agents == nil {
 		return m.pause(b)

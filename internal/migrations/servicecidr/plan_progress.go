@@ -8,6 +8,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
@@ -15,9 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-var (
-	_ migration.Plans = (*Planner)(nil)
-)
+var _ migration.Plans = (*Planner)(nil)
 
 func (p *Planner) Counts() v1alpha1.Counts { return p.Inventory.Counts() }
 
@@ -28,11 +27,11 @@ func (p *Planner) Early() string {
 	if n := p.Refresh.Due(); n > 0 {
 		return fmt.Sprintf("%d workloads carry old addresses and have not been restarted", n)
 	}
-	if from := p.spec().From; p.Inventory.Bitmap && len(from) > 0 && ranges.Serves(p.Inventory, from) {
-		return fmt.Sprintf("the API servers still have %s as --service-cluster-ip-range", services.JoinRanges(from))
+	if from := p.spec().From; p.Inventory.Bitmap && len(from) > 0 && ranges.GivesOutAllOf(p.Inventory, from) {
+		return fmt.Sprintf("the API servers still have %s as --service-cluster-ip-range", lists.Join(from, ", "))
 	}
 	var names []string
-	for _, c := range ranges.Retiring(p.Inventory) {
+	for _, c := range ranges.ToRetire(p.Inventory) {
 		names = append(names, "servicecidr "+c.Name)
 	}
 	if len(names) > 0 {
@@ -41,7 +40,6 @@ func (p *Planner) Early() string {
 	return ""
 }
 
-// awaited are the Services that apply has yet to move.
 func (p *Planner) awaited() []*services.Entry {
 	return slices.DeleteFunc(p.Inventory.Pending(), func(e *services.Entry) bool { return e.Position == services.Waiting && endless(p.Inventory, e) })
 }
@@ -59,9 +57,8 @@ func (p *Planner) Left() string {
 	return "" // what Services have left behind that were deleted meanwhile, the next command removes: there may always be one more
 }
 
-// movesAhead reports whether what follows phase kubelets of apply cannot be planned yet. The few
-// Services that have appeared meanwhile are planned as moved, and corrected in the next round, or
-// there would be no end.
+// movesAhead reports whether what follows phase kubelets of apply cannot be planned yet. Services
+// that have appeared meanwhile count as moved, or there would be no end.
 func (p *Planner) movesAhead() bool {
 	known := func(e *services.Entry) bool { return !bornAfter(p.Inventory, e) }
 	return slices.ContainsFunc(p.Inventory.Pending(), known) || p.Inventory.ProbesPending() ||
@@ -99,8 +96,7 @@ func (p *Planner) Summary(phase v1alpha1.Phase, _ v1alpha1.Counts) (v1alpha1.Cou
 	return p.Inventory.Counts(), p.Inventory.TierCounts(nil)
 }
 
-// RunBeside keeps bridges in step until stop is called, where nothing in the cluster does and
-// copies need it. Two writers would be in each other's way.
+// RunBeside keeps bridges in step until stop is called, unless something in the cluster does.
 func (p *Planner) RunBeside(ctx context.Context) (stop func() error) {
 	if p.Tools.Cluster == nil || p.Overlap != nil || !p.Inventory.AnyMirrored() {
 		return func() error { return nil }

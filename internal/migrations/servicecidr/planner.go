@@ -28,41 +28,33 @@ type Planner struct {
 	Inspector ranges.Inspector
 	Inventory *services.Inventory
 	// Forms are those of new bridges by namespace, Form is that of all others.
-	Forms map[string]v1alpha1.BridgeForm
-	Form  v1alpha1.BridgeForm
-	// CanFreeze says whether the cluster takes the policy that freezes Services.
+	Forms     map[string]v1alpha1.BridgeForm
+	Form      v1alpha1.BridgeForm
 	CanFreeze bool
-	// Origin is what the instructions of gates depend on.
-	Origin cluster.Origin
+	Origin    cluster.Origin
 	// Agents prove on every node what goes on; nil if there are none.
-	Agents *lossguard.Agents
-	// Overlap keeps bridges in step between commands; nil if nothing does.
+	Agents  *lossguard.Agents
 	Overlap *overlapset.Set
 	// OverlapWell says that it is alive, as far as the user may see.
 	OverlapWell bool
 	// Store is where API servers keep the Services that move by etcd; nil, if none does.
 	Store hop.Store
 	// Leftovers takes away what an earlier run has left of agents, and of Overlap.
-	Leftovers []engine.Group
-	// Observer, if set, hears of Services that have moved.
-	Observer hop.MoveObserver
-	// LeaveClients has finish not wait for clients of old addresses.
+	Leftovers    []engine.Group
+	Observer     hop.MoveObserver
 	LeaveClients bool
-	// CreatedDuring are the Services made in the target range which a rollback moves to the old
-	// one.
+	// CreatedDuring are the Services which a rollback moves to the old range.
 	CreatedDuring []CreatedDuring
 	// Refresh is what has to be restarted for pods to get rid of old addresses.
 	Refresh Refresh
 
 	// tracker has what the steps of a run have written of each Service.
-	tracker hop.Tracker
-	// returning has the free addresses of the old range, once it is asked for.
+	tracker   hop.Tracker
 	returning *cidr.Pool
 }
 
 func (p *Planner) spec() services.Spec { return p.Inventory.Spec }
 
-// frozen reports whether Services in flight are frozen.
 func (p *Planner) frozen() bool {
 	return p.CanFreeze && p.spec().Common.Freeze != v1alpha1.FreezeDisabled && p.spec().Mode != v1alpha1.ModeExtend
 }
@@ -71,7 +63,6 @@ func (p *Planner) freeze() *freeze.Step {
 	return &freeze.Step{Client: p.Tools.Client(), Migration: p.spec().Name}
 }
 
-// pool has the addresses that replumb takes for itself in a direction.
 func (p *Planner) pool(to engine.Direction) *cidr.Pool {
 	if p.Inventory.Bitmap && to == engine.Backward {
 		if p.returning == nil {
@@ -82,8 +73,7 @@ func (p *Planner) pool(to engine.Direction) *cidr.Pool {
 	return p.Inventory.Pool
 }
 
-// returnPool has the free addresses of the old range, of which replumb takes those that it needs
-// for itself on the way back.
+// returnPool has the free addresses of the old range, also for replumb's own use on the way back.
 func returnPool(s *services.Inventory) *cidr.Pool {
 	pool := cidr.NewPool(s.Spec.From, s.Used)
 	for _, e := range s.All() {
@@ -94,11 +84,9 @@ func returnPool(s *services.Inventory) *cidr.Pool {
 	return pool
 }
 
-// parallel is how many steps of one group run at once.
 const parallel = 32
 
-// barriers are those of a direction. A run that goes back stops for nothing that agents report, or
-// do not report.
+// barriers of a way back stop for nothing that agents report, or do not report.
 func (p *Planner) barriers(to engine.Direction) *hop.Barriers {
 	b := &hop.Barriers{
 		Client: p.Tools.Client(), Migration: p.spec().Name, Pool: p.pool(to),
@@ -121,8 +109,7 @@ func (p *Planner) barriers(to engine.Direction) *hop.Barriers {
 	return b
 }
 
-// moreThanSilence is by how much a barrier is more patient than what notices that an agent is
-// silent.
+// moreThanSilence makes barriers more patient than the watch for silent agents.
 const moreThanSilence = 30 * time.Second
 
 func (p *Planner) steps(to engine.Direction) *hop.Steps {
@@ -143,15 +130,14 @@ func (p *Planner) steps(to engine.Direction) *hop.Steps {
 	})
 }
 
-// bornAfter reports whether a Service was made after the migration was recorded.
 func bornAfter(s *services.Inventory, e *services.Entry) bool {
 	return !s.Recorded.IsZero() && s.Recorded.Before(&e.Service.CreationTimestamp)
 }
 
-// endless reports whether a Service has appeared since the migration was recorded, in a range that
-// stays open: of these there is no end, and apply waits for none.
+// endless reports whether a Service has appeared since the record in a range that stays open: apply
+// waits for none of these.
 func endless(s *services.Inventory, e *services.Entry) bool {
 	return bornAfter(s, e) && slices.ContainsFunc(s.Ranges, func(c networkingv1.ServiceCIDR) bool {
-		return c.DeletionTimestamp.IsZero() && !ranges.Retires(s, &c) && cidr.Contains(services.CIDRsOf(&c), e.Old)
+		return c.DeletionTimestamp.IsZero() && !ranges.IsRetired(s, &c) && cidr.Contains(services.CIDRsOf(&c), e.Old)
 	})
 }

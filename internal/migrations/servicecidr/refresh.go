@@ -18,15 +18,14 @@ import (
 	"github.com/replumb/replumb/internal/spec/tier"
 )
 
-// slack covers that clocks differ a little, and that kubelets hear of a move a moment later.
+// slack covers clocks that differ and kubelets that hear of a move a moment later.
 const slack = 2 * time.Second
 
-// Refresh is what has to be renewed for pods to get rid of addresses, and what is left to people.
+// Refresh is what has to be renewed for pods to lose addresses, and what is left to people.
 type Refresh struct {
 	// Tiers in order, each with the steps that may run beside each other.
 	Tiers []RefreshTier
-	// Left are pods that keep their addresses until people deal with them.
-	Left []rollout.Reported
+	Left  []rollout.Reported
 
 	parallel  int
 	due       int
@@ -39,13 +38,10 @@ type RefreshTier struct {
 	Groups [][]engine.Step
 }
 
-// Due is how many workloads and pods apply has yet to renew.
 func (r Refresh) Due() int { return r.due }
 
-// Originals are the workloads that are about to be changed.
 func (r Refresh) Originals() []client.Object { return r.originals }
 
-// groups are the steps in order.
 func (r Refresh) groups() []engine.Group {
 	var groups []engine.Group
 	for _, t := range r.Tiers {
@@ -56,9 +52,8 @@ func (r Refresh) groups() []engine.Group {
 	return groups
 }
 
-// changes are the moments from which pods get the addresses of a direction. Services that are still
-// to move count as if they moved now. A pod has the old address in its environment only if it
-// started since the Service is there, which the API server alone says.
+// changes are the moments from which pods get the addresses of a direction; Services yet to move
+// count as of now. Only the API server says since when a Service is there.
 func changes(s *services.Inventory, m *v1alpha1.Migration, to engine.Direction, now time.Time, counts func(*services.Entry) bool) rollout.Changes {
 	c := rollout.Changes{Services: map[string][]rollout.Span{}, Migration: m.Name, Slack: slack}
 	for _, e := range s.Moves {
@@ -87,8 +82,8 @@ func changes(s *services.Inventory, m *v1alpha1.Migration, to engine.Direction, 
 	return c
 }
 
-// arrival is when a Service got to where a direction leads; now, if it has yet to. On the way back
-// those that never left, or do not return, do not count.
+// arrival is when a Service got to a direction's address; now, if it has yet to. Services that
+// never left, or do not return, do not count.
 func arrival(e *services.Entry, to engine.Direction, now time.Time) (at time.Time, counts bool) {
 	if to == engine.Backward && (!e.Touched() || e.CannotReturn()) {
 		return time.Time{}, false
@@ -112,7 +107,6 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// awaySince is when a Service first got to its new address.
 func awaySince(e *services.Entry) time.Time {
 	for _, key := range []string{v1alpha1.AnnotationAwaySince, v1alpha1.AnnotationMovedAt} {
 		if at, err := time.Parse(time.RFC3339Nano, e.Service.Annotations[key]); err == nil {
@@ -122,26 +116,21 @@ func awaySince(e *services.Entry) time.Time {
 	return time.Time{}
 }
 
-// patience is how long a workload that is not complete may take to become so before it is
-// restarted.
+// patience is how long a workload may take to become complete before its restart.
 const patience = time.Minute
 
-// refresher plans what is to be renewed.
 type refresher struct {
 	tools     migration.Tools
 	inventory *services.Inventory
 	rules     tier.Rules
-	// of is the migration, to where it goes, workloads what runs in the cluster.
 	of        *v1alpha1.Migration
 	to        engine.Direction
 	workloads *rollout.State
-	// departure is how pods leave their Services, before which of these are before workloads.
 	departure *rollout.Departure
 	before    *services.ByWorkload
 }
 
-// plan says what becomes of pods that carry addresses of before. What is not complete, and not by
-// replumb, is not due: apply waits a little for it, and else leaves it alone.
+// plan leaves incomplete workloads alone, after a little wait, unless replumb made them so.
 func (r refresher) plan() (Refresh, []rollout.Workload) {
 	spec, now := r.inventory.Spec.Refresh, r.tools.Now()
 	c := changes(r.inventory, r.of, r.to, now, func(*services.Entry) bool { return true })
@@ -163,7 +152,6 @@ func (r refresher) plan() (Refresh, []rollout.Workload) {
 	return out, plan.Restarts
 }
 
-// due counts what is left to renew of what has moved.
 func (r refresher) due(now time.Time) (n int) {
 	plan := r.workloads.Plan(changes(r.inventory, r.of, r.to, now, func(e *services.Entry) bool {
 		_, there := e.Ends(r.to)
@@ -177,7 +165,6 @@ func (r refresher) due(now time.Time) (n int) {
 	return n + len(plan.Evictions)
 }
 
-// tiers sorts what is to be renewed into tiers.
 func (r refresher) tiers(tools rollout.Deps, plan rollout.Plan, c rollout.Changes) []RefreshTier {
 	restarts, alone := map[string][]engine.Step{}, map[string][]engine.Step{}
 	for i := range plan.Restarts {
@@ -224,7 +211,6 @@ func (r refresher) tierOf(namespace, name string, pods map[string]string) string
 	return assigned.Of[types.NamespacedName{Namespace: namespace, Name: name}]
 }
 
-// workloads are the objects that restarts change.
 func workloads(state *rollout.State, restarts []rollout.Workload) []client.Object {
 	var all []client.Object
 	of := sets.Set[types.UID]{}

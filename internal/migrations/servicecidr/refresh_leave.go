@@ -8,7 +8,7 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// renew restarts a workload: by rollout, or pod by pod, each of which leaves its Services first.
+// renew restarts a workload by rollout, or pod by pod, each leaving its Services first.
 func (r refresher) renew(tools rollout.Deps, w *rollout.Workload, c rollout.Changes) engine.Step {
 	if w.Leaving || r.before.LeavesFirst(w) {
 		return tools.Relieve(*w, c, r.departure)

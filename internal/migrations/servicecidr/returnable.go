@@ -10,8 +10,7 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// NoReturnError says that admission would not let a bridge answer at the address that its Service
-// has to leave: without that there is no way back that loses nothing.
+// NoReturnError says that admission refuses bridges their addresses on the way back.
 type NoReturnError struct {
 	Err error
 }
@@ -20,7 +19,6 @@ func (e *NoReturnError) Error() string {
 	return "services cannot go back, since a bridge must not answer at both addresses again: " + e.Err.Error()
 }
 
-// Unwrap gives the cause.
 func (e *NoReturnError) Unwrap() error { return e.Err }
 
 // ExitCode: nothing was written.
@@ -30,8 +28,7 @@ func (*NoReturnError) Advice() string {
 	return "have admission take changes of Services with the label replumb.dev/role=bridge for the time of the rollback, then run it again"
 }
 
-// returnable asks by dry run, in every namespace, whether bridges may take the addresses on again
-// that Services have to leave. A bridge that answers at both still needs no leave.
+// returnable asks by dry run, in every namespace, whether bridges may take left addresses on again.
 func (j *Job) returnable(ctx context.Context) error {
 	snap, err := cluster.Load(ctx, j.Deps.Cluster)
 	if err != nil {

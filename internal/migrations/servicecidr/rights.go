@@ -63,7 +63,6 @@ func Roles() cluster.Roles {
 	}
 }
 
-// viewRules are what checks, plans and status look at.
 func viewRules() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -112,7 +111,6 @@ func viewRules() []cluster.Rule {
 	}
 }
 
-// operateRules are what steps write, and what they follow meanwhile.
 func operateRules() []cluster.Rule {
 	return []cluster.Rule{
 		{
@@ -154,7 +152,6 @@ func operateRules() []cluster.Rule {
 	}
 }
 
-// withoutAgents is what agents do else.
 func withoutAgents() []cluster.Rule {
 	return []cluster.Rule{{
 		Why:    "kube-proxy's health-check ports, and the kubelets' configuration, through the API server.",
@@ -163,9 +160,7 @@ func withoutAgents() []cluster.Rule {
 }
 
 // Roles are those that this Migration takes.
-func (j *Job) Roles(context.Context) (cluster.Roles, error) { return j.roles(), nil }
-
-func (j *Job) roles() cluster.Roles {
+func (j *Job) Roles(context.Context) (cluster.Roles, error) {
 	purposes := []cluster.Purpose{cluster.View, cluster.Operate}
 	agents := j.agents().Runs()
 	if agents {
@@ -178,7 +173,7 @@ func (j *Job) roles() cluster.Roles {
 	if asksNodes && j.Spec.Mode != v1alpha1.ModeExtend {
 		purposes = append(purposes, cluster.WithoutAgents)
 	}
-	return append(Roles().Of(purposes...), migration.RolesFor(j.Migration)...)
+	return append(Roles().Of(purposes...), migration.RolesFor(j.Migration)...), nil
 }
 
 // toLook reports whether a right is needed to look at all: backups say where Services came from.

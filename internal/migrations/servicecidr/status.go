@@ -20,18 +20,15 @@ import (
 type StatusBody struct {
 	Tiers    []v1alpha1.TierStatus `json:"tiers,omitempty"`
 	Services []StatusLine          `json:"services"`
-	// Holds names what still keeps the ranges that are to go.
-	Holds []string `json:"holds,omitempty"`
+	Holds    []string              `json:"holds,omitempty"`
 	// Late are Services that were made in the target range since the migration began.
 	Late []CreatedDuring `json:"late,omitempty"`
-	// Clients are those that still use old addresses, as far as nodes report them. MoreClients is how many they had no room for.
+	// Clients still use old addresses, as far as nodes report; they had no room for MoreClients.
 	Clients     []lossguard.Client `json:"clients,omitempty"`
 	MoreClients int                `json:"moreClients,omitempty"`
 
-	// Overlap is how what keeps bridges in step between commands fares.
 	Overlap *overlapset.State `json:"overlap,omitempty"`
 
-	// unseen says why clients are not known.
 	unseen string
 }
 
@@ -44,7 +41,7 @@ type StatusLine struct {
 	Reason  string            `json:"reason,omitempty"`
 }
 
-// inTarget is the state of a Service in the target range of a migration past its point of no return, whether it moved there or was made there.
+// inTarget is the state of Services in the target range after the point of no return.
 const inTarget services.Position = "in-target"
 
 func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err error) {
@@ -57,12 +54,12 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 	finished := st.Phase == v1alpha1.PhaseFinished
 	past := finished || st.PointOfNoReturnPassed
 	if past {
-		// Which Services had moved can no longer be seen on them; how many was written down.
+		// How many Services had moved was written down; which can no longer be seen.
 		doc.Counts.Moved, doc.Counts.Total = st.Counts.Moved, st.Counts.Moved+len(inventory.Pending())
 	}
 	body := &StatusBody{Services: []StatusLine{}}
 	if !finished && st.Phase != v1alpha1.PhaseRolledBack {
-		body.Holds = ranges.Holds(inventory)
+		body.Holds = ranges.HoldersOfOldRanges(inventory)
 		if !past {
 			body.Late = FindCreatedDuring(inventory) // what a rollback could take back
 		}
@@ -87,8 +84,7 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 	return doc, nil
 }
 
-// list has a line for each Service. Those in the target range count as moved, once the migration is
-// past its point of no return: it returns how many.
+// list counts Services in the target range as moved, once past the point of no return.
 func (b *StatusBody) list(inventory *services.Inventory, past bool) (arrived int) {
 	for _, e := range slices.Concat(inventory.Moves, inventory.Pins, inventory.Stays) {
 		if past && e.InTarget() {
@@ -124,7 +120,7 @@ func (b *StatusBody) text(counts v1alpha1.Counts) []migration.Block {
 	}, b.clientText()...)
 }
 
-// overlapLines say how what keeps bridges in step fares. Without bridges, and without it, there is nothing to say.
+// overlapLines is empty without bridges and without a follower.
 func (b *StatusBody) overlapLines(counts v1alpha1.Counts) (lines []string) {
 	bridges := counts.Bridged+counts.Moved > 0
 	if b.Overlap == nil || !b.Overlap.There && !bridges {

@@ -12,7 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// oldClients fills in who still uses old addresses. Users who may not read NodeReports see that, and the rest of the page.
+// oldClients fills in who uses old addresses, or that the user may not read NodeReports.
 func (b *StatusBody) oldClients(ctx context.Context, j *Job) error {
 	clients, more, err := lossguard.ListClients(ctx, j.Deps.Cluster, j.Spec.Name)
 	if apierrors.IsForbidden(err) {
@@ -23,7 +23,7 @@ func (b *StatusBody) oldClients(ctx context.Context, j *Job) error {
 	return err
 }
 
-// clientText is which clients still use old addresses, if any do. When they were last seen goes by the clocks of their nodes.
+// clientText names clients of old addresses; the clocks of their nodes say when they were seen.
 func (b *StatusBody) clientText() (text []migration.Block) {
 	if b.unseen != "" {
 		text = append(text, migration.Block{Lines: []string{b.unseen}})
@@ -48,7 +48,6 @@ func (b *StatusBody) clientText() (text []migration.Block) {
 	return append(text, table)
 }
 
-// awayFor is the longest time that was seen between two uses.
 func awayFor(c *lossguard.Client) string {
 	if c.LongestGap == nil {
 		return "-"

@@ -8,7 +8,8 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// TestListPastThePointOfNoReturn: what moved is seen in the target range alone by then, and is no Service that was left alone.
+// TestListPastThePointOfNoReturn: what moved is seen in the target range alone by then, and is no
+// Service that was left alone.
 func TestListPastThePointOfNoReturn(t *testing.T) {
 	for past, want := range map[bool]services.Position{true: inTarget, false: services.Stays} {
 		inventory := &services.Inventory{Stays: []*services.Entry{{

@@ -148,7 +148,7 @@ func TestRangeIsNotClosedOnWhatStays(t *testing.T) {
 	)
 	p, err := f.job.Examine(t.Context())
 	f.must(err)
-	for _, c := range ranges.Retiring(p.Inventory) {
+	for _, c := range ranges.ToRetire(p.Inventory) {
 		holders, err := p.ranges().Immovable(services.CIDRsOf(c))(t.Context())
 		f.must(err)
 		if len(holders) != 1 || !strings.Contains(holders[0], "shop/stays (172.31.3.8)") {

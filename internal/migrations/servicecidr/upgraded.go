@@ -7,11 +7,10 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// UpgradedError says that the cluster has got ServiceCIDRs while addresses were reserved as they
-// are on clusters without: what keeps them is no longer seen as a reservation, so that no command
-// could go on.
+// UpgradedError says that the cluster has got ServiceCIDRs since addresses were reserved, so that
+// these reservations can no longer be seen as such.
 type UpgradedError struct {
-	// Service is one that stands for a reserved address, and More how many others there are.
+	// Service stands for a reserved address, and More counts others.
 	Service string
 	More    int
 }
@@ -35,7 +34,6 @@ func (*UpgradedError) Advice() string {
 		"bring all of them back to what they were, run finish or rollback, and upgrade then"
 }
 
-// refuseUpgraded fails if reservations from before an upgrade are there.
 func refuseUpgraded(snap *cluster.Snapshot) error {
 	stranded := cluster.Stranded(snap.Ranges, snap.Services)
 	if len(stranded) == 0 {

@@ -24,8 +24,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
-// The tests of this file run with whatever Kubernetes KUBEBUILDER_ASSETS names; make e2e RUN=versions
-// has them run with several.
+// The tests of this file run with whatever Kubernetes KUBEBUILDER_ASSETS names; make e2e
+// RUN=versions has them run with several.
 
 // minor is that of the API server's version.
 func minor(t *testing.T, c *cluster.Cluster) int {

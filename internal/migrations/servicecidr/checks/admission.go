@@ -19,7 +19,6 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// admissionChecks are about what would be refused in the middle of a move.
 func admissionChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -69,8 +68,8 @@ func admissionChecks() []findings.Check[Input] {
 	}
 }
 
-// UnbridgedOf are the entries that are yet to get a bridge.
-func UnbridgedOf(s *services.Inventory) []*services.Entry {
+// EntriesWithoutBridge are the entries that are yet to get a bridge.
+func EntriesWithoutBridge(s *services.Inventory) []*services.Entry {
 	return slices.DeleteFunc(s.Pending(), func(e *services.Entry) bool { return e.Bridge != nil })
 }
 
@@ -83,17 +82,15 @@ func (in Input) Candidates() []v1alpha1.BridgeForm {
 	return bridge.Candidates(in.spec().Bridge, len(in.Inventory.Moves), free)
 }
 
-// form is that of new bridges in a namespace; false if none is admitted there.
 func (in Input) form(namespace string) (v1alpha1.BridgeForm, bool) {
 	return bridge.Choose(in.Candidates(), in.admitted(namespace))
 }
 
-// admitted says of each form that was tried in a namespace why it cannot be had there.
 func (in Input) admitted(namespace string) map[v1alpha1.BridgeForm]error {
 	all := maps.Clone(in.Trials.Forms[namespace])
 	if err, tried := all[v1alpha1.BridgeLoadBalancer]; tried && err == nil {
 		needs := hop.Charges{corev1.ResourceServicesLoadBalancers: int64(len(in.unbridgedIn(namespace)))}
-		if lacks := hop.Lacking(in.Trials.Quotas, namespace, needs); len(lacks) > 0 {
+		if lacks := hop.QuotasLacking(in.Trials.Quotas, namespace, needs); len(lacks) > 0 {
 			all[v1alpha1.BridgeLoadBalancer] = lacks[0]
 		}
 	}
@@ -101,11 +98,10 @@ func (in Input) admitted(namespace string) map[v1alpha1.BridgeForm]error {
 }
 
 func (in Input) unbridgedIn(namespace string) []*services.Entry {
-	return slices.DeleteFunc(UnbridgedOf(in.Inventory), func(e *services.Entry) bool { return e.Service.Namespace != namespace })
+	return slices.DeleteFunc(EntriesWithoutBridge(in.Inventory), func(e *services.Entry) bool { return e.Service.Namespace != namespace })
 }
 
-// Forms are the forms of new bridges by namespace, and the one elsewhere: replumb's own Services
-// move there and back, too.
+// Forms are the forms of new bridges by namespace, and the one elsewhere.
 func (in Input) Forms() (by map[string]v1alpha1.BridgeForm, other v1alpha1.BridgeForm) {
 	by, used := map[string]v1alpha1.BridgeForm{}, sets.New[v1alpha1.BridgeForm]()
 	for namespace := range in.Trials.Forms {
@@ -123,16 +119,14 @@ func (in Input) Forms() (by map[string]v1alpha1.BridgeForm, other v1alpha1.Bridg
 	return by, all[0]
 }
 
-// namespaces are those with Services that are yet to get a bridge, sorted.
 func (in Input) namespaces() []string {
 	all := sets.New[string]()
-	for _, e := range UnbridgedOf(in.Inventory) {
+	for _, e := range EntriesWithoutBridge(in.Inventory) {
 		all.Insert(e.Service.Namespace)
 	}
 	return sets.List(all)
 }
 
-// together has one result for all namespaces of which the same is said.
 type together struct {
 	order []string
 	by    map[string][]string
@@ -148,7 +142,6 @@ func (t *together) say(namespace, text string) {
 	t.by[text] = append(t.by[text], namespace)
 }
 
-// results are failures, each with where it holds at its end.
 func (t *together) results() (out []findings.Result) {
 	for _, text := range t.order {
 		object, where := "Namespace "+t.by[text][0], "namespace "
@@ -217,10 +210,9 @@ func refusals(all []Trial) (out []findings.Result) {
 	return out
 }
 
-// needs is what the move of a namespace's Services takes from its quotas: see
-// serviceEvaluator.Usage in k8s.io/kubernetes pkg/quota/v1/evaluator/core/services.go. Bridges have
-// no node ports. A Service with node ports gives them up and takes them again before the quota has
-// noticed; the next one waits until it has (hopStep.room).
+// needs is the quota that a move takes (serviceEvaluator.Usage in k8s.io/kubernetes
+// pkg/quota/v1/evaluator/core/services.go). Bridges have no node ports; the next Service with some
+// waits until the quota has counted (hopStep.room).
 func (in Input) needs(namespace string) hop.Charges {
 	bridges := int64(len(in.unbridgedIn(namespace)))
 	all := hop.Charges{
@@ -247,7 +239,7 @@ func checkQuotas(in Input) []findings.Result {
 	}
 	var out []findings.Result
 	for _, ns := range sets.List(all) {
-		for _, lack := range hop.Lacking(in.Trials.Quotas, ns, in.needs(ns)) {
+		for _, lack := range hop.QuotasLacking(in.Trials.Quotas, ns, in.needs(ns)) {
 			out = append(out, findings.Failed("ResourceQuota "+lack.Quota.String(), "%v", lack))
 		}
 	}

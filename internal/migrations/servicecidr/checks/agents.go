@@ -6,7 +6,6 @@ import (
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
-// agentChecks are about what watches the migration from every node.
 func agentChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{

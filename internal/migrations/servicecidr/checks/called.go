@@ -17,7 +17,7 @@ import (
 
 const networkingGroup = "networking.k8s.io"
 
-// calls are the entries that move and are called by API servers, with who names them.
+// calls are the entries that move and that API servers call, with the objects that name them.
 func (in Input) calls(look func(*services.Entry, cluster.Called)) []findings.Result {
 	if len(in.Inventory.Pending()) == 0 {
 		return nil
@@ -46,8 +46,7 @@ func checkCalled(in Input) []findings.Result {
 		out = append(out, in.unread("apiservices", "customresourcedefinitions")...)
 	}
 	for _, e := range order {
-		out = append(out,
-			findings.Failed("Service "+e.Key().String(), "service %s is called by API servers, for %s", e.Key(), services.FirstTen(by[e])))
+		out = append(out, failedService(e, "is called by API servers, for %s", services.FirstTen(by[e])))
 	}
 	return out
 }
@@ -69,8 +68,7 @@ func checkJudges(in Input) []findings.Result {
 	return append(unread, out...)
 }
 
-// asked are the resources that a hop of the Service writes, or a range that it needs, about which
-// the webhook behind it is asked.
+// asked are the resources a hop writes, or a range it needs, on which API servers call the webhook.
 func (in Input) asked(e *services.Entry, c cluster.Called) []string {
 	hold := e.Reservation(in.spec().Name, e.New).Build()
 	chosen := func(by *metav1.LabelSelector, of map[string]string) bool {
@@ -113,7 +111,6 @@ func (in Input) asked(e *services.Entry, c cluster.Called) []string {
 	return all
 }
 
-// covers reports whether a rule is about one of some operations on a resource.
 func covers(
 	r admissionv1.RuleWithOperations, group, resource string, scope admissionv1.ScopeType, verbs []admissionv1.OperationType,
 ) bool {

@@ -19,7 +19,6 @@ func clusterChecks() []findings.Check[Input] {
 	return slices.Concat(fitnessChecks(), bridgeChecks(), ownershipChecks())
 }
 
-// fitnessChecks are about the cluster and the user.
 func fitnessChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -44,7 +43,6 @@ func fitnessChecks() []findings.Check[Input] {
 	}
 }
 
-// bridgeChecks are about what keeps old addresses answering.
 func bridgeChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -83,7 +81,6 @@ func bridgeChecks() []findings.Check[Input] {
 	}
 }
 
-// ownershipChecks are about whose objects are whose.
 func ownershipChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -116,8 +113,7 @@ func ownershipChecks() []findings.Check[Input] {
 	}
 }
 
-// checkVersion goes by what there is: API servers make the default ServiceCIDR as soon as they give
-// out addresses by them.
+// checkVersion goes by what there is: API servers make the default ServiceCIDR once they use any.
 func checkVersion(in Input) []findings.Result {
 	if len(in.Snapshot.ServiceCIDRs) == 0 {
 		return []findings.Result{findings.Failed("", "the API server is %s and has none", in.Snapshot.Version.GitVersion)}
@@ -184,13 +180,7 @@ func isExactly(cidrs []string, p netip.Prefix) bool {
 }
 
 func checkOtherMigration(in Input) []findings.Result {
-	var out []findings.Result
-	for _, e := range in.Inventory.Stays {
-		if e.Reason.Kind == services.Foreign {
-			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s %s", e.Key(), e.Reason))
-		}
-	}
-	return out
+	return failedFor(in.Inventory.Stays, services.Foreign)
 }
 
 func checkClaims(in Input) []findings.Result {
@@ -203,8 +193,7 @@ func checkClaims(in Input) []findings.Result {
 	return out
 }
 
-// checkLeftovers looks for what only a migration under way has. Its ranges are no leftovers: those
-// of one that is over stay in use.
+// checkLeftovers looks for what only a migration under way has; ranges of one that is over stay.
 func checkLeftovers(in Input) []findings.Result {
 	out := in.unread("migrations", "validatingadmissionpolicies")
 	for _, m := range in.Found().Migrations {
@@ -226,7 +215,6 @@ func checkLeftovers(in Input) []findings.Result {
 	return out
 }
 
-// leftObjects are bridges, Services of replumb's own, and reserved addresses of other migrations.
 func (in Input) leftObjects() (out []findings.Result) {
 	other := func(labels map[string]string) (string, bool) {
 		name := labels[v1alpha1.LabelMigration]

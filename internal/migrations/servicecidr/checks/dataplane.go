@@ -16,13 +16,12 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// proveIt is how people find out what replumb does not know of a data plane, and how they say so.
+// proveIt is how people find out, and report, what replumb does not know of a data plane.
 const proveIt = "try it on a Service that matters little: pin all others (replumb.dev/strategy=pin), annotate that one replumb.dev/strategy=hop " +
 	"and apply. A bridge is proven when pods on nodes without an endpoint of it, in namespaces with your egress policies, get answers " +
 	"at its old and its new address, keep open connections, and calls by name lose nothing meanwhile. Then annotate so each Service " +
 	"that may move (kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=hop) and pin those that may not"
 
-// dataPlaneChecks are about what handles packets of pods before kube-proxy sees them.
 func dataPlaneChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -59,13 +58,11 @@ func dataPlaneChecks() []findings.Check[Input] {
 	}
 }
 
-// waiting are Services that wait to be moved.
 func (in Input) waiting() []*services.Entry {
 	return slices.DeleteFunc(slices.Clone(in.Inventory.Moves), func(e *services.Entry) bool { return e.Position != services.Waiting })
 }
 
-// untried are those that do not say that they may be moved past a data plane that replumb was not
-// tried with.
+// untried are Services without the user's word that an untried data plane is no obstacle.
 func (in Input) untried(concerned func(*corev1.Service) bool) []*services.Entry {
 	return slices.DeleteFunc(in.waiting(), func(e *services.Entry) bool {
 		return e.Service.Annotations[v1alpha1.AnnotationStrategy] == v1alpha1.StrategyHop || !concerned(e.Service)
@@ -85,8 +82,7 @@ func wouldMove(all []*services.Entry) string {
 	return fmt.Sprintf("%s would move, such as %s", english.Plural(len(all), "Service", ""), all[0].Key())
 }
 
-// behind looks for data planes of some kinds. what says what one does to a bridge; nothing, if
-// another check is about it.
+// behind looks for data planes of some kinds. An empty text means that another check is about one.
 func (in Input) behind(what func(cluster.DataPlane) string, kinds ...cluster.Plane) []findings.Result {
 	all := in.untried(anyService)
 	if len(all) == 0 {
@@ -101,7 +97,6 @@ func (in Input) behind(what func(cluster.DataPlane) string, kinds ...cluster.Pla
 	return out
 }
 
-// planes are the data planes of some kinds.
 func (in Input) planes(kinds ...cluster.Plane) (out []cluster.DataPlane) {
 	for _, p := range in.Found().Planes {
 		if slices.Contains(kinds, p.Plane) {
@@ -111,7 +106,6 @@ func (in Input) planes(kinds ...cluster.Plane) (out []cluster.DataPlane) {
 	return out
 }
 
-// beside says what a data plane does to bridges.
 func beside(p cluster.DataPlane, does string, concerned []*services.Entry) findings.Result {
 	return findings.Failed(p.Object, "%s of %s, as %s shows, %s; %s", cmp.Or(p.Version, "an unknown version"), p.Plane, p.Object, does,
 		wouldMove(concerned))

@@ -36,8 +36,7 @@ func dnsChecks() []findings.Check[Input] {
 	}
 }
 
-// checkClusterDNS leaves link-local addresses to NodeLocal DNSCache, which takes them by
-// convention.
+// checkClusterDNS leaves link-local addresses, by convention, to NodeLocal DNSCache.
 func checkClusterDNS(in Input) []findings.Result {
 	known := in.serviceAddresses()
 	for _, cache := range in.Found().NodeLocal {
@@ -59,7 +58,6 @@ func checkClusterDNS(in Input) []findings.Result {
 	return out
 }
 
-// serviceAddresses are all addresses at which Services answer or, on the move, did and will.
 func (in Input) serviceAddresses() map[string]bool {
 	known := map[string]bool{}
 	for i := range in.Snapshot.Services {
@@ -97,7 +95,6 @@ func checkReverseZones(in Input) []findings.Result {
 	return in.references([]string{"configmaps"}, inCorefile)
 }
 
-// inCorefile sorts what a Corefile says of zones from plain addresses.
 func inCorefile(r references.Reference) bool {
 	return r.Kind() == "ConfigMap" && (r.IsZone() || r.Field == "data[Corefile]" && strings.Contains(r.Value, "/"))
 }

@@ -8,9 +8,8 @@ import (
 // DualWriteOff is the answer of users, the value of v1alpha1.AnnotationDualWrite.
 const DualWriteOff = "Off"
 
-// dualWriteChecks are about the bitmap of before Kubernetes 1.33, which API servers up to 1.33 go
-// on writing. It is of one range: an API server that is given another flag finds that of the old
-// one, gives up on each write, and refuses the Service that names an address in its range
+// dualWriteChecks are about the bitmap that API servers up to 1.33 go on writing. An API server
+// with another flag gives up on each write, and refuses Services that name an address in its range
 // (AllocateService in k8s.io/kubernetes pkg/registry/core/service/ipallocator/cidrallocator.go,
 // Restore in ../allocator/bitmap.go).
 func dualWriteChecks() []findings.Check[Input] {

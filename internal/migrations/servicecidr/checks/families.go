@@ -11,7 +11,6 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// familyChecks are about what IPv6 takes.
 func familyChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -32,13 +31,13 @@ func familyChecks() []findings.Check[Input] {
 	}
 }
 
-// answersInFamily is the first minor version of Kubernetes whose kube-proxy is known to answer
-// about a Service of a family at addresses of that family: earlier ones do at those of IPv4 alone
-// (newServiceHealthServer in k8s.io/kubernetes pkg/proxy/healthcheck/service_health.go).
+// answersInFamily is the first minor version whose kube-proxy is known to answer at addresses of a
+// Service's family, not of IPv4 alone (newServiceHealthServer in k8s.io/kubernetes
+// pkg/proxy/healthcheck/service_health.go).
 const answersInFamily = 36
 
-// checkFamilyProof asks whether API servers reach what kube-proxy answers with, where they are to
-// ask it instead of agents. They call nodes at their first address.
+// checkFamilyProof asks whether API servers, which call nodes at their first address, reach
+// kube-proxy's answers where no agents do.
 func checkFamilyProof(in Input) []findings.Result {
 	s := in.spec()
 	agents := in.Image != "" && (s.Barrier == "" || s.Barrier == v1alpha1.BarrierAgent)
@@ -61,7 +60,6 @@ func checkFamilyProof(in Input) []findings.Result {
 	return nil
 }
 
-// minor version of the API servers; 0, if it is not known.
 func (in Input) minor() int {
 	if in.Snapshot.Version == nil {
 		return 0
@@ -81,8 +79,7 @@ func checkCalledBySix(in Input) []findings.Result {
 	seen := map[*services.Entry]bool{}
 	unread := in.calls(func(e *services.Entry, _ cluster.Called) {
 		if !seen[e] {
-			out = append(out,
-				findings.Failed("Service "+e.Key().String(), "service %s is called by API servers, and leaves %s", e.Key(), e.Old))
+			out = append(out, failedService(e, "is called by API servers, and leaves %s", e.Old))
 		}
 		seen[e] = true
 	})

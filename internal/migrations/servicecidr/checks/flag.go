@@ -6,12 +6,12 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// flagChecks are about clusters without ServiceCIDRs, whose one Service range is a flag of the API
-// servers. See docs/design/versions.md.
+// flagChecks are about clusters without ServiceCIDRs (docs/design/versions.md).
 func flagChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -61,7 +61,7 @@ func checkFlag(in Input) []findings.Result {
 		all = append(all, services.CIDRsOf(&in.Inventory.Ranges[i])...)
 	}
 	return []findings.Result{findings.Failed("", "the API server is %s, and gives out addresses of %s alone, which is its flag",
-		in.Snapshot.Version.GitVersion, services.JoinRanges(all))}
+		in.Snapshot.Version.GitVersion, lists.Join(all, ", "))}
 }
 
 func checkFlagFits(in Input) (out []findings.Result) {
@@ -73,31 +73,30 @@ func checkFlagFits(in Input) (out []findings.Result) {
 		refuse("spec.serviceCIDR.mode is %s", s.Mode)
 	}
 	if len(s.To) > 1 {
-		refuse("the target is %d ranges: %s", len(s.To), services.JoinRanges(s.To))
+		refuse("the target is %d ranges: %s", len(s.To), lists.Join(s.To, ", "))
 	}
 	if s.ClusterServices == v1alpha1.ClusterServicesStay {
 		refuse("spec.serviceCIDR.clusterServices is Stay")
 	}
 	for i := range in.Inventory.Ranges {
 		if all := services.CIDRsOf(&in.Inventory.Ranges[i]); len(all) > 1 {
-			refuse("the API servers have ranges of both families, %s", services.JoinRanges(all))
+			refuse("the API servers have ranges of both families, %s", lists.Join(all, ", "))
 		}
 	}
 	if len(s.From) > 1 {
-		refuse("the ranges to empty are %s, and the API servers have one", services.JoinRanges(s.From))
+		refuse("the ranges to empty are %s, and the API servers have one", lists.Join(s.From, ", "))
 	}
 	if len(s.From) == 1 && len(s.To) == 1 && !hasRange(in.Inventory, s.From[0]) && !hasRange(in.Inventory, s.To[0]) {
 		refuse("the range to empty is %s, and that of the API servers is neither this nor the target", s.From[0])
 	}
 	for _, e := range in.Inventory.All() {
 		if e.Strategy == v1alpha1.StrategyOfEtcd {
-			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s is to move by strategy Etcd", e.Key()))
+			out = append(out, failedService(e, "is to move by strategy Etcd"))
 		}
 	}
 	return out
 }
 
-// hasRange reports whether a range is exactly one of the cluster's.
 func hasRange(s *services.Inventory, r netip.Prefix) bool {
 	for i := range s.Ranges {
 		if slices.Contains(services.CIDRsOf(&s.Ranges[i]), r) {
@@ -113,7 +112,7 @@ func checkFlagPins(in Input) (out []findings.Result) {
 	}
 	for _, e := range in.Inventory.Pins {
 		if a := in.spec().Current(e.Service); cidr.Contains(in.spec().From, a) {
-			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s keeps %s: it %s", e.Key(), a, e.Reason))
+			out = append(out, failedService(e, "keeps %s: it %s", a, e.Reason))
 		}
 	}
 	return out
@@ -132,7 +131,7 @@ func checkFlagLate(in Input) (out []findings.Result) {
 	}
 	for _, e := range slices.Concat(in.Inventory.Pins, in.Inventory.Stays) {
 		if a, late := services.AddressIn(e.Service, in.spec().To); late {
-			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s was made at %s, and stays there", e.Key(), a))
+			out = append(out, failedService(e, "was made at %s, and stays there", a))
 		}
 	}
 	return out

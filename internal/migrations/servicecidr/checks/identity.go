@@ -18,11 +18,5 @@ func identityChecks() []findings.Check[Input] {
 }
 
 func checkIdentities(in Input) []findings.Result {
-	var out []findings.Result
-	for _, e := range in.Inventory.Pins {
-		if e.Reason.Kind == services.Identity {
-			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s %s", e.Key(), e.Reason))
-		}
-	}
-	return out
+	return failedFor(in.Inventory.Pins, services.Identity)
 }

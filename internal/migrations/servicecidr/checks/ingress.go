@@ -11,7 +11,6 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// ingressChecks are about those who lead requests from outside to Services, and watch these.
 func ingressChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -51,8 +50,7 @@ func checkRoutes(in Input) []findings.Result {
 		}
 		if len(by) > 0 {
 			slices.Sort(by)
-			out = append(out,
-				findings.Failed("Service "+e.Key().String(), "service %s is led to by %s", e.Key(), services.FirstTen(slices.Compact(by))))
+			out = append(out, failedService(e, "is led to by %s", services.FirstTen(slices.Compact(by))))
 		}
 	}
 	return out

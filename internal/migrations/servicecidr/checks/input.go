@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
@@ -18,36 +19,29 @@ type Input struct {
 	Snapshot  *cluster.Snapshot
 	Inventory *services.Inventory
 	Live      cluster.Live
-	// Workloads are what runs in the cluster; nil, if it was not looked at. Restarts are those of
-	// them that apply restarts.
+	// Workloads is nil if it was not looked at; Restarts are those that apply restarts.
 	Workloads *rollout.State
 	Restarts  []rollout.Workload
 	// Trials are what was tried by dry runs.
 	Trials Trials
-	// DualWrite is whether API servers write addresses twice; empty, if no default range goes.
-	// Vouched says that the user says they do not.
+	// DualWrite is empty if no default range goes. Vouched is the user's word that there is none.
 	DualWrite apiserver.DualWrite
 	Vouched   bool
-	// Storage is what was found where API servers keep Services.
-	Storage Storage
+	Storage   Storage
 	// Freeze is why Services cannot be frozen; nil if they can.
 	Freeze error
 	// Guard is why addresses cannot be kept from others; nil if they can, or need not.
 	Guard error
-	// Back says that the migration goes back.
-	Back bool
+	Back  bool
 	// Image is what agents run; empty if there are to be none.
-	Image string
-	// Overlap says that bridges are kept in step between commands.
-	Overlap bool
-	// AbsentSecrets are the pull secrets of agents that are not there.
+	Image         string
+	Overlap       bool
 	AbsentSecrets []findings.Result
 }
 
 func (in Input) spec() services.Spec { return in.Inventory.Spec }
 
-// Found is what was found by looking through the cluster; nothing if it was not looked through,
-// which unread says.
+// Found is empty if the cluster was not looked through, which unread says.
 func (in Input) Found() *cluster.Inspection {
 	if in.Live.Inspection == nil {
 		return &cluster.Inspection{}
@@ -55,7 +49,6 @@ func (in Input) Found() *cluster.Inspection {
 	return in.Live.Inspection
 }
 
-// unread says which of the resources that a check is about could not be looked through.
 func (in Input) unread(resources ...string) []findings.Result {
 	const most = 6 // of resources that belong to Kubernetes; there are many more of others
 	if in.Live.Inspection == nil {
@@ -76,7 +69,6 @@ func (in Input) unread(resources ...string) []findings.Result {
 	return []findings.Result{findings.NotKnown("", "the user may not read %s", strings.Join(missing, ", "))}
 }
 
-// firstThree shortens a list to what a person reads.
 func firstThree(all []string) []string {
 	const most = 3
 	if len(all) <= most+1 {
@@ -85,12 +77,18 @@ func firstThree(all []string) []string {
 	return append(slices.Clone(all[:most]), fmt.Sprintf("%d more", len(all)-most))
 }
 
-// firstFive names the first few of a set.
-func firstFive(set map[string]bool) string {
-	const few = 5
-	all := slices.Sorted(maps.Keys(set))
-	if len(all) <= few {
-		return strings.Join(all, ", ")
+func firstFive(set map[string]bool) string { return lists.FirstN(slices.Sorted(maps.Keys(set)), 5) }
+
+// failedService begins with the name of the Service.
+func failedService(e *services.Entry, format string, args ...any) findings.Result {
+	return findings.Failed("Service "+e.Key().String(), "service %s "+format, append([]any{e.Key()}, args...)...)
+}
+
+func failedFor(all []*services.Entry, reason services.ReasonKind) (out []findings.Result) {
+	for _, e := range all {
+		if e.Reason.Kind == reason {
+			out = append(out, failedService(e, "%s", e.Reason))
+		}
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(all[:few], ", "), len(all)-few)
+	return out
 }

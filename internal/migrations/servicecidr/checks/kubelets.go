@@ -13,13 +13,12 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// keepsReadiness is the first minor version of kubelets that believe, when they start, what was
-// said of containers that run (isRestart in k8s.io/kubernetes pkg/kubelet/prober/worker.go, feature
-// gate ChangeContainerStatusOnKubeletRestart).
+// keepsReadiness is the first minor version of kubelets that keep readiness over their restart
+// (isRestart in k8s.io/kubernetes pkg/kubelet/prober/worker.go, gate
+// ChangeContainerStatusOnKubeletRestart).
 const keepsReadiness = 35
 
-// checkKubeletRestarts names the Services that would have no ready pod when one kubelet is
-// restarted.
+// checkKubeletRestarts names Services that one kubelet's restart would leave without a ready pod.
 func checkKubeletRestarts(in Input) []findings.Result {
 	if len(in.Inventory.DNSMoves()) == 0 {
 		return nil // no kubelet has to be restarted
@@ -49,7 +48,6 @@ func checkKubeletRestarts(in Input) []findings.Result {
 	return out
 }
 
-// forgetfulKubelets are the versions of those that take pods for unready when they start, by node.
 func (in Input) forgetfulKubelets() map[string]string {
 	found := map[string]string{}
 	for i := range in.Snapshot.Nodes {
@@ -62,7 +60,6 @@ func (in Input) forgetfulKubelets() map[string]string {
 	return found
 }
 
-// readyPods are those that are ready, by namespace.
 func (in Input) readyPods() map[string][]*corev1.Pod {
 	all := map[string][]*corev1.Pod{}
 	for i := range in.Workloads.Pods {
@@ -74,8 +71,7 @@ func (in Input) readyPods() map[string][]*corev1.Pod {
 	return all
 }
 
-// soleNode is the node that all ready pods of a Service are on, if each has a readiness probe;
-// nothing, if it has none or there are several.
+// soleNode is the node of all ready pods of a Service, if each has a readiness probe; else empty.
 func soleNode(svc *corev1.Service, ready []*corev1.Pod) (node string) {
 	if len(svc.Spec.Selector) == 0 {
 		return ""

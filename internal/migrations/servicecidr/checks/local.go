@@ -12,14 +12,11 @@ import (
 	"github.com/replumb/replumb/internal/network/calico"
 )
 
-// localChecks are about pods that kube-proxy may not take for pods.
-//
-// A bridge has externalTrafficPolicy Local. In syncProxyRules of k8s.io/kubernetes,
-// pkg/proxy/iptables/proxier.go and pkg/proxy/nftables/proxier.go, its chain for external traffic
-// leads what comes from a local pod, by the detector of the node, and from the node itself to all
-// endpoints. What is left goes to the endpoints of the node alone, and is dropped where there are
-// none. At a ClusterIP the same traffic is masqueraded and answered: such a cluster works until its
-// Services move.
+// localChecks are about pods that kube-proxy may not take for pods. A bridge has
+// externalTrafficPolicy Local, whose chain leads traffic of unknown origin to endpoints of its node
+// alone, and drops it where there are none (syncProxyRules in k8s.io/kubernetes
+// pkg/proxy/iptables/proxier.go and pkg/proxy/nftables/proxier.go). A ClusterIP masquerades and
+// answers it: such a cluster works until its Services move.
 func localChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -44,7 +41,6 @@ func localChecks() []findings.Check[Input] {
 	}
 }
 
-// stranger is a pod with an address that kube-proxy does not know for a pod's.
 type stranger struct {
 	pod  *corev1.Pod
 	addr netip.Addr
@@ -78,7 +74,6 @@ func checkOutside(in Input) []findings.Result {
 	return out
 }
 
-// firstOfFamily is the range that counts for kube-proxy: the first one of the target's family.
 func (in Input) firstOfFamily(all []netip.Prefix) (netip.Prefix, bool) {
 	for _, r := range all {
 		if in.ofFamily([]netip.Prefix{r}) {
@@ -88,8 +83,7 @@ func (in Input) firstOfFamily(all []netip.Prefix) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// rangesOfNodes are the ranges by which the kube-proxies of nodes know pods. Nodes without one are
-// what RP1203 is about.
+// rangesOfNodes are the ranges by which kube-proxies know pods; RP1203 is about nodes without one.
 func (in Input) rangesOfNodes() map[string]netip.Prefix {
 	all := map[string]netip.Prefix{}
 	for i := range in.Snapshot.Nodes {
@@ -101,8 +95,6 @@ func (in Input) rangesOfNodes() map[string]netip.Prefix {
 	return all
 }
 
-// strangers are the pods with an address outside of the range by which the kube-proxy of their node
-// knows pods.
 func (in Input) strangers(known func(node string) (netip.Prefix, bool)) []stranger {
 	var all []stranger
 	if in.Workloads == nil {
@@ -123,7 +115,6 @@ func (in Input) strangers(known func(node string) (netip.Prefix, bool)) []strang
 	return all
 }
 
-// strange says that pods are outside of what kube-proxy knows.
 func strange(p cluster.Proxy, of string, all []stranger) []findings.Result {
 	if len(all) == 0 {
 		return nil

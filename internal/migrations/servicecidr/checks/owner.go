@@ -12,7 +12,6 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// ownerChecks are about who can do what gates ask for.
 func ownerChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -36,13 +35,12 @@ func checkOwner(in Input) []findings.Result {
 		origin.Distribution, origin.Distribution.Owner(), strings.Join(gates, " and "))}
 }
 
-// controlPlaneGates are those that wait for something of API servers.
 func controlPlaneGates(s *services.Inventory) []string {
 	var gates []string
 	if s.Kubernetes() != nil {
 		gates = append(gates, "gate certificates")
 	}
-	if s.Bitmap || slices.ContainsFunc(ranges.Retiring(s), func(c *networkingv1.ServiceCIDR) bool { return c.Name == ranges.DefaultRange }) {
+	if s.Bitmap || slices.ContainsFunc(ranges.ToRetire(s), func(c *networkingv1.ServiceCIDR) bool { return c.Name == ranges.DefaultRange }) {
 		gates = append(gates, "gate api-servers")
 	}
 	return gates

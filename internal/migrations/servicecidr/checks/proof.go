@@ -7,7 +7,6 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 )
 
-// proofChecks are about what agents do not try, so that "nothing was lost" says nothing of it.
 func proofChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -29,7 +28,6 @@ func proofChecks() []findings.Check[Input] {
 	}
 }
 
-// watches reports whether agents are to watch Services move.
 func (in Input) watches() bool { return in.Image != "" && in.bridging() }
 
 func checkIngress(in Input) []findings.Result {

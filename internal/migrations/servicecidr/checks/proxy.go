@@ -44,7 +44,6 @@ func proxyChecks() []findings.Check[Input] {
 	}
 }
 
-// bridging reports whether there will be bridges that kube-proxy has to serve.
 func (in Input) bridging() bool { return len(in.Inventory.Moves) > 0 }
 
 func checkReplaced(in Input) []findings.Result {
@@ -58,8 +57,7 @@ func checkReplaced(in Input) []findings.Result {
 	return out
 }
 
-// seen are the configurations of kube-proxy that can be judged. Those that cannot be read are
-// handed to broken.
+// seen are the configurations of kube-proxy that can be judged; broken gets unreadable ones.
 func (in Input) seen(broken func(cluster.Proxy)) []cluster.Proxy {
 	var all []cluster.Proxy
 	if !in.bridging() {

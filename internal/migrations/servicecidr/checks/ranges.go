@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
@@ -17,7 +18,6 @@ func rangeChecks() []findings.Check[Input] {
 	return slices.Concat(targetChecks(), neighbourChecks(), outsideChecks(), familyChecks())
 }
 
-// targetChecks compare the target with what the cluster itself uses.
 func targetChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -53,7 +53,6 @@ func targetChecks() []findings.Check[Input] {
 	}
 }
 
-// neighbourChecks compare the target with what others use.
 func neighbourChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -105,7 +104,6 @@ func neighbourChecks() []findings.Check[Input] {
 	}
 }
 
-// outsideChecks are about machines outside the cluster that are led to ClusterIPs.
 func outsideChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -189,8 +187,7 @@ func checkServiceRanges(in Input) []findings.Result {
 	return out
 }
 
-// checkSize counts a target and a bridge for each Service, the two reserved addresses, and one
-// sentinel.
+// checkSize counts two addresses for each Service, the two reserved ones, and one sentinel.
 func checkSize(in Input) []findings.Result {
 	foreign := 0
 	for i := range in.Snapshot.IPAddresses {
@@ -211,7 +208,7 @@ func checkSize(in Input) []findings.Result {
 	need := 2*len(in.Inventory.Moves) + 3 + max(0, foreign)
 	if have := cidr.Size(in.spec().To, need); have < need {
 		return []findings.Result{findings.Failed("", "target %s has %d addresses; %d Services and their bridges need %d",
-			services.JoinRanges(in.spec().To), have, len(in.Inventory.Moves), need)}
+			lists.Join(in.spec().To, ", "), have, len(in.Inventory.Moves), need)}
 	}
 	return nil
 }
@@ -288,7 +285,7 @@ func checkPools(in Input) []findings.Result {
 	return out
 }
 
-// checkAdvertisers leaves out who advertises what no Service moves from or to.
+// checkAdvertisers leaves out ranges that no Service moves from or to.
 func checkAdvertisers(in Input) []findings.Result {
 	if len(in.Inventory.Moves) == 0 {
 		return nil

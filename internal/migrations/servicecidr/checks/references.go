@@ -11,8 +11,8 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// Scanner looks for the old addresses and ranges of a inventory (cluster.References).
-func Scanner(s *services.Inventory) (*references.Scanner, error) {
+// NewReferenceScanner looks for the old addresses and ranges (cluster.References).
+func NewReferenceScanner(s *services.Inventory) (*references.Scanner, error) {
 	old := make([]netip.Addr, 0, len(s.Moves))
 	for _, e := range s.Moves {
 		if e.Old.IsValid() {
@@ -26,7 +26,6 @@ func referenceChecks() []findings.Check[Input] {
 	return slices.Concat(writtenChecks(), objectChecks())
 }
 
-// writtenChecks are about what has been looked for the longest.
 func writtenChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -81,7 +80,6 @@ func writtenChecks() []findings.Check[Input] {
 	}
 }
 
-// objectChecks are about Secrets, and about other objects that lead traffic.
 func objectChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -110,7 +108,6 @@ func objectChecks() []findings.Check[Input] {
 	}
 }
 
-// references are those of one sort, with what could not be looked through.
 func (in Input) references(resources []string, sort func(references.Reference) bool) []findings.Result {
 	out := in.unread(resources...)
 	for _, r := range in.Found().References {
@@ -151,9 +148,8 @@ func checkTemplates(in Input) []findings.Result {
 	)
 }
 
-// calledByAddress reports whether a program reaches Services by their addresses, past its proxy
-// until now, and through it once they move: an API server does in any case, others if the Service
-// kubernetes moves.
+// calledByAddress reports whether a program that goes past its proxy until now goes through it
+// after the move: API servers do in any case, others if the Service kubernetes moves.
 func (in Input) calledByAddress(r references.Reference) bool {
 	return r.Bypass && (in.Inventory.Kubernetes() != nil || strings.HasPrefix(r.Object, "Pod kube-system/kube-apiserver"))
 }
@@ -176,7 +172,6 @@ func checkSecrets(in Input) []findings.Result {
 	return in.references([]string{"secrets"}, ofKind("Secret"))
 }
 
-// trafficKinds are kinds of Kubernetes' own that lead traffic.
 func trafficKinds() func(references.Reference) bool {
 	return ofKind("Service", "Ingress", "EndpointSlice", "Endpoints")
 }
@@ -185,7 +180,6 @@ func checkTraffic(in Input) []findings.Result {
 	return in.references([]string{"services", "ingresses", "endpointslices"}, trafficKinds())
 }
 
-// checkCustom is about all that no other check is about.
 func checkCustom(in Input) []findings.Result {
 	builtin := ofKind(
 		"PersistentVolume",

@@ -58,21 +58,14 @@ func serviceChecks() []findings.Check[Input] {
 }
 
 func checkRefused(in Input) []findings.Result {
-	var out []findings.Result
-	for _, e := range in.Inventory.Stays {
-		if e.Reason.Kind == services.Refused {
-			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s %s", e.Key(), e.Reason))
-		}
-	}
-	return out
+	return failedFor(in.Inventory.Stays, services.Refused)
 }
 
 func checkSettled(in Input) []findings.Result {
 	var out []findings.Result
 	for _, e := range in.Inventory.Moves {
 		if e.CannotReturn() {
-			out = append(out,
-				findings.Failed("Service "+e.Key().String(), "service %s %s: it cannot leave %s again", e.Key(), e.Reason, e.New))
+			out = append(out, failedService(e, "%s: it cannot leave %s again", e.Reason, e.New))
 		}
 	}
 	return out
@@ -120,7 +113,7 @@ func checkNodePorts(in Input) []findings.Result {
 	var out []findings.Result
 	for _, e := range in.Inventory.Pending() {
 		if e.HasNodePorts() && e.Hops() {
-			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s has node ports", e.Key()))
+			out = append(out, failedService(e, "has node ports"))
 		}
 	}
 	return out

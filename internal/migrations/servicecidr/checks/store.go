@@ -18,12 +18,11 @@ import (
 
 // Storage is what was found where API servers keep the Services that move by etcd.
 type Storage struct {
-	// Err is why none of them could be looked at; Refused says why single ones cannot be moved so.
 	Err     error
 	Refused map[types.NamespacedName]error
 }
 
-// The versions of Kubernetes whose storage of Services was looked at: package stored says where.
+// The versions of Kubernetes whose storage of Services package stored is written for.
 const (
 	firstStored = "1.31"
 	lastStored  = "1.36"
@@ -70,7 +69,6 @@ func checkStore(in Input) (out []findings.Result) {
 	return out
 }
 
-// advised is an error with what to do about it.
 func advised(err error) string {
 	var by fault.Adviser
 	if errors.As(err, &by) && by.Advice() != "" {
@@ -80,7 +78,7 @@ func advised(err error) string {
 }
 
 func checkStoredVersion(in Input) []findings.Result {
-	if len(Rewritten(in.Inventory)) == 0 {
+	if len(ServicesMovedByEtcd(in.Inventory)) == 0 {
 		return nil
 	}
 	says := in.Snapshot.Version.GitVersion
@@ -98,14 +96,14 @@ func checkStoredVersion(in Input) []findings.Result {
 func checkInternalLocal(in Input) (out []findings.Result) {
 	for _, e := range in.Inventory.Pending() {
 		if services.InternalLocal(e.Service) {
-			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s has internalTrafficPolicy Local", e.Key()))
+			out = append(out, failedService(e, "has internalTrafficPolicy Local"))
 		}
 	}
 	return out
 }
 
-// Rewritten are the Services that move, or return, by etcd.
-func Rewritten(s *services.Inventory) (all []*corev1.Service) {
+// ServicesMovedByEtcd are the Services that move, or return, by etcd.
+func ServicesMovedByEtcd(s *services.Inventory) (all []*corev1.Service) {
 	for _, e := range s.All() {
 		if e.Strategy == v1alpha1.StrategyOfEtcd && !e.CannotReturn() {
 			all = append(all, e.Service)

@@ -23,36 +23,29 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// Trier makes the trials. What the user has no right to write it does not try: the rights check
-// says so.
+// Trier makes the trials; writes without a right are left to the rights check.
 type Trier struct {
-	Cluster   *cluster.Cluster
-	Inventory *services.Inventory
-	May       func(verb, group, resource string) bool
-	// Ranges are the ServiceCIDRs that are yet to be added.
-	Ranges []ranges.Range
-	// Candidates are the forms of bridges to try, best first.
+	Cluster    *cluster.Cluster
+	Inventory  *services.Inventory
+	May        func(verb, group, resource string) bool
+	Ranges     []ranges.Range
 	Candidates []v1alpha1.BridgeForm
 
 	mu    sync.Mutex
 	Found *Trials
 }
 
-// Trials are what the API server says to writes that are yet to come, by dry runs, and what limits
-// them.
+// Trials are the API server's answers to dry runs of writes to come, and their limits.
 type Trials struct {
 	// Untried is why no Service was tried; empty if they were, or none had to be.
 	Untried string
-	// Forms says by namespace of each form of bridge that was tried why it was refused; nil means
-	// it was admitted.
+	// Forms says by namespace why each form that was tried was refused; nil means admitted.
 	Forms map[string]map[v1alpha1.BridgeForm]error
-	// Hops and Ranges are other writes that were refused: of Services in the middle of a hop, and
-	// of ServiceCIDRs and IPAddresses.
+	// Hops and Ranges are other refused writes: of Services in a hop, ServiceCIDRs and IPAddresses.
 	Hops, Ranges []Trial
 	// Quotas are those of all namespaces; QuotasErr is why they are not known.
 	Quotas    []corev1.ResourceQuota
 	QuotasErr error
-	// NodePorts is the range that health-check ports of bridges are taken from.
 	NodePorts apiserver.NodePorts
 }
 
@@ -64,19 +57,17 @@ type Trial struct {
 	Refusal      *admission.Refusal
 }
 
-// Bridges are the trials of bridges. They may be made side by side, as all others.
 func (t *Trier) Bridges() (tasks []func(context.Context) error) {
 	if !t.May("create", "", "services") {
 		t.Found.Untried = "the user may not create Services"
 		return nil
 	}
-	for _, e := range oneOfEach(UnbridgedOf(t.Inventory), func(e *services.Entry) string { return e.Service.Namespace }) {
+	for _, e := range oneOfEach(EntriesWithoutBridge(t.Inventory), func(e *services.Entry) string { return e.Service.Namespace }) {
 		tasks = append(tasks, func(ctx context.Context) error { return t.forms(ctx, e) })
 	}
 	return tasks
 }
 
-// Others are the trials of what a move writes beside bridges.
 func (t *Trier) Others() []func(context.Context) error {
 	tasks := []func(context.Context) error{t.quotas}
 	if t.May("create", networkingGroup, "servicecidrs") {
@@ -100,7 +91,6 @@ func (t *Trier) Others() []func(context.Context) error {
 	return tasks
 }
 
-// forms tries the forms of bridges in a namespace, until one is admitted.
 func (t *Trier) forms(ctx context.Context, e *services.Entry) error {
 	for _, form := range t.Candidates {
 		refused, err := bridge.Try(ctx, t.Cluster, form, e.Service, e.New)
@@ -125,7 +115,6 @@ func (t *Trier) forms(ctx context.Context, e *services.Entry) error {
 	return nil
 }
 
-// leave tries patch A, as it will be sent.
 func (t *Trier) leave(ctx context.Context, e *services.Entry) error {
 	patch, err := hop.PatchToExternalName(t.Inventory.Spec.Name, t.Inventory.Spec.Domain, e)
 	if err != nil {
@@ -143,8 +132,7 @@ func (t *Trier) leave(ctx context.Context, e *services.Entry) error {
 	return unlessGone(err)
 }
 
-// comeBack tries what comes nearest to patch B, which cannot be tried on a Service that has not
-// left: to create a Service like the one that was there before.
+// comeBack creates a Service like the one before: patch B cannot be tried before patch A is sent.
 func (t *Trier) comeBack(ctx context.Context, e *services.Entry) error {
 	like := e.Service.DeepCopy()
 	like.ObjectMeta = metav1.ObjectMeta{Namespace: like.Namespace, Labels: like.Labels, Annotations: like.Annotations}
@@ -168,7 +156,6 @@ func (t *Trier) refusedHop(e *services.Entry, what string, by *admission.Refusal
 		Trial{Namespace: e.Service.Namespace, Object: "Service " + e.Key().String(), What: what, Refusal: by})
 }
 
-// addRange tries to add a Service range, unless the cluster has it.
 func (t *Trier) addRange(ctx context.Context, r ranges.Range) error {
 	have, err := r.Find(ctx)
 	if err != nil || have != nil {
@@ -179,7 +166,6 @@ func (t *Trier) addRange(ctx context.Context, r ranges.Range) error {
 	return err
 }
 
-// reserve tries to reserve an address.
 func (t *Trier) reserve(ctx context.Context, e *services.Entry) error {
 	refused, err := admission.Create(ctx, t.Cluster, e.Reservation(t.Inventory.Spec.Name, e.New).Build())
 	t.refusedRange("IPAddress "+e.New.String(), "cannot be reserved for the bridge of service "+e.Key().String(), refused)
@@ -195,7 +181,7 @@ func (t *Trier) refusedRange(object, what string, by *admission.Refusal) {
 	t.Found.Ranges = append(t.Found.Ranges, Trial{Object: object, What: what, Refusal: by})
 }
 
-// quotas are read and not tried: a dry run takes nothing from one, and so says nothing of many.
+// quotas are read and not tried, since a dry run takes nothing from one.
 func (t *Trier) quotas(ctx context.Context) error {
 	quotas, err := cluster.List[corev1.ResourceQuota](ctx, t.Cluster, &corev1.ResourceQuotaList{})
 	if apierrors.IsForbidden(err) {
@@ -206,7 +192,6 @@ func (t *Trier) quotas(ctx context.Context) error {
 	return err
 }
 
-// oneOfEach is the first of the entries of each sort that has a place to go to.
 func oneOfEach(entries []*services.Entry, sort func(*services.Entry) string) []*services.Entry {
 	var out []*services.Entry
 	seen := map[string]bool{}
@@ -219,8 +204,7 @@ func oneOfEach(entries []*services.Entry, sort func(*services.Entry) string) []*
 	return out
 }
 
-// unlessGone passes over namespaces and Services that were deleted meanwhile, and leaves it to the
-// rights check to say what the user may not do.
+// unlessGone passes over deleted namespaces and Services, and what UnlessForbidden passes over.
 func unlessGone(err error) error { return client.IgnoreNotFound(UnlessForbidden(err)) }
 
 // UnlessForbidden leaves it to the rights check to say what the user may not do.

@@ -69,7 +69,6 @@ func workloadChecks() []findings.Check[Input] {
 	}
 }
 
-// unseen says that it is not known what is restarted.
 func (in Input) unseen() []findings.Result {
 	if in.Workloads == nil && len(in.Inventory.Moves) > 0 {
 		return []findings.Result{findings.NotKnown("", "the workloads of the cluster were not looked at")}
@@ -98,8 +97,7 @@ func checkUnfinished(in Input) []findings.Result {
 	return out
 }
 
-// dnsSettle is how long kube-proxies may take to know a new pod: the longest time between two of
-// their syncs that is usual, and some.
+// dnsSettle covers the longest usual time between two syncs of a kube-proxy.
 const dnsSettle = 5 * time.Second
 
 func checkDNSRestart(in Input) []findings.Result {
@@ -144,7 +142,6 @@ func checkPins(in Input) []findings.Result {
 	return out
 }
 
-// lastApplied is the address in the annotation of kubectl apply; nothing if there is none.
 func lastApplied(svc *corev1.Service) string {
 	var manifest struct {
 		Spec struct {
@@ -160,9 +157,8 @@ func lastApplied(svc *corev1.Service) string {
 	return manifest.Spec.ClusterIP
 }
 
-// comesBack reports whether a field manager writes the same again: every server-side apply does,
-// and of those that update objects, tools that keep manifests. kubectl apply is known by its
-// annotation.
+// comesBack reports whether a field manager writes the same again, as server-side apply does and
+// tools that keep manifests. kubectl apply is known by its annotation.
 func comesBack(owner cluster.Owner) bool {
 	name := strings.ToLower(owner.Manager)
 	return owner.Applies || slices.ContainsFunc(

@@ -17,13 +17,12 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// Adoption gives a Service that was created in the target range an address in the old one. From
-// then on it is one that has moved, and returns as all others do.
+// Adoption gives a Service created in the target range an address in the old one.
 type Adoption struct {
 	Client    client.Client
 	Migration string
 	Progress  *Progress
-	// Pool has the free addresses of the old range, for when the chosen one was taken meanwhile.
+	// Pool has the free addresses of the old range, in case the chosen one is taken meanwhile.
 	Pool *cidr.Pool
 	// MayMove reports whether a Service, as it was just read, may leave its address.
 	MayMove func(*corev1.Service) bool
@@ -44,7 +43,7 @@ func (a Adoption) Step() engine.Step {
 	}
 }
 
-// look leaves a Service alone that is gone, or may no longer move: then the range stays with it.
+// look leaves a Service alone that is gone or may no longer move; the range stays with it.
 func (a Adoption) look(ctx context.Context) (engine.State, *corev1.Service, error) {
 	p := a.Progress
 	svc, err := readService(ctx, a.Client, &p.Entry)

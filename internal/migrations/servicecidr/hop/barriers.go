@@ -27,13 +27,12 @@ type Barriers struct {
 	// Agents are asked alone where only they can tell; nil, if barriers are passed without them.
 	Agents bridge.Witness
 	Mode   v1alpha1.BarrierMode
-	// Wait is how long mode Wait lets pass, Limit how long nodes may take to prove.
+	// Wait is for mode Wait, Limit for nodes that have to prove.
 	Wait, Limit time.Duration
 	Now         func() time.Time
-	// Also is the family, beside that of Pool, in which nodes have to know bridges; empty, if there
-	// is none.
+	// Also is a second family in which nodes have to know bridges; may be empty.
 	Also corev1.IPFamily
-	// passing is held by a barrier within a step: each begins by removing the sentinels of others.
+	// passing serializes barriers within steps: each begins by removing sentinels of others.
 	passing sync.Mutex
 }
 
@@ -55,7 +54,6 @@ func (b *Barriers) Proof(name string) *bridge.Barrier {
 	}
 }
 
-// pass passes a barrier within a step.
 func (b *Barriers) pass(ctx context.Context, name string) error {
 	b.passing.Lock()
 	defer b.passing.Unlock()
@@ -63,15 +61,13 @@ func (b *Barriers) pass(ctx context.Context, name string) error {
 }
 
 // Leave passes a barrier behind which no node leads clients to a pod that has left its Services.
-// Agents delete what connection tracking has of earlier datagrams; without agents it is given time
-// to end.
+// Without agents, which delete old entries of connection tracking, these get time to end.
 func (b *Barriers) Leave(ctx context.Context, pod string, at []netip.Addr) error {
 	if b.Agents != nil {
 		err := b.forget(ctx, pod, at)
 		if err == nil || b.Agents == b.Witness || !errors.As(err, new(*engine.DeadlineError)) {
 			return err
 		}
-		// on the way back agents are waited for no longer than they may take
 	}
 	if err := b.pass(ctx, "pod "+pod); err != nil {
 		return err
@@ -82,7 +78,6 @@ func (b *Barriers) Leave(ctx context.Context, pod string, at []netip.Addr) error
 	})
 }
 
-// forget has agents delete what leads datagrams to a pod.
 func (b *Barriers) forget(ctx context.Context, pod string, at []netip.Addr) error {
 	b.passing.Lock()
 	defer b.passing.Unlock()
@@ -91,9 +86,8 @@ func (b *Barriers) forget(ctx context.Context, pod string, at []netip.Addr) erro
 	return engine.Drive(ctx, proof)
 }
 
-// Part waits, without agents, until kube-proxies have deleted what they know of a pod that is no
-// endpoint any more: they do so after they have answered for a barrier, and before they answer for
-// the next (the end of syncProxyRules, as for Barrier).
+// Part waits, without agents, until kube-proxies have deleted what they know of a former endpoint,
+// which is after they answer for a barrier (the end of syncProxyRules, as for Barrier).
 func (b *Barriers) Part(ctx context.Context, pod string) error {
 	if b.Agents != nil {
 		return nil
@@ -106,7 +100,6 @@ func (b *Barriers) Part(ctx context.Context, pod string) error {
 	return nil
 }
 
-// RestFor is how long connection tracking may take to forget who has sent datagrams to a pod: the
-// default of nf_conntrack_udp_timeout. A client that uses a port again within it is still led
-// there.
+// RestFor is the default of nf_conntrack_udp_timeout: a client that reuses a port within it is
+// still led to its former pod.
 const RestFor = 30 * time.Second

@@ -14,22 +14,18 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// bridgeStep has the old address answer twice over before the Service leaves it, or repairs what
-// answers for one that has.
+// bridgeStep has the old address answer twice over before the Service leaves it, or repairs that.
 type bridgeStep struct {
 	engine.Observed[unbridged]
 
 	*Steps
 	progress *Progress
-	// want is the bridge that the Service needs as it is.
-	want func(svc *corev1.Service) *bridge.Bridge
+	want     func(svc *corev1.Service) *bridge.Bridge
 }
 
-// unbridged is a Service without the bridge it needs. If it has changed by the time the bridge is
-// written, the proof finds the bridge wrong.
+// unbridged is a Service without the bridge it needs; the proof finds later changes.
 type unbridged struct {
 	service *corev1.Service
-	// missing is true if there is no bridge at all.
 	missing bool
 }
 
@@ -77,8 +73,7 @@ func (b *bridgeStep) look(ctx context.Context) (engine.State, unbridged, error) 
 	return engine.Blocked, seen, err
 }
 
-// write returns a proof by the bridge that was made. A Service that has changed since is met by its
-// hop.
+// write returns a proof by the bridge that was made; the hop meets later changes of the Service.
 func (b *bridgeStep) write(ctx context.Context, seen unbridged) (func(context.Context) error, error) {
 	if err := b.reserve(ctx, seen.service); err != nil {
 		return nil, err
@@ -99,8 +94,7 @@ func (b *bridgeStep) write(ctx context.Context, seen unbridged) (func(context.Co
 	return nil, want.Ensure(ctx, b.Client, b.Pool)
 }
 
-// reserve has both addresses belong to the Service before a bridge answers at them: those that it
-// is not at by a reservation.
+// reserve has both addresses belong to the Service before a bridge answers at them.
 func (b *bridgeStep) reserve(ctx context.Context, svc *corev1.Service) (err error) {
 	p := b.progress
 	if p.Original == "" {

@@ -18,8 +18,8 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// Canary moves a throw-away Service there and back before any other: what the cluster's admission,
-// allocators or kube-proxies refuse, they refuse to this one.
+// Canary moves a throw-away Service there and back first, and so meets the refusals of admission,
+// allocators and kube-proxies before any other does.
 type Canary struct {
 	Steps *Steps
 	// Pool has the addresses of the range that is to be emptied.
@@ -55,7 +55,6 @@ func (s *Canary) Do(ctx context.Context) error {
 	return s.Abandon(ctx)
 }
 
-// move drives the steps of any Service.
 func (s *Canary) move(ctx context.Context, svc *corev1.Service) error {
 	old, err := netip.ParseAddr(svc.Spec.ClusterIP)
 	if err != nil {

@@ -32,8 +32,7 @@ func DrainStep(c client.Client, migration string, length time.Duration, now func
 	}
 }
 
-// lastMove is when the latest Service moved; zero, if none has. Only those count that have an
-// address reserved.
+// lastMove is when the latest Service with a reserved address moved; zero, if none has.
 func lastMove(ctx context.Context, c client.Client, migration string) (latest time.Time, err error) {
 	all, addresses := &corev1.ServiceList{}, &networkingv1.IPAddressList{}
 	if err := c.List(ctx, all); err != nil {

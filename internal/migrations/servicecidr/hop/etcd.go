@@ -20,8 +20,7 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// rewrites reports whether a Service, as it was just read, gets to its other address by strategy
-// Etcd.
+// rewrites reports whether a Service, as just read, moves by strategy Etcd.
 func (h *hopStep) rewrites(svc *corev1.Service) bool {
 	if services.IsInTransit(svc, h.Domain) || h.Store == nil {
 		return false
@@ -30,10 +29,9 @@ func (h *hopStep) rewrites(svc *corev1.Service) bool {
 	return strategy == v1alpha1.StrategyOfEtcd
 }
 
-// rewrite swaps the address of a Service where API servers keep it: all watchers see a Service of
-// the same type, name and ports at another address. Its IPAddress comes before, as API servers make
-// it, so that the controller that repairs IPAddresses finds nothing to repair; the one of the
-// address that it leaves goes after.
+// rewrite swaps the address of a Service in etcd, so that watchers see nothing else change. Its
+// IPAddress is made before, as API servers make it, so that the repair controller finds nothing
+// amiss.
 func (a *attempt) rewrite(ctx context.Context) error {
 	src, dest := a.ends()
 	if err := a.send(ctx, a.patchRewrite(a.svc)); err != nil {
@@ -69,8 +67,7 @@ func (a *attempt) rewrite(ctx context.Context) error {
 	return deallocate(ctx, a.Client, a.svc, src)
 }
 
-// allocate makes the IPAddress by which an address is a Service's own, in the place of the one that
-// reserves it for the bridge.
+// allocate makes the IPAddress of the Service in the place of the bridge's reservation.
 func (a *attempt) allocate(ctx context.Context, dest netip.Addr) error {
 	if err := a.releaseTarget(ctx); err != nil {
 		return err
@@ -89,8 +86,7 @@ func (a *attempt) allocate(ctx context.Context, dest netip.Addr) error {
 	return nil
 }
 
-// deallocate removes the IPAddress of an address that a Service is not at, or does not get to. That
-// of others it leaves alone.
+// deallocate removes the IPAddress of an address that a Service is not at, unless others own it.
 func deallocate(ctx context.Context, c client.Client, svc *corev1.Service, a netip.Addr) error {
 	have := &networkingv1.IPAddress{}
 	err := c.Get(ctx, types.NamespacedName{Name: a.String()}, have)
@@ -120,15 +116,13 @@ func allocation(svc *corev1.Service, a netip.Addr) *networkingv1.IPAddress {
 	}
 }
 
-// owns reports whether an IPAddress is a Service's.
 func owns(svc *corev1.Service, ip *networkingv1.IPAddress) bool {
 	p := ip.Spec.ParentRef
 	return p != nil && p.Group == "" && p.Resource == "services" && p.Namespace == svc.Namespace && p.Name == svc.Name
 }
 
-// patchRewrite notes on the Service where it goes. It says some milliseconds too early that it has
-// arrived, so that its change of address is the last that is seen of it; on the way back that is
-// said afterwards, since the time when it arrived at the address that it leaves is still needed.
+// patchRewrite notes on the Service where it goes, some milliseconds early, so that the change of
+// address is the last that watchers see. On the way back, the time of arrival is still needed.
 func (h *hopStep) patchRewrite(svc *corev1.Service) map[string]any {
 	notes := map[string]any{
 		v1alpha1.LabelMigration:     h.Migration,
@@ -147,7 +141,6 @@ func (h *hopStep) movedNow() map[string]any {
 	return map[string]any{v1alpha1.AnnotationMovedAt: h.Now().UTC().Format(time.RFC3339Nano)}
 }
 
-// changesOfRewrite are made by the functions that make the writes.
 func (h *hopStep) changesOfRewrite() []engine.Change {
 	svc := h.progress.Service
 	src, dest := h.ends()
@@ -157,7 +150,7 @@ func (h *hopStep) changesOfRewrite() []engine.Change {
 	memo := address("create", bridge.MemoAddress(svc.UID), " (what is noted of the Service)")
 	own, kept := address("create", dest, ""), address("create", src, "")
 	own.Body, kept.Body = allocation(svc, dest), h.hold(src).Build()
-	arrived := services.ArrivesAt(dest, &svc.Spec)
+	arrived := services.AddressesOnArrival(dest, &svc.Spec)
 	changes := []engine.Change{
 		memo, h.patched(timeless(h.patchRewrite(svc))), address("delete", dest, " (held)"), own,
 		{Verb: "put", Object: "etcd: Service " + h.progress.Key().String(), Body: map[string]any{"spec": map[string]any{

@@ -16,9 +16,8 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// RemoveLeftovers removes canaries, barriers and sync windows of runs that were killed, and pods
-// that were taken from Deployments which are gone. A run that goes on does so by itself; one that
-// turns back does not come by there again.
+// RemoveLeftovers removes canaries, barriers, sync windows and taken pods of killed runs, which a
+// run that turns back does not pass again.
 func RemoveLeftovers(c client.Client, migration string) engine.Step {
 	roles := []string{v1alpha1.RoleCanary, v1alpha1.RoleSentinel, v1alpha1.RoleNudge}
 	leaver := leaving.Leaver{Client: c, Migration: migration}
@@ -64,7 +63,6 @@ func RemoveLeftovers(c client.Client, migration string) engine.Step {
 	}
 }
 
-// endTaken ends pods that no Deployment has any more.
 func endTaken(ctx context.Context, leaver leaving.Leaver) error {
 	pods, err := leaver.Find(ctx, metav1.NamespaceAll)
 	if err != nil {
@@ -81,7 +79,6 @@ func endTaken(ctx context.Context, leaver leaving.Leaver) error {
 	return nil
 }
 
-// thrownAway lists the Services that replumb makes for itself in a role and removes again.
 func thrownAway(ctx context.Context, c client.Client, migration, role string) ([]corev1.Service, error) {
 	all := &corev1.ServiceList{}
 	err := c.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace),
@@ -145,8 +142,6 @@ func ReleaseOrphaned(c client.Client, ip *networkingv1.IPAddress) engine.Step {
 		Write: func(ctx context.Context) error {
 			return client.IgnoreNotFound(c.Delete(ctx, ip, client.Preconditions{UID: &ip.UID}))
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "delete", Object: "IPAddress " + ip.Name}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "delete", Object: "IPAddress " + ip.Name}),
 	}
 }

@@ -12,13 +12,8 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// narrowStep takes the address at which a Service has arrived off its bridge, which goes on
-// answering at the other.
-//
-// No node has to prove anything before. kube-proxy takes up Services in the order in which they
-// were written, and the hop's second patch was written before this: a kube-proxy that knows that
-// the bridge has given the address up knows that the Service is at it, and a sync that takes up
-// both writes both in one transaction. See docs/design/hop.md.
+// narrowStep takes the address at which a Service has arrived off its bridge. Nodes prove nothing
+// before, since kube-proxy takes Services in the order they were written (docs/design/hop.md).
 type narrowStep struct {
 	engine.Observed[wideBridge]
 
@@ -27,15 +22,14 @@ type narrowStep struct {
 	to       engine.Direction
 }
 
-// wideBridge is a bridge that was seen to answer where it need not, and the bridge that it has to
-// be.
+// wideBridge is a bridge that answers where it need not, and the one that it has to be.
 type wideBridge struct {
 	have *corev1.Service
 	want *bridge.Bridge
 }
 
-// Narrow has each address of a Service that has hopped belong to one Service again. The answer to
-// its write is the proof, and nodes are not asked: each is right before and after it.
+// Narrow has each address of a hopped Service belong to one Service again. The write's answer is
+// the proof: nodes are right before and after it.
 func (s *Steps) Narrow(e *services.Entry, to engine.Direction) engine.Step {
 	n := &narrowStep{Steps: s, progress: s.Tracker.Of(e), to: to}
 	n.Observed = engine.Observed[wideBridge]{
@@ -49,8 +43,7 @@ func (n *narrowStep) Title() string {
 	return fmt.Sprintf("Leave %s to %s, and %s to its bridge", dest, n.progress.Key(), src)
 }
 
-// read returns the Service and its bridge: at first as the hop has just been answered with them,
-// since the write is refused to a bridge that has changed.
+// read starts from the answers to the hop, since the write is refused to a bridge that has changed.
 func (n *narrowStep) read(ctx context.Context) (latest answers, err error) {
 	latest, n.progress.answers = n.progress.answers, answers{}
 	if latest.service != nil && latest.bridge != nil {

@@ -32,8 +32,8 @@ func (e *lackError) Error() string {
 		e.Quota, e.hard, e.resource, e.used, e.need, e.used+e.need)
 }
 
-// Lacking are the quotas of a namespace that have no room.
-func Lacking(quotas []corev1.ResourceQuota, namespace string, needs Charges) (out []*lackError) {
+// QuotasLacking are the quotas of a namespace that have no room.
+func QuotasLacking(quotas []corev1.ResourceQuota, namespace string, needs Charges) (out []*lackError) {
 	for i := range quotas {
 		q := &quotas[i]
 		if q.Namespace != namespace {
@@ -50,10 +50,8 @@ func Lacking(quotas []corev1.ResourceQuota, namespace string, needs Charges) (ou
 	return out
 }
 
-// checkQuota returns nil once the quotas of a Service's namespace have room for the node ports that
-// the second patch takes. Those that the first patch gives up count until the quota's controller
-// has counted again, which a hop must not wait for in its middle; the hop before this one may have
-// just done so.
+// checkQuota waits before a hop, not in its middle, for room for the node ports of the second
+// patch: quotas count those of the hop before this one until their controller looks again.
 func (a *attempt) checkQuota(ctx context.Context) error {
 	key := a.progress.Key()
 	quotas := &corev1.ResourceQuotaList{}
@@ -65,14 +63,14 @@ func (a *attempt) checkQuota(ctx context.Context) error {
 		return fmt.Errorf("quotas of service %s: %w", key, err)
 	}
 	takes := Charges{corev1.ResourceServicesNodePorts: int64(len(a.svc.Spec.Ports))}
-	for _, lack := range Lacking(quotas.Items, key.Namespace, takes) {
+	for _, lack := range QuotasLacking(quotas.Items, key.Namespace, takes) {
 		return engine.NotYet("the node ports of service %s: %w", key, lack)
 	}
 	return nil
 }
 
-// retryQuota turns the refusal of a quota that has not counted yet what the first patch gave up
-// into one to try again.
+// retryQuota retries a refusal for node ports that the first patch gave up and the quota still
+// counts.
 func retryQuota(err error) error {
 	if refused := admission.Of(err); refused != nil && refused.Quota {
 		return engine.NotYet("%w", err)
@@ -80,8 +78,7 @@ func retryQuota(err error) error {
 	return err
 }
 
-// delayKubeProxies has the next sync of every kube-proxy come after the patches of a Service with
-// node ports. done removes what it takes.
+// delayKubeProxies has the next sync of every kube-proxy come after both patches; done undoes it.
 func (a *attempt) delayKubeProxies(ctx context.Context) (done func(context.Context) error, err error) {
 	if err := a.checkQuota(ctx); err != nil {
 		return nil, err

@@ -22,15 +22,12 @@ import (
 // attempt is one write of a hop.
 type attempt struct {
 	*hopStep
-	// svc is the Service as it was seen, and as each patch was answered.
-	svc *corev1.Service
-	// reserved says that the address the Service leaves is reserved.
+	svc      *corev1.Service
 	reserved bool
 }
 
-// start takes a Service over that is at the address which it is to leave. All that may take time
-// comes before the first patch: between the two nothing is asked of the API server, and everyone
-// who watches Services sees one of type ExternalName for one round trip.
+// start does all that may take time before the first patch: between the two everyone who watches
+// sees a Service of type ExternalName for one round trip.
 func (a *attempt) start(ctx context.Context) error {
 	if err := a.reserveTarget(ctx); err != nil {
 		return err
@@ -68,8 +65,7 @@ func (a *attempt) start(ctx context.Context) error {
 // routed reports whether ingress controllers are to see nothing of the hop.
 func (h *hopStep) routed() bool { return len(h.beside) > 0 }
 
-// checkBridge looks at the bridge, right before the Service leaves. It brings the bridge in line
-// with a Service that was changed after its bridge was made, and proves it again.
+// checkBridge repairs and proves the bridge right before the Service leaves, if either has changed.
 func (a *attempt) checkBridge(ctx context.Context) error {
 	err := a.proven(ctx)
 	if !errors.As(err, new(*bridge.DriftError)) {
@@ -81,7 +77,6 @@ func (a *attempt) checkBridge(ctx context.Context) error {
 	return a.proven(ctx)
 }
 
-// repairBridge brings the bridge in line, and proves that nodes know it.
 func (a *attempt) repairBridge(ctx context.Context) error {
 	if err := a.bridgeOf(a.progress, a.svc).Ensure(ctx, a.Client, a.Pool); err != nil {
 		return err
@@ -89,7 +84,6 @@ func (a *attempt) repairBridge(ctx context.Context) error {
 	return a.Barriers.pass(ctx, a.ID())
 }
 
-// proven returns nil only if the bridge is what the Service needs.
 func (a *attempt) proven(ctx context.Context) error {
 	have, err := a.bridgeOf(a.progress, a.svc).Proven(ctx, a.Client, a.endpoints)
 	a.progress.bridge = have
@@ -121,9 +115,8 @@ func (h *hopStep) reserveTarget(ctx context.Context) error {
 	return nil
 }
 
-// recordOriginal keeps what the first patch takes from the Service, and its two addresses, where
-// only replumb and the control plane write: others may write the Service itself, and while it has
-// no address neither of them is reserved.
+// recordOriginal keeps the spec and both addresses where only replumb and the control plane write;
+// the Service itself others may write, and neither address is reserved while it has none.
 func (a *attempt) recordOriginal(ctx context.Context) (err error) {
 	p := a.progress
 	if p.Original, err = services.OriginalOf(&a.svc.Spec); err != nil {
@@ -144,8 +137,7 @@ func (a *attempt) writeMemo(ctx context.Context, memo *bridge.Hold) error {
 	return nil
 }
 
-// changeClusterIP sends both patches. The target is given back right before, and the address left
-// behind reserved right after: every watcher would wait for whatever came in between.
+// changeClusterIP sends both patches, with nothing in between that watchers would wait for.
 func (a *attempt) changeClusterIP(ctx context.Context) error {
 	original, err := a.progress.OriginalSpec(a.svc)
 	if err != nil {
@@ -168,8 +160,7 @@ func (a *attempt) changeClusterIP(ctx context.Context) error {
 	return a.setClusterIP(ctx, original)
 }
 
-// clearClusterIP sends the first patch, the dangerous one: once it is through, only the bridge
-// answers at the old address.
+// clearClusterIP sends the first patch, after which only the bridge answers at the old address.
 func (a *attempt) clearClusterIP(ctx context.Context) error {
 	if a.routed() {
 		if err := a.throttle.Open(); err != nil {
@@ -183,8 +174,7 @@ func (a *attempt) clearClusterIP(ctx context.Context) error {
 	return a.send(ctx, patch)
 }
 
-// resume takes a Service over that is between the patches. It is too late to hurry: first its old
-// address is reserved.
+// resume goes on between the patches: first the old address is reserved.
 func (a *attempt) resume(ctx context.Context) error {
 	if err := a.reserveSource(ctx); err != nil {
 		return err
@@ -209,8 +199,7 @@ func (h *hopStep) releaseTarget(ctx context.Context) error {
 	return nil
 }
 
-// reserveSource reserves the address left behind: no Service owns it, and the bridge answers there.
-// The proof finds one that another Service was given meanwhile.
+// reserveSource reserves the address left behind; the proof finds another Service that took it.
 func (a *attempt) reserveSource(ctx context.Context) error {
 	if a.reserved {
 		return nil
@@ -228,7 +217,6 @@ func (a *attempt) reserveSource(ctx context.Context) error {
 	return err
 }
 
-// setClusterIP sends the second patch.
 func (a *attempt) setClusterIP(ctx context.Context, original *corev1.ServiceSpec) error {
 	_, dest := a.ends()
 	err := a.send(ctx, a.patchToClusterIP(a.svc, original))
@@ -238,8 +226,7 @@ func (a *attempt) setClusterIP(ctx context.Context, original *corev1.ServiceSpec
 	return retryQuota(bridge.NotReadyYet(err))
 }
 
-// retarget deals with a target that another Service was given between its release and the second
-// patch: the Service goes to the next free address, after its bridge does.
+// retarget has bridge and Service go to the next free address, after another took the target.
 func (a *attempt) retarget(ctx context.Context, dest netip.Addr) error {
 	if err := a.reserveSource(ctx); err != nil { // this will take a while
 		return err
@@ -270,8 +257,8 @@ func (a *attempt) retarget(ctx context.Context, dest netip.Addr) error {
 	return engine.NotYet("address %s of service %s was taken by another Service; going to %s", dest, p.Key(), p.New)
 }
 
-// checkOtherFamily returns an error if another Service was given the address of the other family.
-// The control plane may have given it back to this one, too early.
+// checkOtherFamily fails if another Service was given the address of the other family. The control
+// plane may have given it back too early.
 func (a *attempt) checkOtherFamily(ctx context.Context) error {
 	kept := a.progress.Kept(a.svc)
 	if !kept.IsValid() {
@@ -312,8 +299,7 @@ func PatchToExternalName(migration, domain string, e *services.Entry) (map[strin
 	return h.patchToExternalName(e.Service)
 }
 
-// patchToExternalName carries all that is needed to go on from the object alone, should replumb be
-// killed right after it.
+// patchToExternalName carries all that is needed to go on from the object alone.
 func (h *hopStep) patchToExternalName(svc *corev1.Service) (map[string]any, error) {
 	spec, err := json.Marshal(svc.Spec)
 	if err != nil {
@@ -344,11 +330,9 @@ func (h *hopStep) patchToExternalName(svc *corev1.Service) (map[string]any, erro
 	}, nil
 }
 
-// externalName is where a Service leads between its patches: to the name of its bridge, or, for API
-// servers, which go by externalName (ResolveCluster in k8s.io/apiserver pkg/util/proxy/proxy.go)
-// and seldom ask the DNS of their cluster, to the old address, at which the bridge answers all the
-// time. An address has no CNAME: a look-up of the Service's name in this moment has no answer. Of
-// IPv6 none is a valid externalName.
+// externalName is the name of the bridge, or, for API servers, which go by externalName
+// (ResolveCluster in k8s.io/apiserver pkg/util/proxy/proxy.go) and seldom ask cluster DNS, the old
+// address. No IPv6 address is a valid externalName.
 func (h *hopStep) externalName(svc *corev1.Service) string {
 	if h.progress.Called && h.progress.Old.Is4() {
 		return h.progress.Old.String()
@@ -356,11 +340,10 @@ func (h *hopStep) externalName(svc *corev1.Service) string {
 	return services.BridgeHost(svc, h.Domain)
 }
 
-// patchToClusterIP names the target again: another Service may have taken the one in the first
-// patch.
+// patchToClusterIP names the target again, since another Service may have taken the first one.
 func (h *hopStep) patchToClusterIP(svc *corev1.Service, original *corev1.ServiceSpec) map[string]any {
 	_, dest := h.ends()
-	addresses := services.ArrivesAt(dest, original)
+	addresses := services.AddressesOnArrival(dest, original)
 	spec := map[string]any{
 		"type":                  original.Type,
 		"externalName":          nil,
@@ -386,7 +369,6 @@ func (h *hopStep) patchToClusterIP(svc *corev1.Service, original *corev1.Service
 	}
 }
 
-// changes are made by the functions that make the patches.
 func (h *hopStep) changes() ([]engine.Change, error) {
 	p, svc := h.progress, h.progress.Service
 	src, dest := h.ends()

@@ -19,21 +19,18 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// Progress is a Service as a run has it: as the inventory found it, and changed by each write
-// since. The steps of one Service run one after the other.
+// Progress is a Service as the inventory found it and each write of the run changed it. The steps
+// of one Service run one after the other.
 type Progress struct {
 	services.Entry
 	answers
 
-	// began is when the first patch was about to be sent, for the observer.
-	began time.Time
-	// skipped is why the Service does not hop, once it was found that it may not.
+	began   time.Time
 	skipped string
 }
 
-// answers are a Service and its bridge as the API server has answered with them; nil for what is
-// not known. They are good for a write that carries their resourceVersion, and for a proof of the
-// write that they answer.
+// answers are a Service and its bridge as last answered; nil if unknown. They are good for writes
+// that carry their resourceVersion, and for a proof of the write they answer.
 type answers struct{ service, bridge *corev1.Service }
 
 // Tracker has the progress of each Service for all steps of a run. The zero value is ready.
@@ -58,7 +55,6 @@ func (t *Tracker) Of(e *services.Entry) *Progress {
 	return p
 }
 
-// recordHold remembers an address that was reserved.
 func (p *Progress) recordHold(h *bridge.Hold) {
 	if p.Reserved == nil {
 		p.Reserved = map[netip.Addr]services.Reservation{}
@@ -68,16 +64,15 @@ func (p *Progress) recordHold(h *bridge.Hold) {
 	}
 }
 
-// ownsAddress reports whether an address could not be reserved since a run that was killed right
-// before it wrote to etcd has made it the Service's own.
+// ownsAddress reports whether a killed run has made the address the Service's own, before its write
+// to etcd.
 func (p *Progress) ownsAddress(err error) bool {
 	var taken *bridge.TakenError
 	return p.Strategy == v1alpha1.StrategyOfEtcd && errors.As(err, &taken) &&
 		taken.By == "services "+p.Key().String()
 }
 
-// reserveNew reserves the target of the Service, and takes the next free address as often as
-// another is found to have it.
+// reserveNew reserves the target, or the next free address as often as another has it.
 func (p *Progress) reserveNew(ctx context.Context, c client.Client, migration string, pool *cidr.Pool) error {
 	for {
 		if p.New.IsValid() {
@@ -117,5 +112,4 @@ func readService(ctx context.Context, c client.Client, e *services.Entry) (*core
 	return svc, nil
 }
 
-// noProof is that of a write whose answer is the proof.
 func noProof(context.Context) error { return nil }

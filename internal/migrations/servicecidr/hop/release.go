@@ -19,15 +19,13 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// Release takes away what kept the other address of a Service answering: the bridge first, then the
-// reservation, so that an address that still leads somewhere is given to no one; and last what the
-// Service remembers, from which an interrupted run goes on.
+// Release takes bridge, reservation and notes away, in this order: an address that leads somewhere
+// is given to no one, and an interrupted run goes on by the notes.
 type Release struct {
 	Client    client.Client
 	Migration string
 	Entry     *services.Entry
-	// At is where the Service must be for this to be safe, unless others took it out of the
-	// migration.
+	// At is where the Service must be, unless others took it out of the migration.
 	At         netip.Addr
 	Domain     string
 	Strategies services.Strategies
@@ -35,8 +33,7 @@ type Release struct {
 	Why string
 }
 
-// remainder is what was seen of a Service to release, and of its bridge; nil for what is gone. A
-// change since is met with a conflict.
+// remainder is what was seen of a Service to release; nil for what is gone.
 type remainder struct{ service, bridge *corev1.Service }
 
 func (r Release) Step() engine.Step {
@@ -69,13 +66,11 @@ func (r Release) look(ctx context.Context) (engine.State, remainder, error) {
 	return engine.Done, seen, nil
 }
 
-// outOfMigration reports whether a Service may not move any more, and is in no hop.
 func (r Release) outOfMigration(svc *corev1.Service) bool {
 	_, reason := r.Strategies.Evaluate(svc)
 	return (r.Why != "" || reason.Kind != "") && !services.IsInTransit(svc, r.Domain)
 }
 
-// leftOf says what of the migration is still there; empty, if nothing is.
 func (r Release) leftOf(ctx context.Context, svc *corev1.Service) (seen remainder, left string, err error) {
 	seen.service = svc
 	have := &corev1.Service{}
@@ -105,13 +100,11 @@ func (r Release) leftOf(ctx context.Context, svc *corev1.Service) (seen remainde
 	return seen, "", nil
 }
 
-// misallocated reports whether an IPAddress was left by a run that was killed right before or after
-// it wrote to etcd.
+// misallocated reports whether a run that was killed beside its write to etcd left an IPAddress.
 func (r Release) misallocated(svc *corev1.Service, ip *networkingv1.IPAddress) bool {
 	return r.Entry.Strategy == v1alpha1.StrategyOfEtcd && svc != nil && owns(svc, ip) && !slices.Contains(svc.Spec.ClusterIPs, ip.Name)
 }
 
-// reserved are the addresses that may be reserved: not the Service's own.
 func (r Release) reserved(svc *corev1.Service) []netip.Addr {
 	var all []netip.Addr
 	for _, a := range r.Entry.Addresses() {
@@ -164,8 +157,8 @@ func (r Release) removeBridge(ctx context.Context, seen *corev1.Service) error {
 	return bridge.Delete(ctx, r.Client, seen)
 }
 
-// patchWithoutNotes takes the migration's annotations off a Service that has not changed since
-// version; empty means any.
+// patchWithoutNotes takes the migration's annotations off an unchanged Service; no version means
+// any.
 func patchWithoutNotes(version string) map[string]any {
 	notes := map[string]any{}
 	for _, key := range []string{
@@ -181,8 +174,7 @@ func patchWithoutNotes(version string) map[string]any {
 	return map[string]any{"metadata": meta}
 }
 
-// prove asks whether the bridge is gone, which finalizers may hold. The end of the command looks
-// for all else.
+// prove asks whether the bridge is gone, which finalizers may hold.
 func (r Release) prove(ctx context.Context) error {
 	err := r.Client.Get(ctx, r.Entry.BridgeKey(), &corev1.Service{})
 	if err == nil {
@@ -201,7 +193,6 @@ func (r Release) changes() ([]engine.Change, error) {
 	return append(changes, engine.Change{Verb: "patch", Object: "Service " + r.Entry.Key().String(), Body: patchWithoutNotes("")}), nil
 }
 
-// bridgeDeletion shows what goes with the bridge of a Service with that selector.
 func bridgeDeletion(key types.NamespacedName, selector map[string]string) []engine.Change {
 	changes := []engine.Change{{Verb: "delete", Object: "Service " + key.String()}}
 	if len(selector) == 0 {

@@ -15,21 +15,18 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// hopStep changes the ClusterIP of a Service in place, by two patches. A ClusterIP cannot be
-// changed, except from and to type ExternalName (validateServiceClusterIPsRelatedFields and
-// ValidateServiceUpdate in k8s.io/kubernetes pkg/apis/core/validation/validation.go); between the
-// patches the Service's name leads to its bridge. See docs/design/hop.md.
-//
-// The Service that was seen carries its resourceVersion into every patch, so a Service that changed
-// in between is met with a conflict and looked at again.
+// hopStep changes the ClusterIP of a Service by two patches, since it can be changed only from and
+// to type ExternalName (validateServiceClusterIPsRelatedFields and ValidateServiceUpdate in
+// k8s.io/kubernetes pkg/apis/core/validation/validation.go; docs/design/hop.md). Each patch carries
+// the resourceVersion that was seen.
 type hopStep struct {
 	engine.Observed[*corev1.Service]
 
 	*Steps
 	progress *Progress
 	to       engine.Direction
-	// beside are the Services that ingress controllers lead to and that hop at the same time, this
-	// one among them; none, if they do not lead here.
+	// beside are the Services behind ingress controllers that hop at the same time, this one
+	// included.
 	beside []bridge.Routed
 }
 
@@ -93,7 +90,7 @@ func (h *hopStep) look(ctx context.Context) (engine.State, *corev1.Service, erro
 
 func (h *hopStep) hold(a netip.Addr) *bridge.Hold { return h.progress.Reservation(h.Migration, a) }
 
-// write takes the Service to its other address. It returns a proof by the answer to the last patch.
+// write returns a proof by the answer to the last patch.
 func (h *hopStep) write(ctx context.Context, svc *corev1.Service) (func(context.Context) error, error) {
 	_, dest := h.ends()
 	p := h.progress
@@ -123,11 +120,10 @@ func (h *hopStep) write(ctx context.Context, svc *corev1.Service) (func(context.
 	return func(ctx context.Context) error { return h.verify(ctx, svc, a.reserved) }, nil
 }
 
-// skip lets a Service go that may not hop: it stays where it is, and what the migration has of it
-// goes. One that has moved keeps its bridge, so its old address answers until finish or rollback;
-// one that others took to a third address is for the next inventory.
+// skip lets a Service stay that may not hop, and removes what the migration has of it. One that has
+// moved keeps its bridge until finish or rollback.
 func (h *hopStep) skip(ctx context.Context, svc *corev1.Service) error {
-	if services.Addressless(svc).Kind == "" && !services.IsAt(svc, h.progress.Old) {
+	if services.WhyAddressless(svc).Kind == "" && !services.IsAt(svc, h.progress.Old) {
 		return nil
 	}
 	r := Release{
@@ -140,7 +136,6 @@ func (h *hopStep) skip(ctx context.Context, svc *corev1.Service) error {
 	return r.prove(ctx)
 }
 
-// prove reads the Service after its hop.
 func (h *hopStep) prove(ctx context.Context) error {
 	svc, err := readService(ctx, h.Client, &h.progress.Entry)
 	if err != nil || svc == nil {
@@ -149,8 +144,8 @@ func (h *hopStep) prove(ctx context.Context) error {
 	return h.verify(ctx, svc, false)
 }
 
-// verify looks at what a hop could have damaged, and leaves other fields alone: they may have been
-// changed since. reserved says that the address the Service has left was just reserved.
+// verify looks at what a hop could have damaged, and no further: other fields may have changed.
+// reserved says that the left address was just reserved.
 func (h *hopStep) verify(ctx context.Context, svc *corev1.Service, reserved bool) error {
 	src, _ := h.ends()
 	original, err := h.progress.OriginalSpec(svc)
@@ -172,7 +167,6 @@ func (h *hopStep) verify(ctx context.Context, svc *corev1.Service, reserved bool
 	return nil
 }
 
-// verifySpec returns nil if the Service is at its target, and has what it had.
 func (h *hopStep) verifySpec(svc *corev1.Service, original *corev1.ServiceSpec) error {
 	_, dest := h.ends()
 	s, key := &svc.Spec, h.progress.Key()
@@ -183,7 +177,7 @@ func (h *hopStep) verifySpec(svc *corev1.Service, original *corev1.ServiceSpec) 
 		!equality.Semantic.DeepEqual(s.IPFamilyPolicy, original.IPFamilyPolicy),
 		!equality.Semantic.DeepEqual(s.InternalTrafficPolicy, original.InternalTrafficPolicy):
 		return fmt.Errorf("service %s lost its ipFamilies, ipFamilyPolicy or internalTrafficPolicy", key)
-	case services.Besides(services.ParseAddresses(original.ClusterIPs), dest) != services.Besides(services.AddressesOf(svc), dest):
+	case services.AddressBeside(services.ParseAddresses(original.ClusterIPs), dest) != services.AddressBeside(services.AddressesOf(svc), dest):
 		return fmt.Errorf("service %s is at %v, and did not keep its other address", key, s.ClusterIPs)
 	case original.Type == corev1.ServiceTypeNodePort &&
 		(!equality.Semantic.DeepEqual(s.Ports, original.Ports) || s.ExternalTrafficPolicy != original.ExternalTrafficPolicy):
@@ -192,7 +186,6 @@ func (h *hopStep) verifySpec(svc *corev1.Service, original *corev1.ServiceSpec) 
 	return nil
 }
 
-// report tells the observer that the Service has arrived, unless it is one of replumb's own.
 func (h *hopStep) report(svc *corev1.Service) {
 	p := h.progress
 	began := p.began

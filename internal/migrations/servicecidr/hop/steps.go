@@ -27,22 +27,17 @@ type Steps struct {
 	// Forms are those of new bridges by namespace, Form is that of all others.
 	Forms map[string]v1alpha1.BridgeForm
 	Form  v1alpha1.BridgeForm
-	// Pool has the addresses of the target that are free.
-	Pool *cidr.Pool
+	Pool  *cidr.Pool
 	// Within are the ranges of the migration: no bridge answers at other addresses.
-	Within   []netip.Prefix
-	Barriers *Barriers
-	Now      func() time.Time
-	// Strategies say how each Service gets to its other address.
+	Within     []netip.Prefix
+	Barriers   *Barriers
+	Now        func() time.Time
 	Strategies services.Strategies
 	// Store is where API servers keep those that go by etcd.
-	Store Store
-	// Observer, if set, hears of Services that have moved.
+	Store    Store
 	Observer MoveObserver
-	// Tracker has the progress of each Service.
-	Tracker *Tracker
+	Tracker  *Tracker
 
-	// endpoints compares those of Services and bridges.
 	endpoints *bridge.Endpoints
 	// throttle keeps hops from ingress controllers that lead to the Service.
 	throttle *bridge.Throttle
@@ -55,9 +50,8 @@ type MoveObserver interface {
 	Moved(service, from, to, strategy string, at time.Time, took time.Duration)
 }
 
-// inTransitLimit is how many Services are between the two patches of their hops at once: a busy API
-// server answers each later the more there are, and all watchers wait for that. See
-// docs/design/hop.md, which has what it takes.
+// inTransitLimit bounds the Services between their two patches: the more there are, the later a
+// busy API server answers each (docs/design/hop.md).
 const inTransitLimit = 2
 
 // NewSteps makes them ready.
@@ -82,8 +76,7 @@ func (s *Steps) Rebridge(e *services.Entry) engine.Step {
 	})
 }
 
-// BridgeIsStale reports whether the bridge of a Service that has moved is gone, or not what the
-// Service needs.
+// BridgeIsStale reports whether a moved Service lacks the bridge that it needs.
 func (s *Steps) BridgeIsStale(e *services.Entry) bool {
 	want := s.bridgeAfter(s.Tracker.Of(e), e.Service, engine.Forward)
 	if e.Bridge != nil {
@@ -92,7 +85,6 @@ func (s *Steps) BridgeIsStale(e *services.Entry) bool {
 	return e.Bridge == nil || e.Mirrored() || bridge.Difference(e.Bridge, want.Build(), true) != nil
 }
 
-// bridgeOf is the bridge that a Service needs in order to hop.
 func (s *Steps) bridgeOf(p *Progress, svc *corev1.Service) *bridge.Bridge {
 	return &bridge.Bridge{
 		Migration: s.Migration,
@@ -106,8 +98,7 @@ func (s *Steps) bridgeOf(p *Progress, svc *corev1.Service) *bridge.Bridge {
 	}
 }
 
-// bridgeAfter is the bridge that a Service needs once it has arrived, and before that the one it
-// needs in order to hop.
+// bridgeAfter is bridgeOf until the Service has arrived, and answers at one address from then on.
 func (s *Steps) bridgeAfter(p *Progress, svc *corev1.Service, to engine.Direction) *bridge.Bridge {
 	b := s.bridgeOf(p, svc)
 	_, dest := p.Ends(to)
@@ -121,13 +112,11 @@ func (s *Steps) bridgeAfter(p *Progress, svc *corev1.Service, to engine.Directio
 	return b
 }
 
-// reserveNew reserves the target of a Service.
 func (s *Steps) reserveNew(ctx context.Context, p *Progress) error {
 	return p.reserveNew(ctx, s.Client, s.Migration, s.Pool)
 }
 
-// mayNotMove says why a Service may not change its address, as it was just read; empty, if it may,
-// or must since it is in the middle of a hop.
+// mayNotMove says why a Service, as just read, may not move; empty in the middle of a hop.
 func (s *Steps) mayNotMove(svc *corev1.Service) string {
 	if services.IsInTransit(svc, s.Domain) {
 		return ""

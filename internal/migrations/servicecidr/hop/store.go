@@ -19,18 +19,15 @@ import (
 
 // Store is where API servers keep Services.
 type Store interface {
-	// Check says of each Service that could not be rewritten as it is why. It fails if none can be
-	// looked at.
+	// Check says why single Services could not be rewritten. It fails if none can be looked at.
 	Check(ctx context.Context, all []*corev1.Service) (map[types.NamespacedName]error, error)
 	// Rewrite swaps addresses of a Service in the revision that it is in.
 	Rewrite(ctx context.Context, svc *corev1.Service, swaps ...stored.Swap) error
 }
 
-// EtcdStore connects for each call: between two may be days, in which members and certificates
-// change.
+// EtcdStore connects for each call, since members and certificates change in between.
 type EtcdStore struct {
-	Spec *v1alpha1.StoreSpec
-	// Client reads the Secret with the certificates, if it is one.
+	Spec   *v1alpha1.StoreSpec
 	Client client.Client
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// ArrivalStep verifies that a Service is where it was to go, before its old address is taken away.
+// ArrivalStep verifies that a Service has arrived, before its old address is taken away.
 func ArrivalStep(c client.Client, listed *ServiceList, e *services.Entry, domain string) engine.Step {
 	return &engine.Wait{
 		Name: "verify/" + e.Key().String(), About: fmt.Sprintf("Verify %s at %s", e.Key(), e.New),
@@ -26,7 +26,7 @@ func ArrivalStep(c client.Client, listed *ServiceList, e *services.Entry, domain
 			if err != nil || svc == nil || services.IsAt(svc, e.New) {
 				return err
 			}
-			if reason := services.Addressless(svc); reason.Kind != "" && !services.IsInTransit(svc, domain) {
+			if reason := services.WhyAddressless(svc); reason.Kind != "" && !services.IsInTransit(svc, domain) {
 				return nil // others took its address away, and it is not for the migration to give it one
 			}
 			return fmt.Errorf("service %s is of type %s at %q, not at %s", e.Key(), svc.Spec.Type, svc.Spec.ClusterIP, e.New)

@@ -23,8 +23,8 @@ type GateRequest struct {
 	Cluster engine.Identity `json:"cluster"`
 	Run     hook.Run        `json:"run"`
 	Gate    GateName        `json:"gate"`
-	// Want is what has to be seen: an address, addresses or ranges separated by commas, or a range.
-	// Keep, if there is one, is an address that has to stay beside it.
+	// Want is an address, addresses or ranges separated by commas, or a range that has to be seen.
+	// Keep is an address that has to stay beside it.
 	Want string `json:"want"`
 	Keep string `json:"keep,omitempty"`
 }
@@ -39,10 +39,8 @@ const (
 	GateAPIServers   GateName = "apiServers"
 )
 
-// field is the action's in a Migration.
 func (g GateName) field() string { return "spec.serviceCIDR.actions." + string(g) }
 
-// of is the action of the gate; nil, if it waits for people.
 func (g GateName) of(actions *v1alpha1.GateActions) *v1alpha1.Action {
 	if actions == nil {
 		return nil
@@ -75,12 +73,10 @@ func CallAction(g *engine.Gate, s services.Spec, r GateRequest) engine.Step {
 	return &actionStep{Wait: g.Wait, action: callout.Once{Action: *action}, request: r, guide: g.Guide()}
 }
 
-// GateActionError says that the action of a gate failed. It does not unwrap to its cause, since the
-// runner would try a refused connection or a time-out again, and an action is called once in a run.
+// GateActionError does not unwrap to its cause, since the runner would retry a refused connection
+// or time-out, and an action is called once in a run.
 type GateActionError struct {
-	// Field of the Migration that has the action.
 	Field string
-	// Cause is a *callout.Error.
 	Cause error
 	// Guide is how people do what it does.
 	Guide string
@@ -95,8 +91,7 @@ func (e *GateActionError) Advice() string {
 		"Without the action, by hand:\n" + e.Guide
 }
 
-// actionStep is a gate that calls an action, and passes when it sees what it waits for, whatever
-// the action says.
+// actionStep is a gate that calls an action, and passes by what it sees alone.
 type actionStep struct {
 	engine.Wait
 	action  callout.Once

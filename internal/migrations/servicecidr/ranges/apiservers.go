@@ -25,8 +25,7 @@ type Inspector interface {
 	InspectAll(ctx context.Context, addresses []string) []apiserver.Server
 }
 
-// NewGate waits for what only the operator, or their tooling, can do. It writes nothing to what
-// they own, says what to do, and ends when it sees that it is done.
+// NewGate waits for the operator. It writes nothing, says what to do, and ends when that is seen.
 func NewGate(id, title, guide string, limit time.Duration, holds func(context.Context) error) *engine.Gate {
 	return &engine.Gate{
 		Wait:         engine.Wait{Name: "gate/" + id, About: title, For: holds, Limit: limit},
@@ -41,7 +40,7 @@ type APIServers struct {
 	Addresses []string
 	// Witnesses are the nodes that look at API servers, too.
 	Witnesses func() []apiserver.Witness
-	// Bitmap says that their range is a flag alone, so that each tells it when it is asked for an
+	// Bitmap says that their range is a flag alone, so that each tells it when asked for an
 	// address.
 	Bitmap bool
 	// Family is that of the range which is asked for then.
@@ -54,8 +53,8 @@ type APIServers struct {
 // Remark says how they were seen; empty, if from here.
 func (a *APIServers) Remark() string { return strings.Join(a.from, "; ") }
 
-// inspect looks at each. Unless their addresses are given, the endpoints of kubernetes are asked; a
-// single one is that of the kubeconfig, which may be the only way to it.
+// inspect looks at each API server: the given ones, or the endpoints of kubernetes. A single one is
+// that of the kubeconfig, which may be the only way to it.
 func (a *APIServers) inspect(ctx context.Context) ([]apiserver.Server, error) {
 	addresses := a.Addresses
 	if len(addresses) == 0 {
@@ -79,12 +78,11 @@ func (a *APIServers) inspect(ctx context.Context) ([]apiserver.Server, error) {
 	return servers, nil
 }
 
-// asker has an API server say which range it gives addresses from.
 type asker interface {
 	Gives(ctx context.Context, address string, family corev1.IPFamily) (netip.Prefix, error)
 }
 
-// asked has API servers that do not tell their flags say from which range they give addresses.
+// asked has API servers that do not tell their flags give an address of their range.
 func (a *APIServers) asked(ctx context.Context, servers []apiserver.Server) []apiserver.Server {
 	asks, can := a.Inspector.(asker)
 	if !a.Bitmap || !can {
@@ -105,9 +103,8 @@ func (a *APIServers) asked(ctx context.Context, servers []apiserver.Server) []ap
 	return servers
 }
 
-// Certified holds once the certificate of every API server names all of some addresses: that where
-// kubernetes goes, where every client connects from the hop on, and that where it was, which
-// clients that run go on using.
+// Certified holds once the certificates of all API servers name all of some addresses: clients use
+// the former one until they restart.
 func (a *APIServers) Certified(want ...netip.Addr) func(context.Context) error {
 	return func(ctx context.Context) error {
 		servers, err := a.inspect(ctx)
@@ -128,11 +125,9 @@ type onRange struct {
 	servers   *APIServers
 	migration string
 	want      []netip.Prefix
-	// confirmation is the value of the Migration's annotation by which the operator vouches for
-	// what cannot be seen.
+	// confirmation is the annotation's value by which the operator vouches for what cannot be seen.
 	confirmation string
-	// lenient passes over what cannot be seen: the API servers were given nothing, as far as is
-	// known.
+	// lenient passes over the unseen, where the API servers were given nothing as far as is known.
 	lenient bool
 }
 
@@ -148,7 +143,7 @@ func (g onRange) holds(ctx context.Context) error {
 	missing, unknown := apiserver.AllOnRange(servers, apiserver.FromPods(pods), g.want)
 	switch {
 	case len(missing) > 0:
-		return engine.NotYet("--service-cluster-ip-range is not %s on %s", FlagOf(g.want), strings.Join(missing, ", "))
+		return engine.NotYet("--service-cluster-ip-range is not %s on %s", FlagText(g.want), strings.Join(missing, ", "))
 	case len(unknown) == 0 || g.lenient:
 		return nil
 	}
@@ -161,5 +156,5 @@ func (g onRange) holds(ctx context.Context) error {
 	}
 	return engine.NotYet("the --service-cluster-ip-range of %s cannot be seen from here; once it is %s everywhere, confirm it: "+
 		"kubectl annotate migrations.replumb.dev %s --overwrite %s=%s",
-		strings.Join(unknown, ", "), FlagOf(g.want), g.migration, v1alpha1.AnnotationAPIServers, g.confirmation)
+		strings.Join(unknown, ", "), FlagText(g.want), g.migration, v1alpha1.AnnotationAPIServers, g.confirmation)
 }

@@ -19,8 +19,7 @@ import (
 
 const annotationNoted = v1alpha1.AnnotationNoted
 
-// CommitReservations has API servers that have come into the range of reserved addresses keep them:
-// from then on no Service is given one.
+// CommitReservations has API servers that come into the range of reserved addresses keep them.
 type CommitReservations struct {
 	Client    client.Client
 	Inventory *services.Inventory
@@ -98,7 +97,7 @@ func (s CommitReservations) write(ctx context.Context, left []networkingv1.IPAdd
 	return errors.Join(taken...)
 }
 
-// yield gives a reservation up whose Service has the address, and says who else has it.
+// yield gives up a reservation whose Service has the address, and names any other that has it.
 func (s CommitReservations) yield(ctx context.Context, ip *networkingv1.IPAddress) error {
 	a, err := netip.ParseAddr(ip.Name)
 	if err != nil {

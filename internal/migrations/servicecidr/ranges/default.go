@@ -10,25 +10,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// newDefault is the default ServiceCIDR that API servers make from --service-cluster-ip-range,
-// within ten seconds, when there is none. A server whose flag still names the range that goes
-// brings it back.
+// newDefault is the default ServiceCIDR that API servers make from their flag within ten seconds
+// when there is none. A server whose flag names the range that goes brings it back.
 type newDefault struct {
-	client client.Client
-	// want is what the flag names, gone what it named before.
+	client     client.Client
 	want, gone []netip.Prefix
-	// remove takes away the default range of the direction that is left.
-	remove bool
+	remove     bool
 }
 
 // step waits for it, and removes the one before if that is asked for.
 func (d newDefault) step() engine.Step {
 	const limit = 3 * time.Minute
 	id := "default/" + d.want[0].String()
-	title := fmt.Sprintf("Wait until the API servers have made %s their default Service range", services.JoinRanges(d.want))
+	title := fmt.Sprintf("Wait until the API servers have made %s their default Service range", lists.Join(d.want, ", "))
 	if !d.remove {
 		return &engine.Wait{Name: id, About: title, For: d.made, Limit: limit}
 	}
@@ -45,7 +43,6 @@ func (d newDefault) removeBefore(ctx context.Context) error {
 	return DeleteRange(ctx, d.client, have)
 }
 
-// made returns nil once the default range is the one that is wanted.
 func (d newDefault) made(ctx context.Context) error {
 	have, err := ServiceCIDR(ctx, d.client, DefaultRange)
 	switch {
@@ -56,19 +53,18 @@ func (d newDefault) made(ctx context.Context) error {
 	case !have.DeletionTimestamp.IsZero():
 		return stillThere(ctx, d.client, have.Name, without(d.gone, d.want), nil)
 	case slices.Equal(services.CIDRsOf(have), d.gone) && d.remove:
-		return engine.NotYet("the default servicecidr is still %s", services.JoinRanges(d.gone))
+		return engine.NotYet("the default servicecidr is still %s", lists.Join(d.gone, ", "))
 	case slices.Equal(services.CIDRsOf(have), d.gone):
 		return &CameBackError{Range: d.gone}
 	case !d.fits(services.CIDRsOf(have)):
-		return fmt.Errorf("the default servicecidr is %s, and should be %s", services.JoinRanges(services.CIDRsOf(have)), services.JoinRanges(d.want))
+		return fmt.Errorf("the default servicecidr is %s, and should be %s", lists.Join(services.CIDRsOf(have), ", "), lists.Join(d.want, ", "))
 	case !readyCondition(have):
 		return engine.NotYet("the default servicecidr is not ready")
 	}
 	return nil
 }
 
-// fits reports whether the default ServiceCIDR is one that is wanted; of both families, in their
-// order.
+// fits reports whether the default ServiceCIDR has a wanted range; of both families, in order.
 func (d newDefault) fits(have []netip.Prefix) bool {
 	if len(d.want) > 1 && d.want[0].Addr().Is4() != d.want[1].Addr().Is4() {
 		return slices.Equal(have, d.want)
@@ -83,7 +79,7 @@ type CameBackError struct {
 
 func (e *CameBackError) Error() string {
 	return fmt.Sprintf("the default servicecidr came back with %s: an API server still has it as --service-cluster-ip-range",
-		services.JoinRanges(e.Range))
+		lists.Join(e.Range, ", "))
 }
 
 func (*CameBackError) Advice() string {

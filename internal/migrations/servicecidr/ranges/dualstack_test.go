@@ -69,9 +69,9 @@ func TestDefaultsOfBothFamilies(t *testing.T) {
 			spec.ClusterServices = v1alpha1.ClusterServicesStay
 		}
 		s := services.Load(&cluster.Snapshot{ServiceCIDRs: tt.has}, spec)
-		was, becomes, moves := Defaults(s)
-		if FlagOf(was) != tt.was || FlagOf(becomes) != tt.becomes || moves != tt.moves {
-			t.Errorf("%s: was %q, becomes %q, moves %v", name, FlagOf(was), FlagOf(becomes), moves)
+		was, becomes, moves := DefaultRanges(s)
+		if FlagText(was) != tt.was || FlagText(becomes) != tt.becomes || moves != tt.moves {
+			t.Errorf("%s: was %q, becomes %q, moves %v", name, FlagText(was), FlagText(becomes), moves)
 		}
 		var apart []string
 		for _, a := range (&Plan{Inventory: s}).aparts() {

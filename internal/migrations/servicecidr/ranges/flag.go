@@ -7,13 +7,13 @@ import (
 	"slices"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-// FlagPlan changes the Service range where it is a flag of the API servers. They give out addresses
-// of that range alone, so they get the new one before the first Service moves, and the old one
-// before the first returns. See docs/design/versions.md.
+// FlagPlan changes a Service range that is a flag. API servers give out that range alone, so they
+// get it before the first Service moves or returns (docs/design/versions.md).
 type FlagPlan struct {
 	*Plan
 }
@@ -26,19 +26,18 @@ var (
 // Extend has the API servers give out addresses of the target.
 func (f FlagPlan) Extend() []engine.Group { return f.change(f.Inventory.Spec.To[0], Repointed, false) }
 
-// Reopen has them give out those of the old range again. Where they never had another, unknowns
-// pass.
+// Reopen has API servers give out the old range; unknowns pass if they never had another.
 func (f FlagPlan) Reopen() []engine.Group {
 	from := f.Inventory.Spec.From
 	if len(from) == 0 {
 		return nil
 	}
 	begun := slices.ContainsFunc(f.Inventory.All(), (*services.Entry).Begun)
-	return f.change(from[0], restored, !begun && Serves(f.Inventory, from))
+	return f.change(from[0], restored, !begun && GivesOutAllOf(f.Inventory, from))
 }
 
-// change gives API servers another range. From when the first has it until all addresses that
-// replumb needs in it are reserved, a policy keeps these from others.
+// change gives API servers another range. Until the addresses that replumb needs in it are
+// reserved, a policy keeps them from others.
 func (f FlagPlan) change(want netip.Prefix, confirmation string, lenient bool) []engine.Group {
 	var steps []engine.Step
 	guard := f.Guard(want.String(), unreservedIn(f.Inventory, want))
@@ -46,7 +45,7 @@ func (f FlagPlan) change(want netip.Prefix, confirmation string, lenient bool) [
 		steps = append(steps, guard)
 	}
 	steps = append(steps, f.apiServers([]netip.Prefix{want}, confirmation, lenient))
-	if len(guard.Owned) > 0 || !Serves(f.Inventory, []netip.Prefix{want}) {
+	if len(guard.Owned) > 0 || !GivesOutAllOf(f.Inventory, []netip.Prefix{want}) {
 		steps = append(steps, givesOut{client: f.Client, migration: f.Inventory.Spec.Name, want: want}.step())
 	}
 	return engine.InOrder(append(steps, CommitReservations{Client: f.Client, Inventory: f.Inventory, In: want}.Step(), guard.Undo())...)
@@ -58,17 +57,16 @@ func (f FlagPlan) Repoint() []engine.Group {
 	return engine.InOrder(
 		f.vacant(),
 		&engine.Wait{
-			Name: "verify/api-servers", About: fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", FlagOf(to)),
+			Name: "verify/api-servers", About: fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", FlagText(to)),
 			For: f.OnRange(servers, to, Repointed, false), Limit: f.Wait, Remark: servers.Remark,
 		},
 	)
 }
 
-// vacant fails if a Service that moves, or should, still has an address of the old range.
 func (f FlagPlan) vacant() engine.Step {
 	from := f.Inventory.Spec.From
 	return &engine.Wait{
-		Name: "vacant/" + DefaultRange, About: "Verify that only pinned Services have an address in " + services.JoinRanges(from), Again: true,
+		Name: "vacant/" + DefaultRange, About: "Verify that only pinned Services have an address in " + lists.Join(from, ", "), Again: true,
 		For: func(ctx context.Context) error {
 			now, err := f.lookAgain(ctx)
 			if err != nil {

@@ -16,9 +16,9 @@ import (
 )
 
 // givesOut proves by a throw-away Service that addresses of a range are given out. API servers of
-// different flags rewrite the bitmap in turns, and refuse what is asked of that of another; once
-// all agree, each repairs it when it starts, and every three minutes (doRunOnce in
-// k8s.io/kubernetes pkg/registry/core/service/ipallocator/controller/repair.go).
+// different flags overwrite each other's bitmap until each repairs it, at its start and every three
+// minutes (doRunOnce in k8s.io/kubernetes
+// pkg/registry/core/service/ipallocator/controller/repair.go).
 type givesOut struct {
 	client    client.Client
 	migration string
@@ -69,8 +69,7 @@ func (g givesOut) try(ctx context.Context) error {
 	}
 	svc := g.build()
 	if err := g.client.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		// Whatever it is, it may pass: an API server that has just started, or the guard that has
-		// kept an address.
+		// Any refusal may pass: of an API server that has just started, or of the guard.
 		return engine.NotYet("no Service can be given an address in %s yet: %w", g.want, err)
 	}
 	if err := g.client.Delete(ctx, svc, client.Preconditions{UID: &svc.UID}); client.IgnoreNotFound(err) != nil {
@@ -84,5 +83,5 @@ func (g givesOut) try(ctx context.Context) error {
 	return nil
 }
 
-// repaired is how long it may take: a repair comes after three minutes at the latest.
+// repaired covers the three minutes after which a repair comes at the latest.
 const repaired = 4 * time.Minute

@@ -7,11 +7,10 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// Instructions of the gates, per distribution. docs/platforms has them as well, with what to look
-// at before and after. Where the control plane is another's, check stops before (RP1750), and a
-// gate that waits all the same says whose it is.
+// Instructions of the gates, per distribution, as in docs/platforms. RP1750 stops before where the
+// control plane is another's.
 
-// notYours begins a guide where the user is not the one who can follow it; empty, elsewhere.
+// notYours begins a guide that the user is not the one to follow; else empty.
 func notYours(o cluster.Origin) string {
 	if who := o.Distribution.Owner(); who != "" {
 		return fmt.Sprintf(
@@ -24,8 +23,7 @@ func notYours(o cluster.Origin) string {
 	return ""
 }
 
-// ofMachines is said beside instructions that are not for Cluster API, where that makes the
-// machines.
+// ofMachines is said beside other instructions where Cluster API makes the machines.
 func ofMachines(o cluster.Origin) string {
 	if !o.ClusterAPI || o.Distribution == cluster.Kubeadm {
 		return ""
@@ -79,8 +77,7 @@ subject alternative names. The API server takes a changed file up by itself with
 	) + end
 }
 
-// KubeletGuide is about the family that moves. kept are the addresses of the other that cluster DNS
-// keeps, and kubelets may name as well.
+// KubeletGuide is about the family that moves; kept are addresses of the other.
 func KubeletGuide(o cluster.Origin, want string, kept []netip.Addr) string {
 	end := `
 Go on to the next node once the pods of the last one are ready again: before Kubernetes 1.35 a kubelet that starts takes them for unready.
@@ -140,10 +137,9 @@ go back: replumb rollback.`,
 	) + end
 }
 
-// APIServerGuide has the whole list, where API servers serve both families: the first range is that
-// of the primary one.
+// APIServerGuide has the whole list; the first range is that of the primary family.
 func APIServerGuide(o cluster.Origin, ranges []netip.Prefix) string {
-	want := FlagOf(ranges)
+	want := FlagText(ranges)
 	end := ofMachines(
 		o,
 	) + "\nOne server at a time, so that the others answer meanwhile. replumb goes on by itself when it sees all of them on it."

@@ -21,15 +21,13 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// Kubelets are those of all nodes, none of which may give pods the cluster DNS address that is
-// left.
+// Kubelets may not give pods the cluster DNS address that is left.
 type Kubelets struct {
 	Cluster   *cluster.Cluster
 	Migration string
 	// Left are the addresses that no kubelet may name any more.
 	Left []netip.Addr
-	// Confirmation is the value of the Migration's annotation by which the operator vouches for
-	// kubelets that may not be asked.
+	// Confirmation is the annotation's value by which the operator vouches for silent kubelets.
 	Confirmation string
 
 	// waiting are the nodes that were not in order when last asked; nil means all.
@@ -100,7 +98,7 @@ func (k *Kubelets) ask(ctx context.Context, node string, vouched bool) string {
 	return ""
 }
 
-// silent says what to do about a kubelet that does not answer; empty, if it is in order.
+// silent says what to do about a kubelet that does not answer; empty if it is vouched for, or gone.
 func (k *Kubelets) silent(ctx context.Context, node string, why error, vouched bool) string {
 	err := k.Cluster.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{})
 	switch {
@@ -116,8 +114,7 @@ func (k *Kubelets) silent(ctx context.Context, node string, why error, vouched b
 		node, k.Confirmation, k.Migration, v1alpha1.AnnotationKubelets, k.Confirmation)
 }
 
-// RecordKubelets writes down when no kubelet named the old address any more: pods started before
-// may carry it.
+// RecordKubelets records since when no kubelet names the old address: older pods may carry it.
 func RecordKubelets(c client.Client, name string, now func() time.Time) engine.Step {
 	return &engine.Write{
 		Name: "record/kubelets", About: "Record that kubelets have been seen to name the other address", As: engine.RoleOwn,

@@ -10,20 +10,20 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-// Empties reports whether a ServiceCIDR of the cluster lies in what is to be emptied, and holds
-// more than pinned Services need. A range of the other family in it is kept apart.
-func Empties(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
+// IsEmptied reports whether a ServiceCIDR is to be emptied, and holds more than pinned Services
+// need.
+func IsEmptied(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
 	return c.Labels[v1alpha1.LabelRole] == "" && len(leavingRanges(s, c)) > 0 && !staysWhole(s, c) && !keepsPinned(s, c)
 }
 
-// keepsPinned reports whether a ServiceCIDR is just what pinned Services need, as one that an
-// earlier migration kept for them. It stays: the API server does not let go of it while there is no
-// other for their addresses.
+// keepsPinned reports whether a ServiceCIDR is just what pinned Services need. It stays, as the API
+// server keeps it while no other holds their addresses.
 func keepsPinned(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
 	if c.Name == DefaultRange || !c.DeletionTimestamp.IsZero() {
 		return false
@@ -32,30 +32,28 @@ func keepsPinned(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
 	return !slices.ContainsFunc(leavingRanges(s, c), func(p netip.Prefix) bool { return !slices.Contains(kept, p) })
 }
 
-// Retires reports whether a ServiceCIDR goes. One in which the cluster's own Services stay does
-// not.
-func Retires(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
-	return Empties(s, c) && !slices.ContainsFunc(s.Blockers(), func(e *services.Entry) bool {
+// IsRetired reports whether a ServiceCIDR goes, and no Service of the cluster stays in it.
+func IsRetired(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
+	return IsEmptied(s, c) && !slices.ContainsFunc(s.Blockers(), func(e *services.Entry) bool {
 		return e.Reason.Kind == services.ClusterService && cidr.Contains(services.CIDRsOf(c), e.Old)
 	})
 }
 
-// Retiring are the ServiceCIDRs that apply deletes, or waits for.
-func Retiring(s *services.Inventory) []*networkingv1.ServiceCIDR {
+// ToRetire are the ServiceCIDRs that apply deletes, or waits for.
+func ToRetire(s *services.Inventory) []*networkingv1.ServiceCIDR {
 	if s.Spec.Mode == v1alpha1.ModeExtend || s.Bitmap {
 		return nil
 	}
 	var all []*networkingv1.ServiceCIDR
 	for i := range s.Ranges {
-		if c := &s.Ranges[i]; Retires(s, c) {
+		if c := &s.Ranges[i]; IsRetired(s, c) {
 			all = append(all, c)
 		}
 	}
 	return all
 }
 
-// formerDefault is the range that kubernetes was in, the default one; false, if kubernetes does not
-// move.
+// formerDefault is the range that kubernetes was in; false, if it does not move.
 func formerDefault(s *services.Inventory) (was netip.Prefix, moves bool) {
 	e := s.Kubernetes()
 	if e == nil {
@@ -69,7 +67,6 @@ func formerDefault(s *services.Inventory) (was netip.Prefix, moves bool) {
 	return netip.Prefix{}, false
 }
 
-// currentDefault is the default ServiceCIDR; nil, if it is gone or going.
 func currentDefault(s *services.Inventory) *networkingv1.ServiceCIDR {
 	for i := range s.Ranges {
 		if c := &s.Ranges[i]; c.Name == DefaultRange && c.DeletionTimestamp.IsZero() {
@@ -79,13 +76,11 @@ func currentDefault(s *services.Inventory) *networkingv1.ServiceCIDR {
 	return nil
 }
 
-// within reports whether a range lies in one of others.
 func within(p netip.Prefix, ranges []netip.Prefix) bool {
 	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(p.Addr()) && r.Bits() <= p.Bits() })
 }
 
-// leavingRanges are the ranges of a ServiceCIDR to be emptied; none, if another of their family
-// would be left in it.
+// leavingRanges are the ranges to be emptied; none, if another of their family would be left.
 func leavingRanges(s *services.Inventory, c *networkingv1.ServiceCIDR) []netip.Prefix {
 	var all []netip.Prefix
 	for _, p := range services.CIDRsOf(c) {
@@ -100,7 +95,6 @@ func leavingRanges(s *services.Inventory, c *networkingv1.ServiceCIDR) []netip.P
 	return all
 }
 
-// otherFamilyRange is that of some ranges which is not of the family to be emptied.
 func otherFamilyRange(s *services.Inventory, ranges []netip.Prefix) (other netip.Prefix, there bool) {
 	for _, p := range ranges {
 		if !services.SameFamily(s.Spec.From, p) {
@@ -110,23 +104,22 @@ func otherFamilyRange(s *services.Inventory, ranges []netip.Prefix) (other netip
 	return netip.Prefix{}, false
 }
 
-// staysWhole reports whether a ServiceCIDR is left as it is: the default one of both families,
-// where the cluster's own Services stay, and with them the API servers' flag.
+// staysWhole reports whether the default ServiceCIDR of both families stays, as the cluster's own
+// Services and the API servers' flag do.
 func staysWhole(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
 	_, both := otherFamilyRange(s, services.CIDRsOf(c))
 	return both && c.Name == DefaultRange && s.Spec.ClusterServices == v1alpha1.ClusterServicesStay
 }
 
-// Defaults are the ranges that the default ServiceCIDR had before the migration, and those that it
-// is to have, in the order of the flag. moves says whether API servers may have been asked for the
-// latter.
-func Defaults(s *services.Inventory) (was, becomes []netip.Prefix, moves bool) {
+// DefaultRanges are the ranges of the default ServiceCIDR before and after, in the order of the
+// flag. moves says whether API servers may have been asked for the latter.
+func DefaultRanges(s *services.Inventory) (was, becomes []netip.Prefix, moves bool) {
 	have := rangeNamed(s, DefaultRange)
 	was, moves = recordedDefaults(s)
 	if first, hops := formerDefault(s); !moves && hops {
 		was, moves = swapped(rangesIn(have), first), true
 	}
-	if !moves && have != nil && Retires(s, have) {
+	if !moves && have != nil && IsRetired(s, have) {
 		was = services.CIDRsOf(have)
 	}
 	if len(was) > 0 && len(s.Spec.To) > 0 {
@@ -135,15 +128,13 @@ func Defaults(s *services.Inventory) (was, becomes []netip.Prefix, moves bool) {
 	return was, becomes, moves
 }
 
-// lacksDefault reports whether the default ServiceCIDR is still to be made, with both ranges where
-// it is to have two.
+// lacksDefault reports whether the default ServiceCIDR, with all its ranges, is still to be made.
 func lacksDefault(s *services.Inventory, becomes []netip.Prefix) bool {
 	now := currentDefault(s)
 	return now == nil || len(becomes) > 1 && !slices.Equal(services.CIDRsOf(now), becomes)
 }
 
-// recordedDefaults is what the default ServiceCIDR had before it was retired, as noted on the one
-// that keeps its range of the other family.
+// recordedDefaults are the ranges of the retired default, as noted on the ServiceCIDR kept apart.
 func recordedDefaults(s *services.Inventory) (was []netip.Prefix, noted bool) {
 	c := rangeNamed(s, s.Spec.Name+KeepOf+DefaultRange)
 	if c == nil || !keepsOtherFamily(s, c) {
@@ -160,14 +151,12 @@ func recordedDefaults(s *services.Inventory) (was []netip.Prefix, noted bool) {
 	return was, true
 }
 
-// keepsOtherFamily reports whether the migration made a ServiceCIDR to keep a range of the other
-// family.
+// keepsOtherFamily reports whether a ServiceCIDR was made to keep a range of the other family.
 func keepsOtherFamily(s *services.Inventory, c *networkingv1.ServiceCIDR) bool {
 	return c.Labels[v1alpha1.LabelMigration] == s.Spec.Name && c.Labels[v1alpha1.LabelRole] == v1alpha1.RoleKeep &&
 		strings.HasPrefix(c.Name, s.Spec.Name+KeepOf) && len(services.CIDRsOf(c)) == 1
 }
 
-// rangeNamed is the one of a name, also if it is going; nil, if there is none.
 func rangeNamed(s *services.Inventory, name string) *networkingv1.ServiceCIDR {
 	for i := range s.Ranges {
 		if s.Ranges[i].Name == name {
@@ -177,7 +166,6 @@ func rangeNamed(s *services.Inventory, name string) *networkingv1.ServiceCIDR {
 	return nil
 }
 
-// rangesIn are the ranges of a ServiceCIDR; none, if it is nil.
 func rangesIn(c *networkingv1.ServiceCIDR) []netip.Prefix {
 	if c == nil {
 		return nil
@@ -185,15 +173,13 @@ func rangesIn(c *networkingv1.ServiceCIDR) []netip.Prefix {
 	return services.CIDRsOf(c)
 }
 
-// restoredDefaults is defaults for the way back. never says that the default ServiceCIDR is what it
-// was.
+// restoredDefaults is DefaultRanges for the way back.
 func restoredDefaults(s *services.Inventory) (was, becomes []netip.Prefix, restores bool) {
-	was, becomes, moves := Defaults(s)
+	was, becomes, moves := DefaultRanges(s)
 	_, noted := recordedDefaults(s)
 	return was, becomes, moves && (noted || s.Kubernetes().Touched())
 }
 
-// swapped has a range in the place of that of the same family.
 func swapped(all []netip.Prefix, r netip.Prefix) []netip.Prefix {
 	i := slices.IndexFunc(all, func(p netip.Prefix) bool { return p.Addr().Is4() == r.Addr().Is4() })
 	if i < 0 {
@@ -204,17 +190,15 @@ func swapped(all []netip.Prefix, r netip.Prefix) []netip.Prefix {
 	return all
 }
 
-// without are the ranges that are none of others.
 func without(all, others []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return slices.Contains(others, p) })
 }
 
-// FlagOf is how --service-cluster-ip-range names ranges.
-func FlagOf(ranges []netip.Prefix) string {
-	return strings.ReplaceAll(services.JoinRanges(ranges), ", ", ",")
+// FlagText is how --service-cluster-ip-range names ranges.
+func FlagText(ranges []netip.Prefix) string {
+	return strings.ReplaceAll(lists.Join(ranges, ", "), ", ", ",")
 }
 
-// immovableIn are the Services that have an address in some ranges and neither move nor are pinned.
 func immovableIn(s *services.Inventory, in []netip.Prefix) (names []string) {
 	for _, e := range s.Blockers() {
 		if e.Reason.Kind == services.Refused && cidr.Contains(in, e.Old) {
@@ -224,8 +208,9 @@ func immovableIn(s *services.Inventory, in []netip.Prefix) (names []string) {
 	return names
 }
 
-// Serves reports whether the API server that was asked gives out addresses of all of some ranges.
-func Serves(s *services.Inventory, ranges []netip.Prefix) bool {
+// GivesOutAllOf reports whether the API server that was asked gives out addresses of all of some
+// ranges.
+func GivesOutAllOf(s *services.Inventory, ranges []netip.Prefix) bool {
 	var all []netip.Prefix
 	for i := range s.Ranges {
 		all = append(all, services.CIDRsOf(&s.Ranges[i])...)
@@ -235,9 +220,8 @@ func Serves(s *services.Inventory, ranges []netip.Prefix) bool {
 	})
 }
 
-// unreservedIn are the addresses in a range that Services are to have, or that bridges answer at,
-// and that an API server with this range could give to others: no Service has them, and nothing but
-// a note reserves them.
+// unreservedIn are addresses of targets and bridges in a range that nothing but a note reserves, so
+// that an API server could give them to others.
 func unreservedIn(s *services.Inventory, in netip.Prefix) []freeze.Owned {
 	var all []freeze.Owned
 	for _, e := range s.All() {
@@ -262,7 +246,6 @@ func unreservedIn(s *services.Inventory, in netip.Prefix) []freeze.Owned {
 	return all
 }
 
-// owned is an address in a range that no one may have.
 func owned(in netip.Prefix, text string) []freeze.Owned {
 	a, err := netip.ParseAddr(text)
 	if err != nil || !in.Contains(a) {
@@ -271,17 +254,16 @@ func owned(in netip.Prefix, text string) []freeze.Owned {
 	return []freeze.Owned{{Address: a}}
 }
 
-// FamilyOf is that of the ranges that Services move between.
-func FamilyOf(s *services.Inventory) corev1.IPFamily {
+// MovingFamily is that of the ranges that Services move between.
+func MovingFamily(s *services.Inventory) corev1.IPFamily {
 	if len(s.Spec.To) > 0 && s.Spec.To[0].Addr().Is6() {
 		return corev1.IPv6Protocol
 	}
 	return corev1.IPv4Protocol
 }
 
-// Holds names what keeps the ranges that are to go: Services that are still to move, those that
-// stay, and the ranges themselves.
-func Holds(s *services.Inventory) []string {
+// HoldersOfOldRanges names Services still to move, those that stay, and the ranges themselves.
+func HoldersOfOldRanges(s *services.Inventory) []string {
 	var all []string
 	for _, e := range s.Pending() {
 		all = append(all, fmt.Sprintf("service %s (%s) has not moved", e.Key(), e.Old))
@@ -290,15 +272,14 @@ func Holds(s *services.Inventory) []string {
 		all = append(all, fmt.Sprintf("service %s (%s) %s", e.Key(), e.Old, e.Reason))
 	}
 	for i := range s.Ranges {
-		if c := &s.Ranges[i]; Empties(s, c) && !s.Bitmap {
-			all = append(all, fmt.Sprintf("servicecidr %s (%s)", c.Name, services.JoinRanges(services.CIDRsOf(c))))
+		if c := &s.Ranges[i]; IsEmptied(s, c) && !s.Bitmap {
+			all = append(all, fmt.Sprintf("servicecidr %s (%s)", c.Name, lists.Join(services.CIDRsOf(c), ", ")))
 		}
 	}
 	return all
 }
 
-// KeepOf is in the name of a ServiceCIDR that keeps the range of the other family, before the name
-// of the one it was in.
+// KeepOf comes before the name of the ServiceCIDR whose other family is kept.
 const KeepOf = "-keep-of-"
 
 // DefaultRange is the name of the ServiceCIDR that API servers make from their flag

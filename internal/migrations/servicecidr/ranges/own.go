@@ -15,22 +15,19 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// Range is a Service range that the migration adds: a target, one that keeps pinned Services
-// legitimate, or one that opens again what was put in deletion.
+// Range is one that the migration adds: a target, one for pinned Services, or one opened again.
 type Range struct {
 	Client    client.Client
 	Migration string
 	Name      string
 	Cidr      netip.Prefix
 	Role      string
-	// was are all ranges of the ServiceCIDR that this one keeps one of, the one of the other
-	// family, while that goes.
+	// was are all ranges of the ServiceCIDR of which this one keeps the other family's.
 	was []netip.Prefix
 }
 
-// Find returns a ServiceCIDR with exactly this range, replumb's or another's; one that is going only if
-// there is no other. A range that is kept while another ServiceCIDR goes has to be the migration's
-// own.
+// Find prefers a ServiceCIDR of exactly this range that is not going, whoever's. A range kept apart
+// has to be the migration's own.
 func (r Range) Find(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
 	if len(r.was) > 0 {
 		return r.own(ctx)
@@ -52,7 +49,7 @@ func (r Range) Find(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
 	return found, nil
 }
 
-// own is the ServiceCIDR of that name; nil if there is none, or it is not the migration's any more.
+// own is nil if there is no ServiceCIDR of that name, or it is not the migration's any more.
 func (r Range) own(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
 	have, err := ServiceCIDR(ctx, r.Client, r.Name)
 	if err != nil || have == nil || have.Labels[v1alpha1.LabelMigration] != r.Migration {
@@ -71,12 +68,11 @@ func (r Range) Build() *networkingv1.ServiceCIDR {
 		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{r.Cidr.String()}},
 	}
 	if len(r.was) > 0 {
-		made.Annotations = map[string]string{v1alpha1.AnnotationRanges: FlagOf(r.was)}
+		made.Annotations = map[string]string{v1alpha1.AnnotationRanges: FlagText(r.was)}
 	}
 	return made
 }
 
-// purpose is the title of the step that adds the range.
 func (r Range) purpose() string {
 	switch {
 	case len(r.was) > 0:
@@ -89,7 +85,6 @@ func (r Range) purpose() string {
 	return fmt.Sprintf("Add the Service range %s", r.Cidr)
 }
 
-// Add waits for the controller manager, which sets Ready.
 func (r Range) Add() engine.Step {
 	return &engine.Observed[*networkingv1.ServiceCIDR]{
 		Name: r.Role + "/" + r.Name, About: r.purpose(),
@@ -111,9 +106,7 @@ func (r Range) Add() engine.Step {
 			}
 			return err
 		},
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "create", Object: "ServiceCIDR " + r.Name, Body: r.Build()}}, nil
-		},
+		Changes: engine.Shows(engine.Change{Verb: "create", Object: "ServiceCIDR " + r.Name, Body: r.Build()}),
 		Reverse: r.Withdraw,
 	}
 }
@@ -128,7 +121,6 @@ func (r Range) create(ctx context.Context, have *networkingv1.ServiceCIDR) error
 	return nil
 }
 
-// lookForOwn finds something to do as long as the range is the migration's.
 func (r Range) lookForOwn(ctx context.Context) (engine.State, *networkingv1.ServiceCIDR, error) {
 	have, err := r.own(ctx)
 	switch {
@@ -140,8 +132,7 @@ func (r Range) lookForOwn(ctx context.Context) (engine.State, *networkingv1.Serv
 	return engine.Pending, have, nil
 }
 
-// HandOver ends the migration's say over the range. A range that the API servers have made a second
-// time is removed; any other becomes the cluster's own.
+// HandOver makes the range the cluster's own, unless the API servers have made it a second time.
 func (r Range) HandOver() engine.Step {
 	object := "ServiceCIDR " + r.Name
 	return &engine.Observed[*networkingv1.ServiceCIDR]{
@@ -173,8 +164,7 @@ func (r Range) HandOver() engine.Step {
 	}
 }
 
-// patchForget takes the migration's labels off a range that has not changed since version; empty
-// means any.
+// patchForget takes the migration's labels off an unchanged range; no version means any.
 func (r Range) patchForget(version string) map[string]any {
 	meta := map[string]any{"labels": map[string]any{v1alpha1.LabelMigration: nil, v1alpha1.LabelRole: nil}}
 	if r.Role == v1alpha1.RoleKeep {
@@ -186,7 +176,6 @@ func (r Range) patchForget(version string) map[string]any {
 	return map[string]any{"metadata": meta}
 }
 
-// twice reports whether another ready ServiceCIDR has the range.
 func (r Range) twice(ctx context.Context) (bool, error) {
 	all, err := ServiceCIDRs(ctx, r.Client)
 	if err != nil {
@@ -197,5 +186,4 @@ func (r Range) twice(ctx context.Context) (bool, error) {
 	}), nil
 }
 
-// stepsAtOnce is how many steps of one group run at once.
 const stepsAtOnce = 32

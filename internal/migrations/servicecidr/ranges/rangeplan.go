@@ -1,5 +1,5 @@
-// Package ranges adds, retires and restores Service ranges, and waits at gates for what operators do
-// to certificates, kubelets and API servers.
+// Package ranges adds, retires and restores Service ranges, and waits at gates for what operators
+// do to certificates, kubelets and API servers.
 package ranges
 
 import (
@@ -26,13 +26,10 @@ type Plan struct {
 	Inventory *services.Inventory
 	Servers   APIServers
 	Origin    cluster.Origin
-	// Wait is how long a gate waits for the operator.
-	Wait time.Duration
-	// Identity is the cluster's, for actions of gates.
-	Identity engine.Identity
+	Wait      time.Duration
+	Identity  engine.Identity
 }
 
-// Look is for one step, which says how it has seen API servers.
 func (r *Plan) Look() *APIServers {
 	servers := r.Servers
 	return &servers
@@ -42,7 +39,6 @@ func (r *Plan) own(name string, cidr netip.Prefix, role string) Range {
 	return Range{Client: r.Client, Migration: r.Inventory.Spec.Name, Name: name, Cidr: cidr, Role: role}
 }
 
-// Targets are the ranges that the migration adds.
 func (r *Plan) Targets() []Range {
 	var all []Range
 	for i, to := range r.Inventory.Spec.To {
@@ -51,7 +47,6 @@ func (r *Plan) Targets() []Range {
 	return all
 }
 
-// Kept are the ranges for pinned Services.
 func (r *Plan) Kept() []Range {
 	var all []Range
 	for _, k := range r.Inventory.KeepRanges() {
@@ -61,7 +56,6 @@ func (r *Plan) Kept() []Range {
 	return all
 }
 
-// reopened are the ranges that Services return to, as far as they have to be opened again.
 func (r *Plan) reopened() []Range {
 	var all []Range
 	for i, from := range r.Inventory.Spec.From {
@@ -91,15 +85,14 @@ func (r *Plan) Extend() []engine.Group {
 	return engine.InOrder(stepsOf(r.Targets(), Range.Add)...)
 }
 
-// Repoint retires what nothing needs any more: the default range after the API servers have
-// another.
+// Repoint retires ranges; the default one after the API servers have another.
 func (r *Plan) Repoint() []engine.Group {
 	if r.Inventory.Spec.Mode == v1alpha1.ModeExtend {
 		return nil
 	}
 	var vacant, retire []engine.Step
 	hasDefault := false
-	for _, c := range Retiring(r.Inventory) {
+	for _, c := range ToRetire(r.Inventory) {
 		hasDefault = hasDefault || c.Name == DefaultRange
 		leaves := leavingRanges(r.Inventory, c)
 		old := retiredRange{
@@ -108,7 +101,7 @@ func (r *Plan) Repoint() []engine.Group {
 		vacant, retire = append(vacant, old.vacant()), append(retire, old.retire())
 	}
 	groups := append(engine.InOrder(stepsOf(append(r.Kept(), r.aparts()...), Range.Add)...), engine.InOrder(vacant...)...)
-	was, becomes, moves := Defaults(r.Inventory)
+	was, becomes, moves := DefaultRanges(r.Inventory)
 	if hasDefault {
 		groups = append(groups, engine.InOrder(r.apiServers(becomes, Repointed, false))...)
 	}
@@ -123,8 +116,7 @@ func (r *Plan) Repoint() []engine.Group {
 	return groups
 }
 
-// Reopen makes sure that both ranges are open: addresses are given out again in the old one, and
-// stay legitimate in the new one until the last Service has left it.
+// Reopen opens the old range, and keeps the new one until the last Service has left it.
 func (r *Plan) Reopen() []engine.Group {
 	var groups []engine.Group
 	if slices.ContainsFunc(r.Inventory.Moves, (*services.Entry).Begun) {
@@ -138,8 +130,8 @@ func (r *Plan) Reopen() []engine.Group {
 	return append(groups, engine.InOrder(stepsOf(closed, Range.Add)...)...)
 }
 
-// Restore gives the API servers their old range back, if they had been given the new one. A retired
-// range that is no API server's stays open under the name it was opened with.
+// Restore gives the API servers their old range back, if they had another. A retired range that is
+// no API server's stays open under its new name.
 func (r *Plan) Restore() []engine.Group {
 	var groups []engine.Group
 	if was, gone, restores := restoredDefaults(r.Inventory); restores {
@@ -157,15 +149,13 @@ func (r *Plan) Restore() []engine.Group {
 	return append(groups, engine.InOrder(stepsOf(r.reopened(), Range.HandOver)...)...)
 }
 
-// Withdraw removes the ranges that the migration added, as far as no Service is in them. A kept
-// range of the other family goes only if it is there once more.
+// Withdraw removes unused ranges of the migration; one kept apart only once it is there again.
 func (r *Plan) Withdraw() []engine.Group {
 	pinned := slices.DeleteFunc(r.keeping(), r.isApart)
 	return append(engine.InOrder(stepsOf(r.leftApart(), Range.HandOver)...), removal(append(pinned, r.Targets()...))...)
 }
 
-// HandOver ends the migration's say over its ranges. One kept for a pinned Service goes if that has
-// gone or moved.
+// HandOver ends the migration's say over its ranges; unused ones of former pins go.
 func (r *Plan) HandOver() []engine.Group {
 	needed := append(r.Kept(), r.keptApart()...)
 	idle := slices.DeleteFunc(r.keeping(), func(k Range) bool {
@@ -174,13 +164,12 @@ func (r *Plan) HandOver() []engine.Group {
 	return append(engine.InOrder(stepsOf(slices.Concat(r.Targets(), needed), Range.HandOver)...), removal(idle)...)
 }
 
-// removal takes ranges away as far as no Service is in them. Each waits out the same grace period.
+// removal takes unused ranges away at once, since each waits out the same grace period.
 func removal(ranges []Range) []engine.Group {
 	return append(engine.AtOnce(stepsAtOnce, "", stepsOf(ranges, Range.Withdraw)...),
 		engine.AtOnce(stepsAtOnce, "", stepsOf(ranges, Range.putBack)...)...)
 }
 
-// keeping are the ranges that the migration has added for pinned Services, also for former ones.
 func (r *Plan) keeping() []Range {
 	var all []Range
 	for i := range r.Inventory.Ranges {
@@ -211,9 +200,9 @@ func (r *Plan) Certificates() engine.Step {
 	})
 }
 
-// apiServers waits until the API servers have ranges as theirs, one of each family that they serve.
+// apiServers waits until the API servers have ranges as theirs, one of each family they serve.
 func (r *Plan) apiServers(want []netip.Prefix, confirmation string, lenient bool) engine.Step {
-	title := fmt.Sprintf("Wait until every API server has %s as --service-cluster-ip-range", FlagOf(want))
+	title := fmt.Sprintf("Wait until every API server has %s as --service-cluster-ip-range", FlagText(want))
 	servers := r.Look()
 	gate := NewGate("api-servers", title, APIServerGuide(r.Origin, want), r.Wait, r.OnRange(servers, want, confirmation, lenient))
 	gate.Remark = servers.Remark
@@ -221,11 +210,10 @@ func (r *Plan) apiServers(want []netip.Prefix, confirmation string, lenient bool
 	if confirmation == restored {
 		run = hook.Rollback
 	}
-	return CallAction(gate, r.Inventory.Spec, GateRequest{Cluster: r.Identity, Run: run, Gate: GateAPIServers, Want: FlagOf(want)})
+	return CallAction(gate, r.Inventory.Spec, GateRequest{Cluster: r.Identity, Run: run, Gate: GateAPIServers, Want: FlagText(want)})
 }
 
-// OnRange holds once the API servers, and the controller managers that can be seen, have ranges as
-// theirs.
+// OnRange holds once API servers, and the controller managers to be seen, have these ranges.
 func (r *Plan) OnRange(servers *APIServers, want []netip.Prefix, confirmation string, lenient bool) func(context.Context) error {
 	all := onRange{
 		servers: servers, migration: r.Inventory.Spec.Name, want: want, confirmation: confirmation, lenient: lenient,
@@ -238,8 +226,7 @@ func (r *Plan) OnRange(servers *APIServers, want []netip.Prefix, confirmation st
 	}
 }
 
-// Changes make the steps of those phases that change Service ranges, which depend on what a cluster
-// has.
+// Changes make the steps of the phases that change Service ranges.
 type Changes interface {
 	Extend() []engine.Group
 	Repoint() []engine.Group

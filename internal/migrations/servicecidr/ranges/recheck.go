@@ -14,21 +14,17 @@ import (
 	"github.com/replumb/replumb/internal/kube/controlplane"
 )
 
-// recheckLimit is how long what was in order may take to say so again: a kubelet or API server may
-// be restarting.
+// recheckLimit leaves a restarting kubelet or API server time to answer.
 const recheckLimit = 20 * time.Second
 
-// GateReopenedError says that what operators had changed for the migration is so no more, or not on
-// what came since.
+// GateReopenedError says that an operator's change is undone, or not on newcomers.
 type GateReopenedError struct {
-	Err error
-	// Guide is what to do about it.
+	Err   error
 	Guide string
 }
 
 func (e *GateReopenedError) Error() string { return "not finished: " + e.Err.Error() }
 
-// Unwrap gives what is wrong.
 func (e *GateReopenedError) Unwrap() error { return e.Err }
 
 func (e *GateReopenedError) Advice() string {
@@ -52,9 +48,8 @@ func RecheckStep(id, title, guide string, holds func(context.Context) error, rem
 	}
 }
 
-// managersOn holds unless a controller manager is seen to have other ranges as
-// --service-cluster-ip-range. That flag may be left out, and where controller managers are no pods
-// it cannot be seen.
+// managersOn holds unless a controller manager is seen to have other ranges in
+// --service-cluster-ip-range: it may be left out, or not to be seen.
 func managersOn(ctx context.Context, c client.Client, want []netip.Prefix) error {
 	pods, err := controlplane.ControllerManager.Pods(ctx, c)
 	if err != nil {
@@ -67,7 +62,7 @@ func managersOn(ctx context.Context, c client.Client, want []netip.Prefix) error
 		}
 	}
 	if len(wrong) > 0 {
-		return engine.NotYet("--service-cluster-ip-range is not %s on %s", FlagOf(want), strings.Join(wrong, ", "))
+		return engine.NotYet("--service-cluster-ip-range is not %s on %s", FlagText(want), strings.Join(wrong, ", "))
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/cidr"
@@ -21,11 +22,10 @@ type retiredRange struct {
 	client client.Client
 	name   string
 	cidrs  []netip.Prefix
-	// leaves are the retired ones of cidrs: all but that of the other family.
+	// leaves are the cidrs that go: all but that of the other family.
 	leaves []netip.Prefix
-	// kept are the ranges in which pinned Services stay.
-	kept []netip.Prefix
-	// Immovable names what has an address in the range and neither moves nor is pinned.
+	kept   []netip.Prefix
+	// Immovable names holders of addresses that neither move nor are pinned.
 	immovable func(context.Context) ([]string, error)
 }
 
@@ -38,11 +38,10 @@ func (r retiredRange) get(ctx context.Context) (*networkingv1.ServiceCIDR, error
 	return have, nil
 }
 
-// vacant fails if the range cannot be retired, before operators are asked to give it up. Services
-// that have appeared in it and move are no reason: as long as it is open there may always be one.
+// vacant fails early if the range cannot be retired. Services in it that move are no reason.
 func (r retiredRange) vacant() engine.Step {
 	return &engine.Wait{
-		Name: "vacant/" + r.name, About: "Verify that the Service range is empty: " + services.JoinRanges(r.leaves),
+		Name: "vacant/" + r.name, About: "Verify that the Service range is empty: " + lists.Join(r.leaves, ", "),
 		For: func(ctx context.Context) error {
 			have, err := r.get(ctx)
 			if err != nil || have == nil {
@@ -62,12 +61,11 @@ func (r retiredRange) empties(ctx context.Context) error {
 	return err
 }
 
-// retire deletes the range if nothing stays in it. From then on the API server gives no address of
-// it, so those that have one come to an end: a RangeInUseError names them, and they move in another
-// round.
+// retire deletes a range in which nothing stays. New addresses end with that, so a RangeInUseError
+// names the last holders for another round.
 func (r retiredRange) retire() engine.Step {
 	return &engine.Observed[*networkingv1.ServiceCIDR]{
-		Name: "retire/" + r.name, About: "Retire the Service range " + services.JoinRanges(r.leaves),
+		Name: "retire/" + r.name, About: "Retire the Service range " + lists.Join(r.leaves, ", "),
 		Look: func(ctx context.Context) (engine.State, *networkingv1.ServiceCIDR, error) {
 			have, err := r.get(ctx)
 			switch {
@@ -102,8 +100,7 @@ func (r retiredRange) retire() engine.Step {
 	}
 }
 
-// inUse is a RangeInUseError, or one that passes by itself: what is in a namespace that is being
-// removed goes.
+// inUse is a RangeInUseError, or passes by itself for namespaces that are being removed.
 func (r retiredRange) inUse(ctx context.Context, holders []string) error {
 	inUse := &RangeInUseError{Name: r.name, Holders: holders}
 	all, err := cluster.List[corev1.Service](ctx, r.client, &corev1.ServiceList{})
@@ -116,7 +113,7 @@ func (r retiredRange) inUse(ctx context.Context, holders []string) error {
 	}
 	for i := range all {
 		s := &all[i]
-		at := services.Among(services.AddressesOf(s), r.leaves)
+		at := services.AddressWithin(services.AddressesOf(s), r.leaves)
 		if at.IsValid() && !cidr.Contains(r.kept, at) && !ending[s.Namespace] {
 			return inUse
 		}
@@ -138,7 +135,6 @@ func endingNamespaces(ctx context.Context, c client.Client) (map[string]bool, er
 	return ending, nil
 }
 
-// Immovable looks at the Services again.
 func (r *Plan) Immovable(cidrs []netip.Prefix) func(context.Context) ([]string, error) {
 	return func(ctx context.Context) ([]string, error) {
 		now, err := r.lookAgain(ctx)
@@ -149,7 +145,6 @@ func (r *Plan) Immovable(cidrs []netip.Prefix) func(context.Context) ([]string, 
 	}
 }
 
-// lookAgain makes an inventory of the Services as they are now.
 func (r *Plan) lookAgain(ctx context.Context) (_ *services.Inventory, err error) {
 	snap := &cluster.Snapshot{}
 	if snap.ServiceCIDRs, err = ServiceCIDRs(ctx, r.Client); err != nil {
@@ -166,7 +161,6 @@ func (r *Plan) lookAgain(ctx context.Context) (_ *services.Inventory, err error)
 
 // RangeInUseError says that a range cannot be retired yet.
 type RangeInUseError struct {
-	// Name of the ServiceCIDR; empty, where the range is a flag.
 	Name    string
 	Range   []netip.Prefix
 	Holders []string
@@ -174,7 +168,7 @@ type RangeInUseError struct {
 
 func (e *RangeInUseError) Error() string {
 	if e.Name == "" {
-		return fmt.Sprintf("the old range %s is still used by %s", services.JoinRanges(e.Range), services.FirstTen(e.Holders))
+		return fmt.Sprintf("the old range %s is still used by %s", lists.Join(e.Range, ", "), services.FirstTen(e.Holders))
 	}
 	return fmt.Sprintf("servicecidr %s is still used by %s", e.Name, services.FirstTen(e.Holders))
 }

@@ -42,7 +42,6 @@ func DeleteRange(ctx context.Context, c client.Client, seen *networkingv1.Servic
 	return client.IgnoreNotFound(c.Delete(ctx, seen, client.Preconditions{UID: &seen.UID}))
 }
 
-// stillThere says why a deleted ServiceCIDR is still there, by who uses it.
 func stillThere(ctx context.Context, c client.Client, name string, cidrs, kept []netip.Prefix) error {
 	holders, err := holders(ctx, c, cidrs, kept)
 	if err != nil {
@@ -54,10 +53,9 @@ func stillThere(ctx context.Context, c client.Client, name string, cidrs, kept [
 	return engine.NotYet("servicecidr %s is still used by %s", name, services.FirstTen(holders))
 }
 
-// holders name who has an address in some ranges, those kept for pinned Services aside. The API
-// server counts only addresses it gave to Services (canDeleteCIDR in k8s.io/kubernetes
-// pkg/controller/servicecidrs/servicecidrs_controller.go); replumb's reservations are not among
-// them.
+// holders name the users of ranges, those kept for pins aside. The API server counts only addresses
+// of Services (canDeleteCIDR in k8s.io/kubernetes
+// pkg/controller/servicecidrs/servicecidrs_controller.go).
 func holders(ctx context.Context, c client.Client, cidrs, kept []netip.Prefix) ([]string, error) {
 	all := &networkingv1.IPAddressList{}
 	if err := c.List(ctx, all, client.MatchingLabels{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}); err != nil {
@@ -73,9 +71,8 @@ func holders(ctx context.Context, c client.Client, cidrs, kept []netip.Prefix) (
 	return holders, nil
 }
 
-// deletion previews the deletion of an object.
 func deletion(object string) func() ([]engine.Change, error) {
-	return func() ([]engine.Change, error) { return []engine.Change{{Verb: "delete", Object: object}}, nil }
+	return engine.Shows(engine.Change{Verb: "delete", Object: object})
 }
 
 func readyCondition(c *networkingv1.ServiceCIDR) bool {

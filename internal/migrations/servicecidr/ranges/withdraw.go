@@ -15,14 +15,12 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// withdrawal removes a range that the migration added, unless a Service has an address in it: that
-// becomes the cluster's own. A range deleted while in use stays, gives out no addresses, and cannot
-// be made again under its name.
+// withdrawal removes a range of the migration, or hands one in use to the cluster. A range deleted
+// in use stays, gives out no addresses, and cannot be made again under its name.
 type withdrawal struct {
 	engine.Observed[*networkingv1.ServiceCIDR]
 
-	of Range
-	// users are who kept the range.
+	of    Range
 	users []string
 }
 
@@ -52,8 +50,7 @@ func (w *withdrawal) Note() string {
 	return fmt.Sprintf("the Service range %s stays, and is the cluster's own: it is used by %s", w.of.Cidr, services.FirstTen(w.users))
 }
 
-// look finds nothing to do for a range that is going, nor for one that cannot go: the next step
-// puts that back.
+// look leaves a range that is going, and one that cannot go to putBack.
 func (w *withdrawal) look(ctx context.Context) (engine.State, *networkingv1.ServiceCIDR, error) {
 	state, have, err := w.of.lookForOwn(ctx)
 	if err == nil && have != nil && !have.DeletionTimestamp.IsZero() {
@@ -77,7 +74,6 @@ func (w *withdrawal) write(ctx context.Context, have *networkingv1.ServiceCIDR) 
 	return w.of.forget(ctx, have)
 }
 
-// prove waits until the range is gone, or others use it.
 func (w *withdrawal) prove(ctx context.Context) error {
 	have, err := w.of.own(ctx)
 	if err != nil || have == nil {
@@ -90,8 +86,8 @@ func (w *withdrawal) prove(ctx context.Context) error {
 	return err
 }
 
-// putBack opens the range again, under another name, if a Service was given an address in it right
-// before it was deleted. The one that is going then goes.
+// putBack opens the range again under another name, if an address was given out right before it was
+// deleted.
 func (r Range) putBack() engine.Step {
 	return &engine.Observed[*networkingv1.ServiceCIDR]{
 		Name: "put-back/" + r.Name, About: fmt.Sprintf("Open the Service range %s again, if a Service was just made in it", r.Cidr),
@@ -120,14 +116,12 @@ func (r Range) putBack() engine.Step {
 	}
 }
 
-// successor has the same range and belongs to the cluster.
 func (r Range) successor() *networkingv1.ServiceCIDR {
 	made := r.Build()
 	made.Name, made.GenerateName, made.Labels = "", r.Name+"-kept-", nil
 	return made
 }
 
-// forget makes a range, unchanged since it was seen, the cluster's own.
 func (r Range) forget(ctx context.Context, have *networkingv1.ServiceCIDR) error {
 	patch, err := json.Marshal(r.patchForget(have.ResourceVersion))
 	if err != nil {
@@ -136,7 +130,7 @@ func (r Range) forget(ctx context.Context, have *networkingv1.ServiceCIDR) error
 	return r.Client.Patch(ctx, have, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
 }
 
-// users name who has an address in the range that no other range of the cluster holds.
+// users name holders of addresses that no other range of the cluster holds.
 func (r Range) users(ctx context.Context) ([]string, error) {
 	all, err := ServiceCIDRs(ctx, r.Client)
 	if err != nil {

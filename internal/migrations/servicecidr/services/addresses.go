@@ -18,9 +18,8 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// Resolve fills in the ranges that the Migration leaves open: to empty, every ready ServiceCIDR of
-// the family of the target; as the target of mode Retire, every other one of the family of that
-// which goes.
+// Resolve fills in open ranges: every ready ServiceCIDR of the target's family to empty, and every
+// other of the family of a retired one as target.
 func Resolve(spec Spec, snap *cluster.Snapshot) Spec {
 	switch {
 	case spec.Mode == v1alpha1.ModeRetire && len(spec.To) == 0 && len(spec.From) > 0:
@@ -31,8 +30,6 @@ func Resolve(spec Spec, snap *cluster.Snapshot) Spec {
 	return spec
 }
 
-// others are the ready ranges of the family of the given ones, without these and those of a
-// migration.
 func others(snap *cluster.Snapshot, given []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for i := range snap.ServiceCIDRs {
@@ -67,8 +64,8 @@ func RangeReady(c *networkingv1.ServiceCIDR) bool {
 	return c.DeletionTimestamp.IsZero() && (cond == nil || cond.Status == metav1.ConditionTrue)
 }
 
-// assignTargets keeps what a bridge, a reservation or the Service names, else the offset where it
-// is free, and else takes the next free address.
+// assignTargets takes the address of bridge, reservation or Service, else the free offset, else the
+// next free address.
 func (s *Inventory) assignTargets(snap *cluster.Snapshot) {
 	s.Used = usedAddresses(snap)
 	s.Pool = cidr.NewPool(s.Spec.To, s.Used)
@@ -88,7 +85,6 @@ func (s *Inventory) assignTargets(snap *cluster.Snapshot) {
 	s.addOrphanedReservations(snap)
 }
 
-// usedAddresses are those that are given out or on a Service, in order.
 func usedAddresses(snap *cluster.Snapshot) []netip.Addr {
 	var used []netip.Addr
 	for i := range snap.IPAddresses {
@@ -133,9 +129,8 @@ func AnswersAt(b *corev1.Service) []netip.Addr {
 	return all
 }
 
-// retainFirst retains the addresses that the cluster's own Services will want: the first for
-// kubernetes, where API servers look for it (k8s.io/kubernetes pkg/controlplane/apiserver/options,
-// ServiceIPRange), and for cluster DNS its offset.
+// retainFirst retains the addresses of the cluster's own Services: the first for kubernetes
+// (k8s.io/kubernetes pkg/controlplane/apiserver/options, ServiceIPRange), and cluster DNS's offset.
 func (s *Inventory) retainFirst() {
 	for _, e := range s.Moves {
 		if e.New.IsValid() {
@@ -224,12 +219,9 @@ func (s *Inventory) KeepRanges() []netip.Prefix {
 // Usage is how full a Service range is.
 type Usage struct {
 	Range netip.Prefix
-	// Name of the ServiceCIDR.
-	Name string
-	// Used counts the addresses in use.
-	Used int
-	// Size counts the addresses there are, for people.
-	Size string
+	Name  string
+	Used  int
+	Size  string
 }
 
 // Usage of every Service range, in the order of their names.

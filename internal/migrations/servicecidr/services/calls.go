@@ -6,8 +6,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// MarkCalled has Services that API servers call themselves move alone, each as the last of its
-// tier; kubernetes stays behind all others.
+// MarkCalled has Services that API servers call move alone, each as the last of its tier.
 func (s *Inventory) MarkCalled(all []cluster.Called) {
 	for _, e := range s.Moves {
 		for _, c := range all {
@@ -26,8 +25,8 @@ func (s *Inventory) MarkCalled(all []cluster.Called) {
 	slices.SortStableFunc(s.Moves, func(a, b *Entry) int { return rank(a) - rank(b) })
 }
 
-// InBatches parts entries of a tier, in their order: those that move alone are by themselves.
-func InBatches(entries []*Entry, size int) (all [][]*Entry) {
+// SplitInBatches parts entries of a tier, in their order; some are alone in theirs.
+func SplitInBatches(entries []*Entry, size int) (all [][]*Entry) {
 	apart := true
 	for _, e := range entries {
 		if n := len(all); apart || e.Called || len(all[n-1]) == size {

@@ -22,8 +22,7 @@ const (
 	Bridged   Position = "bridged"
 	InTransit Position = "half-hopped"
 	Moved     Position = "moved"
-	// Pinned Services keep their address, and the address stays legitimate when the range around it
-	// goes.
+	// Pinned Services keep their address, which stays legitimate when its range goes.
 	Pinned Position = "pinned"
 	Stays  Position = "stays"
 )
@@ -35,27 +34,23 @@ const ClusterTier = tier.ClusterServices
 type Entry struct {
 	Service  *corev1.Service
 	Old, New netip.Addr
-	// Position is where the Service stands; Reason why it keeps its address, or may not return.
+	// Reason is why the Service keeps its address, or may not return.
 	Position Position
 	Reason   Reason
 	// Tier is the class of the Service; tiers move one after another.
-	Tier string
-	// Bridge is nil if there is none.
+	Tier   string
 	Bridge *corev1.Service
 	// Reserved are the addresses that are seen to be reserved for the bridge.
 	Reserved map[netip.Addr]Reservation
-	// Strategy is how the Service gets to its other address.
 	Strategy v1alpha1.Strategy
-	// Called says that API servers call the Service, for a webhook or an aggregated API: it moves
-	// alone.
+	// Called says that API servers call the Service, so that it moves alone.
 	Called bool
 	Routed bool
 	// Original is the spec from before the latest hop, as far as reservations say it.
 	Original string
 }
 
-// Touched reports whether the migration is noted on the Service, or has reserved an address for a
-// bridge that is not there.
+// Touched reports whether the migration has noted the Service, or reserved an address for it.
 func (e *Entry) Touched() bool {
 	if e.Service.Annotations[v1alpha1.LabelMigration] != "" {
 		return true
@@ -68,8 +63,8 @@ func (e *Entry) Begun() bool { return e.Position != Waiting || e.Touched() }
 
 func (e *Entry) Away() bool { return e.Position == Moved || e.Position == InTransit }
 
-// CannotReturn reports whether the Service was changed, after it had moved, in a way that keeps it
-// where it is. Its old address answers until finish or rollback.
+// CannotReturn reports whether a later change keeps a moved Service where it is. Its old address
+// answers until finish or rollback.
 func (e *Entry) CannotReturn() bool { return e.Position == Moved && e.Reason.Kind != "" }
 
 func (e *Entry) InTarget() bool { return e.Reason.Kind == InTarget }
@@ -123,13 +118,12 @@ func (e *Entry) Hops() bool { return e.Strategy != v1alpha1.StrategyOfEtcd }
 // Mirrored reports whether the endpoints of the bridge are copies, since no selector makes them.
 func (e *Entry) Mirrored() bool { return len(e.Service.Spec.Selector) == 0 }
 
-// Throttled reports whether ingress controllers are to see nothing of a hop. A Service without
-// selector hops like any other: its bridge would copy what they are given to see.
+// Throttled reports whether ingress controllers are kept from a hop. A bridge without selector
+// would copy what they are given to see instead.
 func (e *Entry) Throttled() bool { return e.Routed && e.Hops() && !e.Mirrored() }
 
-// Heading is where a Service was going when its hop was cut off: the address that it leaves is
-// reserved after the other. Else its annotations say so, which others can write; a lie costs it a
-// hop more.
+// Heading is where an interrupted hop was going: the left address is reserved last. Else it goes by
+// annotations, where a lie costs one hop more.
 func (e *Entry) Heading() engine.Direction {
 	old, isOld := e.Reserved[e.Old]
 	target, isTarget := e.Reserved[e.New]

@@ -1,19 +1,17 @@
 package services
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// A migration is of one family. A Service may have an address of each: then the one moves, and the
-// other is kept. It too is given up by the first patch of a hop, and asked for by the second. See
-// docs/design/hop.md.
+// A migration is of one family. A Service's address of the other is kept, though the first patch of
+// a hop gives it up and the second asks for it (docs/design/hop.md).
 
 // AddressesOf a Service, one for each of its families, in its own order; none of a headless one.
 func AddressesOf(svc *corev1.Service) []netip.Addr {
@@ -35,8 +33,7 @@ func ParseAddresses(texts []string) []netip.Addr {
 	return all
 }
 
-// Current is the address of a Service in the family of the migration; its first, if it has none of
-// that family.
+// Current is the address of a Service in the migration's family; else its first.
 func (s Spec) Current(svc *corev1.Service) netip.Addr {
 	all := AddressesOf(svc)
 	if len(all) == 0 {
@@ -52,8 +49,8 @@ func (s Spec) Current(svc *corev1.Service) netip.Addr {
 	return all[0]
 }
 
-// Among is that of some addresses which is in one of the ranges; invalid, if none is.
-func Among(all []netip.Addr, ranges []netip.Prefix) netip.Addr {
+// AddressWithin is that of some addresses which is in one of the ranges; invalid, if none is.
+func AddressWithin(all []netip.Addr, ranges []netip.Prefix) netip.Addr {
 	i := slices.IndexFunc(all, func(a netip.Addr) bool { return cidr.Contains(ranges, a) })
 	if i < 0 {
 		return netip.Addr{}
@@ -61,8 +58,8 @@ func Among(all []netip.Addr, ranges []netip.Prefix) netip.Addr {
 	return all[i]
 }
 
-// Besides is that of some addresses which is of the other family than a; invalid, if there is none.
-func Besides(all []netip.Addr, a netip.Addr) netip.Addr {
+// AddressBeside is the address of the other family than a; invalid, if there is none.
+func AddressBeside(all []netip.Addr, a netip.Addr) netip.Addr {
 	i := slices.IndexFunc(all, func(other netip.Addr) bool { return other.Is4() != a.Is4() })
 	if i < 0 || !a.IsValid() {
 		return netip.Addr{}
@@ -78,12 +75,11 @@ func (e *Entry) moving() netip.Addr {
 	return e.New
 }
 
-// Kept is the address of the other family, which the Service keeps; invalid, if it has none.
-// Between its patches a Service has no address: then it is the one that was noted where no tenant
-// writes.
+// Kept is the address of the other family; invalid, if there is none. Between the patches it is the
+// one noted where no tenant writes.
 func (e *Entry) Kept(svc *corev1.Service) netip.Addr {
 	if svc.Spec.Type != corev1.ServiceTypeExternalName {
-		return Besides(AddressesOf(svc), e.moving())
+		return AddressBeside(AddressesOf(svc), e.moving())
 	}
 	if e.Original == "" {
 		return netip.Addr{}
@@ -92,13 +88,14 @@ func (e *Entry) Kept(svc *corev1.Service) netip.Addr {
 	if err != nil {
 		return netip.Addr{}
 	}
-	return Besides(ParseAddresses(original.ClusterIPs), e.moving())
+	return AddressBeside(ParseAddresses(original.ClusterIPs), e.moving())
 }
 
-// ArrivesAt are the addresses of a Service that arrives at one, in the order of its families.
-func ArrivesAt(dest netip.Addr, original *corev1.ServiceSpec) []string {
+// AddressesOnArrival are the addresses of a Service that arrives at one, in the order of its
+// families.
+func AddressesOnArrival(dest netip.Addr, original *corev1.ServiceSpec) []string {
 	all := ParseAddresses(original.ClusterIPs)
-	kept := Besides(all, dest)
+	kept := AddressBeside(all, dest)
 	switch {
 	case !kept.IsValid():
 		return []string{dest.String()}
@@ -108,8 +105,8 @@ func ArrivesAt(dest netip.Addr, original *corev1.ServiceSpec) []string {
 	return []string{dest.String(), kept.String()}
 }
 
-// OtherFamily is the one in which Services that move keep an address; empty, if none does. Nodes
-// have to know bridges in it, too.
+// OtherFamily is the one in which Services that move keep an address, and nodes have to know
+// bridges; empty, if there is none.
 func (s *Inventory) OtherFamily() corev1.IPFamily {
 	for _, e := range s.All() {
 		switch kept := e.Kept(e.Service); {
@@ -142,24 +139,9 @@ func AddressIn(svc *corev1.Service, ranges []netip.Prefix) (a netip.Addr, in boo
 	return netip.Addr{}, false
 }
 
-// JoinRanges is for people.
-func JoinRanges(all []netip.Prefix) string {
-	texts := make([]string, len(all))
-	for i, p := range all {
-		texts[i] = p.String()
-	}
-	return strings.Join(texts, ", ")
-}
-
 // FirstTen names the first few of many.
-func FirstTen(all []string) string {
-	const few = 10
-	if len(all) <= few {
-		return strings.Join(all, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(all[:few], ", "), len(all)-few)
-}
+func FirstTen(all []string) string { return lists.FirstN(all, 10) }
 
-// Allocator is who manages IPAddresses of Services (ControllerName in k8s.io/kubernetes
+// Allocator manages IPAddresses of Services (ControllerName in k8s.io/kubernetes
 // pkg/registry/core/service/ipallocator).
 const Allocator = "ipallocator.k8s.io"

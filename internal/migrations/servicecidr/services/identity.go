@@ -4,15 +4,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// identities are Services whose ClusterIP is who they are: it is written down where neither a name
-// nor a restart corrects it.
+// identities are Services known by their ClusterIP where neither a name nor a restart corrects it.
 func identities() []identity {
 	return []identity{
-		// Rook without hostNetwork: "Mon endpoints cannot be changed after they are already
-		// running", and the monmap holds ClusterIPs.
+		// Rook without hostNetwork: the monmap holds ClusterIPs, and monitors cannot change theirs.
 		{"app", "rook-ceph-mon", "is a Ceph monitor: its address is in the monmap, and Ceph gives a monitor no other"},
-		// OpenEBS: the ClusterIP is in the volumes' custom resources, and in the iSCSI databases of
-		// the nodes.
+		// OpenEBS: the volumes' custom resources and the nodes' iSCSI databases hold the ClusterIP.
 		{"openebs.io/target-service", "cstor-target-svc", "is the target of a cStor volume: nodes are logged in to its address by iSCSI"},
 		{"openebs.io/component", "jiva-controller-service", "is the target of a Jiva volume: nodes are logged in to its address by iSCSI"},
 		{

@@ -27,20 +27,16 @@ func KubeDNSKey() types.NamespacedName {
 	return types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}
 }
 
-// Inventory is what a plan needs to know of the Services of a cluster, by the objects alone. It is
-// not changed once it is made.
+// Inventory is what a plan needs to know of a cluster's Services. It is not changed once made.
 type Inventory struct {
-	Spec Spec
-	// Recorded is when the API server recorded the migration; zero, if it has not.
+	Spec     Spec
 	Recorded metav1.Time
 	Moves    []*Entry
-	// Probes are the Services that agents call: they move like any other, and are no user's.
+	// Probes are the Services that agents call, and no user's.
 	Probes []*Entry
 	Pins   []*Entry
 	Stays  []*Entry
-	// Tiers in the order in which they move.
-	Tiers []string
-	// Ranges are the cluster's ServiceCIDRs.
+	Tiers  []string
 	Ranges []networkingv1.ServiceCIDR
 	// Bitmap says that there are none: the one range is a flag of the API servers.
 	Bitmap       bool
@@ -48,11 +44,9 @@ type Inventory struct {
 	// DNS are the Services that kubelets name to pods as cluster DNS.
 	DNS     map[types.NamespacedName]bool
 	Orphans []*corev1.Service
-	// Removed are those of Pins and Stays that the migration had begun with: what it has of them
-	// goes.
+	// Removed are those of Pins and Stays that the migration had begun with.
 	Removed []*Entry
-	// Unverified are annotations and labels that replumb's own records do not confirm. They are not
-	// believed.
+	// Unverified are annotations and labels that replumb's records do not confirm.
 	Unverified []UnverifiedAnnotation
 	// OrphanedReservations belong to no bridge and to no Service that moves.
 	OrphanedReservations []networkingv1.IPAddress
@@ -75,8 +69,7 @@ func NewLoader(snap *cluster.Snapshot, spec Spec) *Loader {
 // Load makes the inventory of a snapshot, without a record.
 func Load(snap *cluster.Snapshot, spec Spec) *Inventory { return NewLoader(snap, spec).Load(nil) }
 
-// Load makes the inventory. The record is asked for the addresses that Services had before the
-// migration, where no reservation says so; see WantsRecord.
+// Load asks the record for former addresses without a reservation (WantsRecord).
 func (l *Loader) Load(record Record) *Inventory {
 	snap := l.snap
 	s := &Inventory{
@@ -100,7 +93,6 @@ func (l *Loader) Load(record Record) *Inventory {
 	return s
 }
 
-// add sorts an entry in.
 func (s *Inventory) add(e *Entry) {
 	e.Strategy = s.Spec.Strategies.Of(e)
 	switch e.Position {
@@ -122,15 +114,13 @@ func (s *Inventory) add(e *Entry) {
 	s.Moves = append(s.Moves, e)
 }
 
-// isProbe reports whether agents call a Service. Roles count only where replumb alone makes
-// Services.
+// isProbe reports whether agents call a Service. Roles count only in replumb's own namespace.
 func isProbe(svc *corev1.Service) bool {
 	role := svc.Labels[v1alpha1.LabelRole]
 	return svc.Namespace == v1alpha1.SystemNamespace && (role == v1alpha1.RoleProbe || role == v1alpha1.RoleSingle)
 }
 
-// dnsServices are kube-dns and Services that kubelets name as cluster DNS. Where neither is known
-// it is what installers label so: a cluster's own Service must not pass for an application's.
+// dnsServices are kube-dns and those that kubelets name; without either, what installers label so.
 func dnsServices(snap *cluster.Snapshot, held Reservations) map[types.NamespacedName]bool {
 	named := map[netip.Addr]bool{}
 	for _, k := range snap.Kubelets {
@@ -163,8 +153,8 @@ func dnsServices(snap *cluster.Snapshot, held Reservations) map[types.Namespaced
 	return found
 }
 
-// labelledDNS goes by a label of kube-system that CoreDNS' chart gives as well:
-// rke2-coredns-rke2-coredns has it (github.com/coredns/helm charts/coredns/templates/service.yaml).
+// labelledDNS goes by a label of CoreDNS' chart (github.com/coredns/helm
+// charts/coredns/templates/service.yaml).
 func labelledDNS(svc *corev1.Service) bool {
 	return svc.Namespace == metav1.NamespaceSystem && svc.Labels["k8s-app"] == "kube-dns"
 }
@@ -224,7 +214,6 @@ func (s *Inventory) All() []*Entry {
 	return slices.Concat(s.Probes, s.Moves)
 }
 
-// InTier are the pending entries of a tier.
 func (s *Inventory) InTier(name string) []*Entry {
 	var out []*Entry
 	for _, e := range s.Pending() {
@@ -308,8 +297,7 @@ func (s *Inventory) Services() []*corev1.Service {
 	return all
 }
 
-// AssignTiers is the second part of the making. kubernetes is last in its tier: when its turn
-// comes, all else is proven to work.
+// AssignTiers has kubernetes last in its tier, when all else is proven to work.
 func (s *Inventory) AssignTiers(a tier.Assignment) {
 	s.Tiers, s.TierProblems = a.Order, a.Unknown
 	for _, e := range s.Moves {

@@ -13,19 +13,16 @@ type Line struct {
 	Service string `json:"service"`
 	// Kind is the type of the Service.
 	Kind string `json:"kind"`
-	// Strategy is hop, etcd, pin, or stay for what the migration has nothing to do with, or cannot
-	// move.
+	// Strategy is hop, etcd, pin, or stay.
 	Strategy string `json:"strategy"`
 	From     string `json:"from,omitempty"`
 	To       string `json:"to,omitempty"`
-	// Risk is what may be lost; empty, if nothing is known. Reason is why the Service keeps its
-	// address, if it does.
+	// Risk is what may be lost, Reason why the Service keeps its address; either may be empty.
 	Risk   string `json:"risk,omitempty"`
 	Reason string `json:"reason,omitempty"`
 }
 
-// Lines are those of all Services: those that move in their order, then those that keep their
-// address.
+// Lines are those of all Services: first those that move, in their order.
 func (s *Inventory) Lines() []Line {
 	all := make([]Line, 0, len(s.Moves)+len(s.Pins)+len(s.Stays))
 	for _, e := range s.Moves {
@@ -65,8 +62,7 @@ func text(a netip.Addr) string {
 	return a.String()
 }
 
-// kindText is the type that the Service has, or had before its hop, with what of it decides on the
-// strategy.
+// kindText is the type outside of hops, with what of it decides on the strategy.
 func (e *Entry) kindText() string {
 	spec := &e.Service.Spec
 	if e.Position == InTransit {

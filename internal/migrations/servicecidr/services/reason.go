@@ -16,7 +16,6 @@ import (
 // ReasonKind is why a Service keeps its address, for programs.
 type ReasonKind string
 
-// The kinds of reasons.
 const (
 	// NotConcerned Services have no address in a range that is to be emptied.
 	NotConcerned ReasonKind = "NotConcerned"
@@ -34,15 +33,13 @@ const (
 	Foreign ReasonKind = "Foreign"
 	// Refused Services would have to move, but cannot.
 	Refused ReasonKind = "Refused"
-	// Unconfirmed Services say that they are in the migration, at addresses that replumb's records
-	// do not confirm. They are left alone.
+	// Unconfirmed Services claim a part in the migration that replumb's records do not confirm.
 	Unconfirmed ReasonKind = "Unconfirmed"
 )
 
 // Reason says why a Service keeps its address. The zero value is that of Services that move.
 type Reason struct {
 	Kind ReasonKind
-	// Text is for people. It follows the name of the Service.
 	Text string
 }
 
@@ -62,10 +59,10 @@ func (s *Inventory) PositionOf(svc *corev1.Service, owner string, current netip.
 	return place, reason
 }
 
-// Evaluate says by the object alone what keeps a Service from changing its address, in either
-// direction; Waiting, if nothing does. Each step asks again: the Service may have changed since.
+// Evaluate says by the object alone what keeps a Service from moving, either way. Each step asks
+// again, since it may have changed.
 func (s Strategies) Evaluate(svc *corev1.Service) (Position, Reason) {
-	if reason := Addressless(svc); reason.Kind != "" {
+	if reason := WhyAddressless(svc); reason.Kind != "" {
 		return Stays, reason
 	}
 	text := unsupported(svc)
@@ -86,8 +83,8 @@ func (s Strategies) Evaluate(svc *corev1.Service) (Position, Reason) {
 	return Waiting, Reason{}
 }
 
-// Addressless says why a Service has no address; the zero Reason, if it has one.
-func Addressless(svc *corev1.Service) Reason {
+// WhyAddressless says why a Service has no address; the zero Reason, if it has one.
+func WhyAddressless(svc *corev1.Service) Reason {
 	switch {
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
 		return Reason{NotConcerned, "is an ExternalName and has no address"}
@@ -104,7 +101,7 @@ func (s *Inventory) IsClusterService(svc *corev1.Service) bool {
 
 // notConcerned says why the migration has nothing to do with a Service; the zero Reason, if it has.
 func (s *Inventory) notConcerned(svc *corev1.Service, owner string, current netip.Addr) Reason {
-	without := Addressless(svc)
+	without := WhyAddressless(svc)
 	switch {
 	case owner != "":
 		return Reason{Foreign, "belongs to migration " + owner}
@@ -133,7 +130,6 @@ func hasAddressIn(svc *corev1.Service, ranges []netip.Prefix) bool {
 	return false
 }
 
-// unsupported says why no strategy moves a Service with an address.
 func unsupported(svc *corev1.Service) string {
 	switch {
 	case svc.Labels["service.kubernetes.io/service-proxy-name"] != "": // kube-proxy passes it over, and would serve its bridge

@@ -24,18 +24,15 @@ import (
 	"github.com/replumb/replumb/internal/safety/backup"
 )
 
-// Those who may edit Services in one namespace write their annotations and labels. So a Service and
-// its addresses are known by what only replumb and the control plane write: the ClusterIP, the
-// IPAddresses that reserve an address for a bridge, and the backup from before the first change.
-// See docs/design/trust.md.
+// Tenants write annotations and labels, so Services are known by what only replumb and the control
+// plane write: ClusterIPs, reserving IPAddresses, and the first backup (docs/design/trust.md).
 
 // Reservation is an address that is reserved for a bridge.
 type Reservation struct {
 	Migration string
 	// Noted says that nothing but a note keeps it: no API server gave it out.
 	Noted bool
-	// UID of the IPAddress.
-	UID types.UID
+	UID   types.UID
 	// Original is the spec from before the latest hop, as far as it was noted.
 	Original string
 	// Old and Target are where the Service goes from and to, as the memo has it.
@@ -46,7 +43,7 @@ type Reservation struct {
 // Reservations are reserved addresses by bridge, whose name has the UID of its Service in it.
 type Reservations map[types.NamespacedName]map[netip.Addr]Reservation
 
-// ReservationsOf a snapshot, of all migrations.
+// ReservationsOf a snapshot are those of all migrations.
 func ReservationsOf(snap *cluster.Snapshot) Reservations {
 	all := Reservations{}
 	for i := range snap.IPAddresses {
@@ -85,8 +82,7 @@ func (h Reservations) Of(svc *corev1.Service, migration string) map[netip.Addr]R
 // each family.
 type Record map[types.UID][]netip.Addr
 
-// ReadRecord reads the backups of a migration. Without the right to do so it is empty, and what it
-// alone would confirm stays unconfirmed.
+// ReadRecord reads the backups of a migration; without the right to, it confirms nothing.
 func ReadRecord(ctx context.Context, c client.Client, migration string) (Record, error) {
 	objects, err := backup.Read(ctx, c, migration)
 	if err != nil {
@@ -110,8 +106,7 @@ func ReadRecord(ctx context.Context, c client.Client, migration string) (Record,
 	return record, nil
 }
 
-// WantsRecord reports whether a Service claims to be in the migration for which no reservation says
-// where it was.
+// WantsRecord reports whether a Service claims a move that no reservation confirms.
 func (l *Loader) WantsRecord() bool {
 	spec := l.spec
 	for i := range l.snap.Services {
@@ -138,10 +133,8 @@ type recordedState struct {
 	inventory *Inventory
 	held      Reservations
 	record    Record
-	// owners are the addresses that are given out, by whom they belong to.
-	owners map[netip.Addr]string
-	// names are those of all Services.
-	names sets.Set[types.NamespacedName]
+	owners    map[netip.Addr]string
+	names     sets.Set[types.NamespacedName]
 }
 
 func namesOf(snap *cluster.Snapshot) sets.Set[types.NamespacedName] {
@@ -152,8 +145,8 @@ func namesOf(snap *cluster.Snapshot) sets.Set[types.NamespacedName] {
 	return all
 }
 
-// bridgeable leaves a Service alone whose bridge another Service stands in for. One that has not
-// left its address keeps it as if pinned, or the whole range would stay in use.
+// bridgeable leaves a Service alone whose bridge's name another Service has. At its old address it
+// counts as pinned, or the whole range would stay in use.
 func (w *recordedState) bridgeable(e *Entry) {
 	free := e.Bridge == nil && !w.names.Has(e.BridgeKey())
 	made := e.Bridge != nil && bridge.Made(e.Bridge)
@@ -189,8 +182,7 @@ func IsOwn(svc *corev1.Service) bool {
 	return svc.Namespace == v1alpha1.SystemNamespace && svc.Labels[v1alpha1.LabelRole] != ""
 }
 
-// classify parts bridges, which have an address reserved for them, from the Services they may stand
-// in for, and leaves out what else is replumb's own.
+// classify parts bridges, known by reserved addresses, from the Services they stand in for.
 func (w *recordedState) classify(snap *cluster.Snapshot) (bridges map[types.NamespacedName]*corev1.Service, candidates []*corev1.Service) {
 	bridges = map[types.NamespacedName]*corev1.Service{}
 	for i := range snap.Services {
@@ -216,7 +208,6 @@ func (w *recordedState) classify(snap *cluster.Snapshot) (bridges map[types.Name
 	return bridges, candidates
 }
 
-// entry tells whether one Service is in this migration, stays, or is to be moved.
 func (w *recordedState) entry(svc *corev1.Service, ending bool) *Entry {
 	s := w.inventory
 	e := &Entry{Service: svc, Position: Waiting, Reserved: w.held.Of(svc, s.Spec.Name)}
@@ -239,8 +230,6 @@ func (w *recordedState) entry(svc *corev1.Service, ending bool) *Entry {
 	return e
 }
 
-// recall takes over what was noted of the spec: by the memo, and before there is one by
-// reservations.
 func (e *Entry) recall() {
 	for _, r := range e.Reserved {
 		e.Original = max(e.Original, r.Original)
@@ -292,8 +281,7 @@ func (w *recordedState) returned(e *Entry, current netip.Addr) bool {
 	return cidr.Contains(spec.From, current) && (e.heldIn(spec.To).IsValid() || recorded)
 }
 
-// removed reports whether the migration had begun with a Service that stays: an address is reserved
-// for its bridge, or the Service says so and was backed up.
+// removed reports whether the migration had begun with a Service that stays.
 func (w *recordedState) removed(e *Entry) bool {
 	if e.Position != Pinned && e.Position != Stays || e.Reason.Kind == Unconfirmed || e.Reason.Kind == Foreign ||
 		IsInTransit(e.Service, w.inventory.Spec.Domain) {
@@ -303,8 +291,7 @@ func (w *recordedState) removed(e *Entry) bool {
 	return len(e.Reserved) > 0 || recorded && e.Service.Annotations[v1alpha1.LabelMigration] == w.inventory.Spec.Name
 }
 
-// IsInTransit reports whether a Service is between the two patches of a hop: its name leads to its
-// bridge.
+// IsInTransit reports whether a Service is between the two patches of a hop.
 func IsInTransit(svc *corev1.Service, domain string) bool {
 	if svc.Spec.Type != corev1.ServiceTypeExternalName || svc.Spec.ExternalName == "" {
 		return false
@@ -313,8 +300,7 @@ func IsInTransit(svc *corev1.Service, domain string) bool {
 	return host == BridgeHost(svc, domain) || host == svc.Annotations[v1alpha1.AnnotationOldIP]
 }
 
-// formerAddress is the address that a Service has left, or is about to; invalid, if only the
-// Service says so.
+// formerAddress is the address that a Service leaves; invalid, if only the Service says so.
 func (w *recordedState) formerAddress(e *Entry) netip.Addr {
 	if a := e.heldIn(w.inventory.Spec.From); a.IsValid() {
 		return a
@@ -322,7 +308,7 @@ func (w *recordedState) formerAddress(e *Entry) netip.Addr {
 	if a := e.RecordedMemo().Old; cidr.Contains(w.inventory.Spec.From, a) {
 		return a
 	}
-	a := Among(w.record[e.Service.UID], w.inventory.Spec.From)
+	a := AddressWithin(w.record[e.Service.UID], w.inventory.Spec.From)
 	by, given := w.owners[a]
 	own := "services " + client.ObjectKeyFromObject(e.Service).String() // the controller that repairs IPAddresses may be behind
 	if !a.IsValid() || (given && by != own) {
@@ -340,8 +326,7 @@ func (w *recordedState) unconfirmed(e *Entry) {
 	w.doubt(e.Service, "%s", text)
 }
 
-// heldIn is the reserved address in some ranges: of several the one that annotations name, and else
-// the highest.
+// heldIn is the reserved address in some ranges: the one annotations name, else the highest.
 func (e *Entry) heldIn(ranges []netip.Prefix) netip.Addr {
 	var found netip.Addr
 	notes := e.Service.Annotations
@@ -359,7 +344,6 @@ func (e *Entry) heldIn(ranges []netip.Prefix) netip.Addr {
 
 func (e *Entry) RecordedMemo() Reservation { return e.Reserved[bridge.MemoAddress(e.Service.UID)] }
 
-// recordedTarget is the reserved or noted address in some ranges to which the Service goes.
 func (e *Entry) recordedTarget(ranges []netip.Prefix) netip.Addr {
 	if a := e.heldIn(ranges); a.IsValid() {
 		return a
@@ -370,8 +354,8 @@ func (e *Entry) recordedTarget(ranges []netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// MovedAt is when a Service got to where it is, by when the other address was reserved. The Service
-// names the moment more exactly, and is believed as far as the two agree.
+// MovedAt is when a Service arrived, by the other address's reservation. The Service's own, more
+// exact word counts as far as both agree.
 func MovedAt(svc *corev1.Service, since time.Time) time.Time {
 	at, err := time.Parse(time.RFC3339Nano, svc.Annotations[v1alpha1.AnnotationMovedAt])
 	if err == nil && at.Sub(since).Abs() < time.Minute {
@@ -380,8 +364,7 @@ func MovedAt(svc *corev1.Service, since time.Time) time.Time {
 	return since
 }
 
-// OriginalOf is what of a spec the two patches of a hop could lose; of addresses those of both
-// families.
+// OriginalOf is what of a spec the two patches of a hop could lose.
 func OriginalOf(spec *corev1.ServiceSpec) (string, error) {
 	var both []string
 	if len(spec.ClusterIPs) > 1 {
@@ -395,8 +378,8 @@ func OriginalOf(spec *corev1.ServiceSpec) (string, error) {
 	return string(body), err
 }
 
-// OriginalSpec is the spec from just before the latest hop: as reservations have it, and else,
-// where an earlier version of replumb made these, as the Service says.
+// OriginalSpec is the spec from before the latest hop, by reservations, or by the Service where an
+// earlier version of replumb made these.
 func (e *Entry) OriginalSpec(svc *corev1.Service) (*corev1.ServiceSpec, error) {
 	text, from := e.Original, "the reservations of service "+e.Key().String()
 	if text == "" {

@@ -22,8 +22,8 @@ func StrategiesOf(j *v1alpha1.ServiceCIDRSpec) Strategies {
 	return Strategies{of: j.Strategies, etcd: j.Etcd != nil}
 }
 
-// Choose is the strategy for a Service with an address, and chosen, whether its annotation says so.
-// It is empty for a Service that no strategy moves; why follows its name.
+// Choose is the strategy for a Service; chosen, if its annotation says so. Empty means that no
+// strategy moves it; why follows its name.
 func (s Strategies) Choose(svc *corev1.Service) (strategy v1alpha1.Strategy, chosen bool, why string) {
 	text, chosen := svc.Annotations[v1alpha1.AnnotationStrategy]
 	cannotHop := unhoppable(svc)
@@ -52,7 +52,6 @@ func (s Strategies) Choose(svc *corev1.Service) (strategy v1alpha1.Strategy, cho
 	return strategy, chosen, ""
 }
 
-// byKind is the strategy for the kind of a Service, and the field of the Migration that says so.
 func (s Strategies) byKind(svc *corev1.Service) (field string, strategy v1alpha1.Strategy) {
 	switch {
 	case svc.Spec.Type == corev1.ServiceTypeLoadBalancer:

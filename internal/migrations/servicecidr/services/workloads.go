@@ -10,15 +10,14 @@ import (
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 )
 
-// ByWorkload says which Services are before workloads, for many of these.
+// ByWorkload says which Services are before workloads.
 type ByWorkload struct {
-	policy v1alpha1.LeaveFirstPolicy
-	unfit  func(*rollout.Workload) string
-	// services are all, dns those of cluster DNS.
+	policy        v1alpha1.LeaveFirstPolicy
+	unfit         func(*rollout.Workload) string
 	services, dns leaving.Index
 }
 
-// NewByWorkload looks at the Services once. Nothing that it says is of a later inventory.
+// NewByWorkload looks at the Services once.
 func NewByWorkload(s *Inventory, state *rollout.State) *ByWorkload {
 	var all, dns []corev1.Service
 	for _, e := range slices.Concat(s.Moves, s.Pins, s.Stays) {
@@ -32,8 +31,8 @@ func NewByWorkload(s *Inventory, state *rollout.State) *ByWorkload {
 	}
 }
 
-// LeavesFirst reports whether the pods of a workload shall leave their Services before they end,
-// and can. Of a datagram that is lost its client hears nothing.
+// LeavesFirst reports whether the pods of a workload can and shall leave their Services before they
+// end, since clients hear nothing of a lost datagram.
 func (b *ByWorkload) LeavesFirst(w *rollout.Workload) bool {
 	if b.policy == v1alpha1.LeaveFirstNone || b.unfit(w) != "" {
 		return false
