@@ -179,8 +179,8 @@ type Observed[T any] struct {
 	Look func(context.Context) (State, T, error)
 	// Write is given what the look right before it has seen.
 	Write func(context.Context, T) error
-	// Answered, if set, is called in place of Write. It returns a proof by the answers to its writes,
-	// which is asked once, before Proof; nil if there is none.
+	// Answered, if set, is called in place of Write. It returns a proof by the answers to its
+	// writes, which is asked once, before Proof; nil if there is none.
 	Answered func(context.Context, T) (func(context.Context) error, error)
 	// Proof returns nil only on proof. Default: Look finds Done.
 	Proof func(context.Context) error

@@ -80,7 +80,8 @@ func (p *Program) run(ctx context.Context, t *Target, args []string, out io.Writ
 	// A second Ctrl-C would end it in the middle of a step: it gets one alone.
 	cmd.Cancel = func() error { return interrupt(cmd) }
 	apart(cmd)
-	// The signal at the death of the parent (Pdeathsig) goes by the thread that started the program.
+	// The signal at the death of the parent (Pdeathsig) goes by the thread that started the
+	// program.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := cmd.Run()

@@ -7,8 +7,9 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Condition is what a Migration is in, in one word: what its conditions say. At most one of Reconciling and Stalled is ever true, and never
-// with Ready: programs that go by kstatus take the first that they meet.
+// Condition is what a Migration is in, in one word: what its conditions say. At most one of
+// Reconciling and Stalled is ever true, and never with Ready: programs that go by kstatus take the
+// first that they meet.
 type Condition string
 
 // The conditions.
@@ -26,7 +27,8 @@ const (
 // maxMessage is less than the API server takes of a condition (32768), and more than people read.
 const maxMessage = 4096
 
-// Say has the conditions of a status say where the Migration stands, and why. It leaves Paused and GateWaiting alone.
+// Say has the conditions of a status say where the Migration stands, and why. It leaves Paused and
+// GateWaiting alone.
 func (s Condition) Say(st *v1alpha1.MigrationStatus, reason, message string) {
 	message = short(message)
 	set(st, v1alpha1.ConditionReady, s == AsDesired, reason, message)
@@ -43,7 +45,8 @@ func (s Condition) Say(st *v1alpha1.MigrationStatus, reason, message string) {
 	}
 }
 
-// Await has the condition GateWaiting say what a person has to do; nothing, if instructions are empty.
+// Await has the condition GateWaiting say what a person has to do; nothing, if instructions are
+// empty.
 func Await(st *v1alpha1.MigrationStatus, reason, instructions string) {
 	if instructions == "" {
 		if meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionGateWaiting) != nil {

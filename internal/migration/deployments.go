@@ -19,20 +19,23 @@ import (
 	"github.com/replumb/replumb/internal/safety/gitops"
 )
 
-// Deployments is what one look has found about the freeze of deployments, of the kinds that freeze them only when they are asked to. The zero
-// value freezes nothing.
+// Deployments is what one look has found about the freeze of deployments, of the kinds that freeze
+// them only when they are asked to. The zero value freezes nothing.
 type Deployments struct {
 	// Spec is nil if no freeze is asked for.
 	Spec *v1alpha1.DeploymentFreezeSpec
-	// Problem is why deployments cannot be frozen. Unserved are kinds to freeze that the cluster does not serve.
+	// Problem is why deployments cannot be frozen. Unserved are kinds to freeze that the cluster
+	// does not serve.
 	Problem  error
 	Unserved []string
-	// Other is another migration that is under way and freezes deployments, or has suspended something.
+	// Other is another migration that is under way and freezes deployments, or has suspended
+	// something.
 	Other string
 	// GitOps is what there is of Argo CD and Flux, Unread why that could not be seen.
 	GitOps gitops.Found
 	Unread error
-	// Frozen and Suspended say that this migration has done so by now, also where it is not asked to any more.
+	// Frozen and Suspended say that this migration has done so by now, also where it is not asked
+	// to any more.
 	Frozen, Suspended bool
 
 	// any knows kinds as they come; nil where no GitOps is looked at.
@@ -49,8 +52,9 @@ func (d *Deployments) suspends() bool {
 	return d.Spec != nil && d.Spec.GitOps == v1alpha1.GitOpsSuspend
 }
 
-// lookAtDeployments finds what the freeze of deployments depends on, and what this migration has frozen and suspended whether it is asked to by
-// now or not: who edits the Migration in the cluster leaves no trace of what it said.
+// lookAtDeployments finds what the freeze of deployments depends on, and what this migration has
+// frozen and suspended whether it is asked to by now or not: who edits the Migration in the cluster
+// leaves no trace of what it said.
 func (s *Subject) lookAtDeployments(ctx context.Context, c *cluster.Cluster) (d Deployments, err error) {
 	d.Spec = s.Migration.Spec.DeploymentFreeze
 	if err := s.lookAtHolders(ctx, c, &d); err != nil || d.Spec == nil && !d.Suspended {
@@ -113,7 +117,8 @@ func firstUnderWay(ctx context.Context, c *cluster.Cluster, names []string) (str
 	return "", nil
 }
 
-// passable are errors of looks that a right is missing for, which a check says where it is needed, or that an older cluster has no kind for.
+// passable are errors of looks that a right is missing for, which a check says where it is needed,
+// or that an older cluster has no kind for.
 func passable(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
 }
@@ -173,7 +178,8 @@ func (b *Base) suspend() *gitops.Suspend {
 	return &gitops.Suspend{Client: b.Deployments.any, Migration: b.Migration.Name, Found: b.Deployments.GitOps}
 }
 
-// SuspendGitOps suspends what Argo CD and Flux reconcile, if that is asked for, and resumes it if it is not any more.
+// SuspendGitOps suspends what Argo CD and Flux reconcile, if that is asked for, and resumes it if
+// it is not any more.
 func (b *Base) SuspendGitOps() []engine.Step {
 	switch d := &b.Deployments; {
 	case d.suspends():
@@ -192,8 +198,8 @@ func (b *Base) ResumeGitOps() []engine.Step {
 	return nil
 }
 
-// freezeDeployments keeps others from deploying. What would change everything back in vain is suspended before. A mirror has a phase of its own
-// for it.
+// freezeDeployments keeps others from deploying. What would change everything back in vain is
+// suspended before. A mirror has a phase of its own for it.
 func (b *Base) freezeDeployments() []engine.Step {
 	if b.Migration.Spec.Mirror != nil {
 		return nil
@@ -240,7 +246,8 @@ func (s *Subject) deploymentsFound(d Deployments) findings.Findings {
 	return findings.Run(DeploymentChecks(), d)
 }
 
-// DeploymentChecks are about the freeze of deployments, for all kinds of migrations that are asked for one.
+// DeploymentChecks are about the freeze of deployments, for all kinds of migrations that are asked
+// for one.
 func DeploymentChecks() []findings.Check[Deployments] {
 	return findings.Group("Deployments", []findings.Check[Deployments]{
 		{
@@ -374,7 +381,8 @@ func suspendRole() cluster.Role {
 	}
 }
 
-// RolesFor are the roles of those that a Migration takes for its freeze of deployments: none, if it asks for none.
+// RolesFor are the roles of those that a Migration takes for its freeze of deployments: none, if it
+// asks for none.
 func RolesFor(m *v1alpha1.Migration) cluster.Roles {
 	spec := m.Spec.DeploymentFreeze
 	if spec == nil {

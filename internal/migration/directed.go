@@ -26,7 +26,8 @@ func (j *Job[P]) desire(ctx context.Context, d v1alpha1.DesiredState) error {
 	return j.setOut(ctx, v1alpha1.PhaseRollingBack)
 }
 
-// setOut writes down which way a directed run goes, before it changes anything: elsewhere spec.desired says so.
+// setOut writes down which way a directed run goes, before it changes anything: elsewhere
+// spec.desired says so.
 func (j *Job[P]) setOut(ctx context.Context, phase v1alpha1.Phase) error {
 	if !j.Directed {
 		return nil

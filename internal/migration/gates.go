@@ -13,7 +13,8 @@ type gates map[string]gate
 
 type gate struct{ title, guide, missing string }
 
-// observe takes an event in, and reports whether what people have to do is another thing now. Events come one at a time.
+// observe takes an event in, and reports whether what people have to do is another thing now.
+// Events come one at a time.
 func (g *gates) observe(e engine.Event) (changed bool) {
 	if *g == nil {
 		*g = gates{}

@@ -29,7 +29,8 @@ type Plans interface {
 	Counts() v1alpha1.Counts
 	// Left says what apply has not done yet; nothing, if it is through.
 	Left() string
-	// Early says why it is too early to finish, in words that follow "cannot be finished: "; nothing, if it is not.
+	// Early says why it is too early to finish, in words that follow "cannot be finished: ";
+	// nothing, if it is not.
 	Early() string
 
 	// What follows has a default in Base.
@@ -57,8 +58,8 @@ type RunGuard interface {
 // Kind is what differs between kinds of migrations. P is its Plans.
 type Kind[P Plans] interface {
 	About() About
-	// Adopt takes over what the Migration in the cluster has settled, and fails if it is about something else. have is nil if
-	// there is none.
+	// Adopt takes over what the Migration in the cluster has settled, and fails if it is about
+	// something else. have is nil if there is none.
 	Adopt(have *v1alpha1.Migration) error
 	// Examine looks at the cluster. Nothing is written.
 	Examine(ctx context.Context) (P, error)
@@ -72,18 +73,19 @@ type Kind[P Plans] interface {
 
 	// Turn learns where a command goes, before anything is planned for it.
 	Turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.DesiredState) error
-	// MayLook asks for the user's rights before anything is read, and fails without those that to look needs.
+	// MayLook asks for the user's rights before anything is read, and fails without those that to
+	// look needs.
 	MayLook(ctx context.Context) error
-	// Unfinished makes the plan that completes what a run that was cut off has left half done, or on
-	// the way back takes it back; nil, if nothing is. Every command that takes the lock runs it
+	// Unfinished makes the plan that completes what a run that was cut off has left half done, or
+	// on the way back takes it back; nil, if nothing is. Every command that takes the lock runs it
 	// first, before anything that could fail because of it.
 	Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine.Plan, error)
 	// AnotherRound reports whether another look at the cluster resolves an error.
 	AnotherRound(ctx context.Context, err error) bool
 }
 
-// Job takes one Migration through its commands: looks first, takes the lock, runs the plans of its kind, and writes down how that
-// went.
+// Job takes one Migration through its commands: looks first, takes the lock, runs the plans of its
+// kind, and writes down how that went.
 type Job[P Plans] struct {
 	Kind   Kind[P]
 	Client client.Client
@@ -111,7 +113,8 @@ func (j *Job[P]) keeper() *Keeper {
 	return &Keeper{Client: j.Client, Name: j.Name, Holder: j.Holder, Now: now}
 }
 
-// locked does something while no other replumb works on the cluster, with the guard, if there is one.
+// locked does something while no other replumb works on the cluster, with the guard, if there is
+// one.
 func (j *Job[P]) locked(ctx context.Context, command string, lenient bool, do func(context.Context) error) error {
 	k := j.keeper()
 	if j.Directed {
@@ -128,7 +131,8 @@ type synchronizer interface {
 	Synchronize(ctx context.Context, now func() time.Time)
 }
 
-// adopt returns the Migration that the cluster has; nil if there is none. From then on the job goes by the API server's clock.
+// adopt returns the Migration that the cluster has; nil if there is none. From then on the job goes
+// by the API server's clock.
 func (j *Job[P]) adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 	if err := j.Kind.MayLook(ctx); err != nil {
 		return nil, err
@@ -148,7 +152,8 @@ func (j *Job[P]) adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 	return have, j.Kind.Adopt(have)
 }
 
-// turn has the kind know where a command goes. There is nothing to turn before the Migration is recorded.
+// turn has the kind know where a command goes. There is nothing to turn before the Migration is
+// recorded.
 func (j *Job[P]) turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.DesiredState) error {
 	if have == nil {
 		return nil
@@ -284,7 +289,8 @@ func (j *Job[P]) rounds(ctx context.Context, r *engine.Runner, p P) (last P, err
 	return last, fmt.Errorf("apply did not converge after %d rounds: %s", maxRounds, p.Left())
 }
 
-// replan looks at the cluster in the middle of a command, as patiently as a step: an API server that is away for a moment ends nothing.
+// replan looks at the cluster in the middle of a command, as patiently as a step: an API server
+// that is away for a moment ends nothing.
 func replan[P Plans](ctx context.Context, look func(context.Context) (P, error)) (p P, err error) {
 	err = engine.Drive(ctx, &engine.Wait{
 		Name: "look", About: "Check the cluster again", Again: true,
@@ -304,7 +310,8 @@ func (j *Job[P]) arrive(ctx context.Context, p P) error {
 	return j.record(ctx, p, v1alpha1.PhaseMoved)
 }
 
-// bounded is the plan as far as it was asked for. A plan that ends before that phase, since more cannot be planned yet, is run as a whole.
+// bounded is the plan as far as it was asked for. A plan that ends before that phase, since more
+// cannot be planned yet, is run as a whole.
 func (j *Job[P]) bounded(plan *engine.Plan) (bounded *engine.Plan, stops bool) {
 	if j.Until == "" {
 		return plan, false
@@ -347,8 +354,8 @@ func (j *Job[P]) Rollback(ctx context.Context, r *engine.Runner) error {
 
 func (j *Job[P]) reversible(m *v1alpha1.Migration) error { return Reversible(m, j.Kind.About().Return) }
 
-// still looks, under the lock, whether the Migration is where a command needs it: another run may have gone on with it since the command
-// looked first.
+// still looks, under the lock, whether the Migration is where a command needs it: another run may
+// have gone on with it since the command looked first.
 func (j *Job[P]) still(ctx context.Context, state func(*v1alpha1.Migration) error) error {
 	have, err := Get(ctx, j.Client, j.Name)
 	if err != nil || have == nil {
@@ -430,7 +437,8 @@ func (j *Job[P]) Finish(ctx context.Context, r *engine.Runner) error {
 	})
 }
 
-// Pause asks every run of the migration to stop, where it waits or else after the steps in hand, and keeps others from starting.
+// Pause asks every run of the migration to stop, where it waits or else after the steps in hand,
+// and keeps others from starting.
 func (j *Job[P]) Pause(ctx context.Context) error { return j.keeper().Pause(ctx, true) }
 
 // Resume takes a pause back. The caller then carries on with what spec.desired says.

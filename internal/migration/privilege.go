@@ -16,8 +16,9 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// PrivilegeStep lets pods that may do much run in replumb's namespace, where Pod Security would refuse them. What others had set there is
-// written down, and its Undo gives it back. What would be too much elsewhere is audited, and warned of, still.
+// PrivilegeStep lets pods that may do much run in replumb's namespace, where Pod Security would
+// refuse them. What others had set there is written down, and its Undo gives it back. What would be
+// too much elsewhere is audited, and warned of, still.
 type PrivilegeStep struct {
 	Cluster *cluster.Cluster
 	// Migration that needs it.
@@ -140,7 +141,8 @@ func (*PrivilegeStep) Preview() ([]engine.Change, error) {
 
 func (s *PrivilegeStep) Undo() engine.Step { return &giveBackStep{of: s} }
 
-// giveBackStep gives the namespace the labels back that it had, unless another migration still needs them as they are.
+// giveBackStep gives the namespace the labels back that it had, unless another migration still
+// needs them as they are.
 type giveBackStep struct{ of *PrivilegeStep }
 
 var _ engine.Previewer = (*giveBackStep)(nil)

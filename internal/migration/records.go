@@ -12,7 +12,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// RecordMemory keeps what DNS records were in the status of a Migration. It implements records.Memory.
+// RecordMemory keeps what DNS records were in the status of a Migration. It implements
+// records.Memory.
 type RecordMemory struct {
 	Client client.Client
 	// Name of the Migration.

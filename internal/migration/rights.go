@@ -108,7 +108,8 @@ func FreezeViewRule() cluster.Rule {
 	}
 }
 
-// FrozenRule is what it takes to see that deployments are frozen, for kinds that look for no other freeze.
+// FrozenRule is what it takes to see that deployments are frozen, for kinds that look for no other
+// freeze.
 func FrozenRule() cluster.Rule {
 	return cluster.Rule{
 		Why:      "Whether the migration keeps others from deploying, also where it is not asked to any more.",
@@ -117,7 +118,8 @@ func FrozenRule() cluster.Rule {
 	}
 }
 
-// FreezeRule is what a freeze of that name takes, beside the right to try a change that it refuses, and unfreeze.
+// FreezeRule is what a freeze of that name takes, beside the right to try a change that it refuses,
+// and unfreeze.
 func FreezeRule(name string) cluster.Rule {
 	rights := slices.Concat(
 		policyRights("create"),
@@ -130,7 +132,8 @@ func FreezeRule(name string) cluster.Rule {
 	}
 }
 
-// GuardRule is what it takes to keep addresses from others while API servers get another Service range, beside what a freeze takes.
+// GuardRule is what it takes to keep addresses from others while API servers get another Service
+// range, beside what a freeze takes.
 func GuardRule() cluster.Rule {
 	return cluster.Rule{
 		Why:    "Where the Service range is a flag of the API servers: what keeps addresses from others while they get another one.",
@@ -146,7 +149,8 @@ func PrivilegeRule() cluster.Rule {
 	}
 }
 
-// APIServerRights are what it takes to list the addresses of API servers: the endpoints of the Service kubernetes.
+// APIServerRights are what it takes to list the addresses of API servers: the endpoints of the
+// Service kubernetes.
 func APIServerRights() []cluster.Right {
 	return cluster.In(metav1.NamespaceDefault, cluster.Grant("discovery.k8s.io", "endpointslices", "", "list")...)
 }

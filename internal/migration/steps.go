@@ -75,7 +75,8 @@ type NamespaceStep struct {
 	Sweep Sweep
 }
 
-// Sweep removes what a migration keeps in the namespace, such as what a run that was killed has left there. The zero value removes nothing.
+// Sweep removes what a migration keeps in the namespace, such as what a run that was killed has
+// left there. The zero value removes nothing.
 type Sweep struct {
 	// Kinds of the objects that may be there.
 	Kinds []string
@@ -152,8 +153,8 @@ func (s *NamespaceStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{{Verb: "create", Object: "Namespace " + v1alpha1.SystemNamespace, Body: s.build()}}, nil
 }
 
-// leaveStep removes what replumb keeps in its namespace, and the namespace, unless someone else has made it, or another migration that
-// goes on has its backups there.
+// leaveStep removes what replumb keeps in its namespace, and the namespace, unless someone else has
+// made it, or another migration that goes on has its backups there.
 type leaveStep struct {
 	of    *NamespaceStep
 	swept bool
@@ -245,7 +246,8 @@ func (s *leaveStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// RecordStep writes the Migration, or brings an existing one to what is wanted of it now. Whether that is paused is left as it is.
+// RecordStep writes the Migration, or brings an existing one to what is wanted of it now. Whether
+// that is paused is left as it is.
 type RecordStep struct {
 	Cluster *cluster.Cluster
 	Want    *v1alpha1.Migration
@@ -285,7 +287,8 @@ func (s *RecordStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// wanted is what an existing Migration shall say. A pause may have been asked for, or taken back, since someone looked.
+// wanted is what an existing Migration shall say. A pause may have been asked for, or taken back,
+// since someone looked.
 func (s *RecordStep) wanted(have *v1alpha1.Migration) v1alpha1.MigrationSpec {
 	want := *s.Want.Spec.DeepCopy()
 	want.Paused = have.Spec.Paused

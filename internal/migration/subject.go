@@ -18,7 +18,8 @@ import (
 
 // Subject is the Migration that a job is about, and what the cluster has said of it. Jobs embed it.
 type Subject struct {
-	// Migration is what is wanted: the file's, with its defaults, and what the cluster has settled since.
+	// Migration is what is wanted: the file's, with its defaults, and what the cluster has settled
+	// since.
 	Migration *v1alpha1.Migration
 	// Recorded is the Migration in the cluster; nil if there is none.
 	Recorded *v1alpha1.Migration
@@ -66,8 +67,9 @@ func (s *Subject) May(verb, group, resource string) bool {
 	})
 }
 
-// TakeOver settles what is wanted by what the cluster has recorded: what the file leaves open was worked out when the migration began,
-// and settings that may change are taken from the file. It fails if the recorded Migration is about something else. Nil is none.
+// TakeOver settles what is wanted by what the cluster has recorded: what the file leaves open was
+// worked out when the migration began, and settings that may change are taken from the file. It
+// fails if the recorded Migration is about something else. Nil is none.
 func (s *Subject) TakeOver(have *v1alpha1.Migration) error {
 	s.Recorded = have
 	if have == nil {
@@ -87,8 +89,8 @@ func (s *Subject) TakeOver(have *v1alpha1.Migration) error {
 	return nil
 }
 
-// Authorize asks for the user's rights, once. Without those that look needs there is nothing to check, which is an error; the others
-// are a finding.
+// Authorize asks for the user's rights, once. Without those that look needs there is nothing to
+// check, which is an error; the others are a finding.
 func (s *Subject) Authorize(ctx context.Context, c *cluster.Cluster, roles cluster.Roles, look func(cluster.Right) bool) error {
 	if s.Access != nil {
 		return nil
@@ -101,7 +103,8 @@ func (s *Subject) Authorize(ctx context.Context, c *cluster.Cluster, roles clust
 	return err
 }
 
-// founder makes the namespace of what replumb keeps. No file has that role: those that have roles make the namespace as well.
+// founder makes the namespace of what replumb keeps. No file has that role: those that have roles
+// make the namespace as well.
 func founder() cluster.Role {
 	return cluster.Role{Rules: []cluster.Rule{{Rights: cluster.Grant("", "namespaces", "", "create")}}}
 }
@@ -127,7 +130,8 @@ func (s *Subject) Base(ctx context.Context, tools Tools) (Base, error) {
 	}, nil
 }
 
-// Denied are the rights that the user lacks, for a check, with the role that has them. Those that can be done without are left out.
+// Denied are the rights that the user lacks, for a check, with the role that has them. Those that
+// can be done without are left out.
 func Denied(access []cluster.AccessAnswer) []findings.Result {
 	var missing []cluster.AccessAnswer
 	for _, a := range access {

@@ -1,4 +1,5 @@
-// Package migrations lists the kinds of migrations. Each has a package of its own below; none knows another.
+// Package migrations lists the kinds of migrations. Each has a package of its own below; none knows
+// another.
 package migrations
 
 import (
@@ -45,7 +46,8 @@ type Job interface {
 	Finish(ctx context.Context, r *engine.Runner) error
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
-	// Observe has an observer follow what agents see while runs go on, OnMove each move that is over.
+	// Observe has an observer follow what agents see while runs go on, OnMove each move that is
+	// over.
 	Observe(o lossguard.Observer)
 	OnMove(tell func(migration.Move))
 	// Blame returns the error that a run ends with which was stopped by a loss.

@@ -13,19 +13,22 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 )
 
-// Tools are what jobs of all kinds are made with. Without a cluster they are good for finding out what is wrong in a Migration.
+// Tools are what jobs of all kinds are made with. Without a cluster they are good for finding out
+// what is wrong in a Migration.
 type Tools struct {
 	Cluster   *cluster.Cluster
 	Inspector *apiserver.Inspector
 	// Image of replumb for the pods it runs itself; empty if this build has none.
 	Image pull.Image
-	// Context gives access to another context of the kubeconfig, for mirrors; nil where there is no kubeconfig.
+	// Context gives access to another context of the kubeconfig, for mirrors; nil where there is no
+	// kubeconfig.
 	Context func(name string) (*rest.Config, error)
 	// InsecureTarget takes the kubeconfig of a mirror's Secret as it is.
 	InsecureTarget bool
 	// Dir is the folder that relative paths of manifests are relative to.
 	Dir string
-	// Directed says that spec.desired is for others to write, and that runs obey it: they are those of the operator.
+	// Directed says that spec.desired is for others to write, and that runs obey it: they are those
+	// of the operator.
 	Directed bool
 }
 

@@ -105,7 +105,8 @@ func checkTwice(all []Member) (out []findings.Result) {
 	return out
 }
 
-// changed are the objects of users that a plan changes or restarts, each once. What is made is no one's yet.
+// changed are the objects of users that a plan changes or restarts, each once. What is made is no
+// one's yet.
 func changed(p *engine.Plan) (all []string, err error) {
 	for _, phase := range p.Phases {
 		if phase.Own {
@@ -141,8 +142,9 @@ func lower(object string) string {
 	return fmt.Sprintf("%s %s", strings.ToLower(kind), name)
 }
 
-// Ahead are the findings of a look at a Migration before its turn: that one of the set which comes before it is not through yet is no
-// obstacle, as it will be by then, and is looked for again when its turn has come.
+// Ahead are the findings of a look at a Migration before its turn: that one of the set which comes
+// before it is not through yet is no obstacle, as it will be by then, and is looked for again when
+// its turn has come.
 func Ahead(all findings.Findings, earlier []string) (left findings.Findings) {
 	for _, f := range all {
 		name, of := strings.CutPrefix(f.Object, "Migration ")

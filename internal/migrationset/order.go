@@ -1,5 +1,6 @@
-// Package migrationset has several Migrations of one cluster move as one set: it knows in which order, which of them cannot be in one, and what
-// of one is in the way of another. What moves each is behind it: docs/design/together.md says why the order is what it is.
+// Package migrationset has several Migrations of one cluster move as one set: it knows in which
+// order, which of them cannot be in one, and what of one is in the way of another. What moves each
+// is behind it: docs/design/together.md says why the order is what it is.
 package migrationset
 
 import (
@@ -14,14 +15,14 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// Describe says of which kind a Migration is. Services come first in the order of kinds: what carries
-// their old addresses is replaced when pods move, and pods that start then are given the new ones.
-// Nodes come last: new ones are made once, for the new Service range, with addresses for pods of the
-// new range, and the old ones are there for as long as anything may have to go back.
+// Describe says of which kind a Migration is. Services come first in the order of kinds: what
+// carries their old addresses is replaced when pods move, and pods that start then are given the
+// new ones. Nodes come last: new ones are made once, for the new Service range, with addresses for
+// pods of the new range, and the old ones are there for as long as anything may have to go back.
 type Describe func(*v1alpha1.Migration) migration.Description
 
-// Order puts Migrations into the order in which they move, wherever they stand in the files, and has each know the set that it is in. It
-// fails with everything that keeps them from being one.
+// Order puts Migrations into the order in which they move, wherever they stand in the files, and
+// has each know the set that it is in. It fails with everything that keeps them from being one.
 func Order(kind Describe, all []*v1alpha1.Migration) ([]*v1alpha1.Migration, error) {
 	if err := refusal(kind, all); err != nil {
 		return nil, err
@@ -79,7 +80,8 @@ func others(all []*v1alpha1.Migration, but int) string {
 type Progress struct {
 	Name  string
 	Phase v1alpha1.Phase
-	// Applied says that a run was asked to apply it: before its first plan is through, it has no phase.
+	// Applied says that a run was asked to apply it: before its first plan is through, it has no
+	// phase.
 	Applied bool
 	// Final is true once the point of no return is passed.
 	Final bool
@@ -90,8 +92,9 @@ func (s Progress) Begun() bool {
 	return (s.Phase != "" || s.Applied) && s.Phase != v1alpha1.PhaseRolledBack
 }
 
-// Spared says why apply leaves the i-th of a set alone; empty if it has something to do. One that has moved is looked at again only until
-// the next has begun: from then on the two would be in each other's way, and what the earlier one was to move has moved.
+// Spared says why apply leaves the i-th of a set alone; empty if it has something to do. One that
+// has moved is looked at again only until the next has begun: from then on the two would be in each
+// other's way, and what the earlier one was to move has moved.
 func Spared(all []Progress, i int) string {
 	s := all[i]
 	if s.Phase == v1alpha1.PhaseFinished {

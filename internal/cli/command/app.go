@@ -152,7 +152,8 @@ func (a *App) Runner(f Format) *engine.Runner {
 // Build is what the linker set; both are empty in a build without make.
 type Build struct {
 	Version string
-	// Digest of the image of this release (sha256:…): pods run that, wherever its tag leads by then.
+	// Digest of the image of this release (sha256:…): pods run that, wherever its tag leads by
+	// then.
 	Digest string
 }
 

@@ -20,7 +20,8 @@ import (
 const (
 	// FormatsPrefix begins the usage of every -o that takes formats; the formats follow.
 	FormatsPrefix = "output format: "
-	// customColumns begins the format of kubectl get that prints paths, such as NAME:.metadata.name.
+	// customColumns begins the format of kubectl get that prints paths, such as
+	// NAME:.metadata.name.
 	customColumns = "custom-columns"
 )
 

@@ -11,7 +11,8 @@ import (
 
 // ReportPart is what one cluster, or one migration, has in a report of several.
 type ReportPart struct {
-	// Summary is one sentence, Report all that replumb report says; both are empty before the start.
+	// Summary is one sentence, Report all that replumb report says; both are empty before the
+	// start.
 	Summary  string          `json:"summary,omitempty"`
 	Report   json.RawMessage `json:"report,omitempty"`
 	Error    string          `json:"error,omitempty"`

@@ -1,5 +1,6 @@
-// Package controller runs Migrations that are created in the cluster, by the same engine as the command line: it decides what each of them
-// needs next, from what is recorded of all, and runs one at a time under the lock that every replumb takes.
+// Package controller runs Migrations that are created in the cluster, by the same engine as the
+// command line: it decides what each of them needs next, from what is recorded of all, and runs one
+// at a time under the lock that every replumb takes.
 package controller
 
 import (
@@ -42,14 +43,16 @@ type Scene struct {
 	Allowed []string
 	// PlansApproved says that no plan is applied that no one has approved.
 	PlansApproved bool
-	// Planned is the plan that was made last of what the Migration asks for; the zero value if there is none that still counts.
+	// Planned is the plan that was made last of what the Migration asks for; the zero value if
+	// there is none that still counts.
 	Planned Planned
 	// Last is how the latest run here ended, if it failed; nil if none did.
 	Last *Outcome
 	Now  time.Time
 }
 
-// Revisions of a schema: the operator's, and that of the definition in the cluster, which is -1 if there is none.
+// Revisions of a schema: the operator's, and that of the definition in the cluster, which is -1 if
+// there is none.
 type Revisions struct{ Own, Cluster int }
 
 // Planned is a plan.
@@ -62,7 +65,8 @@ type Planned struct {
 // Decision is what to do with a Migration, and what its conditions say meanwhile.
 type Decision struct {
 	Act Act
-	// Standing, Reason and Message are what Ready and its companions say. A Standing of "" leaves them as they are.
+	// Standing, Reason and Message are what Ready and its companions say. A Standing of "" leaves
+	// them as they are.
 	Standing        migration.Condition
 	Reason, Message string
 	// Gate is what a person has to do first; empty if nothing.
@@ -73,7 +77,8 @@ type Decision struct {
 	After time.Duration
 }
 
-// Decide says what a Migration needs next. It is a pure function: the same scene, the same decision.
+// Decide says what a Migration needs next. It is a pure function: the same scene, the same
+// decision.
 func Decide(s Scene) Decision {
 	d := decide(s)
 	d.Paused = s.Migration.Spec.Paused
@@ -120,7 +125,8 @@ func withAdvice(err error) string {
 	return err.Error()
 }
 
-// refused has nothing done while the definition in the cluster is not that of this build: it would drop fields that one of both does not know.
+// refused has nothing done while the definition in the cluster is not that of this build: it would
+// drop fields that one of both does not know.
 func (s Scene) refused() (Decision, bool) {
 	r := s.Revisions
 	if r.Own == r.Cluster {
@@ -135,7 +141,8 @@ func (s Scene) refused() (Decision, bool) {
 		r.Cluster, r.Own, side)), true
 }
 
-// course is what spec.desired asks for where the Migration stands, whatever may be in the way of it.
+// course is what spec.desired asks for where the Migration stands, whatever may be in the way of
+// it.
 func (s Scene) course() Decision {
 	m := s.Migration
 	switch m.Spec.Desired {
@@ -156,7 +163,8 @@ func (s Scene) course() Decision {
 		"hint: set spec.desired to Applied to carry on, or to RolledBack to go back")
 }
 
-// planning leaves the conditions as they are where there is a plan of what is asked for, and it is only made again.
+// planning leaves the conditions as they are where there is a plan of what is asked for, and it is
+// only made again.
 func planning(m *v1alpha1.Migration) Decision {
 	d := Decision{Act: Plan, Standing: migration.UnderWay, Reason: v1alpha1.ReasonPlanning, Message: "making the plan"}
 	if arrived(m) {
@@ -208,7 +216,8 @@ func toTheEnd(m *v1alpha1.Migration) Decision {
 	return forward(m)
 }
 
-// settled leaves a Migration where it is, and its conditions as the run that brought it there has left them.
+// settled leaves a Migration where it is, and its conditions as the run that brought it there has
+// left them.
 func settled(m *v1alpha1.Migration) Decision {
 	if Lost(m) {
 		return Decision{Act: Rest}
@@ -226,8 +235,8 @@ func paused(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 	}, s.Migration.Spec.Paused
 }
 
-// uncalled has nothing done that would run, reach, read or write what the operator was not started to: who may write Migrations must not be
-// able to have the operator do it.
+// uncalled has nothing done that would run, reach, read or write what the operator was not started
+// to: who may write Migrations must not be able to have the operator do it.
 func uncalled(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 	calls := spec.Calls(s.Migration)
 	digest := spec.Digest(calls)
@@ -253,7 +262,8 @@ func lossy(s Scene, d Decision, approved migration.Approvals) (Decision, bool) {
 		annotate(m, "losses:"+LossToken(m))), true
 }
 
-// LossToken is what a person approves to have a Migration go on after it was stopped by its loss budget, and after that loss alone.
+// LossToken is what a person approves to have a Migration go on after it was stopped by its loss
+// budget, and after that loss alone.
 func LossToken(m *v1alpha1.Migration) string { return digest(string(m.UID), m.Status.LastError) }
 
 // failed lets some time pass after a run that failed, unless something was changed meanwhile.
@@ -269,7 +279,8 @@ func failed(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 // again reports whether what failed last is still all that is asked for.
 func (s Scene) again() bool { return s.Last != nil && s.Last.Of == Fingerprint(s.Migration) }
 
-// second has a Migration wait for another that comes first, whatever set that is of: there is one lock.
+// second has a Migration wait for another that comes first, whatever set that is of: there is one
+// lock.
 func second(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
 	first := s.ahead()
 	if first == nil || d.Act == Plan {
@@ -327,8 +338,8 @@ func annotate(m *v1alpha1.Migration, word string) string {
 		m.Name, v1alpha1.AnnotationApprove, with.Annotations[v1alpha1.AnnotationApprove])
 }
 
-// Fingerprint stands for what people ask of a Migration: when it is another one, what failed is tried again at once. What a run itself
-// records is not in it, as far as that is a default.
+// Fingerprint stands for what people ask of a Migration: when it is another one, what failed is
+// tried again at once. What a run itself records is not in it, as far as that is a default.
 func Fingerprint(m *v1alpha1.Migration) string {
 	whole := m.DeepCopy()
 	spec.Default(whole)

@@ -23,11 +23,13 @@ import (
 // LeaseName is the Lease of the replica that leads.
 const LeaseName = migrations.OperatorLease
 
-// The lead lasts as long as the lock: it outlasts the restart of a control plane's only API server, which gates ask for. A replica that took
-// the lead earlier would wait for the lock of the one before.
+// The lead lasts as long as the lock: it outlasts the restart of a control plane's only API server,
+// which gates ask for. A replica that took the lead earlier would wait for the lock of the one
+// before.
 const leaseDuration, renewDeadline, retryPeriod = time.Minute, 50 * time.Second, 3 * time.Second
 
-// Run runs for the lead, and runs Migrations while it has it, until ctx ends. It returns once nothing is in hand.
+// Run runs for the lead, and runs Migrations while it has it, until ctx ends. It returns once
+// nothing is in hand.
 func (o *Operator) Run(ctx context.Context) error {
 	elections, err := coordination.NewForConfig(o.cluster().RESTConfig())
 	if err != nil {
@@ -86,8 +88,8 @@ func (o *Operator) run(ctx context.Context, c coordination.LeasesGetter) {
 	elector.Run(ctx)
 }
 
-// Alive is who leads, as far as its Lease is renewed by the API server's clock; empty if no operator is alive. Who may not see the Lease
-// finds none.
+// Alive is who leads, as far as its Lease is renewed by the API server's clock; empty if no
+// operator is alive. Who may not see the Lease finds none.
 func Alive(ctx context.Context, c client.Client, namespace string, now time.Time) (leader string, err error) {
 	l := &coordinationv1.Lease{}
 	err = c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: LeaseName}, l)
@@ -103,7 +105,8 @@ func Alive(ctx context.Context, c client.Client, namespace string, now time.Time
 	return *l.Spec.HolderIdentity, nil
 }
 
-// silence is for how long a leader may say nothing before commands do without: while another replica takes over, there is an operator.
+// silence is for how long a leader may say nothing before commands do without: while another
+// replica takes over, there is an operator.
 const silence = 90 * time.Second
 
 // Namespace is where the operator is, unless it is installed elsewhere.

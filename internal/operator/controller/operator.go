@@ -28,7 +28,8 @@ const (
 	planned = 10 * time.Minute
 )
 
-// Operator is one of the replicas that run Migrations. The one that leads does; the others wait for the lead.
+// Operator is one of the replicas that run Migrations. The one that leads does; the others wait for
+// the lead.
 type Operator struct {
 	// Kinds is the table of kinds, Tools are what jobs are made with. They are directed.
 	Kinds migrations.Kinds
@@ -52,7 +53,8 @@ type Operator struct {
 
 	// current is the run in hand; nil if there is none.
 	current *run
-	// failures are how the latest runs ended, plans the plans that were made, by the name of the Migration.
+	// failures are how the latest runs ended, plans the plans that were made, by the name of the
+	// Migration.
 	failures map[string]*Outcome
 	plans    map[string]plan
 }
@@ -105,7 +107,8 @@ func (o *Operator) await(ctx context.Context, changed <-chan struct{}, pause tim
 	}
 }
 
-// watch says when a Migration has changed, until ctx ends. While it cannot watch, everything is decided at intervals.
+// watch says when a Migration has changed, until ctx ends. While it cannot watch, everything is
+// decided at intervals.
 func (o *Operator) watch(ctx context.Context, changed chan<- struct{}) {
 	signal := func() {
 		select {
@@ -134,7 +137,8 @@ func (o *Operator) watch(ctx context.Context, changed chan<- struct{}) {
 	}, time.Second)
 }
 
-// round decides for each Migration what it needs, says so, and begins or ends a run. It returns when to decide again.
+// round decides for each Migration what it needs, says so, and begins or ends a run. It returns
+// when to decide again.
 func (o *Operator) round(ctx context.Context) (next time.Duration, err error) {
 	o.collect(ctx)
 	revisions, err := o.revisions(ctx)
@@ -219,7 +223,8 @@ func (o *Operator) carryOut(ctx context.Context, m *v1alpha1.Migration, d Decisi
 	return nil
 }
 
-// note writes what was decided to the status, if it is news. What this build does not know of the status it leaves alone.
+// note writes what was decided to the status, if it is news. What this build does not know of the
+// status it leaves alone.
 func (o *Operator) note(ctx context.Context, m *v1alpha1.Migration, d Decision) error {
 	now := m.DeepCopy()
 	d.Note(&now.Status)

@@ -12,7 +12,8 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 )
 
-// begun reports whether something of the cluster was changed for a Migration, and not all of it taken back.
+// begun reports whether something of the cluster was changed for a Migration, and not all of it
+// taken back.
 func begun(m *v1alpha1.Migration) bool {
 	return m.Status.Phase != "" && m.Status.Phase != v1alpha1.PhaseRolledBack
 }
@@ -26,7 +27,8 @@ func arrived(m *v1alpha1.Migration) bool {
 	return c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == m.Generation
 }
 
-// Lost reports whether a Migration was stopped by its budget of losses or of late answers, and no one has looked at that.
+// Lost reports whether a Migration was stopped by its budget of losses or of late answers, and no
+// one has looked at that.
 func Lost(m *v1alpha1.Migration) bool {
 	c := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionStalled)
 	return c != nil && c.Status == metav1.ConditionTrue &&
@@ -42,7 +44,8 @@ func lossReason(m *v1alpha1.Migration) string {
 	return v1alpha1.ReasonLossBudgetExceeded
 }
 
-// midway reports whether a run has begun that did not get to its end: others would work on what is half done.
+// midway reports whether a run has begun that did not get to its end: others would work on what is
+// half done.
 func midway(m *v1alpha1.Migration) bool {
 	switch m.Status.Phase {
 	case v1alpha1.PhaseApplying, v1alpha1.PhaseRollingBack, v1alpha1.PhaseFinishing:
@@ -59,7 +62,8 @@ func midway(m *v1alpha1.Migration) bool {
 	return false
 }
 
-// contends reports whether a Migration has a claim to the lock: it is half way, or it is about to begin and nothing is in its way.
+// contends reports whether a Migration has a claim to the lock: it is half way, or it is about to
+// begin and nothing is in its way.
 func (s Scene) contends(m *v1alpha1.Migration) bool {
 	if !m.DeletionTimestamp.IsZero() {
 		return false
@@ -75,7 +79,8 @@ func (s Scene) contends(m *v1alpha1.Migration) bool {
 	return ready == nil || ready.Reason != v1alpha1.ReasonApprovalNeeded
 }
 
-// ahead is the Migration that comes before the one that is decided about; nil if none does. What is half way comes first, then what was created first.
+// ahead is the Migration that comes before the one that is decided about; nil if none does. What is
+// half way comes first, then what was created first.
 func (s Scene) ahead() *v1alpha1.Migration {
 	m, others := s.Migration, s.Others
 	first := m

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// firstPause is how long the first failure is waited after; it doubles from one to the next, up to longestPause. Nothing that people do
-	// has to wait for it: see Fingerprint.
+	// firstPause is how long the first failure is waited after; it doubles from one to the next, up
+	// to longestPause. Nothing that people do has to wait for it: see Fingerprint.
 	firstPause, longestPause = 10 * time.Second, 5 * time.Minute
 	// lockPause is how often the lock is looked at that a command holds.
 	lockPause = 5 * time.Second
@@ -46,7 +46,8 @@ type Verdict struct {
 	After time.Duration
 }
 
-// Ended reports whether a run ended only since it was asked to, or since others may be at work: that says nothing of the Migration.
+// Ended reports whether a run ended only since it was asked to, or since others may be at work:
+// that says nothing of the Migration.
 func Ended(err error) bool {
 	if errors.As(err, new(*lossguard.LossError)) || errors.As(err, new(*lossguard.NotMeasuredError)) {
 		return false
@@ -121,7 +122,8 @@ func refusal(err error) string {
 	return ""
 }
 
-// described is an error for a condition: findings with their codes and what to do about each, anything else with its advice.
+// described is an error for a condition: findings with their codes and what to do about each,
+// anything else with its advice.
 func described(err error) string {
 	var blocked *findings.BlockedError
 	if !errors.As(err, &blocked) {

@@ -45,7 +45,8 @@ func (o *Operator) begin(ctx context.Context, m *v1alpha1.Migration, act Act, lo
 	}()
 }
 
-// supersede ends the run when something else is to be done by now, or the same by other settings: it is begun again with those.
+// supersede ends the run when something else is to be done by now, or the same by other settings:
+// it is begun again with those.
 func (r *run) supersede(m *v1alpha1.Migration, d Decision) {
 	appliesFirst := r.act == Apply && d.Act == Finish
 	if d.Act != r.act && !appliesFirst || changed(r.of, m) {
@@ -53,7 +54,8 @@ func (r *run) supersede(m *v1alpha1.Migration, d Decision) {
 	}
 }
 
-// changed reports whether the settings of a Migration are others than those that a run began with. What the run has filled in is no change.
+// changed reports whether the settings of a Migration are others than those that a run began with.
+// What the run has filled in is no change.
 func changed(then, now *v1alpha1.Migration) bool {
 	given, have := then.DeepCopy(), now.DeepCopy()
 	for _, m := range []*v1alpha1.Migration{given, have} {

@@ -11,7 +11,8 @@ import (
 	"github.com/replumb/replumb/internal/migrationset"
 )
 
-// members are those of the set of a Migration, in its order. Those that the cluster does not have are nil.
+// members are those of the set of a Migration, in its order. Those that the cluster does not have
+// are nil.
 type members struct {
 	names []string
 	all   []*v1alpha1.Migration
@@ -70,7 +71,8 @@ func moved(m *v1alpha1.Migration) bool {
 	return m != nil && (over(m) || m.Status.Phase == v1alpha1.PhaseMoved && !midway(m))
 }
 
-// standing reports whether something of what a Migration has changed is there, and final whether it stays.
+// standing reports whether something of what a Migration has changed is there, and final whether it
+// stays.
 func standing(m *v1alpha1.Migration) bool { return m != nil && (begun(m) || midway(m)) }
 func final(m *v1alpha1.Migration) bool    { return m != nil && m.Status.PointOfNoReturnPassed }
 
@@ -137,8 +139,8 @@ func desired(m *v1alpha1.Migration) v1alpha1.DesiredState {
 	return m.Spec.Desired
 }
 
-// ordered has a Migration of a set wait for its turn, as the command line has with a file of several: what each moves is proven by what moved
-// before it.
+// ordered has a Migration of a set wait for its turn, as the command line has with a file of
+// several: what each moves is proven by what moved before it.
 func ordered(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
 	c, in := membersOf(s.Migration, s.Others)
 	if !in || d.Act == Plan {
@@ -156,7 +158,8 @@ func ordered(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
 	return Decision{}, false
 }
 
-// settled leaves the Migration where it is for good: the way back is closed, or it has moved and others have gone on from there.
+// settled leaves the Migration where it is for good: the way back is closed, or it has moved and
+// others have gone on from there.
 func (c members) settled(act Act) (Decision, bool) {
 	if i := slices.IndexFunc(c.all, final); act == Rollback && i >= 0 {
 		return stalled(v1alpha1.ReasonNotPossible, fmt.Sprintf(

@@ -1,4 +1,5 @@
-// Package forecast says how long work that goes on in batches will take from here. It is pure: bursts of progress in, a length of time out.
+// Package forecast says how long work that goes on in batches will take from here. It is pure:
+// bursts of progress in, a length of time out.
 package forecast
 
 import (
@@ -11,7 +12,8 @@ import (
 type Burst struct {
 	Start, End time.Time
 	Items      int
-	// Idle is how much of it went by waiting for something that says nothing of the pace: people, a window, the pause after a tier.
+	// Idle is how much of it went by waiting for something that says nothing of the pace: people, a
+	// window, the pause after a tier.
 	Idle time.Duration
 }
 
@@ -28,9 +30,11 @@ func (t Tier) left() int { return max(0, t.Total-t.Done) }
 
 // Work is what there is to do, and how it went so far.
 type Work struct {
-	// Tiers in order. The sum of their Done is what all bursts, and those that are forgotten, have done.
+	// Tiers in order. The sum of their Done is what all bursts, and those that are forgotten, have
+	// done.
 	Tiers []Tier
-	// Batch is how many items a batch has at most. Zero means that it is not known: that of the bursts is taken.
+	// Batch is how many items a batch has at most. Zero means that it is not known: that of the
+	// bursts is taken.
 	Batch int
 	// Settle is how long nothing is done after each batch.
 	Settle time.Duration
@@ -47,7 +51,8 @@ const (
 	least = 0.05
 	// halfLife is after how many batches what a batch says of the pace counts half.
 	halfLife = 12
-	// elsewhere is how much a batch of another tier counts, beside one of the tier whose pace is asked for.
+	// elsewhere is how much a batch of another tier counts, beside one of the tier whose pace is
+	// asked for.
 	elsewhere = 0.02
 )
 

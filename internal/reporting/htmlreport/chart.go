@@ -95,8 +95,9 @@ func slot(d *Document) int64 {
 // pause is how long nothing may happen between runs that are looked at together.
 const pause = 15 * 60
 
-// ranges are the stretches of time that can be looked at: the whole, runs that followed each other closely, and each run by itself.
-// The first is the one to begin with: the whole, unless most of it lies between runs; then the longest stretch.
+// ranges are the stretches of time that can be looked at: the whole, runs that followed each other
+// closely, and each run by itself. The first is the one to begin with: the whole, unless most of it
+// lies between runs; then the longest stretch.
 func ranges(d *Document) []chartRange {
 	var each, close []chartRange
 	first, worked := 0, int64(0)

@@ -1,5 +1,5 @@
-// Package htmlreport says what happened in a migration: as a document for programs, and as one file of HTML for people, that opens
-// without a network.
+// Package htmlreport says what happened in a migration: as a document for programs, and as one file
+// of HTML for people, that opens without a network.
 package htmlreport
 
 import (
@@ -53,7 +53,8 @@ type Document struct {
 type Requests struct {
 	Sent   int64 `json:"sent"`
 	Failed int64 `json:"failed"`
-	// Late answers are among those that did not fail. NotMeasured are further requests, of which nothing is known.
+	// Late answers are among those that did not fail. NotMeasured are further requests, of which
+	// nothing is known.
 	Late        int64 `json:"late"`
 	NotMeasured int64 `json:"notMeasured"`
 	// Unlisted are those of Failed that are in no entry of Losses.
@@ -77,7 +78,8 @@ func (r *Requests) beside() (text string) {
 // Outcome is how a run or a part of one ended.
 type Outcome string
 
-// The outcomes. A run that was killed says nothing of its end; one that was refused, since another held the lock for instance, never began.
+// The outcomes. A run that was killed says nothing of its end; one that was refused, since another
+// held the lock for instance, never began.
 const (
 	Refused     Outcome = "refused"
 	Done        Outcome = "done"
@@ -123,8 +125,8 @@ type Span struct {
 // Seconds it took.
 func (s Span) Seconds() float64 { return s.End.Sub(s.Start).Seconds() }
 
-// Probe is what the requests of one probe met with, over all nodes and runs. Latencies are in microseconds: P50 is the mean of the
-// medians, by requests, P99 that of the worst stretch.
+// Probe is what the requests of one probe met with, over all nodes and runs. Latencies are in
+// microseconds: P50 is the mean of the medians, by requests, P99 that of the worst stretch.
 type Probe struct {
 	Name   string `json:"name"`
 	Sent   int64  `json:"sent"`
@@ -238,7 +240,8 @@ type NodeLine struct {
 	State     string   `json:"state"`
 }
 
-// Thinned is the report with samples that cover at least so many seconds: all of them for zero, and none for less.
+// Thinned is the report with samples that cover at least so many seconds: all of them for zero, and
+// none for less.
 func (d *Document) Thinned(seconds int64) *Document {
 	if seconds == 0 {
 		return d

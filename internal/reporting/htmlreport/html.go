@@ -49,7 +49,8 @@ func (d *Document) HTML(w io.Writer) error {
 	return nil
 }
 
-// Library is the script and the style of what draws charts in a page, for pictures of the documentation.
+// Library is the script and the style of what draws charts in a page, for pictures of the
+// documentation.
 func Library() (script, style string, err error) {
 	js, jsErr := assets.ReadFile("assets/uPlot.iife.min.js")
 	css, cssErr := assets.ReadFile("assets/uPlot.min.css")
@@ -66,8 +67,8 @@ type page struct {
 	License             string
 }
 
-// Policy has a browser run and apply what replumb put into the page, by its hash, and nothing that came in with the data. The data
-// itself is not run.
+// Policy has a browser run and apply what replumb put into the page, by its hash, and nothing that
+// came in with the data. The data itself is not run.
 func (p page) Policy() string {
 	return "default-src 'none'; base-uri 'none'; form-action 'none'" +
 		"; style-src " + hashOf(string(p.LibraryStyle)) + " " + hashOf(string(p.Style)) +

@@ -19,7 +19,8 @@ const (
 	statePinned    = "pinned"
 )
 
-// services are those of the input, with what the journal knows of their moves, which finish takes off them.
+// services are those of the input, with what the journal knows of their moves, which finish takes
+// off them.
 func services(in Input) []Service {
 	if !in.Words.Counts {
 		return nil

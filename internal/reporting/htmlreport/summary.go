@@ -90,7 +90,8 @@ func (d *Document) ways() string {
 	return text
 }
 
-// took is how long it took: of Services from the first move to the last, of everything else how long runs worked on it.
+// took is how long it took: of Services from the first move to the last, of everything else how
+// long runs worked on it.
 func (d *Document) took() time.Duration {
 	var first, last time.Time
 	for _, s := range d.Services {

@@ -13,7 +13,8 @@ import (
 // askLimit is how long a scrape waits for the Migrations.
 const askLimit = 2 * time.Second
 
-// recorded is what the status of Migrations says, read at each scrape: it is true whichever process runs them.
+// recorded is what the status of Migrations says, read at each scrape: it is true whichever process
+// runs them.
 type recorded struct {
 	look                        Look
 	services, conditions, since *prometheus.Desc

@@ -22,16 +22,17 @@ const (
 	// eventTimeout is how long one write may take.
 	eventTimeout = 10 * time.Second
 
-	// maxMessage is the most that the API server takes (NoteLengthLimit in pkg/apis/core/validation/events.go of
-	// k8s.io/kubernetes).
+	// maxMessage is the most that the API server takes (NoteLengthLimit in
+	// pkg/apis/core/validation/events.go of k8s.io/kubernetes).
 	maxMessage = 1024
 )
 
-// Events writes Kubernetes Events about a Migration, for `kubectl describe` and whatever collects Events: of phases that
-// begin and end, of failures, and of how runs end. They are a courtesy: what goes wrong with them never matters to a run.
+// Events writes Kubernetes Events about a Migration, for `kubectl describe` and whatever collects
+// Events: of phases that begin and end, of failures, and of how runs end. They are a courtesy: what
+// goes wrong with them never matters to a run.
 //
-// They are written to the namespace default, as for every object that has none (ValidateEventCreate in
-// pkg/apis/core/validation/events.go of k8s.io/kubernetes).
+// They are written to the namespace default, as for every object that has none (ValidateEventCreate
+// in pkg/apis/core/validation/events.go of k8s.io/kubernetes).
 type Events struct {
 	client    client.Client
 	migration string
@@ -48,8 +49,8 @@ type Events struct {
 	lost    atomic.Bool
 }
 
-// NewEvents starts Events about the named Migration, which need not exist yet. warn is called, once, with what goes wrong.
-// Close must be called in the end.
+// NewEvents starts Events about the named Migration, which need not exist yet. warn is called,
+// once, with what goes wrong. Close must be called in the end.
 func NewEvents(c client.Client, migration string, warn func(error)) *Events {
 	ev := &Events{client: c, migration: migration, warn: warn}
 	ev.box = newOutbox(ev.deliver, ev.flush)
@@ -76,8 +77,8 @@ func (ev *Events) Lost(text string) {
 // Close waits until all is written or given up, until ctx ends at the longest.
 func (ev *Events) Close(ctx context.Context) { ev.box.close(ctx) }
 
-// deliver writes what there is. Events wait for one another, so that they stay in order; and all of them for the
-// Migration, without whose UID they would not be found.
+// deliver writes what there is. Events wait for one another, so that they stay in order; and all of
+// them for the Migration, without whose UID they would not be found.
 func (ev *Events) deliver(ctx context.Context, e engine.Event) {
 	if ev.denied {
 		return
@@ -135,7 +136,8 @@ func (ev *Events) write(ctx context.Context) error {
 	return nil
 }
 
-// find learns the UID of the Migration. The first run makes the Migration, and its CRD, only some way in.
+// find learns the UID of the Migration. The first run makes the Migration, and its CRD, only some
+// way in.
 func (ev *Events) find(ctx context.Context) error {
 	if ev.about != nil {
 		return nil
@@ -173,8 +175,8 @@ func (ev *Events) event(e engine.Event) *corev1.Event {
 	}
 }
 
-// reason is a word for programs: MoveStarted, MoveDone, MoveFailed, MoveWaiting, MoveTrouble for the phase move, and
-// RunStarted, RunDone, RunFailed, RunInterrupted, RequestsLost.
+// reason is a word for programs: MoveStarted, MoveDone, MoveFailed, MoveWaiting, MoveTrouble for
+// the phase move, and RunStarted, RunDone, RunFailed, RunInterrupted, RequestsLost.
 func reason(e engine.Event) string {
 	switch e.Kind {
 	case engine.PhaseStarted:

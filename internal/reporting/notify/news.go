@@ -14,9 +14,9 @@ type news struct {
 	gates map[string]bool
 }
 
-// is reports whether an event is worth telling: phases that have something to do, failures, how a run ends, and the first
-// time that a step waits for the operator. A step that can wait for the operator may wait for something else meanwhile, so what
-// counts is that it has instructions.
+// is reports whether an event is worth telling: phases that have something to do, failures, how a
+// run ends, and the first time that a step waits for the operator. A step that can wait for the
+// operator may wait for something else meanwhile, so what counts is that it has instructions.
 func (n *news) is(e engine.Event) bool {
 	switch e.Kind {
 	case engine.RunStarted, engine.RunDone, engine.RunFailed, engine.RunInterrupted:

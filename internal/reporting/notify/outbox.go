@@ -1,5 +1,5 @@
-// Package notify tells others how a run goes: by notifications to URLs and by Events in the cluster. Both take in the
-// events of the engine and never hold up a run.
+// Package notify tells others how a run goes: by notifications to URLs and by Events in the
+// cluster. Both take in the events of the engine and never hold up a run.
 package notify
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// capacity is how many events may wait to be delivered. A run has a few for each of its phases; more of them means that
-// nothing gets through.
+// capacity is how many events may wait to be delivered. A run has a few for each of its phases;
+// more of them means that nothing gets through.
 const capacity = 256
 
 var (

@@ -37,7 +37,8 @@ type Fact struct {
 	Tone  Tone   `json:"tone"`
 }
 
-// Facts are what there is to know beside gates, in the order in which people ask for it. Their text is of others, in part.
+// Facts are what there is to know beside gates, in the order in which people ask for it. Their text
+// is of others, in part.
 func (v View) Facts() (all []Fact) {
 	for _, f := range []Fact{
 		v.where(), v.progress(), v.forecast(), v.tiers(), v.proof(),

@@ -45,7 +45,8 @@ func (s Style) paint(tone Tone, text string) string {
 // head is how wide the words at the beginning of lines are.
 const head = 7
 
-// part is some lines of a page. What gives way first, when there is no room, has the highest rank; gates are the last.
+// part is some lines of a page. What gives way first, when there is no room, has the highest rank;
+// gates are the last.
 type part struct {
 	rank  int
 	lines []string
@@ -61,8 +62,8 @@ const (
 	rankLosses
 )
 
-// Lines are the page, made to fit: no line is wider and the page not higher than the style says. The instructions of gates are there in
-// full as long as there is any way.
+// Lines are the page, made to fit: no line is wider and the page not higher than the style says.
+// The instructions of gates are there in full as long as there is any way.
 func (v View) Lines(s Style) []string {
 	if s.Width <= 0 {
 		s.Width = 100
@@ -138,7 +139,8 @@ func (s Style) labelled(f Fact) (lines []string) {
 	return lines
 }
 
-// wrap breaks lines that are too wide, where there are blanks if it can. What a line is indented by, its rest is too.
+// wrap breaks lines that are too wide, where there are blanks if it can. What a line is indented
+// by, its rest is too.
 func wrap(text string, width int) (lines []string) {
 	width = max(width, 20)
 	for _, line := range strings.Split(strings.ReplaceAll(text, "\t", "    "), "\n") {

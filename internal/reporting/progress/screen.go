@@ -8,8 +8,8 @@ import (
 	"golang.org/x/term"
 )
 
-// Screen shows one View after the other: on a terminal each in the place of the one before, elsewhere one below the other, and only those
-// that have news.
+// Screen shows one View after the other: on a terminal each in the place of the one before,
+// elsewhere one below the other, and only those that have news.
 type Screen struct {
 	w     io.Writer
 	color bool
@@ -25,8 +25,9 @@ type Screen struct {
 // quietFor is for how long, where pages stand below each other, mere progress is not shown again.
 const quietFor = 30 * time.Second
 
-// NewScreen shows on a terminal of the given file descriptor; a negative one is no terminal. environ gives environment variables: with
-// NO_COLOR nothing is coloured, and a dumb terminal is as none.
+// NewScreen shows on a terminal of the given file descriptor; a negative one is no terminal.
+// environ gives environment variables: with NO_COLOR nothing is coloured, and a dumb terminal is as
+// none.
 func NewScreen(w io.Writer, fd int, environ func(string) string) *Screen {
 	s := &Screen{w: w}
 	if fd < 0 || environ("TERM") == "dumb" {

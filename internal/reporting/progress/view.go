@@ -1,5 +1,5 @@
-// Package progress is where a migration stands at a moment, on one page: what it does, how far it is and how long the rest takes, what was lost,
-// whom it waits for and who runs it.
+// Package progress is where a migration stands at a moment, on one page: what it does, how far it
+// is and how long the rest takes, what was lost, whom it waits for and who runs it.
 package progress
 
 import (
@@ -42,7 +42,8 @@ type View struct {
 	Unit        string
 	Done, Total int
 	Tiers       []v1alpha1.TierStatus
-	// Rate is how many a minute move; zero if that is not known, or what is counted is not what moves.
+	// Rate is how many a minute move; zero if that is not known, or what is counted is not what
+	// moves.
 	Rate float64
 	// Left is how long the rest of the move takes, if Known.
 	Left  time.Duration
@@ -102,7 +103,8 @@ func settled(m *v1alpha1.Migration) bool {
 	return m.Spec.Desired == v1alpha1.DesiredApplied && m.Status.Phase == v1alpha1.PhaseMoved
 }
 
-// current is what the latest run does: the group that it is in, the gates that it waits at, and what else it waits for.
+// current is what the latest run does: the group that it is in, the gates that it waits at, and
+// what else it waits for.
 func (v *View) current(h *journal.History) {
 	run := h.Runs[len(h.Runs)-1].ID
 	waits := map[string]journal.Event{}
@@ -145,7 +147,8 @@ func (v *View) current(h *journal.History) {
 	}
 }
 
-// Key is the same for views between which nothing happened that people want to hear of at once. Progress counts by tenths.
+// Key is the same for views between which nothing happened that people want to hear of at once.
+// Progress counts by tenths.
 func (v View) Key() string {
 	key := v.Migration + "\x00" + string(v.Phase) + "\x00" + v.Stage + "\x00" + v.Problem + "\x00" + v.Holder
 	if v.Paused {

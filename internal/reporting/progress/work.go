@@ -10,8 +10,8 @@ import (
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
 
-// patience is for how long a wait in a batch, beyond what it settles, belongs to its pace. What lasts longer is a window, or another wait
-// that says nothing of the next batch.
+// patience is for how long a wait in a batch, beyond what it settles, belongs to its pace. What
+// lasts longer is a window, or another wait that says nothing of the next batch.
 const patience = 30 * time.Second
 
 // work is what there is to do, and the batches that did the rest.
@@ -63,7 +63,8 @@ func pauseAfter(m *v1alpha1.Migration, tier string) time.Duration {
 	return 0
 }
 
-// waiting is the rest of the pause after a tier, if that is what goes on: its group has the name of the tier.
+// waiting is the rest of the pause after a tier, if that is what goes on: its group has the name of
+// the tier.
 func waiting(m *v1alpha1.Migration, h *journal.History, now time.Time) time.Duration {
 	if len(h.Events) == 0 {
 		return 0
@@ -137,7 +138,8 @@ func (t *tally) close() {
 	t.last, t.group, t.open = t.open.End, "", forecast.Burst{}
 }
 
-// rate is how many a minute the latest batches did, what they settled included. Zero if that is not known.
+// rate is how many a minute the latest batches did, what they settled included. Zero if that is not
+// known.
 func rate(bursts []forecast.Burst) float64 {
 	const latest = 10
 	items, took := 0, time.Duration(0)

@@ -20,7 +20,8 @@ import (
 // flushEvery is how often the journal of a run is written.
 const flushEvery = 10 * time.Second
 
-// history keeps what happens in a run, for its report and for metrics, and tells people of losses as they are seen.
+// history keeps what happens in a run, for its report and for metrics, and tells people of losses
+// as they are seen.
 type history struct {
 	journal  *journal.Writer
 	measured *metrics.Run
@@ -33,7 +34,8 @@ type history struct {
 	began bool
 }
 
-// end notes how a run ended of which nothing was heard: it was refused before it began, by the lock for instance.
+// end notes how a run ended of which nothing was heard: it was refused before it began, by the lock
+// for instance.
 func (h *history) end(err error) {
 	h.mu.Lock()
 	began := h.began
@@ -70,7 +72,8 @@ func remember(ctx context.Context, of Of, events *notify.Events) (h *history, st
 	return h, func(last context.Context) {
 		cancel()
 		flushing.Wait()
-		// A run that ends where it found no definition of Migration, or may not write a journal, has none: a report says so.
+		// A run that ends where it found no definition of Migration, or may not write a journal,
+		// has none: a report says so.
 		if err := h.journal.Flush(last); err != nil && !apierrors.IsForbidden(err) {
 			of.Warn(err)
 		}

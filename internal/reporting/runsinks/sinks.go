@@ -1,5 +1,6 @@
-// Package runsinks has the events of a run reach all their readers: the notifiers of its Migration, the cluster's own Events, the journal that
-// reports are made from, and metrics. It is the same for a run of the command line and for one of the operator.
+// Package runsinks has the events of a run reach all their readers: the notifiers of its Migration,
+// the cluster's own Events, the journal that reports are made from, and metrics. It is the same for
+// a run of the command line and for one of the operator.
 package runsinks
 
 import (
@@ -30,12 +31,14 @@ type Of struct {
 	// Common is what all kinds have, defaulted.
 	Common   v1alpha1.MigrationSpec
 	Identity engine.Identity
-	// Command is what runs, such as "replumb apply", Version that of this build, and Overrides the flags that outweigh the Migration.
+	// Command is what runs, such as "replumb apply", Version that of this build, and Overrides the
+	// flags that outweigh the Migration.
 	Command, Version string
 	Overrides        []string
 	// Metrics count the run; nil for none.
 	Metrics *metrics.Run
-	// Warn is called with what goes wrong in telling others, Lost with each loss as it is seen, in words.
+	// Warn is called with what goes wrong in telling others, Lost with each loss as it is seen, in
+	// words.
 	Warn func(error)
 	Lost func(text string)
 }
@@ -81,7 +84,8 @@ func (s *Sinks) Observe(j Job) {
 	j.OnMove(s.past.moved)
 }
 
-// Close says how the run ended, writes what is left to write, and keeps the report: for half a minute at most, also when ctx is cancelled.
+// Close says how the run ended, writes what is left to write, and keeps the report: for half a
+// minute at most, also when ctx is cancelled.
 func (s *Sinks) Close(ctx context.Context, err error) {
 	s.past.end(err)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushLimit)

@@ -11,8 +11,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
-// Probes tells people what probing meets with while it goes on: each loss when it begins and when it is over, each stall, and on a
-// terminal how far it is.
+// Probes tells people what probing meets with while it goes on: each loss when it begins and when
+// it is over, each stall, and on a terminal how far it is.
 type Probes struct {
 	mu    sync.Mutex
 	w     io.Writer
@@ -125,7 +125,8 @@ func ownDelay(behind time.Duration) string {
 	return ", while this machine itself was behind for " + short(behind)
 }
 
-// shownStretches bounds how many losses, and how many stalls, are printed of a target; JSON has more.
+// shownStretches bounds how many losses, and how many stalls, are printed of a target; JSON has
+// more.
 const shownStretches = 20
 
 // ProbeSummary shows what probing has come to.

@@ -1,5 +1,6 @@
-// Package webui is a migration on a page of a browser: where it stands, drawn again by itself, its report, and what people can confirm. It is
-// served on this machine alone, to a browser that has the URL.
+// Package webui is a migration on a page of a browser: where it stands, drawn again by itself, its
+// report, and what people can confirm. It is served on this machine alone, to a browser that has
+// the URL.
 package webui
 
 import (
@@ -27,7 +28,8 @@ func confirming() []string {
 	return []string{"approve", "api-servers", "kubelets", "controller-managers", "installer"}
 }
 
-// Offers are the confirmations that gates, and conditions of the Migration, ask for by the command that gives them:
+// Offers are the confirmations that gates, and conditions of the Migration, ask for by the command
+// that gives them:
 //
 //	kubectl annotate migrations.replumb.dev NAME --overwrite replumb.dev/KEY=VALUE
 //

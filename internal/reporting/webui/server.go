@@ -70,8 +70,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// guarded answers only a client that has the token and came to this address by its number: another page in the same browser can
-// neither guess the one nor use a name of its own for the other.
+// guarded answers only a client that has the token and came to this address by its number: another
+// page in the same browser can neither guess the one nor use a name of its own for the other.
 func (s *Server) guarded() http.Handler {
 	inner := http.NewServeMux()
 	inner.HandleFunc("GET /{$}", s.page)
