@@ -19,42 +19,37 @@ import (
 	"github.com/replumb/replumb/internal/safety/gitops"
 )
 
-// Deployments is what one look has found about the freeze of deployments, of the kinds that freeze
-// them only when they are asked to. The zero value freezes nothing.
+// Deployments is what one look has found about the freeze of deployments. The zero value freezes
+// nothing.
 type Deployments struct {
-	// Spec is nil if no freeze is asked for.
 	Spec *v1alpha1.DeploymentFreezeSpec
-	// Problem is why deployments cannot be frozen. Unserved are kinds to freeze that the cluster
-	// does not serve.
+	// Problem is why deployments cannot be frozen; Unserved are kinds that the cluster does not
+	// serve.
 	Problem  error
 	Unserved []string
-	// Other is another migration that is under way and freezes deployments, or has suspended
-	// something.
+	// Other is another migration under way that freezes deployments, or has suspended something.
 	Other string
-	// GitOps is what there is of Argo CD and Flux, Unread why that could not be seen.
+	// GitOps is what there is of Argo CD and Flux, Unread why it could not be read.
 	GitOps gitops.Found
 	Unread error
-	// Frozen and Suspended say that this migration has done so by now, also where it is not asked
-	// to any more.
+	// Frozen and Suspended are this migration's so far, also where they are not asked for any more.
 	Frozen, Suspended bool
 
 	// any knows kinds as they come; nil where no GitOps is looked at.
 	any client.Client
 }
 
-// freezes reports whether deployments are to be frozen, which a mirror does itself.
+// freezes reports whether deployments are to be frozen.
 func (d *Deployments) freezes() bool {
 	return d.Spec != nil && d.Spec.Mode != v1alpha1.FreezeDisabled
 }
 
-// suspends reports whether GitOps is to be suspended.
 func (d *Deployments) suspends() bool {
 	return d.Spec != nil && d.Spec.GitOps == v1alpha1.GitOpsSuspend
 }
 
-// lookAtDeployments finds what the freeze of deployments depends on, and what this migration has
-// frozen and suspended whether it is asked to by now or not: who edits the Migration in the cluster
-// leaves no trace of what it said.
+// lookAtDeployments also finds what this migration has frozen and suspended when it is no longer
+// asked to: an edit of the Migration leaves no trace of what it said.
 func (s *Subject) lookAtDeployments(ctx context.Context, c *cluster.Cluster) (d Deployments, err error) {
 	d.Spec = s.Migration.Spec.DeploymentFreeze
 	if err := s.lookAtHolders(ctx, c, &d); err != nil || d.Spec == nil && !d.Suspended {
@@ -100,7 +95,6 @@ func (s *Subject) lookAtHolders(ctx context.Context, c *cluster.Cluster, d *Depl
 	return err
 }
 
-// firstUnderWay is the first of some migrations that is under way; empty, if none is.
 func firstUnderWay(ctx context.Context, c *cluster.Cluster, names []string) (string, error) {
 	if len(names) == 0 {
 		return "", nil
@@ -117,13 +111,13 @@ func firstUnderWay(ctx context.Context, c *cluster.Cluster, names []string) (str
 	return "", nil
 }
 
-// passable are errors of looks that a right is missing for, which a check says where it is needed,
-// or that an older cluster has no kind for.
+// passable are errors of a missing right, which a check reports, or of a kind that an older cluster
+// lacks.
 func passable(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
 }
 
-// lookAtFreeze asks whether deployments can be frozen. Who may not freeze them does not try.
+// lookAtFreeze asks whether deployments can be frozen, if the user has the rights.
 func (s *Subject) lookAtFreeze(ctx context.Context, c *cluster.Cluster, d *Deployments) error {
 	for _, resource := range []string{policies, bindings} {
 		if !s.May("create", admissionGroup, resource) {
@@ -151,7 +145,6 @@ func (s *Subject) lookAtFreeze(ctx context.Context, c *cluster.Cluster, d *Deplo
 	return nil
 }
 
-// frozen is the freeze of this migration.
 func (b *Base) frozen() *freeze.Deploys {
 	d := &freeze.Deploys{Client: b.Tools.Client(), Migration: b.Migration.Name}
 	if spec := b.Deployments.Spec; spec != nil {
@@ -161,7 +154,7 @@ func (b *Base) frozen() *freeze.Deploys {
 	return d
 }
 
-// Except has a freeze be about further kinds, and leave out objects and users, as it is asked for.
+// Except adds kinds to a freeze, and leaves out objects and users, as asked for.
 func (b *Base) Except(d *freeze.Deploys) {
 	spec := b.Deployments.Spec
 	if spec == nil {
@@ -173,13 +166,12 @@ func (b *Base) Except(d *freeze.Deploys) {
 	}
 }
 
-// suspend is the step that suspends GitOps.
 func (b *Base) suspend() *gitops.Suspend {
 	return &gitops.Suspend{Client: b.Deployments.any, Migration: b.Migration.Name, Found: b.Deployments.GitOps}
 }
 
-// SuspendGitOps suspends what Argo CD and Flux reconcile, if that is asked for, and resumes it if
-// it is not any more.
+// SuspendGitOps suspends what Argo CD and Flux reconcile, or resumes it if that is not asked for
+// any more.
 func (b *Base) SuspendGitOps() []engine.Step {
 	switch d := &b.Deployments; {
 	case d.suspends():
@@ -198,8 +190,7 @@ func (b *Base) ResumeGitOps() []engine.Step {
 	return nil
 }
 
-// freezeDeployments keeps others from deploying. What would change everything back in vain is
-// suspended before. A mirror has a phase of its own for it.
+// freezeDeployments suspends GitOps before it refuses deployments: its changes would be in vain.
 func (b *Base) freezeDeployments() []engine.Step {
 	if b.Migration.Spec.Mirror != nil {
 		return nil
@@ -238,7 +229,6 @@ func (b *Base) Freezes() bool {
 	return d.Frozen || d.freezes() && d.Problem == nil
 }
 
-// deploymentsFound are the findings about the freeze, where one is asked for.
 func (s *Subject) deploymentsFound(d Deployments) findings.Findings {
 	if d.Spec == nil {
 		return nil
@@ -246,8 +236,7 @@ func (s *Subject) deploymentsFound(d Deployments) findings.Findings {
 	return findings.Run(DeploymentChecks(), d)
 }
 
-// DeploymentChecks are about the freeze of deployments, for all kinds of migrations that are asked
-// for one.
+// DeploymentChecks are about the freeze of deployments, for all kinds.
 func DeploymentChecks() []findings.Check[Deployments] {
 	return findings.Group("Deployments", []findings.Check[Deployments]{
 		{
@@ -352,7 +341,6 @@ func DeploymentRoles() cluster.Roles {
 	}
 }
 
-// suspendRole is what gitOps: Suspend takes.
 func suspendRole() cluster.Role {
 	return cluster.Role{
 		Name: "replumb-freeze-gitops", File: RoleFileFreeze, Purpose: cluster.Operate,
@@ -381,8 +369,7 @@ func suspendRole() cluster.Role {
 	}
 }
 
-// RolesFor are the roles of those that a Migration takes for its freeze of deployments: none, if it
-// asks for none.
+// RolesFor are the roles for a Migration's freeze of deployments; none without one.
 func RolesFor(m *v1alpha1.Migration) cluster.Roles {
 	spec := m.Spec.DeploymentFreeze
 	if spec == nil {

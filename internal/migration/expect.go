@@ -32,9 +32,8 @@ func Expect(p *engine.Plan) (*Expectation, error) {
 	return e, nil
 }
 
-// Add notes what a step writes. What replumb writes for itself, what may come to be needed for that
-// while a plan is carried out, and hooks, whose batches are others once some of them are done, are
-// not compared.
+// Add notes what a step writes, except for replumb's own writes and hooks, which may differ between
+// two runs of a plan.
 func (e *Expectation) Add(step string, role engine.Role, changes []engine.Change) error {
 	if len(changes) == 0 {
 		return nil
@@ -51,8 +50,7 @@ func (e *Expectation) Add(step string, role engine.Role, changes []engine.Change
 	return nil
 }
 
-// canonical is JSON with sorted keys, whether its fields come from objects or were read from a
-// file.
+// canonical is JSON with sorted keys, from objects or from a file.
 func canonical(changes []engine.Change) ([]byte, error) {
 	body, err := json.Marshal(changes)
 	if err != nil {
@@ -90,8 +88,8 @@ func (*ChangedPlanError) Advice() string {
 
 func (*ChangedPlanError) ExitCode() int { return fault.ExitBlocked }
 
-// Check refuses a plan that goes beyond what was expected, with a ChangedPlanError. That steps are
-// missing is fine: they are done.
+// Check refuses a plan that exceeds the expected one, with a ChangedPlanError. Missing steps are
+// done.
 func (e *Expectation) Check(p *engine.Plan) error {
 	now, err := Expect(p)
 	if err != nil {

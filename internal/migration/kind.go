@@ -9,8 +9,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// Description is what is true of every migration of a kind, whatever the cluster. Each kind
-// describes itself in its own package; the table of kinds lists them.
+// Description is what is true of every migration of a kind, whatever the cluster.
 type Description struct {
 	// Field of spec that holds it, such as serviceCIDR.
 	Field string
@@ -22,14 +21,12 @@ type Description struct {
 	Report func(*v1alpha1.Migration) Report
 	// Targets are the ranges that one leads to, for the configuration of a mirror; nil is none.
 	Targets func(*v1alpha1.MigrationSpec) Targets
-	// Checks in the order in which they run.
-	Checks []findings.Description
+	Checks  []findings.Description
 	// Apply are the names of the phases of apply, Phases those of all commands, each in order.
 	Apply, Phases []string
-	// Outlines have the phases of each command with their titles, one for each kind of clusters
-	// with phases of its own.
+	// Outlines have the phases of each command with their titles, one for each kind of cluster.
 	Outlines []Outline
-	// Command is its name where commands are about kinds, and Does what who has its roles does.
+	// Command is its name where commands are about kinds, Does what its roles are for.
 	Command, Does string
 	// Roles are what users need, by purpose. Files under deploy/ grant exactly these.
 	Roles cluster.Roles
@@ -41,8 +38,7 @@ type Description struct {
 type Words struct {
 	// Counted is what the status counts, in the plural.
 	Counted string
-	// ByMoves says that one step moves one of what is counted, tier by tier. Otherwise progress
-	// goes by the steps of a phase.
+	// ByMoves says that a step moves one of what is counted; otherwise progress counts steps.
 	ByMoves bool
 	// Return is how to go back once the point of no return is passed.
 	Return string
@@ -81,7 +77,7 @@ type Report struct {
 	From, To []string
 	// Subject and Did make the sentence of what happened: "The pods" "moved".
 	Subject, Did string
-	// Counts says that the sentence counts what moved, and what there is to move, in place of that.
+	// Counts has the sentence count what moved in place of that.
 	Counts bool
 	// Extended says that a range was added, and nothing moved.
 	Extended bool
@@ -95,8 +91,7 @@ type About struct {
 	Common v1alpha1.MigrationSpec
 	// Phases of apply, in order.
 	Phases []string
-	// GoBack is the question before a rollback; Applied, WentBack and Finished say what holds once
-	// a command is over.
+	// GoBack is the question before a rollback, the others what holds once a command is over.
 	GoBack, Applied, WentBack, Finished string
 	// Return is how to go back once the point of no return is passed.
 	Return string
@@ -114,15 +109,13 @@ type Inspection struct {
 
 // Details are what a kind has to say of its plan beside phases and findings.
 type Details struct {
-	// Summary is one line, without the plan's hash.
 	Summary string
 	// Stays are the objects that the migration leaves alone.
 	Stays []Stay
-	// Services are how each fares, and Late those that were made in the target range since the
-	// migration began, for programs; nil in a migration that moves no Services.
+	// Services, and Late ones made in the target range since, are for programs; nil where none
+	// move.
 	Services, Late any
-	// Text follows the phases.
-	Text []Block
+	Text           []Block
 }
 
 // Stay is an object that a migration leaves alone.
@@ -165,8 +158,7 @@ func Stopped(until, format string, args ...any) ApplyResult {
 	}}}}
 }
 
-// ApplyResult tells people where apply got to; Hint is what to do next, nothing if it stopped on
-// the way.
+// ApplyResult tells people where apply got to; Hint is empty if it stopped on the way.
 type ApplyResult struct {
 	Text []Block
 	Hint string

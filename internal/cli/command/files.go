@@ -21,12 +21,9 @@ const Stdin = "-"
 
 // Files are what -f or -k names.
 type Files struct {
-	// Names are files and folders, or Stdin.
-	Names []string
-	// kustomization is a folder that kustomize builds.
+	Names         []string
 	kustomization string
-	// recursive takes the folders in folders as well.
-	recursive bool
+	recursive     bool
 	// read keeps the sources: stdin can be read once.
 	read []spec.Source
 }
@@ -70,7 +67,6 @@ func (f *Files) open(a *App) (all []spec.Source, err error) {
 	return all, nil
 }
 
-// kustomized is what kustomize makes of a folder, to which paths in it are relative.
 func kustomized(folder string) ([]spec.Source, error) {
 	dir, err := filepath.Abs(folder)
 	if err != nil {
@@ -112,7 +108,6 @@ func (f *Files) openOne(name string, in io.Reader) ([]spec.Source, error) {
 	return all, nil
 }
 
-// manifests are the files of a folder that kubectl would take, in order.
 func manifests(dir string, recursive bool) (files []string, err error) {
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		switch {

@@ -88,7 +88,6 @@ func (f *Format) DeclareDocument(cmd *cobra.Command, formats ...string) {
 	}
 }
 
-// printer of templates and columns.
 func (f *Format) printer() (printers.ResourcePrinter, error) {
 	if spec, ok := strings.CutPrefix(f.Name, customColumns+"="); ok {
 		return newColumns(spec)

@@ -98,8 +98,7 @@ func (s *Settings) Govern(cmd *cobra.Command) {
 	}
 }
 
-// limit cancels a context when the time is up. A deadline would cut the steps in hand off, which
-// finish after a cancellation as after Ctrl-C.
+// limit cancels a context when the time is up: a deadline would cut the steps in hand off.
 func (s *Settings) limit(ctx context.Context) (limited context.Context, stop func()) {
 	if s.timeout == 0 {
 		return ctx, func() {}

@@ -68,7 +68,6 @@ the API servers at --api with the token of its ServiceAccount, without any Servi
 	return cmd
 }
 
-// agent makes the agent, or names the setting that is missing.
 func (o *agentOptions) agent(env func(string) string, version string) (*agent.Agent, error) {
 	hint := "apply starts agents with all they need"
 	origins := map[string]v1alpha1.ProbeOrigin{"host": v1alpha1.FromHost, "pod": v1alpha1.FromPod}
@@ -107,7 +106,6 @@ func (o *agentOptions) agent(env func(string) string, version string) (*agent.Ag
 	return own, nil
 }
 
-// addresses reads one or more, with commas between them.
 func addresses(text string) ([]netip.Addr, error) {
 	var all []netip.Addr
 	for one := range strings.SplitSeq(text, ",") {
@@ -120,7 +118,6 @@ func addresses(text string) ([]netip.Addr, error) {
 	return all, nil
 }
 
-// endpoints reports whether all of some texts are IP:port, and there is one.
 func endpoints(texts []string) bool {
 	wrong := func(text string) bool { _, err := netip.ParseAddrPort(text); return err != nil }
 	return len(texts) > 0 && !slices.ContainsFunc(texts, wrong)

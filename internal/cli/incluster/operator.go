@@ -26,8 +26,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
-	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/kube/workload"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/operator/controller"
 	"github.com/replumb/replumb/internal/reporting/metrics"
 )
@@ -177,7 +177,6 @@ func stopAfter(ctx context.Context, stop func(context.Context) error) error {
 	return stop(last)
 }
 
-// replica is the name of the pod, or of the machine and process.
 func replica(env func(string) string) string {
 	if pod := env("POD_NAME"); pod != "" {
 		return pod
@@ -207,7 +206,6 @@ func (s *reached) follow(ctx context.Context, c *cluster.Cluster) {
 	}, followEvery)
 }
 
-// single dials the API server that is named; the dialer of the config leads to any of them.
 func single(config *rest.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		if host, _, err := net.SplitHostPort(address); err == nil && host == config.ServerName {

@@ -136,7 +136,6 @@ func (o *planOptions) show(ctx context.Context, c *command.Connection, j migrati
 	return nil
 }
 
-// planOf is the document of a plan.
 func planOf(ctx context.Context, c *command.Connection, look migration.Inspection) (doc planDocument, err error) {
 	phases, err := terminal.PlanPhases(look.Outstanding)
 	if err != nil {
@@ -154,7 +153,6 @@ func planOf(ctx context.Context, c *command.Connection, look migration.Inspectio
 	}, err
 }
 
-// newTicket is a plan as people decide on it.
 func newTicket(ctx context.Context, name string, c *command.Connection, j migrations.Job, look migration.Inspection, phases []terminal.PlanPhase, hash string) *ticket.Ticket {
 	of := j.About()
 	t := &ticket.Ticket{
@@ -171,7 +169,6 @@ func newTicket(ctx context.Context, name string, c *command.Connection, j migrat
 	return t
 }
 
-// startsAgents reports whether a phase starts agents.
 func startsAgents(p engine.Phase) bool { return p.Name == agentset.Phase && len(p.Groups) > 0 }
 
 func windowWords(all []v1alpha1.Window) (words []string) {

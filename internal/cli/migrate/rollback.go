@@ -61,7 +61,6 @@ name chooses one of them.`,
 	return cmd
 }
 
-// rollbackOne takes one Migration back.
 func (o *rollbackOptions) rollbackOne(ctx context.Context, g *given, name, late string) error {
 	t, err := o.resolve(ctx, g, name)
 	if err != nil {
@@ -90,7 +89,6 @@ func (o *rollbackOptions) rollbackOne(ctx context.Context, g *given, name, late 
 	return o.Done(o.format, t.About().WentBack)
 }
 
-// undecided asks for the choice of what becomes of Services made in the new range.
 func undecided(name string, movable []servicecidr.CreatedDuring) error {
 	const few = 5
 	var names []string
@@ -109,7 +107,7 @@ func undecided(name string, movable []servicecidr.CreatedDuring) error {
 }
 
 // settleLate lists Services that were made in the new range, and takes the choice of what becomes
-// of them from the flag or from people. Without any that could move there is nothing to ask.
+// of them, if any could move.
 func (o *action) settleLate(ctx context.Context, j migrations.Job, choice string) error {
 	services, ok := j.(*servicecidr.Job)
 	if !ok {

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/replumb/replumb/internal/cli/command"
-	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/network/ranges/inventory"
 )
@@ -88,7 +88,6 @@ func describeSnapshot(a *command.App, file string, head *offline.Head, m *offlin
 	a.Hint("%s check -f FILE --from %s", a.Name, file)
 }
 
-// readable are the rights of ranges and of migrations of one cluster.
 func readable() []cluster.Right {
 	all := inventory.Rights()
 	for _, k := range migrations.All() {

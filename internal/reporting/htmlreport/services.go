@@ -8,7 +8,6 @@ import (
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
 
-// The states of Services in a report, beside those of status.
 const (
 	stateMoved    = "moved"
 	stateReturned = "returned"
@@ -19,8 +18,7 @@ const (
 	statePinned    = "pinned"
 )
 
-// services are those of the input, with what the journal knows of their moves, which finish takes
-// off them.
+// services are those of the input, with moves from the journal, which finish takes off them.
 func services(in Input) []Service {
 	if !in.Words.Counts {
 		return nil

@@ -11,7 +11,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// summarize is the report in one sentence.
 func (d *Document) summarize(in Input) string {
 	what := d.what(in)
 	if took := d.took(); took > 0 {
@@ -29,7 +28,6 @@ func (d *Document) summarize(in Input) string {
 	)
 }
 
-// what happened, in words.
 func (d *Document) what(in Input) string {
 	over := d.Phase == v1alpha1.PhaseMoved || d.Phase == v1alpha1.PhaseFinishing || d.Phase == v1alpha1.PhaseFinished
 	back := d.Phase == v1alpha1.PhaseRolledBack

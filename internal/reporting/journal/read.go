@@ -70,7 +70,6 @@ func (h *History) add(r *record) {
 	}
 }
 
-// sort is needed since a thinned piece takes later records.
 func (h *History) sort() {
 	byTime(h.Runs, func(r Run) time.Time { return r.Start })
 	byTime(h.Events, func(e Event) time.Time { return e.Time })

@@ -1,5 +1,4 @@
-// Package journal keeps a migration's events, samples, losses and moves for its report, in
-// ConfigMaps that belong to the Migration.
+// Package journal keeps what a migration's report is made of, in ConfigMaps that belong to it.
 package journal
 
 import (
@@ -60,7 +59,7 @@ type Move struct {
 	Seconds float64 `json:"seconds,omitempty"`
 }
 
-// Straggler is who was seen to use an old address, on a node.
+// Straggler is a client of an old address, on a node.
 type Straggler struct {
 	Node string `json:"node"`
 
@@ -71,7 +70,6 @@ type Straggler struct {
 type Event struct {
 	engine.Event
 
-	// Run is its ID.
 	Run string `json:"run"`
 }
 
@@ -79,7 +77,6 @@ type Event struct {
 type Finding struct {
 	findings.Finding
 
-	// Run is its ID.
 	Run string `json:"run"`
 }
 
@@ -98,7 +95,6 @@ type record struct {
 	Straggler *Straggler        `json:"straggler,omitempty"`
 }
 
-// minor records are the first to go when there is no room.
 func (r *record) minor() bool { return r.Sample != nil || r.detail() }
 
 // detail is a step that succeeded or retries: its phase tells as much.

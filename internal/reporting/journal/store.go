@@ -22,8 +22,7 @@ import (
 const (
 	// maxPieces bounds a journal to 16 MiB of etcd's usual 2 GiB.
 	maxPieces = 24
-	// sealAt is how much text is compressed with every write.
-	sealAt = 256 << 10
+	sealAt    = 256 << 10
 
 	dataRecords = "records.jsonl.gz"
 	// annotationThinned is how far the records of a ConfigMap were thinned: see levels.
@@ -62,7 +61,6 @@ func newStore(c client.Client, migration, run string) *store {
 	return &store{client: c, migration: migration, run: run, size: chunklog.Size, most: maxPieces}
 }
 
-// ready loads the Migration and the journal once; false while there is no Migration.
 func (s *store) ready(ctx context.Context) (bool, error) {
 	if s.owner == "" {
 		m := &v1alpha1.Migration{}
@@ -230,7 +228,6 @@ func (s *store) create(ctx context.Context, p *piece, payload []byte) error {
 	return nil
 }
 
-// found creates the journals' namespace, which stays.
 func (s *store) found(ctx context.Context) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: v1alpha1.JournalNamespace, Labels: map[string]string{v1alpha1.LabelRole: v1alpha1.RoleJournal},
@@ -249,7 +246,6 @@ func fill(o *corev1.ConfigMap, payload []byte, thinned int) {
 	}
 }
 
-// fit counts the lines that a piece has room for, and returns the payload with them.
 func (p *piece) fit(lines [][]byte, size int) (n int, payload []byte, err error) {
 	for n = len(lines); n > 0; n /= 2 {
 		member, err := chunklog.Compress(slices.Concat(append([][]byte{p.tail}, lines[:n]...)...))

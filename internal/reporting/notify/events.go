@@ -40,7 +40,7 @@ type Events struct {
 	news      news
 	box       *outbox
 
-	// What follows belongs to the goroutine that delivers.
+	// The fields below belong to the goroutine that delivers.
 	about   *corev1.ObjectReference
 	waiting []*corev1.Event
 	denied  bool
@@ -49,8 +49,8 @@ type Events struct {
 	lost    atomic.Bool
 }
 
-// NewEvents starts Events about the named Migration, which need not exist yet. warn is called,
-// once, with what goes wrong. Close must be called in the end.
+// NewEvents starts Events about a Migration, which need not exist yet. warn is called at most once;
+// Close must be called in the end.
 func NewEvents(c client.Client, migration string, warn func(error)) *Events {
 	ev := &Events{client: c, migration: migration, warn: warn}
 	ev.box = newOutbox(ev.deliver, ev.flush)
@@ -77,8 +77,7 @@ func (ev *Events) Lost(text string) {
 // Close waits until all is written or given up, until ctx ends at the longest.
 func (ev *Events) Close(ctx context.Context) { ev.box.close(ctx) }
 
-// deliver writes what there is. Events wait for one another, so that they stay in order; and all of
-// them for the Migration, without whose UID they would not be found.
+// deliver keeps Events in order. They wait for the Migration, without whose UID they are not found.
 func (ev *Events) deliver(ctx context.Context, e engine.Event) {
 	if ev.denied {
 		return
@@ -127,7 +126,7 @@ func (ev *Events) write(ctx context.Context) error {
 	for len(ev.waiting) > 0 {
 		e := ev.waiting[0]
 		e.InvolvedObject = *ev.about
-		// That it exists means that an earlier attempt got through although its answer did not.
+		// An existing Event is that of an attempt whose answer was lost.
 		if err := ev.client.Create(ctx, e, client.FieldOwner(v1alpha1.FieldManager)); client.IgnoreAlreadyExists(err) != nil {
 			return err
 		}
@@ -136,8 +135,7 @@ func (ev *Events) write(ctx context.Context) error {
 	return nil
 }
 
-// find learns the UID of the Migration. The first run makes the Migration, and its CRD, only some
-// way in.
+// find learns the UID of the Migration, which the first run makes only some way in.
 func (ev *Events) find(ctx context.Context) error {
 	if ev.about != nil {
 		return nil
@@ -175,8 +173,7 @@ func (ev *Events) event(e engine.Event) *corev1.Event {
 	}
 }
 
-// reason is a word for programs: MoveStarted, MoveDone, MoveFailed, MoveWaiting, MoveTrouble for
-// the phase move, and RunStarted, RunDone, RunFailed, RunInterrupted, RequestsLost.
+// reason is a word for programs, such as MoveStarted of the phase move.
 func reason(e engine.Event) string {
 	switch e.Kind {
 	case engine.PhaseStarted:

@@ -12,8 +12,7 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// render is the page, and the policy that has a browser run and apply what replumb put into it and
-// nothing else.
+// render is the page, and the policy that allows a browser nothing but the page's own parts.
 func render() (page []byte, policy string, err error) {
 	style, err := assets.ReadFile("assets/board.css")
 	if err != nil {
