@@ -2,7 +2,6 @@ package engine
 
 // Identity says which cluster something is about, to people and programs.
 type Identity struct {
-	// UID is that of the namespace kube-system, which lasts as long as the cluster.
 	UID string `json:"uid"`
 	// Server is host:port of the API server, as the kubeconfig has it.
 	Server string `json:"server"`

@@ -14,11 +14,9 @@ import (
 // Runner runs plans.
 type Runner struct {
 	// Sink receives every event, one at a time.
-	Sink func(Event)
-	// Deadline of a step that has none of its own. Default: two minutes.
+	Sink     func(Event)
 	Deadline time.Duration
-	// Now is the clock. Default: time.Now.
-	Now func() time.Time
+	Now      func() time.Time
 	// Hold, if set, is asked before each group of steps. An error ends the run there.
 	Hold func(ctx context.Context) error
 	// HoldLimit is for how long it may say NotYet, if that is longer than Deadline.
@@ -235,7 +233,6 @@ func (r *run) drive(ctx context.Context, s Step) (changed bool, err error) {
 	return a.acted, &DeadlineError{After: deadline.String(), Err: a.last}
 }
 
-// outlasting is the context of a step: Waiters end on cancellation, others only on a Revocation.
 func outlasting(ctx context.Context, s Step) (lasting context.Context, release func()) {
 	if _, ok := s.(Waiter); ok {
 		return ctx, func() {}

@@ -27,7 +27,6 @@ const (
 // Outcome of a check: unknown is neither pass nor fail.
 type Outcome string
 
-// The outcomes.
 const (
 	Pass    Outcome = "pass"
 	Fail    Outcome = "fail"
@@ -37,9 +36,7 @@ const (
 // Result is what one look at one object gave.
 type Result struct {
 	Outcome Outcome
-	// Object in question, as kind and name; empty for the cluster as a whole.
-	Object string
-	// Message says what was found.
+	Object  string
 	Message string
 }
 
@@ -60,13 +57,10 @@ type Check[In any] struct {
 	Severity Severity
 	// Group is the heading it is shown under.
 	Group string
-	// Claim is what holds when the check passes.
 	Claim string
-	// Why says why that matters.
-	Why string
-	// Fix says what to do when it does not hold.
-	Fix string
-	Run func(In) []Result
+	Why   string
+	Fix   string
+	Run   func(In) []Result
 }
 
 // Group puts checks under a heading.

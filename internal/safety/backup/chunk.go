@@ -173,7 +173,6 @@ type piece struct {
 
 // CorruptError says which backup is not what was stored.
 type CorruptError struct {
-	// Object as kind and name.
 	Object string
 	Err    error
 }

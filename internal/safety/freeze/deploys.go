@@ -106,7 +106,6 @@ func (s *Deploys) spec() admissionv1.ValidatingAdmissionPolicySpec {
 	}
 }
 
-// message tells refused users, in CEL, why, until when, and what to do.
 func (s *Deploys) message() string {
 	if s.Copies {
 		return quote("migration "+s.Migration+" is copying this cluster to another: ") + celDeploysObject +

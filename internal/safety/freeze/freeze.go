@@ -33,7 +33,6 @@ type ForeignError struct {
 
 func (e *ForeignError) Error() string { return e.Object + " exists and does not belong to replumb" }
 
-// unavailable tells permanent errors: no such API, no right, refused by others.
 func unavailable(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsInvalid(err) {
 		return &UnavailableError{Err: err}
@@ -62,7 +61,6 @@ func tryCreate(ctx context.Context, c client.Client, o client.Object) error {
 	return nil
 }
 
-// objects are a freeze's, in order of removal, and new each time.
 func objects(name string) []client.Object {
 	return []client.Object{
 		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}},

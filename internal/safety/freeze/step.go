@@ -59,7 +59,6 @@ func stateOf(
 	return engine.Done, nil
 }
 
-// proof turns the answer of a dry run into that of Verify.
 func proof(name string, enforced bool, err error) error {
 	if err == nil && !enforced {
 		return engine.NotYet("the API server does not enforce validatingadmissionpolicy %s yet", name)
@@ -67,7 +66,6 @@ func proof(name string, enforced bool, err error) error {
 	return err
 }
 
-// hasSpec reports whether a policy has a spec.
 func hasSpec(ctx context.Context, c client.Client, name string, want admissionv1.ValidatingAdmissionPolicySpec) (bool, error) {
 	have := &admissionv1.ValidatingAdmissionPolicy{}
 	err := c.Get(ctx, client.ObjectKey{Name: name}, have)

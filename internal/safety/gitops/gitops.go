@@ -15,7 +15,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// The API groups.
 const (
 	argoGroup      = "argoproj.io"
 	kustomizeGroup = "kustomize.toolkit.fluxcd.io"

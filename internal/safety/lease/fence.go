@@ -58,7 +58,7 @@ func (l *Lock) confirm(ctx context.Context, sure bool) error {
 		l.end(lost)
 		return lost
 	}
-	// What the last request before the end says is only that there was no time left for it.
+	// The last request before the end fails for lack of time alone.
 	if l.failed == nil || !errors.Is(err, context.DeadlineExceeded) {
 		l.failed = err
 	}

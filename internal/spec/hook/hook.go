@@ -19,7 +19,6 @@ import (
 // Run is what a run is for.
 type Run string
 
-// The kinds of runs that call hooks.
 const (
 	Apply    Run = "apply"
 	Rollback Run = "rollback"
