@@ -22,7 +22,9 @@ import (
 // Deployments is what one look has found about the freeze of deployments. The zero value freezes
 // nothing.
 type Deployments struct {
-	Spec *v1alpha1.DeploymentFreezeSpec
+	// OwnFreeze: see Subject.
+	OwnFreeze bool
+	Spec      *v1alpha1.DeploymentFreezeSpec
 	// Problem is why deployments cannot be frozen; Unserved are kinds that the cluster does not
 	// serve.
 	Problem  error
@@ -51,7 +53,7 @@ func (d *Deployments) suspends() bool {
 // lookAtDeployments also finds what this migration has frozen and suspended when it is no longer
 // asked to: an edit of the Migration leaves no trace of what it said.
 func (s *Subject) lookAtDeployments(ctx context.Context, c *cluster.Cluster) (d Deployments, err error) {
-	d.Spec = s.Migration.Spec.DeploymentFreeze
+	d.OwnFreeze, d.Spec = s.OwnFreeze, s.Migration.Spec.DeploymentFreeze
 	if err := s.lookAtHolders(ctx, c, &d); err != nil || d.Spec == nil && !d.Suspended {
 		return d, err
 	}
@@ -61,7 +63,7 @@ func (s *Subject) lookAtDeployments(ctx context.Context, c *cluster.Cluster) (d 
 	if d.Spec == nil {
 		return d, nil
 	}
-	if d.freezes() && s.Migration.Spec.Mirror == nil {
+	if d.freezes() && !s.OwnFreeze {
 		if err := s.lookAtFreeze(ctx, c, &d); err != nil {
 			return d, err
 		}
@@ -83,7 +85,7 @@ func (s *Subject) lookAtHolders(ctx context.Context, c *cluster.Cluster, d *Depl
 		return err
 	}
 	name := s.Migration.Name
-	d.Frozen, d.Suspended = frozen && freezer == name && s.Migration.Spec.Mirror == nil, suspender == name
+	d.Frozen, d.Suspended = frozen && freezer == name && !s.OwnFreeze, suspender == name
 	var others []string
 	if d.Spec != nil && d.freezes() {
 		others = append(others, freezer)
@@ -192,10 +194,11 @@ func (b *Base) ResumeGitOps() []engine.Step {
 
 // freezeDeployments suspends GitOps before it refuses deployments: its changes would be in vain.
 func (b *Base) freezeDeployments() []engine.Step {
-	if b.Migration.Spec.Mirror != nil {
+	d := &b.Deployments
+	if d.OwnFreeze {
 		return nil
 	}
-	steps, d := b.SuspendGitOps(), &b.Deployments
+	steps := b.SuspendGitOps()
 	switch {
 	case d.freezes() && d.Problem == nil:
 		steps = append(steps, b.frozen())
@@ -208,7 +211,7 @@ func (b *Base) freezeDeployments() []engine.Step {
 // Thaw lets others deploy again, and what was suspended go on.
 func (b *Base) Thaw() []engine.Step {
 	var steps []engine.Step
-	if d := &b.Deployments; b.Migration.Spec.Mirror == nil && (d.freezes() || d.Frozen) {
+	if d := &b.Deployments; !d.OwnFreeze && (d.freezes() || d.Frozen) {
 		steps = append(steps, b.frozen().Undo())
 	}
 	return append(steps, b.ResumeGitOps()...)
@@ -380,7 +383,7 @@ func RolesFor(m *v1alpha1.Migration) cluster.Roles {
 		case r.Name == suspendRole().Name:
 			return spec.GitOps != v1alpha1.GitOpsSuspend
 		case r.Purpose == cluster.Operate:
-			return spec.Mode != v1alpha1.FreezeEnforce || m.Spec.Mirror != nil
+			return spec.Mode != v1alpha1.FreezeEnforce
 		}
 		return false
 	})

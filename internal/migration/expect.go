@@ -9,6 +9,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/lists"
 )
 
 // Expectation is a plan that someone has looked at.
@@ -76,7 +77,7 @@ func (e *ChangedPlanError) Error() string {
 		steps []string
 	}{{"new", e.Added}, {"different", e.Different}} {
 		if len(part.steps) > 0 {
-			parts = append(parts, part.what+": "+few(part.steps))
+			parts = append(parts, part.what+": "+lists.FirstN(part.steps, 10))
 		}
 	}
 	return "the cluster has changed, and the plan with it; " + strings.Join(parts, "; ")
@@ -113,12 +114,4 @@ func (e *Expectation) compare(now *Expectation) error {
 		return nil
 	}
 	return changed
-}
-
-func few(all []string) string {
-	const shown = 10
-	if len(all) <= shown {
-		return strings.Join(all, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(all[:shown], ", "), len(all)-shown)
 }

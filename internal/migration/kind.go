@@ -42,6 +42,8 @@ type Words struct {
 	ByMoves bool
 	// Return is how to go back once the point of no return is passed.
 	Return string
+	// ApplyFirst says why spec.desired cannot be Finished before it was Applied; empty if it can.
+	ApplyFirst string
 }
 
 // SetPlace is where a kind stands among several Migrations that move as one set.

@@ -27,6 +27,8 @@ type Subject struct {
 	Changes []spec.Change
 	// Access is the answers about the user's rights, asked once for a job.
 	Access []cluster.AccessAnswer
+	// OwnFreeze says that the kind freezes deployments in a phase of its own.
+	OwnFreeze bool
 }
 
 // The defaults of a Kind.

@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/spec"
@@ -200,7 +201,7 @@ func (o *action) consent(ctx context.Context, c *command.Connection, m *v1alpha1
 			return "", &ConsentError{Name: m.Name, Digest: digest}
 		}
 	}
-	o.keep(agreement{Cluster: of, Migration: m.Name, Digest: digest, Calls: texts(calls)})
+	o.keep(agreement{Cluster: of, Migration: m.Name, Digest: digest, Calls: lists.Strings(calls)})
 	return "", nil
 }
 
@@ -221,7 +222,7 @@ func (o *action) agreeToFile(ctx context.Context, c *command.Connection, m *v1al
 	if err != nil {
 		return err
 	}
-	o.keep(agreement{Cluster: of, Migration: m.Name, Digest: spec.Digest(calls), Dir: dir, Calls: texts(calls)})
+	o.keep(agreement{Cluster: of, Migration: m.Name, Digest: spec.Digest(calls), Dir: dir, Calls: lists.Strings(calls)})
 	return nil
 }
 
@@ -232,14 +233,6 @@ func (o *action) keep(g agreement) {
 			"warning: what this migration may call is not remembered, and later commands need -f FILE: %v\n",
 			errors.Unwrap(err))
 	}
-}
-
-func texts(calls []spec.Call) []string {
-	var all []string
-	for _, c := range calls {
-		all = append(all, c.String())
-	}
-	return all
 }
 
 // agreement is to the calls of a migration from this machine, in a file of the user's own: writers

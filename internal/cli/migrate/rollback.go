@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 )
@@ -90,17 +91,13 @@ func (o *rollbackOptions) rollbackOne(ctx context.Context, g *given, name, late 
 }
 
 func undecided(name string, movable []servicecidr.CreatedDuring) error {
-	const few = 5
 	var names []string
-	for _, l := range movable[:min(few, len(movable))] {
+	for _, l := range movable {
 		names = append(names, l.Service+" ("+l.Address+")")
-	}
-	if rest := len(movable) - len(names); rest > 0 {
-		names = append(names, fmt.Sprintf("and %d more", rest))
 	}
 	return &command.Failure{
 		Problem: fmt.Sprintf("%s made in the new range of migration %s since it began, and a rollback takes that range away: %s",
-			english.Plural(len(movable), "Service was", "Services were"), name, strings.Join(names, ", ")),
+			english.Plural(len(movable), "Service was", "Services were"), name, strings.Join(lists.Limit(names, 5), ", ")),
 		Hint: "nothing was changed; --late Move takes them to free addresses in the old range, --late Keep leaves them as they are, and the range with them",
 		Code: fault.ExitBlocked,
 	}

@@ -139,7 +139,7 @@ func (s Scene) course() Decision {
 	case v1alpha1.DesiredRolledBack:
 		return s.backward()
 	case v1alpha1.DesiredFinished:
-		return toTheEnd(m)
+		return s.toTheEnd()
 	}
 	if !begun(m) {
 		return planning(m)
@@ -187,7 +187,8 @@ func (s Scene) backward() Decision {
 	return Decision{Act: Rollback, Standing: migration.UnderWay, Reason: v1alpha1.ReasonRollingBack, Message: "rollback is under way"}
 }
 
-func toTheEnd(m *v1alpha1.Migration) Decision {
+func (s Scene) toTheEnd() Decision {
+	m := s.Migration
 	switch m.Status.Phase {
 	case v1alpha1.PhaseFinished:
 		return settled(m)
@@ -197,8 +198,8 @@ func toTheEnd(m *v1alpha1.Migration) Decision {
 	if m.Status.PointOfNoReturnPassed {
 		return Decision{Act: Finish, Standing: migration.UnderWay, Reason: v1alpha1.ReasonFinishing, Message: "finish is under way"}
 	}
-	if m.Spec.Mirror != nil { // it goes by spec.desired which side is to serve
-		return stalled(v1alpha1.ReasonNotPossible, "a mirror is finished once it serves\nhint: set spec.desired to Applied first")
+	if why := s.Kinds.Describe(m).Words.ApplyFirst; why != "" {
+		return stalled(v1alpha1.ReasonNotPossible, why+"\nhint: set spec.desired to Applied first")
 	}
 	return forward(m)
 }
