@@ -51,8 +51,6 @@ func (c completion) arguments(use string) cobra.CompletionFunc {
 	return cobra.NoFileCompletions
 }
 
-// names of the Migrations in the cluster, with their phases, for the first argument. Errors are not
-// a shell's business.
 func (c completion) names(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveDefault

@@ -5,6 +5,7 @@ import "time"
 // Kind is what an event tells.
 type Kind string
 
+// The kinds of events, in the order in which they occur.
 const (
 	RunStarted     Kind = "RunStarted"
 	PhaseStarted   Kind = "PhaseStarted"

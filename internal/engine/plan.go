@@ -17,9 +17,13 @@ import (
 type State int
 
 const (
+	// Unknown means that the step could not find out.
 	Unknown State = iota
+	// Pending means that there is something to do.
 	Pending
+	// Done means that the step's result is already there.
 	Done
+	// Blocked means that the step cannot be done; State's error says why.
 	Blocked
 )
 
@@ -78,8 +82,7 @@ type Confider interface {
 
 // Change is one write.
 type Change struct {
-	Verb string `json:"verb"`
-	// Object as kind and name, such as "Service shop/cart".
+	Verb   string `json:"verb"`
 	Object string `json:"object"`
 	Body   any    `json:"body,omitempty"`
 }
@@ -256,6 +259,7 @@ func AtOnce(parallel int, title string, steps ...Step) []Group {
 // Direction is where a plan goes. The words are part of the IDs of steps.
 type Direction string
 
+// The directions: to the target of a migration, and back.
 const (
 	Forward  Direction = "forward"
 	Backward Direction = "back"

@@ -249,11 +249,10 @@ func outlasting(ctx context.Context, s Step) (lasting context.Context, release f
 // attempts drive one step. While only the proof is outstanding, the proof alone is repeated; after
 // any other trouble an attempt begins with a fresh look.
 type attempts struct {
-	step  Step
-	acted bool
-	did   bool
-	last  error
-	// guided is true once people have got instructions.
+	step   Step
+	acted  bool
+	did    bool
+	last   error
 	guided bool
 }
 
@@ -289,7 +288,6 @@ func (a *attempts) next(ctx context.Context) error {
 	return err
 }
 
-// retry remembers why the attempt failed, and reports it if that is new.
 func (r *run) retry(a *attempts, err error) {
 	known := a.last != nil && a.last.Error() == err.Error()
 	a.last = err

@@ -61,8 +61,7 @@ type Wait struct {
 	Limit time.Duration
 	As    Role
 	// Again asks For in every run. Otherwise a Wait that holds before the run is unchanged.
-	Again bool
-	// Remark, if set, is what there is to say once it holds; see Noter.
+	Again  bool
 	Remark func() string
 }
 
@@ -112,8 +111,7 @@ type Write struct {
 	Limit   time.Duration
 	As      Role
 	Reverse func() Step
-	// Remark, if set, is what there is to say once it is done; see Noter.
-	Remark func() string
+	Remark  func() string
 }
 
 func (w *Write) ID() string              { return w.Name }
@@ -237,10 +235,8 @@ func (o *Observed[T]) Undo() Step {
 	return o.Reverse()
 }
 
-// doer does a step, and returns a proof by the answers to its writes, if there is one.
 type doer func(context.Context) (proof func(context.Context) error, err error)
 
-// observer is a step that looks and hands over in one call.
 type observer interface {
 	observe(ctx context.Context) (State, doer, error)
 }

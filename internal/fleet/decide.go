@@ -14,6 +14,7 @@ import (
 // Action is what is done to each cluster.
 type Action string
 
+// The actions.
 const (
 	Apply    Action = "apply"
 	Rollback Action = "rollback"

@@ -34,6 +34,7 @@ type Spec struct {
 // Overlap is what becomes of target ranges that two clusters share.
 type Overlap string
 
+// The ways to take overlaps.
 const (
 	OverlapRefuse Overlap = "Refuse"
 	OverlapAllow  Overlap = "Allow"

@@ -28,6 +28,7 @@ type Replumb interface {
 	Do(ctx context.Context, t *Target, a Action) Outcome
 }
 
+// The kinds of events.
 const (
 	WaveStarted    = "WaveStarted"
 	ClusterStarted = "ClusterStarted"

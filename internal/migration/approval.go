@@ -11,9 +11,7 @@ import (
 
 // Approvals are what people have approved of a Migration, by its annotation.
 type Approvals struct {
-	// Plans are hashes of plans that may be applied; if there are any, no other may.
-	Plans []string
-	// Finish says that the point of no return may be passed.
+	Plans  []string
 	Finish bool
 	// Gates are answers, as NAME=ANSWER, to gates whose state nothing but a person can see.
 	Gates []string

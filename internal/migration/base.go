@@ -100,8 +100,7 @@ func (b *Base) Namespace(sweep Sweep) *NamespaceStep {
 
 // Securing is what differs between kinds in what comes before the first change.
 type Securing struct {
-	Sweep Sweep
-	// Privileged lets pods that may do much run in the namespace.
+	Sweep      Sweep
 	Privileged bool
 	// Recorded are steps that write down more, right after the Migration is recorded.
 	Recorded []engine.Step
@@ -109,8 +108,7 @@ type Securing struct {
 	Originals []client.Object
 	// Backup is the title of the step that backs Originals up. Default: how many they are.
 	Backup string
-	// Then are steps that come after the backup.
-	Then []engine.Step
+	Then   []engine.Step
 }
 
 // Secure records the migration, backs up, and freezes deployments if that is asked for.

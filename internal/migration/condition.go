@@ -14,9 +14,9 @@ type Condition string
 const (
 	// AsDesired means that the cluster is as spec.desired says.
 	AsDesired Condition = "AsDesired"
-	// UnderWay means that something is done, or waited for, and goes on by itself.
+	// UnderWay goes on by itself.
 	UnderWay Condition = "UnderWay"
-	// AtRest means that nothing is done, by request.
+	// AtRest does nothing, by request.
 	AtRest Condition = "AtRest"
 	// Stalled means that nothing goes on before a person does something.
 	Stalled Condition = "Stalled"

@@ -41,7 +41,6 @@ type Deployments struct {
 	any client.Client
 }
 
-// freezes reports whether deployments are to be frozen.
 func (d *Deployments) freezes() bool {
 	return d.Spec != nil && d.Spec.Mode != v1alpha1.FreezeDisabled
 }
@@ -74,7 +73,6 @@ func (s *Subject) lookAtDeployments(ctx context.Context, c *cluster.Cluster) (d 
 	return d, err
 }
 
-// lookAtHolders finds out which migration has frozen and suspended what.
 func (s *Subject) lookAtHolders(ctx context.Context, c *cluster.Cluster, d *Deployments) error {
 	freezer, frozen, err := freeze.DeploysOf(ctx, c)
 	if err != nil && !passable(err) {

@@ -14,7 +14,6 @@ import (
 
 // Expectation is a plan that someone has looked at.
 type Expectation struct {
-	// Changes by the ID of the step that makes them, as JSON.
 	Changes map[string]string
 }
 

@@ -93,11 +93,9 @@ type Job[P Plans] struct {
 	// Expected is a reviewed plan that apply must not exceed; nil allows anything.
 	Expected *Expectation
 	// Holder is who holds the lock. Default: this process.
-	Holder *lease.Holder
-	// Directed: see Tools.
+	Holder   *lease.Holder
 	Directed bool
-	// Now is the clock. Default: time.Now.
-	Now func() time.Time
+	Now      func() time.Time
 }
 
 func (j *Job[P]) keeper() *Keeper {

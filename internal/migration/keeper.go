@@ -166,8 +166,7 @@ type Keeper struct {
 	// Holder is who holds the lock. Default: this process.
 	Holder *lease.Holder
 	Now    func() time.Time
-	// Guard, if set, watches each run.
-	Guard Guard
+	Guard  Guard
 }
 
 // Stalling is an error after which no run goes on before a person has done something.
@@ -238,7 +237,6 @@ func (k *Keeper) MayRun(ctx context.Context) error {
 	return engine.ErrPaused
 }
 
-// mayGoOn is MayRun, and what the Guard says.
 func (k *Keeper) mayGoOn(ctx context.Context) error {
 	if err := k.MayRun(ctx); err != nil || k.Guard == nil {
 		return err

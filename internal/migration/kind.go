@@ -11,13 +11,11 @@ import (
 
 // Description is what is true of every migration of a kind, whatever the cluster.
 type Description struct {
-	// Field of spec that holds it, such as serviceCIDR.
 	Field string
 	// Title is its heading in docs/findings.md; empty for the first, which the page is named for.
-	Title string
-	Words Words
-	Set   SetPlace
-	// Report is what a report says of one Migration.
+	Title  string
+	Words  Words
+	Set    SetPlace
 	Report func(*v1alpha1.Migration) Report
 	// Targets are the ranges that one leads to, for the configuration of a mirror; nil is none.
 	Targets func(*v1alpha1.MigrationSpec) Targets
@@ -40,21 +38,16 @@ type Words struct {
 	Counted string
 	// ByMoves says that a step moves one of what is counted; otherwise progress counts steps.
 	ByMoves bool
-	// Return is how to go back once the point of no return is passed.
-	Return string
+	Return  string
 	// ApplyFirst says why spec.desired cannot be Finished before it was Applied; empty if it can.
 	ApplyFirst string
 }
 
 // SetPlace is where a kind stands among several Migrations that move as one set.
 type SetPlace struct {
-	// Order among the kinds that can be in a set; zero is in none.
 	Order int
-	// Moves is what people call what it moves.
 	Moves string
-	// Alone says why it is in no set.
 	Alone string
-	// Takes are the ranges that one takes or names.
 	Takes func(*v1alpha1.MigrationSpec) []TakenRanges
 }
 
@@ -73,15 +66,12 @@ type Targets struct{ Services, Pods, Nodes []string }
 
 // Report is what a report says of one Migration of a kind.
 type Report struct {
-	// Kind is what programs read.
-	Kind string
-	// From and To are ranges, or networks.
+	Kind     string
 	From, To []string
 	// Subject and Did make the sentence of what happened: "The pods" "moved".
 	Subject, Did string
 	// Counts has the sentence count what moved in place of that.
-	Counts bool
-	// Extended says that a range was added, and nothing moved.
+	Counts   bool
 	Extended bool
 }
 
@@ -91,20 +81,17 @@ type About struct {
 	Migration *v1alpha1.Migration
 	// Common is what all kinds have, defaulted.
 	Common v1alpha1.MigrationSpec
-	// Phases of apply, in order.
 	Phases []string
 	// GoBack is the question before a rollback, the others what holds once a command is over.
 	GoBack, Applied, WentBack, Finished string
-	// Return is how to go back once the point of no return is passed.
-	Return string
+	Return                              string
 	// Rights is the file with the roles that the user needs.
 	Rights string
 }
 
 // Inspection is what a look at the cluster found.
 type Inspection struct {
-	Findings findings.Findings
-	// Whole is the plan of apply, Outstanding what is left of it.
+	Findings           findings.Findings
 	Whole, Outstanding *engine.Plan
 	Details
 }
@@ -112,8 +99,7 @@ type Inspection struct {
 // Details are what a kind has to say of its plan beside phases and findings.
 type Details struct {
 	Summary string
-	// Stays are the objects that the migration leaves alone.
-	Stays []Stay
+	Stays   []Stay
 	// Services, and Late ones made in the target range since, are for programs; nil where none
 	// move.
 	Services, Late any
@@ -134,8 +120,7 @@ type Block struct {
 	// Settled says of a row that it has got where it shall, and can give way to others.
 	Settled func(row []string) bool
 	Lines   []string
-	// All says that no line may be left out.
-	All bool
+	All     bool
 }
 
 // Holding names what holds an old range.
@@ -174,12 +159,9 @@ type FinishPreview struct {
 
 // StatusDocument is where everything stands.
 type StatusDocument struct {
-	// Body is a struct: the fields of the kind in the document for programs.
-	Body any
-	// Pending says that apply has something left to do.
+	Body    any
 	Pending bool
 	Counts  v1alpha1.Counts
-	// Summary is the counts, for people.
 	Summary string
 	Text    []Block
 }

@@ -66,7 +66,6 @@ func (all Phases[P]) titles() []PhaseTitle {
 
 // Outline is what people read of the phases of everything that a kind of migrations does.
 type Outline struct {
-	// Where says which clusters it is for; empty for all.
 	Where string
 
 	Apply, Rollback, Finish []PhaseTitle

@@ -94,7 +94,6 @@ func OperateRules() []cluster.Rule {
 	}
 }
 
-// policyRights are a verb on the policies that refuse requests, and on their bindings.
 func policyRights(verb string) []cluster.Right {
 	return append(cluster.Grant(admissionGroup, policies, "", verb), cluster.Grant(admissionGroup, bindings, "", verb)...)
 }

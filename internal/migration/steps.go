@@ -196,7 +196,6 @@ func (s *leaveStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Pending, nil
 }
 
-// leaving is the namespace, if it is to go; nil if it is gone, or stays.
 func (s *leaveStep) leaving(ctx context.Context) (*corev1.Namespace, error) {
 	ns, err := s.of.get(ctx)
 	if err != nil || ns == nil || ns.Labels[v1alpha1.LabelMigration] == "" {
@@ -247,9 +246,8 @@ func (s *leaveStep) Verify(ctx context.Context) error {
 // RecordStep writes the Migration, or updates an existing one. Whether that is paused is left as it
 // is.
 type RecordStep struct {
-	Cluster *cluster.Cluster
-	Want    *v1alpha1.Migration
-	// Recorded is true if the cluster has a Migration of that name.
+	Cluster  *cluster.Cluster
+	Want     *v1alpha1.Migration
 	Recorded bool
 	// Changes are the settings of this run that differ from the recorded ones.
 	Changes []spec.Change

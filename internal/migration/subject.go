@@ -21,8 +21,7 @@ type Subject struct {
 	// Migration is what is wanted: the file's, with its defaults, and what the cluster has settled
 	// since.
 	Migration *v1alpha1.Migration
-	// Recorded is the Migration in the cluster; nil if there is none.
-	Recorded *v1alpha1.Migration
+	Recorded  *v1alpha1.Migration
 	// Changes are the settings of Migration that differ from what is recorded.
 	Changes []spec.Change
 	// Access is the answers about the user's rights, asked once for a job.
@@ -55,10 +54,9 @@ func (*Subject) OnMove(func(Move)) {}
 // Move is the way of one object, forward or back.
 type Move struct {
 	Object, From, To string
-	// Strategy by which it moved.
-	Strategy string
-	At       time.Time
-	Took     time.Duration
+	Strategy         string
+	At               time.Time
+	Took             time.Duration
 }
 
 // May reports whether the user has a right. Rights that were not asked for count as given.

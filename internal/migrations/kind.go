@@ -49,7 +49,6 @@ type Job interface {
 // Kind is one line of the table.
 type Kind struct {
 	migration.Description
-	// NewJob makes the job of a Migration of the kind, and says what is wrong in it.
 	NewJob func(t Tools, m *v1alpha1.Migration) (Job, error)
 }
 

@@ -19,8 +19,7 @@ type Tools struct {
 	Inspector *apiserver.Inspector
 	Image     pull.Image
 	// Context gives access to another context of the kubeconfig; nil where there is none.
-	Context func(name string) (*rest.Config, error)
-	// InsecureTarget takes the kubeconfig of a mirror's Secret as it is.
+	Context        func(name string) (*rest.Config, error)
 	InsecureTarget bool
 	// Dir is the folder that relative paths of manifests are relative to.
 	Dir      string

@@ -78,8 +78,7 @@ type Progress struct {
 	Phase v1alpha1.Phase
 	// Applied says that a run was asked to apply it, even if it has no phase yet.
 	Applied bool
-	// Final is true once the point of no return is passed.
-	Final bool
+	Final   bool
 }
 
 // Begun reports whether a Migration has changed something that is not undone.

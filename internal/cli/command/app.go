@@ -23,10 +23,9 @@ import (
 // App is what every command is given. The flags of a command are the command's own.
 type App struct {
 	// Name is what the user calls the program.
-	Name string
-	In   io.Reader
-	Out  *Output
-	// Err is stderr, for people.
+	Name     string
+	In       io.Reader
+	Out      *Output
 	Err      printable.Writer
 	Config   *genericclioptions.ConfigFlags
 	Settings Settings

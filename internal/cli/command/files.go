@@ -24,8 +24,7 @@ type Files struct {
 	Names         []string
 	kustomization string
 	recursive     bool
-	// read keeps the sources: stdin can be read once.
-	read []spec.Source
+	read          []spec.Source
 }
 
 // Declare adds the flags.
@@ -80,7 +79,6 @@ func kustomized(folder string) ([]spec.Source, error) {
 	return []spec.Source{{Name: "kustomization " + folder, Body: body, Dir: dir}}, err
 }
 
-// openOne reads a file, all files of a folder that may hold objects, or stdin.
 func (f *Files) openOne(name string, in io.Reader) ([]spec.Source, error) {
 	if name == Stdin {
 		body, err := io.ReadAll(in)

@@ -27,8 +27,7 @@ const (
 
 // Format is the -o of one command. The zero Format is one for people.
 type Format struct {
-	Name string
-	// templates print what kubectl get takes beside the formats; nil where a command takes none.
+	Name      string
 	templates *genericclioptions.PrintFlags
 }
 

@@ -18,7 +18,6 @@ type ReportPart struct {
 	Error    string          `json:"error,omitempty"`
 	ExitCode int             `json:"exitCode"`
 
-	// Requests of probes, which Summarize adds up.
 	Sent        int64 `json:"-"`
 	Failed      int64 `json:"-"`
 	Late        int64 `json:"-"`

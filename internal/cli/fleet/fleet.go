@@ -143,7 +143,6 @@ func (o *options) open(cmd *cobra.Command) (*run, error) {
 	return r, r.pick(o, targets)
 }
 
-// pick leaves out what the flags do not name.
 func (r *run) pick(o *options, all []*fleet.Target) error {
 	for _, name := range o.clusters {
 		if r.WaveOf(name) == "" {
@@ -186,8 +185,7 @@ func (o *options) program(cmd *cobra.Command) (*fleet.Program, error) {
 	return p, nil
 }
 
-// sharedFlags hold for every cluster. Flags that name a cluster or its user are refused: the Fleet
-// does.
+// sharedFlags hold for every cluster. Flags that name a cluster or its user are refused.
 func sharedFlags(flags *pflag.FlagSet) (shared []string, err error) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		switch {

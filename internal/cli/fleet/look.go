@@ -77,11 +77,9 @@ func (o *options) asking(cmd *cobra.Command, do func(context.Context, *run) (cod
 }
 
 type checkRow struct {
-	Cluster string `json:"cluster"`
-	Wave    string `json:"wave"`
-	// Result is ready, blocked or unknown.
-	Result string `json:"result"`
-	// Blocking and Warnings are codes of findings.
+	Cluster  string   `json:"cluster"`
+	Wave     string   `json:"wave"`
+	Result   string   `json:"result"`
 	Blocking []string `json:"blocking"`
 	Warnings []string `json:"warnings"`
 	Error    string   `json:"error,omitempty"`

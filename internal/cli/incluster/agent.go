@@ -123,7 +123,6 @@ func endpoints(texts []string) bool {
 	return len(texts) > 0 && !slices.ContainsFunc(texts, wrong)
 }
 
-// run runs an agent, with what others call if it is to serve. A request to end is no error.
 func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
 	config, _ := cluster.Direct(o.api, cluster.ServiceAccountDir)
 	c, err := cluster.Connect(config)

@@ -143,8 +143,6 @@ func (o *operatorOptions) run(ctx context.Context) error {
 	return nil
 }
 
-// ownImage is that of the pod the process runs in, with its pull secrets; none outside a pod, or if
-// the pod cannot be read.
 func ownImage(ctx context.Context, c client.Reader, env func(string) string) pull.Image {
 	pod := &corev1.Pod{}
 	key := client.ObjectKey{Namespace: env("POD_NAMESPACE"), Name: env("POD_NAME")}
@@ -192,10 +190,8 @@ type reached struct {
 	fallback  string
 }
 
-// followEvery is how often API servers are looked for that have come or gone.
 const followEvery = 30 * time.Second
 
-// follow keeps the endpoints as those are that Service kubernetes leads to, until ctx ends.
 func (s *reached) follow(ctx context.Context, c *cluster.Cluster) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, followEvery)
@@ -215,7 +211,6 @@ func single(config *rest.Config) func(ctx context.Context, network, address stri
 	}
 }
 
-// dialLimit is how long one API server may take to accept a connection.
 const dialLimit = 3 * time.Second
 
 // connectInside connects to the cluster that the process runs in; with a kubeconfig, to the one

@@ -21,8 +21,7 @@ type action struct {
 	format command.Format
 	yes    bool
 	// local runs migrations in this process whether or not there is an operator.
-	local bool
-	// allowCalls is the digest of calls that the user agrees to.
+	local      bool
 	allowCalls string
 	// metricsAddress is where Prometheus finds metrics; empty for nowhere.
 	metricsAddress string

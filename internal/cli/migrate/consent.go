@@ -156,8 +156,7 @@ func ofCluster(ctx context.Context, c *command.Connection, file string, of engin
 type ConsentError struct {
 	Name, Digest string
 	// Given is the digest given instead; empty for none.
-	Given string
-	// Command with which to agree.
+	Given   string
 	Command string
 }
 
@@ -242,8 +241,7 @@ type agreement struct {
 	Migration string          `json:"migration"`
 	Digest    string          `json:"digest"`
 	// Dir is the folder of the file with the calls, in which relative paths begin.
-	Dir string `json:"dir,omitempty"`
-	// Calls are for people who look into the file.
+	Dir   string    `json:"dir,omitempty"`
 	Calls []string  `json:"calls"`
 	At    time.Time `json:"at"`
 }

@@ -38,7 +38,6 @@ type follower struct {
 	alone bool
 }
 
-// statusChange is the part of a status that is shown; with -o json one line of it per change.
 type statusChange struct {
 	Time      time.Time       `json:"time"`
 	Migration string          `json:"migration"`
@@ -50,7 +49,6 @@ type statusChange struct {
 	Counts    v1alpha1.Counts `json:"counts"`
 }
 
-// follow returns once the migration is as asked for, or stalled.
 func (f *follower) follow(ctx context.Context) error {
 	tick := time.NewTicker(followPause)
 	defer tick.Stop()

@@ -24,8 +24,7 @@ import (
 )
 
 type handover struct {
-	c *command.Connection
-	// want is the Migration as the file has it, or as it is recorded.
+	c    *command.Connection
 	want *v1alpha1.Migration
 	to   v1alpha1.DesiredState
 	// approved are the words that the user has approved at a prompt, or by --yes.
@@ -154,7 +153,6 @@ func (h *handover) fill(ctx context.Context, m *v1alpha1.Migration) error {
 	return nil
 }
 
-// handOverApply has the operator apply a Migration, and approves the given plan by its hash.
 func (o *action) handOverApply(ctx context.Context, c *command.Connection, j migrations.Job, until string, expected *migration.Expectation) error {
 	of := j.About()
 	m := of.Migration

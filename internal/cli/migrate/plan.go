@@ -25,16 +25,14 @@ type planDocument struct {
 	command.Head `       json:",inline"`
 	Migration    string `json:"migration"`
 	// Cluster is the one that the plan is of, and Time when it was made.
-	Cluster  engine.Identity   `json:"cluster"`
-	Time     time.Time         `json:"time"`
-	Hash     string            `json:"hash"`
-	Findings findings.Findings `json:"findings"`
-	// Services are how each fares, in a migration that moves Services.
-	Services any              `json:"services,omitempty"`
-	Stays    []migration.Stay `json:"stays"`
-	// Late are Services that were made in the target range since the migration began.
-	Late   any                  `json:"late,omitempty"`
-	Phases []terminal.PlanPhase `json:"phases"`
+	Cluster  engine.Identity      `json:"cluster"`
+	Time     time.Time            `json:"time"`
+	Hash     string               `json:"hash"`
+	Findings findings.Findings    `json:"findings"`
+	Services any                  `json:"services,omitempty"`
+	Stays    []migration.Stay     `json:"stays"`
+	Late     any                  `json:"late,omitempty"`
+	Phases   []terminal.PlanPhase `json:"phases"`
 }
 
 type planOptions struct {

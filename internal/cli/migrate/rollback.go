@@ -103,8 +103,6 @@ func undecided(name string, movable []servicecidr.CreatedDuring) error {
 	}
 }
 
-// settleLate lists Services that were made in the new range, and takes the choice of what becomes
-// of them, if any could move.
 func (o *action) settleLate(ctx context.Context, j migrations.Job, choice string) error {
 	services, ok := j.(*servicecidr.Job)
 	if !ok {

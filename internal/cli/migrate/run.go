@@ -22,7 +22,6 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// run calls do with a runner whose events reach the terminal, the notifiers and the cluster.
 func (o *action) run(ctx context.Context, c *command.Connection, j migrations.Job, name string, do func(context.Context, *engine.Runner) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

@@ -38,7 +38,6 @@ type member struct {
 
 func (m member) moves() string { return m.set.Moves }
 
-// chosen is the only Migration of the files, the named one, or the set of all.
 func (o *source) chosen(f command.Format, name string) (*given, *set, error) {
 	sources, err := o.files.Sources(o.App)
 	if err != nil {
@@ -112,7 +111,6 @@ func (s *set) fit(fits ...fit) error {
 	return nil
 }
 
-// reach connects to the cluster, and reads where each Migration stands.
 func (s *set) reach(ctx context.Context) (err error) {
 	if s.c, err = s.source.reach(ctx); err != nil {
 		return err
@@ -229,7 +227,6 @@ func (m member) stands() string {
 	return "not begun"
 }
 
-// each calls do with one Migration after the other, and ends at the first error.
 func (s *set) each(order []member, do func(member) error) error {
 	for i, of := range order {
 		if s.format.Name != "json" {

@@ -18,15 +18,12 @@ import (
 type source struct {
 	*command.App
 	files command.Files
-	// from is a snapshot that is read in place of the cluster; empty for none.
-	from string
+	from  string
 	// passEnv are variables that programs get beside those that all get.
-	passEnv []string
-	// insecureTarget takes the kubeconfig of a Secret as it is.
+	passEnv        []string
 	insecureTarget bool
 	acceptDowntime bool
-	// withoutAgent overrides spec.proof.agents.
-	withoutAgent bool
+	withoutAgent   bool
 }
 
 func (o *source) declareFiles(cmd *cobra.Command) {
@@ -48,12 +45,10 @@ func (o *source) declareWithoutAgent(cmd *cobra.Command) {
 
 type given struct {
 	*v1alpha1.Migration
-	// dir is the folder that relative paths in it begin in.
 	dir string
 	job migrations.Job
 }
 
-// check has flags outweigh the Migration, and refuses all that is wrong in it.
 func (o *source) check(g spec.Given, several bool) (*given, error) {
 	m := g.Migration
 	if m == nil {
@@ -96,7 +91,6 @@ func (g *given) called(name string) error {
 	}
 }
 
-// fromFiles is the Migration or the set of the files, or neither.
 func (o *source) fromFiles(f command.Format, args []string) (*given, *set, error) {
 	if !o.files.Given() {
 		return nil, nil, nil
@@ -187,7 +181,6 @@ func (e *AbsentError) Error() string { return "migration " + e.Name + " does not
 
 func (*AbsentError) Advice() string { return "kubectl get migrations.replumb.dev lists them" }
 
-// recordedJob is a silent job of the Migration that the cluster has.
 func (o *source) recordedJob(ctx context.Context, name string) (migrations.Job, *command.Connection, error) {
 	m, c, err := o.recorded(ctx, name)
 	if err != nil {

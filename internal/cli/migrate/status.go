@@ -36,11 +36,9 @@ type statusHead struct {
 	Stage        string          `json:"stage,omitempty"`
 	Paused       bool            `json:"paused,omitempty"`
 	// SettledAt is when the cluster became as the Migration wants it; nil if it is not.
-	SettledAt *metav1.Time `json:"settledAt,omitempty"`
-	// Proof is from the agents of the latest run.
-	Proof *v1alpha1.ProofStatus `json:"proof,omitempty"`
-	// Lock names who works on the cluster.
-	Lock string `json:"lock,omitempty"`
+	SettledAt *metav1.Time          `json:"settledAt,omitempty"`
+	Proof     *v1alpha1.ProofStatus `json:"proof,omitempty"`
+	Lock      string                `json:"lock,omitempty"`
 	// Gates wait for people; MovedBy is when all will have moved, if known.
 	Gates   []gateLine `json:"gates,omitempty"`
 	MovedBy *time.Time `json:"movedBy,omitempty"`
@@ -313,7 +311,6 @@ func showStatus(w io.Writer, doc *statusDocument, rows int, name string) error {
 	return err
 }
 
-// writeText bounds the rows of a table and the lines of a kind.
 func writeText(w io.Writer, text []migration.Block, rows int, name string) error {
 	for _, b := range text {
 		most := rows

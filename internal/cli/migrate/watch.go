@@ -23,7 +23,6 @@ import (
 
 const watchEvery = 2 * time.Second
 
-// watchPage draws one page of a migration until it is over.
 func (o *statusOptions) watchPage(ctx context.Context, args []string) error {
 	c, err := o.reach(ctx)
 	if err != nil {
@@ -103,7 +102,6 @@ type watch struct {
 	*source
 	c    *command.Connection
 	name string
-	// past reads the journal of the Migration with that UID; nil before the first look.
 	past *journal.Reader
 	of   types.UID
 }
@@ -113,7 +111,6 @@ func (w *watch) look(ctx context.Context) (progress.View, error) {
 	return v, err
 }
 
-// see is look, and the Migration that was seen.
 func (w *watch) see(ctx context.Context) (*v1alpha1.Migration, progress.View, error) {
 	m, err := migration.Get(ctx, w.c.Cluster, w.name)
 	if err == nil && m == nil {

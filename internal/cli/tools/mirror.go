@@ -173,8 +173,8 @@ func (o *mirrorOptions) configuration(ctx context.Context, w installerconfig.Ove
 	return out, nil
 }
 
-// kubeadmOf reads what kubeadm keeps in a cluster. What it keeps of kubelets and of kube-proxy may
-// not be there.
+// kubeadmOf reads what kubeadm keeps in a cluster; parts about kubelets and kube-proxy may be
+// missing.
 func kubeadmOf(ctx context.Context, c client.Reader) (has installerconfig.Kubeadm, err error) {
 	for _, part := range []struct {
 		name, key string

@@ -187,8 +187,7 @@ type rangesLook struct {
 	context string
 	of      *inventory.Cluster
 	err     error
-	// taken is the time of the snapshot; zero for the cluster itself.
-	taken time.Time
+	taken   time.Time
 }
 
 type rangesSide struct {

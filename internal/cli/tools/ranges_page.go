@@ -28,9 +28,8 @@ type rangesPage struct {
 }
 
 type clusterRanges struct {
-	Name   string `json:"name"`
-	Server string `json:"server,omitempty"`
-	// Snapshot is the time of the snapshot; nil for the cluster itself.
+	Name      string         `json:"name"`
+	Server    string         `json:"server,omitempty"`
 	Snapshot  *time.Time     `json:"snapshot,omitempty"`
 	Error     string         `json:"error,omitempty"`
 	Ranges    []ranges.Range `json:"ranges"`
@@ -39,7 +38,6 @@ type clusterRanges struct {
 	Free      []freeRanges   `json:"free"`
 }
 
-// freeRanges are proposals. Size is empty if none is known; Certain says that all ranges were read.
 type freeRanges struct {
 	For     ranges.Use     `json:"for"`
 	Size    string         `json:"size,omitempty"`

@@ -20,7 +20,6 @@ import (
 	"github.com/replumb/replumb/internal/network/ranges/inventory"
 )
 
-// onlyMine is the mode of files that hold what is in a cluster.
 const onlyMine = 0o600
 
 // Snapshot keeps what check, plan and ranges read of a cluster in a file.
@@ -55,7 +54,7 @@ that kind (replumb rbac services --for view).`,
 	return cmd
 }
 
-// takeSnapshot writes a whole file or none. What a killed process leaves is refused later.
+// takeSnapshot writes a whole file or none.
 func takeSnapshot(ctx context.Context, a *command.App, file string) error {
 	c, err := a.Reach(ctx)
 	if err != nil {

@@ -27,6 +27,7 @@ const (
 // Outcome of a check: unknown is neither pass nor fail.
 type Outcome string
 
+// The outcomes.
 const (
 	Pass    Outcome = "pass"
 	Fail    Outcome = "fail"
@@ -55,12 +56,11 @@ type Check[In any] struct {
 	// Code is stable: retired codes are never used again.
 	Code     string
 	Severity Severity
-	// Group is the heading it is shown under.
-	Group string
-	Claim string
-	Why   string
-	Fix   string
-	Run   func(In) []Result
+	Group    string
+	Claim    string
+	Why      string
+	Fix      string
+	Run      func(In) []Result
 }
 
 // Group puts checks under a heading.

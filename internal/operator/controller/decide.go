@@ -36,11 +36,9 @@ type Scene struct {
 	Others    []v1alpha1.Migration
 	Revisions Revisions
 	// Allowed are digests of calls that the operator was started to make.
-	Allowed []string
-	// PlansApproved says that no plan is applied that no one has approved.
+	Allowed       []string
 	PlansApproved bool
-	// Planned is the latest plan that still counts; the zero value if there is none.
-	Planned Planned
+	Planned       Planned
 	// Last is how the latest run here ended, if it failed; nil if none did.
 	Last *Outcome
 	Now  time.Time
@@ -130,7 +128,6 @@ func (s Scene) refused() (Decision, bool) {
 		r.Cluster, r.Own, side)), true
 }
 
-// course is what spec.desired asks for where the Migration stands.
 func (s Scene) course() Decision {
 	m := s.Migration
 	switch m.Spec.Desired {

@@ -14,7 +14,6 @@ const answerLimit = 5 * time.Second
 
 // Health answers the probes of kubelets.
 type Health struct {
-	// Address that it listens on, with the port that it got.
 	Address net.Addr
 
 	server *http.Server

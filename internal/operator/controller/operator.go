@@ -30,24 +30,19 @@ const (
 
 // Operator is one of the replicas, of which the leading one runs Migrations.
 type Operator struct {
-	Kinds    migrations.Kinds
-	Tools    migrations.Tools
-	Identity engine.Identity
-	// Name of the replica, Version of its build.
+	Kinds         migrations.Kinds
+	Tools         migrations.Tools
+	Identity      engine.Identity
 	Name, Version string
 	Namespace     string
-	// Allowed are digests of the calls that Migrations may have it make.
-	Allowed []string
-	// PlansApproved says that no plan is applied that no one has approved.
+	Allowed       []string
 	PlansApproved bool
 	Metrics       *metrics.Metrics
 	Log           func(format string, args ...any)
 
 	// The fields below belong to the goroutine that leads.
 
-	current *run
-	// failures are the ends of the latest runs, plans the latest plans, by the name of the
-	// Migration.
+	current  *run
 	failures map[string]*Outcome
 	plans    map[string]plan
 }
@@ -60,7 +55,6 @@ type plan struct {
 
 func (o *Operator) cluster() *cluster.Cluster { return o.Tools.Cluster }
 
-// lead runs Migrations until ctx ends, and then until the run in hand has ended.
 func (o *Operator) lead(ctx context.Context) {
 	o.failures, o.plans = map[string]*Outcome{}, map[string]plan{}
 	o.Log("%s leads", o.Name)
@@ -99,8 +93,6 @@ func (o *Operator) await(ctx context.Context, changed <-chan struct{}, pause tim
 	}
 }
 
-// watch tells of changed Migrations until ctx ends. While it cannot watch, everything is decided at
-// intervals.
 func (o *Operator) watch(ctx context.Context, changed chan<- struct{}) {
 	signal := func() {
 		select {
@@ -164,7 +156,6 @@ func (o *Operator) round(ctx context.Context) (next time.Duration, err error) {
 	return max(next, time.Second), nil
 }
 
-// forget ends the run of a Migration that is gone, and drops what was kept of it.
 func (o *Operator) forget(all []v1alpha1.Migration) {
 	gone := func(name string) bool {
 		return !slices.ContainsFunc(all, func(m v1alpha1.Migration) bool { return m.Name == name })
@@ -239,7 +230,6 @@ func (o *Operator) note(ctx context.Context, m *v1alpha1.Migration, d Decision) 
 	return nil
 }
 
-// revisions are those of the schema. That the cluster's is newer is no error here.
 func (o *Operator) revisions(ctx context.Context) (Revisions, error) {
 	own, have, err := o.cluster().Revisions(ctx, cluster.Migration)
 	return Revisions{Own: own, Cluster: have}, err

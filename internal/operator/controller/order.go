@@ -17,7 +17,6 @@ func begun(m *v1alpha1.Migration) bool {
 	return m.Status.Phase != "" && m.Status.Phase != v1alpha1.PhaseRolledBack
 }
 
-// over reports whether nothing more can come of a Migration.
 func over(m *v1alpha1.Migration) bool { return m.Status.Phase == v1alpha1.PhaseFinished }
 
 // arrived reports whether the latest run got to its end, and what it went by is still asked for.
@@ -106,7 +105,6 @@ func precedes(a, b *v1alpha1.Migration) bool {
 	return cmp.Less(a.Name, b.Name)
 }
 
-// atRest reports whether nothing goes on with a Migration before a person does something.
 func atRest(m *v1alpha1.Migration) bool {
 	return m.Spec.Paused || meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.ConditionStalled)
 }

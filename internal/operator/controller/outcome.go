@@ -40,8 +40,7 @@ type Outcome struct {
 type Verdict struct {
 	Standing        migration.Condition
 	Reason, Message string
-	// After is when to try again, if nothing is changed meanwhile.
-	After time.Duration
+	After           time.Duration
 }
 
 // Ended reports whether a run ended by request, or since others may be at work.
@@ -73,7 +72,6 @@ func Judge(err error, failures int) Verdict {
 	return Verdict{migration.Stalled, reason, fmt.Sprintf("%d runs in a row have failed: %s", failures, message), pause}
 }
 
-// backoff is the pause after some failures in a row.
 func backoff(failures int) time.Duration {
 	pause := firstPause
 	for range failures - 1 {

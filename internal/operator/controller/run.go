@@ -199,7 +199,6 @@ func (o *Operator) holdToPlan(ctx context.Context, r *run, job migrations.Job) e
 	return &migration.ChangedPlanError{Different: []string{"plan " + hash + ", and " + was + " was approved"}}
 }
 
-// afterLoss has a Migration rolled back that its loss budget has stopped, if it says so.
 func (o *Operator) afterLoss(ctx context.Context, r *run, job migrations.Job, err error) error {
 	var loss *lossguard.LossError
 	if !errors.As(err, &loss) {

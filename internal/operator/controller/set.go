@@ -40,7 +40,6 @@ func named(name string, m *v1alpha1.Migration, others []v1alpha1.Migration) *v1a
 	return nil
 }
 
-// wrong says why a set cannot be one; empty if it can, as far as its Migrations are there.
 func (c members) wrong(kinds migrations.Kinds) string {
 	if c.at < 0 {
 		return fmt.Sprintf("%s lists %s, and not this Migration", v1alpha1.AnnotationSet, strings.Join(c.names, ", "))

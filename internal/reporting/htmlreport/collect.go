@@ -39,7 +39,7 @@ type Input struct {
 	Unread []string
 }
 
-// Collect reads what a report is made of from the cluster. What the user may not read is left out
+// Collect reads what a report is made of. Parts that the user may not read are left out
 // and named.
 func Collect(ctx context.Context, c *cluster.Cluster, m *v1alpha1.Migration, words migration.Report) (Input, error) {
 	in := Input{Migration: m, Words: words, Now: time.Now().UTC(), Kubelets: map[string]int{}}

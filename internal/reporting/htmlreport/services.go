@@ -57,7 +57,7 @@ func Placed(annotated, placed []Service) []Service {
 	return placed
 }
 
-// apply takes over a move. What the Service says itself of a move that is not over comes first.
+// apply takes over a move, unless the Service itself has a move that is not over.
 func (s *Service) apply(m journal.Move) {
 	at, state := m.At, stateMoved
 	if s.At != nil && s.From == m.To && s.To == m.From {

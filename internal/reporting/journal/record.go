@@ -14,10 +14,9 @@ type Run struct {
 	// ID is what other records name it by.
 	ID string `json:"id"`
 	// User and Host are who ran it, and where; Command is what, such as "replumb apply".
-	User    string `json:"user,omitempty"`
-	Host    string `json:"host,omitempty"`
-	Command string `json:"command"`
-	// Version of replumb.
+	User    string    `json:"user,omitempty"`
+	Host    string    `json:"host,omitempty"`
+	Command string    `json:"command"`
 	Version string    `json:"version,omitempty"`
 	Start   time.Time `json:"start"`
 	// Cluster is the one that it worked on, as its kubeconfig calls it.
@@ -31,12 +30,11 @@ type Run struct {
 
 // Sample is what the requests of one probe met with, over all nodes, in a stretch of time.
 type Sample struct {
-	Probe string `json:"p"`
-	// Start and End in seconds since the Unix epoch.
-	Start  int64 `json:"s"`
-	End    int64 `json:"e"`
-	Sent   int64 `json:"q"`
-	Failed int64 `json:"f,omitempty"`
+	Probe  string `json:"p"`
+	Start  int64  `json:"s"`
+	End    int64  `json:"e"`
+	Sent   int64  `json:"q"`
+	Failed int64  `json:"f,omitempty"`
 	// Late answers did not fail. NotMeasured requests come on top.
 	Late        int64 `json:"l,omitempty"`
 	NotMeasured int64 `json:"n,omitempty"`
@@ -49,7 +47,6 @@ type Sample struct {
 
 // Move is one Service that has arrived at another address.
 type Move struct {
-	// Service as namespace/name.
 	Service  string    `json:"service"`
 	From     string    `json:"from"`
 	To       string    `json:"to"`

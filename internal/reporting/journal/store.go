@@ -37,11 +37,9 @@ type store struct {
 	// size of a piece, and how many there are at most.
 	size, most int
 
-	owner types.UID
-	// pieces is nil before the first look.
+	owner  types.UID
 	pieces []*piece
-	// taken is the highest sequence that a ConfigMap has.
-	taken int
+	taken  int
 	// stored is the number of the last record of this run that is certainly there.
 	stored int
 }
@@ -149,7 +147,6 @@ func (s *store) open(ctx context.Context) (*piece, error) {
 
 var errFull = errors.New("all its room is used, by losses and phases alone")
 
-// thin makes room in the oldest of the least thinned pieces that has any to give.
 func (s *store) thin(ctx context.Context) (*piece, error) {
 	order := slices.SortedStableFunc(slices.Values(s.pieces), func(a, b *piece) int { return cmp.Compare(a.thinned, b.thinned) })
 	for _, p := range order {

@@ -8,7 +8,6 @@ import (
 )
 
 type level struct {
-	// seconds that one sample covers.
 	seconds int64
 	// bare leaves out the details of phases as well.
 	bare bool

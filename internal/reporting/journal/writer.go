@@ -23,7 +23,7 @@ import (
 // capacity bounds records that wait for the Migration or an API server.
 const capacity = 20_000
 
-// Writer writes the journal of one run. What it is given waits until Flush; nothing else blocks.
+// Writer writes the journal of one run. Records wait until Flush; nothing else blocks.
 type Writer struct {
 	store *store
 	now   func() time.Time

@@ -50,7 +50,6 @@ type Run struct {
 	probes map[string]bool
 }
 
-// otherProbes is the name for all probes that are not known.
 const otherProbes = "other"
 
 // Look reads the Migrations of the process, with every scrape; while it fails, nothing is said of
@@ -175,7 +174,6 @@ func (r *Run) Sample(s journal.Sample) {
 
 // Server answers scrapes.
 type Server struct {
-	// Address that it listens on, with the port that it got.
 	Address net.Addr
 
 	server *http.Server

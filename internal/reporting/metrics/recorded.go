@@ -10,7 +10,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// askLimit is how long a scrape waits for the Migrations.
 const askLimit = 2 * time.Second
 
 // recorded reads the status of Migrations at each scrape: it is true whichever process runs them.

@@ -64,7 +64,6 @@ func (ev *Events) Event(e engine.Event) {
 	}
 }
 
-// kindLost is an event that no run has: a request that agents lost.
 const kindLost engine.Kind = "RequestsLost"
 
 // Lost tells of requests that were lost. It does not wait.
@@ -93,7 +92,6 @@ func (ev *Events) deliver(ctx context.Context, e engine.Event) {
 	}
 }
 
-// flush is the last chance of what still waits.
 func (ev *Events) flush(ctx context.Context) {
 	err := ev.write(ctx)
 	if err == nil && ev.lost.Load() {

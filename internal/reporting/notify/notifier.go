@@ -69,7 +69,6 @@ func (n *Notifier) About(of engine.Identity) {
 	}
 }
 
-// notification is what is posted with format JSON: the event as it is printed, and the cluster.
 type notification struct {
 	engine.Event
 	Cluster engine.Identity `json:"cluster"`

@@ -9,10 +9,8 @@ import (
 
 // Style is what a page is drawn on.
 type Style struct {
-	// Width and Height are those of the terminal, in characters and lines.
 	Width, Height int
-	// Color marks what matters.
-	Color bool
+	Color         bool
 }
 
 // Height is how many lines a page has at most, where the terminal does not say.
@@ -40,7 +38,6 @@ func (s Style) paint(tone Tone, text string) string {
 	return "\x1b[" + color + "m" + text + "\x1b[0m"
 }
 
-// head is how wide the words at the beginning of lines are.
 const head = 7
 
 // part is some lines of a page. The highest rank gives way first; gates are the last.
@@ -95,7 +92,6 @@ func rankOf(label string) int {
 	return rankNeeded
 }
 
-// fit takes lines from the parts of the highest rank until the rest has room.
 func fit(parts []part, height int) (page []string) {
 	over := -height
 	for _, p := range parts {

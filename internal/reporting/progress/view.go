@@ -14,13 +14,12 @@ import (
 // Input is what a View is made of.
 type Input struct {
 	Migration *v1alpha1.Migration
-	// Cluster that it is in, in words.
-	Cluster string
-	History *journal.History
-	Holder  string
-	Unseen  bool
-	Next    string
-	Now     time.Time
+	Cluster   string
+	History   *journal.History
+	Holder    string
+	Unseen    bool
+	Next      string
+	Now       time.Time
 	// Counted is what its status counts, in the plural. ByMoves: see migration.Words.
 	Counted string
 	ByMoves bool
@@ -34,10 +33,9 @@ type View struct {
 	// Stage is the phase of the plan, Group what goes on in it, such as batch 37 of 500.
 	Stage, Group string
 	Paused       bool
-	// Unit is what is counted, in the plural.
-	Unit        string
-	Done, Total int
-	Tiers       []v1alpha1.TierStatus
+	Unit         string
+	Done, Total  int
+	Tiers        []v1alpha1.TierStatus
 	// Rate is moves per minute; zero if unknown, or if something else is counted.
 	Rate  float64
 	Left  time.Duration
@@ -56,7 +54,6 @@ type View struct {
 
 // Gate is what people have to do before it goes on.
 type Gate struct {
-	// ID of its step.
 	ID, Title, Guide string
 	Since            time.Time
 }

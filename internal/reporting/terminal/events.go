@@ -116,8 +116,7 @@ type Progress struct {
 	width func() int
 	mu    sync.Mutex
 	drawn bool
-	// did is true if a step of the phase did something.
-	did bool
+	did   bool
 }
 
 // NewProgress is a Progress on a terminal of the given file descriptor.

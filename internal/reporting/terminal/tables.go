@@ -86,7 +86,6 @@ func byCheck(all findings.Findings) []findings.Findings {
 	return out
 }
 
-// bounded reports whether the rest of a check's findings is only counted.
 func bounded(i int, found findings.Findings) bool {
 	return i == shownFindings && len(found) > shownFindings+1
 }

@@ -111,16 +111,15 @@ func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
 }
 
 type moment struct {
-	Title string          `json:"title"`
-	Name  string          `json:"name"`
-	Facts []progress.Fact `json:"facts"`
-	// Done and Total are drawn as a bar; Total is zero if there is none.
-	Done   int         `json:"done"`
-	Total  int         `json:"total"`
-	Losses []string    `json:"losses"`
-	Gates  []shownGate `json:"gates"`
-	Offers []Offer     `json:"offers"`
-	Over   bool        `json:"over"`
+	Title  string          `json:"title"`
+	Name   string          `json:"name"`
+	Facts  []progress.Fact `json:"facts"`
+	Done   int             `json:"done"`
+	Total  int             `json:"total"`
+	Losses []string        `json:"losses"`
+	Gates  []shownGate     `json:"gates"`
+	Offers []Offer         `json:"offers"`
+	Over   bool            `json:"over"`
 	// Changed is another text whenever the report is worth being read again.
 	Changed string `json:"changed"`
 }

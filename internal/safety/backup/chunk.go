@@ -61,7 +61,6 @@ type packer struct {
 	index strings.Builder
 	first Key
 	count int
-	// plain is how much it holds before it is compressed.
 	plain int
 	// pending is what zip has taken and may not have written to buf.
 	pending int

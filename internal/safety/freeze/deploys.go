@@ -73,8 +73,7 @@ type Deploys struct {
 	More []schema.GroupResource
 	// Selector chooses objects by their labels. Nil means all.
 	Selector *metav1.LabelSelector
-	// Allow are the names of users that may deploy.
-	Allow []string
+	Allow    []string
 }
 
 var (

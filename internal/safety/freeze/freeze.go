@@ -146,7 +146,6 @@ func ensure[T client.Object](ctx context.Context, c client.Client, want, have T,
 	return nil
 }
 
-// remove deletes binding and policy, and never foreign ones.
 func remove(ctx context.Context, c client.Client, name string) error {
 	for _, o := range objects(name) {
 		what := describe(c, o)
@@ -219,7 +218,7 @@ func Mark(ctx context.Context, c client.Client, migration string, keys []types.N
 	return nil
 }
 
-// Clear lists no Service as in flight. Those that carry the annotation of a migration still are.
+// Clear lists no Service as in flight. The annotation of a migration still counts.
 func Clear(ctx context.Context, c client.Client, migration string) error {
 	return Mark(ctx, c, migration, nil)
 }

@@ -35,7 +35,6 @@ func (s *Step) State(ctx context.Context) (engine.State, error) {
 
 func (s *Step) enforced(ctx context.Context) (bool, error) { return Prove(ctx, s.Client) }
 
-// stateOf is done if both parts of a freeze are there and replumb's, and all else holds.
 func stateOf(
 	ctx context.Context, c client.Client, name string, holds ...func(context.Context) (bool, error),
 ) (engine.State, error) {

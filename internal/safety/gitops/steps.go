@@ -113,8 +113,7 @@ func Holder(ctx context.Context, c client.Client) (migration string, err error) 
 type Suspend struct {
 	Client    client.Client
 	Migration string
-	// Found is what there was when the plan was made, for people to see.
-	Found Found
+	Found     Found
 }
 
 var (

@@ -46,7 +46,6 @@ type timing struct {
 	renew, retry time.Duration
 }
 
-// watched is longer than one renewal period.
 func (t timing) watched() time.Duration { return t.renew + t.retry }
 
 // defaults outlast a restart of the only API server, which gates ask for. A killed run on the same
@@ -165,7 +164,6 @@ func (l *Lock) checkFree(ctx context.Context, lease *coordinationv1.Lease) error
 	return nil
 }
 
-// expiry of a Lease; missing fields default to its creation and our duration.
 func expiry(lease *coordinationv1.Lease, duration time.Duration) time.Time {
 	from := lease.CreationTimestamp.Time
 	if lease.Spec.RenewTime != nil {
@@ -255,7 +253,6 @@ func (l *Lock) update(ctx context.Context, lease *coordinationv1.Lease) error {
 	return nil
 }
 
-// mine is the Lease, or a LostError if it is another's.
 func (l *Lock) mine(ctx context.Context) (*coordinationv1.Lease, error) {
 	have := &coordinationv1.Lease{}
 	err := l.client.Get(ctx, key(), have)

@@ -123,6 +123,7 @@ type Problem struct {
 // Source is where the tier of a Service comes from.
 type Source string
 
+// The sources that can be wrong.
 const (
 	SourceAnnotation Source = "annotation"
 	SourceLookup     Source = "lookup"
