@@ -100,7 +100,6 @@ func Call(ctx context.Context, action v1alpha1.Action, request, answer any) erro
 	return &Error{Action: Name(action), Err: err, Output: said}
 }
 
-// send makes the call. said is for the operator alone.
 func send(ctx context.Context, action v1alpha1.Action, env []string, body []byte) (got []byte, said string, err error) {
 	switch {
 	case action.Exec != nil && action.HTTP != nil:

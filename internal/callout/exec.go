@@ -84,7 +84,6 @@ func (c *capture) Write(p []byte) (int, error) {
 	return c.buf.Write(p)
 }
 
-// tail keeps the end of its input.
 type tail struct{ buf []byte }
 
 func (t *tail) Write(p []byte) (int, error) {

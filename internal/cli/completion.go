@@ -13,13 +13,11 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 )
 
-// completionLimit is how long a shell waits for the names of Migrations.
 const completionLimit = 3 * time.Second
 
 // completion of what commands share. A command completes its own flags and arguments itself.
 type completion struct{ *command.App }
 
-// complete has shells complete names of Migrations, contexts, files and output formats.
 func (c completion) complete(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		c.complete(cmd)
@@ -41,7 +39,6 @@ func (c completion) complete(root *cobra.Command) {
 	}
 }
 
-// arguments completes those of a command, by its use line.
 func (c completion) arguments(use string) cobra.CompletionFunc {
 	words := strings.Fields(use)
 	first := ""
@@ -54,8 +51,6 @@ func (c completion) arguments(use string) cobra.CompletionFunc {
 	return cobra.NoFileCompletions
 }
 
-// names of the Migrations in the cluster, with their phases, for the first argument. Errors are not
-// a shell's business.
 func (c completion) names(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveDefault
@@ -83,7 +78,6 @@ func (c completion) names(cmd *cobra.Command, args []string, begun string) ([]co
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// contexts are those of the kubeconfig.
 func (c completion) contexts(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	kubeconfig, err := c.Config.ToRawKubeConfigLoader().RawConfig()
 	if err != nil {

@@ -46,10 +46,8 @@ func noticeVanished() {
 	}
 }
 
-// version of a build by make, set by the linker; empty in any other.
 var version string
 
-// digest of the image of this release, set by the linker where it is known.
 var digest string //nolint:gochecknoglobals // as version is
 
 // NewCommand is the replumb command, which as a plugin is "kubectl replumb".
@@ -96,7 +94,6 @@ Where only you can act, as on certificates, it prints what to do, waits, and ver
 	return root
 }
 
-// commands are all of them, in the order in which help lists them.
 func commands(a *command.App) []*cobra.Command {
 	return []*cobra.Command{
 		migrate.Check(a),
@@ -131,7 +128,6 @@ func commands(a *command.App) []*cobra.Command {
 	}
 }
 
-// addConfigFlags takes kubectl's flags; those rarely used stay out of the help.
 func addConfigFlags(a *command.App, flags *pflag.FlagSet) {
 	a.Config.Namespace = nil // a migration is of a cluster
 	a.Config.AddFlags(flags)

@@ -23,18 +23,15 @@ const (
 
 // Event is one thing that happened. Renderers, status and reports all feed on events.
 type Event struct {
-	Time  time.Time `json:"time"`
-	Kind  Kind      `json:"kind"`
-	Plan  string    `json:"plan"`
-	Phase string    `json:"phase,omitempty"`
-	Group string    `json:"group,omitempty"`
-	Step  string    `json:"step,omitempty"`
-	// Role is what the step is for, on events of a step.
-	Role Role `json:"role,omitempty"`
-	// Message says what, in words for people. Don't match on it.
-	Message string `json:"message,omitempty"`
-	// Error is what went wrong: why a step, or the run, failed or waits.
-	Error string `json:"error,omitempty"`
+	Time    time.Time `json:"time"`
+	Kind    Kind      `json:"kind"`
+	Plan    string    `json:"plan"`
+	Phase   string    `json:"phase,omitempty"`
+	Group   string    `json:"group,omitempty"`
+	Step    string    `json:"step,omitempty"`
+	Role    Role      `json:"role,omitempty"`
+	Message string    `json:"message,omitempty"`
+	Error   string    `json:"error,omitempty"`
 	// Interrupted marks a StepFailed by cancellation, which can be resumed.
 	Interrupted bool `json:"interrupted,omitempty"`
 	// Note is a done step's remark, such as a failure that stopped nothing.

@@ -2,11 +2,8 @@ package engine
 
 // Identity says which cluster something is about, to people and programs.
 type Identity struct {
-	// UID is that of the namespace kube-system, which lasts as long as the cluster.
-	UID string `json:"uid"`
-	// Server is host:port of the API server, as the kubeconfig has it.
-	Server string `json:"server"`
-	// Context of the kubeconfig; empty if there is none, as in a pod.
+	UID     string `json:"uid"`
+	Server  string `json:"server"`
 	Context string `json:"context,omitempty"`
 }
 

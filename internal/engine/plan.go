@@ -33,9 +33,7 @@ func (s State) String() string {
 
 // Step is the smallest thing that is done, verified and undone as one.
 type Step interface {
-	// ID is the same in every run.
 	ID() string
-	// Title is what people read while the step runs.
 	Title() string
 	// State looks. It never relies on what an earlier run remembered.
 	State(ctx context.Context) (State, error)
@@ -84,12 +82,9 @@ type Confider interface {
 
 // Change is one write.
 type Change struct {
-	// Verb is create, patch or delete.
-	Verb string `json:"verb"`
-	// Object as kind and name, such as "Service shop/cart".
+	Verb   string `json:"verb"`
 	Object string `json:"object"`
-	// Body is the object or the patch.
-	Body any `json:"body,omitempty"`
+	Body   any    `json:"body,omitempty"`
 }
 
 // Group is a set of steps of which up to Parallel run at once. It ends when all have ended.
@@ -264,7 +259,7 @@ func AtOnce(parallel int, title string, steps ...Step) []Group {
 // Direction is where a plan goes. The words are part of the IDs of steps.
 type Direction string
 
-// The directions: to the target of a migration, and back to where it came from.
+// The directions: to the target of a migration, and back.
 const (
 	Forward  Direction = "forward"
 	Backward Direction = "back"

@@ -14,11 +14,9 @@ import (
 // Runner runs plans.
 type Runner struct {
 	// Sink receives every event, one at a time.
-	Sink func(Event)
-	// Deadline of a step that has none of its own. Default: two minutes.
+	Sink     func(Event)
 	Deadline time.Duration
-	// Now is the clock. Default: time.Now.
-	Now func() time.Time
+	Now      func() time.Time
 	// Hold, if set, is asked before each group of steps. An error ends the run there.
 	Hold func(ctx context.Context) error
 	// HoldLimit is for how long it may say NotYet, if that is longer than Deadline.
@@ -235,7 +233,6 @@ func (r *run) drive(ctx context.Context, s Step) (changed bool, err error) {
 	return a.acted, &DeadlineError{After: deadline.String(), Err: a.last}
 }
 
-// outlasting is the context of a step: Waiters end on cancellation, others only on a Revocation.
 func outlasting(ctx context.Context, s Step) (lasting context.Context, release func()) {
 	if _, ok := s.(Waiter); ok {
 		return ctx, func() {}
@@ -252,11 +249,10 @@ func outlasting(ctx context.Context, s Step) (lasting context.Context, release f
 // attempts drive one step. While only the proof is outstanding, the proof alone is repeated; after
 // any other trouble an attempt begins with a fresh look.
 type attempts struct {
-	step  Step
-	acted bool
-	did   bool
-	last  error
-	// guided is true once people have got instructions.
+	step   Step
+	acted  bool
+	did    bool
+	last   error
 	guided bool
 }
 
@@ -292,7 +288,6 @@ func (a *attempts) next(ctx context.Context) error {
 	return err
 }
 
-// retry remembers why the attempt failed, and reports it if that is new.
 func (r *run) retry(a *attempts, err error) {
 	known := a.last != nil && a.last.Error() == err.Error()
 	a.last = err

@@ -9,7 +9,6 @@ import (
 // by it, never by IDs or texts.
 type Role string
 
-// The roles of steps.
 const (
 	// RoleWrite is that of steps that change the cluster, unless they have one of the others.
 	RoleWrite Role = "Write"
@@ -56,17 +55,13 @@ func RoleOf(s Step) Role {
 
 // Wait is a step that writes nothing: it lasts until something holds.
 type Wait struct {
-	// Name is the ID, About the title.
 	Name, About string
 	// For returns nil once it holds, and NotYet as long as it may come to hold.
-	For func(context.Context) error
-	// Limit is the deadline. Zero is the runner's.
+	For   func(context.Context) error
 	Limit time.Duration
-	// As is the role. Default: RoleWait.
-	As Role
+	As    Role
 	// Again asks For in every run. Otherwise a Wait that holds before the run is unchanged.
-	Again bool
-	// Remark, if set, is what there is to say once it holds; see Noter.
+	Again  bool
 	Remark func() string
 }
 
@@ -106,23 +101,17 @@ func (g *Gate) Guide() string { return said(g.Instructions) }
 
 // Write is a step whose write needs nothing from its look.
 type Write struct {
-	// Name is the ID, About the title.
 	Name, About string
 	// Holds is both look and proof: nil if the result is there, NotYet if not. Without Holds, Write
 	// is called in every run, and its success is the proof.
 	Holds func(context.Context) error
 	// Write may be called again after it failed or was cut off.
-	Write func(context.Context) error
-	// Changes is what Write would write.
+	Write   func(context.Context) error
 	Changes func() ([]Change, error)
-	// Limit is the deadline. Zero is the runner's.
-	Limit time.Duration
-	// As is the role. Default: RoleWrite.
-	As Role
-	// Reverse, if set, makes the step that takes this one back.
+	Limit   time.Duration
+	As      Role
 	Reverse func() Step
-	// Remark, if set, is what there is to say once it is done; see Noter.
-	Remark func() string
+	Remark  func() string
 }
 
 func (w *Write) ID() string              { return w.Name }
@@ -173,24 +162,19 @@ func (i Interruptible) Role() Role {
 // nothing is kept in the step between the two, so an attempt never writes by what an earlier one
 // saw.
 type Observed[T any] struct {
-	// Name is the ID, About the title.
 	Name, About string
 	// Look says how things are, and what it has seen.
 	Look func(context.Context) (State, T, error)
 	// Write is given what the look right before it has seen.
 	Write func(context.Context, T) error
-	// Answered, if set, is called in place of Write. It returns a proof by the answers to its writes,
-	// which is asked once, before Proof; nil if there is none.
+	// Answered, if set, is called in place of Write. It returns a proof by the answers to its
+	// writes, which is asked once, before Proof; nil if there is none.
 	Answered func(context.Context, T) (func(context.Context) error, error)
 	// Proof returns nil only on proof. Default: Look finds Done.
-	Proof func(context.Context) error
-	// Changes is what Write would write.
+	Proof   func(context.Context) error
 	Changes func() ([]Change, error)
-	// Limit is the deadline. Zero is the runner's.
-	Limit time.Duration
-	// As is the role. Default: RoleWrite.
-	As Role
-	// Reverse, if set, makes the step that takes this one back.
+	Limit   time.Duration
+	As      Role
 	Reverse func() Step
 }
 
@@ -251,10 +235,8 @@ func (o *Observed[T]) Undo() Step {
 	return o.Reverse()
 }
 
-// doer does a step, and returns a proof by the answers to its writes, if there is one.
 type doer func(context.Context) (proof func(context.Context) error, err error)
 
-// observer is a step that looks and hands over in one call.
 type observer interface {
 	observe(ctx context.Context) (State, doer, error)
 }

@@ -19,7 +19,6 @@ const (
 	longestCall = 6 * time.Hour
 )
 
-// check is all that is wrong in a Fleet, but for its Migration.
 func (f *Fleet) check() (all field.ErrorList) {
 	if !named(f.Name) {
 		all = append(all, badName("metadata.name", f.Name))
@@ -37,7 +36,6 @@ func (f *Fleet) check() (all field.ErrorList) {
 	return append(all, checkHealth(f.Spec.Health)...)
 }
 
-// named reports whether a text can be a name: of a fleet, a wave or a cluster.
 func named(text string) bool {
 	return regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$`).MatchString(text)
 }
@@ -73,7 +71,6 @@ func checkClusters(clusters []Cluster) (all field.ErrorList) {
 	return all
 }
 
-// checkWaves refuses clusters that are not in exactly one wave.
 func (f *Fleet) checkWaves() (all field.ErrorList) {
 	if len(f.Spec.Waves) == 0 {
 		all = append(all, spec.Wrong("spec.waves", "is empty", "list the waves in their order, each with name and clusters"))
@@ -110,7 +107,6 @@ func (f *Fleet) checkWaves() (all field.ErrorList) {
 	return all
 }
 
-// check a wave by itself, and read how long it soaks.
 func (w *Wave) check(path string) (all field.ErrorList) {
 	if len(w.Clusters) == 0 {
 		all = append(all, spec.Wrong(path+".clusters", "is empty", "name clusters of spec.clusters, or remove the wave"))

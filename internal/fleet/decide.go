@@ -30,8 +30,8 @@ func (a Action) Order(waves []Wave) []Wave {
 	return all
 }
 
-// Spared says why there is nothing to do for a cluster; empty if there may be something. It knows
-// only what a replumb of the cluster would refuse: otherwise that one does nothing by itself.
+// Spared says why there is nothing to do for a cluster; empty if there may be something. A replumb
+// of the cluster finds out the rest.
 func (a Action) Spared(s State) string {
 	switch {
 	case s.Error != "":
@@ -65,8 +65,8 @@ func (e *RefusedError) Advice() string { return e.Hint }
 
 func (e *RefusedError) ExitCode() int { return e.Code }
 
-// Refusal is why an action must not begin in any cluster; nil if it may. Apply asks its clusters
-// when it comes to them.
+// Refusal is why an action must not begin in any cluster. Apply asks its clusters when it comes to
+// them.
 func (a Action) Refusal(states []State) error {
 	var unknown, unfit []string
 	code := fault.ExitDone
@@ -109,8 +109,8 @@ func (s *State) PhaseText() string {
 	return text
 }
 
-// Worse is the exit code that a script has to know of first. A foreign one, such as that of a
-// killed process, counts as an error.
+// Worse is the exit code that a script has to know of first. Foreign ones, as of a killed process,
+// count as errors.
 func Worse(a, b int) int {
 	ranks := []int{
 		fault.ExitDone, fault.ExitInterrupted, fault.ExitUsage, fault.ExitLocked, fault.ExitBlocked, fault.ExitError,

@@ -1,5 +1,5 @@
-// Package fleet runs one migration over many clusters, in waves. It decides what begins next; a
-// replumb of its own for each cluster does it, and resumes as every other does.
+// Package fleet runs one migration over many clusters, in waves, with a replumb of its own for each
+// cluster.
 package fleet
 
 import (
@@ -22,7 +22,6 @@ type Fleet struct {
 
 // Spec is what the file says.
 type Spec struct {
-	// Migration is the path of the file with the Migration.
 	Migration string    `json:"migration"`
 	Clusters  []Cluster `json:"clusters"`
 	Waves     []Wave    `json:"waves"`
@@ -47,9 +46,8 @@ type Cluster struct {
 	// Context of the kubeconfig.
 	Context string `json:"context"`
 	// Kubeconfig is a file of its own. Default: that of the command line, or the environment.
-	Kubeconfig string `json:"kubeconfig,omitempty"`
-	// With is merged into the spec of the Migration, as a JSON merge patch (RFC 7386).
-	With map[string]any `json:"with,omitempty"`
+	Kubeconfig string         `json:"kubeconfig,omitempty"`
+	With       map[string]any `json:"with,omitempty"`
 }
 
 // Wave is clusters that migrate before the next wave begins.
@@ -64,8 +62,8 @@ type Wave struct {
 	soak time.Duration
 }
 
-// Pick is the fleet with the named waves and clusters alone; no names are all. Waves without a
-// cluster are left out.
+// Pick is the fleet with the named waves and clusters alone; no names are all. Empty waves are left
+// out.
 func (f *Fleet) Pick(waves, clusters []string) *Fleet {
 	picked := *f
 	picked.Spec.Waves, picked.Spec.Clusters = nil, nil
@@ -89,7 +87,6 @@ func (f *Fleet) Pick(waves, clusters []string) *Fleet {
 
 func among(names []string, name string) bool { return len(names) == 0 || slices.Contains(names, name) }
 
-// cluster by its name; nil if there is none.
 func (f *Fleet) cluster(name string) *Cluster {
 	for i := range f.Spec.Clusters {
 		if f.Spec.Clusters[i].Name == name {

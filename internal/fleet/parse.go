@@ -18,10 +18,8 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// example is a hint for those who begin with nothing.
 const example = "examples/fleet in the repository of replumb has one"
 
-// document is the file.
 type document struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -31,8 +29,8 @@ type document struct {
 	Spec Spec `json:"spec"`
 }
 
-// Parse reads the one Fleet in a source strictly, and fails with a *spec.Error or *spec.Invalid.
-// Relative paths become those of the source's folder.
+// Parse reads the one Fleet in a source strictly. Relative paths become those of the source's
+// folder.
 func Parse(s spec.Source) (*Fleet, error) {
 	body, err := single(s, Kind)
 	if err != nil {
@@ -65,7 +63,6 @@ func Parse(s spec.Source) (*Fleet, error) {
 	return f, nil
 }
 
-// refuse is spec.Refuse about a Fleet.
 func refuse(all field.ErrorList) error {
 	err := spec.Refuse(all)
 	var many *spec.Invalid
@@ -75,12 +72,10 @@ func refuse(all field.ErrorList) error {
 	return err
 }
 
-// oneLine is an error on one line, without a hint.
 func oneLine(err error) string {
 	return strings.NewReplacer("\n", " ", "; ", ", ").Replace(err.Error())
 }
 
-// single is the one document of a source, as JSON.
 func single(s spec.Source, kind string) ([]byte, error) {
 	wrong := func(problem string) error {
 		return &spec.Error{Field: "file", Problem: problem, Hint: fmt.Sprintf("%s must hold one %s in YAML or JSON", s.Name, kind)}
@@ -109,7 +104,6 @@ func single(s spec.Source, kind string) ([]byte, error) {
 	return found[0], nil
 }
 
-// locate makes relative paths begin in the folder of the file.
 func (f *Fleet) locate() {
 	from := func(path *string) {
 		if *path != "" && !filepath.IsAbs(*path) && f.Dir != "" {
@@ -125,7 +119,6 @@ func (f *Fleet) locate() {
 	}
 }
 
-// supported reports whether a document says that it is a Fleet.
 func (d *document) supported() bool {
 	return d.APIVersion == v1alpha1.GroupVersion.String() && d.Kind == Kind
 }

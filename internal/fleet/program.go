@@ -16,8 +16,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// Program starts this very program for each cluster, so that a crash is that cluster's alone. It
-// gets the Migration on stdin and works in its folder: nothing is written to disk.
+// Program starts this very program for each cluster, so that a crash is that cluster's alone. The
+// Migration is passed on stdin: nothing is written to disk.
 type Program struct {
 	// Path of the program, and the name that it is called by.
 	Path, Name string
@@ -67,7 +67,6 @@ func (p *Program) Ask(ctx context.Context, t *Target, args ...string) ([]byte, O
 	return printed.Bytes(), of
 }
 
-// run starts a replumb and waits for its end.
 func (p *Program) run(ctx context.Context, t *Target, args []string, out io.Writer, said *lines) Outcome {
 	args = append(args, "--context", t.Context)
 	if file := first(t.Kubeconfig, p.Kubeconfig); file != "" {
@@ -80,7 +79,8 @@ func (p *Program) run(ctx context.Context, t *Target, args []string, out io.Writ
 	// A second Ctrl-C would end it in the middle of a step: it gets one alone.
 	cmd.Cancel = func() error { return interrupt(cmd) }
 	apart(cmd)
-	// The signal at the death of the parent (Pdeathsig) goes by the thread that started the program.
+	// The signal at the death of the parent (Pdeathsig) goes by the thread that started the
+	// program.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := cmd.Run()
@@ -110,8 +110,7 @@ func first(texts ...string) string {
 	return ""
 }
 
-// environment is that of this process, with absolute paths in KUBECONFIG: the program works in
-// another folder.
+// environment has absolute paths in KUBECONFIG: the program works in another folder.
 func environment() []string {
 	env := os.Environ()
 	files := filepath.SplitList(os.Getenv("KUBECONFIG"))
@@ -153,7 +152,6 @@ func (l *lines) Write(b []byte) (int, error) {
 	}
 }
 
-// flush passes on what had no end of line.
 func (l *lines) flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// apart keeps the Ctrl-C of the terminal from a program, and has it interrupted when this one is
-// killed: no run goes on unwatched.
+// apart keeps the terminal's Ctrl-C from a program, and interrupts it when this one is killed: no
+// run goes on unwatched.
 func apart(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT}
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/printable"
 )
 
-// Progress prints the events of a fleet for people: phases that change something, waits and
-// errors, each line with the cluster's name in front.
+// Progress prints the events of a fleet for people, each line with the cluster's name in front.
 type Progress struct {
 	// Out is for people; Quiet leaves out all but waits and errors.
 	Out   io.Writer
@@ -23,7 +22,6 @@ type Progress struct {
 	clusters map[string]*clusterState
 }
 
-// clusterState remembers what was printed of one cluster.
 type clusterState struct {
 	// phase is the last one announced; waiting has the steps whose waits were.
 	phase   string
@@ -130,14 +128,12 @@ func (p *Progress) OnEvent(e Event) {
 	}
 }
 
-// note prints progress.
 func (p *Progress) note(text string) {
 	if !p.Quiet {
 		fmt.Fprintln(p.Out, printable.Line(text))
 	}
 }
 
-// say has the name of the cluster before each line.
 func (p *Progress) say(name, text string) {
 	for line := range strings.SplitSeq(strings.TrimRight(printable.Text(text), "\n"), "\n") {
 		fmt.Fprintf(p.Out, "%s: %s\n", name, line)

@@ -16,9 +16,7 @@ import (
 
 // Outcome is how a replumb ended.
 type Outcome struct {
-	// Code is its exit code.
-	Code int
-	// Error is what it said of it.
+	Code  int
 	Error string
 }
 
@@ -67,9 +65,8 @@ type Runner struct {
 	Health func(context.Context, HealthRequest) error
 	// OnEvent is called for each event, one at a time.
 	OnEvent func(Event)
-	// Now and Wait are the clock.
-	Now  func() time.Time
-	Wait func(context.Context, time.Duration) error
+	Now     func() time.Time
+	Wait    func(context.Context, time.Duration) error
 
 	emitting sync.Mutex
 }
@@ -86,7 +83,7 @@ type HealthRequest struct {
 }
 
 // Run runs the waves in the order of the action, and halts with a *HaltedError at the first that
-// does not get through.
+// fails.
 func (r *Runner) Run(ctx context.Context) error {
 	waves := r.Action.Order(r.Fleet.Spec.Waves)
 	for i, w := range waves {
@@ -111,7 +108,6 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// wave runs one wave, its soak, and the health action.
 func (r *Runner) wave(ctx context.Context, w Wave) error {
 	started := r.Now()
 	r.emit(Event{Kind: WaveStarted, Wave: w.Name})
@@ -129,8 +125,8 @@ func (r *Runner) wave(ctx context.Context, w Wave) error {
 	return nil
 }
 
-// clusters runs the action in those of a wave, Parallel at a time. The first that does not get
-// through interrupts the others.
+// clusters runs the action in those of a wave, Parallel at a time. The first failure interrupts the
+// others.
 func (r *Runner) clusters(ctx context.Context, w Wave) (ended []Result, left []string) {
 	ctx, halt := context.WithCancel(ctx)
 	defer halt()
@@ -160,7 +156,6 @@ func (r *Runner) clusters(ctx context.Context, w Wave) (ended []Result, left []s
 	return ended, left
 }
 
-// one runs the action in one cluster.
 func (r *Runner) one(ctx context.Context, w Wave, t *Target) Outcome {
 	if why := r.Action.Spared(r.Replumb.Status(ctx, t)); why != "" {
 		r.emit(Event{Kind: ClusterSpared, Wave: w.Name, Cluster: t.Name, Message: why})
@@ -177,8 +172,7 @@ func (r *Runner) one(ctx context.Context, w Wave, t *Target) Outcome {
 	return of
 }
 
-// soak waits until a wave has soaked, and calls the health action. The clusters say how much of the
-// soak is over.
+// soak waits for the rest of a wave's soak, and calls the health action.
 func (r *Runner) soak(ctx context.Context, w Wave) error {
 	if r.Action != Apply || w.soak == 0 && r.Health == nil {
 		return nil
@@ -212,7 +206,6 @@ func (r *Runner) states(ctx context.Context, w Wave) []State {
 	return States(ctx, r.Replumb, of)
 }
 
-// looks is how many clusters are asked in parallel.
 const looks = 4
 
 // States asks clusters where they stand, and returns the answers in their order.
@@ -235,7 +228,6 @@ func Each(of []*Target, do func(i int, t *Target)) {
 	_ = group.Wait() // which has no error to give
 }
 
-// target of a cluster. Parse has seen that there is one.
 func (r *Runner) target(name string) *Target {
 	for _, t := range r.Targets {
 		if t.Name == name {
@@ -245,7 +237,6 @@ func (r *Runner) target(name string) *Target {
 	return nil
 }
 
-// emit is called by several clusters.
 func (r *Runner) emit(e Event) {
 	r.emitting.Lock()
 	defer r.emitting.Unlock()

@@ -9,8 +9,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// State is where a cluster's migration stands, as replumb status says. Phase is empty where it has
-// not begun.
+// State is where a cluster's migration stands. Phase is empty where it has not begun.
 type State struct {
 	Cluster string         `json:"cluster"`
 	Wave    string         `json:"wave"`
@@ -36,7 +35,6 @@ type State struct {
 	ExitCode int    `json:"exitCode,omitempty"`
 }
 
-// status is what a State takes from a document of replumb status.
 type status struct {
 	Phase     v1alpha1.Phase        `json:"phase"`
 	Final     bool                  `json:"pointOfNoReturnPassed"`
@@ -51,8 +49,7 @@ type status struct {
 	} `json:"gates"`
 }
 
-// Read takes the output of replumb status NAME -o json --ignore-not-found, which is empty where
-// there is no such migration.
+// Read takes the output of replumb status NAME -o json --ignore-not-found; empty for no migration.
 func (s *State) Read(printed []byte) error {
 	if strings.TrimSpace(string(printed)) == "" {
 		return nil
@@ -78,13 +75,12 @@ func Unknown(t *Target, of Outcome) State {
 	return State{Cluster: t.Name, Wave: t.Wave, Error: of.Error, ExitCode: of.Code}
 }
 
-// through reports whether everything has moved that apply moves.
 func (s *State) through() bool {
 	return s.Phase == v1alpha1.PhaseMoved || s.Phase == v1alpha1.PhaseFinished || s.Final
 }
 
-// SoakLeft is the rest of a soak since the last cluster got where it was to go. A cluster that does
-// not say when has all of it left.
+// SoakLeft is the rest of a soak since the last cluster settled. Without that time all of it is
+// left.
 func SoakLeft(soak time.Duration, states []State, now time.Time) time.Duration {
 	var longest time.Duration
 	for _, s := range states {

@@ -28,9 +28,8 @@ type Target struct {
 	Ranges []netip.Prefix
 }
 
-// Targets renders the Migration of a fleet for each cluster, in the order of spec.clusters. It
-// fails with all that is wrong for the first faulty cluster, and with ranges that two clusters
-// would share.
+// Targets renders the Migration of a fleet for each cluster. It fails for the first faulty cluster,
+// and for ranges that two clusters would share.
 func (f *Fleet) Targets() ([]*Target, error) {
 	body, err := os.ReadFile(f.Spec.Migration)
 	if err != nil {
@@ -62,7 +61,6 @@ func (f *Fleet) targets(s spec.Source) ([]*Target, error) {
 	return all, refuse(overlaps(all))
 }
 
-// target renders the Migration for one cluster.
 func (f *Fleet) target(c Cluster, base map[string]any, dir string) (*Target, error) {
 	manifest, err := rendered(base, c.With)
 	if err != nil {
@@ -93,8 +91,7 @@ func rendered(base, with map[string]any) ([]byte, error) {
 	return json.Marshal(own)
 }
 
-// merge applies a JSON merge patch (RFC 7386) to a copy: objects are merged, null removes a field,
-// and anything else, lists included, replaces it.
+// merge applies a JSON merge patch (RFC 7386) to a copy.
 func merge(into, patch any) any {
 	change, ok := patch.(map[string]any)
 	if !ok {
@@ -116,7 +113,6 @@ func merge(into, patch any) any {
 	return out
 }
 
-// ranges that a Migration takes for Services and pods.
 func ranges(m *v1alpha1.MigrationSpec) (all []netip.Prefix) {
 	if m.ServiceCIDR != nil {
 		all = append(all, spec.Prefixes(m.ServiceCIDR.To)...)
@@ -127,7 +123,6 @@ func ranges(m *v1alpha1.MigrationSpec) (all []netip.Prefix) {
 	return all
 }
 
-// overlaps are target ranges that two clusters would share.
 func overlaps(all []*Target) (bad field.ErrorList) {
 	const hint = "give each cluster ranges of its own by with, or write overlap: Allow if no traffic is ever routed between the clusters"
 	for i, t := range all {

@@ -11,9 +11,7 @@ import (
 
 // Approvals are what people have approved of a Migration, by its annotation.
 type Approvals struct {
-	// Plans are hashes of plans that may be applied; if there are any, no other may.
-	Plans []string
-	// Finish says that the point of no return may be passed.
+	Plans  []string
 	Finish bool
 	// Gates are answers, as NAME=ANSWER, to gates whose state nothing but a person can see.
 	Gates []string
@@ -36,7 +34,8 @@ func (*ApprovalError) Advice() string {
 
 func (*ApprovalError) ExitCode() int { return fault.ExitUsage }
 
-// Approved reads what people have approved. It fails with an *ApprovalError on what it does not know: a person may rely on it.
+// Approved reads approvals. It fails with an *ApprovalError on unknown words: a person may rely on
+// them.
 func Approved(m *v1alpha1.Migration) (Approvals, error) {
 	var a Approvals
 	for _, word := range strings.FieldsFunc(m.Annotations[v1alpha1.AnnotationApprove], separates) {
@@ -60,7 +59,7 @@ func Approved(m *v1alpha1.Migration) (Approvals, error) {
 
 func separates(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' }
 
-// Approve adds words to what is approved, unless they are there. A plan is approved in place of another.
+// Approve adds missing words. A new plan replaces the approved one.
 func Approve(m *v1alpha1.Migration, words ...string) {
 	have := strings.FieldsFunc(m.Annotations[v1alpha1.AnnotationApprove], separates)
 	for _, word := range words {
@@ -80,8 +79,8 @@ func Approve(m *v1alpha1.Migration, words ...string) {
 	m.Annotations[v1alpha1.AnnotationApprove] = strings.Join(have, ",")
 }
 
-// Answered reports whether a person has answered a gate that only they can: by the annotation of the gate, such as
-// replumb.dev/api-servers: Repointed, or by approving it, as gate:api-servers=Repointed. m may be nil.
+// Answered reports whether a person has answered a gate: by its annotation, such as
+// replumb.dev/api-servers: Repointed, or by approving gate:api-servers=Repointed. m may be nil.
 func Answered(m *v1alpha1.Migration, annotation, answer string) bool {
 	if m == nil || answer == "" {
 		return false
@@ -93,5 +92,4 @@ func Answered(m *v1alpha1.Migration, annotation, answer string) bool {
 	return err == nil && slices.Contains(a.Gates, strings.TrimPrefix(annotation, prefix)+"="+answer)
 }
 
-// prefix is that of replumb's own annotations.
 const prefix = "replumb.dev/"

@@ -19,19 +19,18 @@ import (
 	"github.com/replumb/replumb/internal/spec/hook"
 )
 
-// Tools are what the steps of every kind of migrations work with. Plans can be made and shown without a cluster.
+// Tools are for the steps of every kind. Plans can be made and shown without a cluster.
 type Tools struct {
 	Cluster *cluster.Cluster
 	// Image of replumb for the pods it runs itself; empty if this build has none.
 	Image pull.Image
-	// Directed says that spec.desired is for others to write, and that runs obey it: they are those of the operator.
+	// Directed is true in the operator: others write spec.desired, and runs obey it.
 	Directed bool
 	// Clock, if set, is used in place of the real one.
 	Clock clock.PassiveClock
 }
 
-// Now is the time by the API server's clock, as far as it is known: what nodes and objects say is compared with it, and the clock of the
-// machine that replumb runs on may be minutes off.
+// Now is the time by the API server's clock, since this machine's may be minutes off.
 func (t Tools) Now() time.Time {
 	now := time.Now
 	if t.Clock != nil {
@@ -57,12 +56,10 @@ type Base struct {
 	// Migration is what is wanted, with everything that is open in the file filled in.
 	Migration *v1alpha1.Migration
 	Findings  findings.Findings
-	// HasCRD and Recorded say whether the definition of Migration, and this Migration, are in the cluster already.
-	HasCRD   bool
-	Recorded bool
-	// Changes are the settings that differ from what is recorded.
-	Changes []spec.Change
-	// Deployments is what there is to say of the freeze of deployments.
+	// HasCRD and Recorded say what the cluster has already.
+	HasCRD      bool
+	Recorded    bool
+	Changes     []spec.Change
 	Deployments Deployments
 	// Identity is the cluster's. It has no UID if the user may not ask for it.
 	Identity engine.Identity
@@ -103,9 +100,7 @@ func (b *Base) Namespace(sweep Sweep) *NamespaceStep {
 
 // Securing is what differs between kinds in what comes before the first change.
 type Securing struct {
-	// Sweep is that of Namespace.
-	Sweep Sweep
-	// Privileged lets pods that may do much run in the namespace.
+	Sweep      Sweep
 	Privileged bool
 	// Recorded are steps that write down more, right after the Migration is recorded.
 	Recorded []engine.Step
@@ -113,11 +108,10 @@ type Securing struct {
 	Originals []client.Object
 	// Backup is the title of the step that backs Originals up. Default: how many they are.
 	Backup string
-	// Then are steps that come after the backup.
-	Then []engine.Step
+	Then   []engine.Step
 }
 
-// Secure records the migration, backs up what it changes, and keeps others from deploying if that is asked for.
+// Secure records the migration, backs up, and freezes deployments if that is asked for.
 func (b *Base) Secure(s Securing) []engine.Group {
 	want := b.Migration.DeepCopy()
 	want.Spec.Desired, want.Status = v1alpha1.DesiredApplied, v1alpha1.MigrationStatus{} // the status is written by itself
@@ -158,7 +152,8 @@ func (b *Base) Forget(sweep Sweep) []engine.Step {
 	return b.ForgetAll(sweep)
 }
 
-// ForgetAll removes backups and the namespace, also where backups are to be kept: what they are of is there again.
+// ForgetAll removes backups and the namespace, also where backups are to be kept: the originals are
+// back.
 func (b *Base) ForgetAll(sweep Sweep) []engine.Step {
 	return []engine.Step{&backup.ForgetStep{Client: b.Tools.Client(), Migration: b.Migration.Name}, b.Namespace(sweep).Undo()}
 }

@@ -16,11 +16,10 @@ type Identifier interface {
 	Identity(ctx context.Context) (engine.Identity, error)
 }
 
-// ForeignError says that a Migration was recorded in another cluster than the one that it is in: it was restored from a backup, or
-// copied. What it says of objects is about others of the same name.
+// ForeignError says that a Migration was recorded in another cluster: it was restored from a
+// backup, or copied, and its names are of other objects.
 type ForeignError struct {
-	Name string
-	// Recorded is the UID of the cluster that it was recorded in, Here that of this one.
+	Name     string
 	Recorded string
 	Here     engine.Identity
 }
@@ -74,15 +73,15 @@ func joinedAs(a, b *v1alpha1.Migration) bool {
 	return want == "" || a.Annotations[v1alpha1.AnnotationSet] == want
 }
 
-// Beside reports whether a Migration has moved, and moves as one set with another: until that one is over both of its addresses answer, and
-// it changes nothing.
+// Beside reports whether a Migration has moved, and belongs to a set with another: until that one
+// is over both of its addresses answer.
 func Beside(m *v1alpha1.Migration, other string) bool {
 	return m.Status.Phase == v1alpha1.PhaseMoved && m.Name != other &&
 		slices.Contains(strings.Split(m.Annotations[v1alpha1.AnnotationSet], ","), other)
 }
 
-// Bound fails with a *ForeignError if a Migration belongs to another cluster. One that belongs to none yet, since it was made by
-// other means or an earlier version, is bound by apply.
+// Bound fails with a *ForeignError if a Migration belongs to another cluster. A Migration that
+// belongs to none yet is bound by apply.
 func Bound(ctx context.Context, c Identifier, m *v1alpha1.Migration) error {
 	recorded, bound := "", false
 	if m != nil {
@@ -101,7 +100,7 @@ func Bound(ctx context.Context, c Identifier, m *v1alpha1.Migration) error {
 	return nil
 }
 
-// ForeignCallsError says that the Migration in the cluster has calls, or others, than what the operator has agreed to.
+// ForeignCallsError says that the calls of the Migration in the cluster are not those agreed to.
 type ForeignCallsError struct {
 	Name string
 }

@@ -7,17 +7,16 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Condition is what a Migration is in, in one word: what its conditions say. At most one of Reconciling and Stalled is ever true, and never
-// with Ready: programs that go by kstatus take the first that they meet.
+// Condition is the state of a Migration in one word. At most one of Reconciling and Stalled is
+// true, and never with Ready: kstatus takes the first that it meets.
 type Condition string
 
-// The conditions.
 const (
 	// AsDesired means that the cluster is as spec.desired says.
 	AsDesired Condition = "AsDesired"
-	// UnderWay means that something is done, or waited for, and goes on by itself.
+	// UnderWay goes on by itself.
 	UnderWay Condition = "UnderWay"
-	// AtRest means that nothing is done, by request.
+	// AtRest does nothing, by request.
 	AtRest Condition = "AtRest"
 	// Stalled means that nothing goes on before a person does something.
 	Stalled Condition = "Stalled"
@@ -26,7 +25,7 @@ const (
 // maxMessage is less than the API server takes of a condition (32768), and more than people read.
 const maxMessage = 4096
 
-// Say has the conditions of a status say where the Migration stands, and why. It leaves Paused and GateWaiting alone.
+// Say sets the conditions of a status, but for Paused and GateWaiting.
 func (s Condition) Say(st *v1alpha1.MigrationStatus, reason, message string) {
 	message = short(message)
 	set(st, v1alpha1.ConditionReady, s == AsDesired, reason, message)
@@ -43,7 +42,7 @@ func (s Condition) Say(st *v1alpha1.MigrationStatus, reason, message string) {
 	}
 }
 
-// Await has the condition GateWaiting say what a person has to do; nothing, if instructions are empty.
+// Await sets the condition GateWaiting; empty instructions clear it.
 func Await(st *v1alpha1.MigrationStatus, reason, instructions string) {
 	if instructions == "" {
 		if meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionGateWaiting) != nil {

@@ -19,40 +19,40 @@ import (
 	"github.com/replumb/replumb/internal/safety/gitops"
 )
 
-// Deployments is what one look has found about the freeze of deployments, of the kinds that freeze them only when they are asked to. The zero
-// value freezes nothing.
+// Deployments is what one look has found about the freeze of deployments. The zero value freezes
+// nothing.
 type Deployments struct {
-	// Spec is nil if no freeze is asked for.
-	Spec *v1alpha1.DeploymentFreezeSpec
-	// Problem is why deployments cannot be frozen. Unserved are kinds to freeze that the cluster does not serve.
+	// OwnFreeze: see Subject.
+	OwnFreeze bool
+	Spec      *v1alpha1.DeploymentFreezeSpec
+	// Problem is why deployments cannot be frozen; Unserved are kinds that the cluster does not
+	// serve.
 	Problem  error
 	Unserved []string
-	// Other is another migration that is under way and freezes deployments, or has suspended something.
+	// Other is another migration under way that freezes deployments, or has suspended something.
 	Other string
-	// GitOps is what there is of Argo CD and Flux, Unread why that could not be seen.
+	// GitOps is what there is of Argo CD and Flux, Unread why it could not be read.
 	GitOps gitops.Found
 	Unread error
-	// Frozen and Suspended say that this migration has done so by now, also where it is not asked to any more.
+	// Frozen and Suspended are this migration's so far, also where they are not asked for any more.
 	Frozen, Suspended bool
 
 	// any knows kinds as they come; nil where no GitOps is looked at.
 	any client.Client
 }
 
-// freezes reports whether deployments are to be frozen, which a mirror does itself.
 func (d *Deployments) freezes() bool {
 	return d.Spec != nil && d.Spec.Mode != v1alpha1.FreezeDisabled
 }
 
-// suspends reports whether GitOps is to be suspended.
 func (d *Deployments) suspends() bool {
 	return d.Spec != nil && d.Spec.GitOps == v1alpha1.GitOpsSuspend
 }
 
-// lookAtDeployments finds what the freeze of deployments depends on, and what this migration has frozen and suspended whether it is asked to by
-// now or not: who edits the Migration in the cluster leaves no trace of what it said.
+// lookAtDeployments also finds what this migration has frozen and suspended when it is no longer
+// asked to: an edit of the Migration leaves no trace of what it said.
 func (s *Subject) lookAtDeployments(ctx context.Context, c *cluster.Cluster) (d Deployments, err error) {
-	d.Spec = s.Migration.Spec.DeploymentFreeze
+	d.OwnFreeze, d.Spec = s.OwnFreeze, s.Migration.Spec.DeploymentFreeze
 	if err := s.lookAtHolders(ctx, c, &d); err != nil || d.Spec == nil && !d.Suspended {
 		return d, err
 	}
@@ -62,7 +62,7 @@ func (s *Subject) lookAtDeployments(ctx context.Context, c *cluster.Cluster) (d 
 	if d.Spec == nil {
 		return d, nil
 	}
-	if d.freezes() && s.Migration.Spec.Mirror == nil {
+	if d.freezes() && !s.OwnFreeze {
 		if err := s.lookAtFreeze(ctx, c, &d); err != nil {
 			return d, err
 		}
@@ -73,7 +73,6 @@ func (s *Subject) lookAtDeployments(ctx context.Context, c *cluster.Cluster) (d 
 	return d, err
 }
 
-// lookAtHolders finds out which migration has frozen and suspended what.
 func (s *Subject) lookAtHolders(ctx context.Context, c *cluster.Cluster, d *Deployments) error {
 	freezer, frozen, err := freeze.DeploysOf(ctx, c)
 	if err != nil && !passable(err) {
@@ -84,7 +83,7 @@ func (s *Subject) lookAtHolders(ctx context.Context, c *cluster.Cluster, d *Depl
 		return err
 	}
 	name := s.Migration.Name
-	d.Frozen, d.Suspended = frozen && freezer == name && s.Migration.Spec.Mirror == nil, suspender == name
+	d.Frozen, d.Suspended = frozen && freezer == name && !s.OwnFreeze, suspender == name
 	var others []string
 	if d.Spec != nil && d.freezes() {
 		others = append(others, freezer)
@@ -96,7 +95,6 @@ func (s *Subject) lookAtHolders(ctx context.Context, c *cluster.Cluster, d *Depl
 	return err
 }
 
-// firstUnderWay is the first of some migrations that is under way; empty, if none is.
 func firstUnderWay(ctx context.Context, c *cluster.Cluster, names []string) (string, error) {
 	if len(names) == 0 {
 		return "", nil
@@ -113,12 +111,13 @@ func firstUnderWay(ctx context.Context, c *cluster.Cluster, names []string) (str
 	return "", nil
 }
 
-// passable are errors of looks that a right is missing for, which a check says where it is needed, or that an older cluster has no kind for.
+// passable are errors of a missing right, which a check reports, or of a kind that an older cluster
+// lacks.
 func passable(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
 }
 
-// lookAtFreeze asks whether deployments can be frozen. Who may not freeze them does not try.
+// lookAtFreeze asks whether deployments can be frozen, if the user has the rights.
 func (s *Subject) lookAtFreeze(ctx context.Context, c *cluster.Cluster, d *Deployments) error {
 	for _, resource := range []string{policies, bindings} {
 		if !s.May("create", admissionGroup, resource) {
@@ -146,7 +145,6 @@ func (s *Subject) lookAtFreeze(ctx context.Context, c *cluster.Cluster, d *Deplo
 	return nil
 }
 
-// frozen is the freeze of this migration.
 func (b *Base) frozen() *freeze.Deploys {
 	d := &freeze.Deploys{Client: b.Tools.Client(), Migration: b.Migration.Name}
 	if spec := b.Deployments.Spec; spec != nil {
@@ -156,7 +154,7 @@ func (b *Base) frozen() *freeze.Deploys {
 	return d
 }
 
-// Except has a freeze be about further kinds, and leave out objects and users, as it is asked for.
+// Except adds kinds to a freeze, and leaves out objects and users, as asked for.
 func (b *Base) Except(d *freeze.Deploys) {
 	spec := b.Deployments.Spec
 	if spec == nil {
@@ -168,12 +166,12 @@ func (b *Base) Except(d *freeze.Deploys) {
 	}
 }
 
-// suspend is the step that suspends GitOps.
 func (b *Base) suspend() *gitops.Suspend {
 	return &gitops.Suspend{Client: b.Deployments.any, Migration: b.Migration.Name, Found: b.Deployments.GitOps}
 }
 
-// SuspendGitOps suspends what Argo CD and Flux reconcile, if that is asked for, and resumes it if it is not any more.
+// SuspendGitOps suspends what Argo CD and Flux reconcile, or resumes it if that is not asked for
+// any more.
 func (b *Base) SuspendGitOps() []engine.Step {
 	switch d := &b.Deployments; {
 	case d.suspends():
@@ -192,13 +190,13 @@ func (b *Base) ResumeGitOps() []engine.Step {
 	return nil
 }
 
-// freezeDeployments keeps others from deploying. What would change everything back in vain is suspended before. A mirror has a phase of its own
-// for it.
+// freezeDeployments suspends GitOps before it refuses deployments: its changes would be in vain.
 func (b *Base) freezeDeployments() []engine.Step {
-	if b.Migration.Spec.Mirror != nil {
+	d := &b.Deployments
+	if d.OwnFreeze {
 		return nil
 	}
-	steps, d := b.SuspendGitOps(), &b.Deployments
+	steps := b.SuspendGitOps()
 	switch {
 	case d.freezes() && d.Problem == nil:
 		steps = append(steps, b.frozen())
@@ -211,7 +209,7 @@ func (b *Base) freezeDeployments() []engine.Step {
 // Thaw lets others deploy again, and what was suspended go on.
 func (b *Base) Thaw() []engine.Step {
 	var steps []engine.Step
-	if d := &b.Deployments; b.Migration.Spec.Mirror == nil && (d.freezes() || d.Frozen) {
+	if d := &b.Deployments; !d.OwnFreeze && (d.freezes() || d.Frozen) {
 		steps = append(steps, b.frozen().Undo())
 	}
 	return append(steps, b.ResumeGitOps()...)
@@ -232,7 +230,6 @@ func (b *Base) Freezes() bool {
 	return d.Frozen || d.freezes() && d.Problem == nil
 }
 
-// deploymentsFound are the findings about the freeze, where one is asked for.
 func (s *Subject) deploymentsFound(d Deployments) findings.Findings {
 	if d.Spec == nil {
 		return nil
@@ -240,7 +237,7 @@ func (s *Subject) deploymentsFound(d Deployments) findings.Findings {
 	return findings.Run(DeploymentChecks(), d)
 }
 
-// DeploymentChecks are about the freeze of deployments, for all kinds of migrations that are asked for one.
+// DeploymentChecks are about the freeze of deployments, for all kinds.
 func DeploymentChecks() []findings.Check[Deployments] {
 	return findings.Group("Deployments", []findings.Check[Deployments]{
 		{
@@ -345,7 +342,6 @@ func DeploymentRoles() cluster.Roles {
 	}
 }
 
-// suspendRole is what gitOps: Suspend takes.
 func suspendRole() cluster.Role {
 	return cluster.Role{
 		Name: "replumb-freeze-gitops", File: RoleFileFreeze, Purpose: cluster.Operate,
@@ -374,7 +370,7 @@ func suspendRole() cluster.Role {
 	}
 }
 
-// RolesFor are the roles of those that a Migration takes for its freeze of deployments: none, if it asks for none.
+// RolesFor are the roles for a Migration's freeze of deployments; none without one.
 func RolesFor(m *v1alpha1.Migration) cluster.Roles {
 	spec := m.Spec.DeploymentFreeze
 	if spec == nil {
@@ -385,7 +381,7 @@ func RolesFor(m *v1alpha1.Migration) cluster.Roles {
 		case r.Name == suspendRole().Name:
 			return spec.GitOps != v1alpha1.GitOpsSuspend
 		case r.Purpose == cluster.Operate:
-			return spec.Mode != v1alpha1.FreezeEnforce || m.Spec.Mirror != nil
+			return spec.Mode != v1alpha1.FreezeEnforce
 		}
 		return false
 	})

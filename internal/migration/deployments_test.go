@@ -72,7 +72,7 @@ func TestFreezeSteps(t *testing.T) {
 	kept := &v1alpha1.DeploymentFreezeSpec{Mode: v1alpha1.FreezeIfPossible, GitOps: v1alpha1.GitOpsKeep}
 	for name, test := range map[string]struct {
 		of          Deployments
-		mirror      bool
+		own         bool
 		first, last string
 	}{
 		"not asked for":     {Deployments{}, false, "", ""},
@@ -80,13 +80,11 @@ func TestFreezeSteps(t *testing.T) {
 		"freeze":            {Deployments{Spec: kept}, false, "freeze/deploys", "tidy/freeze-deploys"},
 		"not possible":      {Deployments{Spec: kept, Problem: errors.New("no")}, false, "", "tidy/freeze-deploys"},
 		"not asked for now": {Deployments{Frozen: true, Suspended: true}, false, "tidy/gitops tidy/freeze-deploys", "tidy/freeze-deploys tidy/gitops"},
-		"a mirror":          {Deployments{Spec: both}, true, "", "tidy/gitops"},
+		"by the kind":       {Deployments{Spec: both}, true, "", "tidy/gitops"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := Base{Migration: &v1alpha1.Migration{}, Deployments: test.of}
-			if test.mirror {
-				b.Migration.Spec.Mirror = &v1alpha1.MirrorSpec{}
-			}
+			b.Deployments.OwnFreeze = test.own
 			if got := ids(b.freezeDeployments()); got != test.first {
 				t.Errorf("first %s, want %s", got, test.first)
 			}

@@ -8,7 +8,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// desire writes down where the migration shall go.
 func (j *Job[P]) desire(ctx context.Context, d v1alpha1.DesiredState) error {
 	have, err := Get(ctx, j.Client, j.Name)
 	if err != nil {
@@ -26,7 +25,7 @@ func (j *Job[P]) desire(ctx context.Context, d v1alpha1.DesiredState) error {
 	return j.setOut(ctx, v1alpha1.PhaseRollingBack)
 }
 
-// setOut writes down which way a directed run goes, before it changes anything: elsewhere spec.desired says so.
+// setOut records the direction of a directed run before it changes anything.
 func (j *Job[P]) setOut(ctx context.Context, phase v1alpha1.Phase) error {
 	if !j.Directed {
 		return nil

@@ -10,9 +10,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/workload"
 )
 
-// Exclusive fails as long as an object of which there is one for all belongs to another migration that goes
-// on; without is how to do without the object. A member of the same set that has moved lends its objects,
-// and takes them back when it goes on.
+// Exclusive fails as long as a shared object belongs to another migration that goes on; without is
+// how to do without it. A member of the same set that has moved lends its objects.
 func Exclusive(c client.Client, name, without string) workload.Exclusive {
 	return func(ctx context.Context, owner, object string) error {
 		if owner == name || owner == "" {

@@ -9,11 +9,11 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/lists"
 )
 
 // Expectation is a plan that someone has looked at.
 type Expectation struct {
-	// Changes by the ID of the step that makes them, as JSON.
 	Changes map[string]string
 }
 
@@ -32,8 +32,8 @@ func Expect(p *engine.Plan) (*Expectation, error) {
 	return e, nil
 }
 
-// Add notes what a step writes. What replumb writes for itself, what may come to be needed for that while a plan is carried out, and
-// hooks, whose batches are others once some of them are done, are not compared.
+// Add notes what a step writes, except for replumb's own writes and hooks, which may differ between
+// two runs of a plan.
 func (e *Expectation) Add(step string, role engine.Role, changes []engine.Change) error {
 	if len(changes) == 0 {
 		return nil
@@ -50,7 +50,7 @@ func (e *Expectation) Add(step string, role engine.Role, changes []engine.Change
 	return nil
 }
 
-// canonical is JSON with sorted keys, whether its fields come from objects or were read from a file.
+// canonical is JSON with sorted keys, from objects or from a file.
 func canonical(changes []engine.Change) ([]byte, error) {
 	body, err := json.Marshal(changes)
 	if err != nil {
@@ -76,7 +76,7 @@ func (e *ChangedPlanError) Error() string {
 		steps []string
 	}{{"new", e.Added}, {"different", e.Different}} {
 		if len(part.steps) > 0 {
-			parts = append(parts, part.what+": "+few(part.steps))
+			parts = append(parts, part.what+": "+lists.FirstN(part.steps, 10))
 		}
 	}
 	return "the cluster has changed, and the plan with it; " + strings.Join(parts, "; ")
@@ -88,8 +88,8 @@ func (*ChangedPlanError) Advice() string {
 
 func (*ChangedPlanError) ExitCode() int { return fault.ExitBlocked }
 
-// Check refuses a plan that goes beyond what was expected, with a ChangedPlanError. That steps are missing is fine: they
-// are done.
+// Check refuses a plan that exceeds the expected one, with a ChangedPlanError. Missing steps are
+// done.
 func (e *Expectation) Check(p *engine.Plan) error {
 	now, err := Expect(p)
 	if err != nil {
@@ -113,12 +113,4 @@ func (e *Expectation) compare(now *Expectation) error {
 		return nil
 	}
 	return changed
-}
-
-func few(all []string) string {
-	const shown = 10
-	if len(all) <= shown {
-		return strings.Join(all, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(all[:shown], ", "), len(all)-shown)
 }

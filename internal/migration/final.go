@@ -10,9 +10,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// FinalStep writes down that there is no way back from here. It writes only on a Migration that is still to be finished, as it was read right
-// before, and with a lock that was confirmed since.
-// A directed one wants the approval that people give by annotation as well.
+// FinalStep records the point of no return, on a Migration that still is to be finished and with a
+// lock confirmed since. A directed run wants the approval by annotation as well.
 func FinalStep(c client.Client, name string, directed bool) engine.Step {
 	passed := func(ctx context.Context) error {
 		m, err := Get(ctx, c, name)
@@ -33,7 +32,8 @@ func FinalStep(c client.Client, name string, directed bool) engine.Step {
 	}
 }
 
-// passFinal fails with a conflict, after which the step looks again, if the Migration was written since it was read.
+// passFinal fails with a conflict, after which the step looks again, if the Migration was written
+// since.
 func passFinal(ctx context.Context, c client.Client, name string, directed bool) error {
 	m := &v1alpha1.Migration{}
 	if err := c.Get(ctx, client.ObjectKey{Name: name}, m); err != nil {

@@ -13,7 +13,7 @@ type gates map[string]gate
 
 type gate struct{ title, guide, missing string }
 
-// observe takes an event in, and reports whether what people have to do is another thing now. Events come one at a time.
+// observe takes an event, and reports whether people have something else to do now.
 func (g *gates) observe(e engine.Event) (changed bool) {
 	if *g == nil {
 		*g = gates{}
@@ -41,7 +41,6 @@ func (g *gates) observe(e engine.Event) (changed bool) {
 	return false
 }
 
-// text is what people have to do; empty if nothing.
 func (g *gates) text() string {
 	var all []string
 	for _, id := range slices.Sorted(maps.Keys(*g)) {

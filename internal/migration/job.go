@@ -29,20 +29,19 @@ type Plans interface {
 	Counts() v1alpha1.Counts
 	// Left says what apply has not done yet; nothing, if it is through.
 	Left() string
-	// Early says why it is too early to finish, in words that follow "cannot be finished: "; nothing, if it is not.
+	// Early says why it is too early to finish, after "cannot be finished: "; empty if it is not.
 	Early() string
 
-	// What follows has a default in Base.
+	// The methods below have defaults in Base.
 
-	// RunBeside begins what goes on beside each run. stop ends it, and returns what of it is amiss,
-	// which a run that failed says as well.
+	// RunBeside begins what goes on beside each run; stop ends it and returns its error.
 	RunBeside(ctx context.Context) (stop func() error)
 	// Arrive does what is left once nothing remains of apply, before that is written down.
 	Arrive(ctx context.Context) error
-	// Follows reports whether the plan of apply ends where others have got further, so that it goes
-	// on round by round. Such rounds are not counted, and the last phase is not over.
+	// Follows reports whether apply goes on round by round after others. Its rounds are not
+	// counted, and the last phase is not over.
 	Follows() bool
-	// Summary is what the status shows once a command is through: counts, if nothing else is known.
+	// Summary is what the status shows once a command is through.
 	Summary(phase v1alpha1.Phase, counts v1alpha1.Counts) (v1alpha1.Counts, []v1alpha1.TierStatus)
 }
 
@@ -54,36 +53,34 @@ type RunGuard interface {
 	Keep(k *Keeper, lenient bool) *Keeper
 }
 
-// Kind is what differs between kinds of migrations. P is its Plans.
+// Kind is what differs between kinds of migrations.
 type Kind[P Plans] interface {
 	About() About
-	// Adopt takes over what the Migration in the cluster has settled, and fails if it is about something else. have is nil if
-	// there is none.
+	// Adopt takes over what the Migration in the cluster has settled, and fails if it is about
+	// something else; nil is none.
 	Adopt(have *v1alpha1.Migration) error
 	// Examine looks at the cluster. Nothing is written.
 	Examine(ctx context.Context) (P, error)
-	// Describe says what people read of a plan, Applied where apply got to, and PreviewFinish what
-	// finish would make final.
+	// Describe is the plan for people, Applied the outcome of apply, PreviewFinish what becomes
+	// final.
 	Describe(p P) Details
 	Applied(p P) ApplyResult
 	PreviewFinish(ctx context.Context, p P) (FinishPreview, error)
 
-	// What follows has a default in Subject.
+	// The methods below have defaults in Subject.
 
 	// Turn learns where a command goes, before anything is planned for it.
 	Turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.DesiredState) error
-	// MayLook asks for the user's rights before anything is read, and fails without those that to look needs.
+	// MayLook asks for the user's rights, and fails without those that to look needs.
 	MayLook(ctx context.Context) error
-	// Unfinished makes the plan that completes what a run that was cut off has left half done, or on
-	// the way back takes it back; nil, if nothing is. Every command that takes the lock runs it
-	// first, before anything that could fail because of it.
+	// Unfinished plans to complete, or on the way back to undo, what a run that was cut off has
+	// left half done; nil, if nothing is. Every command runs it first under the lock.
 	Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine.Plan, error)
 	// AnotherRound reports whether another look at the cluster resolves an error.
 	AnotherRound(ctx context.Context, err error) bool
 }
 
-// Job takes one Migration through its commands: looks first, takes the lock, runs the plans of its kind, and writes down how that
-// went.
+// Job takes one Migration through its commands.
 type Job[P Plans] struct {
 	Kind   Kind[P]
 	Client client.Client
@@ -93,14 +90,12 @@ type Job[P Plans] struct {
 
 	// Until is the phase to stop after; empty means to go on to the end.
 	Until string
-	// Expected is a plan that someone has looked at: apply refuses to do more. Nil expects nothing.
+	// Expected is a reviewed plan that apply must not exceed; nil allows anything.
 	Expected *Expectation
 	// Holder is who holds the lock. Default: this process.
-	Holder *lease.Holder
-	// Directed says that spec.desired is for others to write: see Tools.
+	Holder   *lease.Holder
 	Directed bool
-	// Now is the clock: that of Tools, which goes by the API server's. Default: time.Now.
-	Now func() time.Time
+	Now      func() time.Time
 }
 
 func (j *Job[P]) keeper() *Keeper {
@@ -111,7 +106,7 @@ func (j *Job[P]) keeper() *Keeper {
 	return &Keeper{Client: j.Client, Name: j.Name, Holder: j.Holder, Now: now}
 }
 
-// locked does something while no other replumb works on the cluster, with the guard, if there is one.
+// locked does something while no other replumb works on the cluster.
 func (j *Job[P]) locked(ctx context.Context, command string, lenient bool, do func(context.Context) error) error {
 	k := j.keeper()
 	if j.Directed {
@@ -123,12 +118,12 @@ func (j *Job[P]) locked(ctx context.Context, command string, lenient bool, do fu
 	return k.Locked(ctx, command, do)
 }
 
-// synchronizer is a client whose server's clock the one of the job can be brought to go by.
 type synchronizer interface {
 	Synchronize(ctx context.Context, now func() time.Time)
 }
 
-// adopt returns the Migration that the cluster has; nil if there is none. From then on the job goes by the API server's clock.
+// adopt returns the Migration in the cluster, nil if there is none, and sets the API server's
+// clock.
 func (j *Job[P]) adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 	if err := j.Kind.MayLook(ctx); err != nil {
 		return nil, err
@@ -148,7 +143,6 @@ func (j *Job[P]) adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 	return have, j.Kind.Adopt(have)
 }
 
-// turn has the kind know where a command goes. There is nothing to turn before the Migration is recorded.
 func (j *Job[P]) turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.DesiredState) error {
 	if have == nil {
 		return nil
@@ -156,7 +150,6 @@ func (j *Job[P]) turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1
 	return j.Kind.Turn(ctx, have, to)
 }
 
-// run runs a plan, and what goes on beside it.
 func (j *Job[P]) run(ctx context.Context, r *engine.Runner, p P, plan *engine.Plan, phase v1alpha1.Phase) error {
 	stop := p.RunBeside(ctx)
 	err := j.keeper().Run(ctx, r, plan, phase, p.Counts)
@@ -166,7 +159,6 @@ func (j *Job[P]) run(ctx context.Context, r *engine.Runner, p P, plan *engine.Pl
 	return err
 }
 
-// record writes down that a command is through.
 func (j *Job[P]) record(ctx context.Context, p P, phase v1alpha1.Phase) error {
 	counts := p.Counts()
 	if phase == v1alpha1.PhaseRolledBack {
@@ -176,7 +168,6 @@ func (j *Job[P]) record(ctx context.Context, p P, phase v1alpha1.Phase) error {
 	return j.keeper().Settle(ctx, phase, counts, tiers)
 }
 
-// complete does what a run that was cut off has left half done.
 func (j *Job[P]) complete(ctx context.Context, r *engine.Runner, command string, to v1alpha1.DesiredState) error {
 	have, err := j.adopt(ctx)
 	if err != nil || have == nil {
@@ -202,7 +193,6 @@ func (j *Job[P]) Look(ctx context.Context) (plans P, err error) {
 	return j.Kind.Examine(ctx)
 }
 
-// applicable makes plans, unless the migration is beyond apply.
 func (j *Job[P]) applicable(ctx context.Context) (plans P, err error) {
 	have, err := j.adopt(ctx)
 	if err != nil {
@@ -255,7 +245,6 @@ func (j *Job[P]) Apply(ctx context.Context, r *engine.Runner) (last P, err error
 	return last, err
 }
 
-// rounds runs plans, each of a new look, until nothing is left.
 func (j *Job[P]) rounds(ctx context.Context, r *engine.Runner, p P) (last P, err error) {
 	for left := maxRounds; left > 0; left-- {
 		certain, partial := p.Apply().Certain()
@@ -284,7 +273,7 @@ func (j *Job[P]) rounds(ctx context.Context, r *engine.Runner, p P) (last P, err
 	return last, fmt.Errorf("apply did not converge after %d rounds: %s", maxRounds, p.Left())
 }
 
-// replan looks at the cluster in the middle of a command, as patiently as a step: an API server that is away for a moment ends nothing.
+// replan looks at the cluster in the middle of a command, as patiently as a step.
 func replan[P Plans](ctx context.Context, look func(context.Context) (P, error)) (p P, err error) {
 	err = engine.Drive(ctx, &engine.Wait{
 		Name: "look", About: "Check the cluster again", Again: true,
@@ -296,7 +285,6 @@ func replan[P Plans](ctx context.Context, look func(context.Context) (P, error))
 	return p, err
 }
 
-// arrive ends apply.
 func (j *Job[P]) arrive(ctx context.Context, p P) error {
 	if err := p.Arrive(ctx); err != nil {
 		return err
@@ -304,7 +292,7 @@ func (j *Job[P]) arrive(ctx context.Context, p P) error {
 	return j.record(ctx, p, v1alpha1.PhaseMoved)
 }
 
-// bounded is the plan as far as it was asked for. A plan that ends before that phase, since more cannot be planned yet, is run as a whole.
+// bounded is the plan as far as it was asked for, or the whole one if it ends before.
 func (j *Job[P]) bounded(plan *engine.Plan) (bounded *engine.Plan, stops bool) {
 	if j.Until == "" {
 		return plan, false
@@ -318,7 +306,7 @@ func (j *Job[P]) bounded(plan *engine.Plan) (bounded *engine.Plan, stops bool) {
 
 // Rollback runs the plan that goes back.
 func (j *Job[P]) Rollback(ctx context.Context, r *engine.Runner) error {
-	// What cannot be completed may yet be taken back, by the way back itself.
+	// The way back itself may yet take back an incomplete step.
 	if err := j.complete(ctx, r, "rollback", v1alpha1.DesiredRolledBack); err != nil && !errors.As(err, new(*engine.StepError)) {
 		return err
 	}
@@ -347,8 +335,7 @@ func (j *Job[P]) Rollback(ctx context.Context, r *engine.Runner) error {
 
 func (j *Job[P]) reversible(m *v1alpha1.Migration) error { return Reversible(m, j.Kind.About().Return) }
 
-// still looks, under the lock, whether the Migration is where a command needs it: another run may have gone on with it since the command
-// looked first.
+// still looks again under the lock: another run may have gone on since the command looked first.
 func (j *Job[P]) still(ctx context.Context, state func(*v1alpha1.Migration) error) error {
 	have, err := Get(ctx, j.Client, j.Name)
 	if err != nil || have == nil {
@@ -357,7 +344,6 @@ func (j *Job[P]) still(ctx context.Context, state func(*v1alpha1.Migration) erro
 	return state(have)
 }
 
-// back runs plans of the way back, each of a new look, until one was run as a whole.
 func (j *Job[P]) back(ctx context.Context, r *engine.Runner) error {
 	for range maxRounds {
 		p, err := replan(ctx, j.Look)
@@ -430,14 +416,13 @@ func (j *Job[P]) Finish(ctx context.Context, r *engine.Runner) error {
 	})
 }
 
-// Pause asks every run of the migration to stop, where it waits or else after the steps in hand, and keeps others from starting.
+// Pause asks every run of the migration to stop, and keeps others from starting.
 func (j *Job[P]) Pause(ctx context.Context) error { return j.keeper().Pause(ctx, true) }
 
 // Resume takes a pause back. The caller then carries on with what spec.desired says.
 func (j *Job[P]) Resume(ctx context.Context) error { return j.keeper().Pause(ctx, false) }
 
-// Restrict bounds what apply does: to phases up to one, empty for all, and to what a plan says, nil
-// for anything.
+// Restrict bounds apply to the phases up to one, empty for all, and to a plan, nil for any.
 func (j *Job[P]) Restrict(until string, expected *Expectation) {
 	j.Until, j.Expected = until, expected
 }
@@ -453,7 +438,7 @@ func (j *Job[P]) Inspect(ctx context.Context) (Inspection, error) {
 	}, nil
 }
 
-// RunApply is Apply for those who need no more of it than what people read.
+// RunApply is Apply with a result for people.
 func (j *Job[P]) RunApply(ctx context.Context, r *engine.Runner) (ApplyResult, error) {
 	p, err := j.Apply(ctx, r)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package migration is what all kinds of migrations have in common: the Migration in the cluster and its status, the lock,
-// the pause, and running plans under them.
+// Package migration is what all kinds of migrations have in common: the Migration in the cluster
+// and its status, the lock, the pause, and running plans under them.
 package migration
 
 import (
@@ -47,8 +47,8 @@ func List(ctx context.Context, c client.Client) ([]v1alpha1.Migration, error) {
 	return all.Items, nil
 }
 
-// Effective is the Migration that a command goes by that was given one with its defaults, where the cluster has recorded another: see
-// spec.Merge. It has the status of the recorded one. It fails with a *ForeignCallsError if it would call what is in the recorded one only.
+// Effective merges the recorded Migration into the given one: see spec.Merge. It fails with a
+// *ForeignCallsError if it would call what only the recorded one names.
 func Effective(have, given *v1alpha1.Migration) (*v1alpha1.Migration, error) {
 	whole, given := have.DeepCopy(), given.DeepCopy()
 	spec.Default(whole)
@@ -65,8 +65,8 @@ func Effective(have, given *v1alpha1.Migration) (*v1alpha1.Migration, error) {
 	return effective, nil
 }
 
-// Amend records the settings of a Migration with its defaults, on the one in the cluster, and returns those that differ. It fails if that
-// is about something else.
+// Amend records the settings of a Migration on the one in the cluster, and returns those that
+// differ.
 func Amend(ctx context.Context, c client.Client, m *v1alpha1.Migration) ([]spec.Change, error) {
 	have, err := Get(ctx, c, m.Name)
 	if err != nil || have == nil {
@@ -103,7 +103,6 @@ func UpdateStatus(ctx context.Context, c client.Client, name string, change func
 	})
 }
 
-// observed writes down which generation of the spec the status is about, and which job that names.
 func observed(m *v1alpha1.Migration) {
 	m.Status.ObservedGeneration, m.Status.Type = m.Generation, m.Spec.Type()
 	for i := range m.Status.Conditions {
@@ -140,8 +139,7 @@ func Applicable(m *v1alpha1.Migration) error {
 	return nil
 }
 
-// Reversible refuses to roll a migration back that has passed the point of no return. wayBack is how
-// to return from there.
+// Reversible refuses a rollback beyond the point of no return. wayBack is how to return from there.
 func Reversible(m *v1alpha1.Migration, wayBack string) error {
 	if !m.Status.PointOfNoReturnPassed {
 		return nil
@@ -168,8 +166,7 @@ type Keeper struct {
 	// Holder is who holds the lock. Default: this process.
 	Holder *lease.Holder
 	Now    func() time.Time
-	// Guard, if set, watches each run.
-	Guard Guard
+	Guard  Guard
 }
 
 // Stalling is an error after which no run goes on before a person has done something.
@@ -214,8 +211,8 @@ func (k *Keeper) Desire(ctx context.Context, d v1alpha1.DesiredState) error {
 	return k.Change(ctx, func(s *v1alpha1.MigrationSpec) { s.Desired = d })
 }
 
-// Pause asks every run of the migration to stop, where it waits or else after the steps in hand, and keeps others from starting. Not to
-// pause takes that back.
+// Pause asks every run of the migration to stop, and keeps others from starting; false takes that
+// back.
 func (k *Keeper) Pause(ctx context.Context, paused bool) error {
 	if err := k.Change(ctx, func(s *v1alpha1.MigrationSpec) { s.Paused = paused }); err != nil {
 		return err
@@ -240,7 +237,6 @@ func (k *Keeper) MayRun(ctx context.Context) error {
 	return engine.ErrPaused
 }
 
-// mayGoOn is MayRun, and what the Guard says.
 func (k *Keeper) mayGoOn(ctx context.Context) error {
 	if err := k.MayRun(ctx); err != nil || k.Guard == nil {
 		return err
@@ -277,8 +273,7 @@ func (k *Keeper) guarded(ctx context.Context, do func(context.Context) error) er
 	return do(ctx)
 }
 
-// Run runs a plan, ends it when a pause is asked for, before its next group and in whatever it waits for, and writes down how it went: the
-// phase while it goes on, counts once it is through, the reason if it stops.
+// Run runs a plan, ends it when a pause is asked for, and writes down how it went.
 func (k *Keeper) Run(ctx context.Context, r *engine.Runner, plan *engine.Plan, phase v1alpha1.Phase, counts func() v1alpha1.Counts) error {
 	hash, err := plan.Hash()
 	if err != nil {
@@ -304,8 +299,8 @@ func (k *Keeper) Run(ctx context.Context, r *engine.Runner, plan *engine.Plan, p
 	}))
 }
 
-// staged writes to the status where the migration stands, which phase of the plan a run is in, and what it waits for people to do: status and
-// the checks of other migrations go by it, also after a run that was killed. A write that fails is made up for by the next.
+// staged writes the phase and the waiting gates to the status, for readers that outlive a killed
+// run. The next write makes up for one that fails.
 func (k *Keeper) staged(ctx context.Context, plan *engine.Plan, now v1alpha1.Phase, sink func(engine.Event)) func(engine.Event) {
 	own, waiting := map[string]bool{}, &gates{}
 	for _, phase := range plan.Phases {
@@ -329,8 +324,8 @@ func (k *Keeper) staged(ctx context.Context, plan *engine.Plan, now v1alpha1.Pha
 	}
 }
 
-// failed writes down why a run stopped, if there is a Migration to write it on, and returns the reason. Others may be at work on it after
-// the lock was lost.
+// failed writes down why a run stopped, and returns the reason. Without the lock others may be at
+// work on the Migration.
 func (k *Keeper) failed(ctx context.Context, cause error, phase v1alpha1.Phase) error {
 	var blocked *findings.BlockedError
 	if errors.As(cause, &blocked) || engine.Revoked(cause) {

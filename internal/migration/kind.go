@@ -9,27 +9,22 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// Description is what is true of every migration of a kind, whatever the cluster. Each kind
-// describes itself in its own package; the table of kinds lists them.
+// Description is what is true of every migration of a kind, whatever the cluster.
 type Description struct {
-	// Field of spec that holds it, such as serviceCIDR.
 	Field string
 	// Title is its heading in docs/findings.md; empty for the first, which the page is named for.
-	Title string
-	Words Words
-	Set   SetPlace
-	// Report is what a report says of one Migration.
+	Title  string
+	Words  Words
+	Set    SetPlace
 	Report func(*v1alpha1.Migration) Report
 	// Targets are the ranges that one leads to, for the configuration of a mirror; nil is none.
 	Targets func(*v1alpha1.MigrationSpec) Targets
-	// Checks in the order in which they run.
-	Checks []findings.Description
+	Checks  []findings.Description
 	// Apply are the names of the phases of apply, Phases those of all commands, each in order.
 	Apply, Phases []string
-	// Outlines have the phases of each command with their titles, one for each kind of clusters
-	// with phases of its own.
+	// Outlines have the phases of each command with their titles, one for each kind of cluster.
 	Outlines []Outline
-	// Command is its name where commands are about kinds, and Does what who has its roles does.
+	// Command is its name where commands are about kinds, Does what its roles are for.
 	Command, Does string
 	// Roles are what users need, by purpose. Files under deploy/ grant exactly these.
 	Roles cluster.Roles
@@ -41,22 +36,18 @@ type Description struct {
 type Words struct {
 	// Counted is what the status counts, in the plural.
 	Counted string
-	// ByMoves says that one step moves one of what is counted, tier by tier. Otherwise progress
-	// goes by the steps of a phase.
+	// ByMoves says that a step moves one of what is counted; otherwise progress counts steps.
 	ByMoves bool
-	// Return is how to go back once the point of no return is passed.
-	Return string
+	Return  string
+	// ApplyFirst says why spec.desired cannot be Finished before it was Applied; empty if it can.
+	ApplyFirst string
 }
 
 // SetPlace is where a kind stands among several Migrations that move as one set.
 type SetPlace struct {
-	// Order among the kinds that can be in a set; zero is in none.
 	Order int
-	// Moves is what people call what it moves.
 	Moves string
-	// Alone says why it is in no set.
 	Alone string
-	// Takes are the ranges that one takes or names.
 	Takes func(*v1alpha1.MigrationSpec) []TakenRanges
 }
 
@@ -75,15 +66,12 @@ type Targets struct{ Services, Pods, Nodes []string }
 
 // Report is what a report says of one Migration of a kind.
 type Report struct {
-	// Kind is what programs read.
-	Kind string
-	// From and To are ranges, or networks.
+	Kind     string
 	From, To []string
 	// Subject and Did make the sentence of what happened: "The pods" "moved".
 	Subject, Did string
-	// Counts says that the sentence counts what moved, and what there is to move, in place of that.
-	Counts bool
-	// Extended says that a range was added, and nothing moved.
+	// Counts has the sentence count what moved in place of that.
+	Counts   bool
 	Extended bool
 }
 
@@ -93,36 +81,29 @@ type About struct {
 	Migration *v1alpha1.Migration
 	// Common is what all kinds have, defaulted.
 	Common v1alpha1.MigrationSpec
-	// Phases of apply, in order.
 	Phases []string
-	// GoBack is the question before a rollback; Applied, WentBack and Finished say what holds once
-	// a command is over.
+	// GoBack is the question before a rollback, the others what holds once a command is over.
 	GoBack, Applied, WentBack, Finished string
-	// Return is how to go back once the point of no return is passed.
-	Return string
+	Return                              string
 	// Rights is the file with the roles that the user needs.
 	Rights string
 }
 
 // Inspection is what a look at the cluster found.
 type Inspection struct {
-	Findings findings.Findings
-	// Whole is the plan of apply, Outstanding what is left of it.
+	Findings           findings.Findings
 	Whole, Outstanding *engine.Plan
 	Details
 }
 
 // Details are what a kind has to say of its plan beside phases and findings.
 type Details struct {
-	// Summary is one line, without the plan's hash.
 	Summary string
-	// Stays are the objects that the migration leaves alone.
-	Stays []Stay
-	// Services are how each fares, and Late those that were made in the target range since the
-	// migration began, for programs; nil in a migration that moves no Services.
+	Stays   []Stay
+	// Services, and Late ones made in the target range since, are for programs; nil where none
+	// move.
 	Services, Late any
-	// Text follows the phases.
-	Text []Block
+	Text           []Block
 }
 
 // Stay is an object that a migration leaves alone.
@@ -139,8 +120,7 @@ type Block struct {
 	// Settled says of a row that it has got where it shall, and can give way to others.
 	Settled func(row []string) bool
 	Lines   []string
-	// All says that no line may be left out.
-	All bool
+	All     bool
 }
 
 // Holding names what holds an old range.
@@ -165,8 +145,7 @@ func Stopped(until, format string, args ...any) ApplyResult {
 	}}}}
 }
 
-// ApplyResult tells people where apply got to; Hint is what to do next, nothing if it stopped on
-// the way.
+// ApplyResult tells people where apply got to; Hint is empty if it stopped on the way.
 type ApplyResult struct {
 	Text []Block
 	Hint string
@@ -180,12 +159,9 @@ type FinishPreview struct {
 
 // StatusDocument is where everything stands.
 type StatusDocument struct {
-	// Body is a struct: the fields of the kind in the document for programs.
-	Body any
-	// Pending says that apply has something left to do.
+	Body    any
 	Pending bool
 	Counts  v1alpha1.Counts
-	// Summary is the counts, for people.
 	Summary string
 	Text    []Block
 }

@@ -7,13 +7,12 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// PauseStep lets time pass. It does not remember an earlier run: who runs a plan again waits again.
+// PauseStep lets time pass. It does not remember an earlier run.
 type PauseStep struct {
 	// Name is the ID, About the title.
 	Name, About string
 	Length      time.Duration
-	// Now defaults to time.Now.
-	Now func() time.Time
+	Now         func() time.Time
 
 	until time.Time
 }

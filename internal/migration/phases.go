@@ -16,7 +16,8 @@ type Phase[P any] struct {
 	Groups func(P) []engine.Group
 	// Replan, if set, says whether what follows can be planned only once this phase has run.
 	Replan func(P) bool
-	// Recheck says that the results of its steps may be there already, so that the plan that is left can leave them out.
+	// Recheck says that the results of its steps may be there already, and the plan can leave them
+	// out.
 	Recheck bool
 	// Own says that its steps concern replumb itself.
 	Own bool
@@ -55,7 +56,6 @@ type PhaseTitle struct {
 	Name, Title string
 }
 
-// titles are those of the phases, in order.
 func (all Phases[P]) titles() []PhaseTitle {
 	titles := make([]PhaseTitle, len(all))
 	for i := range all {
@@ -66,7 +66,6 @@ func (all Phases[P]) titles() []PhaseTitle {
 
 // Outline is what people read of the phases of everything that a kind of migrations does.
 type Outline struct {
-	// Where says which clusters it is for; empty for all.
 	Where string
 
 	Apply, Rollback, Finish []PhaseTitle

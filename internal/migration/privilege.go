@@ -16,11 +16,10 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// PrivilegeStep lets pods that may do much run in replumb's namespace, where Pod Security would refuse them. What others had set there is
-// written down, and its Undo gives it back. What would be too much elsewhere is audited, and warned of, still.
+// PrivilegeStep lets privileged pods run in replumb's namespace, where Pod Security would refuse
+// them. Its Undo restores the labels; audit and warnings stay.
 type PrivilegeStep struct {
-	Cluster *cluster.Cluster
-	// Migration that needs it.
+	Cluster   *cluster.Cluster
 	Migration string
 	// Name is the ID. Default: secure/pod-security.
 	Name string
@@ -33,14 +32,12 @@ const (
 	privileged   = "privileged"
 )
 
-// podSecurity are the labels that replumb sets on its namespace.
 func podSecurity() map[string]string {
 	return map[string]string{
 		enforceLabel: privileged, "pod-security.kubernetes.io/audit": "restricted", "pod-security.kubernetes.io/warn": "restricted",
 	}
 }
 
-// asSet reports whether a namespace has these labels.
 func asSet(ns *corev1.Namespace) bool {
 	for key, value := range podSecurity() {
 		if ns.Labels[key] != value {
@@ -58,7 +55,6 @@ func (*PrivilegeStep) Title() string {
 	return "Let replumb run privileged pods in namespace " + v1alpha1.SystemNamespace
 }
 
-// get is the namespace; nil if there is none.
 func (s *PrivilegeStep) get(ctx context.Context) (*corev1.Namespace, error) {
 	return (&NamespaceStep{Cluster: s.Cluster}).get(ctx)
 }
@@ -96,7 +92,6 @@ func (s *PrivilegeStep) Do(ctx context.Context) error {
 	})
 }
 
-// change changes replumb's namespace as it is now.
 func change(ctx context.Context, c *cluster.Cluster, do func(*corev1.Namespace) error) error {
 	ns := &corev1.Namespace{}
 	err := c.Get(ctx, client.ObjectKey{Name: v1alpha1.SystemNamespace}, ns)
@@ -140,7 +135,7 @@ func (*PrivilegeStep) Preview() ([]engine.Change, error) {
 
 func (s *PrivilegeStep) Undo() engine.Step { return &giveBackStep{of: s} }
 
-// giveBackStep gives the namespace the labels back that it had, unless another migration still needs them as they are.
+// giveBackStep restores the labels, unless another migration still needs them as they are.
 type giveBackStep struct{ of *PrivilegeStep }
 
 var _ engine.Previewer = (*giveBackStep)(nil)

@@ -12,11 +12,11 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// RecordMemory keeps what DNS records were in the status of a Migration. It implements records.Memory.
+// RecordMemory keeps earlier DNS records in the status of a Migration. It implements
+// records.Memory.
 type RecordMemory struct {
 	Client client.Client
-	// Name of the Migration.
-	Name string
+	Name   string
 }
 
 // Recall returns nil for a record that nothing is known of.

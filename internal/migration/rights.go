@@ -14,8 +14,7 @@ import (
 const (
 	definitionGroup = "apiextensions.k8s.io"
 	definitions     = "customresourcedefinitions"
-	// definition is that of Migrations.
-	definition = "migrations.replumb.dev"
+	definition      = "migrations.replumb.dev"
 
 	admissionGroup = "admissionregistration.k8s.io"
 	policies       = "validatingadmissionpolicies"
@@ -95,7 +94,6 @@ func OperateRules() []cluster.Rule {
 	}
 }
 
-// policyRights are a verb on the policies that refuse requests, and on their bindings.
 func policyRights(verb string) []cluster.Right {
 	return append(cluster.Grant(admissionGroup, policies, "", verb), cluster.Grant(admissionGroup, bindings, "", verb)...)
 }
@@ -108,7 +106,7 @@ func FreezeViewRule() cluster.Rule {
 	}
 }
 
-// FrozenRule is what it takes to see that deployments are frozen, for kinds that look for no other freeze.
+// FrozenRule is what it takes to see that deployments are frozen.
 func FrozenRule() cluster.Rule {
 	return cluster.Rule{
 		Why:      "Whether the migration keeps others from deploying, also where it is not asked to any more.",
@@ -117,7 +115,7 @@ func FrozenRule() cluster.Rule {
 	}
 }
 
-// FreezeRule is what a freeze of that name takes, beside the right to try a change that it refuses, and unfreeze.
+// FreezeRule is for a freeze of that name, and unfreeze, beside the right to try a refused change.
 func FreezeRule(name string) cluster.Rule {
 	rights := slices.Concat(
 		policyRights("create"),
@@ -130,7 +128,7 @@ func FreezeRule(name string) cluster.Rule {
 	}
 }
 
-// GuardRule is what it takes to keep addresses from others while API servers get another Service range, beside what a freeze takes.
+// GuardRule keeps addresses from others while API servers get another Service range.
 func GuardRule() cluster.Rule {
 	return cluster.Rule{
 		Why:    "Where the Service range is a flag of the API servers: what keeps addresses from others while they get another one.",
@@ -146,7 +144,7 @@ func PrivilegeRule() cluster.Rule {
 	}
 }
 
-// APIServerRights are what it takes to list the addresses of API servers: the endpoints of the Service kubernetes.
+// APIServerRights list the addresses of API servers: the endpoints of the Service kubernetes.
 func APIServerRights() []cluster.Right {
 	return cluster.In(metav1.NamespaceDefault, cluster.Grant("discovery.k8s.io", "endpointslices", "", "list")...)
 }

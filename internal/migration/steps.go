@@ -75,7 +75,7 @@ type NamespaceStep struct {
 	Sweep Sweep
 }
 
-// Sweep removes what a migration keeps in the namespace, such as what a run that was killed has left there. The zero value removes nothing.
+// Sweep removes what a migration keeps in the namespace. The zero value removes nothing.
 type Sweep struct {
 	// Kinds of the objects that may be there.
 	Kinds []string
@@ -152,8 +152,8 @@ func (s *NamespaceStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{{Verb: "create", Object: "Namespace " + v1alpha1.SystemNamespace, Body: s.build()}}, nil
 }
 
-// leaveStep removes what replumb keeps in its namespace, and the namespace, unless someone else has made it, or another migration that
-// goes on has its backups there.
+// leaveStep removes what replumb keeps in its namespace, and the namespace, unless it is someone
+// else's or another migration has its backups there.
 type leaveStep struct {
 	of    *NamespaceStep
 	swept bool
@@ -196,7 +196,6 @@ func (s *leaveStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Pending, nil
 }
 
-// leaving is the namespace, if it is to go; nil if it is gone, or stays.
 func (s *leaveStep) leaving(ctx context.Context) (*corev1.Namespace, error) {
 	ns, err := s.of.get(ctx)
 	if err != nil || ns == nil || ns.Labels[v1alpha1.LabelMigration] == "" {
@@ -214,7 +213,6 @@ func (s *leaveStep) leaving(ctx context.Context) (*corev1.Namespace, error) {
 	return ns, nil
 }
 
-// underWay reports whether a migration has begun and is not over.
 func underWay(m *v1alpha1.Migration) bool {
 	switch m.Status.Phase {
 	case "", v1alpha1.PhaseFinished, v1alpha1.PhaseRolledBack:
@@ -245,15 +243,15 @@ func (s *leaveStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// RecordStep writes the Migration, or brings an existing one to what is wanted of it now. Whether that is paused is left as it is.
+// RecordStep writes the Migration, or updates an existing one. Whether that is paused is left as it
+// is.
 type RecordStep struct {
-	Cluster *cluster.Cluster
-	Want    *v1alpha1.Migration
-	// Recorded is true if the cluster has a Migration of that name.
+	Cluster  *cluster.Cluster
+	Want     *v1alpha1.Migration
 	Recorded bool
-	// Changes are the settings that this run goes by in another way than they were recorded.
+	// Changes are the settings of this run that differ from the recorded ones.
 	Changes []spec.Change
-	// Directed leaves how far it shall go to others as well, where it is recorded.
+	// Directed leaves spec.desired of a recorded Migration to others.
 	Directed bool
 }
 
@@ -285,7 +283,7 @@ func (s *RecordStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// wanted is what an existing Migration shall say. A pause may have been asked for, or taken back, since someone looked.
+// wanted is what an existing Migration shall say, with the pause as it is by now.
 func (s *RecordStep) wanted(have *v1alpha1.Migration) v1alpha1.MigrationSpec {
 	want := *s.Want.Spec.DeepCopy()
 	want.Paused = have.Spec.Paused
@@ -326,7 +324,7 @@ func (s *RecordStep) Verify(ctx context.Context) error {
 }
 
 func (s *RecordStep) Preview() ([]engine.Change, error) {
-	// What else is said of it, such as what people approve, is not written here.
+	// Approvals and other annotations are not written here.
 	body := &v1alpha1.Migration{TypeMeta: s.Want.TypeMeta, Spec: *s.Want.Spec.DeepCopy()}
 	body.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Migration"))
 	body.Name, body.Spec.Paused = s.Want.Name, false

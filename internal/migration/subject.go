@@ -18,17 +18,19 @@ import (
 
 // Subject is the Migration that a job is about, and what the cluster has said of it. Jobs embed it.
 type Subject struct {
-	// Migration is what is wanted: the file's, with its defaults, and what the cluster has settled since.
+	// Migration is what is wanted: the file's, with its defaults, and what the cluster has settled
+	// since.
 	Migration *v1alpha1.Migration
-	// Recorded is the Migration in the cluster; nil if there is none.
-	Recorded *v1alpha1.Migration
+	Recorded  *v1alpha1.Migration
 	// Changes are the settings of Migration that differ from what is recorded.
 	Changes []spec.Change
-	// Access is what the user may do, of what the migration needs. It is asked once for a job.
+	// Access is the answers about the user's rights, asked once for a job.
 	Access []cluster.Answer
+	// OwnFreeze says that the kind freezes deployments in a phase of its own.
+	OwnFreeze bool
 }
 
-// The defaults of a Kind, and of what else jobs are asked.
+// The defaults of a Kind.
 
 func (*Subject) Turn(context.Context, *v1alpha1.Migration, v1alpha1.DesiredState) error { return nil }
 
@@ -43,7 +45,7 @@ func (*Subject) AnotherRound(context.Context, error) bool { return false }
 // Open fails if a command must not begin. Nothing is written.
 func (*Subject) Open(context.Context) error { return nil }
 
-// Silence has a job call nothing that its Migration names: it is for looking alone.
+// Silence has a job that only looks call nothing that its Migration names.
 func (*Subject) Silence() {}
 
 // OnMove reports each move once it is over.
@@ -52,13 +54,12 @@ func (*Subject) OnMove(func(Move)) {}
 // Move is the way of one object, forward or back.
 type Move struct {
 	Object, From, To string
-	// Strategy by which it moved.
-	Strategy string
-	At       time.Time
-	Took     time.Duration
+	Strategy         string
+	At               time.Time
+	Took             time.Duration
 }
 
-// May reports whether the user has a right. What was not asked for they have.
+// May reports whether the user has a right. Rights that were not asked for count as given.
 func (s *Subject) May(verb, group, resource string) bool {
 	return !slices.ContainsFunc(s.Access, func(a cluster.Answer) bool {
 		r := a.Right
@@ -66,8 +67,8 @@ func (s *Subject) May(verb, group, resource string) bool {
 	})
 }
 
-// TakeOver settles what is wanted by what the cluster has recorded: what the file leaves open was worked out when the migration began,
-// and settings that may change are taken from the file. It fails if the recorded Migration is about something else. Nil is none.
+// TakeOver fills in what the file leaves open from the recorded Migration, and fails if that is
+// about something else. Nil is none.
 func (s *Subject) TakeOver(have *v1alpha1.Migration) error {
 	s.Recorded = have
 	if have == nil {
@@ -87,8 +88,7 @@ func (s *Subject) TakeOver(have *v1alpha1.Migration) error {
 	return nil
 }
 
-// Authorize asks for the user's rights, once. Without those that look needs there is nothing to check, which is an error; the others
-// are a finding.
+// Authorize asks for the user's rights, once. Only a lack of those that look needs is an error.
 func (s *Subject) Authorize(ctx context.Context, c *cluster.Cluster, roles cluster.Roles, look func(cluster.Right) bool) error {
 	if s.Access != nil {
 		return nil
@@ -101,7 +101,7 @@ func (s *Subject) Authorize(ctx context.Context, c *cluster.Cluster, roles clust
 	return err
 }
 
-// founder makes the namespace of what replumb keeps. No file has that role: those that have roles make the namespace as well.
+// founder makes the namespace of what replumb keeps. No file has that role.
 func founder() cluster.Role {
 	return cluster.Role{Rules: []cluster.Rule{{Rights: cluster.Grant("", "namespaces", "", "create")}}}
 }
@@ -127,7 +127,7 @@ func (s *Subject) Base(ctx context.Context, tools Tools) (Base, error) {
 	}, nil
 }
 
-// Denied are the rights that the user lacks, for a check, with the role that has them. Those that can be done without are left out.
+// Denied are the rights that the user lacks, for a check, without optional ones.
 func Denied(access []cluster.Answer) []findings.Result {
 	var missing []cluster.Answer
 	for _, a := range access {

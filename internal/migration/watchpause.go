@@ -9,12 +9,12 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// pauseEvery is how often a run looks whether a pause is asked for: whatever it waits for, it ends within that time and a request.
+// pauseEvery is how often a run asks for a pause, which bounds how long a wait outlasts it.
 const pauseEvery = 2 * time.Second
 
-// watchPause lets a run notice a pause in the middle of what it waits for: at each tick it asks mayRun, and engine.ErrPaused as an answer cancels
-// the run with that as its cause. Steps that only wait end then, at once; those that write are brought to their end, as after Ctrl-C. Any
-// other answer is made up for by the next: an API server that is away is no reason to stop. stop returns once nothing is asked any more.
+// watchPause cancels the run with engine.ErrPaused once mayRun returns it, in the middle of a wait;
+// steps that write are finished, as after Ctrl-C. Other errors are left to the next tick: an API
+// server that is away is no reason to stop.
 func watchPause(ctx context.Context, mayRun func(context.Context) error, ticks <-chan time.Time) (watched context.Context, stop func()) {
 	watched, cancel := context.WithCancelCause(ctx)
 	var asking sync.WaitGroup

@@ -1,4 +1,4 @@
-// Package migrations lists the kinds of migrations. Each has a package of its own below; none knows another.
+// Package migrations lists the kinds of migrations. No kind knows another.
 package migrations
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/cni"
 	"github.com/replumb/replumb/internal/migrations/mirror"
@@ -27,25 +27,19 @@ type Job interface {
 	About() migration.About
 	// Roles are what users need for this Migration in its cluster, by purpose.
 	Roles(ctx context.Context) (cluster.Roles, error)
-	// Open fails if a command must not begin. Nothing is written.
 	Open(ctx context.Context) error
-	// Silence has the job call nothing that its Migration names: it is for looking alone.
 	Silence()
-	// Restrict bounds what apply does: to phases up to one, empty for all, and to what a plan says,
-	// nil for anything.
 	Restrict(until string, expected *migration.Expectation)
-	// Inspect looks at the cluster and makes the plan of apply. Nothing is written.
 	Inspect(ctx context.Context) (migration.Inspection, error)
 	// Status reads where everything stands from the objects themselves.
 	Status(ctx context.Context) (migration.StatusDocument, error)
 	RunApply(ctx context.Context, r *engine.Runner) (migration.ApplyResult, error)
 	Rollback(ctx context.Context, r *engine.Runner) error
-	// FinishPreview says what finish would make final, or why it is too early.
 	FinishPreview(ctx context.Context) (migration.FinishPreview, error)
 	Finish(ctx context.Context, r *engine.Runner) error
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
-	// Observe has an observer follow what agents see while runs go on, OnMove each move that is over.
+	// Observe has an observer follow what agents see while runs go on.
 	Observe(o lossguard.Observer)
 	OnMove(tell func(migration.Move))
 	// Blame returns the error that a run ends with which was stopped by a loss.
@@ -55,7 +49,6 @@ type Job interface {
 // Kind is one line of the table.
 type Kind struct {
 	migration.Description
-	// NewJob makes the job of a Migration of the kind, and says what is wrong in it.
 	NewJob func(t Tools, m *v1alpha1.Migration) (Job, error)
 }
 

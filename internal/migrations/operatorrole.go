@@ -11,8 +11,8 @@ import (
 // OperatorLease is the name of the Lease of the operator's replica that leads.
 const OperatorLease = "replumb-operator"
 
-// OperatorRole is what the operator needs to run Migrations of all kinds: the union of their roles, each right by verb, resource, name and
-// namespace, and what following Migrations takes. What only a run without agents takes is not in it: that would make it root on every node.
+// OperatorRole is the union of the roles of all kinds, and what following Migrations takes. Runs
+// without agents are left out: they would make it root on every node.
 func OperatorRole() cluster.Role {
 	role := cluster.Role{
 		Name: "replumb-operator", File: "rbac-operator.yaml", Purpose: cluster.Operate,
@@ -51,7 +51,7 @@ func OperatorRole() cluster.Role {
 	return narrowed(role)
 }
 
-// OperatorLeaseRole is what commands need to see whether an operator is alive, in any cluster that they may be used in.
+// OperatorLeaseRole is what commands need to see whether an operator is alive.
 func OperatorLeaseRole() cluster.Role {
 	return cluster.Role{
 		Name: "replumb-operator-lease", File: "rbac-operator.yaml", Purpose: cluster.View,
@@ -63,7 +63,7 @@ func OperatorLeaseRole() cluster.Role {
 	}
 }
 
-// narrowed is a role without rights that it has in another rule as well: the same, of all names, or in all namespaces.
+// narrowed drops rights that another rule grants for all names or namespaces.
 func narrowed(role cluster.Role) cluster.Role {
 	all := map[cluster.Right]bool{}
 	for _, r := range role.Rights() {
@@ -85,7 +85,8 @@ func narrowed(role cluster.Role) cluster.Role {
 	return role
 }
 
-// wider reports whether there is a right that has another in it. list, watch and create of one namespace are in those of all.
+// wider reports whether a right is in another; list, watch and create of one namespace are in those
+// of all.
 func wider(all map[cluster.Right]bool, r cluster.Right) bool {
 	for _, w := range []cluster.Right{unnamed(r), anywhere(r), unnamed(anywhere(r))} {
 		if w != r && all[w] {

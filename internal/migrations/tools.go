@@ -13,19 +13,16 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 )
 
-// Tools are what jobs of all kinds are made with. Without a cluster they are good for finding out what is wrong in a Migration.
+// Tools make jobs of all kinds. Without a cluster they only validate a Migration.
 type Tools struct {
 	Cluster   *cluster.Cluster
 	Inspector *apiserver.Inspector
-	// Image of replumb for the pods it runs itself; empty if this build has none.
-	Image pull.Image
-	// Context gives access to another context of the kubeconfig, for mirrors; nil where there is no kubeconfig.
-	Context func(name string) (*rest.Config, error)
-	// InsecureTarget takes the kubeconfig of a mirror's Secret as it is.
+	Image     pull.Image
+	// Context gives access to another context of the kubeconfig; nil where there is none.
+	Context        func(name string) (*rest.Config, error)
 	InsecureTarget bool
 	// Dir is the folder that relative paths of manifests are relative to.
-	Dir string
-	// Directed says that spec.desired is for others to write, and that runs obey it: they are those of the operator.
+	Dir      string
 	Directed bool
 }
 
@@ -48,7 +45,6 @@ func (t Tools) Mirrors() mirror.Deps {
 	return mirror.Deps{Tools: t.Basic(), Context: t.Context, InsecureTarget: t.InsecureTarget}
 }
 
-// newNetworkJob makes the job of a migration of networks, which works with objects of any type.
 func newNetworkJob(t Tools, m *v1alpha1.Migration) (Job, error) {
 	tools := cni.Deps{Tools: t.Basic(), Dir: t.Dir}
 	if t.Cluster != nil {

@@ -44,13 +44,11 @@ func Checks() []findings.Check[[]Member] {
 	)
 }
 
-// taken is one range of a field.
 type taken struct {
 	migration.TakenRanges
 	r netip.Prefix
 }
 
-// takes are the ranges of a member.
 func (m Member) takes() (all []taken) {
 	if m.Place.Takes == nil {
 		return nil
@@ -105,7 +103,7 @@ func checkTwice(all []Member) (out []findings.Result) {
 	return out
 }
 
-// changed are the objects of users that a plan changes or restarts, each once. What is made is no one's yet.
+// changed are the existing objects of users that a plan changes or restarts, each once.
 func changed(p *engine.Plan) (all []string, err error) {
 	for _, phase := range p.Phases {
 		if phase.Own {
@@ -128,7 +126,6 @@ func changed(p *engine.Plan) (all []string, err error) {
 	return all, nil
 }
 
-// counts reports whether a change is one of a user's object.
 func counts(s engine.Step, c engine.Change) bool {
 	role := engine.RoleOf(s)
 	_, name, named := strings.Cut(c.Object, " ")
@@ -141,8 +138,8 @@ func lower(object string) string {
 	return fmt.Sprintf("%s %s", strings.ToLower(kind), name)
 }
 
-// Ahead are the findings of a look at a Migration before its turn: that one of the set which comes before it is not through yet is no
-// obstacle, as it will be by then, and is looked for again when its turn has come.
+// Ahead drops the finding that an earlier Migration of the set is not through: it will be by then,
+// and is looked for again.
 func Ahead(all findings.Findings, earlier []string) (left findings.Findings) {
 	for _, f := range all {
 		name, of := strings.CutPrefix(f.Object, "Migration ")

@@ -1,5 +1,5 @@
-// Package migrationset has several Migrations of one cluster move as one set: it knows in which order, which of them cannot be in one, and what
-// of one is in the way of another. What moves each is behind it: docs/design/together.md says why the order is what it is.
+// Package migrationset has several Migrations of one cluster move as one set:
+// docs/design/together.md has the order and its reasons.
 package migrationset
 
 import (
@@ -14,14 +14,12 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// Describe says of which kind a Migration is. Services come first in the order of kinds: what carries
-// their old addresses is replaced when pods move, and pods that start then are given the new ones.
-// Nodes come last: new ones are made once, for the new Service range, with addresses for pods of the
-// new range, and the old ones are there for as long as anything may have to go back.
+// Describe says of which kind a Migration is. Services come first: their old addresses are carried
+// by pods that move later. Nodes come last: new ones are made once, for both new ranges.
 type Describe func(*v1alpha1.Migration) migration.Description
 
-// Order puts Migrations into the order in which they move, wherever they stand in the files, and has each know the set that it is in. It
-// fails with everything that keeps them from being one.
+// Order sorts Migrations as they move, and has each know its set. It fails with everything that
+// keeps them from being one.
 func Order(kind Describe, all []*v1alpha1.Migration) ([]*v1alpha1.Migration, error) {
 	if err := refusal(kind, all); err != nil {
 		return nil, err
@@ -45,7 +43,6 @@ func Names(all []*v1alpha1.Migration) (names []string) {
 	return names
 }
 
-// refusal is everything that keeps Migrations from being one set.
 func refusal(kind Describe, all []*v1alpha1.Migration) error {
 	var bad field.ErrorList
 	for i, m := range all {
@@ -79,10 +76,9 @@ func others(all []*v1alpha1.Migration, but int) string {
 type Progress struct {
 	Name  string
 	Phase v1alpha1.Phase
-	// Applied says that a run was asked to apply it: before its first plan is through, it has no phase.
+	// Applied says that a run was asked to apply it, even if it has no phase yet.
 	Applied bool
-	// Final is true once the point of no return is passed.
-	Final bool
+	Final   bool
 }
 
 // Begun reports whether a Migration has changed something that is not undone.
@@ -90,8 +86,8 @@ func (s Progress) Begun() bool {
 	return (s.Phase != "" || s.Applied) && s.Phase != v1alpha1.PhaseRolledBack
 }
 
-// Spared says why apply leaves the i-th of a set alone; empty if it has something to do. One that has moved is looked at again only until
-// the next has begun: from then on the two would be in each other's way, and what the earlier one was to move has moved.
+// Spared says why apply leaves the i-th of a set alone; empty if it has something to do. A
+// Migration that has moved is left alone once the next has begun.
 func Spared(all []Progress, i int) string {
 	s := all[i]
 	if s.Phase == v1alpha1.PhaseFinished {

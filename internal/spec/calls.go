@@ -48,7 +48,7 @@ func validateHooks(m *v1alpha1.MigrationSpec, phases []string) (all field.ErrorL
 const mostRequests = 1000
 
 // validateProbes refuses probes of the nodes themselves, which have local services such as cloud
-// metadata, and rates that would be a nuisance. Agents enforce the same: see internal/verify/agent.
+// metadata, and rates that would be a nuisance. Agents enforce the same.
 func validateProbes(p *v1alpha1.ProofSpec) (all field.ErrorList) {
 	sum := 0
 	for i := range p.Probes {
@@ -79,7 +79,7 @@ func validateProbes(p *v1alpha1.ProofSpec) (all field.ErrorList) {
 }
 
 // validateTiers reads selectors, and refuses a Service in two tiers, which may be too many for a
-// schema rule. A tier without rules is fine: annotations and the lookup can name it.
+// schema rule.
 func validateTiers(m *v1alpha1.MigrationSpec) (all field.ErrorList) {
 	owner := map[string]string{}
 	for i, t := range m.Tiers {

@@ -15,16 +15,15 @@ import (
 
 // Change is a field of a recorded Migration that a run goes by in another way than it was recorded.
 type Change struct {
-	// Field is the path, such as spec.batch.size. Old and New are JSON, - for none; secrets are not
-	// shown.
+	// Field is the path, such as spec.batch.size. Old and New are JSON without secrets, - for none.
 	Field, Old, New string
 }
 
 func (c Change) String() string { return fmt.Sprintf("%s: %s -> %s", c.Field, c.Old, c.New) }
 
 // Merge is the given Migration with what the recorded one has filled in; both have defaults.
-// changes are the settings that differ: pace, patience, reach and notifications may. Others fail
-// with an error of Refuse, by the transition rules of the schema, which an API server applies too.
+// changes are the settings that differ; the schema's transition rules refuse others, as an API
+// server does.
 func Merge(recorded, given *v1alpha1.Migration) (effective *v1alpha1.Migration, changes []Change, err error) {
 	d := built()
 	old, object := untyped(recorded), untyped(given)

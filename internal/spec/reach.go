@@ -18,7 +18,6 @@ import (
 // Effect is what a field has replumb do outside of the Migration's cluster.
 type Effect string
 
-// The effects.
 const (
 	// Runs a program on the machine where replumb runs.
 	Runs Effect = "runs"
@@ -34,8 +33,8 @@ const (
 	Deploys Effect = "runs on nodes"
 )
 
-// Call is a setting with an effect outside of the cluster. Writers of Migrations must not be able
-// to use the operator's machine, so such settings come from the operator's file or consent.
+// Call is a setting with an effect outside of the cluster. Writers of Migrations must not command
+// the operator's machine, so such settings need a file or consent.
 type Call struct {
 	// Field is its path, such as spec.hooks[0].exec.command.
 	Field  string
@@ -176,9 +175,8 @@ func Digest(calls []Call) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Locate resolves relative paths of programs and files against the Migration's folder. A program
-// without a slash is looked for in PATH, and manifests stay as they are recorded: see
-// spec.cni.manifests.
+// Locate resolves relative paths of programs and files against the Migration's folder. Manifests
+// stay as recorded: see spec.cni.manifests.
 func Locate(m *v1alpha1.Migration, dir string) {
 	from := func(path *string) {
 		if *path != "" && !filepath.IsAbs(*path) {

@@ -1,6 +1,5 @@
-// Package spec reads Migrations: defaults, bounds and rules of the CustomResourceDefinition,
-// applied offline, and rules that only Go can express. It knows which fields of a begun Migration
-// may change.
+// Package spec reads Migrations by the CustomResourceDefinition, offline, and by rules that only Go
+// can express.
 package spec
 
 import (
@@ -27,7 +26,6 @@ const longCall = 30 * time.Minute
 
 // Error says which field of a Migration is wrong, and what to do.
 type Error struct {
-	// Field is its path, such as spec.tiers[1].selector.
 	Field   string
 	Problem string
 	Hint    string

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Prefixes are ranges that the schema has seen. What is none is left out: Validate says so.
+// Prefixes are ranges that the schema has seen. Others are left out: Validate says so.
 func Prefixes(texts []string) []netip.Prefix {
 	var all []netip.Prefix
 	for _, text := range texts {

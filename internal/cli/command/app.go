@@ -23,10 +23,9 @@ import (
 // App is what every command is given. The flags of a command are the command's own.
 type App struct {
 	// Name is what the user calls the program.
-	Name string
-	In   io.Reader
-	Out  *Output
-	// Err is stderr, for people.
+	Name     string
+	In       io.Reader
+	Out      *Output
 	Err      printable.Writer
 	Config   *genericclioptions.ConfigFlags
 	Settings Settings
@@ -152,7 +151,8 @@ func (a *App) Runner(f Format) *engine.Runner {
 // Build is what the linker set; both are empty in a build without make.
 type Build struct {
 	Version string
-	// Digest of the image of this release (sha256:…): pods run that, wherever its tag leads by then.
+	// Digest of the image of this release (sha256:…): pods run that, wherever its tag leads by
+	// then.
 	Digest string
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
-// columns print a row for each item of a List, or for the only object, by paths.
 type columns struct {
 	heads []string
 	paths []*jsonpath.JSONPath

@@ -106,7 +106,6 @@ func Administrative(err error) error {
 	return hinted(err, "it takes an administrator of the cluster (the role cluster-admin); no role of replumb is enough")
 }
 
-// hinted adds a hint to an error that is a lack of rights and has none.
 func hinted(err error, hint string) error {
 	if !LacksRights(err) || Cancelled(err) || fault.Advice(err) != "" {
 		return err

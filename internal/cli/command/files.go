@@ -21,14 +21,10 @@ const Stdin = "-"
 
 // Files are what -f or -k names.
 type Files struct {
-	// Names are files and folders, or Stdin.
-	Names []string
-	// kustomization is a folder that kustomize builds.
+	Names         []string
 	kustomization string
-	// recursive takes the folders in folders as well.
-	recursive bool
-	// read keeps the sources: stdin can be read once.
-	read []spec.Source
+	recursive     bool
+	read          []spec.Source
 }
 
 // Declare adds the flags.
@@ -70,7 +66,6 @@ func (f *Files) open(a *App) (all []spec.Source, err error) {
 	return all, nil
 }
 
-// kustomized is what kustomize makes of a folder, to which paths in it are relative.
 func kustomized(folder string) ([]spec.Source, error) {
 	dir, err := filepath.Abs(folder)
 	if err != nil {
@@ -84,7 +79,6 @@ func kustomized(folder string) ([]spec.Source, error) {
 	return []spec.Source{{Name: "kustomization " + folder, Body: body, Dir: dir}}, err
 }
 
-// openOne reads a file, all files of a folder that may hold objects, or stdin.
 func (f *Files) openOne(name string, in io.Reader) ([]spec.Source, error) {
 	if name == Stdin {
 		body, err := io.ReadAll(in)
@@ -112,7 +106,6 @@ func (f *Files) openOne(name string, in io.Reader) ([]spec.Source, error) {
 	return all, nil
 }
 
-// manifests are the files of a folder that kubectl would take, in order.
 func manifests(dir string, recursive bool) (files []string, err error) {
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		switch {

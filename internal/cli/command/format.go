@@ -20,14 +20,14 @@ import (
 const (
 	// FormatsPrefix begins the usage of every -o that takes formats; the formats follow.
 	FormatsPrefix = "output format: "
-	// customColumns begins the format of kubectl get that prints paths, such as NAME:.metadata.name.
+	// customColumns begins the format of kubectl get that prints paths, such as
+	// NAME:.metadata.name.
 	customColumns = "custom-columns"
 )
 
 // Format is the -o of one command. The zero Format is one for people.
 type Format struct {
-	Name string
-	// templates print what kubectl get takes beside the formats; nil where a command takes none.
+	Name      string
 	templates *genericclioptions.PrintFlags
 }
 
@@ -87,7 +87,6 @@ func (f *Format) DeclareDocument(cmd *cobra.Command, formats ...string) {
 	}
 }
 
-// printer of templates and columns.
 func (f *Format) printer() (printers.ResourcePrinter, error) {
 	if spec, ok := strings.CutPrefix(f.Name, customColumns+"="); ok {
 		return newColumns(spec)

@@ -22,7 +22,6 @@ func CalledAs(argv0 string) string {
 	return Standalone
 }
 
-// spokenCommands finds commands of replumb in a text, whatever they are called there.
 func spokenCommands() *regexp.Regexp {
 	const commands = "apply|backup|canary|check|explain|finish|fleet|install|overlap|pause|plan|probe|ranges|rbac|report|resume|rollback|status|" +
 		"tunnels|ui|unfreeze|version"

@@ -11,13 +11,13 @@ import (
 
 // ReportPart is what one cluster, or one migration, has in a report of several.
 type ReportPart struct {
-	// Summary is one sentence, Report all that replumb report says; both are empty before the start.
+	// Summary is one sentence, Report all that replumb report says; both are empty before the
+	// start.
 	Summary  string          `json:"summary,omitempty"`
 	Report   json.RawMessage `json:"report,omitempty"`
 	Error    string          `json:"error,omitempty"`
 	ExitCode int             `json:"exitCode"`
 
-	// Requests of probes, which Summarize adds up.
 	Sent        int64 `json:"-"`
 	Failed      int64 `json:"-"`
 	Late        int64 `json:"-"`

@@ -22,8 +22,7 @@ const maxVerbosity = 7
 type Settings struct {
 	verbosity int
 	Quiet     bool
-	// timeout ends the command; zero never does.
-	timeout time.Duration
+	timeout   time.Duration
 }
 
 // Declare adds the flags.
@@ -58,8 +57,7 @@ func (s *Settings) prepare() error {
 // TimeoutError says that --timeout ended a command.
 type TimeoutError struct {
 	After time.Duration
-	// Err is the error of the command then; nil for none.
-	Err error
+	Err   error
 }
 
 func (e *TimeoutError) Error() string {
@@ -98,8 +96,7 @@ func (s *Settings) Govern(cmd *cobra.Command) {
 	}
 }
 
-// limit cancels a context when the time is up. A deadline would cut the steps in hand off, which
-// finish after a cancellation as after Ctrl-C.
+// limit cancels a context when the time is up: a deadline would cut the steps in hand off.
 func (s *Settings) limit(ctx context.Context) (limited context.Context, stop func()) {
 	if s.timeout == 0 {
 		return ctx, func() {}

@@ -79,7 +79,6 @@ cluster as long as apply has something left to do in one, or one cannot be reach
 	return cmd
 }
 
-// options of a command about a fleet.
 type options struct {
 	*command.App
 	format          command.Format
@@ -87,7 +86,6 @@ type options struct {
 	waves, clusters []string
 }
 
-// actOptions of a command that changes clusters.
 type actOptions struct {
 	options
 	yes          bool
@@ -105,14 +103,12 @@ func (o *options) declarePick(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&o.clusters, "cluster", nil, "only this cluster of the fleet; may be given more than once")
 }
 
-// run is a fleet that a command is about.
 type run struct {
 	*fleet.Fleet
 	targets []*fleet.Target
 	program *fleet.Program
 }
 
-// open reads a Fleet with its Migration, and refuses what is wrong before any cluster is asked.
 func (o *options) open(cmd *cobra.Command) (*run, error) {
 	if o.file == "" {
 		return nil, &command.UsageError{Problem: "name the file with the Fleet", Hint: cmd.CommandPath() + " -f FILE"}
@@ -147,7 +143,6 @@ func (o *options) open(cmd *cobra.Command) (*run, error) {
 	return r, r.pick(o, targets)
 }
 
-// pick leaves out what the flags do not name.
 func (r *run) pick(o *options, all []*fleet.Target) error {
 	for _, name := range o.clusters {
 		if r.WaveOf(name) == "" {
@@ -173,7 +168,6 @@ func (r *run) pick(o *options, all []*fleet.Target) error {
 	return nil
 }
 
-// program is this very one, with the flags that clusters share.
 func (o *options) program(cmd *cobra.Command) (*fleet.Program, error) {
 	path, err := os.Executable()
 	if err != nil {
@@ -191,8 +185,7 @@ func (o *options) program(cmd *cobra.Command) (*fleet.Program, error) {
 	return p, nil
 }
 
-// sharedFlags hold for every cluster. Flags that name a cluster, or a user of one, are refused: the
-// Fleet does.
+// sharedFlags hold for every cluster. Flags that name a cluster or its user are refused.
 func sharedFlags(flags *pflag.FlagSet) (shared []string, err error) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		switch {
@@ -216,7 +209,6 @@ func sharedFlags(flags *pflag.FlagSet) (shared []string, err error) {
 	return shared, err
 }
 
-// act is the command of an action.
 func act(a *command.App, action fleet.Action, cmd *cobra.Command) *cobra.Command {
 	o := &actOptions{options: options{App: a}}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -241,7 +233,6 @@ func act(a *command.App, action fleet.Action, cmd *cobra.Command) *cobra.Command
 	return cmd
 }
 
-// more are the flags that clusters get.
 func (o *actOptions) more() (flags []string) {
 	if o.late != "" {
 		flags = append(flags, "--late", o.late)
@@ -252,7 +243,6 @@ func (o *actOptions) more() (flags []string) {
 	return flags
 }
 
-// act says what is about to be changed, asks, and runs the waves.
 func (o *actOptions) act(ctx context.Context, r *run, action fleet.Action) error {
 	if h := r.Spec.Health; h != nil && action == fleet.Apply {
 		if err := callout.Check(*h); err != nil {
@@ -294,7 +284,6 @@ func theseClusters(n int) string {
 	return "these " + english.Plural(n, "cluster", "")
 }
 
-// waitFor waits, unless it is cancelled.
 func waitFor(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -306,8 +295,7 @@ func waitFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// events prints what happens: events to stdout with -o json, else lines for people to stderr. The
-// stderr of clusters is for people in any case.
+// events go to stdout with -o json, else as lines for people to stderr.
 func (o *options) events() (onEvent func(fleet.Event), onLine func(*fleet.Target, fleet.Line)) {
 	progress := &fleet.Progress{Out: o.Err, Quiet: o.Settings.Quiet}
 	if o.format.Name != "json" {
@@ -333,8 +321,7 @@ func (o *options) events() (onEvent func(fleet.Event), onLine func(*fleet.Target
 	}
 }
 
-// introduce prints which clusters are about to be changed, and where they are. No two may be the
-// same.
+// introduce prints which clusters are about to be changed. No two may be the same.
 func (o *options) introduce(r *run) error {
 	rows := [][]string{{"WAVE", "CLUSTER", "CONTEXT", "SERVER", "TARGET"}}
 	at := map[string]string{}

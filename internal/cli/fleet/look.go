@@ -24,7 +24,6 @@ import (
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
-// rawConfig reads the first kubeconfig that is named, or that of the environment.
 func rawConfig(files ...string) (clientcmdapi.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = cmp.Or(files...)
@@ -45,7 +44,6 @@ func (e *Error) ExitCode() int { return e.Code }
 
 func (*Error) Advice() string { return "the table has the reason of each; nothing was changed" }
 
-// errorOf the exit codes of targets; nil if all went well.
 func errorOf(of []*fleet.Target, code func(i int) int) error {
 	e := &Error{}
 	for i, t := range of {
@@ -79,11 +77,9 @@ func (o *options) asking(cmd *cobra.Command, do func(context.Context, *run) (cod
 }
 
 type checkRow struct {
-	Cluster string `json:"cluster"`
-	Wave    string `json:"wave"`
-	// Result is ready, blocked or unknown.
-	Result string `json:"result"`
-	// Blocking and Warnings are codes of findings.
+	Cluster  string   `json:"cluster"`
+	Wave     string   `json:"wave"`
+	Result   string   `json:"result"`
 	Blocking []string `json:"blocking"`
 	Warnings []string `json:"warnings"`
 	Error    string   `json:"error,omitempty"`
@@ -113,7 +109,6 @@ Exit code: the worst of those of the clusters: 0 nothing blocks, 3 something blo
 	})
 }
 
-// newCheckRow reads what replumb check printed.
 func newCheckRow(t *fleet.Target, printed []byte, end fleet.Outcome) checkRow {
 	row := checkRow{Cluster: t.Name, Wave: t.Wave, Result: "unknown", Blocking: []string{}, Warnings: []string{}, ExitCode: end.Code}
 	found := struct {
@@ -246,7 +241,6 @@ Exit code: 0 all clusters were looked at, else the worst of those of the cluster
 	})
 }
 
-// writeTable writes where all clusters stand, for people.
 func writeTable(w io.Writer, states []fleet.State) error {
 	rows := [][]string{{"WAVE", "CLUSTER", "PHASE", "MOVED", "REQUESTS", "FAILED", "LATE", "NOT MEASURED", "LAST ERROR"}}
 	for _, s := range states {

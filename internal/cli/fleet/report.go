@@ -28,7 +28,6 @@ type document struct {
 	Clusters     []reportRow `json:"clusters"`
 }
 
-// reportRow is one cluster of it.
 type reportRow struct {
 	Cluster            string `json:"cluster"`
 	Wave               string `json:"wave"`
@@ -71,7 +70,6 @@ Exit code: 0 all clusters were looked at, else the worst of those of the cluster
 	})
 }
 
-// newReportRow reads what replumb report printed.
 func newReportRow(t *fleet.Target, printed []byte, end fleet.Outcome) reportRow {
 	row := reportRow{Cluster: t.Name, Wave: t.Wave, ReportPart: command.ReportPart{Error: end.Error, ExitCode: end.Code}}
 	if end.Code != fault.ExitDone {
@@ -99,7 +97,6 @@ func newReportRow(t *fleet.Target, printed []byte, end fleet.Outcome) reportRow 
 	return row
 }
 
-// summarize is the report in one sentence.
 func (r *document) summarize() string {
 	var parts []command.ReportPart
 	for _, row := range r.Clusters {

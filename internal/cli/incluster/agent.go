@@ -68,7 +68,6 @@ the API servers at --api with the token of its ServiceAccount, without any Servi
 	return cmd
 }
 
-// agent makes the agent, or names the setting that is missing.
 func (o *agentOptions) agent(env func(string) string, version string) (*agent.Agent, error) {
 	hint := "apply starts agents with all they need"
 	origins := map[string]v1alpha1.ProbeOrigin{"host": v1alpha1.FromHost, "pod": v1alpha1.FromPod}
@@ -107,7 +106,6 @@ func (o *agentOptions) agent(env func(string) string, version string) (*agent.Ag
 	return own, nil
 }
 
-// addresses reads one or more, with commas between them.
 func addresses(text string) ([]netip.Addr, error) {
 	var all []netip.Addr
 	for one := range strings.SplitSeq(text, ",") {
@@ -120,13 +118,11 @@ func addresses(text string) ([]netip.Addr, error) {
 	return all, nil
 }
 
-// endpoints reports whether all of some texts are IP:port, and there is one.
 func endpoints(texts []string) bool {
 	wrong := func(text string) bool { _, err := netip.ParseAddrPort(text); return err != nil }
 	return len(texts) > 0 && !slices.ContainsFunc(texts, wrong)
 }
 
-// run runs an agent, with what others call if it is to serve. A request to end is no error.
 func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
 	config, _ := cluster.Direct(o.api, cluster.ServiceAccountDir)
 	c, err := cluster.Connect(config)

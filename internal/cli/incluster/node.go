@@ -42,10 +42,8 @@ func Node(a *command.App) *cobra.Command {
 	return cmd
 }
 
-// node makes the commands, which report in JSON.
 type node struct{ *command.App }
 
-// network is a command about one network of the node.
 func (n node) network(
 	use, short string, do func(nodecleanup.Host, nodecleanup.Network) (*nodecleanup.Report, error),
 ) *cobra.Command {
@@ -76,7 +74,6 @@ func rootFlag(cmd *cobra.Command, root *string) {
 	cmd.Flags().StringVar(root, "root", "/host", "where the root of the node is mounted")
 }
 
-// reporting has a command write a report: to the file that the kubelet reads, or to stdout.
 func (n node) reporting(cmd *cobra.Command, do func(*cobra.Command) (*nodecleanup.Report, error)) {
 	var file string
 	cmd.Flags().StringVar(&file, "report", "", "file to write the report to; none means stdout")
@@ -97,7 +94,6 @@ func (n node) reporting(cmd *cobra.Command, do func(*cobra.Command) (*nodecleanu
 	}
 }
 
-// silent is a command that has nothing to report but that it went well.
 func (n node) silent(use, short string, do func() error) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, Args: command.NoArgs}
 	n.reporting(cmd, func(*cobra.Command) (*nodecleanup.Report, error) { return &nodecleanup.Report{}, do() })
@@ -129,7 +125,6 @@ func (n node) traffic() *cobra.Command {
 	return cmd
 }
 
-// prefixes reads ranges, and addresses as ranges of one.
 func prefixes(texts []string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, text := range texts {

@@ -10,7 +10,6 @@ import (
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 )
 
-// prefer fails unless the node goes by the network afterwards.
 func prefer(h nodecleanup.Host, n nodecleanup.Network) (*nodecleanup.Report, error) {
 	if err := h.Prefer(n); err != nil {
 		return nil, err
@@ -53,7 +52,6 @@ func (n node) uncross() *cobra.Command {
 	return n.silent("uncross", "Keep them no more", masquerade.Remove)
 }
 
-// between is a command about the ways between ranges of pods.
 func between(use, short string, do func(*cobra.Command, []masquerade.Pair) error) *cobra.Command {
 	var texts []string
 	cmd := &cobra.Command{

@@ -11,7 +11,6 @@ import (
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 )
 
-// services checks, while kube-proxy is replaced, who leads to Services on the node.
 func (n node) services() *cobra.Command {
 	var programmed, unprogrammed string
 	var ask nodecleanup.Services
@@ -39,7 +38,6 @@ func (n node) services() *cobra.Command {
 	return cmd
 }
 
-// cilium asks Cilium's agent of the node whether it replaces kube-proxy.
 func (n node) cilium() *cobra.Command {
 	var ask nodecleanup.Agent
 	cmd := &cobra.Command{

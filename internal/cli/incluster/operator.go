@@ -26,8 +26,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
-	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/kube/workload"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/operator/controller"
 	"github.com/replumb/replumb/internal/reporting/metrics"
 )
@@ -143,8 +143,6 @@ func (o *operatorOptions) run(ctx context.Context) error {
 	return nil
 }
 
-// ownImage is that of the pod the process runs in, with its pull secrets; none outside a pod, or if
-// the pod cannot be read.
 func ownImage(ctx context.Context, c client.Reader, env func(string) string) pull.Image {
 	pod := &corev1.Pod{}
 	key := client.ObjectKey{Namespace: env("POD_NAMESPACE"), Name: env("POD_NAME")}
@@ -177,7 +175,6 @@ func stopAfter(ctx context.Context, stop func(context.Context) error) error {
 	return stop(last)
 }
 
-// replica is the name of the pod, or of the machine and process.
 func replica(env func(string) string) string {
 	if pod := env("POD_NAME"); pod != "" {
 		return pod
@@ -193,10 +190,8 @@ type reached struct {
 	fallback  string
 }
 
-// followEvery is how often API servers are looked for that have come or gone.
 const followEvery = 30 * time.Second
 
-// follow keeps the endpoints as those are that Service kubernetes leads to, until ctx ends.
 func (s *reached) follow(ctx context.Context, c *cluster.Cluster) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, followEvery)
@@ -207,7 +202,6 @@ func (s *reached) follow(ctx context.Context, c *cluster.Cluster) {
 	}, followEvery)
 }
 
-// single dials the API server that is named; the dialer of the config leads to any of them.
 func single(config *rest.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		if host, _, err := net.SplitHostPort(address); err == nil && host == config.ServerName {
@@ -217,7 +211,6 @@ func single(config *rest.Config) func(ctx context.Context, network, address stri
 	}
 }
 
-// dialLimit is how long one API server may take to accept a connection.
 const dialLimit = 3 * time.Second
 
 // connectInside connects to the cluster that the process runs in; with a kubeconfig, to the one

@@ -58,7 +58,6 @@ ServiceAccount, without any Service as long as one of them answers.`,
 	return cmd
 }
 
-// replica makes the replica, without a connection, or names the setting that is missing.
 func (o *overlapOptions) replica(env func(string) string) (*overlap.Replica, error) {
 	for _, c := range []struct {
 		problem string

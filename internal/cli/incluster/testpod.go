@@ -50,8 +50,6 @@ func testPodCall(a *command.App) *cobra.Command {
 	return cmd
 }
 
-// testPodAsk never fails for its findings: what does not answer now is compared with what did not
-// before.
 func testPodAsk(a *command.App) *cobra.Command {
 	var file string
 	var timeout time.Duration

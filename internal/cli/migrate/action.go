@@ -21,14 +21,12 @@ type action struct {
 	format command.Format
 	yes    bool
 	// local runs migrations in this process whether or not there is an operator.
-	local bool
-	// allowCalls is the digest of calls that the user agrees to.
+	local      bool
 	allowCalls string
 	// metricsAddress is where Prometheus finds metrics; empty for nowhere.
 	metricsAddress string
 }
 
-// declare adds the flags that all of them have.
 func (o *action) declare(cmd *cobra.Command) {
 	o.declareFiles(cmd)
 	cmd.Flags().BoolVar(&o.local, "local", false,
@@ -38,20 +36,17 @@ func (o *action) declare(cmd *cobra.Command) {
 		"[HOST:]PORT to serve Prometheus metrics at, as /metrics, to anyone who reaches it; HOST is 127.0.0.1 unless given (default: none)")
 }
 
-// declareCalls is for commands that go on with a Migration that the cluster has.
 func (o *action) declareCalls(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.allowCalls, "allow-calls", "",
 		"digest of the calls in the Migration that this machine may make (docs/hooks.md)")
 }
 
-// hintAfter prints the hint of an apply that went through; of a set all are finished migrationset.
 func (o *action) hintAfter(hint string) {
 	if hint != "" {
 		o.Hint("%s", command.Spoken(o.Name, hint))
 	}
 }
 
-// measure serves metrics, if an address was given, until stop is called.
 func (o *action) measure(ctx context.Context, of engine.Identity, look metrics.Look) (m *metrics.Metrics, stop func(), err error) {
 	if o.metricsAddress == "" {
 		return nil, func() {}, nil
@@ -72,7 +67,6 @@ func (o *action) measure(ctx context.Context, of engine.Identity, look metrics.L
 	}, nil
 }
 
-// migrationOf reads one Migration, as far as it is recorded.
 func migrationOf(c *command.Connection, name string) metrics.Look {
 	return func(ctx context.Context) ([]v1alpha1.Migration, error) {
 		m, err := migration.Get(ctx, c.Cluster, name)

@@ -81,7 +81,6 @@ the cluster, 6 agents cannot measure, 130 interrupted or paused.`,
 	return cmd
 }
 
-// phases are those of the Migration in the files, or of all kinds where none can be read.
 func (o *applyOptions) phases(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	const kept = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 	slices.Sort(o.files.Names)
@@ -102,7 +101,6 @@ func (o *applyOptions) phases(*cobra.Command, []string, string) ([]cobra.Complet
 	return all, kept
 }
 
-// applyOne applies one Migration.
 func (o *applyOptions) applyOne(ctx context.Context, g *given) (hint string, err error) {
 	var expected *migration.Expectation
 	var of engine.Identity
@@ -132,7 +130,6 @@ func (o *applyOptions) applyOne(ctx context.Context, g *given) (hint string, err
 	return o.runApply(ctx, c, j)
 }
 
-// mayAcceptDowntime refuses the flag where there is no downtime to accept.
 func (o *applyOptions) mayAcceptDowntime(g *given) error {
 	if _, ok := g.job.(*cni.Job); ok || !o.acceptDowntime {
 		return nil
@@ -143,7 +140,6 @@ func (o *applyOptions) mayAcceptDowntime(g *given) error {
 	}
 }
 
-// hasPhase refuses a phase that apply does not have.
 func hasPhase(until string) fit {
 	return func(g *given) error {
 		phases := g.job.About().Phases
@@ -175,7 +171,6 @@ func canCall(g *given) error {
 	return nil
 }
 
-// readPlan reads a plan that plan wrote, and of which cluster it is.
 func readPlan(file string) (*migration.Expectation, engine.Identity, error) {
 	none := engine.Identity{}
 	body, err := os.ReadFile(file)

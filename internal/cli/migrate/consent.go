@@ -18,12 +18,12 @@ import (
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// resolved is a recorded migration that rollback, finish or resume goes on with.
 type resolved struct {
 	migrations.Job
 	c *command.Connection
@@ -31,9 +31,8 @@ type resolved struct {
 	file *given
 }
 
-// resolve finds the migration that a command is about, in the file or by its name, and prints which
-// cluster it is in. What it calls is in the file, or agreed to: otherwise it fails with a
-// *ConsentError. Nothing is written.
+// resolve finds the migration of a command, in the file or by its name, and prints its cluster.
+// Calls that are neither in the file nor agreed to are a *ConsentError.
 func (o *action) resolve(ctx context.Context, file *given, name string) (*resolved, error) {
 	if file == nil && len(o.passEnv) > 0 {
 		return nil, &command.UsageError{
@@ -77,7 +76,6 @@ func (o *action) resolve(ctx context.Context, file *given, name string) (*resolv
 	return t, ofJob(t.Job, t.Open(ctx))
 }
 
-// begin records the settings in the file, and the agreement to its calls.
 func (t *resolved) begin(ctx context.Context, a *action) error {
 	if t.file == nil {
 		return nil
@@ -92,8 +90,8 @@ func (t *resolved) begin(ctx context.Context, a *action) error {
 	return a.agreeToFile(ctx, t.c, t.file.Migration, t.file.dir)
 }
 
-// beginApply prints which cluster is about to be changed, and asks on a terminal. A user who may
-// not read the Migration is let through to the check of rights, which names all that are missing.
+// beginApply prints which cluster is about to be changed, and asks on a terminal. Without the right
+// to read the Migration it goes on: the check of rights names all that are missing.
 func (o *action) beginApply(ctx context.Context, c *command.Connection, j migrations.Job, g *given) error {
 	m := j.About().Migration
 	have, err := migration.Get(ctx, c.Cluster, m.Name)
@@ -142,7 +140,6 @@ func (*ForeignPlanError) Advice() string {
 
 func (*ForeignPlanError) ExitCode() int { return fault.ExitBlocked }
 
-// ofCluster refuses a plan of another cluster.
 func ofCluster(ctx context.Context, c *command.Connection, file string, of engine.Identity) error {
 	here, err := c.Identity(ctx)
 	if err != nil {
@@ -159,8 +156,7 @@ func ofCluster(ctx context.Context, c *command.Connection, file string, of engin
 type ConsentError struct {
 	Name, Digest string
 	// Given is the digest given instead; empty for none.
-	Given string
-	// Command with which to agree.
+	Given   string
 	Command string
 }
 
@@ -178,9 +174,8 @@ func (e *ConsentError) Advice() string {
 
 func (*ConsentError) ExitCode() int { return fault.ExitBlocked }
 
-// consent refuses calls of a Migration in the cluster that were not agreed to on this machine: by
-// an apply of a file with the same calls, by their digest, or now. Others may write Migrations, and
-// must not make this machine do things by that.
+// consent refuses calls of a Migration in the cluster that were not agreed to on this machine:
+// others may write Migrations, and must not make this machine do things by that.
 func (o *action) consent(ctx context.Context, c *command.Connection, m *v1alpha1.Migration) (dir string, err error) {
 	calls := spec.Calls(m)
 	digest := spec.Digest(calls)
@@ -205,11 +200,10 @@ func (o *action) consent(ctx context.Context, c *command.Connection, m *v1alpha1
 			return "", &ConsentError{Name: m.Name, Digest: digest}
 		}
 	}
-	o.keep(agreement{Cluster: of, Migration: m.Name, Digest: digest, Calls: texts(calls)})
+	o.keep(agreement{Cluster: of, Migration: m.Name, Digest: digest, Calls: lists.Strings(calls)})
 	return "", nil
 }
 
-// list prints calls.
 func (o *action) list(calls []spec.Call, digest string) {
 	fmt.Fprintln(o.Err, "calls of the Migration in the cluster:")
 	for _, c := range calls {
@@ -218,7 +212,6 @@ func (o *action) list(calls []spec.Call, digest string) {
 	fmt.Fprintln(o.Err, "their digest is", digest)
 }
 
-// agreeToFile remembers the calls of the user's own file.
 func (o *action) agreeToFile(ctx context.Context, c *command.Connection, m *v1alpha1.Migration, dir string) error {
 	calls := spec.Calls(m)
 	if len(calls) == 0 {
@@ -228,7 +221,7 @@ func (o *action) agreeToFile(ctx context.Context, c *command.Connection, m *v1al
 	if err != nil {
 		return err
 	}
-	o.keep(agreement{Cluster: of, Migration: m.Name, Digest: spec.Digest(calls), Dir: dir, Calls: texts(calls)})
+	o.keep(agreement{Cluster: of, Migration: m.Name, Digest: spec.Digest(calls), Dir: dir, Calls: lists.Strings(calls)})
 	return nil
 }
 
@@ -241,29 +234,19 @@ func (o *action) keep(g agreement) {
 	}
 }
 
-func texts(calls []spec.Call) []string {
-	var all []string
-	for _, c := range calls {
-		all = append(all, c.String())
-	}
-	return all
-}
-
-// agreement is to the calls of a migration from this machine. It is kept in a file of the user's
-// own: those who may write Migrations in the cluster must not be able to write it.
+// agreement is to the calls of a migration from this machine, in a file of the user's own: writers
+// of Migrations in the cluster must not be able to write it.
 type agreement struct {
 	Cluster   engine.Identity `json:"cluster"`
 	Migration string          `json:"migration"`
 	Digest    string          `json:"digest"`
 	// Dir is the folder of the file with the calls, in which relative paths begin.
-	Dir string `json:"dir,omitempty"`
-	// Calls are for people who look into the file.
+	Dir   string    `json:"dir,omitempty"`
 	Calls []string  `json:"calls"`
 	At    time.Time `json:"at"`
 }
 
-// agreementFile is where an agreement is kept. Names are hashed: they are the cluster's, and must
-// not become part of a path.
+// agreementFile hashes names: they are the cluster's, and must not become part of a path.
 func agreementFile(uid, name string) (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -273,7 +256,6 @@ func agreementFile(uid, name string) (string, error) {
 	return filepath.Join(dir, "replumb", "calls", hex.EncodeToString(sum[:16])+".json"), nil
 }
 
-// readAgreement is empty if none can be read.
 func readAgreement(uid, name string) (g agreement) {
 	file, err := agreementFile(uid, name)
 	if err != nil {
@@ -286,7 +268,6 @@ func readAgreement(uid, name string) (g agreement) {
 	return g
 }
 
-// write replaces what was agreed to before.
 func (g agreement) write() (err error) {
 	defer func() {
 		if err != nil {

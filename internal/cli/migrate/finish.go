@@ -52,7 +52,6 @@ finishes them in the order in which they did; a name chooses one of them.`,
 	return cmd
 }
 
-// finishOne finishes one Migration.
 func (o *finishOptions) finishOne(ctx context.Context, g *given, name string, leave bool) error {
 	t, err := o.resolve(ctx, g, name)
 	if err != nil {
@@ -89,7 +88,6 @@ func (o *finishOptions) finishOne(ctx context.Context, g *given, name string, le
 	return o.Done(o.format, t.About().Finished)
 }
 
-// leaveClients has finish not wait for clients of old addresses.
 func leaveClients(j migrations.Job) error {
 	services, ok := j.(*servicecidr.Job)
 	if !ok {

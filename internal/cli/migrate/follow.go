@@ -22,13 +22,11 @@ import (
 )
 
 const (
-	// followPause is how often a Migration is read that the operator works on.
 	followPause = time.Second
 	// staleFor is for how long a condition from before the operator was asked is passed over.
 	staleFor = 20 * time.Second
 )
 
-// follower shows what the operator does with one migration, from its status.
 type follower struct {
 	*command.App
 	format command.Format
@@ -40,7 +38,6 @@ type follower struct {
 	alone bool
 }
 
-// statusChange is the part of a status that is shown; with -o json one line of it per change.
 type statusChange struct {
 	Time      time.Time       `json:"time"`
 	Migration string          `json:"migration"`
@@ -52,8 +49,6 @@ type statusChange struct {
 	Counts    v1alpha1.Counts `json:"counts"`
 }
 
-// follow returns once the migration is as asked for, or stalled. It waits for API servers that are
-// away for a moment.
 func (f *follower) follow(ctx context.Context) error {
 	tick := time.NewTicker(followPause)
 	defer tick.Stop()
@@ -88,7 +83,6 @@ func (f *follower) follow(ctx context.Context) error {
 	}
 }
 
-// evaluate reports whether the migration is where it was to go. That it is stalled is an error.
 func (f *follower) evaluate(m *v1alpha1.Migration) (done bool, err error) {
 	if m.Status.ObservedGeneration < f.asked.Generation {
 		return false, nil
@@ -115,13 +109,11 @@ func (f *follower) evaluate(m *v1alpha1.Migration) (done bool, err error) {
 	return false, &StalledError{Name: m.Name, Reason: stalled.Reason, Message: printable.Text(stalled.Message)}
 }
 
-// stale reports whether a condition may be from before the operator was asked.
 func (f *follower) stale(c *metav1.Condition) bool {
 	was := meta.FindStatusCondition(f.asked.Status.Conditions, c.Type)
 	return was != nil && was.Status == c.Status && was.LastTransitionTime.Equal(&c.LastTransitionTime) && time.Since(f.since) < staleFor
 }
 
-// there reports whether the phase is the one that spec.desired leads to.
 func there(m *v1alpha1.Migration) bool {
 	switch m.Spec.Desired {
 	case v1alpha1.DesiredApplied:
@@ -134,7 +126,6 @@ func there(m *v1alpha1.Migration) bool {
 	return true
 }
 
-// show prints what is news.
 func (f *follower) show(m *v1alpha1.Migration) {
 	now := statusChange{Migration: m.Name, Phase: m.Status.Phase, Stage: m.Status.Stage, Counts: m.Status.Counts}
 	if c := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Status != metav1.ConditionTrue {
@@ -181,7 +172,6 @@ func (f *follower) print(now, was statusChange) {
 	}
 }
 
-// warnWithoutOperator says, once, when no operator is alive any more.
 func (f *follower) warnWithoutOperator(ctx context.Context) {
 	leader, err := controller.Alive(ctx, f.c.Cluster, controller.Namespace, time.Now().Add(f.c.Skew()))
 	switch {

@@ -23,18 +23,14 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// handover gives a migration to the operator.
 type handover struct {
-	c *command.Connection
-	// want is the Migration as the file has it, or as it is recorded.
+	c    *command.Connection
 	want *v1alpha1.Migration
 	to   v1alpha1.DesiredState
 	// approved are the words that the user has approved at a prompt, or by --yes.
 	approved []string
-	// resume takes a pause back.
-	resume bool
-	// ended is what is said once it is done.
-	ended string
+	resume   bool
+	ended    string
 	// unfit is the flag that only a run in this process can do; empty if there is none.
 	unfit string
 }
@@ -48,7 +44,6 @@ func (o *action) operated(ctx context.Context, c *command.Connection) (bool, err
 	return leader != "", err
 }
 
-// unfit is the error of a flag that an operator cannot go by.
 func unfit(flag string) error {
 	return &command.UsageError{
 		Problem: "an operator runs migrations in this cluster, and cannot go by " + flag,
@@ -56,8 +51,8 @@ func unfit(flag string) error {
 	}
 }
 
-// handOver writes the request to the operator, and follows until it is done. An interruption ends
-// the following alone.
+// handOver writes the request to the operator, and follows it. An interruption ends the following
+// alone.
 func (o *action) handOver(ctx context.Context, h handover) error {
 	if h.unfit != "" {
 		return unfit(h.unfit)
@@ -81,7 +76,6 @@ func (o *action) handOver(ctx context.Context, h handover) error {
 	return o.Done(o.format, h.ended)
 }
 
-// request records the request, and returns the Migration as written.
 func (h *handover) request(ctx context.Context) (asked *v1alpha1.Migration, err error) {
 	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		have, err := migration.Get(ctx, h.c.Cluster, h.want.Name)
@@ -123,7 +117,6 @@ func (h *handover) request(ctx context.Context) (asked *v1alpha1.Migration, err 
 	return asked, err
 }
 
-// settings are those of the file.
 func (h *handover) settings(have *v1alpha1.Migration) error {
 	whole, given := have.DeepCopy(), h.want.DeepCopy()
 	spec.Default(whole)
@@ -138,7 +131,6 @@ func (h *handover) settings(have *v1alpha1.Migration) error {
 	return nil
 }
 
-// fill writes the request into a Migration: the desired state, approvals, and the time.
 func (h *handover) fill(ctx context.Context, m *v1alpha1.Migration) error {
 	m.Spec.Desired = h.to
 	if h.resume {
@@ -161,7 +153,6 @@ func (h *handover) fill(ctx context.Context, m *v1alpha1.Migration) error {
 	return nil
 }
 
-// handOverApply has the operator apply a Migration, and approves the given plan by its hash.
 func (o *action) handOverApply(ctx context.Context, c *command.Connection, j migrations.Job, until string, expected *migration.Expectation) error {
 	of := j.About()
 	m := of.Migration
@@ -199,7 +190,6 @@ func (o *action) handOverApply(ctx context.Context, c *command.Connection, j mig
 	return nil
 }
 
-// localOnly is the flag of apply that an operator cannot go by; empty for none.
 func (o *action) localOnly(until string) string {
 	switch {
 	case until != "":
@@ -214,7 +204,6 @@ func (o *action) localOnly(until string) string {
 	return ""
 }
 
-// handOverTo has the operator roll back or finish.
 func (o *action) handOverTo(ctx context.Context, t *resolved, to v1alpha1.DesiredState, unfit string, approved ...string) error {
 	of := t.About()
 	h := handover{c: t.c, want: of.Migration, to: to, approved: approved, unfit: unfit, ended: of.WentBack}
@@ -227,7 +216,6 @@ func (o *action) handOverTo(ctx context.Context, t *resolved, to v1alpha1.Desire
 	return o.handOver(ctx, h)
 }
 
-// handOverAgain has the operator carry on with a paused migration.
 func (o *action) handOverAgain(ctx context.Context, t *resolved) error {
 	of := t.About()
 	h := handover{c: t.c, want: of.Migration, to: of.Migration.Spec.Desired, resume: true, unfit: o.localOnly("")}
@@ -244,7 +232,6 @@ func (o *action) handOverAgain(ctx context.Context, t *resolved) error {
 	return o.handOver(ctx, h)
 }
 
-// only is a flag, if it is given.
 func only(given bool, flag string) string {
 	if given {
 		return flag
@@ -252,7 +239,6 @@ func only(given bool, flag string) string {
 	return ""
 }
 
-// movesLate reports whether the user has chosen to move Services that were made in the new range.
 func movesLate(j migrations.Job) bool {
 	services, ok := j.(*servicecidr.Job)
 	return ok && services.CreatedDuring == servicecidr.MoveCreatedDuring

@@ -76,7 +76,6 @@ settings in the file, and records them.`,
 	return cmd
 }
 
-// carryOn does what the Migration in the cluster asks for.
 func (o *action) carryOn(ctx context.Context, c *command.Connection, j migrations.Job) error {
 	of := j.About()
 	switch of.Migration.Spec.Desired {

@@ -25,16 +25,14 @@ type planDocument struct {
 	command.Head `       json:",inline"`
 	Migration    string `json:"migration"`
 	// Cluster is the one that the plan is of, and Time when it was made.
-	Cluster  engine.Identity   `json:"cluster"`
-	Time     time.Time         `json:"time"`
-	Hash     string            `json:"hash"`
-	Findings findings.Findings `json:"findings"`
-	// Services are how each fares, in a migration that moves Services.
-	Services any              `json:"services,omitempty"`
-	Stays    []migration.Stay `json:"stays"`
-	// Late are Services that were made in the target range since the migration began.
-	Late   any                  `json:"late,omitempty"`
-	Phases []terminal.PlanPhase `json:"phases"`
+	Cluster  engine.Identity      `json:"cluster"`
+	Time     time.Time            `json:"time"`
+	Hash     string               `json:"hash"`
+	Findings findings.Findings    `json:"findings"`
+	Services any                  `json:"services,omitempty"`
+	Stays    []migration.Stay     `json:"stays"`
+	Late     any                  `json:"late,omitempty"`
+	Phases   []terminal.PlanPhase `json:"phases"`
 }
 
 type planOptions struct {
@@ -136,7 +134,6 @@ func (o *planOptions) show(ctx context.Context, c *command.Connection, j migrati
 	return nil
 }
 
-// planOf is the document of a plan.
 func planOf(ctx context.Context, c *command.Connection, look migration.Inspection) (doc planDocument, err error) {
 	phases, err := terminal.PlanPhases(look.Outstanding)
 	if err != nil {
@@ -154,7 +151,6 @@ func planOf(ctx context.Context, c *command.Connection, look migration.Inspectio
 	}, err
 }
 
-// newTicket is a plan as people decide on it.
 func newTicket(ctx context.Context, name string, c *command.Connection, j migrations.Job, look migration.Inspection, phases []terminal.PlanPhase, hash string) *ticket.Ticket {
 	of := j.About()
 	t := &ticket.Ticket{
@@ -171,7 +167,6 @@ func newTicket(ctx context.Context, name string, c *command.Connection, j migrat
 	return t
 }
 
-// startsAgents reports whether a phase starts agents.
 func startsAgents(p engine.Phase) bool { return p.Name == agentset.Phase && len(p.Groups) > 0 }
 
 func windowWords(all []v1alpha1.Window) (words []string) {

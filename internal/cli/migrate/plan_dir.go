@@ -12,7 +12,6 @@ import (
 	"github.com/replumb/replumb/internal/migrations/mirror"
 )
 
-// dirFlags are those of plan that write a copy to files.
 type dirFlags struct {
 	dir     string
 	secrets bool
@@ -24,7 +23,6 @@ func (f *dirFlags) declare(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.secrets, "with-secrets", false, "with --to-dir: write Secrets too, in files that only you can read")
 }
 
-// fit refuses files for what is no mirror.
 func (f *dirFlags) fit(g *given) error {
 	_, copies := g.job.(*mirror.Job)
 	switch {

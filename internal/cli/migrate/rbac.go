@@ -68,7 +68,6 @@ func commandKinds() []string {
 	return all
 }
 
-// checkArgs wants a kind or a file, and not both.
 func (o *rbacOptions) checkArgs(args []string) error {
 	hint := "name one of " + strings.Join(commandKinds(), ", ") + ", or a Migration with -f FILE"
 	switch {
@@ -82,7 +81,6 @@ func (o *rbacOptions) checkArgs(args []string) error {
 	return nil
 }
 
-// roles are those of a kind, or of the Migration in the file.
 func (o *rbacOptions) roles(ctx context.Context, args []string) (cluster.Roles, error) {
 	for _, k := range migrations.All() {
 		if len(args) == 1 && k.Command == args[0] {
@@ -104,7 +102,6 @@ func (o *rbacOptions) roles(ctx context.Context, args []string) (cluster.Roles, 
 	return roles, nil
 }
 
-// print writes the roles for some purposes, and whom they are bound to.
 func (o *rbacOptions) print(roles cluster.Roles) error {
 	var purposes []cluster.Purpose
 	for _, p := range o.purposes {

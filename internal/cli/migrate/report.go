@@ -17,8 +17,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
-	"github.com/replumb/replumb/internal/reporting/keptreports"
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
+	"github.com/replumb/replumb/internal/reporting/keptreports"
 )
 
 // Report writes what happened in a migration.
@@ -79,7 +79,6 @@ With -f and several Migrations it prints what happened in each, and how many req
 	return cmd
 }
 
-// stdout is what --file calls it.
 const stdout = "-"
 
 type reportOptions struct {
@@ -105,7 +104,6 @@ func (o *reportOptions) complete(known func() error) error {
 	return nil
 }
 
-// keptReport is that of a migration gone from the cluster.
 func keptReport(ctx context.Context, c *command.Connection, name string) (*htmlreport.Document, error) {
 	doc, err := keptreports.NewStore(c.Cluster).Load(ctx, name)
 	if apierrors.IsForbidden(err) {
@@ -114,7 +112,6 @@ func keptReport(ctx context.Context, c *command.Connection, name string) (*htmlr
 	return doc, err
 }
 
-// reportOf makes the report of a migration, or takes the one that was kept of it.
 func (o *source) reportOf(ctx context.Context, name string) (*htmlreport.Document, error) {
 	c, err := o.reach(ctx)
 	if err != nil {
@@ -146,7 +143,6 @@ func (o *source) reportOf(ctx context.Context, name string) (*htmlreport.Documen
 	return htmlreport.Build(in), nil
 }
 
-// reported are the Services of a status page, as a report has them.
 func reported(page *servicecidr.StatusBody) []htmlreport.Service {
 	var out []htmlreport.Service
 	for _, s := range page.Services {
@@ -155,8 +151,7 @@ func reported(page *servicecidr.StatusBody) []htmlreport.Service {
 	return out
 }
 
-// writeReport replaces the file at once: there is never half a report, and the old one stays if
-// this one cannot be written.
+// writeReport replaces the file at once: the old one stays if this one cannot be written.
 func writeReport(path string, doc *htmlreport.Document) error {
 	var page bytes.Buffer
 	if err := doc.HTML(&page); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 )
@@ -61,7 +62,6 @@ name chooses one of them.`,
 	return cmd
 }
 
-// rollbackOne takes one Migration back.
 func (o *rollbackOptions) rollbackOne(ctx context.Context, g *given, name, late string) error {
 	t, err := o.resolve(ctx, g, name)
 	if err != nil {
@@ -90,26 +90,19 @@ func (o *rollbackOptions) rollbackOne(ctx context.Context, g *given, name, late 
 	return o.Done(o.format, t.About().WentBack)
 }
 
-// undecided asks for the choice of what becomes of Services made in the new range.
 func undecided(name string, movable []servicecidr.CreatedDuring) error {
-	const few = 5
 	var names []string
-	for _, l := range movable[:min(few, len(movable))] {
+	for _, l := range movable {
 		names = append(names, l.Service+" ("+l.Address+")")
-	}
-	if rest := len(movable) - len(names); rest > 0 {
-		names = append(names, fmt.Sprintf("and %d more", rest))
 	}
 	return &command.Failure{
 		Problem: fmt.Sprintf("%s made in the new range of migration %s since it began, and a rollback takes that range away: %s",
-			english.Plural(len(movable), "Service was", "Services were"), name, strings.Join(names, ", ")),
+			english.Plural(len(movable), "Service was", "Services were"), name, strings.Join(lists.Limit(names, 5), ", ")),
 		Hint: "nothing was changed; --late Move takes them to free addresses in the old range, --late Keep leaves them as they are, and the range with them",
 		Code: fault.ExitBlocked,
 	}
 }
 
-// settleLate lists Services that were made in the new range, and takes the choice of what becomes
-// of them from the flag or from people. Without any that could move there is nothing to ask.
 func (o *action) settleLate(ctx context.Context, j migrations.Job, choice string) error {
 	services, ok := j.(*servicecidr.Job)
 	if !ok {

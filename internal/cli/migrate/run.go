@@ -22,8 +22,6 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// run calls do with a runner whose events reach the terminal, the notifiers of the Migration, and
-// the Events of the cluster.
 func (o *action) run(ctx context.Context, c *command.Connection, j migrations.Job, name string, do func(context.Context, *engine.Runner) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -74,7 +72,6 @@ func (o *action) run(ctx context.Context, c *command.Connection, j migrations.Jo
 	return ofJob(j, o.explain(err))
 }
 
-// overrides are the flags that outweigh the Migration, for its report.
 func (o *action) overrides() (all []string) {
 	if o.acceptDowntime {
 		all = append(all, "--accept-downtime")
@@ -85,7 +82,6 @@ func (o *action) overrides() (all []string) {
 	return all
 }
 
-// watchChanges reports whether any step changed something.
 func watchChanges(r *engine.Runner) (*engine.Runner, *bool) {
 	changed := new(bool)
 	sink := r.Sink
@@ -96,7 +92,6 @@ func watchChanges(r *engine.Runner) (*engine.Runner, *bool) {
 	return r, changed
 }
 
-// explain prints the findings, or the differences, behind an error.
 func (o *action) explain(err error) error {
 	if blocked := asBlocked(err); blocked != nil && o.format.Name != "json" {
 		terminal.Findings(o.Err, command.SpokenFindings(o.Name, blocked.Findings))
@@ -113,7 +108,6 @@ func (o *action) explain(err error) error {
 	return err
 }
 
-// goBackOnLoss rolls back what the loss budget stopped, if the Migration says so, and returns why.
 func (o *action) goBackOnLoss(ctx context.Context, c *command.Connection, j migrations.Job, err error) error {
 	var loss *lossguard.LossError
 	of := j.About()
@@ -130,7 +124,6 @@ func (o *action) goBackOnLoss(ctx context.Context, c *command.Connection, j migr
 	}
 }
 
-// proofLines say what agents have seen.
 func proofLines(w io.Writer, p *v1alpha1.ProofStatus, rows int) {
 	if p == nil {
 		return

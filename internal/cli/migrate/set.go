@@ -21,7 +21,6 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// set is several Migrations of one cluster, in the order in which they move.
 type set struct {
 	*source
 	format  command.Format
@@ -29,21 +28,16 @@ type set struct {
 	c       *command.Connection
 }
 
-// member is one Migration of a set.
 type member struct {
 	*given
-	// set is the place of its kind in a set.
 	set migration.SetPlace
 	// have is what the cluster has of it, nil if nothing, and stand where it stands there.
 	have  *v1alpha1.Migration
 	stand migrationset.Progress
 }
 
-// moves is what it moves, for people.
 func (m member) moves() string { return m.set.Moves }
 
-// chosen is the only Migration of the files, or the one of a name, or the set of all. Errors in any
-// of them come before a cluster is asked.
 func (o *source) chosen(f command.Format, name string) (*given, *set, error) {
 	sources, err := o.files.Sources(o.App)
 	if err != nil {
@@ -94,7 +88,6 @@ func (o *source) setOf(f command.Format, read []spec.Given) (*set, error) {
 	return s, nil
 }
 
-// between are the findings of what one of the set means to another.
 func (s *set) between(looks []*migration.Inspection) findings.Findings {
 	var all []migrationset.Member
 	for i, m := range s.members {
@@ -107,7 +100,6 @@ func (s *set) between(looks []*migration.Inspection) findings.Findings {
 	return findings.Run(migrationset.Checks(), all)
 }
 
-// fit refuses the first Migration that does not fit.
 func (s *set) fit(fits ...fit) error {
 	for _, of := range s.members {
 		for _, fit := range fits {
@@ -119,8 +111,6 @@ func (s *set) fit(fits ...fit) error {
 	return nil
 }
 
-// reach connects to the cluster, and reads where each Migration stands. All must be the cluster's
-// own.
 func (s *set) reach(ctx context.Context) (err error) {
 	if s.c, err = s.source.reach(ctx); err != nil {
 		return err
@@ -145,8 +135,7 @@ func (s *set) reach(ctx context.Context) (err error) {
 	return nil
 }
 
-// refuseOperator fails where an operator would run the Migrations: it takes a set from kubectl, and
-// runs it with no one waiting.
+// refuseOperator fails where an operator would run the Migrations: it takes a set from kubectl.
 func (o *action) refuseOperator(ctx context.Context, s *set) error {
 	operated, err := o.operated(ctx, s.c)
 	if err == nil && operated {
@@ -172,7 +161,6 @@ func (s *set) names() (all []string) {
 // spared says why apply leaves a member alone; empty if it has something to do.
 func (s *set) spared(i int) string { return migrationset.Spared(s.standings(), i) }
 
-// look examines the cluster for each Migration with something left to do; the others are nil.
 func (s *set) look(ctx context.Context) (looks []*migration.Inspection, jobs []migrations.Job, err error) {
 	for i, of := range s.members {
 		j, err := s.newJob(s.c, of.DeepCopy(), of.dir)
@@ -194,13 +182,11 @@ func (s *set) look(ctx context.Context) (looks []*migration.Inspection, jobs []m
 	return looks, jobs, nil
 }
 
-// setFinding is of one Migration, or between them where none is named.
 type setFinding struct {
 	Migration        string `json:"migration,omitempty"`
 	findings.Finding `       json:",inline"`
 }
 
-// found are the findings of all Migrations and between them.
 func (s *set) found(looks []*migration.Inspection) (all []setFinding) {
 	add := func(name string, found findings.Findings) {
 		for _, f := range found {
@@ -216,7 +202,6 @@ func (s *set) found(looks []*migration.Inspection) (all []setFinding) {
 	return all
 }
 
-// unnamed are findings without their Migrations.
 func unnamed(all []setFinding) (out findings.Findings) {
 	for _, f := range all {
 		out = append(out, f.Finding)
@@ -224,7 +209,6 @@ func unnamed(all []setFinding) (out findings.Findings) {
 	return out
 }
 
-// introduceSet prints what moves, in which order, and where each stands.
 func (s *set) introduceSet(w io.Writer) error {
 	rows := [][]string{{"ORDER", "MIGRATION", "MOVES", "STANDS"}}
 	for i, m := range s.members {
@@ -233,7 +217,6 @@ func (s *set) introduceSet(w io.Writer) error {
 	return terminal.Table(w, rows)
 }
 
-// stands is where a Migration stands, for people.
 func (m member) stands() string {
 	switch {
 	case m.stand.Phase != "":
@@ -244,8 +227,6 @@ func (m member) stands() string {
 	return "not begun"
 }
 
-// each calls do with one Migration after the other, and ends at the first error, with which
-// migrations it left.
 func (s *set) each(order []member, do func(member) error) error {
 	for i, of := range order {
 		if s.format.Name != "json" {
@@ -264,7 +245,6 @@ func (s *set) each(order []member, do func(member) error) error {
 	return nil
 }
 
-// stopped says at which Migration a set stopped, and to which it did not come.
 func stopped(name string, err error, left []string) error {
 	if len(left) == 0 {
 		return fmt.Errorf("the set stopped at migration %s: %w", name, err)
@@ -273,14 +253,12 @@ func stopped(name string, err error, left []string) error {
 		english.PluralWord(len(left), "this one is", "these are"), strings.Join(left, ", "))
 }
 
-// spare says why a Migration is left alone.
 func (s *set) spare(of member, why string) {
 	if !s.Settings.Quiet {
 		fmt.Fprintf(s.Err, "migration %s: nothing to do: %s\n", of.Name, why)
 	}
 }
 
-// oneOnly refuses a flag that is about one Migration.
 func oneOnly(flags ...string) error {
 	for _, flag := range flags {
 		if flag != "" {
@@ -293,7 +271,6 @@ func oneOnly(flags ...string) error {
 	return nil
 }
 
-// applySet applies one Migration after the other, once all have been examined.
 func (o *applyOptions) applySet(ctx context.Context, s *set) error {
 	if err := oneOnly(only(o.until != "", "--until"), only(o.plan != "", "--plan")); err != nil {
 		return err
@@ -343,7 +320,6 @@ func (o *applyOptions) applySet(ctx context.Context, s *set) error {
 	return err
 }
 
-// refused says why a command did not begin with any Migration of a set.
 func refused(name string, why []string, hint string) error {
 	return &command.Failure{
 		Problem: fmt.Sprintf("%s does not begin with any of the set: %s", name, strings.Join(why, ", ")),
@@ -351,7 +327,6 @@ func refused(name string, why []string, hint string) error {
 	}
 }
 
-// rollbackSet takes everything back, what moved last first.
 func (o *rollbackOptions) rollbackSet(ctx context.Context, s *set) error {
 	if err := s.reach(ctx); err != nil {
 		return err
@@ -394,7 +369,6 @@ func (o *rollbackOptions) rollbackSet(ctx context.Context, s *set) error {
 	})
 }
 
-// finishSet finishes each Migration, once all have moved.
 func (o *finishOptions) finishSet(ctx context.Context, s *set) error {
 	if err := s.reach(ctx); err != nil {
 		return err
@@ -436,7 +410,6 @@ func (o *finishOptions) finishSet(ctx context.Context, s *set) error {
 	})
 }
 
-// foresee prints what finish would make final, or fails if it is too early.
 func (s *set) foresee(ctx context.Context, of member) error {
 	j, err := s.newJob(s.c, of.DeepCopy(), of.dir)
 	if err != nil {

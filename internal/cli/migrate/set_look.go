@@ -15,7 +15,6 @@ import (
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
-// checkSet shows the findings of all Migrations, and those between them.
 func (o *checkOptions) checkSet(ctx context.Context, s *set) error {
 	if err := s.reach(ctx); err != nil {
 		return err
@@ -45,7 +44,6 @@ func objection(all findings.Findings) error {
 	return nil
 }
 
-// showChecks has a heading for each Migration.
 func (s *set) showChecks(looks []*migration.Inspection) error {
 	show := func(title string, all findings.Findings) error {
 		fmt.Fprintf(s.Out, "== %s\n", title)
@@ -70,7 +68,6 @@ func (s *set) heading(i int) string {
 	return fmt.Sprintf("%d. %s (%s)", i+1, s.members[i].Name, s.members[i].moves())
 }
 
-// planSet prints what all Migrations would do, in their order.
 func (o *planOptions) planSet(ctx context.Context, s *set) error {
 	if o.to.dir != "" {
 		return oneOnly("--to-dir")
@@ -127,7 +124,6 @@ func (o *planOptions) showPlans(ctx context.Context, s *set, looks []*migration.
 	return nil
 }
 
-// statusSet shows where each Migration stands, in their order.
 func (o *statusOptions) statusSet(ctx context.Context, s *set) error {
 	w := o.Stdout(o.format)
 	if err := s.reach(ctx); err != nil {
@@ -197,7 +193,6 @@ type setReportRow struct {
 	command.ReportPart `json:",inline"`
 }
 
-// reportSet prints one report of all Migrations, and for people writes that of each as HTML.
 func (o *reportOptions) reportSet(ctx context.Context, s *set) error {
 	if o.file != "" {
 		return oneOnly("--file")

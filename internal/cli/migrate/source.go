@@ -18,19 +18,14 @@ import (
 type source struct {
 	*command.App
 	files command.Files
-	// from is a snapshot that is read in place of the cluster; empty for none.
-	from string
+	from  string
 	// passEnv are variables that programs get beside those that all get.
-	passEnv []string
-	// insecureTarget takes the kubeconfig of a Secret as it is.
+	passEnv        []string
 	insecureTarget bool
-	// acceptDowntime says that clients may be cut off.
 	acceptDowntime bool
-	// withoutAgent overrides spec.proof.agents.
-	withoutAgent bool
+	withoutAgent   bool
 }
 
-// declareFiles adds the flags of commands that go by the Migration in the files.
 func (o *source) declareFiles(cmd *cobra.Command) {
 	o.files.Declare(cmd)
 	cmd.Flags().StringArrayVar(&o.passEnv, "pass-env", nil,
@@ -48,17 +43,12 @@ func (o *source) declareWithoutAgent(cmd *cobra.Command) {
 		"run no agents on the nodes: nothing is probed, and barriers of Services go by what kube-proxies say (spec.proof.agents: Disabled)")
 }
 
-// given is a valid Migration of the files.
 type given struct {
 	*v1alpha1.Migration
-	// dir is the folder that relative paths in it begin in.
 	dir string
-	// job is what it is without a cluster.
 	job migrations.Job
 }
 
-// check has flags outweigh the Migration, and refuses all that is wrong in it. With several, errors
-// name it.
 func (o *source) check(g spec.Given, several bool) (*given, error) {
 	m := g.Migration
 	if m == nil {
@@ -78,7 +68,6 @@ func (o *source) check(g spec.Given, several bool) (*given, error) {
 	return &given{Migration: m, dir: g.Source.Dir, job: j}, nil
 }
 
-// one is the one Migration in the files. A name, if there is one, has to be its.
 func (o *source) one(name string) (*given, error) {
 	sources, err := o.files.Sources(o.App)
 	if err != nil {
@@ -92,7 +81,6 @@ func (o *source) one(name string) (*given, error) {
 	return g, g.called(name)
 }
 
-// called refuses a Migration of another name; empty is any.
 func (g *given) called(name string) error {
 	if name == "" || name == g.Name {
 		return nil
@@ -103,8 +91,6 @@ func (g *given) called(name string) error {
 	}
 }
 
-// fromFiles is what a command with a NAME or files is about: the Migration or the set of the files,
-// or neither.
 func (o *source) fromFiles(f command.Format, args []string) (*given, *set, error) {
 	if !o.files.Given() {
 		return nil, nil, nil
@@ -112,7 +98,6 @@ func (o *source) fromFiles(f command.Format, args []string) (*given, *set, error
 	return o.chosen(f, nameIn(args))
 }
 
-// nameOrFile takes the name of a Migration, or -f.
 func (o *source) nameOrFile(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 && o.files.Given() {
 		return nil
@@ -120,7 +105,6 @@ func (o *source) nameOrFile(cmd *cobra.Command, args []string) error {
 	return command.OneName(cmd, args)
 }
 
-// nameIn arguments; empty for none.
 func nameIn(args []string) string {
 	if len(args) == 1 {
 		return args[0]
@@ -128,10 +112,8 @@ func nameIn(args []string) string {
 	return ""
 }
 
-// fit refuses a Migration that does not fit the command line, or the machine.
 type fit func(g *given) error
 
-// open connects to the cluster of a Migration. It is refused before that, if it does not fit.
 func (o *source) open(ctx context.Context, g *given, fits ...fit) (migrations.Job, *command.Connection, error) {
 	if o.from != "" && g.Spec.Mirror != nil {
 		return nil, nil, &command.UsageError{
@@ -151,7 +133,6 @@ func (o *source) open(ctx context.Context, g *given, fits ...fit) (migrations.Jo
 	return j, c, err
 }
 
-// reach connects to the cluster, or to the snapshot of one, and asks whether it answers.
 func (o *source) reach(ctx context.Context) (*command.Connection, error) {
 	if o.from == "" {
 		return o.Reach(ctx)
@@ -178,7 +159,6 @@ func (o *source) examined(ctx context.Context, c *command.Connection, j migratio
 	return look, nil
 }
 
-// recorded is the Migration that the cluster has.
 func (o *source) recorded(ctx context.Context, name string) (*v1alpha1.Migration, *command.Connection, error) {
 	c, err := o.reach(ctx)
 	if err != nil {
@@ -201,7 +181,6 @@ func (e *AbsentError) Error() string { return "migration " + e.Name + " does not
 
 func (*AbsentError) Advice() string { return "kubectl get migrations.replumb.dev lists them" }
 
-// recordedJob is a silent job of the Migration that the cluster has.
 func (o *source) recordedJob(ctx context.Context, name string) (migrations.Job, *command.Connection, error) {
 	m, c, err := o.recorded(ctx, name)
 	if err != nil {
@@ -211,7 +190,6 @@ func (o *source) recordedJob(ctx context.Context, name string) (migrations.Job, 
 	return j, c, err
 }
 
-// newJob makes the job of a Migration. Without a cluster it is good for its errors alone.
 func (o *source) newJob(c *command.Connection, m *v1alpha1.Migration, dir string) (migrations.Job, error) {
 	tools := o.Tools(c)
 	tools.InsecureTarget, tools.Dir = o.insecureTarget, dir

@@ -26,7 +26,6 @@ import (
 	"github.com/replumb/replumb/internal/safety/lease"
 )
 
-// statusHead is the part of a status that every migration has.
 type statusHead struct {
 	command.Head `json:",inline"`
 	Migration    string          `json:"migration"`
@@ -37,27 +36,22 @@ type statusHead struct {
 	Stage        string          `json:"stage,omitempty"`
 	Paused       bool            `json:"paused,omitempty"`
 	// SettledAt is when the cluster became as the Migration wants it; nil if it is not.
-	SettledAt *metav1.Time `json:"settledAt,omitempty"`
-	// Proof is from the agents of the latest run.
-	Proof *v1alpha1.ProofStatus `json:"proof,omitempty"`
-	// Lock names who works on the cluster.
-	Lock string `json:"lock,omitempty"`
+	SettledAt *metav1.Time          `json:"settledAt,omitempty"`
+	Proof     *v1alpha1.ProofStatus `json:"proof,omitempty"`
+	Lock      string                `json:"lock,omitempty"`
 	// Gates wait for people; MovedBy is when all will have moved, if known.
 	Gates   []gateLine `json:"gates,omitempty"`
 	MovedBy *time.Time `json:"movedBy,omitempty"`
 	Next    string     `json:"next"`
 
-	// found is what the kind says, for people.
 	found migration.StatusDocument
 }
 
-// statusDocument is the status of a migration: a document for programs that has the head and what
-// its kind adds, and a text for people.
+// statusDocument is the status of a migration, for programs and for people.
 type statusDocument struct {
 	statusHead
 }
 
-// MarshalJSON has the fields of the kind follow those of the head.
 func (d *statusDocument) MarshalJSON() ([]byte, error) {
 	head, err := json.Marshal(d.statusHead)
 	if err != nil || d.found.Body == nil {
@@ -77,7 +71,6 @@ type gateLine struct {
 	Since        time.Time `json:"since"`
 }
 
-// documentOf a job that says where it stands.
 func documentOf(j migrations.Job, found migration.StatusDocument, name string) *statusDocument {
 	m := j.About().Migration
 	head := statusHead{
@@ -92,7 +85,6 @@ func documentOf(j migrations.Job, found migration.StatusDocument, name string) *
 	return &statusDocument{head}
 }
 
-// phase is where the migration stands, for people.
 func (h *statusHead) phase() string {
 	text := string(h.Phase)
 	if h.Stage != "" {
@@ -166,7 +158,6 @@ with TERM=dumb, or where stdout is no terminal, pages follow one another, one fo
 	return cmd
 }
 
-// watchDocuments prints the status whenever it changes, until interrupted.
 func (o *statusOptions) watchDocuments(ctx context.Context, args []string) error {
 	last := ""
 	tick := time.NewTicker(watchEvery)
@@ -246,7 +237,6 @@ func (o *statusOptions) jobs(ctx context.Context, names []string) ([]migrations.
 	return jobs, c, nil
 }
 
-// statusOf reads where a migration stands, and who works on the cluster.
 func (o *source) statusOf(ctx context.Context, c *command.Connection, j migrations.Job) (*statusDocument, error) {
 	found, err := j.Status(ctx)
 	if err != nil {
@@ -274,14 +264,12 @@ func (o *source) statusOf(ctx context.Context, c *command.Connection, j migratio
 	return doc, nil
 }
 
-// view is where a migration stands at a moment.
 func (o *source) view(in progress.Input) progress.View {
 	words := o.Kinds.Of(in.Migration).Words
 	in.Counted, in.ByMoves = words.Counted, words.ByMoves
 	return progress.Look(in)
 }
 
-// goesOn adds what the current run reports.
 func (h *statusHead) goesOn(v progress.View) {
 	for _, g := range v.Gates {
 		h.Gates = append(h.Gates, gateLine{Step: g.ID, Title: g.Title, Instructions: g.Guide, Since: g.Since.UTC()})
@@ -292,13 +280,11 @@ func (h *statusHead) goesOn(v progress.View) {
 	}
 }
 
-// How many rows of a table, or lines of a kind, are shown.
 const (
 	shownRows = 20
 	everyRow  = 0
 )
 
-// showStatus prints a status for people: what matters first, then a bounded table.
 func showStatus(w io.Writer, doc *statusDocument, rows int, name string) error {
 	head := &doc.statusHead
 	fmt.Fprintf(w, "migration %s: %s; %s\n", head.Migration, head.phase(), head.found.Summary)
@@ -325,8 +311,6 @@ func showStatus(w io.Writer, doc *statusDocument, rows int, name string) error {
 	return err
 }
 
-// writeText prints the text of a kind, with no more than so many rows of a table and lines of a
-// kind.
 func writeText(w io.Writer, text []migration.Block, rows int, name string) error {
 	for _, b := range text {
 		most := rows
@@ -343,7 +327,6 @@ func writeText(w io.Writer, text []migration.Block, rows int, name string) error
 	return nil
 }
 
-// bounded prints no more than so many lines of a kind.
 func bounded[T any](w io.Writer, rows int, lines []T, write func(T)) {
 	for i, line := range lines {
 		if rows > 0 && i == rows && len(lines) > rows+1 {
@@ -384,7 +367,6 @@ func rank(settled bool) int {
 	return 0
 }
 
-// next is the command that leads on.
 func next(m *v1alpha1.Migration, pending bool, command string) string {
 	switch {
 	case m.Spec.Paused:
@@ -401,7 +383,6 @@ func next(m *v1alpha1.Migration, pending bool, command string) string {
 	return fmt.Sprintf("%s finish %s, or %s rollback %s", command, m.Name, command, m.Name)
 }
 
-// oneDocument is that of the only page, or a List.
 func oneDocument(pages []*statusDocument) any {
 	if len(pages) == 1 {
 		return pages[0]

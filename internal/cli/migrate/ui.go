@@ -69,7 +69,6 @@ The URL is printed. It has a secret that is another one each time: a user who ha
 	return cmd
 }
 
-// shownMigration is a migration for a page.
 type shownMigration struct {
 	*source
 	mu    sync.Mutex

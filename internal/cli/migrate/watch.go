@@ -21,10 +21,8 @@ import (
 	"github.com/replumb/replumb/internal/safety/lease"
 )
 
-// watchEvery is how often status --watch looks.
 const watchEvery = 2 * time.Second
 
-// watchPage draws one page of a migration until it is over.
 func (o *statusOptions) watchPage(ctx context.Context, args []string) error {
 	c, err := o.reach(ctx)
 	if err != nil {
@@ -57,7 +55,6 @@ func (o *statusOptions) watchPage(ctx context.Context, args []string) error {
 	}
 }
 
-// passing reports whether an API server may answer otherwise the next time.
 func passing(err error) bool {
 	return engine.Retryable(err) || errors.As(err, new(*cluster.UnreachableError))
 }
@@ -92,7 +89,6 @@ func (o *source) watchedName(ctx context.Context, c *command.Connection, args []
 	}
 }
 
-// screen is stdout, to show pages on.
 func (o *statusOptions) screen() *progress.Screen {
 	fd := -1
 	if f, ok := o.Out.To.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
@@ -106,7 +102,6 @@ type watch struct {
 	*source
 	c    *command.Connection
 	name string
-	// past reads the journal of the Migration with that UID; nil before the first look.
 	past *journal.Reader
 	of   types.UID
 }
@@ -116,7 +111,6 @@ func (w *watch) look(ctx context.Context) (progress.View, error) {
 	return v, err
 }
 
-// see is look, and the Migration that was seen.
 func (w *watch) see(ctx context.Context) (*v1alpha1.Migration, progress.View, error) {
 	m, err := migration.Get(ctx, w.c.Cluster, w.name)
 	if err == nil && m == nil {
@@ -141,7 +135,6 @@ func (w *watch) see(ctx context.Context) (*v1alpha1.Migration, progress.View, er
 	return m, v, nil
 }
 
-// read is the journal, as far as the user may read it.
 func (w *watch) read(ctx context.Context, m *v1alpha1.Migration) (*journal.History, error) {
 	if w.past == nil || w.of != m.UID {
 		w.past, w.of = journal.NewReader(w.c.Cluster, m), m.UID
@@ -153,8 +146,8 @@ func (w *watch) read(ctx context.Context, m *v1alpha1.Migration) (*journal.Histo
 	return h, err
 }
 
-// holderOf names who works on a migration; empty if no one does. It is unseen without the right to
-// know.
+// holderOf names the holder of the lock on a migration; empty for none. It is unseen without the
+// right to know.
 func holderOf(ctx context.Context, c *command.Connection, name string) (holder string, unseen bool, err error) {
 	of, err := lease.Current(ctx, c.Cluster)
 	switch {

@@ -49,7 +49,6 @@ func Explain(a *command.App) *cobra.Command {
 
 func codes() string { return strings.Join(slices.Sorted(maps.Keys(explanations())), " ") }
 
-// explanations of all kinds of migrations, by code.
 func explanations() map[string]findings.Description {
 	all := map[string]findings.Description{}
 	for _, kind := range append(migrations.All(), migrations.Shared()) {

@@ -92,7 +92,6 @@ func purposeNames() []string {
 	return all
 }
 
-// options are what the flags say, or what is wrong with them.
 func (o *installOptions) options() (installation.Options, error) {
 	to := installation.Options{Scope: installation.Everything, Replicas: o.replicas, Version: o.Build.Version}
 	to.Image.Name, to.Image.Secrets = o.image, o.secrets
@@ -116,7 +115,6 @@ func (o *installOptions) options() (installation.Options, error) {
 	return to, nil
 }
 
-// check is what is wrong with the flags, by themselves and together.
 func (o *installOptions) check() error {
 	switch {
 	case o.format.Name != formatYAML && o.format.Name != formatJSON:
@@ -153,7 +151,6 @@ func tagged(name string) string {
 	return ""
 }
 
-// unfit names the flags in an error about options.
 func unfit(err error) error {
 	switch {
 	case errors.Is(err, installation.ErrNoImage):

@@ -33,7 +33,6 @@ func Mirror(a *command.App) *cobra.Command {
 	return cmd
 }
 
-// mirrorOptions say what of the mirror differs from the source.
 type mirrorOptions struct {
 	*command.App
 	files                 command.Files
@@ -87,7 +86,6 @@ Exit code: 0 printed, 1 the source could not be read, or is not what kubeadm or 
 	return cmd
 }
 
-// wanted reads the flags, and what a Migration says where they say nothing.
 func (o *mirrorOptions) wanted() (w installerconfig.Overrides, err error) {
 	if o.name == "" {
 		return w, &command.UsageError{Problem: "the mirror has no name", Hint: "add --name NAME"}
@@ -123,7 +121,6 @@ func (o *mirrorOptions) wanted() (w installerconfig.Overrides, err error) {
 	return w, nil
 }
 
-// ranges takes what flags leave open from a Migration.
 func (o *mirrorOptions) ranges(w *installerconfig.Overrides) error {
 	sources, err := o.files.Sources(o.App)
 	if err != nil {
@@ -176,7 +173,8 @@ func (o *mirrorOptions) configuration(ctx context.Context, w installerconfig.Ove
 	return out, nil
 }
 
-// kubeadmOf reads what kubeadm keeps in a cluster. What it keeps of kubelets and of kube-proxy may not be there.
+// kubeadmOf reads what kubeadm keeps in a cluster; parts about kubelets and kube-proxy may be
+// missing.
 func kubeadmOf(ctx context.Context, c client.Reader) (has installerconfig.Kubeadm, err error) {
 	for _, part := range []struct {
 		name, key string

@@ -106,7 +106,6 @@ func (o *probeOptions) check() error {
 	return nil
 }
 
-// config is what arguments, file and flags ask for.
 func (o *probeOptions) config(flags *pflag.FlagSet, args []string) (probe.Config, error) {
 	var config probe.Config
 	if err := o.check(); err != nil {
@@ -183,7 +182,6 @@ func (o *probeOptions) fill(flags *pflag.FlagSet, targets []probe.Target) error 
 	return nil
 }
 
-// run probes until ctx ends, which is no failure, and prints the result.
 func (o *probeOptions) run(ctx context.Context, config probe.Config) error {
 	_ = memtrim.Trim() // with more memory it probes as well
 	if o.duration > 0 {
@@ -229,7 +227,6 @@ func processors(config probe.Config) int {
 	return runtime.NumCPU()
 }
 
-// probeAsJSON prints each window, until its reader goes away.
 func (o *probeOptions) probeAsJSON(ctx context.Context, config probe.Config, ledger *probe.Ledger) error {
 	lines := json.NewEncoder(o.Out.Verbatim())
 	return probe.New(config, func(w probe.Window) error {

@@ -29,7 +29,6 @@ type rangesOptions struct {
 	count                                            int
 }
 
-// rangesAsked is what they mean.
 type rangesAsked struct {
 	networks []ranges.Range
 	sizes    ranges.Sizes
@@ -94,7 +93,6 @@ is shown.`,
 	return cmd
 }
 
-// asked reads the flags.
 func (o *rangesOptions) asked() (asked rangesAsked, err error) {
 	const most = 100
 	if asked.count = o.count; o.count < 1 || o.count > most {
@@ -116,7 +114,6 @@ func (o *rangesOptions) asked() (asked rangesAsked, err error) {
 	return asked, nil
 }
 
-// sizesOf reads prefix lengths, with or without the slash: one of each family.
 func sizesOf(flag string, texts []string) (all []int, err error) {
 	hint := "use one of /9 to /30 for IPv4, and one of /33 to /126 for IPv6"
 	for _, text := range texts {
@@ -132,7 +129,6 @@ func sizesOf(flag string, texts []string) (all []int, err error) {
 	return all, nil
 }
 
-// networkOf reads NAME=CIDR.
 func networkOf(text string) (ranges.Range, error) {
 	name, of, ok := strings.Cut(text, "=")
 	if !ok || name == "" {
@@ -151,7 +147,6 @@ func networkOf(text string) (ranges.Range, error) {
 	return ranges.Range{Use: ranges.Network, Prefix: p, Source: "--network " + name}, nil
 }
 
-// contextsAsked are flags that lead to each named context, or to that of the command line.
 func (o *rangesOptions) contextsAsked(names []string) ([]*genericclioptions.ConfigFlags, error) {
 	if len(names) == 0 {
 		return []*genericclioptions.ConfigFlags{o.Config}, nil
@@ -179,7 +174,6 @@ func (o *rangesOptions) contextsAsked(names []string) ([]*genericclioptions.Conf
 	return all, nil
 }
 
-// flagsOf leads to a context, with the flags that are not about one cluster.
 func (o *rangesOptions) flagsOf(context string) *genericclioptions.ConfigFlags {
 	flags := genericclioptions.NewConfigFlags(true)
 	flags.Context, flags.Namespace = &context, nil
@@ -189,16 +183,13 @@ func (o *rangesOptions) flagsOf(context string) *genericclioptions.ConfigFlags {
 	return flags
 }
 
-// rangesLook is the ranges read of a cluster, or the error.
 type rangesLook struct {
 	context string
 	of      *inventory.Cluster
 	err     error
-	// taken is the time of the snapshot; zero for the cluster itself.
-	taken time.Time
+	taken   time.Time
 }
 
-// rangesSide is a cluster to look at, or a snapshot of one.
 type rangesSide struct {
 	name    string
 	connect func() (*command.Connection, error)
@@ -224,7 +215,6 @@ func (o *rangesOptions) sides() ([]rangesSide, error) {
 	return sides, nil
 }
 
-// read reads all clusters. An error of one is kept beside the others.
 func (o *rangesOptions) read(ctx context.Context, sides []rangesSide) ([]rangesLook, error) {
 	const atOnce = 4
 	looks := make([]rangesLook, len(sides))

@@ -27,11 +27,9 @@ type rangesPage struct {
 	looks []rangesLook
 }
 
-// clusterRanges is the part of a cluster. With an Error there is nothing else.
 type clusterRanges struct {
-	Name   string `json:"name"`
-	Server string `json:"server,omitempty"`
-	// Snapshot is the time of the snapshot; nil for the cluster itself.
+	Name      string         `json:"name"`
+	Server    string         `json:"server,omitempty"`
 	Snapshot  *time.Time     `json:"snapshot,omitempty"`
 	Error     string         `json:"error,omitempty"`
 	Ranges    []ranges.Range `json:"ranges"`
@@ -40,7 +38,6 @@ type clusterRanges struct {
 	Free      []freeRanges   `json:"free"`
 }
 
-// freeRanges are proposals. Size is empty if none is known; Certain says that all ranges were read.
 type freeRanges struct {
 	For     ranges.Use     `json:"for"`
 	Size    string         `json:"size,omitempty"`
@@ -99,7 +96,6 @@ func (l rangesLook) part(proposals []ranges.Proposal, certain bool) clusterRange
 	return c
 }
 
-// print writes the page, and ends as what is on it says.
 func (o *rangesOptions) print(p *rangesPage) error {
 	if len(p.looks) == 1 && p.looks[0].err != nil {
 		return p.looks[0].problem()
@@ -130,7 +126,6 @@ func (o *rangesOptions) print(p *rangesPage) error {
 	return ended
 }
 
-// problem is why a cluster was not read, with its context.
 func (l rangesLook) problem() error {
 	if l.context == "" {
 		return l.err
@@ -164,7 +159,6 @@ func (p *rangesPage) table(w io.Writer) error {
 	return p.free(w)
 }
 
-// String is the list of proposals.
 func (f *freeRanges) String() string {
 	var texts []string
 	for _, r := range f.Ranges {
@@ -179,7 +173,6 @@ func (f *freeRanges) String() string {
 	return strings.Join(texts, ", ")
 }
 
-// spelled is a range with all that tells it from others.
 func spelled(r ranges.Range) string {
 	of := ""
 	if r.Cluster != "" {
@@ -215,7 +208,6 @@ func (c *clusterRanges) table(w io.Writer) error {
 	return nil
 }
 
-// free writes the proposals, and how far they can be trusted.
 func (p *rangesPage) free(w io.Writer) error {
 	rows, certain, unsized := [][]string{{"CLUSTER", "FOR", "SIZE", "FREE"}}, true, false
 	for i := range p.Clusters {

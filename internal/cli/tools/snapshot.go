@@ -14,13 +14,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/replumb/replumb/internal/cli/command"
-	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/network/ranges/inventory"
 )
 
-// onlyMine is the mode of files that hold what is in a cluster.
 const onlyMine = 0o600
 
 // Snapshot keeps what check, plan and ranges read of a cluster in a file.
@@ -55,7 +54,7 @@ that kind (replumb rbac services --for view).`,
 	return cmd
 }
 
-// takeSnapshot writes a whole file or none. What a killed process leaves is refused later.
+// takeSnapshot writes a whole file or none.
 func takeSnapshot(ctx context.Context, a *command.App, file string) error {
 	c, err := a.Reach(ctx)
 	if err != nil {
@@ -88,7 +87,6 @@ func describeSnapshot(a *command.App, file string, head *offline.Head, m *offlin
 	a.Hint("%s check -f FILE --from %s", a.Name, file)
 }
 
-// readable are the rights of ranges and of migrations of one cluster.
 func readable() []cluster.Right {
 	all := inventory.Rights()
 	for _, k := range migrations.All() {

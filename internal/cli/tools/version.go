@@ -37,8 +37,7 @@ type clusterVersion struct {
 type versions struct {
 	Client  build           `json:"client"`
 	Cluster *clusterVersion `json:"cluster,omitempty"`
-	// Problem is why they do not go together; empty if they do, or one is unknown.
-	Problem string `json:"problem,omitempty"`
+	Problem string          `json:"problem,omitempty"`
 }
 
 func (o *versionOptions) thisBuild() (build, error) {

@@ -37,9 +37,7 @@ const (
 // Result is what one look at one object gave.
 type Result struct {
 	Outcome Outcome
-	// Object in question, as kind and name; empty for the cluster as a whole.
-	Object string
-	// Message says what was found.
+	Object  string
 	Message string
 }
 
@@ -58,15 +56,11 @@ type Check[In any] struct {
 	// Code is stable: retired codes are never used again.
 	Code     string
 	Severity Severity
-	// Group is the heading it is shown under.
-	Group string
-	// Claim is what holds when the check passes.
-	Claim string
-	// Why says why that matters.
-	Why string
-	// Fix says what to do when it does not hold.
-	Fix string
-	Run func(In) []Result
+	Group    string
+	Claim    string
+	Why      string
+	Fix      string
+	Run      func(In) []Result
 }
 
 // Group puts checks under a heading.

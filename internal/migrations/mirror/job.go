@@ -52,7 +52,7 @@ func NewJob(tools Deps, m *v1alpha1.Migration) (*Job, error) {
 	if _, err := objectsync.NewRules(s.rules(nil)); err != nil {
 		return nil, err
 	}
-	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
+	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m, OwnFreeze: true}, Spec: s}
 	j.Job = &migration.Job[*Planner]{
 		Kind: j, Client: tools.Client(), Name: s.Name, Guard: j.agents(), Now: tools.Now, Directed: tools.Directed,
 	}

@@ -34,8 +34,9 @@ func Kind() migration.Description {
 
 func words() migration.Words {
 	return migration.Words{
-		Counted: "names",
-		Return:  "this cluster serves again; to have the mirror serve, make a new migration",
+		Counted:    "names",
+		Return:     "this cluster serves again; to have the mirror serve, make a new migration",
+		ApplyFirst: "a mirror is finished once it serves", // spec.desired says which side is to serve
 	}
 }
 

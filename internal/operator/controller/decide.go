@@ -1,5 +1,5 @@
-// Package controller runs Migrations that are created in the cluster, by the same engine as the command line: it decides what each of them
-// needs next, from what is recorded of all, and runs one at a time under the lock that every replumb takes.
+// Package controller runs Migrations that are created in the cluster, one at a time under the lock
+// that every replumb takes.
 package controller
 
 import (
@@ -32,48 +32,41 @@ const (
 // Scene is all that a decision is made of.
 type Scene struct {
 	Migration *v1alpha1.Migration
-	// Kinds is the table of kinds.
-	Kinds migrations.Kinds
-	// Others are all other Migrations of the cluster.
-	Others []v1alpha1.Migration
-	// Revisions are those of the schema of Migrations.
+	Kinds     migrations.Kinds
+	Others    []v1alpha1.Migration
 	Revisions Revisions
 	// Allowed are digests of calls that the operator was started to make.
-	Allowed []string
-	// PlansApproved says that no plan is applied that no one has approved.
+	Allowed       []string
 	PlansApproved bool
-	// Planned is the plan that was made last of what the Migration asks for; the zero value if there is none that still counts.
-	Planned Planned
+	Planned       Planned
 	// Last is how the latest run here ended, if it failed; nil if none did.
 	Last *Outcome
 	Now  time.Time
 }
 
-// Revisions of a schema: the operator's, and that of the definition in the cluster, which is -1 if there is none.
+// Revisions of a schema: the operator's, and the cluster's, which is -1 if there is none.
 type Revisions struct{ Own, Cluster int }
 
 // Planned is a plan.
 type Planned struct {
-	Hash string
-	// Steps is how many of it are left to do.
+	Hash  string
 	Steps int
 }
 
 // Decision is what to do with a Migration, and what its conditions say meanwhile.
 type Decision struct {
 	Act Act
-	// Standing, Reason and Message are what Ready and its companions say. A Standing of "" leaves them as they are.
+	// Standing, Reason and Message are for Ready and its companions; a Standing of "" leaves them.
 	Standing        migration.Condition
 	Reason, Message string
 	// Gate is what a person has to do first; empty if nothing.
-	Gate string
-	// Paused says that a pause is asked for.
+	Gate   string
 	Paused bool
 	// After is when to decide again if nothing happens; zero is whenever.
 	After time.Duration
 }
 
-// Decide says what a Migration needs next. It is a pure function: the same scene, the same decision.
+// Decide says what a Migration needs next. It is a pure function.
 func Decide(s Scene) Decision {
 	d := decide(s)
 	d.Paused = s.Migration.Spec.Paused
@@ -120,7 +113,7 @@ func withAdvice(err error) string {
 	return err.Error()
 }
 
-// refused has nothing done while the definition in the cluster is not that of this build: it would drop fields that one of both does not know.
+// refused has nothing done under another build's definition: it would drop fields.
 func (s Scene) refused() (Decision, bool) {
 	r := s.Revisions
 	if r.Own == r.Cluster {
@@ -135,7 +128,6 @@ func (s Scene) refused() (Decision, bool) {
 		r.Cluster, r.Own, side)), true
 }
 
-// course is what spec.desired asks for where the Migration stands, whatever may be in the way of it.
 func (s Scene) course() Decision {
 	m := s.Migration
 	switch m.Spec.Desired {
@@ -144,7 +136,7 @@ func (s Scene) course() Decision {
 	case v1alpha1.DesiredRolledBack:
 		return s.backward()
 	case v1alpha1.DesiredFinished:
-		return toTheEnd(m)
+		return s.toTheEnd()
 	}
 	if !begun(m) {
 		return planning(m)
@@ -156,7 +148,7 @@ func (s Scene) course() Decision {
 		"hint: set spec.desired to Applied to carry on, or to RolledBack to go back")
 }
 
-// planning leaves the conditions as they are where there is a plan of what is asked for, and it is only made again.
+// planning leaves the conditions of an existing plan as they are while it is made again.
 func planning(m *v1alpha1.Migration) Decision {
 	d := Decision{Act: Plan, Standing: migration.UnderWay, Reason: v1alpha1.ReasonPlanning, Message: "making the plan"}
 	if arrived(m) {
@@ -192,7 +184,8 @@ func (s Scene) backward() Decision {
 	return Decision{Act: Rollback, Standing: migration.UnderWay, Reason: v1alpha1.ReasonRollingBack, Message: "rollback is under way"}
 }
 
-func toTheEnd(m *v1alpha1.Migration) Decision {
+func (s Scene) toTheEnd() Decision {
+	m := s.Migration
 	switch m.Status.Phase {
 	case v1alpha1.PhaseFinished:
 		return settled(m)
@@ -202,13 +195,13 @@ func toTheEnd(m *v1alpha1.Migration) Decision {
 	if m.Status.PointOfNoReturnPassed {
 		return Decision{Act: Finish, Standing: migration.UnderWay, Reason: v1alpha1.ReasonFinishing, Message: "finish is under way"}
 	}
-	if m.Spec.Mirror != nil { // it goes by spec.desired which side is to serve
-		return stalled(v1alpha1.ReasonNotPossible, "a mirror is finished once it serves\nhint: set spec.desired to Applied first")
+	if why := s.Kinds.Describe(m).Words.ApplyFirst; why != "" {
+		return stalled(v1alpha1.ReasonNotPossible, why+"\nhint: set spec.desired to Applied first")
 	}
 	return forward(m)
 }
 
-// settled leaves a Migration where it is, and its conditions as the run that brought it there has left them.
+// settled leaves a Migration and its conditions as they are.
 func settled(m *v1alpha1.Migration) Decision {
 	if Lost(m) {
 		return Decision{Act: Rest}
@@ -218,7 +211,6 @@ func settled(m *v1alpha1.Migration) Decision {
 	}
 }
 
-// paused has nothing done while a pause is asked for.
 func paused(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 	return Decision{
 		Act: Rest, Standing: migration.AtRest, Reason: v1alpha1.ReasonPaused,
@@ -226,8 +218,8 @@ func paused(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 	}, s.Migration.Spec.Paused
 }
 
-// uncalled has nothing done that would run, reach, read or write what the operator was not started to: who may write Migrations must not be
-// able to have the operator do it.
+// uncalled has nothing done that would make other calls than the operator was started with: writers
+// of Migrations must not command it.
 func uncalled(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 	calls := spec.Calls(s.Migration)
 	digest := spec.Digest(calls)
@@ -253,10 +245,9 @@ func lossy(s Scene, d Decision, approved migration.Approvals) (Decision, bool) {
 		annotate(m, "losses:"+LossToken(m))), true
 }
 
-// LossToken is what a person approves to have a Migration go on after it was stopped by its loss budget, and after that loss alone.
+// LossToken is what a person approves to have a Migration go on after this one loss.
 func LossToken(m *v1alpha1.Migration) string { return digest(string(m.UID), m.Status.LastError) }
 
-// failed lets some time pass after a run that failed, unless something was changed meanwhile.
 func failed(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 	if !s.again() {
 		return Decision{}, false
@@ -266,10 +257,10 @@ func failed(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 	return Decision{Act: Rest, Standing: v.Standing, Reason: v.Reason, Message: v.Message, After: left}, left > 0
 }
 
-// again reports whether what failed last is still all that is asked for.
+// again reports whether the failed request is still the same.
 func (s Scene) again() bool { return s.Last != nil && s.Last.Of == Fingerprint(s.Migration) }
 
-// second has a Migration wait for another that comes first, whatever set that is of: there is one lock.
+// second has a Migration wait for another that comes first: there is one lock.
 func second(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
 	first := s.ahead()
 	if first == nil || d.Act == Plan {
@@ -281,7 +272,6 @@ func second(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
 	}, true
 }
 
-// unplanned has a plan made where one has to be approved, and compares it with the one that was.
 func unplanned(s Scene, d Decision, approved migration.Approvals) (Decision, bool) {
 	now := s.Planned
 	switch {
@@ -305,7 +295,7 @@ func unplanned(s Scene, d Decision, approved migration.Approvals) (Decision, boo
 	return Decision{}, false
 }
 
-// unapproved has no point of no return passed that no one has approved of.
+// unapproved has no point of no return passed without approval.
 func unapproved(s Scene, d Decision, approved migration.Approvals) (Decision, bool) {
 	if d.Act != Finish || approved.Finish || s.Migration.Status.PointOfNoReturnPassed {
 		return Decision{}, false
@@ -313,13 +303,11 @@ func unapproved(s Scene, d Decision, approved migration.Approvals) (Decision, bo
 	return wanted(s.Migration, "finish", "the next step takes old addresses away for good, and is to be approved"), true
 }
 
-// wanted waits for an approval.
 func wanted(m *v1alpha1.Migration, word, message string) Decision {
 	message += "\nhint: " + annotate(m, word)
 	return Decision{Act: Rest, Standing: migration.UnderWay, Reason: v1alpha1.ReasonApprovalNeeded, Message: message, Gate: message}
 }
 
-// annotate is the command that approves.
 func annotate(m *v1alpha1.Migration, word string) string {
 	with := m.DeepCopy()
 	migration.Approve(with, word)
@@ -327,8 +315,8 @@ func annotate(m *v1alpha1.Migration, word string) string {
 		m.Name, v1alpha1.AnnotationApprove, with.Annotations[v1alpha1.AnnotationApprove])
 }
 
-// Fingerprint stands for what people ask of a Migration: when it is another one, what failed is tried again at once. What a run itself
-// records is not in it, as far as that is a default.
+// Fingerprint stands for what people ask of a Migration: when it changes, a failed run is tried
+// again at once. Defaults that a run records do not change it.
 func Fingerprint(m *v1alpha1.Migration) string {
 	whole := m.DeepCopy()
 	spec.Default(whole)

@@ -23,11 +23,11 @@ import (
 // LeaseName is the Lease of the replica that leads.
 const LeaseName = migrations.OperatorLease
 
-// The lead lasts as long as the lock: it outlasts the restart of a control plane's only API server, which gates ask for. A replica that took
-// the lead earlier would wait for the lock of the one before.
+// The lead lasts as long as the lock, and outlasts the restart of a control plane's only API
+// server, which gates ask for. An earlier successor would wait for the lock.
 const leaseDuration, renewDeadline, retryPeriod = time.Minute, 50 * time.Second, 3 * time.Second
 
-// Run runs for the lead, and runs Migrations while it has it, until ctx ends. It returns once nothing is in hand.
+// Run runs for the lead, and runs Migrations while it has it. It returns once nothing is in hand.
 func (o *Operator) Run(ctx context.Context) error {
 	elections, err := coordination.NewForConfig(o.cluster().RESTConfig())
 	if err != nil {
@@ -37,14 +37,12 @@ func (o *Operator) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// term is one time of leading. It ends when what was begun in it has ended.
 type term struct {
 	mu      sync.Mutex
 	over    bool
 	leading sync.WaitGroup
 }
 
-// serve does something for as long as the term lasts.
 func (t *term) serve(do func()) {
 	t.mu.Lock()
 	if t.over {
@@ -86,8 +84,8 @@ func (o *Operator) run(ctx context.Context, c coordination.LeasesGetter) {
 	elector.Run(ctx)
 }
 
-// Alive is who leads, as far as its Lease is renewed by the API server's clock; empty if no operator is alive. Who may not see the Lease
-// finds none.
+// Alive is the leader by its Lease and the API server's clock; empty if no operator is alive, or
+// without the right to see.
 func Alive(ctx context.Context, c client.Client, namespace string, now time.Time) (leader string, err error) {
 	l := &coordinationv1.Lease{}
 	err = c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: LeaseName}, l)
@@ -103,7 +101,8 @@ func Alive(ctx context.Context, c client.Client, namespace string, now time.Time
 	return *l.Spec.HolderIdentity, nil
 }
 
-// silence is for how long a leader may say nothing before commands do without: while another replica takes over, there is an operator.
+// silence bounds how long a leader may say nothing: while another replica takes over, there is an
+// operator.
 const silence = 90 * time.Second
 
 // Namespace is where the operator is, unless it is installed elsewhere.

@@ -14,15 +14,14 @@ const answerLimit = 5 * time.Second
 
 // Health answers the probes of kubelets.
 type Health struct {
-	// Address that it listens on, with the port that it got.
 	Address net.Addr
 
 	server *http.Server
 	ended  chan error
 }
 
-// ServeHealth answers: /healthz says that the process runs, /readyz that it reaches an API server. It knows nothing else, so that anyone may
-// ask.
+// ServeHealth answers /healthz while the process runs, /readyz while it reaches an API server.
+// Anyone may ask.
 func ServeHealth(listener net.Listener, reaches func(context.Context) error) *Health {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
@@ -43,7 +42,7 @@ func ServeHealth(listener net.Listener, reaches func(context.Context) error) *He
 	return h
 }
 
-// Stop lets answers in hand end, until ctx does at the longest, and returns what went wrong since it began.
+// Stop waits for answers in hand, until ctx ends, and returns the error of serving.
 func (h *Health) Stop(ctx context.Context) error {
 	err := h.server.Shutdown(ctx)
 	if ended := <-h.ended; !errors.Is(ended, http.ErrServerClosed) {

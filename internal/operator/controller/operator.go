@@ -28,36 +28,25 @@ const (
 	planned = 10 * time.Minute
 )
 
-// Operator is one of the replicas that run Migrations. The one that leads does; the others wait for the lead.
+// Operator is one of the replicas, of which the leading one runs Migrations.
 type Operator struct {
-	// Kinds is the table of kinds, Tools are what jobs are made with. They are directed.
-	Kinds migrations.Kinds
-	Tools migrations.Tools
-	// Identity of the cluster, for notifications.
-	Identity engine.Identity
-	// Name of the replica, Version of its build.
+	Kinds         migrations.Kinds
+	Tools         migrations.Tools
+	Identity      engine.Identity
 	Name, Version string
-	// Namespace of the Lease of the leader.
-	Namespace string
-	// Allowed are digests of the calls that Migrations may have it make.
-	Allowed []string
-	// PlansApproved says that no plan is applied that no one has approved.
+	Namespace     string
+	Allowed       []string
 	PlansApproved bool
-	// Metrics are those of all runs; nil for none.
-	Metrics *metrics.Metrics
-	// Log gets a line for what happens.
-	Log func(format string, args ...any)
+	Metrics       *metrics.Metrics
+	Log           func(format string, args ...any)
 
-	// What follows belongs to the goroutine that leads.
+	// The fields below belong to the goroutine that leads.
 
-	// current is the run in hand; nil if there is none.
-	current *run
-	// failures are how the latest runs ended, plans the plans that were made, by the name of the Migration.
+	current  *run
 	failures map[string]*Outcome
 	plans    map[string]plan
 }
 
-// plan is one that was made, of what had that fingerprint.
 type plan struct {
 	Planned
 	of string
@@ -66,7 +55,6 @@ type plan struct {
 
 func (o *Operator) cluster() *cluster.Cluster { return o.Tools.Cluster }
 
-// lead runs Migrations until ctx ends, and then until the run in hand has ended.
 func (o *Operator) lead(ctx context.Context) {
 	o.failures, o.plans = map[string]*Outcome{}, map[string]plan{}
 	o.Log("%s leads", o.Name)
@@ -105,7 +93,6 @@ func (o *Operator) await(ctx context.Context, changed <-chan struct{}, pause tim
 	}
 }
 
-// watch says when a Migration has changed, until ctx ends. While it cannot watch, everything is decided at intervals.
 func (o *Operator) watch(ctx context.Context, changed chan<- struct{}) {
 	signal := func() {
 		select {
@@ -134,7 +121,8 @@ func (o *Operator) watch(ctx context.Context, changed chan<- struct{}) {
 	}, time.Second)
 }
 
-// round decides for each Migration what it needs, says so, and begins or ends a run. It returns when to decide again.
+// round decides what each Migration needs, and begins or ends a run. It returns when to decide
+// again.
 func (o *Operator) round(ctx context.Context) (next time.Duration, err error) {
 	o.collect(ctx)
 	revisions, err := o.revisions(ctx)
@@ -168,7 +156,6 @@ func (o *Operator) round(ctx context.Context) (next time.Duration, err error) {
 	return max(next, time.Second), nil
 }
 
-// forget ends the run of a Migration that is gone, and drops what was kept of it.
 func (o *Operator) forget(all []v1alpha1.Migration) {
 	gone := func(name string) bool {
 		return !slices.ContainsFunc(all, func(m v1alpha1.Migration) bool { return m.Name == name })
@@ -180,7 +167,6 @@ func (o *Operator) forget(all []v1alpha1.Migration) {
 	maps.DeleteFunc(o.plans, func(name string, _ plan) bool { return gone(name) })
 }
 
-// scene is what is known of one of all Migrations.
 func (o *Operator) scene(m *v1alpha1.Migration, all []v1alpha1.Migration, revisions Revisions) Scene {
 	s := Scene{
 		Migration: m, Kinds: o.Kinds, Others: all, Revisions: revisions, Allowed: o.Allowed, PlansApproved: o.PlansApproved, Now: time.Now(),
@@ -219,7 +205,7 @@ func (o *Operator) carryOut(ctx context.Context, m *v1alpha1.Migration, d Decisi
 	return nil
 }
 
-// note writes what was decided to the status, if it is news. What this build does not know of the status it leaves alone.
+// note writes a new decision to the status, and keeps fields that this build does not know.
 func (o *Operator) note(ctx context.Context, m *v1alpha1.Migration, d Decision) error {
 	now := m.DeepCopy()
 	d.Note(&now.Status)
@@ -244,7 +230,6 @@ func (o *Operator) note(ctx context.Context, m *v1alpha1.Migration, d Decision) 
 	return nil
 }
 
-// revisions are those of the schema. That the cluster's is newer is no error here.
 func (o *Operator) revisions(ctx context.Context) (Revisions, error) {
 	own, have, err := o.cluster().Revisions(ctx, cluster.Migration)
 	return Revisions{Own: own, Cluster: have}, err

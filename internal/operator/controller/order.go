@@ -12,12 +12,11 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 )
 
-// begun reports whether something of the cluster was changed for a Migration, and not all of it taken back.
+// begun reports whether changes were made for a Migration, and not all of them taken back.
 func begun(m *v1alpha1.Migration) bool {
 	return m.Status.Phase != "" && m.Status.Phase != v1alpha1.PhaseRolledBack
 }
 
-// over reports whether nothing more can come of a Migration.
 func over(m *v1alpha1.Migration) bool { return m.Status.Phase == v1alpha1.PhaseFinished }
 
 // arrived reports whether the latest run got to its end, and what it went by is still asked for.
@@ -26,14 +25,13 @@ func arrived(m *v1alpha1.Migration) bool {
 	return c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == m.Generation
 }
 
-// Lost reports whether a Migration was stopped by its budget of losses or of late answers, and no one has looked at that.
+// Lost reports whether a loss that no one has looked at has stopped a Migration.
 func Lost(m *v1alpha1.Migration) bool {
 	c := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionStalled)
 	return c != nil && c.Status == metav1.ConditionTrue &&
 		(c.Reason == v1alpha1.ReasonLossBudgetExceeded || c.Reason == v1alpha1.ReasonLateBudgetExceeded)
 }
 
-// lossReason is why a Migration was stopped that is Lost.
 func lossReason(m *v1alpha1.Migration) string {
 	c := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionStalled)
 	if c != nil && c.Reason == v1alpha1.ReasonLateBudgetExceeded {
@@ -42,7 +40,7 @@ func lossReason(m *v1alpha1.Migration) string {
 	return v1alpha1.ReasonLossBudgetExceeded
 }
 
-// midway reports whether a run has begun that did not get to its end: others would work on what is half done.
+// midway reports whether a run has begun and not got to its end.
 func midway(m *v1alpha1.Migration) bool {
 	switch m.Status.Phase {
 	case v1alpha1.PhaseApplying, v1alpha1.PhaseRollingBack, v1alpha1.PhaseFinishing:
@@ -59,7 +57,7 @@ func midway(m *v1alpha1.Migration) bool {
 	return false
 }
 
-// contends reports whether a Migration has a claim to the lock: it is half way, or it is about to begin and nothing is in its way.
+// contends reports whether a Migration has a claim to the lock: it is half way, or about to begin.
 func (s Scene) contends(m *v1alpha1.Migration) bool {
 	if !m.DeletionTimestamp.IsZero() {
 		return false
@@ -75,7 +73,7 @@ func (s Scene) contends(m *v1alpha1.Migration) bool {
 	return ready == nil || ready.Reason != v1alpha1.ReasonApprovalNeeded
 }
 
-// ahead is the Migration that comes before the one that is decided about; nil if none does. What is half way comes first, then what was created first.
+// ahead is the Migration that comes before this one, nil for none: by being half way, then by age.
 func (s Scene) ahead() *v1alpha1.Migration {
 	m, others := s.Migration, s.Others
 	first := m
@@ -90,7 +88,6 @@ func (s Scene) ahead() *v1alpha1.Migration {
 	return first
 }
 
-// with is all Migrations: some have all others but the one that is decided about.
 func with(m *v1alpha1.Migration, others []v1alpha1.Migration) []v1alpha1.Migration {
 	return append([]v1alpha1.Migration{*m}, others...)
 }
@@ -108,12 +105,10 @@ func precedes(a, b *v1alpha1.Migration) bool {
 	return cmp.Less(a.Name, b.Name)
 }
 
-// atRest reports whether nothing goes on with a Migration before a person does something.
 func atRest(m *v1alpha1.Migration) bool {
 	return m.Spec.Paused || meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.ConditionStalled)
 }
 
-// doing says what a Migration that comes first is about, for the one that waits.
 func doing(m *v1alpha1.Migration) string {
 	switch {
 	case m.Spec.Paused:
@@ -126,7 +121,6 @@ func doing(m *v1alpha1.Migration) string {
 	return "was created before"
 }
 
-// encoded is JSON.
 func encoded(value any) string {
 	body, err := json.Marshal(value)
 	if err != nil {

@@ -17,11 +17,10 @@ import (
 )
 
 const (
-	// firstPause is how long the first failure is waited after; it doubles from one to the next, up to longestPause. Nothing that people do
-	// has to wait for it: see Fingerprint.
+	// firstPause follows the first failure, and doubles up to longestPause. A new Fingerprint ends
+	// it.
 	firstPause, longestPause = 10 * time.Second, 5 * time.Minute
-	// lockPause is how often the lock is looked at that a command holds.
-	lockPause = 5 * time.Second
+	lockPause                = 5 * time.Second
 	// patience is how many runs in a row may fail before a person is called.
 	patience = 3
 	// mostFindings is how many findings a condition spells out.
@@ -30,7 +29,6 @@ const (
 
 // Outcome is how a run ended that did not get to its end.
 type Outcome struct {
-	// Of is the Fingerprint of what the run was about.
 	Of string
 	At time.Time
 	// Failures are how many there were in a row.
@@ -42,11 +40,10 @@ type Outcome struct {
 type Verdict struct {
 	Standing        migration.Condition
 	Reason, Message string
-	// After is when to try again, if nothing is changed meanwhile.
-	After time.Duration
+	After           time.Duration
 }
 
-// Ended reports whether a run ended only since it was asked to, or since others may be at work: that says nothing of the Migration.
+// Ended reports whether a run ended by request, or since others may be at work.
 func Ended(err error) bool {
 	if errors.As(err, new(*lossguard.LossError)) || errors.As(err, new(*lossguard.NotMeasuredError)) {
 		return false
@@ -75,7 +72,6 @@ func Judge(err error, failures int) Verdict {
 	return Verdict{migration.Stalled, reason, fmt.Sprintf("%d runs in a row have failed: %s", failures, message), pause}
 }
 
-// backoff is the pause after some failures in a row.
 func backoff(failures int) time.Duration {
 	pause := firstPause
 	for range failures - 1 {
@@ -121,7 +117,7 @@ func refusal(err error) string {
 	return ""
 }
 
-// described is an error for a condition: findings with their codes and what to do about each, anything else with its advice.
+// described is an error for a condition, with its findings or its advice.
 func described(err error) string {
 	var blocked *findings.BlockedError
 	if !errors.As(err, &blocked) {

@@ -18,7 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// run is one that is in hand. It ends when its channel is closed; what it has found is read then.
+// run is one in hand. Its result may be read once its channel is closed.
 type run struct {
 	name string
 	act  Act
@@ -32,7 +32,6 @@ type run struct {
 	plan  Planned
 }
 
-// begin starts a run.
 func (o *Operator) begin(ctx context.Context, m *v1alpha1.Migration, act Act, lost string) {
 	ctx, stop := context.WithCancelCause(ctx)
 	r := &run{name: m.Name, act: act, of: m.DeepCopy(), lost: lost, stop: stop, ended: make(chan struct{})}
@@ -45,7 +44,7 @@ func (o *Operator) begin(ctx context.Context, m *v1alpha1.Migration, act Act, lo
 	}()
 }
 
-// supersede ends the run when something else is to be done by now, or the same by other settings: it is begun again with those.
+// supersede ends a run that is outdated by another decision or other settings.
 func (r *run) supersede(m *v1alpha1.Migration, d Decision) {
 	appliesFirst := r.act == Apply && d.Act == Finish
 	if d.Act != r.act && !appliesFirst || changed(r.of, m) {
@@ -53,7 +52,7 @@ func (r *run) supersede(m *v1alpha1.Migration, d Decision) {
 	}
 }
 
-// changed reports whether the settings of a Migration are others than those that a run began with. What the run has filled in is no change.
+// changed reports whether a Migration has other settings than when the run began.
 func changed(then, now *v1alpha1.Migration) bool {
 	given, have := then.DeepCopy(), now.DeepCopy()
 	for _, m := range []*v1alpha1.Migration{given, have} {
@@ -64,7 +63,6 @@ func changed(then, now *v1alpha1.Migration) bool {
 	return err != nil || len(changes) > 0
 }
 
-// collect takes in how the run in hand ended, if it has.
 func (o *Operator) collect(ctx context.Context) {
 	r := o.current
 	if r == nil {
@@ -93,7 +91,6 @@ func (o *Operator) collect(ctx context.Context) {
 	}
 }
 
-// succeeded keeps a plan, and what is to be remembered of a loss that was rolled back after.
 func (o *Operator) succeeded(ctx context.Context, r *run) {
 	var err error
 	switch {
@@ -112,7 +109,6 @@ func (o *Operator) succeeded(ctx context.Context, r *run) {
 	}
 }
 
-// execute does what a run is for, and has it heard by all that are to hear of it.
 func (o *Operator) execute(ctx context.Context, r *run) error {
 	if err := migration.Bound(ctx, o.cluster(), r.of); err != nil {
 		return err
@@ -143,7 +139,6 @@ func (o *Operator) execute(ctx context.Context, r *run) error {
 	return o.afterLoss(context.WithoutCancel(ctx), r, job, err)
 }
 
-// look makes the plan of apply. Blocking findings are an error.
 func look(ctx context.Context, job migrations.Job) (Planned, error) {
 	found, err := inspect(ctx, job)
 	if err != nil {
@@ -163,7 +158,6 @@ func inspect(ctx context.Context, job migrations.Job) (migration.Inspection, err
 	return job.Inspect(ctx)
 }
 
-// drive runs the command.
 func (o *Operator) drive(ctx context.Context, r *run, job migrations.Job, runner *engine.Runner) error {
 	switch r.act {
 	case Apply:
@@ -180,7 +174,7 @@ func (o *Operator) drive(ctx context.Context, r *run, job migrations.Job, runner
 	return fmt.Errorf("%s is no command", r.act)
 }
 
-// holdToPlan has the beginning of a migration do what the plan said that was approved, if one was.
+// holdToPlan holds the beginning of a migration to the approved plan, if there is one.
 func (o *Operator) holdToPlan(ctx context.Context, r *run, job migrations.Job) error {
 	approved, err := migration.Approved(r.of)
 	if err != nil || begun(r.of) || len(approved.Plans) == 0 {
@@ -205,7 +199,6 @@ func (o *Operator) holdToPlan(ctx context.Context, r *run, job migrations.Job) e
 	return &migration.ChangedPlanError{Different: []string{"plan " + hash + ", and " + was + " was approved"}}
 }
 
-// afterLoss has a Migration rolled back that its loss budget has stopped, if it says so.
 func (o *Operator) afterLoss(ctx context.Context, r *run, job migrations.Job, err error) error {
 	var loss *lossguard.LossError
 	if !errors.As(err, &loss) {
@@ -218,7 +211,6 @@ func (o *Operator) afterLoss(ctx context.Context, r *run, job migrations.Job, er
 	return err
 }
 
-// tell logs what is news of a run.
 func (o *Operator) tell(r *run, e engine.Event) {
 	switch e.Kind {
 	case engine.PhaseStarted:

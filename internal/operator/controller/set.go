@@ -11,15 +11,13 @@ import (
 	"github.com/replumb/replumb/internal/migrationset"
 )
 
-// members are those of the set of a Migration, in its order. Those that the cluster does not have are nil.
+// members are those of a set, in its order; nil for those that the cluster does not have.
 type members struct {
 	names []string
 	all   []*v1alpha1.Migration
-	// at is where the Migration itself is.
-	at int
+	at    int
 }
 
-// membersOf is the set that a Migration says it is in; none, if it says so of none.
 func membersOf(m *v1alpha1.Migration, others []v1alpha1.Migration) (c members, in bool) {
 	if m.Annotations[v1alpha1.AnnotationSet] == "" {
 		return c, false
@@ -42,7 +40,6 @@ func named(name string, m *v1alpha1.Migration, others []v1alpha1.Migration) *v1a
 	return nil
 }
 
-// wrong says why a set cannot be one; empty if it can, as far as its Migrations are there.
 func (c members) wrong(kinds migrations.Kinds) string {
 	if c.at < 0 {
 		return fmt.Sprintf("%s lists %s, and not this Migration", v1alpha1.AnnotationSet, strings.Join(c.names, ", "))
@@ -65,16 +62,14 @@ func (c members) wrong(kinds migrations.Kinds) string {
 	return ""
 }
 
-// moved reports whether a Migration has moved what it moves, and nothing goes on with it.
 func moved(m *v1alpha1.Migration) bool {
 	return m != nil && (over(m) || m.Status.Phase == v1alpha1.PhaseMoved && !midway(m))
 }
 
-// standing reports whether something of what a Migration has changed is there, and final whether it stays.
+// standing reports whether changes of a Migration are there, and final whether they stay.
 func standing(m *v1alpha1.Migration) bool { return m != nil && (begun(m) || midway(m)) }
 func final(m *v1alpha1.Migration) bool    { return m != nil && m.Status.PointOfNoReturnPassed }
 
-// before is what has to happen with others of the set before an act; empty if its turn has come.
 func (c members) before(act Act) string {
 	switch act {
 	case Apply:
@@ -117,7 +112,6 @@ func (c members) beforeFinish() string {
 	return ""
 }
 
-// awaits says for which of the set one waits, and where that one stands.
 func (c members) awaits(i int, why string) string {
 	m := c.all[i]
 	stands := "which is not in the cluster"
@@ -137,8 +131,7 @@ func desired(m *v1alpha1.Migration) v1alpha1.DesiredState {
 	return m.Spec.Desired
 }
 
-// ordered has a Migration of a set wait for its turn, as the command line has with a file of several: what each moves is proven by what moved
-// before it.
+// ordered has a Migration of a set wait for its turn: what moved before it proves what it moves.
 func ordered(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
 	c, in := membersOf(s.Migration, s.Others)
 	if !in || d.Act == Plan {
@@ -156,7 +149,8 @@ func ordered(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
 	return Decision{}, false
 }
 
-// settled leaves the Migration where it is for good: the way back is closed, or it has moved and others have gone on from there.
+// settled leaves the Migration for good: the way back is closed, or others have gone on from where
+// it moved.
 func (c members) settled(act Act) (Decision, bool) {
 	if i := slices.IndexFunc(c.all, final); act == Rollback && i >= 0 {
 		return stalled(v1alpha1.ReasonNotPossible, fmt.Sprintf(
@@ -172,7 +166,6 @@ func (c members) settled(act Act) (Decision, bool) {
 	}, true
 }
 
-// correct is the command that takes a Migration out of its set.
 func correct(m *v1alpha1.Migration) string {
 	return fmt.Sprintf("correct it, or take this one out of the set: kubectl annotate migrations.replumb.dev %s %s-",
 		m.Name, v1alpha1.AnnotationSet)

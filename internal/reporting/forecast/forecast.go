@@ -1,4 +1,4 @@
-// Package forecast says how long work that goes on in batches will take from here. It is pure: bursts of progress in, a length of time out.
+// Package forecast says how long work that goes on in batches will take. It is pure.
 package forecast
 
 import (
@@ -11,7 +11,8 @@ import (
 type Burst struct {
 	Start, End time.Time
 	Items      int
-	// Idle is how much of it went by waiting for something that says nothing of the pace: people, a window, the pause after a tier.
+	// Idle is the part spent on waits that say nothing of the pace: people, a window, the pause
+	// after a tier.
 	Idle time.Duration
 }
 
@@ -20,17 +21,16 @@ func (b Burst) active() float64 { return max(0, (b.End.Sub(b.Start) - b.Idle).Se
 // Tier is a part of the work. Parts are done one after the other, and no batch is of two.
 type Tier struct {
 	Total, Done int
-	// Pause follows the tier.
-	Pause time.Duration
+	Pause       time.Duration
 }
 
 func (t Tier) left() int { return max(0, t.Total-t.Done) }
 
 // Work is what there is to do, and how it went so far.
 type Work struct {
-	// Tiers in order. The sum of their Done is what all bursts, and those that are forgotten, have done.
+	// Tiers in order. The sum of their Done is that of all bursts, forgotten ones included.
 	Tiers []Tier
-	// Batch is how many items a batch has at most. Zero means that it is not known: that of the bursts is taken.
+	// Batch is how many items a batch has at most. Zero takes that of the bursts.
 	Batch int
 	// Settle is how long nothing is done after each batch.
 	Settle time.Duration
@@ -47,13 +47,12 @@ const (
 	least = 0.05
 	// halfLife is after how many batches what a batch says of the pace counts half.
 	halfLife = 12
-	// elsewhere is how much a batch of another tier counts, beside one of the tier whose pace is asked for.
+	// elsewhere is the weight of another tier's batch beside one of the tier asked for.
 	elsewhere = 0.02
 )
 
 // Left is how long the remaining work takes, waits aside; known is false while too little is done
-// to tell. A tier that has not begun is taken to go at the pace of all before it, the latest most
-// of all.
+// to tell. A tier that has not begun goes at the pace of all before it.
 func (w Work) Left(now time.Time) (left time.Duration, known bool) {
 	total, done := 0, 0
 	for _, t := range w.Tiers {
@@ -87,7 +86,6 @@ func (w Work) Left(now time.Time) (left time.Duration, known bool) {
 	return time.Duration(seconds * float64(time.Second)), true
 }
 
-// inHand is the time left for the batch in hand, a batch's at most.
 func (w Work) inHand(now time.Time) time.Duration {
 	begun := w.Begun
 	switch {
@@ -129,7 +127,6 @@ func (w Work) tiersOfBursts() []int {
 	return of
 }
 
-// pace is what a batch takes, and each of its items, in seconds.
 type pace struct{ batch, item float64 }
 
 func (p pace) cost(items int) float64 { return p.batch + p.item*float64(items) }

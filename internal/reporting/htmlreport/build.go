@@ -44,8 +44,8 @@ func Build(in Input) *Document {
 	return d
 }
 
-// requests of all probes, and the connections that were lost: those that were made are not counted. Without samples, what the latest
-// run has counted.
+// requests of all probes, and the connections that were lost: those that were made are not counted.
+// Without samples, what the latest run has counted.
 func (d *Document) requests(m *v1alpha1.Migration) *Requests {
 	all := &Requests{}
 	if p := m.Status.Proof; len(d.Probes) == 0 && p != nil {
@@ -115,7 +115,8 @@ func losses(in Input) []Loss {
 	return out
 }
 
-// confirms are the annotations by which people vouch for what cannot be seen, with what the API server knows of who set them.
+// confirms are the annotations by which people vouch for what cannot be seen, with what the API
+// server knows of who set them.
 func confirms(m *v1alpha1.Migration) []Confirm {
 	out := []Confirm{}
 	for _, name := range slices.Sorted(maps.Keys(m.Annotations)) {

@@ -79,7 +79,6 @@ func chartOf(d *Document) chart {
 	return c
 }
 
-// slot is how many seconds a point covers: ten, unless there would be too many points.
 func slot(d *Document) int64 {
 	covered := int64(0)
 	for _, p := range d.Probes {
@@ -95,8 +94,8 @@ func slot(d *Document) int64 {
 // pause is how long nothing may happen between runs that are looked at together.
 const pause = 15 * 60
 
-// ranges are the stretches of time that can be looked at: the whole, runs that followed each other closely, and each run by itself.
-// The first is the one to begin with: the whole, unless most of it lies between runs; then the longest stretch.
+// ranges are the stretches of time that can be looked at: the whole, runs that followed each other
+// closely, and each run. The first one shown is the whole, unless most of it lies between runs.
 func ranges(d *Document) []chartRange {
 	var each, close []chartRange
 	first, worked := 0, int64(0)

@@ -26,7 +26,8 @@ type Input struct {
 	// Cluster is the one that it is in.
 	Cluster engine.Identity
 	History *journal.History
-	// Services are those that the migration is about, as they are now; for those that moved, what the journal has comes first.
+	// Services are those that the migration is about, as they are now; for those that moved, what
+	// the journal has comes first.
 	Services []Service
 	// Reports are those of the nodes, as long as there are agents.
 	Reports []v1alpha1.NodeReport
@@ -38,7 +39,8 @@ type Input struct {
 	Unread []string
 }
 
-// Collect reads what a report is made of from the cluster. What the user may not read is left out and named.
+// Collect reads what a report is made of. Parts that the user may not read are left out
+// and named.
 func Collect(ctx context.Context, c *cluster.Cluster, m *v1alpha1.Migration, words migration.Report) (Input, error) {
 	in := Input{Migration: m, Words: words, Now: time.Now().UTC(), Kubelets: map[string]int{}}
 	var err error

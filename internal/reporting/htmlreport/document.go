@@ -1,5 +1,5 @@
-// Package htmlreport says what happened in a migration: as a document for programs, and as one file of HTML for people, that opens
-// without a network.
+// Package htmlreport says what happened in a migration, as a document and as one file of HTML that
+// opens without a network.
 package htmlreport
 
 import (
@@ -17,19 +17,17 @@ import (
 
 // Document is the report of one migration.
 type Document struct {
-	Migration string `json:"migration"`
-	// Cluster is the one that the migration is in.
-	Cluster engine.Identity `json:"cluster"`
+	Migration string          `json:"migration"`
+	Cluster   engine.Identity `json:"cluster"`
 	// Kind is Services, Pods, Nodes, Mirror or Network.
 	Kind string `json:"kind"`
 	// Summary is one sentence.
 	Summary string         `json:"summary"`
 	Phase   v1alpha1.Phase `json:"phase,omitempty"`
-	// Problem is why the last run stopped.
-	Problem string    `json:"problem,omitempty"`
-	Made    time.Time `json:"made"`
-	From    []string  `json:"from,omitempty"`
-	To      []string  `json:"to,omitempty"`
+	Problem string         `json:"problem,omitempty"`
+	Made    time.Time      `json:"made"`
+	From    []string       `json:"from,omitempty"`
+	To      []string       `json:"to,omitempty"`
 	// Start of the first run, and End of the last.
 	Start    *time.Time `json:"start,omitempty"`
 	End      *time.Time `json:"end,omitempty"`
@@ -53,7 +51,7 @@ type Document struct {
 type Requests struct {
 	Sent   int64 `json:"sent"`
 	Failed int64 `json:"failed"`
-	// Late answers are among those that did not fail. NotMeasured are further requests, of which nothing is known.
+	// Late answers did not fail. NotMeasured requests come on top.
 	Late        int64 `json:"late"`
 	NotMeasured int64 `json:"notMeasured"`
 	// Unlisted are those of Failed that are in no entry of Losses.
@@ -77,7 +75,7 @@ func (r *Requests) beside() (text string) {
 // Outcome is how a run or a part of one ended.
 type Outcome string
 
-// The outcomes. A run that was killed says nothing of its end; one that was refused, since another held the lock for instance, never began.
+// The outcomes. A killed run says nothing of its end; a refused one never began.
 const (
 	Refused     Outcome = "refused"
 	Done        Outcome = "done"
@@ -123,8 +121,8 @@ type Span struct {
 // Seconds it took.
 func (s Span) Seconds() float64 { return s.End.Sub(s.Start).Seconds() }
 
-// Probe is what the requests of one probe met with, over all nodes and runs. Latencies are in microseconds: P50 is the mean of the
-// medians, by requests, P99 that of the worst stretch.
+// Probe sums one probe up. Latencies are in microseconds: P50 is the mean of the medians, P99 that
+// of the worst stretch.
 type Probe struct {
 	Name   string `json:"name"`
 	Sent   int64  `json:"sent"`
@@ -212,7 +210,7 @@ type Finding struct {
 	By string `json:"by,omitempty"`
 }
 
-// Client is who was seen to use an old address.
+// Client was seen to use an old address.
 type Client struct {
 	Node     string    `json:"node"`
 	Client   string    `json:"client"`
@@ -238,7 +236,7 @@ type NodeLine struct {
 	State     string   `json:"state"`
 }
 
-// Thinned is the report with samples that cover at least so many seconds: all of them for zero, and none for less.
+// Thinned is the report with samples of at least so many seconds: all for zero, none for less.
 func (d *Document) Thinned(seconds int64) *Document {
 	if seconds == 0 {
 		return d

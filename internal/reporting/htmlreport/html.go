@@ -49,7 +49,7 @@ func (d *Document) HTML(w io.Writer) error {
 	return nil
 }
 
-// Library is the script and the style of what draws charts in a page, for pictures of the documentation.
+// Library is the script and the style of charts, for pictures of the documentation.
 func Library() (script, style string, err error) {
 	js, jsErr := assets.ReadFile("assets/uPlot.iife.min.js")
 	css, cssErr := assets.ReadFile("assets/uPlot.min.css")
@@ -66,29 +66,25 @@ type page struct {
 	License             string
 }
 
-// Policy has a browser run and apply what replumb put into the page, by its hash, and nothing that came in with the data. The data
-// itself is not run.
+// Policy has a browser run and apply replumb's own parts of the page, by hash, and nothing of the
+// data.
 func (p page) Policy() string {
 	return "default-src 'none'; base-uri 'none'; form-action 'none'" +
 		"; style-src " + hashOf(string(p.LibraryStyle)) + " " + hashOf(string(p.Style)) +
 		"; script-src " + hashOf(string(p.Library)) + " " + hashOf(string(p.Script))
 }
 
-// hashOf a text between tags, as policies have it.
 func hashOf(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// Availability of all probes, in percent.
 func (p page) Availability() float64 { return percent(p.Requests.Sent, p.Requests.Failed) }
 
-// Phases are the spans of that level.
 func (p page) Phases() []Span {
 	return slices.DeleteFunc(slices.Clone(p.Timeline), func(s Span) bool { return s.Level != LevelPhase })
 }
 
-// Moved is how many Services are at another address.
 func (p page) Moved() int {
 	n := 0
 	for _, s := range p.Services {
@@ -99,7 +95,6 @@ func (p page) Moved() int {
 	return n
 }
 
-// Length is the time in which runs worked, in seconds.
 func (p page) Length() float64 {
 	sum := 0.0
 	for _, r := range p.Runs {
@@ -111,7 +106,6 @@ func (p page) Length() float64 {
 // Status is a word for how it stands, and Tone whether that is good.
 func (p page) Status() string { return cmp.Or(string(p.Phase), "Not begun") }
 
-// Tone of the status: good, bad or neutral.
 func (p page) Tone() string {
 	switch {
 	case p.Requests != nil && p.Requests.Failed > 0, len(p.Losses) > 0, p.Problem != "":
@@ -122,7 +116,6 @@ func (p page) Tone() string {
 	return "neutral"
 }
 
-// micros is a latency for people.
 func micros(n int64) string {
 	switch {
 	case n < 1000:

@@ -8,7 +8,6 @@ import (
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
 
-// probes adds samples up by probe. A loss counts even where its sample is missing.
 func probes(samples []journal.Sample, losses []Loss) []Probe {
 	lost := map[string]int64{}
 	for _, l := range losses {
@@ -44,7 +43,6 @@ func sample(p Point) journal.Sample {
 	}
 }
 
-// coarse puts points together that begin within the same so many seconds, in order.
 func coarse(points []Point, seconds int64) []Point {
 	sums := map[int64]journal.Sample{}
 	for _, p := range points {
@@ -57,7 +55,6 @@ func coarse(points []Point, seconds int64) []Point {
 	return out
 }
 
-// percent of requests that did not fail.
 func percent(sent, failed int64) float64 {
 	if sent == 0 {
 		return 100

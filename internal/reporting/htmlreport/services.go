@@ -8,7 +8,6 @@ import (
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
 
-// The states of Services in a report, beside those of status.
 const (
 	stateMoved    = "moved"
 	stateReturned = "returned"
@@ -19,7 +18,7 @@ const (
 	statePinned    = "pinned"
 )
 
-// services are those of the input, with what the journal knows of their moves, which finish takes off them.
+// services are those of the input, with moves from the journal, which finish takes off them.
 func services(in Input) []Service {
 	if !in.Words.Counts {
 		return nil
@@ -58,7 +57,7 @@ func Placed(annotated, placed []Service) []Service {
 	return placed
 }
 
-// apply takes over a move. What the Service says itself of a move that is not over comes first.
+// apply takes over a move, unless the Service itself has a move that is not over.
 func (s *Service) apply(m journal.Move) {
 	at, state := m.At, stateMoved
 	if s.At != nil && s.From == m.To && s.To == m.From {

@@ -11,7 +11,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// summarize is the report in one sentence.
 func (d *Document) summarize(in Input) string {
 	what := d.what(in)
 	if took := d.took(); took > 0 {
@@ -29,7 +28,6 @@ func (d *Document) summarize(in Input) string {
 	)
 }
 
-// what happened, in words.
 func (d *Document) what(in Input) string {
 	over := d.Phase == v1alpha1.PhaseMoved || d.Phase == v1alpha1.PhaseFinishing || d.Phase == v1alpha1.PhaseFinished
 	back := d.Phase == v1alpha1.PhaseRolledBack
@@ -90,7 +88,8 @@ func (d *Document) ways() string {
 	return text
 }
 
-// took is how long it took: of Services from the first move to the last, of everything else how long runs worked on it.
+// took is how long it took: of Services from the first move to the last, of everything else how
+// long runs worked on it.
 func (d *Document) took() time.Duration {
 	var first, last time.Time
 	for _, s := range d.Services {

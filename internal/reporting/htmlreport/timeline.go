@@ -52,7 +52,8 @@ func who(r Run) string {
 	return r.User + "@" + r.Host
 }
 
-// timeline is runs, phases, tiers and groups, each level in the order of time. Phases in which nothing was done are left out.
+// timeline is runs, phases, tiers and groups, each level in the order of time. Phases in which
+// nothing was done are left out.
 func timeline(h *journal.History, all []Run, tiers []v1alpha1.TierStatus) []Span {
 	var out []Span
 	for _, r := range all {
@@ -143,8 +144,8 @@ func (w *walker) close(run string, at time.Time, o Outcome) {
 	w.end(run+"/phase", at, o)
 }
 
-// tierSpans are the tiers, which move one after another: as many Services as each has. Where that does not add up, since Services
-// moved more than once for instance, it is not known.
+// tierSpans are the tiers, which move one after another: as many Services as each has. Where that
+// does not add up, since Services moved more than once for instance, it is not known.
 func tierSpans(moves []journal.Move, tiers []v1alpha1.TierStatus) []Span {
 	total := 0
 	for _, t := range tiers {

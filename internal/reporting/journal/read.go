@@ -22,10 +22,8 @@ type History struct {
 	Moves      []Move
 	Findings   []Finding
 	Stragglers []Straggler
-	// Thinned is true if there was no room for all samples, or for all details of phases.
-	Thinned bool
-	// Damaged says which ConfigMaps could not be read, and why.
-	Damaged []string
+	Thinned    bool
+	Damaged    []string
 }
 
 // Load reads a journal, maybe an empty one. Damaged parts are named in the rest.
@@ -70,7 +68,6 @@ func (h *History) add(r *record) {
 	}
 }
 
-// sort is needed since a thinned piece takes later records.
 func (h *History) sort() {
 	byTime(h.Runs, func(r Run) time.Time { return r.Start })
 	byTime(h.Events, func(e Event) time.Time { return e.Time })

@@ -21,8 +21,7 @@ type Reader struct {
 	client    client.Client
 	migration string
 	owner     types.UID
-	// pieces by name of their ConfigMap.
-	pieces map[string]read
+	pieces    map[string]read
 }
 
 type read struct {

@@ -1,5 +1,4 @@
-// Package journal keeps a migration's events, samples, losses and moves for its report, in
-// ConfigMaps that belong to the Migration.
+// Package journal keeps what a migration's report is made of, in ConfigMaps that belong to it.
 package journal
 
 import (
@@ -15,10 +14,9 @@ type Run struct {
 	// ID is what other records name it by.
 	ID string `json:"id"`
 	// User and Host are who ran it, and where; Command is what, such as "replumb apply".
-	User    string `json:"user,omitempty"`
-	Host    string `json:"host,omitempty"`
-	Command string `json:"command"`
-	// Version of replumb.
+	User    string    `json:"user,omitempty"`
+	Host    string    `json:"host,omitempty"`
+	Command string    `json:"command"`
 	Version string    `json:"version,omitempty"`
 	Start   time.Time `json:"start"`
 	// Cluster is the one that it worked on, as its kubeconfig calls it.
@@ -32,12 +30,11 @@ type Run struct {
 
 // Sample is what the requests of one probe met with, over all nodes, in a stretch of time.
 type Sample struct {
-	Probe string `json:"p"`
-	// Start and End in seconds since the Unix epoch.
-	Start  int64 `json:"s"`
-	End    int64 `json:"e"`
-	Sent   int64 `json:"q"`
-	Failed int64 `json:"f,omitempty"`
+	Probe  string `json:"p"`
+	Start  int64  `json:"s"`
+	End    int64  `json:"e"`
+	Sent   int64  `json:"q"`
+	Failed int64  `json:"f,omitempty"`
 	// Late answers did not fail. NotMeasured requests come on top.
 	Late        int64 `json:"l,omitempty"`
 	NotMeasured int64 `json:"n,omitempty"`
@@ -50,7 +47,6 @@ type Sample struct {
 
 // Move is one Service that has arrived at another address.
 type Move struct {
-	// Service as namespace/name.
 	Service  string    `json:"service"`
 	From     string    `json:"from"`
 	To       string    `json:"to"`
@@ -60,7 +56,7 @@ type Move struct {
 	Seconds float64 `json:"seconds,omitempty"`
 }
 
-// Straggler is who was seen to use an old address, on a node.
+// Straggler is a client of an old address, on a node.
 type Straggler struct {
 	Node string `json:"node"`
 
@@ -71,7 +67,6 @@ type Straggler struct {
 type Event struct {
 	engine.Event
 
-	// Run is its ID.
 	Run string `json:"run"`
 }
 
@@ -79,7 +74,6 @@ type Event struct {
 type Finding struct {
 	findings.Finding
 
-	// Run is its ID.
 	Run string `json:"run"`
 }
 
@@ -98,7 +92,6 @@ type record struct {
 	Straggler *Straggler        `json:"straggler,omitempty"`
 }
 
-// minor records are the first to go when there is no room.
 func (r *record) minor() bool { return r.Sample != nil || r.detail() }
 
 // detail is a step that succeeded or retries: its phase tells as much.

@@ -22,8 +22,7 @@ import (
 const (
 	// maxPieces bounds a journal to 16 MiB of etcd's usual 2 GiB.
 	maxPieces = 24
-	// sealAt is how much text is compressed with every write.
-	sealAt = 256 << 10
+	sealAt    = 256 << 10
 
 	dataRecords = "records.jsonl.gz"
 	// annotationThinned is how far the records of a ConfigMap were thinned: see levels.
@@ -38,11 +37,9 @@ type store struct {
 	// size of a piece, and how many there are at most.
 	size, most int
 
-	owner types.UID
-	// pieces is nil before the first look.
+	owner  types.UID
 	pieces []*piece
-	// taken is the highest sequence that a ConfigMap has.
-	taken int
+	taken  int
 	// stored is the number of the last record of this run that is certainly there.
 	stored int
 }
@@ -62,7 +59,6 @@ func newStore(c client.Client, migration, run string) *store {
 	return &store{client: c, migration: migration, run: run, size: chunklog.Size, most: maxPieces}
 }
 
-// ready loads the Migration and the journal once; false while there is no Migration.
 func (s *store) ready(ctx context.Context) (bool, error) {
 	if s.owner == "" {
 		m := &v1alpha1.Migration{}
@@ -151,7 +147,6 @@ func (s *store) open(ctx context.Context) (*piece, error) {
 
 var errFull = errors.New("all its room is used, by losses and phases alone")
 
-// thin makes room in the oldest of the least thinned pieces that has any to give.
 func (s *store) thin(ctx context.Context) (*piece, error) {
 	order := slices.SortedStableFunc(slices.Values(s.pieces), func(a, b *piece) int { return cmp.Compare(a.thinned, b.thinned) })
 	for _, p := range order {
@@ -230,7 +225,6 @@ func (s *store) create(ctx context.Context, p *piece, payload []byte) error {
 	return nil
 }
 
-// found creates the journals' namespace, which stays.
 func (s *store) found(ctx context.Context) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: v1alpha1.JournalNamespace, Labels: map[string]string{v1alpha1.LabelRole: v1alpha1.RoleJournal},
@@ -249,7 +243,6 @@ func fill(o *corev1.ConfigMap, payload []byte, thinned int) {
 	}
 }
 
-// fit counts the lines that a piece has room for, and returns the payload with them.
 func (p *piece) fit(lines [][]byte, size int) (n int, payload []byte, err error) {
 	for n = len(lines); n > 0; n /= 2 {
 		member, err := chunklog.Compress(slices.Concat(append([][]byte{p.tail}, lines[:n]...)...))

@@ -8,18 +8,15 @@ import (
 )
 
 type level struct {
-	// seconds that one sample covers.
 	seconds int64
 	// bare leaves out the details of phases as well.
 	bare bool
 }
 
-// levels go from least to most; the last can be repeated.
 func levels() []level {
 	return []level{{seconds: 60}, {seconds: 600}, {seconds: 3600}, {seconds: 3600, bare: true}}
 }
 
-// thinned has fewer samples, and all losses and phases.
 func thinned(cm *corev1.ConfigMap, to level) ([]byte, error) {
 	var all []*record
 	if err := each(cm, func(r *record) { all = append(all, r) }); err != nil {
@@ -39,8 +36,8 @@ func thinned(cm *corev1.ConfigMap, to level) ([]byte, error) {
 	return plain, nil
 }
 
-// coarse merges samples of a probe and run that begin in the same stretch. The last record stays:
-// its number says that all before it are stored.
+// coarse merges samples of a probe and run in the same stretch. The last record stays: its number
+// says that all before it are stored.
 func coarse(all []*record, seconds int64) []*record {
 	type key struct {
 		run, probe string

@@ -23,7 +23,7 @@ import (
 // capacity bounds records that wait for the Migration or an API server.
 const capacity = 20_000
 
-// Writer writes the journal of one run. What it is given waits until Flush; nothing else blocks.
+// Writer writes the journal of one run. Records wait until Flush; nothing else blocks.
 type Writer struct {
 	store *store
 	now   func() time.Time
@@ -33,8 +33,7 @@ type Writer struct {
 	id      string
 	number  int
 	waiting []record
-	// lost is how many records had no room.
-	lost int
+	lost    int
 	// written are the waits, retries and stragglers that are written already.
 	written map[string]bool
 
@@ -51,8 +50,7 @@ func NewWriter(c client.Client, m *v1alpha1.Migration, now func() time.Time) *Wr
 	return &Writer{store: newStore(c, m.Name, id), now: now, room: capacity, id: id, written: map[string]bool{}}
 }
 
-// Describe identifies the run's process and cluster. Unknown fields stay empty: a report is no
-// reason not to begin.
+// Describe identifies the run's process and cluster. Unknown fields stay empty.
 func Describe(ctx context.Context, c *cluster.Cluster, migration, command, version string, overrides ...string) Run {
 	self := lease.Self(migration, command)
 	r := Run{User: self.User, Host: self.Host, Command: command, Version: version, Overrides: overrides}
@@ -85,8 +83,7 @@ func (w *Writer) Begin(r Run) {
 	w.put(record{Begin: &r})
 }
 
-// Event is a sink that drops what reports do not need: beginnings, unchanged steps, and repeated
-// waits and retries.
+// Event drops beginnings, unchanged steps, and repeated waits and retries.
 func (w *Writer) Event(e engine.Event) {
 	switch e.Kind {
 	case engine.StepStarted, engine.StepUnchanged:
@@ -155,9 +152,8 @@ func (w *Writer) put(r record) {
 // LostError says that a journal is not whole.
 type LostError struct {
 	Migration string
-	// Records are missing because of Err, or for lack of room if that is nil.
-	Records int
-	Err     error
+	Records   int
+	Err       error
 }
 
 func (e *LostError) Error() string {
@@ -171,7 +167,7 @@ func (e *LostError) Error() string {
 func (e *LostError) Unwrap() error { return e.Err }
 
 // Flush writes what waits, and returns a *LostError for the rest. Without a Migration everything
-// waits, without an error. It can be repeated at any time.
+// waits.
 func (w *Writer) Flush(ctx context.Context) error {
 	w.flushing.Lock()
 	defer w.flushing.Unlock()

@@ -1,5 +1,5 @@
-// Package keptreports keeps reports beyond their Migrations, in a few ConfigMaps of which the
-// oldest gives way.
+// Package keptreports keeps reports beyond their Migrations, in ConfigMaps of which the oldest
+// gives way.
 package keptreports
 
 import (
@@ -49,8 +49,8 @@ func NewStore(c client.Client) *Store { return &Store{client: c, size: chunklog.
 
 const patience = 15 * time.Second
 
-// Keep saves the report at the end of a run, even a cancelled one. Without a Migration, or the
-// right to write, it does nothing.
+// Keep saves the report at the end of a run, even a cancelled one, if there is a Migration and the
+// right to write.
 func Keep(ctx context.Context, c *cluster.Cluster, name string, words migration.Report) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()

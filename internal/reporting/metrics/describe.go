@@ -17,15 +17,14 @@ import (
 // Description is what is true of a metric whatever it measures.
 type Description struct {
 	Name string
-	// Type is counter, gauge or histogram.
 	Type string
 	Help string
 	// Labels are its names of labels, in the order of the alphabet.
 	Labels []string
 }
 
-// Descriptions are those of all metrics, by name. They are read from a scrape of a migration that has something of everything: a library
-// that holds metrics shows their labels nowhere else.
+// Descriptions are read from a scrape of a migration that has something of everything: the library
+// shows labels nowhere else.
 func Descriptions() ([]Description, error) {
 	one := v1alpha1.Migration{Status: v1alpha1.MigrationStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady}}}}
 	m := New(func(context.Context) ([]v1alpha1.Migration, error) { return []v1alpha1.Migration{one}, nil })

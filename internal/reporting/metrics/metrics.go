@@ -22,7 +22,7 @@ import (
 // State is what the run of this process does.
 type State string
 
-// The states, of which one holds at a time. Idle is before the first event, and in a process that only keeps bridges.
+// The states, of which one holds at a time. Idle is before the first event.
 const (
 	Idle        State = "idle"
 	Running     State = "running"
@@ -50,10 +50,10 @@ type Run struct {
 	probes map[string]bool
 }
 
-// otherProbes is the name for all probes that are not known.
 const otherProbes = "other"
 
-// Look reads the Migrations that the process works on. It is asked with every scrape; while it fails, nothing is said of them.
+// Look reads the Migrations of the process, with every scrape; while it fails, nothing is said of
+// them.
 type Look func(context.Context) ([]v1alpha1.Migration, error)
 
 // New makes metrics. look may be nil.
@@ -82,7 +82,7 @@ func New(look Look) *Metrics {
 	return m
 }
 
-// Of is what is measured of one migration, by its name. Of nil metrics it is nil, which measures nothing.
+// Of is what is measured of one migration. Of nil metrics it is nil, which measures nothing.
 func (m *Metrics) Of(migration string) *Run {
 	if m == nil {
 		return nil
@@ -107,8 +107,8 @@ func (m *Metrics) About(of engine.Identity) {
 	m.registry.MustRegister(info)
 }
 
-// Probes are those of the Migration, beside the agents' own. It is called before the first Sample: any other is counted as "other", since
-// names come from reports of nodes, and each would be a time series for good.
+// Probes are those of the Migration, called before the first Sample. Any other counts as "other":
+// names come from nodes, and each would be a time series for good.
 func (r *Run) Probes(all []v1alpha1.ProbeSpec) {
 	if r == nil {
 		return
@@ -174,14 +174,14 @@ func (r *Run) Sample(s journal.Sample) {
 
 // Server answers scrapes.
 type Server struct {
-	// Address that it listens on, with the port that it got.
 	Address net.Addr
 
 	server *http.Server
 	ended  chan error
 }
 
-// here is an address with a host: this machine alone, if only a port was given. Metrics are neither encrypted nor authenticated.
+// here has a host: this machine alone by default, since metrics are neither encrypted nor
+// authenticated.
 func here(address string) string {
 	if _, err := strconv.ParseUint(address, 10, 16); err == nil {
 		address = ":" + address
@@ -192,7 +192,7 @@ func here(address string) string {
 	return address
 }
 
-// Serve listens on host:port, without a host on 127.0.0.1, and answers at /metrics, until the Server is stopped.
+// Serve answers at /metrics of host:port, by default on 127.0.0.1, until the Server is stopped.
 func (m *Metrics) Serve(ctx context.Context, address string) (*Server, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", here(address))
 	if err != nil {
@@ -213,7 +213,7 @@ func (m *Metrics) ServeOn(listener net.Listener) *Server {
 	return s
 }
 
-// Stop lets scrapes in hand end, until ctx does at the longest, and returns what went wrong since Serve.
+// Stop waits for scrapes in hand, until ctx ends, and returns the error of serving.
 func (s *Server) Stop(ctx context.Context) error {
 	err := s.server.Shutdown(ctx)
 	if ended := <-s.ended; !errors.Is(ended, http.ErrServerClosed) {

@@ -10,10 +10,9 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// askLimit is how long a scrape waits for the Migrations.
 const askLimit = 2 * time.Second
 
-// recorded is what the status of Migrations says, read at each scrape: it is true whichever process runs them.
+// recorded reads the status of Migrations at each scrape: it is true whichever process runs them.
 type recorded struct {
 	look                        Look
 	services, conditions, since *prometheus.Desc

@@ -22,16 +22,17 @@ const (
 	// eventTimeout is how long one write may take.
 	eventTimeout = 10 * time.Second
 
-	// maxMessage is the most that the API server takes (NoteLengthLimit in pkg/apis/core/validation/events.go of
-	// k8s.io/kubernetes).
+	// maxMessage is the most that the API server takes (NoteLengthLimit in
+	// pkg/apis/core/validation/events.go of k8s.io/kubernetes).
 	maxMessage = 1024
 )
 
-// Events writes Kubernetes Events about a Migration, for `kubectl describe` and whatever collects Events: of phases that
-// begin and end, of failures, and of how runs end. They are a courtesy: what goes wrong with them never matters to a run.
+// Events writes Kubernetes Events about a Migration, for `kubectl describe` and whatever collects
+// Events: of phases that begin and end, of failures, and of how runs end. They are a courtesy: what
+// goes wrong with them never matters to a run.
 //
-// They are written to the namespace default, as for every object that has none (ValidateEventCreate in
-// pkg/apis/core/validation/events.go of k8s.io/kubernetes).
+// They are written to the namespace default, as for every object that has none (ValidateEventCreate
+// in pkg/apis/core/validation/events.go of k8s.io/kubernetes).
 type Events struct {
 	client    client.Client
 	migration string
@@ -39,7 +40,7 @@ type Events struct {
 	news      news
 	box       *outbox
 
-	// What follows belongs to the goroutine that delivers.
+	// The fields below belong to the goroutine that delivers.
 	about   *corev1.ObjectReference
 	waiting []*corev1.Event
 	denied  bool
@@ -48,7 +49,7 @@ type Events struct {
 	lost    atomic.Bool
 }
 
-// NewEvents starts Events about the named Migration, which need not exist yet. warn is called, once, with what goes wrong.
+// NewEvents starts Events about a Migration, which need not exist yet. warn is called at most once;
 // Close must be called in the end.
 func NewEvents(c client.Client, migration string, warn func(error)) *Events {
 	ev := &Events{client: c, migration: migration, warn: warn}
@@ -63,7 +64,6 @@ func (ev *Events) Event(e engine.Event) {
 	}
 }
 
-// kindLost is an event that no run has: a request that agents lost.
 const kindLost engine.Kind = "RequestsLost"
 
 // Lost tells of requests that were lost. It does not wait.
@@ -76,8 +76,7 @@ func (ev *Events) Lost(text string) {
 // Close waits until all is written or given up, until ctx ends at the longest.
 func (ev *Events) Close(ctx context.Context) { ev.box.close(ctx) }
 
-// deliver writes what there is. Events wait for one another, so that they stay in order; and all of them for the
-// Migration, without whose UID they would not be found.
+// deliver keeps Events in order. They wait for the Migration, without whose UID they are not found.
 func (ev *Events) deliver(ctx context.Context, e engine.Event) {
 	if ev.denied {
 		return
@@ -93,7 +92,6 @@ func (ev *Events) deliver(ctx context.Context, e engine.Event) {
 	}
 }
 
-// flush is the last chance of what still waits.
 func (ev *Events) flush(ctx context.Context) {
 	err := ev.write(ctx)
 	if err == nil && ev.lost.Load() {
@@ -126,7 +124,7 @@ func (ev *Events) write(ctx context.Context) error {
 	for len(ev.waiting) > 0 {
 		e := ev.waiting[0]
 		e.InvolvedObject = *ev.about
-		// That it exists means that an earlier attempt got through although its answer did not.
+		// An existing Event is that of an attempt whose answer was lost.
 		if err := ev.client.Create(ctx, e, client.FieldOwner(v1alpha1.FieldManager)); client.IgnoreAlreadyExists(err) != nil {
 			return err
 		}
@@ -135,7 +133,7 @@ func (ev *Events) write(ctx context.Context) error {
 	return nil
 }
 
-// find learns the UID of the Migration. The first run makes the Migration, and its CRD, only some way in.
+// find learns the UID of the Migration, which the first run makes only some way in.
 func (ev *Events) find(ctx context.Context) error {
 	if ev.about != nil {
 		return nil
@@ -173,8 +171,7 @@ func (ev *Events) event(e engine.Event) *corev1.Event {
 	}
 }
 
-// reason is a word for programs: MoveStarted, MoveDone, MoveFailed, MoveWaiting, MoveTrouble for the phase move, and
-// RunStarted, RunDone, RunFailed, RunInterrupted, RequestsLost.
+// reason is a word for programs, such as MoveStarted of the phase move.
 func reason(e engine.Event) string {
 	switch e.Kind {
 	case engine.PhaseStarted:

@@ -14,9 +14,8 @@ type news struct {
 	gates map[string]bool
 }
 
-// is reports whether an event is worth telling: phases that have something to do, failures, how a run ends, and the first
-// time that a step waits for the operator. A step that can wait for the operator may wait for something else meanwhile, so what
-// counts is that it has instructions.
+// is reports whether an event is worth telling: phases with something to do, failures, ends, and
+// the first wait with instructions for people.
 func (n *news) is(e engine.Event) bool {
 	switch e.Kind {
 	case engine.RunStarted, engine.RunDone, engine.RunFailed, engine.RunInterrupted:
@@ -46,7 +45,6 @@ func (n *news) first(step string) bool {
 	return true
 }
 
-// sentence is an event in words, without the name of the plan.
 func sentence(e engine.Event) string {
 	took := time.Duration(e.Seconds * float64(time.Second)).Round(time.Second).String()
 	switch e.Kind {

@@ -15,10 +15,9 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// defaultTimeout of a call that has none.
 const defaultTimeout = 10 * time.Second
 
-// Notifier posts to the URLs of a Migration what is worth telling. Each URL is served by itself, in order.
+// Notifier posts events to the URLs of a Migration, to each in order.
 type Notifier struct {
 	targets []*target
 }
@@ -51,9 +50,8 @@ func (e *FailedError) Error() string {
 // Unwrap gives the cause.
 func (e *FailedError) Unwrap() error { return e.Err }
 
-// New starts a Notifier. stop is called, at most once for each URL, when an event could not be delivered to a URL whose
-// policy is Stop; it may be called while the runner is in the sink, so it must not wait for the run. Close must be called
-// in the end.
+// New starts a Notifier. stop is called at most once for each URL whose policy is Stop, maybe from
+// within the sink, so it must not wait for the run. Close must be called in the end.
 func New(specs []v1alpha1.Notifier, stop func(error)) *Notifier {
 	n := &Notifier{}
 	for _, spec := range specs {
@@ -71,7 +69,6 @@ func (n *Notifier) About(of engine.Identity) {
 	}
 }
 
-// notification is what is posted with format JSON: the event as it is printed, and the cluster.
 type notification struct {
 	engine.Event
 	Cluster engine.Identity `json:"cluster"`
@@ -89,8 +86,8 @@ func (n *Notifier) Event(e engine.Event) {
 	}
 }
 
-// Close waits until all is delivered, until ctx ends at the longest. It returns a *FailedError for each URL, joined, that
-// did not get everything, whatever its policy.
+// Close waits for deliveries, until ctx ends. It returns a *FailedError for each URL, joined, that
+// did not get everything.
 func (n *Notifier) Close(ctx context.Context) error {
 	var all []error
 	for _, t := range n.targets {

@@ -1,5 +1,5 @@
-// Package notify tells others how a run goes: by notifications to URLs and by Events in the cluster. Both take in the
-// events of the engine and never hold up a run.
+// Package notify tells others how a run goes, by notifications to URLs and by Events in the
+// cluster, and never holds up a run.
 package notify
 
 import (
@@ -11,8 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// capacity is how many events may wait to be delivered. A run has a few for each of its phases; more of them means that
-// nothing gets through.
+// capacity is how many events may wait: more of them means that nothing gets through.
 const capacity = 256
 
 var (
@@ -30,7 +29,6 @@ type outbox struct {
 	giveUp context.CancelCauseFunc
 }
 
-// newOutbox starts to deliver. After the last event, end is called with the same context.
 func newOutbox(deliver func(context.Context, engine.Event), end func(context.Context)) *outbox {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	o := &outbox{items: make(chan engine.Event, capacity), done: make(chan struct{}), giveUp: cancel}

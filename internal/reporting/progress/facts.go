@@ -37,7 +37,7 @@ type Fact struct {
 	Tone  Tone   `json:"tone"`
 }
 
-// Facts are what there is to know beside gates, in the order in which people ask for it. Their text is of others, in part.
+// Facts are for people, beside gates. Their text is of others, in part.
 func (v View) Facts() (all []Fact) {
 	for _, f := range []Fact{
 		v.where(), v.progress(), v.forecast(), v.tiers(), v.proof(),
@@ -62,7 +62,6 @@ func (v View) Title() string {
 	return text + ", " + v.At.UTC().Format("15:04:05 UTC")
 }
 
-// where it stands.
 func (v View) where() Fact {
 	text := string(v.Phase)
 	if text == "" {
@@ -116,7 +115,6 @@ func pace(rate float64) string {
 	return fmt.Sprintf("%.0f", rate)
 }
 
-// rough is a length of time as exact as a forecast is.
 func rough(d time.Duration) string {
 	switch {
 	case d < time.Minute:
@@ -135,7 +133,6 @@ func bar(done, total int) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat("-", cells-full) + "]"
 }
 
-// tiers in few lines; one alone says no more than the progress.
 func (v View) tiers() Fact {
 	if len(v.Tiers) < 2 {
 		return Fact{}
@@ -172,7 +169,6 @@ func (v View) proof() Fact {
 	return Fact{labelLost, text, tone}
 }
 
-// problem is why the last run stopped, as long as there is no other.
 func (v View) problem() Fact {
 	if v.Holder != "" {
 		return Fact{}

@@ -9,16 +9,13 @@ import (
 
 // Style is what a page is drawn on.
 type Style struct {
-	// Width and Height are those of the terminal, in characters and lines.
 	Width, Height int
-	// Color marks what matters.
-	Color bool
+	Color         bool
 }
 
 // Height is how many lines a page has at most, where the terminal does not say.
 const Height = 40
 
-// color of a tone, as terminals know it; empty for none.
 func (t Tone) color() string {
 	switch t {
 	case Strong:
@@ -33,7 +30,6 @@ func (t Tone) color() string {
 	return ""
 }
 
-// paint colours a text that is on one line.
 func (s Style) paint(tone Tone, text string) string {
 	color := tone.color()
 	if !s.Color || color == "" || text == "" {
@@ -42,10 +38,9 @@ func (s Style) paint(tone Tone, text string) string {
 	return "\x1b[" + color + "m" + text + "\x1b[0m"
 }
 
-// head is how wide the words at the beginning of lines are.
 const head = 7
 
-// part is some lines of a page. What gives way first, when there is no room, has the highest rank; gates are the last.
+// part is some lines of a page. The highest rank gives way first; gates are the last.
 type part struct {
 	rank  int
 	lines []string
@@ -61,8 +56,7 @@ const (
 	rankLosses
 )
 
-// Lines are the page, made to fit: no line is wider and the page not higher than the style says. The instructions of gates are there in
-// full as long as there is any way.
+// Lines are the page, within the width and height of the style. Gates give way last.
 func (v View) Lines(s Style) []string {
 	if s.Width <= 0 {
 		s.Width = 100
@@ -98,7 +92,6 @@ func rankOf(label string) int {
 	return rankNeeded
 }
 
-// fit takes lines from the parts of the highest rank until the rest has room.
 func fit(parts []part, height int) (page []string) {
 	over := -height
 	for _, p := range parts {
@@ -119,7 +112,6 @@ func fit(parts []part, height int) (page []string) {
 	return page
 }
 
-// shortened leaves out so many lines at the end, and says how many.
 func shortened(lines []string, over int) []string {
 	keep := len(lines) - over - 1
 	if keep < 1 {
@@ -128,7 +120,6 @@ func shortened(lines []string, over int) []string {
 	return append(lines[:keep:keep], fmt.Sprintf("%*sand %d more lines", head, "", len(lines)-keep))
 }
 
-// labelled is a fact behind its label, on as many lines as it takes.
 func (s Style) labelled(f Fact) (lines []string) {
 	label := f.Label
 	for _, line := range wrap(printable.Text(f.Text), s.Width-head) {
@@ -138,7 +129,7 @@ func (s Style) labelled(f Fact) (lines []string) {
 	return lines
 }
 
-// wrap breaks lines that are too wide, where there are blanks if it can. What a line is indented by, its rest is too.
+// wrap breaks lines that are too wide, at blanks if it can, and keeps their indent.
 func wrap(text string, width int) (lines []string) {
 	width = max(width, 20)
 	for _, line := range strings.Split(strings.ReplaceAll(text, "\t", "    "), "\n") {
@@ -163,7 +154,6 @@ func wrap(text string, width int) (lines []string) {
 	return lines
 }
 
-// one is a text on one line that is not too wide.
 func (s Style) one(tone Tone, text string) string {
 	runes := []rune(printable.Line(text))
 	if len(runes) > s.Width {
@@ -180,7 +170,6 @@ func (v View) losses(s Style) (lines []string) {
 	return lines
 }
 
-// gates with their instructions.
 func (v View) gates(s Style) (lines []string) {
 	for _, g := range v.Gates {
 		title := fmt.Sprintf("%s (waits for you since %s)", g.Title, g.Since.UTC().Format("15:04 UTC"))

@@ -8,13 +8,12 @@ import (
 	"golang.org/x/term"
 )
 
-// Screen shows one View after the other: on a terminal each in the place of the one before, elsewhere one below the other, and only those
-// that have news.
+// Screen shows one View after the other: on a terminal in place, elsewhere those with news, one
+// below the other.
 type Screen struct {
 	w     io.Writer
 	color bool
-	// size of the terminal, in characters and lines; nil if there is none.
-	size func() (width, height int)
+	size  func() (width, height int)
 
 	shown bool
 	key   string
@@ -25,8 +24,8 @@ type Screen struct {
 // quietFor is for how long, where pages stand below each other, mere progress is not shown again.
 const quietFor = 30 * time.Second
 
-// NewScreen shows on a terminal of the given file descriptor; a negative one is no terminal. environ gives environment variables: with
-// NO_COLOR nothing is coloured, and a dumb terminal is as none.
+// NewScreen shows on a terminal of the given file descriptor; a negative one is none, and so is a
+// dumb one. NO_COLOR in environ turns colours off.
 func NewScreen(w io.Writer, fd int, environ func(string) string) *Screen {
 	s := &Screen{w: w}
 	if fd < 0 || environ("TERM") == "dumb" {
@@ -63,7 +62,6 @@ func (s *Screen) Show(v View) {
 	_, _ = io.WriteString(s.w, page.String()) // a reader that went away is found by who owns it
 }
 
-// below shows what is news, below what was shown before.
 func (s *Screen) below(v View) {
 	key := v.Key()
 	if s.shown && key == s.key && (v.Done == s.done || v.At.Sub(s.at) < quietFor) {

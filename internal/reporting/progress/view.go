@@ -1,5 +1,4 @@
-// Package progress is where a migration stands at a moment, on one page: what it does, how far it is and how long the rest takes, what was lost,
-// whom it waits for and who runs it.
+// Package progress is the state of a migration on one page.
 package progress
 
 import (
@@ -15,17 +14,13 @@ import (
 // Input is what a View is made of.
 type Input struct {
 	Migration *v1alpha1.Migration
-	// Cluster that it is in, in words.
-	Cluster string
-	History *journal.History
-	// Holder is who works on it, in words; empty for no one. Unseen says that it is not known.
-	Holder string
-	Unseen bool
-	// Next is the command that leads on.
-	Next string
-	Now  time.Time
-	// Counted is what its status counts, in the plural; ByMoves says that one step moves one of it,
-	// tier by tier. Otherwise progress goes by the steps of a phase.
+	Cluster   string
+	History   *journal.History
+	Holder    string
+	Unseen    bool
+	Next      string
+	Now       time.Time
+	// Counted is what its status counts, in the plural. ByMoves: see migration.Words.
 	Counted string
 	ByMoves bool
 }
@@ -38,23 +33,19 @@ type View struct {
 	// Stage is the phase of the plan, Group what goes on in it, such as batch 37 of 500.
 	Stage, Group string
 	Paused       bool
-	// Unit is what is counted, in the plural.
-	Unit        string
-	Done, Total int
-	Tiers       []v1alpha1.TierStatus
-	// Rate is how many a minute move; zero if that is not known, or what is counted is not what moves.
-	Rate float64
-	// Left is how long the rest of the move takes, if Known.
+	Unit         string
+	Done, Total  int
+	Tiers        []v1alpha1.TierStatus
+	// Rate is moves per minute; zero if unknown, or if something else is counted.
+	Rate  float64
 	Left  time.Duration
 	Known bool
 	Proof *v1alpha1.ProofStatus
 	Gates []Gate
-	// Waits is what it waits for by itself.
-	Waits  string
-	Holder string
-	// Unseen says that it is not known who works on it.
-	Unseen bool
-	// Problem is why the last run stopped.
+	// Waits is a wait that ends by itself.
+	Waits   string
+	Holder  string
+	Unseen  bool
 	Problem string
 	Next    string
 	// Over says that nothing goes on, and that the cluster is as was asked for.
@@ -63,7 +54,6 @@ type View struct {
 
 // Gate is what people have to do before it goes on.
 type Gate struct {
-	// ID of its step.
 	ID, Title, Guide string
 	Since            time.Time
 }
@@ -97,12 +87,11 @@ func Look(in Input) View {
 	return v
 }
 
-// settled reports whether what was asked for last is reached.
 func settled(m *v1alpha1.Migration) bool {
 	return m.Spec.Desired == v1alpha1.DesiredApplied && m.Status.Phase == v1alpha1.PhaseMoved
 }
 
-// current is what the latest run does: the group that it is in, the gates that it waits at, and what else it waits for.
+// current is the group, the gates and the other waits of the latest run.
 func (v *View) current(h *journal.History) {
 	run := h.Runs[len(h.Runs)-1].ID
 	waits := map[string]journal.Event{}
@@ -145,7 +134,7 @@ func (v *View) current(h *journal.History) {
 	}
 }
 
-// Key is the same for views between which nothing happened that people want to hear of at once. Progress counts by tenths.
+// Key is the same for views that differ in progress within a tenth.
 func (v View) Key() string {
 	key := v.Migration + "\x00" + string(v.Phase) + "\x00" + v.Stage + "\x00" + v.Problem + "\x00" + v.Holder
 	if v.Paused {

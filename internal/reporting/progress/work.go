@@ -10,11 +10,10 @@ import (
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
 
-// patience is for how long a wait in a batch, beyond what it settles, belongs to its pace. What lasts longer is a window, or another wait
-// that says nothing of the next batch.
+// patience bounds how much of a wait in a batch belongs to its pace: a longer one is a window, or
+// says nothing of the next batch.
 const patience = 30 * time.Second
 
-// work is what there is to do, and the batches that did the rest.
 func work(in Input, h *journal.History) forecast.Work {
 	m, w := in.Migration, forecast.Work{}
 	if m.Spec.Batch.Settle != nil {
@@ -43,7 +42,6 @@ func work(in Input, h *journal.History) forecast.Work {
 	return w
 }
 
-// tiers, as the status counts them.
 func tiers(m *v1alpha1.Migration) (all []forecast.Tier) {
 	for _, t := range m.Status.Tiers {
 		all = append(all, forecast.Tier{Total: t.Total, Done: t.Moved, Pause: pauseAfter(m, t.Name)})
@@ -63,7 +61,7 @@ func pauseAfter(m *v1alpha1.Migration, tier string) time.Duration {
 	return 0
 }
 
-// waiting is the rest of the pause after a tier, if that is what goes on: its group has the name of the tier.
+// waiting is the rest of the pause after a tier; its group has the tier's name.
 func waiting(m *v1alpha1.Migration, h *journal.History, now time.Time) time.Duration {
 	if len(h.Events) == 0 {
 		return 0
@@ -77,13 +75,11 @@ func waiting(m *v1alpha1.Migration, h *journal.History, now time.Time) time.Dura
 
 // tally makes batches of events: what is done in one group, from where the one before it ended.
 type tally struct {
-	settle time.Duration
-	// byMoves counts what moves, else every step.
+	settle  time.Duration
 	byMoves bool
 
 	bursts []forecast.Burst
-	// last is where the last group ended.
-	last time.Time
+	last   time.Time
 
 	group string
 	open  forecast.Burst
@@ -126,7 +122,6 @@ func (t *tally) idle(e journal.Event) time.Duration {
 	return 0
 }
 
-// close ends the group. One in which nothing moved, such as a pause, is no batch.
 func (t *tally) close() {
 	if t.group == "" && t.open.End.IsZero() {
 		return
@@ -137,7 +132,7 @@ func (t *tally) close() {
 	t.last, t.group, t.open = t.open.End, "", forecast.Burst{}
 }
 
-// rate is how many a minute the latest batches did, what they settled included. Zero if that is not known.
+// rate is moves per minute of the latest batches; zero if unknown.
 func rate(bursts []forecast.Burst) float64 {
 	const latest = 10
 	items, took := 0, time.Duration(0)

@@ -17,10 +17,9 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// flushEvery is how often the journal of a run is written.
 const flushEvery = 10 * time.Second
 
-// history keeps what happens in a run, for its report and for metrics, and tells people of losses as they are seen.
+// history keeps what happens in a run, and tells people of losses as they are seen.
 type history struct {
 	journal  *journal.Writer
 	measured *metrics.Run
@@ -29,11 +28,10 @@ type history struct {
 
 	mu       sync.Mutex
 	reported map[string]bool
-	// began is true once anything was heard of the run.
-	began bool
+	began    bool
 }
 
-// end notes how a run ended of which nothing was heard: it was refused before it began, by the lock for instance.
+// end notes how a run ended that was refused before its first event, by the lock for instance.
 func (h *history) end(err error) {
 	h.mu.Lock()
 	began := h.began
@@ -45,7 +43,6 @@ func (h *history) end(err error) {
 
 var _ lossguard.Observer = (*history)(nil)
 
-// remember begins the history of a run. Stop writes the rest of it.
 func remember(ctx context.Context, of Of, events *notify.Events) (h *history, stop func(context.Context)) {
 	h = &history{
 		journal: journal.NewWriter(of.Cluster, of.Migration, time.Now), measured: of.Metrics, events: events, lost: of.Lost,
@@ -70,7 +67,8 @@ func remember(ctx context.Context, of Of, events *notify.Events) (h *history, st
 	return h, func(last context.Context) {
 		cancel()
 		flushing.Wait()
-		// A run that ends where it found no definition of Migration, or may not write a journal, has none: a report says so.
+		// A run without a definition of Migration, or the right to write a journal, has none: a
+		// report says so.
 		if err := h.journal.Flush(last); err != nil && !apierrors.IsForbidden(err) {
 			of.Warn(err)
 		}

@@ -1,5 +1,5 @@
-// Package runsinks has the events of a run reach all their readers: the notifiers of its Migration, the cluster's own Events, the journal that
-// reports are made from, and metrics. It is the same for a run of the command line and for one of the operator.
+// Package runsinks leads the events of a run to notifiers, Events, the journal and metrics, for the
+// command line and the operator.
 package runsinks
 
 import (
@@ -26,16 +26,14 @@ type Of struct {
 	Cluster   *cluster.Cluster
 	Migration *v1alpha1.Migration
 	// Report is what its report says of it.
-	Report migration.Report
-	// Common is what all kinds have, defaulted.
+	Report   migration.Report
 	Common   v1alpha1.MigrationSpec
 	Identity engine.Identity
-	// Command is what runs, such as "replumb apply", Version that of this build, and Overrides the flags that outweigh the Migration.
+	// Command is the run, such as "replumb apply", Overrides the flags that outweigh the Migration.
 	Command, Version string
 	Overrides        []string
-	// Metrics count the run; nil for none.
-	Metrics *metrics.Run
-	// Warn is called with what goes wrong in telling others, Lost with each loss as it is seen, in words.
+	Metrics          *metrics.Run
+	// Warn is called with failures to tell others, Lost with each loss, in words.
 	Warn func(error)
 	Lost func(text string)
 }
@@ -81,7 +79,8 @@ func (s *Sinks) Observe(j Job) {
 	j.OnMove(s.past.moved)
 }
 
-// Close says how the run ended, writes what is left to write, and keeps the report: for half a minute at most, also when ctx is cancelled.
+// Close says how the run ended, and keeps the report: for half a minute at most, also when ctx is
+// cancelled.
 func (s *Sinks) Close(ctx context.Context, err error) {
 	s.past.end(err)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushLimit)
@@ -96,7 +95,6 @@ func (s *Sinks) Close(ctx context.Context, err error) {
 	}
 }
 
-// begin describes the run for its report.
 func begin(ctx context.Context, of Of) journal.Run {
 	return journal.Describe(ctx, of.Cluster, of.Migration.Name, of.Command, of.Version, of.Overrides...)
 }

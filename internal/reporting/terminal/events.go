@@ -1,5 +1,5 @@
-// Package terminal renders: events as a redrawn line on a terminal, as plain lines or as JSON lines; plans, findings and
-// status as tables. Data goes to stdout, progress to stderr.
+// Package terminal renders events, plans, findings and status as text and JSON. Data goes to
+// stdout, progress to stderr.
 package terminal
 
 import (
@@ -24,14 +24,13 @@ func JSONLines(w io.Writer) func(engine.Event) {
 	}
 }
 
-// Plain writes a line for what is worth telling: not for steps that begin, not for every attempt, and not for phases in
-// which there was nothing to do.
+// Plain writes a line for each event but beginnings, repeated attempts and idle phases.
 func Plain(w io.Writer) func(engine.Event) {
 	p := &plain{w: w}
 	return p.event
 }
 
-// plain holds back the head of a phase, and the steps of it that had nothing to do, until one does something.
+// plain holds back the head of a phase and its idle steps until one does something.
 type plain struct {
 	w    io.Writer
 	held []string
@@ -111,14 +110,13 @@ func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(10 * time.Millisecond).String()
 }
 
-// Progress redraws one line, on a terminal. Phases that did something and what failed stay above it.
+// Progress redraws one line, on a terminal. Phases that did something, and failures, stay above it.
 type Progress struct {
 	w     io.Writer
 	width func() int
 	mu    sync.Mutex
 	drawn bool
-	// did is true if a step of the phase did something.
-	did bool
+	did   bool
 }
 
 // NewProgress is a Progress on a terminal of the given file descriptor.

@@ -11,8 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
-// Probes tells people what probing meets with while it goes on: each loss when it begins and when it is over, each stall, and on a
-// terminal how far it is.
+// Probes tells people of losses and stalls while probing goes on, and on a terminal how far it is.
 type Probes struct {
 	mu    sync.Mutex
 	w     io.Writer
@@ -25,7 +24,6 @@ type Probes struct {
 	second int64
 }
 
-// openLoss is a loss that is not over yet.
 type openLoss struct {
 	first, last time.Time
 	failed      int
@@ -107,7 +105,6 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// clock is a time of this day, as losses are reported with.
 func clock(at time.Time) string { return at.Local().Format("15:04:05.000") }
 
 func short(d time.Duration) string {
@@ -125,7 +122,7 @@ func ownDelay(behind time.Duration) string {
 	return ", while this machine itself was behind for " + short(behind)
 }
 
-// shownStretches bounds how many losses, and how many stalls, are printed of a target; JSON has more.
+// shownStretches bounds the losses, and the stalls, printed of a target; JSON has more.
 const shownStretches = 20
 
 // ProbeSummary shows what probing has come to.

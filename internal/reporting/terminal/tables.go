@@ -45,7 +45,7 @@ func Document(w io.Writer, format string, v any) error {
 // shownFindings bounds how many findings of one check are printed; JSON and YAML have all.
 const shownFindings = 10
 
-// Findings writes a checklist in groups: a claim a line, and beneath it what is wrong and what to do.
+// Findings writes a checklist in groups, each claim with its findings.
 func Findings(w io.Writer, all findings.Findings) {
 	group := ""
 	for _, found := range byCheck(all) {
@@ -75,7 +75,6 @@ func Attention(w io.Writer, all findings.Findings) {
 	}
 }
 
-// byCheck splits findings where the code changes.
 func byCheck(all findings.Findings) []findings.Findings {
 	var out []findings.Findings
 	for i := range all {
@@ -87,7 +86,6 @@ func byCheck(all findings.Findings) []findings.Findings {
 	return out
 }
 
-// bounded reports whether the rest of a check's findings is only counted. One more line is never replaced by another.
 func bounded(i int, found findings.Findings) bool {
 	return i == shownFindings && len(found) > shownFindings+1
 }

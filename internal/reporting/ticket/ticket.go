@@ -1,5 +1,5 @@
-// Package ticket writes a plan as the text of a change ticket, in Markdown: what changes, what may go wrong, how long it takes, how it is
-// taken back and who has to agree.
+// Package ticket writes a plan as the text of a change ticket, in Markdown: what changes, what may
+// go wrong, how long it takes, how it is taken back and who has to agree.
 package ticket
 
 import (
@@ -40,8 +40,8 @@ type Ticket struct {
 	Waits time.Duration
 	// Windows are the maintenance windows, in words; none means at any time.
 	Windows []string
-	// Budget is how many failed requests are tolerated, LateBudget how many late answers, any number if it is nil. Proven is whether agents
-	// count them.
+	// Budget is how many failed requests are tolerated, LateBudget how many late answers, any
+	// number if it is nil. Proven is whether agents count them.
 	Budget     int
 	LateBudget *int
 	Proven     bool

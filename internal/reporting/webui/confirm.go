@@ -1,4 +1,4 @@
-// Package webui is a migration on a page of a browser: where it stands, drawn again by itself, its report, and what people can confirm. It is
+// Package webui shows a migration in a browser, with its report and what people can confirm. It is
 // served on this machine alone, to a browser that has the URL.
 package webui
 
@@ -16,18 +16,18 @@ import (
 type Offer struct {
 	// ID stands for the offer as a whole: what is confirmed is what was shown.
 	ID string `json:"id"`
-	// For is what waits for it.
+	// For is the waiting gate or condition.
 	For        string `json:"for"`
 	Annotation string `json:"annotation"`
 	Value      string `json:"value"`
 }
 
-// confirming are the annotations by which people confirm. No other is ever written from a page.
 func confirming() []string {
 	return []string{"approve", "api-servers", "kubelets", "controller-managers", "installer"}
 }
 
-// Offers are the confirmations that gates, and conditions of the Migration, ask for by the command that gives them:
+// Offers are the confirmations that gates, and conditions of the Migration, ask for by the command
+// that gives them:
 //
 //	kubectl annotate migrations.replumb.dev NAME --overwrite replumb.dev/KEY=VALUE
 //

@@ -12,7 +12,6 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// render is the page, and the policy that has a browser run and apply what replumb put into it and nothing else.
 func render() (page []byte, policy string, err error) {
 	style, err := assets.ReadFile("assets/board.css")
 	if err != nil {

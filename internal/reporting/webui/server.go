@@ -21,7 +21,6 @@ import (
 
 // Source is the migration that is shown.
 type Source interface {
-	// Look is where it stands, and what people can confirm.
 	Look(ctx context.Context) (progress.View, []Offer, error)
 	// Report is made again for each call.
 	Report(ctx context.Context) (*htmlreport.Document, error)
@@ -58,7 +57,7 @@ func Listen(ctx context.Context, port int, source Source) (*Server, error) {
 	return s, nil
 }
 
-// URL of the page. Who has it may look, and confirm.
+// URL of the page. Its token lets anyone look, and confirm.
 func (s *Server) URL() string { return "http://" + s.host + "/" + s.token + "/" }
 
 // Serve serves until ctx is cancelled.
@@ -70,8 +69,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// guarded answers only a client that has the token and came to this address by its number: another page in the same browser can
-// neither guess the one nor use a name of its own for the other.
+// guarded wants the token and the address by its number: another page in the browser can neither
+// guess the one nor use a name of its own for the other.
 func (s *Server) guarded() http.Handler {
 	inner := http.NewServeMux()
 	inner.HandleFunc("GET /{$}", s.page)
@@ -111,18 +110,16 @@ func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(page)
 }
 
-// moment is what the page draws.
 type moment struct {
-	Title string          `json:"title"`
-	Name  string          `json:"name"`
-	Facts []progress.Fact `json:"facts"`
-	// Done and Total are drawn as a bar; Total is zero if there is none.
-	Done   int         `json:"done"`
-	Total  int         `json:"total"`
-	Losses []string    `json:"losses"`
-	Gates  []shownGate `json:"gates"`
-	Offers []Offer     `json:"offers"`
-	Over   bool        `json:"over"`
+	Title  string          `json:"title"`
+	Name   string          `json:"name"`
+	Facts  []progress.Fact `json:"facts"`
+	Done   int             `json:"done"`
+	Total  int             `json:"total"`
+	Losses []string        `json:"losses"`
+	Gates  []shownGate     `json:"gates"`
+	Offers []Offer         `json:"offers"`
+	Over   bool            `json:"over"`
 	// Changed is another text whenever the report is worth being read again.
 	Changed string `json:"changed"`
 }
@@ -199,7 +196,6 @@ func (s *Server) confirm(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusConflict, problem{"this is not asked for any more; look again"})
 }
 
-// problem is why there is no answer, for people.
 type problem struct {
 	Problem string `json:"problem"`
 }

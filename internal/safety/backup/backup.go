@@ -143,7 +143,6 @@ func create(ctx context.Context, c client.Client, o client.Object) error {
 	return nil
 }
 
-// missing are manifests that are not stored, in order: [true] of Secrets, [false] of others.
 func missing(c client.Client, have Set, objects []client.Object) (map[bool][]line, error) {
 	lines := map[bool][]line{}
 	seen := Set{}
@@ -166,7 +165,7 @@ func missing(c client.Client, have Set, objects []client.Object) (map[bool][]lin
 	return lines, nil
 }
 
-// Stored tells what is stored of a migration. What is damaged is an error.
+// Stored tells what is stored of a migration. Damage is an error.
 func Stored(ctx context.Context, c client.Client, migration string) (Set, error) {
 	pieces, err := load(ctx, c, migration)
 	if err != nil {

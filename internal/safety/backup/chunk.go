@@ -61,7 +61,6 @@ type packer struct {
 	index strings.Builder
 	first Key
 	count int
-	// plain is how much it holds before it is compressed.
 	plain int
 	// pending is what zip has taken and may not have written to buf.
 	pending int
@@ -173,7 +172,6 @@ type piece struct {
 
 // CorruptError says which backup is not what was stored.
 type CorruptError struct {
-	// Object as kind and name.
 	Object string
 	Err    error
 }

@@ -103,7 +103,6 @@ type file struct {
 	object *unstructured.Unstructured
 }
 
-// nameFiles disambiguates names: with hyphens, two objects can want the same one.
 func nameFiles(objects []*unstructured.Unstructured) []file {
 	taken := map[string]bool{}
 	var out []file

@@ -32,7 +32,6 @@ var ErrTooLarge = fmt.Errorf("unpacked it is larger than %d MiB", MaxPlain>>20)
 // AnnotationSum is the annotation that holds the checksum of an object's payload.
 const AnnotationSum = "replumb.dev/sha256"
 
-// annotationSequence orders the objects of a log.
 const annotationSequence = "replumb.dev/sequence"
 
 // Sequence is the place of an object. One that cannot be read only changes the order.

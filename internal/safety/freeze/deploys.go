@@ -73,8 +73,7 @@ type Deploys struct {
 	More []schema.GroupResource
 	// Selector chooses objects by their labels. Nil means all.
 	Selector *metav1.LabelSelector
-	// Allow are the names of users that may deploy.
-	Allow []string
+	Allow    []string
 }
 
 var (
@@ -106,7 +105,6 @@ func (s *Deploys) spec() admissionv1.ValidatingAdmissionPolicySpec {
 	}
 }
 
-// message tells refused users, in CEL, why, until when, and what to do.
 func (s *Deploys) message() string {
 	if s.Copies {
 		return quote("migration "+s.Migration+" is copying this cluster to another: ") + celDeploysObject +

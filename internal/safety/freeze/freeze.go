@@ -33,7 +33,6 @@ type ForeignError struct {
 
 func (e *ForeignError) Error() string { return e.Object + " exists and does not belong to replumb" }
 
-// unavailable tells permanent errors: no such API, no right, refused by others.
 func unavailable(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsInvalid(err) {
 		return &UnavailableError{Err: err}
@@ -62,7 +61,6 @@ func tryCreate(ctx context.Context, c client.Client, o client.Object) error {
 	return nil
 }
 
-// objects are a freeze's, in order of removal, and new each time.
 func objects(name string) []client.Object {
 	return []client.Object{
 		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}},
@@ -148,7 +146,6 @@ func ensure[T client.Object](ctx context.Context, c client.Client, want, have T,
 	return nil
 }
 
-// remove deletes binding and policy, and never foreign ones.
 func remove(ctx context.Context, c client.Client, name string) error {
 	for _, o := range objects(name) {
 		what := describe(c, o)
@@ -221,7 +218,7 @@ func Mark(ctx context.Context, c client.Client, migration string, keys []types.N
 	return nil
 }
 
-// Clear lists no Service as in flight. Those that carry the annotation of a migration still are.
+// Clear lists no Service as in flight. The annotation of a migration still counts.
 func Clear(ctx context.Context, c client.Client, migration string) error {
 	return Mark(ctx, c, migration, nil)
 }

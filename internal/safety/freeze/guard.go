@@ -130,7 +130,6 @@ func (g *Guard) Do(ctx context.Context) error {
 	return ensureBoth(ctx, g.Client, policy, binding, nil)
 }
 
-// enforced sends the dry run of a Service that the guard always refuses.
 func (g *Guard) enforced(ctx context.Context) (bool, error) {
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, GenerateName: "guarded-"},

@@ -35,7 +35,6 @@ func (s *Step) State(ctx context.Context) (engine.State, error) {
 
 func (s *Step) enforced(ctx context.Context) (bool, error) { return Prove(ctx, s.Client) }
 
-// stateOf is done if both parts of a freeze are there and replumb's, and all else holds.
 func stateOf(
 	ctx context.Context, c client.Client, name string, holds ...func(context.Context) (bool, error),
 ) (engine.State, error) {
@@ -59,7 +58,6 @@ func stateOf(
 	return engine.Done, nil
 }
 
-// proof turns the answer of a dry run into that of Verify.
 func proof(name string, enforced bool, err error) error {
 	if err == nil && !enforced {
 		return engine.NotYet("the API server does not enforce validatingadmissionpolicy %s yet", name)
@@ -67,7 +65,6 @@ func proof(name string, enforced bool, err error) error {
 	return err
 }
 
-// hasSpec reports whether a policy has a spec.
 func hasSpec(ctx context.Context, c client.Client, name string, want admissionv1.ValidatingAdmissionPolicySpec) (bool, error) {
 	have := &admissionv1.ValidatingAdmissionPolicy{}
 	err := c.Get(ctx, client.ObjectKey{Name: name}, have)

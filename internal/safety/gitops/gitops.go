@@ -15,7 +15,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// The API groups.
 const (
 	argoGroup      = "argoproj.io"
 	kustomizeGroup = "kustomize.toolkit.fluxcd.io"
@@ -82,13 +81,12 @@ func Title(o *unstructured.Unstructured) string {
 
 // Entry is how an object was before it was suspended.
 type Entry struct {
-	Group     string    `json:"group"`
-	Kind      string    `json:"kind"`
-	Namespace string    `json:"namespace"`
-	Name      string    `json:"name"`
-	UID       types.UID `json:"uid"`
-	// Was is the value of the field as JSON; empty if it was absent.
-	Was json.RawMessage `json:"was,omitempty"`
+	Group     string          `json:"group"`
+	Kind      string          `json:"kind"`
+	Namespace string          `json:"namespace"`
+	Name      string          `json:"name"`
+	UID       types.UID       `json:"uid"`
+	Was       json.RawMessage `json:"was,omitempty"`
 }
 
 func (e Entry) String() string { return e.Kind + " " + e.Namespace + "/" + e.Name }

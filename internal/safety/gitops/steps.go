@@ -26,7 +26,6 @@ const (
 
 	recordKey = "objects"
 
-	// pageSize is how many objects are listed at once.
 	pageSize = 500
 )
 
@@ -112,11 +111,9 @@ func Holder(ctx context.Context, c client.Client) (migration string, err error) 
 
 // Suspend suspends everything that Argo CD and Flux reconcile by themselves.
 type Suspend struct {
-	// Client knows kinds as they come.
 	Client    client.Client
 	Migration string
-	// Found is what there was when the plan was made, for people to see.
-	Found Found
+	Found     Found
 }
 
 var (
@@ -183,7 +180,6 @@ func (s *Suspend) note(ctx context.Context, objects []*unstructured.Unstructured
 	return nil
 }
 
-// write updates an object at the version that was read.
 func write(ctx context.Context, c client.Client, from, to *unstructured.Unstructured) error {
 	if to == nil {
 		return nil
@@ -227,7 +223,6 @@ func (s *Suspend) Undo() engine.Step { return &Resume{Client: s.Client, Migratio
 
 // Resume restores what was suspended, except what its owner has changed.
 type Resume struct {
-	// Client knows kinds as they come.
 	Client client.Client
 	// Migration is the only one whose objects are resumed; empty for whichever has suspended some.
 	Migration string

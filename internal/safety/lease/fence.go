@@ -38,7 +38,6 @@ func (l *Lock) fresh() bool {
 	return time.Since(l.renewed) < watched && l.now().Round(0).Sub(l.wall.Round(0)).Abs() < watched
 }
 
-// confirm renews the Lease unless that was done lately, or always if sure. A lost lock is ended.
 func (l *Lock) confirm(ctx context.Context, sure bool) error {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
@@ -58,7 +57,7 @@ func (l *Lock) confirm(ctx context.Context, sure bool) error {
 		l.end(lost)
 		return lost
 	}
-	// What the last request before the end says is only that there was no time left for it.
+	// The last request before the end fails for lack of time alone.
 	if l.failed == nil || !errors.Is(err, context.DeadlineExceeded) {
 		l.failed = err
 	}

@@ -138,7 +138,6 @@ func (*HeldError) ExitCode() int { return fault.ExitLocked }
 
 // LostError says that the lock was lost while it was held: others may be at work.
 type LostError struct {
-	// Why it was lost.
 	Why error
 }
 

@@ -33,7 +33,6 @@ const (
 	// annotationToken is new each time the lock is taken, and identifies it after a lost answer.
 	annotationToken = "replumb.dev/holder-token" //nolint:gosec // the name of an annotation
 
-	// attempts bounds how often a Lease that others write at the same time is looked at again.
 	attempts = 5
 	// releaseLimit bounds how long Release tries, since a process that ends waits for it.
 	releaseLimit = 5 * time.Second
@@ -43,13 +42,10 @@ const (
 )
 
 type timing struct {
-	// duration after the last renewal when others may take the lock.
-	duration time.Duration
-	// renew is how often it is renewed, retry how soon after a renewal that failed.
+	duration     time.Duration
 	renew, retry time.Duration
 }
 
-// watched is longer than one renewal period.
 func (t timing) watched() time.Duration { return t.renew + t.retry }
 
 // defaults outlast a restart of the only API server, which gates ask for. A killed run on the same
@@ -77,8 +73,7 @@ type Lock struct {
 
 	// renewing guards what follows.
 	renewing sync.Mutex
-	// lease as last written.
-	lease *coordinationv1.Lease
+	lease    *coordinationv1.Lease
 	// renewed is when the latest successful renewal was sent, by the monotonic clock, and wall by
 	// the other; failed is the error of later ones.
 	renewed, wall time.Time
@@ -115,7 +110,6 @@ func acquire(ctx context.Context, c client.Client, h Holder, now func() time.Tim
 
 func key() types.NamespacedName { return types.NamespacedName{Namespace: Namespace, Name: Name} }
 
-// take repeats writing a free Lease on conflicts.
 func (l *Lock) take(ctx context.Context) error {
 	for range attempts {
 		have := &coordinationv1.Lease{}
@@ -170,7 +164,6 @@ func (l *Lock) checkFree(ctx context.Context, lease *coordinationv1.Lease) error
 	return nil
 }
 
-// expiry of a Lease; missing fields default to its creation and our duration.
 func expiry(lease *coordinationv1.Lease, duration time.Duration) time.Time {
 	from := lease.CreationTimestamp.Time
 	if lease.Spec.RenewTime != nil {
@@ -232,7 +225,6 @@ func (l *Lock) expires() time.Time {
 	return l.renewed.Add(l.timing.duration)
 }
 
-// renew writes the Lease, within the lock's lifetime and the next attempt.
 func (l *Lock) renew(ctx context.Context, expires time.Time) error {
 	limit := time.Now().Add(l.timing.renew)
 	if expires.Before(limit) {
@@ -261,7 +253,6 @@ func (l *Lock) update(ctx context.Context, lease *coordinationv1.Lease) error {
 	return nil
 }
 
-// mine is the Lease, or a LostError if it is another's.
 func (l *Lock) mine(ctx context.Context) (*coordinationv1.Lease, error) {
 	have := &coordinationv1.Lease{}
 	err := l.client.Get(ctx, key(), have)

@@ -40,13 +40,10 @@ type Request struct {
 	// Tier is empty for hooks of a phase.
 	Tier string `json:"tier,omitempty"`
 	// Batch counts from 1 within the tier. It is 0 for hooks of a phase or tier.
-	Batch int `json:"batch,omitempty"`
-	// Services by namespace/name, as far as the moment is about certain ones.
-	Services []string `json:"services"`
-	// Workloads that are restarted, such as "Deployment shop/cart", in a migration of pods.
+	Batch     int      `json:"batch,omitempty"`
+	Services  []string `json:"services"`
 	Workloads []string `json:"workloads,omitempty"`
-	// Nodes that are emptied, in a migration of nodes.
-	Nodes []string `json:"nodes,omitempty"`
+	Nodes     []string `json:"nodes,omitempty"`
 }
 
 func (r Request) Environ() []string {

@@ -87,9 +87,8 @@ func (r rule) matches(svc *corev1.Service) bool {
 		(r.selector == nil || r.selector.Matches(labels.Set(svc.Labels)))
 }
 
-// ruled is a Service's tier by rules, or empty. Its owner's word comes first, then the Migration's
-// for this very Service, then the cluster's own Services: rules that match many are hardly meant
-// for those.
+// ruled is a Service's tier by rules, or empty: by its owner, by the Migration for this Service, as
+// the cluster's own, and only then by rules that match many.
 func (r Rules) ruled(svc *corev1.Service) string {
 	if named := svc.Annotations[v1alpha1.AnnotationTier]; slices.Contains(r.names, named) {
 		return named
@@ -175,8 +174,7 @@ func (a *Assignment) Unasked(questions []*corev1.Service) {
 }
 
 // Assign tiers every Service: by annotation, by name, as the cluster's own, by namespaces and
-// selector, by the Questions, else the default. An annotation without a tier is reported and
-// ignored; such an answer means the default.
+// selector, by the Questions, else the default. Unknown tiers are reported.
 func Assign(services []*corev1.Service, rules Rules, answers map[types.NamespacedName]string) Assignment {
 	a := Assignment{Of: make(map[types.NamespacedName]string, len(services)), Order: rules.Names()}
 	for _, svc := range services {

@@ -16,7 +16,6 @@ const horizon = 22
 
 // Error says which field of a window is wrong, and what to do.
 type Error struct {
-	// Field is days[i], start, end or timeZone.
 	Field   string
 	Problem string
 	Hint    string
