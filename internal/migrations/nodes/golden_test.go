@@ -135,7 +135,7 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 // movesOf are those of records that no one has looked at.
 func movesOf(t *testing.T, l live, all []v1alpha1.RecordSpec) []*dnsrecords.Move {
 	t.Helper()
-	moves, err := l.recordMoves(t.Context(), all)
+	moves, err := recordLoader{l}.recordMoves(t.Context(), all)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -185,7 +185,7 @@ func TestRestoreIsForTheRest(t *testing.T) {
 	}
 	p := &Planner{Inventory: s, Base: migration.Base{Migration: &v1alpha1.Migration{}, Tools: migration.Tools{Cluster: nowhere}}}
 	var all []string
-	for _, g := range slices.Concat(p.drainOldNodes(), p.restorePolicies()) {
+	for _, g := range slices.Concat(p.drainOldNodes(), restorePolicies(p)) {
 		for _, step := range g.Steps {
 			if strings.HasPrefix(step.ID(), "ingress-back") {
 				changes, err := engine.Preview(step)

@@ -22,13 +22,16 @@ import (
 	"github.com/replumb/replumb/internal/network/calico"
 )
 
+// loader makes the Inventory.
+type loader struct{ live }
+
 // live is the cluster and its Migration as they are when a step looks.
 type live struct {
 	migration.Tools
 	spec Spec
 }
 
-func (l live) survey(ctx context.Context) (*Inventory, error) {
+func (l loader) load(ctx context.Context) (*Inventory, error) {
 	out := &Inventory{Spec: l.spec}
 	var err error
 	if out.Recorded, err = l.record().nodes(ctx); err != nil {
@@ -46,7 +49,7 @@ func (l live) survey(ctx context.Context) (*Inventory, error) {
 	return out, nil
 }
 
-func (l live) nodesAndPods(ctx context.Context, s *Inventory) (err error) {
+func (l loader) nodesAndPods(ctx context.Context, s *Inventory) (err error) {
 	if s.Nodes, err = cluster.List[corev1.Node](ctx, l.Cluster, &corev1.NodeList{}); err != nil {
 		return err
 	}
@@ -55,7 +58,7 @@ func (l live) nodesAndPods(ctx context.Context, s *Inventory) (err error) {
 }
 
 // services reads those whose externalTrafficPolicy is, or was, Local.
-func (l live) services(ctx context.Context, s *Inventory) error {
+func (l loader) services(ctx context.Context, s *Inventory) error {
 	all, err := cluster.List[corev1.Service](ctx, l.Cluster, &corev1.ServiceList{})
 	s.sortServices(all)
 	return err
@@ -77,7 +80,7 @@ func (s *Inventory) sortServices(all []corev1.Service) {
 }
 
 // volumes reads volumes and claims, as far as they may be read.
-func (l live) volumes(ctx context.Context, s *Inventory) error {
+func (l loader) volumes(ctx context.Context, s *Inventory) error {
 	volumes, err := cluster.List[corev1.PersistentVolume](ctx, l.Cluster, &corev1.PersistentVolumeList{})
 	if ignoreForbidden(err) != nil {
 		return err
@@ -98,7 +101,7 @@ func (l live) volumes(ctx context.Context, s *Inventory) error {
 }
 
 // policies reads NetworkPolicies, and Calico's where there are any.
-func (l live) policies(ctx context.Context, s *Inventory) (err error) {
+func (l loader) policies(ctx context.Context, s *Inventory) (err error) {
 	if s.Policies, err = cluster.List[networkingv1.NetworkPolicy](ctx, l.Cluster, &networkingv1.NetworkPolicyList{}); err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func (j *Job) newAgents(s *Inventory) *lossguard.Agents {
 }
 
 func (j *Job) Inventory(ctx context.Context) (*Inventory, error) {
-	return live{j.Tools, j.Spec}.survey(ctx)
+	return loader{live{j.Tools, j.Spec}}.load(ctx)
 }
 
 func (j *Job) Examine(ctx context.Context) (*Planner, error) {
@@ -182,7 +182,7 @@ func (j *Job) surveyEvents(ctx context.Context, s *Inventory) (*etcd.Client, err
 
 // surveyRecords asks which DNS records cannot be moved, by their titles.
 func (j *Job) surveyRecords(ctx context.Context, p *Planner) (problems map[string]error, err error) {
-	l := live{j.Tools, j.Spec}
+	l := recordLoader{live{j.Tools, j.Spec}}
 	if p.Records, err = l.recordMoves(ctx, j.Spec.Records); err != nil {
 		return nil, err
 	}

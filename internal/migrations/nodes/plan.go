@@ -31,30 +31,30 @@ func commands() migration.Commands[*Planner] {
 				Title:  "Record the migration and back up what it changes",
 				Groups: (*Planner).secure, Recheck: true, Own: true,
 			},
-			lossguard.Phase("", (*Planner).watch),
+			lossguard.Phase("", watch),
 			{Name: "join", Title: "Wait for new nodes, and test them", Groups: (*Planner).join},
-			{Name: "ingress", Title: "Switch externalTrafficPolicy to Cluster", Groups: (*Planner).switchPolicies, Recheck: true},
+			{Name: "ingress", Title: "Switch externalTrafficPolicy to Cluster", Groups: switchPolicies, Recheck: true},
 			{Name: "taint", Title: "Keep new pods off old nodes", Groups: (*Planner).taint, Recheck: true},
 			{Name: "prepare", Title: "Add one pod to workloads that must keep serving", Recheck: true, Groups: (*Planner).prepare},
-			{Name: "traffic", Title: "Point DNS records to the load balancers of the new network", Groups: (*Planner).moveRecords},
+			{Name: "traffic", Title: "Point DNS records to the load balancers of the new network", Groups: moveRecords},
 			{Name: phaseDrain, Title: "Drain old nodes", Groups: (*Planner).drainOldNodes, Replan: (*Planner).Follows},
-			{Name: "restore", Title: "Restore externalTrafficPolicy", Groups: (*Planner).restorePolicies, Recheck: true},
+			{Name: "restore", Title: "Restore externalTrafficPolicy", Groups: restorePolicies, Recheck: true},
 			{Name: "control-plane", Title: "Move the control plane, one node after the other", Groups: (*Planner).moveControlPlane},
-			{Name: "names", Title: "Lead names of the API to what they have at last", Groups: (*Planner).endRecords},
+			{Name: "names", Title: "Lead names of the API to what they have at last", Groups: endRecords},
 			verify,
 		},
 		Rollback: phases{
-			lossguard.Phase("", (*Planner).watchBack),
+			lossguard.Phase("", watchBack),
 			{Name: "reopen", Title: "Let pods onto old nodes again", Groups: (*Planner).reopen},
-			{Name: "ingress", Title: "Switch externalTrafficPolicy to Cluster", Groups: (*Planner).switchPoliciesForReturn},
-			{Name: "traffic", Title: "Point DNS records back to the load balancers of the old network", Groups: (*Planner).moveRecordsBack},
+			{Name: "ingress", Title: "Switch externalTrafficPolicy to Cluster", Groups: switchPoliciesForReturn},
+			{Name: "traffic", Title: "Point DNS records back to the load balancers of the old network", Groups: moveRecordsBack},
 			{Name: phaseDrain, Title: "Drain new nodes", Groups: (*Planner).drainNewNodes},
-			{Name: "restore", Title: "Restore externalTrafficPolicy", Groups: (*Planner).restorePoliciesAfterReturn},
+			{Name: "restore", Title: "Restore externalTrafficPolicy", Groups: restorePoliciesAfterReturn},
 			{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidyBack},
 		},
 		Finish: phases{
 			verify,
-			lossguard.Phase("", (*Planner).watchFinish),
+			lossguard.Phase("", watchFinish),
 			migration.FinalPhase[*Planner](),
 			{Name: "terminate", Title: "Terminate old nodes", Groups: (*Planner).terminateOldNodes},
 			{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidy},
@@ -161,11 +161,11 @@ func (p *Planner) join() []engine.Group {
 	return engine.InOrder(steps...)
 }
 
-func (p *Planner) switchPolicies() []engine.Group {
+func switchPolicies(p *Planner) []engine.Group {
 	return ingress{p.live()}.switchPolicies(p.Inventory.Ingress().toSwitch())
 }
 
-func (p *Planner) switchPoliciesForReturn() []engine.Group {
+func switchPoliciesForReturn(p *Planner) []engine.Group {
 	if !p.Whole() {
 		return nil
 	}
@@ -173,14 +173,14 @@ func (p *Planner) switchPoliciesForReturn() []engine.Group {
 }
 
 // restorePolicies restores what was switched and not restored early.
-func (p *Planner) restorePolicies() []engine.Group {
+func restorePolicies(p *Planner) []engine.Group {
 	early := p.Inventory.Ingress().early()
 	return ingress{p.live()}.restorePolicies(slices.DeleteFunc(p.Inventory.Ingress().toRestore(), func(key types.NamespacedName) bool {
 		return slices.Contains(early, key)
 	}))
 }
 
-func (p *Planner) restorePoliciesAfterReturn() []engine.Group {
+func restorePoliciesAfterReturn(p *Planner) []engine.Group {
 	keys := p.Inventory.Ingress().switched()
 	if p.Whole() {
 		keys = append(keys, p.Inventory.Ingress().toSwitchForReturn()...)
@@ -338,9 +338,9 @@ func (p *Planner) drainNewNodes() []engine.Group {
 	return groups
 }
 
-func (p *Planner) tidy() []engine.Group { return append(p.restoreTTL(), p.cleanUp()...) }
+func (p *Planner) tidy() []engine.Group { return append(restoreTTL(p), p.cleanUp()...) }
 
-func (p *Planner) tidyBack() []engine.Group { return append(p.leaveRecords(), p.cleanUp()...) }
+func (p *Planner) tidyBack() []engine.Group { return append(leaveRecords(p), p.cleanUp()...) }
 
 func (p *Planner) cleanUp() []engine.Group {
 	back := engine.InOrder(spare.Back(p.Tools.Cluster, p.Migration.Name))
@@ -353,7 +353,7 @@ func (l live) image() pull.Image {
 }
 
 // watch puts agents on every node, unless there is nothing left to do that they could see.
-func (p *Planner) watch() []engine.Group {
+func watch(p *Planner) []engine.Group {
 	if len(p.Inventory.outstanding(p.terminatesEach())) == 0 {
 		return nil
 	}
@@ -361,14 +361,14 @@ func (p *Planner) watch() []engine.Group {
 }
 
 // watchFinish puts agents on every node, if nodes are still to end.
-func (p *Planner) watchFinish() []engine.Group {
+func watchFinish(p *Planner) []engine.Group {
 	if len(p.Inventory.outstanding(true)) == 0 {
 		return nil
 	}
 	return p.Agents.Install()
 }
 
-func (p *Planner) watchBack() []engine.Group {
+func watchBack(p *Planner) []engine.Group {
 	if !p.Whole() {
 		return nil
 	}

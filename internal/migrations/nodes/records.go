@@ -18,7 +18,10 @@ import (
 	"github.com/replumb/replumb/internal/network/dnsrecords/provider"
 )
 
-func (l live) recordMoves(ctx context.Context, all []v1alpha1.RecordSpec) ([]*dnsrecords.Move, error) {
+// recordLoader reads the DNS records that a migration moves.
+type recordLoader struct{ live }
+
+func (l recordLoader) recordMoves(ctx context.Context, all []v1alpha1.RecordSpec) ([]*dnsrecords.Move, error) {
 	memory := migration.RecordMemory{Client: l.Cluster, Name: l.spec.Name}
 	out, err := provider.Moves(ctx, all, &dnsrecords.Client{}, migration.Secrets(l.Cluster), memory)
 	for _, m := range out {
@@ -28,7 +31,7 @@ func (l live) recordMoves(ctx context.Context, all []v1alpha1.RecordSpec) ([]*dn
 }
 
 // apiPorts are those of API servers, and of replumb's own connection.
-func (l live) apiPorts(ctx context.Context) ([]uint16, error) {
+func (l recordLoader) apiPorts(ctx context.Context) ([]uint16, error) {
 	all, err := l.apiServers(ctx)
 	if err != nil {
 		return nil, err
@@ -44,7 +47,7 @@ func (l live) apiPorts(ctx context.Context) ([]uint16, error) {
 
 // apiAnswers fails as long as a value of a record does not answer as the API, with a certificate
 // for the record's name.
-func (l live) apiAnswers(name string) func(context.Context, []string) error {
+func (l recordLoader) apiAnswers(name string) func(context.Context, []string) error {
 	return func(ctx context.Context, values []string) error {
 		ports, err := l.apiPorts(ctx)
 		if err != nil {
@@ -85,10 +88,10 @@ func pointToNew(all []*dnsrecords.Move) []engine.Group {
 	)
 }
 
-func (p *Planner) moveRecords() []engine.Group { return pointToNew(p.Records) }
+func moveRecords(p *Planner) []engine.Group { return pointToNew(p.Records) }
 
 // endRecords moves names of the API to their last values, once the control plane has moved.
-func (p *Planner) endRecords() []engine.Group {
+func endRecords(p *Planner) []engine.Group {
 	if p.blind() {
 		return nil
 	}
@@ -97,7 +100,7 @@ func (p *Planner) endRecords() []engine.Group {
 
 // returning are the records that a rollback moves back, and those that stay: names of the API
 // follow control planes.
-func (p *Planner) returning() (back, stay []*dnsrecords.Move) {
+func returning(p *Planner) (back, stay []*dnsrecords.Move) {
 	back, stay = nil, p.Records
 	if p.Whole() {
 		back, stay = p.Records, nil
@@ -108,17 +111,17 @@ func (p *Planner) returning() (back, stay []*dnsrecords.Move) {
 	return back, slices.Concat(stay, p.APIRecords)
 }
 
-func (p *Planner) moveRecordsBack() []engine.Group {
-	back, _ := p.returning()
+func moveRecordsBack(p *Planner) []engine.Group {
+	back, _ := returning(p)
 	return dnsrecords.Together("back", parallel, back, (*dnsrecords.Move).Back)
 }
 
-func (p *Planner) leaveRecords() []engine.Group {
-	_, stay := p.returning()
+func leaveRecords(p *Planner) []engine.Group {
+	_, stay := returning(p)
 	return dnsrecords.Together("time to live", parallel, stay, (*dnsrecords.Move).Leave)
 }
 
 // restoreTTL gives records, which have arrived, their time to live back.
-func (p *Planner) restoreTTL() []engine.Group {
+func restoreTTL(p *Planner) []engine.Group {
 	return dnsrecords.Together("time to live", parallel, slices.Concat(p.Records, p.APIRecords), (*dnsrecords.Move).Restore)
 }

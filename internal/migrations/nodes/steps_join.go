@@ -32,7 +32,7 @@ func (l live) join(want int) engine.Step {
 
 // tellGroups tells who makes nodes which kinds there are now, and what has to find a place.
 func (l live) tellGroups(ctx context.Context, r *Request) error {
-	now, err := l.survey(ctx)
+	now, err := loader{l}.load(ctx)
 	if err == nil {
 		r.Groups = now.Groups()
 	}
@@ -42,7 +42,7 @@ func (l live) tellGroups(ctx context.Context, r *Request) error {
 // joined looks for new nodes. One in the wrong network is an error.
 func (l live) joined(ctx context.Context, want int) error {
 	now := &Inventory{Spec: l.spec}
-	if err := l.nodesAndPods(ctx, now); err != nil {
+	if err := (loader{l}).nodesAndPods(ctx, now); err != nil {
 		return err
 	}
 	for i := range now.Nodes {
@@ -77,7 +77,7 @@ func (l live) hasRoom() engine.Step {
 	return &engine.Wait{
 		Name: "room", About: "Verify that all pods of old nodes fit on the new nodes", Again: true,
 		For: func(ctx context.Context) error {
-			now, err := l.survey(ctx)
+			now, err := loader{l}.load(ctx)
 			if err != nil {
 				return err
 			}
@@ -99,7 +99,7 @@ func (l live) fits() engine.Step {
 	return &engine.Wait{
 		Name: "fit", About: "Verify that volumes of old nodes can be on new ones, and that policies treat both the same", Again: true,
 		For: func(ctx context.Context) error {
-			now, err := l.survey(ctx)
+			now, err := loader{l}.load(ctx)
 			if err != nil {
 				return err
 			}
@@ -123,7 +123,7 @@ func (l live) connectivityStep() engine.Step {
 		Name: "canary", About: "Test connectivity between new and old nodes",
 		As: engine.RoleOwn, Limit: l.connectivityTest(nil).Deadline(),
 		Write: func(ctx context.Context) error {
-			now, err := l.survey(ctx)
+			now, err := loader{l}.load(ctx)
 			if err != nil {
 				return err
 			}

@@ -131,7 +131,7 @@ func (l live) recordCounts(after string) engine.Step {
 		Name: "note/" + after, About: "Record that " + after + " is empty", As: engine.RoleOwn,
 		// What an earlier run recorded says nothing of now.
 		Look: func(ctx context.Context) (engine.State, v1alpha1.Counts, error) {
-			now, err := l.survey(ctx)
+			now, err := loader{l}.load(ctx)
 			if err != nil {
 				return engine.Unknown, v1alpha1.Counts{}, err
 			}

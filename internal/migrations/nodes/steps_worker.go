@@ -325,7 +325,7 @@ func (l live) oldNodesEmpty() engine.Step {
 	return &engine.Wait{
 		Name: "verify/empty", About: "Verify that old nodes have no pods", Again: true,
 		For: func(ctx context.Context) error {
-			now, err := l.survey(ctx)
+			now, err := loader{l}.load(ctx)
 			if err != nil {
 				return err
 			}

@@ -83,22 +83,23 @@ func (s *Set) now() time.Time {
 
 // Install puts agents on every node and waits until they report. The namespace must be there.
 func (s *Set) Install() []engine.Group {
+	build := objects{s}
 	before := []engine.Step{
 		&migration.CRDStep{Cluster: s.Cluster, Kind: cluster.NodeReport, Name: "agents/crd"},
 		s.privilege(),
 		s.policyStep(),
-		s.apply("agents/rights", "Grant agents their rights", s.rights).Step(),
-		s.serviceStep("agents/service", "Create the Service that agents call", s.service),
+		s.apply("agents/rights", "Grant agents their rights", build.rights).Step(),
+		s.serviceStep("agents/service", "Create the Service that agents call", build.service),
 	}
 	run := []engine.Step{
-		s.apply("agents/host", "Run an agent in the network of every node", s.hostSet).Step(),
-		s.apply("agents/pods", "Run an agent in the network of pods on every node", s.podSet).Step(),
+		s.apply("agents/host", "Run an agent in the network of every node", build.hostSet).Step(),
+		s.apply("agents/pods", "Run an agent in the network of pods on every node", build.podSet).Step(),
 	}
 	if s.services() {
 		before = append(before, s.serviceStep("agents/service/"+Single,
-			"Create the Service that agents call from nodes without an endpoint", s.single))
+			"Create the Service that agents call from nodes without an endpoint", build.single))
 		run = append(run, s.apply("agents/"+Single,
-			"Run the server that agents call from nodes without an endpoint", s.answers).Step())
+			"Run the server that agents call from nodes without an endpoint", build.answers).Step())
 	}
 	return []engine.Group{
 		{Parallel: 1, Steps: before}, {Parallel: 2, Steps: run}, {Parallel: 1, Steps: []engine.Step{s.reporting()}},

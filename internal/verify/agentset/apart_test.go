@@ -44,7 +44,7 @@ func runsOn(t *testing.T, n *corev1.Node) (all []v1alpha1.ProbeOrigin) {
 	t.Helper()
 	s := &Set{Migration: "m", Image: pull.Image{Name: "i"}}
 	for _, o := range []v1alpha1.ProbeOrigin{host, pod} {
-		build := map[v1alpha1.ProbeOrigin]func([]string) ([]client.Object, error){host: s.hostSet, pod: s.podSet}[o]
+		build := map[v1alpha1.ProbeOrigin]func([]string) ([]client.Object, error){host: objects{s}.hostSet, pod: objects{s}.podSet}[o]
 		objects, err := build([]string{"192.0.2.1:6443"})
 		if err != nil {
 			t.Fatal(err)

@@ -54,7 +54,10 @@ func Origins(n *corev1.Node) []v1alpha1.ProbeOrigin {
 // for clients.
 func Apart(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelAgents] != "" }
 
-func (s *Set) meta(namespace, name, role string) metav1.ObjectMeta {
+// objects builds what Install applies.
+type objects struct{ *Set }
+
+func (s objects) meta(namespace, name, role string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelMigration: s.Migration, v1alpha1.LabelRole: role},
 	}
@@ -62,7 +65,7 @@ func (s *Set) meta(namespace, name, role string) metav1.ObjectMeta {
 
 // args name API servers by their own addresses: an agent must not depend on the Services that it
 // judges.
-func (s *Set) args(origin string, servers []string, more ...string) []string {
+func (s objects) args(origin string, servers []string, more ...string) []string {
 	all := []string{
 		"agent", "--origin=" + origin, "--migration=" + s.Migration, workload.APIFlag + strings.Join(servers, ","),
 		"--interval=" + cmp.Or(s.Interval, defaultInterval).String(),
@@ -82,7 +85,7 @@ func (s *Set) args(origin string, servers []string, more ...string) []string {
 
 // hostSet runs the agent in the network of nodes. Reading connection tracking takes NET_ADMIN,
 // which only root has, as containers have no ambient capabilities; without Services it is not read.
-func (s *Set) hostSet(servers []string) ([]client.Object, error) {
+func (s objects) hostSet(servers []string) ([]client.Object, error) {
 	pod := s.pod(s.args("host", servers), v1alpha1.FromHost)
 	if len(s.Ranges) > 0 {
 		c := pod.Containers[0].SecurityContext
@@ -93,7 +96,7 @@ func (s *Set) hostSet(servers []string) ([]client.Object, error) {
 	return s.daemonSet(HostSet, v1alpha1.RoleAgent, pod, allAtOnce())
 }
 
-func (s *Set) podSet(servers []string) ([]client.Object, error) {
+func (s objects) podSet(servers []string) ([]client.Object, error) {
 	pod := s.pod(s.args("pod", servers, "--serve"), v1alpha1.FromPod)
 	s.serves(&pod)
 	update := allAtOnce()
@@ -104,7 +107,7 @@ func (s *Set) podSet(servers []string) ([]client.Object, error) {
 }
 
 // serves makes a pod one that others call, with the time that it needs to end.
-func (s *Set) serves(pod *corev1.PodSpec) {
+func (s objects) serves(pod *corev1.PodSpec) {
 	c := &pod.Containers[0]
 	c.Ports = []corev1.ContainerPort{
 		{Name: "http", ContainerPort: httpPort, Protocol: corev1.ProtocolTCP},
@@ -136,7 +139,7 @@ func newOnesFirst() *appsv1.RollingUpdateDaemonSet {
 
 // pod takes less than it asks for. With a smaller share, an agent on a busy node waits for a
 // processor until requests are late: losses of its own.
-func (s *Set) pod(args []string, o v1alpha1.ProbeOrigin) corev1.PodSpec {
+func (s objects) pod(args []string, o v1alpha1.ProbeOrigin) corev1.PodSpec {
 	env := []corev1.EnvVar{
 		workload.FromField("NODE_NAME", "spec.nodeName"), workload.FromField("NODE_IPS", "status.hostIPs"),
 		workload.FromField("POD_IP", "status.podIP"), workload.FromField("POD_UID", "metadata.uid"),
@@ -166,7 +169,7 @@ func askAgain() *corev1.PodDNSConfig {
 
 // daemonSet selects pods by their role alone: a selector cannot be changed, and the next migration
 // takes over.
-func (s *Set) daemonSet(name, role string, pod corev1.PodSpec, update *appsv1.RollingUpdateDaemonSet) ([]client.Object, error) {
+func (s objects) daemonSet(name, role string, pod corev1.PodSpec, update *appsv1.RollingUpdateDaemonSet) ([]client.Object, error) {
 	m := s.meta(v1alpha1.SystemNamespace, name, role)
 	pods, err := workload.Template(m.Labels, pod)
 	if err != nil {
@@ -189,7 +192,7 @@ func port(name string, number int32, protocol corev1.Protocol, target int32) cor
 	return corev1.ServicePort{Name: name, Port: number, Protocol: protocol, TargetPort: intstr.FromInt32(target)}
 }
 
-func (s *Set) service() *corev1.Service {
+func (s objects) service() *corev1.Service {
 	ports := []corev1.ServicePort{port("http", 80, corev1.ProtocolTCP, httpPort), port("echo", 7, corev1.ProtocolTCP, echoPort)}
 	if !s.Lossy {
 		ports = append(ports, port("echo-udp", 7, corev1.ProtocolUDP, echoUDPPort))

@@ -41,11 +41,11 @@ func TestPullSecrets(t *testing.T) {
 // templates are those of the pods on nodes, and in the network of pods.
 func templates(t *testing.T, s *Set) []corev1.PodTemplateSpec {
 	t.Helper()
-	host, err := s.hostSet(nil)
+	host, err := objects{s}.hostSet(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pods, err := s.podSet(nil)
+	pods, err := objects{s}.podSet(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ const (
 //
 // Unlike a freeze it refuses on errors (failurePolicy Fail): it concerns replumb's reports alone,
 // and an unjudged report must not pass for proof.
-func (s *Set) policy([]string) ([]client.Object, error) {
+func (s objects) policy([]string) ([]client.Object, error) {
 	const api = "admissionregistration.k8s.io/v1"
 	fail, named := admissionv1.Fail, s.meta("", reportsPolicy, v1alpha1.RoleAgent)
 	return []client.Object{
@@ -96,7 +96,7 @@ func reportVariables() []admissionv1.Variable {
 
 // reportRules hold an agent to the report of its node, to the name of its pod and to its own part
 // of the report. It cannot keep a report from being removed.
-func (s *Set) reportRules() []admissionv1.Validation {
+func (s objects) reportRules() []admissionv1.Validation {
 	forbidden := metav1.StatusReasonForbidden
 	rule := func(message, expression string) admissionv1.Validation {
 		return admissionv1.Validation{Expression: expression, Message: message, Reason: &forbidden}
@@ -136,7 +136,7 @@ func (s *Set) reportRules() []admissionv1.Validation {
 // policyStep is done when the policy is enforced, and not when it is written: API servers take
 // policies up within a second or two.
 func (s *Set) policyStep() engine.Step {
-	step := s.apply("agents/policy", "Restrict each agent to the report of its own node", s.policy)
+	step := s.apply("agents/policy", "Restrict each agent to the report of its own node", objects{s}.policy)
 	step.Effect = func(ctx context.Context) error {
 		enforced, err := s.enforced(ctx)
 		if err == nil && !enforced {

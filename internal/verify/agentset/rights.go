@@ -82,7 +82,7 @@ func userOf(o v1alpha1.ProbeOrigin) string {
 
 // rights are the accounts of agents and what they may do: those that are called from all over the
 // cluster may see less.
-func (s *Set) rights([]string) ([]client.Object, error) {
+func (s objects) rights([]string) ([]client.Object, error) {
 	services := len(s.Ranges) > 0
 	host := hostRights(services)
 	if services {

@@ -22,7 +22,7 @@ const Single = "single"
 const moved = 5
 
 // single is that Service, without an address. Nothing but HTTP is asked of it.
-func (s *Set) single() *corev1.Service {
+func (s objects) single() *corev1.Service {
 	return &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: s.meta(v1alpha1.SystemNamespace, Single, v1alpha1.RoleSingle),
@@ -35,7 +35,7 @@ func (s *Set) single() *corev1.Service {
 
 // answers is the Deployment with the one pod, which has no account, and answers. Another one takes
 // its place before it ends.
-func (s *Set) answers([]string) ([]client.Object, error) {
+func (s objects) answers([]string) ([]client.Object, error) {
 	pod := s.pod([]string{"answer"}, v1alpha1.FromPod)
 	s.serves(&pod)
 	pod.Containers[0].Env = nil

@@ -42,7 +42,7 @@ func uidOf(pod *corev1.Pod) string {
 // wrongRight names an object missing or changed that lets agents report; empty if none, or if it
 // cannot be seen.
 func (s *Set) wrongRight(ctx context.Context) string {
-	for _, build := range []func([]string) ([]client.Object, error){s.rights, s.policy} {
+	for _, build := range []func([]string) ([]client.Object, error){objects{s}.rights, objects{s}.policy} {
 		all, err := s.apply("", "", build).Pairs(ctx)
 		if err != nil {
 			return ""
