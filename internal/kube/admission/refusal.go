@@ -46,10 +46,12 @@ type refuser struct {
 	quota, down bool
 }
 
-// refusers are known by texts only: ValidatingAdmissionPolicies and MutatingAdmissionPolicies in k8s.io/apiserver
-// pkg/admission/plugin/policy/validating/dispatcher.go, webhooks in pkg/admission/plugin/webhook/errors/statuserror.go and
-// pkg/admission/plugin/webhook/validating/dispatcher.go, quotas in pkg/admission/plugin/resourcequota/controller.go, and the plugin against
-// external addresses in k8s.io/kubernetes plugin/pkg/admission/network/denyserviceexternalips/admission.go.
+// refusers are known by texts only: ValidatingAdmissionPolicies and MutatingAdmissionPolicies in
+// k8s.io/apiserver pkg/admission/plugin/policy/validating/dispatcher.go, webhooks in
+// pkg/admission/plugin/webhook/errors/statuserror.go and
+// pkg/admission/plugin/webhook/validating/dispatcher.go, quotas in
+// pkg/admission/plugin/resourcequota/controller.go, and the plugin against external addresses in
+// k8s.io/kubernetes plugin/pkg/admission/network/denyserviceexternalips/admission.go.
 func refusers() []refuser {
 	return []refuser{
 		{text: regexp.MustCompile(`(ValidatingAdmissionPolicy|MutatingAdmissionPolicy) '([^']+)'`)},

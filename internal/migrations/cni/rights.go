@@ -54,8 +54,8 @@ func Roles() cluster.Roles {
 	}
 }
 
-// The ends of the names of roles that not every migration takes. Recreating all pods once more takes
-// the first as well.
+// The ends of the names of roles that not every migration takes. Recreating all pods once more
+// takes the first as well.
 const (
 	roleInPlace = "in-place"
 	roleProxy   = "kube-proxy"

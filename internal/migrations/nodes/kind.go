@@ -101,7 +101,8 @@ type StatusBody struct {
 	// New are the nodes that take over and are ready, Wanted how many there have to be.
 	New    int `json:"new"`
 	Wanted int `json:"wanted"`
-	// Switched are Services, as namespace/name, that every node answers for until their pods have moved.
+	// Switched are Services, as namespace/name, that every node answers for until their pods have
+	// moved.
 	Switched []string `json:"switched,omitempty"`
 }
 

@@ -56,12 +56,16 @@ type Network struct {
 
 // Find is the network of that name.
 //
-// Flannel: pkg/trafficmngr/{iptables,nftables} and pkg/backend of github.com/flannel-io/flannel; its CNI plugin delegates to bridge and
-// host-local, which keep addresses under the name of the network. Calico: felix/rules/rule_defs.go, felix/dataplane/linux and
-// felix/nftables of github.com/projectcalico/calico; 80 is the default of RouteTableRange's protocol (DeviceRouteProtocol), and 12
-// that of BIRD. Cilium: cilium-dbg/cmd/post_uninstall_cleanup.go, pkg/datapath/iptables and pkg/datapath/linux (NodeEnsureLocalRoutingRule)
-// of github.com/cilium/cilium. Weave: net/bridge.go, net/veth.go, npc/constants.go and prog/weave-kube of github.com/weaveworks/weave; datapath is
-// one of Open vSwitch, which the kernel does not let go as an interface. What is pinned of its links goes before its maps: a program without the maps of its tail calls drops packets.
+// Flannel: pkg/trafficmngr/{iptables,nftables} and pkg/backend of github.com/flannel-io/flannel;
+// its CNI plugin delegates to bridge and host-local, which keep addresses under the name of the
+// network. Calico: felix/rules/rule_defs.go, felix/dataplane/linux and felix/nftables of
+// github.com/projectcalico/calico; 80 is the default of RouteTableRange's protocol
+// (DeviceRouteProtocol), and 12 that of BIRD. Cilium: cilium-dbg/cmd/post_uninstall_cleanup.go,
+// pkg/datapath/iptables and pkg/datapath/linux (NodeEnsureLocalRoutingRule) of
+// github.com/cilium/cilium. Weave: net/bridge.go, net/veth.go, npc/constants.go and prog/weave-kube
+// of github.com/weaveworks/weave; datapath is one of Open vSwitch, which the kernel does not let go
+// as an interface. What is pinned of its links goes before its maps: a program without the maps of
+// its tail calls drops packets.
 func Find(name string) (Network, bool) {
 	all := []Network{
 		{

@@ -12,7 +12,8 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// Check asks the node. What does not hold is a problem in the report; what cannot be looked at is an error.
+// Check asks the node. What does not hold is a problem in the report; what cannot be looked at is
+// an error.
 func (s Services) Check(ctx context.Context) (*Report, error) {
 	r := &Report{Problems: s.reach(ctx)}
 	if s.Programmed.IsValid() {
@@ -57,7 +58,8 @@ func (s Services) await(ctx context.Context, to netip.Addr, limit time.Duration)
 	}
 }
 
-// programmed reports whether kube-proxy has rules for packets to the address of a Service, in whichever of its modes but ipvs.
+// programmed reports whether kube-proxy has rules for packets to the address of a Service, in
+// whichever of its modes but ipvs.
 func (s Services) programmed(to netip.Addr) (bool, error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -104,7 +106,8 @@ func inMaps(c *nftables.Conn, to netip.Addr) (bool, error) {
 	return false, nil
 }
 
-// inChains looks into the chain of mode iptables that leads from the addresses of Services, in all tables that iptables keeps in nftables.
+// inChains looks into the chain of mode iptables that leads from the addresses of Services, in all
+// tables that iptables keeps in nftables.
 func inChains(c *nftables.Conn, to netip.Addr) (bool, error) {
 	chains, err := c.ListChains()
 	if noNetfilter(err) {

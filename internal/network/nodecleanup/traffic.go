@@ -14,7 +14,8 @@ type Watcher struct {
 	Inside []netip.Prefix
 	// Ignore are ranges of addresses outside that are no clients.
 	Ignore []netip.Prefix
-	// Pods and Services are what clients reach, whether they do so by these addresses or by others that lead there.
+	// Pods and Services are what clients reach, whether they do so by these addresses or by others
+	// that lead there.
 	Served []netip.Prefix
 	// Ports are those that pods answer on at the address of their node.
 	Ports []uint16
@@ -26,7 +27,8 @@ type flow struct {
 	port     uint16
 	// answers is who answers: another one than to if the destination was changed on the way.
 	answers netip.Addr
-	// left is for how much longer the kernel remembers it, in seconds. Every packet makes that more.
+	// left is for how much longer the kernel remembers it, in seconds. Every packet makes that
+	// more.
 	left uint32
 }
 
@@ -45,8 +47,9 @@ func in(all []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// active are the clients of those flows that are new since the last look, or had a packet since. Those of clients that have gone
-// away count down by as many seconds as have passed, which are more than one; every packet starts that again.
+// active are the clients of those flows that are new since the last look, or had a packet since.
+// Those of clients that have gone away count down by as many seconds as have passed, which are more
+// than one; every packet starts that again.
 func (w *Watcher) active(before, now map[string]flow) []netip.Addr {
 	var out []netip.Addr
 	for key, f := range now {

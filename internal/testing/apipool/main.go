@@ -1,4 +1,5 @@
-// Command apipool boots API servers, runs a command that may use them (see apitest.Lazy), and stops them however the command ends:
+// Command apipool boots API servers, runs a command that may use them (see apitest.Lazy), and stops
+// them however the command ends:
 //
 //	apipool -plain 2 -full 1 -- go test ./...
 package main

@@ -9,7 +9,8 @@ import (
 	"syscall"
 )
 
-// endOrphans kills and reaps what is a child of this process still: the API servers of tests that were killed or ran out of time.
+// endOrphans kills and reaps what is a child of this process still: the API servers of tests that
+// were killed or ran out of time.
 func endOrphans() error {
 	for {
 		children, err := children()

@@ -1,5 +1,5 @@
-// Package apitest runs a real etcd and API server for tests, without nodes, and stands in for the few controllers that
-// a migration waits for.
+// Package apitest runs a real etcd and API server for tests, without nodes, and stands in for the
+// few controllers that a migration waits for.
 package apitest
 
 import (
@@ -40,7 +40,8 @@ type Server struct {
 
 	// CertFile and KeyFile are what the API server serves with.
 	CertFile, KeyFile string
-	// Etcd is the client URL of the API server's etcd, which takes everyone on this machine for an administrator.
+	// Etcd is the client URL of the API server's etcd, which takes everyone on this machine for an
+	// administrator.
 	Etcd string
 
 	env *envtest.Environment
@@ -69,8 +70,8 @@ func Start(t *testing.T, serviceRange string) *Server {
 	return s
 }
 
-// Lazy is a Server that the tests of a package share. It starts, or is taken out of a Pool, when the first of them asks for it, so
-// that tests that need no cluster, and fuzzing, do without.
+// Lazy is a Server that the tests of a package share. It starts, or is taken out of a Pool, when
+// the first of them asks for it, so that tests that need no cluster, and fuzzing, do without.
 type Lazy struct {
 	Range   string
 	Options []Option
@@ -127,7 +128,8 @@ type options struct {
 	names   []net.IP
 	calico  bool
 	standIn func(context.Context, *Server)
-	// stopWithin is how long etcd and the API server may take to end before they are killed; zero is envtest's.
+	// stopWithin is how long etcd and the API server may take to end before they are killed; zero
+	// is envtest's.
 	stopWithin time.Duration
 	// programs run beside the API server, with the flags they get.
 	programs map[string][]string
@@ -150,8 +152,9 @@ func Assets(dir string) Option {
 	return func(o *options) { o.assets = dir }
 }
 
-// WithoutEndpoints starts a stand-in that makes no EndpointSlices. The usual one reads every Service over and over, which
-// in a measurement with thousands of them would be most of what is measured.
+// WithoutEndpoints starts a stand-in that makes no EndpointSlices. The usual one reads every
+// Service over and over, which in a measurement with thousands of them would be most of what is
+// measured.
 func WithoutEndpoints() Option {
 	return func(o *options) { o.standIn = standInWithoutEndpoints }
 }
@@ -212,7 +215,8 @@ func Run(serviceRange string, opts ...Option) (*Server, error) {
 	return s, nil
 }
 
-// play runs what stands in for controllers, and by keep the programs that run beside the API server, until Stop.
+// play runs what stands in for controllers, and by keep the programs that run beside the API
+// server, until Stop.
 func (s *Server) play(o *options, keep func(ctx context.Context, name string, flags []string)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
@@ -259,7 +263,8 @@ func (s *Server) boot(o *options) (err error) {
 }
 
 // certify makes the files that the API server would else be given (populateAPIServerCerts in
-// sigs.k8s.io/controller-runtime pkg/internal/testing/controlplane/apiserver.go), and returns their directory and the CA.
+// sigs.k8s.io/controller-runtime pkg/internal/testing/controlplane/apiserver.go), and returns their
+// directory and the CA.
 func (s *Server) certify(names []net.IP) (dir string, ca []byte, err error) {
 	names = append([]net.IP{net.IPv4(127, 0, 0, 1)}, names...)
 	chain, key, err := cert.GenerateSelfSignedCertKey("localhost", names, []string{"kubernetes.default.svc"})

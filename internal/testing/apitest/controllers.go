@@ -13,8 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Controllers runs the real scheduler and, of the real controller manager, what makes, counts and removes pods. The stand-in
-// then makes no EndpointSlices: that is for endpointslice-controller, one of more, which are controllers to run beside. What a program says goes to a file beside the server's kubeconfig.
+// Controllers runs the real scheduler and, of the real controller manager, what makes, counts and
+// removes pods. The stand-in then makes no EndpointSlices: that is for endpointslice-controller,
+// one of more, which are controllers to run beside. What a program says goes to a file beside the
+// server's kubeconfig.
 func Controllers(more ...string) Option {
 	return func(o *options) {
 		o.standIn = standInWithoutEndpoints
@@ -31,8 +33,8 @@ func Controllers(more ...string) Option {
 	}
 }
 
-// keep runs a program until ctx ends, and again if it ends before. It dies with this process: the signal is tied to the
-// thread that started it, which is kept for that.
+// keep runs a program until ctx ends, and again if it ends before. It dies with this process: the
+// signal is tied to the thread that started it, which is kept for that.
 func (s *Server) keep(ctx context.Context, program string, flags []string) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

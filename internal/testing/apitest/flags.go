@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// FlagsVariable is the environment variable with flags for each API server of its own that a test starts, NAME=VALUE separated by spaces: so that
-// the tests can be run with another Kubernetes, named by KUBEBUILDER_ASSETS, whose features take flags.
+// FlagsVariable is the environment variable with flags for each API server of its own that a test
+// starts, NAME=VALUE separated by spaces: so that the tests can be run with another Kubernetes,
+// named by KUBEBUILDER_ASSETS, whose features take flags.
 const FlagsVariable = "REPLUMB_TEST_APISERVER_FLAGS"
 
 // fromEnvironment adds those flags.

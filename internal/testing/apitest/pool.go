@@ -17,7 +17,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// PoolVariable is the environment variable that names the directory of a Pool. Without it, every Lazy starts a Server of its own.
+// PoolVariable is the environment variable that names the directory of a Pool. Without it, every
+// Lazy starts a Server of its own.
 const PoolVariable = "REPLUMB_TEST_POOL"
 
 // PoolRange is the Service range of the API servers in a Pool.
@@ -33,8 +34,8 @@ const (
 	Full Sort = "full"
 )
 
-// Pool is API servers that the tests of several packages use, one package at a time each. What stands in for controllers runs
-// in the process of the test.
+// Pool is API servers that the tests of several packages use, one package at a time each. What
+// stands in for controllers runs in the process of the test.
 type Pool struct {
 	dir     string
 	servers []*Server
@@ -46,7 +47,8 @@ type member struct {
 	Fresh                               *contents
 }
 
-// NewPool starts an API server of each Sort that is listed, all at once. dir has to be there. Call Stop, also after an error.
+// NewPool starts an API server of each Sort that is listed, all at once. dir has to be there. Call
+// Stop, also after an error.
 func NewPool(ctx context.Context, dir string, sorts ...Sort) (*Pool, error) {
 	p := &Pool{dir: dir}
 	type started struct {
@@ -136,7 +138,8 @@ func (o *options) sort() Sort {
 // borrowTime is how long a package waits for others.
 const borrowTime = 30 * time.Minute
 
-// borrow takes a free API server out of the pool, empty. It returns nil if the pool has none of the sort.
+// borrow takes a free API server out of the pool, empty. It returns nil if the pool has none of the
+// sort.
 func borrow(ctx context.Context, dir string, o *options) (*Server, error) {
 	var taken *os.File
 	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, borrowTime, true, func(context.Context) (bool, error) {
@@ -166,7 +169,8 @@ func borrow(ctx context.Context, dir string, o *options) (*Server, error) {
 	return nil, errors.Join(err, taken.Close())
 }
 
-// firstFree is the first file that no one has locked, locked now. The lock goes with the process, however that ends.
+// firstFree is the first file that no one has locked, locked now. The lock goes with the process,
+// however that ends.
 func firstFree(files []string) (*os.File, error) {
 	for _, name := range files {
 		f, err := os.Open(name)

@@ -16,8 +16,9 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// rangeFinalizer keeps a ServiceCIDR that was deleted until no address needs it (ServiceCIDRProtectionFinalizer in
-// k8s.io/kubernetes pkg/controller/servicecidrs/servicecidrs_controller.go).
+// rangeFinalizer keeps a ServiceCIDR that was deleted until no address needs it
+// (ServiceCIDRProtectionFinalizer in k8s.io/kubernetes
+// pkg/controller/servicecidrs/servicecidrs_controller.go).
 const rangeFinalizer = "networking.k8s.io/service-cidr-finalizer"
 
 // ranges plays the controller of ServiceCIDRs, as sync and canDeleteCIDR in k8s.io/kubernetes
@@ -48,8 +49,8 @@ func (s *Server) ranges(ctx context.Context) time.Duration {
 	return again
 }
 
-// tend brings one ServiceCIDR on: guards it with the finalizer, lets it go or says what it waits for. It reports whether
-// the range is gone now.
+// tend brings one ServiceCIDR on: guards it with the finalizer, lets it go or says what it waits
+// for. It reports whether the range is gone now.
 func tend(
 	ctx context.Context, c client.Client, r *networkingv1.ServiceCIDR, all []networkingv1.ServiceCIDR, addresses []networkingv1.IPAddress,
 ) bool {
@@ -78,9 +79,10 @@ func tend(
 // (DefaultServiceCIDRName in k8s.io/kubernetes pkg/controlplane/controller/defaultservicecidr).
 const DefaultName = "kubernetes"
 
-// SetDefault plays an operator who gives every API server another --service-cluster-ip-range: when there is no default
-// ServiceCIDR it is made with this range, and at once. The API server itself looks every ten seconds, and still has the
-// range it was started with; should it be first, it is corrected.
+// SetDefault plays an operator who gives every API server another --service-cluster-ip-range: when
+// there is no default ServiceCIDR it is made with this range, and at once. The API server itself
+// looks every ten seconds, and still has the range it was started with; should it be first, it is
+// corrected.
 func (s *Server) SetDefault(serviceRange string) { s.defaultRange.Store(&serviceRange) }
 
 func (s *Server) restoreDefault(ctx context.Context, c client.Client) {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Hurried is for a Server that is restarted often: it is killed as soon as it has not ended within a second, as one that serves watches does not.
+// Hurried is for a Server that is restarted often: it is killed as soon as it has not ended within
+// a second, as one that serves watches does not.
 func Hurried() Option {
 	return func(o *options) { o.stopWithin = time.Second }
 }
@@ -22,8 +23,8 @@ func (s *Server) Restart(away func() error) error {
 		return errors.New("this API server belongs to a pool: start one of your own")
 	}
 	api := s.env.ControlPlane.GetAPIServer()
-	// One that still serves watches does not end in time and is killed, which is an error here and is as good. If it were there
-	// still, the start would fail.
+	// One that still serves watches does not end in time and is killed, which is an error here and
+	// is as good. If it were there still, the start would fail.
 	_ = api.Stop()
 	if err := away(); err != nil {
 		return err

@@ -19,9 +19,9 @@ import (
 	"github.com/replumb/replumb/internal/testing/watching"
 )
 
-// standIn plays the controllers that no controller manager runs here: ServiceCIDRs become ready and go when they are free,
-// Services with a selector get an EndpointSlice, namespaces that are deleted go away. It passes over errors: the next
-// round looks again.
+// standIn plays the controllers that no controller manager runs here: ServiceCIDRs become ready and
+// go when they are free, Services with a selector get an EndpointSlice, namespaces that are deleted
+// go away. It passes over errors: the next round looks again.
 func standIn(ctx context.Context, s *Server) {
 	var all sync.WaitGroup
 	all.Go(func() { standInWithoutEndpoints(ctx, s) })
@@ -37,8 +37,8 @@ func standInWithoutEndpoints(ctx context.Context, s *Server) {
 	all.Wait()
 }
 
-// Controllers look although they have seen nothing change: soon while a range that goes waits for addresses, which are too many to be
-// watched; later in case a watch was lost.
+// Controllers look although they have seen nothing change: soon while a range that goes waits for
+// addresses, which are too many to be watched; later in case a watch was lost.
 const (
 	soon  = 100 * time.Millisecond
 	later = time.Second
@@ -76,7 +76,8 @@ func endpoints(ctx context.Context, c client.Client) {
 	}
 }
 
-// orphaned reports whether the garbage collector would remove a slice: the Service that owns it is gone.
+// orphaned reports whether the garbage collector would remove a slice: the Service that owns it is
+// gone.
 func orphaned(slice *discoveryv1.EndpointSlice, services []corev1.Service) bool {
 	return slices.ContainsFunc(slice.OwnerReferences, func(ref metav1.OwnerReference) bool {
 		return ref.Kind == "Service" && !slices.ContainsFunc(services, func(s corev1.Service) bool { return s.UID == ref.UID })
@@ -123,7 +124,8 @@ func ensureSlice(ctx context.Context, c client.Client, others []discoveryv1.Endp
 	}
 }
 
-// finalize lets namespaces go that are deleted, without what migrations keep there: in one of the same name it would be found again.
+// finalize lets namespaces go that are deleted, without what migrations keep there: in one of the
+// same name it would be found again.
 func finalize(ctx context.Context, c client.Client) {
 	all := &corev1.NamespaceList{}
 	_ = c.List(ctx, all)

@@ -21,7 +21,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// contents is everything an API server holds: the names of its resources, and their objects by resource, namespace and name.
+// contents is everything an API server holds: the names of its resources, and their objects by
+// resource, namespace and name.
 type contents struct {
 	Resources []string
 	Objects   map[string]entry
@@ -35,8 +36,9 @@ type entry struct {
 // wipeTime is how long Wipe tries: a namespace, a definition and a freeze each take a moment to go.
 const wipeTime = time.Minute
 
-// Wipe brings the API server back to what it held when it was new: what was made since goes, what was changed or deleted is put
-// back. On a Server that Run has started, the first call only takes note of what there is.
+// Wipe brings the API server back to what it held when it was new: what was made since goes, what
+// was changed or deleted is put back. On a Server that Run has started, the first call only takes
+// note of what there is.
 func (s *Server) Wipe(ctx context.Context) error {
 	lister, err := newLister(s)
 	if err != nil {
@@ -60,7 +62,8 @@ func (s *Server) Wipe(ctx context.Context) error {
 	return nil
 }
 
-// wipe takes one step towards what was there before, and returns an error as long as there is another.
+// wipe takes one step towards what was there before, and returns an error as long as there is
+// another.
 func (l *lister) wipe(ctx context.Context, before *contents) error {
 	now, err := l.contents(ctx)
 	if err != nil {
@@ -167,7 +170,8 @@ func (l *lister) restore(ctx context.Context, want, have *contents) error {
 // errUnderWay means that the next look shows whether it worked.
 var errUnderWay = errors.New("under way")
 
-// remove deletes an object, whatever still waits for it. What namespaces, definitions and ranges wait for is the business of controllers.
+// remove deletes an object, whatever still waits for it. What namespaces, definitions and ranges
+// wait for is the business of controllers.
 func (l *lister) remove(ctx context.Context, e entry) error {
 	c := l.client.Resource(e.Resource).Namespace(e.Object.GetNamespace())
 	own := slices.Contains([]string{"namespaces", "customresourcedefinitions", "servicecidrs"}, e.Resource.Resource)

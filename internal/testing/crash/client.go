@@ -35,7 +35,8 @@ type Client struct {
 	hidden map[string]bool
 }
 
-// Watch is a cluster whose writes a test watches: with any that the preview of its step hides, the test fails when it ends.
+// Watch is a cluster whose writes a test watches: with any that the preview of its step hides, the
+// test fails when it ends.
 func Watch(t testing.TB, of *cluster.Cluster) *cluster.Cluster {
 	watched, c := *of, &Client{WithWatch: of.WithWatch}
 	watched.WithWatch = c
@@ -66,8 +67,8 @@ func (c *Client) Writes() int {
 	return len(c.phases)
 }
 
-// Points has, of every stretch of writes in one phase, the number of the one in the middle: cut off after each of them, a run ends once
-// in every phase that writes, with a part of it done.
+// Points has, of every stretch of writes in one phase, the number of the one in the middle: cut off
+// after each of them, a run ends once in every phase that writes, with a part of it done.
 func (c *Client) Points() []int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,8 +83,9 @@ func (c *Client) Points() []int {
 	return all
 }
 
-// Hidden are the writes of steps whose preview shows no object of that kind, each once: plan has kept them from its reader. Writes
-// outside of steps, such as those of the lock and of the status, belong to no plan.
+// Hidden are the writes of steps whose preview shows no object of that kind, each once: plan has
+// kept them from its reader. Writes outside of steps, such as those of the lock and of the status,
+// belong to no plan.
 func (c *Client) Hidden() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

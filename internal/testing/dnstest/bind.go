@@ -1,4 +1,5 @@
-// Package dnstest runs real name servers for tests: BIND as primary, secondary and resolver of the zone example.test, on the loopback.
+// Package dnstest runs real name servers for tests: BIND as primary, secondary and resolver of the
+// zone example.test, on the loopback.
 package dnstest
 
 import (
@@ -17,7 +18,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Secret of the key replumb, which the primary takes updates by, and KeyFile as tsig-keygen writes it.
+// Secret of the key replumb, which the primary takes updates by, and KeyFile as tsig-keygen writes
+// it.
 const (
 	Secret  = "c2VjcmV0IG9mIGEgdGVzdA=="
 	KeyFile = `key "replumb" { algorithm hmac-sha256; secret "` + Secret + `"; };`
@@ -78,7 +80,8 @@ zone "example.test" {
 		"named.conf": options(ports[2], "recursion yes; max-ncache-ttl 1; servfail-ttl 0;") + fmt.Sprintf(
 			`zone "example.test" { type forward; forward only; forwarders { 127.0.0.1 port %s; }; };`, ports[1]),
 	})
-	// named listens at addresses of interfaces only, and the loopback has but one: what asks the others is passed on.
+	// named listens at addresses of interfaces only, and the loopback has but one: what asks the
+	// others is passed on.
 	s.Port = FreePort(t, "127.0.0.2", "127.0.0.3")
 	pass(t, "127.0.0.2", s.Port, s.Primary)
 	pass(t, "127.0.0.3", s.Port, s.Secondary)
@@ -105,7 +108,8 @@ func pass(t testing.TB, address, port, to string) {
 	})
 }
 
-// named is a copy of the program: distributions confine the one that they install to directories of its own.
+// named is a copy of the program: distributions confine the one that they install to directories of
+// its own.
 func named(t testing.TB) string {
 	t.Helper()
 	for _, at := range []string{"/usr/sbin/named", "/usr/local/sbin/named", "/sbin/named"} {

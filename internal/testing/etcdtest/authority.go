@@ -40,7 +40,8 @@ func NewAuthority(dir string) (*Authority, error) {
 func (a *Authority) Issue(name string, at net.IP) (Files, error) {
 	request := pki.Request{CommonName: name}
 	if at != nil {
-		// Members refuse a peer that comes from an address its certificate does not name, and on one machine all come from here.
+		// Members refuse a peer that comes from an address its certificate does not name, and on
+		// one machine all come from here.
 		request.Addresses = []net.IP{at, net.IPv4(127, 0, 0, 1)}
 	}
 	f := Files{CA: filepath.Join(a.dir, "ca.crt"), Cert: filepath.Join(a.dir, name+".crt"), Key: filepath.Join(a.dir, name+".key")}
@@ -66,8 +67,9 @@ func (a *Authority) TLS() (*tls.Config, error) {
 	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS12}, nil
 }
 
-// Subnet is 254 addresses of this machine alone, from the first three bytes of the result on: members have addresses of their own, as on
-// machines of their own, and tests that run at the same time others than these.
+// Subnet is 254 addresses of this machine alone, from the first three bytes of the result on:
+// members have addresses of their own, as on machines of their own, and tests that run at the same
+// time others than these.
 func Subnet(test string) net.IP {
 	h := fnv.New32()
 	_, _ = fmt.Fprint(h, test, os.Getpid())

@@ -1,4 +1,5 @@
-// Package etcdtest runs members of an etcd that are real processes, with certificates for everything.
+// Package etcdtest runs members of an etcd that are real processes, with certificates for
+// everything.
 package etcdtest
 
 import (
@@ -41,8 +42,8 @@ func Binary() (string, error) {
 	return filepath.Join(assets, "etcd"), nil
 }
 
-// Start runs a member, with flags beside its own. It ends with this process: the signal is tied to the thread that started it, which is
-// kept for that.
+// Start runs a member, with flags beside its own. It ends with this process: the signal is tied to
+// the thread that started it, which is kept for that.
 func (m *Member) Start(flags ...string) error {
 	binary, err := Binary()
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 	"github.com/replumb/replumb/internal/network/calico"
 )
 
-// usable are the pools that a pod may get an address of: the enabled ones or, of those, the ones it asks for.
+// usable are the pools that a pod may get an address of: the enabled ones or, of those, the ones it
+// asks for.
 func usable(pools []calico.Pool, annotations map[string]string) []calico.Pool {
 	var asked []string
 	_ = json.Unmarshal([]byte(annotations["cni.projectcalico.org/ipv4pools"]), &asked) // nothing asked for is nothing
@@ -28,7 +29,8 @@ func usable(pools []calico.Pool, annotations map[string]string) []calico.Pool {
 	})
 }
 
-// tunnels gives every node's tunnel an address, and another one once its pool is disabled (node/pkg/allocateip).
+// tunnels gives every node's tunnel an address, and another one once its pool is disabled
+// (node/pkg/allocateip).
 func (f *Fleet) tunnels(ctx context.Context) time.Duration {
 	pools, err := calico.LoadPools(ctx, f.Client)
 	if err != nil {

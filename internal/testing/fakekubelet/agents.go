@@ -18,8 +18,9 @@ import (
 	"github.com/replumb/replumb/internal/network/overlap"
 )
 
-// Agents plays replumb's agents, and the replicas that keep bridges in step, which say that all is: whatever pod of theirs runs reports, ten times a second, that its requests of the two seconds before were
-// answered, but for those that Lose says were not.
+// Agents plays replumb's agents, and the replicas that keep bridges in step, which say that all is:
+// whatever pod of theirs runs reports, ten times a second, that its requests of the two seconds
+// before were answered, but for those that Lose says were not.
 type Agents struct {
 	Client client.Client
 	// Lose is how many of the next ten requests of an agent fail. Default: none.
@@ -108,7 +109,8 @@ func (a *Agents) speak(ctx context.Context, pod *corev1.Pod) {
 // everything is more than there is.
 const everything = 1 << 20
 
-// witness says that the node has passed the latest barrier there is, and has connected to everything that has moved.
+// witness says that the node has passed the latest barrier there is, and has connected to
+// everything that has moved.
 func (a *Agents) witness(ctx context.Context, st *v1alpha1.NodeReportStatus, instance string) {
 	st.Connects = &v1alpha1.ConnectReport{Instance: instance, Connected: everything}
 	sentinels := &corev1.ServiceList{}

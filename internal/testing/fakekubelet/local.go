@@ -12,8 +12,8 @@ import (
 	"github.com/replumb/replumb/internal/network/calico"
 )
 
-// HostLocal gives out addresses of the range that the pod's Node carries, one after another, as the CNI plugin of that name does. It
-// looks at no pools.
+// HostLocal gives out addresses of the range that the pod's Node carries, one after another, as the
+// CNI plugin of that name does. It looks at no pools.
 type HostLocal struct {
 	Client client.Client
 

@@ -1,6 +1,6 @@
-// Package fakekubelet plays the kubelets of many nodes, and what Calico does on them, on an API server that has no nodes: pods
-// get addresses of the enabled pools, start, end, and tunnels move when their pool is disabled. It is for tests and
-// measurements only.
+// Package fakekubelet plays the kubelets of many nodes, and what Calico does on them, on an API
+// server that has no nodes: pods get addresses of the enabled pools, start, end, and tunnels move
+// when their pool is disabled. It is for tests and measurements only.
 package fakekubelet
 
 import (
@@ -27,9 +27,11 @@ import (
 const tunnelAnnotation = "projectcalico.org/IPv4VXLANTunnelAddr"
 
 const (
-	// retry is how soon what failed is tried again: a kubelet whose CNI plugin found no address, for instance.
+	// retry is how soon what failed is tried again: a kubelet whose CNI plugin found no address,
+	// for instance.
 	retry = 50 * time.Millisecond
-	// again is when tunnels are looked at although nothing has changed: their pools may have had no address.
+	// again is when tunnels are looked at although nothing has changed: their pools may have had no
+	// address.
 	again = time.Second
 )
 
@@ -40,8 +42,8 @@ type Fleet struct {
 	StartUp func(*corev1.Pod) time.Duration
 	// Ending is how long a pod takes to end.
 	Ending time.Duration
-	// Obstacle says why a pod cannot start at present, as a reason of a waiting container and a message; empty reasons are
-	// none. Default: there never is one.
+	// Obstacle says why a pod cannot start at present, as a reason of a waiting container and a
+	// message; empty reasons are none. Default: there never is one.
 	Obstacle func(*corev1.Pod) (reason, message string)
 	// Phase is what becomes of a pod once its containers run. Default: it goes on running.
 	Phase func(*corev1.Pod) corev1.PodPhase
@@ -92,7 +94,8 @@ func (f *Fleet) Node(ctx context.Context, name string, address netip.Addr) error
 	if err := f.Client.Status().Patch(ctx, n, client.MergeFrom(was)); err != nil {
 		return err
 	}
-	// The API server taints nodes that are new, and the controller of nodes that is not here takes the taint away.
+	// The API server taints nodes that are new, and the controller of nodes that is not here takes
+	// the taint away.
 	return f.Client.Patch(ctx, n, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"taints":null}}`)))
 }
 

@@ -1,4 +1,5 @@
-// Package golden compares what tests compute from txtar archives with what stands in these. With -update it is written there instead.
+// Package golden compares what tests compute from txtar archives with what stands in these. With
+// -update it is written there instead.
 package golden
 
 import (
@@ -16,11 +17,12 @@ import (
 
 var update = flag.Bool("update", false, "write golden files") //nolint:gochecknoglobals // as flags of go test are
 
-// Sections are what is computed, by the names of the files of an archive that they are compared with.
+// Sections are what is computed, by the names of the files of an archive that they are compared
+// with.
 type Sections map[string]func() string
 
-// Run runs a test for every archive that pattern matches. read is given its files, by name. Only sections that the archive has are computed,
-// and it must have one.
+// Run runs a test for every archive that pattern matches. read is given its files, by name. Only
+// sections that the archive has are computed, and it must have one.
 func Run(t *testing.T, pattern string, read func(t *testing.T, files map[string][]byte) Sections) {
 	t.Helper()
 	archives, err := filepath.Glob(pattern)
@@ -72,7 +74,8 @@ func compare(t *testing.T, name string, read func(*testing.T, map[string][]byte)
 	}
 }
 
-// settle writes sections into an archive, and tells where it had something else. It fails if there is nothing to compare.
+// settle writes sections into an archive, and tells where it had something else. It fails if there
+// is nothing to compare.
 func settle(archive *txtar.Archive, sections Sections) (differences []string, err error) {
 	compared := 0
 	for i, f := range archive.Files {

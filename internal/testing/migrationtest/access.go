@@ -9,7 +9,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// Access is what the authorizer answers a user who has some roles but for those rights, given as texts.
+// Access is what the authorizer answers a user who has some roles but for those rights, given as
+// texts.
 func Access(t testing.TB, roles cluster.Roles, denied ...string) []cluster.Answer {
 	t.Helper()
 	var all []cluster.Answer

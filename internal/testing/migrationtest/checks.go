@@ -11,9 +11,10 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 )
 
-// EveryCheck fails unless each check fires in one golden file, by a line of its section "findings" that begins with the code, and passes in
-// another, whose comment names the code in a line "passes:", so that passing is meant and not by chance. Codes have to be unique, and every
-// text has to be there. files is a pattern such as testdata/golden/*.txtar.
+// EveryCheck fails unless each check fires in one golden file, by a line of its section "findings"
+// that begins with the code, and passes in another, whose comment names the code in a line
+// "passes:", so that passing is meant and not by chance. Codes have to be unique, and every text
+// has to be there. files is a pattern such as testdata/golden/*.txtar.
 func EveryCheck[In any](t *testing.T, checks []findings.Check[In], files string) {
 	t.Helper()
 	fires, passes := outcomes(t, files)

@@ -8,7 +8,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// The rights that take part in a freeze and a suspension: a process is killed just before it takes one of them.
+// The rights that take part in a freeze and a suspension: a process is killed just before it takes
+// one of them.
 const (
 	suspends = "patch applications.argoproj.io"
 	resumes  = "patch kustomizations.kustomize.toolkit.fluxcd.io"
@@ -22,7 +23,8 @@ func Freezes(m *v1alpha1.Migration) {
 	m.Spec.DeploymentFreeze = &v1alpha1.DeploymentFreezeSpec{Mode: v1alpha1.FreezeEnforce, GitOps: v1alpha1.GitOpsSuspend}
 }
 
-// FrozenRun is a migration with a freeze of deployments and a suspension of Argo CD and Flux, whose commands are run as by a new process each time.
+// FrozenRun is a migration with a freeze of deployments and a suspension of Argo CD and Flux, whose
+// commands are run as by a new process each time.
 type FrozenRun struct {
 	Others   *Others
 	Requests *Requests
@@ -31,7 +33,8 @@ type FrozenRun struct {
 	Rollback, Finish func() error
 	// Lift are the steps of unfreeze.
 	Lift []engine.Step
-	// Moves is a right that apply takes once deployments are frozen, and MovesBack one that the way back takes before they are not any more.
+	// Moves is a right that apply takes once deployments are frozen, and MovesBack one that the way
+	// back takes before they are not any more.
 	Moves, MovesBack string
 }
 
@@ -48,7 +51,8 @@ func (r *FrozenRun) cut(right string, n int, command func() error) {
 
 func (r *FrozenRun) through() error { return r.Apply("") }
 
-// stands fails the test unless deployments are frozen and nothing reconciles them, or the other way round.
+// stands fails the test unless deployments are frozen and nothing reconciles them, or the other way
+// round.
 func (r *FrozenRun) stands(frozen bool) {
 	o := r.Others
 	o.Helper()
@@ -82,7 +86,8 @@ func (r *FrozenRun) ask(freeze string) {
 	}
 }
 
-// ThereAndFinished takes it to the end: killed while it suspends, freezes, moves, lifts and resumes, and with unfreeze in between.
+// ThereAndFinished takes it to the end: killed while it suspends, freezes, moves, lifts and
+// resumes, and with unfreeze in between.
 func (r *FrozenRun) ThereAndFinished() {
 	o := r.Others
 	o.Helper()

@@ -9,7 +9,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Lacking is a cluster for those who ask whether an object is there: it has all but those of these names.
+// Lacking is a cluster for those who ask whether an object is there: it has all but those of these
+// names.
 type Lacking []string
 
 var _ client.Reader = Lacking(nil)

@@ -24,9 +24,10 @@ import (
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
-// Operator is a cluster as a user sees it who has some roles, and nothing beside them but to make and remove replumb's namespace, which the
-// files in deploy make else. The test fails, when it ends, for every request that was denied, but for the list of Secrets with backups:
-// migrations that change no Secrets do without.
+// Operator is a cluster as a user sees it who has some roles, and nothing beside them but to make
+// and remove replumb's namespace, which the files in deploy make else. The test fails, when it
+// ends, for every request that was denied, but for the list of Secrets with backups: migrations
+// that change no Secrets do without.
 func Operator(t testing.TB, s *apitest.Server, roles cluster.Roles) (*cluster.Cluster, *Requests) {
 	t.Helper()
 	founder := cluster.Role{Name: "founder", Rules: []cluster.Rule{{Rights: append(
@@ -45,8 +46,8 @@ func Operator(t testing.TB, s *apitest.Server, roles cluster.Roles) (*cluster.Cl
 	return c, seen
 }
 
-// Reader is a cluster as a user sees it who has the roles to view, and nothing beside them. The test fails, when it ends, for every request
-// that would have changed something.
+// Reader is a cluster as a user sees it who has the roles to view, and nothing beside them. The
+// test fails, when it ends, for every request that would have changed something.
 func Reader(t testing.TB, s *apitest.Server, roles cluster.Roles) *cluster.Cluster {
 	t.Helper()
 	c, seen := user(t, s, "reader", roles.Of(cluster.View))
@@ -70,7 +71,8 @@ func user(t testing.TB, s *apitest.Server, name string, roles cluster.Roles) (*c
 		manifests += rbac.Manifest(role) + rbac.Bindings(role, rbacv1.Subject{Kind: rbacv1.UserKind, Name: name})
 	}
 	create(t, s, manifests)
-	// The namespace goes, as it is not there before a first run; no controller is here that would take the roles in it along.
+	// The namespace goes, as it is not there before a first run; no controller is here that would
+	// take the roles in it along.
 	gone(t, s, v1alpha1.SystemNamespace)
 	config := rest.CopyConfig(s.Config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: name}

@@ -35,7 +35,8 @@ import (
 //go:embed gitops.yaml
 var definitions string
 
-// GitOps has a cluster know Argo CD and Flux until the test ends, and returns a client that knows them.
+// GitOps has a cluster know Argo CD and Flux until the test ends, and returns a client that knows
+// them.
 func GitOps(t testing.TB, s *apitest.Server) client.Client {
 	t.Helper()
 	c, err := s.Any()
@@ -70,8 +71,8 @@ func decoded(t testing.TB, text string) *unstructured.Unstructured {
 	return o
 }
 
-// synced are objects of Argo CD and Flux: those that their controllers reconcile, said in each way, and those that their owners have suspended
-// or sync by hand.
+// synced are objects of Argo CD and Flux: those that their controllers reconcile, said in each way,
+// and those that their owners have suspended or sync by hand.
 const synced = `
 apiVersion: argoproj.io/v1alpha1
 kind: Application
@@ -340,7 +341,8 @@ func written(o *unstructured.Unstructured) map[string]any {
 	return out.Object
 }
 
-// Suspended fails the test unless nothing is reconciled any more, of what was, and the rest is as it was.
+// Suspended fails the test unless nothing is reconciled any more, of what was, and the rest is as
+// it was.
 func (o *Others) Suspended() {
 	o.Helper()
 	for _, of := range o.synced {
@@ -358,7 +360,8 @@ func (o *Others) Suspended() {
 	}
 }
 
-// AsBefore fails the test unless everything is as its owner has made it, and nothing is remembered of a suspension.
+// AsBefore fails the test unless everything is as its owner has made it, and nothing is remembered
+// of a suspension.
 func (o *Others) AsBefore() {
 	o.Helper()
 	for _, of := range o.synced {

@@ -22,8 +22,9 @@ type Requests struct {
 	killed bool
 }
 
-// Kill kills the process that makes the requests just before the n-th, from 1, that takes a right, given as its text without a name or
-// namespace: that one and all later ones are never heard of, until Revive.
+// Kill kills the process that makes the requests just before the n-th, from 1, that takes a right,
+// given as its text without a name or namespace: that one and all later ones are never heard of,
+// until Revive.
 func (q *Requests) Kill(right string, n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -44,7 +45,8 @@ func (q *Requests) Revive() (killed bool) {
 	return killed
 }
 
-// dead reports whether the process is, by the time it would make a request. What is only tried is not counted.
+// dead reports whether the process is, by the time it would make a request. What is only tried is
+// not counted.
 func (q *Requests) dead(r cluster.Right, tried bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -52,7 +54,8 @@ func (q *Requests) dead(r cluster.Right, tried bool) bool {
 	return q.killed
 }
 
-// killed answers what a process that is killed does not get to: with an error that is not worth another try.
+// killed answers what a process that is killed does not get to: with an error that is not worth
+// another try.
 func killed(q *http.Request) *http.Response {
 	const status = `{"apiVersion":"v1","kind":"Status","status":"Failure","message":"killed","reason":"BadRequest","code":400}`
 	return &http.Response{
@@ -61,8 +64,9 @@ func killed(q *http.Request) *http.Response {
 	}
 }
 
-// byCommands are rights that commands take around a job: the journal, Events, reports of agents, a lock that is kept for longer than tests
-// run, and definitions, which are there from an earlier test on.
+// byCommands are rights that commands take around a job: the journal, Events, reports of agents, a
+// lock that is kept for longer than tests run, and definitions, which are there from an earlier
+// test on.
 func byCommands(r cluster.Right) bool {
 	switch {
 	case r.Namespace == v1alpha1.JournalNamespace, r.Resource == "events", r.Resource == "nodereports":
@@ -72,8 +76,9 @@ func byCommands(r cluster.Right) bool {
 	return definition || r.Verb == "update" && r.Resource == "leases"
 }
 
-// Took fails the test for every right of some roles that no request took, unless it is listed with what would, and for what is listed and
-// no role has. What commands take around a job is not asked for.
+// Took fails the test for every right of some roles that no request took, unless it is listed with
+// what would, and for what is listed and no role has. What commands take around a job is not asked
+// for.
 func (q *Requests) Took(t testing.TB, roles cluster.Roles, unused map[string]string) {
 	t.Helper()
 	q.mu.Lock()
@@ -157,7 +162,8 @@ func (c *recorder) RoundTrip(q *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// rightOf is what a request takes, as RequestInfoFactory in k8s.io/apiserver pkg/endpoints/request/requestinfo.go has it.
+// rightOf is what a request takes, as RequestInfoFactory in k8s.io/apiserver
+// pkg/endpoints/request/requestinfo.go has it.
 func rightOf(q *http.Request) cluster.Right {
 	verb := map[string]string{
 		http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",

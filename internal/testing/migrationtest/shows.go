@@ -14,7 +14,8 @@ import (
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
-// Shows fails for every step of a plan that does not show beforehand what it writes: each only waits, or has a preview that works.
+// Shows fails for every step of a plan that does not show beforehand what it writes: each only
+// waits, or has a preview that works.
 func Shows(t testing.TB, p *engine.Plan) {
 	t.Helper()
 	for _, s := range p.Steps() {
@@ -29,7 +30,8 @@ func Shows(t testing.TB, p *engine.Plan) {
 	}
 }
 
-// Plan is what the command plan prints of a plan, for golden files. It fails for one that is invalid, or that Shows fails for.
+// Plan is what the command plan prints of a plan, for golden files. It fails for one that is
+// invalid, or that Shows fails for.
 func Plan(t testing.TB, p *engine.Plan) string {
 	t.Helper()
 	if err := p.Validate(); err != nil {

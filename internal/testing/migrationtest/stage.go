@@ -1,4 +1,5 @@
-// Package migrationtest is what tests of whole migrations share: workloads in a namespace of an API server, and ears for what a run says. For tests.
+// Package migrationtest is what tests of whole migrations share: workloads in a namespace of an API
+// server, and ears for what a run says. For tests.
 package migrationtest
 
 import (
@@ -88,7 +89,8 @@ func (s *Stage) Until(what string, holds func() bool) {
 	}
 }
 
-// Hear takes what a run says: it is an engine.Runner's Sink. Mu is held when also is called, which may be nil.
+// Hear takes what a run says: it is an engine.Runner's Sink. Mu is held when also is called, which
+// may be nil.
 func (s *Stage) Hear(e engine.Event, also func()) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -122,7 +124,8 @@ func (s *Stage) Change(do func()) {
 	do()
 }
 
-// Did runs a plan of one phase, and returns the IDs of the steps that did something, in alphabetical order. The runner's Sink is to be Hear.
+// Did runs a plan of one phase, and returns the IDs of the steps that did something, in
+// alphabetical order. The runner's Sink is to be Hear.
 func (s *Stage) Did(r *engine.Runner, phase string, groups []engine.Group) ([]string, error) {
 	s.Change(func() { s.Events = nil })
 	err := r.Run(s.Context(), &engine.Plan{Name: "m", Phases: []engine.Phase{{Name: phase, Groups: groups}}})
@@ -138,7 +141,8 @@ func (s *Stage) Did(r *engine.Runner, phase string, groups []engine.Group) ([]st
 	return ids, err
 }
 
-// Granted waits until the API server has heard that a user, whose cluster it is, has rights: the authorizer watches roles.
+// Granted waits until the API server has heard that a user, whose cluster it is, has rights: the
+// authorizer watches roles.
 func (s *Stage) Granted(to *cluster.Cluster, rights []cluster.Right) {
 	s.Helper()
 	s.Until("the rights", func() bool {
@@ -225,7 +229,8 @@ func (s *Stage) DaemonSet(name string, n int) {
 	}, n)
 }
 
-// Budget allows an app to have no fewer than so many pods, and returns when its controller has counted them.
+// Budget allows an app to have no fewer than so many pods, and returns when its controller has
+// counted them.
 func (s *Stage) Budget(app string, least int) *policyv1.PodDisruptionBudget {
 	s.Helper()
 	b := &policyv1.PodDisruptionBudget{

@@ -9,8 +9,10 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Enter runs the rest of the test in a new network namespace, whose loopback interface is down. It needs root. The test's goroutine stays on one
-// thread until the test ends; goroutines that it starts are not in the namespace unless they enter it by the handle, which the test must not close.
+// Enter runs the rest of the test in a new network namespace, whose loopback interface is down. It
+// needs root. The test's goroutine stays on one thread until the test ends; goroutines that it
+// starts are not in the namespace unless they enter it by the handle, which the test must not
+// close.
 func Enter(t testing.TB) netns.NsHandle {
 	t.Helper()
 	runtime.LockOSThread()
@@ -23,7 +25,8 @@ func Enter(t testing.TB) netns.NsHandle {
 		t.Fatal(errors.Join(err, was.Close()))
 	}
 	t.Cleanup(func() {
-		// A thread that stays in the namespace must not serve another test: it ends with its goroutine while it is locked.
+		// A thread that stays in the namespace must not serve another test: it ends with its
+		// goroutine while it is locked.
 		if err := netns.Set(was); err != nil {
 			t.Error(err)
 		} else {

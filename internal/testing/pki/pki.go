@@ -1,5 +1,6 @@
-// Package pki makes the certificates and keys of a cluster, as kubeadm does: certificate authorities for the
-// cluster, for etcd and for the aggregation layer, and what each component serves and identifies itself with.
+// Package pki makes the certificates and keys of a cluster, as kubeadm does: certificate
+// authorities for the cluster, for etcd and for the aggregation layer, and what each component
+// serves and identifies itself with.
 package pki
 
 import (
@@ -69,7 +70,8 @@ type Request struct {
 	Addresses    []net.IP // addresses it serves
 }
 
-// Issue makes a key and a certificate for it that is good for clients and, when names or addresses are given, servers.
+// Issue makes a key and a certificate for it that is good for clients and, when names or addresses
+// are given, servers.
 func (ca *CA) Issue(r Request) (Pair, error) {
 	key, keyPEM, err := newKey()
 	if err != nil {
@@ -100,7 +102,8 @@ func (ca *CA) Issue(r Request) (Pair, error) {
 	return Pair{Cert: encodeCert(der), Key: keyPEM}, nil
 }
 
-// NewKeyPair makes the key pair that ServiceAccount tokens are signed and verified with; Cert holds the public key.
+// NewKeyPair makes the key pair that ServiceAccount tokens are signed and verified with; Cert holds
+// the public key.
 func NewKeyPair() (Pair, error) {
 	key, keyPEM, err := newKey()
 	if err != nil {

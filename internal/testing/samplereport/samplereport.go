@@ -22,7 +22,8 @@ const Hostile = `</script><script>document.title="owned"</script><img src=x oner
 // Begin is when the migration of the fixture begins.
 func Begin() time.Time { return time.Date(2026, 3, 4, 20, 0, 0, 0, time.UTC) }
 
-// history is made event by event: apply, killed in the middle and run again, and finish two hours later.
+// history is made event by event: apply, killed in the middle and run again, and finish two hours
+// later.
 type history struct {
 	*journal.History
 
@@ -77,7 +78,8 @@ func (s *history) batches(from, to, size, of int) {
 	}
 }
 
-// sampled adds what probes met with from one moment to another. Latencies wave, so that there is something to see.
+// sampled adds what probes met with from one moment to another. Latencies wave, so that there is
+// something to see.
 func (s *history) sampled(from, to time.Time, lossy bool) {
 	for k, name := range []string{"host/old-address", "host/new-address", "host/name", "host/stream", "pod/old-address", "pod/name", "pod/dns", "pod/udp"} {
 		for at := from.Unix() / 10 * 10; at < to.Unix(); at += 10 {

@@ -1,4 +1,5 @@
-// Package watching has what plays a controller look when something has changed, without asking over and over. For tests.
+// Package watching has what plays a controller look when something has changed, without asking over
+// and over. For tests.
 package watching
 
 import (
@@ -13,7 +14,8 @@ import (
 // retry is how soon a watch that ended begins again.
 const retry = 100 * time.Millisecond
 
-// Whenever calls look at once, when an object of the lists has changed, and after the time that look returned, until ctx ends.
+// Whenever calls look at once, when an object of the lists has changed, and after the time that
+// look returned, until ctx ends.
 func Whenever(ctx context.Context, c client.WithWatch, look func(context.Context) time.Duration, lists ...client.ObjectList) {
 	changed := make(chan struct{}, 1)
 	var watchers sync.WaitGroup

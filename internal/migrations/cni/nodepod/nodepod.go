@@ -105,8 +105,8 @@ const (
 	VerbTraffic = "traffic"
 	VerbResidue = "residue"
 	VerbClean   = "clean"
-	// Mode InPlace looks whether a node can have both networks, and which one it has, writes its CNI
-	// configuration, and keeps the source of packets between both networks for a while.
+	// Mode InPlace looks whether a node can have both networks, and which one it has, writes its
+	// CNI configuration, and keeps the source of packets between both networks for a while.
 	VerbCheckInPlace   = "standing"
 	VerbDetectSource   = "origin"
 	VerbActivate       = "prefer"

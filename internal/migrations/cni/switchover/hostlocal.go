@@ -15,9 +15,9 @@ import (
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 )
 
-// A network that is called host-local has no program and no object: each node has a file, by which a
-// plugin gives pods addresses of the Node's podCIDR, and someone else has routes between nodes. The
-// API shows such addresses and no other network; nodes show the file (see detectSources).
+// A network that is called host-local has no program and no object: each node has a file, by which
+// a plugin gives pods addresses of the Node's podCIDR, and someone else has routes between nodes.
+// The API shows such addresses and no other network; nodes show the file (see detectSources).
 
 // rangesLimit is how many ranges a Migration remembers.
 const rangesLimit = 64
