@@ -128,9 +128,9 @@ func (s *Subject) Base(ctx context.Context, tools Tools) (Base, error) {
 }
 
 // Denied are the rights that the user lacks, for a check, without optional ones.
-func Denied(access []cluster.Answer) []findings.Result {
+func Denied(answers []cluster.Answer) []findings.Result {
 	var missing []cluster.Answer
-	for _, a := range access {
+	for _, a := range answers {
 		if !a.Allowed && !a.Optional {
 			missing = append(missing, a)
 		}
