@@ -13,7 +13,7 @@ import (
 
 	"github.com/replumb/replumb/hack/manual/page"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/rbac"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
@@ -81,7 +81,7 @@ func TestRolesAreUpToDate(t *testing.T) {
 	rights := rbac.Page()
 	for _, kind := range append(migrations.All(), migrations.Shared()) {
 		rights += rbac.Section(kind.Does, kind.Roles)
-		files := map[string]cluster.Roles{}
+		files := map[string]access.Roles{}
 		for _, role := range kind.Roles {
 			files[role.File] = append(files[role.File], role)
 		}
@@ -96,15 +96,15 @@ func TestRolesAreUpToDate(t *testing.T) {
 // TestOperatorHasWhatAllKindsTake: it has every right that a kind of migrations needs, and none that no one needs.
 func TestOperatorHasWhatAllKindsTake(t *testing.T) {
 	role := migrations.OperatorRole()
-	has := map[cluster.Right]bool{}
+	has := map[access.Right]bool{}
 	for _, r := range role.Rights() {
 		has[r] = true
 	}
-	needed := map[cluster.Right]bool{}
+	needed := map[access.Right]bool{}
 	for _, kind := range migrations.All() {
 		for _, one := range kind.Roles {
 			for _, r := range one.Rights() {
-				if one.Purpose == cluster.WithoutAgents {
+				if one.Purpose == access.WithoutAgents {
 					continue
 				}
 				needed[r] = true
@@ -152,11 +152,11 @@ func TestRolesGrantExactlyTheRights(t *testing.T) {
 	kinds := append(
 		migrations.All(),
 		migrations.Shared(),
-		migrations.Kind{Description: migration.Description{Roles: cluster.Roles{migrations.OperatorRole(), migrations.OperatorLeaseRole()}}},
+		migrations.Kind{Description: migration.Description{Roles: access.Roles{migrations.OperatorRole(), migrations.OperatorLeaseRole()}}},
 	)
 	for _, kind := range kinds {
 		for _, role := range kind.Roles {
-			granted := map[cluster.Right]bool{}
+			granted := map[access.Right]bool{}
 			for namespace, rules := range rulesIn(t, rbac.Manifest(role), role.Name) {
 				for _, r := range rightsOf(rules) {
 					r.Namespace = namespace
@@ -199,17 +199,17 @@ func rulesIn(t *testing.T, manifests, name string) map[string][]rbacv1.PolicyRul
 	return all
 }
 
-func rightsOf(rules []rbacv1.PolicyRule) []cluster.Right {
-	var all []cluster.Right
+func rightsOf(rules []rbacv1.PolicyRule) []access.Right {
+	var all []access.Right
 	for _, rule := range rules {
 		for _, verb := range rule.Verbs {
 			for _, url := range rule.NonResourceURLs {
-				all = append(all, cluster.Right{Verb: verb, URL: url})
+				all = append(all, access.Right{Verb: verb, URL: url})
 			}
 			for _, resource := range rule.Resources {
 				of, sub, _ := strings.Cut(resource, "/")
 				for _, name := range append(rule.ResourceNames, "")[:max(1, len(rule.ResourceNames))] {
-					all = append(all, cluster.Right{Verb: verb, Group: rule.APIGroups[0], Resource: of, Subresource: sub, Name: name})
+					all = append(all, access.Right{Verb: verb, Group: rule.APIGroups[0], Resource: of, Subresource: sub, Name: name})
 				}
 			}
 		}
@@ -220,7 +220,7 @@ func rightsOf(rules []rbacv1.PolicyRule) []cluster.Right {
 // TestViewOnlyLooks: who has a role to view can change nothing.
 func TestViewOnlyLooks(t *testing.T) {
 	for _, kind := range migrations.All() {
-		for _, r := range kind.Roles.Of(cluster.View).Rights() {
+		for _, r := range kind.Roles.Of(access.View).Rights() {
 			if r.Verb != "get" && r.Verb != "list" && r.Verb != "watch" || r.Subresource == "proxy" || r.Resource == "*" {
 				t.Errorf("%s: %s", kind.Command, r)
 			}

@@ -23,6 +23,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/fleet"
 	"github.com/replumb/replumb/internal/installation"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migration"
@@ -60,14 +61,14 @@ func exits() map[string]exit {
 		"overlaps":               {&tools.RangesError{Overlaps: 1}, fault.ExitBlocked, "spec.podCIDR.to"},
 		"ranges not read":        {&tools.RangesError{NotRead: 1}, fault.ExitBlocked, "replumb rbac pods"},
 		"a cluster not read":     {&tools.RangesError{Overlaps: 1, Unread: 1, Of: 2}, fault.ExitError, "may be in use"},
-		"denied":                 {&cluster.DeniedError{}, fault.ExitBlocked, "deploy/rbac*.yaml"},
+		"denied":                 {&access.DeniedError{}, fault.ExitBlocked, "deploy/rbac*.yaml"},
 		"forbidden":              {forbidden(), fault.ExitError, "deploy/rbac*.yaml"},
 		"versions apart":         {&installation.SkewError{Client: "v0.6.0", Operator: "v0.4.0"}, fault.ExitBlocked, "install --apply"},
 		"still needed":           {&installation.InUseError{UnderWay: "move"}, fault.ExitBlocked, "replumb rollback move"},
 		"no operator":            {&installation.DownError{Cause: workload.NoImage}, fault.ExitError, "--pull-secret"},
 		"another plan":           {&migration.ChangedPlanError{}, fault.ExitBlocked, "look at the new plan"},
 		"a foreign plan":         {&migrate.ForeignPlanError{File: "plan.json"}, fault.ExitBlocked, "plan -f FILE -o json"},
-		"a foreign Migration":    {&migration.ForeignError{Name: "move"}, fault.ExitBlocked, "replumb.dev/cluster"},
+		"a foreign Migration":    {&migration.OtherClusterError{Name: "move"}, fault.ExitBlocked, "replumb.dev/cluster"},
 		"foreign calls":          {&migrate.ConsentError{Name: "move", Digest: "d1"}, fault.ExitBlocked, "--allow-calls d1"},
 		"changed calls":          {&migration.ForeignCallsError{Name: "move"}, fault.ExitBlocked, "managed-fields"},
 		"a kubeconfig":           {&mirror.KubeconfigError{}, fault.ExitBlocked, "--insecure-target-kubeconfig"},
@@ -104,7 +105,7 @@ func exits() map[string]exit {
 			fault.ExitBudget, "replumb fleet apply",
 		},
 		"a fleet too early": {
-			fleet.Finish.Refusal([]fleet.State{{Cluster: "a"}}), fault.ExitBlocked, "replumb fleet apply",
+			fleet.Finish.Refusal([]fleet.ClusterState{{Cluster: "a"}}), fault.ExitBlocked, "replumb fleet apply",
 		},
 		"a cluster of a fleet": {&clifleet.Error{Code: fault.ExitBlocked}, fault.ExitBlocked, "nothing was changed"},
 		"no such migration":    {&migrate.AbsentError{Name: "move"}, fault.ExitError, "kubectl get migrations"},

@@ -2,34 +2,34 @@ package engine
 
 import "time"
 
-// Kind is what an event tells.
-type Kind string
+// EventKind is what an event tells.
+type EventKind string
 
 // The kinds of events, in the order in which they occur.
 const (
-	RunStarted     Kind = "RunStarted"
-	PhaseStarted   Kind = "PhaseStarted"
-	StepStarted    Kind = "StepStarted"
-	StepRetried    Kind = "StepRetried"
-	StepWaiting    Kind = "StepWaiting"
-	StepUnchanged  Kind = "StepUnchanged"
-	StepDone       Kind = "StepDone"
-	StepFailed     Kind = "StepFailed"
-	PhaseDone      Kind = "PhaseDone"
-	RunDone        Kind = "RunDone"
-	RunFailed      Kind = "RunFailed"
-	RunInterrupted Kind = "RunInterrupted"
+	RunStarted     EventKind = "RunStarted"
+	PhaseStarted   EventKind = "PhaseStarted"
+	StepStarted    EventKind = "StepStarted"
+	StepRetried    EventKind = "StepRetried"
+	StepWaiting    EventKind = "StepWaiting"
+	StepUnchanged  EventKind = "StepUnchanged"
+	StepDone       EventKind = "StepDone"
+	StepFailed     EventKind = "StepFailed"
+	PhaseDone      EventKind = "PhaseDone"
+	RunDone        EventKind = "RunDone"
+	RunFailed      EventKind = "RunFailed"
+	RunInterrupted EventKind = "RunInterrupted"
 )
 
 // Event is one thing that happened. Renderers, status and reports all feed on events.
 type Event struct {
 	Time    time.Time `json:"time"`
-	Kind    Kind      `json:"kind"`
+	Kind    EventKind `json:"kind"`
 	Plan    string    `json:"plan"`
 	Phase   string    `json:"phase,omitempty"`
 	Group   string    `json:"group,omitempty"`
 	Step    string    `json:"step,omitempty"`
-	Role    Role      `json:"role,omitempty"`
+	Role    StepRole  `json:"role,omitempty"`
 	Message string    `json:"message,omitempty"`
 	Error   string    `json:"error,omitempty"`
 	// Interrupted marks a StepFailed by cancellation, which can be resumed.

@@ -64,8 +64,8 @@ func (r *recorder) sink(e Event) {
 	r.events = append(r.events, e)
 }
 
-func (r *recorder) kinds() []Kind {
-	var kinds []Kind
+func (r *recorder) kinds() []EventKind {
+	var kinds []EventKind
 	for _, e := range r.events {
 		kinds = append(kinds, e.Kind)
 	}
@@ -91,7 +91,7 @@ func TestRunObservesDoesVerifies(t *testing.T) {
 	if want := []string{"state", "do", "verify"}; !slices.Equal(calls, want) {
 		t.Errorf("calls = %v, want %v", calls, want)
 	}
-	want := []Kind{RunStarted, PhaseStarted, StepStarted, StepDone, PhaseDone, RunDone}
+	want := []EventKind{RunStarted, PhaseStarted, StepStarted, StepDone, PhaseDone, RunDone}
 	if !slices.Equal(rec.kinds(), want) {
 		t.Errorf("events = %v, want %v", rec.kinds(), want)
 	}

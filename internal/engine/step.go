@@ -5,40 +5,40 @@ import (
 	"time"
 )
 
-// Role is the purpose of a step. Notifications, metrics, the report and the comparison of plans go
+// StepRole is the purpose of a step. Notifications, metrics, the report and the comparison of plans go
 // by it, never by IDs or texts.
-type Role string
+type StepRole string
 
 const (
 	// RoleWrite is that of steps that change the cluster, unless they have one of the others.
-	RoleWrite Role = "Write"
+	RoleWrite StepRole = "Write"
 	// RoleMove moves the migration's subject: a Service, a pod, a node, a name.
-	RoleMove Role = "Move"
+	RoleMove StepRole = "Move"
 	// RoleOwn writes replumb's own: definitions, namespace, Migration, backups, agents.
-	RoleOwn Role = "Own"
+	RoleOwn StepRole = "Own"
 	// RoleCheck is that of steps that stop a run on findings.
-	RoleCheck Role = "Check"
+	RoleCheck StepRole = "Check"
 	// RoleWait is that of steps that write nothing, and let time pass or watch.
-	RoleWait Role = "Wait"
+	RoleWait StepRole = "Wait"
 	// RoleBarrier is that of steps that prove that every node knows what was written before.
-	RoleBarrier Role = "Barrier"
+	RoleBarrier StepRole = "Barrier"
 	// RoleGate is that of steps that wait for what only the operator can do.
-	RoleGate Role = "Gate"
+	RoleGate StepRole = "Gate"
 	// RoleCall has an operator's program or webhook do part of the migration.
-	RoleCall Role = "Call"
+	RoleCall StepRole = "Call"
 	// RoleHook tells an operator's program or webhook about the run.
-	RoleHook Role = "Hook"
+	RoleHook StepRole = "Hook"
 	// RoleFinal is that of the step that passes the point of no return.
-	RoleFinal Role = "Final"
+	RoleFinal StepRole = "Final"
 )
 
 // Cast is a step with a role that does not follow from what it can do.
 type Cast interface {
-	Role() Role
+	Role() StepRole
 }
 
 // RoleOf is a step's role, else RoleGate for a Guide, RoleWait for a Waiter, or RoleWrite.
-func RoleOf(s Step) Role {
+func RoleOf(s Step) StepRole {
 	if c, ok := s.(Cast); ok {
 		if role := c.Role(); role != "" {
 			return role
@@ -59,7 +59,7 @@ type Wait struct {
 	// For returns nil once it holds, and NotYet as long as it may come to hold.
 	For   func(context.Context) error
 	Limit time.Duration
-	As    Role
+	As    StepRole
 	// Again asks For in every run. Otherwise a Wait that holds before the run is unchanged.
 	Again  bool
 	Remark func() string
@@ -68,7 +68,7 @@ type Wait struct {
 func (w *Wait) ID() string    { return w.Name }
 func (w *Wait) Title() string { return w.About }
 
-func (w *Wait) Role() Role {
+func (w *Wait) Role() StepRole {
 	if w.As == "" {
 		return RoleWait
 	}
@@ -96,8 +96,8 @@ type Gate struct {
 	Instructions func() string
 }
 
-func (g *Gate) Role() Role    { return RoleGate }
-func (g *Gate) Guide() string { return said(g.Instructions) }
+func (g *Gate) Role() StepRole { return RoleGate }
+func (g *Gate) Guide() string  { return said(g.Instructions) }
 
 // Write is a step whose write needs nothing from its look.
 type Write struct {
@@ -109,14 +109,14 @@ type Write struct {
 	Write   func(context.Context) error
 	Changes func() ([]Change, error)
 	Limit   time.Duration
-	As      Role
+	As      StepRole
 	Reverse func() Step
 	Remark  func() string
 }
 
 func (w *Write) ID() string              { return w.Name }
 func (w *Write) Title() string           { return w.About }
-func (w *Write) Role() Role              { return w.As }
+func (w *Write) Role() StepRole          { return w.As }
 func (w *Write) Deadline() time.Duration { return w.Limit }
 
 func (w *Write) State(ctx context.Context) (State, error) {
@@ -151,7 +151,7 @@ type Interruptible struct{ *Write }
 
 func (Interruptible) Waits() {}
 
-func (i Interruptible) Role() Role {
+func (i Interruptible) Role() StepRole {
 	if i.As == "" {
 		return RoleWrite
 	}
@@ -174,13 +174,13 @@ type Observed[T any] struct {
 	Proof   func(context.Context) error
 	Changes func() ([]Change, error)
 	Limit   time.Duration
-	As      Role
+	As      StepRole
 	Reverse func() Step
 }
 
 func (o *Observed[T]) ID() string              { return o.Name }
 func (o *Observed[T]) Title() string           { return o.About }
-func (o *Observed[T]) Role() Role              { return o.As }
+func (o *Observed[T]) Role() StepRole          { return o.As }
 func (o *Observed[T]) Deadline() time.Duration { return o.Limit }
 
 func (o *Observed[T]) State(ctx context.Context) (State, error) {

@@ -14,7 +14,7 @@ func TestRoles(t *testing.T) {
 	never := func(context.Context) error { return NotYet("later") }
 	for _, tt := range []struct {
 		step Step
-		want Role
+		want StepRole
 	}{
 		{&Wait{For: never}, RoleWait},
 		{&Wait{For: never, As: RoleBarrier}, RoleBarrier},

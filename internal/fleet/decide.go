@@ -11,18 +11,18 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// Action is what is done to each cluster.
-type Action string
+// ClusterAction is what is done to each cluster.
+type ClusterAction string
 
 // The actions.
 const (
-	Apply    Action = "apply"
-	Rollback Action = "rollback"
-	Finish   Action = "finish"
+	Apply    ClusterAction = "apply"
+	Rollback ClusterAction = "rollback"
+	Finish   ClusterAction = "finish"
 )
 
 // Order is the one in which waves follow one another.
-func (a Action) Order(waves []Wave) []Wave {
+func (a ClusterAction) Order(waves []Wave) []Wave {
 	all := slices.Clone(waves)
 	if a == Rollback {
 		slices.Reverse(all)
@@ -32,7 +32,7 @@ func (a Action) Order(waves []Wave) []Wave {
 
 // Spared says why there is nothing to do for a cluster; empty if there may be something. A replumb
 // of the cluster finds out the rest.
-func (a Action) Spared(s State) string {
+func (a ClusterAction) Spared(s ClusterState) string {
 	switch {
 	case s.Error != "":
 		return ""
@@ -50,7 +50,7 @@ func (a Action) Spared(s State) string {
 
 // RefusedError says that an action on a fleet did not begin.
 type RefusedError struct {
-	Action Action
+	Action ClusterAction
 	// Clusters with the reason of each.
 	Clusters []string
 	Hint     string
@@ -67,7 +67,7 @@ func (e *RefusedError) ExitCode() int { return e.Code }
 
 // Refusal is why an action must not begin in any cluster. Apply asks its clusters when it comes to
 // them.
-func (a Action) Refusal(states []State) error {
+func (a ClusterAction) Refusal(states []ClusterState) error {
 	var unknown, unfit []string
 	code := fault.ExitDone
 	for _, s := range states {
@@ -95,7 +95,7 @@ func (a Action) Refusal(states []State) error {
 }
 
 // PhaseText is the phase, for people.
-func (s *State) PhaseText() string {
+func (s *ClusterState) PhaseText() string {
 	text := string(s.Phase)
 	if s.Phase == "" {
 		text = "not begun"
@@ -138,7 +138,7 @@ type Result struct {
 // HaltedError says that a fleet stopped in a wave.
 type HaltedError struct {
 	Fleet, Wave string
-	Action      Action
+	Action      ClusterAction
 	// Ended are the clusters in which the action did not get through.
 	Ended []Result
 	// Left are those in which it did not begin.

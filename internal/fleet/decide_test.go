@@ -28,21 +28,21 @@ func TestWorse(t *testing.T) {
 
 func TestSpared(t *testing.T) {
 	for _, tt := range []struct {
-		action Action
-		state  State
+		action ClusterAction
+		state  ClusterState
 		want   bool
 	}{
-		{Apply, State{}, false},
-		{Apply, State{Phase: v1alpha1.PhaseMoved}, false},
-		{Apply, State{Phase: v1alpha1.PhaseFinished}, true},
-		{Apply, State{Phase: v1alpha1.PhaseRolledBack}, false},
-		{Apply, State{Error: "no answer"}, false},
-		{Rollback, State{}, true},
-		{Rollback, State{Error: "no answer"}, false},
-		{Rollback, State{Phase: v1alpha1.PhaseApplying}, false},
-		{Rollback, State{Phase: v1alpha1.PhaseRolledBack}, true},
-		{Finish, State{Phase: v1alpha1.PhaseFinishing, Final: true}, false},
-		{Finish, State{Phase: v1alpha1.PhaseFinished}, true},
+		{Apply, ClusterState{}, false},
+		{Apply, ClusterState{Phase: v1alpha1.PhaseMoved}, false},
+		{Apply, ClusterState{Phase: v1alpha1.PhaseFinished}, true},
+		{Apply, ClusterState{Phase: v1alpha1.PhaseRolledBack}, false},
+		{Apply, ClusterState{Error: "no answer"}, false},
+		{Rollback, ClusterState{}, true},
+		{Rollback, ClusterState{Error: "no answer"}, false},
+		{Rollback, ClusterState{Phase: v1alpha1.PhaseApplying}, false},
+		{Rollback, ClusterState{Phase: v1alpha1.PhaseRolledBack}, true},
+		{Finish, ClusterState{Phase: v1alpha1.PhaseFinishing, Final: true}, false},
+		{Finish, ClusterState{Phase: v1alpha1.PhaseFinished}, true},
 	} {
 		if got := tt.action.Spared(tt.state); (got != "") != tt.want {
 			t.Errorf("%s, %+v: %q", tt.action, tt.state, got)
@@ -51,22 +51,22 @@ func TestSpared(t *testing.T) {
 }
 
 func TestRefusal(t *testing.T) {
-	moved, begun := State{Cluster: "a", Phase: v1alpha1.PhaseMoved}, State{Cluster: "b", Phase: v1alpha1.PhaseApplying, Stage: "move"}
-	final := State{Cluster: "c", Phase: v1alpha1.PhaseFinishing, Final: true}
-	away, locked := State{Cluster: "d", Error: "no\nanswer", ExitCode: 1}, State{Cluster: "e", Error: "held", ExitCode: 5}
+	moved, begun := ClusterState{Cluster: "a", Phase: v1alpha1.PhaseMoved}, ClusterState{Cluster: "b", Phase: v1alpha1.PhaseApplying, Stage: "move"}
+	final := ClusterState{Cluster: "c", Phase: v1alpha1.PhaseFinishing, Final: true}
+	away, locked := ClusterState{Cluster: "d", Error: "no\nanswer", ExitCode: 1}, ClusterState{Cluster: "e", Error: "held", ExitCode: 5}
 	for name, tt := range map[string]struct {
-		action Action
-		states []State
+		action ClusterAction
+		states []ClusterState
 		code   int
 		want   string
 	}{
-		"apply looks later":     {Apply, []State{away, begun, final}, 0, ""},
-		"finish":                {Finish, []State{moved, final}, 0, ""},
-		"finish, too early":     {Finish, []State{moved, begun, {Cluster: "n"}}, 3, "b is Applying (move), n is not begun"},
-		"finish, unknown":       {Finish, []State{moved, away, locked}, 1, "d is not known (no answer), e is not known (held)"},
-		"rollback":              {Rollback, []State{moved, begun, {}}, 0, ""},
-		"rollback, too late":    {Rollback, []State{moved, final}, 3, "c has passed the point of no return"},
-		"rollback, unreachable": {Rollback, []State{away}, 1, "d is not known"},
+		"apply looks later":     {Apply, []ClusterState{away, begun, final}, 0, ""},
+		"finish":                {Finish, []ClusterState{moved, final}, 0, ""},
+		"finish, too early":     {Finish, []ClusterState{moved, begun, {Cluster: "n"}}, 3, "b is Applying (move), n is not begun"},
+		"finish, unknown":       {Finish, []ClusterState{moved, away, locked}, 1, "d is not known (no answer), e is not known (held)"},
+		"rollback":              {Rollback, []ClusterState{moved, begun, {}}, 0, ""},
+		"rollback, too late":    {Rollback, []ClusterState{moved, final}, 3, "c has passed the point of no return"},
+		"rollback, unreachable": {Rollback, []ClusterState{away}, 1, "d is not known"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := tt.action.Refusal(tt.states)
@@ -88,19 +88,19 @@ func TestRefusal(t *testing.T) {
 
 func TestSoakLeft(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	ago := func(d time.Duration) State {
+	ago := func(d time.Duration) ClusterState {
 		at := now.Add(-d)
-		return State{SettledAt: &at}
+		return ClusterState{SettledAt: &at}
 	}
 	for name, tt := range map[string]struct {
-		states []State
+		states []ClusterState
 		want   time.Duration
 	}{
-		"just now":           {[]State{ago(0), ago(time.Hour)}, 30 * time.Minute},
-		"part of it is over": {[]State{ago(20 * time.Minute), ago(25 * time.Minute)}, 10 * time.Minute},
-		"long ago":           {[]State{ago(time.Hour)}, 0},
-		"not known":          {[]State{ago(time.Hour), {}}, 30 * time.Minute},
-		"a clock ahead":      {[]State{ago(-time.Hour)}, 30 * time.Minute},
+		"just now":           {[]ClusterState{ago(0), ago(time.Hour)}, 30 * time.Minute},
+		"part of it is over": {[]ClusterState{ago(20 * time.Minute), ago(25 * time.Minute)}, 10 * time.Minute},
+		"long ago":           {[]ClusterState{ago(time.Hour)}, 0},
+		"not known":          {[]ClusterState{ago(time.Hour), {}}, 30 * time.Minute},
+		"a clock ahead":      {[]ClusterState{ago(-time.Hour)}, 30 * time.Minute},
 	} {
 		if got := SoakLeft(30*time.Minute, tt.states, now); got != tt.want {
 			t.Errorf("%s: %s, want %s", name, got, tt.want)
@@ -109,7 +109,7 @@ func TestSoakLeft(t *testing.T) {
 }
 
 func TestRead(t *testing.T) {
-	s := State{Cluster: "a"}
+	s := ClusterState{Cluster: "a"}
 	if err := s.Read([]byte("\n")); err != nil || s.Phase != "" || s.PhaseText() != "not begun" {
 		t.Errorf("nothing: %+v, %v", s, err)
 	}

@@ -27,17 +27,17 @@ type Spec struct {
 	Waves     []Wave    `json:"waves"`
 	// Health is called after each wave and its soak. If it fails, no further wave begins.
 	Health *v1alpha1.Action `json:"health,omitempty"`
-	// Overlap Allow accepts target ranges that overlap those of another cluster. Default: Refuse.
-	Overlap Overlap `json:"overlap,omitempty"`
+	// OverlapPolicy Allow accepts target ranges that overlap those of another cluster. Default: Refuse.
+	Overlap OverlapPolicy `json:"overlap,omitempty"`
 }
 
-// Overlap is what becomes of target ranges that two clusters share.
-type Overlap string
+// OverlapPolicy is what becomes of target ranges that two clusters share.
+type OverlapPolicy string
 
 // The ways to take overlaps.
 const (
-	OverlapRefuse Overlap = "Refuse"
-	OverlapAllow  Overlap = "Allow"
+	OverlapRefuse OverlapPolicy = "Refuse"
+	OverlapAllow  OverlapPolicy = "Allow"
 )
 
 // Cluster is one of the fleet.

@@ -28,46 +28,46 @@ type Program struct {
 	// Kubeconfig for clusters that have none of their own; empty for that of the environment.
 	Kubeconfig string
 	// OnLine is called for each line that a replumb prints while it acts.
-	OnLine func(t *Target, l Line)
+	OnLine func(t *ClusterTarget, l OutputLine)
 }
 
-// Line is one that a replumb printed.
-type Line struct {
+// OutputLine is one that a replumb printed.
+type OutputLine struct {
 	Text string
 	// Event is true of lines on stdout, which are JSON.
 	Event bool
 }
 
-func (p *Program) Status(ctx context.Context, t *Target) State {
+func (p *Program) Status(ctx context.Context, t *ClusterTarget) ClusterState {
 	printed, of := p.Ask(ctx, t, "status", t.Migration.Name, "--ignore-not-found", "-o", "json")
 	if of.Code != fault.ExitDone {
 		return Unknown(t, of)
 	}
-	s := State{Cluster: t.Name, Wave: t.Wave}
+	s := ClusterState{Cluster: t.Name, Wave: t.Wave}
 	if err := s.Read(printed); err != nil {
 		return Unknown(t, Outcome{Code: fault.ExitError, Error: err.Error()})
 	}
 	return s
 }
 
-func (p *Program) Do(ctx context.Context, t *Target, a Action) Outcome {
+func (p *Program) Do(ctx context.Context, t *ClusterTarget, a ClusterAction) Outcome {
 	args := []string{string(a), "-f", "-", "-o", "json"}
 	if a != Apply {
 		args = append(args, "--yes")
 	}
-	out := &lines{each: func(text string) { p.OnLine(t, Line{Text: text, Event: true}) }}
-	err := &lines{each: func(text string) { p.OnLine(t, Line{Text: text}) }}
+	out := &lines{each: func(text string) { p.OnLine(t, OutputLine{Text: text, Event: true}) }}
+	err := &lines{each: func(text string) { p.OnLine(t, OutputLine{Text: text}) }}
 	return p.run(ctx, t, append(args, p.More...), out, err)
 }
 
 // Ask runs a command that only looks, and returns what it printed. The Migration is on its stdin.
-func (p *Program) Ask(ctx context.Context, t *Target, args ...string) ([]byte, Outcome) {
+func (p *Program) Ask(ctx context.Context, t *ClusterTarget, args ...string) ([]byte, Outcome) {
 	var printed bytes.Buffer
 	of := p.run(ctx, t, args, &printed, &lines{each: func(string) {}})
 	return printed.Bytes(), of
 }
 
-func (p *Program) run(ctx context.Context, t *Target, args []string, out io.Writer, said *lines) Outcome {
+func (p *Program) run(ctx context.Context, t *ClusterTarget, args []string, out io.Writer, said *lines) Outcome {
 	args = append(args, "--context", t.Context)
 	if file := first(t.Kubeconfig, p.Kubeconfig); file != "" {
 		args = append(args, "--kubeconfig", file)

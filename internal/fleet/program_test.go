@@ -17,12 +17,12 @@ import (
 
 // script is a program in place of replumb. The shell reads it, so that no file is run that another
 // test may hold open.
-func script(t *testing.T, text string) (*Program, *Target) {
+func script(t *testing.T, text string) (*Program, *ClusterTarget) {
 	t.Helper()
 	dir := t.TempDir()
 	m := &v1alpha1.Migration{}
 	m.Name = "move"
-	p := &Program{Path: "/bin/sh", Name: "sh", OnLine: func(*Target, Line) {}}
+	p := &Program{Path: "/bin/sh", Name: "sh", OnLine: func(*ClusterTarget, OutputLine) {}}
 	t.Setenv("ENV", "")
 	// sh takes the first argument for a file: a file by the name of the command is the script.
 	for _, command := range []string{"apply", "status", "check"} {
@@ -30,7 +30,7 @@ func script(t *testing.T, text string) (*Program, *Target) {
 			t.Fatal(err)
 		}
 	}
-	return p, &Target{Cluster: Cluster{Name: "a", Context: "ctx"}, Dir: dir, Manifest: []byte("the Migration"), Migration: m}
+	return p, &ClusterTarget{Cluster: Cluster{Name: "a", Context: "ctx"}, Dir: dir, Manifest: []byte("the Migration"), Migration: m}
 }
 
 func TestProgramIsGivenTheMigration(t *testing.T) {
@@ -43,7 +43,7 @@ func TestProgramIsGivenTheMigration(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var events, said []string
-	p.OnLine = func(_ *Target, l Line) {
+	p.OnLine = func(_ *ClusterTarget, l OutputLine) {
 		mu.Lock()
 		defer mu.Unlock()
 		if l.Event {
@@ -101,7 +101,7 @@ func TestProgramIsInterruptedOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var got []string
-	p.OnLine = func(_ *Target, l Line) {
+	p.OnLine = func(_ *ClusterTarget, l OutputLine) {
 		if !l.Event {
 			return
 		}

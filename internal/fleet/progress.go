@@ -12,8 +12,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/printable"
 )
 
-// Progress prints the events of a fleet for people, each line with the cluster's name in front.
-type Progress struct {
+// ProgressPrinter prints the events of a fleet for people, each line with the cluster's name in front.
+type ProgressPrinter struct {
 	// Out is for people; Quiet leaves out all but waits and errors.
 	Out   io.Writer
 	Quiet bool
@@ -40,7 +40,7 @@ type operatorLine struct {
 }
 
 // OnLine prints a line of a cluster's replumb, if it is news.
-func (p *Progress) OnLine(t *Target, l Line) {
+func (p *ProgressPrinter) OnLine(t *ClusterTarget, l OutputLine) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.clusters == nil {
@@ -64,7 +64,7 @@ func (p *Progress) OnLine(t *Target, l Line) {
 	}
 }
 
-func (p *Progress) event(name string, of *clusterState, e engine.Event) {
+func (p *ProgressPrinter) event(name string, of *clusterState, e engine.Event) {
 	switch e.Kind {
 	case engine.StepDone:
 		if of.phase != e.Phase && !p.Quiet {
@@ -89,7 +89,7 @@ func (p *Progress) event(name string, of *clusterState, e engine.Event) {
 	}
 }
 
-func (p *Progress) operator(name string, line operatorLine) {
+func (p *ProgressPrinter) operator(name string, line operatorLine) {
 	text := "the operator: " + line.Phase
 	if line.Stage != "" {
 		text += " (" + line.Stage + ")"
@@ -106,7 +106,7 @@ func (p *Progress) operator(name string, line operatorLine) {
 }
 
 // OnEvent prints an event of the fleet itself.
-func (p *Progress) OnEvent(e Event) {
+func (p *ProgressPrinter) OnEvent(e Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	took := time.Duration(e.Seconds * float64(time.Second)).Round(time.Second)
@@ -128,13 +128,13 @@ func (p *Progress) OnEvent(e Event) {
 	}
 }
 
-func (p *Progress) note(text string) {
+func (p *ProgressPrinter) note(text string) {
 	if !p.Quiet {
 		fmt.Fprintln(p.Out, printable.Line(text))
 	}
 }
 
-func (p *Progress) say(name, text string) {
+func (p *ProgressPrinter) say(name, text string) {
 	for line := range strings.SplitSeq(strings.TrimRight(printable.Text(text), "\n"), "\n") {
 		fmt.Fprintf(p.Out, "%s: %s\n", name, line)
 	}

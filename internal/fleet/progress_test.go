@@ -6,10 +6,10 @@ import (
 )
 
 func TestProgress(t *testing.T) {
-	a, b := &Target{Cluster: Cluster{Name: "a"}}, &Target{Cluster: Cluster{Name: "b"}}
+	a, b := &ClusterTarget{Cluster: Cluster{Name: "a"}}, &ClusterTarget{Cluster: Cluster{Name: "b"}}
 	for _, quiet := range []bool{false, true} {
 		var out strings.Builder
-		p := &Progress{Out: &out, Quiet: quiet}
+		p := &ProgressPrinter{Out: &out, Quiet: quiet}
 		p.OnEvent(Event{Kind: WaveStarted, Wave: "one"})
 		p.OnEvent(Event{Kind: ClusterStarted, Cluster: "a"})
 		for _, text := range []string{
@@ -23,11 +23,11 @@ func TestProgress(t *testing.T) {
 			`{"kind":"PhaseDone","phase":"move","seconds":12.3}`,
 			`garbage`,
 		} {
-			p.OnLine(a, Line{Text: text, Event: true})
+			p.OnLine(a, OutputLine{Text: text, Event: true})
 		}
-		p.OnLine(a, Line{Text: "error: no\x1b[2J"})
-		p.OnLine(b, Line{Text: `{"migration":"m","phase":"Applying","stage":"move","counts":{"total":9,"moved":4}}`, Event: true})
-		p.OnLine(b, Line{Text: `{"migration":"m","phase":"Applying","gate":"restart it","counts":{"total":9,"moved":4}}`, Event: true})
+		p.OnLine(a, OutputLine{Text: "error: no\x1b[2J"})
+		p.OnLine(b, OutputLine{Text: `{"migration":"m","phase":"Applying","stage":"move","counts":{"total":9,"moved":4}}`, Event: true})
+		p.OnLine(b, OutputLine{Text: `{"migration":"m","phase":"Applying","gate":"restart it","counts":{"total":9,"moved":4}}`, Event: true})
 		p.OnEvent(Event{Kind: ClusterFailed, Cluster: "a", ExitCode: 4})
 		want := `==> wave one
 a: begins

@@ -23,9 +23,9 @@ type Outcome struct {
 // Replumb works on one cluster, through a replumb of its own.
 type Replumb interface {
 	// Status asks where the migration of the cluster stands.
-	Status(ctx context.Context, t *Target) State
+	Status(ctx context.Context, t *ClusterTarget) ClusterState
 	// Do runs an action to its end, or to where it is safe to end once ctx is cancelled.
-	Do(ctx context.Context, t *Target, a Action) Outcome
+	Do(ctx context.Context, t *ClusterTarget, a ClusterAction) Outcome
 }
 
 // The kinds of events.
@@ -55,11 +55,11 @@ type Event struct {
 	Seconds  float64 `json:"seconds,omitempty"`
 }
 
-// Runner brings an action to all clusters of a fleet, wave by wave.
-type Runner struct {
+// WaveRunner brings an action to all clusters of a fleet, wave by wave.
+type WaveRunner struct {
 	Fleet   *Fleet
-	Targets []*Target
-	Action  Action
+	Targets []*ClusterTarget
+	Action  ClusterAction
 	Replumb Replumb
 	// Health is called after each wave; nil if nothing is.
 	Health func(context.Context, HealthRequest) error
@@ -73,18 +73,18 @@ type Runner struct {
 
 // HealthRequest is what the health action gets.
 type HealthRequest struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Fleet      string `json:"fleet"`
-	Wave       string `json:"wave"`
-	Action     Action `json:"action"`
+	APIVersion string        `json:"apiVersion"`
+	Kind       string        `json:"kind"`
+	Fleet      string        `json:"fleet"`
+	Wave       string        `json:"wave"`
+	Action     ClusterAction `json:"action"`
 	// Clusters are those of the wave, as they are now.
-	Clusters []State `json:"clusters"`
+	Clusters []ClusterState `json:"clusters"`
 }
 
 // Run runs the waves in the order of the action, and halts with a *HaltedError at the first that
 // fails.
-func (r *Runner) Run(ctx context.Context) error {
+func (r *WaveRunner) Run(ctx context.Context) error {
 	waves := r.Action.Order(r.Fleet.Spec.Waves)
 	for i, w := range waves {
 		if err := ctx.Err(); err != nil {
@@ -108,7 +108,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-func (r *Runner) wave(ctx context.Context, w Wave) error {
+func (r *WaveRunner) wave(ctx context.Context, w Wave) error {
 	started := r.Now()
 	r.emit(Event{Kind: WaveStarted, Wave: w.Name})
 	halted := &HaltedError{Fleet: r.Fleet.Name, Wave: w.Name, Action: r.Action}
@@ -127,7 +127,7 @@ func (r *Runner) wave(ctx context.Context, w Wave) error {
 
 // clusters runs the action in those of a wave, Parallel at a time. The first failure interrupts the
 // others.
-func (r *Runner) clusters(ctx context.Context, w Wave) (ended []Result, left []string) {
+func (r *WaveRunner) clusters(ctx context.Context, w Wave) (ended []Result, left []string) {
 	ctx, halt := context.WithCancel(ctx)
 	defer halt()
 	var mu sync.Mutex
@@ -156,7 +156,7 @@ func (r *Runner) clusters(ctx context.Context, w Wave) (ended []Result, left []s
 	return ended, left
 }
 
-func (r *Runner) one(ctx context.Context, w Wave, t *Target) Outcome {
+func (r *WaveRunner) one(ctx context.Context, w Wave, t *ClusterTarget) Outcome {
 	if why := r.Action.Spared(r.Replumb.Status(ctx, t)); why != "" {
 		r.emit(Event{Kind: ClusterSpared, Wave: w.Name, Cluster: t.Name, Message: why})
 		return Outcome{}
@@ -173,7 +173,7 @@ func (r *Runner) one(ctx context.Context, w Wave, t *Target) Outcome {
 }
 
 // soak waits for the rest of a wave's soak, and calls the health action.
-func (r *Runner) soak(ctx context.Context, w Wave) error {
+func (r *WaveRunner) soak(ctx context.Context, w Wave) error {
 	if r.Action != Apply || w.soak == 0 && r.Health == nil {
 		return nil
 	}
@@ -198,8 +198,8 @@ func (r *Runner) soak(ctx context.Context, w Wave) error {
 	return err
 }
 
-func (r *Runner) states(ctx context.Context, w Wave) []State {
-	var of []*Target
+func (r *WaveRunner) states(ctx context.Context, w Wave) []ClusterState {
+	var of []*ClusterTarget
 	for _, name := range w.Clusters {
 		of = append(of, r.target(name))
 	}
@@ -209,14 +209,14 @@ func (r *Runner) states(ctx context.Context, w Wave) []State {
 const looks = 4
 
 // States asks clusters where they stand, and returns the answers in their order.
-func States(ctx context.Context, at Replumb, of []*Target) []State {
-	all := make([]State, len(of))
-	Each(of, func(i int, t *Target) { all[i] = at.Status(ctx, t) })
+func States(ctx context.Context, at Replumb, of []*ClusterTarget) []ClusterState {
+	all := make([]ClusterState, len(of))
+	Each(of, func(i int, t *ClusterTarget) { all[i] = at.Status(ctx, t) })
 	return all
 }
 
 // Each calls do for all targets, a few at a time, and waits.
-func Each(of []*Target, do func(i int, t *Target)) {
+func Each(of []*ClusterTarget, do func(i int, t *ClusterTarget)) {
 	var group errgroup.Group
 	group.SetLimit(looks)
 	for i, t := range of {
@@ -228,7 +228,7 @@ func Each(of []*Target, do func(i int, t *Target)) {
 	_ = group.Wait() // which has no error to give
 }
 
-func (r *Runner) target(name string) *Target {
+func (r *WaveRunner) target(name string) *ClusterTarget {
 	for _, t := range r.Targets {
 		if t.Name == name {
 			return t
@@ -237,7 +237,7 @@ func (r *Runner) target(name string) *Target {
 	return nil
 }
 
-func (r *Runner) emit(e Event) {
+func (r *WaveRunner) emit(e Event) {
 	r.emitting.Lock()
 	defer r.emitting.Unlock()
 	e.Time, e.Fleet = r.Now().UTC(), r.Fleet.Name

@@ -17,7 +17,7 @@ import (
 // fake is clusters without one. Those in ends end so; those in held go on until they are
 // interrupted.
 type fake struct {
-	states map[string]State
+	states map[string]ClusterState
 	ends   map[string]Outcome
 	held   map[string]bool
 	// meet is how many have to run at the same time before one goes on.
@@ -28,13 +28,13 @@ type fake struct {
 	interrupted []string
 }
 
-func (f *fake) Status(_ context.Context, t *Target) State {
+func (f *fake) Status(_ context.Context, t *ClusterTarget) ClusterState {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.states[t.Name]
 }
 
-func (f *fake) Do(ctx context.Context, t *Target, _ Action) Outcome {
+func (f *fake) Do(ctx context.Context, t *ClusterTarget, _ ClusterAction) Outcome {
 	f.mu.Lock()
 	f.begun = append(f.begun, t.Name)
 	f.mu.Unlock()
@@ -53,10 +53,10 @@ func (f *fake) Do(ctx context.Context, t *Target, _ Action) Outcome {
 }
 
 // runnerOf waves, each with its clusters, on a clock that only Wait moves.
-func runnerOf(f *fake, action Action, waves ...Wave) (r *Runner, events *[]string, waited *time.Duration) {
+func runnerOf(f *fake, action ClusterAction, waves ...Wave) (r *WaveRunner, events *[]string, waited *time.Duration) {
 	events, waited = new([]string), new(time.Duration)
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	r = &Runner{
+	r = &WaveRunner{
 		Fleet: &Fleet{Name: "prod", Spec: Spec{Waves: waves}}, Action: action, Replumb: f,
 		Now:     func() time.Time { return now.Add(*waited) },
 		OnEvent: func(e Event) { *events = append(*events, strings.TrimSpace(e.Kind+" "+e.Wave+" "+e.Cluster)) },
@@ -67,7 +67,7 @@ func runnerOf(f *fake, action Action, waves ...Wave) (r *Runner, events *[]strin
 	}
 	for _, w := range waves {
 		for _, name := range w.Clusters {
-			r.Targets = append(r.Targets, &Target{Cluster: Cluster{Name: name}, Wave: w.Name})
+			r.Targets = append(r.Targets, &ClusterTarget{Cluster: Cluster{Name: name}, Wave: w.Name})
 		}
 	}
 	return r, events, waited
@@ -78,11 +78,11 @@ func wave(name string, parallel int, clusters ...string) Wave {
 }
 
 func TestWavesRunInOrder(t *testing.T) {
-	for action, want := range map[Action][]string{
+	for action, want := range map[ClusterAction][]string{
 		Apply: {"a", "b", "c"}, Finish: {"a", "b", "c"}, Rollback: {"c", "a", "b"},
 	} {
-		moved := State{Phase: v1alpha1.PhaseMoved}
-		f := &fake{states: map[string]State{"a": moved, "b": moved, "c": moved}}
+		moved := ClusterState{Phase: v1alpha1.PhaseMoved}
+		f := &fake{states: map[string]ClusterState{"a": moved, "b": moved, "c": moved}}
 		r, _, _ := runnerOf(f, action, wave("one", 1, "a", "b"), wave("two", 1, "c"))
 		if err := r.Run(t.Context()); err != nil || !slices.Equal(f.begun, want) {
 			t.Errorf("%s: %v, %v", action, f.begun, err)
@@ -137,7 +137,7 @@ func TestNoMoreThanSoManyAtATime(t *testing.T) {
 }
 
 func TestFinishedClustersAreSpared(t *testing.T) {
-	f := &fake{states: map[string]State{"a": {Phase: v1alpha1.PhaseFinished}, "b": {Error: "no answer", ExitCode: 1}}}
+	f := &fake{states: map[string]ClusterState{"a": {Phase: v1alpha1.PhaseFinished}, "b": {Error: "no answer", ExitCode: 1}}}
 	r, events, _ := runnerOf(f, Apply, wave("one", 1, "a", "b"))
 	if err := r.Run(t.Context()); err != nil || !slices.Equal(f.begun, []string{"b"}) || !slices.Contains(*events, "ClusterSpared one a") {
 		t.Errorf("%v, %v, %v", f.begun, *events, err)
@@ -186,13 +186,13 @@ func TestLossOutweighsCtrlC(t *testing.T) {
 func TestSoak(t *testing.T) {
 	at := time.Date(2026, 3, 1, 11, 50, 0, 0, time.UTC)
 	for name, tt := range map[string]struct {
-		state State
+		state ClusterState
 		want  time.Duration
 	}{
-		"in the midst of it": {State{Phase: v1alpha1.PhaseMoved, SettledAt: &at}, 20 * time.Minute},
-		"at its beginning":   {State{}, 30 * time.Minute},
+		"in the midst of it": {ClusterState{Phase: v1alpha1.PhaseMoved, SettledAt: &at}, 20 * time.Minute},
+		"at its beginning":   {ClusterState{}, 30 * time.Minute},
 	} {
-		f := &fake{states: map[string]State{"a": tt.state}}
+		f := &fake{states: map[string]ClusterState{"a": tt.state}}
 		w := wave("one", 1, "a")
 		w.soak = 30 * time.Minute
 		r, events, waited := runnerOf(f, Apply, w, wave("two", 1, "b"))
@@ -202,7 +202,7 @@ func TestSoak(t *testing.T) {
 	}
 	w := wave("one", 1, "a")
 	w.soak = 30 * time.Minute
-	f := &fake{states: map[string]State{"a": {Phase: v1alpha1.PhaseMoved}}}
+	f := &fake{states: map[string]ClusterState{"a": {Phase: v1alpha1.PhaseMoved}}}
 	r, _, waited := runnerOf(f, Rollback, w)
 	if err := r.Run(t.Context()); err != nil || *waited != 0 {
 		t.Errorf("rollback waited %s, %v", *waited, err)
@@ -213,7 +213,7 @@ func TestSoak(t *testing.T) {
 // while it is well, all run.
 func TestHealthHaltsTheFleet(t *testing.T) {
 	for _, well := range []bool{false, true} {
-		f := &fake{states: map[string]State{"a": {Cluster: "a", Requests: 120}}}
+		f := &fake{states: map[string]ClusterState{"a": {Cluster: "a", Requests: 120}}}
 		r, _, _ := runnerOf(f, Apply, wave("one", 1, "a"), wave("two", 1, "b"))
 		var asked []HealthRequest
 		r.Health = func(_ context.Context, of HealthRequest) error {

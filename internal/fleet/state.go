@@ -9,8 +9,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// State is where a cluster's migration stands. Phase is empty where it has not begun.
-type State struct {
+// ClusterState is where a cluster's migration stands. Phase is empty where it has not begun.
+type ClusterState struct {
 	Cluster string         `json:"cluster"`
 	Wave    string         `json:"wave"`
 	Phase   v1alpha1.Phase `json:"phase,omitempty"`
@@ -50,7 +50,7 @@ type status struct {
 }
 
 // Read takes the output of replumb status NAME -o json --ignore-not-found; empty for no migration.
-func (s *State) Read(printed []byte) error {
+func (s *ClusterState) Read(printed []byte) error {
 	if strings.TrimSpace(string(printed)) == "" {
 		return nil
 	}
@@ -71,17 +71,17 @@ func (s *State) Read(printed []byte) error {
 }
 
 // Unknown is the State of a cluster that gave no answer.
-func Unknown(t *Target, of Outcome) State {
-	return State{Cluster: t.Name, Wave: t.Wave, Error: of.Error, ExitCode: of.Code}
+func Unknown(t *ClusterTarget, of Outcome) ClusterState {
+	return ClusterState{Cluster: t.Name, Wave: t.Wave, Error: of.Error, ExitCode: of.Code}
 }
 
-func (s *State) through() bool {
+func (s *ClusterState) through() bool {
 	return s.Phase == v1alpha1.PhaseMoved || s.Phase == v1alpha1.PhaseFinished || s.Final
 }
 
 // SoakLeft is the rest of a soak since the last cluster settled. Without that time all of it is
 // left.
-func SoakLeft(soak time.Duration, states []State, now time.Time) time.Duration {
+func SoakLeft(soak time.Duration, states []ClusterState, now time.Time) time.Duration {
 	var longest time.Duration
 	for _, s := range states {
 		left := soak

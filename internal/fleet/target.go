@@ -15,8 +15,8 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// Target is a cluster with the Migration that is for it.
-type Target struct {
+// ClusterTarget is a cluster with the Migration that is for it.
+type ClusterTarget struct {
 	Cluster
 	Wave string
 	// Manifest is the Migration as JSON, and Dir the folder that relative paths in it are from.
@@ -30,7 +30,7 @@ type Target struct {
 
 // Targets renders the Migration of a fleet for each cluster. It fails for the first faulty cluster,
 // and for ranges that two clusters would share.
-func (f *Fleet) Targets() ([]*Target, error) {
+func (f *Fleet) Targets() ([]*ClusterTarget, error) {
 	body, err := os.ReadFile(f.Spec.Migration)
 	if err != nil {
 		return nil, &spec.Error{Field: "spec.migration", Problem: oneLine(err), Hint: "name a file from the folder of the Fleet"}
@@ -38,7 +38,7 @@ func (f *Fleet) Targets() ([]*Target, error) {
 	return f.targets(spec.Source{Name: filepath.Base(f.Spec.Migration), Body: body, Dir: filepath.Dir(f.Spec.Migration)})
 }
 
-func (f *Fleet) targets(s spec.Source) ([]*Target, error) {
+func (f *Fleet) targets(s spec.Source) ([]*ClusterTarget, error) {
 	body, err := single(s, "Migration")
 	if err != nil {
 		return nil, spec.About("spec.migration", err)
@@ -47,7 +47,7 @@ func (f *Fleet) targets(s spec.Source) ([]*Target, error) {
 	if err := utiljson.Unmarshal(body, &base); err != nil {
 		return nil, &spec.Error{Field: "spec.migration", Problem: "holds no object", Hint: s.Name + " must hold one Migration"}
 	}
-	var all []*Target
+	var all []*ClusterTarget
 	for _, c := range f.Spec.Clusters {
 		t, err := f.target(c, base, s.Dir)
 		if err != nil {
@@ -61,7 +61,7 @@ func (f *Fleet) targets(s spec.Source) ([]*Target, error) {
 	return all, refuse(overlaps(all))
 }
 
-func (f *Fleet) target(c Cluster, base map[string]any, dir string) (*Target, error) {
+func (f *Fleet) target(c Cluster, base map[string]any, dir string) (*ClusterTarget, error) {
 	manifest, err := rendered(base, c.With)
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (f *Fleet) target(c Cluster, base map[string]any, dir string) (*Target, err
 			Hint: "remove the annotation from the file: each cluster's Migration is bound when it begins",
 		}
 	}
-	return &Target{Cluster: c, Wave: f.WaveOf(c.Name), Manifest: manifest, Dir: dir, Migration: m, Ranges: ranges(&m.Spec)}, nil
+	return &ClusterTarget{Cluster: c, Wave: f.WaveOf(c.Name), Manifest: manifest, Dir: dir, Migration: m, Ranges: ranges(&m.Spec)}, nil
 }
 
 // rendered is a Migration whose spec has a merge patch merged in.
@@ -123,7 +123,7 @@ func ranges(m *v1alpha1.MigrationSpec) (all []netip.Prefix) {
 	return all
 }
 
-func overlaps(all []*Target) (bad field.ErrorList) {
+func overlaps(all []*ClusterTarget) (bad field.ErrorList) {
 	const hint = "give each cluster ranges of its own by with, or write overlap: Allow if no traffic is ever routed between the clusters"
 	for i, t := range all {
 		for _, other := range all[:i] {
@@ -147,7 +147,7 @@ func overlaps(all []*Target) (bad field.ErrorList) {
 }
 
 // Takes names the ranges that a cluster gets, or the job if there are none.
-func (t *Target) Takes() string {
+func (t *ClusterTarget) Takes() string {
 	if len(t.Ranges) == 0 {
 		return t.Migration.Spec.Type()
 	}

@@ -19,7 +19,7 @@ spec:
   hooks: [{name: a, when: AfterBatch, exec: {command: [./hook.sh]}}]
 `
 
-func targetsOf(fleet, migration string) ([]*Target, error) {
+func targetsOf(fleet, migration string) ([]*ClusterTarget, error) {
 	f, err := parse(fleet)
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	embedded "github.com/replumb/replumb/deploy/crds"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/kube/workload"
@@ -231,7 +232,7 @@ func TestScopes(t *testing.T) {
 // TestUserRoles: the roles for a purpose are those of all kinds, as replumb rbac prints them.
 func TestUserRoles(t *testing.T) {
 	o := whole()
-	o.Scope, o.Purposes = WithoutOperator, []cluster.Purpose{cluster.View}
+	o.Scope, o.Purposes = WithoutOperator, []access.Purpose{access.View}
 	var names []string
 	for _, u := range objects(t, o) {
 		if u.GetKind() == "ClusterRole" {

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/rbac"
 	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migrations"
@@ -23,7 +23,7 @@ func meta(namespace, name string) metav1.ObjectMeta {
 }
 
 type grant struct {
-	role cluster.Role
+	role access.Role
 	who  rbacv1.Subject
 }
 
@@ -68,7 +68,7 @@ func operator(o Options) ([]client.Object, error) {
 
 // pod of a replica. It listens on no port, and has a minute to finish the step in hand.
 func pod(o Options) corev1.PodSpec {
-	return workload.Replica(workload.Pod{
+	return workload.Replica(workload.PodOptions{
 		Account: Operator, Image: o.Image, Args: []string{Argument}, Grace: 60,
 		CPU: "100m", Memory: "128Mi", MemoryLimit: "1Gi",
 		Env: []corev1.EnvVar{

@@ -6,7 +6,7 @@ package installation
 import (
 	"errors"
 
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/pull"
 )
 
@@ -55,7 +55,7 @@ type Options struct {
 	Replicas int32
 	// Purposes are those of roles for users that are installed as well, for all kinds of
 	// migrations. Nothing is bound to them.
-	Purposes []cluster.Purpose
+	Purposes []access.Purpose
 }
 
 // ErrNoImage says that there is nothing for the operator to run.

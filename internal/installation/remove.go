@@ -16,6 +16,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/kube/workload"
@@ -64,7 +65,7 @@ func (r *Remover) Run(ctx context.Context, runner *engine.Runner) error {
 }
 
 func (r *Remover) plan() (*engine.Plan, error) {
-	everything := Options{Scope: Everything, Image: pull.Image{Name: "any"}, Replicas: Replicas, Purposes: cluster.Purposes()}
+	everything := Options{Scope: Everything, Image: pull.Image{Name: "any"}, Replicas: Replicas, Purposes: access.Purposes()}
 	parts, err := sections(everything)
 	if err != nil {
 		return nil, err

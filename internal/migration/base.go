@@ -19,8 +19,8 @@ import (
 	"github.com/replumb/replumb/internal/spec/hook"
 )
 
-// Tools are for the steps of every kind. Plans can be made and shown without a cluster.
-type Tools struct {
+// Deps are for the steps of every kind. Plans can be made and shown without a cluster.
+type Deps struct {
 	Cluster *cluster.Cluster
 	// Image of replumb for the pods it runs itself; empty if this build has none.
 	Image pull.Image
@@ -31,7 +31,7 @@ type Tools struct {
 }
 
 // Now is the time by the API server's clock, since this machine's may be minutes off.
-func (t Tools) Now() time.Time {
+func (t Deps) Now() time.Time {
 	now := time.Now
 	if t.Clock != nil {
 		now = t.Clock.Now
@@ -43,7 +43,7 @@ func (t Tools) Now() time.Time {
 }
 
 // Client is nil, and not a nil pointer in an interface, when there is no cluster.
-func (t Tools) Client() client.Client {
+func (t Deps) Client() client.Client {
 	if t.Cluster == nil {
 		return nil
 	}
@@ -52,14 +52,14 @@ func (t Tools) Client() client.Client {
 
 // Base is what the planners of all kinds of migrations have in common. They embed it.
 type Base struct {
-	Tools Tools
+	Tools Deps
 	// Migration is what is wanted, with everything that is open in the file filled in.
 	Migration *v1alpha1.Migration
 	Findings  findings.Findings
 	// HasCRD and Recorded say what the cluster has already.
 	HasCRD      bool
 	Recorded    bool
-	Changes     []spec.Change
+	Changes     []spec.FieldChange
 	Deployments Deployments
 	// Identity is the cluster's. It has no UID if the user may not ask for it.
 	Identity engine.Identity

@@ -16,15 +16,15 @@ type Identifier interface {
 	Identity(ctx context.Context) (engine.Identity, error)
 }
 
-// ForeignError says that a Migration was recorded in another cluster: it was restored from a
+// OtherClusterError says that a Migration was recorded in another cluster: it was restored from a
 // backup, or copied, and its names are of other objects.
-type ForeignError struct {
+type OtherClusterError struct {
 	Name     string
 	Recorded string
 	Here     engine.Identity
 }
 
-func (e *ForeignError) Error() string {
+func (e *OtherClusterError) Error() string {
 	return fmt.Sprintf(
 		"migration %s was recorded in the cluster with UID %q, and this is %s with UID %s",
 		e.Name,
@@ -34,12 +34,12 @@ func (e *ForeignError) Error() string {
 	)
 }
 
-func (e *ForeignError) Advice() string {
+func (e *OtherClusterError) Advice() string {
 	return "is this the cluster you mean? nothing was changed; if the Migration came with a restore, delete it, or remove its annotation " +
 		v1alpha1.AnnotationCluster + " when you are sure that all it says is true of this cluster"
 }
 
-func (*ForeignError) ExitCode() int { return fault.ExitBlocked }
+func (*OtherClusterError) ExitCode() int { return fault.ExitBlocked }
 
 // Bind has a Migration belong to a cluster, of which the UID may not be known.
 func Bind(m *v1alpha1.Migration, uid string) {
@@ -95,7 +95,7 @@ func Bound(ctx context.Context, c Identifier, m *v1alpha1.Migration) error {
 		return err
 	}
 	if here.UID != recorded {
-		return &ForeignError{Name: m.Name, Recorded: recorded, Here: here}
+		return &OtherClusterError{Name: m.Name, Recorded: recorded, Here: here}
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/safety/gitops"
@@ -311,29 +312,29 @@ func checkReverting(d Deployments) (out []findings.Result) {
 const RoleFileFreeze = "rbac-freeze.yaml"
 
 // DeploymentRoles are what a freeze of deployments takes beside what a migration takes.
-func DeploymentRoles() cluster.Roles {
+func DeploymentRoles() access.Roles {
 	const name = "replumb-freeze-"
 	reads := slices.Concat(
-		cluster.Grant("argoproj.io", "applications", "", "list"),
-		cluster.Grant("argoproj.io", "applicationsets", "", "list"),
-		cluster.Grant("kustomize.toolkit.fluxcd.io", "kustomizations", "", "list"),
-		cluster.Grant("helm.toolkit.fluxcd.io", "helmreleases", "", "list"),
+		access.Grant("argoproj.io", "applications", "", "list"),
+		access.Grant("argoproj.io", "applicationsets", "", "list"),
+		access.Grant("kustomize.toolkit.fluxcd.io", "kustomizations", "", "list"),
+		access.Grant("helm.toolkit.fluxcd.io", "helmreleases", "", "list"),
 	)
-	return cluster.Roles{
+	return access.Roles{
 		{
-			Name: name + "view", File: RoleFileFreeze, Purpose: cluster.View,
-			Rules: []cluster.Rule{
+			Name: name + "view", File: RoleFileFreeze, Purpose: access.View,
+			Rules: []access.Rule{
 				FreezeViewRule(),
 				{Why: "What Argo CD and Flux reconcile by themselves.", Rights: reads, Optional: true},
 			},
 		},
 		{
-			Name: name + "operate", File: RoleFileFreeze, Purpose: cluster.Operate,
-			Rules: []cluster.Rule{
+			Name: name + "operate", File: RoleFileFreeze, Purpose: access.Operate,
+			Rules: []access.Rule{
 				FreezeRule(freeze.DeploysName),
 				{
 					Why:    "Whether the freeze is enforced is asked by a change that is only tried.",
-					Rights: cluster.In("default", cluster.Named(cluster.Grant("", "services", "", "patch"), "kubernetes")...),
+					Rights: access.In("default", access.Named(access.Grant("", "services", "", "patch"), "kubernetes")...),
 				},
 			},
 			Danger: []string{"With create of policies, who has it can refuse any request to the cluster."},
@@ -342,24 +343,24 @@ func DeploymentRoles() cluster.Roles {
 	}
 }
 
-func suspendRole() cluster.Role {
-	return cluster.Role{
-		Name: "replumb-freeze-gitops", File: RoleFileFreeze, Purpose: cluster.Operate,
-		Rules: []cluster.Rule{
+func suspendRole() access.Role {
+	return access.Role{
+		Name: "replumb-freeze-gitops", File: RoleFileFreeze, Purpose: access.Operate,
+		Rules: []access.Rule{
 			{
 				Why: "gitOps: Suspend turns automated syncs off, suspends Kustomizations and HelmReleases, and puts them back.",
 				Rights: slices.Concat(
-					cluster.Grant("argoproj.io", "applications", "", "get list patch"),
-					cluster.Grant("argoproj.io", "applicationsets", "", "list"),
-					cluster.Grant("kustomize.toolkit.fluxcd.io", "kustomizations", "", "get list patch"),
-					cluster.Grant("helm.toolkit.fluxcd.io", "helmreleases", "", "get list patch"),
+					access.Grant("argoproj.io", "applications", "", "get list patch"),
+					access.Grant("argoproj.io", "applicationsets", "", "list"),
+					access.Grant("kustomize.toolkit.fluxcd.io", "kustomizations", "", "get list patch"),
+					access.Grant("helm.toolkit.fluxcd.io", "helmreleases", "", "get list patch"),
 				),
 			},
 			{
 				Why: "How they were before.",
-				Rights: cluster.In(v1alpha1.SystemNamespace, slices.Concat(
-					cluster.Grant("", "configmaps", "", "create"),
-					cluster.Named(cluster.Grant("", "configmaps", "", "update delete"), gitops.RecordName),
+				Rights: access.In(v1alpha1.SystemNamespace, slices.Concat(
+					access.Grant("", "configmaps", "", "create"),
+					access.Named(access.Grant("", "configmaps", "", "update delete"), gitops.RecordName),
 				)...),
 			},
 		},
@@ -371,16 +372,16 @@ func suspendRole() cluster.Role {
 }
 
 // RolesFor are the roles for a Migration's freeze of deployments; none without one.
-func RolesFor(m *v1alpha1.Migration) cluster.Roles {
+func RolesFor(m *v1alpha1.Migration) access.Roles {
 	spec := m.Spec.DeploymentFreeze
 	if spec == nil {
 		return nil
 	}
-	return slices.DeleteFunc(DeploymentRoles(), func(r cluster.Role) bool {
+	return slices.DeleteFunc(DeploymentRoles(), func(r access.Role) bool {
 		switch {
 		case r.Name == suspendRole().Name:
 			return spec.GitOps != v1alpha1.GitOpsSuspend
-		case r.Purpose == cluster.Operate:
+		case r.Purpose == access.Operate:
 			return spec.Mode != v1alpha1.FreezeEnforce
 		}
 		return false

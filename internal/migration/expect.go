@@ -34,7 +34,7 @@ func Expect(p *engine.Plan) (*Expectation, error) {
 
 // Add notes what a step writes, except for replumb's own writes and hooks, which may differ between
 // two runs of a plan.
-func (e *Expectation) Add(step string, role engine.Role, changes []engine.Change) error {
+func (e *Expectation) Add(step string, role engine.StepRole, changes []engine.Change) error {
 	if len(changes) == 0 {
 		return nil
 	}

@@ -67,7 +67,7 @@ func Effective(have, given *v1alpha1.Migration) (*v1alpha1.Migration, error) {
 
 // Amend records the settings of a Migration on the one in the cluster, and returns those that
 // differ.
-func Amend(ctx context.Context, c client.Client, m *v1alpha1.Migration) ([]spec.Change, error) {
+func Amend(ctx context.Context, c client.Client, m *v1alpha1.Migration) ([]spec.FieldChange, error) {
 	have, err := Get(ctx, c, m.Name)
 	if err != nil || have == nil {
 		return nil, err

@@ -6,7 +6,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 // Description is what is true of every migration of a kind, whatever the cluster.
@@ -27,7 +27,7 @@ type Description struct {
 	// Command is its name where commands are about kinds, Does what its roles are for.
 	Command, Does string
 	// Roles are what users need, by purpose. Files under deploy/ grant exactly these.
-	Roles cluster.Roles
+	Roles access.Roles
 	// Examples is the folder of its Migrations under examples/.
 	Examples string
 }
@@ -103,7 +103,7 @@ type Details struct {
 	// Services, and Late ones made in the target range since, are for programs; nil where none
 	// move.
 	Services, Late any
-	Text           []Block
+	Text           []TextBlock
 }
 
 // Stay is an object that a migration leaves alone.
@@ -112,8 +112,8 @@ type Stay struct {
 	Reason  string `json:"reason"`
 }
 
-// Block is a part of a text for people: a table, lines of one kind, or both in this order.
-type Block struct {
+// TextBlock is a part of a text for people: a table, lines of one kind, or both in this order.
+type TextBlock struct {
 	// Head, if set, is the first row of a table.
 	Head []string
 	Rows [][]string
@@ -124,7 +124,7 @@ type Block struct {
 }
 
 // Holding names what holds an old range.
-func Holding(holds []string) (b Block) {
+func Holding(holds []string) (b TextBlock) {
 	for _, h := range holds {
 		b.Lines = append(b.Lines, "holds the old range: "+h)
 	}
@@ -132,22 +132,22 @@ func Holding(holds []string) (b Block) {
 }
 
 // Unproven says what a plan without agents leaves open.
-func Unproven(moves string) Block {
-	return Block{Lines: []string{
+func Unproven(moves string) TextBlock {
+	return TextBlock{Lines: []string{
 		"not proven: without agents on the nodes nothing is probed while " + moves + " move (spec.proof)",
 	}}
 }
 
 // Stopped is the result of an apply that was to stop after a phase.
 func Stopped(until, format string, args ...any) ApplyResult {
-	return ApplyResult{Text: []Block{{Lines: []string{
+	return ApplyResult{Text: []TextBlock{{Lines: []string{
 		"stopped after phase " + until + ", as asked: " + fmt.Sprintf(format, args...),
 	}}}}
 }
 
 // ApplyResult tells people where apply got to; Hint is empty if it stopped on the way.
 type ApplyResult struct {
-	Text []Block
+	Text []TextBlock
 	Hint string
 }
 
@@ -163,5 +163,5 @@ type StatusDocument struct {
 	Pending bool
 	Counts  v1alpha1.Counts
 	Summary string
-	Text    []Block
+	Text    []TextBlock
 }

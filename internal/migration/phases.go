@@ -77,7 +77,7 @@ func (c Commands[P]) Outline(where string) Outline {
 }
 
 // Plan makes the plan of a command, with the hooks around its phases.
-func (all Phases[P]) Plan(p P, m *v1alpha1.Migration, run hook.Run) *engine.Plan {
+func (all Phases[P]) Plan(p P, m *v1alpha1.Migration, run hook.RunPurpose) *engine.Plan {
 	plan := &engine.Plan{Name: m.Name}
 	for _, phase := range all {
 		plan.Phases = append(plan.Phases, engine.Phase{

@@ -47,7 +47,7 @@ func asSet(ns *corev1.Namespace) bool {
 	return true
 }
 
-func (*PrivilegeStep) Role() engine.Role { return engine.RoleOwn }
+func (*PrivilegeStep) Role() engine.StepRole { return engine.RoleOwn }
 
 func (s *PrivilegeStep) ID() string { return cmp.Or(s.Name, "secure/pod-security") }
 
@@ -140,8 +140,8 @@ type giveBackStep struct{ of *PrivilegeStep }
 
 var _ engine.Previewer = (*giveBackStep)(nil)
 
-func (*giveBackStep) ID() string        { return "tidy/pod-security" }
-func (*giveBackStep) Role() engine.Role { return engine.RoleOwn }
+func (*giveBackStep) ID() string            { return "tidy/pod-security" }
+func (*giveBackStep) Role() engine.StepRole { return engine.RoleOwn }
 func (*giveBackStep) Title() string {
 	return "Restore Pod Security in namespace " + v1alpha1.SystemNamespace
 }

@@ -32,7 +32,7 @@ type CRDStep struct {
 
 func (s *CRDStep) kind() cluster.Definition { return cmp.Or(s.Kind, cluster.Migration) }
 
-func (*CRDStep) Role() engine.Role { return engine.RoleOwn }
+func (*CRDStep) Role() engine.StepRole { return engine.RoleOwn }
 
 func (s *CRDStep) ID() string { return cmp.Or(s.Name, "secure/crd") }
 
@@ -85,7 +85,7 @@ type Sweep struct {
 
 var _ engine.Undoer = (*NamespaceStep)(nil)
 
-func (*NamespaceStep) Role() engine.Role { return engine.RoleOwn }
+func (*NamespaceStep) Role() engine.StepRole { return engine.RoleOwn }
 
 func (*NamespaceStep) ID() string { return "secure/namespace" }
 
@@ -159,8 +159,8 @@ type leaveStep struct {
 	swept bool
 }
 
-func (*leaveStep) ID() string        { return "tidy/namespace" }
-func (*leaveStep) Role() engine.Role { return engine.RoleOwn }
+func (*leaveStep) ID() string            { return "tidy/namespace" }
+func (*leaveStep) Role() engine.StepRole { return engine.RoleOwn }
 
 func (s *leaveStep) Title() string {
 	if s.of.Sweep.Remove != nil {
@@ -250,7 +250,7 @@ type RecordStep struct {
 	Want     *v1alpha1.Migration
 	Recorded bool
 	// Changes are the settings of this run that differ from the recorded ones.
-	Changes []spec.Change
+	Changes []spec.FieldChange
 	// Directed leaves spec.desired of a recorded Migration to others.
 	Directed bool
 }
@@ -266,7 +266,7 @@ func (s *RecordStep) Note() string {
 	return strings.Join(all, "; ")
 }
 
-func (*RecordStep) Role() engine.Role { return engine.RoleOwn }
+func (*RecordStep) Role() engine.StepRole { return engine.RoleOwn }
 
 func (*RecordStep) ID() string { return "secure/migration" }
 
@@ -349,7 +349,7 @@ type CheckStep struct {
 	Findings findings.Findings
 }
 
-func (*CheckStep) Role() engine.Role { return engine.RoleCheck }
+func (*CheckStep) Role() engine.StepRole { return engine.RoleCheck }
 
 // Waits implements engine.Waiter: nothing is written.
 func (*CheckStep) Waits() {}

@@ -12,7 +12,9 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/spec"
 )
 
@@ -23,9 +25,9 @@ type Subject struct {
 	Migration *v1alpha1.Migration
 	Recorded  *v1alpha1.Migration
 	// Changes are the settings of Migration that differ from what is recorded.
-	Changes []spec.Change
+	Changes []spec.FieldChange
 	// Access is the answers about the user's rights, asked once for a job.
-	Access []cluster.Answer
+	Access []access.Answer
 	// OwnFreeze says that the kind freezes deployments in a phase of its own.
 	OwnFreeze bool
 }
@@ -61,7 +63,7 @@ type Move struct {
 
 // May reports whether the user has a right. Rights that were not asked for count as given.
 func (s *Subject) May(verb, group, resource string) bool {
-	return !slices.ContainsFunc(s.Access, func(a cluster.Answer) bool {
+	return !slices.ContainsFunc(s.Access, func(a access.Answer) bool {
 		r := a.Right
 		return !a.Allowed && r.Verb == verb && r.Group == group && r.Resource == resource && r.Subresource == ""
 	})
@@ -89,7 +91,7 @@ func (s *Subject) TakeOver(have *v1alpha1.Migration) error {
 }
 
 // Authorize asks for the user's rights, once. Only a lack of those that look needs is an error.
-func (s *Subject) Authorize(ctx context.Context, c *cluster.Cluster, roles cluster.Roles, look func(cluster.Right) bool) error {
+func (s *Subject) Authorize(ctx context.Context, c *cluster.Cluster, roles access.Roles, look func(access.Right) bool) error {
 	if s.Access != nil {
 		return nil
 	}
@@ -102,12 +104,12 @@ func (s *Subject) Authorize(ctx context.Context, c *cluster.Cluster, roles clust
 }
 
 // founder makes the namespace of what replumb keeps. No file has that role.
-func founder() cluster.Role {
-	return cluster.Role{Rules: []cluster.Rule{{Rights: cluster.Grant("", "namespaces", "", "create")}}}
+func founder() access.Role {
+	return access.Role{Rules: []access.Rule{{Rights: access.Grant("", "namespaces", "", "create")}}}
 }
 
 // Base starts a planner.
-func (s *Subject) Base(ctx context.Context, tools Tools) (Base, error) {
+func (s *Subject) Base(ctx context.Context, tools Deps) (Base, error) {
 	crd, err := tools.Cluster.CRD(ctx)
 	if err != nil && !apierrors.IsForbidden(err) { // the rights check says so
 		return Base{}, err
@@ -128,15 +130,15 @@ func (s *Subject) Base(ctx context.Context, tools Tools) (Base, error) {
 }
 
 // Denied are the rights that the user lacks, for a check, without optional ones.
-func Denied(answers []cluster.Answer) []findings.Result {
-	var missing []cluster.Answer
+func Denied(answers []access.Answer) []findings.Result {
+	var missing []access.Answer
 	for _, a := range answers {
 		if !a.Allowed && !a.Optional {
 			missing = append(missing, a)
 		}
 	}
 	var out []findings.Result
-	for _, text := range cluster.Missing(missing) {
+	for _, text := range access.Missing(missing) {
 		out = append(out, findings.Failed("", "missing permission: %s", text))
 	}
 	return out
@@ -146,7 +148,7 @@ func Denied(answers []cluster.Answer) []findings.Result {
 func NotReady(nodes []corev1.Node) []findings.Result {
 	var out []findings.Result
 	for i := range nodes {
-		if n := &nodes[i]; !cluster.NodeReady(n) {
+		if n := &nodes[i]; !inventory.NodeReady(n) {
 			out = append(out, findings.Failed("Node "+n.Name, "node %s is not ready", n.Name))
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/cni"
@@ -26,7 +26,7 @@ import (
 type Job interface {
 	About() migration.About
 	// Roles are what users need for this Migration in its cluster, by purpose.
-	Roles(ctx context.Context) (cluster.Roles, error)
+	Roles(ctx context.Context) (access.Roles, error)
 	Open(ctx context.Context) error
 	Silence()
 	Restrict(until string, expected *migration.Expectation)
@@ -49,7 +49,7 @@ type Job interface {
 // Kind is one line of the table.
 type Kind struct {
 	migration.Description
-	NewJob func(t Tools, m *v1alpha1.Migration) (Job, error)
+	NewJob func(t Deps, m *v1alpha1.Migration) (Job, error)
 }
 
 // Kinds is the table of kinds, in the order in which people read of them.
@@ -58,10 +58,10 @@ type Kinds []Kind
 // All lists the kinds.
 func All() Kinds {
 	return Kinds{
-		{servicecidr.Kind(), func(t Tools, m *v1alpha1.Migration) (Job, error) { return made(servicecidr.NewJob(t.Services(), m)) }},
-		{podcidr.Kind(), func(t Tools, m *v1alpha1.Migration) (Job, error) { return made(podcidr.NewJob(t.Basic(), m)) }},
-		{nodes.Kind(), func(t Tools, m *v1alpha1.Migration) (Job, error) { return made(nodes.NewJob(t.Basic(), m)) }},
-		{mirror.Kind(), func(t Tools, m *v1alpha1.Migration) (Job, error) { return made(mirror.NewJob(t.Mirrors(), m)) }},
+		{servicecidr.Kind(), func(t Deps, m *v1alpha1.Migration) (Job, error) { return made(servicecidr.NewJob(t.Services(), m)) }},
+		{podcidr.Kind(), func(t Deps, m *v1alpha1.Migration) (Job, error) { return made(podcidr.NewJob(t.Basic(), m)) }},
+		{nodes.Kind(), func(t Deps, m *v1alpha1.Migration) (Job, error) { return made(nodes.NewJob(t.Basic(), m)) }},
+		{mirror.Kind(), func(t Deps, m *v1alpha1.Migration) (Job, error) { return made(mirror.NewJob(t.Mirrors(), m)) }},
 		{cni.Kind(), newNetworkJob},
 	}
 }
@@ -86,7 +86,7 @@ func (all Kinds) Of(m *v1alpha1.Migration) Kind {
 func (all Kinds) Describe(m *v1alpha1.Migration) migration.Description { return all.Of(m).Description }
 
 // NewJob makes the job of a Migration, and says what is wrong in it.
-func (all Kinds) NewJob(t Tools, m *v1alpha1.Migration) (Job, error) {
+func (all Kinds) NewJob(t Deps, m *v1alpha1.Migration) (Job, error) {
 	kind := all.Of(m)
 	if kind.NewJob == nil {
 		return nil, all.refuse(m)

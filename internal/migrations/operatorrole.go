@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 // OperatorLease is the name of the Lease of the operator's replica that leads.
@@ -13,37 +13,37 @@ const OperatorLease = "replumb-operator"
 
 // OperatorRole is the union of the roles of all kinds, and what following Migrations takes. Runs
 // without agents are left out: they would make it root on every node.
-func OperatorRole() cluster.Role {
-	role := cluster.Role{
-		Name: "replumb-operator", File: "rbac-operator.yaml", Purpose: cluster.Operate,
+func OperatorRole() access.Role {
+	role := access.Role{
+		Name: "replumb-operator", File: "rbac-operator.yaml", Purpose: access.Operate,
 		Danger: []string{
 			"Who has it is as good as an administrator of the cluster: it is the union of what all kinds of migrations take, so it can lead the",
 			"traffic of every Service elsewhere, drain nodes and, for spec.cni, change what runs on them. Who may create Migrations has the",
 			"operator do so for them, within what a Migration can say: give create and update of migrations to administrators alone.",
 		},
-		Rules: []cluster.Rule{
+		Rules: []access.Rule{
 			{
 				Why: "Migrations that are created, changed and approved, and what becomes of them.",
 				Rights: slices.Concat(
-					cluster.Grant("replumb.dev", "migrations", "", "get list watch update"),
-					cluster.Grant("replumb.dev", "migrations", "status", "update patch"),
+					access.Grant("replumb.dev", "migrations", "", "get list watch update"),
+					access.Grant("replumb.dev", "migrations", "status", "update patch"),
 				),
 			},
 			{
 				Why: "Which replica leads.",
-				Rights: cluster.In(v1alpha1.SystemNamespace, slices.Concat(
-					cluster.Grant("coordination.k8s.io", "leases", "", "create"),
-					cluster.Named(cluster.Grant("coordination.k8s.io", "leases", "", "get update"), OperatorLease),
+				Rights: access.In(v1alpha1.SystemNamespace, slices.Concat(
+					access.Grant("coordination.k8s.io", "leases", "", "create"),
+					access.Named(access.Grant("coordination.k8s.io", "leases", "", "get update"), OperatorLease),
 				)...),
 			},
 		},
 	}
 	for _, kind := range All() {
 		for _, one := range kind.Roles {
-			if one.Purpose == cluster.WithoutAgents {
+			if one.Purpose == access.WithoutAgents {
 				continue
 			}
-			role.Rules = append(role.Rules, cluster.Rule{
+			role.Rules = append(role.Rules, access.Rule{
 				Why: fmt.Sprintf("What %s has, and the rules above do not.", one.Name), Rights: one.Rights(),
 			})
 		}
@@ -52,26 +52,26 @@ func OperatorRole() cluster.Role {
 }
 
 // OperatorLeaseRole is what commands need to see whether an operator is alive.
-func OperatorLeaseRole() cluster.Role {
-	return cluster.Role{
-		Name: "replumb-operator-lease", File: "rbac-operator.yaml", Purpose: cluster.View,
-		Rules: []cluster.Rule{{
+func OperatorLeaseRole() access.Role {
+	return access.Role{
+		Name: "replumb-operator-lease", File: "rbac-operator.yaml", Purpose: access.View,
+		Rules: []access.Rule{{
 			Why: "Whether an operator is alive, which commands hand over to.",
-			Rights: cluster.In(v1alpha1.SystemNamespace,
-				cluster.Named(cluster.Grant("coordination.k8s.io", "leases", "", "get"), OperatorLease)...),
+			Rights: access.In(v1alpha1.SystemNamespace,
+				access.Named(access.Grant("coordination.k8s.io", "leases", "", "get"), OperatorLease)...),
 		}},
 	}
 }
 
 // narrowed drops rights that another rule grants for all names or namespaces.
-func narrowed(role cluster.Role) cluster.Role {
-	all := map[cluster.Right]bool{}
+func narrowed(role access.Role) access.Role {
+	all := map[access.Right]bool{}
 	for _, r := range role.Rights() {
 		all[r] = true
 	}
-	var rules []cluster.Rule
+	var rules []access.Rule
 	for _, rule := range role.Rules {
-		var own []cluster.Right
+		var own []access.Right
 		for _, r := range rule.Rights {
 			if !wider(all, r) {
 				own = append(own, r)
@@ -87,8 +87,8 @@ func narrowed(role cluster.Role) cluster.Role {
 
 // wider reports whether a right is in another; list, watch and create of one namespace are in those
 // of all.
-func wider(all map[cluster.Right]bool, r cluster.Right) bool {
-	for _, w := range []cluster.Right{unnamed(r), anywhere(r), unnamed(anywhere(r))} {
+func wider(all map[access.Right]bool, r access.Right) bool {
+	for _, w := range []access.Right{unnamed(r), anywhere(r), unnamed(anywhere(r))} {
 		if w != r && all[w] {
 			return true
 		}
@@ -96,12 +96,12 @@ func wider(all map[cluster.Right]bool, r cluster.Right) bool {
 	return false
 }
 
-func unnamed(r cluster.Right) cluster.Right {
+func unnamed(r access.Right) access.Right {
 	r.Name = ""
 	return r
 }
 
-func anywhere(r cluster.Right) cluster.Right {
+func anywhere(r access.Right) access.Right {
 	r.Namespace = ""
 	return r
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 )
 
-// Tools make jobs of all kinds. Without a cluster they only validate a Migration.
-type Tools struct {
+// Deps make jobs of all kinds. Without a cluster they only validate a Migration.
+type Deps struct {
 	Cluster   *cluster.Cluster
 	Inspector *apiserver.Inspector
 	Image     pull.Image
@@ -27,13 +27,13 @@ type Tools struct {
 }
 
 // Basic are what every kind needs.
-func (t Tools) Basic() migration.Tools {
-	return migration.Tools{Cluster: t.Cluster, Image: t.Image, Directed: t.Directed}
+func (t Deps) Basic() migration.Deps {
+	return migration.Deps{Cluster: t.Cluster, Image: t.Image, Directed: t.Directed}
 }
 
 // Services are for migrations of Services.
-func (t Tools) Services() servicecidr.Deps {
-	tools := servicecidr.Deps{Tools: t.Basic()}
+func (t Deps) Services() servicecidr.Deps {
+	tools := servicecidr.Deps{Deps: t.Basic()}
 	if t.Cluster != nil {
 		tools.Probe, tools.Inspector = servicecidr.HealthPort{Cluster: t.Cluster}, t.Inspector
 	}
@@ -41,12 +41,12 @@ func (t Tools) Services() servicecidr.Deps {
 }
 
 // Mirrors are for mirrors.
-func (t Tools) Mirrors() mirror.Deps {
-	return mirror.Deps{Tools: t.Basic(), Context: t.Context, InsecureTarget: t.InsecureTarget}
+func (t Deps) Mirrors() mirror.Deps {
+	return mirror.Deps{Deps: t.Basic(), Context: t.Context, InsecureTarget: t.InsecureTarget}
 }
 
-func newNetworkJob(t Tools, m *v1alpha1.Migration) (Job, error) {
-	tools := cni.Deps{Tools: t.Basic(), Dir: t.Dir}
+func newNetworkJob(t Deps, m *v1alpha1.Migration) (Job, error) {
+	tools := cni.Deps{Deps: t.Basic(), Dir: t.Dir}
 	if t.Cluster != nil {
 		var err error
 		if tools.Any, err = t.Cluster.Any(); err != nil {

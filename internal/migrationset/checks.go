@@ -14,17 +14,17 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// Member is a Migration of a set, and what is left of its plan; nil, if it was not made.
-type Member struct {
+// SetMember is a Migration of a set, and what is left of its plan; nil, if it was not made.
+type SetMember struct {
 	Migration *v1alpha1.Migration
 	Place     migration.SetPlace
 	Plan      *engine.Plan
 }
 
 // Checks are those between the Migrations of a set. Each has its own beside these.
-func Checks() []findings.Check[[]Member] {
+func Checks() []findings.Check[[]SetMember] {
 	return findings.Group("Between",
-		findings.Check[[]Member]{
+		findings.Check[[]SetMember]{
 			Code:     "RP6001",
 			Severity: findings.Blocking,
 			Run:      checkRanges,
@@ -32,7 +32,7 @@ func Checks() []findings.Check[[]Member] {
 			Why:      "an address that two things have answers for one of them only; each migration sees what is in use, and not what comes after it",
 			Fix:      "choose ranges that have no address in common: replumb ranges proposes some",
 		},
-		findings.Check[[]Member]{
+		findings.Check[[]SetMember]{
 			Code:     "RP6002",
 			Severity: findings.Warning,
 			Run:      checkTwice,
@@ -49,7 +49,7 @@ type taken struct {
 	r netip.Prefix
 }
 
-func (m Member) takes() (all []taken) {
+func (m SetMember) takes() (all []taken) {
 	if m.Place.Takes == nil {
 		return nil
 	}
@@ -61,7 +61,7 @@ func (m Member) takes() (all []taken) {
 	return all
 }
 
-func checkRanges(all []Member) (out []findings.Result) {
+func checkRanges(all []SetMember) (out []findings.Result) {
 	for i, b := range all {
 		for _, a := range all[:i] {
 			for _, mine := range b.takes() {
@@ -78,7 +78,7 @@ func checkRanges(all []Member) (out []findings.Result) {
 	return out
 }
 
-func checkTwice(all []Member) (out []findings.Result) {
+func checkTwice(all []SetMember) (out []findings.Result) {
 	by := map[string][]string{}
 	for _, m := range all {
 		if m.Plan == nil {

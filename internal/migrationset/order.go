@@ -72,8 +72,8 @@ func others(all []*v1alpha1.Migration, but int) string {
 	return strings.Join(Names(slices.Delete(slices.Clone(all), but, but+1)), ", ")
 }
 
-// Progress is what is known of a Migration in the cluster.
-type Progress struct {
+// MemberProgress is what is known of a Migration in the cluster.
+type MemberProgress struct {
 	Name  string
 	Phase v1alpha1.Phase
 	// Applied says that a run was asked to apply it, even if it has no phase yet.
@@ -82,13 +82,13 @@ type Progress struct {
 }
 
 // Begun reports whether a Migration has changed something that is not undone.
-func (s Progress) Begun() bool {
+func (s MemberProgress) Begun() bool {
 	return (s.Phase != "" || s.Applied) && s.Phase != v1alpha1.PhaseRolledBack
 }
 
 // Spared says why apply leaves the i-th of a set alone; empty if it has something to do. A
 // Migration that has moved is left alone once the next has begun.
-func Spared(all []Progress, i int) string {
+func Spared(all []MemberProgress, i int) string {
 	s := all[i]
 	if s.Phase == v1alpha1.PhaseFinished {
 		return "it is finished"

@@ -92,9 +92,9 @@ func TestSpared(t *testing.T) {
 		"the first never was":  {"- Moved -", ""},
 		"the first stands now": {"Applying Moved -", ""},
 	} {
-		var all []Progress
+		var all []MemberProgress
 		for i, phase := range strings.Fields(tt.phases) {
-			s := Progress{Name: string(rune('a' + i)), Phase: v1alpha1.Phase(strings.TrimPrefix(phase, "-"))}
+			s := MemberProgress{Name: string(rune('a' + i)), Phase: v1alpha1.Phase(strings.TrimPrefix(phase, "-"))}
 			if phase == "Recorded" { // and not through with its first plan
 				s.Phase, s.Applied = "", true
 			}
@@ -148,9 +148,9 @@ func TestEveryCheckFiresAndPasses(t *testing.T) {
 		"one is through":   {[]string{services, pods}, []*engine.Plan{nil, write("Deployment shop/api", "patch")}, ""},
 		"no preview":       {[]string{services, pods}, []*engine.Plan{broken, nil}, "RP6002 the plan of migration s cannot be shown: previewing w: no"},
 	} {
-		var all []Member
+		var all []SetMember
 		for i, m := range read(t, tt.given...) {
-			of := Member{Migration: m, Place: migrations.All().Of(m).Set}
+			of := SetMember{Migration: m, Place: migrations.All().Of(m).Set}
 			if tt.plans != nil {
 				of.Plan = tt.plans[i]
 			}

@@ -13,18 +13,18 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Change is a field of a recorded Migration that a run goes by in another way than it was recorded.
-type Change struct {
+// FieldChange is a field of a recorded Migration that a run goes by in another way than it was recorded.
+type FieldChange struct {
 	// Field is the path, such as spec.batch.size. Old and New are JSON without secrets, - for none.
 	Field, Old, New string
 }
 
-func (c Change) String() string { return fmt.Sprintf("%s: %s -> %s", c.Field, c.Old, c.New) }
+func (c FieldChange) String() string { return fmt.Sprintf("%s: %s -> %s", c.Field, c.Old, c.New) }
 
 // Merge is the given Migration with what the recorded one has filled in; both have defaults.
 // changes are the settings that differ; the schema's transition rules refuse others, as an API
 // server does.
-func Merge(recorded, given *v1alpha1.Migration) (effective *v1alpha1.Migration, changes []Change, err error) {
+func Merge(recorded, given *v1alpha1.Migration) (effective *v1alpha1.Migration, changes []FieldChange, err error) {
 	d := built()
 	old, object := untyped(recorded), untyped(given)
 	delete(old, "status")
@@ -83,7 +83,7 @@ func (d *definition) differs(object, old map[string]any, path, name string) *fie
 }
 
 // differences ignores spec.desired and spec.paused, which are no settings.
-func differences(old, object map[string]any) (changes []Change) {
+func differences(old, object map[string]any) (changes []FieldChange) {
 	was, now := map[string]any{}, map[string]any{}
 	flatten("spec", old["spec"], was)
 	flatten("spec", object["spec"], now)
@@ -92,7 +92,7 @@ func differences(old, object map[string]any) (changes []Change) {
 			continue
 		}
 		if before, after := shown(path, was[path]), shown(path, now[path]); quoted(was[path]) != quoted(now[path]) {
-			changes = append(changes, Change{Field: path, Old: before, New: after})
+			changes = append(changes, FieldChange{Field: path, Old: before, New: after})
 		}
 	}
 	return changes

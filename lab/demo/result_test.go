@@ -22,7 +22,7 @@ func good(target string, n int) probe.Series {
 	var s probe.Series
 	for i := range n {
 		start := int64(100 + i)
-		s = append(s, probe.Window{
+		s = append(s, probe.Interval{
 			Target: target, Seq: uint64(i), Start: start, Sent: 10, OK: 10, Gap: 100_000, LastOK: (start+1)*1e6 - 50_000,
 		})
 	}

@@ -37,7 +37,7 @@ type planned struct {
 		Name  string
 		Steps []struct {
 			ID, Title string
-			Role      engine.Role
+			Role      engine.StepRole
 		}
 	}
 }
@@ -58,7 +58,7 @@ func (p *planned) services(into *Fates) {
 
 // steps are the number of batches of a plan, each of which ends with a wait, and the titles of its restarts.
 func (p *planned) steps() (batches int, restarts []string) {
-	restarting := []engine.Role{engine.RoleWait, engine.RoleMove, engine.RoleWrite}
+	restarting := []engine.StepRole{engine.RoleWait, engine.RoleMove, engine.RoleWrite}
 	for _, phase := range p.Phases {
 		for _, step := range phase.Steps {
 			switch {

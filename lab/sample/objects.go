@@ -107,7 +107,7 @@ func calls(services []corev1.Service) (named, fixed traffic.Calls) {
 }
 
 // answering is the port that is asked, and how: the first of TCP, or else of UDP.
-func answering(s *corev1.Service) (int32, probe.Kind) {
+func answering(s *corev1.Service) (int32, probe.TargetKind) {
 	for _, p := range s.Spec.Ports {
 		if protocol(p) == corev1.ProtocolTCP {
 			return p.Port, probe.HTTP

@@ -191,7 +191,7 @@ const (
 // CallAPI returns the calls to the API server that pods make as their ServiceAccount, by name and at the address the
 // "kubernetes" Service has, which is also called over one kept connection.
 func CallAPI(namespace, address string, rates Rates) Calls {
-	target := func(kind probe.Kind, host string, rate float64) []probe.Target {
+	target := func(kind probe.TargetKind, host string, rate float64) []probe.Target {
 		return []probe.Target{{
 			Name: APIService, Kind: kind, Address: hostPort(host, apiPort), Rate: rate, Timeout: probe.Duration(APIPatience),
 		}}

@@ -119,7 +119,7 @@ func probed(t *testing.T, takes time.Duration) probe.Stats {
 	var series probe.Series
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	err = probe.New(config, func(w probe.Window) (err error) {
+	err = probe.New(config, func(w probe.Interval) (err error) {
 		series, err = series.Append(w)
 		return err
 	}).Run(ctx)

@@ -58,7 +58,7 @@ func TestOutsideIsNeverTakenForWell(t *testing.T) {
 }
 
 func TestSteadyFor(t *testing.T) {
-	good, bad := probe.Window{Sent: 5, OK: 5}, probe.Window{Sent: 5, OK: 4, Failed: 1}
+	good, bad := probe.Interval{Sent: 5, OK: 5}, probe.Interval{Sent: 5, OK: 4, Failed: 1}
 	for _, tt := range []struct {
 		series probe.Series
 		want   bool

@@ -218,7 +218,7 @@ func (w *Watch) readOnce(pod podName, known map[string]uint64) error {
 }
 
 func (w *Watch) add(pod podName, line []byte, known map[string]uint64) error {
-	var window probe.Window
+	var window probe.Interval
 	if err := json.Unmarshal(line, &window); err != nil {
 		return fmt.Errorf("it says %q", bytes.TrimSpace(line))
 	}

@@ -110,7 +110,7 @@ func TestAwait(t *testing.T) {
 	go func() {
 		encoder := json.NewEncoder(writer)
 		for i := range 3 {
-			_ = encoder.Encode(probe.Window{Target: name.Target(), Seq: uint64(i), Start: int64(10 + i), Sent: 1, OK: 1})
+			_ = encoder.Encode(probe.Interval{Target: name.Target(), Seq: uint64(i), Start: int64(10 + i), Sent: 1, OK: 1})
 		}
 	}()
 	if err := c.Await(

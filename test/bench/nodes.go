@@ -78,7 +78,7 @@ func (f nodes) replumb(ctx context.Context) (time.Duration, int, error) {
 		return 0, 0, err
 	}
 	parallel := intstr.Parse(f.parallel)
-	job, err := migrateNodes.NewJob(migration.Tools{Cluster: connected}, migrationOf(v1alpha1.MigrationSpec{Nodes: &v1alpha1.NodesSpec{
+	job, err := migrateNodes.NewJob(migration.Deps{Cluster: connected}, migrationOf(v1alpha1.MigrationSpec{Nodes: &v1alpha1.NodesSpec{
 		Old: v1alpha1.NodeSet{CIDRs: []string{"10.1.0.0/16"}}, New: v1alpha1.NodeSet{CIDRs: []string{"10.2.0.0/16"}},
 		Canary:    v1alpha1.PodCanarySpec{Mode: v1alpha1.PodCanaryDisabled},
 		Drain:     v1alpha1.NodeDrainSpec{Parallel: &parallel},

@@ -48,7 +48,7 @@ func (f pods) measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	job, err := podcidr.NewJob(podcidr.Tools{Cluster: connected, Image: pull.Image{Name: "replumb"}}, migrationOf(v1alpha1.MigrationSpec{
+	job, err := podcidr.NewJob(podcidr.Deps{Cluster: connected, Image: pull.Image{Name: "replumb"}}, migrationOf(v1alpha1.MigrationSpec{
 		PodCIDR: &v1alpha1.PodCIDRSpec{To: []string{"10.245.0.0/16"}, Roll: v1alpha1.RollSpec{Parallel: f.parallel}},
 		Batch:   v1alpha1.BatchSpec{Size: f.deployments, Settle: &metav1.Duration{}}, // waiting that the operator asks for is not measured
 		Proof:   v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled},                 // played nodes run none

@@ -162,7 +162,7 @@ func (a *affine) ask(node, address string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var by probe.Identity
+	var by probe.EchoIdentity
 	err = json.Unmarshal(bytes.TrimSpace(out), &by)
 	return by.Pod, err
 }
@@ -183,7 +183,7 @@ func (a *affine) call(address string) map[string][]string {
 			mu.Lock()
 			defer mu.Unlock()
 			for line := range strings.Lines(string(out)) {
-				var by probe.Identity
+				var by probe.EchoIdentity
 				if json.Unmarshal([]byte(line), &by) == nil {
 					answers[node] = append(answers[node], by.Pod)
 				}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/machine"
@@ -178,7 +179,7 @@ func (j *joining) untilReady(ready bool) {
 	j.Helper()
 	eventually(j.T, 2*time.Minute, func() error { // nodes are given 50 s to be heard of
 		n, err := j.l.Client().CoreV1().Nodes().Get(j.Context(), j.node, metav1.GetOptions{})
-		if err == nil && cluster.NodeReady(n) != ready {
+		if err == nil && inventory.NodeReady(n) != ready {
 			err = fmt.Errorf("that node %s is ready is %v", j.node, !ready)
 		}
 		return err

@@ -77,7 +77,7 @@ func (s *stragglers) addressOf(node string) string {
 	return ""
 }
 
-func (s *stragglers) pod(name, node string, kind probe.Kind, address string, onHost bool) {
+func (s *stragglers) pod(name, node string, kind probe.TargetKind, address string, onHost bool) {
 	s.Helper()
 	pod, err := workload.Client(shopNamespace, name, node, probe.Config{Targets: []probe.Target{
 		{Name: name, Kind: kind, Address: address, Rate: 2},

@@ -129,7 +129,7 @@ func suspend(t *testing.T, l *lab.Lab, machine, program string) (resume func()) 
 	return resume
 }
 
-func eventOf(kind engine.Kind, step string) func(engine.Event) bool {
+func eventOf(kind engine.EventKind, step string) func(engine.Event) bool {
 	return func(e engine.Event) bool { return e.Kind == kind && strings.HasPrefix(e.Step, step) }
 }
 

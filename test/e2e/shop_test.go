@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -289,14 +288,18 @@ func deleteAndRecreate(t *testing.T, l *lab.Lab, namespace, name string) {
 	services := l.Client().CoreV1().Services(namespace)
 	old, err := services.Get(t.Context(), name, metav1.GetOptions{})
 	must(t, err)
-	must(t, services.Delete(t.Context(), name, metav1.DeleteOptions{}))
-	// Chosen by the API server; the chance of getting the old address back is one in tens of thousands, and is seen.
-	again, err := services.Create(t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: old.Labels},
+	// The other address is chosen while the old one is taken: a small range, as a pinned Service keeps, may
+	// have no third.
+	again := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name + "-again", Labels: old.Labels},
 		Spec:       corev1.ServiceSpec{Selector: old.Spec.Selector, Ports: old.Spec.Ports},
-	}, metav1.CreateOptions{})
-	must(t, err)
-	if again.Spec.ClusterIP == old.Spec.ClusterIP {
-		t.Fatal(fmt.Errorf("recreated at the same address %s", old.Spec.ClusterIP))
 	}
+	chosen, err := services.Create(t.Context(), again, metav1.CreateOptions{})
+	must(t, err)
+	for _, each := range []string{chosen.Name, name} {
+		must(t, services.Delete(t.Context(), each, metav1.DeleteOptions{}))
+	}
+	again.Name, again.Spec.ClusterIP = name, chosen.Spec.ClusterIP
+	_, err = services.Create(t.Context(), again, metav1.CreateOptions{})
+	must(t, err)
 }

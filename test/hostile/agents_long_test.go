@@ -163,7 +163,7 @@ func TestKubeletTakesItsNodeOutOfTheProof(t *testing.T) {
 // echoServer is one as agents run it.
 func echoServer(t *testing.T) *echoserver.Server {
 	t.Helper()
-	e := &echoserver.Server{Identity: probe.Identity{Name: "probe"}, Limits: echoserver.ForAgents()}
+	e := &echoserver.Server{Identity: probe.EchoIdentity{Name: "probe"}, Limits: echoserver.ForAgents()}
 	if err := e.Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ import (
 // moment is an event of a run by what it is about, and how many such there were before: the order of steps that run beside
 // each other is different in every run.
 type moment struct {
-	kind        engine.Kind
+	kind        engine.EventKind
 	phase, step string
 	nth         int
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 // event is one line of an audit log.
@@ -36,19 +36,19 @@ type event struct {
 func (e event) forbidden() bool { return e.Annotations["authorization.k8s.io/decision"] == "forbid" }
 
 // right is what the request took.
-func (e event) right() cluster.Right {
+func (e event) right() access.Right {
 	if e.Object.Resource == "" {
 		path, _, _ := strings.Cut(e.RequestURI, "?")
-		return cluster.Right{Verb: e.Verb, URL: path}
+		return access.Right{Verb: e.Verb, URL: path}
 	}
 	o := e.Object
-	return cluster.Right{
+	return access.Right{
 		Verb: e.Verb, Group: o.Group, Resource: o.Resource, Subresource: o.Subresource, Namespace: o.Namespace, Name: o.Name,
 	}
 }
 
 // created is what a patch took beside that because it made its object, as server-side apply does. The log has the patch alone.
-func (e event) created() cluster.Right {
+func (e event) created() access.Right {
 	r := e.right()
 	if e.Verb == "patch" && e.Status.Code == http.StatusCreated {
 		r.Verb = "create"
@@ -57,7 +57,7 @@ func (e event) created() cluster.Right {
 }
 
 // covers reports whether a right that was granted is good for one that was used.
-func covers(granted, used cluster.Right) bool {
+func covers(granted, used access.Right) bool {
 	if granted.Namespace == "" {
 		used.Namespace = ""
 	}
@@ -110,12 +110,12 @@ func (s stage) size(t *testing.T) int64 {
 }
 
 // allowed fails for every request that was denied, unless it is expected to be.
-func (a audit) allowed(t *testing.T, expected ...cluster.Right) {
+func (a audit) allowed(t *testing.T, expected ...access.Right) {
 	t.Helper()
 	seen := map[string]bool{}
 	for _, e := range a {
 		r := e.right()
-		ok := slices.ContainsFunc(expected, func(x cluster.Right) bool { return covers(x, r) })
+		ok := slices.ContainsFunc(expected, func(x access.Right) bool { return covers(x, r) })
 		if !e.forbidden() || ok || seen[r.String()] {
 			continue
 		}
@@ -125,7 +125,7 @@ func (a audit) allowed(t *testing.T, expected ...cluster.Right) {
 }
 
 // used fails for every right that no request took, unless there is a reason.
-func (a audit) used(t *testing.T, roles cluster.Roles, unused map[string]string) {
+func (a audit) used(t *testing.T, roles access.Roles, unused map[string]string) {
 	t.Helper()
 	granted := map[string]bool{}
 	for _, r := range roles.Rights() {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/util/cert"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/mirror"
 	"github.com/replumb/replumb/internal/testing/apitest"
@@ -146,11 +146,11 @@ func (s *scene) reach(target *scene) {
 }
 
 // others gives the users what they need in the cluster that is a mirror: the operator all of it, the viewer what reads.
-func (s *scene) others() (writes, reads cluster.Roles) {
+func (s *scene) others() (writes, reads access.Roles) {
 	s.Helper()
 	writes = mirror.TargetRoles(false)
-	reads = cluster.Roles{{Purpose: cluster.View, Rules: []cluster.Rule{{Rights: cluster.Grant("*", "*", "", "get list")}}}}
-	for user, roles := range map[string]cluster.Roles{operator: writes, viewer: reads} {
+	reads = access.Roles{{Purpose: access.View, Rules: []access.Rule{{Rights: access.Grant("*", "*", "", "get list")}}}}
+	for user, roles := range map[string]access.Roles{operator: writes, viewer: reads} {
 		role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "in-the-mirror-" + user}}
 		for _, r := range roles.Rights() {
 			role.Rules = append(role.Rules, rbacv1.PolicyRule{
@@ -169,11 +169,11 @@ func (s *scene) others() (writes, reads cluster.Roles) {
 }
 
 // rolesOfMirror are those that replumb prints for the file: they name the kinds that this cluster has.
-func (s *scene) rolesOfMirror() cluster.Roles {
+func (s *scene) rolesOfMirror() access.Roles {
 	s.Helper()
 	m := &v1alpha1.Migration{}
 	s.must(yaml.Unmarshal([]byte(mirrored), m))
-	job, err := mirror.NewJob(mirror.Deps{Tools: migration.Tools{Cluster: s.Cluster}}, m)
+	job, err := mirror.NewJob(mirror.Deps{Deps: migration.Deps{Cluster: s.Cluster}}, m)
 	s.must(err)
 	roles, err := job.Roles(s.Context())
 	s.must(err)
@@ -181,7 +181,7 @@ func (s *scene) rolesOfMirror() cluster.Roles {
 }
 
 // unusedByMirrors are the rights that no request takes here, with what would.
-func unusedByMirrors(roles cluster.Roles) map[string]string {
+func unusedByMirrors(roles access.Roles) map[string]string {
 	const (
 		services = "unfreeze, where a migration of Services froze them"
 		another  = "the freeze is another migration's"

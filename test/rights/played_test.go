@@ -28,7 +28,7 @@ func phase(pod *corev1.Pod) corev1.PodPhase {
 // message is what a pod says that has ended. Those on nodes have found nothing; those that ask were answered where they had to be.
 func message(pod *corev1.Pod) string {
 	if pod.Labels[onNode] != "" {
-		return marshalled(&nodecleanup.Report{})
+		return marshalled(&nodecleanup.TracesReport{})
 	}
 	var answers strings.Builder
 	for _, arg := range pod.Spec.Containers[0].Args {
@@ -42,7 +42,7 @@ func message(pod *corev1.Pod) string {
 	return answers.String()
 }
 
-func marshalled(r *nodecleanup.Report) string {
+func marshalled(r *nodecleanup.TracesReport) string {
 	body, err := r.Marshal()
 	if err != nil {
 		return err.Error()

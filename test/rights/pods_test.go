@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/migrations/podcidr"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
 )
@@ -41,7 +41,7 @@ func TestPods(t *testing.T) {
 	s.moves("pods")
 	s.movesForGood("pods", func() { s.must(s.Update(t.Context(), kubeadm("10.245.0.0/24"))) })
 
-	var roles cluster.Roles
+	var roles access.Roles
 	for _, role := range podcidr.Roles() {
 		if role.File != noderanges.RoleFile {
 			roles = append(roles, role)

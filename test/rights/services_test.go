@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 )
 
@@ -75,10 +75,10 @@ func TestServices(t *testing.T) {
 	s.expect(0, operator, []string{"finish", "move", "--yes"})
 	s.seen("move")
 
-	roles := servicecidr.Roles().Of(cluster.View, cluster.Operate, cluster.Agents, cluster.Overlap)
+	roles := servicecidr.Roles().Of(access.View, access.Operate, access.Agents, access.Overlap)
 	// Whether a freeze is enforced is asked by a change that is only tried.
-	tried := cluster.Right{Verb: "patch", Resource: "services", Namespace: "default", Name: "kubernetes"}
-	nodes := cluster.Right{Verb: "get", Resource: "nodes", Subresource: "proxy"}
+	tried := access.Right{Verb: "patch", Resource: "services", Namespace: "default", Name: "kubernetes"}
+	nodes := access.Right{Verb: "get", Resource: "nodes", Subresource: "proxy"}
 	all := s.audited(roles, unusedByServices(), tried, nodes)
 	if !slices.ContainsFunc(all, func(e event) bool { return e.Object.Resource == "selfsubjectaccessreviews" }) {
 		t.Error("no one asked what the user may do")

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/migrations"
 )
 
@@ -50,19 +50,19 @@ func (s *scene) workloads(deployment string) {
 
 // audited holds what the users did in this scene against their roles, and returns it. Requests that take other rights may be denied, and
 // unused are the rights that no request takes, with what would.
-func (s *scene) audited(roles cluster.Roles, unused map[string]string, denied ...cluster.Right) audit {
+func (s *scene) audited(roles access.Roles, unused map[string]string, denied ...access.Right) audit {
 	s.Helper()
 	return s.stage.audited(s.T, s.since, roles, unused, denied...)
 }
 
 // audited is that of all scenes on a stage since its log was so long.
-func (s stage) audited(t *testing.T, since int64, roles cluster.Roles, unused map[string]string, denied ...cluster.Right) audit {
+func (s stage) audited(t *testing.T, since int64, roles access.Roles, unused map[string]string, denied ...access.Right) audit {
 	t.Helper()
 	// Neither Services nor pools have Secrets that are backed up: they do without the right to list them.
-	denied = append(denied, cluster.Right{Verb: "list", Resource: "secrets", Namespace: "replumb-system"})
+	denied = append(denied, access.Right{Verb: "list", Resource: "secrets", Namespace: "replumb-system"})
 	// Whether an operator is alive: where one is installed, everyone may see that.
-	denied = append(denied, cluster.Named(
-		cluster.In(v1alpha1.SystemNamespace, cluster.Grant("coordination.k8s.io", "leases", "", "get")...), migrations.OperatorLease)...)
+	denied = append(denied, access.Named(
+		access.In(v1alpha1.SystemNamespace, access.Grant("coordination.k8s.io", "leases", "", "get")...), migrations.OperatorLease)...)
 	views, all := s.read(t, since, viewer), s.read(t, since, viewer, operator)
 	views.onlyReads(t)
 	views.allowed(t, denied...)
@@ -105,9 +105,9 @@ func unusedAgents() map[string]string {
 }
 
 // unusedKinds are the rights to list what others define, which is asked for where it is defined. Calico's are defined here.
-func unusedKinds(roles cluster.Roles) map[string]string {
+func unusedKinds(roles access.Roles) map[string]string {
 	all := map[string]string{}
-	for _, r := range roles.Of(cluster.View).Rights() {
+	for _, r := range roles.Of(access.View).Rights() {
 		switch r.Group {
 		case "cilium.io", "security.istio.io", "networking.istio.io", "traefik.io", "gateway.networking.k8s.io", "cert-manager.io",
 			"externaldns.k8s.io", "metallb.io", "tailscale.com":

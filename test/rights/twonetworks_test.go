@@ -59,7 +59,7 @@ func (n *twoNetworks) message(pod *corev1.Pod) string {
 	case "unprefer":
 		n.switched[node] = false
 	case "cilium":
-		return marshalled(&nodecleanup.Report{Found: []string{nodecleanup.Replaces(n.replaced[node])}})
+		return marshalled(&nodecleanup.TracesReport{Found: []string{nodecleanup.Replaces(n.replaced[node])}})
 	}
 	if pod.Labels["app"] == "cilium" {
 		n.replaced[node] = n.marked(node)

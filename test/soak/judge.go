@@ -70,7 +70,7 @@ func callsAPI(s traffic.Source) bool {
 }
 
 // blamed reports whether a window lies in the time after a kill. A request under way at the kill was sent up to a time-out before.
-func blamed(w probe.Window, kills []time.Time) bool {
+func blamed(w probe.Interval, kills []time.Time) bool {
 	return slices.ContainsFunc(kills, func(kill time.Time) bool {
 		return w.EndTime().After(kill.Add(-traffic.APIPatience)) && w.StartTime().Before(kill.Add(blameFor))
 	})

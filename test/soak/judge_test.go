@@ -20,7 +20,7 @@ func at(n int) time.Time { return time.Unix(second+int64(n), 0) }
 func heard(via traffic.Via, seconds int, failed map[int]int) map[traffic.Source]probe.Series {
 	var series probe.Series
 	for i := range seconds {
-		w := probe.Window{Target: "t", Seq: uint64(i), Start: second + int64(i), Sent: 10, OK: 10 - failed[i], Failed: failed[i]}
+		w := probe.Interval{Target: "t", Seq: uint64(i), Start: second + int64(i), Sent: 10, OK: 10 - failed[i], Failed: failed[i]}
 		if failed[i] > 0 {
 			w.Errors = map[probe.Class]int{probe.ConnectTimeout: failed[i]}
 		}

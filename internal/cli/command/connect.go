@@ -136,8 +136,8 @@ func (a *App) Introduce(ctx context.Context, c *Connection) error {
 const FlushLimit = 10 * time.Second
 
 // Tools are what jobs are made with. A nil connection is none.
-func (a *App) Tools(c *Connection) migrations.Tools {
-	t := migrations.Tools{Image: pull.Image{Name: a.Build.Image()}, Context: a.Context}
+func (a *App) Tools(c *Connection) migrations.Deps {
+	t := migrations.Deps{Image: pull.Image{Name: a.Build.Image()}, Context: a.Context}
 	if c != nil {
 		t.Cluster, t.Inspector = c.Cluster, c.Inspector
 	}

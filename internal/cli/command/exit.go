@@ -11,7 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/printable"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
@@ -92,7 +92,7 @@ func HintOf(err error) string {
 
 // LacksRights reports whether the user may not do what was asked for.
 func LacksRights(err error) bool {
-	var denied *cluster.DeniedError
+	var denied *access.DeniedError
 	return errors.As(err, &denied) || apierrors.IsForbidden(err) && !freeze.Refused(err)
 }
 

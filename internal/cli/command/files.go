@@ -19,8 +19,8 @@ import (
 // Stdin is what -f calls it.
 const Stdin = "-"
 
-// Files are what -f or -k names.
-type Files struct {
+// InputFiles are what -f or -k names.
+type InputFiles struct {
 	Names         []string
 	kustomization string
 	recursive     bool
@@ -28,24 +28,24 @@ type Files struct {
 }
 
 // Declare adds the flags.
-func (f *Files) Declare(cmd *cobra.Command) {
+func (f *InputFiles) Declare(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVarP(&f.Names, "filename", "f", nil, "file or folder with the Migration, or - for stdin")
 	cmd.Flags().StringVarP(&f.kustomization, "kustomize", "k", "", "folder with a kustomization that has the Migration")
 	cmd.Flags().BoolVarP(&f.recursive, "recursive", "R", false, "take the folders in the folders of -f as well")
 }
 
 // Given reports whether anything was named.
-func (f *Files) Given() bool { return len(f.Names) > 0 || f.kustomization != "" }
+func (f *InputFiles) Given() bool { return len(f.Names) > 0 || f.kustomization != "" }
 
 // Sources reads what was named, once.
-func (f *Files) Sources(a *App) (all []spec.Source, err error) {
+func (f *InputFiles) Sources(a *App) (all []spec.Source, err error) {
 	if len(f.read) == 0 {
 		f.read, err = f.open(a)
 	}
 	return f.read, err
 }
 
-func (f *Files) open(a *App) (all []spec.Source, err error) {
+func (f *InputFiles) open(a *App) (all []spec.Source, err error) {
 	switch {
 	case !f.Given():
 		return nil, &UsageError{Problem: "name the file with the Migration", Hint: a.Name + " plan -f FILE"}
@@ -79,7 +79,7 @@ func kustomized(folder string) ([]spec.Source, error) {
 	return []spec.Source{{Name: "kustomization " + folder, Body: body, Dir: dir}}, err
 }
 
-func (f *Files) openOne(name string, in io.Reader) ([]spec.Source, error) {
+func (f *InputFiles) openOne(name string, in io.Reader) ([]spec.Source, error) {
 	if name == Stdin {
 		body, err := io.ReadAll(in)
 		here, wrong := os.Getwd()

@@ -114,8 +114,8 @@ func (f *Format) Print(w io.Writer, v any) error {
 	return printer.PrintObj(&unstructured.Unstructured{Object: content}, w)
 }
 
-// Head makes a document one that kubectl's printers take, alone and in a List.
-type Head struct {
+// DocumentHead makes a document one that kubectl's printers take, alone and in a List.
+type DocumentHead struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
 	Metadata   Metadata `json:"metadata"`
@@ -127,8 +127,8 @@ type Metadata struct {
 }
 
 // HeadOf a document of a kind about a Migration or a Fleet.
-func HeadOf(kind, name string) Head {
-	return Head{APIVersion: v1alpha1.GroupVersion.String(), Kind: kind, Metadata: Metadata{Name: name}}
+func HeadOf(kind, name string) DocumentHead {
+	return DocumentHead{APIVersion: v1alpha1.GroupVersion.String(), Kind: kind, Metadata: Metadata{Name: name}}
 }
 
 // List is several documents as one, as kubectl prints it.

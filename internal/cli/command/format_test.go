@@ -14,14 +14,14 @@ import (
 
 // document is one as status prints it.
 type document struct {
-	Head      `json:",inline"`
-	Migration string          `json:"migration"`
-	Counts    v1alpha1.Counts `json:"counts"`
-	Lock      string          `json:"lock,omitempty"`
+	DocumentHead `json:",inline"`
+	Migration    string          `json:"migration"`
+	Counts       v1alpha1.Counts `json:"counts"`
+	Lock         string          `json:"lock,omitempty"`
 }
 
 func documentOf(name string) document {
-	return document{Head: HeadOf("MigrationStatus", name), Migration: name, Counts: v1alpha1.Counts{Total: 1_234_567}}
+	return document{DocumentHead: HeadOf("MigrationStatus", name), Migration: name, Counts: v1alpha1.Counts{Total: 1_234_567}}
 }
 
 // TestDocuments prints a document, or a list of them, in every format that is none for people.

@@ -105,7 +105,7 @@ func (o *options) declarePick(cmd *cobra.Command) {
 
 type run struct {
 	*fleet.Fleet
-	targets []*fleet.Target
+	targets []*fleet.ClusterTarget
 	program *fleet.Program
 }
 
@@ -143,7 +143,7 @@ func (o *options) open(cmd *cobra.Command) (*run, error) {
 	return r, r.pick(o, targets)
 }
 
-func (r *run) pick(o *options, all []*fleet.Target) error {
+func (r *run) pick(o *options, all []*fleet.ClusterTarget) error {
 	for _, name := range o.clusters {
 		if r.WaveOf(name) == "" {
 			return &command.UsageError{Problem: fmt.Sprintf("the fleet has no cluster %q", name), Hint: "name one of spec.clusters with --cluster"}
@@ -209,7 +209,7 @@ func sharedFlags(flags *pflag.FlagSet) (shared []string, err error) {
 	return shared, err
 }
 
-func act(a *command.App, action fleet.Action, cmd *cobra.Command) *cobra.Command {
+func act(a *command.App, action fleet.ClusterAction, cmd *cobra.Command) *cobra.Command {
 	o := &actOptions{options: options{App: a}}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		r, err := o.open(cmd)
@@ -243,7 +243,7 @@ func (o *actOptions) more() (flags []string) {
 	return flags
 }
 
-func (o *actOptions) act(ctx context.Context, r *run, action fleet.Action) error {
+func (o *actOptions) act(ctx context.Context, r *run, action fleet.ClusterAction) error {
 	if h := r.Spec.Health; h != nil && action == fleet.Apply {
 		if err := callout.Check(*h); err != nil {
 			return &spec.Error{Field: "spec.health", Problem: err.Error(), Hint: "replumb calls it from this machine: see that it is there"}
@@ -257,13 +257,13 @@ func (o *actOptions) act(ctx context.Context, r *run, action fleet.Action) error
 			return err
 		}
 	}
-	question := fmt.Sprintf("%s migration %s in %s?", map[fleet.Action]string{
+	question := fmt.Sprintf("%s migration %s in %s?", map[fleet.ClusterAction]string{
 		fleet.Apply: "Apply", fleet.Rollback: "Roll back", fleet.Finish: "Take old addresses away, for good, of",
 	}[action], r.targets[0].Migration.Name, theseClusters(len(r.targets)))
 	if err := o.Confirm(o.yes, question); err != nil {
 		return err
 	}
-	runner := &fleet.Runner{
+	runner := &fleet.WaveRunner{
 		Fleet: r.Fleet, Targets: r.targets, Action: action, Replumb: r.program, Now: time.Now, Wait: waitFor,
 	}
 	if h := r.Spec.Health; h != nil {
@@ -296,8 +296,8 @@ func waitFor(ctx context.Context, d time.Duration) error {
 }
 
 // events go to stdout with -o json, else as lines for people to stderr.
-func (o *options) events() (onEvent func(fleet.Event), onLine func(*fleet.Target, fleet.Line)) {
-	progress := &fleet.Progress{Out: o.Err, Quiet: o.Settings.Quiet}
+func (o *options) events() (onEvent func(fleet.Event), onLine func(*fleet.ClusterTarget, fleet.OutputLine)) {
+	progress := &fleet.ProgressPrinter{Out: o.Err, Quiet: o.Settings.Quiet}
 	if o.format.Name != "json" {
 		return progress.OnEvent, progress.OnLine
 	}
@@ -312,11 +312,11 @@ func (o *options) events() (onEvent func(fleet.Event), onLine func(*fleet.Target
 			printLine(string(body))
 		}
 	}
-	return onEvent, func(t *fleet.Target, l fleet.Line) {
+	return onEvent, func(t *fleet.ClusterTarget, l fleet.OutputLine) {
 		if line, ok := fleet.Tagged(t.Name, l.Text); l.Event && ok {
 			printLine(line)
 		} else {
-			progress.OnLine(t, fleet.Line{Text: l.Text})
+			progress.OnLine(t, fleet.OutputLine{Text: l.Text})
 		}
 	}
 }
@@ -344,7 +344,7 @@ func (o *options) introduce(r *run) error {
 }
 
 // serverOf is where the context of a cluster leads to, and what tells it apart from others.
-func serverOf(t *fleet.Target, kubeconfig string) (server, key string, err error) {
+func serverOf(t *fleet.ClusterTarget, kubeconfig string) (server, key string, err error) {
 	raw, err := rawConfig(t.Kubeconfig, kubeconfig)
 	if err != nil {
 		return "", "", &spec.Error{Field: "cluster " + t.Name, Problem: err.Error(), Hint: "name a file that can be read by kubeconfig"}

@@ -13,7 +13,7 @@ import (
 )
 
 func TestCheckRow(t *testing.T) {
-	at := &fleet.Target{Cluster: fleet.Cluster{Name: "a"}, Wave: "one"}
+	at := &fleet.ClusterTarget{Cluster: fleet.Cluster{Name: "a"}, Wave: "one"}
 	const warns = `{"code":"RP1002","severity":"warning","outcome":"fail"}`
 	const blocks = `{"code":"RP1001","severity":"blocking","outcome":"unknown"}`
 	for name, tt := range map[string]struct {
@@ -38,7 +38,7 @@ func TestCheckRow(t *testing.T) {
 // TestFleetReportSums: requests are those of all clusters, and one without an answer is not counted
 // as well.
 func TestFleetReportSums(t *testing.T) {
-	at := &fleet.Target{Cluster: fleet.Cluster{Name: "a"}, Wave: "one"}
+	at := &fleet.ClusterTarget{Cluster: fleet.Cluster{Name: "a"}, Wave: "one"}
 	doc := document{Fleet: "prod", Migration: "move", Clusters: []reportRow{
 		newReportRow(at, []byte(`{"summary":"4 Services moved","requests":{"sent":1200,"failed":1}}`), fleet.Outcome{}),
 		newReportRow(at, []byte(`{"summary":"5 | Services <moved>","requests":{"sent":800,"late":3,"notMeasured":2}}`), fleet.Outcome{}),
@@ -87,7 +87,7 @@ func TestSharedFlags(t *testing.T) {
 }
 
 func TestFleetError(t *testing.T) {
-	of := []*fleet.Target{{Cluster: fleet.Cluster{Name: "a"}}, {Cluster: fleet.Cluster{Name: "b"}}, {Cluster: fleet.Cluster{Name: "c"}}}
+	of := []*fleet.ClusterTarget{{Cluster: fleet.Cluster{Name: "a"}}, {Cluster: fleet.Cluster{Name: "b"}}, {Cluster: fleet.Cluster{Name: "c"}}}
 	err := errorOf(of, func(i int) int { return []int{3, 0, 1}[i] })
 	if command.ExitCode(err) != fault.ExitError || !strings.HasSuffix(err.Error(), "2 clusters: a, c") {
 		t.Errorf("%d, %v", command.ExitCode(err), err)

@@ -44,7 +44,7 @@ func (e *Error) ExitCode() int { return e.Code }
 
 func (*Error) Advice() string { return "the table has the reason of each; nothing was changed" }
 
-func errorOf(of []*fleet.Target, code func(i int) int) error {
+func errorOf(of []*fleet.ClusterTarget, code func(i int) int) error {
 	e := &Error{}
 	for i, t := range of {
 		if code(i) != fault.ExitDone {
@@ -101,7 +101,7 @@ Exit code: the worst of those of the clusters: 0 nothing blocks, 3 something blo
 	o.format.DeclareDocument(cmd, "table", "json", "yaml")
 	return o.asking(cmd, func(ctx context.Context, r *run) (func(int) int, error) {
 		rows := make([]checkRow, len(r.targets))
-		fleet.Each(r.targets, func(i int, t *fleet.Target) {
+		fleet.Each(r.targets, func(i int, t *fleet.ClusterTarget) {
 			printed, end := r.program.Ask(ctx, t, "check", "-f", "-", "-o", "json")
 			rows[i] = newCheckRow(t, printed, end)
 		})
@@ -109,7 +109,7 @@ Exit code: the worst of those of the clusters: 0 nothing blocks, 3 something blo
 	})
 }
 
-func newCheckRow(t *fleet.Target, printed []byte, end fleet.Outcome) checkRow {
+func newCheckRow(t *fleet.ClusterTarget, printed []byte, end fleet.Outcome) checkRow {
 	row := checkRow{Cluster: t.Name, Wave: t.Wave, Result: "unknown", Blocking: []string{}, Warnings: []string{}, ExitCode: end.Code}
 	found := struct {
 		Items findings.Findings `json:"items"`
@@ -178,14 +178,14 @@ Exit code: the worst of those of the clusters: 0 nothing blocks, 3 something blo
 	return o.asking(cmd, func(ctx context.Context, r *run) (func(int) int, error) {
 		ends := make([]fleet.Outcome, len(r.targets))
 		plans := make([][]byte, len(r.targets))
-		fleet.Each(r.targets, func(i int, t *fleet.Target) {
+		fleet.Each(r.targets, func(i int, t *fleet.ClusterTarget) {
 			plans[i], ends[i] = r.program.Ask(ctx, t, "plan", "-f", "-", "-o", o.format.Name)
 		})
 		return func(i int) int { return ends[i].Code }, o.printPlans(r.targets, plans, ends)
 	})
 }
 
-func (o *options) printPlans(of []*fleet.Target, plans [][]byte, ends []fleet.Outcome) error {
+func (o *options) printPlans(of []*fleet.ClusterTarget, plans [][]byte, ends []fleet.Outcome) error {
 	var rows []planRow
 	for i, t := range of {
 		if o.format.Name == "table" {
@@ -209,10 +209,10 @@ func (o *options) printPlans(of []*fleet.Target, plans [][]byte, ends []fleet.Ou
 }
 
 type statusDocument struct {
-	command.Head `              json:",inline"`
-	Fleet        string        `json:"fleet"`
-	Migration    string        `json:"migration"`
-	Clusters     []fleet.State `json:"clusters"`
+	command.DocumentHead `              json:",inline"`
+	Fleet                string               `json:"fleet"`
+	Migration            string               `json:"migration"`
+	Clusters             []fleet.ClusterState `json:"clusters"`
 }
 
 func status(a *command.App) *cobra.Command {
@@ -236,12 +236,12 @@ Exit code: 0 all clusters were looked at, else the worst of those of the cluster
 			return code, writeTable(o.Out, states)
 		}
 		return code, o.format.Print(o.Out.Verbatim(), statusDocument{
-			Head: command.HeadOf("FleetStatus", r.Name), Fleet: r.Name, Migration: r.targets[0].Migration.Name, Clusters: states,
+			DocumentHead: command.HeadOf("FleetStatus", r.Name), Fleet: r.Name, Migration: r.targets[0].Migration.Name, Clusters: states,
 		})
 	})
 }
 
-func writeTable(w io.Writer, states []fleet.State) error {
+func writeTable(w io.Writer, states []fleet.ClusterState) error {
 	rows := [][]string{{"WAVE", "CLUSTER", "PHASE", "MOVED", "REQUESTS", "FAILED", "LATE", "NOT MEASURED", "LAST ERROR"}}
 	for _, s := range states {
 		row := []string{s.Wave, s.Cluster, "unknown", "-", "-", "-", "-", "-", dash(cmp.Or(s.Error, s.LastError))}

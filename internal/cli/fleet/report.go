@@ -20,12 +20,12 @@ import (
 )
 
 type document struct {
-	command.Head `json:",inline"`
-	Fleet        string      `json:"fleet"`
-	Migration    string      `json:"migration"`
-	Made         time.Time   `json:"made"`
-	Summary      string      `json:"summary"`
-	Clusters     []reportRow `json:"clusters"`
+	command.DocumentHead `json:",inline"`
+	Fleet                string      `json:"fleet"`
+	Migration            string      `json:"migration"`
+	Made                 time.Time   `json:"made"`
+	Summary              string      `json:"summary"`
+	Clusters             []reportRow `json:"clusters"`
 }
 
 type reportRow struct {
@@ -51,10 +51,10 @@ Exit code: 0 all clusters were looked at, else the worst of those of the cluster
 	o.format.DeclareDocument(cmd, "table", "json", "yaml", "markdown")
 	return o.asking(cmd, func(ctx context.Context, r *run) (func(int) int, error) {
 		doc := document{
-			Head: command.HeadOf("FleetReport", r.Name), Fleet: r.Name, Migration: r.targets[0].Migration.Name,
+			DocumentHead: command.HeadOf("FleetReport", r.Name), Fleet: r.Name, Migration: r.targets[0].Migration.Name,
 			Made: time.Now().UTC().Truncate(time.Second), Clusters: make([]reportRow, len(r.targets)),
 		}
-		fleet.Each(r.targets, func(i int, t *fleet.Target) {
+		fleet.Each(r.targets, func(i int, t *fleet.ClusterTarget) {
 			state := r.program.Status(ctx, t)
 			if state.Error != "" || state.Phase == "" {
 				doc.Clusters[i] = reportRow{
@@ -70,7 +70,7 @@ Exit code: 0 all clusters were looked at, else the worst of those of the cluster
 	})
 }
 
-func newReportRow(t *fleet.Target, printed []byte, end fleet.Outcome) reportRow {
+func newReportRow(t *fleet.ClusterTarget, printed []byte, end fleet.Outcome) reportRow {
 	row := reportRow{Cluster: t.Name, Wave: t.Wave, ReportPart: command.ReportPart{Error: end.Error, ExitCode: end.Code}}
 	if end.Code != fault.ExitDone {
 		return row

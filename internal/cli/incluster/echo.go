@@ -43,6 +43,6 @@ func listenForAgents(ctx context.Context) (*echoserver.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	server := &echoserver.Server{Identity: probe.Identity{Name: name, Pod: name}, Drain: echoserver.Drain, Limits: echoserver.ForAgents()}
+	server := &echoserver.Server{Identity: probe.EchoIdentity{Name: name, Pod: name}, Drain: echoserver.Drain, Limits: echoserver.ForAgents()}
 	return server, server.Listen(ctx, echoserver.HTTPAddress, echoserver.TCPAddress, echoserver.UDPAddress)
 }

@@ -45,12 +45,12 @@ func Node(a *command.App) *cobra.Command {
 type node struct{ *command.App }
 
 func (n node) network(
-	use, short string, do func(nodecleanup.Host, nodecleanup.Network) (*nodecleanup.Report, error),
+	use, short string, do func(nodecleanup.Host, nodecleanup.NetworkTraces) (*nodecleanup.TracesReport, error),
 ) *cobra.Command {
 	var h nodecleanup.Host
 	var pods []string
 	cmd := &cobra.Command{Use: use + " NETWORK", Short: short, Args: cobra.ExactArgs(1)}
-	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.Report, error) {
+	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.TracesReport, error) {
 		name := cmd.Flags().Arg(0)
 		network, ok := nodecleanup.Find(name)
 		if !ok {
@@ -74,7 +74,7 @@ func rootFlag(cmd *cobra.Command, root *string) {
 	cmd.Flags().StringVar(root, "root", "/host", "where the root of the node is mounted")
 }
 
-func (n node) reporting(cmd *cobra.Command, do func(*cobra.Command) (*nodecleanup.Report, error)) {
+func (n node) reporting(cmd *cobra.Command, do func(*cobra.Command) (*nodecleanup.TracesReport, error)) {
 	var file string
 	cmd.Flags().StringVar(&file, "report", "", "file to write the report to; none means stdout")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -96,7 +96,7 @@ func (n node) reporting(cmd *cobra.Command, do func(*cobra.Command) (*nodecleanu
 
 func (n node) silent(use, short string, do func() error) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, Args: command.NoArgs}
-	n.reporting(cmd, func(*cobra.Command) (*nodecleanup.Report, error) { return &nodecleanup.Report{}, do() })
+	n.reporting(cmd, func(*cobra.Command) (*nodecleanup.TracesReport, error) { return &nodecleanup.TracesReport{}, do() })
 	return cmd
 }
 
@@ -105,7 +105,7 @@ func (n node) traffic() *cobra.Command {
 	var inside, ignore, served []string
 	var ports []uint
 	cmd := &cobra.Command{Use: "traffic", Short: "Find clients from outside whom the node serves", Args: command.NoArgs}
-	n.reporting(cmd, func(cmd *cobra.Command) (_ *nodecleanup.Report, err error) {
+	n.reporting(cmd, func(cmd *cobra.Command) (_ *nodecleanup.TracesReport, err error) {
 		for _, p := range ports {
 			w.Ports = append(w.Ports, uint16(p)) //nolint:gosec // ports of containers
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 )
 
-func prefer(h nodecleanup.Host, n nodecleanup.Network) (*nodecleanup.Report, error) {
+func prefer(h nodecleanup.Host, n nodecleanup.NetworkTraces) (*nodecleanup.TracesReport, error) {
 	if err := h.Prefer(n); err != nil {
 		return nil, err
 	}
@@ -19,11 +19,11 @@ func prefer(h nodecleanup.Host, n nodecleanup.Network) (*nodecleanup.Report, err
 		err = fmt.Errorf("the node does not go by /etc/cni/net.d/%s, which was just written: did something remove it?",
 			nodecleanup.Preferred)
 	}
-	return &nodecleanup.Report{}, err
+	return &nodecleanup.TracesReport{}, err
 }
 
-func adopt(h nodecleanup.Host, n nodecleanup.Network) (*nodecleanup.Report, error) {
-	return &nodecleanup.Report{}, h.Adopt(n)
+func adopt(h nodecleanup.Host, n nodecleanup.NetworkTraces) (*nodecleanup.TracesReport, error) {
+	return &nodecleanup.TracesReport{}, h.Adopt(n)
 }
 
 func (n node) unprefer() *cobra.Command {
@@ -37,13 +37,13 @@ func (n node) unprefer() *cobra.Command {
 
 func (n node) cross() *cobra.Command {
 	return between("cross", "Keep the addresses of pods on their way to the other network, until interrupted, and after",
-		func(cmd *cobra.Command, pairs []masquerade.Pair) error {
+		func(cmd *cobra.Command, pairs []masquerade.RangePair) error {
 			return masquerade.Maintain(cmd.Context(), pairs, masquerade.Every, func(err error) { fmt.Fprintln(n.Err, err) })
 		})
 }
 
 func (node) crossed() *cobra.Command {
-	return between("crossed", "Succeed if the node keeps them", func(_ *cobra.Command, pairs []masquerade.Pair) error {
+	return between("crossed", "Succeed if the node keeps them", func(_ *cobra.Command, pairs []masquerade.RangePair) error {
 		return masquerade.Check(pairs)
 	})
 }
@@ -52,13 +52,13 @@ func (n node) uncross() *cobra.Command {
 	return n.silent("uncross", "Keep them no more", masquerade.Remove)
 }
 
-func between(use, short string, do func(*cobra.Command, []masquerade.Pair) error) *cobra.Command {
+func between(use, short string, do func(*cobra.Command, []masquerade.RangePair) error) *cobra.Command {
 	var texts []string
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ranges, err := prefixes(texts)
-			var pairs []masquerade.Pair
+			var pairs []masquerade.RangePair
 			if err == nil {
 				pairs, err = masquerade.Pairs(ranges)
 			}

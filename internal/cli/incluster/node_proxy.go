@@ -13,9 +13,9 @@ import (
 
 func (n node) services() *cobra.Command {
 	var programmed, unprogrammed string
-	var ask nodecleanup.Services
+	var ask nodecleanup.ServiceQuery
 	cmd := &cobra.Command{Use: "services", Short: "Find out who leads to Services on the node", Args: command.NoArgs}
-	n.reporting(cmd, func(cmd *cobra.Command) (_ *nodecleanup.Report, err error) {
+	n.reporting(cmd, func(cmd *cobra.Command) (_ *nodecleanup.TracesReport, err error) {
 		for into, text := range map[*netip.Addr]string{&ask.Programmed: programmed, &ask.Unprogrammed: unprogrammed} {
 			if text == "" {
 				continue
@@ -39,11 +39,11 @@ func (n node) services() *cobra.Command {
 }
 
 func (n node) cilium() *cobra.Command {
-	var ask nodecleanup.Agent
+	var ask nodecleanup.CiliumAgent
 	cmd := &cobra.Command{
 		Use: "cilium", Short: "Ask Cilium's agent of the node whether it replaces kube-proxy", Args: command.NoArgs,
 	}
-	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.Report, error) { return ask.Ask(cmd.Context()) })
+	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.TracesReport, error) { return ask.Ask(cmd.Context()) })
 	flags := cmd.Flags()
 	flags.StringVar(&ask.Socket, "socket", "/host/run/cilium/cilium.sock", "where the agent's socket is")
 	flags.StringVar(&ask.Healthz, "healthz", "", "address with a port that it says that it is well at; empty is not asked")

@@ -186,7 +186,7 @@ func replica(env func(string) string) string {
 // reached are the API servers of the operator's own cluster. It reaches them without any Service,
 // since it moves those.
 type reached struct {
-	endpoints *cluster.Endpoints
+	endpoints *cluster.APIEndpoints
 	fallback  string
 }
 

@@ -34,14 +34,14 @@ func (j cableJob) About() migration.About {
 func (cableJob) Inspect(context.Context) (migration.Inspection, error) {
 	return migration.Inspection{
 		Whole: &engine.Plan{Name: "c"}, Outstanding: &engine.Plan{Name: "c"},
-		Details: migration.Details{Summary: "7 cables to lay", Text: []migration.Block{{Lines: []string{"laid by hand"}}}},
+		Details: migration.Details{Summary: "7 cables to lay", Text: []migration.TextBlock{{Lines: []string{"laid by hand"}}}},
 	}, nil
 }
 
 func (cableJob) Status(context.Context) (migration.StatusDocument, error) {
 	return migration.StatusDocument{
 		Body:    struct{ Cables []string }{[]string{"red"}},
-		Summary: "1 of 7 cables laid", Text: []migration.Block{{Head: []string{"CABLE"}, Rows: [][]string{{"red"}}}},
+		Summary: "1 of 7 cables laid", Text: []migration.TextBlock{{Head: []string{"CABLE"}, Rows: [][]string{{"red"}}}},
 	}, nil
 }
 
@@ -55,7 +55,7 @@ func sixKinds() migrations.Kinds {
 				return migration.Report{Kind: "Cables", Subject: "The cables", Did: "were laid"}
 			},
 		},
-		NewJob: func(_ migrations.Tools, m *v1alpha1.Migration) (migrations.Job, error) { return cableJob{m: m}, nil },
+		NewJob: func(_ migrations.Deps, m *v1alpha1.Migration) (migrations.Job, error) { return cableJob{m: m}, nil },
 	})
 }
 
@@ -123,7 +123,7 @@ func TestSixthKind(t *testing.T) {
 	if err != nil || strings.Join(migrationset.Names(ordered), ",") != "s,c,n" {
 		t.Errorf("the order is %v, %v", migrationset.Names(ordered), err)
 	}
-	if _, err := migrations.All().NewJob(migrations.Tools{}, m); err == nil {
+	if _, err := migrations.All().NewJob(migrations.Deps{}, m); err == nil {
 		t.Error("a table without its kind makes a job of it all the same")
 	}
 }

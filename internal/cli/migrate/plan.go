@@ -22,8 +22,8 @@ import (
 )
 
 type planDocument struct {
-	command.Head `       json:",inline"`
-	Migration    string `json:"migration"`
+	command.DocumentHead `       json:",inline"`
+	Migration            string `json:"migration"`
 	// Cluster is the one that the plan is of, and Time when it was made.
 	Cluster  engine.Identity      `json:"cluster"`
 	Time     time.Time            `json:"time"`
@@ -145,7 +145,7 @@ func planOf(ctx context.Context, c *command.Connection, look migration.Inspectio
 	}
 	of, err := c.Identity(ctx)
 	return planDocument{
-		Head: command.HeadOf("Plan", look.Whole.Name), Migration: look.Whole.Name,
+		DocumentHead: command.HeadOf("Plan", look.Whole.Name), Migration: look.Whole.Name,
 		Cluster: of, Time: time.Now().UTC().Truncate(time.Second), Hash: hash,
 		Findings: look.Findings, Phases: phases, Services: look.Services, Stays: append([]migration.Stay{}, look.Stays...), Late: look.Late,
 	}, err

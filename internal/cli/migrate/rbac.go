@@ -10,7 +10,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/replumb/replumb/internal/cli/command"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/rbac"
 	"github.com/replumb/replumb/internal/migrations"
 )
@@ -81,7 +81,7 @@ func (o *rbacOptions) checkArgs(args []string) error {
 	return nil
 }
 
-func (o *rbacOptions) roles(ctx context.Context, args []string) (cluster.Roles, error) {
+func (o *rbacOptions) roles(ctx context.Context, args []string) (access.Roles, error) {
 	for _, k := range migrations.All() {
 		if len(args) == 1 && k.Command == args[0] {
 			return k.Roles, nil
@@ -102,16 +102,16 @@ func (o *rbacOptions) roles(ctx context.Context, args []string) (cluster.Roles, 
 	return roles, nil
 }
 
-func (o *rbacOptions) print(roles cluster.Roles) error {
-	var purposes []cluster.Purpose
+func (o *rbacOptions) print(roles access.Roles) error {
+	var purposes []access.Purpose
 	for _, p := range o.purposes {
-		if !slices.Contains(cluster.Purposes(), cluster.Purpose(p)) {
+		if !slices.Contains(access.Purposes(), access.Purpose(p)) {
 			return &command.UsageError{
 				Problem: fmt.Sprintf("purpose %q is not known", p),
 				Hint:    "use view, operate, agents, overlap, without-agents",
 			}
 		}
-		purposes = append(purposes, cluster.Purpose(p))
+		purposes = append(purposes, access.Purpose(p))
 	}
 	if len(purposes) > 0 {
 		roles = roles.Of(purposes...)

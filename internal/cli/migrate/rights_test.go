@@ -11,7 +11,7 @@ import (
 
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/cni"
 	"github.com/replumb/replumb/internal/migrations/mirror"
@@ -33,7 +33,7 @@ func TestRightsOfKind(t *testing.T) {
 		"deploy/rbac-cni.yaml": &cni.Job{},
 	} {
 		t.Run(file, func(t *testing.T) {
-			for _, err := range []error{forbidden(), &engine.StepError{Err: forbidden()}, &cluster.DeniedError{}} {
+			for _, err := range []error{forbidden(), &engine.StepError{Err: forbidden()}, &access.DeniedError{}} {
 				if got := command.HintOf(ofJob(j, err)); !strings.HasPrefix(got, "bind the roles in "+file) {
 					t.Errorf("%v: hint %q", err, got)
 				}

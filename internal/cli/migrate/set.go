@@ -33,7 +33,7 @@ type member struct {
 	set migration.SetPlace
 	// have is what the cluster has of it, nil if nothing, and stand where it stands there.
 	have  *v1alpha1.Migration
-	stand migrationset.Progress
+	stand migrationset.MemberProgress
 }
 
 func (m member) moves() string { return m.set.Moves }
@@ -89,9 +89,9 @@ func (o *source) setOf(f command.Format, read []spec.Given) (*set, error) {
 }
 
 func (s *set) between(looks []*migration.Inspection) findings.Findings {
-	var all []migrationset.Member
+	var all []migrationset.SetMember
 	for i, m := range s.members {
-		of := migrationset.Member{Migration: m.Migration, Place: m.set}
+		of := migrationset.SetMember{Migration: m.Migration, Place: m.set}
 		if looks != nil && looks[i] != nil {
 			of.Plan = looks[i].Outstanding
 		}
@@ -126,7 +126,7 @@ func (s *set) reach(ctx context.Context) (err error) {
 				return err
 			}
 		}
-		of.have, of.stand = have, migrationset.Progress{Name: of.Name}
+		of.have, of.stand = have, migrationset.MemberProgress{Name: of.Name}
 		if have != nil {
 			of.stand.Phase, of.stand.Final = have.Status.Phase, have.Status.PointOfNoReturnPassed
 			of.stand.Applied = have.Spec.Desired == v1alpha1.DesiredApplied
@@ -144,7 +144,7 @@ func (o *action) refuseOperator(ctx context.Context, s *set) error {
 	return err
 }
 
-func (s *set) standings() (all []migrationset.Progress) {
+func (s *set) standings() (all []migrationset.MemberProgress) {
 	for _, m := range s.members {
 		all = append(all, m.stand)
 	}

@@ -167,7 +167,7 @@ func (o *statusOptions) statusSet(ctx context.Context, s *set) error {
 func (s *set) pageOf(ctx context.Context, of member) (*statusDocument, error) {
 	if of.have == nil {
 		return &statusDocument{statusHead{
-			Head: command.HeadOf("MigrationStatus", of.Name), Migration: of.Name, Next: s.Name + " apply -f FILE", found: migration.StatusDocument{Summary: "not begun"},
+			DocumentHead: command.HeadOf("MigrationStatus", of.Name), Migration: of.Name, Next: s.Name + " apply -f FILE", found: migration.StatusDocument{Summary: "not begun"},
 		}}, nil
 	}
 	j, err := s.silentJob(s.c, of.have)
@@ -182,10 +182,10 @@ func (s *set) pageOf(ctx context.Context, of member) (*statusDocument, error) {
 }
 
 type setReport struct {
-	command.Head `json:",inline"`
-	Made         time.Time      `json:"made"`
-	Summary      string         `json:"summary"`
-	Migrations   []setReportRow `json:"migrations"`
+	command.DocumentHead `json:",inline"`
+	Made                 time.Time      `json:"made"`
+	Summary              string         `json:"summary"`
+	Migrations           []setReportRow `json:"migrations"`
 }
 
 type setReportRow struct {
@@ -200,7 +200,7 @@ func (o *reportOptions) reportSet(ctx context.Context, s *set) error {
 	if err := s.reach(ctx); err != nil {
 		return err
 	}
-	doc := setReport{Head: command.HeadOf("SetReport", s.members[0].Name), Made: time.Now().UTC().Truncate(time.Second)}
+	doc := setReport{DocumentHead: command.HeadOf("SetReport", s.members[0].Name), Made: time.Now().UTC().Truncate(time.Second)}
 	var parts []command.ReportPart
 	var files []string
 	for _, of := range s.members {

@@ -17,7 +17,7 @@ import (
 // source is where the Migrations of a command are, and what its flags change in them.
 type source struct {
 	*command.App
-	files command.Files
+	files command.InputFiles
 	from  string
 	// passEnv are variables that programs get beside those that all get.
 	passEnv        []string

@@ -27,14 +27,14 @@ import (
 )
 
 type statusHead struct {
-	command.Head `json:",inline"`
-	Migration    string          `json:"migration"`
-	Phase        v1alpha1.Phase  `json:"phase,omitempty"`
-	Final        bool            `json:"pointOfNoReturnPassed"`
-	LastError    string          `json:"lastError,omitempty"`
-	Counts       v1alpha1.Counts `json:"counts"`
-	Stage        string          `json:"stage,omitempty"`
-	Paused       bool            `json:"paused,omitempty"`
+	command.DocumentHead `json:",inline"`
+	Migration            string          `json:"migration"`
+	Phase                v1alpha1.Phase  `json:"phase,omitempty"`
+	Final                bool            `json:"pointOfNoReturnPassed"`
+	LastError            string          `json:"lastError,omitempty"`
+	Counts               v1alpha1.Counts `json:"counts"`
+	Stage                string          `json:"stage,omitempty"`
+	Paused               bool            `json:"paused,omitempty"`
 	// SettledAt is when the cluster became as the Migration wants it; nil if it is not.
 	SettledAt *metav1.Time          `json:"settledAt,omitempty"`
 	Proof     *v1alpha1.ProofStatus `json:"proof,omitempty"`
@@ -74,7 +74,7 @@ type gateLine struct {
 func documentOf(j migrations.Job, found migration.StatusDocument, name string) *statusDocument {
 	m := j.About().Migration
 	head := statusHead{
-		Head: command.HeadOf("MigrationStatus", m.Name), Counts: found.Counts, found: found,
+		DocumentHead: command.HeadOf("MigrationStatus", m.Name), Counts: found.Counts, found: found,
 		Migration: m.Name, Phase: m.Status.Phase, Final: m.Status.PointOfNoReturnPassed, LastError: m.Status.LastError,
 		Proof: m.Status.Proof, Stage: m.Status.Stage, Paused: m.Spec.Paused, Next: next(m, found.Pending, name),
 	}
@@ -311,7 +311,7 @@ func showStatus(w io.Writer, doc *statusDocument, rows int, name string) error {
 	return err
 }
 
-func writeText(w io.Writer, text []migration.Block, rows int, name string) error {
+func writeText(w io.Writer, text []migration.TextBlock, rows int, name string) error {
 	for _, b := range text {
 		most := rows
 		if b.All {

@@ -13,7 +13,7 @@ import (
 
 // fiveThousand is a migration in the middle of many Services.
 func fiveThousand() *statusDocument {
-	services := migration.Block{Head: []string{"SERVICE", "STATE"}, Settled: func(row []string) bool { return row[1] == "moved" }}
+	services := migration.TextBlock{Head: []string{"SERVICE", "STATE"}, Settled: func(row []string) bool { return row[1] == "moved" }}
 	for i := range 5000 {
 		state := "waiting"
 		if i < 372 {
@@ -28,7 +28,7 @@ func fiveThousand() *statusDocument {
 	return &statusDocument{statusHead{
 		Migration: "move", Phase: v1alpha1.PhaseApplying, Stage: "move", Next: "replumb apply -f FILE",
 		Gates: []gateLine{{Title: "Renew certificates", Instructions: "do\nthis: replumb status", Since: time.Unix(0, 0).UTC()}},
-		found: migration.StatusDocument{Summary: "372 of 5000 moved", Text: []migration.Block{services, migration.Holding(holds)}},
+		found: migration.StatusDocument{Summary: "372 of 5000 moved", Text: []migration.TextBlock{services, migration.Holding(holds)}},
 	}}
 }
 

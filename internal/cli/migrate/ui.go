@@ -75,7 +75,7 @@ type shownMigration struct {
 	watch *watch
 }
 
-var _ webui.Source = (*shownMigration)(nil)
+var _ webui.MigrationSource = (*shownMigration)(nil)
 
 func (s *shownMigration) Look(ctx context.Context) (progress.View, []webui.Offer, error) {
 	s.mu.Lock()

@@ -13,7 +13,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/installation"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 // Formats of what install prints.
@@ -86,7 +86,7 @@ The operator has the rights of every kind of migration: treat who may write Migr
 
 func purposeNames() []string {
 	var all []string
-	for _, p := range cluster.Purposes() {
+	for _, p := range access.Purposes() {
 		all = append(all, string(p))
 	}
 	return all
@@ -110,7 +110,7 @@ func (o *installOptions) options() (installation.Options, error) {
 		to.Scope = installation.WithoutOperator
 	}
 	for _, p := range o.purposes {
-		to.Purposes = append(to.Purposes, cluster.Purpose(p))
+		to.Purposes = append(to.Purposes, access.Purpose(p))
 	}
 	return to, nil
 }

@@ -35,7 +35,7 @@ func Mirror(a *command.App) *cobra.Command {
 
 type mirrorOptions struct {
 	*command.App
-	files                 command.Files
+	files                 command.InputFiles
 	name, endpoint, kops  string
 	services, pods, nodes []string
 }

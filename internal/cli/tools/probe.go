@@ -229,7 +229,7 @@ func processors(config probe.Config) int {
 
 func (o *probeOptions) probeAsJSON(ctx context.Context, config probe.Config, ledger *probe.Ledger) error {
 	lines := json.NewEncoder(o.Out.Verbatim())
-	return probe.New(config, func(w probe.Window) error {
+	return probe.New(config, func(w probe.Interval) error {
 		if err := errors.Join(ledger.Add(w), lines.Encode(w)); err != nil {
 			return err
 		}
@@ -238,13 +238,13 @@ func (o *probeOptions) probeAsJSON(ctx context.Context, config probe.Config, led
 }
 
 func (o *probeOptions) probeForPeople(ctx context.Context, config probe.Config, ledger *probe.Ledger) error {
-	var progress *terminal.Progress
+	var progress *terminal.ProgressLine
 	if f := o.Terminal(); f != nil {
 		progress = terminal.NewProgress(f, int(f.Fd()))
 	}
 	people := terminal.NewProbes(o.Err, progress)
 	defer people.Close()
-	prober := probe.New(config, func(w probe.Window) error {
+	prober := probe.New(config, func(w probe.Interval) error {
 		people.Window(w)
 		return ledger.Add(w)
 	})

@@ -19,7 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/network/ranges"
-	"github.com/replumb/replumb/internal/network/ranges/inventory"
+	"github.com/replumb/replumb/internal/network/ranges/used"
 )
 
 type rangesOptions struct {
@@ -185,7 +185,7 @@ func (o *rangesOptions) flagsOf(context string) *genericclioptions.ConfigFlags {
 
 type rangesLook struct {
 	context string
-	of      *inventory.Cluster
+	of      *used.ClusterRanges
 	err     error
 	taken   time.Time
 }
@@ -232,7 +232,7 @@ func (o *rangesOptions) read(ctx context.Context, sides []rangesSide) ([]rangesL
 			look.taken = c.Snapshot.Taken()
 		}
 		eg.Go(func() error {
-			look.of, look.err = inventory.Read(ctx, c.Cluster)
+			look.of, look.err = used.Read(ctx, c.Cluster)
 			return nil
 		})
 	}

@@ -14,10 +14,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/replumb/replumb/internal/cli/command"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/internal/migrations"
-	"github.com/replumb/replumb/internal/network/ranges/inventory"
+	"github.com/replumb/replumb/internal/network/ranges/used"
 )
 
 const onlyMine = 0o600
@@ -87,12 +87,12 @@ func describeSnapshot(a *command.App, file string, head *offline.Head, m *offlin
 	a.Hint("%s check -f FILE --from %s", a.Name, file)
 }
 
-func readable() []cluster.Right {
-	all := inventory.Rights()
+func readable() []access.Right {
+	all := used.Rights()
 	for _, k := range migrations.All() {
 		if k.Field != "mirror" {
 			all = append(all, k.Roles.Rights()...)
 		}
 	}
-	return slices.DeleteFunc(all, func(r cluster.Right) bool { return r.Group == "*" || r.Resource == "*" })
+	return slices.DeleteFunc(all, func(r access.Right) bool { return r.Group == "*" || r.Resource == "*" })
 }

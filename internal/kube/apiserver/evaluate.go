@@ -16,7 +16,7 @@ const noServer = "no API server is known"
 
 // CertificatesCover returns an engine.NotYet that lists servers whose certificate does not name
 // want, or is not known.
-func CertificatesCover(servers []Server, want netip.Addr) error {
+func CertificatesCover(servers []APIServer, want netip.Addr) error {
 	if len(servers) == 0 {
 		return engine.NotYet(noServer)
 	}
@@ -49,7 +49,7 @@ func CertificatesCover(servers []Server, want netip.Addr) error {
 // A server's own answer comes first, then podFlags (see FromPods), then reports of nodes. An API
 // server pod at none of the addresses counts as well, since it brings its range along when it
 // returns.
-func AllOnRange(servers []Server, podFlags map[netip.Addr][]netip.Prefix, want []netip.Prefix) (missing, unknown []string) {
+func AllOnRange(servers []APIServer, podFlags map[netip.Addr][]netip.Prefix, want []netip.Prefix) (missing, unknown []string) {
 	if len(servers) == 0 {
 		unknown = append(unknown, noServer)
 	}

@@ -103,19 +103,19 @@ func TestAddresses(t *testing.T) {
 
 func TestCertificatesCover(t *testing.T) {
 	want := netip.MustParseAddr("172.24.0.1")
-	good := Server{Address: "a:1", SANs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), want}}
-	bad := Server{Address: "b:1", SANs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
-	unknown := Server{Address: "c:1", SANs: []netip.Addr{want}, CertErr: errors.New("certificate of API server c:1: refused")}
+	good := APIServer{Address: "a:1", SANs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), want}}
+	bad := APIServer{Address: "b:1", SANs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
+	unknown := APIServer{Address: "c:1", SANs: []netip.Addr{want}, CertErr: errors.New("certificate of API server c:1: refused")}
 	for _, tt := range []struct {
 		name    string
-		servers []Server
+		servers []APIServer
 		say     []string
 	}{
-		{"all", []Server{good, good}, nil},
+		{"all", []APIServer{good, good}, nil},
 		{"none known", nil, []string{"no API server"}},
-		{"one lacks it", []Server{good, bad}, []string{"172.24.0.1 is not in the certificate of b:1"}},
-		{"one is unknown", []Server{good, unknown}, []string{"not known: certificate of API server c:1: refused"}},
-		{"both", []Server{bad, unknown}, []string{"b:1", "c:1"}},
+		{"one lacks it", []APIServer{good, bad}, []string{"172.24.0.1 is not in the certificate of b:1"}},
+		{"one is unknown", []APIServer{good, unknown}, []string{"not known: certificate of API server c:1: refused"}},
+		{"both", []APIServer{bad, unknown}, []string{"b:1", "c:1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			err := CertificatesCover(tt.servers, want)
@@ -137,42 +137,42 @@ func TestAllOnRange(t *testing.T) {
 	a5, a6 := netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("10.0.0.6")
 	for _, tt := range []struct {
 		name             string
-		servers          []Server
+		servers          []APIServer
 		pods             map[netip.Addr][]netip.Prefix
 		missing, unknown []string
 	}{
-		{"says so itself", []Server{{Address: "10.0.0.5:6443", Ranges: prefixes("172.24.0.0/16")}}, nil, nil, nil},
-		{"second family counts for itself", []Server{{Address: "10.0.0.5:6443", Ranges: prefixes("fd00::/108", "172.24.0.0/16")}}, nil, nil, nil},
-		{"another range", []Server{{Address: "10.0.0.5:6443", Ranges: prefixes("10.96.0.0/16")}}, nil, []string{"10.0.0.5:6443 (10.96.0.0/16)"}, nil},
-		{"wider range", []Server{{Address: "10.0.0.5:6443", Ranges: prefixes("172.24.0.0/12")}}, nil, []string{"10.0.0.5:6443"}, nil},
-		{"other family only", []Server{{Address: "10.0.0.5:6443", Ranges: prefixes("fd00::/108")}}, nil, nil, []string{"10.0.0.5:6443 (it names"}},
-		{"the pod tells", []Server{{Address: "10.0.0.5:6443", FlagsErr: silent}}, map[netip.Addr][]netip.Prefix{a5: {want}}, nil, nil},
+		{"says so itself", []APIServer{{Address: "10.0.0.5:6443", Ranges: prefixes("172.24.0.0/16")}}, nil, nil, nil},
+		{"second family counts for itself", []APIServer{{Address: "10.0.0.5:6443", Ranges: prefixes("fd00::/108", "172.24.0.0/16")}}, nil, nil, nil},
+		{"another range", []APIServer{{Address: "10.0.0.5:6443", Ranges: prefixes("10.96.0.0/16")}}, nil, []string{"10.0.0.5:6443 (10.96.0.0/16)"}, nil},
+		{"wider range", []APIServer{{Address: "10.0.0.5:6443", Ranges: prefixes("172.24.0.0/12")}}, nil, []string{"10.0.0.5:6443"}, nil},
+		{"other family only", []APIServer{{Address: "10.0.0.5:6443", Ranges: prefixes("fd00::/108")}}, nil, nil, []string{"10.0.0.5:6443 (it names"}},
+		{"the pod tells", []APIServer{{Address: "10.0.0.5:6443", FlagsErr: silent}}, map[netip.Addr][]netip.Prefix{a5: {want}}, nil, nil},
 		{
 			"the pod tells of another",
-			[]Server{{Address: "10.0.0.5:6443", FlagsErr: silent}},
+			[]APIServer{{Address: "10.0.0.5:6443", FlagsErr: silent}},
 			map[netip.Addr][]netip.Prefix{a5: prefixes("10.96.0.0/16")},
 			[]string{"10.0.0.5:6443"},
 			nil,
 		},
 		{
 			"the server knows better",
-			[]Server{{Address: "10.0.0.5:6443", Ranges: prefixes("10.96.0.0/16")}},
+			[]APIServer{{Address: "10.0.0.5:6443", Ranges: prefixes("10.96.0.0/16")}},
 			map[netip.Addr][]netip.Prefix{a5: {want}},
 			[]string{"10.0.0.5:6443"},
 			nil,
 		},
-		{"no flags to be seen", []Server{{Address: "10.0.0.5:6443", FlagsErr: silent}}, nil, nil, []string{"10.0.0.5:6443 (flags"}},
-		{"by name", []Server{{Address: "api.example.com:6443", FlagsErr: silent}}, nil, nil, []string{"api.example.com:6443"}},
+		{"no flags to be seen", []APIServer{{Address: "10.0.0.5:6443", FlagsErr: silent}}, nil, nil, []string{"10.0.0.5:6443 (flags"}},
+		{"by name", []APIServer{{Address: "api.example.com:6443", FlagsErr: silent}}, nil, nil, []string{"api.example.com:6443"}},
 		{
 			"pod without endpoint",
-			[]Server{{Address: "10.0.0.5:6443", Ranges: []netip.Prefix{want}}},
+			[]APIServer{{Address: "10.0.0.5:6443", Ranges: []netip.Prefix{want}}},
 			map[netip.Addr][]netip.Prefix{a5: {want}, a6: prefixes("10.96.0.0/16")},
 			[]string{"the API server pod on 10.0.0.6"},
 			nil,
 		},
 		{
 			"uncertain pod without endpoint",
-			[]Server{{Address: "10.0.0.5:6443", Ranges: []netip.Prefix{want}}},
+			[]APIServer{{Address: "10.0.0.5:6443", Ranges: []netip.Prefix{want}}},
 			map[netip.Addr][]netip.Prefix{a6: nil},
 			nil,
 			[]string{"the API server pod on 10.0.0.6"},
@@ -188,7 +188,8 @@ func TestAllOnRange(t *testing.T) {
 	}
 }
 
-// TestAllOnRangesOfBothFamilies wants the whole list, in its order: the first range is that of the primary family.
+// TestAllOnRangesOfBothFamilies wants the whole list, in its order: the first range is that of the
+// primary family.
 func TestAllOnRangesOfBothFamilies(t *testing.T) {
 	want := prefixes("172.24.0.0/16", "fd00:10:96::/112")
 	silent := errors.New("flags of API server: nothing")
@@ -207,7 +208,7 @@ func TestAllOnRangesOfBothFamilies(t *testing.T) {
 		"the pod tells of one": {pod: prefixes("172.24.0.0/16"), missing: []string{"10.0.0.5:6443 (172.24.0.0/16)"}},
 		"nothing to be seen":   {unknown: []string{"10.0.0.5:6443 (flags"}},
 	} {
-		server := Server{Address: "10.0.0.5:6443", Ranges: tt.ranges}
+		server := APIServer{Address: "10.0.0.5:6443", Ranges: tt.ranges}
 		if tt.ranges == nil {
 			server.FlagsErr = silent
 		}
@@ -215,7 +216,7 @@ func TestAllOnRangesOfBothFamilies(t *testing.T) {
 		if tt.pod != nil {
 			pods[a5] = tt.pod
 		}
-		missing, unknown := AllOnRange([]Server{server}, pods, want)
+		missing, unknown := AllOnRange([]APIServer{server}, pods, want)
 		if !slices.EqualFunc(missing, tt.missing, strings.HasPrefix) || !slices.EqualFunc(unknown, tt.unknown, strings.HasPrefix) {
 			t.Errorf("%s: missing %q, unknown %q", name, missing, unknown)
 		}

@@ -9,11 +9,10 @@ import (
 	"net/http"
 	"net/netip"
 
+	"github.com/replumb/replumb/internal/kube/serviceranges"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-
-	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 // ErrNoRange says that an API server did not say which range it gives addresses from.
@@ -35,7 +34,7 @@ func (i *Inspector) Gives(ctx context.Context, address string, family corev1.IPF
 	if config.ServerName, err = nameFor(leaf, i.config, address); err != nil {
 		return r, err
 	}
-	svc := cluster.OutOfRange(family)
+	svc := serviceranges.OutOfRange(family)
 	svc.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}
 	body, err := json.Marshal(svc)
 	if err != nil {
@@ -54,7 +53,7 @@ func (i *Inspector) Gives(ctx context.Context, address string, family corev1.IPF
 	if err := json.Unmarshal(text, status); err != nil {
 		return r, fmt.Errorf("reading its answer: %w", err)
 	}
-	r, known := cluster.RangeIn(errors.New(status.Message))
+	r, known := serviceranges.RangeIn(errors.New(status.Message))
 	if !known || response.StatusCode != http.StatusUnprocessableEntity {
 		return netip.Prefix{}, fmt.Errorf("%w: %s", ErrNoRange, response.Status)
 	}

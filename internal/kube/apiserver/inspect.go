@@ -31,8 +31,8 @@ var ErrUnverified = errors.New(
 	"the kubeconfig has no certificates verified (insecure-skip-tls-verify), and without that no credentials are sent to single API servers",
 )
 
-// Server is what one API server showed.
-type Server struct {
+// APIServer is what one API server showed.
+type APIServer struct {
 	// Address is where it was asked, as host:port.
 	Address string
 	// SANs and Names are the addresses and DNS names in its certificate.
@@ -66,8 +66,8 @@ func New(config *rest.Config) *Inspector {
 	return &Inspector{config: config}
 }
 
-func (i *Inspector) InspectAll(ctx context.Context, addresses []string) []Server {
-	servers := make([]Server, len(addresses))
+func (i *Inspector) InspectAll(ctx context.Context, addresses []string) []APIServer {
+	servers := make([]APIServer, len(addresses))
 	var eg errgroup.Group
 	eg.SetLimit(8)
 	for n, address := range addresses {
@@ -83,13 +83,13 @@ func (i *Inspector) InspectAll(ctx context.Context, addresses []string) []Server
 // Inspect asks the API server at address (host:port) for certificate and flags, within five
 // seconds. The certificate must be of the cluster's CA but need not name address, which may be a
 // forward.
-func (i *Inspector) Inspect(ctx context.Context, address string) Server {
+func (i *Inspector) Inspect(ctx context.Context, address string) APIServer {
 	if i.recorded != nil {
 		return i.recorded.inspect(address)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	s := Server{Address: address}
+	s := APIServer{Address: address}
 	leaf, err := i.certificate(ctx, address)
 	if leaf != nil {
 		s.Names = leaf.DNSNames

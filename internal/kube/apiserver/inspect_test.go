@@ -90,7 +90,8 @@ func (a *authority) sign(change func(*x509.Certificate), names ...string) *tls.C
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// server answers on loopback with whatever certificate is current, and notes who showed which token.
+// server answers on loopback with whatever certificate is current, and notes who showed which
+// token.
 type server struct {
 	*httptest.Server
 	current atomic.Pointer[tls.Certificate]
@@ -175,11 +176,11 @@ func TestInspectSeesCertificateOfNow(t *testing.T) {
 	s := serve(t, ca.sign(nil, "kubernetes.default.svc", "10.96.0.1"), text(" ", "10.96.0.0/16"))
 	i := New(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: ca.pem}})
 	want := netip.MustParseAddr("172.24.0.1")
-	if err := CertificatesCover([]Server{i.Inspect(t.Context(), s.address())}, want); err == nil {
+	if err := CertificatesCover([]APIServer{i.Inspect(t.Context(), s.address())}, want); err == nil {
 		t.Error("covered before it was")
 	}
 	s.current.Store(ca.sign(nil, "kubernetes.default.svc", "10.96.0.1", "172.24.0.1"))
-	if err := CertificatesCover([]Server{i.Inspect(t.Context(), s.address())}, want); err != nil {
+	if err := CertificatesCover([]APIServer{i.Inspect(t.Context(), s.address())}, want); err != nil {
 		t.Error(err)
 	}
 }
@@ -234,7 +235,8 @@ func TestInspectTellsWhatItCannotKnow(t *testing.T) {
 	}
 }
 
-// TestAnswers: who is between replumb and a new control plane could else pass for its API server, and names would be led there.
+// TestAnswers: who is between replumb and a new control plane could else pass for its API server,
+// and names would be led there.
 func TestAnswers(t *testing.T) {
 	ca, other := newAuthority(t), newAuthority(t)
 	trusting := rest.Config{BearerToken: "secret", TLSClientConfig: rest.TLSClientConfig{CAData: ca.pem}}

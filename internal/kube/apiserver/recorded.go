@@ -24,7 +24,7 @@ type Recorded struct {
 }
 
 // Record keeps what was seen of a server.
-func Record(s *Server) Recorded {
+func Record(s *APIServer) Recorded {
 	r := Recorded{Address: s.Address, SANs: s.SANs, Names: s.Names, Ranges: s.Ranges}
 	if s.CertErr != nil {
 		r.CertProblem = s.CertErr.Error()
@@ -35,8 +35,8 @@ func Record(s *Server) Recorded {
 	return r
 }
 
-func (r *Recorded) server() Server {
-	return Server{
+func (r *Recorded) server() APIServer {
+	return APIServer{
 		Address: r.Address, SANs: slices.Clone(r.SANs), Names: slices.Clone(r.Names), Ranges: slices.Clone(r.Ranges),
 		CertErr: problem(r.CertProblem), FlagsErr: problem(r.FlagsProblem),
 	}
@@ -70,10 +70,10 @@ func (r recording) find(address string) (*Recorded, error) {
 	return &r[at], nil
 }
 
-func (r recording) inspect(address string) Server {
+func (r recording) inspect(address string) APIServer {
 	one, err := r.find(address)
 	if err != nil {
-		return Server{Address: address, CertErr: err, FlagsErr: err}
+		return APIServer{Address: address, CertErr: err, FlagsErr: err}
 	}
 	return one.server()
 }

@@ -22,7 +22,8 @@ func storePod(label, host string, flags ...string) corev1.Pod {
 	}
 }
 
-// TestStores reads the flags as kubeadm writes them, with its etcd beside and with one elsewhere, and as kOps does.
+// TestStores reads the flags as kubeadm writes them, with its etcd beside and with one elsewhere,
+// and as kOps does.
 func TestStores(t *testing.T) {
 	for _, tt := range []struct {
 		name           string

@@ -27,7 +27,7 @@ const (
 const LookEvery = 3
 
 // Report is what an agent reports of API servers that it has looked at.
-func Report(servers []Server, now time.Time) []v1alpha1.APIServerReport {
+func Report(servers []APIServer, now time.Time) []v1alpha1.APIServerReport {
 	var all []v1alpha1.APIServerReport
 	for _, s := range servers[:min(len(servers), mostReported)] {
 		r := v1alpha1.APIServerReport{
@@ -47,8 +47,8 @@ func shortText(err error) string {
 	return strings.ToValidUTF8(text[:min(len(text), longestProblem)], "")
 }
 
-// Witness is a node whose agent looks at API servers.
-type Witness struct {
+// ObservingNode is a node whose agent looks at API servers.
+type ObservingNode struct {
 	Node string
 	// ControlPlane is the node's label, which NodeRestriction keeps kubelets from setting.
 	ControlPlane bool
@@ -58,7 +58,7 @@ type Witness struct {
 	Saw []v1alpha1.APIServerReport
 }
 
-func (w *Witness) saw(address string) v1alpha1.APIServerReport {
+func (w *ObservingNode) saw(address string) v1alpha1.APIServerReport {
 	at := slices.IndexFunc(w.Saw, func(r v1alpha1.APIServerReport) bool { return r.Address == address })
 	switch {
 	case w.Silent != "":
@@ -76,16 +76,16 @@ func (w *Witness) saw(address string) v1alpha1.APIServerReport {
 // of API servers anyhow, so where they agree, they alone are believed; without them all nodes have
 // to agree, so that one honest node is enough. A kubeconfig that verifies no certificates stays as
 // it is.
-func Through(servers []Server, witnesses []Witness) []Server {
+func Through(servers []APIServer, witnesses []ObservingNode) []APIServer {
 	filled := slices.Clone(servers)
-	believed := slices.DeleteFunc(slices.Clone(witnesses), func(w Witness) bool { return !w.ControlPlane })
+	believed := slices.DeleteFunc(slices.Clone(witnesses), func(w ObservingNode) bool { return !w.ControlPlane })
 	if len(believed) == 0 {
 		believed = slices.Clone(witnesses)
 	}
 	if len(believed) == 0 {
 		return filled
 	}
-	slices.SortFunc(believed, func(a, b Witness) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(believed, func(a, b ObservingNode) int { return cmp.Compare(a.Node, b.Node) })
 	for i := range filled {
 		if s := &filled[i]; !errors.Is(s.CertErr, ErrUnverified) {
 			s.fill(believed)
@@ -94,7 +94,7 @@ func Through(servers []Server, witnesses []Witness) []Server {
 	return filled
 }
 
-func (s *Server) fill(witnesses []Witness) {
+func (s *APIServer) fill(witnesses []ObservingNode) {
 	said := testimony(s.Address, witnesses)
 	used := false
 	if s.CertErr != nil {
@@ -124,7 +124,7 @@ type said struct {
 	certErr, flagsErr error
 }
 
-func testimony(address string, witnesses []Witness) said {
+func testimony(address string, witnesses []ObservingNode) said {
 	const some = 3
 	var all said
 	var names []string

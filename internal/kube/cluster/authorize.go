@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/replumb/replumb/internal/kube/access"
 	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 )
@@ -11,13 +12,13 @@ import (
 // Authorize asks the authorizer about each right of some roles. It returns a *DeniedError with all
 // denied rights if one is among them without which nothing can be read; others are the caller's to
 // judge.
-func (c *Cluster) Authorize(ctx context.Context, roles Roles, needed func(Right) bool) ([]Answer, error) {
+func (c *Cluster) Authorize(ctx context.Context, roles access.Roles, needed func(access.Right) bool) ([]access.Answer, error) {
 	answers, err := c.Access(ctx, roles.Rights())
 	if err != nil {
 		return nil, err
 	}
 	blind := false
-	var denied []Answer
+	var denied []access.Answer
 	for i := range answers {
 		a := &answers[i]
 		role := roles.Granting(a.Right)
@@ -28,14 +29,14 @@ func (c *Cluster) Authorize(ctx context.Context, roles Roles, needed func(Right)
 		}
 	}
 	if blind {
-		return nil, &DeniedError{Missing: denied}
+		return nil, &access.DeniedError{Missing: denied}
 	}
 	return answers, nil
 }
 
 // Access asks the authorizer about each right, by SelfSubjectAccessReview.
-func (c *Cluster) Access(ctx context.Context, rights []Right) ([]Answer, error) {
-	answers := make([]Answer, len(rights))
+func (c *Cluster) Access(ctx context.Context, rights []access.Right) ([]access.Answer, error) {
+	answers := make([]access.Answer, len(rights))
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(8)
 	for i, r := range rights {
@@ -44,7 +45,7 @@ func (c *Cluster) Access(ctx context.Context, rights []Right) ([]Answer, error) 
 			if err := c.Create(ctx, review); err != nil {
 				return fmt.Errorf("asking for the right to %s: %w", r, err)
 			}
-			answers[i] = Answer{Right: r, Allowed: review.Status.Allowed, Reason: review.Status.Reason}
+			answers[i] = access.Answer{Right: r, Allowed: review.Status.Allowed, Reason: review.Status.Reason}
 			return nil
 		})
 	}

@@ -38,6 +38,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/serviceranges"
 )
 
 // Groups of the API without Go types here.
@@ -56,7 +57,7 @@ type Cluster struct {
 	raw    rest.Interface
 	config *rest.Config
 	host   string
-	finder *rangesFinder
+	finder *serviceranges.Finder
 	// skew is the lead of the API server's clock in nanoseconds. Copies share it.
 	skew *atomic.Int64
 }
@@ -100,10 +101,10 @@ func Connect(config *rest.Config) (*Cluster, error) {
 		return nil, fmt.Errorf("creating a client: %w", err)
 	}
 	cl := &Cluster{raw: raw, config: config, host: config.Host, skew: &atomic.Int64{}}
-	cl.finder = newFinder(func(ctx context.Context, version string) ([]byte, error) {
+	cl.finder = serviceranges.NewFinder(func(ctx context.Context, version string) ([]byte, error) {
 		return cl.GetRaw(ctx, "/apis/"+networkingv1.GroupName+"/"+version)
 	})
-	cl.WithWatch = fenced{newClient(c, cl.finder)}
+	cl.WithWatch = fenced{serviceranges.NewClient(c, cl.finder)}
 	return cl, nil
 }
 
@@ -298,4 +299,6 @@ func decodeVersion(body []byte) (*version.Info, error) {
 }
 
 // Ranges is the served version of ServiceCIDRs. The client takes and returns v1 with any.
-func (c *Cluster) Ranges(ctx context.Context) (RangeAPI, error) { return c.finder.find(ctx) }
+func (c *Cluster) Ranges(ctx context.Context) (serviceranges.RangeAPI, error) {
+	return c.finder.Find(ctx)
+}

@@ -27,8 +27,8 @@ const (
 
 // Direct connects to the API servers at endpoints, each IP:port, with the credentials in dir. It
 // uses no Service and no DNS: a program must not depend on the parts that it checks or repairs.
-func Direct(endpoints []string, dir string) (*rest.Config, *Endpoints) {
-	e := &Endpoints{all: slices.Clone(endpoints)}
+func Direct(endpoints []string, dir string) (*rest.Config, *APIEndpoints) {
+	e := &APIEndpoints{all: slices.Clone(endpoints)}
 	return &rest.Config{
 		Host:            "https://" + serverName,
 		BearerTokenFile: filepath.Join(dir, "token"),
@@ -37,8 +37,8 @@ func Direct(endpoints []string, dir string) (*rest.Config, *Endpoints) {
 	}, e
 }
 
-// Endpoints are the addresses of API servers, any of which serves a connection.
-type Endpoints struct {
+// APIEndpoints are the addresses of API servers, any of which serves a connection.
+type APIEndpoints struct {
 	mu  sync.Mutex
 	all []string
 	// first answered last.
@@ -46,21 +46,21 @@ type Endpoints struct {
 }
 
 // Set replaces the endpoints. Open connections stay.
-func (e *Endpoints) Set(endpoints []string) {
+func (e *APIEndpoints) Set(endpoints []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.all = slices.Clone(endpoints)
 }
 
 // order begins with the endpoint that answered last.
-func (e *Endpoints) order() []string {
+func (e *APIEndpoints) order() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	at := max(0, slices.Index(e.all, e.first))
 	return slices.Concat(e.all[at:], e.all[:at])
 }
 
-func (e *Endpoints) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+func (e *APIEndpoints) dial(ctx context.Context, network, _ string) (net.Conn, error) {
 	failed := errors.New("no API server answers")
 	for _, endpoint := range e.order() {
 		connect := net.Dialer{Timeout: dialTimeout, KeepAlive: dialKeepAlive}

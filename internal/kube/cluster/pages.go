@@ -10,13 +10,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// pageSize is kubectl's.
-const pageSize = 500
+// PageSize is kubectl's.
+const PageSize = 500
 
 // List drops managedFields, which are half of the memory in a large cluster.
 func List[T any](ctx context.Context, c client.Client, of client.ObjectList) ([]T, error) {
 	var all []T
-	err := eachPage(ctx, c, of, pageSize, func(o client.Object) {
+	err := EachPage(ctx, c, of, PageSize, func(o client.Object) {
 		o.SetManagedFields(nil)
 		all = append(all, *any(o).(*T))
 	})
@@ -25,11 +25,11 @@ func List[T any](ctx context.Context, c client.Client, of client.ObjectList) ([]
 
 // Each keeps no object of a collection.
 func Each(ctx context.Context, c client.Client, of client.ObjectList, take func(client.Object), opts ...client.ListOption) error {
-	return eachPage(ctx, c, of, pageSize, take, opts...)
+	return EachPage(ctx, c, of, PageSize, take, opts...)
 }
 
-// eachPage makes a fresh list for every page, so that take may keep objects.
-func eachPage(
+// EachPage makes a fresh list for every page, so that take may keep objects.
+func EachPage(
 	ctx context.Context, c client.Client, of client.ObjectList, size int64, take func(client.Object), opts ...client.ListOption,
 ) error {
 	token := ""

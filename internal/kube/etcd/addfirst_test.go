@@ -19,7 +19,8 @@ type writer struct {
 	client *clientv3.Client
 	stop   context.CancelFunc
 	done   sync.WaitGroup
-	// acknowledged are the revisions of the keys whose write was, failed the errors of those whose was not.
+	// acknowledged are the revisions of the keys whose write was, failed the errors of those whose
+	// was not.
 	acknowledged map[string]int64
 	failed       map[string]error
 	longest      time.Duration
@@ -73,8 +74,8 @@ func history(ctx context.Context, client *clientv3.Client, from, to int64) ([]*c
 	return nil, fmt.Errorf("%d events from revision %d to %d: %w", len(events), from, to, ctx.Err())
 }
 
-// lost counts the writes that were acknowledged and are not at their revision, and fails if a revision is missing or is of a
-// key that no writer wrote.
+// lost counts the writes that were acknowledged and are not at their revision, and fails if a
+// revision is missing or is of a key that no writer wrote.
 func (w *writer) lost(events []*clientv3.Event, from int64) (int, error) {
 	at := map[string]int64{}
 	for i, e := range events {
@@ -181,8 +182,8 @@ func (e *ensemble) replaceFirst(c *Client, leaves, arrives string, leaving []str
 	}
 }
 
-// naively is the control: a cluster that is started again from what one member has that was away for a while. It has to lose
-// what the others acknowledged meanwhile, and lost has to see it.
+// naively is the control: a cluster that is started again from what one member has that was away
+// for a while. It has to lose what the others acknowledged meanwhile, and lost has to see it.
 func (e *ensemble) naively(c *Client, w *writer, from, to int64) {
 	t := e.t
 	t.Helper()

@@ -21,7 +21,7 @@ func (c *Client) AddLearner(ctx context.Context, name string, peerURLs ...string
 	if err != nil {
 		return err
 	}
-	change := Change{Kind: AddLearner, Member: name}
+	change := MemberChange{Kind: AddLearner, Member: name}
 	added, err := cluster.added(change, peerURLs)
 	if added || err != nil {
 		return err
@@ -36,7 +36,7 @@ func (c *Client) AddLearner(ctx context.Context, name string, peerURLs ...string
 }
 
 // added finds a member with these peer URLs, and refuses URLs of another one.
-func (c *Cluster) added(change Change, peerURLs []string) (bool, error) {
+func (c *Membership) added(change MemberChange, peerURLs []string) (bool, error) {
 	if len(peerURLs) == 0 {
 		return false, &RefusedError{Change: change, Problem: "no peer URL is given"}
 	}
@@ -70,7 +70,7 @@ func (c *Client) Promote(ctx context.Context, who string) error {
 	if m != nil && !m.Learner {
 		return nil
 	}
-	if err := cluster.Allow(Change{Kind: Promote, Member: who}); err != nil {
+	if err := cluster.Allow(MemberChange{Kind: Promote, Member: who}); err != nil {
 		return refusal(err)
 	}
 	if err := c.caughtUp(ctx, cluster, m); err != nil {
@@ -93,7 +93,7 @@ func (c *Client) remove(ctx context.Context, who string, voters int) error {
 	if err != nil {
 		return err
 	}
-	change := Change{Kind: Remove, Member: who}
+	change := MemberChange{Kind: Remove, Member: who}
 	m, err := cluster.find(who)
 	switch {
 	case err != nil:
@@ -131,7 +131,7 @@ func (c *Client) MayStop(ctx context.Context, who string) error {
 	if err != nil {
 		return err
 	}
-	if err := cluster.Allow(Change{Kind: Stop, Member: who}); err != nil {
+	if err := cluster.Allow(MemberChange{Kind: Stop, Member: who}); err != nil {
 		return refusal(err)
 	}
 	if m := cluster.Find(who); m.ID == cluster.Leader {
@@ -147,7 +147,7 @@ func (c *Client) SetPeerURLs(ctx context.Context, who string, peerURLs ...string
 	if err != nil {
 		return err
 	}
-	change := Change{Kind: Readdress, Member: who}
+	change := MemberChange{Kind: Readdress, Member: who}
 	m := cluster.Find(who)
 	if m != nil && sameURLs(m.PeerURLs, peerURLs) {
 		return nil
@@ -155,7 +155,7 @@ func (c *Client) SetPeerURLs(ctx context.Context, who string, peerURLs ...string
 	if err := cluster.Allow(change); err != nil {
 		return refusal(err)
 	}
-	if _, err := cluster.added(Change{Kind: Readdress, Member: m.Name}, peerURLs); err != nil {
+	if _, err := cluster.added(MemberChange{Kind: Readdress, Member: m.Name}, peerURLs); err != nil {
 		return err
 	}
 	if m.ID == cluster.Leader {
@@ -168,7 +168,7 @@ func (c *Client) SetPeerURLs(ctx context.Context, who string, peerURLs ...string
 	})
 }
 
-func (c *Client) lead(ctx context.Context, cluster *Cluster, doing string, change func(context.Context, *clientv3.Client) error) error {
+func (c *Client) lead(ctx context.Context, cluster *Membership, doing string, change func(context.Context, *clientv3.Client) error) error {
 	if err := c.ask(ctx, cluster.Leading(), changeLimit, change); err != nil {
 		return failed(err, "%s", doing)
 	}

@@ -154,7 +154,7 @@ func (c *Client) ask(ctx context.Context, m *Member, limit time.Duration, fn fun
 }
 
 // follow directs further questions to healthy members, which may not be those given at first.
-func (c *Client) follow(cluster *Cluster) {
+func (c *Client) follow(cluster *Membership) {
 	var urls []string
 	for i := range cluster.Members {
 		if m := &cluster.Members[i]; m.Healthy && !m.Learner {

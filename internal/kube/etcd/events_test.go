@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// TestAddFirstOfTwo replaces three machines that have a member of each of two etcds, as kOps has one for events beside the first one: in
-// both of them one member after another, while keys are written to both. Neither loses a write, and the steps are told apart.
+// TestAddFirstOfTwo replaces three machines that have a member of each of two etcds, as kOps has
+// one for events beside the first one: in both of them one member after another, while keys are
+// written to both. Neither loses a write, and the steps are told apart.
 func TestAddFirstOfTwo(t *testing.T) {
 	t.Parallel()
 	old, arriving := []string{"m1", "m2", "m3"}, []string{"m4", "m5", "m6"}

@@ -43,7 +43,7 @@ func (c *Client) MoveLeaderFrom(ctx context.Context, who string, leaving ...stri
 
 // nextLeader is a healthy voter without alarms: one that stays before one that leaves, and then the
 // one that has applied most.
-func (c *Cluster) nextLeader(leaving []string) *Member {
+func (c *Membership) nextLeader(leaving []string) *Member {
 	var going []*Member
 	for _, who := range leaving {
 		going = append(going, c.Find(who))
@@ -64,7 +64,7 @@ func (c *Cluster) nextLeader(leaving []string) *Member {
 
 // LeaderLast sorts members that are replaced in turn: handovers cost writes, so the leader hands
 // over once, to one that stays.
-func (c *Cluster) LeaderLast(leaving []string) []string {
+func (c *Membership) LeaderLast(leaving []string) []string {
 	leads := func(who string) bool { m := c.Find(who); return m != nil && m.ID == c.Leader }
 	sorted := slices.DeleteFunc(slices.Clone(leaving), leads)
 	for _, who := range leaving {
@@ -77,7 +77,7 @@ func (c *Cluster) LeaderLast(leaving []string) []string {
 
 // caughtUp asks the leader for its index and waits for the member to reach that: under load it is
 // always a little behind.
-func (c *Client) caughtUp(ctx context.Context, cluster *Cluster, m *Member) error {
+func (c *Client) caughtUp(ctx context.Context, cluster *Membership, m *Member) error {
 	leads, err := c.entries(ctx, cluster.Leading())
 	if err != nil {
 		return failed(err, "asking etcd member %s, which leads, what it has", cluster.Leading().Called())

@@ -23,7 +23,7 @@ type answer struct {
 }
 
 // Load asks every member by its own client URLs, concurrently.
-func (c *Client) Load(ctx context.Context) (*Cluster, error) {
+func (c *Client) Load(ctx context.Context) (*Membership, error) {
 	cluster, err := c.list(ctx)
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func (c *Client) Load(ctx context.Context) (*Cluster, error) {
 }
 
 // loadAgreed is Load for decisions: a list of members that may be old is not enough.
-func (c *Client) loadAgreed(ctx context.Context) (*Cluster, error) {
+func (c *Client) loadAgreed(ctx context.Context) (*Membership, error) {
 	cluster, err := c.Load(ctx)
 	switch {
 	case err != nil:
@@ -57,13 +57,13 @@ func (c *Client) loadAgreed(ctx context.Context) (*Cluster, error) {
 }
 
 // list has the members agree; without a quorum it is what one of them believes.
-func (c *Client) list(ctx context.Context) (*Cluster, error) {
+func (c *Client) list(ctx context.Context) (*Membership, error) {
 	within := func(opts ...clientv3.OpOption) (*clientv3.MemberListResponse, error) {
 		ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
 		defer cancel()
 		return c.whole.MemberList(ctx, opts...)
 	}
-	cluster := &Cluster{}
+	cluster := &Membership{}
 	answer, err := within()
 	if err != nil {
 		cluster.Unsure = brief(err).Error()
@@ -107,7 +107,7 @@ func (c *Client) status(ctx context.Context, m *Member) (a answer) {
 	return a
 }
 
-func (c *Cluster) hear(answers []answer) {
+func (c *Membership) hear(answers []answer) {
 	var term uint64
 	for i, a := range answers {
 		if s := a.status; s != nil && s.Leader == c.Members[i].ID && s.Header.MemberId == s.Leader && s.RaftTerm > term {
@@ -132,7 +132,7 @@ func (c *Cluster) hear(answers []answer) {
 	}
 }
 
-func (m *Member) hear(a answer, c *Cluster) {
+func (m *Member) hear(a answer, c *Membership) {
 	if s := a.status; s != nil {
 		m.Version, m.Revision, m.Term = s.Version, s.Header.Revision, s.RaftTerm
 		m.Committed, m.Applied = s.RaftIndex, s.RaftAppliedIndex
@@ -142,7 +142,7 @@ func (m *Member) hear(a answer, c *Cluster) {
 	m.Healthy = m.Problem == ""
 }
 
-func (m *Member) problem(a answer, c *Cluster) string {
+func (m *Member) problem(a answer, c *Membership) string {
 	s := a.status
 	switch {
 	case s == nil && a.err != nil:

@@ -46,7 +46,7 @@ func TestHear(t *testing.T) {
 		"reads nothing":     {[]answer{says(1, 1, 4), mute, says(3, 1, 4)}, 1, "member b is not healthy: it does not read: no answer in time"},
 		"leader by mistake": {[]answer{says(2, 2, 4), says(2, 2, 4), says(3, 2, 4)}, 2, "member a is not healthy: its client URL is that of member 2"},
 	} {
-		c := &Cluster{ID: 7, Members: []Member{{ID: 1, Name: "a"}, {ID: 2, Name: "b"}, {ID: 3, Name: "c"}}}
+		c := &Membership{ID: 7, Members: []Member{{ID: 1, Name: "a"}, {ID: 2, Name: "b"}, {ID: 3, Name: "c"}}}
 		c.hear(tt.answers)
 		if c.Leader != tt.leader || c.Problem() != tt.complaint {
 			t.Errorf("%s: %d leads, %q", name, c.Leader, c.Problem())

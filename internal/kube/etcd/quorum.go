@@ -40,8 +40,8 @@ func (m *Member) Called() string {
 	return m.Name
 }
 
-// Cluster is all members at one time.
-type Cluster struct {
+// Membership is all members at one time.
+type Membership struct {
 	ID      uint64
 	Members []Member
 	// Leader is the ID of the one that leads, as it says itself; zero, if there is none.
@@ -53,32 +53,32 @@ type Cluster struct {
 // Quorum is the majority of so many voters (Raft, section 5.2).
 func Quorum(voters int) int { return voters/2 + 1 }
 
-// Kind of change.
-type Kind string
+// MemberChangeKind of change.
+type MemberChangeKind string
 
 // The changes: a new member is a learner, then promoted, and only then an old one goes.
 const (
 	// AddLearner brings a member that has no vote yet.
-	AddLearner Kind = "add"
+	AddLearner MemberChangeKind = "add"
 	// Promote gives a learner its vote.
-	Promote Kind = "promote"
+	Promote MemberChangeKind = "promote"
 	// Remove takes a member out for good.
-	Remove Kind = "remove"
+	Remove MemberChangeKind = "remove"
 	// Stop has a member pause, and stay one: to come back elsewhere with its data.
-	Stop Kind = "stop"
+	Stop MemberChangeKind = "stop"
 	// Readdress tells the others where a member that is stopped will come back.
-	Readdress Kind = "new address"
+	Readdress MemberChangeKind = "new address"
 )
 
-// Change of one member, by its name, a peer URL or its ID in hex.
-type Change struct {
-	Kind   Kind
+// MemberChange of one member, by its name, a peer URL or its ID in hex.
+type MemberChange struct {
+	Kind   MemberChangeKind
 	Member string
 }
 
 // RefusedError says why a change must not be made now.
 type RefusedError struct {
-	Change  Change
+	Change  MemberChange
 	Problem string
 	// Arithmetic says how many would be left to agree, if that alone is not the problem.
 	Arithmetic string
@@ -100,7 +100,7 @@ func (e *RefusedError) Advice() string { return e.Hint }
 
 // Allow fails with a *RefusedError if a member is not healthy or too few voters would be left. Only
 // the unhealthy member itself may be removed, if the others agree.
-func (c *Cluster) Allow(change Change) error {
+func (c *Membership) Allow(change MemberChange) error {
 	about, err := c.find(change.Member)
 	if err != nil {
 		return &RefusedError{Change: change, Problem: err.Error()}
@@ -120,7 +120,7 @@ func (c *Cluster) Allow(change Change) error {
 	return nil
 }
 
-func (c *Cluster) mistaken(change Change, about *Member) string {
+func (c *Membership) mistaken(change MemberChange, about *Member) string {
 	switch {
 	case c.Leader == 0:
 		return "" // nothing is certain then
@@ -135,7 +135,7 @@ func (c *Cluster) mistaken(change Change, about *Member) string {
 }
 
 // unwell names problems of the cluster, and of members that the change is not about.
-func (c *Cluster) unwell(change Change, about *Member) *RefusedError {
+func (c *Membership) unwell(change MemberChange, about *Member) *RefusedError {
 	if c.Leader == 0 {
 		return &RefusedError{Problem: "there is no leader", Passing: true}
 	}
@@ -176,7 +176,7 @@ func (m *Member) defect() string {
 
 // Problem is the first problem of the cluster, members in but aside: no leader, or a member that is
 // unhealthy, has raised an alarm or has no vote.
-func (c *Cluster) Problem(but ...string) string {
+func (c *Membership) Problem(but ...string) string {
 	switch {
 	case c.Leader == 0:
 		return "there is no leader"
@@ -191,7 +191,7 @@ func (c *Cluster) Problem(but ...string) string {
 	return ""
 }
 
-func (c *Cluster) except(but []string) []*Member {
+func (c *Membership) except(but []string) []*Member {
 	var left []*Member
 	for i := range c.Members {
 		if m := &c.Members[i]; !slices.ContainsFunc(but, func(who string) bool { return c.Find(who) == m }) {
@@ -202,7 +202,7 @@ func (c *Cluster) except(but []string) []*Member {
 }
 
 // arithmetic says how many would have to agree afterwards, how many could, and if that is enough.
-func (c *Cluster) arithmetic(change Change, about *Member) (text string, enough bool) {
+func (c *Membership) arithmetic(change MemberChange, about *Member) (text string, enough bool) {
 	was, healthy := c.Voters()
 	voters := was
 	switch change.Kind {
@@ -227,7 +227,7 @@ func (c *Cluster) arithmetic(change Change, about *Member) (text string, enough 
 }
 
 // Voters counts the members with a vote, and those of them that are healthy.
-func (c *Cluster) Voters() (all, healthy int) {
+func (c *Membership) Voters() (all, healthy int) {
 	for i := range c.Members {
 		if m := &c.Members[i]; !m.Learner {
 			all++
@@ -240,7 +240,7 @@ func (c *Cluster) Voters() (all, healthy int) {
 }
 
 // Find returns the member of that name, peer URL or hex ID; nil if there is none or several.
-func (c *Cluster) Find(who string) *Member {
+func (c *Membership) Find(who string) *Member {
 	m, err := c.find(who)
 	if err != nil {
 		return nil
@@ -248,7 +248,7 @@ func (c *Cluster) Find(who string) *Member {
 	return m
 }
 
-func (c *Cluster) find(who string) (*Member, error) {
+func (c *Membership) find(who string) (*Member, error) {
 	for _, is := range []func(*Member) bool{
 		func(m *Member) bool { return m.Name == who && who != "" },
 		func(m *Member) bool { return slices.Contains(m.PeerURLs, who) },
@@ -273,7 +273,7 @@ func (c *Cluster) find(who string) (*Member, error) {
 }
 
 // Leading is the member that leads; nil, if there is none.
-func (c *Cluster) Leading() *Member {
+func (c *Membership) Leading() *Member {
 	i := slices.IndexFunc(c.Members, func(m Member) bool { return m.ID == c.Leader && c.Leader != 0 })
 	if i < 0 {
 		return nil
@@ -283,7 +283,7 @@ func (c *Cluster) Leading() *Member {
 
 // InitialCluster is the --initial-cluster of a member that was added: names and peer URLs of all,
 // with its own name, which the others do not know yet.
-func (c *Cluster) InitialCluster(name string, peerURLs ...string) string {
+func (c *Membership) InitialCluster(name string, peerURLs ...string) string {
 	var parts []string
 	for i := range c.Members {
 		m := &c.Members[i]

@@ -10,9 +10,10 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// cluster reads members such as "cp1* cp2 cp3! cp4~ cp5#": the leader, one that is not healthy, a learner, one with an alarm.
-func cluster(text string) *Cluster {
-	c := &Cluster{}
+// cluster reads members such as "cp1* cp2 cp3! cp4~ cp5#": the leader, one that is not healthy, a
+// learner, one with an alarm.
+func cluster(text string) *Membership {
+	c := &Membership{}
 	for i, word := range strings.Fields(text) {
 		name := strings.TrimRight(word, "*!~#")
 		m := Member{ID: uint64(i + 1), Name: name, Healthy: !strings.Contains(word, "!"), Learner: strings.Contains(word, "~")}
@@ -30,37 +31,37 @@ func cluster(text string) *Cluster {
 func TestAllow(t *testing.T) {
 	for _, tt := range []struct {
 		members string
-		change  Change
+		change  MemberChange
 		refused string // empty if it is allowed
 	}{
-		{"cp1* cp2 cp3", Change{AddLearner, "cp4"}, ""},
-		{"cp1* cp2 cp3", Change{AddLearner, "cp2"}, "there is a member of that name"},
-		{"cp1* cp2 cp3 cp4~", Change{Promote, "cp4"}, ""},
-		{"cp1* cp2 cp3 cp4~!", Change{Promote, "cp4"}, "member cp4 is not healthy"},
-		{"cp1* cp2 cp3 cp4", Change{Promote, "cp4"}, "it has a vote already"},
-		{"cp1* cp2 cp3 cp4~", Change{AddLearner, "cp5"}, "member cp4 is still a learner"},
-		{"cp1* cp2 cp3 cp4~", Change{Remove, "cp1"}, "member cp4 is still a learner"},
-		{"cp1* cp2 cp3 cp4", Change{Remove, "cp1"}, ""},
-		{"cp1* cp2 cp3", Change{Remove, "cp1"}, ""},
-		{"cp1* cp2 cp3", Change{Stop, "cp1"}, ""},
-		{"cp1* cp2", Change{Stop, "cp1"}, "of 2 voters 1 would be left to agree, of 2, and it takes 2"},
-		{"cp1* cp2", Change{Remove, "cp2"}, ""},
-		{"cp1*", Change{Stop, "cp1"}, "of 1 voters 0 would be left to agree, of 1, and it takes 1"},
-		{"cp1*", Change{Remove, "cp1"}, "of 1 voters 0 would be left to agree, of 0, and it takes 1"},
-		{"cp1* cp2 cp3!", Change{Remove, "cp2"}, "member cp3 is not healthy"},
-		{"cp1* cp2 cp3!", Change{Stop, "cp2"}, "member cp3 is not healthy"},
-		{"cp1* cp2 cp3!", Change{AddLearner, "cp4"}, "member cp3 is not healthy"},
-		{"cp1* cp2 cp3!", Change{Remove, "cp3"}, ""},
-		{"cp1* cp2 cp3#", Change{Remove, "cp1"}, "member cp3 has raised NOSPACE"},
-		{"cp1 cp2 cp3", Change{Remove, "cp1"}, "there is no leader"},
-		{"cp1* cp2 cp3", Change{Remove, "cp9"}, "there is no member of that name"},
-		{"cp1* cp2 cp3 cp4~!", Change{Remove, "cp4"}, ""},
-		{"cp1* cp2 cp3!", Change{Readdress, "cp3"}, ""},
-		{"cp1* cp2 cp3", Change{Readdress, "cp3"}, ""},
-		{"cp1* cp2! cp3!", Change{Readdress, "cp3"}, "member cp2 is not healthy"},
-		{"cp1* cp2", Change{Readdress, "cp2"}, "of 2 voters 1 would be left to agree, of 2, and it takes 2"},
-		{"cp1* cp2 cp3 cp2", Change{Remove, "cp2"}, "members 2 and 4 are both called that"},
-		{"cp1* cp2 cp3 cp2", Change{Remove, "4"}, ""},
+		{"cp1* cp2 cp3", MemberChange{AddLearner, "cp4"}, ""},
+		{"cp1* cp2 cp3", MemberChange{AddLearner, "cp2"}, "there is a member of that name"},
+		{"cp1* cp2 cp3 cp4~", MemberChange{Promote, "cp4"}, ""},
+		{"cp1* cp2 cp3 cp4~!", MemberChange{Promote, "cp4"}, "member cp4 is not healthy"},
+		{"cp1* cp2 cp3 cp4", MemberChange{Promote, "cp4"}, "it has a vote already"},
+		{"cp1* cp2 cp3 cp4~", MemberChange{AddLearner, "cp5"}, "member cp4 is still a learner"},
+		{"cp1* cp2 cp3 cp4~", MemberChange{Remove, "cp1"}, "member cp4 is still a learner"},
+		{"cp1* cp2 cp3 cp4", MemberChange{Remove, "cp1"}, ""},
+		{"cp1* cp2 cp3", MemberChange{Remove, "cp1"}, ""},
+		{"cp1* cp2 cp3", MemberChange{Stop, "cp1"}, ""},
+		{"cp1* cp2", MemberChange{Stop, "cp1"}, "of 2 voters 1 would be left to agree, of 2, and it takes 2"},
+		{"cp1* cp2", MemberChange{Remove, "cp2"}, ""},
+		{"cp1*", MemberChange{Stop, "cp1"}, "of 1 voters 0 would be left to agree, of 1, and it takes 1"},
+		{"cp1*", MemberChange{Remove, "cp1"}, "of 1 voters 0 would be left to agree, of 0, and it takes 1"},
+		{"cp1* cp2 cp3!", MemberChange{Remove, "cp2"}, "member cp3 is not healthy"},
+		{"cp1* cp2 cp3!", MemberChange{Stop, "cp2"}, "member cp3 is not healthy"},
+		{"cp1* cp2 cp3!", MemberChange{AddLearner, "cp4"}, "member cp3 is not healthy"},
+		{"cp1* cp2 cp3!", MemberChange{Remove, "cp3"}, ""},
+		{"cp1* cp2 cp3#", MemberChange{Remove, "cp1"}, "member cp3 has raised NOSPACE"},
+		{"cp1 cp2 cp3", MemberChange{Remove, "cp1"}, "there is no leader"},
+		{"cp1* cp2 cp3", MemberChange{Remove, "cp9"}, "there is no member of that name"},
+		{"cp1* cp2 cp3 cp4~!", MemberChange{Remove, "cp4"}, ""},
+		{"cp1* cp2 cp3!", MemberChange{Readdress, "cp3"}, ""},
+		{"cp1* cp2 cp3", MemberChange{Readdress, "cp3"}, ""},
+		{"cp1* cp2! cp3!", MemberChange{Readdress, "cp3"}, "member cp2 is not healthy"},
+		{"cp1* cp2", MemberChange{Readdress, "cp2"}, "of 2 voters 1 would be left to agree, of 2, and it takes 2"},
+		{"cp1* cp2 cp3 cp2", MemberChange{Remove, "cp2"}, "members 2 and 4 are both called that"},
+		{"cp1* cp2 cp3 cp2", MemberChange{Remove, "4"}, ""},
 	} {
 		err := cluster(tt.members).Allow(tt.change)
 		var refused *RefusedError
@@ -73,12 +74,12 @@ func TestAllow(t *testing.T) {
 	}
 }
 
-// TestNoOrderLosesQuorum makes every change that is allowed, one after the other, from clusters of 1 to 5 members: whatever
-// the order, those who are healthy can agree.
+// TestNoOrderLosesQuorum makes every change that is allowed, one after the other, from clusters of
+// 1 to 5 members: whatever the order, those who are healthy can agree.
 func TestNoOrderLosesQuorum(t *testing.T) {
-	var walk func(c *Cluster, depth int)
+	var walk func(c *Membership, depth int)
 	states := 0
-	walk = func(c *Cluster, depth int) {
+	walk = func(c *Membership, depth int) {
 		states++
 		voters, healthy := 0, 0
 		for _, m := range c.Members {
@@ -96,8 +97,8 @@ func TestNoOrderLosesQuorum(t *testing.T) {
 			return
 		}
 		for _, name := range []string{"a", "b", "c", "d", "e", "new"} {
-			for _, kind := range []Kind{AddLearner, Promote, Remove, Stop} {
-				change := Change{kind, name}
+			for _, kind := range []MemberChangeKind{AddLearner, Promote, Remove, Stop} {
+				change := MemberChange{kind, name}
 				if c.Allow(change) == nil {
 					walk(after(c, change), depth-1)
 				}
@@ -111,8 +112,8 @@ func TestNoOrderLosesQuorum(t *testing.T) {
 }
 
 // after a change, the first voter that is healthy leads.
-func after(c *Cluster, change Change) *Cluster {
-	n := &Cluster{}
+func after(c *Membership, change MemberChange) *Membership {
+	n := &Membership{}
 	for _, m := range c.Members {
 		switch {
 		case m.Name == change.Member && change.Kind == Remove:
@@ -140,22 +141,22 @@ func TestRefusedError(t *testing.T) {
 	c := cluster("cp1* cp2 cp3!")
 	c.Members[2].Problem = "connection refused"
 	for _, tt := range []struct {
-		cluster *Cluster
-		change  Change
+		cluster *Membership
+		change  MemberChange
 		text    string
 		hint    string
 		passing bool
 	}{
 		{
-			c, Change{Stop, "cp2"}, "etcd member cp2: stop is refused: member cp3 is not healthy: connection refused " +
+			c, MemberChange{Stop, "cp2"}, "etcd member cp2: stop is refused: member cp3 is not healthy: connection refused " +
 				"(of 3 voters 1 would be left to agree, of 3, and it takes 2)", "", true,
 		},
 		{
-			cluster("cp1* cp2 cp3#"), Change{AddLearner, "cp4"}, "etcd member cp4: add is refused: member cp3 has raised NOSPACE " +
+			cluster("cp1* cp2 cp3#"), MemberChange{AddLearner, "cp4"}, "etcd member cp4: add is refused: member cp3 has raised NOSPACE " +
 				"(of 3 voters 3 would be left to agree, of 3, and it takes 2)", alarmHint, false,
 		},
 		{
-			cluster("cp1* cp2"), Change{Stop, "cp2"}, "etcd member cp2: stop is refused: " +
+			cluster("cp1* cp2"), MemberChange{Stop, "cp2"}, "etcd member cp2: stop is refused: " +
 				"of 2 voters 1 would be left to agree, of 2, and it takes 2", "", false,
 		},
 	} {

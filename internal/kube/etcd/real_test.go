@@ -33,7 +33,8 @@ type ensemble struct {
 	all    map[string]*etcdtest.Member
 }
 
-// newEnsemble makes certificates and starts so many members: m1, m2 and so on. All of them end with the test.
+// newEnsemble makes certificates and starts so many members: m1, m2 and so on. All of them end with
+// the test.
 func newEnsemble(t *testing.T, members int, flags ...string) *ensemble {
 	t.Helper()
 	e := &ensemble{t: t, dir: t.TempDir(), flags: flags, all: map[string]*etcdtest.Member{}, subnet: etcdtest.Subnet(t.Name())}
@@ -165,7 +166,8 @@ func eventually(t *testing.T, limit time.Duration, fn func() error) {
 	}
 }
 
-// drive brings steps to their proof one after another, each twice: what has been done does no harm, nor does it change anything.
+// drive brings steps to their proof one after another, each twice: what has been done does no harm,
+// nor does it change anything.
 func drive(t *testing.T, steps ...engine.Step) {
 	t.Helper()
 	for _, s := range steps {
@@ -181,7 +183,7 @@ func drive(t *testing.T, steps ...engine.Step) {
 	}
 }
 
-func look(t *testing.T, c *Client) *Cluster {
+func look(t *testing.T, c *Client) *Membership {
 	t.Helper()
 	cluster, err := c.Load(t.Context())
 	if err != nil {
@@ -191,7 +193,7 @@ func look(t *testing.T, c *Client) *Cluster {
 }
 
 // shape is what changes of members change.
-func shape(c *Cluster) string {
+func shape(c *Membership) string {
 	var text []string
 	for _, m := range c.Members {
 		text = append(text, fmt.Sprintf("%x %s %v learner=%v", m.ID, m.Name, m.PeerURLs, m.Learner))

@@ -10,7 +10,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// TestReplace moves all three members with their data to other addresses, one after another, while keys are written.
+// TestReplace moves all three members with their data to other addresses, one after another, while
+// keys are written.
 func TestReplace(t *testing.T) {
 	t.Parallel()
 	e := newEnsemble(t, 3)

@@ -64,7 +64,8 @@ func TestWriting(t *testing.T) {
 	}
 }
 
-// TestDescribeFollowsNoLink: in a folder that others may write a link would have replumb overwrite any file of its user.
+// TestDescribeFollowsNoLink: in a folder that others may write a link would have replumb overwrite
+// any file of its user.
 func TestDescribeFollowsNoLink(t *testing.T) {
 	dir := t.TempDir()
 	victim, path := filepath.Join(dir, "victim"), filepath.Join(dir, "etcd.db")
@@ -102,7 +103,8 @@ func TestFolderOfOthers(t *testing.T) {
 	}
 }
 
-// TestOnlyMembersWithTLS: a member says itself where it is, and etcd's client leaves TLS away for http.
+// TestOnlyMembersWithTLS: a member says itself where it is, and etcd's client leaves TLS away for
+// http.
 func TestOnlyMembersWithTLS(t *testing.T) {
 	c := &Client{config: Config{TLS: &tls.Config{MinVersion: tls.VersionTLS12}}}
 	mixed := []string{"http://192.0.2.1:2379", "https://10.0.0.1:2379", "unix://x", "10.0.0.1:2379"}

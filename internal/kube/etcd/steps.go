@@ -19,7 +19,7 @@ type step struct {
 	title  string
 	limit  time.Duration
 	// missing is what is not yet as it should be; empty once all is.
-	missing func(*Cluster) string
+	missing func(*Membership) string
 	// proof, if set, is asked for more than members say.
 	proof  func(context.Context) error
 	do     func(context.Context) error
@@ -78,7 +78,7 @@ func (waitStep) Waits() {}
 func (c *Client) HealthyStep(when string, but ...string) engine.Step {
 	return waitStep{&step{
 		client: c, id: "etcd/healthy/" + when, title: "Wait until every member of etcd is healthy", limit: 5 * time.Minute,
-		missing: func(cluster *Cluster) string { return cluster.Problem(but...) },
+		missing: func(cluster *Membership) string { return cluster.Problem(but...) },
 		proof:   func(ctx context.Context) error { return c.allCaughtUp(ctx, but) },
 		do:      func(context.Context) error { return nil },
 	}}
@@ -109,8 +109,8 @@ func (c *Client) LearnerStep(name string, peerURLs ...string) engine.Step {
 	return &learnerStep{name: name, peerURLs: peerURLs, step: &step{
 		client: c, id: "etcd/learner/" + name, title: fmt.Sprintf("Add etcd member %s, without a vote", name),
 		limit: 2 * time.Minute,
-		missing: func(cluster *Cluster) string {
-			if added, _ := cluster.added(Change{Kind: AddLearner, Member: name}, peerURLs); !added {
+		missing: func(cluster *Membership) string {
+			if added, _ := cluster.added(MemberChange{Kind: AddLearner, Member: name}, peerURLs); !added {
 				return fmt.Sprintf("there is no member %s at %s", name, strings.Join(peerURLs, ","))
 			}
 			return ""
@@ -131,7 +131,7 @@ func (c *Client) PromotedStep(name, peerURL string) engine.Step {
 	return &step{
 		client: c, id: "etcd/promoted/" + name, title: fmt.Sprintf("Give etcd member %s its vote once it has caught up", name),
 		limit: patient,
-		missing: func(cluster *Cluster) string {
+		missing: func(cluster *Membership) string {
 			switch m := cluster.Find(peerURL); {
 			case m == nil:
 				return fmt.Sprintf("there is no member %s at %s", name, peerURL)
@@ -150,7 +150,7 @@ func (c *Client) PromotedStep(name, peerURL string) engine.Step {
 func (c *Client) HandedOverStep(who string, leaving ...string) engine.Step {
 	return &step{
 		client: c, id: "etcd/leader/" + who, title: fmt.Sprintf("Move the leadership of etcd away from %s", who), limit: 2 * time.Minute,
-		missing: func(cluster *Cluster) string {
+		missing: func(cluster *Membership) string {
 			if m := cluster.Find(who); m != nil && m.ID == cluster.Leader {
 				return fmt.Sprintf("member %s leads", m.Called())
 			}
@@ -169,7 +169,7 @@ func (c *Client) RemovedStep(who string, voters int) engine.Step {
 func (c *Client) removal(id, title, who string, voters int) engine.Step {
 	return &step{
 		client: c, id: "etcd/" + id, title: title, limit: 2 * time.Minute,
-		missing: func(cluster *Cluster) string {
+		missing: func(cluster *Membership) string {
 			if m, err := cluster.find(who); m != nil || err != nil {
 				return fmt.Sprintf("member %s has not been removed", who)
 			}
@@ -209,7 +209,7 @@ func (s *mayStopStep) Verify(ctx context.Context) error {
 		return err
 	}
 	m := cluster.Find(s.who)
-	if m != nil && (sameURLs(m.PeerURLs, s.peerURLs) || !m.Healthy) && cluster.Allow(Change{Kind: Readdress, Member: s.who}) == nil {
+	if m != nil && (sameURLs(m.PeerURLs, s.peerURLs) || !m.Healthy) && cluster.Allow(MemberChange{Kind: Readdress, Member: s.who}) == nil {
 		return nil
 	}
 	return s.client.MayStop(ctx, s.who)
@@ -222,7 +222,7 @@ func (c *Client) ReaddressedStep(who string, peerURLs ...string) engine.Step {
 		id:     "etcd/address/" + who,
 		title:  fmt.Sprintf("Tell the others where etcd member %s comes back", who),
 		limit:  2 * time.Minute,
-		missing: func(cluster *Cluster) string {
+		missing: func(cluster *Membership) string {
 			if m := cluster.Find(who); m == nil || !sameURLs(m.PeerURLs, peerURLs) {
 				return fmt.Sprintf("member %s is not at %s", who, strings.Join(peerURLs, ","))
 			}

@@ -7,7 +7,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// TestSteps has a plan of a control plane by each mode: it is valid, and says what it would write without asking any member.
+// TestSteps has a plan of a control plane by each mode: it is valid, and says what it would write
+// without asking any member.
 func TestSteps(t *testing.T) {
 	c := &Client{}
 	plan := &engine.Plan{Name: "nodes", Phases: []engine.Phase{{Groups: []engine.Group{{Steps: []engine.Step{

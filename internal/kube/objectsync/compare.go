@@ -80,7 +80,7 @@ func (p *Parity) add(all ...Difference) {
 }
 
 // compareKind walks both sides in the order of names, so that neither is in memory as a whole.
-func (c *Copier) compareKind(ctx context.Context, k Kind, scaled map[Ref]bool, p *Parity) error {
+func (c *Copier) compareKind(ctx context.Context, k ResourceKind, scaled map[Ref]bool, p *Parity) error {
 	source, target := c.Source.stream(ctx, k), c.Target.stream(ctx, k)
 	for {
 		of, more := earlier(source.peek(), target.peek())
@@ -97,7 +97,7 @@ func (c *Copier) compareKind(ctx context.Context, k Kind, scaled map[Ref]bool, p
 	}
 }
 
-func (c *Copier) comparePair(ctx context.Context, k Kind, from, have *unstructured.Unstructured, scaled map[Ref]bool, p *Parity) {
+func (c *Copier) comparePair(ctx context.Context, k ResourceKind, from, have *unstructured.Unstructured, scaled map[Ref]bool, p *Parity) {
 	var want *unstructured.Unstructured
 	if from != nil {
 		taken, _, err := c.Rules.Take(k, from)
@@ -125,7 +125,7 @@ func (c *Copier) comparePair(ctx context.Context, k Kind, from, have *unstructur
 }
 
 // fields are those that differ. Of what an autoscaler scales, replicas are not asked for.
-func (c *Copier) fields(ctx context.Context, k Kind, want, have *unstructured.Unstructured, scaled bool) []Difference {
+func (c *Copier) fields(ctx context.Context, k ResourceKind, want, have *unstructured.Unstructured, scaled bool) []Difference {
 	if scaled {
 		drop(want, "spec", "replicas")
 		drop(have, "spec", "replicas")
@@ -138,7 +138,7 @@ func (c *Copier) fields(ctx context.Context, k Kind, want, have *unstructured.Un
 }
 
 // secondOpinion has the target's dry run fill in defaults and webhooks' changes.
-func (c *Copier) secondOpinion(ctx context.Context, k Kind, want, have *unstructured.Unstructured, diffs []Difference) []Difference {
+func (c *Copier) secondOpinion(ctx context.Context, k ResourceKind, want, have *unstructured.Unstructured, diffs []Difference) []Difference {
 	for _, d := range diffs {
 		if d.Want != absent {
 			return diffs // that is no addition
@@ -158,7 +158,7 @@ func (c *Copier) secondOpinion(ctx context.Context, k Kind, want, have *unstruct
 	return c.Rules.differences(k, withoutPorts(full), withoutPorts(have.DeepCopy()))
 }
 
-func (s *Side) try(ctx context.Context, k Kind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (s *Side) try(ctx context.Context, k ResourceKind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: v1alpha1.FieldManager}
 	if k.Namespaced {
 		return s.objects.Resource(k.GVR()).Namespace(o.GetNamespace()).Create(ctx, o, options)

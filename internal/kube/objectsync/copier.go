@@ -20,7 +20,7 @@ const DefaultPatience = 2 * time.Minute
 // Copier copies what Rules take from Source to Target.
 type Copier struct {
 	Source, Target *Side
-	Rules          *Rules
+	Rules          *CopyRules
 	// Progress, if set, gets how many objects were dealt with, of how many. Calls do not overlap.
 	Progress func(done, total int)
 	// Patience is how long writes that may succeed later are tried again.
@@ -62,7 +62,7 @@ func (c *Copier) Run(ctx context.Context, part Part) (Result, error) {
 	if err != nil {
 		return c.result, err
 	}
-	var chosen []Kind
+	var chosen []ResourceKind
 	for _, k := range kinds.Copied {
 		if part.Of(k) {
 			chosen = append(chosen, k)
@@ -83,7 +83,7 @@ func (c *Copier) Run(ctx context.Context, part Part) (Result, error) {
 	return c.result, nil
 }
 
-func (c *Copier) kind(ctx context.Context, k Kind) error {
+func (c *Copier) kind(ctx context.Context, k ResourceKind) error {
 	index, err := c.index(ctx, k)
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func (c *Copier) kind(ctx context.Context, k Kind) error {
 }
 
 // index is what the target has of a kind; nothing, as long as the kind is not served yet.
-func (c *Copier) index(ctx context.Context, k Kind) (map[key]*entry, error) {
+func (c *Copier) index(ctx context.Context, k ResourceKind) (map[key]*entry, error) {
 	index := map[key]*entry{}
 	err := c.Target.eachMeta(ctx, k, "", func(o *metav1.PartialObjectMetadata) error {
 		index[key{o.Namespace, o.Name}] = c.entry(o)
@@ -120,7 +120,7 @@ func (c *Copier) entry(o metav1.Object) *entry {
 }
 
 // pass reads the source, and writes as it reads. It returns what to try again.
-func (c *Copier) pass(ctx context.Context, k Kind, index map[key]*entry) ([]key, error) {
+func (c *Copier) pass(ctx context.Context, k ResourceKind, index map[key]*entry) ([]key, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	objects := make(chan *unstructured.Unstructured)
@@ -182,7 +182,7 @@ func (c *Copier) count(o outcome) {
 }
 
 // again tries what failed until it succeeds or patience ends.
-func (c *Copier) again(ctx context.Context, k Kind, index map[key]*entry, later []key) error {
+func (c *Copier) again(ctx context.Context, k ResourceKind, index map[key]*entry, later []key) error {
 	patience := c.Patience
 	if patience == 0 {
 		patience = DefaultPatience
@@ -208,7 +208,7 @@ func (c *Copier) again(ctx context.Context, k Kind, index map[key]*entry, later 
 	return ctx.Err()
 }
 
-func (c *Copier) retry(ctx context.Context, k Kind, of key, index map[key]*entry) outcome {
+func (c *Copier) retry(ctx context.Context, k ResourceKind, of key, index map[key]*entry) outcome {
 	o, err := c.Source.get(ctx, k, of)
 	if apierrors.IsNotFound(err) {
 		return outcome{what: leftOutOfIt}
@@ -229,7 +229,7 @@ func (c *Copier) retry(ctx context.Context, k Kind, of key, index map[key]*entry
 	return c.one(ctx, k, o, e)
 }
 
-func (c *Copier) look(ctx context.Context, k Kind, of key) (*entry, error) {
+func (c *Copier) look(ctx context.Context, k ResourceKind, of key) (*entry, error) {
 	have, err := c.Target.metaOf(k, of.namespace).Get(ctx, of.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -241,7 +241,7 @@ func (c *Copier) look(ctx context.Context, k Kind, of key) (*entry, error) {
 }
 
 // prune deletes copies of what the source no longer has, or no longer has for copying.
-func (c *Copier) prune(ctx context.Context, k Kind, index map[key]*entry) error {
+func (c *Copier) prune(ctx context.Context, k ResourceKind, index map[key]*entry) error {
 	if !prunable(k) {
 		return nil
 	}
@@ -262,7 +262,7 @@ func (c *Copier) prune(ctx context.Context, k Kind, index map[key]*entry) error 
 }
 
 // prunable are kinds that go without taking others, or what is stored, with them.
-func prunable(k Kind) bool {
+func prunable(k ResourceKind) bool {
 	return !k.is("", "Namespace") && !k.is("", "PersistentVolumeClaim") && k.Group != definitions().Group
 }
 

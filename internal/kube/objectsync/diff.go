@@ -12,14 +12,14 @@ import (
 )
 
 // differences are the fields in which an object of the target is not the wanted copy, both ways.
-func (r *Rules) differences(k Kind, want, have *unstructured.Unstructured) []Difference {
+func (r *CopyRules) differences(k ResourceKind, want, have *unstructured.Unstructured) []Difference {
 	d := differ{ref: refOf(k, want), secret: k.secret()}
 	d.compare("", r.comparable(k, want).Object, r.comparable(k, have).Object)
 	return d.found
 }
 
 // comparable is what is left of an object when everything is gone that one cluster owns.
-func (r *Rules) comparable(k Kind, o *unstructured.Unstructured) *unstructured.Unstructured {
+func (r *CopyRules) comparable(k ResourceKind, o *unstructured.Unstructured) *unstructured.Unstructured {
 	o = o.DeepCopy()
 	o.SetAPIVersion(k.GVR().GroupVersion().String())
 	o.SetKind(k.Kind)

@@ -50,7 +50,7 @@ func (c *Copier) WriteDir(ctx context.Context, dir string, withSecrets bool) (Wr
 		return w, err
 	}
 	var files []string
-	all := append(append([]Kind{}, kinds.Copied...), kinds.Missing...)
+	all := append(append([]ResourceKind{}, kinds.Copied...), kinds.Missing...)
 	Order(all)
 	for _, k := range all {
 		err := c.Source.each(ctx, k, func(o *unstructured.Unstructured) error {
@@ -82,7 +82,7 @@ func (e *DirError) Error() string { return fmt.Sprintf("directory %s is not empt
 func (*DirError) Advice() string { return "name one that is empty, or not there yet" }
 
 // writeOne writes the copy of one object, and returns the name of its file; none if it is left out.
-func (c *Copier) writeOne(root *os.Root, k Kind, o *unstructured.Unstructured, withSecrets bool, w *Written) (string, error) {
+func (c *Copier) writeOne(root *os.Root, k ResourceKind, o *unstructured.Unstructured, withSecrets bool, w *Written) (string, error) {
 	taken, why, err := c.Rules.Take(k, o)
 	if why != "" {
 		return "", nil
@@ -118,6 +118,6 @@ func (c *Copier) writeOne(root *os.Root, k Kind, o *unstructured.Unstructured, w
 }
 
 // fileName keeps apart kinds of one name in different groups, and avoids colons.
-func fileName(k Kind, o *unstructured.Unstructured) string {
+func fileName(k ResourceKind, o *unstructured.Unstructured) string {
 	return k.String() + "-" + url.QueryEscape(o.GetName()) + ".yaml"
 }

@@ -14,34 +14,34 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// Reason says what kind of trouble there is with an object.
-type Reason string
+// TroubleReason says what kind of trouble there is with an object.
+type TroubleReason string
 
 // The reasons.
 const (
 	// ReasonExists: the target has another object of that name, which replumb did not make.
-	ReasonExists Reason = "Exists"
+	ReasonExists TroubleReason = "Exists"
 	// ReasonConflict: someone else has set fields of the copy.
-	ReasonConflict Reason = "Conflict"
-	ReasonQuota    Reason = "Quota"
+	ReasonConflict TroubleReason = "Conflict"
+	ReasonQuota    TroubleReason = "Quota"
 	// ReasonWebhook: a webhook refused, or could not be asked.
-	ReasonWebhook Reason = "Webhook"
+	ReasonWebhook TroubleReason = "Webhook"
 	// ReasonPolicy: an admission policy refused.
-	ReasonPolicy    Reason = "Policy"
-	ReasonInvalid   Reason = "Invalid"
-	ReasonForbidden Reason = "Forbidden"
+	ReasonPolicy    TroubleReason = "Policy"
+	ReasonInvalid   TroubleReason = "Invalid"
+	ReasonForbidden TroubleReason = "Forbidden"
 	// ReasonNotServed: the target does not know the kind, or the namespace.
-	ReasonNotServed Reason = "NotServed"
+	ReasonNotServed TroubleReason = "NotServed"
 	// ReasonTransform: a transform cannot be done to it.
-	ReasonTransform   Reason = "Transform"
-	ReasonUnavailable Reason = "Unavailable"
+	ReasonTransform   TroubleReason = "Transform"
+	ReasonUnavailable TroubleReason = "Unavailable"
 )
 
 // ObjectError is what went wrong with one object.
 type ObjectError struct {
 	Ref     Ref
 	Verb    string
-	Reason  Reason
+	Reason  TroubleReason
 	Problem string
 	Hint    string
 	// Err is the cause; nil for Secrets, whose errors may quote values.

@@ -74,7 +74,7 @@ func (f *fixture) make(s *Side, manifests string) {
 	}
 }
 
-func (f *fixture) remove(s *Side, k Kind, namespace, name string) {
+func (f *fixture) remove(s *Side, k ResourceKind, namespace, name string) {
 	f.Helper()
 	err := s.metaOf(k, namespace).Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: ptr(int64(0))})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -82,7 +82,7 @@ func (f *fixture) remove(s *Side, k Kind, namespace, name string) {
 	}
 }
 
-func (f *fixture) get(s *Side, k Kind, namespace, name string) *unstructured.Unstructured {
+func (f *fixture) get(s *Side, k ResourceKind, namespace, name string) *unstructured.Unstructured {
 	f.Helper()
 	o, err := s.get(context.Background(), k, key{namespace, name})
 	if err != nil {
@@ -91,14 +91,14 @@ func (f *fixture) get(s *Side, k Kind, namespace, name string) *unstructured.Uns
 	return o
 }
 
-func (f *fixture) gone(s *Side, k Kind, namespace, name string) {
+func (f *fixture) gone(s *Side, k ResourceKind, namespace, name string) {
 	f.Helper()
 	if _, err := s.get(context.Background(), k, key{namespace, name}); !apierrors.IsNotFound(err) {
 		f.Errorf("%s %s/%s is there: %v", k, namespace, name, err)
 	}
 }
 
-func (f *fixture) change(s *Side, k Kind, namespace, name string, change func(*unstructured.Unstructured)) {
+func (f *fixture) change(s *Side, k ResourceKind, namespace, name string, change func(*unstructured.Unstructured)) {
 	f.Helper()
 	o := f.get(s, k, namespace, name)
 	change(o)
@@ -109,7 +109,8 @@ func (f *fixture) change(s *Side, k Kind, namespace, name string, change func(*u
 	}
 }
 
-// copier copies what is in the test's namespaces, and what is in none only if others cannot be in the way.
+// copier copies what is in the test's namespaces, and what is in none only if others cannot be in
+// the way.
 func (f *fixture) copier(change func(*Options)) *Copier {
 	f.Helper()
 	o := Options{Migration: "m", Copy: v1alpha1.CopySpec{Namespaces: v1alpha1.NameFilter{Include: []string{f.shop, f.vault}}}}

@@ -10,7 +10,7 @@ import (
 )
 
 // kindOf is a Kind without asking: all that tests use is regular.
-func kindOf(apiVersion, kind string) Kind {
+func kindOf(apiVersion, kind string) ResourceKind {
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil {
 		panic(err)
@@ -33,7 +33,7 @@ func kindOf(apiVersion, kind string) Kind {
 	for _, r := range root {
 		namespaced = namespaced && kind != r
 	}
-	return Kind{Group: gv.Group, Version: gv.Version, Kind: kind, Resource: resource, Namespaced: namespaced}
+	return ResourceKind{Group: gv.Group, Version: gv.Version, Kind: kind, Resource: resource, Namespaced: namespaced}
 }
 
 func parse(t testing.TB, text string) *unstructured.Unstructured {

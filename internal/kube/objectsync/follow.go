@@ -16,7 +16,7 @@ import (
 
 // item is an object that has changed in the source; one without a name is all of its kind.
 type item struct {
-	kind Kind
+	kind ResourceKind
 	key
 }
 
@@ -34,7 +34,7 @@ type Follower struct {
 	mu sync.Mutex
 	// started once the first copy is done and every kind is watched.
 	started bool
-	watched map[Kind]bool
+	watched map[ResourceKind]bool
 	// pending are changes that are not in the target yet, and what keeps those that were tried.
 	pending  map[item]*change
 	troubles map[item]*ObjectError
@@ -49,7 +49,7 @@ func NewFollower(c *Copier) *Follower {
 		copier: c,
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[item](soonest, latest)),
-		watched: map[Kind]bool{}, pending: map[item]*change{}, troubles: map[item]*ObjectError{}, again: make(chan struct{}, 1),
+		watched: map[ResourceKind]bool{}, pending: map[item]*change{}, troubles: map[item]*ObjectError{}, again: make(chan struct{}, 1),
 	}
 }
 
@@ -92,7 +92,7 @@ func (f *Follower) watchNew(ctx context.Context, all *sync.WaitGroup) error {
 		return err
 	}
 	type beginning struct {
-		kind    Kind
+		kind    ResourceKind
 		version string
 	}
 	var begun []beginning
@@ -124,7 +124,7 @@ func (f *Follower) watchNew(ctx context.Context, all *sync.WaitGroup) error {
 	return nil
 }
 
-func (f *Follower) version(ctx context.Context, k Kind) (string, error) {
+func (f *Follower) version(ctx context.Context, k ResourceKind) (string, error) {
 	list, err := f.copier.Source.meta.Resource(k.GVR()).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return "", err
@@ -132,7 +132,7 @@ func (f *Follower) version(ctx context.Context, k Kind) (string, error) {
 	return list.ResourceVersion, nil
 }
 
-func (f *Follower) copyAll(ctx context.Context, k Kind) error {
+func (f *Follower) copyAll(ctx context.Context, k ResourceKind) error {
 	f.copier.result, f.copier.hasty = Result{}, true
 	defer func() { f.copier.hasty = false }()
 	if err := f.copier.kind(ctx, k); err != nil {
@@ -148,7 +148,7 @@ func (f *Follower) copyAll(ctx context.Context, k Kind) error {
 }
 
 // follow queues what changes, until the context ends or the kind is no longer served.
-func (f *Follower) follow(ctx context.Context, k Kind, version string) {
+func (f *Follower) follow(ctx context.Context, k ResourceKind, version string) {
 	for ctx.Err() == nil {
 		f.watch(ctx, k, version)
 		if ctx.Err() != nil {
@@ -174,7 +174,7 @@ func (f *Follower) follow(ctx context.Context, k Kind, version string) {
 	}
 }
 
-func (f *Follower) watch(ctx context.Context, k Kind, version string) {
+func (f *Follower) watch(ctx context.Context, k ResourceKind, version string) {
 	w, err := toolswatch.NewRetryWatcherWithContext(ctx, version, &cache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.AllowWatchBookmarks = true
@@ -198,7 +198,7 @@ func (f *Follower) watch(ctx context.Context, k Kind, version string) {
 }
 
 // never reports whether an object can never be copied, such as pods of controllers.
-func (f *Follower) never(k Kind, o metav1.Object) bool {
+func (f *Follower) never(k ResourceKind, o metav1.Object) bool {
 	switch f.copier.Rules.whyNotMeta(k, o) {
 	case ofItsOwner, ofNoNamespace, everyClusters, ofReplumb:
 		return true

@@ -104,7 +104,7 @@ func (f *Follower) deal(ctx context.Context, i item) *ObjectError {
 	return nil
 }
 
-func (f *Follower) recheck(ctx context.Context, k Kind) *ObjectError {
+func (f *Follower) recheck(ctx context.Context, k ResourceKind) *ObjectError {
 	for _, s := range []*Side{f.copier.Source, f.copier.Target} {
 		err := s.eachMeta(ctx, k, "", func(o *metav1.PartialObjectMetadata) error {
 			if !f.never(k, o) {

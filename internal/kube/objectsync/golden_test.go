@@ -13,7 +13,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/golden"
 )
 
-// TestRules takes the objects in each of testdata/rules/*.txtar by the rules there, and compares what comes out.
+// TestRules takes the objects in each of testdata/rules/*.txtar by the rules there, and compares
+// what comes out.
 func TestRules(t *testing.T) {
 	golden.Run(t, "testdata/rules/*.txtar", sections)
 }
@@ -40,9 +41,9 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	return golden.Sections{"out": out.String}
 }
 
-// taken is the copy of an object as YAML, or why there is none. The rules must leave the object itself alone, and a copy of the
-// copy must be the copy.
-func taken(t *testing.T, r *Rules, text string) string {
+// taken is the copy of an object as YAML, or why there is none. The rules must leave the object
+// itself alone, and a copy of the copy must be the copy.
+func taken(t *testing.T, r *CopyRules, text string) string {
 	t.Helper()
 	o := parse(t, text)
 	k := kindOf(o.GetAPIVersion(), o.GetKind())

@@ -16,7 +16,7 @@ const (
 )
 
 // swapHosts takes names for one another wherever an object says which names it answers to.
-func swapHosts(k Kind, o *unstructured.Unstructured, swaps []v1alpha1.Swap) {
+func swapHosts(k ResourceKind, o *unstructured.Unstructured, swaps []v1alpha1.Swap) {
 	if len(swaps) == 0 {
 		return
 	}
@@ -80,7 +80,7 @@ func swapAnnotatedHosts(o *unstructured.Unstructured, swap func(string) string) 
 // addAlias adds the alias wherever an object answers to the name. Listeners of a Gateway have names
 // of their own, so a route that names its listener answers to the alias only through listeners
 // without a hostname.
-func addAlias(k Kind, o *unstructured.Unstructured, h v1alpha1.HostAlias) {
+func addAlias(k ResourceKind, o *unstructured.Unstructured, h v1alpha1.HostAlias) {
 	within := inside(o.Object, "spec")
 	switch {
 	case k.is("networking.k8s.io", "Ingress"):

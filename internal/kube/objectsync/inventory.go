@@ -15,7 +15,7 @@ import (
 
 // Inventory is what a copy would find, before anything is written.
 type Inventory struct {
-	Kinds  *Kinds
+	Kinds  *ResourceKinds
 	Counts []Count
 	// Missing are kinds that the target does not serve although objects of them would be copied.
 	Missing []Count
@@ -50,7 +50,7 @@ type LeftOut struct {
 
 // Foundation reports whether workloads stand on objects of a kind, which come first.
 func (s *Inventory) Foundation(resource string) bool {
-	return s.Kinds != nil && slices.ContainsFunc(s.Kinds.Copied, func(k Kind) bool { return k.String() == resource && Foundations.Of(k) })
+	return s.Kinds != nil && slices.ContainsFunc(s.Kinds.Copied, func(k ResourceKind) bool { return k.String() == resource && Foundations.Of(k) })
 }
 
 // Note says something of an object.
@@ -106,7 +106,7 @@ type surveyor struct {
 	*Inventory
 }
 
-func (s *surveyor) kind(ctx context.Context, k Kind, index map[key]*entry) error {
+func (s *surveyor) kind(ctx context.Context, k ResourceKind, index map[key]*entry) error {
 	n := Count{Resource: k.String()}
 	left := map[string]*LeftOut{}
 	err := s.Source.each(ctx, k, func(o *unstructured.Unstructured) error {
@@ -140,7 +140,7 @@ func (s *surveyor) kind(ctx context.Context, k Kind, index map[key]*entry) error
 	return nil
 }
 
-func (s *surveyor) leave(left map[string]*LeftOut, k Kind, o *unstructured.Unstructured, why string) {
+func (s *surveyor) leave(left map[string]*LeftOut, k ResourceKind, o *unstructured.Unstructured, why string) {
 	l := left[why]
 	if l == nil {
 		l = &LeftOut{Resource: k.String(), Why: why}
@@ -155,7 +155,7 @@ func (s *surveyor) leave(left map[string]*LeftOut, k Kind, o *unstructured.Unstr
 	}
 }
 
-func (s *surveyor) note(k Kind, o *unstructured.Unstructured) {
+func (s *surveyor) note(k ResourceKind, o *unstructured.Unstructured) {
 	if k.is("", "Secret") {
 		s.countSecret(refOf(k, o), o)
 	}
@@ -167,7 +167,7 @@ func (s *surveyor) note(k Kind, o *unstructured.Unstructured) {
 	}
 }
 
-func (s *surveyor) conflict(ctx context.Context, k Kind, taken *unstructured.Unstructured, e *entry) error {
+func (s *surveyor) conflict(ctx context.Context, k ResourceKind, taken *unstructured.Unstructured, e *entry) error {
 	ref := refOf(k, taken)
 	if e == nil || e.owned || adopts(k, ref.key()) || len(s.Conflicts) >= maxNotes {
 		return nil
@@ -196,7 +196,7 @@ func finished(o *unstructured.Unstructured) bool {
 }
 
 // CloudBound says what outside a cluster an object is tied to; nothing if it is not.
-func CloudBound(k Kind, o *unstructured.Unstructured) string {
+func CloudBound(k ResourceKind, o *unstructured.Unstructured) string {
 	if k.is("vpcresources.k8s.aws", "SecurityGroupPolicy") {
 		return "names security groups"
 	}
@@ -226,7 +226,7 @@ func CloudBound(k Kind, o *unstructured.Unstructured) string {
 	return ""
 }
 
-func (r *Rules) mayRunTwice(k Kind, o *unstructured.Unstructured) string {
+func (r *CopyRules) mayRunTwice(k ResourceKind, o *unstructured.Unstructured) string {
 	if r.sleepOf(k, o) != nil {
 		return ""
 	}

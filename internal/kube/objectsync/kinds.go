@@ -47,18 +47,18 @@ func (s *Side) served() (*served, error) {
 	return all, nil
 }
 
-// Kinds are copied in this order, each in the source's preferred version that both serve.
-type Kinds struct {
-	Copied []Kind
+// ResourceKinds are copied in this order, each in the source's preferred version that both serve.
+type ResourceKinds struct {
+	Copied []ResourceKind
 	// Missing are kinds that the target does not serve, even with all definitions copied.
-	Missing []Kind
+	Missing []ResourceKind
 	// LeftOut are kinds no object of which is copied, with the reason.
 	LeftOut map[string]string
 	Broken  []string
 }
 
 // FindKinds asks both sides what they serve.
-func FindKinds(ctx context.Context, source, target *Side, r *Rules) (*Kinds, error) {
+func FindKinds(ctx context.Context, source, target *Side, r *CopyRules) (*ResourceKinds, error) {
 	from, err := source.served()
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func FindKinds(ctx context.Context, source, target *Side, r *Rules) (*Kinds, err
 	if err != nil {
 		return nil, err
 	}
-	found := &Kinds{LeftOut: map[string]string{}}
+	found := &ResourceKinds{LeftOut: map[string]string{}}
 	for _, side := range []*served{from, to} {
 		for gv, err := range side.broken {
 			found.Broken = append(found.Broken, fmt.Sprintf("%s: %v", gv, err))
@@ -90,7 +90,7 @@ func FindKinds(ctx context.Context, source, target *Side, r *Rules) (*Kinds, err
 	return found, nil
 }
 
-func (f *Kinds) add(r *Rules, g *metav1.APIGroup, from, to *served, foreign, defined map[string]bool) {
+func (f *ResourceKinds) add(r *CopyRules, g *metav1.APIGroup, from, to *served, foreign, defined map[string]bool) {
 	done := map[string]bool{}
 	versions := []string{g.PreferredVersion.Version}
 	for _, v := range g.Versions {
@@ -106,7 +106,7 @@ func (f *Kinds) add(r *Rules, g *metav1.APIGroup, from, to *served, foreign, def
 					continue
 				}
 				done[name] = true
-				k := Kind{Group: g.Name, Version: version, Kind: res.Kind, Resource: name, Namespaced: res.Namespaced}
+				k := ResourceKind{Group: g.Name, Version: version, Kind: res.Kind, Resource: name, Namespaced: res.Namespaced}
 				switch why := r.Kind(k); {
 				case why != "":
 					f.LeftOut[k.String()] = why
@@ -132,7 +132,7 @@ func copyable(r metav1.APIResource) bool {
 }
 
 func (s *Side) foreign(ctx context.Context) (map[string]bool, error) {
-	services := Kind{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
+	services := ResourceKind{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 	all := map[string]bool{}
 	err := s.each(ctx, services, func(o *unstructured.Unstructured) error {
 		within := inside(o.Object, "spec")
@@ -149,11 +149,11 @@ func (s *Side) foreign(ctx context.Context) (map[string]bool, error) {
 	return all, nil
 }
 
-func definitions() Kind {
-	return Kind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition", Resource: "customresourcedefinitions"}
+func definitions() ResourceKind {
+	return ResourceKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition", Resource: "customresourcedefinitions"}
 }
 
-func (s *Side) defined(ctx context.Context, r *Rules) (map[string]bool, error) {
+func (s *Side) defined(ctx context.Context, r *CopyRules) (map[string]bool, error) {
 	all := map[string]bool{}
 	err := s.each(ctx, definitions(), func(o *unstructured.Unstructured) error {
 		if r.whyNot(definitions(), o) == "" {
@@ -167,7 +167,7 @@ func (s *Side) defined(ctx context.Context, r *Rules) (map[string]bool, error) {
 	return all, nil
 }
 
-func (s *Side) Reads(r *Rules) ([]schema.GroupResource, error) {
+func (s *Side) Reads(r *CopyRules) ([]schema.GroupResource, error) {
 	all, err := s.served()
 	if err != nil {
 		return nil, err
@@ -175,13 +175,13 @@ func (s *Side) Reads(r *Rules) ([]schema.GroupResource, error) {
 	seen := map[schema.GroupResource]bool{}
 	for gv, kinds := range all.kinds {
 		for name, res := range kinds {
-			k := Kind{Group: gv.Group, Version: gv.Version, Kind: res.Kind, Resource: name, Namespaced: res.Namespaced}
+			k := ResourceKind{Group: gv.Group, Version: gv.Version, Kind: res.Kind, Resource: name, Namespaced: res.Namespaced}
 			if copyable(res) && r.Kind(k) == "" {
 				seen[gv.WithResource(name).GroupResource()] = true
 			}
 		}
 	}
-	for _, always := range []Kind{definitions(), {Group: "apiregistration.k8s.io", Resource: "apiservices"}} {
+	for _, always := range []ResourceKind{definitions(), {Group: "apiregistration.k8s.io", Resource: "apiservices"}} {
 		seen[always.GVR().GroupResource()] = true
 	}
 	out := slices.Collect(maps.Keys(seen))
@@ -191,28 +191,28 @@ func (s *Side) Reads(r *Rules) ([]schema.GroupResource, error) {
 	return out, nil
 }
 
-// Kind is one kind of object, in the version that it is copied in.
-type Kind struct {
+// ResourceKind is one kind of object, in the version that it is copied in.
+type ResourceKind struct {
 	Group, Version string
-	// Kind such as Deployment, and Resource such as deployments.
+	// ResourceKind such as Deployment, and Resource such as deployments.
 	Kind, Resource string
 	Namespaced     bool
 }
 
-func (k Kind) String() string {
+func (k ResourceKind) String() string {
 	if k.Group == "" {
 		return k.Resource
 	}
 	return k.Resource + "." + k.Group
 }
 
-func (k Kind) GVR() schema.GroupVersionResource {
+func (k ResourceKind) GVR() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: k.Group, Version: k.Version, Resource: k.Resource}
 }
 
-func (k Kind) is(group, kind string) bool { return k.Group == group && k.Kind == kind }
+func (k ResourceKind) is(group, kind string) bool { return k.Group == group && k.Kind == kind }
 
-func (k Kind) secret() bool { return k.is("", "Secret") }
+func (k ResourceKind) secret() bool { return k.is("", "Secret") }
 
 // Ref is one object.
 type Ref struct {
@@ -229,12 +229,12 @@ func (r Ref) String() string {
 
 func (r Ref) key() key { return key{r.Namespace, r.Name} }
 
-func refOf(k Kind, o *unstructured.Unstructured) Ref {
+func refOf(k ResourceKind, o *unstructured.Unstructured) Ref {
 	return Ref{Resource: k.String(), Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
 type key struct{ namespace, name string }
 
-func (k key) ref(of Kind) Ref {
+func (k key) ref(of ResourceKind) Ref {
 	return Ref{Resource: of.String(), Namespace: k.namespace, Name: k.name}
 }

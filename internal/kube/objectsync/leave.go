@@ -67,7 +67,7 @@ func newLeftOut() leftOut {
 	}
 }
 
-func (l leftOut) kind(k Kind) string {
+func (l leftOut) kind(k ResourceKind) string {
 	if why := l.kinds[k.String()]; why != "" {
 		return why
 	}
@@ -98,7 +98,7 @@ func (l leftOut) definition(group string) string {
 	return l.group(group)
 }
 
-func (r *Rules) whyNot(k Kind, o *unstructured.Unstructured) string {
+func (r *CopyRules) whyNot(k ResourceKind, o *unstructured.Unstructured) string {
 	if why := r.Kind(k); why != "" {
 		return why
 	}
@@ -132,7 +132,7 @@ func (r *Rules) whyNot(k Kind, o *unstructured.Unstructured) string {
 }
 
 // whyNotMeta looks at no more than the metadata.
-func (r *Rules) whyNotMeta(k Kind, o metav1.Object) string {
+func (r *CopyRules) whyNotMeta(k ResourceKind, o metav1.Object) string {
 	namespace := o.GetNamespace()
 	if k.is("", "Namespace") {
 		namespace = o.GetName()
@@ -157,7 +157,7 @@ func (r *Rules) whyNotMeta(k Kind, o metav1.Object) string {
 }
 
 // whyNotIn says why nothing of a namespace is copied.
-func (r *Rules) whyNotIn(namespace string) string {
+func (r *CopyRules) whyNotIn(namespace string) string {
 	named := slices.Contains(r.options.Copy.Namespaces.Include, namespace)
 	system := []string{"kube-system", "kube-public", "kube-node-lease", v1alpha1.SystemNamespace}
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-func whyNotCore(k Kind, o *unstructured.Unstructured) string {
+func whyNotCore(k ResourceKind, o *unstructured.Unstructured) string {
 	switch k.Kind {
 	case "Secret":
 		switch typ, _, _ := unstructured.NestedString(o.Object, "type"); corev1.SecretType(typ) {
@@ -32,7 +32,7 @@ func whyNotCore(k Kind, o *unstructured.Unstructured) string {
 }
 
 // madeAnywhere reports whether each cluster has such an object without being asked.
-func madeAnywhere(k Kind, o *unstructured.Unstructured) bool {
+func madeAnywhere(k ResourceKind, o *unstructured.Unstructured) bool {
 	switch k.Kind {
 	case "Namespace":
 		return o.GetName() == "default" && bare(o, corev1.LabelMetadataName)
@@ -103,7 +103,7 @@ func whyNotSlice(o *unstructured.Unstructured) string {
 }
 
 // whyNotJob lets only Jobs through that have not begun: a second run is not what a Job is for.
-func whyNotJob(k Kind, o *unstructured.Unstructured) string {
+func whyNotJob(k ResourceKind, o *unstructured.Unstructured) string {
 	if k.Kind != "Job" {
 		return ""
 	}
@@ -116,7 +116,7 @@ func whyNotJob(k Kind, o *unstructured.Unstructured) string {
 }
 
 // whyNotBuiltIn finds what API servers and installers make in each cluster.
-func whyNotBuiltIn(k Kind, o *unstructured.Unstructured) string {
+func whyNotBuiltIn(k ResourceKind, o *unstructured.Unstructured) string {
 	name := o.GetName()
 	switch k.Group {
 	case "rbac.authorization.k8s.io":
@@ -137,7 +137,7 @@ func whyNotBuiltIn(k Kind, o *unstructured.Unstructured) string {
 }
 
 // whyNotVolumes leaves claims out, and what would wait for them for ever.
-func (r *Rules) whyNotVolumes(k Kind, o *unstructured.Unstructured) string {
+func (r *CopyRules) whyNotVolumes(k ResourceKind, o *unstructured.Unstructured) string {
 	if r.options.Copy.Volumes == v1alpha1.VolumesCopy {
 		return ""
 	}

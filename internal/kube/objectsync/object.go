@@ -24,7 +24,7 @@ func inside(o map[string]any, path ...string) map[string]any {
 }
 
 // podTemplate is the template of an object's pods, in place, where Deployments have theirs.
-func podTemplate(k Kind, o *unstructured.Unstructured) map[string]any {
+func podTemplate(k ResourceKind, o *unstructured.Unstructured) map[string]any {
 	switch {
 	case k.is("", "Pod"):
 		return o.Object
@@ -40,7 +40,7 @@ func podTemplate(k Kind, o *unstructured.Unstructured) map[string]any {
 	return template
 }
 
-func podSpec(k Kind, o *unstructured.Unstructured) map[string]any {
+func podSpec(k ResourceKind, o *unstructured.Unstructured) map[string]any {
 	return inside(podTemplate(k, o), "spec")
 }
 

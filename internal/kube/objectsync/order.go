@@ -38,13 +38,13 @@ const (
 )
 
 // Order sorts kinds so that each comes after what it needs.
-func Order(kinds []Kind) {
-	slices.SortStableFunc(kinds, func(a, b Kind) int {
+func Order(kinds []ResourceKind) {
+	slices.SortStableFunc(kinds, func(a, b ResourceKind) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.String(), b.String()))
 	})
 }
 
-func (p Part) Of(k Kind) bool {
+func (p Part) Of(k ResourceKind) bool {
 	switch p {
 	case Foundations:
 		return rank(k) <= rankClaims
@@ -54,7 +54,7 @@ func (p Part) Of(k Kind) bool {
 	return true
 }
 
-func rank(k Kind) int {
+func rank(k ResourceKind) int {
 	switch k.String() {
 	case "namespaces":
 		return rankNamespaces

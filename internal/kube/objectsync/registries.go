@@ -79,7 +79,7 @@ func registryHost(name string) string {
 	return host
 }
 
-func (r *Rules) swapRegistries(k Kind, o *unstructured.Unstructured) {
+func (r *CopyRules) swapRegistries(k ResourceKind, o *unstructured.Unstructured) {
 	if len(r.registries) == 0 {
 		return
 	}
@@ -97,7 +97,7 @@ func (r *Rules) swapRegistries(k Kind, o *unstructured.Unstructured) {
 	}
 }
 
-func (r *Rules) image(image string) string {
+func (r *CopyRules) image(image string) string {
 	for _, s := range r.registries {
 		for _, name := range []string{image, inFull(image)} {
 			rest, ok := strings.CutPrefix(name, s.from)
@@ -122,7 +122,7 @@ func inFull(image string) string {
 }
 
 // addCredentials gives a Secret that has credentials for a registry those for what takes its place.
-func (r *Rules) addCredentials(o *unstructured.Unstructured) error {
+func (r *CopyRules) addCredentials(o *unstructured.Unstructured) error {
 	if typ, _, _ := unstructured.NestedString(o.Object, "type"); typ != string(corev1.SecretTypeDockerConfigJson) {
 		return nil
 	}

@@ -31,20 +31,21 @@ type Options struct {
 	Hosts       []v1alpha1.HostAlias
 	Singletons  v1alpha1.SingletonSpec
 	Credentials map[v1alpha1.SecretReference]*corev1.Secret
-	Network     Network
+	Network     SourceNetwork
 	// Awake lets singletons run in the target: names lead there.
 	Awake bool
 }
 
-// Network is the source's pod network. It is left out, unless spec.mirror.copy.namespaces.include
-// names its namespace: two on one node break each other.
-type Network struct {
+// SourceNetwork is the source's pod network. It is left out, unless
+// spec.mirror.copy.namespaces.include names its namespace: two on one node break each other.
+type SourceNetwork struct {
 	Namespaces []string
 	Objects    []Ref
 }
 
-// Rules say what is copied and how it is changed. They are immutable and safe for concurrent use.
-type Rules struct {
+// CopyRules say what is copied and how it is changed. They are immutable and safe for concurrent
+// use.
+type CopyRules struct {
 	options    Options
 	selector   labels.Selector
 	leftOut    leftOut
@@ -56,13 +57,13 @@ type Rules struct {
 }
 
 // NewRules compiles a spec with its defaults. It fails with a *spec.Error of the first wrong field.
-func NewRules(o Options) (*Rules, error) {
+func NewRules(o Options) (*CopyRules, error) {
 	orElse(&o.Copy.Existing, v1alpha1.ExistingRefuse)
 	orElse(&o.Copy.NodePorts, v1alpha1.NodePortsKeep)
 	orElse(&o.Copy.Volumes, v1alpha1.VolumesRefuse)
 	orElse(&o.Copy.Parallel, DefaultParallel)
 	orElse(&o.Singletons.CronJobs, v1alpha1.CronJobsSuspend)
-	r := &Rules{options: o, leftOut: newLeftOut()}
+	r := &CopyRules{options: o, leftOut: newLeftOut()}
 	if err := r.validate(); err != nil {
 		return nil, err
 	}
@@ -94,7 +95,7 @@ func orElse[T comparable](field *T, otherwise T) {
 	}
 }
 
-func (r *Rules) sum() (string, error) {
+func (r *CopyRules) sum() (string, error) {
 	o := r.options
 	body, err := json.Marshal([]any{generation, o.Copy.Registries, o.Copy.Transforms})
 	if err != nil {
@@ -110,11 +111,11 @@ func (r *Rules) sum() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-func (r *Rules) Existing() v1alpha1.ExistingPolicy { return r.options.Copy.Existing }
+func (r *CopyRules) Existing() v1alpha1.ExistingPolicy { return r.options.Copy.Existing }
 
-func (r *Rules) Volumes() v1alpha1.VolumePolicy { return r.options.Copy.Volumes }
+func (r *CopyRules) Volumes() v1alpha1.VolumePolicy { return r.options.Copy.Volumes }
 
-func (r *Rules) Kind(k Kind) string {
+func (r *CopyRules) Kind(k ResourceKind) string {
 	if why := r.leftOut.kind(k); why != "" {
 		return why
 	}
@@ -126,7 +127,7 @@ func (r *Rules) Kind(k Kind) string {
 
 // Take makes the copy of an object. It returns nil, and why, if the object is left out. Errors
 // contain no value of a Secret.
-func (r *Rules) Take(k Kind, o *unstructured.Unstructured) (taken *unstructured.Unstructured, why string, err error) {
+func (r *CopyRules) Take(k ResourceKind, o *unstructured.Unstructured) (taken *unstructured.Unstructured, why string, err error) {
 	if why := r.whyNot(k, o); why != "" {
 		return nil, why, nil
 	}
@@ -134,7 +135,7 @@ func (r *Rules) Take(k Kind, o *unstructured.Unstructured) (taken *unstructured.
 	return taken, "", err
 }
 
-func (r *Rules) convert(k Kind, taken *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (r *CopyRules) convert(k ResourceKind, taken *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	version := fmt.Sprintf("%s/%s", taken.GetUID(), taken.GetResourceVersion())
 	taken.SetAPIVersion(k.GVR().GroupVersion().String())
 	taken.SetKind(k.Kind)
@@ -162,7 +163,7 @@ func (r *Rules) convert(k Kind, taken *unstructured.Unstructured) (*unstructured
 
 // fingerprint tells copies apart. That of a Secret is made from its version, since short values
 // could be guessed from their hash.
-func (r *Rules) fingerprint(k Kind, version string, taken *unstructured.Unstructured) string {
+func (r *CopyRules) fingerprint(k ResourceKind, version string, taken *unstructured.Unstructured) string {
 	h := sha256.New()
 	if k.secret() {
 		_, _ = fmt.Fprintf(h, "%s/%s", r.digest, version)
@@ -173,17 +174,17 @@ func (r *Rules) fingerprint(k Kind, version string, taken *unstructured.Unstruct
 }
 
 // owns reports whether replumb may change an object. Controllers hand on labels, but not ownership.
-func (r *Rules) owns(o metav1.Object) bool {
+func (r *CopyRules) owns(o metav1.Object) bool {
 	return o.GetLabels()[v1alpha1.LabelMirror] == r.options.Migration && o.GetAnnotations()[v1alpha1.AnnotationCopied] != "" &&
 		metav1.GetControllerOfNoCopy(o) == nil
 }
 
 // adopts reports whether each cluster makes an object of this name itself, which the copy joins.
-func adopts(k Kind, of key) bool {
+func adopts(k ResourceKind, of key) bool {
 	return (k.is("", "Namespace") && of.name == "default") || (k.is("", "ServiceAccount") && of.name == "default")
 }
 
-func (r *Rules) validate() error {
+func (r *CopyRules) validate() error {
 	c := &r.options.Copy
 	for field, patterns := range map[string][]string{
 		"namespaces.include": c.Namespaces.Include, "namespaces.exclude": c.Namespaces.Exclude,

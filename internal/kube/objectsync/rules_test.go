@@ -48,7 +48,7 @@ func TestWrongSpecs(t *testing.T) {
 }
 
 func TestOrder(t *testing.T) {
-	kinds := []Kind{
+	kinds := []ResourceKind{
 		kindOf("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"), kindOf("networking.k8s.io/v1", "Ingress"),
 		kindOf("example.com/v1", "Thing"), kindOf("v1", "ResourceQuota"), kindOf("apps/v1", "Deployment"), kindOf("v1", "Service"),
 		kindOf("v1", "PersistentVolumeClaim"), kindOf("networking.k8s.io/v1", "NetworkPolicy"),
@@ -102,7 +102,8 @@ func FuzzGlob(f *testing.F) {
 	})
 }
 
-// FuzzPatch applies what can be read to an object. Nothing may panic, and what comes out must be an object that can be copied.
+// FuzzPatch applies what can be read to an object. Nothing may panic, and what comes out must be an
+// object that can be copied.
 func FuzzPatch(f *testing.F) {
 	f.Add(`[{"op": "add", "path": "/spec/a", "value": null}]`)
 	f.Add("- {op: move, from: /spec, path: /metadata/labels}")

@@ -47,7 +47,7 @@ func Connect(c *cluster.Cluster) (*Side, error) {
 	return s, nil
 }
 
-func (s *Side) each(ctx context.Context, k Kind, do func(*unstructured.Unstructured) error) error {
+func (s *Side) each(ctx context.Context, k ResourceKind, do func(*unstructured.Unstructured) error) error {
 	return pages(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (string, error) {
 		list, err := s.objects.Resource(k.GVR()).List(ctx, o)
 		if err != nil {
@@ -57,7 +57,7 @@ func (s *Side) each(ctx context.Context, k Kind, do func(*unstructured.Unstructu
 	})
 }
 
-func (s *Side) eachMeta(ctx context.Context, k Kind, labels string, do func(*metav1.PartialObjectMetadata) error) error {
+func (s *Side) eachMeta(ctx context.Context, k ResourceKind, labels string, do func(*metav1.PartialObjectMetadata) error) error {
 	return pages(ctx, metav1.ListOptions{LabelSelector: labels}, func(ctx context.Context, o metav1.ListOptions) (string, error) {
 		list, err := s.meta.Resource(k.GVR()).List(ctx, o)
 		if err != nil {
@@ -95,7 +95,7 @@ func pages(ctx context.Context, o metav1.ListOptions, next func(context.Context,
 	}
 }
 
-func (s *Side) count(ctx context.Context, k Kind) (int, error) {
+func (s *Side) count(ctx context.Context, k ResourceKind) (int, error) {
 	list, err := s.meta.Resource(k.GVR()).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return 0, err
@@ -107,14 +107,14 @@ func (s *Side) count(ctx context.Context, k Kind) (int, error) {
 	return n, nil
 }
 
-func (s *Side) get(ctx context.Context, k Kind, of key) (*unstructured.Unstructured, error) {
+func (s *Side) get(ctx context.Context, k ResourceKind, of key) (*unstructured.Unstructured, error) {
 	if k.Namespaced {
 		return s.objects.Resource(k.GVR()).Namespace(of.namespace).Get(ctx, of.name, metav1.GetOptions{})
 	}
 	return s.objects.Resource(k.GVR()).Get(ctx, of.name, metav1.GetOptions{})
 }
 
-func (s *Side) metaOf(k Kind, namespace string) metadata.ResourceInterface {
+func (s *Side) metaOf(k ResourceKind, namespace string) metadata.ResourceInterface {
 	if k.Namespaced {
 		return s.meta.Resource(k.GVR()).Namespace(namespace)
 	}
@@ -122,13 +122,13 @@ func (s *Side) metaOf(k Kind, namespace string) metadata.ResourceInterface {
 }
 
 // apply writes by server-side apply. Of the answer only the metadata comes back.
-func (s *Side) apply(ctx context.Context, k Kind, of key, body []byte, force bool) (*metav1.PartialObjectMetadata, error) {
+func (s *Side) apply(ctx context.Context, k ResourceKind, of key, body []byte, force bool) (*metav1.PartialObjectMetadata, error) {
 	return s.metaOf(k, of.namespace).Patch(ctx, of.name, types.ApplyPatchType, body,
 		metav1.PatchOptions{FieldManager: v1alpha1.FieldManager, Force: &force})
 }
 
 // remove deletes the very object that was looked at, if it is still there.
-func (s *Side) remove(ctx context.Context, k Kind, of key, uid types.UID) error {
+func (s *Side) remove(ctx context.Context, k ResourceKind, of key, uid types.UID) error {
 	err := s.metaOf(k, of.namespace).Delete(ctx, of.name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: ptr(metav1.DeletePropagationBackground),
 	})

@@ -17,8 +17,8 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-func sleepers() []Kind {
-	return []Kind{
+func sleepers() []ResourceKind {
+	return []ResourceKind{
 		{Group: "batch", Version: "v1", Kind: "CronJob", Resource: "cronjobs", Namespaced: true},
 		{Group: "apps", Version: "v1", Kind: "Deployment", Resource: "deployments", Namespaced: true},
 		{Group: "apps", Version: "v1", Kind: "StatefulSet", Resource: "statefulsets", Namespaced: true},
@@ -28,7 +28,7 @@ func sleepers() []Kind {
 // Sleep suspends the singletons of a side, and keeps what they had in an annotation. It returns
 // those that it changed. Of the target only copies are touched, of the source only what the rules
 // take.
-func (r *Rules) Sleep(ctx context.Context, s *Side) ([]Ref, error) {
+func (r *CopyRules) Sleep(ctx context.Context, s *Side) ([]Ref, error) {
 	return r.singletonsOf(ctx, s, func(sl *sleep, o *unstructured.Unstructured) map[string]any {
 		if sl.asleep(o) {
 			return nil
@@ -38,7 +38,7 @@ func (r *Rules) Sleep(ctx context.Context, s *Side) ([]Ref, error) {
 }
 
 // Wake gives the singletons of a side back what they had. It returns those that it changed.
-func (r *Rules) Wake(ctx context.Context, s *Side) ([]Ref, error) {
+func (r *CopyRules) Wake(ctx context.Context, s *Side) ([]Ref, error) {
 	return r.singletonsOf(ctx, s, func(sl *sleep, o *unstructured.Unstructured) map[string]any {
 		if _, marked := o.GetAnnotations()[sl.annotation]; !marked {
 			return nil
@@ -51,7 +51,7 @@ func (r *Rules) Wake(ctx context.Context, s *Side) ([]Ref, error) {
 }
 
 // Asleep are the singletons of a side that replumb keeps from running, Running the others.
-func (r *Rules) Asleep(ctx context.Context, s *Side) (asleep, running []Ref, err error) {
+func (r *CopyRules) Asleep(ctx context.Context, s *Side) (asleep, running []Ref, err error) {
 	for _, k := range sleepers() {
 		err := s.each(ctx, k, func(o *unstructured.Unstructured) error {
 			switch sl := r.sleepOf(k, o); {
@@ -70,7 +70,7 @@ func (r *Rules) Asleep(ctx context.Context, s *Side) (asleep, running []Ref, err
 	return asleep, running, nil
 }
 
-func (r *Rules) concerns(k Kind, o *unstructured.Unstructured) bool {
+func (r *CopyRules) concerns(k ResourceKind, o *unstructured.Unstructured) bool {
 	return r.owns(o) || r.whyNot(k, o) == ""
 }
 
@@ -81,7 +81,7 @@ func (s *sleep) patch(value, annotation any) map[string]any {
 	}
 }
 
-func (r *Rules) singletonsOf(
+func (r *CopyRules) singletonsOf(
 	ctx context.Context, s *Side, change func(*sleep, *unstructured.Unstructured) map[string]any,
 ) (changed []Ref, err error) {
 	for _, k := range sleepers() {
@@ -106,8 +106,8 @@ func (r *Rules) singletonsOf(
 }
 
 // changeOne writes against the version that was read.
-func (r *Rules) changeOne(
-	ctx context.Context, s *Side, k Kind, ref Ref, change func(*sleep, *unstructured.Unstructured) map[string]any,
+func (r *CopyRules) changeOne(
+	ctx context.Context, s *Side, k ResourceKind, ref Ref, change func(*sleep, *unstructured.Unstructured) map[string]any,
 ) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		o, err := s.get(ctx, k, ref.key())
@@ -167,7 +167,7 @@ type sleep struct {
 }
 
 // sleepOf is nil for what may run in both clusters.
-func (r *Rules) sleepOf(k Kind, o *unstructured.Unstructured) *sleep {
+func (r *CopyRules) sleepOf(k ResourceKind, o *unstructured.Unstructured) *sleep {
 	once := o.GetAnnotations()[v1alpha1.AnnotationRunOnce] == "true"
 	switch {
 	case k.is("batch", "CronJob") && (once || r.options.Singletons.CronJobs == v1alpha1.CronJobsSuspend):
@@ -204,7 +204,7 @@ func (s *sleep) asleep(o *unstructured.Unstructured) bool {
 }
 
 // suspend keeps copies of singletons from running until names lead to them.
-func (r *Rules) suspend(k Kind, o *unstructured.Unstructured) {
+func (r *CopyRules) suspend(k ResourceKind, o *unstructured.Unstructured) {
 	s := r.sleepOf(k, o)
 	if s == nil {
 		return

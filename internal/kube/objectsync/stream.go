@@ -19,7 +19,7 @@ type stream struct {
 	err  error
 }
 
-func (s *Side) stream(ctx context.Context, k Kind) *stream {
+func (s *Side) stream(ctx context.Context, k ResourceKind) *stream {
 	return &stream{next: func(more string) (*unstructured.UnstructuredList, error) {
 		return s.objects.Resource(k.GVR()).List(ctx, metav1.ListOptions{Limit: pageSize, Continue: more})
 	}}
@@ -79,7 +79,7 @@ func earlier(a, b *unstructured.Unstructured) (of string, more bool) {
 
 func (s *Side) scaled(ctx context.Context) (map[Ref]bool, error) {
 	all := map[Ref]bool{}
-	k := Kind{Group: "autoscaling", Version: autoscalingv2.SchemeGroupVersion.Version, Resource: "horizontalpodautoscalers"}
+	k := ResourceKind{Group: "autoscaling", Version: autoscalingv2.SchemeGroupVersion.Version, Resource: "horizontalpodautoscalers"}
 	resources := map[string]string{"Deployment": "deployments.apps", "StatefulSet": "statefulsets.apps", "ReplicaSet": "replicasets.apps"}
 	err := s.each(ctx, k, func(o *unstructured.Unstructured) error {
 		of := inside(o.Object, "spec", "scaleTargetRef")

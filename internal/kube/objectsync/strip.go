@@ -11,7 +11,7 @@ import (
 )
 
 // strip removes what one cluster gave an object, finalizers included.
-func (r *Rules) strip(k Kind, o *unstructured.Unstructured) {
+func (r *CopyRules) strip(k ResourceKind, o *unstructured.Unstructured) {
 	for _, field := range []string{
 		"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink", "ownerReferences", "finalizers",
 		"generateName", "deletionTimestamp", "deletionGracePeriodSeconds",
@@ -74,7 +74,7 @@ func setOrDrop(o *unstructured.Unstructured, field string, values map[string]str
 	_ = unstructured.SetNestedStringMap(o.Object, values, "metadata", field) // fails only if metadata were no object
 }
 
-func (r *Rules) stripCore(k Kind, o *unstructured.Unstructured) {
+func (r *CopyRules) stripCore(k ResourceKind, o *unstructured.Unstructured) {
 	switch k.Kind {
 	case "Namespace":
 		drop(o, "spec") // its finalizers
@@ -92,7 +92,7 @@ func (r *Rules) stripCore(k Kind, o *unstructured.Unstructured) {
 	}
 }
 
-func (r *Rules) stripService(o *unstructured.Unstructured) {
+func (r *CopyRules) stripService(o *unstructured.Unstructured) {
 	if ip, _, _ := unstructured.NestedString(o.Object, "spec", "clusterIP"); ip != corev1.ClusterIPNone {
 		drop(o, "spec", "clusterIP")
 		drop(o, "spec", "clusterIPs")
@@ -127,7 +127,7 @@ func stripClaimTemplates(o *unstructured.Unstructured) {
 }
 
 // stripJob takes away the selector that the API server made of the Job's UID, with its labels.
-func stripJob(k Kind, o *unstructured.Unstructured) {
+func stripJob(k ResourceKind, o *unstructured.Unstructured) {
 	if k.Kind == "CronJob" {
 		drop(o, "spec", "jobTemplate", "metadata", "creationTimestamp")
 		return

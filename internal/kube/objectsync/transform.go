@@ -94,14 +94,14 @@ func validateOperation(i int, op jsonpatch.Operation) error {
 	return nil
 }
 
-func (t *transform) about(k Kind, o *unstructured.Unstructured) bool {
+func (t *transform) about(k ResourceKind, o *unstructured.Unstructured) bool {
 	return (len(t.Kinds) == 0 || matchesAny(t.Kinds, k.String())) &&
 		(len(t.Namespaces) == 0 || matchesAny(t.Namespaces, o.GetNamespace())) &&
 		(len(t.Names) == 0 || matchesAny(t.Names, o.GetName())) &&
 		(t.selector == nil || t.selector.Matches(labels.Set(o.GetLabels())))
 }
 
-func (t *transform) apply(k Kind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (t *transform) apply(k ResourceKind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if !t.about(k, o) {
 		return o, nil
 	}
@@ -124,7 +124,7 @@ func (t *transform) apply(k Kind, o *unstructured.Unstructured) (*unstructured.U
 	return t.patched(k, o)
 }
 
-func (t *transform) patched(k Kind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (t *transform) patched(k ResourceKind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	wrong := func(err error) error {
 		if k.secret() {
 			return fmt.Errorf("%s.jsonPatch does not apply", t.field) // why could tell of values
@@ -158,7 +158,7 @@ func merged(have, set map[string]string, remove []string) map[string]string {
 	return all
 }
 
-func swapClasses(k Kind, o *unstructured.Unstructured, swaps []v1alpha1.Swap) {
+func swapClasses(k ResourceKind, o *unstructured.Unstructured, swaps []v1alpha1.Swap) {
 	var claims []map[string]any
 	if k.is("", "PersistentVolumeClaim") {
 		claims = append(claims, inside(o.Object, "spec"))

@@ -20,7 +20,7 @@ import (
 
 const secretValue = "do-not-show-this"
 
-func (f *fixture) only(result Result, reason Reason, words ...string) {
+func (f *fixture) only(result Result, reason TroubleReason, words ...string) {
 	f.Helper()
 	if len(result.Errors) != 1 {
 		f.Fatalf("errors: %v", result.Errors)

@@ -31,7 +31,7 @@ type outcome struct {
 func failure(err *ObjectError) outcome { return outcome{what: failed, err: err, again: err.again} }
 
 // one copies one object, which it uses up. e is what the target has of that name; nil for nothing.
-func (c *Copier) one(ctx context.Context, k Kind, o *unstructured.Unstructured, e *entry) outcome {
+func (c *Copier) one(ctx context.Context, k ResourceKind, o *unstructured.Unstructured, e *entry) outcome {
 	if c.Rules.whyNot(k, o) != "" {
 		return outcome{what: leftOutOfIt}
 	}
@@ -63,7 +63,7 @@ func (c *Copier) one(ctx context.Context, k Kind, o *unstructured.Unstructured, 
 }
 
 // refuse leaves an object of someone else's alone. It is no trouble if it is what would be copied.
-func (c *Copier) refuse(ctx context.Context, k Kind, taken *unstructured.Unstructured) outcome {
+func (c *Copier) refuse(ctx context.Context, k ResourceKind, taken *unstructured.Unstructured) outcome {
 	ref := refOf(k, taken)
 	have, err := c.Target.get(ctx, k, ref.key())
 	if err != nil {
@@ -85,7 +85,7 @@ func exists(ref Ref, problem string) *ObjectError {
 }
 
 // write applies a copy. fresh says that the target had none: one that was created since is kept.
-func (c *Copier) write(ctx context.Context, k Kind, taken *unstructured.Unstructured, force, fresh bool) outcome {
+func (c *Copier) write(ctx context.Context, k ResourceKind, taken *unstructured.Unstructured, force, fresh bool) outcome {
 	ref := refOf(k, taken)
 	body, err := json.Marshal(taken.Object)
 	if err != nil {
@@ -111,7 +111,7 @@ func shared(o metav1.Object) bool {
 }
 
 // giveBack withdraws a write to a foreign object, by owning nothing of it any more.
-func (c *Copier) giveBack(ctx context.Context, k Kind, taken *unstructured.Unstructured) outcome {
+func (c *Copier) giveBack(ctx context.Context, k ResourceKind, taken *unstructured.Unstructured) outcome {
 	ref := refOf(k, taken)
 	nothing := &unstructured.Unstructured{Object: map[string]any{}}
 	nothing.SetAPIVersion(taken.GetAPIVersion())

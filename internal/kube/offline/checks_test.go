@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 // TestEveryCheckFiresAndPasses: what a snapshot does not tell is a finding each, and of a cluster
@@ -69,7 +69,7 @@ func TestReading(t *testing.T) {
 		if err := c.Create(t.Context(), pod, client.DryRunAll); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Access(t.Context(), []cluster.Right{{Verb: "list", Resource: "pods"}}); err != nil {
+		if _, err := c.Access(t.Context(), []access.Right{{Verb: "list", Resource: "pods"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -91,7 +91,7 @@ func TestUntold(t *testing.T) {
 		"/api/v1": {Code: 200}, "/apis": {Code: 200}, "/apis/a.example/v1": {Code: 503}, "/apis/b.example/v1": {Code: 503},
 		"/apis/apps/v1": {Code: 200},
 	}}
-	taker := &Taker{Rights: []cluster.Right{
+	taker := &Taker{Rights: []access.Right{
 		{Verb: "list", Group: "a.example", Resource: "things"}, {Verb: "list", Group: "apps", Resource: "x"},
 	}}
 	if got := strings.Join(taker.untold(a), " "); got != "all of a.example/v1" {

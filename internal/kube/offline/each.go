@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 
 	"github.com/replumb/replumb/internal/kube/apiserver"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 )
 
 // Collection is the objects of one resource, in one version.
@@ -81,7 +81,7 @@ func (a *Archive) Servers() []apiserver.Recorded { return slices.Clone(a.answers
 // Kubelet is what the kubelet of a node said of its configuration; nil, if it was not asked, or did
 // not answer.
 func (a *Archive) Kubelet(node string) json.RawMessage {
-	said, asked := a.answers.Paths[cluster.KubeletPath(node)]
+	said, asked := a.answers.Paths[inventory.KubeletPath(node)]
 	if !asked || said.Code != http.StatusOK {
 		return nil
 	}

@@ -96,7 +96,7 @@ type answers struct {
 	// Paths by what was asked for, such as /version.
 	Paths map[string]answer `json:"paths"`
 	// Access is what the authorizer said.
-	Access  []access             `json:"access"`
+	Access  []accessReview       `json:"access"`
 	Servers []apiserver.Recorded `json:"servers,omitempty"`
 	// Ranges are the answers to Services with an address that is in none, by their clusterIP, where
 	// API servers have a flag and no ServiceCIDRs.
@@ -110,8 +110,8 @@ type answer struct {
 	Body string `json:"body"`
 }
 
-// access is what the authorizer said to one question.
-type access struct {
+// accessReview is what the authorizer said to one question.
+type accessReview struct {
 	Spec    authorizationv1.SelfSubjectAccessReviewSpec `json:"spec"`
 	Allowed bool                                        `json:"allowed"`
 	Reason  string                                      `json:"reason,omitempty"`

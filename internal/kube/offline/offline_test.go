@@ -14,11 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replumb/replumb/internal/kube/access"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 // written is an archive with a Service, two pods and a Secret.
@@ -313,7 +312,7 @@ func FuzzEntry(f *testing.F) {
 			_ = c.List(t.Context(), list, client.InNamespace("shop"), client.MatchingLabels{"a": "b"})
 		}
 		_ = c.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "a"}, &corev1.Pod{})
-		_, _ = c.Access(t.Context(), []cluster.Right{{Verb: "list", Resource: "pods"}})
+		_, _ = c.Access(t.Context(), []access.Right{{Verb: "list", Resource: "pods"}})
 		s.Reading().Found()
 	})
 }

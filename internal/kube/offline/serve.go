@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
@@ -267,7 +268,7 @@ func (s *Server) get(r *http.Request, t target) (*answer, error) {
 // mayBe remembers an object that the archive does not tell of, where the user could have asked the
 // API server for it.
 func (s *Server) mayBe(t target) {
-	right := cluster.Right{Verb: "get", Group: t.Group, Resource: t.Resource, Namespace: t.namespace, Name: t.name}
+	right := access.Right{Verb: "get", Group: t.Group, Resource: t.Resource, Namespace: t.namespace, Name: t.name}
 	_, asked := s.archive.objects.by[scope{of: t.GroupVersionResource, namespace: t.namespace, name: t.name}]
 	if asked || !s.archive.answers.allowed(right) {
 		return

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
@@ -160,24 +161,26 @@ func TestWritesAreRefused(t *testing.T) {
 }
 
 func TestRights(t *testing.T) {
-	question := func(r cluster.Right, allowed bool) access {
-		return access{Spec: r.Question(), Allowed: allowed, Reason: "said"}
+	question := func(r access.Right, allowed bool) accessReview {
+		return accessReview{Spec: r.Question(), Allowed: allowed, Reason: "said"}
 	}
-	list := func(allowed bool) access { return question(cluster.Right{Verb: "list", Resource: "pods"}, allowed) }
+	list := func(allowed bool) accessReview {
+		return question(access.Right{Verb: "list", Resource: "pods"}, allowed)
+	}
 	for _, tt := range []struct {
 		name           string
-		have           []access
-		ask            cluster.Right
+		have           []accessReview
+		ask            access.Right
 		allowed, known bool
 	}{
-		{"asked", []access{list(true)}, cluster.Right{Verb: "list", Resource: "pods"}, true, true},
-		{"denied", []access{list(false)}, cluster.Right{Verb: "list", Resource: "pods"}, false, true},
-		{"part of a wider one", []access{list(true)}, cluster.Right{Verb: "list", Resource: "pods", Namespace: "shop"}, true, true},
-		{"part of one that is denied", []access{list(false)}, cluster.Right{Verb: "list", Resource: "pods", Namespace: "shop"}, false, false},
-		{"not asked", []access{list(true)}, cluster.Right{Verb: "list", Resource: "nodes"}, false, false},
-		{"an administrator's", []access{question(everything()[0], true)}, cluster.Right{Verb: "patch", Group: "x", Resource: "y"}, true, true},
-		{"not of paths", []access{question(everything()[0], true)}, cluster.Right{Verb: "get", URL: "/flagz"}, false, false},
-		{"of paths", []access{question(everything()[1], true)}, cluster.Right{Verb: "get", URL: "/flagz"}, true, true},
+		{"asked", []accessReview{list(true)}, access.Right{Verb: "list", Resource: "pods"}, true, true},
+		{"denied", []accessReview{list(false)}, access.Right{Verb: "list", Resource: "pods"}, false, true},
+		{"part of a wider one", []accessReview{list(true)}, access.Right{Verb: "list", Resource: "pods", Namespace: "shop"}, true, true},
+		{"part of one that is denied", []accessReview{list(false)}, access.Right{Verb: "list", Resource: "pods", Namespace: "shop"}, false, false},
+		{"not asked", []accessReview{list(true)}, access.Right{Verb: "list", Resource: "nodes"}, false, false},
+		{"an administrator's", []accessReview{question(everything()[0], true)}, access.Right{Verb: "patch", Group: "x", Resource: "y"}, true, true},
+		{"not of paths", []accessReview{question(everything()[0], true)}, access.Right{Verb: "get", URL: "/flagz"}, false, false},
+		{"of paths", []accessReview{question(everything()[1], true)}, access.Right{Verb: "get", URL: "/flagz"}, true, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := &answers{Access: tt.have}
@@ -188,7 +191,7 @@ func TestRights(t *testing.T) {
 		})
 	}
 	s, c := served(t)
-	answers, err := c.Access(t.Context(), []cluster.Right{{Verb: "list", Resource: "pods"}})
+	answers, err := c.Access(t.Context(), []access.Right{{Verb: "list", Resource: "pods"}})
 	if err != nil || answers[0].Allowed {
 		t.Errorf("%+v, %v", answers, err)
 	}

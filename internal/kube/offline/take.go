@@ -21,8 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/kube/serviceranges"
 )
 
 // Taker takes a snapshot of a cluster.
@@ -30,7 +33,7 @@ type Taker struct {
 	Cluster   *cluster.Cluster
 	Inspector *apiserver.Inspector
 	// Rights are those that checks ask the authorizer about. Their objects are read.
-	Rights  []cluster.Right
+	Rights  []access.Right
 	Replumb string
 	Now     func() time.Time
 }
@@ -162,7 +165,7 @@ func (t *Taker) kubelets(ctx context.Context, a *answers) error {
 	if err != nil {
 		return err
 	}
-	for name, k := range cluster.Kubelets(ctx, t.Cluster, nodes) {
+	for name, k := range inventory.Kubelets(ctx, t.Cluster, nodes) {
 		said := &answer{Code: http.StatusOK}
 		if k.Err != nil {
 			if said, err = answerOf(nil, k.Err); err != nil {
@@ -177,7 +180,7 @@ func (t *Taker) kubelets(ctx context.Context, a *answers) error {
 			}
 			said.Body = string(body)
 		}
-		a.Paths[cluster.KubeletPath(name)] = *said
+		a.Paths[inventory.KubeletPath(name)] = *said
 	}
 	return ctx.Err()
 }
@@ -185,15 +188,15 @@ func (t *Taker) kubelets(ctx context.Context, a *answers) error {
 // access asks the authorizer for all rights, and for what is wider than those that are about one
 // object.
 func (t *Taker) access(ctx context.Context, a *answers) error {
-	var ask []cluster.Right
-	seen := map[cluster.Right]bool{}
-	add := func(r cluster.Right) {
+	var ask []access.Right
+	seen := map[access.Right]bool{}
+	add := func(r access.Right) {
 		if !seen[r] {
 			seen[r] = true
 			ask = append(ask, r)
 		}
 	}
-	for _, r := range slices.Concat(everything(), t.Rights, cluster.Grant("", "secrets", "", "list")) {
+	for _, r := range slices.Concat(everything(), t.Rights, access.Grant("", "secrets", "", "list")) {
 		add(r)
 		if r.Name = ""; r.URL == "" {
 			add(r)
@@ -204,7 +207,7 @@ func (t *Taker) access(ctx context.Context, a *answers) error {
 		return err
 	}
 	for i := range all {
-		a.Access = append(a.Access, access{Spec: all[i].Right.Question(), Allowed: all[i].Allowed, Reason: all[i].Reason})
+		a.Access = append(a.Access, accessReview{Spec: all[i].Right.Question(), Allowed: all[i].Allowed, Reason: all[i].Reason})
 	}
 	return nil
 }
@@ -225,7 +228,7 @@ func (t *Taker) servers(ctx context.Context, a *answers) error {
 		a.Servers = append(a.Servers, apiserver.Record(&seen[i]))
 	}
 	api, err := t.Cluster.Ranges(ctx)
-	if err != nil || api != cluster.Bitmap {
+	if err != nil || api != serviceranges.Bitmap {
 		return err
 	}
 	return t.flagRanges(ctx, a)
@@ -236,7 +239,7 @@ func (t *Taker) servers(ctx context.Context, a *answers) error {
 func (t *Taker) flagRanges(ctx context.Context, a *answers) error {
 	a.Ranges = map[string]answer{}
 	for _, family := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
-		svc := cluster.OutOfRange(family)
+		svc := serviceranges.OutOfRange(family)
 		ip := svc.Spec.ClusterIP
 		said, err := answerOf(nil, t.Cluster.Create(ctx, svc, client.DryRunAll))
 		if err != nil {
@@ -318,7 +321,7 @@ func (t *Taker) untold(a *answers) (all []string) {
 	for path, said := range a.Paths {
 		version, is := strings.CutPrefix(path, "/apis/")
 		group, _, _ := strings.Cut(version, "/")
-		about := slices.ContainsFunc(t.Rights, func(r cluster.Right) bool { return r.Group == group && r.URL == "" })
+		about := slices.ContainsFunc(t.Rights, func(r access.Right) bool { return r.Group == group && r.URL == "" })
 		if is && about && said.Code != http.StatusOK {
 			all = append(all, "all of "+version)
 		}
@@ -333,7 +336,7 @@ func (t *Taker) collect(ctx context.Context, w *writer, a *answers, r resource, 
 	if err != nil || !refused {
 		return err
 	}
-	done := map[cluster.Right]bool{}
+	done := map[access.Right]bool{}
 	for _, right := range t.Rights {
 		if !r.concerns(right) || done[right] {
 			continue
@@ -353,7 +356,7 @@ func (t *Taker) collect(ctx context.Context, w *writer, a *answers, r resource, 
 }
 
 // concerns reports whether a right is about these objects.
-func (r *resource) concerns(right cluster.Right) bool {
+func (r *resource) concerns(right access.Right) bool {
 	return right.Group == r.Group && right.Resource == r.Resource && right.Subresource == "" && right.URL == ""
 }
 
@@ -376,7 +379,7 @@ func (r *resource) page(namespace, name string) *page {
 func (t *Taker) collection(ctx context.Context, w *writer, a *answers, r resource, namespace string, count bool) (refused bool, err error) {
 	params := map[string]string{"limit": strconv.Itoa(pageSize(r.Resource))}
 	if r.Group == "" && r.Resource == "secrets" {
-		if !a.allowed(cluster.Right{Verb: "list", Resource: "secrets", Namespace: namespace}) {
+		if !a.allowed(access.Right{Verb: "list", Resource: "secrets", Namespace: namespace}) {
 			// A request that is refused would stand in the audit log of others.
 			no := refusal(apierrors.NewForbidden(r.GroupResource(), "", errors.New("the user may not list them")))
 			return true, w.page(r.refused(namespace, no), count)
@@ -465,7 +468,7 @@ func (t *Taker) object(ctx context.Context, w *writer, r resource, namespace, na
 }
 
 // allowed reports whether the user has a right, as far as is known.
-func (a *answers) allowed(r cluster.Right) bool {
+func (a *answers) allowed(r access.Right) bool {
 	spec := r.Question()
 	said, known := a.said(&spec)
 	return known && said.Allowed

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
+	"github.com/replumb/replumb/internal/kube/access"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,8 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"sigs.k8s.io/yaml"
-
-	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 const maxBody = 16 << 20
@@ -81,15 +80,15 @@ func (s *Server) review(body []byte) (*answer, error) {
 	return &answer{Code: http.StatusCreated, Body: string(out)}, err
 }
 
-func rightOf(spec *authorizationv1.SelfSubjectAccessReviewSpec) cluster.Right {
+func rightOf(spec *authorizationv1.SelfSubjectAccessReviewSpec) access.Right {
 	if n := spec.NonResourceAttributes; n != nil {
-		return cluster.Right{Verb: n.Verb, URL: n.Path}
+		return access.Right{Verb: n.Verb, URL: n.Path}
 	}
 	a := spec.ResourceAttributes
 	if a == nil {
-		return cluster.Right{}
+		return access.Right{}
 	}
-	return cluster.Right{
+	return access.Right{
 		Verb:        a.Verb,
 		Group:       a.Group,
 		Resource:    a.Resource,
@@ -99,21 +98,21 @@ func rightOf(spec *authorizationv1.SelfSubjectAccessReviewSpec) cluster.Right {
 	}
 }
 
-func everything() []cluster.Right {
-	return []cluster.Right{{Verb: "*", Group: "*", Resource: "*"}, {Verb: "*", URL: "*"}}
+func everything() []access.Right {
+	return []access.Right{{Verb: "*", Group: "*", Resource: "*"}, {Verb: "*", URL: "*"}}
 }
 
 // said is the answer to a question, or to the narrowest wider one that was answered with yes.
-func (a *answers) said(spec *authorizationv1.SelfSubjectAccessReviewSpec) (access, bool) {
+func (a *answers) said(spec *authorizationv1.SelfSubjectAccessReviewSpec) (accessReview, bool) {
 	asked := rightOf(spec)
 	unnamed, anywhere := asked, asked
 	unnamed.Name = ""
 	anywhere.Name, anywhere.Namespace = "", ""
-	wider := []cluster.Right{unnamed, anywhere, everything()[0]}
+	wider := []access.Right{unnamed, anywhere, everything()[0]}
 	if asked.URL != "" {
-		wider = []cluster.Right{everything()[1]}
+		wider = []access.Right{everything()[1]}
 	}
-	by := map[cluster.Right]access{}
+	by := map[access.Right]accessReview{}
 	for _, one := range a.Access {
 		by[rightOf(&one.Spec)] = one
 	}
@@ -125,7 +124,7 @@ func (a *answers) said(spec *authorizationv1.SelfSubjectAccessReviewSpec) (acces
 			return one, true
 		}
 	}
-	return access{}, false
+	return accessReview{}, false
 }
 
 // tryCreate says that something would be created, unless the archive shows that it is there, or

@@ -55,7 +55,8 @@ func server(t *testing.T, answers map[string]int) (c *cluster.Cluster, asked *[]
 	return c, asked
 }
 
-// TestAbsent: what is not there is found, what the user may not see is passed over, and no more than metadata is asked for.
+// TestAbsent: what is not there is found, what the user may not see is passed over, and no more
+// than metadata is asked for.
 func TestAbsent(t *testing.T) {
 	c, asked := server(t, map[string]int{
 		"there": http.StatusOK, "missing": http.StatusNotFound, "hidden": http.StatusForbidden, "broken": http.StatusTeapot,
@@ -84,7 +85,8 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// TestOr: a Migration that names an image of its own, and no Secrets, may still need those that replumb itself was pulled with.
+// TestOr: a Migration that names an image of its own, and no Secrets, may still need those that
+// replumb itself was pulled with.
 func TestOr(t *testing.T) {
 	own := Image{Name: "registry/replumb:v1", Secrets: []string{"registry"}}
 	for name, tt := range map[string]struct{ given, want Image }{

@@ -12,12 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 const everywhere = ""
 
-func namespaces(role cluster.Role) []string {
+func namespaces(role access.Role) []string {
 	var all []string
 	for _, r := range role.Rights() {
 		if !slices.Contains(all, r.Namespace) {
@@ -37,7 +37,7 @@ type line struct {
 
 // lines are rights in one namespace as rules, in their order. seen are the rights of earlier lines
 // of the role.
-func lines(rights []cluster.Right, namespace string, seen map[cluster.Right]bool) []line {
+func lines(rights []access.Right, namespace string, seen map[access.Right]bool) []line {
 	var objects []line
 	for _, r := range rights {
 		if r.Namespace != namespace || seen[r] {
@@ -96,7 +96,7 @@ func joined(objects []line) []line {
 
 // Rules are the rules of a role that has rights: one for each resource, or the object of it that is
 // named.
-func Rules(rights []cluster.Right) []rbacv1.PolicyRule {
+func Rules(rights []access.Right) []rbacv1.PolicyRule {
 	var all []rbacv1.PolicyRule
 	for _, r := range rights {
 		rule := rbacv1.PolicyRule{ResourceNames: named(r.Name), NonResourceURLs: named(r.URL)}
@@ -115,7 +115,7 @@ func Rules(rights []cluster.Right) []rbacv1.PolicyRule {
 	return all
 }
 
-func resource(r cluster.Right) string {
+func resource(r access.Right) string {
 	if r.Subresource != "" {
 		return r.Resource + "/" + r.Subresource
 	}
@@ -144,7 +144,7 @@ metadata:
 
 // Manifest is a role as YAML: a ClusterRole, and a Role in each namespace that has rights of its
 // own, with what they are for.
-func Manifest(role cluster.Role) string {
+func Manifest(role access.Role) string {
 	var b strings.Builder
 	for i, namespace := range namespaces(role) {
 		b.WriteString("---\n")
@@ -158,7 +158,7 @@ func Manifest(role cluster.Role) string {
 			kind, in = "Role", "\n  namespace: "+namespace
 		}
 		fmt.Fprintf(&b, "apiVersion: rbac.authorization.k8s.io/v1\nkind: %s\nmetadata:%s\n  name: %s\nrules:\n", kind, in, role.Name)
-		seen := map[cluster.Right]bool{}
+		seen := map[access.Right]bool{}
 		for _, rule := range role.Rules {
 			all := lines(rule.Rights, namespace, seen)
 			if len(all) == 0 {
@@ -189,7 +189,7 @@ func (l line) yaml() string {
 
 // Bindings bind a role to a user, a group or a ServiceAccount, as YAML. Others that the role is
 // bound to keep it.
-func Bindings(role cluster.Role, who rbacv1.Subject) string {
+func Bindings(role access.Role, who rbacv1.Subject) string {
 	var b bytes.Buffer
 	for _, namespace := range namespaces(role) {
 		kind, in := "ClusterRole", ""
@@ -225,7 +225,7 @@ func Account(namespace, name string) string {
 
 // OperatorFile is the file of deploy with the rights of the operator: its account, its role, and
 // the role to see whether it is alive, both bound.
-func OperatorFile(operator, lease cluster.Role) string {
+func OperatorFile(operator, lease access.Role) string {
 	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: v1alpha1.SystemNamespace, Name: operator.Name}
 	everyone := rbacv1.Subject{Kind: rbacv1.GroupKind, Name: "system:authenticated"}
 	return `# The rights of the operator (replumb operator), generated from the lists in the code: the roles of all kinds of migrations in one, for the
@@ -236,7 +236,7 @@ func OperatorFile(operator, lease cluster.Role) string {
 }
 
 // bindingName has no slash and no percent sign: names of bindings are segments of a path.
-func bindingName(role cluster.Role, who rbacv1.Subject) string {
+func bindingName(role access.Role, who rbacv1.Subject) string {
 	return role.Name + ":" + strings.NewReplacer("/", "-", "%", "-").Replace(who.Name)
 }
 
@@ -256,7 +256,7 @@ func wrapped(text string, width int) []string {
 }
 
 // Table is a role for people who read Markdown.
-func Table(role cluster.Role) string {
+func Table(role access.Role) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| verbs | what | where | what for |\n|---|---|---|---|\n")
 	for _, rule := range role.Rules {
@@ -264,7 +264,7 @@ func Table(role cluster.Role) string {
 		if rule.Optional {
 			why += " Optional."
 		}
-		seen := map[cluster.Right]bool{}
+		seen := map[access.Right]bool{}
 		for _, namespace := range namespaces(role) {
 			for _, l := range lines(rule.Rights, namespace, seen) {
 				what := l.url
@@ -287,7 +287,7 @@ func Table(role cluster.Role) string {
 
 // File is a file of deploy with roles and their namespaces. what is a phrase such as "moves
 // Services", name the argument of replumb rbac.
-func File(what, name string, roles cluster.Roles) string {
+func File(what, name string, roles access.Roles) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# Roles for who %[1]s, one for each purpose. Generated from the lists in the code; docs/rights.md has them as a table.
 #
@@ -344,7 +344,7 @@ kubectl delete clusterrolebinding,clusterrole replumb-secrets-view
 }
 
 // Section is the part of the page about one kind of migrations.
-func Section(what string, roles cluster.Roles) string {
+func Section(what string, roles access.Roles) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n## Who %s\n", what)
 	for _, role := range roles {

@@ -5,22 +5,21 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replumb/replumb/internal/kube/access"
 	rbacv1 "k8s.io/api/rbac/v1"
-
-	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-func sample() cluster.Role {
-	return cluster.Role{
+func sample() access.Role {
+	return access.Role{
 		Name: "sample", File: "rbac.yaml", Danger: []string{"It is dangerous."},
-		Rules: []cluster.Rule{
+		Rules: []access.Rule{
 			{Why: "To look.", Rights: slices.Concat(
-				cluster.Grant("", "pods", "", "get list"), cluster.Grant("", "services", "", "get list"),
-				[]cluster.Right{{Verb: "get", URL: "/flagz"}},
+				access.Grant("", "pods", "", "get list"), access.Grant("", "services", "", "get list"),
+				[]access.Right{{Verb: "get", URL: "/flagz"}},
 			)},
 			{Why: "To write.", Optional: true, Rights: slices.Concat(
-				cluster.Named(cluster.Grant("apps", "deployments", "scale", "create update"), "a", "b"),
-				cluster.In("system", cluster.Grant("", "pods", "", "delete")...),
+				access.Named(access.Grant("apps", "deployments", "scale", "create update"), "a", "b"),
+				access.In("system", access.Grant("", "pods", "", "delete")...),
 			)},
 		},
 	}

@@ -13,7 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestPolicies: what names old addresses alone is found, and what names new ones beside them is covered.
+// TestPolicies: what names old addresses alone is found, and what names new ones beside them is
+// covered.
 func TestPolicies(t *testing.T) {
 	s, err := New([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}, []netip.Prefix{netip.MustParsePrefix("10.2.0.0/16")}, nil)
 	if err != nil {

@@ -113,8 +113,8 @@ func TestKindsWithoutAddressesHaveNoReferences(t *testing.T) {
 	}
 }
 
-// FuzzValues checks that nothing is found that does not stand there as an address or range that is looked for, and that
-// an address between separators is found whatever stands around it.
+// FuzzValues checks that nothing is found that does not stand there as an address or range that is
+// looked for, and that an address between separators is found whatever stands around it.
 func FuzzValues(f *testing.F) {
 	s := scanner(f)
 	for _, seed := range []string{"http://10.96.0.1:80/x", "10.96.0.0/12, fd00:96::7", "::ffff:10.96.0.1/128", "10.96.0.1.", "96.10.in-addr.arpa", "[", "é"} {
@@ -151,7 +151,8 @@ func BenchmarkValues(b *testing.B) {
 	}
 }
 
-// TestBypass: a list of what is reached without a proxy matters where there is a proxy, and where it leaves the new range out.
+// TestBypass: a list of what is reached without a proxy matters where there is a proxy, and where
+// it leaves the new range out.
 func TestBypass(t *testing.T) {
 	proxy := corev1.EnvVar{Name: "HTTPS_PROXY", Value: "http://192.0.2.1:3128"}
 	for _, tt := range []struct {
@@ -186,7 +187,8 @@ func TestBypass(t *testing.T) {
 	}
 }
 
-// TestTokens: a Scanner finds something in the tokens of a text if, and only if, it finds something in the text.
+// TestTokens: a Scanner finds something in the tokens of a text if, and only if, it finds something
+// in the text.
 func TestTokens(t *testing.T) {
 	s, err := New([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:1::/112")},
 		[]netip.Prefix{netip.MustParsePrefix("172.24.0.0/16"), netip.MustParsePrefix("fd00:2::/112")},

@@ -15,7 +15,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// TestSecretsKeepNothing: of a Secret only its name and the key are kept, however the address is written.
+// TestSecretsKeepNothing: of a Secret only its name and the key are kept, however the address is
+// written.
 func TestSecretsKeepNothing(t *testing.T) {
 	found := scanner(t).Find(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db"}, Data: map[string][]byte{
 		"url": []byte("postgres://cart:hunter2@10.96.3.7/cart"), "range": []byte("10.96.0.0/16"), "zone": []byte("96.10.in-addr.arpa"),

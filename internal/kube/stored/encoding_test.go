@@ -90,7 +90,8 @@ func TestReaddressOfBothFamilies(t *testing.T) {
 	}
 }
 
-// TestReaddressKeepsWhatIsNotKnown: an API server that is newer than this build writes fields which this build would lose, if it wrote what it has read.
+// TestReaddressKeepsWhatIsNotKnown: an API server that is newer than this build writes fields which
+// this build would lose, if it wrote what it has read.
 func TestReaddressKeepsWhatIsNotKnown(t *testing.T) {
 	later := protowire.AppendString(protowire.AppendTag(nil, 999, protowire.BytesType), "of a later version")
 	envelope := &runtime.Unknown{}
@@ -139,7 +140,8 @@ func TestReaddressRefuses(t *testing.T) {
 	}
 }
 
-// FuzzReaddress: whatever is taken differs from what was there in the addresses and in nothing else, and going back gives what was there to the last byte.
+// FuzzReaddress: whatever is taken differs from what was there in the addresses and in nothing
+// else, and going back gives what was there to the last byte.
 func FuzzReaddress(f *testing.F) {
 	f.Add(inProtobuf(f, sample()))
 	f.Add(inProtobuf(f, &corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.7", ClusterIPs: []string{"10.96.0.7"}}}))

@@ -68,7 +68,8 @@ func unchanged(t *testing.T, s *apitest.Server, svc *corev1.Service) {
 	}
 }
 
-// TestEtcdOfAnotherCluster has a Service of the same name and address in two clusters. The etcd of the one is refused for the Service of the other.
+// TestEtcdOfAnotherCluster has a Service of the same name and address in two clusters. The etcd of
+// the one is refused for the Service of the other.
 func TestEtcdOfAnotherCluster(t *testing.T) {
 	ours, theirs := serve(t), serve(t)
 	svc, other := create(t, ours), create(t, theirs)
@@ -84,7 +85,8 @@ func TestEtcdOfAnotherCluster(t *testing.T) {
 	}
 }
 
-// TestChangedSinceItWasRead writes nothing over what others wrote, also where the revision that was read is compacted.
+// TestChangedSinceItWasRead writes nothing over what others wrote, also where the revision that was
+// read is compacted.
 func TestChangedSinceItWasRead(t *testing.T) {
 	s := serve(t)
 	read := create(t, s)

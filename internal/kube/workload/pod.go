@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/pull"
 )
 
@@ -30,8 +30,8 @@ const (
 	away = 30
 )
 
-// Pod is what the pods of programs differ in.
-type Pod struct {
+// PodOptions is what the pods of programs differ in.
+type PodOptions struct {
 	// Account that the program runs as; empty for none.
 	Account string
 	Image   pull.Image
@@ -50,7 +50,7 @@ type Pod struct {
 
 // Spec is the spec of the pod, with one container that writes nothing and may do nothing on its
 // node.
-func (p Pod) Spec() corev1.PodSpec {
+func (p PodOptions) Spec() corev1.PodSpec {
 	return corev1.PodSpec{
 		ServiceAccountName: p.Account, EnableServiceLinks: ptr.To(false), PriorityClassName: p.Priority,
 		TerminationGracePeriodSeconds: ptr.To(p.Grace),
@@ -78,7 +78,7 @@ func (p Pod) Spec() corev1.PodSpec {
 // Replica is a pod of a Deployment whose replicas make up for the loss of each other: on nodes that
 // run what belongs to the cluster, and apart from others with the labels if there are as many
 // nodes.
-func Replica(p Pod, labels map[string]string) corev1.PodSpec {
+func Replica(p PodOptions, labels map[string]string) corev1.PodSpec {
 	p.Priority = "system-cluster-critical"
 	for _, key := range []string{
 		"CriticalAddonsOnly", "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master",
@@ -199,7 +199,7 @@ func ReadyNodes(ctx context.Context, c client.Reader) (map[string]bool, error) {
 	}
 	ready := map[string]bool{}
 	for i := range nodes.Items {
-		ready[nodes.Items[i].Name] = cluster.NodeReady(&nodes.Items[i])
+		ready[nodes.Items[i].Name] = inventory.NodeReady(&nodes.Items[i])
 	}
 	return ready, nil
 }

@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/rbac"
 )
 
@@ -19,7 +19,7 @@ func Account(meta metav1.ObjectMeta) client.Object {
 
 // Rights are an account and what it may do in all namespaces, and in its own beside that: roles of
 // one name, each with its binding, in the order in which they are made.
-func Rights(account metav1.ObjectMeta, access string, everywhere, inside []cluster.Right) []client.Object {
+func Rights(account metav1.ObjectMeta, access string, everywhere, inside []access.Right) []client.Object {
 	who := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}
 	meta := metav1.ObjectMeta{Name: access, Labels: account.Labels}
 	role := client.Object(&rbacv1.ClusterRole{

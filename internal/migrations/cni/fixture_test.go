@@ -27,6 +27,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
@@ -72,7 +73,7 @@ type fixture struct {
 	// a node.
 	mute, masked bool
 	// says, if set, is asked first what replumb would find on a node; nil is nothing to it.
-	says func(*corev1.Pod) *nodecleanup.Report
+	says func(*corev1.Pod) *nodecleanup.TracesReport
 }
 
 func sample(dir string) *v1alpha1.Migration {
@@ -88,7 +89,7 @@ func sample(dir string) *v1alpha1.Migration {
 }
 
 // drainedRoles are the roles that mode Drained takes: those of agents, and the one of mode InPlace, are for the other mode.
-func drainedRoles() cluster.Roles {
+func drainedRoles() access.Roles {
 	j := &Job{}
 	j.Migration = &v1alpha1.Migration{}
 	return j.roles()
@@ -202,7 +203,7 @@ func (f *fixture) with(m *v1alpha1.Migration) {
 	everything, err := server.Any()
 	f.Must(err)
 	f.job, err = NewJob(
-		switchover.Deps{Tools: migration.Tools{Cluster: crash.Watch(f.T, f.operator), Image: pull.Image{Name: "replumb"}}, Any: everything},
+		switchover.Deps{Deps: migration.Deps{Cluster: crash.Watch(f.T, f.operator), Image: pull.Image{Name: "replumb"}}, Any: everything},
 		m,
 	)
 	f.Must(err)
@@ -231,7 +232,7 @@ func (f *fixture) message(pod *corev1.Pod) string {
 			return marshalled(r)
 		}
 	}
-	r := &nodecleanup.Report{}
+	r := &nodecleanup.TracesReport{}
 	switch node := pod.Spec.NodeName; pod.Labels[nodepod.Label] {
 	case "clean":
 		if pod.Spec.Containers[0].Args[2] == "flannel" {
@@ -249,7 +250,7 @@ func (f *fixture) message(pod *corev1.Pod) string {
 	return marshalled(r)
 }
 
-func marshalled(r *nodecleanup.Report) string {
+func marshalled(r *nodecleanup.TracesReport) string {
 	body, err := r.Marshal()
 	if err != nil {
 		return err.Error()

@@ -25,10 +25,11 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/pull"
-	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/kube/disruption/spare"
+	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/cni/drained"
 	"github.com/replumb/replumb/internal/migrations/cni/inplace"
@@ -121,8 +122,8 @@ func planner(t *testing.T, in map[string][]byte) (switchover.Plans, switchover.I
 	}
 	job.Migration.Status.Phase = f.Phase
 	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	deps := switchover.Deps{Tools: migration.Tools{Cluster: nowhere, Image: pull.Image{Name: "replumb"}, Clock: clock}, Any: nowhere}
-	p := &switchover.Planner{Base: migration.Base{Tools: deps.Tools, Migration: job.Migration}, Deps: deps, Inventory: s, Strategy: strategy}
+	deps := switchover.Deps{Deps: migration.Deps{Cluster: nowhere, Image: pull.Image{Name: "replumb"}, Clock: clock}, Any: nowhere}
+	p := &switchover.Planner{Base: migration.Base{Tools: deps.Deps, Migration: job.Migration}, Deps: deps, Inventory: s, Strategy: strategy}
 	if input.AbsentSecrets, err = p.AbsentSecrets(t.Context(), migrationtest.Lacking(f.Absent)); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +139,7 @@ func readCluster(t *testing.T, s *inplace.Strategy, text []byte) {
 	}
 	var sets []appsv1.DaemonSet
 	owners, scene := &rollout.State{}, spare.Inputs{}
-	inspection := &cluster.Inspection{}
+	inspection := &inventory.Scan{}
 	scanner, err := references.New(nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +201,7 @@ func readCluster(t *testing.T, s *inplace.Strategy, text []byte) {
 		case "ConfigMap":
 			cm := corev1.ConfigMap{}
 			convert(o, &cm)
-			m := &manifests.Set{Ranges: s.Ranges}
+			m := &manifests.ManifestSet{Ranges: s.Ranges}
 			m.AddRanges(manifests.RangesOf(&cm))
 			s.Ranges = m.Ranges
 			inspection.Take(scanner, &cm)
@@ -224,7 +225,7 @@ func readCluster(t *testing.T, s *inplace.Strategy, text []byte) {
 		s.Ranges = switchover.OfNodes(s.Nodes, nil)
 	}
 	if set := s.OldSet(); set != nil && s.From() == v1alpha1.Weave {
-		m := &manifests.Set{Ranges: s.Ranges}
+		m := &manifests.ManifestSet{Ranges: s.Ranges}
 		m.AddRanges(podnetwork.WeaveRange(set.Set).Range)
 		s.Ranges = m.Ranges
 	}

@@ -75,12 +75,12 @@ func TestHostLocalIsLookedAtFirst(t *testing.T) {
 	f := withHostLocal(t)
 	told := map[string]string{}
 	f.Mu.Lock()
-	f.says = func(pod *corev1.Pod) *nodecleanup.Report {
+	f.says = func(pod *corev1.Pod) *nodecleanup.TracesReport {
 		if pod.Labels[nodepod.Label] != nodepod.VerbDetectSource {
 			return nil
 		}
 		told[pod.Spec.NodeName] = fmt.Sprint(pod.Spec.Containers[0].Args[1:5])
-		r := &nodecleanup.Report{}
+		r := &nodecleanup.TracesReport{}
 		if pod.Spec.NodeName == "b" {
 			r.Problems = []string{"/etc/cni/net.d/87-podman.conflist comes first"}
 		}

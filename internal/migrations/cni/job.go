@@ -107,7 +107,7 @@ func (j *Job) Examine(ctx context.Context) (Plans, error) {
 	if err != nil {
 		return nil, err
 	}
-	base, err := j.Base(ctx, j.Deps.Tools)
+	base, err := j.Base(ctx, j.Deps.Deps)
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,7 @@ func (j *Job) About() migration.About {
 func (*Job) Describe(p Plans) migration.Details {
 	counts := p.Counts()
 	return migration.Details{
-		Text: []migration.Block{{Lines: p.Details()}},
+		Text: []migration.TextBlock{{Lines: p.Details()}},
 		Summary: fmt.Sprintf("%s to recreate (%d done) on %s", english.Plural(counts.Total, "pod", ""), counts.Moved,
 			english.Plural(len(p.Shared().Inventory.Nodes), "node", "")),
 	}
@@ -83,7 +83,7 @@ func (j *Job) Applied(p Plans) migration.ApplyResult {
 		rest = "the old one runs beside it until finish"
 	}
 	return migration.ApplyResult{
-		Text: []migration.Block{{Lines: []string{fmt.Sprintf("%s with the network of %s; %s", pods, j.Spec.To, rest)}}},
+		Text: []migration.TextBlock{{Lines: []string{fmt.Sprintf("%s with the network of %s; %s", pods, j.Spec.To, rest)}}},
 		Hint: migration.NextHint(j.Spec.Name),
 	}
 }
@@ -120,7 +120,7 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 	}
 	recorded := strategy.Shared().Status
 	body := &StatusBody{From: recorded.From, To: j.Spec.To, Baseline: recorded.Baseline, Nodes: []StatusLine{}}
-	table := migration.Block{
+	table := migration.TextBlock{
 		Head: []string{"NODE", "NETWORK", "PODS LEFT"}, Settled: func(row []string) bool { return row[2] == "0" },
 	}
 	for _, n := range strategy.Stages() {
@@ -131,6 +131,6 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 	return migration.StatusDocument{
 		Body: body, Pending: switchover.LeftOf(strategy) != "", Counts: counts,
 		Summary: fmt.Sprintf("%d of %s with the network of %s", counts.Moved, english.Plural(counts.Total, "pod", ""), body.To),
-		Text:    []migration.Block{table},
+		Text:    []migration.TextBlock{table},
 	}, nil
 }

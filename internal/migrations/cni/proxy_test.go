@@ -173,8 +173,8 @@ func (p *proxied) agent(node string) (replaces, well bool) {
 }
 
 // says is what replumb would find on a node.
-func (p *proxied) says(pod *corev1.Pod) *nodecleanup.Report {
-	r := &nodecleanup.Report{}
+func (p *proxied) says(pod *corev1.Pod) *nodecleanup.TracesReport {
+	r := &nodecleanup.TracesReport{}
 	node, args := pod.Spec.NodeName, strings.Join(pod.Spec.Containers[0].Args, " ")
 	replaces, well := p.agent(node)
 	proxy := p.proxy(node)

@@ -8,8 +8,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/cni/manifests"
 	"github.com/replumb/replumb/internal/safety/freeze"
@@ -26,12 +27,12 @@ const (
 // Roles are the rights that each purpose needs, whichever networks it is about.
 // deploy/rbac-cni.yaml grants exactly these. What the manifests hold beyond them, such as objects
 // of kinds of their own, takes rights to these; no one can give roles more rights than they have.
-func Roles() cluster.Roles {
+func Roles() access.Roles {
 	const file, name = "rbac-cni.yaml", "replumb-networks-"
-	return cluster.Roles{
-		{Name: name + "view", File: file, Purpose: cluster.View, Rules: slices.Concat(migration.ViewRules(), viewRules())},
+	return access.Roles{
+		{Name: name + "view", File: file, Purpose: access.View, Rules: slices.Concat(migration.ViewRules(), viewRules())},
 		{
-			Name: name + "operate", File: file, Purpose: cluster.Operate, Rules: slices.Concat(migration.OperateRules(), operateRules()),
+			Name: name + "operate", File: file, Purpose: access.Operate, Rules: slices.Concat(migration.OperateRules(), operateRules()),
 			Danger: []string{
 				"This is an administrator of the cluster by nature: networks are DaemonSets, roles and definitions of kinds of their own, which manifests",
 				"name as they like. Who applies manifests needs rights to all that is in them as well, and every right that roles in them grant, or",
@@ -39,13 +40,13 @@ func Roles() cluster.Roles {
 			},
 		},
 		{
-			Name: name + roleInPlace, File: file, Purpose: cluster.Operate, Rules: inPlaceRules(),
+			Name: name + roleInPlace, File: file, Purpose: access.Operate, Rules: inPlaceRules(),
 			Danger: []string{
 				"Mode InPlace and spec.cni.again take it. Who has it can empty nodes, and change workloads in all namespaces.",
 			},
 		},
 		{
-			Name: name + roleProxy, File: file, Purpose: cluster.Operate, Rules: proxyRules(),
+			Name: name + roleProxy, File: file, Purpose: access.Operate, Rules: proxyRules(),
 			Danger: []string{
 				"Only spec.cni.kubeProxy: Replace takes it. Who has it can change what Cilium's agents do on single nodes.",
 			},
@@ -61,113 +62,113 @@ const (
 	roleProxy   = "kube-proxy"
 )
 
-func proxyRules() []cluster.Rule {
-	return []cluster.Rule{
+func proxyRules() []access.Rule {
+	return []access.Rule{
 		{
 			Why:    "What has Cilium's agents of single nodes take the place of kube-proxy.",
-			Rights: cluster.In(metav1.NamespaceSystem, cluster.Grant("cilium.io", "ciliumnodeconfigs", "", "get create patch delete")...),
+			Rights: access.In(metav1.NamespaceSystem, access.Grant("cilium.io", "ciliumnodeconfigs", "", "get create patch delete")...),
 		},
 		{
 			Why: "The Service that nodes are asked for, in front of the API servers.",
 			Rights: slices.Concat(
-				cluster.In(v1alpha1.SystemNamespace, cluster.Grant("", "services", "", "create delete")...),
-				cluster.In(v1alpha1.SystemNamespace, cluster.Grant("discovery.k8s.io", "endpointslices", "", "create delete")...),
+				access.In(v1alpha1.SystemNamespace, access.Grant("", "services", "", "create delete")...),
+				access.In(v1alpha1.SystemNamespace, access.Grant("discovery.k8s.io", "endpointslices", "", "create delete")...),
 				migration.APIServerRights(),
 			),
 		},
 	}
 }
 
-func inPlaceRules() []cluster.Rule {
-	return []cluster.Rule{
+func inPlaceRules() []access.Rule {
+	return []access.Rule{
 		{
 			Why:    "Nodes are cordoned, and say which network they give to pods.",
-			Rights: cluster.Grant("", "nodes", "", "get patch"),
+			Rights: access.Grant("", "nodes", "", "get patch"),
 		},
 		{
 			Why: "Pods leave their node by eviction, within PodDisruptionBudgets; a Deployment with a single pod is restarted by rollout.",
 			Rights: slices.Concat(
-				rollout.ListRights(), rollout.RestartRights(), cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
+				rollout.ListRights(), rollout.RestartRights(), access.Grant("policy", "poddisruptionbudgets", "", "list"),
 			),
 		},
 	}
 }
 
-func viewRules() []cluster.Rule {
-	rules := []cluster.Rule{
+func viewRules() []access.Rule {
+	rules := []access.Rule{
 		{
 			Why: "Nodes, and what runs on them.",
 			Rights: slices.Concat(
-				cluster.Grant("", "nodes", "", "list"),
-				cluster.Grant("", "pods", "", "list"),
-				cluster.Grant("apps", "daemonsets", "", "get list"),
-				cluster.Grant("apps", "deployments", "", "list"),
-				cluster.Grant("apps", "statefulsets", "", "list"), // with mode InPlace
+				access.Grant("", "nodes", "", "list"),
+				access.Grant("", "pods", "", "list"),
+				access.Grant("apps", "daemonsets", "", "get list"),
+				access.Grant("apps", "deployments", "", "list"),
+				access.Grant("apps", "statefulsets", "", "list"), // with mode InPlace
 			),
 		},
 		{
 			Why: "NetworkPolicies, and what would stand in the way.",
 			Rights: slices.Concat(
-				cluster.Grant("networking.k8s.io", "networkpolicies", "", "list"),
-				cluster.WebhookRights(),
-				cluster.Grant(manifests.CalicoGroup, "ippools", "", "get list"),
-				cluster.Grant(manifests.CalicoGroup, "networkpolicies", "", "list"),
-				cluster.Grant(manifests.CalicoGroup, "globalnetworkpolicies", "", "list"),
+				access.Grant("networking.k8s.io", "networkpolicies", "", "list"),
+				inventory.WebhookRights(),
+				access.Grant(manifests.CalicoGroup, "ippools", "", "get list"),
+				access.Grant(manifests.CalicoGroup, "networkpolicies", "", "list"),
+				access.Grant(manifests.CalicoGroup, "globalnetworkpolicies", "", "list"),
 			),
 		},
 		{
 			Why: "Whether a mirror keeps deployments as they are.",
-			Rights: cluster.Named(
-				cluster.Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "get"),
+			Rights: access.Named(
+				access.Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "get"),
 				freeze.DeploysName,
 			),
 		},
 		{
 			Why:      "Ranges of Services.",
-			Rights:   cluster.Grant("networking.k8s.io", "servicecidrs", "", "list"),
+			Rights:   access.Grant("networking.k8s.io", "servicecidrs", "", "list"),
 			Optional: true,
 		},
 	}
 	return slices.Concat(rules, viewInPlace(), viewManifests())
 }
 
-func viewInPlace() []cluster.Rule {
-	return []cluster.Rule{
+func viewInPlace() []access.Rule {
+	return []access.Rule{
 		{
 			Why:      "What stands behind webhooks and may not pause with mode InPlace: who decides how many pods it has.",
-			Rights:   cluster.Grant("autoscaling", "horizontalpodautoscalers", "", "list"),
+			Rights:   access.Grant("autoscaling", "horizontalpodautoscalers", "", "list"),
 			Optional: true,
 		},
 		{
 			Why: "Who makes pods again, and how many have to be there, where spec.cni.again has all of them made once more.",
 			Rights: slices.Concat(
-				cluster.Grant("apps", "replicasets", "", "list"), cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
+				access.Grant("apps", "replicasets", "", "list"), access.Grant("policy", "poddisruptionbudgets", "", "list"),
 			),
 			Optional: true,
 		},
 		{
 			Why: "What a plan with mode InPlace asks single nodes: which network their pods have, and who leads to Services there.",
 			Rights: slices.Concat(
-				cluster.Grant("", "nodes", "", "get"),
-				cluster.In(metav1.NamespaceSystem, cluster.Grant("cilium.io", "ciliumnodeconfigs", "", "get")...),
+				access.Grant("", "nodes", "", "get"),
+				access.In(metav1.NamespaceSystem, access.Grant("cilium.io", "ciliumnodeconfigs", "", "get")...),
 			),
 			Optional: true,
 		},
 	}
 }
 
-func viewManifests() []cluster.Rule {
-	return []cluster.Rule{
+func viewManifests() []access.Rule {
+	return []access.Rule{
 		{
 			Why:      "Services, which report lists.",
-			Rights:   cluster.Grant("", "services", "", "list"),
+			Rights:   access.Grant("", "services", "", "list"),
 			Optional: true,
 		},
 		{
 			Why: manifestsAre,
 			Rights: slices.Concat(
 				grants("get", "/namespaces", "/configmaps"),
-				cluster.In(metav1.NamespaceSystem, cluster.Grant("", "configmaps", "", "list")...),
+				access.In(metav1.NamespaceSystem, access.Grant("", "configmaps", "", "list")...),
 				grants("get", "/serviceaccounts", "/services", "apps/deployments"), grants("get", clusterObjects()...),
 			),
 		},
@@ -183,18 +184,18 @@ func clusterObjects() []string {
 }
 
 // grants are verbs on kinds of objects, as group/resource.
-func grants(verbs string, all ...string) []cluster.Right {
-	var out []cluster.Right
+func grants(verbs string, all ...string) []access.Right {
+	var out []access.Right
 	for _, each := range all {
 		group, resource, _ := strings.Cut(each, "/")
-		out = append(out, cluster.Grant(group, resource, "", verbs)...)
+		out = append(out, access.Grant(group, resource, "", verbs)...)
 	}
 	return out
 }
 
-func operateRules() []cluster.Rule {
+func operateRules() []access.Rule {
 	const write = "create update patch delete"
-	return []cluster.Rule{
+	return []access.Rule{
 		{
 			Why: manifestsHold,
 			Rights: slices.Concat(
@@ -204,29 +205,29 @@ func operateRules() []cluster.Rule {
 		},
 		{
 			Why:    "Pods get another network: they are deleted, and those that no controller has are created again.",
-			Rights: cluster.Grant("", "pods", "", "get create delete"),
+			Rights: access.Grant("", "pods", "", "get create delete"),
 		},
 		{
 			Why:    "Backups of Secrets in manifests, and of no others.",
-			Rights: cluster.In(v1alpha1.SystemNamespace, cluster.Grant("", "secrets", "", "list create delete")...),
+			Rights: access.In(v1alpha1.SystemNamespace, access.Grant("", "secrets", "", "list create delete")...),
 		},
 		connectivity.Rule(),
 		{
 			Why:    "The Service that canaries call.",
-			Rights: cluster.In(v1alpha1.SystemNamespace, cluster.Grant("", "services", "", "deletecollection")...),
+			Rights: access.In(v1alpha1.SystemNamespace, access.Grant("", "services", "", "deletecollection")...),
 		},
 	}
 }
 
-func (j *Job) Roles(context.Context) (cluster.Roles, error) { return j.roles(), nil }
+func (j *Job) Roles(context.Context) (access.Roles, error) { return j.roles(), nil }
 
-func (j *Job) roles() cluster.Roles {
+func (j *Job) roles() access.Roles {
 	taken := modeOf(j.Spec).roles
 	if j.Spec.Again > 0 {
 		taken = append(taken, roleInPlace)
 	}
-	own := slices.DeleteFunc(Roles(), func(r cluster.Role) bool {
-		if r.Purpose == cluster.Agents {
+	own := slices.DeleteFunc(Roles(), func(r access.Role) bool {
+		if r.Purpose == access.Agents {
 			return !j.agents().Runs()
 		}
 		return slices.ContainsFunc([]string{roleInPlace, roleProxy}, func(end string) bool {
@@ -237,6 +238,6 @@ func (j *Job) roles() cluster.Roles {
 }
 
 // toLook reports whether there is nothing to check without a right.
-func toLook(r cluster.Right) bool {
-	return Roles().Of(cluster.View).Needs(r) && r.Resource != "leases" && r.Namespace != v1alpha1.JournalNamespace
+func toLook(r access.Right) bool {
+	return Roles().Of(access.View).Needs(r) && r.Resource != "leases" && r.Namespace != v1alpha1.JournalNamespace
 }

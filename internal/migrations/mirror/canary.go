@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
@@ -99,7 +100,7 @@ var (
 
 func (*canaryStep) ID() string              { return "canary" }
 func (*canaryStep) Title() string           { return "Connect to targets from pods of the target cluster" }
-func (*canaryStep) Role() engine.Role       { return engine.RoleOwn }
+func (*canaryStep) Role() engine.StepRole   { return engine.RoleOwn }
 func (*canaryStep) Deadline() time.Duration { return canaryLimit }
 
 func (*canaryStep) Waits() {}
@@ -229,7 +230,7 @@ func (s *canaryStep) Preview() ([]engine.Change, error) {
 // spread chooses nodes by name, one zone after the other, workers first: firewalls may treat
 // control planes differently.
 func spread(nodes []corev1.Node, most int) []string {
-	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n corev1.Node) bool { return !cluster.NodeReady(&n) })
+	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n corev1.Node) bool { return !inventory.NodeReady(&n) })
 	working := slices.DeleteFunc(slices.Clone(nodes), func(n corev1.Node) bool { return n.Spec.Unschedulable || governs(&n) })
 	if len(working) > 0 {
 		nodes = working

@@ -6,14 +6,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 // Input is what the checks look at.
 type Input struct {
 	Inventory *Inventory
 	// Access is what the user may do in the source, TargetAccess in the target.
-	Access, TargetAccess []cluster.Answer
+	Access, TargetAccess []access.Answer
 	// FreezeProblem is why nothing can be frozen, RecordProblems why records cannot be changed.
 	FreezeProblem  error
 	RecordProblems map[string]error

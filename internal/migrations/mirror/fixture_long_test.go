@@ -29,7 +29,7 @@ func (f *fixture) leads(to string, ttl time.Duration) {
 	f.Helper()
 	asking := &dnsrecords.Client{Port: f.dns.Port, Recursive: []string{f.dns.Resolver}}
 	for _, name := range []string{"shop.sub.example.test.", "blog.sub.example.test."} {
-		for _, a := range asking.Ask(f.Context(), []dnsrecords.Server{{Name: "primary", Addr: f.dns.Primary}}, name, v1alpha1.RecordA) {
+		for _, a := range asking.Ask(f.Context(), []dnsrecords.NameServer{{Name: "primary", Addr: f.dns.Primary}}, name, v1alpha1.RecordA) {
 			if a.Err != nil || !slices.Equal(a.Set.Values, []string{to}) || a.Set.TTL != ttl {
 				f.Errorf("%s leads to %v for %s (%v), want %s for %s", name, a.Set.Values, a.Set.TTL, a.Err, to, ttl)
 			}

@@ -285,7 +285,7 @@ func (f *fixture) sample() *v1alpha1.Migration {
 func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
 	job, err := NewJob(Deps{
-		Tools: migration.Tools{
+		Deps: migration.Deps{
 			Cluster: crash.Watch(f.T, f.operator),
 		},
 		DNS:     &dnsrecords.Client{Port: f.dns.Port, Recursive: []string{f.dns.Resolver}},

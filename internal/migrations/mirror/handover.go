@@ -17,7 +17,7 @@ import (
 )
 
 type singletons struct {
-	rules *objectsync.Rules
+	rules *objectsync.CopyRules
 	side  *objectsync.Side
 	about string
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/objectsync"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnscutover"
@@ -38,7 +38,7 @@ type Job struct {
 	networks  []network
 	finishing bool
 	// target is what the user may do there; Access is about the source.
-	targetAccess []cluster.Answer
+	targetAccess []access.Answer
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
@@ -180,7 +180,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	base, err := j.Base(ctx, j.Tools.Tools)
+	base, err := j.Base(ctx, j.Tools.Deps)
 	if err != nil {
 		return nil, err
 	}

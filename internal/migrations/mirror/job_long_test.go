@@ -22,7 +22,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
@@ -186,7 +186,7 @@ func TestThereAndBackAndThere(t *testing.T) {
 }
 
 // unused are the rights that no request takes in these tests, with what would.
-func unused(roles cluster.Roles) map[string]string {
+func unused(roles access.Roles) map[string]string {
 	const (
 		certificates = "certificates that get names of the mirror, with backups"
 		services     = "unfreeze, where a migration of Services froze them"
@@ -260,7 +260,7 @@ func TestNameThatIsNotServed(t *testing.T) {
 	at := func(name string) string {
 		a := asking.Ask(
 			t.Context(),
-			[]dnsrecords.Server{{Name: "primary", Addr: f.dns.Primary}},
+			[]dnsrecords.NameServer{{Name: "primary", Addr: f.dns.Primary}},
 			name+".sub.example.test.",
 			v1alpha1.RecordA,
 		)

@@ -56,7 +56,7 @@ func (*Job) Describe(p *Planner) migration.Details {
 	s := p.Inventory
 	objects, kinds := s.Copied()
 	return migration.Details{
-		Text: []migration.Block{leftOut(s)},
+		Text: []migration.TextBlock{leftOut(s)},
 		Summary: fmt.Sprintf("%s of %s to copy, %s to lead there; the %s serves now",
 			english.Plural(objects, "object", ""), english.Plural(kinds, "kind", ""),
 			english.Plural(len(s.Names)+len(s.Awaited), "name", ""), sideWords(s.Serving())),
@@ -74,11 +74,11 @@ func sideWords(s v1alpha1.ServingSide) string {
 }
 
 // leftOut lists what is not copied, and why.
-func leftOut(s *Inventory) migration.Block {
+func leftOut(s *Inventory) migration.TextBlock {
 	if len(s.Objects.LeftOut) == 0 {
-		return migration.Block{}
+		return migration.TextBlock{}
 	}
-	b := migration.Block{Head: []string{"NOT COPIED", "OBJECTS", "WHY"}}
+	b := migration.TextBlock{Head: []string{"NOT COPIED", "OBJECTS", "WHY"}}
 	for _, l := range s.Objects.LeftOut {
 		b.Rows = append(b.Rows, []string{l.Resource, strconv.Itoa(l.Count), l.Why})
 	}
@@ -87,10 +87,10 @@ func leftOut(s *Inventory) migration.Block {
 
 func (j *Job) Applied(p *Planner) migration.ApplyResult {
 	if j.Until != "" {
-		return migration.ApplyResult{Text: []migration.Block{{Lines: []string{"stopped after phase " + j.Until + ", as asked"}}}}
+		return migration.ApplyResult{Text: []migration.TextBlock{{Lines: []string{"stopped after phase " + j.Until + ", as asked"}}}}
 	}
 	return migration.ApplyResult{
-		Text: []migration.Block{{Lines: []string{
+		Text: []migration.TextBlock{{Lines: []string{
 			fmt.Sprintf("the mirror serves %s; no one is led to this cluster: its network may be changed",
 				english.Plural(len(p.Inventory.Names), "name", "")),
 		}}},
@@ -131,14 +131,14 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 		return doc, err
 	}
 	body := &StatusBody{Serving: survey.Serving(), Names: []StatusLine{}, Copies: survey.Copies}
-	table := migration.Block{Head: []string{"NAME", "TYPE", "SOURCE", "TARGET", "NOW"}}
+	table := migration.TextBlock{Head: []string{"NAME", "TYPE", "SOURCE", "TARGET", "NOW"}}
 	for _, n := range survey.Names {
 		line := StatusLine{Name: n.Name, Type: n.Type, From: n.From, To: n.To, Now: survey.Places[Title(n)]}
 		body.Names = append(body.Names, line)
 		table.Rows = append(table.Rows, []string{line.Name, string(line.Type), fmt.Sprint(line.From), fmt.Sprint(line.To), line.Now})
 	}
 	if len(body.Names) > 0 {
-		doc.Text = []migration.Block{table}
+		doc.Text = []migration.TextBlock{table}
 	}
 	doc.Body, doc.Pending, doc.Counts = body, survey.Serving() != v1alpha1.ServingTarget, survey.Counts()
 	doc.Summary = fmt.Sprintf("the %s serves; %s in the target", sideWords(survey.Serving()), english.Plural(survey.Copies, "copy", "copies"))

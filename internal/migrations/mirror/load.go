@@ -152,7 +152,7 @@ func (j *Job) leaveUnknown(ctx context.Context, s *Inventory) error {
 	return nil
 }
 
-func (s *side) names(ctx context.Context, of *Spec) ([]dnscutover.Found, error) {
+func (s *side) names(ctx context.Context, of *Spec) ([]dnscutover.FoundName, error) {
 	objects, err := s.read(ctx, dnscutover.Kinds())
 	if err != nil {
 		return nil, err
@@ -163,7 +163,7 @@ func (s *side) names(ctx context.Context, of *Spec) ([]dnscutover.Found, error) 
 
 // pair puts together where names lead. Awaited names lack an address in the target yet.
 func pair(
-	source, target []dnscutover.Found,
+	source, target []dnscutover.FoundName,
 	r v1alpha1.RedirectSpec,
 ) (names []v1alpha1.RedirectName, awaited []string, problems []dnscutover.Problem) {
 	known := map[string]bool{}
@@ -186,7 +186,7 @@ func pair(
 		}
 	} else {
 		source = slices.DeleteFunc(slices.Clone(source),
-			func(f dnscutover.Found) bool { return dnsrecords.Nameable(f.Name) && waits(f.Name, nil) })
+			func(f dnscutover.FoundName) bool { return dnsrecords.Nameable(f.Name) && waits(f.Name, nil) })
 	}
 	names, problems = dnscutover.Pair(source, target, r)
 	return names, awaited, problems
@@ -203,7 +203,7 @@ func (j *Job) lookAtObjects(ctx context.Context, s *Inventory) (err error) {
 	if err != nil {
 		return err
 	}
-	kind := objectsync.Kind{Version: "v1", Kind: "PersistentVolumeClaim", Resource: "persistentvolumeclaims", Namespaced: true}
+	kind := objectsync.ResourceKind{Version: "v1", Kind: "PersistentVolumeClaim", Resource: "persistentvolumeclaims", Namespaced: true}
 	for i := range claims {
 		copied, why, err := j.copying.copier.Rules.Take(kind, &claims[i])
 		if err != nil || why != "" {

@@ -25,8 +25,8 @@ type network struct {
 	objects    []objectsync.Ref
 }
 
-func left(all []network) objectsync.Network {
-	out := objectsync.Network{Namespaces: podnetwork.Namespaces()}
+func left(all []network) objectsync.SourceNetwork {
+	out := objectsync.SourceNetwork{Namespaces: podnetwork.Namespaces()}
 	for _, n := range all {
 		out.Namespaces = append(out.Namespaces, n.namespaces...)
 		out.Objects = append(out.Objects, n.objects...)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 )
 
 func (s *side) unready(ctx context.Context, of *Spec) ([]string, error) {
@@ -19,7 +20,7 @@ func (s *side) unready(ctx context.Context, of *Spec) ([]string, error) {
 		return nil, err
 	}
 	for i := range nodes {
-		if !cluster.NodeReady(&nodes[i]) {
+		if !inventory.NodeReady(&nodes[i]) {
 			out = append(out, "node "+nodes[i].Name+" is not ready")
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/objectsync"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/safety/freeze"
@@ -17,12 +17,12 @@ import (
 
 // Roles are the rights in the source by purpose, for the kinds that are copied.
 // deploy/rbac-mirror.yaml grants them for Usual kinds.
-func Roles(kinds []schema.GroupResource) cluster.Roles {
+func Roles(kinds []schema.GroupResource) access.Roles {
 	const file, name = "rbac-mirror.yaml", "replumb-mirror-"
-	return cluster.Roles{
+	return access.Roles{
 		{
-			Name: name + "view", File: file, Purpose: cluster.View,
-			Rules: slices.Concat(migration.ViewRules(), []cluster.Rule{migration.FreezeViewRule()}, viewRules(kinds)),
+			Name: name + "view", File: file, Purpose: access.View,
+			Rules: slices.Concat(migration.ViewRules(), []access.Rule{migration.FreezeViewRule()}, viewRules(kinds)),
 			Danger: []string{
 				"It reads every Secret: they are copied. Who has it can be anyone whose token is in one; treat them as an administrator of the cluster.",
 				"Kinds are named: * would grant pods/exec and nodes/proxy as well. Kinds that are not Kubernetes' own are in what",
@@ -30,8 +30,8 @@ func Roles(kinds []schema.GroupResource) cluster.Roles {
 			},
 		},
 		{
-			Name: name + "operate", File: file, Purpose: cluster.Operate,
-			Rules: slices.Concat(migration.OperateRules(), []cluster.Rule{migration.FreezeRule(freeze.DeploysName)}, operateRules(kinds)),
+			Name: name + "operate", File: file, Purpose: access.Operate,
+			Rules: slices.Concat(migration.OperateRules(), []access.Rule{migration.FreezeRule(freeze.DeploysName)}, operateRules(kinds)),
 			Danger: []string{
 				"With patch of workloads in all namespaces it runs pods of any image with any ServiceAccount, where Pod Security lets it. In the other",
 				"cluster replumb makes objects of every kind, roles and their bindings among them, which takes cluster-admin there:",
@@ -79,71 +79,71 @@ func Usual() []schema.GroupResource {
 	return all
 }
 
-func each(kinds []schema.GroupResource, verbs string) []cluster.Right {
-	var all []cluster.Right
+func each(kinds []schema.GroupResource, verbs string) []access.Right {
+	var all []access.Right
 	for _, k := range kinds {
-		all = append(all, cluster.Grant(k.Group, k.Resource, "", verbs)...)
+		all = append(all, access.Grant(k.Group, k.Resource, "", verbs)...)
 	}
 	return all
 }
 
-func viewRules(kinds []schema.GroupResource) []cluster.Rule {
-	return []cluster.Rule{
+func viewRules(kinds []schema.GroupResource) []access.Rule {
+	return []access.Rule{
 		{Why: "What is copied, Secrets included.", Rights: each(kinds, "get list")},
 		{
 			Why: "What is not copied, and says whether copies will do.",
 			Rights: slices.Concat(
-				cluster.Grant("", "nodes", "", "list"),
-				cluster.Grant("", "pods", "", "list"),
-				cluster.Named(cluster.Grant("", "namespaces", "", "get"), metav1.NamespaceSystem),
+				access.Grant("", "nodes", "", "list"),
+				access.Grant("", "pods", "", "list"),
+				access.Named(access.Grant("", "namespaces", "", "get"), metav1.NamespaceSystem),
 			),
 		},
 	}
 }
 
-func operateRules(kinds []schema.GroupResource) []cluster.Rule {
-	return []cluster.Rule{
+func operateRules(kinds []schema.GroupResource) []access.Rule {
+	return []access.Rule{
 		{Why: "What is copied is followed while it changes.", Rights: each(kinds, "watch")},
 		{
 			Why: "Names of the mirror in certificates.",
 			Rights: slices.Concat(
-				cluster.Grant("cert-manager.io", "certificates", "", "patch"),
-				cluster.Grant("networking.k8s.io", "ingresses", "", "patch"),
+				access.Grant("cert-manager.io", "certificates", "", "patch"),
+				access.Grant("networking.k8s.io", "ingresses", "", "patch"),
 			),
 		},
 		{
 			Why: "What must not run twice sleeps while the mirror serves.",
 			Rights: slices.Concat(
-				cluster.Grant("apps", "deployments", "", "patch"),
-				cluster.Grant("apps", "statefulsets", "", "patch"),
-				cluster.Grant("batch", "cronjobs", "", "patch"),
+				access.Grant("apps", "deployments", "", "patch"),
+				access.Grant("apps", "statefulsets", "", "patch"),
+				access.Grant("batch", "cronjobs", "", "patch"),
 			),
 		},
 		{
 			Why:    "Whether the freeze is enforced is asked by a change that is only tried.",
-			Rights: cluster.In(metav1.NamespaceDefault, cluster.Named(cluster.Grant("", "services", "", "patch"), "kubernetes")...),
+			Rights: access.In(metav1.NamespaceDefault, access.Named(access.Grant("", "services", "", "patch"), "kubernetes")...),
 		},
 	}
 }
 
 // TargetRoles are the rights in the target, where roles and bindings are made too.
-func TargetRoles(canaries bool) cluster.Roles {
+func TargetRoles(canaries bool) access.Roles {
 	const group = "rbac.authorization.k8s.io"
-	var more []cluster.Rule
+	var more []access.Rule
 	if canaries {
-		more = []cluster.Rule{connectivity.Rule()}
+		more = []access.Rule{connectivity.Rule()}
 	}
-	return cluster.Roles{{
-		Purpose: cluster.Operate, Rules: append(more, cluster.Rule{Rights: slices.Concat(
-			cluster.Grant("*", "*", "", "get list create patch delete"),
-			cluster.Grant(group, "roles", "", "escalate bind"),
-			cluster.Grant(group, "clusterroles", "", "escalate bind"),
+	return access.Roles{{
+		Purpose: access.Operate, Rules: append(more, access.Rule{Rights: slices.Concat(
+			access.Grant("*", "*", "", "get list create patch delete"),
+			access.Grant(group, "roles", "", "escalate bind"),
+			access.Grant(group, "clusterroles", "", "escalate bind"),
 		)}),
 	}}
 }
 
 // Roles are those that this Migration takes in the source, its kinds by name.
-func (j *Job) Roles(context.Context) (cluster.Roles, error) {
+func (j *Job) Roles(context.Context) (access.Roles, error) {
 	rules, err := objectsync.NewRules(j.Spec.rules(nil))
 	if err != nil {
 		return nil, err
@@ -153,12 +153,12 @@ func (j *Job) Roles(context.Context) (cluster.Roles, error) {
 		return nil, err
 	}
 	kinds, err := source.Reads(rules)
-	purposes := []cluster.Purpose{cluster.View, cluster.Operate}
+	purposes := []access.Purpose{access.View, access.Operate}
 	if j.agents().Runs() {
-		purposes = append(purposes, cluster.Agents)
+		purposes = append(purposes, access.Agents)
 	}
 	return Roles(kinds).Of(purposes...), err
 }
 
 // toLook reports whether a right is needed to look at all: without it there is nothing to check.
-func toLook(r cluster.Right) bool { return r.Verb == "list" && r.Namespace == "" }
+func toLook(r access.Right) bool { return r.Verb == "list" && r.Namespace == "" }

@@ -4,12 +4,11 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/replumb/replumb/internal/kube/inventory"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
-
-	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 type shortage struct {
@@ -25,7 +24,7 @@ func (s shortage) String() string {
 func shortages(moving []corev1.Pod, nodes []corev1.Node, there []corev1.Pod) []shortage {
 	free, needed := corev1.ResourceList{}, asked(moving)
 	for i := range nodes {
-		if n := &nodes[i]; cluster.NodeReady(n) && !n.Spec.Unschedulable {
+		if n := &nodes[i]; inventory.NodeReady(n) && !n.Spec.Unschedulable {
 			add(free, n.Status.Allocatable)
 		}
 	}

@@ -30,7 +30,7 @@ import (
 
 // Deps are what steps work with. Their Cluster is the source: the one that the Migration is in.
 type Deps struct {
-	migration.Tools
+	migration.Deps
 	// DNS asks name servers. The default asks those that the machine knows.
 	DNS     *dnsrecords.Client
 	Context func(name string) (*rest.Config, error)

@@ -7,7 +7,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/verify/lossguard"
@@ -16,7 +17,7 @@ import (
 // Input is what the checks look at.
 type Input struct {
 	Inventory *Inventory
-	Access    []cluster.Answer
+	Access    []access.Answer
 	// EtcdProblem is why its members could not be asked, RecordProblems why names cannot be moved.
 	EtcdProblem, EventsProblem error
 	RecordProblems             map[string]error
@@ -131,7 +132,7 @@ func checkNetworks(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Inventory.Nodes {
 		n := &in.Inventory.Nodes[i]
-		for _, set := range []Set{in.Inventory.Spec.Old, in.Inventory.Spec.New} {
+		for _, set := range []NodeSet{in.Inventory.Spec.Old, in.Inventory.Spec.New} {
 			if problem := set.WrongNetwork(n); problem != "" && set.Has(n) {
 				out = append(out, findings.Failed("Node "+n.Name, "%s", problem))
 			}
@@ -143,7 +144,7 @@ func checkNetworks(in Input) []findings.Result {
 func checkOldReady(in Input) []findings.Result {
 	var out []findings.Result
 	for _, l := range in.Inventory.OldNodes() {
-		if l.Node != nil && !l.Ended && !cluster.NodeReady(l.Node) {
+		if l.Node != nil && !l.Ended && !inventory.NodeReady(l.Node) {
 			out = append(out, findings.Failed("Node "+l.Name, "node %s is not ready: %s", l.Name, whyNotReady(l.Node)))
 		}
 	}

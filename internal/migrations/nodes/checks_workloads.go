@@ -13,8 +13,8 @@ import (
 	"fmt"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/spare"
+	"github.com/replumb/replumb/internal/kube/inventory"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -87,7 +87,7 @@ func checkBudgets(in Input) []findings.Result {
 	for i := range in.Inventory.Workloads.Budgets {
 		b := &in.Inventory.Workloads.Budgets[i]
 		name := b.Namespace + "/" + b.Name
-		if rule := cluster.NeverAllows(b); rule != "" && in.Inventory.covers(name) {
+		if rule := inventory.NeverAllows(b); rule != "" && in.Inventory.covers(name) {
 			out = append(out,
 				findings.Failed("PodDisruptionBudget "+name, "poddisruptionbudget %s never allows a disruption: %s", name, rule))
 		}

@@ -24,7 +24,7 @@ func TestExamplesAreValid(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		if _, err := NewJob(migration.Tools{}, m); err != nil {
+		if _, err := NewJob(migration.Deps{}, m); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 	}

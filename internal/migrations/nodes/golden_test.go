@@ -75,7 +75,7 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	job, err := NewJob(migration.Tools{}, m)
+	job, err := NewJob(migration.Deps{}, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,10 +98,10 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 		input.EndProblems[name] = errors.New(problem)
 	}
 	if len(f.Etcd) > 0 {
-		s.Etcd = &etcd.Cluster{Members: f.Etcd, Leader: f.Etcd[0].ID}
+		s.Etcd = &etcd.Membership{Members: f.Etcd, Leader: f.Etcd[0].ID}
 	}
 	if len(f.Events) > 0 {
-		s.Events = &etcd.Cluster{Members: f.Events, Leader: f.Events[0].ID}
+		s.Events = &etcd.Membership{Members: f.Events, Leader: f.Events[0].ID}
 	}
 	if f.EtcdProblem != "" {
 		input.EtcdProblem = errors.New(f.EtcdProblem)
@@ -122,7 +122,7 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	return &Planner{
 		Records: records, APIRecords: apiRecords,
 		Base: migration.Base{
-			Tools:     migration.Tools{Cluster: nowhere},
+			Tools:     migration.Deps{Cluster: nowhere},
 			Migration: job.Migration,
 		},
 		Inventory: s,
@@ -133,7 +133,7 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 }
 
 // movesOf are those of records that no one has looked at.
-func movesOf(t *testing.T, l live, all []v1alpha1.RecordSpec) []*dnsrecords.Move {
+func movesOf(t *testing.T, l live, all []v1alpha1.RecordSpec) []*dnsrecords.RecordMove {
 	t.Helper()
 	moves, err := recordLoader{l}.recordMoves(t.Context(), all)
 	if err != nil {
@@ -219,7 +219,7 @@ func TestEveryCheckFiresAndPasses(t *testing.T) {
 // TestPullSecrets: canaries have those that are named, and the image of this version where none is.
 func TestPullSecrets(t *testing.T) {
 	for _, secrets := range [][]string{nil, {"registry", "mirror"}} {
-		l := live{migration.Tools{Image: pull.Image{Name: "own"}}, Spec{Canary: v1alpha1.PodCanarySpec{ImagePullSecrets: secrets}}}
+		l := live{migration.Deps{Image: pull.Image{Name: "own"}}, Spec{Canary: v1alpha1.PodCanarySpec{ImagePullSecrets: secrets}}}
 		if got := l.connectivityTest(nil).Image; got.Name != "own" || !slices.Equal(got.Secrets, secrets) {
 			t.Errorf("%v: canaries have %+v", secrets, got)
 		}
@@ -277,7 +277,7 @@ func TestSpecRefuses(t *testing.T) {
 				[]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: m}\nspec: {nodes: " + tt.nodes + "}\n"),
 			)
 			if err == nil {
-				_, err = NewJob(migration.Tools{}, m)
+				_, err = NewJob(migration.Deps{}, m)
 			}
 			var wrong *spec.Error
 			if !errors.As(err, &wrong) || !strings.HasSuffix(wrong.Field, tt.field) || !strings.Contains(wrong.Error(), tt.says) ||

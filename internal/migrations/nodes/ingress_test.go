@@ -27,7 +27,7 @@ func surveyOf(t *testing.T, fields string, pods []corev1.Pod, services ...corev1
 	if err != nil {
 		t.Fatal(err)
 	}
-	job, err := NewJob(migration.Tools{}, m)
+	job, err := NewJob(migration.Deps{}, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestRestoreIsForTheRest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Planner{Inventory: s, Base: migration.Base{Migration: &v1alpha1.Migration{}, Tools: migration.Tools{Cluster: nowhere}}}
+	p := &Planner{Inventory: s, Base: migration.Base{Migration: &v1alpha1.Migration{}, Tools: migration.Deps{Cluster: nowhere}}}
 	var all []string
 	for _, g := range slices.Concat(p.drainOldNodes(), restorePolicies(p)) {
 		for _, step := range g.Steps {

@@ -15,11 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/leaving"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/kube/etcd"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
@@ -48,9 +48,9 @@ type Inventory struct {
 	// Tier is how critical a pod's workload is, from the least; nil, if not known.
 	Tier func(*corev1.Pod) int
 	// Etcd are its members; nil, if the control plane stays.
-	Etcd *etcd.Cluster
+	Etcd *etcd.Membership
 	// Events are the members of the second etcd; nil, if there is none that moves.
-	Events *etcd.Cluster
+	Events *etcd.Membership
 	// Policies are the NetworkPolicies, CalicoPolicies those of Calico's own kinds.
 	Policies       []networkingv1.NetworkPolicy
 	CalicoPolicies []*unstructured.Unstructured
@@ -155,7 +155,7 @@ func (s *Inventory) NewNodes() []*corev1.Node {
 }
 
 func (s *Inventory) ReadyNewNodes() []*corev1.Node {
-	return slices.DeleteFunc(s.NewNodes(), func(n *corev1.Node) bool { return !cluster.NodeReady(n) || n.Spec.Unschedulable })
+	return slices.DeleteFunc(s.NewNodes(), func(n *corev1.Node) bool { return !inventory.NodeReady(n) || n.Spec.Unschedulable })
 }
 
 func (s *Inventory) Wanted() int { return cmp.Or(s.Spec.Join.Count, len(s.OldNodes())) }

@@ -151,7 +151,7 @@ func (s controlPlaneView) eventsSuccessor(c *ControlPlaneNode) *etcd.Member {
 }
 
 // memberAt is the member whose peer URL has an address.
-func memberAt(all *etcd.Cluster, at netip.Addr, ranges []netip.Prefix) *etcd.Member {
+func memberAt(all *etcd.Membership, at netip.Addr, ranges []netip.Prefix) *etcd.Member {
 	for i := range all.Members {
 		if here := within(all.Members[i].PeerURLs, ranges); here.IsValid() && here == at {
 			return &all.Members[i]

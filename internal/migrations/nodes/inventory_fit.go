@@ -138,7 +138,7 @@ func places(required *corev1.NodeSelector) string {
 }
 
 // excludes reports whether no node of a set can have a volume, by its selector.
-func (s Set) excludes(required *corev1.NodeSelector) bool {
+func (s NodeSet) excludes(required *corev1.NodeSelector) bool {
 	return !slices.ContainsFunc(required.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool {
 		return !slices.ContainsFunc(term.MatchExpressions, func(e corev1.NodeSelectorRequirement) bool {
 			wanted := s.values(e.Key)
@@ -149,7 +149,7 @@ func (s Set) excludes(required *corev1.NodeSelector) bool {
 }
 
 // values are those that the selector of a set wants a label to have; none, if it does not say.
-func (s Set) values(key string) []string {
+func (s NodeSet) values(key string) []string {
 	if s.selector == nil {
 		return nil
 	}

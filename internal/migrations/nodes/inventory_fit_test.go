@@ -85,7 +85,7 @@ func TestRoom(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			job, err := NewJob(migration.Tools{}, m)
+			job, err := NewJob(migration.Deps{}, m)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -119,7 +119,7 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	job, err := NewJob(migration.Tools{}, m)
+	job, err := NewJob(migration.Deps{}, m)
 	if err != nil {
 		t.Fatal(err)
 	}

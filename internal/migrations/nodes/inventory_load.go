@@ -27,7 +27,7 @@ type loader struct{ live }
 
 // live is the cluster and its Migration as they are when a step looks.
 type live struct {
-	migration.Tools
+	migration.Deps
 	spec Spec
 }
 

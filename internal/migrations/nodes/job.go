@@ -28,14 +28,14 @@ type Job struct {
 	migration.Subject
 	lossguard.Watched
 
-	Tools migration.Tools
+	Tools migration.Deps
 	Spec  Spec
 
 	etcd, events *etcd.Client
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
-func NewJob(tools migration.Tools, m *v1alpha1.Migration) (*Job, error) {
+func NewJob(tools migration.Deps, m *v1alpha1.Migration) (*Job, error) {
 	m = m.DeepCopy()
 	Default(m)
 	s, err := Validate(m)
@@ -206,7 +206,7 @@ func (j *Job) surveyRecords(ctx context.Context, p *Planner) (problems map[strin
 }
 
 // endProblems says of names of the API why their last value does not answer yet.
-func endProblems(ctx context.Context, all []*dnsrecords.Move) map[string]error {
+func endProblems(ctx context.Context, all []*dnsrecords.RecordMove) map[string]error {
 	problems := map[string]error{}
 	for _, m := range all {
 		if m.Ended() {

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
@@ -67,7 +67,7 @@ func TestApplyRollbackApply(t *testing.T) {
 	}
 	const leave = "DaemonSets behind Services: TestDaemonSetsLeaveTheirServices"
 	// What agents take, TestWatched needs.
-	f.requests.Took(t, Roles().Of(cluster.View, cluster.Operate), map[string]string{
+	f.requests.Took(t, Roles().Of(access.View, access.Operate), map[string]string{
 		"get validatingadmissionpolicybindings.admissionregistration.k8s.io replumb-freeze-deploys": "a freeze that is there: TestFrozenThereAndBack",
 		"patch pods":                                       leave,
 		"list endpointslices.discovery.k8s.io":             leave,

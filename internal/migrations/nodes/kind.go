@@ -73,7 +73,7 @@ func (j *Job) Applied(p *Planner) migration.ApplyResult {
 		return migration.Stopped(j.Until, "%s empty, %d not", empty, counts.Total-counts.Moved)
 	}
 	return migration.ApplyResult{
-		Text: []migration.Block{{Lines: []string{empty + " empty; nothing runs there"}}},
+		Text: []migration.TextBlock{{Lines: []string{empty + " empty; nothing runs there"}}},
 		Hint: migration.NextHint(j.Spec.Name),
 	}
 }
@@ -141,8 +141,8 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 	return doc, nil
 }
 
-func (b *StatusBody) text() []migration.Block {
-	nodes := migration.Block{
+func (b *StatusBody) text() []migration.TextBlock {
+	nodes := migration.TextBlock{
 		Head:    []string{"OLD NODE", "ROLE", "STAGE", "PODS", "REVERSIBLE"},
 		Settled: func(row []string) bool { return row[2] == string(StageGone) },
 	}
@@ -153,9 +153,9 @@ func (b *StatusBody) text() []migration.Block {
 		}
 		nodes.Rows = append(nodes.Rows, []string{n.Name, string(n.Role), string(n.Stage), strconv.Itoa(n.Pods), reversible})
 	}
-	switched := migration.Block{}
+	switched := migration.TextBlock{}
 	for _, s := range b.Switched {
 		switched.Lines = append(switched.Lines, fmt.Sprintf("service %s has externalTrafficPolicy Cluster until its pods have moved", s))
 	}
-	return []migration.Block{nodes, switched}
+	return []migration.TextBlock{nodes, switched}
 }

@@ -74,7 +74,7 @@ type Planner struct {
 	migration.Base
 	Inventory *Inventory
 	// Records lead to load balancers, APIRecords to those of the API.
-	Records, APIRecords []*dnsrecords.Move
+	Records, APIRecords []*dnsrecords.RecordMove
 	// Etcd is nil if the control plane stays, or cannot be reached.
 	Etcd *etcd.Client
 	// Events is the second etcd; nil, if there is none that moves, or it cannot be reached.

@@ -24,7 +24,7 @@ type controlPlane struct {
 	events *etcd.Client
 }
 
-func (cp *controlPlane) groups(records []*dnsrecords.Move) []engine.Group {
+func (cp *controlPlane) groups(records []*dnsrecords.RecordMove) []engine.Group {
 	var groups []engine.Group
 	all := cp.survey.ControlPlane().Old()
 	for i := range all {

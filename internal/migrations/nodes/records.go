@@ -21,7 +21,7 @@ import (
 // recordLoader reads the DNS records that a migration moves.
 type recordLoader struct{ live }
 
-func (l recordLoader) recordMoves(ctx context.Context, all []v1alpha1.RecordSpec) ([]*dnsrecords.Move, error) {
+func (l recordLoader) recordMoves(ctx context.Context, all []v1alpha1.RecordSpec) ([]*dnsrecords.RecordMove, error) {
 	memory := migration.RecordMemory{Client: l.Cluster, Name: l.spec.Name}
 	out, err := provider.Moves(ctx, all, &dnsrecords.Client{}, migration.Secrets(l.Cluster), memory)
 	for _, m := range out {
@@ -80,11 +80,11 @@ func answersAt(ctx context.Context, servers *apiserver.Inspector, host string, p
 }
 
 // pointToNew moves all records to the values of the new network, each by way of both.
-func pointToNew(all []*dnsrecords.Move) []engine.Group {
+func pointToNew(all []*dnsrecords.RecordMove) []engine.Group {
 	return slices.Concat(
-		dnsrecords.Together("time to live", parallel, all, (*dnsrecords.Move).Lower),
-		dnsrecords.Together("both", parallel, all, (*dnsrecords.Move).Widen),
-		dnsrecords.Together("new", parallel, all, (*dnsrecords.Move).Narrow),
+		dnsrecords.Together("time to live", parallel, all, (*dnsrecords.RecordMove).Lower),
+		dnsrecords.Together("both", parallel, all, (*dnsrecords.RecordMove).Widen),
+		dnsrecords.Together("new", parallel, all, (*dnsrecords.RecordMove).Narrow),
 	)
 }
 
@@ -95,12 +95,12 @@ func endRecords(p *Planner) []engine.Group {
 	if p.blind() {
 		return nil
 	}
-	return dnsrecords.Together("last", parallel, p.APIRecords, (*dnsrecords.Move).End)
+	return dnsrecords.Together("last", parallel, p.APIRecords, (*dnsrecords.RecordMove).End)
 }
 
 // returning are the records that a rollback moves back, and those that stay: names of the API
 // follow control planes.
-func returning(p *Planner) (back, stay []*dnsrecords.Move) {
+func returning(p *Planner) (back, stay []*dnsrecords.RecordMove) {
 	back, stay = nil, p.Records
 	if p.Whole() {
 		back, stay = p.Records, nil
@@ -113,15 +113,15 @@ func returning(p *Planner) (back, stay []*dnsrecords.Move) {
 
 func moveRecordsBack(p *Planner) []engine.Group {
 	back, _ := returning(p)
-	return dnsrecords.Together("back", parallel, back, (*dnsrecords.Move).Back)
+	return dnsrecords.Together("back", parallel, back, (*dnsrecords.RecordMove).Back)
 }
 
 func leaveRecords(p *Planner) []engine.Group {
 	_, stay := returning(p)
-	return dnsrecords.Together("time to live", parallel, stay, (*dnsrecords.Move).Leave)
+	return dnsrecords.Together("time to live", parallel, stay, (*dnsrecords.RecordMove).Leave)
 }
 
 // restoreTTL gives records, which have arrived, their time to live back.
 func restoreTTL(p *Planner) []engine.Group {
-	return dnsrecords.Together("time to live", parallel, slices.Concat(p.Records, p.APIRecords), (*dnsrecords.Move).Restore)
+	return dnsrecords.Together("time to live", parallel, slices.Concat(p.Records, p.APIRecords), (*dnsrecords.RecordMove).Restore)
 }

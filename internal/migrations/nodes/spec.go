@@ -23,7 +23,7 @@ import (
 // Spec is the job, read, defaulted and validated.
 type Spec struct {
 	Name     string
-	Old, New Set
+	Old, New NodeSet
 	Join     v1alpha1.JoinSpec
 	Canary   v1alpha1.PodCanarySpec
 	Ingress  v1alpha1.IngressSpec
@@ -107,16 +107,16 @@ func (s *Spec) parallel(all int) int {
 	return max(1, n)
 }
 
-// Set is a v1alpha1.NodeSet that has been read.
-type Set struct {
+// NodeSet is a v1alpha1.NodeSet that has been read.
+type NodeSet struct {
 	CIDRs []netip.Prefix
 
 	selector    labels.Selector
 	providerIDs []string
 }
 
-func newSet(path string, s *v1alpha1.NodeSet) (set Set, bad field.ErrorList) {
-	set = Set{providerIDs: s.ProviderIDs, CIDRs: spec.Prefixes(s.CIDRs)}
+func newSet(path string, s *v1alpha1.NodeSet) (set NodeSet, bad field.ErrorList) {
+	set = NodeSet{providerIDs: s.ProviderIDs, CIDRs: spec.Prefixes(s.CIDRs)}
 	if s.Selector == nil {
 		return set, nil
 	}
@@ -132,7 +132,7 @@ func newSet(path string, s *v1alpha1.NodeSet) (set Set, bad field.ErrorList) {
 }
 
 // Has reports whether a node is meant.
-func (s Set) Has(n *corev1.Node) bool {
+func (s NodeSet) Has(n *corev1.Node) bool {
 	if s.selector == nil && len(s.providerIDs) == 0 {
 		return s.isInside(n)
 	}
@@ -141,14 +141,14 @@ func (s Set) Has(n *corev1.Node) bool {
 }
 
 // WrongNetwork says that a chosen node is not in the network; nothing, if it is.
-func (s Set) WrongNetwork(n *corev1.Node) string {
+func (s NodeSet) WrongNetwork(n *corev1.Node) string {
 	if len(s.CIDRs) == 0 || s.isInside(n) {
 		return ""
 	}
 	return fmt.Sprintf("node %s has the addresses %v, none of which is in %v", n.Name, addresses(n), s.CIDRs)
 }
 
-func (s Set) isInside(n *corev1.Node) bool {
+func (s NodeSet) isInside(n *corev1.Node) bool {
 	return slices.ContainsFunc(addresses(n), func(a netip.Addr) bool {
 		return slices.ContainsFunc(s.CIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
 	})

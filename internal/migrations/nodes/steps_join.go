@@ -12,7 +12,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
@@ -57,7 +57,7 @@ func (l live) joined(ctx context.Context, want int) error {
 		return nil
 	}
 	for _, n := range now.NewNodes() {
-		if !cluster.NodeReady(n) {
+		if !inventory.NodeReady(n) {
 			return engine.NotYet("%d of %d new nodes take pods; node %s is not ready: %s", len(ready), want, n.Name, whyNotReady(n))
 		}
 	}
@@ -133,7 +133,7 @@ func (l live) connectivityStep() engine.Step {
 			}
 			peers := 0
 			for _, n := range now.OldNodes() {
-				if n.Node != nil && cluster.NodeReady(n.Node) && peers < maxOldPeers {
+				if n.Node != nil && inventory.NodeReady(n.Node) && peers < maxOldPeers {
 					on, peers = append(on, n.Name), peers+1
 				}
 			}

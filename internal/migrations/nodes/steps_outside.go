@@ -18,7 +18,7 @@ type Request struct {
 	APIVersion string            `json:"apiVersion"`
 	Kind       string            `json:"kind"`
 	Migration  string            `json:"migration"`
-	Run        hook.Run          `json:"run"`
+	Run        hook.RunPurpose   `json:"run"`
 	Action     string            `json:"action"`
 	Role       v1alpha1.NodeRole `json:"role"`
 	// Count is how many nodes there have to be, of an action that creates them.
@@ -150,7 +150,7 @@ func (s *outsideStep) Verify(ctx context.Context) error {
 
 type gateStep struct{ outsideStep }
 
-func (*gateStep) Role() engine.Role { return engine.RoleGate }
+func (*gateStep) Role() engine.StepRole { return engine.RoleGate }
 
 func (s *gateStep) Guide() string { return s.guide }
 
@@ -167,7 +167,7 @@ type actionStep struct {
 	once callout.Once
 }
 
-func (*actionStep) Role() engine.Role { return engine.RoleCall }
+func (*actionStep) Role() engine.StepRole { return engine.RoleCall }
 
 func (s *actionStep) Deadline() time.Duration { return s.wait + s.once.Longest() }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/inventory"
 )
 
 // taintOf is replumb's own on a node; nil, if there is none.
@@ -295,7 +296,7 @@ func (l live) deleteNode(name string, certain bool) effect {
 	return effect{
 		do: func(ctx context.Context) error {
 			n, err := cordon.Read(ctx, l.Cluster, name)
-			if err != nil || n == nil || !certain && cluster.NodeReady(n) {
+			if err != nil || n == nil || !certain && inventory.NodeReady(n) {
 				return err
 			}
 			if err := l.Cluster.Delete(ctx, n, client.Preconditions{UID: &n.UID}); client.IgnoreNotFound(err) != nil {

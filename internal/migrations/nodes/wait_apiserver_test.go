@@ -14,7 +14,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 func byReleases(m *v1alpha1.Migration) { m.Spec.Nodes.Drain.Mode = v1alpha1.DrainWait }
@@ -42,7 +42,7 @@ func (f *fixture) release(name string) {
 // requireNoEviction fails the test if the operator has evicted or deleted a pod.
 func (f *fixture) requireNoEviction() {
 	f.Helper()
-	for _, right := range []cluster.Right{
+	for _, right := range []access.Right{
 		{Verb: "create", Resource: "pods", Subresource: "eviction", Namespace: "shop"}, {Verb: "delete", Resource: "pods", Namespace: "shop"},
 	} {
 		if f.requests.Made(right) {
@@ -132,7 +132,7 @@ func TestRollbackWhileWaiting(t *testing.T) {
 	f.requireNoEviction()
 	f.patch(&v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, `{"spec":{"paused":false}}`)
 	f.Must(f.rollback())
-	if !f.requests.Made(cluster.Right{Verb: "create", Resource: "pods", Subresource: "eviction", Namespace: "shop"}) {
+	if !f.requests.Made(access.Right{Verb: "create", Resource: "pods", Subresource: "eviction", Namespace: "shop"}) {
 		t.Error("rollback evicted nothing, or that is not seen")
 	}
 	f.on("a b", "left", 2)

@@ -22,7 +22,7 @@ func TestExamplesAreValid(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		if _, err := NewJob(Tools{}, m); err != nil {
+		if _, err := NewJob(Deps{}, m); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 	}

@@ -79,7 +79,7 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 // with makes the job of a Migration.
 func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
-	job, err := NewJob(Tools{Cluster: crash.Watch(f.T, f.operator), Image: pull.Image{Name: "replumb"}}, m)
+	job, err := NewJob(Deps{Cluster: crash.Watch(f.T, f.operator), Image: pull.Image{Name: "replumb"}}, m)
 	f.Must(err)
 	job.Holder = migrationtest.Killed()
 	f.job = job

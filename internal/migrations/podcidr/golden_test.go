@@ -27,6 +27,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/kube/disruption/spare"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
@@ -51,7 +52,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	if err != nil {
 		t.Fatal(err)
 	}
-	job, err := NewJob(Tools{}, m)
+	job, err := NewJob(Deps{}, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +67,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	}
 	p := &podmove.Planner{
 		Base: migration.Base{
-			Tools:     Tools{Cluster: nowhere, Clock: clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))},
+			Tools:     Deps{Cluster: nowhere, Clock: clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))},
 			Migration: job.Migration,
 		},
 		Inventory: strategy.Shared(), Rules: rules, Agents: job.newAgents(strategy),
@@ -147,7 +148,7 @@ func readCluster(t *testing.T, s Spec, manifests, factsYAML []byte) (podmove.Str
 	if err != nil {
 		t.Fatal(err)
 	}
-	known.Live.Inspection = &cluster.Inspection{Unread: map[string]bool{}}
+	known.Live.Inspection = &inventory.Scan{Unread: map[string]bool{}}
 	for _, resource := range f.Unread {
 		known.Live.Inspection.Unread[resource] = true
 	}
@@ -304,7 +305,7 @@ func TestSpecRefuses(t *testing.T) {
 				[]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: m}\nspec: {podCIDR: " + tt.podCIDR + "}\n"),
 			)
 			if err == nil {
-				_, err = NewJob(Tools{}, m)
+				_, err = NewJob(Deps{}, m)
 			}
 			var wrong *spec.Error
 			if !errors.As(err, &wrong) || wrong.Field != tt.field || !strings.Contains(wrong.Problem, tt.says) || wrong.Hint == "" {

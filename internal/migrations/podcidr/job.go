@@ -14,7 +14,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
@@ -25,8 +26,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// Tools are what steps work with. Plans can be made and shown without them.
-type Tools = migration.Tools
+// Deps are what steps work with. Plans can be made and shown without them.
+type Deps = migration.Deps
 
 // Plans are the plans of one look at the cluster.
 type Plans = podmove.Plans
@@ -37,14 +38,14 @@ type Job struct {
 	migration.Subject
 	lossguard.Watched
 
-	Tools Tools
+	Tools Deps
 	Spec  Spec
 
 	proven bool
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
-func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
+func NewJob(tools Deps, m *v1alpha1.Migration) (*Job, error) {
 	m = m.DeepCopy()
 	Default(m)
 	s, err := Validate(m)
@@ -176,7 +177,7 @@ func (j *Job) facts(ctx context.Context, s podmove.Strategy) (f podmove.Facts, e
 	if f.Others, err = migration.List(ctx, j.Tools.Cluster); err != nil {
 		return f, err
 	}
-	none := func(cluster.Right) bool { return false }
+	none := func(access.Right) bool { return false }
 	further, err := j.Tools.Cluster.Authorize(ctx, s.Roles(), none)
 	if err != nil {
 		return f, err
@@ -193,6 +194,6 @@ func (j *Job) facts(ctx context.Context, s podmove.Strategy) (f podmove.Facts, e
 	if err != nil {
 		return f, fmt.Errorf("looking for old ranges: %w", err)
 	}
-	f.Live.Inspection, err = cluster.References(ctx, j.Tools.Cluster, scanner)
+	f.Live.Inspection, err = inventory.References(ctx, j.Tools.Cluster, scanner)
 	return f, err
 }

@@ -63,7 +63,7 @@ func (*Job) Describe(p Plans) migration.Details {
 	if p.Shared().Agents == nil {
 		d.Text = append(d.Text, migration.Unproven("pods"))
 	}
-	kept := migration.Block{}
+	kept := migration.TextBlock{}
 	for _, r := range p.Kept() {
 		kept.Lines = append(kept.Lines, fmt.Sprintf("keeps its address: pod %s (%s)", r.Pod, r.Reason))
 	}
@@ -78,7 +78,7 @@ func (j *Job) Applied(p Plans) migration.ApplyResult {
 		return migration.Stopped(j.Until, "%s moved, %d not", moved, counts.Total-counts.Moved)
 	}
 	return migration.ApplyResult{
-		Text: []migration.Block{{Lines: []string{moved + " moved; nothing has an old address"}}},
+		Text: []migration.TextBlock{{Lines: []string{moved + " moved; nothing has an old address"}}},
 		Hint: migration.NextHint(j.Spec.Name),
 	}
 }
@@ -114,7 +114,7 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 	}
 	survey := strategy.Shared()
 	body := &StatusBody{Ranges: []StatusLine{}}
-	table := migration.Block{Head: []string{"FROM", "PODS", "TO", "PODS", "STATE"}, All: true}
+	table := migration.TextBlock{Head: []string{"FROM", "PODS", "TO", "PODS", "STATE"}, All: true}
 	for _, r := range strategy.Ranges() {
 		line := StatusLine{
 			From: r.From.String(), To: r.To.String(), State: r.Place,
@@ -131,6 +131,6 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 	return migration.StatusDocument{
 		Body: body, Pending: len(body.Holds) > 0 || !strategy.Switched(), Counts: counts,
 		Summary: fmt.Sprintf("%d of %s moved", counts.Moved, english.Plural(counts.Total, "pod", "")),
-		Text:    []migration.Block{table, migration.Holding(body.Holds)},
+		Text:    []migration.TextBlock{table, migration.Holding(body.Holds)},
 	}, nil
 }

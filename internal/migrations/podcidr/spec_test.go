@@ -22,7 +22,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		job, err := NewJob(Tools{}, m)
+		job, err := NewJob(Deps{}, m)
 		var wrong *spec.Error
 		if err != nil && (!errors.As(err, &wrong) || wrong.Field == "" || wrong.Hint == "") {
 			t.Fatalf("error without field or hint: %v", err)

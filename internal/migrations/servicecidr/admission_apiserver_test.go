@@ -29,7 +29,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/admission"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
@@ -413,7 +413,7 @@ func TestNodePortRangeIsTheReal(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))
 	in := checks.Input{}
-	snap, err := cluster.Load(t.Context(), f.job.Deps.Cluster)
+	snap, err := inventory.Load(t.Context(), f.job.Deps.Cluster)
 	f.must(err)
 	in.Snapshot = snap
 	in.Inventory, _, err = f.job.inventory(t.Context(), snap)
@@ -428,7 +428,7 @@ func TestNodePortRangeIsTheReal(t *testing.T) {
 		t.Errorf("%d are free", got)
 	}
 	f.service("ports", nodePort)
-	in.Snapshot, err = cluster.Load(t.Context(), f.job.Deps.Cluster)
+	in.Snapshot, err = inventory.Load(t.Context(), f.job.Deps.Cluster)
 	f.must(err)
 	if got := in.FreeNodePorts(); got >= bridge.DefaultNodePorts {
 		t.Errorf("%d are free beside a Service with node ports", got)

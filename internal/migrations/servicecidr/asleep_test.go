@@ -108,7 +108,7 @@ func (m *machine) Delete(ctx context.Context, o client.Object, opts ...client.De
 // on another machine, the same migration.
 func (f *fixture) elsewhere(m *machine) (*Job, *engine.Runner) {
 	f.Helper()
-	tools := Deps{Tools: migration.Tools{Cluster: server.Cluster}, Probe: f.probe, Inspector: apiserver.New(server.Config)}
+	tools := Deps{Deps: migration.Deps{Cluster: server.Cluster}, Probe: f.probe, Inspector: apiserver.New(server.Config)}
 	if m != nil {
 		cut := *server.Cluster
 		cut.WithWatch = m
@@ -361,7 +361,7 @@ func TestClockOfTheAPIServer(t *testing.T) {
 		wrong := &wallClock{}
 		wrong.ahead.Store(int64(off))
 		job, err := NewJob(Deps{
-			Tools: migration.Tools{
+			Deps: migration.Deps{
 				Cluster: crash.Watch(t, server.Cluster),
 				Clock:   wrong,
 			},

@@ -20,7 +20,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/serviceranges"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
@@ -66,7 +66,7 @@ func bitmapServer(t *testing.T) *apitest.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if api != cluster.Bitmap {
+	if api != serviceranges.Bitmap {
 		t.Logf("the API server has ServiceCIDRs (%s)", api)
 		return nil
 	}
@@ -180,7 +180,7 @@ func (f *flagged) asItWas() {
 
 func (f *flagged) noGuard() {
 	f.Helper()
-	guard := &freeze.Guard{Client: server, Migration: "m"}
+	guard := &freeze.AddressGuard{Client: server, Migration: "m"}
 	if state, err := guard.Undo().State(f.Context()); state != engine.Done {
 		f.Errorf("the guard is %v: %v", state, err)
 	}
@@ -314,7 +314,7 @@ func TestBitmapGuardsTheWayBack(t *testing.T) {
 
 // guardObjects are the policy and its binding.
 func guardObjects() []client.Object {
-	policy, binding := (&freeze.Guard{}).Policy()
+	policy, binding := (&freeze.AddressGuard{}).Policy()
 	return []client.Object{binding, policy}
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
@@ -291,7 +291,7 @@ func TestLoadBalancerIsNotHopped(t *testing.T) {
 // before it, also if its ports have changed since it was bridged.
 func TestEditedServiceHopsByTheRole(t *testing.T) {
 	f := setup(t)
-	operator, _ := migrationtest.Operator(t, server, Roles().Of(cluster.View, cluster.Operate))
+	operator, _ := migrationtest.Operator(t, server, Roles().Of(access.View, access.Operate))
 	f.service("cart", at("10.96.3.7"))
 	p := f.planner()
 	e := p.Inventory.Moves[0]

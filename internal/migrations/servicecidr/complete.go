@@ -11,7 +11,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
@@ -31,19 +31,19 @@ func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine
 	if !slices.ContainsFunc(away.Items, func(svc corev1.Service) bool { return services.IsInTransit(&svc, j.Spec.Domain) }) {
 		return nil, nil
 	}
-	snap, err := cluster.Load(ctx, j.Deps.Cluster)
+	snap, err := inventory.Load(ctx, j.Deps.Cluster)
 	if err != nil {
 		return nil, err
 	}
-	inventory, _, err := j.inventory(ctx, snap)
+	found, _, err := j.inventory(ctx, snap)
 	if err != nil {
 		return nil, err
 	}
-	p, err := j.planner(ctx, checks.Input{Snapshot: snap, Inventory: inventory, Live: cluster.Live{Access: j.Access}})
+	p, err := j.planner(ctx, checks.Input{Snapshot: snap, Inventory: found, Live: inventory.Live{Access: j.Access}})
 	if err != nil {
 		return nil, err
 	}
-	return p.complete(to == v1alpha1.DesiredRolledBack && migration.Reversible(p.Migration, words().Return) == nil && !inventory.Bitmap), nil
+	return p.complete(to == v1alpha1.DesiredRolledBack && migration.Reversible(p.Migration, words().Return) == nil && !found.Bitmap), nil
 }
 
 // complete takes Services in transit to where they were going, or back; nil without any.

@@ -80,7 +80,7 @@ func withdrawnRanges(s *services.Inventory) []netip.Prefix {
 }
 
 // returnTo keeps the offset in the old range where it is free, else takes the lowest free address.
-func returnTo(s *services.Inventory, pool *cidr.Pool, at netip.Addr) (a netip.Addr, none string) {
+func returnTo(s *services.Inventory, pool *cidr.Allocator, at netip.Addr) (a netip.Addr, none string) {
 	if a, ok := pool.TakeSameOffset(at, s.Spec.To); ok {
 		return a, ""
 	}

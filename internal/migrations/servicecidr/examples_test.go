@@ -47,17 +47,17 @@ type servers struct {
 	renewed func() bool
 }
 
-func (s *servers) InspectAll(_ context.Context, addresses []string) []apiserver.Server {
+func (s *servers) InspectAll(_ context.Context, addresses []string) []apiserver.APIServer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []apiserver.Server
+	var all []apiserver.APIServer
 	sans := []netip.Addr{netip.MustParseAddr("10.96.0.1")}
 	if s.renewed == nil || s.renewed() {
 		sans = append(sans, netip.MustParseAddr("172.24.0.1"))
 	}
 	for _, a := range addresses {
 		s.asked = append(s.asked, a)
-		all = append(all, apiserver.Server{
+		all = append(all, apiserver.APIServer{
 			Address: a,
 			SANs:    sans,
 			Ranges:  []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},

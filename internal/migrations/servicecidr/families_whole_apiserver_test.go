@@ -152,7 +152,7 @@ func (w *wholeFamily) requireThere(to string) {
 }
 
 // killedAt ends a command when a step begins or ends, as kill does.
-func (w *wholeFamily) killedAt(kind engine.Kind, step string, act func(context.Context) error) {
+func (w *wholeFamily) killedAt(kind engine.EventKind, step string, act func(context.Context) error) {
 	w.Helper()
 	ctx, kill := context.WithCancel(w.Context())
 	killed, sink := false, w.runner.Sink

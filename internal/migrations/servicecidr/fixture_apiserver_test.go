@@ -94,7 +94,7 @@ func setupOn(t *testing.T, on *apitest.Server, change ...func(*v1alpha1.Migratio
 	}
 	f := &fixture{T: t, probe: &proxies{}}
 	job, err := NewJob(
-		Deps{Tools: migration.Tools{Cluster: crash.Watch(t, server.Cluster)}, Probe: f.probe, Inspector: apiserver.New(server.Config)},
+		Deps{Deps: migration.Deps{Cluster: crash.Watch(t, server.Cluster)}, Probe: f.probe, Inspector: apiserver.New(server.Config)},
 		m,
 	)
 	if err != nil {

@@ -28,11 +28,11 @@ import (
 // unreachable is where the operator's machine does not reach the API servers' own addresses.
 type unreachable struct{}
 
-func (unreachable) InspectAll(_ context.Context, addresses []string) []apiserver.Server {
-	var all []apiserver.Server
+func (unreachable) InspectAll(_ context.Context, addresses []string) []apiserver.APIServer {
+	var all []apiserver.APIServer
 	for _, a := range addresses {
 		err := fmt.Errorf("certificate of API server %s: no route to host", a)
-		all = append(all, apiserver.Server{Address: a, CertErr: err, FlagsErr: err})
+		all = append(all, apiserver.APIServer{Address: a, CertErr: err, FlagsErr: err})
 	}
 	return all
 }
@@ -41,7 +41,7 @@ func (unreachable) InspectAll(_ context.Context, addresses []string) []apiserver
 // agents report.
 type observed struct {
 	*fixture
-	ranges  *ranges.Plan
+	ranges  *ranges.RangePlan
 	address string
 	// late is by how much the clock of the run is ahead, in nanoseconds.
 	late atomic.Int64

@@ -29,10 +29,13 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/admission"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/kube/serviceranges"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
@@ -107,13 +110,13 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 }
 
 // nowhere is a cluster that is never asked anything.
-func nowhere(t *testing.T) migration.Tools {
+func nowhere(t *testing.T) migration.Deps {
 	t.Helper()
 	c, err := cluster.Connect(&rest.Config{Host: "http://192.0.2.1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return migration.Tools{Cluster: c}
+	return migration.Deps{Cluster: c}
 }
 
 // facts are what only a running cluster can tell.
@@ -166,13 +169,13 @@ func readFixture(t *testing.T, spec services.Spec, manifests, factsYAML []byte) 
 	if err := yaml.UnmarshalStrict(factsYAML, &f); err != nil {
 		t.Fatal(err)
 	}
-	snap := &cluster.Snapshot{
+	snap := &inventory.Snapshot{
 		Version:  &version.Info{Major: "1", Minor: f.Minor, GitVersion: "v1." + f.Minor + ".0"},
-		Kubelets: map[string]cluster.KubeletAnswer{},
+		Kubelets: map[string]inventory.KubeletAnswer{},
 	}
 	snap.Ending, snap.NamespaceLabels, snap.Meshed = map[string]bool{}, map[string]map[string]string{}, map[string]string{}
-	live := cluster.Live{Inspection: &cluster.Inspection{Unread: map[string]bool{}}}
-	live.Access = migrationtest.Access(t, Roles().Of(cluster.View, cluster.Operate, cluster.WithoutAgents), f.Denied...)
+	live := inventory.Live{Inspection: &inventory.Scan{Unread: map[string]bool{}}}
+	live.Access = migrationtest.Access(t, Roles().Of(access.View, access.Operate, access.WithoutAgents), f.Denied...)
 	for _, a := range live.Access {
 		if !a.Allowed {
 			live.Inspection.Unread[a.Right.Resource] = true
@@ -180,7 +183,7 @@ func readFixture(t *testing.T, spec services.Spec, manifests, factsYAML []byte) 
 		}
 	}
 	for node, domain := range f.Domains {
-		answer := cluster.KubeletAnswer{Domain: domain, DNS: f.DNS[node]}
+		answer := inventory.KubeletAnswer{Domain: domain, DNS: f.DNS[node]}
 		if domain == "" {
 			answer.Err = errors.New("no answer")
 		}
@@ -190,7 +193,7 @@ func readFixture(t *testing.T, spec services.Spec, manifests, factsYAML []byte) 
 		manifests = append([]byte(usualProxy+"---\n"), manifests...)
 	}
 	if f.Bitmap {
-		snap.Ranges = cluster.Bitmap
+		snap.Ranges = serviceranges.Bitmap
 	}
 	others := readObjects(t, snap, live.Inspection, manifests)
 	inventory := services.Load(snap, spec)
@@ -243,10 +246,10 @@ func readFixture(t *testing.T, spec services.Spec, manifests, factsYAML []byte) 
 func (f *facts) trials(t *testing.T, s *services.Inventory) checks.Trials {
 	t.Helper()
 	found := checks.Trials{Forms: map[string]map[v1alpha1.BridgeForm]error{}}
-	refused := func(all map[string]string) (out []checks.Trial) {
+	refused := func(all map[string]string) (out []checks.RefusedWrite) {
 		for object, reason := range all {
 			out = append(out,
-				checks.Trial{Object: object, What: "is refused", Refusal: &admission.Refusal{By: "a policy", Err: errors.New(reason)}})
+				checks.RefusedWrite{Object: object, What: "is refused", Refusal: &admission.Refusal{By: "a policy", Err: errors.New(reason)}})
 		}
 		return out
 	}
@@ -277,7 +280,7 @@ func (f *facts) trials(t *testing.T, s *services.Inventory) checks.Trials {
 }
 
 // running is what runs in a cluster, of its objects.
-func running(snap *cluster.Snapshot, others []client.Object) *rollout.State {
+func running(snap *inventory.Snapshot, others []client.Object) *rollout.State {
 	s := &rollout.State{Away: map[string]bool{}}
 	for _, o := range others {
 		switch o := o.(type) {
@@ -302,7 +305,7 @@ func running(snap *cluster.Snapshot, others []client.Object) *rollout.State {
 }
 
 // readObjects sorts manifests into the snapshot and returns those that are only looked through.
-func readObjects(t *testing.T, snap *cluster.Snapshot, found *cluster.Inspection, manifests []byte) []client.Object {
+func readObjects(t *testing.T, snap *inventory.Snapshot, found *inventory.Scan, manifests []byte) []client.Object {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{

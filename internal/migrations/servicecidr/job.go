@@ -14,6 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
@@ -27,7 +28,7 @@ import (
 
 // Deps are what steps work with. Plans can be made and shown without a cluster.
 type Deps struct {
-	migration.Tools
+	migration.Deps
 	Probe     bridge.NodeProbe
 	Inspector ranges.Inspector
 	// Store, if set, takes the place of the store that the Migration names.
@@ -61,8 +62,8 @@ type Job struct {
 	CreatedDuring CreatedDuringPolicy
 
 	late       map[types.UID]bool
-	observer   Observer
-	inspection *cluster.Inspection
+	observer   MoveObserver
+	inspection *inventory.Scan
 	lookup     *tier.Cache
 }
 
@@ -141,7 +142,7 @@ func (j *Job) AnotherRound(ctx context.Context, err error) bool {
 }
 
 func (j *Job) LoadInventory(ctx context.Context) (*services.Inventory, error) {
-	snap, err := cluster.Load(ctx, j.Deps.Cluster)
+	snap, err := inventory.Load(ctx, j.Deps.Cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -157,38 +158,38 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err := j.MayLook(ctx); err != nil {
 		return nil, err
 	}
-	snap, err := cluster.Load(ctx, j.Deps.Cluster)
+	snap, err := inventory.Load(ctx, j.Deps.Cluster)
 	if err != nil {
 		return nil, err
 	}
 	if err := refuseUpgraded(snap); err != nil {
 		return nil, err
 	}
-	inventory, rules, err := j.inventory(ctx, snap)
+	found, rules, err := j.inventory(ctx, snap)
 	if err != nil {
 		return nil, err
 	}
 	in := checks.Input{
 		Snapshot:  snap,
-		Inventory: inventory,
-		Live:      cluster.Live{Access: j.Access},
+		Inventory: found,
+		Live:      inventory.Live{Access: j.Access},
 		Image:     j.agents().Image().Name,
 		Overlap:   j.overlapImage().Name != "",
 	}
 	if err := j.live(ctx, &in); err != nil {
 		return nil, err
 	}
-	if in.Workloads, err = j.workloads(ctx, inventory); err != nil {
+	if in.Workloads, err = j.workloads(ctx, found); err != nil {
 		return nil, err
 	}
-	inventory.MarkCalled(in.Found().Called)
-	inventory.MarkRouted(in.Found().Routes)
+	found.MarkCalled(in.Found().Called)
+	found.MarkRouted(in.Found().Routes)
 	p, err := j.planner(ctx, in)
 	if err != nil {
 		return nil, err
 	}
 	r := refresher{
-		tools: j.Deps.Tools, inventory: inventory, rules: rules, of: j.Migration, to: engine.Forward, workloads: in.Workloads,
+		tools: j.Deps.Deps, inventory: found, rules: rules, of: j.Migration, to: engine.Forward, workloads: in.Workloads,
 	}
 	if j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack {
 		r.to = engine.Backward
@@ -209,14 +210,14 @@ func (j *Job) workloads(ctx context.Context, inventory *services.Inventory) (*ro
 }
 
 func (j *Job) planner(ctx context.Context, in checks.Input) (*Planner, error) {
-	base, err := j.Base(ctx, j.Deps.Tools)
+	base, err := j.Base(ctx, j.Deps.Deps)
 	if err != nil {
 		return nil, err
 	}
 	recordRanges(base.Migration.Spec.ServiceCIDR, in.Inventory.Spec, j.Recorded)
 	p := &Planner{
 		Base: base, Probe: j.Deps.Probe, Inspector: j.Deps.Inspector, Inventory: in.Inventory, Observer: j.observer,
-		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Origin: cluster.OriginOf(in.Snapshot.Nodes),
+		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Origin: inventory.OriginOf(in.Snapshot.Nodes),
 		Store: j.store(), Agents: j.newAgents(in), CreatedDuring: j.returning(in.Inventory),
 	}
 	if p.Leftovers, err = j.agents().Left(ctx); err != nil {
@@ -230,7 +231,7 @@ func (j *Job) planner(ctx context.Context, in checks.Input) (*Planner, error) {
 }
 
 // inventory asks the tier lookup about Services that no rule names.
-func (j *Job) inventory(ctx context.Context, snap *cluster.Snapshot) (*services.Inventory, tier.Rules, error) {
+func (j *Job) inventory(ctx context.Context, snap *inventory.Snapshot) (*services.Inventory, tier.Rules, error) {
 	inventory, err := j.positions(ctx, snap)
 	if err != nil {
 		return nil, tier.Rules{}, err
@@ -264,7 +265,7 @@ func (j *Job) inventory(ctx context.Context, snap *cluster.Snapshot) (*services.
 	return inventory, rules, nil
 }
 
-func (j *Job) positions(ctx context.Context, snap *cluster.Snapshot) (inventory *services.Inventory, err error) {
+func (j *Job) positions(ctx context.Context, snap *inventory.Snapshot) (inventory *services.Inventory, err error) {
 	loader, record := services.NewLoader(snap, j.Spec), services.Record(nil)
 	if loader.WantsRecord() {
 		if record, err = services.ReadRecord(ctx, j.Deps.Cluster, j.Spec.Name); err != nil {
@@ -279,7 +280,7 @@ func (j *Job) positions(ctx context.Context, snap *cluster.Snapshot) (inventory 
 }
 
 func (j *Job) agents() *lossguard.AgentConfig {
-	c := j.AgentsOf(j.Deps.Tools, j.Spec.Name, j.Spec.Common.Proof)
+	c := j.AgentsOf(j.Deps.Deps, j.Spec.Name, j.Spec.Common.Proof)
 	c.Services = true
 	c.None = j.Spec.Mode == v1alpha1.ModeExtend
 	return c
@@ -316,8 +317,8 @@ func (j *Job) newAgents(in checks.Input) *lossguard.Agents {
 	return agents
 }
 
-// Observer hears of Services that have arrived at another address, forward or back.
-type Observer interface {
+// MoveObserver hears of Services that have arrived at another address, forward or back.
+type MoveObserver interface {
 	Moved(service, from, to, strategy string, at time.Time, took time.Duration)
 }
 

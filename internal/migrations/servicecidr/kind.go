@@ -74,11 +74,11 @@ func (*Job) Describe(p *Planner) migration.Details {
 	if len(late) > 0 {
 		d.Late = late
 	}
-	d.Text = append([]migration.Block{{Lines: CreatedDuringLines(late)}, moveTable(lines)}, planText(p, d.Stays)...)
+	d.Text = append([]migration.TextBlock{{Lines: CreatedDuringLines(late)}, moveTable(lines)}, planText(p, d.Stays)...)
 	return d
 }
 
-func moveTable(all []services.Line) migration.Block {
+func moveTable(all []services.Line) migration.TextBlock {
 	var rows [][]string
 	for _, l := range all {
 		if l.Reason == "" {
@@ -86,26 +86,26 @@ func moveTable(all []services.Line) migration.Block {
 		}
 	}
 	if len(rows) == 0 {
-		return migration.Block{}
+		return migration.TextBlock{}
 	}
-	return migration.Block{Head: []string{"SERVICE", "KIND", "STRATEGY", "FROM", "TO", "RISK"}, Rows: rows}
+	return migration.TextBlock{Head: []string{"SERVICE", "KIND", "STRATEGY", "FROM", "TO", "RISK"}, Rows: rows}
 }
 
-func planText(p *Planner, stays []migration.Stay) (text []migration.Block) {
+func planText(p *Planner, stays []migration.Stay) (text []migration.TextBlock) {
 	extends := p.Inventory.Spec.Mode == v1alpha1.ModeExtend
 	if extends {
 		text = append(text, usageTable(p.Inventory))
 	}
 	if len(stays) > 0 {
-		text = append(text, migration.Block{Lines: []string{"stays:"}})
+		text = append(text, migration.TextBlock{Lines: []string{"stays:"}})
 		var rows [][]string
 		for _, s := range stays {
 			rows = append(rows, []string{"  " + s.Service, s.Reason})
 		}
-		text = append(text, migration.Block{Rows: rows})
+		text = append(text, migration.TextBlock{Rows: rows})
 	}
 	if p.Agents == nil && !extends {
-		text = append(text, migration.Block{Lines: []string{
+		text = append(text, migration.TextBlock{Lines: []string{
 			"not proven: without agents on the nodes nothing is probed while Services move, no one connects to those that have moved, " +
 				"and no one sees who still uses old addresses (spec.proof)",
 		}})
@@ -113,15 +113,15 @@ func planText(p *Planner, stays []migration.Stay) (text []migration.Block) {
 	return append(text, keepers(p.Refresh.Left))
 }
 
-func keepers(left []rollout.Reported) (b migration.Block) {
+func keepers(left []rollout.Reported) (b migration.TextBlock) {
 	for _, r := range left {
 		b.Lines = append(b.Lines, fmt.Sprintf("keeps old addresses: pod %s (%s)", r.Pod, r.Reason))
 	}
 	return b
 }
 
-func usageTable(inventory *services.Inventory) migration.Block {
-	b := migration.Block{Head: []string{"RANGE", "SERVICECIDR", "USED", "SIZE"}}
+func usageTable(inventory *services.Inventory) migration.TextBlock {
+	b := migration.TextBlock{Head: []string{"RANGE", "SERVICECIDR", "USED", "SIZE"}}
 	for _, u := range inventory.Usage() {
 		b.Rows = append(b.Rows, []string{u.Range.String(), u.Name, strconv.Itoa(u.Used), u.Size})
 	}
@@ -145,12 +145,12 @@ func (j *Job) Applied(p *Planner) migration.ApplyResult {
 	moved := english.Plural(counts.Moved, "Service", "")
 	switch {
 	case j.Spec.Mode == v1alpha1.ModeExtend:
-		return migration.ApplyResult{Text: []migration.Block{usageTable(p.Inventory)}}
+		return migration.ApplyResult{Text: []migration.TextBlock{usageTable(p.Inventory)}}
 	case j.Until != "":
 		return migration.Stopped(j.Until, "%s moved, %d not", moved, counts.Total-counts.Moved)
 	}
 	return migration.ApplyResult{
-		Text: []migration.Block{
+		Text: []migration.TextBlock{
 			{Lines: []string{
 				fmt.Sprintf("%s moved, %d pinned, %d stay; old addresses keep answering", moved, counts.Pinned, counts.Stays),
 			}},

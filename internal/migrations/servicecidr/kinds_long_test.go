@@ -39,7 +39,7 @@ func (f *fixture) endpoints(service string) []string {
 }
 
 // on does something at the first event of a kind whose step begins with a name.
-func (f *fixture) on(kind engine.Kind, step string, do func()) {
+func (f *fixture) on(kind engine.EventKind, step string, do func()) {
 	var once sync.Once
 	sink := f.runner.Sink
 	f.runner.Sink = func(e engine.Event) {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/apiserver"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
@@ -64,11 +64,11 @@ func (j *Job) inspect(ctx context.Context, in *checks.Input) error {
 		if err != nil {
 			return err
 		}
-		found, err := cluster.References(ctx, j.Deps.Cluster, scanner)
+		found, err := inventory.References(ctx, j.Deps.Cluster, scanner)
 		if err != nil {
 			return err
 		}
-		if err := cluster.Neighbours(ctx, j.Deps.Cluster, found); err != nil {
+		if err := inventory.Neighbours(ctx, j.Deps.Cluster, found); err != nil {
 			return err
 		}
 		j.inspection = found
@@ -84,8 +84,8 @@ func (j *Job) trials(ctx context.Context, in *checks.Input) (tries []func(contex
 			return nil, err
 		}
 	}
-	var added []ranges.Range
-	if plan := (&ranges.Plan{Client: j.Deps.Cluster, Inventory: in.Inventory}); !in.Inventory.Bitmap {
+	var added []ranges.ServiceRange
+	if plan := (&ranges.RangePlan{Client: j.Deps.Cluster, Inventory: in.Inventory}); !in.Inventory.Bitmap {
 		added = slices.Concat(plan.Targets(), plan.Kept())
 	}
 	t := &checks.Trier{

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
@@ -26,7 +26,7 @@ func TestFinishedRangeCanBeEmptied(t *testing.T) {
 	f.service("cart", at("10.96.3.7"))
 	f.apply()
 	f.must(f.job.Finish(t.Context(), f.runner))
-	snap, err := cluster.Load(t.Context(), f.job.Deps.Cluster)
+	snap, err := inventory.Load(t.Context(), f.job.Deps.Cluster)
 	f.must(err)
 	next := services.Load(snap, services.Spec{Name: "next", Mode: v1alpha1.ModeMove, To: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")}})
 	var moves []string

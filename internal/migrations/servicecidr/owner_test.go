@@ -71,7 +71,7 @@ func (f *fixture) answersAt(of *corev1.Service, want string) {
 }
 
 // each does something at every event of a kind.
-func (f *fixture) each(kind engine.Kind, do func(engine.Event)) {
+func (f *fixture) each(kind engine.EventKind, do func(engine.Event)) {
 	sink := f.runner.Sink
 	f.runner.Sink = func(e engine.Event) {
 		sink(e)

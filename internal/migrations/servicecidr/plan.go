@@ -43,7 +43,7 @@ func applyPhases() migration.Phases[*Planner] {
 		{Name: agentset.Phase, Title: "Watch from every node", Groups: (*Planner).watch, Replan: (*Planner).probeAppears},
 		// Before the first bridge, which is the canary's.
 		{Name: overlapset.Phase, Title: "Keep bridges up to date", Groups: (*Planner).overlap},
-		{Name: "extend", Title: "Add the target range", Groups: rangesBy(ranges.Changes.Extend), Recheck: true},
+		{Name: "extend", Title: "Add the target range", Groups: rangesBy(ranges.RangeSteps.Extend), Recheck: true},
 		{Name: "canary", Title: "Move a throw-away Service first", Groups: (*Planner).canary},
 		{Name: "move", Title: "Move Services, tier by tier, batch by batch", Groups: movesTo(engine.Forward)},
 		{
@@ -54,7 +54,7 @@ func applyPhases() migration.Phases[*Planner] {
 			Recheck: true,
 		},
 		{Name: "refresh", Title: "Restart pods that carry old addresses", Groups: refresh},
-		{Name: "repoint", Title: "Retire the old range", Groups: rangesBy(ranges.Changes.Repoint), Recheck: true},
+		{Name: "repoint", Title: "Retire the old range", Groups: rangesBy(ranges.RangeSteps.Repoint), Recheck: true},
 		{Name: "tidy", Title: "Remove the remains of deleted Services", Groups: (*Planner).orphans},
 	}
 }
@@ -72,7 +72,7 @@ func rollbackPhases() migration.Phases[*Planner] {
 			Title:  "Keep bridges up to date",
 			Groups: func(p *Planner) []engine.Group { return whileBridged(p, p.Overlap.InstallIfPossible()) },
 		},
-		{Name: "reopen", Title: "Open the old range again", Groups: rangesBy(ranges.Changes.Reopen)},
+		{Name: "reopen", Title: "Open the old range again", Groups: rangesBy(ranges.RangeSteps.Reopen)},
 		{
 			Name:   "late",
 			Title:  "Reserve old addresses for Services made in the new range",
@@ -87,11 +87,11 @@ func rollbackPhases() migration.Phases[*Planner] {
 			Replan: (*Planner).returnsAhead,
 		},
 		{Name: "refresh", Title: "Restart pods that carry new addresses", Groups: refresh},
-		{Name: "restore", Title: "Make the old range the default again", Groups: rangesBy(ranges.Changes.Restore)},
+		{Name: "restore", Title: "Make the old range the default again", Groups: rangesBy(ranges.RangeSteps.Restore)},
 		{Name: "drain", Title: "Let clients forget new addresses", Groups: drain},
 		{Name: "release", Title: "Remove bridges and release new addresses", Groups: toward(engine.Backward, (*Planner).release)},
 		{Name: "tidy", Title: "Clean up", Groups: toward(engine.Backward, (*Planner).tidy)},
-		{Name: "withdraw", Title: "Remove the ranges of the migration that no Service is in", Groups: rangesBy(ranges.Changes.Withdraw)},
+		{Name: "withdraw", Title: "Remove the ranges of the migration that no Service is in", Groups: rangesBy(ranges.RangeSteps.Withdraw)},
 	}
 }
 
@@ -161,7 +161,7 @@ func (p *Planner) canary() []engine.Group {
 }
 
 // canaryPool has the addresses of the canary; API servers with a flag give none of the left range.
-func canaryPool(p *Planner) *cidr.Pool {
+func canaryPool(p *Planner) *cidr.Allocator {
 	if p.Inventory.Bitmap {
 		return p.Inventory.Pool
 	}

@@ -70,8 +70,8 @@ func (p *Planner) kubeletsOf(to engine.Direction) (k *ranges.Kubelets, want stri
 	return k, k.Confirmation
 }
 
-func (p *Planner) ranges() *ranges.Plan {
-	return &ranges.Plan{
+func (p *Planner) ranges() *ranges.RangePlan {
+	return &ranges.RangePlan{
 		Client: p.Tools.Client(), Inventory: p.Inventory, Origin: p.Origin, Wait: p.spec().GateWait,
 		Servers: ranges.APIServers{
 			Cluster: p.Tools.Cluster, Inspector: p.Inspector, Addresses: p.spec().APIServers, Witnesses: p.Agents.Witnesses,
@@ -81,13 +81,13 @@ func (p *Planner) ranges() *ranges.Plan {
 	}
 }
 
-func (p *Planner) changes() ranges.Changes {
+func (p *Planner) changes() ranges.RangeSteps {
 	if p.Inventory.Bitmap {
-		return ranges.FlagPlan{Plan: p.ranges()}
+		return ranges.FlagPlan{RangePlan: p.ranges()}
 	}
 	return p.ranges()
 }
 
-func rangesBy(groups func(ranges.Changes) []engine.Group) func(*Planner) []engine.Group {
+func rangesBy(groups func(ranges.RangeSteps) []engine.Group) func(*Planner) []engine.Group {
 	return func(p *Planner) []engine.Group { return groups(p.changes()) }
 }

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
@@ -28,7 +28,7 @@ func TestKubeletsOfOneFamily(t *testing.T) {
 		spec := services.Spec{
 			Name: "m", From: []netip.Prefix{netip.MustParsePrefix(move[0])}, To: []netip.Prefix{netip.MustParsePrefix(move[1])},
 		}
-		p := &Planner{Inventory: services.Load(&cluster.Snapshot{Services: []corev1.Service{dns}}, spec)}
+		p := &Planner{Inventory: services.Load(&inventory.Snapshot{Services: []corev1.Service{dns}}, spec)}
 		k, got := p.kubeletsOf(engine.Forward)
 		if k == nil || got != want || len(k.Left) != 1 || !spec.From[0].Contains(k.Left[0]) {
 			t.Errorf("to %s: waits for %q, away from %+v", move[1], got, k)

@@ -22,7 +22,7 @@ type movePlan struct {
 	*migration.Base
 	inventory    *services.Inventory
 	to           engine.Direction
-	run          hook.Run
+	run          hook.RunPurpose
 	phase        string
 	frozen       bool
 	steps        *hop.Steps

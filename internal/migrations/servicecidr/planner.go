@@ -8,7 +8,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
@@ -31,7 +31,7 @@ type Planner struct {
 	Forms     map[string]v1alpha1.BridgeForm
 	Form      v1alpha1.BridgeForm
 	CanFreeze bool
-	Origin    cluster.Origin
+	Origin    inventory.Origin
 	// Agents prove on every node what goes on; nil if there are none.
 	Agents  *lossguard.Agents
 	Overlap *overlapset.Set
@@ -50,7 +50,7 @@ type Planner struct {
 
 	// tracker has what the steps of a run have written of each Service.
 	tracker   hop.Tracker
-	returning *cidr.Pool
+	returning *cidr.Allocator
 }
 
 func (p *Planner) spec() services.Spec { return p.Inventory.Spec }
@@ -63,7 +63,7 @@ func (p *Planner) freeze() *freeze.Step {
 	return &freeze.Step{Client: p.Tools.Client(), Migration: p.spec().Name}
 }
 
-func (p *Planner) pool(to engine.Direction) *cidr.Pool {
+func (p *Planner) pool(to engine.Direction) *cidr.Allocator {
 	if p.Inventory.Bitmap && to == engine.Backward {
 		if p.returning == nil {
 			p.returning = returnPool(p.Inventory)
@@ -74,7 +74,7 @@ func (p *Planner) pool(to engine.Direction) *cidr.Pool {
 }
 
 // returnPool has the free addresses of the old range, also for replumb's own use on the way back.
-func returnPool(s *services.Inventory) *cidr.Pool {
+func returnPool(s *services.Inventory) *cidr.Allocator {
 	pool := cidr.NewPool(s.Spec.From, s.Used)
 	for _, e := range s.All() {
 		if e.Old.IsValid() { // where it returns to

@@ -79,12 +79,12 @@ type named struct {
 	ranges string
 }
 
-func (n named) InspectAll(context.Context, []string) []apiserver.Server {
-	s := apiserver.Server{Address: "192.0.2.1:6443", Ranges: []netip.Prefix{netipPrefix(n.ranges)}}
+func (n named) InspectAll(context.Context, []string) []apiserver.APIServer {
+	s := apiserver.APIServer{Address: "192.0.2.1:6443", Ranges: []netip.Prefix{netipPrefix(n.ranges)}}
 	for _, text := range n.sans {
 		s.SANs = append(s.SANs, netip.MustParseAddr(text))
 	}
-	return []apiserver.Server{s}
+	return []apiserver.APIServer{s}
 }
 
 // gone is the planner of a cluster whose own Services have moved.
@@ -106,7 +106,7 @@ func (f *fixture) gone(inspector ranges.Inspector) *Planner {
 		},
 		DNS: map[types.NamespacedName]bool{services.KubeDNSKey(): true},
 	}, Inspector: inspector}
-	p.Tools, p.Migration = f.job.Deps.Tools, f.job.Migration
+	p.Tools, p.Migration = f.job.Deps.Deps, f.job.Migration
 	return p
 }
 

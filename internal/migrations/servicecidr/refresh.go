@@ -120,7 +120,7 @@ func awaySince(e *services.Entry) time.Time {
 const patience = time.Minute
 
 type refresher struct {
-	tools     migration.Tools
+	tools     migration.Deps
 	inventory *services.Inventory
 	rules     tier.Rules
 	of        *v1alpha1.Migration
@@ -165,7 +165,7 @@ func (r refresher) due(now time.Time) (n int) {
 	return n + len(plan.Evictions)
 }
 
-func (r refresher) tiers(tools rollout.Deps, plan rollout.Plan, c rollout.Changes) []RefreshTier {
+func (r refresher) tiers(tools rollout.Deps, plan rollout.RestartPlan, c rollout.Changes) []RefreshTier {
 	restarts, alone := map[string][]engine.Step{}, map[string][]engine.Step{}
 	for i := range plan.Restarts {
 		w := &plan.Restarts[i]

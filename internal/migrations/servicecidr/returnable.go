@@ -6,7 +6,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/replumb/replumb/internal/engine/fault"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
@@ -30,7 +30,7 @@ func (*NoReturnError) Advice() string {
 
 // returnable asks by dry run, in every namespace, whether bridges may take left addresses on again.
 func (j *Job) returnable(ctx context.Context) error {
-	snap, err := cluster.Load(ctx, j.Deps.Cluster)
+	snap, err := inventory.Load(ctx, j.Deps.Cluster)
 	if err != nil {
 		return err
 	}

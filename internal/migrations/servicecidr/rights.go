@@ -5,8 +5,9 @@ import (
 	"slices"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/overlapset"
 	"github.com/replumb/replumb/internal/safety/freeze"
@@ -19,19 +20,19 @@ const (
 )
 
 // Roles are the rights that each purpose needs. The files in deploy grant exactly these.
-func Roles() cluster.Roles {
+func Roles() access.Roles {
 	const file, name = "rbac.yaml", "replumb-services-"
-	return cluster.Roles{
+	return access.Roles{
 		{
-			Name: name + "view", File: file, Purpose: cluster.View,
-			Rules: slices.Concat(migration.ViewRules(), []cluster.Rule{migration.FreezeViewRule()}, viewRules()),
+			Name: name + "view", File: file, Purpose: access.View,
+			Rules: slices.Concat(migration.ViewRules(), []access.Rule{migration.FreezeViewRule()}, viewRules()),
 			Danger: []string{
 				"It reads all ConfigMaps, custom resources of the kinds below and the specs of all workloads, to find old addresses in them. Passwords that",
 				"are in there, it reads.",
 			},
 		},
 		{
-			Name: name + "operate", File: file, Purpose: cluster.Operate, Rules: slices.Concat(migration.OperateRules(), operateRules()),
+			Name: name + "operate", File: file, Purpose: access.Operate, Rules: slices.Concat(migration.OperateRules(), operateRules()),
 			Danger: []string{
 				"Who has it can take over the traffic of every Service: patch of services, services/status and endpointslices, and create",
 				"and delete of ipaddresses, in all namespaces are what a move is made of (see CVE-2020-8554, CVE-2021-25740). With patch of workloads it",
@@ -41,8 +42,8 @@ func Roles() cluster.Roles {
 		},
 		lossguard.Role(name+"agents", file, true),
 		{
-			Name: name + "overlap", File: file, Purpose: cluster.Overlap,
-			Rules: []cluster.Rule{
+			Name: name + "overlap", File: file, Purpose: access.Overlap,
+			Rules: []access.Rule{
 				{
 					Why: "The Deployment that keeps bridges in step between commands, and what it may do itself: no user can give it more rights than " +
 						"they have.",
@@ -55,7 +56,7 @@ func Roles() cluster.Roles {
 			},
 		},
 		{
-			Name: name + "without-agents", File: file, Purpose: cluster.WithoutAgents, Rules: withoutAgents(),
+			Name: name + "without-agents", File: file, Purpose: access.WithoutAgents, Rules: withoutAgents(),
 			Danger: []string{
 				"Who has it is root on every node: get of nodes/proxy runs commands in any container, past audit and admission. Agents do without it.",
 			},
@@ -63,34 +64,34 @@ func Roles() cluster.Roles {
 	}
 }
 
-func viewRules() []cluster.Rule {
-	return []cluster.Rule{
+func viewRules() []access.Rule {
+	return []access.Rule{
 		{
 			Why: "Services, their ranges and addresses, and where they are needed.",
 			Rights: slices.Concat(
-				cluster.Grant("", "services", "", "get list"),
-				cluster.Grant(networking, "servicecidrs", "", "get list"),
-				cluster.Grant(networking, "ipaddresses", "", "get list"),
-				cluster.Grant("", "nodes", "", "list"),
-				cluster.Grant("", "namespaces", "", "list"),
-				cluster.Grant(discovery, "endpointslices", "", "list"),
+				access.Grant("", "services", "", "get list"),
+				access.Grant(networking, "servicecidrs", "", "get list"),
+				access.Grant(networking, "ipaddresses", "", "get list"),
+				access.Grant("", "nodes", "", "list"),
+				access.Grant("", "namespaces", "", "list"),
+				access.Grant(discovery, "endpointslices", "", "list"),
 			),
 		},
 		{
 			Why: "Workloads that carry old addresses, and what restarts them.",
 			Rights: slices.Concat(
 				rollout.ListRights(),
-				cluster.Grant("batch", "jobs", "", "list"),
-				cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
+				access.Grant("batch", "jobs", "", "list"),
+				access.Grant("policy", "poddisruptionbudgets", "", "list"),
 			),
 		},
 		{
 			Why:      "What is looked through for old addresses, and for what would stand in the way. Without one of these the outcome of its checks is unknown.",
 			Optional: true,
 			Rights: slices.Concat(
-				cluster.Grant("", "configmaps", "", "list"),
-				cluster.ReferenceRights(),
-				cluster.NeighbourRights(),
+				access.Grant("", "configmaps", "", "list"),
+				inventory.ReferenceRights(),
+				inventory.NeighbourRights(),
 			),
 		},
 		{
@@ -101,39 +102,39 @@ func viewRules() []cluster.Rule {
 		{
 			Why:      "Whether quotas have room for bridges.",
 			Optional: true,
-			Rights:   cluster.Grant("", "resourcequotas", "", "list"),
+			Rights:   access.Grant("", "resourcequotas", "", "list"),
 		},
 		{
 			Why:      "The flags of API servers, from Kubernetes 1.36.",
 			Optional: true,
-			Rights:   []cluster.Right{{Verb: "get", URL: "/flagz"}},
+			Rights:   []access.Right{{Verb: "get", URL: "/flagz"}},
 		},
 	}
 }
 
-func operateRules() []cluster.Rule {
-	return []cluster.Rule{
+func operateRules() []access.Rule {
+	return []access.Rule{
 		{
 			Why: "Services move, and bridges keep their old addresses.",
 			Rights: slices.Concat(
-				cluster.Grant("", "services", "", "create patch delete"),
-				cluster.Grant("", "services", "status", "patch"),
-				cluster.Grant(networking, "servicecidrs", "", "create patch delete"),
-				cluster.Grant(networking, "ipaddresses", "", "create delete"),
+				access.Grant("", "services", "", "create patch delete"),
+				access.Grant("", "services", "status", "patch"),
+				access.Grant(networking, "servicecidrs", "", "create patch delete"),
+				access.Grant(networking, "ipaddresses", "", "create delete"),
 			),
 		},
 		{
 			Why:    "Copies for the bridges of Services without a selector; the endpoints of barriers.",
-			Rights: cluster.Grant(discovery, "endpointslices", "", "watch create patch delete"),
+			Rights: access.Grant(discovery, "endpointslices", "", "watch create patch delete"),
 		},
 		{
 			Why:    "What bridges have to follow while a command runs, where nothing in the cluster has them do so.",
-			Rights: slices.Concat(cluster.Grant("", "services", "", "watch"), cluster.Grant(networking, "ipaddresses", "", "watch")),
+			Rights: slices.Concat(access.Grant("", "services", "", "watch"), access.Grant(networking, "ipaddresses", "", "watch")),
 		},
 		{
 			Why:      "The certificates of a client of etcd, where spec.serviceCIDR.etcd names a Secret with them.",
 			Optional: true,
-			Rights:   cluster.In(v1alpha1.SystemNamespace, cluster.Grant("", "secrets", "", "get")...),
+			Rights:   access.In(v1alpha1.SystemNamespace, access.Grant("", "secrets", "", "get")...),
 		},
 		migration.FreezeRule(freeze.Name),
 		migration.GuardRule(),
@@ -147,38 +148,38 @@ func operateRules() []cluster.Rule {
 		},
 		{
 			Why:    "Whether a node is still there.",
-			Rights: cluster.Grant("", "nodes", "", "get"),
+			Rights: access.Grant("", "nodes", "", "get"),
 		},
 	}
 }
 
-func withoutAgents() []cluster.Rule {
-	return []cluster.Rule{{
+func withoutAgents() []access.Rule {
+	return []access.Rule{{
 		Why:    "kube-proxy's health-check ports, and the kubelets' configuration, through the API server.",
-		Rights: cluster.Grant("", "nodes", "proxy", "get"),
+		Rights: access.Grant("", "nodes", "proxy", "get"),
 	}}
 }
 
 // Roles are those that this Migration takes.
-func (j *Job) Roles(context.Context) (cluster.Roles, error) {
-	purposes := []cluster.Purpose{cluster.View, cluster.Operate}
+func (j *Job) Roles(context.Context) (access.Roles, error) {
+	purposes := []access.Purpose{access.View, access.Operate}
 	agents := j.agents().Runs()
 	if agents {
-		purposes = append(purposes, cluster.Agents)
+		purposes = append(purposes, access.Agents)
 	}
 	if j.overlapImage().Name != "" {
-		purposes = append(purposes, cluster.Overlap)
+		purposes = append(purposes, access.Overlap)
 	}
 	asksNodes := j.Spec.Barrier == v1alpha1.BarrierHealthCheck || j.Spec.Barrier == "" && !agents
 	if asksNodes && j.Spec.Mode != v1alpha1.ModeExtend {
-		purposes = append(purposes, cluster.WithoutAgents)
+		purposes = append(purposes, access.WithoutAgents)
 	}
 	return append(Roles().Of(purposes...), migration.RolesFor(j.Migration)...), nil
 }
 
 // toLook reports whether a right is needed to look at all: backups say where Services came from.
-func toLook(r cluster.Right) bool {
-	if !Roles().Of(cluster.View).Needs(r) {
+func toLook(r access.Right) bool {
+	if !Roles().Of(access.View).Needs(r) {
 		return false
 	}
 	here := r.Namespace == "" || r.Namespace == v1alpha1.SystemNamespace

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
@@ -29,7 +29,7 @@ func TestKubeletsAreVouchedFor(t *testing.T) {
 	f.must(wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		return client.IgnoreAlreadyExists(server.Create(ctx, m)) == nil, nil
 	}))
-	operator, _ := migrationtest.Operator(quiet{t}, server, Roles().Of(cluster.View, cluster.Operate))
+	operator, _ := migrationtest.Operator(quiet{t}, server, Roles().Of(access.View, access.Operate))
 	k := &ranges.Kubelets{
 		Cluster: operator, Migration: m.Name, Left: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Confirmation: "172.24.0.10",
 	}

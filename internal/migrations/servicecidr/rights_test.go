@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 func TestNetworksAreRanges(t *testing.T) {
@@ -21,7 +21,7 @@ func TestNetworksAreRanges(t *testing.T) {
 // TestNoRuleIsTwice also holds what is optional apart from what a write needs.
 func TestNoRuleIsTwice(t *testing.T) {
 	for _, role := range Roles() {
-		seen := map[cluster.Right]bool{}
+		seen := map[access.Right]bool{}
 		for _, rule := range role.Rules {
 			for _, r := range rule.Rights {
 				if seen[r] {

@@ -111,7 +111,7 @@ func (f *fixture) openRange(name, cidr string) {
 	f.must(server.Create(f.Context(), &networkingv1.ServiceCIDR{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}},
 	}))
-	f.must(engine.Drive(f.Context(), ranges.Range{
+	f.must(engine.Drive(f.Context(), ranges.ServiceRange{
 		Client: f.job.Deps.Client(), Name: name, Cidr: netipPrefix(cidr), Role: v1alpha1.RoleRange,
 	}.Add()))
 	// The API server hears that the range is ready by its own watch, after those who asked it. Dry

@@ -24,8 +24,8 @@ type StatusBody struct {
 	// Late are Services that were made in the target range since the migration began.
 	Late []CreatedDuring `json:"late,omitempty"`
 	// Clients still use old addresses, as far as nodes report; they had no room for MoreClients.
-	Clients     []lossguard.Client `json:"clients,omitempty"`
-	MoreClients int                `json:"moreClients,omitempty"`
+	Clients     []lossguard.OldAddressClient `json:"clients,omitempty"`
+	MoreClients int                          `json:"moreClients,omitempty"`
 
 	Overlap *overlapset.State `json:"overlap,omitempty"`
 
@@ -104,18 +104,18 @@ func (b *StatusBody) list(inventory *services.Inventory, past bool) (arrived int
 	return arrived
 }
 
-func (b *StatusBody) text(counts v1alpha1.Counts) []migration.Block {
-	table := migration.Block{Head: []string{"SERVICE", "OLD", "NEW", "STATE", "REASON"}, Settled: func(row []string) bool {
+func (b *StatusBody) text(counts v1alpha1.Counts) []migration.TextBlock {
+	table := migration.TextBlock{Head: []string{"SERVICE", "OLD", "NEW", "STATE", "REASON"}, Settled: func(row []string) bool {
 		return slices.Contains([]services.Position{services.Moved, services.Stays, inTarget}, services.Position(row[3]))
 	}}
 	for _, s := range b.Services {
 		table.Rows = append(table.Rows, []string{s.Service, s.Old, s.New, string(s.State), s.Reason})
 	}
-	tiers := migration.Block{}
+	tiers := migration.TextBlock{}
 	for _, t := range b.Tiers {
 		tiers.Lines = append(tiers.Lines, fmt.Sprintf("tier %s: %d of %d moved", t.Name, t.Moved, t.Total))
 	}
-	return append([]migration.Block{
+	return append([]migration.TextBlock{
 		table, migration.Holding(b.Holds), {Lines: CreatedDuringLines(b.Late), All: true}, tiers, {Lines: b.overlapLines(counts), All: true},
 	}, b.clientText()...)
 }

@@ -24,14 +24,14 @@ func (b *StatusBody) oldClients(ctx context.Context, j *Job) error {
 }
 
 // clientText names clients of old addresses; the clocks of their nodes say when they were seen.
-func (b *StatusBody) clientText() (text []migration.Block) {
+func (b *StatusBody) clientText() (text []migration.TextBlock) {
 	if b.unseen != "" {
-		text = append(text, migration.Block{Lines: []string{b.unseen}})
+		text = append(text, migration.TextBlock{Lines: []string{b.unseen}})
 	}
 	if len(b.Clients) == 0 {
 		return text
 	}
-	table := migration.Block{
+	table := migration.TextBlock{
 		Head: []string{"OLD ADDRESS", "SERVICE", "CLIENT", "NODE", "LAST SEEN", "OPEN", "AWAY FOR UP TO"},
 	}
 	for i := range b.Clients {
@@ -48,7 +48,7 @@ func (b *StatusBody) clientText() (text []migration.Block) {
 	return append(text, table)
 }
 
-func awayFor(c *lossguard.Client) string {
+func awayFor(c *lossguard.OldAddressClient) string {
 	if c.LongestGap == nil {
 		return "-"
 	}

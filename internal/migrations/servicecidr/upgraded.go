@@ -4,7 +4,8 @@ import (
 	"fmt"
 
 	"github.com/replumb/replumb/internal/engine/fault"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/kube/serviceranges"
 )
 
 // UpgradedError says that the cluster has got ServiceCIDRs since addresses were reserved, so that
@@ -34,8 +35,8 @@ func (*UpgradedError) Advice() string {
 		"bring all of them back to what they were, run finish or rollback, and upgrade then"
 }
 
-func refuseUpgraded(snap *cluster.Snapshot) error {
-	stranded := cluster.Stranded(snap.Ranges, snap.Services)
+func refuseUpgraded(snap *inventory.Snapshot) error {
+	stranded := serviceranges.Stranded(snap.Ranges, snap.Services)
 	if len(stranded) == 0 {
 		return nil
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/serviceranges"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
@@ -42,14 +43,14 @@ func minor(t *testing.T, c *cluster.Cluster) int {
 }
 
 // rangesOf is what the API server that the tests are run with serves.
-func rangesOf(t *testing.T, c *cluster.Cluster) cluster.RangeAPI {
+func rangesOf(t *testing.T, c *cluster.Cluster) serviceranges.RangeAPI {
 	switch flags := os.Getenv(apitest.FlagsVariable); {
 	case minor(t, c) >= 33:
-		return cluster.RangesV1
+		return serviceranges.RangesV1
 	case strings.Contains(flags, "MultiCIDRServiceAllocator=true") && strings.Contains(flags, "v1beta1=true"):
-		return cluster.RangesV1Beta1
+		return serviceranges.RangesV1Beta1
 	}
-	return cluster.Bitmap
+	return serviceranges.Bitmap
 }
 
 // TestVersionIsTold has check say what a cluster has.
@@ -76,7 +77,7 @@ func TestVersionIsTold(t *testing.T) {
 	if told.Outcome != findings.Pass {
 		t.Fatalf("with %q, %+v", want, told)
 	}
-	if flag := slices.Contains(p.Found().Codes(), "RP1731"); flag != (want == cluster.Bitmap) {
+	if flag := slices.Contains(p.Found().Codes(), "RP1731"); flag != (want == serviceranges.Bitmap) {
 		t.Errorf("with %q, it is said that the range is a flag: %v", want, flag)
 	}
 	left := &v1alpha1.MigrationList{}
@@ -91,7 +92,7 @@ func TestVersionIsTold(t *testing.T) {
 func TestAddressesAreWrittenTwice(t *testing.T) {
 	s := apitest.Start(t, "10.96.0.0/16")
 	ctx := t.Context()
-	if rangesOf(t, s.Cluster) == cluster.Bitmap {
+	if rangesOf(t, s.Cluster) == serviceranges.Bitmap {
 		t.Log("an API server without ServiceCIDRs has but the bitmap")
 		return
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/lists"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
@@ -30,8 +30,8 @@ import (
 // pkg/apis/discovery/validation).
 const endpointsPerSlice = 1000
 
-// Witness tells which nodes do not know a sentinel yet.
-type Witness interface {
+// SentinelWatcher tells which nodes do not know a sentinel yet.
+type SentinelWatcher interface {
 	// Behind names those of the nodes that are not known to have programmed the sentinel.
 	Behind(ctx context.Context, sentinel *corev1.Service, nodes []string) []string
 }
@@ -45,11 +45,11 @@ type NodeProbe interface {
 type HealthChecks struct{ Probe NodeProbe }
 
 // Either asks the second Witness about nodes unknown to the first.
-type Either struct{ First, Second Witness }
+type Either struct{ First, Second SentinelWatcher }
 
 var (
-	_ Witness = HealthChecks{}
-	_ Witness = Either{}
+	_ SentinelWatcher = HealthChecks{}
+	_ SentinelWatcher = Either{}
 )
 
 // Barrier proves that the kube-proxy of every node has programmed all bridges made before it.
@@ -61,9 +61,9 @@ var (
 // of the sentinel has programmed all that was there before. See docs/design/barrier.md.
 type Barrier struct {
 	Client  client.Client
-	Witness Witness
+	Witness SentinelWatcher
 	// Pool is where the sentinel gets its address from. Nil leaves that to the API server.
-	Pool      *cidr.Pool
+	Pool      *cidr.Allocator
 	Migration string
 	Name      string
 	Limit     time.Duration
@@ -89,8 +89,8 @@ var (
 	_ engine.Previewer = (*Barrier)(nil)
 )
 
-func (*Barrier) Role() engine.Role { return engine.RoleBarrier }
-func (b *Barrier) ID() string      { return "barrier/" + b.Name }
+func (*Barrier) Role() engine.StepRole { return engine.RoleBarrier }
+func (b *Barrier) ID() string          { return "barrier/" + b.Name }
 
 func (b *Barrier) Title() string {
 	return cmp.Or(b.About, "Prove that every ready node knows the bridges of "+b.Name)
@@ -152,7 +152,7 @@ func (b *Barrier) readyNodes(ctx context.Context) ([]corev1.Node, error) {
 	if err := b.Client.List(ctx, all); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
-	return slices.DeleteFunc(all.Items, func(n corev1.Node) bool { return !cluster.NodeReady(&n) }), nil
+	return slices.DeleteFunc(all.Items, func(n corev1.Node) bool { return !inventory.NodeReady(&n) }), nil
 }
 
 func (b *Barrier) createService(ctx context.Context, family corev1.IPFamily) (*corev1.Service, error) {

@@ -24,7 +24,7 @@ import (
 
 // Ensure creates the bridge, or makes it follow its Service. Its ClusterIP is the highest free one
 // of pool: a random one could be the target of another Service.
-func (b *Bridge) Ensure(ctx context.Context, c client.Client, pool *cidr.Pool) error {
+func (b *Bridge) Ensure(ctx context.Context, c client.Client, pool *cidr.Allocator) error {
 	have, err := b.Read(ctx, c)
 	if errors.As(err, new(*MissingError)) {
 		_, err = b.Make(ctx, c, pool)
@@ -50,7 +50,7 @@ func (b *Bridge) Read(ctx context.Context, c client.Reader) (*corev1.Service, er
 }
 
 // Make is Ensure for a missing bridge, which it returns. One that exists by now is an error.
-func (b *Bridge) Make(ctx context.Context, c client.Client, pool *cidr.Pool) (*corev1.Service, error) {
+func (b *Bridge) Make(ctx context.Context, c client.Client, pool *cidr.Allocator) (*corev1.Service, error) {
 	if err := b.inside(); err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (b *Bridge) copyEndpoints(ctx context.Context, c client.Client, have *corev
 	return CopyEndpoints(ctx, c, client.ObjectKeyFromObject(b.Service), have)
 }
 
-func (b *Bridge) create(ctx context.Context, c client.Client, pool *cidr.Pool) (*corev1.Service, error) {
+func (b *Bridge) create(ctx context.Context, c client.Client, pool *cidr.Allocator) (*corev1.Service, error) {
 	for {
 		own, err := pool.Highest()
 		if err != nil {

@@ -25,7 +25,7 @@ const (
 // Nudge makes kube-proxies sync now, so that they see changes of the next second as a whole. It
 // waits a sync period, creates a throw-away Service, which done removes, and waits until
 // kube-proxies have seen it. Other changes of Services may still cause a sync in that second.
-func Nudge(ctx context.Context, c client.Client, pool *cidr.Pool, migration string) (done func(context.Context) error, err error) {
+func Nudge(ctx context.Context, c client.Client, pool *cidr.Allocator, migration string) (done func(context.Context) error, err error) {
 	if err := pass(ctx, syncPeriod); err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func Nudge(ctx context.Context, c client.Client, pool *cidr.Pool, migration stri
 	return done, nil
 }
 
-func createNudge(ctx context.Context, c client.Client, pool *cidr.Pool, migration string) (*corev1.Service, error) {
+func createNudge(ctx context.Context, c client.Client, pool *cidr.Allocator, migration string) (*corev1.Service, error) {
 	for {
 		own, err := pool.Highest()
 		if err != nil {

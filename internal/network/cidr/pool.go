@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Pool chooses addresses in a set of ranges. It may be used by several goroutines.
-type Pool struct {
+// Allocator chooses addresses in a set of ranges. It may be used by several goroutines.
+type Allocator struct {
 	mu     sync.Mutex
 	ranges []netip.Prefix
 	used   map[netip.Addr]bool
@@ -29,15 +29,15 @@ type FullError struct {
 func (e *FullError) Error() string { return fmt.Sprintf("no free address is left in %v", e.Ranges) }
 
 // NewPool is a pool over ranges in which used addresses are never chosen.
-func NewPool(ranges []netip.Prefix, used []netip.Addr) *Pool {
-	p := &Pool{ranges: ranges, used: make(map[netip.Addr]bool, len(used))}
+func NewPool(ranges []netip.Prefix, used []netip.Addr) *Allocator {
+	p := &Allocator{ranges: ranges, used: make(map[netip.Addr]bool, len(used))}
 	for _, a := range used {
 		p.used[a] = true
 	}
 	return p
 }
 
-func (p *Pool) Use(a netip.Addr) bool {
+func (p *Allocator) Use(a netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.take(a)
@@ -45,7 +45,7 @@ func (p *Pool) Use(a netip.Addr) bool {
 
 // TakeSameOffset takes the address at the offset that old has in its range, if that is free: ranges
 // share offsets, and the first to ask gets it.
-func (p *Pool) TakeSameOffset(old netip.Addr, from []netip.Prefix) (netip.Addr, bool) {
+func (p *Allocator) TakeSameOffset(old netip.Addr, from []netip.Prefix) (netip.Addr, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range from {
@@ -61,18 +61,18 @@ func (p *Pool) TakeSameOffset(old netip.Addr, from []netip.Prefix) (netip.Addr, 
 	return netip.Addr{}, false
 }
 
-func (p *Pool) Lowest() (netip.Addr, error) {
+func (p *Allocator) Lowest() (netip.Addr, error) {
 	return p.search(&p.up, Bounds, netip.Addr.Next)
 }
 
-func (p *Pool) Highest() (netip.Addr, error) {
+func (p *Allocator) Highest() (netip.Addr, error) {
 	return p.search(&p.down, func(r netip.Prefix) (netip.Addr, netip.Addr) {
 		first, last := Bounds(r)
 		return last, first
 	}, netip.Addr.Prev)
 }
 
-func (p *Pool) search(c *cursor, ends func(netip.Prefix) (start, end netip.Addr), step func(netip.Addr) netip.Addr) (netip.Addr, error) {
+func (p *Allocator) search(c *cursor, ends func(netip.Prefix) (start, end netip.Addr), step func(netip.Addr) netip.Addr) (netip.Addr, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for ; c.index < len(p.ranges); c.index, c.next = c.index+1, (netip.Addr{}) {
@@ -93,7 +93,7 @@ func (p *Pool) search(c *cursor, ends func(netip.Prefix) (start, end netip.Addr)
 	return netip.Addr{}, &FullError{Ranges: p.ranges}
 }
 
-func (p *Pool) take(a netip.Addr) bool {
+func (p *Allocator) take(a netip.Addr) bool {
 	if p.used[a] {
 		return false
 	}

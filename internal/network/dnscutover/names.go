@@ -22,8 +22,8 @@ const (
 	loadBalancer = "LoadBalancer"
 )
 
-// Found is a name that objects of a cluster ask for, in lower case and without a dot at the end.
-type Found struct {
+// FoundName is a name that objects of a cluster ask for, in lower case and without a dot at the end.
+type FoundName struct {
 	Name string
 	// TLS is true if one of the objects has a certificate for it.
 	TLS bool
@@ -46,11 +46,11 @@ type Requester struct {
 }
 
 // Wildcard names stand for others, and cannot be asked for themselves.
-func (f Found) Wildcard() bool { return wildcard(f.Name) }
+func (f FoundName) Wildcard() bool { return wildcard(f.Name) }
 
 func wildcard(name string) bool { return strings.HasPrefix(name, "*.") }
 
-func (f Found) Objects() []string {
+func (f FoundName) Objects() []string {
 	var all []string
 	for _, p := range f.AskedBy {
 		all = append(all, p.Object)
@@ -59,7 +59,7 @@ func (f Found) Objects() []string {
 }
 
 // Addresses are those of the objects that have any. They fail with a text if objects differ.
-func (f Found) Addresses() (addresses []string, problem string) {
+func (f FoundName) Addresses() (addresses []string, problem string) {
 	var first Requester
 	for _, p := range f.AskedBy {
 		switch {
@@ -83,8 +83,8 @@ func Kinds() []string {
 }
 
 // Discover finds the names that objects of Kinds ask for, in order.
-func Discover(objects []unstructured.Unstructured) []Found {
-	d := discovery{names: map[string]*Found{}, gateways: map[string]gateway{}}
+func Discover(objects []unstructured.Unstructured) []FoundName {
+	d := discovery{names: map[string]*FoundName{}, gateways: map[string]gateway{}}
 	for i := range objects {
 		if o := &objects[i]; group(o) == gatewayGroup && o.GetKind() == "Gateway" {
 			d.gateways[o.GetNamespace()+"/"+o.GetName()] = readGateway(o)
@@ -93,17 +93,17 @@ func Discover(objects []unstructured.Unstructured) []Found {
 	for i := range objects {
 		d.read(&objects[i])
 	}
-	var all []Found
+	var all []FoundName
 	for _, f := range d.names {
 		slices.SortFunc(f.AskedBy, func(a, b Requester) int { return strings.Compare(a.Object, b.Object) })
 		all = append(all, *f)
 	}
-	slices.SortFunc(all, func(a, b Found) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b FoundName) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 
 type discovery struct {
-	names    map[string]*Found
+	names    map[string]*FoundName
 	gateways map[string]gateway
 }
 
@@ -129,14 +129,14 @@ func (d *discovery) add(o *unstructured.Unstructured, name string, tls bool, add
 	}
 }
 
-func (d *discovery) note(o *unstructured.Unstructured, name string, addresses []string) *Found {
+func (d *discovery) note(o *unstructured.Unstructured, name string, addresses []string) *FoundName {
 	name = strings.ToLower(strings.TrimSuffix(strings.TrimSpace(name), "."))
 	if name == "" {
 		return nil
 	}
 	f := d.names[name]
 	if f == nil {
-		f = &Found{Name: name}
+		f = &FoundName{Name: name}
 		d.names[name] = f
 	}
 	title := o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()

@@ -32,8 +32,8 @@ type Registry struct {
 	Wildcard string
 }
 
-// Mark is what a TXT record says about a record.
-type Mark struct {
+// TXTMark is what a TXT record says about a record.
+type TXTMark struct {
 	// At is the name of the TXT record.
 	At string
 	// Owner is the ID, such as that of --txt-owner-id. Empty, if the mark names none.
@@ -47,10 +47,10 @@ type Mark struct {
 }
 
 // Parse reads the text of a TXT record. It returns nil for a text that is about something else.
-func Parse(text string) *Mark {
+func Parse(text string) *TXTMark {
 	text = strings.ReplaceAll(strings.TrimSpace(text), `\"`, `"`)
 	text = strings.Trim(text, `"`)
-	m := &Mark{}
+	m := &TXTMark{}
 	for part := range strings.SplitSeq(text, ",") {
 		key, value, _ := strings.Cut(strings.TrimSpace(part), "=")
 		switch {
@@ -112,8 +112,8 @@ func (r Registry) places(name string, typ v1alpha1.RecordType) []at {
 	return all
 }
 
-func (r Registry) Marks(ctx context.Context, from dnsrecords.Texter, name string, typ v1alpha1.RecordType) ([]Mark, error) {
-	var all []Mark
+func (r Registry) Marks(ctx context.Context, from dnsrecords.Texter, name string, typ v1alpha1.RecordType) ([]TXTMark, error) {
+	var all []TXTMark
 	for _, place := range r.places(name, typ) {
 		if _, ok := dns.IsDomainName(place.name); !ok {
 			continue // longer than names can be, so there is no such record
@@ -125,7 +125,7 @@ func (r Registry) Marks(ctx context.Context, from dnsrecords.Texter, name string
 		for _, t := range texts {
 			m := Parse(t)
 			if m == nil && place.typed && sealed(t) {
-				m = &Mark{Sealed: true}
+				m = &TXTMark{Sealed: true}
 			}
 			if m != nil {
 				m.At = place.name
@@ -137,7 +137,7 @@ func (r Registry) Marks(ctx context.Context, from dnsrecords.Texter, name string
 }
 
 // Check fails with a *records.Error for a mark of an owner whose records must not change.
-func (r Registry) Check(name string, typ v1alpha1.RecordType, marks []Mark) error {
+func (r Registry) Check(name string, typ v1alpha1.RecordType, marks []TXTMark) error {
 	record := dnsrecords.Title(name, typ)
 	for _, m := range marks {
 		switch {
@@ -164,7 +164,7 @@ func (r Registry) Check(name string, typ v1alpha1.RecordType, marks []Mark) erro
 	return nil
 }
 
-func wanted(m Mark) string {
+func wanted(m TXTMark) string {
 	if m.Resource == "" {
 		return ""
 	}

@@ -27,7 +27,7 @@ const hintWrite = "write the name under spec.mirror.redirect.names, with from an
 
 // Pair joins names of source and target: those of the spec, completed, or all of the source; two
 // for a dual-stack name. A name with a problem is left out.
-func Pair(source, target []Found, spec v1alpha1.RedirectSpec) ([]v1alpha1.RedirectName, []Problem) {
+func Pair(source, target []FoundName, spec v1alpha1.RedirectSpec) ([]v1alpha1.RedirectName, []Problem) {
 	p := pairing{source: byName(source), target: byName(target), spec: spec}
 	if len(spec.Names) == 0 {
 		for _, f := range source {
@@ -74,14 +74,14 @@ func Renew(names []v1alpha1.RedirectName, spec v1alpha1.RedirectSpec) []v1alpha1
 }
 
 type pairing struct {
-	source, target map[string]Found
+	source, target map[string]FoundName
 	spec           v1alpha1.RedirectSpec
 	names          []v1alpha1.RedirectName
 	problems       []Problem
 }
 
-func byName(all []Found) map[string]Found {
-	out := map[string]Found{}
+func byName(all []FoundName) map[string]FoundName {
+	out := map[string]FoundName{}
 	for _, f := range all {
 		out[f.Name] = f
 	}
@@ -197,7 +197,7 @@ func (p *pairing) whole(n v1alpha1.RedirectName, from, to []string) bool {
 }
 
 // side is where a name leads: its own setting, the common one, or what was found.
-func (p *pairing) side(name, side string, own, all []string, found map[string]Found) []string {
+func (p *pairing) side(name, side string, own, all []string, found map[string]FoundName) []string {
 	switch {
 	case len(own) > 0:
 		return tidy(own)

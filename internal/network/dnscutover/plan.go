@@ -19,8 +19,8 @@ const most = 16
 // PairedName is a name with all that it takes to lead it to the other side, and back.
 type PairedName struct {
 	Name  v1alpha1.RedirectName
-	Move  *dnsrecords.Move
-	Probe Probe
+	Move  *dnsrecords.RecordMove
+	Probe BalancerProbe
 	// Patience is how long the other side may take until it answers. Default: two minutes.
 	Patience time.Duration
 }
@@ -141,26 +141,26 @@ type Options struct {
 
 // Lower lowers times to live, all at once, and waits until no one remembers the long ones.
 func Lower(all []*PairedName) []engine.Group {
-	return dnsrecords.Together("time to live", most, moves(all), (*dnsrecords.Move).Lower)
+	return dnsrecords.Together("time to live", most, moves(all), (*dnsrecords.RecordMove).Lower)
 }
 
 // There moves names to the target, in chunks, once their TTLs are low. A name that fails its probe
 // stays, out of its chunk, and so do those after it.
 func There(all []*PairedName, o Options) []engine.Group {
-	return travel(all, o, engine.Forward, "to the target", (*dnsrecords.Move).Switch)
+	return travel(all, o, engine.Forward, "to the target", (*dnsrecords.RecordMove).Switch)
 }
 
 // LeadBack returns names to the source. TTLs stay low, since names may move again.
 func LeadBack(all []*PairedName, o Options) []engine.Group {
-	return travel(all, o, engine.Backward, "back to the source", (*dnsrecords.Move).SwitchBack)
+	return travel(all, o, engine.Backward, "back to the source", (*dnsrecords.RecordMove).SwitchBack)
 }
 
 // Restore gives names that are back at the source their times to live back.
 func Restore(all []*PairedName) []engine.Group {
-	return dnsrecords.Together("time to live", most, moves(all), (*dnsrecords.Move).RestoreBack)
+	return dnsrecords.Together("time to live", most, moves(all), (*dnsrecords.RecordMove).RestoreBack)
 }
 
-func travel(all []*PairedName, o Options, to engine.Direction, title string, steps func(*dnsrecords.Move) []engine.Step) []engine.Group {
+func travel(all []*PairedName, o Options, to engine.Direction, title string, steps func(*dnsrecords.RecordMove) []engine.Step) []engine.Group {
 	var groups []engine.Group
 	size := o.Parallel
 	if size <= 0 {
@@ -203,8 +203,8 @@ func quiet(all []*PairedName, o Options, to engine.Direction) *QuietStep {
 	return &QuietStep{Name: prefix(to) + "quiet", Action: *o.Quiet, Request: r, Now: o.Now}
 }
 
-func moves(all []*PairedName) []*dnsrecords.Move {
-	var out []*dnsrecords.Move
+func moves(all []*PairedName) []*dnsrecords.RecordMove {
+	var out []*dnsrecords.RecordMove
 	for _, l := range all {
 		out = append(out, l.Move)
 	}

@@ -28,8 +28,8 @@ const (
 	maxNames = 5
 )
 
-// Probe asks a load balancer for a name that need not lead there.
-type Probe struct {
+// BalancerProbe asks a load balancer for a name that need not lead there.
+type BalancerProbe struct {
 	v1alpha1.RedirectProbe
 	// Roots that certificates are verified with. Default: what the machine trusts.
 	Roots *x509.CertPool
@@ -63,7 +63,7 @@ func (e *Error) Advice() string { return e.Hint }
 func (e *Error) Unwrap() error  { return e.Err }
 
 // AskBoth asks each load balancer in to for the wanted status, or that of the ones in from.
-func (p Probe) AskBoth(ctx context.Context, from, to []string, name string) error {
+func (p BalancerProbe) AskBoth(ctx context.Context, from, to []string, name string) error {
 	if p.Mode == v1alpha1.ProbeOff {
 		return nil
 	}
@@ -89,7 +89,7 @@ func (p Probe) AskBoth(ctx context.Context, from, to []string, name string) erro
 	return nil
 }
 
-func (p Probe) usual(ctx context.Context, from []string, name string) (int, error) {
+func (p BalancerProbe) usual(ctx context.Context, from []string, name string) (int, error) {
 	const hint = "write probe.status if it need not answer there, or choose another probe.path"
 	answers, err := p.AskAll(ctx, from, name)
 	if err != nil {
@@ -121,7 +121,7 @@ func problemOf(err error) string {
 }
 
 // AskAll asks each of the load balancers, at each address of those that are names.
-func (p Probe) AskAll(ctx context.Context, balancers []string, name string) ([]Answer, error) {
+func (p BalancerProbe) AskAll(ctx context.Context, balancers []string, name string) ([]Answer, error) {
 	if len(balancers) == 0 {
 		return nil, &Error{Name: name, Problem: "there is no load balancer to ask", Hint: hintWrite}
 	}
@@ -137,7 +137,7 @@ func (p Probe) AskAll(ctx context.Context, balancers []string, name string) ([]A
 }
 
 // askEach ignores unroutable addresses if another one of the load balancer answers.
-func (p Probe) askEach(ctx context.Context, balancer, name string) ([]Answer, error) {
+func (p BalancerProbe) askEach(ctx context.Context, balancer, name string) ([]Answer, error) {
 	addresses, err := p.resolve(ctx, balancer)
 	if err != nil {
 		return nil, &Error{
@@ -164,7 +164,7 @@ func (p Probe) askEach(ctx context.Context, balancer, name string) ([]Answer, er
 	return all, nil
 }
 
-func (p Probe) resolve(ctx context.Context, balancer string) ([]netip.Addr, error) {
+func (p BalancerProbe) resolve(ctx context.Context, balancer string) ([]netip.Addr, error) {
 	balancer = dnsrecords.Host(balancer)
 	if a, err := netip.ParseAddr(balancer); err == nil {
 		return []netip.Addr{a}, nil
@@ -187,7 +187,7 @@ func (p Probe) resolve(ctx context.Context, balancer string) ([]netip.Addr, erro
 
 // Ask asks one address for a name, without redirects and proxies. Errors are of type *Error, on one
 // line.
-func (p Probe) Ask(ctx context.Context, address, name string) (Answer, error) {
+func (p BalancerProbe) Ask(ctx context.Context, address, name string) (Answer, error) {
 	at := net.JoinHostPort(address, strconv.Itoa(p.port()))
 	ctx, cancel := context.WithTimeout(ctx, p.timeout())
 	defer cancel()
@@ -199,7 +199,7 @@ func (p Probe) Ask(ctx context.Context, address, name string) (Answer, error) {
 	return Answer{At: at, Status: status, Took: time.Since(start)}, nil
 }
 
-func (p Probe) ask(ctx context.Context, at, name string) (int, error) {
+func (p BalancerProbe) ask(ctx context.Context, at, name string) (int, error) {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", at)
 	}
@@ -234,7 +234,7 @@ func (p Probe) ask(ctx context.Context, at, name string) (int, error) {
 }
 
 // authority is the Host header: the name, and an unusual port.
-func (p Probe) authority(name string) string {
+func (p BalancerProbe) authority(name string) string {
 	if p.Port == 0 || int(p.Port) == usualPort(p.Mode) {
 		return name
 	}
@@ -248,28 +248,28 @@ func usualPort(mode v1alpha1.ProbeMode) int {
 	return 80
 }
 
-func (p Probe) port() int {
+func (p BalancerProbe) port() int {
 	if p.Port > 0 {
 		return int(p.Port)
 	}
 	return usualPort(p.Mode)
 }
 
-func (p Probe) path() string {
+func (p BalancerProbe) path() string {
 	if !strings.HasPrefix(p.Path, "/") {
 		return "/" + p.Path
 	}
 	return p.Path
 }
 
-func (p Probe) timeout() time.Duration {
+func (p BalancerProbe) timeout() time.Duration {
 	if p.Timeout > 0 {
 		return p.Timeout
 	}
 	return defaultTimeout
 }
 
-func (p Probe) explain(at, name string, err error) error {
+func (p BalancerProbe) explain(at, name string, err error) error {
 	e := &Error{Name: name, Err: err, Problem: fmt.Sprintf("%s does not answer: %s", at, plain(err))}
 	var bad *tls.CertificateVerificationError
 	var host x509.HostnameError

@@ -162,7 +162,7 @@ func TestAsk(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("HTTP_PROXY", "http://192.0.2.1:3128")
-			p := Probe{
+			p := BalancerProbe{
 				RedirectProbe: v1alpha1.RedirectProbe{
 					Mode: tt.mode,
 					Port: tt.port,
@@ -205,7 +205,7 @@ func TestAskBoth(t *testing.T) {
 	source := newBalancer(t, "127.0.0.1:0", name, 204, nil)
 	at := func(host string) string { return net.JoinHostPort(host, strconv.Itoa(int(source.port()))) }
 	first, second := newBalancer(t, at("127.0.0.2"), name, 204, nil), newBalancer(t, at("127.0.0.3"), name, 204, nil)
-	p := Probe{RedirectProbe: v1alpha1.RedirectProbe{Mode: v1alpha1.ProbeHTTP, Port: source.port()}}
+	p := BalancerProbe{RedirectProbe: v1alpha1.RedirectProbe{Mode: v1alpha1.ProbeHTTP, Port: source.port()}}
 	ask := func() error {
 		return p.AskBoth(t.Context(), []string{"127.0.0.1"}, []string{"127.0.0.2", "127.0.0.3"}, name)
 	}

@@ -51,11 +51,11 @@ func TestParseAlias(t *testing.T) {
 }
 
 func TestFollow(t *testing.T) {
-	server := Server{Name: "ns1", Addr: "192.0.2.53:53"}
+	server := NameServer{Name: "ns1", Addr: "192.0.2.53:53"}
 	leads := []string{"198.51.100.1", "198.51.100.2"}
 	for _, tt := range []struct {
 		name   string
-		server Server
+		server NameServer
 		values []string
 		alias  bool
 	}{
@@ -64,7 +64,7 @@ func TestFollow(t *testing.T) {
 		{"others", server, []string{"192.0.2.1"}, false},
 		{"others as well", server, append([]string{"192.0.2.1"}, leads...), false},
 		{"none", server, nil, false},
-		{"an API", Server{Name: "Route 53"}, leads, false},
+		{"an API", NameServer{Name: "Route 53"}, leads, false},
 	} {
 		all := []Answer{{Server: tt.server, Set: record(tt.values, 0)}}
 		if got := follow(all, []string{newAlias}, leads)[0].Set.Values; slices.Equal(got, []string{newAlias}) != tt.alias {

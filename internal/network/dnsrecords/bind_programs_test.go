@@ -22,7 +22,7 @@ import (
 // TestBindUpdates is about single updates: what BIND takes, and what it refuses.
 func TestBindUpdates(t *testing.T) {
 	b := startBind(t)
-	get := func(t *testing.T, name string, typ v1alpha1.RecordType) Set {
+	get := func(t *testing.T, name string, typ v1alpha1.RecordType) RecordSet {
 		t.Helper()
 		s, err := b.provider().Get(t.Context(), name, typ)
 		if err != nil {
@@ -30,7 +30,7 @@ func TestBindUpdates(t *testing.T) {
 		}
 		return s
 	}
-	set := func(name string, typ v1alpha1.RecordType, ttl time.Duration, values ...string) Set {
+	set := func(name string, typ v1alpha1.RecordType, ttl time.Duration, values ...string) RecordSet {
 		s, err := NewSet(name, typ, ttl, values)
 		if err != nil {
 			panic(err)
@@ -93,7 +93,7 @@ func TestBindUpdates(t *testing.T) {
 				t.Error("the error tells the secret")
 			}
 		}
-		for name, key := range map[string]*Key{"locked.example.test": b.key, "naive.example.test": nil} {
+		for name, key := range map[string]*TSIGKey{"locked.example.test": b.key, "naive.example.test": nil} {
 			d := b.provider()
 			d.Key = key
 			have := get(t, name, v1alpha1.RecordA)
@@ -109,7 +109,7 @@ func TestBindUpdates(t *testing.T) {
 	})
 
 	t.Run("created, and deleted", func(t *testing.T) {
-		for _, want := range []Set{
+		for _, want := range []RecordSet{
 			set("new.sub.example.test", v1alpha1.RecordAAAA, time.Minute, "2001:db8::1", "2001:db8::2"),
 			set("new.sub.example.test", v1alpha1.RecordA, time.Minute, "192.0.2.1"),
 			set("other.sub.example.test", v1alpha1.RecordCNAME, time.Minute, "lb.example.net"),
@@ -251,7 +251,7 @@ func TestBindMoves(t *testing.T) {
 }
 
 // move is one through BIND, with the resolver asked as well.
-func (b *bind) move(t *testing.T, spec v1alpha1.RecordSpec) *Move {
+func (b *bind) move(t *testing.T, spec v1alpha1.RecordSpec) *RecordMove {
 	t.Helper()
 	spec.TTL, spec.Resolvers, spec.Drain = ptr.To(int32(1)), []string{b.Resolver}, &metav1.Duration{}
 	spec.Provider.RFC2136 = &v1alpha1.RFC2136Provider{Server: b.Primary, Zone: "example.test"}
@@ -359,9 +359,9 @@ func (b *bind) naive(t *testing.T) {
 }
 
 // run brings steps to their proof, and returns how each ended.
-func run(t *testing.T, steps ...[]engine.Step) []engine.Kind {
+func run(t *testing.T, steps ...[]engine.Step) []engine.EventKind {
 	t.Helper()
-	var kinds []engine.Kind
+	var kinds []engine.EventKind
 	r := &engine.Runner{Sink: func(e engine.Event) {
 		if e.Kind == engine.StepDone || e.Kind == engine.StepUnchanged {
 			kinds = append(kinds, e.Kind)

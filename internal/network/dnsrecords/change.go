@@ -17,7 +17,7 @@ const writeLimit = 30 * time.Second
 // changeStep brings a record to a stage, and waits for every server. That may take as long as
 // caches remember, so cancellation ends it, except within a write.
 type changeStep struct {
-	move  *Move
+	move  *RecordMove
 	stage stage
 	to    engine.Direction
 
@@ -33,7 +33,7 @@ var (
 	_ engine.Timed     = (*changeStep)(nil)
 )
 
-func (m *Move) change(st stage, d engine.Direction) *changeStep {
+func (m *RecordMove) change(st stage, d engine.Direction) *changeStep {
 	return &changeStep{move: m, stage: st, to: d}
 }
 
@@ -66,7 +66,7 @@ func (s *changeStep) Title() string {
 	return fmt.Sprintf("Leave only %s in %s", list(m.to), record)
 }
 
-func (m *Move) lead(was, typ v1alpha1.RecordType, values []string) string {
+func (m *RecordMove) lead(was, typ v1alpha1.RecordType, values []string) string {
 	if was == typ {
 		return fmt.Sprintf("Lead %s to %s, in one change", Title(m.name, typ), list(values))
 	}
@@ -145,7 +145,7 @@ func (s *changeStep) Do(ctx context.Context) error {
 
 // answers fails until the present and the next target answer: clients need both while caches have
 // the former.
-func (s *changeStep) answers(ctx context.Context, seen *situation, want Set) error {
+func (s *changeStep) answers(ctx context.Context, seen *situation, want RecordSet) error {
 	inOne := s.stage == turn || s.stage == narrow && (seen.beyond() || !seen.joined())
 	if s.move.Answer == nil || !inOne || seen.now.Same(want) {
 		return nil
@@ -189,7 +189,7 @@ func (s *changeStep) load(ctx context.Context) (*situation, error) {
 }
 
 // remember keeps the original record, and forgets the times of the stage that is about to change.
-func (s *changeStep) remember(ctx context.Context, seen *situation, want Set) error {
+func (s *changeStep) remember(ctx context.Context, seen *situation, want RecordSet) error {
 	status := seen.status()
 	before := status.DeepCopy()
 	if !seen.now.Same(want) {
@@ -253,7 +253,7 @@ func (s *changeStep) verify(ctx context.Context) error {
 	return err
 }
 
-type otherError struct{ now, want Set }
+type otherError struct{ now, want RecordSet }
 
 func (e *otherError) Error() string {
 	return fmt.Sprintf("%s is %s, not %s", e.want, describe(e.now), describe(e.want))
@@ -320,7 +320,7 @@ func equal(a, b *v1alpha1.RecordStatus) bool {
 }
 
 // stamp rounds up: times kept in seconds must not seem earlier.
-func (m *Move) stamp() *metav1.Time {
+func (m *RecordMove) stamp() *metav1.Time {
 	t := metav1.NewTime(m.clock().Add(time.Second - 1).Truncate(time.Second).UTC())
 	return &t
 }

@@ -33,15 +33,15 @@ type Client struct {
 	Recursive []string
 }
 
-// Server is one address of a name server.
-type Server struct {
+// NameServer is one address of a name server.
+type NameServer struct {
 	// Name for people. The addresses of one server share it.
 	Name string
 	// Addr is host:port.
 	Addr string
 }
 
-func (s Server) String() string {
+func (s NameServer) String() string {
 	if s.Addr == "" {
 		return s.Name
 	}
@@ -50,15 +50,15 @@ func (s Server) String() string {
 
 // Answer is what a server says about a record.
 type Answer struct {
-	Server Server
+	Server NameServer
 	// Set is what it says; without values it says that there is no such record.
-	Set Set
+	Set RecordSet
 	// Err is why it does not say anything of use.
 	Err error
 }
 
 // Ask asks every server for what it has itself. The answers are in the order of the servers.
-func (c *Client) Ask(ctx context.Context, servers []Server, name string, typ v1alpha1.RecordType) []Answer {
+func (c *Client) Ask(ctx context.Context, servers []NameServer, name string, typ v1alpha1.RecordType) []Answer {
 	return reachable(c.each(ctx, servers, name, typ, false))
 }
 
@@ -72,14 +72,14 @@ func reachable(all []Answer) []Answer {
 
 // AskResolvers asks recursive servers for what they hand out to their clients.
 func (c *Client) AskResolvers(ctx context.Context, resolvers []string, name string, typ v1alpha1.RecordType) []Answer {
-	servers := make([]Server, len(resolvers))
+	servers := make([]NameServer, len(resolvers))
 	for i, r := range resolvers {
-		servers[i] = Server{Name: "resolver", Addr: r}
+		servers[i] = NameServer{Name: "resolver", Addr: r}
 	}
 	return c.each(ctx, servers, name, typ, true)
 }
 
-func (c *Client) each(ctx context.Context, servers []Server, name string, typ v1alpha1.RecordType, recursive bool) []Answer {
+func (c *Client) each(ctx context.Context, servers []NameServer, name string, typ v1alpha1.RecordType, recursive bool) []Answer {
 	answers := make([]Answer, len(servers))
 	var g errgroup.Group
 	g.SetLimit(parallel)
@@ -94,10 +94,10 @@ func (c *Client) each(ctx context.Context, servers []Server, name string, typ v1
 	return answers
 }
 
-func (c *Client) ask(ctx context.Context, addr, name string, typ v1alpha1.RecordType, recursive bool) (Set, error) {
+func (c *Client) ask(ctx context.Context, addr, name string, typ v1alpha1.RecordType, recursive bool) (RecordSet, error) {
 	r, err := c.query(ctx, addr, name, rrtype(typ), recursive)
 	if err != nil {
-		return Set{}, err
+		return RecordSet{}, err
 	}
 	return setOf(name, typ, r.Answer)
 }
@@ -175,6 +175,6 @@ func (c *Client) port() string {
 	return "53"
 }
 
-func (c *Client) at(host string, address string) Server {
-	return Server{Name: host, Addr: net.JoinHostPort(address, c.port())}
+func (c *Client) at(host string, address string) NameServer {
+	return NameServer{Name: host, Addr: net.JoinHostPort(address, c.port())}
 }

@@ -65,7 +65,7 @@ func TestAskTellsOddAnswersFromAnswers(t *testing.T) {
 			t.Parallel()
 			at := dnstest.Serve(t, "127.0.0.1", dnstest.FreePort(t, "127.0.0.1"), nil, tt.handler)
 			c := &Client{Timeout: 300 * time.Millisecond}
-			a := c.Ask(t.Context(), []Server{{Name: "ns1.example.test.", Addr: at}}, tt.record, v1alpha1.RecordA)[0]
+			a := c.Ask(t.Context(), []NameServer{{Name: "ns1.example.test.", Addr: at}}, tt.record, v1alpha1.RecordA)[0]
 			switch {
 			case tt.problem == "" && (a.Err != nil || !slices.Equal(a.Set.Values, tt.values)):
 				t.Errorf("%v, %v", a.Set.Values, a.Err)
@@ -81,7 +81,7 @@ func TestAskStopsWhenItIsToldTo(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	a := (&Client{Timeout: time.Minute}).Ask(ctx, []Server{{Addr: at}}, "api.example.test.", v1alpha1.RecordA)[0]
+	a := (&Client{Timeout: time.Minute}).Ask(ctx, []NameServer{{Addr: at}}, "api.example.test.", v1alpha1.RecordA)[0]
 	if a.Err == nil || time.Since(start) > 10*time.Second {
 		t.Errorf("%v after %s", a.Err, time.Since(start))
 	}
@@ -91,7 +91,7 @@ func TestAskStopsWhenItIsToldTo(t *testing.T) {
 func TestReachableForgivesFamilies(t *testing.T) {
 	unreachable := &net.OpError{Op: "dial", Err: &os.SyscallError{Syscall: "connect", Err: syscall.ENETUNREACH}}
 	closed := &net.OpError{Op: "dial", Err: &os.SyscallError{Syscall: "connect", Err: syscall.ECONNREFUSED}}
-	answer := func(server string, err error) Answer { return Answer{Server: Server{Name: server}, Err: err} }
+	answer := func(server string, err error) Answer { return Answer{Server: NameServer{Name: server}, Err: err} }
 	for _, tt := range []struct {
 		name string
 		all  []Answer

@@ -24,8 +24,8 @@ func (e *Error) Unwrap() error  { return e.Err }
 // ConflictError is a change by others since the read. Nothing was written.
 type ConflictError struct {
 	// Was is what was there at the look, Now what is there since, if that could be seen.
-	Was Set
-	Now *Set
+	Was RecordSet
+	Now *RecordSet
 }
 
 func (e *ConflictError) Error() string {
@@ -37,11 +37,11 @@ func (e *ConflictError) Error() string {
 }
 
 // Conflict is the retryable error of a record that is no longer as it was read.
-func Conflict(was Set, now *Set) error {
+func Conflict(was RecordSet, now *RecordSet) error {
 	return engine.NotYet("%w", &ConflictError{Was: was, Now: now})
 }
 
-func describe(s Set) string {
+func describe(s RecordSet) string {
 	if len(s.Values) == 0 {
 		return "absent"
 	}

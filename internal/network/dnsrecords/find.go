@@ -12,7 +12,7 @@ import (
 )
 
 // Find returns the servers of the zone that a name is in, as recursive servers know them.
-func (c *Client) Find(ctx context.Context, name string) ([]Server, error) {
+func (c *Client) Find(ctx context.Context, name string) ([]NameServer, error) {
 	zone, err := c.zone(ctx, name)
 	if err != nil {
 		return nil, err
@@ -42,8 +42,8 @@ func (c *Client) zone(ctx context.Context, name string) (string, error) {
 	return "", fmt.Errorf("finding the zone of %s: no server knows one", name)
 }
 
-func (c *Client) Locate(ctx context.Context, hosts []string) ([]Server, error) {
-	var all []Server
+func (c *Client) Locate(ctx context.Context, hosts []string) ([]NameServer, error) {
+	var all []NameServer
 	for _, host := range hosts {
 		before := len(all)
 		for _, rrtype := range []uint16{dns.TypeA, dns.TypeAAAA} {

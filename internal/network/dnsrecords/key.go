@@ -10,22 +10,22 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Key signs messages (TSIG, RFC 8945). It is never printed.
-type Key struct {
+// TSIGKey signs messages (TSIG, RFC 8945). It is never printed.
+type TSIGKey struct {
 	name      string
 	algorithm string
 	secret    string
 }
 
 // String keeps the secret out of whatever a key is printed to.
-func (k *Key) String() string { return "key " + strings.TrimSuffix(k.name, ".") }
+func (k *TSIGKey) String() string { return "key " + strings.TrimSuffix(k.name, ".") }
 
 // GoString does so for %#v.
-func (k *Key) GoString() string { return k.String() }
+func (k *TSIGKey) GoString() string { return k.String() }
 
 // NewKey makes a key of what is written in a Secret or a file. Errors do not quote the secret.
-func NewKey(name, algorithm, secret string) (*Key, error) {
-	k := &Key{
+func NewKey(name, algorithm, secret string) (*TSIGKey, error) {
+	k := &TSIGKey{
 		name: dns.CanonicalName(strings.TrimSpace(name)), algorithm: dns.CanonicalName(strings.TrimSpace(algorithm)),
 		secret: strings.TrimSpace(secret),
 	}
@@ -44,7 +44,7 @@ func NewKey(name, algorithm, secret string) (*Key, error) {
 }
 
 // KeyOf reads the keys name, algorithm and secret of a Secret.
-func KeyOf(data map[string][]byte) (*Key, error) {
+func KeyOf(data map[string][]byte) (*TSIGKey, error) {
 	for _, field := range []string{"name", "algorithm", "secret"} {
 		if len(data[field]) == 0 {
 			return nil, fmt.Errorf("it has no key %s", field)
@@ -56,7 +56,7 @@ func KeyOf(data map[string][]byte) (*Key, error) {
 var errKeyFile = errors.New("it does not hold exactly one key as tsig-keygen writes it")
 
 // ParseKey reads tsig-keygen's: key "name" { algorithm hmac-sha256; secret "..."; };
-func ParseKey(text string) (*Key, error) {
+func ParseKey(text string) (*TSIGKey, error) {
 	words, err := keyWords(text)
 	if err != nil {
 		return nil, err

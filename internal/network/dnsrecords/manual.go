@@ -22,24 +22,24 @@ var (
 	_ Texter   = (*Manual)(nil)
 )
 
-func (m *Manual) Get(ctx context.Context, name string, typ v1alpha1.RecordType) (Set, error) {
+func (m *Manual) Get(ctx context.Context, name string, typ v1alpha1.RecordType) (RecordSet, error) {
 	answers, err := m.Authoritative(ctx, name, typ)
 	if err != nil {
-		return Set{}, err
+		return RecordSet{}, err
 	}
 	for _, a := range answers {
 		if a.Err != nil {
-			return Set{}, engine.NotYet("%s: %s does not answer: %w", Title(name, typ), a.Server, a.Err)
+			return RecordSet{}, engine.NotYet("%s: %s does not answer: %w", Title(name, typ), a.Server, a.Err)
 		}
 		if first := answers[0]; !a.Set.Same(first.Set) || a.Set.TTL != first.Set.TTL {
-			return Set{}, engine.NotYet("%s: %s says %s, and %s says %s",
+			return RecordSet{}, engine.NotYet("%s: %s says %s, and %s says %s",
 				Title(name, typ), first.Server, describe(first.Set), a.Server, describe(a.Set))
 		}
 	}
 	return answers[0].Set, nil
 }
 
-func (m *Manual) Replace(_ context.Context, was, want Set) error {
+func (m *Manual) Replace(_ context.Context, was, want RecordSet) error {
 	return engine.NotYet("%s is not yet as wanted: it is %s, and has to be %s", was, describe(was), describe(want))
 }
 
@@ -78,7 +78,7 @@ func (m *Manual) Texts(ctx context.Context, record, name string) ([]string, erro
 	return all, nil
 }
 
-func (m *Manual) Guide(was, want Set) string {
+func (m *Manual) Guide(was, want RecordSet) string {
 	lines := []string{"Change the " + want.String() + " where its zone is kept."}
 	if len(want.Values) == 0 {
 		lines = append(lines, "It has to go: delete it.")

@@ -46,7 +46,7 @@ func TestManualLooksForItself(t *testing.T) {
 	if guide := m.Guide(now, want); !strings.Contains(guide, "A record api.example.test") || !strings.Contains(guide, "192.0.2.2") {
 		t.Errorf("people are told: %s", guide)
 	}
-	if guide := m.Guide(now, Set{Name: now.Name, Type: now.Type}); !strings.Contains(guide, "delete it") {
+	if guide := m.Guide(now, RecordSet{Name: now.Name, Type: now.Type}); !strings.Contains(guide, "delete it") {
 		t.Errorf("people are told: %s", guide)
 	}
 
@@ -104,5 +104,5 @@ func TestNothingToAsk(t *testing.T) {
 type unseen struct{ *world }
 
 func (u unseen) Authoritative(context.Context, string, v1alpha1.RecordType) ([]Answer, error) {
-	return []Answer{{Server: Server{Name: "its API"}, Set: u.primary}}, nil
+	return []Answer{{Server: NameServer{Name: "its API"}, Set: u.primary}}, nil
 }

@@ -13,8 +13,8 @@ import (
 
 const defaultPatience = time.Hour
 
-// Move is one record on its way between values. Its steps may be in different phases, in order.
-type Move struct {
+// RecordMove is one record on its way between values. Its steps may be in different phases, in order.
+type RecordMove struct {
 	// Patience bounds the wait for servers, caches and, with a manual provider, people; an hour by
 	// default. Waits by the clock come on top.
 	Patience time.Duration
@@ -47,7 +47,7 @@ type Move struct {
 }
 
 // NewMove makes the move that a spec describes. The spec has to be defaulted and valid.
-func NewMove(spec v1alpha1.RecordSpec, provider Provider, client *Client, memory Memory) (*Move, error) {
+func NewMove(spec v1alpha1.RecordSpec, provider Provider, client *Client, memory Memory) (*RecordMove, error) {
 	to, err := NewSet(spec.Name, spec.Type, 0, spec.To)
 	if err != nil {
 		return nil, fmt.Errorf("to of %s: %w", Title(spec.Name, spec.Type), err)
@@ -57,7 +57,7 @@ func NewMove(spec v1alpha1.RecordSpec, provider Provider, client *Client, memory
 	if err != nil {
 		return nil, fmt.Errorf("from of %s: %w", Title(spec.Name, former), err)
 	}
-	m := &Move{
+	m := &RecordMove{
 		name:      to.Name,
 		typ:       spec.Type,
 		last:      spec.Type,
@@ -83,19 +83,19 @@ func NewMove(spec v1alpha1.RecordSpec, provider Provider, client *Client, memory
 	return m, nil
 }
 
-func (m *Move) Title() string { return Title(m.name, m.typ) }
+func (m *RecordMove) Title() string { return Title(m.name, m.typ) }
 
 // Load reads the record, and fails with an *Error if it cannot move. Previews are exact afterwards.
-func (m *Move) Load(ctx context.Context) (Set, error) {
+func (m *RecordMove) Load(ctx context.Context) (RecordSet, error) {
 	s, err := m.load(ctx, engine.Forward)
 	if err != nil {
-		return Set{}, err
+		return RecordSet{}, err
 	}
 	m.looked = s
 	return s.now, m.allowed(ctx)
 }
 
-func (m *Move) allowed(ctx context.Context) error {
+func (m *RecordMove) allowed(ctx context.Context) error {
 	if m.Allowed == nil {
 		return nil
 	}
@@ -103,26 +103,26 @@ func (m *Move) allowed(ctx context.Context) error {
 }
 
 // direct reports whether the two ends have no stage in between.
-func (m *Move) direct() bool {
+func (m *RecordMove) direct() bool {
 	return m.Straight || m.typ == v1alpha1.RecordCNAME || m.former != m.typ || aliased(m.to) || aliased(m.written) ||
 		m.looked != nil && aliased(m.looked.from)
 }
 
-func (m *Move) Changes() bool { return m.former != m.typ }
+func (m *RecordMove) Changes() bool { return m.former != m.typ }
 
 // Swaps reports whether the record becomes another type or an alias, in one atomic change.
-func (m *Move) Swaps() bool {
+func (m *RecordMove) Swaps() bool {
 	return m.Changes() || m.direct() && m.typ != v1alpha1.RecordCNAME && !m.Straight
 }
 
-func (m *Move) Ends() bool     { return m.then != nil }
-func (m *Move) Last() []string { return m.then }
+func (m *RecordMove) Ends() bool     { return m.then != nil }
+func (m *RecordMove) Last() []string { return m.then }
 
 // Ended reports whether the record had its last values when read, or has none to go on to.
-func (m *Move) Ended() bool { return !m.Ends() || m.looked != nil && m.looked.beyond() }
+func (m *RecordMove) Ended() bool { return !m.Ends() || m.looked != nil && m.looked.beyond() }
 
 // get is the present record of any type; a CNAME stands alone.
-func (m *Move) get(ctx context.Context) (Set, error) {
+func (m *RecordMove) get(ctx context.Context) (RecordSet, error) {
 	if m.former == m.typ && m.last == m.typ {
 		return m.provider.Get(ctx, m.name, m.typ)
 	}
@@ -140,13 +140,13 @@ func (m *Move) get(ctx context.Context) (Set, error) {
 }
 
 // Lower shortens the time to live, and waits until no one remembers the long one.
-func (m *Move) Lower() []engine.Step {
+func (m *RecordMove) Lower() []engine.Step {
 	return []engine.Step{m.change(lower, engine.Forward), m.wait(expire, engine.Forward)}
 }
 
 // Widen adds the new values to the old ones, and waits until all have heard. CNAMEs and straight
 // moves have nothing to do.
-func (m *Move) Widen() []engine.Step {
+func (m *RecordMove) Widen() []engine.Step {
 	if m.direct() {
 		return nil
 	}
@@ -154,12 +154,12 @@ func (m *Move) Widen() []engine.Step {
 }
 
 // Narrow removes the old values and waits for caches; their targets can go then.
-func (m *Move) Narrow() []engine.Step {
+func (m *RecordMove) Narrow() []engine.Step {
 	return []engine.Step{m.change(narrow, engine.Forward), m.wait(drain, engine.Forward)}
 }
 
 // End moves the record on to its last values, once both answer, and waits for caches.
-func (m *Move) End() []engine.Step {
+func (m *RecordMove) End() []engine.Step {
 	if !m.Ends() {
 		return nil
 	}
@@ -167,22 +167,22 @@ func (m *Move) End() []engine.Step {
 }
 
 // Restore gives the record, which is where it is at last, its time to live back.
-func (m *Move) Restore() []engine.Step { return []engine.Step{m.change(restore, engine.Forward)} }
+func (m *RecordMove) Restore() []engine.Step { return []engine.Step{m.change(restore, engine.Forward)} }
 
 // Leave restores the TTL wherever the record is, for a move that ends half way.
-func (m *Move) Leave() []engine.Step { return []engine.Step{m.change(leave, engine.Forward)} }
+func (m *RecordMove) Leave() []engine.Step { return []engine.Step{m.change(leave, engine.Forward)} }
 
 // Back restores the record from wherever it is, with the same waits; nothing to do if it was never
 // written.
-func (m *Move) Back() []engine.Step {
+func (m *RecordMove) Back() []engine.Step {
 	return slices.Concat(m.SwitchBack(), m.RestoreBack())
 }
 
 // Switch leads the record to the new values, and waits until no one remembers the old ones.
-func (m *Move) Switch() []engine.Step { return append(m.Widen(), m.Narrow()...) }
+func (m *RecordMove) Switch() []engine.Step { return append(m.Widen(), m.Narrow()...) }
 
 // SwitchBack is Back with a low TTL, for records that will move again.
-func (m *Move) SwitchBack() []engine.Step {
+func (m *RecordMove) SwitchBack() []engine.Step {
 	steps := []engine.Step{m.change(narrow, engine.Backward), m.wait(drain, engine.Backward)}
 	if m.direct() {
 		return steps
@@ -191,7 +191,9 @@ func (m *Move) SwitchBack() []engine.Step {
 }
 
 // RestoreBack gives the record, which has come back, its time to live back.
-func (m *Move) RestoreBack() []engine.Step { return []engine.Step{m.change(restore, engine.Backward)} }
+func (m *RecordMove) RestoreBack() []engine.Step {
+	return []engine.Step{m.change(restore, engine.Backward)}
+}
 
 // Position is where a record is on its way.
 type Position string
@@ -204,7 +206,7 @@ const (
 )
 
 // Position says where the record is now, at the place where it is kept. It fails as Look does.
-func (m *Move) Position(ctx context.Context) (Position, error) {
+func (m *RecordMove) Position(ctx context.Context) (Position, error) {
 	s, err := m.load(ctx, engine.Backward)
 	switch {
 	case err != nil:
@@ -217,7 +219,7 @@ func (m *Move) Position(ctx context.Context) (Position, error) {
 	return Between, nil
 }
 
-func (m *Move) load(ctx context.Context, d engine.Direction) (*situation, error) {
+func (m *RecordMove) load(ctx context.Context, d engine.Direction) (*situation, error) {
 	memory, err := m.memory.Recall(ctx, m.name, m.typ)
 	if err != nil {
 		return nil, fmt.Errorf("recalling %s: %w", Title(m.name, m.typ), err)
@@ -235,7 +237,7 @@ func (m *Move) load(ctx context.Context, d engine.Direction) (*situation, error)
 	return s, m.familiar(s)
 }
 
-func (m *Move) familiar(s *situation) error {
+func (m *RecordMove) familiar(s *situation) error {
 	err := s.familiar()
 	var half *halfError
 	if !errors.As(err, &half) {
@@ -247,7 +249,7 @@ func (m *Move) familiar(s *situation) error {
 	return half.is
 }
 
-func (m *Move) proof(ctx context.Context, want Set, st stage) ([]Answer, error) {
+func (m *RecordMove) proof(ctx context.Context, want RecordSet, st stage) ([]Answer, error) {
 	authoritative, err := m.provider.Authoritative(ctx, m.name, want.Type)
 	if err != nil {
 		return nil, err
@@ -279,21 +281,21 @@ func (m *Move) proof(ctx context.Context, want Set, st stage) ([]Answer, error) 
 	return append(authoritative, resolvers...), nil
 }
 
-func (m *Move) clock() time.Time {
+func (m *RecordMove) clock() time.Time {
 	if m.Now != nil {
 		return m.Now()
 	}
 	return time.Now()
 }
 
-func (m *Move) patience() time.Duration {
+func (m *RecordMove) patience() time.Duration {
 	if m.Patience > 0 {
 		return m.Patience
 	}
 	return defaultPatience
 }
 
-func (m *Move) id(st stage, d engine.Direction) string {
+func (m *RecordMove) id(st stage, d engine.Direction) string {
 	id := "record/" + m.name[:len(m.name)-1] + "/" + string(m.typ) + "/" + string(st)
 	if d == engine.Backward {
 		return "back/" + id
@@ -301,4 +303,4 @@ func (m *Move) id(st stage, d engine.Direction) string {
 	return id
 }
 
-func (m *Move) Provider() Provider { return m.provider }
+func (m *RecordMove) Provider() Provider { return m.provider }

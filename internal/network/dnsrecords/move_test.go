@@ -266,9 +266,9 @@ func TestBackOfNothing(t *testing.T) {
 // people change a record by hand, value by value, when they are told to.
 type people struct{ *world }
 
-func (people) Guide(was, want Set) string { return (&Manual{}).Guide(was, want) }
+func (people) Guide(was, want RecordSet) string { return (&Manual{}).Guide(was, want) }
 
-func (p people) Replace(ctx context.Context, was, want Set) error {
+func (p people) Replace(ctx context.Context, was, want RecordSet) error {
 	missing := without(want.Values, p.primary.Values...)
 	extra := without(p.primary.Values, want.Values...)
 	switch {
@@ -334,11 +334,11 @@ func TestPreview(t *testing.T) {
 		name  string
 		now   []string
 		from  []string
-		plan  func(m *Move) []engine.Step
+		plan  func(m *RecordMove) []engine.Step
 		lines []string
 	}{
 		{
-			"forward", oldOnes, nil, func(m *Move) []engine.Step { return slices.Concat(m.Lower(), m.Widen(), m.Narrow(), m.Restore()) },
+			"forward", oldOnes, nil, func(m *RecordMove) []engine.Step { return slices.Concat(m.Lower(), m.Widen(), m.Narrow(), m.Restore()) },
 			[]string{
 				"update A record api.example.com map[ttl:30 values:[192.0.2.1 192.0.2.2]]",
 				"update A record api.example.com map[ttl:30 values:[192.0.2.1 192.0.2.2 198.51.100.1 198.51.100.2]]",
@@ -349,13 +349,13 @@ func TestPreview(t *testing.T) {
 		{
 			"created", nil,
 			[]string{},
-			func(m *Move) []engine.Step { return slices.Concat(m.Lower(), m.Widen()) },
+			func(m *RecordMove) []engine.Step { return slices.Concat(m.Lower(), m.Widen()) },
 			[]string{"create A record api.example.com map[ttl:30 values:[198.51.100.1 198.51.100.2]]"},
 		},
 		{
 			"created, back", nil,
 			[]string{},
-			(*Move).Back,
+			(*RecordMove).Back,
 			[]string{"update A record api.example.com map[ttl:30 values:[198.51.100.1 198.51.100.2]]", "delete A record api.example.com <nil>"},
 		},
 	} {

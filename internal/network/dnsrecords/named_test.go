@@ -11,7 +11,7 @@ import (
 // bind is real servers, and the key that they take updates by.
 type bind struct {
 	*dnstest.Servers
-	key *Key
+	key *TSIGKey
 }
 
 // startBind runs BIND until the test ends.

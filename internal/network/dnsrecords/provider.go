@@ -10,10 +10,10 @@ import (
 // Provider is where a record is kept.
 type Provider interface {
 	// Get reads the record where it is changed. A Set without values is none.
-	Get(ctx context.Context, name string, typ v1alpha1.RecordType) (Set, error)
+	Get(ctx context.Context, name string, typ v1alpha1.RecordType) (RecordSet, error)
 	// Replace writes want in place of was, atomically, or returns an error of Conflict. A want
 	// without values deletes.
-	Replace(ctx context.Context, was, want Set) error
+	Replace(ctx context.Context, was, want RecordSet) error
 	// Authoritative asks every server of the zone. An API's answer has a Server without an Addr.
 	Authoritative(ctx context.Context, name string, typ v1alpha1.RecordType) ([]Answer, error)
 }
@@ -21,7 +21,7 @@ type Provider interface {
 // Prover is a Provider whose answers may be made from the record of a wildcard, and that can tell.
 type Prover interface {
 	// Exists reports whether there is a record of exactly this name, type and values.
-	Exists(ctx context.Context, now Set) (bool, error)
+	Exists(ctx context.Context, now RecordSet) (bool, error)
 }
 
 // Texter is a Provider that can read TXT records, by which others say what is theirs.
@@ -33,7 +33,7 @@ type Texter interface {
 // Guider is a Provider that leaves the change to people.
 type Guider interface {
 	// Guide tells them what to do.
-	Guide(was, want Set) string
+	Guide(was, want RecordSet) string
 }
 
 // Memory keeps original records, each as a whole.

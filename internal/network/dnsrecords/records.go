@@ -15,8 +15,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Set is all records of one name and type. Without values there is none.
-type Set struct {
+// RecordSet is all records of one name and type. Without values there is none.
+type RecordSet struct {
 	Name   string
 	Type   v1alpha1.RecordType
 	TTL    time.Duration
@@ -24,12 +24,12 @@ type Set struct {
 }
 
 // NewSet normalizes: sorted, short addresses, names in lower case with a final dot.
-func NewSet(name string, typ v1alpha1.RecordType, ttl time.Duration, values []string) (Set, error) {
-	s := Set{Name: dns.CanonicalName(name), Type: typ, TTL: ttl}
+func NewSet(name string, typ v1alpha1.RecordType, ttl time.Duration, values []string) (RecordSet, error) {
+	s := RecordSet{Name: dns.CanonicalName(name), Type: typ, TTL: ttl}
 	for _, v := range values {
 		value, err := canonical(typ, v)
 		if err != nil {
-			return Set{}, err
+			return RecordSet{}, err
 		}
 		s.Values = append(s.Values, value)
 	}
@@ -83,8 +83,8 @@ func hostname(name string) bool {
 const labelCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
 // Same reports whether both have the same values, whatever their time to live.
-func (s Set) Same(other Set) bool { return slices.Equal(s.Values, other.Values) }
-func (s Set) String() string      { return Title(s.Name, s.Type) }
+func (s RecordSet) Same(other RecordSet) bool { return slices.Equal(s.Values, other.Values) }
+func (s RecordSet) String() string            { return Title(s.Name, s.Type) }
 
 // Title is how people read about a record.
 func Title(name string, typ v1alpha1.RecordType) string {
@@ -130,7 +130,7 @@ func wholeSeconds(d time.Duration) int32 {
 	return int32(min(max(d/time.Second, 0), math.MaxInt32))
 }
 
-func (s Set) rrs() []dns.RR {
+func (s RecordSet) rrs() []dns.RR {
 	var all []dns.RR
 	for _, v := range s.Values {
 		h := dns.RR_Header{Name: s.Name, Rrtype: s.rrtype(), Class: dns.ClassINET, Ttl: seconds(s.TTL)}
@@ -146,12 +146,12 @@ func (s Set) rrs() []dns.RR {
 	return all
 }
 
-func (s Set) rrtype() uint16 { return rrtype(s.Type) }
+func (s RecordSet) rrtype() uint16 { return rrtype(s.Type) }
 
 func rrtype(typ v1alpha1.RecordType) uint16 { return dns.StringToType[string(typ)] }
 
 // setOf reads an answer; of several TTLs the longest counts.
-func setOf(name string, typ v1alpha1.RecordType, answer []dns.RR) (Set, error) {
+func setOf(name string, typ v1alpha1.RecordType, answer []dns.RR) (RecordSet, error) {
 	var values []string
 	var ttl uint32
 	for _, rr := range answer {
@@ -160,7 +160,7 @@ func setOf(name string, typ v1alpha1.RecordType, answer []dns.RR) (Set, error) {
 			continue
 		}
 		if h.Rrtype == dns.TypeCNAME && typ != v1alpha1.RecordCNAME {
-			return Set{}, &Error{
+			return RecordSet{}, &Error{
 				Record: Title(name, typ), Problem: "the name is a CNAME of " + rr.(*dns.CNAME).Target,
 				Hint: "move the CNAME, or the name that it leads to; write fromType: CNAME to have it become a record of another type",
 			}

@@ -28,7 +28,7 @@ const (
 
 // situation is all that a decision depends on.
 type situation struct {
-	now Set
+	now RecordSet
 	// from and to are the ends. An unknown from means that nothing was ever written.
 	from, to []string
 	known    bool
@@ -127,8 +127,8 @@ type halfError struct{ is *Error }
 
 func (e *halfError) Error() string { return e.is.Error() }
 
-func (s *situation) set(values []string) Set {
-	return Set{Name: s.now.Name, Type: s.kind(values), Values: values}
+func (s *situation) set(values []string) RecordSet {
+	return RecordSet{Name: s.now.Name, Type: s.kind(values), Values: values}
 }
 
 func (s *situation) kind(values []string) v1alpha1.RecordType {
@@ -179,7 +179,7 @@ func (s *situation) neverLeft(st stage) bool {
 	return !s.known || s.memory == nil && s.now.Same(s.set(s.from)) || st == drain && s.memory != nil && s.memory.PublishedAt == nil
 }
 
-func (s *situation) want(st stage, d engine.Direction) Set {
+func (s *situation) want(st stage, d engine.Direction) RecordSet {
 	w := s.now
 	w.TTL = min(s.now.TTL, s.low)
 	if len(s.now.Values) == 0 || aliased(s.now.Values) {
@@ -245,7 +245,7 @@ func (s *situation) until(st stage, d engine.Direction, extra time.Duration) (ti
 const longest = 7 * 24 * time.Hour
 
 // agreed fails with the first dissenter. Resolvers report remaining TTLs, which tell nothing.
-func agreed(want Set, st stage, authoritative, resolvers []Answer) error {
+func agreed(want RecordSet, st stage, authoritative, resolvers []Answer) error {
 	whole := st == restore || st == leave
 	for _, a := range authoritative {
 		if err := says(want, a); err != nil {
@@ -263,7 +263,7 @@ func agreed(want Set, st stage, authoritative, resolvers []Answer) error {
 	return nil
 }
 
-func says(want Set, a Answer) error {
+func says(want RecordSet, a Answer) error {
 	switch {
 	case a.Err != nil:
 		return fmt.Errorf("%s does not say: %w", a.Server, a.Err)

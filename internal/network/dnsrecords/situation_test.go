@@ -17,8 +17,8 @@ var (
 	newOnes = []string{"198.51.100.1", "198.51.100.2"}
 )
 
-func record(values []string, ttl time.Duration) Set {
-	return Set{Name: "api.example.com.", Type: v1alpha1.RecordA, TTL: ttl, Values: values}
+func record(values []string, ttl time.Duration) RecordSet {
+	return RecordSet{Name: "api.example.com.", Type: v1alpha1.RecordA, TTL: ttl, Values: values}
 }
 
 // TestOriginAndFamiliar is about what may be touched, and what it is taken to have had before.
@@ -83,10 +83,10 @@ func TestWant(t *testing.T) {
 	memory := &v1alpha1.RecordStatus{Values: oldOnes, TTL: 3600}
 	for _, tt := range []struct {
 		name  string
-		now   Set
+		now   RecordSet
 		stage stage
 		to    engine.Direction
-		want  Set
+		want  RecordSet
 	}{
 		{"lower", record(oldOnes, hour), lower, engine.Forward, record(oldOnes, low)},
 		{"lower what is low", record(oldOnes, time.Second), lower, engine.Forward, record(oldOnes, time.Second)},
@@ -196,8 +196,8 @@ func TestUntil(t *testing.T) {
 func TestAgreed(t *testing.T) {
 	const low = 30 * time.Second
 	want := record(newOnes, low)
-	ns := func(s Set, err error) Answer {
-		return Answer{Server: Server{Name: "ns2.example.com.", Addr: "192.0.2.53:53"}, Set: s, Err: err}
+	ns := func(s RecordSet, err error) Answer {
+		return Answer{Server: NameServer{Name: "ns2.example.com.", Addr: "192.0.2.53:53"}, Set: s, Err: err}
 	}
 	for _, tt := range []struct {
 		name                     string
@@ -208,7 +208,7 @@ func TestAgreed(t *testing.T) {
 		{"all", narrow, []Answer{ns(want, nil), ns(want, nil)}, []Answer{ns(record(newOnes, time.Second), nil)}, ""},
 		{"a secondary is behind", narrow, []Answer{ns(want, nil), ns(record(oldOnes, low), nil)}, nil, "ns2.example.com (192.0.2.53:53) still says 192.0.2.1"},
 		{"a secondary has the values, and the old time to live", narrow, []Answer{ns(record(newOnes, time.Hour), nil)}, nil, "a time to live of 1h0m0s"},
-		{"a secondary is down", narrow, []Answer{ns(Set{}, errors.New("timeout"))}, nil, "does not say: timeout"},
+		{"a secondary is down", narrow, []Answer{ns(RecordSet{}, errors.New("timeout"))}, nil, "does not say: timeout"},
 		{"a resolver remembers", narrow, []Answer{ns(want, nil)}, []Answer{ns(record(oldOnes, low), nil)}, "still says 192.0.2.1"},
 		{"a resolver stretches", narrow, []Answer{ns(want, nil)}, []Answer{ns(record(newOnes, time.Hour), nil)}, ""},
 		{"restored only in part", restore, []Answer{ns(record(newOnes, time.Second), nil)}, nil, "a time to live of 1s"},

@@ -67,13 +67,13 @@ const (
 	swapName    = "swap.sub.example.test"
 )
 
-func (b *bind) put(t *testing.T, name string, typ v1alpha1.RecordType, ttl time.Duration, values ...string) Set {
+func (b *bind) put(t *testing.T, name string, typ v1alpha1.RecordType, ttl time.Duration, values ...string) RecordSet {
 	t.Helper()
 	s, err := NewSet(name, typ, ttl, values)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.provider().Replace(t.Context(), Set{Name: s.Name, Type: typ}, s); err != nil {
+	if err := b.provider().Replace(t.Context(), RecordSet{Name: s.Name, Type: typ}, s); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -188,11 +188,11 @@ func (b *bind) swapsNaively(t *testing.T) {
 	p := startPester(t, b.Primary, at, false)
 	done := 0
 	for ; done < rounds && p.lost.Load() == 0; done++ {
-		for _, ends := range [][2]Set{{name, address}, {address, name}} {
-			if err := b.provider().Replace(t.Context(), ends[0], Set{Name: ends[0].Name, Type: ends[0].Type}); err != nil {
+		for _, ends := range [][2]RecordSet{{name, address}, {address, name}} {
+			if err := b.provider().Replace(t.Context(), ends[0], RecordSet{Name: ends[0].Name, Type: ends[0].Type}); err != nil {
 				t.Fatal(err)
 			}
-			if err := b.provider().Replace(t.Context(), Set{Name: ends[1].Name, Type: ends[1].Type}, ends[1]); err != nil {
+			if err := b.provider().Replace(t.Context(), RecordSet{Name: ends[1].Name, Type: ends[1].Type}, ends[1]); err != nil {
 				t.Fatal(err)
 			}
 		}

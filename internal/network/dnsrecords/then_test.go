@@ -69,7 +69,7 @@ func (e ends) survive(t *testing.T, w *world, name string) {
 	t.Helper()
 	before := w.primary
 	from := [][]string{nil, before.Values}[w.random.IntN(2)]
-	there := func(m *Move) []engine.Step { return slices.Concat(m.Lower(), m.Switch(), m.End()) }
+	there := func(m *RecordMove) []engine.Step { return slices.Concat(m.Lower(), m.Switch(), m.End()) }
 	for range 6 {
 		w.kill = 1 + w.random.IntN(30)
 		m := w.move(from)
@@ -201,17 +201,17 @@ func TestThenRefusals(t *testing.T) {
 		name    string
 		change  func(w *world)
 		from    []string
-		steps   func(m *Move) []engine.Step
+		steps   func(m *RecordMove) []engine.Step
 		problem string
 	}{
-		{"it has not been at to", func(*world) {}, nil, (*Move).End, "should have come further before"},
-		{"it is at the end, and nothing is remembered", func(w *world) { w.primary.Values = e.then }, nil, (*Move).Lower, "nothing is remembered"},
-		{"it is at the end, by from", func(w *world) { w.primary.Values = e.then }, e.from, (*Move).Lower, ""},
-		{"the end is what it had", func(w *world) { w.then.To = e.from }, e.from, (*Move).Lower, "is what it had before"},
-		{"the end is what it has", func(w *world) { w.then.To = e.from }, nil, (*Move).Lower, "nothing is remembered"},
-		{"someone else's", func(w *world) { w.primary.Values = []string{"theirs.example.net."} }, e.from, (*Move).End, "in neither from nor to"},
-		{"it has another type, and no fromType", func(w *world) { w.former = "" }, nil, (*Move).Lower, "fromType"},
-		{"the time to live before the end", func(*world) {}, nil, func(m *Move) []engine.Step {
+		{"it has not been at to", func(*world) {}, nil, (*RecordMove).End, "should have come further before"},
+		{"it is at the end, and nothing is remembered", func(w *world) { w.primary.Values = e.then }, nil, (*RecordMove).Lower, "nothing is remembered"},
+		{"it is at the end, by from", func(w *world) { w.primary.Values = e.then }, e.from, (*RecordMove).Lower, ""},
+		{"the end is what it had", func(w *world) { w.then.To = e.from }, e.from, (*RecordMove).Lower, "is what it had before"},
+		{"the end is what it has", func(w *world) { w.then.To = e.from }, nil, (*RecordMove).Lower, "nothing is remembered"},
+		{"someone else's", func(w *world) { w.primary.Values = []string{"theirs.example.net."} }, e.from, (*RecordMove).End, "in neither from nor to"},
+		{"it has another type, and no fromType", func(w *world) { w.former = "" }, nil, (*RecordMove).Lower, "fromType"},
+		{"the time to live before the end", func(*world) {}, nil, func(m *RecordMove) []engine.Step {
 			return slices.Concat(m.Lower(), m.Switch(), m.Restore())
 		}, "should have come further before"},
 	} {
@@ -237,15 +237,15 @@ func TestLeave(t *testing.T) {
 	e := journeys()[0]
 	for _, tt := range []struct {
 		name   string
-		way    func(m *Move) []engine.Step
+		way    func(m *RecordMove) []engine.Step
 		values []string
 		idle   bool
 	}{
-		{"never begun", func(*Move) []engine.Step { return nil }, e.from, true},
-		{"only lowered", (*Move).Lower, e.from, false},
-		{"at to", func(m *Move) []engine.Step { return append(m.Lower(), m.Switch()...) }, e.to, false},
-		{"at last", func(m *Move) []engine.Step { return slices.Concat(m.Lower(), m.Switch(), m.End()) }, e.then, false},
-		{"back", func(m *Move) []engine.Step { return slices.Concat(m.Lower(), m.Switch(), m.End(), m.Back()) }, e.from, true},
+		{"never begun", func(*RecordMove) []engine.Step { return nil }, e.from, true},
+		{"only lowered", (*RecordMove).Lower, e.from, false},
+		{"at to", func(m *RecordMove) []engine.Step { return append(m.Lower(), m.Switch()...) }, e.to, false},
+		{"at last", func(m *RecordMove) []engine.Step { return slices.Concat(m.Lower(), m.Switch(), m.End()) }, e.then, false},
+		{"back", func(m *RecordMove) []engine.Step { return slices.Concat(m.Lower(), m.Switch(), m.End(), m.Back()) }, e.from, true},
 	} {
 		w := e.world(t, 1, &Client{}, time.Hour)
 		m := w.move(nil)
@@ -269,7 +269,7 @@ func TestLeave(t *testing.T) {
 func TestEndsAreSeen(t *testing.T) {
 	e := journeys()[0]
 	w := e.world(t, 1, &Client{}, 10*time.Second)
-	for i, way := range []func(m *Move) []engine.Step{(*Move).Lower, (*Move).Switch, (*Move).End} {
+	for i, way := range []func(m *RecordMove) []engine.Step{(*RecordMove).Lower, (*RecordMove).Switch, (*RecordMove).End} {
 		m := w.move(nil)
 		if err := w.drive(way(m)); err != nil {
 			t.Fatal(err)

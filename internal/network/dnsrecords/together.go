@@ -3,7 +3,7 @@ package dnsrecords
 import "github.com/replumb/replumb/internal/engine"
 
 // Together runs the same steps for all records: every first step comes before any second.
-func Together(title string, parallel int, all []*Move, steps func(*Move) []engine.Step) []engine.Group {
+func Together(title string, parallel int, all []*RecordMove, steps func(*RecordMove) []engine.Step) []engine.Group {
 	var groups []engine.Group
 	for _, m := range all {
 		for i, s := range steps(m) {

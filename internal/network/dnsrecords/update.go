@@ -26,7 +26,7 @@ type Dynamic struct {
 	Server string
 	Zone   string
 	// Key signs what is sent, and answers have to be signed by it. Without one nothing is signed.
-	Key    *Key
+	Key    *TSIGKey
 	Client *Client
 }
 
@@ -36,17 +36,17 @@ var (
 	_ Prover   = (*Dynamic)(nil)
 )
 
-func (d *Dynamic) Get(ctx context.Context, name string, typ v1alpha1.RecordType) (Set, error) {
+func (d *Dynamic) Get(ctx context.Context, name string, typ v1alpha1.RecordType) (RecordSet, error) {
 	r, err := d.ask(ctx, name, rrtype(typ))
 	if err != nil {
-		return Set{}, d.explain(Title(name, typ), err)
+		return RecordSet{}, d.explain(Title(name, typ), err)
 	}
 	return setOf(name, typ, r.Answer)
 }
 
 // Exists sends an update with a prerequisite alone: those see the zone without wildcards (RFC 2136,
 // section 3.2; RFC 4592, section 2.2.1).
-func (d *Dynamic) Exists(ctx context.Context, now Set) (bool, error) {
+func (d *Dynamic) Exists(ctx context.Context, now RecordSet) (bool, error) {
 	m := new(dns.Msg).SetUpdate(dns.Fqdn(d.Zone))
 	m.Used(now.rrs())
 	r, err := d.send(ctx, m)
@@ -81,7 +81,7 @@ func titleTXT(name string) string { return Title(name, "TXT") }
 
 // Replace has was as a prerequisite (RFC 2136, section 2.4.2), which the server checks with the
 // change. Prerequisites don't cover TTLs.
-func (d *Dynamic) Replace(ctx context.Context, was, want Set) error {
+func (d *Dynamic) Replace(ctx context.Context, was, want RecordSet) error {
 	if err := d.alone(ctx, was, want); err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (d *Dynamic) Replace(ctx context.Context, was, want Set) error {
 // update names every obstacle as a prerequisite: servers silently skip an address beside a CNAME,
 // and a CNAME beside anything (section 3.4.2.2). A message is atomic (section 3.7), so a change of
 // type leaves no gap.
-func (d *Dynamic) update(was, want Set) *dns.Msg {
+func (d *Dynamic) update(was, want RecordSet) *dns.Msg {
 	m := new(dns.Msg).SetUpdate(dns.Fqdn(d.Zone))
 	nothing := &dns.ANY{Hdr: dns.RR_Header{Name: want.Name, Rrtype: want.rrtype()}}
 	former := &dns.ANY{Hdr: dns.RR_Header{Name: was.Name, Rrtype: was.rrtype()}}
@@ -129,7 +129,7 @@ func (d *Dynamic) update(was, want Set) *dns.Msg {
 }
 
 // besides are usual types beside a future CNAME.
-func besides(was Set) []dns.RR {
+func besides(was RecordSet) []dns.RR {
 	var all []dns.RR
 	for _, typ := range []uint16{
 		dns.TypeA, dns.TypeAAAA, dns.TypeTXT, dns.TypeMX, dns.TypeNS, dns.TypeSRV, dns.TypeCAA, dns.TypeHTTPS, dns.TypeSVCB, dns.TypeSSHFP,
@@ -144,7 +144,7 @@ func besides(was Set) []dns.RR {
 
 // alone fails for a future CNAME with other records: the server would remove the old one and skip
 // the new one silently.
-func (d *Dynamic) alone(ctx context.Context, was, want Set) error {
+func (d *Dynamic) alone(ctx context.Context, was, want RecordSet) error {
 	if len(was.Values) == 0 || was.Type == want.Type || want.Type != v1alpha1.RecordCNAME {
 		return nil
 	}
@@ -169,7 +169,7 @@ func (d *Dynamic) alone(ctx context.Context, was, want Set) error {
 
 // Authoritative implements Provider: the primary, and each server that it names for the zone.
 func (d *Dynamic) Authoritative(ctx context.Context, name string, typ v1alpha1.RecordType) ([]Answer, error) {
-	first := Answer{Server: Server{Name: "primary", Addr: d.Server}}
+	first := Answer{Server: NameServer{Name: "primary", Addr: d.Server}}
 	first.Set, first.Err = d.Get(ctx, name, typ)
 	servers, err := d.servers(ctx)
 	if err != nil {
@@ -178,12 +178,12 @@ func (d *Dynamic) Authoritative(ctx context.Context, name string, typ v1alpha1.R
 	return append([]Answer{first}, d.Client.Ask(ctx, servers, name, typ)...), nil
 }
 
-func (d *Dynamic) servers(ctx context.Context) ([]Server, error) {
+func (d *Dynamic) servers(ctx context.Context) ([]NameServer, error) {
 	r, err := d.ask(ctx, d.Zone, dns.TypeNS)
 	if err != nil {
 		return nil, err
 	}
-	var all []Server
+	var all []NameServer
 	for _, host := range nameServers(d.Zone, r.Answer) {
 		at, err := d.locate(ctx, host)
 		if err != nil {
@@ -199,11 +199,11 @@ func (d *Dynamic) servers(ctx context.Context) ([]Server, error) {
 }
 
 // locate asks the primary, which knows best, for servers in its zone.
-func (d *Dynamic) locate(ctx context.Context, host string) ([]Server, error) {
+func (d *Dynamic) locate(ctx context.Context, host string) ([]NameServer, error) {
 	if !dns.IsSubDomain(dns.CanonicalName(d.Zone), host) {
 		return d.Client.Locate(ctx, []string{host})
 	}
-	var all []Server
+	var all []NameServer
 	for _, rrtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
 		r, err := d.ask(ctx, host, rrtype)
 		if errors.Is(err, errLame) { // it is in a zone below

@@ -19,7 +19,7 @@ func TestUpdateNamesWhatStandsInTheWay(t *testing.T) {
 	const name = "api.example.com.\t"
 	for _, tt := range []struct {
 		name      string
-		was, want Set
+		was, want RecordSet
 		prereq    []string
 		update    []string
 	}{
@@ -35,8 +35,8 @@ func TestUpdateNamesWhatStandsInTheWay(t *testing.T) {
 		},
 		{
 			"create an alias",
-			Set{Name: "api.example.com.", Type: v1alpha1.RecordCNAME},
-			Set{Name: "api.example.com.", Type: v1alpha1.RecordCNAME, TTL: time.Minute, Values: []string{"lb.example.com."}},
+			RecordSet{Name: "api.example.com.", Type: v1alpha1.RecordCNAME},
+			RecordSet{Name: "api.example.com.", Type: v1alpha1.RecordCNAME, TTL: time.Minute, Values: []string{"lb.example.com."}},
 			[]string{name + "0\tNONE\tANY"},
 			[]string{name + "60\tIN\tCNAME\tlb.example.com."},
 		},
@@ -82,8 +82,8 @@ func TestUpdateNamesWhatStandsInTheWay(t *testing.T) {
 }
 
 // cname is the record of these tests as a CNAME.
-func cname(value string, ttl time.Duration) Set {
-	return Set{Name: "api.example.com.", Type: v1alpha1.RecordCNAME, TTL: ttl, Values: []string{value}}
+func cname(value string, ttl time.Duration) RecordSet {
+	return RecordSet{Name: "api.example.com.", Type: v1alpha1.RecordCNAME, TTL: ttl, Values: []string{value}}
 }
 
 // noOthers are prerequisites that there is nothing beside an address.
@@ -119,7 +119,7 @@ func TestDynamicExplains(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		handler dns.HandlerFunc
-		key     *Key
+		key     *TSIGKey
 		again   bool
 		problem string
 	}{
@@ -191,7 +191,7 @@ func TestDynamicAsksEveryServer(t *testing.T) {
 	if err != nil || len(answers) != 3 {
 		t.Fatalf("%v, %v", answers, err)
 	}
-	want := Set{Name: "api.example.test.", Type: v1alpha1.RecordA, TTL: 30 * time.Second, Values: []string{"192.0.2.2"}}
+	want := RecordSet{Name: "api.example.test.", Type: v1alpha1.RecordA, TTL: 30 * time.Second, Values: []string{"192.0.2.2"}}
 	err = agreed(want, narrow, answers, nil)
 	if err == nil || !strings.Contains(err.Error(), "ns3.example.test (127.0.0.3:"+port+") still says 192.0.2.1, not 192.0.2.2") {
 		t.Errorf("got %v", err)

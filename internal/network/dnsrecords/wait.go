@@ -12,7 +12,7 @@ import (
 // waitStep waits until caches have forgotten the former record, counted from a recorded time, so
 // that a new run does not start over.
 type waitStep struct {
-	move  *Move
+	move  *RecordMove
 	stage stage
 	to    engine.Direction
 }
@@ -23,7 +23,7 @@ var (
 	_ engine.Previewer = (*waitStep)(nil)
 )
 
-func (m *Move) wait(st stage, d engine.Direction) *waitStep {
+func (m *RecordMove) wait(st stage, d engine.Direction) *waitStep {
 	return &waitStep{move: m, stage: st, to: d}
 }
 

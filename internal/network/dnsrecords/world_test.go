@@ -24,9 +24,9 @@ type world struct {
 	t       testing.TB
 	random  *rand.Rand
 	now     time.Time
-	primary Set
+	primary RecordSet
 	// arrives is when the secondary has what the primary has.
-	secondary Set
+	secondary RecordSet
 	arrives   time.Time
 	caches    []cached
 	memory    notebook
@@ -48,7 +48,7 @@ type world struct {
 }
 
 type cached struct {
-	set   Set
+	set   RecordSet
 	until time.Time
 }
 
@@ -100,17 +100,17 @@ func (w *world) remembered() []string {
 	return both(all, nil)
 }
 
-func (w *world) Get(_ context.Context, name string, typ v1alpha1.RecordType) (Set, error) {
+func (w *world) Get(_ context.Context, name string, typ v1alpha1.RecordType) (RecordSet, error) {
 	switch {
 	case typ == w.primary.Type:
 		return w.primary, nil
 	case w.primary.Type == v1alpha1.RecordCNAME:
-		return Set{}, &Error{Record: Title(name, typ), Problem: "the name is a CNAME"}
+		return RecordSet{}, &Error{Record: Title(name, typ), Problem: "the name is a CNAME"}
 	}
-	return Set{Name: w.primary.Name, Type: typ}, nil
+	return RecordSet{Name: w.primary.Name, Type: typ}, nil
 }
 
-func (w *world) Replace(_ context.Context, was, want Set) error {
+func (w *world) Replace(_ context.Context, was, want RecordSet) error {
 	if w.strange != nil {
 		w.strange()
 		w.strange = nil
@@ -129,12 +129,12 @@ func (w *world) Replace(_ context.Context, was, want Set) error {
 
 func (w *world) Authoritative(context.Context, string, v1alpha1.RecordType) ([]Answer, error) {
 	return []Answer{
-		{Server: Server{Name: "ns1.example.com.", Addr: "192.0.2.53:53"}, Set: w.primary},
-		{Server: Server{Name: "ns2.example.com.", Addr: "192.0.2.54:53"}, Set: w.secondary},
+		{Server: NameServer{Name: "ns1.example.com.", Addr: "192.0.2.53:53"}, Set: w.primary},
+		{Server: NameServer{Name: "ns2.example.com.", Addr: "192.0.2.54:53"}, Set: w.secondary},
 	}, nil
 }
 
-func (w *world) move(from []string) *Move {
+func (w *world) move(from []string) *RecordMove {
 	spec := v1alpha1.RecordSpec{
 		Name: "api.example.com", Type: w.primary.Type, FromType: w.former, From: from, To: w.to, Then: w.then, TTL: ptr.To(int32(30)),
 		Drain: &metav1.Duration{Duration: 10 * time.Second},

@@ -12,15 +12,15 @@ const Table = "replumb-crossing"
 // Every is how often Keep looks whether the rules are still there.
 const Every = 2 * time.Second
 
-// Pair is a way that packets go: from the pods of one range to those of another.
-type Pair struct{ From, To netip.Prefix }
+// RangePair is a way that packets go: from the pods of one range to those of another.
+type RangePair struct{ From, To netip.Prefix }
 
-func (p Pair) String() string { return p.From.String() + " to " + p.To.String() }
+func (p RangePair) String() string { return p.From.String() + " to " + p.To.String() }
 
 // Pairs are all ordered pairs of ranges of one family. Overlapping ranges are an error, and so is
 // none.
-func Pairs(ranges []netip.Prefix) ([]Pair, error) {
-	var out []Pair
+func Pairs(ranges []netip.Prefix) ([]RangePair, error) {
+	var out []RangePair
 	for i, from := range ranges {
 		if !from.IsValid() || from != from.Masked() || from.Addr().Is4In6() {
 			return nil, fmt.Errorf("%s is no range of pods", from)
@@ -32,7 +32,7 @@ func Pairs(ranges []netip.Prefix) ([]Pair, error) {
 			if from.Overlaps(to) {
 				return nil, fmt.Errorf("the ranges %s and %s overlap", from, to)
 			}
-			out = append(out, Pair{from, to})
+			out = append(out, RangePair{from, to})
 		}
 	}
 	if len(out) == 0 {

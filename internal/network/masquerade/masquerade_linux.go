@@ -17,7 +17,7 @@ func families() []nftables.TableFamily {
 	return []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6}
 }
 
-func familyOf(p Pair) nftables.TableFamily {
+func familyOf(p RangePair) nftables.TableFamily {
 	if p.From.Addr().Is4() {
 		return nftables.TableFamilyIPv4
 	}
@@ -31,8 +31,8 @@ func familyName(f nftables.TableFamily) string {
 	return "ip6"
 }
 
-func byFamily(pairs []Pair) map[nftables.TableFamily][]Pair {
-	out := map[nftables.TableFamily][]Pair{}
+func byFamily(pairs []RangePair) map[nftables.TableFamily][]RangePair {
+	out := map[nftables.TableFamily][]RangePair{}
 	for _, p := range pairs {
 		out[familyOf(p)] = append(out[familyOf(p)], p)
 	}
@@ -49,7 +49,7 @@ func chain(t *nftables.Table) *nftables.Chain {
 }
 
 // Apply writes the rules in one transaction, and reports whether they were missing.
-func Apply(pairs []Pair) (bool, error) {
+func Apply(pairs []RangePair) (bool, error) {
 	c, err := nftables.New()
 	if err != nil {
 		return false, fmt.Errorf("nftables: %w", err)
@@ -73,7 +73,7 @@ func Apply(pairs []Pair) (bool, error) {
 	return true, nil
 }
 
-func replace(c *nftables.Conn, f nftables.TableFamily, pairs []Pair) error {
+func replace(c *nftables.Conn, f nftables.TableFamily, pairs []RangePair) error {
 	if err := remove(c, f); err != nil || len(pairs) == 0 {
 		return err
 	}
@@ -110,7 +110,7 @@ func find(c *nftables.Conn, f nftables.TableFamily) (*nftables.Table, error) {
 }
 
 // Check returns a MissingError if the node's rules are not exactly these.
-func Check(pairs []Pair) error {
+func Check(pairs []RangePair) error {
 	c, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
@@ -118,7 +118,7 @@ func Check(pairs []Pair) error {
 	return check(c, pairs)
 }
 
-func check(c *nftables.Conn, pairs []Pair) error {
+func check(c *nftables.Conn, pairs []RangePair) error {
 	want := byFamily(pairs)
 	for _, f := range families() {
 		t, err := find(c, f)
@@ -141,7 +141,7 @@ func check(c *nftables.Conn, pairs []Pair) error {
 	return nil
 }
 
-func checkTable(c *nftables.Conn, t *nftables.Table, want []Pair) error {
+func checkTable(c *nftables.Conn, t *nftables.Table, want []RangePair) error {
 	name := familyName(t.Family) + " " + Table
 	chains, err := c.ListChainsOfTableFamily(t.Family)
 	if err != nil {
@@ -180,7 +180,7 @@ func same(a, b *nftables.Chain) bool {
 
 // Maintain restores the rules until ctx ends, and leaves them: a restart must not change addresses
 // of connections. Failures after the first attempt are reported and retried.
-func Maintain(ctx context.Context, pairs []Pair, every time.Duration, say func(error)) error {
+func Maintain(ctx context.Context, pairs []RangePair, every time.Duration, say func(error)) error {
 	if _, err := Apply(pairs); err != nil {
 		return err
 	}

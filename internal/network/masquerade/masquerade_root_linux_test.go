@@ -206,7 +206,7 @@ func masquerade(t *testing.T, by string) {
 	run(t, fmt.Sprintf(withIptables, "fd00:1::/64"), "ip6tables-"+by+"-restore")
 }
 
-func testPairs(t *testing.T) []Pair {
+func testPairs(t *testing.T) []RangePair {
 	t.Helper()
 	pairs, err := Pairs(ranges("10.244.0.0/16", "fd00:1::/64", "192.168.0.0/16", "fd00:2::/64"))
 	must(t, err)
@@ -306,7 +306,7 @@ func TestPut(t *testing.T) {
 }
 
 // requirePut puts the rules there, the first time by a change and the second time by none.
-func requirePut(t *testing.T, pairs []Pair) {
+func requirePut(t *testing.T, pairs []RangePair) {
 	t.Helper()
 	for i, want := range []bool{true, false} {
 		if changed, err := Apply(pairs); err != nil || changed != want {
@@ -383,7 +383,7 @@ func TestKeep(t *testing.T) {
 	must(t, Check(pairs))
 }
 
-func appears(t *testing.T, pairs []Pair) {
+func appears(t *testing.T, pairs []RangePair) {
 	t.Helper()
 	var err error
 	for until := time.Now().Add(10 * time.Second); time.Now().Before(until); {

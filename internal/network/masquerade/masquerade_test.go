@@ -44,7 +44,7 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-func joined(pairs []Pair) string {
+func joined(pairs []RangePair) string {
 	var all []string
 	for _, p := range pairs {
 		all = append(all, p.String())

@@ -25,7 +25,7 @@ func headerOf(f nftables.TableFamily) header {
 }
 
 // keeping is, in nft's words: ip saddr FROM ip daddr TO snat to ip saddr.
-func keeping(p Pair) []expr.Any {
+func keeping(p RangePair) []expr.Any {
 	h := headerOf(familyOf(p))
 	var all []expr.Any
 	all = append(all, within(h.source, h.size, p.From)...)
@@ -35,7 +35,7 @@ func keeping(p Pair) []expr.Any {
 	})
 }
 
-func natFamily(p Pair) uint32 {
+func natFamily(p RangePair) uint32 {
 	if p.From.Addr().Is4() {
 		return unix.NFPROTO_IPV4
 	}

@@ -14,7 +14,7 @@ import (
 
 // Adopt makes a network's own file the node's, and removes what Prefer and a staged DaemonSet have
 // left. It fails if the node would go by another network then.
-func (h Host) Adopt(n Network) error {
+func (h Host) Adopt(n NetworkTraces) error {
 	confs, err := h.confs()
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func (h Host) Adopt(n Network) error {
 	return h.unstage(n)
 }
 
-func (h Host) unstage(n Network) error {
+func (h Host) unstage(n NetworkTraces) error {
 	known, err := h.known()
 	if err != nil {
 		return err

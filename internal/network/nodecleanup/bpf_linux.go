@@ -14,7 +14,7 @@ import (
 
 // filterPart are BPF programs on others' interfaces; where the kernel has links (tcx), they are
 // pinned.
-type filterPart struct{ Network }
+type filterPart struct{ NetworkTraces }
 
 func (p filterPart) filters() ([]*netlink.BpfFilter, []string, error) {
 	if len(p.Filters) == 0 {
@@ -60,7 +60,7 @@ func (p filterPart) remove() error {
 // pinPart is what is in the file system of BPF.
 type pinPart struct {
 	Host
-	Network
+	NetworkTraces
 }
 
 func (p pinPart) find() ([]string, error) {
@@ -108,7 +108,7 @@ func (p pinPart) remove() error {
 
 // rulePart are a network's routing rules and tables, and the rule for local addresses where it has
 // moved that.
-type rulePart struct{ Network }
+type rulePart struct{ NetworkTraces }
 
 func (p rulePart) rules() (own, moved []netlink.Rule, err error) {
 	if len(p.RouteTables) == 0 {

@@ -15,7 +15,7 @@ type part interface {
 
 // parts in order of removal: what makes new pods, what filters and leads packets, what carries
 // them, and last what is remembered.
-func (h Host) parts(n Network) ([]part, error) {
+func (h Host) parts(n NetworkTraces) ([]part, error) {
 	if n.rulesOnly() {
 		return []part{nftPart{n}, legacyPart{h, n}}, nil
 	}
@@ -48,7 +48,7 @@ func (h Host) parts(n Network) ([]part, error) {
 
 // Residue finds what a network has left, and fails for what it cannot look at: that may not be
 // clean.
-func (h Host) Residue(n Network) (*Report, error) {
+func (h Host) Residue(n NetworkTraces) (*TracesReport, error) {
 	parts, err := h.parts(n)
 	if err != nil {
 		return nil, fmt.Errorf("looking for what %s left: %w", n.Name, err)
@@ -56,8 +56,8 @@ func (h Host) Residue(n Network) (*Report, error) {
 	return found(n, parts)
 }
 
-func found(n Network, parts []part) (*Report, error) {
-	r := &Report{}
+func found(n NetworkTraces, parts []part) (*TracesReport, error) {
+	r := &TracesReport{}
 	for _, p := range parts {
 		all, err := p.find()
 		if err != nil {
@@ -70,7 +70,7 @@ func found(n Network, parts []part) (*Report, error) {
 
 // Clean removes a network's residue and reports it. It tries everything, and fails if anything is
 // left.
-func (h Host) Clean(n Network) (*Report, error) {
+func (h Host) Clean(n NetworkTraces) (*TracesReport, error) {
 	parts, err := h.parts(n)
 	if err != nil {
 		return nil, fmt.Errorf("looking for what %s left: %w", n.Name, err)

@@ -24,8 +24,8 @@ type Host struct {
 	Pods []netip.Prefix
 }
 
-// Report is what one look at a node found. It fits into a termination message.
-type Report struct {
+// TracesReport is what one look at a node found. It fits into a termination message.
+type TracesReport struct {
 	// Found are things such as "interface cni0", in the order in which they are removed.
 	Found []string `json:"found,omitempty"`
 	// More is how many there are that had no room.
@@ -36,11 +36,11 @@ type Report struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
-func (r *Report) Empty() bool {
+func (r *TracesReport) Empty() bool {
 	return len(r.Found) == 0 && len(r.Clients) == 0 && len(r.Problems) == 0 && r.More == 0
 }
 
-func (r *Report) String() string {
+func (r *TracesReport) String() string {
 	text := strings.Join(slices.Concat(r.Found, r.Clients), ", ")
 	if len(r.Problems) > 0 { // sentences, which have commas
 		text = strings.Join(append(slices.DeleteFunc([]string{text}, isBlank), r.Problems...), "; ")
@@ -53,7 +53,7 @@ func (r *Report) String() string {
 
 func isBlank(text string) bool { return text == "" }
 
-func (r *Report) Marshal() ([]byte, error) {
+func (r *TracesReport) Marshal() ([]byte, error) {
 	short := *r
 	for {
 		body, err := json.Marshal(short)
@@ -73,8 +73,8 @@ func (r *Report) Marshal() ([]byte, error) {
 }
 
 // Parse reads a report from a termination message.
-func Parse(message string) (*Report, error) {
-	r := &Report{}
+func Parse(message string) (*TracesReport, error) {
+	r := &TracesReport{}
 	d := json.NewDecoder(strings.NewReader(message))
 	d.DisallowUnknownFields()
 	if err := d.Decode(r); err != nil {

@@ -118,14 +118,14 @@ func (h Host) configurations(endings ...string) (map[string]*conf, error) {
 	return out, nil
 }
 
-func (c *conf) of(n Network) bool {
+func (c *conf) of(n NetworkTraces) bool {
 	return slices.ContainsFunc(c.all(), func(p plugin) bool {
 		return slices.Contains(n.Plugins, p.Type) && (!n.fileOnly() || n.gives(p.IPAM))
 	})
 }
 
 // bridges are those of the network, and never one that another configuration names.
-func (h Host) bridges(n Network) ([]string, error) {
+func (h Host) bridges(n NetworkTraces) ([]string, error) {
 	read := h.confs
 	if n.fileOnly() { // it may have been put aside
 		read = h.known
@@ -159,7 +159,7 @@ func (h Host) bridges(n Network) ([]string, error) {
 // confPart is the configuration, without which pods wait for the next network.
 type confPart struct {
 	Host
-	Network
+	NetworkTraces
 }
 
 func (p confPart) find() ([]string, error) {
@@ -169,7 +169,7 @@ func (p confPart) find() ([]string, error) {
 	}
 	var files []string
 	for name, c := range confs {
-		if c.of(p.Network) {
+		if c.of(p.NetworkTraces) {
 			files = append(files, path.Join(confDir, name))
 		}
 	}
@@ -185,13 +185,13 @@ func (p confPart) remove() error { return p.unlink(p.find) }
 // dirPart are directories of the network, leases and results of its pods.
 type dirPart struct {
 	Host
-	Network
+	NetworkTraces
 	// nets are the configurations' names, which are gone when their leases are removed.
 	nets []string
 }
 
 // names are those of present configurations, and the usual ones that are only this network's.
-func (h Host) names(n Network) ([]string, error) {
+func (h Host) names(n NetworkTraces) ([]string, error) {
 	confs, err := h.known()
 	if err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 )
 
 // narrow adds the ranges of its pods to a network that only files tell apart.
-func (h Host) narrow(n Network) Network {
+func (h Host) narrow(n NetworkTraces) NetworkTraces {
 	if n.fileOnly() {
 		n.Within = h.Pods
 	}
@@ -19,7 +19,7 @@ func (h Host) narrow(n Network) Network {
 
 // gives reports whether a plugin's IPAM is the network's, with all ranges within its own. One
 // without a range is unknown (plugins/ipam/host-local in github.com/containernetworking/plugins).
-func (n Network) gives(ipam json.RawMessage) bool {
+func (n NetworkTraces) gives(ipam json.RawMessage) bool {
 	var one struct {
 		Type   string
 		Subnet string
@@ -40,7 +40,7 @@ func (n Network) gives(ipam json.RawMessage) bool {
 	return len(all) > 0 && !slices.ContainsFunc(all, func(text string) bool { return !n.within(text) })
 }
 
-func (n Network) within(text string) bool {
+func (n NetworkTraces) within(text string) bool {
 	r, err := netip.ParsePrefix(text)
 	return err == nil && slices.ContainsFunc(n.Within, func(pods netip.Prefix) bool {
 		return pods.Bits() <= r.Bits() && pods.Contains(r.Addr())
@@ -50,7 +50,7 @@ func (n Network) within(text string) bool {
 // ofPods adds the marks of rules for pods: ipMasq and portmap comment with the names of
 // configuration and pod (FormatComment in pkg/utils and plugins/meta/portmap of
 // github.com/containernetworking/plugins).
-func (n Network) ofPods(nets []string) Network {
+func (n NetworkTraces) ofPods(nets []string) NetworkTraces {
 	n.Comments = nil
 	for _, net := range nets {
 		n.Comments = append(n.Comments, fmt.Sprintf("name: %q id: ", net), fmt.Sprintf("dnat name: %q id: ", net))
@@ -63,7 +63,7 @@ func (n Network) ofPods(nets []string) Network {
 var podChain = regexp.MustCompile(`^CNI-(DN-)?[0-9a-f]{16,}$`)
 
 // ledTo is the chain of a pod that a rule leads to, as iptables-save writes it; empty, if to none.
-func (n Network) ledTo(rule string) string {
+func (n NetworkTraces) ledTo(rule string) string {
 	if !n.fileOnly() {
 		return ""
 	}

@@ -15,14 +15,14 @@ import (
 
 // Inspect finds, as problems, what keeps the node from running two networks and a switch to this
 // one. What cannot be known is an error.
-func (h Host) Inspect(n Network) (*Report, error) {
+func (h Host) Inspect(n NetworkTraces) (*TracesReport, error) {
 	root, err := h.open()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = root.Close() }()
-	r := &Report{}
-	for _, look := range []func(*os.Root, Network) ([]string, error){unready, runtimes, narrow, strict} {
+	r := &TracesReport{}
+	for _, look := range []func(*os.Root, NetworkTraces) ([]string, error){unready, runtimes, narrow, strict} {
 		problems, err := look(root, n)
 		if err != nil {
 			return nil, fmt.Errorf("looking how the node stands: %w", err)
@@ -32,7 +32,7 @@ func (h Host) Inspect(n Network) (*Report, error) {
 	return r, nil
 }
 
-func unready(root *os.Root, n Network) ([]string, error) {
+func unready(root *os.Root, n NetworkTraces) ([]string, error) {
 	var out []string
 	_, err := staged(root, n)
 	if none := (*NotReadyError)(nil); errors.As(err, &none) {
@@ -48,7 +48,7 @@ func unready(root *os.Root, n Network) ([]string, error) {
 }
 
 // narrow is that pods would send packets that do not fit into the tunnel of their network.
-func narrow(root *os.Root, n Network) ([]string, error) {
+func narrow(root *os.Root, n NetworkTraces) ([]string, error) {
 	body, err := staged(root, n)
 	if none := (*NotReadyError)(nil); errors.As(err, &none) {
 		return nil, nil // which is a problem of its own
@@ -108,7 +108,7 @@ const sysctls = "/proc/sys/net/ipv4/conf"
 
 // strict finds rp_filter, by which the kernel drops packets that come through another interface
 // than the answer would take (Documentation/networking/ip-sysctl.rst); IPv6 has none.
-func strict(*os.Root, Network) ([]string, error) {
+func strict(*os.Root, NetworkTraces) ([]string, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("listing interfaces: %w", err)

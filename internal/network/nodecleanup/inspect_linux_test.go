@@ -98,7 +98,7 @@ func TestRuntimes(t *testing.T) {
 			root, err := h.open()
 			must(t, err)
 			defer func() { must(t, root.Close()) }()
-			got, err := runtimes(root, Network{})
+			got, err := runtimes(root, NetworkTraces{})
 			must(t, err)
 			requireProblems(t, got, tt.want)
 		})
@@ -126,7 +126,7 @@ func TestLinked(t *testing.T) {
 	root, err := h.open()
 	must(t, err)
 	defer func() { must(t, root.Close()) }()
-	got, err := runtimes(root, Network{})
+	got, err := runtimes(root, NetworkTraces{})
 	must(t, err)
 	requireProblems(t, got, []string{"sets max_conf_num to 2"})
 	for dir, want := range map[string]bool{"/etc/networks": false, "/etc/cni/net.d/": false, "/etc/cni": true, "": false} {

@@ -8,7 +8,7 @@ import (
 
 // legacyFinds reads iptables-legacy-save. It returns what is the network's, and the input of
 // iptables-legacy-restore --noflush that removes it; nothing for nothing.
-func legacyFinds(n Network, save string) (found []string, restore string) {
+func legacyFinds(n NetworkTraces, save string) (found []string, restore string) {
 	var out strings.Builder
 	var rules, chains []string
 	table := ""
@@ -56,7 +56,7 @@ func write(out *strings.Builder, table string, rules, chains []string) {
 
 // ownRule reports whether a rule leads to a chain of the network, has its comment, or has none and
 // accepts one of its interfaces.
-func (n Network) ownRule(rule string) bool {
+func (n NetworkTraces) ownRule(rule string) bool {
 	rule = " " + rule
 	for _, mark := range []string{" -j ", " -g "} {
 		for part := range strings.SplitSeq(rule, mark) {

@@ -22,7 +22,7 @@ const legacyTime = 30 * time.Second
 // is run from its root. A node with such tables and without iptables is an error.
 type legacyPart struct {
 	Host
-	Network
+	NetworkTraces
 }
 
 // inUse reports whether the kernel has such tables for a family, by a file that lists them.
@@ -60,7 +60,7 @@ func (p legacyPart) remove() error {
 
 func (p legacyPart) each(take func(f legacyFamily, found []string, restore string) error) error {
 	return p.saved(func(f legacyFamily, save string) error {
-		found, restore := legacyFinds(p.Network, save)
+		found, restore := legacyFinds(p.NetworkTraces, save)
 		return take(f, found, restore)
 	})
 }

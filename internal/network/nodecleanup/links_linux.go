@@ -12,7 +12,7 @@ import (
 
 // linkPart are interfaces: by their names, and what hangs on the network's bridges.
 type linkPart struct {
-	Network
+	NetworkTraces
 	bridges []string
 }
 
@@ -78,7 +78,7 @@ func calm(l netlink.Link) error {
 // routePart are routes of the network that do not end with its interfaces.
 type routePart struct {
 	Host
-	Network
+	NetworkTraces
 }
 
 func (p routePart) routes() ([]netlink.Route, error) {
@@ -129,7 +129,7 @@ func (p routePart) remove() error {
 }
 
 // setPart are ipsets.
-type setPart struct{ Network }
+type setPart struct{ NetworkTraces }
 
 func (p setPart) names() ([]string, error) {
 	if len(p.Sets) == 0 {

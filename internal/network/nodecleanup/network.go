@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Network is what a pod network leaves on nodes, by its names.
-type Network struct {
+// NetworkTraces is what a pod network leaves on nodes, by its names.
+type NetworkTraces struct {
 	Name string
 	// Plugins are the types in a CNI configuration that make it this network's.
 	Plugins []string
@@ -66,8 +66,8 @@ type Network struct {
 // of github.com/weaveworks/weave; datapath is one of Open vSwitch, which the kernel does not let go
 // as an interface. What is pinned of its links goes before its maps: a program without the maps of
 // its tail calls drops packets.
-func Find(name string) (Network, bool) {
-	all := []Network{
+func Find(name string) (NetworkTraces, bool) {
+	all := []NetworkTraces{
 		{
 			Name:    "flannel",
 			Plugins: []string{"flannel"},
@@ -116,9 +116,9 @@ func Find(name string) (Network, bool) {
 		{Name: HostLocal, Plugins: []string{"bridge", "ptp"}, IPAM: HostLocal},
 		kubeProxy(),
 	}
-	i := slices.IndexFunc(all, func(n Network) bool { return n.Name == name })
+	i := slices.IndexFunc(all, func(n NetworkTraces) bool { return n.Name == name })
 	if i < 0 {
-		return Network{}, false
+		return NetworkTraces{}, false
 	}
 	return all[i], true
 }
@@ -133,8 +133,8 @@ const KubeProxy = "kube-proxy"
 // kubeProxy has the rules that `kube-proxy --cleanup` removes (pkg/proxy/iptables and
 // pkg/proxy/nftables of k8s.io/kubernetes), and earlier versions' chains. Other KUBE- chains are
 // the kubelet's. Connection tracking stays, so translated connections go on.
-func kubeProxy() Network {
-	return Network{
+func kubeProxy() NetworkTraces {
+	return NetworkTraces{
 		Name: KubeProxy, Tables: []string{proxyTable},
 		Chains: []string{
 			"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-MARK-MASQ", "KUBE-FORWARD",
@@ -149,10 +149,10 @@ const (
 	proxyChain = "KUBE-SERVICES"
 )
 
-func (n Network) rulesOnly() bool { return len(n.Plugins) == 0 }
+func (n NetworkTraces) rulesOnly() bool { return len(n.Plugins) == 0 }
 
 // fileOnly reports whether only files tell the network from others.
-func (n Network) fileOnly() bool { return n.IPAM != "" }
+func (n NetworkTraces) fileOnly() bool { return n.IPAM != "" }
 
 // Names are those that Find knows, of networks.
 func Names() []string { return []string{"flannel", "calico", "cilium", "weave", HostLocal} }
@@ -165,7 +165,7 @@ const (
 	lxcDigits = 12
 )
 
-func (n Network) Describe() []string {
+func (n NetworkTraces) Describe() []string {
 	if n.rulesOnly() {
 		return []string{
 			"chains and rules of iptables: " + strings.Join(n.Chains, ", "),
@@ -208,7 +208,7 @@ func (n Network) Describe() []string {
 	return append(out, "directories "+strings.Join(n.Dirs, ", ")+", and the addresses that were given out")
 }
 
-func (n Network) ownChain(name string) bool {
+func (n NetworkTraces) ownChain(name string) bool {
 	return slices.Contains(n.Whole, name) || hasPrefix(n.Chains, name)
 }
 
@@ -224,7 +224,7 @@ func matches(patterns []string, name string) bool {
 }
 
 // Writable are the directories that a cleanup writes to; it only reads the rest.
-func (n Network) Writable() []string {
+func (n NetworkTraces) Writable() []string {
 	if n.rulesOnly() {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 // nftPart is in nftables: the network's tables, and in iptables' tables its chains, jumps to them,
 // and rules with its comments. It talks to the kernel, since the writing program is often in the
 // network's image only.
-type nftPart struct{ Network }
+type nftPart struct{ NetworkTraces }
 
 // nftFinds is what there is in nftables.
 type nftFinds struct {

@@ -9,7 +9,7 @@ import (
 )
 
 func TestReportFits(t *testing.T) {
-	r := &Report{}
+	r := &TracesReport{}
 	for i := range 5000 {
 		r.Found = append(r.Found, fmt.Sprintf("interface cali%d", i))
 	}

@@ -13,7 +13,7 @@ import (
 
 // Origin finds whether the node's pods have their network from files alone, and as problems what
 // keeps it from leaving that. Pods are this node's ranges; the finding is the file in use.
-func (h Host) Origin(n Network) (*Report, error) {
+func (h Host) Origin(n NetworkTraces) (*TracesReport, error) {
 	n = h.narrow(n)
 	confs, err := h.confs()
 	if err != nil {
@@ -21,7 +21,7 @@ func (h Host) Origin(n Network) (*Report, error) {
 	}
 	delete(confs, Preferred)
 	names := slices.Sorted(maps.Keys(confs))
-	r := &Report{}
+	r := &TracesReport{}
 	switch {
 	case len(names) == 0:
 		r.Problems = append(r.Problems, confDir+" holds no configuration")

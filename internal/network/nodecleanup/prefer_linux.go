@@ -37,7 +37,7 @@ func (e *NotReadyError) Error() string {
 
 // Prefer gives new pods of the node the staged network, by an exact copy of its configuration,
 // which differs by node. The file appears whole or not at all, even if power fails.
-func (h Host) Prefer(n Network) error {
+func (h Host) Prefer(n NetworkTraces) error {
 	root, err := h.open()
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (h Host) Prefer(n Network) error {
 }
 
 // Prefers reports whether new pods get that network by Prefer. It fails if another file goes first.
-func (h Host) Prefers(n Network) (bool, error) {
+func (h Host) Prefers(n NetworkTraces) (bool, error) {
 	root, err := h.open()
 	if err != nil {
 		return false, err
@@ -118,7 +118,7 @@ func aheads(root *os.Root) ([]string, error) {
 func loaded(name string) bool { return slices.Contains(extensions(), path.Ext(name)) }
 
 // staged is a network's staged configuration, which must be a list, as its future name says.
-func staged(root *os.Root, n Network) ([]byte, error) {
+func staged(root *os.Root, n NetworkTraces) ([]byte, error) {
 	entries, err := fs.ReadDir(root.FS(), within(confDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err

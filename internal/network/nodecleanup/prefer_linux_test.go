@@ -41,7 +41,7 @@ func TestPrefer(t *testing.T) {
 	}
 }
 
-func requirePrefers(t *testing.T, h Host, n Network, want bool) {
+func requirePrefers(t *testing.T, h Host, n NetworkTraces, want bool) {
 	t.Helper()
 	if got, err := h.Prefers(n); err != nil || got != want {
 		t.Errorf("that it prefers %s is %v, %v; want %v", n.Name, got, err, want)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Agent asks Cilium's agent by its local socket (api/v1 in github.com/cilium/cilium).
-type Agent struct {
+// CiliumAgent asks Cilium's agent by its local socket (api/v1 in github.com/cilium/cilium).
+type CiliumAgent struct {
 	// Socket is its path; Healthz is an address that must take connections, as kube-proxy's does,
 	// if not empty.
 	Socket, Healthz string
@@ -39,10 +39,10 @@ func Replaces(does bool) string {
 }
 
 // Ask asks until the agent answers. One that does not is a problem.
-func (a Agent) Ask(ctx context.Context) (*Report, error) {
+func (a CiliumAgent) Ask(ctx context.Context) (*TracesReport, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.Timeout)
 	defer cancel()
-	r, mode := &Report{}, ""
+	r, mode := &TracesReport{}, ""
 	err := until(ctx, func() (err error) {
 		mode, err = a.mode(ctx)
 		return err
@@ -63,7 +63,7 @@ func (a Agent) Ask(ctx context.Context) (*Report, error) {
 	return r, nil
 }
 
-func (a Agent) mode(ctx context.Context) (string, error) {
+func (a CiliumAgent) mode(ctx context.Context) (string, error) {
 	var d net.Dialer
 	c := &http.Client{Timeout: a.Timeout, Transport: &http.Transport{
 		DisableKeepAlives: true,

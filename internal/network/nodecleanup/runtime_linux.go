@@ -63,7 +63,7 @@ type crioConfig struct {
 
 // runtimes are reasons why the runtime may not use the first file in the CNI directory. Each file
 // that says so is a problem, since the version decides which one counts.
-func runtimes(root *os.Root, _ Network) ([]string, error) {
+func runtimes(root *os.Root, _ NetworkTraces) ([]string, error) {
 	var out []string
 	for _, file := range containerds() {
 		problems, err := containerd(root, file, map[string]bool{})

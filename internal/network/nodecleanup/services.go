@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Services is a question to a node: who leads to Services there.
-type Services struct {
+// ServiceQuery is a question to a node: who leads to Services there.
+type ServiceQuery struct {
 	Host
 	// Reach are addresses with ports that have to take connections over TCP, from the node itself.
 	Reach []string
@@ -29,7 +29,7 @@ const (
 )
 
 // reach connects to each address until it answers. It returns a sentence for each that does not.
-func (s Services) reach(ctx context.Context) []string {
+func (s ServiceQuery) reach(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	var out []string

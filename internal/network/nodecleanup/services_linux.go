@@ -14,8 +14,8 @@ import (
 
 // Check asks the node. What does not hold is a problem in the report; what cannot be looked at is
 // an error.
-func (s Services) Check(ctx context.Context) (*Report, error) {
-	r := &Report{Problems: s.reach(ctx)}
+func (s ServiceQuery) Check(ctx context.Context) (*TracesReport, error) {
+	r := &TracesReport{Problems: s.reach(ctx)}
 	if s.Programmed.IsValid() {
 		has, err := s.await(ctx, s.Programmed, s.Timeout)
 		if err != nil {
@@ -41,7 +41,7 @@ func (s Services) Check(ctx context.Context) (*Report, error) {
 }
 
 // await looks for rules for an address until they are there or the time is over.
-func (s Services) await(ctx context.Context, to netip.Addr, limit time.Duration) (has bool, err error) {
+func (s ServiceQuery) await(ctx context.Context, to netip.Addr, limit time.Duration) (has bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(every)
@@ -60,7 +60,7 @@ func (s Services) await(ctx context.Context, to netip.Addr, limit time.Duration)
 
 // programmed reports whether kube-proxy has rules for packets to the address of a Service, in
 // whichever of its modes but ipvs.
-func (s Services) programmed(to netip.Addr) (bool, error) {
+func (s ServiceQuery) programmed(to netip.Addr) (bool, error) {
 	c, err := nftables.New()
 	if err != nil {
 		return false, fmt.Errorf("nftables: %w", err)

@@ -69,11 +69,11 @@ add element ip kube-proxy service-ips { 10.96.0.20 . tcp . 80 : goto service-a }
 			ownnet.Enter(t)
 			write(t)
 			for address, want := range map[netip.Addr]bool{has: true, hasNot: false} {
-				if got, err := (Services{Host: host}).programmed(address); err != nil || got != want {
+				if got, err := (ServiceQuery{Host: host}).programmed(address); err != nil || got != want {
 					t.Errorf("%s: %v, %v", address, got, err)
 				}
 			}
-			r, err := Services{
+			r, err := ServiceQuery{
 				Host:         host,
 				Programmed:   hasNot,
 				Unprogrammed: has,

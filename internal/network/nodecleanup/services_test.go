@@ -78,7 +78,7 @@ func TestReach(t *testing.T) {
 		t.Fatal(err)
 	}
 	open := l.Addr().String()
-	s := Services{Reach: []string{open}, Timeout: time.Second}
+	s := ServiceQuery{Reach: []string{open}, Timeout: time.Second}
 	if problems := s.reach(t.Context()); len(problems) > 0 {
 		t.Errorf("%v", problems)
 	}
@@ -130,14 +130,14 @@ func TestAsk(t *testing.T) {
 				defer func() { _ = h.Close() }()
 				tt.health = h.Addr().String()
 			}
-			r, err := Agent{Socket: socket, Healthz: tt.health, Timeout: 2 * time.Second}.Ask(t.Context())
+			r, err := CiliumAgent{Socket: socket, Healthz: tt.health, Timeout: 2 * time.Second}.Ask(t.Context())
 			if err != nil || strings.Join(r.Found, ", ") != tt.found || !strings.Contains(strings.Join(r.Problems, "; "), tt.problem) ||
 				(tt.problem == "") != (len(r.Problems) == 0) {
 				t.Errorf("%+v, %v", r, err)
 			}
 		})
 	}
-	r, err := Agent{Socket: filepath.Join(t.TempDir(), "none"), Timeout: time.Second}.Ask(t.Context())
+	r, err := CiliumAgent{Socket: filepath.Join(t.TempDir(), "none"), Timeout: time.Second}.Ask(t.Context())
 	if err != nil || len(r.Problems) != 1 {
 		t.Errorf("where no agent is: %+v, %v", r, err)
 	}

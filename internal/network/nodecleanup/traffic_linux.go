@@ -18,7 +18,7 @@ import (
 const lookEvery = 2 * time.Second
 
 // Watch reads connection tracking for the window, and reports active clients from outside.
-func (w Watcher) Watch(ctx context.Context) (*Report, error) {
+func (w Watcher) Watch(ctx context.Context) (*TracesReport, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.Window)
 	defer cancel()
 	before, err := flows()
@@ -42,7 +42,7 @@ func (w Watcher) Watch(ctx context.Context) (*Report, error) {
 		before = now
 	}
 	slices.SortFunc(clients, netip.Addr.Compare)
-	return &Report{Clients: lists.Strings(slices.Compact(clients))}, nil
+	return &TracesReport{Clients: lists.Strings(slices.Compact(clients))}, nil
 }
 
 func flows() (map[string]flow, error) {

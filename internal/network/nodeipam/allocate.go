@@ -42,8 +42,8 @@ func With(podCIDRs []string, p netip.Prefix) []string {
 	return append([]string{p.String()}, out...)
 }
 
-// Holder is a node and the range it has; the zero one, if it has none.
-type Holder struct {
+// RangeHolder is a node and the range it has; the zero one, if it has none.
+type RangeHolder struct {
 	Name string
 	Has  netip.Prefix
 }
@@ -56,12 +56,12 @@ func Within(outer, inner netip.Prefix) bool {
 // Allocate gives each node a range of so many bits in to, and keeps one there. Others keep their
 // place in their range (the seventh node of 10.244.0.0/16 gets the seventh range) if it is free,
 // else take the lowest free one. It depends on nodes alone, so that a resumed run finds the same.
-func Allocate(nodes []Holder, from []netip.Prefix, to netip.Prefix, bits int) (map[string]netip.Prefix, error) {
+func Allocate(nodes []RangeHolder, from []netip.Prefix, to netip.Prefix, bits int) (map[string]netip.Prefix, error) {
 	if bits < to.Bits() {
 		return nil, fmt.Errorf("a range of /%d for each node is larger than %s", bits, to)
 	}
 	nodes = slices.Clone(nodes)
-	slices.SortFunc(nodes, func(a, b Holder) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(nodes, func(a, b RangeHolder) int { return strings.Compare(a.Name, b.Name) })
 	given := map[string]netip.Prefix{}
 	var taken netipx.IPSetBuilder
 	give := func(name string, p netip.Prefix) {

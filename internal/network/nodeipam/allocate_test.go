@@ -12,7 +12,7 @@ func TestAllocate(t *testing.T) {
 	from := []netip.Prefix{p("10.244.0.0/16")}
 	for _, test := range []struct {
 		name  string
-		nodes []Holder
+		nodes []RangeHolder
 		from  []netip.Prefix
 		to    string
 		bits  int
@@ -20,34 +20,34 @@ func TestAllocate(t *testing.T) {
 	}{
 		{
 			name: "nodes keep their place", to: "10.245.0.0/16", bits: 24, from: from,
-			nodes: []Holder{{"b", p("10.244.0.0/24")}, {"a", p("10.244.7.0/24")}},
+			nodes: []RangeHolder{{"b", p("10.244.0.0/24")}, {"a", p("10.244.7.0/24")}},
 			want:  map[string]string{"a": "10.245.7.0/24", "b": "10.245.0.0/24"},
 		},
 		{
 			name: "what has arrived stays, and its place is taken", to: "10.245.0.0/16", bits: 24, from: from,
-			nodes: []Holder{{"a", p("10.244.1.0/24")}, {"b", p("10.245.1.0/24")}},
+			nodes: []RangeHolder{{"a", p("10.244.1.0/24")}, {"b", p("10.245.1.0/24")}},
 			want:  map[string]string{"a": "10.245.0.0/24", "b": "10.245.1.0/24"},
 		},
 		{
 			name: "a place beyond the end", to: "10.245.0.0/22", bits: 24, from: from,
-			nodes: []Holder{{"a", p("10.244.4.0/24")}, {"b", p("10.244.3.0/24")}},
+			nodes: []RangeHolder{{"a", p("10.244.4.0/24")}, {"b", p("10.244.3.0/24")}},
 			want:  map[string]string{"a": "10.245.0.0/24", "b": "10.245.3.0/24"},
 		},
 		{
 			name: "another size", to: "10.245.0.0/16", bits: 26, from: from,
-			nodes: []Holder{{"a", p("10.244.0.0/24")}, {"b", p("10.244.1.0/24")}},
+			nodes: []RangeHolder{{"a", p("10.244.0.0/24")}, {"b", p("10.244.1.0/24")}},
 			want:  map[string]string{"a": "10.245.0.0/26", "b": "10.245.0.64/26"},
 		},
 		{
 			name: "a node without a range", to: "10.245.0.0/16", bits: 24, from: from,
-			nodes: []Holder{{"a", netip.Prefix{}}, {"b", p("10.244.0.0/24")}},
+			nodes: []RangeHolder{{"a", netip.Prefix{}}, {"b", p("10.244.0.0/24")}},
 			want:  map[string]string{"a": "10.245.1.0/24", "b": "10.245.0.0/24"},
 		},
 		{
 			name: "too many", to: "10.245.0.0/24", bits: 24, from: from,
-			nodes: []Holder{{"a", p("10.244.0.0/24")}, {"b", p("10.244.1.0/24")}},
+			nodes: []RangeHolder{{"a", p("10.244.0.0/24")}, {"b", p("10.244.1.0/24")}},
 		},
-		{name: "too large", to: "10.245.0.0/24", bits: 23, nodes: []Holder{{"a", p("10.244.0.0/23")}}},
+		{name: "too large", to: "10.245.0.0/24", bits: 23, nodes: []RangeHolder{{"a", p("10.244.0.0/23")}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := Allocate(test.nodes, test.from, p(test.to), test.bits)
@@ -74,9 +74,9 @@ func TestAllocate(t *testing.T) {
 // TestAllocateManyTimes moves node by node, as a migration that is killed before each does: no node's range changes.
 func TestAllocateManyTimes(t *testing.T) {
 	from, to := netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.64.0.0/18")
-	var nodes []Holder
+	var nodes []RangeHolder
 	for i := range 64 {
-		nodes = append(nodes, Holder{Name: fmt.Sprintf("n%03d", i), Has: netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", 3*i))})
+		nodes = append(nodes, RangeHolder{Name: fmt.Sprintf("n%03d", i), Has: netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", 3*i))})
 	}
 	first, err := Allocate(nodes, []netip.Prefix{from}, to, 24)
 	if err != nil {

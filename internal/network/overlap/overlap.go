@@ -61,7 +61,7 @@ type Replica struct {
 	UID  types.UID
 	Log  func(error)
 	// Endpoints, if set, follow the Service kubernetes. Fallback is tried after them.
-	Endpoints *cluster.Endpoints
+	Endpoints *cluster.APIEndpoints
 	Fallback  []string
 
 	leads    atomic.Bool

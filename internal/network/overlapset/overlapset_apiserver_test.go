@@ -24,6 +24,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/kube/rbac"
@@ -256,8 +257,8 @@ func TestRefused(t *testing.T) {
 func TestRightsSuffice(t *testing.T) {
 	f := setup(t)
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "user"}}
-	more := append(Rights(), cluster.Grant("", "nodes", "", "list")...) // as those who move Services have
-	more = append(more, cluster.Grant("apps", "deployments", "", "get")...)
+	more := append(Rights(), access.Grant("", "nodes", "", "list")...) // as those who move Services have
+	more = append(more, access.Grant("apps", "deployments", "", "get")...)
 	role.Rules = rbac.Rules(more)
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "user"},

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/network/overlap"
 )
 
@@ -17,26 +17,26 @@ const (
 
 // everywhere is what replicas may do in all namespaces. No role can tell bridges from other
 // Services: reservations decide what is written (bridge.Follower).
-func everywhere() []cluster.Right {
+func everywhere() []access.Right {
 	return slices.Concat(
-		cluster.Grant("", "services", "", "get list watch patch"),
-		cluster.Grant(discovery, "endpointslices", "", "list watch create patch delete"),
-		cluster.Grant(networking, "ipaddresses", "", "list watch"),
+		access.Grant("", "services", "", "get list watch patch"),
+		access.Grant(discovery, "endpointslices", "", "list watch create patch delete"),
+		access.Grant(networking, "ipaddresses", "", "list watch"),
 	)
 }
 
 // leases is what they may do in replumb's namespace: choose who leads, and say that they are there.
-func leases() []cluster.Right {
+func leases() []access.Right {
 	return slices.Concat(
-		cluster.Grant(coordination, "leases", "", "create patch"),
-		cluster.Named(cluster.Grant(coordination, "leases", "", "get update"), overlap.LeaseName),
+		access.Grant(coordination, "leases", "", "create patch"),
+		access.Named(access.Grant(coordination, "leases", "", "get update"), overlap.LeaseName),
 	)
 }
 
 // applied is what server-side apply and removal of one object take. The authorizer sees the name at
 // its creation as well.
-func applied(group, resource, name string) []cluster.Right {
-	all := cluster.Grant(group, resource, "", "get create patch delete")
+func applied(group, resource, name string) []access.Right {
+	all := access.Grant(group, resource, "", "get create patch delete")
 	for i := range all {
 		all[i].Name = name
 	}
@@ -45,14 +45,14 @@ func applied(group, resource, name string) []cluster.Right {
 
 // Rights are what a user needs to run the Deployment. Those of its account are among them, as no
 // user can grant more than they have.
-func Rights() []cluster.Right {
+func Rights() []access.Right {
 	return slices.Concat(
 		everywhere(),
-		cluster.In(v1alpha1.SystemNamespace, slices.Concat(
+		access.In(v1alpha1.SystemNamespace, slices.Concat(
 			leases(),
-			cluster.Grant(coordination, "leases", "", "list delete"),
-			cluster.Grant("", "pods", "", "list"),
-			cluster.Grant("", "events", "", "list"),
+			access.Grant(coordination, "leases", "", "list delete"),
+			access.Grant("", "pods", "", "list"),
+			access.Grant("", "events", "", "list"),
 			applied("apps", "deployments", Name),
 			applied("policy", "poddisruptionbudgets", Name),
 			applied("", "serviceaccounts", Name),
@@ -65,9 +65,9 @@ func Rights() []cluster.Right {
 }
 
 // ViewRights are what it takes to see how it fares.
-func ViewRights() []cluster.Right {
+func ViewRights() []access.Right {
 	return slices.Concat(
-		cluster.In(v1alpha1.SystemNamespace, cluster.Grant(coordination, "leases", "", "list")...),
-		cluster.In(v1alpha1.SystemNamespace, cluster.Named(cluster.Grant("apps", "deployments", "", "get"), Name)...),
+		access.In(v1alpha1.SystemNamespace, access.Grant(coordination, "leases", "", "list")...),
+		access.In(v1alpha1.SystemNamespace, access.Named(access.Grant("apps", "deployments", "", "get"), Name)...),
 	)
 }

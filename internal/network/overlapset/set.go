@@ -50,9 +50,9 @@ const Without = "do without it, when bridges are in step only while a command ru
 type Set struct {
 	Cluster   *cluster.Cluster
 	Migration string
-	Image pull.Image
-	Wait time.Duration
-	Now func() time.Time
+	Image     pull.Image
+	Wait      time.Duration
+	Now       func() time.Time
 	// Exclusive keeps what belongs to another migration that goes on; see migration.Exclusive.
 	Exclusive workload.Exclusive
 }
@@ -165,7 +165,7 @@ func (s *Set) deployment(servers []string) ([]client.Object, error) {
 // tolerate all taints, and replicas cannot: none must be on a node that is being drained, or that
 // is gone.
 func (s *Set) pod(servers []string, of map[string]string) corev1.PodSpec {
-	pod := workload.Replica(workload.Pod{
+	pod := workload.Replica(workload.PodOptions{
 		Account: Name, Image: s.Image, CPU: "20m", Memory: "48Mi", MemoryLimit: "512Mi", Grace: 10,
 		Args: []string{"overlap", "--migration=" + s.Migration, workload.APIFlag + strings.Join(servers, ",")},
 		Env: []corev1.EnvVar{

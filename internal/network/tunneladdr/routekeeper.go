@@ -22,8 +22,8 @@ const (
 	rulePriority = 32700
 )
 
-// Route leads to a block of another node's: to its machine, whose tunnel has a hardware address.
-type Route struct {
+// BlockRoute leads to a block of another node's: to its machine, whose tunnel has a hardware address.
+type BlockRoute struct {
 	Block   netip.Prefix
 	Machine netip.Addr
 	MAC     string
@@ -40,15 +40,15 @@ type Kernel struct {
 	Addresses []netip.Addr
 }
 
-func (s *Kernel) Routes() map[netip.Prefix]Route {
-	all := map[netip.Prefix]Route{}
+func (s *Kernel) Routes() map[netip.Prefix]BlockRoute {
+	all := map[netip.Prefix]BlockRoute{}
 	for block, gateway := range s.Gateways {
 		mac, machine := s.Hardware[gateway], netip.Addr{}
 		if mac != "" {
 			machine = s.Machines[mac]
 		}
 		if machine.IsValid() {
-			all[block] = Route{block, machine, mac}
+			all[block] = BlockRoute{block, machine, mac}
 		}
 	}
 	return all
@@ -58,16 +58,16 @@ func (s *Kernel) Routes() map[netip.Prefix]Route {
 const patience = 3 * time.Second
 
 type followed struct {
-	have map[netip.Prefix]Route
+	have map[netip.Prefix]BlockRoute
 	// missing is since when Felix has no such route.
 	missing map[netip.Prefix]time.Time
 }
 
 // follow returns the routes to set and the blocks to give up. A route that leads elsewhere is
 // replaced at once: its block has become another node's.
-func (f *followed) follow(seen map[netip.Prefix]Route, now time.Time) (set []Route, gone []netip.Prefix) {
+func (f *followed) follow(seen map[netip.Prefix]BlockRoute, now time.Time) (set []BlockRoute, gone []netip.Prefix) {
 	if f.have == nil {
-		f.have, f.missing = map[netip.Prefix]Route{}, map[netip.Prefix]time.Time{}
+		f.have, f.missing = map[netip.Prefix]BlockRoute{}, map[netip.Prefix]time.Time{}
 	}
 	for block, r := range seen {
 		delete(f.missing, block)

@@ -77,7 +77,7 @@ func (f *RouteKeeper) addAddress(link netlink.Link) error {
 
 // setRoute leads a block to a machine, whose own address stands for its tunnel: a neighbour that
 // Felix leaves alone, as it is not permanent.
-func setRoute(link netlink.Link, r Route) error {
+func setRoute(link netlink.Link, r BlockRoute) error {
 	mac, err := net.ParseMAC(r.MAC)
 	if err != nil {
 		return err

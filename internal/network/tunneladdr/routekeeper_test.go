@@ -29,21 +29,21 @@ func kernel(gateways, hardware, machines map[string]string, addresses ...string)
 func TestRoutesFollow(t *testing.T) {
 	now := time.Now()
 	block := netip.MustParsePrefix("10.244.1.0/26")
-	to := func(machine, mac string) Route { return Route{block, netip.MustParseAddr(machine), mac} }
+	to := func(machine, mac string) BlockRoute { return BlockRoute{block, netip.MustParseAddr(machine), mac} }
 	machines := map[string]string{"66:01": "172.30.0.1", "66:02": "172.30.0.2"}
 	f := &followed{}
 	for _, step := range []struct {
 		what  string
 		seen  *Kernel
 		after time.Duration
-		set   []Route
+		set   []BlockRoute
 		gone  []netip.Prefix
 		calm  bool
 	}{
 		{
 			"first", kernel(map[string]string{"10.244.1.0/26": "10.244.1.0"}, map[string]string{"10.244.1.0": "66:01"}, machines),
 			0,
-			[]Route{to("172.30.0.1", "66:01")},
+			[]BlockRoute{to("172.30.0.1", "66:01")},
 			nil, true,
 		},
 		{"no neighbour", kernel(map[string]string{"10.244.1.0/26": "10.244.1.0"}, nil, machines), 0, nil, nil, false},
@@ -55,7 +55,7 @@ func TestRoutesFollow(t *testing.T) {
 		{
 			"another node", kernel(map[string]string{"10.244.1.0/26": "10.245.2.0"}, map[string]string{"10.245.2.0": "66:02"}, machines),
 			0,
-			[]Route{to("172.30.0.2", "66:02")},
+			[]BlockRoute{to("172.30.0.2", "66:02")},
 			nil, true,
 		},
 		{"none", kernel(nil, nil, machines), 0, nil, nil, false},

@@ -31,7 +31,7 @@ const (
 // Operator is one of the replicas, of which the leading one runs Migrations.
 type Operator struct {
 	Kinds         migrations.Kinds
-	Tools         migrations.Tools
+	Tools         migrations.Deps
 	Identity      engine.Identity
 	Name, Version string
 	Namespace     string

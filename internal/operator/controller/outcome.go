@@ -9,6 +9,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/safety/lease"
@@ -86,9 +87,9 @@ func backoff(failures int) time.Duration {
 func refusal(err error) string {
 	var (
 		blocked  *findings.BlockedError
-		denied   *cluster.DeniedError
+		denied   *access.DeniedError
 		loss     *lossguard.LossError
-		foreign  *migration.ForeignError
+		foreign  *migration.OtherClusterError
 		calls    *migration.ForeignCallsError
 		field    *spec.Error
 		approval *migration.ApprovalError

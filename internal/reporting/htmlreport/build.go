@@ -164,16 +164,16 @@ func findingRows(h *journal.History, all []Run) []Finding {
 }
 
 // users of old addresses, as the journal and the nodes tell, each as it was last seen.
-func users(in Input) []Client {
+func users(in Input) []OldAddressClient {
 	all := slices.Clone(in.History.Stragglers)
 	for i := range in.Reports {
 		for _, c := range in.Reports[i].Status.Clients {
 			all = append(all, journal.Straggler{Node: in.Reports[i].Name, OldAddressClient: c})
 		}
 	}
-	last := map[string]Client{}
+	last := map[string]OldAddressClient{}
 	for _, s := range all {
-		c := Client{
+		c := OldAddressClient{
 			Node: s.Node, Client: cmp.Or(s.Pod, "the node itself"), Service: s.Service, Address: s.Address, Protocol: s.Protocol,
 			Seen: s.LastSeen.UTC(), Open: s.Open,
 		}
@@ -186,10 +186,10 @@ func users(in Input) []Client {
 		}
 	}
 	out := slices.Collect(maps.Values(last))
-	slices.SortFunc(out, func(a, b Client) int {
+	slices.SortFunc(out, func(a, b OldAddressClient) int {
 		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(a.Client, b.Client), strings.Compare(a.Address, b.Address))
 	})
-	return append([]Client{}, out...)
+	return append([]OldAddressClient{}, out...)
 }
 
 // versions of what took part, the present ones last.

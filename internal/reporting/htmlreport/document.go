@@ -33,18 +33,18 @@ type Document struct {
 	End      *time.Time `json:"end,omitempty"`
 	Requests *Requests  `json:"requests,omitempty"`
 
-	Runs     []Run      `json:"runs"`
-	Timeline []Span     `json:"timeline"`
-	Probes   []Probe    `json:"probes"`
-	Losses   []Loss     `json:"losses"`
-	Services []Service  `json:"services,omitempty"`
-	Gates    []Gate     `json:"gates"`
-	Confirms []Confirm  `json:"confirmations"`
-	Findings []Finding  `json:"findings"`
-	Users    []Client   `json:"stragglers"`
-	Versions []Version  `json:"versions"`
-	Notes    []string   `json:"notes"`
-	Nodes    []NodeLine `json:"nodes,omitempty"`
+	Runs     []Run              `json:"runs"`
+	Timeline []Span             `json:"timeline"`
+	Probes   []Probe            `json:"probes"`
+	Losses   []Loss             `json:"losses"`
+	Services []Service          `json:"services,omitempty"`
+	Gates    []Gate             `json:"gates"`
+	Confirms []Confirm          `json:"confirmations"`
+	Findings []Finding          `json:"findings"`
+	Users    []OldAddressClient `json:"stragglers"`
+	Versions []Version          `json:"versions"`
+	Notes    []string           `json:"notes"`
+	Nodes    []NodeLine         `json:"nodes,omitempty"`
 }
 
 // Requests are those of all probes, in all runs.
@@ -210,8 +210,8 @@ type Finding struct {
 	By string `json:"by,omitempty"`
 }
 
-// Client was seen to use an old address.
-type Client struct {
+// OldAddressClient was seen to use an old address.
+type OldAddressClient struct {
 	Node     string    `json:"node"`
 	Client   string    `json:"client"`
 	Service  string    `json:"service"`

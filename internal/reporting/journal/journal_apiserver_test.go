@@ -218,7 +218,7 @@ func TestThinnedNeverLossesAndPhases(t *testing.T) {
 	for i := range 2000 { // until nothing is left to be thinned: that is reported
 		w.Loss(v1alpha1.Loss{Node: fmt.Sprint("node", i, time.Duration(i*i*i*7919)), LossWindow: v1alpha1.LossWindow{Failed: i}})
 	}
-	var lost *LostError
+	var lost *IncompleteError
 	if err := w.Flush(t.Context()); !errors.As(err, &lost) || !errors.Is(err, errFull) || lost.Records == 0 {
 		t.Errorf("full: %v", err)
 	}
@@ -255,7 +255,7 @@ func TestWritesThatFail(t *testing.T) {
 	w := NewWriter(c, m, clock)
 	for i := range 20 {
 		w.Sample(sample(i))
-		var lost *LostError
+		var lost *IncompleteError
 		if err := w.Flush(t.Context()); err != nil && (!errors.As(err, &lost) || !errors.Is(err, trouble)) {
 			t.Fatal(err)
 		}

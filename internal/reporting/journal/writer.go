@@ -149,14 +149,14 @@ func (w *Writer) put(r record) {
 	w.waiting = append(w.waiting, r)
 }
 
-// LostError says that a journal is not whole.
-type LostError struct {
+// IncompleteError says that a journal is not whole.
+type IncompleteError struct {
 	Migration string
 	Records   int
 	Err       error
 }
 
-func (e *LostError) Error() string {
+func (e *IncompleteError) Error() string {
 	text := fmt.Sprintf("the journal of migration %s lacks %d records", e.Migration, e.Records)
 	if e.Err != nil {
 		return text + ": " + e.Err.Error()
@@ -164,7 +164,7 @@ func (e *LostError) Error() string {
 	return text + ": too many waited to be written"
 }
 
-func (e *LostError) Unwrap() error { return e.Err }
+func (e *IncompleteError) Unwrap() error { return e.Err }
 
 // Flush writes what waits, and returns a *LostError for the rest. Without a Migration everything
 // waits.
@@ -180,9 +180,9 @@ func (w *Writer) Flush(ctx context.Context) error {
 	w.waiting = slices.DeleteFunc(w.waiting, func(r record) bool { return r.Number <= last })
 	switch {
 	case err != nil:
-		return &LostError{Migration: w.store.migration, Records: w.lost + len(w.waiting), Err: err}
+		return &IncompleteError{Migration: w.store.migration, Records: w.lost + len(w.waiting), Err: err}
 	case w.lost > 0:
-		return &LostError{Migration: w.store.migration, Records: w.lost}
+		return &IncompleteError{Migration: w.store.migration, Records: w.lost}
 	}
 	return nil
 }

@@ -19,19 +19,19 @@ import (
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
 
-// State is what the run of this process does.
-type State string
+// RunState is what the run of this process does.
+type RunState string
 
 // The states, of which one holds at a time. Idle is before the first event.
 const (
-	Idle        State = "idle"
-	Running     State = "running"
-	Done        State = "done"
-	Failed      State = "failed"
-	Interrupted State = "interrupted"
+	Idle        RunState = "idle"
+	Running     RunState = "running"
+	Done        RunState = "done"
+	Failed      RunState = "failed"
+	Interrupted RunState = "interrupted"
 )
 
-func states() []State { return []State{Idle, Running, Done, Failed, Interrupted} }
+func states() []RunState { return []RunState{Idle, Running, Done, Failed, Interrupted} }
 
 // Metrics are those of one process.
 type Metrics struct {
@@ -42,8 +42,8 @@ type Metrics struct {
 	run      *prometheus.GaugeVec
 }
 
-// Run is what is measured of one migration. A nil one measures nothing.
-type Run struct {
+// RunMetrics is what is measured of one migration. A nil one measures nothing.
+type RunMetrics struct {
 	of        *Metrics
 	migration string
 	// probes are the names that there can be, with the origin of requests.
@@ -83,11 +83,11 @@ func New(look Look) *Metrics {
 }
 
 // Of is what is measured of one migration. Of nil metrics it is nil, which measures nothing.
-func (m *Metrics) Of(migration string) *Run {
+func (m *Metrics) Of(migration string) *RunMetrics {
 	if m == nil {
 		return nil
 	}
-	r := &Run{of: m, migration: migration, probes: map[string]bool{}}
+	r := &RunMetrics{of: m, migration: migration, probes: map[string]bool{}}
 	r.state(Idle)
 	m.barriers.WithLabelValues(migration)
 	for _, name := range v1alpha1.OwnProbes() {
@@ -109,7 +109,7 @@ func (m *Metrics) About(of engine.Identity) {
 
 // Probes are those of the Migration, called before the first Sample. Any other counts as "other":
 // names come from nodes, and each would be a time series for good.
-func (r *Run) Probes(all []v1alpha1.ProbeSpec) {
+func (r *RunMetrics) Probes(all []v1alpha1.ProbeSpec) {
 	if r == nil {
 		return
 	}
@@ -118,13 +118,13 @@ func (r *Run) Probes(all []v1alpha1.ProbeSpec) {
 	}
 }
 
-func (r *Run) know(name string) {
+func (r *RunMetrics) know(name string) {
 	for _, origin := range []v1alpha1.ProbeOrigin{v1alpha1.FromHost, v1alpha1.FromPod} {
 		r.probes[strings.ToLower(string(origin))+"/"+name] = true // as in reports: see orders.full in internal/verify/agent
 	}
 }
 
-func (r *Run) state(now State) {
+func (r *RunMetrics) state(now RunState) {
 	for _, s := range states() {
 		value := 0.0
 		if s == now {
@@ -135,7 +135,7 @@ func (r *Run) state(now State) {
 }
 
 // Event is a sink of events.
-func (r *Run) Event(e engine.Event) {
+func (r *RunMetrics) Event(e engine.Event) {
 	if r == nil {
 		return
 	}
@@ -157,7 +157,7 @@ func (r *Run) Event(e engine.Event) {
 }
 
 // Sample adds what a probe met with.
-func (r *Run) Sample(s journal.Sample) {
+func (r *RunMetrics) Sample(s journal.Sample) {
 	if r == nil {
 		return
 	}

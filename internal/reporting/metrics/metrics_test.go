@@ -115,7 +115,7 @@ func TestScrape(t *testing.T) {
 		`replumb_migration_condition{condition="GateWaiting",migration="m",type="serviceCIDR"} 1`,
 		`replumb_migration_condition_since_seconds{condition="GateWaiting",migration="m",type="serviceCIDR"} 1.70000006e+09`,
 	)
-	for kind, state := range map[engine.Kind]State{
+	for kind, state := range map[engine.EventKind]RunState{
 		engine.RunDone: Done, engine.RunFailed: Failed, engine.RunInterrupted: Interrupted,
 	} {
 		r.Event(engine.Event{Kind: kind})

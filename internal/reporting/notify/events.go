@@ -64,7 +64,7 @@ func (ev *Events) Event(e engine.Event) {
 	}
 }
 
-const kindLost engine.Kind = "RequestsLost"
+const kindLost engine.EventKind = "RequestsLost"
 
 // Lost tells of requests that were lost. It does not wait.
 func (ev *Events) Lost(text string) {

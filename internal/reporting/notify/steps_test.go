@@ -55,7 +55,7 @@ func TestNewsOfWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, lose := context.WithCancelCause(t.Context())
 			var n news
-			var heard []engine.Kind
+			var heard []engine.EventKind
 			sink := func(e engine.Event) {
 				if n.is(e) {
 					heard = append(heard, e.Kind)
@@ -69,7 +69,7 @@ func TestNewsOfWaits(t *testing.T) {
 			if !errors.Is(err, engine.ErrInterrupted) || !strings.Contains(err.Error(), "it was taken") {
 				t.Fatalf("ended with %v", err)
 			}
-			want := []engine.Kind{engine.RunStarted, engine.PhaseStarted, engine.StepWaiting, engine.RunInterrupted}
+			want := []engine.EventKind{engine.RunStarted, engine.PhaseStarted, engine.StepWaiting, engine.RunInterrupted}
 			if !tt.waits {
 				want = slices.Delete(want, 2, 3)
 			}

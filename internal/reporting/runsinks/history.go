@@ -22,7 +22,7 @@ const flushEvery = 10 * time.Second
 // history keeps what happens in a run, and tells people of losses as they are seen.
 type history struct {
 	journal  *journal.Writer
-	measured *metrics.Run
+	measured *metrics.RunMetrics
 	events   *notify.Events
 	lost     func(text string)
 

@@ -32,7 +32,7 @@ type Of struct {
 	// Command is the run, such as "replumb apply", Overrides the flags that outweigh the Migration.
 	Command, Version string
 	Overrides        []string
-	Metrics          *metrics.Run
+	Metrics          *metrics.RunMetrics
 	// Warn is called with failures to tell others, Lost with each loss, in words.
 	Warn func(error)
 	Lost func(text string)

@@ -110,8 +110,8 @@ func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(10 * time.Millisecond).String()
 }
 
-// Progress redraws one line, on a terminal. Phases that did something, and failures, stay above it.
-type Progress struct {
+// ProgressLine redraws one line, on a terminal. Phases that did something, and failures, stay above it.
+type ProgressLine struct {
 	w     io.Writer
 	width func() int
 	mu    sync.Mutex
@@ -120,8 +120,8 @@ type Progress struct {
 }
 
 // NewProgress is a Progress on a terminal of the given file descriptor.
-func NewProgress(w io.Writer, fd int) *Progress {
-	return &Progress{w: w, width: func() int {
+func NewProgress(w io.Writer, fd int) *ProgressLine {
+	return &ProgressLine{w: w, width: func() int {
 		width, _, err := term.GetSize(fd)
 		if err != nil || width < 20 {
 			return 80
@@ -131,7 +131,7 @@ func NewProgress(w io.Writer, fd int) *Progress {
 }
 
 // Event draws.
-func (p *Progress) Event(e engine.Event) {
+func (p *ProgressLine) Event(e engine.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch e.Kind {
@@ -162,7 +162,7 @@ func (p *Progress) Event(e engine.Event) {
 }
 
 // draw keeps to one line that does not wrap: only that can be cleared again.
-func (p *Progress) draw(line string) {
+func (p *ProgressLine) draw(line string) {
 	line = printable.Line(line)
 	if runes := []rune(line); len(runes) >= p.width() {
 		line = string(runes[:p.width()-1])
@@ -171,7 +171,7 @@ func (p *Progress) draw(line string) {
 	p.drawn = true
 }
 
-func (p *Progress) clear() {
+func (p *ProgressLine) clear() {
 	if p.drawn {
 		fmt.Fprint(p.w, "\r\x1b[K")
 		p.drawn = false

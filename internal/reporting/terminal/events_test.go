@@ -49,7 +49,7 @@ func TestPlainTellsWhatIsWorthTelling(t *testing.T) {
 
 // TestPhasesWithNothingToDoAreNotTold: a run looks again when it is done, and most looks find nothing.
 func TestPhasesWithNothingToDoAreNotTold(t *testing.T) {
-	phase := func(name string, steps ...engine.Kind) []engine.Event {
+	phase := func(name string, steps ...engine.EventKind) []engine.Event {
 		events := []engine.Event{{Kind: engine.PhaseStarted, Phase: name, Message: name, Total: len(steps)}}
 		for i, k := range steps {
 			events = append(events, engine.Event{Kind: k, Phase: name, Message: string(rune('a' + i)), Done: i + 1, Total: len(steps)})
@@ -57,7 +57,7 @@ func TestPhasesWithNothingToDoAreNotTold(t *testing.T) {
 		return append(events, engine.Event{Kind: engine.PhaseDone, Phase: name, Message: name, Total: len(steps)})
 	}
 	var plain, drawn strings.Builder
-	sink, p := Plain(&plain), &Progress{w: &drawn, width: func() int { return 80 }}
+	sink, p := Plain(&plain), &ProgressLine{w: &drawn, width: func() int { return 80 }}
 	for _, e := range slices.Concat(
 		phase("idle", engine.StepUnchanged, engine.StepUnchanged),
 		phase("busy", engine.StepUnchanged, engine.StepDone, engine.StepUnchanged),
@@ -121,7 +121,7 @@ func screen(out string) (above []string, line string) {
 
 func TestProgressRedrawsOneLine(t *testing.T) {
 	var b strings.Builder
-	p := &Progress{w: &b, width: func() int { return 200 }}
+	p := &ProgressLine{w: &b, width: func() int { return 200 }}
 	for _, e := range script()[:9] {
 		p.Event(e)
 	}
@@ -139,7 +139,7 @@ func TestProgressRedrawsOneLine(t *testing.T) {
 
 func TestProgressKeepsDonePhasesAbove(t *testing.T) {
 	var b strings.Builder
-	p := &Progress{w: &b, width: func() int { return 80 }}
+	p := &ProgressLine{w: &b, width: func() int { return 80 }}
 	p.Event(engine.Event{Kind: engine.StepDone, Phase: "move", Message: "Move shop/cart", Done: 1, Total: 1})
 	p.Event(engine.Event{Kind: engine.PhaseDone, Phase: "move", Message: "Move Services", Seconds: 2, Done: 1, Total: 1})
 	p.Event(engine.Event{Kind: engine.RunDone})
@@ -153,7 +153,7 @@ func TestProgressKeepsDonePhasesAbove(t *testing.T) {
 func TestProgressNeverWraps(t *testing.T) {
 	for _, width := range []int{20, 41, 80} {
 		var b strings.Builder
-		p := &Progress{w: &b, width: func() int { return width }}
+		p := &ProgressLine{w: &b, width: func() int { return width }}
 		p.Event(engine.Event{
 			Kind: engine.StepWaiting, Phase: "move", Message: strings.Repeat("é", 50), Error: "first\nsecond\tthird", Total: 3,
 		})
@@ -163,7 +163,7 @@ func TestProgressNeverWraps(t *testing.T) {
 		}
 	}
 	var b strings.Builder
-	p := &Progress{w: &b, width: func() int { return 80 }}
+	p := &ProgressLine{w: &b, width: func() int { return 80 }}
 	p.Event(engine.Event{Kind: engine.StepWaiting, Message: "m", Error: "first\nsecond\tthird"})
 	if above, line := screen(b.String()); len(above) > 0 || strings.ContainsAny(line, "\t\n") {
 		t.Errorf("an error of two lines is drawn as %q, %q", above, line)

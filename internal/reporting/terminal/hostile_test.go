@@ -26,12 +26,12 @@ func raw(text string) (found []rune) {
 
 // TestNothingCommandsTheTerminal: who can write a termination message or an Event could else command the operator's terminal.
 func TestNothingCommandsTheTerminal(t *testing.T) {
-	kinds := []engine.Kind{
+	kinds := []engine.EventKind{
 		engine.PhaseStarted, engine.StepStarted, engine.StepRetried, engine.StepWaiting, engine.StepFailed, engine.StepUnchanged,
 		engine.StepDone, engine.PhaseDone,
 	}
 	var plain, drawn, table, list, short, phases strings.Builder
-	sink, progress := Plain(&plain), &Progress{w: &drawn, width: func() int { return 1000 }}
+	sink, progress := Plain(&plain), &ProgressLine{w: &drawn, width: func() int { return 1000 }}
 	for _, k := range kinds {
 		e := engine.Event{Kind: k, Phase: hostile, Message: hostile, Error: hostile, Guide: hostile, Note: hostile}
 		sink(e)

@@ -15,7 +15,7 @@ import (
 type Probes struct {
 	mu    sync.Mutex
 	w     io.Writer
-	line  *Progress // nil elsewhere than on a terminal
+	line  *ProgressLine // nil elsewhere than on a terminal
 	begin time.Time
 	lossy map[string]*openLoss
 
@@ -30,7 +30,7 @@ type openLoss struct {
 }
 
 // NewProbes tells on w, and redraws progress if that is not nil.
-func NewProbes(w io.Writer, progress *Progress) *Probes {
+func NewProbes(w io.Writer, progress *ProgressLine) *Probes {
 	return &Probes{w: w, line: progress, begin: time.Now(), lossy: map[string]*openLoss{}}
 }
 
@@ -47,7 +47,7 @@ func (p *Probes) Failure(target string, scheduled time.Time, failure *probe.Fail
 }
 
 // Window counts, and tells what is over.
-func (p *Probes) Window(w probe.Window) {
+func (p *Probes) Window(w probe.Interval) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sent, p.failed = p.sent+w.Sent, p.failed+w.Failed

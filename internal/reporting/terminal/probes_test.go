@@ -14,8 +14,8 @@ func TestProbesTellsWhereLossesBeginAndEnd(t *testing.T) {
 	p := NewProbes(&out, nil)
 	at := func(ms int) time.Time { return time.UnixMilli(1_000_000_000 + int64(ms)) }
 	refused := &probe.Failure{Class: probe.ConnectRefused, Err: errors.New("dial: no")}
-	window := func(n int64, ok, failed int) probe.Window {
-		return probe.Window{Target: "tcp://a:1", Start: 1_000_000 + n, Sent: ok + failed, OK: ok, Failed: failed}
+	window := func(n int64, ok, failed int) probe.Interval {
+		return probe.Interval{Target: "tcp://a:1", Start: 1_000_000 + n, Sent: ok + failed, OK: ok, Failed: failed}
 	}
 	p.Window(window(0, 5, 0))
 	p.Failure("tcp://a:1", at(1800), refused)
@@ -43,13 +43,13 @@ func TestProbesTellsWhereLossesBeginAndEnd(t *testing.T) {
 
 func TestProbesDrawsOnATerminal(t *testing.T) {
 	var out strings.Builder
-	p := NewProbes(&out, &Progress{w: &out, width: func() int { return 80 }})
-	p.Window(probe.Window{Target: "a", Start: 1, Sent: 10, OK: 10})
-	p.Window(probe.Window{Target: "a", Start: 2, Sent: 10, OK: 10})
+	p := NewProbes(&out, &ProgressLine{w: &out, width: func() int { return 80 }})
+	p.Window(probe.Interval{Target: "a", Start: 1, Sent: 10, OK: 10})
+	p.Window(probe.Interval{Target: "a", Start: 2, Sent: 10, OK: 10})
 	if _, line := screen(out.String()); line != "0s: 20 sent, 0 failed; Ctrl-C ends it" {
 		t.Errorf("line = %q", line)
 	}
-	p.Window(probe.Window{Target: "a", Start: 3, Sent: 8, OK: 8, Late: 3, NotMeasured: 2})
+	p.Window(probe.Interval{Target: "a", Start: 3, Sent: 8, OK: 8, Late: 3, NotMeasured: 2})
 	if _, line := screen(out.String()); line != "0s: 28 sent, 0 failed, 3 late, 2 not measured; Ctrl-C ends it" {
 		t.Errorf("line = %q", line)
 	}

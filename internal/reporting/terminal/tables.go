@@ -144,7 +144,7 @@ func mark(found findings.Findings) string {
 type PlanStep struct {
 	ID      string          `json:"id"`
 	Title   string          `json:"title"`
-	Role    engine.Role     `json:"role"`
+	Role    engine.StepRole `json:"role"`
 	Changes []engine.Change `json:"changes,omitempty"`
 }
 

@@ -211,7 +211,7 @@ func length(d time.Duration) string {
 	return htmlreport.Took(d.Seconds())
 }
 
-func (t *Ticket) count(role engine.Role) (n int) {
+func (t *Ticket) count(role engine.StepRole) (n int) {
 	for _, p := range t.Phases {
 		for _, s := range p.Steps {
 			if s.Role == role {

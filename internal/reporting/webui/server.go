@@ -19,8 +19,8 @@ import (
 	"github.com/replumb/replumb/internal/reporting/progress"
 )
 
-// Source is the migration that is shown.
-type Source interface {
+// MigrationSource is the migration that is shown.
+type MigrationSource interface {
 	Look(ctx context.Context) (progress.View, []Offer, error)
 	// Report is made again for each call.
 	Report(ctx context.Context) (*htmlreport.Document, error)
@@ -37,7 +37,7 @@ const (
 
 // Server serves a page.
 type Server struct {
-	source Source
+	source MigrationSource
 	host   string
 	token  string
 	listen net.Listener
@@ -45,7 +45,7 @@ type Server struct {
 }
 
 // Listen takes a port of 127.0.0.1, any free one for 0. Nothing is served before Serve.
-func Listen(ctx context.Context, port int, source Source) (*Server, error) {
+func Listen(ctx context.Context, port int, source MigrationSource) (*Server, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
 		return nil, err

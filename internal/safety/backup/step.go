@@ -27,9 +27,9 @@ func NewStep(c client.Client, m *v1alpha1.Migration, id, title string, objects [
 	return &Step{client: c, migration: m, id: id, title: title, objects: objects}
 }
 
-func (s *Step) ID() string      { return s.id }
-func (*Step) Role() engine.Role { return engine.RoleOwn }
-func (s *Step) Title() string   { return s.title }
+func (s *Step) ID() string          { return s.id }
+func (*Step) Role() engine.StepRole { return engine.RoleOwn }
+func (s *Step) Title() string       { return s.title }
 
 // A damaged backup blocks, since what it held may have changed by now.
 func (s *Step) State(ctx context.Context) (engine.State, error) {
@@ -117,9 +117,9 @@ type ForgetStep struct {
 	Migration string
 }
 
-func (*ForgetStep) ID() string        { return "tidy/backups" }
-func (*ForgetStep) Title() string     { return "Remove the backups" }
-func (*ForgetStep) Role() engine.Role { return engine.RoleOwn }
+func (*ForgetStep) ID() string            { return "tidy/backups" }
+func (*ForgetStep) Title() string         { return "Remove the backups" }
+func (*ForgetStep) Role() engine.StepRole { return engine.RoleOwn }
 
 func (s *ForgetStep) Preview() ([]engine.Change, error) {
 	name := v1alpha1.SystemNamespace + "/" + namePrefix(s.Migration) + "*"

@@ -43,13 +43,13 @@ type Owned struct {
 	Owner   string
 }
 
-// Guard keeps addresses for their Services while API servers change their range one after another,
+// AddressGuard keeps addresses for their Services while API servers change their range one after another,
 // and nothing else reserves them.
 //
 // It fails closed (failurePolicy Fail), since correctness depends on it, unlike on a freeze. A
 // starting API server has its policies before it answers (WaitForReady in k8s.io/apiserver
 // pkg/admission/plugin/policy/generic/plugin.go).
-type Guard struct {
+type AddressGuard struct {
 	Client    client.Client
 	Migration string
 	Owned     []Owned
@@ -58,15 +58,15 @@ type Guard struct {
 }
 
 var (
-	_ engine.Undoer    = (*Guard)(nil)
-	_ engine.Previewer = (*Guard)(nil)
+	_ engine.Undoer    = (*AddressGuard)(nil)
+	_ engine.Previewer = (*AddressGuard)(nil)
 )
 
-func (g *Guard) Policy() (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding) {
+func (g *AddressGuard) Policy() (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding) {
 	return policyOf(GuardName, g.Migration, g.spec()), bindingOf(GuardName, g.Migration)
 }
 
-func (g *Guard) spec() admissionv1.ValidatingAdmissionPolicySpec {
+func (g *AddressGuard) spec() admissionv1.ValidatingAdmissionPolicySpec {
 	fail, forbidden := admissionv1.Fail, metav1.StatusReasonForbidden
 	match := services()
 	match.ObjectSelector = &metav1.LabelSelector{}
@@ -93,7 +93,7 @@ func (g *Guard) spec() admissionv1.ValidatingAdmissionPolicySpec {
 	}
 }
 
-func (g *Guard) lists() []admissionv1.Variable {
+func (g *AddressGuard) lists() []admissionv1.Variable {
 	all := slices.Clone(g.Owned)
 	slices.SortFunc(all, func(a, b Owned) int { return a.Address.Compare(b.Address) })
 	all = slices.CompactFunc(all, func(a, b Owned) bool { return a.Address == b.Address })
@@ -110,27 +110,27 @@ func (g *Guard) lists() []admissionv1.Variable {
 	return lists
 }
 
-func (g *Guard) ID() string { return "guard/" + g.For }
+func (g *AddressGuard) ID() string { return "guard/" + g.For }
 
 // Role implements engine.Cast: what it keeps is replumb's own.
-func (*Guard) Role() engine.Role { return engine.RoleOwn }
+func (*AddressGuard) Role() engine.StepRole { return engine.RoleOwn }
 
-func (g *Guard) Title() string {
+func (g *AddressGuard) Title() string {
 	return fmt.Sprintf("Keep %d addresses from other Services while API servers get their range", len(g.Owned))
 }
 
-func (g *Guard) State(ctx context.Context) (engine.State, error) {
+func (g *AddressGuard) State(ctx context.Context) (engine.State, error) {
 	return stateOf(ctx, g.Client, GuardName, func(ctx context.Context) (bool, error) {
 		return hasSpec(ctx, g.Client, GuardName, g.spec())
 	}, g.enforced)
 }
 
-func (g *Guard) Do(ctx context.Context) error {
+func (g *AddressGuard) Do(ctx context.Context) error {
 	policy, binding := g.Policy()
 	return ensureBoth(ctx, g.Client, policy, binding, nil)
 }
 
-func (g *Guard) enforced(ctx context.Context) (bool, error) {
+func (g *AddressGuard) enforced(ctx context.Context) (bool, error) {
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, GenerateName: "guarded-"},
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1, Protocol: corev1.ProtocolTCP}}},
@@ -142,16 +142,16 @@ func (g *Guard) enforced(ctx context.Context) (bool, error) {
 	return err != nil, nil
 }
 
-func (g *Guard) Verify(ctx context.Context) error {
+func (g *AddressGuard) Verify(ctx context.Context) error {
 	enforced, err := g.enforced(ctx)
 	return proof(GuardName, enforced, err)
 }
 
-func (g *Guard) Preview() ([]engine.Change, error) {
+func (g *AddressGuard) Preview() ([]engine.Change, error) {
 	return creations(g.Policy()), nil
 }
 
-func (g *Guard) Undo() engine.Step {
+func (g *AddressGuard) Undo() engine.Step {
 	return &engine.Observed[parts]{
 		Name: "tidy/guard/" + g.For, About: "Keep addresses by reservations alone", As: engine.RoleOwn,
 		Look: func(ctx context.Context) (engine.State, parts, error) {
@@ -185,7 +185,7 @@ func (g *Guard) Undo() engine.Step {
 
 // GuardPossible is Possible for a guard.
 func GuardPossible(ctx context.Context, c client.Client, migration string) error {
-	policy, binding := (&Guard{Migration: migration}).Policy()
+	policy, binding := (&AddressGuard{Migration: migration}).Policy()
 	for _, o := range []client.Object{policy, binding} {
 		if err := tryCreate(ctx, c, o); err != nil {
 			return err

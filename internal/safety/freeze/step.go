@@ -26,8 +26,8 @@ var (
 func (*Step) ID() string { return "secure/freeze" }
 
 // Role implements engine.Cast: the freeze is replumb's own, and changes with every batch.
-func (*Step) Role() engine.Role { return engine.RoleOwn }
-func (*Step) Title() string     { return "Freeze Services in flight for all other users" }
+func (*Step) Role() engine.StepRole { return engine.RoleOwn }
+func (*Step) Title() string         { return "Freeze Services in flight for all other users" }
 
 func (s *Step) State(ctx context.Context) (engine.State, error) {
 	return stateOf(ctx, s.Client, Name, s.current, s.enforced)
@@ -116,9 +116,9 @@ type liftStep struct {
 
 var _ engine.Previewer = (*liftStep)(nil)
 
-func (s *liftStep) ID() string      { return s.id }
-func (*liftStep) Role() engine.Role { return engine.RoleOwn }
-func (s *liftStep) Title() string   { return s.title }
+func (s *liftStep) ID() string          { return s.id }
+func (*liftStep) Role() engine.StepRole { return engine.RoleOwn }
+func (s *liftStep) Title() string       { return s.title }
 
 func (s *liftStep) State(ctx context.Context) (engine.State, error) {
 	found, err := s.present(ctx)

@@ -79,8 +79,8 @@ func Title(o *unstructured.Unstructured) string {
 	return o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()
 }
 
-// Entry is how an object was before it was suspended.
-type Entry struct {
+// SuspendedObject is how an object was before it was suspended.
+type SuspendedObject struct {
 	Group     string          `json:"group"`
 	Kind      string          `json:"kind"`
 	Namespace string          `json:"namespace"`
@@ -89,14 +89,14 @@ type Entry struct {
 	Was       json.RawMessage `json:"was,omitempty"`
 }
 
-func (e Entry) String() string { return e.Kind + " " + e.Namespace + "/" + e.Name }
+func (e SuspendedObject) String() string { return e.Kind + " " + e.Namespace + "/" + e.Name }
 
-func (e Entry) is(o *unstructured.Unstructured) bool {
+func (e SuspendedObject) is(o *unstructured.Unstructured) bool {
 	gk := o.GroupVersionKind().GroupKind()
 	return e.Group == gk.Group && e.Kind == gk.Kind && e.Namespace == o.GetNamespace() && e.Name == o.GetName()
 }
 
-func (e Entry) was() (any, error) {
+func (e SuspendedObject) was() (any, error) {
 	if len(e.Was) == 0 {
 		return nil, nil
 	}
@@ -107,20 +107,20 @@ func (e Entry) was() (any, error) {
 	return v, nil
 }
 
-// Record is everything that is suspended, or about to be.
-type Record []Entry
+// SuspendRecord is everything that is suspended, or about to be.
+type SuspendRecord []SuspendedObject
 
 // With records objects before they are suspended. An earlier record is replaced, since a run may
 // have been cut off between record and suspension. Objects that do not reconcile are left out:
 // their owner has suspended them.
-func (r Record) With(objects []*unstructured.Unstructured) (Record, error) {
+func (r SuspendRecord) With(objects []*unstructured.Unstructured) (SuspendRecord, error) {
 	all := slices.Clone(r)
 	for _, o := range objects {
 		kind, ok := resourceOf(o.GroupVersionKind().GroupKind())
 		if !ok || !kind.reconciles(o) {
 			continue
 		}
-		e := Entry{Group: kind.group, Kind: kind.kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}
+		e := SuspendedObject{Group: kind.group, Kind: kind.kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}
 		if v := kind.value(o); v != nil {
 			body, err := json.Marshal(v)
 			if err != nil {
@@ -128,9 +128,9 @@ func (r Record) With(objects []*unstructured.Unstructured) (Record, error) {
 			}
 			e.Was = body
 		}
-		all = append(slices.DeleteFunc(all, func(have Entry) bool { return have.is(o) }), e)
+		all = append(slices.DeleteFunc(all, func(have SuspendedObject) bool { return have.is(o) }), e)
 	}
-	slices.SortFunc(all, func(a, b Entry) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(all, func(a, b SuspendedObject) int { return strings.Compare(a.String(), b.String()) })
 	return all, nil
 }
 
@@ -160,7 +160,7 @@ func (r resource) set(o *unstructured.Unstructured, value any) {
 }
 
 // Resumed is an object as it was before, or nil if it stays; why is for its owner.
-func (e Entry) Resumed(o *unstructured.Unstructured) (back *unstructured.Unstructured, why string, err error) {
+func (e SuspendedObject) Resumed(o *unstructured.Unstructured) (back *unstructured.Unstructured, why string, err error) {
 	r, ok := resourceOf(schema.GroupKind{Group: e.Group, Kind: e.Kind})
 	if !ok {
 		return nil, "", fmt.Errorf("%s is recorded as suspended, and this replumb knows no such kind", e)

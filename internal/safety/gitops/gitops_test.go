@@ -56,7 +56,7 @@ func TestSuspended(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := object(t, test.object)
 			before := text(t, o)
-			record, err := Record(nil).With([]*unstructured.Unstructured{o})
+			record, err := SuspendRecord(nil).With([]*unstructured.Unstructured{o})
 			suspended := Suspended(o, "move")
 			if err != nil || (suspended != nil) != (test.spec != "") || len(record) != 0 != (test.spec != "") || text(t, o) != before {
 				t.Fatalf("recorded %v, %v; suspended is %v", record, err, suspended)
@@ -96,7 +96,7 @@ func TestResumedAfterChanges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := object(t, kustomization+"{path: a}")
-			record, err := Record(nil).With([]*unstructured.Unstructured{o})
+			record, err := SuspendRecord(nil).With([]*unstructured.Unstructured{o})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -128,7 +128,7 @@ func TestResumedAfterChanges(t *testing.T) {
 // TestRecordOfACutOffRun: what was recorded and never suspended is recorded as it is now; what is suspended stays as it was recorded.
 func TestRecordOfACutOffRun(t *testing.T) {
 	o := object(t, kustomization+"{path: a}")
-	record, _ := Record(nil).With([]*unstructured.Unstructured{o})
+	record, _ := SuspendRecord(nil).With([]*unstructured.Unstructured{o})
 	changed := object(t, kustomization+"{suspend: false}")
 	if got, err := record.With([]*unstructured.Unstructured{changed}); err != nil || len(got) != 1 || string(got[0].Was) != "false" {
 		t.Errorf("recorded again: %v, %v", got, err)

@@ -83,7 +83,7 @@ func (f Found) Reconciling() []*unstructured.Unstructured {
 }
 
 // record is nil without an error if nothing is recorded. It is listed, a right of all readers.
-func record(ctx context.Context, c client.Client) (*corev1.ConfigMap, Record, error) {
+func record(ctx context.Context, c client.Client) (*corev1.ConfigMap, SuspendRecord, error) {
 	list := &corev1.ConfigMapList{}
 	err := c.List(ctx, list, client.InNamespace(v1alpha1.SystemNamespace), client.MatchingLabels{v1alpha1.LabelRole: v1alpha1.RoleGitOps})
 	if err != nil {
@@ -93,7 +93,7 @@ func record(ctx context.Context, c client.Client) (*corev1.ConfigMap, Record, er
 	if i < 0 {
 		return nil, nil, nil
 	}
-	cm, all := &list.Items[i], Record{}
+	cm, all := &list.Items[i], SuspendRecord{}
 	if err := json.Unmarshal([]byte(cm.Data[recordKey]), &all); err != nil {
 		return nil, nil, fmt.Errorf("configmap %s/%s: %w", cm.Namespace, cm.Name, err)
 	}
@@ -241,7 +241,7 @@ func (*Resume) Title() string { return "Resume what Argo CD and Flux reconciled"
 // Note implements engine.Noter: what was left as it is.
 func (s *Resume) Note() string { return strings.Join(s.left, "; ") }
 
-func (s *Resume) recorded(ctx context.Context) (*corev1.ConfigMap, Record, error) {
+func (s *Resume) recorded(ctx context.Context) (*corev1.ConfigMap, SuspendRecord, error) {
 	cm, all, err := record(ctx, s.Client)
 	if err != nil || cm == nil || s.Migration != "" && cm.Labels[v1alpha1.LabelMigration] != s.Migration {
 		return nil, nil, err
@@ -275,7 +275,7 @@ func (s *Resume) Do(ctx context.Context) error {
 	return client.IgnoreNotFound(s.Client.Delete(ctx, cm, client.Preconditions{UID: &cm.UID, ResourceVersion: &cm.ResourceVersion}))
 }
 
-func (s *Resume) resume(ctx context.Context, e Entry) error {
+func (s *Resume) resume(ctx context.Context, e SuspendedObject) error {
 	mapping, err := s.Client.RESTMapper().RESTMapping(schema.GroupKind{Group: e.Group, Kind: e.Kind})
 	if meta.IsNoMatchError(err) { // its definition has gone, and it with it
 		return nil

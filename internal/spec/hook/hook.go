@@ -16,14 +16,14 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// Run is what a run is for.
-type Run string
+// RunPurpose is what a run is for.
+type RunPurpose string
 
 // The kinds of runs that call hooks.
 const (
-	Apply    Run = "apply"
-	Rollback Run = "rollback"
-	Finish   Run = "finish"
+	Apply    RunPurpose = "apply"
+	Rollback RunPurpose = "rollback"
+	Finish   RunPurpose = "finish"
 )
 
 // Request is what a hook gets. docs/hooks.md shows one.
@@ -34,7 +34,7 @@ type Request struct {
 	Migration  string `json:"migration"`
 	// Cluster is the one that the migration is of.
 	Cluster engine.Identity     `json:"cluster"`
-	Run     Run                 `json:"run"`
+	Run     RunPurpose          `json:"run"`
 	Moment  v1alpha1.HookMoment `json:"moment"`
 	Phase   string              `json:"phase"`
 	// Tier is empty for hooks of a phase.
@@ -54,7 +54,7 @@ func (r Request) Environ() []string {
 type Occasion struct {
 	Migration string
 	Cluster   engine.Identity
-	Run       Run
+	Run       RunPurpose
 	Moment    v1alpha1.HookMoment
 	Phase     string
 	Tier      string
@@ -101,7 +101,7 @@ func Groups(hooks []v1alpha1.Hook, o Occasion) []engine.Group {
 }
 
 // Around puts the hooks of phases around those phases of a plan that have something to do.
-func Around(plan *engine.Plan, hooks []v1alpha1.Hook, run Run, of engine.Identity) *engine.Plan {
+func Around(plan *engine.Plan, hooks []v1alpha1.Hook, run RunPurpose, of engine.Identity) *engine.Plan {
 	for i := range plan.Phases {
 		phase := &plan.Phases[i]
 		if len((&engine.Plan{Phases: []engine.Phase{*phase}}).Steps()) == 0 {
@@ -145,7 +145,7 @@ var (
 func New(h v1alpha1.Hook, o Occasion) *Step { return &Step{hook: h, on: o} }
 
 func (s *Step) Moment() v1alpha1.HookMoment { return s.on.Moment }
-func (*Step) Role() engine.Role             { return engine.RoleHook }
+func (*Step) Role() engine.StepRole         { return engine.RoleHook }
 
 // ID implements engine.Step: hook/NAME/MOMENT/PHASE/TIER/BATCH, as far as the moment has them.
 func (s *Step) ID() string {

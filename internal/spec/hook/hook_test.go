@@ -93,7 +93,7 @@ func TestStepTellsTheHook(t *testing.T) {
 func TestStepStopsOrGoesOn(t *testing.T) {
 	for _, tt := range []struct {
 		policy v1alpha1.FailurePolicy
-		kind   engine.Kind
+		kind   engine.EventKind
 		text   string
 	}{
 		{"", engine.StepFailed, "hook slack: calling "},

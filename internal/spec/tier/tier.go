@@ -112,21 +112,21 @@ func (r Rules) ruled(svc *corev1.Service) string {
 // Problem is a Service whose tier someone should look at.
 type Problem struct {
 	Service types.NamespacedName
-	// Source is who was asked: SourceAnnotation or SourceLookup.
-	Source Source
+	// LookupSource is who was asked: SourceAnnotation or SourceLookup.
+	Source LookupSource
 	// Names is the tier that does not exist. It is empty if the lookup does not know the Service.
 	Names string
 	// Tier is the one the Service went to instead.
 	Tier string
 }
 
-// Source is where the tier of a Service comes from.
-type Source string
+// LookupSource is where the tier of a Service comes from.
+type LookupSource string
 
 // The sources that can be wrong.
 const (
-	SourceAnnotation Source = "annotation"
-	SourceLookup     Source = "lookup"
+	SourceAnnotation LookupSource = "annotation"
+	SourceLookup     LookupSource = "lookup"
 )
 
 func (p Problem) String() string {

@@ -6,20 +6,20 @@ import (
 	"testing"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 // Access is what the authorizer answers a user who has some roles but for those rights, given as
 // texts.
-func Access(t testing.TB, roles cluster.Roles, denied ...string) []cluster.Answer {
+func Access(t testing.TB, roles access.Roles, denied ...string) []access.Answer {
 	t.Helper()
-	var all []cluster.Answer
+	var all []access.Answer
 	missing := slices.Clone(denied)
 	for _, r := range roles.Rights() {
 		role := roles.Granting(r)
 		allowed := !slices.Contains(denied, r.String())
 		missing = slices.DeleteFunc(missing, func(text string) bool { return text == r.String() })
-		all = append(all, cluster.Answer{Right: r, Allowed: allowed, Role: role.Name, File: role.File, Optional: !roles.Needs(r)})
+		all = append(all, access.Answer{Right: r, Allowed: allowed, Role: role.Name, File: role.File, Optional: !roles.Needs(r)})
 	}
 	if len(missing) > 0 {
 		t.Fatalf("no role has %q", missing)

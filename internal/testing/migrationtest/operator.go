@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rbac"
 	"github.com/replumb/replumb/internal/testing/apitest"
@@ -28,13 +29,13 @@ import (
 // and remove replumb's namespace, which the files in deploy make else. The test fails, when it
 // ends, for every request that was denied, but for the list of Secrets with backups: migrations
 // that change no Secrets do without.
-func Operator(t testing.TB, s *apitest.Server, roles cluster.Roles) (*cluster.Cluster, *Requests) {
+func Operator(t testing.TB, s *apitest.Server, roles access.Roles) (*cluster.Cluster, *Requests) {
 	t.Helper()
-	founder := cluster.Role{Name: "founder", Rules: []cluster.Rule{{Rights: append(
-		cluster.Grant("", "namespaces", "", "create"),
-		cluster.Named(cluster.Grant("", "namespaces", "", "delete"), v1alpha1.SystemNamespace)...,
+	founder := access.Role{Name: "founder", Rules: []access.Rule{{Rights: append(
+		access.Grant("", "namespaces", "", "create"),
+		access.Named(access.Grant("", "namespaces", "", "delete"), v1alpha1.SystemNamespace)...,
 	)}}}
-	c, seen := user(t, s, "operator", append(roles.Of(cluster.Purposes()...), founder))
+	c, seen := user(t, s, "operator", append(roles.Of(access.Purposes()...), founder))
 	t.Cleanup(func() {
 		seen.mu.Lock()
 		defer seen.mu.Unlock()
@@ -48,9 +49,9 @@ func Operator(t testing.TB, s *apitest.Server, roles cluster.Roles) (*cluster.Cl
 
 // Reader is a cluster as a user sees it who has the roles to view, and nothing beside them. The
 // test fails, when it ends, for every request that would have changed something.
-func Reader(t testing.TB, s *apitest.Server, roles cluster.Roles) *cluster.Cluster {
+func Reader(t testing.TB, s *apitest.Server, roles access.Roles) *cluster.Cluster {
 	t.Helper()
-	c, seen := user(t, s, "reader", roles.Of(cluster.View))
+	c, seen := user(t, s, "reader", roles.Of(access.View))
 	t.Cleanup(func() {
 		seen.mu.Lock()
 		defer seen.mu.Unlock()
@@ -64,7 +65,7 @@ func Reader(t testing.TB, s *apitest.Server, roles cluster.Roles) *cluster.Clust
 }
 
 // user is a cluster as a user sees it who has some roles.
-func user(t testing.TB, s *apitest.Server, name string, roles cluster.Roles) (*cluster.Cluster, *Requests) {
+func user(t testing.TB, s *apitest.Server, name string, roles access.Roles) (*cluster.Cluster, *Requests) {
 	t.Helper()
 	manifests := rbac.Namespaces()
 	for _, role := range roles {
@@ -76,7 +77,7 @@ func user(t testing.TB, s *apitest.Server, name string, roles cluster.Roles) (*c
 	gone(t, s, v1alpha1.SystemNamespace)
 	config := rest.CopyConfig(s.Config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: name}
-	seen := &Requests{taken: map[cluster.Right]bool{}, denied: map[string]bool{}}
+	seen := &Requests{taken: map[access.Right]bool{}, denied: map[string]bool{}}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &recorder{next: next, seen: seen, user: name} })
 	c, err := cluster.Connect(config)
 	if err != nil {

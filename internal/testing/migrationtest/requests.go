@@ -9,16 +9,16 @@ import (
 	"testing"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 // Requests are those that an Operator has made, as the rights that they took.
 type Requests struct {
 	mu     sync.Mutex
-	taken  map[cluster.Right]bool
+	taken  map[access.Right]bool
 	denied map[string]bool
 	// at says with which request the process is killed; nil is with none.
-	at     func(cluster.Right) bool
+	at     func(access.Right) bool
 	killed bool
 }
 
@@ -29,7 +29,7 @@ func (q *Requests) Kill(right string, n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.killed = false
-	q.at = func(r cluster.Right) bool {
+	q.at = func(r access.Right) bool {
 		if r.Name, r.Namespace = "", ""; r.String() == right {
 			n--
 		}
@@ -47,7 +47,7 @@ func (q *Requests) Revive() (killed bool) {
 
 // dead reports whether the process is, by the time it would make a request. What is only tried is
 // not counted.
-func (q *Requests) dead(r cluster.Right, tried bool) bool {
+func (q *Requests) dead(r access.Right, tried bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.killed = q.killed || !tried && q.at != nil && q.at(r)
@@ -67,7 +67,7 @@ func killed(q *http.Request) *http.Response {
 // byCommands are rights that commands take around a job: the journal, Events, reports of agents, a
 // lock that is kept for longer than tests run, and definitions, which are there from an earlier
 // test on.
-func byCommands(r cluster.Right) bool {
+func byCommands(r access.Right) bool {
 	switch {
 	case r.Namespace == v1alpha1.JournalNamespace, r.Resource == "events", r.Resource == "nodereports":
 		return true
@@ -79,7 +79,7 @@ func byCommands(r cluster.Right) bool {
 // Took fails the test for every right of some roles that no request took, unless it is listed with
 // what would, and for what is listed and no role has. What commands take around a job is not asked
 // for.
-func (q *Requests) Took(t testing.TB, roles cluster.Roles, unused map[string]string) {
+func (q *Requests) Took(t testing.TB, roles access.Roles, unused map[string]string) {
 	t.Helper()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -98,7 +98,7 @@ func (q *Requests) Took(t testing.TB, roles cluster.Roles, unused map[string]str
 }
 
 // Made reports whether a request took a right, whatever the name of the object.
-func (q *Requests) Made(right cluster.Right) bool {
+func (q *Requests) Made(right access.Right) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for r := range q.taken {
@@ -109,7 +109,7 @@ func (q *Requests) Made(right cluster.Right) bool {
 	return false
 }
 
-func (q *Requests) covers(granted cluster.Right) bool {
+func (q *Requests) covers(granted access.Right) bool {
 	for r := range q.taken {
 		if granted.Namespace == "" {
 			r.Namespace = ""
@@ -164,12 +164,12 @@ func (c *recorder) RoundTrip(q *http.Request) (*http.Response, error) {
 
 // rightOf is what a request takes, as RequestInfoFactory in k8s.io/apiserver
 // pkg/endpoints/request/requestinfo.go has it.
-func rightOf(q *http.Request) cluster.Right {
+func rightOf(q *http.Request) access.Right {
 	verb := map[string]string{
 		http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
 	}[q.Method]
 	parts := strings.Split(strings.Trim(q.URL.Path, "/"), "/")
-	r := cluster.Right{Verb: verb}
+	r := access.Right{Verb: verb}
 	switch {
 	case len(parts) > 2 && parts[0] == "api":
 		parts = parts[2:]

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/safety/lease"
 	"github.com/replumb/replumb/internal/verify/connectivity"
@@ -143,11 +144,11 @@ func (s *Stage) Did(r *engine.Runner, phase string, groups []engine.Group) ([]st
 
 // Granted waits until the API server has heard that a user, whose cluster it is, has rights: the
 // authorizer watches roles.
-func (s *Stage) Granted(to *cluster.Cluster, rights []cluster.Right) {
+func (s *Stage) Granted(to *cluster.Cluster, rights []access.Right) {
 	s.Helper()
 	s.Until("the rights", func() bool {
 		answers, err := to.Access(s.Context(), rights)
-		return err == nil && !slices.ContainsFunc(answers, func(a cluster.Answer) bool { return !a.Allowed })
+		return err == nil && !slices.ContainsFunc(answers, func(a access.Answer) bool { return !a.Allowed })
 	})
 }
 

@@ -269,7 +269,7 @@ func (f *fixture) change(change func(*v1alpha1.Migration)) {
 // answers runs what agents call, at an address, until it is stopped.
 func (f *fixture) answers(at string) (stop func()) {
 	f.Helper()
-	s := &echoserver.Server{Identity: probe.Identity{Name: "probe"}}
+	s := &echoserver.Server{Identity: probe.EchoIdentity{Name: "probe"}}
 	f.must(s.Listen(f.Context(), net.JoinHostPort(at, "80"), net.JoinHostPort(at, "7"), net.JoinHostPort(at, "7")))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

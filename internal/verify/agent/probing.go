@@ -67,7 +67,7 @@ func (p *probing) begin(ctx context.Context, t target, now time.Time) {
 		p.tallies[t.Name] = newTally(t, p.origin, p.instance, now)
 	}
 	asking := p.tallies[t.Name].ask(t, now)
-	own := probe.New(config, func(w probe.Window) error { asking.window(w); return nil })
+	own := probe.New(config, func(w probe.Interval) error { asking.window(w); return nil })
 	own.OnConnect = p.connected
 	own.OnFailure = func(_ string, scheduled time.Time, failure *probe.Failure) {
 		asking.failed(scheduled, failure, time.Now())

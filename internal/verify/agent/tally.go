@@ -161,7 +161,7 @@ func (s *second) blame(first, last time.Time, example string) {
 	}
 }
 
-func (a *asking) window(w probe.Window) {
+func (a *asking) window(w probe.Interval) {
 	a.tally.mu.Lock()
 	defer a.tally.mu.Unlock()
 	s := a.tally.at(w.Start)

@@ -72,7 +72,7 @@ func TestSecondQuestionIsLate(t *testing.T) {
 	a := tally.ask(of, time.Now())
 	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 	defer cancel()
-	if err := probe.New(config, func(w probe.Window) error { a.window(w); return nil }).Run(ctx); err != nil {
+	if err := probe.New(config, func(w probe.Interval) error { a.window(w); return nil }).Run(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if r := drawn(t, tally); r.Failed != 0 || r.Sent == 0 || r.Late != 1 {

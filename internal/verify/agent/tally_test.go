@@ -25,8 +25,8 @@ func refused() *probe.Failure {
 }
 
 // window is a second in which requests succeeded, and others failed.
-func window(second int64, ok, failed int) probe.Window {
-	w := probe.Window{Start: 1000 + second, Sent: ok + failed, OK: ok, Failed: failed}
+func window(second int64, ok, failed int) probe.Interval {
+	w := probe.Interval{Start: 1000 + second, Sent: ok + failed, OK: ok, Failed: failed}
 	if failed > 0 {
 		w.Example, w.FirstFailure, w.LastFailure = "window", (1000+second)*1e6, (1000+second)*1e6+5e5
 	}
@@ -223,7 +223,7 @@ func TestHooks(t *testing.T) {
 	var mu sync.Mutex
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	prober := probe.New(config, func(w probe.Window) error { windows[w.Start] += w.Failed; return nil })
+	prober := probe.New(config, func(w probe.Interval) error { windows[w.Start] += w.Failed; return nil })
 	prober.OnFailure = func(_ string, scheduled time.Time, failure *probe.Failure) {
 		mu.Lock()
 		defer mu.Unlock()

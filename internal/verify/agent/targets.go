@@ -298,8 +298,8 @@ func nameOf(svc *corev1.Service, domain string) string {
 	return fmt.Sprintf("%s.%s.svc.%s.", svc.Name, svc.Namespace, strings.TrimSuffix(domain, "."))
 }
 
-func kinds() map[v1alpha1.RequestKind]probe.Kind {
-	return map[v1alpha1.RequestKind]probe.Kind{
+func kinds() map[v1alpha1.RequestKind]probe.TargetKind {
+	return map[v1alpha1.RequestKind]probe.TargetKind{
 		v1alpha1.RequestTCP: probe.TCP, v1alpha1.RequestHTTP: probe.HTTP, v1alpha1.RequestStream: probe.Stream,
 		v1alpha1.RequestUDP: probe.UDP, v1alpha1.RequestDNS: probe.DNS,
 	}

@@ -56,7 +56,7 @@ type Set struct {
 	Domain string
 	// Pool has the address of the Service that agents call. Nil leaves the choice to the API
 	// server.
-	Pool     *cidr.Pool
+	Pool     *cidr.Allocator
 	Wait     time.Duration
 	Interval time.Duration
 	// Roll says that the migration restarts pods, cluster DNS among them: new agents start before
@@ -69,7 +69,7 @@ type Set struct {
 	Ends bool
 	Now  func() time.Time
 
-	memory Memory
+	memory ReportMemory
 }
 
 func (s *Set) wait() time.Duration { return cmp.Or(s.Wait, DefaultWait) }

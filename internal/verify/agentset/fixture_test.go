@@ -185,7 +185,7 @@ func ranges() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("172.24.0.0/16")}
 }
 
-func pool() *cidr.Pool {
+func pool() *cidr.Allocator {
 	return cidr.NewPool([]netip.Prefix{netip.MustParsePrefix("10.96.7.0/24")}, nil)
 }
 

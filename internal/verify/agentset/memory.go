@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/workload"
 )
 
@@ -97,9 +97,9 @@ func firstNames(all []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
 }
 
-// Memory knows which agents have reported, and when by the clock of this process: a report counts
+// ReportMemory knows which agents have reported, and when by the clock of this process: a report counts
 // if it was not there at the look before.
-type Memory struct {
+type ReportMemory struct {
 	mu     sync.Mutex
 	agents map[agentKey]*agent
 	// before is when the look before began.
@@ -126,7 +126,7 @@ type agent struct {
 }
 
 // Look takes in a view. wait is for how long an agent may be silent.
-func (m *Memory) Look(v View, wait time.Duration) Outlook {
+func (m *ReportMemory) Look(v View, wait time.Duration) Outlook {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	o := Outlook{}
@@ -138,7 +138,7 @@ func (m *Memory) Look(v View, wait time.Duration) Outlook {
 		case kept(n, workload.Foreign()):
 			o.Foreign = append(o.Foreign, n.Name)
 		case Apart(n) && len(Origins(n)) == 0: // it is leaving
-		case !cluster.NodeReady(n): // and forgotten: once it is ready again, its agents have as long as any
+		case !inventory.NodeReady(n): // and forgotten: once it is ready again, its agents have as long as any
 			o.NotReady = append(o.NotReady, n.Name)
 		default:
 			m.node(&o, was, seen, n, wait)
@@ -149,7 +149,7 @@ func (m *Memory) Look(v View, wait time.Duration) Outlook {
 	return o
 }
 
-func (m *Memory) node(o *Outlook, was map[agentKey]*agent, seen *index, n *corev1.Node, wait time.Duration) {
+func (m *ReportMemory) node(o *Outlook, was map[agentKey]*agent, seen *index, n *corev1.Node, wait time.Duration) {
 	missing, skew := 0, time.Duration(0)
 	name := n.Name
 	for _, origin := range Origins(n) {

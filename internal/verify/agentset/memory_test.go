@@ -83,7 +83,7 @@ func (s *scene) waits(d time.Duration, mute ...string) *scene {
 	return s
 }
 
-func (s *scene) look(m *Memory) Outlook {
+func (s *scene) look(m *ReportMemory) Outlook {
 	s.From, s.Until = s.now, s.now
 	return m.Look(s.View, time.Minute)
 }
@@ -109,7 +109,7 @@ func expect(t *testing.T, got Outlook, want string) {
 
 // TestWhatWasThereIsHearsay: reports of agents that may have stopped long ago prove nothing.
 func TestWhatWasThereIsHearsay(t *testing.T) {
-	s, m := newScene("a", "b"), &Memory{}
+	s, m := newScene("a", "b"), &ReportMemory{}
 	o := s.look(m)
 	if len(o.Reporting) > 0 || len(o.Missing) != 4 {
 		t.Errorf("at first: %+v", o)
@@ -123,7 +123,7 @@ func TestWhatWasThereIsHearsay(t *testing.T) {
 // TestSilence: an agent is missing once nothing was heard of it for longer than it may take, by the
 // clock of who listens.
 func TestSilence(t *testing.T) {
-	s, m := newScene("a", "b"), &Memory{}
+	s, m := newScene("a", "b"), &ReportMemory{}
 	s.look(m)
 	s.waits(10 * time.Second).look(m)
 	if o := s.waits(time.Minute, "b").look(m); len(o.Missing) > 0 {
@@ -139,7 +139,7 @@ func TestSilence(t *testing.T) {
 
 // TestReplaced: of a pod that is replaced the next one's reports count, not its own.
 func TestReplaced(t *testing.T) {
-	s, m := newScene("a"), &Memory{}
+	s, m := newScene("a"), &ReportMemory{}
 	s.look(m)
 	s.waits(10 * time.Second).look(m)
 	s.pod("a", host).DeletionTimestamp = &metav1.Time{Time: s.now}
@@ -161,7 +161,7 @@ func TestReplaced(t *testing.T) {
 // TestNodesThatAreNotReady: they are named, not waited for, and their agents have all the time
 // again when they are back.
 func TestNodesThatAreNotReady(t *testing.T) {
-	s, m := newScene("a", "b"), &Memory{}
+	s, m := newScene("a", "b"), &ReportMemory{}
 	s.look(m)
 	s.waits(10 * time.Second).look(m)
 	s.Nodes[1].Status.Conditions[0].Status = corev1.ConditionUnknown
@@ -174,7 +174,7 @@ func TestNodesThatAreNotReady(t *testing.T) {
 }
 
 func TestNodesWithoutAgents(t *testing.T) {
-	s, m := newScene("a", "b"), &Memory{}
+	s, m := newScene("a", "b"), &ReportMemory{}
 	s.Nodes[1].Labels = map[string]string{corev1.LabelOSStable: "windows"}
 	s.look(m)
 	expect(t, s.waits(time.Second, "b").look(m), "a\nnote: no agent can run on b")
@@ -193,7 +193,7 @@ func TestClocks(t *testing.T) {
 		{"behind", -15 * time.Second, "a\nnote: the clock of node a is more than 5s behind"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, m := newScene("a"), &Memory{}
+			s, m := newScene("a"), &ReportMemory{}
 			s.look(m)
 			s.waits(10 * time.Second)
 			s.report("a", host).ReportedAt = metav1.NewMicroTime(s.now.Add(tt.off))
@@ -204,7 +204,7 @@ func TestClocks(t *testing.T) {
 
 // TestProbeIsAsked: it takes more than reports of the one that agents call.
 func TestProbeIsAsked(t *testing.T) {
-	s, m := newScene("a"), &Memory{}
+	s, m := newScene("a"), &ReportMemory{}
 	s.look(m)
 	s.waits(10 * time.Second).look(m)
 	s.pod("a", pod).Status.Conditions[0].Status = corev1.ConditionFalse
@@ -213,7 +213,7 @@ func TestProbeIsAsked(t *testing.T) {
 
 // TestTroubleIsTold: an agent that says that it cannot see is as good as none.
 func TestTroubleIsTold(t *testing.T) {
-	s, m := newScene("a"), &Memory{}
+	s, m := newScene("a"), &ReportMemory{}
 	s.look(m)
 	s.waits(10 * time.Second).look(m)
 	s.report("a", pod).Problem = "blind"

@@ -147,7 +147,7 @@ func (s objects) pod(args []string, o v1alpha1.ProbeOrigin) corev1.PodSpec {
 	for _, v := range memtrim.Settings() {
 		env = append(env, corev1.EnvVar{Name: v.Name, Value: v.Value})
 	}
-	pod := workload.Pod{
+	pod := workload.PodOptions{
 		Account: accountOf(o), Image: s.Image, Args: args, Env: env, Priority: "system-node-critical",
 		CPU: "50m", Memory: "32Mi", MemoryLimit: "256Mi", Grace: 5,
 		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},

@@ -76,7 +76,7 @@ func TestReasons(t *testing.T) {
 		}, "Trouble: pod agent-a reports: connection tracking cannot be read: operation not permitted"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, m := newScene("a"), &Memory{}
+			s, m := newScene("a"), &ReportMemory{}
 			s.look(m)
 			s.waits(10 * time.Second).look(m)
 			tt.change(s, s.pod("a", host))

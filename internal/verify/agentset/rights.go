@@ -7,17 +7,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/workload"
 )
 
 // podRights are what agents of both networks may do: see what they watch, and report.
-func podRights() []cluster.Right {
+func podRights() []access.Right {
 	return slices.Concat(
-		cluster.Grant("", "services", "", "list watch"),
-		cluster.Grant("replumb.dev", "migrations", "", "get list watch"),
-		cluster.Grant("replumb.dev", "nodereports", "", "get create patch"),
-		cluster.Grant("replumb.dev", "nodereports", "status", "get patch"),
+		access.Grant("", "services", "", "list watch"),
+		access.Grant("replumb.dev", "migrations", "", "get list watch"),
+		access.Grant("replumb.dev", "nodereports", "", "get create patch"),
+		access.Grant("replumb.dev", "nodereports", "status", "get patch"),
 	)
 }
 
@@ -27,35 +27,35 @@ const flagz = "/flagz"
 // hostRights are those of the agent in the network of a node. Where Services move it names clients
 // by the pods of its node, which takes the right to list all pods, and asks whether an address is
 // reserved.
-func hostRights(services bool) []cluster.Right {
+func hostRights(services bool) []access.Right {
 	if !services {
 		return podRights()
 	}
 	return slices.Concat(
-		podRights(), cluster.Grant("", "pods", "", "list watch"),
-		cluster.Grant("networking.k8s.io", "ipaddresses", "", "get"),
+		podRights(), access.Grant("", "pods", "", "list watch"),
+		access.Grant("networking.k8s.io", "ipaddresses", "", "get"),
 	)
 }
 
 // Rights are what a user needs to run agents. Those of the agents are among them, as no user can
 // grant more than they have.
-func Rights(services bool) []cluster.Right {
+func Rights(services bool) []access.Right {
 	all := slices.Concat(
-		cluster.Grant("", "nodes", "", "list"),
-		cluster.Grant("", "namespaces", "", "get patch"),
-		cluster.Grant("", "services", "", "get list create patch delete"),
-		cluster.Grant("", "serviceaccounts", "", "get create patch delete"),
-		cluster.Grant("", "pods", "", "list delete"),
-		cluster.Grant("", "events", "", "list"),
-		cluster.Grant("apps", "daemonsets", "", "get list create patch delete"),
-		cluster.Grant("discovery.k8s.io", "endpointslices", "", "list"),
-		cluster.Grant("rbac.authorization.k8s.io", "clusterroles", "", "get create patch delete"),
-		cluster.Grant("rbac.authorization.k8s.io", "clusterrolebindings", "", "get create patch delete"),
-		cluster.Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "get create patch delete"),
-		cluster.Grant("admissionregistration.k8s.io", "validatingadmissionpolicybindings", "", "get create patch delete"),
-		cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "get create update"),
-		cluster.Grant("replumb.dev", "migrations", "", "get"),
-		cluster.Grant("replumb.dev", "nodereports", "", "list watch deletecollection"),
+		access.Grant("", "nodes", "", "list"),
+		access.Grant("", "namespaces", "", "get patch"),
+		access.Grant("", "services", "", "get list create patch delete"),
+		access.Grant("", "serviceaccounts", "", "get create patch delete"),
+		access.Grant("", "pods", "", "list delete"),
+		access.Grant("", "events", "", "list"),
+		access.Grant("apps", "daemonsets", "", "get list create patch delete"),
+		access.Grant("discovery.k8s.io", "endpointslices", "", "list"),
+		access.Grant("rbac.authorization.k8s.io", "clusterroles", "", "get create patch delete"),
+		access.Grant("rbac.authorization.k8s.io", "clusterrolebindings", "", "get create patch delete"),
+		access.Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "get create patch delete"),
+		access.Grant("admissionregistration.k8s.io", "validatingadmissionpolicybindings", "", "get create patch delete"),
+		access.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "get create update"),
+		access.Grant("replumb.dev", "migrations", "", "get"),
+		access.Grant("replumb.dev", "nodereports", "", "list watch deletecollection"),
 	)
 	for _, r := range hostRights(services) {
 		if !slices.Contains(all, r) {
@@ -64,7 +64,7 @@ func Rights(services bool) []cluster.Right {
 	}
 	if services {
 		all = append(all, singleRights()...)
-		all = append(all, cluster.Right{Verb: "get", URL: flagz})
+		all = append(all, access.Right{Verb: "get", URL: flagz})
 	}
 	return all
 }
@@ -86,7 +86,7 @@ func (s objects) rights([]string) ([]client.Object, error) {
 	services := len(s.Ranges) > 0
 	host := hostRights(services)
 	if services {
-		host = append(host, cluster.Right{Verb: "get", URL: flagz})
+		host = append(host, access.Right{Verb: "get", URL: flagz})
 	}
 	account := func(name, role string) metav1.ObjectMeta { return s.meta(v1alpha1.SystemNamespace, name, role) }
 	return slices.Concat(

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/workload"
 )
 
@@ -52,8 +52,8 @@ func (s objects) answers([]string) ([]client.Object, error) {
 	return []client.Object{workload.Deployment(m, of, 1, 0, pods)}, nil
 }
 
-func singleRights() []cluster.Right {
-	return cluster.In(
+func singleRights() []access.Right {
+	return access.In(
 		v1alpha1.SystemNamespace,
-		cluster.Named(cluster.Grant("apps", "deployments", "", "get create patch delete"), Single)...)
+		access.Named(access.Grant("apps", "deployments", "", "get create patch delete"), Single)...)
 }

@@ -8,7 +8,7 @@ import (
 var _ engine.Previewer = (*Step)(nil)
 
 // Role is RoleOwn: the pods are replumb's own, and do not outlive the step.
-func (*Step) Role() engine.Role { return engine.RoleOwn }
+func (*Step) Role() engine.StepRole { return engine.RoleOwn }
 
 func (s *Step) Preview() ([]engine.Change, error) { return s.pods().Changes(roleCall), nil }
 

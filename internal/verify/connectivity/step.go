@@ -21,6 +21,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/kube/readiness"
 	"github.com/replumb/replumb/internal/verify/connectivity/testpod"
@@ -240,7 +241,7 @@ func (s *Step) nodes(ctx context.Context) ([]corev1.Node, error) {
 	if err := s.Cluster.List(ctx, all); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
-	all.Items = slices.DeleteFunc(all.Items, func(n corev1.Node) bool { return !cluster.NodeReady(&n) })
+	all.Items = slices.DeleteFunc(all.Items, func(n corev1.Node) bool { return !inventory.NodeReady(&n) })
 	return all.Items, nil
 }
 

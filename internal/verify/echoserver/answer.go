@@ -30,7 +30,7 @@ const Drain = 5 * time.Second
 // Server answers HTTP requests, and echoes lines over TCP and datagrams over UDP.
 type Server struct {
 	// Identity is what it tells of itself.
-	Identity probe.Identity
+	Identity probe.EchoIdentity
 	// Web answers HTTP requests. Default: all of them with the name.
 	Web http.Handler
 	// Datagram answers a datagram; by default as probe.Answer, and only questions, so that two

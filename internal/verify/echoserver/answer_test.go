@@ -17,7 +17,7 @@ import (
 // serve runs a server on loopback. The returned function asks it to end, and gives what Serve returned.
 func serve(t *testing.T, drain time.Duration) (s *Server, end func() error) {
 	t.Helper()
-	s = &Server{Identity: probe.Identity{Name: "probe-x", Pod: "probe-x"}, Drain: drain}
+	s = &Server{Identity: probe.EchoIdentity{Name: "probe-x", Pod: "probe-x"}, Drain: drain}
 	if err := s.Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestStreamGoesOn(t *testing.T) {
 	defer cancel()
 	sent, failed := 0, 0
 	answered := make(chan struct{}, 1)
-	prober := probe.New(config, func(w probe.Window) error {
+	prober := probe.New(config, func(w probe.Interval) error {
 		sent, failed = sent+w.Sent, failed+w.Failed
 		select {
 		case answered <- struct{}{}:

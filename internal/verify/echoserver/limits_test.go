@@ -17,7 +17,7 @@ import (
 // guarded runs a server with limits on loopback.
 func guarded(t *testing.T, limits Limits) *Server {
 	t.Helper()
-	s := &Server{Identity: probe.Identity{Name: "probe-x"}, Limits: limits}
+	s := &Server{Identity: probe.EchoIdentity{Name: "probe-x"}, Limits: limits}
 	if err := s.Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
@@ -20,7 +21,7 @@ import (
 type Watched struct{ agents AgentConfig }
 
 // AgentsOf brings the agents up to date with what the migration says of them by now.
-func (w *Watched) AgentsOf(t migration.Tools, name string, proof v1alpha1.ProofSpec) *AgentConfig {
+func (w *Watched) AgentsOf(t migration.Deps, name string, proof v1alpha1.ProofSpec) *AgentConfig {
 	c := &w.agents
 	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = t.Cluster, name, proof, t.Image, t.Now
 	return c
@@ -60,10 +61,10 @@ func (c *AgentConfig) Image() pull.Image {
 func (c *AgentConfig) Runs() bool { return c.Image().Name != "" }
 
 // Roles are those of all that a migration takes, with those of agents if there are any.
-func (c *AgentConfig) Roles(all cluster.Roles, m *v1alpha1.Migration) cluster.Roles {
-	purposes := []cluster.Purpose{cluster.View, cluster.Operate}
+func (c *AgentConfig) Roles(all access.Roles, m *v1alpha1.Migration) access.Roles {
+	purposes := []access.Purpose{access.View, access.Operate}
 	if c.Runs() {
-		purposes = append(purposes, cluster.Agents)
+		purposes = append(purposes, access.Agents)
 	}
 	return append(all.Of(purposes...), migration.RolesFor(m)...)
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/apiserver"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
@@ -18,7 +18,7 @@ import (
 const labelControlPlane = "node-role.kubernetes.io/control-plane"
 
 // Witnesses are the ready nodes with an agent, and what it saw of API servers in this run.
-func (p *Agents) Witnesses() []apiserver.Witness {
+func (p *Agents) Witnesses() []apiserver.ObservingNode {
 	if p == nil || p.Watch == nil {
 		return nil
 	}
@@ -27,11 +27,11 @@ func (p *Agents) Witnesses() []apiserver.Witness {
 }
 
 // witnesses is the same, with how old a look may be.
-func (w *Watch) witnesses(limit time.Duration) (all []apiserver.Witness) {
+func (w *Watch) witnesses(limit time.Duration) (all []apiserver.ObservingNode) {
 	nodes, now := w.nodes.all(), w.now()
 	w.seen().read(func(t *Tally) {
 		for i := range nodes {
-			if n := &nodes[i]; cluster.NodeReady(n) && slices.Contains(agentset.Origins(n), v1alpha1.FromHost) {
+			if n := &nodes[i]; inventory.NodeReady(n) && slices.Contains(agentset.Origins(n), v1alpha1.FromHost) {
 				all = append(all, t.witness(n, now, limit))
 			}
 		}
@@ -40,9 +40,9 @@ func (w *Watch) witnesses(limit time.Duration) (all []apiserver.Witness) {
 }
 
 // witness adds the age of an observation by the node's clock to that of the report by ours.
-func (t *Tally) witness(n *corev1.Node, now time.Time, limit time.Duration) apiserver.Witness {
+func (t *Tally) witness(n *corev1.Node, now time.Time, limit time.Duration) apiserver.ObservingNode {
 	_, control := n.Labels[labelControlPlane]
-	w := apiserver.Witness{Node: n.Name, ControlPlane: control}
+	w := apiserver.ObservingNode{Node: n.Name, ControlPlane: control}
 	host := Agent{n.Name, v1alpha1.FromHost}
 	report, spoke := t.reports[n.Name], -1
 	if report != nil {

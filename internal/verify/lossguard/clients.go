@@ -16,15 +16,15 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Client is who uses an old address, and the node that saw it.
-type Client struct {
+// OldAddressClient is who uses an old address, and the node that saw it.
+type OldAddressClient struct {
 	Node string `json:"node"`
 
 	v1alpha1.OldAddressClient `json:",inline"`
 }
 
 // Who is the client in words: its pod, or its address if that is no pod's.
-func (c *Client) Who() string {
+func (c *OldAddressClient) Who() string {
 	if c.Pod != "" {
 		return "pod " + c.Pod
 	}
@@ -32,7 +32,7 @@ func (c *Client) Who() string {
 }
 
 // Seen says when the client used the address, in words that follow what it is.
-func (c *Client) Seen() string {
+func (c *OldAddressClient) Seen() string {
 	text := "last seen " + c.LastSeen.UTC().Format(time.RFC3339)
 	if c.LongestGap != nil {
 		text += ", away for up to " + c.LongestGap.Duration.String()
@@ -40,7 +40,7 @@ func (c *Client) Seen() string {
 	return text
 }
 
-func (c *Client) String() string {
+func (c *OldAddressClient) String() string {
 	open := "no connection open"
 	if c.Open > 0 {
 		open = english.Plural(c.Open, "connection", "") + " open"
@@ -49,14 +49,14 @@ func (c *Client) String() string {
 }
 
 // Clients of all nodes, the latest first. Clocks of nodes differ.
-func Clients(reports []v1alpha1.NodeReport) []Client {
-	var out []Client
+func Clients(reports []v1alpha1.NodeReport) []OldAddressClient {
+	var out []OldAddressClient
 	for i := range reports {
 		for _, c := range reports[i].Status.Clients {
-			out = append(out, Client{Node: reports[i].Name, OldAddressClient: c})
+			out = append(out, OldAddressClient{Node: reports[i].Name, OldAddressClient: c})
 		}
 	}
-	slices.SortStableFunc(out, func(a, b Client) int {
+	slices.SortStableFunc(out, func(a, b OldAddressClient) int {
 		return cmp.Or(b.LastSeen.Compare(a.LastSeen.Time), strings.Compare(a.Node, b.Node), strings.Compare(a.Address, b.Address),
 			strings.Compare(a.Protocol, b.Protocol), strings.Compare(a.Source, b.Source))
 	})
@@ -64,7 +64,7 @@ func Clients(reports []v1alpha1.NodeReport) []Client {
 }
 
 // ListClients lists clients of old addresses; more is how many did not fit in reports.
-func ListClients(ctx context.Context, c client.Reader, migration string) (clients []Client, more int, err error) {
+func ListClients(ctx context.Context, c client.Reader, migration string) (clients []OldAddressClient, more int, err error) {
 	list := &v1alpha1.NodeReportList{}
 	err = c.List(ctx, list, client.MatchingLabels{v1alpha1.LabelMigration: migration})
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
@@ -83,8 +83,8 @@ func ListClients(ctx context.Context, c client.Reader, migration string) (client
 const named = 3
 
 // inTheWay names clients, those with open connections first. more are unnamed.
-func inTheWay(using []Client, more int) string {
-	slices.SortFunc(using, func(a, b Client) int {
+func inTheWay(using []OldAddressClient, more int) string {
+	slices.SortFunc(using, func(a, b OldAddressClient) int {
 		return cmp.Or(min(b.Open, 1)-min(a.Open, 1), strings.Compare(a.String(), b.String()))
 	})
 	n := len(using) + more

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
@@ -71,7 +71,7 @@ func (w *watchedNodes) silent(t *Tally, now time.Time, patience time.Duration) (
 	w.since = map[Agent]time.Time{} // an agent that is not expected has all its time once it is
 	for i := range w.nodes {
 		n := &w.nodes[i]
-		if !cluster.NodeReady(n) || !w.expecting {
+		if !inventory.NodeReady(n) || !w.expecting {
 			continue
 		}
 		for _, o := range agentset.Origins(n) {
@@ -93,7 +93,7 @@ func (w *watchedNodes) silent(t *Tally, now time.Time, patience time.Duration) (
 func (w *watchedNodes) due() []Agent {
 	var all []Agent
 	for _, n := range w.all() {
-		if !cluster.NodeReady(&n) || agentset.Apart(&n) {
+		if !inventory.NodeReady(&n) || agentset.Apart(&n) {
 			continue
 		}
 		for _, o := range agentset.Origins(&n) {
@@ -140,7 +140,7 @@ func (w *watchedNodes) status(t *Tally) *v1alpha1.ProofStatus {
 			st.Silent = append(st.Silent, n.Name+": its pods are leaving it, and what is lost there does not count")
 		case len(agentset.Origins(&n)) == 0:
 			st.Silent = append(st.Silent, n.Name+": no agent can run there")
-		case !cluster.NodeReady(&n):
+		case !inventory.NodeReady(&n):
 			st.Silent = append(st.Silent, n.Name+": the node is not ready")
 		case len(t.strangersOf(n.Name)) > 0:
 			st.Silent = append(st.Silent, n.Name+": "+t.strange(t.strangersOf(n.Name)[0]))

@@ -2,15 +2,15 @@ package lossguard
 
 import (
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
 // Role is what a user needs to have agents run, in a migration of Services or in another one.
-func Role(name, file string, services bool) cluster.Role {
-	return cluster.Role{
-		Name: name, File: file, Purpose: cluster.Agents,
-		Rules: []cluster.Rule{{
+func Role(name, file string, services bool) access.Role {
+	return access.Role{
+		Name: name, File: file, Purpose: access.Agents,
+		Rules: []access.Rule{{
 			Why:    "Agents, what they run as, and what they may do themselves: no user can give agents more rights than they have.",
 			Rights: narrow(agentset.Rights(services)),
 		}},
@@ -21,39 +21,39 @@ func Role(name, file string, services bool) cluster.Role {
 }
 
 // narrow limits rights to the namespace and objects of agents.
-func narrow(rights []cluster.Right) []cluster.Right {
-	var all []cluster.Right
+func narrow(rights []access.Right) []access.Right {
+	var all []access.Right
 	for _, r := range rights {
 		all = append(all, limited(r)...)
 	}
 	return all
 }
 
-func limited(r cluster.Right) []cluster.Right {
+func limited(r access.Right) []access.Right {
 	reads := r.Verb == "get" || r.Verb == "list" || r.Verb == "watch"
-	one := []cluster.Right{r}
+	one := []access.Right{r}
 	switch {
 	case r.Namespace != "" || r.Name != "":
 		return one
 	case r.Resource == "namespaces":
-		return cluster.Named(one, v1alpha1.SystemNamespace)
+		return access.Named(one, v1alpha1.SystemNamespace)
 	case r.Resource == "customresourcedefinitions":
-		return cluster.Named(one, "migrations.replumb.dev", "nodereports.replumb.dev")
+		return access.Named(one, "migrations.replumb.dev", "nodereports.replumb.dev")
 	case r.Resource == "clusterroles", r.Resource == "clusterrolebindings":
 		return applied(r, "replumb-agent", "replumb-probe")
 	case r.Resource == "validatingadmissionpolicies", r.Resource == "validatingadmissionpolicybindings":
 		return applied(r, "replumb-agent-reports")
 	case r.Resource == "serviceaccounts", r.Resource == "daemonsets", r.Resource == "events":
-		return cluster.In(v1alpha1.SystemNamespace, r)
+		return access.In(v1alpha1.SystemNamespace, r)
 	case r.Resource == "services" && !reads, r.Resource == "pods" && !reads:
-		return cluster.In(v1alpha1.SystemNamespace, r)
+		return access.In(v1alpha1.SystemNamespace, r)
 	}
 	return one
 }
 
 // applied limits a right to named objects: the authorizer sees names in server-side apply.
-func applied(r cluster.Right, names ...string) []cluster.Right {
-	var all []cluster.Right
+func applied(r access.Right, names ...string) []access.Right {
+	var all []access.Right
 	for _, name := range names {
 		r.Name = name
 		all = append(all, r)

@@ -1,17 +1,16 @@
 package lossguard
 
 import (
+	"github.com/replumb/replumb/internal/kube/access"
 	"slices"
 	"testing"
-
-	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 // TestNarrow: of what agents take, nothing that writes is good for another namespace or another object.
 func TestNarrow(t *testing.T) {
-	own := cluster.Grant("replumb.dev", "nodereports", "", "create patch deletecollection")
-	own = append(own, cluster.Grant("replumb.dev", "nodereports", "status", "patch")...)
-	own = append(own, cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "create")...)
+	own := access.Grant("replumb.dev", "nodereports", "", "create patch deletecollection")
+	own = append(own, access.Grant("replumb.dev", "nodereports", "status", "patch")...)
+	own = append(own, access.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "create")...)
 	for _, r := range Role("agents", "rbac.yaml", true).Rights() {
 		reads := slices.Contains([]string{"get", "list", "watch"}, r.Verb)
 		if !reads && r.Namespace == "" && r.Name == "" && !slices.Contains(own, r) {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 )
 
 // Soak waits until no client has used an old address for a while.
@@ -58,7 +58,7 @@ type soakNode struct {
 type soakKey struct{ node, address, protocol, source, pod string }
 
 type soakClient struct {
-	Client
+	OldAddressClient
 	// used is when it last used the address, as far as known; first is when it did first.
 	used, first time.Time
 	// again says that it was found more than once, so that it is not only a memory of the node.
@@ -223,17 +223,17 @@ func (s *Soak) see(r *v1alpha1.NodeReport, now time.Time) {
 		switch {
 		case have == nil && c.Past(reported):
 			used := now.Add(-reported.Sub(c.LastSeen.Time))
-			s.clients[key] = &soakClient{Client: c, used: used, first: c.began(used)}
+			s.clients[key] = &soakClient{OldAddressClient: c, used: used, first: c.began(used)}
 			continue
 		case have == nil:
-			s.clients[key] = &soakClient{Client: c, used: now, first: c.began(now), again: s.looked.Before(now)}
+			s.clients[key] = &soakClient{OldAddressClient: c, used: now, first: c.began(now), again: s.looked.Before(now)}
 			s.used = now
 			continue
 		case c.Open > 0 || !c.LastSeen.Equal(&have.LastSeen):
 			have.used, have.again = now, true
 			s.used = now
 		}
-		have.Client, have.first = c, c.began(have.used)
+		have.OldAddressClient, have.first = c, c.began(have.used)
 	}
 	for key := range s.clients {
 		if key.node == r.Name && !left[key] {
@@ -252,7 +252,7 @@ func (s *Soak) silent(nodes []corev1.Node, now time.Time) (ready []string, err e
 			n = &soakNode{heard: now}
 			s.nodes[name] = n
 		}
-		if !cluster.NodeReady(&nodes[i]) {
+		if !inventory.NodeReady(&nodes[i]) {
 			s.unready = append(s.unready, name)
 			n.heard = now // once it is ready again, its agent has its time to begin
 			continue
@@ -296,11 +296,11 @@ func (s *Soak) evaluate(ready []string, more int, now time.Time) error {
 }
 
 // using are the clients in the way. Open connections of nodes that are not ready do not count.
-func (s *Soak) using(ready []string, now time.Time) []Client {
-	var out []Client
+func (s *Soak) using(ready []string, now time.Time) []OldAddressClient {
+	var out []OldAddressClient
 	for key, c := range s.clients {
 		if c.Open > 0 && slices.Contains(ready, key.node) || now.Sub(c.used) < s.Length {
-			out = append(out, c.Client)
+			out = append(out, c.OldAddressClient)
 		}
 	}
 	return out

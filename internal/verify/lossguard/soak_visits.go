@@ -14,11 +14,11 @@ import (
 )
 
 // Past reports whether the node only remembers the client, at the time of its report.
-func (c *Client) Past(reported time.Time) bool {
+func (c *OldAddressClient) Past(reported time.Time) bool {
 	return c.Open == 0 && reported.Sub(c.LastSeen.Time) > conntrack.Kept
 }
 
-func (c *Client) began(used time.Time) time.Time {
+func (c *OldAddressClient) began(used time.Time) time.Time {
 	if c.FirstSeen == nil {
 		return used
 	}

@@ -5,7 +5,7 @@ type Account struct {
 	stats  Stats
 	losses []Loss
 	stalls []Stall
-	last   Window
+	last   Interval
 	// windows is how many there were, lossy whether the latest one had failures.
 	windows uint64
 	lossy   bool
@@ -17,7 +17,7 @@ type Account struct {
 const keptStretches = 1000
 
 // Add adds the next window, or fails with ErrIncomplete if it is not the next one.
-func (a *Account) Add(w Window) error {
+func (a *Account) Add(w Interval) error {
 	if err := follows(a.last, a.windows, w); err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func (a *Account) Add(w Window) error {
 	return nil
 }
 
-func (a *Account) addLoss(w Window) {
+func (a *Account) addLoss(w Interval) {
 	begins := !a.lossy
 	a.lossy = w.Failed > 0
 	switch {
@@ -59,4 +59,4 @@ func (a *Account) Stats() Stats {
 	return total
 }
 
-func (a *Account) Latest() (w Window, ok bool) { return a.last, a.windows > 0 }
+func (a *Account) Latest() (w Interval, ok bool) { return a.last, a.windows > 0 }

@@ -32,7 +32,7 @@ func parseTarget(text string) (Target, error) {
 		return parseURL(text)
 	case "tcp", "udp", "stream":
 		address, err := parseHostPort(rest)
-		return Target{Kind: Kind(scheme), Address: address}, err
+		return Target{Kind: TargetKind(scheme), Address: address}, err
 	case "dns":
 		return parseName(rest)
 	}

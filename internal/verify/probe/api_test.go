@@ -77,7 +77,7 @@ func TestAPICalls(t *testing.T) {
 		{"refused", refused, ConnectRefused},
 	}
 	for _, tt := range tests {
-		for _, kind := range []Kind{API, APIKept} {
+		for _, kind := range []TargetKind{API, APIKept} {
 			t.Run(tt.name+" "+string(kind), func(t *testing.T) {
 				tt.target.Kind = kind
 				err := doOnce(t, tt.target)

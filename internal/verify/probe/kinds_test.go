@@ -208,7 +208,7 @@ func TestHooks(t *testing.T) {
 	}
 	accounts := map[string]*Account{}
 	ended := errors.New("seen enough")
-	p := New(config, func(w Window) error {
+	p := New(config, func(w Interval) error {
 		if accounts[w.Target] == nil {
 			accounts[w.Target] = &Account{}
 		}

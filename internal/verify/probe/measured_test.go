@@ -40,15 +40,15 @@ func TestProberStandsStill(t *testing.T) {
 		name     string
 		from, to time.Time
 		err      error
-		want     Window
+		want     Interval
 	}{
-		{"an answer before", at(500), at(600), nil, Window{Sent: 1, OK: 1}},
-		{"an answer that came meanwhile", at(900), at(4010), nil, Window{Sent: 1, OK: 1}},
-		{"an answer that was late without that", at(900), at(5200), nil, Window{Sent: 1, OK: 1, Late: 1}},
-		{"a time-out that ended meanwhile", at(900), at(5900), context.DeadlineExceeded, Window{NotMeasured: 1}},
-		{"a time-out of which a little fell into it", at(3500), at(8500), context.DeadlineExceeded, Window{Sent: 1, Failed: 1}},
-		{"a refusal", at(900), at(4010), failf(ConnectRefused, "no"), Window{Sent: 1, Failed: 1}},
-		{"no port left", at(500), at(500), failf(OwnLimit, "no"), Window{NotMeasured: 1}},
+		{"an answer before", at(500), at(600), nil, Interval{Sent: 1, OK: 1}},
+		{"an answer that came meanwhile", at(900), at(4010), nil, Interval{Sent: 1, OK: 1}},
+		{"an answer that was late without that", at(900), at(5200), nil, Interval{Sent: 1, OK: 1, Late: 1}},
+		{"a time-out that ended meanwhile", at(900), at(5900), context.DeadlineExceeded, Interval{NotMeasured: 1}},
+		{"a time-out of which a little fell into it", at(3500), at(8500), context.DeadlineExceeded, Interval{Sent: 1, Failed: 1}},
+		{"a refusal", at(900), at(4010), failf(ConnectRefused, "no"), Interval{Sent: 1, Failed: 1}},
+		{"no port left", at(500), at(500), failf(OwnLimit, "no"), Interval{NotMeasured: 1}},
 	} {
 		r := &run{
 			target:   Target{Name: "t", Timeout: Duration(timeout)},
@@ -59,7 +59,7 @@ func TestProberStandsStill(t *testing.T) {
 		r.record(tt.from, tt.from, tt.to, false, tt.err)
 		r.recorder.advance(at(99_000))
 		w := r.recorder.closed(at(10_000))[windowStart(tt.from)-windowStart(at(0))]
-		got := Window{Sent: w.Sent, OK: w.OK, Failed: w.Failed, Late: w.Late, NotMeasured: w.NotMeasured}
+		got := Interval{Sent: w.Sent, OK: w.OK, Failed: w.Failed, Late: w.Late, NotMeasured: w.NotMeasured}
 		if got.Sent != tt.want.Sent || got.OK != tt.want.OK || got.Failed != tt.want.Failed || got.Late != tt.want.Late ||
 			got.NotMeasured != tt.want.NotMeasured {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)

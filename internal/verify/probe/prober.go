@@ -28,12 +28,12 @@ type Prober struct {
 	OnConnect func(network string, local, remote netip.AddrPort)
 
 	runs  []*run
-	emit  func(Window) error
+	emit  func(Interval) error
 	still standstill
 }
 
 // New prepares a prober. Emit gets each window, never concurrently; its error ends the probing.
-func New(config Config, emit func(Window) error) *Prober {
+func New(config Config, emit func(Interval) error) *Prober {
 	p := &Prober{emit: emit}
 	for _, target := range config.Targets {
 		p.runs = append(p.runs, &run{target: target, connect: newRequester, still: &p.still})
@@ -83,7 +83,7 @@ func (p *Prober) flush(ended <-chan struct{}) error {
 	}
 }
 
-func (p *Prober) write(take func(*recorder, time.Time) []Window) error {
+func (p *Prober) write(take func(*recorder, time.Time) []Interval) error {
 	now := time.Now()
 	for _, r := range p.runs {
 		for _, w := range take(r.recorder, now) {

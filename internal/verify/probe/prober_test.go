@@ -32,7 +32,7 @@ func probeFake(t *testing.T, target Target, d time.Duration, delay func(time.Dur
 	t.Helper()
 	var series Series
 	synctest.Test(t, func(t *testing.T) {
-		prober := New(Config{Targets: []Target{target.withDefaults("")}}, func(w Window) (err error) {
+		prober := New(Config{Targets: []Target{target.withDefaults("")}}, func(w Interval) (err error) {
 			series, err = series.Append(w)
 			return err
 		})
@@ -129,7 +129,7 @@ type collector struct {
 
 func newCollector() *collector { return &collector{changed: make(chan struct{}, 1)} }
 
-func (c *collector) emit(w Window) (err error) {
+func (c *collector) emit(w Interval) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.series, err = c.series.Append(w); err != nil {
@@ -143,7 +143,7 @@ func (c *collector) emit(w Window) (err error) {
 }
 
 // await returns when a window from the from-th on satisfies want, with the number of windows seen so far.
-func (c *collector) await(t *testing.T, what string, from int, want func(Window) bool) int {
+func (c *collector) await(t *testing.T, what string, from int, want func(Interval) bool) int {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
 	for {

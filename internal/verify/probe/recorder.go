@@ -24,7 +24,7 @@ type recorder struct {
 }
 
 type openWindow struct {
-	window    Window
+	window    Interval
 	pending   int
 	latencies *hdr.Histogram
 	lastOK    time.Time
@@ -41,7 +41,7 @@ func (r *recorder) at(t time.Time) *openWindow {
 	start := windowStart(t)
 	w := r.open[start]
 	if w == nil {
-		w = &openWindow{window: Window{Target: r.target, Start: start}}
+		w = &openWindow{window: Interval{Target: r.target, Start: start}}
 		r.open[start] = w
 	}
 	return w
@@ -132,10 +132,10 @@ func (r *recorder) advance(t time.Time) {
 	r.horizon = t
 }
 
-func (r *recorder) closed(now time.Time) []Window {
+func (r *recorder) closed(now time.Time) []Interval {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var windows []Window
+	var windows []Interval
 	for {
 		end := time.Unix(r.next, 0).Add(WindowLength)
 		if now.Before(end) || r.horizon.Before(end) {
@@ -148,7 +148,7 @@ func (r *recorder) closed(now time.Time) []Window {
 	}
 }
 
-func (r *recorder) final(now time.Time) []Window {
+func (r *recorder) final(now time.Time) []Interval {
 	windows := r.closed(now)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -166,7 +166,7 @@ func (r *recorder) final(now time.Time) []Window {
 	return windows
 }
 
-func (r *recorder) write() Window {
+func (r *recorder) write() Interval {
 	open := r.at(time.Unix(r.next, 0))
 	delete(r.open, r.next)
 	if !open.lastOK.IsZero() {

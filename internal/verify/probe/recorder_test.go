@@ -37,11 +37,11 @@ func TestRecorderWindows(t *testing.T) {
 	tests := []struct {
 		name string
 		do   func(*recorder)
-		want []Window
+		want []Interval
 	}{{
 		name: "idle target still writes windows",
 		do:   func(*recorder) {},
-		want: []Window{
+		want: []Interval{
 			{Target: "t", Seq: 0, Start: 1_000_000, LastOK: 1_000_000_000_000},
 			{Target: "t", Seq: 1, Start: 1_000_001, LastOK: 1_000_000_000_000},
 			{Target: "t", Seq: 2, Start: 1_000_002, LastOK: 1_000_000_000_000, Until: 1_000_002_500_000},
@@ -56,7 +56,7 @@ func TestRecorderWindows(t *testing.T) {
 			r.fail(at(300), boom)
 			r.fail(at(200), boom)
 		},
-		want: []Window{
+		want: []Interval{
 			{
 				Target: "t", Start: 1_000_000, Sent: 3, OK: 1, Failed: 2, Errors: map[Class]int{Reset: 2}, Example: "boom",
 				FirstFailure: 1_000_000_200_000, LastFailure: 1_000_000_300_000, Gap: 150_000, LastOK: 1_000_000_150_000,
@@ -76,7 +76,7 @@ func TestRecorderWindows(t *testing.T) {
 			r.begin(at(2100), at(2100))
 			r.succeed(at(2100), at(2100), false)
 		},
-		want: []Window{
+		want: []Interval{
 			{Target: "t", Start: 1_000_000, Sent: 1, OK: 1, Gap: 100_000, LastOK: 1_000_000_100_000},
 			{Target: "t", Seq: 1, Start: 1_000_001, Reconnects: 1, LastOK: 1_000_000_100_000},
 			{

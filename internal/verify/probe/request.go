@@ -213,8 +213,8 @@ func expect(status, expected int) error {
 	return nil
 }
 
-// Identity is how an echo server answers: who it is and which client address it saw.
-type Identity struct {
+// EchoIdentity is how an echo server answers: who it is and which client address it saw.
+type EchoIdentity struct {
 	Name   string `json:"name"`
 	Node   string `json:"node"`
 	Pod    string `json:"pod"`
@@ -229,7 +229,7 @@ func (t Target) checkIdentity(answer []byte) error {
 	if !t.expectsIdentity() {
 		return nil
 	}
-	var identity Identity
+	var identity EchoIdentity
 	if err := json.Unmarshal(answer, &identity); err != nil {
 		return failf(BadAnswer, "answer is not an echo server's: %w", err)
 	}

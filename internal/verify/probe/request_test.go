@@ -18,7 +18,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-func allGood(w Window) bool { return w.OK > 0 && w.Failed == 0 }
+func allGood(w Interval) bool { return w.OK > 0 && w.Failed == 0 }
 
 // TestProberSeesLosses is the control of every claim made with this package: the same prober reports nothing while
 // nothing is lost, and each kind of loss when it happens.
@@ -31,11 +31,11 @@ func TestProberSeesLosses(t *testing.T) {
 	})
 	n := c.await(t, "a good second", 1, allGood)
 	server.freeze()
-	n = c.await(t, "time-outs of a frozen server", n, func(w Window) bool { return w.Errors[Timeout] > 0 })
+	n = c.await(t, "time-outs of a frozen server", n, func(w Interval) bool { return w.Errors[Timeout] > 0 })
 	server.thaw()
 	n = c.await(t, "a good second after the thaw", n, allGood)
 	server.stop()
-	n = c.await(t, "refused connections", n, func(w Window) bool { return w.Errors[ConnectRefused] > 0 && w.OK == 0 })
+	n = c.await(t, "refused connections", n, func(w Interval) bool { return w.Errors[ConnectRefused] > 0 && w.OK == 0 })
 	server.start(t)
 	c.await(t, "a good second after the restart", n, allGood)
 
@@ -215,7 +215,7 @@ func TestStreamReconnects(t *testing.T) {
 	})
 	n := c.await(t, "a good second", 1, allGood)
 	setDown(true)
-	n = c.await(t, "failures while the stream cannot be opened", n, func(w Window) bool { return w.Failed > 0 && w.OK == 0 })
+	n = c.await(t, "failures while the stream cannot be opened", n, func(w Interval) bool { return w.Failed > 0 && w.OK == 0 })
 	setDown(false)
 	c.await(t, "a good second after it was opened again", n, allGood)
 	stats, err := stop().Stats()

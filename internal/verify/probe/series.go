@@ -15,11 +15,11 @@ import (
 var ErrIncomplete = errors.New("probe output is incomplete")
 
 // Series holds the windows of one target in order, without holes.
-type Series []Window
+type Series []Interval
 
 // Append adds the next window, or fails with ErrIncomplete if it is not the next one.
-func (s Series) Append(w Window) (Series, error) {
-	var last Window
+func (s Series) Append(w Interval) (Series, error) {
+	var last Interval
 	if len(s) > 0 {
 		last = s[len(s)-1]
 	}
@@ -29,7 +29,7 @@ func (s Series) Append(w Window) (Series, error) {
 	return append(s, w), nil
 }
 
-func follows(last Window, n uint64, w Window) error {
+func follows(last Interval, n uint64, w Interval) error {
 	switch {
 	case w.Seq != n:
 		return fmt.Errorf("%w: target %s: window %d came where %d was due", ErrIncomplete, w.Target, w.Seq, n)
@@ -71,13 +71,13 @@ type Loss struct {
 	Example string        `json:"example"`
 }
 
-func newLoss(w Window) Loss {
+func newLoss(w Interval) Loss {
 	loss := Loss{Target: w.Target, Start: time.UnixMicro(w.FirstFailure), Example: w.Example, Errors: map[Class]int{}}
 	loss.add(w)
 	return loss
 }
 
-func (l *Loss) add(w Window) {
+func (l *Loss) add(w Interval) {
 	l.End = time.UnixMicro(w.LastFailure)
 	l.Failed += w.Failed
 	addErrors(l.Errors, w.Errors)
@@ -127,7 +127,7 @@ func (s Series) Stats() (Stats, error) {
 	return total, nil
 }
 
-func (s *Stats) add(w Window) error {
+func (s *Stats) add(w Interval) error {
 	if s.Errors == nil {
 		s.Errors = map[Class]int{}
 	}

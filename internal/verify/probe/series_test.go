@@ -11,14 +11,14 @@ import (
 func TestAppendDetectsMissingWindows(t *testing.T) {
 	tests := []struct {
 		name    string
-		windows []Window
+		windows []Interval
 		want    error
 	}{
-		{"whole", []Window{{Seq: 0, Start: 5}, {Seq: 1, Start: 6}}, nil},
-		{"first missing", []Window{{Seq: 1, Start: 5}}, ErrIncomplete},
-		{"hole", []Window{{Seq: 0, Start: 5}, {Seq: 2, Start: 7}}, ErrIncomplete},
-		{"twice", []Window{{Seq: 0, Start: 5}, {Seq: 0, Start: 5}}, ErrIncomplete},
-		{"time jumps", []Window{{Seq: 0, Start: 5}, {Seq: 1, Start: 7}}, ErrIncomplete},
+		{"whole", []Interval{{Seq: 0, Start: 5}, {Seq: 1, Start: 6}}, nil},
+		{"first missing", []Interval{{Seq: 1, Start: 5}}, ErrIncomplete},
+		{"hole", []Interval{{Seq: 0, Start: 5}, {Seq: 2, Start: 7}}, ErrIncomplete},
+		{"twice", []Interval{{Seq: 0, Start: 5}, {Seq: 0, Start: 5}}, ErrIncomplete},
+		{"time jumps", []Interval{{Seq: 0, Start: 5}, {Seq: 1, Start: 7}}, ErrIncomplete},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -49,8 +49,8 @@ func TestBetweenPutsEachWindowInOnePart(t *testing.T) {
 }
 
 func TestLosses(t *testing.T) {
-	lossy := func(start int64, failed int, class Class) Window {
-		return Window{
+	lossy := func(start int64, failed int, class Class) Interval {
+		return Interval{
 			Target: "t", Start: start, Failed: failed, Errors: map[Class]int{class: failed}, Example: string(class),
 			FirstFailure: start*1e6 + 100, LastFailure: start*1e6 + 200,
 		}

@@ -45,7 +45,7 @@ func wantClass(t *testing.T, err error, want Class) {
 
 func identify(w http.ResponseWriter, r *http.Request) {
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
-	_ = json.NewEncoder(w).Encode(Identity{Name: "test", Client: host})
+	_ = json.NewEncoder(w).Encode(EchoIdentity{Name: "test", Client: host})
 }
 
 // httpServer can be frozen, so that requests hang, and stopped, so that they are refused.

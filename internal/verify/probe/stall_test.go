@@ -192,7 +192,7 @@ func TestFreezeOfAServer(t *testing.T) {
 	close(gate)
 	gate = nil
 	mu.Unlock()
-	c.await(t, "a stall", n-1, func(w Window) bool {
+	c.await(t, "a stall", n-1, func(w Interval) bool {
 		for _, s := range w.Stalls {
 			if s.StartTime().Before(thawed) && s.EndTime().After(frozen) {
 				return true
@@ -245,7 +245,7 @@ func TestAccountIsTheSeries(t *testing.T) {
 	if len(losses) != 3 || len(stalls) != 3 {
 		t.Errorf("%d losses, %d stalls", len(losses), len(stalls))
 	}
-	if err := account.Add(Window{Target: "t", Seq: 0}); err == nil {
+	if err := account.Add(Interval{Target: "t", Seq: 0}); err == nil {
 		t.Error("a window out of turn was added")
 	}
 }
@@ -253,7 +253,7 @@ func TestAccountIsTheSeries(t *testing.T) {
 func TestAccountIsBounded(t *testing.T) {
 	var account Account
 	for i := range int64(2*keptStretches + 100) {
-		w := Window{Target: "t", Seq: uint64(i), Start: i, Failed: int(i % 2), Stalls: []Stall{{Start: i, Length: 1}}}
+		w := Interval{Target: "t", Seq: uint64(i), Start: i, Failed: int(i % 2), Stalls: []Stall{{Start: i, Length: 1}}}
 		if err := account.Add(w); err != nil {
 			t.Fatal(err)
 		}

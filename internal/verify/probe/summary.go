@@ -24,7 +24,7 @@ func NewLedger(config Config) *Ledger {
 	return l
 }
 
-func (l *Ledger) Add(w Window) error {
+func (l *Ledger) Add(w Interval) error {
 	account := l.accounts[w.Target]
 	if account == nil {
 		return fmt.Errorf("window of target %s, which is not probed", w.Target)

@@ -9,16 +9,16 @@ func TestSummaryErr(t *testing.T) {
 	config := Config{Targets: []Target{{Name: "a"}, {Name: "b"}}}
 	tests := []struct {
 		name    string
-		windows []Window
+		windows []Interval
 		budget  int
 		loss    bool
 		fails   bool
 	}{
-		{"all answered", []Window{{Target: "a", Sent: 2, OK: 2}, {Target: "b", Sent: 1, OK: 1}}, 0, false, false},
-		{"one lost", []Window{{Target: "a", Sent: 2, OK: 1, Failed: 1}, {Target: "b", Sent: 1, OK: 1}}, 0, true, true},
-		{"within the budget", []Window{{Target: "a", Sent: 2, OK: 1, Failed: 1}, {Target: "b", Sent: 1, OK: 1}}, 1, false, false},
-		{"beyond it together", []Window{{Target: "a", Sent: 1, Failed: 1}, {Target: "b", Sent: 1, Failed: 1}}, 1, true, true},
-		{"one was never asked", []Window{{Target: "a", Sent: 2, OK: 2}, {Target: "b"}}, 0, false, true},
+		{"all answered", []Interval{{Target: "a", Sent: 2, OK: 2}, {Target: "b", Sent: 1, OK: 1}}, 0, false, false},
+		{"one lost", []Interval{{Target: "a", Sent: 2, OK: 1, Failed: 1}, {Target: "b", Sent: 1, OK: 1}}, 0, true, true},
+		{"within the budget", []Interval{{Target: "a", Sent: 2, OK: 1, Failed: 1}, {Target: "b", Sent: 1, OK: 1}}, 1, false, false},
+		{"beyond it together", []Interval{{Target: "a", Sent: 1, Failed: 1}, {Target: "b", Sent: 1, Failed: 1}}, 1, true, true},
+		{"one was never asked", []Interval{{Target: "a", Sent: 2, OK: 2}, {Target: "b"}}, 0, false, true},
 		{"nothing was asked", nil, 0, false, true},
 	}
 	for _, tt := range tests {
@@ -36,7 +36,7 @@ func TestSummaryErr(t *testing.T) {
 			}
 		})
 	}
-	if err := NewLedger(config).Add(Window{Target: "c"}); err == nil {
+	if err := NewLedger(config).Add(Interval{Target: "c"}); err == nil {
 		t.Error("the window of a target that is not probed was added")
 	}
 }

@@ -11,25 +11,25 @@ import (
 	"time"
 )
 
-// Kind says how a target is probed.
-type Kind string
+// TargetKind says how a target is probed.
+type TargetKind string
 
 const (
 	// HTTP sends a GET over a new connection each time, and resolves names again.
-	HTTP Kind = "http"
+	HTTP TargetKind = "http"
 	// TCP connects, and closes the connection.
-	TCP Kind = "tcp"
+	TCP TargetKind = "tcp"
 	// UDP sends a numbered datagram from a new socket, and expects it back.
-	UDP Kind = "udp"
+	UDP TargetKind = "udp"
 	// Stream keeps one TCP connection open and expects each numbered line to be echoed.
-	Stream Kind = "stream"
+	Stream TargetKind = "stream"
 	// DNS looks a name up. A and AAAA must be answered, one of them maybe empty.
-	DNS Kind = "dns"
+	DNS TargetKind = "dns"
 	// API asks an API server over HTTPS, as the pod's ServiceAccount and over a new connection each
 	// time, for something strangers are refused.
-	API Kind = "api"
+	API TargetKind = "api"
 	// APIKept keeps its HTTP/1.1 connection. A server may close it between requests without a loss.
-	APIKept Kind = "api-kept"
+	APIKept TargetKind = "api-kept"
 )
 
 const serviceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount/"
@@ -54,8 +54,8 @@ type Config struct {
 // Target is one thing to probe.
 type Target struct {
 	// Name identifies the target in every Window; unique in a Config.
-	Name string `json:"name"`
-	Kind Kind   `json:"kind"`
+	Name string     `json:"name"`
+	Kind TargetKind `json:"kind"`
 	// Address is host:port; for DNS it is the name to look up.
 	Address string `json:"address"`
 	// Path of an HTTP or API request. Default: "/" for HTTP, "/api" for API (system:discovery).

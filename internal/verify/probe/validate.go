@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func kinds() []Kind { return []Kind{HTTP, TCP, UDP, Stream, DNS, API, APIKept} }
+func kinds() []TargetKind { return []TargetKind{HTTP, TCP, UDP, Stream, DNS, API, APIKept} }
 
 func kindNames() string {
 	var names []string

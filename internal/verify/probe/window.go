@@ -11,9 +11,9 @@ import (
 // WindowLength starts on whole seconds, so that windows of all probers line up.
 const WindowLength = time.Second
 
-// Window counts one target's requests of one second. It is written once all have ended, so it never
+// Interval counts one target's requests of one second. It is written once all have ended, so it never
 // changes. The JSON is compact for pod logs.
-type Window struct {
+type Interval struct {
 	Target string `json:"t"`
 	// Seq counts the windows of a target from 0 without holes; a missing one means lost output.
 	Seq uint64 `json:"n"`
@@ -49,10 +49,10 @@ type Window struct {
 	Latency string `json:"h,omitempty"`
 }
 
-func (w Window) StartTime() time.Time { return time.Unix(w.Start, 0) }
+func (w Interval) StartTime() time.Time { return time.Unix(w.Start, 0) }
 
 // EndTime is when the window, or probing, ends.
-func (w Window) EndTime() time.Time {
+func (w Interval) EndTime() time.Time {
 	if w.Until != 0 {
 		return time.UnixMicro(w.Until)
 	}
@@ -60,11 +60,11 @@ func (w Window) EndTime() time.Time {
 }
 
 // OpenGap is the time since the latest success when the window ends.
-func (w Window) OpenGap() time.Duration {
+func (w Interval) OpenGap() time.Duration {
 	return max(0, w.EndTime().Sub(time.UnixMicro(w.LastOK)))
 }
 
-func (w Window) BehindBy() time.Duration { return time.Duration(w.Behind) * time.Microsecond }
+func (w Interval) BehindBy() time.Duration { return time.Duration(w.Behind) * time.Microsecond }
 
 // Two digits keep a histogram around a hundred bytes; the top takes all beyond.
 const (

@@ -59,10 +59,10 @@ func readConfig(file string) ([]byte, error) {
 }
 
 // lineWriter writes each window as one line in one write, so that lines never mix or arrive in halves.
-func lineWriter(out io.Writer) func(probe.Window) error {
+func lineWriter(out io.Writer) func(probe.Interval) error {
 	buffered := bufio.NewWriterSize(out, 16<<10)
 	encoder := json.NewEncoder(buffered)
-	return func(w probe.Window) error {
+	return func(w probe.Interval) error {
 		if err := encoder.Encode(w); err != nil {
 			return fmt.Errorf("write window: %w", err)
 		}

@@ -35,7 +35,7 @@ func TestWritesOneLinePerWindowAndTheLastAtTheEnd(t *testing.T) {
 	var series probe.Series
 	lines := bufio.NewScanner(reader)
 	for lines.Scan() {
-		var w probe.Window
+		var w probe.Interval
 		if err := json.Unmarshal(lines.Bytes(), &w); err != nil {
 			t.Fatalf("%v in %q", err, lines.Text())
 		}

@@ -31,7 +31,7 @@ func run() error {
 		return fmt.Errorf("read ECHO_DRAIN: %w", err)
 	}
 	s := &echoserver.Server{
-		Identity: probe.Identity{Name: os.Getenv("NAME"), Node: os.Getenv("NODE_NAME"), Pod: os.Getenv("POD_NAME")}, Drain: drain,
+		Identity: probe.EchoIdentity{Name: os.Getenv("NAME"), Node: os.Getenv("NODE_NAME"), Pod: os.Getenv("POD_NAME")}, Drain: drain,
 	}
 	equip(s)
 	if err := s.Listen(ctx, envOr("ECHO_HTTP", ":8080"), envOr("ECHO_TCP", ":9000"), envOr("ECHO_UDP", ":9001")); err != nil {

@@ -18,7 +18,7 @@ import (
 func start(t *testing.T, drain time.Duration) (*echoserver.Server, context.CancelFunc, <-chan error) {
 	t.Helper()
 	const anyPort = "127.0.0.1:0"
-	s := &echoserver.Server{Identity: probe.Identity{Name: "cart", Node: "n1", Pod: "cart-1"}, Drain: drain}
+	s := &echoserver.Server{Identity: probe.EchoIdentity{Name: "cart", Node: "n1", Pod: "cart-1"}, Drain: drain}
 	equip(s)
 	if err := s.Listen(t.Context(), anyPort, anyPort, anyPort); err != nil {
 		t.Fatal(err)
@@ -47,10 +47,10 @@ func fetch(t *testing.T, s *echoserver.Server, path string) (int, []byte) {
 
 func TestAnswersCarryIdentity(t *testing.T) {
 	s, cancel, done := start(t, 0)
-	want := probe.Identity{Name: "cart", Node: "n1", Pod: "cart-1", Client: "127.0.0.1"}
+	want := probe.EchoIdentity{Name: "cart", Node: "n1", Pod: "cart-1", Client: "127.0.0.1"}
 	check := func(protocol string, answer []byte) {
 		t.Helper()
-		var got probe.Identity
+		var got probe.EchoIdentity
 		if err := json.Unmarshal(answer, &got); err != nil {
 			t.Fatalf("%s: %v in %q", protocol, err, answer)
 		}

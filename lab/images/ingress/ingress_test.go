@@ -49,7 +49,7 @@ func TestLeadsToServices(t *testing.T) {
 		return service.Listener.Addr().String()
 	}
 	p := newProxy(newTable(nil, nil))
-	p.identity, p.byPath = probe.Identity{Name: "ingress", Node: "n1", Pod: "p1"}, find
+	p.identity, p.byPath = probe.EchoIdentity{Name: "ingress", Node: "n1", Pod: "p1"}, find
 	ingress := httptest.NewServer(p.handler())
 	defer ingress.Close()
 	for _, tt := range []struct {

@@ -51,7 +51,7 @@ func run() error {
 		return err
 	}
 	p := &proxy{
-		identity: probe.Identity{Name: "ingress", Node: os.Getenv("NODE_NAME"), Pod: os.Getenv("POD_NAME")},
+		identity: probe.EchoIdentity{Name: "ingress", Node: os.Getenv("NODE_NAME"), Pod: os.Getenv("POD_NAME")},
 		routes:   c.table.Load, find: c.find, byPath: inCluster,
 	}
 	plain, err := new(net.ListenConfig).Listen(ctx, "tcp", os.Getenv("INGRESS_HTTP"))

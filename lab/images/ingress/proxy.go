@@ -27,7 +27,7 @@ func serviceHost(namespace, service, port string) string {
 
 // proxy leads requests to Services.
 type proxy struct {
-	identity probe.Identity
+	identity probe.EchoIdentity
 	// synced is set when everything is known that requests are led by, and draining when the end has come near.
 	synced, draining atomic.Bool
 	// routes is what Ingresses say now, and find where a backend of theirs is.

@@ -80,7 +80,7 @@ func (s *drainStep) Title() string {
 
 func (s *drainStep) Deadline() time.Duration { return drainLimit }
 
-func (s *drainStep) Role() engine.Role { return engine.RoleMove }
+func (s *drainStep) Role() engine.StepRole { return engine.RoleMove }
 
 func (s *drainStep) Note() string { return s.note }
 

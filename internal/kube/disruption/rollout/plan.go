@@ -56,19 +56,19 @@ type Reported struct {
 	Reason  string
 }
 
-// Plan says what becomes of each stale pod. All lists are in order of namespace and name.
-type Plan struct {
+// RestartPlan says what becomes of each stale pod. All lists are in order of namespace and name.
+type RestartPlan struct {
 	Restarts  []Workload
 	Evictions []corev1.Pod
 	Reported  []Reported
 }
 
-// Plan decides how each stale pod is renewed: by rollout, else by policy. Static pods and those of
+// RestartPlan decides how each stale pod is renewed: by rollout, else by policy. Static pods and those of
 // paused Deployments are always reported.
-func (s *State) Plan(c Changes, policy v1alpha1.BarePodsPolicy) Plan {
+func (s *State) Plan(c Changes, policy v1alpha1.BarePodsPolicy) RestartPlan {
 	o := s.owners()
 	restarts := map[types.UID]*Workload{}
-	var plan Plan
+	var plan RestartPlan
 	for i := range s.Pods {
 		pod := &s.Pods[i]
 		carries, taken := Stale(pod, c), o.takenFrom(pod, c)
@@ -112,7 +112,7 @@ func (s *State) Plan(c Changes, policy v1alpha1.BarePodsPolicy) Plan {
 	return plan
 }
 
-func (p *Plan) sort() {
+func (p *RestartPlan) sort() {
 	slices.SortFunc(p.Restarts, func(a, b Workload) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
 	})
@@ -129,7 +129,7 @@ func sortReported(all []Reported) {
 }
 
 // Unfinished are the stale pods of workloads that were not complete before.
-func (p *Plan) Unfinished(c Changes, s *State) []Reported {
+func (p *RestartPlan) Unfinished(c Changes, s *State) []Reported {
 	broken := map[types.NamespacedName]string{}
 	for _, w := range p.Restarts {
 		for _, name := range w.Stale {

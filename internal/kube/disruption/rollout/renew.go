@@ -39,7 +39,7 @@ func (s *renewStep) Title() string {
 	return "Restart what is on node " + s.renewal.Node + " whatever its taints"
 }
 
-func (*renewStep) Role() engine.Role { return engine.RoleMove }
+func (*renewStep) Role() engine.StepRole { return engine.RoleMove }
 
 // Waits lets an interrupted run end at once: evictions go on without replumb.
 func (*renewStep) Waits() {}

@@ -5,7 +5,8 @@ import (
 	"strings"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
+	"github.com/replumb/replumb/internal/kube/inventory"
 )
 
 // Check is about Deployments that should get one more pod and do not. field has the setting.
@@ -37,6 +38,6 @@ func (f *Found) results() []findings.Result {
 }
 
 // Rights are needed to look, beside Deployments and nodes. Each is optional.
-func Rights() []cluster.Right {
-	return slices.Concat(cluster.WebhookRights(), cluster.Grant("autoscaling", "horizontalpodautoscalers", "", "list"))
+func Rights() []access.Right {
+	return slices.Concat(inventory.WebhookRights(), access.Grant("autoscaling", "horizontalpodautoscalers", "", "list"))
 }

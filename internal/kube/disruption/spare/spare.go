@@ -19,6 +19,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 )
 
 // enough is how many pods can do without another one.
@@ -105,7 +106,7 @@ func (s *Inputs) may(resource string, err error) error {
 
 func critical(ctx context.Context, c *cluster.Cluster, s *Inputs) ([]corev1.Service, error) {
 	keys := []types.NamespacedName{{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}}
-	hooks, err := cluster.WebhookServices(ctx, c)
+	hooks, err := inventory.WebhookServices(ctx, c)
 	if err := s.may("admission webhooks", err); err != nil {
 		return nil, err
 	}
@@ -236,7 +237,7 @@ func alone(d *appsv1.Deployment) bool {
 func (s *Inputs) places(d *appsv1.Deployment) (n int) {
 	for i := range s.Nodes {
 		node := &s.Nodes[i]
-		if node.Spec.Unschedulable || !cluster.NodeReady(node) || !selects(d.Spec.Template.Spec.NodeSelector, node) {
+		if node.Spec.Unschedulable || !inventory.NodeReady(node) || !selects(d.Spec.Template.Spec.NodeSelector, node) {
 			continue
 		}
 		refused := slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 func read[T any](t *testing.T, text string) T {
@@ -151,7 +151,7 @@ func TestBack(t *testing.T) {
 			t.Errorf("another migration takes it for its own: %s", got)
 		}
 	}
-	if all := Rights(); slices.ContainsFunc(all, func(r cluster.Right) bool { return r.Verb != "list" }) {
+	if all := Rights(); slices.ContainsFunc(all, func(r access.Right) bool { return r.Verb != "list" }) {
 		t.Errorf("rights: %+v", all)
 	}
 }

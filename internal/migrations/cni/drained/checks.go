@@ -111,7 +111,7 @@ func blocks(w *switchover.Webhook, namespaces []string) bool {
 }
 
 // writtenNamespaces are those in which something has to be written while pods have no network.
-func writtenNamespaces(m *manifests.Set) []string {
+func writtenNamespaces(m *manifests.ManifestSet) []string {
 	all := []string{metav1.NamespaceSystem, v1alpha1.SystemNamespace}
 	if m != nil {
 		for _, o := range m.Objects {

@@ -57,7 +57,7 @@ func (s Strategy) Stale(network v1alpha1.CNIName) []corev1.Pod {
 	return out
 }
 
-func (s Strategy) Stages() []switchover.NodeStatus {
+func (s Strategy) Stages() []switchover.NodeProgress {
 	return switchover.NodeStatuses(s, func(n *corev1.Node, stale int) switchover.Stage {
 		fresh := slices.ContainsFunc(s.Networks, func(f manifests.Network) bool { return f.Name == s.Spec.To && s.runsOn(f, n.Name) })
 		old := s.OldSet()

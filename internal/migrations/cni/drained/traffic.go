@@ -49,7 +49,7 @@ func (p *planner) quiet() []engine.Group {
 	for _, node := range p.Inventory.NodeNames() {
 		s := p.OnNode(nodepod.VerbTraffic, node, "quiet", "Verify that node "+node+" serves no one from outside", args...)
 		s.Limit += p.Spec().Window
-		s.Evaluate = func(r *nodecleanup.Report) error {
+		s.Evaluate = func(r *nodecleanup.TracesReport) error {
 			if len(r.Clients) == 0 && r.More == 0 {
 				return nil
 			}

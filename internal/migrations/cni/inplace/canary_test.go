@@ -35,7 +35,7 @@ func TestWhereNewPodsBelong(t *testing.T) {
 			s := &switchover.Inventory{
 				Nodes:     nodes,
 				Ranges:    []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24"), netip.MustParsePrefix("10.244.2.0/24")},
-				Manifests: &manifests.Set{Ranges: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}},
+				Manifests: &manifests.ManifestSet{Ranges: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}},
 				Spec:      switchover.Spec{From: tt.from},
 			}
 			p := Planner{Planner: &switchover.Planner{Inventory: s}, inPlace: New(s)}

@@ -101,8 +101,8 @@ func checkBeside(s *Strategy) []findings.Result {
 	return out
 }
 
-// Replacement is what Cilium's configuration has to say of kube-proxy, and why.
-type Replacement struct{ Want, Why string }
+// ProxySettings is what Cilium's configuration has to say of kube-proxy, and why.
+type ProxySettings struct{ Want, Why string }
 
 // checkCilium finds what of Cilium's configuration has not been seen to work beside another
 // network.

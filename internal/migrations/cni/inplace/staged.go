@@ -139,7 +139,7 @@ func (*UnfitNodeError) Advice() string {
 // checkInPlace has a node looked at before any pod leaves it.
 func (p *Planner) checkInPlace(node string) engine.Step {
 	s := p.OnNode(nodepod.VerbCheckInPlace, node, "standing", "Verify that node "+node+" can have both networks", p.NetworkArgs(p.Spec().To, node)...)
-	s.Evaluate = func(r *nodecleanup.Report) error {
+	s.Evaluate = func(r *nodecleanup.TracesReport) error {
 		if len(r.Problems) == 0 {
 			return nil
 		}

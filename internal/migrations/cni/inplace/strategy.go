@@ -30,7 +30,7 @@ type Strategy struct {
 	// Spares are the Deployments that get one more pod.
 	Spares *spare.Found
 	// ProxyReplacement is what Cilium's configuration has to say of kube-proxy.
-	ProxyReplacement Replacement
+	ProxyReplacement ProxySettings
 }
 
 // Load looks at the workloads that nodes are emptied of.
@@ -48,7 +48,7 @@ func Load(ctx context.Context, d switchover.Deps, s *switchover.Inventory) (*Str
 func New(s *switchover.Inventory) *Strategy {
 	return &Strategy{
 		Inventory: s, Workloads: rollout.State{DaemonSets: s.DaemonSets, Deployments: s.Deployments},
-		ProxyReplacement: Replacement{"false", "beside another network"},
+		ProxyReplacement: ProxySettings{"false", "beside another network"},
 	}
 }
 
@@ -88,7 +88,7 @@ func hasAddressIn(pod *corev1.Pod, ranges []netip.Prefix) bool {
 }
 
 // Stages go by which network a node gives to new pods.
-func (s *Strategy) Stages() []switchover.NodeStatus {
+func (s *Strategy) Stages() []switchover.NodeProgress {
 	return switchover.NodeStatuses(s, func(n *corev1.Node, stale int) switchover.Stage {
 		switch {
 		case n.Annotations[v1alpha1.AnnotationPodNetwork] != string(s.Spec.To):

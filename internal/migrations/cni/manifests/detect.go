@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
@@ -224,7 +224,7 @@ func ProxySets(all []appsv1.DaemonSet) []appsv1.DaemonSet {
 	var out []appsv1.DaemonSet
 	for i := range all {
 		template := &all[i].Spec.Template.Spec
-		if len(cluster.ProxiesOf("", template)) > 0 && template.NodeSelector[corev1.LabelOSStable] != "windows" {
+		if len(inventory.ProxiesOf("", template)) > 0 && template.NodeSelector[corev1.LabelOSStable] != "windows" {
 			out = append(out, all[i])
 		}
 	}

@@ -31,8 +31,8 @@ import (
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
-// Set are the objects of a network, and what they say.
-type Set struct {
+// ManifestSet are the objects of a network, and what they say.
+type ManifestSet struct {
 	// Objects in the order in which they are applied.
 	Objects []*unstructured.Unstructured
 	// Networks are what their DaemonSets are; one, if all is well.
@@ -69,7 +69,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // Read reads files, and all .yaml, .yml and .json files of folders, in the order of their names. It
 // fails with an *Error on duplicate keys, on what is no object, and on objects that are there
 // twice.
-func Read(paths []string) (*Set, error) {
+func Read(paths []string) (*ManifestSet, error) {
 	var all []*unstructured.Unstructured
 	seen := map[string]string{}
 	for _, path := range paths {
@@ -170,8 +170,8 @@ func decodeOne(doc []byte) ([]*unstructured.Unstructured, error) {
 }
 
 // New sorts objects and reads what they say.
-func New(objects []*unstructured.Unstructured) (*Set, error) {
-	m := &Set{Objects: slices.Clone(objects)}
+func New(objects []*unstructured.Unstructured) (*ManifestSet, error) {
+	m := &ManifestSet{Objects: slices.Clone(objects)}
 	slices.SortStableFunc(m.Objects, func(a, b *unstructured.Unstructured) int { return rankOf(a) - rankOf(b) })
 	hash := sha256.New()
 	enc := json.NewEncoder(hash)
@@ -189,7 +189,7 @@ func New(objects []*unstructured.Unstructured) (*Set, error) {
 	return m, nil
 }
 
-func (m *Set) take(o *unstructured.Unstructured) error {
+func (m *ManifestSet) take(o *unstructured.Unstructured) error {
 	switch o.GroupVersionKind().GroupKind() {
 	case appsv1.SchemeGroupVersion.WithKind("DaemonSet").GroupKind():
 		ds, err := As[appsv1.DaemonSet](o)
@@ -225,7 +225,7 @@ func (m *Set) take(o *unstructured.Unstructured) error {
 
 // ranges of text, separated by commas. What is none is for the program to complain of that reads
 // it.
-func (m *Set) AddRanges(text string) {
+func (m *ManifestSet) AddRanges(text string) {
 	for part := range strings.SplitSeq(text, ",") {
 		if p, err := netip.ParsePrefix(strings.TrimSpace(part)); err == nil && !slices.Contains(m.Ranges, p) {
 			m.Ranges = append(m.Ranges, p)
@@ -233,7 +233,7 @@ func (m *Set) AddRanges(text string) {
 	}
 }
 
-func (m *Set) addPod(s *corev1.PodSpec) {
+func (m *ManifestSet) addPod(s *corev1.PodSpec) {
 	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
 		m.Images = append(m.Images, c.Image)
 		// Flannel's chart can bring along who enforces policies (netpol.enabled).
@@ -242,7 +242,7 @@ func (m *Set) addPod(s *corev1.PodSpec) {
 }
 
 // DaemonSet is the DaemonSet that is the network; nil, if there is none.
-func (m *Set) DaemonSet() *appsv1.DaemonSet {
+func (m *ManifestSet) DaemonSet() *appsv1.DaemonSet {
 	for _, o := range m.Objects {
 		if o.GetKind() != "DaemonSet" {
 			continue
@@ -255,7 +255,7 @@ func (m *Set) DaemonSet() *appsv1.DaemonSet {
 }
 
 // CiliumConfig is the configuration of Cilium; nil, if there is none.
-func (m *Set) CiliumConfig() *unstructured.Unstructured {
+func (m *ManifestSet) CiliumConfig() *unstructured.Unstructured {
 	i := slices.IndexFunc(m.Objects, func(o *unstructured.Unstructured) bool {
 		return o.GetKind() == "ConfigMap" && o.GetName() == podnetwork.CiliumConfig
 	})
@@ -266,7 +266,7 @@ func (m *Set) CiliumConfig() *unstructured.Unstructured {
 }
 
 // CiliumSetting is a setting of Cilium's configuration; empty, if it is not set.
-func (m *Set) CiliumSetting(key string) string {
+func (m *ManifestSet) CiliumSetting(key string) string {
 	o := m.CiliumConfig()
 	if o == nil {
 		return ""

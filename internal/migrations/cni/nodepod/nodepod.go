@@ -76,7 +76,7 @@ func (a *Pod) End(ctx context.Context) error {
 	return err
 }
 
-func (a *Pod) Outcome(ctx context.Context) (*nodecleanup.Report, error) {
+func (a *Pod) Outcome(ctx context.Context) (*nodecleanup.TracesReport, error) {
 	all, err := a.Find(ctx)
 	if err != nil {
 		return nil, err
@@ -225,7 +225,7 @@ type Step struct {
 	id, title string
 	Limit     time.Duration
 	// Evaluate says what the report means; nil takes any.
-	Evaluate func(*nodecleanup.Report) error
+	Evaluate func(*nodecleanup.TracesReport) error
 	// Further is what its preview shows beside the pod.
 	Further []engine.Change
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/cni/manifests"
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/network/podnetwork"
@@ -141,7 +141,7 @@ func (s *Strategy) oldCilium() []findings.Result {
 	for _, c := range set.Spec.Template.Spec.Containers {
 		name, _, _ := strings.Cut(c.Image, "@")
 		_, tag, _ := strings.Cut(path.Base(name), ":")
-		major, minor, ok := cluster.Minor(tag)
+		major, minor, ok := inventory.Minor(tag)
 		if c.Name == "cilium-agent" && ok && (major < nodeConfigMajor || major == nodeConfigMajor && minor < nodeConfigMinor) {
 			return []findings.Result{findings.Failed("", "Cilium %s takes no CiliumNodeConfig of version v2", tag)}
 		}

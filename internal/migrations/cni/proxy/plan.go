@@ -34,7 +34,7 @@ func Load(ctx context.Context, d switchover.Deps, s *switchover.Inventory) (*Str
 
 // New is the strategy of a migration that replaces kube-proxy as well.
 func New(s *inplace.Strategy) *Strategy {
-	s.ProxyReplacement = inplace.Replacement{Want: "true", Why: "with spec.cni.kubeProxy: Replace"}
+	s.ProxyReplacement = inplace.ProxySettings{Want: "true", Why: "with spec.cni.kubeProxy: Replace"}
 	return &Strategy{s}
 }
 

@@ -16,8 +16,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
 )
@@ -53,7 +53,7 @@ type gatedProof struct {
 	guide string
 }
 
-func (gatedProof) Role() engine.Role { return engine.RoleGate }
+func (gatedProof) Role() engine.StepRole { return engine.RoleGate }
 
 func (g gatedProof) Guide() string { return g.guide }
 
@@ -86,7 +86,7 @@ func (s *proofStep) Do(ctx context.Context) error {
 	if err != nil || n == nil {
 		return err
 	}
-	return s.Start(ctx, s.questions(svc, cluster.InternalIP(n))...)
+	return s.Start(ctx, s.questions(svc, inventory.InternalIP(n))...)
 }
 
 func (s *proofStep) questions(svc *corev1.Service, address string) []string {

@@ -288,7 +288,7 @@ func (s *restartStep) askedBefore(ctx context.Context, agent *corev1.Pod) (bool,
 	return !asking[len(asking)-1].CreationTimestamp.After(agent.CreationTimestamp.Time), nil
 }
 
-func (s *restartStep) satisfied(r *nodecleanup.Report) bool {
+func (s *restartStep) satisfied(r *nodecleanup.TracesReport) bool {
 	return slices.Contains(r.Found, nodecleanup.Replaces(s.does)) &&
 		(s.health == "" || slices.Contains(r.Found, nodecleanup.HealthzAnswers))
 }

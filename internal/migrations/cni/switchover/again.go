@@ -74,7 +74,7 @@ func (s *Inventory) leftAgain() string {
 	return ""
 }
 
-func firstOf(p rollout.Plan) string {
+func firstOf(p rollout.RestartPlan) string {
 	if len(p.Restarts) > 0 {
 		return p.Restarts[0].String()
 	}
@@ -83,9 +83,9 @@ func firstOf(p rollout.Plan) string {
 
 // renewals recreate the pods that were made before: by rollouts where there is one, else by
 // evictions. Pods without an owner, and those of Jobs, whose work would start over, stay.
-func (s *Inventory) renewals(before time.Time) rollout.Plan {
+func (s *Inventory) renewals(before time.Time) rollout.RestartPlan {
 	if s.Owners == nil || s.Spec.Nodes.Mode == v1alpha1.CNINodesReplace {
-		return rollout.Plan{}
+		return rollout.RestartPlan{}
 	}
 	plan := s.Owners.Plan(madeBefore(before), v1alpha1.BarePodsEvict)
 	plan.Evictions = slices.DeleteFunc(plan.Evictions, func(p corev1.Pod) bool { return stays(&p) })

@@ -5,7 +5,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
@@ -14,7 +14,7 @@ import (
 type Input struct {
 	Strategy  Strategy
 	Inventory *Inventory
-	Access    []cluster.Answer
+	Access    []access.Answer
 	// Image is what pods run that look at nodes and clean them.
 	Image string
 	// AbsentSecrets are the pull secrets of that image that are not there.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 )
 
 // checkProxy follows getLocalDetectors in k8s.io/kubernetes cmd/kube-proxy/app/server_linux.go. A
@@ -41,7 +41,7 @@ func checkProxy(in Input) []findings.Result {
 
 // evaluateProxy says why kube-proxy would not take pods of the new network for pods, and what its
 // configuration leaves open.
-func evaluateProxy(s *Inventory, p cluster.Proxy) (wrong, open []findings.Result) {
+func evaluateProxy(s *Inventory, p inventory.Proxy) (wrong, open []findings.Result) {
 	switch p.DetectLocalMode {
 	case "", "ClusterCIDR":
 		for _, to := range s.Target() {
@@ -67,7 +67,7 @@ func evaluateProxy(s *Inventory, p cluster.Proxy) (wrong, open []findings.Result
 
 // interfaceUnknown says why kube-proxy may not know pods of a network by their interfaces, as
 // networks name them by default.
-func interfaceUnknown(network v1alpha1.CNIName, p cluster.Proxy) string {
+func interfaceUnknown(network v1alpha1.CNIName, p inventory.Proxy) string {
 	fits := false
 	switch network {
 	case v1alpha1.Calico: // interfaceprefix in felix/config/config_params.go

@@ -8,7 +8,7 @@ import (
 
 // Deps are what steps work with.
 type Deps struct {
-	migration.Tools
+	migration.Deps
 	// Any is a client for objects of all kinds.
 	Any client.Client
 	// Dir is the folder that relative paths of manifests are relative to. Default: the one that

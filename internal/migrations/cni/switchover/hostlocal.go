@@ -149,7 +149,7 @@ type SourceError struct {
 }
 
 func (e *SourceError) Error() string {
-	return fmt.Sprintf("node %s cannot be switched from host-local: %s", e.Node, (&nodecleanup.Report{Problems: e.Problems}).String())
+	return fmt.Sprintf("node %s cannot be switched from host-local: %s", e.Node, (&nodecleanup.TracesReport{Problems: e.Problems}).String())
 }
 
 func (*SourceError) Advice() string {
@@ -165,7 +165,7 @@ func (p *Planner) detectSources() []engine.Group {
 	return p.EachNode(func(node string) engine.Step {
 		title := "Verify that node " + node + " has its network from host-local, and can leave it"
 		s := p.OnNode(nodepod.VerbDetectSource, node, "origin", title, p.NetworkArgs(v1alpha1.HostLocal, node)...)
-		s.Evaluate = func(r *nodecleanup.Report) error {
+		s.Evaluate = func(r *nodecleanup.TracesReport) error {
 			if len(r.Problems) == 0 {
 				return nil
 			}

@@ -16,8 +16,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/cni/manifests"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/verify/connectivity"
@@ -41,7 +41,7 @@ type Inventory struct {
 	// Services are the ranges of Services.
 	Services []netip.Prefix
 	// Manifests are nil if they cannot be read, because of ManifestsProblem.
-	Manifests        *manifests.Set
+	Manifests        *manifests.ManifestSet
 	ManifestsProblem error
 	// Present are those of their objects that the cluster has.
 	Present map[string]*unstructured.Unstructured
@@ -50,12 +50,12 @@ type Inventory struct {
 	// ProxySets are the DaemonSets that run kube-proxy, and NodeLocal what answers for the
 	// cluster's DNS on its nodes.
 	ProxySets []appsv1.DaemonSet
-	NodeLocal []cluster.NodeLocal
+	NodeLocal []inventory.NodeLocal
 	// Stored are the objects that were there before the migration changed them, as they were.
 	Stored   []*unstructured.Unstructured
 	Policies Policies
 	Webhooks []Webhook
-	Proxies  []cluster.Proxy
+	Proxies  []inventory.Proxy
 	// Frozen says that another migration keeps deployments as they are.
 	Frozen bool
 	// Owners are what recreates pods, where all are to be recreated once more; nil otherwise.
@@ -224,7 +224,7 @@ func AwaitPods(deps Deps, spec Spec, ranges []netip.Prefix) engine.Step {
 				return err
 			}
 			for i := range now.Nodes {
-				if !cluster.NodeReady(&now.Nodes[i]) {
+				if !inventory.NodeReady(&now.Nodes[i]) {
 					return engine.NotYet("node %s is not ready", now.Nodes[i].Name)
 				}
 			}

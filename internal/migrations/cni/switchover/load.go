@@ -23,6 +23,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/migrations/cni/manifests"
 	"github.com/replumb/replumb/internal/network/calico"
@@ -218,7 +219,7 @@ func (s *Inventory) Wanted(o *unstructured.Unstructured) bool {
 // ranges reads what pods get their addresses from now, and what Services do.
 func (d Deps) ranges(ctx context.Context, s *Inventory) error {
 	add := func(texts ...string) {
-		m := &manifests.Set{Ranges: s.Ranges}
+		m := &manifests.ManifestSet{Ranges: s.Ranges}
 		m.AddRanges(strings.Join(texts, ","))
 		s.Ranges = m.Ranges
 	}
@@ -350,7 +351,7 @@ func (d Deps) freeze(ctx context.Context, s *Inventory) (err error) {
 
 // proxies looks for kube-proxy and NodeLocal DNSCache in ConfigMaps, DaemonSets and pods.
 func (d Deps) proxies(ctx context.Context, s *Inventory) error {
-	found := &cluster.Inspection{}
+	found := &inventory.Scan{}
 	scanner, err := references.New(s.Ranges, s.Target(), nil)
 	if err != nil {
 		return fmt.Errorf("looking for kube-proxy: %w", err)
@@ -373,7 +374,7 @@ func (d Deps) proxies(ctx context.Context, s *Inventory) error {
 	for i := range s.Pods { // static pods, and those of an installer's own
 		found.Take(scanner, &s.Pods[i])
 	}
-	slices.SortStableFunc(found.Proxies, func(a, b cluster.Proxy) int { return strings.Compare(a.Object, b.Object) })
+	slices.SortStableFunc(found.Proxies, func(a, b inventory.Proxy) int { return strings.Compare(a.Object, b.Object) })
 	s.Proxies, s.NodeLocal = found.Proxies, found.NodeLocal
 	return nil
 }

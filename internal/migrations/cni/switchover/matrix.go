@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
@@ -285,7 +286,7 @@ func (s *matrixStep) common(ctx context.Context) ([]question, error) {
 	}
 	nodes, err := cluster.List[corev1.Node](ctx, s.deps.Cluster, &corev1.NodeList{})
 	for i := range nodes {
-		if ip := cluster.InternalIP(&nodes[i]); ip != "" && i < witnesses {
+		if ip := inventory.InternalIP(&nodes[i]); ip != "" && i < witnesses {
 			all = append(all, question{kindNode, testpod.Dial + net.JoinHostPort(ip, strconv.Itoa(connectivity.KubeletPort))})
 		}
 	}
@@ -354,7 +355,7 @@ func (s *matrixStep) nodes(ctx context.Context) ([]string, error) {
 	all, err := cluster.List[corev1.Node](ctx, s.deps.Cluster, &corev1.NodeList{})
 	var out []string
 	for i := range all {
-		if cluster.NodeReady(&all[i]) {
+		if inventory.NodeReady(&all[i]) {
 			out = append(out, all[i].Name)
 		}
 	}

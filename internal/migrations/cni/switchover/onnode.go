@@ -49,7 +49,7 @@ func (p *Planner) Cleaner(network v1alpha1.CNIName, prefix, node string) engine.
 func (p *Planner) Residue(network v1alpha1.CNIName, prefix, node string) engine.Step {
 	title := fmt.Sprintf("Verify that node %[2]s is clean of %[1]s", network, node)
 	s := p.OnNode(nodepod.VerbResidue, node, prefix, title, p.NetworkArgs(network, node)...)
-	s.Evaluate = func(r *nodecleanup.Report) error {
+	s.Evaluate = func(r *nodecleanup.TracesReport) error {
 		if r.Empty() {
 			return nil
 		}

@@ -281,7 +281,7 @@ func (s *Inventory) Removes() []string {
 }
 
 // Leftover is what a network leaves on nodes.
-func Leftover(network v1alpha1.CNIName) nodecleanup.Network {
+func Leftover(network v1alpha1.CNIName) nodecleanup.NetworkTraces {
 	n, _ := nodecleanup.Find(string(network)) // unsupported ones have been refused
 	return n
 }

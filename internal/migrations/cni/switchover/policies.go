@@ -10,26 +10,26 @@ import (
 	"github.com/replumb/replumb/internal/migrations/cni/manifests"
 )
 
-// Loss is a policy that does not hold with the new network, and why.
-type Loss struct {
+// BrokenPolicy is a policy that does not hold with the new network, and why.
+type BrokenPolicy struct {
 	// Object as kind and namespace/name.
 	Object, Reason string
 }
 
-func (s *Inventory) lost() []Loss {
+func (s *Inventory) lost() []BrokenPolicy {
 	if !s.Enforcing() {
 		return nil
 	}
-	var out []Loss
+	var out []BrokenPolicy
 	if !s.Enforced() {
 		for i := range s.Policies.Standard {
 			p := &s.Policies.Standard[i]
-			out = append(out, Loss{"NetworkPolicy " + p.Namespace + "/" + p.Name, fmt.Sprintf("%s enforces no policies", s.Spec.To)})
+			out = append(out, BrokenPolicy{"NetworkPolicy " + p.Namespace + "/" + p.Name, fmt.Sprintf("%s enforces no policies", s.Spec.To)})
 		}
 	}
 	for _, o := range s.Policies.Own {
 		reason := fmt.Sprintf("%s does not know the kind %s of %s", s.Spec.To, o.GetKind(), o.GroupVersionKind().Group)
-		out = append(out, Loss{manifests.KeyOf(o).String(), reason})
+		out = append(out, BrokenPolicy{manifests.KeyOf(o).String(), reason})
 	}
 	return out
 }

@@ -12,16 +12,17 @@ import (
 	"github.com/replumb/replumb/internal/callout"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/spec/hook"
 )
 
 // Request is what the action that replaces nodes gets. docs/hooks.md shows one like it.
 type Request struct {
-	APIVersion string   `json:"apiVersion"`
-	Kind       string   `json:"kind"`
-	Migration  string   `json:"migration"`
-	Run        hook.Run `json:"run"`
-	Action     string   `json:"action"`
+	APIVersion string          `json:"apiVersion"`
+	Kind       string          `json:"kind"`
+	Migration  string          `json:"migration"`
+	Run        hook.RunPurpose `json:"run"`
+	Action     string          `json:"action"`
 	// Nodes that have to go, by name; as many have to come.
 	Nodes []string `json:"nodes"`
 }
@@ -101,7 +102,7 @@ func replaced(ctx context.Context, deps Deps, name string, of leavers) error {
 		if slices.Contains(old, nodes[i].Name) {
 			return engine.NotYet("node %s is still there", nodes[i].Name)
 		}
-		if cluster.NodeReady(&nodes[i]) {
+		if inventory.NodeReady(&nodes[i]) {
 			fresh++
 		}
 	}

@@ -23,7 +23,7 @@ type Strategy interface {
 	// Stale are the pods that are to get a network, and do not have it.
 	Stale(network v1alpha1.CNIName) []corev1.Pod
 	// Stages of all nodes.
-	Stages() []NodeStatus
+	Stages() []NodeProgress
 	// LeftOfSwitch says what of the switch itself apply has not done yet; nothing, if it is
 	// through.
 	LeftOfSwitch() string
@@ -63,8 +63,8 @@ const (
 	StageSwitched Stage = "Switched"
 )
 
-// NodeStatus is where a node stands, and how many of its pods are to be recreated.
-type NodeStatus struct {
+// NodeProgress is where a node stands, and how many of its pods are to be recreated.
+type NodeProgress struct {
 	Name  string
 	Stage Stage
 	Pods  int
@@ -72,15 +72,15 @@ type NodeStatus struct {
 
 // NodeStatuses are those of all nodes whose stage is given by a function of the node and of its
 // stale pods.
-func NodeStatuses(s Strategy, stage func(n *corev1.Node, stale int) Stage) []NodeStatus {
+func NodeStatuses(s Strategy, stage func(n *corev1.Node, stale int) Stage) []NodeProgress {
 	stale := map[string]int{}
 	for _, p := range s.Stale(s.Shared().Spec.To) {
 		stale[p.Spec.NodeName]++
 	}
-	var out []NodeStatus
+	var out []NodeProgress
 	for i := range s.Shared().Nodes {
 		n := &s.Shared().Nodes[i]
-		out = append(out, NodeStatus{Name: n.Name, Pods: stale[n.Name], Stage: stage(n, stale[n.Name])})
+		out = append(out, NodeProgress{Name: n.Name, Pods: stale[n.Name], Stage: stage(n, stale[n.Name])})
 	}
 	return out
 }

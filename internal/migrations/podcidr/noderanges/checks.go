@@ -9,7 +9,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/nodeipam"
 	"github.com/replumb/replumb/internal/network/podnetwork"
@@ -128,9 +128,9 @@ func checkFinalizers(in Input) []findings.Result {
 func checkManaged(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Inventory.Nodes {
-		if n := &in.Inventory.Nodes[i]; cluster.MachineOf(n) != "" {
+		if n := &in.Inventory.Nodes[i]; inventory.MachineOf(n) != "" {
 			out = append(out, findings.Failed("Node "+n.Name, "node %s is that of a machine of Cluster API, %s", n.Name,
-				cluster.MachineOf(n)))
+				inventory.MachineOf(n)))
 		}
 	}
 	return out

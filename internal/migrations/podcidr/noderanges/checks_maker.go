@@ -8,13 +8,13 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
 // checkMaker goes by what installers and clouds leave on Nodes.
 func checkMaker(in Input) []findings.Result {
-	d := cluster.DistributionOf(in.Inventory.Nodes)
+	d := inventory.DistributionOf(in.Inventory.Nodes)
 	if why := fixed(d, in.Inventory.Workloads.DaemonSets); why != "" {
 		return []findings.Result{findings.Failed("", "the cluster is %s: %s", d, why)}
 	}
@@ -22,21 +22,21 @@ func checkMaker(in Input) []findings.Result {
 }
 
 // fixed says why Nodes of a distribution cannot have other ranges; empty, if they can.
-func fixed(d cluster.Distribution, sets []appsv1.DaemonSet) string {
+func fixed(d inventory.Distribution, sets []appsv1.DaemonSet) string {
 	sets = slices.DeleteFunc(slices.Clone(sets), func(ds appsv1.DaemonSet) bool {
 		policies := podnetwork.Program(&ds) != "" && podnetwork.Of(&ds) == ""
 		return policies || podnetwork.Name(&ds) == ""
 	})
 	switch {
-	case d == cluster.GKE:
+	case d == inventory.GKE:
 		return "ranges of Nodes are alias ranges of machines, and the VPC routes no others; new node pools can have another (--pod-ipv4-range)"
 	case d.Owner() != "":
 		return "its control plane is run by " + d.Owner() + ", and the flags of the controller manager are theirs"
-	case d == cluster.KOps:
+	case d == inventory.KOps:
 		return "it sets --allocate-node-cidrs by itself, whatever kubeControllerManager.allocateNodeCIDRs of the cluster's spec says"
-	case d == cluster.K3s && len(sets) == 0:
+	case d == inventory.K3s && len(sets) == 0:
 		return "flannel is part of its program, and keeps the range that the Node had when it started"
-	case d == cluster.RKE2 && slices.ContainsFunc(sets, ofRKE2):
+	case d == inventory.RKE2 && slices.ContainsFunc(sets, ofRKE2):
 		return "its pod network comes from a chart of RKE2, which supports no other cluster-cidr on a running cluster"
 	}
 	return ""

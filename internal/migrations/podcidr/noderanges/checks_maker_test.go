@@ -8,8 +8,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 )
 
@@ -59,20 +59,20 @@ func TestMaker(t *testing.T) {
 // TestGuides names no field that its installer overwrites, and forgets no value.
 func TestGuides(t *testing.T) {
 	to := netip.MustParsePrefix("10.245.0.0/16")
-	for _, o := range []cluster.Origin{
+	for _, o := range []inventory.Origin{
 		{},
-		{Distribution: cluster.Kubeadm},
-		{Distribution: cluster.Kubeadm, ClusterAPI: true},
-		{Distribution: cluster.K3s},
-		{Distribution: cluster.RKE2},
-		{Distribution: cluster.KOps},
-		{Distribution: cluster.Talos},
+		{Distribution: inventory.Kubeadm},
+		{Distribution: inventory.Kubeadm, ClusterAPI: true},
+		{Distribution: inventory.K3s},
+		{Distribution: inventory.RKE2},
+		{Distribution: inventory.KOps},
+		{Distribution: inventory.Talos},
 	} {
 		paused, repointed := pausedGuide(o), repointedGuide(o, to, 25)
 		if strings.Contains(paused+repointed, "%!") || !strings.Contains(repointed, to.String()) {
 			t.Errorf("%v: %s\n%s", o, paused, repointed)
 		}
-		if o.Distribution == cluster.KOps && strings.Contains(paused+repointed, "{allocateNodeCIDRs") {
+		if o.Distribution == inventory.KOps && strings.Contains(paused+repointed, "{allocateNodeCIDRs") {
 			t.Errorf("kOps overwrites what is asked for: %s\n%s", paused, repointed)
 		}
 		if o.ClusterAPI && !strings.Contains(repointed, `{name: node-cidr-mask-size, value: "25"}`) {

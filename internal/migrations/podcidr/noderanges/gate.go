@@ -39,7 +39,7 @@ const (
 // rangeGate waits until controller managers handle ranges as they must. It sees that by command
 // lines of static pods, and by what the leader does to a trial Node.
 type rangeGate struct {
-	tools    migration.Tools
+	tools    migration.Deps
 	spec     podmove.Spec
 	id       string
 	guide    string

@@ -2,9 +2,8 @@ package noderanges
 
 import (
 	"fmt"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"net/netip"
-
-	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 // kOpsOverwrites is for gates that kOps has nothing for; RP2507 stops before. BuildOptions in
@@ -17,12 +16,12 @@ const usualBits = 24
 
 const onward = "\nreplumb makes a Node of its own to see what they do, and goes on by itself."
 
-func pausedGuide(o cluster.Origin) string {
+func pausedGuide(o inventory.Origin) string {
 	const reason = `a controller manager that gives nodes ranges does not start while any Node has one outside of its --cluster-cidr.
 Nodes that join meanwhile get theirs from replumb.
 `
 	switch o.Distribution {
-	case cluster.Kubeadm:
+	case inventory.Kubeadm:
 		if o.ClusterAPI {
 			return reason + `in the management cluster, set in clusterConfiguration of the KubeadmControlPlane (in v1beta1 extraArgs is a map):
   controllerManager: {extraArgs: [{name: allocate-node-cidrs, value: "false"}]}
@@ -31,13 +30,13 @@ It replaces the machines of the control plane, one after the other. Pause it unt
 		return reason + `on every control-plane node, set in /etc/kubernetes/manifests/kube-controller-manager.yaml:
   --allocate-node-cidrs=false
 and leave --cluster-cidr as it is. The kubelet restarts it by itself.` + onward
-	case cluster.K3s, cluster.RKE2:
+	case inventory.K3s, inventory.RKE2:
 		return reason + `on every server, add to /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
   kube-controller-manager-arg: ["allocate-node-cidrs=false"]
 then restart one server after the other: systemctl restart k3s (or rke2-server).` + onward
-	case cluster.KOps:
+	case inventory.KOps:
 		return reason + kOpsOverwrites + onward
-	case cluster.Talos:
+	case inventory.Talos:
 		return reason + `on one control-plane node after the other, patch the machine configuration:
   cluster: {controllerManager: {extraArgs: {allocate-node-cidrs: "false"}}}      (or KubeControllerManagerConfig)
   talosctl -n NODE patch machineconfig --patch @FILE --mode no-reboot` + onward
@@ -45,13 +44,13 @@ then restart one server after the other: systemctl restart k3s (or rke2-server).
 	return reason + `restart every kube-controller-manager with --allocate-node-cidrs=false.` + onward
 }
 
-func repointedGuide(o cluster.Origin, to netip.Prefix, bits int) string {
+func repointedGuide(o inventory.Origin, to netip.Prefix, bits int) string {
 	size := ""
 	if bits != usualBits {
 		size = fmt.Sprintf(" --node-cidr-mask-size=%d", bits)
 	}
 	switch o.Distribution {
-	case cluster.Kubeadm:
+	case inventory.Kubeadm:
 		if o.ClusterAPI {
 			return fmt.Sprintf(
 				`in the management cluster, set in clusterConfiguration of the KubeadmControlPlane (in v1beta1 extraArgs is a map):
@@ -66,7 +65,7 @@ It replaces the machines of the control plane, one after the other. The pod netw
 then on every control-plane node, in /etc/kubernetes/manifests/kube-controller-manager.yaml:
   --allocate-node-cidrs=true --cluster-cidr=%[1]s%[2]s
 The pod network has the range in a configuration of its own, too (flannel: Network in configmap kube-flannel-cfg).`, to, size) + onward
-	case cluster.K3s, cluster.RKE2:
+	case inventory.K3s, inventory.RKE2:
 		return fmt.Sprintf(
 			`on every server, take allocate-node-cidrs=false out of kube-controller-manager-arg in /etc/rancher/k3s/config.yaml
 (RKE2: /etc/rancher/rke2/config.yaml), and set:
@@ -74,11 +73,11 @@ The pod network has the range in a configuration of its own, too (flannel: Netwo
 then restart one server after the other: systemctl restart k3s (or rke2-server).`,
 			to,
 		) + onward
-	case cluster.KOps:
+	case inventory.KOps:
 		return fmt.Sprintf(`set it in the cluster's spec (kops edit cluster), where kOps gives Nodes ranges by itself:
   kubeControllerManager: {clusterCIDR: %s}
 then: kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes`, to) + onward
-	case cluster.Talos:
+	case inventory.Talos:
 		return fmt.Sprintf(`on one control-plane node after the other, take allocate-node-cidrs out of controllerManager.extraArgs, and set:
   cluster: {network: {podSubnets: [%s]}}      (or KubeNetworkConfig: podSubnets)
   talosctl -n NODE patch machineconfig --patch @FILE --mode no-reboot
@@ -95,7 +94,7 @@ func machineSize(bits int) string {
 	return fmt.Sprintf(`, {name: node-cidr-mask-size, value: "%d"}`, bits)
 }
 
-func restoredGuide(o cluster.Origin, from []netip.Prefix) string {
+func restoredGuide(o inventory.Origin, from []netip.Prefix) string {
 	if len(from) == 0 {
 		return ""
 	}

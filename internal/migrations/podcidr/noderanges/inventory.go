@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/calico"
@@ -170,7 +170,7 @@ func (*Inventory) Overlaid() bool { return false }
 
 func (*Inventory) KeepsTunnels() bool { return false }
 
-func (s *Inventory) Ranges() []podmove.Range {
+func (s *Inventory) Ranges() []podmove.MovedRange {
 	place, arrived := podmove.PositionNew, 0
 	for i := range s.NodeRanges {
 		if s.NodeRanges[i].there(engine.Forward) {
@@ -184,11 +184,11 @@ func (s *Inventory) Ranges() []podmove.Range {
 	default:
 		place = podmove.PositionOld
 	}
-	var all []podmove.Range
+	var all []podmove.MovedRange
 	for _, from := range s.Spec.From {
-		all = append(all, podmove.Range{From: from, To: s.Spec.To[0], Place: place})
+		all = append(all, podmove.MovedRange{From: from, To: s.Spec.To[0], Place: place})
 	}
 	return all
 }
 
-func (*Inventory) Roles() cluster.Roles { return Roles() }
+func (*Inventory) Roles() access.Roles { return Roles() }

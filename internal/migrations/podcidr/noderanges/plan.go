@@ -9,9 +9,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/calico"
@@ -161,7 +161,7 @@ func (p *Planner) restoreRanges() []engine.Group {
 
 func (p *Planner) installer() []engine.Group { return p.BeforeFinal() }
 
-func (p *Planner) origin() cluster.Origin { return p.Origin() }
+func (p *Planner) origin() inventory.Origin { return p.Origin() }
 
 // bits is the prefix length of each node's range in the target.
 func (p *Planner) bits() int {

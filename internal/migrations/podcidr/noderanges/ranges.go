@@ -176,14 +176,14 @@ func sizes(bits map[int]string) string {
 
 // allot works out both ends for every node.
 func allot(ranges []NodeRange, s podmove.Spec, bits int) error {
-	var holders []nodeipam.Holder
+	var holders []nodeipam.RangeHolder
 	for i := range ranges {
 		r := &ranges[i]
 		has := nodeipam.Range(r.Has)
 		if !nodeipam.Within(s.To[0], has) {
 			has = cmp.Or(nodeipam.Range(r.Original), has)
 		}
-		holders = append(holders, nodeipam.Holder{Name: r.Node.Name, Has: has})
+		holders = append(holders, nodeipam.RangeHolder{Name: r.Node.Name, Has: has})
 	}
 	targets, err := nodeipam.Allocate(holders, s.From, s.To[0], bits)
 	if err != nil {
@@ -209,9 +209,9 @@ func allotOriginals(ranges []NodeRange, s podmove.Spec, bits int) error {
 	if !lacking || len(s.From) == 0 {
 		return nil
 	}
-	var holders []nodeipam.Holder
+	var holders []nodeipam.RangeHolder
 	for i := range ranges {
-		holders = append(holders, nodeipam.Holder{Name: ranges[i].Node.Name, Has: nodeipam.Range(ranges[i].Original)})
+		holders = append(holders, nodeipam.RangeHolder{Name: ranges[i].Node.Name, Has: nodeipam.Range(ranges[i].Original)})
 	}
 	originals, err := nodeipam.Allocate(holders, nil, s.From[0], bits)
 	if err != nil {

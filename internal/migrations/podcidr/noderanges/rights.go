@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/migration"
 )
 
@@ -14,51 +14,51 @@ import (
 const RoleFile = "rbac-pod-cidr-nodes.yaml"
 
 // Roles are what is needed beside those of all migrations of pods.
-func Roles() cluster.Roles {
+func Roles() access.Roles {
 	const name = "replumb-pods-on-nodes-"
-	return cluster.Roles{
+	return access.Roles{
 		{
-			Name: name + "view", File: RoleFile, Purpose: cluster.View,
-			Rules: []cluster.Rule{{
+			Name: name + "view", File: RoleFile, Purpose: access.View,
+			Rules: []access.Rule{{
 				Why: "How controller managers are configured, and how many API servers there are.",
 				Rights: slices.Concat(
-					cluster.In(metav1.NamespaceSystem, cluster.Named(cluster.Grant("", "configmaps", "", "get"), "kubeadm-config")...),
+					access.In(metav1.NamespaceSystem, access.Named(access.Grant("", "configmaps", "", "get"), "kubeadm-config")...),
 					migration.APIServerRights(),
 				),
 			}},
 		},
 		{
-			Name: name + "operate", File: RoleFile, Purpose: cluster.Operate, Rules: operateRules(),
+			Name: name + "operate", File: RoleFile, Purpose: access.Operate, Rules: operateRules(),
 			Danger: []string{"Who has it can delete every Node, and make one of any name."},
 		},
 	}
 }
 
-func operateRules() []cluster.Rule {
-	return []cluster.Rule{
+func operateRules() []access.Rule {
+	return []access.Rule{
 		{
 			Why:    "Nodes are removed and created again with another range, and one is made to find out what controller managers do.",
-			Rights: cluster.Grant("", "nodes", "", "get create patch delete"),
+			Rights: access.Grant("", "nodes", "", "get create patch delete"),
 		},
 		{
 			Why:    "A Node is kept here while it is gone.",
-			Rights: cluster.In(v1alpha1.SystemNamespace, cluster.Grant("", "configmaps", "", "get update")...),
+			Rights: access.In(v1alpha1.SystemNamespace, access.Grant("", "configmaps", "", "get update")...),
 		},
 		{
 			Why: "What a Node owns gets the new Node as its owner: mirror pods, its Lease, its CSINode.",
 			Rights: slices.Concat(
-				cluster.Grant("", "pods", "", "patch"),
-				cluster.In("kube-node-lease", cluster.Grant("coordination.k8s.io", "leases", "", "get patch")...),
-				cluster.Grant("storage.k8s.io", "csinodes", "", "get patch"),
+				access.Grant("", "pods", "", "patch"),
+				access.In("kube-node-lease", access.Grant("coordination.k8s.io", "leases", "", "get patch")...),
+				access.Grant("storage.k8s.io", "csinodes", "", "get patch"),
 			),
 		},
 		{
 			Why:    "Agents of the pod network, which learn the range of a Node when they start.",
-			Rights: cluster.Grant("", "pods", "", "delete"),
+			Rights: access.Grant("", "pods", "", "delete"),
 		},
 		{
 			Why:    "Whether a range is exhausted.",
-			Rights: cluster.In(metav1.NamespaceDefault, cluster.Grant("", "events", "", "list")...),
+			Rights: access.In(metav1.NamespaceDefault, access.Grant("", "events", "", "list")...),
 		},
 	}
 }

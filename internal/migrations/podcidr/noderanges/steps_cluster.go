@@ -99,7 +99,7 @@ func notedNodes(ctx context.Context, c *cluster.Cluster, trial nodeipam.Trial) (
 }
 
 // clearNotes takes replumb's notes off all Nodes, and removes the Node of a trial that was cut off.
-func clearNotes(tools migration.Tools, name string) engine.Step {
+func clearNotes(tools migration.Deps, name string) engine.Step {
 	trial := nodeipam.Trial{Client: tools.Client(), Migration: name}
 	read := func(ctx context.Context) ([]corev1.Node, error) { return notedNodes(ctx, tools.Cluster, trial) }
 	return &engine.Observed[[]corev1.Node]{

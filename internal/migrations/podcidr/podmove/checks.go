@@ -10,8 +10,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/spare"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/pull"
 )
 
@@ -21,7 +21,7 @@ type Facts struct {
 	Others       []v1alpha1.Migration
 	// AbsentSecrets are the pull secrets of agents and canaries that are not there.
 	AbsentSecrets []findings.Result
-	Live          cluster.Live
+	Live          inventory.Live
 }
 
 // Input is what the checks of both strategies look at.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/migration"
 )
@@ -96,13 +96,13 @@ func checkReferences(in Input) []findings.Result {
 	return append(
 		in.references(func(r references.Reference) bool { return !r.IsPolicy() || r.Covered }),
 		in.unread(
-			slices.Concat([]string{"configmaps", "secrets", "services", "ingresses", "endpointslices"}, cluster.SettingResources()),
+			slices.Concat([]string{"configmaps", "secrets", "services", "ingresses", "endpointslices"}, inventory.SettingResources()),
 		)...)
 }
 
 func checkPolicies(in Input) []findings.Result {
 	return append(in.references(func(r references.Reference) bool { return r.IsPolicy() && !r.Covered }),
-		in.unread(append([]string{"networkpolicies"}, cluster.PolicyResources()...))...)
+		in.unread(append([]string{"networkpolicies"}, inventory.PolicyResources()...))...)
 }
 
 // unread says which of the resources that a check is about could not be looked through.

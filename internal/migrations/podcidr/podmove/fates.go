@@ -16,13 +16,13 @@ const kindJob = "Job"
 
 // Fates say what becomes of the pods that a direction leaves behind.
 type Fates struct {
-	rollout.Plan
+	rollout.RestartPlan
 	Jobs []rollout.Reported
 }
 
 // Fates of the pods that are to change.
 func (s *Inventory) Fates(c rollout.Changes) Fates {
-	f := Fates{Plan: s.Workloads.Plan(c, s.Spec.Roll.BarePods)}
+	f := Fates{RestartPlan: s.Workloads.Plan(c, s.Spec.Roll.BarePods)}
 	ofJob := func(pod corev1.Pod) bool {
 		ref := metav1.GetControllerOf(&pod)
 		return ref != nil && ref.Kind == kindJob

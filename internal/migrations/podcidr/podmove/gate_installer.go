@@ -16,6 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/controlplane"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
 )
 
@@ -32,7 +33,7 @@ const (
 // BeforeAdd waits until nodes take new addresses for pods': kOps translates sources outside of
 // nonMasqueradeCIDR (docs/networking.md in k8s.io/kops).
 func (p *Planner) BeforeAdd(switched bool) []engine.Group {
-	if switched || p.Origin().Distribution != cluster.KOps {
+	if switched || p.Origin().Distribution != inventory.KOps {
 		return nil
 	}
 	guide := fmt.Sprintf(`compare kops get cluster -o yaml: spec.nonMasqueradeCIDR has to contain %s and what pods have now.
@@ -51,10 +52,10 @@ func (p *Planner) BeforeFinal() []engine.Group {
 	return engine.InOrder(p.installerGate("installer-moved", title, guide, installerMoved))
 }
 
-func (p *Planner) Origin() cluster.Origin { return cluster.OriginOf(p.Inventory.Nodes) }
+func (p *Planner) Origin() inventory.Origin { return inventory.OriginOf(p.Inventory.Nodes) }
 
 func (p *Planner) installerGate(id, title, guide string, answer installerAnswer) engine.Step {
-	tools, spec, kubeadm := p.Tools, p.Inventory.Spec, p.Origin().Distribution == cluster.Kubeadm
+	tools, spec, kubeadm := p.Tools, p.Inventory.Spec, p.Origin().Distribution == inventory.Kubeadm
 	return &engine.Gate{
 		Wait: engine.Wait{
 			Name: "gate/" + id, About: title, Limit: spec.Nodes.GateWait.Duration, Again: true,
@@ -75,21 +76,21 @@ func (p *Planner) installerGate(id, title, guide string, answer installerAnswer)
 }
 
 // movedGuide says where an installer has the range of pods; nothing, if it is not known.
-func movedGuide(o cluster.Origin, to string) string {
+func movedGuide(o inventory.Origin, to string) string {
 	const why = "with the old range there, an upgrade or a new node brings it back.\n"
 	switch o.Distribution {
-	case cluster.Kubeadm:
+	case inventory.Kubeadm:
 		also := ""
 		if o.ClusterAPI {
 			also = "\nand in the management cluster: clusterNetwork.pods of the Cluster, networking.podSubnet of the KubeadmControlPlane"
 		}
 		return why + "set networking.podSubnet to " + to + " in the ClusterConfiguration:\n" +
 			"  kubectl -n kube-system edit configmap kubeadm-config" + also
-	case cluster.KOps:
+	case inventory.KOps:
 		return why + "look at kops get cluster -o yaml: no podCIDR, and no setting of the network's addon, names the old range"
-	case cluster.K3s, cluster.RKE2:
+	case inventory.K3s, inventory.RKE2:
 		return why + "on every server, set in /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml), for the next restart:\n  cluster-cidr: " + to
-	case cluster.Talos:
+	case inventory.Talos:
 		return why + "on every control-plane node, set in the machine configuration:\n  cluster: {network: {podSubnets: [" + to + "]}}"
 	}
 	return ""

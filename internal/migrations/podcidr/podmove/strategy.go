@@ -6,7 +6,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migration"
 )
@@ -15,7 +15,7 @@ import (
 type Strategy interface {
 	Shared() *Inventory
 	// Roles are needed beside those that both strategies need.
-	Roles() cluster.Roles
+	Roles() access.Roles
 	// Check runs the checks that have something to say of this cluster.
 	Check(Facts) findings.Findings
 	Plans(*Planner) Plans
@@ -27,7 +27,7 @@ type Strategy interface {
 	Overlaid() bool
 	// KeepsTunnels reports whether pods of replumb keep old addresses of tunnels.
 	KeepsTunnels() bool
-	Ranges() []Range
+	Ranges() []MovedRange
 }
 
 // Plans are the plans of one look at the cluster.
@@ -48,8 +48,8 @@ const (
 	PositionNew  Position = "new"
 )
 
-// Range is one that another takes over from.
-type Range struct {
+// MovedRange is one that another takes over from.
+type MovedRange struct {
 	From, To netip.Prefix
 	Place    Position
 }

@@ -39,7 +39,7 @@ func checkNewPools(in Input) []findings.Result {
 func checkPins(in Input) []findings.Result {
 	var out []findings.Result
 	goes := func(text string) bool {
-		return slices.ContainsFunc(in.Pools.Moves, func(m Move) bool {
+		return slices.ContainsFunc(in.Pools.Moves, func(m PoolMove) bool {
 			return m.Old != nil && (strings.Contains(text, `"`+m.Old.Name+`"`) || strings.Contains(text, m.From.String()))
 		})
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/calico"
@@ -27,7 +27,7 @@ type Inventory struct {
 	// Calico is its data.
 	Calico *calico.State
 	// Moves are the pools, in the order of the targets.
-	Moves []Move
+	Moves []PoolMove
 }
 
 var _ podmove.Strategy = (*Inventory)(nil)
@@ -63,8 +63,8 @@ func (i *Installation) pool(cidr netip.Prefix) (InstalledPool, bool) {
 	return InstalledPool{}, false
 }
 
-// Move is one pool that another one takes over from.
-type Move struct {
+// PoolMove is one pool that another one takes over from.
+type PoolMove struct {
 	// From is the range that is emptied, Old its pool; nil, if there is none any more.
 	From netip.Prefix
 	Old  *calico.Pool
@@ -74,7 +74,7 @@ type Move struct {
 }
 
 // Name of the target's pool. It stays when the migration is over, so it does not say who made it.
-func (m *Move) Name() string {
+func (m *PoolMove) Name() string {
 	if m.New != nil {
 		return m.New.Name
 	}
@@ -82,7 +82,7 @@ func (m *Move) Name() string {
 }
 
 // selector of the target's pool. One that is not there yet is made like the old one.
-func (m *Move) selector() string {
+func (m *PoolMove) selector() string {
 	switch {
 	case m.New != nil:
 		return m.New.Spec.NodeSelector
@@ -93,12 +93,12 @@ func (m *Move) selector() string {
 }
 
 // selects reports whether nodes like this one get addresses of the target.
-func (m *Move) selects(node *corev1.Node) (bool, error) {
+func (m *PoolMove) selects(node *corev1.Node) (bool, error) {
 	return calico.Selects(m.selector(), node.Labels)
 }
 
 // left is the pool that direction d leaves; nil, if there is none.
-func (m *Move) left(d engine.Direction) *calico.Pool {
+func (m *PoolMove) left(d engine.Direction) *calico.Pool {
 	if d == engine.Backward {
 		return m.New
 	}
@@ -106,7 +106,7 @@ func (m *Move) left(d engine.Direction) *calico.Pool {
 }
 
 // place says from which of the two pools new pods get their addresses.
-func (m *Move) place() podmove.Position {
+func (m *PoolMove) place() podmove.Position {
 	gives := func(p *calico.Pool) bool { return p != nil && !p.Spec.Disabled }
 	switch {
 	case gives(m.Old) && gives(m.New):
@@ -138,7 +138,7 @@ func New(shared *podmove.Inventory, state *calico.State) (*Inventory, error) {
 	s := &Inventory{Inventory: *shared, Calico: state}
 	s.Spec.From = from
 	for i, to := range s.Spec.To {
-		s.Moves = append(s.Moves, Move{From: from[i], Old: poolAt(state.Pools, from[i]), To: to, New: poolAt(state.Pools, to)})
+		s.Moves = append(s.Moves, PoolMove{From: from[i], Old: poolAt(state.Pools, from[i]), To: to, New: poolAt(state.Pools, to)})
 	}
 	return s, nil
 }
@@ -175,7 +175,7 @@ func poolAt(pools []calico.Pool, cidr netip.Prefix) *calico.Pool {
 }
 
 // Roles implements podmove.Strategy: there are no more than all migrations of pods need.
-func (*Inventory) Roles() cluster.Roles { return nil }
+func (*Inventory) Roles() access.Roles { return nil }
 
 // Leaving ends with the moment when the last pool was disabled.
 func (s *Inventory) Leaving(d engine.Direction, now time.Time) rollout.Changes {
@@ -196,12 +196,12 @@ func (s *Inventory) Switched() bool { return s.closed(engine.Forward) }
 
 // closed reports whether no pool gives addresses that direction d leaves.
 func (s *Inventory) closed(d engine.Direction) bool {
-	return !slices.ContainsFunc(s.Moves, func(m Move) bool { return m.left(d) != nil && !m.left(d).Spec.Disabled })
+	return !slices.ContainsFunc(s.Moves, func(m PoolMove) bool { return m.left(d) != nil && !m.left(d).Spec.Disabled })
 }
 
 // Overlaid implements podmove.Strategy: pods of different nodes reach each other through tunnels.
 func (s *Inventory) Overlaid() bool {
-	return slices.ContainsFunc(s.Moves, func(m Move) bool {
+	return slices.ContainsFunc(s.Moves, func(m PoolMove) bool {
 		return m.Old != nil && m.Old.Overlay() != "" || m.New != nil && m.New.Overlay() != ""
 	})
 }
@@ -218,14 +218,14 @@ func (s *Inventory) MovesTunnels() bool {
 			return false
 		}
 	}
-	return s.KeepsTunnels() && slices.ContainsFunc(s.Moves, func(m Move) bool { return m.Old != nil && m.Old.Overlay() == "VXLAN" })
+	return s.KeepsTunnels() && slices.ContainsFunc(s.Moves, func(m PoolMove) bool { return m.Old != nil && m.Old.Overlay() == "VXLAN" })
 }
 
-func (s *Inventory) Ranges() []podmove.Range {
-	var all []podmove.Range
+func (s *Inventory) Ranges() []podmove.MovedRange {
+	var all []podmove.MovedRange
 	for i := range s.Moves {
 		m := &s.Moves[i]
-		all = append(all, podmove.Range{From: m.From, To: m.To, Place: m.place()})
+		all = append(all, podmove.MovedRange{From: m.From, To: m.To, Place: m.place()})
 	}
 	return all
 }

@@ -31,7 +31,7 @@ type batch struct {
 func (b *batch) String() string { return fmt.Sprintf("%s/%d", b.tier, b.number) }
 
 // roll restarts pods in batches, the least critical tier first, then waits for Jobs.
-func (p *Planner) roll(run hook.Run, d engine.Direction) []engine.Group {
+func (p *Planner) roll(run hook.RunPurpose, d engine.Direction) []engine.Group {
 	batches := p.batches(d)
 	groups := p.restartProbedPods(d)
 	for _, name := range p.Rules.Names() {
@@ -84,7 +84,7 @@ func (p *Planner) batches(d engine.Direction) []batch {
 }
 
 // rollBatch waits for a window, restarts a batch, and lets it settle.
-func (p *Planner) rollBatch(run hook.Run, b *batch) []engine.Group {
+func (p *Planner) rollBatch(run hook.RunPurpose, b *batch) []engine.Group {
 	common, title := &p.Inventory.Spec.Common, b.String()
 	var groups []engine.Group
 	if len(common.Windows) > 0 {
@@ -106,7 +106,7 @@ func (p *Planner) rollBatch(run hook.Run, b *batch) []engine.Group {
 }
 
 // rollTier puts the hooks and the pause of a tier around its batches.
-func (p *Planner) rollTier(run hook.Run, name string, inside []engine.Group) []engine.Group {
+func (p *Planner) rollTier(run hook.RunPurpose, name string, inside []engine.Group) []engine.Group {
 	if len(inside) == 0 {
 		return nil
 	}

@@ -43,7 +43,7 @@ func readPool(ctx context.Context, c client.Client, name string) (*calico.Pool, 
 }
 
 // addPool adds a pool like the old one, but for range and size of blocks.
-func addPool(c *cluster.Cluster, s podmove.Spec, m *Move) *engine.Write {
+func addPool(c *cluster.Cluster, s podmove.Spec, m *PoolMove) *engine.Write {
 	return &engine.Write{
 		Name: "add/" + m.Name(), About: fmt.Sprintf("Add pool %s of %s", m.Name(), m.To),
 		Holds: func(ctx context.Context) error { return added(ctx, c, m) },
@@ -69,7 +69,7 @@ func addPool(c *cluster.Cluster, s podmove.Spec, m *Move) *engine.Write {
 }
 
 // added returns nil if the target's pool is there. A foreign pool of that name is an error.
-func added(ctx context.Context, c *cluster.Cluster, m *Move) error {
+func added(ctx context.Context, c *cluster.Cluster, m *PoolMove) error {
 	p, err := readPool(ctx, c, m.Name())
 	switch {
 	case err != nil:
@@ -85,7 +85,7 @@ func added(ctx context.Context, c *cluster.Cluster, m *Move) error {
 }
 
 // targetPool is the pool that a target gets.
-func targetPool(s podmove.Spec, m *Move) (*unstructured.Unstructured, error) {
+func targetPool(s podmove.Spec, m *PoolMove) (*unstructured.Unstructured, error) {
 	u := calico.Empty("IPPool", m.Name())
 	u.SetLabels(map[string]string{v1alpha1.LabelMigration: s.Name})
 	if m.Old == nil {
@@ -104,7 +104,7 @@ func targetPool(s podmove.Spec, m *Move) (*unstructured.Unstructured, error) {
 }
 
 // disablePool has pods get no more addresses of a pool, and notes when: older ones may have one.
-func disablePool(tools migration.Tools, name string) engine.Step {
+func disablePool(tools migration.Deps, name string) engine.Step {
 	read := func(ctx context.Context) (*calico.Pool, error) {
 		p, err := readPool(ctx, tools.Cluster, name)
 		switch {
@@ -127,7 +127,7 @@ func disablePool(tools migration.Tools, name string) engine.Step {
 	}
 }
 
-func enablePool(tools migration.Tools, name string) engine.Step {
+func enablePool(tools migration.Deps, name string) engine.Step {
 	read := func(ctx context.Context) (*calico.Pool, error) {
 		p, err := readPool(ctx, tools.Cluster, name)
 		switch {

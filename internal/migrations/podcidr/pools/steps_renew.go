@@ -14,7 +14,7 @@ import (
 type renewStep struct {
 	engine.Step
 	cluster   *cluster.Cluster
-	moves     []Move
+	moves     []PoolMove
 	direction engine.Direction
 	// own says that it restarts replumb's own pods.
 	own bool
@@ -31,7 +31,7 @@ func (s *renewStep) ID() string {
 	return s.Step.ID()
 }
 
-func (s *renewStep) Role() engine.Role {
+func (s *renewStep) Role() engine.StepRole {
 	if s.own {
 		return engine.RoleOwn
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/calico"
@@ -112,7 +113,7 @@ func onEveryNode(ctx context.Context, c *cluster.Cluster, name string, labels cl
 	for i := range nodes {
 		n := &nodes[i]
 		switch pod := on[n.Name]; {
-		case !cluster.NodeReady(n):
+		case !inventory.NodeReady(n):
 		case pod == nil:
 			return engine.NotYet("node %s has no pod of DaemonSet %s/%s", n.Name, v1alpha1.SystemNamespace, name)
 		case !connectivity.Ready(pod):

@@ -23,7 +23,7 @@ func TestPullSecrets(t *testing.T) {
 	} {
 		shared := &podmove.Inventory{Spec: podmove.Spec{Name: "m", Canary: v1alpha1.PodCanarySpec{ImagePullSecrets: tt.secrets}}}
 		p := &Planner{
-			Planner: &podmove.Planner{Base: migration.Base{Tools: migration.Tools{Image: pull.Image{Name: "own"}}}, Inventory: shared},
+			Planner: &podmove.Planner{Base: migration.Base{Tools: migration.Deps{Image: pull.Image{Name: "own"}}}, Inventory: shared},
 		}
 		for _, which := range []string{keptOld, keptNew} {
 			pod := p.keeper(which, nil).build().Spec.Template.Spec

@@ -202,8 +202,10 @@ func checkHops(in Input) []findings.Result {
 
 func checkRangesAdmitted(in Input) []findings.Result { return refusals(in.Trials.Ranges) }
 
-func refusals(all []Trial) (out []findings.Result) {
-	slices.SortFunc(all, func(a, b Trial) int { return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.What, b.What)) })
+func refusals(all []RefusedWrite) (out []findings.Result) {
+	slices.SortFunc(all, func(a, b RefusedWrite) int {
+		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.What, b.What))
+	})
 	for _, t := range all {
 		out = append(out, findings.Failed(t.Object, "%s %s: %v", t.Object, t.What, t.Refusal))
 	}

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
@@ -18,7 +18,7 @@ import (
 const networkingGroup = "networking.k8s.io"
 
 // calls are the entries that move and that API servers call, with the objects that name them.
-func (in Input) calls(look func(*services.Entry, cluster.Called)) []findings.Result {
+func (in Input) calls(look func(*services.Entry, inventory.Called)) []findings.Result {
 	if len(in.Inventory.Pending()) == 0 {
 		return nil
 	}
@@ -34,7 +34,7 @@ func (in Input) calls(look func(*services.Entry, cluster.Called)) []findings.Res
 
 func checkCalled(in Input) []findings.Result {
 	by, order := map[*services.Entry][]string{}, []*services.Entry(nil)
-	out := in.calls(func(e *services.Entry, c cluster.Called) {
+	out := in.calls(func(e *services.Entry, c inventory.Called) {
 		if by[e] == nil {
 			order = append(order, e)
 		}
@@ -53,7 +53,7 @@ func checkCalled(in Input) []findings.Result {
 
 func checkJudges(in Input) []findings.Result {
 	var out []findings.Result
-	unread := in.calls(func(e *services.Entry, c cluster.Called) {
+	unread := in.calls(func(e *services.Entry, c inventory.Called) {
 		asked := in.asked(e, c)
 		switch text := fmt.Sprintf("%s fails closed, is asked about %s, and calls service %s, which is to move",
 			c.By, strings.Join(asked, " and "), e.Key()); {
@@ -69,7 +69,7 @@ func checkJudges(in Input) []findings.Result {
 }
 
 // asked are the resources a hop writes, or a range it needs, on which API servers call the webhook.
-func (in Input) asked(e *services.Entry, c cluster.Called) []string {
+func (in Input) asked(e *services.Entry, c inventory.Called) []string {
 	hold := e.Reservation(in.spec().Name, e.New).Build()
 	chosen := func(by *metav1.LabelSelector, of map[string]string) bool {
 		if by == nil {
@@ -100,7 +100,7 @@ func (in Input) asked(e *services.Entry, c cluster.Called) []string {
 			networkingGroup, "servicecidrs",
 			[]admissionv1.OperationType{admissionv1.Create, admissionv1.Delete},
 			admissionv1.ClusterScope,
-			chosen(c.Objects, ranges.Range{Migration: in.spec().Name}.Build().Labels),
+			chosen(c.Objects, ranges.ServiceRange{Migration: in.spec().Name}.Build().Labels),
 		},
 	} {
 		about := func(r admissionv1.RuleWithOperations) bool { return covers(r, w.group, w.resource, w.scope, w.verbs) }

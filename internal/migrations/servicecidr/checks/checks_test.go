@@ -9,16 +9,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
 // oneService is a cluster with the Service cart, which is to move.
-func oneService() (services.Spec, *cluster.Snapshot) {
+func oneService() (services.Spec, *inventory.Snapshot) {
 	spec := services.Spec{
 		Name: "m", From: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, To: []netip.Prefix{netip.MustParsePrefix("172.24.0.0/16")},
 	}
-	snap := &cluster.Snapshot{Services: []corev1.Service{{
+	snap := &inventory.Snapshot{Services: []corev1.Service{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart"},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.96.3.7", ClusterIPs: []string{"10.96.3.7"},

@@ -12,7 +12,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
@@ -83,7 +83,7 @@ func wouldMove(all []*services.Entry) string {
 }
 
 // behind looks for data planes of some kinds. An empty text means that another check is about one.
-func (in Input) behind(what func(cluster.DataPlane) string, kinds ...cluster.Plane) []findings.Result {
+func (in Input) behind(what func(inventory.DataPlane) string, kinds ...inventory.Plane) []findings.Result {
 	all := in.untried(anyService)
 	if len(all) == 0 {
 		return nil
@@ -97,7 +97,7 @@ func (in Input) behind(what func(cluster.DataPlane) string, kinds ...cluster.Pla
 	return out
 }
 
-func (in Input) planes(kinds ...cluster.Plane) (out []cluster.DataPlane) {
+func (in Input) planes(kinds ...inventory.Plane) (out []inventory.DataPlane) {
 	for _, p := range in.Found().Planes {
 		if slices.Contains(kinds, p.Plane) {
 			out = append(out, p)
@@ -106,7 +106,7 @@ func (in Input) planes(kinds ...cluster.Plane) (out []cluster.DataPlane) {
 	return out
 }
 
-func beside(p cluster.DataPlane, does string, concerned []*services.Entry) findings.Result {
+func beside(p inventory.DataPlane, does string, concerned []*services.Entry) findings.Result {
 	return findings.Failed(p.Object, "%s of %s, as %s shows, %s; %s", cmp.Or(p.Version, "an unknown version"), p.Plane, p.Object, does,
 		wouldMove(concerned))
 }
@@ -119,17 +119,17 @@ func checkCilium(in Input) []findings.Result {
 		}
 		mode = "with kube-proxy-replacement: " + m.Value
 	}
-	out := in.behind(func(p cluster.DataPlane) string {
+	out := in.behind(func(p inventory.DataPlane) string {
 		if servesBalancers(p.Version) {
 			return ""
 		}
 		return mode + ", " + ciliumDoes(p.Version)
-	}, cluster.PlaneCilium)
+	}, inventory.PlaneCilium)
 	all := in.waiting()
 	if len(all) == 0 {
 		return out
 	}
-	for _, p := range in.planes(cluster.PlaneCilium) {
+	for _, p := range in.planes(inventory.PlaneCilium) {
 		if servesBalancers(p.Version) {
 			does := mode + ", drops what pods send to the addresses of bridges, whatever Services are annotated with"
 			out = append(out, beside(p, does, all))
@@ -141,7 +141,7 @@ func checkCilium(in Input) []findings.Result {
 // servesBalancers tells whether a Cilium is known to serve load balancers' addresses itself
 // (cilium/cilium#45252, #48455; TestPastCilium).
 func servesBalancers(version string) bool {
-	major, minor, known := cluster.Minor(version)
+	major, minor, known := inventory.Minor(version)
 	return known && (major > 1 || minor >= 19)
 }
 
@@ -152,7 +152,7 @@ func ciliumDoes(version string) string {
 		owner  = "refuses the second owner of an address, which is the moved Service as long as its bridge has the new one"
 		local  = "drops what pods send to the addresses of bridges"
 	)
-	_, minor, known := cluster.Minor(version)
+	_, minor, known := inventory.Minor(version)
 	switch {
 	case !known:
 		return strings.Join([]string{policy + " (1.18 and before)", owner + " (1.18)", local + " (1.19 and later)"}, ", ")
@@ -163,19 +163,19 @@ func ciliumDoes(version string) string {
 }
 
 func checkOVS(in Input) []findings.Result {
-	replaced := slices.ContainsFunc(in.Found().Replacements, func(r cluster.Replacement) bool {
-		return strings.HasPrefix(r.By, string(cluster.PlaneAntrea))
+	replaced := slices.ContainsFunc(in.Found().Replacements, func(r inventory.Replacement) bool {
+		return strings.HasPrefix(r.By, string(inventory.PlaneAntrea))
 	})
-	return in.behind(func(p cluster.DataPlane) string {
-		if p.Plane == cluster.PlaneAntrea && replaced {
+	return in.behind(func(p inventory.DataPlane) string {
+		if p.Plane == inventory.PlaneAntrea && replaced {
 			return "" // RP1201 is about it
 		}
 		return "handles what pods send before kube-proxy does"
-	}, cluster.PlaneAntrea, cluster.PlaneKubeOVN)
+	}, inventory.PlaneAntrea, inventory.PlaneKubeOVN)
 }
 
 func checkAWS(in Input) []findings.Result {
-	return in.behind(func(cluster.DataPlane) string { return "judges what pods send before kube-proxy translates it" }, cluster.PlaneAWS)
+	return in.behind(func(inventory.DataPlane) string { return "judges what pods send before kube-proxy translates it" }, inventory.PlaneAWS)
 }
 
 func checkMeshes(in Input) []findings.Result {
@@ -184,7 +184,7 @@ func checkMeshes(in Input) []findings.Result {
 		return nil
 	}
 	out := in.unread("pods", "deployments", "daemonsets", "mutatingwebhookconfigurations")
-	seen := map[string]cluster.Mesh{}
+	seen := map[string]inventory.Mesh{}
 	for _, m := range in.Found().Meshes {
 		seen[m.Name] = *m
 	}
@@ -203,7 +203,7 @@ func checkMeshes(in Input) []findings.Result {
 	return out
 }
 
-func meshResult(m cluster.Mesh, all []*services.Entry) findings.Result {
+func meshResult(m inventory.Mesh, all []*services.Entry) findings.Result {
 	object, version := "", cmp.Or(strings.Join(m.Versions, ", "), "of unknown version")
 	if len(m.Objects) > 0 {
 		object = m.Objects[0]

@@ -7,7 +7,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/apiserver"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 )
 
 func TestDualWrite(t *testing.T) {
@@ -25,7 +25,7 @@ func TestDualWrite(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := Input{
-				Snapshot:  &cluster.Snapshot{Version: &version.Info{Major: "1", Minor: "33", GitVersion: "v1.33.13"}},
+				Snapshot:  &inventory.Snapshot{Version: &version.Info{Major: "1", Minor: "33", GitVersion: "v1.33.13"}},
 				DualWrite: tt.seen, Vouched: tt.vouched,
 			}
 			if found := findings.Run(dualWriteChecks(), in); len(found) != 1 || found[0].Outcome != tt.want {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
@@ -52,7 +52,7 @@ func checkFamilyProof(in Input) []findings.Result {
 	asked := s.To[0].Addr().Is6() && in.minor() >= answersInFamily // at addresses of IPv6
 	for i := range in.Snapshot.Nodes {
 		n := &in.Snapshot.Nodes[i]
-		if called, err := netip.ParseAddr(cluster.InternalIP(n)); err == nil && called.Is6() != asked {
+		if called, err := netip.ParseAddr(inventory.InternalIP(n)); err == nil && called.Is6() != asked {
 			return []findings.Result{findings.Failed("Node "+n.Name,
 				"API servers call node %s at %s, where its kube-proxy does not answer about Services in %s", n.Name, called, s.To[0])}
 		}
@@ -77,7 +77,7 @@ func checkCalledBySix(in Input) []findings.Result {
 	}
 	var out []findings.Result
 	seen := map[*services.Entry]bool{}
-	unread := in.calls(func(e *services.Entry, _ cluster.Called) {
+	unread := in.calls(func(e *services.Entry, _ inventory.Called) {
 		if !seen[e] {
 			out = append(out, failedService(e, "is called by API servers, and leaves %s", e.Old))
 		}

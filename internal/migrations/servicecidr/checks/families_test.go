@@ -12,12 +12,12 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
 // oneServiceOfSix is a cluster of IPv6 with the Service cart, which is to move.
-func oneServiceOfSix() (services.Spec, *cluster.Snapshot) {
+func oneServiceOfSix() (services.Spec, *inventory.Snapshot) {
 	spec, snap := oneService()
 	spec.From, spec.To = prefixes("fd00:10:96::/112"), prefixes("fd00:10:97::/112")
 	snap.Services[0].Spec.ClusterIP, snap.Services[0].Spec.ClusterIPs = "fd00:10:96::307", []string{"fd00:10:96::307"}
@@ -45,7 +45,7 @@ func TestProofOfFamilies(t *testing.T) {
 	six, sixSnap := oneServiceOfSix()
 	for name, tt := range map[string]struct {
 		spec    services.Spec
-		snap    *cluster.Snapshot
+		snap    *inventory.Snapshot
 		node    string
 		minor   string
 		image   string
@@ -73,15 +73,15 @@ func TestProofOfFamilies(t *testing.T) {
 // TestCalledByIPv6 has RP1741 fire for a Service of IPv6 that API servers call, and not for one of
 // IPv4.
 func TestCalledByIPv6(t *testing.T) {
-	called := &cluster.Inspection{
-		Called: []cluster.Called{{Service: types.NamespacedName{Namespace: "shop", Name: "cart"}, By: "webhook a"}},
+	called := &inventory.Scan{
+		Called: []inventory.Called{{Service: types.NamespacedName{Namespace: "shop", Name: "cart"}, By: "webhook a"}},
 	}
-	for want, made := range map[findings.Outcome]func() (services.Spec, *cluster.Snapshot){findings.Fail: oneServiceOfSix, findings.Pass: oneService} {
+	for want, made := range map[findings.Outcome]func() (services.Spec, *inventory.Snapshot){findings.Fail: oneServiceOfSix, findings.Pass: oneService} {
 		spec, snap := made()
 		if got := outcomeOf(
 			familyChecks(),
 			"RP1741",
-			Input{Snapshot: snap, Inventory: services.Load(snap, spec), Live: cluster.Live{Inspection: called}},
+			Input{Snapshot: snap, Inventory: services.Load(snap, spec), Live: inventory.Live{Inspection: called}},
 		); got != want {
 			t.Errorf("to %s: %s, want %s", spec.To[0], got, want)
 		}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
@@ -32,7 +32,7 @@ func checkRoutes(in Input) []findings.Result {
 	if len(pending) == 0 {
 		return nil
 	}
-	out := in.unread(cluster.RouteResources()...)
+	out := in.unread(inventory.RouteResources()...)
 	for _, e := range pending {
 		if !e.Hops() {
 			continue

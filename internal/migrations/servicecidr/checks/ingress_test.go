@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
@@ -15,14 +15,14 @@ import (
 func TestServicesThatAreRoutedTo(t *testing.T) {
 	spec, snap := oneService()
 	for service, outcome := range map[string]findings.Outcome{"cart": findings.Fail, "other": findings.Pass} {
-		found := &cluster.Inspection{
+		found := &inventory.Scan{
 			IngressClasses: map[string]string{"web": "traefik.io/ingress-controller"},
-			Routes: []cluster.Route{
+			Routes: []inventory.Route{
 				{Service: types.NamespacedName{Namespace: "shop", Name: service}, By: "Ingress shop/in", Class: "web"},
 			},
 		}
 		for _, f := range findings.Run(ingressChecks(), Input{
-			Snapshot: snap, Inventory: services.Load(snap, spec), Live: cluster.Live{Inspection: found},
+			Snapshot: snap, Inventory: services.Load(snap, spec), Live: inventory.Live{Inspection: found},
 		}) {
 			named := strings.Contains(f.Message, "Ingress shop/in (traefik.io/ingress-controller)")
 			if f.Outcome != outcome || named != (service == "cart") {

@@ -9,16 +9,16 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/kube/apiserver"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
 // Input is what the checks look at.
 type Input struct {
-	Snapshot  *cluster.Snapshot
+	Snapshot  *inventory.Snapshot
 	Inventory *services.Inventory
-	Live      cluster.Live
+	Live      inventory.Live
 	// Workloads is nil if it was not looked at; Restarts are those that apply restarts.
 	Workloads *rollout.State
 	Restarts  []rollout.Workload
@@ -42,9 +42,9 @@ type Input struct {
 func (in Input) spec() services.Spec { return in.Inventory.Spec }
 
 // Found is empty if the cluster was not looked through, which unread says.
-func (in Input) Found() *cluster.Inspection {
+func (in Input) Found() *inventory.Scan {
 	if in.Live.Inspection == nil {
-		return &cluster.Inspection{}
+		return &inventory.Scan{}
 	}
 	return in.Live.Inspection
 }

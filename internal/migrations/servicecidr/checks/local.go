@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/network/calico"
 )
 
@@ -55,7 +55,7 @@ func checkOutside(in Input) []findings.Result {
 	if len(out) == 0 {
 		out = in.unseen()
 	}
-	for _, p := range in.seen(func(cluster.Proxy) {}) {
+	for _, p := range in.seen(func(inventory.Proxy) {}) {
 		switch p.DetectLocalMode {
 		case "", "ClusterCIDR":
 			if r, ok := in.firstOfFamily(p.ClusterCIDRs); ok {
@@ -115,7 +115,7 @@ func (in Input) strangers(known func(node string) (netip.Prefix, bool)) []strang
 	return all
 }
 
-func strange(p cluster.Proxy, of string, all []stranger) []findings.Result {
+func strange(p inventory.Proxy, of string, all []stranger) []findings.Result {
 	if len(all) == 0 {
 		return nil
 	}
@@ -132,7 +132,7 @@ func strange(p cluster.Proxy, of string, all []stranger) []findings.Result {
 
 func checkInterfaces(in Input) []findings.Result {
 	var out []findings.Result
-	for _, p := range in.seen(func(cluster.Proxy) {}) {
+	for _, p := range in.seen(func(inventory.Proxy) {}) {
 		switch {
 		case p.DetectLocalMode == "InterfaceNamePrefix" && in.Found().HasCalico() &&
 			p.LocalInterface != "" && strings.HasPrefix("cali", p.LocalInterface): //nolint:gocritic // it may be shorter than interfaceprefix in felix/config/config_params.go

@@ -7,7 +7,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
@@ -26,7 +26,7 @@ func ownerChecks() []findings.Check[Input] {
 }
 
 func checkOwner(in Input) []findings.Result {
-	origin := cluster.OriginOf(in.Snapshot.Nodes)
+	origin := inventory.OriginOf(in.Snapshot.Nodes)
 	gates := controlPlaneGates(in.Inventory)
 	if origin.Distribution.Owner() == "" || len(gates) == 0 || in.Back {
 		return nil

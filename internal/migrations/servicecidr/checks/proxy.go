@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 )
 
 func proxyChecks() []findings.Check[Input] {
@@ -58,8 +58,8 @@ func checkReplaced(in Input) []findings.Result {
 }
 
 // seen are the configurations of kube-proxy that can be judged; broken gets unreadable ones.
-func (in Input) seen(broken func(cluster.Proxy)) []cluster.Proxy {
-	var all []cluster.Proxy
+func (in Input) seen(broken func(inventory.Proxy)) []inventory.Proxy {
+	var all []inventory.Proxy
 	if !in.bridging() {
 		return nil
 	}
@@ -78,7 +78,7 @@ func (in Input) seen(broken func(cluster.Proxy)) []cluster.Proxy {
 // checkProxyMode follows k8s.io/kube-proxy config/v1alpha1: no mode is iptables on Linux.
 func checkProxyMode(in Input) []findings.Result {
 	var out []findings.Result
-	for _, p := range in.seen(func(cluster.Proxy) {}) {
+	for _, p := range in.seen(func(inventory.Proxy) {}) {
 		if !slices.Contains([]string{"", "iptables", "nftables"}, p.Mode) {
 			out = append(out, findings.Failed(p.Object, "kube-proxy runs in mode %s, says %s", p.Mode, p.Object))
 		}
@@ -90,7 +90,7 @@ func checkProxyMode(in Input) []findings.Result {
 // cmd/kube-proxy/app/server_linux.go.
 func checkDetectLocal(in Input) []findings.Result {
 	var out []findings.Result
-	for _, p := range in.seen(func(cluster.Proxy) {}) {
+	for _, p := range in.seen(func(inventory.Proxy) {}) {
 		switch p.DetectLocalMode {
 		case "", "ClusterCIDR":
 			if !in.ofFamily(p.ClusterCIDRs) {
@@ -140,7 +140,7 @@ func checkProxyKnown(in Input) []findings.Result {
 		return nil
 	}
 	out := in.unread("configmaps", "daemonsets", "pods")
-	seen := in.seen(func(p cluster.Proxy) {
+	seen := in.seen(func(p inventory.Proxy) {
 		out = append(out, findings.NotKnown(p.Object, "kube-proxy's configuration in %s cannot be read: %s", p.Object, p.Problem))
 	})
 	if len(seen) == 0 && len(out) == 0 {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/engine/lists"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
@@ -274,7 +274,7 @@ func checkPodAddresses(in Input) []findings.Result {
 }
 
 func checkPools(in Input) []findings.Result {
-	out := in.unread(cluster.PoolResources()...)
+	out := in.unread(inventory.PoolResources()...)
 	for _, p := range in.Found().Pools {
 		for _, to := range in.spec().To {
 			if to.Overlaps(p.Range) {
@@ -290,7 +290,7 @@ func checkAdvertisers(in Input) []findings.Result {
 	if len(in.Inventory.Moves) == 0 {
 		return nil
 	}
-	out := in.unread(cluster.AdvertiserResources()...)
+	out := in.unread(inventory.AdvertiserResources()...)
 	for _, a := range in.Found().Advertisers {
 		if len(a.Ranges) == 0 {
 			out = append(out, findings.Failed(a.Object, "%s advertises ClusterIPs outside the cluster, as %s shows", a.By, a.Object))

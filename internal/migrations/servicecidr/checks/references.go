@@ -6,12 +6,12 @@ import (
 	"strings"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// NewReferenceScanner looks for the old addresses and ranges (cluster.References).
+// NewReferenceScanner looks for the old addresses and ranges (inventory.References).
 func NewReferenceScanner(s *services.Inventory) (*references.Scanner, error) {
 	old := make([]netip.Addr, 0, len(s.Moves))
 	for _, e := range s.Moves {
@@ -165,7 +165,7 @@ func checkBypasses(in Input) []findings.Result {
 }
 
 func checkIPBlocks(in Input) []findings.Result {
-	return in.references(append([]string{"networkpolicies"}, cluster.PolicyResources()...), references.Reference.IsPolicy)
+	return in.references(append([]string{"networkpolicies"}, inventory.PolicyResources()...), references.Reference.IsPolicy)
 }
 
 func checkSecrets(in Input) []findings.Result {
@@ -195,7 +195,7 @@ func checkCustom(in Input) []findings.Result {
 		"CronJob",
 		"Pod",
 	)
-	return in.references(cluster.SettingResources(), func(r references.Reference) bool {
+	return in.references(inventory.SettingResources(), func(r references.Reference) bool {
 		return !builtin(r) && !trafficKinds()(r) && !r.IsPolicy()
 	})
 }

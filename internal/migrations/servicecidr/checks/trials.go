@@ -28,7 +28,7 @@ type Trier struct {
 	Cluster    *cluster.Cluster
 	Inventory  *services.Inventory
 	May        func(verb, group, resource string) bool
-	Ranges     []ranges.Range
+	Ranges     []ranges.ServiceRange
 	Candidates []v1alpha1.BridgeForm
 
 	mu    sync.Mutex
@@ -42,15 +42,15 @@ type Trials struct {
 	// Forms says by namespace why each form that was tried was refused; nil means admitted.
 	Forms map[string]map[v1alpha1.BridgeForm]error
 	// Hops and Ranges are other refused writes: of Services in a hop, ServiceCIDRs and IPAddresses.
-	Hops, Ranges []Trial
+	Hops, Ranges []RefusedWrite
 	// Quotas are those of all namespaces; QuotasErr is why they are not known.
 	Quotas    []corev1.ResourceQuota
 	QuotasErr error
 	NodePorts apiserver.NodePorts
 }
 
-// Trial is a write that was refused.
-type Trial struct {
+// RefusedWrite is a write that was refused.
+type RefusedWrite struct {
 	Namespace string
 	// Object as kind and name, and what could not be done with it, naming the field.
 	Object, What string
@@ -153,10 +153,10 @@ func (t *Trier) refusedHop(e *services.Entry, what string, by *admission.Refusal
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.Found.Hops = append(t.Found.Hops,
-		Trial{Namespace: e.Service.Namespace, Object: "Service " + e.Key().String(), What: what, Refusal: by})
+		RefusedWrite{Namespace: e.Service.Namespace, Object: "Service " + e.Key().String(), What: what, Refusal: by})
 }
 
-func (t *Trier) addRange(ctx context.Context, r ranges.Range) error {
+func (t *Trier) addRange(ctx context.Context, r ranges.ServiceRange) error {
 	have, err := r.Find(ctx)
 	if err != nil || have != nil {
 		return err
@@ -178,7 +178,7 @@ func (t *Trier) refusedRange(object, what string, by *admission.Refusal) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.Found.Ranges = append(t.Found.Ranges, Trial{Object: object, What: what, Refusal: by})
+	t.Found.Ranges = append(t.Found.Ranges, RefusedWrite{Object: object, What: what, Refusal: by})
 }
 
 // quotas are read and not tried, since a dry run takes nothing from one.

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
@@ -159,7 +159,7 @@ func lastApplied(svc *corev1.Service) string {
 
 // comesBack reports whether a field manager writes the same again, as server-side apply does and
 // tools that keep manifests. kubectl apply is known by its annotation.
-func comesBack(owner cluster.Owner) bool {
+func comesBack(owner inventory.FieldOwner) bool {
 	name := strings.ToLower(owner.Manager)
 	return owner.Applies || slices.ContainsFunc(
 		[]string{

@@ -23,7 +23,7 @@ type Adoption struct {
 	Migration string
 	Progress  *Progress
 	// Pool has the free addresses of the old range, in case the chosen one is taken meanwhile.
-	Pool *cidr.Pool
+	Pool *cidr.Allocator
 	// MayMove reports whether a Service, as it was just read, may leave its address.
 	MayMove func(*corev1.Service) bool
 }

@@ -22,10 +22,10 @@ import (
 type Barriers struct {
 	Client    client.Client
 	Migration string
-	Pool      *cidr.Pool
-	Witness   bridge.Witness
+	Pool      *cidr.Allocator
+	Witness   bridge.SentinelWatcher
 	// Agents are asked alone where only they can tell; nil, if barriers are passed without them.
-	Agents bridge.Witness
+	Agents bridge.SentinelWatcher
 	Mode   v1alpha1.BarrierMode
 	// Wait is for mode Wait, Limit for nodes that have to prove.
 	Wait, Limit time.Duration

@@ -23,7 +23,7 @@ import (
 type Canary struct {
 	Steps *Steps
 	// Pool has the addresses of the range that is to be emptied.
-	Pool *cidr.Pool
+	Pool *cidr.Allocator
 }
 
 var (

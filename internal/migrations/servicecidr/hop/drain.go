@@ -11,7 +11,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
@@ -41,7 +41,7 @@ func lastMove(ctx context.Context, c client.Client, migration string) (latest ti
 	if err := c.List(ctx, addresses, client.MatchingLabels{v1alpha1.LabelMigration: migration}); err != nil {
 		return latest, fmt.Errorf("listing ipaddresses: %w", err)
 	}
-	held := services.ReservationsOf(&cluster.Snapshot{IPAddresses: addresses.Items})
+	held := services.ReservationsOf(&inventory.Snapshot{IPAddresses: addresses.Items})
 	for i := range all.Items {
 		svc := &all.Items[i]
 		for _, r := range held.Of(svc, migration) {

@@ -73,7 +73,7 @@ func (p *Progress) ownsAddress(err error) bool {
 }
 
 // reserveNew reserves the target, or the next free address as often as another has it.
-func (p *Progress) reserveNew(ctx context.Context, c client.Client, migration string, pool *cidr.Pool) error {
+func (p *Progress) reserveNew(ctx context.Context, c client.Client, migration string, pool *cidr.Allocator) error {
 	for {
 		if p.New.IsValid() {
 			h := p.Reservation(migration, p.New)

@@ -27,7 +27,7 @@ type Steps struct {
 	// Forms are those of new bridges by namespace, Form is that of all others.
 	Forms map[string]v1alpha1.BridgeForm
 	Form  v1alpha1.BridgeForm
-	Pool  *cidr.Pool
+	Pool  *cidr.Allocator
 	// Within are the ranges of the migration: no bridge answers at other addresses.
 	Within     []netip.Prefix
 	Barriers   *Barriers

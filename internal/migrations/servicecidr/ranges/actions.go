@@ -21,7 +21,7 @@ type GateRequest struct {
 	Migration  string `json:"migration"`
 	// Cluster is the one that the migration is of.
 	Cluster engine.Identity `json:"cluster"`
-	Run     hook.Run        `json:"run"`
+	Run     hook.RunPurpose `json:"run"`
 	Gate    GateName        `json:"gate"`
 	// Want is an address, addresses or ranges separated by commas, or a range that has to be seen.
 	// Keep is an address that has to stay beside it.
@@ -56,7 +56,7 @@ func (r *GateRequest) Environ() []string {
 }
 
 // RunTo is the command that goes in a direction.
-func RunTo(to engine.Direction) hook.Run {
+func RunTo(to engine.Direction) hook.RunPurpose {
 	if to == engine.Backward {
 		return hook.Rollback
 	}
@@ -104,7 +104,7 @@ var (
 	_ engine.Timed     = (*actionStep)(nil)
 )
 
-func (*actionStep) Role() engine.Role { return engine.RoleCall }
+func (*actionStep) Role() engine.StepRole { return engine.RoleCall }
 
 func (s *actionStep) Deadline() time.Duration { return s.Wait.Deadline() + s.action.Longest() }
 

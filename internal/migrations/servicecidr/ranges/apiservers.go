@@ -22,7 +22,7 @@ import (
 
 // Inspector looks at API servers from outside.
 type Inspector interface {
-	InspectAll(ctx context.Context, addresses []string) []apiserver.Server
+	InspectAll(ctx context.Context, addresses []string) []apiserver.APIServer
 }
 
 // NewGate waits for the operator. It writes nothing, says what to do, and ends when that is seen.
@@ -39,7 +39,7 @@ type APIServers struct {
 	Inspector Inspector
 	Addresses []string
 	// Witnesses are the nodes that look at API servers, too.
-	Witnesses func() []apiserver.Witness
+	Witnesses func() []apiserver.ObservingNode
 	// Bitmap says that their range is a flag alone, so that each tells it when asked for an
 	// address.
 	Bitmap bool
@@ -55,7 +55,7 @@ func (a *APIServers) Remark() string { return strings.Join(a.from, "; ") }
 
 // inspect looks at each API server: the given ones, or the endpoints of kubernetes. A single one is
 // that of the kubeconfig, which may be the only way to it.
-func (a *APIServers) inspect(ctx context.Context) ([]apiserver.Server, error) {
+func (a *APIServers) inspect(ctx context.Context) ([]apiserver.APIServer, error) {
 	addresses := a.Addresses
 	if len(addresses) == 0 {
 		endpoints := &discoveryv1.EndpointSliceList{}
@@ -83,7 +83,7 @@ type asker interface {
 }
 
 // asked has API servers that do not tell their flags give an address of their range.
-func (a *APIServers) asked(ctx context.Context, servers []apiserver.Server) []apiserver.Server {
+func (a *APIServers) asked(ctx context.Context, servers []apiserver.APIServer) []apiserver.APIServer {
 	asks, can := a.Inspector.(asker)
 	if !a.Bitmap || !can {
 		return servers

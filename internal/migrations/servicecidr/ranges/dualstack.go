@@ -11,37 +11,37 @@ import (
 // The default ServiceCIDR of both families goes as a whole, since no range can be taken out of it.
 // The range that stays is kept by one of its own meanwhile (docs/design/retire.md).
 
-func (r *Plan) apart(name string, was []netip.Prefix) []Range {
+func (r *RangePlan) apart(name string, was []netip.Prefix) []ServiceRange {
 	other, both := otherFamilyRange(r.Inventory, was)
 	if !both {
 		return nil
 	}
 	o := r.own(r.Inventory.Spec.Name+KeepOf+name, other, v1alpha1.RoleKeep)
 	o.was = was
-	return []Range{o}
+	return []ServiceRange{o}
 }
 
 // aparts are the ServiceCIDRs that keep ranges of the other family meanwhile.
-func (r *Plan) aparts() []Range {
-	var all []Range
+func (r *RangePlan) aparts() []ServiceRange {
+	var all []ServiceRange
 	for _, c := range ToRetire(r.Inventory) {
 		all = append(all, r.apart(c.Name, services.CIDRsOf(c))...)
 	}
 	return all
 }
 
-func (r *Plan) isApart(k Range) bool {
+func (r *RangePlan) isApart(k ServiceRange) bool {
 	return keepsOtherFamily(r.Inventory, rangeNamed(r.Inventory, k.Name))
 }
 
-func (r *Plan) keptApart() []Range {
-	return slices.DeleteFunc(r.keeping(), func(k Range) bool { return !r.isApart(k) })
+func (r *RangePlan) keptApart() []ServiceRange {
+	return slices.DeleteFunc(r.keeping(), func(k ServiceRange) bool { return !r.isApart(k) })
 }
 
-func (r *Plan) leftApart() []Range {
+func (r *RangePlan) leftApart() []ServiceRange {
 	all := r.keptApart()
 	for _, back := range r.restoredApart() {
-		if !slices.ContainsFunc(all, func(k Range) bool { return k.Name == back.Name }) {
+		if !slices.ContainsFunc(all, func(k ServiceRange) bool { return k.Name == back.Name }) {
 			all = append(all, back)
 		}
 	}
@@ -49,7 +49,7 @@ func (r *Plan) leftApart() []Range {
 }
 
 // restoredApart keeps the other family's range while the default of the new flag goes.
-func (r *Plan) restoredApart() []Range {
+func (r *RangePlan) restoredApart() []ServiceRange {
 	if was, _, restores := restoredDefaults(r.Inventory); restores {
 		return r.apart(DefaultRange, was)
 	}

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
@@ -68,13 +68,13 @@ func TestDefaultsOfBothFamilies(t *testing.T) {
 		if tt.stay {
 			spec.ClusterServices = v1alpha1.ClusterServicesStay
 		}
-		s := services.Load(&cluster.Snapshot{ServiceCIDRs: tt.has}, spec)
+		s := services.Load(&inventory.Snapshot{ServiceCIDRs: tt.has}, spec)
 		was, becomes, moves := DefaultRanges(s)
 		if FlagText(was) != tt.was || FlagText(becomes) != tt.becomes || moves != tt.moves {
 			t.Errorf("%s: was %q, becomes %q, moves %v", name, FlagText(was), FlagText(becomes), moves)
 		}
 		var apart []string
-		for _, a := range (&Plan{Inventory: s}).aparts() {
+		for _, a := range (&RangePlan{Inventory: s}).aparts() {
 			apart = append(apart, a.Cidr.String())
 		}
 		if strings.Join(apart, " ") != tt.apart {
@@ -104,7 +104,7 @@ func TestDefaultIsLookedAtUntilItIsWhole(t *testing.T) {
 			ClusterServices: v1alpha1.ClusterServicesMove,
 		}
 		steps := 0
-		for _, g := range (&Plan{Inventory: services.Load(&cluster.Snapshot{ServiceCIDRs: tt.has}, spec)}).Repoint() {
+		for _, g := range (&RangePlan{Inventory: services.Load(&inventory.Snapshot{ServiceCIDRs: tt.has}, spec)}).Repoint() {
 			steps += len(g.Steps)
 		}
 		if steps != map[bool]int{true: 1}[tt.want] {
@@ -140,15 +140,15 @@ func TestNewDefaultFits(t *testing.T) {
 func TestGuidesOfBothFamilies(t *testing.T) {
 	both := parsePrefixes("10.97.0.0/16", "fd00:10:96::/112")
 	kept := []netip.Addr{netip.MustParseAddr("fd00:10:96::a")}
-	for _, d := range []cluster.Origin{
+	for _, d := range []inventory.Origin{
 		{},
-		{Distribution: cluster.Kubeadm},
-		{Distribution: cluster.K3s},
-		{Distribution: cluster.RKE2},
-		{Distribution: cluster.KOps},
-		{Distribution: cluster.Talos},
-		{Distribution: cluster.EKS},
-		{Distribution: cluster.Kubeadm, ClusterAPI: true},
+		{Distribution: inventory.Kubeadm},
+		{Distribution: inventory.K3s},
+		{Distribution: inventory.RKE2},
+		{Distribution: inventory.KOps},
+		{Distribution: inventory.Talos},
+		{Distribution: inventory.EKS},
+		{Distribution: inventory.Kubeadm, ClusterAPI: true},
 	} {
 		if guide := APIServerGuide(d, both); !strings.Contains(guide, "10.97.0.0/16,fd00:10:96::/112") || strings.Contains(guide, "%!") {
 			t.Errorf("%v: %s", d, guide)

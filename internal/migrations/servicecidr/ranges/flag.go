@@ -15,12 +15,12 @@ import (
 // FlagPlan changes a Service range that is a flag. API servers give out that range alone, so they
 // get it before the first Service moves or returns (docs/design/versions.md).
 type FlagPlan struct {
-	*Plan
+	*RangePlan
 }
 
 var (
-	_ Changes = (*Plan)(nil)
-	_ Changes = FlagPlan{}
+	_ RangeSteps = (*RangePlan)(nil)
+	_ RangeSteps = FlagPlan{}
 )
 
 // Extend has the API servers give out addresses of the target.
@@ -93,6 +93,6 @@ func (FlagPlan) Withdraw() []engine.Group { return nil }
 // HandOver is empty: the range is the cluster's own.
 func (FlagPlan) HandOver() []engine.Group { return nil }
 
-func (r *Plan) Guard(what string, owned []freeze.Owned) *freeze.Guard {
-	return &freeze.Guard{Client: r.Client, Migration: r.Inventory.Spec.Name, Owned: owned, For: what}
+func (r *RangePlan) Guard(what string, owned []freeze.Owned) *freeze.AddressGuard {
+	return &freeze.AddressGuard{Client: r.Client, Migration: r.Inventory.Spec.Name, Owned: owned, For: what}
 }

@@ -2,16 +2,15 @@ package ranges
 
 import (
 	"fmt"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"net/netip"
-
-	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 // Instructions of the gates, per distribution, as in docs/platforms. RP1750 stops before where the
 // control plane is another's.
 
 // notYours begins a guide that the user is not the one to follow; else empty.
-func notYours(o cluster.Origin) string {
+func notYours(o inventory.Origin) string {
 	if who := o.Distribution.Owner(); who != "" {
 		return fmt.Sprintf(
 			"The control plane of %s is run by %s, and what is changed there by hand does not last. If they cannot do this, go back: "+
@@ -24,19 +23,19 @@ func notYours(o cluster.Origin) string {
 }
 
 // ofMachines is said beside other instructions where Cluster API makes the machines.
-func ofMachines(o cluster.Origin) string {
-	if !o.ClusterAPI || o.Distribution == cluster.Kubeadm {
+func ofMachines(o inventory.Origin) string {
+	if !o.ClusterAPI || o.Distribution == inventory.Kubeadm {
 		return ""
 	}
 	return "\nCluster API makes the machines: change the objects that it makes them of too, in the management cluster, or the next machine has the old value."
 }
 
 // CertificateGuide has API servers name both addresses of kubernetes.
-func CertificateGuide(o cluster.Origin, old, want netip.Addr) string {
+func CertificateGuide(o inventory.Origin, old, want netip.Addr) string {
 	end := ofMachines(o) +
 		"\nBoth addresses have to be there: clients use both for now. replumb goes on by itself when it sees them, and finish looks again."
 	switch o.Distribution {
-	case cluster.Kubeadm:
+	case inventory.Kubeadm:
 		if o.ClusterAPI {
 			return fmt.Sprintf(`in the management cluster, add to the KubeadmControlPlane (spec.kubeadmConfigSpec):
   clusterConfiguration: {apiServer: {certSANs: ["%s", "%s"]}}
@@ -51,17 +50,17 @@ then on every control-plane node:
 The API server takes the new certificate up by itself within a minute.`,
 			want, old,
 		) + end
-	case cluster.K3s, cluster.RKE2:
+	case inventory.K3s, inventory.RKE2:
 		return fmt.Sprintf(`on every server, add to /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
   tls-san:
     - %s
     - %s
 then restart one server after the other: systemctl restart k3s (or rke2-server).`, want, old) + end
-	case cluster.KOps:
+	case inventory.KOps:
 		return fmt.Sprintf(`add the addresses to the cluster's spec (kops edit cluster):
   additionalSans: ["%s", "%s"]
 then: kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes`, want, old) + end
-	case cluster.Talos:
+	case inventory.Talos:
 		return fmt.Sprintf(`on one control-plane node after the other, patch the machine configuration:
   cluster: {apiServer: {certSANs: ["%s", "%s"]}}      (or KubeAPIServerConfig: certExtraSANs)
   talosctl -n NODE patch machineconfig --patch @FILE --mode no-reboot
@@ -78,7 +77,7 @@ subject alternative names. The API server takes a changed file up by itself with
 }
 
 // KubeletGuide is about the family that moves; kept are addresses of the other.
-func KubeletGuide(o cluster.Origin, want string, kept []netip.Addr) string {
+func KubeletGuide(o inventory.Origin, want string, kept []netip.Addr) string {
 	end := `
 Go on to the next node once the pods of the last one are ready again: before Kubernetes 1.35 a kubelet that starts takes them for unready.
 Change what new nodes are made of as well: launch templates, node classes, images. finish asks every kubelet again, also those that came later.
@@ -88,7 +87,7 @@ Running pods are not touched by this. replumb asks every kubelet and goes on by 
 		end = fmt.Sprintf("\nA kubelet that names %s as well goes on doing so, in the place that it has.", a) + end
 	}
 	switch o.Distribution {
-	case cluster.Kubeadm:
+	case inventory.Kubeadm:
 		if o.ClusterAPI {
 			return fmt.Sprintf(
 				`set clusterDNS to [%s] for machines to come (in this cluster: kubectl -n kube-system edit configmap kubelet-config), then have
@@ -104,11 +103,11 @@ Where bootstrap configurations set cluster-dns themselves, change them instead.`
 or edit clusterDNS in /var/lib/kubelet/config.yaml there and restart the kubelet.`,
 			want,
 		) + end
-	case cluster.K3s, cluster.RKE2:
+	case inventory.K3s, inventory.RKE2:
 		return fmt.Sprintf(`on every server, set in /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
   cluster-dns: %s
 then restart every server, and after them every agent: systemctl restart k3s / k3s-agent (rke2-server / rke2-agent).`, want) + end
-	case cluster.KOps:
+	case inventory.KOps:
 		return fmt.Sprintf(
 			`kOps gives kubelets the tenth address of serviceClusterIPRange, and refuses another one unless this is set where it runs:
   export KOPS_FEATURE_FLAGS=+ExperimentalClusterDNS
@@ -117,7 +116,7 @@ Then set it in the cluster's spec (kops edit cluster):
 and: kops update cluster --yes && kops rolling-update cluster --yes`,
 			want,
 		) + end
-	case cluster.Talos:
+	case inventory.Talos:
 		return fmt.Sprintf(`on every node, one after the other, patch the machine configuration:
   machine: {kubelet: {clusterDNS: ["%s"]}}      (or KubeletConfig: clusterDNS)
   talosctl -n NODE patch machineconfig --patch @FILE --mode no-reboot
@@ -138,13 +137,13 @@ go back: replumb rollback.`,
 }
 
 // APIServerGuide has the whole list; the first range is that of the primary family.
-func APIServerGuide(o cluster.Origin, ranges []netip.Prefix) string {
+func APIServerGuide(o inventory.Origin, ranges []netip.Prefix) string {
 	want := FlagText(ranges)
 	end := ofMachines(
 		o,
 	) + "\nOne server at a time, so that the others answer meanwhile. replumb goes on by itself when it sees all of them on it."
 	switch o.Distribution {
-	case cluster.Kubeadm:
+	case inventory.Kubeadm:
 		if o.ClusterAPI {
 			return fmt.Sprintf(
 				`in the management cluster, set in clusterConfiguration of the KubeadmControlPlane (in v1beta1 extraArgs is a map):
@@ -160,15 +159,15 @@ then on one control-plane node after the other set --service-cluster-ip-range=%[
   /etc/kubernetes/manifests/kube-apiserver.yaml and /etc/kubernetes/manifests/kube-controller-manager.yaml`,
 			want,
 		) + end
-	case cluster.K3s, cluster.RKE2:
+	case inventory.K3s, inventory.RKE2:
 		return fmt.Sprintf(`on one server after the other, set in /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
   service-cidr: %s
 and restart it: systemctl restart k3s (or rke2-server). A server that finds another value on the others may refuse to
 start: then stop all servers, change all, and start them. Traffic between pods and Services goes on meanwhile.`, want) + end
-	case cluster.KOps:
+	case inventory.KOps:
 		return fmt.Sprintf(`set serviceClusterIPRange: %s in the cluster's spec (kops edit cluster), then:
   kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes`, want) + end
-	case cluster.Talos:
+	case inventory.Talos:
 		return fmt.Sprintf(`on one control-plane node after the other, then on every worker, patch the machine configuration:
   cluster: {network: {serviceSubnets: [%s]}}      (or KubeNetworkConfig: serviceSubnets)
   talosctl -n NODE patch machineconfig --patch @FILE --mode no-reboot

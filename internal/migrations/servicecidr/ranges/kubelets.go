@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
@@ -86,7 +87,7 @@ func (k *Kubelets) vouched(ctx context.Context) (bool, error) {
 func (k *Kubelets) ask(ctx context.Context, node string, vouched bool) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	answer := cluster.AskKubelet(ctx, k.Cluster, node)
+	answer := inventory.AskKubelet(ctx, k.Cluster, node)
 	if answer.Err != nil {
 		return k.silent(ctx, node, answer.Err, vouched)
 	}

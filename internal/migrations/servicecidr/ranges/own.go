@@ -15,8 +15,8 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// Range is one that the migration adds: a target, one for pinned Services, or one opened again.
-type Range struct {
+// ServiceRange is one that the migration adds: a target, one for pinned Services, or one opened again.
+type ServiceRange struct {
 	Client    client.Client
 	Migration string
 	Name      string
@@ -28,7 +28,7 @@ type Range struct {
 
 // Find prefers a ServiceCIDR of exactly this range that is not going, whoever's. A range kept apart
 // has to be the migration's own.
-func (r Range) Find(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
+func (r ServiceRange) Find(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
 	if len(r.was) > 0 {
 		return r.own(ctx)
 	}
@@ -50,7 +50,7 @@ func (r Range) Find(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
 }
 
 // own is nil if there is no ServiceCIDR of that name, or it is not the migration's any more.
-func (r Range) own(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
+func (r ServiceRange) own(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
 	have, err := ServiceCIDR(ctx, r.Client, r.Name)
 	if err != nil || have == nil || have.Labels[v1alpha1.LabelMigration] != r.Migration {
 		return nil, err
@@ -58,7 +58,7 @@ func (r Range) own(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
 	return have, nil
 }
 
-func (r Range) Build() *networkingv1.ServiceCIDR {
+func (r ServiceRange) Build() *networkingv1.ServiceCIDR {
 	made := &networkingv1.ServiceCIDR{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "ServiceCIDR"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -73,7 +73,7 @@ func (r Range) Build() *networkingv1.ServiceCIDR {
 	return made
 }
 
-func (r Range) purpose() string {
+func (r ServiceRange) purpose() string {
 	switch {
 	case len(r.was) > 0:
 		return fmt.Sprintf("Keep the Service range %s of the other family", r.Cidr)
@@ -85,7 +85,7 @@ func (r Range) purpose() string {
 	return fmt.Sprintf("Add the Service range %s", r.Cidr)
 }
 
-func (r Range) Add() engine.Step {
+func (r ServiceRange) Add() engine.Step {
 	return &engine.Observed[*networkingv1.ServiceCIDR]{
 		Name: r.Role + "/" + r.Name, About: r.purpose(),
 		Look: func(ctx context.Context) (engine.State, *networkingv1.ServiceCIDR, error) {
@@ -111,7 +111,7 @@ func (r Range) Add() engine.Step {
 	}
 }
 
-func (r Range) create(ctx context.Context, have *networkingv1.ServiceCIDR) error {
+func (r ServiceRange) create(ctx context.Context, have *networkingv1.ServiceCIDR) error {
 	if have != nil && have.DeletionTimestamp.IsZero() {
 		return nil
 	}
@@ -121,7 +121,7 @@ func (r Range) create(ctx context.Context, have *networkingv1.ServiceCIDR) error
 	return nil
 }
 
-func (r Range) lookForOwn(ctx context.Context) (engine.State, *networkingv1.ServiceCIDR, error) {
+func (r ServiceRange) lookForOwn(ctx context.Context) (engine.State, *networkingv1.ServiceCIDR, error) {
 	have, err := r.own(ctx)
 	switch {
 	case err != nil:
@@ -133,7 +133,7 @@ func (r Range) lookForOwn(ctx context.Context) (engine.State, *networkingv1.Serv
 }
 
 // HandOver makes the range the cluster's own, unless the API servers have made it a second time.
-func (r Range) HandOver() engine.Step {
+func (r ServiceRange) HandOver() engine.Step {
 	object := "ServiceCIDR " + r.Name
 	return &engine.Observed[*networkingv1.ServiceCIDR]{
 		Name: "hand-over/" + r.Name, About: fmt.Sprintf("Hand the Service range %s over", r.Cidr),
@@ -165,7 +165,7 @@ func (r Range) HandOver() engine.Step {
 }
 
 // patchForget takes the migration's labels off an unchanged range; no version means any.
-func (r Range) patchForget(version string) map[string]any {
+func (r ServiceRange) patchForget(version string) map[string]any {
 	meta := map[string]any{"labels": map[string]any{v1alpha1.LabelMigration: nil, v1alpha1.LabelRole: nil}}
 	if r.Role == v1alpha1.RoleKeep {
 		meta["annotations"] = map[string]any{v1alpha1.AnnotationRanges: nil}
@@ -176,7 +176,7 @@ func (r Range) patchForget(version string) map[string]any {
 	return map[string]any{"metadata": meta}
 }
 
-func (r Range) twice(ctx context.Context) (bool, error) {
+func (r ServiceRange) twice(ctx context.Context) (bool, error) {
 	all, err := ServiceCIDRs(ctx, r.Client)
 	if err != nil {
 		return false, err

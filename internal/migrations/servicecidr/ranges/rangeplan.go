@@ -15,40 +15,40 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/spec/hook"
 )
 
-// Plan adds, retires and restores Service ranges.
-type Plan struct {
+// RangePlan adds, retires and restores Service ranges.
+type RangePlan struct {
 	Client    client.Client
 	Inventory *services.Inventory
 	Servers   APIServers
-	Origin    cluster.Origin
+	Origin    inventory.Origin
 	Wait      time.Duration
 	Identity  engine.Identity
 }
 
-func (r *Plan) Look() *APIServers {
+func (r *RangePlan) Look() *APIServers {
 	servers := r.Servers
 	return &servers
 }
 
-func (r *Plan) own(name string, cidr netip.Prefix, role string) Range {
-	return Range{Client: r.Client, Migration: r.Inventory.Spec.Name, Name: name, Cidr: cidr, Role: role}
+func (r *RangePlan) own(name string, cidr netip.Prefix, role string) ServiceRange {
+	return ServiceRange{Client: r.Client, Migration: r.Inventory.Spec.Name, Name: name, Cidr: cidr, Role: role}
 }
 
-func (r *Plan) Targets() []Range {
-	var all []Range
+func (r *RangePlan) Targets() []ServiceRange {
+	var all []ServiceRange
 	for i, to := range r.Inventory.Spec.To {
 		all = append(all, r.own(RangeName(r.Inventory.Spec, i), to, v1alpha1.RoleRange))
 	}
 	return all
 }
 
-func (r *Plan) Kept() []Range {
-	var all []Range
+func (r *RangePlan) Kept() []ServiceRange {
+	var all []ServiceRange
 	for _, k := range r.Inventory.KeepRanges() {
 		name := strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(k.String())
 		all = append(all, r.own(r.Inventory.Spec.Name+"-keep-"+strings.ReplaceAll(name, "--", "-0-"), k, v1alpha1.RoleKeep))
@@ -56,8 +56,8 @@ func (r *Plan) Kept() []Range {
 	return all
 }
 
-func (r *Plan) reopened() []Range {
-	var all []Range
+func (r *RangePlan) reopened() []ServiceRange {
+	var all []ServiceRange
 	for i, from := range r.Inventory.Spec.From {
 		all = append(all, r.own(fmt.Sprintf("%s-reopened-%d", r.Inventory.Spec.Name, i), from, v1alpha1.RoleReopened))
 	}
@@ -72,7 +72,7 @@ func RangeName(spec services.Spec, i int) string {
 	return fmt.Sprintf("%s-%d", spec.Name, i)
 }
 
-func stepsOf(ranges []Range, step func(Range) engine.Step) []engine.Step {
+func stepsOf(ranges []ServiceRange, step func(ServiceRange) engine.Step) []engine.Step {
 	var steps []engine.Step
 	for _, r := range ranges {
 		steps = append(steps, step(r))
@@ -81,12 +81,12 @@ func stepsOf(ranges []Range, step func(Range) engine.Step) []engine.Step {
 }
 
 // Extend adds the target range.
-func (r *Plan) Extend() []engine.Group {
-	return engine.InOrder(stepsOf(r.Targets(), Range.Add)...)
+func (r *RangePlan) Extend() []engine.Group {
+	return engine.InOrder(stepsOf(r.Targets(), ServiceRange.Add)...)
 }
 
 // Repoint retires ranges; the default one after the API servers have another.
-func (r *Plan) Repoint() []engine.Group {
+func (r *RangePlan) Repoint() []engine.Group {
 	if r.Inventory.Spec.Mode == v1alpha1.ModeExtend {
 		return nil
 	}
@@ -100,7 +100,7 @@ func (r *Plan) Repoint() []engine.Group {
 		}
 		vacant, retire = append(vacant, old.vacant()), append(retire, old.retire())
 	}
-	groups := append(engine.InOrder(stepsOf(append(r.Kept(), r.aparts()...), Range.Add)...), engine.InOrder(vacant...)...)
+	groups := append(engine.InOrder(stepsOf(append(r.Kept(), r.aparts()...), ServiceRange.Add)...), engine.InOrder(vacant...)...)
 	was, becomes, moves := DefaultRanges(r.Inventory)
 	if hasDefault {
 		groups = append(groups, engine.InOrder(r.apiServers(becomes, Repointed, false))...)
@@ -117,22 +117,22 @@ func (r *Plan) Repoint() []engine.Group {
 }
 
 // Reopen opens the old range, and keeps the new one until the last Service has left it.
-func (r *Plan) Reopen() []engine.Group {
+func (r *RangePlan) Reopen() []engine.Group {
 	var groups []engine.Group
 	if slices.ContainsFunc(r.Inventory.Moves, (*services.Entry).Begun) {
 		groups = r.Extend()
 	}
-	closed := slices.DeleteFunc(r.reopened(), func(o Range) bool {
+	closed := slices.DeleteFunc(r.reopened(), func(o ServiceRange) bool {
 		return slices.ContainsFunc(r.Inventory.Ranges, func(c networkingv1.ServiceCIDR) bool {
 			return c.DeletionTimestamp.IsZero() && slices.Contains(services.CIDRsOf(&c), o.Cidr)
 		})
 	})
-	return append(groups, engine.InOrder(stepsOf(closed, Range.Add)...)...)
+	return append(groups, engine.InOrder(stepsOf(closed, ServiceRange.Add)...)...)
 }
 
 // Restore gives the API servers their old range back, if they had another. A retired range that is
 // no API server's stays open under its new name.
-func (r *Plan) Restore() []engine.Group {
+func (r *RangePlan) Restore() []engine.Group {
 	var groups []engine.Group
 	if was, gone, restores := restoredDefaults(r.Inventory); restores {
 		now := currentDefault(r.Inventory)
@@ -143,35 +143,35 @@ func (r *Plan) Restore() []engine.Group {
 				gone = services.CIDRsOf(now)
 			}
 			made := newDefault{client: r.Client, want: was, gone: gone, remove: true}
-			groups = append(groups, engine.InOrder(append(stepsOf(r.restoredApart(), Range.Add), made.step())...)...)
+			groups = append(groups, engine.InOrder(append(stepsOf(r.restoredApart(), ServiceRange.Add), made.step())...)...)
 		}
 	}
-	return append(groups, engine.InOrder(stepsOf(r.reopened(), Range.HandOver)...)...)
+	return append(groups, engine.InOrder(stepsOf(r.reopened(), ServiceRange.HandOver)...)...)
 }
 
 // Withdraw removes unused ranges of the migration; one kept apart only once it is there again.
-func (r *Plan) Withdraw() []engine.Group {
+func (r *RangePlan) Withdraw() []engine.Group {
 	pinned := slices.DeleteFunc(r.keeping(), r.isApart)
-	return append(engine.InOrder(stepsOf(r.leftApart(), Range.HandOver)...), removal(append(pinned, r.Targets()...))...)
+	return append(engine.InOrder(stepsOf(r.leftApart(), ServiceRange.HandOver)...), removal(append(pinned, r.Targets()...))...)
 }
 
 // HandOver ends the migration's say over its ranges; unused ones of former pins go.
-func (r *Plan) HandOver() []engine.Group {
+func (r *RangePlan) HandOver() []engine.Group {
 	needed := append(r.Kept(), r.keptApart()...)
-	idle := slices.DeleteFunc(r.keeping(), func(k Range) bool {
-		return slices.ContainsFunc(needed, func(n Range) bool { return n.Name == k.Name })
+	idle := slices.DeleteFunc(r.keeping(), func(k ServiceRange) bool {
+		return slices.ContainsFunc(needed, func(n ServiceRange) bool { return n.Name == k.Name })
 	})
-	return append(engine.InOrder(stepsOf(slices.Concat(r.Targets(), needed), Range.HandOver)...), removal(idle)...)
+	return append(engine.InOrder(stepsOf(slices.Concat(r.Targets(), needed), ServiceRange.HandOver)...), removal(idle)...)
 }
 
 // removal takes unused ranges away at once, since each waits out the same grace period.
-func removal(ranges []Range) []engine.Group {
-	return append(engine.AtOnce(stepsAtOnce, "", stepsOf(ranges, Range.Withdraw)...),
-		engine.AtOnce(stepsAtOnce, "", stepsOf(ranges, Range.putBack)...)...)
+func removal(ranges []ServiceRange) []engine.Group {
+	return append(engine.AtOnce(stepsAtOnce, "", stepsOf(ranges, ServiceRange.Withdraw)...),
+		engine.AtOnce(stepsAtOnce, "", stepsOf(ranges, ServiceRange.putBack)...)...)
 }
 
-func (r *Plan) keeping() []Range {
-	var all []Range
+func (r *RangePlan) keeping() []ServiceRange {
+	var all []ServiceRange
 	for i := range r.Inventory.Ranges {
 		c := &r.Inventory.Ranges[i]
 		if c.Labels[v1alpha1.LabelRole] == v1alpha1.RoleKeep && c.Labels[v1alpha1.LabelMigration] == r.Inventory.Spec.Name {
@@ -188,7 +188,7 @@ const (
 )
 
 // Certificates waits until clients can connect to API servers by both addresses of kubernetes.
-func (r *Plan) Certificates() engine.Step {
+func (r *RangePlan) Certificates() engine.Step {
 	kubernetes := r.Inventory.Kubernetes()
 	guide := CertificateGuide(r.Origin, kubernetes.Old, kubernetes.New)
 	title := fmt.Sprintf("Wait until the certificate of every API server names %s and %s", kubernetes.Old, kubernetes.New)
@@ -201,7 +201,7 @@ func (r *Plan) Certificates() engine.Step {
 }
 
 // apiServers waits until the API servers have ranges as theirs, one of each family they serve.
-func (r *Plan) apiServers(want []netip.Prefix, confirmation string, lenient bool) engine.Step {
+func (r *RangePlan) apiServers(want []netip.Prefix, confirmation string, lenient bool) engine.Step {
 	title := fmt.Sprintf("Wait until every API server has %s as --service-cluster-ip-range", FlagText(want))
 	servers := r.Look()
 	gate := NewGate("api-servers", title, APIServerGuide(r.Origin, want), r.Wait, r.OnRange(servers, want, confirmation, lenient))
@@ -214,7 +214,7 @@ func (r *Plan) apiServers(want []netip.Prefix, confirmation string, lenient bool
 }
 
 // OnRange holds once API servers, and the controller managers to be seen, have these ranges.
-func (r *Plan) OnRange(servers *APIServers, want []netip.Prefix, confirmation string, lenient bool) func(context.Context) error {
+func (r *RangePlan) OnRange(servers *APIServers, want []netip.Prefix, confirmation string, lenient bool) func(context.Context) error {
 	all := onRange{
 		servers: servers, migration: r.Inventory.Spec.Name, want: want, confirmation: confirmation, lenient: lenient,
 	}
@@ -226,8 +226,8 @@ func (r *Plan) OnRange(servers *APIServers, want []netip.Prefix, confirmation st
 	}
 }
 
-// Changes make the steps of the phases that change Service ranges.
-type Changes interface {
+// RangeSteps make the steps of the phases that change Service ranges.
+type RangeSteps interface {
 	Extend() []engine.Group
 	Repoint() []engine.Group
 	Reopen() []engine.Group

@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
@@ -135,7 +136,7 @@ func endingNamespaces(ctx context.Context, c client.Client) (map[string]bool, er
 	return ending, nil
 }
 
-func (r *Plan) Immovable(cidrs []netip.Prefix) func(context.Context) ([]string, error) {
+func (r *RangePlan) Immovable(cidrs []netip.Prefix) func(context.Context) ([]string, error) {
 	return func(ctx context.Context) ([]string, error) {
 		now, err := r.lookAgain(ctx)
 		if err != nil {
@@ -145,8 +146,8 @@ func (r *Plan) Immovable(cidrs []netip.Prefix) func(context.Context) ([]string, 
 	}
 }
 
-func (r *Plan) lookAgain(ctx context.Context) (_ *services.Inventory, err error) {
-	snap := &cluster.Snapshot{}
+func (r *RangePlan) lookAgain(ctx context.Context) (_ *services.Inventory, err error) {
+	snap := &inventory.Snapshot{}
 	if snap.ServiceCIDRs, err = ServiceCIDRs(ctx, r.Client); err != nil {
 		return nil, err
 	}

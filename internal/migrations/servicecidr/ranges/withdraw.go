@@ -20,14 +20,14 @@ import (
 type withdrawal struct {
 	engine.Observed[*networkingv1.ServiceCIDR]
 
-	of    Range
+	of    ServiceRange
 	users []string
 }
 
 var _ engine.Noter = (*withdrawal)(nil)
 
 // Withdraw removes the range, or hands it over to those who use it.
-func (r Range) Withdraw() engine.Step {
+func (r ServiceRange) Withdraw() engine.Step {
 	w := &withdrawal{of: r}
 	object := "ServiceCIDR " + r.Name
 	w.Observed = engine.Observed[*networkingv1.ServiceCIDR]{
@@ -88,7 +88,7 @@ func (w *withdrawal) prove(ctx context.Context) error {
 
 // putBack opens the range again under another name, if an address was given out right before it was
 // deleted.
-func (r Range) putBack() engine.Step {
+func (r ServiceRange) putBack() engine.Step {
 	return &engine.Observed[*networkingv1.ServiceCIDR]{
 		Name: "put-back/" + r.Name, About: fmt.Sprintf("Open the Service range %s again, if a Service was just made in it", r.Cidr),
 		Look: r.lookForOwn,
@@ -116,13 +116,13 @@ func (r Range) putBack() engine.Step {
 	}
 }
 
-func (r Range) successor() *networkingv1.ServiceCIDR {
+func (r ServiceRange) successor() *networkingv1.ServiceCIDR {
 	made := r.Build()
 	made.Name, made.GenerateName, made.Labels = "", r.Name+"-kept-", nil
 	return made
 }
 
-func (r Range) forget(ctx context.Context, have *networkingv1.ServiceCIDR) error {
+func (r ServiceRange) forget(ctx context.Context, have *networkingv1.ServiceCIDR) error {
 	patch, err := json.Marshal(r.patchForget(have.ResourceVersion))
 	if err != nil {
 		return fmt.Errorf("servicecidr %s: %w", r.Name, err)
@@ -131,7 +131,7 @@ func (r Range) forget(ctx context.Context, have *networkingv1.ServiceCIDR) error
 }
 
 // users name holders of addresses that no other range of the cluster holds.
-func (r Range) users(ctx context.Context) ([]string, error) {
+func (r ServiceRange) users(ctx context.Context) ([]string, error) {
 	all, err := ServiceCIDRs(ctx, r.Client)
 	if err != nil {
 		return nil, err

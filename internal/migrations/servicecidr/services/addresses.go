@@ -13,14 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
 // Resolve fills in open ranges: every ready ServiceCIDR of the target's family to empty, and every
 // other of the family of a retired one as target.
-func Resolve(spec Spec, snap *cluster.Snapshot) Spec {
+func Resolve(spec Spec, snap *inventory.Snapshot) Spec {
 	switch {
 	case spec.Mode == v1alpha1.ModeRetire && len(spec.To) == 0 && len(spec.From) > 0:
 		spec.To = others(snap, spec.From)
@@ -30,7 +30,7 @@ func Resolve(spec Spec, snap *cluster.Snapshot) Spec {
 	return spec
 }
 
-func others(snap *cluster.Snapshot, given []netip.Prefix) []netip.Prefix {
+func others(snap *inventory.Snapshot, given []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for i := range snap.ServiceCIDRs {
 		c := &snap.ServiceCIDRs[i]
@@ -66,7 +66,7 @@ func RangeReady(c *networkingv1.ServiceCIDR) bool {
 
 // assignTargets takes the address of bridge, reservation or Service, else the free offset, else the
 // next free address.
-func (s *Inventory) assignTargets(snap *cluster.Snapshot) {
+func (s *Inventory) assignTargets(snap *inventory.Snapshot) {
 	s.Used = usedAddresses(snap)
 	s.Pool = cidr.NewPool(s.Spec.To, s.Used)
 	for _, b := range s.Orphans { // they answer there until they are removed
@@ -85,7 +85,7 @@ func (s *Inventory) assignTargets(snap *cluster.Snapshot) {
 	s.addOrphanedReservations(snap)
 }
 
-func usedAddresses(snap *cluster.Snapshot) []netip.Addr {
+func usedAddresses(snap *inventory.Snapshot) []netip.Addr {
 	var used []netip.Addr
 	for i := range snap.IPAddresses {
 		if a, err := netip.ParseAddr(snap.IPAddresses[i].Name); err == nil {
@@ -182,7 +182,7 @@ func (s *Inventory) chooseTarget(e *Entry) {
 	}
 }
 
-func (s *Inventory) addOrphanedReservations(snap *cluster.Snapshot) {
+func (s *Inventory) addOrphanedReservations(snap *inventory.Snapshot) {
 	known := map[types.NamespacedName]bool{}
 	for _, e := range s.All() {
 		known[e.BridgeKey()] = true

@@ -1,13 +1,12 @@
 package services
 
 import (
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"slices"
-
-	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 // MarkCalled has Services that API servers call move alone, each as the last of its tier.
-func (s *Inventory) MarkCalled(all []cluster.Called) {
+func (s *Inventory) MarkCalled(all []inventory.Called) {
 	for _, e := range s.Moves {
 		for _, c := range all {
 			e.Called = e.Called || c.Service == e.Key() && e.Hops()

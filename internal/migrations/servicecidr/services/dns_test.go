@@ -3,11 +3,10 @@ package services
 import (
 	"testing"
 
+	"github.com/replumb/replumb/internal/kube/inventory"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 func labelled(namespace, name, address, app string) corev1.Service {
@@ -25,11 +24,11 @@ func TestClusterDNSIsFoundWithoutKubelets(t *testing.T) {
 	upstream := labelled("kube-system", "kube-dns-upstream", "10.43.0.12", "kube-dns")
 	usual := labelled("kube-system", "kube-dns", "10.43.0.13", "kube-dns")
 	other := labelled("kube-system", "other-dns", "10.43.0.14", "coredns")
-	kubelets := map[string]cluster.KubeletAnswer{"node1": {DNS: []string{"10.43.0.14"}}}
+	kubelets := map[string]inventory.KubeletAnswer{"node1": {DNS: []string{"10.43.0.14"}}}
 	for _, tt := range []struct {
 		name     string
 		services []corev1.Service
-		kubelets map[string]cluster.KubeletAnswer
+		kubelets map[string]inventory.KubeletAnswer
 		want     string // name in kube-system
 	}{
 		{"by its label", []corev1.Service{rke2, tenant}, nil, "rke2-coredns-rke2-coredns"},
@@ -38,7 +37,7 @@ func TestClusterDNSIsFoundWithoutKubelets(t *testing.T) {
 		{"what kubelets name goes before labels", []corev1.Service{rke2, other}, kubelets, "other-dns"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			found := dnsServices(&cluster.Snapshot{Services: tt.services, Kubelets: tt.kubelets}, nil)
+			found := dnsServices(&inventory.Snapshot{Services: tt.services, Kubelets: tt.kubelets}, nil)
 			want := map[types.NamespacedName]bool{}
 			if tt.want != "" {
 				want[types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: tt.want}] = true

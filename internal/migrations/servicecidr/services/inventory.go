@@ -12,7 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/kube/serviceranges"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/spec/tier"
 )
@@ -51,29 +52,29 @@ type Inventory struct {
 	// OrphanedReservations belong to no bridge and to no Service that moves.
 	OrphanedReservations []networkingv1.IPAddress
 	Used                 []netip.Addr
-	Pool                 *cidr.Pool
+	Pool                 *cidr.Allocator
 }
 
 // Loader makes the inventory of a snapshot.
 type Loader struct {
-	snap *cluster.Snapshot
+	snap *inventory.Snapshot
 	spec Spec
 	held Reservations
 }
 
 // NewLoader reads what is asked of a snapshot more than once.
-func NewLoader(snap *cluster.Snapshot, spec Spec) *Loader {
+func NewLoader(snap *inventory.Snapshot, spec Spec) *Loader {
 	return &Loader{snap: snap, spec: Resolve(spec, snap), held: ReservationsOf(snap)}
 }
 
 // Load makes the inventory of a snapshot, without a record.
-func Load(snap *cluster.Snapshot, spec Spec) *Inventory { return NewLoader(snap, spec).Load(nil) }
+func Load(snap *inventory.Snapshot, spec Spec) *Inventory { return NewLoader(snap, spec).Load(nil) }
 
 // Load asks the record for former addresses without a reservation (WantsRecord).
 func (l *Loader) Load(record Record) *Inventory {
 	snap := l.snap
 	s := &Inventory{
-		Spec: l.spec, Ranges: snap.ServiceCIDRs, Bitmap: snap.Ranges == cluster.Bitmap,
+		Spec: l.spec, Ranges: snap.ServiceCIDRs, Bitmap: snap.Ranges == serviceranges.Bitmap,
 		DNS: dnsServices(snap, l.held),
 	}
 	w := recordedState{inventory: s, held: l.held, record: record, owners: givenOut(snap), names: namesOf(snap)}
@@ -121,7 +122,7 @@ func isProbe(svc *corev1.Service) bool {
 }
 
 // dnsServices are kube-dns and those that kubelets name; without either, what installers label so.
-func dnsServices(snap *cluster.Snapshot, held Reservations) map[types.NamespacedName]bool {
+func dnsServices(snap *inventory.Snapshot, held Reservations) map[types.NamespacedName]bool {
 	named := map[netip.Addr]bool{}
 	for _, k := range snap.Kubelets {
 		for _, text := range k.DNS {
@@ -314,7 +315,7 @@ func (s *Inventory) AssignTiers(a tier.Assignment) {
 	})
 }
 
-func (s *Inventory) MarkRouted(all []cluster.Route) {
+func (s *Inventory) MarkRouted(all []inventory.Route) {
 	for _, e := range s.Moves {
 		for _, r := range all {
 			e.Routed = e.Routed || r.Service == e.Key()

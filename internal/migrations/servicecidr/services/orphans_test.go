@@ -4,10 +4,9 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/replumb/replumb/internal/kube/inventory"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 // TestWhereOrphansAnswerIsTaken: a Service was deleted in its batch, when its bridge answered at
@@ -35,7 +34,7 @@ func TestWhereOrphansAnswerIsTaken(t *testing.T) {
 			if tt.orphan != nil {
 				s.Orphans = []*corev1.Service{tt.orphan}
 			}
-			s.assignTargets(&cluster.Snapshot{})
+			s.assignTargets(&inventory.Snapshot{})
 			if !e.New.IsValid() || (e.New.String() != next) != tt.taken {
 				t.Errorf("cart is to go to %s", e.New)
 			}

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/safety/backup"
@@ -44,7 +44,7 @@ type Reservation struct {
 type Reservations map[types.NamespacedName]map[netip.Addr]Reservation
 
 // ReservationsOf a snapshot are those of all migrations.
-func ReservationsOf(snap *cluster.Snapshot) Reservations {
+func ReservationsOf(snap *inventory.Snapshot) Reservations {
 	all := Reservations{}
 	for i := range snap.IPAddresses {
 		ip := &snap.IPAddresses[i]
@@ -137,7 +137,7 @@ type recordedState struct {
 	names     sets.Set[types.NamespacedName]
 }
 
-func namesOf(snap *cluster.Snapshot) sets.Set[types.NamespacedName] {
+func namesOf(snap *inventory.Snapshot) sets.Set[types.NamespacedName] {
 	all := sets.New[types.NamespacedName]()
 	for i := range snap.Services {
 		all.Insert(client.ObjectKeyFromObject(&snap.Services[i]))
@@ -162,7 +162,7 @@ func (w *recordedState) bridgeable(e *Entry) {
 	w.doubt(e.Service, "%s", text)
 }
 
-func givenOut(snap *cluster.Snapshot) map[netip.Addr]string {
+func givenOut(snap *inventory.Snapshot) map[netip.Addr]string {
 	all := map[netip.Addr]string{}
 	for i := range snap.IPAddresses {
 		if a, err := netip.ParseAddr(snap.IPAddresses[i].Name); err == nil {
@@ -183,7 +183,7 @@ func IsOwn(svc *corev1.Service) bool {
 }
 
 // classify parts bridges, known by reserved addresses, from the Services they stand in for.
-func (w *recordedState) classify(snap *cluster.Snapshot) (bridges map[types.NamespacedName]*corev1.Service, candidates []*corev1.Service) {
+func (w *recordedState) classify(snap *inventory.Snapshot) (bridges map[types.NamespacedName]*corev1.Service, candidates []*corev1.Service) {
 	bridges = map[types.NamespacedName]*corev1.Service{}
 	for i := range snap.Services {
 		svc := &snap.Services[i]

@@ -36,8 +36,8 @@ func Open(ctx context.Context, spec v1alpha1.RecordSpec, client *dnsrecords.Clie
 // Moves makes the moves of valid specs, each with its provider.
 func Moves(
 	ctx context.Context, specs []v1alpha1.RecordSpec, client *dnsrecords.Client, secrets Secrets, memory dnsrecords.Memory,
-) ([]*dnsrecords.Move, error) {
-	var all []*dnsrecords.Move
+) ([]*dnsrecords.RecordMove, error) {
+	var all []*dnsrecords.RecordMove
 	for _, s := range specs {
 		p, err := Open(ctx, s, client, secrets)
 		if err != nil {
@@ -52,7 +52,7 @@ func Moves(
 	return all, nil
 }
 
-func key(ctx context.Context, p *v1alpha1.RFC2136Provider, secrets Secrets) (*dnsrecords.Key, error) {
+func key(ctx context.Context, p *v1alpha1.RFC2136Provider, secrets Secrets) (*dnsrecords.TSIGKey, error) {
 	switch {
 	case p.TSIGSecret != nil:
 		at := p.TSIGSecret.Namespace + "/" + p.TSIGSecret.Name

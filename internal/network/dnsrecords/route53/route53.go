@@ -77,10 +77,10 @@ func New(api API, id string, client *dnsrecords.Client) *Zone {
 	return &Zone{api: api, id: id, client: client}
 }
 
-func (z *Zone) Get(ctx context.Context, name string, typ v1alpha1.RecordType) (dnsrecords.Set, error) {
+func (z *Zone) Get(ctx context.Context, name string, typ v1alpha1.RecordType) (dnsrecords.RecordSet, error) {
 	raw, err := z.raw(ctx, name, typ)
 	if err != nil {
-		return dnsrecords.Set{}, err
+		return dnsrecords.RecordSet{}, err
 	}
 	return set(name, typ, raw)
 }
@@ -131,7 +131,7 @@ func (z *Zone) plain(record string, r *types.ResourceRecordSet) error {
 	return &dnsrecords.Error{Record: record, Problem: problem, Hint: "such records are not moved; use provider manual with a plain record"}
 }
 
-func set(name string, typ v1alpha1.RecordType, r *types.ResourceRecordSet) (dnsrecords.Set, error) {
+func set(name string, typ v1alpha1.RecordType, r *types.ResourceRecordSet) (dnsrecords.RecordSet, error) {
 	if r == nil {
 		return dnsrecords.NewSet(name, typ, 0, nil)
 	}
@@ -150,7 +150,7 @@ func set(name string, typ v1alpha1.RecordType, r *types.ResourceRecordSet) (dnsr
 
 // Replace changes all or nothing, of any types. Route 53 deletes by exact content, TTL included, so
 // the deletion keeps its own spelling.
-func (z *Zone) Replace(ctx context.Context, was, want dnsrecords.Set) error {
+func (z *Zone) Replace(ctx context.Context, was, want dnsrecords.RecordSet) error {
 	raw, err := z.raw(ctx, was.Name, was.Type)
 	if err != nil {
 		return err
@@ -190,7 +190,7 @@ func (z *Zone) Replace(ctx context.Context, was, want dnsrecords.Set) error {
 	return nil
 }
 
-func (z *Zone) written(want dnsrecords.Set) (*types.ResourceRecordSet, error) {
+func (z *Zone) written(want dnsrecords.RecordSet) (*types.ResourceRecordSet, error) {
 	r := &types.ResourceRecordSet{Name: aws.String(want.Name), Type: types.RRType(want.Type)}
 	for _, v := range want.Values {
 		if !dnsrecords.IsAlias(v) {
@@ -208,7 +208,7 @@ func (z *Zone) written(want dnsrecords.Set) (*types.ResourceRecordSet, error) {
 }
 
 // refused tells a record changed by others from a batch that will never be taken.
-func (z *Zone) refused(ctx context.Context, was, want dnsrecords.Set, invalid *types.InvalidChangeBatch) error {
+func (z *Zone) refused(ctx context.Context, was, want dnsrecords.RecordSet, invalid *types.InvalidChangeBatch) error {
 	now, err := z.Get(ctx, was.Name, was.Type)
 	if err != nil {
 		return dnsrecords.Conflict(was, nil)
@@ -236,7 +236,7 @@ func (z *Zone) refused(ctx context.Context, was, want dnsrecords.Set, invalid *t
 // of a private zone answer within its networks only.
 func (z *Zone) Authoritative(ctx context.Context, name string, typ v1alpha1.RecordType) ([]dnsrecords.Answer, error) {
 	record := dnsrecords.Title(name, typ)
-	own := dnsrecords.Answer{Server: dnsrecords.Server{Name: "Route 53"}}
+	own := dnsrecords.Answer{Server: dnsrecords.NameServer{Name: "Route 53"}}
 	status, err := z.status(ctx, record)
 	if err != nil {
 		return nil, err

@@ -34,7 +34,7 @@ func open(t *testing.T, s *service, client *dnsrecords.Client) *Zone {
 	}), zoneID, client)
 }
 
-func api(typ v1alpha1.RecordType, ttl time.Duration, values ...string) dnsrecords.Set {
+func api(typ v1alpha1.RecordType, ttl time.Duration, values ...string) dnsrecords.RecordSet {
 	s, err := dnsrecords.NewSet("api.example.test", typ, ttl, values)
 	if err != nil {
 		panic(err)
@@ -46,7 +46,7 @@ func TestGetAndReplace(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		have      []rrset
-		was, want dnsrecords.Set
+		was, want dnsrecords.RecordSet
 		after     []string
 	}{
 		{
