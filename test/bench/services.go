@@ -145,7 +145,7 @@ const patience = 5
 // replumb moves everything, from nothing known to finished.
 func (f *shelf) replumb(ctx context.Context, form v1alpha1.BridgeForm) (apply, finish cost, err error) {
 	tools := servicecidr.Deps{
-		Deps: migration.Deps{Cluster: f.cluster},
+		Deps:  migration.Deps{Cluster: f.cluster},
 		Probe: servicecidr.HealthPort{Cluster: f.cluster}, Inspector: apiserver.New(f.server.Config),
 	}
 	job, err := servicecidr.NewJob(tools, moveOfServices(form))

@@ -17,8 +17,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/machine"
 	"github.com/replumb/replumb/lab/traffic"

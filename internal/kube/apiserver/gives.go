@@ -9,10 +9,11 @@ import (
 	"net/http"
 	"net/netip"
 
-	"github.com/replumb/replumb/internal/kube/serviceranges"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/replumb/replumb/internal/kube/serviceranges"
 )
 
 // ErrNoRange says that an API server did not say which range it gives addresses from.

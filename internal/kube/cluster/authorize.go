@@ -4,9 +4,10 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/replumb/replumb/internal/kube/access"
 	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 // Authorize asks the authorizer about each right of some roles. It returns a *DeniedError with all

@@ -8,9 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 const (

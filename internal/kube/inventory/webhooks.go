@@ -4,14 +4,15 @@ import (
 	"context"
 	"slices"
 
-	"github.com/replumb/replumb/internal/kube/access"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/kube/access"
+	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 // WebhookRights are for WebhookServices.

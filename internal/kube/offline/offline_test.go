@@ -14,10 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replumb/replumb/internal/kube/access"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 // written is an archive with a Service, two pods and a Secret.

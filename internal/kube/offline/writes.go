@@ -7,7 +7,6 @@ import (
 	"net/http"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
-	"github.com/replumb/replumb/internal/kube/access"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 const maxBody = 16 << 20

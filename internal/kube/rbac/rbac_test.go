@@ -5,8 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/replumb/replumb/internal/kube/access"
 	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 func sample() access.Role {

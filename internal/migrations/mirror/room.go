@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/replumb/replumb/internal/kube/inventory"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/replumb/replumb/internal/kube/inventory"
 )
 
 type shortage struct {

@@ -2,23 +2,20 @@ package nodes
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fmt"
-
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/disruption/leaving"
 	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/kube/inventory"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/replumb/replumb/internal/kube/disruption/leaving"
 )
 
 func workloadChecks() []findings.Check[Input] {

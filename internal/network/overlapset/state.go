@@ -16,13 +16,13 @@ type State struct {
 	Enabled bool `json:"enabled"`
 	There   bool `json:"there"`
 	// Replicas is how many there are to be, Alive how many have reported lately.
-	Replicas int `json:"replicas"`
-	Alive    int `json:"alive"`
-	Leader string `json:"leader,omitempty"`
+	Replicas int    `json:"replicas"`
+	Alive    int    `json:"alive"`
+	Leader   string `json:"leader,omitempty"`
 	// InStep is when all bridges were last in step with their Services, by the replica that knows
 	// best.
-	InStep *time.Time `json:"inStep,omitempty"`
-	Problem string `json:"problem,omitempty"`
+	InStep  *time.Time `json:"inStep,omitempty"`
+	Problem string     `json:"problem,omitempty"`
 
 	now time.Time
 }

@@ -390,4 +390,6 @@ func (s *Server) Namespace(t testing.TB, name string) {
 func (s *Server) InstallCRD(ctx context.Context) error { return s.Define(ctx, cluster.Migration) }
 
 // CRDCurrent reports whether the definition of Migrations is this build's, and served.
-func (s *Server) CRDCurrent(ctx context.Context) (bool, error) { return s.Current(ctx, cluster.Migration) }
+func (s *Server) CRDCurrent(ctx context.Context) (bool, error) {
+	return s.Current(ctx, cluster.Migration)
+}

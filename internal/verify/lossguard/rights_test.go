@@ -1,9 +1,10 @@
 package lossguard
 
 import (
-	"github.com/replumb/replumb/internal/kube/access"
 	"slices"
 	"testing"
+
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 // TestNarrow: of what agents take, nothing that writes is good for another namespace or another object.

@@ -1,8 +1,9 @@
 package rollout
 
 import (
-	"github.com/replumb/replumb/internal/kube/access"
 	"slices"
+
+	"github.com/replumb/replumb/internal/kube/access"
 )
 
 // Rights are what Load and the steps need.

@@ -2,8 +2,9 @@ package noderanges
 
 import (
 	"fmt"
-	"github.com/replumb/replumb/internal/kube/inventory"
 	"net/netip"
+
+	"github.com/replumb/replumb/internal/kube/inventory"
 )
 
 // kOpsOverwrites is for gates that kOps has nothing for; RP2507 stops before. BuildOptions in

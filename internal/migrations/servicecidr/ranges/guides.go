@@ -2,8 +2,9 @@ package ranges
 
 import (
 	"fmt"
-	"github.com/replumb/replumb/internal/kube/inventory"
 	"net/netip"
+
+	"github.com/replumb/replumb/internal/kube/inventory"
 )
 
 // Instructions of the gates, per distribution, as in docs/platforms. RP1750 stops before where the

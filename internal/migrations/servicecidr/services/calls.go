@@ -1,8 +1,9 @@
 package services
 
 import (
-	"github.com/replumb/replumb/internal/kube/inventory"
 	"slices"
+
+	"github.com/replumb/replumb/internal/kube/inventory"
 )
 
 // MarkCalled has Services that API servers call move alone, each as the last of its tier.

@@ -3,10 +3,11 @@ package services
 import (
 	"testing"
 
-	"github.com/replumb/replumb/internal/kube/inventory"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/internal/kube/inventory"
 )
 
 func labelled(namespace, name, address, app string) corev1.Service {

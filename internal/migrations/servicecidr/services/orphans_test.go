@@ -4,9 +4,10 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/replumb/replumb/internal/kube/inventory"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/internal/kube/inventory"
 )
 
 // TestWhereOrphansAnswerIsTaken: a Service was deleted in its batch, when its bridge answered at
