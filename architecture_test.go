@@ -26,7 +26,8 @@ type importRule struct {
 	} `json:"deny"`
 }
 
-// layer reports whether the rule is about what a room may import of replumb, and not about other people's packages.
+// layer reports whether the rule is about what a room may import of replumb, and not about other
+// people's packages.
 func (r importRule) layer() bool {
 	return slices.ContainsFunc(r.Deny, func(d struct {
 		Pkg string `json:"pkg"`
@@ -48,7 +49,8 @@ func (r importRule) covers(file string) bool {
 	})
 }
 
-// allows reports whether the rule lets its room import a package, as depguard decides it: the longer pattern wins.
+// allows reports whether the rule lets its room import a package, as depguard decides it: the
+// longer pattern wins.
 func (r importRule) allows(pkg string) bool {
 	allowed, denied := 0, 0
 	match := func(longest *int, pattern string) {
@@ -108,7 +110,8 @@ func layerOf(rules map[string]importRule, file string) (name string, others []st
 	return all[0], all[1:]
 }
 
-// TestImports holds every package to the rule of its room: there is exactly one for each file of the product.
+// TestImports holds every package to the rule of its room: there is exactly one for each file of
+// the product.
 func TestImports(t *testing.T) {
 	rules := importRules(t)
 	used := map[string]bool{}
@@ -139,8 +142,8 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestNothingInTheClusterCalls holds what replumb runs in a cluster, where it reads Migrations that others may write, to packages that
-// cannot run programs or post to URLs that a Migration names.
+// TestNothingInTheClusterCalls holds what replumb runs in a cluster, where it reads Migrations that
+// others may write, to packages that cannot run programs or post to URLs that a Migration names.
 func TestNothingInTheClusterCalls(t *testing.T) {
 	seen := map[string]bool{}
 	var visit func(dir string)
@@ -212,7 +215,8 @@ func sources(t *testing.T) []string {
 	return files
 }
 
-// filesUnder are the files in a folder, and in those below it, that end in one of some extensions. What is built and hidden is left out.
+// filesUnder are the files in a folder, and in those below it, that end in one of some extensions.
+// What is built and hidden is left out.
 func filesUnder(t *testing.T, root string, extensions ...string) []string {
 	t.Helper()
 	var files []string

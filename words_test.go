@@ -28,8 +28,8 @@ func product(t *testing.T) []string {
 	return slices.DeleteFunc(sources(t), func(file string) bool { return strings.HasPrefix(file, "internal/testing/") })
 }
 
-// TestSharedNames fails for a type's name that two packages export, unless testdata/shared-names.yaml
-// has the one meaning it has in all of them.
+// TestSharedNames fails for a type's name that two packages export, unless
+// testdata/shared-names.yaml has the one meaning it has in all of them.
 func TestSharedNames(t *testing.T) {
 	const page = "testdata/shared-names.yaml"
 	data, err := os.ReadFile(page)
@@ -94,7 +94,8 @@ func sharedTypes(_ *token.FileSet, files map[string]*ast.File) map[string][]stri
 	return in
 }
 
-// TestSharedTypes shows that types are found alone and in groups, and neither functions nor types inside of them.
+// TestSharedTypes shows that types are found alone and in groups, and neither functions nor types
+// inside of them.
 func TestSharedTypes(t *testing.T) {
 	set, files := token.NewFileSet(), map[string]*ast.File{}
 	for file, text := range map[string]string{
@@ -143,11 +144,11 @@ func TestComments(t *testing.T) {
 	}
 }
 
-// wide reports whether a line is a comment with too many columns. A word alone, such as a link, cannot be broken, and
-// neither can what a tool reads.
+// wide reports whether a line is a comment with too many columns. A word alone, such as a link,
+// cannot be broken, and neither can lists and what a tool reads.
 func wide(line string) bool {
 	text, is := strings.CutPrefix(strings.TrimLeft(line, "\t"), "// ")
-	return is && strings.Contains(text, " ") && !strings.HasPrefix(text, "+") &&
+	return is && strings.Contains(text, " ") && !strings.HasPrefix(text, "+") && !strings.HasPrefix(text, "  ") &&
 		utf8.RuneCountInString(strings.ReplaceAll(line, "\t", "    ")) > columns
 }
 

@@ -27,8 +27,9 @@ type reply struct {
 	Hello string `json:"hello"`
 }
 
-// program writes a shell script and returns the action that runs it. The shell reads it, rather than the kernel runs it:
-// that fails with "text file busy" when another test forks while the file is still open for writing.
+// program writes a shell script and returns the action that runs it. The shell reads it, rather
+// than the kernel runs it: that fails with "text file busy" when another test forks while the file
+// is still open for writing.
 func program(t *testing.T, limit time.Duration, script string, args ...string) v1alpha1.Action {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "program")

@@ -53,7 +53,8 @@ func TestHTTPAnswers(t *testing.T) {
 	}
 }
 
-// TestHTTPAuthenticates sends user and password to a server with a certificate that the machine trusts.
+// TestHTTPAuthenticates sends user and password to a server with a certificate that the machine
+// trusts.
 func TestHTTPAuthenticates(t *testing.T) {
 	got := make(chan string, 1)
 	s := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

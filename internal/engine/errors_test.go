@@ -36,7 +36,8 @@ func TestRetryable(t *testing.T) {
 	}
 }
 
-// brokenOff is what a client says when the API server ends the connection in the middle of an answer.
+// brokenOff is what a client says when the API server ends the connection in the middle of an
+// answer.
 func brokenOff(t *testing.T) error {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

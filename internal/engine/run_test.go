@@ -389,8 +389,9 @@ type cleaner struct {
 
 func (c *cleaner) Abandon(context.Context) error { c.cleaned = true; return nil }
 
-// TestRevokedRunIsCutOff: a step in hand ends at once, is not tried again, and does not clean up what may be another's by now. The control
-// is a run that is cancelled for any other reason, whose step is brought to its end.
+// TestRevokedRunIsCutOff: a step in hand ends at once, is not tried again, and does not clean up
+// what may be another's by now. The control is a run that is cancelled for any other reason, whose
+// step is brought to its end.
 func TestRevokedRunIsCutOff(t *testing.T) {
 	for _, cause := range []error{revoked{}, context.Canceled} {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -428,7 +429,8 @@ type fence struct{ err error }
 
 func (f fence) MayWrite(context.Context, bool) error { return f.err }
 
-// TestFenceEndsAStep: a write that the fence holds back is not tried again, also if the reason looks like one that passes.
+// TestFenceEndsAStep: a write that the fence holds back is not tried again, also if the reason
+// looks like one that passes.
 func TestFenceEndsAStep(t *testing.T) {
 	tried := 0
 	s := &fake{id: "a", do: func(ctx context.Context) error {

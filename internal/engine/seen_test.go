@@ -9,7 +9,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// TestLookAndProofOfOneFunction: what is seen goes to the write, and what is missing is said as the function says it.
+// TestLookAndProofOfOneFunction: what is seen goes to the write, and what is missing is said as the
+// function says it.
 func TestLookAndProofOfOneFunction(t *testing.T) {
 	value := 1
 	read := func(context.Context) (int, error) {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// StepRole is the purpose of a step. Notifications, metrics, the report and the comparison of plans go
-// by it, never by IDs or texts.
+// StepRole is the purpose of a step. Notifications, metrics, the report and the comparison of plans
+// go by it, never by IDs or texts.
 type StepRole string
 
 const (

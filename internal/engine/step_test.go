@@ -30,7 +30,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestObservedWritesByItsOwnLook shows that a write is given what the look right before it has seen, attempt by attempt.
+// TestObservedWritesByItsOwnLook shows that a write is given what the look right before it has
+// seen, attempt by attempt.
 func TestObservedWritesByItsOwnLook(t *testing.T) {
 	looks, given := 0, []int(nil)
 	s := &Observed[int]{
@@ -58,8 +59,9 @@ func TestObservedWritesByItsOwnLook(t *testing.T) {
 	}
 }
 
-// TestWhatOthersDeleteIsLookedAtAgain: between a step's look and its write others delete what it was about, and nothing is left to do. That
-// there is no such kind is the control: another look helps with nothing.
+// TestWhatOthersDeleteIsLookedAtAgain: between a step's look and its write others delete what it
+// was about, and nothing is left to do. That there is no such kind is the control: another look
+// helps with nothing.
 func TestWhatOthersDeleteIsLookedAtAgain(t *testing.T) {
 	services := schema.GroupResource{Resource: "services"}
 	for name, tt := range map[string]struct {

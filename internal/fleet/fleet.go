@@ -27,7 +27,8 @@ type Spec struct {
 	Waves     []Wave    `json:"waves"`
 	// Health is called after each wave and its soak. If it fails, no further wave begins.
 	Health *v1alpha1.Action `json:"health,omitempty"`
-	// OverlapPolicy Allow accepts target ranges that overlap those of another cluster. Default: Refuse.
+	// OverlapPolicy Allow accepts target ranges that overlap those of another cluster. Default:
+	// Refuse.
 	Overlap OverlapPolicy `json:"overlap,omitempty"`
 }
 

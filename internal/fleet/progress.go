@@ -12,7 +12,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/printable"
 )
 
-// ProgressPrinter prints the events of a fleet for people, each line with the cluster's name in front.
+// ProgressPrinter prints the events of a fleet for people, each line with the cluster's name in
+// front.
 type ProgressPrinter struct {
 	// Out is for people; Quiet leaves out all but waits and errors.
 	Out   io.Writer

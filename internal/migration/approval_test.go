@@ -78,7 +78,8 @@ func TestAnswered(t *testing.T) {
 	}
 }
 
-// TestGates: what people have to do is kept from the first time that a step waits to the end of the step, or of the run.
+// TestGates: what people have to do is kept from the first time that a step waits to the end of the
+// step, or of the run.
 func TestGates(t *testing.T) {
 	g := &gates{}
 	for i, tt := range []struct {

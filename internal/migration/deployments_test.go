@@ -66,7 +66,8 @@ func TestDeploymentChecks(t *testing.T) {
 	}
 }
 
-// TestFreezeSteps: what is suspended and frozen before the first change, and lifted at the end; nothing, where nothing is asked for.
+// TestFreezeSteps: what is suspended and frozen before the first change, and lifted at the end;
+// nothing, where nothing is asked for.
 func TestFreezeSteps(t *testing.T) {
 	both := &v1alpha1.DeploymentFreezeSpec{Mode: v1alpha1.FreezeEnforce, GitOps: v1alpha1.GitOpsSuspend}
 	kept := &v1alpha1.DeploymentFreezeSpec{Mode: v1alpha1.FreezeIfPossible, GitOps: v1alpha1.GitOpsKeep}

@@ -30,7 +30,8 @@ type holding struct{ Guard }
 
 func (holding) Hold(context.Context) error { return engine.NotYet("agents cannot measure") }
 
-// TestGuardHoldsARun: no group of steps begins as long as the Guard says so, whatever it is of; a pause ends a run at once all the same.
+// TestGuardHoldsARun: no group of steps begins as long as the Guard says so, whatever it is of; a
+// pause ends a run at once all the same.
 func TestGuardHoldsARun(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {

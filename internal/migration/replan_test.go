@@ -8,7 +8,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// TestAgain: what an API server that is away for a moment answers ends no command that is under way; other errors do at once.
+// TestAgain: what an API server that is away for a moment answers ends no command that is under
+// way; other errors do at once.
 func TestAgain(t *testing.T) {
 	no := errors.New("the backup was changed")
 	for name, tt := range map[string]struct {

@@ -20,8 +20,8 @@ func never(asked func()) func(context.Context) error {
 	}
 }
 
-// TestPauseEndsEveryWait: a run that waits ends with engine.ErrPaused when a pause is asked for, whatever kind of wait it is, and an API
-// server that does not answer meanwhile changes nothing.
+// TestPauseEndsEveryWait: a run that waits ends with engine.ErrPaused when a pause is asked for,
+// whatever kind of wait it is, and an API server that does not answer meanwhile changes nothing.
 func TestPauseEndsEveryWait(t *testing.T) {
 	for name, step := range map[string]func(asked func()) engine.Step{
 		"a wait": func(asked func()) engine.Step { return &engine.Wait{Name: "w", For: never(asked), Limit: time.Hour} },

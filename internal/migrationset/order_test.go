@@ -37,7 +37,8 @@ const (
 	cni      = "c: {cni: {from: flannel, to: calico, manifests: [calico.yaml]}}"
 )
 
-// TestOrder: however they stand in the file, they move in one order; what cannot be one set is refused with all that is wrong.
+// TestOrder: however they stand in the file, they move in one order; what cannot be one set is
+// refused with all that is wrong.
 func TestOrder(t *testing.T) {
 	for name, tt := range map[string]struct {
 		given []string
@@ -168,7 +169,8 @@ func TestEveryCheckFiresAndPasses(t *testing.T) {
 	}
 }
 
-// TestAhead: that an earlier one of the set is under way says nothing of the next one's turn; anything else counts.
+// TestAhead: that an earlier one of the set is under way says nothing of the next one's turn;
+// anything else counts.
 func TestAhead(t *testing.T) {
 	found := findings.Findings{
 		{Code: "RP2006", Severity: findings.Blocking, Outcome: findings.Fail, Object: "Migration s"},

@@ -12,8 +12,8 @@ import (
 	"github.com/replumb/replumb/deploy/crds"
 )
 
-// TestDefinitionIsAccepted validates the definition as an API server does that is to install it: defaults fit, and rules compile and
-// stay within the budget of the API server.
+// TestDefinitionIsAccepted validates the definition as an API server does that is to install it:
+// defaults fit, and rules compile and stay within the budget of the API server.
 func TestDefinitionIsAccepted(t *testing.T) {
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	if err := yaml.UnmarshalStrict(crds.Migrations, crd); err != nil {

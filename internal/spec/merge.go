@@ -13,7 +13,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// FieldChange is a field of a recorded Migration that a run goes by in another way than it was recorded.
+// FieldChange is a field of a recorded Migration that a run goes by in another way than it was
+// recorded.
 type FieldChange struct {
 	// Field is the path, such as spec.batch.size. Old and New are JSON without secrets, - for none.
 	Field, Old, New string

@@ -77,8 +77,8 @@ func TestMergeRefuses(t *testing.T) {
 	}
 }
 
-// TestEveryFieldIsFixedOrNot has a line for each field of each job and says whether a recorded Migration may have it changed. A field
-// that is new fails until it is decided.
+// TestEveryFieldIsFixedOrNot has a line for each field of each job and says whether a recorded
+// Migration may have it changed. A field that is new fails until it is decided.
 func TestEveryFieldIsFixedOrNot(t *testing.T) {
 	var lines []string
 	for _, job := range []string{"serviceCIDR", "podCIDR", "nodes", "mirror", "cni"} {

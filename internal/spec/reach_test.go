@@ -27,9 +27,10 @@ func leaves(path string, s *schema.Structural) (all []string) {
 	return []string{path}
 }
 
-// TestEveryFieldIsSorted fails for a field that no one has thought of: does it have the operator's machine run, reach, read or write
-// something, or DNS or nodes be changed with the operator's credentials? Then it is one of reaches, and its change needs consent.
-// What has no effect beyond the cluster's own API is in testdata/near.txt.
+// TestEveryFieldIsSorted fails for a field that no one has thought of: does it have the operator's
+// machine run, reach, read or write something, or DNS or nodes be changed with the operator's
+// credentials? Then it is one of reaches, and its change needs consent. What has no effect beyond
+// the cluster's own API is in testdata/near.txt.
 func TestEveryFieldIsSorted(t *testing.T) {
 	body, err := os.ReadFile("testdata/near.txt")
 	if err != nil {

@@ -14,20 +14,21 @@ const (
 	// Migration has a line.
 	ExitUsage = 2
 	// ExitBlocked says that the command refused to begin, or to go on with another round, and wrote
-	// nothing from then on. The reasons are findings, overlapping ranges, missing rights, calls that
-	// no one agreed to, a plan or a cluster that is another than the one given, and a choice that
-	// rollback takes by --late.
+	// nothing from then on. The reasons are findings, overlapping ranges, missing rights, calls
+	// that no one agreed to, a plan or a cluster that is another than the one given, and a choice
+	// that rollback takes by --late.
 	ExitBlocked = 3
-	// ExitBudget says that more requests were lost than the budget allows, or more answers were late
-	// than theirs. The same command goes on after repair.
+	// ExitBudget says that more requests were lost than the budget allows, or more answers were
+	// late than theirs. The same command goes on after repair.
 	ExitBudget = 4
 	// ExitLocked says that another replumb works on the cluster.
 	ExitLocked = 5
-	// ExitNotMeasured says that nothing can be said of losses: the machine that requests come from is
-	// too busy or too slow. It is no loss, and the same command goes on once the machine can measure.
+	// ExitNotMeasured says that nothing can be said of losses: the machine that requests come from
+	// is too busy or too slow. It is no loss, and the same command goes on once the machine can
+	// measure.
 	ExitNotMeasured = 6
-	// ExitInterrupted says that the command was interrupted or paused. It is safe to run it again: it
-	// carries on.
+	// ExitInterrupted says that the command was interrupted or paused. It is safe to run it again:
+	// it carries on.
 	ExitInterrupted = 130
 )
 

@@ -17,7 +17,7 @@ import (
 // bitmap of before 1.33 for the range of their flag.
 type DualWrite string
 
-// What is known of it.
+// Answers about it.
 const (
 	DualWriteOff     DualWrite = "off"
 	DualWriteOn      DualWrite = "on"

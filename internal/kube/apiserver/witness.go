@@ -15,7 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/lists"
 )
 
-// What a report has room for.
+// Bounds of a report.
 const (
 	mostReported   = 32
 	mostSANs       = 64

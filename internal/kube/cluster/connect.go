@@ -1,4 +1,5 @@
-// Package cluster connects to the API server: clients, paged lists, rights and the Snapshot.
+// Package cluster connects to the API servers of a cluster: fenced and paced clients, paged lists,
+// identity, and the definitions of replumb.
 package cluster
 
 import (

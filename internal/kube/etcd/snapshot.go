@@ -19,7 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// What is the matter with snapshots, beside ErrCorrupt.
+// Errors of snapshots, beside ErrCorrupt.
 var (
 	// ErrNoRoom says that the disk, or what the user may have of it, is full.
 	ErrNoRoom = errors.New("there is no room left")
@@ -57,7 +57,7 @@ func (c *Client) Snapshot(ctx context.Context, path string) (SnapshotInfo, error
 	}
 	info.Path, info.Run, info.Taken = path, c.config.Run, time.Now().UTC().Truncate(time.Second)
 	info.Cluster, info.Member = fmt.Sprintf("%x", cluster.ID), fmt.Sprintf("%x", source.ID)
-	// What says whose the file is comes first: without it no later run would know it as its own.
+	// The mark of its owner comes first: without it no later run would know it as its own.
 	if err := describe(info); err != nil {
 		return SnapshotInfo{}, err
 	}

@@ -244,7 +244,7 @@ func (r *CopyRules) mayRunTwice(k ResourceKind, o *unstructured.Unstructured) st
 
 // SecretCount is how many Secrets of a sort would be copied.
 type SecretCount struct {
-	// What they are: of a well-known owner, or else their type.
+	// Their owner, if it is well known, or else their type.
 	What    string
 	Count   int
 	Example Ref

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Part of a copy. What is in volumes is brought between the two.
+// Part of a copy. Contents of volumes are brought between the two.
 type Part int
 
 // The parts: All, what workloads stand on up to their claims, and all else.

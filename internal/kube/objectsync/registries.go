@@ -139,7 +139,7 @@ func (r *CopyRules) addCredentials(o *unstructured.Unstructured) error {
 	body, err := base64.StdEncoding.DecodeString(encoded)
 	config := map[string]any{}
 	if err != nil || json.Unmarshal(body, &config) != nil {
-		// What it says is not for error texts.
+		// Its text is not for errors.
 		return fmt.Errorf("its %s cannot be read", corev1.DockerConfigJsonKey)
 	}
 	auths := asMap(config["auths"])

@@ -83,7 +83,7 @@ func (r *CopyRules) stripCore(k ResourceKind, o *unstructured.Unstructured) {
 	case "ServiceAccount":
 		drop(o, "secrets")
 	case "PersistentVolumeClaim":
-		// What it was made from stays in the source.
+		// The source keeps what it was made from.
 		for _, field := range []string{"volumeName", "dataSource", "dataSourceRef"} {
 			drop(o, "spec", field)
 		}

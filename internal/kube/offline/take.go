@@ -270,7 +270,7 @@ type resource struct {
 }
 
 // resources are those that the cluster serves and that the rights are about, or that replumb has
-// clients for. Those that others define are read in each version that is served.
+// clients for. Custom ones are read in each version that is served.
 func (t *Taker) resources(a *answers) []resource {
 	known := map[schema.GroupResource][]string{}
 	for _, r := range cluster.Resources() {
@@ -316,7 +316,7 @@ func (a *answers) served() (all []resource) {
 }
 
 // untold are groups of which the API server did not tell what it serves, though rights are about
-// them: an API server of others behind it that is away. What they have is not read.
+// them: an API server of others behind it that is away. Their objects are not read.
 func (t *Taker) untold(a *answers) (all []string) {
 	for path, said := range a.Paths {
 		version, is := strings.CutPrefix(path, "/apis/")

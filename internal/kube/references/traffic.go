@@ -52,7 +52,7 @@ func (w *walk) service(o *corev1.Service) {
 	}
 }
 
-// endpoints looks at hand-made slices. What is mirrored stands in the Endpoints.
+// endpoints looks at hand-made slices. Mirrored ones stand in the Endpoints.
 func (w *walk) endpoints(o *discoveryv1.EndpointSlice) {
 	field := "endpoints"
 	w.object("EndpointSlice", o)

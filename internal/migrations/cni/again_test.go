@@ -31,7 +31,8 @@ func rolling(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	return f
 }
 
-// onceMore asks for all pods to be recreated for the nth time, as an operator would: by the file, and apply.
+// onceMore asks for all pods to be recreated for the nth time, as an operator would: by the file,
+// and apply.
 func (f *fixture) onceMore(n int32) {
 	f.Helper()
 	m := f.job.Migration.DeepCopy()
@@ -40,7 +41,8 @@ func (f *fixture) onceMore(n int32) {
 	f.Events = nil
 }
 
-// tick has the API server's clock move on, whose times have whole seconds: what is made from now on is younger than what is there.
+// tick has the API server's clock move on, whose times have whole seconds: what is made from now on
+// is younger than what is there.
 func tick() { <-time.After(time.Until(time.Now().Truncate(time.Second).Add(1100 * time.Millisecond))) }
 
 func (f *fixture) uids(app string) []types.UID {
@@ -53,8 +55,9 @@ func (f *fixture) uids(app string) []types.UID {
 	return all
 }
 
-// TestRolledOnceMore: every pod with an owner is made once more within its budget, the cluster is as whole as before, and nothing of the
-// switch is done again. The same number does nothing more, and the next one does.
+// TestRolledOnceMore: every pod with an owner is made once more within its budget, the cluster is
+// as whole as before, and nothing of the switch is done again. The same number does nothing more,
+// and the next one does.
 func TestRolledOnceMore(t *testing.T) {
 	f := rolling(t)
 	f.deployment("web", 3)
@@ -107,8 +110,8 @@ func TestRolledOnceMore(t *testing.T) {
 	}
 }
 
-// TestRollOnceMoreGoesOn: a run that is cut off after it began goes on with the pods of before that moment, and leaves those alone that have
-// been made since.
+// TestRollOnceMoreGoesOn: a run that is cut off after it began goes on with the pods of before that
+// moment, and leaves those alone that have been made since.
 func TestRollOnceMoreGoesOn(t *testing.T) {
 	f := rolling(t)
 	f.deployment("web", 2)

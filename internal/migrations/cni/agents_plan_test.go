@@ -33,7 +33,8 @@ func halfWay(t *testing.T, agents v1alpha1.AgentMode) switchover.Plans {
 	return plans
 }
 
-// TestFirstNodeIsCleanedAlone: what finish removes from the first node is watched before it removes anything from another.
+// TestFirstNodeIsCleanedAlone: what finish removes from the first node is watched before it removes
+// anything from another.
 func TestFirstNodeIsCleanedAlone(t *testing.T) {
 	p := halfWay(t, v1alpha1.AgentsEnabled)
 	if n := len(p.Shared().Inventory.Nodes); n < 2 {
@@ -52,7 +53,8 @@ func TestFirstNodeIsCleanedAlone(t *testing.T) {
 	}
 }
 
-// TestPlansWithAgents have no step twice: what takes agents away restores Pod Security, as the migration does for its own pods.
+// TestPlansWithAgents have no step twice: what takes agents away restores Pod Security, as the
+// migration does for its own pods.
 func TestPlansWithAgents(t *testing.T) {
 	for name, agents := range map[string]v1alpha1.AgentMode{"with agents": v1alpha1.AgentsEnabled, "without": v1alpha1.AgentsDisabled} {
 		t.Run(name, func(t *testing.T) {

@@ -44,7 +44,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/connectivity/testpod"
 )
 
-// lazy is shared by the tests of this package; each begins with an empty cluster. Its controllers are real, its nodes are played.
+// lazy is shared by the tests of this package; each begins with an empty cluster. Its controllers
+// are real, its nodes are played.
 var (
 	lazy   = &apitest.Lazy{Range: "10.96.0.0/16", Options: []apitest.Option{apitest.Calico(), apitest.Controllers()}}
 	server *apitest.Server
@@ -54,7 +55,8 @@ func TestMain(m *testing.M) { os.Exit(lazy.Main(m)) }
 
 const patience = 60 * time.Second
 
-// fixture is a cluster of two nodes with flannel. What the agents of replumb would find there is made up.
+// fixture is a cluster of two nodes with flannel. What the agents of replumb would find there is
+// made up.
 type fixture struct {
 	*migrationtest.Stage
 	// operator is the cluster as a user sees it who has the roles, and no other rights.
@@ -65,12 +67,13 @@ type fixture struct {
 	runner   *engine.Runner
 	dir      string
 
-	// left is what is found on each node, clients whom they serve, deaf says that a closed port is closed indeed.
+	// left is what is found on each node, clients whom they serve, deaf says that a closed port is
+	// closed indeed.
 	left    map[string][]string
 	clients []string
 	shut    bool
-	// mute says that pods do not reach each other, masked that kube-proxy gives what goes by Services to other nodes the address of
-	// a node.
+	// mute says that pods do not reach each other, masked that kube-proxy gives what goes by
+	// Services to other nodes the address of a node.
 	mute, masked bool
 	// says, if set, is asked first what replumb would find on a node; nil is nothing to it.
 	says func(*corev1.Pod) *nodecleanup.TracesReport
@@ -88,7 +91,8 @@ func sample(dir string) *v1alpha1.Migration {
 	}
 }
 
-// drainedRoles are the roles that mode Drained takes: those of agents, and the one of mode InPlace, are for the other mode.
+// drainedRoles are the roles that mode Drained takes: those of agents, and the one of mode InPlace,
+// are for the other mode.
 func drainedRoles() access.Roles {
 	j := &Job{}
 	j.Migration = &v1alpha1.Migration{}
@@ -273,8 +277,9 @@ func (f *fixture) answers(pod *corev1.Pod) string {
 	return out.String()
 }
 
-// near reports whether the policy of the canaries lets a call from a node in that was given the node's address: it does where it is
-// answered, or may be, on the same node, and where no Service is called.
+// near reports whether the policy of the canaries lets a call from a node in that was given the
+// node's address: it does where it is answered, or may be, on the same node, and where no Service
+// is called.
 func (f *fixture) near(at, node string) bool {
 	services := &corev1.ServiceList{}
 	pods := &corev1.PodList{}

@@ -23,7 +23,8 @@ func freezes(m *v1alpha1.Migration) {
 	m.Spec.DeploymentFreeze.Kinds = []string{"applications.argoproj.io", "rolebindings.rbac.authorization.k8s.io"}
 }
 
-// bound is an object of a kind that the freeze names itself. It comes with the new network, and goes with it.
+// bound is an object of a kind that the freeze names itself. It comes with the new network, and
+// goes with it.
 const bound = `
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -63,7 +64,8 @@ func frozen(t *testing.T) (*fixture, *migrationtest.FrozenRun) {
 	return f, r
 }
 
-// again is what a new process with the same command begins with: the Migration as the cluster has it.
+// again is what a new process with the same command begins with: the Migration as the cluster has
+// it.
 func (f *fixture) again() {
 	f.Helper()
 	m, err := migration.Get(f.Context(), server, "m")
@@ -82,8 +84,9 @@ func (f *fixture) runs(there, gone [2]string) {
 	}
 }
 
-// TestFrozenThereAndFinished: others deploy until apply has secured the cluster, and again when finish is through. The networks themselves, which
-// are DaemonSets that others must not delete, change nonetheless.
+// TestFrozenThereAndFinished: others deploy until apply has secured the cluster, and again when
+// finish is through. The networks themselves, which are DaemonSets that others must not delete,
+// change nonetheless.
 func TestFrozenThereAndFinished(t *testing.T) {
 	f, r := frozen(t)
 	r.ThereAndFinished()

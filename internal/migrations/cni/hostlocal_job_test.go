@@ -69,8 +69,8 @@ func (f *fixture) gives(node, podCIDR string) {
 	f.Must(server.Patch(f.Context(), n, client.RawPatch(types.MergePatchType, body)))
 }
 
-// TestHostLocalIsLookedAtFirst: a node that has its network from elsewhere ends the run before anything is installed, and is named. The agent that
-// looks is told the range of that node alone.
+// TestHostLocalIsLookedAtFirst: a node that has its network from elsewhere ends the run before
+// anything is installed, and is named. The agent that looks is told the range of that node alone.
 func TestHostLocalIsLookedAtFirst(t *testing.T) {
 	f := withHostLocal(t)
 	told := map[string]string{}
@@ -111,7 +111,8 @@ func TestHostLocalIsLookedAtFirst(t *testing.T) {
 	}
 }
 
-// TestHostLocalNodeJoins: packets of pods of a node that joins on the way keep their addresses as those of all others do.
+// TestHostLocalNodeJoins: packets of pods of a node that joins on the way keep their addresses as
+// those of all others do.
 func TestHostLocalNodeJoins(t *testing.T) {
 	f := withHostLocal(t)
 	f.Must(server.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.SystemNamespace}}))

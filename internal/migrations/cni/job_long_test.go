@@ -17,7 +17,8 @@ import (
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-// TestHintIsFollowed does what the error says about a source that is no client: in the migration that was stopped.
+// TestHintIsFollowed does what the error says about a source that is no client: in the migration
+// that was stopped.
 func TestHintIsFollowed(t *testing.T) {
 	f := setup(t)
 	f.clients = []string{"203.0.113.5"}
@@ -50,8 +51,9 @@ func TestWorseIsToldAndStaysReversible(t *testing.T) {
 	f.Must(f.job.Rollback(t.Context(), f.runner))
 }
 
-// TestMaskedByServices: kube-proxy gives pods of the new network the address of a node when they call a Service. Policies then refuse what they
-// let in, though pods reach each other, and every Service that has a pod on the same node.
+// TestMaskedByServices: kube-proxy gives pods of the new network the address of a node when they
+// call a Service. Policies then refuse what they let in, though pods reach each other, and every
+// Service that has a pod on the same node.
 func TestMaskedByServices(t *testing.T) {
 	f := setup(t)
 	take := f.runner.Sink
@@ -79,8 +81,8 @@ func TestMaskedByServices(t *testing.T) {
 	f.Must(f.forward())
 }
 
-// TestFrozenByAMirror: a mirror of all namespaces keeps others from deleting what the switch has to delete, there and on the way back.
-// The control deletes the DaemonSet as the switch did before.
+// TestFrozenByAMirror: a mirror of all namespaces keeps others from deleting what the switch has to
+// delete, there and on the way back. The control deletes the DaemonSet as the switch did before.
 func TestFrozenByAMirror(t *testing.T) {
 	f := setup(t)
 	mirror := &freeze.Deploys{Client: server, Migration: "mirror"}
@@ -143,8 +145,9 @@ func TestResidueIsToldByNode(t *testing.T) {
 	f.Fails(f.forward(), "node b still has of flannel: chain ip nat FLANNEL-POSTRTG")
 }
 
-// TestLeftInANamespaceOfOthers: where the files in deploy have made replumb's namespace it stays, and what a run that was cut off has left in it
-// goes all the same. The control is what belongs to another migration.
+// TestLeftInANamespaceOfOthers: where the files in deploy have made replumb's namespace it stays,
+// and what a run that was cut off has left in it goes all the same. The control is what belongs to
+// another migration.
 func TestLeftInANamespaceOfOthers(t *testing.T) {
 	f := setup(t)
 	f.Must(server.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{

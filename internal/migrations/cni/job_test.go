@@ -127,7 +127,8 @@ func TestThereAndBack(t *testing.T) {
 	f.requests.Took(t, drainedRoles(), unused())
 }
 
-// unused are the rights that no request of the operator takes in these tests, where the administrator brings what is in manifests.
+// unused are the rights that no request of the operator takes in these tests, where the
+// administrator brings what is in manifests.
 func unused() map[string]string {
 	all := map[string]string{
 		"create secrets in replumb-system":                      "manifests with Secrets",

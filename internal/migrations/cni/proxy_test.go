@@ -85,18 +85,20 @@ spec:
       containers: [{name: kube-proxy, image: proxy, command: [kube-proxy, --cluster-cidr=10.244.0.0/15]}]
 `
 
-// proxied plays who leads to Services on nodes: kube-proxy where it has a pod or, as a program, where it is not stopped; and Cilium where its
-// agent has found, when it started, that it is to.
+// proxied plays who leads to Services on nodes: kube-proxy where it has a pod or, as a program,
+// where it is not stopped; and Cilium where its agent has found, when it started, that it is to.
 type proxied struct {
 	*fixture
 	programs map[string]bool
 	// programmed says that it is a program.
 	programmed bool
-	// replaces is what agents found by the UID of their pods, and well those who could say that they are well.
+	// replaces is what agents found by the UID of their pods, and well those who could say that
+	// they are well.
 	replaces, well map[types.UID]bool
 }
 
-// replacing is a cluster whose pods have Cilium's network already; beside it kube-proxy is a DaemonSet, or a program of each node.
+// replacing is a cluster whose pods have Cilium's network already; beside it kube-proxy is a
+// DaemonSet, or a program of each node.
 func withCiliumForProxy(t *testing.T, asSet bool) *proxied {
 	t.Helper()
 	f := setup(t, func(m *v1alpha1.Migration) {
@@ -200,7 +202,8 @@ func (p *proxied) says(pod *corev1.Pod) *nodecleanup.TracesReport {
 	return r
 }
 
-// led fails the test if kube-proxy has to leave a node where no one else leads to Services. One whose pod is replaced has its rules meanwhile.
+// led fails the test if kube-proxy has to leave a node where no one else leads to Services. One
+// whose pod is replaced has its rules meanwhile.
 func (p *proxied) led(after string) {
 	p.Helper()
 	for i, mark := range p.marks() {
@@ -224,7 +227,8 @@ func (p *proxied) plans() switchover.Plans {
 	return plans
 }
 
-// replace are the steps that have Cilium take the place of kube-proxy, and restore those of the way back.
+// replace are the steps that have Cilium take the place of kube-proxy, and restore those of the way
+// back.
 func (p *proxied) replace() []engine.Group { return aboutProxy(p.plans().Apply()) }
 func (p *proxied) restore() []engine.Group { return aboutProxy(p.plans().Rollback()) }
 
@@ -247,7 +251,8 @@ func aboutProxy(plan *engine.Plan) []engine.Group {
 	return plan.Phases[i].Groups
 }
 
-// drive does the steps of groups in order, but for those that a name begins with, if one is given, and what follows them.
+// drive does the steps of groups in order, but for those that a name begins with, if one is given,
+// and what follows them.
 func (p *proxied) drive(groups []engine.Group, until string) []string {
 	p.Helper()
 	var done []string
@@ -288,8 +293,9 @@ func (p *proxied) configs() int {
 	return n
 }
 
-// TestProxyReplacedAndBack has kube-proxy leave node after node, each only when Cilium leads to Services there, cut off on the way; and back,
-// where Cilium lets go only when kube-proxy is there. Its DaemonSet is in the end what it was.
+// TestProxyReplacedAndBack has kube-proxy leave node after node, each only when Cilium leads to
+// Services there, cut off on the way; and back, where Cilium lets go only when kube-proxy is there.
+// Its DaemonSet is in the end what it was.
 func TestProxyReplacedAndBack(t *testing.T) {
 	p := withCiliumForProxy(t, true)
 	before, err := p.job.Deps.DaemonSet(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "kube-proxy"})
@@ -345,8 +351,8 @@ func TestProxyReplacedAndBack(t *testing.T) {
 	}
 }
 
-// TestProxyIsAProgram waits on each node until the operator has stopped it, and on the way back until they have started it. The control is that
-// it does not go on before.
+// TestProxyIsAProgram waits on each node until the operator has stopped it, and on the way back
+// until they have started it. The control is that it does not go on before.
 func TestProxyIsAProgram(t *testing.T) {
 	p := withCiliumForProxy(t, false)
 	groups := p.replace()

@@ -24,7 +24,8 @@ import (
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 )
 
-// replacing is a Migration whose nodes are replaced by a person or, with an action, by what that does.
+// replacing is a Migration whose nodes are replaced by a person or, with an action, by what that
+// does.
 func replacing(wait time.Duration, action *v1alpha1.Action) func(*v1alpha1.Migration) {
 	return func(m *v1alpha1.Migration) {
 		m.Spec.CNI.Nodes = v1alpha1.CNINodesSpec{Mode: v1alpha1.CNINodesReplace, Replace: action}
@@ -89,7 +90,8 @@ func (f *fixture) leave(ctx context.Context, names ...string) error {
 	}
 }
 
-// moved fails the test unless every pod of the shop is ready on one of the nodes, with an address of the range.
+// moved fails the test unless every pod of the shop is ready on one of the nodes, with an address
+// of the range.
 func (f *fixture) moved(within string, nodes ...string) {
 	f.Helper()
 	all := append(f.pods("shop", "web"), f.pods("shop", "tool")...)
@@ -106,8 +108,8 @@ func (f *fixture) moved(within string, nodes ...string) {
 	}
 }
 
-// TestNodesAreReplaced by an action: pods come up on the new nodes with the new network, those without an owner too, no node is cleaned, and
-// the rest is as ever.
+// TestNodesAreReplaced by an action: pods come up on the new nodes with the new network, those
+// without an owner too, no node is cleaned, and the rest is as ever.
 func TestNodesAreReplaced(t *testing.T) {
 	c := &cloud{}
 	f := setup(t, replacing(patience, c.action(t, patience)))
@@ -150,7 +152,8 @@ func TestNodesAreReplaced(t *testing.T) {
 	f.moved("10.245.0.0/16", "c", "d")
 }
 
-// TestReplacedByHandAndBack: the gate says what it waits for, one node after the other; the way back takes place on the nodes that are there.
+// TestReplacedByHandAndBack: the gate says what it waits for, one node after the other; the way
+// back takes place on the nodes that are there.
 func TestReplacedByHandAndBack(t *testing.T) {
 	f := setup(t, replacing(3*patience, nil))
 	f.deployment("web", 3)
@@ -178,8 +181,8 @@ func TestReplacedByHandAndBack(t *testing.T) {
 	}
 }
 
-// TestReplacementThatNeverComes ends the run with what is missing, whether the action fails, does nothing or does half of it. The same command
-// carries on from there, once it does the rest.
+// TestReplacementThatNeverComes ends the run with what is missing, whether the action fails, does
+// nothing or does half of it. The same command carries on from there, once it does the rest.
 func TestReplacementThatNeverComes(t *testing.T) {
 	c := &cloud{}
 	f := setup(t, replacing(2*time.Second, c.action(t, 4*time.Second)))

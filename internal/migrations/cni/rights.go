@@ -25,8 +25,8 @@ const (
 )
 
 // Roles are the rights that each purpose needs, whichever networks it is about.
-// deploy/rbac-cni.yaml grants exactly these. What the manifests hold beyond them, such as objects
-// of kinds of their own, takes rights to these; no one can give roles more rights than they have.
+// deploy/rbac-cni.yaml grants exactly these. Objects of further kinds in the manifests take
+// rights to these; no one can give roles more rights than they have.
 func Roles() access.Roles {
 	const file, name = "rbac-cni.yaml", "replumb-networks-"
 	return access.Roles{

@@ -12,7 +12,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/pull"
 )
 
-// TestSpread: canaries go to nodes that are ready and take workloads, one zone after the other, and to no more than there are to be.
+// TestSpread: canaries go to nodes that are ready and take workloads, one zone after the other, and
+// to no more than there are to be.
 func TestSpread(t *testing.T) {
 	node := func(name, zone string, change ...func(*corev1.Node)) corev1.Node {
 		n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}

@@ -23,7 +23,8 @@ func TestCertifiedBy(t *testing.T) {
 	aliases := []v1alpha1.HostAlias{{Name: "shop.example.com", Alias: "shop.mirror.example.com"}}
 	for name, test := range map[string]struct {
 		text string
-		// add is what is lacking, names all that there are afterwards; nil if the object has nothing to do with it.
+		// add is what is lacking, names all that there are afterwards; nil if the object has
+		// nothing to do with it.
 		add, names []string
 	}{
 		"certificate": {

@@ -20,7 +20,7 @@ const copyPatience = 4 * time.Hour
 
 type copying struct {
 	copier *objectsync.Copier
-	// run lasts as long as apply does. What follows changes ends with it.
+	// run lasts as long as apply does. Followers of changes end with it.
 	run context.Context //nolint:containedctx // it bounds what outlives a step
 
 	// made is how many copies the last copy of everything has seen in the target.

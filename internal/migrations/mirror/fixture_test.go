@@ -72,13 +72,15 @@ type fixture struct {
 	runner   *engine.Runner
 	job      *Job
 	keyFile  string
-	// cut is a node of the target whose pods do not reach what canaries call, asked what canaries were told to do.
+	// cut is a node of the target whose pods do not reach what canaries call, asked what canaries
+	// were told to do.
 	cut   string
 	asked []string
 	// ill is a name that the target's load balancer does not serve.
 	ill string
 	mu  sync.Mutex
-	// kill, if it is not zero, cancels the run after so many events, and killAt when that step has ended.
+	// kill, if it is not zero, cancels the run after so many events, and killAt when that step has
+	// ended.
 	kill   int
 	killAt string
 	cancel context.CancelFunc

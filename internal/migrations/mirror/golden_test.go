@@ -27,7 +27,8 @@ type looked struct {
 	AbsentInTarget []string
 }
 
-// TestGolden reads a Migration and what a look at both clusters came to from testdata/golden/*.txtar, and compares what the checks find.
+// TestGolden reads a Migration and what a look at both clusters came to from
+// testdata/golden/*.txtar, and compares what the checks find.
 func TestGolden(t *testing.T) {
 	golden.Run(t, "testdata/golden/*.txtar", func(t *testing.T, in map[string][]byte) golden.Sections {
 		t.Helper()

@@ -89,8 +89,9 @@ func TestThereAndHome(t *testing.T) {
 	f.must(f.run(0, f.finish)) // a second time changes nothing
 }
 
-// TestNetworkStaysHere: a mirror of all namespaces leaves the network of the source where it is, says so, and names every object that it copies.
-// Before, the DaemonSet was among what was copied, as the control is.
+// TestNetworkStaysHere: a mirror of all namespaces leaves the network of the source where it is,
+// says so, and names every object that it copies. Before, the DaemonSet was among what was copied,
+// as the control is.
 func TestNetworkStaysHere(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.Mirror.Copy.Namespaces = v1alpha1.NameFilter{} })
 	f.source.Namespace(t, "kube-flannel")
@@ -150,7 +151,8 @@ func TestNetworkStaysHere(t *testing.T) {
 	}
 }
 
-// TestPlanNamesWhatIsForeseen: names of which the target cannot say yet where they lead are in the plan all the same.
+// TestPlanNamesWhatIsForeseen: names of which the target cannot say yet where they lead are in the
+// plan all the same.
 func TestPlanNamesWhatIsForeseen(t *testing.T) {
 	p := &Planner{Inventory: &Inventory{Awaited: []string{"shop.example.com"}}}
 	for _, groups := range [][]engine.Group{p.lower(), p.foreseen("switch", "Switch %s", nil)} {
@@ -234,7 +236,8 @@ func TestCutOff(t *testing.T) {
 	f.runsIn(f.source, f.target)
 }
 
-// TestNameThatIsNotServed sees that a record stays where it was when the target does not answer for its name.
+// TestNameThatIsNotServed sees that a record stays where it was when the target does not answer for
+// its name.
 func TestNameThatIsNotServed(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.Mirror.Redirect.Parallel = 1 })
 	f.ill = "shop"

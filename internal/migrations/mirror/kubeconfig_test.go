@@ -20,7 +20,8 @@ users: [{name: b, user: {token: t0ken` + user + `}}]
 `
 }
 
-// TestKubeconfigIsReduced has a Secret's writer try each way to have the operator's machine do more than to connect.
+// TestKubeconfigIsReduced has a Secret's writer try each way to have the operator's machine do more
+// than to connect.
 func TestKubeconfigIsReduced(t *testing.T) {
 	config, bad := reduced([]byte(kubeconfig("", "")))
 	if bad != nil || config.Host != "https://192.0.2.1:6443" || config.BearerToken != "t0ken" || string(config.CAData) != "ca" {
@@ -70,7 +71,8 @@ func TestKubeconfigIsReduced(t *testing.T) {
 	}
 }
 
-// FuzzKubeconfig holds that whatever is in a Secret gives access by https with data of its own alone, or none.
+// FuzzKubeconfig holds that whatever is in a Secret gives access by https with data of its own
+// alone, or none.
 func FuzzKubeconfig(f *testing.F) {
 	marker := filepath.Join(f.TempDir(), "marker")
 	f.Add([]byte(kubeconfig("", "")))

@@ -55,8 +55,9 @@ func (f *fixture) nothingLeft() {
 	}
 }
 
-// TestTargetsAreTriedFromTheMirror: what pods of a node of the target do not reach ends the run before anything is done to names, with the node
-// and the target in the error. Once it is reached, the same command carries on.
+// TestTargetsAreTriedFromTheMirror: what pods of a node of the target do not reach ends the run
+// before anything is done to names, with the node and the target in the error. Once it is reached,
+// the same command carries on.
 func TestTargetsAreTriedFromTheMirror(t *testing.T) {
 	f := reaching(t)
 	p, err := f.job.Look(t.Context())
@@ -119,7 +120,8 @@ func TestNamespaceOfOthersInTheTarget(t *testing.T) {
 	f.must(f.run(0, f.rollback))
 }
 
-// TestFreezeKindsAreServed: a kind that the source does not serve, or not in namespaces, is a finding; the others are in the policy.
+// TestFreezeKindsAreServed: a kind that the source does not serve, or not in namespaces, is a
+// finding; the others are in the policy.
 func TestFreezeKindsAreServed(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) {
 		m.Spec.Mirror.FreezeKinds = []string{

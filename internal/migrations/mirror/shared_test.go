@@ -12,8 +12,9 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// TestNamespaceStaysForOthers keeps the namespace, and the backups in it, of a migration that goes on: the switch of the network that
-// the mirror was for can be taken back after the mirror has finished.
+// TestNamespaceStaysForOthers keeps the namespace, and the backups in it, of a migration that goes
+// on: the switch of the network that the mirror was for can be taken back after the mirror has
+// finished.
 func TestNamespaceStaysForOthers(t *testing.T) {
 	f := setup(t)
 	f.must(f.run(0, f.apply))

@@ -22,7 +22,8 @@ func (f *fixture) began(step string) bool {
 
 func noLoss(*fixture) int { return 0 }
 
-// TestWatched: agents watch from the source while names move there and back, and are gone at the end.
+// TestWatched: agents watch from the source while names move there and back, and are gone at the
+// end.
 func TestWatched(t *testing.T) {
 	f := watched(t, noLoss, never)
 	f.must(f.run(0, f.apply))

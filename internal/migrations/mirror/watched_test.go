@@ -20,7 +20,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// watched has agents of the source played, of whose ten requests so many fail, and which are mute for a time.
+// watched has agents of the source played, of whose ten requests so many fail, and which are mute
+// for a time.
 func watched(t *testing.T, losing func(*fixture) int, mute func(*fixture) bool) *fixture {
 	t.Helper()
 	f := setup(t, func(m *v1alpha1.Migration) {
@@ -48,7 +49,8 @@ func watched(t *testing.T, losing func(*fixture) int, mute func(*fixture) bool) 
 	return f
 }
 
-// did reports whether a step is done, or had nothing to do: what it waits for may be there when it begins.
+// did reports whether a step is done, or had nothing to do: what it waits for may be there when it
+// begins.
 func (f *fixture) did(step string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

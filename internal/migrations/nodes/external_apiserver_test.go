@@ -25,7 +25,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/crash"
 )
 
-// farNetwork is where the control planes of these tests are, a part of oldNetwork: the real API server may have an address in the rest of it.
+// farNetwork is where the control planes of these tests are, a part of oldNetwork: the real API
+// server may have an address in the rest of it.
 const farNetwork = "192.0.2.128/25"
 
 // apiAt is the endpoint of an API server, as one writes it itself.
@@ -40,8 +41,8 @@ func apiAt(address string) *discoveryv1.EndpointSlice {
 	}
 }
 
-// playControlPlanes gives the cluster Nodes of the control plane with API servers: a client that calls one of them at the address of its node
-// reaches the real API server, with its real etcd.
+// playControlPlanes gives the cluster Nodes of the control plane with API servers: a client that
+// calls one of them at the address of its node reaches the real API server, with its real etcd.
 func (f *fixture) playControlPlanes(names map[string]string) {
 	f.Helper()
 	for name, address := range names {
@@ -96,8 +97,8 @@ func shapeOf(t *testing.T, c *etcd.Client) string {
 	return text
 }
 
-// TestExternalEtcdStays moves the API servers of two control planes whose real etcd is elsewhere: it has the same members afterwards, and
-// every write that was acknowledged meanwhile.
+// TestExternalEtcdStays moves the API servers of two control planes whose real etcd is elsewhere:
+// it has the same members afterwards, and every write that was acknowledged meanwhile.
 func TestExternalEtcdStays(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) {
 		m.Spec.Nodes.Old.CIDRs, m.Spec.Nodes.Canary.Mode = []string{farNetwork}, v1alpha1.PodCanaryDisabled

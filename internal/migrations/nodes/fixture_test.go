@@ -33,8 +33,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
-// lazy is shared by the tests of this package; each begins with an empty cluster. Its controllers are real, its nodes are
-// played.
+// lazy is shared by the tests of this package; each begins with an empty cluster. Its controllers
+// are real, its nodes are played.
 var (
 	lazy   = &apitest.Lazy{Range: "10.96.0.0/16", Options: []apitest.Option{apitest.Calico(), apitest.Controllers()}}
 	server *apitest.Server
@@ -47,7 +47,8 @@ const (
 	patience               = migrationtest.Patience
 )
 
-// fixture is a cluster of two old nodes, and those who own the machines: they make new ones and end old ones when they are asked to.
+// fixture is a cluster of two old nodes, and those who own the machines: they make new ones and end
+// old ones when they are asked to.
 type fixture struct {
 	*migrationtest.Stage
 	// operator is the cluster as a user sees it who has the roles, and no other rights.
@@ -233,7 +234,8 @@ func (f *fixture) apply() error {
 	return err
 }
 
-// again is what a new process with the same command begins with: the Migration as the cluster has it.
+// again is what a new process with the same command begins with: the Migration as the cluster has
+// it.
 func (f *fixture) again() v1alpha1.MigrationStatus {
 	f.Helper()
 	m, err := migration.Get(f.Context(), server, "m")

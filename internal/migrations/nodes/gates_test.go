@@ -99,8 +99,9 @@ func notified(t *testing.T, s engine.Step) string {
 	return sent[i]
 }
 
-// TestOperatorsHearOfGates: every step that waits for people is a gate, and is reported with its instructions when it begins to wait.
-// Those of records have none before they have seen that there is something to do.
+// TestOperatorsHearOfGates: every step that waits for people is a gate, and is reported with its
+// instructions when it begins to wait. Those of records have none before they have seen that there
+// is something to do.
 func TestOperatorsHearOfGates(t *testing.T) {
 	all := gates(t, byHand)
 	for _, id := range []string{"join", "terminate/old1", "provision/cp1", "retire/cp1", "terminate/cp1"} {

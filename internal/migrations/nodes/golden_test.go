@@ -52,8 +52,8 @@ type facts struct {
 	Absent []string `json:"absent"`
 }
 
-// TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the checks find and the plans
-// that are made. No cluster is needed.
+// TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the
+// checks find and the plans that are made. No cluster is needed.
 func TestGolden(t *testing.T) {
 	golden.Run(t, "testdata/golden/*.txtar", sections)
 }

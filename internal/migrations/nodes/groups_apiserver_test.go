@@ -14,7 +14,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// TestProvisionIsTold: the program that makes nodes gets what has to find a place on its stdin, and the plan is the same whatever that is.
+// TestProvisionIsTold: the program that makes nodes gets what has to find a place on its stdin, and
+// the plan is the same whatever that is.
 func TestProvisionIsTold(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "request.json")
 	f := setup(t, func(m *v1alpha1.Migration) {

@@ -24,7 +24,8 @@ func machine(name, address, kind, zone string, change ...func(*corev1.Node)) cor
 	return n
 }
 
-// TestGroups: nodes of one kind and place are one group, and labels, taints, volumes and resources are told where pods go by them.
+// TestGroups: nodes of one kind and place are one group, and labels, taints, volumes and resources
+// are told where pods go by them.
 func TestGroups(t *testing.T) {
 	gpu := func(n *corev1.Node) {
 		n.Labels["pool"], n.Labels["karpenter.sh/capacity-type"] = "ml", "spot"
@@ -89,7 +90,8 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestTheDocumentedRequestsAreSent compares the requests of docs/hooks.md with what is sent, field by field.
+// TestTheDocumentedRequestsAreSent compares the requests of docs/hooks.md with what is sent, field
+// by field.
 func TestTheDocumentedRequestsAreSent(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/hooks.md")
 	if err != nil {

@@ -47,8 +47,9 @@ func (f *fixture) until(step string) {
 	}
 }
 
-// TestIngressIsLocalFirst: ingress has moved and its Service is as it was when the first node is emptied, by a restore that waits until new
-// nodes serve it and load balancers have left the old ones.
+// TestIngressIsLocalFirst: ingress has moved and its Service is as it was when the first node is
+// emptied, by a restore that waits until new nodes serve it and load balancers have left the old
+// ones.
 func TestIngressIsLocalFirst(t *testing.T) {
 	f := setup(t, atFinish)
 	svc := f.populate()
@@ -96,8 +97,9 @@ func TestRollbackAfterIngress(t *testing.T) {
 	}
 }
 
-// TestIngressKilledAnywhere cuts apply off after every step by which ingress moves, as a killed process would be, and carries on. A Service
-// that is Local again is not opened a second time, although it is named.
+// TestIngressKilledAnywhere cuts apply off after every step by which ingress moves, as a killed
+// process would be, and carries on. A Service that is Local again is not opened a second time,
+// although it is named.
 func TestIngressKilledAnywhere(t *testing.T) {
 	f := setup(t, atFinish, func(m *v1alpha1.Migration) {
 		m.Spec.Nodes.Ingress.Services = []string{"shop/web"}

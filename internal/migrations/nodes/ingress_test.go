@@ -19,7 +19,8 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// surveyOf is what a Migration with these fields finds: the nodes old, other and new, and no load balancer.
+// surveyOf is what a Migration with these fields finds: the nodes old, other and new, and no load
+// balancer.
 func surveyOf(t *testing.T, fields string, pods []corev1.Pod, services ...corev1.Service) *Inventory {
 	t.Helper()
 	m, err := spec.Parse([]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: m}\n" +
@@ -37,7 +38,8 @@ func surveyOf(t *testing.T, fields string, pods []corev1.Pod, services ...corev1
 	}
 }
 
-// edgeOf is a Service that only nodes with a pod of the app answer for; a switched one has been opened to all.
+// edgeOf is a Service that only nodes with a pod of the app answer for; a switched one has been
+// opened to all.
 func edgeOf(app string, switched bool) corev1.Service {
 	svc := corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: app},
@@ -63,7 +65,8 @@ func ready(p *corev1.Pod) {
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 }
 
-// TestEarly: which Services are Local again before old nodes are empty, and whose pods leave for that.
+// TestEarly: which Services are Local again before old nodes are empty, and whose pods leave for
+// that.
 func TestEarly(t *testing.T) {
 	daemon := func(p *corev1.Pod) { of("DaemonSet", "edge")(p); ready(p) }
 	named := func(p *corev1.Pod) { of("StatefulSet", "edge")(p); ready(p) }

@@ -36,7 +36,8 @@ func (f *fixture) daemonSet(name string, by map[string]string, tolerations ...co
 	f.Until("a pod of "+name+" on every node", func() bool { return len(f.selected(name, by)) == 2 })
 }
 
-// selected are the nodes of running pods that have some labels; of those that have left their Services, with leaving.Gone.
+// selected are the nodes of running pods that have some labels; of those that have left their
+// Services, with leaving.Gone.
 func (f *fixture) selected(name string, by map[string]string) []string {
 	all := &corev1.PodList{}
 	f.Must(server.List(f.Context(), all, client.InNamespace("shop"), client.MatchingLabels(by)))
@@ -50,8 +51,9 @@ func (f *fixture) selected(name string, by map[string]string) []string {
 	return nodes
 }
 
-// TestDaemonSetsLeaveTheirServices: a pod that ends with its node is in no Service when the machine ends, and its DaemonSet makes no other
-// one there. One that tolerates everything leaves by a label that its DaemonSet does not go by, if there is one.
+// TestDaemonSetsLeaveTheirServices: a pod that ends with its node is in no Service when the machine
+// ends, and its DaemonSet makes no other one there. One that tolerates everything leaves by a label
+// that its DaemonSet does not go by, if there is one.
 func TestDaemonSetsLeaveTheirServices(t *testing.T) {
 	f := setup(t)
 	everything := corev1.Toleration{Operator: corev1.TolerationOpExists}

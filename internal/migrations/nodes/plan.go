@@ -224,7 +224,7 @@ func (p *Planner) drainOldNodes() []engine.Group {
 	return append(groups, p.vacancy(d)...)
 }
 
-// batch waits for a window and drains some nodes. What is done to a node, in this order:
+// batch waits for a window and drains some nodes. Each node goes through, in order:
 func (p *Planner) batch(d *drainer, number int, batch []OldNode) []engine.Group {
 	title := titleOf(batch)
 	var groups []engine.Group

@@ -33,8 +33,9 @@ func recorded(p *engine.Plan) (ids []string) {
 	return ids
 }
 
-// TestRecordsGoBackWithWhatTheyLeadTo: a rollback takes names back as long as what they led to is there, those of the API if no control
-// plane has ended. The others stay, and get their time to live where they are: none is said to have been put back by others.
+// TestRecordsGoBackWithWhatTheyLeadTo: a rollback takes names back as long as what they led to is
+// there, those of the API if no control plane has ended. The others stay, and get their time to
+// live where they are: none is said to have been put back by others.
 func TestRecordsGoBackWithWhatTheyLeadTo(t *testing.T) {
 	const way = "widen settle narrow drain restore"
 	for _, tt := range []struct{ name, recorded, www, api string }{
@@ -72,7 +73,8 @@ func goingOn() string {
 	return strings.Replace(byHand, "to: [10.2.0.6],", "to: [10.2.0.6], then: {type: CNAME, to: [lb.example.net]},", 1)
 }
 
-// TestNamesOfTheAPIGoOn: after the last control plane, as the last change of apply; and finish waits for that.
+// TestNamesOfTheAPIGoOn: after the last control plane, as the last change of apply; and finish
+// waits for that.
 func TestNamesOfTheAPIGoOn(t *testing.T) {
 	p, _ := planner(t, map[string][]byte{
 		"migration.yaml": []byte(goingOn()), "cluster.yaml": []byte(oneOfEach),
@@ -95,7 +97,8 @@ recorded: [{name: cp1, role: control-plane, addresses: [10.1.0.11], ended: true,
 	}
 }
 
-// TestLastEndsAreAsked: of names that go on it is said whether what they are to have at last answers.
+// TestLastEndsAreAsked: of names that go on it is said whether what they are to have at last
+// answers.
 func TestLastEndsAreAsked(t *testing.T) {
 	for _, problem := range []error{nil, errors.New("it does not answer")} {
 		p, _ := planner(t, map[string][]byte{
@@ -116,7 +119,8 @@ func TestLastEndsAreAsked(t *testing.T) {
 	}
 }
 
-// TestAnswersAt: an end of a record that changes its type has to answer at one of the API's ports, with a certificate for the name.
+// TestAnswersAt: an end of a record that changes its type has to answer at one of the API's ports,
+// with a certificate for the name.
 func TestAnswersAt(t *testing.T) {
 	api := httptest.NewUnstartedServer(http.NotFoundHandler())
 	api.TLS = &tls.Config{MinVersion: tls.VersionTLS12}

@@ -17,8 +17,9 @@ import (
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
-// TestSparesAreGivenAndTakenBack: what is named gets one more pod, on a new node, before any pod is evicted. A run that is killed right after
-// that does not give another; rollback and finish give the number back exactly. One that an autoscaler owns is left alone.
+// TestSparesAreGivenAndTakenBack: what is named gets one more pod, on a new node, before any pod is
+// evicted. A run that is killed right after that does not give another; rollback and finish give
+// the number back exactly. One that an autoscaler owns is left alone.
 func TestSparesAreGivenAndTakenBack(t *testing.T) {
 	f := setup(t, atFinish, func(m *v1alpha1.Migration) {
 		m.Spec.Nodes.Prepare.Deployments = []string{"shop/web", "shop/scaled"}

@@ -129,7 +129,7 @@ func (r record) returnStep(name string) engine.Step {
 func (l live) recordCounts(after string) engine.Step {
 	return &engine.Observed[v1alpha1.Counts]{
 		Name: "note/" + after, About: "Record that " + after + " is empty", As: engine.RoleOwn,
-		// What an earlier run recorded says nothing of now.
+		// The record of an earlier run says nothing of now.
 		Look: func(ctx context.Context) (engine.State, v1alpha1.Counts, error) {
 			now, err := loader{l}.load(ctx)
 			if err != nil {

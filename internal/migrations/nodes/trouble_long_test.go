@@ -47,7 +47,8 @@ func TestBudgetInTheWay(t *testing.T) {
 	f.on("c d", "guard", 2)
 }
 
-// TestForcedByName: a pod that a budget would keep for ever goes since it is named, and no other does.
+// TestForcedByName: a pod that a budget would keep for ever goes since it is named, and no other
+// does.
 func TestForcedByName(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.Nodes.Drain.Force = []string{"shop/db-0"} })
 	f.StatefulSet("db", 1)
@@ -129,7 +130,8 @@ func ends(command ...string) func(*v1alpha1.Migration) {
 	}
 }
 
-// TestActionFails: the failure is reported, without what the program said, and the same command calls it again.
+// TestActionFails: the failure is reported, without what the program said, and the same command
+// calls it again.
 func TestActionFails(t *testing.T) {
 	once := filepath.Join(t.TempDir(), "once")
 	f := setup(
@@ -161,8 +163,8 @@ func TestActionHangs(t *testing.T) {
 	f.on("b c d", "web", 2)
 }
 
-// TestNodeLost: the machine of a node dies while it is being emptied. Once its Node is deleted, as its owner is asked to, the run
-// goes on.
+// TestNodeLost: the machine of a node dies while it is being emptied. Once its Node is deleted, as
+// its owner is asked to, the run goes on.
 func TestNodeLost(t *testing.T) {
 	f := setup(t)
 	f.Deployment("web", 2)

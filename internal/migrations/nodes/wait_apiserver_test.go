@@ -64,8 +64,9 @@ func (f *fixture) began() []string {
 	return all
 }
 
-// TestReleasesEmptyNodes: nothing is evicted; it is told what is left where and whose; ingress is Local again once it has been released, each
-// node ends when it is empty, a pause ends the wait, and the same command takes it up.
+// TestReleasesEmptyNodes: nothing is evicted; it is told what is left where and whose; ingress is
+// Local again once it has been released, each node ends when it is empty, a pause ends the wait,
+// and the same command takes it up.
 func TestReleasesEmptyNodes(t *testing.T) {
 	f := setup(t, byReleases)
 	f.Deployment("left", 2, prefers("a"))
@@ -143,7 +144,8 @@ func TestRollbackWhileWaiting(t *testing.T) {
 	}
 }
 
-// TestWaitingKeepsWindows: an empty node waits for its window, and hooks after the phase are called when the last node is empty.
+// TestWaitingKeepsWindows: an empty node waits for its window, and hooks after the phase are called
+// when the last node is empty.
 func TestWaitingKeepsWindows(t *testing.T) {
 	at := func(later time.Duration) string { return time.Now().UTC().Add(later).Format("15:04") }
 	f := setup(t, byReleases, func(m *v1alpha1.Migration) {

@@ -64,7 +64,8 @@ func TestVacated(t *testing.T) {
 	}
 }
 
-// TestEarlyWhileWaiting: Services are restored when their pods have left, whatever is first, and until then the wait ends with the last of them.
+// TestEarlyWhileWaiting: Services are restored when their pods have left, whatever is first, and
+// until then the wait ends with the last of them.
 func TestEarlyWhileWaiting(t *testing.T) {
 	pods := []corev1.Pod{podOn("old", "web", "1", ready), podOn("new", "edge", "1", ready)}
 	s := surveyOf(t, ", drain: {mode: Wait}", pods, edgeOf("edge", true), edgeOf("web", true))

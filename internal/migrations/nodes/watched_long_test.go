@@ -27,8 +27,9 @@ func (f *watchedFixture) order(steps ...string) []int {
 	return all
 }
 
-// TestWatched: agents come before anything is changed. When a node ends nothing leads to it, the agent that others call has left it, and the next
-// one waits until all is answered. They are gone at the end.
+// TestWatched: agents come before anything is changed. When a node ends nothing leads to it, the
+// agent that others call has left it, and the next one waits until all is answered. They are gone
+// at the end.
 func TestWatched(t *testing.T) {
 	f := setupWatched(t, 0)
 	f.Deployment("web", 3)

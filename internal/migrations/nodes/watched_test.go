@@ -61,7 +61,8 @@ func (f *watchedFixture) lose(n int) {
 	f.losing = n
 }
 
-// TestLossEndsTheMove: what is lost while the first node ends keeps the next one. The same command goes on when all is answered again.
+// TestLossEndsTheMove: what is lost while the first node ends keeps the next one. The same command
+// goes on when all is answered again.
 func TestLossEndsTheMove(t *testing.T) {
 	f := setupWatched(t, 5)
 	f.Deployment("web", 2)

@@ -29,8 +29,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
-// lazy is shared by the tests of this package; each begins with an empty cluster. Its controllers are real, its nodes are
-// played.
+// lazy is shared by the tests of this package; each begins with an empty cluster. Its controllers
+// are real, its nodes are played.
 var (
 	lazy   = &apitest.Lazy{Range: "10.96.0.0/16", Options: []apitest.Option{apitest.Calico(), apitest.Controllers()}}
 	server *apitest.Server
@@ -167,7 +167,8 @@ func (f *fixture) apply() error {
 	return err
 }
 
-// again is what a new process with the same command begins with: the Migration as the cluster has it.
+// again is what a new process with the same command begins with: the Migration as the cluster has
+// it.
 func (f *fixture) again() v1alpha1.MigrationStatus {
 	f.Helper()
 	m, err := migration.Get(f.Context(), server, "m")

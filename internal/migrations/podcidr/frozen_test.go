@@ -30,7 +30,8 @@ func frozen(t *testing.T) (*fixture, *migrationtest.FrozenRun) {
 	return f, r
 }
 
-// TestFrozenThereAndFinished: others deploy until apply has secured the cluster, and again when finish is through.
+// TestFrozenThereAndFinished: others deploy until apply has secured the cluster, and again when
+// finish is through.
 func TestFrozenThereAndFinished(t *testing.T) {
 	f, r := frozen(t)
 	r.ThereAndFinished()

@@ -40,8 +40,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
-// TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the checks find and the plans
-// that are made. No cluster is needed.
+// TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the
+// checks find and the plans that are made. No cluster is needed.
 func TestGolden(t *testing.T) {
 	golden.Run(t, "testdata/golden/*.txtar", sections)
 }
@@ -111,7 +111,8 @@ type facts struct {
 	Others []string `json:"others"`
 }
 
-// readCluster sorts manifests into what the checks look at. A cluster without pools is one whose Nodes carry the ranges.
+// readCluster sorts manifests into what the checks look at. A cluster without pools is one whose
+// Nodes carry the ranges.
 func readCluster(t *testing.T, s Spec, manifests, factsYAML []byte) (podmove.Strategy, podmove.Facts) {
 	t.Helper()
 	var f facts
@@ -257,7 +258,8 @@ func (r *manifestReader) take(o client.Object) {
 	}
 }
 
-// TestEveryCheckFiresAndPasses looks for fixtures in which each check finds something, and means to find nothing.
+// TestEveryCheckFiresAndPasses looks for fixtures in which each check finds something, and means to
+// find nothing.
 func TestEveryCheckFiresAndPasses(t *testing.T) {
 	migrationtest.EveryCheck(t, Checks(), "testdata/golden/*.txtar")
 }

@@ -37,7 +37,8 @@ func (f *fixture) answer(value string) {
 	f.again()
 }
 
-// TestKOpsIsConfirmed: before any pod has an address that nodes of kOps would masquerade, and before the old range is forgotten.
+// TestKOpsIsConfirmed: before any pod has an address that nodes of kOps would masquerade, and
+// before the old range is forgotten.
 func TestKOpsIsConfirmed(t *testing.T) {
 	f := setup(t, brief)
 	f.mark(`{"metadata":{"labels":{"kops.k8s.io/instancegroup":"nodes"}}}`)

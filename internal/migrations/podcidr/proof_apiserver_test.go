@@ -29,7 +29,8 @@ import (
 // watchedFixture is one whose agents are played.
 type watchedFixture struct {
 	*fixture
-	// losing is how many of ten requests of every agent fail, mute a node whose agents say nothing. Guarded by the fixture's lock.
+	// losing is how many of ten requests of every agent fail, mute a node whose agents say nothing.
+	// Guarded by the fixture's lock.
 	losing int
 	mute   string
 }
@@ -108,7 +109,8 @@ func (f *watchedFixture) gone() {
 	}
 }
 
-// TestWatched: agents come before anything is changed, their own pods move before all others, and they leave at the end.
+// TestWatched: agents come before anything is changed, their own pods move before all others, and
+// they leave at the end.
 func TestWatched(t *testing.T) {
 	f := setupWatched(t)
 	f.populate()
@@ -143,8 +145,9 @@ func TestWatched(t *testing.T) {
 	f.gone()
 }
 
-// TestLossEndsTheMove: more than the budget is lost while a workload restarts. What has begun is finished, nothing else is begun, and the
-// same command goes on when all is answered again. A rollback reports losses, and is not stopped by them.
+// TestLossEndsTheMove: more than the budget is lost while a workload restarts. What has begun is
+// finished, nothing else is begun, and the same command goes on when all is answered again. A
+// rollback reports losses, and is not stopped by them.
 func TestLossEndsTheMove(t *testing.T) {
 	f := setupWatched(t, func(m *v1alpha1.Migration) { m.Spec.Proof.Budget = 5; m.Spec.Batch.Size = 1 })
 	f.populate()
@@ -213,7 +216,8 @@ func TestBackWithoutAgents(t *testing.T) {
 	f.gone()
 }
 
-// TestGoneOnWithout: what an earlier run has left of agents goes with the migration, though it has gone on without them.
+// TestGoneOnWithout: what an earlier run has left of agents goes with the migration, though it has
+// gone on without them.
 func TestGoneOnWithout(t *testing.T) {
 	f := setupWatched(t)
 	f.Deployment("web", 2)

@@ -7,7 +7,8 @@ import (
 	"github.com/replumb/replumb/internal/network/ranges/used"
 )
 
-// TestViewersReadRanges: replumb ranges needs nothing that is not in the role to view of who moves pods.
+// TestViewersReadRanges: replumb ranges needs nothing that is not in the role to view of who moves
+// pods.
 func TestViewersReadRanges(t *testing.T) {
 	granted := map[access.Right]bool{}
 	for _, r := range Roles().Of(access.View) {

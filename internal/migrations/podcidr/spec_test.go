@@ -7,7 +7,8 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// FuzzParse gives any file: what is refused names a field and a hint, what is accepted has a target for each range.
+// FuzzParse gives any file: what is refused names a field and a hint, what is accepted has a target
+// for each range.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		"spec: {podCIDR: {to: [10.245.0.0/16]}}",

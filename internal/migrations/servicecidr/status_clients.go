@@ -37,7 +37,7 @@ func (b *StatusBody) clientText() (text []migration.TextBlock) {
 	for i := range b.Clients {
 		c := &b.Clients[i]
 		table.Rows = append(table.Rows, []string{
-			c.Address + "/" + c.Protocol, c.Service, c.Who(), c.Node, c.LastSeen.UTC().Format(time.RFC3339), strconv.Itoa(c.Open), awayFor(c),
+			c.Address + "/" + c.Protocol, c.Service, c.PodOrSource(), c.Node, c.LastSeen.UTC().Format(time.RFC3339), strconv.Itoa(c.Open), awayFor(c),
 		})
 	}
 	if b.MoreClients > 0 {

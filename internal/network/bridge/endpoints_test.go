@@ -50,7 +50,8 @@ func pair(namespace string, i int) (a, b types.NamespacedName) {
 		types.NamespacedName{Namespace: namespace, Name: fmt.Sprintf("s%d-bridge", i)}
 }
 
-// TestEndpointsShareLists: who asks while a list is under way is answered by one that begins afterwards, together with others.
+// TestEndpointsShareLists: who asks while a list is under way is answered by one that begins
+// afterwards, together with others.
 func TestEndpointsShareLists(t *testing.T) {
 	l := &heldLists{began: make(chan string), let: make(chan error)}
 	e := &Endpoints{Client: l}

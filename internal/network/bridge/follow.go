@@ -80,7 +80,7 @@ func (f *Follower) begin() {
 	})
 }
 
-// Run follows until ctx ends. What fails is tried again.
+// Run follows until ctx ends, and repeats what fails.
 func (f *Follower) Run(ctx context.Context) {
 	f.begin()
 	// Failures of watches are reported by watched; the library would print them between others.

@@ -25,8 +25,9 @@ func routed(name string) Routed {
 	}
 }
 
-// TestThrottle: a Service may leave soon after the change that begins an interval, and else after one that comes when all was quiet for long. Where
-// none ever gets away in time, they leave in the third.
+// TestThrottle: a Service may leave soon after the change that begins an interval, and else after
+// one that comes when all was quiet for long. Where none ever gets away in time, they leave in the
+// third.
 func TestThrottle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := &Throttle{Client: fake.NewClientBuilder().Build(), Migration: "m"}
@@ -77,7 +78,8 @@ func TestThrottle(t *testing.T) {
 	})
 }
 
-// TestNudge: what begins an interval has the ports of the Service, and an endpoint that kube-proxy passes over while there are others.
+// TestNudge: what begins an interval has the ports of the Service, and an endpoint that kube-proxy
+// passes over while there are others.
 func TestNudge(t *testing.T) {
 	s := routed("cart").nudge("m")
 	c := s.Endpoints[0].Conditions

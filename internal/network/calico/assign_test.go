@@ -14,7 +14,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/fakekubelet"
 )
 
-// TestAssignTunnel gives the tunnel of a node an address of each of two blocks, and takes one back. What is given meanwhile is not overwritten.
+// TestAssignTunnel gives the tunnel of a node an address of each of two blocks, and takes one back.
+// What is given meanwhile is not overwritten.
 func TestAssignTunnel(t *testing.T) {
 	c := lazy.Get(t)
 	first, second := block(t, c, "10.9.0.0/28", "pod-1"), block(t, c, "10.9.1.0/28")

@@ -9,7 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// sound is a state in which everything fits: a pod and a tunnel on node a, an address that Windows keeps on node b.
+// sound is a state in which everything fits: a pod and a tunnel on node a, an address that Windows
+// keeps on node b.
 func sound() (*State, []corev1.Pod, []corev1.Node) {
 	pool, one, two := netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.244.0.0/26"), netip.MustParsePrefix("10.244.1.0/26")
 	s := &State{

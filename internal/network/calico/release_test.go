@@ -213,7 +213,8 @@ func TestFreeMeetsAnAllocation(t *testing.T) {
 	}
 }
 
-// TestFreeKeepsAHandleOfMore: a handle of addresses in several blocks, or of several in one, stays until the last.
+// TestFreeKeepsAHandleOfMore: a handle of addresses in several blocks, or of several in one, stays
+// until the last.
 func TestFreeKeepsAHandleOfMore(t *testing.T) {
 	c := lazy.Get(t)
 	p := block(t, c, "10.7.0.0/28")

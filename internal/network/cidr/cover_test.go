@@ -35,7 +35,8 @@ func TestCover(t *testing.T) {
 	}
 }
 
-// TestCoverHoldsEveryAddress tries every pair of a range: each must lie inside a part of the cover, not at its edge.
+// TestCoverHoldsEveryAddress tries every pair of a range: each must lie inside a part of the cover,
+// not at its edge.
 func TestCoverHoldsEveryAddress(t *testing.T) {
 	within := netip.MustParsePrefix("10.96.0.0/26")
 	first, last := Bounds(within)

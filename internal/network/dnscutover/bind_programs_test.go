@@ -81,7 +81,8 @@ type stage struct {
 	source, target *balancer
 	memory         *notebook
 	key            string
-	// patience is how long the other side may take to answer, gateWait how long servers and caches may.
+	// patience is how long the other side may take to answer, gateWait how long servers and caches
+	// may.
 	patience, gateWait time.Duration
 	owners             []string
 }

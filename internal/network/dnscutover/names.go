@@ -22,7 +22,8 @@ const (
 	loadBalancer = "LoadBalancer"
 )
 
-// FoundName is a name that objects of a cluster ask for, in lower case and without a dot at the end.
+// FoundName is a name that objects of a cluster ask for, in lower case and without a dot at the
+// end.
 type FoundName struct {
 	Name string
 	// TLS is true if one of the objects has a certificate for it.

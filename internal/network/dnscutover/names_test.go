@@ -16,8 +16,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/golden"
 )
 
-// TestPairs reads the objects of two clusters and a spec from testdata/pairs/*.txtar and compares which names are found, and what
-// they are led from and to.
+// TestPairs reads the objects of two clusters and a spec from testdata/pairs/*.txtar and compares
+// which names are found, and what they are led from and to.
 func TestPairs(t *testing.T) {
 	golden.Run(t, "testdata/pairs/*.txtar", sections)
 }
@@ -69,7 +69,8 @@ func objects(t *testing.T, text []byte) []unstructured.Unstructured {
 	}
 }
 
-// TestRenew: where names lead stays as it was written down, how they are asked for goes by the spec.
+// TestRenew: where names lead stays as it was written down, how they are asked for goes by the
+// spec.
 func TestRenew(t *testing.T) {
 	kept := []v1alpha1.RedirectName{
 		{

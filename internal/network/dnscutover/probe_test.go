@@ -62,7 +62,8 @@ func (a *authority) sign(t *testing.T, until time.Time, names ...string) tls.Cer
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: a.key}
 }
 
-// balancer answers for one name, or for all if that is empty, and with 404 for others. It counts questions.
+// balancer answers for one name, or for all if that is empty, and with 404 for others. It counts
+// questions.
 type balancer struct {
 	*httptest.Server
 	asked  atomic.Int64
@@ -199,7 +200,8 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// TestAskBoth: the target has to answer as the source does, at each of its addresses, if no status is wanted.
+// TestAskBoth: the target has to answer as the source does, at each of its addresses, if no status
+// is wanted.
 func TestAskBoth(t *testing.T) {
 	const name = "shop.example.com"
 	source := newBalancer(t, "127.0.0.1:0", name, 204, nil)

@@ -94,8 +94,9 @@ func balancers(t *testing.T) *Client {
 	return &Client{Recursive: []string{at}, Port: port}
 }
 
-// TestSwapsSurviveKills: a record that changes its type, or goes from and to an alias, in whichever direction, killed at whichever
-// write. The wait at the end covers what resolvers remember, the 60 seconds of an alias included, and back again it is what it was.
+// TestSwapsSurviveKills: a record that changes its type, or goes from and to an alias, in whichever
+// direction, killed at whichever write. The wait at the end covers what resolvers remember, the 60
+// seconds of an alias included, and back again it is what it was.
 func TestSwapsSurviveKills(t *testing.T) {
 	client := balancers(t)
 	name, a := v1alpha1.RecordCNAME, v1alpha1.RecordA
@@ -128,7 +129,8 @@ func TestSwapsSurviveKills(t *testing.T) {
 	}
 }
 
-// TestSwapWithoutWait is the control of the wait: without it resolvers remember the alias that the record has left.
+// TestSwapWithoutWait is the control of the wait: without it resolvers remember the alias that the
+// record has left.
 func TestSwapWithoutWait(t *testing.T) {
 	client, lost := balancers(t), 0
 	for seed := range uint64(20) {
@@ -190,7 +192,8 @@ func TestSwapShowsBoth(t *testing.T) {
 	}
 }
 
-// TestSwapNeedsBothEnds: nothing is written as long as what the record leads to, or is to lead to, does not answer.
+// TestSwapNeedsBothEnds: nothing is written as long as what the record leads to, or is to lead to,
+// does not answer.
 func TestSwapNeedsBothEnds(t *testing.T) {
 	w := newWorld(t, 1, []string{"old.example.net."}, 10*time.Second)
 	w.primary.Type, w.former, w.typ = v1alpha1.RecordCNAME, v1alpha1.RecordCNAME, v1alpha1.RecordA

@@ -161,8 +161,8 @@ func TestBindUpdates(t *testing.T) {
 	})
 }
 
-// watch asks a recursive server again and again, as clients do that use an answer for as long as it lives, and keeps every
-// address that clients may be using now.
+// watch asks a recursive server again and again, as clients do that use an answer for as long as it
+// lives, and keeps every address that clients may be using now.
 type watch struct {
 	mu      sync.Mutex
 	expires map[string]time.Time
@@ -227,9 +227,9 @@ func (w *watch) used() []string {
 	return all
 }
 
-// TestBindMoves moves records of a real zone, with a real secondary and a real resolver, while clients use what they are told
-// for as long as they may. When the wait for the old values is over no client uses them any more. The control replaces a record
-// at once, and then clients do.
+// TestBindMoves moves records of a real zone, with a real secondary and a real resolver, while
+// clients use what they are told for as long as they may. When the wait for the old values is over
+// no client uses them any more. The control replaces a record at once, and then clients do.
 func TestBindMoves(t *testing.T) {
 	b := startBind(t)
 	t.Run("there and back", func(t *testing.T) {
@@ -328,7 +328,8 @@ func (b *bind) created(t *testing.T) {
 	b.check(t, name, v1alpha1.RecordA, 0)
 }
 
-// naive is the control: the record is replaced, every server of the zone says so, and old values are in use.
+// naive is the control: the record is replaced, every server of the zone says so, and old values
+// are in use.
 func (b *bind) naive(t *testing.T) {
 	w := startWatch(t, b, "naive.example.test", v1alpha1.RecordA)
 	for len(w.used()) == 0 {

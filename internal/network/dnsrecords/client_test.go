@@ -20,7 +20,8 @@ func rcode(code int) dns.HandlerFunc {
 	return func(w dns.ResponseWriter, r *dns.Msg) { _ = w.WriteMsg(new(dns.Msg).SetRcode(r, code)) }
 }
 
-// TestAskTellsOddAnswersFromAnswers: only a server that has the zone, and answers what it was asked, says something.
+// TestAskTellsOddAnswersFromAnswers: only a server that has the zone, and answers what it was
+// asked, says something.
 func TestAskTellsOddAnswersFromAnswers(t *testing.T) {
 	z := &zone{name: "example.test.", records: []string{"api.example.test. 30 IN A 192.0.2.1", "api.example.test. 30 IN A 192.0.2.2"}}
 	lame := &zone{name: z.name, records: z.records, lame: true}
@@ -87,7 +88,8 @@ func TestAskStopsWhenItIsToldTo(t *testing.T) {
 	}
 }
 
-// TestReachableForgivesFamilies: of a server with two addresses one is enough, if there is no way to the other.
+// TestReachableForgivesFamilies: of a server with two addresses one is enough, if there is no way
+// to the other.
 func TestReachableForgivesFamilies(t *testing.T) {
 	unreachable := &net.OpError{Op: "dial", Err: &os.SyscallError{Syscall: "connect", Err: syscall.ENETUNREACH}}
 	closed := &net.OpError{Op: "dial", Err: &os.SyscallError{Syscall: "connect", Err: syscall.ECONNREFUSED}}

@@ -15,8 +15,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/dnstest"
 )
 
-// TestManualLooksForItself: the zone and its servers are found by a resolver, and all of them have to agree before it is
-// known what is there.
+// TestManualLooksForItself: the zone and its servers are found by a resolver, and all of them have
+// to agree before it is known what is there.
 func TestManualLooksForItself(t *testing.T) {
 	const typ = v1alpha1.RecordA
 	zoneRecords := []string{

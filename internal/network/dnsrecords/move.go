@@ -13,7 +13,8 @@ import (
 
 const defaultPatience = time.Hour
 
-// RecordMove is one record on its way between values. Its steps may be in different phases, in order.
+// RecordMove is one record on its way between values. Its steps may be in different phases, in
+// order.
 type RecordMove struct {
 	// Patience bounds the wait for servers, caches and, with a manual provider, people; an hour by
 	// default. Waits by the clock come on top.

@@ -13,8 +13,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// TestMoveSurvivesKills: whatever run is killed at whichever write, the next one, forward or back, ends as it should, and when
-// the wait for what was taken out is over no resolver remembers that.
+// TestMoveSurvivesKills: whatever run is killed at whichever write, the next one, forward or back,
+// ends as it should, and when the wait for what was taken out is over no resolver remembers that.
 func TestMoveSurvivesKills(t *testing.T) {
 	for seed := range uint64(300) {
 		ttl := []time.Duration{10 * time.Second, 5 * time.Minute, time.Hour}[seed%3]
@@ -155,7 +155,8 @@ func TestMoveStopsWhenOthersPutItBack(t *testing.T) {
 	}
 }
 
-// TestMoveCountsFromARaisedTimeToLive: who raises it in the middle has caches remember for as long again.
+// TestMoveCountsFromARaisedTimeToLive: who raises it in the middle has caches remember for as long
+// again.
 func TestMoveCountsFromARaisedTimeToLive(t *testing.T) {
 	w := newWorld(t, 1, oldOnes, time.Hour)
 	m := w.move(nil)
@@ -172,7 +173,8 @@ func TestMoveCountsFromARaisedTimeToLive(t *testing.T) {
 	}
 }
 
-// TestMoveCountsFromWhatItHasSeen: where people were faster than the steps, what they did has to be waited for all the same.
+// TestMoveCountsFromWhatItHasSeen: where people were faster than the steps, what they did has to be
+// waited for all the same.
 func TestMoveCountsFromWhatItHasSeen(t *testing.T) {
 	w := newWorld(t, 1, oldOnes, time.Hour)
 	m := w.move(nil)
@@ -242,7 +244,8 @@ func TestMoveCreatesAndDeletes(t *testing.T) {
 	}
 }
 
-// TestBackOfNothing: where nothing was written there is nothing to take back, and nothing to wait for.
+// TestBackOfNothing: where nothing was written there is nothing to take back, and nothing to wait
+// for.
 func TestBackOfNothing(t *testing.T) {
 	for _, from := range [][]string{nil, oldOnes} {
 		w := newWorld(t, 1, oldOnes, time.Hour)

@@ -157,7 +157,7 @@ func (s *situation) goal(st stage, d engine.Direction) []string {
 	return s.to
 }
 
-// past reports whether a stage is behind. What never left has no way back.
+// past reports whether a stage is behind. A record that never left has no way back.
 func (s *situation) past(st stage, d engine.Direction) bool {
 	if st == leave {
 		return s.memory == nil

@@ -142,7 +142,8 @@ func errorsOf(err error) []*spec.Error {
 	return nil
 }
 
-// TestEmptyFromIsKept: that a record may be created must survive being written down, and must not come about by it.
+// TestEmptyFromIsKept: that a record may be created must survive being written down, and must not
+// come about by it.
 func TestEmptyFromIsKept(t *testing.T) {
 	for text, empty := range map[string]bool{`{"name":"a.b","from":[]}`: true, `{"name":"a.b"}`: false} {
 		r := &v1alpha1.RecordSpec{}

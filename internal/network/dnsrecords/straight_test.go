@@ -12,8 +12,9 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// TestStraightMovesSurviveKills: forward, back with the time to live still short, forward again, and so on, killed at whichever
-// write. The record never has both ends, no resolver remembers what a wait was for, and at the end its time to live is as it was.
+// TestStraightMovesSurviveKills: forward, back with the time to live still short, forward again,
+// and so on, killed at whichever write. The record never has both ends, no resolver remembers what
+// a wait was for, and at the end its time to live is as it was.
 func TestStraightMovesSurviveKills(t *testing.T) {
 	for seed := range uint64(300) {
 		ttl := []time.Duration{10 * time.Second, 5 * time.Minute, time.Hour}[seed%3]
@@ -66,8 +67,8 @@ func TestStraightMovesSurviveKills(t *testing.T) {
 	}
 }
 
-// TestThereAgainAfterRestore: a second round waits for the long time to live as the first one did, and for a longer one that
-// was set in between.
+// TestThereAgainAfterRestore: a second round waits for the long time to live as the first one did,
+// and for a longer one that was set in between.
 func TestThereAgainAfterRestore(t *testing.T) {
 	for _, between := range []time.Duration{time.Hour, 5 * time.Hour} {
 		w := newWorld(t, 1, oldOnes, time.Hour)
@@ -139,7 +140,8 @@ func TestWhatPutsItBackIsNamed(t *testing.T) {
 	}
 }
 
-// TestPeopleGoStraightValueByValue: who changes a record by hand is waited for, whatever it has on the way.
+// TestPeopleGoStraightValueByValue: who changes a record by hand is waited for, whatever it has on
+// the way.
 func TestPeopleGoStraightValueByValue(t *testing.T) {
 	w := newWorld(t, 1, oldOnes, time.Minute)
 	w.straight = true

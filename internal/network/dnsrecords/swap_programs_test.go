@@ -17,7 +17,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// pester asks a server for the address of a name, as often as it can, and counts answers without one.
+// pester asks a server for the address of a name, as often as it can, and counts answers without
+// one.
 type pester struct {
 	asked, lost atomic.Int64
 	stop        func()
@@ -49,9 +50,10 @@ func startPester(t *testing.T, at, name string, recursive bool) *pester {
 	return p
 }
 
-// TestBindChangesType has a name be a CNAME and an address in turns, at a real server with a real secondary and a real resolver, while
-// clients ask for its address all the time. Every answer has one. The control takes the one record away and then creates the other,
-// and its clients get answers without.
+// TestBindChangesType has a name be a CNAME and an address in turns, at a real server with a real
+// secondary and a real resolver, while clients ask for its address all the time. Every answer has
+// one. The control takes the one record away and then creates the other, and its clients get
+// answers without.
 func TestBindChangesType(t *testing.T) {
 	b := startBind(t)
 	t.Run("there and back", b.swapThereAndBack)
@@ -114,7 +116,8 @@ func (b *bind) swapThereAndBack(t *testing.T) {
 	}
 }
 
-// swapsOn has a name be a CNAME, an address, and a CNAME of another load balancer, in one move; and back from there to what it was.
+// swapsOn has a name be a CNAME, an address, and a CNAME of another load balancer, in one move; and
+// back from there to what it was.
 func (b *bind) swapsOn(t *testing.T) {
 	const at, newBalancer = "twice.sub.example.test", "lb-new.sub.example.test."
 	m := b.move(t, v1alpha1.RecordSpec{
@@ -204,7 +207,8 @@ func (b *bind) swapsNaively(t *testing.T) {
 	t.Logf("in two steps %d of %d answers had no address, by round %d", p.lost.Load(), p.asked.Load(), done)
 }
 
-// swapsRefused: a CNAME cannot stand beside anything, and the server would leave it out without a word.
+// swapsRefused: a CNAME cannot stand beside anything, and the server would leave it out without a
+// word.
 func (b *bind) swapsRefused(t *testing.T) {
 	const at = "texts.sub.example.test"
 	have := b.put(t, at, v1alpha1.RecordA, 3*time.Second, "192.0.2.1")
@@ -246,7 +250,8 @@ func (b *bind) swapsRefused(t *testing.T) {
 	b.check(t, at, v1alpha1.RecordCNAME, 3*time.Second, oldBalancer)
 }
 
-// swapConflicts: a change of others between the look and the update is not overwritten, in either direction.
+// swapConflicts: a change of others between the look and the update is not overwritten, in either
+// direction.
 func (b *bind) swapConflicts(t *testing.T) {
 	const at = "faster.sub.example.test"
 	have := b.put(t, at, v1alpha1.RecordCNAME, 3*time.Second, oldBalancer)

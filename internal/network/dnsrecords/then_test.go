@@ -48,9 +48,10 @@ func (e ends) world(t *testing.T, seed uint64, client *Client, ttl time.Duration
 	return w
 }
 
-// TestThenSurvivesKills: a record goes to one thing and from there to another, and back from wherever it is, killed at whichever write.
-// It never has anything but one of its ends, or two where they may stand side by side; what a wait was for no resolver remembers; and
-// back again it is what it was.
+// TestThenSurvivesKills: a record goes to one thing and from there to another, and back from
+// wherever it is, killed at whichever write. It never has anything but one of its ends, or two
+// where they may stand side by side; what a wait was for no resolver remembers; and back again it
+// is what it was.
 func TestThenSurvivesKills(t *testing.T) {
 	client := balancers(t)
 	for i, e := range journeys() {
@@ -126,7 +127,8 @@ func (w *world) knows(gone ...[]string) bool {
 	return slices.ContainsFunc(slices.Concat(gone...), func(v string) bool { return slices.Contains(got, v) })
 }
 
-// TestThenWithoutWait is the control: without the wait resolvers remember what the record had between.
+// TestThenWithoutWait is the control: without the wait resolvers remember what the record had
+// between.
 func TestThenWithoutWait(t *testing.T) {
 	client, lost := balancers(t), 0
 	for seed := range uint64(20) {
@@ -145,7 +147,8 @@ func TestThenWithoutWait(t *testing.T) {
 	}
 }
 
-// TestThenNeedsBothEnds: nothing is written as long as one of both does not answer, there and back, and people are told what is missing.
+// TestThenNeedsBothEnds: nothing is written as long as one of both does not answer, there and back,
+// and people are told what is missing.
 func TestThenNeedsBothEnds(t *testing.T) {
 	e := journeys()[0]
 	w := e.world(t, 1, &Client{}, 10*time.Second)
@@ -193,8 +196,8 @@ func TestThenNeedsBothEnds(t *testing.T) {
 	}
 }
 
-// TestThenRefusals: a record that is not where the step takes it from is left alone, and what cannot be told apart is said before
-// anything changes.
+// TestThenRefusals: a record that is not where the step takes it from is left alone, and what
+// cannot be told apart is said before anything changes.
 func TestThenRefusals(t *testing.T) {
 	e := journeys()[0]
 	for _, tt := range []struct {
@@ -231,8 +234,8 @@ func TestThenRefusals(t *testing.T) {
 	}
 }
 
-// TestLeave: a move that goes neither on nor back gives the record its time to live, wherever it is. One that never began, or that has
-// gone back, does nothing.
+// TestLeave: a move that goes neither on nor back gives the record its time to live, wherever it
+// is. One that never began, or that has gone back, does nothing.
 func TestLeave(t *testing.T) {
 	e := journeys()[0]
 	for _, tt := range []struct {

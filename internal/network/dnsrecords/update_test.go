@@ -13,7 +13,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/dnstest"
 )
 
-// TestUpdateNamesWhatStandsInTheWay compares the messages with what RFC 2136 wants, sections 2.4 and 2.5.
+// TestUpdateNamesWhatStandsInTheWay compares the messages with what RFC 2136 wants, sections 2.4
+// and 2.5.
 func TestUpdateNamesWhatStandsInTheWay(t *testing.T) {
 	d := &Dynamic{Zone: "example.com"}
 	const name = "api.example.com.\t"
@@ -95,8 +96,8 @@ func noOthers(name string) []string {
 	return all
 }
 
-// TestDynamicExplains is about primaries that do not do what they are asked to: what cannot pass ends a run, with advice;
-// what may pass is tried again.
+// TestDynamicExplains is about primaries that do not do what they are asked to: what cannot pass
+// ends a run, with advice; what may pass is tried again.
 func TestDynamicExplains(t *testing.T) {
 	key, err := NewKey("replumb", "hmac-sha256", secret)
 	if err != nil {
@@ -172,7 +173,8 @@ func TestDynamicRefusesForgedAnswers(t *testing.T) {
 	}
 }
 
-// TestDynamicAsksEveryServer: the primary and those that it names for the zone, of which one is slow to follow.
+// TestDynamicAsksEveryServer: the primary and those that it names for the zone, of which one is
+// slow to follow.
 func TestDynamicAsksEveryServer(t *testing.T) {
 	zoneRecords := []string{
 		"example.test. 60 IN NS ns1.example.test.", "example.test. 60 IN NS ns2.example.test.", "example.test. 60 IN NS ns3.example.test.",

@@ -19,7 +19,8 @@ import (
 
 var errKilled = errors.New("killed")
 
-// world is a zone with a secondary that lags, and caches that ask and remember, by a clock of its own.
+// world is a zone with a secondary that lags, and caches that ask and remember, by a clock of its
+// own.
 type world struct {
 	t       testing.TB
 	random  *rand.Rand

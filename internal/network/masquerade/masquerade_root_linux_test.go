@@ -28,8 +28,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// run a program of the machine, in the namespace of this thread, and never in the machine's own: a subtest has another thread than its
-// test, and what it flushed there would be everybody's.
+// run a program of the machine, in the namespace of this thread, and never in the machine's own: a
+// subtest has another thread than its test, and what it flushed there would be everybody's.
 func run(t *testing.T, in string, words ...string) string {
 	t.Helper()
 	machine, err := os.Readlink(
@@ -53,7 +53,8 @@ func run(t *testing.T, in string, words ...string) string {
 	return string(out)
 }
 
-// world is a node that leads from the pod of one network to that of another, each in a namespace of its own.
+// world is a node that leads from the pod of one network to that of another, each in a namespace of
+// its own.
 type world struct{ node, old, fresh netns.NsHandle }
 
 const (
@@ -126,8 +127,9 @@ func (w *world) flow(t *testing.T, from, to string) *flow {
 	return f
 }
 
-// seen is the address that the server sees, which answers to it: the answer has to come back too. Which address it is, and not whether a
-// datagram is lost while neighbours are found, is what matters: the client asks again until it has an answer.
+// seen is the address that the server sees, which answers to it: the answer has to come back too.
+// Which address it is, and not whether a datagram is lost while neighbours are found, is what
+// matters: the client asks again until it has an answer.
 func (f *flow) seen() string {
 	f.t.Helper()
 	answered := make(chan struct{})
@@ -178,7 +180,8 @@ func (w *world) sees(t *testing.T, when, want, want6 string) {
 	}
 }
 
-// Masquerading as flannel, Calico and kube-proxy have it, by each of the ways in which rules are written.
+// Masquerading as flannel, Calico and kube-proxy have it, by each of the ways in which rules are
+// written.
 const (
 	withNft = `table %[1]s others { chain postrouting {
 	type nat hook postrouting priority srcnat; %[1]s saddr %[2]s %[1]s daddr != 224.0.0.0/4 masquerade fully-random
@@ -219,8 +222,9 @@ table ip replumb-crossing { chain postrouting { type nat hook postrouting priori
 table ip6 replumb-crossing { chain postrouting { type nat hook postrouting priority 90; ip6 saddr fd00:1::/64 ip6 daddr fd00:2::/64 accept; }; }
 `
 
-// TestPodsSeeEachOther has packets go from one network to the other through a node that masquerades. Without the rules the other pod sees
-// the node, and also with rules that accept; with them it sees the pod. What leaves to elsewhere is masqueraded as before.
+// TestPodsSeeEachOther has packets go from one network to the other through a node that
+// masquerades. Without the rules the other pod sees the node, and also with rules that accept; with
+// them it sees the pod. What leaves to elsewhere is masqueraded as before.
 func TestPodsSeeEachOther(t *testing.T) {
 	const node, node6 = "192.168.1.1", "fd00:2::1"
 	for _, by := range []string{"nftables", "nft", "legacy"} {
@@ -271,7 +275,8 @@ func TestElsewhere(t *testing.T) {
 
 const firewall = "table inet firewall { chain in { type filter hook input priority 0; policy drop; iif lo accept; }; }"
 
-// TestPut: what is there already is left alone, and whatever differs is put right, beside the tables of others.
+// TestPut: what is there already is left alone, and whatever differs is put right, beside the
+// tables of others.
 func TestPut(t *testing.T) {
 	for name, change := range map[string]string{
 		"nothing there":   "delete table ip replumb-crossing; delete table ip6 replumb-crossing",

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestPins: what Cilium's programs are kept by goes, the links first, and what others have pinned stays.
+// TestPins: what Cilium's programs are kept by goes, the links first, and what others have pinned
+// stays.
 func TestPins(t *testing.T) {
 	cilium, _ := Find("cilium")
 	others := []string{"sys/fs/bpf/tc/globals/cali_v4_routes", "sys/fs/bpf/other/x", "sys/fs/bpf/cilium-not"}
@@ -73,7 +74,8 @@ func TestLinksOfCilium(t *testing.T) {
 	}
 }
 
-// TestAdoptCilium: nothing of replumb is left once a node goes by Cilium's own file, nor what Cilium's agent has put aside of it.
+// TestAdoptCilium: nothing of replumb is left once a node goes by Cilium's own file, nor what
+// Cilium's agent has put aside of it.
 func TestAdoptCilium(t *testing.T) {
 	cilium, _ := Find("cilium")
 	const list = `{"name": "cilium", "plugins": [{"type": "cilium-cni"}]}`

@@ -10,8 +10,9 @@ import (
 	"github.com/replumb/replumb/internal/testing/ownnet"
 )
 
-// TestRulesOfRouting has the kernel's rule for local addresses where Cilium moves it, and rules and routes of tables of its own: they go, the
-// node knows its own addresses all the time, and rules of others stay.
+// TestRulesOfRouting has the kernel's rule for local addresses where Cilium moves it, and rules and
+// routes of tables of its own: they go, the node knows its own addresses all the time, and rules of
+// others stay.
 func TestRulesOfRouting(t *testing.T) {
 	ownnet.Enter(t)
 	run(t, "", "ip", "link", "set", "lo", "up")

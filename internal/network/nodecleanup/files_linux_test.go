@@ -41,7 +41,8 @@ func TestNamesOfNetworks(t *testing.T) {
 	}
 }
 
-// TestLinksOutOfTheNode: what a link leads to outside of the node's root is neither found nor removed.
+// TestLinksOutOfTheNode: what a link leads to outside of the node's root is neither found nor
+// removed.
 func TestLinksOutOfTheNode(t *testing.T) {
 	calico, _ := Find("calico")
 	outside := t.TempDir()

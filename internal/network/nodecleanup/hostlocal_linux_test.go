@@ -52,8 +52,8 @@ func TestHostLocalFiles(t *testing.T) {
 	}
 }
 
-// TestHostLocalParts: what is named by the files is known until they go, which is last, also where Cilium has put them aside; and files, bridges and
-// addresses of podman stay.
+// TestHostLocalParts: what is named by the files is known until they go, which is last, also where
+// Cilium has put them aside; and files, bridges and addresses of podman stay.
 func TestHostLocalParts(t *testing.T) {
 	h := ofNode(aNode(t, map[string]string{
 		"etc/cni/net.d/10-kubenet.conf.cilium_bak":    bridgeConf,
@@ -92,7 +92,8 @@ func TestHostLocalParts(t *testing.T) {
 	}
 }
 
-// TestHostLocalLegacy: rules of pods by the name of the network, with their chains, and none of portmap's own or of another network.
+// TestHostLocalLegacy: rules of pods by the name of the network, with their chains, and none of
+// portmap's own or of another network.
 func TestHostLocalLegacy(t *testing.T) {
 	n, _ := Find(HostLocal)
 	n = n.ofPods([]string{"kubenet"})

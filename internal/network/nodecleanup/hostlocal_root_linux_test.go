@@ -14,7 +14,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/ownnet"
 )
 
-// podRules are those that ipMasq and portmap have left for a pod of each of two networks, beside what portmap has for all.
+// podRules are those that ipMasq and portmap have left for a pod of each of two networks, beside
+// what portmap has for all.
 const podRules = `*nat
 :CNI-0123456789abcdef01234567 - [0:0]
 :CNI-fedcba9876543210fedcba98 - [0:0]
@@ -30,7 +31,8 @@ const podRules = `*nat
 COMMIT
 `
 
-// TestCleanHostLocal removes host-local from a node that has podman too, whose network is of the same plugins, and a route to another node.
+// TestCleanHostLocal removes host-local from a node that has podman too, whose network is of the
+// same plugins, and a route to another node.
 func TestCleanHostLocal(t *testing.T) {
 	ownnet.Enter(t)
 	h := ofNode(aNode(t, map[string]string{

@@ -14,7 +14,7 @@ import (
 )
 
 // Inspect finds, as problems, what keeps the node from running two networks and a switch to this
-// one. What cannot be known is an error.
+// one. It returns an error for the unknown.
 func (h Host) Inspect(n NetworkTraces) (*TracesReport, error) {
 	root, err := h.open()
 	if err != nil {

@@ -12,7 +12,8 @@ const (
 	v2Max          = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\nmax_conf_num = "
 )
 
-// TestRuntimes has configurations of runtimes, and words of the problem that each is; none, if it is as it should be.
+// TestRuntimes has configurations of runtimes, and words of the problem that each is; none, if it
+// is as it should be.
 func TestRuntimes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		files map[string]string
@@ -105,7 +106,8 @@ func TestRuntimes(t *testing.T) {
 	}
 }
 
-// requireProblems has as many of them as there should be, and each with the words that it should have.
+// requireProblems has as many of them as there should be, and each with the words that it should
+// have.
 func requireProblems(t *testing.T, got, want []string) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -118,7 +120,8 @@ func requireProblems(t *testing.T, got, want []string) {
 	}
 }
 
-// TestLinked: a file that is a link from the root of the node is read on the node, and not where the test runs.
+// TestLinked: a file that is a link from the root of the node is read on the node, and not where
+// the test runs.
 func TestLinked(t *testing.T) {
 	h := aNode(t, map[string]string{"nix/store/config.toml": v2Max + "2\n", "etc/containerd/x": "", "etc/cni/net.d/x": ""})
 	must(t, os.Symlink("/nix/store/config.toml", filepath.Join(h.Root, containerdToml)))

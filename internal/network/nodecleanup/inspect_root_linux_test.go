@@ -14,7 +14,8 @@ import (
 
 const sizedList = `{"name": "k8s-pod-network", "plugins": [{"type": "calico", "mtu": 1450}]}`
 
-// TestInspect has a node with the tunnels of both networks, as they should be and otherwise, and changes nothing of it.
+// TestInspect has a node with the tunnels of both networks, as they should be and otherwise, and
+// changes nothing of it.
 func TestInspect(t *testing.T) {
 	calico, _ := Find("calico")
 	for name, tt := range map[string]struct {
@@ -62,7 +63,8 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-// TestInspectDown: a tunnel that is down carries nothing, such as the one that the kernel's module makes.
+// TestInspectDown: a tunnel that is down carries nothing, such as the one that the kernel's module
+// makes.
 func TestInspectDown(t *testing.T) {
 	ownnet.Enter(t)
 	calico, _ := Find("calico")

@@ -74,7 +74,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestWeaveFiles: configuration, state and results of Weave, as its manifest and its script leave them.
+// TestWeaveFiles: configuration, state and results of Weave, as its manifest and its script leave
+// them.
 func TestWeaveFiles(t *testing.T) {
 	root := t.TempDir()
 	for name, body := range map[string]string{

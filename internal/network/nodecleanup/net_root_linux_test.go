@@ -29,7 +29,8 @@ func run(t *testing.T, in string, words ...string) string {
 	return string(out)
 }
 
-// foreign is what a host with policies of its own has: it drops what no rule allowed, and others forward for Services.
+// foreign is what a host with policies of its own has: it drops what no rule allowed, and others
+// forward for Services.
 const foreign = `*nat
 :PREROUTING ACCEPT [0:0]
 :INPUT ACCEPT [0:0]
@@ -255,8 +256,8 @@ func TestCalicoRoutes(t *testing.T) {
 	}
 }
 
-// TestWeaveOnANode has what Weave leaves, by its published names, beside what others have. The datapath is played by a dummy interface: that of
-// Open vSwitch the kernel does not let go.
+// TestWeaveOnANode has what Weave leaves, by its published names, beside what others have. The
+// datapath is played by a dummy interface: that of Open vSwitch the kernel does not let go.
 func TestWeaveOnANode(t *testing.T) {
 	for _, tables := range []string{"nft", "legacy"} {
 		t.Run(tables, func(t *testing.T) {

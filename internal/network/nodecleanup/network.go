@@ -64,7 +64,7 @@ type NetworkTraces struct {
 // pkg/datapath/iptables and pkg/datapath/linux (NodeEnsureLocalRoutingRule) of
 // github.com/cilium/cilium. Weave: net/bridge.go, net/veth.go, npc/constants.go and prog/weave-kube
 // of github.com/weaveworks/weave; datapath is one of Open vSwitch, which the kernel does not let go
-// as an interface. What is pinned of its links goes before its maps: a program without the maps of
+// as an interface. Pinned links go before maps: a program without the maps of
 // its tail calls drops packets.
 func Find(name string) (NetworkTraces, bool) {
 	all := []NetworkTraces{

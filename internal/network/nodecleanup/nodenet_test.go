@@ -66,7 +66,8 @@ func FuzzLegacy(f *testing.F) {
 	})
 }
 
-// weaveRules are those that Weave writes (net/bridge.go and npc/controller.go in github.com/weaveworks/weave), as iptables-save prints them.
+// weaveRules are those that Weave writes (net/bridge.go and npc/controller.go in
+// github.com/weaveworks/weave), as iptables-save prints them.
 const weaveRules = `*mangle
 :WEAVE-CANARY - [0:0]
 COMMIT
@@ -94,7 +95,8 @@ COMMIT
 COMMIT
 `
 
-// TestWeaveRules: all that Weave writes is found, and nothing of others, whose chains and interfaces have names like its own.
+// TestWeaveRules: all that Weave writes is found, and nothing of others, whose chains and
+// interfaces have names like its own.
 func TestWeaveRules(t *testing.T) {
 	const others = `*filter
 :INPUT DROP [0:0]

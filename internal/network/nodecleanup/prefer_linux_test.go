@@ -89,7 +89,8 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// TestCleanTakesWhatLiesReady: a network that is removed leaves no configuration for later, and another's stays.
+// TestCleanTakesWhatLiesReady: a network that is removed leaves no configuration for later, and
+// another's stays.
 func TestCleanTakesWhatLiesReady(t *testing.T) {
 	calico, _ := Find("calico")
 	h := aNode(t, map[string]string{

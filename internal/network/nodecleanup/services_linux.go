@@ -12,8 +12,8 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// Check asks the node. What does not hold is a problem in the report; what cannot be looked at is
-// an error.
+// Check asks the node. The report has what does not hold as problems; what
+// cannot be read is an error.
 func (s ServiceQuery) Check(ctx context.Context) (*TracesReport, error) {
 	r := &TracesReport{Problems: s.reach(ctx)}
 	if s.Programmed.IsValid() {

@@ -38,8 +38,9 @@ COMMIT
 COMMIT
 `
 
-// TestKubeProxyIsToldAndGoes: rules for a Service are found in each kind of tables, those for others are not taken for them; and when kube-proxy's
-// rules go, those of the kubelet and of Cilium stay.
+// TestKubeProxyIsToldAndGoes: rules for a Service are found in each kind of tables, those for
+// others are not taken for them; and when kube-proxy's rules go, those of the kubelet and of Cilium
+// stay.
 func TestKubeProxyIsToldAndGoes(t *testing.T) {
 	host := Host{Root: "/"}
 	has, hasNot := netip.MustParseAddr("10.96.0.20"), netip.MustParseAddr("10.96.0.21")

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// savedByKubelet is what a node of kube-proxy has in mode iptables, with chains of the kubelet and of others.
+// savedByKubelet is what a node of kube-proxy has in mode iptables, with chains of the kubelet and
+// of others.
 const savedByKubelet = `*mangle
 :KUBE-IPTABLES-HINT - [0:0]
 :KUBE-KUBELET-CANARY - [0:0]
@@ -40,7 +41,8 @@ COMMIT
 COMMIT
 `
 
-// TestKubeProxyLeft: what kube-proxy has written is told from what the kubelet and Cilium have, and goes without it.
+// TestKubeProxyLeft: what kube-proxy has written is told from what the kubelet and Cilium have, and
+// goes without it.
 func TestKubeProxyLeft(t *testing.T) {
 	n, ok := Find(KubeProxy)
 	if !ok || len(n.Writable()) > 0 || slices.Contains(Names(), KubeProxy) {

@@ -71,7 +71,8 @@ func TestAllocate(t *testing.T) {
 	}
 }
 
-// TestAllocateManyTimes moves node by node, as a migration that is killed before each does: no node's range changes.
+// TestAllocateManyTimes moves node by node, as a migration that is killed before each does: no
+// node's range changes.
 func TestAllocateManyTimes(t *testing.T) {
 	from, to := netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.64.0.0/18")
 	var nodes []RangeHolder

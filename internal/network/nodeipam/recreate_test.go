@@ -73,8 +73,9 @@ func create(t *testing.T, c client.Client, o client.Object) {
 	}
 }
 
-// garbageCollector stands in for the part of the real one that a deletion with propagationPolicy Orphan waits for
-// (k8s.io/kubernetes pkg/controller/garbagecollector): it takes the owner out of what it owns, then the finalizer.
+// garbageCollector stands in for the part of the real one that a deletion with propagationPolicy
+// Orphan waits for (k8s.io/kubernetes pkg/controller/garbagecollector): it takes the owner out of
+// what it owns, then the finalizer.
 func garbageCollector(t *testing.T, c client.Client) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -185,7 +186,8 @@ func TestRecreateThereAndBack(t *testing.T) {
 	}
 }
 
-// TestRecreateTakesUpWhereItWasKilled does by hand what a run does before it is killed, and lets another one go on.
+// TestRecreateTakesUpWhereItWasKilled does by hand what a run does before it is killed, and lets
+// another one go on.
 func TestRecreateTakesUpWhereItWasKilled(t *testing.T) {
 	there := []string{"10.245.3.0/24"}
 	gone := func(t *testing.T, k SavedNodes, node *corev1.Node) {

@@ -1,6 +1,6 @@
 // Package overlapset puts the Deployment into the cluster that keeps bridges in step with their
 // Services between commands, waits for its replicas, says why one does not come up, and takes it
-// away. What the replicas do is in internal/network/overlap.
+// away. Package overlap is the replicas' program.
 package overlapset
 
 import (
@@ -98,7 +98,7 @@ func (s *Set) Remove() []engine.Group {
 	return engine.InOrder(s.remove())
 }
 
-// There reports whether there is one. Who may not look has not made any.
+// There reports whether there is one. A user who may not look has made none.
 func (s *Set) There(ctx context.Context) (bool, error) {
 	d, err := s.get(ctx)
 	if apierrors.IsForbidden(err) {

@@ -9,7 +9,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// TestOf goes by DaemonSets cut from published manifests: what tells networks apart, and a Calico that gives pods nothing.
+// TestOf goes by DaemonSets cut from published manifests: what tells networks apart, and a Calico
+// that gives pods nothing.
 func TestOf(t *testing.T) {
 	const calico = "{metadata: {name: calico-node, labels: {k8s-app: calico-node}}, spec: {template: {spec: {"
 	for _, tt := range []struct {

@@ -9,7 +9,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestKeepOff: what is remembered of an affinity is exactly what it was, and each term that let a pod onto a node has the condition.
+// TestKeepOff: what is remembered of an affinity is exactly what it was, and each term that let a
+// pod onto a node has the condition.
 func TestKeepOff(t *testing.T) {
 	const condition = `{key: replumb.dev.node-restriction.kubernetes.io/kube-proxy, operator: NotIn, values: [leaving, replaced]}`
 	required := func(terms string) string {
@@ -56,7 +57,8 @@ func TestKeepOff(t *testing.T) {
 	}
 }
 
-// TestReplaceProxy: kube-proxy's address for its health is Cilium's only on nodes without kube-proxy.
+// TestReplaceProxy: kube-proxy's address for its health is Cilium's only on nodes without
+// kube-proxy.
 func TestReplaceProxy(t *testing.T) {
 	const one = `{apiVersion: cilium.io/v2, kind: CiliumNodeConfig, metadata: {namespace: kube-system, name: replumb-kube-proxy}, spec: {` +
 		`defaults: {kube-proxy-replacement: "true", kube-proxy-replacement-healthz-bind-address: ""}, nodeSelector: {matchExpressions: [{` +

@@ -91,7 +91,8 @@ func TestStage(t *testing.T) {
 	}
 }
 
-// TestWhereMarked: a network's programs come to marked nodes alone, of those that they were let on before.
+// TestWhereMarked: a network's programs come to marked nodes alone, of those that they were let on
+// before.
 func TestWhereMarked(t *testing.T) {
 	const marked = `{"key":"replumb.dev.node-restriction.kubernetes.io/network-beside","operator":"Exists"}`
 	for _, tt := range []struct{ name, affinity, want string }{
@@ -139,7 +140,8 @@ func TestWhereMarked(t *testing.T) {
 	}
 }
 
-// TestOpened: a network that starts on every node is told from one that starts on marked nodes, and to become one restarts nothing.
+// TestOpened: a network that starts on every node is told from one that starts on marked nodes, and
+// to become one restarts nothing.
 func TestOpened(t *testing.T) {
 	set := &unstructured.Unstructured{Object: map[string]any{"kind": "DaemonSet", "spec": map[string]any{
 		"updateStrategy": map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxUnavailable": int64(1)}},

@@ -61,7 +61,8 @@ func TestProposeInTurn(t *testing.T) {
 	}
 }
 
-// TestProposeLocal: ranges of IPv6 are the same whenever they are proposed, and others for another cluster or use.
+// TestProposeLocal: ranges of IPv6 are the same whenever they are proposed, and others for another
+// cluster or use.
 func TestProposeLocal(t *testing.T) {
 	nothing := setOf(t)
 	wishes := []Wish{
@@ -107,8 +108,8 @@ func disjoint(t testing.TB, taken *netipx.IPSet, all []Proposal, count int) {
 	}
 }
 
-// FuzzPropose: whatever is taken, proposals are apart from it and from each other, and there are less than asked for only if no range of
-// the size is left.
+// FuzzPropose: whatever is taken, proposals are apart from it and from each other, and there are
+// less than asked for only if no range of the size is left.
 func FuzzPropose(f *testing.F) {
 	f.Add([]byte{10, 0, 8, 172, 16, 12, 192, 168, 17}, byte(16), byte(24), byte(3))
 	f.Add([]byte{10, 96, 12, 10, 244, 16}, byte(12), byte(16), byte(5))

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// of reads a range of a cluster: its use, its prefix, and what was seen, such as "nodes 192.0.2.0/30 192.0.2.1".
+// of reads a range of a cluster: its use, its prefix, and what was seen, such as "nodes
+// 192.0.2.0/30 192.0.2.1".
 func of(t *testing.T, name, text string) Range {
 	t.Helper()
 	words := strings.Fields(text)

@@ -19,7 +19,8 @@ import (
 
 var oldRange = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 
-// alone runs the rest of the test in a network namespace of its own, with a loopback interface that is up. It needs root.
+// alone runs the rest of the test in a network namespace of its own, with a loopback interface that
+// is up. It needs root.
 func alone(t *testing.T) {
 	t.Helper()
 	ownnet.Enter(t)
@@ -55,8 +56,8 @@ func whole(t *testing.T, address string) *netlink.Addr {
 	return a
 }
 
-// TestHold takes a tunnel's address away under an open connection: what is sent to it still comes, and new connections
-// have the new address.
+// TestHold takes a tunnel's address away under an open connection: what is sent to it still comes,
+// and new connections have the new address.
 func TestHold(t *testing.T) {
 	alone(t)
 	overlay(t, "vxlan.calico", "10.244.1.0")
@@ -77,7 +78,8 @@ func TestHold(t *testing.T) {
 	if from := source(t, "10.246.0.1"); from != "10.245.1.0" {
 		t.Errorf("new connections through the tunnel come from %s", from)
 	}
-	// Towards an interface without an address, as those of pods are, the kernel takes one of any interface, loopback first.
+	// Towards an interface without an address, as those of pods are, the kernel takes one of any
+	// interface, loopback first.
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cali1"}}))
 	must(t, netlink.LinkSetUp(link(t, "cali1")))
 	_, pod, err := net.ParseCIDR("10.244.1.7/32")
@@ -128,8 +130,8 @@ func connection(t *testing.T, from string) net.Conn {
 	return c
 }
 
-// source is the address that the kernel chooses towards another one, routed through the tunnel unless there is a closer
-// route.
+// source is the address that the kernel chooses towards another one, routed through the tunnel
+// unless there is a closer route.
 func source(t *testing.T, to string) string {
 	t.Helper()
 	_, everything, err := net.ParseCIDR("10.246.0.0/16")

@@ -22,7 +22,8 @@ const (
 	rulePriority = 32700
 )
 
-// BlockRoute leads to a block of another node's: to its machine, whose tunnel has a hardware address.
+// BlockRoute leads to a block of another node's: to its machine, whose tunnel has a hardware
+// address.
 type BlockRoute struct {
 	Block   netip.Prefix
 	Machine netip.Addr

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tunnel makes what Felix makes on a node: the interface with an address, and a route to another node's block by that one's tunnel.
+// tunnel makes what Felix makes on a node: the interface with an address, and a route to another
+// node's block by that one's tunnel.
 func tunnel(t *testing.T, own, gateway, machine string) {
 	t.Helper()
 	must(t, netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: Device}, VxlanId: 4096, Port: 4789}))
@@ -51,7 +52,8 @@ func must1[T any](v T, err error) func(*testing.T) T {
 
 var others = netip.MustParsePrefix("10.244.2.0/26")
 
-// leads returns the gateway by which the kernel sends to a pod of the other node; empty, if it has none.
+// leads returns the gateway by which the kernel sends to a pod of the other node; empty, if it has
+// none.
 func leads(t *testing.T) string {
 	t.Helper()
 	routes, err := netlink.RouteGet(net.ParseIP("10.244.2.7"))
@@ -61,8 +63,9 @@ func leads(t *testing.T) string {
 	return routes[0].Gw.String()
 }
 
-// TestRouteKeeper takes away what Felix does when tunnels change, and what the kernel does with it: the route keeper's route stays. When it ends, nothing of
-// it is left. The control has no route keeper, and no route is left.
+// TestRouteKeeper takes away what Felix does when tunnels change, and what the kernel does with it:
+// the route keeper's route stays. When it ends, nothing of it is left. The control has no route
+// keeper, and no route is left.
 func TestRouteKeeper(t *testing.T) {
 	const old, fresh = "10.244.1.0", "10.245.1.0"
 	for _, ferried := range []bool{true, false} {
@@ -118,7 +121,8 @@ func requireNoRoutes(t *testing.T) {
 	}
 }
 
-// TestKeeperLeavesOwnPodsAlone: a pod of the node with an address of another node's block is the node's.
+// TestKeeperLeavesOwnPodsAlone: a pod of the node with an address of another node's block is the
+// node's.
 func TestKeeperLeavesOwnPodsAlone(t *testing.T) {
 	alone(t)
 	tunnel(t, "10.244.1.0", "10.244.2.0", "172.30.0.12")

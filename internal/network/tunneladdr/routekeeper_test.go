@@ -24,8 +24,9 @@ func kernel(gateways, hardware, machines map[string]string, addresses ...string)
 	return s
 }
 
-// TestRoutesFollow goes through what a change of another node's tunnel looks like: the neighbour goes, the route goes and comes by another
-// gateway. None of it changes the route keeper's route. A block that becomes another node's does, at once; one that is gone for long is given up.
+// TestRoutesFollow goes through what a change of another node's tunnel looks like: the neighbour
+// goes, the route goes and comes by another gateway. None of it changes the route keeper's route. A
+// block that becomes another node's does, at once; one that is gone for long is given up.
 func TestRoutesFollow(t *testing.T) {
 	now := time.Now()
 	block := netip.MustParsePrefix("10.244.1.0/26")

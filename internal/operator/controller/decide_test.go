@@ -269,7 +269,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestFinishIsNeverDecidedWithoutApproval goes through all phases and approvals: nothing but the approval of finish leads to it.
+// TestFinishIsNeverDecidedWithoutApproval goes through all phases and approvals: nothing but the
+// approval of finish leads to it.
 func TestFinishIsNeverDecidedWithoutApproval(t *testing.T) {
 	for _, desired := range []v1alpha1.DesiredState{
 		"", v1alpha1.DesiredPlanned, v1alpha1.DesiredApplied, v1alpha1.DesiredRolledBack, v1alpha1.DesiredFinished,

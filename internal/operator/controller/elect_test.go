@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestTermEndsWhenItsWorkHas: what was begun in a term has ended before the next, and nothing is begun once it is over.
+// TestTermEndsWhenItsWorkHas: what was begun in a term has ended before the next, and nothing is
+// begun once it is over.
 func TestTermEndsWhenItsWorkHas(t *testing.T) {
 	var term term
 	began, release := make(chan struct{}), make(chan struct{})

@@ -135,7 +135,8 @@ func TestDecideInSets(t *testing.T) {
 	}
 }
 
-// TestSetsComeThrough has an operator go through whole sets, created in each order: nothing begins before its turn, and nothing waits for ever.
+// TestSetsComeThrough has an operator go through whole sets, created in each order: nothing begins
+// before its turn, and nothing waits for ever.
 func TestSetsComeThrough(t *testing.T) {
 	names := []string{"services", "pods", "nodes"}
 	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
@@ -167,7 +168,8 @@ func wants(all []v1alpha1.Migration, desired v1alpha1.DesiredState) {
 	}
 }
 
-// lived carries out decisions, one run at a time as an operator does, until there is nothing left to do.
+// lived carries out decisions, one run at a time as an operator does, until there is nothing left
+// to do.
 func lived(t *testing.T, all []v1alpha1.Migration) string {
 	t.Helper()
 	var done []string

@@ -146,7 +146,8 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// TestNotMeasured: agents that cannot measure are tried again, and named as that when it goes on; late answers are not, nor is a loss.
+// TestNotMeasured: agents that cannot measure are tried again, and named as that when it goes on;
+// late answers are not, nor is a loss.
 func TestNotMeasured(t *testing.T) {
 	busy := &lossguard.NotMeasuredError{Agents: []string{"node a"}}
 	for name, tt := range map[string]struct {
@@ -170,7 +171,8 @@ func TestNotMeasured(t *testing.T) {
 	}
 }
 
-// TestEnded: that a run was asked to end says nothing of the Migration; that it lost requests does, though that ends it in the same way.
+// TestEnded: that a run was asked to end says nothing of the Migration; that it lost requests does,
+// though that ends it in the same way.
 func TestEnded(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err  error

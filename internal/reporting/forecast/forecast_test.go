@@ -20,7 +20,8 @@ type played struct {
 	end  time.Time
 }
 
-// play runs legs in batches of a size. Each batch takes up to jitter more or less than its pace says.
+// play runs legs in batches of a size. Each batch takes up to jitter more or less than its pace
+// says.
 func play(size int, settle time.Duration, jitter float64, legs ...leg) played {
 	random := rand.New(rand.NewPCG(1, uint64(len(legs))))
 	p := played{work: Work{Batch: size, Settle: settle}}
@@ -64,8 +65,8 @@ func (p played) after(bursts int) (Work, time.Time, float64) {
 	return w, now, float64(done) / float64(total)
 }
 
-// TestWithinAQuarter: from a tenth of the work on, the forecast is within 25 % of what is left, or within one batch of it, whatever the
-// tiers, as long as the pace of none comes as a surprise.
+// TestWithinAQuarter: from a tenth of the work on, the forecast is within 25 % of what is left, or
+// within one batch of it, whatever the tiers, as long as the pace of none comes as a surprise.
 func TestWithinAQuarter(t *testing.T) {
 	const ms = time.Millisecond
 	for name, p := range map[string]played{

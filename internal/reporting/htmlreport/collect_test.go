@@ -40,7 +40,8 @@ func create(t *testing.T, s *apitest.Server, o client.Object) {
 	t.Cleanup(func() { _ = s.Delete(context.Background(), o) })
 }
 
-// TestCollect reads everything from a real API server: the journal, annotations and who set them, reports of nodes, and versions.
+// TestCollect reads everything from a real API server: the journal, annotations and who set them,
+// reports of nodes, and versions.
 func TestCollect(t *testing.T) {
 	s := lazy.Get(t)
 	if _, err := envtest.InstallCRDs(s.Config, envtest.CRDInstallOptions{Paths: []string{"../../../deploy/crds"}}); err != nil {

@@ -101,7 +101,8 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// TestRefusedRunIsRefused: a run that ended with an error before anything of it began, such as one that another one's lock refused.
+// TestRefusedRunIsRefused: a run that ended with an error before anything of it began, such as one
+// that another one's lock refused.
 func TestRefusedRunIsRefused(t *testing.T) {
 	in := samplereport.New(12, true)
 	in.History.Runs = append(in.History.Runs, journal.Run{ID: "late", Start: samplereport.Begin(), Command: "replumb apply"})
@@ -243,7 +244,8 @@ func TestNothingBecomesMarkup(t *testing.T) {
 	}
 }
 
-// TestPolicy holds the policy of the page against what is between its tags: nothing else is run or applied.
+// TestPolicy holds the policy of the page against what is between its tags: nothing else is run or
+// applied.
 func TestPolicy(t *testing.T) {
 	var page bytes.Buffer
 	if err := htmlreport.Build(samplereport.New(3, true)).HTML(&page); err != nil {
@@ -284,7 +286,8 @@ func TestTook(t *testing.T) {
 	}
 }
 
-// TestLateIsNoLoss: the report tells late answers and what was not measured from losses, in the journal's samples and in the status.
+// TestLateIsNoLoss: the report tells late answers and what was not measured from losses, in the
+// journal's samples and in the status.
 func TestLateIsNoLoss(t *testing.T) {
 	sampled := samplereport.New(20, false)
 	for i := range sampled.History.Samples {

@@ -224,7 +224,8 @@ func TestThinnedNeverLossesAndPhases(t *testing.T) {
 	}
 }
 
-// TestWritesThatFail lets writes fail before and after they reach the API server: nothing is missing, and nothing is there twice.
+// TestWritesThatFail lets writes fail before and after they reach the API server: nothing is
+// missing, and nothing is there twice.
 func TestWritesThatFail(t *testing.T) {
 	s := empty(t)
 	m := recorded(t, s)

@@ -14,7 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// TestReader has what Load has, at any time, and reads of the ConfigMaps only those that have changed.
+// TestReader has what Load has, at any time, and reads of the ConfigMaps only those that have
+// changed.
 func TestReader(t *testing.T) {
 	s := empty(t)
 	m := recorded(t, s)

@@ -29,7 +29,8 @@ func kept(n int, of, uid string) corev1.ConfigMap {
 	}}
 }
 
-// TestPlace: a Migration keeps its place, another one takes a new one, and when all are taken the oldest.
+// TestPlace: a Migration keeps its place, another one takes a new one, and when all are taken the
+// oldest.
 func TestPlace(t *testing.T) {
 	s := &Store{most: 3}
 	for name, tt := range map[string]struct {

@@ -148,7 +148,8 @@ func TestProbesAreBounded(t *testing.T) {
 	}
 }
 
-// TestOnlyThisMachine: a port alone is open to this machine alone; metrics are neither encrypted nor authenticated.
+// TestOnlyThisMachine: a port alone is open to this machine alone; metrics are neither encrypted
+// nor authenticated.
 func TestOnlyThisMachine(t *testing.T) {
 	for given, want := range map[string]string{
 		":9090": "127.0.0.1:9090", "9090": "127.0.0.1:9090", "0.0.0.0:9090": "0.0.0.0:9090", "[::]:9090": "[::]:9090", "localhost:1": "localhost:1", "nonsense": "nonsense",

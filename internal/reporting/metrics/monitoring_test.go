@@ -119,7 +119,8 @@ func expressions(t *testing.T) ([]byte, map[string]string) {
 	return body, all
 }
 
-// TestMonitoringAsksForWhatIsExported: every metric in alerts and in the dashboard is one that there is.
+// TestMonitoringAsksForWhatIsExported: every metric in alerts and in the dashboard is one that
+// there is.
 func TestMonitoringAsksForWhatIsExported(t *testing.T) {
 	names := exported(t)
 	if !slices.Contains(names, "replumb_run_state") {
@@ -156,7 +157,8 @@ func TestMonitoringAsksForWhatIsExported(t *testing.T) {
 	}
 }
 
-// TestMonitoringCopies: the PrometheusRule and the files of the chart are made of the alerts and of the dashboard.
+// TestMonitoringCopies: the PrometheusRule and the files of the chart are made of the alerts and of
+// the dashboard.
 func TestMonitoringCopies(t *testing.T) {
 	rules, _ := readAlerts(t)
 	dashboard, _ := expressions(t)

@@ -40,7 +40,8 @@ func (f *fake) Verify(context.Context) error {
 	return f.verify()
 }
 
-// plan has a gate that asks for two things one after another, a hook that failed, an empty phase, and then last.
+// plan has a gate that asks for two things one after another, a hook that failed, an empty phase,
+// and then last.
 func plan(last error) *engine.Plan {
 	asked := 0
 	gate := &engine.Gate{

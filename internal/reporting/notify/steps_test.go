@@ -37,7 +37,8 @@ func (usedAddress) List(_ context.Context, list client.ObjectList, _ ...client.L
 	return nil
 }
 
-// TestNewsOfWaits runs steps that wait for the operator, whatever they are called, until the lock is lost.
+// TestNewsOfWaits runs steps that wait for the operator, whatever they are called, until the lock
+// is lost.
 func TestNewsOfWaits(t *testing.T) {
 	never := func(context.Context) error { return engine.NotYet("not yet") }
 	for name, tt := range map[string]struct {

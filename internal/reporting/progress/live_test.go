@@ -18,7 +18,8 @@ import (
 // noon is when every migration of these tests begins.
 func noon() time.Time { return time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC) }
 
-// moving is a migration of Services in which so many of the batches of ten are through, each in six seconds.
+// moving is a migration of Services in which so many of the batches of ten are through, each in six
+// seconds.
 func moving(total, batches int) Input {
 	m := &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "move"}}
 	m.Spec.ServiceCIDR = &v1alpha1.ServiceCIDRSpec{To: []string{"172.24.0.0/16"}}
@@ -84,7 +85,8 @@ next   replumb apply -f FILE`
 	}
 }
 
-// TestGates: a gate that is waited at is there with its instructions in full; one that was passed, or of a run that ended, is not.
+// TestGates: a gate that is waited at is there with its instructions in full; one that was passed,
+// or of a run that ended, is not.
 func TestGates(t *testing.T) {
 	guide := "Change the address of cluster DNS:\n\n  1. edit clusterDNS\n  2. restart the kubelet"
 	waiting := engine.Event{
@@ -121,8 +123,8 @@ func TestGates(t *testing.T) {
 	}
 }
 
-// TestFits: whatever there is to say, the page has no more than 40 lines, and none is wider than the terminal. What gives way last are the
-// instructions of gates.
+// TestFits: whatever there is to say, the page has no more than 40 lines, and none is wider than
+// the terminal. What gives way last are the instructions of gates.
 func TestFits(t *testing.T) {
 	in := moving(5000, 120)
 	for i := range 60 {
@@ -243,7 +245,8 @@ func TestOtherKinds(t *testing.T) {
 	}
 }
 
-// TestScreen: a terminal is drawn upon, and everything else gets a page for each thing that happens.
+// TestScreen: a terminal is drawn upon, and everything else gets a page for each thing that
+// happens.
 func TestScreen(t *testing.T) {
 	none := func(string) string { return "" }
 	dumb := func(name string) string { return map[string]string{"TERM": "dumb"}[name] }

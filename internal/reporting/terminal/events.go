@@ -110,7 +110,8 @@ func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(10 * time.Millisecond).String()
 }
 
-// ProgressLine redraws one line, on a terminal. Phases that did something, and failures, stay above it.
+// ProgressLine redraws one line, on a terminal. Phases that did something, and failures, stay above
+// it.
 type ProgressLine struct {
 	w     io.Writer
 	width func() int

@@ -47,7 +47,8 @@ func TestPlainTellsWhatIsWorthTelling(t *testing.T) {
 	}
 }
 
-// TestPhasesWithNothingToDoAreNotTold: a run looks again when it is done, and most looks find nothing.
+// TestPhasesWithNothingToDoAreNotTold: a run looks again when it is done, and most looks find
+// nothing.
 func TestPhasesWithNothingToDoAreNotTold(t *testing.T) {
 	phase := func(name string, steps ...engine.EventKind) []engine.Event {
 		events := []engine.Event{{Kind: engine.PhaseStarted, Phase: name, Message: name, Total: len(steps)}}
@@ -103,7 +104,8 @@ func TestJSONLinesGoOnWithoutAListener(*testing.T) {
 	}
 }
 
-// screen plays as much of a terminal as Progress needs: carriage return, clear to the end of the line, newline.
+// screen plays as much of a terminal as Progress needs: carriage return, clear to the end of the
+// line, newline.
 func screen(out string) (above []string, line string) {
 	for _, part := range strings.SplitAfter(out, "\n") {
 		text, ended := strings.CutSuffix(part, "\n")
@@ -149,7 +151,8 @@ func TestProgressKeepsDonePhasesAbove(t *testing.T) {
 	}
 }
 
-// TestProgressNeverWraps: a line as wide as the terminal would wrap, and could not be cleared any more.
+// TestProgressNeverWraps: a line as wide as the terminal would wrap, and could not be cleared any
+// more.
 func TestProgressNeverWraps(t *testing.T) {
 	for _, width := range []int{20, 41, 80} {
 		var b strings.Builder

@@ -9,11 +9,13 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 )
 
-// hostile is what others can write into an object: it clears the screen, sets the clipboard, turns text around, colours it by a C1
-// control character, goes back in the line, and adds lines that look like replumb's.
+// hostile is what others can write into an object: it clears the screen, sets the clipboard, turns
+// text around, colours it by a C1 control character, goes back in the line, and adds lines that
+// look like replumb's.
 const hostile = "\x1b[2J\x1b]52;c;ZXZpbA==\x07\u202egnorts\u2066\u009b31m\rok\x00\x7f\xff\n==> All is well\nhint: kubectl delete ns"
 
-// raw are the characters of a text that a terminal would obey, but for those that Progress itself writes.
+// raw are the characters of a text that a terminal would obey, but for those that Progress itself
+// writes.
 func raw(text string) (found []rune) {
 	text = strings.ReplaceAll(text, "\r\x1b[K", "")
 	for _, r := range text {
@@ -24,7 +26,8 @@ func raw(text string) (found []rune) {
 	return found
 }
 
-// TestNothingCommandsTheTerminal: who can write a termination message or an Event could else command the operator's terminal.
+// TestNothingCommandsTheTerminal: who can write a termination message or an Event could else
+// command the operator's terminal.
 func TestNothingCommandsTheTerminal(t *testing.T) {
 	kinds := []engine.EventKind{
 		engine.PhaseStarted, engine.StepStarted, engine.StepRetried, engine.StepWaiting, engine.StepFailed, engine.StepUnchanged,

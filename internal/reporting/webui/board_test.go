@@ -124,7 +124,8 @@ func header(name, value string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set(name, value) }
 }
 
-// TestOnlyWithTheToken: without it, or by another name of this machine, there is nothing to be seen.
+// TestOnlyWithTheToken: without it, or by another name of this machine, there is nothing to be
+// seen.
 func TestOnlyWithTheToken(t *testing.T) {
 	s := serve(t, waiting())
 	base := "http://" + s.host

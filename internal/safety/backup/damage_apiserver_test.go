@@ -16,8 +16,9 @@ import (
 	"github.com/replumb/replumb/internal/safety/chunklog"
 )
 
-// TestForgedBackupIsNoticed: who may write ConfigMaps in replumb's namespace could else say where Services were, and have a rollback of
-// a network apply what it likes with the operator's rights. The checksum in the object itself is right.
+// TestForgedBackupIsNoticed: who may write ConfigMaps in replumb's namespace could else say where
+// Services were, and have a rollback of a network apply what it likes with the operator's rights.
+// The checksum in the object itself is right.
 func TestForgedBackupIsNoticed(t *testing.T) {
 	s, m := migrated(t)
 	objects := created(t, s, service("cart"), service("pay"))
@@ -58,7 +59,8 @@ func TestForgedBackupIsNoticed(t *testing.T) {
 	}
 }
 
-// TestOldBackupsAreRead: an older build has noted no digests. They are noted with the next that is stored.
+// TestOldBackupsAreRead: an older build has noted no digests. They are noted with the next that is
+// stored.
 func TestOldBackupsAreRead(t *testing.T) {
 	s, m := migrated(t)
 	objects := created(t, s, service("cart"), service("pay"))

@@ -51,7 +51,8 @@ func TestDamageIsFound(t *testing.T) {
 	}
 }
 
-// TestBombsAreRefused: who can write an object of a megabyte could else take a gigabyte of the operator's memory.
+// TestBombsAreRefused: who can write an object of a megabyte could else take a gigabyte of the
+// operator's memory.
 func TestBombsAreRefused(t *testing.T) {
 	for name, plain := range map[string][]byte{
 		"a string": []byte(`"` + strings.Repeat("a", 2000) + `"`), "nothing": bytes.Repeat([]byte(" "), 2000),

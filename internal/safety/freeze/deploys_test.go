@@ -106,8 +106,9 @@ func TestDeploysAreFrozen(t *testing.T) {
 	}
 }
 
-// TestDeploysWhileTheNetworkChanges: a stranger's change is refused and says until when, what autoscalers do passes, and so do those that are
-// allowed, objects that are left out, and what replumb has made itself. Each is admitted before the freeze, which is the control.
+// TestDeploysWhileTheNetworkChanges: a stranger's change is refused and says until when, what
+// autoscalers do passes, and so do those that are allowed, objects that are left out, and what
+// replumb has made itself. Each is admitted before the freeze, which is the control.
 func TestDeploysWhileTheNetworkChanges(t *testing.T) {
 	s := lazy.Get(t)
 	s.Namespace(t, "shop")
@@ -241,8 +242,9 @@ func (k custom) object(name string, spec any) *unstructured.Unstructured {
 	return o
 }
 
-// TestCustomKindsAreFrozen: Rollouts, routes of the Gateway API and kinds that are named, also where their definitions come after the freeze;
-// what controllers write to them, and kinds that no one names, go on. Each is changed before the freeze, which is the control.
+// TestCustomKindsAreFrozen: Rollouts, routes of the Gateway API and kinds that are named, also
+// where their definitions come after the freeze; what controllers write to them, and kinds that no
+// one names, go on. Each is changed before the freeze, which is the control.
 func TestCustomKindsAreFrozen(t *testing.T) {
 	s := lazy.Get(t)
 	s.Namespace(t, "shop")

@@ -42,8 +42,8 @@ func run(t *testing.T, step engine.Step) {
 	}
 }
 
-// frozen is a cluster with a freeze of the migration shop. It stays for the next test: the API server takes up policies, and
-// lets them go, only every second.
+// frozen is a cluster with a freeze of the migration shop. It stays for the next test: the API
+// server takes up policies, and lets them go, only every second.
 func frozen(t *testing.T) (*apitest.Server, *Step) {
 	t.Helper()
 	s := lazy.Get(t)

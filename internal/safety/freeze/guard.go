@@ -43,8 +43,8 @@ type Owned struct {
 	Owner   string
 }
 
-// AddressGuard keeps addresses for their Services while API servers change their range one after another,
-// and nothing else reserves them.
+// AddressGuard keeps addresses for their Services while API servers change their range one after
+// another, and nothing else reserves them.
 //
 // It fails closed (failurePolicy Fail), since correctness depends on it, unlike on a freeze. A
 // starting API server has its policies before it answers (WaitForReady in k8s.io/apiserver

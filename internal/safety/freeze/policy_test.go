@@ -30,7 +30,8 @@ func tried(t *testing.T, c client.Client, svc *corev1.Service) error {
 	return c.Patch(t.Context(), svc.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(otherPorts)), client.DryRunAll)
 }
 
-// strict is a freeze that denies when an expression cannot be evaluated: what passes it was meant to.
+// strict is a freeze that denies when an expression cannot be evaluated: what passes it was meant
+// to.
 func strict(t *testing.T) *apitest.Server {
 	t.Helper()
 	s := free(t)
@@ -176,7 +177,8 @@ func overlap() map[string]struct {
 	}
 }
 
-// TestArrivedServicesMayChange but for what would break the overlap. While they are in flight all of it is refused, which is the control.
+// TestArrivedServicesMayChange but for what would break the overlap. While they are in flight all
+// of it is refused, which is the control.
 func TestArrivedServicesMayChange(t *testing.T) {
 	s := strict(t)
 	arrived := service(

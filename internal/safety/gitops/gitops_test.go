@@ -125,7 +125,8 @@ func TestResumedAfterChanges(t *testing.T) {
 	}
 }
 
-// TestRecordOfACutOffRun: what was recorded and never suspended is recorded as it is now; what is suspended stays as it was recorded.
+// TestRecordOfACutOffRun: what was recorded and never suspended is recorded as it is now; what is
+// suspended stays as it was recorded.
 func TestRecordOfACutOffRun(t *testing.T) {
 	o := object(t, kustomization+"{path: a}")
 	record, _ := SuspendRecord(nil).With([]*unstructured.Unstructured{o})

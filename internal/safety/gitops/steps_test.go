@@ -84,7 +84,8 @@ func (c *cutOff) Patch(ctx context.Context, o client.Object, p client.Patch, opt
 	return c.Client.Patch(ctx, o, p, opts...)
 }
 
-// TestSuspendedAndResumed: killed in the middle of each way, everything is as it was in the end, but for what its owner has changed.
+// TestSuspendedAndResumed: killed in the middle of each way, everything is as it was in the end,
+// but for what its owner has changed.
 func TestSuspendedAndResumed(t *testing.T) {
 	c := gitOps(t)
 	objects := []*unstructured.Unstructured{

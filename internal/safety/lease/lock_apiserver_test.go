@@ -27,7 +27,8 @@ var lazy = &apitest.Lazy{Range: "10.96.0.0/16"}
 
 func TestMain(m *testing.M) { os.Exit(lazy.Main(m)) }
 
-// quick is a timing for tests that wait for renewals. Between two of them a busy machine may take long, so its Leases last a minute.
+// quick is a timing for tests that wait for renewals. Between two of them a busy machine may take
+// long, so its Leases last a minute.
 func quick() timing {
 	return timing{duration: time.Minute, renew: 200 * time.Millisecond, retry: 10 * time.Millisecond}
 }
@@ -349,7 +350,8 @@ func (c *counter) Update(ctx context.Context, o client.Object, opts ...client.Up
 	return c.Client.Update(ctx, o, opts...)
 }
 
-// TestFence: who has renewed the Lease a moment ago writes without asking; who has slept asks, and so does the final step.
+// TestFence: who has renewed the Lease a moment ago writes without asking; who has slept asks, and
+// so does the final step.
 func TestFence(t *testing.T) {
 	s := &counter{Client: free(t)}
 	var ahead atomic.Int64

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestTheDocumentedRequestIsTheOneThatIsSent compares the request of docs/hooks.md with what is sent, field by field.
+// TestTheDocumentedRequestIsTheOneThatIsSent compares the request of docs/hooks.md with what is
+// sent, field by field.
 func TestTheDocumentedRequestIsTheOneThatIsSent(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/hooks.md")
 	if err != nil {

@@ -55,7 +55,8 @@ func TestUntil(t *testing.T) {
 			windows{w("09:00", "10:00", newYork), w("09:00", "10:00", berlin)},
 			"2026-01-01T09:00:00Z", false, "2026-01-01T14:00:00Z",
 		},
-		// Berlin: on 29 March 2026 at 02:00 it is 03:00, on 25 October 2026 at 03:00 it is 02:00 again.
+		// Berlin: on 29 March 2026 at 02:00 it is 03:00, on 25 October 2026 at 03:00 it is 02:00
+		// again.
 		{"clocks forward within", windows{w("01:00", "04:00", berlin)}, "2026-03-29T00:00:00Z", true, "2026-03-29T02:00:00Z"},
 		{"opens within the gap", windows{w("02:30", "04:00", berlin)}, "2026-03-29T00:00:00Z", false, "2026-03-29T01:00:00Z"},
 		{"closes within the gap", windows{w("01:00", "02:30", berlin)}, "2026-03-29T00:00:00Z", true, "2026-03-29T01:00:00Z"},

@@ -43,7 +43,7 @@ func run(ctx context.Context, sorts []apitest.Sort, args []string) (err error) {
 	if len(args) == 0 {
 		return errors.New("no command to run")
 	}
-	// What tests leave behind becomes a child of this process, which ends it.
+	// Processes that tests leave become children of this one, which ends them.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("becoming the parent of orphans: %w", err)
 	}

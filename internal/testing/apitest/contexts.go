@@ -14,7 +14,7 @@ type Context struct {
 	As string
 }
 
-// Contexts writes a kubeconfig with contexts by those names. Who names none gets current.
+// Contexts writes a kubeconfig with contexts by those names. Without a name it is current.
 func Contexts(file, current string, all map[string]Context) error {
 	whole := clientcmdapi.NewConfig()
 	whole.CurrentContext = current

@@ -15,7 +15,7 @@ import (
 
 // Controllers runs the real scheduler and, of the real controller manager, what makes, counts and
 // removes pods. The stand-in then makes no EndpointSlices: that is for endpointslice-controller,
-// one of more, which are controllers to run beside. What a program says goes to a file beside the
+// one of more, which are controllers to run beside. Their output goes to files beside the
 // server's kubeconfig.
 func Controllers(more ...string) Option {
 	return func(o *options) {

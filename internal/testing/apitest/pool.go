@@ -41,7 +41,8 @@ type Pool struct {
 	servers []*Server
 }
 
-// member is what a file of a Pool's directory says. Who has the file locked uses the API server.
+// member is what a file of a Pool's directory says. The lock on the file is held by the user of the
+// API server.
 type member struct {
 	Kubeconfig, CertFile, KeyFile, Etcd string
 	Fresh                               *contents

@@ -44,7 +44,7 @@ func (a *Agents) Run(ctx context.Context) {
 	wait.UntilWithContext(ctx, a.report, 100*time.Millisecond)
 }
 
-// report has every agent report once. What fails is made up for the next time.
+// report has every agent report once. Failures are made up for the next time.
 func (a *Agents) report(ctx context.Context) {
 	pods := &corev1.PodList{}
 	if a.Client.List(ctx, pods, client.InNamespace(v1alpha1.SystemNamespace), client.HasLabels{v1alpha1.LabelRole}) != nil {

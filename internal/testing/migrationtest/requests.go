@@ -45,8 +45,8 @@ func (q *Requests) Revive() (killed bool) {
 	return killed
 }
 
-// dead reports whether the process is, by the time it would make a request. What is only tried is
-// not counted.
+// dead reports whether the process is, by the time it would make a request. A mere attempt does
+// not count.
 func (q *Requests) dead(r access.Right, tried bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -77,8 +77,7 @@ func byCommands(r access.Right) bool {
 }
 
 // Took fails the test for every right of some roles that no request took, unless it is listed with
-// what would, and for what is listed and no role has. What commands take around a job is not asked
-// for.
+// what would, and for what is listed and no role has. Rights of commands around a job are left out.
 func (q *Requests) Took(t testing.TB, roles access.Roles, unused map[string]string) {
 	t.Helper()
 	q.mu.Lock()

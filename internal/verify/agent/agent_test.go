@@ -52,7 +52,8 @@ func passed(sentinel types.UID) func(v1alpha1.NodeReportStatus) bool {
 	}
 }
 
-// TestOthersSentinelsAreNotAskedAbout has a Service in a tenant's namespace say that it is a sentinel.
+// TestOthersSentinelsAreNotAskedAbout has a Service in a tenant's namespace say that it is a
+// sentinel.
 func TestOthersSentinelsAreNotAskedAbout(t *testing.T) {
 	f := newFixture(t)
 	lure, h := f.kubeProxy(), f.kubeProxy()
@@ -83,7 +84,8 @@ func TestLossIsReportedAtOnce(t *testing.T) {
 	f.answers("127.64.7.1")
 }
 
-// TestRestartedAgentGoesOn has an agent end and another one follow: it counts from zero, beside the other network's agent.
+// TestRestartedAgentGoesOn has an agent end and another one follow: it counts from zero, beside the
+// other network's agent.
 func TestRestartedAgentGoesOn(t *testing.T) {
 	f := newFixture(t)
 	f.answers("127.64.7.2")
@@ -131,7 +133,8 @@ func sentIn(recent []v1alpha1.ProbeWindow) (n int64) {
 	return n
 }
 
-// TestAgentOutlivesItsAPIServer goes on probing meanwhile, tells what happened after, and hears what is new.
+// TestAgentOutlivesItsAPIServer goes on probing meanwhile, tells what happened after, and hears
+// what is new.
 func TestAgentOutlivesItsAPIServer(t *testing.T) {
 	f := newFixture(t)
 	stop := f.answers("127.64.7.3")
@@ -170,8 +173,8 @@ func (f *fixture) theProbe(at string) *corev1.Service {
 	return svc
 }
 
-// TestServiceProbeMoves follows the agents' own probes from before the move to past the point of no return, where the old
-// address ends without a loss.
+// TestServiceProbeMoves follows the agents' own probes from before the move to past the point of no
+// return, where the old address ends without a loss.
 func TestServiceProbeMoves(t *testing.T) {
 	f := newFixture(t)
 	stopOld := f.answers("127.64.8.1")

@@ -11,7 +11,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// TestNothingLeadsThere: a sentinel that wants servers forgotten is passed once no entry is left, and by no agent that cannot tell.
+// TestNothingLeadsThere: a sentinel that wants servers forgotten is passed once no entry is left,
+// and by no agent that cannot tell.
 func TestNothingLeadsThere(t *testing.T) {
 	flows := &fakeFlows{left: 3}
 	b := &barrier{forget: flows.Forget}

@@ -22,8 +22,8 @@ func aMover(at, other, movedAt string) mover {
 	}
 }
 
-// TestConnects goes through lives of a Service. Each event is what the Service is like, with what comes of the attempt, if one is due:
-// for each address ok, no or void.
+// TestConnects goes through lives of a Service. Each event is what the Service is like, with what
+// comes of the attempt, if one is due: for each address ok, no or void.
 func TestConnects(t *testing.T) {
 	before, away := aMover(oldAt, newAt, ""), aMover(newAt, oldAt, "1")
 	onItsWay, returned := aMover("", newAt, ""), aMover(oldAt, newAt, "2")

@@ -27,8 +27,9 @@ func left() map[netip.Addr]departure {
 	return map[netip.Addr]departure{netip.MustParseAddr("10.96.0.9"): {service: "shop/cart", expired: night()}}
 }
 
-// TestMemoryOfRareClients: a job that comes once a night is known in the morning, and by how long it was away, though each night it is another
-// pod, and the agent another one too. Connection tracking alone, the control, knows of none.
+// TestMemoryOfRareClients: a job that comes once a night is known in the morning, and by how long
+// it was away, though each night it is another pod, and the agent another one too. Connection
+// tracking alone, the control, knows of none.
 func TestMemoryOfRareClients(t *testing.T) {
 	m := &memory{}
 	for day := range 3 {

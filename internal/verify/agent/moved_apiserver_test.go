@@ -70,8 +70,9 @@ func (h *hop) arrive() {
 	})
 }
 
-// free removes what the API server's allocator keeps of an address that no Service has: it may have reserved it for an update that it then had
-// to begin again (GuaranteedUpdate in k8s.io/apiserver pkg/storage/etcd3/store.go).
+// free removes what the API server's allocator keeps of an address that no Service has: it may have
+// reserved it for an update that it then had to begin again (GuaranteedUpdate in k8s.io/apiserver
+// pkg/storage/etcd3/store.go).
 func (h *hop) free(address string) {
 	h.Helper()
 	have := &networkingv1.IPAddress{}
@@ -98,7 +99,8 @@ func (h *hop) hold() {
 	})
 }
 
-// TestMovedServicesAreConnectedTo has one Service that answers wherever it should, one whose bridge does not, and one that never did.
+// TestMovedServicesAreConnectedTo has one Service that answers wherever it should, one whose bridge
+// does not, and one that never did.
 func TestMovedServicesAreConnectedTo(t *testing.T) {
 	f := newFixture(t)
 	for _, at := range []string{"127.64.9.1", "127.64.9.2", "127.64.9.3", "127.64.9.12"} {
@@ -129,8 +131,8 @@ func TestMovedServicesAreConnectedTo(t *testing.T) {
 	}
 }
 
-// TestAgentTakesUpWhatWasRemembered: who was seen by the agent before is in the report of the one after it, which sees none. With the report
-// removed in between, as the control, it is not.
+// TestAgentTakesUpWhatWasRemembered: who was seen by the agent before is in the report of the one
+// after it, which sees none. With the report removed in between, as the control, it is not.
 func TestAgentTakesUpWhatWasRemembered(t *testing.T) {
 	f := newFixture(t)
 	f.bridged("good", "127.64.9.1", "127.64.9.2").move()
@@ -170,8 +172,9 @@ func (f *fakeFlows) looks() int {
 	return len(f.moved)
 }
 
-// lure makes what a tenant can: a Service of his that says it has moved, and a bridge beside it, as replumb names it, that says it answers at
-// an address which the Service never had. It would count as lost.
+// lure makes what a tenant can: a Service of his that says it has moved, and a bridge beside it, as
+// replumb names it, that says it answers at an address which the Service never had. It would count
+// as lost.
 func (f *fixture) lure(at, never string) {
 	f.Helper()
 	notes := func(svc *corev1.Service) {

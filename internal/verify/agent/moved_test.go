@@ -54,7 +54,8 @@ func reportOf(c *clients) (list []v1alpha1.OldAddressClient, more int, err error
 	return st.Clients, st.MoreClients, err
 }
 
-// TestClientsOfOldAddresses are those of the address that was left, and those of the bridge's own, which names lead to in the middle of a hop.
+// TestClientsOfOldAddresses are those of the address that was left, and those of the bridge's own,
+// which names lead to in the middle of a hop.
 func TestClientsOfOldAddresses(t *testing.T) {
 	pod := func(namespace, name, ip string, change func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{

@@ -14,7 +14,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// TestNamesAreAskedWhereClusterDNSIs follows agents of before, during and after the move through a migration.
+// TestNamesAreAskedWhereClusterDNSIs follows agents of before, during and after the move through a
+// migration.
 func TestNamesAreAskedWhereClusterDNSIs(t *testing.T) {
 	kubeDNS := func(at string, change ...func(*corev1.Service)) *corev1.Service {
 		return service("kube-system", "kube-dns", at, change...)

@@ -73,7 +73,7 @@ func (p *probing) begin(ctx context.Context, t target, now time.Time) {
 		asking.failed(scheduled, failure, time.Now())
 		p.poke()
 	}
-	// What ends the probing takes the target away first.
+	// The target goes before its probing ends.
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p.running[t.Name] = &prober{asking: asking, stop: stop}
 	p.probers.Go(func() {

@@ -73,7 +73,7 @@ func (r *reporter) follow(ctx context.Context) error {
 			case <-due.C:
 			}
 		}
-		// What comes while the report is made has it made again.
+		// News during a report make another one.
 		select {
 		case <-r.news:
 		default:

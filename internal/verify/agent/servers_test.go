@@ -9,7 +9,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// TestServersAreLookedAtAgain: a certificate that was changed is reported after the next look, and a look that was cut off is not.
+// TestServersAreLookedAtAgain: a certificate that was changed is reported after the next look, and
+// a look that was cut off is not.
 func TestServersAreLookedAtAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

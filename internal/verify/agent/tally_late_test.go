@@ -13,8 +13,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
-// TestTallyTellsLateFromLost: late answers and what was not measured are reported from when the instance began and in each stretch, and neither
-// counts as sent and lost.
+// TestTallyTellsLateFromLost: late answers and what was not measured are reported from when the
+// instance began and in each stretch, and neither counts as sent and lost.
 func TestTallyTellsLateFromLost(t *testing.T) {
 	tally := newTally(aTarget("a:1"), v1alpha1.FromHost, "uid", at(0))
 	a := tally.ask(aTarget("a:1"), at(0))
@@ -36,7 +36,8 @@ func TestTallyTellsLateFromLost(t *testing.T) {
 	}
 }
 
-// TestTallyForgivesLate: an answer is not late that came from a target where nothing was bound to answer any more.
+// TestTallyForgivesLate: an answer is not late that came from a target where nothing was bound to
+// answer any more.
 func TestTallyForgivesLate(t *testing.T) {
 	for _, forgive := range []bool{false, true} {
 		tally := newTally(aTarget("a:1"), v1alpha1.FromHost, "uid", at(0))
@@ -57,8 +58,9 @@ func TestTallyForgivesLate(t *testing.T) {
 	}
 }
 
-// TestSecondQuestionIsLate: resolvers of agents' pods ask again by themselves, after a second, so that a datagram that is lost ends as a good
-// answer. It is a late one, and no loss. Here they ask again after as long as the resolv.conf of the machine says.
+// TestSecondQuestionIsLate: resolvers of agents' pods ask again by themselves, after a second, so
+// that a datagram that is lost ends as a good answer. It is a late one, and no loss. Here they ask
+// again after as long as the resolv.conf of the machine says.
 func TestSecondQuestionIsLate(t *testing.T) {
 	t.Parallel()
 	config, err := probe.Config{Targets: []probe.Target{{

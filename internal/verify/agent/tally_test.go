@@ -164,7 +164,8 @@ func TestTallyTakenAway(t *testing.T) {
 	}
 }
 
-// TestTallyOfAnotherTarget goes on counting when the target changes, while requests to the one before are under way, and after a pause.
+// TestTallyOfAnotherTarget goes on counting when the target changes, while requests to the one
+// before are under way, and after a pause.
 func TestTallyOfAnotherTarget(t *testing.T) {
 	tally := newTally(aTarget("a:1"), v1alpha1.FromHost, "uid", at(0))
 	first := tally.ask(aTarget("a:1"), at(0))
@@ -198,8 +199,8 @@ func TestTallyOfAnotherTarget(t *testing.T) {
 	}
 }
 
-// TestHooks runs a real prober: what is reported when it is seen, and what windows report, are the same failures, those that were not
-// sent included.
+// TestHooks runs a real prober: what is reported when it is seen, and what windows report, are the
+// same failures, those that were not sent included.
 func TestHooks(t *testing.T) {
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {

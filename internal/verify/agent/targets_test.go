@@ -66,7 +66,8 @@ func role(role string) func(*corev1.Service) {
 	}
 }
 
-// touched notes that the migration has begun to move the Service; movedAt that it has got somewhere.
+// touched notes that the migration has begun to move the Service; movedAt that it has got
+// somewhere.
 func touched(svc *corev1.Service) {
 	svc.Annotations[v1alpha1.LabelMigration] = "m"
 	svc.Annotations[v1alpha1.AnnotationOldIP], svc.Annotations[v1alpha1.AnnotationTargetIP] = oldAt, newAt
@@ -166,7 +167,8 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestTargetsOfTheSingleEndpoint: it is called from the network of pods alone, and only where Services move.
+// TestTargetsOfTheSingleEndpoint: it is called from the network of pods alone, and only where
+// Services move.
 func TestTargetsOfTheSingleEndpoint(t *testing.T) {
 	single := func(at string, change ...func(*corev1.Service)) *corev1.Service {
 		return service(v1alpha1.SystemNamespace, "single", at, append(change, role(v1alpha1.RoleSingle))...)
@@ -205,8 +207,8 @@ func TestTargetsOfTheSingleEndpoint(t *testing.T) {
 	}
 }
 
-// TestTargetsWherePodsMove: the Service stays where it is, also past the point of no return. What it has no port for is not called, and
-// what a node keeps open through a tunnel cannot be kept.
+// TestTargetsWherePodsMove: the Service stays where it is, also past the point of no return. What
+// it has no port for is not called, and what a node keeps open through a tunnel cannot be kept.
 func TestTargetsWherePodsMove(t *testing.T) {
 	m := migration(final, func(m *v1alpha1.Migration) {
 		m.Spec.ServiceCIDR, m.Spec.PodCIDR = nil, &v1alpha1.PodCIDRSpec{To: []string{"10.245.0.0/16"}}
@@ -308,7 +310,8 @@ func TestWantedTargets(t *testing.T) {
 	}
 }
 
-// TestWantedTargetsAtAddressesThatGo ends what a user has asked to probe when its address is taken away, and no sooner.
+// TestWantedTargetsAtAddressesThatGo ends what a user has asked to probe when its address is taken
+// away, and no sooner.
 func TestWantedTargetsAtAddressesThatGo(t *testing.T) {
 	probes := func(m *v1alpha1.Migration) {
 		m.Spec.ServiceCIDR = &v1alpha1.ServiceCIDRSpec{From: []string{"10.96.0.0/16"}, To: []string{"172.24.0.0/16"}}

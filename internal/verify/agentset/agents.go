@@ -115,7 +115,7 @@ func (s *Set) privilege() *migration.PrivilegeStep {
 	return &migration.PrivilegeStep{Cluster: s.Cluster, Migration: s.Migration, Name: "agents/pod-security"}
 }
 
-// There reports whether there are any. Who may not look has not made any.
+// There reports whether there are any. A user who may not look has made none.
 func (s *Set) There(ctx context.Context) (bool, error) {
 	all, err := s.sets(ctx)
 	if apierrors.IsForbidden(err) {

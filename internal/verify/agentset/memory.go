@@ -97,8 +97,8 @@ func firstNames(all []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
 }
 
-// ReportMemory knows which agents have reported, and when by the clock of this process: a report counts
-// if it was not there at the look before.
+// ReportMemory knows which agents have reported, and when by the clock of this process: a report
+// counts if it was not there at the look before.
 type ReportMemory struct {
 	mu     sync.Mutex
 	agents map[agentKey]*agent
@@ -118,8 +118,8 @@ type reportKey struct {
 
 type agent struct {
 	last reportKey
-	// speaks is the instance that was heard last. What was there at the first look may be of an
-	// earlier run.
+	// speaks is the instance that was heard last. A report from before the
+	// first look may be of an earlier run.
 	speaks string
 	since  time.Time
 	skew   time.Duration

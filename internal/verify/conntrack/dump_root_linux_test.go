@@ -44,7 +44,8 @@ func run(t testing.TB, in string, words ...string) {
 	}
 }
 
-// fabric is a node and a pod on it, each with a network of its own. The thread of the test is in that of the node.
+// fabric is a node and a pod on it, each with a network of its own. The thread of the test is in
+// that of the node.
 type fabric struct{ node, pod netns.NsHandle }
 
 // services leads old addresses to a server of the node, and one to where nothing is.
@@ -272,7 +273,8 @@ func TestManyFlows(t *testing.T) {
 	}
 }
 
-// BenchmarkClients looks at a table of 50,000 entries, and for comparison lets vishvananda/netlink list them.
+// BenchmarkClients looks at a table of 50,000 entries, and for comparison lets vishvananda/netlink
+// list them.
 func BenchmarkClients(b *testing.B) {
 	ownnet.Enter(b)
 	fill(b, 50000)

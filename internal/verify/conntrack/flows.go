@@ -36,7 +36,7 @@ type Table struct {
 	now      func() time.Time
 	own      own
 
-	// mu lets one look follow another. What is below belongs to it.
+	// mu lets one look follow another. It guards the fields below.
 	mu    sync.Mutex
 	known map[clientKey]*client
 	// latest are the flows of the node itself that were there at the latest look.

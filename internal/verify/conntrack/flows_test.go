@@ -166,7 +166,8 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// TestClientsAreRemembered looks again and again at what does not move, rounded as the kernel does, and at what does.
+// TestClientsAreRemembered looks again and again at what does not move, rounded as the kernel does,
+// and at what does.
 func TestClientsAreRemembered(t *testing.T) {
 	s := newScene()
 	f := established("10.244.1.7:40000", "10.96.0.5:80", fiveDays-3600)
@@ -205,7 +206,8 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// TestPodIsGone has an entry that was not closed, of a pod that ended, and its address going to another one.
+// TestPodIsGone has an entry that was not closed, of a pod that ended, and its address going to
+// another one.
 func TestPodIsGone(t *testing.T) {
 	s := newScene()
 	s.entries = []flow{established("10.244.1.7:40000", "10.96.0.5:80", fiveDays-10)}
@@ -273,7 +275,8 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestOwnIsToldLate has flows of the node that have only just begun: whose they are is judged with the next look.
+// TestOwnIsToldLate has flows of the node that have only just begun: whose they are is judged with
+// the next look.
 func TestOwnIsToldLate(t *testing.T) {
 	s := newScene()
 	s.entries = []flow{
@@ -290,7 +293,8 @@ func TestOwnIsToldLate(t *testing.T) {
 		`10.96.0.5:443/TCP shop/cart "" 192.0.2.1 open=0 10s`)
 }
 
-// TestProcessIsBusy has a process of the node send all the time, and one do so now and then: both are there with every look.
+// TestProcessIsBusy has a process of the node send all the time, and one do so now and then: both
+// are there with every look.
 func TestProcessIsBusy(t *testing.T) {
 	s := newScene()
 	s.entries = []flow{established("192.0.2.1:1", "10.96.0.5:80", fiveDays), established("192.0.2.2:2", "10.96.0.5:81", fiveDays-20)}

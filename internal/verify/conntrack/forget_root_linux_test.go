@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestForgottenFlows has real datagrams, translated as kube-proxy does. An entry that was just used stays, one that is forgotten is made
-// again by the next datagram.
+// TestForgottenFlows has real datagrams, translated as kube-proxy does. An entry that was just used
+// stays, one that is forgotten is made again by the next datagram.
 func TestForgottenFlows(t *testing.T) {
 	f := newFabric(t)
 	table := New()

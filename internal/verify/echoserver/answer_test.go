@@ -14,7 +14,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
-// serve runs a server on loopback. The returned function asks it to end, and gives what Serve returned.
+// serve runs a server on loopback. The returned function asks it to end, and gives what Serve
+// returned.
 func serve(t *testing.T, drain time.Duration) (s *Server, end func() error) {
 	t.Helper()
 	s = &Server{Identity: probe.EchoIdentity{Name: "probe-x", Pod: "probe-x"}, Drain: drain}

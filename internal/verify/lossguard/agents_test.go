@@ -47,7 +47,8 @@ func TestAgentConfig(t *testing.T) {
 	}
 }
 
-// TestPullSecrets: agents have those of the proof, whatever their image is, and they are looked for if there are to be agents.
+// TestPullSecrets: agents have those of the proof, whatever their image is, and they are looked for
+// if there are to be agents.
 func TestPullSecrets(t *testing.T) {
 	own := pull.Image{Name: "own"}
 	named := v1alpha1.ProofSpec{ImagePullSecrets: []string{"registry", "mirror"}}
@@ -103,7 +104,8 @@ func (*stuck) State(context.Context) (engine.State, error) { return engine.Pendi
 func (*stuck) Do(context.Context) error                    { return nil }
 func (s *stuck) Verify(context.Context) error              { return s.err }
 
-// TestBestEffort: what would be good to have has its time, and what is wrong for good is not passed over.
+// TestBestEffort: what would be good to have has its time, and what is wrong for good is not passed
+// over.
 func TestBestEffort(t *testing.T) {
 	now := begin
 	s := &bestEffortStep{Step: &stuck{engine.NotYet("no report")}, limit: time.Minute, now: func() time.Time { return now }}

@@ -12,7 +12,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
-// TestWitnesses: what a node has seen of API servers counts if its own agent has said it in this run, and lately. The first case is the control.
+// TestWitnesses: what a node has seen of API servers counts if its own agent has said it in this
+// run, and lately. The first case is the control.
 func TestWitnesses(t *testing.T) {
 	now, limit := begin, 42*time.Second
 	node := func(name string) *corev1.Node {
@@ -36,7 +37,8 @@ func TestWitnesses(t *testing.T) {
 		// later is how much time passes after the last.
 		later time.Duration
 		nodes func(*corev1.Node)
-		// none says that the node is no witness; silent is why nothing of it counts; saw is of how many API servers it has a word.
+		// none says that the node is no witness; silent is why nothing of it counts; saw is of how
+		// many API servers it has a word.
 		none   bool
 		silent string
 		saw    int

@@ -23,8 +23,8 @@ type OldAddressClient struct {
 	v1alpha1.OldAddressClient `json:",inline"`
 }
 
-// Who is the client in words: its pod, or its address if that is no pod's.
-func (c *OldAddressClient) Who() string {
+// PodOrSource names the client by its pod, or by its address if that is none of a pod.
+func (c *OldAddressClient) PodOrSource() string {
 	if c.Pod != "" {
 		return "pod " + c.Pod
 	}
@@ -45,7 +45,7 @@ func (c *OldAddressClient) String() string {
 	if c.Open > 0 {
 		open = english.Plural(c.Open, "connection", "") + " open"
 	}
-	return fmt.Sprintf("%s on node %s at %s (service %s), %s", c.Who(), c.Node, c.Address, c.Service, open)
+	return fmt.Sprintf("%s on node %s at %s (service %s), %s", c.PodOrSource(), c.Node, c.Address, c.Service, open)
 }
 
 // Clients of all nodes, the latest first. Clocks of nodes differ.

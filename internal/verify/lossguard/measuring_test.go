@@ -17,14 +17,16 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// TestMeasuring: a stop of some seconds is over when a minute lies behind it; one that goes on is not.
+// TestMeasuring: a stop of some seconds is over when a minute lies behind it; one that goes on is
+// not.
 func TestMeasuring(t *testing.T) {
 	host := Agent{"n", v1alpha1.FromHost}
 	for _, tt := range []struct {
 		name string
 		// missed is how many requests each report could not measure.
 		missed func(report int) int64
-		// able is whether the agent can measure after so many reports of ten requests each, two seconds apart.
+		// able is whether the agent can measure after so many reports of ten requests each, two
+		// seconds apart.
 		able map[int]bool
 		// unable is for how long it could not at the end.
 		unable time.Duration
@@ -60,7 +62,8 @@ func TestMeasuring(t *testing.T) {
 	}
 }
 
-// TestUnmeasuringIsNoSilence: an agent that cannot measure is named as that, in whatever waits for it.
+// TestUnmeasuringIsNoSilence: an agent that cannot measure is named as that, in whatever waits for
+// it.
 func TestUnmeasuringIsNoSilence(t *testing.T) {
 	s := newScript(t)
 	both := []Agent{{"n", v1alpha1.FromHost}, {"n", v1alpha1.FromPod}}
@@ -97,8 +100,9 @@ func readyNode() corev1.Node {
 	}
 }
 
-// TestRunWaitsForMeasuringAgents: an agent that stands still for some seconds delays the next group of a run; one that does so all the time ends
-// it, with an exit code of its own, and before anything else is begun. A way back goes on.
+// TestRunWaitsForMeasuringAgents: an agent that stands still for some seconds delays the next group
+// of a run; one that does so all the time ends it, with an exit code of its own, and before
+// anything else is begun. A way back goes on.
 func TestRunWaitsForMeasuringAgents(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -181,7 +185,8 @@ func runOne(ctx context.Context, w *Watch) error {
 	return err
 }
 
-// TestLateBudget: late answers are counted apart from losses, and end a run only beyond a budget of their own.
+// TestLateBudget: late answers are counted apart from losses, and end a run only beyond a budget of
+// their own.
 func TestLateBudget(t *testing.T) {
 	two := 2
 	for _, tt := range []struct {
@@ -238,7 +243,8 @@ func TestLateBudget(t *testing.T) {
 	}
 }
 
-// TestAgentsOfBefore: what an agent that knows nothing of them does not report is none, and it can measure.
+// TestAgentsOfBefore: what an agent that knows nothing of them does not report is none, and it can
+// measure.
 func TestAgentsOfBefore(t *testing.T) {
 	s := newScript(t)
 	for range 4 {

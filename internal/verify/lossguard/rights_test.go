@@ -7,7 +7,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/access"
 )
 
-// TestNarrow: of what agents take, nothing that writes is good for another namespace or another object.
+// TestNarrow: of what agents take, nothing that writes is good for another namespace or another
+// object.
 func TestNarrow(t *testing.T) {
 	own := access.Grant("replumb.dev", "nodereports", "", "create patch deletecollection")
 	own = append(own, access.Grant("replumb.dev", "nodereports", "status", "patch")...)

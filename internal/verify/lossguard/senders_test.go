@@ -33,7 +33,8 @@ func reportBy(node, host, pod string) *v1alpha1.NodeReport {
 	return r
 }
 
-// TestOnlyPodsOfTheNodeReport has reports in whose names others speak: a pod of another node, of the other network, and none.
+// TestOnlyPodsOfTheNodeReport has reports in whose names others speak: a pod of another node, of
+// the other network, and none.
 func TestOnlyPodsOfTheNodeReport(t *testing.T) {
 	known := instances{}
 	known.take([]corev1.Pod{
@@ -72,7 +73,8 @@ func TestOnlyPodsOfTheNodeReport(t *testing.T) {
 	}
 }
 
-// TestStrangersAreNamed: a forged barrier is not passed, the node is named, and what its pod says counts as soon as the pod is known.
+// TestStrangersAreNamed: a forged barrier is not passed, the node is named, and what its pod says
+// counts as soon as the pod is known.
 func TestStrangersAreNamed(t *testing.T) {
 	r := newReports(func() time.Time { return begin }, func(*v1alpha1.NodeReport, news) {})
 	if err := r.Update(reportBy("a", "forged", "a-pod")); err != nil {

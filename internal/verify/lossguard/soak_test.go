@@ -110,7 +110,7 @@ func soakClients(s *soaking) {
 	s.over()
 
 	all, more, err := lossguard.ListClients(s.Context(), s.server, "move")
-	if err != nil || more != 0 || len(all) != 1 || all[0].Node != "a" || all[0].Who() != "pod shop/web-1" {
+	if err != nil || more != 0 || len(all) != 1 || all[0].Node != "a" || all[0].PodOrSource() != "pod shop/web-1" {
 		s.Errorf("clients %v, %d, %v", all, more, err)
 	}
 	if all, _, err := lossguard.ListClients(s.Context(), s.server, "another"); err != nil || len(all) > 0 {
@@ -118,7 +118,8 @@ func soakClients(s *soaking) {
 	}
 }
 
-// soakClock has a node whose clock is hours off, and is set back: the change says that an address was used.
+// soakClock has a node whose clock is hours off, and is set back: the change says that an address
+// was used.
 func soakClock(s *soaking) {
 	off := s.clock.Add(9 * time.Hour)
 	s.node("a", corev1.ConditionTrue)
@@ -291,7 +292,8 @@ func soakLate(s *soaking) {
 	s.over()
 }
 
-// soakRestarted has an agent that is another one by now, and has counted to where the one before had got.
+// soakRestarted has an agent that is another one by now, and has counted to where the one before
+// had got.
 func soakRestarted(s *soaking) {
 	s.node("a", corev1.ConditionTrue)
 	s.report("a")

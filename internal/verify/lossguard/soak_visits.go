@@ -77,7 +77,7 @@ func (s *Soak) mayComeBack(now time.Time) string {
 			continue
 		}
 		words = append(words, fmt.Sprintf("%s on node %s at %s (service %s), last seen %s ago and away for up to %s",
-			v.latest.Who(), v.latest.Node, v.latest.Address, v.latest.Service, now.Sub(v.latest.used).Round(time.Second), v.gap))
+			v.latest.PodOrSource(), v.latest.Node, v.latest.Address, v.latest.Service, now.Sub(v.latest.used).Round(time.Second), v.gap))
 	}
 	if len(words) == 0 {
 		return ""

@@ -27,8 +27,9 @@ func visitor(seen, first time.Time, gap time.Duration) func(*v1alpha1.NodeReport
 	}
 }
 
-// soakVisits has a client that comes every ten minutes, and finish begin right after it has gone. A minute without it, which is all that was
-// asked for before, would be over long before it comes again.
+// soakVisits has a client that comes every ten minutes, and finish begin right after it has gone. A
+// minute without it, which is all that was asked for before, would be over long before it comes
+// again.
 func soakVisits(s *soaking) {
 	s.node("a", corev1.ConditionTrue)
 	first, seen := s.clock.Add(-time.Hour), s.clock.Add(-6*time.Minute)
@@ -57,7 +58,8 @@ func soakVisits(s *soaking) {
 	s.over()
 }
 
-// soakRemembered has one that has been away for far longer than ever before, and one that came once: they are not in the way.
+// soakRemembered has one that has been away for far longer than ever before, and one that came
+// once: they are not in the way.
 func soakRemembered(s *soaking) {
 	s.node("a", corev1.ConditionTrue)
 	s.report("a", visitor(s.clock.Add(-26*time.Hour), s.clock.Add(-40*time.Hour), time.Hour), web(1, 0, s.clock.Add(-2*time.Hour)))

@@ -24,7 +24,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// soaking is a soak step against a real API server, with a clock of its own and agents that report when they are asked to.
+// soaking is a soak step against a real API server, with a clock of its own and agents that report
+// when they are asked to.
 type soaking struct {
 	*testing.T
 	*lossguard.Soak
@@ -65,7 +66,8 @@ func (s *soaking) report(node string, changes ...func(*v1alpha1.NodeReportStatus
 	must(s.T, s.server.Status().Update(s.Context(), r))
 }
 
-// web is a pod that is a client: open connections, and when it was last seen by the clock of its node.
+// web is a pod that is a client: open connections, and when it was last seen by the clock of its
+// node.
 func web(n, open int, seen time.Time) func(*v1alpha1.NodeReportStatus) {
 	return func(st *v1alpha1.NodeReportStatus) {
 		st.Clients = append(st.Clients, v1alpha1.OldAddressClient{

@@ -10,7 +10,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// TestWhatHasMoved: Services that agents will never connect to are not waited for, whatever their owners have written on them.
+// TestWhatHasMoved: Services that agents will never connect to are not waited for, whatever their
+// owners have written on them.
 func TestWhatHasMoved(t *testing.T) {
 	now := metav1.Now()
 	for name, tt := range map[string]struct {

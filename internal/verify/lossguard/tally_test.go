@@ -33,7 +33,8 @@ func newScript(t *testing.T) *script {
 	return &script{T: t, tally: NewTally(), now: begin, instance: "a", window: begin.Unix()}
 }
 
-// tick makes the next report: how many of ten requests failed since the last one, in a window that is over or not.
+// tick makes the next report: how many of ten requests failed since the last one, in a window that
+// is over or not.
 func (s *script) tick(failed int, over bool, change ...func(*v1alpha1.NodeReport)) []v1alpha1.Loss {
 	s.now = s.now.Add(2 * time.Second)
 	s.sequence++
@@ -269,8 +270,8 @@ func TestTroubleIsSilence(t *testing.T) {
 	}
 }
 
-// TestInstancesTakeTurns: where pods are restarted two instances report in turns for a while. Each counts from its own beginning, and what
-// either loses is lost.
+// TestInstancesTakeTurns: where pods are restarted two instances report in turns for a while. Each
+// counts from its own beginning, and what either loses is lost.
 func TestInstancesTakeTurns(t *testing.T) {
 	s := newScript(t)
 	for range 3 {
@@ -293,7 +294,8 @@ func TestInstancesTakeTurns(t *testing.T) {
 	s.counted(80, 6)
 }
 
-// TestExcused: nothing is held against a node whose pods leave it, and all is once everything has been answered there again.
+// TestExcused: nothing is held against a node whose pods leave it, and all is once everything has
+// been answered there again.
 func TestExcused(t *testing.T) {
 	s := newScript(t)
 	for range 3 {
@@ -315,8 +317,8 @@ func TestExcused(t *testing.T) {
 	}
 }
 
-// TestUnderWayWhenItBegins: what was due before losses count, and fails after, is what came before: a run that follows on trouble begins
-// when the trouble is over.
+// TestUnderWayWhenItBegins: what was due before losses count, and fails after, is what came before:
+// a run that follows on trouble begins when the trouble is over.
 func TestUnderWayWhenItBegins(t *testing.T) {
 	s := newScript(t)
 	for range 3 {

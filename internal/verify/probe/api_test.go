@@ -90,8 +90,8 @@ func TestAPICalls(t *testing.T) {
 	}
 }
 
-// TestKeptConnection closes a connection between two requests, which loses nothing, and in the middle of an answer,
-// which does.
+// TestKeptConnection closes a connection between two requests, which loses nothing, and in the
+// middle of an answer, which does.
 func TestKeptConnection(t *testing.T) {
 	var cut atomic.Bool
 	var peers sync.Map
@@ -140,8 +140,9 @@ func TestKeptConnection(t *testing.T) {
 	}
 }
 
-// TestKeptConnectionToServerThatEnds has a server turn away who comes over a connection it knows, which loses nothing, and
-// then everybody, which does. An answer of that kind without Retry-After is a failure at once.
+// TestKeptConnectionToServerThatEnds has a server turn away who comes over a connection it knows,
+// which loses nothing, and then everybody, which does. An answer of that kind without Retry-After
+// is a failure at once.
 func TestKeptConnectionToServerThatEnds(t *testing.T) {
 	var known sync.Map
 	var everybody, silent atomic.Bool

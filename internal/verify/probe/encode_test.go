@@ -7,7 +7,8 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// FuzzEncodeHistogram holds what is written against what the library reads, and against what the library writes.
+// FuzzEncodeHistogram holds what is written against what the library reads, and against what the
+// library writes.
 func FuzzEncodeHistogram(f *testing.F) {
 	values := func(all ...uint32) (data []byte) {
 		for _, v := range all {

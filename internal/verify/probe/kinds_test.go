@@ -61,7 +61,8 @@ func TestDatagramFailures(t *testing.T) {
 	}
 }
 
-// TestDatagramIsSentOnce: one that is lost is a loss, and the next comes from another socket with another number.
+// TestDatagramIsSentOnce: one that is lost is a loss, and the next comes from another socket with
+// another number.
 func TestDatagramIsSentOnce(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string
@@ -144,7 +145,8 @@ func TestURL(t *testing.T) {
 	}
 }
 
-// TestLookUpWantsBothAnswers: the question for AAAA may be answered by nothing, but not by no answer at all.
+// TestLookUpWantsBothAnswers: the question for AAAA may be answered by nothing, but not by no
+// answer at all.
 func TestLookUpWantsBothAnswers(t *testing.T) {
 	tests := []struct {
 		name string

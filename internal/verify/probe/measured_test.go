@@ -32,7 +32,8 @@ func TestLateAnswers(t *testing.T) {
 	}
 }
 
-// TestProberStandsStill: what a request met with while its prober stood still says nothing of the target, and what it met with otherwise counts.
+// TestProberStandsStill: what a request met with while its prober stood still says nothing of the
+// target, and what it met with otherwise counts.
 func TestProberStandsStill(t *testing.T) {
 	const timeout = 5 * time.Second
 	stood := []span{{at(1000), at(4000)}}
@@ -67,7 +68,8 @@ func TestProberStandsStill(t *testing.T) {
 	}
 }
 
-// TestStandstill: the timer is overdue before it is heard, and what the prober does beside waiting is no standstill.
+// TestStandstill: the timer is overdue before it is heard, and what the prober does beside waiting
+// is no standstill.
 func TestStandstill(t *testing.T) {
 	s := &standstill{}
 	s.waitFor(at(250))
@@ -90,7 +92,8 @@ func TestStandstill(t *testing.T) {
 	}
 }
 
-// TestSleepingProber: a prober that could not send in time neither sends all at once afterwards, nor counts what it did not send as lost.
+// TestSleepingProber: a prober that could not send in time neither sends all at once afterwards,
+// nor counts what it did not send as lost.
 func TestSleepingProber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &run{
@@ -110,7 +113,8 @@ func TestSleepingProber(t *testing.T) {
 	})
 }
 
-// TestAskedAgain: a look-up whose question was sent twice is a late one, however soon the answer to the second came.
+// TestAskedAgain: a look-up whose question was sent twice is a late one, however soon the answer to
+// the second came.
 func TestAskedAgain(t *testing.T) {
 	for _, lost := range []int{0, 1} {
 		server := forgetful(t, lost)
@@ -124,7 +128,8 @@ func TestAskedAgain(t *testing.T) {
 	}
 }
 
-// forgetful is a name server that answers the first questions with SERVFAIL, which has Go's resolver ask again at once.
+// forgetful is a name server that answers the first questions with SERVFAIL, which has Go's
+// resolver ask again at once.
 func forgetful(t *testing.T, first int) string {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -168,7 +173,8 @@ func forgetful(t *testing.T, first int) string {
 	return conn.LocalAddr().String()
 }
 
-// TestMeasured: a run in which more than one in a thousand requests could not be measured says nothing, but a loss is told all the same.
+// TestMeasured: a run in which more than one in a thousand requests could not be measured says
+// nothing, but a loss is told all the same.
 func TestMeasured(t *testing.T) {
 	for _, tt := range []struct {
 		summary Summary

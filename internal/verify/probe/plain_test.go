@@ -39,7 +39,8 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// TestLongAndSlowAnswers: what does not come at once, or not as a whole, is read to its end all the same.
+// TestLongAndSlowAnswers: what does not come at once, or not as a whole, is read to its end all the
+// same.
 func TestLongAndSlowAnswers(t *testing.T) {
 	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
@@ -60,7 +61,8 @@ func TestLongAndSlowAnswers(t *testing.T) {
 	wantClass(t, doOnce(t, Target{Name: "t", Kind: HTTP, Address: broken}), Closed)
 }
 
-// TestSlowServersAreLeftToThePoller: what does not answer at once is not waited for in the kernel, until it answers at once again.
+// TestSlowServersAreLeftToThePoller: what does not answer at once is not waited for in the kernel,
+// until it answers at once again.
 func TestSlowServersAreLeftToThePoller(t *testing.T) {
 	pause := make(chan time.Duration, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-time.After(<-pause) }))
@@ -90,7 +92,8 @@ func TestSlowServersAreLeftToThePoller(t *testing.T) {
 	}
 }
 
-// TestHostThatIsAskedFor: an ingress controller is called at its own address, for a host that it serves.
+// TestHostThatIsAskedFor: an ingress controller is called at its own address, for a host that it
+// serves.
 func TestHostThatIsAskedFor(t *testing.T) {
 	ingress := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Host != "shop.example" {

@@ -66,8 +66,8 @@ func TestProberKeepsSchedule(t *testing.T) {
 	}
 }
 
-// With one slot and a server that stalls once for 500 ms, the requests due meanwhile are sent late; their latency must
-// show it, or the stall would look like one slow request.
+// With one slot and a server that stalls once for 500 ms, the requests due meanwhile are sent late;
+// their latency must show it, or the stall would look like one slow request.
 func TestLatencyCountsFromTheSchedule(t *testing.T) {
 	target := Target{Name: "t", Rate: 100, MaxInFlight: 1}
 	series := probeFake(t, target, 2*time.Second, func(since time.Duration) time.Duration {
@@ -142,7 +142,8 @@ func (c *collector) emit(w Interval) (err error) {
 	return nil
 }
 
-// await returns when a window from the from-th on satisfies want, with the number of windows seen so far.
+// await returns when a window from the from-th on satisfies want, with the number of windows seen
+// so far.
 func (c *collector) await(t *testing.T, what string, from int, want func(Interval) bool) int {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
@@ -163,7 +164,8 @@ func (c *collector) await(t *testing.T, what string, from int, want func(Interva
 	}
 }
 
-// probe runs a real prober in the background; the returned function ends it and gives what it reported.
+// probe runs a real prober in the background; the returned function ends it and gives what it
+// reported.
 func probe(t *testing.T, target Target) (*collector, func() Series) {
 	t.Helper()
 	config, err := Config{Targets: []Target{target}}.Resolve("")

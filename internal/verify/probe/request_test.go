@@ -20,8 +20,8 @@ import (
 
 func allGood(w Interval) bool { return w.OK > 0 && w.Failed == 0 }
 
-// TestProberSeesLosses is the control of every claim made with this package: the same prober reports nothing while
-// nothing is lost, and each kind of loss when it happens.
+// TestProberSeesLosses is the control of every claim made with this package: the same prober
+// reports nothing while nothing is lost, and each kind of loss when it happens.
 func TestProberSeesLosses(t *testing.T) {
 	t.Parallel()
 	server := newHTTPServer(t)
@@ -127,8 +127,8 @@ func TestLookupFailures(t *testing.T) {
 	}
 }
 
-// TestNotFoundIsNotUnanswered: of a question without an answer, Go's resolver says that there is no such name if the one beside it was answered
-// first. When it gives up is up to resolv.conf.
+// TestNotFoundIsNotUnanswered: of a question without an answer, Go's resolver says that there is no
+// such name if the one beside it was answered first. When it gives up is up to resolv.conf.
 func TestNotFoundIsNotUnanswered(t *testing.T) {
 	for name, tt := range map[string]struct {
 		server string
@@ -161,7 +161,8 @@ func TestNotFoundIsNotUnanswered(t *testing.T) {
 	}
 }
 
-// TestLostDatagram has a name server never answer the first question: that is one request lost, not those beside it.
+// TestLostDatagram has a name server never answer the first question: that is one request lost, not
+// those beside it.
 func TestLostDatagram(t *testing.T) {
 	var asked atomic.Int32
 	server := dnsServerThat(t, func(query []byte) []byte {
@@ -227,7 +228,8 @@ func TestStreamReconnects(t *testing.T) {
 	}
 }
 
-// TestStreamGoodbye has a server say goodbye with lines under way again and again: nothing is lost, nothing broke.
+// TestStreamGoodbye has a server say goodbye with lines under way again and again: nothing is lost,
+// nothing broke.
 func TestStreamGoodbye(t *testing.T) {
 	t.Parallel()
 	var goodbyes atomic.Int32

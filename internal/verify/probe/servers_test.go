@@ -135,7 +135,8 @@ func echoLines(conn net.Conn, client string) {
 	}
 }
 
-// dnsServer answers by the first label of the question: good, gone, broken; to anything else not at all.
+// dnsServer answers by the first label of the question: good, gone, broken; to anything else not at
+// all.
 func dnsServer(t *testing.T) string { return dnsServerThat(t, answerDNS) }
 
 func dnsServerThat(t *testing.T, answers func(query []byte) []byte) string {

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// frozen delays what is asked from one time to another until then; what is asked before and after is answered in latency.
+// frozen delays what is asked from one time to another until then; what is asked before and after
+// is answered in latency.
 func frozen(from, to, latency time.Duration) func(time.Duration) time.Duration {
 	return func(since time.Duration) time.Duration {
 		if since >= from && since < to {
@@ -20,8 +21,8 @@ func frozen(from, to, latency time.Duration) func(time.Duration) time.Duration {
 	}
 }
 
-// TestStallIsAsLongAsTheFreeze holds stalls against freezes of known lengths, to 10 ms, at several rates and latencies, whether
-// requests outlive the freeze or time out in it.
+// TestStallIsAsLongAsTheFreeze holds stalls against freezes of known lengths, to 10 ms, at several
+// rates and latencies, whether requests outlive the freeze or time out in it.
 func TestStallIsAsLongAsTheFreeze(t *testing.T) {
 	const ms = time.Millisecond
 	tests := []struct {
@@ -159,8 +160,8 @@ func TestLatenessIsBounded(t *testing.T) {
 	}
 }
 
-// TestFreezeOfAServer freezes a real server for 100 ms. It holds the stall against what the server noted itself: how long the machine took
-// for anything is no matter.
+// TestFreezeOfAServer freezes a real server for 100 ms. It holds the stall against what the server
+// noted itself: how long the machine took for anything is no matter.
 func TestFreezeOfAServer(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

@@ -11,8 +11,8 @@ import (
 // WindowLength starts on whole seconds, so that windows of all probers line up.
 const WindowLength = time.Second
 
-// Interval counts one target's requests of one second. It is written once all have ended, so it never
-// changes. The JSON is compact for pod logs.
+// Interval counts one target's requests of one second. It is written once all have ended, so it
+// never changes. The JSON is compact for pod logs.
 type Interval struct {
 	Target string `json:"t"`
 	// Seq counts the windows of a target from 0 without holes; a missing one means lost output.

@@ -94,7 +94,8 @@ func pod() *corev1.Pod {
 	}
 }
 
-// TestThereAndBack: a pod that was released, and has left, notes what it was, and becomes that again.
+// TestThereAndBack: a pod that was released, and has left, notes what it was, and becomes that
+// again.
 func TestThereAndBack(t *testing.T) {
 	p := pod()
 	released, err := release(p, "m", Owner{Kind: "Deployment", Name: "web", UID: "uid-of-web"})

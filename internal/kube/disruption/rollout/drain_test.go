@@ -68,7 +68,8 @@ func TestDrainOneByOne(t *testing.T) {
 	f.state(step, engine.Done)
 }
 
-// TestDrainPaced: the pods of two owners could leave together, and the second one waits until the first one's is replaced.
+// TestDrainPaced: the pods of two owners could leave together, and the second one waits until the
+// first one's is replaced.
 func TestDrainPaced(t *testing.T) {
 	f := setup(t)
 	const node = "paced"
@@ -201,8 +202,8 @@ func TestDrainRestartsSingles(t *testing.T) {
 	f.must(<-ended)
 }
 
-// TestDrainRestartsSinglesAgain empties the node that the pod of an earlier restart has come to: of that restart the template
-// has the time in full, and the pod the second.
+// TestDrainRestartsSinglesAgain empties the node that the pod of an earlier restart has come to: of
+// that restart the template has the time in full, and the pod the second.
 func TestDrainRestartsSinglesAgain(t *testing.T) {
 	f := setup(t)
 	const node = "again"
@@ -281,8 +282,8 @@ func TestDrainStandsStill(t *testing.T) {
 	}
 }
 
-// TestDrainOfWhatEnds: a node that is about to end keeps nothing but what comes with any node, and a pod that was named goes
-// although its owner is short of pods.
+// TestDrainOfWhatEnds: a node that is about to end keeps nothing but what comes with any node, and
+// a pod that was named goes although its owner is short of pods.
 func TestDrainOfWhatEnds(t *testing.T) {
 	f := setup(t)
 	f.tools.Client = f.Server // to delete a pod takes a right that to evict it does not
@@ -303,7 +304,8 @@ func TestDrainOfWhatEnds(t *testing.T) {
 	f.state(step, engine.Done)
 }
 
-// TestDrainOfADeadNode: pods that were told to end and whose time is over are not waited for where no kubelet answers.
+// TestDrainOfADeadNode: pods that were told to end and whose time is over are not waited for where
+// no kubelet answers.
 func TestDrainOfADeadNode(t *testing.T) {
 	f := setup(t)
 	const node = "dead"

@@ -72,8 +72,8 @@ func (f *fixture) farewells() int {
 	return len(all.Items)
 }
 
-// TestRelieve: the pod is taken from its Deployment, another one comes, the pod leaves its Service, nodes are asked, and only then it ends;
-// with the process killed after each of these.
+// TestRelieve: the pod is taken from its Deployment, another one comes, the pod leaves its Service,
+// nodes are asked, and only then it ends; with the process killed after each of these.
 func TestRelieve(t *testing.T) {
 	f := setup(t)
 	_, rs, old := f.dns()
@@ -131,7 +131,8 @@ func TestRelieve(t *testing.T) {
 	}
 }
 
-// TestRelieveGivesBack: where no other pod comes, the Deployment gets its pod back and is restarted by rollout.
+// TestRelieveGivesBack: where no other pod comes, the Deployment gets its pod back and is restarted
+// by rollout.
 func TestRelieveGivesBack(t *testing.T) {
 	f := setupNamed(t, "givesback")
 	d, _, old := f.dns()

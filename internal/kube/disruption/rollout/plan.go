@@ -63,8 +63,8 @@ type RestartPlan struct {
 	Reported  []Reported
 }
 
-// RestartPlan decides how each stale pod is renewed: by rollout, else by policy. Static pods and those of
-// paused Deployments are always reported.
+// RestartPlan decides how each stale pod is renewed: by rollout, else by policy. Static pods and
+// those of paused Deployments are always reported.
 func (s *State) Plan(c Changes, policy v1alpha1.BarePodsPolicy) RestartPlan {
 	o := s.owners()
 	restarts := map[types.UID]*Workload{}

@@ -181,8 +181,9 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// TestPlanOfPodsThatWereTaken: a pod that an earlier run of the migration has taken from its Deployment is brought to its end, whatever it
-// carries; not those of other migrations, nor where the Deployment is gone.
+// TestPlanOfPodsThatWereTaken: a pod that an earlier run of the migration has taken from its
+// Deployment is brought to its end, whatever it carries; not those of other migrations, nor where
+// the Deployment is gone.
 func TestPlanOfPodsThatWereTaken(t *testing.T) {
 	taken := func(name, migration, from string) corev1.Pod {
 		return slimPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{

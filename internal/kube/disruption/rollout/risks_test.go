@@ -73,7 +73,8 @@ func TestOverlaps(t *testing.T) {
 	}
 }
 
-// TestUnfinishedBefore: what was not complete before is distinguished from what replumb has restarted, and a node that is away from both.
+// TestUnfinishedBefore: what was not complete before is distinguished from what replumb has
+// restarted, and a node that is away from both.
 func TestUnfinishedBefore(t *testing.T) {
 	status := appsv1.DaemonSetStatus{
 		ObservedGeneration:     1,

@@ -75,7 +75,7 @@ func (c *Changes) what() string {
 	return fmt.Sprintf("addresses of %v", c.Addresses)
 }
 
-// What pods can carry.
+// Parts of a pod that can carry an address.
 const (
 	CarriesKubernetes = "the old address of the Service default/kubernetes in its environment"
 	CarriesServices   = "old addresses of its namespace's Services in its environment"

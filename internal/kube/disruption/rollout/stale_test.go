@@ -111,7 +111,8 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// TestServicesThatCameLater: an address is in the environment of those containers alone that were started while its Service had it.
+// TestServicesThatCameLater: an address is in the environment of those containers alone that were
+// started while its Service had it.
 func TestServicesThatCameLater(t *testing.T) {
 	minute := func(n int) time.Time { return noon.Add(time.Duration(n) * time.Minute) }
 	old, late := Span{From: minute(-60), Until: minute(0)}, Span{From: minute(10), Until: minute(12)}
@@ -150,8 +151,8 @@ func TestSpansAreJoined(t *testing.T) {
 	}
 }
 
-// TestOwnPodsAreNotRestarted: replumb's own pods know API servers by their own addresses, and ask for names where cluster DNS is. A tenant's
-// pod that says the same of itself is the control.
+// TestOwnPodsAreNotRestarted: replumb's own pods know API servers by their own addresses, and ask
+// for names where cluster DNS is. A tenant's pod that says the same of itself is the control.
 func TestOwnPodsAreNotRestarted(t *testing.T) {
 	c := Changes{
 		KubernetesMovedAt: noon, DNSSince: noon,

@@ -39,7 +39,8 @@ func (f *fixture) notes() (all []string) {
 	}
 }
 
-// TestBrokenBeforeIsLeftAlone: no image, before replumb came. The control has no patience, restarts it, and waits in vain.
+// TestBrokenBeforeIsLeftAlone: no image, before replumb came. The control has no patience, restarts
+// it, and waits in vain.
 func TestBrokenBeforeIsLeftAlone(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -114,7 +115,8 @@ func TestUnavailableForLongIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestDaemonSetWithoutANode: nothing is renewed on a node that is not ready, and no one waits for it. The control is the same node, ready.
+// TestDaemonSetWithoutANode: nothing is renewed on a node that is not ready, and no one waits for
+// it. The control is the same node, ready.
 func TestDaemonSetWithoutANode(t *testing.T) {
 	f := setup(t)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: f.ns}}

@@ -121,7 +121,7 @@ func (t *Turns) take(p *corev1.Pod, owner *metav1.OwnerReference, now func() tim
 	return err
 }
 
-// release has others take the turn. What was heard meanwhile, they were woken for in vain.
+// release has others take the turn. They were woken in vain by news from meanwhile.
 func (t *Turns) release(turn *turn) {
 	turn.mu.Unlock()
 	if turn.news.Load() {

@@ -156,7 +156,8 @@ func TestBack(t *testing.T) {
 	}
 }
 
-// TestWanted: after an earlier run, a node may be drained, and the pod that was on it without room elsewhere.
+// TestWanted: after an earlier run, a node may be drained, and the pod that was on it without room
+// elsewhere.
 func TestWanted(t *testing.T) {
 	d := read[appsv1.Deployment](t, "{metadata: {annotations: {replumb.dev/one-more: m/2}}, spec: {replicas: 3}}")
 	if first, later := wanted(&d, "m", false), wanted(&d, "m", true); first != 3 || later != 2 {

@@ -39,7 +39,8 @@ func TestHooksDoNotSilenceWebhooks(t *testing.T) {
 	}
 }
 
-// TestIgnoredProvesNothing: an address that is left out may be a balancer's, with its clients behind it.
+// TestIgnoredProvesNothing: an address that is left out may be a balancer's, with its clients
+// behind it.
 func TestIgnoredProvesNothing(t *testing.T) {
 	s := &switchover.Inventory{Spec: switchover.Spec{Quiet: true, Ignore: []netip.Prefix{netip.MustParsePrefix("172.30.0.50/32")}}}
 	if got := result(checkIgnored(Strategy{s})); got != "unknown" {

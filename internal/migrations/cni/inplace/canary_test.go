@@ -15,7 +15,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
-// TestWhereNewPodsBelong: a network with several ranges may give a pod an address of any of them, and host-local one of its Node's own.
+// TestWhereNewPodsBelong: a network with several ranges may give a pod an address of any of them,
+// and host-local one of its Node's own.
 func TestWhereNewPodsBelong(t *testing.T) {
 	nodes := []corev1.Node{
 		{ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.244.0.0/24"}}},

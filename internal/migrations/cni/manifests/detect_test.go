@@ -8,7 +8,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestKeeper goes by the metadata of objects as they are published or made, cut down to what says whose they are.
+// TestKeeper goes by the metadata of objects as they are published or made, cut down to what says
+// whose they are.
 func TestKeeper(t *testing.T) {
 	for _, tt := range []struct {
 		name, meta string
@@ -42,7 +43,8 @@ func TestKeeper(t *testing.T) {
 		},
 		{name: "an owner that is no controller", stays: true, meta: `{ownerReferences: [{apiVersion: example.com/v1, kind: Set, name: s, uid: u}]}`},
 		{
-			// Annotations of objects that k3s applied, as pkg/apply in rancher/wrangler sets them; the hash alone is a label.
+			// Annotations of objects that k3s applied, as pkg/apply in rancher/wrangler sets them;
+			// the hash alone is a label.
 			name: "k3s", by: "k3s or RKE2 (addon flannel): move its file",
 			meta: `{labels: {objectset.rio.cattle.io/hash: bce283298811743a}, annotations: {objectset.rio.cattle.io/id: "",
 				objectset.rio.cattle.io/owner-gvk: "k3s.cattle.io/v1, Kind=Addon", objectset.rio.cattle.io/owner-name: flannel}}`,
@@ -77,7 +79,8 @@ func TestKeeper(t *testing.T) {
 			meta: `{labels: {addonmanager.kubernetes.io/mode: Reconcile, k8s-app: calico-node}}`,
 		},
 		{
-			// The label of AKS' own pods in kube-system, after Microsoft's page on Microsoft Entra pod-managed identities.
+			// The label of AKS' own pods in kube-system, after Microsoft's page on Microsoft Entra
+			// pod-managed identities.
 			name: "AKS", by: "AKS, which has no way out",
 			meta: `{labels: {addonmanager.kubernetes.io/mode: Reconcile, kubernetes.azure.com/managedby: aks}}`,
 		},

@@ -223,8 +223,8 @@ func (m *ManifestSet) take(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// ranges of text, separated by commas. What is none is for the program to complain of that reads
-// it.
+// ranges of text, separated by commas. Other words are left to the program that
+// reads them.
 func (m *ManifestSet) AddRanges(text string) {
 	for part := range strings.SplitSeq(text, ",") {
 		if p, err := netip.ParsePrefix(strings.TrimSpace(part)); err == nil && !slices.Contains(m.Ranges, p) {

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestNoneIsPrivileged: agents have no more rights on a node than they need. Those that look can write nothing there, and one that cleans no more
-// than the directories of the network.
+// TestNoneIsPrivileged: agents have no more rights on a node than they need. Those that look can
+// write nothing there, and one that cleans no more than the directories of the network.
 func TestNoneIsPrivileged(t *testing.T) {
 	for verb, tt := range map[string]struct {
 		may    []corev1.Capability

@@ -14,7 +14,8 @@ import (
 	"github.com/replumb/replumb/internal/migrations/cni/manifests"
 )
 
-// TestPoliciesOnly: a Calico that makes policies hold on another network is no network, and in the way beside one that is known.
+// TestPoliciesOnly: a Calico that makes policies hold on another network is no network, and in the
+// way beside one that is known.
 func TestPoliciesOnly(t *testing.T) {
 	set := func(name, image string, env ...corev1.EnvVar) appsv1.DaemonSet {
 		ds := appsv1.DaemonSet{}
@@ -55,7 +56,8 @@ func TestPoliciesOnly(t *testing.T) {
 	}
 }
 
-// TestOperators: one that runs keeps a network as it is, unless it came with the network that the migration brings.
+// TestOperators: one that runs keeps a network as it is, unless it came with the network that the
+// migration brings.
 func TestOperators(t *testing.T) {
 	deployment := func(name string, replicas *int32, migration string) appsv1.Deployment {
 		d := appsv1.Deployment{}

@@ -11,7 +11,8 @@ import (
 	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
 )
 
-// TestPullSecrets: every pod that a migration runs has those of the canary, and with none they are as ever.
+// TestPullSecrets: every pod that a migration runs has those of the canary, and with none they are
+// as ever.
 func TestPullSecrets(t *testing.T) {
 	for _, tt := range []struct{ secrets, want []string }{
 		{nil, nil},

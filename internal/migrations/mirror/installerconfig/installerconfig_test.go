@@ -73,8 +73,9 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// TestNothingLeaks: what the files mark as a secret, or as the source's own, is in no mirror's configuration, and what they mark as to be kept is;
-// all of it is YAML. The same configuration made once more is the same.
+// TestNothingLeaks: what the files mark as a secret, or as the source's own, is in no mirror's
+// configuration, and what they mark as to be kept is; all of it is YAML. The same configuration
+// made once more is the same.
 func TestNothingLeaks(t *testing.T) {
 	files, err := filepath.Glob("testdata/golden/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -181,7 +182,8 @@ func TestFlag(t *testing.T) {
 	}
 }
 
-// FuzzKOps: whatever a file holds, what comes of it is YAML, and the words of secrets are not in it.
+// FuzzKOps: whatever a file holds, what comes of it is YAML, and the words of secrets are not in
+// it.
 func FuzzKOps(f *testing.F) {
 	body, err := os.ReadFile("testdata/golden/kops.txtar")
 	if err != nil {

@@ -36,7 +36,8 @@ func found(to string, nodes ...corev1.Node) *podmove.Inventory {
 	return s
 }
 
-// TestNew meets a migration half way: one node has moved, one has not, one joined without a range, and one is gone while it is recreated.
+// TestNew meets a migration half way: one node has moved, one has not, one joined without a range,
+// and one is gone while it is recreated.
 func TestNew(t *testing.T) {
 	gone := carrying("d", "10.244.3.0/24", "")
 	s, err := New(
@@ -76,7 +77,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestNodesAreBelievedAsFarAsTheyHarmNoOther: a kubelet may write on its own Node which range it had.
+// TestNodesAreBelievedAsFarAsTheyHarmNoOther: a kubelet may write on its own Node which range it
+// had.
 func TestNodesAreBelievedAsFarAsTheyHarmNoOther(t *testing.T) {
 	for name, claim := range map[string]string{
 		"the range of a node that has not moved": "10.244.1.0/24", "the range of one that has": "10.244.2.0/24",
@@ -150,7 +152,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestCiliumsOwnPools: where Cilium gives addresses that are not of their Node, there is nothing to move; where they are, RP2506 says why not.
+// TestCiliumsOwnPools: where Cilium gives addresses that are not of their Node, there is nothing to
+// move; where they are, RP2506 says why not.
 func TestCiliumsOwnPools(t *testing.T) {
 	cilium := appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "cilium"}}
 	cilium.Spec.Template.Spec.Containers = []corev1.Container{{Name: "cilium-agent", Image: "quay.io/cilium/cilium:v1.20.2"}}

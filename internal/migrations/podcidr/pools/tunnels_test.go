@@ -12,7 +12,8 @@ import (
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 )
 
-// TestPullSecrets: what keeps tunnels, and canaries, have those of the canary, with the image of this version too.
+// TestPullSecrets: what keeps tunnels, and canaries, have those of the canary, with the image of
+// this version too.
 func TestPullSecrets(t *testing.T) {
 	for _, tt := range []struct {
 		secrets []string

@@ -15,7 +15,8 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// ServiceRange is one that the migration adds: a target, one for pinned Services, or one opened again.
+// ServiceRange is one that the migration adds: a target, one for pinned Services, or one opened
+// again.
 type ServiceRange struct {
 	Client    client.Client
 	Migration string

@@ -43,7 +43,8 @@ func alias(name string, health bool) rrset {
 	}}
 }
 
-// resolvers answer for the zone as its servers do, for load balancers, and for all other names: two addresses of three at a time.
+// resolvers answer for the zone as its servers do, for load balancers, and for all other names: two
+// addresses of three at a time.
 func resolvers(t *testing.T, s *service) *dnsrecords.Client {
 	t.Helper()
 	var mu sync.Mutex
@@ -164,8 +165,9 @@ func balancerZones() map[string]string {
 	return all
 }
 
-// TestAliasMoves: from whatever a record is to an alias or away from one, in one batch, and back to exactly what it was. What resolvers
-// may remember of an alias, the 60 seconds of its load balancer, is waited for.
+// TestAliasMoves: from whatever a record is to an alias or away from one, in one batch, and back to
+// exactly what it was. What resolvers may remember of an alias, the 60 seconds of its load
+// balancer, is waited for.
 func TestAliasMoves(t *testing.T) {
 	plain := rrset{Name: "api.example.test.", Type: "A", TTL: 20, Records: values("203.0.113.7")}
 	cname := rrset{Name: "api.example.test.", Type: "CNAME", TTL: 20, Records: values("lb.other.test")}
@@ -237,8 +239,8 @@ func text(t *testing.T, v any) string {
 	return string(out)
 }
 
-// TestAliasIsProvenByItsServers: that Route 53 has the alias is not enough, the servers of the zone have to answer with addresses of its
-// load balancer.
+// TestAliasIsProvenByItsServers: that Route 53 has the alias is not enough, the servers of the zone
+// have to answer with addresses of its load balancer.
 func TestAliasIsProvenByItsServers(t *testing.T) {
 	s := &service{records: []rrset{alias("dualstack.old.elb.test.", false)}, balancers: balancerZones()}
 	elsewhere := &service{records: []rrset{alias("dualstack.old.elb.test.", false)}} // what the zone's servers answer by
@@ -288,8 +290,8 @@ func TestAliasRefusals(t *testing.T) {
 	}
 }
 
-// TestTypeChangesTwice: a CNAME becomes an address and then a CNAME or an alias of another load balancer, each in one batch, and goes back
-// from there to exactly what it was.
+// TestTypeChangesTwice: a CNAME becomes an address and then a CNAME or an alias of another load
+// balancer, each in one batch, and goes back from there to exactly what it was.
 func TestTypeChangesTwice(t *testing.T) {
 	have := rrset{Name: "api.example.test.", Type: "CNAME", TTL: 30, Records: values("old.elb.test.")}
 	for _, tt := range []struct {
@@ -336,7 +338,8 @@ func TestTypeChangesTwice(t *testing.T) {
 	}
 }
 
-// TestTypeChangesInOneBatch: from a CNAME to an address and back, and not at all beside something else.
+// TestTypeChangesInOneBatch: from a CNAME to an address and back, and not at all beside something
+// else.
 func TestTypeChangesInOneBatch(t *testing.T) {
 	s := &service{records: []rrset{{Name: "api.example.test.", Type: "CNAME", TTL: 30, Records: values("lb.example.net")}}}
 	z := open(t, s, &dnsrecords.Client{})

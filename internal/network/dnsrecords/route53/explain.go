@@ -12,7 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
 
-// explain adds what was refused and what to do. What the SDK retries stays retryable.
+// explain adds what was refused and what to do. Errors that the SDK retries stay retryable.
 func (z *Zone) explain(record, action string, err error) error {
 	if retry.IsErrorRetryables(retry.DefaultRetryables).IsErrorRetryable(err) == aws.TrueTernary {
 		return engine.NotYet("%s: Route 53: %w", record, err)

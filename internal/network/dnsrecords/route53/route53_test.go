@@ -95,7 +95,8 @@ func TestGetAndReplace(t *testing.T) {
 	}
 }
 
-// TestConflict: a change of others to the record, before the look at it or between that and the batch, is not overwritten.
+// TestConflict: a change of others to the record, before the look at it or between that and the
+// batch, is not overwritten.
 func TestConflict(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -186,7 +187,8 @@ func TestNoCredentials(t *testing.T) {
 	}
 }
 
-// TestAuthoritative: the API says whether the change is everywhere, and the zone's servers are asked themselves.
+// TestAuthoritative: the API says whether the change is everywhere, and the zone's servers are
+// asked themselves.
 func TestAuthoritative(t *testing.T) {
 	address := "192.0.2.1"
 	var mu sync.Mutex
@@ -253,7 +255,8 @@ func TestAuthoritative(t *testing.T) {
 	}
 }
 
-// TestPrivateZone: its servers answer within its networks only, so that what is asked has to be its clients' resolvers.
+// TestPrivateZone: its servers answer within its networks only, so that what is asked has to be its
+// clients' resolvers.
 func TestPrivateZone(t *testing.T) {
 	s := &service{private: true, records: []rrset{{Name: "api.example.test.", Type: "A", TTL: 60, Records: values("192.0.2.1")}}}
 	z := open(t, s, &dnsrecords.Client{})

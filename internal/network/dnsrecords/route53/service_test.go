@@ -15,8 +15,8 @@ import (
 
 const zoneID = "Z1D633PJN98FT9"
 
-// service plays Route 53 over HTTP. What it answers, and refuses, is as in its API reference; that the real one does so
-// cannot be tested here.
+// service plays Route 53 over HTTP. What it answers, and refuses, is as in its API reference; that
+// the real one does so cannot be tested here.
 type service struct {
 	mu      sync.Mutex
 	records []rrset
