@@ -34,6 +34,8 @@ type Finder struct {
 	api   RangeAPI
 }
 
+// NewFinder asks with resources, which returns the list of resources of a version of
+// networking.k8s.io, or a NotFound error.
 func NewFinder(resources func(ctx context.Context, version string) ([]byte, error)) *Finder {
 	return &Finder{resources: resources}
 }

@@ -20,6 +20,8 @@ type ranged struct {
 	*Finder
 }
 
+// NewClient has a client take and give ServiceCIDRs and IPAddresses as those of V1, whichever the
+// cluster serves.
 func NewClient(c client.WithWatch, f *Finder) client.WithWatch { return ranged{c, f} }
 
 func (r ranged) bitmap() bitmap { return bitmap{WithWatch: r.WithWatch, ask: askRanges} }

@@ -104,7 +104,7 @@ func (i ingress) servedByNew(meant func(types.NamespacedName) bool, unready map[
 			if now.Recorded, err = i.record().nodes(ctx); err != nil {
 				return err
 			}
-			for _, read := range []func(context.Context, *Inventory) error{loader{i.live}.nodesAndPods, loader{i.live}.services} {
+			for _, read := range []func(context.Context, *Inventory) error{loader(i).nodesAndPods, loader(i).services} {
 				if err := read(ctx, now); err != nil {
 					return err
 				}
@@ -306,7 +306,7 @@ func (i ingress) restoreStep(id, title string, known []types.NamespacedName, mea
 
 func (i ingress) switched(ctx context.Context) ([]types.NamespacedName, error) {
 	now := &Inventory{}
-	if err := (loader{i.live}).services(ctx, now); err != nil {
+	if err := loader(i).services(ctx, now); err != nil {
 		return nil, err
 	}
 	return now.Ingress().switched(), nil

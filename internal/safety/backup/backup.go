@@ -40,10 +40,10 @@ func KeyOf(c client.Client, o client.Object) (Key, error) {
 	return Key{Group: gvk.Group, Kind: gvk.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}, nil
 }
 
-// BackupSet is what is stored.
-type BackupSet map[Key]struct{}
+// Objects is what is stored.
+type Objects map[Key]struct{}
 
-func (s BackupSet) Has(k Key) bool {
+func (s Objects) Has(k Key) bool {
 	_, ok := s[k]
 	return ok
 }
@@ -71,7 +71,7 @@ func Store(ctx context.Context, c client.Client, m *v1alpha1.Migration, objects 
 	if err != nil {
 		return err
 	}
-	have, next, sums := BackupSet{}, 0, []string{}
+	have, next, sums := Objects{}, 0, []string{}
 	for _, piece := range pieces {
 		next, sums = max(next, piece.sequence+1), append(sums, piece.sum)
 		if err := piece.addTo(have); err != nil {
@@ -143,9 +143,9 @@ func create(ctx context.Context, c client.Client, o client.Object) error {
 	return nil
 }
 
-func missing(c client.Client, have BackupSet, objects []client.Object) (map[bool][]line, error) {
+func missing(c client.Client, have Objects, objects []client.Object) (map[bool][]line, error) {
 	lines := map[bool][]line{}
-	seen := BackupSet{}
+	seen := Objects{}
 	for _, o := range objects {
 		key, err := KeyOf(c, o)
 		if err != nil {
@@ -166,12 +166,12 @@ func missing(c client.Client, have BackupSet, objects []client.Object) (map[bool
 }
 
 // Stored tells what is stored of a migration. Damage is an error.
-func Stored(ctx context.Context, c client.Client, migration string) (BackupSet, error) {
+func Stored(ctx context.Context, c client.Client, migration string) (Objects, error) {
 	pieces, err := load(ctx, c, migration)
 	if err != nil {
 		return nil, err
 	}
-	have := BackupSet{}
+	have := Objects{}
 	for _, piece := range pieces {
 		if err := piece.addTo(have); err != nil {
 			return nil, err
@@ -201,7 +201,7 @@ func Read(ctx context.Context, c client.Client, migration string) ([]unstructure
 	if err != nil {
 		return nil, err
 	}
-	seen := BackupSet{}
+	seen := Objects{}
 	var all []unstructured.Unstructured
 	for _, piece := range pieces {
 		err := piece.each(func(o *unstructured.Unstructured) {

@@ -207,6 +207,6 @@ func (c *piece) each(f func(*unstructured.Unstructured)) error {
 	return nil
 }
 
-func (c *piece) addTo(s BackupSet) error {
+func (c *piece) addTo(s Objects) error {
 	return c.each(func(o *unstructured.Unstructured) { s[keyOf(o)] = struct{}{} })
 }
