@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -62,7 +61,7 @@ type Job struct {
 	CreatedDuring CreatedDuringPolicy
 
 	late       map[types.UID]bool
-	observer   MoveObserver
+	onMove     func(migration.Move)
 	inspection *inventory.Scan
 	lookup     *tier.Cache
 }
@@ -216,7 +215,7 @@ func (j *Job) planner(ctx context.Context, in checks.Input) (*Planner, error) {
 	}
 	recordRanges(base.Migration.Spec.ServiceCIDR, in.Inventory.Spec, j.Recorded)
 	p := &Planner{
-		Base: base, Probe: j.Deps.Probe, Inspector: j.Deps.Inspector, Inventory: in.Inventory, Observer: j.observer,
+		Base: base, Probe: j.Deps.Probe, Inspector: j.Deps.Inspector, Inventory: in.Inventory, OnMove: j.onMove,
 		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Origin: inventory.OriginOf(in.Snapshot.Nodes),
 		Store: j.store(), Agents: j.newAgents(in), CreatedDuring: j.returning(in.Inventory),
 	}
@@ -317,22 +316,11 @@ func (j *Job) newAgents(in checks.Input) *lossguard.Agents {
 	return agents
 }
 
-// MoveObserver hears of Services that have arrived at another address, forward or back.
-type MoveObserver interface {
-	Moved(service, from, to, strategy string, at time.Time, took time.Duration)
-}
-
-type moveFunc func(migration.Move)
-
-func (f moveFunc) Moved(service, from, to, strategy string, at time.Time, took time.Duration) {
-	f(migration.Move{Object: service, From: from, To: to, Strategy: strategy, At: at, Took: took})
-}
-
 // Checks are the checks of this migration, in the order in which they are shown.
 func Checks() []findings.Check[checks.Input] { return checks.All() }
 
 // OnMove reports each move once it is over.
-func (j *Job) OnMove(tell func(migration.Move)) { j.observer = moveFunc(tell) }
+func (j *Job) OnMove(tell func(migration.Move)) { j.onMove = tell }
 
 // Silence sets Silent.
 func (j *Job) Silence() { j.Silent = true }

@@ -41,7 +41,7 @@ type Planner struct {
 	Store hop.Store
 	// Leftovers takes away what an earlier run has left of agents, and of Overlap.
 	Leftovers    []engine.Group
-	Observer     hop.MoveObserver
+	OnMove       func(migration.Move)
 	LeaveClients bool
 	// CreatedDuring are the Services which a rollback moves to the old range.
 	CreatedDuring []CreatedDuring
@@ -125,7 +125,7 @@ func (p *Planner) steps(to engine.Direction) *hop.Steps {
 		Now:        p.Tools.Now,
 		Strategies: p.spec().Strategies,
 		Store:      p.Store,
-		Observer:   p.Observer,
+		OnMove:     p.OnMove,
 		Tracker:    &p.tracker,
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
@@ -190,10 +191,12 @@ func (h *hopStep) report(svc *corev1.Service) {
 	p := h.progress
 	began := p.began
 	p.began = time.Time{}
-	if h.Observer == nil || began.IsZero() || svc.Labels[v1alpha1.LabelRole] != "" {
+	if h.OnMove == nil || began.IsZero() || svc.Labels[v1alpha1.LabelRole] != "" {
 		return
 	}
 	src, dest := h.ends()
 	now := h.Now()
-	h.Observer.Moved(p.Key().String(), src.String(), dest.String(), p.StrategyText(), now, now.Sub(began))
+	h.OnMove(migration.Move{
+		Object: p.Key().String(), From: src.String(), To: dest.String(), Strategy: p.StrategyText(), At: now, Took: now.Sub(began),
+	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
@@ -34,20 +35,16 @@ type Steps struct {
 	Now        func() time.Time
 	Strategies services.Strategies
 	// Store is where API servers keep those that go by etcd.
-	Store    Store
-	Observer MoveObserver
-	Tracker  *Tracker
+	Store Store
+	// OnMove, if set, gets each Service that has got to its other address.
+	OnMove  func(migration.Move)
+	Tracker *Tracker
 
 	endpoints *bridge.Endpoints
 	// throttle keeps hops from ingress controllers that lead to the Service.
 	throttle *bridge.Throttle
 	// inTransit are as many Services as may be between their two patches at once.
 	inTransit chan struct{}
-}
-
-// MoveObserver hears of Services that have arrived at another address, forward or back.
-type MoveObserver interface {
-	Moved(service, from, to, strategy string, at time.Time, took time.Duration)
 }
 
 // inTransitLimit bounds the Services between their two patches: the more there are, the later a
