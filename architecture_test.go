@@ -216,7 +216,7 @@ func sources(t *testing.T) []string {
 }
 
 // filesUnder are the files in a folder, and in those below it, that end in one of some extensions.
-// What is built and hidden is left out.
+// Built and hidden files are left out.
 func filesUnder(t *testing.T, root string, extensions ...string) []string {
 	t.Helper()
 	var files []string

@@ -12,7 +12,7 @@ import (
 
 var update = flag.Bool("update", false, "write golden output into the scripts")
 
-// What scripts share, one after the other: an API server alone, and one with controllers, to which
+// Scripts share, one after the other: an API server alone, and one with controllers, to which
 // they play nodes.
 var (
 	plain = &apitest.Lazy{Range: apitest.PoolRange}

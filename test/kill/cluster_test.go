@@ -47,7 +47,7 @@ const (
 	shop               = "shop"
 )
 
-// What a cluster holds before the migration.
+// The contents of a cluster before the migration.
 const (
 	// lean has what costs no time.
 	lean = "lean"

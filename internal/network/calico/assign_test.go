@@ -15,7 +15,7 @@ import (
 )
 
 // TestAssignTunnel gives the tunnel of a node an address of each of two blocks, and takes one back.
-// What is given meanwhile is not overwritten.
+// Addresses given meanwhile are not overwritten.
 func TestAssignTunnel(t *testing.T) {
 	c := lazy.Get(t)
 	first, second := block(t, c, "10.9.0.0/28", "pod-1"), block(t, c, "10.9.1.0/28")
