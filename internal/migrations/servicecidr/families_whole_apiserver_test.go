@@ -141,7 +141,8 @@ func (w *wholeFamily) requireThere(to string) {
 			}
 		}
 	}
-	// Addresses that are given out from now on are of the new range, and of the one that has stayed.
+	// Addresses that are given out from now on are of the new range, and of the one that has
+	// stayed.
 	late := w.service("late", of(corev1.IPFamilyPolicyRequireDualStack))
 	for _, a := range services.AddressesOf(late) {
 		if !cidr.Contains(parseRanges(strings.Split(w.becomes, ",")...), a) {
