@@ -121,9 +121,14 @@ func (r *run) pace(ctx context.Context, first time.Time) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 
+	end, bounded := ctx.Deadline()
 	for n := 0; ; n++ {
 		// Multiplying instead of adding keeps the schedule free of drift.
 		scheduled := first.Add(time.Duration(float64(n) * float64(time.Second) / r.target.Rate))
+		// A busy machine ends ctx after its deadline, and no request is due by then.
+		if bounded && !scheduled.Before(end) {
+			return
+		}
 		r.recorder.advance(scheduled)
 		early := time.Until(scheduled) > 0
 		if !waitUntil(ctx, timer, scheduled) {

@@ -66,6 +66,39 @@ func TestProberKeepsSchedule(t *testing.T) {
 	}
 }
 
+// endsLate is a context whose end comes after its deadline, as on a machine that is busy.
+type endsLate struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c endsLate) Deadline() (time.Time, bool) { return c.deadline, true }
+
+func TestNoRequestIsDueAfterTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var series Series
+		prober := New(Config{Targets: []Target{Target{Name: "t", Rate: 40}.withDefaults("")}}, func(w Interval) (err error) {
+			series, err = series.Append(w)
+			return err
+		})
+		prober.runs[0].connect = func(Target, hooks) requester {
+			return &fake{began: time.Now(), delay: func(time.Duration) time.Duration { return 0 }}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 1200*time.Millisecond)
+		defer cancel()
+		if err := prober.Run(endsLate{ctx, time.Now().Add(time.Second)}); err != nil {
+			t.Fatal(err)
+		}
+		stats, err := series.Stats()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stats.Sent != 40 {
+			t.Errorf("%d requests were sent instead of 40", stats.Sent)
+		}
+	})
+}
+
 // With one slot and a server that stalls once for 500 ms, the requests due meanwhile are sent late;
 // their latency must show it, or the stall would look like one slow request.
 func TestLatencyCountsFromTheSchedule(t *testing.T) {
