@@ -31,6 +31,7 @@ restarts    basic                ./e2e -run ^TestRestarts$
 pods        basic                ./e2e -run ^(TestPodCIDR|TestTunnels|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$
 cni         basic,cilium,flannel ./e2e -timeout 200m -run ^TestInPlace
 cilium      basic,cilium         ./e2e -run ^Test(CiliumLab|PastCilium)$
+own         basic,cilium        ./e2e -run ^(TestOwnAddresses|TestCiliumServices)$
 nodes       basic                ./e2e -run ^TestNode(sMove|sReplace|Removal)$
 mirror      basic,flannel,registry,certmanager ./e2e -run ^TestMirror$
 families    basic                ./e2e -run ^TestFamilies
@@ -62,7 +63,7 @@ components() {
 # prepare has what a test needs beside components.
 prepare() {
 	case $1 in
-	cilium | cni) hack/deps.sh clang-19 ;; # with which Cilium's agents compile
+	cilium | cni | own) hack/deps.sh clang-19 ;; # with which Cilium's agents compile
 	conformance) hack/deps.sh busybox nc.openbsd wget ;;
 	released) make --no-print-directory release-snapshot ;;
 	versions) hack/test-versions.sh "$lab" ;;

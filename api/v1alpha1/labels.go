@@ -100,16 +100,22 @@ const (
 
 	// AnnotationService, on a bridge, is the name of the Service that it stands in for.
 	AnnotationService = "replumb.dev/service"
-	// AnnotationServiceUID, on a bridge, is the UID of that Service.
+	// AnnotationConnect, on a sentinel, has agents connect to it and to the pairs of addresses that it names, ADDRESS:PORT=ADDRESS:PORT
+	// with commas between: where the first answers, the second has to.
+	AnnotationConnect = "replumb.dev/connect"
+	// AnnotationServiceUID, on a bridge and on what reserves an address, is the UID of that Service.
 	AnnotationServiceUID = "replumb.dev/service-uid"
 	// AnnotationOldIP, on a Service that moves, its bridge, and what reserves its address, is the ClusterIP it had before the migration.
 	AnnotationOldIP = "replumb.dev/old-cluster-ip"
 	// AnnotationTargetIP, on a Service that moves, its bridge, and what reserves its address, is the ClusterIP it moves to.
 	AnnotationTargetIP = "replumb.dev/target-cluster-ip"
+	// AnnotationOverlap, on what reserves an address, is the form in which the Service keeps that address itself.
+	AnnotationOverlap = "replumb.dev/overlap"
 	// AnnotationOriginalSpec, on a Service that moves, and what reserves its address, is the spec, as compact JSON, that the Service had
 	// just before its latest hop.
 	AnnotationOriginalSpec = "replumb.dev/original-spec"
-	// AnnotationMovedAt, on a Service, is when it arrived at its present ClusterIP, forward or back (RFC 3339).
+	// AnnotationMovedAt, on a Service, is when it arrived at its present ClusterIP, forward or back (RFC 3339); on what reserves an
+	// address, when the Service left that.
 	AnnotationMovedAt = "replumb.dev/moved-at"
 	// AnnotationAwaySince, on a Service that is on its way back, or back, is when it had got to its new ClusterIP (RFC 3339).
 	AnnotationAwaySince = "replumb.dev/away-since"

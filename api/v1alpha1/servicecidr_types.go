@@ -48,7 +48,13 @@ type ServiceCIDRSpec struct {
 	// +optional
 	Etcd *StoreSpec `json:"etcd,omitempty"`
 
-	// Bridge is how old addresses are kept answering.
+	// Overlap is where a Service that has moved keeps its old address until finish: on itself, as an externalIP or as the address of a
+	// load balancer, or on a bridge beside it. Auto chooses for each Service, and plan says why. Services of strategy Hop have bridges.
+	// +optional
+	// +kubebuilder:default=Auto
+	Overlap OverlapForm `json:"overlap,omitempty"`
+
+	// Bridge is how bridges are kept answering at old addresses.
 	// +optional
 	// +kubebuilder:default=Auto
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
@@ -322,6 +328,23 @@ type BarePodsPolicy string
 const (
 	BarePodsReport BarePodsPolicy = "Report"
 	BarePodsEvict  BarePodsPolicy = "Evict"
+)
+
+// OverlapForm is where the other address of a Service answers during the overlap.
+//
+// +kubebuilder:validation:Enum=Auto;ExternalIP;LoadBalancer;Bridge
+type OverlapForm string
+
+// The forms of overlap.
+const (
+	OverlapAuto OverlapForm = "Auto"
+	// OverlapExternalIP has the Service keep it as one of its externalIPs; it stays of its type. For kube-proxy.
+	OverlapExternalIP OverlapForm = "ExternalIP"
+	// OverlapLoadBalancer has the Service keep it as the address of a load balancer of class replumb.dev/bridge. For Cilium in the
+	// place of kube-proxy.
+	OverlapLoadBalancer OverlapForm = "LoadBalancer"
+	// OverlapBridge has another Service keep it.
+	OverlapBridge OverlapForm = "Bridge"
 )
 
 // BridgeForm is a way of keeping an address answering.

@@ -37,10 +37,16 @@ func Unfenced(ctx context.Context) context.Context {
 	return withCurrent(Fenced(ctx, nil), nil)
 }
 
+// FenceOf is the fence of ctx; nil without one.
+func FenceOf(ctx context.Context) Fence {
+	f, _ := ctx.Value(fenceKey{}).(Fence)
+	return f
+}
+
 // MayWrite asks the fence of ctx, if there is one. Clients ask before each write, and steps only
 // where the API server has to confirm it at this very moment (sure).
 func MayWrite(ctx context.Context, sure bool) error {
-	if f, ok := ctx.Value(fenceKey{}).(Fence); ok {
+	if f := FenceOf(ctx); f != nil {
 		return f.MayWrite(ctx, sure)
 	}
 	return nil

@@ -128,6 +128,26 @@ func FreezeRule(name string) access.Rule {
 	}
 }
 
+// KeepTypeRule keeps the type of Services that keep an address as a load balancer's.
+func KeepTypeRule() access.Rule {
+	rights := slices.Concat(
+		access.Grant(admissionGroup, "mutatingadmissionpolicies", "", "create"),
+		access.Grant(admissionGroup, "mutatingadmissionpolicybindings", "", "create"),
+	)
+	for _, verb := range []string{"get", "update", "delete"} {
+		rights = append(rights, access.Named(slices.Concat(
+			access.Grant(admissionGroup, "mutatingadmissionpolicies", "", verb),
+			access.Grant(admissionGroup, "mutatingadmissionpolicybindings", "", verb),
+		), freeze.KeepTypeName)...)
+	}
+	return access.Rule{
+		Why: "Behind Cilium: what has Services stay of type LoadBalancer when a manifest says another one. No rule limits which policies are " +
+			"created, and one can change any request to the cluster.",
+		Optional: true,
+		Rights:   rights,
+	}
+}
+
 // GuardRule keeps addresses from others while API servers get another Service range.
 func GuardRule() access.Rule {
 	return access.Rule{

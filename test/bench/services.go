@@ -21,17 +21,19 @@ type services struct {
 	slices   int
 	program  string
 	parallel int
-	// bare is whether bare clients move the Services as well; inFlight, if not 0, is how many requests the API server takes at once.
+	// bare is whether bare clients move the Services as well; inFlight, if not 0, is how many
+	// requests the API server takes at once.
 	bare     bool
 	inFlight int
 }
 
-// ofServices measures what replumb's own care costs: it moves thousands of Services on an API server without nodes, and sends the same
-// writes by a bare client in the same run.
+// ofServices measures what replumb's own care costs: it moves thousands of Services on an API
+// server without nodes, and sends the same writes by a bare client in the same run.
 func ofServices(flags *flag.FlagSet) func(context.Context) error {
 	o := services{}
 	numbers := flags.String("services", "5000,10000", "how many Services to move, one measurement each")
-	forms := flags.String("forms", "ExternalIPs,LoadBalancer", "bridge forms, one measurement each")
+	forms := flags.String("forms", "ExternalIPs,LoadBalancer,Etcd",
+		"bridge forms, one measurement each; Etcd for Services that keep their old address themselves, which etcd moves")
 	flags.IntVar(&o.slices, "slices", 50000, "EndpointSlices for the measurement of plan; 0 leaves it out")
 	flags.StringVar(&o.program, "replumb", "bin/replumb", "the program whose plan is measured")
 	flags.IntVar(&o.parallel, "parallel", 32, "requests of the bare client at once: what replumb does at once")
@@ -59,14 +61,17 @@ func ofServices(flags *flag.FlagSet) func(context.Context) error {
 	}
 }
 
-func moveOfServices(form v1alpha1.BridgeForm) *v1alpha1.Migration {
+// byEtcd stands for a form where no bridge is.
+const byEtcd v1alpha1.BridgeForm = "Etcd"
+
+func (f *shelf) moveOfServices(form v1alpha1.BridgeForm) *v1alpha1.Migration {
 	none := metav1.Duration{}
-	return migrationOf(v1alpha1.MigrationSpec{
-		ServiceCIDR: &v1alpha1.ServiceCIDRSpec{
-			To: []string{newRange}, Drain: &none, ClusterServices: v1alpha1.ClusterServicesStay, Bridge: form,
-		},
-		Batch: v1alpha1.BatchSpec{Size: batchSize, Settle: &none},
-	})
+	spec := &v1alpha1.ServiceCIDRSpec{To: []string{newRange}, Drain: &none, ClusterServices: v1alpha1.ClusterServicesStay, Bridge: form}
+	if form == byEtcd {
+		spec.Bridge, spec.Etcd = v1alpha1.BridgeExternalIPs, &v1alpha1.StoreSpec{Endpoints: []string{f.server.Etcd}}
+		spec.Strategies.ClusterIP = v1alpha1.StrategyOfEtcd
+	}
+	return migrationOf(v1alpha1.MigrationSpec{ServiceCIDR: spec, Batch: v1alpha1.BatchSpec{Size: batchSize, Settle: &none}})
 }
 
 // measure measures one move of a number of Services, on an API server of its own.
@@ -76,7 +81,7 @@ func (o services) measure(ctx context.Context, n int, form v1alpha1.BridgeForm) 
 		return err
 	}
 	defer func() { _ = f.server.Stop() }()
-	fmt.Printf("\n%d Services, bridges by %s, %d at once\n", n, form, o.parallel)
+	fmt.Printf("\n%d Services, %s, %d at once\n", n, form, o.parallel)
 	switch {
 	case o.inFlight > 0:
 		return f.adapt(ctx, o, form)
@@ -88,8 +93,8 @@ func (o services) measure(ctx context.Context, n int, form v1alpha1.BridgeForm) 
 	return f.move(ctx, o, form)
 }
 
-// adapt moves all Services on an API server that takes few requests at once: by replumb, and as a control by the bare client, which sends as
-// many as ever.
+// adapt moves all Services on an API server that takes few requests at once: by replumb, and as a
+// control by the bare client, which sends as many as ever.
 func (f *shelf) adapt(ctx context.Context, o services, form v1alpha1.BridgeForm) error {
 	apply, finish, err := f.replumb(ctx, form)
 	fmt.Printf("  RESULT %d %s, %d in flight: replumb apply %s, finish %s\n", f.n, form, o.inFlight, apply, finish)
@@ -102,8 +107,8 @@ func (f *shelf) adapt(ctx context.Context, o services, form v1alpha1.BridgeForm)
 	return nil
 }
 
-// move measures one move: by the bare client, by replumb, and by the bare client with holds, one after the other. Each
-// moves every Service.
+// move measures one move: by the bare client, by replumb, and by the bare client with holds, one
+// after the other. Each moves every Service.
 func (f *shelf) move(ctx context.Context, o services, form v1alpha1.BridgeForm) error {
 	n := f.n
 	four, err := f.bare(ctx, &raw{shelf: f, form: form, cidr: oldRange, at: rawAt, parallel: o.parallel})
@@ -148,7 +153,7 @@ func (f *shelf) replumb(ctx context.Context, form v1alpha1.BridgeForm) (apply, f
 		Deps:  migration.Deps{Cluster: f.cluster},
 		Probe: servicecidr.HealthPort{Cluster: f.cluster}, Inspector: apiserver.New(f.server.Config),
 	}
-	job, err := servicecidr.NewJob(tools, moveOfServices(form))
+	job, err := servicecidr.NewJob(tools, f.moveOfServices(form))
 	if err != nil {
 		return apply, finish, err
 	}
@@ -169,7 +174,7 @@ func (f *shelf) replumb(ctx context.Context, form v1alpha1.BridgeForm) (apply, f
 		return apply, finish, fmt.Errorf("apply moved %d of %d Services", c.Moved, f.n)
 	}
 	fmt.Printf("  replumb apply: %s; per Service: %s\n%s", apply, f.counter.per(f.n), t.report(apply.wall))
-	job, err = servicecidr.NewJob(tools, moveOfServices(form))
+	job, err = servicecidr.NewJob(tools, f.moveOfServices(form))
 	if err != nil {
 		return apply, finish, err
 	}

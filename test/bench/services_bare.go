@@ -41,12 +41,14 @@ type shelf struct {
 	n       int
 }
 
-// newShelf starts an API server and fills it. The node-port range is wide, since every load-balancer bridge takes a
-// health-check port. inFlight, if not 0, is how many requests of users it takes at once.
+// newShelf starts an API server and fills it. The node-port range is wide, since every
+// load-balancer bridge takes a health-check port. inFlight, if not 0, is how many requests of users
+// it takes at once.
 func newShelf(ctx context.Context, n, inFlight int) (*shelf, error) {
 	options := []apitest.Option{apitest.WithoutEndpoints(), apitest.Flag("service-node-port-range", "10000-40000")}
 	if inFlight > 0 {
-		// With priority and fairness, requests would be queued first; refused they are then by the hundreds.
+		// With priority and fairness, requests would be queued first; refused they are then by the
+		// hundreds.
 		options = append(options, apitest.Flag("enable-priority-and-fairness", "false"),
 			apitest.Flag("max-requests-inflight", strconv.Itoa(inFlight-inFlight/2)),
 			apitest.Flag("max-mutating-requests-inflight", strconv.Itoa(inFlight/2)))
@@ -62,7 +64,8 @@ func newShelf(ctx context.Context, n, inFlight int) (*shelf, error) {
 	return f, nil
 }
 
-// connect fills the API server, as a user whom it refuses when it is busy, if asked to: it never refuses the group of administrators.
+// connect fills the API server, as a user whom it refuses when it is busy, if asked to: it never
+// refuses the group of administrators.
 func (f *shelf) connect(ctx context.Context, asUser bool) (err error) {
 	config, counter := counted(f.server.Config)
 	f.counter = counter
@@ -123,15 +126,17 @@ type raw struct {
 	cidr     string
 	at       int
 	parallel int
-	// holds adds the other writes that replumb's procedure has: the address that no Service owns is held on either side of
-	// the hop, the bridge gives the new address up after it, and the Service's annotations are removed at the end.
+	// holds adds the other writes that replumb's procedure has: the address that no Service owns is
+	// held on either side of the hop, the bridge gives the new address up after it, and the
+	// Service's annotations are removed at the end.
 	holds bool
 }
 
-// run moves every Service within its range in the order in which replumb does: batch by batch the bridges and the hops,
-// and at the end all bridges away. The order matters: the API server counts all addresses in use whenever it gives or
-// takes one (Used in k8s.io/kubernetes pkg/registry/core/service/ipallocator/ipallocator.go), so the more bridges there
-// are, the more every further write costs.
+// run moves every Service within its range in the order in which replumb does: batch by batch the
+// bridges and the hops, and at the end all bridges away. The order matters: the API server counts
+// all addresses in use whenever it gives or takes one (Used in k8s.io/kubernetes
+// pkg/registry/core/service/ipallocator/ipallocator.go), so the more bridges there are, the more
+// every further write costs.
 func (r *raw) run(ctx context.Context) (cost, error) {
 	all, bridges := make([]*corev1.Service, r.n), make([]*corev1.Service, r.n)
 	for i := range all {
@@ -169,9 +174,12 @@ func (r *raw) bridge(ctx context.Context, svc *corev1.Service, i int) (*corev1.S
 		Migration: "raw", Service: svc, Old: netip.MustParseAddr(svc.Spec.ClusterIP), New: r.target(i),
 		Own: offset(r.cidr, bridgesAt+i), Form: r.form,
 	}
+	if r.form == byEtcd {
+		b.Form = v1alpha1.BridgeExternalIPs
+	}
 	made := b.Build()
 	ingress := made.Status
-	if err := r.plain.Create(ctx, made); err != nil || r.form == v1alpha1.BridgeExternalIPs {
+	if err := r.plain.Create(ctx, made); err != nil || b.Form == v1alpha1.BridgeExternalIPs {
 		return made, err
 	}
 	was := made.DeepCopy()
@@ -220,7 +228,7 @@ func (r *raw) narrow(ctx context.Context, svc, made *corev1.Service) error {
 		return nil
 	}
 	old := svc.Annotations[v1alpha1.AnnotationOldIP]
-	if r.form == v1alpha1.BridgeExternalIPs {
+	if r.form != v1alpha1.BridgeLoadBalancer {
 		return r.patch(ctx, made, map[string]any{"spec": map[string]any{"externalIPs": []string{old}}})
 	}
 	was := made.DeepCopy()
@@ -254,7 +262,8 @@ func (r *raw) hold(ctx context.Context, i int, a netip.Addr) error {
 		return nil
 	}
 	err := r.plain.Create(ctx, (&bridge.Hold{Migration: "raw", Address: a, Bridge: key(i)}).Build())
-	// The controller that repairs IPAddresses, behind on a busy machine, may have given the address back to the Service.
+	// The controller that repairs IPAddresses, behind on a busy machine, may have given the address
+	// back to the Service.
 	return client.IgnoreAlreadyExists(err)
 }
 

@@ -30,6 +30,7 @@ func Overlap(a *command.App) *cobra.Command {
 		Long: `overlap runs in the cluster from the first bridge of a migration of Services to the last; apply starts it, finish and rollback end it.
 
 It gives bridges the selectors and ports that their Services have, and copies of their endpoints where they have no selector.
+An address that a Service keeps itself, and that its owner or a tool takes off, it puts back, and says who wrote the Service last.
 Of several replicas one writes, and the others make up for it.
 
 It learns from POD_NAME and POD_UID in its environment who it is, and reaches the API servers at --api with the token of its
@@ -41,6 +42,7 @@ ServiceAccount, without any Service as long as one of them answers.`,
 				return err
 			}
 			r.Log = func(err error) { fmt.Fprintf(a.Err, "error: %v\n", err) }
+			r.Told = func(text string) { fmt.Fprintln(a.Out, text) }
 			config, servers := cluster.Direct(slices.Concat(o.api, r.Fallback), cluster.ServiceAccountDir)
 			if r.Cluster, err = cluster.Connect(config); err != nil {
 				return fmt.Errorf("replica %s: %w", r.Name, err)

@@ -167,7 +167,7 @@ func known() map[schema.GroupVersion]scoped {
 		{Group: "apiregistration.k8s.io", Version: "v1"}: {root: []string{"APIService"}},
 		admissionv1.SchemeGroupVersion: {root: []string{
 			"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy",
-			"ValidatingAdmissionPolicyBinding",
+			"ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding",
 		}},
 	}
 }
@@ -177,8 +177,8 @@ func resourceOf(gvk schema.GroupVersionKind) (plural, singular schema.GroupVersi
 	switch gvk.Kind {
 	case "IPAddress":
 		plural = gvk.GroupVersion().WithResource("ipaddresses")
-	case "ValidatingAdmissionPolicy":
-		plural = gvk.GroupVersion().WithResource("validatingadmissionpolicies")
+	case "ValidatingAdmissionPolicy", "MutatingAdmissionPolicy":
+		plural = gvk.GroupVersion().WithResource(strings.TrimSuffix(strings.ToLower(gvk.Kind), "y") + "ies")
 	}
 	return plural, singular
 }

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -64,6 +65,9 @@ type Scan struct {
 	// IngressClasses are controllers by the name of the class.
 	IngressClasses map[string]string
 	Routes         []Route
+	// Published names, by Service, the workload that publishes its external addresses as its own:
+	// in the status of Ingresses, from where DNS records are made.
+	Published map[types.NamespacedName]string
 	// Pools and Advertisers are complete once Neighbours has run.
 	Pools       []Pool
 	Advertisers []Advertiser

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	proxyv1alpha1 "k8s.io/kube-proxy/config/v1alpha1"
 	"sigs.k8s.io/yaml"
 
@@ -161,6 +162,7 @@ func (i *Scan) takeWorkload(object string, spec *corev1.PodSpec) {
 	for n := range spec.Containers {
 		c := &spec.Containers[n]
 		words := commandLine(c)
+		i.takePublished(object, c, words)
 		switch {
 		case isProxy(c):
 		case c.Name == "kube-router" || runs(words, "kube-router"):
@@ -179,6 +181,47 @@ func (i *Scan) takeWorkload(object string, spec *corev1.PodSpec) {
 		}):
 			i.replacedBy(object, "Calico's eBPF data plane (FELIX_BPFENABLED)")
 		}
+	}
+}
+
+// publishing are flags of ingress controllers that name the Service whose addresses they publish:
+// ingress-nginx (pkg/flags/flags.go), HAProxy and Contour alike; Traefik
+// (pkg/provider/kubernetes/ingress).
+func publishing() []string {
+	return []string{
+		"publish-service", "providers.kubernetesingress.ingressendpoint.publishedservice",
+		"providers.kubernetesingressnginx.publishservice",
+	}
+}
+
+// takePublished notes the Service that an ingress controller publishes. Kong has it in its
+// environment.
+func (i *Scan) takePublished(object string, c *corev1.Container, words []string) {
+	var named []string
+	for _, name := range publishing() {
+		if v, ok := flag(words, name); ok {
+			named = append(named, v)
+		}
+	}
+	for _, e := range c.Env {
+		if e.Name == "CONTROLLER_PUBLISH_SERVICE" {
+			named = append(named, e.Value)
+		}
+	}
+	_, at, _ := strings.Cut(object, " ")
+	own, _, _ := strings.Cut(at, "/")
+	for _, v := range named {
+		namespace, name, ok := strings.Cut(v, "/")
+		if !ok {
+			continue
+		}
+		if strings.HasPrefix(namespace, "$(") { // the chart of ingress-nginx has its own, from the environment
+			namespace = own
+		}
+		if i.Published == nil {
+			i.Published = map[types.NamespacedName]string{}
+		}
+		i.Published[types.NamespacedName{Namespace: namespace, Name: name}] = object
 	}
 }
 

@@ -1,7 +1,7 @@
-// Package stored changes addresses of a Service in etcd, since no API lets them change: one
-// transaction, guarded by the revision that was read. Watchers see one change of one Service.
+// Package stored changes Services and their IPAddresses in etcd, since no API changes the address
+// of a Service: in one transaction, guarded by the revisions that were read and by the lock of the
+// migration. Watchers see one change of each object.
 //
-// The object must be proven to be the cluster's: its UID, addresses and revision are those of the
-// API server's answer. Keys are in k8s.io/kubernetes
-// pkg/kubeapiserver/default_storage_factory_builder.go.
+// The Service must be proven to be the cluster's: its UID, addresses and revision are those of the
+// API server's answer.
 package stored

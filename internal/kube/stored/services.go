@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/internal/engine"
@@ -27,6 +31,24 @@ type Services struct {
 	Prefix string
 }
 
+// Exchange is what one transaction changes: a Service, and IPAddresses.
+type Exchange struct {
+	// Service as the API server has answered with it. Nothing is written to another revision.
+	Service *corev1.Service
+	// Change gets the Service as it is stored. Nil leaves it alone: addresses alone are written.
+	Change func(*corev1.Service)
+	// Addresses are changed with it, by name. Each has to exist; an error refuses the exchange.
+	Addresses map[string]func(*networkingv1.IPAddress) error
+	// Lock, if set, has to be held at the very moment of the write.
+	Lock *HeldLease
+}
+
+// HeldLease is a Lease, and whether it is held as the writer believes.
+type HeldLease struct {
+	Lease types.NamespacedName
+	Holds func(*coordinationv1.Lease) bool
+}
+
 // IdentityError says that etcd is another cluster's, or a copy of this one's.
 type IdentityError struct {
 	Service types.NamespacedName
@@ -41,86 +63,189 @@ func (*IdentityError) Advice() string {
 	return "name the etcd of these API servers, and their --etcd-prefix: their flags are in /etc/kubernetes/manifests/kube-apiserver.yaml with kubeadm"
 }
 
-// record is a Service as it is stored.
-type record struct {
-	key      string
-	value    []byte
-	revision int64
-}
+// LockError says that the lock is another's by now, or nobody's: nothing was written.
+type LockError struct{ Lease types.NamespacedName }
 
-func (s *Services) Key(svc types.NamespacedName) string {
+func (e *LockError) Error() string { return fmt.Sprintf("lease %s is not held any more", e.Lease) }
+
+// Revokes implements engine.Revocation.
+func (*LockError) Revokes() {}
+
+// The keys of objects (k8s.io/kubernetes pkg/kubeapiserver/default_storage_factory_builder.go).
+
+func (s *Services) serviceKey(svc types.NamespacedName) string {
 	return path.Join(s.Prefix, "services/specs", svc.Namespace, svc.Name)
 }
 
-// Check returns nil if a Service could be rewritten: it is stored in this revision, and understood.
-// A newer revision is retryable.
-func (s *Services) Check(ctx context.Context, svc *corev1.Service) error {
-	r, err := s.read(ctx, svc)
-	if err != nil {
-		return err
-	}
-	if _, err := Readdress(r.value); err != nil {
-		return about(svc, err)
-	}
-	return nil
+func (s *Services) addressKey(name string) string { return path.Join(s.Prefix, "ipaddresses", name) }
+
+func (s *Services) leaseKey(lease types.NamespacedName) string {
+	return path.Join(s.Prefix, "leases", lease.Namespace, lease.Name)
 }
 
-// Rewrite swaps addresses of that very revision of a Service, or nothing. A newer revision, and a
-// write of unknown outcome, are retryable.
-func (s *Services) Rewrite(ctx context.Context, svc *corev1.Service, swaps ...Swap) error {
-	r, err := s.read(ctx, svc)
+// Check returns nil if a Service could be changed: it is stored in this revision, and it and its
+// IPAddresses are understood. A newer revision is retryable.
+func (s *Services) Check(ctx context.Context, svc *corev1.Service) error {
+	asked := Exchange{Service: svc, Addresses: map[string]func(*networkingv1.IPAddress) error{}}
+	for _, a := range svc.Spec.ClusterIPs {
+		asked.Addresses[a] = func(*networkingv1.IPAddress) error { return nil }
+	}
+	_, err := s.prepare(ctx, asked)
+	return err
+}
+
+// Exchange writes in one transaction what is to change, if nothing of it has changed since it was
+// read and the lock is held. Watchers see one change of each object.
+func (s *Services) Exchange(ctx context.Context, x Exchange) error {
+	p, err := s.prepare(ctx, x)
 	if err != nil {
 		return err
 	}
-	value, err := Readdress(r.value, swaps...)
+	answer, err := s.Etcd.KV().Txn(ctx).If(p.unchanged...).Then(p.puts...).Commit()
 	if err != nil {
-		return about(svc, err)
-	}
-	if slices.Equal(value, r.value) {
-		return fmt.Errorf("service %s is at none of the addresses that it is to leave", keyOf(svc))
-	}
-	answer, err := s.Etcd.KV().Txn(ctx).
-		If(clientv3.Compare(clientv3.ModRevision(r.key), "=", r.revision)).
-		Then(clientv3.OpPut(r.key, string(value))).
-		Commit()
-	if err != nil {
-		return etcd.Failed(err, "service %s: writing it to etcd", keyOf(svc))
+		return etcd.Failed(err, "service %s: writing it to etcd", keyOf(x.Service))
 	}
 	if !answer.Succeeded {
-		return changed(svc)
+		return changed(x.Service)
 	}
 	return nil
 }
 
-func (s *Services) read(ctx context.Context, svc *corev1.Service) (*record, error) {
-	key := s.Key(keyOf(svc))
-	answer, err := s.Etcd.KV().Get(ctx, key)
+// prepared is a transaction.
+type prepared struct {
+	unchanged []clientv3.Cmp
+	puts      []clientv3.Op
+}
+
+func (p *prepared) put(kv *mvccpb.KeyValue, value []byte) {
+	p.unchanged = append(p.unchanged, clientv3.Compare(clientv3.ModRevision(string(kv.Key)), "=", kv.ModRevision))
+	if value != nil {
+		p.puts = append(p.puts, clientv3.OpPut(string(kv.Key), string(value)))
+	}
+}
+
+func (s *Services) prepare(ctx context.Context, x Exchange) (*prepared, error) {
+	stored, err := s.read(ctx, x)
 	if err != nil {
-		return nil, etcd.Failed(err, "service %s: reading it from etcd", keyOf(svc))
+		return nil, err
 	}
-	if len(answer.Kvs) == 0 {
-		return nil, &IdentityError{Service: keyOf(svc), Problem: "there is nothing at " + key}
+	p := &prepared{}
+	if err := s.changeService(p, stored, x); err != nil {
+		return nil, err
 	}
-	kv := answer.Kvs[0]
-	r := &record{key: key, value: kv.Value, revision: kv.ModRevision}
-	have, err := Decode(kv.Value)
+	for _, name := range slices.Sorted(maps.Keys(x.Addresses)) {
+		if err := s.changeAddress(p, stored[s.addressKey(name)], name, x); err != nil {
+			return nil, err
+		}
+	}
+	if x.Lock != nil {
+		return p, s.checkLock(p, stored, x.Lock)
+	}
+	return p, nil
+}
+
+// read gets all that an exchange is about in one revision.
+func (s *Services) read(ctx context.Context, x Exchange) (map[string]*mvccpb.KeyValue, error) {
+	keys := []string{s.serviceKey(keyOf(x.Service))}
+	for name := range x.Addresses {
+		keys = append(keys, s.addressKey(name))
+	}
+	if x.Lock != nil {
+		keys = append(keys, s.leaseKey(x.Lock.Lease))
+	}
+	var gets []clientv3.Op
+	for _, key := range keys {
+		gets = append(gets, clientv3.OpGet(key))
+	}
+	answer, err := s.Etcd.KV().Txn(ctx).Then(gets...).Commit()
+	if err != nil {
+		return nil, etcd.Failed(err, "service %s: reading it from etcd", keyOf(x.Service))
+	}
+	all := map[string]*mvccpb.KeyValue{}
+	for _, r := range answer.Responses {
+		for _, kv := range r.GetResponseRange().GetKvs() {
+			all[string(kv.Key)] = kv
+		}
+	}
+	return all, nil
+}
+
+func (s *Services) changeService(p *prepared, stored map[string]*mvccpb.KeyValue, x Exchange) error {
+	svc, key := x.Service, s.serviceKey(keyOf(x.Service))
+	kv := stored[key]
+	if kv == nil {
+		return &IdentityError{Service: keyOf(svc), Problem: "there is nothing at " + key}
+	}
+	have := &corev1.Service{}
+	around, err := decode(kv.Value, serviceKind(), have)
 	switch {
 	case err != nil:
-		return nil, about(svc, err)
+		return about(svc, err)
 	case have.UID != svc.UID:
-		return nil, &IdentityError{Service: keyOf(svc), Problem: "the object at " + key + " has another UID"}
+		return &IdentityError{Service: keyOf(svc), Problem: "the object at " + key + " has another UID"}
 	case strconv.FormatInt(kv.ModRevision, 10) != svc.ResourceVersion:
-		return nil, s.elsewhere(svc, kv.ModRevision)
+		return elsewhere(svc, kv.ModRevision)
 	case !slices.Equal(have.Spec.ClusterIPs, svc.Spec.ClusterIPs):
-		return nil, &IdentityError{Service: keyOf(svc), Problem: "the object at " + key + " has other addresses in the same revision"}
+		return &IdentityError{Service: keyOf(svc), Problem: "the object at " + key + " has other addresses in the same revision"}
 	case kv.Lease != 0:
-		return nil, about(svc, unknown("it has a lease"))
+		return about(svc, unknown("it has a lease"))
 	}
-	return r, nil
+	if x.Change == nil {
+		p.put(kv, nil)
+		return nil
+	}
+	x.Change(have)
+	value, err := around.encode(have)
+	if err != nil {
+		return about(svc, err)
+	}
+	p.put(kv, value)
+	return nil
+}
+
+func (s *Services) changeAddress(p *prepared, kv *mvccpb.KeyValue, name string, x Exchange) error {
+	if kv == nil {
+		return engine.NotYet("service %s: there is no IPAddress %s in etcd", keyOf(x.Service), name)
+	}
+	ip := &networkingv1.IPAddress{}
+	around, err := decode(kv.Value, addressKind(), ip)
+	if err == nil && kv.Lease != 0 {
+		err = unknown("it has a lease")
+	}
+	if err != nil {
+		return fmt.Errorf("ipaddress %s in etcd: %w", name, err)
+	}
+	if err := x.Addresses[name](ip); err != nil {
+		return err
+	}
+	value, err := around.encode(ip)
+	if err != nil {
+		return fmt.Errorf("ipaddress %s in etcd: %w", name, err)
+	}
+	p.put(kv, value)
+	return nil
+}
+
+// checkLock lets a transaction pass in the revision of the Lease in which the lock was seen to be
+// held. A renewal in between is retried like any other change.
+func (s *Services) checkLock(p *prepared, stored map[string]*mvccpb.KeyValue, lock *HeldLease) error {
+	kv := stored[s.leaseKey(lock.Lease)]
+	if kv == nil {
+		return &LockError{lock.Lease}
+	}
+	lease := &coordinationv1.Lease{}
+	if _, err := open(kv.Value, lease); err != nil {
+		return fmt.Errorf("lease %s in etcd: %w", lock.Lease, err)
+	}
+	if !lock.Holds(lease) {
+		return &LockError{lock.Lease}
+	}
+	p.put(kv, nil)
+	return nil
 }
 
 // elsewhere tells a newer revision from a Service that is kept in another etcd.
-func (s *Services) elsewhere(svc *corev1.Service, revision int64) error {
+func elsewhere(svc *corev1.Service, revision int64) error {
 	answered, err := strconv.ParseInt(svc.ResourceVersion, 10, 64)
 	if err == nil && revision > answered {
 		return changed(svc)

@@ -15,10 +15,14 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
+	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/etcd"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
@@ -56,31 +60,38 @@ func create(t *testing.T, s *apitest.Server) *corev1.Service {
 	return svc
 }
 
+func get(t *testing.T, s *apitest.Server, name string) *corev1.Service {
+	t.Helper()
+	svc := &corev1.Service{}
+	if err := s.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: name}, svc); err != nil {
+		t.Fatal(err)
+	}
+	return svc
+}
+
 // unchanged fails the test if an API server answers with another revision of a Service than it did.
 func unchanged(t *testing.T, s *apitest.Server, svc *corev1.Service) {
 	t.Helper()
-	now := &corev1.Service{}
-	if err := s.Get(t.Context(), types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}, now); err != nil {
-		t.Fatal(err)
-	}
+	now := get(t, s, svc.Name)
 	if now.ResourceVersion != svc.ResourceVersion {
 		t.Errorf("it was written: %+v", now.Spec)
 	}
 }
 
-// TestEtcdOfAnotherCluster has a Service of the same name and address in two clusters. The etcd of
-// the one is refused for the Service of the other.
+// ownAddress adds an address of its own to a Service.
+func ownAddress(svc *corev1.Service) { svc.Spec.ExternalIPs = []string{"10.96.0.8"} }
+
+// TestEtcdOfAnotherCluster refuses an etcd whose revisions or objects are not the API server's.
 func TestEtcdOfAnotherCluster(t *testing.T) {
 	ours, theirs := serve(t), serve(t)
 	svc, other := create(t, ours), create(t, theirs)
-	there := swap("10.96.0.7", "10.96.0.8")
-	err := services(t, theirs.Etcd).Rewrite(t.Context(), svc, there)
+	err := services(t, theirs.Etcd).Exchange(t.Context(), Exchange{Service: svc, Change: ownAddress})
 	if !errors.As(err, new(*IdentityError)) || !Permanent(err) {
 		t.Errorf("another cluster's etcd is taken: %v", err)
 	}
 	unchanged(t, ours, svc)
 	unchanged(t, theirs, other)
-	if err := services(t, ours.Etcd).Rewrite(t.Context(), svc, there); err != nil {
+	if err := services(t, ours.Etcd).Exchange(t.Context(), Exchange{Service: svc, Change: ownAddress}); err != nil {
 		t.Errorf("control: its own etcd is refused: %v", err)
 	}
 }
@@ -95,18 +106,116 @@ func TestChangedSinceItWasRead(t *testing.T) {
 	if err := s.Update(t.Context(), now); err != nil {
 		t.Fatal(err)
 	}
-	all, there := services(t, s.Etcd), swap("10.96.0.7", "10.96.0.8")
+	all := services(t, s.Etcd)
 	for _, compacted := range []bool{false, true} {
 		if compacted {
 			compact(t, s)
 		}
-		if err := all.Rewrite(t.Context(), read, there); !errors.Is(err, ErrChanged) || Permanent(err) {
+		err := all.Exchange(t.Context(), Exchange{Service: read, Change: ownAddress})
+		if !errors.Is(err, ErrChanged) || Permanent(err) {
 			t.Errorf("a Service that has changed was written, or is given up: %v", err)
 		}
 		unchanged(t, s, now)
 	}
-	if err := all.Rewrite(t.Context(), now, there); err != nil {
+	if err := all.Exchange(t.Context(), Exchange{Service: now, Change: ownAddress}); err != nil {
 		t.Errorf("control: what was read after compaction is refused: %v", err)
+	}
+}
+
+// TestExchangeOfAddresses changes a Service and both IPAddresses at once, as an API server reads
+// them, or nothing of it.
+func TestExchangeOfAddresses(t *testing.T) {
+	s := serve(t)
+	svc := create(t, s)
+	target := &networkingv1.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{Name: "10.96.0.9"},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{
+			Resource: "services", Namespace: "default", Name: "cart",
+		}},
+	}
+	if err := s.Create(t.Context(), target); err != nil {
+		t.Fatal(err)
+	}
+	mark := func(ip *networkingv1.IPAddress) error {
+		ip.CreationTimestamp = metav1.Now()
+		ip.Labels = map[string]string{
+			"at": ip.Name, networkingv1.LabelIPAddressFamily: string(corev1.IPv4Protocol), networkingv1.LabelManagedBy: "ipallocator.k8s.io",
+		}
+		if ip.Name == "10.96.0.7" { // what is not the Service's any more is cleaned up else
+			ip.Labels[networkingv1.LabelManagedBy] = "a test"
+		}
+		return nil
+	}
+	refusal := errors.New("it is another's")
+	x := Exchange{Service: svc, Change: func(svc *corev1.Service) {
+		svc.Spec.ClusterIP, svc.Spec.ClusterIPs = "10.96.0.9", []string{"10.96.0.9"}
+	}}
+	all := services(t, s.Etcd)
+	for name, second := range map[string]func(*networkingv1.IPAddress) error{
+		"10.96.0.9":  func(*networkingv1.IPAddress) error { return refusal },
+		"10.96.0.10": mark, // which does not exist
+	} {
+		x.Addresses = map[string]func(*networkingv1.IPAddress) error{"10.96.0.7": mark, name: second}
+		if err := all.Exchange(t.Context(), x); err == nil || Permanent(err) {
+			t.Errorf("with %s: %v", name, err)
+		}
+		unchanged(t, s, svc)
+	}
+	// The address first: what repairs IPAddresses would make another one else.
+	first := Exchange{Service: svc, Addresses: map[string]func(*networkingv1.IPAddress) error{"10.96.0.9": mark}}
+	x.Addresses = map[string]func(*networkingv1.IPAddress) error{"10.96.0.7": mark}
+	for _, x := range []Exchange{first, x} {
+		if err := all.Exchange(t.Context(), x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if now := get(t, s, "cart"); now.Spec.ClusterIP != "10.96.0.9" {
+		t.Errorf("it is at %s", now.Spec.ClusterIP)
+	}
+	ip := &networkingv1.IPAddress{}
+	if err := s.Get(t.Context(), types.NamespacedName{Name: "10.96.0.7"}, ip); err != nil || ip.Labels["at"] != "10.96.0.7" {
+		t.Errorf("it has labels %v (%v)", ip.Labels, err)
+	}
+}
+
+// TestExchangeUnderALock: who has lost the lock writes nothing, and a renewal costs a try.
+func TestExchangeUnderALock(t *testing.T) {
+	s := serve(t)
+	svc, key := create(t, s), types.NamespacedName{Namespace: "default", Name: "lock"}
+	all := services(t, s.Etcd)
+	held := func(by string) *HeldLease {
+		return &HeldLease{Lease: key, Holds: func(l *coordinationv1.Lease) bool { return *l.Spec.HolderIdentity == by }}
+	}
+	exchange := func(lock *HeldLease) error {
+		return all.Exchange(t.Context(), Exchange{Service: svc, Change: ownAddress, Lock: lock})
+	}
+	if err := exchange(held("me")); !engine.Revoked(err) {
+		t.Errorf("without a Lease: %v", err)
+	}
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("another")},
+	}
+	if err := s.Create(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	if err := exchange(held("me")); !engine.Revoked(err) {
+		t.Errorf("with a Lease of another: %v", err)
+	}
+	renewed := held("another")
+	renewed.Holds = func(*coordinationv1.Lease) bool { // it is taken right after it was seen to be held
+		lease.Spec.HolderIdentity = ptr.To("a third")
+		if err := s.Update(t.Context(), lease); err != nil {
+			t.Error(err)
+		}
+		return true
+	}
+	if err := exchange(renewed); !engine.Retryable(err) {
+		t.Errorf("with a Lease that is taken meanwhile: %v", err)
+	}
+	unchanged(t, s, svc)
+	if err := exchange(held("a third")); err != nil {
+		t.Errorf("control: the holder is refused: %v", err)
 	}
 }
 

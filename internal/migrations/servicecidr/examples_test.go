@@ -177,7 +177,7 @@ func TestExamplesRun(t *testing.T) {
 		"etcd.yaml": {until: beforeRepoint, prepare: func(r *exampleRun) {
 			r.balanced("balanced", "10.96.3.10")
 			// The example is for a control plane of kubeadm's.
-			r.job.Deps.Store = hop.EtcdStore{Spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
+			r.job.Deps.Store = &hop.EtcdStore{Spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
 		}, check: func(r *exampleRun) {
 			r.isAt("shop", "balanced", "172.24.3.10")
 			r.isAt("shop", "cart", "172.24.3.7")

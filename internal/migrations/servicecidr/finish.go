@@ -14,7 +14,7 @@ import (
 )
 
 func soak(p *Planner) []engine.Group {
-	if p.Agents == nil || p.LeaveClients {
+	if p.Agents == nil || p.LeaveClients || p.Cilium { // RP1207 says that nobody sees clients behind Cilium
 		return nil
 	}
 	length := time.Minute

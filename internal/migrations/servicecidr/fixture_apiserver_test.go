@@ -230,9 +230,18 @@ func (f *fixture) checkBridge(was, is *corev1.Service, form v1alpha1.BridgeForm)
 			f.Errorf("bridge of %s has node port %d", was.Name, p.NodePort)
 		}
 	}
-	if got, want := f.owner(was.Spec.ClusterIP), "services shop/"+b.Name; got != want {
-		f.Errorf("old address %s is owned by %q, want %q", was.Spec.ClusterIP, got, want)
+	if got, want := f.heldFor(was.Spec.ClusterIP), "shop/"+b.Name; got != want {
+		f.Errorf("old address %s is held for %q, want %q", was.Spec.ClusterIP, got, want)
 	}
+}
+
+// heldFor names the bridge that an address is held for, or that its Service would have.
+func (f *fixture) heldFor(ip string) string {
+	f.Helper()
+	a := &networkingv1.IPAddress{}
+	f.must(server.Get(f.Context(), client.ObjectKey{Name: ip}, a))
+	key, _ := bridge.HeldFor(a)
+	return key.String()
 }
 
 // nothingLeft fails if an object of replumb is left, other than the Migration.

@@ -72,6 +72,11 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	if f.Freeze != "" {
 		input.Freeze = errors.New(f.Freeze)
 	}
+	around := input.OverlapFacts()
+	for namespace, reason := range f.Edits {
+		around.Refused[namespace] = errors.New(reason)
+	}
+	input.Inventory.ChooseOverlaps(around)
 	if input.AbsentSecrets, err = job.agents().AbsentSecrets(t.Context(), migrationtest.Lacking(f.Absent)); err != nil {
 		t.Fatal(err)
 	}
@@ -95,6 +100,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		Inventory: input.Inventory,
 		Form:      v1alpha1.BridgeLoadBalancer,
 		Store:     job.store(),
+		Cilium:    around.Cilium,
 	}
 	if input.Overlap {
 		p.Overlap = job.Overlap()
@@ -131,6 +137,8 @@ type facts struct {
 	Admitted []string            `json:"admitted"`
 	// RefusedIn are forms that some namespaces refuse beside, with the reason.
 	RefusedIn map[string]map[string]string `json:"refusedIn"`
+	// Edits are refused of Services that keep an address themselves, by namespace.
+	Edits map[string]string `json:"edits"`
 	// Hops and Ranges are other writes that are refused, as objects with the reason.
 	Hops   map[string]string `json:"hops"`
 	Ranges map[string]string `json:"ranges"`
@@ -254,7 +262,10 @@ func (f *facts) trials(t *testing.T, s *services.Inventory) checks.Trials {
 		return out
 	}
 	found.Hops, found.Ranges = refused(f.Hops), refused(f.Ranges)
-	for _, e := range checks.EntriesWithoutBridge(s) {
+	for _, e := range s.Pending() {
+		if e.Bridge != nil {
+			continue
+		}
 		forms := map[v1alpha1.BridgeForm]error{}
 		for _, form := range f.Admitted {
 			forms[v1alpha1.BridgeForm(form)] = nil

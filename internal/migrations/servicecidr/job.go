@@ -64,6 +64,7 @@ type Job struct {
 	onMove     func(migration.Move)
 	inspection *inventory.Scan
 	lookup     *tier.Cache
+	etcd       *hop.EtcdStore
 }
 
 var _ migration.Kind[*Planner] = (*Job)(nil)
@@ -183,6 +184,9 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	}
 	found.MarkCalled(in.Found().Called)
 	found.MarkRouted(in.Found().Routes)
+	if err := j.chooseOverlaps(ctx, &in); err != nil {
+		return nil, err
+	}
 	p, err := j.planner(ctx, in)
 	if err != nil {
 		return nil, err
@@ -226,6 +230,10 @@ func (j *Job) planner(ctx context.Context, in checks.Input) (*Planner, error) {
 		return nil, err
 	}
 	p.Forms, p.Form = in.Forms()
+	p.Cilium = in.OverlapFacts().Cilium
+	if p.KeepType, err = j.keepType(ctx, in); err != nil {
+		return nil, err
+	}
 	return p, nil
 }
 

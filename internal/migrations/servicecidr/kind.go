@@ -74,7 +74,7 @@ func (*Job) Describe(p *Planner) migration.Details {
 	if len(late) > 0 {
 		d.Late = late
 	}
-	d.Text = append([]migration.TextBlock{{Lines: CreatedDuringLines(late)}, moveTable(lines)}, planText(p, d.Stays)...)
+	d.Text = append([]migration.TextBlock{{Lines: CreatedDuringLines(late)}, moveTable(lines), overlapReasons(lines)}, planText(p, d.Stays)...)
 	return d
 }
 
@@ -82,13 +82,31 @@ func moveTable(all []services.Line) migration.TextBlock {
 	var rows [][]string
 	for _, l := range all {
 		if l.Reason == "" {
-			rows = append(rows, []string{l.Service, l.Kind, l.Strategy, l.From, l.To, cmp.Or(l.Risk, "-")})
+			rows = append(rows, []string{l.Service, l.Kind, l.Strategy, l.From, l.To, l.Overlap, cmp.Or(l.Risk, "-")})
 		}
 	}
 	if len(rows) == 0 {
 		return migration.TextBlock{}
 	}
-	return migration.TextBlock{Head: []string{"SERVICE", "KIND", "STRATEGY", "FROM", "TO", "RISK"}, Rows: rows}
+	return migration.TextBlock{Head: []string{"SERVICE", "KIND", "STRATEGY", "FROM", "TO", "OVERLAP", "RISK"}, Rows: rows}
+}
+
+// overlapReasons say why each form of overlap was chosen, and for how many Services.
+func overlapReasons(all []services.Line) (b migration.TextBlock) {
+	count, order := map[string]int{}, []string(nil)
+	for _, l := range all {
+		if l.OverlapWhy == "" {
+			continue
+		}
+		why := l.Overlap + ": " + l.OverlapWhy
+		if count[why]++; count[why] == 1 {
+			order = append(order, why)
+		}
+	}
+	for _, why := range order {
+		b.Lines = append(b.Lines, fmt.Sprintf("overlap, %s (%s)", why, english.Plural(count[why], "Service", "")))
+	}
+	return b
 }
 
 func planText(p *Planner, stays []migration.Stay) (text []migration.TextBlock) {

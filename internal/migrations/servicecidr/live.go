@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
@@ -98,6 +99,61 @@ func (j *Job) trials(ctx context.Context, in *checks.Input) (tries []func(contex
 	return append(t.Bridges(), t.Others()...), nil
 }
 
+// chooseOverlaps asks by dry runs before it decides that Services keep addresses themselves: the
+// API server is to take an edit of theirs, and not only replumb's write to etcd.
+func (j *Job) chooseOverlaps(ctx context.Context, in *checks.Input) error {
+	around := in.OverlapFacts()
+	in.Inventory.ChooseOverlaps(around)
+	if !j.May("patch", "", "services") {
+		return j.seeKeepType(ctx, in)
+	}
+	t := &checks.Trier{Cluster: j.Deps.Cluster, Inventory: in.Inventory, Found: &in.Trials}
+	eg, asking := errgroup.WithContext(ctx)
+	eg.SetLimit(parallel)
+	for _, try := range t.OwnAddresses(around.Refused) {
+		eg.Go(func() error { return try(asking) })
+	}
+	if err := eg.Wait(); err != nil {
+		return err
+	}
+	in.Inventory.ChooseOverlaps(around)
+	return j.seeKeepType(ctx, in)
+}
+
+// keepType is the policy that keeps the type of Services, where one needs it and there can be one,
+// or where it is there.
+func (j *Job) keepType(ctx context.Context, in checks.Input) (*freeze.KeepType, error) {
+	k := &freeze.KeepType{Client: j.Deps.Client(), Migration: j.Spec.Name}
+	if asLoadBalancers(in.Inventory) && in.KeepType == nil {
+		return k, nil
+	}
+	there, err := k.There(ctx)
+	if err != nil || !there {
+		return nil, err
+	}
+	return k, nil
+}
+
+func asLoadBalancers(s *services.Inventory) bool {
+	return slices.ContainsFunc(s.All(), func(e *services.Entry) bool { return e.Overlap.Form == v1alpha1.OverlapLoadBalancer })
+}
+
+// seeKeepType asks whether there can be such a policy, where one is needed.
+func (j *Job) seeKeepType(ctx context.Context, in *checks.Input) error {
+	if !asLoadBalancers(in.Inventory) {
+		return nil
+	}
+	err := error(&freeze.UnavailableError{Err: errors.New("the user may not create MutatingAdmissionPolicies")})
+	if j.May("create", "admissionregistration.k8s.io", "mutatingadmissionpolicies") {
+		err = freeze.KeepType{Client: j.Deps.Cluster, Migration: j.Spec.Name}.Possible(ctx)
+	}
+	if errors.As(err, new(*freeze.UnavailableError)) {
+		in.KeepType = err
+		return nil
+	}
+	return err
+}
+
 // seeDualWrite looks only where API servers are to be given another range.
 func (j *Job) seeDualWrite(ctx context.Context, in *checks.Input) (err error) {
 	goes := slices.ContainsFunc(ranges.ToRetire(in.Inventory), func(c *networkingv1.ServiceCIDR) bool { return c.Name == ranges.DefaultRange })
@@ -141,5 +197,8 @@ func (j *Job) store() hop.Store {
 	if j.Deps.Store != nil {
 		return j.Deps.Store
 	}
-	return hop.EtcdStore{Spec: j.Spec.Store, Client: j.Deps.Client()}
+	if j.etcd == nil || j.etcd.Spec != j.Spec.Store {
+		j.etcd = &hop.EtcdStore{Spec: j.Spec.Store, Client: j.Deps.Client()}
+	}
+	return j.etcd
 }

@@ -148,6 +148,9 @@ func (p *Planner) secure() []engine.Group {
 	if p.frozen() {
 		s.Then = []engine.Step{p.freeze()}
 	}
+	if p.KeepType != nil {
+		s.Then = append(s.Then, p.KeepType.Step())
+	}
 	return p.Secure(s)
 }
 
@@ -157,7 +160,21 @@ func (p *Planner) canary() []engine.Group {
 	if len(pending) == 0 || len(pending) < len(p.Inventory.Moves) || p.Inventory.Counts().Bridged > 0 {
 		return nil
 	}
-	return engine.InOrder(&hop.Canary{Steps: p.steps(engine.Forward), Pool: canaryPool(p)})
+	var steps []engine.Step
+	for _, way := range waysOf(pending) {
+		steps = append(steps, &hop.Canary{Steps: p.steps(engine.Forward), Pool: canaryPool(p), Way: way})
+	}
+	return engine.InOrder(steps...)
+}
+
+// waysOf are the ways of some Services, each once, in their order.
+func waysOf(all []*services.Entry) (ways []hop.Way) {
+	for _, e := range all {
+		if way := (hop.Way{Strategy: e.Strategy, Overlap: e.Overlap.Form}); !slices.Contains(ways, way) {
+			ways = append(ways, way)
+		}
+	}
+	return ways
 }
 
 // canaryPool has the addresses of the canary; API servers with a flag give none of the left range.
@@ -212,6 +229,9 @@ func (p *Planner) tidy(to engine.Direction) []engine.Group {
 // leave removes replumb's own objects. On the way back target ranges go last: these are in them.
 func (p *Planner) leave(to engine.Direction) []engine.Group {
 	steps := append([]engine.Step{p.freeze().Undo()}, p.Thaw()...)
+	if p.KeepType != nil {
+		steps = append(steps, p.KeepType.Undo())
+	}
 	if p.Inventory.Bitmap {
 		steps = append(steps, p.ranges().Guard("end", nil).Undo())
 	}

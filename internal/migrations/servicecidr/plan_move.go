@@ -138,7 +138,8 @@ func (m *movePlan) cross(b *batch) []engine.Group {
 	}
 	groups := slices.Concat(
 		engine.AtOnce(parallel, b.String(), bridges...),
-		engine.AtOnce(1, b.String(), m.steps.Barriers.Step(b.String())),
+		engine.AtOnce(1, b.String(), m.steps.Answering(b.String(), b.entries)),
+		m.give(b),
 		engine.AtOnce(parallel, b.String(), plain...),
 	)
 	for some := range slices.Chunk(routed, bridge.Together) {
@@ -148,6 +149,15 @@ func (m *movePlan) cross(b *batch) []engine.Group {
 		groups = append(groups, m.together(b, []*services.Entry{e})...)
 	}
 	return append(groups, engine.AtOnce(1, b.String(), last...)...)
+}
+
+// give has what etcd moves get its IPAddresses.
+func (m *movePlan) give(b *batch) []engine.Group {
+	some := slices.DeleteFunc(slices.Clone(b.entries), func(e *services.Entry) bool { return !e.KeepsItself() })
+	if len(some) == 0 {
+		return nil
+	}
+	return engine.AtOnce(1, b.String(), m.steps.Give(b.String(), some, m.to))
 }
 
 // together has Services hop beside each other, which ingress controllers do not see.
@@ -180,7 +190,9 @@ func (m *movePlan) unthrottled() []engine.Group {
 func (m *movePlan) narrow(b *batch) []engine.Group {
 	var steps []engine.Step
 	for _, e := range b.entries {
-		steps = append(steps, m.steps.Narrow(e, m.to))
+		if !e.KeepsItself() {
+			steps = append(steps, m.steps.Narrow(e, m.to))
+		}
 	}
 	return engine.AtOnce(parallel, b.String(), steps...)
 }

@@ -31,6 +31,11 @@ type Planner struct {
 	Forms     map[string]v1alpha1.BridgeForm
 	Form      v1alpha1.BridgeForm
 	CanFreeze bool
+	// KeepType keeps the type of Services that keep their address as a load balancer's; nil, if
+	// none does or there can be no such policy.
+	KeepType *freeze.KeepType
+	// Cilium says that it does the work of kube-proxy.
+	Cilium bool
 	Origin    inventory.Origin
 	// Agents prove on every node what goes on; nil if there are none.
 	Agents  *lossguard.Agents
@@ -96,6 +101,8 @@ func (p *Planner) barriers(to engine.Direction) *hop.Barriers {
 	health := bridge.HealthChecks{Probe: p.Probe}
 	back := to == engine.Backward
 	switch {
+	case p.Cilium && p.Agents != nil:
+		b.Agents, b.Witness, b.Connect = p.Agents.Watch, p.Agents.Watch, true
 	case p.Agents == nil || b.Mode != v1alpha1.BarrierAgent && b.Mode != "":
 		b.Witness = health
 	case back:

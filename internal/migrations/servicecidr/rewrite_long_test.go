@@ -5,12 +5,10 @@ package servicecidr
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -39,26 +37,41 @@ func TestRewrittenIsTheAPIServersOwn(t *testing.T) {
 	}
 }
 
-// doomed is a process that ends right before or right after it writes to etcd.
+// doomed is a process that ends at one of its writes to etcd about a Service of the shop: right
+// before it, or right after.
 type doomed struct {
 	hop.Store
+	at    int
 	after bool
+
+	writes int
 }
 
-func (d doomed) Rewrite(ctx context.Context, svc *corev1.Service, swaps ...stored.Swap) error {
+func (d *doomed) Exchange(ctx context.Context, x stored.Exchange) error {
+	if x.Service.Namespace != "shop" { // the canary's
+		return d.Store.Exchange(ctx, x)
+	}
+	if d.writes++; d.writes < d.at {
+		return d.Store.Exchange(ctx, x)
+	}
 	if d.after {
-		return errors.Join(d.Store.Rewrite(ctx, svc, swaps...), crash.ErrKilled)
+		return errors.Join(d.Store.Exchange(ctx, x), crash.ErrKilled)
 	}
 	return crash.ErrKilled
 }
 
+// TestRewriteKilled at each of its two writes, there and back: with a bridge, and where a Service
+// keeps its old address itself.
 func TestRewriteKilled(t *testing.T) {
-	for name, after := range map[string]bool{"before": false, "after": true} {
+	for name, tt := range map[string]struct {
+		at    int
+		after bool
+	}{"before the first": {1, false}, "after the first": {1, true}, "after the second": {2, true}} {
 		t.Run(name, func(t *testing.T) {
-			f := setup(t, byEtcd)
-			was := f.balanced("balanced", "10.96.3.1")
+			f := setup(t, allByEtcd)
+			all := []*corev1.Service{f.balanced("balanced", "10.96.3.1"), f.service("plain", at("10.96.3.2"))}
 			kill := func(act func() error) {
-				f.job.Deps.Store = doomed{Store: hop.EtcdStore{Spec: f.job.Spec.Store}, after: after}
+				f.job.Deps.Store = &doomed{Store: &hop.EtcdStore{Spec: f.job.Spec.Store}, at: tt.at, after: tt.after}
 				if err := act(); !errors.Is(err, crash.ErrKilled) {
 					t.Fatalf("the run ended with %v", err)
 				}
@@ -70,14 +83,14 @@ func TestRewriteKilled(t *testing.T) {
 				return err
 			})
 			f.apply()
-			is := f.get("balanced")
-			if is.Spec.ClusterIP != "172.24.3.1" {
-				t.Errorf("it goes on to %s, want the address that was planned", is.Spec.ClusterIP)
+			for _, was := range all {
+				f.moved(was, f.get(was.Name))
 			}
-			f.moved(was, is)
 			kill(f.rollback)
 			f.must(f.rollback())
-			f.sameButAddress(was, f.get("balanced"))
+			for _, was := range all {
+				f.sameButAddress(was, f.get(was.Name))
+			}
 			f.nothingLeft()
 		})
 	}
@@ -106,34 +119,6 @@ func TestRewriteKilledAfterEveryWrite(t *testing.T) {
 			f.nothingLeft()
 		}
 	})
-}
-
-// TestRewriteOfATakenTarget goes to the next address.
-func TestRewriteOfATakenTarget(t *testing.T) {
-	f := setup(t, byEtcd)
-	was := f.balanced("balanced", "10.96.3.1")
-	cut := *f.job.Deps.Cluster
-	steal := func() { f.service("thief", at("172.24.3.1")) }
-	cut.WithWatch = &holdThief{thief: thief{WithWatch: server.WithWatch, steal: steal}, of: "172.24.3.1"}
-	f.through(&cut, func() { f.apply() })
-	is := f.get("balanced")
-	if a := netip.MustParseAddr(is.Spec.ClusterIP); a.String() == "172.24.3.1" || !netip.MustParsePrefix("172.24.0.0/16").Contains(a) {
-		t.Errorf("it is at %s", a)
-	}
-	f.moved(was, is)
-}
-
-// holdThief takes one address the moment it is given back.
-type holdThief struct {
-	thief
-	of string
-}
-
-func (c *holdThief) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
-	if _, ok := o.(*networkingv1.IPAddress); ok && o.GetName() == c.of {
-		return c.thief.Delete(ctx, o, opts...)
-	}
-	return c.WithWatch.Delete(ctx, o, opts...)
 }
 
 // TestRewriteIsRefused before anything is written, where etcd is not reached or is not known to be
@@ -174,7 +159,7 @@ func TestRewriteIsRefused(t *testing.T) {
 type refusing struct{ hop.Store }
 
 func (refusing) Check(_ context.Context, all []*corev1.Service) (map[types.NamespacedName]error, error) {
-	_, err := stored.Readdress([]byte("k8s:enc:aescbc:v1:key1:"))
+	_, err := stored.Decode([]byte("k8s:enc:aescbc:v1:key1:"))
 	return map[types.NamespacedName]error{client.ObjectKeyFromObject(all[0]): err}, nil
 }
 

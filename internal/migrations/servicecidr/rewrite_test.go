@@ -4,6 +4,7 @@ package servicecidr
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/stored"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/network/ownaddress"
 )
 
 // byEtcd has everything but ClusterIP Services move by etcd, that of the API server of these tests.
@@ -63,7 +66,7 @@ func (f *fixture) unhoppables() []*corev1.Service {
 }
 
 // seen is what a watch of Services has seen of one, in order.
-type seen struct{ specs []corev1.ServiceSpec }
+type seen struct{ all []*corev1.Service }
 
 // watch follows the Services of the shop until stop is called, which returns what was seen by name.
 func (f *fixture) watch() (stop func() map[string]*seen) {
@@ -84,7 +87,7 @@ func (f *fixture) watch() (stop func() map[string]*seen) {
 			if svc.Annotations["last"] != "" {
 				return
 			}
-			all[svc.Name].specs = append(all[svc.Name].specs, svc.Spec)
+			all[svc.Name].all = append(all[svc.Name].all, svc)
 		}
 	}()
 	return func() map[string]*seen {
@@ -103,8 +106,8 @@ func (f *fixture) watch() (stop func() map[string]*seen) {
 // addresses are those at which a Service was seen, each once for as long as it stayed.
 func (s *seen) addresses() string {
 	var all []string
-	for _, spec := range s.specs {
-		all = append(all, spec.ClusterIP)
+	for _, svc := range s.all {
+		all = append(all, svc.Spec.ClusterIP)
 	}
 	return strings.Join(slices.Compact(all), " ")
 }
@@ -128,13 +131,12 @@ func TestRewrite(t *testing.T) {
 		if got, want := saw[was.Name].addresses(), was.Spec.ClusterIP+" "+to; got != want {
 			t.Errorf("%s was seen at %q, want %q", was.Name, got, want)
 		}
-		for _, spec := range saw[was.Name].specs {
-			spec.ClusterIP, spec.ClusterIPs = was.Spec.ClusterIP, was.Spec.ClusterIPs
-			f.sameButAddress(was, &corev1.Service{ObjectMeta: was.ObjectMeta, Spec: spec})
+		for _, svc := range saw[was.Name].all {
+			f.sameButAddress(was, services.AsOwned(svc))
 		}
 	}
-	asExternalName := func(s corev1.ServiceSpec) bool { return s.Type == corev1.ServiceTypeExternalName }
-	if !slices.ContainsFunc(saw["hopped"].specs, asExternalName) {
+	asExternalName := func(s *corev1.Service) bool { return s.Spec.Type == corev1.ServiceTypeExternalName }
+	if !slices.ContainsFunc(saw["hopped"].all, asExternalName) {
 		t.Error("the control was not seen to hop")
 	}
 	f.moved(hopped, f.get("hopped"))
@@ -153,36 +155,40 @@ func TestRewrite(t *testing.T) {
 // moved looks at a Service that has moved, and at its addresses.
 func (f *fixture) moved(was, is *corev1.Service) {
 	f.Helper()
-	f.sameButAddress(was, is)
-	f.checkBridge(was, is, v1alpha1.BridgeLoadBalancer)
+	f.sameButAddress(was, services.AsOwned(is))
+	if form, itself := ownaddress.FormOf(is, netip.MustParseAddr(was.Spec.ClusterIP)); itself {
+		f.keeps(was, is, form)
+	} else {
+		f.checkBridge(was, is, v1alpha1.BridgeLoadBalancer)
+	}
 	if got, want := f.owner(is.Spec.ClusterIP), "services shop/"+was.Name; got != want {
 		f.Errorf("address %s of %s belongs to %q, want %q", is.Spec.ClusterIP, was.Name, got, want)
 	}
 	a, b := was.Status.DeepCopy(), is.Status.DeepCopy()
-	if len(a.LoadBalancer.Ingress) != len(b.LoadBalancer.Ingress) || !slices.Equal(was.Finalizers, is.Finalizers) {
+	if len(a.LoadBalancer.Ingress) != len(services.AsOwned(is).Status.LoadBalancer.Ingress) || !slices.Equal(was.Finalizers, is.Finalizers) {
 		f.Errorf("%s had %+v and has %+v", was.Name, a, b)
 	}
 }
 
-// rival changes the Service, or takes its target, right before it is written to etcd.
+// rival changes a Service of the shop, or takes its target, right before it is written to etcd.
 type rival struct {
 	hop.Store
 	act func(*corev1.Service)
 }
 
-func (r *rival) Rewrite(ctx context.Context, svc *corev1.Service, swaps ...stored.Swap) error {
-	if act := r.act; act != nil {
+func (r *rival) Exchange(ctx context.Context, x stored.Exchange) error {
+	if act := r.act; act != nil && x.Service.Namespace == "shop" {
 		r.act = nil
-		act(svc)
+		act(x.Service)
 	}
-	return r.Store.Rewrite(ctx, svc, swaps...)
+	return r.Store.Exchange(ctx, x)
 }
 
 // TestRewriteNeverOverwrites: what others write in the last moment stays.
 func TestRewriteNeverOverwrites(t *testing.T) {
 	f := setup(t, byEtcd)
 	f.balanced("balanced", "10.96.3.1")
-	f.job.Deps.Store = &rival{Store: hop.EtcdStore{Spec: f.job.Spec.Store}, act: func(*corev1.Service) {
+	f.job.Deps.Store = &rival{Store: &hop.EtcdStore{Spec: f.job.Spec.Store}, act: func(*corev1.Service) {
 		svc := f.get("balanced")
 		svc.Spec.Ports[0].Port = 8080
 		f.must(server.Update(context.Background(), svc))

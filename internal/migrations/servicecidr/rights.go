@@ -138,6 +138,7 @@ func operateRules() []access.Rule {
 		},
 		migration.FreezeRule(freeze.Name),
 		migration.GuardRule(),
+		migration.KeepTypeRule(),
 		{
 			Why:    "Restarts of what carries old addresses.",
 			Rights: rollout.RestartRights(),

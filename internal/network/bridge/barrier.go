@@ -17,6 +17,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -71,10 +72,40 @@ type Barrier struct {
 	Forget []netip.Addr
 	// About is the title. Default: that nodes know the bridges of Name.
 	About string
+	// Connect, if set, has agents prove it by connections, where health checks prove nothing.
+	Connect *Connect
 	// Also is a family with its own sentinel: kube-proxy programs each family by itself.
 	Also corev1.IPFamily
 
 	sentinels []*sentinel
+}
+
+// Connect is what agents connect to from every node. Cilium's health checks tell what its tables
+// are to be, and not what the kernel has (pkg/loadbalancer/healthserver in
+// github.com/cilium/cilium).
+type Connect struct {
+	// Selector is of pods that answer at a port named http. The sentinel leads to them.
+	Selector map[string]string
+	// Pairs are addresses of Services that have to answer at both.
+	Pairs func() []AddressPair
+}
+
+// AddressPair is where a Service is, and where it has to answer as well if it answers there.
+type AddressPair struct{ At, Beside netip.AddrPort }
+
+func (p AddressPair) String() string { return p.At.String() + "=" + p.Beside.String() }
+
+// ParsePairs reads AnnotationConnect, and passes over what is not understood.
+func ParsePairs(text string) (all []AddressPair) {
+	for each := range strings.SplitSeq(text, ",") {
+		at, beside, _ := strings.Cut(each, "=")
+		a, err := netip.ParseAddrPort(at)
+		b, errs := netip.ParseAddrPort(beside)
+		if err == nil && errs == nil {
+			all = append(all, AddressPair{a, b})
+		}
+	}
+	return all
 }
 
 type sentinel struct {
@@ -137,6 +168,10 @@ func (b *Barrier) post(ctx context.Context, family corev1.IPFamily, nodes []core
 	if s.service, err = b.createService(ctx, family); err != nil {
 		return fmt.Errorf("sentinel: %w", err)
 	}
+	if b.Connect != nil {
+		b.sentinels = append(b.sentinels, s)
+		return nil
+	}
 	for chunk := range slices.Chunk(nodes, endpointsPerSlice) {
 		slice := b.buildSlice(s.service, chunk)
 		if err := b.Client.Create(ctx, slice, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
@@ -170,7 +205,7 @@ func (b *Barrier) createService(ctx context.Context, family corev1.IPFamily) (*c
 			svc.Spec.ClusterIP = own.String()
 		}
 		err := b.Client.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager))
-		if err == nil && svc.Spec.HealthCheckNodePort == 0 {
+		if err == nil && svc.Spec.HealthCheckNodePort == 0 && b.Connect == nil {
 			return nil, errors.New("the API server gave it no health-check port")
 		}
 		if !chosen || !IsTaken(err) {
@@ -196,6 +231,13 @@ func (b *Barrier) buildService() *corev1.Service {
 	}
 	if len(b.Forget) > 0 {
 		svc.Annotations = map[string]string{v1alpha1.AnnotationForget: lists.Join(b.Forget, ",")}
+	}
+	if b.Connect != nil {
+		svc.Annotations = map[string]string{v1alpha1.AnnotationConnect: lists.Join(b.Connect.Pairs(), ",")}
+		svc.Spec = corev1.ServiceSpec{
+			Selector: b.Connect.Selector,
+			Ports:    []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromString("http")}},
+		}
 	}
 	return svc
 }
@@ -265,9 +307,16 @@ func (b *Barrier) Verify(ctx context.Context) error {
 	}
 	if len(behind) > 0 {
 		slices.Sort(behind)
-		return engine.NotYet("kube-proxy has not reported the bridges on node %s", strings.Join(slices.Compact(behind), ", "))
+		return engine.NotYet("%s on node %s", b.missing(), strings.Join(slices.Compact(behind), ", "))
 	}
 	return RemoveThrowaways(ctx, b.Client, b.Migration)
+}
+
+func (b *Barrier) missing() string {
+	if b.Connect != nil {
+		return "both addresses do not answer yet"
+	}
+	return "kube-proxy has not reported the bridges"
 }
 
 // The API server chooses the name; Verify and Abandon remove both objects.

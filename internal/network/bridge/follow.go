@@ -43,6 +43,8 @@ type Follower struct {
 	// Report gets failures that outlast a second attempt, and nil once none is left; never
 	// concurrently.
 	Report func(error)
+	// Told, if set, hears of each address that was put back on a Service.
+	Told func(string)
 
 	once  sync.Once
 	view  *view
@@ -149,7 +151,7 @@ func (f *Follower) next(ctx context.Context) bool {
 		f.inStep(ctx, key)
 		return true
 	}
-	if wait := f.turn(key); wait > 0 {
+	if wait := f.turn(key, d); wait > 0 {
 		f.queue.AddAfter(key, wait)
 		return true
 	}
@@ -171,7 +173,7 @@ func (f *Follower) inStep(ctx context.Context, key types.NamespacedName) {
 }
 
 // turn is the wait before a bridge out of step is written.
-func (f *Follower) turn(key types.NamespacedName) time.Duration {
+func (f *Follower) turn(key types.NamespacedName, d *due) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	since, known := f.late[key]
@@ -179,10 +181,14 @@ func (f *Follower) turn(key types.NamespacedName) time.Duration {
 		since = time.Now()
 		f.late[key] = since
 	}
+	wait := headStart
 	if f.Leads == nil || f.Leads() {
-		return 0
+		wait = 0
 	}
-	return headStart - time.Since(since)
+	if d.own != nil { // a run that is at work adds the address itself, right after it has reserved it
+		wait += ownPatience
+	}
+	return wait - time.Since(since)
 }
 
 func (f *Follower) watched(ctx context.Context, what string, err error) {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -35,6 +36,19 @@ type Hold struct {
 	Original string
 	// Old and New are kept with it, if it is a memo: where the Service goes, and from where.
 	Old, New netip.Addr
+	// Service, if set, is named in the place of its bridge: API servers then take the address for
+	// the Service's, whether they see it before or after the Service is at it.
+	Service *HeldService
+	// LeftAt is when the Service left the address, where another time than that of its creation.
+	LeftAt time.Time
+}
+
+// HeldService is the Service for which an address is held, and the form in which it keeps the
+// address itself; empty, if its bridge does.
+type HeldService struct {
+	Name string
+	UID  types.UID
+	Form v1alpha1.OverlapForm
 }
 
 // Memo is the hold that identifies a bridge while neither of its addresses is reserved, since the
@@ -55,6 +69,10 @@ func MemoAddress(service types.UID) netip.Addr {
 }
 
 func (h *Hold) Build() *networkingv1.IPAddress {
+	holds := h.Bridge.Name
+	if h.Service != nil {
+		holds = h.Service.Name
+	}
 	return &networkingv1.IPAddress{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "IPAddress"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -68,9 +86,15 @@ func (h *Hold) Build() *networkingv1.IPAddress {
 			},
 		},
 		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{
-			Resource: "services", Namespace: h.Bridge.Namespace, Name: h.Bridge.Name,
+			Resource: "services", Namespace: h.Bridge.Namespace, Name: holds,
 		}},
 	}
+}
+
+// Take makes the IPAddress of a Service one that replumb holds, in place.
+func (h *Hold) Take(ip *networkingv1.IPAddress) {
+	made := h.Build()
+	ip.Labels, ip.Annotations, ip.Spec = made.Labels, made.Annotations, made.Spec
 }
 
 func (h *Hold) notes() map[string]string {
@@ -80,6 +104,15 @@ func (h *Hold) notes() map[string]string {
 	}
 	if h.Old.IsValid() {
 		notes[v1alpha1.AnnotationOldIP], notes[v1alpha1.AnnotationTargetIP] = h.Old.String(), h.New.String()
+	}
+	if h.Service != nil {
+		notes[v1alpha1.AnnotationServiceUID] = string(h.Service.UID)
+		if h.Service.Form != "" {
+			notes[v1alpha1.AnnotationOverlap] = string(h.Service.Form)
+		}
+	}
+	if !h.LeftAt.IsZero() {
+		notes[v1alpha1.AnnotationMovedAt] = h.LeftAt.UTC().Format(time.RFC3339Nano)
 	}
 	return notes
 }
@@ -152,7 +185,7 @@ func (h *Hold) Check(ctx context.Context, c client.Client) error {
 	if err := c.Get(ctx, types.NamespacedName{Name: h.Address.String()}, have); err != nil {
 		return fmt.Errorf("holding %s: %w", h.Address, err)
 	}
-	if !h.owns(have) {
+	if !h.Owns(have) {
 		return &TakenError{Address: h.Address, By: ParentOf(have)}
 	}
 	h.UID, h.Original = have.UID, have.Annotations[v1alpha1.AnnotationOriginalSpec]
@@ -191,23 +224,29 @@ func (h *Hold) Release(ctx context.Context, c client.Client) error {
 		}
 	}
 	err := c.Get(ctx, types.NamespacedName{Name: h.Address.String()}, have)
-	if err != nil || !h.owns(have) {
+	if err != nil || !h.Owns(have) {
 		return client.IgnoreNotFound(err)
 	}
 	return client.IgnoreNotFound(c.Delete(ctx, have, client.Preconditions{UID: &have.UID}))
 }
 
-func (h *Hold) owns(ip *networkingv1.IPAddress) bool {
+// Owns reports whether an IPAddress is held for the same bridge.
+func (h *Hold) Owns(ip *networkingv1.IPAddress) bool {
 	key, ok := HeldFor(ip)
 	return ok && key == h.Bridge
 }
 
-// HeldFor names the bridge an IPAddress is held for, if it is a hold.
+// HeldFor names the bridge an IPAddress is held for, or that the Service would have which keeps it
+// itself, if it is a hold.
 func HeldFor(ip *networkingv1.IPAddress) (types.NamespacedName, bool) {
 	if ip.Labels[v1alpha1.LabelRole] != v1alpha1.RoleHold || ip.Spec.ParentRef == nil {
 		return types.NamespacedName{}, false
 	}
-	return types.NamespacedName{Namespace: ip.Spec.ParentRef.Namespace, Name: ip.Spec.ParentRef.Name}, true
+	key := types.NamespacedName{Namespace: ip.Spec.ParentRef.Namespace, Name: ip.Spec.ParentRef.Name}
+	if uid := ip.Annotations[v1alpha1.AnnotationServiceUID]; uid != "" {
+		key.Name = Name(key.Name, types.UID(uid))
+	}
+	return key, true
 }
 
 // ParentOf names what an IPAddress belongs to.

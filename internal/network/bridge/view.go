@@ -238,11 +238,16 @@ type due struct {
 	// same says that the spec of the bridge is as it should be.
 	same   bool
 	copies copying
+	// own, in the place of all that, is the reservation of the address that the Service has lost.
+	own *networkingv1.IPAddress
 }
 
 // look is nil for a bridge that is in step or not to be followed.
 func (s *view) look(key types.NamespacedName) *due {
 	b, stands := s.service(key), s.services.of(key)
+	if b == nil && len(stands) == 1 {
+		return s.lookAtOwn(key, stands[0].(*corev1.Service))
+	}
 	if b == nil || !Made(b) || !b.DeletionTimestamp.IsZero() || !s.isReserved(key) || len(stands) != 1 {
 		return nil
 	}
@@ -294,6 +299,9 @@ func followSpec(bridge, service *corev1.ServiceSpec) {
 }
 
 func (d *due) write(ctx context.Context, c client.Client) error {
+	if d.own != nil {
+		return d.view.putBack(ctx, c, d)
+	}
 	if !d.same {
 		want := d.bridge.DeepCopy()
 		followSpec(&want.Spec, &d.service.Spec)

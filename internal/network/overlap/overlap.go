@@ -60,6 +60,8 @@ type Replica struct {
 	Name string
 	UID  types.UID
 	Log  func(error)
+	// Told, if set, hears of each address that was put back on a Service.
+	Told func(string)
 	// Endpoints, if set, follow the Service kubernetes. Fallback is tried after them.
 	Endpoints *cluster.APIEndpoints
 	Fallback  []string
@@ -84,7 +86,7 @@ func (r *Replica) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("creating a client: %w", err)
 	}
-	r.follower = &bridge.Follower{Client: r.Cluster, Migration: r.Migration, Leads: r.leads.Load, Report: r.report}
+	r.follower = &bridge.Follower{Client: r.Cluster, Migration: r.Migration, Leads: r.leads.Load, Report: r.report, Told: r.Told}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var running sync.WaitGroup

@@ -15,13 +15,15 @@ const (
 	roles        = "rbac.authorization.k8s.io"
 )
 
-// everywhere is what replicas may do in all namespaces. No role can tell bridges from other
-// Services: reservations decide what is written (bridge.Follower).
+// everywhere is what replicas may do in all namespaces. No role can tell bridges, and Services that
+// keep an address themselves, from others: reservations decide what is written (bridge.Follower).
 func everywhere() []access.Right {
 	return slices.Concat(
 		access.Grant("", "services", "", "get list watch patch"),
 		access.Grant(discovery, "endpointslices", "", "list watch create patch delete"),
-		access.Grant(networking, "ipaddresses", "", "list watch"),
+		access.Grant("", "services", "status", "patch"),
+		access.Grant(networking, "ipaddresses", "", "get list watch"),
+		access.Grant(v1alpha1.GroupVersion.Group, "migrations", "", "get"),
 	)
 }
 

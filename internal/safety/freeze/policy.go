@@ -55,7 +55,7 @@ oldObject.spec.?type.orValue('') != 'ExternalName'`
 	celMessage = `(variables.hopping
   ? 'migration ' + variables.migration + ' is moving service ' + variables.name +
     ': its spec, its replumb.dev annotations and the service itself stay as they are until it has arrived'
-  : 'migration ' + variables.migration + ' has moved service ' + variables.name + ', and a bridge answers at its other address: ` +
+  : 'migration ' + variables.migration + ' has moved service ' + variables.name + ', and it or a bridge answers at its other address: ` +
 		`its type, addresses, families, externalIPs, loadBalancerClass and replumb.dev annotations stay as they are, and its ` +
 		`internalTrafficPolicy must not become Local, until replumb finish or rollback ' + variables.migration) +
 '; to change it all the same: kubectl label service -n ' + oldObject.metadata.namespace + ' ' +

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+
 	"github.com/replumb/replumb/internal/engine"
 )
 
@@ -30,6 +32,16 @@ func (l *Lock) MayWrite(ctx context.Context, sure bool) error {
 	}
 	return nil
 }
+
+// Of is the lock that fences writes in ctx; nil, if none does.
+func Of(ctx context.Context) *Lock {
+	l, _ := engine.FenceOf(ctx).(*Lock)
+	return l
+}
+
+// Holds reports whether a Lease, as it is stored, is this lock's, and no other process has taken
+// it.
+func (l *Lock) Holds(have *coordinationv1.Lease) bool { return have.Annotations[annotationToken] == l.token }
 
 // fresh reports whether the latest renewal rules others out, by both clocks: the monotonic one
 // stands still in a suspended machine, and the wall clock may be set.

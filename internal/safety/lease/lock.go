@@ -108,19 +108,20 @@ func acquire(ctx context.Context, c client.Client, h Holder, now func() time.Tim
 	return l, nil
 }
 
-func key() types.NamespacedName { return types.NamespacedName{Namespace: Namespace, Name: Name} }
+// Key is where the Lease is.
+func Key() types.NamespacedName { return types.NamespacedName{Namespace: Namespace, Name: Name} }
 
 func (l *Lock) take(ctx context.Context) error {
 	for range attempts {
 		have := &coordinationv1.Lease{}
-		err := l.client.Get(ctx, key(), have)
+		err := l.client.Get(ctx, Key(), have)
 		asked, wall := time.Now(), l.now()
 		switch {
 		case apierrors.IsNotFound(err):
 			have = l.write(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: Name}})
 			err = l.client.Create(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
 		case err != nil:
-			return fmt.Errorf("lease %s: %w", key(), err)
+			return fmt.Errorf("lease %s: %w", Key(), err)
 		default:
 			if err := l.checkFree(ctx, have); err != nil {
 				return err
@@ -134,10 +135,10 @@ func (l *Lock) take(ctx context.Context) error {
 			return nil
 		}
 		if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("lease %s: %w", key(), err)
+			return fmt.Errorf("lease %s: %w", Key(), err)
 		}
 	}
-	return fmt.Errorf("lease %s: someone else keeps writing it", key())
+	return fmt.Errorf("lease %s: someone else keeps writing it", Key())
 }
 
 func (l *Lock) checkFree(ctx context.Context, lease *coordinationv1.Lease) error {
@@ -155,8 +156,8 @@ func (l *Lock) checkFree(ctx context.Context, lease *coordinationv1.Lease) error
 	case <-time.After(l.timing.watched()):
 	}
 	again := &coordinationv1.Lease{}
-	if err := l.client.Get(ctx, key(), again); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("lease %s: %w", key(), err)
+	if err := l.client.Get(ctx, Key(), again); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("lease %s: %w", Key(), err)
 	}
 	if again.UID == lease.UID && again.ResourceVersion != lease.ResourceVersion {
 		return held
@@ -255,7 +256,7 @@ func (l *Lock) update(ctx context.Context, lease *coordinationv1.Lease) error {
 
 func (l *Lock) mine(ctx context.Context) (*coordinationv1.Lease, error) {
 	have := &coordinationv1.Lease{}
-	err := l.client.Get(ctx, key(), have)
+	err := l.client.Get(ctx, Key(), have)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, &LostError{Why: errors.New("someone deleted it")}
@@ -290,7 +291,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
 	defer cancel()
 	if err := l.remove(ctx); err != nil {
-		return fmt.Errorf("releasing lease %s: %w", key(), err)
+		return fmt.Errorf("releasing lease %s: %w", Key(), err)
 	}
 	l.released = true
 	return nil
@@ -319,12 +320,12 @@ func (l *Lock) remove(ctx context.Context) error {
 // Current is who holds the lock; nil if no one does.
 func Current(ctx context.Context, c client.Client) (*Holder, error) {
 	lease := &coordinationv1.Lease{}
-	err := c.Get(ctx, key(), lease)
+	err := c.Get(ctx, Key(), lease)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("lease %s: %w", key(), err)
+		return nil, fmt.Errorf("lease %s: %w", Key(), err)
 	}
 	h := holderOf(lease)
 	if h.gone(Self("", "")) || !time.Now().Before(expiry(lease, defaults().duration)) {

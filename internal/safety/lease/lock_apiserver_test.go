@@ -55,7 +55,7 @@ func elsewhere(migration string) Holder {
 func lease(t *testing.T, c client.Client) *coordinationv1.Lease {
 	t.Helper()
 	l := &coordinationv1.Lease{}
-	if err := c.Get(t.Context(), key(), l); err != nil {
+	if err := c.Get(t.Context(), Key(), l); err != nil {
 		t.Fatal(err)
 	}
 	return l
@@ -236,7 +236,7 @@ func TestRenewalKeepsIt(t *testing.T) {
 	if err := l.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := s.Get(t.Context(), key(), first); client.IgnoreNotFound(err) != nil || err == nil {
+	if err := s.Get(t.Context(), Key(), first); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("the lease after the release: %v", err)
 	}
 }

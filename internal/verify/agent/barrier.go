@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -64,7 +65,8 @@ func (b *barrier) follow(ctx context.Context, sentinels []*corev1.Service) {
 	defer b.mu.Unlock()
 	there := map[types.UID]bool{}
 	for _, s := range sentinels {
-		there[s.UID] = s.Spec.HealthCheckNodePort != 0
+		_, connects := s.Annotations[v1alpha1.AnnotationConnect]
+		there[s.UID] = connects || s.Spec.HealthCheckNodePort != 0
 	}
 	for uid, a := range b.asked {
 		if !there[uid] {
@@ -167,6 +169,9 @@ type clearing struct {
 }
 
 func (b *barrier) ask(ctx context.Context, sentinel *corev1.Service) error {
+	if pairs, connects := sentinel.Annotations[v1alpha1.AnnotationConnect]; connects {
+		return connectAll(ctx, sentinel, bridge.ParsePairs(pairs))
+	}
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	var failed error
@@ -181,6 +186,40 @@ func (b *barrier) ask(ctx context.Context, sentinel *corev1.Service) error {
 		failed = errors.Join(failed, err)
 	}
 	return failed
+}
+
+// connectAll connects to a sentinel, and to Services at the addresses at which they have to answer
+// beside their own. One that answers at neither has no endpoint to lead to.
+func connectAll(ctx context.Context, sentinel *corev1.Service, pairs []bridge.AddressPair) error {
+	if len(sentinel.Spec.Ports) == 0 {
+		return errors.New("it has no port")
+	}
+	own := netip.AddrPortFrom(clusterIP(sentinel), uint16(sentinel.Spec.Ports[0].Port)) //nolint:gosec // a port
+	if err := dial(ctx, own); err != nil {
+		return err
+	}
+	var eg errgroup.Group
+	eg.SetLimit(connectsAtOnce)
+	for _, p := range pairs {
+		eg.Go(func() error {
+			err := dial(ctx, p.Beside)
+			if err != nil && dial(ctx, p.At) != nil {
+				return nil
+			}
+			return err
+		})
+	}
+	return eg.Wait()
+}
+
+func dial(ctx context.Context, to netip.AddrPort) error {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return err
+	}
+	return conn.Close()
 }
 
 func (b *barrier) report() ([]v1alpha1.BarrierReport, []error) {

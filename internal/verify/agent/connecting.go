@@ -11,6 +11,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -89,7 +90,7 @@ func (c *connecting) void(ctx context.Context, m mover, a netip.Addr) bool {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
 	key := m.bridge
-	if a == m.at {
+	if a == m.at || key.Name == "" {
 		key = m.key
 	}
 	found := &corev1.ServiceList{}
@@ -105,11 +106,14 @@ func (c *connecting) void(ctx context.Context, m mover, a netip.Addr) bool {
 	if a == m.at {
 		return svc.UID != m.uid || clusterIP(svc) != m.at
 	}
+	if key == m.key {
+		return svc.UID != m.uid || !c.held(ctx, m, a)
+	}
 	return svc.Annotations[v1alpha1.AnnotationServiceUID] != string(m.uid) || !c.held(ctx, m, a)
 }
 
-// held reports whether an address is reserved for the Service's bridge, as only replumb can do:
-// annotations are anyone's. Without an answer, it is.
+// held reports whether an address is reserved for the Service or its bridge, as only replumb can
+// do: annotations are anyone's. Without an answer, it is.
 func (c *connecting) held(ctx context.Context, m mover, a netip.Addr) bool {
 	ip := &networkingv1.IPAddress{}
 	err := c.client.Get(ctx, client.ObjectKey{Name: a.String()}, ip)
@@ -117,7 +121,7 @@ func (c *connecting) held(ctx context.Context, m mover, a netip.Addr) bool {
 		return !apierrors.IsNotFound(err)
 	}
 	key, is := bridge.HeldFor(ip)
-	return is && key == m.bridge
+	return is && key == types.NamespacedName{Namespace: m.key.Namespace, Name: bridge.Name(m.key.Name, m.uid)}
 }
 
 func (c *connecting) report() *v1alpha1.ConnectReport {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/ownaddress"
 )
 
 // mover is a Service that moves, is about to, or has moved.
@@ -15,8 +16,8 @@ type mover struct {
 	uid types.UID
 	// name as namespace/name, and that of its bridge, if there is one.
 	key, bridge types.NamespacedName
-	// at is its address, invalid on the way; other is its bridge's for it, invalid if none must
-	// answer.
+	// at is its address, invalid on the way; other is where its bridge or it itself answers as
+	// well, invalid if none must.
 	at, other netip.Addr
 	// own is the bridge's ClusterIP, for the name during a hop; invalid without a bridge.
 	own netip.Addr
@@ -46,11 +47,15 @@ func movers(s view) []mover {
 		if svc.Annotations[v1alpha1.LabelMigration] == s.migration.Name {
 			m.movedAt = svc.Annotations[v1alpha1.AnnotationMovedAt]
 		}
-		b := bridges[svc.UID]
-		if !svc.DeletionTimestamp.IsZero() || (b == nil && m.movedAt == "") || (m.at.IsValid() && !s.within(m.at)) {
+		b, own := bridges[svc.UID], s.ownAddress(svc)
+		begun := b != nil || own.IsValid() || m.movedAt != ""
+		if !svc.DeletionTimestamp.IsZero() || !begun || (m.at.IsValid() && !s.within(m.at)) {
 			continue
 		}
 		m.port = firstTCP(svc)
+		if b == nil && !s.migration.Status.PointOfNoReturnPassed {
+			m.other = own
+		}
 		if b != nil {
 			m.bridge = types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
 			if own := clusterIP(b); s.within(own) {
@@ -63,6 +68,21 @@ func movers(s view) []mover {
 		found = append(found, m)
 	}
 	return found
+}
+
+// ownAddress is the address of the migration's ranges at which a Service answers itself beside its
+// own; invalid, if there is none.
+func (s view) ownAddress(svc *corev1.Service) netip.Addr {
+	if svc.Annotations[v1alpha1.LabelMigration] != s.migration.Name {
+		return netip.Addr{}
+	}
+	for _, key := range []string{v1alpha1.AnnotationOldIP, v1alpha1.AnnotationTargetIP} {
+		a := parse(svc.Annotations[key])
+		if _, answers := ownaddress.FormOf(svc, a); a.IsValid() && answers && s.within(a) {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 // bridgesOf are bridges by the UID of their Service, recognized by namespace and derived name, not

@@ -104,3 +104,48 @@ func TestClientsOfOldAddresses(t *testing.T) {
 		t.Errorf("without old addresses, %d clients", len(list)+more)
 	}
 }
+
+// TestOwnAddressesAreFound: a Service that keeps its other address itself has to answer there, as
+// long as the migration keeps it, and only in the migration's ranges.
+func TestOwnAddressesAreFound(t *testing.T) {
+	keeping := func(at string, notes ...func(*corev1.Service)) *corev1.Service {
+		svc := service("shop", "cart", at, notes...)
+		if svc.Annotations == nil {
+			svc.Annotations = map[string]string{}
+		}
+		svc.Annotations[v1alpha1.LabelMigration] = migration().Name
+		svc.Annotations[v1alpha1.AnnotationOldIP], svc.Annotations[v1alpha1.AnnotationTargetIP] = oldAt, newAt
+		return svc
+	}
+	for name, tt := range map[string]struct {
+		svc   *corev1.Service
+		past  bool
+		found bool
+		other string
+	}{
+		"before the move":  {with(keeping(oldAt), newAt), false, true, newAt},
+		"after the move":   {with(keeping(newAt, movedAt("1")), oldAt), false, true, oldAt},
+		"past the return":  {with(keeping(newAt, movedAt("1")), oldAt), true, true, ""},
+		"taken off":        {keeping(newAt, movedAt("1")), false, true, ""},
+		"of no migration":  {with(service("shop", "cart", oldAt), newAt), false, false, ""},
+		"not begun":        {keeping(oldAt), false, false, ""},
+		"an outer address": {with(keeping(oldAt), "192.0.2.7"), false, false, ""},
+	} {
+		m := migration()
+		m.Status.PointOfNoReturnPassed = tt.past
+		found := movers(view{migration: m, services: []*corev1.Service{shrinkService(tt.svc, moveRanges())}, ranges: moveRanges()})
+		if len(found) > 0 != tt.found {
+			t.Errorf("%s: found %v", name, found)
+			continue
+		}
+		if tt.found && (found[0].other.IsValid() != (tt.other != "") || tt.other != "" && found[0].other.String() != tt.other) {
+			t.Errorf("%s: it has to answer at %v, want %q", name, found[0].other, tt.other)
+		}
+	}
+}
+
+// with has a Service answer at an address of its own.
+func with(svc *corev1.Service, a string) *corev1.Service {
+	svc.Spec.ExternalIPs = append(svc.Spec.ExternalIPs, a)
+	return svc
+}

@@ -104,6 +104,10 @@ func shrinkService(svc *corev1.Service, ranges []netip.Prefix) *corev1.Service {
 	kept := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
 		Type: svc.Spec.Type, ClusterIP: addressIn(svc, ranges), HealthCheckNodePort: svc.Spec.HealthCheckNodePort,
 	}}
+	if svc.Annotations[v1alpha1.LabelMigration] != "" {
+		kept.Spec.ExternalIPs, kept.Spec.LoadBalancerClass = svc.Spec.ExternalIPs, svc.Spec.LoadBalancerClass
+		kept.Status.LoadBalancer.Ingress = svc.Status.LoadBalancer.Ingress
+	}
 	for _, p := range svc.Spec.Ports {
 		kept.Spec.Ports = append(kept.Spec.Ports, corev1.ServicePort{Name: p.Name, Port: p.Port, Protocol: p.Protocol})
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
@@ -68,9 +69,23 @@ func admissionChecks() []findings.Check[Input] {
 	}
 }
 
-// EntriesWithoutBridge are the entries that are yet to get a bridge.
-func EntriesWithoutBridge(s *services.Inventory) []*services.Entry {
+// unbridged are the entries that are yet to get a bridge.
+func unbridged(s *services.Inventory) []*services.Entry {
+	return slices.DeleteFunc(withoutBridge(s), (*services.Entry).KeepsItself)
+}
+
+// withoutBridge are those that have none, whether they need one or not.
+func withoutBridge(s *services.Inventory) []*services.Entry {
 	return slices.DeleteFunc(s.Pending(), func(e *services.Entry) bool { return e.Bridge != nil })
+}
+
+// OverlapFacts are what the forms of overlap depend on.
+func (in Input) OverlapFacts() services.OverlapFacts {
+	return services.OverlapFacts{
+		Cilium:    slices.ContainsFunc(in.Found().CiliumModes, inventory.CiliumMode.Replaces),
+		Published: in.Found().Published,
+		Refused:   map[string]error{},
+	}
 }
 
 // Candidates are the forms to try, best first.
@@ -98,7 +113,7 @@ func (in Input) admitted(namespace string) map[v1alpha1.BridgeForm]error {
 }
 
 func (in Input) unbridgedIn(namespace string) []*services.Entry {
-	return slices.DeleteFunc(EntriesWithoutBridge(in.Inventory), func(e *services.Entry) bool { return e.Service.Namespace != namespace })
+	return slices.DeleteFunc(unbridged(in.Inventory), func(e *services.Entry) bool { return e.Service.Namespace != namespace })
 }
 
 // Forms are the forms of new bridges by namespace, and the one elsewhere.
@@ -121,7 +136,7 @@ func (in Input) Forms() (by map[string]v1alpha1.BridgeForm, other v1alpha1.Bridg
 
 func (in Input) namespaces() []string {
 	all := sets.New[string]()
-	for _, e := range EntriesWithoutBridge(in.Inventory) {
+	for _, e := range unbridged(in.Inventory) {
 		all.Insert(e.Service.Namespace)
 	}
 	return sets.List(all)
@@ -274,6 +289,9 @@ func (in Input) FreeNodePorts() int {
 func checkHealthPorts(in Input) []findings.Result {
 	need, forms := 0, map[string]v1alpha1.BridgeForm{}
 	for _, e := range in.Inventory.Moves {
+		if e.KeepsItself() {
+			continue
+		}
 		namespace := e.Service.Namespace
 		if _, known := forms[namespace]; !known {
 			forms[namespace], _ = in.form(namespace)

@@ -30,6 +30,9 @@ type Input struct {
 	Storage   Storage
 	// Freeze is why Services cannot be frozen; nil if they can.
 	Freeze error
+	// KeepType is why the type of Services cannot be kept that keep their address as a load
+	// balancer's; nil if it can, or need not.
+	KeepType error
 	// Guard is why addresses cannot be kept from others; nil if they can, or need not.
 	Guard error
 	Back  bool

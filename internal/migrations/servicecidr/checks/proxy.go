@@ -1,23 +1,31 @@
 package checks
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
+	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
 func proxyChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP1201", Severity: findings.Blocking, Run: checkReplaced,
-			Claim: "kube-proxy, and not a replacement, programs Services",
+			Claim: "kube-proxy programs Services, or Cilium in its place those that keep their old address themselves",
 			Why: "bridges and the proof that nodes know them were tried with kube-proxy; what replaces it may treat an address of two " +
-				"Services, or externalTrafficPolicy Local, in another way",
-			Fix: "this version moves Services of clusters with kube-proxy only; go back to kube-proxy for the time of the migration, or wait",
+				"Services, or externalTrafficPolicy Local, in another way. Cilium refuses an address that another Service has; a Service that keeps " +
+				"its old address itself loses nothing there, and only etcd can write it so",
+			Fix: "behind Cilium set spec.serviceCIDR.etcd and spec.serviceCIDR.strategies {clusterIP: Etcd, nodePort: Etcd}, and pin what is named all " +
+				"the same: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin. Behind others go back to kube-proxy for the time of the " +
+				"migration, or pin",
 		},
 		{
 			Code: "RP1202", Severity: findings.Blocking, Run: checkProxyMode,
@@ -41,6 +49,21 @@ func proxyChecks() []findings.Check[Input] {
 			Fix: "look at it on the nodes: the mode must be iptables or nftables, and clusterCIDR or another detectLocalMode must be set, " +
 				"else clients lose requests to old addresses",
 		},
+		{
+			Code: "RP1207", Severity: findings.Warning, Run: checkClientsSeen,
+			Claim: "nodes see who still uses old addresses",
+			Why: "Cilium's socket load balancing translates where a client connects, so that no table of the node has the old address: finish cannot " +
+				"wait for the last client, nor name it",
+			Fix: "let the overlap last longer than any client lives that may have looked a name up before, restart what carries old addresses " +
+				"(spec.serviceCIDR.refresh), and then finish",
+		},
+		{
+			Code: "RP1208", Severity: findings.Warning, Run: checkTypeKept,
+			Claim: "what says another type of a Service can be applied during the overlap",
+			Why: "a Service that keeps its old address as a load balancer's is of type LoadBalancer until finish. Where no policy corrects what says " +
+				"type ClusterIP, the freeze refuses it: Flux, Helm and kubectl apply fail for such Services meanwhile",
+			Fix: "use Kubernetes 1.36 or later, or enable MutatingAdmissionPolicy on all API servers; or suspend what applies these Services until finish",
+		},
 	}
 }
 
@@ -51,10 +74,69 @@ func checkReplaced(in Input) []findings.Result {
 		return nil
 	}
 	out := in.unread("configmaps", "daemonsets", "pods", "felixconfigurations")
+	bridged := in.bridgedBehindCilium()
 	for _, r := range in.Found().Replacements {
+		if strings.HasPrefix(r.By, string(inventory.PlaneCilium)) {
+			if len(bridged) > 0 {
+				out = append(out, findings.Failed(r.Object, "%s does the work of kube-proxy, as %s shows, and loses what is sent to a bridge; "+
+					"%s, such as %s: %s", r.By, r.Object, wouldHaveBridges(bridged), bridged[0].Key(), bridged[0].Overlap.Why))
+			}
+			if in.Image == "" {
+				out = append(out, findings.Failed(r.Object, "%s does the work of kube-proxy, as %s shows, and only agents on every node can prove "+
+					"what it serves: there are to be none (spec.proof.agents, spec.proof.image)", r.By, r.Object))
+			}
+			out = append(out, in.untriedCilium(r)...)
+			continue
+		}
 		out = append(out, findings.Failed(r.Object, "%s does the work of kube-proxy, as %s shows", r.By, r.Object))
 	}
 	return out
+}
+
+// bridgedBehindCilium are the Services that would need a bridge, which Cilium does not serve.
+func (in Input) bridgedBehindCilium() []*services.Entry {
+	return slices.DeleteFunc(in.Inventory.All(), (*services.Entry).KeepsItself)
+}
+
+// firstCilium is the first version that Services were moved behind.
+const firstCilium = "1.20"
+
+// untriedCilium tells of versions before that, unless each Service is annotated to move by etcd.
+func (in Input) untriedCilium(r inventory.Replacement) (out []findings.Result) {
+	all := slices.DeleteFunc(in.waiting(), func(e *services.Entry) bool {
+		return e.Service.Annotations[v1alpha1.AnnotationStrategy] == v1alpha1.StrategyEtcd
+	})
+	for _, p := range in.planes(inventory.PlaneCilium) {
+		major, minor, known := inventory.Minor(p.Version)
+		if len(all) > 0 && (!known || major == 1 && minor < 20) {
+			out = append(out, findings.Failed(r.Object, "%s of %s, as %s shows, and Services were moved from %s on alone; %s",
+				cmp.Or(p.Version, "an unknown version"), p.Plane, p.Object, firstCilium, wouldMove(all)))
+		}
+	}
+	return out
+}
+
+func wouldHaveBridges(all []*services.Entry) string {
+	return english.Plural(len(all), "Service", "") + " would have one"
+}
+
+func checkClientsSeen(in Input) (out []findings.Result) {
+	if !in.bridging() {
+		return nil
+	}
+	for _, m := range in.Found().CiliumModes {
+		if m.Replaces() {
+			out = append(out, findings.Failed(m.Object, "%s has kube-proxy-replacement: %s", m.Object, m.Value))
+		}
+	}
+	return out
+}
+
+func checkTypeKept(in Input) []findings.Result {
+	if in.KeepType == nil {
+		return nil
+	}
+	return []findings.Result{findings.Failed("", "MutatingAdmissionPolicies cannot be used: %v", in.KeepType)}
 }
 
 // seen are the configurations of kube-proxy that can be judged; broken gets unreadable ones.

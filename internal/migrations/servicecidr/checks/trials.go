@@ -62,7 +62,7 @@ func (t *Trier) Bridges() (tasks []func(context.Context) error) {
 		t.Found.Untried = "the user may not create Services"
 		return nil
 	}
-	for _, e := range oneOfEach(EntriesWithoutBridge(t.Inventory), func(e *services.Entry) string { return e.Service.Namespace }) {
+	for _, e := range oneOfEach(withoutBridge(t.Inventory), func(e *services.Entry) string { return e.Service.Namespace }) {
 		tasks = append(tasks, func(ctx context.Context) error { return t.forms(ctx, e) })
 	}
 	return tasks
@@ -87,6 +87,24 @@ func (t *Trier) Others() []func(context.Context) error {
 		if t.May("patch", "", "services") {
 			tasks = append(tasks, func(ctx context.Context) error { return t.leave(ctx, e) })
 		}
+	}
+	return tasks
+}
+
+// OwnAddresses asks once in each namespace whether a Service may be edited that keeps its other
+// address itself, and notes refusals by namespace.
+func (t *Trier) OwnAddresses(refused map[string]error) (tasks []func(context.Context) error) {
+	mine := slices.DeleteFunc(t.Inventory.Pending(), func(e *services.Entry) bool { return !e.KeepsItself() || e.Position != services.Waiting })
+	for _, e := range oneOfEach(mine, func(e *services.Entry) string { return e.Service.Namespace }) {
+		tasks = append(tasks, func(ctx context.Context) error {
+			no, err := hop.TryOwnAddress(ctx, t.Cluster, t.Inventory.Spec.Name, e)
+			if no != nil {
+				t.mu.Lock()
+				defer t.mu.Unlock()
+				refused[e.Service.Namespace] = no
+			}
+			return unlessGone(err)
+		})
 	}
 	return tasks
 }

@@ -1,10 +1,12 @@
 package hop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
@@ -30,6 +33,8 @@ type Barriers struct {
 	// Wait is for mode Wait, Limit for nodes that have to prove.
 	Wait, Limit time.Duration
 	Now         func() time.Time
+	// Connect has agents prove it by connections.
+	Connect bool
 	// Also is a second family in which nodes have to know bridges; may be empty.
 	Also corev1.IPFamily
 	// passing serializes barriers within steps: each begins by removing sentinels of others.
@@ -48,10 +53,52 @@ func (b *Barriers) Step(name string) engine.Step {
 }
 
 func (b *Barriers) Proof(name string) *bridge.Barrier {
-	return &bridge.Barrier{
+	proof := &bridge.Barrier{
 		Client: b.Client, Witness: b.Witness, Pool: b.Pool, Migration: b.Migration, Name: name, Limit: b.Limit,
 		Also: b.Also,
 	}
+	if b.Connect {
+		proof.Connect = &bridge.Connect{
+			Selector: map[string]string{v1alpha1.LabelRole: v1alpha1.RoleProbe}, Pairs: func() []bridge.AddressPair { return nil },
+		}
+	}
+	return proof
+}
+
+// Answering is Step for Services that have to answer at both of their addresses.
+func (s *Steps) Answering(name string, all []*services.Entry) engine.Step {
+	step := s.Barriers.Step(name)
+	proof, is := step.(*bridge.Barrier)
+	if !is {
+		return step
+	}
+	if !slices.ContainsFunc(all, func(e *services.Entry) bool { return !e.KeepsItself() }) {
+		proof.About = "Prove that every ready node knows both addresses of " + name
+	}
+	if proof.Connect != nil {
+		proof.Connect.Pairs = func() []bridge.AddressPair { return s.pairs(all) }
+	}
+	return step
+}
+
+// pairs are the addresses of Services with a port for TCP. Others are known with them: nodes take
+// what was written before in the order in which it was written.
+func (s *Steps) pairs(all []*services.Entry) (pairs []bridge.AddressPair) {
+	for _, e := range all {
+		p := s.Tracker.Of(e)
+		at, beside := p.Old, p.New
+		if p.Position == services.Moved {
+			at, beside = p.New, p.Old
+		}
+		for _, port := range e.Service.Spec.Ports {
+			if cmp.Or(port.Protocol, corev1.ProtocolTCP) == corev1.ProtocolTCP {
+				number := uint16(port.Port) //nolint:gosec // a port
+				pairs = append(pairs, bridge.AddressPair{At: netip.AddrPortFrom(at, number), Beside: netip.AddrPortFrom(beside, number)})
+				break
+			}
+		}
+	}
+	return pairs
 }
 
 func (b *Barriers) pass(ctx context.Context, name string) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +25,13 @@ type Canary struct {
 	Steps *Steps
 	// Pool has the addresses of the range that is to be emptied.
 	Pool *cidr.Allocator
+	Way  Way
+}
+
+// Way is how Services move, and where their other address answers meanwhile.
+type Way struct {
+	Strategy v1alpha1.Strategy
+	Overlap  v1alpha1.OverlapForm
 }
 
 var (
@@ -31,9 +39,29 @@ var (
 	_ engine.Abandoner = (*Canary)(nil)
 )
 
-func (*Canary) ID() string { return "canary" }
+func (s *Canary) ID() string {
+	if s.entry(nil).Hops() {
+		return "canary"
+	}
+	return "canary/etcd/" + strings.ToLower(string(s.Way.Overlap))
+}
 
-func (*Canary) Title() string { return "Move a throw-away Service there and back" }
+func (s *Canary) Title() string {
+	const move = "Move a throw-away Service there and back"
+	switch e := s.entry(nil); {
+	case e.KeepsItself():
+		return move + " in etcd, which keeps its old address itself, as " + formText(s.Way.Overlap)
+	case !e.Hops():
+		return move + " in etcd"
+	}
+	return move
+}
+
+func (s *Canary) entry(svc *corev1.Service) *services.Entry {
+	return &services.Entry{
+		Service: svc, Position: services.Waiting, Strategy: s.Way.Strategy, Overlap: services.OverlapChoice{Form: s.Way.Overlap},
+	}
+}
 
 // Deadline: it is several steps in one.
 func (*Canary) Deadline() time.Duration { return 5 * time.Minute }
@@ -64,11 +92,14 @@ func (s *Canary) move(ctx context.Context, svc *corev1.Service) error {
 	if err != nil {
 		return err
 	}
-	e := &services.Entry{Service: svc, Position: services.Waiting, Old: old, New: target}
-	for _, step := range []engine.Step{
-		s.Steps.Bridge(e), s.Steps.Barriers.Step("the canary"), s.Steps.Hop(e, engine.Forward), s.Steps.Narrow(e, engine.Forward),
-		s.Steps.Bridge(e), s.Steps.Hop(e, engine.Backward), s.Steps.Narrow(e, engine.Backward),
-	} {
+	e := s.entry(svc)
+	e.Old, e.New = old, target
+	there := []engine.Step{s.Steps.Bridge(e), s.Steps.Barriers.Step("the canary"), s.Steps.Hop(e, engine.Forward)}
+	back := []engine.Step{s.Steps.Bridge(e), s.Steps.Hop(e, engine.Backward)}
+	if !e.KeepsItself() {
+		there, back = append(there, s.Steps.Narrow(e, engine.Forward)), append(back, s.Steps.Narrow(e, engine.Backward))
+	}
+	for _, step := range append(there, back...) {
 		if err := engine.Drive(ctx, step); err != nil {
 			return fmt.Errorf("%s: %w", step.Title(), err)
 		}
@@ -100,13 +131,17 @@ func (s *Canary) labels() map[string]string {
 }
 
 func (s *Canary) build() *corev1.Service {
-	return &corev1.Service{
+	svc := &corev1.Service{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: v1alpha1.SystemNamespace, GenerateName: "canary-", Labels: s.labels(),
 		},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 9, Protocol: corev1.ProtocolTCP}}},
 	}
+	if s.Way.Strategy == v1alpha1.StrategyOfEtcd {
+		svc.Annotations = map[string]string{v1alpha1.AnnotationStrategy: v1alpha1.StrategyEtcd}
+	}
+	return svc
 }
 
 func (s *Canary) endpoints(ctx context.Context, svc *corev1.Service) error {
@@ -138,6 +173,17 @@ func (s *Canary) Abandon(ctx context.Context) error {
 // Preview shows the canary's bridge, reservations and patches as those of any Service.
 func (s *Canary) Preview() ([]engine.Change, error) {
 	const name = v1alpha1.SystemNamespace + "/canary-…"
+	if s.entry(nil).KeepsItself() {
+		return []engine.Change{
+			{Verb: "create", Object: "Service " + name, Body: s.build()},
+			{Verb: "create", Object: "EndpointSlice " + name},
+			{Verb: "create", Object: "IPAddress, which keeps the address that it goes to"},
+			{Verb: "patch", Object: "Service " + name},
+			{Verb: "put", Object: "etcd: Service " + name + ", and both IPAddresses"},
+			{Verb: "delete", Object: "Service " + name},
+			{Verb: "delete", Object: "IPAddress, which kept that address"},
+		}, nil
+	}
 	return []engine.Change{
 		{Verb: "create", Object: "Service " + name, Body: s.build()},
 		{Verb: "create", Object: "EndpointSlice " + name},

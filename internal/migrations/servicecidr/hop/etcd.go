@@ -6,22 +6,64 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/stored"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/ownaddress"
 )
 
-// rewrites reports whether a Service, as just read, moves by strategy Etcd.
-func (h *hopStep) rewrites(svc *corev1.Service) bool {
+// Give makes reserved targets the Services' own, some moments before they are at them: API servers
+// have seen that by then, and need not repair it. Services that have changed meanwhile are left to
+// their own steps.
+func (s *Steps) Give(name string, all []*services.Entry, to engine.Direction) engine.Step {
+	var changes []engine.Change
+	for _, e := range all {
+		_, dest := e.Ends(to)
+		changes = append(changes, engine.Change{Verb: "put", Object: "etcd: IPAddress " + dest.String()})
+	}
+	return &engine.Observed[struct{}]{
+		Name: "give/" + name, About: "Give the Services of " + name + " the IPAddresses of their other addresses",
+		Look: func(context.Context) (engine.State, struct{}, error) { return engine.Pending, struct{}{}, nil },
+		Write: func(ctx context.Context, _ struct{}) error {
+			var eg errgroup.Group
+			eg.SetLimit(checksAtOnce)
+			for _, e := range all {
+				eg.Go(func() error {
+					s.give(ctx, s.Tracker.Of(e), to)
+					return nil
+				})
+			}
+			return eg.Wait()
+		},
+		Proof:   noProof,
+		Changes: engine.Shows(changes...),
+	}
+}
+
+// give leaves errors to the step that moves the Service, which does the same first.
+func (s *Steps) give(ctx context.Context, p *Progress, to engine.Direction) {
+	if s.Store == nil || p.service == nil {
+		return
+	}
+	h := &hopStep{Steps: s, progress: p, to: to}
+	src, dest := h.ends()
+	if !services.IsAt(p.service, src) {
+		return
+	}
+	_ = s.Store.Exchange(ctx, stored.Exchange{Service: p.service, Addresses: map[string]func(*networkingv1.IPAddress) error{
+		dest.String(): func(ip *networkingv1.IPAddress) error { return h.give(ip, dest) },
+	}})
+}
+
+// byEtcd reports whether a Service, as just read, moves by strategy Etcd.
+func (h *hopStep) byEtcd(svc *corev1.Service) bool {
 	if services.IsInTransit(svc, h.Domain) || h.Store == nil {
 		return false
 	}
@@ -29,138 +71,173 @@ func (h *hopStep) rewrites(svc *corev1.Service) bool {
 	return strategy == v1alpha1.StrategyOfEtcd
 }
 
-// rewrite swaps the address of a Service in etcd, so that watchers see nothing else change. Its
-// IPAddress is made before, as API servers make it, so that the repair controller finds nothing
-// amiss.
-func (a *attempt) rewrite(ctx context.Context) error {
+// exchange moves a Service in etcd. First the reservation of the target becomes the Service's own
+// IPAddress. Then, in one transaction, the Service gets its ClusterIP, and its former IPAddress
+// becomes a reservation. Both name the Service all the time, and the one of its ClusterIP has the
+// labels of an allocator before it is at it, so that the controller that repairs IPAddresses finds
+// nothing amiss (syncService and syncIPAddress in k8s.io/kubernetes
+// pkg/registry/core/service/ipallocator/controller/repairip.go).
+func (a *attempt) exchange(ctx context.Context) error {
+	if a.Store == nil {
+		return errNoStore
+	}
 	src, dest := a.ends()
-	if err := a.send(ctx, a.patchRewrite(a.svc)); err != nil {
+	p := a.progress
+	if err := a.noteOriginal(); err != nil {
 		return err
 	}
-	if err := a.allocate(ctx, dest); err != nil {
-		if IsTaken(err) {
-			return a.retarget(ctx, dest)
-		}
+	kept := a.keptAfter(src)
+	give := func(ip *networkingv1.IPAddress) error { return a.give(ip, dest) }
+	err := a.Store.Exchange(ctx, stored.Exchange{Service: a.svc, Addresses: map[string]func(*networkingv1.IPAddress) error{dest.String(): give}})
+	if err != nil {
+		delete(p.Reserved, dest) // the next attempt looks whether it is still there
+		return errors.Join(err, a.giveWay(ctx, err))
+	}
+	err = a.Store.Exchange(ctx, stored.Exchange{
+		Service: a.svc,
+		Change:  a.arrive,
+		Addresses: map[string]func(*networkingv1.IPAddress) error{
+			dest.String(): give,
+			src.String(): func(ip *networkingv1.IPAddress) error {
+				if !owns(a.svc, ip) {
+					return &bridge.TakenError{Address: src, By: bridge.ParentOf(ip)}
+				}
+				kept.Take(ip)
+				return nil
+			},
+		},
+	})
+	delete(p.Reserved, dest)
+	if err != nil {
 		return err
 	}
-	if err := a.Store.Rewrite(ctx, a.svc, stored.Swap{From: src, To: dest}); err != nil {
-		if stored.Permanent(err) {
-			lasting := context.WithoutCancel(ctx)
-			err = errors.Join(err, deallocate(lasting, a.Client, a.svc, dest), a.reserveTarget(lasting))
-		}
-		return err
-	}
-	now, err := readService(ctx, a.Client, &a.progress.Entry)
+	p.recordHold(kept)
+	a.reserved = true
+	now, err := readService(ctx, a.Client, &p.Entry)
 	if err != nil || now == nil {
 		return err
 	}
 	*a.svc = *now
 	if !services.IsAt(a.svc, dest) {
-		return engine.NotYet("service %s was written at %s, and the API server has it at %s",
-			a.progress.Key(), dest, a.svc.Spec.ClusterIP)
-	}
-	if a.to == engine.Backward {
-		if err := a.send(ctx, map[string]any{"metadata": map[string]any{"annotations": a.movedNow()}}); err != nil {
-			return err
-		}
-	}
-	return deallocate(ctx, a.Client, a.svc, src)
-}
-
-// allocate makes the IPAddress of the Service in the place of the bridge's reservation.
-func (a *attempt) allocate(ctx context.Context, dest netip.Addr) error {
-	if err := a.releaseTarget(ctx); err != nil {
-		return err
-	}
-	err := a.Client.Create(ctx, allocation(a.svc, dest), client.FieldOwner(v1alpha1.FieldManager))
-	if !apierrors.IsAlreadyExists(err) {
-		return bridge.NotReadyYet(err)
-	}
-	have := &networkingv1.IPAddress{}
-	if err := a.Client.Get(ctx, types.NamespacedName{Name: dest.String()}, have); err != nil {
-		return engine.NotYet("address %s: %w", dest, err)
-	}
-	if !owns(a.svc, have) {
-		return &bridge.TakenError{Address: dest, By: bridge.ParentOf(have)}
+		return engine.NotYet("service %s was written at %s, and the API server has it at %s", p.Key(), dest, a.svc.Spec.ClusterIP)
 	}
 	return nil
 }
 
-// deallocate removes the IPAddress of an address that a Service is not at, unless others own it.
-func deallocate(ctx context.Context, c client.Client, svc *corev1.Service, a netip.Addr) error {
-	have := &networkingv1.IPAddress{}
-	err := c.Get(ctx, types.NamespacedName{Name: a.String()}, have)
-	if err != nil || !owns(svc, have) {
-		return client.IgnoreNotFound(err)
+// giveWay takes a target off that another Service has been given: it leads nowhere else for a
+// moment longer than it must. The next attempt goes to another address.
+func (a *attempt) giveWay(ctx context.Context, err error) error {
+	var taken *bridge.TakenError
+	_, dest := a.ends()
+	if !errors.As(err, &taken) || taken.Address != dest || a.to == engine.Backward || !a.progress.KeepsItself() {
+		return nil
 	}
-	err = c.Delete(ctx, have, client.Preconditions{UID: &have.UID})
-	return client.IgnoreNotFound(err)
+	want := a.svc.DeepCopy()
+	ownaddress.Remove(want, dest)
+	if err := ownaddress.Write(ctx, a.Client, a.svc, want); err != nil {
+		return err
+	}
+	return engine.NotYet("service %s goes to another address", a.progress.Key())
 }
 
-// allocation is an IPAddress as API servers make it for a Service (createIPAddress in
-// k8s.io/kubernetes pkg/registry/core/service/ipallocator/ipallocator.go).
-func allocation(svc *corev1.Service, a netip.Addr) *networkingv1.IPAddress {
+// keptAfter is what reserves the address that is left, and says what there was and when.
+func (a *attempt) keptAfter(src netip.Addr) *bridge.Hold {
+	kept := a.hold(src)
+	kept.UID, kept.Old, kept.New, kept.LeftAt = "", a.progress.Old, a.progress.New, a.Now()
+	return kept
+}
+
+// arrive changes the Service, as it is stored.
+func (a *attempt) arrive(svc *corev1.Service) {
+	src, dest := a.ends()
+	ownaddress.Exchange(svc, src, dest)
+	if svc.Annotations == nil {
+		svc.Annotations = map[string]string{}
+	}
+	notes := svc.Annotations
+	if a.to == engine.Backward && notes[v1alpha1.AnnotationMovedAt] != "" {
+		notes[v1alpha1.AnnotationAwaySince] = notes[v1alpha1.AnnotationMovedAt] // pods started since then may carry what is left now
+	}
+	for key, text := range a.notesOfArrival() {
+		notes[key] = text
+	}
+}
+
+func (a *attempt) notesOfArrival() map[string]string {
+	return map[string]string{
+		v1alpha1.LabelMigration:     a.Migration,
+		v1alpha1.AnnotationOldIP:    a.progress.Old.String(),
+		v1alpha1.AnnotationTargetIP: a.progress.New.String(),
+		v1alpha1.AnnotationMovedAt:  a.Now().UTC().Format(time.RFC3339Nano),
+	}
+}
+
+// clocksDiffer is how far an API server's clock may be ahead of the own one. An IPAddress whose
+// Service is elsewhere is left alone for five seconds after its creation.
+const clocksDiffer = 5 * time.Second
+
+// give makes a reserved address the Service's own, as API servers make IPAddresses
+// (createIPAddress in k8s.io/kubernetes pkg/registry/core/service/ipallocator/ipallocator.go).
+func (h *hopStep) give(ip *networkingv1.IPAddress, dest netip.Addr) error {
+	if owns(h.progress.Service, ip) {
+		return nil
+	}
+	if !h.hold(dest).Owns(ip) {
+		return &bridge.TakenError{Address: dest, By: bridge.ParentOf(ip)}
+	}
+	ip.CreationTimestamp = metav1.NewTime(h.Now().Add(clocksDiffer).Truncate(time.Second))
 	family := corev1.IPv4Protocol
-	if a.Is6() {
+	if dest.Is6() {
 		family = corev1.IPv6Protocol
 	}
-	return &networkingv1.IPAddress{
-		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "IPAddress"},
-		ObjectMeta: metav1.ObjectMeta{Name: a.String(), Labels: map[string]string{
-			networkingv1.LabelIPAddressFamily: string(family),
-			networkingv1.LabelManagedBy:       services.Allocator,
-		}},
-		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{
-			Resource: "services", Namespace: svc.Namespace, Name: svc.Name,
-		}},
+	ip.Annotations = nil
+	ip.Labels = map[string]string{
+		networkingv1.LabelIPAddressFamily: string(family),
+		networkingv1.LabelManagedBy:       services.Allocator,
 	}
+	ip.Spec = networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{
+		Resource: "services", Namespace: h.progress.Key().Namespace, Name: h.progress.Key().Name,
+	}}
+	return nil
 }
 
 func owns(svc *corev1.Service, ip *networkingv1.IPAddress) bool {
 	p := ip.Spec.ParentRef
-	return p != nil && p.Group == "" && p.Resource == "services" && p.Namespace == svc.Namespace && p.Name == svc.Name
+	return ip.Labels[v1alpha1.LabelRole] == "" && p != nil && p.Group == "" && p.Resource == "services" &&
+		p.Namespace == svc.Namespace && p.Name == svc.Name
 }
 
-// patchRewrite notes on the Service where it goes, some milliseconds early, so that the change of
-// address is the last that watchers see. On the way back, the time of arrival is still needed.
-func (h *hopStep) patchRewrite(svc *corev1.Service) map[string]any {
-	notes := map[string]any{
-		v1alpha1.LabelMigration:     h.Migration,
-		v1alpha1.AnnotationOldIP:    h.progress.Old.String(),
-		v1alpha1.AnnotationTargetIP: h.progress.New.String(),
-	}
-	if h.to == engine.Forward {
-		notes[v1alpha1.AnnotationMovedAt] = h.movedNow()[v1alpha1.AnnotationMovedAt]
-	} else { // pods started since then may carry the address that is left now
-		notes[v1alpha1.AnnotationAwaySince] = svc.Annotations[v1alpha1.AnnotationMovedAt]
-	}
-	return map[string]any{"metadata": map[string]any{"resourceVersion": svc.ResourceVersion, "annotations": notes}}
-}
-
-func (h *hopStep) movedNow() map[string]any {
-	return map[string]any{v1alpha1.AnnotationMovedAt: h.Now().UTC().Format(time.RFC3339Nano)}
-}
-
-func (h *hopStep) changesOfRewrite() []engine.Change {
-	svc := h.progress.Service
+func (h *hopStep) changesOfExchange() []engine.Change {
+	svc := h.progress.Service.DeepCopy()
 	src, dest := h.ends()
-	address := func(verb string, a netip.Addr, note string) engine.Change {
-		return engine.Change{Verb: verb, Object: "IPAddress " + a.String() + note}
+	own := h.hold(dest).Build()
+	_ = h.give(own, dest) // it is the migration's own
+	own.CreationTimestamp = metav1.Time{}
+	kept := h.hold(src)
+	kept.Old, kept.New = h.progress.Old, h.progress.New
+	if h.progress.KeepsItself() { // the step before this one has added it
+		ownaddress.Add(svc, dest, h.progress.Overlap.Form)
 	}
-	memo := address("create", bridge.MemoAddress(svc.UID), " (what is noted of the Service)")
-	own, kept := address("create", dest, ""), address("create", src, "")
-	own.Body, kept.Body = allocation(svc, dest), h.hold(src).Build()
-	arrived := services.AddressesOnArrival(dest, &svc.Spec)
+	ownaddress.Exchange(svc, src, dest)
+	spec := map[string]any{"clusterIP": svc.Spec.ClusterIP, "clusterIPs": svc.Spec.ClusterIPs}
+	body := map[string]any{"spec": spec}
+	switch form, there := ownaddress.FormOf(svc, src); {
+	case !there:
+	case form == v1alpha1.OverlapExternalIP:
+		spec["externalIPs"] = svc.Spec.ExternalIPs
+	default:
+		body["status"] = map[string]any{"loadBalancer": svc.Status.LoadBalancer}
+	}
 	changes := []engine.Change{
-		memo, h.patched(timeless(h.patchRewrite(svc))), address("delete", dest, " (held)"), own,
-		{Verb: "put", Object: "etcd: Service " + h.progress.Key().String(), Body: map[string]any{"spec": map[string]any{
-			"clusterIP": arrived[0], "clusterIPs": arrived,
-		}}},
+		{Verb: "put", Object: "etcd: IPAddress " + dest.String(), Body: own},
+		{Verb: "put", Object: "etcd: Service " + h.progress.Key().String(), Body: body},
+		{Verb: "put", Object: "etcd: IPAddress " + src.String(), Body: kept.Build()},
 	}
-	if h.to == engine.Backward {
-		changes = append(changes, h.patched(map[string]any{"metadata": map[string]any{
-			"annotations": map[string]any{v1alpha1.AnnotationMovedAt: "<now>"},
-		}}))
+	if h.progress.KeepsItself() {
+		const later = " (if its other address is not its own any more by then)"
+		return append(changes, engine.Change{Verb: "create", Object: "IPAddress" + later},
+			engine.Change{Verb: "patch", Object: "Service " + h.progress.Key().String() + later})
 	}
-	return append(changes, address("delete", src, ""), kept)
+	memo := engine.Change{Verb: "create", Object: "IPAddress " + bridge.MemoAddress(svc.UID).String() + " (what is noted of the Service)"}
+	return append([]engine.Change{memo}, changes...)
 }

@@ -100,12 +100,24 @@ func removeCanaries(ctx context.Context, c client.Client, migration string) erro
 		if err := bridge.Remove(ctx, c, e.BridgeKey()); err != nil {
 			return fmt.Errorf("bridge %s: %w", e.BridgeKey(), err)
 		}
+		if len(services.AnswersAt(svc)) > 0 { // an address that leads somewhere is given to no one
+			if err := removeCanary(ctx, c, svc); err != nil {
+				return err
+			}
+		}
 		if err := bridge.ReleaseAll(ctx, c, migration, e.BridgeKey()); err != nil {
 			return err
 		}
-		if err := client.IgnoreNotFound(c.Delete(ctx, svc)); err != nil {
-			return fmt.Errorf("service %s/%s: %w", svc.Namespace, svc.Name, err)
+		if err := removeCanary(ctx, c, svc); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func removeCanary(ctx context.Context, c client.Client, svc *corev1.Service) error {
+	if err := client.IgnoreNotFound(c.Delete(ctx, svc)); err != nil {
+		return fmt.Errorf("service %s/%s: %w", svc.Namespace, svc.Name, err)
 	}
 	return nil
 }

@@ -38,8 +38,8 @@ func (a *attempt) start(ctx context.Context) error {
 	if err := a.recordOriginal(ctx); err != nil {
 		return err
 	}
-	if a.rewrites(a.svc) {
-		return a.rewrite(ctx)
+	if a.byEtcd(a.svc) {
+		return a.exchange(ctx)
 	}
 	nodePorts := a.svc.Spec.Type == corev1.ServiceTypeNodePort
 	if nodePorts {
@@ -117,16 +117,24 @@ func (h *hopStep) reserveTarget(ctx context.Context) error {
 
 // recordOriginal keeps the spec and both addresses where only replumb and the control plane write;
 // the Service itself others may write, and neither address is reserved while it has none.
-func (a *attempt) recordOriginal(ctx context.Context) (err error) {
+func (a *attempt) recordOriginal(ctx context.Context) error {
 	p := a.progress
-	if p.Original, err = services.OriginalOf(&a.svc.Spec); err != nil {
-		return fmt.Errorf("service %s: %w", p.Key(), err)
+	if err := a.noteOriginal(); err != nil {
+		return err
 	}
 	memo, have := p.Memo(a.Migration), p.RecordedMemo()
 	if have.Original == memo.Original && have.Old == memo.Old && have.Target == memo.New {
 		return nil
 	}
 	return a.writeMemo(ctx, memo)
+}
+
+func (a *attempt) noteOriginal() (err error) {
+	p := a.progress
+	if p.Original, err = services.OriginalOf(&services.AsOwned(a.svc).Spec); err != nil {
+		return fmt.Errorf("service %s: %w", p.Key(), err)
+	}
+	return nil
 }
 
 func (a *attempt) writeMemo(ctx context.Context, memo *bridge.Hold) error {
@@ -384,8 +392,8 @@ func (h *hopStep) changes() ([]engine.Change, error) {
 		}
 		return []engine.Change{kept, released, arrives(original)}, nil
 	}
-	if h.rewrites(svc) {
-		return h.changesOfRewrite(), nil
+	if h.byEtcd(svc) {
+		return h.changesOfExchange(), nil
 	}
 	leave, err := h.patchToExternalName(svc)
 	if err != nil {

@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
@@ -64,12 +63,11 @@ func (p *Progress) recordHold(h *bridge.Hold) {
 	}
 }
 
-// ownsAddress reports whether a killed run has made the address the Service's own, before its write
-// to etcd.
+// ownsAddress reports whether a killed run has made the address the Service's own, before its
+// second write to etcd.
 func (p *Progress) ownsAddress(err error) bool {
 	var taken *bridge.TakenError
-	return p.Strategy == v1alpha1.StrategyOfEtcd && errors.As(err, &taken) &&
-		taken.By == "services "+p.Key().String()
+	return !p.Hops() && errors.As(err, &taken) && taken.By == "services "+p.Key().String()
 }
 
 // reserveNew reserves the target, or the next free address as often as another has it.

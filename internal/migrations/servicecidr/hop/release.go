@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/ownaddress"
 )
 
 // Release takes bridge, reservation and notes away, in this order: an address that leads somewhere
@@ -73,25 +74,27 @@ func (r Release) outOfMigration(svc *corev1.Service) bool {
 
 func (r Release) leftOf(ctx context.Context, svc *corev1.Service) (seen remainder, left string, err error) {
 	seen.service = svc
-	have := &corev1.Service{}
-	err = r.Client.Get(ctx, r.Entry.BridgeKey(), have)
-	if err == nil {
-		seen.bridge = have
-		return seen, fmt.Sprintf("bridge %s is still there", r.Entry.BridgeKey()), nil
-	}
-	if !apierrors.IsNotFound(err) {
-		return seen, "", fmt.Errorf("bridge %s: %w", r.Entry.BridgeKey(), err)
+	if r.bridged() {
+		have := &corev1.Service{}
+		err = r.Client.Get(ctx, r.Entry.BridgeKey(), have)
+		if err == nil {
+			seen.bridge = have
+			return seen, fmt.Sprintf("bridge %s is still there", r.Entry.BridgeKey()), nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return seen, "", fmt.Errorf("bridge %s: %w", r.Entry.BridgeKey(), err)
+		}
 	}
 	for _, a := range r.reserved(svc) {
+		if svc != nil && r.Entry.KeepsItself() && r.answersBeside(svc, a) {
+			return seen, fmt.Sprintf("service %s still answers at %s", r.Entry.Key(), a), nil
+		}
 		ip := &networkingv1.IPAddress{}
 		if err := r.Client.Get(ctx, types.NamespacedName{Name: a.String()}, ip); client.IgnoreNotFound(err) != nil {
 			return seen, "", fmt.Errorf("address %s: %w", a, err)
 		}
 		if key, reserved := bridge.HeldFor(ip); reserved && key == r.Entry.BridgeKey() {
 			return seen, fmt.Sprintf("address %s is still reserved", a), nil
-		}
-		if r.misallocated(svc, ip) {
-			return seen, fmt.Sprintf("address %s is still the Service's, which is not at it", a), nil
 		}
 	}
 	if svc != nil && svc.Annotations[v1alpha1.LabelMigration] != "" {
@@ -100,9 +103,12 @@ func (r Release) leftOf(ctx context.Context, svc *corev1.Service) (seen remainde
 	return seen, "", nil
 }
 
-// misallocated reports whether a run that was killed beside its write to etcd left an IPAddress.
-func (r Release) misallocated(svc *corev1.Service, ip *networkingv1.IPAddress) bool {
-	return r.Entry.Strategy == v1alpha1.StrategyOfEtcd && svc != nil && owns(svc, ip) && !slices.Contains(svc.Spec.ClusterIPs, ip.Name)
+// bridged reports whether there may be a bridge.
+func (r Release) bridged() bool { return !r.Entry.KeepsItself() || r.Entry.Bridge != nil }
+
+func (r Release) answersBeside(svc *corev1.Service, a netip.Addr) bool {
+	_, answers := ownaddress.FormOf(svc, a)
+	return answers
 }
 
 func (r Release) reserved(svc *corev1.Service) []netip.Addr {
@@ -116,8 +122,13 @@ func (r Release) reserved(svc *corev1.Service) []netip.Addr {
 }
 
 func (r Release) write(ctx context.Context, seen remainder) error {
-	if err := r.removeBridge(ctx, seen.bridge); err != nil {
-		return fmt.Errorf("bridge %s: %w", r.Entry.BridgeKey(), err)
+	if r.bridged() {
+		if err := r.removeBridge(ctx, seen.bridge); err != nil {
+			return fmt.Errorf("bridge %s: %w", r.Entry.BridgeKey(), err)
+		}
+	}
+	if err := r.removeOwn(ctx, seen.service); err != nil {
+		return err
 	}
 	for _, a := range r.reserved(seen.service) {
 		if err := r.Entry.Reservation(r.Migration, a).Release(ctx, r.Client); err != nil {
@@ -125,11 +136,8 @@ func (r Release) write(ctx context.Context, seen remainder) error {
 		}
 	}
 	svc := seen.service
-	if svc == nil {
+	if svc == nil || !noted(svc) {
 		return nil
-	}
-	if err := r.deallocateOthers(ctx, svc); err != nil {
-		return err
 	}
 	body, err := json.Marshal(patchWithoutNotes(svc.ResourceVersion))
 	if err != nil {
@@ -138,16 +146,32 @@ func (r Release) write(ctx context.Context, seen remainder) error {
 	return r.Client.Patch(ctx, svc, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager))
 }
 
-func (r Release) deallocateOthers(ctx context.Context, svc *corev1.Service) error {
-	if r.Entry.Strategy != v1alpha1.StrategyOfEtcd {
+// removeOwn takes off what a Service answers at beside its address, and the notes with it: the
+// reservation is left to go on by.
+func (r Release) removeOwn(ctx context.Context, svc *corev1.Service) error {
+	if svc == nil || !r.Entry.KeepsItself() {
 		return nil
 	}
+	want := svc.DeepCopy()
 	for _, a := range r.reserved(svc) {
-		if err := deallocate(ctx, r.Client, svc, a); err != nil {
-			return fmt.Errorf("address %s: %w", a, err)
-		}
+		ownaddress.Remove(want, a)
 	}
-	return nil
+	for _, key := range notes() {
+		delete(want.Annotations, key)
+	}
+	return ownaddress.Write(ctx, r.Client, svc, want)
+}
+
+// notes are the migration's annotations on a Service.
+func notes() []string {
+	return []string{
+		v1alpha1.LabelMigration, v1alpha1.AnnotationOldIP, v1alpha1.AnnotationTargetIP,
+		v1alpha1.AnnotationOriginalSpec, v1alpha1.AnnotationMovedAt, v1alpha1.AnnotationAwaySince,
+	}
+}
+
+func noted(svc *corev1.Service) bool {
+	return slices.ContainsFunc(notes(), func(key string) bool { _, there := svc.Annotations[key]; return there })
 }
 
 func (r Release) removeBridge(ctx context.Context, seen *corev1.Service) error {
@@ -160,14 +184,11 @@ func (r Release) removeBridge(ctx context.Context, seen *corev1.Service) error {
 // patchWithoutNotes takes the migration's annotations off an unchanged Service; no version means
 // any.
 func patchWithoutNotes(version string) map[string]any {
-	notes := map[string]any{}
-	for _, key := range []string{
-		v1alpha1.LabelMigration, v1alpha1.AnnotationOldIP, v1alpha1.AnnotationTargetIP,
-		v1alpha1.AnnotationOriginalSpec, v1alpha1.AnnotationMovedAt, v1alpha1.AnnotationAwaySince,
-	} {
-		notes[key] = nil
+	none := map[string]any{}
+	for _, key := range notes() {
+		none[key] = nil
 	}
-	meta := map[string]any{"annotations": notes}
+	meta := map[string]any{"annotations": none}
 	if version != "" {
 		meta["resourceVersion"] = version
 	}
@@ -176,6 +197,9 @@ func patchWithoutNotes(version string) map[string]any {
 
 // prove asks whether the bridge is gone, which finalizers may hold.
 func (r Release) prove(ctx context.Context) error {
+	if !r.bridged() {
+		return nil
+	}
 	err := r.Client.Get(ctx, r.Entry.BridgeKey(), &corev1.Service{})
 	if err == nil {
 		return engine.NotYet("bridge %s is still there", r.Entry.BridgeKey())
@@ -185,12 +209,30 @@ func (r Release) prove(ctx context.Context) error {
 
 func (r Release) changes() ([]engine.Change, error) {
 	changes := bridgeDeletion(r.Entry.BridgeKey(), r.Entry.Service.Spec.Selector)
+	if r.Entry.KeepsItself() {
+		changes = nil
+	}
 	for _, a := range r.Entry.Addresses() {
 		if a != r.At {
 			changes = append(changes, engine.Change{Verb: "delete", Object: "IPAddress " + a.String() + " (held)"})
 		}
 	}
-	return append(changes, engine.Change{Verb: "patch", Object: "Service " + r.Entry.Key().String(), Body: patchWithoutNotes("")}), nil
+	body := patchWithoutNotes("")
+	if own := r.withoutOwn(); own != nil {
+		body["spec"] = own
+	}
+	return append(changes, engine.Change{Verb: "patch", Object: "Service " + r.Entry.Key().String(), Body: body}), nil
+}
+
+// withoutOwn is what the patch changes of the spec; nil, if nothing.
+func (r Release) withoutOwn() map[string]any {
+	if !r.Entry.KeepsItself() {
+		return nil
+	}
+	if r.Entry.Overlap.Form == v1alpha1.OverlapExternalIP {
+		return map[string]any{"externalIPs": "without the other address"}
+	}
+	return map[string]any{"type": "as before", "loadBalancerClass": nil, "allocateLoadBalancerNodePorts": nil}
 }
 
 func bridgeDeletion(key types.NamespacedName, selector map[string]string) []engine.Change {

@@ -48,6 +48,9 @@ func (s *Steps) HopBeside(e *services.Entry, to engine.Direction, beside []bridg
 		Look: h.look, Answered: h.write, Proof: h.prove, Changes: h.changes,
 		Reverse: func() engine.Step { return s.HopBeside(e, to.Opposite(), beside) },
 	}
+	if e.KeepsItself() {
+		return h.exchanged()
+	}
 	return h
 }
 
@@ -60,6 +63,9 @@ func (h *hopStep) Title() string {
 	how := ""
 	if p.StrategyText() == v1alpha1.StrategyEtcd {
 		how = " in etcd"
+	}
+	if p.KeepsItself() {
+		how += fmt.Sprintf("; it keeps %s itself, as %s", src, formText(p.Overlap.Form))
 	}
 	if kept := p.Kept(p.Service); kept.IsValid() {
 		how += fmt.Sprintf("; it keeps %s", kept)

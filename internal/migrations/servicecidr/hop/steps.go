@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
+	"github.com/replumb/replumb/internal/network/ownaddress"
 )
 
 // Steps makes the steps that take Services from one address to the other.
@@ -62,19 +63,29 @@ func NewSteps(s Steps) *Steps {
 // Bridge has a Service answer at both of its addresses.
 func (s *Steps) Bridge(e *services.Entry) engine.Step {
 	p := s.Tracker.Of(e)
+	if e.KeepsItself() {
+		return s.own(p)
+	}
 	return s.bridgeAs(p, func(svc *corev1.Service) *bridge.Bridge { return s.bridgeOf(p, svc) })
 }
 
-// Rebridge repairs the bridge of a Service that has moved.
+// Rebridge repairs what keeps the old address of a Service that has moved.
 func (s *Steps) Rebridge(e *services.Entry) engine.Step {
 	p := s.Tracker.Of(e)
+	if e.KeepsItself() {
+		return s.own(p)
+	}
 	return s.bridgeAs(p, func(svc *corev1.Service) *bridge.Bridge {
 		return s.bridgeAfter(p, svc, engine.Forward)
 	})
 }
 
-// BridgeIsStale reports whether a moved Service lacks the bridge that it needs.
+// BridgeIsStale reports whether a moved Service lacks what it needs to answer at its old address.
 func (s *Steps) BridgeIsStale(e *services.Entry) bool {
+	if e.KeepsItself() {
+		form, _ := ownaddress.FormOf(e.Service, e.Old)
+		return form != e.Overlap.Form
+	}
 	want := s.bridgeAfter(s.Tracker.Of(e), e.Service, engine.Forward)
 	if e.Bridge != nil {
 		want.Form = bridge.FormOf(e.Bridge)

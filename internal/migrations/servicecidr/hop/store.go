@@ -5,7 +5,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,23 +18,82 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/kube/etcd"
 	"github.com/replumb/replumb/internal/kube/stored"
+	"github.com/replumb/replumb/internal/safety/lease"
 )
 
 // Store is where API servers keep Services.
 type Store interface {
 	// Check says why single Services could not be rewritten. It fails if none can be looked at.
 	Check(ctx context.Context, all []*corev1.Service) (map[types.NamespacedName]error, error)
-	// Rewrite swaps addresses of a Service in the revision that it is in.
-	Rewrite(ctx context.Context, svc *corev1.Service, swaps ...stored.Swap) error
+	// Exchange writes a Service and IPAddresses in the revisions that they are in, as long as the
+	// lock is held.
+	Exchange(ctx context.Context, x stored.Exchange) error
 }
 
-// EtcdStore connects for each call, since members and certificates change in between.
+// EtcdStore connects anew every now and then, and after an error, since members and certificates
+// change in between.
 type EtcdStore struct {
 	Spec   *v1alpha1.StoreSpec
 	Client client.Client
+
+	mu     sync.Mutex
+	opened *connection
 }
 
-func (s EtcdStore) open(ctx context.Context) (*stored.Services, error) {
+// connection is closed by the last who uses it.
+type connection struct {
+	*stored.Services
+
+	since time.Time
+	users sync.WaitGroup
+	stale bool
+}
+
+// checksAtOnce bounds the Services that are read at the same time.
+const checksAtOnce = 16
+
+// renewAfter is how long a connection is used.
+const renewAfter = 30 * time.Second
+
+// use calls do with a connection, which others use as well.
+func (s *EtcdStore) use(ctx context.Context, do func(*stored.Services) error) error {
+	c, err := s.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.users.Done()
+	if err = do(c.Services); err != nil {
+		s.mu.Lock()
+		c.stale = true
+		s.mu.Unlock()
+	}
+	return err
+}
+
+func (s *EtcdStore) take(ctx context.Context) (*connection, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.opened; c != nil {
+		if !c.stale && time.Since(c.since) < renewAfter {
+			c.users.Add(1)
+			return c, nil
+		}
+		s.opened = nil
+		go func() {
+			c.users.Wait()
+			_ = c.Etcd.Close() // nobody waits for it
+		}()
+	}
+	kept, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.opened = &connection{Services: kept, since: time.Now()}
+	s.opened.users.Add(1)
+	return s.opened, nil
+}
+
+func (s *EtcdStore) open(ctx context.Context) (*stored.Services, error) {
 	config, err := s.certificates(ctx)
 	if err != nil {
 		return nil, err
@@ -43,7 +105,7 @@ func (s EtcdStore) open(ctx context.Context) (*stored.Services, error) {
 	return &stored.Services{Etcd: c, Prefix: s.Spec.Prefix}, nil
 }
 
-func (s EtcdStore) certificates(ctx context.Context) (*tls.Config, error) {
+func (s *EtcdStore) certificates(ctx context.Context) (*tls.Config, error) {
 	switch {
 	case s.Spec.Secret != "":
 		key := types.NamespacedName{Namespace: v1alpha1.SystemNamespace, Name: s.Spec.Secret}
@@ -66,30 +128,37 @@ func (s EtcdStore) certificates(ctx context.Context) (*tls.Config, error) {
 	return nil, nil // the API takes that on the loopback address alone
 }
 
-func (s EtcdStore) Check(ctx context.Context, all []*corev1.Service) (refused map[types.NamespacedName]error, err error) {
-	kept, err := s.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, kept.Etcd.Close()) }()
-	refused = map[types.NamespacedName]error{}
-	for _, svc := range all {
-		switch err := kept.Check(ctx, svc); {
-		case stored.Permanent(err):
-			refused[client.ObjectKeyFromObject(svc)] = err
-		case errors.Is(err, stored.ErrChanged): // since it was listed: its turn comes with what it is then
-		case err != nil:
-			return nil, err
+// Check implements Store.
+func (s *EtcdStore) Check(ctx context.Context, all []*corev1.Service) (map[types.NamespacedName]error, error) {
+	var mu sync.Mutex
+	refused := map[types.NamespacedName]error{}
+	err := s.use(ctx, func(kept *stored.Services) error {
+		eg, ctx := errgroup.WithContext(ctx)
+		eg.SetLimit(checksAtOnce)
+		for _, svc := range all {
+			eg.Go(func() error {
+				err := kept.Check(ctx, svc)
+				switch {
+				case stored.Permanent(err):
+					mu.Lock()
+					defer mu.Unlock()
+					refused[client.ObjectKeyFromObject(svc)] = err
+					return nil
+				case errors.Is(err, stored.ErrChanged): // since it was listed: its turn comes with what it is then
+					return nil
+				}
+				return err
+			})
 		}
-	}
-	return refused, nil
+		return eg.Wait()
+	})
+	return refused, err
 }
 
-func (s EtcdStore) Rewrite(ctx context.Context, svc *corev1.Service, swaps ...stored.Swap) (err error) {
-	kept, err := s.open(ctx)
-	if err != nil {
-		return err
+// Exchange implements Store, under the lock of ctx.
+func (s *EtcdStore) Exchange(ctx context.Context, x stored.Exchange) error {
+	if lock := lease.Of(ctx); lock != nil {
+		x.Lock = &stored.HeldLease{Lease: lease.Key(), Holds: lock.Holds}
 	}
-	defer func() { err = errors.Join(err, kept.Etcd.Close()) }()
-	return kept.Rewrite(ctx, svc, swaps...)
+	return s.use(ctx, func(kept *stored.Services) error { return kept.Exchange(ctx, x) })
 }

@@ -43,6 +43,7 @@ type Entry struct {
 	// Reserved are the addresses that are seen to be reserved for the bridge.
 	Reserved map[netip.Addr]Reservation
 	Strategy v1alpha1.Strategy
+	Overlap  OverlapChoice
 	// Called says that API servers call the Service, so that it moves alone.
 	Called bool
 	Routed bool
@@ -83,7 +84,14 @@ func BridgeKey(svc *corev1.Service) types.NamespacedName {
 }
 
 func (e *Entry) Reservation(migration string, a netip.Addr) *bridge.Hold {
-	return &bridge.Hold{Migration: migration, Address: a, Bridge: e.BridgeKey(), UID: e.Reserved[a].UID, Original: e.Original}
+	h := &bridge.Hold{Migration: migration, Address: a, Bridge: e.BridgeKey(), UID: e.Reserved[a].UID, Original: e.Original}
+	if !e.Hops() {
+		h.Service = &bridge.HeldService{Name: e.Service.Name, UID: e.Service.UID}
+		if e.KeepsItself() {
+			h.Service.Form = e.Overlap.Form
+		}
+	}
+	return h
 }
 
 func (e *Entry) Memo(migration string) *bridge.Hold {
@@ -109,7 +117,7 @@ func (e *Entry) HasNodePorts() bool {
 		original, err := e.OriginalSpec(e.Service)
 		return err == nil && original.Type == corev1.ServiceTypeNodePort
 	}
-	return e.Service.Spec.Type == corev1.ServiceTypeNodePort
+	return AsOwned(e.Service).Spec.Type == corev1.ServiceTypeNodePort
 }
 
 // Hops reports whether all who watch Services see the Service as another type for a moment.

@@ -81,9 +81,11 @@ func (l *Loader) Load(record Record) *Inventory {
 	bridges, candidates := w.classify(snap)
 	for _, svc := range candidates {
 		e := w.entry(svc, snap.Ending[svc.Namespace])
+		e.Strategy = s.Spec.Strategies.Of(e)
 		e.Bridge = bridges[e.BridgeKey()]
 		delete(bridges, e.BridgeKey())
 		w.bridgeable(e)
+		e.Overlap = s.overlapOf(e, OverlapFacts{})
 		if w.removed(e) {
 			s.Removed = append(s.Removed, e)
 		}
@@ -95,7 +97,6 @@ func (l *Loader) Load(record Record) *Inventory {
 }
 
 func (s *Inventory) add(e *Entry) {
-	e.Strategy = s.Spec.Strategies.Of(e)
 	switch e.Position {
 	case Stays:
 		s.Stays = append(s.Stays, e)
@@ -104,7 +105,7 @@ func (s *Inventory) add(e *Entry) {
 		s.Pins = append(s.Pins, e)
 		return
 	case Waiting:
-		if e.Bridge != nil {
+		if e.Bridge != nil || e.seenForm() != "" {
 			e.Position = Bridged
 		}
 	}

@@ -17,6 +17,10 @@ type Line struct {
 	Strategy string `json:"strategy"`
 	From     string `json:"from,omitempty"`
 	To       string `json:"to,omitempty"`
+	// Overlap is where the other address answers until finish: externalIPs, load balancer or
+	// bridge; OverlapWhy says why there.
+	Overlap    string `json:"overlap,omitempty"`
+	OverlapWhy string `json:"overlapWhy,omitempty"`
 	// Risk is what may be lost, Reason why the Service keeps its address; either may be empty.
 	Risk   string `json:"risk,omitempty"`
 	Reason string `json:"reason,omitempty"`
@@ -27,24 +31,14 @@ func (s *Inventory) Lines() []Line {
 	all := make([]Line, 0, len(s.Moves)+len(s.Pins)+len(s.Stays))
 	for _, e := range s.Moves {
 		all = append(all, Line{
-			Service: e.Key().
-				String(),
-			Kind:     e.kindText(),
-			Strategy: e.StrategyText(),
-			From:     text(e.Old),
-			To:       text(e.New),
-			Risk:     s.Spec.Strategies.Risk(e),
+			Service: e.Key().String(), Kind: e.kindText(), Strategy: e.StrategyText(), From: text(e.Old), To: text(e.New),
+			Overlap: e.Overlap.String(), OverlapWhy: e.Overlap.Why, Risk: s.Spec.Strategies.Risk(e),
 		})
 	}
 	for _, e := range s.Pins {
 		all = append(all, Line{
-			Service: e.Key().
-				String(),
-			Kind:     e.kindText(),
-			Strategy: v1alpha1.StrategyPin,
-			From:     text(e.Old),
-			To:       text(e.Old),
-			Reason:   e.Reason.String(),
+			Service: e.Key().String(), Kind: e.kindText(), Strategy: v1alpha1.StrategyPin, From: text(e.Old), To: text(e.Old),
+			Reason: e.Reason.String(),
 		})
 	}
 	for _, e := range s.Stays {
@@ -64,7 +58,7 @@ func text(a netip.Addr) string {
 
 // kindText is the type outside of hops, with what of it decides on the strategy.
 func (e *Entry) kindText() string {
-	spec := &e.Service.Spec
+	spec := &AsOwned(e.Service).Spec
 	if e.Position == InTransit {
 		if original, err := e.OriginalSpec(e.Service); err == nil {
 			spec = original

@@ -38,6 +38,8 @@ type Reservation struct {
 	// Old and Target are where the Service goes from and to, as the memo has it.
 	Old, Target netip.Addr
 	Since       time.Time
+	// Form is that in which the Service keeps the address itself; empty, if it does not.
+	Form v1alpha1.OverlapForm
 }
 
 // Reservations are reserved addresses by bridge, whose name has the UID of its Service in it.
@@ -59,6 +61,10 @@ func ReservationsOf(snap *inventory.Snapshot) Reservations {
 		r := Reservation{
 			Migration: ip.Labels[v1alpha1.LabelMigration], UID: ip.UID, Noted: ip.Annotations[v1alpha1.AnnotationNoted] != "",
 			Original: ip.Annotations[v1alpha1.AnnotationOriginalSpec], Since: ip.CreationTimestamp.Time,
+			Form: v1alpha1.OverlapForm(ip.Annotations[v1alpha1.AnnotationOverlap]),
+		}
+		if left, err := time.Parse(time.RFC3339Nano, ip.Annotations[v1alpha1.AnnotationMovedAt]); err == nil {
+			r.Since = left
 		}
 		r.Old, _ = netip.ParseAddr(ip.Annotations[v1alpha1.AnnotationOldIP])
 		r.Target, _ = netip.ParseAddr(ip.Annotations[v1alpha1.AnnotationTargetIP])

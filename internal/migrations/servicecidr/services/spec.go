@@ -16,6 +16,7 @@ type Spec struct {
 	// Resolve fills in what the Migration leaves open of To and From.
 	To, From    []netip.Prefix
 	Networks    []netip.Prefix
+	Overlap     v1alpha1.OverlapForm
 	Bridge      v1alpha1.BridgeForm
 	Domain      string
 	Drain       time.Duration

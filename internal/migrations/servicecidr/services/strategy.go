@@ -25,6 +25,7 @@ func StrategiesOf(j *v1alpha1.ServiceCIDRSpec) Strategies {
 // Choose is the strategy for a Service; chosen, if its annotation says so. Empty means that no
 // strategy moves it; why follows its name.
 func (s Strategies) Choose(svc *corev1.Service) (strategy v1alpha1.Strategy, chosen bool, why string) {
+	svc = AsOwned(svc)
 	text, chosen := svc.Annotations[v1alpha1.AnnotationStrategy]
 	cannotHop := unhoppable(svc)
 	switch {
