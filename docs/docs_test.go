@@ -104,7 +104,7 @@ func TestOperatorHasWhatAllKindsTake(t *testing.T) {
 	for _, kind := range migrations.All() {
 		for _, one := range kind.Roles {
 			for _, r := range one.Rights() {
-				if one.Purpose == access.WithoutAgents {
+				if one.Purpose == access.WithoutAgents || one.Purpose == access.BehindCilium {
 					continue
 				}
 				needed[r] = true

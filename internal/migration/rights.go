@@ -141,10 +141,8 @@ func KeepTypeRule() access.Rule {
 		), freeze.KeepTypeName)...)
 	}
 	return access.Rule{
-		Why: "Behind Cilium: what has Services stay of type LoadBalancer when a manifest says another one. No rule limits which policies are " +
-			"created, and one can change any request to the cluster.",
-		Optional: true,
-		Rights:   rights,
+		Why:    "Behind Cilium: what has Services stay of type LoadBalancer when a manifest says another one. No rule limits which policies are created.",
+		Rights: rights,
 	}
 }
 

@@ -3,6 +3,7 @@ package e2e
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"net/netip"
 	"os/exec"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/network/ownaddress"
+	"github.com/replumb/replumb/internal/verify/probe"
 	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"
@@ -38,10 +40,13 @@ func TestCiliumServices(t *testing.T) {
 func moveByEtcd(t *testing.T, l *lab.Lab, form v1alpha1.OverlapForm) {
 	t.Helper()
 	forgetNamesSoon(t, l)
-	s, _ := lightTraffic(t, l)
+	s := callEveryKind(t, l)
 	on, file := onControlPlane(t, l), etcdMigration(t, "own")
 	run := func(args ...string) { t.Helper(); succeed(t, on(t, args...)) }
-	until := func(matches func(engine.Event) bool) { t.Helper(); runUntil(t, on(t, "apply", "-f", file, "-o", "json"), matches) }
+	until := func(matches func(engine.Event) bool) {
+		t.Helper()
+		runUntil(t, on(t, "apply", "-f", file, "-o", "json"), matches)
+	}
 	nothingLost := func(what string, chosen func(traffic.Source) bool, do func()) {
 		t.Helper()
 		lived := s.during(t, what, do)
@@ -82,6 +87,65 @@ func succeed(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
+// everyKind are Services beside those of the shop: with datagrams, with session affinity, and one that leads pods to endpoints of their own node.
+const everyKind = `
+apiVersion: v1
+kind: Service
+metadata: {namespace: shop, name: datagrams}
+spec:
+  selector: {app.kubernetes.io/name: cart}
+  ports: [{name: udp, port: 9001, targetPort: udp, protocol: UDP}]
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: shop, name: sticky}
+spec:
+  sessionAffinity: ClientIP
+  selector: {app.kubernetes.io/name: catalog}
+  ports: [{name: http, port: 80, targetPort: http}]
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: shop, name: near}
+spec:
+  internalTrafficPolicy: Local
+  selector: {app.kubernetes.io/name: front}
+  ports: [{name: http, port: 80, targetPort: http}]
+`
+
+// everyKindTarget is how one of them is called at a host.
+func everyKindTarget(name, host string) probe.Target {
+	switch name {
+	case "datagrams":
+		return probe.Target{Name: name, Kind: probe.UDP, Address: net.JoinHostPort(host, "9001"), Rate: 5}
+	case "sticky":
+		return probe.Target{Name: name, Kind: probe.HTTP, Address: net.JoinHostPort(host, "80"), Rate: 5, ExpectServer: "catalog"}
+	}
+	return probe.Target{Name: name, Kind: probe.HTTP, Address: net.JoinHostPort(host, "80"), Rate: 5, ExpectServer: "front"}
+}
+
+// callEveryKind has the shop and those Services called in all ways, and a node port from another machine, until the test ends.
+func callEveryKind(t *testing.T, l *lab.Lab) *shop {
+	t.Helper()
+	callees, err := openShop(t.Context(), l)
+	must(t, err)
+	(&inCluster{T: t, l: l}).apply(everyKind)
+	light := traffic.Rates{Request: 5, Stream: 5, LookUp: 5}
+	calls := traffic.Call(shopNamespace, callees, light).AndKeep(callees, light)
+	services := shopServices(t, l)
+	for _, name := range []string{"datagrams", "sticky", "near"} {
+		calls.Targets[traffic.ByName] = append(calls.Targets[traffic.ByName], everyKindTarget(name, name))
+		calls.Targets[traffic.ByOldAddress] = append(calls.Targets[traffic.ByOldAddress], everyKindTarget(name, services[name].Spec.ClusterIP))
+	}
+	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), calls)
+	must(t, err)
+	t.Cleanup(func() { watch.Stop(); removeClients(t, l, shopNamespace) })
+	s := &shop{watch: watch}
+	s.steady(t)
+	s.gate = openGate(t, l, watch.Load().Share)
+	return s
+}
+
 // etcdMigration moves all Services of users by etcd.
 func etcdMigration(t *testing.T, name string) string {
 	t.Helper()
@@ -102,7 +166,15 @@ func etcdMigration(t *testing.T, name string) string {
 // a form, and there is no bridge.
 func requireKept(t *testing.T, l *lab.Lab, form v1alpha1.OverlapForm) {
 	t.Helper()
+	bridged := 0
 	for name, svc := range shopServices(t, l) {
+		if svc.Labels[v1alpha1.LabelRole] == v1alpha1.RoleBridge {
+			continue
+		}
+		if name == "gate" && form == v1alpha1.OverlapExternalIP { // what pods send there would come from nodes
+			bridged++
+			continue
+		}
 		old, err := netip.ParseAddr(svc.Annotations[v1alpha1.AnnotationOldIP])
 		must(t, err)
 		if got, _ := ownaddress.FormOf(&svc, old); got != form {
@@ -113,8 +185,8 @@ func requireKept(t *testing.T, l *lab.Lab, form v1alpha1.OverlapForm) {
 		LabelSelector: v1alpha1.LabelRole + "=" + v1alpha1.RoleBridge,
 	})
 	must(t, err)
-	if len(bridges.Items) > 0 {
-		t.Errorf("there are %d bridges", len(bridges.Items))
+	if len(bridges.Items) != bridged {
+		t.Errorf("there are %d bridges, want %d", len(bridges.Items), bridged)
 	}
 	t.Logf("%d Services keep their old address as %s, %d addresses are held", len(shopServices(t, l)), form, len(heldAddresses(t, l)))
 }
@@ -154,7 +226,7 @@ func callByNameAlone(t *testing.T, l *lab.Lab, s *shop) *shop {
 	removeClients(t, l, shopNamespace)
 	callees := []traffic.Callee{}
 	for name, svc := range shopServices(t, l) {
-		if len(svc.Labels) > 0 && svc.Spec.ClusterIP != corev1.ClusterIPNone {
+		if len(svc.Labels) > 0 && svc.Labels[v1alpha1.LabelRole] == "" && svc.Spec.ClusterIP != corev1.ClusterIPNone {
 			callees = append(callees, traffic.Callee{Name: name})
 		}
 	}
@@ -163,7 +235,7 @@ func callByNameAlone(t *testing.T, l *lab.Lab, s *shop) *shop {
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), calls)
 	must(t, err)
 	t.Cleanup(watch.Stop)
-	named := &shop{watch: watch}
+	named := &shop{watch: watch, gate: s.gate}
 	named.steady(t)
 	return named
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/verify/probe"
 	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
@@ -375,7 +376,7 @@ func (s *storedSeen) see(what watch.EventType, svc *corev1.Service) {
 		s.first[key] = svc
 		return
 	}
-	is := svc.DeepCopy()
+	is := services.AsOwned(svc).DeepCopy() // some keep their other address themselves
 	if is.Spec.ClusterIP != first.Spec.ClusterIP {
 		s.changes++
 	}

@@ -33,8 +33,8 @@ FILE takes in the cluster that it is for: without the agents' if there are to be
 cluster has.
 
 Purposes are view (check, plan, status, report), operate (apply, rollback, finish and all others), agents (what it
-takes to have agents run), overlap (what keeps bridges in step between commands) and without-agents (what agents do else). Who has
-one of the others needs view as well.`,
+takes to have agents run), overlap (what keeps bridges in step between commands), without-agents (what agents do else)
+and behind-cilium (what keeps the type of Services that have moved there). Who has one of the others needs view as well.`,
 		Example: a.Example(`
   replumb rbac services                                # the roles
   replumb rbac services --user jane                    # and bindings of all of them to jane
@@ -55,8 +55,8 @@ one of the others needs view as well.`,
 	cmd.Flags().StringArrayVar(&o.users, "user", nil, "user to bind the roles to; may be repeated")
 	cmd.Flags().StringArrayVar(&o.groups, "group", nil, "group to bind the roles to; may be repeated")
 	cmd.Flags().StringSliceVar(&o.purposes, "for", nil,
-		"purposes: view, operate, agents, overlap, without-agents (default all that it takes)")
-	command.Complete(cmd, "for", "view", "operate", "agents", "overlap", "without-agents")
+		"purposes: view, operate, agents, overlap, without-agents, behind-cilium (default all that it takes)")
+	command.Complete(cmd, "for", "view", "operate", "agents", "overlap", "without-agents", "behind-cilium")
 	return cmd
 }
 
@@ -108,7 +108,7 @@ func (o *rbacOptions) print(roles access.Roles) error {
 		if !slices.Contains(access.Purposes(), access.Purpose(p)) {
 			return &command.UsageError{
 				Problem: fmt.Sprintf("purpose %q is not known", p),
-				Hint:    "use view, operate, agents, overlap, without-agents",
+				Hint:    "use view, operate, agents, overlap, without-agents, behind-cilium",
 			}
 		}
 		purposes = append(purposes, access.Purpose(p))

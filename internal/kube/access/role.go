@@ -17,10 +17,14 @@ const (
 	Overlap Purpose = "overlap"
 	// WithoutAgents is the proxy to nodes through the API server, in place of agents.
 	WithoutAgents Purpose = "without-agents"
+	// BehindCilium is a policy that changes what others write of Services.
+	BehindCilium Purpose = "behind-cilium"
 )
 
 // Purposes lists them in the order of the documentation.
-func Purposes() []Purpose { return []Purpose{View, Operate, Agents, Overlap, WithoutAgents} }
+func Purposes() []Purpose {
+	return []Purpose{View, Operate, Agents, Overlap, WithoutAgents, BehindCilium}
+}
 
 // Rule groups rights that are needed for one reason.
 type Rule struct {

@@ -77,6 +77,9 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		around.Refused[namespace] = errors.New(reason)
 	}
 	input.Inventory.ChooseOverlaps(around)
+	if f.KeepType != "" {
+		input.KeepType = errors.New(f.KeepType)
+	}
 	if input.AbsentSecrets, err = job.agents().AbsentSecrets(t.Context(), migrationtest.Lacking(f.Absent)); err != nil {
 		t.Fatal(err)
 	}
@@ -137,6 +140,8 @@ type facts struct {
 	Admitted []string            `json:"admitted"`
 	// RefusedIn are forms that some namespaces refuse beside, with the reason.
 	RefusedIn map[string]map[string]string `json:"refusedIn"`
+	// KeepType is why there can be no policy that keeps the type of Services.
+	KeepType string `json:"keepType"`
 	// Edits are refused of Services that keep an address themselves, by namespace.
 	Edits map[string]string `json:"edits"`
 	// Hops and Ranges are other writes that are refused, as objects with the reason.

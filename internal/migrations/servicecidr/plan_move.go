@@ -58,7 +58,23 @@ func (m *movePlan) services() []engine.Group {
 		}
 		groups = append(groups, m.tier(tier, inside)...)
 	}
-	return groups
+	return append(groups, m.reserved(batches)...)
+}
+
+// reserved is for what etcd moves, which is not seen by who gives addresses out.
+func (m *movePlan) reserved(batches []*batch) []engine.Group {
+	var some []*services.Entry
+	for _, b := range batches {
+		for _, e := range b.entries {
+			if !e.Hops() {
+				some = append(some, e)
+			}
+		}
+	}
+	if m.to == engine.Backward || len(some) == 0 {
+		return nil
+	}
+	return engine.AtOnce(1, "", m.steps.StillReserved(some))
 }
 
 func (m *movePlan) batches() []*batch {

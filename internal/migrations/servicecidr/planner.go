@@ -36,7 +36,7 @@ type Planner struct {
 	KeepType *freeze.KeepType
 	// Cilium says that it does the work of kube-proxy.
 	Cilium bool
-	Origin    inventory.Origin
+	Origin inventory.Origin
 	// Agents prove on every node what goes on; nil if there are none.
 	Agents  *lossguard.Agents
 	Overlap *overlapset.Set

@@ -61,6 +61,13 @@ func Roles() access.Roles {
 				"Who has it is root on every node: get of nodes/proxy runs commands in any container, past audit and admission. Agents do without it.",
 			},
 		},
+		{
+			Name: name + "behind-cilium", File: file, Purpose: access.BehindCilium, Rules: []access.Rule{migration.KeepTypeRule()},
+			Danger: []string{
+				"Who has it can have API servers change whatever anybody writes. Without it what says type ClusterIP of a Service that has moved behind",
+				"Cilium is refused until finish (RP1208).",
+			},
+		},
 	}
 }
 
@@ -138,7 +145,6 @@ func operateRules() []access.Rule {
 		},
 		migration.FreezeRule(freeze.Name),
 		migration.GuardRule(),
-		migration.KeepTypeRule(),
 		{
 			Why:    "Restarts of what carries old addresses.",
 			Rights: rollout.RestartRights(),
@@ -174,6 +180,9 @@ func (j *Job) Roles(context.Context) (access.Roles, error) {
 	asksNodes := j.Spec.Barrier == v1alpha1.BarrierHealthCheck || j.Spec.Barrier == "" && !agents
 	if asksNodes && j.Spec.Mode != v1alpha1.ModeExtend {
 		purposes = append(purposes, access.WithoutAgents)
+	}
+	if j.Spec.Overlap == v1alpha1.OverlapLoadBalancer {
+		purposes = append(purposes, access.BehindCilium)
 	}
 	return append(Roles().Of(purposes...), migration.RolesFor(j.Migration)...), nil
 }

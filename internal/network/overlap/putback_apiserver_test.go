@@ -62,7 +62,8 @@ func (f *fixture) migration() *v1alpha1.Migration {
 		ObjectMeta: metav1.ObjectMeta{Name: "m"},
 		Spec:       v1alpha1.MigrationSpec{ServiceCIDR: &v1alpha1.ServiceCIDRSpec{To: []string{"172.24.0.0/16"}, From: []string{"10.96.0.0/16"}}},
 	}
-	f.must(server.Create(f.Context(), m))
+	f.must(server.InstallCRD(f.Context()))
+	f.until("Migrations are served", func(ctx context.Context) bool { return server.Create(ctx, m) == nil })
 	f.Cleanup(func() { _ = server.Delete(context.Background(), m) })
 	return m
 }

@@ -41,7 +41,9 @@ func Of(ctx context.Context) *Lock {
 
 // Holds reports whether a Lease, as it is stored, is this lock's, and no other process has taken
 // it.
-func (l *Lock) Holds(have *coordinationv1.Lease) bool { return have.Annotations[annotationToken] == l.token }
+func (l *Lock) Holds(have *coordinationv1.Lease) bool {
+	return have.Annotations[annotationToken] == l.token
+}
 
 // fresh reports whether the latest renewal rules others out, by both clocks: the monotonic one
 // stands still in a suspended machine, and the wall clock may be set.

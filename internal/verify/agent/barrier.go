@@ -203,10 +203,10 @@ func connectAll(ctx context.Context, sentinel *corev1.Service, pairs []bridge.Ad
 	for _, p := range pairs {
 		eg.Go(func() error {
 			err := dial(ctx, p.Beside)
-			if err != nil && dial(ctx, p.At) != nil {
-				return nil
+			if err == nil || dial(ctx, p.At) == nil {
+				return err
 			}
-			return err
+			return nil
 		})
 	}
 	return eg.Wait()

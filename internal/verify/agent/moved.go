@@ -43,31 +43,38 @@ func movers(s view) []mover {
 	bridges := bridgesOf(s)
 	var found []mover
 	for _, svc := range s.services {
-		m := mover{uid: svc.UID, key: types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}, at: clusterIP(svc)}
-		if svc.Annotations[v1alpha1.LabelMigration] == s.migration.Name {
-			m.movedAt = svc.Annotations[v1alpha1.AnnotationMovedAt]
+		if m, begun := s.mover(svc, bridges[svc.UID]); begun {
+			found = append(found, m)
 		}
-		b, own := bridges[svc.UID], s.ownAddress(svc)
-		begun := b != nil || own.IsValid() || m.movedAt != ""
-		if !svc.DeletionTimestamp.IsZero() || !begun || (m.at.IsValid() && !s.within(m.at)) {
-			continue
-		}
-		m.port = firstTCP(svc)
-		if b == nil && !s.migration.Status.PointOfNoReturnPassed {
-			m.other = own
-		}
-		if b != nil {
-			m.bridge = types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
-			if own := clusterIP(b); s.within(own) {
-				m.own = own
-			}
-			if other := besides(b, m.at, s.migration); s.within(other) {
-				m.other = other
-			}
-		}
-		found = append(found, m)
 	}
 	return found
+}
+
+// mover is a Service with its bridge, if it has one; false, if the migration has not begun with it.
+func (s view) mover(svc, b *corev1.Service) (mover, bool) {
+	m := mover{uid: svc.UID, key: types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}, at: clusterIP(svc), port: firstTCP(svc)}
+	if svc.Annotations[v1alpha1.LabelMigration] == s.migration.Name {
+		m.movedAt = svc.Annotations[v1alpha1.AnnotationMovedAt]
+	}
+	own := s.ownAddress(svc)
+	begun := b != nil || own.IsValid() || m.movedAt != ""
+	if !svc.DeletionTimestamp.IsZero() || !begun || (m.at.IsValid() && !s.within(m.at)) {
+		return m, false
+	}
+	if b == nil {
+		if !s.migration.Status.PointOfNoReturnPassed {
+			m.other = own
+		}
+		return m, true
+	}
+	m.bridge = types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
+	if own := clusterIP(b); s.within(own) {
+		m.own = own
+	}
+	if other := besides(b, m.at, s.migration); s.within(other) {
+		m.other = other
+	}
+	return m, true
 }
 
 // ownAddress is the address of the migration's ranges at which a Service answers itself beside its

@@ -267,7 +267,9 @@ func (x *exchangeStep) look(ctx context.Context) (engine.State, *corev1.Service,
 
 func (x *exchangeStep) both() *ownStep { return &ownStep{Steps: x.Steps, progress: x.progress} }
 
-func (x *exchangeStep) answers(ctx context.Context, svc *corev1.Service) error { return x.both().answers(ctx, svc) }
+func (x *exchangeStep) answers(ctx context.Context, svc *corev1.Service) error {
+	return x.both().answers(ctx, svc)
+}
 
 // write returns a proof by what the API server answers after the transaction.
 func (x *exchangeStep) write(ctx context.Context, svc *corev1.Service) (func(context.Context) error, error) {
