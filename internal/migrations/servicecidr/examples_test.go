@@ -182,6 +182,20 @@ func TestExamplesRun(t *testing.T) {
 			r.isAt("shop", "balanced", "172.24.3.10")
 			r.isAt("shop", "cart", "172.24.3.7")
 		}},
+		"cilium.yaml": {until: beforeRepoint, prepare: func(r *exampleRun) {
+			config := &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "cilium-config"},
+				Data:       map[string]string{"kube-proxy-replacement": "true"},
+			}
+			r.must(server.Create(r.Context(), config))
+			r.Cleanup(func() { _ = server.Delete(context.Background(), config) })
+			r.job.Deps.Store = &hop.EtcdStore{Spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
+		}, check: func(r *exampleRun) {
+			r.isAt("shop", "cart", "172.24.3.7")
+			r.isAt(metav1.NamespaceDefault, "kubernetes", "172.24.0.1")
+			r.inOrder("agents/pods", "own/shop/cart", "hop/shop/cart")
+			r.did("secure/keep-type")
+		}},
 		"api-servers.yaml": {until: beforeRepoint, check: func(r *exampleRun) {
 			r.isAt(metav1.NamespaceDefault, "kubernetes", "172.24.0.1")
 			for _, a := range r.job.Spec.APIServers {

@@ -312,10 +312,10 @@ func TestRightsSuffice(t *testing.T) {
 			t.Errorf("%T: %v", o, err)
 		}
 	}
-	status := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "x"}}
 	if err := replica.Status().
-		Patch(t.Context(), status, client.RawPatch("application/merge-patch+json", []byte(`{"status":{}}`))); err == nil {
-		t.Error("a replica can write the status of a Service")
+		Patch(t.Context(), node, client.RawPatch("application/merge-patch+json", []byte(`{"status":{}}`))); err == nil {
+		t.Error("a replica can write the status of a Node")
 	}
 	_, err = f.run(f.set.Remove())
 	f.Must(err)
