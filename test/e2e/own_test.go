@@ -2,14 +2,17 @@ package e2e
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
 	"os/exec"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
@@ -67,6 +70,7 @@ func moveByEtcd(t *testing.T, l *lab.Lab, form v1alpha1.OverlapForm) {
 	nothingLost("the way back", traffic.All, func() { run("rollback", "own", "--yes") })
 	requireAllIn(t, l, oldRange)
 	requireNoTrace(t, l)
+	moveDNS(t, l, func(what string, args ...string) { nothingLost(what, traffic.All, func() { run(args...) }) })
 	nothingLost("the move again", traffic.All, func() { run("apply", "-f", file) })
 	requireAllIn(t, l, newRange)
 	takeOff(t, l, "cart", form)
@@ -76,6 +80,44 @@ func moveByEtcd(t *testing.T, l *lab.Lab, form v1alpha1.OverlapForm) {
 	nothingLost("finish", traffic.All, func() { run("finish", "own", "--yes") })
 	requireNoTrace(t, l)
 	requireNaiveLoses(t, l)
+}
+
+// moveDNS has cluster DNS move too, there and back, while kubelets go on naming its old address to pods. Kubernetes is pinned: its certificates
+// are another matter.
+func moveDNS(t *testing.T, l *lab.Lab, run func(what string, args ...string)) {
+	t.Helper()
+	pin(t, l, true)
+	file := rewrite(t, etcdMigration(t, "dns"), func(text string) string {
+		return strings.Replace(text, "clusterServices: Stay", "clusterServices: Move", 1)
+	})
+	at := func() netip.Addr {
+		svc, err := l.Client().CoreV1().Services(metav1.NamespaceSystem).Get(t.Context(), "kube-dns", metav1.GetOptions{})
+		must(t, err)
+		return netip.MustParseAddr(svc.Spec.ClusterIP)
+	}
+	run("the move of cluster DNS", "apply", "-f", file, "--until", "move")
+	if to := netip.MustParsePrefix(newRange); !to.Contains(at()) {
+		t.Errorf("cluster DNS is at %s", at())
+	}
+	run("the way back of cluster DNS", "rollback", "dns", "--yes")
+	if from := netip.MustParsePrefix(oldRange); !from.Contains(at()) {
+		t.Errorf("cluster DNS is back at %s", at())
+	}
+	pin(t, l, false)
+	requireNoTrace(t, l)
+}
+
+// pin has the Service kubernetes keep its address, or not.
+func pin(t *testing.T, l *lab.Lab, pinned bool) {
+	t.Helper()
+	value := any(nil)
+	if pinned {
+		value = v1alpha1.StrategyPin
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationStrategy: value}}})
+	must(t, err)
+	_, err = l.Client().CoreV1().Services(metav1.NamespaceDefault).Patch(t.Context(), "kubernetes", types.MergePatchType, patch, metav1.PatchOptions{})
+	must(t, err)
 }
 
 // succeed runs a command to its successful end.

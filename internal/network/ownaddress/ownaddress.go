@@ -86,7 +86,10 @@ func Remove(svc *corev1.Service, a netip.Addr) {
 	status.Ingress = nil
 	spec.Type = corev1.ServiceTypeNodePort
 	if !slices.ContainsFunc(spec.Ports, func(p corev1.ServicePort) bool { return p.NodePort != 0 }) {
-		spec.Type, spec.ExternalTrafficPolicy = corev1.ServiceTypeClusterIP, ""
+		spec.Type = corev1.ServiceTypeClusterIP
+		if len(spec.ExternalIPs) == 0 {
+			spec.ExternalTrafficPolicy = ""
+		}
 	}
 	spec.LoadBalancerClass, spec.AllocateLoadBalancerNodePorts, spec.HealthCheckNodePort = nil, nil, 0
 }

@@ -239,6 +239,9 @@ func (in Input) needs(namespace string) hop.Charges {
 		all[corev1.ResourceServicesLoadBalancers] = bridges
 	}
 	for _, e := range in.Inventory.Pending() {
+		if e.Service.Namespace == namespace && e.Overlap.Form == v1alpha1.OverlapLoadBalancer && e.Position == services.Waiting {
+			all[corev1.ResourceServicesLoadBalancers]++
+		}
 		if e.Service.Namespace == namespace && e.HasNodePorts() && e.Hops() {
 			all[corev1.ResourceServicesNodePorts] = max(all[corev1.ResourceServicesNodePorts], int64(len(e.Service.Spec.Ports)))
 		}

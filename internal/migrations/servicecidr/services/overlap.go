@@ -102,7 +102,7 @@ func (s *Inventory) overlapOf(e *Entry, in OverlapFacts) OverlapChoice {
 	if wish != v1alpha1.OverlapAuto && wish != "" {
 		form, why = wish, "spec.serviceCIDR.overlap is "+string(wish)
 	}
-	if cannot := cannotKeep(e.Service, form); cannot != "" {
+	if cannot := cannotKeep(e.Service, form, in.Cilium); cannot != "" {
 		return bridged(cannot)
 	}
 	if err := in.Refused[e.Service.Namespace]; err != nil {
@@ -121,9 +121,14 @@ func (s *Inventory) overlapOf(e *Entry, in OverlapFacts) OverlapChoice {
 // With externalTrafficPolicy Cluster, kube-proxy masquerades what pods send to an externalIP (the
 // chain KUBE-EXT in k8s.io/kubernetes pkg/proxy/iptables/proxier.go), so NetworkPolicies that know
 // clients by their pods would refuse it.
-func cannotKeep(svc *corev1.Service, form v1alpha1.OverlapForm) string {
+//
+// Cilium leaves externalIPs alone that pods send to (sock4_skip_xlate in bpf/bpf_sock.c of
+// github.com/cilium/cilium).
+func cannotKeep(svc *corev1.Service, form v1alpha1.OverlapForm, cilium bool) string {
 	owned := AsOwned(svc)
 	switch {
+	case cilium && form == v1alpha1.OverlapExternalIP:
+		return "Cilium does not lead pods to externalIPs"
 	case owned.Spec.Type == corev1.ServiceTypeLoadBalancer && form == v1alpha1.OverlapLoadBalancer:
 		return "the controller of its load balancer writes its status"
 	case form == v1alpha1.OverlapExternalIP && owned.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyCluster:
