@@ -34,7 +34,7 @@ cluster has.
 
 Purposes are view (check, plan, status, report), operate (apply, rollback, finish and all others), agents (what it
 takes to have agents run), overlap (what keeps bridges in step between commands), without-agents (what agents do else)
-and behind-cilium (what keeps the type of Services that have moved there). Who has one of the others needs view as well.`,
+and behind-cilium (what keeps the type of Services that have moved there). Each of the others needs view as well.`,
 		Example: a.Example(`
   replumb rbac services                                # the roles
   replumb rbac services --user jane                    # and bindings of all of them to jane

@@ -143,13 +143,19 @@ func TestRewrite(t *testing.T) {
 	f.apply() // finds nothing to do
 	f.must(f.rollback())
 	for _, was := range all {
-		is := f.get(was.Name)
-		f.sameButAddress(was, is)
-		if is.Spec.ClusterIP != was.Spec.ClusterIP || f.owner(was.Spec.ClusterIP) != "services shop/"+was.Name {
-			t.Errorf("%s is back at %s, which belongs to %q", was.Name, is.Spec.ClusterIP, f.owner(was.Spec.ClusterIP))
-		}
+		f.returned(was)
 	}
 	f.nothingLeft()
+}
+
+// returned looks at a Service that is back at its address.
+func (f *fixture) returned(was *corev1.Service) {
+	f.Helper()
+	is := f.get(was.Name)
+	f.sameButAddress(was, is)
+	if is.Spec.ClusterIP != was.Spec.ClusterIP || f.owner(was.Spec.ClusterIP) != "services shop/"+was.Name {
+		f.Errorf("%s is back at %s, which belongs to %q", was.Name, is.Spec.ClusterIP, f.owner(was.Spec.ClusterIP))
+	}
 }
 
 // moved looks at a Service that has moved, and at its addresses.

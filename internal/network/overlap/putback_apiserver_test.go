@@ -76,7 +76,7 @@ func (f *fixture) read(svc *corev1.Service) *corev1.Service {
 }
 
 // TestAddressesArePutBack: what an owner takes off his Service is put on it again, in the form that
-// the reservation says, and his name is told. What else he has written stays. Past the point of no
+// the reservation says, and their name is told. Other fields of theirs stay. Past the point of no
 // return nothing is put back: that is the control.
 func TestAddressesArePutBack(t *testing.T) {
 	f := setup(t)

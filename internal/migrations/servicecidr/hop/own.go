@@ -12,6 +12,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/kube/admission"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
@@ -327,4 +328,8 @@ func (x *exchangeStep) arrived(svc *corev1.Service, keeps error) error {
 
 func (x *exchangeStep) changes() ([]engine.Change, error) { return x.changesOfExchange(), nil }
 
-var errNoStore = errors.New("spec.serviceCIDR.etcd does not say how etcd is reached, where its addresses have to change places")
+// errNoStore is for a Migration whose etcd was taken out of it after Services had moved by it.
+var errNoStore error = &fault.Hinted{
+	Err:  errors.New("spec.serviceCIDR.etcd does not say how etcd is reached, where the addresses of Services have to change places"),
+	Hint: "name etcd and the strategies as they were, and run the command again",
+}
