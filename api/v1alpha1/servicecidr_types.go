@@ -49,7 +49,8 @@ type ServiceCIDRSpec struct {
 	Etcd *StoreSpec `json:"etcd,omitempty"`
 
 	// Overlap is where a Service that has moved keeps its old address until finish: on itself, as an externalIP or as the address of a
-	// load balancer, or on a bridge beside it. Auto chooses for each Service, and plan says why. Services of strategy Hop have bridges.
+	// load balancer, or on a bridge beside it. Auto chooses for each Service, and plan says why. With strategy Hop a
+	// Service can be on itself as an externalIP alone.
 	// +optional
 	// +kubebuilder:default=Auto
 	Overlap OverlapForm `json:"overlap,omitempty"`

@@ -35,7 +35,7 @@ const (
 func TestOneOwner(t *testing.T) {
 	l := bringUp(t, named("e2e-owner"))
 	a := startAffine(t, l)
-	file := writeMigration(t, affineNamespace, "172.29.0.0/16", "", shortDrain)
+	file := writeMigration(t, affineNamespace, "172.29.0.0/16", "overlap: Bridge", shortDrain)
 	replumb(t, l, "apply", "-f", file)
 	defer replumb(t, l, "rollback", affineNamespace, "--yes")
 	loyal, outside := a.moved("loyal"), a.moved("outside")

@@ -128,6 +128,7 @@ func (o *overlapped) file() string {
     to: [%s]
     drain: %s
     gateWait: 3m
+    overlap: Bridge
     follower: Enabled
     refresh: {mode: Report}
     apiServers: [%s]

@@ -26,25 +26,52 @@ import (
 // TestOwnAddresses moves Services that keep their old address themselves, as one of their
 // externalIPs: there, killed five times, back, there again and to the end of finish, under agents.
 // Clients on every node call by name and at old addresses, and keep connections open. Nothing may
-// be lost or late, no connection may break, and there is no bridge at any time. The control deletes
-// and recreates a Service.
+// be lost or late, no connection may break, and no bridge is left by apply. The control deletes and
+// recreates a Service.
 func TestOwnAddresses(t *testing.T) {
-	l := bringUp(t, named("e2e-own-addresses"))
-	moveByEtcd(t, l, v1alpha1.OverlapExternalIP)
+	moveItself(t, bringUp(t, named("e2e-own-addresses")), keepByEtcd(v1alpha1.OverlapExternalIP))
+}
+
+// TestOwnAddressesByAPI is the same with hops: ClusterIPs change by two patches, over a bridge.
+func TestOwnAddressesByAPI(t *testing.T) {
+	moveItself(t, bringUp(t, named("e2e-own-by-api")), keepByAPI())
+}
+
+// itself is a way in which Services move that keep their old address themselves.
+type itself struct {
+	strategy v1alpha1.Strategy
+	form     v1alpha1.OverlapForm
+	// kills are where a run is killed.
+	kills []func(engine.Event) bool
+}
+
+func keepByAPI() itself {
+	return itself{v1alpha1.StrategyOfHop, v1alpha1.OverlapExternalIP, []func(engine.Event) bool{
+		eventOf(engine.StepStarted, "canary"), eventOf(engine.StepDone, "bridge/shop"), eventOf(engine.StepStarted, "hop/shop"),
+		eventOf(engine.StepDone, "hop/shop"), eventOf(engine.StepStarted, "unbridge/"),
+	}}
+}
+
+func keepByEtcd(form v1alpha1.OverlapForm) itself {
+	return itself{v1alpha1.StrategyOfEtcd, form, []func(engine.Event) bool{
+		eventOf(engine.StepStarted, "canary"), eventOf(engine.StepDone, "own/"), eventOf(engine.StepStarted, "hop/shop"),
+		eventOf(engine.StepDone, "hop/shop"), eventOf(engine.StepStarted, "settle/"),
+	}}
 }
 
 // TestCiliumServices is the same behind Cilium in the place of kube-proxy, where they keep it as
 // the address of a load balancer.
 func TestCiliumServices(t *testing.T) {
 	l := bringUp(t, withCilium("e2e-cilium-services", lab.NoProxy, lab.NoProxy))
-	moveByEtcd(t, l, v1alpha1.OverlapLoadBalancer)
+	moveItself(t, l, keepByEtcd(v1alpha1.OverlapLoadBalancer))
 }
 
-func moveByEtcd(t *testing.T, l *lab.Lab, form v1alpha1.OverlapForm) {
+func moveItself(t *testing.T, l *lab.Lab, way itself) {
 	t.Helper()
+	form := way.form
 	forgetNamesSoon(t, l)
 	s := callEveryKind(t, l)
-	on, file := onControlPlane(t, l), etcdMigration(t, "own")
+	on, file := onControlPlane(t, l), keepersMigration(t, "own", way.strategy)
 	run := func(args ...string) { t.Helper(); succeed(t, on(t, args...)) }
 	until := func(matches func(engine.Event) bool) {
 		t.Helper()
@@ -57,10 +84,7 @@ func moveByEtcd(t *testing.T, l *lab.Lab, form v1alpha1.OverlapForm) {
 	}
 
 	nothingLost("the move, killed five times", traffic.All, func() {
-		for _, moment := range []func(engine.Event) bool{
-			eventOf(engine.StepStarted, "canary"), eventOf(engine.StepDone, "own/"), eventOf(engine.StepStarted, "hop/shop"),
-			eventOf(engine.StepDone, "hop/shop"), eventOf(engine.StepStarted, "settle/"),
-		} {
+		for _, moment := range way.kills {
 			until(moment)
 		}
 		run("apply", "-f", file)
@@ -70,7 +94,7 @@ func moveByEtcd(t *testing.T, l *lab.Lab, form v1alpha1.OverlapForm) {
 	nothingLost("the way back", traffic.All, func() { run("rollback", "own", "--yes") })
 	requireAllIn(t, l, oldRange)
 	requireNoTrace(t, l)
-	moveDNS(t, l, func(what string, args ...string) { nothingLost(what, traffic.All, func() { run(args...) }) })
+	moveDNS(t, l, way.strategy, func(what string, args ...string) { nothingLost(what, traffic.All, func() { run(args...) }) })
 	nothingLost("the move again", traffic.All, func() { run("apply", "-f", file) })
 	requireAllIn(t, l, newRange)
 	takeOff(t, l, "cart", form)
@@ -84,10 +108,10 @@ func moveByEtcd(t *testing.T, l *lab.Lab, form v1alpha1.OverlapForm) {
 
 // moveDNS has cluster DNS move too, there and back, while kubelets go on naming its old address to pods. Kubernetes is pinned: its certificates
 // are another matter.
-func moveDNS(t *testing.T, l *lab.Lab, run func(what string, args ...string)) {
+func moveDNS(t *testing.T, l *lab.Lab, strategy v1alpha1.Strategy, run func(what string, args ...string)) {
 	t.Helper()
 	pin(t, l, true)
-	file := rewrite(t, etcdMigration(t, "dns"), func(text string) string {
+	file := rewrite(t, keepersMigration(t, "dns", strategy), func(text string) string {
 		return strings.Replace(text, "clusterServices: Stay", "clusterServices: Move", 1)
 	})
 	at := func() netip.Addr {
@@ -188,8 +212,8 @@ func callEveryKind(t *testing.T, l *lab.Lab) *shop {
 	return s
 }
 
-// etcdMigration moves all Services of users by etcd.
-func etcdMigration(t *testing.T, name string) string {
+// keepersMigration moves all Services of users, and those of type ClusterIP by a strategy.
+func keepersMigration(t *testing.T, name string, strategy v1alpha1.Strategy) string {
 	t.Helper()
 	return writeSpec(t, name, `
   serviceCIDR:
@@ -197,11 +221,11 @@ func etcdMigration(t *testing.T, name string) string {
     drain: %s
     clusterServices: Stay
     refresh: {mode: Report}
-    strategies: {clusterIP: Etcd, nodePort: Etcd}
+    strategies: {clusterIP: %s, nodePort: Etcd}
     %s
   batch: {size: 8, settle: 1s}
   proof: {agents: Enabled, image: %q, soak: 5s, wait: 1m}
-`, newRange, shortDrain, storedEtcd, workload.ReplumbImage)
+`, newRange, "45s", strategy, storedEtcd, workload.ReplumbImage)
 }
 
 // requireKept fails the test unless every Service of the shop answers at its old address itself, in

@@ -26,7 +26,7 @@ import (
 // and those that cannot.
 func aWeekLater(t *testing.T, fixed ...func(*corev1.Service)) (f *fixture, was, late *corev1.Service) {
 	t.Helper()
-	f, was = moved(t)
+	f, was = moved(t, overlapBy(v1alpha1.OverlapBridge))
 	late = f.service("late", at("172.24.9.9"))
 	for i, change := range fixed {
 		f.service([]string{"fixed", "firm", "still"}[i], change)
@@ -199,7 +199,7 @@ func (c *atDeletion) Delete(ctx context.Context, o client.Object, opts ...client
 // TestServiceSlipsInBeforeTheRangeGoes: the range is open again, under another name, and nothing is
 // left in deletion.
 func TestServiceSlipsInBeforeTheRangeGoes(t *testing.T) {
-	f, _ := moved(t)
+	f, _ := moved(t, overlapBy(v1alpha1.OverlapBridge))
 	f.runner.Deadline = 0 // a range that goes takes its time
 	cut := *f.job.Deps.Cluster
 	cut.WithWatch = &atDeletion{WithWatch: f.job.Deps.Cluster.WithWatch, do: func() { f.service("late", at("172.24.9.9")) }}

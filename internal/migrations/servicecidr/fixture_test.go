@@ -14,6 +14,7 @@ func sample() *v1alpha1.Migration {
 		Spec: v1alpha1.MigrationSpec{
 			ServiceCIDR: &v1alpha1.ServiceCIDRSpec{
 				To: []string{"172.24.0.0/16"}, Drain: &none, ClusterServices: v1alpha1.ClusterServicesStay,
+				Overlap: v1alpha1.OverlapBridge, // what is asked of Services that keep addresses themselves stands beside it
 			},
 			Freeze: v1alpha1.FreezeDisabled, // the tests themselves play everybody else
 			Batch:  v1alpha1.BatchSpec{Size: 2, Settle: &none},

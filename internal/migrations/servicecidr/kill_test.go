@@ -77,9 +77,17 @@ func cutOff(t *testing.T, n int, run func(int) (*fixture, *crash.Client, error),
 	return true
 }
 
+// bothForms runs a test of hops to a bridge, and of hops after which Services keep their old
+// address themselves.
+func bothForms(t *testing.T, test func(t *testing.T, change func(*v1alpha1.Migration))) {
+	for _, form := range []v1alpha1.OverlapForm{v1alpha1.OverlapBridge, v1alpha1.OverlapExternalIP} {
+		t.Run(string(form), func(t *testing.T) { test(t, overlapBy(form)) })
+	}
+}
+
 // moved is a cluster on which apply went through.
-func moved(t *testing.T) (*fixture, *corev1.Service) {
-	f := setup(t)
+func moved(t *testing.T, change func(*v1alpha1.Migration)) (*fixture, *corev1.Service) {
+	f := setup(t, change)
 	f.node("a", "192.0.2.1")
 	was := f.service("cart", at("10.96.3.7"))
 	f.pod("cart-1", "cart", "10.244.0.4")
@@ -88,64 +96,69 @@ func moved(t *testing.T) (*fixture, *corev1.Service) {
 }
 
 func TestApplyKilledAfterEveryWrite(t *testing.T) {
-	var was *corev1.Service
-	begin := func() *fixture {
-		f := setup(t)
-		was = f.service("cart", at("10.96.3.7"))
-		f.pod("cart-1", "cart", "10.244.0.4")
-		return f
-	}
-	apply := func(f *fixture) error {
-		_, err := f.job.Apply(t.Context(), f.runner)
-		return err
-	}
-	everyWrite(t, 12, begin, apply, func(f *fixture, n int) {
-		if n%2 == 1 { // half of them go on, the others turn back
-			f.apply()
-			f.sameButAddress(was, f.get("cart"))
-			if is := f.get("cart"); is.Spec.ClusterIP != "172.24.3.7" {
-				t.Errorf("at %s", is.Spec.ClusterIP)
-			}
-			f.checkBridge(was, f.get("cart"), v1alpha1.BridgeLoadBalancer)
-		} else if f.again() != nil {
-			f.must(f.rollback())
-			f.rolledBack(was)
+	bothForms(t, func(t *testing.T, change func(*v1alpha1.Migration)) {
+		var was *corev1.Service
+		begin := func() *fixture {
+			f := setup(t, change)
+			was = f.service("cart", at("10.96.3.7"))
+			f.pod("cart-1", "cart", "10.244.0.4")
+			return f
 		}
+		apply := func(f *fixture) error {
+			_, err := f.job.Apply(t.Context(), f.runner)
+			return err
+		}
+		everyWrite(t, 12, begin, apply, func(f *fixture, n int) {
+			if n%2 == 1 { // half of them go on, the others turn back
+				f.apply()
+				f.moved(was, f.get("cart"))
+				if is := f.get("cart"); is.Spec.ClusterIP != "172.24.3.7" {
+					t.Errorf("at %s", is.Spec.ClusterIP)
+				}
+			} else if f.again() != nil {
+				f.must(f.rollback())
+				f.rolledBack(was)
+			}
+		})
 	})
 }
 
 func TestFinishKilledAfterEveryWrite(t *testing.T) {
-	var was *corev1.Service
-	begin := func() *fixture {
-		var f *fixture
-		f, was = moved(t)
-		return f
-	}
-	everyWrite(t, 6, begin, (*fixture).finish, func(f *fixture, _ int) {
-		f.again()
-		f.must(f.finish())
-		is := f.get("cart")
-		f.sameButAddress(was, is)
-		if is.Spec.ClusterIP != "172.24.3.7" || len(is.Annotations) > 0 || f.owner("10.96.3.7") != "" {
-			t.Errorf("at %s with %v; the old address belongs to %q", is.Spec.ClusterIP, is.Annotations, f.owner("10.96.3.7"))
+	bothForms(t, func(t *testing.T, change func(*v1alpha1.Migration)) {
+		var was *corev1.Service
+		begin := func() *fixture {
+			var f *fixture
+			f, was = moved(t, change)
+			return f
 		}
-		f.nothingLeft()
-		if st := f.again().Status; st.Phase != v1alpha1.PhaseFinished || !st.PointOfNoReturnPassed || st.Counts.Moved != 1 {
-			t.Errorf("status %+v", st)
-		}
+		everyWrite(t, 6, begin, (*fixture).finish, func(f *fixture, _ int) {
+			f.again()
+			f.must(f.finish())
+			is := f.get("cart")
+			f.sameButAddress(was, is)
+			if is.Spec.ClusterIP != "172.24.3.7" || len(is.Annotations) > 0 || f.owner("10.96.3.7") != "" {
+				t.Errorf("at %s with %v; the old address belongs to %q", is.Spec.ClusterIP, is.Annotations, f.owner("10.96.3.7"))
+			}
+			f.nothingLeft()
+			if st := f.again().Status; st.Phase != v1alpha1.PhaseFinished || !st.PointOfNoReturnPassed || st.Counts.Moved != 1 {
+				t.Errorf("status %+v", st)
+			}
+		})
 	})
 }
 
 func TestRollbackKilledAfterEveryWrite(t *testing.T) {
-	var was *corev1.Service
-	begin := func() *fixture {
-		var f *fixture
-		f, was = moved(t)
-		return f
-	}
-	everyWrite(t, 12, begin, (*fixture).rollback, func(f *fixture, _ int) {
-		f.again()
-		f.must(f.rollback())
-		f.rolledBack(was)
+	bothForms(t, func(t *testing.T, change func(*v1alpha1.Migration)) {
+		var was *corev1.Service
+		begin := func() *fixture {
+			var f *fixture
+			f, was = moved(t, change)
+			return f
+		}
+		everyWrite(t, 12, begin, (*fixture).rollback, func(f *fixture, _ int) {
+			f.again()
+			f.must(f.rollback())
+			f.rolledBack(was)
+		})
 	})
 }

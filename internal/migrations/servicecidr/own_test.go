@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/admission"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/ownaddress"
 )
@@ -33,13 +34,37 @@ func overlapBy(form v1alpha1.OverlapForm) func(*v1alpha1.Migration) {
 	return func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.Overlap = form }
 }
 
+// itself is a way in which Services move and keep their old address themselves.
+type itself struct {
+	name   string
+	change func(*v1alpha1.Migration)
+	form   v1alpha1.OverlapForm
+}
+
+func waysItself() []itself {
+	byHop := func(m *v1alpha1.Migration) {
+		m.Spec.ServiceCIDR.Overlap, m.Spec.ServiceCIDR.Strategies.NodePort = v1alpha1.OverlapAuto, v1alpha1.StrategyOfHop
+	}
+	all := []itself{{"hop", byHop, v1alpha1.OverlapExternalIP}}
+	for _, form := range []v1alpha1.OverlapForm{v1alpha1.OverlapExternalIP, v1alpha1.OverlapLoadBalancer} {
+		all = append(all, itself{"etcd " + string(form), func(m *v1alpha1.Migration) {
+			allByEtcd(m)
+			overlapBy(form)(m)
+		}, form})
+	}
+	return all
+}
+
 // keepers are Services that can keep their old address themselves.
 func (f *fixture) keepers() []*corev1.Service {
 	f.Helper()
 	local := corev1.ServiceInternalTrafficPolicyLocal
 	return []*corev1.Service{
 		f.service("plain", at("10.96.3.1")),
-		f.service("near", at("10.96.3.2"), func(s *corev1.Service) { s.Spec.InternalTrafficPolicy = &local }),
+		f.service("near", at("10.96.3.2"), func(s *corev1.Service) {
+			s.Spec.InternalTrafficPolicy = &local
+			s.Annotations = map[string]string{v1alpha1.AnnotationStrategy: v1alpha1.StrategyEtcd}
+		}),
 		f.service("ported", at("10.96.3.3"), func(s *corev1.Service) {
 			s.Spec.Type, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeNodePort, corev1.ServiceExternalTrafficPolicyLocal
 		}),
@@ -61,7 +86,7 @@ func (f *fixture) keeps(was, is *corev1.Service, form v1alpha1.OverlapForm) {
 	if got, want := bridge.ParentOf(own), "services shop/"+was.Name; got != want || own.Labels[v1alpha1.LabelRole] != "" {
 		f.Errorf("address %s of %s belongs to %q with %v, want %q", is.Spec.ClusterIP, was.Name, got, own.Labels, want)
 	}
-	if own.ManagedFields[0].Manager != v1alpha1.FieldManager {
+	if by, _, _ := f.job.Spec.Strategies.Choose(is); by == v1alpha1.StrategyOfEtcd && own.ManagedFields[0].Manager != v1alpha1.FieldManager {
 		f.Errorf("address %s of %s was made anew by %s", is.Spec.ClusterIP, was.Name, own.ManagedFields[0].Manager)
 	}
 	err := server.Get(f.Context(), types.NamespacedName{Namespace: "shop", Name: bridge.Name(was.Name, was.UID)}, &corev1.Service{})
@@ -89,12 +114,13 @@ func (f *fixture) repaired(of []*corev1.Service) (all []string) {
 }
 
 // TestOwnAddress moves Services that keep their old address themselves, in either form: there,
-// back, there again, with an edit of their owner's, and to the end of finish. There is never a
-// bridge, and the controller that repairs IPAddresses finds nothing to repair.
+// back, there again, with an edit of their owner's, and to the end of finish. No bridge is left by
+// apply, and the controller that repairs IPAddresses finds nothing to repair.
 func TestOwnAddress(t *testing.T) {
-	for _, form := range []v1alpha1.OverlapForm{v1alpha1.OverlapExternalIP, v1alpha1.OverlapLoadBalancer} {
-		t.Run(string(form), func(t *testing.T) {
-			f := setup(t, allByEtcd, overlapBy(form))
+	for _, way := range waysItself() {
+		t.Run(way.name, func(t *testing.T) {
+			form := way.form
+			f := setup(t, byEtcd, way.change)
 			all := f.keepers()
 			f.apply()
 			for _, was := range all {
@@ -173,6 +199,52 @@ func TestOwnAddressBesideBridges(t *testing.T) {
 		f.sameButAddress(was, f.get(was.Name))
 	}
 	f.nothingLeft()
+}
+
+// arrivingWithExternalIP tries what patch B does.
+func arrivingWithExternalIP(svc *corev1.Service) trying {
+	return func(ctx context.Context) (*admission.Refusal, error) {
+		return admission.Patch(ctx, server, svc.DeepCopy(), client.RawPatch(types.MergePatchType,
+			[]byte(`{"spec":{"type":"ClusterIP","externalName":null,"externalIPs":["192.0.2.9"]}}`)))
+	}
+}
+
+// TestRefusedOnTheWay: a policy that a trial does not meet refuses, in the middle of a hop, that
+// the Service keeps its old address itself. It arrives all the same, with the address left to its
+// bridge, and goes back and to the end like any other.
+func TestRefusedOnTheWay(t *testing.T) {
+	arrive := func(t *testing.T) (*fixture, *corev1.Service) {
+		f := setup(t, overlapBy(v1alpha1.OverlapAuto))
+		was := f.service("plain", at("10.96.3.1"))
+		f.refused(arrivingWithExternalIP(f.service("probe", func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.ExternalName, s.Spec.SessionAffinity = corev1.ServiceTypeExternalName, "example.com", ""
+		})), func() {
+			f.policy("no-external-ips", "oldObject.spec.type != 'ExternalName' || !has(object.spec.externalIPs) || size(object.spec.externalIPs) == 0",
+				admissionv1.RuleWithOperations{
+					Operations: []admissionv1.OperationType{admissionv1.Update},
+					Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"services"}},
+				})
+		})
+		f.apply()
+		is := f.get("plain")
+		f.sameButAddress(was, is)
+		f.checkBridge(was, is, v1alpha1.BridgeLoadBalancer)
+		f.apply() // finds nothing to do
+		f.checkBridge(was, is, v1alpha1.BridgeLoadBalancer)
+		return f, was
+	}
+	t.Run("and back", func(t *testing.T) {
+		f, was := arrive(t)
+		f.must(f.rollback())
+		f.returned(was)
+		f.nothingLeft()
+	})
+	t.Run("and to the end", func(t *testing.T) {
+		f, was := arrive(t)
+		f.must(f.finish())
+		f.sameButAddress(was, f.get("plain"))
+		f.nothingLeft()
+	})
 }
 
 // TestOwnAddressOfATakenTarget: an address that was given to another meanwhile is not taken from

@@ -1,8 +1,10 @@
 package servicecidr
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -58,7 +60,7 @@ func (m *movePlan) services() []engine.Group {
 		}
 		groups = append(groups, m.tier(tier, inside)...)
 	}
-	return append(groups, m.reserved(batches)...)
+	return slices.Concat(groups, m.reserved(batches), m.unbridge())
 }
 
 // reserved is for what etcd moves, which is not seen by who gives addresses out.
@@ -169,7 +171,7 @@ func (m *movePlan) cross(b *batch) []engine.Group {
 
 // give has what etcd moves get its IPAddresses.
 func (m *movePlan) give(b *batch) []engine.Group {
-	some := slices.DeleteFunc(slices.Clone(b.entries), func(e *services.Entry) bool { return !e.KeepsItself() })
+	some := slices.DeleteFunc(slices.Clone(b.entries), func(e *services.Entry) bool { return !e.Exchanges() })
 	if len(some) == 0 {
 		return nil
 	}
@@ -206,11 +208,34 @@ func (m *movePlan) unthrottled() []engine.Group {
 func (m *movePlan) narrow(b *batch) []engine.Group {
 	var steps []engine.Step
 	for _, e := range b.entries {
-		if !e.KeepsItself() {
+		if !e.Exchanges() {
 			steps = append(steps, m.steps.Narrow(e, m.to))
 		}
 	}
 	return engine.AtOnce(parallel, b.String(), steps...)
+}
+
+// recent is for how long an address counts as used after a client was seen there. It is less than
+// what drain leaves after name servers have forgotten the address.
+const recent = 10 * time.Second
+
+// users asks agents once, when the first bridge may go; without agents nobody is seen.
+func (m *movePlan) users() hop.Users {
+	if m.agents == nil {
+		return func(context.Context, string) (string, error) { return "", nil }
+	}
+	var once sync.Once
+	var all map[string]lossguard.OldAddressClient
+	var err error
+	return func(ctx context.Context, address string) (string, error) {
+		once.Do(func() {
+			all, err = lossguard.UsersOf(ctx, m.Tools.Client(), m.Migration.Name, m.Tools.Now().Add(-recent))
+		})
+		if user, is := all[address]; is {
+			return user.PodOrSource() + " on node " + user.Node, nil
+		}
+		return "", err
+	}
 }
 
 // tier puts hooks and the pause of a tier around its batches.
@@ -236,13 +261,34 @@ func (m *movePlan) occasion(moment v1alpha1.HookMoment, b *batch) hook.Occasion 
 }
 
 func (m *movePlan) staleBridges() []engine.Group {
-	var stale []engine.Step
+	var stale, wide []engine.Step
 	for _, e := range m.inventory.All() {
 		if e.Position == services.Moved && m.steps.BridgeIsStale(e) {
 			stale = append(stale, m.steps.Rebridge(e))
 		}
+		if e.Position == services.Moved && e.KeepsItself() && e.Bridge != nil {
+			wide = append(wide, m.steps.Narrow(e, engine.Forward))
+		}
 	}
-	return engine.AtOnce(parallel, "bridges of moved Services", stale...)
+	return append(engine.AtOnce(parallel, "bridges of moved Services", stale...), engine.AtOnce(parallel, "bridges of moved Services", wide...)...)
+}
+
+// unbridge removes bridges that were made to cross, once resolvers have forgotten them. After a
+// way back, release removes them.
+func (m *movePlan) unbridge() []engine.Group {
+	var steps []engine.Step
+	users := m.users()
+	for _, e := range m.inventory.All() {
+		if e.KeepsItself() && !e.Exchanges() && (e.Position != services.Moved || e.Bridge != nil) {
+			steps = append(steps, m.steps.Unbridge(e, users))
+		}
+	}
+	if len(steps) == 0 || m.to == engine.Backward {
+		return nil
+	}
+	forgotten := hop.DrainStep(m.Tools.Client(), m.Migration.Name, m.inventory.Spec.Drain, m.Tools.Now)
+	forgotten.Name = "drain/bridges"
+	return append(engine.InOrder(forgotten), engine.AtOnce(parallel, "bridges that nobody needs any more", steps...)...)
 }
 
 func (m *movePlan) pause(b *batch) []engine.Step {

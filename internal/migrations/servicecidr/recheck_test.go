@@ -288,7 +288,7 @@ func TestIdentitiesArePinned(t *testing.T) {
 // TestOwnAddressesOfBridgesAreLeft, beside those of Services: names lead there in the middle of a
 // hop.
 func TestOwnAddressesOfBridgesAreLeft(t *testing.T) {
-	f, was := moved(t)
+	f, was := moved(t, overlapBy(v1alpha1.OverlapBridge))
 	inventory, err := f.job.LoadInventory(t.Context())
 	f.must(err)
 	b := f.get(bridge.Name(was.Name, was.UID))

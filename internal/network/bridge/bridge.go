@@ -58,6 +58,9 @@ const (
 	OldOnly
 	// NewOnly is for a Service that has come back.
 	NewOnly
+	// Neither is for a Service that answers at both by itself, while cluster DNS may still give out
+	// the bridge's own address.
+	Neither
 )
 
 // Name is the same in every run, and another one for a later Service of that name.
@@ -80,6 +83,8 @@ func (b *Bridge) addresses() []netip.Addr {
 		return []netip.Addr{b.Old}
 	case NewOnly:
 		return []netip.Addr{b.New}
+	case Neither:
+		return nil
 	}
 	all := []netip.Addr{b.Old, b.New}
 	if b.Kept.IsValid() {
@@ -185,12 +190,16 @@ func Made(have *corev1.Service) bool {
 	return (class != nil && *class == v1alpha1.LoadBalancerClass) || len(have.Spec.ExternalIPs) > 0
 }
 
+// Named reports whether a Service says that it is the bridge of another.
+func Named(have *corev1.Service, of types.UID) bool {
+	return have.Labels[v1alpha1.LabelRole] == v1alpha1.RoleBridge && have.Annotations[v1alpha1.AnnotationServiceUID] == string(of)
+}
+
 // Difference names how a bridge differs from want; nil if it does not. A relabelled one is known by
 // its reserved address.
 func Difference(have, want *corev1.Service, reserved bool) error {
 	name := have.Namespace + "/" + have.Name
-	if have.Labels[v1alpha1.LabelRole] != v1alpha1.RoleBridge ||
-		have.Annotations[v1alpha1.AnnotationServiceUID] != want.Annotations[v1alpha1.AnnotationServiceUID] {
+	if !Named(have, types.UID(want.Annotations[v1alpha1.AnnotationServiceUID])) {
 		if !reserved || !Made(have) {
 			return &ForeignError{Kind: "Service", Name: name}
 		}

@@ -245,14 +245,14 @@ type due struct {
 // look is nil for a bridge that is in step or not to be followed.
 func (s *view) look(key types.NamespacedName) *due {
 	b, stands := s.service(key), s.services.of(key)
-	if b == nil && len(stands) == 1 {
-		return s.lookAtOwn(key, stands[0].(*corev1.Service))
-	}
-	if b == nil || !Made(b) || !b.DeletionTimestamp.IsZero() || !s.isReserved(key) || len(stands) != 1 {
+	if len(stands) != 1 {
 		return nil
 	}
 	svc := stands[0].(*corev1.Service)
-	if !svc.DeletionTimestamp.IsZero() {
+	if lost := s.lookAtOwn(key, svc); lost != nil {
+		return lost
+	}
+	if b == nil || !Made(b) && !Named(b, svc.UID) || !b.DeletionTimestamp.IsZero() || !s.isReserved(key) || !svc.DeletionTimestamp.IsZero() {
 		return nil
 	}
 	d := &due{view: s, bridge: b, service: svc}

@@ -79,6 +79,22 @@ func ListClients(ctx context.Context, c client.Reader, migration string) (client
 	return Clients(list.Items), more, nil
 }
 
+// UsersOf are clients by the address that they use: with a connection open, or seen since a time,
+// by the clocks of their nodes.
+func UsersOf(ctx context.Context, c client.Reader, migration string, since time.Time) (map[string]OldAddressClient, error) {
+	clients, _, err := ListClients(ctx, c, migration)
+	if err != nil {
+		return nil, err
+	}
+	users := map[string]OldAddressClient{}
+	for _, u := range clients {
+		if u.Open > 0 || u.LastSeen.After(since) {
+			users[u.Address] = u
+		}
+	}
+	return users, nil
+}
+
 // named is how many clients, or nodes, a message names.
 const named = 3
 

@@ -7,10 +7,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/network/ownaddress"
 	"github.com/replumb/replumb/test/soak/model"
 )
 
-// auditBridges looks whether each Service that has moved has a bridge, which answers on its old address and leads where it leads.
+// auditBridges looks whether each Service that has moved answers at its old address itself, or has a bridge which does and leads where
+// it leads.
 func (r *report) auditBridges() {
 	bridges := map[model.Key]*corev1.Service{}
 	for i := range r.Services {
@@ -24,12 +26,19 @@ func (r *report) auditBridges() {
 		switch {
 		case svc == nil:
 			continue // which is reported
+		case keepsItself(svc, r.Was[key]):
 		case bridge == nil:
 			r.add(name("service", key), "has no bridge at %s", r.Was[key])
 		default:
 			r.auditBridge(svc, bridge, r.Was[key])
 		}
 	}
+}
+
+func keepsItself(svc *corev1.Service, old string) bool {
+	a, err := netip.ParseAddr(old)
+	_, itself := ownaddress.FormOf(svc, a)
+	return err == nil && itself
 }
 
 // moved are the Services that must have moved: not those that a rollback has left in the range that is the target again.

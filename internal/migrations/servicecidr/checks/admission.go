@@ -71,7 +71,7 @@ func admissionChecks() []findings.Check[Input] {
 
 // unbridged are the entries that are yet to get a bridge.
 func unbridged(s *services.Inventory) []*services.Entry {
-	return slices.DeleteFunc(withoutBridge(s), (*services.Entry).KeepsItself)
+	return slices.DeleteFunc(withoutBridge(s), (*services.Entry).Exchanges)
 }
 
 // withoutBridge are those that have none, whether they need one or not.
@@ -292,7 +292,7 @@ func (in Input) FreeNodePorts() int {
 func checkHealthPorts(in Input) []findings.Result {
 	need, forms := 0, map[string]v1alpha1.BridgeForm{}
 	for _, e := range in.Inventory.Moves {
-		if e.KeepsItself() {
+		if e.Exchanges() || e.KeepsItself() && e.Position == services.Moved && e.Bridge == nil {
 			continue
 		}
 		namespace := e.Service.Namespace

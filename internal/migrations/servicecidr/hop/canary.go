@@ -40,15 +40,21 @@ var (
 )
 
 func (s *Canary) ID() string {
-	if s.entry(nil).Hops() {
-		return "canary"
+	id, e := "canary", s.entry(nil)
+	if !e.Hops() {
+		id += "/etcd"
 	}
-	return "canary/etcd/" + strings.ToLower(string(s.Way.Overlap))
+	if e.Hops() && !e.KeepsItself() {
+		return id
+	}
+	return id + "/" + strings.ToLower(string(s.Way.Overlap))
 }
 
 func (s *Canary) Title() string {
 	const move = "Move a throw-away Service there and back"
 	switch e := s.entry(nil); {
+	case e.KeepsItself() && e.Hops():
+		return move + ", which keeps its old address itself, as " + formText(s.Way.Overlap)
 	case e.KeepsItself():
 		return move + " in etcd, which keeps its old address itself, as " + formText(s.Way.Overlap)
 	case !e.Hops():
@@ -96,7 +102,7 @@ func (s *Canary) move(ctx context.Context, svc *corev1.Service) error {
 	e.Old, e.New = old, target
 	there := []engine.Step{s.Steps.Bridge(e), s.Steps.Barriers.Step("the canary"), s.Steps.Hop(e, engine.Forward)}
 	back := []engine.Step{s.Steps.Bridge(e), s.Steps.Hop(e, engine.Backward)}
-	if !e.KeepsItself() {
+	if !e.Exchanges() {
 		there, back = append(there, s.Steps.Narrow(e, engine.Forward)), append(back, s.Steps.Narrow(e, engine.Backward))
 	}
 	for _, step := range append(there, back...) {
@@ -173,7 +179,7 @@ func (s *Canary) Abandon(ctx context.Context) error {
 // Preview shows the canary's bridge, reservations and patches as those of any Service.
 func (s *Canary) Preview() ([]engine.Change, error) {
 	const name = v1alpha1.SystemNamespace + "/canary-…"
-	if s.entry(nil).KeepsItself() {
+	if s.entry(nil).Exchanges() {
 		return []engine.Change{
 			{Verb: "create", Object: "Service " + name, Body: s.build()},
 			{Verb: "create", Object: "EndpointSlice " + name},

@@ -16,7 +16,7 @@ import (
 )
 
 // DrainStep waits until the latest move is long enough ago.
-func DrainStep(c client.Client, migration string, length time.Duration, now func() time.Time) engine.Step {
+func DrainStep(c client.Client, migration string, length time.Duration, now func() time.Time) *engine.Wait {
 	return &engine.Wait{
 		Name: "drain", About: fmt.Sprintf("Wait until the last move is %s ago", length), Limit: length + time.Minute,
 		For: func(ctx context.Context) error {

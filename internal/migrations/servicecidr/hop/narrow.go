@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
@@ -40,6 +41,9 @@ func (s *Steps) Narrow(e *services.Entry, to engine.Direction) engine.Step {
 
 func (n *narrowStep) Title() string {
 	src, dest := n.progress.Ends(n.to)
+	if n.progress.KeepsItself() {
+		return fmt.Sprintf("Leave %s and %s to %s", src, dest, n.progress.Key())
+	}
 	return fmt.Sprintf("Leave %s to %s, and %s to its bridge", dest, n.progress.Key(), src)
 }
 
@@ -96,7 +100,10 @@ func (n *narrowStep) write(ctx context.Context, seen wideBridge) error {
 func (n *narrowStep) changes() ([]engine.Change, error) {
 	want := n.bridgeOf(n.progress, n.progress.Service)
 	want.Answers = bridge.OldOnly
-	if n.to == engine.Backward {
+	switch {
+	case n.progress.KeepsItself():
+		want.Answers = bridge.Neither
+	case n.to == engine.Backward:
 		want.Answers = bridge.NewOnly
 	}
 	if n.progress.Bridge != nil {
@@ -104,7 +111,7 @@ func (n *narrowStep) changes() ([]engine.Change, error) {
 	}
 	made := want.Build()
 	body := map[string]any{"status": map[string]any{"loadBalancer": made.Status.LoadBalancer}}
-	if len(made.Spec.ExternalIPs) > 0 {
+	if want.Form == v1alpha1.BridgeExternalIPs {
 		body = map[string]any{"spec": map[string]any{"externalIPs": made.Spec.ExternalIPs}}
 	}
 	return []engine.Change{{Verb: "patch", Object: "Service " + want.Key().String(), Body: body}}, nil

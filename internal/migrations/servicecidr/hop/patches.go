@@ -15,8 +15,10 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/admission"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/ownaddress"
 )
 
 // attempt is one write of a hop.
@@ -68,7 +70,8 @@ func (h *hopStep) routed() bool { return len(h.beside) > 0 }
 // checkBridge repairs and proves the bridge right before the Service leaves, if either has changed.
 func (a *attempt) checkBridge(ctx context.Context) error {
 	err := a.proven(ctx)
-	if !errors.As(err, new(*bridge.DriftError)) {
+	gone := a.progress.KeepsItself() && errors.As(err, new(*bridge.MissingError)) // with the end of its batch
+	if !gone && !errors.As(err, new(*bridge.DriftError)) {
 		return err
 	}
 	if err := a.repairBridge(ctx); err != nil {
@@ -129,9 +132,15 @@ func (a *attempt) recordOriginal(ctx context.Context) error {
 	return a.writeMemo(ctx, memo)
 }
 
+// noteOriginal notes the spec with which the Service arrives.
 func (a *attempt) noteOriginal() (err error) {
-	p := a.progress
-	if p.Original, err = services.OriginalOf(&services.AsOwned(a.svc).Spec); err != nil {
+	p, arrives := a.progress, services.AsOwned(a.svc)
+	if p.KeepsItself() && !p.Exchanges() {
+		src, _ := a.ends()
+		arrives = arrives.DeepCopy()
+		ownaddress.Add(arrives, src, p.Overlap.Form)
+	}
+	if p.Original, err = services.OriginalOf(&arrives.Spec); err != nil {
 		return fmt.Errorf("service %s: %w", p.Key(), err)
 	}
 	return nil
@@ -213,7 +222,7 @@ func (a *attempt) reserveSource(ctx context.Context) error {
 		return nil
 	}
 	src, _ := a.ends()
-	left := a.hold(src)
+	left := a.progress.ReservationLeft(a.Migration, src)
 	err := left.PlaceAfter(ctx, a.Client, a.progress.Key())
 	if err == nil {
 		a.progress.recordHold(left)
@@ -231,7 +240,50 @@ func (a *attempt) setClusterIP(ctx context.Context, original *corev1.ServiceSpec
 	if bridge.IsTaken(err) {
 		return a.retarget(ctx, dest)
 	}
+	if refused := admission.Of(err); a.progress.KeepsItself() && refused != nil && !refused.Quota && !refused.Down {
+		return a.keepBridge(ctx, refused)
+	}
 	return retryQuota(bridge.NotReadyYet(err))
+}
+
+// keepBridge arrives with the old address left to the bridge, where by now it is refused on the
+// Service: one without an address must not wait for that.
+func (a *attempt) keepBridge(ctx context.Context, refused *admission.Refusal) error {
+	p := a.progress
+	src, _ := a.ends()
+	arrives, err := p.OriginalSpec(a.svc)
+	if err != nil {
+		return err
+	}
+	svc := &corev1.Service{Spec: *arrives}
+	ownaddress.Remove(svc, src)
+	if p.Original, err = services.OriginalOf(&svc.Spec); err != nil {
+		return fmt.Errorf("service %s: %w", p.Key(), err)
+	}
+	p.Overlap = services.OverlapChoice{Form: v1alpha1.OverlapBridge, Why: "its own is refused: " + refused.Error()}
+	if err := a.writeMemo(ctx, p.Memo(a.Migration)); err != nil {
+		return err
+	}
+	if a.reserved {
+		if err := a.hold(src).Release(ctx, a.Client); err != nil {
+			return err
+		}
+		delete(p.Reserved, src)
+		a.reserved = false
+	}
+	return a.setClusterIP(ctx, &svc.Spec)
+}
+
+// keepLeft has a Service that has arrived answer at the address it left, if that was taken off.
+func (a *attempt) keepLeft(ctx context.Context) error {
+	src, _ := a.ends()
+	if a.keeps(a.svc, src) == nil {
+		return nil
+	}
+	if err := a.reserveSource(ctx); err != nil {
+		return err
+	}
+	return (&ownStep{Steps: a.Steps, progress: a.progress}).add(ctx, a.svc)
 }
 
 // retarget has bridge and Service go to the next free address, after another took the target.
@@ -309,7 +361,7 @@ func PatchToExternalName(migration, domain string, e *services.Entry) (map[strin
 
 // patchToExternalName carries all that is needed to go on from the object alone.
 func (h *hopStep) patchToExternalName(svc *corev1.Service) (map[string]any, error) {
-	spec, err := json.Marshal(svc.Spec)
+	spec, err := json.Marshal(services.AsOwned(svc).Spec)
 	if err != nil {
 		return nil, fmt.Errorf("service %s: %w", h.progress.Key(), err)
 	}
@@ -323,18 +375,22 @@ func (h *hopStep) patchToExternalName(svc *corev1.Service) (map[string]any, erro
 	if h.to == engine.Backward { // pods started since then may carry the address that is left now
 		notes[v1alpha1.AnnotationAwaySince] = svc.Annotations[v1alpha1.AnnotationMovedAt]
 	}
+	cleared := map[string]any{
+		"type":                  corev1.ServiceTypeExternalName,
+		"externalName":          h.externalName(svc),
+		"clusterIP":             nil,
+		"clusterIPs":            nil,
+		"ipFamilies":            nil,
+		"ipFamilyPolicy":        nil,
+		"internalTrafficPolicy": nil,
+		"externalTrafficPolicy": nil,
+	}
+	if len(svc.Spec.ExternalIPs) > 0 { // of an earlier way: no others hop
+		cleared["externalIPs"] = nil
+	}
 	return map[string]any{
 		"metadata": map[string]any{"resourceVersion": svc.ResourceVersion, "annotations": notes},
-		"spec": map[string]any{
-			"type":                  corev1.ServiceTypeExternalName,
-			"externalName":          h.externalName(svc),
-			"clusterIP":             nil,
-			"clusterIPs":            nil,
-			"ipFamilies":            nil,
-			"ipFamilyPolicy":        nil,
-			"internalTrafficPolicy": nil,
-			"externalTrafficPolicy": nil,
-		},
+		"spec":     cleared,
 	}, nil
 }
 
@@ -364,6 +420,9 @@ func (h *hopStep) patchToClusterIP(svc *corev1.Service, original *corev1.Service
 	if original.Type == corev1.ServiceTypeNodePort { // the first patch gave the node ports up
 		spec["ports"] = original.Ports
 		spec["externalTrafficPolicy"] = original.ExternalTrafficPolicy
+	}
+	if h.progress.KeepsItself() {
+		spec["externalIPs"], spec["externalTrafficPolicy"] = original.ExternalIPs, original.ExternalTrafficPolicy
 	}
 	return map[string]any{
 		"metadata": map[string]any{

@@ -58,9 +58,11 @@ func (p *Progress) recordHold(h *bridge.Hold) {
 	if p.Reserved == nil {
 		p.Reserved = map[netip.Addr]services.Reservation{}
 	}
-	p.Reserved[h.Address] = services.Reservation{
-		UID: h.UID, Original: h.Original, Old: h.Old, Target: h.New, Since: p.Reserved[h.Address].Since,
+	r := services.Reservation{UID: h.UID, Original: h.Original, Old: h.Old, Target: h.New, Since: p.Reserved[h.Address].Since}
+	if h.Service != nil {
+		r.Form = h.Service.Form
 	}
+	p.Reserved[h.Address] = r
 }
 
 // ownsAddress reports whether a killed run has made the address the Service's own, before its

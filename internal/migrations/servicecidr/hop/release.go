@@ -103,8 +103,11 @@ func (r Release) leftOf(ctx context.Context, svc *corev1.Service) (seen remainde
 	return seen, "", nil
 }
 
-// bridged reports whether there may be a bridge.
-func (r Release) bridged() bool { return !r.Entry.KeepsItself() || r.Entry.Bridge != nil }
+// bridged reports whether there may be a bridge. A way back by hop has just made one.
+func (r Release) bridged() bool {
+	e := r.Entry
+	return !e.KeepsItself() || e.Bridge != nil || !e.Exchanges() && (r.At != e.New || e.Position != services.Moved)
+}
 
 func (r Release) answersBeside(svc *corev1.Service, a netip.Addr) bool {
 	_, answers := ownaddress.FormOf(svc, a)
@@ -209,7 +212,7 @@ func (r Release) prove(ctx context.Context) error {
 
 func (r Release) changes() ([]engine.Change, error) {
 	changes := bridgeDeletion(r.Entry.BridgeKey(), r.Entry.Service.Spec.Selector)
-	if r.Entry.KeepsItself() {
+	if !r.bridged() {
 		changes = nil
 	}
 	for _, a := range r.Entry.Addresses() {

@@ -14,6 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/ownaddress"
 )
 
 // hopStep changes the ClusterIP of a Service by two patches, since it can be changed only from and
@@ -48,7 +49,7 @@ func (s *Steps) HopBeside(e *services.Entry, to engine.Direction, beside []bridg
 		Look: h.look, Answered: h.write, Proof: h.prove, Changes: h.changes,
 		Reverse: func() engine.Step { return s.HopBeside(e, to.Opposite(), beside) },
 	}
-	if e.KeepsItself() {
+	if e.Exchanges() {
 		return h.exchanged()
 	}
 	return h
@@ -86,13 +87,21 @@ func (h *hopStep) look(ctx context.Context) (engine.State, *corev1.Service, erro
 	}
 	src, dest := h.ends()
 	switch {
-	case services.IsAt(svc, dest) && h.hold(src).Check(ctx, h.Client) == nil:
+	case services.IsAt(svc, dest) && h.keeps(svc, src) == nil && h.hold(src).Check(ctx, h.Client) == nil:
 		return engine.Done, svc, nil
 	case services.IsAt(svc, dest), services.IsInTransit(svc, h.Domain), services.IsAt(svc, src), h.mayNotMove(svc) != "":
 		return engine.Pending, svc, nil
 	}
 	return engine.Blocked, svc, fmt.Errorf("service %s is now of type %s at %q, and was to move from %s to %s",
 		h.progress.Key(), svc.Spec.Type, svc.Spec.ClusterIP, src, dest)
+}
+
+// keeps is nil for a Service that answers at an address itself, if it is to.
+func (h *hopStep) keeps(svc *corev1.Service, a netip.Addr) error {
+	if form, there := ownaddress.FormOf(svc, a); h.progress.KeepsItself() && (!there || form != h.progress.Overlap.Form) {
+		return fmt.Errorf("service %s does not answer at %s", h.progress.Key(), a)
+	}
+	return nil
 }
 
 func (h *hopStep) hold(a netip.Addr) *bridge.Hold { return h.progress.Reservation(h.Migration, a) }
@@ -109,9 +118,11 @@ func (h *hopStep) write(ctx context.Context, svc *corev1.Service) (func(context.
 	if p.began.IsZero() {
 		p.began = h.Now()
 	}
-	a, err := &attempt{hopStep: h, svc: svc}, error(nil)
+	var err error
+	a := &attempt{hopStep: h, svc: svc}
 	switch {
 	case services.IsAt(svc, dest): // the address that it has left is still to be reserved
+		err = a.keepLeft(ctx)
 	case services.IsInTransit(svc, h.Domain):
 		err = a.resume(ctx)
 	default:
@@ -175,7 +186,7 @@ func (h *hopStep) verify(ctx context.Context, svc *corev1.Service, reserved bool
 }
 
 func (h *hopStep) verifySpec(svc *corev1.Service, original *corev1.ServiceSpec) error {
-	_, dest := h.ends()
+	src, dest := h.ends()
 	s, key := &svc.Spec, h.progress.Key()
 	switch {
 	case !services.IsAt(svc, dest) || s.ExternalName != "":
@@ -190,7 +201,7 @@ func (h *hopStep) verifySpec(svc *corev1.Service, original *corev1.ServiceSpec) 
 		(!equality.Semantic.DeepEqual(s.Ports, original.Ports) || s.ExternalTrafficPolicy != original.ExternalTrafficPolicy):
 		return fmt.Errorf("service %s lost its node ports or externalTrafficPolicy", key)
 	}
-	return nil
+	return h.keeps(svc, src)
 }
 
 func (h *hopStep) report(svc *corev1.Service) {

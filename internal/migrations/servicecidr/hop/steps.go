@@ -63,7 +63,7 @@ func NewSteps(s Steps) *Steps {
 // Bridge has a Service answer at both of its addresses.
 func (s *Steps) Bridge(e *services.Entry) engine.Step {
 	p := s.Tracker.Of(e)
-	if e.KeepsItself() {
+	if e.Exchanges() {
 		return s.own(p)
 	}
 	return s.bridgeAs(p, func(svc *corev1.Service) *bridge.Bridge { return s.bridgeOf(p, svc) })
@@ -84,7 +84,8 @@ func (s *Steps) Rebridge(e *services.Entry) engine.Step {
 func (s *Steps) BridgeIsStale(e *services.Entry) bool {
 	if e.KeepsItself() {
 		form, _ := ownaddress.FormOf(e.Service, e.Old)
-		return form != e.Overlap.Form
+		_, reserved := e.Reserved[e.Old]
+		return form != e.Overlap.Form || !reserved
 	}
 	want := s.bridgeAfter(s.Tracker.Of(e), e.Service, engine.Forward)
 	if e.Bridge != nil {
@@ -106,12 +107,16 @@ func (s *Steps) bridgeOf(p *Progress, svc *corev1.Service) *bridge.Bridge {
 	}
 }
 
-// bridgeAfter is bridgeOf until the Service has arrived, and answers at one address from then on.
+// bridgeAfter is bridgeOf until the Service has arrived, and answers at one address from then on,
+// or at neither if the Service answers at both.
 func (s *Steps) bridgeAfter(p *Progress, svc *corev1.Service, to engine.Direction) *bridge.Bridge {
 	b := s.bridgeOf(p, svc)
-	_, dest := p.Ends(to)
+	src, dest := p.Ends(to)
+	_, itself := ownaddress.FormOf(svc, src)
 	switch {
 	case !services.IsAt(svc, dest):
+	case p.KeepsItself() && itself:
+		b.Answers = bridge.Neither
 	case to == engine.Backward:
 		b.Answers = bridge.NewOnly
 	default:

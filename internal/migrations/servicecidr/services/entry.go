@@ -10,6 +10,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/ownaddress"
 	"github.com/replumb/replumb/internal/spec/tier"
 )
 
@@ -85,13 +86,28 @@ func BridgeKey(svc *corev1.Service) types.NamespacedName {
 
 func (e *Entry) Reservation(migration string, a netip.Addr) *bridge.Hold {
 	h := &bridge.Hold{Migration: migration, Address: a, Bridge: e.BridgeKey(), UID: e.Reserved[a].UID, Original: e.Original}
-	if !e.Hops() {
-		h.Service = &bridge.HeldService{Name: e.Service.Name, UID: e.Service.UID}
-		if e.KeepsItself() {
-			h.Service.Form = e.Overlap.Form
-		}
+	_, itself := ownaddress.FormOf(e.Service, a)
+	if !e.Hops() || itself || e.Reserved[a].Form != "" {
+		h.Service = e.held()
 	}
 	return h
+}
+
+// ReservationLeft is Reservation for the address that a Service has just left.
+func (e *Entry) ReservationLeft(migration string, a netip.Addr) *bridge.Hold {
+	h := e.Reservation(migration, a)
+	if e.KeepsItself() {
+		h.Service = e.held()
+	}
+	return h
+}
+
+func (e *Entry) held() *bridge.HeldService {
+	s := &bridge.HeldService{Name: e.Service.Name, UID: e.Service.UID}
+	if e.KeepsItself() {
+		s.Form = e.Overlap.Form
+	}
+	return s
 }
 
 func (e *Entry) Memo(migration string) *bridge.Hold {

@@ -1,7 +1,9 @@
 package services
 
 import (
+	"encoding/json"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -43,6 +45,11 @@ func (e *Entry) KeepsItself() bool {
 	return e.Overlap.Form == v1alpha1.OverlapExternalIP || e.Overlap.Form == v1alpha1.OverlapLoadBalancer
 }
 
+// Exchanges reports whether the two addresses change places in etcd, without a bridge.
+func (e *Entry) Exchanges() bool {
+	return e.KeepsItself() && (!e.Hops() || e.Overlap.Form == v1alpha1.OverlapLoadBalancer)
+}
+
 // Beside is the address, of both, that a Service is not at; invalid on the way or elsewhere.
 func (e *Entry) Beside(svc *corev1.Service) netip.Addr {
 	switch {
@@ -65,11 +72,21 @@ func (e *Entry) seenForm() v1alpha1.OverlapForm {
 	return ""
 }
 
-// recordedForm is that of a reservation: what an owner took off is put back in the same form.
+// recordedForm is that of a reservation: what an owner took off is put back in the same form. In a
+// hop it is that of the spec with which the Service arrives.
 func (e *Entry) recordedForm() v1alpha1.OverlapForm {
 	for _, r := range e.Reserved {
 		if r.Form != "" {
 			return r.Form
+		}
+	}
+	memo, arrives := e.RecordedMemo(), corev1.ServiceSpec{}
+	if memo.Original == "" || json.Unmarshal([]byte(memo.Original), &arrives) != nil {
+		return ""
+	}
+	for _, a := range []netip.Addr{memo.Old, memo.Target} {
+		if slices.Contains(arrives.ExternalIPs, a.String()) {
+			return v1alpha1.OverlapExternalIP
 		}
 	}
 	return ""
@@ -88,32 +105,33 @@ func (s *Inventory) overlapOf(e *Entry, in OverlapFacts) OverlapChoice {
 	switch {
 	case e.recordedForm() != "":
 		return OverlapChoice{Form: e.recordedForm(), Why: "it has begun so"}
-	case e.Bridge != nil:
+	case e.Bridge != nil && (e.Away() || !e.Hops()):
 		return bridged("it has one")
-	case e.Hops():
-		return bridged("it moves by strategy hop")
 	case wish == v1alpha1.OverlapBridge:
 		return bridged("spec.serviceCIDR.overlap is Bridge")
 	}
-	form, why := v1alpha1.OverlapExternalIP, "kube-proxy serves externalIPs"
-	if in.Cilium {
-		form, why = v1alpha1.OverlapLoadBalancer, "Cilium serves addresses of load balancers"
-	}
-	if wish != v1alpha1.OverlapAuto && wish != "" {
-		form, why = wish, "spec.serviceCIDR.overlap is "+string(wish)
-	}
-	if cannot := cannotKeep(e.Service, form, in.Cilium); cannot != "" {
+	choice, auto := wanted(wish, in.Cilium), wish == v1alpha1.OverlapAuto || wish == ""
+	if cannot := cannotKeep(e, choice.Form, in.Cilium); cannot != "" {
 		return bridged(cannot)
 	}
 	if err := in.Refused[e.Service.Namespace]; err != nil {
-		return bridged("an edit of it with " + string(form) + " is refused: " + err.Error())
+		return bridged("an edit of it with " + string(choice.Form) + " is refused: " + err.Error())
 	}
-	if wish == v1alpha1.OverlapAuto || wish == "" {
-		if read := readBy(e.Service, in); read != "" {
-			return bridged(read)
-		}
+	if read := readBy(e.Service, in); auto && read != "" {
+		return bridged(read)
 	}
-	return OverlapChoice{form, why}
+	return choice
+}
+
+// wanted is the form that is asked for, or the one that the data plane serves.
+func wanted(wish v1alpha1.OverlapForm, cilium bool) OverlapChoice {
+	switch {
+	case wish != v1alpha1.OverlapAuto && wish != "":
+		return OverlapChoice{wish, "spec.serviceCIDR.overlap is " + string(wish)}
+	case cilium:
+		return OverlapChoice{v1alpha1.OverlapLoadBalancer, "Cilium serves addresses of load balancers"}
+	}
+	return OverlapChoice{v1alpha1.OverlapExternalIP, "kube-proxy serves externalIPs"}
 }
 
 // cannotKeep says why a Service cannot keep its other address in a form; empty, if it can.
@@ -124,9 +142,11 @@ func (s *Inventory) overlapOf(e *Entry, in OverlapFacts) OverlapChoice {
 //
 // Cilium leaves externalIPs alone that pods send to (sock4_skip_xlate in bpf/bpf_sock.c of
 // github.com/cilium/cilium).
-func cannotKeep(svc *corev1.Service, form v1alpha1.OverlapForm, cilium bool) string {
-	owned := AsOwned(svc)
+func cannotKeep(e *Entry, form v1alpha1.OverlapForm, cilium bool) string {
+	owned := AsOwned(e.Service)
 	switch {
+	case e.Hops() && form == v1alpha1.OverlapLoadBalancer:
+		return "strategy hop knows externalIPs and bridges alone"
 	case cilium && form == v1alpha1.OverlapExternalIP:
 		return "Cilium does not lead pods to externalIPs"
 	case owned.Spec.Type == corev1.ServiceTypeLoadBalancer && form == v1alpha1.OverlapLoadBalancer:

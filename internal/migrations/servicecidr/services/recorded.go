@@ -155,7 +155,7 @@ func namesOf(snap *inventory.Snapshot) sets.Set[types.NamespacedName] {
 // counts as pinned, or the whole range would stay in use.
 func (w *recordedState) bridgeable(e *Entry) {
 	free := e.Bridge == nil && !w.names.Has(e.BridgeKey())
-	made := e.Bridge != nil && bridge.Made(e.Bridge)
+	made := e.Bridge != nil && (bridge.Made(e.Bridge) || bridge.Named(e.Bridge, e.Service.UID))
 	if e.Position == Stays || e.Position == Pinned || free || made {
 		return
 	}
@@ -377,8 +377,8 @@ func OriginalOf(spec *corev1.ServiceSpec) (string, error) {
 		both = spec.ClusterIPs
 	}
 	body, err := json.Marshal(corev1.ServiceSpec{
-		ClusterIPs: both,
-		Type:       spec.Type, Ports: spec.Ports, IPFamilies: spec.IPFamilies, IPFamilyPolicy: spec.IPFamilyPolicy,
+		ClusterIPs: both, ExternalIPs: spec.ExternalIPs,
+		Type: spec.Type, Ports: spec.Ports, IPFamilies: spec.IPFamilies, IPFamilyPolicy: spec.IPFamilyPolicy,
 		InternalTrafficPolicy: spec.InternalTrafficPolicy, ExternalTrafficPolicy: spec.ExternalTrafficPolicy,
 	})
 	return string(body), err
