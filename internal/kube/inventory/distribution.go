@@ -5,6 +5,10 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/kube/controlplane"
 )
 
 // Distribution decides where and by whom the programs of a cluster are configured.
@@ -47,9 +51,30 @@ type Origin struct {
 	ClusterAPI bool
 }
 
-// OriginOf recognises installers by their marks on Nodes.
-func OriginOf(nodes []corev1.Node) Origin {
-	return Origin{Distribution: DistributionOf(nodes), ClusterAPI: clusterAPI(nodes)}
+// OriginOf recognises installers by their marks on Nodes, and kubeadm by its ConfigMap as well.
+func OriginOf(nodes []corev1.Node, kubeadm bool) Origin {
+	o := Origin{Distribution: DistributionOf(nodes), ClusterAPI: clusterAPI(nodes)}
+	if o.Distribution == Plain && kubeadm {
+		o.Distribution = Kubeadm
+	}
+	return o
+}
+
+// ByKubeadm reports whether an object shows that kubeadm has made the control plane: its
+// ConfigMap, or a static pod of its own. From 1.34 on it leaves no mark on Nodes, and upgrades take
+// an older one off (NodeLocalCRISocket; cmd/kubeadm/app/phases/patchnode in k8s.io/kubernetes).
+func ByKubeadm(o client.Object) bool {
+	if o.GetNamespace() != metav1.NamespaceSystem {
+		return false
+	}
+	switch o := o.(type) {
+	case *corev1.ConfigMap:
+		return o.Name == controlplane.KubeadmConfig && o.Data["ClusterConfiguration"] != ""
+	case *corev1.Pod:
+		// KubeAPIServerAdvertiseAddressEndpointAnnotationKey in cmd/kubeadm/app/constants.
+		return o.Annotations["kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint"] != ""
+	}
+	return false
 }
 
 type mark struct {
@@ -67,7 +92,8 @@ type mark struct {
 //   - k3s and RKE2: versions such as v1.33.1+k3s1 and v1.33.1+rke2r1 (scripts/version.sh of both).
 //   - Talos: PRETTY_NAME of os-release (OSReleaseFor in siderolabs/talos pkg/machinery/version).
 //   - kOps: NodeLabelInstanceGroup (pkg/apis/kops in k8s.io/kops).
-//   - kubeadm: AnnotationKubeadmCRISocket (cmd/kubeadm/app/constants in k8s.io/kubernetes).
+//   - kubeadm before 1.34: AnnotationKubeadmCRISocket (cmd/kubeadm/app/constants in
+//     k8s.io/kubernetes); ByKubeadm is for later ones.
 func marks() []mark {
 	return []mark{
 		{OpenShift, labelled("node.openshift.io/os_id")},

@@ -110,7 +110,7 @@ func TestDistributionOf(t *testing.T) {
 				t.Fatal(err)
 			}
 			nodes := []corev1.Node{{}, n}
-			if got, want := OriginOf(nodes), (Origin{tt.want, tt.clusterAPI}); got != want {
+			if got, want := OriginOf(nodes, false), (Origin{tt.want, tt.clusterAPI}); got != want {
 				t.Errorf("it is %+v, want %+v", got, want)
 			}
 		})

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -46,6 +47,8 @@ const (
 
 // Scan holds findings in objects that are too many or too large to be kept.
 type Scan struct {
+	// Kubeadm says that kubeadm has made the control plane.
+	Kubeadm      bool
 	References   []references.Reference
 	Proxies      []Proxy
 	Replacements []Replacement
@@ -255,6 +258,7 @@ func (i *Scan) HasCalico() bool { return i.calico }
 // Take keeps nothing of an object but its findings.
 func (i *Scan) Take(scanner *references.Scanner, o client.Object) {
 	i.Called = append(i.Called, servicesCalledFor(o)...)
+	i.Kubeadm = i.Kubeadm || ByKubeadm(o)
 	i.takeMesh(o)
 	if u, custom := o.(*unstructured.Unstructured); custom { // or an APIService
 		i.takeCustom(scanner, u)
@@ -279,12 +283,40 @@ func (i *Scan) Take(scanner *references.Scanner, o client.Object) {
 	if madeByReplumb(o) || endedOrFromTemplate(o) {
 		return
 	}
-	i.References = append(i.References, scanner.Find(o)...)
+	i.References = append(i.References, scanner.Find(withoutGateFlags(o))...)
 	i.takeAdvertisers(o)
 	if object, spec := template(o); spec != nil {
 		i.takeWorkload(object, spec)
 		i.takePlanes(object, spec)
 	}
+}
+
+// withoutGateFlags leaves out what API servers and controller managers have in flags that a gate is
+// about: a migration itself says when those change, and with two ranges of one family API servers
+// do not start.
+func withoutGateFlags(o client.Object) client.Object {
+	pod, is := o.(*corev1.Pod)
+	if !is || pod.Namespace != metav1.NamespaceSystem {
+		return o
+	}
+	gated := func(word string) bool {
+		return strings.HasPrefix(word, "--service-cluster-ip-range") || strings.HasPrefix(word, "--cluster-cidr")
+	}
+	pod = pod.DeepCopy()
+	for n := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[n]
+		if !runs(commandLine(c), "kube-apiserver") && !runs(commandLine(c), "kube-controller-manager") {
+			continue
+		}
+		for _, words := range [][]string{c.Command, c.Args} {
+			for k, word := range words {
+				if gated(word) {
+					words[k] = ""
+				}
+			}
+		}
+	}
+	return pod
 }
 
 // takeWhole reports whether an object is of a kind that names no address, and takes it if so.

@@ -220,7 +220,7 @@ func (j *Job) planner(ctx context.Context, in checks.Input) (*Planner, error) {
 	recordRanges(base.Migration.Spec.ServiceCIDR, in.Inventory.Spec, j.Recorded)
 	p := &Planner{
 		Base: base, Probe: j.Deps.Probe, Inspector: j.Deps.Inspector, Inventory: in.Inventory, OnMove: j.onMove,
-		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Origin: inventory.OriginOf(in.Snapshot.Nodes),
+		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Origin: inventory.OriginOf(in.Snapshot.Nodes, in.Found().Kubeadm),
 		Store: j.store(), Agents: j.newAgents(in), CreatedDuring: j.returning(in.Inventory),
 	}
 	if p.Leftovers, err = j.agents().Left(ctx); err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/readiness"
@@ -100,6 +101,7 @@ type staleReference struct {
 // ClusterFirstWithHostNet (getPodDNSType in pkg/kubelet/network/dns/dns.go).
 //
 // The environment of replumb's own pods does not count: they use the API servers' own addresses.
+// Nor does that of the control plane's static pods, which are told theirs in files and flags.
 func Stale(pod *corev1.Pod, c Changes) []string {
 	var reasons []string
 	for _, b := range staleReferences(pod, c) {
@@ -132,7 +134,9 @@ func staleReferences(pod *corev1.Pod, c Changes) []staleReference {
 	if c.outlived(pod) {
 		all = append(all, staleReference{text: CarriesAge, until: c.MadeBefore})
 	}
-	weigh(CarriesKubernetes, oldestContainer(pod), c.KubernetesMovedAt)
+	if !controlsCluster(pod) {
+		weigh(CarriesKubernetes, oldestContainer(pod), c.KubernetesMovedAt)
+	}
 	if until := c.servicesUntil(pod); !until.IsZero() {
 		all = append(all, staleReference{text: CarriesServices, until: until})
 	}
@@ -140,6 +144,12 @@ func staleReferences(pod *corev1.Pod, c Changes) []staleReference {
 		weigh(CarriesDNS, pod.Status.StartTime.Time, c.DNSSince)
 	}
 	return all
+}
+
+// controlsCluster reports whether a pod is a static one of the control plane, by kubeadm's label.
+func controlsCluster(pod *corev1.Pod) bool {
+	_, static := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	return static && pod.Namespace == metav1.NamespaceSystem && pod.Labels["tier"] == "control-plane"
 }
 
 func (c *Changes) outlived(pod *corev1.Pod) bool {

@@ -66,6 +66,13 @@ func TestStale(t *testing.T) {
 		{"no links", services, -time.Hour, func(p *corev1.Pod) { p.Spec.EnableServiceLinks = &no }, nil},
 		{"no links, but kubernetes", kubernetes, -time.Hour, func(p *corev1.Pod) { p.Spec.EnableServiceLinks = &no }, []string{CarriesKubernetes}},
 		{"a later move in its namespace", services, time.Minute, func(p *corev1.Pod) { p.Namespace = "bank" }, []string{CarriesServices}},
+		{"a static pod of kubeadm's", kubernetes, -time.Hour, func(p *corev1.Pod) {
+			p.Namespace, p.Labels = metav1.NamespaceSystem, map[string]string{"tier": "control-plane"}
+			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "0"}
+		}, nil},
+		{"a static pod of somebody's", kubernetes, -time.Hour, func(p *corev1.Pod) {
+			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "0"}
+		}, []string{CarriesKubernetes}},
 		{"another namespace", services, -time.Hour, func(p *corev1.Pod) { p.Namespace = "zoo" }, nil},
 
 		{"container restarted", all, -time.Hour, func(p *corev1.Pod) {

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/inventory"
 )
 
 // checkProxyRange follows getLocalDetectors in k8s.io/kubernetes
@@ -18,8 +19,11 @@ func checkProxyRange(in Input) []findings.Result {
 	if in.Live.Inspection == nil {
 		return []findings.Result{findings.NotKnown("", "the cluster was not looked through")}
 	}
-	for _, p := range in.Live.Inspection.Proxies {
+	all := in.Live.Inspection.Proxies
+	shown := slices.ContainsFunc(all, func(p inventory.Proxy) bool { return !p.Hidden })
+	for _, p := range all {
 		switch {
+		case p.Hidden && shown: // it reads a file, which is in a ConfigMap
 		case p.Hidden || p.Problem != "":
 			out = append(out, findings.NotKnown(p.Object, "how kube-proxy is configured, %s does not tell", p.Object))
 		case p.DetectLocalMode == "NodeCIDR" && in.ByNode: // it restarts by itself when its Node has another range

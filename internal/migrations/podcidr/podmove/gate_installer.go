@@ -52,7 +52,10 @@ func (p *Planner) BeforeFinal() []engine.Group {
 	return engine.InOrder(p.installerGate("installer-moved", title, guide, installerMoved))
 }
 
-func (p *Planner) Origin() inventory.Origin { return inventory.OriginOf(p.Inventory.Nodes) }
+func (p *Planner) Origin() inventory.Origin {
+	config := p.Inventory.Configs[metav1.NamespaceSystem+"/"+controlplane.KubeadmConfig]
+	return inventory.OriginOf(p.Inventory.Nodes, config["ClusterConfiguration"] != "")
+}
 
 func (p *Planner) installerGate(id, title, guide string, answer installerAnswer) engine.Step {
 	tools, spec, kubeadm := p.Tools, p.Inventory.Spec, p.Origin().Distribution == inventory.Kubeadm

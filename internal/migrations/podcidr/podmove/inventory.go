@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/controlplane"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/network/calico"
@@ -35,7 +36,8 @@ type Inventory struct {
 	Nodes     []corev1.Node
 	// Spares are the Deployments that get one more pod; nil, if no one has looked.
 	Spares *spare.Found
-	// Configs are, by namespace/name, the data of ConfigMaps that say how pods are connected.
+	// Configs are, by namespace/name, the data of ConfigMaps that say how pods are connected, and
+	// of kubeadm's.
 	Configs map[string]map[string]string
 }
 
@@ -78,6 +80,7 @@ func configs(ctx context.Context, c *cluster.Cluster) (map[string]map[string]str
 	for _, key := range []types.NamespacedName{
 		{Namespace: metav1.NamespaceSystem, Name: "calico-config"},
 		{Namespace: "calico-system", Name: "cni-config"},
+		{Namespace: metav1.NamespaceSystem, Name: controlplane.KubeadmConfig},
 		{Namespace: metav1.NamespaceSystem, Name: "ip-masq-agent"},
 		{Namespace: metav1.NamespaceSystem, Name: "azure-ip-masq-agent-config"},
 	} {

@@ -26,7 +26,7 @@ func ownerChecks() []findings.Check[Input] {
 }
 
 func checkOwner(in Input) []findings.Result {
-	origin := inventory.OriginOf(in.Snapshot.Nodes)
+	origin := inventory.OriginOf(in.Snapshot.Nodes, in.Found().Kubeadm)
 	gates := controlPlaneGates(in.Inventory)
 	if origin.Distribution.Owner() == "" || len(gates) == 0 || in.Back {
 		return nil
