@@ -48,10 +48,21 @@ type timing struct {
 
 func (t timing) watched() time.Duration { return t.renew + t.retry }
 
-// defaults outlast a restart of the only API server, which gates ask for. A killed run on the same
-// machine need not wait.
+// seconds is the duration as a Lease has it.
+func (t timing) seconds() int32 {
+	return int32((t.duration + time.Second - 1) / time.Second) //nolint:gosec // minutes
+}
+
+// Restart is for how long a lock is held without a renewal where the only API server is restarted:
+// a kubelet takes most of a minute for it, and a person longer.
+const Restart = 5 * time.Minute
+
+// Usual is for how long it is held otherwise.
+const Usual = time.Minute
+
+// defaults are those of a run. A killed one on the same machine need not be waited for.
 func defaults() timing {
-	return timing{duration: time.Minute, renew: 10 * time.Second, retry: time.Second}
+	return timing{duration: Usual, renew: 10 * time.Second, retry: time.Second}
 }
 
 // Lock is held until Release, or until it is lost.
@@ -186,7 +197,7 @@ func (l *Lock) write(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	}
 	lease.Annotations[annotationHolder], lease.Annotations[annotationToken] = string(body), l.token
 	now, identity := metav1.NewMicroTime(l.now()), l.holder.String()
-	seconds := int32((l.timing.duration + time.Second - 1) / time.Second) //nolint:gosec // a minute
+	seconds := l.timing.seconds()
 	var transitions int32
 	if was := lease.Spec.LeaseTransitions; was != nil {
 		transitions = *was
@@ -220,6 +231,27 @@ func (l *Lock) keepRenewed(ctx context.Context) {
 	}
 }
 
+// Outlast has the lock be held for a time without a renewal, from now on. It writes that first, so
+// that others wait for as long; if it cannot, the lock lasts as before. A nil lock has none.
+func (l *Lock) Outlast(ctx context.Context, duration time.Duration) {
+	if l == nil {
+		return
+	}
+	l.renewing.Lock()
+	defer l.renewing.Unlock()
+	was := l.timing.duration
+	if duration == was {
+		return
+	}
+	l.timing.duration = duration
+	asked, wall := time.Now(), l.now()
+	if err := l.renew(engine.Unfenced(ctx), l.renewed.Add(was)); err != nil {
+		l.timing.duration = was
+		return
+	}
+	l.renewed, l.wall, l.failed = asked, wall, nil
+}
+
 func (l *Lock) expires() time.Time {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
@@ -245,8 +277,8 @@ func (l *Lock) renew(ctx context.Context, expires time.Time) error {
 }
 
 func (l *Lock) update(ctx context.Context, lease *coordinationv1.Lease) error {
-	now := metav1.NewMicroTime(l.now())
-	lease.Spec.RenewTime = &now
+	now, seconds := metav1.NewMicroTime(l.now()), l.timing.seconds()
+	lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds = &now, &seconds
 	if err := l.client.Update(ctx, lease, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 		return err
 	}

@@ -315,6 +315,36 @@ func TestNotRenewedIsLost(t *testing.T) {
 	}
 }
 
+// TestOutlasts: others wait as long as the lock does, and one that cannot say so lasts as before.
+func TestOutlasts(t *testing.T) {
+	c, timing := &severed{Client: free(t)}, quick()
+	timing.duration = 2 * time.Second
+	l := mustAcquire(t, c, Self("shop", "replumb apply"), time.Now, timing)
+	work := l.Context(t.Context())
+	fail := func(context.Context) error { return errors.New("no route to host") }
+	c.fail.Store(&fail)
+	l.Outlast(t.Context(), time.Minute)
+	if got := lease(t, c).Spec.LeaseDurationSeconds; *got != 2 || l.expires().After(time.Now().Add(timing.duration)) {
+		t.Errorf("it was not written, lasts %d s, and until %s", *got, l.expires())
+	}
+	c.fail.Store(nil)
+	l.Outlast(t.Context(), time.Minute)
+	if got := lease(t, c).Spec.LeaseDurationSeconds; *got != 60 {
+		t.Errorf("others wait for %d s", *got)
+	}
+	c.fail.Store(&fail)
+	select {
+	case <-work.Done():
+		t.Errorf("it was lost: %v", context.Cause(work))
+	case <-time.After(2 * timing.duration): // longer than it was held before
+	}
+	c.fail.Store(nil)
+	l.Outlast(t.Context(), timing.duration)
+	if got := lease(t, c).Spec.LeaseDurationSeconds; *got != 2 {
+		t.Errorf("afterwards others wait for %d s", *got)
+	}
+}
+
 // A short interruption costs nothing.
 func TestRenewedAgainIsKept(t *testing.T) {
 	c := &severed{Client: free(t)}

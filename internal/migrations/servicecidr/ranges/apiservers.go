@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/controlplane"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/safety/lease"
 )
 
 // Inspector looks at API servers from outside.
@@ -28,8 +29,21 @@ type Inspector interface {
 // NewGate waits for the operator. It writes nothing, says what to do, and ends when that is seen.
 func NewGate(id, title, guide string, limit time.Duration, holds func(context.Context) error) *engine.Gate {
 	return &engine.Gate{
-		Wait:         engine.Wait{Name: "gate/" + id, About: title, For: holds, Limit: limit},
+		Wait:         engine.Wait{Name: "gate/" + id, About: title, For: outlasting(holds), Limit: limit},
 		Instructions: func() string { return guide },
+	}
+}
+
+// outlasting holds the lock through a restart of the only API server, which gates ask for.
+func outlasting(holds func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		lock := lease.Of(ctx)
+		lock.Outlast(ctx, lease.Restart)
+		err := holds(ctx)
+		if err == nil {
+			lock.Outlast(ctx, lease.Usual)
+		}
+		return err
 	}
 }
 
@@ -143,7 +157,8 @@ func (g onRange) holds(ctx context.Context) error {
 	missing, unknown := apiserver.AllOnRange(servers, apiserver.FromPods(pods), g.want)
 	switch {
 	case len(missing) > 0:
-		return engine.NotYet("--service-cluster-ip-range is not %s on %s", FlagText(g.want), strings.Join(missing, ", "))
+		return engine.NotYet("--service-cluster-ip-range is not %s on %s (kubelets renew what the API shows of static pods within two minutes)",
+			FlagText(g.want), strings.Join(missing, ", "))
 	case len(unknown) == 0 || g.lenient:
 		return nil
 	}
