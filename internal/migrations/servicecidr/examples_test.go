@@ -153,7 +153,7 @@ func TestExamplesRun(t *testing.T) {
 		},
 		"cautious.yaml": {check: func(r *exampleRun) {
 			r.isAt("shop", "cart", "172.24.3.7")
-			r.inOrder("canary", "hop/shop/cart")
+			r.inOrder("canary/externalip", "hop/shop/cart")
 			r.did("secure/freeze")
 			if all, err := backup.Read(r.Context(), server, r.job.Spec.Name); err != nil || len(all) == 0 {
 				r.Errorf("%d backups, %v", len(all), err)

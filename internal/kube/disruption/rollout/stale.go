@@ -134,9 +134,7 @@ func staleReferences(pod *corev1.Pod, c Changes) []staleReference {
 	if c.outlived(pod) {
 		all = append(all, staleReference{text: CarriesAge, until: c.MadeBefore})
 	}
-	if !controlsCluster(pod) {
-		weigh(CarriesKubernetes, oldestContainer(pod), c.KubernetesMovedAt)
-	}
+	weigh(CarriesKubernetes, environmentSince(pod), c.KubernetesMovedAt)
 	if until := c.servicesUntil(pod); !until.IsZero() {
 		all = append(all, staleReference{text: CarriesServices, until: until})
 	}
@@ -146,10 +144,14 @@ func staleReferences(pod *corev1.Pod, c Changes) []staleReference {
 	return all
 }
 
-// controlsCluster reports whether a pod is a static one of the control plane, by kubeadm's label.
-func controlsCluster(pod *corev1.Pod) bool {
+// environmentSince is when the oldest environment that counts was made; zero, if none does. Static
+// pods of the control plane are known by kubeadm's label.
+func environmentSince(pod *corev1.Pod) time.Time {
 	_, static := pod.Annotations[corev1.MirrorPodAnnotationKey]
-	return static && pod.Namespace == metav1.NamespaceSystem && pod.Labels["tier"] == "control-plane"
+	if static && pod.Namespace == metav1.NamespaceSystem && pod.Labels["tier"] == "control-plane" {
+		return time.Time{}
+	}
+	return oldestContainer(pod)
 }
 
 func (c *Changes) outlived(pod *corev1.Pod) bool {
