@@ -75,6 +75,7 @@ func All() []Component {
 		},
 		{Name: "flannel", Module: "github.com/flannel-io/flannel", Packages: []string{"."}, Cold: 60 * time.Second},
 		kubernetesTests(),
+		kubeadm(),
 		cilium(),
 		onDemand(kubernetes("kubernetes-v1.33", 240*time.Second)),
 		onDemand(kubernetes("kubernetes-v1.31", 180*time.Second)),
@@ -91,6 +92,14 @@ func kubernetesTests() Component {
 		},
 		Assets:  "test/images/agnhost/porter", // for its certificate
 		LDFlags: kubernetesVersionFlags, Cold: 180 * time.Second,
+	}
+}
+
+// kubeadm is the installer of Kubernetes' own.
+func kubeadm() Component {
+	return Component{
+		Name: "kubeadm", Module: "k8s.io/kubernetes", Packages: []string{"k8s.io/kubernetes/cmd/kubeadm"}, OnDemand: true,
+		LDFlags: kubernetesVersionFlags, Cold: 20 * time.Second,
 	}
 }
 

@@ -14,6 +14,8 @@ func (t Topology) needs(component string) bool {
 	switch {
 	case isRelease(component):
 		return component == t.release().component
+	case component == kubeadmComponent:
+		return t.byKubeadm()
 	case component == "registry":
 		return t.Registry != ""
 	default:

@@ -159,8 +159,12 @@ func contentKey(images []image.Image) (string, error) {
 
 // Load makes the images of archives, as `docker save` writes them, known to every node.
 func (l Workers) Load(ctx context.Context, archives ...string) error {
+	return l.loadOnAll(ctx, l.NodeNames(), archives)
+}
+
+func (l Workers) loadOnAll(ctx context.Context, machines, archives []string) error {
 	g, ctx := errgroup.WithContext(ctx)
-	for _, node := range l.NodeNames() {
+	for _, node := range machines {
 		g.Go(func() error {
 			for _, archive := range archives {
 				if err := l.loadOn(ctx, node, archive); err != nil {

@@ -55,7 +55,7 @@ type Lab struct {
 
 // binaries are the folders of the components' executables.
 type binaries struct {
-	kubernetes, containerd, cni, calico, flannel, cilium, podnet, registry string
+	kubernetes, kubeadm, containerd, cni, calico, flannel, cilium, podnet, registry string
 	// further are those of components that Addons are made of, by name.
 	further map[string]string
 }
@@ -63,7 +63,7 @@ type binaries struct {
 // MarshalJSON and UnmarshalJSON keep the folders in the lab's state file.
 func (b binaries) MarshalJSON() ([]byte, error) {
 	all := map[string]string{
-		"kubernetes": b.kubernetes, "containerd": b.containerd, "cni": b.cni, "calico": b.calico, "flannel": b.flannel,
+		"kubernetes": b.kubernetes, "kubeadm": b.kubeadm, "containerd": b.containerd, "cni": b.cni, "calico": b.calico, "flannel": b.flannel,
 		"cilium": b.cilium, "podnet": b.podnet, "registry": b.registry,
 	}
 	maps.Copy(all, b.further)
@@ -77,7 +77,7 @@ func (b *binaries) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	*b = binaries{
-		kubernetes: m["kubernetes"], containerd: m["containerd"], cni: m["cni"], calico: m["calico"], flannel: m["flannel"],
+		kubernetes: m["kubernetes"], kubeadm: m["kubeadm"], containerd: m["containerd"], cni: m["cni"], calico: m["calico"], flannel: m["flannel"],
 		cilium: m["cilium"], podnet: m["podnet"], registry: m["registry"], further: m,
 	}
 	return nil

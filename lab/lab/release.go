@@ -47,9 +47,9 @@ func isRelease(component string) bool {
 	return slices.ContainsFunc(releases(), func(r release) bool { return r.component == component })
 }
 
-// runs tells whether a lab runs a component. Of those that are built on demand it is its Kubernetes, and Cilium if that is its network of pods.
+// runs tells whether a lab runs a component. Of those that are built on demand it is its Kubernetes, Cilium if that is its network of pods, and its installer.
 func (t Topology) runs(c component.Component) bool {
-	return t.needs(c.Name) && (!c.OnDemand || isRelease(c.Name) || c.Name == ciliumComponent)
+	return t.needs(c.Name) && (!c.OnDemand || isRelease(c.Name) || c.Name == ciliumComponent || c.Name == kubeadmComponent)
 }
 
 // validSwitches are what --feature-gates and --runtime-config take: NAME=true,NAME=false.

@@ -26,6 +26,8 @@ const (
 type Topology struct {
 	Name  string      `json:"name"`
 	Nodes []ProxyMode `json:"nodes"` // one worker node each
+	// Installer makes the cluster. Default: the lab itself.
+	Installer Installer `json:"installer,omitempty"`
 	// ProxyPods has kube-proxy in the pods of a DaemonSet, as kubeadm does, and not as a program of each node. All have one mode then.
 	ProxyPods bool `json:"proxyPods,omitempty"`
 	// ControlPlanes is how many machines run etcd, API server, controller manager and scheduler: 1 or 3.
@@ -204,7 +206,7 @@ func (t Topology) Validate() error {
 	if err := t.validateNetworks(); err != nil {
 		return err
 	}
-	if err := cmp.Or(t.validateRelease(), t.validateEdge(), t.validateRegistry(), t.validateWith()); err != nil {
+	if err := cmp.Or(t.validateInstaller(), t.validateRelease(), t.validateEdge(), t.validateRegistry(), t.validateWith()); err != nil {
 		return err
 	}
 	return cmp.Or(t.validateRanges(), t.validateFamilies())

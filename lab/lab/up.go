@@ -152,8 +152,15 @@ func (l *Lab) up(ctx context.Context, o Options) error {
 		return err
 	}
 	var g errgroup.Group
-	g.Go(func() error { return l.Workers().Load(ctx, l.images().archives()...) })
-	g.Go(func() error { return l.Addons().configureCluster(ctx, o) })
+	if l.Topology.byKubeadm() { // which finds no image that is not there yet
+		if err := l.Workers().loadOnAll(ctx, l.kubeadm().machines(), l.images().archives()); err != nil {
+			return l.explain(err)
+		}
+		g.Go(func() error { return l.kubeadm().install(ctx, o) })
+	} else {
+		g.Go(func() error { return l.Workers().Load(ctx, l.images().archives()...) })
+		g.Go(func() error { return l.Addons().configureCluster(ctx, o) })
+	}
 	if err := g.Wait(); err != nil {
 		return l.explain(err)
 	}
@@ -183,6 +190,7 @@ func (l images) build(ctx context.Context, o Options) (images string, err error)
 		cni:        dirs["cni"],
 		calico:     dirs["calico"],
 		flannel:    dirs["flannel"],
+		kubeadm:    dirs[kubeadmComponent],
 	}
 	l.Binaries.cilium = dirs[ciliumComponent]
 	l.Binaries.registry, l.Binaries.further = dirs["registry"], l.Topology.ofAddons(dirs)
@@ -205,7 +213,15 @@ func (l images) build(ctx context.Context, o Options) (images string, err error)
 	if err != nil {
 		return "", err
 	}
-	return buildImages(ctx, set, filepath.Join(dirs["coredns"], "coredns"), others...)
+	coreDNS := filepath.Join(dirs["coredns"], "coredns")
+	if l.Topology.byKubeadm() {
+		its, err := kubeadmImages(l.Binaries, coreDNS, l.Topology.Kubernetes)
+		if err != nil {
+			return "", err
+		}
+		set, others = set+"kubeadm-", append(others, its...)
+	}
+	return buildImages(ctx, set, coreDNS, others...)
 }
 
 // keepImages keeps an archive for nodes that join later: the cache drops it when others are built.
@@ -261,7 +277,9 @@ func (l machines) startMachines(ctx context.Context, creds *credentials) error {
 
 // createCGroups makes those of a machine and, on a worker, of its pods.
 func (l machines) createCGroups(tree *cgroup.Tree, m *Member) error {
-	if err := tree.Create(l.machineSpec(m.Name).CGroup); err != nil || m.Role != Worker {
+	err := tree.Create(l.machineSpec(m.Name).CGroup)
+	runsPods := m.Role == Worker || m.Role == ControlPlane && l.Topology.byKubeadm()
+	if err != nil || !runsPods {
 		return err
 	}
 	return tree.Create(l.Workers().podCGroup(m.Name))
@@ -320,10 +338,16 @@ func (l ControlPlaneNodes) start(
 	spec.Sysctls = nodeSysctls()
 	spec.Forward.To = []string{m.apiServer().String()}
 	content, err := l.files(m, creds, services...)
+	if l.Topology.byKubeadm() {
+		content, err = l.kubeadm().files(m, creds)
+	}
 	if err != nil {
 		return err
 	}
-	return l.machines().startOn(ctx, fabric, spec, listener, m, content)
+	if err := l.machines().startOn(ctx, fabric, spec, listener, m, content); err != nil || !l.Topology.byKubeadm() {
+		return err
+	}
+	return l.machines().masquerade(ctx, m)
 }
 
 func (l machines) writeKubeconfig(creds *credentials) error {
@@ -345,6 +369,13 @@ func (l Workers) spec(m *Member) machine.Spec {
 }
 
 func (l Workers) start(ctx context.Context, fabric *namespace, creds *credentials, m *Member) error {
+	if l.Topology.byKubeadm() {
+		content, err := l.kubeadm().files(m, creds)
+		if err != nil {
+			return err
+		}
+		return l.startMachine(ctx, fabric, m, content)
+	}
 	content, err := l.files(m, creds)
 	if err != nil {
 		return err
@@ -424,6 +455,9 @@ func (l machines) startPrograms(ctx context.Context) error {
 func (l machines) programs(m *Member) []machine.Program {
 	switch m.Role {
 	case ControlPlane:
+		if l.Topology.byKubeadm() {
+			return l.kubeadm().programs(m)
+		}
 		return slices.Concat(l.ControlPlaneNodes().programs(m), podnet(l.Binaries, ""), l.ControlPlaneNodes().proxies())
 	case LoadBalancer:
 		return balancerPrograms()
@@ -434,6 +468,9 @@ func (l machines) programs(m *Member) []machine.Program {
 	case Bastion, Forwarder:
 		return nil
 	default:
+		if l.Topology.byKubeadm() {
+			return l.kubeadm().programs(m)
+		}
 		return slices.Concat(nodePrograms(l.Topology, l.Binaries, m), podnet(l.Binaries, m.Name))
 	}
 }

@@ -22,6 +22,7 @@ type upFlags struct {
 	networks                []string
 	kubeconfig, cni, beside string
 	proxyPods               bool
+	installer               string
 	fabric                  string
 	keep, edge              bool
 	registry                string
@@ -77,6 +78,9 @@ const upExamples = `  # two nodes, one with each proxy mode
   replumb-lab up --edge --registry registry.lab.example --cert-manager
   replumb-lab push replumb.local/echo:lab shop/echo:1
 
+  # one that kubeadm makes, as it makes others
+  replumb-lab up --name adm --installer kubeadm
+
   # one with software that watches Services, load balancers and an API of its own among it
   replumb-lab up --edge --with traefik,metallb,metrics-server,argo-rollouts`
 
@@ -94,6 +98,9 @@ up in about 20 seconds. A lab that does not come up is taken down again.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("proxy") { // the default is for two nodes or more
 				f.proxy = firstModes(f.proxy, f.nodes)
+			}
+			if f.installer != "" && !cmd.Flags().Changed("proxy") { // whose kube-proxies are of one DaemonSet
+				f.proxy = string(lab.IPTables)
 			}
 			t, err := f.topology()
 			if err != nil {
@@ -126,6 +133,8 @@ func (f *upFlags) declare(cmd *cobra.Command) {
 		"number of control planes, 1 or 3; with 3 the cluster survives the restart of any one")
 	cmd.Flags().
 		StringVar(&f.proxy, "proxy", "iptables,nftables", "kube-proxy mode of each node in turn: iptables, nftables; or none, with --cni cilium")
+	cmd.Flags().
+		StringVar(&f.installer, "installer", "", "what makes the cluster: kubeadm; default is plain programs of the lab's own")
 	cmd.Flags().
 		BoolVar(&f.proxyPods, "proxy-pods", false, "kube-proxy in the pods of a DaemonSet, as kubeadm has it; with one mode of --proxy")
 	cmd.Flags().StringVar(&f.families, "ip-families", string(lab.IPv4),
@@ -172,7 +181,7 @@ func (f upFlags) topology() (lab.Topology, error) {
 		return lab.Topology{}, &lab.InvalidError{Field: "control-planes", Problem: "there must be one", Hint: "use 1 or 3"}
 	}
 	t := lab.Topology{Name: f.name, Nodes: modes, ControlPlanes: f.controlPlanes, CNI: lab.CNI(f.cni), Edge: f.edge, Fabric: f.fabric}
-	t.Beside, t.ProxyPods = lab.CNI(f.beside), f.proxyPods
+	t.Beside, t.ProxyPods, t.Installer = lab.CNI(f.beside), f.proxyPods, lab.Installer(f.installer)
 	t.Registry, t.With = f.registry, f.addons()
 	t.Kubernetes, t.FeatureGates, t.RuntimeConfig = f.kubernetes, f.gates, f.served
 	err = f.ranges(&t)

@@ -1,0 +1,266 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/replumb/replumb/internal/testing/pki"
+	"github.com/replumb/replumb/lab/image"
+	"github.com/replumb/replumb/lab/machine"
+)
+
+// Installer is what makes a cluster of a lab's machines.
+type Installer string
+
+const (
+	// ByLab starts the cluster's programs with plain flags.
+	ByLab Installer = ""
+	// Kubeadm is the installer of that name: machines run a container runtime and a kubelet, and everything else is in pods.
+	Kubeadm Installer = "kubeadm"
+)
+
+// kubeadmComponent has the installer's program.
+const kubeadmComponent = "kubeadm"
+
+// What kubeadm's packages put onto machines. The script stands for systemd, as far as kubeadm and its documentation use it.
+const (
+	kubeadmBin     = "/opt/replumb-lab/bin"
+	systemctlPath  = kubeadmBin + "/systemctl"
+	kubeletUnit    = kubeadmBin + "/kubelet.service"
+	kubeletDefault = "/etc/default/kubelet"
+	kubeadmConfig  = "/etc/replumb-lab/kubeadm.yaml"
+)
+
+//go:embed kubeadm/systemctl.sh
+var systemctlScript []byte
+
+//go:embed kubeadm/kubelet.sh
+var kubeletScript []byte
+
+//go:embed kubeadm/init.yaml
+var kubeadmTemplate string
+
+// kubeadm makes the cluster with the installer of that name.
+type kubeadm struct{ *Lab }
+
+func (l *Lab) kubeadm() kubeadm { return kubeadm{l} }
+
+func (t Topology) byKubeadm() bool { return t.Installer == Kubeadm }
+
+func (t Topology) validateInstaller() error {
+	invalid := func(problem, hint string) error { return &InvalidError{"installer", problem, hint} }
+	switch {
+	case t.Installer == ByLab:
+		return nil
+	case t.Installer != Kubeadm:
+		return invalid(fmt.Sprintf("%q makes no cluster of a lab", t.Installer), "use kubeadm, or none")
+	case t.CNI != HostLocal || t.Beside != "" || len(t.Networks) > 1 || t.Edge || t.Registry != "" || len(t.With) > 0 || t.ProxyPods:
+		return invalid("a cluster made by kubeadm has one network with host-local, and nothing beside it", "leave the other flags out")
+	case len(t.Families()) > 1:
+		return invalid("a cluster made by kubeadm has one family of addresses", "leave the second ranges out")
+	case t.Kubernetes != releases()[0].version:
+		return invalid("kubeadm is of Kubernetes "+releases()[0].version, "leave --kubernetes out")
+	case slices.ContainsFunc(t.Nodes, func(m ProxyMode) bool { return m != t.Nodes[0] }):
+		return invalid("the pods of one DaemonSet of kube-proxy have one mode", "use --proxy iptables, or nftables")
+	}
+	return nil
+}
+
+// files are those of a machine before kubeadm runs there: the packages', what is the machine's own, and on control planes the authorities,
+// which kubeadm takes as it finds them.
+func (l kubeadm) files(m *Member, c *credentials) (map[string][]byte, error) {
+	var f files
+	f.kubeconfig(podnetKubeconfig, l.Balancers().server(), c.cluster, pki.Request{CommonName: podnetUser})
+	f.add(systemctlPath, systemctlScript)
+	f.add(kubeletUnit, kubeletScript)
+	f.add("/run/kubelet.stopped", nil) // as the package leaves it: kubeadm starts it
+	f.add(kubeletDefault, fmt.Appendf(nil, "KUBELET_EXTRA_ARGS=\"--cgroup-root=%s --node-ip=%s --hostname-override=%s\"\n",
+		l.Workers().podCGroup(m.Name), commas(m.addresses()), m.Name))
+	f.add(containerdConfigPath, []byte(containerdConfig(l.Topology.CNI, l.Binaries)))
+	// kubeadm's CoreDNS does not start without a name server to ask. Nobody answers there.
+	f.add(resolvConfPath, fmt.Appendf(nil, "nameserver %s\n", l.Fabrics().networkOf(m).Gateway()))
+	if m.Role == ControlPlane {
+		f.pair(pkiDir+"ca", c.cluster.Pair)
+		f.pair(pkiDir+"front-proxy-ca", c.frontProxy.Pair)
+		f.pair(pkiDir+"etcd/ca", c.etcd.Pair)
+	}
+	return f.content, f.err
+}
+
+// programs are those of a machine: all others are in pods.
+func (l kubeadm) programs(m *Member) []machine.Program {
+	path := "PATH=" + l.path()
+	return append([]machine.Program{
+		{
+			Name: "containerd", Argv: []string{filepath.Join(l.Binaries.containerd, "containerd"), "--config", containerdConfigPath},
+			Env: []string{"PATH=" + l.Binaries.containerd + ":" + systemPath},
+		},
+		{Name: "kubelet", Argv: []string{"/bin/sh", kubeletUnit}, Env: []string{path}},
+	}, podnet(l.Binaries, m.Name)...)
+}
+
+// path is where kubeadm finds what its packages install.
+func (l kubeadm) path() string {
+	return strings.Join([]string{kubeadmBin, l.Binaries.kubeadm, l.Binaries.kubernetes, systemPath}, ":")
+}
+
+// machines are those that pods run on.
+func (l kubeadm) machines() []string { return slices.Concat(l.ControlPlanes(), l.NodeNames()) }
+
+// install makes the cluster: init on the first control plane, then join on all others.
+func (l kubeadm) install(ctx context.Context, o Options) error {
+	for _, name := range l.machines() {
+		if _, err := l.Exec(ctx, name, "chmod", "755", systemctlPath); err != nil {
+			return err
+		}
+	}
+	first := l.with(ControlPlane)[0]
+	config, err := l.config(first)
+	if err != nil {
+		return err
+	}
+	on, err := l.Machine(first.Name)
+	if err != nil {
+		return err
+	}
+	if err := on.WriteFile(ctx, kubeadmConfig, config); err != nil {
+		return err
+	}
+	o.say("kubeadm init on %s", first.Name)
+	if _, err := l.Kubeadm(ctx, first.Name, "init", "--config", kubeadmConfig, "--ignore-preflight-errors=all"); err != nil {
+		return err
+	}
+	for _, create := range [][]string{
+		{"create", "clusterrole", podnetUser, "--verb=list,watch", "--resource=nodes,pods"},
+		{"create", "clusterrolebinding", podnetUser, "--clusterrole=" + podnetUser, "--user=" + podnetUser},
+	} {
+		if _, err := l.kubectl(ctx, nil, create...); err != nil {
+			return err
+		}
+	}
+	for _, m := range l.with(ControlPlane, Worker) {
+		if m.Name == first.Name {
+			continue
+		}
+		o.say("kubeadm join on %s", m.Name)
+		if err := l.join(ctx, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// join has a machine join by the command that kubeadm prints on the first control plane.
+func (l kubeadm) join(ctx context.Context, m *Member) error {
+	first := l.ControlPlanes()[0]
+	printed, err := l.Kubeadm(ctx, first, "token", "create", "--print-join-command")
+	if err != nil {
+		return err
+	}
+	args := strings.Fields(string(printed))[1:] // without the program's name
+	args = append(args, "--node-name="+m.Name, "--ignore-preflight-errors=all", "--cri-socket=unix://"+containerdSocket)
+	if m.Role == ControlPlane {
+		out, err := l.Kubeadm(ctx, first, "init", "phase", "upload-certs", "--upload-certs")
+		if err != nil {
+			return err
+		}
+		lines := strings.Fields(string(out))
+		args = append(args, "--control-plane", "--certificate-key="+lines[len(lines)-1], "--apiserver-advertise-address="+m.Address.String())
+	}
+	_, err = l.Kubeadm(ctx, m.Name, args...)
+	return err
+}
+
+// Kubeadm runs kubeadm on a machine of a lab that it has made, and returns what it prints.
+func (l *Lab) Kubeadm(ctx context.Context, on string, args ...string) ([]byte, error) {
+	return l.Exec(ctx, on, append([]string{"env", "HOME=/root", "PATH=" + l.kubeadm().path(), "kubeadm"}, args...)...)
+}
+
+// Shell runs a script on a machine as root logged in there would, with the programs that the packages of kubeadm install.
+func (l *Lab) Shell(ctx context.Context, on, script string) ([]byte, error) {
+	return l.Exec(ctx, on, "env", "HOME=/root", "KUBECONFIG=/etc/kubernetes/admin.conf", "PATH="+l.kubeadm().path(), "bash", "-euc", script)
+}
+
+func (l kubeadm) config(first *Member) ([]byte, error) {
+	mode := IPTables
+	if len(l.Topology.Nodes) > 0 {
+		mode = l.Topology.Nodes[0]
+	}
+	return rendered("init.yaml", kubeadmTemplate, map[string]any{
+		"Address": first.Address, "Port": apiServerPort, "Name": first.Name, "Socket": containerdSocket, "Version": l.Topology.Kubernetes,
+		"Cluster": l.Topology.Name, "Endpoint": l.Balancers().endpoint(), "Services": l.Topology.ServiceCIDR, "Pods": l.Topology.PodCIDR,
+		"ResolvConf": resolvConfPath, "Proxy": mode,
+	})
+}
+
+// kubeadmImages have the names that kubeadm asks for (kubeadm config images list). Their programs are one, so that they share a layer.
+func kubeadmImages(b binaries, coreDNS, version string) ([]image.Image, error) {
+	const registry, in = "registry.k8s.io/", "usr/local/bin/"
+	program := image.Image{Binary: filepath.Join(b.kubernetes, "kubelet"), Name: in + "kubernetes", Path: systemPath}
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy"} {
+		program.Links = append(program.Links, in+name)
+	}
+	all := []image.Image{{Ref: registry + "coredns/coredns:v1.14.2", Binary: coreDNS, Name: "coredns"}}
+	for _, name := range []string{"kube-apiserver:v" + version, "kube-controller-manager:v" + version, "kube-scheduler:v" + version, "etcd:3.6.8-0"} {
+		one := program
+		one.Ref = registry + name
+		all = append(all, one)
+	}
+	proxy := program
+	proxy.Ref = registry + "kube-proxy:v" + version
+	err := addFirewall(&proxy)
+	return append(all, proxy), err
+}
+
+// addFirewall gives an image the programs by which kube-proxy writes rules, and what they are linked with.
+func addFirewall(proxy *image.Image) error {
+	const tool = "usr/sbin/xtables-nft-multi"
+	proxy.More, proxy.MoreLinks = map[string]string{}, map[string]string{
+		"lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin", "bin": "usr/bin",
+	}
+	for _, name := range []string{"iptables", "ip6tables"} {
+		for _, kind := range []string{"", "-save", "-restore"} {
+			proxy.MoreLinks["usr/sbin/"+name+kind] = tool
+		}
+	}
+	plugins, err := filepath.Glob("/usr/lib/*/xtables/*.so")
+	if err != nil {
+		return err
+	}
+	for _, path := range append([]string{"/" + tool, "/usr/sbin/nft"}, plugins...) {
+		proxy.More[strings.TrimPrefix(path, "/")] = path
+		libraries, err := librariesOf(path)
+		if err != nil {
+			return err
+		}
+		for _, library := range libraries {
+			to := library
+			if !strings.HasPrefix(to, "/usr/") { // where /lib leads to /usr/lib
+				to = "/usr" + to
+			}
+			proxy.More[strings.TrimPrefix(to, "/")] = library
+		}
+	}
+	return nil
+}
+
+// librariesOf are the files that a program or library is linked with.
+func librariesOf(path string) ([]string, error) {
+	out, err := exec.Command("ldd", path).Output() //nolint:noctx // it reads a file
+	if err != nil {
+		return nil, fmt.Errorf("ldd %s: %w", path, err)
+	}
+	var all []string
+	for word := range bytes.FieldsSeq(out) {
+		if bytes.HasPrefix(word, []byte("/")) {
+			all = append(all, string(bytes.TrimSuffix(word, []byte(":"))))
+		}
+	}
+	return all, nil
+}
