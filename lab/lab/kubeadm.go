@@ -30,9 +30,9 @@ const kubeadmComponent = "kubeadm"
 
 // What kubeadm's packages put onto machines. The script stands for systemd, as far as kubeadm and its documentation use it.
 const (
-	kubeadmBin     = "/opt/replumb-lab/bin"
-	systemctlPath  = kubeadmBin + "/systemctl"
-	kubeletUnit    = kubeadmBin + "/kubelet.service"
+	kubeadmBin     = "/usr/local/bin/"
+	systemctlPath  = kubeadmBin + "systemctl"
+	kubeletUnit    = "/etc/systemd/system/kubelet.service"
 	kubeletDefault = "/etc/default/kubelet"
 	kubeadmConfig  = "/etc/replumb-lab/kubeadm.yaml"
 )
@@ -45,6 +45,14 @@ var kubeletScript []byte
 
 //go:embed kubeadm/init.yaml
 var kubeadmTemplate string
+
+// layers are folders of a machine's own, beside those of every machine: where packages install programs, and root's.
+func (t Topology) layers() []string {
+	if !t.byKubeadm() {
+		return nil
+	}
+	return []string{"/usr/local", "/root"}
+}
 
 // kubeadm makes the cluster with the installer of that name.
 type kubeadm struct{ *Lab }
@@ -95,19 +103,13 @@ func (l kubeadm) files(m *Member, c *credentials) (map[string][]byte, error) {
 
 // programs are those of a machine: all others are in pods.
 func (l kubeadm) programs(m *Member) []machine.Program {
-	path := "PATH=" + l.path()
 	return append([]machine.Program{
 		{
 			Name: "containerd", Argv: []string{filepath.Join(l.Binaries.containerd, "containerd"), "--config", containerdConfigPath},
 			Env: []string{"PATH=" + l.Binaries.containerd + ":" + systemPath},
 		},
-		{Name: "kubelet", Argv: []string{"/bin/sh", kubeletUnit}, Env: []string{path}},
+		{Name: "kubelet", Argv: []string{"/bin/sh", kubeletUnit}},
 	}, podnet(l.Binaries, m.Name)...)
-}
-
-// path is where kubeadm finds what its packages install.
-func (l kubeadm) path() string {
-	return strings.Join([]string{kubeadmBin, l.Binaries.kubeadm, l.Binaries.kubernetes, systemPath}, ":")
 }
 
 // machines are those that pods run on.
@@ -116,7 +118,7 @@ func (l kubeadm) machines() []string { return slices.Concat(l.ControlPlanes(), l
 // install makes the cluster: init on the first control plane, then join on all others.
 func (l kubeadm) install(ctx context.Context, o Options) error {
 	for _, name := range l.machines() {
-		if _, err := l.Exec(ctx, name, "chmod", "755", systemctlPath); err != nil {
+		if err := l.installPackages(ctx, name); err != nil {
 			return err
 		}
 	}
@@ -156,6 +158,17 @@ func (l kubeadm) install(ctx context.Context, o Options) error {
 	return nil
 }
 
+// installPackages puts programs where packages have them.
+func (l kubeadm) installPackages(ctx context.Context, name string) error {
+	_, err := l.Exec(ctx, name, "ln", "-sf", filepath.Join(l.Binaries.kubeadm, "kubeadm"), filepath.Join(l.Binaries.kubernetes, "kubelet"),
+		filepath.Join(l.Binaries.kubernetes, "kubectl"), kubeadmBin)
+	if err != nil {
+		return err
+	}
+	_, err = l.Exec(ctx, name, "chmod", "755", systemctlPath)
+	return err
+}
+
 // join has a machine join by the command that kubeadm prints on the first control plane.
 func (l kubeadm) join(ctx context.Context, m *Member) error {
 	first := l.ControlPlanes()[0]
@@ -179,12 +192,13 @@ func (l kubeadm) join(ctx context.Context, m *Member) error {
 
 // Kubeadm runs kubeadm on a machine of a lab that it has made, and returns what it prints.
 func (l *Lab) Kubeadm(ctx context.Context, on string, args ...string) ([]byte, error) {
-	return l.Exec(ctx, on, append([]string{"env", "HOME=/root", "PATH=" + l.kubeadm().path(), "kubeadm"}, args...)...)
+	return l.Exec(ctx, on, append([]string{"env", "-i", "HOME=/root", "PATH=" + systemPath, "kubeadm"}, args...)...)
 }
 
-// Shell runs a script on a machine as root logged in there would, with the programs that the packages of kubeadm install.
-func (l *Lab) Shell(ctx context.Context, on, script string) ([]byte, error) {
-	return l.Exec(ctx, on, "env", "HOME=/root", "KUBECONFIG=/etc/kubernetes/admin.conf", "PATH="+l.kubeadm().path(), "bash", "-euc", script)
+// Shell runs a script on a machine as who is logged in there as root, and returns what it prints.
+func (l *Lab) Shell(ctx context.Context, on, script string, env ...string) ([]byte, error) {
+	argv := append([]string{"env", "-i", "HOME=/root", "PATH=" + systemPath}, env...)
+	return l.Exec(ctx, on, append(argv, "bash", "-euo", "pipefail", "-c", script)...)
 }
 
 func (l kubeadm) config(first *Member) ([]byte, error) {

@@ -48,7 +48,7 @@ func (s Spec) setUpMounts() error {
 			return err
 		}
 	}
-	for _, dir := range layeredDirs() {
+	for _, dir := range append(layeredDirs(), s.Layers...) {
 		if err := s.layer(dir); err != nil {
 			return err
 		}

@@ -22,6 +22,8 @@ type Spec struct {
 	CGroup string `json:"cgroup"`
 	// Keep lists folders of the host that stay visible at their path where they would otherwise be hidden.
 	Keep []string `json:"keep,omitempty"`
+	// Layers are further folders where what the host has shows through, and what is written is the machine's own.
+	Layers []string `json:"layers,omitempty"`
 	// Sysctls are set inside the machine's network namespace. Names start with "net.".
 	Sysctls map[string]string `json:"sysctls,omitempty"`
 	// Forward leads connections into the machine's network.

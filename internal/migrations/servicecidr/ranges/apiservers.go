@@ -145,6 +145,12 @@ type onRange struct {
 	lenient bool
 }
 
+// notOn says what has another flag. Static pods are seen late.
+func notOn(want []netip.Prefix, programs []string) error {
+	return engine.NotYet("--service-cluster-ip-range is not %s on %s (kubelets renew what the API shows of static pods within two minutes)",
+		FlagText(want), strings.Join(programs, ", "))
+}
+
 func (g onRange) holds(ctx context.Context) error {
 	servers, err := g.servers.inspect(ctx)
 	if err != nil {
@@ -157,8 +163,7 @@ func (g onRange) holds(ctx context.Context) error {
 	missing, unknown := apiserver.AllOnRange(servers, apiserver.FromPods(pods), g.want)
 	switch {
 	case len(missing) > 0:
-		return engine.NotYet("--service-cluster-ip-range is not %s on %s (kubelets renew what the API shows of static pods within two minutes)",
-			FlagText(g.want), strings.Join(missing, ", "))
+		return notOn(g.want, missing)
 	case len(unknown) == 0 || g.lenient:
 		return nil
 	}

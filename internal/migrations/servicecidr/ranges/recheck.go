@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -62,7 +61,7 @@ func managersOn(ctx context.Context, c client.Client, want []netip.Prefix) error
 		}
 	}
 	if len(wrong) > 0 {
-		return engine.NotYet("--service-cluster-ip-range is not %s on %s", FlagText(want), strings.Join(wrong, ", "))
+		return notOn(want, wrong)
 	}
 	return nil
 }
