@@ -31,7 +31,8 @@ restarts    basic                ./e2e -run ^TestRestarts$
 pods        basic                ./e2e -run ^(TestPodCIDR|TestTunnels|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$
 cni         basic,cilium,flannel ./e2e -timeout 200m -run ^TestInPlace
 cilium      basic,cilium         ./e2e -run ^Test(CiliumLab|PastCilium)$
-own         basic,cilium        ./e2e -run ^(TestOwnAddresses|TestOwnAddressesByAPI|TestCiliumServices)$
+own         basic,cilium         ./e2e -run ^(TestOwnAddresses|TestOwnAddressesByAPI|TestCiliumServices)$
+kubeadm     plain,kubeadm        ./e2e -run ^TestKubeadm
 nodes       basic                ./e2e -run ^TestNode(sMove|sReplace|Removal)$
 mirror      basic,flannel,registry,certmanager ./e2e -run ^TestMirror$
 families    basic                ./e2e -run ^TestFamilies
