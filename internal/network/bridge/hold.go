@@ -36,6 +36,8 @@ type Hold struct {
 	Original string
 	// Old and New are kept with it, if it is a memo: where the Service goes, and from where.
 	Old, New netip.Addr
+	// Heading is where the Service is on its way to, between the patches of a hop; else invalid.
+	Heading netip.Addr
 	// Service, if set, is named in the place of its bridge: API servers then take the address for
 	// the Service's, whether they see it before or after the Service is at it.
 	Service *HeldService
@@ -104,6 +106,9 @@ func (h *Hold) notes() map[string]string {
 	}
 	if h.Old.IsValid() {
 		notes[v1alpha1.AnnotationOldIP], notes[v1alpha1.AnnotationTargetIP] = h.Old.String(), h.New.String()
+	}
+	if h.Heading.IsValid() {
+		notes[v1alpha1.AnnotationHeading] = h.Heading.String()
 	}
 	if h.Service != nil {
 		notes[v1alpha1.AnnotationServiceUID] = string(h.Service.UID)
@@ -191,9 +196,11 @@ func (h *Hold) Check(ctx context.Context, c client.Client) error {
 	h.UID, h.Original = have.UID, have.Annotations[v1alpha1.AnnotationOriginalSpec]
 	h.Old, _ = netip.ParseAddr(have.Annotations[v1alpha1.AnnotationOldIP])
 	h.New, _ = netip.ParseAddr(have.Annotations[v1alpha1.AnnotationTargetIP])
+	h.Heading, _ = netip.ParseAddr(have.Annotations[v1alpha1.AnnotationHeading])
 	return nil
 }
 
+// Note is Create with the notes of this hold in the place of those that it may have.
 func (h *Hold) Note(ctx context.Context, c client.Client) error {
 	made, err := h.create(ctx, c)
 	if made || err != nil {

@@ -47,6 +47,14 @@ func serviceChecks() []findings.Check[Input] {
 			Fix: "nothing, if it is to stay there; to have it return, take the change back before rollback",
 		},
 		{
+			Code: "RP1024", Severity: findings.Isolating, Run: checkStranded,
+			Claim: "every Service that has left its address has another one",
+			Why: "between the two patches of its hop a Service is of type ExternalName, and its bridge answers at its addresses; a run ended there, or " +
+				"the second patch was refused. Everything else goes on, and the bridge stays",
+			Fix: "run the command again, which completes it first. If that is refused, except the Service from what refuses it, or write its " +
+				"address as somebody who may, with the command that apply and rollback end with",
+		},
+		{
 			Code: "RP1018", Severity: findings.Warning, Run: checkNodePorts,
 			Claim: "Services that move are without node ports, which bridges cannot keep",
 			Why: "a hop is timed to fall between two syncs of the kube-proxies, which other changes of Services may " +
@@ -66,6 +74,18 @@ func checkSettled(in Input) []findings.Result {
 	for _, e := range in.Inventory.Moves {
 		if e.CannotReturn() {
 			out = append(out, failedService(e, "%s: it cannot leave %s again", e.Reason, e.New))
+		}
+	}
+	return out
+}
+
+func checkStranded(in Input) (out []findings.Result) {
+	for _, e := range in.Inventory.All() {
+		switch {
+		case e.IsStranded():
+			out = append(out, failedService(e, "%s", e.Reason))
+		case e.Position == services.InTransit:
+			out = append(out, failedService(e, "has left its address, and a run has ended before it had another one"))
 		}
 	}
 	return out
