@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -206,18 +205,33 @@ func (h *Hold) Note(ctx context.Context, c client.Client) error {
 	if made || err != nil {
 		return err
 	}
-	seen := *h
-	if err := seen.Check(ctx, c); err != nil {
-		return err
+	have := &networkingv1.IPAddress{}
+	if err := c.Get(ctx, types.NamespacedName{Name: h.Address.String()}, have); err != nil {
+		return fmt.Errorf("holding %s: %w", h.Address, err)
 	}
-	if maps.Equal(seen.notes(), h.notes()) {
-		h.UID = seen.UID
+	h.UID = have.UID
+	switch want := h.Build(); {
+	case !h.Owns(have):
+		return &TakenError{Address: h.Address, By: ParentOf(have)}
+	case sameHold(have, want):
 		return nil
 	}
-	if err := seen.Release(ctx, c); err != nil {
+	if err := h.Release(ctx, c); err != nil {
 		return fmt.Errorf("holding %s: %w", h.Address, err)
 	}
 	return h.Create(ctx, c)
+}
+
+func sameHold(have, want *networkingv1.IPAddress) bool {
+	for _, key := range []string{
+		v1alpha1.AnnotationOriginalSpec, v1alpha1.AnnotationOldIP, v1alpha1.AnnotationTargetIP, v1alpha1.AnnotationHeading,
+		v1alpha1.AnnotationServiceUID, v1alpha1.AnnotationOverlap, v1alpha1.AnnotationMovedAt,
+	} {
+		if have.Annotations[key] != want.Annotations[key] {
+			return false
+		}
+	}
+	return have.Spec.ParentRef.Name == want.Spec.ParentRef.Name
 }
 
 // Release deletes the hold, and never an IPAddress of others.

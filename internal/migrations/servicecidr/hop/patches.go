@@ -255,11 +255,20 @@ func (a *attempt) reserveSource(ctx context.Context) error {
 // takes; the proof finds another Service that took it.
 func (a *attempt) reserveMeanwhile(ctx context.Context) error {
 	src, dest := a.ends()
-	left := a.progress.ReservationLeft(a.Migration, src)
-	left.Heading = dest
-	err := left.PlaceAfter(ctx, a.Client, a.progress.Key())
+	p := a.progress
+	marked := func() *bridge.Hold {
+		left := p.ReservationLeft(a.Migration, src)
+		left.Heading = dest
+		return left
+	}
+	left := marked()
+	err := left.PlaceAfter(ctx, a.Client, p.Key())
+	if err == nil { // it may be there in another form
+		left = marked()
+		err = left.Note(ctx, a.Client)
+	}
 	if err == nil {
-		a.progress.recordHold(left)
+		p.recordHold(left)
 	}
 	if IsTaken(err) {
 		return nil
