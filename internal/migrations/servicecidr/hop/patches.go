@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -459,35 +458,7 @@ func (h *hopStep) externalName(svc *corev1.Service) string {
 // patchToClusterIP names the target again, since another Service may have taken the first one.
 func (h *hopStep) patchToClusterIP(svc *corev1.Service, original *corev1.ServiceSpec) map[string]any {
 	_, dest := h.ends()
-	addresses := services.AddressesOnArrival(dest, original)
-	spec := map[string]any{
-		"type":                  original.Type,
-		"externalName":          nil,
-		"clusterIP":             addresses[0],
-		"clusterIPs":            addresses,
-		"ipFamilies":            original.IPFamilies,
-		"ipFamilyPolicy":        original.IPFamilyPolicy,
-		"internalTrafficPolicy": original.InternalTrafficPolicy,
-	}
-	if original.Type == corev1.ServiceTypeNodePort { // the first patch gave the node ports up
-		spec["externalTrafficPolicy"] = original.ExternalTrafficPolicy
-	}
-	if original.Type == corev1.ServiceTypeNodePort || len(svc.Spec.Ports) == 0 { // an ExternalName needs none
-		spec["ports"] = original.Ports
-	}
-	if h.progress.KeepsItself() {
-		spec["externalIPs"], spec["externalTrafficPolicy"] = original.ExternalIPs, original.ExternalTrafficPolicy
-	}
-	return map[string]any{
-		"metadata": map[string]any{
-			"resourceVersion": svc.ResourceVersion,
-			"annotations": map[string]any{
-				v1alpha1.AnnotationTargetIP: h.progress.New.String(),
-				v1alpha1.AnnotationMovedAt:  h.Now().UTC().Format(time.RFC3339Nano),
-			},
-		},
-		"spec": spec,
-	}
+	return bridge.Arrival{Service: svc, Original: original, At: dest, Target: h.progress.New, Now: h.Now()}.Patch()
 }
 
 func (h *hopStep) changes() ([]engine.Change, error) {
