@@ -222,6 +222,7 @@ func (w *recordedState) entry(svc *corev1.Service, ending bool) *Entry {
 	e := &Entry{Service: svc, Position: Waiting, Reserved: w.held.Of(svc, s.Spec.Name)}
 	e.recall()
 	if ending { // whatever it was before: no bridge can be made any more, and soon none is needed
+		e.Old = s.Spec.Current(svc)
 		e.Position, e.Reason = Stays, Reason{Ending, "is in a namespace that is being removed"}
 		return e
 	}
