@@ -234,3 +234,29 @@ func (f *fixture) refusedAn(err error) {
 		f.Errorf("hint: %s", hint)
 	}
 }
+
+// TestNoReturnIsFoundBefore: what lets a Service leave, and not get an address again, is met by a
+// trial in its namespace, before any Service has left.
+func TestNoReturnIsFoundBefore(t *testing.T) {
+	f := setup(t)
+	was := f.service("cart", at("10.96.3.7"))
+	f.service("external", func(svc *corev1.Service) {
+		svc.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.com", Ports: svc.Spec.Ports}
+	})
+	f.refused(getsAddress("external"), func() {
+		f.policy("externalname-stays", "oldObject.spec.type != 'ExternalName' || object.spec.type == 'ExternalName'",
+			rule("", "services", admissionv1.Update))
+	})
+	_, err := f.job.Apply(t.Context(), f.runner)
+	if err == nil || !strings.Contains(err.Error(), "service shop/cart may leave its address, and would be given no other: ValidatingAdmissionPolicy externalname-stays") {
+		t.Fatalf("ended with %v", err)
+	}
+	if hint := fault.Advice(err); !strings.Contains(hint, "kubectl annotate service -n shop cart replumb.dev/strategy=pin") {
+		t.Errorf("hint: %s", hint)
+	}
+	if is := f.get("cart"); is.Spec.ClusterIP != was.Spec.ClusterIP {
+		t.Errorf("cart is at %q", is.Spec.ClusterIP)
+	}
+	f.must(f.run("rollback"))
+	f.nothingLeft()
+}
