@@ -20,13 +20,16 @@ import (
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
+// soon is shorter than the Deployment's: here it is known that nobody is at work.
+const soon = 2 * time.Second
+
 // following runs what the Deployment overlap runs, and returns what it has said so far.
 func (f *fixture) following() (said func() string) {
 	ctx, cancel := context.WithCancel(f.Context())
 	var mu sync.Mutex
 	var all []string
 	follower := &bridge.Follower{
-		Client: server, Migration: "m",
+		Client: server, Migration: "m", Addressless: soon,
 		Locked: func(ctx context.Context) (bool, error) { return migration.Locked(ctx, server) },
 		Told: func(text string) {
 			mu.Lock()
@@ -44,7 +47,7 @@ func (f *fixture) following() (said func() string) {
 	}
 }
 
-// unlocked gives the lock back that the killed run has left: nobody waits here for it to run out.
+// unlocked gives the lock back that the killed run has left: nobody waits for it to run out.
 func (f *fixture) unlocked() {
 	f.Helper()
 	lock, err := lease.Acquire(f.Context(), server, *migrationtest.Killed(), time.Now)
@@ -52,8 +55,8 @@ func (f *fixture) unlocked() {
 	f.must(lock.Release(f.Context()))
 }
 
-// TestOverlapEndsAHop: a run was killed between the patches, and nobody runs another one. As long as
-// somebody has the lock, and for what an owner makes look like a hop, nothing is done.
+// TestOverlapEndsAHop: a run was killed between the patches, and nobody runs another one. As long
+// as somebody has the lock, nothing is done.
 func TestOverlapEndsAHop(t *testing.T) {
 	bothForms(t, func(t *testing.T, change func(*v1alpha1.Migration)) {
 		for _, then := range []string{"apply", "rollback"} {
@@ -63,13 +66,7 @@ func TestOverlapEndsAHop(t *testing.T) {
 				lock, err := lease.Acquire(t.Context(), server, lease.Self("m", "another run"), time.Now)
 				f.must(err)
 				said := f.following()
-				control := time.Now()
-				f.eventually("25 s", func() error {
-					if time.Since(control) < 25*time.Second {
-						return engine.NotYet("not over")
-					}
-					return nil
-				})
+				f.while(3 * soon)
 				if !f.half(f.get("cart")) {
 					t.Fatal("it was completed under the lock of a run")
 				}
@@ -88,6 +85,31 @@ func TestOverlapEndsAHop(t *testing.T) {
 				}
 			})
 		}
+	})
+}
+
+// TestOverlapLeavesAForgedHopAlone: it is its owner's.
+func TestOverlapLeavesAForgedHopAlone(t *testing.T) {
+	bothForms(t, func(t *testing.T, change func(*v1alpha1.Migration)) {
+		f, _ := moved(t, change)
+		f.asInAHop("cart")
+		said := f.following()
+		f.while(3 * soon)
+		if is := f.get("cart"); is.Spec.Type != corev1.ServiceTypeExternalName || said() != "" {
+			t.Errorf("cart is of type %s at %s: %s", is.Spec.Type, is.Spec.ClusterIP, said())
+		}
+	})
+}
+
+// while lets time pass in which something would happen.
+func (f *fixture) while(length time.Duration) {
+	f.Helper()
+	begin := time.Now()
+	f.eventually("the time in which it would happen", func() error {
+		if time.Since(begin) < length {
+			return engine.NotYet("not over")
+		}
+		return nil
 	})
 }
 

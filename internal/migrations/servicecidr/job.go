@@ -220,8 +220,7 @@ func (j *Job) planner(ctx context.Context, in checks.Input) (*Planner, error) {
 	}
 	recordRanges(base.Migration.Spec.ServiceCIDR, in.Inventory.Spec, j.Recorded)
 	p := &Planner{
-		Base: base, Probe: j.Deps.Probe, Inspector: j.Deps.Inspector, Inventory: in.Inventory, OnMove: j.onMove,
-		Stranded: &j.stranded,
+		Base: base, Probe: j.Deps.Probe, Inspector: j.Deps.Inspector, Inventory: in.Inventory, OnMove: j.onMove, Stranded: &j.stranded,
 		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Origin: inventory.OriginOf(in.Snapshot.Nodes),
 		Store: j.store(), Agents: j.newAgents(in), CreatedDuring: j.returning(in.Inventory),
 	}

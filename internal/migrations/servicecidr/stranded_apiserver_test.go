@@ -48,9 +48,9 @@ func (f *fixture) asInAHop(name string) {
 	}
 }
 
-// TestAHopThatReplumbHasNotBegun: the owner of one Service makes it look as if it were in the middle
-// of a hop, and like something that cannot arrive. It leaves the migration, and every command goes
-// on with all others.
+// TestAHopThatReplumbHasNotBegun: the owner of one Service makes it look as if it were in the
+// middle of a hop, and like something that cannot arrive. It leaves the migration, and every
+// command goes on with all others.
 func TestAHopThatReplumbHasNotBegun(t *testing.T) {
 	bothForms(t, func(t *testing.T, change func(*v1alpha1.Migration)) {
 		for _, command := range []string{"apply", "finish", "rollback"} {

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,8 +20,8 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// addressless is for how long a Service may be between the patches of a hop before a follower ends
-// that, and how long it then waits before it tries again.
+// addressless is for how long a Service may be between the patches of a hop before a follower
+// ends that, and how long it then waits before it tries again.
 const addressless = 20 * time.Second
 
 // strayed is a Service between the patches of a hop, and what is noted of it.
@@ -29,8 +30,8 @@ type strayed struct {
 	memo    *networkingv1.IPAddress
 }
 
-// lookBetween finds a Service that a run has left without an address. Reservations decide, since its
-// owner can write all else.
+// lookBetween finds a Service that a run has left without an address. Reservations decide, since
+// its owner can write all else.
 func (s *view) lookBetween(key types.NamespacedName) *strayed {
 	stands := s.services.of(key)
 	if len(stands) != 1 {
@@ -83,7 +84,7 @@ func (f *Follower) bringBack(ctx context.Context, key types.NamespacedName, s *s
 	if f.Told != nil && text != "" && text != told {
 		f.Told(text)
 	}
-	f.queue.AddAfter(key, addressless) // if it has not worked
+	f.queue.AddAfter(key, cmp.Or(f.Addressless, addressless)) // if it has not worked
 }
 
 // patience is the wait before a Service without an address is given one.
@@ -93,21 +94,22 @@ func (f *Follower) patience(key types.NamespacedName) time.Duration {
 	if f.away[key].since.IsZero() {
 		f.away[key] = absence{since: time.Now()}
 	}
-	wait := addressless
+	wait := cmp.Or(f.Addressless, addressless)
 	if f.Leads != nil && !f.Leads() {
 		wait += headStart
 	}
 	return wait - time.Since(f.away[key].since)
 }
 
-// absence is since when a Service is without an address, or was last tried, and what was said of it.
+// absence is since when a Service is without an address, or was last tried, and what was said of
+// it.
 type absence struct {
 	since time.Time
 	told  string
 }
 
-// arrive sends the second patch of a hop, by what is noted of the Service and to the version that is
-// read after the lock was found free. Nothing is done while it is held.
+// arrive sends the second patch of a hop, by what is noted of the Service and to the version that
+// is read after the lock was found free. Nothing is done while it is held.
 func (f *Follower) arrive(ctx context.Context, key types.NamespacedName, s *strayed) (text string, err error) {
 	if held, err := f.Locked(ctx); held || err != nil {
 		return "", err

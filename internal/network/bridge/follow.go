@@ -48,6 +48,8 @@ type Follower struct {
 	// Locked reports whether a run is at work. Without it, hops that a run was cut off in are left
 	// alone.
 	Locked func(context.Context) (bool, error)
+	// Addressless is for how long a Service may be between the patches of a hop; default: 20 s.
+	Addressless time.Duration
 
 	once  sync.Once
 	view  *view

@@ -84,8 +84,8 @@ func (a *attempt) arriveWithoutPorts(ctx context.Context, original *corev1.Servi
 	return a.arriveAs(ctx, spec)
 }
 
-// samePorts compares ports after a hop. Those that others were given meanwhile the API server has
-// replaced.
+// samePorts compares ports after a hop. The API server has replaced node ports that others were
+// given meanwhile.
 func samePorts(have, want []corev1.ServicePort) bool {
 	have = slices.Clone(have)
 	for i := range have {

@@ -56,11 +56,8 @@ func (s *Steps) TryArrivals(like []*services.Entry) engine.Step {
 func (s *Steps) tryArrival(ctx context.Context, e *services.Entry) error {
 	trial := trialLike(s.Migration, e.Service)
 	err := s.Client.Create(ctx, trial, client.FieldOwner(v1alpha1.FieldManager))
-	if admission.Of(err) != nil || client.IgnoreNotFound(err) == nil && err != nil {
-		return nil
-	}
 	if err != nil {
-		return fmt.Errorf("trying a Service in namespace %s: %w", trial.Namespace, err)
+		return unlessRefused(client.IgnoreNotFound(err), trial)
 	}
 	err = s.tryReturn(ctx, e, trial)
 	if gone := client.IgnoreNotFound(s.Client.Delete(ctx, trial)); err == nil && gone != nil {
@@ -72,12 +69,8 @@ func (s *Steps) tryArrival(ctx context.Context, e *services.Entry) error {
 func (s *Steps) tryReturn(ctx context.Context, e *services.Entry, trial *corev1.Service) error {
 	leave := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"type":"ExternalName","externalName":"trial.invalid","clusterIP":null,`+
 		`"clusterIPs":null,"ipFamilies":null,"ipFamilyPolicy":null,"internalTrafficPolicy":null}}`))
-	err := s.Client.Patch(ctx, trial, leave, client.FieldOwner(v1alpha1.FieldManager))
-	if admission.Of(err) != nil {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("service %s/%s: %w", trial.Namespace, trial.Name, err)
+	if err := s.Client.Patch(ctx, trial, leave, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return unlessRefused(err, trial)
 	}
 	back := fmt.Sprintf(`{"spec":{"type":%q,"externalName":null}}`, services.AsOwned(e.Service).Spec.Type)
 	refused, err := admission.Patch(ctx, s.Client, trial.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(back)))
@@ -94,6 +87,13 @@ func (s *Steps) tryReturn(ctx context.Context, e *services.Entry, trial *corev1.
 		Hint: "except it from what refuses that (updates of Services of type ExternalName), or let it keep its address: " +
 			"kubectl annotate service -n " + e.Service.Namespace + " " + e.Service.Name + " " + v1alpha1.AnnotationStrategy + "=" + v1alpha1.StrategyPin,
 	}
+}
+
+func unlessRefused(err error, trial *corev1.Service) error {
+	if err == nil || admission.Of(err) != nil {
+		return nil
+	}
+	return fmt.Errorf("trying a Service in namespace %s: %w", trial.Namespace, err)
 }
 
 // trialLike has no address, and nobody is led to it.
