@@ -114,6 +114,9 @@ const (
 	// AnnotationOriginalSpec, on a Service that moves, and what reserves its address, is the spec, as compact JSON, that the Service had
 	// just before its latest hop.
 	AnnotationOriginalSpec = "replumb.dev/original-spec"
+	// AnnotationHeading, on what reserves an address, is the ClusterIP to which the Service is on its way by a hop: on what is noted of the
+	// Service since before it left, on the reservation of the address that it has left until it has arrived.
+	AnnotationHeading = "replumb.dev/heading"
 	// AnnotationMovedAt, on a Service, is when it arrived at its present ClusterIP, forward or back (RFC 3339); on what reserves an
 	// address, when the Service left that.
 	AnnotationMovedAt = "replumb.dev/moved-at"

@@ -74,6 +74,8 @@ func (*Base) RunBeside(context.Context) (stop func() error) { return func() erro
 
 func (*Base) Arrive(context.Context) error { return nil }
 
+func (*Base) Amiss() error { return nil }
+
 func (*Base) Follows() bool { return false }
 
 func (*Base) Summary(_ v1alpha1.Phase, counts v1alpha1.Counts) (v1alpha1.Counts, []v1alpha1.TierStatus) {

@@ -38,6 +38,8 @@ type Plans interface {
 	RunBeside(ctx context.Context) (stop func() error)
 	// Arrive does what is left once nothing remains of apply, before that is written down.
 	Arrive(ctx context.Context) error
+	// Amiss is what apply could not do, once it has done everything else.
+	Amiss() error
 	// Follows reports whether apply goes on round by round after others. Its rounds are not
 	// counted, and the last phase is not over.
 	Follows() bool
@@ -289,7 +291,10 @@ func (j *Job[P]) arrive(ctx context.Context, p P) error {
 	if err := p.Arrive(ctx); err != nil {
 		return err
 	}
-	return j.record(ctx, p, v1alpha1.PhaseMoved)
+	if err := j.record(ctx, p, v1alpha1.PhaseMoved); err != nil {
+		return err
+	}
+	return p.Amiss()
 }
 
 // bounded is the plan as far as it was asked for, or the whole one if it ends before.

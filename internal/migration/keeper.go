@@ -360,3 +360,9 @@ func (k *Keeper) Settle(ctx context.Context, phase v1alpha1.Phase, counts v1alph
 		Await(st, v1alpha1.ReasonNoGate, "")
 	})
 }
+
+// Locked reports whether a run of any migration is at work, here or elsewhere.
+func Locked(ctx context.Context, c client.Client) (bool, error) {
+	holder, err := lease.Current(ctx, c)
+	return holder != nil, err
+}

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -150,5 +152,37 @@ func TestTenantBeforeFinish(t *testing.T) {
 	s.must(s.List(t.Context(), held, client.HasLabels{v1alpha1.LabelRole}))
 	if len(held.Items) > 0 {
 		t.Errorf("reserved addresses are left: %v", held.Items)
+	}
+}
+
+// TestTenantInAHop: the owner of a Service that has moved breaks the glass and makes it look as between the patches of a hop, without
+// the ports that it would have to arrive with. It leaves the migration, and each command goes through for all others.
+func TestTenantInAHop(t *testing.T) {
+	for _, command := range []string{"apply", "rollback", "finish"} {
+		t.Run(command, func(t *testing.T) {
+			s := begin(t)
+			s.apply(0)
+			tenant, mine := s.tenant(), s.service(tenantSpace, "mine")
+			s.change(tenant, mine, func(o metav1.Object) { o.SetLabels(map[string]string{v1alpha1.LabelBreakGlass: "true"}) })
+			body := []byte(`{"spec":{"type":"ExternalName","externalName":"` + bridge.Name(mine.Name, mine.UID) + `.` + tenantSpace +
+				`.svc.cluster.local","externalIPs":null,"clusterIP":null,"clusterIPs":null,"ipFamilies":null,"ipFamilyPolicy":null,
+				"internalTrafficPolicy":null,"externalTrafficPolicy":null,"ports":null}}`)
+			s.must(tenant.Patch(t.Context(), mine, client.RawPatch(types.MergePatchType, body)))
+			switch command {
+			case "apply":
+				s.apply(0, "service "+tenantSpace+"/mine")
+			case "rollback":
+				s.home()
+			default:
+				s.expect(s.replumb("finish", migrationName, "--yes"), 0)
+			}
+			if ip := s.service(otherSpace, "cart").Spec.ClusterIP; strings.HasPrefix(ip, "172.24.") == (command == "rollback") {
+				t.Errorf("service cart is at %s", ip)
+			}
+			if is := s.service(tenantSpace, "mine"); is.Spec.Type != corev1.ServiceTypeExternalName {
+				t.Errorf("service mine is of type %s at %s", is.Spec.Type, is.Spec.ClusterIP)
+			}
+			s.noBridgeBut(otherSpace + "/cart")
+		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/overlap"
 )
 
@@ -31,6 +32,7 @@ func Overlap(a *command.App) *cobra.Command {
 
 It gives bridges the selectors and ports that their Services have, and copies of their endpoints where they have no selector.
 An address that a Service keeps itself, and that its owner or a tool takes off, it puts back, and says who wrote the Service last.
+A Service that a run has left without an address gets one once nobody is at work.
 Of several replicas one writes, and the others make up for it.
 
 It learns from POD_NAME and POD_UID in its environment who it is, and reaches the API servers at --api with the token of its
@@ -48,6 +50,7 @@ ServiceAccount, without any Service as long as one of them answers.`,
 				return fmt.Errorf("replica %s: %w", r.Name, err)
 			}
 			r.Endpoints = servers
+			r.Locked = func(ctx context.Context) (bool, error) { return migration.Locked(ctx, r.Cluster) }
 			if err := r.Run(cmd.Context()); err != nil && !errors.Is(err, context.Canceled) {
 				return fmt.Errorf("replica %s: %w", r.Name, err)
 			}

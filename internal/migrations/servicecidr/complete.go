@@ -28,7 +28,7 @@ func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine
 	if err := j.Deps.Cluster.List(ctx, away, client.MatchingFields{"spec.type": string(corev1.ServiceTypeExternalName)}); err != nil {
 		return nil, fmt.Errorf("looking for Services in the middle of a hop: %w", err)
 	}
-	if !slices.ContainsFunc(away.Items, func(svc corev1.Service) bool { return services.IsInTransit(&svc, j.Spec.Domain) }) {
+	if !slices.ContainsFunc(away.Items, func(svc corev1.Service) bool { return services.LeadsToBridge(&svc, j.Spec.Domain) }) {
 		return nil, nil
 	}
 	snap, err := inventory.Load(ctx, j.Deps.Cluster)

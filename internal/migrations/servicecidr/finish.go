@@ -43,7 +43,7 @@ func verify(p *Planner) []engine.Group {
 func eachBegun(p *Planner, step func(*services.Entry) engine.Step) []engine.Group {
 	var steps []engine.Step
 	for _, e := range p.Inventory.All() {
-		if e.Begun() {
+		if e.Begun() && !e.IsStranded() {
 			steps = append(steps, step(e))
 		}
 	}
@@ -111,7 +111,7 @@ func (p *Planner) release(to engine.Direction) []engine.Group {
 		return releaseOf(p, e, at, "")
 	})
 	if to == engine.Backward || len(all) == 0 {
-		return append(groups, all...)
+		return slices.Concat(groups, all, strandedStep(p))
 	}
 	batches := slices.Collect(slices.Chunk(all[0].Steps, p.spec().Batch))
 	barriers := p.barriers(to)
@@ -130,5 +130,5 @@ func (p *Planner) release(to engine.Direction) []engine.Group {
 		}
 		groups = append(groups, engine.AtOnce(1, name, after...)...)
 	}
-	return groups
+	return append(groups, strandedStep(p)...)
 }

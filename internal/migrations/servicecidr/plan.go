@@ -158,13 +158,35 @@ func (p *Planner) secure() []engine.Group {
 func (p *Planner) canary() []engine.Group {
 	pending := p.Inventory.Pending()
 	if len(pending) == 0 || len(pending) < len(p.Inventory.Moves) || p.Inventory.Counts().Bridged > 0 {
-		return nil
+		return p.trials(pending)
 	}
 	var steps []engine.Step
 	for _, way := range waysOf(pending) {
 		steps = append(steps, &hop.Canary{Steps: p.steps(engine.Forward), Pool: canaryPool(p), Way: way})
 	}
-	return engine.InOrder(steps...)
+	return append(p.trials(pending), engine.InOrder(steps...)...)
+}
+
+// trials are of the kinds of Services that are about to hop, in namespaces where none has.
+func (p *Planner) trials(pending []*services.Entry) []engine.Group {
+	tried := map[string]bool{v1alpha1.SystemNamespace: true}
+	for _, e := range p.Inventory.Moves {
+		if e.Position == services.Moved {
+			tried[e.Service.Namespace] = true
+		}
+	}
+	var like []*services.Entry
+	for _, e := range pending {
+		key := e.Service.Namespace + " " + string(e.Service.Spec.Type)
+		if e.Position == services.Waiting && e.Hops() && !tried[e.Service.Namespace] && !tried[key] {
+			tried[key] = true
+			like = append(like, e)
+		}
+	}
+	if len(like) == 0 {
+		return nil
+	}
+	return engine.InOrder(p.steps(engine.Forward).TryArrivals(like))
 }
 
 // waysOf are the ways of some Services, each once, in their order.

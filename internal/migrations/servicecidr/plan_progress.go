@@ -69,7 +69,7 @@ func (p *Planner) movesAhead() bool {
 func (p *Planner) returnsAhead() bool {
 	dns := false
 	for _, e := range p.Inventory.All() {
-		if e.Away() && !e.CannotReturn() {
+		if e.Away() && !e.CannotReturn() && !e.IsStranded() {
 			return true
 		}
 		dns = dns || (e.Touched() && !e.CannotReturn() && p.Inventory.DNS[e.Key()])

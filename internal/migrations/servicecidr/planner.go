@@ -47,6 +47,7 @@ type Planner struct {
 	// Leftovers takes away what an earlier run has left of agents, and of Overlap.
 	Leftovers    []engine.Group
 	OnMove       func(migration.Move)
+	Stranded     *strandings
 	LeaveClients bool
 	// CreatedDuring are the Services which a rollback moves to the old range.
 	CreatedDuring []CreatedDuring
@@ -120,7 +121,7 @@ func (p *Planner) barriers(to engine.Direction) *hop.Barriers {
 const moreThanSilence = 30 * time.Second
 
 func (p *Planner) steps(to engine.Direction) *hop.Steps {
-	return hop.NewSteps(hop.Steps{
+	made := hop.Steps{
 		Client:     p.Tools.Client(),
 		Migration:  p.spec().Name,
 		Domain:     p.spec().Domain,
@@ -134,7 +135,11 @@ func (p *Planner) steps(to engine.Direction) *hop.Steps {
 		Store:      p.Store,
 		OnMove:     p.OnMove,
 		Tracker:    &p.tracker,
-	})
+	}
+	if p.Stranded != nil {
+		made.OnStranded = p.Stranded.add
+	}
+	return hop.NewSteps(made)
 }
 
 func bornAfter(s *services.Inventory, e *services.Entry) bool {

@@ -43,8 +43,13 @@ type Follower struct {
 	// Report gets failures that outlast a second attempt, and nil once none is left; never
 	// concurrently.
 	Report func(error)
-	// Told, if set, hears of each address that was put back on a Service.
+	// Told, if set, hears of each address that was put back on a Service, or given to one.
 	Told func(string)
+	// Locked reports whether a run is at work. Without it, hops that a run was cut off in are left
+	// alone.
+	Locked func(context.Context) (bool, error)
+	// Addressless is for how long a Service may be between the patches of a hop; default: 20 s.
+	Addressless time.Duration
 
 	once  sync.Once
 	view  *view
@@ -53,6 +58,8 @@ type Follower struct {
 	mu sync.Mutex
 	// late are the bridges that are out of step, since when.
 	late map[types.NamespacedName]time.Time
+	// away are the Services that are between the patches of a hop.
+	away map[types.NamespacedName]absence
 	// failures are reported errors of bridges and watches; broken is since when watches fail.
 	failures map[types.NamespacedName]string
 	broken   map[types.NamespacedName]time.Time
@@ -74,7 +81,7 @@ type FollowerStatus struct {
 func (f *Follower) begin() {
 	f.once.Do(func() {
 		f.late, f.failures = map[types.NamespacedName]time.Time{}, map[types.NamespacedName]string{}
-		f.broken = map[types.NamespacedName]time.Time{}
+		f.broken, f.away = map[types.NamespacedName]time.Time{}, map[types.NamespacedName]absence{}
 		f.queue = workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryMin, retryMax),
 		)
@@ -146,6 +153,13 @@ func (f *Follower) next(ctx context.Context) bool {
 		return false
 	}
 	defer f.queue.Done(key)
+	if s := f.view.lookBetween(key); s == nil {
+		f.mu.Lock()
+		delete(f.away, key)
+		f.mu.Unlock()
+	} else if f.Locked != nil {
+		f.bringBack(ctx, key, s)
+	}
 	d := f.view.look(key)
 	if d == nil {
 		f.inStep(ctx, key)

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -36,6 +35,8 @@ type Hold struct {
 	Original string
 	// Old and New are kept with it, if it is a memo: where the Service goes, and from where.
 	Old, New netip.Addr
+	// Heading is where the Service is on its way to, between the patches of a hop; else invalid.
+	Heading netip.Addr
 	// Service, if set, is named in the place of its bridge: API servers then take the address for
 	// the Service's, whether they see it before or after the Service is at it.
 	Service *HeldService
@@ -104,6 +105,9 @@ func (h *Hold) notes() map[string]string {
 	}
 	if h.Old.IsValid() {
 		notes[v1alpha1.AnnotationOldIP], notes[v1alpha1.AnnotationTargetIP] = h.Old.String(), h.New.String()
+	}
+	if h.Heading.IsValid() {
+		notes[v1alpha1.AnnotationHeading] = h.Heading.String()
 	}
 	if h.Service != nil {
 		notes[v1alpha1.AnnotationServiceUID] = string(h.Service.UID)
@@ -191,26 +195,43 @@ func (h *Hold) Check(ctx context.Context, c client.Client) error {
 	h.UID, h.Original = have.UID, have.Annotations[v1alpha1.AnnotationOriginalSpec]
 	h.Old, _ = netip.ParseAddr(have.Annotations[v1alpha1.AnnotationOldIP])
 	h.New, _ = netip.ParseAddr(have.Annotations[v1alpha1.AnnotationTargetIP])
+	h.Heading, _ = netip.ParseAddr(have.Annotations[v1alpha1.AnnotationHeading])
 	return nil
 }
 
+// Note is Create with the notes of this hold in the place of those that it may have.
 func (h *Hold) Note(ctx context.Context, c client.Client) error {
 	made, err := h.create(ctx, c)
 	if made || err != nil {
 		return err
 	}
-	seen := *h
-	if err := seen.Check(ctx, c); err != nil {
-		return err
+	have := &networkingv1.IPAddress{}
+	if err := c.Get(ctx, types.NamespacedName{Name: h.Address.String()}, have); err != nil {
+		return fmt.Errorf("holding %s: %w", h.Address, err)
 	}
-	if maps.Equal(seen.notes(), h.notes()) {
-		h.UID = seen.UID
+	h.UID = have.UID
+	switch want := h.Build(); {
+	case !h.Owns(have):
+		return &TakenError{Address: h.Address, By: ParentOf(have)}
+	case sameHold(have, want):
 		return nil
 	}
-	if err := seen.Release(ctx, c); err != nil {
+	if err := h.Release(ctx, c); err != nil {
 		return fmt.Errorf("holding %s: %w", h.Address, err)
 	}
 	return h.Create(ctx, c)
+}
+
+func sameHold(have, want *networkingv1.IPAddress) bool {
+	for _, key := range []string{
+		v1alpha1.AnnotationOriginalSpec, v1alpha1.AnnotationOldIP, v1alpha1.AnnotationTargetIP, v1alpha1.AnnotationHeading,
+		v1alpha1.AnnotationServiceUID, v1alpha1.AnnotationOverlap, v1alpha1.AnnotationMovedAt,
+	} {
+		if have.Annotations[key] != want.Annotations[key] {
+			return false
+		}
+	}
+	return have.Spec.ParentRef.Name == want.Spec.ParentRef.Name
 }
 
 // Release deletes the hold, and never an IPAddress of others.

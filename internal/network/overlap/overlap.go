@@ -60,8 +60,11 @@ type Replica struct {
 	Name string
 	UID  types.UID
 	Log  func(error)
-	// Told, if set, hears of each address that was put back on a Service.
+	// Told, if set, hears of each address that was put back on a Service, or given to one.
 	Told func(string)
+	// Locked reports whether a run is at work. Without it, hops that a run was cut off in are left
+	// alone.
+	Locked func(context.Context) (bool, error)
 	// Endpoints, if set, follow the Service kubernetes. Fallback is tried after them.
 	Endpoints *cluster.APIEndpoints
 	Fallback  []string
@@ -86,7 +89,9 @@ func (r *Replica) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("creating a client: %w", err)
 	}
-	r.follower = &bridge.Follower{Client: r.Cluster, Migration: r.Migration, Leads: r.leads.Load, Report: r.report, Told: r.Told}
+	r.follower = &bridge.Follower{
+		Client: r.Cluster, Migration: r.Migration, Leads: r.leads.Load, Report: r.report, Told: r.Told, Locked: r.Locked,
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var running sync.WaitGroup

@@ -13,6 +13,9 @@ const (
 	networking   = "networking.k8s.io"
 	coordination = "coordination.k8s.io"
 	roles        = "rbac.authorization.k8s.io"
+
+	// lock is the Lease of who is at work (package safety/lease).
+	lock = "replumb"
 )
 
 // everywhere is what replicas may do in all namespaces. No role can tell bridges, and Services that
@@ -24,6 +27,7 @@ func everywhere() []access.Right {
 		access.Grant("", "services", "status", "patch"),
 		access.Grant(networking, "ipaddresses", "", "get list watch"),
 		access.Grant(v1alpha1.GroupVersion.Group, "migrations", "", "get"),
+		access.Named(access.Grant(coordination, "leases", "", "get"), lock),
 	)
 }
 

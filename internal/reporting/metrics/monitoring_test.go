@@ -25,7 +25,9 @@ const (
 var (
 	ours = regexp.MustCompile(`\breplumb_[a-z_]+`)
 	// foreign are the metrics of others that are asked for, by what exports them.
-	foreign = map[string]string{"kube_deployment_status_replicas_available": "kube-state-metrics"}
+	foreign = map[string]string{
+		"kube_deployment_status_replicas_available": "kube-state-metrics", "kube_service_info": "kube-state-metrics",
+	}
 	// suffixes are those of the series of a histogram.
 	suffixes = regexp.MustCompile(`_(bucket|count|sum)$`)
 )

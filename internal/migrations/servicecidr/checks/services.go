@@ -1,9 +1,15 @@
 package checks
 
 import (
+	"math/big"
+	"net/netip"
+	"slices"
+	"strings"
+
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
@@ -34,6 +40,19 @@ func serviceChecks() []findings.Check[Input] {
 			Fix:   "move the Service that has the address out of the way, choose another target, or set spec.serviceCIDR.clusterServices: Stay",
 		},
 		{
+			Code: "RP1026", Severity: findings.Blocking, Run: checkDNSAddress,
+			Claim: "the tenth address of the target is free for cluster DNS",
+			Why: "installers compute it from the Service range: kubeadm upgrade cannot give kube-dns another address than that, and nodes that join name it " +
+				"to their pods, whoever answers there",
+			Fix: "move the Service that has the address out of the way, choose another target, or set spec.serviceCIDR.clusterServices: Stay",
+		},
+		{
+			Code: "RP1025", Severity: findings.Warning, Run: checkEnding,
+			Claim: "every Service of the old range that is being removed ends",
+			Why:   "the range cannot be retired before they are gone: apply moves all others, and waits for these at its end",
+			Fix:   "see to it that what has set the finalizer takes it away, or take it away yourself, if that is gone: kubectl edit service -n NAMESPACE NAME",
+		},
+		{
 			Code: "RP1017", Severity: findings.Warning, Run: checkTiers,
 			Claim: "every Service has a known criticality",
 			Why:   "a Service whose tier is not known moves with the default tier, which may be too early for it",
@@ -45,6 +64,14 @@ func serviceChecks() []findings.Check[Input] {
 			Why: "it was changed after it had moved; its old address answers until finish or rollback, and rollback leaves it where it is, with the " +
 				"range that it is in",
 			Fix: "nothing, if it is to stay there; to have it return, take the change back before rollback",
+		},
+		{
+			Code: "RP1024", Severity: findings.Isolating, Run: checkStranded,
+			Claim: "every Service that has left its address has another one",
+			Why: "between the two patches of its hop a Service is of type ExternalName, and its bridge answers at its addresses; a run ended there, or " +
+				"the second patch was refused. Everything else goes on, and the bridge stays",
+			Fix: "run the command again, which completes it first. If that is refused, except the Service from what refuses it, or write its " +
+				"address as somebody who may, with the command that apply and rollback end with",
 		},
 		{
 			Code: "RP1018", Severity: findings.Warning, Run: checkNodePorts,
@@ -66,6 +93,18 @@ func checkSettled(in Input) []findings.Result {
 	for _, e := range in.Inventory.Moves {
 		if e.CannotReturn() {
 			out = append(out, failedService(e, "%s: it cannot leave %s again", e.Reason, e.New))
+		}
+	}
+	return out
+}
+
+func checkStranded(in Input) (out []findings.Result) {
+	for _, e := range in.Inventory.All() {
+		switch {
+		case e.IsStranded():
+			out = append(out, failedService(e, "%s", e.Reason))
+		case e.Position == services.InTransit:
+			out = append(out, failedService(e, "has left its address, and a run has ended before it had another one"))
 		}
 	}
 	return out
@@ -96,9 +135,66 @@ func checkFirstAddress(in Input) []findings.Result {
 		return nil
 	}
 	if first, _ := cidr.Bounds(in.spec().To[0]); e.New != first {
-		return []findings.Result{findings.Failed("", "the first address of the target, %s, is taken", first)}
+		return []findings.Result{findings.Failed("", "the first address of the target, %s, is taken%s", first, holderOf(in, first))}
 	}
 	return nil
+}
+
+// holderOf says who has an address, as far as it is seen.
+func holderOf(in Input, a netip.Addr) string {
+	for i := range in.Snapshot.Services {
+		svc := &in.Snapshot.Services[i]
+		if slices.Contains(services.AddressesOf(svc), a) {
+			return " by service " + svc.Namespace + "/" + svc.Name
+		}
+	}
+	for i := range in.Snapshot.IPAddresses {
+		if ip := &in.Snapshot.IPAddresses[i]; ip.Name == a.String() {
+			return " by " + bridge.ParentOf(ip)
+		}
+	}
+	return ""
+}
+
+// dnsOffset is that of cluster DNS in a Service range, as kubeadm computes it (GetDNSIP in
+// k8s.io/kubernetes cmd/kubeadm/app/constants/constants.go), and others alike.
+const dnsOffset = 10
+
+// checkDNSAddress is about cluster DNS that has the address that installers compute.
+func checkDNSAddress(in Input) (out []findings.Result) {
+	for _, e := range in.Inventory.DNSMoves() {
+		for _, from := range in.spec().From {
+			at, is := cidr.At(from, big.NewInt(dnsOffset))
+			if !is || at != e.Old || e.Away() || len(in.spec().To) == 0 {
+				continue
+			}
+			want, fits := cidr.At(in.spec().To[0], big.NewInt(dnsOffset))
+			if fits && e.New != want {
+				out = append(out, failedService(e, "cannot have the tenth address of the target, %s, which is taken%s", want, holderOf(in, want)))
+			}
+		}
+	}
+	return out
+}
+
+func inOldRange(in Input, e *services.Entry) bool {
+	_, is := services.AddressIn(e.Service, in.spec().From)
+	return is
+}
+
+// checkEnding names what keeps Services from ending that have an address in a range that goes.
+func checkEnding(in Input) (out []findings.Result) {
+	for _, e := range in.Inventory.Stays {
+		if e.Reason.Kind != services.Ending || !inOldRange(in, e) {
+			continue
+		}
+		text := "keeps " + e.Old.String() + " in use until it is gone: it " + e.Reason.String()
+		if len(e.Service.Finalizers) > 0 {
+			text += ", and has the finalizer " + strings.Join(e.Service.Finalizers, ", ")
+		}
+		out = append(out, failedService(e, "%s", text))
+	}
+	return out
 }
 
 func checkTiers(in Input) []findings.Result {

@@ -55,7 +55,7 @@ func (b *bridgeStep) look(ctx context.Context) (engine.State, unbridged, error) 
 	if err != nil || svc == nil {
 		return engine.Done, seen, err
 	}
-	if b.mayNotMove(svc) != "" && !services.IsAt(svc, p.New) {
+	if b.mayNotMove(p, svc) != "" && !services.IsAt(svc, p.New) {
 		return engine.Done, seen, nil // it is skipped when its turn to hop comes
 	}
 	if p.Bridge == nil && p.bridge == nil { // if there is one by now, its creation is refused

@@ -64,7 +64,7 @@ func (s *Steps) give(ctx context.Context, p *Progress, to engine.Direction) {
 
 // byEtcd reports whether a Service, as just read, moves by strategy Etcd.
 func (h *hopStep) byEtcd(svc *corev1.Service) bool {
-	if services.IsInTransit(svc, h.Domain) || h.Store == nil {
+	if h.progress.IsInTransit(svc, h.Domain) || h.Store == nil {
 		return false
 	}
 	strategy, _, _ := h.Strategies.Choose(svc)

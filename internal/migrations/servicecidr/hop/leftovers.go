@@ -33,6 +33,13 @@ func RemoveLeftovers(c client.Client, migration string) engine.Step {
 					return engine.NotYet("%s %s/%s is still there", role, left[0].Namespace, left[0].Name)
 				}
 			}
+			trials, err := trialsLeft(ctx, c, migration)
+			if err != nil {
+				return err
+			}
+			for i := range trials {
+				return engine.NotYet("service %s/%s is still there", trials[i].Namespace, trials[i].Name)
+			}
 			pods, err := leaver.Find(ctx, metav1.NamespaceAll)
 			for i := range pods {
 				return engine.NotYet("pod %s/%s has not ended yet", pods[i].Namespace, pods[i].Name)
@@ -41,6 +48,9 @@ func RemoveLeftovers(c client.Client, migration string) engine.Step {
 		},
 		Write: func(ctx context.Context) error {
 			if err := removeCanaries(ctx, c, migration); err != nil {
+				return err
+			}
+			if err := removeTrials(ctx, c, migration); err != nil {
 				return err
 			}
 			if err := bridge.RemoveThrowaways(ctx, c, migration); err != nil {
@@ -57,6 +67,7 @@ func RemoveLeftovers(c client.Client, migration string) engine.Step {
 			}
 			return append(changes,
 				engine.Change{Verb: "delete", Object: "EndpointSlice " + v1alpha1.SystemNamespace + "/… (theirs)"},
+				engine.Change{Verb: "delete", Object: "Service */" + trialPrefix + "…"},
 				engine.Change{Verb: "delete", Object: "Pod */… (" + v1alpha1.LabelRole + "=" + v1alpha1.RoleLeaving + ")"},
 			), nil
 		},

@@ -5,14 +5,15 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/admission"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
@@ -69,13 +70,30 @@ func (a *attempt) checkQuota(ctx context.Context) error {
 	return nil
 }
 
-// retryQuota retries a refusal for node ports that the first patch gave up and the quota still
-// counts.
-func retryQuota(err error) error {
-	if refused := admission.Of(err); refused != nil && refused.Quota {
-		return engine.NotYet("%w", err)
+// arriveWithoutPorts gives up the node ports that others were given while the Service had none, and
+// gets others: one without an address must not wait for them.
+func (a *attempt) arriveWithoutPorts(ctx context.Context, original *corev1.ServiceSpec, refused error) error {
+	spec, lost, err := bridge.WithoutTakenPorts(ctx, a.Client, a.progress.Key(), original)
+	switch {
+	case err != nil:
+		return err
+	case len(lost) == 0:
+		return stranded(refused)
 	}
-	return err
+	a.progress.remark = fmt.Sprintf("service %s arrives with other node ports: %s", a.progress.Key(), strings.Join(lost, ", "))
+	return a.arriveAs(ctx, spec)
+}
+
+// samePorts compares ports after a hop. The API server has replaced node ports that others were
+// given meanwhile.
+func samePorts(have, want []corev1.ServicePort) bool {
+	have = slices.Clone(have)
+	for i := range have {
+		if i < len(want) && want[i].NodePort == 0 {
+			have[i].NodePort = 0
+		}
+	}
+	return equality.Semantic.DeepEqual(have, want)
 }
 
 // delayKubeProxies has the next sync of every kube-proxy come after both patches; done undoes it.

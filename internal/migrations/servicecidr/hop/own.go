@@ -59,7 +59,7 @@ func (o *ownStep) look(ctx context.Context) (engine.State, *corev1.Service, erro
 	if err != nil || svc == nil {
 		return engine.Done, nil, err
 	}
-	if o.mayNotMove(svc) != "" && !services.IsAt(svc, p.New) {
+	if o.mayNotMove(o.progress, svc) != "" && !services.IsAt(svc, p.New) {
 		return engine.Done, svc, nil // it is skipped when its turn to move comes
 	}
 	if !p.Beside(svc).IsValid() {
@@ -157,7 +157,7 @@ func (o *ownStep) wanted(svc *corev1.Service) *corev1.Service {
 
 func (o *ownStep) prove(ctx context.Context) error {
 	svc, err := readService(ctx, o.Client, &o.progress.Entry)
-	if err != nil || svc == nil || o.mayNotMove(svc) != "" {
+	if err != nil || svc == nil || o.mayNotMove(o.progress, svc) != "" {
 		return err
 	}
 	return o.answers(ctx, svc)
@@ -259,7 +259,7 @@ func (x *exchangeStep) look(ctx context.Context) (engine.State, *corev1.Service,
 	switch {
 	case services.IsAt(svc, dest) && x.answers(ctx, svc) == nil:
 		return engine.Done, svc, nil
-	case services.IsAt(svc, dest), services.IsAt(svc, src), x.mayNotMove(svc) != "":
+	case services.IsAt(svc, dest), services.IsAt(svc, src), x.mayNotMove(x.progress, svc) != "":
 		return engine.Pending, svc, nil
 	}
 	return engine.Blocked, svc, fmt.Errorf("service %s is now of type %s at %q, and was to move from %s to %s",
@@ -277,7 +277,7 @@ func (x *exchangeStep) write(ctx context.Context, svc *corev1.Service) (func(con
 	_, dest := x.ends()
 	p := x.progress
 	p.skipped = ""
-	if reason := x.mayNotMove(svc); reason != "" && !services.IsAt(svc, dest) {
+	if reason := x.mayNotMove(x.progress, svc); reason != "" && !services.IsAt(svc, dest) {
 		p.skipped = reason
 		return noProof, x.skip(ctx, svc)
 	}

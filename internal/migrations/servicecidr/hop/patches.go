@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -125,11 +124,16 @@ func (a *attempt) recordOriginal(ctx context.Context) error {
 	if err := a.noteOriginal(); err != nil {
 		return err
 	}
-	memo, have := p.Memo(a.Migration), p.RecordedMemo()
-	if have.Original == memo.Original && have.Old == memo.Old && have.Target == memo.New {
+	memo, have := a.memo(), p.RecordedMemo()
+	if have.Original == memo.Original && have.Old == memo.Old && have.Target == memo.New && have.Heading == memo.Heading {
 		return nil
 	}
 	return a.writeMemo(ctx, memo)
+}
+
+func (a *attempt) memo() *bridge.Hold {
+	_, dest := a.ends()
+	return a.progress.Memo(a.Migration, dest)
 }
 
 // noteOriginal notes the spec with which the Service arrives.
@@ -170,7 +174,10 @@ func (a *attempt) changeClusterIP(ctx context.Context) error {
 		return err
 	}
 	if err := a.clearClusterIP(ctx); err != nil {
-		_ = a.reserveTarget(ctx) // the next attempt does, if there is one
+		_, dest := a.ends()
+		if target := a.hold(dest); target.Create(ctx, a.Client) == nil { // else the next attempt does, if there is one
+			a.progress.recordHold(target)
+		}
 		return err
 	}
 	defer a.throttle.Arrived()
@@ -193,8 +200,13 @@ func (a *attempt) clearClusterIP(ctx context.Context) error {
 
 // resume goes on between the patches: first the old address is reserved.
 func (a *attempt) resume(ctx context.Context) error {
-	if err := a.reserveSource(ctx); err != nil {
+	if err := a.reserveMeanwhile(ctx); err != nil {
 		return err
+	}
+	if _, dest := a.ends(); a.progress.RecordedMemo().Heading != dest {
+		if err := a.writeMemo(ctx, a.memo()); err != nil {
+			return err
+		}
 	}
 	original, err := a.progress.OriginalSpec(a.svc)
 	if err != nil {
@@ -224,6 +236,10 @@ func (a *attempt) reserveSource(ctx context.Context) error {
 	src, _ := a.ends()
 	left := a.progress.ReservationLeft(a.Migration, src)
 	err := left.PlaceAfter(ctx, a.Client, a.progress.Key())
+	if err == nil && left.Heading.IsValid() { // since before the Service had arrived
+		left = a.progress.ReservationLeft(a.Migration, src)
+		err = left.Note(ctx, a.Client)
+	}
 	if err == nil {
 		a.progress.recordHold(left)
 		a.reserved = true
@@ -234,16 +250,48 @@ func (a *attempt) reserveSource(ctx context.Context) error {
 	return err
 }
 
+// reserveMeanwhile reserves the address left behind while the Service has none, for as long as that
+// takes; the proof finds another Service that took it.
+func (a *attempt) reserveMeanwhile(ctx context.Context) error {
+	src, dest := a.ends()
+	p := a.progress
+	marked := func() *bridge.Hold {
+		left := p.ReservationLeft(a.Migration, src)
+		left.Heading = dest
+		return left
+	}
+	left := marked()
+	err := left.PlaceAfter(ctx, a.Client, p.Key())
+	if err == nil { // it may be there in another form
+		left = marked()
+		err = left.Note(ctx, a.Client)
+	}
+	if err == nil {
+		p.recordHold(left)
+	}
+	if IsTaken(err) {
+		return nil
+	}
+	return err
+}
+
 func (a *attempt) setClusterIP(ctx context.Context, original *corev1.ServiceSpec) error {
 	_, dest := a.ends()
 	err := a.send(ctx, a.patchToClusterIP(a.svc, original))
-	if bridge.IsTaken(err) {
+	switch refused := admission.Of(err); {
+	case bridge.IsTaken(err):
 		return a.retarget(ctx, dest)
-	}
-	if refused := admission.Of(err); a.progress.KeepsItself() && refused != nil && !refused.Quota && !refused.Down {
+	case bridge.IsPortTaken(err):
+		return a.arriveWithoutPorts(ctx, original, err)
+	case refused == nil || engine.Retryable(bridge.NotReadyYet(err)):
+		return bridge.NotReadyYet(err)
+	case refused.Quota, refused.Down:
+		return a.mayYet(refused)
+	case a.progress.KeepsItself():
 		return a.keepBridge(ctx, refused)
+	default:
+		return stranded(refused)
 	}
-	return retryQuota(bridge.NotReadyYet(err))
 }
 
 // keepBridge arrives with the old address left to the bridge, where by now it is refused on the
@@ -257,21 +305,24 @@ func (a *attempt) keepBridge(ctx context.Context, refused *admission.Refusal) er
 	}
 	svc := &corev1.Service{Spec: *arrives}
 	ownaddress.Remove(svc, src)
-	if p.Original, err = services.OriginalOf(&svc.Spec); err != nil {
+	p.Overlap = services.OverlapChoice{Form: v1alpha1.OverlapBridge, Why: "its own is refused: " + refused.Error()}
+	delete(p.Reserved, src) // in the other form, if it is
+	return a.arriveAs(ctx, &svc.Spec)
+}
+
+// arriveAs has a Service arrive with less than it left with, and notes that first.
+func (a *attempt) arriveAs(ctx context.Context, spec *corev1.ServiceSpec) (err error) {
+	p := a.progress
+	if p.Original, err = services.OriginalOf(spec); err != nil {
 		return fmt.Errorf("service %s: %w", p.Key(), err)
 	}
-	p.Overlap = services.OverlapChoice{Form: v1alpha1.OverlapBridge, Why: "its own is refused: " + refused.Error()}
-	if err := a.writeMemo(ctx, p.Memo(a.Migration)); err != nil {
+	if err := a.reserveMeanwhile(ctx); err != nil {
 		return err
 	}
-	if a.reserved {
-		if err := a.hold(src).Release(ctx, a.Client); err != nil {
-			return err
-		}
-		delete(p.Reserved, src)
-		a.reserved = false
+	if err := a.writeMemo(ctx, a.memo()); err != nil {
+		return err
 	}
-	return a.setClusterIP(ctx, &svc.Spec)
+	return a.setClusterIP(ctx, spec)
 }
 
 // keepLeft has a Service that has arrived answer at the address it left, if that was taken off.
@@ -288,7 +339,7 @@ func (a *attempt) keepLeft(ctx context.Context) error {
 
 // retarget has bridge and Service go to the next free address, after another took the target.
 func (a *attempt) retarget(ctx context.Context, dest netip.Addr) error {
-	if err := a.reserveSource(ctx); err != nil { // this will take a while
+	if err := a.reserveMeanwhile(ctx); err != nil {
 		return err
 	}
 	if err := a.checkOtherFamily(ctx); err != nil {
@@ -296,12 +347,12 @@ func (a *attempt) retarget(ctx context.Context, dest netip.Addr) error {
 	}
 	p := a.progress
 	if a.to == engine.Backward {
-		return fmt.Errorf("service %s cannot have its old address back: %s was given to another Service meanwhile", p.Key(), dest)
+		return stranded(fmt.Errorf("its old address %s was given to another Service meanwhile", dest))
 	}
 	if err := a.reserveNew(ctx, p); err != nil {
 		return err
 	}
-	if err := a.writeMemo(ctx, p.Memo(a.Migration)); err != nil {
+	if err := a.writeMemo(ctx, a.memo()); err != nil {
 		return err
 	}
 	target := map[string]any{"metadata": map[string]any{
@@ -327,7 +378,7 @@ func (a *attempt) checkOtherFamily(ctx context.Context) error {
 	asked := a.hold(kept)
 	err := asked.PlaceAfter(ctx, a.Client, a.progress.Key())
 	if IsTaken(err) {
-		return fmt.Errorf("service %s cannot keep its address %s, at which its bridge goes on answering: %w", a.progress.Key(), kept, err)
+		return stranded(fmt.Errorf("it cannot keep its address %s, at which its bridge goes on answering: %w", kept, err))
 	}
 	if err != nil {
 		return err
@@ -407,33 +458,7 @@ func (h *hopStep) externalName(svc *corev1.Service) string {
 // patchToClusterIP names the target again, since another Service may have taken the first one.
 func (h *hopStep) patchToClusterIP(svc *corev1.Service, original *corev1.ServiceSpec) map[string]any {
 	_, dest := h.ends()
-	addresses := services.AddressesOnArrival(dest, original)
-	spec := map[string]any{
-		"type":                  original.Type,
-		"externalName":          nil,
-		"clusterIP":             addresses[0],
-		"clusterIPs":            addresses,
-		"ipFamilies":            original.IPFamilies,
-		"ipFamilyPolicy":        original.IPFamilyPolicy,
-		"internalTrafficPolicy": original.InternalTrafficPolicy,
-	}
-	if original.Type == corev1.ServiceTypeNodePort { // the first patch gave the node ports up
-		spec["ports"] = original.Ports
-		spec["externalTrafficPolicy"] = original.ExternalTrafficPolicy
-	}
-	if h.progress.KeepsItself() {
-		spec["externalIPs"], spec["externalTrafficPolicy"] = original.ExternalIPs, original.ExternalTrafficPolicy
-	}
-	return map[string]any{
-		"metadata": map[string]any{
-			"resourceVersion": svc.ResourceVersion,
-			"annotations": map[string]any{
-				v1alpha1.AnnotationTargetIP: h.progress.New.String(),
-				v1alpha1.AnnotationMovedAt:  h.Now().UTC().Format(time.RFC3339Nano),
-			},
-		},
-		"spec": spec,
-	}
+	return bridge.Arrival{Service: svc, Original: original, At: dest, Target: h.progress.New, Now: h.Now()}.Patch()
 }
 
 func (h *hopStep) changes() ([]engine.Change, error) {

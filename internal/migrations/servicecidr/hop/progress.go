@@ -26,6 +26,10 @@ type Progress struct {
 
 	began   time.Time
 	skipped string
+	// stranded says why the Service got no address, remark what is to be said of how it arrived.
+	stranded, remark string
+	// refusedSince is when what may yet let it arrive first did not.
+	refusedSince time.Time
 }
 
 // answers are a Service and its bridge as last answered; nil if unknown. They are good for writes
@@ -58,7 +62,7 @@ func (p *Progress) recordHold(h *bridge.Hold) {
 	if p.Reserved == nil {
 		p.Reserved = map[netip.Addr]services.Reservation{}
 	}
-	r := services.Reservation{UID: h.UID, Original: h.Original, Old: h.Old, Target: h.New, Since: p.Reserved[h.Address].Since}
+	r := services.Reservation{UID: h.UID, Original: h.Original, Old: h.Old, Target: h.New, Heading: h.Heading, Since: p.Reserved[h.Address].Since}
 	if h.Service != nil {
 		r.Form = h.Service.Form
 	}

@@ -69,7 +69,7 @@ func (r Release) look(ctx context.Context) (engine.State, remainder, error) {
 
 func (r Release) outOfMigration(svc *corev1.Service) bool {
 	_, reason := r.Strategies.Evaluate(svc)
-	return (r.Why != "" || reason.Kind != "") && !services.IsInTransit(svc, r.Domain)
+	return (r.Why != "" || reason.Kind != "") && !r.Entry.IsInTransit(svc, r.Domain)
 }
 
 func (r Release) leftOf(ctx context.Context, svc *corev1.Service) (seen remainder, left string, err error) {

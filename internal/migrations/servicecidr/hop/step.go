@@ -2,6 +2,7 @@ package hop
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -57,8 +58,11 @@ func (s *Steps) HopBeside(e *services.Entry, to engine.Direction, beside []bridg
 
 func (h *hopStep) Title() string {
 	p := h.progress
-	if p.skipped != "" {
+	switch {
+	case p.skipped != "":
 		return fmt.Sprintf("Leave %s alone: it %s", p.Key(), p.skipped)
+	case p.stranded != "":
+		return fmt.Sprintf("Leave %s to its bridge: it %s", p.Key(), p.stranded)
 	}
 	src, dest := h.ends()
 	how := ""
@@ -77,6 +81,9 @@ func (h *hopStep) Title() string {
 	return fmt.Sprintf("Move %s from %s to %s%s", p.Key(), src, dest, how)
 }
 
+// Note says what of a Service did not arrive with it.
+func (h *hopStep) Note() string { return h.progress.remark }
+
 func (h *hopStep) ends() (src, dest netip.Addr) { return h.progress.Ends(h.to) }
 
 // look finds nothing to do for a Service that is gone: its bridge is removed as an orphan.
@@ -87,13 +94,19 @@ func (h *hopStep) look(ctx context.Context) (engine.State, *corev1.Service, erro
 	}
 	src, dest := h.ends()
 	switch {
-	case services.IsAt(svc, dest) && h.keeps(svc, src) == nil && h.hold(src).Check(ctx, h.Client) == nil:
+	case services.IsAt(svc, dest) && h.keeps(svc, src) == nil && h.left(ctx, src):
 		return engine.Done, svc, nil
-	case services.IsAt(svc, dest), services.IsInTransit(svc, h.Domain), services.IsAt(svc, src), h.mayNotMove(svc) != "":
+	case services.IsAt(svc, dest), h.progress.IsInTransit(svc, h.Domain), services.IsAt(svc, src), h.mayNotMove(h.progress, svc) != "":
 		return engine.Pending, svc, nil
 	}
 	return engine.Blocked, svc, fmt.Errorf("service %s is now of type %s at %q, and was to move from %s to %s",
 		h.progress.Key(), svc.Spec.Type, svc.Spec.ClusterIP, src, dest)
+}
+
+// left reports whether the address that the Service has left is reserved, as after a hop.
+func (h *hopStep) left(ctx context.Context, src netip.Addr) bool {
+	hold := h.hold(src)
+	return hold.Check(ctx, h.Client) == nil && !hold.Heading.IsValid()
 }
 
 // keeps is nil for a Service that answers at an address itself, if it is to.
@@ -110,8 +123,8 @@ func (h *hopStep) hold(a netip.Addr) *bridge.Hold { return h.progress.Reservatio
 func (h *hopStep) write(ctx context.Context, svc *corev1.Service) (func(context.Context) error, error) {
 	_, dest := h.ends()
 	p := h.progress
-	p.skipped, p.answers = "", answers{}
-	if reason := h.mayNotMove(svc); reason != "" && !services.IsAt(svc, dest) {
+	p.skipped, p.stranded, p.answers = "", "", answers{}
+	if reason := h.mayNotMove(h.progress, svc); reason != "" && !services.IsAt(svc, dest) {
 		p.skipped = reason
 		return noProof, h.skip(ctx, svc)
 	}
@@ -123,10 +136,13 @@ func (h *hopStep) write(ctx context.Context, svc *corev1.Service) (func(context.
 	switch {
 	case services.IsAt(svc, dest): // the address that it has left is still to be reserved
 		err = a.keepLeft(ctx)
-	case services.IsInTransit(svc, h.Domain):
+	case h.progress.IsInTransit(svc, h.Domain):
 		err = a.resume(ctx)
 	default:
 		err = a.start(ctx)
+	}
+	if stranded := new(strandedError); errors.As(err, &stranded) {
+		return noProof, h.strand(ctx, a, stranded)
 	}
 	if err != nil {
 		return nil, err
@@ -156,7 +172,7 @@ func (h *hopStep) skip(ctx context.Context, svc *corev1.Service) error {
 
 func (h *hopStep) prove(ctx context.Context) error {
 	svc, err := readService(ctx, h.Client, &h.progress.Entry)
-	if err != nil || svc == nil {
+	if err != nil || svc == nil || h.progress.stranded != "" {
 		return err
 	}
 	return h.verify(ctx, svc, false)
@@ -198,7 +214,7 @@ func (h *hopStep) verifySpec(svc *corev1.Service, original *corev1.ServiceSpec) 
 	case services.AddressBeside(services.ParseAddresses(original.ClusterIPs), dest) != services.AddressBeside(services.AddressesOf(svc), dest):
 		return fmt.Errorf("service %s is at %v, and did not keep its other address", key, s.ClusterIPs)
 	case original.Type == corev1.ServiceTypeNodePort &&
-		(!equality.Semantic.DeepEqual(s.Ports, original.Ports) || s.ExternalTrafficPolicy != original.ExternalTrafficPolicy):
+		(!samePorts(s.Ports, original.Ports) || s.ExternalTrafficPolicy != original.ExternalTrafficPolicy):
 		return fmt.Errorf("service %s lost its node ports or externalTrafficPolicy", key)
 	}
 	return h.keeps(svc, src)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -38,8 +39,10 @@ type Steps struct {
 	// Store is where API servers keep those that go by etcd.
 	Store Store
 	// OnMove, if set, gets each Service that has got to its other address.
-	OnMove  func(migration.Move)
-	Tracker *Tracker
+	OnMove func(migration.Move)
+	// OnStranded, if set, gets each Service that was refused an address between its patches.
+	OnStranded func(types.UID, Stranded)
+	Tracker    *Tracker
 
 	endpoints *bridge.Endpoints
 	// throttle keeps hops from ingress controllers that lead to the Service.
@@ -130,8 +133,8 @@ func (s *Steps) reserveNew(ctx context.Context, p *Progress) error {
 }
 
 // mayNotMove says why a Service, as just read, may not move; empty in the middle of a hop.
-func (s *Steps) mayNotMove(svc *corev1.Service) string {
-	if services.IsInTransit(svc, s.Domain) {
+func (s *Steps) mayNotMove(p *Progress, svc *corev1.Service) string {
+	if p.IsInTransit(svc, s.Domain) {
 		return ""
 	}
 	_, reason := s.Strategies.Evaluate(svc)

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 
@@ -69,6 +70,9 @@ func (e *Entry) Away() bool { return e.Position == Moved || e.Position == InTran
 // answers until finish or rollback.
 func (e *Entry) CannotReturn() bool { return e.Position == Moved && e.Reason.Kind != "" }
 
+// IsStranded reports whether a Service is between its patches, and refused an address.
+func (e *Entry) IsStranded() bool { return e.Position == InTransit && e.Reason.Kind != "" }
+
 func (e *Entry) InTarget() bool { return e.Reason.Kind == InTarget }
 
 func (e *Entry) Key() types.NamespacedName {
@@ -110,9 +114,10 @@ func (e *Entry) held() *bridge.HeldService {
 	return s
 }
 
-func (e *Entry) Memo(migration string) *bridge.Hold {
+// Memo is what is noted of a Service that is about to hop to an address.
+func (e *Entry) Memo(migration string, heading netip.Addr) *bridge.Hold {
 	m := bridge.Memo(migration, e.Service, e.Old, e.New)
-	m.Original = e.Original
+	m.Original, m.Heading = e.Original, heading
 	return m
 }
 
@@ -146,18 +151,9 @@ func (e *Entry) Mirrored() bool { return len(e.Service.Spec.Selector) == 0 }
 // would copy what they are given to see instead.
 func (e *Entry) Throttled() bool { return e.Routed && e.Hops() && !e.Mirrored() }
 
-// Heading is where an interrupted hop was going: the left address is reserved last. Else it goes by
-// annotations, where a lie costs one hop more.
+// Heading is where an interrupted hop was going.
 func (e *Entry) Heading() engine.Direction {
-	old, isOld := e.Reserved[e.Old]
-	target, isTarget := e.Reserved[e.New]
-	if isOld && isTarget && !old.Since.Equal(target.Since) {
-		if old.Since.After(target.Since) {
-			return engine.Forward
-		}
-		return engine.Backward
-	}
-	if e.Service.Annotations[v1alpha1.AnnotationAwaySince] != "" {
+	if cmp.Or(e.markedHeading(), e.RecordedMemo().Heading) == e.Old {
 		return engine.Backward
 	}
 	return engine.Forward

@@ -91,20 +91,6 @@ func (e *Entry) Kept(svc *corev1.Service) netip.Addr {
 	return AddressBeside(ParseAddresses(original.ClusterIPs), e.moving())
 }
 
-// AddressesOnArrival are the addresses of a Service that arrives at one, in the order of its
-// families.
-func AddressesOnArrival(dest netip.Addr, original *corev1.ServiceSpec) []string {
-	all := ParseAddresses(original.ClusterIPs)
-	kept := AddressBeside(all, dest)
-	switch {
-	case !kept.IsValid():
-		return []string{dest.String()}
-	case all[0] == kept:
-		return []string{kept.String(), dest.String()}
-	}
-	return []string{dest.String(), kept.String()}
-}
-
 // OtherFamily is the one in which Services that move keep an address, and nodes have to know
 // bridges; empty, if there is none.
 func (s *Inventory) OtherFamily() corev1.IPFamily {

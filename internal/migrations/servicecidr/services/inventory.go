@@ -185,11 +185,11 @@ func (s *Inventory) Counts() v1alpha1.Counts {
 	return c
 }
 
-// Pending are the entries that are not at their new address yet.
+// Pending are the entries that are not at their new address yet, and may get there.
 func (s *Inventory) Pending() []*Entry {
 	var out []*Entry
 	for _, e := range s.Moves {
-		if e.Position != Moved {
+		if e.Position != Moved && !e.IsStranded() {
 			out = append(out, e)
 		}
 	}
@@ -198,7 +198,7 @@ func (s *Inventory) Pending() []*Entry {
 
 // ProbesPending reports whether a Service that agents call has not moved.
 func (s *Inventory) ProbesPending() bool {
-	return slices.ContainsFunc(s.Probes, func(e *Entry) bool { return e.Position != Moved })
+	return slices.ContainsFunc(s.Probes, func(e *Entry) bool { return e.Position != Moved && !e.IsStranded() })
 }
 
 // HasProbes reports whether all Services that agents call are there.
@@ -261,11 +261,16 @@ func (s *Inventory) Blockers() []*Entry {
 func (s *Inventory) Away(name string) []*Entry {
 	var out []*Entry
 	for _, e := range s.Moves {
-		if e.Tier == name && e.Away() && !e.CannotReturn() {
+		if e.Tier == name && e.Away() && !e.CannotReturn() && !e.IsStranded() {
 			out = append(out, e)
 		}
 	}
 	return out
+}
+
+// Stranded are the entries that were left between their patches, and are refused an address.
+func (s *Inventory) Stranded() []*Entry {
+	return slices.DeleteFunc(s.All(), func(e *Entry) bool { return !e.IsStranded() })
 }
 
 // TierCounts counts the Services of each tier, and those that will have moved as moved.

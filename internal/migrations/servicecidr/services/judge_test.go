@@ -1,12 +1,14 @@
 package services
 
 import (
+	"net/netip"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/network/bridge"
 )
 
 // TestJudge changes a Service that may move in each way after which it may not.
@@ -48,8 +50,37 @@ func TestCrossing(t *testing.T) {
 	svc.Spec.Type = corev1.ServiceTypeExternalName
 	host := BridgeKey(svc).Name + ".shop.svc."
 	for name, want := range map[string]bool{host + "cluster.local": true, host + "example.com": false, "rds.example.com": false, "": false, "10.96.3.7": true, "10.96.3.8": false} {
-		if svc.Spec.ExternalName = name; IsInTransit(svc, "cluster.local") != want {
+		if svc.Spec.ExternalName = name; LeadsToBridge(svc, "cluster.local") != want {
 			t.Errorf("%q: want %t", name, want)
+		}
+	}
+}
+
+// TestOnItsWay: what its owner can write too counts as a hop only between the notes that replumb
+// makes before the first patch and after the second.
+func TestOnItsWay(t *testing.T) {
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "uid"}}
+	svc.Spec.Type, svc.Spec.ExternalName = corev1.ServiceTypeExternalName, BridgeHost(svc, "cluster.local")
+	old, target := netip.MustParseAddr("10.96.3.7"), netip.MustParseAddr("172.24.3.7")
+	memo := func(heading netip.Addr) Reservation { return Reservation{Old: old, Target: target, Heading: heading} }
+	noted := bridge.MemoAddress(svc.UID)
+	for name, tt := range map[string]struct {
+		reserved map[netip.Addr]Reservation
+		want     bool
+	}{
+		"nothing":                     {nil, false},
+		"bridged":                     {map[netip.Addr]Reservation{target: {}}, false},
+		"leaves":                      {map[netip.Addr]Reservation{noted: memo(target)}, true},
+		"leaves, the target reserved": {map[netip.Addr]Reservation{noted: memo(target), target: {}}, true},
+		"moved":                       {map[netip.Addr]Reservation{noted: memo(target), old: {}}, false},
+		"returns":                     {map[netip.Addr]Reservation{noted: memo(old), old: {}}, true},
+		"back":                        {map[netip.Addr]Reservation{noted: memo(old), target: {}}, false},
+		"is completed":                {map[netip.Addr]Reservation{noted: memo(target), old: {Heading: target}}, true},
+		"is taken back":               {map[netip.Addr]Reservation{target: {Heading: old}}, true},
+	} {
+		e := &Entry{Service: svc, Reserved: tt.reserved}
+		if e.IsInTransit(svc, "cluster.local") != tt.want {
+			t.Errorf("%s: want %t", name, tt.want)
 		}
 	}
 }

@@ -33,6 +33,8 @@ const (
 	Foreign ReasonKind = "Foreign"
 	// Refused Services would have to move, but cannot.
 	Refused ReasonKind = "Refused"
+	// Stranded Services are between the patches of a hop, and are refused an address.
+	Stranded ReasonKind = "Stranded"
 	// Unconfirmed Services claim a part in the migration that replumb's records do not confirm.
 	Unconfirmed ReasonKind = "Unconfirmed"
 )

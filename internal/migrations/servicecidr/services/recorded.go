@@ -37,7 +37,9 @@ type Reservation struct {
 	Original string
 	// Old and Target are where the Service goes from and to, as the memo has it.
 	Old, Target netip.Addr
-	Since       time.Time
+	// Heading is where the Service is on its way to by a hop, if it is.
+	Heading netip.Addr
+	Since   time.Time
 	// Form is that in which the Service keeps the address itself; empty, if it does not.
 	Form v1alpha1.OverlapForm
 }
@@ -68,6 +70,7 @@ func ReservationsOf(snap *inventory.Snapshot) Reservations {
 		}
 		r.Old, _ = netip.ParseAddr(ip.Annotations[v1alpha1.AnnotationOldIP])
 		r.Target, _ = netip.ParseAddr(ip.Annotations[v1alpha1.AnnotationTargetIP])
+		r.Heading, _ = netip.ParseAddr(ip.Annotations[v1alpha1.AnnotationHeading])
 		all[key][a] = r
 	}
 	return all
@@ -219,6 +222,7 @@ func (w *recordedState) entry(svc *corev1.Service, ending bool) *Entry {
 	e := &Entry{Service: svc, Position: Waiting, Reserved: w.held.Of(svc, s.Spec.Name)}
 	e.recall()
 	if ending { // whatever it was before: no bridge can be made any more, and soon none is needed
+		e.Old = s.Spec.Current(svc)
 		e.Position, e.Reason = Stays, Reason{Ending, "is in a namespace that is being removed"}
 		return e
 	}
@@ -249,7 +253,7 @@ func (w *recordedState) begun(e *Entry) {
 	claims := svc.Annotations[v1alpha1.LabelMigration] == s.Spec.Name
 	was := w.formerAddress(e)
 	switch {
-	case IsInTransit(svc, s.Spec.Domain):
+	case e.IsInTransit(svc, s.Spec.Domain):
 		w.inTransit(e, was)
 	case cidr.Contains(s.Spec.To, current) && was.IsValid():
 		e.Old, e.New, e.Position = was, current, Moved
@@ -271,10 +275,6 @@ func (w *recordedState) begun(e *Entry) {
 func (w *recordedState) inTransit(e *Entry, was netip.Addr) {
 	to := w.inventory.Spec.To
 	e.Old, e.New, e.Position = was, e.recordedTarget(to), InTransit
-	hint, err := netip.ParseAddr(e.Service.Annotations[v1alpha1.AnnotationTargetIP])
-	if err == nil && !e.New.IsValid() && cidr.Contains(to, hint) { // by an earlier version, which made no memo
-		e.New = hint
-	}
 	if !e.Old.IsValid() || !e.New.IsValid() {
 		w.unconfirmed(e)
 	}
@@ -290,20 +290,59 @@ func (w *recordedState) returned(e *Entry, current netip.Addr) bool {
 // removed reports whether the migration had begun with a Service that stays.
 func (w *recordedState) removed(e *Entry) bool {
 	if e.Position != Pinned && e.Position != Stays || e.Reason.Kind == Unconfirmed || e.Reason.Kind == Foreign ||
-		IsInTransit(e.Service, w.inventory.Spec.Domain) {
+		e.IsInTransit(e.Service, w.inventory.Spec.Domain) {
 		return false
 	}
 	_, recorded := w.record[e.Service.UID]
 	return len(e.Reserved) > 0 || recorded && e.Service.Annotations[v1alpha1.LabelMigration] == w.inventory.Spec.Name
 }
 
-// IsInTransit reports whether a Service is between the two patches of a hop.
-func IsInTransit(svc *corev1.Service, domain string) bool {
+// IsInTransit reports whether a Service, as just read, is between the two patches of a hop. Its
+// owner can write the same: reservations decide whether replumb has sent the first patch.
+func (e *Entry) IsInTransit(svc *corev1.Service, domain string) bool {
+	return LeadsToBridge(svc, domain) && e.onItsWay()
+}
+
+// LeadsToBridge reports whether a Service is of the type, and has the externalName, of the time
+// between the patches.
+func LeadsToBridge(svc *corev1.Service, domain string) bool {
 	if svc.Spec.Type != corev1.ServiceTypeExternalName || svc.Spec.ExternalName == "" {
 		return false
 	}
 	host := svc.Spec.ExternalName
 	return host == BridgeHost(svc, domain) || host == svc.Annotations[v1alpha1.AnnotationOldIP]
+}
+
+// onItsWay reports whether a hop has begun and not ended, by what is reserved: the memo is written
+// before the first patch, and the address left is reserved after the second. One that is reserved
+// between them says so. Earlier versions noted no heading: with a memo of theirs, neither address is
+// reserved in the middle of a hop alone.
+func (e *Entry) onItsWay() bool {
+	memo := e.RecordedMemo()
+	_, old := e.Reserved[memo.Old]
+	_, target := e.Reserved[memo.Target]
+	switch {
+	case e.markedHeading().IsValid():
+		return true
+	case !memo.Old.IsValid():
+		return false
+	case !memo.Heading.IsValid():
+		return !old && !target
+	case memo.Heading == memo.Old:
+		return !target
+	}
+	return !old
+}
+
+// markedHeading is where the Service goes by the reservation of the address that it has left, which
+// a completion makes before it sends the second patch.
+func (e *Entry) markedHeading() (heading netip.Addr) {
+	for a, r := range e.Reserved {
+		if r.Heading.IsValid() && a != bridge.MemoAddress(e.Service.UID) {
+			heading = r.Heading
+		}
+	}
+	return heading
 }
 
 // formerAddress is the address that a Service leaves; invalid, if only the Service says so.
