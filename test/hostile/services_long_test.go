@@ -170,7 +170,7 @@ func TestTenantInAHop(t *testing.T) {
 			s.must(tenant.Patch(t.Context(), mine, client.RawPatch(types.MergePatchType, body)))
 			switch command {
 			case "apply":
-				s.apply(0, "service "+tenantSpace+"/mine")
+				s.apply(0, tenantSpace+"/mine, which leaves the migration")
 			case "rollback":
 				s.home()
 			default:

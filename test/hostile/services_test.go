@@ -62,7 +62,7 @@ func (s *scene) noBridgeBut(allowed ...string) {
 func TestTenantMeanwhile(t *testing.T) {
 	s := begin(t)
 	// The freeze is a fence for those who mean well; what holds here has to hold without it.
-	s.write(strings.Replace(s.text(), "  batch:", "  freeze: Disabled\n  batch:", 1))
+	s.write(strings.NewReplacer("  batch:", "  freeze: Disabled\n  batch:", "drain: 0s", "drain: 0s, overlap: Bridge").Replace(s.text()))
 	s.apply(0)
 	tenant := s.tenant()
 	mine := s.service(tenantSpace, "mine")

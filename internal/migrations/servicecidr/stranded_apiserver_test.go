@@ -230,7 +230,7 @@ func (f *fixture) refusedAn(err error) {
 		f.Fatalf("ended with %v", err)
 	}
 	hint := fault.Advice(err)
-	if !strings.Contains(hint, "except the Service") || !strings.Contains(hint, "kubectl patch service -n shop cart --type merge -p '{") {
+	if !strings.Contains(hint, "except the Service") || !strings.Contains(hint, "kubectl patch service -n shop cart --field-manager=replumb --type merge -p '{") {
 		f.Errorf("hint: %s", hint)
 	}
 }
@@ -253,6 +253,28 @@ func TestNoReturnIsFoundBefore(t *testing.T) {
 	}
 	if hint := fault.Advice(err); !strings.Contains(hint, "kubectl annotate service -n shop cart replumb.dev/strategy=pin") {
 		t.Errorf("hint: %s", hint)
+	}
+	if is := f.get("cart"); is.Spec.ClusterIP != was.Spec.ClusterIP {
+		t.Errorf("cart is at %q", is.Spec.ClusterIP)
+	}
+	f.must(f.run("rollback"))
+	f.nothingLeft()
+}
+
+// TestCanaryThatGetsNoAddress ends apply, unlike a user's Service: no other has left yet.
+func TestCanaryThatGetsNoAddress(t *testing.T) {
+	f := setup(t)
+	was := f.service("cart", at("10.96.3.7"))
+	f.service("external", func(svc *corev1.Service) {
+		svc.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.com", Ports: svc.Spec.Ports}
+	})
+	f.refused(getsAddress("external"), func() {
+		f.policy("externalname-stays", "!(object.metadata.name.startsWith('canary-') || object.metadata.name == 'external') || "+
+			"oldObject.spec.type != 'ExternalName' || object.spec.type == 'ExternalName'",
+			rule("", "services", admissionv1.Update), "shop", v1alpha1.SystemNamespace)
+	})
+	if _, err := f.job.Apply(t.Context(), f.runner); err == nil || !strings.Contains(err.Error(), "gets no address: ValidatingAdmissionPolicy externalname-stays") {
+		t.Fatalf("ended with %v", err)
 	}
 	if is := f.get("cart"); is.Spec.ClusterIP != was.Spec.ClusterIP {
 		t.Errorf("cart is at %q", is.Spec.ClusterIP)

@@ -109,6 +109,9 @@ func (s *Canary) move(ctx context.Context, svc *corev1.Service) error {
 		if err := engine.Drive(ctx, step); err != nil {
 			return fmt.Errorf("%s: %w", step.Title(), err)
 		}
+		if by := s.Steps.Tracker.Of(e).stranded; by != "" {
+			return fmt.Errorf("service %s %s", e.Key(), by)
+		}
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/admission"
 )
@@ -67,5 +68,6 @@ func (a *attempt) byHand() (string, error) {
 		return "", fmt.Errorf("service %s: %w", a.progress.Key(), err)
 	}
 	key := a.progress.Key()
-	return fmt.Sprintf("kubectl patch service -n %s %s --type merge -p '%s'", key.Namespace, key.Name, body), nil
+	return fmt.Sprintf("kubectl patch service -n %s %s --field-manager=%s --type merge -p '%s'",
+		key.Namespace, key.Name, v1alpha1.FieldManager, body), nil
 }
