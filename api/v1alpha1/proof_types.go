@@ -436,6 +436,9 @@ type OldAddressClient struct {
 	LastSeen metav1.MicroTime `json:"lastSeen"`
 	// Open is how many connections are open; for UDP, how many are tracked.
 	Open int `json:"open"`
+	// Gone says that the pod is not there any more, by the API server.
+	// +optional
+	Gone bool `json:"gone,omitempty"`
 	// Workload that the pod belongs to, as kind and namespace/name. Its pods are one client to FirstSeen and LongestGap.
 	// +optional
 	Workload string `json:"workload,omitempty"`

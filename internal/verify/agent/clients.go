@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -72,7 +73,7 @@ func (c *clients) look(s view) {
 	c.list, c.more, c.err, c.watched = nil, 0, nil, reserved.Watched()
 	workloads := workloadsOf(s.pods)
 	for _, f := range found {
-		f.Workload = workloads[f.Pod]
+		f.Workload = c.memory.workload(f.Pod, workloads[f.Pod])
 		switch {
 		case own[parse(f.Source)]:
 		case len(c.list) == mostClients:
@@ -81,8 +82,28 @@ func (c *clients) look(s view) {
 			c.list = append(c.list, f)
 		}
 	}
-	c.memory.add(c.list, left)
+	gone := s.gone()
+	c.memory.forget(gone)
+	c.memory.add(slices.DeleteFunc(slices.Clone(c.list), func(f v1alpha1.OldAddressClient) bool { return endless(&f, gone) }), left)
 	c.list, c.forgotten = c.memory.complete(c.list)
+	for i := range c.list {
+		c.list[i].Gone = gone(c.list[i].Pod)
+	}
+}
+
+// gone reports whether the API server has no pod of a name on this node any more.
+func (s view) gone() func(pod string) bool {
+	there := map[string]bool{}
+	for _, pod := range s.pods {
+		there[pod.Namespace+"/"+pod.Name] = true
+	}
+	return func(pod string) bool { return pod != "" && s.podsListed && !there[pod] }
+}
+
+// endless reports whether a client cannot come again: a pod that has gone, and that is of no
+// workload which makes others.
+func endless(c *v1alpha1.OldAddressClient, gone func(pod string) bool) bool {
+	return c.Workload == "" && gone(c.Pod)
 }
 
 func (c *clients) recall(reported []v1alpha1.OldAddressClient) {

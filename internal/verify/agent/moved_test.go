@@ -107,8 +107,8 @@ func TestClientsOfOldAddresses(t *testing.T) {
 	}
 }
 
-// TestOldAddressesAreWatchedByReservation: a Service that says nothing of itself, with a bridge that
-// says nothing, is watched all the same, and the report has which addresses that are.
+// TestOldAddressesAreWatchedByReservation: a Service that says nothing of itself, with a bridge
+// that says nothing, is watched all the same, and the report has which addresses that are.
 func TestOldAddressesAreWatchedByReservation(t *testing.T) {
 	svc := service("shop", "cart", newAt)
 	b := service("shop", bridge.Name("cart", "uid-cart"), "10.96.9.9")

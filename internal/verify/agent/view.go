@@ -28,6 +28,8 @@ type view struct {
 	listed bool
 	// pods of the node, for the agent in its network.
 	pods []*corev1.Pod
+	// podsListed says that these are known.
+	podsListed bool
 	// ranges bound the addresses of Services; notes of others are not believed.
 	ranges []netip.Prefix
 }
@@ -92,7 +94,7 @@ func (w *watched) view() (s view, ok bool) {
 	}
 	s.services, ok = w.services.all()
 	s.reserved, s.listed = w.reserved.all()
-	s.pods, _ = w.pods.all()
+	s.pods, s.podsListed = w.pods.all()
 	s.ranges = w.ranges
 	return s, ok && known
 }

@@ -25,8 +25,8 @@ func podRights() []access.Right {
 const flagz = "/flagz"
 
 // hostRights are those of the agent in the network of a node. Where Services move it names clients
-// by the pods of its node, which takes the right to list all pods, and goes by the addresses that are
-// reserved.
+// by the pods of its node, which takes the right to list all pods, and goes by the addresses that
+// are reserved.
 func hostRights(services bool) []access.Right {
 	if !services {
 		return podRights()

@@ -94,7 +94,7 @@ func (s Set) Watched() *v1alpha1.WatchedAddresses {
 	return &v1alpha1.WatchedAddresses{Count: len(s), Digest: fmt.Sprintf("%016x", s.sum())}
 }
 
-// sum does not depend on the order. What one address is missing differs by the hash of that.
+// sum does not depend on the order. A set with one address less differs by the hash of that.
 func (s Set) sum() (sum uint64) {
 	for a := range s {
 		sum ^= hash(a)

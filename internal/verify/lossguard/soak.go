@@ -161,7 +161,7 @@ func (s *Soak) Verify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.message = s.evaluate(ready, more, now)
+	s.message = s.evaluate(ctx, ready, more, now)
 	return s.message
 }
 
@@ -239,7 +239,7 @@ func (s *Soak) see(r *v1alpha1.NodeReport, now time.Time) {
 		left[key] = true
 		have := s.clients[key]
 		switch {
-		case have == nil && c.Past(reported):
+		case have == nil && (c.Gone || c.Past(reported)):
 			used := now.Add(-reported.Sub(c.LastSeen.Time))
 			s.clients[key] = &soakClient{OldAddressClient: c, used: used, first: c.began(used)}
 			continue
@@ -247,7 +247,7 @@ func (s *Soak) see(r *v1alpha1.NodeReport, now time.Time) {
 			s.clients[key] = &soakClient{OldAddressClient: c, used: now, first: c.began(now), again: s.looked.Before(now)}
 			s.used = now
 			continue
-		case c.Open > 0 || !c.LastSeen.Equal(&have.LastSeen):
+		case !c.Gone && c.Open > 0 || !c.LastSeen.Equal(&have.LastSeen):
 			have.used, have.again = now, true
 			s.used = now
 		}
@@ -288,8 +288,8 @@ func (s *Soak) silent(nodes []corev1.Node, now time.Time) (ready []string, err e
 }
 
 // evaluate says what to wait for; nil, if no ready node has seen a client for long enough.
-func (s *Soak) evaluate(ready []string, more int, now time.Time) error {
-	if using := s.using(ready, now); len(using) > 0 {
+func (s *Soak) evaluate(ctx context.Context, ready []string, more int, now time.Time) error {
+	if using := s.stillThere(ctx, s.using(ready, now)); len(using) > 0 {
 		return engine.NotYet("%s", inTheWay(using, more))
 	}
 	if back := s.mayComeBack(now); back != "" {
@@ -320,6 +320,9 @@ func (s *Soak) evaluate(ready []string, more int, now time.Time) error {
 func (s *Soak) using(ready []string, now time.Time) []OldAddressClient {
 	var out []OldAddressClient
 	for key, c := range s.clients {
+		if c.Gone {
+			continue
+		}
 		if c.Open > 0 && slices.Contains(ready, key.node) || now.Sub(c.used) < s.Length {
 			out = append(out, c.OldAddressClient)
 		}

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -17,8 +18,8 @@ import (
 	"github.com/replumb/replumb/internal/verify/leftaddress"
 )
 
-// readLeft reads what is to be watched once, and again where an agent watches something else: it may
-// have seen what came later.
+// readLeft reads what is to be watched once, and again where an agent watches something else: it
+// may have seen what came later.
 func (s *Soak) readLeft(ctx context.Context, reports []v1alpha1.NodeReport, now time.Time) error {
 	if s.Left == nil {
 		return nil
@@ -81,6 +82,27 @@ func (s *Soak) unwatched(ready []string) string {
 		words = append(words[:named], fmt.Sprintf("and %d more nodes", n-named))
 	}
 	return strings.Join(words, "; ")
+}
+
+// mostAsked bounds for how many pods the API server is asked in a look.
+const mostAsked = 64
+
+// stillThere leaves out pods that the API server does not have any more: a node may be behind, and
+// nobody can restart them.
+func (s *Soak) stillThere(ctx context.Context, using []OldAddressClient) []OldAddressClient {
+	asked := map[string]bool{}
+	return slices.DeleteFunc(using, func(c OldAddressClient) bool {
+		namespace, name, isPod := strings.Cut(c.Pod, "/")
+		gone, known := asked[c.Pod]
+		if !isPod || known || len(asked) == mostAsked {
+			return gone
+		}
+		pods := &metav1.PartialObjectMetadataList{}
+		pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+		err := s.Client.List(ctx, pods, client.InNamespace(namespace), client.MatchingFields{metav1.ObjectNameField: name})
+		asked[c.Pod] = err == nil && len(pods.Items) == 0
+		return asked[c.Pod]
+	})
 }
 
 // Left reads what Services have left, in a cluster.

@@ -20,12 +20,15 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// waitsFor is a soak without an API server, of one ready node whose agent reports every ten seconds.
+// waitsFor is a soak without an API server, of one ready node whose agent reports every ten
+// seconds.
 type waitsFor struct {
 	*testing.T
 	soak     *lossguard.Soak
 	clock    time.Time
 	sequence int64
+	// pods are those that the API server has.
+	pods []client.Object
 }
 
 func newWaitsFor(t *testing.T) *waitsFor {
@@ -56,7 +59,8 @@ func (w *waitsFor) looks(more ...func(*v1alpha1.NodeReportStatus)) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: corev1.NodeStatus{
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 	}}
-	w.soak.Client = fake.NewClientBuilder().WithScheme(scheme).WithObjects([]client.Object{report, node}...).Build()
+	w.soak.Client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(append([]client.Object{report, node}, w.pods...)...).
+		WithIndex(&corev1.Pod{}, metav1.ObjectNameField, func(o client.Object) []string { return []string{o.GetName()} }).Build()
 	err := w.soak.Verify(w.Context())
 	w.clock = w.clock.Add(10 * time.Second)
 	return err
@@ -90,13 +94,75 @@ func TestEveryOldAddressIsWatched(t *testing.T) {
 	}
 	still("node a does not watch old address 10.96.3.8 (service shop/cart)", watching(one))
 	still("node a watches 0 of 2 old addresses", func(*v1alpha1.NodeReportStatus) {})
+	if took := w.until(3*time.Minute, watching(all)); took < time.Minute {
+		t.Errorf("over %s after everything is watched", took)
+	}
+}
+
+// until looks until the soak is over, and says how long that took.
+func (w *waitsFor) until(limit time.Duration, more ...func(*v1alpha1.NodeReportStatus)) time.Duration {
+	w.Helper()
 	began := w.clock
-	for w.looks(watching(all)) != nil {
-		if w.clock.Sub(began) > 3*time.Minute {
-			t.Fatal("not over three minutes after everything is watched")
+	for {
+		err := w.looks(more...)
+		if err == nil {
+			return w.clock.Sub(began)
+		}
+		if w.clock.Sub(began) > limit {
+			w.Fatalf("not over after %s: %v", limit, err)
 		}
 	}
-	if took := w.clock.Sub(began); took < time.Minute {
-		t.Errorf("over %s after everything is watched", took)
+}
+
+func coredns(workload string, seen time.Time, open int) v1alpha1.OldAddressClient {
+	return v1alpha1.OldAddressClient{
+		Address: "10.96.0.1:443", Protocol: "TCP", Service: "default/kubernetes", Source: "10.244.1.3",
+		Pod: "kube-system/coredns-x", Workload: workload, LastSeen: metav1.NewMicroTime(seen), Open: open,
+	}
+}
+
+// TestOnePodIsOneClient: a pod that has long gone and that a node remembers twice, since it had
+// lost its labels before it ended, is not seen again with each report.
+func TestOnePodIsOneClient(t *testing.T) {
+	w := newWaitsFor(t)
+	seen := w.clock.Add(-38 * time.Minute)
+	twice := func(st *v1alpha1.NodeReportStatus) {
+		st.Clients = []v1alpha1.OldAddressClient{coredns("", seen, 0), coredns("Deployment kube-system/coredns", seen.Add(-time.Minute), 0)}
+	}
+	w.until(3*time.Minute, twice)
+	report := v1alpha1.NodeReport{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	twice(&report.Status)
+	all := lossguard.Clients([]v1alpha1.NodeReport{report})
+	if len(all) != 1 || all[0].Workload != "Deployment kube-system/coredns" || !all[0].LastSeen.Time.Equal(seen) {
+		t.Errorf("clients %v", all)
+	}
+}
+
+// TestPodsThatHaveGoneAreNotWaitedFor: neither where the node says so, nor where it is behind and
+// the API server does. One that is there, as the control, is.
+func TestPodsThatHaveGoneAreNotWaitedFor(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "coredns-x"}}
+	for name, tt := range map[string]struct {
+		gone bool
+		pods []client.Object
+		over bool
+	}{
+		"the node says so":       {true, []client.Object{pod}, true},
+		"the API server says so": {false, nil, true},
+		"it is there":            {false, []client.Object{pod}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWaitsFor(t)
+			w.pods = tt.pods
+			c := coredns("", w.clock.Add(-time.Second), 0)
+			c.Gone, c.Open = tt.gone, 1
+			uses := func(st *v1alpha1.NodeReportStatus) { st.Clients = []v1alpha1.OldAddressClient{c} }
+			if err := w.looks(uses); err == nil || strings.Contains(err.Error(), "coredns") == tt.over {
+				t.Errorf("waits for %v", err)
+			}
+			if tt.gone {
+				w.until(3*time.Minute, uses)
+			}
+		})
 	}
 }

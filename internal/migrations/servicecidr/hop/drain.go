@@ -32,8 +32,8 @@ func DrainStep(c client.Client, migration string, length time.Duration, now func
 	}
 }
 
-// lastMove is when the latest Service moved, by what is reserved for Services, whatever these say of
-// themselves; zero, if nothing is reserved.
+// lastMove is when the latest Service moved, by what is reserved for Services, whatever these say
+// of themselves; zero, if nothing is reserved.
 func lastMove(ctx context.Context, c client.Client, migration string) (latest time.Time, err error) {
 	all, addresses := &corev1.ServiceList{}, &networkingv1.IPAddressList{}
 	if err := c.List(ctx, all); err != nil {
