@@ -29,7 +29,7 @@ func soak(p *Planner) []engine.Group {
 		Migration: p.spec().Name,
 		Watch:     p.Agents.Watch,
 		Addresses: addressesLeft(p, engine.Forward),
-		Left: func(ctx context.Context) (leftaddress.Set, error) {
+		Left: func(ctx context.Context) (leftaddress.Addresses, error) {
 			return lossguard.Left(ctx, p.Tools.Client(), p.spec().Name, leftaddress.Ranges{From: p.spec().From, All: p.Agents.Ranges})
 		},
 		Must:   servicesAway(p),

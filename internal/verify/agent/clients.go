@@ -131,7 +131,7 @@ type departure struct {
 }
 
 // leftAddresses are those of which this agent has to tell who uses them, by reservations alone.
-func (s view) leftAddresses() leftaddress.Set {
+func (s view) leftAddresses() leftaddress.Addresses {
 	if s.migration == nil || s.migration.Spec.ServiceCIDR == nil || s.migration.Status.PointOfNoReturnPassed {
 		return nil
 	}
@@ -141,7 +141,7 @@ func (s view) leftAddresses() leftaddress.Set {
 
 // departures are the reserved ones, and what Services say that they have left beside them: on the
 // way back these are addresses of the target.
-func departures(s view, reserved leftaddress.Set) map[netip.Addr]departure {
+func departures(s view, reserved leftaddress.Addresses) map[netip.Addr]departure {
 	all := map[netip.Addr]departure{}
 	for _, m := range movers(s) {
 		left := m.left()

@@ -20,14 +20,14 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
-// Departure is a Service that has left an address, and when.
-type Departure struct {
+// FormerOwner is a Service that has left an address, and when.
+type FormerOwner struct {
 	Service types.NamespacedName
 	At      time.Time
 }
 
-// Set has departures by address.
-type Set map[netip.Addr]Departure
+// Addresses are what Services have left, by address.
+type Addresses map[netip.Addr]FormerOwner
 
 // Ranges are those between which Services move.
 type Ranges struct {
@@ -38,8 +38,8 @@ type Ranges struct {
 // Of is what Services have left, by the addresses that are reserved for them: tenants write the
 // labels and annotations of Services, and no reservation. Bridges are known by the names that
 // reservations have, and their own addresses belong to it, as names lead there in a hop.
-func Of(migration string, reserved []*networkingv1.IPAddress, services []*corev1.Service, ranges Ranges) Set {
-	left, of := Set{}, map[types.NamespacedName]Departure{}
+func Of(migration string, reserved []*networkingv1.IPAddress, services []*corev1.Service, ranges Ranges) Addresses {
+	left, of := Addresses{}, map[types.NamespacedName]FormerOwner{}
 	standing, named := index(services)
 	for _, ip := range reserved {
 		a, err := netip.ParseAddr(ip.Name)
@@ -47,7 +47,7 @@ func Of(migration string, reserved []*networkingv1.IPAddress, services []*corev1
 		if err != nil || !held || ip.Labels[v1alpha1.LabelMigration] != migration || !cidr.Contains(ranges.From, a) {
 			continue
 		}
-		d := Departure{Service: key, At: bridge.LeftAt(ip)}
+		d := FormerOwner{Service: key, At: bridge.LeftAt(ip)}
 		if svc := standing[key]; svc != nil {
 			if AddressIn(svc, ranges.All) == a { // it is back
 				continue
@@ -90,12 +90,12 @@ func AddressIn(svc *corev1.Service, ranges []netip.Prefix) netip.Addr {
 }
 
 // Watched is what an agent reports: ten thousand addresses have no room in the report of each node.
-func (s Set) Watched() *v1alpha1.WatchedAddresses {
+func (s Addresses) Watched() *v1alpha1.WatchedAddresses {
 	return &v1alpha1.WatchedAddresses{Count: len(s), Digest: fmt.Sprintf("%016x", s.sum())}
 }
 
 // sum does not depend on the order. A set with one address less differs by the hash of that.
-func (s Set) sum() (sum uint64) {
+func (s Addresses) sum() (sum uint64) {
 	for a := range s {
 		sum ^= hash(a)
 	}
@@ -108,7 +108,7 @@ func hash(a netip.Addr) uint64 {
 }
 
 // Lacks says what an agent does not watch of a set that it has to; empty, if it watches all.
-func (s Set) Lacks(watched *v1alpha1.WatchedAddresses) string {
+func (s Addresses) Lacks(watched *v1alpha1.WatchedAddresses) string {
 	if watched == nil {
 		watched = &v1alpha1.WatchedAddresses{}
 	}

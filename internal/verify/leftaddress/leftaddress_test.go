@@ -95,12 +95,12 @@ func TestWhatIsNotLeft(t *testing.T) {
 }
 
 func TestLacks(t *testing.T) {
-	all := leftaddress.Set{}
+	all := leftaddress.Addresses{}
 	for _, a := range []string{"10.96.0.1", "10.96.0.2", "10.96.0.3", "fd00::1"} {
-		all[at(a)] = leftaddress.Departure{Service: types.NamespacedName{Namespace: "shop", Name: "s" + a}}
+		all[at(a)] = leftaddress.FormerOwner{Service: types.NamespacedName{Namespace: "shop", Name: "s" + a}}
 	}
 	without := func(some ...string) *v1alpha1.WatchedAddresses {
-		rest := leftaddress.Set{}
+		rest := leftaddress.Addresses{}
 		for a, d := range all {
 			rest[a] = d
 		}
@@ -109,9 +109,9 @@ func TestLacks(t *testing.T) {
 		}
 		return rest.Watched()
 	}
-	more := leftaddress.Set{at("10.96.0.9"): {}}
+	more := leftaddress.Addresses{at("10.96.0.9"): {}}
 	for name, tt := range map[string]struct {
-		set     leftaddress.Set
+		set     leftaddress.Addresses
 		watched *v1alpha1.WatchedAddresses
 		want    string
 	}{
@@ -120,7 +120,7 @@ func TestLacks(t *testing.T) {
 		"two less":         {all, without("10.96.0.2", "fd00::1"), "watches 2 of 4 old addresses"},
 		"nothing said":     {all, nil, "watches 0 of 4 old addresses"},
 		"nothing is left":  {nil, nil, ""},
-		"others":           {leftaddress.Set{at("10.96.0.1"): {}}, more.Watched(), "watches 1 old addresses, which are not the 1 that Services have left"},
+		"others":           {leftaddress.Addresses{at("10.96.0.1"): {}}, more.Watched(), "watches 1 old addresses, which are not the 1 that Services have left"},
 		"more than is due": {nil, more.Watched(), "watches 1 old addresses, which are not the 0 that Services have left"},
 	} {
 		if got := tt.set.Lacks(tt.watched); got != tt.want {

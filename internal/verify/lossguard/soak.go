@@ -32,7 +32,7 @@ type Soak struct {
 	// Addresses, if set, are those that are to go, as texts: who uses others is not in the way.
 	Addresses map[string]bool
 	// Left, if set, reads what agents have to watch. A node that watches less has shown nothing.
-	Left func(context.Context) (leftaddress.Set, error)
+	Left func(context.Context) (leftaddress.Addresses, error)
 	// Must has the Services by the addresses that they have left: all of them are to be watched.
 	Must map[netip.Addr]string
 	// Length is for how long none must have been used.
@@ -52,7 +52,7 @@ type Soak struct {
 	clients map[soakKey]*soakClient
 	// unready are nodes that were not waited for.
 	unready []string
-	left    leftaddress.Set
+	left    leftaddress.Addresses
 	// read is when left was.
 	read time.Time
 }

@@ -106,7 +106,7 @@ func (s *Soak) stillThere(ctx context.Context, using []OldAddressClient) []OldAd
 }
 
 // Left reads what Services have left, in a cluster.
-func Left(ctx context.Context, c client.Client, migration string, ranges leftaddress.Ranges) (leftaddress.Set, error) {
+func Left(ctx context.Context, c client.Client, migration string, ranges leftaddress.Ranges) (leftaddress.Addresses, error) {
 	reserved := &networkingv1.IPAddressList{}
 	selected := client.MatchingLabels{v1alpha1.LabelMigration: migration, v1alpha1.LabelRole: v1alpha1.RoleHold}
 	if err := c.List(ctx, reserved, selected); err != nil {

@@ -70,13 +70,13 @@ func (w *waitsFor) looks(more ...func(*v1alpha1.NodeReportStatus)) error {
 // address, and has then to see none for as long as ever.
 func TestEveryOldAddressIsWatched(t *testing.T) {
 	a, b := netip.MustParseAddr("10.96.3.7"), netip.MustParseAddr("10.96.3.8")
-	cart := leftaddress.Departure{Service: types.NamespacedName{Namespace: "shop", Name: "cart"}}
-	all, one := leftaddress.Set{a: cart, b: cart}, leftaddress.Set{a: cart}
+	cart := leftaddress.FormerOwner{Service: types.NamespacedName{Namespace: "shop", Name: "cart"}}
+	all, one := leftaddress.Addresses{a: cart, b: cart}, leftaddress.Addresses{a: cart}
 	reserved := one
 	w := newWaitsFor(t)
-	w.soak.Left = func(context.Context) (leftaddress.Set, error) { return reserved, nil }
+	w.soak.Left = func(context.Context) (leftaddress.Addresses, error) { return reserved, nil }
 	w.soak.Must = map[netip.Addr]string{a: "shop/cart", b: "shop/cart"}
-	watching := func(s leftaddress.Set) func(*v1alpha1.NodeReportStatus) {
+	watching := func(s leftaddress.Addresses) func(*v1alpha1.NodeReportStatus) {
 		return func(st *v1alpha1.NodeReportStatus) { st.Watched = s.Watched() }
 	}
 	still := func(want string, more func(*v1alpha1.NodeReportStatus)) {
