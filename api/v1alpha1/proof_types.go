@@ -199,7 +199,7 @@ func OwnProbes() []string {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=replumb
-// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=6"
+// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=7"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Migration",type=string,JSONPath=`.metadata.labels.replumb\.dev/migration`
 // +kubebuilder:printcolumn:name="Reported",type=date,JSONPath=`.status.agents[0].reportedAt`
@@ -260,6 +260,10 @@ type NodeReportStatus struct {
 	// +optional
 	ForgottenClients int `json:"forgottenClients,omitempty"`
 
+	// Watched are the addresses that Services have left, and of which the node tells who uses them. The agent in the node's network tells.
+	// +optional
+	Watched *WatchedAddresses `json:"watched,omitempty"`
+
 	// APIServers are those that the agent in the node's network knows, as it has seen them last. Only agents of a migration that moves
 	// Services look.
 	// +optional
@@ -267,6 +271,16 @@ type NodeReportStatus struct {
 	// +listMapKey=address
 	// +kubebuilder:validation:MaxItems=32
 	APIServers []APIServerReport `json:"apiServers,omitempty"`
+}
+
+// WatchedAddresses are told in short: a node may watch ten thousand.
+type WatchedAddresses struct {
+	// Count is how many there are.
+	// +kubebuilder:validation:Minimum=0
+	Count int `json:"count"`
+	// Digest of the addresses, which does not depend on their order.
+	// +kubebuilder:validation:MaxLength=64
+	Digest string `json:"digest"`
 }
 
 // APIServerReport is what one API server showed.
@@ -422,6 +436,9 @@ type OldAddressClient struct {
 	LastSeen metav1.MicroTime `json:"lastSeen"`
 	// Open is how many connections are open; for UDP, how many are tracked.
 	Open int `json:"open"`
+	// Gone says that the pod is not there any more, by the API server.
+	// +optional
+	Gone bool `json:"gone,omitempty"`
 	// Workload that the pod belongs to, as kind and namespace/name. Its pods are one client to FirstSeen and LongestGap.
 	// +optional
 	Workload string `json:"workload,omitempty"`

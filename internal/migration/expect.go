@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/lists"
@@ -33,13 +34,17 @@ func Expect(p *engine.Plan) (*Expectation, error) {
 }
 
 // Add notes what a step writes, except for replumb's own writes and hooks, which may differ between
-// two runs of a plan.
+// two runs of a plan, and for the Services that agents call: the first run makes them, so that the
+// plan before it has none of their steps.
 func (e *Expectation) Add(step string, role engine.StepRole, changes []engine.Change) error {
 	if len(changes) == 0 {
 		return nil
 	}
 	switch role {
 	case engine.RoleOwn, engine.RoleBarrier, engine.RoleFinal, engine.RoleHook:
+		return nil
+	}
+	if strings.Contains(step, "/"+v1alpha1.SystemNamespace+"/") {
 		return nil
 	}
 	body, err := canonical(changes)

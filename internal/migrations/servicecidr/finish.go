@@ -1,6 +1,7 @@
 package servicecidr
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,11 +11,13 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/verify/leftaddress"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 func soak(p *Planner) []engine.Group {
-	if p.Agents == nil || p.LeaveClients || p.Cilium { // RP1207 says that nobody sees clients behind Cilium
+	past := p.Migration.Status.PointOfNoReturnPassed           // and agents look for clients no longer
+	if p.Agents == nil || p.LeaveClients || p.Cilium || past { // RP1207 says that nobody sees clients behind Cilium
 		return nil
 	}
 	length := time.Minute
@@ -26,11 +29,26 @@ func soak(p *Planner) []engine.Group {
 		Migration: p.spec().Name,
 		Watch:     p.Agents.Watch,
 		Addresses: addressesLeft(p, engine.Forward),
-		Length:    length,
-		Limit:     p.Agents.Wait,
-		Within:    length + p.spec().GateWait,
-		Now:       p.Tools.Now,
+		Left: func(ctx context.Context) (leftaddress.Addresses, error) {
+			return lossguard.Left(ctx, p.Tools.Client(), p.spec().Name, leftaddress.Ranges{From: p.spec().From, All: p.Agents.Ranges})
+		},
+		Must:   servicesAway(p),
+		Length: length,
+		Limit:  p.Agents.Wait,
+		Within: length + p.spec().GateWait,
+		Now:    p.Tools.Now,
 	})
+}
+
+// servicesAway has those that moved by the addresses they have left.
+func servicesAway(p *Planner) map[netip.Addr]string {
+	all := map[netip.Addr]string{}
+	for _, e := range p.Inventory.All() {
+		if e.Away() {
+			all[e.Old] = e.Key().String()
+		}
+	}
+	return all
 }
 
 func verify(p *Planner) []engine.Group {

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -187,6 +188,29 @@ func TestOwnAddressIsPutBack(t *testing.T) {
 		t.Errorf("it is at %s with externalIPs %v", is.Spec.ClusterIP, is.Spec.ExternalIPs)
 	}
 	f.nothingLeft()
+}
+
+// TestLostReservationIsMadeAgain: agents watch an old address, and finish removes it, because it is
+// reserved. The next apply sees to it, however the Service keeps the address.
+func TestLostReservationIsMadeAgain(t *testing.T) {
+	for name, ways := range map[string][]func(*v1alpha1.Migration){
+		"by etcd itself":   {allByEtcd, overlapBy(v1alpha1.OverlapExternalIP)},
+		"by hop itself":    {overlapBy(v1alpha1.OverlapAuto)},
+		"by hop, a bridge": {overlapBy(v1alpha1.OverlapBridge)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setup(t, ways...)
+			was := f.service("plain", at("10.96.3.1"))
+			f.apply()
+			f.must(server.Delete(t.Context(), &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "10.96.3.1"}}))
+			f.apply()
+			if got, want := f.heldFor("10.96.3.1"), "shop/"+bridge.Name(was.Name, was.UID); got != want {
+				t.Errorf("old address 10.96.3.1 is held for %q, want %q", got, want)
+			}
+			f.must(f.finish())
+			f.nothingLeft()
+		})
+	}
 }
 
 // TestOwnAddressBesideBridges: a migration that has begun with bridges goes on with those, and what

@@ -63,7 +63,8 @@ func (m *movePlan) services() []engine.Group {
 	return slices.Concat(groups, m.reserved(batches), m.unbridge())
 }
 
-// reserved is for what etcd moves, which is not seen by who gives addresses out.
+// reserved is for what etcd moves, which is not seen by who gives addresses out, and for what is
+// found not to be reserved any more.
 func (m *movePlan) reserved(batches []*batch) []engine.Group {
 	var some []*services.Entry
 	for _, b := range batches {
@@ -71,6 +72,11 @@ func (m *movePlan) reserved(batches []*batch) []engine.Group {
 			if !e.Hops() {
 				some = append(some, e)
 			}
+		}
+	}
+	for _, e := range m.inventory.All() {
+		if _, is := e.Reserved[e.Old]; e.Position == services.Moved && !is {
+			some = append(some, e)
 		}
 	}
 	if m.to == engine.Backward || len(some) == 0 {

@@ -270,6 +270,15 @@ func HeldFor(ip *networkingv1.IPAddress) (types.NamespacedName, bool) {
 	return key, true
 }
 
+// LeftAt is when a Service left the address that is held for it, as only replumb and the API server
+// can say.
+func LeftAt(ip *networkingv1.IPAddress) time.Time {
+	if at, err := time.Parse(time.RFC3339Nano, ip.Annotations[v1alpha1.AnnotationMovedAt]); err == nil {
+		return at
+	}
+	return ip.CreationTimestamp.Time
+}
+
 // ParentOf names what an IPAddress belongs to.
 func ParentOf(ip *networkingv1.IPAddress) string {
 	p := ip.Spec.ParentRef

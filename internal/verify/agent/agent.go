@@ -81,7 +81,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer stop(nil)
 	a.prepare(stop)
 	var all sync.WaitGroup
-	all.Go(func() { a.watched.follow(ctx, a.Client, a.podsOf()) })
+	all.Go(func() { a.watched.follow(ctx, a.Client, a.podsOf(), a.podsOf() != "" && len(a.Ranges) > 0) })
 	all.Go(func() { a.follow(ctx) })
 	all.Go(func() { a.gate.open(ctx, a.watched.view, a.domain(), a.opened) })
 	if !a.host() && len(a.Ranges) > 0 {
@@ -247,6 +247,9 @@ func (a *Agent) draw() (*v1alpha1.NodeReportStatus, func(), error) {
 	}
 	if a.podsOf() != "" {
 		problems = append(problems, a.watched.pods.trouble(), a.clients.report(status))
+		if len(a.Ranges) > 0 {
+			problems = append(problems, a.watched.reserved.trouble())
+		}
 	}
 	status.Agents = []v1alpha1.AgentReport{a.alive.next(problems)}
 	return status, keep, nil

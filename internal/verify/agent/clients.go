@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/verify/leftaddress"
 )
 
 const (
@@ -40,12 +42,14 @@ type clients struct {
 	// list has recent clients before remembered ones; more and forgotten count those without room.
 	list            []v1alpha1.OldAddressClient
 	more, forgotten int
-	err             error
+	// watched are the addresses that were asked for by the latest look.
+	watched *v1alpha1.WatchedAddresses
+	err     error
 }
 
 func (c *clients) follow(ctx context.Context, look func() (view, bool), every time.Duration) {
 	wait.UntilWithContext(ctx, func(context.Context) {
-		if s, ok := look(); ok {
+		if s, ok := look(); ok && s.listed {
 			c.look(s)
 		}
 	}, every)
@@ -55,7 +59,8 @@ func (c *clients) look(s view) {
 	pods, own := podsByAddress(s.pods)
 	var found []v1alpha1.OldAddressClient
 	var err error
-	left := leftAddresses(s)
+	reserved := s.leftAddresses()
+	left := departures(s, reserved)
 	if len(left) > 0 {
 		found, err = c.flows.Clients(whose(left), pods)
 	}
@@ -65,10 +70,10 @@ func (c *clients) look(s view) {
 		c.err = fmt.Errorf("reading who uses old addresses: %w", err)
 		return
 	}
-	c.list, c.more, c.err = nil, 0, nil
+	c.list, c.more, c.err, c.watched = nil, 0, nil, reserved.Watched()
 	workloads := workloadsOf(s.pods)
 	for _, f := range found {
-		f.Workload = workloads[f.Pod]
+		f.Workload = c.memory.workload(f.Pod, workloads[f.Pod])
 		switch {
 		case own[parse(f.Source)]:
 		case len(c.list) == mostClients:
@@ -77,8 +82,28 @@ func (c *clients) look(s view) {
 			c.list = append(c.list, f)
 		}
 	}
-	c.memory.add(c.list, left)
+	gone := s.gone()
+	c.memory.forget(gone)
+	c.memory.add(slices.DeleteFunc(slices.Clone(c.list), func(f v1alpha1.OldAddressClient) bool { return endless(&f, gone) }), left)
 	c.list, c.forgotten = c.memory.complete(c.list)
+	for i := range c.list {
+		c.list[i].Gone = gone(c.list[i].Pod)
+	}
+}
+
+// gone reports whether the API server has no pod of a name on this node any more.
+func (s view) gone() func(pod string) bool {
+	there := map[string]bool{}
+	for _, pod := range s.pods {
+		there[pod.Namespace+"/"+pod.Name] = true
+	}
+	return func(pod string) bool { return pod != "" && s.podsListed && !there[pod] }
+}
+
+// endless reports whether a client cannot come again: a pod that has gone, and that is of no
+// workload which makes others.
+func endless(c *v1alpha1.OldAddressClient, gone func(pod string) bool) bool {
+	return c.Workload == "" && gone(c.Pod)
 }
 
 func (c *clients) recall(reported []v1alpha1.OldAddressClient) {
@@ -94,7 +119,7 @@ func (c *clients) report(status *v1alpha1.NodeReportStatus) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	status.Clients = append([]v1alpha1.OldAddressClient(nil), c.list...)
-	status.MoreClients, status.ForgottenClients = c.more, c.forgotten
+	status.MoreClients, status.ForgottenClients, status.Watched = c.more, c.forgotten, c.watched
 	return c.err
 }
 
@@ -105,8 +130,18 @@ type departure struct {
 	expired time.Time
 }
 
-// leftAddresses includes the bridges' own.
-func leftAddresses(s view) map[netip.Addr]departure {
+// leftAddresses are those of which this agent has to tell who uses them, by reservations alone.
+func (s view) leftAddresses() leftaddress.Addresses {
+	if s.migration == nil || s.migration.Spec.ServiceCIDR == nil || s.migration.Status.PointOfNoReturnPassed {
+		return nil
+	}
+	from := parsePrefixes(s.migration.Spec.ServiceCIDR.From)
+	return leftaddress.Of(s.migration.Name, s.reserved, s.services, leftaddress.Ranges{From: from, All: s.ranges})
+}
+
+// departures are the reserved ones, and what Services say that they have left beside them: on the
+// way back these are addresses of the target.
+func departures(s view, reserved leftaddress.Addresses) map[netip.Addr]departure {
 	all := map[netip.Addr]departure{}
 	for _, m := range movers(s) {
 		left := m.left()
@@ -120,6 +155,18 @@ func leftAddresses(s view) map[netip.Addr]departure {
 		all[left] = d
 		if m.own.IsValid() {
 			all[m.own] = d
+		}
+	}
+	for a, d := range reserved {
+		all[a] = departure{service: d.Service.String(), expired: d.At.Add(drain(s.migration))}
+	}
+	return all
+}
+
+func parsePrefixes(texts []string) (all []netip.Prefix) {
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			all = append(all, p)
 		}
 	}
 	return all

@@ -80,7 +80,7 @@ func (f *fixture) grant() {
 	look := []string{"list", "watch"}
 	rights := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "agent"}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"services", "pods"}, Verbs: look},
-		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"ipaddresses"}, Verbs: []string{"get"}},
+		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"ipaddresses"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"migrations"}, Verbs: look},
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"nodereports"}, Verbs: []string{"create", "patch"}},
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"nodereports/status"}, Verbs: []string{"patch"}},

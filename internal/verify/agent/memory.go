@@ -22,6 +22,9 @@ const mostRemembered = 4 * mostClients
 // address do not come again.
 type memory struct {
 	known map[memoryKey]*remembered
+	// of has the workloads of pods by namespace/name, as they were when first seen: a pod that
+	// leaves its Services before it ends loses its labels, and its owner with them.
+	of map[string]string
 }
 
 type memoryKey struct{ address, protocol, who string }
@@ -59,6 +62,30 @@ func (m *memory) add(found []v1alpha1.OldAddressClient, left map[netip.Addr]depa
 	}
 }
 
+// workload is what a pod belongs to, which is of a workload now, or of none.
+func (m *memory) workload(pod, now string) string {
+	if pod == "" || now == "" {
+		return m.of[pod]
+	}
+	if m.of == nil {
+		m.of = map[string]string{}
+	}
+	if m.of[pod] == "" {
+		m.of[pod] = now
+	}
+	return m.of[pod]
+}
+
+// forget drops pods that have gone, as far as they cannot come again.
+func (m *memory) forget(gone func(pod string) bool) {
+	maps.DeleteFunc(m.known, func(_ memoryKey, r *remembered) bool { return endless(&r.client, gone) })
+	used := map[string]bool{}
+	for _, r := range m.known {
+		used[r.client.Pod] = true
+	}
+	maps.DeleteFunc(m.of, func(pod, _ string) bool { return gone(pod) && !used[pod] })
+}
+
 func (m *memory) use(c v1alpha1.OldAddressClient) {
 	c.Open = 0
 	key := keyOf(&c)
@@ -77,6 +104,7 @@ func (m *memory) use(c v1alpha1.OldAddressClient) {
 
 func (m *memory) recall(reported []v1alpha1.OldAddressClient) {
 	for _, c := range reported {
+		c.Workload = m.workload(c.Pod, c.Workload)
 		if c.FirstSeen == nil { // it was not remembered
 			continue
 		}

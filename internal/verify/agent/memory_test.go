@@ -82,6 +82,57 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
+// TestPodThatLeavesFirstIsOneClient: it loses labels and owner before it ends, and stays a client
+// of the workload that it was of. When it has gone, the report says so.
+func TestPodThatLeavesFirstIsOneClient(t *testing.T) {
+	yes, now := true, time.Now()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "kube-system", Name: "coredns-x", Labels: map[string]string{hashLabel: "5d8f"},
+			OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "coredns-5d8f", Controller: &yes}},
+		},
+		Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.244.1.3"}}},
+	}
+	bare := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "bare"}}
+	svc := service("shop", "cart", newAt, movedAt(now.Add(-time.Hour).Format(time.RFC3339Nano)))
+	s := view{migration: migration(), services: []*corev1.Service{with(svc, oldAt)}, ranges: moveRanges(), listed: true, podsListed: true}
+	svc.Annotations[v1alpha1.AnnotationOldIP], svc.Annotations[v1alpha1.AnnotationTargetIP] = oldAt, newAt
+	uses := func(pod string, at time.Time) v1alpha1.OldAddressClient {
+		return v1alpha1.OldAddressClient{Address: oldAt + ":443", Protocol: "TCP", Pod: pod, Source: "10.244.1.3", LastSeen: metav1.NewMicroTime(at)}
+	}
+	flows := &fakeFlows{}
+	c := &clients{flows: flows}
+	looks := func(pods ...*corev1.Pod) []v1alpha1.OldAddressClient {
+		s.pods = nil
+		for _, p := range pods {
+			s.pods = append(s.pods, shrinkPod(p))
+		}
+		c.look(s)
+		list, _, err := reportOf(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	flows.list = []v1alpha1.OldAddressClient{uses("kube-system/coredns-x", now), uses("shop/bare", now)}
+	looks(pod, bare)
+	pod.Labels = nil
+	flows.list[0] = uses("kube-system/coredns-x", now.Add(time.Minute))
+	looks(pod, bare)
+	pod.OwnerReferences = nil
+	flows.list[0] = uses("kube-system/coredns-x", now.Add(2*time.Minute))
+	if list := looks(pod, bare); len(list) != 2 || list[0].Workload != "Deployment kube-system/coredns" || list[0].Gone {
+		t.Errorf("clients %+v", list)
+	}
+	if list := looks(); len(list) != 2 || !list[0].Gone || !list[1].Gone {
+		t.Errorf("with pods that have gone: %+v", list)
+	}
+	flows.list = nil
+	if list := looks(); len(list) != 1 || list[0].Workload == "" || !list[0].Gone || list[0].LongestGap.Duration != time.Minute {
+		t.Errorf("what may come again: %+v", list)
+	}
+}
+
 func TestWorkloads(t *testing.T) {
 	yes := true
 	for want, owner := range map[string]metav1.OwnerReference{

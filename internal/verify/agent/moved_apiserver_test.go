@@ -108,7 +108,7 @@ func TestMovedServicesAreConnectedTo(t *testing.T) {
 	}
 	stop := f.answers("127.64.9.9")
 	flows := &fakeFlows{}
-	f.start(v1alpha1.FromHost, "uid-1", func(a *Agent) { a.Flows = flows })
+	f.start(v1alpha1.FromHost, "uid-1", often, func(a *Agent) { a.Flows = flows })
 	f.report("a first report", func(st v1alpha1.NodeReportStatus) bool { return st.Connects != nil })
 	good := f.bridged("good", "127.64.9.1", "127.64.9.2")
 	bad := f.bridged("bad", "127.64.9.9", "127.64.9.3")
@@ -126,6 +126,9 @@ func TestMovedServicesAreConnectedTo(t *testing.T) {
 		c.Instance != "uid-1" {
 		t.Errorf("connects %+v", c)
 	}
+	f.report("the reserved address is watched", func(st v1alpha1.NodeReportStatus) bool {
+		return st.Watched != nil && st.Watched.Count == 2 // with the bridge's own
+	})
 	if !flows.reported("127.64.9.2:80") {
 		t.Errorf("flows of the agent's own: %v", flows.own)
 	}

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/network/bridge"
@@ -102,6 +104,39 @@ func TestClientsOfOldAddresses(t *testing.T) {
 	c.look(s)
 	if list, more, _ := reportOf(c); len(list)+more > 0 || len(flows.moved) != 3 {
 		t.Errorf("without old addresses, %d clients", len(list)+more)
+	}
+}
+
+// TestOldAddressesAreWatchedByReservation: a Service that says nothing of itself, with a bridge
+// that says nothing, is watched all the same, and the report has which addresses that are.
+func TestOldAddressesAreWatchedByReservation(t *testing.T) {
+	svc := service("shop", "cart", newAt)
+	b := service("shop", bridge.Name("cart", "uid-cart"), "10.96.9.9")
+	svc.Annotations, b.Annotations, b.Labels = nil, nil, nil
+	hold := bridge.Hold{Migration: migration().Name, Address: netip.MustParseAddr(oldAt), Bridge: client.ObjectKeyFromObject(b)}
+	ip := hold.Build()
+	ip.CreationTimestamp = metav1.NewTime(time.Now())
+	s := view{
+		migration: migration(), services: []*corev1.Service{svc, b}, ranges: moveRanges(), listed: true,
+		reserved: []*networkingv1.IPAddress{shrinkReserved(ip)},
+	}
+	s.migration.Spec.ServiceCIDR = &v1alpha1.ServiceCIDRSpec{From: []string{"10.96.0.0/16"}, To: []string{"172.24.0.0/16"}}
+	flows := &fakeFlows{}
+	c := &clients{flows: flows}
+	c.look(s)
+	if fmt.Sprint(flows.moved) != "[map[10.96.0.9:shop/cart 10.96.9.9:shop/cart]]" {
+		t.Errorf("asked for %v", flows.moved)
+	}
+	st := &v1alpha1.NodeReportStatus{}
+	if err := c.report(st); err != nil || s.leftAddresses().Lacks(st.Watched) != "" || st.Watched.Count != 2 {
+		t.Errorf("reports %+v, %v", st.Watched, err)
+	}
+	if d := departures(s, s.leftAddresses())[netip.MustParseAddr(oldAt)]; time.Until(d.expired) < defaultDrain-5*time.Second {
+		t.Errorf("clients by name are expected until %s", d.expired)
+	}
+	s.migration.Status.PointOfNoReturnPassed = true
+	if c.look(s); len(flows.moved) != 1 {
+		t.Errorf("past the point of no return, asked for %v", flows.moved[1:])
 	}
 }
 

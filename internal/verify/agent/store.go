@@ -7,7 +7,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -34,16 +33,20 @@ func newStore[T client.Object](kind string, shrink func(T) T, changed func()) *s
 	return &store[T]{kind: kind, shrink: shrink, changed: changed, objects: map[types.NamespacedName]T{}}
 }
 
-func (s *store[T]) follow(ctx context.Context, c client.WithWatch, newList func() client.ObjectList, selector fields.Selector) {
+func (s *store[T]) follow(ctx context.Context, c client.WithWatch, newList func() client.ObjectList, only client.ListOptions) {
 	var example T
 	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list := newList()
-			err := c.List(ctx, list, &client.ListOptions{FieldSelector: selector, Limit: o.Limit, Continue: o.Continue, Raw: &o})
+			some := only
+			some.Limit, some.Continue, some.Raw = o.Limit, o.Continue, &o
+			err := c.List(ctx, list, &some)
 			return list, s.note(ctx, err)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			w, err := c.Watch(ctx, newList(), &client.ListOptions{FieldSelector: selector, Raw: &o})
+			some := only
+			some.Raw = &o
+			w, err := c.Watch(ctx, newList(), &some)
 			return w, s.note(ctx, err)
 		},
 	}

@@ -9,8 +9,10 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -20,8 +22,14 @@ type view struct {
 	// migration is nil if there is none of the name.
 	migration *v1alpha1.Migration
 	services  []*corev1.Service
+	// reserved are the addresses that the migration reserves, for the agent in the node's network.
+	reserved []*networkingv1.IPAddress
+	// listed says that these are known.
+	listed bool
 	// pods of the node, for the agent in its network.
 	pods []*corev1.Pod
+	// podsListed says that these are known.
+	podsListed bool
 	// ranges bound the addresses of Services; notes of others are not believed.
 	ranges []netip.Prefix
 }
@@ -32,6 +40,7 @@ type watched struct {
 	changes    chan struct{}
 	migrations *store[*v1alpha1.Migration]
 	services   *store[*corev1.Service]
+	reserved   *store[*networkingv1.IPAddress]
 	pods       *store[*corev1.Pod]
 }
 
@@ -39,6 +48,7 @@ func newWatched(migration string, ranges []netip.Prefix) *watched {
 	w := &watched{name: migration, ranges: ranges, changes: make(chan struct{}, 1)}
 	w.migrations = newStore("migrations", shrinkMigration, w.changed)
 	w.services = newStore("services", func(svc *corev1.Service) *corev1.Service { return shrinkService(svc, ranges) }, w.changed)
+	w.reserved = newStore("ipaddresses", shrinkReserved, w.changed)
 	w.pods = newStore("pods", shrinkPod, w.changed)
 	return w
 }
@@ -50,19 +60,26 @@ func (w *watched) changed() {
 	}
 }
 
-// follow watches until ctx ends; pods only if node is named.
-func (w *watched) follow(ctx context.Context, c client.WithWatch, node string) {
+// follow watches until ctx ends; pods only if node is named, and reserved addresses only if asked.
+func (w *watched) follow(ctx context.Context, c client.WithWatch, node string, reserved bool) {
 	var all sync.WaitGroup
 	all.Go(func() {
-		byName := fields.OneTermEqualSelector(metav1.ObjectNameField, w.name)
+		byName := client.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, w.name)}
 		w.migrations.follow(ctx, c, func() client.ObjectList { return &v1alpha1.MigrationList{} }, byName)
 	})
 	all.Go(func() {
-		w.services.follow(ctx, c, func() client.ObjectList { return &corev1.ServiceList{} }, fields.Everything())
+		w.services.follow(ctx, c, func() client.ObjectList { return &corev1.ServiceList{} }, client.ListOptions{})
 	})
+	if reserved {
+		all.Go(func() {
+			held := labels.Set{v1alpha1.LabelMigration: w.name, v1alpha1.LabelRole: v1alpha1.RoleHold}
+			w.reserved.follow(ctx, c, func() client.ObjectList { return &networkingv1.IPAddressList{} },
+				client.ListOptions{LabelSelector: labels.SelectorFromSet(held)})
+		})
+	}
 	if node != "" {
 		all.Go(func() {
-			ofNode := fields.OneTermEqualSelector("spec.nodeName", node)
+			ofNode := client.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node)}
 			w.pods.follow(ctx, c, func() client.ObjectList { return &corev1.PodList{} }, ofNode)
 		})
 	}
@@ -76,7 +93,8 @@ func (w *watched) view() (s view, ok bool) {
 		s.migration = migrations[0]
 	}
 	s.services, ok = w.services.all()
-	s.pods, _ = w.pods.all()
+	s.reserved, s.listed = w.reserved.all()
+	s.pods, s.podsListed = w.pods.all()
 	s.ranges = w.ranges
 	return s, ok && known
 }
@@ -122,6 +140,14 @@ func addressIn(svc *corev1.Service, ranges []netip.Prefix) string {
 		}
 	}
 	return svc.Spec.ClusterIP
+}
+
+// shrinkReserved leaves out the spec of a Service, which reservations have among their annotations.
+func shrinkReserved(ip *networkingv1.IPAddress) *networkingv1.IPAddress {
+	meta := shrinkMeta(&ip.ObjectMeta)
+	delete(meta.Annotations, v1alpha1.AnnotationOriginalSpec)
+	meta.CreationTimestamp = ip.CreationTimestamp
+	return &networkingv1.IPAddress{ObjectMeta: meta, Spec: ip.Spec}
 }
 
 func shrinkPod(pod *corev1.Pod) *corev1.Pod {

@@ -128,7 +128,7 @@ func (s objects) reportRules() []admissionv1.Validation {
 			"an agent in the network of pods does not report what only the node can see",
 			"variables.about || variables.origin == 'Host' || "+
 				kept("barriers", "[]")+" && "+kept("connects", "{}")+" && "+kept("clients", "[]")+" && "+kept("moreClients", "0")+
-				" && "+kept("forgottenClients", "0")+" && "+kept("apiServers", "[]"),
+				" && "+kept("forgottenClients", "0")+" && "+kept("watched", "{}")+" && "+kept("apiServers", "[]"),
 		),
 	}
 }

@@ -25,15 +25,15 @@ func podRights() []access.Right {
 const flagz = "/flagz"
 
 // hostRights are those of the agent in the network of a node. Where Services move it names clients
-// by the pods of its node, which takes the right to list all pods, and asks whether an address is
-// reserved.
+// by the pods of its node, which takes the right to list all pods, and goes by the addresses that
+// are reserved.
 func hostRights(services bool) []access.Right {
 	if !services {
 		return podRights()
 	}
 	return slices.Concat(
 		podRights(), access.Grant("", "pods", "", "list watch"),
-		access.Grant("networking.k8s.io", "ipaddresses", "", "get"),
+		access.Grant("networking.k8s.io", "ipaddresses", "", "get list watch"),
 	)
 }
 

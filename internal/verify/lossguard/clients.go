@@ -25,6 +25,9 @@ type OldAddressClient struct {
 
 // PodOrSource names the client by its pod, or by its address if that is none of a pod.
 func (c *OldAddressClient) PodOrSource() string {
+	if c.Gone {
+		return "pod " + c.Pod + ", which is gone,"
+	}
 	if c.Pod != "" {
 		return "pod " + c.Pod
 	}
@@ -48,11 +51,19 @@ func (c *OldAddressClient) String() string {
 	return fmt.Sprintf("%s on node %s at %s (service %s), %s", c.PodOrSource(), c.Node, c.Address, c.Service, open)
 }
 
-// Clients of all nodes, the latest first. Clocks of nodes differ.
+// Clients of all nodes, the latest first. Clocks of nodes differ. A pod is one client at an
+// address, whatever a node knows of it twice.
 func Clients(reports []v1alpha1.NodeReport) []OldAddressClient {
 	var out []OldAddressClient
+	at := map[soakKey]int{}
 	for i := range reports {
 		for _, c := range reports[i].Status.Clients {
+			key := soakKey{reports[i].Name, c.Address, c.Protocol, c.Source, c.Pod}
+			if have, twice := at[key]; twice {
+				out[have].join(&c)
+				continue
+			}
+			at[key] = len(out)
 			out = append(out, OldAddressClient{Node: reports[i].Name, OldAddressClient: c})
 		}
 	}
@@ -61,6 +72,21 @@ func Clients(reports []v1alpha1.NodeReport) []OldAddressClient {
 			strings.Compare(a.Protocol, b.Protocol), strings.Compare(a.Source, b.Source))
 	})
 	return out
+}
+
+// join takes in what a node knows of the same client beside this.
+func (c *OldAddressClient) join(other *v1alpha1.OldAddressClient) {
+	if other.LastSeen.After(c.LastSeen.Time) {
+		c.LastSeen = other.LastSeen
+	}
+	if c.FirstSeen == nil || other.FirstSeen != nil && other.FirstSeen.Before(c.FirstSeen) {
+		c.FirstSeen = cmp.Or(other.FirstSeen, c.FirstSeen)
+	}
+	if c.LongestGap == nil || other.LongestGap != nil && other.LongestGap.Duration > c.LongestGap.Duration {
+		c.LongestGap = cmp.Or(other.LongestGap, c.LongestGap)
+	}
+	c.Open, c.Gone = max(c.Open, other.Open), c.Gone && other.Gone
+	c.Workload = max(c.Workload, other.Workload)
 }
 
 // ListClients lists clients of old addresses; more is how many did not fit in reports.
@@ -88,7 +114,7 @@ func UsersOf(ctx context.Context, c client.Reader, migration string, since time.
 	}
 	users := map[string]OldAddressClient{}
 	for _, u := range clients {
-		if u.Open > 0 || u.LastSeen.After(since) {
+		if !u.Gone && (u.Open > 0 || u.LastSeen.After(since)) {
 			users[u.Address] = u
 		}
 	}

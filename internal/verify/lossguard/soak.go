@@ -4,6 +4,7 @@ package lossguard
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/verify/leftaddress"
 )
 
 // Soak waits until no client has used an old address for a while.
@@ -20,7 +22,8 @@ import (
 // Times of one node are compared with each other only; waiting goes by the clock here. Only reports
 // since the step began count.
 //
-// A client that returns now and then is waited for until it is away for longer than ever.
+// A client that returns now and then is waited for until it is away for longer than ever. That none
+// is seen counts of nodes alone that watch every address.
 type Soak struct {
 	Client    client.Reader
 	Migration string
@@ -28,6 +31,10 @@ type Soak struct {
 	Watch *Watch
 	// Addresses, if set, are those that are to go, as texts: who uses others is not in the way.
 	Addresses map[string]bool
+	// Left, if set, reads what agents have to watch. A node that watches less has shown nothing.
+	Left func(context.Context) (leftaddress.Addresses, error)
+	// Must has the Services by the addresses that they have left: all of them are to be watched.
+	Must map[netip.Addr]string
 	// Length is for how long none must have been used.
 	Length time.Duration
 	// Limit is for how long the agent of a ready node may be silent. Default: two minutes.
@@ -45,6 +52,9 @@ type Soak struct {
 	clients map[soakKey]*soakClient
 	// unready are nodes that were not waited for.
 	unready []string
+	left    leftaddress.Addresses
+	// read is when left was.
+	read time.Time
 }
 
 type soakNode struct {
@@ -53,6 +63,8 @@ type soakNode struct {
 	// heard is when it last reported or was first expected; reported is before its last report.
 	heard, reported time.Time
 	problem         string
+	// lacks is what it does not watch by its last report; empty, if it watches all.
+	lacks string
 }
 
 type soakKey struct{ node, address, protocol, source, pod string }
@@ -128,6 +140,9 @@ func (s *Soak) Verify(ctx context.Context) error {
 		return fmt.Errorf("nodes: %w", err)
 	}
 	s.begin(now)
+	if err := s.readLeft(ctx, reports.Items, now); err != nil {
+		return err
+	}
 	more := 0
 	for i := range reports.Items {
 		if s.Watch != nil {
@@ -135,7 +150,7 @@ func (s *Soak) Verify(ctx context.Context) error {
 		}
 		if s.observe(&reports.Items[i], now) {
 			s.see(&reports.Items[i], now)
-			if reports.Items[i].Status.MoreClients > 0 { // which of them use what is not known
+			if reports.Items[i].Status.MoreClients > 0 || s.nodes[reports.Items[i].Name].lacks != "" { // who uses what is not known
 				s.used = now
 			}
 		}
@@ -146,7 +161,7 @@ func (s *Soak) Verify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.message = s.evaluate(ready, more, now)
+	s.message = s.evaluate(ctx, ready, more, now)
 	return s.message
 }
 
@@ -199,13 +214,16 @@ func (s *Soak) observe(r *v1alpha1.NodeReport, now time.Time) bool {
 		n = &soakNode{heard: now}
 		s.nodes[r.Name] = n
 	}
-	n.problem = agent.Problem
+	n.problem, n.lacks = agent.Problem, s.lacks(r)
 	if known && n.instance == agent.Instance && n.sequence == agent.Sequence {
 		return false
 	}
 	n.instance, n.sequence = agent.Instance, agent.Sequence
 	if known && agent.Problem == "" {
-		n.heard, n.reported = now, s.looked // it came after the look before
+		n.heard = now
+		if n.lacks == "" {
+			n.reported = s.looked // it came after the look before
+		}
 	}
 	return true
 }
@@ -221,7 +239,7 @@ func (s *Soak) see(r *v1alpha1.NodeReport, now time.Time) {
 		left[key] = true
 		have := s.clients[key]
 		switch {
-		case have == nil && c.Past(reported):
+		case have == nil && (c.Gone || c.Past(reported)):
 			used := now.Add(-reported.Sub(c.LastSeen.Time))
 			s.clients[key] = &soakClient{OldAddressClient: c, used: used, first: c.began(used)}
 			continue
@@ -229,7 +247,7 @@ func (s *Soak) see(r *v1alpha1.NodeReport, now time.Time) {
 			s.clients[key] = &soakClient{OldAddressClient: c, used: now, first: c.began(now), again: s.looked.Before(now)}
 			s.used = now
 			continue
-		case c.Open > 0 || !c.LastSeen.Equal(&have.LastSeen):
+		case !c.Gone && c.Open > 0 || !c.LastSeen.Equal(&have.LastSeen):
 			have.used, have.again = now, true
 			s.used = now
 		}
@@ -270,12 +288,15 @@ func (s *Soak) silent(nodes []corev1.Node, now time.Time) (ready []string, err e
 }
 
 // evaluate says what to wait for; nil, if no ready node has seen a client for long enough.
-func (s *Soak) evaluate(ready []string, more int, now time.Time) error {
-	if using := s.using(ready, now); len(using) > 0 {
+func (s *Soak) evaluate(ctx context.Context, ready []string, more int, now time.Time) error {
+	if using := s.stillThere(ctx, s.using(ready, now)); len(using) > 0 {
 		return engine.NotYet("%s", inTheWay(using, more))
 	}
 	if back := s.mayComeBack(now); back != "" {
 		return engine.NotYet("%s", back)
+	}
+	if missing := s.unwatched(ready); missing != "" {
+		return engine.NotYet("%s", missing)
 	}
 	until := s.used.Add(s.Length)
 	var waiting []string
@@ -299,6 +320,9 @@ func (s *Soak) evaluate(ready []string, more int, now time.Time) error {
 func (s *Soak) using(ready []string, now time.Time) []OldAddressClient {
 	var out []OldAddressClient
 	for key, c := range s.clients {
+		if c.Gone {
+			continue
+		}
 		if c.Open > 0 && slices.Contains(ready, key.node) || now.Sub(c.used) < s.Length {
 			out = append(out, c.OldAddressClient)
 		}

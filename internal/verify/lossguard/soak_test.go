@@ -39,6 +39,7 @@ func TestSoak(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server.Clean(t)
+			server.Namespace(t, "shop")
 			must(t, server.DeleteAllOf(t.Context(), &v1alpha1.NodeReport{}))
 			s := &soaking{T: t, server: server, clock: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)}
 			s.Soak = &lossguard.Soak{

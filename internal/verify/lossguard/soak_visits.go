@@ -73,7 +73,8 @@ func (s *Soak) visits() []visits {
 func (s *Soak) mayComeBack(now time.Time) string {
 	var words []string
 	for _, v := range s.visits() {
-		if v.gap == 0 || now.Sub(v.latest.used) >= v.gap+s.Length {
+		ended := v.latest.Gone && v.latest.Workload == ""
+		if v.gap == 0 || ended || now.Sub(v.latest.used) >= v.gap+s.Length {
 			continue
 		}
 		words = append(words, fmt.Sprintf("%s on node %s at %s (service %s), last seen %s ago and away for up to %s",

@@ -4,6 +4,7 @@ package lossguard_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,6 +65,20 @@ func (s *soaking) report(node string, changes ...func(*v1alpha1.NodeReportStatus
 		change(&r.Status)
 	}
 	must(s.T, s.server.Status().Update(s.Context(), r))
+	for _, c := range r.Status.Clients {
+		s.pod(c.Pod)
+	}
+}
+
+// pod makes one that does not run; without it, nobody would be waited for.
+func (s *soaking) pod(key string) {
+	s.Helper()
+	namespace, name, _ := strings.Cut(key, "/")
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c"}}},
+	}
+	must(s.T, client.IgnoreAlreadyExists(s.server.Create(s.Context(), pod)))
 }
 
 // web is a pod that is a client: open connections, and when it was last seen by the clock of its

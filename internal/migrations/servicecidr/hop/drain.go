@@ -32,7 +32,8 @@ func DrainStep(c client.Client, migration string, length time.Duration, now func
 	}
 }
 
-// lastMove is when the latest Service with a reserved address moved; zero, if none has.
+// lastMove is when the latest Service moved, by what is reserved for Services, whatever these say
+// of themselves; zero, if nothing is reserved.
 func lastMove(ctx context.Context, c client.Client, migration string) (latest time.Time, err error) {
 	all, addresses := &corev1.ServiceList{}, &networkingv1.IPAddressList{}
 	if err := c.List(ctx, all); err != nil {
@@ -45,8 +46,7 @@ func lastMove(ctx context.Context, c client.Client, migration string) (latest ti
 	for i := range all.Items {
 		svc := &all.Items[i]
 		for _, r := range held.Of(svc, migration) {
-			at := services.MovedAt(svc, r.Since)
-			if svc.Annotations[v1alpha1.AnnotationMovedAt] != "" && at.After(latest) {
+			if at := services.MovedAt(svc, r.Since); at.After(latest) {
 				latest = at
 			}
 		}

@@ -24,12 +24,16 @@ import (
 // their own steps.
 func (s *Steps) Give(name string, all []*services.Entry, to engine.Direction) engine.Step {
 	var changes []engine.Change
+	role := engine.RoleOwn // of Services that agents call alone
 	for _, e := range all {
+		if !services.IsOwn(e.Service) {
+			role = engine.RoleWrite
+		}
 		_, dest := e.Ends(to)
 		changes = append(changes, engine.Change{Verb: "put", Object: "etcd: IPAddress " + dest.String()})
 	}
 	return &engine.Observed[struct{}]{
-		Name: "give/" + name, About: "Give the Services of " + name + " the IPAddresses of their other addresses",
+		Name: "give/" + name, About: "Give the Services of " + name + " the IPAddresses of their other addresses", As: role,
 		Look: func(context.Context) (engine.State, struct{}, error) { return engine.Pending, struct{}{}, nil },
 		Write: func(ctx context.Context, _ struct{}) error {
 			var eg errgroup.Group

@@ -62,11 +62,8 @@ func ReservationsOf(snap *inventory.Snapshot) Reservations {
 		}
 		r := Reservation{
 			Migration: ip.Labels[v1alpha1.LabelMigration], UID: ip.UID, Noted: ip.Annotations[v1alpha1.AnnotationNoted] != "",
-			Original: ip.Annotations[v1alpha1.AnnotationOriginalSpec], Since: ip.CreationTimestamp.Time,
+			Original: ip.Annotations[v1alpha1.AnnotationOriginalSpec], Since: bridge.LeftAt(ip),
 			Form: v1alpha1.OverlapForm(ip.Annotations[v1alpha1.AnnotationOverlap]),
-		}
-		if left, err := time.Parse(time.RFC3339Nano, ip.Annotations[v1alpha1.AnnotationMovedAt]); err == nil {
-			r.Since = left
 		}
 		r.Old, _ = netip.ParseAddr(ip.Annotations[v1alpha1.AnnotationOldIP])
 		r.Target, _ = netip.ParseAddr(ip.Annotations[v1alpha1.AnnotationTargetIP])
@@ -399,11 +396,11 @@ func (e *Entry) recordedTarget(ranges []netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// MovedAt is when a Service arrived, by the other address's reservation. The Service's own, more
-// exact word counts as far as both agree.
+// MovedAt is when a Service arrived, by the other address's reservation. The Service's own word may
+// have it later by what a hop takes, and never earlier, as its owner writes it.
 func MovedAt(svc *corev1.Service, since time.Time) time.Time {
 	at, err := time.Parse(time.RFC3339Nano, svc.Annotations[v1alpha1.AnnotationMovedAt])
-	if err == nil && at.Sub(since).Abs() < time.Minute {
+	if err == nil && at.After(since) && at.Sub(since) < time.Minute {
 		return at
 	}
 	return since

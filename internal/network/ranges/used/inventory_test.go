@@ -169,6 +169,11 @@ func TestMigrationsAndPools(t *testing.T) {
 			PodCIDR: &v1alpha1.PodCIDRSpec{To: []string{"10.245.0.0/16"}, Networks: []string{"10.9.0.0/16"}},
 		},
 	})
+	r.takeMigration(&v1alpha1.Migration{
+		ObjectMeta: metav1.ObjectMeta{Name: "back"},
+		Spec:       v1alpha1.MigrationSpec{ServiceCIDR: &v1alpha1.ServiceCIDRSpec{To: []string{"172.25.0.0/16"}}},
+		Status:     v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseRolledBack},
+	})
 	const pools = `{"items": [{"metadata": {"name": "default"}, "spec": {"ipv4": {"cidrs": ["10.1.0.0/16"]}, "ipv6": {"cidrs": ["fd00::/48"]}}}]}`
 	if err := r.takeCilium([]byte(pools)); err != nil {
 		t.Fatal(err)

@@ -116,7 +116,11 @@ func (r *reader) readMigrations(ctx context.Context) error {
 
 func (r *reader) takeMigration(m *v1alpha1.Migration) {
 	object := references.Name("Migration", m)
+	over := m.Status.Phase == v1alpha1.PhaseRolledBack // nothing goes there any more
 	take := func(use ranges.Use, field string, texts []string) {
+		if use == ranges.Planned && over {
+			return
+		}
 		for _, text := range texts {
 			r.add(use, text, object, field)
 		}
