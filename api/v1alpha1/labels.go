@@ -209,6 +209,9 @@ const (
 	AnnotationApplied = "replumb.dev/applied"
 	// AnnotationSuspend, on a CronJob that is suspended as long as it must not run in this cluster, is what its spec.suspend is when it runs.
 	AnnotationSuspend = "replumb.dev/original-suspend"
+	// AnnotationSettled, on such a CronJob, says with "true" that its controller has seen that it is suspended, and that its status has
+	// the latest run that was begun before.
+	AnnotationSettled = "replumb.dev/settled"
 	// AnnotationRunOnce, set by users on a Deployment, StatefulSet or CronJob, says with "true" that it must not run in two
 	// clusters at once.
 	AnnotationRunOnce = "replumb.dev/run-once"

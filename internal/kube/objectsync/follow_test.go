@@ -125,8 +125,12 @@ func TestSleepAndWake(t *testing.T) {
 	step(c.Rules.Sleep, f.source, 2)
 	step(c.Rules.Sleep, f.source, 0)
 	runs(f.source, true, 0)
-	step(c.Rules.Wake, f.target, 2)
-	step(c.Rules.Wake, f.target, 0)
+	wake := func(s, other *Side, want int) {
+		t.Helper()
+		step(func(ctx context.Context, s *Side) ([]Ref, error) { return c.Rules.Wake(ctx, s, other) }, s, want)
+	}
+	wake(f.target, f.source, 2)
+	wake(f.target, f.source, 0)
 	runs(f.target, false, 3)
 	if diffs := f.differences(c); len(diffs) > 0 {
 		t.Errorf("differences: %v", diffs)
@@ -139,7 +143,7 @@ func TestSleepAndWake(t *testing.T) {
 		t.Errorf("asleep %v, running %v, %v", asleep, running, err)
 	}
 	step(c.Rules.Sleep, f.target, 2)
-	step(c.Rules.Wake, f.source, 2)
+	wake(f.source, f.target, 2)
 	runs(f.source, false, 3)
 	runs(f.target, true, 0)
 	for _, s := range []*Side{f.source} {
