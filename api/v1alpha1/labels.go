@@ -93,6 +93,9 @@ const (
 	// AnnotationKubelets, set by users on a Migration, says that the kubelets that replumb has no right to ask give pods the cluster DNS
 	// addresses that it names, and no others.
 	AnnotationKubelets = "replumb.dev/kubelets"
+	// AnnotationSingletons, set by users on a Migration, says with "Reviewed" that they have looked at what runs in both clusters of a
+	// mirror.
+	AnnotationSingletons = "replumb.dev/singletons"
 	// LabelBreakGlass, set by users on a Service, lets changes to it through a freeze.
 	LabelBreakGlass = "replumb.dev/break-glass"
 	// AnnotationRestartedAt, on a pod template, is when replumb restarted the workload (RFC 3339).

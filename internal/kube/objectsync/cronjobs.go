@@ -194,8 +194,7 @@ func dueAt(of *batchv1.CronJob, job *batchv1.Job) *metav1.Time {
 	return &metav1.Time{Time: at}
 }
 
-// countsFrom is the moment after which the controller looks for runs that were missed, the latest of
-// which it starts.
+// countsFrom is the moment after which the controller looks for missed runs, and starts the latest.
 func countsFrom(job *batchv1.CronJob) *metav1.Time {
 	if job.Status.LastScheduleTime != nil {
 		return job.Status.LastScheduleTime
@@ -212,8 +211,8 @@ func count(job *batchv1.CronJob, from *metav1.Time) bool {
 	return true
 }
 
-// learnRuns has a CronJob count from where that of the other side does: what was due since then, no
-// one has run. If the other side has none, what it ran is not known, and nothing is made up for.
+// learnRuns has a CronJob count from where that of the other side does: no one has run what was due
+// since then. If the other side has none, what it ran is not known, and nothing is made up for.
 func (s *Side) learnRuns(ctx context.Context, ref Ref, other *Side) error {
 	from := &metav1.Time{Time: time.Now()}
 	theirs := &batchv1.CronJob{}

@@ -4,6 +4,7 @@ package objectsync
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -168,7 +169,28 @@ metadata: {name: cloudy, namespace: SHOP, annotations: {eks.amazonaws.com/role-a
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: one, namespace: SHOP}
-spec: {replicas: 1, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}`)
+spec: {replicas: 1, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: elected, namespace: SHOP}
+spec: {replicas: 2, selector: {matchLabels: {a: c}}, template: {metadata: {labels: {a: c}}, spec: {serviceAccountName: elected, containers: [{name: c, image: i}]}}}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: log, namespace: SHOP}
+spec: {selector: {matchLabels: {a: d}}, template: {metadata: {labels: {a: d}}, spec: {containers: [{name: c, image: i}]}}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: elects, namespace: SHOP}
+rules: [{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: elects, namespace: SHOP}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: elects}
+subjects: [{kind: ServiceAccount, name: elected, namespace: SHOP}]`)
 	t.Cleanup(func() {
 		f.change(
 			f.source,
@@ -183,13 +205,17 @@ spec: {replicas: 1, selector: {matchLabels: {a: b}}, template: {metadata: {label
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Claims) != 1 || len(s.Cloud) != 1 || len(s.Twice) != 1 || len(s.Missing) != 0 || len(s.Conflicts) != 0 ||
+	if len(s.Claims) != 1 || len(s.Cloud) != 1 || len(s.Twice) != 2 || len(s.Missing) != 0 || len(s.Conflicts) != 0 ||
 		len(s.Kinds.Broken) != 0 {
 		t.Errorf("claims %v, cloud %v, twice %v, missing %v, conflicts %v, broken %v",
 			s.Claims, s.Cloud, s.Twice, s.Missing, s.Conflicts, s.Kinds.Broken)
 	}
-	if !strings.Contains(s.Cloud[0].What, "arn:aws:iam::1:role/x") || s.Twice[0].Ref.Name != "one" {
+	if !strings.Contains(s.Cloud[0].What, "arn:aws:iam::1:role/x") || s.Twice[0].Ref.Name != "elected" ||
+		!strings.Contains(s.Twice[0].What, "Leases") || s.Twice[1].Ref.Name != "one" {
 		t.Errorf("cloud %v, twice %v", s.Cloud, s.Twice)
+	}
+	if b := fmt.Sprint(s.Beside); !strings.Contains(b, "daemonsets.apps "+f.shop+" [log]") || !strings.Contains(b, "[web]") {
+		t.Errorf("beside %s", b)
 	}
 	found := false
 	for _, l := range s.LeftOut {

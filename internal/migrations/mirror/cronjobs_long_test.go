@@ -27,8 +27,8 @@ import (
 const minutely = 12
 
 // TestEveryMinuteRunsOnce has the CronJob controllers of both clusters run while what must not run
-// twice changes sides, there and back by either command, at the moment at which Jobs are due. Before,
-// the side that was woken started the latest run that it had missed, whatever the other side had run.
+// twice changes sides, there and back by either command, at the moment at which Jobs are due.
+// Before, the side that was woken started the latest run that it had missed, whoever had run it.
 func TestEveryMinuteRunsOnce(t *testing.T) {
 	f := setup(t)
 	for i := range minutely {
@@ -103,7 +103,7 @@ func (f *fixture) minutes(s *apitest.Server) map[string][]int64 {
 	return all
 }
 
-// ranOnce fails the test unless each minute, from the first to the last, ran in one of the clusters.
+// ranOnce fails the test unless each minute from the first to the last ran in one of the clusters.
 func (f *fixture) ranOnce() {
 	f.Helper()
 	here, there := f.minutes(f.source), f.minutes(f.target)

@@ -268,7 +268,7 @@ func (f *fixture) sample() *v1alpha1.Migration {
 	port, _ := strconv.Atoi(f.port)
 	return &v1alpha1.Migration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration"},
-		ObjectMeta: metav1.ObjectMeta{Name: "m"},
+		ObjectMeta: metav1.ObjectMeta{Name: "m", Annotations: map[string]string{v1alpha1.AnnotationSingletons: reviewed}},
 		Spec: v1alpha1.MigrationSpec{Proof: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled}, Mirror: &v1alpha1.MirrorSpec{
 			Target: v1alpha1.ClusterReference{Context: "target"},
 			Copy: v1alpha1.CopySpec{

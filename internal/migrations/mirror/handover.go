@@ -50,7 +50,10 @@ func (s singletons) sleep(prefix string) engine.Step {
 			}
 			return s.rules.Settle(ctx, s.side)
 		},
-		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "singletons in the " + s.about + ": no pods, no schedule"}),
+		Changes: engine.Shows(
+			engine.Change{Verb: "patch", Object: "singletons in the " + s.about + ": no pods, no schedule"},
+			engine.Change{Verb: "patch", Object: "status of each CronJob among them: the latest run"},
+		),
 	}}
 }
 
@@ -70,7 +73,10 @@ func (s singletons) wake(prefix string) engine.Step {
 			_, err := s.rules.Wake(ctx, s.side, s.other)
 			return err
 		},
-		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "singletons in the " + s.about + ": as they were"}),
+		Changes: engine.Shows(
+			engine.Change{Verb: "patch", Object: "status of each CronJob among singletons in the " + s.about + ": the latest run of the other cluster"},
+			engine.Change{Verb: "patch", Object: "singletons in the " + s.about + ": as they were"},
+		),
 	}
 }
 
