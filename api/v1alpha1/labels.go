@@ -93,6 +93,9 @@ const (
 	// AnnotationKubelets, set by users on a Migration, says that the kubelets that replumb has no right to ask give pods the cluster DNS
 	// addresses that it names, and no others.
 	AnnotationKubelets = "replumb.dev/kubelets"
+	// AnnotationSingletons, set by users on a Migration, says with "Reviewed" that they have looked at what runs in both clusters of a
+	// mirror.
+	AnnotationSingletons = "replumb.dev/singletons"
 	// LabelBreakGlass, set by users on a Service, lets changes to it through a freeze.
 	LabelBreakGlass = "replumb.dev/break-glass"
 	// AnnotationRestartedAt, on a pod template, is when replumb restarted the workload (RFC 3339).
@@ -212,6 +215,9 @@ const (
 	AnnotationApplied = "replumb.dev/applied"
 	// AnnotationSuspend, on a CronJob that is suspended as long as it must not run in this cluster, is what its spec.suspend is when it runs.
 	AnnotationSuspend = "replumb.dev/original-suspend"
+	// AnnotationSettled, on such a CronJob, says with "true" that its controller has seen that it is suspended, and that its status has
+	// the latest run that was begun before.
+	AnnotationSettled = "replumb.dev/settled"
 	// AnnotationRunOnce, set by users on a Deployment, StatefulSet or CronJob, says with "true" that it must not run in two
 	// clusters at once.
 	AnnotationRunOnce = "replumb.dev/run-once"

@@ -18,8 +18,13 @@ const asMain = "REPLUMB_AS_MAIN"
 // noted writes a Migration with what its spec has into a file.
 func noted(t testing.TB, dir, spec string, args ...any) string {
 	t.Helper()
+	return described(t, dir, "{name: move}", spec, args...)
+}
+
+func described(t testing.TB, dir, metadata, spec string, args ...any) string {
+	t.Helper()
 	file := filepath.Join(dir, "move.yaml")
-	head := "apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: move}\nspec:"
+	head := "apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: " + metadata + "\nspec:"
 	must(t, os.WriteFile(file, []byte(head+fmt.Sprintf(spec, args...)), 0o600))
 	return file
 }

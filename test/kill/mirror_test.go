@@ -158,7 +158,7 @@ func marks(all map[string]string) string {
 
 func (p *mirrorPair) note(t *testing.T, _ string) string {
 	t.Helper()
-	return noted(t, p.dir, `
+	return described(t, p.dir, "{name: move, annotations: {replumb.dev/singletons: Reviewed}}", `
   mirror:
     target: {context: mirror}
     copy: {namespaces: {include: [%s]}}

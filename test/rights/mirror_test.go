@@ -24,7 +24,7 @@ import (
 // mirrored has everything copied, and the names of the mirror in certificates.
 const mirrored = `apiVersion: replumb.dev/v1alpha1
 kind: Migration
-metadata: {name: mirror}
+metadata: {name: mirror, annotations: {replumb.dev/singletons: Reviewed}}
 spec:
   mirror:
     target: {context: mirror}

@@ -4,6 +4,7 @@ package objectsync
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -125,8 +126,12 @@ func TestSleepAndWake(t *testing.T) {
 	step(c.Rules.Sleep, f.source, 2)
 	step(c.Rules.Sleep, f.source, 0)
 	runs(f.source, true, 0)
-	step(c.Rules.Wake, f.target, 2)
-	step(c.Rules.Wake, f.target, 0)
+	wake := func(s, other *Side, want int) {
+		t.Helper()
+		step(func(ctx context.Context, s *Side) ([]Ref, error) { return c.Rules.Wake(ctx, s, other) }, s, want)
+	}
+	wake(f.target, f.source, 2)
+	wake(f.target, f.source, 0)
 	runs(f.target, false, 3)
 	if diffs := f.differences(c); len(diffs) > 0 {
 		t.Errorf("differences: %v", diffs)
@@ -139,7 +144,7 @@ func TestSleepAndWake(t *testing.T) {
 		t.Errorf("asleep %v, running %v, %v", asleep, running, err)
 	}
 	step(c.Rules.Sleep, f.target, 2)
-	step(c.Rules.Wake, f.source, 2)
+	wake(f.source, f.target, 2)
 	runs(f.source, false, 3)
 	runs(f.target, true, 0)
 	for _, s := range []*Side{f.source} {
@@ -164,7 +169,28 @@ metadata: {name: cloudy, namespace: SHOP, annotations: {eks.amazonaws.com/role-a
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: one, namespace: SHOP}
-spec: {replicas: 1, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}`)
+spec: {replicas: 1, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: elected, namespace: SHOP}
+spec: {replicas: 2, selector: {matchLabels: {a: c}}, template: {metadata: {labels: {a: c}}, spec: {serviceAccountName: elected, containers: [{name: c, image: i}]}}}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: log, namespace: SHOP}
+spec: {selector: {matchLabels: {a: d}}, template: {metadata: {labels: {a: d}}, spec: {containers: [{name: c, image: i}]}}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: elects, namespace: SHOP}
+rules: [{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: elects, namespace: SHOP}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: elects}
+subjects: [{kind: ServiceAccount, name: elected, namespace: SHOP}]`)
 	t.Cleanup(func() {
 		f.change(
 			f.source,
@@ -179,13 +205,17 @@ spec: {replicas: 1, selector: {matchLabels: {a: b}}, template: {metadata: {label
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Claims) != 1 || len(s.Cloud) != 1 || len(s.Twice) != 1 || len(s.Missing) != 0 || len(s.Conflicts) != 0 ||
+	if len(s.Claims) != 1 || len(s.Cloud) != 1 || len(s.Twice) != 2 || len(s.Missing) != 0 || len(s.Conflicts) != 0 ||
 		len(s.Kinds.Broken) != 0 {
 		t.Errorf("claims %v, cloud %v, twice %v, missing %v, conflicts %v, broken %v",
 			s.Claims, s.Cloud, s.Twice, s.Missing, s.Conflicts, s.Kinds.Broken)
 	}
-	if !strings.Contains(s.Cloud[0].What, "arn:aws:iam::1:role/x") || s.Twice[0].Ref.Name != "one" {
+	if !strings.Contains(s.Cloud[0].What, "arn:aws:iam::1:role/x") || s.Twice[0].Ref.Name != "elected" ||
+		!strings.Contains(s.Twice[0].What, "Leases") || s.Twice[1].Ref.Name != "one" {
 		t.Errorf("cloud %v, twice %v", s.Cloud, s.Twice)
+	}
+	if b := fmt.Sprint(s.Beside); !strings.Contains(b, "daemonsets.apps "+f.shop+" [log]") || !strings.Contains(b, "[web]") {
+		t.Errorf("beside %s", b)
 	}
 	found := false
 	for _, l := range s.LeftOut {

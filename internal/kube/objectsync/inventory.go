@@ -9,8 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
-	"github.com/replumb/replumb/api/v1alpha1"
 )
 
 // Inventory is what a copy would find, before anything is written.
@@ -29,6 +27,8 @@ type Inventory struct {
 	Cloud []Note
 	// Twice are workloads that may not be meant to run twice, and are no singletons by the rules.
 	Twice []Note
+	// Beside are the other workloads that run in both clusters, by kind and namespace.
+	Beside []NamedWorkloads
 	// Secrets are those that would be copied, by what they are, the most frequent first.
 	Secrets []SecretCount
 	Errors  []*ObjectError
@@ -72,6 +72,9 @@ func (c *Copier) Inventory(ctx context.Context) (*Inventory, error) {
 		return nil, err
 	}
 	s := &surveyor{Copier: c, Inventory: &Inventory{Kinds: kinds}}
+	if s.rights, err = c.Source.accountRights(ctx, c.Rules); err != nil {
+		return nil, err
+	}
 	for _, k := range kinds.Copied {
 		index, err := c.index(ctx, k)
 		if err != nil {
@@ -104,6 +107,8 @@ func (c *Copier) Inventory(ctx context.Context) (*Inventory, error) {
 type surveyor struct {
 	*Copier
 	*Inventory
+
+	rights map[key]accountRights
 }
 
 func (s *surveyor) kind(ctx context.Context, k ResourceKind, index map[key]*entry) error {
@@ -162,9 +167,7 @@ func (s *surveyor) note(k ResourceKind, o *unstructured.Unstructured) {
 	if what := CloudBound(k, o); what != "" && len(s.Cloud) < maxNotes {
 		s.Cloud = append(s.Cloud, Note{refOf(k, o), what})
 	}
-	if what := s.Rules.mayRunTwice(k, o); what != "" && len(s.Twice) < maxNotes {
-		s.Twice = append(s.Twice, Note{refOf(k, o), what})
-	}
+	s.noteTwice(k, o)
 }
 
 func (s *surveyor) conflict(ctx context.Context, k ResourceKind, taken *unstructured.Unstructured, e *entry) error {
@@ -221,22 +224,6 @@ func CloudBound(k ResourceKind, o *unstructured.Unstructured) string {
 	} {
 		if value, ok := annotations[known.annotation]; ok {
 			return known.what + value
-		}
-	}
-	return ""
-}
-
-func (r *CopyRules) mayRunTwice(k ResourceKind, o *unstructured.Unstructured) string {
-	if r.sleepOf(k, o) != nil {
-		return ""
-	}
-	switch {
-	case k.is("batch", "CronJob"):
-		return "runs in both clusters"
-	case k.is("apps", "Deployment") || k.is("apps", "StatefulSet"):
-		if n, ok := inside(o.Object, "spec")["replicas"].(int64); ok && n == 1 {
-			return fmt.Sprintf("has one pod, and would have one in each cluster; if there must be only one, list it in "+
-				"spec.mirror.singletons.workloads or annotate it %s: \"true\"", v1alpha1.AnnotationRunOnce)
 		}
 	}
 	return ""

@@ -19,7 +19,7 @@ import (
 
 func sleepers() []ResourceKind {
 	return []ResourceKind{
-		{Group: "batch", Version: "v1", Kind: "CronJob", Resource: "cronjobs", Namespaced: true},
+		cronJobs(),
 		{Group: "apps", Version: "v1", Kind: "Deployment", Resource: "deployments", Namespaced: true},
 		{Group: "apps", Version: "v1", Kind: "StatefulSet", Resource: "statefulsets", Namespaced: true},
 	}
@@ -34,11 +34,12 @@ func (r *CopyRules) Sleep(ctx context.Context, s *Side) ([]Ref, error) {
 			return nil
 		}
 		return sl.patch(sl.value, fmt.Sprint(sl.original(o)))
-	})
+	}, nil)
 }
 
-// Wake gives the singletons of a side back what they had. It returns those that it changed.
-func (r *CopyRules) Wake(ctx context.Context, s *Side) ([]Ref, error) {
+// Wake gives the singletons of a side back what they had, CronJobs once they know what the other
+// side has run. It returns those that it changed.
+func (r *CopyRules) Wake(ctx context.Context, s, other *Side) ([]Ref, error) {
 	return r.singletonsOf(ctx, s, func(sl *sleep, o *unstructured.Unstructured) map[string]any {
 		if _, marked := o.GetAnnotations()[sl.annotation]; !marked {
 			return nil
@@ -47,6 +48,11 @@ func (r *CopyRules) Wake(ctx context.Context, s *Side) ([]Ref, error) {
 			return sl.patch(inside(o.Object, "spec")[sl.field], nil)
 		}
 		return sl.patch(sl.original(o), nil)
+	}, func(k ResourceKind, ref Ref) error {
+		if !k.is("batch", "CronJob") {
+			return nil
+		}
+		return s.learnRuns(ctx, ref, other)
 	})
 }
 
@@ -75,14 +81,16 @@ func (r *CopyRules) concerns(k ResourceKind, o *unstructured.Unstructured) bool 
 }
 
 func (s *sleep) patch(value, annotation any) map[string]any {
-	return map[string]any{
-		"spec":     map[string]any{s.field: value},
-		"metadata": map[string]any{"annotations": map[string]any{s.annotation: annotation}},
+	notes := map[string]any{s.annotation: annotation}
+	if s.settles {
+		notes[v1alpha1.AnnotationSettled] = nil
 	}
+	return map[string]any{"spec": map[string]any{s.field: value}, "metadata": map[string]any{"annotations": notes}}
 }
 
+// singletonsOf changes those that change has a patch for. before, if there is one, comes first.
 func (r *CopyRules) singletonsOf(
-	ctx context.Context, s *Side, change func(*sleep, *unstructured.Unstructured) map[string]any,
+	ctx context.Context, s *Side, change func(*sleep, *unstructured.Unstructured) map[string]any, before func(ResourceKind, Ref) error,
 ) (changed []Ref, err error) {
 	for _, k := range sleepers() {
 		var due []Ref
@@ -96,6 +104,11 @@ func (r *CopyRules) singletonsOf(
 			return changed, fmt.Errorf("reading %s: %w", k, err)
 		}
 		for _, ref := range due {
+			if before != nil {
+				if err := before(k, ref); err != nil {
+					return changed, fmt.Errorf("changing %s: %w", ref, err)
+				}
+			}
 			if err := r.changeOne(ctx, s, k, ref, change); err != nil {
 				return changed, fmt.Errorf("changing %s: %w", ref, err)
 			}
@@ -164,6 +177,8 @@ type sleep struct {
 	otherwise  any
 	annotation string
 	parse      func(string) (any, error)
+	// settles says that a controller may act once more on what it knew before.
+	settles bool
 }
 
 // sleepOf is nil for what may run in both clusters.
@@ -172,7 +187,7 @@ func (r *CopyRules) sleepOf(k ResourceKind, o *unstructured.Unstructured) *sleep
 	switch {
 	case k.is("batch", "CronJob") && (once || r.options.Singletons.CronJobs == v1alpha1.CronJobsSuspend):
 		return &sleep{
-			field: "suspend", value: true, otherwise: false, annotation: v1alpha1.AnnotationSuspend,
+			field: "suspend", value: true, otherwise: false, annotation: v1alpha1.AnnotationSuspend, settles: true,
 			parse: func(s string) (any, error) { return strconv.ParseBool(s) },
 		}
 	case k.is("apps", "Deployment") || k.is("apps", "StatefulSet"):
@@ -223,4 +238,7 @@ func (r *CopyRules) suspend(k ResourceKind, o *unstructured.Unstructured) {
 	}
 	within[s.field] = s.value
 	setAnnotation(o, s.annotation, fmt.Sprint(original))
+	if s.settles { // it has never run
+		setAnnotation(o, v1alpha1.AnnotationSettled, "true")
+	}
 }

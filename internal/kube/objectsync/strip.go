@@ -62,6 +62,7 @@ func controllersOwn(annotation string) bool {
 		"autoscaling.alpha.kubernetes.io/current-metrics", "batch.kubernetes.io/job-tracking",
 		"volume.kubernetes.io/selected-node", "volume.kubernetes.io/storage-provisioner", "volume.kubernetes.io/storage-resizer",
 		"volume.beta.kubernetes.io/storage-provisioner", v1alpha1.AnnotationCopied, v1alpha1.AnnotationAddedNames,
+		v1alpha1.AnnotationSettled,
 	}, annotation) || strings.HasPrefix(annotation, "pv.kubernetes.io/") || strings.HasPrefix(annotation, "cni.projectcalico.org/") ||
 		strings.HasPrefix(annotation, "k8s.v1.cni.cncf.io/network-status")
 }

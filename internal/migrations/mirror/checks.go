@@ -21,6 +21,8 @@ type Input struct {
 	Image         string
 	Nodes         []corev1.Node
 	AbsentSecrets []findings.Result
+	// Reviewed is the user's word that he has looked at what runs in both clusters.
+	Reviewed bool
 }
 
 // Checks are the checks of this migration, in the order in which they are shown.
@@ -126,8 +128,17 @@ func objectChecks() []findings.Check[Input] {
 		{
 			Code: "RP4105", Severity: findings.Warning, Run: checkTwice,
 			Claim: "singletons run in one cluster at a time",
-			Why:   "a workload without leader election that consumes a queue, sends mail or writes a file does so in both clusters while both run",
-			Fix:   "name it in spec.mirror.singletons.workloads, or annotate it replumb.dev/run-once=true; what may run twice needs nothing",
+			Why: "what consumes a queue, sends mail, writes to somewhere outside or acts on custom resources does so in both clusters, from the copy until " +
+				"the mirror is taken down; a Lease elects one leader in each cluster, so leader election does not help, nor does a number of replicas",
+			Fix: "name Deployments and StatefulSets in spec.mirror.singletons.workloads, or annotate them replumb.dev/run-once=true; leave other kinds out " +
+				"by spec.mirror.copy; what may run twice needs nothing",
+		},
+		{
+			Code: "RP4109", Severity: findings.Blocking, Run: checkReviewed,
+			Claim: "someone has looked at what runs in both clusters",
+			Why:   "replumb sees which workloads would run in both clusters (RP4105), and not which of them must not",
+			Fix: "look through RP4105 with the owners, then set metadata.annotations replumb.dev/singletons: Reviewed in the file, or on the Migration: " +
+				"kubectl annotate migrations.replumb.dev NAME replumb.dev/singletons=Reviewed",
 		},
 		{
 			Code: "RP4108", Severity: findings.Warning, Run: checkNetworks,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/objectsync"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
@@ -160,7 +161,27 @@ func checkTwice(in Input) []findings.Result {
 	for _, t := range in.Inventory.Objects.Twice {
 		out = append(out, findings.Failed(t.Ref.String(), "%s %s", t.Ref, t.What))
 	}
+	for _, w := range in.Inventory.Objects.Beside {
+		out = append(out, findings.Failed(w.Resource+" "+w.Namespace, "%s of namespace %s would run in both clusters: %s",
+			w.Resource, w.Namespace, strings.Join(w.Names, ", ")))
+	}
 	return out
+}
+
+// reviewed is the answer of users, the value of v1alpha1.AnnotationSingletons.
+const reviewed = "Reviewed"
+
+func checkReviewed(in Input) []findings.Result {
+	beside := 0
+	for _, w := range in.Inventory.Objects.Beside {
+		beside += len(w.Names)
+	}
+	twice := len(slices.DeleteFunc(slices.Clone(in.Inventory.Objects.Twice), func(n objectsync.Note) bool { return n.Ref.Resource == "jobs.batch" }))
+	if in.Reviewed || twice+beside == 0 {
+		return nil
+	}
+	return []findings.Result{findings.Failed("", "%s that RP4105 names would run in both clusters, and no one has said that he has looked at them",
+		english.Plural(twice+beside, "workload", ""))}
 }
 
 func checkNames(in Input) []findings.Result {

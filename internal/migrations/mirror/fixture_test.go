@@ -84,6 +84,8 @@ type fixture struct {
 	kill   int
 	killAt string
 	cancel context.CancelFunc
+	// starts is told of every step that starts, before it does anything.
+	starts func(step string)
 }
 
 func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
@@ -139,6 +141,9 @@ func (f *fixture) play(s *apitest.Server) {
 func (f *fixture) phaseOf(pod *corev1.Pod) corev1.PodPhase {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if _, ends := pod.Labels[batchv1.JobNameLabel]; ends {
+		return corev1.PodSucceeded
+	}
 	if pod.Labels[connectivity.Label] != roleReach {
 		return corev1.PodRunning
 	}
@@ -168,7 +173,7 @@ func clean(t *testing.T, s *apitest.Server) {
 	for _, ns := range []string{"shop", v1alpha1.SystemNamespace} {
 		for _, o := range []client.Object{
 			&appsv1.Deployment{}, &batchv1.CronJob{}, &networkingv1.Ingress{}, &corev1.Service{}, &corev1.ConfigMap{}, &corev1.Secret{},
-			&appsv1.ReplicaSet{}, &corev1.Pod{},
+			&batchv1.Job{}, &appsv1.ReplicaSet{}, &corev1.Pod{},
 		} {
 			_ = s.DeleteAllOf(ctx, o, client.InNamespace(ns), client.GracePeriodSeconds(0))
 		}
@@ -263,7 +268,7 @@ func (f *fixture) sample() *v1alpha1.Migration {
 	port, _ := strconv.Atoi(f.port)
 	return &v1alpha1.Migration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration"},
-		ObjectMeta: metav1.ObjectMeta{Name: "m"},
+		ObjectMeta: metav1.ObjectMeta{Name: "m", Annotations: map[string]string{v1alpha1.AnnotationSingletons: reviewed}},
 		Spec: v1alpha1.MigrationSpec{Proof: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled}, Mirror: &v1alpha1.MirrorSpec{
 			Target: v1alpha1.ClusterReference{Context: "target"},
 			Copy: v1alpha1.CopySpec{
@@ -310,6 +315,9 @@ func (f *fixture) restart() {
 }
 
 func (f *fixture) take(e engine.Event) {
+	if f.starts != nil && e.Kind == engine.StepStarted {
+		f.starts(e.Step)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.events = append(f.events, e)

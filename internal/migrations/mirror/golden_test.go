@@ -7,7 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/testing/golden"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
@@ -65,6 +67,7 @@ func input(t *testing.T, in map[string][]byte) Input {
 		RecordProblems: map[string]error{},
 		Image:          job.agents().Image().Name,
 		Nodes:          l.SourceNodes,
+		Reviewed:       migration.Answered(m, v1alpha1.AnnotationSingletons, reviewed),
 	}
 	if out.AbsentSecrets, err = job.absentSecrets(
 		t.Context(),

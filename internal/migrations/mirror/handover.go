@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
@@ -19,6 +21,8 @@ import (
 type singletons struct {
 	rules *objectsync.CopyRules
 	side  *objectsync.Side
+	// other is the other side, whose CronJobs say what has run.
+	other *objectsync.Side
 	about string
 }
 
@@ -26,9 +30,9 @@ func (c *copying) onSource() singletons { return c.singletons("source") }
 func (c *copying) onTarget() singletons { return c.singletons("target") }
 
 func (c *copying) singletons(about string) singletons {
-	s := singletons{rules: c.copier.Rules, side: c.copier.Source, about: about}
+	s := singletons{rules: c.copier.Rules, side: c.copier.Source, other: c.copier.Target, about: about}
 	if about == "target" {
-		s.side = c.copier.Target
+		s.side, s.other = s.other, s.side
 	}
 	return s
 }
@@ -38,15 +42,22 @@ const ending = 30 * time.Minute
 
 // sleep ends singletons, and waits until none of them runs any more. prefix begins the step's ID.
 func (s singletons) sleep(prefix string) engine.Step {
-	return &engine.Write{
+	return engine.Interruptible{Write: &engine.Write{
 		Name: prefix + "sleep", About: "End singletons in the " + s.about, Limit: ending, Holds: s.ended,
 		Write: func(ctx context.Context) error {
-			_, err := s.rules.Sleep(ctx, s.side)
-			return err
+			if _, err := s.rules.Sleep(ctx, s.side); err != nil {
+				return err
+			}
+			return s.rules.Settle(ctx, s.side)
 		},
-		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "singletons in the " + s.about + ": no pods, no schedule"}),
-	}
+		Changes: engine.Shows(
+			engine.Change{Verb: "patch", Object: "singletons in the " + s.about + ": no pods, no schedule"},
+			engine.Change{Verb: "patch", Object: "status of each CronJob among them: the latest run"},
+		),
+	}}
 }
+
+// wake starts singletons, CronJobs with what the other side has run.
 
 func (s singletons) wake(prefix string) engine.Step {
 	return &engine.Write{
@@ -59,10 +70,13 @@ func (s singletons) wake(prefix string) engine.Step {
 			return err
 		},
 		Write: func(ctx context.Context) error {
-			_, err := s.rules.Wake(ctx, s.side)
+			_, err := s.rules.Wake(ctx, s.side, s.other)
 			return err
 		},
-		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "singletons in the " + s.about + ": as they were"}),
+		Changes: engine.Shows(
+			engine.Change{Verb: "patch", Object: "status of each CronJob among singletons in the " + s.about + ": the latest run of the other cluster"},
+			engine.Change{Verb: "patch", Object: "singletons in the " + s.about + ": as they were"},
+		),
 	}
 }
 
@@ -74,8 +88,19 @@ func (s singletons) ended(ctx context.Context) error {
 	if len(running) > 0 {
 		return engine.NotYet("%s runs in the %s", running[0], s.about)
 	}
+	unsettled, err := s.rules.Unsettled(ctx, s.side)
+	if err != nil {
+		return err
+	}
+	if len(unsettled) > 0 {
+		return engine.NotYet("the CronJob controller of the %s has not seen yet that %s is suspended", s.about, unsettled[0])
+	}
+	jobs, err := s.side.JobsByOwner(ctx)
+	if err != nil {
+		return err
+	}
 	for _, ref := range asleep {
-		left, err := s.left(ctx, ref)
+		left, err := s.left(ctx, ref, jobs)
 		if err != nil {
 			return err
 		}
@@ -87,7 +112,7 @@ func (s singletons) ended(ctx context.Context) error {
 }
 
 // left is how many pods, or jobs, of a singleton there still are. Pods that are ending still run.
-func (s singletons) left(ctx context.Context, ref objectsync.Ref) (int, error) {
+func (s singletons) left(ctx context.Context, ref objectsync.Ref, jobs map[types.UID][]batchv1.Job) (int, error) {
 	key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
 	var err error
 	var selector *metav1.LabelSelector
@@ -103,12 +128,24 @@ func (s singletons) left(ctx context.Context, ref objectsync.Ref) (int, error) {
 	case "cronjobs":
 		c := &batchv1.CronJob{}
 		err = client.IgnoreNotFound(s.side.Get(ctx, key, c))
-		return len(c.Status.Active), err
+		return unfinished(jobs[c.UID]), err
 	}
 	if err != nil {
 		return 0, client.IgnoreNotFound(err)
 	}
 	return s.pods(ctx, ref.Namespace, selector)
+}
+
+func unfinished(jobs []batchv1.Job) int {
+	n := 0
+	for i := range jobs {
+		if !slices.ContainsFunc(jobs[i].Status.Conditions, func(c batchv1.JobCondition) bool {
+			return (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue
+		}) {
+			n++
+		}
+	}
+	return n
 }
 
 func (s singletons) pods(ctx context.Context, namespace string, of *metav1.LabelSelector) (int, error) {

@@ -186,6 +186,9 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	}
 	p := &Planner{Base: base, Inventory: survey, source: j.from, target: j.to, copying: j.copying, finishing: j.finishing}
 	in := Input{Inventory: survey, Access: j.Access, TargetAccess: j.targetAccess}
+	for _, m := range []*v1alpha1.Migration{j.Migration, j.Recorded} { // the file has it, or the Migration in the cluster
+		in.Reviewed = in.Reviewed || migration.Answered(m, v1alpha1.AnnotationSingletons, reviewed)
+	}
 	if err := j.watchedBy(ctx, p, &in); err != nil {
 		return nil, err
 	}

@@ -117,6 +117,7 @@ func operateRules(kinds []schema.GroupResource) []access.Rule {
 				access.Grant("apps", "deployments", "", "patch"),
 				access.Grant("apps", "statefulsets", "", "patch"),
 				access.Grant("batch", "cronjobs", "", "patch"),
+				access.Grant("batch", "cronjobs", "status", "patch"),
 			),
 		},
 		{

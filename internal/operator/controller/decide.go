@@ -323,7 +323,7 @@ func Fingerprint(m *v1alpha1.Migration) string {
 	parts := []string{encoded(whole.Spec)}
 	for _, key := range []string{
 		v1alpha1.AnnotationApprove, v1alpha1.AnnotationRequestedAt, v1alpha1.AnnotationAPIServers, v1alpha1.AnnotationKubelets,
-		v1alpha1.AnnotationControllerManagers, v1alpha1.AnnotationInstaller, v1alpha1.AnnotationCluster,
+		v1alpha1.AnnotationControllerManagers, v1alpha1.AnnotationInstaller, v1alpha1.AnnotationCluster, v1alpha1.AnnotationSingletons,
 	} {
 		parts = append(parts, m.Annotations[key])
 	}

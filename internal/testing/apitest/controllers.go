@@ -27,7 +27,7 @@ func Controllers(more ...string) Option {
 			"kube-controller-manager": append([]string{
 				"--secure-port=0", "--concurrent-deployment-syncs=20", "--concurrent-replicaset-syncs=20",
 				"--controllers=deployment-controller,replicaset-controller,statefulset-controller,daemonset-controller," +
-					strings.Join(append([]string{"job-controller", "disruption-controller", "garbage-collector-controller"}, more...), ","),
+					strings.Join(append([]string{"job-controller", "cronjob-controller", "disruption-controller", "garbage-collector-controller"}, more...), ","),
 			}, busy...),
 		}
 	}
