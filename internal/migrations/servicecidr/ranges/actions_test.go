@@ -196,8 +196,8 @@ func (lost) MayWrite(context.Context, bool) error {
 	return &lease.LostError{Why: errors.New("it is another's")}
 }
 
-// TestActionBehindAFence: the record that an action is about exists already, so that nothing but the
-// call itself asks whether others are at work.
+// TestActionBehindAFence: the record that an action is about exists already, so that nothing but
+// the call itself asks whether others are at work.
 func TestActionBehindAFence(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "told")
 	step := certificateGate(program("sh", "-c", `cat > "$1"`, "sh", file), file)
