@@ -300,7 +300,7 @@ func unapproved(s Scene, d Decision, approved migration.Approvals) (Decision, bo
 	if d.Act != Finish || approved.Finish || s.Migration.Status.PointOfNoReturnPassed {
 		return Decision{}, false
 	}
-	return wanted(s.Migration, "finish", "the next step takes old addresses away for good, and is to be approved"), true
+	return wanted(s.Migration, migration.FinishWord(s.Migration), "the next step takes old addresses away for good, and is to be approved"), true
 }
 
 func wanted(m *v1alpha1.Migration, word, message string) Decision {
