@@ -57,7 +57,7 @@ func Effective(have, given *v1alpha1.Migration) (*v1alpha1.Migration, error) {
 	if err != nil {
 		return nil, err
 	}
-	if spec.Digest(spec.Calls(effective)) != spec.Digest(spec.Calls(given)) {
+	if spec.Digest(effective) != spec.Digest(given) {
 		return nil, &ForeignCallsError{Name: have.Name}
 	}
 	effective.Spec.Desired, effective.Spec.Paused = have.Spec.Desired, have.Spec.Paused // commands say it, and files need not

@@ -222,7 +222,7 @@ func paused(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 // of Migrations must not command it.
 func uncalled(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 	calls := spec.Calls(s.Migration)
-	digest := spec.Digest(calls)
+	digest := spec.Digest(s.Migration)
 	if digest == "" || slices.Contains(s.Allowed, digest) {
 		return Decision{}, false
 	}

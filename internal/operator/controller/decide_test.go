@@ -80,7 +80,7 @@ func TestDecide(t *testing.T) {
 		}
 	}
 	token := LossToken(wish("m", v1alpha1.DesiredApplied, losing))
-	digest := spec.Digest(spec.Calls(wish("m", v1alpha1.DesiredApplied, calling)))
+	digest := spec.Digest(wish("m", v1alpha1.DesiredApplied, calling))
 	for name, tt := range map[string]struct {
 		m      *v1alpha1.Migration
 		change func(*Scene)
