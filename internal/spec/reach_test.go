@@ -159,7 +159,7 @@ func TestDigestCoversWhatIsCopied(t *testing.T) {
 		"namespaces: {include: [shop]}, existing: Overwrite",
 		"namespaces: {include: [shop]}, selector: {matchLabels: {a: b}}",
 		"namespaces: {include: [shop]}, registries: [{from: a.example.com, to: b.example.com, credentials: {namespace: kube-system, name: x}}]",
-		"namespaces: {include: [shop]}, transforms: [{kinds: [clusterrolebindings], jsonPatch: [{op: replace, path: /subjects/0/name, value: 'system:authenticated'}]}]",
+		"namespaces: {include: [shop]}, transforms: [{kinds: [clusterrolebindings], jsonPatch: '[]'}]",
 	} {
 		if read("m", more) == want {
 			t.Errorf("not covered: %s", more)
