@@ -16,6 +16,10 @@ type MigrationStatus struct {
 	// +optional
 	Phase Phase `json:"phase,omitempty"`
 
+	// Attempt counts how often apply has set out. An approval of finish is of one attempt.
+	// +optional
+	Attempt int64 `json:"attempt,omitempty"`
+
 	// Stage is the phase of the plan that a run was last in, such as move or refresh.
 	// +optional
 	Stage string `json:"stage,omitempty"`

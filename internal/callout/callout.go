@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 )
 
 const (
@@ -66,7 +67,8 @@ var (
 )
 
 // Call sends the request and reads the answer, both as JSON; with a nil answer it reads none.
-// Errors are of type *Error and hold no part of a URL but scheme and host.
+// Errors are of type *Error and hold no part of a URL but scheme and host; others are those of the
+// fence of ctx, which is asked first, and then nothing was called.
 //
 // A program gets the request on stdin, with the variables of Environment and of an Environer, and
 // answers on stdout. No shell is involved. It leads its own process group, so that a Ctrl-C for
@@ -75,6 +77,16 @@ var (
 // A URL gets the request as the body of a POST. Redirects are not followed, since they lead to
 // places that are not written down. Proxies are those of HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
 func Call(ctx context.Context, action v1alpha1.Action, request, answer any) error {
+	if err := engine.MayWrite(ctx, true); err != nil {
+		return err
+	}
+	return call(ctx, action, request, answer)
+}
+
+// Called reports whether an error of Call is of the call, and not of the fence before it.
+func Called(err error) bool { return errors.As(err, new(*Error)) }
+
+func call(ctx context.Context, action v1alpha1.Action, request, answer any) error {
 	timeout := DefaultTimeout
 	if action.Timeout != nil {
 		timeout = action.Timeout.Duration

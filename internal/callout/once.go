@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 )
 
 const endWithin = 15 * time.Second
@@ -21,8 +22,11 @@ func (o *Once) Call(ctx context.Context, request, answer any) error {
 	if o.called {
 		return nil
 	}
+	if err := engine.MayWrite(ctx, true); err != nil {
+		return err
+	}
 	o.called = true
-	return Call(context.WithoutCancel(ctx), o.Action, request, answer)
+	return call(context.WithoutCancel(ctx), o.Action, request, answer)
 }
 
 func (o *Once) Longest() time.Duration { return o.Action.Timeout.Duration + endWithin }

@@ -1,6 +1,8 @@
 package migration
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,7 +13,8 @@ import (
 
 // Approvals are what people have approved of a Migration, by its annotation.
 type Approvals struct {
-	Plans  []string
+	Plans []string
+	// Finish says that this attempt may be finished, and not an earlier one.
 	Finish bool
 	// Gates are answers, as NAME=ANSWER, to gates whose state nothing but a person can see.
 	Gates []string
@@ -29,7 +32,8 @@ func (e *ApprovalError) Error() string {
 }
 
 func (*ApprovalError) Advice() string {
-	return "use plan:HASH, finish, gate:NAME=ANSWER or losses:TOKEN, with spaces or commas between them"
+	return "use plan:HASH, finish:TOKEN, gate:NAME=ANSWER or losses:TOKEN, with spaces or commas between them; " +
+		"the conditions of the Migration name the token when its time has come"
 }
 
 func (*ApprovalError) ExitCode() int { return fault.ExitUsage }
@@ -42,8 +46,8 @@ func Approved(m *v1alpha1.Migration) (Approvals, error) {
 		what, of, _ := strings.Cut(word, ":")
 		name, answer, _ := strings.Cut(of, "=")
 		switch {
-		case word == "finish":
-			a.Finish = true
+		case what == "finish" && of != "":
+			a.Finish = a.Finish || word == FinishWord(m)
 		case what == "plan" && of != "":
 			a.Plans = append(a.Plans, of)
 		case what == "gate" && name != "" && answer != "":
@@ -57,14 +61,22 @@ func Approved(m *v1alpha1.Migration) (Approvals, error) {
 	return a, nil
 }
 
+// FinishWord is what a person approves to have this attempt finished. Another attempt, or another
+// Migration of this name, has another word.
+func FinishWord(m *v1alpha1.Migration) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%d", m.UID, m.Status.Attempt))
+	return "finish:" + hex.EncodeToString(sum[:])[:12]
+}
+
 func separates(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' }
 
-// Approve adds missing words. A new plan replaces the approved one.
+// Approve adds missing words. A new plan replaces the approved one, and so does the word of finish.
 func Approve(m *v1alpha1.Migration, words ...string) {
 	have := strings.FieldsFunc(m.Annotations[v1alpha1.AnnotationApprove], separates)
 	for _, word := range words {
-		if strings.HasPrefix(word, "plan:") {
-			have = slices.DeleteFunc(have, func(w string) bool { return w != word && strings.HasPrefix(w, "plan:") })
+		what, _, _ := strings.Cut(word, ":")
+		if what == "plan" || what == "finish" {
+			have = slices.DeleteFunc(have, func(w string) bool { return w != word && is(w, what) })
 		}
 		if word != "" && !slices.Contains(have, word) {
 			have = append(have, word)
@@ -77,6 +89,24 @@ func Approve(m *v1alpha1.Migration, words ...string) {
 		m.Annotations = map[string]string{}
 	}
 	m.Annotations[v1alpha1.AnnotationApprove] = strings.Join(have, ",")
+}
+
+func is(word, what string) bool { return word == what || strings.HasPrefix(word, what+":") }
+
+// Withdraw takes away the approval of finish, which is used up or is of an attempt that was taken
+// back.
+func Withdraw(m *v1alpha1.Migration) (withdrawn bool) {
+	have := strings.FieldsFunc(m.Annotations[v1alpha1.AnnotationApprove], separates)
+	left := slices.DeleteFunc(slices.Clone(have), func(w string) bool { return is(w, "finish") })
+	switch {
+	case len(left) == len(have):
+		return false
+	case len(left) == 0:
+		delete(m.Annotations, v1alpha1.AnnotationApprove)
+	default:
+		m.Annotations[v1alpha1.AnnotationApprove] = strings.Join(left, ",")
+	}
+	return true
 }
 
 // Answered reports whether a person has answered a gate: by its annotation, such as

@@ -19,20 +19,23 @@ func annotated(key, value string) *v1alpha1.Migration {
 }
 
 func TestApproved(t *testing.T) {
+	word := FinishWord(annotated("", ""))
 	for words, want := range map[string]Approvals{
-		"":                      {},
-		"finish":                {Finish: true},
-		" finish , plan:abc\n":  {Finish: true, Plans: []string{"abc"}},
-		"plan:abc plan:def":     {Plans: []string{"abc", "def"}},
-		"gate:api-servers=Done": {Gates: []string{"api-servers=Done"}},
-		"losses:0a1b,finish":    {Finish: true, Losses: []string{"0a1b"}},
+		"":                           {},
+		word:                         {Finish: true},
+		"finish:earlier":             {},
+		"finish:earlier " + word:     {Finish: true},
+		" " + word + " , plan:abc\n": {Finish: true, Plans: []string{"abc"}},
+		"plan:abc plan:def":          {Plans: []string{"abc", "def"}},
+		"gate:api-servers=Done":      {Gates: []string{"api-servers=Done"}},
+		"losses:0a1b," + word:        {Finish: true, Losses: []string{"0a1b"}},
 	} {
 		got, err := Approved(annotated(v1alpha1.AnnotationApprove, words))
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %+v, %v", words, got, err)
 		}
 	}
-	for _, words := range []string{"yes", "Finish", "finish:now", "plan", "plan:", "gate:x", "gate:=x", "gate:x=", "losses:", "finish,oops"} {
+	for _, words := range []string{"yes", "Finish", "finish", "finish:", "plan", "plan:", "gate:x", "gate:=x", "gate:x=", "losses:", "finish,oops"} {
 		got, err := Approved(annotated(v1alpha1.AnnotationApprove, words))
 		if !errors.As(err, new(*ApprovalError)) || got.Finish {
 			t.Errorf("%q: %+v, %v", words, got, err)
@@ -47,13 +50,21 @@ func TestApprove(t *testing.T) {
 		t.Errorf("nothing was approved: %v", m.Annotations)
 	}
 	Approve(m, "plan:abc")
-	Approve(m, "finish", "plan:abc", "")
-	if got := m.Annotations[v1alpha1.AnnotationApprove]; got != "plan:abc,finish" {
+	Approve(m, "finish:1", "plan:abc", "")
+	if got := m.Annotations[v1alpha1.AnnotationApprove]; got != "plan:abc,finish:1" {
 		t.Errorf("got %q", got)
 	}
 	Approve(m, "plan:def")
-	if got := m.Annotations[v1alpha1.AnnotationApprove]; got != "finish,plan:def" {
+	Approve(m, "finish:2")
+	if got := m.Annotations[v1alpha1.AnnotationApprove]; got != "plan:def,finish:2" {
 		t.Errorf("got %q", got)
+	}
+	if !Withdraw(m) || m.Annotations[v1alpha1.AnnotationApprove] != "plan:def" || Withdraw(m) {
+		t.Errorf("got %v", m.Annotations)
+	}
+	m = annotated(v1alpha1.AnnotationApprove, "finish")
+	if !Withdraw(m) || len(m.Annotations) > 0 {
+		t.Errorf("got %v", m.Annotations)
 	}
 }
 

@@ -52,7 +52,7 @@ func passFinal(ctx context.Context, c client.Client, name string, directed bool)
 	if a, err := Approved(m); directed && (err != nil || !a.Finish) {
 		return &StateError{
 			Name: name, Problem: "is not approved to be finished",
-			Hint: fmt.Sprintf("kubectl annotate migrations.replumb.dev %s --overwrite %s=finish", name, v1alpha1.AnnotationApprove),
+			Hint: fmt.Sprintf("kubectl annotate migrations.replumb.dev %s --overwrite %s=%s", name, v1alpha1.AnnotationApprove, FinishWord(m)),
 		}
 	}
 	if err := engine.MayWrite(ctx, true); err != nil {

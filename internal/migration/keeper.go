@@ -57,7 +57,7 @@ func Effective(have, given *v1alpha1.Migration) (*v1alpha1.Migration, error) {
 	if err != nil {
 		return nil, err
 	}
-	if spec.Digest(spec.Calls(effective)) != spec.Digest(spec.Calls(given)) {
+	if spec.Digest(effective) != spec.Digest(given) {
 		return nil, &ForeignCallsError{Name: have.Name}
 	}
 	effective.Spec.Desired, effective.Spec.Paused = have.Spec.Desired, have.Spec.Paused // commands say it, and files need not
@@ -95,6 +95,9 @@ func UpdateStatus(ctx context.Context, c client.Client, name string, change func
 		}
 		was := m.Status.DeepCopy()
 		change(&m.Status)
+		if m.Status.Phase == v1alpha1.PhaseApplying && was.Phase != v1alpha1.PhaseApplying {
+			m.Status.Attempt++
+		}
 		observed(m)
 		if equality.Semantic.DeepEqual(was, &m.Status) {
 			return nil
@@ -352,8 +355,14 @@ func (k *Keeper) failed(ctx context.Context, cause error, phase v1alpha1.Phase) 
 	return cause
 }
 
-// Settle writes down that the cluster is as spec.desired says.
+// Settle writes down that the cluster is as spec.desired says. An approval of finish is of no use
+// any more, unless this is what it waits for.
 func (k *Keeper) Settle(ctx context.Context, phase v1alpha1.Phase, counts v1alpha1.Counts, tiers []v1alpha1.TierStatus) error {
+	if phase != v1alpha1.PhaseMoved {
+		if err := k.withdraw(ctx); err != nil {
+			return err
+		}
+	}
 	return k.Status(ctx, func(st *v1alpha1.MigrationStatus) {
 		st.Phase, st.Counts, st.Tiers, st.LastError, st.Stage = phase, counts, tiers, "", ""
 		AsDesired.Say(st, v1alpha1.ReasonAsDesired, "the cluster is as spec.desired says")
@@ -365,4 +374,17 @@ func (k *Keeper) Settle(ctx context.Context, phase v1alpha1.Phase, counts v1alph
 func Locked(ctx context.Context, c client.Client) (bool, error) {
 	holder, err := lease.Current(ctx, c)
 	return holder != nil, err
+}
+
+func (k *Keeper) withdraw(ctx context.Context) error {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		m := &v1alpha1.Migration{}
+		if err := k.Client.Get(ctx, client.ObjectKey{Name: k.Name}, m); err != nil {
+			return fmt.Errorf("migration %s: %w", k.Name, err)
+		}
+		if !Withdraw(m) {
+			return nil
+		}
+		return k.Client.Update(ctx, m, client.FieldOwner(v1alpha1.FieldManager))
+	})
 }

@@ -60,3 +60,49 @@ func TestGuardHoldsARun(t *testing.T) {
 		}
 	}
 }
+
+// TestApprovalIsUsedUp: each attempt has a word of its own, and what was approved of one is of no
+// use for the next.
+func TestApprovalIsUsedUp(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	m := &v1alpha1.Migration{}
+	m.Name, m.UID = "m", "u"
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(m).WithStatusSubresource(m).Build()
+	k := &Keeper{Client: c, Name: "m"}
+	look := func() *v1alpha1.Migration {
+		m, err := Get(t.Context(), c, "m")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	var words []string
+	for _, phase := range []v1alpha1.Phase{
+		v1alpha1.PhaseApplying, v1alpha1.PhaseApplying, v1alpha1.PhaseMoved, v1alpha1.PhaseRolledBack, v1alpha1.PhaseApplying, v1alpha1.PhaseMoved,
+	} {
+		settle := func() error { return k.Settle(t.Context(), phase, v1alpha1.Counts{}, nil) }
+		if phase == v1alpha1.PhaseApplying {
+			settle = func() error { return k.Status(t.Context(), func(st *v1alpha1.MigrationStatus) { st.Phase = phase }) }
+		}
+		if err := settle(); err != nil {
+			t.Fatal(err)
+		}
+		m := look()
+		if a, err := Approved(m); err != nil || a.Finish {
+			t.Errorf("%s: approved: %+v, %v", phase, a, err)
+		}
+		if phase == v1alpha1.PhaseMoved {
+			Approve(m, FinishWord(m), "losses:1")
+			words = append(words, FinishWord(m))
+			if err := c.Update(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if words[0] == words[1] || look().Annotations[v1alpha1.AnnotationApprove] != "losses:1,"+words[1] || look().Status.Attempt != 2 {
+		t.Errorf("words %v, %v, attempt %d", words, look().Annotations, look().Status.Attempt)
+	}
+}

@@ -82,7 +82,7 @@ func (s *Subject) TakeOver(have *v1alpha1.Migration) error {
 	if err != nil {
 		return err
 	}
-	if spec.Digest(spec.Calls(effective)) != spec.Digest(spec.Calls(s.Migration)) {
+	if spec.Digest(effective) != spec.Digest(s.Migration) {
 		return &ForeignCallsError{Name: have.Name}
 	}
 	s.Migration, s.Changes = effective, changes

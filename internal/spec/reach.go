@@ -29,6 +29,8 @@ const (
 	Writes Effect = "writes"
 	// Leads names in DNS elsewhere, with credentials of the operator.
 	Leads Effect = "changes DNS by"
+	// Copies objects to another cluster, where replumb has the rights of an administrator.
+	Copies Effect = "copies to the target by"
 	// Deploys an image to nodes, with far-reaching rights on them.
 	Deploys Effect = "runs on nodes"
 )
@@ -93,6 +95,12 @@ func reaches() []reach {
 		{"spec.cni.manifests", Reads},
 		{"spec.mirror.target.context", Connects},
 		{"spec.mirror.target.secret", Connects},
+		{"spec.mirror.copy.existing", Copies},
+		{"spec.mirror.copy.kinds", Copies},
+		{"spec.mirror.copy.namespaces", Copies},
+		{"spec.mirror.copy.registries", Copies},
+		{"spec.mirror.copy.selector", Copies},
+		{"spec.mirror.copy.transforms", Copies},
 		{"spec.mirror.redirect.names", Leads},
 		{"spec.mirror.redirect.from", Leads},
 		{"spec.mirror.redirect.to", Leads},
@@ -158,12 +166,14 @@ func Calls(m *v1alpha1.Migration) []Call {
 	return all
 }
 
-// Digest stands for calls: SHA-256 in hexadecimal. It is empty for none.
-func Digest(calls []Call) string {
+// Digest stands for the calls of a Migration of this name: SHA-256 in hexadecimal. It is empty for
+// none.
+func Digest(m *v1alpha1.Migration) string {
+	calls := Calls(m)
 	if len(calls) == 0 {
 		return ""
 	}
-	var lines [][2]any
+	lines := [][2]any{{"metadata.name", m.Name}}
 	for _, c := range calls {
 		lines = append(lines, [2]any{c.Field, c.Value})
 	}

@@ -110,11 +110,11 @@ func TestDigestCoversWhatIsCalled(t *testing.T) {
 		}
 		return m
 	}
-	if d := Digest(Calls(read("batch: {size: 3}"))); d != "" {
+	if d := Digest(read("batch: {size: 3}")); d != "" {
 		t.Errorf("without calls: %s", d)
 	}
 	base := read("hooks: [{name: a, when: BeforePhase, exec: {command: [/bin/a, b]}}]")
-	want := Digest(Calls(base))
+	want := Digest(base)
 	if !regexp.MustCompile("^[0-9a-f]{64}$").MatchString(want) {
 		t.Errorf("digest %q", want)
 	}
@@ -129,8 +129,40 @@ func TestDigestCoversWhatIsCalled(t *testing.T) {
 		"hooks: [{name: a, when: BeforePhase, exec: {command: [/bin/a, b]}}], notify: [{url: http://a}]": false,
 		"hooks: [{name: a, when: BeforePhase, exec: {command: [/bin/a, b]}}], proof: {image: evil}":      false,
 	} {
-		if got := Digest(Calls(read(spec))); (got == want) != same {
+		if got := Digest(read(spec)); (got == want) != same {
 			t.Errorf("%s: digest %s", spec, got)
+		}
+	}
+}
+
+// TestDigestCoversWhatIsCopied: the target takes all that an administrator gives it. Agreement to a
+// target is agreement to what gets there, by one Migration.
+func TestDigestCoversWhatIsCopied(t *testing.T) {
+	read := func(name, more string) string {
+		m, err := Parse([]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: " + name + "}\n" +
+			"spec: {mirror: {target: {context: b}, redirect: {names: [{name: shop.example.com, type: A}], provider: {manual: {}}}, copy: {" + more + "}}}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Digest(m)
+	}
+	want := read("m", "namespaces: {include: [shop]}")
+	if read("m", "namespaces: {include: [shop]}, parallel: 3") != want {
+		t.Error("the pace is covered")
+	}
+	if read("other", "namespaces: {include: [shop]}") == want {
+		t.Error("another Migration has the same digest")
+	}
+	for _, more := range []string{
+		"namespaces: {include: [shop, pay]}",
+		"namespaces: {include: [shop]}, kinds: {include: [secrets]}",
+		"namespaces: {include: [shop]}, existing: Overwrite",
+		"namespaces: {include: [shop]}, selector: {matchLabels: {a: b}}",
+		"namespaces: {include: [shop]}, registries: [{from: a.example.com, to: b.example.com, credentials: {namespace: kube-system, name: x}}]",
+		"namespaces: {include: [shop]}, transforms: [{kinds: [clusterrolebindings], jsonPatch: '[]'}]",
+	} {
+		if read("m", more) == want {
+			t.Errorf("not covered: %s", more)
 		}
 	}
 }

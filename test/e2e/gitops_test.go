@@ -162,7 +162,7 @@ func (o *inCluster) moveWithFlux() {
 	requireAllIn(o.T, o.l, newRange)
 
 	o.callByNameAlone()
-	approved := strings.Replace(move, "metadata: {name: fluxed}", "metadata: {name: fluxed, annotations: {replumb.dev/approve: finish}}", 1)
+	approved := strings.Replace(move, "metadata: {name: fluxed}", `metadata: {name: fluxed, annotations: {replumb.dev/approve: "`+o.finishWord("fluxed")+`"}}`, 1)
 	ended := o.s.during(o.T, "finish by Flux", func() {
 		o.commit(strings.Replace(approved, "desired: Applied", "desired: Finished", 1))
 		o.awaitFlux("fluxed", v1alpha1.PhaseFinished)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/installation"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
@@ -72,7 +74,7 @@ func TestOperator(t *testing.T) {
 	requireAllIn(t, l, newRange)
 
 	o.kubectl("patch", "migration", "operated", "--type=merge", "-p", `{"spec":{"desired":"Finished"}}`)
-	o.kubectl("annotate", "migration", "operated", "replumb.dev/approve=finish")
+	o.kubectl("annotate", "migration", "operated", "replumb.dev/approve="+o.finishWord("operated"))
 	waiting := o.s.during(t, "finish, which waits for clients of old addresses", func() {
 		o.kubectl("wait", "--for=jsonpath={.status.stage}=soak", "migration/operated", "--timeout=5m")
 	})
@@ -148,6 +150,16 @@ spec:
 func (o *inCluster) kubectl(args ...string) string {
 	o.Helper()
 	return o.feed("", args...)
+}
+
+// finishWord approves that this attempt is finished.
+func (o *inCluster) finishWord(name string) string {
+	o.Helper()
+	var m v1alpha1.Migration
+	if err := json.Unmarshal([]byte(o.kubectl("get", "migration", name, "-o", "json")), &m); err != nil {
+		o.Fatal(err)
+	}
+	return migration.FinishWord(&m)
 }
 
 // apply gives objects to kubectl apply.

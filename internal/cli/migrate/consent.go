@@ -178,7 +178,7 @@ func (*ConsentError) ExitCode() int { return fault.ExitBlocked }
 // others may write Migrations, and must not make this machine do things by that.
 func (o *action) consent(ctx context.Context, c *command.Connection, m *v1alpha1.Migration) (dir string, err error) {
 	calls := spec.Calls(m)
-	digest := spec.Digest(calls)
+	digest := spec.Digest(m)
 	if digest == "" {
 		return "", nil
 	}
@@ -221,7 +221,7 @@ func (o *action) agreeToFile(ctx context.Context, c *command.Connection, m *v1al
 	if err != nil {
 		return err
 	}
-	o.keep(agreement{Cluster: of, Migration: m.Name, Digest: spec.Digest(calls), Dir: dir, Calls: lists.Strings(calls)})
+	o.keep(agreement{Cluster: of, Migration: m.Name, Digest: spec.Digest(m), Dir: dir, Calls: lists.Strings(calls)})
 	return nil
 }
 

@@ -80,7 +80,7 @@ func (o *finishOptions) finishOne(ctx context.Context, g *given, name string, le
 	if operated, err := o.operated(ctx, t.c); err != nil {
 		return err
 	} else if operated {
-		return o.handOverTo(ctx, t, v1alpha1.DesiredFinished, only(leave, "--leave-clients"), "finish")
+		return o.handOverTo(ctx, t, v1alpha1.DesiredFinished, only(leave, "--leave-clients"))
 	}
 	if err := o.run(ctx, t.c, t.Job, "finish", t.Finish); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,8 +28,10 @@ type handover struct {
 	c    *command.Connection
 	want *v1alpha1.Migration
 	to   v1alpha1.DesiredState
-	// approved are the words that the user has approved at a prompt, or by --yes.
+	// approved are the words that the user has approved at a prompt, or by --yes. finishes approves
+	// the point of no return.
 	approved []string
+	finishes bool
 	resume   bool
 	ended    string
 	// unfit is the flag that only a run in this process can do; empty if there is none.
@@ -136,7 +139,10 @@ func (h *handover) fill(ctx context.Context, m *v1alpha1.Migration) error {
 	if h.resume {
 		m.Spec.Paused = false
 	}
-	words := h.approved
+	words := slices.Clone(h.approved)
+	if h.finishes {
+		words = append(words, migration.FinishWord(m))
+	}
 	if h.to != v1alpha1.DesiredRolledBack && controller.Lost(m) { // who runs the same command again has looked
 		words = append(words, "losses:"+controller.LossToken(m))
 	}
@@ -204,11 +210,11 @@ func (o *action) localOnly(until string) string {
 	return ""
 }
 
-func (o *action) handOverTo(ctx context.Context, t *resolved, to v1alpha1.DesiredState, unfit string, approved ...string) error {
+func (o *action) handOverTo(ctx context.Context, t *resolved, to v1alpha1.DesiredState, unfit string) error {
 	of := t.About()
-	h := handover{c: t.c, want: of.Migration, to: to, approved: approved, unfit: unfit, ended: of.WentBack}
+	h := handover{c: t.c, want: of.Migration, to: to, unfit: unfit, ended: of.WentBack}
 	if to == v1alpha1.DesiredFinished {
-		h.ended = of.Finished
+		h.finishes, h.ended = true, of.Finished
 	}
 	if h.unfit == "" {
 		h.unfit = o.localOnly("")

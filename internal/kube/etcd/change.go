@@ -169,6 +169,9 @@ func (c *Client) SetPeerURLs(ctx context.Context, who string, peerURLs ...string
 }
 
 func (c *Client) lead(ctx context.Context, cluster *Membership, doing string, change func(context.Context, *clientv3.Client) error) error {
+	if err := engine.MayWrite(ctx, true); err != nil {
+		return err
+	}
 	if err := c.ask(ctx, cluster.Leading(), changeLimit, change); err != nil {
 		return failed(err, "%s", doing)
 	}

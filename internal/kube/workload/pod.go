@@ -75,14 +75,19 @@ func (p PodOptions) Spec() corev1.PodSpec {
 	}
 }
 
+// controlPlane and master are the labels and taints of nodes that run control planes.
+const (
+	controlPlane = "node-role.kubernetes.io/control-plane"
+	master       = "node-role.kubernetes.io/master"
+)
+
 // Replica is a pod of a Deployment whose replicas make up for the loss of each other: on nodes that
 // run what belongs to the cluster, and apart from others with the labels if there are as many
-// nodes.
+// nodes. Root on a node has the tokens of its pods, so it rather runs where root has the keys of
+// the cluster anyhow.
 func Replica(p PodOptions, labels map[string]string) corev1.PodSpec {
 	p.Priority = "system-cluster-critical"
-	for _, key := range []string{
-		"CriticalAddonsOnly", "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master",
-	} {
+	for _, key := range []string{"CriticalAddonsOnly", controlPlane, master} {
 		p.Tolerations = append(p.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists})
 	}
 	p.Tolerations = append(p.Tolerations, Leaves(away)...)
@@ -91,6 +96,14 @@ func Replica(p PodOptions, labels map[string]string) corev1.PodSpec {
 	p.Env = append(p.Env, corev1.EnvVar{Name: "HTTP2_READ_IDLE_TIMEOUT_SECONDS", Value: "3"},
 		corev1.EnvVar{Name: "HTTP2_PING_TIMEOUT_SECONDS", Value: "2"})
 	p.Affinity = OnNodes(Foreign())
+	for _, key := range []string{controlPlane, master} {
+		p.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution = append(
+			p.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution, corev1.PreferredSchedulingTerm{
+				Weight: 100, Preference: corev1.NodeSelectorTerm{
+					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpExists}},
+				},
+			})
+	}
 	p.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{
 		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
 			Weight: 100, PodAffinityTerm: corev1.PodAffinityTerm{

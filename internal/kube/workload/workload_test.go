@@ -7,6 +7,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -47,5 +48,21 @@ func TestServersAreKept(t *testing.T) {
 func TestLongLogsAreCut(t *testing.T) {
 	if got := And("x", strings.Repeat("ü", 1000)); got != "x: "+strings.Repeat("ü", longest)+"…" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestReplicasPreferControlPlanes: with the token of one, root on its node has the rights of all.
+// Where there is no control plane to run on, they run elsewhere.
+func TestReplicasPreferControlPlanes(t *testing.T) {
+	nodes := Replica(PodOptions{CPU: "1m", Memory: "1Mi", MemoryLimit: "1Mi"}, map[string]string{"a": "b"}).Affinity.NodeAffinity
+	terms, err := nodeaffinity.NewPreferredSchedulingTerms(nodes.PreferredDuringSchedulingIgnoredDuringExecution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	score := func(label string) int64 {
+		return terms.Score(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{label: ""}}})
+	}
+	if worker := score("role"); score(controlPlane) <= worker || score(master) <= worker {
+		t.Errorf("preferences: %+v", nodes.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
 }

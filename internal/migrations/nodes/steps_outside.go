@@ -181,10 +181,14 @@ func (s *actionStep) Do(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.once.Call(ctx, &request, s.answer); err != nil && !errors.Is(err, callout.ErrNoAnswer) {
+	err := s.once.Call(ctx, &request, s.answer)
+	switch {
+	case errors.Is(err, callout.ErrNoAnswer):
+		return nil
+	case callout.Called(err):
 		return &hook.FailedError{Hook: s.request.Action, Cause: err}
 	}
-	return nil
+	return err
 }
 
 func (s *actionStep) Preview() ([]engine.Change, error) {

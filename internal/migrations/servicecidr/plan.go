@@ -145,8 +145,14 @@ func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Mig
 // secure records the migration, and backs up and freezes what it is about to change.
 func (p *Planner) secure() []engine.Group {
 	s := migration.Securing{Originals: append(originals(p.Inventory), p.Refresh.Originals()...)}
+	for _, way := range waysOf(p.Inventory.Pending()) {
+		if way.Strategy == v1alpha1.StrategyOfEtcd {
+			s.Then = append(s.Then, p.canaryOf(way).Written())
+			break
+		}
+	}
 	if p.frozen() {
-		s.Then = []engine.Step{p.freeze()}
+		s.Then = append(s.Then, p.freeze())
 	}
 	if p.KeepType != nil {
 		s.Then = append(s.Then, p.KeepType.Step())
@@ -162,7 +168,7 @@ func (p *Planner) canary() []engine.Group {
 	}
 	var steps []engine.Step
 	for _, way := range waysOf(pending) {
-		steps = append(steps, &hop.Canary{Steps: p.steps(engine.Forward), Pool: canaryPool(p), Way: way})
+		steps = append(steps, p.canaryOf(way))
 	}
 	return append(p.trials(pending), engine.InOrder(steps...)...)
 }
@@ -187,6 +193,10 @@ func (p *Planner) trials(pending []*services.Entry) []engine.Group {
 		return nil
 	}
 	return engine.InOrder(p.steps(engine.Forward).TryArrivals(like))
+}
+
+func (p *Planner) canaryOf(way hop.Way) *hop.Canary {
+	return &hop.Canary{Steps: p.steps(engine.Forward), Pool: canaryPool(p), Way: way}
 }
 
 // waysOf are the ways of some Services, each once, in their order.

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/kube/stored"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/testing/crash"
@@ -153,6 +154,36 @@ func TestRewriteIsRefused(t *testing.T) {
 			t.Error("it was written")
 		}
 	})
+}
+
+// TestEncryptionIsFoundByWriting: encryption at rest was turned on, and no Service was written
+// since. Nothing is frozen and no Service is touched when that is found, and nothing stays.
+func TestEncryptionIsFoundByWriting(t *testing.T) {
+	f := setup(t, byEtcd)
+	was := f.balanced("balanced", "10.96.3.1")
+	f.job.Deps.Store = encrypting{&hop.EtcdStore{Spec: f.job.Migration.Spec.ServiceCIDR.Etcd, Client: server}}
+	_, err := f.job.Apply(t.Context(), f.runner)
+	if err == nil || !strings.Contains(err.Error(), "encrypted at rest") || fault.Advice(err) == "" {
+		t.Fatalf("got %v", err)
+	}
+	if is := f.get("balanced"); is.ResourceVersion != was.ResourceVersion {
+		t.Error("it was written")
+	}
+	services := &corev1.ServiceList{}
+	f.must(f.job.Deps.Cluster.List(t.Context(), services, client.InNamespace(v1alpha1.SystemNamespace)))
+	if len(services.Items) > 0 {
+		t.Errorf("%d Services of replumb stay", len(services.Items))
+	}
+}
+
+// encrypting is an etcd in which all is encrypted that is written now.
+type encrypting struct{ hop.Store }
+
+func (e encrypting) Check(ctx context.Context, all []*corev1.Service) (map[types.NamespacedName]error, error) {
+	if all[0].Namespace == v1alpha1.SystemNamespace {
+		return refusing{}.Check(ctx, all)
+	}
+	return e.Store.Check(ctx, all)
 }
 
 // refusing is an etcd in which all is encrypted.

@@ -140,6 +140,9 @@ func (s *changeStep) Do(ctx context.Context) error {
 	if g, ok := s.move.provider.(Guider); ok {
 		s.guide = g.Guide(seen.now, want)
 	}
+	if err := engine.MayWrite(ctx, true); err != nil {
+		return err
+	}
 	return s.move.provider.Replace(ctx, seen.now, want)
 }
 

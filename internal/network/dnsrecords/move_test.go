@@ -11,6 +11,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/safety/lease"
 )
 
 // TestMoveSurvivesKills: whatever run is killed at whichever write, the next one, forward or back,
@@ -392,5 +393,20 @@ func TestStepsAreToldApart(t *testing.T) {
 		if back[undo.ID()] == nil {
 			t.Errorf("%s is undone by %s, which is not on the way back", s.ID(), undo.ID())
 		}
+	}
+}
+
+// lost is the fence of a run whose lock is another's.
+type lost struct{}
+
+func (lost) MayWrite(context.Context, bool) error {
+	return &lease.LostError{Why: errors.New("it is another's")}
+}
+
+// TestRecordBehindAFence: a name server knows nothing of the lock.
+func TestRecordBehindAFence(t *testing.T) {
+	w := newWorld(t, 1, oldOnes, time.Hour)
+	if err := w.move(nil).Lower()[0].Do(engine.Fenced(t.Context(), lost{})); !engine.Revoked(err) || w.writes > 0 {
+		t.Errorf("%d writes, %v", w.writes, err)
 	}
 }

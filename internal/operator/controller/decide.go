@@ -222,7 +222,7 @@ func paused(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 // of Migrations must not command it.
 func uncalled(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 	calls := spec.Calls(s.Migration)
-	digest := spec.Digest(calls)
+	digest := spec.Digest(s.Migration)
 	if digest == "" || slices.Contains(s.Allowed, digest) {
 		return Decision{}, false
 	}
@@ -300,7 +300,7 @@ func unapproved(s Scene, d Decision, approved migration.Approvals) (Decision, bo
 	if d.Act != Finish || approved.Finish || s.Migration.Status.PointOfNoReturnPassed {
 		return Decision{}, false
 	}
-	return wanted(s.Migration, "finish", "the next step takes old addresses away for good, and is to be approved"), true
+	return wanted(s.Migration, migration.FinishWord(s.Migration), "the next step takes old addresses away for good, and is to be approved"), true
 }
 
 func wanted(m *v1alpha1.Migration, word, message string) Decision {

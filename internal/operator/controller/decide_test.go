@@ -43,6 +43,9 @@ func approves(words string) func(*v1alpha1.Migration) {
 	return func(m *v1alpha1.Migration) { m.Annotations = map[string]string{v1alpha1.AnnotationApprove: words} }
 }
 
+// approvesFinish of the attempt that is under way.
+func approvesFinish(m *v1alpha1.Migration) { approves(migration.FinishWord(m))(m) }
+
 func pausing(m *v1alpha1.Migration) { m.Spec.Paused = true }
 
 func returned(m *v1alpha1.Migration) { m.Status.PointOfNoReturnPassed = true }
@@ -77,7 +80,7 @@ func TestDecide(t *testing.T) {
 		}
 	}
 	token := LossToken(wish("m", v1alpha1.DesiredApplied, losing))
-	digest := spec.Digest(spec.Calls(wish("m", v1alpha1.DesiredApplied, calling)))
+	digest := spec.Digest(wish("m", v1alpha1.DesiredApplied, calling))
 	for name, tt := range map[string]struct {
 		m      *v1alpha1.Migration
 		change func(*Scene)
@@ -129,13 +132,25 @@ func TestDecide(t *testing.T) {
 		"to the end, from the beginning": {m: wish("m", v1alpha1.DesiredFinished), act: Apply, standing: migration.UnderWay, reason: v1alpha1.ReasonApplying},
 		"finish is to be approved": {
 			m: wish("m", v1alpha1.DesiredFinished, in(v1alpha1.PhaseMoved)), act: Rest, standing: migration.UnderWay,
-			reason: v1alpha1.ReasonApprovalNeeded, message: "kubectl annotate migrations.replumb.dev m --overwrite replumb.dev/approve=finish",
+			reason: v1alpha1.ReasonApprovalNeeded, message: "kubectl annotate migrations.replumb.dev m --overwrite replumb.dev/approve=finish:",
 		},
 		"another approval is none of finish": {
 			m: wish("m", v1alpha1.DesiredFinished, in(v1alpha1.PhaseMoved), approves("plan:abc")), act: Rest, standing: migration.UnderWay,
-			reason: v1alpha1.ReasonApprovalNeeded, message: "replumb.dev/approve=plan:abc,finish",
+			reason: v1alpha1.ReasonApprovalNeeded, message: "replumb.dev/approve=plan:abc,finish:",
 		},
-		"finish": {m: wish("m", v1alpha1.DesiredFinished, in(v1alpha1.PhaseMoved), approves("finish")), act: Finish, standing: migration.UnderWay, reason: v1alpha1.ReasonFinishing},
+		"finish": {m: wish("m", v1alpha1.DesiredFinished, in(v1alpha1.PhaseMoved), approvesFinish), act: Finish, standing: migration.UnderWay, reason: v1alpha1.ReasonFinishing},
+		"an earlier attempt was approved": {
+			m:   wish("m", v1alpha1.DesiredFinished, in(v1alpha1.PhaseMoved), approvesFinish, func(m *v1alpha1.Migration) { m.Status.Attempt++ }),
+			act: Rest, standing: migration.UnderWay, reason: v1alpha1.ReasonApprovalNeeded,
+		},
+		"another of its name was approved": {
+			m:   wish("m", v1alpha1.DesiredFinished, in(v1alpha1.PhaseMoved), approvesFinish, func(m *v1alpha1.Migration) { m.UID = "another" }),
+			act: Rest, standing: migration.UnderWay, reason: v1alpha1.ReasonApprovalNeeded,
+		},
+		"whatever is finished was approved": {
+			m:   wish("m", v1alpha1.DesiredFinished, in(v1alpha1.PhaseMoved), approves("finish")),
+			act: Rest, standing: migration.Stalled, reason: v1alpha1.ReasonInvalid, message: "finish:TOKEN",
+		},
 		"finish that has passed": {
 			m: wish("m", v1alpha1.DesiredFinished, in(v1alpha1.PhaseFinishing), returned), act: Finish, standing: migration.UnderWay, reason: v1alpha1.ReasonFinishing,
 		},
@@ -278,13 +293,13 @@ func TestFinishIsNeverDecidedWithoutApproval(t *testing.T) {
 		for _, phase := range []v1alpha1.Phase{
 			"", v1alpha1.PhaseApplying, v1alpha1.PhaseMoved, v1alpha1.PhaseRollingBack, v1alpha1.PhaseRolledBack, v1alpha1.PhaseFinishing, v1alpha1.PhaseFinished,
 		} {
-			for _, words := range []string{"", "plan:abc", "gate:finish=finish", "losses:finish", "finish", "plan:abc,finish"} {
+			for _, words := range []string{"", "plan:abc", "gate:finish=finish", "losses:finish", "finish", "plan:abc,finish", "finish:now", "of this attempt"} {
 				m := wish("m", desired, in(phase), approves(words))
+				if words == "of this attempt" {
+					approvesFinish(m)
+				}
 				s := Scene{Migration: m, Kinds: migrations.All(), Revisions: Revisions{8, 8}, Planned: Planned{"abc", 1}, Now: time.Unix(1, 0)}
-				if d := Decide(
-					s,
-				); d.Act == Finish &&
-					(!strings.Contains(words, "finish") || strings.Contains(words, ":finish") && words != "plan:abc,finish" || desired != v1alpha1.DesiredFinished) {
+				if d := Decide(s); d.Act == Finish && (words != "of this attempt" || desired != v1alpha1.DesiredFinished) {
 					t.Errorf("desired %q, phase %q, approved %q: %+v", desired, phase, words, d)
 				}
 			}

@@ -94,16 +94,16 @@ func TestDecideInSets(t *testing.T) {
 			v1alpha1.ReasonNotPossible, "migration services of its set has passed the point of no return",
 		},
 		"none is finished before all have moved": {
-			one(services, finished, in(v1alpha1.PhaseMoved), approves("finish"), inSet(both)), one("pods", applied), Rest,
+			one(services, finished, in(v1alpha1.PhaseMoved), approvesFinish, inSet(both)), one("pods", applied), Rest,
 			v1alpha1.ReasonWaitingForMigration, "it has to move before any of them is finished",
 		},
 		"the first is finished first": {
-			one("pods", finished, in(v1alpha1.PhaseMoved), approves("finish"), inSet(both)),
+			one("pods", finished, in(v1alpha1.PhaseMoved), approvesFinish, inSet(both)),
 			one(services, finished, in(v1alpha1.PhaseMoved)), Rest,
 			v1alpha1.ReasonWaitingForMigration, "it is finished before this one",
 		},
 		"and then the second": {
-			one("pods", finished, in(v1alpha1.PhaseMoved), approves("finish"), inSet(both)),
+			one("pods", finished, in(v1alpha1.PhaseMoved), approvesFinish, inSet(both)),
 			one(services, finished, in(v1alpha1.PhaseFinished), returned), Finish, v1alpha1.ReasonFinishing, "",
 		},
 		"a plan waits for none": {one("pods", v1alpha1.DesiredPlanned), one(services, applied), Plan, v1alpha1.ReasonPlanning, ""},
@@ -159,7 +159,9 @@ func TestSetsComeThrough(t *testing.T) {
 	}
 }
 
-func approved(m *v1alpha1.Migration) { m.Annotations[v1alpha1.AnnotationApprove] = "finish" }
+func approved(m *v1alpha1.Migration) {
+	m.Annotations[v1alpha1.AnnotationApprove] = migration.FinishWord(m)
+}
 
 func wants(all []v1alpha1.Migration, desired v1alpha1.DesiredState) {
 	for i := range all {

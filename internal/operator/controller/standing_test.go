@@ -124,7 +124,7 @@ func TestConditions(t *testing.T) {
 		gate.Reason != v1alpha1.ReasonApprovalNeeded {
 		t.Errorf("%+v", m.Status.Conditions)
 	}
-	migration.Approve(m, "finish")
+	migration.Approve(m, migration.FinishWord(m))
 	Decide(Scene{Migration: m, Kinds: migrations.All(), Revisions: Revisions{8, 8}}).Note(&m.Status)
 	if meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.ConditionGateWaiting) {
 		t.Errorf("%+v", m.Status.Conditions)

@@ -219,8 +219,8 @@ func (s *Step) Do(ctx context.Context) error {
 		Workloads:  s.on.Workloads,
 		Nodes:      s.on.Nodes,
 	}, nil)
-	if err == nil {
-		return nil
+	if !callout.Called(err) {
+		return err
 	}
 	if s.hook.OnFailure != v1alpha1.FailureContinue {
 		return &FailedError{Hook: s.hook.Name, Cause: err}

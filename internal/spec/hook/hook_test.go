@@ -1,6 +1,7 @@
 package hook
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -19,6 +20,7 @@ import (
 	"github.com/replumb/replumb/internal/callout"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/safety/lease"
 )
 
 func occasion() Occasion {
@@ -200,5 +202,24 @@ func TestDeadlineIsBeyondTheTimeout(t *testing.T) {
 	h.Timeout = &metav1.Duration{Duration: 5 * time.Minute}
 	if d := New(h, Occasion{}).Deadline(); d <= 5*time.Minute {
 		t.Errorf("got %s", d)
+	}
+}
+
+// lost is the fence of a run whose lock is another's.
+type lost struct{}
+
+func (lost) MayWrite(context.Context, bool) error {
+	return &lease.LostError{Why: errors.New("it is another's")}
+}
+
+// TestHookBehindAFence: a hook whose failures are passed over passes over no lost lock.
+func TestHookBehindAFence(t *testing.T) {
+	h := program(t, "true")
+	h.OnFailure = v1alpha1.FailureContinue
+	if err := New(h, occasion()).Do(engine.Fenced(t.Context(), lost{})); !engine.Revoked(err) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(h.Exec.Command[0] + ".in"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it was called: %v", err)
 	}
 }

@@ -71,12 +71,13 @@ func TestIdleConnectionsDoNotKeepOthersOut(t *testing.T) {
 	s := guarded(t, Limits{Connections: 3, FromOne: 2, Idle: 300 * time.Millisecond})
 	web, tcp, _ := s.Addresses()
 	var idle []net.Conn
-	for range 2 {
+	for range 3 {
 		conn := dial(t, "tcp", tcp)
 		answers(t, conn, "1")
 		idle = append(idle, conn)
 	}
-	closed(t, dial(t, "tcp", tcp), "one too many")
+	closed(t, idle[0], "the first of one too many")
+	answers(t, idle[2], "2")
 	if response, err := http.Get("http://" + web.String() + "/"); err != nil { // the other port is another matter
 		t.Error(err)
 	} else {
@@ -86,6 +87,41 @@ func TestIdleConnectionsDoNotKeepOthersOut(t *testing.T) {
 		closed(t, conn, "an idle one")
 	}
 	answers(t, dial(t, "tcp", tcp), "2")
+}
+
+// TestOthersDoNotKeepAgentsOut: eight addresses hold as many connections as there may be. An agent
+// with a stream, and another one behind the address of one of the eight, are answered all the same.
+func TestOthersDoNotKeepAgentsOut(t *testing.T) {
+	limits := Limits{Connections: 64, FromOne: 8, Idle: time.Minute}
+	_, tcp, _ := guarded(t, limits).Addresses()
+	stream := dial(t, "tcp", tcp)
+	answers(t, stream, "1")
+	fill := func() {
+		for i := 2; i < 10; i++ {
+			for range limits.FromOne {
+				answers(t, dialFrom(t, net.IPv4(127, 0, 0, byte(i)), tcp), "0")
+			}
+		}
+	}
+	fill()
+	answers(t, stream, "2")
+	answers(t, dial(t, "tcp", tcp), "3")
+	answers(t, dialFrom(t, net.IPv4(127, 0, 0, 2), tcp), "4")
+	fill()
+	answers(t, stream, "5")
+}
+
+func dialFrom(t *testing.T, from net.IP, to net.Addr) net.Conn {
+	t.Helper()
+	conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}).DialContext(t.Context(), "tcp", to.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return conn
 }
 
 // TestAnEndlessLine ends the connection, and takes no memory.

@@ -3,7 +3,6 @@ package switchover
 import (
 	"context"
 	"slices"
-	"sync"
 
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
@@ -54,37 +53,34 @@ func replace(deps Deps, spec Spec, id, about string, of leavers) engine.Step {
 			return "Join as many new nodes as there are, and remove the old ones. replumb goes on by itself."
 		}}
 	}
-	var once sync.Once // an action that failed to bring the nodes is not repeated within a run
+	once := callout.Once{Action: *action} // one that failed to bring the nodes is not repeated within a run
 	return engine.Interruptible{Write: &engine.Write{
 		Name: wait.Name, About: wait.About, As: engine.RoleCall, Limit: spec.GateWait + action.Timeout.Duration, Holds: replaced,
-		Write: func(ctx context.Context) (err error) {
-			once.Do(func() { err = callReplace(ctx, deps, spec, of) })
-			return err
-		},
+		Write: func(ctx context.Context) error { return callReplace(ctx, deps, spec.Name, &once, of) },
 		Changes: func() ([]engine.Change, error) {
 			return []engine.Change{{Verb: "call", Object: callout.Name(*action)}}, nil
 		},
 	}}
 }
 
-func callReplace(ctx context.Context, deps Deps, spec Spec, of leavers) error {
-	st, err := deps.Status(ctx, spec.Name)
+func callReplace(ctx context.Context, deps Deps, name string, action *callout.Once, of leavers) error {
+	st, err := deps.Status(ctx, name)
 	if err != nil {
 		return err
 	}
 	r := Request{
 		APIVersion: v1alpha1.GroupVersion.String(),
 		Kind:       "NodesRequest",
-		Migration:  spec.Name,
+		Migration:  name,
 		Run:        hook.Apply,
 		Action:     "replace",
 		Nodes:      of(st),
 	}
-	// Not cut off with the run: half a terraform apply is worse than a late Ctrl-C.
-	if err := callout.Call(context.WithoutCancel(ctx), *spec.Nodes.Replace, &r, nil); err != nil {
+	err = action.Call(ctx, &r, nil)
+	if callout.Called(err) {
 		return &hook.FailedError{Hook: r.Action, Cause: err}
 	}
-	return nil
+	return err
 }
 
 // replaced returns nil once none of the nodes is left, and as many others are ready.

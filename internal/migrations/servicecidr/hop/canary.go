@@ -2,6 +2,7 @@ package hop
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -133,6 +134,43 @@ func (s *Canary) create(ctx context.Context) (*corev1.Service, error) {
 			return nil, bridge.NotReadyYet(err)
 		}
 	}
+}
+
+// Written writes a throw-away Service, and reads it where API servers keep it. How others are kept
+// tells nothing of the next write: encryption that was turned on since is found by writing alone.
+func (s *Canary) Written() engine.Step {
+	const name = v1alpha1.SystemNamespace + "/canary-…"
+	return &engine.Write{
+		Name: "stored", About: "Write a throw-away Service, and read it in etcd", As: engine.RoleOwn, Limit: time.Minute,
+		Write: func(ctx context.Context) error {
+			if err := s.Abandon(ctx); err != nil {
+				return err
+			}
+			svc, err := s.create(ctx)
+			if err == nil {
+				err = s.readable(ctx, svc)
+			}
+			return errors.Join(err, s.Abandon(context.WithoutCancel(ctx)))
+		},
+		Changes: engine.Shows(
+			engine.Change{Verb: "create", Object: "Service " + name, Body: s.build()},
+			engine.Change{Verb: "create", Object: "EndpointSlice " + name},
+			engine.Change{Verb: "delete", Object: "Service " + name},
+			engine.Change{Verb: "delete", Object: "IPAddress, if a canary of an earlier run kept one"},
+		),
+	}
+}
+
+func (s *Canary) readable(ctx context.Context, svc *corev1.Service) error {
+	refused, err := s.Steps.Store.Check(ctx, []*corev1.Service{svc})
+	if err != nil {
+		return err
+	}
+	key := client.ObjectKeyFromObject(svc)
+	if why := refused[key]; why != nil {
+		return fmt.Errorf("service %s, written a moment ago: %w", key, why)
+	}
+	return nil
 }
 
 func (s *Canary) labels() map[string]string {

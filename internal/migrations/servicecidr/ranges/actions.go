@@ -109,10 +109,11 @@ func (*actionStep) Role() engine.StepRole { return engine.RoleCall }
 func (s *actionStep) Deadline() time.Duration { return s.Wait.Deadline() + s.action.Longest() }
 
 func (s *actionStep) Do(ctx context.Context) error {
-	if err := s.action.Call(ctx, &s.request, nil); err != nil {
+	err := s.action.Call(ctx, &s.request, nil)
+	if callout.Called(err) {
 		return &GateActionError{Field: s.request.Gate.field(), Cause: err, Guide: s.guide}
 	}
-	return nil
+	return err
 }
 
 func (s *actionStep) Verify(ctx context.Context) error {

@@ -21,6 +21,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/safety/lease"
 	"github.com/replumb/replumb/internal/spec/hook"
 )
 
@@ -185,5 +186,25 @@ func TestTheDocumentedGateRequestIsTheOneThatIsSent(t *testing.T) {
 	}
 	if found != 1 {
 		t.Errorf("%d such requests in the page", found)
+	}
+}
+
+// lost is the fence of a run whose lock is another's.
+type lost struct{}
+
+func (lost) MayWrite(context.Context, bool) error {
+	return &lease.LostError{Why: errors.New("it is another's")}
+}
+
+// TestActionBehindAFence: the record that an action is about exists already, so that nothing but
+// the call itself asks whether others are at work.
+func TestActionBehindAFence(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "told")
+	step := certificateGate(program("sh", "-c", `cat > "$1"`, "sh", file), file)
+	if err := step.Do(engine.Fenced(t.Context(), lost{})); !engine.Revoked(err) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the program ran: %v", err)
 	}
 }

@@ -312,7 +312,7 @@ func LeadsToBridge(svc *corev1.Service, domain string) bool {
 
 // onItsWay reports whether a hop has begun and not ended, by what is reserved: the memo is written
 // before the first patch, and the address left is reserved after the second. One that is reserved
-// between them says so. Earlier versions noted no heading: with a memo of theirs, neither address is
+// between them says so. With a memo of an earlier version, which has no heading, neither address is
 // reserved in the middle of a hop alone.
 func (e *Entry) onItsWay() bool {
 	memo := e.RecordedMemo()
