@@ -61,7 +61,7 @@ type Job struct {
 	CreatedDuring CreatedDuringPolicy
 
 	late       map[types.UID]bool
-	stranded   strandings
+	stranded   *strandings
 	onMove     func(migration.Move)
 	inspection *inventory.Scan
 	lookup     *tier.Cache
@@ -78,7 +78,7 @@ func NewJob(tools Deps, m *v1alpha1.Migration) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &Job{Subject: migration.Subject{Migration: m}, Deps: tools, Spec: s}
+	j := &Job{Subject: migration.Subject{Migration: m}, Deps: tools, Spec: s, stranded: &strandings{}}
 	j.Job = &migration.Job[*Planner]{
 		Kind: j, Client: tools.Client(), Name: s.Name, Guard: j.agents(), Now: tools.Now, Directed: tools.Directed,
 	}
@@ -220,7 +220,7 @@ func (j *Job) planner(ctx context.Context, in checks.Input) (*Planner, error) {
 	}
 	recordRanges(base.Migration.Spec.ServiceCIDR, in.Inventory.Spec, j.Recorded)
 	p := &Planner{
-		Base: base, Probe: j.Deps.Probe, Inspector: j.Deps.Inspector, Inventory: in.Inventory, OnMove: j.onMove, Stranded: &j.stranded,
+		Base: base, Probe: j.Deps.Probe, Inspector: j.Deps.Inspector, Inventory: in.Inventory, OnMove: j.onMove, Stranded: j.stranded,
 		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Origin: inventory.OriginOf(in.Snapshot.Nodes),
 		Store: j.store(), Agents: j.newAgents(in), CreatedDuring: j.returning(in.Inventory),
 	}
