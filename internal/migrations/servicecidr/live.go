@@ -127,6 +127,9 @@ func (j *Job) keepType(ctx context.Context, in checks.Input) (*freeze.KeepType, 
 	if asLoadBalancers(in.Inventory) && in.KeepType == nil {
 		return k, nil
 	}
+	if !j.May("get", "admissionregistration.k8s.io", "mutatingadmissionpolicies") { // who may not look has made none
+		return nil, nil
+	}
 	there, err := k.There(ctx)
 	if err != nil || !there {
 		return nil, err

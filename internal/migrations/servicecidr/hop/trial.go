@@ -90,10 +90,10 @@ func (s *Steps) tryReturn(ctx context.Context, e *services.Entry, trial *corev1.
 }
 
 func unlessRefused(err error, trial *corev1.Service) error {
-	if err == nil || admission.Of(err) != nil {
-		return nil
+	if refused := admission.Of(err); refused == nil && err != nil {
+		return fmt.Errorf("trying a Service in namespace %s: %w", trial.Namespace, err)
 	}
-	return fmt.Errorf("trying a Service in namespace %s: %w", trial.Namespace, err)
+	return nil
 }
 
 // trialLike has no address, and nobody is led to it.
