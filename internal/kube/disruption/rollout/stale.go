@@ -100,6 +100,7 @@ type staleReference struct {
 // ClusterFirstWithHostNet (getPodDNSType in pkg/kubelet/network/dns/dns.go).
 //
 // The environment of replumb's own pods does not count: they use the API servers' own addresses.
+// Nor does that of pods which are known not to use it.
 func Stale(pod *corev1.Pod, c Changes) []string {
 	var reasons []string
 	for _, b := range staleReferences(pod, c) {
@@ -132,8 +133,11 @@ func staleReferences(pod *corev1.Pod, c Changes) []staleReference {
 	if c.outlived(pod) {
 		all = append(all, staleReference{text: CarriesAge, until: c.MadeBefore})
 	}
-	weigh(CarriesKubernetes, oldestContainer(pod), c.KubernetesMovedAt)
-	if until := c.servicesUntil(pod); !until.IsZero() {
+	unread := pod.Annotations[annotationUnread]
+	if unread == "" {
+		weigh(CarriesKubernetes, oldestContainer(pod), c.KubernetesMovedAt)
+	}
+	if until := c.servicesUntil(pod); !until.IsZero() && unread != unreadAll {
 		all = append(all, staleReference{text: CarriesServices, until: until})
 	}
 	if usesClusterDNS(pod) && pod.Status.StartTime != nil {
