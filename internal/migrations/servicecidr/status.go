@@ -123,7 +123,10 @@ func (b *StatusBody) text(counts v1alpha1.Counts) []migration.TextBlock {
 		tiers.Lines = append(tiers.Lines, fmt.Sprintf("tier %s: %d of %d moved", t.Name, t.Moved, t.Total))
 	}
 	return append([]migration.TextBlock{
-		table, migration.Holding(b.Holds), {Lines: CreatedDuringLines(b.Late), All: true}, tiers, {Lines: b.overlapLines(counts), All: true},
+		table, migration.Holding(b.Holds),
+		{Lines: CreatedDuringLines(b.Late), All: true},
+		tiers,
+		{Lines: b.overlapLines(counts), All: true},
 		{Lines: b.goneLines(), All: true},
 	}, b.clientText()...)
 }

@@ -34,8 +34,8 @@ func programsNode(spec *corev1.PodSpec) bool {
 
 // unreadOf is the part of its environment that a pod does not use, by its whole spec. kube-proxy
 // goes by its kubeconfig: no Service leads to an API server before it has programmed that itself.
-// What names the API server to all containers overrides what kubelets say (makeEnvironmentVariables
-// in k8s.io/kubernetes pkg/kubelet/kubelet_pods.go).
+// Variables of a container's own override those of kubelets (makeEnvironmentVariables in
+// k8s.io/kubernetes pkg/kubelet/kubelet_pods.go).
 func unreadOf(spec *corev1.PodSpec) string {
 	every := func(is func(*corev1.Container) bool) bool {
 		for _, all := range [][]corev1.Container{spec.InitContainers, spec.Containers} {

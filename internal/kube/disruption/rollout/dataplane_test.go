@@ -41,7 +41,9 @@ func TestEnvironmentThatIsNotRead(t *testing.T) {
 
 // TestDataPlanesAreKnown: what has rights over the network of nodes.
 func TestDataPlanesAreKnown(t *testing.T) {
-	with := func(s *corev1.SecurityContext) []corev1.Container { return []corev1.Container{{Name: "c", SecurityContext: s}} }
+	with := func(s *corev1.SecurityContext) []corev1.Container {
+		return []corev1.Container{{Name: "c", SecurityContext: s}}
+	}
 	admin := &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}}}
 	for name, tt := range map[string]struct {
 		spec corev1.PodSpec

@@ -133,11 +133,8 @@ func staleReferences(pod *corev1.Pod, c Changes) []staleReference {
 	if c.outlived(pod) {
 		all = append(all, staleReference{text: CarriesAge, until: c.MadeBefore})
 	}
-	unread := pod.Annotations[annotationUnread]
-	if unread == "" {
-		weigh(CarriesKubernetes, oldestContainer(pod), c.KubernetesMovedAt)
-	}
-	if until := c.servicesUntil(pod); !until.IsZero() && unread != unreadAll {
+	weigh(CarriesKubernetes, usedSince(pod), c.KubernetesMovedAt)
+	if until := c.servicesUntil(pod); !until.IsZero() {
 		all = append(all, staleReference{text: CarriesServices, until: until})
 	}
 	if usesClusterDNS(pod) && pod.Status.StartTime != nil {
@@ -152,7 +149,7 @@ func (c *Changes) outlived(pod *corev1.Pod) bool {
 
 // servicesUntil is when the last address in a pod's environment was left; zero, if it has none.
 func (c *Changes) servicesUntil(pod *corev1.Pod) (until time.Time) {
-	if links := pod.Spec.EnableServiceLinks; links != nil && !*links {
+	if links := pod.Spec.EnableServiceLinks; links != nil && !*links || pod.Annotations[annotationUnread] == unreadAll {
 		return until
 	}
 	for _, start := range containerStarts(pod) {
@@ -189,6 +186,15 @@ func oldestContainer(pod *corev1.Pod) time.Time {
 		}
 	}
 	return oldest
+}
+
+// usedSince is since when a pod uses KUBERNETES_SERVICE_HOST in its environment; zero, if it does
+// not.
+func usedSince(pod *corev1.Pod) time.Time {
+	if pod.Annotations[annotationUnread] != "" {
+		return time.Time{}
+	}
+	return oldestContainer(pod)
 }
 
 func containerStarts(pod *corev1.Pod) []time.Time {
