@@ -170,8 +170,8 @@ func (r refresher) tiers(tools rollout.Deps, plan rollout.RestartPlan, c rollout
 	for i := range plan.Restarts {
 		w := &plan.Restarts[i]
 		t := r.tierOf(w.Namespace, w.Name, w.PodLabels)
-		// What is restarted beside cluster DNS would ask it for names, and nodes whose data plane
-		// is restarted do not learn which pods end.
+		// Others beside cluster DNS would ask it for names, and nodes whose data plane is restarted
+		// do not learn which pods end.
 		if r.before.ServesDNS(w) || w.DataPlane {
 			alone[t] = append(alone[t], r.renew(tools, w, c))
 			continue
