@@ -1,6 +1,7 @@
 package migration_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -31,8 +32,8 @@ func TestExpectedPlan(t *testing.T) {
 		t.Errorf("what replumb made for itself since: %v", err)
 	}
 	err = expected.Check(planOf("bridge/shop/web", "bridge/shop/cart"))
-	changed, is := err.(*migration.ChangedPlanError)
-	if !is || !slices.Equal(changed.Added, []string{"bridge/shop/cart"}) {
+	var changed *migration.ChangedPlanError
+	if !errors.As(err, &changed) || !slices.Equal(changed.Added, []string{"bridge/shop/cart"}) {
 		t.Errorf("a Service that is new: %v", err)
 	}
 }

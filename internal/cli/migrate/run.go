@@ -128,7 +128,7 @@ func proofLines(w io.Writer, p *v1alpha1.ProofStatus, rows int) {
 	if p == nil {
 		return
 	}
-	fmt.Fprintf(w, "probes on %s in the latest run: %s requests, %s failed, %s late, %s not measured (of all runs: see its report)\n",
+	fmt.Fprintf(w, "probes on %s in the latest run: %s requests, %s failed, %s late, %s not measured; report has all runs\n",
 		english.Plural(p.Nodes, "node", ""), humanize.Comma(p.Sent), humanize.Comma(p.Failed),
 		humanize.Comma(p.Late), humanize.Comma(p.NotMeasured))
 	bounded(w, rows, p.Silent, func(s string) { fmt.Fprintf(w, "not probed: %s\n", s) })

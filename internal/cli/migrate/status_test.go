@@ -86,7 +86,7 @@ func TestProofLines(t *testing.T) {
 		Nodes: 1, Sent: 12_345, Late: 3, NotMeasured: 35,
 		Silent: []string{"b: 35 of 2,135 requests could not be measured there, so that nothing can be said of what was lost"},
 	}, 5)
-	const want = "probes on 1 node in the latest run: 12,345 requests, 0 failed, 3 late, 35 not measured (of all runs: see its report)\n" +
+	const want = "probes on 1 node in the latest run: 12,345 requests, 0 failed, 3 late, 35 not measured; report has all runs\n" +
 		"not probed: b: 35 of 2,135 requests could not be measured there, so that nothing can be said of what was lost\n"
 	if b.String() != want {
 		t.Errorf("%q, want %q", b.String(), want)

@@ -170,7 +170,9 @@ func (r refresher) tiers(tools rollout.Deps, plan rollout.RestartPlan, c rollout
 	for i := range plan.Restarts {
 		w := &plan.Restarts[i]
 		t := r.tierOf(w.Namespace, w.Name, w.PodLabels)
-		if r.before.ServesDNS(w) { // what is restarted beside it would ask it for names
+		// Others beside cluster DNS would ask it for names, and nodes whose data plane is restarted
+		// do not learn which pods end.
+		if r.before.ServesDNS(w) || w.DataPlane {
 			alone[t] = append(alone[t], r.renew(tools, w, c))
 			continue
 		}

@@ -44,6 +44,10 @@ type StatusLine struct {
 // inTarget is the state of Services in the target range after the point of no return.
 const inTarget services.Position = "in-target"
 
+// oldGone is the state of Services that have moved and do not answer at their old address, as they
+// have to until finish.
+const oldGone services.Position = "old-address-gone"
+
 func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err error) {
 	inventory, err := j.LoadInventory(ctx)
 	if err != nil {
@@ -93,6 +97,9 @@ func (b *StatusBody) list(inventory *services.Inventory, past bool) (arrived int
 			continue
 		}
 		line := StatusLine{Service: e.Key().String(), State: e.Position, Reason: e.Reason.String()}
+		if !past && e.OldIsGone() {
+			line.State, line.Reason = oldGone, "neither it nor a bridge answers at "+e.Old.String()
+		}
 		if e.Old.IsValid() {
 			line.Old = e.Old.String()
 		}
@@ -116,8 +123,29 @@ func (b *StatusBody) text(counts v1alpha1.Counts) []migration.TextBlock {
 		tiers.Lines = append(tiers.Lines, fmt.Sprintf("tier %s: %d of %d moved", t.Name, t.Moved, t.Total))
 	}
 	return append([]migration.TextBlock{
-		table, migration.Holding(b.Holds), {Lines: CreatedDuringLines(b.Late), All: true}, tiers, {Lines: b.overlapLines(counts), All: true},
+		table, migration.Holding(b.Holds),
+		{Lines: CreatedDuringLines(b.Late), All: true},
+		tiers,
+		{Lines: b.overlapLines(counts), All: true},
+		{Lines: b.goneLines(), All: true},
 	}, b.clientText()...)
+}
+
+// goneLines warn of old addresses at which clients are refused by now.
+func (b *StatusBody) goneLines() []string {
+	n := 0
+	for _, s := range b.Services {
+		if s.State == oldGone {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf(
+		"warning: old addresses of %s do not answer, as somebody has taken them off; the Deployment overlap puts them back, "+
+			"and so does replumb apply -f FILE", english.Plural(n, "Service", ""),
+	)}
 }
 
 // overlapLines is empty without bridges and without a follower.

@@ -33,8 +33,8 @@ func Follow(ctx context.Context, c client.WithWatch, migration string, report fu
 // may run: they write the same, to the version that was seen.
 //
 // Editors of Services can fake a bridge, so a bridge needs an address that replumb has reserved for
-// it and a name made of the UID of a Service beside it. Addresses, type and owner of a bridge are
-// never written here.
+// it and a name made of the UID of a Service beside it. Of addresses it writes those alone
+// that are reserved for them, and type and owner of a bridge never.
 type Follower struct {
 	Client    client.WithWatch
 	Migration string

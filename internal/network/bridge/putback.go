@@ -41,11 +41,47 @@ func (s *view) lookAtOwn(key types.NamespacedName, svc *corev1.Service) *due {
 	return nil
 }
 
+// lookAtBridge finds an address that is reserved for a bridge and that it does not have, whoever
+// took it off.
+func (s *view) lookAtBridge(key types.NamespacedName, b, svc *corev1.Service) *due {
+	for _, o := range s.holds.of(key) {
+		ip := o.(*networkingv1.IPAddress)
+		a, err := netip.ParseAddr(ip.Name)
+		if err != nil || a == MemoAddress(svc.UID) || ip.Annotations[v1alpha1.AnnotationOverlap] != "" ||
+			slices.Contains(svc.Spec.ClusterIPs, ip.Name) {
+			continue
+		}
+		if _, answers := ownaddress.FormOf(b, a); !answers {
+			return &due{view: s, service: svc, bridge: b, own: ip}
+		}
+	}
+	return nil
+}
+
+// loser is what has lost an address.
+func (d *due) loser() *corev1.Service {
+	if d.bridge != nil {
+		return d.bridge
+	}
+	return d.service
+}
+
+// formOf is that in which what has lost an address answers at it.
+func (d *due) formOf(ip *networkingv1.IPAddress) v1alpha1.OverlapForm {
+	switch {
+	case d.bridge == nil:
+		return v1alpha1.OverlapForm(ip.Annotations[v1alpha1.AnnotationOverlap])
+	case FormOf(d.bridge) == v1alpha1.BridgeLoadBalancer:
+		return v1alpha1.OverlapLoadBalancer
+	}
+	return v1alpha1.OverlapExternalIP
+}
+
 // putBack asks the API server once more before it writes: a migration that takes addresses off
 // says so first, and the patch is to the version that was read after that.
 func (s *view) putBack(ctx context.Context, c client.Client, d *due) error {
 	svc, ip := &corev1.Service{}, &networkingv1.IPAddress{}
-	if err := c.Get(ctx, client.ObjectKeyFromObject(d.service), svc); err != nil || svc.UID != d.service.UID {
+	if err := c.Get(ctx, client.ObjectKeyFromObject(d.loser()), svc); err != nil || svc.UID != d.loser().UID {
 		return client.IgnoreNotFound(err)
 	}
 	err := c.Get(ctx, client.ObjectKeyFromObject(d.own), ip)
@@ -64,7 +100,7 @@ func (s *view) putBack(ctx context.Context, c client.Client, d *due) error {
 		return err
 	}
 	want := svc.DeepCopy()
-	ownaddress.Add(want, a, v1alpha1.OverlapForm(ip.Annotations[v1alpha1.AnnotationOverlap]))
+	ownaddress.Add(want, a, d.formOf(ip))
 	if err := ownaddress.Write(ctx, c, svc.DeepCopy(), want); err != nil {
 		return err
 	}
@@ -75,8 +111,8 @@ func (s *view) putBack(ctx context.Context, c client.Client, d *due) error {
 	return nil
 }
 
-// keepsAddress reports whether the migration of a reservation has Services answer there: all until
-// it is finished, and on its way back those at which Services were before.
+// keepsAddress reports whether the migration of a reservation has Services answer there: all of its
+// ranges until it is finished, and on its way back those at which Services were before.
 func keepsAddress(ctx context.Context, c client.Client, ip *networkingv1.IPAddress) (bool, error) {
 	m := &v1alpha1.Migration{}
 	err := c.Get(ctx, types.NamespacedName{Name: ip.Labels[v1alpha1.LabelMigration]}, m)
@@ -92,13 +128,17 @@ func keepsAddress(ctx context.Context, c client.Client, ip *networkingv1.IPAddre
 	case m.Status.PointOfNoReturnPassed, m.Spec.ServiceCIDR == nil:
 		return false, nil
 	case back:
-		a, err := netip.ParseAddr(ip.Name)
-		return err == nil && slices.ContainsFunc(m.Spec.ServiceCIDR.From, func(text string) bool {
-			p, err := netip.ParsePrefix(text)
-			return err == nil && p.Contains(a)
-		}), nil
+		return within(ip, m.Spec.ServiceCIDR.From), nil
 	}
-	return true, nil
+	return within(ip, m.Spec.ServiceCIDR.From) || within(ip, m.Spec.ServiceCIDR.To), nil
+}
+
+func within(ip *networkingv1.IPAddress, ranges []string) bool {
+	a, err := netip.ParseAddr(ip.Name)
+	return err == nil && slices.ContainsFunc(ranges, func(text string) bool {
+		p, err := netip.ParsePrefix(text)
+		return err == nil && p.Contains(a)
+	})
 }
 
 // lastWriter names who wrote an object last, beside replumb, by its managedFields.

@@ -238,7 +238,8 @@ type due struct {
 	// same says that the spec of the bridge is as it should be.
 	same   bool
 	copies copying
-	// own, in the place of all that, is the reservation of the address that the Service has lost.
+	// own, in the place of all that, is the reservation of the address that the Service has lost,
+	// or its bridge, if there is one.
 	own *networkingv1.IPAddress
 }
 
@@ -267,7 +268,7 @@ func (s *view) look(key types.NamespacedName) *due {
 		d.copies.remove = slices.DeleteFunc(d.copies.remove, s.isKept)
 	}
 	if d.same && d.copies.empty() {
-		return nil
+		return s.lookAtBridge(key, b, svc)
 	}
 	return d
 }

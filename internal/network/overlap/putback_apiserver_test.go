@@ -118,3 +118,31 @@ func TestAddressesArePutBack(t *testing.T) {
 		t.Errorf("an address that finish takes off was put back: %v", have)
 	}
 }
+
+// TestBridgesGetTheirAddressesBack: what writes the status of every load balancer takes the old
+// address off a bridge as well. It is put on again, and what was written beside it stays; one that
+// no migration has in its ranges is not, which is the control.
+func TestBridgesGetTheirAddressesBack(t *testing.T) {
+	f := setup(t)
+	f.migration()
+	_, b := f.service("cart", 1, map[string]string{"app": "cart"})
+	outside := &bridge.Hold{Migration: "m", Address: netip.MustParseAddr("192.0.2.7"), Bridge: b.Key()}
+	f.must(outside.Create(t.Context(), server))
+	t.Cleanup(func() { _ = outside.Release(context.Background(), server) })
+	r, heard := f.replica("one"), &told{}
+	r.Told = heard.hear
+	is := f.get(b.Key())
+	is.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: is.Spec.ClusterIP}}
+	f.must(server.Status().Update(t.Context(), is, client.FieldOwner("tunnel")))
+	f.until("it has its address again", func(context.Context) bool {
+		_, answers := ownaddress.FormOf(f.get(b.Key()), b.Old)
+		return answers
+	})
+	f.until("it is told", func(context.Context) bool { return strings.Contains(heard.text(), "last written by tunnel") })
+	now := f.get(b.Key())
+	for address, want := range map[string]bool{"192.0.2.7": false, now.Spec.ClusterIP: true} {
+		if _, answers := ownaddress.FormOf(now, netip.MustParseAddr(address)); answers != want {
+			t.Errorf("it answers at %s: %t, want %t; %+v", address, answers, want, now.Status.LoadBalancer.Ingress)
+		}
+	}
+}

@@ -41,6 +41,9 @@ type Workload struct {
 	Leaving bool
 	// AllAtOnce says that its pods stop before new ones start (strategy Recreate).
 	AllAtOnce bool
+	// DataPlane says that it may program Services or routes on nodes, so that nothing may roll
+	// beside it.
+	DataPlane bool
 	// Unfinished says what it lacked before replumb restarted it; empty, if it was complete.
 	Unfinished string
 }
@@ -83,7 +86,7 @@ func (s *State) Plan(c Changes, policy v1alpha1.BarePodsPolicy) RestartPlan {
 			w := restarts[fate.workload.UID]
 			if w == nil {
 				w = fate.workload
-				w.Unfinished = s.unfinished(o, w, c)
+				w.Unfinished, w.DataPlane = s.unfinished(o, w, c), s.DataPlanes[w.UID]
 				restarts[w.UID] = w
 			}
 			w.Stale = append(w.Stale, pod.Name)

@@ -101,7 +101,7 @@ type staleReference struct {
 // ClusterFirstWithHostNet (getPodDNSType in pkg/kubelet/network/dns/dns.go).
 //
 // The environment of replumb's own pods does not count: they use the API servers' own addresses.
-// Nor does that of the control plane's static pods, which are told theirs in files and flags.
+// Nor does that of pods which are known not to use it.
 func Stale(pod *corev1.Pod, c Changes) []string {
 	var reasons []string
 	for _, b := range staleReferences(pod, c) {
@@ -134,7 +134,7 @@ func staleReferences(pod *corev1.Pod, c Changes) []staleReference {
 	if c.outlived(pod) {
 		all = append(all, staleReference{text: CarriesAge, until: c.MadeBefore})
 	}
-	weigh(CarriesKubernetes, environmentSince(pod), c.KubernetesMovedAt)
+	weigh(CarriesKubernetes, usedSince(pod), c.KubernetesMovedAt)
 	if until := c.servicesUntil(pod); !until.IsZero() {
 		all = append(all, staleReference{text: CarriesServices, until: until})
 	}
@@ -144,23 +144,13 @@ func staleReferences(pod *corev1.Pod, c Changes) []staleReference {
 	return all
 }
 
-// environmentSince is when the oldest environment that counts was made; zero, if none does. Static
-// pods of the control plane are known by kubeadm's label.
-func environmentSince(pod *corev1.Pod) time.Time {
-	_, static := pod.Annotations[corev1.MirrorPodAnnotationKey]
-	if static && pod.Namespace == metav1.NamespaceSystem && pod.Labels["tier"] == "control-plane" {
-		return time.Time{}
-	}
-	return oldestContainer(pod)
-}
-
 func (c *Changes) outlived(pod *corev1.Pod) bool {
 	return !pod.Spec.HostNetwork && pod.CreationTimestamp.Time.Before(c.MadeBefore)
 }
 
 // servicesUntil is when the last address in a pod's environment was left; zero, if it has none.
 func (c *Changes) servicesUntil(pod *corev1.Pod) (until time.Time) {
-	if links := pod.Spec.EnableServiceLinks; links != nil && !*links {
+	if links := pod.Spec.EnableServiceLinks; links != nil && !*links || pod.Annotations[annotationUnread] == unreadAll {
 		return until
 	}
 	for _, start := range containerStarts(pod) {
@@ -197,6 +187,17 @@ func oldestContainer(pod *corev1.Pod) time.Time {
 		}
 	}
 	return oldest
+}
+
+// usedSince is since when a pod uses KUBERNETES_SERVICE_HOST in its environment; zero, if it does
+// not. Static pods of the control plane, known by kubeadm's label, are told addresses in flags.
+func usedSince(pod *corev1.Pod) time.Time {
+	_, static := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	ofControlPlane := static && pod.Namespace == metav1.NamespaceSystem && pod.Labels["tier"] == "control-plane"
+	if ofControlPlane || pod.Annotations[annotationUnread] != "" {
+		return time.Time{}
+	}
+	return oldestContainer(pod)
 }
 
 func containerStarts(pod *corev1.Pod) []time.Time {

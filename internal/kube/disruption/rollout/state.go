@@ -9,6 +9,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -26,11 +27,13 @@ type State struct {
 	DaemonSets   []appsv1.DaemonSet
 	Budgets      []policyv1.PodDisruptionBudget
 	Away         map[string]bool
+	// DataPlanes are the DaemonSets that may program Services or routes on nodes.
+	DataPlanes map[types.UID]bool
 }
 
 // Load reads the State of the whole cluster, page by page, and keeps only what matters of each pod.
 func Load(ctx context.Context, c client.Client) (*State, error) {
-	s := &State{Away: map[string]bool{}}
+	s := &State{Away: map[string]bool{}, DataPlanes: map[types.UID]bool{}}
 	err := each(ctx, c, &corev1.PodList{}, func(p *corev1.Pod) { s.Pods = append(s.Pods, slimPod(p)) })
 	if err != nil {
 		return nil, fmt.Errorf("listing pods: %w", err)
@@ -57,6 +60,9 @@ func Load(ctx context.Context, c client.Client) (*State, error) {
 		return nil, fmt.Errorf("listing statefulsets: %w", err)
 	}
 	err = each(ctx, c, &appsv1.DaemonSetList{}, func(d *appsv1.DaemonSet) {
+		if programsNode(&d.Spec.Template.Spec) {
+			s.DataPlanes[d.UID] = true
+		}
 		d.ObjectMeta, d.Spec.Template = slimMeta(&d.ObjectMeta), slimTemplate(&d.Spec.Template)
 		s.DaemonSets = append(s.DaemonSets, *d)
 	})
@@ -159,6 +165,12 @@ func slimPod(p *corev1.Pod) corev1.Pod {
 		for _, c := range p.Spec.Containers {
 			slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{Name: c.Name, Command: c.Command, Args: c.Args})
 		}
+	}
+	if unread := unreadOf(&p.Spec); unread != "" {
+		if slim.Annotations == nil {
+			slim.Annotations = map[string]string{}
+		}
+		slim.Annotations[annotationUnread] = unread
 	}
 	return slim
 }

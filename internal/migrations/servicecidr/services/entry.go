@@ -79,6 +79,20 @@ func (e *Entry) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: e.Service.Namespace, Name: e.Service.Name}
 }
 
+// OldIsGone reports whether nothing answers at the old address of a Service that has moved, by the
+// objects themselves.
+func (e *Entry) OldIsGone() bool {
+	if e.Position != Moved {
+		return false
+	}
+	_, itself := ownaddress.FormOf(e.Service, e.Old)
+	if itself || e.Bridge == nil {
+		return !itself
+	}
+	_, bridged := ownaddress.FormOf(e.Bridge, e.Old)
+	return !bridged
+}
+
 func (e *Entry) BridgeKey() types.NamespacedName {
 	return BridgeKey(e.Service)
 }

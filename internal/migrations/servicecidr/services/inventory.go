@@ -178,7 +178,7 @@ func (s *Inventory) Counts() v1alpha1.Counts {
 		if e.Position == Moved {
 			c.Moved++
 		}
-		if e.Bridge != nil {
+		if e.Bridge != nil && !e.OldIsGone() {
 			c.Bridged++
 		}
 	}
