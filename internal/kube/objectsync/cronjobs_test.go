@@ -80,8 +80,8 @@ func (f *fixture) playController(s *Side) {
 }
 
 // TestRunsAreHandedOver: a CronJob that is woken counts from the latest run of the other side, so
-// that nothing is made up for that has run there. Before, it counted from when its copy was made, or
-// from when it had been suspended.
+// that nothing is made up for that has run there. Before, it counted from when its copy was made,
+// or from when it had been suspended.
 func TestRunsAreHandedOver(t *testing.T) {
 	f := setup(t)
 	f.schedule(f.source)

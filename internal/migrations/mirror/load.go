@@ -33,9 +33,13 @@ func (j *Job) survey(ctx context.Context) (*Inventory, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, look := range []func(context.Context, *Inventory) error{
+	looks := []func(context.Context, *Inventory) error{
 		j.lookAtSides, j.lookAtFreeze, j.lookAtNetworks, j.lookAtRoom, j.lookAtWebhooks, j.lookAtNames, j.lookAtCertificates, j.lookAtObjects,
-	} {
+	}
+	if j.WithoutTarget {
+		looks = []func(context.Context, *Inventory) error{j.rememberSides, j.lookAtCertificates}
+	}
+	for _, look := range looks {
 		if err := look(ctx, s); err != nil {
 			return nil, err
 		}
@@ -72,6 +76,15 @@ func (j *Job) lookAtSides(ctx context.Context, s *Inventory) (err error) {
 		if of.into.Version, err = of.side.ServerVersion(ctx); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// rememberSides goes by what the Migration recorded of both clusters.
+func (j *Job) rememberSides(_ context.Context, s *Inventory) error {
+	s.Objects = &objectsync.Inventory{}
+	if s.Remembered != nil {
+		s.Source.UID, s.Target.UID = s.Remembered.SourceUID, s.Remembered.TargetUID
 	}
 	return nil
 }
