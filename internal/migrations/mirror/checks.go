@@ -112,6 +112,19 @@ func objectChecks() []findings.Check[Input] {
 			Fix:   "make the class there, or rename it on the way: spec.mirror.copy.transforms with storageClasses",
 		},
 		{
+			Code: "RP4110", Severity: findings.Blocking, Run: checkVolumes,
+			Claim: "the target has a volume for the copy of every claim that nothing makes one for",
+			Why:   "a copy does not name the volume of the source; without a provisioner it stays pending, and so does every pod that uses it",
+			Fix: "make a PersistentVolume in the target that leads to the same storage, without a claimRef or with the claim's name; or give the copy a " +
+				"class, by spec.mirror.copy.transforms; or leave the claim out",
+		},
+		{
+			Code: "RP4111", Severity: findings.Blocking, Run: checkPorts,
+			Claim: "every node port of a copy is free in the target",
+			Why:   "the API server refuses the copy of a Service whose node port another one has",
+			Fix:   "set spec.mirror.copy.nodePorts: Strip, and copies get others; or free the port in the target",
+		},
+		{
 			Code: "RP4106", Severity: findings.Blocking, Run: checkTransforms,
 			Claim: "every transform can be done",
 			Why:   "an object that cannot be changed as it was asked for cannot be copied",

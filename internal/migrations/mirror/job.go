@@ -32,8 +32,8 @@ type Job struct {
 
 	// Silent asks no name server and reads no key: it is for looking alone.
 	Silent bool
-	// WithoutTarget leads names back without the other cluster, which is gone. Nothing is known then
-	// of what runs there, and of what has run.
+	// WithoutTarget leads names back without the other cluster, which is gone. Nothing is known
+	// then of what runs there, and of what has run.
 	WithoutTarget bool
 
 	from, to  *side
