@@ -29,7 +29,7 @@ type Input struct {
 func Checks() []findings.Check[Input] {
 	return slices.Concat(
 		findings.Group("Clusters", append(clusterChecks(), freezeCheck())...),
-		findings.Group("Objects", objectChecks()...),
+		findings.Group("Objects", append(targetChecks(), objectChecks()...)...),
 		findings.Group("Names", nameChecks()...),
 		findings.Group("Agents", agentChecks()...),
 	)
@@ -91,7 +91,8 @@ func freezeCheck() findings.Check[Input] {
 	}
 }
 
-func objectChecks() []findings.Check[Input] {
+// targetChecks ask whether the target has what copies need, and not what is in their way.
+func targetChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP4101", Severity: findings.Blocking, Run: checkConflicts,
@@ -124,6 +125,11 @@ func objectChecks() []findings.Check[Input] {
 			Why:   "the API server refuses the copy of a Service whose node port another one has",
 			Fix:   "set spec.mirror.copy.nodePorts: Strip, and copies get others; or free the port in the target",
 		},
+	}
+}
+
+func objectChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
 		{
 			Code: "RP4106", Severity: findings.Blocking, Run: checkTransforms,
 			Claim: "every transform can be done",
