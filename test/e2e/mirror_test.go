@@ -59,6 +59,7 @@ func TestMirror(t *testing.T) {
 		r.switchNetwork()
 		r.replumb("finish", mirrorName, "--yes")
 		r.requireServes(r.left)
+		r.requireRanOnce()
 		if _, err := lab.Down(t.Context(), rightName); err != nil {
 			t.Fatal(err)
 		}
@@ -131,6 +132,25 @@ func (r *pair) requireServes(l *lab.Lab) {
 			t.Errorf("in lab %s the nightly job is suspended: %v", each.Topology.Name, job.Spec.Suspend)
 		}
 	}
+}
+
+// requireRanOnce fails the test if the nightly job ran in both labs for one minute: a Job is named after it.
+func (r *pair) requireRanOnce() {
+	t := r.t
+	t.Helper()
+	ran := map[string]string{}
+	for _, l := range []*lab.Lab{r.left, r.right} {
+		jobs, err := l.Client().BatchV1().Jobs(shopNamespace).List(t.Context(), metav1.ListOptions{})
+		r.must(err)
+		for i := range jobs.Items {
+			name := jobs.Items[i].Name
+			if other := ran[name]; other != "" {
+				t.Errorf("%s ran in lab %s and in lab %s", name, other, l.Topology.Name)
+			}
+			ran[name] = l.Topology.Name
+		}
+	}
+	t.Logf("%d minutes of the nightly job ran in one lab each", len(ran))
 }
 
 // requireParity compares both namespaces by kubectl, without a line of what copied them: the same names of the same kinds, and the

@@ -165,12 +165,18 @@ func (r *pair) populate() {
 	})
 }
 
+// nightly is a CronJob of every minute, so that some are due while what must not run twice changes sides.
 func nightly() *batchv1.CronJob {
-	pod := corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{
-		{Name: "c", Image: workload.EchoImage, ImagePullPolicy: corev1.PullNever},
-	}}
+	pod := corev1.PodSpec{
+		RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: ptr.To[int64](1),
+		Containers: []corev1.Container{{Name: "c", Image: workload.EchoImage, ImagePullPolicy: corev1.PullNever}},
+	}
+	const runs = 5 // seconds, then the Job is ended
 	return &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "nightly"}, Spec: batchv1.CronJobSpec{
-		Schedule: "0 3 1 1 *", JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: pod}}},
+		Schedule: "* * * * *", SuccessfulJobsHistoryLimit: ptr.To[int32](100), FailedJobsHistoryLimit: ptr.To[int32](100),
+		JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{
+			ActiveDeadlineSeconds: ptr.To[int64](runs), BackoffLimit: ptr.To[int32](0), Template: corev1.PodTemplateSpec{Spec: pod},
+		}},
 	}}
 }
 

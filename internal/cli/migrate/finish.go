@@ -47,6 +47,7 @@ finishes them in the order in which they did; a name chooses one of them.`,
 	}
 	o.declare(cmd)
 	o.declareCalls(cmd)
+	o.declareWithoutTarget(cmd)
 	cmd.Flags().BoolVar(&o.leaveClients, "leave-clients", false, "don't wait until no one uses old addresses (spec.serviceCIDR)")
 	command.YesFlag(cmd, &o.yes)
 	return cmd

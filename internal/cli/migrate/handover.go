@@ -202,6 +202,8 @@ func (o *action) localOnly(until string) string {
 		return "--until"
 	case o.acceptDowntime:
 		return "--accept-downtime"
+	case o.withoutTarget:
+		return "--without-target"
 	case o.insecureTarget:
 		return "--insecure-target-kubeconfig"
 	case o.metricsAddress != "":

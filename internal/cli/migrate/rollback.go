@@ -43,7 +43,8 @@ name chooses one of them.`,
   replumb rollback services-to-172-24 --yes   # where there is no terminal to ask on
   replumb rollback services-to-172-24 --yes --late Move   # also of Services made in the new range meanwhile
   replumb rollback -f move.yaml               # with the settings of the file
-  replumb rollback -f both.yaml               # several migrations, the last one first`),
+  replumb rollback -f both.yaml               # several migrations, the last one first
+  replumb rollback mirror --without-target    # the mirror is gone`),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g, s, err := o.fromFiles(o.format, args)
 			switch {
@@ -57,6 +58,7 @@ name chooses one of them.`,
 	}
 	o.declare(cmd)
 	o.declareCalls(cmd)
+	o.declareWithoutTarget(cmd)
 	command.LateFlag(cmd, &o.late)
 	command.YesFlag(cmd, &o.yes)
 	return cmd

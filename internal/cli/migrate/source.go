@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/cni"
+	"github.com/replumb/replumb/internal/migrations/mirror"
 	"github.com/replumb/replumb/internal/spec"
 )
 
@@ -24,6 +25,7 @@ type source struct {
 	insecureTarget bool
 	acceptDowntime bool
 	withoutAgent   bool
+	withoutTarget  bool
 }
 
 func (o *source) declareFiles(cmd *cobra.Command) {
@@ -32,6 +34,11 @@ func (o *source) declareFiles(cmd *cobra.Command) {
 		"name of an environment variable that programs of the file get, beside those that all get (docs/hooks.md)")
 	cmd.Flags().BoolVar(&o.insecureTarget, "insecure-target-kubeconfig", false,
 		"take the kubeconfig in the Secret of spec.mirror.target as it is: it may run programs and read files on this machine")
+}
+
+func (o *source) declareWithoutTarget(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&o.withoutTarget, "without-target", false,
+		"lead names back without asking the mirror, which is gone: see that nothing runs there (spec.mirror)")
 }
 
 func (o *source) declareFrom(cmd *cobra.Command) {
@@ -194,6 +201,13 @@ func (o *source) newJob(c *command.Connection, m *v1alpha1.Migration, dir string
 	tools := o.Tools(c)
 	tools.InsecureTarget, tools.Dir = o.insecureTarget, dir
 	j, err := o.Kinds.NewJob(tools, m)
+	if second, ok := j.(*mirror.Job); ok {
+		second.WithoutTarget = o.withoutTarget
+	} else if o.withoutTarget && err == nil {
+		return nil, &command.UsageError{
+			Problem: "--without-target is for mirrors (spec.mirror)", Hint: "leave it out: there is no other cluster",
+		}
+	}
 	if network, ok := j.(*cni.Job); ok {
 		network.AcceptDowntime = o.acceptDowntime
 	}

@@ -51,6 +51,8 @@ type entry struct {
 	copied string
 	owned  bool
 	seen   bool
+	// asleep is a singleton that replumb keeps from running.
+	asleep bool
 }
 
 // Run copies one part, or all, and deletes copies without an object in the source, except
@@ -112,7 +114,7 @@ func (c *Copier) index(ctx context.Context, k ResourceKind) (map[key]*entry, err
 }
 
 func (c *Copier) entry(o metav1.Object) *entry {
-	e := &entry{uid: o.GetUID(), owned: c.Rules.owns(o)}
+	e := &entry{uid: o.GetUID(), owned: c.Rules.owns(o), asleep: isAsleep(o)}
 	if e.owned {
 		e.copied = o.GetAnnotations()[v1alpha1.AnnotationCopied]
 	}

@@ -212,16 +212,19 @@ func count(job *batchv1.CronJob, from *metav1.Time) bool {
 }
 
 // learnRuns has a CronJob count from where that of the other side does: no one has run what was due
-// since then. If the other side has none, what it ran is not known, and nothing is made up for.
+// since then. Nothing is made up for where the other side has none, or is nil: what it ran is not
+// known.
 func (s *Side) learnRuns(ctx context.Context, ref Ref, other *Side) error {
 	from := &metav1.Time{Time: time.Now()}
-	theirs := &batchv1.CronJob{}
-	err := other.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, theirs)
-	switch {
-	case err == nil:
-		from = countsFrom(theirs)
-	case !apierrors.IsNotFound(err):
-		return fmt.Errorf("asking the other cluster for its runs: %w", err)
+	if other != nil {
+		theirs := &batchv1.CronJob{}
+		err := other.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, theirs)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("asking the other cluster for its runs: %w", err)
+		}
+		if err == nil {
+			from = countsFrom(theirs)
+		}
 	}
 	return s.changeRuns(ctx, ref, func(job *batchv1.CronJob) bool { return count(job, from) })
 }

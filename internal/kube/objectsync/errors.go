@@ -91,6 +91,8 @@ func classify(e *ObjectError, err error) {
 		e.Reason, e.Hint = ReasonPolicy, "see what the target's policy asks for"
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		e.Reason, e.again, e.Hint = ReasonForbidden, true, "the namespace is being deleted in the target: wait until it is gone"
+	case strings.Contains(text, "provided port is already allocated"):
+		e.Reason, e.Hint = ReasonInvalid, "free the node port in the target, or give copies others: spec.mirror.copy.nodePorts: Strip"
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
 		e.Reason, e.Hint = ReasonInvalid, "change it on the way, by spec.mirror.copy.transforms"
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):

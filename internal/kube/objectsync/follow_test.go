@@ -147,6 +147,10 @@ func TestSleepAndWake(t *testing.T) {
 	wake(f.source, f.target, 2)
 	runs(f.source, false, 3)
 	runs(f.target, true, 0)
+	// Copies that were left awake, since the target was not asked, sleep again with the next copy.
+	wake(f.target, f.source, 2)
+	f.clean(c)
+	runs(f.target, true, 0)
 	for _, s := range []*Side{f.source} {
 		if _, left := f.get(s, cron, f.shop, "report").GetAnnotations()[v1alpha1.AnnotationSuspend]; left {
 			t.Error("an annotation is left")

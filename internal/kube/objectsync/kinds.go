@@ -149,6 +149,11 @@ func (s *Side) foreign(ctx context.Context) (map[string]bool, error) {
 	return all, nil
 }
 
+// Services are the kind.
+func Services() ResourceKind {
+	return ResourceKind{Version: "v1", Kind: "Service", Resource: "services", Namespaced: true}
+}
+
 func definitions() ResourceKind {
 	return ResourceKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition", Resource: "customresourcedefinitions"}
 }

@@ -218,6 +218,14 @@ func (s *sleep) asleep(o *unstructured.Unstructured) bool {
 	return marked && inside(o.Object, "spec")[s.field] == s.value
 }
 
+// isAsleep goes by what Sleep leaves on a singleton.
+func isAsleep(o metav1.Object) bool {
+	notes := o.GetAnnotations()
+	_, suspended := notes[v1alpha1.AnnotationSuspend]
+	_, scaled := notes[v1alpha1.AnnotationReplicas]
+	return suspended || scaled
+}
+
 // suspend keeps copies of singletons from running until names lead to them.
 func (r *CopyRules) suspend(k ResourceKind, o *unstructured.Unstructured) {
 	s := r.sleepOf(k, o)

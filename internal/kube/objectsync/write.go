@@ -48,7 +48,8 @@ func (c *Copier) one(ctx context.Context, k ResourceKind, o *unstructured.Unstru
 	case e == nil:
 		return c.write(ctx, k, taken, false, !adopts(k, ref.key()))
 	case e.owned:
-		if e.copied != "" && e.copied == taken.GetAnnotations()[v1alpha1.AnnotationCopied] && !c.Rewrite {
+		copied := e.copied != "" && e.copied == taken.GetAnnotations()[v1alpha1.AnnotationCopied]
+		if copied && e.asleep == isAsleep(taken) && !c.Rewrite {
 			return outcome{what: same}
 		}
 		return c.write(ctx, k, taken, true, false)

@@ -55,7 +55,7 @@ func (s *Spec) hasImage(own pull.Image) error {
 // absentSecrets finds missing pull secrets: of agents in the source, of canaries in the target.
 func (j *Job) absentSecrets(ctx context.Context, source, target client.Reader) ([]findings.Result, error) {
 	out, err := j.agents().AbsentSecrets(ctx, source)
-	if err != nil || !j.Spec.tries() {
+	if err != nil || !j.Spec.tries() || j.WithoutTarget {
 		return out, err
 	}
 	there, err := j.Spec.canaryImage(j.Tools.Image).Absent(ctx, target, root+".canary.imagePullSecrets")

@@ -29,7 +29,7 @@ type Input struct {
 func Checks() []findings.Check[Input] {
 	return slices.Concat(
 		findings.Group("Clusters", append(clusterChecks(), freezeCheck())...),
-		findings.Group("Objects", objectChecks()...),
+		findings.Group("Objects", append(targetChecks(), objectChecks()...)...),
 		findings.Group("Names", nameChecks()...),
 		findings.Group("Agents", agentChecks()...),
 	)
@@ -91,7 +91,8 @@ func freezeCheck() findings.Check[Input] {
 	}
 }
 
-func objectChecks() []findings.Check[Input] {
+// targetChecks ask whether the target has what copies need, and not what is in their way.
+func targetChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP4101", Severity: findings.Blocking, Run: checkConflicts,
@@ -111,6 +112,24 @@ func objectChecks() []findings.Check[Input] {
 			Why:   "a claim of a class that does not exist is never bound",
 			Fix:   "make the class there, or rename it on the way: spec.mirror.copy.transforms with storageClasses",
 		},
+		{
+			Code: "RP4110", Severity: findings.Blocking, Run: checkVolumes,
+			Claim: "the target has a volume for the copy of every claim that nothing makes one for",
+			Why:   "a copy does not name the volume of the source; without a provisioner it stays pending, and so does every pod that uses it",
+			Fix: "make a PersistentVolume in the target that leads to the same storage, without a claimRef or with the claim's name; or give the copy a " +
+				"class, by spec.mirror.copy.transforms; or leave the claim out",
+		},
+		{
+			Code: "RP4111", Severity: findings.Blocking, Run: checkPorts,
+			Claim: "every node port of a copy is free in the target",
+			Why:   "the API server refuses the copy of a Service whose node port another one has",
+			Fix:   "set spec.mirror.copy.nodePorts: Strip, and copies get others; or free the port in the target",
+		},
+	}
+}
+
+func objectChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
 		{
 			Code: "RP4106", Severity: findings.Blocking, Run: checkTransforms,
 			Claim: "every transform can be done",

@@ -121,6 +121,24 @@ func checkClasses(in Input) []findings.Result {
 	return out
 }
 
+func checkVolumes(in Input) []findings.Result {
+	var out []findings.Result
+	for _, c := range in.Inventory.Claims {
+		if c.Unprovided != "" {
+			out = append(out, findings.Failed(c.Object, "%s %s, and the target has no volume for it", c.Object, c.Unprovided))
+		}
+	}
+	return out
+}
+
+func checkPorts(in Input) []findings.Result {
+	var out []findings.Result
+	for _, t := range in.Inventory.Taken {
+		out = append(out, findings.Failed("services "+t.Service, "node port %d of %s is %s's in the target", t.Port, t.Service, t.Owner))
+	}
+	return out
+}
+
 func checkTransforms(in Input) []findings.Result {
 	var out []findings.Result
 	for _, e := range in.Inventory.Objects.Errors {

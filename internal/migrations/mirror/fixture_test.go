@@ -84,6 +84,8 @@ type fixture struct {
 	kill   int
 	killAt string
 	cancel context.CancelFunc
+	// dead refuses every connection to the target.
+	dead bool
 	// starts is told of every step that starts, before it does anything.
 	starts func(step string)
 }
@@ -295,8 +297,14 @@ func (f *fixture) with(m *v1alpha1.Migration) {
 		Deps: migration.Deps{
 			Cluster: crash.Watch(f.T, f.operator),
 		},
-		DNS:     &dnsrecords.Client{Port: f.dns.Port, Recursive: []string{f.dns.Resolver}},
-		Context: func(string) (*rest.Config, error) { return rest.CopyConfig(f.target.Config), nil },
+		DNS: &dnsrecords.Client{Port: f.dns.Port, Recursive: []string{f.dns.Resolver}},
+		Context: func(string) (*rest.Config, error) {
+			config := rest.CopyConfig(f.target.Config)
+			if f.dead {
+				config.Host = "https://127.0.0.1:1"
+			}
+			return config, nil
+		},
 	}, m)
 	f.must(err)
 	job.Holder = migrationtest.Killed()

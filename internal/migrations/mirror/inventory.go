@@ -24,6 +24,11 @@ type Inventory struct {
 	Moving, There []corev1.Pod
 	Nodes         []corev1.Node
 	Classes       []string
+	// Manual are those of Classes for which people make the volumes. Volumes are the target's.
+	Manual  []string
+	Volumes []corev1.PersistentVolume
+	// Taken are node ports of copies that others have in the target.
+	Taken []TakenPort
 	// Blind are the webhooks of the target that refuse and have no backend.
 	Blind []string
 
@@ -53,6 +58,8 @@ type Inventory struct {
 // Claim is the copy of a PersistentVolumeClaim.
 type Claim struct {
 	Object, Class string
+	// Unprovided is why its copy is never bound; empty, if it can be.
+	Unprovided string
 }
 
 // Uncovered is a certificate that is not good for an alias.

@@ -32,6 +32,9 @@ type Job struct {
 
 	// Silent asks no name server and reads no key: it is for looking alone.
 	Silent bool
+	// WithoutTarget leads names back without the other cluster, which is gone. Nothing is known
+	// then of what runs there, and of what has run.
+	WithoutTarget bool
 
 	from, to  *side
 	copying   *copying
@@ -99,6 +102,20 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	if j.from, err = j.Tools.source(ctx); err != nil {
 		return err
 	}
+	if !j.WithoutTarget {
+		if err := j.connectTarget(ctx); err != nil {
+			return err
+		}
+	}
+	copier, err := j.copier(ctx)
+	if err != nil {
+		return err
+	}
+	j.copying = &copying{copier: copier}
+	return nil
+}
+
+func (j *Job) connectTarget(ctx context.Context) (err error) {
 	if j.to, err = j.Tools.open(ctx, j.Spec.Target); err != nil {
 		return err
 	}
@@ -108,11 +125,6 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	if j.targetAccess, err = j.to.Authorize(ctx, TargetRoles(j.Spec.tries()), toLook); err != nil {
 		return &TargetError{Problem: "cannot be looked at: " + err.Error(), Hint: "bind cluster-admin to the user there", Err: err}
 	}
-	copier, err := j.copier(ctx)
-	if err != nil {
-		return err
-	}
-	j.copying = &copying{copier: copier}
 	return nil
 }
 
@@ -146,11 +158,11 @@ func (j *Job) copier(ctx context.Context) (*objectsync.Copier, error) {
 	if err != nil {
 		return nil, err
 	}
-	target, err := objectsync.Connect(j.to.Cluster)
-	if err != nil {
-		return nil, err
+	copier := &objectsync.Copier{Source: source, Rules: rules}
+	if !j.WithoutTarget {
+		copier.Target, err = objectsync.Connect(j.to.Cluster)
 	}
-	return &objectsync.Copier{Source: source, Target: target, Rules: rules}, nil
+	return copier, err
 }
 
 func (j *Job) credentials(ctx context.Context) (map[v1alpha1.SecretReference]*corev1.Secret, error) {

@@ -40,10 +40,21 @@ func words() migration.Words {
 	}
 }
 
+// unasked says what is not known without the target.
+const unasked = "The mirror is not asked: what must not run twice goes on there if the mirror is up, CronJobs here start nothing that came due " +
+	"until now, whether or not the mirror ran it, and what the mirror wrote for itself stays there."
+
+func (j *Job) without(question string) string {
+	if j.WithoutTarget {
+		return unasked + " " + question
+	}
+	return question
+}
+
 func (j *Job) About() migration.About {
 	return migration.About{
 		Name: j.Spec.Name, Migration: j.Migration, Common: j.Spec.Common, Phases: ApplyPhases(),
-		GoBack:   "Switch the DNS names of " + j.Spec.Name + " back to this cluster?",
+		GoBack:   j.without("Switch the DNS names of " + j.Spec.Name + " back to this cluster?"),
 		Applied:  "names lead to the target",
 		WentBack: "this cluster serves; copies stay in the target, and apply brings them up to date",
 		Finished: "finished: this cluster serves, and the mirror may be taken down",
@@ -99,8 +110,8 @@ func (j *Job) Applied(p *Planner) migration.ApplyResult {
 	}
 }
 
-func (*Job) PreviewFinish(_ context.Context, p *Planner) (migration.FinishPreview, error) {
-	out := migration.FinishPreview{Question: "Names are led back to this cluster, and after that the mirror is given up. Finish?"}
+func (j *Job) PreviewFinish(_ context.Context, p *Planner) (migration.FinishPreview, error) {
+	out := migration.FinishPreview{Question: j.without("Names are led back to this cluster, and after that the mirror is given up. Finish?")}
 	for _, n := range p.Inventory.Names {
 		out.Finals = append(out.Finals, fmt.Sprintf("%s leads to %v again", n.Name, n.From))
 	}

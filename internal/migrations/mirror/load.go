@@ -33,9 +33,14 @@ func (j *Job) survey(ctx context.Context) (*Inventory, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, look := range []func(context.Context, *Inventory) error{
+	looks := []func(context.Context, *Inventory) error{
 		j.lookAtSides, j.lookAtFreeze, j.lookAtNetworks, j.lookAtRoom, j.lookAtWebhooks, j.lookAtNames, j.lookAtCertificates, j.lookAtObjects,
-	} {
+		j.lookAtPorts,
+	}
+	if j.WithoutTarget {
+		looks = []func(context.Context, *Inventory) error{j.rememberSides, j.lookAtCertificates}
+	}
+	for _, look := range looks {
 		if err := look(ctx, s); err != nil {
 			return nil, err
 		}
@@ -76,6 +81,15 @@ func (j *Job) lookAtSides(ctx context.Context, s *Inventory) (err error) {
 	return nil
 }
 
+// rememberSides goes by what the Migration recorded of both clusters.
+func (j *Job) rememberSides(_ context.Context, s *Inventory) error {
+	s.Objects = &objectsync.Inventory{}
+	if s.Remembered != nil {
+		s.Source.UID, s.Target.UID = s.Remembered.SourceUID, s.Remembered.TargetUID
+	}
+	return nil
+}
+
 // lookAtFreeze finds kinds to freeze that are not served, and would silently freeze nothing.
 func (j *Job) lookAtFreeze(_ context.Context, s *Inventory) error {
 	if !s.Freeze || len(s.Spec.FreezeKinds) == 0 {
@@ -109,6 +123,9 @@ func (j *Job) lookAtRoom(ctx context.Context, s *Inventory) error {
 	classes, err := cluster.List[storagev1.StorageClass](ctx, j.to, &storagev1.StorageClassList{})
 	for _, c := range classes {
 		s.Classes = append(s.Classes, c.Name)
+		if c.Provisioner == noProvisioner {
+			s.Manual = append(s.Manual, c.Name)
+		}
 	}
 	return err
 }
@@ -199,6 +216,9 @@ func (j *Job) lookAtObjects(ctx context.Context, s *Inventory) (err error) {
 	if s.Objects, err = j.copying.copier.Inventory(ctx); err != nil || s.Spec.Copy.Volumes != v1alpha1.VolumesCopy {
 		return err
 	}
+	if s.Volumes, err = cluster.List[corev1.PersistentVolume](ctx, j.to, &corev1.PersistentVolumeList{}); err != nil {
+		return err
+	}
 	claims, err := j.from.read(ctx, []string{"persistentvolumeclaims"})
 	if err != nil {
 		return err
@@ -209,9 +229,13 @@ func (j *Job) lookAtObjects(ctx context.Context, s *Inventory) (err error) {
 		if err != nil || why != "" {
 			continue // reported elsewhere
 		}
-		class, _, _ := unstructured.NestedString(copied.Object, "spec", "storageClassName")
+		class, named, _ := unstructured.NestedString(copied.Object, "spec", "storageClassName")
 		name := claims[i].GetNamespace() + "/" + claims[i].GetName()
-		s.Claims = append(s.Claims, Claim{Object: kind.String() + " " + name, Class: class})
+		claim := Claim{Object: kind.String() + " " + name, Class: class}
+		if named {
+			claim.Unprovided = whyUnprovided(name, class, s.Manual, s.Volumes)
+		}
+		s.Claims = append(s.Claims, claim)
 	}
 	return nil
 }

@@ -232,6 +232,9 @@ func (p *Planner) foreseen(id, about string, body map[string]any) []engine.Group
 
 func (p *Planner) options() dnscutover.Options {
 	r := p.spec().Redirect
+	if p.target == nil { // its load balancer is not waited for
+		r.Quiet = nil
+	}
 	return dnscutover.Options{Migration: p.spec().Name, Parallel: int(r.Parallel), Quiet: r.Quiet, Now: p.Tools.Now}
 }
 
@@ -271,6 +274,9 @@ func (p *Planner) serving(id string, side v1alpha1.ServingSide) engine.Step {
 }
 
 func (p *Planner) takedown() []engine.Group {
+	if p.target == nil {
+		return engine.InOrder(notTakenDown())
+	}
 	return engine.InOrder(listTakedown(p.spec().Name, p.target))
 }
 
@@ -287,7 +293,10 @@ func (p *Planner) handover(to engine.Direction) []engine.Group {
 	if to == engine.Forward {
 		steps = append(steps, p.copying.unfollow())
 	}
-	return engine.InOrder(append(steps, from.sleep(id), into.wake(id), p.serving(id+"serving", serves))...)
+	if from.side != nil {
+		steps = append(steps, from.sleep(id))
+	}
+	return engine.InOrder(append(steps, into.wake(id), p.serving(id+"serving", serves))...)
 }
 
 func (p *Planner) tidy() []engine.Group {

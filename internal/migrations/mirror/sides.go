@@ -89,8 +89,9 @@ func (t Deps) open(ctx context.Context, ref v1alpha1.ClusterReference) (*side, e
 	if _, err := c.ServerVersion(ctx); err != nil {
 		return nil, &TargetError{
 			Problem: "does not answer: " + err.Error(),
-			Hint:    "see that it is reached from where replumb runs: kubectl get --raw /version",
-			Err:     err,
+			Hint: "see that it is reached from where replumb runs: kubectl get --raw /version; if it is gone for good, replumb rollback " +
+				"and replumb finish lead names back without it: --without-target",
+			Err: err,
 		}
 	}
 	uid, err := identity(ctx, c)

@@ -41,6 +41,18 @@ func listTakedown(name string, target *side) engine.Step {
 	}
 }
 
+// notTakenDown says what is not known of a target that is not asked.
+func notTakenDown() engine.Step {
+	return &engine.Wait{
+		Name: "takedown", About: "Say what is not known of the target", Again: true,
+		Remark: func() string {
+			return "the target was not asked: its copies, and what runs of them, are still there if it is; see that it does not come back " +
+				"as it was, with the same workloads"
+		},
+		For: func(context.Context) error { return nil },
+	}
+}
+
 func takedown(migration string, counts map[string]int, namespaces []string) string {
 	var kinds []string
 	total := 0
