@@ -122,9 +122,14 @@ func (s *Subject) Base(ctx context.Context, tools Deps) (Base, error) {
 	if err != nil {
 		return Base{}, err
 	}
+	refused, err := s.tryNamespaces(ctx, tools.Cluster)
+	if err != nil {
+		return Base{}, err
+	}
 	return Base{
-		Findings: s.deploymentsFound(deployments), Deployments: deployments,
-		Tools: tools, Migration: s.Migration.DeepCopy(), HasCRD: crd != nil, Recorded: s.Recorded != nil, Changes: s.Changes,
+		Findings:    append(s.deploymentsFound(deployments), findings.Run(NamespaceChecks(), refused)...),
+		Deployments: deployments,
+		Tools:       tools, Migration: s.Migration.DeepCopy(), HasCRD: crd != nil, Recorded: s.Recorded != nil, Changes: s.Changes,
 		Identity: identity,
 	}, nil
 }

@@ -108,8 +108,9 @@ func (all Kinds) refuse(m *v1alpha1.Migration) error {
 // Shared are the checks and roles of what every kind can be asked for. It is no kind.
 func Shared() Kind {
 	return Kind{Description: migration.Description{
-		Title:   "All kinds",
-		Checks:  append(findings.Describe(offline.Checks()), findings.Describe(migration.DeploymentChecks())...),
+		Title: "All kinds",
+		Checks: slices.Concat(findings.Describe(offline.Checks()), findings.Describe(migration.DeploymentChecks()),
+			findings.Describe(migration.NamespaceChecks())),
 		Command: "freeze",
 		Does:    "keeps others from deploying (spec.deploymentFreeze), beside those of a kind",
 		Roles:   migration.DeploymentRoles(),

@@ -79,6 +79,8 @@ type Scan struct {
 	Migrations []v1alpha1.Migration
 	// Unread are the resources that the user may not read.
 	Unread map[string]bool
+	// Unsearched says why custom resources that replumb does not know were not looked through.
+	Unsearched map[string]string
 
 	calico bool
 	// defined are the versions to ask for by the names of CustomResourceDefinitions.
@@ -134,6 +136,9 @@ func References(ctx context.Context, c *cluster.Cluster, scanner *references.Sca
 		found.Take(scanner, o)
 	})
 	if err != nil {
+		return nil, err
+	}
+	if err := search(ctx, c, scanner, found); err != nil {
 		return nil, err
 	}
 	found.sort()

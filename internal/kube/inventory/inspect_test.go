@@ -472,6 +472,37 @@ func TestReferencesLooksIntoCustomResources(t *testing.T) {
 	}
 }
 
+// TestAnyCustomResourceIsSearched: values of releases pin what a Service has, in kinds that replumb
+// does not know.
+func TestAnyCustomResourceIsSearched(t *testing.T) {
+	server := setup(t)
+	create(t, server,
+		definition("helm.toolkit.fluxcd.io", "v2", "helmreleases", "HelmRelease", apiextensionsv1.NamespaceScoped),
+		definition("helm.cattle.io", "v1", "helmchartconfigs", "HelmChartConfig", apiextensionsv1.NamespaceScoped),
+		definition("example.com", "v1", "others", "Other", apiextensionsv1.ClusterScoped),
+	)
+	custom := func(version, kind, namespace string, spec map[string]any) *unstructured.Unstructured {
+		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": version, "kind": kind, "spec": spec}}
+		o.SetNamespace(namespace)
+		o.SetName("web")
+		return o
+	}
+	createCustom(t, server,
+		custom("helm.toolkit.fluxcd.io/v2", "HelmRelease", "shop", map[string]any{
+			"values": map[string]any{"service": map[string]any{"clusterIP": "10.96.3.7"}},
+		}),
+		custom("helm.cattle.io/v1", "HelmChartConfig", "kube-system", map[string]any{"valuesContent": "service:\n  clusterIP: 10.96.3.7\n"}),
+		custom("example.com/v1", "Other", "", map[string]any{"cidr": "192.0.2.0/24"}),
+	)
+	found, err := inventory.References(t.Context(), server.Cluster, scanner(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := objectsOf(found); !slices.Equal(got, []string{"HelmChartConfig kube-system/web", "HelmRelease shop/web"}) || len(found.Unsearched) > 0 {
+		t.Errorf("found in %q; not searched: %v", got, found.Unsearched)
+	}
+}
+
 // TestLoadKeepsWhoOwnsTheClusterIP shows what the API server writes into managedFields: an address
 // that was asked for has an owner, one that was given has none.
 func TestLoadKeepsWhoOwnsTheClusterIP(t *testing.T) {

@@ -131,8 +131,10 @@ func (w *walk) custom(o *unstructured.Unstructured) {
 	}
 	w.object(kind, o)
 	w.annotations("metadata.annotations", o.GetAnnotations())
-	for _, field := range []string{"spec", "specs"} { // Cilium's policies have either
-		w.tree(field, o.Object[field])
+	for _, field := range slices.Sorted(maps.Keys(o.Object)) {
+		if !slices.Contains([]string{"apiVersion", "kind", "metadata", "status", "operation"}, field) { // spec, mostly
+			w.tree(field, o.Object[field])
+		}
 	}
 }
 

@@ -300,6 +300,29 @@ func (f *fixture) webhook(name string, judge func(*corev1.Service) error) {
 // errDead is said by a webhook that cannot be reached.
 var errDead = errors.New("dead")
 
+// TestDeadWebhook: what an uninstalled controller has left refuses every new Service. That is one
+// finding beside all others, and nobody waits for it.
+func TestDeadWebhook(t *testing.T) {
+	f := setup(t)
+	f.service("cart", at("10.96.3.7"))
+	f.refused(func(ctx context.Context) (*admission.Refusal, error) {
+		return admission.Create(ctx, server, plainService("shop", "another", ""))
+	}, func() { f.webhook("leftover.example.com", func(*corev1.Service) error { return errDead }) })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a trial alone would be repeated for 30 s
+	defer cancel()
+	p, err := f.job.Examine(ctx)
+	f.must(err)
+	var said []string
+	for _, found := range p.Findings.Blocking() {
+		said = append(said, found.Code+" "+found.Message)
+	}
+	for _, text := range []string{"RP1004 ", "webhook leftover.example.com"} {
+		if !strings.Contains(strings.Join(said, "\n"), text) {
+			t.Errorf("no %q in %q", text, said)
+		}
+	}
+}
+
 // TestFormOfBridgesIsPerNamespace: a namespace that refuses load balancers has the other form, and
 // all others keep theirs.
 func TestFormOfBridgesIsPerNamespace(t *testing.T) {

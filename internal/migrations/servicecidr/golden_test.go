@@ -160,6 +160,8 @@ type facts struct {
 	Kept map[string]string `json:"kept"`
 	// Unread are resources that no role lists, and the user may not either.
 	Unread []string `json:"unread"`
+	// Unsearched says why kinds that replumb does not know were not looked through.
+	Unsearched map[string]string `json:"unsearched"`
 	// Absent are Secrets that are not there.
 	Absent []string `json:"absent"`
 }
@@ -246,6 +248,7 @@ func readFixture(t *testing.T, spec services.Spec, manifests, factsYAML []byte) 
 		in.Guard = errors.New(f.Guard)
 	}
 	in.Storage.Refused = map[types.NamespacedName]error{}
+	live.Inspection.Unsearched = f.Unsearched
 	for _, resource := range f.Unread {
 		live.Inspection.Unread[resource] = true
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -58,15 +59,19 @@ func Try(
 	return TryService(ctx, c, b.Build())
 }
 
-// TryService asks whether a Service like this one, under a name of its own, would be admitted.
+// TryService asks whether a Service like this one, under a name of its own, would be admitted. An
+// API server that is busy, or has no address to give while a range is being retired, is asked
+// again; who refuses it, or cannot be asked, has answered.
 func TryService(ctx context.Context, c client.Client, like *corev1.Service) (refused *admission.Refusal, err error) {
-	// While a range is being retired, the API server may have no address to give for moments.
 	waitErr := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
 		trial := like.DeepCopy()
 		trial.Name, trial.GenerateName = "", "replumb-trial-"
-		refused, err = admission.Create(ctx, c, trial)
-		if refused != nil && engine.Retryable(NotReadyYet(refused.Err)) {
-			return false, nil
+		said, answer := admission.Create(ctx, c, trial)
+		if ctx.Err() == nil || refused == nil && err == nil { // time that is up tells less than an answer before
+			refused, err = said, answer
+		}
+		if refused != nil {
+			return !apierrors.IsInvalid(refused.Err) || !engine.Retryable(NotReadyYet(refused.Err)), nil
 		}
 		return !engine.Retryable(err), nil
 	})

@@ -50,7 +50,7 @@ func bridgeChecks() []findings.Check[Input] {
 			Claim: "admission accepts a form of bridge",
 			Why:   "without a bridge the old address of a Service stops answering at the moment the Service moves",
 			Fix: "exempt Services with the label replumb.dev/role=bridge from the policy that refuses them, or set spec.serviceCIDR.bridge to " +
-				"the form it accepts",
+				"the form it accepts. A webhook that cannot be called refuses every write: repair it, or delete its configuration",
 		},
 		{
 			Code: "RP1005", Severity: findings.Warning, Run: checkExternalIPs,

@@ -35,6 +35,15 @@ func proxyChecks() []findings.Check[Input] {
 			Fix: "change kube-proxy's mode to nftables or iptables and restart it on every node, one node after another",
 		},
 		{
+			Code: "RP1209", Severity: findings.Blocking, Run: checkLinux,
+			Claim: "every node on which pods call Services is a Linux machine",
+			Why: "an old address is an external one with externalTrafficPolicy Local during the overlap. kube-proxy on Windows does not lead pods to " +
+				"endpoints of other nodes at such an address, and no agent runs there to see it",
+			Fix: "drain such nodes for the time of the migration; or pin what their pods call (kubectl annotate service -n NAMESPACE NAME " +
+				"replumb.dev/strategy=pin), and move applications only (spec.serviceCIDR.clusterServices: Stay) if they use cluster DNS. Then vouch for " +
+				"each of them by a label that no kubelet can set: kubectl label node NODE replumb.dev.node-restriction.kubernetes.io/agents=none",
+		},
+		{
 			Code: "RP1203", Severity: findings.Blocking, Run: checkDetectLocal,
 			Claim: "kube-proxy recognises pod traffic (clusterCIDR or detectLocalMode is set)",
 			Why: "bridges have externalTrafficPolicy Local, which keeps the addresses of clients; kube-proxy exempts pods from it only if it " +
@@ -92,6 +101,31 @@ func checkReplaced(in Input) []findings.Result {
 	}
 	return out
 }
+
+// checkLinux goes by the label, which whoever registers a node may leave out, and by what its
+// kubelet says.
+func checkLinux(in Input) (out []findings.Result) {
+	if !in.bridging() {
+		return nil
+	}
+	for i := range in.Snapshot.Nodes {
+		n := &in.Snapshot.Nodes[i]
+		if n.Labels[v1alpha1.LabelTrial] != "" || n.Labels[v1alpha1.LabelAgents] == v1alpha1.NoAgents {
+			continue
+		}
+		label, says := n.Labels[corev1.LabelOSStable], n.Status.NodeInfo.OperatingSystem
+		switch {
+		case label != "" && !strings.EqualFold(label, linux):
+			out = append(out, findings.Failed("Node "+n.Name, "old addresses would not answer pods on node %s: its label %s is %s",
+				n.Name, corev1.LabelOSStable, label))
+		case says != "" && !strings.EqualFold(says, linux):
+			out = append(out, findings.Failed("Node "+n.Name, "old addresses would not answer pods on node %s: its kubelet runs on %s", n.Name, says))
+		}
+	}
+	return out
+}
+
+const linux = "linux"
 
 // bridgedBehindCilium are the Services that would need a bridge, which Cilium does not serve.
 func (in Input) bridgedBehindCilium() []*services.Entry {

@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -99,11 +100,12 @@ func objectChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP1409", Severity: findings.Warning, Run: checkCustom,
-			Claim: "custom resources that replumb knows are free of old addresses and ranges",
-			Why: "meshes, gateways, certificates and DNS are set up by what stands there (Gateway API, Traefik, Istio, cert-manager, ExternalDNS, " +
-				"MetalLB), and go on using old addresses, which stop answering at finish",
-			Fix: "write the Service's name or its new address there, or add it beside the old one, before finish; other custom resources look through " +
-				"yourself",
+			Claim: "custom resources are free of old addresses and ranges",
+			Why: "meshes, gateways, certificates and DNS are set up by what stands there, and go on using old addresses, which stop answering at " +
+				"finish. Values of a release (Flux, Argo CD, Helm of k3s and RKE2) that pin the clusterIP of a Service are refused by the API server " +
+				"after the move, and their sync fails. All kinds that can be listed are searched, for half a minute",
+			Fix: "write the Service's name or its new address there, or add it beside the old one, before finish; take a clusterIP out of the values " +
+				"before apply. What was not looked at look through yourself",
 		},
 	}
 }
@@ -195,7 +197,20 @@ func checkCustom(in Input) []findings.Result {
 		"CronJob",
 		"Pod",
 	)
-	return in.references(inventory.SettingResources(), func(r references.Reference) bool {
+	return append(in.references(inventory.SettingResources(), func(r references.Reference) bool {
 		return !builtin(r) && !trafficKinds()(r) && !r.IsPolicy()
-	})
+	}), in.unsearched()...)
+}
+
+// unsearched has one result for each reason, with all kinds that it is the reason of.
+func (in Input) unsearched() (out []findings.Result) {
+	by := map[string][]string{}
+	for name, why := range in.Found().Unsearched {
+		by[why] = append(by[why], name)
+	}
+	for _, why := range slices.Sorted(maps.Keys(by)) {
+		slices.Sort(by[why])
+		out = append(out, findings.NotKnown("", "%s: %s", strings.Join(firstThree(by[why]), ", "), why))
+	}
+	return out
 }
