@@ -98,7 +98,7 @@ type halver struct {
 }
 
 func (h *halver) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-	if o.GetNamespace() != "shop" || triesPatch(opts) {
+	if o.GetName() != "cart" || triesPatch(opts) { // a throw-away Service goes before
 		return h.WithWatch.Patch(ctx, o, p, opts...)
 	}
 	if h.patched {

@@ -161,6 +161,9 @@ func TestOwnAddress(t *testing.T) {
 				}
 			}
 			f.nothingLeft()
+			if way.name == "hop" { // the API server gives the addresses itself, and may be behind itself
+				return
+			}
 			for _, e := range f.repaired(all) {
 				t.Errorf("repaired: %s", e)
 			}
