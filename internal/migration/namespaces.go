@@ -19,21 +19,22 @@ import (
 // RefusedNamespaces says by name why those of replumb's own are refused that are to be made.
 type RefusedNamespaces map[string]*admission.Refusal
 
+const makeYourself = "make it yourself, with the labels that your policy wants: kubectl create namespace "
+
 // NamespaceChecks are about replumb's own namespaces, for all kinds.
 func NamespaceChecks() []findings.Check[RefusedNamespaces] {
-	const fix = "make it yourself, with the labels that your policy wants: kubectl create namespace "
 	return findings.Group("Namespaces", []findings.Check[RefusedNamespaces]{
 		{
 			Code: "RP0110", Severity: findings.Blocking, Run: refusedNamespace(v1alpha1.SystemNamespace),
 			Claim: "admission accepts the namespace " + v1alpha1.SystemNamespace,
 			Why:   "replumb keeps backups there, and runs its pods; apply makes it before anything else",
-			Fix:   fix + v1alpha1.SystemNamespace,
+			Fix:   makeYourself + v1alpha1.SystemNamespace,
 		},
 		{
 			Code: "RP0111", Severity: findings.Warning, Run: refusedNamespace(v1alpha1.JournalNamespace),
 			Claim: "admission accepts the namespace " + v1alpha1.JournalNamespace,
 			Why:   "the journals of runs are kept there, of which reports are made afterwards; without it runs go on and keep none",
-			Fix:   fix + v1alpha1.JournalNamespace,
+			Fix:   makeYourself + v1alpha1.JournalNamespace,
 		},
 	}...)
 }

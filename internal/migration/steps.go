@@ -14,7 +14,9 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/admission"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/spec"
 )
@@ -125,10 +127,14 @@ func (s *NamespaceStep) Do(ctx context.Context) error {
 		return engine.NotYet("namespace %s is being deleted", ns.Name)
 	}
 	err = s.Cluster.Create(ctx, s.build(), client.FieldOwner(v1alpha1.FieldManager))
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("namespace %s: %w", v1alpha1.SystemNamespace, err)
+	if err == nil || apierrors.IsAlreadyExists(err) {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("namespace %s: %w", v1alpha1.SystemNamespace, err)
+	if admission.Of(err) != nil {
+		return &fault.Hinted{Err: err, Hint: makeYourself + v1alpha1.SystemNamespace}
+	}
+	return err
 }
 
 func (s *NamespaceStep) build() *corev1.Namespace {

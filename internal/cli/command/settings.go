@@ -5,12 +5,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/replumb/replumb/internal/engine/fault"
 )
@@ -46,12 +48,22 @@ func (s *Settings) prepare() error {
 			Problem: fmt.Sprintf("--timeout is %s", s.timeout),
 			Hint:    "write a duration such as 10m; without it there is no limit",
 		}
-	case s.verbosity == 0:
-		return nil
 	}
+	return s.logLibraries()
+}
+
+// logLibraries has client-go and others log on stderr with -v alone: what they meet with is tried
+// again, or is in the error that ends the command.
+func (s *Settings) logLibraries() error {
 	logging := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(logging)
-	return logging.Set("v", strconv.Itoa(s.verbosity))
+	klog.SetOutput(io.Discard)
+	log.SetLogger(klog.Background()) // else it says after a while that it has none
+	return errors.Join(
+		logging.Set("v", strconv.Itoa(s.verbosity)),
+		logging.Set("logtostderr", strconv.FormatBool(s.verbosity > 0)),
+		logging.Set("stderrthreshold", "FATAL"),
+	)
 }
 
 // TimeoutError says that --timeout ended a command.

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
@@ -46,5 +50,28 @@ func TestTimeout(t *testing.T) {
 				t.Errorf("late: %t, want %t: %v", late, tt.late, err)
 			}
 		})
+	}
+}
+
+// TestLibrariesAreSilent unless asked: client-go tells of a broken answer on stderr, in the middle
+// of what replumb says.
+func TestLibrariesAreSilent(t *testing.T) {
+	was := os.Stderr
+	t.Cleanup(func() { os.Stderr = was })
+	for verbosity, want := range map[int]bool{0: false, 6: true} {
+		file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		os.Stderr = file
+		if err := (&Settings{verbosity: verbosity}).prepare(); err != nil {
+			t.Fatal(err)
+		}
+		klog.Error("Unexpected error when reading response body")
+		klog.Flush()
+		said, err := os.ReadFile(file.Name())
+		if err != nil || strings.Contains(string(said), "Unexpected error") != want {
+			t.Errorf("-v %d: %q, %v", verbosity, said, err)
+		}
 	}
 }
