@@ -131,6 +131,11 @@ func (l Workers) join(ctx context.Context, m *Member) error {
 	if err := l.machines().run(ctx, m, programs[1:]); err != nil {
 		return err
 	}
+	if l.Topology.byKubeadm() {
+		if err := l.kubeadm().joinNew(ctx, m); err != nil {
+			return err
+		}
+	}
 	client := l.Client()
 	if l.Topology.CNI.isCalico() {
 		if err := l.Addons().calicoNode(ctx, client, m.Name, l.Fabrics().networkOf(m).in(m.Address)); err != nil {

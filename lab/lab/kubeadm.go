@@ -169,6 +169,14 @@ func (l kubeadm) installPackages(ctx context.Context, name string) error {
 	return err
 }
 
+// joinNew is join for a machine that was just started.
+func (l kubeadm) joinNew(ctx context.Context, m *Member) error {
+	if err := l.installPackages(ctx, m.Name); err != nil {
+		return err
+	}
+	return l.join(ctx, m)
+}
+
 // join has a machine join by the command that kubeadm prints on the first control plane.
 func (l kubeadm) join(ctx context.Context, m *Member) error {
 	first := l.ControlPlanes()[0]

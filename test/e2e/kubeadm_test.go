@@ -202,5 +202,12 @@ func (k *byThePage) nothingBringsBack() {
 			k.Errorf("an upgrade would bring the old range back on %s:\n%s", on, out)
 		}
 	}
+	joined, err := k.l.Workers().Add(k.Context(), lab.Joining{})
+	must(k.T, err)
+	out, err := k.l.Shell(k.Context(), joined.Name, "grep -A1 clusterDNS /var/lib/kubelet/config.yaml")
+	must(k.T, err)
+	if !strings.Contains(string(out), newDNS) {
+		k.Errorf("node %s, which has joined, names to its pods: %s", joined.Name, out)
+	}
 	requireWhole(k.T, k.l, newRange)
 }
