@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/admission"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/ownaddress"
 )
@@ -234,52 +233,6 @@ func TestOwnAddressBesideBridges(t *testing.T) {
 		f.sameButAddress(was, f.get(was.Name))
 	}
 	f.nothingLeft()
-}
-
-// arrivingWithExternalIP tries what patch B does.
-func arrivingWithExternalIP(svc *corev1.Service) trying {
-	return func(ctx context.Context) (*admission.Refusal, error) {
-		return admission.Patch(ctx, server, svc.DeepCopy(), client.RawPatch(types.MergePatchType,
-			[]byte(`{"spec":{"type":"ClusterIP","externalName":null,"externalIPs":["192.0.2.9"]}}`)))
-	}
-}
-
-// TestRefusedOnTheWay: a policy that a trial does not meet refuses, in the middle of a hop, that
-// the Service keeps its old address itself. It arrives all the same, with the address left to its
-// bridge, and goes back and to the end like any other.
-func TestRefusedOnTheWay(t *testing.T) {
-	arrive := func(t *testing.T) (*fixture, *corev1.Service) {
-		f := setup(t, overlapBy(v1alpha1.OverlapAuto))
-		was := f.service("plain", at("10.96.3.1"))
-		f.refused(arrivingWithExternalIP(f.service("probe", func(s *corev1.Service) {
-			s.Spec.Type, s.Spec.ExternalName, s.Spec.SessionAffinity = corev1.ServiceTypeExternalName, "example.com", ""
-		})), func() {
-			f.policy("no-external-ips", "oldObject.spec.type != 'ExternalName' || !has(object.spec.externalIPs) || size(object.spec.externalIPs) == 0",
-				admissionv1.RuleWithOperations{
-					Operations: []admissionv1.OperationType{admissionv1.Update},
-					Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"services"}},
-				})
-		})
-		f.apply()
-		is := f.get("plain")
-		f.sameButAddress(was, is)
-		f.checkBridge(was, is, v1alpha1.BridgeLoadBalancer)
-		f.apply() // finds nothing to do
-		f.checkBridge(was, is, v1alpha1.BridgeLoadBalancer)
-		return f, was
-	}
-	t.Run("and back", func(t *testing.T) {
-		f, was := arrive(t)
-		f.must(f.rollback())
-		f.returned(was)
-		f.nothingLeft()
-	})
-	t.Run("and to the end", func(t *testing.T) {
-		f, was := arrive(t)
-		f.must(f.finish())
-		f.sameButAddress(was, f.get("plain"))
-		f.nothingLeft()
-	})
 }
 
 // TestOwnAddressOfATakenTarget: an address that was given to another meanwhile is not taken from
