@@ -276,7 +276,7 @@ func (c *cluster) home(t *testing.T) {
 	must(t, client.IgnoreAlreadyExists(c.Create(ctx, helper)))
 	spec := `{"clusterIP":null,"clusterIPs":null,"ipFamilies":null,"ipFamilyPolicy":null,"internalTrafficPolicy":null`
 	away := `{"metadata":{"annotations":null},"spec":` + spec + `,"type":"ExternalName","externalName":"away.example"}}`
-	back := `{"spec":{"type":"ClusterIP","externalName":null,"clusterIP":"` + oldAPI + `","clusterIPs":["` + oldAPI + `"],` +
+	back := `{"spec":{"type":"ClusterIP","externalName":null,"externalIPs":null,"externalTrafficPolicy":null,"clusterIP":"` + oldAPI + `","clusterIPs":["` + oldAPI + `"],` +
 		`"ipFamilies":["IPv4"],"ipFamilyPolicy":"SingleStack","internalTrafficPolicy":"Cluster"}}`
 	for _, patch := range []string{away, back} {
 		c.eventually(t, func() error { return c.Patch(ctx, svc, client.RawPatch(types.MergePatchType, []byte(patch))) })

@@ -84,7 +84,8 @@ func (c *cluster) bridges(t *testing.T) *strings.Replacer {
 	must(t, c.List(t.Context(), services))
 	for i := range services.Items {
 		svc := &services.Items[i]
-		all = append(all, bridge.MemoAddress(svc.UID).String(), "memo-of-"+svc.Namespace+"/"+svc.Name)
+		all = append(all, bridge.MemoAddress(svc.UID).String(), "memo-of-"+svc.Namespace+"/"+svc.Name,
+			bridge.Name(svc.Name, svc.UID), "bridge-of-"+svc.Name) // which may be gone
 		if svc.Labels[v1alpha1.LabelRole] != v1alpha1.RoleBridge {
 			continue
 		}
