@@ -158,6 +158,9 @@ func (b *Bridge) Build() *corev1.Service {
 	if b.Form == v1alpha1.BridgeExternalIPs {
 		svc.Spec.Type = corev1.ServiceTypeClusterIP
 		svc.Spec.ExternalIPs = lists.Strings(b.addresses())
+		if len(svc.Spec.ExternalIPs) == 0 { // API servers refuse it then
+			svc.Spec.ExternalTrafficPolicy = ""
+		}
 		return svc
 	}
 	class, no := v1alpha1.LoadBalancerClass, false

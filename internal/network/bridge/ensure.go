@@ -132,7 +132,9 @@ func (b *Bridge) update(ctx context.Context, c client.Client, have *corev1.Servi
 	have.Spec.SessionAffinity, have.Spec.SessionAffinityConfig = want.Spec.SessionAffinity, want.Spec.SessionAffinityConfig
 	have.Spec.PublishNotReadyAddresses = want.Spec.PublishNotReadyAddresses
 	have.Spec.TrafficDistribution = want.Spec.TrafficDistribution
-	have.Spec.ExternalTrafficPolicy = want.Spec.ExternalTrafficPolicy
+	if b.Form != v1alpha1.BridgeExternalIPs || len(have.Spec.ExternalIPs) > 0 { // else it comes with the addresses
+		have.Spec.ExternalTrafficPolicy = want.Spec.ExternalTrafficPolicy
+	}
 	if bothFamilies(&have.Spec) != bothFamilies(&want.Spec) {
 		turn(&have.Spec, want.Spec.IPFamilies)
 	}
@@ -189,7 +191,7 @@ func (b *Bridge) Announce(ctx context.Context, c client.Client, have *corev1.Ser
 		if slices.Equal(have.Spec.ExternalIPs, want.Spec.ExternalIPs) {
 			return nil
 		}
-		have.Spec.ExternalIPs = want.Spec.ExternalIPs
+		have.Spec.ExternalIPs, have.Spec.ExternalTrafficPolicy = want.Spec.ExternalIPs, want.Spec.ExternalTrafficPolicy
 		return c.Patch(ctx, have, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}),
 			client.FieldOwner(v1alpha1.FieldManager))
 	}
