@@ -131,18 +131,21 @@ func (l Workers) join(ctx context.Context, m *Member) error {
 	if err := l.machines().run(ctx, m, programs[1:]); err != nil {
 		return err
 	}
+	if err := l.admit(ctx, m); err != nil {
+		return err
+	}
+	return l.waitNode(ctx, l.Client(), m.Name)
+}
+
+// admit does what makes a node of a machine beside its own programs.
+func (l Workers) admit(ctx context.Context, m *Member) error {
 	if l.Topology.byKubeadm() {
-		if err := l.kubeadm().joinNew(ctx, m); err != nil {
-			return err
-		}
+		return l.kubeadm().joinNew(ctx, m)
 	}
-	client := l.Client()
 	if l.Topology.CNI.isCalico() {
-		if err := l.Addons().calicoNode(ctx, client, m.Name, l.Fabrics().networkOf(m).in(m.Address)); err != nil {
-			return err
-		}
+		return l.Addons().calicoNode(ctx, l.Client(), m.Name, l.Fabrics().networkOf(m).in(m.Address))
 	}
-	return l.waitNode(ctx, client, m.Name)
+	return nil
 }
 
 // fabric is the network of the machine that joins the others, be it another lab's.
