@@ -143,8 +143,8 @@ func (b *StatusBody) goneLines() []string {
 		return nil
 	}
 	return []string{fmt.Sprintf(
-		"warning: old addresses of %s do not answer, as somebody has taken them off; the Deployment overlap puts them back, "+
-			"and so does replumb apply -f FILE", english.Plural(n, "Service", ""),
+		"warning: old addresses of %s do not answer, as somebody has taken them off, or removed their bridges; the Deployment overlap "+
+			"puts addresses back, and replumb apply -f FILE makes bridges again as well", english.Plural(n, "Service", ""),
 	)}
 }
 
