@@ -61,16 +61,27 @@ func requireServiceCIDR(t *testing.T, l *lab.Lab, want ...netip.Prefix) {
 	}
 	flag := "--service-cluster-ip-range=" + strings.Join(texts, ",")
 	for _, name := range l.ControlPlanes() {
-		m, err := l.Machine(name)
-		must(t, err)
 		for _, program := range []string{"kube-apiserver", "kube-controller-manager"} {
-			p, err := m.Program(t.Context(), program)
-			must(t, err)
-			if !slices.Contains(p.Argv, flag) {
-				t.Errorf("%s on %s runs with %s", program, name, strings.Join(p.Argv, " "))
+			if command := commandOf(t, l, name, program); !slices.Contains(command, flag) {
+				t.Errorf("%s on %s runs with %s", program, name, strings.Join(command, " "))
 			}
 		}
 	}
+}
+
+// commandOf is what a program of the control plane runs with: a program of the machine, or one in a pod.
+func commandOf(t *testing.T, l *lab.Lab, machine, program string) []string {
+	t.Helper()
+	if l.Topology.Installer == lab.ByLab {
+		m, err := l.Machine(machine)
+		must(t, err)
+		p, err := m.Program(t.Context(), program)
+		must(t, err)
+		return p.Argv
+	}
+	out, err := l.Shell(t.Context(), machine, "cat /proc/$(pgrep -o -f '^"+program+" ')/cmdline")
+	must(t, err)
+	return strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
 }
 
 // kill ends a program on a machine with SIGKILL.
