@@ -118,6 +118,18 @@ type ServiceCIDRSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([[][^]/ ]+[]]|[^]:/ []+):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="is not host:port; write it such as 192.0.2.10:6443"
 	APIServers []string `json:"apiServers,omitempty"`
 
+	// Gates says who does what gates wait for. Manual leaves it to people. With Kubeadm, pods of replumb's own change what kubeadm has
+	// written on each node, one node after the other, and its ConfigMaps: they are root there, and on control planes that is the whole
+	// cluster. A gate with an action calls the action. Default: Manual.
+	// +optional
+	Gates GatesMode `json:"gates,omitempty"`
+
+	// ManualGates are left to people with gates: Kubeadm as well.
+	// +optional
+	// +kubebuilder:validation:MaxItems=3
+	// +listType=set
+	ManualGates []GateName `json:"manualGates,omitempty"`
+
 	// Actions do what gates wait for. A gate with an action calls it once in a run, and goes on when it sees for itself that all is as it
 	// should be; what the action says does not count. One without waits for people. An action has up to 30m, unless it says.
 	// +optional
@@ -226,6 +238,31 @@ type GateActions struct {
 	// +optional
 	APIServers *Action `json:"apiServers,omitempty"`
 }
+
+// GatesMode is who does what gates wait for.
+//
+// +kubebuilder:validation:Enum=Manual;Kubeadm
+type GatesMode string
+
+// The modes of gates.
+const (
+	// GatesManual wait for people.
+	GatesManual GatesMode = "Manual"
+	// GatesKubeadm are passed by pods that change what kubeadm has written on nodes.
+	GatesKubeadm GatesMode = "Kubeadm"
+)
+
+// GateName is a gate of a move of Services, by the name of its action.
+//
+// +kubebuilder:validation:Enum=certificates;kubelets;apiServers
+type GateName string
+
+// The gates of a move of Services.
+const (
+	GateCertificates GateName = "certificates"
+	GateKubelets     GateName = "kubelets"
+	GateAPIServers   GateName = "apiServers"
+)
 
 // ServiceCIDRMode is what a migration does to ranges.
 //

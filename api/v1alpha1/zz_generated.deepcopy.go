@@ -1997,6 +1997,11 @@ func (in *ServiceCIDRSpec) DeepCopyInto(out *ServiceCIDRSpec) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.ManualGates != nil {
+		in, out := &in.ManualGates, &out.ManualGates
+		*out = make([]GateName, len(*in))
+		copy(*out, *in)
+	}
 	if in.Actions != nil {
 		in, out := &in.Actions, &out.Actions
 		*out = new(GateActions)

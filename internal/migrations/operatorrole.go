@@ -40,7 +40,7 @@ func OperatorRole() access.Role {
 	}
 	for _, kind := range All() {
 		for _, one := range kind.Roles {
-			if one.Purpose == access.WithoutAgents || one.Purpose == access.BehindCilium {
+			if slices.Contains([]access.Purpose{access.WithoutAgents, access.BehindCilium, access.KubeadmGates}, one.Purpose) {
 				continue
 			}
 			role.Rules = append(role.Rules, access.Rule{

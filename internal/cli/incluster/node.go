@@ -13,10 +13,10 @@ import (
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 )
 
-// Node runs on a node, in a pod on its network, while the network of pods is replaced.
+// Node runs on a node, in a pod on its network, while what the node has is changed.
 func Node(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "node", Short: "Run on a node whose network for pods is replaced", Hidden: true, Args: command.NoArgs,
+		Use: "node", Short: "Run on a node that is changed", Hidden: true, Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	n := node{a}
@@ -38,6 +38,7 @@ func Node(a *command.App) *cobra.Command {
 		n.uncross(),
 		n.services(),
 		n.cilium(),
+		n.kubeadm(),
 	)
 	return cmd
 }

@@ -33,8 +33,9 @@ FILE takes in the cluster that it is for: without the agents' if there are to be
 cluster has.
 
 Purposes are view (check, plan, status, report), operate (apply, rollback, finish and all others), agents (what it
-takes to have agents run), overlap (what keeps bridges in step between commands), without-agents (what agents do else)
-and behind-cilium (what keeps the type of Services that have moved there). Each of the others needs view as well.`,
+takes to have agents run), overlap (what keeps bridges in step between commands), without-agents (what agents do else),
+behind-cilium (what keeps the type of Services that have moved there) and kubeadm-gates (pods that pass gates). Each of
+the others needs view as well.`,
 		Example: a.Example(`
   replumb rbac services                                # the roles
   replumb rbac services --user jane                    # and bindings of all of them to jane
@@ -55,7 +56,7 @@ and behind-cilium (what keeps the type of Services that have moved there). Each 
 	cmd.Flags().StringArrayVar(&o.users, "user", nil, "user to bind the roles to; may be repeated")
 	cmd.Flags().StringArrayVar(&o.groups, "group", nil, "group to bind the roles to; may be repeated")
 	cmd.Flags().StringSliceVar(&o.purposes, "for", nil,
-		"purposes: view, operate, agents, overlap, without-agents, behind-cilium (default all that it takes)")
+		"purposes: view, operate, agents, overlap, without-agents, behind-cilium, kubeadm-gates (default all that it takes)")
 	command.Complete(cmd, "for", "view", "operate", "agents", "overlap", "without-agents", "behind-cilium")
 	return cmd
 }
@@ -108,7 +109,7 @@ func (o *rbacOptions) print(roles access.Roles) error {
 		if !slices.Contains(access.Purposes(), access.Purpose(p)) {
 			return &command.UsageError{
 				Problem: fmt.Sprintf("purpose %q is not known", p),
-				Hint:    "use view, operate, agents, overlap, without-agents, behind-cilium",
+				Hint:    "use view, operate, agents, overlap, without-agents, behind-cilium, kubeadm-gates",
 			}
 		}
 		purposes = append(purposes, access.Purpose(p))

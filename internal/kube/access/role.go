@@ -19,11 +19,13 @@ const (
 	WithoutAgents Purpose = "without-agents"
 	// BehindCilium is a policy that changes what others write of Services.
 	BehindCilium Purpose = "behind-cilium"
+	// KubeadmGates are pods that change files of nodes.
+	KubeadmGates Purpose = "kubeadm-gates"
 )
 
 // Purposes lists them in the order of the documentation.
 func Purposes() []Purpose {
-	return []Purpose{View, Operate, Agents, Overlap, WithoutAgents, BehindCilium}
+	return []Purpose{View, Operate, Agents, Overlap, WithoutAgents, BehindCilium, KubeadmGates}
 }
 
 // Rule groups rights that are needed for one reason.

@@ -30,9 +30,9 @@ import (
 	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/cni/manifests"
-	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
@@ -221,7 +221,7 @@ func (f *fixture) forward() error {
 }
 
 func phaseOf(pod *corev1.Pod) corev1.PodPhase {
-	if pod.Labels[nodepod.Label] != "" || pod.Labels[connectivity.Label] == "ask" {
+	if pod.Labels[taskpod.Label] != "" || pod.Labels[connectivity.Label] == "ask" {
 		return corev1.PodSucceeded
 	}
 	return corev1.PodRunning
@@ -237,7 +237,7 @@ func (f *fixture) message(pod *corev1.Pod) string {
 		}
 	}
 	r := &nodecleanup.TracesReport{}
-	switch node := pod.Spec.NodeName; pod.Labels[nodepod.Label] {
+	switch node := pod.Spec.NodeName; pod.Labels[taskpod.Label] {
 	case "clean":
 		if pod.Spec.Containers[0].Args[2] == "flannel" {
 			r.Found, f.left[node] = f.left[node], nil

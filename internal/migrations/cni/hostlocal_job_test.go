@@ -19,6 +19,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
@@ -76,7 +77,7 @@ func TestHostLocalIsLookedAtFirst(t *testing.T) {
 	told := map[string]string{}
 	f.Mu.Lock()
 	f.says = func(pod *corev1.Pod) *nodecleanup.TracesReport {
-		if pod.Labels[nodepod.Label] != nodepod.VerbDetectSource {
+		if pod.Labels[taskpod.Label] != nodepod.VerbDetectSource {
 			return nil
 		}
 		told[pod.Spec.NodeName] = fmt.Sprint(pod.Spec.Containers[0].Args[1:5])

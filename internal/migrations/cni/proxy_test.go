@@ -20,6 +20,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/migrations/cni/manifests"
 	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
@@ -180,7 +181,7 @@ func (p *proxied) says(pod *corev1.Pod) *nodecleanup.TracesReport {
 	node, args := pod.Spec.NodeName, strings.Join(pod.Spec.Containers[0].Args, " ")
 	replaces, well := p.agent(node)
 	proxy := p.proxy(node)
-	switch pod.Labels[nodepod.Label] {
+	switch pod.Labels[taskpod.Label] {
 	case nodepod.VerbCilium:
 		r.Found = append(r.Found, nodecleanup.Replaces(replaces))
 		if well && strings.Contains(args, "--healthz=") {

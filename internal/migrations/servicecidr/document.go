@@ -25,7 +25,7 @@ func Validate(m *v1alpha1.Migration) (services.Spec, error) {
 		Batch: m.Spec.Batch.Size, Settle: m.Spec.Batch.Settle.Duration, ClusterServices: j.ClusterServices, Refresh: j.Refresh,
 		Follower:   j.Follower,
 		Strategies: services.StrategiesOf(j), Store: j.Etcd,
-		APIServers: j.APIServers, GateWait: j.GateWait.Duration, Actions: j.Actions, Common: *m.Spec.DeepCopy(),
+		APIServers: j.APIServers, GateWait: j.GateWait.Duration, Actions: j.Actions, Gates: j.Gates, Manual: j.ManualGates, Common: *m.Spec.DeepCopy(),
 	}, nil
 }
 

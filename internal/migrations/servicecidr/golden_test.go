@@ -65,6 +65,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	input := readFixture(t, job.Spec, in["cluster.yaml"], in["facts.yaml"])
 	input.Image = job.agents().Image().Name
 	input.Overlap = job.overlapImage().Name != ""
+	input.GateImage = job.image().Name
 	var f facts
 	if err := yaml.Unmarshal(in["facts.yaml"], &f); err != nil {
 		t.Fatal(err)
@@ -110,6 +111,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		p.Overlap.Cluster = p.Tools.Cluster
 	}
 	p.Forms, p.Form = input.Forms()
+	p.Kubeadm = job.kubeadmGates(input)
 	return golden.Sections{
 		"findings": func() string { return migrationtest.Found(findings) },
 		"plan":     func() string { return migrationtest.Plan(t, p.Apply()) + renderInventory(p.Inventory) },
@@ -164,6 +166,12 @@ type facts struct {
 	Unsearched map[string]string `json:"unsearched"`
 	// Absent are Secrets that are not there.
 	Absent []string `json:"absent"`
+	// Kubeadm is what gates: Kubeadm finds.
+	Kubeadm *struct {
+		ControlPlanes []string `json:"controlPlanes"`
+		Configuration string   `json:"configuration"`
+		Missing       string   `json:"missing"`
+	} `json:"kubeadm"`
 }
 
 // usualProxy is how kubeadm configures kube-proxy. Fixtures have it unless they say noProxy.
@@ -243,6 +251,12 @@ func readFixture(t *testing.T, spec services.Spec, manifests, factsYAML []byte) 
 		Workloads: running(snap, others),
 		DualWrite: f.DualWrite,
 		Back:      f.Back,
+	}
+	if k := f.Kubeadm; k != nil {
+		in.Kubeadm = &checks.KubeadmFacts{ControlPlanes: k.ControlPlanes, Configuration: k.Configuration}
+		if k.Missing != "" {
+			in.Kubeadm.Err = errors.New(k.Missing)
+		}
 	}
 	if f.Guard != "" {
 		in.Guard = errors.New(f.Guard)

@@ -15,6 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
@@ -176,6 +177,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 		Live:      inventory.Live{Access: j.Access},
 		Image:     j.agents().Image().Name,
 		Overlap:   j.overlapImage().Name != "",
+		GateImage: j.image().Name,
 	}
 	if err := j.live(ctx, &in); err != nil {
 		return nil, err
@@ -230,12 +232,28 @@ func (j *Job) planner(ctx context.Context, in checks.Input) (*Planner, error) {
 	if err := j.addOverlap(ctx, p); err != nil {
 		return nil, err
 	}
+	p.Kubeadm = j.kubeadmGates(in)
 	p.Forms, p.Form = in.Forms()
 	p.Cilium = in.OverlapFacts().Cilium
 	if p.KeepType, err = j.keepType(ctx, in); err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+// kubeadmGates pass gates by what kubeadm has written on nodes; nil, if that is not asked for.
+func (j *Job) kubeadmGates(in checks.Input) *kubeadmgate.Gates {
+	if in.Kubeadm == nil {
+		return nil
+	}
+	g := &kubeadmgate.Gates{
+		Cluster: j.Deps.Cluster, Migration: j.Spec.Name, Image: j.image(), ControlPlanes: in.Kubeadm.ControlPlanes,
+	}
+	for i := range in.Snapshot.Nodes {
+		g.Nodes = append(g.Nodes, in.Snapshot.Nodes[i].Name)
+	}
+	slices.Sort(g.Nodes)
+	return g
 }
 
 // inventory asks the tier lookup about Services that no rule names.

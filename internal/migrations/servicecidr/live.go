@@ -7,14 +7,18 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/apiserver"
+	"github.com/replumb/replumb/internal/kube/controlplane"
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
@@ -37,6 +41,7 @@ func (j *Job) live(ctx context.Context, in *checks.Input) error {
 	eg.Go(func() error { return checks.UnlessForbidden(j.seeDualWrite(ctx, in)) })
 	eg.Go(func() error { return j.seeGuard(ctx, in) })
 	eg.Go(func() error { return j.kept(ctx, in) })
+	eg.Go(func() error { return j.seeKubeadm(ctx, in) })
 	eg.Go(func() (err error) {
 		in.AbsentSecrets, err = j.agents().AbsentSecrets(ctx, j.Deps.Cluster)
 		return err
@@ -56,6 +61,24 @@ func (j *Job) live(ctx context.Context, in *checks.Input) error {
 		return err
 	})
 	return eg.Wait()
+}
+
+// seeKubeadm looks at what gates: Kubeadm stands on.
+func (j *Job) seeKubeadm(ctx context.Context, in *checks.Input) error {
+	if j.Spec.Gates != v1alpha1.GatesKubeadm {
+		return nil
+	}
+	facts := &checks.KubeadmFacts{}
+	config := &corev1.ConfigMap{}
+	facts.Err = j.Deps.Cluster.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: controlplane.KubeadmConfig}, config)
+	if facts.Err != nil && !apierrors.IsNotFound(facts.Err) && !apierrors.IsForbidden(facts.Err) {
+		return facts.Err
+	}
+	facts.Configuration = config.Data["ClusterConfiguration"]
+	var err error
+	facts.ControlPlanes, err = kubeadmgate.ControlPlanes(ctx, j.Deps.Cluster)
+	in.Kubeadm = facts
+	return checks.UnlessForbidden(err)
 }
 
 // inspect looks through the rest of the cluster, once in a job, since that is a lot.

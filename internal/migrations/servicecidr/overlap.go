@@ -14,6 +14,11 @@ func (j *Job) overlapImage() pull.Image {
 	if j.Spec.Follower == v1alpha1.FollowerDisabled || j.Spec.Mode == v1alpha1.ModeExtend {
 		return pull.Image{}
 	}
+	return j.image()
+}
+
+// image is what replumb's own pods run, whether there are to be agents or not.
+func (j *Job) image() pull.Image {
 	proof := j.Spec.Common.Proof
 	return pull.Image{Name: proof.Image, Secrets: proof.ImagePullSecrets}.Or(j.Deps.Image)
 }

@@ -144,7 +144,7 @@ func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Mig
 
 // secure records the migration, and backs up and freezes what it is about to change.
 func (p *Planner) secure() []engine.Group {
-	s := migration.Securing{Originals: append(originals(p.Inventory), p.Refresh.Originals()...)}
+	s := migration.Securing{Privileged: p.Kubeadm != nil, Originals: append(originals(p.Inventory), p.Refresh.Originals()...)}
 	for _, way := range waysOf(p.Inventory.Pending()) {
 		if way.Strategy == v1alpha1.StrategyOfEtcd {
 			s.Then = append(s.Then, p.canaryOf(way).Written())
@@ -157,7 +157,7 @@ func (p *Planner) secure() []engine.Group {
 	if p.KeepType != nil {
 		s.Then = append(s.Then, p.KeepType.Step())
 	}
-	return p.Secure(s)
+	return append(p.Secure(s), p.lookAtNodes()...)
 }
 
 // canary goes first, as long as no Service has gone.
@@ -261,6 +261,9 @@ func (p *Planner) tidy(to engine.Direction) []engine.Group {
 // leave removes replumb's own objects. On the way back target ranges go last: these are in them.
 func (p *Planner) leave(to engine.Direction) []engine.Group {
 	steps := append([]engine.Step{p.freeze().Undo()}, p.Thaw()...)
+	if p.Kubeadm != nil {
+		steps = append(steps, p.Unprivilege())
+	}
 	if p.KeepType != nil {
 		steps = append(steps, p.KeepType.Undo())
 	}
@@ -268,7 +271,7 @@ func (p *Planner) leave(to engine.Direction) []engine.Group {
 		steps = append(steps, p.ranges().Guard("end", nil).Undo())
 	}
 	steps = append(append(steps, hop.RemoveLeftovers(p.Tools.Client(), p.spec().Name)), p.Forget(migration.Sweep{})...)
-	return append(engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.Inventory, to))...)
+	return slices.Concat(p.leaveNodes(to), engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.Inventory, to)))
 }
 
 // originals are the objects that are about to be changed for the first time.

@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/lists"
+	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 )
 
@@ -45,11 +48,15 @@ func (p *Planner) kubelets(to engine.Direction) []engine.Group {
 	if k == nil {
 		return nil
 	}
+	record := ranges.RecordKubelets(p.Tools.Client(), p.spec().Name, p.Tools.Now)
 	title := "Wait until every kubelet names " + want + " as cluster DNS"
 	gate := ranges.NewGate("kubelets", title, ranges.KubeletGuide(p.Origin, want, p.Inventory.DNSKept()), p.spec().GateWait, k.Holds)
+	if spec := p.spec(); p.Kubeadm != nil && spec.ByKubeadm(v1alpha1.GateKubelets) {
+		return engine.InOrder(append(ranges.NameDNS(p.Kubeadm, &gate.Wait, k, k.Left, k.Want), record)...)
+	}
 	return engine.InOrder(
-		ranges.CallAction(gate, p.spec(), ranges.GateRequest{Cluster: p.Identity, Run: ranges.RunTo(to), Gate: ranges.GateKubelets, Want: want}),
-		ranges.RecordKubelets(p.Tools.Client(), p.spec().Name, p.Tools.Now),
+		ranges.CallAction(gate, p.spec(), ranges.GateRequest{Cluster: p.Identity, Run: ranges.RunTo(to), Gate: v1alpha1.GateKubelets, Want: want}),
+		record,
 	)
 }
 
@@ -61,7 +68,7 @@ func (p *Planner) kubeletsOf(to engine.Direction) (k *ranges.Kubelets, want stri
 			continue // it never moved, or does not return
 		}
 		leaves, goes := e.Ends(to)
-		k.Left, all = append(k.Left, leaves), append(all, goes.String())
+		k.Left, k.Want, all = append(k.Left, leaves), append(k.Want, goes), append(all, goes.String())
 	}
 	if len(k.Left) == 0 {
 		return nil, ""
@@ -77,8 +84,38 @@ func (p *Planner) ranges() *ranges.RangePlan {
 			Cluster: p.Tools.Cluster, Inspector: p.Inspector, Addresses: p.spec().APIServers, Witnesses: p.Agents.Witnesses,
 			Bitmap: p.Inventory.Bitmap, Family: ranges.MovingFamily(p.Inventory),
 		},
-		Identity: p.Identity,
+		Identity: p.Identity, Kubeadm: p.Kubeadm,
 	}
+}
+
+// lookAtNodes has replumb see, before anything moves, whether it can pass the gates it is to pass.
+func (p *Planner) lookAtNodes() []engine.Group {
+	if p.Kubeadm == nil {
+		return nil
+	}
+	spec, look := p.spec(), kubeadmgate.Expected{}
+	if k, _ := p.kubeletsOf(engine.Forward); k != nil && spec.ByKubeadm(v1alpha1.GateKubelets) {
+		look.DNSFrom, look.DNSTo = lists.Strings(k.Left), lists.Strings(k.Want)
+	}
+	look.Certificate = p.Inventory.Kubernetes() != nil && spec.ByKubeadm(v1alpha1.GateCertificates)
+	if was, becomes := p.ranges().Flags(); len(becomes) > 0 && spec.ByKubeadm(v1alpha1.GateAPIServers) {
+		look.Flags = ranges.FlagChanges(becomes, was)
+	}
+	return p.Kubeadm.Examine(look)
+}
+
+// leaveNodes removes what replumb has left on nodes, and on the way back what it has named.
+func (p *Planner) leaveNodes(to engine.Direction) []engine.Group {
+	if p.Kubeadm == nil {
+		return nil
+	}
+	e, spec := p.Inventory.Kubernetes(), p.spec()
+	back := to == engine.Backward && e != nil && spec.ByKubeadm(v1alpha1.GateCertificates)
+	groups := p.Kubeadm.Forget(back)
+	if back {
+		groups = append(engine.InOrder(p.Kubeadm.RemoveCertSANs(spec.To, e.Old)), groups...)
+	}
+	return groups
 }
 
 func (p *Planner) changes() ranges.RangeSteps {

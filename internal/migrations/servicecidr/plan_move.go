@@ -29,7 +29,7 @@ type movePlan struct {
 	frozen       bool
 	steps        *hop.Steps
 	agents       *lossguard.Agents
-	certificates func() engine.Step
+	certificates func() []engine.Step
 }
 
 func (p *Planner) moves(to engine.Direction) *movePlan {
@@ -113,7 +113,7 @@ func (m *movePlan) batches() []*batch {
 func (m *movePlan) batch(b *batch) []engine.Group {
 	groups := m.before(b)
 	if m.to == engine.Forward && slices.ContainsFunc(b.entries, (*services.Entry).IsKubernetes) {
-		groups = append(groups, engine.AtOnce(1, b.String(), m.certificates())...)
+		groups = append(groups, engine.AtOnce(1, b.String(), m.certificates()...)...)
 	}
 	groups = append(groups, m.cross(b)...)
 	var after []engine.Step

@@ -10,6 +10,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
@@ -37,6 +38,8 @@ type Planner struct {
 	// Cilium says that it does the work of kube-proxy.
 	Cilium bool
 	Origin inventory.Origin
+	// Kubeadm passes gates that replumb passes itself; nil, if it passes none.
+	Kubeadm *kubeadmgate.Gates
 	// Agents prove on every node what goes on; nil if there are none.
 	Agents  *lossguard.Agents
 	Overlap *overlapset.Set

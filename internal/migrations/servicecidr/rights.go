@@ -9,6 +9,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/network/overlapset"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/verify/lossguard"
@@ -68,6 +69,7 @@ func Roles() access.Roles {
 				"Cilium is refused until finish (RP1208).",
 			},
 		},
+		kubeadmgate.Role(name+"kubeadm-gates", file),
 	}
 }
 
@@ -183,6 +185,9 @@ func (j *Job) Roles(context.Context) (access.Roles, error) {
 	}
 	if j.Spec.Overlap == v1alpha1.OverlapLoadBalancer {
 		purposes = append(purposes, access.BehindCilium)
+	}
+	if j.Spec.Gates == v1alpha1.GatesKubeadm {
+		purposes = append(purposes, access.KubeadmGates)
 	}
 	return append(Roles().Of(purposes...), migration.RolesFor(j.Migration)...), nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 )
@@ -62,13 +63,13 @@ func (c sourceKeeper) key() client.ObjectKey {
 }
 
 func (c sourceKeeper) labels() map[string]string {
-	return map[string]string{v1alpha1.LabelMigration: c.migration, nodepod.Label: nodepod.VerbPreserveSource}
+	return map[string]string{v1alpha1.LabelMigration: c.migration, taskpod.Label: nodepod.VerbPreserveSource}
 }
 
 func (c sourceKeeper) set() *appsv1.DaemonSet {
 	ranges := "--ranges=" + c.ranges
-	pod := nodepod.PodSpec(c.image, corev1.Container{
-		Name: "replumb", Image: c.image.Name, Args: []string{"node", nodepod.VerbPreserveSource, ranges}, SecurityContext: nodepod.RootWith("NET_ADMIN"),
+	pod := taskpod.Spec(c.image, corev1.Container{
+		Name: "replumb", Image: c.image.Name, Args: []string{"node", nodepod.VerbPreserveSource, ranges}, SecurityContext: taskpod.RootWith("NET_ADMIN"),
 		ReadinessProbe: &corev1.Probe{
 			ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/replumb", "node", "crossed", ranges}}},
 			PeriodSeconds: 5, TimeoutSeconds: 5, //nolint:mnd // seconds

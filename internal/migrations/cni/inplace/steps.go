@@ -10,6 +10,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
@@ -47,15 +48,15 @@ func (p *Planner) everyNode() engine.Step {
 func (p *Planner) activate(node string, d engine.Direction) engine.Step {
 	if d == engine.Backward {
 		return p.OnNode(nodepod.VerbDeactivate, node, "switch",
-			fmt.Sprintf("Have node %s give new pods the network of %s again", node, p.Inventory.From()), "--root="+nodepod.HostRoot)
+			fmt.Sprintf("Have node %s give new pods the network of %s again", node, p.Inventory.From()), "--root="+taskpod.HostRoot)
 	}
 	return p.OnNode(nodepod.VerbActivate, node, "switch",
-		fmt.Sprintf("Have node %s give new pods the network of %s", node, p.Spec().To), string(p.Spec().To), "--root="+nodepod.HostRoot)
+		fmt.Sprintf("Have node %s give new pods the network of %s", node, p.Spec().To), string(p.Spec().To), "--root="+taskpod.HostRoot)
 }
 
 func (p *Planner) adopt(node string) engine.Step {
 	return p.OnNode(nodepod.VerbAdopt, node, "adopt",
-		fmt.Sprintf("Have node %s go by the configuration that %s writes", node, p.Spec().To), string(p.Spec().To), "--root="+nodepod.HostRoot)
+		fmt.Sprintf("Have node %s go by the configuration that %s writes", node, p.Spec().To), string(p.Spec().To), "--root="+taskpod.HostRoot)
 }
 
 // annotate writes on a Node which network its new pods have. On the way back that is nothing, as it

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/internal/kube/taskpod"
 )
 
 // TestNoneIsPrivileged: agents have no more rights on a node than they need. Those that look can
@@ -24,7 +26,7 @@ func TestNoneIsPrivileged(t *testing.T) {
 		VerbCilium:       {nil, []string{"/host/run/cilium (read-only)"}},
 		VerbServices:     {[]corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_CHROOT"}, []string{"/host (read-only)"}},
 	} {
-		p := (&Pod{verb: verb, Node: "a", args: []string{"calico"}}).Object()
+		p := (&Pod{Task: taskpod.Task{Verb: verb, Node: "a"}, args: []string{"calico"}}).Object()
 		c := p.Spec.Containers[0]
 		sc := c.SecurityContext
 		if sc.Privileged != nil || *sc.AllowPrivilegeEscalation || !*sc.ReadOnlyRootFilesystem || sc.SeccompProfile == nil ||

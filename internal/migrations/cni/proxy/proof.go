@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
 	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
 )
@@ -90,7 +91,7 @@ func (s *proofStep) Do(ctx context.Context) error {
 }
 
 func (s *proofStep) questions(svc *corev1.Service, address string) []string {
-	args := []string{"--root=" + nodepod.HostRoot, "--timeout=" + proofReach.String(), "--quiet=" + proofQuiet.String()}
+	args := []string{"--root=" + taskpod.HostRoot, "--timeout=" + proofReach.String(), "--quiet=" + proofQuiet.String()}
 	if s.direction == engine.Backward {
 		return append(args, "--programmed="+svc.Spec.ClusterIP)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/migrations/cni/inplace"
 	"github.com/replumb/replumb/internal/migrations/cni/manifests"
 	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
@@ -176,7 +177,7 @@ func podsOn(ctx context.Context, c client.Client, node string, sets ...appsv1.Da
 
 func (p planner) proxyGone(node string) engine.Step {
 	return &engine.Wait{
-		Name: "proxy-gone/" + node, About: "Wait until kube-proxy has left node " + node, Limit: nodepod.Limit,
+		Name: "proxy-gone/" + node, About: "Wait until kube-proxy has left node " + node, Limit: taskpod.Limit,
 		For: func(ctx context.Context) error {
 			pods, err := podsOn(ctx, p.Deps.Cluster, node, p.proxy.ProxySets...)
 			if err == nil && len(pods) > 0 {
@@ -189,7 +190,7 @@ func (p planner) proxyGone(node string) engine.Step {
 
 func (p planner) proxyThere(node string) engine.Step {
 	return &engine.Wait{
-		Name: "proxy-there/" + node, About: "Wait until kube-proxy is back on node " + node, Limit: nodepod.Limit,
+		Name: "proxy-there/" + node, About: "Wait until kube-proxy is back on node " + node, Limit: taskpod.Limit,
 		For: func(ctx context.Context) error {
 			pods, err := podsOn(ctx, p.Deps.Cluster, node, p.proxy.ProxySets...)
 			if err == nil &&
@@ -205,7 +206,7 @@ func (p planner) proxyThere(node string) engine.Step {
 // already, or does not, as is wanted. health is where it has to say that it is well, in place of
 // kube-proxy; empty is nowhere.
 func (p planner) restartAgent(node string, does bool, health string) engine.Step {
-	args := []string{"--socket=" + nodepod.HostRoot + "/run/cilium/cilium.sock"}
+	args := []string{"--socket=" + taskpod.HostRoot + "/run/cilium/cilium.sock"}
 	prefix, title := "replace", "Have Cilium's agent on node "+node+" do the work of kube-proxy"
 	switch {
 	case health != "":

@@ -20,8 +20,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 	"github.com/replumb/replumb/internal/verify/connectivity/testpod"
 )
@@ -251,7 +251,7 @@ func (s *matrixStep) send(ctx context.Context, answering []corev1.Pod, addresses
 			)
 		}
 		s.questions[from] = all
-		command := []string{"ask", "--timeout=" + askTime.String(), "--report=" + nodepod.ReportPath}
+		command := []string{"ask", "--timeout=" + askTime.String(), "--report=" + taskpod.ReportPath}
 		for _, q := range all {
 			command = append(command, q.ask)
 		}

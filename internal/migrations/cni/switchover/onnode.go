@@ -7,6 +7,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 )
@@ -25,7 +26,7 @@ func (p *Planner) NetworkArgs(network v1alpha1.CNIName, node string) []string {
 	case v1alpha1.HostLocal: // they tell its own files from those of others
 		ranges = p.Inventory.OwnRanges(node)
 	}
-	return []string{string(network), "--root=" + nodepod.HostRoot, "--pods=" + JoinRanges(ranges)}
+	return []string{string(network), "--root=" + taskpod.HostRoot, "--pods=" + JoinRanges(ranges)}
 }
 
 // JoinRanges are ranges as a flag takes them.

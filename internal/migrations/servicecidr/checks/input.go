@@ -40,6 +40,9 @@ type Input struct {
 	Image         string
 	Overlap       bool
 	AbsentSecrets []findings.Result
+	// Kubeadm is nil unless replumb is to pass gates itself; GateImage is what does it on nodes.
+	Kubeadm   *KubeadmFacts
+	GateImage string
 }
 
 func (in Input) spec() services.Spec { return in.Inventory.Spec }

@@ -20,35 +20,16 @@ type GateRequest struct {
 	Kind       string `json:"kind"`
 	Migration  string `json:"migration"`
 	// Cluster is the one that the migration is of.
-	Cluster engine.Identity `json:"cluster"`
-	Run     hook.RunPurpose `json:"run"`
-	Gate    GateName        `json:"gate"`
+	Cluster engine.Identity   `json:"cluster"`
+	Run     hook.RunPurpose   `json:"run"`
+	Gate    v1alpha1.GateName `json:"gate"`
 	// Want is an address, addresses or ranges separated by commas, or a range that has to be seen.
 	// Keep is an address that has to stay beside it.
 	Want string `json:"want"`
 	Keep string `json:"keep,omitempty"`
 }
 
-// GateName is a gate by the name of its action, a field of v1alpha1.GateActions.
-type GateName string
-
-// The gates that may have an action.
-const (
-	GateCertificates GateName = "certificates"
-	GateKubelets     GateName = "kubelets"
-	GateAPIServers   GateName = "apiServers"
-)
-
-func (g GateName) field() string { return "spec.serviceCIDR.actions." + string(g) }
-
-func (g GateName) of(actions *v1alpha1.GateActions) *v1alpha1.Action {
-	if actions == nil {
-		return nil
-	}
-	return map[GateName]*v1alpha1.Action{
-		GateCertificates: actions.Certificates, GateKubelets: actions.Kubelets, GateAPIServers: actions.APIServers,
-	}[g]
-}
+func fieldOf(g v1alpha1.GateName) string { return "spec.serviceCIDR.actions." + string(g) }
 
 func (r *GateRequest) Environ() []string {
 	return append(r.Cluster.Environ(), "REPLUMB_MIGRATION="+r.Migration, "REPLUMB_RUN="+string(r.Run), "REPLUMB_ACTION="+string(r.Gate),
@@ -65,7 +46,7 @@ func RunTo(to engine.Direction) hook.RunPurpose {
 
 // CallAction has a gate call its action, if it has one; otherwise it waits for people.
 func CallAction(g *engine.Gate, s services.Spec, r GateRequest) engine.Step {
-	action := r.Gate.of(s.Actions)
+	action := s.Action(r.Gate)
 	if action == nil {
 		return g
 	}
@@ -111,7 +92,7 @@ func (s *actionStep) Deadline() time.Duration { return s.Wait.Deadline() + s.act
 func (s *actionStep) Do(ctx context.Context) error {
 	err := s.action.Call(ctx, &s.request, nil)
 	if callout.Called(err) {
-		return &GateActionError{Field: s.request.Gate.field(), Cause: err, Guide: s.guide}
+		return &GateActionError{Field: fieldOf(s.request.Gate), Cause: err, Guide: s.guide}
 	}
 	return err
 }
@@ -121,7 +102,7 @@ func (s *actionStep) Verify(ctx context.Context) error {
 	if err == nil || !engine.Retryable(err) || errors.Is(err, context.Canceled) {
 		return err
 	}
-	return engine.NotYet("%w", &fault.Hinted{Err: err, Hint: s.request.Gate.field() +
+	return engine.NotYet("%w", &fault.Hinted{Err: err, Hint: fieldOf(s.request.Gate) +
 		" was called and did not fail, and this is still so. See what it has done; the same command calls it again. Or do by hand what is missing:\n" + s.guide})
 }
 

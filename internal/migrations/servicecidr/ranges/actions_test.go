@@ -40,7 +40,7 @@ func certificateGate(action *v1alpha1.Action, file string) engine.Step {
 	}
 	gate := NewGate("certificates", "Wait for certificates", "issue a new certificate", time.Minute, holds)
 	return CallAction(gate, services.Spec{Name: "m", Actions: &v1alpha1.GateActions{Certificates: action}}, GateRequest{
-		Cluster: engine.Identity{UID: "uid"}, Run: hook.Apply, Gate: GateCertificates, Want: "172.24.0.1", Keep: "10.96.0.1",
+		Cluster: engine.Identity{UID: "uid"}, Run: hook.Apply, Gate: v1alpha1.GateCertificates, Want: "172.24.0.1", Keep: "10.96.0.1",
 	})
 }
 
@@ -108,7 +108,7 @@ func TestGateWithoutActionIsForPeople(t *testing.T) {
 		t.Errorf("its role is %s", engine.RoleOf(s))
 	}
 	for _, actions := range []*v1alpha1.GateActions{nil, {Kubelets: program("true"), APIServers: program("true")}} {
-		if a := GateCertificates.of(actions); a != nil {
+		if a := (&services.Spec{Actions: actions}).Action(v1alpha1.GateCertificates); a != nil {
 			t.Errorf("the action is %v", a)
 		}
 	}

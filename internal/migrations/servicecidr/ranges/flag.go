@@ -24,7 +24,9 @@ var (
 )
 
 // Extend has the API servers give out addresses of the target.
-func (f FlagPlan) Extend() []engine.Group { return f.change(f.Inventory.Spec.To[0], Repointed, false) }
+func (f FlagPlan) Extend() []engine.Group {
+	return f.change(f.Inventory.Spec.To[0], f.Inventory.Spec.From, Repointed, false)
+}
 
 // Reopen has API servers give out the old range; unknowns pass if they never had another.
 func (f FlagPlan) Reopen() []engine.Group {
@@ -33,18 +35,18 @@ func (f FlagPlan) Reopen() []engine.Group {
 		return nil
 	}
 	begun := slices.ContainsFunc(f.Inventory.All(), (*services.Entry).Begun)
-	return f.change(from[0], restored, !begun && GivesOutAllOf(f.Inventory, from))
+	return f.change(from[0], f.Inventory.Spec.To[:1], restored, !begun && GivesOutAllOf(f.Inventory, from))
 }
 
 // change gives API servers another range. Until the addresses that replumb needs in it are
 // reserved, a policy keeps them from others.
-func (f FlagPlan) change(want netip.Prefix, confirmation string, lenient bool) []engine.Group {
+func (f FlagPlan) change(want netip.Prefix, other []netip.Prefix, confirmation string, lenient bool) []engine.Group {
 	var steps []engine.Step
 	guard := f.Guard(want.String(), unreservedIn(f.Inventory, want))
 	if len(guard.Owned) > 0 {
 		steps = append(steps, guard)
 	}
-	steps = append(steps, f.apiServers([]netip.Prefix{want}, confirmation, lenient))
+	steps = append(steps, f.apiServers([]netip.Prefix{want}, other, confirmation, lenient)...)
 	if len(guard.Owned) > 0 || !GivesOutAllOf(f.Inventory, []netip.Prefix{want}) {
 		steps = append(steps, givesOut{client: f.Client, migration: f.Inventory.Spec.Name, want: want}.step())
 	}

@@ -28,6 +28,8 @@ type Kubelets struct {
 	Migration string
 	// Left are the addresses that no kubelet may name any more.
 	Left []netip.Addr
+	// Want are those in their places.
+	Want []netip.Addr
 	// Confirmation is the annotation's value by which the operator vouches for silent kubelets.
 	Confirmation string
 

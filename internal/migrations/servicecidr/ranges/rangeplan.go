@@ -16,6 +16,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/spec/hook"
 )
@@ -28,6 +29,8 @@ type RangePlan struct {
 	Origin    inventory.Origin
 	Wait      time.Duration
 	Identity  engine.Identity
+	// Kubeadm passes gates that are not left to people; nil, if all are.
+	Kubeadm *kubeadmgate.Gates
 }
 
 func (r *RangePlan) Look() *APIServers {
@@ -103,7 +106,7 @@ func (r *RangePlan) Repoint() []engine.Group {
 	groups := append(engine.InOrder(stepsOf(append(r.Kept(), r.aparts()...), ServiceRange.Add)...), engine.InOrder(vacant...)...)
 	was, becomes, moves := DefaultRanges(r.Inventory)
 	if hasDefault {
-		groups = append(groups, engine.InOrder(r.apiServers(becomes, Repointed, false))...)
+		groups = append(groups, engine.InOrder(r.apiServers(becomes, was, Repointed, false)...)...)
 	}
 	groups = append(groups, engine.InOrder(retire...)...)
 	if hasDefault || (moves && lacksDefault(r.Inventory, becomes)) {
@@ -137,7 +140,7 @@ func (r *RangePlan) Restore() []engine.Group {
 	if was, gone, restores := restoredDefaults(r.Inventory); restores {
 		now := currentDefault(r.Inventory)
 		never := now != nil && len(without(was, services.CIDRsOf(now))) == 0
-		groups = append(groups, engine.InOrder(r.apiServers(was, restored, never))...)
+		groups = append(groups, engine.InOrder(r.apiServers(was, gone, restored, never)...)...)
 		if !never {
 			if now != nil {
 				gone = services.CIDRsOf(now)
@@ -188,29 +191,38 @@ const (
 )
 
 // Certificates waits until clients can connect to API servers by both addresses of kubernetes.
-func (r *RangePlan) Certificates() engine.Step {
+func (r *RangePlan) Certificates() []engine.Step {
 	kubernetes := r.Inventory.Kubernetes()
 	guide := CertificateGuide(r.Origin, kubernetes.Old, kubernetes.New)
 	title := fmt.Sprintf("Wait until the certificate of every API server names %s and %s", kubernetes.Old, kubernetes.New)
 	servers := r.Look()
 	gate := NewGate("certificates", title, guide, r.Wait, servers.Certified(kubernetes.Old, kubernetes.New))
 	gate.Remark = servers.Remark
-	return CallAction(gate, r.Inventory.Spec, GateRequest{
-		Cluster: r.Identity, Run: hook.Apply, Gate: GateCertificates, Want: kubernetes.New.String(), Keep: kubernetes.Old.String(),
-	})
+	if r.byKubeadm(v1alpha1.GateCertificates) {
+		return r.certify(&gate.Wait, kubernetes.Old, kubernetes.New)
+	}
+	return []engine.Step{CallAction(gate, r.Inventory.Spec, GateRequest{
+		Cluster: r.Identity, Run: hook.Apply, Gate: v1alpha1.GateCertificates, Want: kubernetes.New.String(), Keep: kubernetes.Old.String(),
+	})}
 }
 
-// apiServers waits until the API servers have ranges as theirs, one of each family they serve.
-func (r *RangePlan) apiServers(want []netip.Prefix, confirmation string, lenient bool) engine.Step {
+// apiServers waits until the API servers have ranges in place of others, one of each family they
+// serve.
+func (r *RangePlan) apiServers(want, other []netip.Prefix, confirmation string, lenient bool) []engine.Step {
 	title := fmt.Sprintf("Wait until every API server has %s as --service-cluster-ip-range", FlagText(want))
 	servers := r.Look()
 	gate := NewGate("api-servers", title, APIServerGuide(r.Origin, want), r.Wait, r.OnRange(servers, want, confirmation, lenient))
 	gate.Remark = servers.Remark
+	if r.byKubeadm(v1alpha1.GateAPIServers) {
+		return r.repoint(&gate.Wait, want, other)
+	}
 	run := hook.Apply
 	if confirmation == restored {
 		run = hook.Rollback
 	}
-	return CallAction(gate, r.Inventory.Spec, GateRequest{Cluster: r.Identity, Run: run, Gate: GateAPIServers, Want: FlagText(want)})
+	return []engine.Step{
+		CallAction(gate, r.Inventory.Spec, GateRequest{Cluster: r.Identity, Run: run, Gate: v1alpha1.GateAPIServers, Want: FlagText(want)}),
+	}
 }
 
 // OnRange holds once API servers, and the controller managers to be seen, have these ranges.

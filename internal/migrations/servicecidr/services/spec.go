@@ -4,6 +4,7 @@ package services
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -35,6 +36,24 @@ type Spec struct {
 	Strategies Strategies
 	Store      *v1alpha1.StoreSpec
 	Actions    *v1alpha1.GateActions
+	// Gates says who passes gates without an action, but for Manual.
+	Gates  v1alpha1.GatesMode
+	Manual []v1alpha1.GateName
 	// Common is what all kinds of migrations have: tiers, windows, hooks, freeze, backups.
 	Common v1alpha1.MigrationSpec
+}
+
+// ByKubeadm reports whether replumb passes a gate itself, by what kubeadm has written.
+func (s *Spec) ByKubeadm(gate v1alpha1.GateName) bool {
+	return s.Gates == v1alpha1.GatesKubeadm && !slices.Contains(s.Manual, gate) && s.Action(gate) == nil
+}
+
+// Action is that of a gate; nil, if it has none.
+func (s *Spec) Action(gate v1alpha1.GateName) *v1alpha1.Action {
+	if s.Actions == nil {
+		return nil
+	}
+	return map[v1alpha1.GateName]*v1alpha1.Action{
+		v1alpha1.GateCertificates: s.Actions.Certificates, v1alpha1.GateKubelets: s.Actions.Kubelets, v1alpha1.GateAPIServers: s.Actions.APIServers,
+	}[gate]
 }

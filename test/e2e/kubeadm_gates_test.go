@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/lab/lab"
+)
+
+// TestKubeadmGates moves the whole Service range of a cluster that kubeadm has made, by one command and one file: replumb passes the gates
+// itself. It is killed while a kubelet and while the only API server restarts, goes there, back and there again, and ends. With one control
+// plane the API is away while its server restarts; nothing else may be lost. After the way back every file is as it was.
+func TestKubeadmGates(t *testing.T) {
+	topology := named("e2e-kubeadm-gates")
+	topology.Installer, topology.Nodes = lab.Kubeadm, []lab.ProxyMode{lab.IPTables, lab.IPTables}
+	l := bringUp(t, topology)
+	s := wholeUnderTraffic(t, l)
+	k := &byThePage{T: t, l: l}
+	file := k.byItself(writeWhole(t, l, "whole", drain))
+	before := k.written()
+
+	moved := s.during(t, "the whole move", func() {
+		for _, moment := range []func(engine.Event) bool{
+			eventOf(engine.StepStarted, "kubeadm/kubelet/node1"), eventOf(engine.StepStarted, "kubeadm/flags/kube-apiserver/cp1"),
+		} {
+			o := operator{lab: l, killAt: moment}
+			if _, code, _ := o.attend(t, command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig())); code != -1 {
+				t.Fatalf("apply ended with exit code %d before the event came", code)
+			}
+		}
+		k.alone(attendAs(t, operator{lab: l}, 0, "apply", "-f", file))
+	})
+	moved.requireNothingLost(t, butAPI)
+	requireWhole(t, l, newRange)
+	k.nothingBringsBack()
+
+	back := s.during(t, "the whole rollback", func() { k.alone(attendAs(t, operator{lab: l}, 0, "rollback", "whole", "--yes")) })
+	back.requireNothingLost(t, butAPI)
+	requireWhole(t, l, oldRange)
+	requireNoTrace(t, l)
+	k.requireWritten(before)
+	requireNaiveLoses(t, l)
+
+	again := s.during(t, "the move there again", func() { k.alone(attendAs(t, operator{lab: l}, 0, "apply", "-f", file)) })
+	again.requireNothingLost(t, butAPI)
+	s.watch.Stop() // its clients of old addresses would be waited for
+	k.alone(attendAs(t, operator{lab: l}, 0, "finish", "whole", "--yes"))
+	requireWhole(t, l, newRange)
+	requireNoTrace(t, l)
+	for _, on := range slices.Concat(l.ControlPlanes(), l.NodeNames()) {
+		_, err := l.Shell(t.Context(), on, "test ! -e /etc/kubernetes/replumb")
+		must(t, err)
+	}
+}
+
+// byItself has replumb pass the gates of a migration in a file.
+func (k *byThePage) byItself(file string) string {
+	k.Helper()
+	text, err := os.ReadFile(file)
+	must(k.T, err)
+	edited := strings.Replace(string(text), "  serviceCIDR:\n", "  serviceCIDR:\n    gates: Kubeadm\n", 1)
+	must(k.T, os.WriteFile(file, []byte(edited), 0o600))
+	return file
+}
+
+// alone fails the test if a run has asked a person for anything.
+func (k *byThePage) alone(events []engine.Event) {
+	k.Helper()
+	for _, e := range events {
+		if e.Kind == engine.StepWaiting && e.Guide != "" {
+			k.Errorf("step %s asked a person: %s", e.Step, e.Guide)
+		}
+	}
+}
+
+// written are the files and ConfigMaps that gates are about, of each node. Certificates that were renewed are others by right.
+func (k *byThePage) written() map[string]string {
+	k.Helper()
+	all := map[string]string{}
+	for _, on := range slices.Concat(k.l.ControlPlanes(), k.l.NodeNames()) {
+		for _, file := range []string{
+			"/etc/kubernetes/manifests/kube-apiserver.yaml", "/etc/kubernetes/manifests/kube-controller-manager.yaml", "/var/lib/kubelet/config.yaml",
+		} {
+			out, err := k.l.Shell(k.Context(), on, "cat "+file+" 2>/dev/null || true")
+			must(k.T, err)
+			all[on+":"+file] = string(out)
+		}
+	}
+	for _, name := range []string{"kubeadm-config", "kubelet-config"} {
+		config, err := k.l.Client().CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(k.Context(), name, metav1.GetOptions{})
+		must(k.T, err)
+		all[name] = config.Data["ClusterConfiguration"] + config.Data["kubelet"]
+	}
+	return all
+}
+
+func (k *byThePage) requireWritten(want map[string]string) {
+	k.Helper()
+	for name, is := range k.written() {
+		if was, there := want[name]; there && is != was { // a node that has joined since was not there
+			k.Errorf("%s is other than before:\n%s\nwas\n%s", name, is, was)
+		}
+	}
+}
