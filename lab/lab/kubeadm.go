@@ -68,8 +68,10 @@ func (t Topology) validateInstaller() error {
 		return nil
 	case t.Installer != Kubeadm:
 		return invalid(fmt.Sprintf("%q makes no cluster of a lab", t.Installer), "use kubeadm, or none")
-	case t.CNI != HostLocal || t.Beside != "" || len(t.Networks) > 1 || t.Edge || t.Registry != "" || len(t.With) > 0 || t.ProxyPods:
-		return invalid("a cluster made by kubeadm has one network with host-local, and nothing beside it", "leave the other flags out")
+	case t.CNI != HostLocal && t.CNI != Flannel:
+		return invalid("a cluster made by kubeadm has host-local or flannel", "use --cni flannel, or leave it out")
+	case t.Beside != "" || len(t.Networks) > 1 || t.Edge || t.Registry != "" || len(t.With) > 0 || t.ProxyPods:
+		return invalid("a cluster made by kubeadm has one network, and nothing beside it", "leave the other flags out")
 	case len(t.Families()) > 1:
 		return invalid("a cluster made by kubeadm has one family of addresses", "leave the second ranges out")
 	case t.Kubernetes != releases()[0].version:
@@ -84,7 +86,9 @@ func (t Topology) validateInstaller() error {
 // which kubeadm takes as it finds them.
 func (l kubeadm) files(m *Member, c *credentials) (map[string][]byte, error) {
 	var f files
-	f.kubeconfig(podnetKubeconfig, l.Balancers().server(), c.cluster, pki.Request{CommonName: podnetUser})
+	if l.Topology.CNI == HostLocal {
+		f.kubeconfig(podnetKubeconfig, l.Balancers().server(), c.cluster, pki.Request{CommonName: podnetUser})
+	}
 	f.add(systemctlPath, systemctlScript)
 	f.add(kubeletUnit, kubeletScript)
 	f.add("/run/kubelet.stopped", nil) // as the package leaves it: kubeadm starts it
@@ -103,13 +107,17 @@ func (l kubeadm) files(m *Member, c *credentials) (map[string][]byte, error) {
 
 // programs are those of a machine: all others are in pods.
 func (l kubeadm) programs(m *Member) []machine.Program {
-	return append([]machine.Program{
+	programs := []machine.Program{
 		{
 			Name: "containerd", Argv: []string{filepath.Join(l.Binaries.containerd, "containerd"), "--config", containerdConfigPath},
 			Env: []string{"PATH=" + l.Binaries.containerd + ":" + systemPath},
 		},
 		{Name: "kubelet", Argv: []string{"/bin/sh", kubeletUnit}},
-	}, podnet(l.Binaries, m.Name)...)
+	}
+	if l.Topology.CNI == HostLocal {
+		programs = append(programs, podnet(l.Binaries, m.Name)...)
+	}
+	return programs
 }
 
 // machines are those that pods run on.
@@ -138,13 +146,8 @@ func (l kubeadm) install(ctx context.Context, o Options) error {
 	if _, err := l.Kubeadm(ctx, first.Name, "init", "--config", kubeadmConfig, "--ignore-preflight-errors=all"); err != nil {
 		return err
 	}
-	for _, create := range [][]string{
-		{"create", "clusterrole", podnetUser, "--verb=list,watch", "--resource=nodes,pods"},
-		{"create", "clusterrolebinding", podnetUser, "--clusterrole=" + podnetUser, "--user=" + podnetUser},
-	} {
-		if _, err := l.kubectl(ctx, nil, create...); err != nil {
-			return err
-		}
+	if err := l.installNetwork(ctx); err != nil {
+		return err
 	}
 	for _, m := range l.with(ControlPlane, Worker) {
 		if m.Name == first.Name {
@@ -152,6 +155,22 @@ func (l kubeadm) install(ctx context.Context, o Options) error {
 		}
 		o.say("kubeadm join on %s", m.Name)
 		if err := l.join(ctx, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// installNetwork gives the cluster what its pods have their network from, as its maker does after kubeadm init.
+func (l kubeadm) installNetwork(ctx context.Context) error {
+	if l.Topology.CNI == Flannel {
+		return l.Addons().installFlannel(ctx)
+	}
+	for _, create := range [][]string{
+		{"create", "clusterrole", podnetUser, "--verb=list,watch", "--resource=nodes,pods"},
+		{"create", "clusterrolebinding", podnetUser, "--clusterrole=" + podnetUser, "--user=" + podnetUser},
+	} {
+		if _, err := l.kubectl(ctx, nil, create...); err != nil {
 			return err
 		}
 	}

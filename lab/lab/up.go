@@ -344,7 +344,7 @@ func (l ControlPlaneNodes) start(
 	if err != nil {
 		return err
 	}
-	if err := l.machines().startOn(ctx, fabric, spec, listener, m, content); err != nil || !l.Topology.byKubeadm() {
+	if err := l.machines().startOn(ctx, fabric, spec, listener, m, content); err != nil || !l.Topology.byKubeadm() || l.Topology.CNI != HostLocal {
 		return err
 	}
 	return l.machines().masquerade(ctx, m)

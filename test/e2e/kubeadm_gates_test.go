@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/lab/lab"
+	"github.com/replumb/replumb/lab/workload"
 )
 
 // TestKubeadmGates moves the whole Service range of a cluster that kubeadm has made, by one command and one file: replumb passes the gates
@@ -63,7 +65,8 @@ func (k *byThePage) byItself(file string) string {
 	k.Helper()
 	text, err := os.ReadFile(file)
 	must(k.T, err)
-	edited := strings.Replace(string(text), "  serviceCIDR:\n", "  serviceCIDR:\n    gates: Kubeadm\n", 1)
+	edited := strings.Replace(string(text), "  serviceCIDR:\n", "  serviceCIDR:\n    gates: Kubeadm\n", 1) +
+		fmt.Sprintf("  proof: {agents: Enabled, image: %q, soak: 5s, wait: 1m}\n", workload.ReplumbImage)
 	must(k.T, os.WriteFile(file, []byte(edited), 0o600))
 	return file
 }
