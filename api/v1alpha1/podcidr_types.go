@@ -90,6 +90,11 @@ type NodeRangesSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[^/]+/[^/]+$')",message="is not namespace/name; write namespace/name, such as kube-system/coredns"
 	Agents []string `json:"agents,omitempty"`
 
+	// Gates says who does what gates about controller managers wait for. Manual leaves it to people. With Kubeadm, pods of replumb's own
+	// change what kubeadm has written on control planes, one after the other, and its ConfigMap: they are root there. Default: Manual.
+	// +optional
+	Gates GatesMode `json:"gates,omitempty"`
+
 	// GateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"

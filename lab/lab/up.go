@@ -335,7 +335,7 @@ func (l ControlPlaneNodes) start(
 	defer func() { _ = listener.Close() }()
 	m.Port = port
 	spec := l.machineSpec(m.Name)
-	spec.Sysctls, spec.Layers = nodeSysctls(), l.Topology.layers()
+	spec.Sysctls, spec.Layers, spec.OwnProcesses = nodeSysctls(), l.Topology.layers(), l.Topology.byKubeadm()
 	spec.Forward.To = []string{m.apiServer().String()}
 	content, err := l.files(m, creds, services...)
 	if l.Topology.byKubeadm() {
@@ -361,7 +361,7 @@ func (l machines) writeKubeconfig(creds *credentials) error {
 // spec is that of a worker's machine.
 func (l Workers) spec(m *Member) machine.Spec {
 	spec := l.machineSpec(m.Name)
-	spec.Sysctls, spec.Layers = nodeSysctls(), l.Topology.layers()
+	spec.Sysctls, spec.Layers, spec.OwnProcesses = nodeSysctls(), l.Topology.layers(), l.Topology.byKubeadm()
 	if l.Topology.runsCilium() {
 		spec.BPF = ciliumGroups
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +14,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // handler is the machine's control interface, served on a unix socket that only its owner can open. A machine that does not
@@ -88,6 +91,9 @@ func Start(ctx context.Context, spec Spec, listener *os.File) (*Handle, error) {
 	cmd.Args[0] = argv0
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: cloneFlags}
+	if spec.OwnProcesses {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWPID
+	}
 	if listener != nil {
 		cmd.ExtraFiles = []*os.File{listener}
 	}
@@ -129,7 +135,33 @@ func (h *Handle) Info(ctx context.Context) (Info, error) {
 	if err != nil {
 		return info, err
 	}
-	return info, json.Unmarshal(body, &info)
+	if err := json.Unmarshal(body, &info); err != nil || info.PID != 1 {
+		return info, err
+	}
+	info.OwnProcesses = true
+	info.PID, err = h.listener(ctx)
+	return info, err
+}
+
+// listener is the process that listens at the machine's control socket, by its number on the host.
+func (h *Handle) listener(ctx context.Context) (int, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", h.Spec.Socket())
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = conn.Close() }()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var peer *unix.Ucred
+	var asked error
+	err = raw.Control(func(fd uintptr) { peer, asked = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err := errors.Join(err, asked); err != nil {
+		return 0, err
+	}
+	return int(peer.Pid), nil
 }
 
 // Run has the machine run p for good, in place of the program of the same name if there is one: that is told to end,
@@ -188,7 +220,11 @@ func (h *Handle) Command(ctx context.Context, argv ...string) (*exec.Cmd, error)
 	if err != nil {
 		return nil, fmt.Errorf("machine %s does not answer: %w", h.Spec.Name, err)
 	}
-	enter := []string{"--target", fmt.Sprint(info.PID), "--mount", "--uts", "--net", "--wd=/", "--"}
+	enter := []string{"--target", fmt.Sprint(info.PID), "--mount", "--uts", "--net", "--wd=/"}
+	if info.OwnProcesses {
+		enter = append(enter, "--pid")
+	}
+	enter = append(enter, "--")
 	return exec.CommandContext(ctx, "nsenter", append(enter, argv...)...), nil
 }
 

@@ -43,6 +43,11 @@ func (s Spec) setUpMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("making mounts shared inside the machine: %w", err)
 	}
+	if s.OwnProcesses {
+		if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+			return fmt.Errorf("mounting the machine's own processes: %w", err)
+		}
+	}
 	for _, dir := range ownDirs() {
 		if err := s.replace(dir); err != nil {
 			return err

@@ -24,6 +24,8 @@ type Spec struct {
 	Keep []string `json:"keep,omitempty"`
 	// Layers are further folders where what the host has shows through, and what is written is the machine's own.
 	Layers []string `json:"layers,omitempty"`
+	// OwnProcesses has programs of the machine see no processes but its own, the machine's first one with number 1.
+	OwnProcesses bool `json:"ownProcesses,omitempty"`
 	// Sysctls are set inside the machine's network namespace. Names start with "net.".
 	Sysctls map[string]string `json:"sysctls,omitempty"`
 	// Forward leads connections into the machine's network.
@@ -78,7 +80,9 @@ type Status struct {
 
 // Info is what a machine says of itself.
 type Info struct {
-	Name     string   `json:"name"`
-	PID      int      `json:"pid"`
-	Programs []Status `json:"programs"`
+	Name string `json:"name"`
+	PID  int    `json:"pid"`
+	// OwnProcesses says that those of its programs are numbers of its own.
+	OwnProcesses bool     `json:"-"`
+	Programs     []Status `json:"programs"`
 }

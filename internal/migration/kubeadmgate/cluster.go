@@ -17,9 +17,9 @@ import (
 	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
-// ControlPlanes are the nodes whose kubelet runs an API server from a file, in the order of their
+// controlPlanes are the nodes whose kubelet runs an API server from a file, in the order of their
 // names.
-func ControlPlanes(ctx context.Context, from client.Reader) (nodes []string, err error) {
+func controlPlanes(ctx context.Context, from client.Reader) (nodes []string, err error) {
 	pods, err := controlplane.APIServer.Pods(ctx, from)
 	if err != nil {
 		return nil, fmt.Errorf("listing the pods of API servers: %w", err)

@@ -34,6 +34,13 @@ func (g *Gates) ServiceSubnet(ranges string) engine.Step {
 	})
 }
 
+// PodSubnet has them go by other ranges of pods.
+func (g *Gates) PodSubnet(ranges string) engine.Step {
+	return g.configuration("podSubnet", "networking.podSubnet: "+ranges, func(c *kubeadm.Configuration) (string, error) {
+		return c.SetPodSubnet(ranges)
+	})
+}
+
 // AddCertSANs has them name addresses in the certificates of API servers.
 func (g *Gates) AddCertSANs(addresses ...netip.Addr) engine.Step {
 	return g.configuration("certSANs", fmt.Sprintf("apiServer.certSANs with %v", addresses), func(c *kubeadm.Configuration) (string, error) {

@@ -29,6 +29,16 @@ type Gates struct {
 	ControlPlanes, Nodes []string
 }
 
+// New is for a cluster that kubeadm has left so, with these nodes.
+func New(c *cluster.Cluster, migration string, image pull.Image, f *KubeadmState, nodes []corev1.Node) *Gates {
+	g := &Gates{Cluster: c, Migration: migration, Image: image, ControlPlanes: f.ControlPlanes}
+	for i := range nodes {
+		g.Nodes = append(g.Nodes, nodes[i].Name)
+	}
+	slices.Sort(g.Nodes)
+	return g
+}
+
 const (
 	verbLook        = "kubeadm-look"
 	verbCertificate = "kubeadm-certificate"
@@ -86,10 +96,10 @@ func (g *Gates) Certificate(node string, addresses []string, already func(contex
 	return s
 }
 
-// Flags gives a program of the control plane of a node other flags. All others have to be ready
-// before.
-func (g *Gates) Flags(node string, c onnode.FlagChange) engine.Step {
-	s := g.step(verbFlags, node, "flags/"+c.Program, fmt.Sprintf("Restart %s on %s with %s", c.Program, node, settings(c.To)), "--change="+c.String())
+// Flags gives a program of the control plane of a node other flags, at a gate of this name. All
+// others have to be ready before.
+func (g *Gates) Flags(gate, node string, c onnode.FlagChange) engine.Step {
+	s := g.step(verbFlags, node, gate+"/"+c.Program, fmt.Sprintf("Restart %s on %s with %s", c.Program, node, settings(c.To)), "--change="+c.String())
 	seen := g.runsWith(node, c)
 	s.already, s.proof, s.before = seen, seen, g.othersReady(node, c.Program)
 	s.edits = []engine.Change{edit(node, "/etc/kubernetes/manifests/"+c.Program+".yaml", diff(c))}

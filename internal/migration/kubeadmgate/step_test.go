@@ -23,7 +23,7 @@ func change() onnode.FlagChange {
 
 func flagStep(t *testing.T, c client.Client, change onnode.FlagChange) *step {
 	t.Helper()
-	s, ok := (&Gates{Migration: "m", Image: pull.Image{Name: "replumb"}}).Flags("cp1", change).(*step)
+	s, ok := (&Gates{Migration: "m", Image: pull.Image{Name: "replumb"}}).Flags("flags", "cp1", change).(*step)
 	if !ok {
 		t.Fatal("it is another step")
 	}
@@ -124,7 +124,7 @@ func TestRightsOfPods(t *testing.T) {
 		privileged, read bool
 		mount            string
 	}{
-		"flags":   {g.Flags("cp1", change()), false, false, "/host/etc/kubernetes"},
+		"flags":   {g.Flags("flags", "cp1", change()), false, false, "/host/etc/kubernetes"},
 		"kubelet": {g.Kubelet("cp1", []string{"a"}, []string{"b"}, nil), true, false, "/host"},
 		"look":    {g.Examine(Expected{Flags: []onnode.FlagChange{change()}})[0].Steps[0], false, true, "/host/etc/kubernetes"},
 		"forget":  {g.Forget(false)[0].Steps[0], false, false, "/host/etc/kubernetes"},

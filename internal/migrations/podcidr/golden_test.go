@@ -30,6 +30,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/migrations/podcidr/pools"
@@ -107,6 +108,12 @@ type facts struct {
 	Unreservable bool `json:"unreservable"`
 	// Absent are Secrets that are not there.
 	Absent []string `json:"absent"`
+	// Kubeadm is what gates: Kubeadm finds.
+	Kubeadm *struct {
+		ControlPlanes []string `json:"controlPlanes"`
+		Configuration string   `json:"configuration"`
+		Missing       string   `json:"missing"`
+	} `json:"kubeadm"`
 	// Others are migrations that are under way; those called mirror are mirrors.
 	Others []string `json:"others"`
 }
@@ -141,6 +148,12 @@ func readCluster(t *testing.T, s Spec, manifests, factsYAML []byte) (podmove.Str
 	in.scene.Deployments, in.scene.Nodes = in.shared.Workloads.Deployments, in.shared.Nodes
 	in.shared.Spares = spare.Find(s.Spares(), in.scene)
 	strategy := in.strategy()
+	if nodes, carry := strategy.(*noderanges.Inventory); carry && f.Kubeadm != nil {
+		nodes.Kubeadm = &kubeadmgate.KubeadmState{ControlPlanes: f.Kubeadm.ControlPlanes, Configuration: f.Kubeadm.Configuration}
+		if f.Kubeadm.Missing != "" {
+			nodes.Kubeadm.Err = errors.New(f.Kubeadm.Missing)
+		}
+	}
 	if f.Blind {
 		return strategy, *known
 	}

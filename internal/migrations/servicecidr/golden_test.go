@@ -37,6 +37,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/serviceranges"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
@@ -253,7 +254,7 @@ func readFixture(t *testing.T, spec services.Spec, manifests, factsYAML []byte) 
 		Back:      f.Back,
 	}
 	if k := f.Kubeadm; k != nil {
-		in.Kubeadm = &checks.KubeadmFacts{ControlPlanes: k.ControlPlanes, Configuration: k.Configuration}
+		in.Kubeadm = &kubeadmgate.KubeadmState{ControlPlanes: k.ControlPlanes, Configuration: k.Configuration}
 		if k.Missing != "" {
 			in.Kubeadm.Err = errors.New(k.Missing)
 		}

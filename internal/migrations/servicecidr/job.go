@@ -246,14 +246,7 @@ func (j *Job) kubeadmGates(in checks.Input) *kubeadmgate.Gates {
 	if in.Kubeadm == nil {
 		return nil
 	}
-	g := &kubeadmgate.Gates{
-		Cluster: j.Deps.Cluster, Migration: j.Spec.Name, Image: j.image(), ControlPlanes: in.Kubeadm.ControlPlanes,
-	}
-	for i := range in.Snapshot.Nodes {
-		g.Nodes = append(g.Nodes, in.Snapshot.Nodes[i].Name)
-	}
-	slices.Sort(g.Nodes)
-	return g
+	return kubeadmgate.New(j.Deps.Cluster, j.Spec.Name, j.image(), in.Kubeadm, in.Snapshot.Nodes)
 }
 
 // inventory asks the tier lookup about Services that no rule names.

@@ -7,15 +7,12 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/apiserver"
-	"github.com/replumb/replumb/internal/kube/controlplane"
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migration/kubeadmgate"
@@ -68,16 +65,8 @@ func (j *Job) seeKubeadm(ctx context.Context, in *checks.Input) error {
 	if j.Spec.Gates != v1alpha1.GatesKubeadm {
 		return nil
 	}
-	facts := &checks.KubeadmFacts{}
-	config := &corev1.ConfigMap{}
-	facts.Err = j.Deps.Cluster.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: controlplane.KubeadmConfig}, config)
-	if facts.Err != nil && !apierrors.IsNotFound(facts.Err) && !apierrors.IsForbidden(facts.Err) {
-		return facts.Err
-	}
-	facts.Configuration = config.Data["ClusterConfiguration"]
 	var err error
-	facts.ControlPlanes, err = kubeadmgate.ControlPlanes(ctx, j.Deps.Cluster)
-	in.Kubeadm = facts
+	in.Kubeadm, err = kubeadmgate.Load(ctx, j.Deps.Cluster)
 	return checks.UnlessForbidden(err)
 }
 

@@ -1,6 +1,7 @@
 package noderanges
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/nodeipam"
 	"github.com/replumb/replumb/internal/network/podnetwork"
@@ -18,11 +20,12 @@ import (
 // Input is what the checks look at.
 type Input struct {
 	podmove.Input
-	Ranges []NodeRange
+	Ranges  []NodeRange
+	Kubeadm *kubeadmgate.KubeadmState
 }
 
 func (s *Inventory) Check(facts podmove.Facts) findings.Findings {
-	in := Input{Ranges: s.NodeRanges, Input: podmove.Input{
+	in := Input{Ranges: s.NodeRanges, Kubeadm: s.Kubeadm, Input: podmove.Input{
 		Facts: facts, Inventory: &s.Inventory, Fates: s.Fates(s.Leaving(engine.Forward, time.Time{})), ByNode: true,
 	}}
 	all := podmove.Ordered(findings.Of(func(in Input) podmove.Input { return in.Input }, podmove.Checks()), Checks())
@@ -31,7 +34,7 @@ func (s *Inventory) Check(facts podmove.Facts) findings.Findings {
 
 // Checks are those that only clusters need whose Nodes carry the ranges.
 func Checks() []findings.Check[Input] {
-	return findings.Group("Nodes", []findings.Check[Input]{
+	return findings.Group("Nodes", slices.Concat(kubeadmChecks(), []findings.Check[Input]{
 		{
 			Code: "RP2501", Severity: findings.Blocking, Run: checkFinalizers,
 			Claim: "deleting a Node affects the Node alone (no finalizers)",
@@ -79,7 +82,7 @@ func Checks() []findings.Check[Input] {
 				"such a Node is given a free range on the way back",
 			Fix: "look who wrote the annotation, and whether the node is still yours alone; correct or remove it",
 		},
-	}...)
+	})...)
 }
 
 func checkClaims(in Input) []findings.Result {

@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/nodeipam"
@@ -22,6 +23,8 @@ import (
 type Inventory struct {
 	podmove.Inventory
 	NodeRanges []NodeRange
+	// Kubeadm is nil unless replumb is to pass gates itself.
+	Kubeadm *kubeadmgate.KubeadmState
 }
 
 var _ podmove.Strategy = (*Inventory)(nil)
@@ -191,4 +194,10 @@ func (s *Inventory) Ranges() []podmove.MovedRange {
 	return all
 }
 
-func (*Inventory) Roles() access.Roles { return Roles() }
+// Roles are without those for gates where people pass them.
+func (s *Inventory) Roles() access.Roles {
+	if s.Kubeadm == nil {
+		return Roles().Of(access.View, access.Operate)
+	}
+	return Roles()
+}

@@ -11,8 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/controlplane"
+	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/nodeipam"
 )
@@ -27,7 +29,12 @@ func Load(ctx context.Context, c *cluster.Cluster, shared *podmove.Inventory) (*
 	if from.Configured, err = configured(ctx, c); err != nil {
 		return nil, err
 	}
-	return New(shared, from)
+	found, err := New(shared, from)
+	if err != nil || shared.Spec.Nodes.Gates != v1alpha1.GatesKubeadm {
+		return found, err
+	}
+	found.Kubeadm, err = kubeadmgate.Load(ctx, c)
+	return found, err
 }
 
 // saved are the Nodes kept while they are recreated.

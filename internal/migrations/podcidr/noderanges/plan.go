@@ -135,6 +135,9 @@ func (p *Planner) secure() []engine.Group {
 			originals = append(originals, r.Node)
 		}
 	}
+	if g := p.gates(); g != nil {
+		return append(p.Secure(migration.Securing{Originals: originals, Privileged: true}), p.lookAtNodes(g)...)
+	}
 	return p.Record(originals)
 }
 
@@ -146,29 +149,29 @@ func (p *Planner) pauseRanges(d engine.Direction) []engine.Group {
 	if !p.nodes.away(d) {
 		return nil
 	}
-	return engine.InOrder(p.rangeGate("ranges-paused", pausedGuide(p.origin()), gatePaused))
+	return p.pass(p.rangeGate("ranges-paused", pausedGuide(p.origin()), gatePaused))
 }
 
 func (p *Planner) repointRanges() []engine.Group {
-	guide := repointedGuide(p.origin(), p.Inventory.Spec.To[0], p.bits())
-	return engine.InOrder(p.latecomers(forward), p.rangeGate("ranges-given", guide, gateRepointed))
+	guide := repointedGuide(p.origin(), p.Inventory.Spec.To[0], targetBits(p.nodes.NodeRanges))
+	return append(engine.InOrder(p.latecomers(forward)), p.pass(p.rangeGate("ranges-given", guide, gateRepointed))...)
 }
 
 func (p *Planner) restoreRanges() []engine.Group {
 	guide := restoredGuide(p.origin(), p.Inventory.Spec.From)
-	return engine.InOrder(p.latecomers(backward), p.rangeGate("ranges-given", guide, gateRestored))
+	return append(engine.InOrder(p.latecomers(backward)), p.pass(p.rangeGate("ranges-given", guide, gateRestored))...)
 }
 
 func (p *Planner) installer() []engine.Group { return p.BeforeFinal() }
 
 func (p *Planner) origin() inventory.Origin { return p.Origin() }
 
-// bits is the prefix length of each node's range in the target.
-func (p *Planner) bits() int {
-	for i := range p.nodes.NodeRanges {
-		return nodeipam.Range(p.nodes.NodeRanges[i].Target).Bits()
+// targetBits is the prefix length of each node's range in the target.
+func targetBits(all []NodeRange) int {
+	for i := range all {
+		return nodeipam.Range(all[i].Target).Bits()
 	}
-	return 24
+	return usualBits
 }
 
 // moveNodes moves those that are not settled, so many at once.
@@ -256,5 +259,9 @@ func (p *Planner) verify(d engine.Direction) []engine.Group {
 }
 
 func (p *Planner) tidy() []engine.Group {
-	return p.Tidy(p.ScaleBack(), clearNotes(p.Tools, p.Inventory.Spec.Name))
+	further := []engine.Step{p.ScaleBack(), clearNotes(p.Tools, p.Inventory.Spec.Name)}
+	if g := p.gates(); g != nil {
+		return append(g.Forget(false), p.Tidy(append(further, p.Unprivilege())...)...)
+	}
+	return p.Tidy(further...)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 )
 
 // RoleFile is the file in deploy that has the roles beside those of all migrations of pods.
@@ -31,6 +32,7 @@ func Roles() access.Roles {
 			Name: name + "operate", File: RoleFile, Purpose: access.Operate, Rules: operateRules(),
 			Danger: []string{"Who has it can delete every Node, and make one of any name."},
 		},
+		kubeadmgate.Role(name+"kubeadm-gates", RoleFile),
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
@@ -41,7 +42,7 @@ type Input struct {
 	Overlap       bool
 	AbsentSecrets []findings.Result
 	// Kubeadm is nil unless replumb is to pass gates itself; GateImage is what does it on nodes.
-	Kubeadm   *KubeadmFacts
+	Kubeadm   *kubeadmgate.KubeadmState
 	GateImage string
 }
 

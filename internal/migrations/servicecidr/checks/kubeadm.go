@@ -6,17 +6,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/inventory"
-	"github.com/replumb/replumb/internal/kube/kubeadm"
 )
-
-// KubeadmFacts are of a cluster whose gates replumb is to pass itself.
-type KubeadmFacts struct {
-	// ControlPlanes are the nodes whose kubelet runs an API server from a file.
-	ControlPlanes []string
-	// Configuration is the ClusterConfiguration, and Err why there is none.
-	Configuration string
-	Err           error
-}
 
 // kubeadmChecks are about gates: Kubeadm (docs/design/kubeadm-gates.md).
 func kubeadmChecks() []findings.Check[Input] {
@@ -55,31 +45,14 @@ func checkMadeByKubeadm(in Input) []findings.Result {
 	if in.Kubeadm == nil {
 		return nil
 	}
-	origin := inventory.OriginOf(in.Snapshot.Nodes, in.Found().Kubeadm)
-	switch {
-	case origin.Distribution != inventory.Kubeadm && in.Kubeadm.Err != nil:
-		return []findings.Result{findings.Failed("", "the cluster is not seen to be made by kubeadm: %v", in.Kubeadm.Err)}
-	case origin.ClusterAPI:
-		return []findings.Result{findings.Failed("", "Cluster API makes the machines of the cluster")}
-	case len(in.Kubeadm.ControlPlanes) == 0:
-		return []findings.Result{findings.Failed("", "no API server is seen that a kubelet runs from a file")}
-	}
-	return nil
+	return in.Kubeadm.NotMade(inventory.OriginOf(in.Snapshot.Nodes, in.Found().Kubeadm))
 }
 
 func checkKubeadmConfig(in Input) []findings.Result {
-	if in.Kubeadm == nil || in.Kubeadm.Err != nil {
-		return nil // RP1760 says so
+	if in.Kubeadm == nil {
+		return nil
 	}
-	const object = "ConfigMap kube-system/kubeadm-config"
-	c, err := kubeadm.ReadConfiguration(in.Kubeadm.Configuration)
-	if err == nil {
-		err = c.Refuse("service-cluster-ip-range")
-	}
-	if err != nil {
-		return []findings.Result{findings.Failed(object, "%v", err)}
-	}
-	return nil
+	return in.Kubeadm.Unusual("service-cluster-ip-range")
 }
 
 func checkOnlyServer(in Input) []findings.Result {

@@ -34,7 +34,7 @@ func (r *RangePlan) repoint(gate *engine.Wait, want, other []netip.Prefix) []eng
 	steps := []engine.Step{r.Kubeadm.ServiceSubnet(FlagText(want))}
 	for _, node := range r.Kubeadm.ControlPlanes {
 		for _, c := range FlagChanges(want, other) {
-			steps = append(steps, r.Kubeadm.Flags(node, c))
+			steps = append(steps, r.Kubeadm.Flags("flags", node, c))
 		}
 	}
 	return append(steps, gate)
