@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -72,10 +73,17 @@ func (k *byThePage) byItself(file string) string {
 	return file
 }
 
-// alone fails the test if a run has asked a person for anything.
+// alone fails the test if a run has asked a person for anything, and says how long each gate took on each node.
 func (k *byThePage) alone(events []engine.Event) {
 	k.Helper()
+	began := map[string]time.Time{}
 	for _, e := range events {
+		switch gate := strings.HasPrefix(e.Step, "kubeadm/"); {
+		case gate && e.Kind == engine.StepStarted:
+			began[e.Step] = e.Time
+		case gate && e.Kind == engine.StepDone && !began[e.Step].IsZero():
+			k.Logf("%s took %s", e.Step, e.Time.Sub(began[e.Step]).Round(time.Second/10))
+		}
 		if e.Kind == engine.StepWaiting && e.Guide != "" {
 			k.Errorf("step %s asked a person: %s", e.Step, e.Guide)
 		}
