@@ -112,7 +112,9 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		p.Overlap.Cluster = p.Tools.Cluster
 	}
 	p.Forms, p.Form = input.Forms()
-	p.Kubeadm = job.kubeadmGates(input)
+	if p.Kubeadm = job.kubeadmGates(input); p.Kubeadm != nil {
+		p.Agents = job.newAgents(input) // which have rights in the same namespace
+	}
 	return golden.Sections{
 		"findings": func() string { return migrationtest.Found(findings) },
 		"plan":     func() string { return migrationtest.Plan(t, p.Apply()) + renderInventory(p.Inventory) },

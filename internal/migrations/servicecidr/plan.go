@@ -251,7 +251,7 @@ func (p *Planner) orphans() []engine.Group {
 func (p *Planner) tidy(to engine.Direction) []engine.Group {
 	// The follower stays as long as a bridge, and agents as long as a bridge of what they call:
 	// orphans go before them, since another migration of the set may have made those anew.
-	groups := slices.Concat(p.orphans(), p.Agents.Dismiss(), p.Overlap.Remove(), p.Leftovers)
+	groups := slices.Concat(p.leaveNodes(to), p.orphans(), p.Agents.Dismiss(), p.Overlap.Remove(), p.Leftovers)
 	if to == engine.Forward {
 		groups = append(groups, p.changes().HandOver()...)
 	}
@@ -261,7 +261,7 @@ func (p *Planner) tidy(to engine.Direction) []engine.Group {
 // leave removes replumb's own objects. On the way back target ranges go last: these are in them.
 func (p *Planner) leave(to engine.Direction) []engine.Group {
 	steps := append([]engine.Step{p.freeze().Undo()}, p.Thaw()...)
-	if p.Kubeadm != nil {
+	if p.Kubeadm != nil && p.Agents == nil && len(p.Leftovers) == 0 { // else it goes with agents
 		steps = append(steps, p.Unprivilege())
 	}
 	if p.KeepType != nil {
@@ -271,7 +271,7 @@ func (p *Planner) leave(to engine.Direction) []engine.Group {
 		steps = append(steps, p.ranges().Guard("end", nil).Undo())
 	}
 	steps = append(append(steps, hop.RemoveLeftovers(p.Tools.Client(), p.spec().Name)), p.Forget(migration.Sweep{})...)
-	return slices.Concat(p.leaveNodes(to), engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.Inventory, to)))
+	return append(engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.Inventory, to))...)
 }
 
 // originals are the objects that are about to be changed for the first time.

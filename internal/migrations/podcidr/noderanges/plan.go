@@ -260,8 +260,12 @@ func (p *Planner) verify(d engine.Direction) []engine.Group {
 
 func (p *Planner) tidy() []engine.Group {
 	further := []engine.Step{p.ScaleBack(), clearNotes(p.Tools, p.Inventory.Spec.Name)}
-	if g := p.gates(); g != nil {
-		return append(g.Forget(false), p.Tidy(append(further, p.Unprivilege())...)...)
+	g := p.gates()
+	if g == nil {
+		return p.Tidy(further...)
 	}
-	return p.Tidy(further...)
+	if p.Agents == nil && len(p.Remains) == 0 { // else it goes with agents
+		further = append(further, p.Unprivilege())
+	}
+	return append(g.Forget(false), p.Tidy(further...)...)
 }
