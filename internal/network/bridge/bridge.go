@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -40,6 +41,8 @@ type Bridge struct {
 	// Own is the bridge's own ClusterIP. Invalid: the API server chooses.
 	Own  netip.Addr
 	Form v1alpha1.BridgeForm
+	// Labels are those that policies ask for, beside replumb's own.
+	Labels map[string]string
 }
 
 // Answers are the addresses, of two, at which a bridge answers.
@@ -126,7 +129,7 @@ func (b *Bridge) Build() *corev1.Service {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: key.Namespace,
 			Name:      key.Name,
-			Labels:    map[string]string{v1alpha1.LabelMigration: b.Migration, v1alpha1.LabelRole: v1alpha1.RoleBridge},
+			Labels:    with(b.Labels, map[string]string{v1alpha1.LabelMigration: b.Migration, v1alpha1.LabelRole: v1alpha1.RoleBridge}),
 			Annotations: map[string]string{
 				v1alpha1.AnnotationService:    b.Service.Name,
 				v1alpha1.AnnotationServiceUID: string(b.Service.UID),
@@ -227,6 +230,7 @@ func Difference(have, want *corev1.Service, reserved bool) error {
 		{"loadBalancerClass", equality.Semantic.DeepEqual(h.LoadBalancerClass, w.LoadBalancerClass)},
 		{"status.loadBalancer.ingress", sameIngress(have.Status, want.Status)},
 		{"annotations", sameNotes(have, want)},
+		{"labels", labels.SelectorFromSet(want.Labels).Matches(labels.Set(have.Labels))},
 	} {
 		if !d.equal {
 			return &DriftError{Name: name, Field: d.field}

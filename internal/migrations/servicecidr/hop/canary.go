@@ -178,10 +178,14 @@ func (s *Canary) labels() map[string]string {
 }
 
 func (s *Canary) build() *corev1.Service {
+	labels := s.labels()
+	for key, value := range s.Steps.Labels {
+		labels[key] = value
+	}
 	svc := &corev1.Service{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: v1alpha1.SystemNamespace, GenerateName: "canary-", Labels: s.labels(),
+			Namespace: v1alpha1.SystemNamespace, GenerateName: "canary-", Labels: labels,
 		},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 9, Protocol: corev1.ProtocolTCP}}},
 	}

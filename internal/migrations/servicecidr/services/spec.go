@@ -19,6 +19,8 @@ type Spec struct {
 	Networks    []netip.Prefix
 	Overlap     v1alpha1.OverlapForm
 	Bridge      v1alpha1.BridgeForm
+	// BridgeLabels are on bridges beside replumb's own.
+	BridgeLabels map[string]string
 	Domain      string
 	Drain       time.Duration
 	Barrier     v1alpha1.BarrierMode
