@@ -110,7 +110,7 @@ func Shared() Kind {
 	return Kind{Description: migration.Description{
 		Title: "All kinds",
 		Checks: slices.Concat(findings.Describe(offline.Checks()), findings.Describe(migration.DeploymentChecks()),
-			findings.Describe(migration.NamespaceChecks())),
+			findings.Describe(migration.NamespaceChecks()), findings.Describe(migration.OwnChecks())),
 		Command: "freeze",
 		Does:    "keeps others from deploying (spec.deploymentFreeze), beside those of a kind",
 		Roles:   migration.DeploymentRoles(),

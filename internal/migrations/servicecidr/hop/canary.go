@@ -136,6 +136,13 @@ func (s *Canary) create(ctx context.Context) (*corev1.Service, error) {
 	}
 }
 
+// CanaryLike are a canary and its bridge, as far as admission can tell, for a trial.
+func (s *Steps) CanaryLike() []client.Object {
+	canary := (&Canary{Steps: s}).build()
+	beside := (&bridge.Bridge{Migration: s.Migration, Service: canary, Form: s.Form, Labels: s.Labels, Answers: bridge.Neither}).Build()
+	return []client.Object{canary, beside}
+}
+
 // Written writes a throw-away Service, and reads it where API servers keep it. How others are kept
 // tells nothing of the next write: encryption that was turned on since is found by writing alone.
 func (s *Canary) Written() engine.Step {

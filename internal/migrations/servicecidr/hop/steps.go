@@ -32,7 +32,7 @@ type Steps struct {
 	Form  v1alpha1.BridgeForm
 	// Labels are on bridges, and on the canary, beside replumb's own.
 	Labels map[string]string
-	Pool  *cidr.Allocator
+	Pool   *cidr.Allocator
 	// Within are the ranges of the migration: no bridge answers at other addresses.
 	Within     []netip.Prefix
 	Barriers   *Barriers
