@@ -82,6 +82,14 @@ func (all Kinds) Of(m *v1alpha1.Migration) Kind {
 	return Kind{}
 }
 
+// Fields are the fields of spec that name the kinds.
+func (all Kinds) Fields() (fields []string) {
+	for _, k := range all {
+		fields = append(fields, k.Field)
+	}
+	return fields
+}
+
 // Describe is Of for those who make no jobs.
 func (all Kinds) Describe(m *v1alpha1.Migration) migration.Description { return all.Of(m).Description }
 

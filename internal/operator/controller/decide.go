@@ -33,8 +33,10 @@ const (
 type Scene struct {
 	Migration *v1alpha1.Migration
 	Kinds     migrations.Kinds
-	Others    []v1alpha1.Migration
 	Revisions Revisions
+	// Only are the kinds that the operator has rights for, by their fields; none is all.
+	Only   []string
+	Others []v1alpha1.Migration
 	// Allowed are digests of calls that the operator was started to make.
 	Allowed       []string
 	PlansApproved bool
@@ -93,7 +95,7 @@ func decide(s Scene) Decision {
 		return stalled(v1alpha1.ReasonInvalid, withAdvice(err))
 	}
 	for _, step := range []func(Scene, Decision, migration.Approvals) (Decision, bool){
-		lossy, paused, uncalled, failed, ordered, second, unplanned, unapproved,
+		leftOut, lossy, paused, uncalled, failed, ordered, second, unplanned, unapproved,
 	} {
 		if held, holds := step(s, d, approved); holds {
 			return held
@@ -126,6 +128,18 @@ func (s Scene) refused() (Decision, bool) {
 	return stalled(v1alpha1.ReasonVersionMismatch, fmt.Sprintf(
 		"customresourcedefinition migrations.replumb.dev has schema revision %d, and the operator knows revision %d\nhint: %s",
 		r.Cluster, r.Own, side)), true
+}
+
+// leftOut has nothing begun that the operator lacks the rights for.
+func leftOut(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
+	kind := s.Migration.Spec.Type()
+	if len(s.Only) == 0 || kind == "" || slices.Contains(s.Only, kind) {
+		return Decision{}, false
+	}
+	return stalled(v1alpha1.ReasonKindLeftOut, fmt.Sprintf(
+		"the operator was started for %s, and has no rights for migrations with spec.%s\n"+
+			"hint: add %[2]s to rbac.kinds of the chart; or have a person with the rights run replumb with --local",
+		strings.Join(s.Only, ", "), kind)), true
 }
 
 func (s Scene) course() Decision {
