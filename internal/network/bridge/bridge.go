@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -271,6 +272,12 @@ type DriftError struct {
 
 func (e *DriftError) Error() string { return fmt.Sprintf("bridge %s differs in %s", e.Name, e.Field) }
 
+// Advice says how to find out who writes it.
+func (e *DriftError) Advice() string {
+	return "something else changes the bridge. See who, and have it leave Services with the label " + v1alpha1.LabelRole + "=" +
+		v1alpha1.RoleBridge + " alone: kubectl get service " + inNamespace(e.Name) + " -o yaml --show-managed-fields; then run the same command again"
+}
+
 // OutsideError says that a bridge was to answer at an address that is none of its migration's.
 type OutsideError struct {
 	Name    string
@@ -279,6 +286,21 @@ type OutsideError struct {
 
 func (e *OutsideError) Error() string {
 	return fmt.Sprintf("bridge %s must not answer at %s, which is in no range of the migration", e.Name, e.Address)
+}
+
+// Advice says where the address comes from.
+func (*OutsideError) Advice() string {
+	return "what is reserved for the bridge, or a range in spec.serviceCIDR, was changed by others: correct it (kubectl get ipaddresses -l " +
+		v1alpha1.LabelRole + "=" + v1alpha1.RoleHold + " -o yaml shows what is reserved), and run the same command again"
+}
+
+// inNamespace are the arguments by which kubectl finds what is called NAMESPACE/NAME.
+func inNamespace(key string) string {
+	namespace, name, found := strings.Cut(key, "/")
+	if !found {
+		return key
+	}
+	return "-n " + namespace + " " + name
 }
 
 // inside returns an OutsideError for addresses outside the migration's ranges.
@@ -299,6 +321,12 @@ type ForeignError struct {
 
 func (e *ForeignError) Error() string {
 	return fmt.Sprintf("%s %s exists and does not belong to this migration", e.Kind, e.Name)
+}
+
+// Advice says what to do about the other object.
+func (e *ForeignError) Advice() string {
+	return "see whose it is, and remove or rename it if it is not needed: kubectl get " + strings.ToLower(e.Kind) + " " + inNamespace(e.Name) +
+		" -o yaml; then run the same command again"
 }
 
 // FormOf tells the form of an existing bridge.

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/kube/admission"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/spec"
@@ -109,7 +111,7 @@ func stalled(reason, message string) Decision {
 }
 
 func withAdvice(err error) string {
-	if hint := fault.Advice(err); hint != "" {
+	if hint := cmp.Or(fault.Advice(err), admission.Advice(err)); hint != "" {
 		return err.Error() + "\nhint: " + hint
 	}
 	return err.Error()

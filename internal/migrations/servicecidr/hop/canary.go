@@ -15,6 +15,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
@@ -111,7 +112,11 @@ func (s *Canary) move(ctx context.Context, svc *corev1.Service) error {
 			return fmt.Errorf("%s: %w", step.Title(), err)
 		}
 		if by := s.Steps.Tracker.Of(e).stranded; by != "" {
-			return fmt.Errorf("service %s %s", e.Key(), by)
+			return &fault.Hinted{
+				Err: fmt.Errorf("service %s %s", e.Key(), by),
+				Hint: "no other Service has left its address. Exempt namespace " + v1alpha1.SystemNamespace + " from what refuses that, " +
+					"and Services that move as well; then run the same command again",
+			}
 		}
 	}
 	return nil
