@@ -61,6 +61,12 @@ type ServiceCIDRSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Bridge BridgeForm `json:"bridge,omitempty"`
 
+	// BridgeLabels are put on bridges, which stand in the namespaces of their Services, for policies that ask for some. Bridges that are
+	// there get those that are added later, and keep those that are taken out.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	BridgeLabels map[string]string `json:"bridgeLabels,omitempty"`
+
 	// ClusterDomain is the DNS domain of the cluster. Default: cluster.local.
 	// +optional
 	// +kubebuilder:default=cluster.local

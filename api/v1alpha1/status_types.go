@@ -164,6 +164,8 @@ const (
 	ReasonNotPossible = "NotPossible"
 	// ReasonCallsNotAllowed says that the Migration has calls that the operator was not started to make.
 	ReasonCallsNotAllowed = "CallsNotAllowed"
+	// ReasonKindLeftOut says that the operator was started without this kind of migration, and has no rights for it.
+	ReasonKindLeftOut = "KindLeftOut"
 	// ReasonVersionMismatch says that the definition in the cluster is not that of the operator.
 	ReasonVersionMismatch = "VersionMismatch"
 	// ReasonPlanChanged says that another plan was approved than the one that there is now.

@@ -1980,6 +1980,13 @@ func (in *ServiceCIDRSpec) DeepCopyInto(out *ServiceCIDRSpec) {
 		*out = new(StoreSpec)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.BridgeLabels != nil {
+		in, out := &in.BridgeLabels, &out.BridgeLabels
+		*out = make(map[string]string, len(*in))
+		for key, val := range *in {
+			(*out)[key] = val
+		}
+	}
 	if in.Drain != nil {
 		in, out := &in.Drain, &out.Drain
 		*out = new(v1.Duration)

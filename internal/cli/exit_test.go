@@ -42,6 +42,10 @@ func forbidden() error {
 	return apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "cart", errors.New("no"))
 }
 
+func refusedBy(by string) error {
+	return fmt.Errorf("namespace x: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "x", errors.New(by)))
+}
+
 // exit is how an error ends a command.
 type exit struct {
 	err  error
@@ -53,16 +57,22 @@ type exit struct {
 func exits() map[string]exit {
 	held := &lease.HeldError{Holder: lease.Holder{PID: 1, Migration: "move"}}
 	return map[string]exit{
-		"nothing":                {nil, fault.ExitDone, ""},
-		"any":                    {errors.New("any"), fault.ExitError, ""},
-		"usage":                  {&command.UsageError{Hint: "do"}, fault.ExitUsage, "do"},
-		"the Migration":          {&spec.Error{Hint: "do"}, fault.ExitUsage, "do"},
-		"blocked":                {&findings.BlockedError{}, fault.ExitBlocked, "replumb check"},
-		"overlaps":               {&tools.RangesError{Overlaps: 1}, fault.ExitBlocked, "spec.podCIDR.to"},
-		"ranges not read":        {&tools.RangesError{NotRead: 1}, fault.ExitBlocked, "replumb rbac pods"},
-		"a cluster not read":     {&tools.RangesError{Overlaps: 1, Unread: 1, Of: 2}, fault.ExitError, "may be in use"},
-		"denied":                 {&access.DeniedError{}, fault.ExitBlocked, "deploy/rbac*.yaml"},
-		"forbidden":              {forbidden(), fault.ExitError, "deploy/rbac*.yaml"},
+		"nothing":             {nil, fault.ExitDone, ""},
+		"any":                 {errors.New("any"), fault.ExitError, ""},
+		"usage":               {&command.UsageError{Hint: "do"}, fault.ExitUsage, "do"},
+		"the Migration":       {&spec.Error{Hint: "do"}, fault.ExitUsage, "do"},
+		"blocked":             {&findings.BlockedError{}, fault.ExitBlocked, "replumb check"},
+		"overlaps":            {&tools.RangesError{Overlaps: 1}, fault.ExitBlocked, "spec.podCIDR.to"},
+		"ranges not read":     {&tools.RangesError{NotRead: 1}, fault.ExitBlocked, "replumb rbac pods"},
+		"a cluster not read":  {&tools.RangesError{Overlaps: 1, Unread: 1, Of: 2}, fault.ExitError, "may be in use"},
+		"denied":              {&access.DeniedError{}, fault.ExitBlocked, "deploy/rbac*.yaml"},
+		"forbidden":           {forbidden(), fault.ExitError, "deploy/rbac*.yaml"},
+		"refused by a policy": {refusedBy(`ValidatingAdmissionPolicy 'owners' with binding 'owners' denied request: no`), fault.ExitError, "exempt who runs replumb, and namespace replumb-system, from ValidatingAdmissionPolicy owners"},
+		"refused by a quota":  {refusedBy("exceeded quota: small, requested: pods=1"), fault.ExitError, "raise the quota"},
+		"a dead webhook": {
+			apierrors.NewInternalError(errors.New(`failed calling webhook "w.example.com": no service`)), fault.ExitError, "webhook w.example.com cannot be asked",
+		},
+		"a step":                 {&engine.StepError{Step: "a", Err: errors.New("no")}, fault.ExitError, "repair what the message names"},
 		"versions apart":         {&installation.SkewError{Client: "v0.6.0", Operator: "v0.4.0"}, fault.ExitBlocked, "install --apply"},
 		"still needed":           {&installation.InUseError{UnderWay: "move"}, fault.ExitBlocked, "replumb rollback move"},
 		"no operator":            {&installation.DownError{Cause: workload.NoImage}, fault.ExitError, "--pull-secret"},

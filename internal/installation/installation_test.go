@@ -22,7 +22,9 @@ import (
 	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/kube/rbac"
 	"github.com/replumb/replumb/internal/kube/workload"
+	"github.com/replumb/replumb/internal/migrations"
 )
 
 var update = flag.Bool("update", false, "write the files that have the manifests")
@@ -128,6 +130,7 @@ func TestChartFiles(t *testing.T) {
 	all := objects(t, whole())
 	for file, part := range map[string]any{
 		"roles.yaml":   rolesOf(t, all),
+		"kinds.yaml":   rolesByKind(t, all),
 		"policy.yaml":  named(t, all, "ValidatingAdmissionPolicy "+Guard).Object["spec"],
 		"binding.yaml": named(t, all, "ValidatingAdmissionPolicyBinding "+Guard).Object["spec"],
 	} {
@@ -154,6 +157,30 @@ func rolesOf(t *testing.T, all []*unstructured.Unstructured) []map[string]any {
 			"name": o.GetName(), "namespace": o.GetNamespace(), "rules": o.Object["rules"],
 			"subjects": named(t, all, workload.NameOf(bound)).Object["subjects"],
 		})
+	}
+	return roles
+}
+
+// rolesByKind are the roles of an operator for one kind alone, by the field of the kind.
+func rolesByKind(t *testing.T, all []*unstructured.Unstructured) map[string][]map[string]any {
+	t.Helper()
+	roles, who := map[string][]map[string]any{}, named(t, all, "ClusterRoleBinding "+Operator).Object["subjects"]
+	for _, kind := range migrations.All() {
+		role := migrations.OperatorRole(kind.Field)
+		role.Name += "-" + strings.ToLower(kind.Field)
+		made, err := decode(rbac.Manifest(role))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range made {
+			u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			roles[kind.Field] = append(roles[kind.Field], map[string]any{
+				"name": o.GetName(), "namespace": o.GetNamespace(), "rules": u["rules"], "subjects": who,
+			})
+		}
 	}
 	return roles
 }

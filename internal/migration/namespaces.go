@@ -2,6 +2,7 @@ package migration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -16,14 +17,18 @@ import (
 	"github.com/replumb/replumb/internal/kube/admission"
 )
 
-// RefusedNamespaces says by name why those of replumb's own are refused that are to be made.
-type RefusedNamespaces map[string]*admission.Refusal
+// RefusedNamespaces says by name why those of replumb's own are refused that are to be made. An
+// error that is no refusal stands in the place of an answer.
+type RefusedNamespaces map[string]error
 
 const makeYourself = "make it yourself, with the labels that your policy wants: kubectl create namespace "
 
+// namespaces is the group of checks of replumb's own.
+const namespaces = "Namespaces"
+
 // NamespaceChecks are about replumb's own namespaces, for all kinds.
 func NamespaceChecks() []findings.Check[RefusedNamespaces] {
-	return findings.Group("Namespaces", []findings.Check[RefusedNamespaces]{
+	return findings.Group(namespaces, []findings.Check[RefusedNamespaces]{
 		{
 			Code: "RP0110", Severity: findings.Blocking, Run: refusedNamespace(v1alpha1.SystemNamespace),
 			Claim: "admission accepts the namespace " + v1alpha1.SystemNamespace,
@@ -41,10 +46,14 @@ func NamespaceChecks() []findings.Check[RefusedNamespaces] {
 
 func refusedNamespace(name string) func(RefusedNamespaces) []findings.Result {
 	return func(all RefusedNamespaces) []findings.Result {
-		if by := all[name]; by != nil {
+		by := all[name]
+		switch {
+		case by == nil:
+			return nil
+		case errors.As(by, new(*admission.Refusal)):
 			return []findings.Result{findings.Failed("Namespace "+name, "namespace %s is refused: %v", name, by)}
 		}
-		return nil
+		return []findings.Result{findings.NotKnown("Namespace "+name, "namespace %s was not tried: %v", name, by)}
 	}
 }
 
@@ -66,8 +75,11 @@ func (s *Subject) tryNamespaces(ctx context.Context, c client.Client) (RefusedNa
 		switch {
 		case apierrors.IsForbidden(err) || err == nil && refused == nil: // the rights check says so
 			continue
-		case err != nil:
+		case err != nil && !s.Tells(err):
 			return nil, fmt.Errorf("trying namespace %s: %w", name, err)
+		case err != nil:
+			all[name] = err
+			continue
 		}
 		if err := c.Get(ctx, client.ObjectKey{Name: name}, &corev1.Namespace{}); apierrors.IsNotFound(err) {
 			all[name] = refused

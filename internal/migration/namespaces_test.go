@@ -43,6 +43,7 @@ func TestNamespacesAreTried(t *testing.T) {
 		"one is there": {[]client.Object{named(v1alpha1.SystemNamespace)}, policy, true, []string{"RP0111"}},
 		"admitted":     {nil, nil, true, nil},
 		"no right":     {nil, policy, false, nil},
+		"no answer":    {nil, apierrors.NewInternalError(errors.New("no")), true, []string{"RP0110", "RP0111"}},
 	} {
 		c := interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(tt.have...).Build(), interceptor.Funcs{
 			Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return tt.says },

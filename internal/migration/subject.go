@@ -2,6 +2,7 @@ package migration
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -67,6 +68,13 @@ func (s *Subject) May(verb, group, resource string) bool {
 		r := a.Right
 		return !a.Allowed && r.Verb == verb && r.Group == group && r.Resource == resource && r.Subresource == ""
 	})
+}
+
+// Tells reports whether an error in the place of an answer is told as a finding. Once a run has
+// begun, what may pass is asked again instead.
+func (s *Subject) Tells(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && (s.Recorded == nil || !engine.Retryable(err))
 }
 
 // TakeOver fills in what the file leaves open from the recorded Migration, and fails if that is

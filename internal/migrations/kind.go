@@ -82,6 +82,14 @@ func (all Kinds) Of(m *v1alpha1.Migration) Kind {
 	return Kind{}
 }
 
+// Fields are the fields of spec that name the kinds.
+func (all Kinds) Fields() (fields []string) {
+	for _, k := range all {
+		fields = append(fields, k.Field)
+	}
+	return fields
+}
+
 // Describe is Of for those who make no jobs.
 func (all Kinds) Describe(m *v1alpha1.Migration) migration.Description { return all.Of(m).Description }
 
@@ -110,7 +118,7 @@ func Shared() Kind {
 	return Kind{Description: migration.Description{
 		Title: "All kinds",
 		Checks: slices.Concat(findings.Describe(offline.Checks()), findings.Describe(migration.DeploymentChecks()),
-			findings.Describe(migration.NamespaceChecks())),
+			findings.Describe(migration.NamespaceChecks()), findings.Describe(migration.OwnChecks())),
 		Command: "freeze",
 		Does:    "keeps others from deploying (spec.deploymentFreeze), beside those of a kind",
 		Roles:   migration.DeploymentRoles(),

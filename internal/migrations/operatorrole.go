@@ -11,9 +11,10 @@ import (
 // OperatorLease is the name of the Lease of the operator's replica that leads.
 const OperatorLease = "replumb-operator"
 
-// OperatorRole is the union of the roles of all kinds, and what following Migrations takes. Runs
-// without agents are left out: they would make it root on every node.
-func OperatorRole() access.Role {
+// OperatorRole is the union of the roles of some kinds, by their fields, or of all, and what
+// following Migrations takes. Runs without agents are left out: they would make it root on every
+// node.
+func OperatorRole(fields ...string) access.Role {
 	role := access.Role{
 		Name: "replumb-operator", File: "rbac-operator.yaml", Purpose: access.Operate,
 		Danger: []string{
@@ -39,6 +40,9 @@ func OperatorRole() access.Role {
 		},
 	}
 	for _, kind := range All() {
+		if len(fields) > 0 && !slices.Contains(fields, kind.Field) {
+			continue
+		}
 		for _, one := range kind.Roles {
 			if slices.Contains([]access.Purpose{access.WithoutAgents, access.BehindCilium, access.KubeadmGates}, one.Purpose) {
 				continue

@@ -183,6 +183,7 @@ func Validate(m *v1alpha1.Migration, phases []string) field.ErrorList {
 	all = append(all, validateTiers(&m.Spec)...)
 	all = append(all, validateWindows(m.Spec.Windows)...)
 	all = append(all, validateProbes(&m.Spec.Proof)...)
+	all = append(all, validateBridgeLabels(m.Spec.ServiceCIDR)...)
 	return append(all, validateHooks(&m.Spec, phases)...)
 }
 

@@ -43,6 +43,13 @@ app.kubernetes.io/component: operator
 {{ .Release.Namespace }}
 {{- end }}
 
+{{/* The kinds of migrations that the operator has rights for; empty for all. */}}
+{{- define "replumb.kinds" -}}
+{{- if lt (len .Values.rbac.kinds) (len (.Files.Get "files/kinds.yaml" | fromYaml)) -}}
+{{ join "," .Values.rbac.kinds }}
+{{- end -}}
+{{- end }}
+
 {{/* A container that writes nothing and may do nothing on its node. */}}
 {{- define "replumb.unprivileged" -}}
 readOnlyRootFilesystem: true

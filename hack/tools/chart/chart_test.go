@@ -234,10 +234,37 @@ func TestRefusals(t *testing.T) {
 		{"replumb-system", "image: {tag: v1.2.3}\nreplicas: 0", "replicas"},
 		{"replumb-system", "image: {tag: v1.2.3}\nreplica: 2", "replica"},
 		{"replumb-system", "image: {tag: v1.2.3}\nmetrics: {port: 80}", "port"},
+		{"replumb-system", "image: {tag: v1.2.3}\nrbac: {kinds: []}", "kinds"},
+		{"replumb-system", "image: {tag: v1.2.3}\nrbac: {kinds: [services]}", "kinds"},
 	} {
 		if _, err := render(t, tt.namespace, tt.values); err == nil || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%s, %q: %v", tt.namespace, tt.values, err)
 		}
+	}
+}
+
+// TestKindsAreLeftOut: the operator has the rights of the kinds that are named, and is told which they are.
+func TestKindsAreLeftOut(t *testing.T) {
+	const operator = "Deployment replumb-system/replumb-operator"
+	whole := rendered(t, "image: {tag: v1.2.3}")
+	got := rendered(t, "image: {tag: v1.2.3}\nrbac: {kinds: [podCIDR, nodes]}")
+	for name, want := range map[string]bool{
+		"ClusterRole /replumb-operator": false, "ClusterRole /replumb-operator-servicecidr": false,
+		"ClusterRole /replumb-operator-podcidr": true, "ClusterRoleBinding /replumb-operator-nodes": true,
+		"Role replumb-system/replumb-operator-lease": true,
+	} {
+		if (got[name] != nil) != want {
+			t.Errorf("%s is there: %t", name, got[name] != nil)
+		}
+	}
+	if told := text(t, got[operator].Object); !strings.Contains(told, "--kinds=podCIDR,nodes") {
+		t.Errorf("the operator is not told:\n%s", told)
+	}
+	if told := text(t, whole[operator].Object); strings.Contains(told, "--kinds") {
+		t.Errorf("an operator for all kinds is told:\n%s", told)
+	}
+	if has := text(t, got["ClusterRole /replumb-operator-podcidr"].Object); strings.Contains(has, "services/status") {
+		t.Errorf("it has rights of Services:\n%s", has)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/kube/access"
+	"github.com/replumb/replumb/internal/kube/admission"
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
@@ -86,6 +87,10 @@ func HintOf(err error) string {
 		return "this is no lack of rights: a migration that is under way keeps the object as it is; the message says how to change it all the same"
 	case LacksRights(err):
 		return bind("deploy/rbac*.yaml for this kind of migration")
+	case admission.Advice(err) != "":
+		return admission.Advice(err)
+	case errors.As(err, new(*engine.StepError)):
+		return "repair what the message names, and run the same command again: it carries on; replumb status shows where everything stands"
 	}
 	return ""
 }
@@ -93,7 +98,7 @@ func HintOf(err error) string {
 // LacksRights reports whether the user may not do what was asked for.
 func LacksRights(err error) bool {
 	var denied *access.DeniedError
-	return errors.As(err, &denied) || apierrors.IsForbidden(err) && !freeze.Refused(err)
+	return errors.As(err, &denied) || apierrors.IsForbidden(err) && !freeze.Refused(err) && admission.Advice(err) == ""
 }
 
 // WithRights names the file with the rights that a kind of migration needs, if the user lacks some.

@@ -6,13 +6,16 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
+	"os"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/log"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/replumb/replumb/internal/engine/fault"
 )
@@ -58,7 +61,13 @@ func (s *Settings) logLibraries() error {
 	logging := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(logging)
 	klog.SetOutput(io.Discard)
-	log.SetLogger(klog.Background()) // else it says after a while that it has none
+	ctrllog.SetLogger(klog.Background()) // else it says after a while that it has none
+	others := io.Writer(io.Discard)
+	if s.verbosity > 0 {
+		others = os.Stderr
+	}
+	log.SetOutput(others)                                                    // of net/http
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, others)) // of etcd's client
 	return errors.Join(
 		logging.Set("v", strconv.Itoa(s.verbosity)),
 		logging.Set("logtostderr", strconv.FormatBool(s.verbosity > 0)),

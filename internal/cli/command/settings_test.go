@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +12,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
@@ -67,11 +70,22 @@ func TestLibrariesAreSilent(t *testing.T) {
 		if err := (&Settings{verbosity: verbosity}).prepare(); err != nil {
 			t.Fatal(err)
 		}
-		klog.Error("Unexpected error when reading response body")
+		klog.Error("client-go")
 		klog.Flush()
+		ctrllog.Log.Error(errors.New("no"), "controller-runtime")
+		grpclog.Error("grpc")
+		log.Print("net/http")
 		said, err := os.ReadFile(file.Name())
-		if err != nil || strings.Contains(string(said), "Unexpected error") != want {
-			t.Errorf("-v %d: %q, %v", verbosity, said, err)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, library := range []string{"client-go", "controller-runtime", "grpc", "net/http"} {
+			if strings.Contains(string(said), library) != want {
+				t.Errorf("-v %d: %s in %q", verbosity, library, said)
+			}
+		}
+		if !want && len(said) > 0 {
+			t.Errorf("-v %d: %q", verbosity, said)
 		}
 	}
 }

@@ -35,7 +35,7 @@ import (
 type operatorOptions struct {
 	*command.App
 	namespace       string
-	allowed         []string
+	allowed, only   []string
 	approvePlans    bool
 	metrics, health string
 }
@@ -71,6 +71,8 @@ Migrations must not be able to have it run something. It listens on no port unle
 	flags.StringVar(&o.namespace, "namespace", controller.Namespace, "namespace of the Lease of the replica that leads: the operator's own")
 	flags.StringArrayVar(&o.allowed, "allow-calls", nil,
 		"digest of calls that a Migration may have the operator make; may be repeated (docs/hooks.md)")
+	flags.StringSliceVar(&o.only, "kinds", nil,
+		"kinds of migrations that its roles are for, by their fields of spec, such as serviceCIDR,podCIDR (default: all)")
 	flags.BoolVar(&o.approvePlans, "require-plan-approval", false,
 		"begin no Migration whose plan was not approved: replumb.dev/approve=plan:HASH")
 	flags.StringVar(&o.metrics, "metrics-bind-address", "", "[HOST:]PORT to serve Prometheus metrics at, as /metrics (default: none)")
@@ -88,6 +90,12 @@ func (o *operatorOptions) check() error {
 				Problem: fmt.Sprintf("--allow-calls %q is no digest", d),
 				Hint:    "the condition Stalled of a Migration with calls has its digest: 64 hexadecimal digits",
 			}
+		}
+	}
+	known := o.Kinds.Fields()
+	for _, kind := range o.only {
+		if !slices.Contains(known, kind) {
+			return &command.UsageError{Problem: fmt.Sprintf("--kinds: there is no kind %q", kind), Hint: "the kinds are " + strings.Join(known, ", ")}
 		}
 	}
 	if o.namespace == "" {
@@ -110,7 +118,7 @@ func (o *operatorOptions) run(ctx context.Context) error {
 	tools.Image = ownImage(ctx, c.Cluster, os.Getenv).Or(tools.Image) // what nodes could pull once
 	op := &controller.Operator{
 		Kinds: o.Kinds, Tools: tools, Identity: c.KnownIdentity(ctx), Name: replica(os.Getenv), Version: o.Build.Version, Namespace: o.namespace, Allowed: o.allowed,
-		PlansApproved: o.approvePlans, Log: log,
+		PlansApproved: o.approvePlans, Only: o.only, Log: log,
 	}
 	all, ctx := errgroup.WithContext(ctx)
 	if o.metrics != "" {

@@ -14,9 +14,12 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
+// Unnamed is who refuses a write where the answer names no one.
+const Unnamed = "the API server"
+
 // Refusal is a write that the API server does not take.
 type Refusal struct {
-	// By is who refuses it, as kind and name; "the API server" where the answer names no one.
+	// By is who refuses it, as kind and name, or Unnamed.
 	By string
 	// Quota says that it is a ResourceQuota that does.
 	Quota bool
@@ -87,7 +90,7 @@ func Of(err error) *Refusal {
 	if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
 		return nil
 	}
-	return &Refusal{By: "the API server", Err: err}
+	return &Refusal{By: Unnamed, Err: err}
 }
 
 // Create tries to create an object, and returns a refusal apart from other errors. An object that

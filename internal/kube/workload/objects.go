@@ -183,6 +183,11 @@ func Write(ctx context.Context, c client.Client, want *unstructured.Unstructured
 	return apply(ctx, c, want.DeepCopy())
 }
 
+// Try asks by a dry run whether an object may be written.
+func Try(ctx context.Context, c client.Client, want *unstructured.Unstructured) error {
+	return apply(ctx, c, want.DeepCopy(), client.DryRunAll)
+}
+
 // Same reports whether an object that exists is as it should be.
 func Same(ctx context.Context, c client.Client, p Pair) (bool, error) {
 	applied := p.Want.DeepCopy()

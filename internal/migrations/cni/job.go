@@ -3,6 +3,7 @@ package cni
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
@@ -136,6 +137,10 @@ func (j *Job) Examine(ctx context.Context) (Plans, error) {
 		return nil, err
 	}
 	in.AbsentSecrets = append(in.AbsentSecrets, forAgents...)
-	p.Findings = append(findings.Run(Checks(), in), p.Findings...)
+	found, err := p.Agents.Try(ctx, &j.Subject, j.Deps.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	p.Findings = slices.Concat(findings.Run(Checks(), in), p.Findings, found)
 	return strategy.Plans(p), nil
 }

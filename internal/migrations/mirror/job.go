@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -212,7 +213,11 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 		in.FreezeProblem = j.freezable(ctx)
 		survey.Freeze = in.FreezeProblem == nil
 	}
-	p.Findings = append(findings.Run(Checks(), in), p.Findings...)
+	found, err := p.Agents.Try(ctx, &j.Subject, j.Tools.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	p.Findings = slices.Concat(findings.Run(Checks(), in), p.Findings, found)
 	if survey.Serving() != v1alpha1.ServingSource { // nothing is in the way of going back
 		return p, nil
 	}

@@ -110,7 +110,11 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if in.AbsentSecrets, err = j.absentSecrets(ctx, j.Tools.Cluster); err != nil {
 		return nil, err
 	}
-	p.Findings = append(findings.Run(Checks(), in), p.Findings...)
+	found, err := p.Agents.Try(ctx, &j.Subject, j.Tools.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	p.Findings = slices.Concat(findings.Run(Checks(), in), p.Findings, found)
 	return p, j.hasImage()
 }
 

@@ -133,6 +133,11 @@ func (j *Job) planner(ctx context.Context, s podmove.Strategy) (*podmove.Planner
 	p := &podmove.Planner{Base: base, Inventory: s.Shared(), Rules: rules, Agents: j.newAgents(s), Proven: j.proven}
 	p.OnProof = func() { j.proven = true }
 	p.Migration.Spec.PodCIDR.From = podmove.Texts(p.Inventory.Spec.From)
+	found, err := p.Agents.Try(ctx, &j.Subject, j.Tools.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	p.Findings = append(p.Findings, found...)
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ func Validate(m *v1alpha1.Migration) (services.Spec, error) {
 	}
 	return services.Spec{
 		Name: m.Name, Mode: j.Mode, To: spec.Prefixes(j.To), From: spec.Prefixes(j.From), Networks: spec.Prefixes(j.Networks),
-		Overlap: j.Overlap, Bridge: j.Bridge, Domain: j.ClusterDomain, Drain: j.Drain.Duration, Barrier: j.Barrier.Mode, BarrierWait: j.Barrier.Wait.Duration,
+		Overlap: j.Overlap, Bridge: j.Bridge, BridgeLabels: j.BridgeLabels, Domain: j.ClusterDomain, Drain: j.Drain.Duration, Barrier: j.Barrier.Mode, BarrierWait: j.Barrier.Wait.Duration,
 		Batch: m.Spec.Batch.Size, Settle: m.Spec.Batch.Settle.Duration, ClusterServices: j.ClusterServices, Refresh: j.Refresh,
 		Follower:   j.Follower,
 		Strategies: services.StrategiesOf(j), Store: j.Etcd,

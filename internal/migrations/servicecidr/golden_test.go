@@ -154,6 +154,8 @@ type facts struct {
 	Ranges map[string]string `json:"ranges"`
 	// NodePorts is the range of node ports.
 	NodePorts string `json:"nodePorts"`
+	// Unanswered are errors in the place of answers.
+	Unanswered []string `json:"unanswered"`
 	// DualWrite is whether API servers write addresses twice.
 	DualWrite apiserver.DualWrite `json:"dualWrite"`
 	// Bitmap says that the one range is a flag of the API servers, Guard why addresses cannot be
@@ -263,6 +265,9 @@ func readFixture(t *testing.T, spec services.Spec, manifests, factsYAML []byte) 
 	}
 	if f.Guard != "" {
 		in.Guard = errors.New(f.Guard)
+	}
+	for _, text := range f.Unanswered {
+		in.Unanswered = append(in.Unanswered, errors.New(text))
 	}
 	in.Storage.Refused = map[types.NamespacedName]error{}
 	live.Inspection.Unsearched = f.Unsearched

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
@@ -234,11 +235,32 @@ func (j *Job) planner(ctx context.Context, in checks.Input) (*Planner, error) {
 	}
 	p.Kubeadm = j.kubeadmGates(in)
 	p.Forms, p.Form = in.Forms()
+	if err := j.tryOwn(ctx, p); err != nil {
+		return nil, err
+	}
 	p.Cilium = in.OverlapFacts().Cilium
 	if p.KeepType, err = j.keepType(ctx, in); err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+// tryOwn asks whether what replumb makes in its own namespace is admitted.
+func (j *Job) tryOwn(ctx context.Context, p *Planner) error {
+	var own []client.Object
+	if p.Overlap != nil {
+		made, err := p.Overlap.Objects()
+		if err != nil {
+			return err
+		}
+		own = made
+	}
+	if len(p.Inventory.Pending()) > 0 {
+		own = append(own, p.steps(engine.Forward).CanaryLike()...)
+	}
+	found, err := p.Agents.Try(ctx, &j.Subject, j.Deps.Cluster, own...)
+	p.Findings = append(p.Findings, found...)
+	return err
 }
 
 // kubeadmGates pass gates by what kubeadm has written on nodes; nil, if that is not asked for.

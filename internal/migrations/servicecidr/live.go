@@ -23,41 +23,57 @@ import (
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-// live asks what only the running cluster can tell.
+// live asks what only the running cluster can tell. A look that is answered with an error of the
+// API server is a finding, and takes no other look away.
 func (j *Job) live(ctx context.Context, in *checks.Input) error {
 	tries, err := j.trials(ctx, in)
 	if err != nil {
 		return err
 	}
+	looks := slices.Concat(tries, []func(context.Context) error{
+		func(ctx context.Context) error { return j.inspect(ctx, in) },
+		func(ctx context.Context) error { return j.seeDualWrite(ctx, in) },
+		func(ctx context.Context) error { return j.seeGuard(ctx, in) },
+		func(ctx context.Context) error { return j.kept(ctx, in) },
+		func(ctx context.Context) error { return j.seeKubeadm(ctx, in) },
+		func(ctx context.Context) error { return j.seeFreeze(ctx, in) },
+		func(ctx context.Context) (err error) {
+			in.AbsentSecrets, err = j.agents().AbsentSecrets(ctx, j.Deps.Cluster)
+			return err
+		},
+	})
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(parallel)
-	for _, try := range tries {
-		eg.Go(func() error { return checks.UnlessForbidden(try(ctx)) })
+	unanswered := make([]error, len(looks))
+	for i, look := range looks {
+		eg.Go(func() error {
+			err := checks.UnlessForbidden(look(ctx))
+			if err == nil || !j.Tells(err) {
+				return err
+			}
+			unanswered[i] = err
+			return nil
+		})
 	}
-	eg.Go(func() error { return checks.UnlessForbidden(j.inspect(ctx, in)) })
-	eg.Go(func() error { return checks.UnlessForbidden(j.seeDualWrite(ctx, in)) })
-	eg.Go(func() error { return j.seeGuard(ctx, in) })
-	eg.Go(func() error { return j.kept(ctx, in) })
-	eg.Go(func() error { return j.seeKubeadm(ctx, in) })
-	eg.Go(func() (err error) {
-		in.AbsentSecrets, err = j.agents().AbsentSecrets(ctx, j.Deps.Cluster)
-		return err
-	})
-	eg.Go(func() error {
-		if j.Spec.Common.Freeze == v1alpha1.FreezeDisabled {
-			return nil
-		}
-		err := error(&freeze.UnavailableError{Err: errors.New("the user may not create ValidatingAdmissionPolicies")})
-		if j.May("create", "admissionregistration.k8s.io", "validatingadmissionpolicies") {
-			err = freeze.Possible(ctx, j.Deps.Cluster, j.Spec.Name)
-		}
-		if unavailable := (*freeze.UnavailableError)(nil); errors.As(err, &unavailable) || apierrors.IsForbidden(err) {
-			in.Freeze = err
-			return nil
-		}
-		return err
-	})
-	return eg.Wait()
+	err = eg.Wait()
+	in.Unanswered = slices.DeleteFunc(unanswered, func(err error) bool { return err == nil })
+	return err
+}
+
+// seeFreeze asks whether Services can be frozen, where they are to be.
+func (j *Job) seeFreeze(ctx context.Context, in *checks.Input) error {
+	if j.Spec.Common.Freeze == v1alpha1.FreezeDisabled {
+		return nil
+	}
+	err := error(&freeze.UnavailableError{Err: errors.New("the user may not create ValidatingAdmissionPolicies")})
+	if j.May("create", "admissionregistration.k8s.io", "validatingadmissionpolicies") {
+		err = freeze.Possible(ctx, j.Deps.Cluster, j.Spec.Name)
+	}
+	if unavailable := (*freeze.UnavailableError)(nil); errors.As(err, &unavailable) || apierrors.IsForbidden(err) {
+		in.Freeze = err
+		return nil
+	}
+	return err
 }
 
 // seeKubeadm looks at what gates: Kubeadm stands on.

@@ -130,6 +130,7 @@ func (p *Planner) steps(to engine.Direction) *hop.Steps {
 		Domain:     p.spec().Domain,
 		Form:       p.Form,
 		Forms:      p.Forms,
+		Labels:     p.spec().BridgeLabels,
 		Pool:       p.pool(to),
 		Within:     slices.Concat(p.spec().From, p.spec().To),
 		Barriers:   p.barriers(to),

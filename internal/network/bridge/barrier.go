@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/network/cidr"
@@ -206,7 +206,11 @@ func (b *Barrier) createService(ctx context.Context, family corev1.IPFamily) (*c
 		}
 		err := b.Client.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager))
 		if err == nil && svc.Spec.HealthCheckNodePort == 0 && b.Connect == nil {
-			return nil, errors.New("the API server gave it no health-check port")
+			return nil, &fault.Hinted{
+				Err: fmt.Errorf("service %s/%s was given no health-check port", svc.Namespace, svc.Name),
+				Hint: "something changes Services of type LoadBalancer as they are made: exempt namespace " + v1alpha1.SystemNamespace +
+					" from mutating webhooks and policies; or have agents prove it: spec.proof.agents: Enabled",
+			}
 		}
 		if !chosen || !IsTaken(err) {
 			return svc, NotReadyYet(err)

@@ -8,10 +8,12 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -40,6 +42,8 @@ type Bridge struct {
 	// Own is the bridge's own ClusterIP. Invalid: the API server chooses.
 	Own  netip.Addr
 	Form v1alpha1.BridgeForm
+	// Labels are those that policies ask for, beside replumb's own.
+	Labels map[string]string
 }
 
 // Answers are the addresses, of two, at which a bridge answers.
@@ -126,7 +130,7 @@ func (b *Bridge) Build() *corev1.Service {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: key.Namespace,
 			Name:      key.Name,
-			Labels:    map[string]string{v1alpha1.LabelMigration: b.Migration, v1alpha1.LabelRole: v1alpha1.RoleBridge},
+			Labels:    with(b.Labels, map[string]string{v1alpha1.LabelMigration: b.Migration, v1alpha1.LabelRole: v1alpha1.RoleBridge}),
 			Annotations: map[string]string{
 				v1alpha1.AnnotationService:    b.Service.Name,
 				v1alpha1.AnnotationServiceUID: string(b.Service.UID),
@@ -227,6 +231,7 @@ func Difference(have, want *corev1.Service, reserved bool) error {
 		{"loadBalancerClass", equality.Semantic.DeepEqual(h.LoadBalancerClass, w.LoadBalancerClass)},
 		{"status.loadBalancer.ingress", sameIngress(have.Status, want.Status)},
 		{"annotations", sameNotes(have, want)},
+		{"labels", labels.SelectorFromSet(want.Labels).Matches(labels.Set(have.Labels))},
 	} {
 		if !d.equal {
 			return &DriftError{Name: name, Field: d.field}
@@ -267,6 +272,12 @@ type DriftError struct {
 
 func (e *DriftError) Error() string { return fmt.Sprintf("bridge %s differs in %s", e.Name, e.Field) }
 
+// Advice says how to find out who writes it.
+func (e *DriftError) Advice() string {
+	return "something else changes the bridge. See who, and have it leave Services with the label " + v1alpha1.LabelRole + "=" +
+		v1alpha1.RoleBridge + " alone: kubectl get service " + inNamespace(e.Name) + " -o yaml --show-managed-fields; then run the same command again"
+}
+
 // OutsideError says that a bridge was to answer at an address that is none of its migration's.
 type OutsideError struct {
 	Name    string
@@ -275,6 +286,21 @@ type OutsideError struct {
 
 func (e *OutsideError) Error() string {
 	return fmt.Sprintf("bridge %s must not answer at %s, which is in no range of the migration", e.Name, e.Address)
+}
+
+// Advice says where the address comes from.
+func (*OutsideError) Advice() string {
+	return "what is reserved for the bridge, or a range in spec.serviceCIDR, was changed by others: correct it (kubectl get ipaddresses -l " +
+		v1alpha1.LabelRole + "=" + v1alpha1.RoleHold + " -o yaml shows what is reserved), and run the same command again"
+}
+
+// inNamespace are the arguments by which kubectl finds what is called NAMESPACE/NAME.
+func inNamespace(key string) string {
+	namespace, name, found := strings.Cut(key, "/")
+	if !found {
+		return key
+	}
+	return "-n " + namespace + " " + name
 }
 
 // inside returns an OutsideError for addresses outside the migration's ranges.
@@ -295,6 +321,12 @@ type ForeignError struct {
 
 func (e *ForeignError) Error() string {
 	return fmt.Sprintf("%s %s exists and does not belong to this migration", e.Kind, e.Name)
+}
+
+// Advice says what to do about the other object.
+func (e *ForeignError) Advice() string {
+	return "see whose it is, and remove or rename it if it is not needed: kubectl get " + strings.ToLower(e.Kind) + " " + inNamespace(e.Name) +
+		" -o yaml; then run the same command again"
 }
 
 // FormOf tells the form of an existing bridge.

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
@@ -152,6 +153,14 @@ func arrivalOf(svc *corev1.Service, memo *networkingv1.IPAddress) (Arrival, erro
 	return a, errors.Join(errs[:]...)
 }
 
+// misled is an error about what others have changed of a migration between the patches of a hop.
+func misled(migration, format string, args ...any) error {
+	return &fault.Hinted{
+		Err:  fmt.Errorf(format, args...),
+		Hint: "others have changed migration " + migration + " meanwhile; run apply or rollback, which completes the hop by what is recorded",
+	}
+}
+
 // mayArrive is nil if both addresses of a memo are in the ranges of its migration.
 func mayArrive(ctx context.Context, c client.Reader, memo *networkingv1.IPAddress) error {
 	m := &v1alpha1.Migration{}
@@ -160,7 +169,7 @@ func mayArrive(ctx context.Context, c client.Reader, memo *networkingv1.IPAddres
 		return fmt.Errorf("migration %s: %w", name, err)
 	}
 	if m.Spec.ServiceCIDR == nil {
-		return fmt.Errorf("migration %s moves no Services", name)
+		return misled(name, "migration %s moves no Services", name)
 	}
 	for key, texts := range map[string][]string{
 		v1alpha1.AnnotationOldIP: m.Spec.ServiceCIDR.From, v1alpha1.AnnotationTargetIP: m.Spec.ServiceCIDR.To,
@@ -176,7 +185,7 @@ func mayArrive(ctx context.Context, c client.Reader, memo *networkingv1.IPAddres
 			}
 		}
 		if !cidr.Contains(ranges, a) {
-			return fmt.Errorf("address %s is in no range of migration %s", a, name)
+			return misled(name, "address %s is in no range of migration %s", a, name)
 		}
 	}
 	return nil

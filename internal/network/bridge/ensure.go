@@ -233,6 +233,12 @@ type MissingError struct {
 
 func (e *MissingError) Error() string { return fmt.Sprintf("bridge %s does not exist", e.Name) }
 
+// Advice says how to get it back.
+func (*MissingError) Advice() string {
+	return "something else deletes bridges (the audit log says who): have it leave Services with the label " + v1alpha1.LabelRole + "=" +
+		v1alpha1.RoleBridge + " alone, and run the same command again, which makes it anew"
+}
+
 // readyEndpoints are sorted. A missing ready condition means ready (k8s.io/api discovery/v1,
 // EndpointConditions).
 func readyEndpoints(have []discoveryv1.EndpointSlice, key types.NamespacedName) []string {

@@ -49,13 +49,13 @@ func Choose(candidates []v1alpha1.BridgeForm, admitted map[v1alpha1.BridgeForm]e
 // Try asks by a dry run whether a bridge of a form would be admitted, and returns a refusal apart
 // from errors.
 func Try(
-	ctx context.Context, c client.Client, form v1alpha1.BridgeForm, beside *corev1.Service, target netip.Addr,
+	ctx context.Context, c client.Client, form v1alpha1.BridgeForm, labels map[string]string, beside *corev1.Service, target netip.Addr,
 ) (*admission.Refusal, error) {
 	old, err := netip.ParseAddr(beside.Spec.ClusterIP)
 	if err != nil {
 		old = target
 	}
-	b := &Bridge{Migration: "admission", Service: beside, Old: old, New: target, Form: form}
+	b := &Bridge{Migration: "admission", Service: beside, Old: old, New: target, Form: form, Labels: labels}
 	return TryService(ctx, c, b.Build())
 }
 

@@ -129,6 +129,12 @@ type TakenError struct {
 
 func (e *TakenError) Error() string { return fmt.Sprintf("address %s is taken by %s", e.Address, e.By) }
 
+// Advice says how the address gets free.
+func (e *TakenError) Advice() string {
+	return "have its owner give it up, if it can (kubectl get ipaddress " + e.Address.String() + " -o yaml names the owner), and run the same command again; " +
+		"or let the Service that is to go there keep its address: " + v1alpha1.AnnotationStrategy + "=" + v1alpha1.StrategyPin
+}
+
 // Create creates the hold. If the address is someone else's it returns a TakenError.
 func (h *Hold) Create(ctx context.Context, c client.Client) error {
 	made, err := h.create(ctx, c)

@@ -28,6 +28,11 @@ type FullError struct {
 
 func (e *FullError) Error() string { return fmt.Sprintf("no free address is left in %v", e.Ranges) }
 
+// Advice says how there come to be more.
+func (*FullError) Advice() string {
+	return "delete what needs no address in it, or choose a larger range: replumb ranges proposes some; then run the same command again"
+}
+
 // NewPool is a pool over ranges in which used addresses are never chosen.
 func NewPool(ranges []netip.Prefix, used []netip.Addr) *Allocator {
 	p := &Allocator{ranges: ranges, used: make(map[netip.Addr]bool, len(used))}

@@ -115,6 +115,15 @@ func (s *Set) get(ctx context.Context) (*appsv1.Deployment, error) {
 	return d, nil
 }
 
+// Objects are what Install runs.
+func (s *Set) Objects() ([]client.Object, error) {
+	made, err := s.deployment(nil)
+	if err != nil {
+		return nil, err
+	}
+	return made[:1], nil // admission of disruption budgets is nobody's concern
+}
+
 func (s *Set) apply(
 	id, title string, build func(servers []string) ([]client.Object, error),
 ) engine.Step {

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/kube/admission"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/spec"
@@ -33,8 +35,10 @@ const (
 type Scene struct {
 	Migration *v1alpha1.Migration
 	Kinds     migrations.Kinds
-	Others    []v1alpha1.Migration
 	Revisions Revisions
+	// Only are the kinds that the operator has rights for, by their fields; none is all.
+	Only   []string
+	Others []v1alpha1.Migration
 	// Allowed are digests of calls that the operator was started to make.
 	Allowed       []string
 	PlansApproved bool
@@ -93,7 +97,7 @@ func decide(s Scene) Decision {
 		return stalled(v1alpha1.ReasonInvalid, withAdvice(err))
 	}
 	for _, step := range []func(Scene, Decision, migration.Approvals) (Decision, bool){
-		lossy, paused, uncalled, failed, ordered, second, unplanned, unapproved,
+		leftOut, lossy, paused, uncalled, failed, ordered, second, unplanned, unapproved,
 	} {
 		if held, holds := step(s, d, approved); holds {
 			return held
@@ -107,7 +111,7 @@ func stalled(reason, message string) Decision {
 }
 
 func withAdvice(err error) string {
-	if hint := fault.Advice(err); hint != "" {
+	if hint := cmp.Or(fault.Advice(err), admission.Advice(err)); hint != "" {
 		return err.Error() + "\nhint: " + hint
 	}
 	return err.Error()
@@ -126,6 +130,18 @@ func (s Scene) refused() (Decision, bool) {
 	return stalled(v1alpha1.ReasonVersionMismatch, fmt.Sprintf(
 		"customresourcedefinition migrations.replumb.dev has schema revision %d, and the operator knows revision %d\nhint: %s",
 		r.Cluster, r.Own, side)), true
+}
+
+// leftOut has nothing begun that the operator lacks the rights for.
+func leftOut(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
+	kind := s.Migration.Spec.Type()
+	if len(s.Only) == 0 || kind == "" || slices.Contains(s.Only, kind) {
+		return Decision{}, false
+	}
+	return stalled(v1alpha1.ReasonKindLeftOut, fmt.Sprintf(
+		"the operator was started for %s, and has no rights for migrations with spec.%s\n"+
+			"hint: add %[2]s to rbac.kinds of the chart; or have a person with the rights run replumb with --local",
+		strings.Join(s.Only, ", "), kind)), true
 }
 
 func (s Scene) course() Decision {

@@ -207,6 +207,18 @@ func TestDecide(t *testing.T) {
 			m: wish("m", v1alpha1.DesiredApplied, pausing), act: Apply, standing: migration.UnderWay, reason: v1alpha1.ReasonApplying,
 			change: func(s *Scene) { s.Last, s.Migration.Spec.Paused = blocked(s.Migration, time.Second), false },
 		},
+		"a kind that was left out": {
+			m: wish("m", v1alpha1.DesiredApplied), change: func(s *Scene) { s.Only = []string{"podCIDR"} }, act: Rest,
+			standing: migration.Stalled, reason: v1alpha1.ReasonKindLeftOut, message: "add serviceCIDR to rbac.kinds",
+		},
+		"a kind among others": {
+			m: wish("m", v1alpha1.DesiredApplied), change: func(s *Scene) { s.Only = []string{"podCIDR", "serviceCIDR"} }, act: Apply,
+			standing: migration.UnderWay, reason: v1alpha1.ReasonApplying,
+		},
+		"a kind that was left out, and is done": {
+			m: wish("m", v1alpha1.DesiredFinished, in(v1alpha1.PhaseFinished)), change: func(s *Scene) { s.Only = []string{"podCIDR"} }, act: Rest,
+			standing: migration.AsDesired, reason: v1alpha1.ReasonAsDesired,
+		},
 		"the second waits": {
 			m: wish("m", v1alpha1.DesiredApplied), act: Rest, standing: migration.UnderWay, reason: v1alpha1.ReasonWaitingForMigration,
 			message: "waits for migration first, which was created before",

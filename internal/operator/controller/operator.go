@@ -37,8 +37,10 @@ type Operator struct {
 	Namespace     string
 	Allowed       []string
 	PlansApproved bool
-	Metrics       *metrics.Metrics
-	Log           func(format string, args ...any)
+	// Only are the kinds that it has rights for, by their fields; none is all.
+	Only    []string
+	Metrics *metrics.Metrics
+	Log     func(format string, args ...any)
 
 	// The fields below belong to the goroutine that leads.
 
@@ -169,7 +171,7 @@ func (o *Operator) forget(all []v1alpha1.Migration) {
 
 func (o *Operator) scene(m *v1alpha1.Migration, all []v1alpha1.Migration, revisions Revisions) Scene {
 	s := Scene{
-		Migration: m, Kinds: o.Kinds, Others: all, Revisions: revisions, Allowed: o.Allowed, PlansApproved: o.PlansApproved, Now: time.Now(),
+		Migration: m, Kinds: o.Kinds, Only: o.Only, Others: all, Revisions: revisions, Allowed: o.Allowed, PlansApproved: o.PlansApproved, Now: time.Now(),
 	}
 	fingerprint := Fingerprint(m)
 	if p, ok := o.plans[m.Name]; ok && p.of == fingerprint && time.Since(p.at) < planned {

@@ -33,6 +33,11 @@ type ForeignError struct {
 
 func (e *ForeignError) Error() string { return e.Object + " exists and does not belong to replumb" }
 
+// Advice says what to do about the other object.
+func (e *ForeignError) Advice() string {
+	return "see whose " + e.Object + " is, and remove it if it is not needed; then run the same command again"
+}
+
 func unavailable(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsInvalid(err) {
 		return &UnavailableError{Err: err}

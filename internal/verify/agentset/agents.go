@@ -106,6 +106,24 @@ func (s *Set) Install() []engine.Group {
 	}
 }
 
+// Objects are what Install runs, and what agents call.
+func (s *Set) Objects() ([]client.Object, error) {
+	build := objects{s}
+	builds := []func([]string) ([]client.Object, error){build.hostSet, build.podSet}
+	all := []client.Object{build.service()}
+	if s.services() {
+		builds, all = append(builds, build.answers), append(all, build.single())
+	}
+	for _, b := range builds {
+		made, err := b(nil)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, made...)
+	}
+	return all, nil
+}
+
 func (s *Set) services() bool { return s.Services || len(s.Ranges) > 0 }
 
 // Remove takes away what Install has made, but for the definition of NodeReport and the namespace.

@@ -2,6 +2,7 @@ package lossguard
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -193,6 +194,19 @@ func (p *Agents) BestEffort(groups []engine.Group) []engine.Group {
 		}
 	}
 	return groups
+}
+
+// Try asks whether agents, and more of a migration's own, may be made.
+func (p *Agents) Try(ctx context.Context, s *migration.Subject, c *cluster.Cluster, more ...client.Object) (findings.Findings, error) {
+	own := migration.Own{Objects: more}
+	if p != nil {
+		all, err := p.Objects()
+		if err != nil {
+			return nil, err
+		}
+		own.Objects, own.Privileged = slices.Concat(all, more), true
+	}
+	return s.TryOwn(ctx, c, own)
 }
 
 // Steady waits until every probe is answered from every node again, after something that is named.

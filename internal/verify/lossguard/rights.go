@@ -13,6 +13,9 @@ func Role(name, file string, services bool) access.Role {
 		Rules: []access.Rule{{
 			Why:    "Agents, what they run as, and what they may do themselves: no user can give agents more rights than they have.",
 			Rights: narrow(agentset.Rights(services)),
+		}, {
+			Why:    "Whether admission lets pods of replumb in, asked by dry runs.",
+			Rights: access.In(v1alpha1.SystemNamespace, access.Grant("", "pods", "", "create")...),
 		}},
 		Danger: []string{
 			"Who has it can run privileged pods on every node, in " + v1alpha1.SystemNamespace + " alone, where Pod Security then admits them: root on every node.",

@@ -66,7 +66,20 @@ func admissionChecks() []findings.Check[Input] {
 			Fix: "exempt the webhook's own namespace from it (namespaceSelector), or its own Service (objectSelector), and ipaddresses from its rules; " +
 				"or pin the Service: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
 		},
+		{
+			Code: "RP1707", Severity: findings.Blocking, Run: checkUnanswered,
+			Claim: "the API server answers all that check asks",
+			Why:   "what it answers with an error is not known, while the outcome of other checks stands; the move would meet with the same error",
+			Fix:   "repair what the message names, most often a webhook or an API service that does not answer, and run check again",
+		},
 	}
+}
+
+func checkUnanswered(in Input) (out []findings.Result) {
+	for _, err := range in.Unanswered {
+		out = append(out, findings.NotKnown("", "not known: %v", err))
+	}
+	return out
 }
 
 // unbridged are the entries that are yet to get a bridge.

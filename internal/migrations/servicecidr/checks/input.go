@@ -25,6 +25,8 @@ type Input struct {
 	Restarts  []rollout.Workload
 	// Trials are what was tried by dry runs.
 	Trials Trials
+	// Unanswered are errors of the API server in the place of answers.
+	Unanswered []error
 	// DualWrite is empty if no default range goes. Vouched is the user's word that there is none.
 	DualWrite apiserver.DualWrite
 	Vouched   bool

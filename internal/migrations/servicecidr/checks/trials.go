@@ -111,7 +111,7 @@ func (t *Trier) OwnAddresses(refused map[string]error) (tasks []func(context.Con
 
 func (t *Trier) forms(ctx context.Context, e *services.Entry) error {
 	for _, form := range t.Candidates {
-		refused, err := bridge.Try(ctx, t.Cluster, form, e.Service, e.New)
+		refused, err := bridge.Try(ctx, t.Cluster, form, t.Inventory.Spec.BridgeLabels, e.Service, e.New)
 		if err != nil {
 			return unlessGone(err)
 		}

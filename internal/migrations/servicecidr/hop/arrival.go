@@ -87,7 +87,7 @@ func (a *attempt) retarget(ctx context.Context, dest netip.Addr) error {
 	}
 	p := a.progress
 	if a.to == engine.Backward {
-		return stranded(fmt.Errorf("its old address %s was given to another Service meanwhile", dest))
+		return stranded(&bridge.TakenError{Address: dest, By: "another Service meanwhile"})
 	}
 	if err := a.reserveNew(ctx, p); err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
@@ -111,7 +112,11 @@ func (s *Canary) move(ctx context.Context, svc *corev1.Service) error {
 			return fmt.Errorf("%s: %w", step.Title(), err)
 		}
 		if by := s.Steps.Tracker.Of(e).stranded; by != "" {
-			return fmt.Errorf("service %s %s", e.Key(), by)
+			return &fault.Hinted{
+				Err: fmt.Errorf("service %s %s", e.Key(), by),
+				Hint: "no other Service has left its address. Exempt namespace " + v1alpha1.SystemNamespace + " from what refuses that, " +
+					"and Services that move as well; then run the same command again",
+			}
 		}
 	}
 	return nil
@@ -134,6 +139,13 @@ func (s *Canary) create(ctx context.Context) (*corev1.Service, error) {
 			return nil, bridge.NotReadyYet(err)
 		}
 	}
+}
+
+// CanaryLike are a canary and its bridge, as far as admission can tell, for a trial.
+func (s *Steps) CanaryLike() []client.Object {
+	canary := (&Canary{Steps: s}).build()
+	beside := (&bridge.Bridge{Migration: s.Migration, Service: canary, Form: s.Form, Labels: s.Labels, Answers: bridge.Neither}).Build()
+	return []client.Object{canary, beside}
 }
 
 // Written writes a throw-away Service, and reads it where API servers keep it. How others are kept
@@ -178,10 +190,14 @@ func (s *Canary) labels() map[string]string {
 }
 
 func (s *Canary) build() *corev1.Service {
+	labels := s.labels()
+	for key, value := range s.Steps.Labels {
+		labels[key] = value
+	}
 	svc := &corev1.Service{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: v1alpha1.SystemNamespace, GenerateName: "canary-", Labels: s.labels(),
+			Namespace: v1alpha1.SystemNamespace, GenerateName: "canary-", Labels: labels,
 		},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 9, Protocol: corev1.ProtocolTCP}}},
 	}

@@ -33,6 +33,11 @@ func (e *lackError) Error() string {
 		e.Quota, e.hard, e.resource, e.used, e.need, e.used+e.need)
 }
 
+// Advice says how there comes to be room.
+func (e *lackError) Advice() string {
+	return "raise the quota until finish: kubectl edit resourcequota -n " + e.Quota.Namespace + " " + e.Quota.Name + "; then run the same command again"
+}
+
 // QuotasLacking are the quotas of a namespace that have no room.
 func QuotasLacking(quotas []corev1.ResourceQuota, namespace string, needs Charges) (out []*lackError) {
 	for i := range quotas {

@@ -63,8 +63,8 @@ func (o *ownStep) look(ctx context.Context) (engine.State, *corev1.Service, erro
 		return engine.Done, svc, nil // it is skipped when its turn to move comes
 	}
 	if !p.Beside(svc).IsValid() {
-		return engine.Blocked, svc, fmt.Errorf("service %s is now of type %s at %q, neither at %s nor at %s",
-			p.Key(), svc.Spec.Type, svc.Spec.ClusterIP, p.Old, p.New)
+		return engine.Blocked, svc, changedf(p.Key(), "is now of type %s at %q, neither at %s nor at %s",
+			svc.Spec.Type, svc.Spec.ClusterIP, p.Old, p.New)
 	}
 	if o.answers(ctx, svc) == nil {
 		p.service = svc
@@ -78,7 +78,7 @@ func (o *ownStep) has(svc *corev1.Service) error {
 	p := o.progress
 	beside := p.Beside(svc)
 	if form, there := ownaddress.FormOf(svc, beside); !there || form != p.Overlap.Form {
-		return fmt.Errorf("service %s does not answer at %s", p.Key(), beside)
+		return changedf(p.Key(), "does not answer at %s", beside)
 	}
 	return nil
 }
@@ -262,8 +262,8 @@ func (x *exchangeStep) look(ctx context.Context) (engine.State, *corev1.Service,
 	case services.IsAt(svc, dest), services.IsAt(svc, src), x.mayNotMove(x.progress, svc) != "":
 		return engine.Pending, svc, nil
 	}
-	return engine.Blocked, svc, fmt.Errorf("service %s is now of type %s at %q, and was to move from %s to %s",
-		x.progress.Key(), svc.Spec.Type, svc.Spec.ClusterIP, src, dest)
+	return engine.Blocked, svc, changedf(x.progress.Key(), "is now of type %s at %q, and was to move from %s to %s",
+		svc.Spec.Type, svc.Spec.ClusterIP, src, dest)
 }
 
 func (x *exchangeStep) both() *ownStep { return &ownStep{Steps: x.Steps, progress: x.progress} }
@@ -317,7 +317,7 @@ func (x *exchangeStep) prove(ctx context.Context) error {
 func (x *exchangeStep) arrived(svc *corev1.Service, keeps error) error {
 	_, dest := x.ends()
 	if !services.IsAt(svc, dest) {
-		return fmt.Errorf("service %s is of type %s at %q, want %s", x.progress.Key(), svc.Spec.Type, svc.Spec.ClusterIP, dest)
+		return changedf(x.progress.Key(), "is of type %s at %q, want %s", svc.Spec.Type, svc.Spec.ClusterIP, dest)
 	}
 	if keeps != nil {
 		return fmt.Errorf("service %s has moved, but does not keep %s: %w", x.progress.Key(), x.progress.Beside(svc), keeps)

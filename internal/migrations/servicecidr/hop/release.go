@@ -54,8 +54,8 @@ func (r Release) look(ctx context.Context) (engine.State, remainder, error) {
 		return engine.Unknown, remainder{}, err
 	}
 	if svc != nil && !services.IsAt(svc, r.At) && !r.outOfMigration(svc) {
-		return engine.Blocked, remainder{}, fmt.Errorf("service %s is of type %s at %q, not at %s: its bridge must stay",
-			r.Entry.Key(), svc.Spec.Type, svc.Spec.ClusterIP, r.At)
+		return engine.Blocked, remainder{}, changedf(r.Entry.Key(), "is of type %s at %q, not at %s: its bridge must stay",
+			svc.Spec.Type, svc.Spec.ClusterIP, r.At)
 	}
 	seen, left, err := r.leftOf(ctx, svc)
 	switch {

@@ -99,8 +99,8 @@ func (h *hopStep) look(ctx context.Context) (engine.State, *corev1.Service, erro
 	case services.IsAt(svc, dest), h.progress.IsInTransit(svc, h.Domain), services.IsAt(svc, src), h.mayNotMove(h.progress, svc) != "":
 		return engine.Pending, svc, nil
 	}
-	return engine.Blocked, svc, fmt.Errorf("service %s is now of type %s at %q, and was to move from %s to %s",
-		h.progress.Key(), svc.Spec.Type, svc.Spec.ClusterIP, src, dest)
+	return engine.Blocked, svc, changedf(h.progress.Key(), "is now of type %s at %q, and was to move from %s to %s",
+		svc.Spec.Type, svc.Spec.ClusterIP, src, dest)
 }
 
 // left reports whether the address that the Service has left is reserved, as after a hop.
@@ -112,7 +112,7 @@ func (h *hopStep) left(ctx context.Context, src netip.Addr) bool {
 // keeps is nil for a Service that answers at an address itself, if it is to.
 func (h *hopStep) keeps(svc *corev1.Service, a netip.Addr) error {
 	if form, there := ownaddress.FormOf(svc, a); h.progress.KeepsItself() && (!there || form != h.progress.Overlap.Form) {
-		return fmt.Errorf("service %s does not answer at %s", h.progress.Key(), a)
+		return changedf(h.progress.Key(), "does not answer at %s", a)
 	}
 	return nil
 }
@@ -206,16 +206,16 @@ func (h *hopStep) verifySpec(svc *corev1.Service, original *corev1.ServiceSpec) 
 	s, key := &svc.Spec, h.progress.Key()
 	switch {
 	case !services.IsAt(svc, dest) || s.ExternalName != "":
-		return fmt.Errorf("service %s is of type %s at %q, want %s", key, s.Type, s.ClusterIP, dest)
+		return changedf(key, "is of type %s at %q, want %s", s.Type, s.ClusterIP, dest)
 	case !equality.Semantic.DeepEqual(s.IPFamilies, original.IPFamilies),
 		!equality.Semantic.DeepEqual(s.IPFamilyPolicy, original.IPFamilyPolicy),
 		!equality.Semantic.DeepEqual(s.InternalTrafficPolicy, original.InternalTrafficPolicy):
-		return fmt.Errorf("service %s lost its ipFamilies, ipFamilyPolicy or internalTrafficPolicy", key)
+		return changedf(key, "lost its ipFamilies, ipFamilyPolicy or internalTrafficPolicy")
 	case services.AddressBeside(services.ParseAddresses(original.ClusterIPs), dest) != services.AddressBeside(services.AddressesOf(svc), dest):
-		return fmt.Errorf("service %s is at %v, and did not keep its other address", key, s.ClusterIPs)
+		return changedf(key, "is at %v, and did not keep its other address", s.ClusterIPs)
 	case original.Type == corev1.ServiceTypeNodePort &&
 		(!samePorts(s.Ports, original.Ports) || s.ExternalTrafficPolicy != original.ExternalTrafficPolicy):
-		return fmt.Errorf("service %s lost its node ports or externalTrafficPolicy", key)
+		return changedf(key, "lost its node ports or externalTrafficPolicy")
 	}
 	return h.keeps(svc, src)
 }

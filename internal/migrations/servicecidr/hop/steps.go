@@ -30,7 +30,9 @@ type Steps struct {
 	// Forms are those of new bridges by namespace, Form is that of all others.
 	Forms map[string]v1alpha1.BridgeForm
 	Form  v1alpha1.BridgeForm
-	Pool  *cidr.Allocator
+	// Labels are on bridges, and on the canary, beside replumb's own.
+	Labels map[string]string
+	Pool   *cidr.Allocator
 	// Within are the ranges of the migration: no bridge answers at other addresses.
 	Within     []netip.Prefix
 	Barriers   *Barriers
@@ -107,6 +109,7 @@ func (s *Steps) bridgeOf(p *Progress, svc *corev1.Service) *bridge.Bridge {
 		Within:    s.Within,
 		Reserved:  len(p.Reserved) > 0,
 		Form:      cmp.Or(s.Forms[svc.Namespace], s.Form),
+		Labels:    s.Labels,
 	}
 }
 

@@ -18,6 +18,11 @@ type strandedError struct{ why error }
 func (e *strandedError) Error() string { return e.why.Error() }
 func (e *strandedError) Unwrap() error { return e.why }
 
+// Advice is what every command that ends with such Services says.
+func (*strandedError) Advice() string {
+	return "except the Service from what refuses it, and run the same command again, which completes it; its bridge answers meanwhile"
+}
+
 func stranded(why error) error { return &strandedError{why} }
 
 // patience is for how long a refusal is taken for one that passes: quotas count what the first

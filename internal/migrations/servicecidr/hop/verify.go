@@ -29,7 +29,7 @@ func ArrivalStep(c client.Client, listed *ServiceList, e *services.Entry, domain
 			if reason := services.WhyAddressless(svc); reason.Kind != "" && !e.IsInTransit(svc, domain) {
 				return nil // others took its address away, and it is not for the migration to give it one
 			}
-			return fmt.Errorf("service %s is of type %s at %q, not at %s", e.Key(), svc.Spec.Type, svc.Spec.ClusterIP, e.New)
+			return changedf(e.Key(), "is of type %s at %q, not at %s", svc.Spec.Type, svc.Spec.ClusterIP, e.New)
 		},
 	}
 }

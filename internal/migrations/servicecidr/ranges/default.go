@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
@@ -57,7 +58,10 @@ func (d newDefault) made(ctx context.Context) error {
 	case slices.Equal(services.CIDRsOf(have), d.gone):
 		return &CameBackError{Range: d.gone}
 	case !d.fits(services.CIDRsOf(have)):
-		return fmt.Errorf("the default servicecidr is %s, and should be %s", lists.Join(services.CIDRsOf(have), ", "), lists.Join(d.want, ", "))
+		return &fault.Hinted{
+			Err:  fmt.Errorf("the default servicecidr is %s, and should be %s", lists.Join(services.CIDRsOf(have), ", "), lists.Join(d.want, ", ")),
+			Hint: "start every API server with --service-cluster-ip-range=" + lists.Join(d.want, ",") + ", and run the same command again",
+		}
 	case !readyCondition(have):
 		return engine.NotYet("the default servicecidr is not ready")
 	}

@@ -167,6 +167,11 @@ type RangeInUseError struct {
 	Holders []string
 }
 
+// Advice says how the range gets free.
+func (*RangeInUseError) Advice() string {
+	return "move or delete what is named, and run the same command again; old addresses answer meanwhile"
+}
+
 func (e *RangeInUseError) Error() string {
 	if e.Name == "" {
 		return fmt.Sprintf("the old range %s is still used by %s", lists.Join(e.Range, ", "), services.FirstTen(e.Holders))

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
@@ -428,7 +429,11 @@ func (e *Entry) OriginalSpec(svc *corev1.Service) (*corev1.ServiceSpec, error) {
 		text, from = svc.Annotations[v1alpha1.AnnotationOriginalSpec], "service "+e.Key().String()
 	}
 	if text == "" {
-		return nil, fmt.Errorf("%s: there is no annotation %s", from, v1alpha1.AnnotationOriginalSpec)
+		return nil, &fault.Hinted{
+			Err: fmt.Errorf("%s: there is no annotation %s", from, v1alpha1.AnnotationOriginalSpec),
+			Hint: "others took it off: replumb backup export has the Service as it was. Write its spec on it, as JSON, as " + v1alpha1.AnnotationOriginalSpec +
+				", and run the same command again",
+		}
 	}
 	spec := &corev1.ServiceSpec{}
 	if err := json.Unmarshal([]byte(text), spec); err != nil {

@@ -15,16 +15,18 @@ type Spec struct {
 	Name string
 	Mode v1alpha1.ServiceCIDRMode
 	// Resolve fills in what the Migration leaves open of To and From.
-	To, From    []netip.Prefix
-	Networks    []netip.Prefix
-	Overlap     v1alpha1.OverlapForm
-	Bridge      v1alpha1.BridgeForm
-	Domain      string
-	Drain       time.Duration
-	Barrier     v1alpha1.BarrierMode
-	BarrierWait time.Duration
-	Batch       int
-	Settle      time.Duration
+	To, From []netip.Prefix
+	Networks []netip.Prefix
+	Overlap  v1alpha1.OverlapForm
+	Bridge   v1alpha1.BridgeForm
+	// BridgeLabels are on bridges beside replumb's own.
+	BridgeLabels map[string]string
+	Domain       string
+	Drain        time.Duration
+	Barrier      v1alpha1.BarrierMode
+	BarrierWait  time.Duration
+	Batch        int
+	Settle       time.Duration
 	// ClusterServices says whether kube-dns and kubernetes move too.
 	ClusterServices v1alpha1.ClusterServicesPolicy
 	Refresh         v1alpha1.RefreshSpec
