@@ -1,5 +1,5 @@
 // Package fieldmanagers names who writes fields of objects beside replumb, as managedFields record
-// it. Who only takes something away leaves no record there.
+// it. Managers that only take something away leave no record there.
 package fieldmanagers
 
 import (

@@ -63,7 +63,7 @@ func (s *leaveStep) Deadline() time.Duration {
 }
 
 func (s *leaveStep) Note() string {
-	if s.plain != "" && s.left == "" {
+	if s.plain != "" && s.left == "" && !s.workload.TakenBack {
 		return fmt.Sprintf("%s was restarted by rollout, as its pods could not leave their Services first: %s", s.workload, s.plain)
 	}
 	return s.restartStep.Note()

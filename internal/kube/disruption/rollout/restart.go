@@ -71,8 +71,8 @@ type restartStep struct {
 	left string
 	// wrote is the restart that has to stay on the template.
 	wrote time.Time
-	// evicting says that the step itself has made the workload incomplete, outstanding how many pods
-	// it had to replace since then.
+	// evicting says that the step itself has made the workload incomplete, outstanding how many
+	// pods it has had to replace since.
 	evicting    bool
 	outstanding int
 	since       time.Time
@@ -265,10 +265,19 @@ func (s *restartStep) completed(ctx context.Context, found *finding) error {
 }
 
 func (s *restartStep) Preview() ([]engine.Change, error) {
+	evictions := engine.Change{Verb: "create", Object: "Eviction " + s.workload.Namespace + "/*, of pods of " + s.workload.String()}
 	if s.workload.ByPods != "" {
-		return []engine.Change{{Verb: "create", Object: "Eviction " + s.workload.Namespace + "/*, of pods of " + s.workload.String()}}, nil
+		return []engine.Change{evictions}, nil
 	}
-	return []engine.Change{{Verb: "patch", Object: s.workload.String(), Body: restartPatch("the time of the restart", "")}}, nil
+	const undone = " (where somebody takes its restart back)"
+	evictions.Object += undone
+	changes := []engine.Change{
+		{Verb: "patch", Object: s.workload.String(), Body: restartPatch("the time of the restart", "")}, evictions,
+	}
+	if s.TakenBack != nil {
+		changes = append(changes, engine.Change{Verb: "update", Object: "Migration, its status" + undone})
+	}
+	return changes, nil
 }
 
 // restartPatch changes one annotation. With the resourceVersion, one of two runs wins.

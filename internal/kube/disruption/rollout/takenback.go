@@ -71,8 +71,8 @@ func managersOf(a adapter) string {
 	return by
 }
 
-// replaceNext evicts the oldest stale pod once the workload has all of its pods. Where a restart was
-// taken back, pods that cannot be evicted within the timeout keep what they have, and hold up
+// replaceNext evicts the oldest stale pod once the workload has all of its pods. Where a restart
+// was taken back, pods that cannot be evicted within the timeout keep what they have, and hold up
 // nothing.
 func (s *restartStep) replaceNext(ctx context.Context, f *finding) error {
 	s.headway(len(f.stale))
