@@ -47,13 +47,13 @@ func (r *runbook) commands(heading string) (all []string) {
 	return all
 }
 
-// script has a terminal for what asks. Commands that print nothing may fail, such as grep.
+// script has a terminal for what asks. A grep that prints nothing fails.
 func (r *runbook) script(commands []string, files string) string {
 	text := "exec kubectl apply -f cluster.yaml\n"
 	for _, c := range commands {
 		quoted := strings.ReplaceAll(c, "'", "''")
 		if strings.HasSuffix(c, "# prints nothing") {
-			text += "? exec sh -c '" + quoted + "'\n! stdout .\n"
+			text += "! exec bash -o pipefail -c '" + quoted + "'\n! stdout .\n"
 			continue
 		}
 		text += "ttyin -stdin answer\nexec bash -o pipefail -c '" + quoted + "'\n"
