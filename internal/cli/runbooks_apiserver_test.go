@@ -100,6 +100,16 @@ func TestServiceRunbook(t *testing.T) {
 	}
 }
 
+// TestServiceRunbookWatched runs them with agents, for which replumb makes Services of its own.
+func TestServiceRunbookWatched(t *testing.T) {
+	r := readRunbook(t, "service-cidr.md", "move")
+	lines := slices.Concat(r.commands("## 1. Check"), r.commands("## 2. Plan"), r.commands("## 3. Apply"))
+	files := strings.Replace(servicesOfRunbook, "spec:\n", "spec:\n  proof: {image: replumb, soak: 1s}\n", 1)
+	_, network, _ := strings.Cut(podsOfRunbook, "-- cluster.yaml --\n")
+	files = strings.Replace(files, "-- cluster.yaml --\n", "-- cluster.yaml --\n"+network+"---\n", 1)
+	played(t, r.script(lines, files), twoNodes())
+}
+
 const podsOfRunbook = `-- move.yaml --
 apiVersion: replumb.dev/v1alpha1
 kind: Migration
