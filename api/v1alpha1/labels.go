@@ -98,6 +98,12 @@ const (
 	AnnotationSingletons = "replumb.dev/singletons"
 	// LabelBreakGlass, set by users on a Service, lets changes to it through a freeze.
 	LabelBreakGlass = "replumb.dev/break-glass"
+	// AnnotationRestart, set by users on a Deployment, StatefulSet or DaemonSet, is how replumb restarts it.
+	AnnotationRestart = "replumb.dev/restart"
+	// RestartPods replaces its pods one by one, for owners that take rollouts of others back.
+	RestartPods = "Pods"
+	// RestartNever leaves it to its owner, and names its pods.
+	RestartNever = "Never"
 	// AnnotationRestartedAt, on a pod template, is when replumb restarted the workload (RFC 3339).
 	AnnotationRestartedAt = "replumb.dev/restarted-at"
 

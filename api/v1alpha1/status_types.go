@@ -41,6 +41,13 @@ type MigrationStatus struct {
 	// +listMapKey=name
 	Nodes []NodeStatus `json:"nodes,omitempty"`
 
+	// TakenBack are the workloads whose restart by replumb somebody undid. Their pods are replaced one by one.
+	// +optional
+	// +listType=map
+	// +listMapKey=uid
+	// +kubebuilder:validation:MaxItems=256
+	TakenBack []TakenBackStatus `json:"takenBack,omitempty"`
+
 	// Backups are the SHA-256 digests, in hex, of what its backups hold. What has another was not stored by replumb.
 	// +optional
 	// +listType=set
@@ -87,6 +94,21 @@ type MigrationStatus struct {
 	// LastError is why the last run stopped.
 	// +optional
 	LastError string `json:"lastError,omitempty"`
+}
+
+// TakenBackStatus is a restart that somebody undid.
+type TakenBackStatus struct {
+	// UID is that of the workload.
+	// +kubebuilder:validation:MaxLength=64
+	UID string `json:"uid"`
+	// Workload is its kind, namespace and name.
+	// +kubebuilder:validation:MaxLength=512
+	Workload string `json:"workload"`
+	// By are those who write its pod template beside replumb, as its managedFields say.
+	// +kubebuilder:validation:MaxLength=512
+	By string `json:"by"`
+	// At is when that was seen first.
+	At metav1.Time `json:"at"`
 }
 
 // Phase is where a migration stands.

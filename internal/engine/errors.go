@@ -50,7 +50,11 @@ func (e *DeadlineError) Advice() string {
 
 func (e *DeadlineError) Unwrap() error { return e.Err }
 
-type notYetError struct{ err error }
+type notYetError struct {
+	err error
+	// anew says that what was done does not stand.
+	anew bool
+}
 
 func (e *notYetError) Error() string { return e.err.Error() }
 func (e *notYetError) Unwrap() error { return e.err }
@@ -58,6 +62,12 @@ func (e *notYetError) Unwrap() error { return e.err }
 // NotYet makes an error that asks to look again later: not true yet, but it may become true.
 func NotYet(format string, args ...any) error {
 	return &notYetError{err: fmt.Errorf(format, args...)}
+}
+
+// Anew makes an error like NotYet after which the step begins with a fresh look, since what it had
+// done does not stand.
+func Anew(format string, args ...any) error {
+	return &notYetError{err: fmt.Errorf(format, args...), anew: true}
 }
 
 // Retryable reports whether trying again can help: not true yet, a conflict, an expired list (410),

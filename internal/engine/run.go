@@ -282,7 +282,7 @@ func (a *attempts) next(ctx context.Context) error {
 	}
 	err := verify(ctx)
 	var later *notYetError
-	if err != nil && !errors.As(err, &later) {
+	if err != nil && (!errors.As(err, &later) || later.anew) {
 		a.did = false
 	}
 	return err

@@ -159,6 +159,27 @@ func TestRunAsksForProofWithoutDoingAgain(t *testing.T) {
 	}
 }
 
+// TestRunBeginsAnew: what was done does not stand.
+func TestRunBeginsAnew(t *testing.T) {
+	did, asked := 0, 0
+	s := &fake{
+		id: "a",
+		do: func(context.Context) error { did++; return nil },
+		verify: func() error {
+			if asked++; asked == 2 {
+				return Anew("somebody took it back")
+			}
+			if asked < 4 {
+				return NotYet("later")
+			}
+			return nil
+		},
+	}
+	if err := new(Runner).Run(t.Context(), planOf(1, s)); err != nil || did != 2 || asked != 4 {
+		t.Errorf("err %v, did %d, asked %d", err, did, asked)
+	}
+}
+
 func TestRunGivesUpAtTheDeadlineAndSaysWhatWasMissing(t *testing.T) {
 	s := &fake{id: "a", limit: 100 * time.Millisecond, verify: func() error { return NotYet("node b has not answered") }}
 	err := new(Runner).Run(t.Context(), planOf(1, s))

@@ -176,11 +176,13 @@ type Observed[T any] struct {
 	Limit   time.Duration
 	As      StepRole
 	Reverse func() Step
+	Remark  func() string
 }
 
 func (o *Observed[T]) ID() string              { return o.Name }
 func (o *Observed[T]) Title() string           { return o.About }
 func (o *Observed[T]) Role() StepRole          { return o.As }
+func (o *Observed[T]) Note() string            { return said(o.Remark) }
 func (o *Observed[T]) Deadline() time.Duration { return o.Limit }
 
 func (o *Observed[T]) State(ctx context.Context) (State, error) {

@@ -106,6 +106,22 @@ func UpdateStatus(ctx context.Context, c client.Client, name string, change func
 	})
 }
 
+// maxTakenBack is as many as a status keeps.
+const maxTakenBack = 256
+
+// NoteTakenBack returns a function that records in the status of a Migration that somebody undid a
+// restart. Each workload is there once.
+func (t Deps) NoteTakenBack(name string) func(context.Context, v1alpha1.TakenBackStatus) error {
+	return func(ctx context.Context, restart v1alpha1.TakenBackStatus) error {
+		return UpdateStatus(ctx, t.Client(), name, func(st *v1alpha1.MigrationStatus) {
+			known := slices.ContainsFunc(st.TakenBack, func(r v1alpha1.TakenBackStatus) bool { return r.UID == restart.UID })
+			if !known && len(st.TakenBack) < maxTakenBack {
+				st.TakenBack = append(st.TakenBack, restart)
+			}
+		})
+	}
+}
+
 func observed(m *v1alpha1.Migration) {
 	m.Status.ObservedGeneration, m.Status.Type = m.Generation, m.Spec.Type()
 	for i := range m.Status.Conditions {

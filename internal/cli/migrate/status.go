@@ -39,6 +39,8 @@ type statusHead struct {
 	SettledAt *metav1.Time          `json:"settledAt,omitempty"`
 	Proof     *v1alpha1.ProofStatus `json:"proof,omitempty"`
 	Lock      string                `json:"lock,omitempty"`
+	// TakenBack are the workloads whose restart somebody undid.
+	TakenBack []v1alpha1.TakenBackStatus `json:"takenBack,omitempty"`
 	// Gates wait for people; MovedBy is when all will have moved, if known.
 	Gates   []gateLine `json:"gates,omitempty"`
 	MovedBy *time.Time `json:"movedBy,omitempty"`
@@ -76,7 +78,7 @@ func documentOf(j migrations.Job, found migration.StatusDocument, name string) *
 	head := statusHead{
 		DocumentHead: command.HeadOf("MigrationStatus", m.Name), Counts: found.Counts, found: found,
 		Migration: m.Name, Phase: m.Status.Phase, Final: m.Status.PointOfNoReturnPassed, LastError: m.Status.LastError,
-		Proof: m.Status.Proof, Stage: m.Status.Stage, Paused: m.Spec.Paused, Next: next(m, found.Pending, name),
+		Proof: m.Status.Proof, TakenBack: m.Status.TakenBack, Stage: m.Status.Stage, Paused: m.Spec.Paused, Next: next(m, found.Pending, name),
 	}
 	if ready := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionReady); ready != nil &&
 		ready.Status == metav1.ConditionTrue {
@@ -297,6 +299,11 @@ func showStatus(w io.Writer, doc *statusDocument, rows int, name string) error {
 	}
 	if head.LastError != "" {
 		fmt.Fprintf(w, "last error: %s\n", printable.Indented(command.Spoken(name, head.LastError), "  "))
+	}
+	for i := range head.TakenBack {
+		r := &head.TakenBack[i]
+		fmt.Fprintln(w, printable.Line(fmt.Sprintf("restart taken back: %s, whose spec.template is written by %s (%s)",
+			r.Workload, r.By, r.At.UTC().Format(time.RFC3339))))
 	}
 	for _, g := range head.Gates {
 		fmt.Fprintf(w, "waits for you since %s: %s\n", g.Since.Format(time.RFC3339), printable.Line(g.Title))

@@ -115,6 +115,7 @@ func (j *Job) Inventory(ctx context.Context) (podmove.Strategy, error) {
 	if err != nil {
 		return nil, err
 	}
+	shared.Workloads.KnowTakenBack(j.Migration.Status.TakenBack)
 	if state == nil {
 		return noderanges.Load(ctx, j.Tools.Cluster, shared)
 	}

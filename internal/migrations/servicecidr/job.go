@@ -213,7 +213,11 @@ func (j *Job) workloads(ctx context.Context, inventory *services.Inventory) (*ro
 		return nil, nil
 	}
 	state, err := rollout.Load(ctx, j.Deps.Cluster)
-	return state, checks.UnlessForbidden(err)
+	if err != nil {
+		return state, checks.UnlessForbidden(err)
+	}
+	state.KnowTakenBack(j.Migration.Status.TakenBack)
+	return state, nil
 }
 
 func (j *Job) planner(ctx context.Context, in checks.Input) (*Planner, error) {

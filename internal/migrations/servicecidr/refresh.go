@@ -146,7 +146,7 @@ func (r refresher) plan() (Refresh, []rollout.Workload) {
 	r.before = services.NewByWorkload(r.inventory, r.workloads)
 	out.Left = slices.Concat(plan.Reported, plan.Unfinished(c, r.workloads))
 	out.due = r.due(now)
-	tools := rollout.Deps{Client: r.tools.Client(), Timeout: spec.Timeout.Duration, Patience: patience, Now: r.tools.Now}
+	tools := rollout.Deps{Client: r.tools.Client(), Timeout: spec.Timeout.Duration, Patience: patience, Now: r.tools.Now, TakenBack: r.tools.NoteTakenBack(r.of.Name)}
 	out.Tiers = r.tiers(tools, plan, c)
 	out.originals = workloads(r.workloads, plan.Restarts)
 	return out, plan.Restarts
@@ -158,7 +158,7 @@ func (r refresher) due(now time.Time) (n int) {
 		return services.IsAt(e.Service, there) && !endless(r.inventory, e)
 	}), r.inventory.Spec.Refresh.BarePods)
 	for i := range plan.Restarts {
-		if plan.Restarts[i].Unfinished == "" {
+		if !plan.Restarts[i].Unsure() {
 			n++
 		}
 	}

@@ -34,11 +34,10 @@ type strayed struct {
 // lookBetween finds a Service that a run has left without an address. Reservations decide, since
 // its owner can write all else.
 func (s *view) lookBetween(key types.NamespacedName) *strayed {
-	stands := s.services.of(key)
-	if len(stands) != 1 {
+	svc, err := s.standing(key)
+	if err != nil || svc == nil {
 		return nil
 	}
-	svc := stands[0].(*corev1.Service)
 	var memo *networkingv1.IPAddress
 	held := map[string]*networkingv1.IPAddress{}
 	for _, o := range s.holds.of(key) {

@@ -10,11 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/fieldmanagers"
 	"github.com/replumb/replumb/internal/network/ownaddress"
 )
 
@@ -106,7 +106,7 @@ func (s *view) putBack(ctx context.Context, c client.Client, d *due) error {
 	}
 	if s.follower.Told != nil {
 		s.follower.Told(fmt.Sprintf("service %s/%s had lost its address %s, at which it answers until the migration has ended; it was put back. "+
-			"It was last written by %s", svc.Namespace, svc.Name, a, lastWriter(svc)))
+			"It was last written by %s", svc.Namespace, svc.Name, a, fieldmanagers.Last(svc)))
 	}
 	return nil
 }
@@ -139,22 +139,4 @@ func within(ip *networkingv1.IPAddress, ranges []string) bool {
 		p, err := netip.ParsePrefix(text)
 		return err == nil && p.Contains(a)
 	})
-}
-
-// lastWriter names who wrote an object last, beside replumb, by its managedFields.
-func lastWriter(svc *corev1.Service) string {
-	var last *metav1.ManagedFieldsEntry
-	for i := range svc.ManagedFields {
-		e := &svc.ManagedFields[i]
-		if e.Manager == v1alpha1.FieldManager || e.Time == nil {
-			continue
-		}
-		if last == nil || last.Time.Before(e.Time) {
-			last = e
-		}
-	}
-	if last == nil {
-		return "somebody who is not recorded"
-	}
-	return fmt.Sprintf("%s at %s", last.Manager, last.Time.UTC().Format(time.RFC3339))
 }

@@ -241,15 +241,49 @@ type due struct {
 	// own, in the place of all that, is the reservation of the address that the Service has lost,
 	// or its bridge, if there is one.
 	own *networkingv1.IPAddress
+	// unclear, in the place of all that, says why it is not known which Service this is about.
+	unclear error
+}
+
+// standing is the Service that a bridge of this name stands in for; nil, if there is none. The end
+// of the name has few digits: of several Services it is the one for which addresses are reserved.
+func (s *view) standing(key types.NamespacedName) (*corev1.Service, error) {
+	all := s.services.of(key)
+	if len(all) > 1 {
+		all = slices.DeleteFunc(all, func(o any) bool { return !s.holdsFor(key, o.(*corev1.Service)) })
+	}
+	switch len(all) {
+	case 0:
+		return nil, nil
+	case 1:
+		return all[0].(*corev1.Service), nil
+	}
+	var names []string
+	for _, o := range all {
+		names = append(names, client.ObjectKeyFromObject(o.(*corev1.Service)).String())
+	}
+	slices.Sort(names)
+	return nil, fmt.Errorf("bridge %s is that of several Services: %s", key, strings.Join(names, ", "))
+}
+
+func (s *view) holdsFor(key types.NamespacedName, svc *corev1.Service) bool {
+	return slices.ContainsFunc(s.holds.of(key), func(o any) bool {
+		ip := o.(*networkingv1.IPAddress)
+		uid := ip.Annotations[v1alpha1.AnnotationServiceUID]
+		return ip.Spec.ParentRef.Name == svc.Name && (uid == "" || uid == string(svc.UID))
+	})
 }
 
 // look is nil for a bridge that is in step or not to be followed.
 func (s *view) look(key types.NamespacedName) *due {
-	b, stands := s.service(key), s.services.of(key)
-	if len(stands) != 1 {
+	b := s.service(key)
+	svc, err := s.standing(key)
+	switch {
+	case err != nil:
+		return &due{view: s, unclear: err}
+	case svc == nil:
 		return nil
 	}
-	svc := stands[0].(*corev1.Service)
 	if lost := s.lookAtOwn(key, svc); lost != nil {
 		return lost
 	}
@@ -300,6 +334,9 @@ func followSpec(bridge, service *corev1.ServiceSpec) {
 }
 
 func (d *due) write(ctx context.Context, c client.Client) error {
+	if d.unclear != nil {
+		return d.unclear
+	}
 	if d.own != nil {
 		return d.view.putBack(ctx, c, d)
 	}

@@ -30,7 +30,7 @@ func (h Host) parts(n NetworkTraces) ([]part, error) {
 	}
 	if n.fileOnly() { // the files go last: without them no one would know the rest, and nodes have another network when this is done
 		n = n.ofPods(nets)
-		return []part{nftPart{n}, legacyPart{h, n}, linkPart{n, bridges}, dirPart{h, n, nets}, confPart{h, n}}, nil
+		return []part{nftPart{n}, legacyPart{h, n}, linkPart{h, n, bridges}, dirPart{h, n, nets}, confPart{h, n}}, nil
 	}
 	return []part{
 		confPart{h, n},
@@ -39,7 +39,7 @@ func (h Host) parts(n NetworkTraces) ([]part, error) {
 		rulePart{n},
 		routePart{h, n},
 		filterPart{n},
-		linkPart{n, bridges},
+		linkPart{h, n, bridges},
 		setPart{n},
 		pinPart{h, n},
 		dirPart{h, n, nets},

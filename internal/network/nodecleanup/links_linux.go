@@ -3,6 +3,7 @@ package nodecleanup
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -12,6 +13,7 @@ import (
 
 // linkPart are interfaces: by their names, and what hangs on the network's bridges.
 type linkPart struct {
+	Host
 	NetworkTraces
 	bridges []string
 }
@@ -40,6 +42,9 @@ func (p linkPart) idle(l netlink.Link) bool {
 		return false
 	}
 	addresses, err := netlink.AddrList(l, netlink.FAMILY_V4)
+	if err == nil && matches(p.Shared, l.Attrs().Name) {
+		return !slices.ContainsFunc(addresses, func(a netlink.Addr) bool { return p.forPods(a.IPNet) })
+	}
 	return err == nil && len(addresses) == 0 && l.Attrs().RawFlags&unix.IFF_UP == 0
 }
 
@@ -57,7 +62,7 @@ func (p linkPart) remove() error {
 	all, err := p.links()
 	for _, l := range all {
 		if matches(p.Kept, l.Attrs().Name) {
-			err = errors.Join(err, calm(l))
+			err = errors.Join(err, p.calm(l))
 			continue
 		}
 		if e := netlink.LinkDel(l); e != nil && !errors.Is(e, unix.ENODEV) {
@@ -67,10 +72,19 @@ func (p linkPart) remove() error {
 	return err
 }
 
-func calm(l netlink.Link) error {
+// calm takes the network's addresses off an interface, which goes down unless others have some.
+func (p linkPart) calm(l netlink.Link) error {
 	addresses, err := netlink.AddrList(l, netlink.FAMILY_V4)
+	others := false
 	for i := range addresses {
+		if matches(p.Shared, l.Attrs().Name) && !p.forPods(addresses[i].IPNet) {
+			others = true
+			continue
+		}
 		err = errors.Join(err, netlink.AddrDel(l, &addresses[i]))
+	}
+	if others {
+		return err
 	}
 	return errors.Join(err, netlink.LinkSetDown(l))
 }
@@ -91,8 +105,7 @@ func (p routePart) routes() ([]netlink.Route, error) {
 
 func (p routePart) own(r netlink.Route) bool {
 	if slices.Contains(p.Protocols, int(r.Protocol)) {
-		// 12 is the protocol of any BIRD: only where it leads to pods it is this network's.
-		return r.Protocol != unix.RTPROT_BIRD || p.toPods(r)
+		return p.toPods(r) // 12 is the protocol of any BIRD, and 80 has no owner
 	}
 	// RTPROT_BOOT is what netlink and ip(8) set if no one says otherwise.
 	return p.Gateways && r.Gw != nil && (r.Protocol == unix.RTPROT_BOOT || r.Protocol == unix.RTPROT_UNSPEC) && p.toPods(r)
@@ -100,12 +113,14 @@ func (p routePart) own(r netlink.Route) bool {
 
 // toPods reports whether a route leads into the ranges of the network, and not past them.
 func (p routePart) toPods(r netlink.Route) bool {
-	if r.Dst == nil {
-		return false
-	}
-	a, ok := netip.AddrFromSlice(r.Dst.IP)
-	ones, _ := r.Dst.Mask.Size()
-	return ok && slices.ContainsFunc(p.Pods, func(pods netip.Prefix) bool { return ones >= pods.Bits() && pods.Contains(a.Unmap()) })
+	return r.Dst != nil && p.forPods(r.Dst)
+}
+
+// forPods reports whether a prefix is in one of the ranges of pods.
+func (h Host) forPods(prefix *net.IPNet) bool {
+	a, ok := netip.AddrFromSlice(prefix.IP)
+	ones, _ := prefix.Mask.Size()
+	return ok && slices.ContainsFunc(h.Pods, func(pods netip.Prefix) bool { return ones >= pods.Bits() && pods.Contains(a.Unmap()) })
 }
 
 func (p routePart) find() ([]string, error) {

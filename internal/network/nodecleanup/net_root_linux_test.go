@@ -206,7 +206,7 @@ func TestInterfacesAndRoutes(t *testing.T) {
 
 	n, _ := Find("flannel")
 	host := Host{Root: "/", Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
-	routes, links := routePart{host, n}, linkPart{n, []string{"cni0"}}
+	routes, links := routePart{host, n}, linkPart{host, n, []string{"cni0"}}
 	found, err := routes.find()
 	must(t, err)
 	if !slices.Equal(found, []string{"route to 10.244.1.0/24"}) {
@@ -239,7 +239,7 @@ func TestCalicoRoutes(t *testing.T) {
 	run(t, "", "ip", "address", "add", "192.0.2.1/24", "dev", "eth0")
 	for _, r := range []string{
 		"blackhole 10.244.1.0/26 proto 80", "10.244.2.0/26 via 192.0.2.2 proto bird", "10.50.0.0/24 via 192.0.2.2 proto bird",
-		"10.244.3.0/26 via 192.0.2.2",
+		"10.244.3.0/26 via 192.0.2.2", "10.51.0.0/24 via 192.0.2.2 proto 80",
 	} {
 		run(t, "", append([]string{"ip", "route", "add"}, strings.Fields(r)...)...)
 	}
@@ -253,6 +253,47 @@ func TestCalicoRoutes(t *testing.T) {
 	must(t, p.remove())
 	if left, err := p.find(); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+	if left := run(t, "", "ip", "route"); !strings.Contains(left, "10.51.0.0/24") {
+		t.Errorf("a route of others is gone:\n%s", left)
+	}
+}
+
+// TestTunnelOfOthers: whatever the kernel does by IPIP has an interface of this name. It is Calico's
+// by an address for pods.
+func TestTunnelOfOthers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		addresses []string
+		found     bool
+		left      string
+	}{
+		"Calico's": {[]string{"10.244.9.1/32"}, true, "state DOWN"},
+		"others'":  {[]string{"10.51.0.1/24"}, false, "10.51.0.1/24"},
+		"both":     {[]string{"10.244.9.1/32", "10.51.0.1/24"}, true, "10.51.0.1/24"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ownnet.Enter(t)
+			tunnel := addLink(t, &netlink.Bridge{LinkAttrs: attrs("tunl0")})
+			must(t, netlink.LinkSetUp(tunnel))
+			for _, a := range tt.addresses {
+				run(t, "", "ip", "address", "add", a, "dev", "tunl0")
+			}
+			n, _ := Find("calico")
+			p := linkPart{Host{Root: "/", Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}, n, nil}
+			found, err := p.find()
+			must(t, err)
+			if tt.found != (len(found) == 1) {
+				t.Errorf("found %v", found)
+			}
+			must(t, p.remove())
+			if left, err := p.find(); err != nil || len(left) > 0 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+			left := run(t, "", "ip", "address", "show", "dev", "tunl0")
+			if !strings.Contains(left, tt.left) || strings.Contains(left, "10.244.9.1") {
+				t.Errorf("it is\n%s", left)
+			}
+		})
 	}
 }
 
@@ -291,7 +332,7 @@ func TestWeaveOnANode(t *testing.T) {
 			if tables == "legacy" {
 				filter = legacyPart{Host{Root: "/"}, n}
 			}
-			for _, p := range []part{filter, linkPart{n, []string{"weave"}}, setPart{n}} {
+			for _, p := range []part{filter, linkPart{Host{Root: "/"}, n, []string{"weave"}}, setPart{n}} {
 				found, err := p.find()
 				must(t, err)
 				if len(found) == 0 {

@@ -29,6 +29,9 @@ type NetworkTraces struct {
 	Links []string
 	// Kept are those of them that the kernel does not let go: they lose addresses and go down.
 	Kept []string
+	// Shared are those of Kept whose names are not the network's alone: they are its own by an
+	// address for pods.
+	Shared []string
 	// Chains and Sets are prefixes of iptables chains and ipsets, Whole whole chains, Tables those
 	// of nftables.
 	Chains []string
@@ -40,7 +43,7 @@ type NetworkTraces struct {
 	Crossed []string
 	// Comments are prefixes of the comments of rules that it adds to chains of others.
 	Comments []string
-	// Protocols mark its routes wherever they lead (rtnetlink(7), rtm_protocol).
+	// Protocols mark its routes to pods (rtnetlink(7), rtm_protocol); others may use them as well.
 	Protocols []int
 	// Gateways says that it makes routes into its range, via other nodes, that nothing marks.
 	Gateways bool
@@ -93,7 +96,7 @@ func Find(name string) (NetworkTraces, bool) {
 			Links: []string{
 				"cali*", "vxlan.calico", "vxlan-v6.calico", "tunl0", "wireguard.cali", "wg-v6.cali", "bpfin.cali", "bpfout.cali",
 			},
-			Kept: []string{"tunl0"}, Chains: []string{"cali-"}, Sets: []string{"cali4", "cali6"}, Tables: []string{"calico"},
+			Kept: []string{"tunl0"}, Shared: []string{"tunl0"}, Chains: []string{"cali-"}, Sets: []string{"cali4", "cali6"}, Tables: []string{"calico"},
 			Comments: []string{"cali:"}, Protocols: []int{80, 12},
 		},
 		{

@@ -161,6 +161,9 @@ func (t *Tally) observe(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport, at time
 		}
 	}
 	s.problem, s.failing = a.Problem, false
+	if a.ReportedAt.Time.Before(s.since) { // its clock was set back, and says of no loss any more that it is older
+		s.since = time.Time{}
+	}
 }
 
 // arm has losses count from the next report. It takes two: a failure may not be in a window yet.

@@ -110,6 +110,19 @@ func TestLossesCountFromWhenAllIsAnswered(t *testing.T) {
 	s.counted(60, 6)
 }
 
+// TestAClockThatIsSetBackHidesNoLoss: the node's clock goes back by a minute once losses count.
+func TestAClockThatIsSetBackHidesNoLoss(t *testing.T) {
+	s := newScript(t)
+	s.tick(0, true)
+	s.tick(0, true)
+	s.tick(0, true)
+	s.unsettled(0)
+	s.now = s.now.Add(-time.Minute)
+	if fresh := s.tick(3, false); len(fresh) != 2 {
+		t.Errorf("new losses: %v", fresh)
+	}
+}
+
 func TestAFailureThatIsInNoWindowYetKeepsFromArming(t *testing.T) {
 	s := newScript(t)
 	s.tick(0, true)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -61,6 +62,8 @@ type drainStep struct {
 	note string
 	// underway are the owners that are replacing a pod, by that pod.
 	underway map[types.UID]replacement
+	// singles are the restarts of Deployments with a single pod.
+	singles map[types.UID]*restartStep
 }
 
 // drainLimit bounds the step as a whole: some nodes have hundreds of pods.
@@ -82,7 +85,19 @@ func (s *drainStep) Deadline() time.Duration { return drainLimit }
 
 func (s *drainStep) Role() engine.StepRole { return engine.RoleMove }
 
-func (s *drainStep) Note() string { return s.note }
+func (s *drainStep) Note() string {
+	var all []string
+	if s.note != "" {
+		all = append(all, s.note)
+	}
+	for _, r := range s.singles {
+		if note := r.Note(); note != "" {
+			all = append(all, note)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, "; ")
+}
 
 // Waits implements engine.Waiter: a drain may take hours. It writes, all the same: see Preview.
 func (s *drainStep) Waits() {}

@@ -56,13 +56,14 @@ func (s *leaveStep) Title() string {
 	return s.restartStep.Title() + " (each leaves its Services before it ends)"
 }
 
-// Deadline implements engine.Timed: the time is for each pod, as one goes after the other.
+// Deadline implements engine.Timed: the time is for each pod, as one goes after the other, and for
+// the restart in place of that.
 func (s *leaveStep) Deadline() time.Duration {
-	return s.timeout() * time.Duration(max(1, len(s.workload.Stale)))
+	return s.timeout()*time.Duration(max(1, len(s.workload.Stale))) + s.restartStep.Deadline()
 }
 
 func (s *leaveStep) Note() string {
-	if s.plain != "" && s.left == "" {
+	if s.plain != "" && s.left == "" && !s.workload.TakenBack {
 		return fmt.Sprintf("%s was restarted by rollout, as its pods could not leave their Services first: %s", s.workload, s.plain)
 	}
 	return s.restartStep.Note()
@@ -93,7 +94,9 @@ func (s *leaveStep) taken(ctx context.Context) ([]corev1.Pod, error) {
 	return taken, nil
 }
 
-func (s *leaveStep) Do(ctx context.Context) error {
+func (s *leaveStep) Do(ctx context.Context) error { return s.within(s.relieve(ctx)) }
+
+func (s *leaveStep) relieve(ctx context.Context) error {
 	taken, err := s.taken(ctx)
 	if err != nil {
 		return err
@@ -104,12 +107,16 @@ func (s *leaveStep) Do(ctx context.Context) error {
 	}
 	for i := range taken {
 		if taken[i].DeletionTimestamp.IsZero() {
+			if found != nil {
+				s.headway(len(taken) + len(found.stale))
+			}
 			return s.dismiss(ctx, found, &taken[i])
 		}
 	}
 	if found == nil || s.plain != "" {
 		return s.restartStep.Do(ctx)
 	}
+	s.headway(len(taken) + len(found.stale))
 	return s.take(ctx, found)
 }
 
@@ -161,7 +168,7 @@ func (s *leaveStep) refused(err error) bool {
 	if err == nil || !errors.As(err, new(*leaving.StuckError)) && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
 		return false
 	}
-	s.plain = err.Error()
+	s.plain, s.since = err.Error(), s.now()
 	return true
 }
 
@@ -267,6 +274,7 @@ func (s *leaveStep) replaced(ctx context.Context, found *finding, pod *corev1.Po
 	if since := leaving.MarkOf(pod).Owner.Since; s.now().Sub(since) < s.roomFor() {
 		return err
 	}
+	s.since = s.now()
 	s.plain = "no pod came in place of " + pod.Name + ": " + s.explain(ctx, found, err).Error()
 	return s.giveBack(ctx, pod)
 }
@@ -300,7 +308,9 @@ func (s *leaveStep) giveBack(ctx context.Context, pod *corev1.Pod) error {
 	return engine.NotYet("%s has pod %s again: %s", s.workload, pod.Name, s.plain)
 }
 
-func (s *leaveStep) Verify(ctx context.Context) error {
+func (s *leaveStep) Verify(ctx context.Context) error { return s.within(s.proof(ctx)) }
+
+func (s *leaveStep) proof(ctx context.Context) error {
 	taken, err := s.taken(ctx)
 	if err != nil {
 		return err

@@ -44,6 +44,10 @@ type Workload struct {
 	// DataPlane says that it may program Services or routes on nodes, so that nothing may roll
 	// beside it.
 	DataPlane bool
+	// ByPods says why its pods are replaced one by one, and not by a rollout; empty, if by that.
+	ByPods string
+	// TakenBack says that somebody undid a restart of it, and may keep its pods as they are.
+	TakenBack bool
 	// Unfinished says what it lacked before replumb restarted it; empty, if it was complete.
 	Unfinished string
 }
@@ -87,6 +91,7 @@ func (s *State) Plan(c Changes, policy v1alpha1.BarePodsPolicy) RestartPlan {
 			if w == nil {
 				w = fate.workload
 				w.Unfinished, w.DataPlane = s.unfinished(o, w, c), s.DataPlanes[w.UID]
+				w.ByPods, w.TakenBack = s.byPods(o.adapterOf(w.UID))
 				restarts[w.UID] = w
 			}
 			w.Stale = append(w.Stale, pod.Name)
@@ -131,13 +136,22 @@ func sortReported(all []Reported) {
 	})
 }
 
-// Unfinished are the stale pods of workloads that were not complete before.
+// Unsure reports whether the workload may keep stale pods, and the run goes on all the same.
+func (w *Workload) Unsure() bool { return w.Unfinished != "" || w.TakenBack }
+
+// Unfinished are the stale pods of workloads that were not complete before, and of those whose
+// restart somebody undid.
 func (p *RestartPlan) Unfinished(c Changes, s *State) []Reported {
 	broken := map[types.NamespacedName]string{}
-	for _, w := range p.Restarts {
+	for i := range p.Restarts {
+		w := &p.Restarts[i]
+		why := w.String() + ": " + w.ByPods
+		if w.Unfinished != "" {
+			why = w.String() + " is not complete: " + w.Unfinished
+		}
 		for _, name := range w.Stale {
-			if w.Unfinished != "" {
-				broken[types.NamespacedName{Namespace: w.Namespace, Name: name}] = w.String() + " is not complete: " + w.Unfinished
+			if w.Unsure() {
+				broken[types.NamespacedName{Namespace: w.Namespace, Name: name}] = why
 			}
 		}
 	}
@@ -288,6 +302,9 @@ func (s *State) AnyLeaving(c Changes) bool {
 }
 
 func rolled(a adapter, pod *corev1.Pod) fate {
+	if wish(a) == v1alpha1.RestartNever {
+		return fate{reason: a.workload().String() + " is left to its owner (annotation " + v1alpha1.AnnotationRestart + ")", final: true}
+	}
 	if reason, final := a.halted(); reason != "" {
 		return fate{reason: reason, final: final}
 	}

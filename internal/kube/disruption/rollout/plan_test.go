@@ -218,3 +218,36 @@ func TestPlanOfPodsThatWereTaken(t *testing.T) {
 		}
 	}
 }
+
+// TestWishes: owners say how their workloads are restarted, and restarts that were undone are not
+// tried again.
+func TestWishes(t *testing.T) {
+	wishing := func(name, wish string) appsv1.StatefulSet {
+		set := appsv1.StatefulSet{ObjectMeta: named(name)}
+		if wish != "" {
+			set.Annotations = map[string]string{v1alpha1.AnnotationRestart: wish}
+		}
+		return set
+	}
+	s := &State{
+		Pods: []corev1.Pod{
+			owned("a-0", "StatefulSet", "a"), owned("b-0", "StatefulSet", "b"), owned("c-0", "StatefulSet", "c"), owned("d-0", "StatefulSet", "d"),
+		},
+		StatefulSets: []appsv1.StatefulSet{
+			wishing("a", ""), wishing("b", v1alpha1.RestartPods), wishing("c", v1alpha1.RestartNever), wishing("d", ""),
+		},
+	}
+	s.KnowTakenBack([]v1alpha1.TakenBackStatus{{UID: "d", By: "x"}})
+	plan := s.Plan(Changes{KubernetesMovedAt: noon}, v1alpha1.BarePodsEvict)
+	var got []string
+	for i := range plan.Restarts {
+		w := &plan.Restarts[i]
+		got = append(got, fmt.Sprint(w.Name, " ", w.ByPods != "", " ", w.TakenBack))
+	}
+	if want := []string{"a false false", "b true false", "d true true"}; !slices.Equal(got, want) {
+		t.Errorf("it restarts %q, want %q", got, want)
+	}
+	if len(plan.Reported) != 1 || !strings.Contains(plan.Reported[0].Reason, "StatefulSet shop/c is left to its owner") {
+		t.Errorf("left: %+v", plan.Reported)
+	}
+}

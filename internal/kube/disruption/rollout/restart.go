@@ -30,6 +30,8 @@ type Deps struct {
 	Patience time.Duration
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
+	// TakenBack, if set, hears of restarts that somebody undid.
+	TakenBack func(context.Context, v1alpha1.TakenBackStatus) error
 }
 
 func (t Deps) now() time.Time {
@@ -49,7 +51,8 @@ func (t Deps) timeout() time.Duration {
 // Restart makes the step that restarts a workload by rollout. It is done when no pod that a rollout
 // reaches is stale and the rollout is complete, or the workload is gone.
 //
-// One set of Changes restarts a workload once: the template says since when.
+// One set of Changes restarts a workload once: the template says since when. Where somebody takes
+// that back, its pods are replaced one by one.
 func (t Deps) Restart(w Workload, c Changes) engine.Step {
 	s := &restartStep{Deps: t, workload: w, changes: c}
 	if w.Unfinished != "" {
@@ -66,6 +69,13 @@ type restartStep struct {
 	// seen is when it was first found incomplete, left why it was left alone for that.
 	seen time.Time
 	left string
+	// wrote is the restart that has to stay on the template.
+	wrote time.Time
+	// evicting says that the step itself has made the workload incomplete, outstanding how many
+	// pods it has had to replace since.
+	evicting    bool
+	outstanding int
+	since       time.Time
 }
 
 var (
@@ -81,19 +91,31 @@ func (s *restartStep) ID() string {
 
 func (s *restartStep) Title() string {
 	title := fmt.Sprintf("Restart %s: pods with %s", s.workload, s.changes.what())
-	if s.workload.AllAtOnce {
+	switch {
+	case s.workload.ByPods != "":
+		title += " (one by one: " + s.workload.ByPods + ")"
+	case s.workload.AllAtOnce:
 		title += " (all at once: its strategy is Recreate)"
 	}
 	return title
 }
 
-func (s *restartStep) Deadline() time.Duration { return s.timeout() }
+// Deadline implements engine.Timed: a rollout has the timeout, and each pod after it.
+func (s *restartStep) Deadline() time.Duration {
+	return s.timeout() * time.Duration(2+len(s.workload.Stale))
+}
 
 // Waits lets an interrupted run end at once. The restart is found again on the template.
 func (s *restartStep) Waits() {}
 
 func (s *restartStep) Note() string {
-	if s.left == "" {
+	switch {
+	case s.left != "" && s.evicting && s.workload.TakenBack:
+		return fmt.Sprintf("%s: %s; pods of it keep %s (%s): have its owner restart them",
+			s.workload, s.workload.ByPods, s.changes.what(), s.left)
+	case s.left == "" && s.evicting && s.workload.TakenBack:
+		return fmt.Sprintf("%s: %s; its pods were replaced one by one", s.workload, s.workload.ByPods)
+	case s.left == "":
 		return ""
 	}
 	return fmt.Sprintf("%s is left alone, since it was not complete before: %s; its pods keep %s", s.workload, s.left, s.changes.what())
@@ -115,16 +137,22 @@ func (s *restartStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-func (s *restartStep) Do(ctx context.Context) error {
+func (s *restartStep) Do(ctx context.Context) error { return s.within(s.renew(ctx)) }
+
+func (s *restartStep) renew(ctx context.Context) error {
 	found, err := s.look(ctx)
 	if err != nil || found == nil {
+		return err
+	}
+	if err := s.stands(ctx, found); err != nil {
 		return err
 	}
 	until := found.newest()
 	if until.IsZero() {
 		return nil // whatever is stale is ending
 	}
-	if restartedAt(found.adapter).After(until) {
+	if at := restartedAt(found.adapter); at.After(until) && s.workload.ByPods == "" {
+		s.wrote = at
 		return nil
 	}
 	if reason, _ := found.halted(); reason != "" {
@@ -139,9 +167,16 @@ func (s *restartStep) Do(ctx context.Context) error {
 		return engine.NotYet("%s is restarted after %s, so that its new pods can be distinguished from old ones",
 			s.workload, until.Add(time.Second).Local().Format(time.TimeOnly))
 	}
+	if s.workload.ByPods != "" {
+		return s.replaceNext(ctx, found)
+	}
 	if err := s.withinBudgets(ctx, found); err != nil {
 		return err
 	}
+	return s.restart(ctx, found, now)
+}
+
+func (s *restartStep) restart(ctx context.Context, found *finding, now time.Time) error {
 	body, err := json.Marshal(restartPatch(now.UTC().Format(time.RFC3339Nano), found.object().GetResourceVersion()))
 	if err != nil {
 		return fmt.Errorf("restarting %s: %w", s.workload, err)
@@ -150,13 +185,14 @@ func (s *restartStep) Do(ctx context.Context) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("restarting %s: %w", s.workload, err)
 	}
+	s.wrote = now.UTC()
 	return nil
 }
 
 // whole fails while an untouched workload lacks something, and leaves it alone after Patience.
 func (s *restartStep) whole(f *finding) error {
 	why := lacks(f.present())
-	if why == "" || s.Patience == 0 || s.changes.touched(s.workload.Namespace, restartedAt(f.adapter)) {
+	if why == "" || s.evicting || s.Patience == 0 || s.changes.touched(s.workload.Namespace, restartedAt(f.adapter)) {
 		s.seen = time.Time{}
 		return nil
 	}
@@ -176,12 +212,17 @@ func (s *restartStep) whole(f *finding) error {
 	return nil
 }
 
-func (s *restartStep) Verify(ctx context.Context) error {
+func (s *restartStep) Verify(ctx context.Context) error { return s.within(s.verify(ctx)) }
+
+func (s *restartStep) verify(ctx context.Context) error {
 	if s.left != "" {
 		return nil
 	}
 	found, err := s.find(ctx)
 	if err != nil || found == nil {
+		return err
+	}
+	if err := s.stands(ctx, found); err != nil {
 		return err
 	}
 	if err := s.completed(ctx, found); err != nil {
@@ -224,7 +265,19 @@ func (s *restartStep) completed(ctx context.Context, found *finding) error {
 }
 
 func (s *restartStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{{Verb: "patch", Object: s.workload.String(), Body: restartPatch("the time of the restart", "")}}, nil
+	evictions := engine.Change{Verb: "create", Object: "Eviction " + s.workload.Namespace + "/*, of pods of " + s.workload.String()}
+	if s.workload.ByPods != "" {
+		return []engine.Change{evictions}, nil
+	}
+	const undone = " (where somebody takes its restart back)"
+	evictions.Object += undone
+	changes := []engine.Change{
+		{Verb: "patch", Object: s.workload.String(), Body: restartPatch("the time of the restart", "")}, evictions,
+	}
+	if s.TakenBack != nil {
+		changes = append(changes, engine.Change{Verb: "update", Object: "Migration, its status" + undone})
+	}
+	return changes, nil
 }
 
 // restartPatch changes one annotation. With the resourceVersion, one of two runs wins.

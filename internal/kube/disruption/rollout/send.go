@@ -92,7 +92,7 @@ func (s *drainStep) sendOwned(ctx context.Context, p *corev1.Pod, ref *metav1.Ow
 		case err != nil:
 			return err
 		case w != nil:
-			return s.Restart(*w, Changes{Leave: s.leaving.Node, Slack: time.Second}).Do(ctx)
+			return s.restartSingle(ctx, w)
 		}
 	}
 	if err := s.whole(ctx, p, ref, d, in); err != nil {
@@ -113,6 +113,22 @@ func (s *drainStep) evict(ctx context.Context, p *corev1.Pod) error {
 		return fmt.Errorf("evicting pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	return nil
+}
+
+// restartSingle keeps the restart that it has begun, which knows whether somebody took it back.
+func (s *drainStep) restartSingle(ctx context.Context, w *Workload) error {
+	r := s.singles[w.UID]
+	if r == nil {
+		r = s.Restart(*w, Changes{Leave: s.leaving.Node, Slack: time.Second}).(*restartStep)
+		if s.singles == nil {
+			s.singles = map[types.UID]*restartStep{}
+		}
+		s.singles[w.UID] = r
+	}
+	if err := r.renew(ctx); err != nil || r.left == "" {
+		return err
+	}
+	return engine.NotYet("%s", r.Note())
 }
 
 // single finds the Deployment whose only pod this is, if its rollout starts the new pod first.

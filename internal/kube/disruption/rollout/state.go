@@ -29,6 +29,8 @@ type State struct {
 	Away         map[string]bool
 	// DataPlanes are the DaemonSets that may program Services or routes on nodes.
 	DataPlanes map[types.UID]bool
+	// takenBack says of workloads who undid their restart.
+	takenBack map[types.UID]string
 }
 
 // Load reads the State of the whole cluster, page by page, and keeps only what matters of each pod.
@@ -110,10 +112,14 @@ func each[T any](ctx context.Context, c client.Client, empty client.ObjectList, 
 }
 
 func slimMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
-	return metav1.ObjectMeta{
+	slim := metav1.ObjectMeta{
 		Namespace: m.Namespace, Name: m.Name, UID: m.UID, Generation: m.Generation, Labels: m.Labels,
 		OwnerReferences: m.OwnerReferences, CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
 	}
+	if wish, is := m.Annotations[v1alpha1.AnnotationRestart]; is {
+		slim.Annotations = map[string]string{v1alpha1.AnnotationRestart: wish}
+	}
+	return slim
 }
 
 func slimTemplate(t *corev1.PodTemplateSpec) corev1.PodTemplateSpec {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/fieldmanagers"
 )
 
 func (f *Found) Up(c client.Client) []engine.Step {
@@ -30,12 +31,20 @@ func (f *Found) Up(c client.Client) []engine.Step {
 }
 
 // up gives a Deployment one more pod, and notes how many it had. All its pods have to serve then;
-// where an earlier run has scaled it, as many as before, since a node may be drained by now.
+// where an earlier run has scaled it, as many as before, since a node may be drained by now. One
+// whose owner takes the pod back goes on without it.
 func up(c client.Client, migration string, key types.NamespacedName, scaled bool) engine.Step {
+	var gave int32
+	var takenBack string
 	read := func(ctx context.Context) (*appsv1.Deployment, error) {
 		d, err := readDeployment(ctx, c, key)
 		if err != nil || d == nil {
 			return nil, err
+		}
+		if gave > 0 && replicas(d) < gave {
+			takenBack = fmt.Sprintf("deployment %s has no pod more: the number was taken back (spec.replicas is written by %s)",
+				key, fieldmanagers.Of(d, "spec", "replicas"))
+			return nil, nil
 		}
 		if had(d, migration) == "" {
 			return d, engine.NotYet("deployment %s has not been scaled", key)
@@ -54,8 +63,13 @@ func up(c client.Client, migration string, key types.NamespacedName, scaled bool
 				return nil
 			}
 			n := replicas(unscaled)
-			return patchReplicas(ctx, c, unscaled, patch(migration, strconv.Itoa(int(n)), n+1))
+			err := patchReplicas(ctx, c, unscaled, patch(migration, strconv.Itoa(int(n)), n+1))
+			if err == nil {
+				gave = n + 1
+			}
+			return err
 		},
+		Remark: func() string { return takenBack },
 		Changes: engine.Shows(engine.Change{
 			Verb: "patch", Object: "Deployment " + key.String(), Body: patch(migration, "how many it has", "one more"),
 		}),

@@ -40,6 +40,13 @@ func (d Deps) owners(ctx context.Context, s *Inventory) (err error) {
 	if s.Owners, err = rollout.Load(ctx, d.Cluster); apierrors.IsForbidden(err) {
 		return nil
 	}
+	if err != nil {
+		return err
+	}
+	m, err := migration.Get(ctx, d.Cluster, s.Spec.Name)
+	if err == nil && m != nil {
+		s.Owners.KnowTakenBack(m.Status.TakenBack)
+	}
 	return err
 }
 
@@ -68,6 +75,8 @@ func (s *Inventory) leftAgain() string {
 		}
 	}
 	due := s.renewals(s.Status.Again.Since.Time)
+	// Owners who take restarts back may keep their pods for good, and a note has named them.
+	due.Restarts = slices.DeleteFunc(due.Restarts, func(w rollout.Workload) bool { return w.TakenBack })
 	if n := len(due.Restarts) + len(due.Evictions); n > 0 {
 		return fmt.Sprintf("%s to be recreated once more, the first is %s", english.Plural(n, "workload is", "workloads are"), firstOf(due))
 	}
@@ -174,7 +183,10 @@ func (p *Planner) renewBatch(number int, batch []renewal) []engine.Group {
 }
 
 func (p *Planner) Rollout() rollout.Deps {
-	return rollout.Deps{Client: p.Deps.Client(), Timeout: p.Spec().InPlace.Timeout.Duration, Now: p.Deps.Now}
+	return rollout.Deps{
+		Client: p.Deps.Client(), Timeout: p.Spec().InPlace.Timeout.Duration, Now: p.Deps.Now,
+		TakenBack: p.Deps.NoteTakenBack(p.Spec().Name),
+	}
 }
 
 // again records since when pods count as new, or which nodes are to be replaced.

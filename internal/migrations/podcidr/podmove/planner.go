@@ -47,7 +47,10 @@ func StillOld(names []string) string {
 }
 
 func (p *Planner) Rollout() rollout.Deps {
-	return rollout.Deps{Client: p.Tools.Client(), Timeout: p.Inventory.Spec.Roll.Timeout.Duration, Now: p.Tools.Now}
+	return rollout.Deps{
+		Client: p.Tools.Client(), Timeout: p.Inventory.Spec.Roll.Timeout.Duration, Now: p.Tools.Now,
+		TakenBack: p.Tools.NoteTakenBack(p.Inventory.Spec.Name),
+	}
 }
 
 // Record writes down the migration and backs up what is about to be changed for the first time.

@@ -48,6 +48,14 @@ func (s *renewStep) Deadline() time.Duration {
 	return 0
 }
 
+// Note implements engine.Noter.
+func (s *renewStep) Note() string {
+	if n, ok := s.Step.(engine.Noter); ok {
+		return n.Note()
+	}
+	return ""
+}
+
 func (s *renewStep) Preview() ([]engine.Change, error) { return engine.Preview(s.Step) }
 
 func (s *renewStep) Verify(ctx context.Context) error {
