@@ -54,8 +54,8 @@ type ResourceKinds struct {
 	Missing []ResourceKind
 	// LeftOut are kinds no object of which is copied, with the reason.
 	LeftOut map[string]string
-	// Excluded are those of LeftOut that spec.mirror.copy.kinds leaves out and the target serves: it
-	// may have copies from before that.
+	// Excluded are those of LeftOut that spec.mirror.copy.kinds leaves out, and that the target
+	// serves: it may have copies from before.
 	Excluded []ResourceKind
 	Broken   []string
 }

@@ -77,8 +77,8 @@ func TestOptionsChangeUntilNamesLead(t *testing.T) {
 	}
 }
 
-// TestChangeDuringTheRun: an option that is changed while a run makes the mirror by another one ends
-// that run before any name moves.
+// TestChangeDuringTheRun: an option that is changed while a run makes the mirror by another one
+// ends that run before any name moves.
 func TestChangeDuringTheRun(t *testing.T) {
 	f := setup(t)
 	f.starts = func(step string) {
