@@ -141,6 +141,9 @@ func (t *Tally) Take(r *v1alpha1.NodeReport, at time.Time) []v1alpha1.Loss {
 		t.arm(r, &r.Status.Agents[i], at)
 	}
 	for i := range fresh {
+		if t.learnsLate(r, &fresh[i]) {
+			fresh[i].Error += "; node " + r.Name + " learns of endpoints late: see to what programs Services there"
+		}
 		t.remember(fresh[i])
 	}
 	return fresh

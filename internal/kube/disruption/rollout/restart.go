@@ -28,8 +28,18 @@ type Deps struct {
 	// Patience is how long a workload that was not complete before is waited for, and then left
 	// alone. Zero restarts it all the same.
 	Patience time.Duration
+	// Beside, if set, is called before pods of a workload end with no proof that every node knows: it
+	// rolls what shows whether nodes learn in time.
+	Beside func(context.Context) error
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
+}
+
+func (t Deps) beside(ctx context.Context) error {
+	if t.Beside == nil {
+		return nil
+	}
+	return t.Beside(ctx)
 }
 
 func (t Deps) now() time.Time {
@@ -140,6 +150,9 @@ func (s *restartStep) Do(ctx context.Context) error {
 			s.workload, until.Add(time.Second).Local().Format(time.TimeOnly))
 	}
 	if err := s.withinBudgets(ctx, found); err != nil {
+		return err
+	}
+	if err := s.beside(ctx); err != nil {
 		return err
 	}
 	body, err := json.Marshal(restartPatch(now.UTC().Format(time.RFC3339Nano), found.object().GetResourceVersion()))
