@@ -130,7 +130,7 @@ type refresher struct {
 	departure *rollout.Departure
 	// beside rolls what agents call, beside others; nil, if there is nothing such.
 	beside func(context.Context) error
-	before    *services.ByWorkload
+	before *services.ByWorkload
 }
 
 // plan leaves incomplete workloads alone, after a little wait, unless replumb made them so.

@@ -65,20 +65,20 @@ const rolledEvery = 2 * (rolledLameDuck + echoDrain) * time.Second
 // former answers for rolledLameDuck and echoDrain after it was told to end, as pods with a graceful
 // end do: only a node that has not learned by then still leads there.
 //
-// Nothing is done while the last roll is under way, nor without that Deployment.
-func (s *Set) RollSingle(ctx context.Context) error {
+// Nothing is rolled while the last roll is under way, nor without that Deployment.
+func (s *Set) RollSingle(ctx context.Context) (rolled bool, err error) {
 	d := &appsv1.Deployment{}
-	err := s.Cluster.Get(ctx, client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: Single}, d)
+	err = s.Cluster.Get(ctx, client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: Single}, d)
 	if apierrors.IsNotFound(err) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return fmt.Errorf("deployment %s: %w", Single, err)
+		return false, fmt.Errorf("deployment %s: %w", Single, err)
 	}
 	now := s.now()
 	last, err := time.Parse(time.RFC3339Nano, d.Spec.Template.Annotations[v1alpha1.AnnotationRestartedAt])
 	if err == nil && now.Sub(last) < rolledEvery || !whole(d) || d.Labels[v1alpha1.LabelMigration] != s.Migration {
-		return nil
+		return false, nil
 	}
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": d.ResourceVersion},
@@ -87,13 +87,16 @@ func (s *Set) RollSingle(ctx context.Context) error {
 		}}},
 	})
 	if err != nil {
-		return fmt.Errorf("deployment %s: %w", Single, err)
+		return false, fmt.Errorf("deployment %s: %w", Single, err)
 	}
 	err = s.Cluster.Patch(ctx, d, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager))
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // the next restart rolls it
-		return fmt.Errorf("deployment %s: %w", Single, err)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // the next restart rolls it
+		return false, nil
 	}
-	return nil
+	if err != nil {
+		return false, fmt.Errorf("deployment %s: %w", Single, err)
+	}
+	return true, nil
 }
 
 // whole reports whether all pods of a Deployment are those of its template, and ready.

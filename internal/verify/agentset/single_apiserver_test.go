@@ -21,15 +21,15 @@ import (
 // at a time, and none that another process takes back.
 func TestSingleRolls(t *testing.T) {
 	f := setup(t)
-	f.Must(f.set.RollSingle(t.Context())) // there is none yet
+	f.rolls(f.set, false) // there is none yet
 	f.set.Pool = pool()
 	f.migration("m", v1alpha1.PhaseApplying)
 	_, err := f.install(f.set)
 	f.Must(err)
 	d := f.complete()
 	before := f.servers()
-	f.Must(f.set.RollSingle(t.Context()))
-	f.Must(f.set.RollSingle(t.Context()))
+	f.rolls(f.set, true)
+	f.rolls(f.set, false)
 	rolled := f.complete()
 	if rolled.Generation != d.Generation+1 {
 		t.Errorf("its generation is %d, was %d", rolled.Generation, d.Generation)
@@ -47,14 +47,18 @@ func TestSingleRolls(t *testing.T) {
 	}
 	other := f.newSet("another")
 	other.Now = func() time.Time { return time.Now().Add(time.Hour) }
-	f.Must(other.RollSingle(t.Context()))
-	if now := f.complete(); now.Generation != rolled.Generation {
-		t.Error("another migration has rolled it")
-	}
+	f.rolls(other, false)
 	f.set.Now = other.Now
-	f.Must(f.set.RollSingle(t.Context()))
+	f.rolls(f.set, true)
 	if now := f.complete(); now.Generation != rolled.Generation+1 {
-		t.Error("it does not roll a second time")
+		t.Errorf("its generation is %d, was %d", now.Generation, rolled.Generation)
+	}
+}
+
+func (f *fixture) rolls(s *Set, want bool) {
+	f.Helper()
+	if got, err := s.RollSingle(f.Context()); err != nil || got != want {
+		f.Errorf("it rolls: %v, want %v (%v)", got, want, err)
 	}
 }
 

@@ -203,14 +203,6 @@ func (p *Agents) Steady(after string) []engine.Group {
 	return engine.InOrder(&Steady{Watch: p.Watch, Name: after, Limit: p.Wait})
 }
 
-// Beside rolls the one pod behind agentset.Single, while others are rolled; nil without agents.
-func (p *Agents) Beside() func(context.Context) error {
-	if p == nil {
-		return nil
-	}
-	return p.RollSingle
-}
-
 func (p *Agents) Dismiss() []engine.Group {
 	if p == nil {
 		return nil

@@ -12,12 +12,17 @@ import (
 // their own.
 const overlap = 2 * time.Second
 
+// remembered is for how long after a roll a loss may come from it: a node may learn much later.
+const remembered = 5 * time.Minute
+
+// Rolled notes that the one pod behind agentset.Single was replaced, at a time of our clock.
+func (t *Tally) Rolled(at time.Time) { t.rolled = at }
+
 // learnsLate reports whether a node still leads to a pod that has ended. Its probes of the Service
-// with one endpoint, which rolls, fail, those of the Service whose endpoints stay do not, and other
-// nodes reach both.
-func (t *Tally) learnsLate(r *v1alpha1.NodeReport, l *v1alpha1.Loss) bool {
+// with one endpoint fail after that has rolled; those of the other do not, nor those of other nodes.
+func (t *Tally) learnsLate(r *v1alpha1.NodeReport, l *v1alpha1.Loss, at time.Time) bool {
 	i := slices.IndexFunc(r.Status.Probes, func(p v1alpha1.ProbeReport) bool { return p.Name == l.Probe })
-	if i < 0 || !ofSingle(l.Probe) {
+	if i < 0 || !ofSingle(l.Probe) || t.rolled.IsZero() || at.Sub(t.rolled) > remembered {
 		return false
 	}
 	elsewhere := false

@@ -20,12 +20,16 @@ func TestNodeThatLearnsLateIsNamed(t *testing.T) {
 		// a and b are the probes that fail on two nodes, at a time.
 		a, b map[string]metav1.MicroTime
 		late bool
+		// rolled is for how long before the one pod was replaced; negative, if it was not.
+		rolled time.Duration
 	}{
-		"late":                   {map[string]metav1.MicroTime{single: lost}, nil, true},
-		"another loss before":    {map[string]metav1.MicroTime{single: lost}, map[string]metav1.MicroTime{single: earlier}, true},
-		"no server":              {map[string]metav1.MicroTime{single: lost}, map[string]metav1.MicroTime{single: lost}, false},
-		"no network":             {map[string]metav1.MicroTime{single: lost, stays: lost}, nil, false},
-		"not the one that rolls": {map[string]metav1.MicroTime{stays: lost}, nil, false},
+		"late":                   {map[string]metav1.MicroTime{single: lost}, nil, true, 0},
+		"another loss before":    {map[string]metav1.MicroTime{single: lost}, map[string]metav1.MicroTime{single: earlier}, true, 0},
+		"nothing has rolled":     {map[string]metav1.MicroTime{single: lost}, nil, false, -1},
+		"rolled long ago":        {map[string]metav1.MicroTime{single: lost}, nil, false, time.Hour},
+		"no server":              {map[string]metav1.MicroTime{single: lost}, map[string]metav1.MicroTime{single: lost}, false, 0},
+		"no network":             {map[string]metav1.MicroTime{single: lost, stays: lost}, nil, false, 0},
+		"not the one that rolls": {map[string]metav1.MicroTime{stays: lost}, nil, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tally := NewTally()
@@ -50,6 +54,9 @@ func TestNodeThatLearnsLateIsNamed(t *testing.T) {
 			for sequence := range int64(2) {
 				report("a", sequence+1, nil)
 				report("b", sequence+1, nil)
+			}
+			if test.rolled >= 0 {
+				tally.Rolled(begin.Add(-test.rolled))
 			}
 			report("b", 3, test.b)
 			losses := report("a", 3, test.a)

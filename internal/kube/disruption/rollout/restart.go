@@ -28,8 +28,8 @@ type Deps struct {
 	// Patience is how long a workload that was not complete before is waited for, and then left
 	// alone. Zero restarts it all the same.
 	Patience time.Duration
-	// Beside, if set, is called before pods of a workload end with no proof that every node knows: it
-	// rolls what shows whether nodes learn in time.
+	// Beside, if set, is called before pods of a workload end with no proof that every node knows.
+	// It rolls what shows whether nodes learn in time.
 	Beside func(context.Context) error
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time

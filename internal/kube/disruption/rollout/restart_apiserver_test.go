@@ -53,8 +53,8 @@ func TestRestartDeployment(t *testing.T) {
 	}
 }
 
-// TestBesideRestartsAndEvictions: what is rolled beside others is rolled just before their pods end,
-// and an error of that ends nothing.
+// TestBesideRestartsAndEvictions: what is rolled beside others is rolled just before their pods
+// end, and as long as it cannot be, none ends.
 func TestBesideRestartsAndEvictions(t *testing.T) {
 	f := setup(t)
 	d := f.deployment()
