@@ -5,9 +5,6 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // RedirectSpec leads names in DNS to the target, and back.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.names) || size(self.names) == 0 || has(self.provider)",message="is empty, and there are names; set rfc2136, route53 or manual",fieldPath=".provider"
-// +kubebuilder:validation:XValidation:rule="has(self.names) == has(oldSelf.names) && (!has(self.names) || self.names == oldSelf.names)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".names"
-// +kubebuilder:validation:XValidation:rule="has(self.from) == has(oldSelf.from) && (!has(self.from) || self.from == oldSelf.from)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".from"
-// +kubebuilder:validation:XValidation:rule="has(self.to) == has(oldSelf.to) && (!has(self.to) || self.to == oldSelf.to)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".to"
 type RedirectSpec struct {
 	// Names to lead there. Default: those found in Ingresses, routes and gateways of the Gateway API, and external-dns's
 	// annotations of Services.

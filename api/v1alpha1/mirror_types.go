@@ -4,8 +4,6 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // MirrorSpec is the job of having a second cluster, the target, serve what this one, the source, serves, for as long as the
 // source's network is changed, and of taking it back. The source is the cluster that the Migration is in.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.hosts) == has(oldSelf.hosts) && (!has(self.hosts) || self.hosts == oldSelf.hosts)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".hosts"
 type MirrorSpec struct {
 	// Target is the cluster that takes over.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
@@ -27,13 +25,11 @@ type MirrorSpec struct {
 	// Certificates says whether the aliases in hosts are added to certificates. Default: Extend.
 	// +optional
 	// +kubebuilder:default=Extend
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Certificates CertificateMode `json:"certificates,omitempty"`
 
 	// Singletons must not run in both clusters at once. They run where the names lead.
 	// +optional
 	// +kubebuilder:default={}
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Singletons SingletonSpec `json:"singletons,omitempty"`
 
 	// Redirect leads names in DNS to the target.
@@ -122,20 +118,15 @@ const (
 // make from something that is copied, tokens, and what replumb keeps for itself.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.volumeAction) || self.volumes == 'Copy'",message="is for volumes: Copy; set spec.mirror.copy.volumes: Copy, or leave it out",fieldPath=".volumeAction"
-// +kubebuilder:validation:XValidation:rule="has(self.selector) == has(oldSelf.selector) && (!has(self.selector) || self.selector == oldSelf.selector)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".selector"
-// +kubebuilder:validation:XValidation:rule="has(self.registries) == has(oldSelf.registries) && (!has(self.registries) || self.registries == oldSelf.registries)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".registries"
-// +kubebuilder:validation:XValidation:rule="has(self.transforms) == has(oldSelf.transforms) && (!has(self.transforms) || self.transforms == oldSelf.transforms)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".transforms"
 type CopySpec struct {
 	// Namespaces that are copied. Default: all but kube-system, kube-public, kube-node-lease and replumb's own.
 	// +optional
 	// +kubebuilder:default={}
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Namespaces NameFilter `json:"namespaces,omitempty"`
 
 	// Kinds that are copied, as resource.group such as deployments.apps, or configmaps. Default: all that can be.
 	// +optional
 	// +kubebuilder:default={}
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Kinds NameFilter `json:"kinds,omitempty"`
 
 	// Selector, if set, chooses objects in namespaces by their labels.
@@ -155,20 +146,17 @@ type CopySpec struct {
 	// Existing says what to do with objects of the same name that the target has and replumb did not make. Default: Refuse.
 	// +optional
 	// +kubebuilder:default=Refuse
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Existing ExistingPolicy `json:"existing,omitempty"`
 
 	// NodePorts says whether Services keep the ports they have on nodes. Default: Keep, so that load balancers that were set up
 	// for the one cluster fit the other.
 	// +optional
 	// +kubebuilder:default=Keep
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	NodePorts NodePortPolicy `json:"nodePorts,omitempty"`
 
 	// Volumes says what to do about PersistentVolumeClaims. Default: Refuse.
 	// +optional
 	// +kubebuilder:default=Refuse
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Volumes VolumePolicy `json:"volumes,omitempty"`
 
 	// VolumeAction is called, with policy Copy, when claims have been copied and before workloads are: it fills the volumes.

@@ -88,13 +88,21 @@ func Amend(ctx context.Context, c client.Client, m *v1alpha1.Migration) ([]spec.
 
 // UpdateStatus changes the status of a Migration, looking again on conflict.
 func UpdateStatus(ctx context.Context, c client.Client, name string, change func(*v1alpha1.MigrationStatus)) error {
+	return UpdateRecorded(ctx, c, name, func(m *v1alpha1.Migration) error { change(&m.Status); return nil })
+}
+
+// UpdateRecorded is UpdateStatus for changes that depend on the spec: it is that of the moment in
+// which the status is written. An error of change ends it.
+func UpdateRecorded(ctx context.Context, c client.Client, name string, change func(*v1alpha1.Migration) error) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		m := &v1alpha1.Migration{}
 		if err := c.Get(ctx, client.ObjectKey{Name: name}, m); err != nil {
 			return fmt.Errorf("migration %s: %w", name, err)
 		}
 		was := m.Status.DeepCopy()
-		change(&m.Status)
+		if err := change(m); err != nil {
+			return err
+		}
 		if m.Status.Phase == v1alpha1.PhaseApplying && was.Phase != v1alpha1.PhaseApplying {
 			m.Status.Attempt++
 		}

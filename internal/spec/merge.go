@@ -28,8 +28,7 @@ func (c FieldChange) String() string { return fmt.Sprintf("%s: %s -> %s", c.Fiel
 func Merge(recorded, given *v1alpha1.Migration) (effective *v1alpha1.Migration, changes []FieldChange, err error) {
 	d := built()
 	old, object := untyped(recorded), untyped(given)
-	delete(old, "status")
-	delete(object, "status")
+	object["status"] = old["status"] // it says what may still change
 	for _, e := range d.fixed(object, old) {
 		d.fillDefaults(object, old, e.Field)
 	}
@@ -71,7 +70,10 @@ func (d *definition) fillDefaults(object, old map[string]any, path string) {
 }
 
 func (d *definition) differs(object, old map[string]any, path, name string) *field.Error {
-	const hint = "what moves, and where, cannot be changed once a migration has begun: use its spec, or roll it back and give the new one another name"
+	hint := "what moves, and where, cannot be changed once a migration has begun: use its spec, or roll it back and give the new one another name"
+	if strings.HasPrefix(path, "spec.mirror.") && path != "spec.mirror.target" {
+		hint = "names lead to the mirror, which was made by the recorded spec: use that, or lead them back first, by replumb rollback " + name
+	}
 	_, now := d.at(object, path)
 	_, was := d.at(old, path)
 	if path == "spec" {

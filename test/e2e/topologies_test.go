@@ -52,6 +52,7 @@ func TestProofLong(t *testing.T) {
 	t.Run("Holds", func(t *testing.T) { testProofHolds(t, l) })
 	t.Run("Nodes", func(t *testing.T) { testProofNodes(t, l) })
 	t.Run("Rollback", func(t *testing.T) { testProofRollback(t, l) })
+	t.Run("Endpoints", func(t *testing.T) { testProofEndpoints(t, l) })
 	t.Run("Trouble", func(t *testing.T) { testProofTrouble(t, l) })
 }
 

@@ -60,6 +60,17 @@ func (c *Copier) Compare(ctx context.Context) (*Parity, error) {
 			return nil, err
 		}
 	}
+	for _, k := range kinds.Excluded {
+		err := c.Target.eachMeta(ctx, k, "", func(o *metav1.PartialObjectMetadata) error {
+			if of := (key{o.Namespace, o.Name}); c.Rules.owns(o) && !adopts(k, of) {
+				p.add(Difference{Ref: of.ref(k), Want: absent, Have: present})
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("reading %s of the target: %w", k, err)
+		}
+	}
 	for _, k := range kinds.Missing {
 		err := c.Source.each(ctx, k, func(o *unstructured.Unstructured) error {
 			if c.Rules.whyNot(k, o) == "" {

@@ -3,6 +3,7 @@ package objectsync
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -82,7 +83,24 @@ func (c *Copier) Run(ctx context.Context, part Part) (Result, error) {
 			return c.result, err
 		}
 	}
-	return c.result, nil
+	return c.result, c.pruneExcluded(ctx, kinds, part)
+}
+
+// pruneExcluded deletes copies of kinds that are no longer copied, the last of the order first.
+func (c *Copier) pruneExcluded(ctx context.Context, kinds *ResourceKinds, part Part) error {
+	for _, k := range slices.Backward(kinds.Excluded) {
+		if !part.Of(k) {
+			continue
+		}
+		index, err := c.index(ctx, k)
+		if err != nil {
+			return err
+		}
+		if err := c.prune(ctx, k, index); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *Copier) kind(ctx context.Context, k ResourceKind) error {

@@ -31,7 +31,9 @@ type Inventory struct {
 	Beside []NamedWorkloads
 	// Secrets are those that would be copied, by what they are, the most frequent first.
 	Secrets []SecretCount
-	Errors  []*ObjectError
+	// Definitions are versions and fields of custom resources that the target's definitions lack.
+	Definitions []Note
+	Errors      []*ObjectError
 }
 
 // Count is how many objects of a kind there are.
@@ -75,6 +77,9 @@ func (c *Copier) Inventory(ctx context.Context) (*Inventory, error) {
 	if s.rights, err = c.Source.accountRights(ctx, c.Rules); err != nil {
 		return nil, err
 	}
+	if s.definitions, err = c.definitionPairs(ctx); err != nil {
+		return nil, err
+	}
 	for _, k := range kinds.Copied {
 		index, err := c.index(ctx, k)
 		if err != nil {
@@ -108,12 +113,18 @@ type surveyor struct {
 	*Copier
 	*Inventory
 
-	rights map[key]accountRights
+	rights      map[key]accountRights
+	definitions map[string]*definitionPair
+	// reader is that of the kind that is looked at; nil for those whose fields all arrive.
+	reader *fieldReader
 }
 
 func (s *surveyor) kind(ctx context.Context, k ResourceKind, index map[key]*entry) error {
 	n := Count{Resource: k.String()}
 	left := map[string]*LeftOut{}
+	if err := s.readFields(k); err != nil {
+		return err
+	}
 	err := s.Source.each(ctx, k, func(o *unstructured.Unstructured) error {
 		taken, why, err := s.Rules.Take(k, o)
 		if k.is("", "PersistentVolumeClaim") && (why == "" || why == isAClaim) {
@@ -131,6 +142,7 @@ func (s *surveyor) kind(ctx context.Context, k ResourceKind, index map[key]*entr
 		n.Copied++
 		n.Refs = append(n.Refs, refOf(k, o))
 		s.note(k, o)
+		s.noteFields(k, taken)
 		return s.conflict(ctx, k, taken, index[refOf(k, o).key()])
 	})
 	if err != nil {
@@ -138,6 +150,9 @@ func (s *surveyor) kind(ctx context.Context, k ResourceKind, index map[key]*entr
 	}
 	for _, l := range left {
 		s.LeftOut = append(s.LeftOut, *l)
+	}
+	if n.Copied > 0 {
+		s.noteVersions(k)
 	}
 	if n.Copied+n.LeftOut > 0 {
 		s.Counts = append(s.Counts, n)

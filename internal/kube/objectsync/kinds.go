@@ -54,7 +54,10 @@ type ResourceKinds struct {
 	Missing []ResourceKind
 	// LeftOut are kinds no object of which is copied, with the reason.
 	LeftOut map[string]string
-	Broken  []string
+	// Excluded are those of LeftOut that spec.mirror.copy.kinds leaves out, and that the target
+	// serves: it may have copies from before.
+	Excluded []ResourceKind
+	Broken   []string
 }
 
 // FindKinds asks both sides what they serve.
@@ -87,6 +90,7 @@ func FindKinds(ctx context.Context, source, target *Side, r *CopyRules) (*Resour
 	}
 	Order(found.Copied)
 	Order(found.Missing)
+	Order(found.Excluded)
 	return found, nil
 }
 
@@ -107,18 +111,27 @@ func (f *ResourceKinds) add(r *CopyRules, g *metav1.APIGroup, from, to *served, 
 				}
 				done[name] = true
 				k := ResourceKind{Group: g.Name, Version: version, Kind: res.Kind, Resource: name, Namespaced: res.Namespaced}
-				switch why := r.Kind(k); {
-				case why != "":
-					f.LeftOut[k.String()] = why
-				case foreign[gv.String()]:
-					f.LeftOut[k.String()] = "another API server has it, which keeps it elsewhere"
-				case there || defined[k.String()]:
-					f.Copied = append(f.Copied, k)
-				default:
-					f.Missing = append(f.Missing, k)
-				}
+				f.sort(k, r.Kind(k), there, foreign[gv.String()], defined[k.String()])
 			}
 		}
+	}
+}
+
+// sort puts a kind where it belongs: why is for what reason it is left out, there that the target
+// serves it, foreign that another API server has it, defined that its definition is copied.
+func (f *ResourceKinds) sort(k ResourceKind, why string, there, foreign, defined bool) {
+	if why == ofNoKind && there && prunable(k) {
+		f.Excluded = append(f.Excluded, k)
+	}
+	switch {
+	case why != "":
+		f.LeftOut[k.String()] = why
+	case foreign:
+		f.LeftOut[k.String()] = "another API server has it, which keeps it elsewhere"
+	case there || defined:
+		f.Copied = append(f.Copied, k)
+	default:
+		f.Missing = append(f.Missing, k)
 	}
 }
 

@@ -22,6 +22,7 @@ const (
 	everyClusters = "every cluster has its own"
 	ofReplumb     = "it is replumb's own"
 	runsTwice     = "it is run once, and has its run in the source"
+	ofNoKind      = "spec.mirror.copy.kinds leaves it out"
 	ofNoNamespace = "spec.mirror.copy.namespaces leaves it out"
 	ofNoSelector  = "spec.mirror.copy.selector leaves it out"
 	claimsVolumes = "it uses a claim, and spec.mirror.copy.volumes is not Copy"

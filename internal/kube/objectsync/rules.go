@@ -120,7 +120,7 @@ func (r *CopyRules) Kind(k ResourceKind) string {
 		return why
 	}
 	if !chosen(r.options.Copy.Kinds, k.String()) {
-		return "spec.mirror.copy.kinds leaves it out"
+		return ofNoKind
 	}
 	return ""
 }

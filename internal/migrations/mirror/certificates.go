@@ -31,8 +31,9 @@ type certified struct {
 	gvk     schema.GroupVersionKind
 	key     client.ObjectKey
 	secrets map[string][]string
-	// add are the aliases that it lacks, added those that an earlier run has added.
-	add, added []string
+	// add are the aliases that it lacks, added those that an earlier run has added, and stale those
+	// of added that are no aliases any more.
+	add, added, stale []string
 }
 
 func certificateKind() schema.GroupVersionKind {
@@ -58,6 +59,9 @@ func certifiedBy(o *unstructured.Unstructured, aliases []v1alpha1.HostAlias) *ce
 		}
 	}
 	c.added = addedNames(o)
+	c.stale = slices.DeleteFunc(slices.Clone(c.added), func(n string) bool {
+		return slices.ContainsFunc(aliases, func(a v1alpha1.HostAlias) bool { return a.Alias == n })
+	})
 	if len(c.secrets) == 0 && len(c.added) == 0 {
 		return nil
 	}
@@ -301,8 +305,22 @@ func leafOf(secret *corev1.Secret) (*x509.Certificate, error) {
 }
 
 func restoreCertificate(c client.Client, of certified) engine.Step {
+	return removeNames(c, of, "back/"+of.id(), "Remove the mirror's names from the certificate of "+of.name(), nil)
+}
+
+// withdrawAliases removes names that an earlier run added, and that are no aliases any more.
+func withdrawAliases(c client.Client, of certified) engine.Step {
+	kept := slices.DeleteFunc(slices.Clone(of.added), func(n string) bool { return slices.Contains(of.stale, n) })
+	return removeNames(c, of, "withdraw/"+of.id(), "Remove names that are no aliases any more from the certificate of "+of.name(), kept)
+}
+
+// removeNames removes the names that were added, but for those that are kept.
+func removeNames(c client.Client, of certified, id, about string, kept []string) engine.Step {
+	gone := func(o *unstructured.Unstructured) []string {
+		return slices.DeleteFunc(addedNames(o), func(n string) bool { return slices.Contains(kept, n) })
+	}
 	return &engine.Observed[*unstructured.Unstructured]{
-		Name: "back/" + of.id(), About: "Remove the mirror's names from the certificate of " + of.name(),
+		Name: id, About: about,
 		Look: func(ctx context.Context) (engine.State, *unstructured.Unstructured, error) {
 			o, err := of.get(ctx, c)
 			switch {
@@ -310,19 +328,28 @@ func restoreCertificate(c client.Client, of certified) engine.Step {
 				return engine.Done, nil, nil
 			case err != nil:
 				return engine.Unknown, nil, err
-			case o.GetAnnotations()[v1alpha1.AnnotationAddedNames] == "":
+			case o.GetAnnotations()[v1alpha1.AnnotationAddedNames] == "", len(kept) > 0 && len(gone(o)) == 0:
 				return engine.Done, nil, nil
 			}
 			return engine.Pending, o, nil
 		},
 		Write: func(ctx context.Context, o *unstructured.Unstructured) error {
 			was := o.DeepCopy()
-			withoutNames(o, addedNames(o))
-			annotate(o, v1alpha1.AnnotationAddedNames, "")
+			withoutNames(o, gone(o))
+			text := ""
+			if len(kept) > 0 {
+				body, err := json.Marshal(kept)
+				if err != nil {
+					return err
+				}
+				text = string(body)
+			}
+			annotate(o, v1alpha1.AnnotationAddedNames, text)
 			return client.IgnoreNotFound(update(ctx, c, was, o))
 		},
 		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "patch", Object: of.name(), Body: map[string]any{"remove": of.added}}}, nil
+			removed := slices.DeleteFunc(slices.Clone(of.added), func(n string) bool { return slices.Contains(kept, n) })
+			return []engine.Change{{Verb: "patch", Object: of.name(), Body: map[string]any{"remove": removed}}}, nil
 		},
 	}
 }

@@ -125,6 +125,26 @@ func targetChecks() []findings.Check[Input] {
 			Why:   "the API server refuses the copy of a Service whose node port another one has",
 			Fix:   "set spec.mirror.copy.nodePorts: Strip, and copies get others; or free the port in the target",
 		},
+		{
+			Code: "RP4112", Severity: findings.Blocking, Run: checkQuotas,
+			Claim: "every quota of the target allows what its namespace gets",
+			Why:   "the API server refuses copies beyond it, and pods of copies: workloads stay without some, and the comparison waits for them",
+			Fix:   "raise the quota in the target, remove it, or have the source's take its place: spec.mirror.copy.existing: Overwrite; or copy less",
+		},
+		{
+			Code: "RP4113", Severity: findings.Blocking, Run: checkHostPorts,
+			Claim: "every host port of a copy is free on the target's nodes",
+			Why:   "a pod whose port of the node another one has stays pending, and the comparison waits for it",
+			Fix: "change the port on the way, by spec.mirror.copy.transforms with a jsonPatch; leave the workload out; or remove from the target " +
+				"what has the port",
+		},
+		{
+			Code: "RP4114", Severity: findings.Blocking, Run: checkDefinitions,
+			Claim: "the target's definitions of custom resources have the versions and fields of copies",
+			Why:   "fields that a definition does not know are dropped without a word, and a version that is not served is converted or refused",
+			Fix: "bring the definition in the target to that of the source, with its controller; if no one else uses it there, have the source's " +
+				"replace it: spec.mirror.copy.existing: Overwrite; or leave the kind out: spec.mirror.copy.kinds.exclude",
+		},
 	}
 }
 

@@ -139,6 +139,30 @@ func checkPorts(in Input) []findings.Result {
 	return out
 }
 
+func checkQuotas(in Input) []findings.Result {
+	var out []findings.Result
+	for _, text := range quotaProblems(in.Inventory) {
+		out = append(out, findings.Failed("", "%s", text))
+	}
+	return out
+}
+
+func checkHostPorts(in Input) []findings.Result {
+	var out []findings.Result
+	for _, p := range hostPortProblems(in.Inventory) {
+		out = append(out, findings.Failed(p.object, "%s", p.text))
+	}
+	return out
+}
+
+func checkDefinitions(in Input) []findings.Result {
+	var out []findings.Result
+	for _, n := range in.Inventory.Objects.Definitions {
+		out = append(out, findings.Failed(n.Ref.String(), "%s %s", n.Ref, n.What))
+	}
+	return out
+}
+
 func checkTransforms(in Input) []findings.Result {
 	var out []findings.Result
 	for _, e := range in.Inventory.Objects.Errors {

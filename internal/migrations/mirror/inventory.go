@@ -3,6 +3,7 @@ package mirror
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/version"
@@ -19,6 +20,9 @@ type Inventory struct {
 	// Remembered is what the Migration knows; nil before it began.
 	Remembered *v1alpha1.MirrorStatus
 
+	// Records are the DNS records that the Migration has prepared or moved, as they were.
+	Records []v1alpha1.RecordStatus
+
 	Source, Target Side
 	// Moving are pods of the source to be copied, There pods of the target that are no copies.
 	Moving, There []corev1.Pod
@@ -27,6 +31,13 @@ type Inventory struct {
 	// Manual are those of Classes for which people make the volumes. Volumes are the target's.
 	Manual  []string
 	Volumes []corev1.PersistentVolume
+	// InTarget are all pods of the target, Workloads those that are copied.
+	InTarget  []corev1.Pod
+	Workloads []CopiedWorkload
+	// Quotas are those of the target that copies will be under, Asked what is counted of copies by
+	// namespace beside objects and pods.
+	Quotas []corev1.ResourceQuota
+	Asked  map[string]corev1.ResourceList
 	// Taken are node ports of copies that others have in the target.
 	Taken []TakenPort
 	// Blind are the webhooks of the target that refuse and have no backend.
@@ -79,6 +90,29 @@ func (s *Inventory) Serving() v1alpha1.ServingSide {
 		return v1alpha1.ServingSource
 	}
 	return cmp.Or(s.Remembered.Serving, v1alpha1.ServingSource)
+}
+
+// Dropped are names whose records an earlier run prepared, and that are not to move any more. They
+// lead where they led.
+func (s *Inventory) Dropped() []v1alpha1.RedirectName {
+	wanted := slices.Clone(s.Awaited)
+	for _, n := range s.Names {
+		wanted = append(wanted, n.Name)
+	}
+	for _, p := range s.Problems {
+		wanted = append(wanted, p.Name)
+	}
+	for i := range wanted {
+		wanted[i] = strings.ToLower(strings.TrimSuffix(wanted[i], "."))
+	}
+	var out []v1alpha1.RedirectName
+	for _, r := range s.Records {
+		name := strings.ToLower(strings.TrimSuffix(r.Name, "."))
+		if len(r.Values) > 0 && !slices.Contains(wanted, name) && s.Spec.keeps(name) {
+			out = append(out, v1alpha1.RedirectName{Name: name, Type: r.Type, From: r.Values, To: r.Values})
+		}
+	}
+	return out
 }
 
 // Counts are of names; if there are none, of clusters that serve.

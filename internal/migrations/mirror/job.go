@@ -205,7 +205,10 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err := j.watchedBy(ctx, p, &in); err != nil {
 		return nil, err
 	}
-	if p.Cutovers, err = j.cutovers(ctx, survey); err != nil {
+	if p.Cutovers, err = j.cutovers(ctx, survey.Names); err != nil {
+		return nil, err
+	}
+	if p.Dropped, err = j.cutovers(ctx, survey.Dropped()); err != nil {
 		return nil, err
 	}
 	in.RecordProblems = dnscutover.Looked(ctx, p.Cutovers)
@@ -234,8 +237,8 @@ func (j *Job) freezable(ctx context.Context) error {
 	return freeze.DeploysPossible(ctx, j.Tools.Cluster, j.Spec.Name)
 }
 
-func (j *Job) cutovers(ctx context.Context, s *Inventory) ([]*dnscutover.PairedName, error) {
-	if len(s.Names) == 0 {
+func (j *Job) cutovers(ctx context.Context, names []v1alpha1.RedirectName) ([]*dnscutover.PairedName, error) {
+	if len(names) == 0 {
 		return nil, nil
 	}
 	asking := j.Tools.DNS
@@ -245,7 +248,7 @@ func (j *Job) cutovers(ctx context.Context, s *Inventory) ([]*dnscutover.PairedN
 	return dnscutover.Open(ctx, dnscutover.Deps{
 		Client: asking, Secrets: migration.Secrets(j.Tools.Cluster), GateWait: j.Spec.GateWait, Now: j.Tools.Now,
 		Memory: migration.RecordMemory{Client: j.Tools.Cluster, Name: j.Spec.Name},
-	}, s.Names, j.Spec.Redirect)
+	}, names, j.Spec.Redirect)
 }
 
 // Apply has the target serve. While it runs, what changes in the source is followed.
@@ -284,7 +287,7 @@ func (j *Job) Glance(ctx context.Context) (*Inventory, error) {
 		}
 		return s, nil
 	}
-	cutovers, err := j.cutovers(ctx, s)
+	cutovers, err := j.cutovers(ctx, s.Names)
 	s.Places = places(ctx, cutovers)
 	for _, n := range s.Names {
 		if err != nil {

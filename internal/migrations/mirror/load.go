@@ -35,7 +35,7 @@ func (j *Job) survey(ctx context.Context) (*Inventory, error) {
 	}
 	looks := []func(context.Context, *Inventory) error{
 		j.lookAtSides, j.lookAtFreeze, j.lookAtNetworks, j.lookAtRoom, j.lookAtWebhooks, j.lookAtNames, j.lookAtCertificates, j.lookAtObjects,
-		j.lookAtPorts,
+		j.lookAtPorts, j.lookAtTarget,
 	}
 	if j.WithoutTarget {
 		looks = []func(context.Context, *Inventory) error{j.rememberSides, j.lookAtCertificates}
@@ -55,7 +55,7 @@ func (j *Job) glance(ctx context.Context) (*Inventory, error) {
 		return nil, err
 	}
 	if m != nil {
-		s.Remembered = m.Status.Mirror
+		s.Remembered, s.Records = m.Status.Mirror, m.Status.Records
 	}
 	if s.Remembered != nil {
 		s.Names, s.Copies = dnscutover.Renew(s.Remembered.Names, j.Spec.Redirect), s.Remembered.Copies
@@ -113,10 +113,10 @@ func (j *Job) lookAtRoom(ctx context.Context, s *Inventory) error {
 		return err
 	}
 	s.Moving = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return ofDaemonSet(&p) || !s.Spec.chosen(p.Namespace) })
-	if s.There, err = cluster.List[corev1.Pod](ctx, j.to, &corev1.PodList{}); err != nil {
+	if s.InTarget, err = cluster.List[corev1.Pod](ctx, j.to, &corev1.PodList{}); err != nil {
 		return err
 	}
-	s.There = slices.DeleteFunc(s.There, func(p corev1.Pod) bool { return s.Spec.chosen(p.Namespace) })
+	s.There = slices.DeleteFunc(slices.Clone(s.InTarget), func(p corev1.Pod) bool { return s.Spec.chosen(p.Namespace) })
 	if s.Nodes, err = cluster.List[corev1.Node](ctx, j.to, &corev1.NodeList{}); err != nil {
 		return err
 	}
@@ -128,6 +128,17 @@ func (j *Job) lookAtRoom(ctx context.Context, s *Inventory) error {
 		}
 	}
 	return err
+}
+
+// lookAtTarget finds what else of the target copies would come up against.
+func (j *Job) lookAtTarget(ctx context.Context, s *Inventory) error {
+	if s.Serving() != v1alpha1.ServingSource {
+		return nil
+	}
+	if err := j.lookAtWorkloads(ctx, s); err != nil {
+		return err
+	}
+	return j.lookAtQuotas(ctx, s)
 }
 
 // lookAtNames finds the names that lead to the source, until names have begun to move.
@@ -154,7 +165,7 @@ func (j *Job) lookAtNames(ctx context.Context, s *Inventory) error {
 
 // leaveUnknown drops discovered names without a record of their own.
 func (j *Job) leaveUnknown(ctx context.Context, s *Inventory) error {
-	leads, err := j.cutovers(ctx, s)
+	leads, err := j.cutovers(ctx, s.Names)
 	if err != nil {
 		return err
 	}
@@ -241,7 +252,8 @@ func (j *Job) lookAtObjects(ctx context.Context, s *Inventory) (err error) {
 }
 
 func (j *Job) lookAtCertificates(ctx context.Context, s *Inventory) error {
-	if s.Spec.Certificates != v1alpha1.CertificatesExtend || len(s.Spec.Hosts) == 0 {
+	aliases := s.Spec.aliases()
+	if len(aliases) == 0 && s.Remembered == nil { // else an earlier run may have added some
 		return nil
 	}
 	objects, err := j.from.read(ctx, []string{"certificates.cert-manager.io", "ingresses.networking.k8s.io"})
@@ -251,16 +263,19 @@ func (j *Job) lookAtCertificates(ctx context.Context, s *Inventory) error {
 	for i := range objects {
 		o := &objects[i]
 		if !s.Spec.chosen(o.GetNamespace()) {
+			if c := certifiedBy(o, nil); c != nil { // it was chosen before
+				s.Certified = append(s.Certified, *c)
+			}
 			continue
 		}
-		if c := certifiedBy(o, s.Spec.Hosts); c != nil {
+		if c := certifiedBy(o, aliases); c != nil {
 			s.Certified = append(s.Certified, *c)
 			if len(c.add) > 0 {
 				s.Originals = append(s.Originals, o)
 			}
 			continue
 		}
-		s.Uncovered = append(s.Uncovered, j.uncovered(ctx, o, s.Spec.Hosts)...)
+		s.Uncovered = append(s.Uncovered, j.uncovered(ctx, o, aliases)...)
 	}
 	return nil
 }

@@ -33,19 +33,13 @@ func (j *Job) lookAtPorts(ctx context.Context, s *Inventory) error {
 	if err != nil {
 		return err
 	}
-	here, err := j.from.read(ctx, []string{"services"})
-	if err != nil {
-		return err
-	}
 	copied := map[string][]nodePort{}
-	for i := range here {
-		taken, why, err := j.copying.copier.Rules.Take(objectsync.Services(), &here[i])
-		if err == nil && why == "" { // errors of transforms are findings of their own
-			copied[taken.GetNamespace()+"/"+taken.GetName()] = portsOf(taken)
-		}
-	}
+	err = j.eachTaken(ctx, objectsync.Services(), func(_, taken *unstructured.Unstructured) error {
+		copied[taken.GetNamespace()+"/"+taken.GetName()] = portsOf(taken)
+		return nil
+	})
 	s.Taken = taken(copied, there)
-	return nil
+	return err
 }
 
 func portsOf(o *unstructured.Unstructured) []nodePort {

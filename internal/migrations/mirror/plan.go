@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,6 +19,9 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
+// switchBegins is the step after which names lead to the target.
+const switchBegins = "redirect/begin"
+
 // parallel is how many steps of one group run at once.
 const parallel = 16
 
@@ -27,6 +31,8 @@ type Planner struct {
 	Inventory *Inventory
 	// Cutovers are the names on their way.
 	Cutovers []*dnscutover.PairedName
+	// Dropped are names that an earlier run had prepared, and that are not to move any more.
+	Dropped []*dnscutover.PairedName
 
 	source, target *side
 	copying        *copying
@@ -138,14 +144,17 @@ func (p *Planner) freeze() []engine.Group {
 }
 
 func (p *Planner) certificates() []engine.Group {
-	if p.spec().Certificates != v1alpha1.CertificatesExtend {
-		return nil
+	var stale, lacking []engine.Step
+	for _, c := range p.Inventory.extended() {
+		if len(c.stale) > 0 {
+			stale = append(stale, withdrawAliases(p.Tools.Client(), c))
+		}
 	}
-	var steps []engine.Step
+	s := p.spec()
 	for _, c := range p.Inventory.toExtend() {
-		steps = append(steps, extendCertificate(p.Tools.Client(), c, p.spec().Hosts))
+		lacking = append(lacking, extendCertificate(p.Tools.Client(), c, s.aliases()))
 	}
-	return engine.AtOnce(parallel, "", steps...)
+	return append(engine.AtOnce(parallel, "", stale...), engine.AtOnce(parallel, "", lacking...)...)
 }
 
 func (p *Planner) awaits() bool { return len(p.Inventory.Awaited) > 0 }
@@ -211,8 +220,12 @@ func (p *Planner) parity() []engine.Group {
 }
 
 func (p *Planner) lower() []engine.Group {
+	groups := dnscutover.Lower(p.Cutovers)
+	if p.Inventory.Serving() == v1alpha1.ServingSource {
+		groups = append(groups, dnscutover.Restore(p.Dropped)...)
+	}
 	return append(
-		dnscutover.Lower(p.Cutovers),
+		groups,
 		p.foreseen("lower", "Lower the time to live of %s", map[string]any{"ttl": p.spec().Redirect.TTL})...)
 }
 
@@ -246,7 +259,7 @@ func (p *Planner) switchOver() []engine.Group {
 	}
 	if p.Inventory.Serving() != v1alpha1.ServingTarget {
 		groups = append(groups, p.Agents.Heard("names are switched")...)
-		groups = append(groups, engine.InOrder(p.serving("redirect/begin", v1alpha1.ServingBoth))...)
+		groups = append(groups, engine.InOrder(p.serving(switchBegins, v1alpha1.ServingBoth))...)
 	}
 	groups = append(groups, dnscutover.There(p.Cutovers, p.options())...)
 	return append(groups, p.foreseen("switch", "Switch %s to the load balancer that the target gives it",
@@ -270,6 +283,9 @@ func (p *Planner) ready() []engine.Group {
 }
 
 func (p *Planner) serving(id string, side v1alpha1.ServingSide) engine.Step {
+	if id == switchBegins {
+		return recordSwitch(p.Tools.Client(), p.Migration, id)
+	}
 	return recordServing(p.Tools.Client(), p.spec().Name, id, side)
 }
 
@@ -300,7 +316,7 @@ func (p *Planner) handover(to engine.Direction) []engine.Group {
 }
 
 func (p *Planner) tidy() []engine.Group {
-	groups := append(dnscutover.Restore(p.Cutovers), p.Agents.Dismiss()...)
+	groups := append(dnscutover.Restore(append(slices.Clone(p.Dropped), p.Cutovers...)), p.Agents.Dismiss()...)
 	groups = append(groups, p.Remains...)
 	var steps []engine.Step
 	for _, c := range p.Inventory.extended() {

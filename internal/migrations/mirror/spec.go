@@ -5,6 +5,8 @@ package mirror
 import (
 	"time"
 
+	"github.com/miekg/dns"
+
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/spec"
 )
@@ -26,6 +28,20 @@ type Spec struct {
 }
 
 const root = "spec.mirror"
+
+// keeps reports whether the provider can have the record of a name.
+func (s *Spec) keeps(name string) bool {
+	p := s.Redirect.Provider
+	return p != nil && (p.RFC2136 == nil || dns.IsSubDomain(dns.CanonicalName(p.RFC2136.Zone), dns.CanonicalName(name)))
+}
+
+// aliases are those that certificates are to have.
+func (s *Spec) aliases() []v1alpha1.HostAlias {
+	if s.Certificates != v1alpha1.CertificatesExtend {
+		return nil
+	}
+	return s.Hosts
+}
 
 // Default fills in what a Migration leaves open.
 func Default(m *v1alpha1.Migration) { spec.Default(m) }

@@ -15,6 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/callout"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/spec"
 )
 
 // recordClusters records what cannot be seen later: which clusters these are, and where names led.
@@ -52,7 +53,7 @@ func recordClusters(c client.Client, survey *Inventory) engine.Step {
 	}
 }
 
-func recordServing(c client.Client, name, id string, side v1alpha1.ServingSide) engine.Step {
+func recordServing(c client.Client, name, id string, side v1alpha1.ServingSide) *engine.Write {
 	about := fmt.Sprintf("Record that the %s serves", strings.ToLower(string(side)))
 	if side == v1alpha1.ServingBoth {
 		about = "Record that both clusters serve from here on"
@@ -65,11 +66,52 @@ func recordServing(c client.Client, name, id string, side v1alpha1.ServingSide) 
 	}, func(m *v1alpha1.MirrorStatus) { m.Serving = side })
 }
 
+// SpecChangedError says that the recorded spec is not the one that the mirror was made by.
+type SpecChangedError struct {
+	Name   string
+	Change spec.FieldChange
+}
+
+func (e *SpecChangedError) Error() string {
+	return fmt.Sprintf("%s of migration %s was changed while this run made the mirror by what it was before", e.Change.Field, e.Name)
+}
+
+func (*SpecChangedError) Advice() string {
+	return "no name leads to the mirror yet; apply again, and the mirror is made by what the Migration has now"
+}
+
+// recordSwitch records that both clusters serve from here on. From then on the API server refuses
+// changes of what the mirror is made by; one that came before ends the run.
+func recordSwitch(c client.Client, m *v1alpha1.Migration, id string) engine.Step {
+	step := recordServing(c, m.Name, id, v1alpha1.ServingBoth)
+	step.Write = func(ctx context.Context) error {
+		return migration.UpdateRecorded(ctx, c, m.Name, func(have *v1alpha1.Migration) error {
+			whole := have.DeepCopy()
+			spec.Default(whole)
+			_, changes, err := spec.Merge(whole, m)
+			if err != nil {
+				return err
+			}
+			for _, change := range changes {
+				if strings.HasPrefix(change.Field, root+".") {
+					return &SpecChangedError{Name: m.Name, Change: change}
+				}
+			}
+			if have.Status.Mirror == nil {
+				have.Status.Mirror = &v1alpha1.MirrorStatus{}
+			}
+			have.Status.Mirror.Serving = v1alpha1.ServingBoth
+			return nil
+		})
+	}
+	return step
+}
+
 // recordMirror writes status.mirror until it holds. There is none before the migration has begun.
 func recordMirror(
 	c client.Client, name, id, about string, shown map[string]any,
 	holds func(*v1alpha1.MirrorStatus) error, set func(*v1alpha1.MirrorStatus),
-) engine.Step {
+) *engine.Write {
 	return &engine.Write{
 		Name: id, About: about, As: engine.RoleOwn,
 		Write: func(ctx context.Context) error {

@@ -201,7 +201,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack {
 		r.to = engine.Backward
 	}
-	r.departure = departure(p.barriers(r.to))
+	r.departure, r.beside = departure(p.barriers(r.to)), p.Agents.Beside()
 	p.Refresh, in.Restarts = r.plan()
 	p.Findings = append(findings.Run(Checks(), in), p.Findings...)
 	return p, nil

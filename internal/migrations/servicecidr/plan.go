@@ -217,7 +217,13 @@ func canaryPool(p *Planner) *cidr.Allocator {
 	return cidr.NewPool(p.spec().From, p.Inventory.Used)
 }
 
-func refresh(p *Planner) []engine.Group { return p.Refresh.groups() }
+func refresh(p *Planner) []engine.Group {
+	groups := p.Refresh.groups()
+	if len(groups) == 0 {
+		return nil
+	}
+	return append(groups, p.Agents.Learned()...)
+}
 
 // back returns every Service that can, and names the others.
 func (p *Planner) back() []engine.Group {

@@ -1,6 +1,7 @@
 package servicecidr
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -127,7 +128,9 @@ type refresher struct {
 	to        engine.Direction
 	workloads *rollout.State
 	departure *rollout.Departure
-	before    *services.ByWorkload
+	// beside rolls what agents call, beside others; nil, if there is nothing such.
+	beside func(context.Context) error
+	before *services.ByWorkload
 }
 
 // plan leaves incomplete workloads alone, after a little wait, unless replumb made them so.
@@ -167,6 +170,8 @@ func (r refresher) due(now time.Time) (n int) {
 
 func (r refresher) tiers(tools rollout.Deps, plan rollout.RestartPlan, c rollout.Changes) []RefreshTier {
 	restarts, alone := map[string][]engine.Step{}, map[string][]engine.Step{}
+	rolling := tools
+	rolling.Beside = r.beside
 	for i := range plan.Restarts {
 		w := &plan.Restarts[i]
 		t := r.tierOf(w.Namespace, w.Name, w.PodLabels)
@@ -176,7 +181,7 @@ func (r refresher) tiers(tools rollout.Deps, plan rollout.RestartPlan, c rollout
 			alone[t] = append(alone[t], r.renew(tools, w, c))
 			continue
 		}
-		restarts[t] = append(restarts[t], r.renew(tools, w, c))
+		restarts[t] = append(restarts[t], r.renew(rolling, w, c))
 	}
 	evictions := map[string][]corev1.Pod{}
 	for _, p := range plan.Evictions {
@@ -195,7 +200,7 @@ func (r refresher) tiers(tools rollout.Deps, plan rollout.RestartPlan, c rollout
 		for _, round := range rollout.Rounds(evictions[name]) {
 			var steps []engine.Step
 			for i := range round {
-				steps = append(steps, tools.Evict(&round[i], c))
+				steps = append(steps, rolling.Evict(&round[i], c))
 			}
 			t.Groups = append(t.Groups, steps)
 		}

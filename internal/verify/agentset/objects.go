@@ -24,6 +24,8 @@ const (
 	// learn that it ends. rolledLameDuck is longer: during a migration a loss that no client would
 	// have is worse than waiting.
 	lameDuck, rolledLameDuck = 5, 15
+	// echoDrain is for how many more the program answers when it is told to end (echoserver.Drain).
+	echoDrain = 5
 )
 
 // keepsOut selects the nodes without an agent in a network: foreign ones, and those whose pods are
@@ -98,16 +100,16 @@ func (s objects) hostSet(servers []string) ([]client.Object, error) {
 
 func (s objects) podSet(servers []string) ([]client.Object, error) {
 	pod := s.pod(s.args("pod", servers, "--serve"), v1alpha1.FromPod)
-	s.serves(&pod)
-	update := allAtOnce()
+	update, duck := allAtOnce(), int64(lameDuck)
 	if s.Roll {
-		update = newOnesFirst()
+		update, duck = newOnesFirst(), rolledLameDuck
 	}
+	serves(&pod, duck)
 	return s.daemonSet(PodSet, v1alpha1.RoleProbe, pod, update)
 }
 
-// serves makes a pod one that others call, with the time that it needs to end.
-func (s objects) serves(pod *corev1.PodSpec) {
+// serves makes a pod one that others call, and that answers for so many seconds once it is to end.
+func serves(pod *corev1.PodSpec, duck int64) {
 	c := &pod.Containers[0]
 	c.Ports = []corev1.ContainerPort{
 		{Name: "http", ContainerPort: httpPort, Protocol: corev1.ProtocolTCP},
@@ -117,10 +119,6 @@ func (s objects) serves(pod *corev1.PodSpec) {
 	c.ReadinessProbe = &corev1.Probe{
 		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromString("http")}},
 		PeriodSeconds: 2, TimeoutSeconds: 2, FailureThreshold: 5,
-	}
-	duck := int64(lameDuck)
-	if s.Roll {
-		duck = rolledLameDuck
 	}
 	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: duck}}}
 	// Then it answers for 5 s more, closes kept connections, and has time to spare.

@@ -55,6 +55,8 @@ type Tally struct {
 	reports  map[string]*v1alpha1.NodeReport
 	// strangers are the instances that reported in the name of an agent and are none of its pods.
 	strangers map[Agent]string
+	// rolled is when the one pod behind agentset.Single was last replaced.
+	rolled time.Time
 
 	// Sent, Failed, Late and NotMeasured count what the agents met with since they were armed.
 	Sent, Failed, Late, NotMeasured int64
@@ -141,6 +143,9 @@ func (t *Tally) Take(r *v1alpha1.NodeReport, at time.Time) []v1alpha1.Loss {
 		t.arm(r, &r.Status.Agents[i], at)
 	}
 	for i := range fresh {
+		if t.learnsLate(r, &fresh[i], at) {
+			fresh[i].Error += "; node " + r.Name + " learns of endpoints late: see to what programs Services there"
+		}
 		t.remember(fresh[i])
 	}
 	return fresh

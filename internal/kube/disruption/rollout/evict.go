@@ -66,6 +66,9 @@ func (s *evictStep) Do(ctx context.Context) error {
 	if err != nil || pod == nil || !pod.DeletionTimestamp.IsZero() || len(staleReferences(pod, s.changes)) == 0 {
 		return err
 	}
+	if err := s.beside(ctx); err != nil {
+		return err
+	}
 	err = s.Client.SubResource("eviction").Create(ctx, pod, s.eviction())
 	switch {
 	case apierrors.IsNotFound(err):

@@ -28,10 +28,20 @@ type Deps struct {
 	// Patience is how long a workload that was not complete before is waited for, and then left
 	// alone. Zero restarts it all the same.
 	Patience time.Duration
+	// Beside, if set, is called before pods of a workload end with no proof that every node knows.
+	// It rolls what shows whether nodes learn in time.
+	Beside func(context.Context) error
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
 	// TakenBack, if set, hears of restarts that somebody undid.
 	TakenBack func(context.Context, v1alpha1.TakenBackStatus) error
+}
+
+func (t Deps) beside(ctx context.Context) error {
+	if t.Beside == nil {
+		return nil
+	}
+	return t.Beside(ctx)
 }
 
 func (t Deps) now() time.Time {
@@ -171,6 +181,9 @@ func (s *restartStep) renew(ctx context.Context) error {
 		return s.replaceNext(ctx, found)
 	}
 	if err := s.withinBudgets(ctx, found); err != nil {
+		return err
+	}
+	if err := s.beside(ctx); err != nil {
 		return err
 	}
 	return s.restart(ctx, found, now)

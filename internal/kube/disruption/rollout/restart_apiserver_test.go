@@ -53,6 +53,37 @@ func TestRestartDeployment(t *testing.T) {
 	}
 }
 
+// TestBesideRestartsAndEvictions: what is rolled beside others is rolled just before their pods
+// end, and as long as it cannot be, none ends.
+func TestBesideRestartsAndEvictions(t *testing.T) {
+	f := setup(t)
+	d := f.deployment()
+	f.pod("web-old", 2*time.Hour, controlledBy("ReplicaSet", f.replicaSet("web-1", controlledBy("Deployment", d))))
+	var calls []string
+	refused := true
+	f.tools.Beside = func(context.Context) error {
+		calls = append(calls, f.restartedAt(d))
+		if refused {
+			refused = false
+			return engine.NotYet("what rolls beside others cannot be reached")
+		}
+		return nil
+	}
+	step := f.restart()
+	if err := step.Do(t.Context()); err == nil || f.restartedAt(d) != "" {
+		t.Errorf("restarted at %q although nothing rolls beside it: %v", f.restartedAt(d), err)
+	}
+	f.must(step.Do(t.Context()))
+	if len(calls) != 2 || calls[1] != "" || f.restartedAt(d) == "" {
+		t.Errorf("it was asked to roll after restarts at %q", calls)
+	}
+	bare := f.pod("bare", 2*time.Hour)
+	f.must(f.tools.Evict(bare, f.changes).Do(t.Context()))
+	if len(calls) != 3 {
+		t.Errorf("it was asked to roll %d times", len(calls))
+	}
+}
+
 func TestRestartTakesUpWhereKilled(t *testing.T) {
 	f := setup(t)
 	d := f.deployment()
