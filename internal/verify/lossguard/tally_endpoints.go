@@ -19,7 +19,7 @@ const remembered = 5 * time.Minute
 func (t *Tally) Rolled(at time.Time) { t.rolled = at }
 
 // learnsLate reports whether a node still leads to a pod that has ended. Its probes of the Service
-// with one endpoint fail after that has rolled; those of the other do not, nor those of other nodes.
+// with one endpoint fail after that has rolled, and neither its others nor those of other nodes do.
 func (t *Tally) learnsLate(r *v1alpha1.NodeReport, l *v1alpha1.Loss, at time.Time) bool {
 	i := slices.IndexFunc(r.Status.Probes, func(p v1alpha1.ProbeReport) bool { return p.Name == l.Probe })
 	if i < 0 || !ofSingle(l.Probe) || t.rolled.IsZero() || at.Sub(t.rolled) > remembered {
