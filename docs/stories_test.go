@@ -42,6 +42,9 @@ func miscounted(text string) []string {
 			of[at]++
 			of[len(storyStates)]++
 		}
+		if at < 2 && strings.Contains(strings.ToLower(how), "no test ") {
+			wrong = append(wrong, fmt.Sprintf("it is %s, and says that a part of it has no test: %s", state, how))
+		}
 		if partly := at > 2; partly != strings.Contains(how, "Missing: ") || at < 2 && proof == "none" {
 			wrong = append(wrong, fmt.Sprintf("it is %s: %s (%s)", state, how, proof))
 		}
@@ -112,11 +115,12 @@ func TestMiscounted(t *testing.T) {
 	for text, want := range map[string]int{
 		counts + first + second: 0,
 		counts + first:          2, // both counts
-		counts + first + row("02", "by b", "none", "soon"):              3,
-		counts + first + second + "| S0.03: what | by c | proven |\n":   1,
-		counts + first + row("02", "Missing: b", "none", "left to you"): 3,
-		counts + first + row("02", "by b", "none", "not yet"):           1,
-		counts + row("01", "by a", "none", "proven") + second:           1,
+		counts + first + row("02", "by b", "none", "soon"):                         3,
+		counts + first + second + "| S0.03: what | by c | proven |\n":              1,
+		counts + first + row("02", "Missing: b", "none", "left to you"):            3,
+		counts + first + row("02", "by b", "none", "not yet"):                      1,
+		counts + row("01", "by a", "none", "proven") + second:                      1,
+		counts + row("01", "by a. No test sees b", "`a.TestA`", "proven") + second: 1,
 	} {
 		if got := miscounted(text); len(got) != want {
 			t.Errorf("%s: %q", text, got)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize/english"
 
@@ -178,6 +179,24 @@ func (j *Job) Applied(p *Planner) migration.ApplyResult {
 	}
 }
 
+// daily is how often most of what runs seldom runs.
+const daily = 24 * time.Hour
+
+// young says that old addresses have not been left for long enough to see who uses them once a day.
+func young(p *Planner, now time.Time) []string {
+	var latest time.Time
+	for _, e := range p.Inventory.All() {
+		if left, reserved := e.Reserved[e.Old]; reserved && e.Away() {
+			latest = later(latest, services.MovedAt(e.Service, left.Since))
+		}
+	}
+	since := now.Sub(latest)
+	if latest.IsZero() || since >= daily {
+		return nil
+	}
+	return []string{fmt.Sprintf("the latest Service has moved %s ago: clients that come once a day may not have been seen", since.Round(time.Minute))}
+}
+
 func (j *Job) PreviewFinish(ctx context.Context, p *Planner) (migration.FinishPreview, error) {
 	out := migration.FinishPreview{Question: fmt.Sprintf(
 		"The old addresses of %s will stop answering, and there is no way back. Finish?",
@@ -190,7 +209,7 @@ func (j *Job) PreviewFinish(ctx context.Context, p *Planner) (migration.FinishPr
 	if err != nil {
 		return migration.FinishPreview{}, err
 	}
-	out.Finals = append(out.Finals, seen...)
+	out.Finals = append(append(out.Finals, seen...), young(p, j.Deps.Now())...)
 	for _, r := range p.Refresh.Left {
 		out.Finals = append(out.Finals,
 			fmt.Sprintf("still has an old address: pod %s has %s (%s)", r.Pod, strings.Join(r.Carries, ", "), r.Reason))

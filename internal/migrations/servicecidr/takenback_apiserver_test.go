@@ -66,6 +66,9 @@ func TestOwnerTakesRestartBack(t *testing.T) {
 	if said := strings.Join(preview.Finals, "\n"); !strings.Contains(said, "pod shop/db-0") || !strings.Contains(said, "db-operator") {
 		t.Errorf("finish asks:\n%s", said)
 	}
+	if said := strings.Join(preview.Finals, "\n"); !strings.Contains(said, "clients that come once a day may not have been seen") {
+		t.Errorf("finish does not say how young the overlap is:\n%s", said)
+	}
 	notes := ""
 	for _, e := range f.events {
 		notes += e.Note

@@ -290,6 +290,11 @@ func (s *view) look(key types.NamespacedName) *due {
 	if b == nil || !Made(b) && !Named(b, svc.UID) || !b.DeletionTimestamp.IsZero() || !s.isReserved(key) || !svc.DeletionTimestamp.IsZero() {
 		return nil
 	}
+	return s.lookAtTraffic(key, b, svc)
+}
+
+// lookAtTraffic is nil if a bridge leads where its Service does, and has its addresses.
+func (s *view) lookAtTraffic(key types.NamespacedName, b, svc *corev1.Service) *due {
 	d := &due{view: s, bridge: b, service: svc}
 	// Between the patches of a hop the Service is not what it was, and will be again.
 	d.same = svc.Spec.Type == corev1.ServiceTypeExternalName || sameTraffic(&b.Spec, &svc.Spec)

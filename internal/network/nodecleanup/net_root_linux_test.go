@@ -259,8 +259,8 @@ func TestCalicoRoutes(t *testing.T) {
 	}
 }
 
-// TestTunnelOfOthers: whatever the kernel does by IPIP has an interface of this name. It is Calico's
-// by an address for pods.
+// TestTunnelOfOthers: whatever the kernel does by IPIP has an interface of this name. An address
+// for pods makes it Calico's.
 func TestTunnelOfOthers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		addresses []string

@@ -242,9 +242,10 @@ func TestWishes(t *testing.T) {
 	var got []string
 	for i := range plan.Restarts {
 		w := &plan.Restarts[i]
-		got = append(got, fmt.Sprint(w.Name, " ", w.ByPods != "", " ", w.TakenBack))
+		got = append(got, fmt.Sprintf("%s: one by one %t, taken back %t", w.Name, w.ByPods != "", w.TakenBack))
 	}
-	if want := []string{"a false false", "b true false", "d true true"}; !slices.Equal(got, want) {
+	want := []string{"a: one by one false, taken back false", "b: one by one true, taken back false", "d: one by one true, taken back true"}
+	if !slices.Equal(got, want) {
 		t.Errorf("it restarts %q, want %q", got, want)
 	}
 	if len(plan.Reported) != 1 || !strings.Contains(plan.Reported[0].Reason, "StatefulSet shop/c is left to its owner") {

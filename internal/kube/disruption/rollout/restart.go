@@ -110,9 +110,10 @@ func (s *restartStep) Title() string {
 	return title
 }
 
-// Deadline implements engine.Timed: a rollout has the timeout, and each pod after it.
+// Deadline implements engine.Timed. A rollout has the timeout, and each pod after it, which within
+// sees to; here is more than all of that.
 func (s *restartStep) Deadline() time.Duration {
-	return s.timeout() * time.Duration(2+len(s.workload.Stale))
+	return s.timeout() * time.Duration(4+len(s.workload.Stale))
 }
 
 // Waits lets an interrupted run end at once. The restart is found again on the template.

@@ -16,8 +16,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// TestOwnerTakesThePodBack: an owner of a Deployment's number of pods writes it as it knows it, with
-// the annotation or without. The run goes on, and says so.
+// TestOwnerTakesThePodBack: an owner of a Deployment's number of pods writes it as it knows it,
+// with the annotation or without. The run goes on, and says so.
 func TestOwnerTakesThePodBack(t *testing.T) {
 	for name, back := range map[string]func(*appsv1.Deployment){
 		"the number":           func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](1) },
