@@ -62,7 +62,7 @@ func (s *Settings) logLibraries() error {
 	klog.InitFlags(logging)
 	klog.SetOutput(io.Discard)
 	ctrllog.SetLogger(klog.Background()) // else it says after a while that it has none
-	others := io.Writer(io.Discard)
+	others := io.Discard
 	if s.verbosity > 0 {
 		others = os.Stderr
 	}
