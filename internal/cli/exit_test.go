@@ -108,7 +108,7 @@ func exits() map[string]exit {
 			fleet.Finish.Refusal([]fleet.ClusterState{{Cluster: "a"}}), fault.ExitBlocked, "replumb fleet apply",
 		},
 		"a cluster of a fleet": {&clifleet.Error{Code: fault.ExitBlocked}, fault.ExitBlocked, "nothing was changed"},
-		"no such migration":    {&migrate.AbsentError{Name: "move"}, fault.ExitError, "kubectl get migrations"},
+		"no such migration":    {&migrate.AbsentError{Name: "move"}, fault.ExitError, "replumb status lists"},
 		"cancelled":            {context.Canceled, fault.ExitInterrupted, "same command again"},
 		"paused":               {engine.ErrPaused, fault.ExitInterrupted, "replumb resume"},
 		"late":                 {&engine.DeadlineError{Err: errors.New("no")}, fault.ExitError, "when the cause is removed"},

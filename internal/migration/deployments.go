@@ -247,7 +247,7 @@ func DeploymentChecks() []findings.Check[Deployments] {
 			Run:      checkFreezable,
 			Claim:    "deployments by others can be frozen as spec.deploymentFreeze says",
 			Why:      "a deployment that is taken for frozen and is not changes what the migration works with",
-			Fix: "grant the rights in deploy/rbac-freeze.yaml, correct kinds (kubectl api-resources --namespaced -o name lists them), end the other " +
+			Fix: "have an administrator bind the roles: replumb rbac -f FILE --user NAME | kubectl apply -f -; correct kinds (kubectl api-resources --namespaced -o name lists them), end the other " +
 				"migration first, or set mode: IfPossible",
 		},
 		{

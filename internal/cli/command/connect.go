@@ -1,8 +1,10 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -25,6 +27,9 @@ type Connection struct {
 	// Snapshot answers in place of the cluster; nil, if that does.
 	Snapshot *offline.Server
 }
+
+// Name is what the user calls the cluster: that of the context, or the address of the API server.
+func (c *Connection) Name() string { return cmp.Or(c.ContextName, c.Host()) }
 
 // KnownIdentity is the cluster's, as far as the user may ask for it.
 func (c *Connection) KnownIdentity(ctx context.Context) engine.Identity {
@@ -123,13 +128,16 @@ func (a *App) Context(name string) (*rest.Config, error) {
 }
 
 // Introduce prints which cluster is about to be changed.
-func (a *App) Introduce(ctx context.Context, c *Connection) error {
+func (a *App) Introduce(ctx context.Context, c *Connection) error { return c.Introduce(ctx, a.Err) }
+
+// Introduce writes which cluster a command is about.
+func (c *Connection) Introduce(ctx context.Context, w io.Writer) error {
 	line, err := c.Describe(ctx)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(a.Err, "cluster:", line)
-	return nil
+	_, err = fmt.Fprintln(w, "cluster:", line)
+	return err
 }
 
 // FlushLimit is how long a command waits at its end for what has yet to be sent.

@@ -107,7 +107,7 @@ func (o *reportOptions) complete(known func() error) error {
 func keptReport(ctx context.Context, c *command.Connection, name string) (*htmlreport.Document, error) {
 	doc, err := keptreports.NewStore(c.Cluster).Load(ctx, name)
 	if apierrors.IsForbidden(err) {
-		return nil, &AbsentError{name}
+		return nil, &AbsentError{Name: name, Cluster: c.Name()}
 	}
 	return doc, err
 }

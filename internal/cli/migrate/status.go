@@ -184,6 +184,11 @@ func (o *statusOptions) show(ctx context.Context, w io.Writer, args []string) er
 	if err != nil {
 		return err
 	}
+	if o.format.Name == "table" || o.format.Name == "wide" {
+		if err := c.Introduce(ctx, w); err != nil {
+			return err
+		}
+	}
 	if len(jobs) == 0 {
 		fmt.Fprintln(o.Err, "no migrations")
 	}
@@ -377,6 +382,8 @@ func next(m *v1alpha1.Migration, pending bool, command string) string {
 		return command + " finish " + m.Name
 	case m.Status.Phase == v1alpha1.PhaseRollingBack:
 		return command + " rollback " + m.Name
+	case pending && m.Spec.Desired == v1alpha1.DesiredApplied:
+		return command + " resume " + m.Name
 	case pending:
 		return command + " apply -f FILE"
 	}

@@ -126,7 +126,7 @@ func Missing(answers []Answer) []string {
 	for _, a := range answers {
 		role := ""
 		if a.Role != "" {
-			role = " (role " + a.Role + " in deploy/" + a.File + ")"
+			role = " (role " + a.Role + ")"
 		}
 		if by[role] == nil {
 			order = append(order, role)

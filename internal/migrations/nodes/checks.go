@@ -48,7 +48,7 @@ func clusterChecks() []findings.Check[Input] {
 			Code: "RP3001", Severity: findings.Blocking, Run: func(in Input) []findings.Result { return migration.Denied(in.Access) },
 			Claim: "the user has every right the migration needs",
 			Why:   "a migration that is refused a write half way stops there until the right is granted",
-			Fix:   "bind the roles in deploy/rbac-nodes.yaml to the user: replumb rbac -f FILE --user NAME prints them",
+			Fix:   "have an administrator bind the roles: replumb rbac -f FILE --user NAME | kubectl apply -f -",
 		},
 		{
 			Code: "RP3002", Severity: findings.Warning, Run: checkAutoscalers,

@@ -31,7 +31,7 @@ func fitnessChecks() []findings.Check[Input] {
 			Code: "RP1002", Severity: findings.Blocking, Run: checkRights,
 			Claim: "the user has every right that the plan needs",
 			Why:   "a right that is missing would stop the migration in the middle of a move",
-			Fix:   "bind the roles in deploy/rbac.yaml to the user: replumb rbac -f FILE --user NAME prints them",
+			Fix:   "have an administrator bind the roles: replumb rbac -f FILE --user NAME | kubectl apply -f -",
 		},
 		{
 			Code: "RP1003", Severity: findings.Warning, Run: checkNodesReady,

@@ -40,7 +40,8 @@ func flagChecks() []findings.Check[Input] {
 			Claim: "where the range is a flag, addresses can be kept free while API servers change",
 			Why: "from when the first API server has a range again, new Services could be given addresses that bridges answer at or that Services are to return to; a " +
 				"ValidatingAdmissionPolicy (Kubernetes 1.30 or later) refuses them",
-			Fix: "grant the rights in deploy/rbac.yaml, and have the API " + "servers serve admissionregistration.k8s.io/v1 ValidatingAdmissionPolicies",
+			Fix: "have an administrator bind the roles: replumb rbac -f FILE --user NAME | kubectl apply -f -; and have the API servers serve " +
+				"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicies",
 		},
 		{
 			Code: "RP1735", Severity: findings.Warning, Run: checkFlagLate,

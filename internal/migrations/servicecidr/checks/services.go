@@ -25,7 +25,8 @@ func serviceChecks() []findings.Check[Input] {
 			Code: "RP1013", Severity: findings.Blocking, Run: checkFreeze,
 			Claim: "Services in flight can be frozen for all other users",
 			Why:   "a change of ports or selector of a Service between its bridge and its hop can cost requests",
-			Fix:   "grant the rights in deploy/rbac.yaml, or go on without a freeze: spec.freeze: IfPossible",
+			Fix: "have an administrator bind the roles: replumb rbac -f FILE --user NAME | kubectl apply -f -; or go on without a freeze: " +
+				"spec.freeze: IfPossible",
 		},
 		{
 			Code: "RP1014", Severity: findings.Warning, Run: checkUnfrozen,
