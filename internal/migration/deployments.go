@@ -267,6 +267,9 @@ func DeploymentChecks() []findings.Check[Deployments] {
 }
 
 func checkFreezable(d Deployments) (out []findings.Result) {
+	if !d.freezes() && !d.suspends() {
+		return findings.Skip("spec.deploymentFreeze freezes nothing")
+	}
 	if d.Problem != nil && d.Spec.Mode == v1alpha1.FreezeEnforce {
 		out = append(out, findings.Failed("", "%v", d.Problem))
 	}
@@ -280,7 +283,10 @@ func checkFreezable(d Deployments) (out []findings.Result) {
 }
 
 func checkReconciling(d Deployments) (out []findings.Result) {
-	if d.suspends() || !d.freezes() {
+	if !d.freezes() {
+		return findings.Skip("spec.deploymentFreeze.mode is Disabled")
+	}
+	if d.suspends() {
 		return nil
 	}
 	if d.Unread != nil {
@@ -294,7 +300,7 @@ func checkReconciling(d Deployments) (out []findings.Result) {
 
 func checkReverting(d Deployments) (out []findings.Result) {
 	if !d.suspends() {
-		return nil
+		return findings.Skip("spec.deploymentFreeze.gitOps is not Suspend")
 	}
 	if d.Unread != nil {
 		return []findings.Result{findings.NotKnown("", "%v", d.Unread)}

@@ -78,20 +78,6 @@ func Group[In any](heading string, checks ...Check[In]) []Check[In] {
 	return checks
 }
 
-// Unless skips checks for a reason; none has them look.
-func Unless[In any](reason func(In) string, checks ...Check[In]) []Check[In] {
-	for i := range checks {
-		run := checks[i].Run
-		checks[i].Run = func(in In) []Result {
-			if why := reason(in); why != "" {
-				return Skip("%s", why)
-			}
-			return run(in)
-		}
-	}
-	return checks
-}
-
 // Finding is one result of one check.
 type Finding struct {
 	Code     string   `json:"code"`

@@ -169,8 +169,11 @@ func checkCordoned(in Input) []findings.Result {
 
 // checkRoom looks once all new nodes are there. Until then apply does, when they have joined.
 func checkRoom(in Input) []findings.Result {
-	if in.Inventory.Spec.Join.Room != v1alpha1.RoomRequired || len(in.Inventory.ReadyNewNodes()) < in.Inventory.Wanted() {
-		return nil
+	if room := in.Inventory.Spec.Join.Room; room != v1alpha1.RoomRequired {
+		return findings.Skip("spec.nodes.join.room is %s", room)
+	}
+	if len(in.Inventory.ReadyNewNodes()) < in.Inventory.Wanted() {
+		return findings.Skip("the new nodes are not all there: apply looks when they are")
 	}
 	var out []findings.Result
 	for _, m := range in.Inventory.Room() {

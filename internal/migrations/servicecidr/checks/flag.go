@@ -67,7 +67,7 @@ func checkFlag(in Input) []findings.Result {
 
 func checkFlagFits(in Input) (out []findings.Result) {
 	if !in.Inventory.Bitmap {
-		return nil
+		return findings.Skip("the API servers have ServiceCIDRs")
 	}
 	s, refuse := in.spec(), func(format string, args ...any) { out = append(out, findings.Failed("", format, args...)) }
 	if s.Mode != v1alpha1.ModeMove {
@@ -109,7 +109,7 @@ func hasRange(s *services.Inventory, r netip.Prefix) bool {
 
 func checkFlagPins(in Input) (out []findings.Result) {
 	if !in.Inventory.Bitmap {
-		return nil
+		return findings.Skip("the API servers have ServiceCIDRs")
 	}
 	for _, e := range in.Inventory.Pins {
 		if a := in.spec().Current(e.Service); cidr.Contains(in.spec().From, a) {
@@ -120,6 +120,9 @@ func checkFlagPins(in Input) (out []findings.Result) {
 }
 
 func checkGuard(in Input) []findings.Result {
+	if !in.Inventory.Bitmap {
+		return findings.Skip("the API servers have ServiceCIDRs")
+	}
 	if in.Guard == nil {
 		return nil
 	}
@@ -128,7 +131,7 @@ func checkGuard(in Input) []findings.Result {
 
 func checkFlagLate(in Input) (out []findings.Result) {
 	if !in.Inventory.Bitmap || !in.Back {
-		return nil
+		return findings.Skip("this is no rollback where the range is a flag")
 	}
 	for _, e := range slices.Concat(in.Inventory.Pins, in.Inventory.Stays) {
 		if a, late := services.AddressIn(e.Service, in.spec().To); late {

@@ -53,7 +53,7 @@ func kubeadmChecks() []findings.Check[Input] {
 
 func checkMadeByKubeadm(in Input) []findings.Result {
 	if in.Kubeadm == nil {
-		return nil
+		return findings.Skip("spec.serviceCIDR.gates is not Kubeadm")
 	}
 	origin := inventory.OriginOf(in.Snapshot.Nodes, in.Found().Kubeadm)
 	switch {
@@ -68,8 +68,11 @@ func checkMadeByKubeadm(in Input) []findings.Result {
 }
 
 func checkKubeadmConfig(in Input) []findings.Result {
-	if in.Kubeadm == nil || in.Kubeadm.Err != nil {
-		return nil // RP1760 says so
+	if in.Kubeadm == nil {
+		return findings.Skip("spec.serviceCIDR.gates is not Kubeadm")
+	}
+	if in.Kubeadm.Err != nil {
+		return findings.Skip("there is no kubeadm-config (RP1760)")
 	}
 	const object = "ConfigMap kube-system/kubeadm-config"
 	c, err := kubeadm.ReadConfiguration(in.Kubeadm.Configuration)
@@ -83,7 +86,10 @@ func checkKubeadmConfig(in Input) []findings.Result {
 }
 
 func checkOnlyServer(in Input) []findings.Result {
-	if in.Kubeadm == nil || len(in.Kubeadm.ControlPlanes) != 1 || !restartsServers(in) {
+	if in.Kubeadm == nil || !restartsServers(in) {
+		return findings.Skip("replumb restarts no API server")
+	}
+	if len(in.Kubeadm.ControlPlanes) != 1 {
 		return nil
 	}
 	node := in.Kubeadm.ControlPlanes[0]
@@ -96,7 +102,10 @@ func restartsServers(in Input) bool {
 }
 
 func checkGatePods(in Input) []findings.Result {
-	if in.Kubeadm == nil || in.GateImage != "" {
+	if in.Kubeadm == nil {
+		return findings.Skip("spec.serviceCIDR.gates is not Kubeadm")
+	}
+	if in.GateImage != "" {
 		return nil
 	}
 	return []findings.Result{findings.Failed("", "neither spec.proof.image nor this build names an image")}

@@ -112,7 +112,10 @@ func checkStranded(in Input) (out []findings.Result) {
 }
 
 func checkFreeze(in Input) []findings.Result {
-	if in.Freeze == nil || in.spec().Common.Freeze != v1alpha1.FreezeEnforce {
+	if freeze := in.spec().Common.Freeze; freeze != v1alpha1.FreezeEnforce {
+		return findings.Skip("spec.freeze is %s", freeze)
+	}
+	if in.Freeze == nil {
 		return nil
 	}
 	return []findings.Result{findings.Failed("", "%v", in.Freeze)}
@@ -122,6 +125,10 @@ func checkUnfrozen(in Input) []findings.Result {
 	switch in.spec().Common.Freeze {
 	case v1alpha1.FreezeDisabled:
 		return []findings.Result{findings.Failed("", "spec.freeze is Disabled")}
+	case v1alpha1.FreezeEnforce:
+		if in.Freeze != nil {
+			return findings.Skip("nothing moves without the freeze (RP1013)")
+		}
 	case v1alpha1.FreezeIfPossible:
 		if in.Freeze != nil {
 			return []findings.Result{findings.Failed("", "%v", in.Freeze)}
@@ -133,7 +140,7 @@ func checkUnfrozen(in Input) []findings.Result {
 func checkFirstAddress(in Input) []findings.Result {
 	e := in.Inventory.Kubernetes()
 	if e == nil || len(in.spec().To) == 0 {
-		return nil
+		return findings.Skip("the Service kubernetes does not move")
 	}
 	if first, _ := cidr.Bounds(in.spec().To[0]); e.New != first {
 		return []findings.Result{findings.Failed("", "the first address of the target, %s, is taken%s", first, holderOf(in, first))}
@@ -163,6 +170,9 @@ const dnsOffset = 10
 
 // checkDNSAddress is about cluster DNS that has the address that installers compute.
 func checkDNSAddress(in Input) (out []findings.Result) {
+	if len(in.Inventory.DNSMoves()) == 0 {
+		return findings.Skip("cluster DNS does not move")
+	}
 	for _, e := range in.Inventory.DNSMoves() {
 		for _, from := range in.spec().From {
 			at, is := cidr.At(from, big.NewInt(dnsOffset))
