@@ -161,9 +161,9 @@ func outOfBounds(path string, node *schema.Structural, value any) string {
 	case bounds == nil:
 		return "cannot be used; " + howTo(path, node, value)
 	case bounds.Minimum != nil && bounds.Maximum != nil:
-		return fmt.Sprintf("%v is not within %v and %v; %s", value, *bounds.Minimum, int64(*bounds.Maximum), howTo(path, node, value))
+		return fmt.Sprintf("%v is not within %v and %v; %s", value, *bounds.Minimum, int64(*bounds.Maximum), within(node))
 	case bounds.Minimum != nil:
-		return fmt.Sprintf("%v is less than %v; %s", value, *bounds.Minimum, howTo(path, node, value))
+		return fmt.Sprintf("%v is less than %v; %s", value, *bounds.Minimum, within(node))
 	case bounds.MinItems != nil || bounds.MinLength != nil && value == "":
 		return "is empty; " + howTo(path, node, value)
 	case bounds.Pattern != "" && !isSecret(path):

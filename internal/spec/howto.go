@@ -18,6 +18,14 @@ func howTo(path string, node *schema.Structural, value any) string {
 	return text
 }
 
+// within says what to do about a number out of its bounds, which were told.
+func within(node *schema.Structural) string {
+	if def := node.Default.Object; def != nil {
+		return fmt.Sprintf("leave it out for %v", def)
+	}
+	return "write a number within them"
+}
+
 func written(path string, node *schema.Structural, value any) string {
 	all := steps(path)
 	name := all[len(all)-1]

@@ -148,7 +148,7 @@ func documents(s Source) (all []document, err error) {
 		if err != nil {
 			return nil, unreadable(s.Name, 0, err)
 		}
-		read += max(0, bytes.Index(s.Body[read:], body))
+		read += max(0, bytes.Index(s.Body[read:], bytes.TrimSpace(body)))
 		asJSON, err := yaml.YAMLToJSONStrict(body)
 		if err != nil {
 			return nil, unreadable(s.Name, bytes.Count(s.Body[:read], []byte("\n")), err)
@@ -168,7 +168,7 @@ var lineOfYAML = regexp.MustCompile(`(?s)^.*?line (\d+): (.*)$`)
 
 // unreadable names the line of a source whose document begins after so many others.
 func unreadable(source string, before int, err error) error {
-	where, problem := source, err.Error()
+	where, problem := source, strings.TrimPrefix(err.Error(), "yaml: ")
 	if m := lineOfYAML.FindStringSubmatch(problem); m != nil {
 		if line, err := strconv.Atoi(m[1]); err == nil {
 			where, problem = fmt.Sprintf("%s:%d", source, before+line), m[2]

@@ -1,12 +1,14 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/terminal"
@@ -48,12 +51,36 @@ func (a *App) Example(text string) string {
 
 // NoArgs refuses arguments.
 func NoArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return &UsageError{
-			Problem: fmt.Sprintf("unknown command or argument %q", args[0]), Hint: cmd.CommandPath() + " --help",
+	if len(args) == 0 {
+		return nil
+	}
+	if cmd.HasAvailableSubCommands() {
+		return UnknownCommand(cmd, args[0])
+	}
+	hint := cmd.CommandPath() + " --help"
+	if cmd.Flags().Lookup(fileFlag) != nil {
+		hint = fmt.Sprintf("name the file with -f: %s -f %s", cmd.CommandPath(), args[0])
+	}
+	return &UsageError{Problem: fmt.Sprintf("%s takes no argument %q", cmd.CommandPath(), args[0]), Hint: hint}
+}
+
+// UnknownCommand refuses a word that is no command below one, and names what was probably meant.
+func UnknownCommand(parent *cobra.Command, word string) error {
+	var names []string
+	meant := ""
+	for _, c := range parent.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+			if slices.Contains(c.SuggestFor, word) {
+				meant = c.Name()
+			}
 		}
 	}
-	return nil
+	hint := parent.CommandPath() + " --help lists the commands"
+	if meant = cmp.Or(meant, lists.Closest(word, names)); meant != "" {
+		hint = fmt.Sprintf("did you mean %s %s?", parent.CommandPath(), meant)
+	}
+	return &UsageError{Problem: fmt.Sprintf("unknown command %q", word), Hint: hint}
 }
 
 // OneName wants the name of a Migration.

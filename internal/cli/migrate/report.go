@@ -159,7 +159,10 @@ func writeReport(path string, doc *htmlreport.Document) error {
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".replumb-report-*")
 	if err != nil {
-		return &fault.Hinted{Err: err, Hint: "name a file in a folder that you may write to, with --file"}
+		cause := errors.Unwrap(err) // which does not name the temporary file
+		return &fault.Hinted{
+			Err: fmt.Errorf("writing %s: %w", path, cmp.Or(cause, err)), Hint: "name a file in a folder that you may write to, with --file",
+		}
 	}
 	_, err = f.Write(page.Bytes())
 	err = errors.Join(err, f.Close())

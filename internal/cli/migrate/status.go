@@ -108,8 +108,8 @@ func Status(a *command.App) *cobra.Command {
 	o := &statusOptions{source: source{App: a}}
 	cmd := &cobra.Command{
 		Use:   "status [NAME]",
-		Short: "Show where each migration stands",
-		Args:  cobra.MaximumNArgs(1),
+		Short: "Show where each migration stands", SuggestFor: []string{"get", "list", "ls", "show", "migrations"},
+		Args: cobra.MaximumNArgs(1),
 		Long: `Show where each migration stands, what still holds the old range, and who is working on it, read from the objects
 themselves. What is not at its end comes first; -o wide lists everything.
 
