@@ -67,7 +67,8 @@ func TestEveryHintNamesThePlugin(t *testing.T) {
 	}
 }
 
-// TestWhatToDoNeedsNoSources: who is told what to do has the program, and need not have its sources.
+// TestWhatToDoNeedsNoSources: users that advice is given to have the program, and need not have its
+// sources.
 func TestWhatToDoNeedsNoSources(t *testing.T) {
 	texts := map[string]string{}
 	for _, kind := range append(migrations.All(), migrations.Shared()) {

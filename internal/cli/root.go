@@ -118,8 +118,8 @@ func sections(a *command.App) []section {
 	}
 }
 
-// addCommands adds all commands, in the order in which help lists them. Those that run in pods are
-// hidden.
+// addCommands adds all commands, in the order in which help lists them. Commands that run in pods
+// are hidden.
 func addCommands(a *command.App, root *cobra.Command) {
 	for _, s := range sections(a) {
 		root.AddGroup(&cobra.Group{ID: s.id, Title: s.title})

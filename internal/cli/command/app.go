@@ -117,8 +117,8 @@ func Paints(to io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" && os.Getenv("NO_COLOR") == ""
 }
 
-// Checklist writes findings for people to stdout, in colours where it may. The writer is for what it
-// writes alone, which escapes what others wrote by itself.
+// Checklist writes findings for people to stdout, in colours where it may. The writer is for it
+// alone, which escapes by itself what others wrote.
 func (a *App) Checklist(all bool) (terminal.Checklist, io.Writer) {
 	if Paints(a.Out.To) {
 		return terminal.Checklist{All: all, Color: true}, a.Out.Verbatim()

@@ -80,7 +80,7 @@ func (o *checkOptions) show(ctx context.Context, c *command.Connection, all find
 		}
 		return all.Objection()
 	}
-	return cmp.Or(o.format.Print(o.Out.Verbatim(), checkDocumentOf(ctx, c, all, all.Counts())), all.Objection())
+	return cmp.Or(o.format.Print(o.Out.Verbatim(), checkDocumentOf(ctx, c, all, all.Score())), all.Objection())
 }
 
 // list shows findings to people, and ends with the verdict, which is the error as well.
@@ -94,7 +94,7 @@ func (o *checkOptions) list(all findings.Findings) error {
 	} else {
 		list.Write(w, all)
 	}
-	list.Verdict(w, all.Counts())
+	list.Verdict(w, all.Score())
 	return command.Told(all.Objection())
 }
 
@@ -103,10 +103,10 @@ type checkDocument[T any] struct {
 	command.List[T] `json:",inline"`
 	Cluster         engine.Identity `json:"cluster"`
 	Verdict         string          `json:"verdict"`
-	Counts          findings.Counts `json:"counts"`
+	Counts          findings.Score  `json:"counts"`
 }
 
-func checkDocumentOf[T any](ctx context.Context, c *command.Connection, items []T, counts findings.Counts) checkDocument[T] {
+func checkDocumentOf[T any](ctx context.Context, c *command.Connection, items []T, counts findings.Score) checkDocument[T] {
 	return checkDocument[T]{List: command.ListOf(items), Cluster: c.KnownIdentity(ctx), Verdict: counts.Verdict(), Counts: counts}
 }
 

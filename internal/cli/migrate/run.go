@@ -116,7 +116,7 @@ type shownError struct {
 	of  *findings.BlockedError
 }
 
-func (e *shownError) Error() string { return e.of.Findings.Counts().Verdict() }
+func (e *shownError) Error() string { return e.of.Findings.Score().Verdict() }
 
 func (e *shownError) Unwrap() error { return e.err }
 

@@ -34,7 +34,7 @@ func (o *checkOptions) checkSet(ctx context.Context, s *set) error {
 		}
 		return found.Objection()
 	}
-	return cmp.Or(o.format.Print(o.Out.Verbatim(), checkDocumentOf(ctx, s.c, named, found.Counts())), found.Objection())
+	return cmp.Or(o.format.Print(o.Out.Verbatim(), checkDocumentOf(ctx, s.c, named, found.Score())), found.Objection())
 }
 
 func (o *checkOptions) showChecks(ctx context.Context, s *set, looks []*migration.Inspection) error {
@@ -43,7 +43,7 @@ func (o *checkOptions) showChecks(ctx context.Context, s *set, looks []*migratio
 	}
 	show := func(title string, all findings.Findings) error {
 		fmt.Fprintf(s.Out, "== %s\n", title)
-		if err := o.list(all); !errors.As(err, new(*findings.NotReadyError)) {
+		if err := o.list(all); !errors.As(err, new(*findings.ObjectionError)) {
 			return err
 		}
 		return nil
@@ -62,7 +62,7 @@ func (o *checkOptions) showChecks(ctx context.Context, s *set, looks []*migratio
 	all := unnamed(s.found(looks))
 	list, w := o.Checklist(o.all)
 	fmt.Fprintln(s.Out, "== in all")
-	list.Verdict(w, all.Counts())
+	list.Verdict(w, all.Score())
 	return command.Told(all.Objection())
 }
 
@@ -116,7 +116,7 @@ func (o *planOptions) showPlans(ctx context.Context, s *set, looks []*migration.
 		}
 		switch {
 		case look != nil:
-			if err := o.show(ctx, s.c, jobs[i], *look); err != nil && !errors.As(err, new(*findings.NotReadyError)) {
+			if err := o.show(ctx, s.c, jobs[i], *look); err != nil && !errors.As(err, new(*findings.ObjectionError)) {
 				return err
 			}
 		case headed:

@@ -52,8 +52,8 @@ type Checklist struct {
 	Color bool
 }
 
-// Write writes each check with its findings and its fix, the worst first. What passed and what was
-// not looked at come last.
+// Write writes each check with its findings and its fix, the worst first. Checks that passed come
+// last, and after them those that had nothing to look at.
 func (l Checklist) Write(w io.Writer, all findings.Findings) {
 	for _, found := range all.WorstFirst() {
 		if l.All || found.Worst().Open() {
@@ -84,7 +84,7 @@ func (l Checklist) Wide(w io.Writer, all findings.Findings) error {
 }
 
 // Verdict writes the counts of findings as one line.
-func (l Checklist) Verdict(w io.Writer, c findings.Counts) {
+func (l Checklist) Verdict(w io.Writer, c findings.Score) {
 	color := green
 	if !c.Ready() {
 		color = boldRed
@@ -151,8 +151,8 @@ func (l Checklist) paint(color, text string) string {
 	return "\x1b[" + color + "m" + text + "\x1b[0m"
 }
 
-// markOf is that of a check by its worst finding: what is known to be wrong comes before what is not
-// known, and both block where the check does.
+// markOf is that of a check by its worst finding. A check that could not look blocks as one that
+// failed does.
 func markOf(worst findings.Finding) (mark, color string) {
 	switch {
 	case worst.Outcome == findings.Pass:

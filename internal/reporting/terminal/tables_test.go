@@ -21,8 +21,8 @@ func sampleFindings() findings.Findings {
 	}
 }
 
-// TestChecklist: what is to be done is told, the worst first, each claim and fix once. What is well,
-// and what was not looked at, are told with All.
+// TestChecklist: what is to be done is told, the worst first, each claim and fix once. All of it is
+// told with All.
 func TestChecklist(t *testing.T) {
 	const open = `BLOCKED D names are free
     one is taken
@@ -67,7 +67,7 @@ func TestVerdict(t *testing.T) {
 		{Checklist{}, nil, "ready: nothing was looked at\n"},
 	} {
 		var b strings.Builder
-		tt.list.Verdict(&b, tt.of.Counts())
+		tt.list.Verdict(&b, tt.of.Score())
 		if b.String() != tt.want {
 			t.Errorf("got %q, want %q", b.String(), tt.want)
 		}

@@ -138,7 +138,7 @@ func writes(p terminal.PlanPhase) string {
 const shownFindings = 5
 
 func (t *Ticket) risks(w io.Writer) {
-	counts := t.Findings.Counts()
+	counts := t.Findings.Score()
 	verdict := counts.Verdict()
 	fmt.Fprintf(w, "**%s%s.**", strings.ToUpper(verdict[:1]), verdict[1:])
 	if !counts.Ready() {

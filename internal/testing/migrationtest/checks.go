@@ -13,9 +13,9 @@ import (
 
 // EveryCheck fails unless each check fires in one golden file, by a line of its section "findings"
 // that begins with the code, and passes in another, whose comment names the code in a line
-// "passes:", so that passing is meant and not by chance. What has nothing to look at does not pass:
-// a check that is about it alone stands in a line "skips:". Codes have to be unique, and every text
-// has to be there. files is a pattern such as testdata/golden/*.txtar.
+// "passes:", so that passing is meant and not by chance. A check that has nothing to look at does
+// not pass: one that does nothing else if it does not fire stands in a line "skips:". Codes have to
+// be unique, and every text has to be there. files is a pattern such as testdata/golden/*.txtar.
 func EveryCheck[In any](t *testing.T, checks []findings.Check[In], files string) {
 	t.Helper()
 	fires, quiet := outcomes(t, files)
@@ -83,8 +83,8 @@ func said(line, word string) []string {
 	return strings.Fields(codes)
 }
 
-// firing are the codes in the section "findings": true for those that fire, and false for those that
-// did not look. It is nil if there is no such section.
+// firing are the codes in the section "findings": true for those that fire, and false for others,
+// which did not look. It is nil if there is no such section.
 func firing(archive *txtar.Archive) map[string]bool {
 	var codes map[string]bool
 	for _, f := range archive.Files {

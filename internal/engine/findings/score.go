@@ -11,9 +11,9 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// Counts of findings. What blocks includes blocking checks that could not look; Unknown are the
+// Score counts findings. Blocking includes blocking checks that could not look; Unknown are the
 // other ones that could not.
-type Counts struct {
+type Score struct {
 	Blocking      int `json:"blocking"`
 	LeftOut       int `json:"leftOut"`
 	Warnings      int `json:"warnings"`
@@ -22,8 +22,8 @@ type Counts struct {
 	NotApplicable int `json:"notApplicable"`
 }
 
-// Counts counts each finding once.
-func (f Findings) Counts() (c Counts) {
+// Score counts each finding once.
+func (f Findings) Score() (c Score) {
 	for _, x := range f {
 		switch {
 		case x.Outcome == Pass:
@@ -44,10 +44,10 @@ func (f Findings) Counts() (c Counts) {
 }
 
 // Ready reports whether nothing blocks, and nothing is left out.
-func (c Counts) Ready() bool { return c.Blocking+c.LeftOut == 0 }
+func (c Score) Ready() bool { return c.Blocking+c.LeftOut == 0 }
 
 // Verdict is all of it in one line.
-func (c Counts) Verdict() string {
+func (c Score) Verdict() string {
 	var parts []string
 	for _, p := range []struct {
 		n    int
@@ -71,22 +71,22 @@ func (c Counts) Verdict() string {
 	return ready + ": " + cmp.Or(strings.Join(parts, ", "), "nothing was looked at")
 }
 
-// NotReadyError says in numbers that findings keep a migration, or objects, from moving. It is for
+// ObjectionError says in numbers that findings keep a migration, or objects, from moving. It is for
 // where the findings themselves were shown.
-type NotReadyError struct{ Counts Counts }
+type ObjectionError struct{ Score Score }
 
-func (e *NotReadyError) Error() string { return e.Counts.Verdict() }
+func (e *ObjectionError) Error() string { return e.Score.Verdict() }
 
-func (*NotReadyError) Advice() string {
+func (*ObjectionError) Advice() string {
 	return "replumb check -f FILE says of each finding what to do"
 }
 
-func (*NotReadyError) ExitCode() int { return fault.ExitBlocked }
+func (*ObjectionError) ExitCode() int { return fault.ExitBlocked }
 
 // Objection is the error of a look that showed all findings; nil if there is nothing against it.
 func (f Findings) Objection() error {
-	if c := f.Counts(); !c.Ready() {
-		return &NotReadyError{Counts: c}
+	if c := f.Score(); !c.Ready() {
+		return &ObjectionError{Score: c}
 	}
 	return nil
 }
