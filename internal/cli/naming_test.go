@@ -67,25 +67,21 @@ func TestEveryHintNamesThePlugin(t *testing.T) {
 	}
 }
 
-// TestEveryRoleIsOfItsKind: no check of a kind names the roles of another.
-func TestEveryRoleIsOfItsKind(t *testing.T) {
-	of := map[string]string{
-		"services": `rbac\.yaml`, "pods": `rbac-pod-cidr(-nodes)?\.yaml`, "nodes": `rbac-nodes\.yaml`, "mirrors": `rbac-mirror\.yaml`,
-		"networks": `rbac-cni\.yaml`,
-	}
-	files := regexp.MustCompile(`deploy/[\w.*-]+`)
-	for _, kind := range migrations.All() {
-		own := regexp.MustCompile(`^deploy/` + of[kind.Command] + `$`)
-		named := 0
+// TestWhatToDoNeedsNoSources: users that advice is given to have the program, and need not have its
+// sources.
+func TestWhatToDoNeedsNoSources(t *testing.T) {
+	texts := map[string]string{}
+	for _, kind := range append(migrations.All(), migrations.Shared()) {
 		for _, c := range kind.Checks {
-			for _, file := range files.FindAllString(c.Fix+" "+c.Why, -1) {
-				if named++; !own.MatchString(file) {
-					t.Errorf("%s of %s names %s", c.Code, kind.Command, file)
-				}
-			}
+			texts[c.Code] = c.Fix
 		}
-		if named == 0 {
-			t.Errorf("no check of %s names the file with its roles", kind.Command)
+	}
+	for name, e := range exits() {
+		texts[name] = command.HintOf(e.err)
+	}
+	for name, text := range texts {
+		if strings.Contains(text, "deploy/") {
+			t.Errorf("%s: %s", name, text)
 		}
 	}
 }

@@ -29,6 +29,7 @@ func Main() int {
 	signal.Ignore(syscall.SIGPIPE) // a reader that went away would else end the process in the middle of a step
 	context.AfterFunc(ctx, stop)
 	noticeVanished()
+	cobra.EnableCommandSorting = false // help has the commands as sections list them
 	name := filepath.Base(os.Args[0])
 	err := NewCommand(name, os.Stdin, os.Stdout, os.Stderr).ExecuteContext(ctx)
 	command.Report(os.Stderr, command.CalledAs(name), err)
@@ -84,48 +85,54 @@ Where only you can act, as on certificates, it prints what to do, waits, and ver
 	root.SetVersionTemplate("replumb {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if cmd.HasAvailableSubCommands() && cmd.Flags().NArg() > 0 { // the flag is of the command that was meant
+			return command.UnknownCommand(cmd, cmd.Flags().Arg(0))
+		}
 		return &command.UsageError{Problem: err.Error(), Hint: cmd.CommandPath() + " --help"}
 	})
 	addConfigFlags(a, root.PersistentFlags())
 	a.Settings.Declare(root.PersistentFlags())
-	root.AddCommand(commands(a)...)
+	addCommands(a, root)
 	completion{a}.complete(root)
 	a.Settings.Govern(root)
 	return root
 }
 
-func commands(a *command.App) []*cobra.Command {
-	return []*cobra.Command{
-		migrate.Check(a),
-		tools.Explain(a),
-		migrate.Plan(a),
-		migrate.Apply(a),
-		migrate.Status(a),
-		migrate.Pause(a),
-		migrate.Resume(a),
-		migrate.Rollback(a),
-		migrate.Finish(a),
-		fleet.Command(a),
-		migrate.Report(a),
-		migrate.UI(a),
-		tools.Ranges(a),
-		tools.Mirror(a),
-		tools.Snapshot(a),
-		migrate.RBAC(a),
-		tools.Unfreeze(a),
-		tools.Backup(a),
-		tools.Probe(a),
-		incluster.TestPod(a),
-		incluster.Tunnels(a),
-		incluster.Node(a),
-		incluster.Agent(a),
-		incluster.Echo(a),
-		incluster.Overlap(a),
-		incluster.Operator(a),
-		tools.Install(a),
-		tools.Uninstall(a),
-		tools.Version(a),
+// section is a heading of help, with the commands below it in their order.
+type section struct {
+	id, title string
+	commands  []*cobra.Command
+}
+
+func sections(a *command.App) []section {
+	return []section{
+		{"look", "Look, and change nothing:", []*cobra.Command{
+			migrate.Check(a), migrate.Plan(a), tools.Ranges(a), tools.Snapshot(a), tools.Explain(a),
+		}},
+		{"run", "Run a migration:", []*cobra.Command{
+			migrate.Apply(a), migrate.Status(a), migrate.Pause(a), migrate.Resume(a), migrate.Rollback(a), migrate.Finish(a),
+		}},
+		{"record", "See what was done:", []*cobra.Command{migrate.Report(a), migrate.UI(a), tools.Backup(a)}},
+		{"setup", "Set up:", []*cobra.Command{tools.Install(a), tools.Uninstall(a), migrate.RBAC(a), tools.Version(a)}},
+		{"more", "More:", []*cobra.Command{fleet.Command(a), tools.Mirror(a), tools.Unfreeze(a), tools.Probe(a)}},
 	}
+}
+
+// addCommands adds all commands, in the order in which help lists them. Commands that run in pods
+// are hidden.
+func addCommands(a *command.App, root *cobra.Command) {
+	for _, s := range sections(a) {
+		root.AddGroup(&cobra.Group{ID: s.id, Title: s.title})
+		for _, c := range s.commands {
+			c.GroupID = s.id
+			root.AddCommand(c)
+		}
+	}
+	root.SetHelpCommandGroupID("more")
+	root.AddCommand(
+		incluster.TestPod(a), incluster.Tunnels(a), incluster.Node(a), incluster.Agent(a), incluster.Echo(a), incluster.Overlap(a),
+		incluster.Operator(a),
+	)
 }
 
 func addConfigFlags(a *command.App, flags *pflag.FlagSet) {

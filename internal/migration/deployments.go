@@ -247,7 +247,7 @@ func DeploymentChecks() []findings.Check[Deployments] {
 			Run:      checkFreezable,
 			Claim:    "deployments by others can be frozen as spec.deploymentFreeze says",
 			Why:      "a deployment that is taken for frozen and is not changes what the migration works with",
-			Fix: "grant the rights in deploy/rbac-freeze.yaml, correct kinds (kubectl api-resources --namespaced -o name lists them), end the other " +
+			Fix: "have an administrator bind the roles: replumb rbac -f FILE --user NAME | kubectl apply -f -; correct kinds (kubectl api-resources --namespaced -o name lists them), end the other " +
 				"migration first, or set mode: IfPossible",
 		},
 		{
@@ -267,6 +267,9 @@ func DeploymentChecks() []findings.Check[Deployments] {
 }
 
 func checkFreezable(d Deployments) (out []findings.Result) {
+	if !d.freezes() && !d.suspends() {
+		return findings.Skip("spec.deploymentFreeze freezes nothing")
+	}
 	if d.Problem != nil && d.Spec.Mode == v1alpha1.FreezeEnforce {
 		out = append(out, findings.Failed("", "%v", d.Problem))
 	}
@@ -280,7 +283,10 @@ func checkFreezable(d Deployments) (out []findings.Result) {
 }
 
 func checkReconciling(d Deployments) (out []findings.Result) {
-	if d.suspends() || !d.freezes() {
+	if !d.freezes() {
+		return findings.Skip("spec.deploymentFreeze.mode is Disabled")
+	}
+	if d.suspends() {
 		return nil
 	}
 	if d.Unread != nil {
@@ -294,7 +300,7 @@ func checkReconciling(d Deployments) (out []findings.Result) {
 
 func checkReverting(d Deployments) (out []findings.Result) {
 	if !d.suspends() {
-		return nil
+		return findings.Skip("spec.deploymentFreeze.gitOps is not Suspend")
 	}
 	if d.Unread != nil {
 		return []findings.Result{findings.NotKnown("", "%v", d.Unread)}

@@ -386,7 +386,7 @@ func (j *Job[P]) Finishable(ctx context.Context) (plans P, err error) {
 		return plans, err
 	}
 	if early := p.Early(); early != "" && !have.Status.PointOfNoReturnPassed {
-		return plans, &StateError{Name: j.Name, Problem: "cannot be finished: " + early, Hint: "run replumb apply -f FILE first"}
+		return plans, &StateError{Name: j.Name, Problem: "cannot be finished: " + early, Hint: "replumb resume " + j.Name + " first, which carries apply on"}
 	}
 	return p, nil
 }

@@ -85,7 +85,7 @@ type About struct {
 	// GoBack is the question before a rollback, the others what holds once a command is over.
 	GoBack, Applied, WentBack, Finished string
 	Return                              string
-	// Rights is the file with the roles that the user needs.
+	// Rights is what replumb rbac calls the roles that the user needs.
 	Rights string
 }
 

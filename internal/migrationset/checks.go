@@ -143,7 +143,7 @@ func lower(object string) string {
 func Ahead(all findings.Findings, earlier []string) (left findings.Findings) {
 	for _, f := range all {
 		name, of := strings.CutPrefix(f.Object, "Migration ")
-		if f.Outcome == findings.Pass || !of || !slices.Contains(earlier, name) {
+		if !f.Open() || !of || !slices.Contains(earlier, name) {
 			left = append(left, f)
 		}
 	}

@@ -57,7 +57,7 @@ func refusal(kind Describe, all []*v1alpha1.Migration) error {
 			case other.Name == m.Name:
 				bad = append(
 					bad,
-					spec.Wrongf(m.Name+": metadata.name", "give each Migration a name of its own", "is that of another one too"),
+					spec.Wrongf("metadata.name", "give each Migration a name of its own", "two Migrations are called %s", m.Name),
 				)
 			case other.Spec.Type() == m.Spec.Type() && place.Order > 0:
 				bad = append(bad, spec.Wrongf(path, "put all into one Migration, or run the second file when the first is finished",

@@ -51,7 +51,7 @@ func TestOrder(t *testing.T) {
 		"a mirror":       {[]string{services, mirror}, "m: spec.mirror: cannot be in one set with s: it copies the cluster to another one"},
 		"a network":      {[]string{cni, pods}, "c: spec.cni: cannot be in one set with p: it replaces the network"},
 		"one kind twice": {[]string{services, "z" + services}, "zs: spec.serviceCIDR: moves Services, as s does"},
-		"one name twice": {[]string{services, "s" + pods[1:]}, "s: metadata.name: is that of another one too"},
+		"one name twice": {[]string{services, "s" + pods[1:]}, "metadata.name: two Migrations are called s"},
 		"all of it":      {[]string{services, "z" + services, mirror}, "the Migration has 2 errors"},
 	} {
 		given := read(t, tt.given...)
@@ -159,7 +159,7 @@ func TestEveryCheckFiresAndPasses(t *testing.T) {
 		}
 		var got []string
 		for _, f := range findings.Run(Checks(), all) {
-			if f.Outcome != findings.Pass {
+			if f.Open() {
 				got = append(got, f.Code+" "+f.Message)
 			}
 		}

@@ -10,11 +10,15 @@ import (
 
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/replumb/replumb/internal/engine/lists"
 )
 
 const (
-	// evaluation is what errors of rules have in them that could not be evaluated.
+	// evaluation is what errors of rules have in them that could not be evaluated, and begins the
+	// detail of one that is dropped if there is another.
 	evaluation = " evaluating rule: "
+	missing    = "is missing; "
 	// ofSchema is in errors of the schema's values, unlike those of its rules.
 	ofSchema = " in body "
 	// somewhere is the hint where the schema has no better one.
@@ -54,6 +58,10 @@ func steps(path string) []string {
 func (d *definition) explain(object map[string]any, e *field.Error) *field.Error {
 	path := strings.ReplaceAll(e.Field, "..", ".")
 	if path == "" || path == "<nil>" { // the only rule about all of it is that of its name
+		_, advice, _ := strings.Cut(e.Detail, "; ")
+		if strings.Contains(e.Detail, evaluation) {
+			return wrong("metadata.name", missing+advice)
+		}
 		return wrong("metadata.name", strings.TrimPrefix(e.Detail, "metadata.name "))
 	}
 	node, value := d.at(object, path)
@@ -61,21 +69,21 @@ func (d *definition) explain(object map[string]any, e *field.Error) *field.Error
 	case node == nil:
 		return wrong(path, e.Detail+"; "+somewhere)
 	case e.Type == field.ErrorTypeRequired:
-		return wrong(path, "is missing; "+d.about(path))
+		return wrong(path, missing+howTo(path, node, value))
 	case e.Type == field.ErrorTypeDuplicate:
 		return duplicate(path, e.BadValue)
 	case e.Type == field.ErrorTypeNotSupported:
-		return wrong(path, fmt.Sprintf("%v is not known; use one of %s", quoted(value), choices(node)))
+		return wrong(path, notOneOf(value, choices(node)))
 	case e.Type == field.ErrorTypeTypeInvalid:
-		return wrong(path, d.wrongType(path, node, value))
+		return wrong(path, wrongType(path, node, value))
 	case e.Type != field.ErrorTypeInvalid:
-		return wrong(path, e.Detail+"; "+d.about(path))
+		return wrong(path, e.Detail+"; "+howTo(path, node, value))
 	case strings.Contains(e.Detail, ofSchema):
-		return wrong(path, d.outOfBounds(path, node, value))
+		return wrong(path, outOfBounds(path, node, value))
 	case strings.Contains(e.Detail, evaluation) && isDuration(node):
 		return wrong(path, fmt.Sprintf("%v is not a duration; write it such as 30s, 10m or 1h30m", quoted(value)))
 	case strings.Contains(e.Detail, evaluation):
-		return wrong(path, "cannot be checked"+evaluation+d.about(path))
+		return wrong(path, evaluation+howTo(path, node, value))
 	}
 	return wrong(path, inWords(path, value, e.Detail))
 }
@@ -129,37 +137,47 @@ func quoted(value any) string {
 	return string(body)
 }
 
-func choices(node *schema.Structural) string {
-	var all []string
+func choices(node *schema.Structural) (all []string) {
+	if node.ValueValidation == nil {
+		return nil
+	}
 	for _, v := range node.ValueValidation.Enum {
 		all = append(all, fmt.Sprint(v.Object))
 	}
-	return strings.Join(all, ", ")
+	return all
 }
 
-func (d *definition) outOfBounds(path string, node *schema.Structural, value any) string {
+func notOneOf(value any, all []string) string {
+	advice := "use one of " + strings.Join(all, ", ")
+	if meant := lists.Closest(fmt.Sprint(value), all); meant != "" {
+		advice = "did you mean " + meant + "? " + advice
+	}
+	return quoted(value) + " is not known; " + advice
+}
+
+func outOfBounds(path string, node *schema.Structural, value any) string {
 	bounds := node.ValueValidation
 	switch {
 	case bounds == nil:
-		return "cannot be used; " + d.about(path)
+		return "cannot be used; " + howTo(path, node, value)
 	case bounds.Minimum != nil && bounds.Maximum != nil:
-		return fmt.Sprintf("%v is not within %v and %v; %s", value, *bounds.Minimum, int64(*bounds.Maximum), d.about(path))
+		return fmt.Sprintf("%v is not within %v and %v; %s", value, *bounds.Minimum, int64(*bounds.Maximum), within(node))
 	case bounds.Minimum != nil:
-		return fmt.Sprintf("%v is less than %v; %s", value, *bounds.Minimum, d.about(path))
+		return fmt.Sprintf("%v is less than %v; %s", value, *bounds.Minimum, within(node))
 	case bounds.MinItems != nil || bounds.MinLength != nil && value == "":
-		return "is empty; " + d.about(path)
+		return "is empty; " + howTo(path, node, value)
 	case bounds.Pattern != "" && !isSecret(path):
-		return fmt.Sprintf("%v cannot be used: it does not match %s; %s", quoted(value), bounds.Pattern, d.about(path))
+		return quoted(value) + " cannot be used; " + howTo(path, node, value)
 	}
-	return "cannot be used; " + d.about(path)
+	return "cannot be used; " + howTo(path, node, value)
 }
 
 // wrongType explains that YAML reads a bare Off, On, Yes or No as a boolean.
-func (d *definition) wrongType(path string, node *schema.Structural, value any) string {
+func wrongType(path string, node *schema.Structural, value any) string {
 	kind := "value of this type"
 	switch value.(type) {
 	case nil:
-		return "is empty; " + d.about(path)
+		return "is empty; " + howTo(path, node, value)
 	case bool:
 		kind = "bool"
 	case int64, float64:
@@ -177,7 +195,7 @@ func (d *definition) wrongType(path string, node *schema.Structural, value any) 
 	case kind == "number" && isDuration(node):
 		return fmt.Sprintf("takes no number; write it with its unit, such as %vs", value)
 	}
-	return "takes no " + kind + "; " + d.about(path)
+	return "takes no " + kind + "; " + howTo(path, node, value)
 }
 
 // isDuration reports a duration, which the schema has no type for.
@@ -188,22 +206,4 @@ func isDuration(node *schema.Structural) bool {
 		}
 	}
 	return false
-}
-
-// about is a field's default, or the first sentence of its or its parent's description.
-func (d *definition) about(path string) string {
-	for all := steps(path); len(all) > 0; all = all[:len(all)-1] {
-		node, _ := d.at(nil, strings.Join(all, "."))
-		if node == nil {
-			continue
-		}
-		if value := node.Default.Object; value != nil && len(node.Properties) == 0 {
-			return fmt.Sprintf("leave it out for %v", value)
-		}
-		if node.Description != "" {
-			first, _, _ := strings.Cut(strings.Join(strings.Fields(node.Description), " "), ". ")
-			return strings.TrimSuffix(first, ".")
-		}
-	}
-	return somewhere
 }

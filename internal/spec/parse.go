@@ -8,6 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/lists"
 )
 
 // Source is a place that Migrations are read from: a file, or stdin.
@@ -134,17 +139,19 @@ func (d document) name() string {
 
 func documents(s Source) (all []document, err error) {
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(s.Body)))
+	read := 0
 	for {
 		body, err := reader.Read()
 		if errors.Is(err, io.EOF) {
 			return all, nil
 		}
 		if err != nil {
-			return nil, unreadable(s.Name, err)
+			return nil, unreadable(s.Name, 0, err)
 		}
+		read += max(0, bytes.Index(s.Body[read:], bytes.TrimSpace(body)))
 		asJSON, err := yaml.YAMLToJSONStrict(body)
 		if err != nil {
-			return nil, unreadable(s.Name, err)
+			return nil, unreadable(s.Name, bytes.Count(s.Body[:read], []byte("\n")), err)
 		}
 		if string(asJSON) == "null" {
 			continue
@@ -157,8 +164,17 @@ func documents(s Source) (all []document, err error) {
 	}
 }
 
-func unreadable(source string, err error) error {
-	return &Error{Field: "file", Problem: err.Error(), Hint: source + " must hold one Migration in YAML or JSON"}
+var lineOfYAML = regexp.MustCompile(`(?s)^.*?line (\d+): (.*)$`)
+
+// unreadable names the line of a source whose document begins after so many others.
+func unreadable(source string, before int, err error) error {
+	where, problem := source, strings.TrimPrefix(err.Error(), "yaml: ")
+	if m := lineOfYAML.FindStringSubmatch(problem); m != nil {
+		if line, err := strconv.Atoi(m[1]); err == nil {
+			where, problem = fmt.Sprintf("%s:%d", source, before+line), m[2]
+		}
+	}
+	return &Error{Field: where, Problem: problem, Hint: "write a Migration in YAML or JSON; " + somewhere}
 }
 
 func migrations(source Source, body []byte) (all []document, err error) {
@@ -173,7 +189,7 @@ func migrations(source Source, body []byte) (all []document, err error) {
 	case version == "v1" && kind == "List" || version == v1alpha1.GroupVersion.String() && kind == "MigrationList":
 		list := struct{ Items []json.RawMessage }{}
 		if err := json.Unmarshal(body, &list); err != nil {
-			return nil, unreadable(source.Name, err)
+			return nil, unreadable(source.Name, 0, err)
 		}
 		for _, item := range list.Items {
 			found, err := migrations(source, item)
@@ -194,7 +210,7 @@ func migrations(source Source, body []byte) (all []document, err error) {
 func (d document) migration() (*v1alpha1.Migration, error) {
 	var bad field.ErrorList
 	for _, path := range built().unknown(d.object) {
-		bad = append(bad, unknownField(path))
+		bad = append(bad, built().unknownField(path))
 	}
 	// Before it is read into types, which cannot tell a zero from nothing.
 	object := runtime.DeepCopyJSON(d.object)
@@ -212,7 +228,7 @@ func (d document) migration() (*v1alpha1.Migration, error) {
 	for _, err := range strict { // in the metadata, of which the schema knows nothing
 		var unknown kjson.FieldError
 		if errors.As(err, &unknown) && strings.HasPrefix(unknown.FieldPath(), "metadata.") {
-			bad = append(bad, unknownField(unknown.FieldPath()))
+			bad = append(bad, built().unknownField(unknown.FieldPath()))
 		}
 	}
 	if d.source.Dir != "" {
@@ -221,6 +237,14 @@ func (d document) migration() (*v1alpha1.Migration, error) {
 	return m, Refuse(bad)
 }
 
-func unknownField(path string) *field.Error {
-	return Wrongf(path, "remove the field or correct its name; replumb does not ignore what it does not know", "unknown field %q", path)
+func (d *definition) unknownField(path string) *field.Error {
+	hint := "remove the field or correct its name; replumb does not ignore what it does not know"
+	if at := strings.LastIndex(path, "."); at > 0 {
+		if node, _ := d.at(nil, path[:at]); node != nil {
+			if meant := lists.Closest(path[at+1:], slices.Sorted(maps.Keys(node.Properties))); meant != "" {
+				hint = "did you mean " + meant + "?"
+			}
+		}
+	}
+	return Wrongf(path, hint, "unknown field %q", path)
 }

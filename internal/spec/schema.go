@@ -88,6 +88,11 @@ func (d *definition) check(object map[string]any) field.ErrorList {
 			explained = add(explained, d.explain(object, e))
 		}
 	}
+	for _, e := range explained {
+		if advice, is := strings.CutPrefix(e.Detail, evaluation); is { // nothing else is wrong in it
+			e.Detail = "cannot be checked; " + advice
+		}
+	}
 	return explained
 }
 
@@ -104,7 +109,8 @@ func (d *definition) violated(object, old map[string]any) field.ErrorList {
 // add drops a second error of the same field.
 func add(all field.ErrorList, e *field.Error) field.ErrorList {
 	for _, other := range all {
-		if other.Field == e.Field && (other.Detail == e.Detail || strings.Contains(e.Detail, evaluation)) {
+		if other.Field == e.Field &&
+			(other.Detail == e.Detail || strings.Contains(e.Detail, evaluation) || strings.HasPrefix(other.Detail, missing)) {
 			return all
 		}
 	}

@@ -187,7 +187,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"spec.proof.probes[1].name", "replumb's own", func(m *spec) { m.Proof.Probes[1].Name = "old-address" }},
 		{"spec.proof.probes[1].name", "replumb's own", func(m *spec) { m.Proof.Probes[1].Name = "single-name" }},
 		{"spec.proof.probes[0].host", "kind HTTP only", func(m *spec) { m.Proof.Probes[0].Host = "shop.example" }},
-		{"spec.proof.probes[1].host", "does not match", func(m *spec) { m.Proof.Probes[1].Host = "shop.example/x" }},
+		{"spec.proof.probes[1].host", "cannot be used", func(m *spec) { m.Proof.Probes[1].Host = "shop.example/x" }},
 		{"spec.proof.probes[0].kind", `"Ping" is not known`, func(m *spec) { m.Proof.Probes[0].Kind = "Ping" }},
 		{"spec.proof.probes[0].from", `"Moon" is not known`, func(m *spec) { m.Proof.Probes[0].From = "Moon" }},
 		{"spec.proof.probes[0].address", "is not host:port", func(m *spec) { m.Proof.Probes[0].Address = "192.0.2.10" }},

@@ -338,7 +338,7 @@ func (m *rehearsal) check(ctx context.Context, args ...string) (findings.Finding
 	if err := json.Unmarshal(s.stdout, &all); err != nil {
 		return nil, fmt.Errorf("reading what replumb check says: %w", err)
 	}
-	return lost(all.Items), nil
+	return all.Items.Open(), nil
 }
 
 // failure of a command keeps its exit code, if it is one of the contract.

@@ -170,11 +170,6 @@ func (c *Command) hear(e engine.Event) {
 	}
 }
 
-// lost are the findings that did not pass.
-func lost(all findings.Findings) findings.Findings {
-	return slices.DeleteFunc(slices.Clone(all), func(f findings.Finding) bool { return f.Outcome == findings.Pass })
-}
-
 // beside are the findings that another look does not have.
 func beside(all, other findings.Findings) findings.Findings {
 	type key struct{ code, object string }
@@ -182,7 +177,7 @@ func beside(all, other findings.Findings) findings.Findings {
 	for _, f := range other {
 		has[key{f.Code, f.Object}] = true
 	}
-	return slices.DeleteFunc(lost(all), func(f findings.Finding) bool { return has[key{f.Code, f.Object}] })
+	return slices.DeleteFunc(all.Open(), func(f findings.Finding) bool { return has[key{f.Code, f.Object}] })
 }
 
 // JSON writes the report as a document.

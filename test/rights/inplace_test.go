@@ -64,8 +64,8 @@ func switchInPlace(t *testing.T) {
 		3,
 		viewer,
 		[]string{"check", "-f", s.file, "-o", "json"},
-		"missing permission: create pods/eviction (role replumb-networks-in-place in deploy/rbac-cni.yaml)",
-		"missing permission: create,patch,delete daemonsets.apps in replumb-system (role replumb-networks-agents in deploy/rbac-cni.yaml)",
+		"missing permission: create pods/eviction (role replumb-networks-in-place)",
+		"missing permission: create,patch,delete daemonsets.apps in replumb-system (role replumb-networks-agents)",
 	)
 	s.moves("in-place")
 	s.expect(0, operator, []string{"rollback", "in-place", "--yes"})
@@ -156,7 +156,7 @@ func replaceProxy(t *testing.T) {
 	s.manifests(workload("Deployment", "web", ""))
 	s.running("web")
 	s.expect(3, viewer, []string{"check", "-f", s.file, "-o", "json"},
-		"ciliumnodeconfigs.cilium.io in kube-system (role replumb-networks-kube-proxy in deploy/rbac-cni.yaml)")
+		"ciliumnodeconfigs.cilium.io in kube-system (role replumb-networks-kube-proxy)")
 	s.moves("proxy")
 	s.movesForGood("proxy")
 }

@@ -112,7 +112,7 @@ func TestMirror(t *testing.T) {
 	writes, reads := target.others()
 
 	s.expect(3, viewer, []string{"check", "-f", s.file, "-o", "json"},
-		"missing permission: watch,patch certificates.cert-manager.io (role replumb-mirror-operate in deploy/rbac-mirror.yaml)",
+		"missing permission: watch,patch certificates.cert-manager.io (role replumb-mirror-operate)",
 		"in the target: missing permission: create,patch,delete *.*")
 	s.moves("mirror")
 	s.expect(0, operator, []string{"rollback", "mirror", "--yes"})

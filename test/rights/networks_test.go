@@ -210,7 +210,7 @@ func switchDrained(t *testing.T) {
 		3,
 		viewer,
 		[]string{"check", "-f", s.file, "-o", "json"},
-		"missing permission: create,update,patch,delete clusterroles.rbac.authorization.k8s.io (role replumb-networks-operate in deploy/rbac-cni.yaml)",
+		"missing permission: create,update,patch,delete clusterroles.rbac.authorization.k8s.io (role replumb-networks-operate)",
 		"missing permission: list,create,delete secrets in replumb-system (role",
 	)
 	s.moves("networks")

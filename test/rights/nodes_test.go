@@ -94,7 +94,7 @@ func TestNodes(t *testing.T) {
 	s.node("new1", "198.51.100.1")
 	s.node("new2", "198.51.100.2")
 	s.expect(3, viewer, []string{"check", "-f", s.file},
-		"missing permission: patch,delete nodes (role replumb-nodes-operate in deploy/rbac-nodes.yaml)",
+		"missing permission: patch,delete nodes (role replumb-nodes-operate)",
 		"missing permission: create pods/eviction (role")
 	s.moves("nodes")
 	s.movesForGood("nodes")

@@ -37,7 +37,7 @@ func TestPods(t *testing.T) {
 	s.madeByKubeadm("10.244.0.0/24")
 	s.workloads("web")
 	s.expect(3, viewer, []string{"check", "-f", s.file},
-		"missing permission: create,patch,delete ippools.crd.projectcalico.org (role replumb-pods-operate in deploy/rbac-pod-cidr.yaml)")
+		"missing permission: create,patch,delete ippools.crd.projectcalico.org (role replumb-pods-operate)")
 	s.moves("pods")
 	s.movesForGood("pods", func() { s.must(s.Update(t.Context(), kubeadm("10.245.0.0/24"))) })
 

@@ -48,7 +48,7 @@ func TestNodeRanges(t *testing.T) {
 	s.manifests(flannelAgent("kube-system")) // which reads the range of its node when it starts
 	s.workloads("web")
 	s.expect(3, viewer, []string{"check", "-f", s.file, "-o", "json"},
-		"missing permission: get,create,patch,delete nodes (role replumb-pods-on-nodes-operate in deploy/rbac-pod-cidr-nodes.yaml)")
+		"missing permission: get,create,patch,delete nodes (role replumb-pods-on-nodes-operate)")
 	s.moves("ranges")
 	s.movesForGood("ranges")
 	s.audited(noderanges.Roles(), unusedByRanges())

@@ -62,7 +62,7 @@ func TestServices(t *testing.T) {
 	s.workloads("cart")
 	s.running("batch")
 	s.expect(3, viewer, []string{"check", "-f", s.file},
-		"missing permission: create,patch,delete,watch services (role replumb-services-operate in deploy/rbac.yaml)",
+		"missing permission: create,patch,delete,watch services (role replumb-services-operate)",
 		"missing permission: patch services/status (role", "missing permission: create,delete configmaps in replumb-system (role",
 		"RP1004")
 	s.moves("move")

@@ -1,12 +1,14 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/terminal"
@@ -48,18 +51,42 @@ func (a *App) Example(text string) string {
 
 // NoArgs refuses arguments.
 func NoArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return &UsageError{
-			Problem: fmt.Sprintf("unknown command or argument %q", args[0]), Hint: cmd.CommandPath() + " --help",
+	if len(args) == 0 {
+		return nil
+	}
+	if cmd.HasAvailableSubCommands() {
+		return UnknownCommand(cmd, args[0])
+	}
+	hint := cmd.CommandPath() + " --help"
+	if cmd.Flags().Lookup(fileFlag) != nil {
+		hint = fmt.Sprintf("name the file with -f: %s -f %s", cmd.CommandPath(), args[0])
+	}
+	return &UsageError{Problem: fmt.Sprintf("%s takes no argument %q", cmd.CommandPath(), args[0]), Hint: hint}
+}
+
+// UnknownCommand refuses a word that is no command below one, and names what was probably meant.
+func UnknownCommand(parent *cobra.Command, word string) error {
+	var names []string
+	meant := ""
+	for _, c := range parent.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+			if slices.Contains(c.SuggestFor, word) {
+				meant = c.Name()
+			}
 		}
 	}
-	return nil
+	hint := parent.CommandPath() + " --help lists the commands"
+	if meant = cmp.Or(meant, lists.Closest(word, names)); meant != "" {
+		hint = fmt.Sprintf("did you mean %s %s?", parent.CommandPath(), meant)
+	}
+	return &UsageError{Problem: fmt.Sprintf("unknown command %q", word), Hint: hint}
 }
 
 // OneName wants the name of a Migration.
 func OneName(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return &UsageError{Problem: "name one Migration", Hint: "kubectl get migrations.replumb.dev lists them"}
+		return &UsageError{Problem: "name one Migration", Hint: "replumb status lists them"}
 	}
 	return nil
 }
@@ -83,31 +110,66 @@ func (a *App) Terminal() *os.File {
 	return nil
 }
 
+// Paints reports whether what is written to a stream may have colours: on a terminal, unless
+// NO_COLOR is set.
+func Paints(to io.Writer) bool {
+	f, ok := to.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" && os.Getenv("NO_COLOR") == ""
+}
+
+// Checklist writes findings for people to stdout, in colours where it may. The writer is for it
+// alone, which escapes by itself what others wrote.
+func (a *App) Checklist(all bool) (terminal.Checklist, io.Writer) {
+	if Paints(a.Out.To) {
+		return terminal.Checklist{All: all, Color: true}, a.Out.Verbatim()
+	}
+	return terminal.Checklist{All: all}, a.Out
+}
+
 // Confirm asks on a terminal. Elsewhere --yes must have answered.
 func (a *App) Confirm(yes bool, question string) error {
+	return a.confirmed(yes, question+" [y/N] ", "answer y, or add --yes", func(answer string) bool {
+		return strings.EqualFold(answer, "y") || strings.EqualFold(answer, "yes")
+	})
+}
+
+// ConfirmByName asks for a name to be typed, where a mistake about which one it is has no way back.
+func (a *App) ConfirmByName(yes bool, question, what, name string) error {
+	prompt := fmt.Sprintf("%s Type the name of the %s, %s: ", question, what, name)
+	return a.confirmed(yes, prompt, "type "+name+" as it stands there, or add --yes", func(answer string) bool { return answer == name })
+}
+
+func (a *App) confirmed(yes bool, prompt, hint string, agrees func(answer string) bool) error {
 	if yes {
 		return nil
 	}
 	if !a.AsksPeople() {
 		return &UsageError{Problem: "stdin is not a terminal, so there is no one to ask", Hint: "add --yes if you are sure"}
 	}
-	answer, err := a.Ask(question + " [y/N] ")
+	answer, err := a.Ask(prompt)
 	if err != nil {
 		return err
 	}
-	if answer != "y" && answer != "yes" {
-		return &fault.Hinted{Err: errors.New("not confirmed; nothing was changed"), Hint: "answer y, or add --yes"}
+	if !agrees(answer) {
+		return &fault.Hinted{Err: errors.New("not confirmed; nothing was changed"), Hint: hint}
 	}
 	return nil
 }
 
-// Ask reads one word from a terminal; empty for a bare Enter.
-func (a *App) Ask(prompt string) (answer string, err error) {
+// Ask reads one line from a terminal; empty for a bare Enter.
+func (a *App) Ask(prompt string) (string, error) {
 	fmt.Fprint(a.Err, prompt)
-	if _, err := fmt.Fscanln(a.In, &answer); err != nil && !errors.Is(err, io.EOF) && err.Error() != "unexpected newline" {
-		return "", fmt.Errorf("reading the answer: %w", err)
+	var line []byte
+	for next := make([]byte, 1); ; { // no more than the line, so that the next question finds its answer
+		n, err := a.In.Read(next)
+		if n > 0 && next[0] == '\n' || errors.Is(err, io.EOF) {
+			return strings.TrimSpace(string(line)), nil
+		}
+		if err != nil {
+			return "", fmt.Errorf("reading the answer: %w", err)
+		}
+		line = append(line, next[:n]...)
 	}
-	return answer, nil
 }
 
 // Hint says what to do next, unless --quiet leaves that out.

@@ -1,8 +1,12 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
+	"os"
+	"strings"
 	"time"
 
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -25,6 +29,9 @@ type Connection struct {
 	// Snapshot answers in place of the cluster; nil, if that does.
 	Snapshot *offline.Server
 }
+
+// Name is what the user calls the cluster: that of the context, or the address of the API server.
+func (c *Connection) Name() string { return cmp.Or(c.ContextName, c.Host()) }
 
 // KnownIdentity is the cluster's, as far as the user may ask for it.
 func (c *Connection) KnownIdentity(ctx context.Context) engine.Identity {
@@ -49,6 +56,9 @@ func (a *App) ConnectBy(flags *genericclioptions.ConfigFlags) (*Connection, erro
 	if err != nil {
 		return nil, NoCluster(err)
 	}
+	if unconfigured(flags, config.Host) {
+		return nil, NoKubeconfig(flags)
+	}
 	c, err := cluster.Connect(config)
 	if err != nil {
 		return nil, err
@@ -59,6 +69,35 @@ func (a *App) ConnectBy(flags *genericclioptions.ConfigFlags) (*Connection, erro
 			"who answers in the API server's place gets these credentials; single API servers get none, so their flags are not known")
 	}
 	return &Connection{Cluster: c, Inspector: apiserver.New(config)}, nil
+}
+
+// noHost is where kubectl's flags lead if nothing says where.
+const noHost = "http://localhost:8080"
+
+// unconfigured reports whether flags lead to a host for want of another.
+func unconfigured(flags *genericclioptions.ConfigFlags, host string) bool {
+	raw, err := flags.ToRawKubeConfigLoader().RawConfig()
+	named := flags.APIServer != nil && *flags.APIServer != ""
+	return err == nil && !named && len(raw.Clusters)+len(raw.Contexts) == 0 && host == noHost
+}
+
+// NoKubeconfig says where a kubeconfig was looked for, and why there is none.
+func NoKubeconfig(flags *genericclioptions.ConfigFlags) error {
+	const variable = "$" + clientcmd.RecommendedConfigPathEnvVar
+	var looked []string
+	if os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
+		looked = append(looked, variable+" is not set")
+	}
+	for _, file := range flags.ToRawKubeConfigLoader().ConfigAccess().GetLoadingPrecedence() {
+		text := file + " does not exist"
+		if _, err := os.Stat(file); err == nil {
+			text = file + " names no cluster"
+		}
+		looked = append(looked, text)
+	}
+	return &Failure{
+		Problem: "no kubeconfig: " + strings.Join(looked, " and "), Hint: "name one with --kubeconfig, or in " + variable, Code: fault.ExitError,
+	}
 }
 
 // ContextOf is the name of the context that flags lead to; empty if there is none, as in a pod.
@@ -123,13 +162,16 @@ func (a *App) Context(name string) (*rest.Config, error) {
 }
 
 // Introduce prints which cluster is about to be changed.
-func (a *App) Introduce(ctx context.Context, c *Connection) error {
+func (a *App) Introduce(ctx context.Context, c *Connection) error { return c.Introduce(ctx, a.Err) }
+
+// Introduce writes which cluster a command is about.
+func (c *Connection) Introduce(ctx context.Context, w io.Writer) error {
 	line, err := c.Describe(ctx)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(a.Err, "cluster:", line)
-	return nil
+	_, err = fmt.Fprintln(w, "cluster:", line)
+	return err
 }
 
 // FlushLimit is how long a command waits at its end for what has yet to be sent.

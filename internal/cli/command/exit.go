@@ -40,6 +40,21 @@ func (e *Failure) Advice() string { return e.Hint }
 
 func (e *Failure) ExitCode() int { return e.Code }
 
+// ToldError is an error whose text the command has printed itself, as its result.
+type ToldError struct{ Err error }
+
+func (e *ToldError) Error() string { return e.Err.Error() }
+
+func (e *ToldError) Unwrap() error { return e.Err }
+
+// Told has Report leave out an error; nil stays nil.
+func Told(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &ToldError{Err: err}
+}
+
 // ExitCode of an error: its own, else that of a run that ended early, if it is one.
 func ExitCode(err error) int {
 	if err == nil {
@@ -61,7 +76,7 @@ func Cancelled(err error) bool {
 
 // Report writes an error, and what to do about it, for people who call replumb by a name.
 func Report(w io.Writer, command string, err error) {
-	if err == nil {
+	if err == nil || errors.As(err, new(*ToldError)) {
 		return
 	}
 	fmt.Fprintf(w, "error: %s\n", printable.Indented(Spoken(command, err.Error()), "  "))
@@ -86,7 +101,7 @@ func HintOf(err error) string {
 	case freeze.Refused(err):
 		return "this is no lack of rights: a migration that is under way keeps the object as it is; the message says how to change it all the same"
 	case LacksRights(err):
-		return bind("deploy/rbac*.yaml for this kind of migration")
+		return bind("-f FILE")
 	case admission.Advice(err) != "":
 		return admission.Advice(err)
 	case errors.As(err, new(*engine.StepError)):
@@ -101,9 +116,9 @@ func LacksRights(err error) bool {
 	return errors.As(err, &denied) || apierrors.IsForbidden(err) && !freeze.Refused(err) && admission.Advice(err) == ""
 }
 
-// WithRights names the file with the rights that a kind of migration needs, if the user lacks some.
-func WithRights(err error, file string) error {
-	return hinted(err, bind(file))
+// WithRights says how to get the rights that a kind of migration needs, if the user lacks some.
+func WithRights(err error, kind string) error {
+	return hinted(err, bind(kind))
 }
 
 // Administrative is an error of a command for administrators: no role of replumb has its rights.
@@ -118,6 +133,6 @@ func hinted(err error, hint string) error {
 	return &fault.Hinted{Err: err, Hint: hint}
 }
 
-func bind(files string) string {
-	return "bind the roles in " + files + " to the user; replumb rbac -f FILE --user NAME prints them"
+func bind(of string) string {
+	return "have an administrator bind the roles: replumb rbac " + of + " --user NAME | kubectl apply -f -"
 }

@@ -25,11 +25,16 @@ type InputFiles struct {
 	kustomization string
 	recursive     bool
 	read          []spec.Source
+	command       *cobra.Command
 }
+
+// fileFlag is the long form of -f.
+const fileFlag = "filename"
 
 // Declare adds the flags.
 func (f *InputFiles) Declare(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVarP(&f.Names, "filename", "f", nil, "file or folder with the Migration, or - for stdin")
+	f.command = cmd
+	cmd.Flags().StringArrayVarP(&f.Names, fileFlag, "f", nil, "file or folder with the Migration, or - for stdin")
 	cmd.Flags().StringVarP(&f.kustomization, "kustomize", "k", "", "folder with a kustomization that has the Migration")
 	cmd.Flags().BoolVarP(&f.recursive, "recursive", "R", false, "take the folders in the folders of -f as well")
 }
@@ -48,7 +53,7 @@ func (f *InputFiles) Sources(a *App) (all []spec.Source, err error) {
 func (f *InputFiles) open(a *App) (all []spec.Source, err error) {
 	switch {
 	case !f.Given():
-		return nil, &UsageError{Problem: "name the file with the Migration", Hint: a.Name + " plan -f FILE"}
+		return nil, &UsageError{Problem: "name the file with the Migration", Hint: f.command.CommandPath() + " -f FILE"}
 	case len(f.Names) > 0 && f.kustomization != "":
 		return nil, &UsageError{Problem: "-f and -k do not go together", Hint: "name files with -f, or a kustomization with -k"}
 	case f.recursive && len(f.Names) == 0:

@@ -14,6 +14,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/lists"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
@@ -52,9 +53,11 @@ func (f *Format) Declare(cmd *cobra.Command, formats ...string) {
 }
 
 func unknownFormat(name string, formats []string) error {
-	return &UsageError{
-		Problem: fmt.Sprintf("output format %q is not known", name), Hint: "use one of " + strings.Join(formats, ", "),
+	hint := "use one of " + strings.Join(formats, ", ")
+	if meant := lists.Closest(name, formats); meant != "" {
+		hint = "did you mean " + meant + "?"
 	}
+	return &UsageError{Problem: fmt.Sprintf("output format %q is not known", name), Hint: hint}
 }
 
 // DeclareDocument is Declare for commands that also print as kubectl get does: by templates, such

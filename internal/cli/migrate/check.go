@@ -1,19 +1,23 @@
 package migrate
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
 type checkOptions struct {
 	source
 	format command.Format
+	// all shows what is well, and what was not looked at, beside the rest.
+	all bool
 }
 
 // Check looks whether the cluster is fit for a migration.
@@ -23,9 +27,13 @@ func Check(a *command.App) *cobra.Command {
 		Use: "check -f FILE", Short: "Check whether the cluster is fit for a migration", Args: command.NoArgs,
 		Long: `Check whether the cluster is fit for a migration, or for several of one set, and what is between these. Nothing is written.
 
+It prints what there is to do, the worst first, and ends with a verdict that counts everything. --all adds what is well,
+and what was not looked at because it does not apply, with the reason; documents (-o json and others) have all of it.
+
 Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		Example: a.Example(`
   replumb check -f move.yaml
+  replumb check -f move.yaml --all      # also what is well, and what does not apply
   replumb check -f both.yaml            # several Migrations in one file: docs/howto/together.md
   replumb check -f move.yaml -o wide    # a line for every object
   replumb check -f move.yaml -o json
@@ -48,37 +56,58 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 			if err != nil {
 				return ofJob(j, err)
 			}
-			return o.show(look.Findings)
+			return o.show(cmd.Context(), c, look.Findings)
 		},
 	}
 	o.declareFiles(cmd)
 	o.declareFrom(cmd)
 	o.declareWithoutAgent(cmd)
+	cmd.Flags().BoolVar(&o.all, "all", false, "show what is well, and what does not apply, as well")
 	o.format.DeclareDocument(cmd, "table", "wide", "json", "yaml", "name")
 	return cmd
 }
 
-func (o *checkOptions) show(all findings.Findings) error {
-	var err error
+func (o *checkOptions) show(ctx context.Context, c *command.Connection, all findings.Findings) error {
 	switch o.format.Name {
-	case "table":
-		terminal.Findings(o.Out, command.SpokenFindings(o.Name, all))
-	case "wide":
-		err = terminal.WideFindings(o.Out, command.SpokenFindings(o.Name, all))
+	case "table", "wide":
+		if err := c.Introduce(ctx, o.Out); err != nil {
+			return err
+		}
+		return o.list(all)
 	case "name":
 		for _, code := range all.Codes() {
 			fmt.Fprintln(o.Out, code)
 		}
-	default:
-		err = o.format.Print(o.Out.Verbatim(), command.ListOf(all))
+		return all.Objection()
 	}
-	if err != nil {
-		return err
+	return cmp.Or(o.format.Print(o.Out.Verbatim(), checkDocumentOf(ctx, c, all, all.Score())), all.Objection())
+}
+
+// list shows findings to people, and ends with the verdict, which is the error as well.
+func (o *checkOptions) list(all findings.Findings) error {
+	list, w := o.Checklist(o.all)
+	all = command.SpokenFindings(o.Name, all)
+	if o.format.Name == "wide" {
+		if err := list.Wide(w, all); err != nil {
+			return err
+		}
+	} else {
+		list.Write(w, all)
 	}
-	if blocking := all.Objections(); len(blocking) > 0 {
-		return &findings.BlockedError{Findings: blocking}
-	}
-	return nil
+	list.Verdict(w, all.Score())
+	return command.Told(all.Objection())
+}
+
+// checkDocument is what was found, and what it comes to, for programs.
+type checkDocument[T any] struct {
+	command.List[T] `json:",inline"`
+	Cluster         engine.Identity `json:"cluster"`
+	Verdict         string          `json:"verdict"`
+	Counts          findings.Score  `json:"counts"`
+}
+
+func checkDocumentOf[T any](ctx context.Context, c *command.Connection, items []T, counts findings.Score) checkDocument[T] {
+	return checkDocument[T]{List: command.ListOf(items), Cluster: c.KnownIdentity(ctx), Verdict: counts.Verdict(), Counts: counts}
 }
 
 func asBlocked(err error) *findings.BlockedError {

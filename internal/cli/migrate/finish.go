@@ -26,7 +26,7 @@ func Finish(a *command.App) *cobra.Command {
 		Args:  o.nameOrFile,
 		Long: `Take bridges and old addresses away, or the old range of pods; of a mirror: lead names back for good. This passes the point of no return: afterwards there is no rollback.
 
-It refuses as long as apply has something left to do, says what becomes final, and asks. Run again it carries on. With -f it goes by the
+It refuses as long as apply has something left to do, says what becomes final, and asks for the name of the cluster. Run again it carries on. With -f it goes by the
 settings in the file, such as gateWait or notify, and records them. With a file of several Migrations it begins when all have moved, and
 finishes them in the order in which they did; a name chooses one of them.`,
 		Example: a.Example(`
@@ -72,7 +72,7 @@ func (o *finishOptions) finishOne(ctx context.Context, g *given, name string, le
 			fmt.Fprintln(o.Err, line)
 		}
 	}
-	if err := o.Confirm(o.yes, ahead.Question); err != nil {
+	if err := o.ConfirmByName(o.yes, ahead.Question, "cluster", t.c.Name()); err != nil {
 		return err
 	}
 	if err := t.begin(ctx, &o.action); err != nil {

@@ -110,7 +110,7 @@ func (h *handover) request(ctx context.Context) (asked *v1alpha1.Migration, err 
 	if apierrors.IsNotFound(err) {
 		return nil, &fault.Hinted{
 			Err:  errors.New("the cluster has no definition of Migration, and the operator waits for it"),
-			Hint: "kubectl apply --server-side -f deploy/crds puts it there; or add --local",
+			Hint: "replumb install --crds-only --apply puts it there; or add --local",
 		}
 	}
 	var refused apierrors.APIStatus

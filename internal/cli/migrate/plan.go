@@ -128,10 +128,7 @@ func (o *planOptions) show(ctx context.Context, c *command.Connection, j migrati
 			return err
 		}
 	}
-	if blocking := look.Findings.Objections(); len(blocking) > 0 {
-		return &findings.BlockedError{Findings: blocking}
-	}
-	return nil
+	return look.Findings.Objection()
 }
 
 func planOf(ctx context.Context, c *command.Connection, look migration.Inspection) (doc planDocument, err error) {

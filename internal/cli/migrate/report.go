@@ -107,7 +107,7 @@ func (o *reportOptions) complete(known func() error) error {
 func keptReport(ctx context.Context, c *command.Connection, name string) (*htmlreport.Document, error) {
 	doc, err := keptreports.NewStore(c.Cluster).Load(ctx, name)
 	if apierrors.IsForbidden(err) {
-		return nil, &AbsentError{name}
+		return nil, &AbsentError{Name: name, Cluster: c.Name()}
 	}
 	return doc, err
 }
@@ -159,7 +159,10 @@ func writeReport(path string, doc *htmlreport.Document) error {
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".replumb-report-*")
 	if err != nil {
-		return &fault.Hinted{Err: err, Hint: "name a file in a folder that you may write to, with --file"}
+		cause := errors.Unwrap(err) // which does not name the temporary file
+		return &fault.Hinted{
+			Err: fmt.Errorf("writing %s: %w", path, cmp.Or(cause, err)), Hint: "name a file in a folder that you may write to, with --file",
+		}
 	}
 	_, err = f.Write(page.Bytes())
 	err = errors.Join(err, f.Close())

@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
@@ -94,7 +95,8 @@ func watchChanges(r *engine.Runner) (*engine.Runner, *bool) {
 
 func (o *action) explain(err error) error {
 	if blocked := asBlocked(err); blocked != nil && o.format.Name != "json" {
-		terminal.Findings(o.Err, command.SpokenFindings(o.Name, blocked.Findings))
+		terminal.Checklist{}.Write(o.Err, command.SpokenFindings(o.Name, blocked.Findings))
+		return &shownError{err: err, of: blocked}
 	}
 	var changed *migration.ChangedPlanError
 	if errors.As(err, &changed) {
@@ -106,6 +108,20 @@ func (o *action) explain(err error) error {
 		}
 	}
 	return err
+}
+
+// shownError stands for findings that the command has shown.
+type shownError struct {
+	err error
+	of  *findings.BlockedError
+}
+
+func (e *shownError) Error() string { return e.of.Findings.Score().Verdict() }
+
+func (e *shownError) Unwrap() error { return e.err }
+
+func (*shownError) Advice() string {
+	return "resolve what blocks, then run the same command again: nothing was changed since it was found"
 }
 
 func (o *action) goBackOnLoss(ctx context.Context, c *command.Connection, j migrations.Job, err error) error {

@@ -401,7 +401,7 @@ func (o *finishOptions) finishSet(ctx context.Context, s *set) error {
 			return err
 		}
 	}
-	if err := o.Confirm(o.yes, "There is no way back from any of that. Finish?"); err != nil {
+	if err := o.ConfirmByName(o.yes, "There is no way back from any of that. Finish?", "cluster", s.c.Name()); err != nil {
 		return err
 	}
 	o.yes = true // the answer is for all of them

@@ -23,34 +23,29 @@ func (o *checkOptions) checkSet(ctx context.Context, s *set) error {
 	if err != nil {
 		return err
 	}
-	found := s.found(looks)
+	named := s.found(looks)
+	found := unnamed(named)
 	switch o.format.Name {
 	case "table", "wide":
-		err = s.showChecks(looks)
+		return o.showChecks(ctx, s, looks)
 	case "name":
-		for _, code := range unnamed(found).Codes() {
+		for _, code := range found.Codes() {
 			fmt.Fprintln(o.Out, code)
 		}
-	default:
-		err = o.format.Print(o.Out.Verbatim(), command.ListOf(found))
+		return found.Objection()
 	}
-	return cmp.Or(err, objection(unnamed(found)))
+	return cmp.Or(o.format.Print(o.Out.Verbatim(), checkDocumentOf(ctx, s.c, named, found.Score())), found.Objection())
 }
 
-func objection(all findings.Findings) error {
-	if blocking := all.Objections(); len(blocking) > 0 {
-		return &findings.BlockedError{Findings: blocking}
+func (o *checkOptions) showChecks(ctx context.Context, s *set, looks []*migration.Inspection) error {
+	if err := s.c.Introduce(ctx, s.Out); err != nil {
+		return err
 	}
-	return nil
-}
-
-func (s *set) showChecks(looks []*migration.Inspection) error {
 	show := func(title string, all findings.Findings) error {
 		fmt.Fprintf(s.Out, "== %s\n", title)
-		if s.format.Name == "wide" {
-			return terminal.WideFindings(s.Out, command.SpokenFindings(s.Name, all))
+		if err := o.list(all); !errors.As(err, new(*findings.ObjectionError)) {
+			return err
 		}
-		terminal.Findings(s.Out, command.SpokenFindings(s.Name, all))
 		return nil
 	}
 	err := show("between the migrations", s.between(looks))
@@ -61,7 +56,14 @@ func (s *set) showChecks(looks []*migration.Inspection) error {
 		}
 		err = errors.Join(err, show(s.heading(i), looks[i].Findings))
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	all := unnamed(s.found(looks))
+	list, w := o.Checklist(o.all)
+	fmt.Fprintln(s.Out, "== in all")
+	list.Verdict(w, all.Score())
+	return command.Told(all.Objection())
 }
 
 func (s *set) heading(i int) string {
@@ -84,7 +86,7 @@ func (o *planOptions) planSet(ctx context.Context, s *set) error {
 	} else {
 		err = s.planDocuments(ctx, looks)
 	}
-	return cmp.Or(err, objection(unnamed(s.found(looks))))
+	return cmp.Or(err, unnamed(s.found(looks)).Objection())
 }
 
 func (s *set) planDocuments(ctx context.Context, looks []*migration.Inspection) error {
@@ -114,7 +116,7 @@ func (o *planOptions) showPlans(ctx context.Context, s *set, looks []*migration.
 		}
 		switch {
 		case look != nil:
-			if err := o.show(ctx, s.c, jobs[i], *look); err != nil && asBlocked(err) == nil {
+			if err := o.show(ctx, s.c, jobs[i], *look); err != nil && !errors.As(err, new(*findings.ObjectionError)) {
 				return err
 			}
 		case headed:
@@ -141,7 +143,7 @@ func (o *statusOptions) statusSet(ctx context.Context, s *set) error {
 		return o.format.Print(w, command.ListOf(pages))
 	}
 	if o.format.Name != "name" {
-		if err := s.introduceSet(w); err != nil {
+		if err := errors.Join(s.c.Introduce(ctx, w), s.introduceSet(w)); err != nil {
 			return err
 		}
 	}

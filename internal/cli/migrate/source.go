@@ -176,17 +176,21 @@ func (o *source) recorded(ctx context.Context, name string) (*v1alpha1.Migration
 		return nil, nil, err
 	}
 	if m == nil {
-		return nil, nil, &AbsentError{name}
+		return nil, nil, &AbsentError{Name: name, Cluster: c.Name()}
 	}
 	return m, c, nil
 }
 
 // AbsentError says that a cluster has no migration of a name.
-type AbsentError struct{ Name string }
+type AbsentError struct{ Name, Cluster string }
 
-func (e *AbsentError) Error() string { return "migration " + e.Name + " does not exist" }
+func (e *AbsentError) Error() string {
+	return fmt.Sprintf("migration %s does not exist in cluster %s", e.Name, e.Cluster)
+}
 
-func (*AbsentError) Advice() string { return "kubectl get migrations.replumb.dev lists them" }
+func (*AbsentError) Advice() string {
+	return "replumb status lists the migrations of the cluster; --context names another one"
+}
 
 func (o *source) recordedJob(ctx context.Context, name string) (migrations.Job, *command.Connection, error) {
 	m, c, err := o.recorded(ctx, name)

@@ -110,8 +110,8 @@ func Status(a *command.App) *cobra.Command {
 	o := &statusOptions{source: source{App: a}}
 	cmd := &cobra.Command{
 		Use:   "status [NAME]",
-		Short: "Show where each migration stands",
-		Args:  cobra.MaximumNArgs(1),
+		Short: "Show where each migration stands", SuggestFor: []string{"get", "list", "ls", "show", "migrations"},
+		Args: cobra.MaximumNArgs(1),
 		Long: `Show where each migration stands, what still holds the old range, and who is working on it, read from the objects
 themselves. What is not at its end comes first; -o wide lists everything.
 
@@ -185,6 +185,11 @@ func (o *statusOptions) show(ctx context.Context, w io.Writer, args []string) er
 	jobs, c, err := o.jobs(ctx, args)
 	if err != nil {
 		return err
+	}
+	if o.format.Name == "table" || o.format.Name == "wide" {
+		if err := c.Introduce(ctx, w); err != nil {
+			return err
+		}
 	}
 	if len(jobs) == 0 {
 		fmt.Fprintln(o.Err, "no migrations")
@@ -384,6 +389,8 @@ func next(m *v1alpha1.Migration, pending bool, command string) string {
 		return command + " finish " + m.Name
 	case m.Status.Phase == v1alpha1.PhaseRollingBack:
 		return command + " rollback " + m.Name
+	case pending && m.Spec.Desired == v1alpha1.DesiredApplied:
+		return command + " resume " + m.Name
 	case pending:
 		return command + " apply -f FILE"
 	}

@@ -114,7 +114,7 @@ func (w *watch) look(ctx context.Context) (progress.View, error) {
 func (w *watch) see(ctx context.Context) (*v1alpha1.Migration, progress.View, error) {
 	m, err := migration.Get(ctx, w.c.Cluster, w.name)
 	if err == nil && m == nil {
-		err = &AbsentError{w.name}
+		err = &AbsentError{Name: w.name, Cluster: w.c.Name()}
 	}
 	if err != nil {
 		return nil, progress.View{}, err

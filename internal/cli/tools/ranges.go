@@ -158,6 +158,9 @@ func (o *rangesOptions) contextsAsked(names []string) ([]*genericclioptions.Conf
 	if err != nil {
 		return nil, command.NoCluster(err)
 	}
+	if len(kubeconfig.Contexts) == 0 {
+		return nil, command.NoKubeconfig(o.Config)
+	}
 	var all []*genericclioptions.ConfigFlags
 	for i, name := range names {
 		if _, known := kubeconfig.Contexts[name]; !known {

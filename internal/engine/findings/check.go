@@ -24,7 +24,7 @@ const (
 	Warning Severity = "warning"
 )
 
-// Outcome of a check: unknown is neither pass nor fail.
+// Outcome of a check: unknown is neither pass nor fail, and skipped says nothing of the cluster.
 type Outcome string
 
 // The outcomes.
@@ -32,6 +32,7 @@ const (
 	Pass    Outcome = "pass"
 	Fail    Outcome = "fail"
 	Unknown Outcome = "unknown"
+	Skipped Outcome = "skipped"
 )
 
 // Result is what one look at one object gave.
@@ -51,7 +52,13 @@ func NotKnown(object, format string, args ...any) Result {
 	return Result{Outcome: Unknown, Object: object, Message: fmt.Sprintf(format, args...)}
 }
 
-// Check is one thing that must hold. Run is pure, and returns what is wrong or unknown.
+// Skip is what a check returns that has nothing to look at, with the reason. Beside other results
+// it says nothing.
+func Skip(format string, args ...any) []Result {
+	return []Result{{Outcome: Skipped, Message: fmt.Sprintf(format, args...)}}
+}
+
+// Check is one thing that must hold. Run is pure, and returns what is wrong or unknown, or Skip.
 type Check[In any] struct {
 	// Code is stable: retired codes are never used again.
 	Code     string
@@ -83,53 +90,70 @@ type Finding struct {
 	Fix      string   `json:"fix,omitempty"`
 }
 
+// Open reports whether there is something to do about a finding: it failed, or could not look.
+func (f Finding) Open() bool { return f.Outcome == Fail || f.Outcome == Unknown }
+
 // Findings are the results of many checks, in the order of the registry.
 type Findings []Finding
 
-// Run runs checks in order. A check that finds nothing wrong makes one passing finding.
+// Run runs checks in order. A check that looks and finds nothing wrong makes one passing finding.
 func Run[In any](checks []Check[In], in In) Findings {
 	var all Findings
 	for _, c := range checks {
-		results := c.Run(in)
+		results := told(c.Run(in))
 		if len(results) == 0 {
 			all = append(all, Finding{Code: c.Code, Group: c.Group, Severity: c.Severity, Outcome: Pass, Claim: c.Claim})
 		}
 		for _, r := range results {
-			all = append(all, Finding{
+			f := Finding{
 				Code: c.Code, Group: c.Group, Severity: c.Severity, Outcome: r.Outcome, Claim: c.Claim,
 				Object: r.Object, Message: r.Message, Fix: c.Fix,
-			})
+			}
+			if r.Outcome == Skipped {
+				f.Fix = "" // nothing is to be done
+			}
+			all = append(all, f)
 		}
 	}
 	return all
 }
 
-// Blocking are failed or unknown results of blocking checks, which stop a migration.
-func (f Findings) Blocking() Findings {
-	var out Findings
-	for _, x := range f {
-		if x.Severity == Blocking && x.Outcome != Pass {
-			out = append(out, x)
+// told are results without what is said twice, and without what is skipped beside other results.
+func told(results []Result) (all []Result) {
+	seen := map[Result]bool{}
+	for _, r := range results {
+		if r.Outcome != Skipped && !seen[r] {
+			seen[r], all = true, append(all, r)
 		}
 	}
-	return out
+	if len(all) == 0 {
+		return results[:min(1, len(results))]
+	}
+	return all
 }
+
+// Where are the findings for which something holds.
+func (f Findings) Where(holds func(Finding) bool) Findings {
+	return slices.DeleteFunc(slices.Clone(f), func(x Finding) bool { return !holds(x) })
+}
+
+// Open are those about which there is something to do.
+func (f Findings) Open() Findings { return f.Where(Finding.Open) }
+
+func (f Findings) open(s Severity) Findings {
+	return f.Where(func(x Finding) bool { return x.Severity == s && x.Open() })
+}
+
+// Blocking are failed or unknown results of blocking checks, which stop a migration.
+func (f Findings) Blocking() Findings { return f.open(Blocking) }
 
 // Objections end a look with exit code 3: Blocking, and what keeps objects out.
-func (f Findings) Objections() Findings {
-	out := f.Blocking()
-	for _, x := range f {
-		if x.Severity == Isolating && x.Outcome != Pass {
-			out = append(out, x)
-		}
-	}
-	return out
-}
+func (f Findings) Objections() Findings { return append(f.Blocking(), f.open(Isolating)...) }
 
-// Codes are those of the checks that did not pass, each once, in their order.
+// Codes are those of the checks with something to do about, each once, in their order.
 func (f Findings) Codes() (codes []string) {
-	for _, x := range f {
-		if x.Outcome != Pass && !slices.Contains(codes, x.Code) {
+	for _, x := range f.Open() {
+		if !slices.Contains(codes, x.Code) {
 			codes = append(codes, x.Code)
 		}
 	}

@@ -74,6 +74,23 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestSkipped: a check that has nothing to look at neither passes nor fails, stops nothing, and has
+// nothing to be done about; beside other results the reason says nothing.
+func TestSkipped(t *testing.T) {
+	of := func(results ...Result) Check[int] {
+		return Check[int]{Code: "A", Severity: Blocking, Claim: "is one", Fix: "add", Run: func(int) []Result { return results }}
+	}
+	alone := Run([]Check[int]{of(Skip("there is %s", "none")...)}, 1)
+	want := Finding{Code: "A", Severity: Blocking, Outcome: Skipped, Claim: "is one", Message: "there is none"}
+	if len(alone) != 1 || alone[0] != want || len(alone.Objections()) > 0 || len(alone.Codes()) > 0 || alone.Objection() != nil {
+		t.Errorf("got %+v", alone)
+	}
+	beside := Run([]Check[int]{of(append(Skip("none"), Failed("", "no"), Failed("", "no"))...)}, 1)
+	if len(beside) != 1 || beside[0].Message != "no" || beside.Objection() == nil {
+		t.Errorf("beside another result, which is told once: %+v", beside)
+	}
+}
+
 func TestBlockedErrorNamesEveryFinding(t *testing.T) {
 	err := &BlockedError{Findings: Run(registry(), -1).Blocking()}
 	if want := "2 blocking findings: B: cannot look at -1; B: nor behind it"; err.Error() != want {

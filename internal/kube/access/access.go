@@ -113,8 +113,8 @@ type Answer struct {
 	Right   Right
 	Allowed bool
 	Reason  string
-	// Role grants the right, and File in deploy has the role; empty if none does.
-	Role, File string
+	// Role grants the right; empty if none does.
+	Role string
 	// Optional rights are not needed for a run.
 	Optional bool
 }
@@ -126,7 +126,7 @@ func Missing(answers []Answer) []string {
 	for _, a := range answers {
 		role := ""
 		if a.Role != "" {
-			role = " (role " + a.Role + " in deploy/" + a.File + ")"
+			role = " (role " + a.Role + ")"
 		}
 		if by[role] == nil {
 			order = append(order, role)

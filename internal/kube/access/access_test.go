@@ -31,16 +31,16 @@ func TestRights(t *testing.T) {
 
 func TestMissing(t *testing.T) {
 	access := []Answer{
-		{Right: Right{Verb: "get", Resource: "pods"}, Role: "view", File: "rbac.yaml"},
+		{Right: Right{Verb: "get", Resource: "pods"}, Role: "view"},
 		{Right: Right{Verb: "create", Resource: "namespaces"}},
-		{Right: Right{Verb: "list", Resource: "pods"}, Role: "view", File: "rbac.yaml"},
+		{Right: Right{Verb: "list", Resource: "pods"}, Role: "view"},
 	}
-	want := []string{"get,list pods (role view in deploy/rbac.yaml)", "create namespaces"}
+	want := []string{"get,list pods (role view)", "create namespaces"}
 	if got := Missing(access); !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
 	}
 	denied := &DeniedError{Missing: access}
-	if denied.Advice() != "bind to the user, with replumb rbac, the roles view in deploy/rbac.yaml" || denied.ExitCode() != 3 {
+	if denied.Advice() != "bind to the user, with replumb rbac, the roles view" || denied.ExitCode() != 3 {
 		t.Errorf("got %q", denied.Advice())
 	}
 }

@@ -23,8 +23,8 @@ func (e *DeniedError) Error() string {
 func (e *DeniedError) Advice() string {
 	var roles []string
 	for _, a := range e.Missing {
-		if role := a.Role + " in deploy/" + a.File; a.Role != "" && !slices.Contains(roles, role) {
-			roles = append(roles, role)
+		if a.Role != "" && !slices.Contains(roles, a.Role) {
+			roles = append(roles, a.Role)
 		}
 	}
 	if len(roles) == 0 {

@@ -23,7 +23,7 @@ func (c *Cluster) Authorize(ctx context.Context, roles access.Roles, needed func
 	for i := range answers {
 		a := &answers[i]
 		role := roles.Granting(a.Right)
-		a.Role, a.File, a.Optional = role.Name, role.File, !roles.Needs(a.Right)
+		a.Role, a.Optional = role.Name, !roles.Needs(a.Right)
 		if !a.Allowed {
 			denied = append(denied, *a)
 			blind = blind || needed(a.Right)

@@ -43,8 +43,11 @@ func (i Image) References() []corev1.LocalObjectReference {
 // Absent finds missing Secrets for a Check; field is where the Migration names them. It reads
 // metadata alone, and passes over Secrets that the user may not get.
 func (i Image) Absent(ctx context.Context, c client.Reader, field string) ([]findings.Result, error) {
-	if i.Name == "" {
-		return nil, nil
+	switch {
+	case i.Name == "":
+		return findings.Skip("no image of replumb is to run"), nil
+	case len(i.Secrets) == 0:
+		return findings.Skip("the Migration names no pull secrets"), nil
 	}
 	var out []findings.Result
 	for _, name := range i.Secrets {

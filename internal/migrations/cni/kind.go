@@ -59,7 +59,7 @@ func (j *Job) About() migration.About {
 		WentBack: "every pod has the old network",
 		Finished: "finished: the old network is forgotten",
 		Return:   words().Return,
-		Rights:   "deploy/rbac-cni.yaml",
+		Rights:   "networks",
 	}
 }
 

@@ -41,7 +41,7 @@ func clusterChecks() []findings.Check[Input] {
 			Code: "RP4001", Severity: findings.Blocking, Run: checkRights,
 			Claim: "the user has every right the migration needs, in both clusters",
 			Why:   "a migration that is refused a write half way has to wait for someone to grant it",
-			Fix:   "bind the roles in deploy/rbac-mirror.yaml to the user, with the kinds that replumb rbac -f FILE adds, and cluster-admin in the target",
+			Fix:   "have an administrator bind the roles: replumb rbac -f FILE --user NAME | kubectl apply -f -, and cluster-admin in the target",
 		},
 		{
 			Code: "RP4002", Severity: findings.Blocking, Run: checkIdentity,
@@ -77,7 +77,7 @@ func clusterChecks() []findings.Check[Input] {
 			Code: "RP4007", Severity: findings.Blocking, Run: checkFreeze,
 			Claim: "deployments by others can be frozen",
 			Why:   "a deployment to the source after the copy is missing in the target",
-			Fix:   "grant the rights in deploy/rbac-mirror.yaml, or have no one deploy and set spec.freeze: Disabled",
+			Fix:   "have an administrator bind the roles: replumb rbac -f FILE --user NAME | kubectl apply -f -; or have no one deploy and set spec.freeze: Disabled",
 		},
 	}
 }

@@ -57,7 +57,7 @@ func checkServed(in Input) []findings.Result {
 
 func checkRoom(in Input) []findings.Result {
 	if in.Inventory.Serving() != v1alpha1.ServingSource {
-		return nil
+		return findings.Skip("names lead to the target by now")
 	}
 	var out []findings.Result
 	for _, s := range shortages(in.Inventory.Moving, in.Inventory.Nodes, in.Inventory.There) {
@@ -75,7 +75,10 @@ func checkBlind(in Input) []findings.Result {
 }
 
 func checkFreeze(in Input) []findings.Result {
-	if in.FreezeProblem == nil || in.Inventory.Spec.Common.Freeze != v1alpha1.FreezeEnforce {
+	if freeze := in.Inventory.Spec.Common.Freeze; freeze != v1alpha1.FreezeEnforce {
+		return findings.Skip("spec.freeze is %s", freeze)
+	}
+	if in.FreezeProblem == nil {
 		return nil
 	}
 	return []findings.Result{findings.Failed("", "%v", in.FreezeProblem)}
@@ -90,8 +93,8 @@ func checkFreezeKinds(in Input) []findings.Result {
 }
 
 func checkConflicts(in Input) []findings.Result {
-	if in.Inventory.Spec.Copy.Existing != v1alpha1.ExistingRefuse {
-		return nil
+	if existing := in.Inventory.Spec.Copy.Existing; existing != v1alpha1.ExistingRefuse {
+		return findings.Skip("spec.mirror.copy.existing is %s", existing)
 	}
 	var out []findings.Result
 	for _, c := range in.Inventory.Objects.Conflicts {
@@ -101,8 +104,8 @@ func checkConflicts(in Input) []findings.Result {
 }
 
 func checkClaims(in Input) []findings.Result {
-	if in.Inventory.Spec.Copy.Volumes != v1alpha1.VolumesRefuse {
-		return nil
+	if volumes := in.Inventory.Spec.Copy.Volumes; volumes != v1alpha1.VolumesRefuse {
+		return findings.Skip("spec.mirror.copy.volumes is %s", volumes)
 	}
 	var out []findings.Result
 	for _, c := range in.Inventory.Objects.Claims {
@@ -226,7 +229,14 @@ func checkReviewed(in Input) []findings.Result {
 		english.Plural(twice+beside, "workload", ""))}
 }
 
+func (in Input) leads() bool {
+	return len(in.Inventory.Names)+len(in.Inventory.Awaited)+len(in.Inventory.Problems) > 0
+}
+
 func checkNames(in Input) []findings.Result {
+	if !in.leads() {
+		return findings.Skip("no name is to lead to the target (RP4205)")
+	}
 	var out []findings.Result
 	for _, p := range in.Inventory.Problems {
 		if !p.Warning {
@@ -244,6 +254,9 @@ func withHint(problem, hint string) string {
 }
 
 func checkRecords(in Input) []findings.Result {
+	if !in.leads() {
+		return findings.Skip("no name is to lead to the target (RP4205)")
+	}
 	var out []findings.Result
 	for _, name := range slices.Sorted(maps.Keys(in.RecordProblems)) {
 		out = append(out, findings.Failed(name, "%s", in.RecordProblems[name]))
@@ -252,6 +265,9 @@ func checkRecords(in Input) []findings.Result {
 }
 
 func checkSigned(in Input) []findings.Result {
+	if in.Inventory.Spec.Redirect.Provider == nil {
+		return findings.Skip("no provider of DNS is named")
+	}
 	if problem := dnsrecords.Unsigned(in.Inventory.Spec.Redirect.Provider); problem != "" {
 		return []findings.Result{findings.Failed("", "%s", problem)}
 	}
@@ -281,7 +297,7 @@ func checkUnprobed(in Input) []findings.Result {
 }
 
 func checkAny(in Input) []findings.Result {
-	if len(in.Inventory.Names)+len(in.Inventory.Awaited)+len(in.Inventory.Problems) > 0 {
+	if in.leads() {
 		return nil
 	}
 	return []findings.Result{

@@ -59,7 +59,7 @@ func (j *Job) About() migration.About {
 		WentBack: "this cluster serves; copies stay in the target, and apply brings them up to date",
 		Finished: "finished: this cluster serves, and the mirror may be taken down",
 		Return:   words().Return,
-		Rights:   "deploy/rbac-mirror.yaml",
+		Rights:   "mirrors",
 	}
 }
 

@@ -48,7 +48,7 @@ func clusterChecks() []findings.Check[Input] {
 			Code: "RP3001", Severity: findings.Blocking, Run: func(in Input) []findings.Result { return migration.Denied(in.Access) },
 			Claim: "the user has every right the migration needs",
 			Why:   "a migration that is refused a write half way stops there until the right is granted",
-			Fix:   "bind the roles in deploy/rbac-nodes.yaml to the user: replumb rbac -f FILE --user NAME prints them",
+			Fix:   "have an administrator bind the roles: replumb rbac -f FILE --user NAME | kubectl apply -f -",
 		},
 		{
 			Code: "RP3002", Severity: findings.Warning, Run: checkAutoscalers,
@@ -169,8 +169,11 @@ func checkCordoned(in Input) []findings.Result {
 
 // checkRoom looks once all new nodes are there. Until then apply does, when they have joined.
 func checkRoom(in Input) []findings.Result {
-	if in.Inventory.Spec.Join.Room != v1alpha1.RoomRequired || len(in.Inventory.ReadyNewNodes()) < in.Inventory.Wanted() {
-		return nil
+	if room := in.Inventory.Spec.Join.Room; room != v1alpha1.RoomRequired {
+		return findings.Skip("spec.nodes.join.room is %s", room)
+	}
+	if len(in.Inventory.ReadyNewNodes()) < in.Inventory.Wanted() {
+		return findings.Skip("the new nodes are not all there: apply looks when they are")
 	}
 	var out []findings.Result
 	for _, m := range in.Inventory.Room() {

@@ -9,6 +9,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
@@ -111,9 +112,28 @@ func checkPolicies(in Input) []findings.Result {
 	return out
 }
 
-func checkRecords(in Input) []findings.Result { return ofRecords(in.RecordProblems) }
+func checkRecords(in Input) []findings.Result {
+	if len(in.records()) == 0 {
+		return findings.Skip("no record in DNS is named")
+	}
+	return ofRecords(in.RecordProblems)
+}
 
-func checkEnds(in Input) []findings.Result { return ofRecords(in.EndProblems) }
+func checkEnds(in Input) []findings.Result {
+	if in.Inventory.Spec.ControlPlane == nil {
+		return findings.Skip("control planes do not move (spec.nodes.controlPlane)")
+	}
+	return ofRecords(in.EndProblems)
+}
+
+// records are those of workers and of control planes.
+func (in Input) records() []v1alpha1.RecordSpec {
+	records := slices.Clone(in.Inventory.Spec.Records)
+	if cp := in.Inventory.Spec.ControlPlane; cp != nil {
+		records = append(records, cp.Records...)
+	}
+	return records
+}
 
 func ofRecords(problems map[string]error) []findings.Result {
 	var out []findings.Result
@@ -124,9 +144,9 @@ func ofRecords(problems map[string]error) []findings.Result {
 }
 
 func checkSigned(in Input) []findings.Result {
-	records := slices.Clone(in.Inventory.Spec.Records)
-	if cp := in.Inventory.Spec.ControlPlane; cp != nil {
-		records = append(records, cp.Records...)
+	records := in.records()
+	if len(records) == 0 {
+		return findings.Skip("no record in DNS is named")
 	}
 	var out []findings.Result
 	for i := range records {
@@ -141,7 +161,7 @@ func checkSigned(in Input) []findings.Result {
 func checkEtcd(in Input) []findings.Result {
 	switch {
 	case in.Inventory.Spec.ControlPlane == nil:
-		return nil
+		return findings.Skip("control planes do not move (spec.nodes.controlPlane)")
 	case in.EtcdProblem != nil:
 		return []findings.Result{findings.Failed("", "%v", in.EtcdProblem)}
 	}
@@ -198,7 +218,7 @@ func (s *Inventory) stores() ([]apiserver.Stores, []netip.Addr) {
 func checkStores(in Input) []findings.Result {
 	cp := in.Inventory.Spec.ControlPlane
 	if cp == nil {
-		return nil
+		return findings.Skip("control planes do not move (spec.nodes.controlPlane)")
 	}
 	var out []findings.Result
 	all, hosts := in.Inventory.stores()
@@ -240,7 +260,7 @@ func checkStores(in Input) []findings.Result {
 
 func checkStays(in Input) []findings.Result {
 	if in.Inventory.Spec.ControlPlane == nil {
-		return nil
+		return findings.Skip("control planes do not move (spec.nodes.controlPlane)")
 	}
 	var out []findings.Result
 	seen := map[string]bool{}
@@ -267,7 +287,10 @@ func checkStays(in Input) []findings.Result {
 }
 
 func checkQuorum(in Input) []findings.Result {
-	if in.Inventory.Etcd == nil || in.Inventory.ControlPlane().voters() >= 3 {
+	if in.Inventory.Etcd == nil {
+		return findings.Skip("no members of etcd were asked")
+	}
+	if in.Inventory.ControlPlane().voters() >= 3 {
 		return nil
 	}
 	return []findings.Result{findings.Failed("", "etcd has %d members", in.Inventory.ControlPlane().voters())}

@@ -78,7 +78,7 @@ func workloadChecks() []findings.Check[Input] {
 
 func checkBudgets(in Input) []findings.Result {
 	if in.Inventory.Spec.waits() { // nothing is evicted
-		return nil
+		return findings.Skip("nothing is evicted")
 	}
 	var out []findings.Result
 	for i := range in.Inventory.Workloads.Budgets {
@@ -119,7 +119,7 @@ func checkOpen(in Input) []findings.Result {
 
 func checkSingles(in Input) []findings.Result {
 	if in.Inventory.Spec.waits() { // nothing is evicted
-		return nil
+		return findings.Skip("nothing is evicted")
 	}
 	var out []findings.Result
 	s := in.Inventory
@@ -189,7 +189,7 @@ func checkLocalData(in Input) []findings.Result {
 
 func checkUnready(in Input) []findings.Result {
 	if in.Inventory.Spec.waits() { // nothing is evicted
-		return nil
+		return findings.Skip("nothing is evicted")
 	}
 	var out []findings.Result
 	s := in.Inventory

@@ -231,6 +231,7 @@ func TestAbsentSecrets(t *testing.T) {
 	for mode, want := range map[v1alpha1.PodCanaryMode]int{v1alpha1.PodCanaryRun: 1, v1alpha1.PodCanaryDisabled: 0} {
 		canary := v1alpha1.PodCanarySpec{Mode: mode, Image: "i", ImagePullSecrets: []string{"registry"}}
 		got, err := (&Job{Spec: Spec{Canary: canary}}).absentSecrets(t.Context(), migrationtest.Lacking{"registry"})
+		got = slices.DeleteFunc(got, func(r findings.Result) bool { return r.Outcome == findings.Skipped })
 		if err != nil || len(got) != want {
 			t.Errorf("%s: found %v, %v", mode, got, err)
 		}

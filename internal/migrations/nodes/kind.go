@@ -53,7 +53,7 @@ func (j *Job) About() migration.About {
 		WentBack: "old nodes that are still there take pods again; new nodes keep the taint " + v1alpha1.TaintLeaving + " until they are removed",
 		Finished: "finished: the old nodes are gone",
 		Return:   words().Return,
-		Rights:   "deploy/rbac-nodes.yaml",
+		Rights:   "nodes",
 	}
 }
 

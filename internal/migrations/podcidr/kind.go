@@ -51,7 +51,7 @@ func (j *Job) About() migration.About {
 		WentBack: "every pod has an address of the old range",
 		Finished: "finished: the old range is empty and free",
 		Return:   words().Return,
-		Rights:   "deploy/rbac-pod-cidr.yaml, and where Nodes carry the ranges deploy/rbac-pod-cidr-nodes.yaml,",
+		Rights:   "pods",
 	}
 }
 

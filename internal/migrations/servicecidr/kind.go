@@ -55,7 +55,7 @@ func (j *Job) About() migration.About {
 		WentBack: "every Service is back at its old address",
 		Finished: "finished: old addresses no longer answer",
 		Return:   words().Return,
-		Rights:   "deploy/rbac.yaml",
+		Rights:   "services",
 	}
 }
 

@@ -19,7 +19,6 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
-	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
@@ -152,7 +151,7 @@ func (j *Job) chooseOverlaps(ctx context.Context, in *checks.Input) error {
 // or where it is there.
 func (j *Job) keepType(ctx context.Context, in checks.Input) (*freeze.KeepType, error) {
 	k := &freeze.KeepType{Client: j.Deps.Client(), Migration: j.Spec.Name}
-	if asLoadBalancers(in.Inventory) && in.KeepType == nil {
+	if in.Inventory.AsLoadBalancers() && in.KeepType == nil {
 		return k, nil
 	}
 	if !j.May("get", "admissionregistration.k8s.io", "mutatingadmissionpolicies") { // who may not look has made none
@@ -165,13 +164,9 @@ func (j *Job) keepType(ctx context.Context, in checks.Input) (*freeze.KeepType, 
 	return k, nil
 }
 
-func asLoadBalancers(s *services.Inventory) bool {
-	return slices.ContainsFunc(s.All(), func(e *services.Entry) bool { return e.Overlap.Form == v1alpha1.OverlapLoadBalancer })
-}
-
 // seeKeepType asks whether there can be such a policy, where one is needed.
 func (j *Job) seeKeepType(ctx context.Context, in *checks.Input) error {
-	if !asLoadBalancers(in.Inventory) {
+	if !in.Inventory.AsLoadBalancers() {
 		return nil
 	}
 	err := error(&freeze.UnavailableError{Err: errors.New("the user may not create MutatingAdmissionPolicies")})

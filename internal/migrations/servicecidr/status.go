@@ -144,7 +144,7 @@ func (b *StatusBody) goneLines() []string {
 	}
 	return []string{fmt.Sprintf(
 		"warning: old addresses of %s do not answer, as somebody has taken them off, or removed their bridges; the Deployment overlap "+
-			"puts addresses back, and replumb apply -f FILE makes bridges again as well", english.Plural(n, "Service", ""),
+			"puts addresses back, and replumb resume NAME makes bridges again as well", english.Plural(n, "Service", ""),
 	)}
 }
 
@@ -157,7 +157,7 @@ func (b *StatusBody) overlapLines(counts v1alpha1.Counts) (lines []string) {
 	lines = append(lines, "overlap: "+printable.Line(b.Overlap.String()))
 	if bridges && (b.Overlap.Enabled || b.Overlap.There) && !b.Overlap.Well() {
 		lines = append(lines,
-			"warning: bridges are not kept in step with their Services; replumb apply -f FILE repairs what does so, or says what is wrong")
+			"warning: bridges are not kept in step with their Services; replumb resume NAME repairs what does so, or says what is wrong")
 	}
 	return lines
 }

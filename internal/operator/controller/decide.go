@@ -125,7 +125,7 @@ func (s Scene) refused() (Decision, bool) {
 	}
 	side := "install the operator of the version that the definition is of"
 	if r.Cluster < r.Own {
-		side = "install the definition of the operator's version: kubectl apply --server-side -f deploy/crds"
+		side = "install the definition of the operator's version: replumb install --crds-only --apply"
 	}
 	return stalled(v1alpha1.ReasonVersionMismatch, fmt.Sprintf(
 		"customresourcedefinition migrations.replumb.dev has schema revision %d, and the operator knows revision %d\nhint: %s",

@@ -104,11 +104,11 @@ func (w *Writer) Moved(service, from, to, strategy string, at time.Time, took ti
 	w.put(record{Move: &Move{Service: service, From: from, To: to, Strategy: strategy, At: at.UTC(), Seconds: took.Seconds()}})
 }
 
-// Findings adds those of a look at the cluster that did not pass.
+// Findings adds those of a look at the cluster about which there is something to do.
 func (w *Writer) Findings(all findings.Findings) {
 	for i := range all {
 		f := all[i]
-		if f.Outcome != findings.Pass && w.first("finding "+f.Code+" "+f.Object+" "+f.Message) {
+		if f.Open() && w.first("finding "+f.Code+" "+f.Object+" "+f.Message) {
 			w.put(record{Finding: &f})
 		}
 	}

@@ -81,9 +81,9 @@ func (e *NotKeptError) Error() string {
 
 func (e *NotKeptError) Advice() string {
 	if len(e.Have) == 0 {
-		return "kubectl get migrations.replumb.dev lists migrations; reports of those that are gone are kept once a run of them has ended"
+		return "replumb status lists migrations; reports of those that are gone are kept once a run of them has ended"
 	}
-	return "kubectl get migrations.replumb.dev lists migrations; reports are kept of " + strings.Join(e.Have, ", ")
+	return "replumb status lists migrations; reports are kept of " + strings.Join(e.Have, ", ")
 }
 
 // Save replaces the Migration's earlier report, or else the oldest if there are enough.

@@ -33,7 +33,7 @@ func TestNothingCommandsTheTerminal(t *testing.T) {
 		engine.PhaseStarted, engine.StepStarted, engine.StepRetried, engine.StepWaiting, engine.StepFailed, engine.StepUnchanged,
 		engine.StepDone, engine.PhaseDone,
 	}
-	var plain, drawn, table, list, short, phases strings.Builder
+	var plain, drawn, table, list, painted, short, phases strings.Builder
 	sink, progress := Plain(&plain), &ProgressLine{w: &drawn, width: func() int { return 1000 }}
 	for _, k := range kinds {
 		e := engine.Event{Kind: k, Phase: hostile, Message: hostile, Error: hostile, Guide: hostile, Note: hostile}
@@ -43,8 +43,16 @@ func TestNothingCommandsTheTerminal(t *testing.T) {
 	if err := Table(&table, [][]string{{"A", "B"}, {hostile, "b"}}); err != nil {
 		t.Fatal(err)
 	}
-	all := findings.Findings{{Code: "RP1", Claim: "c", Group: "g", Outcome: findings.Fail, Message: hostile, Fix: hostile}}
-	Findings(&list, all)
+	all := findings.Findings{
+		{Code: "RP1", Claim: "c", Group: "g", Outcome: findings.Fail, Message: hostile, Fix: hostile},
+		{Code: "RP2", Claim: "c", Group: "g", Outcome: findings.Skipped, Message: hostile},
+	}
+	Checklist{All: true}.Write(&list, all)
+	Checklist{All: true, Color: true}.Write(&painted, all)
+	colors := strings.NewReplacer("\x1b["+yellow+"m", "", "\x1b["+faint+"m", "", "\x1b[0m", "").Replace(painted.String())
+	if colors != list.String() {
+		t.Errorf("in colours it is\n%q\nwant\n%q", colors, list.String())
+	}
 	Attention(&short, all)
 	Phases(
 		&phases,

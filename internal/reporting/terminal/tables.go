@@ -45,99 +45,128 @@ func Document(w io.Writer, format string, v any) error {
 // shownFindings bounds how many findings of one check are printed; JSON and YAML have all.
 const shownFindings = 10
 
-// Findings writes a checklist in groups, each claim with its findings.
-func Findings(w io.Writer, all findings.Findings) {
-	group := ""
-	for _, found := range byCheck(all) {
-		if found[0].Group != group {
-			if group != "" {
-				fmt.Fprintln(w)
-			}
-			group = found[0].Group
-			fmt.Fprintln(w, group)
+// Checklist is what is shown of findings, and how.
+type Checklist struct {
+	// All shows what passed and what was not applicable, beside what is to be done.
+	All   bool
+	Color bool
+}
+
+// Write writes each check with its findings and its fix, the worst first. Checks that passed come
+// last, and after them those that had nothing to look at.
+func (l Checklist) Write(w io.Writer, all findings.Findings) {
+	for _, found := range all.WorstFirst() {
+		if l.All || found.Worst().Open() {
+			l.oneCheck(w, found)
 		}
-		oneCheck(w, found)
 	}
 }
 
-// Attention writes only what did not pass, a finding a line.
+// Wide writes a line for every finding, in the same order.
+func (l Checklist) Wide(w io.Writer, all findings.Findings) error {
+	rows := [][]string{{"CODE", "OUTCOME", "SEVERITY", "OBJECT", "FOUND", "FIX"}}
+	for _, found := range all.WorstFirst() {
+		for _, f := range found {
+			if !l.All && !f.Open() {
+				continue
+			}
+			text := f.Message
+			if f.Outcome == findings.Pass {
+				text = f.Claim
+			}
+			rows = append(rows, []string{f.Code, string(f.Outcome), string(f.Severity), f.Object, text, f.Fix})
+		}
+	}
+	if len(rows) == 1 {
+		return nil
+	}
+	return Table(w, rows)
+}
+
+// Verdict writes the counts of findings as one line.
+func (l Checklist) Verdict(w io.Writer, c findings.Score) {
+	color := green
+	if !c.Ready() {
+		color = boldRed
+	}
+	fmt.Fprintln(w, l.paint(color, c.Verdict()))
+}
+
+// Attention writes only what there is something to do about, a finding a line, the worst first.
 func Attention(w io.Writer, all findings.Findings) {
-	for _, found := range byCheck(all) {
+	for _, found := range all.Open().WorstFirst() {
 		for i, f := range found {
 			if bounded(i, found) {
 				fmt.Fprintf(w, "%s and %d more (check -o json has all)\n", f.Code, len(found)-i)
 				break
 			}
-			if f.Outcome != findings.Pass {
-				fmt.Fprintf(w, "%s %s (%s)\n", f.Code, printable.Indented(f.Message, indent), f.Severity)
-			}
+			fmt.Fprintf(w, "%s %s (%s)\n", f.Code, printable.Indented(f.Message, indent), f.Severity)
 		}
 	}
-}
-
-func byCheck(all findings.Findings) []findings.Findings {
-	var out []findings.Findings
-	for i := range all {
-		if i == 0 || all[i].Code != all[i-1].Code {
-			out = append(out, nil)
-		}
-		out[len(out)-1] = append(out[len(out)-1], all[i])
-	}
-	return out
 }
 
 func bounded(i int, found findings.Findings) bool {
 	return i == shownFindings && len(found) > shownFindings+1
 }
 
-func oneCheck(w io.Writer, found findings.Findings) {
-	fmt.Fprintf(w, "%s %s %s\n", mark(found), found[0].Code, found[0].Claim)
+func (l Checklist) oneCheck(w io.Writer, found findings.Findings) {
+	worst := found.Worst()
+	title := worst.Claim
+	if worst.Outcome == findings.Skipped {
+		title = "not applicable: " + printable.Line(worst.Message)
+	}
+	mark, color := markOf(worst)
+	fmt.Fprintf(w, "%s %s %s\n", l.paint(color, mark), worst.Code, title)
 	for i, f := range found {
 		if bounded(i, found) {
 			fmt.Fprintf(w, "    and %d more (-o json has all)\n", len(found)-i)
 			break
 		}
-		if f.Outcome != findings.Pass {
+		switch {
+		case !f.Open():
+		case f.Outcome == findings.Unknown && worst.Severity != findings.Warning:
+			fmt.Fprintf(w, "    not known: %s\n", printable.Indented(f.Message, indent))
+		default:
 			fmt.Fprintf(w, "    %s\n", printable.Indented(f.Message, indent))
 		}
 	}
-	if fix := found[0].Fix; fix != "" {
-		fmt.Fprintf(w, "    fix: %s\n", printable.Indented(fix, indent))
+	if worst.Fix != "" {
+		fmt.Fprintf(w, "    fix: %s\n", printable.Indented(worst.Fix, indent))
 	}
 }
 
-// WideFindings writes a line for every finding.
-func WideFindings(w io.Writer, all findings.Findings) error {
-	rows := [][]string{{"CODE", "OUTCOME", "SEVERITY", "OBJECT", "FOUND", "FIX"}}
-	for _, f := range all {
-		found, fix := f.Message, f.Fix
-		if f.Outcome == findings.Pass {
-			found, fix = f.Claim, ""
-		}
-		rows = append(rows, []string{f.Code, string(f.Outcome), string(f.Severity), f.Object, found, fix})
+// The colours of marks, as a terminal takes them.
+const (
+	boldRed = "1;31"
+	red     = "31"
+	yellow  = "33"
+	green   = "32"
+	faint   = "2"
+)
+
+func (l Checklist) paint(color, text string) string {
+	if !l.Color {
+		return text
 	}
-	return Table(w, rows)
+	return "\x1b[" + color + "m" + text + "\x1b[0m"
 }
 
-// mark is the worst outcome of a check: what is known to be wrong comes before what is not known.
-func mark(found findings.Findings) string {
-	worst := findings.Pass
-	for _, f := range found {
-		if f.Outcome == findings.Fail || worst == findings.Pass {
-			worst = f.Outcome
-		}
-	}
+// markOf is that of a check by its worst finding. A check that could not look blocks as one that
+// failed does.
+func markOf(worst findings.Finding) (mark, color string) {
 	switch {
-	case worst == findings.Pass:
-		return "ok     "
-	case worst == findings.Unknown:
-		return "unknown"
-	case found[0].Severity == findings.Blocking:
-		return "BLOCKED"
-	case found[0].Severity == findings.Isolating:
-		return "LEFT OUT"
+	case worst.Outcome == findings.Pass:
+		return "ok     ", green
+	case worst.Outcome == findings.Skipped:
+		return "-      ", faint
+	case worst.Severity == findings.Blocking:
+		return "BLOCKED", boldRed
+	case worst.Severity == findings.Isolating:
+		return "LEFT OUT", red
+	case worst.Outcome == findings.Unknown:
+		return "unknown", yellow
 	}
-	return "warning"
+	return "warning", yellow
 }
 
 // PlanStep is a step in a document.

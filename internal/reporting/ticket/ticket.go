@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -139,21 +138,18 @@ func writes(p terminal.PlanPhase) string {
 const shownFindings = 5
 
 func (t *Ticket) risks(w io.Writer) {
-	open := slices.DeleteFunc(slices.Clone(t.Findings), func(f findings.Finding) bool { return f.Outcome == findings.Pass })
-	passed := len(t.Findings) - len(open)
-	if blocking := open.Objections(); len(blocking) > 0 {
-		fmt.Fprintf(w, "**Not ready: %s.** The migration does not start, or leaves objects out, until they are resolved.\n\n",
-			english.Plural(len(blocking), "blocking finding", ""))
+	counts := t.Findings.Score()
+	verdict := counts.Verdict()
+	fmt.Fprintf(w, "**%s%s.**", strings.ToUpper(verdict[:1]), verdict[1:])
+	if !counts.Ready() {
+		fmt.Fprint(w, " The migration does not start, or leaves objects out, until that is resolved.")
 	}
-	if len(open) == 0 {
-		fmt.Fprintf(w, "Every check passed: %d.\n", passed)
-	} else {
-		fmt.Fprintf(
-			w,
-			"%s passed. What did not:\n\n| code | severity | found | what to do |\n|---|---|---|---|\n",
-			english.Plural(passed, "check", ""),
-		)
-		t.findings(w, open)
+	fmt.Fprintln(w)
+	if open := t.Findings.Open().WorstFirst(); len(open) > 0 {
+		fmt.Fprint(w, "\n| code | severity | found | what to do |\n|---|---|---|---|\n")
+		for _, found := range open {
+			t.findings(w, found)
+		}
 	}
 	if !t.Proven {
 		fmt.Fprint(w, "\nNo agents run: nothing is probed meanwhile, and losses would not be seen.\n")
@@ -167,18 +163,12 @@ func (t *Ticket) risks(w io.Writer) {
 		english.Plural(t.Budget, "request has", "requests have"), late)
 }
 
-func (t *Ticket) findings(w io.Writer, open findings.Findings) {
-	of := map[string]int{}
-	for _, f := range open {
-		of[f.Code]++
-	}
-	shown := map[string]int{}
-	for _, f := range open {
-		if shown[f.Code]++; shown[f.Code] > shownFindings {
-			if shown[f.Code] == shownFindings+1 {
-				fmt.Fprintf(w, "| %s | %s | and %d more | |\n", plain(f.Code), f.Severity, of[f.Code]-shownFindings)
-			}
-			continue
+// findings are those of one check.
+func (t *Ticket) findings(w io.Writer, found findings.Findings) {
+	for i, f := range found {
+		if i == shownFindings {
+			fmt.Fprintf(w, "| %s | %s | and %d more | |\n", plain(f.Code), f.Severity, len(found)-i)
+			return
 		}
 		severity := string(f.Severity)
 		if f.Outcome == findings.Unknown {

@@ -19,7 +19,7 @@ func Access(t testing.TB, roles access.Roles, denied ...string) []access.Answer 
 		role := roles.Granting(r)
 		allowed := !slices.Contains(denied, r.String())
 		missing = slices.DeleteFunc(missing, func(text string) bool { return text == r.String() })
-		all = append(all, access.Answer{Right: r, Allowed: allowed, Role: role.Name, File: role.File, Optional: !roles.Needs(r)})
+		all = append(all, access.Answer{Right: r, Allowed: allowed, Role: role.Name, Optional: !roles.Needs(r)})
 	}
 	if len(missing) > 0 {
 		t.Fatalf("no role has %q", missing)

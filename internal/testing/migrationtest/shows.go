@@ -74,13 +74,24 @@ func Written(t testing.TB, steps ...engine.Step) []byte {
 	return txtar.Format(all)
 }
 
-// Found are the findings that did not pass, for golden files, one a line.
+// skips begins the last line of findings in golden files, with the codes that did not look.
+const skips = "skipped:"
+
+// Found are the findings about which there is something to do, for golden files, one a line, and
+// the codes of checks that had nothing to look at.
 func Found(all findings.Findings) string {
 	var b strings.Builder
+	var skipped []string
 	for _, f := range all {
-		if f.Outcome != findings.Pass {
+		switch {
+		case f.Open():
 			fmt.Fprintf(&b, "%s %s %s: %s\n", f.Code, f.Severity, f.Outcome, f.Message)
+		case f.Outcome == findings.Skipped:
+			skipped = append(skipped, f.Code)
 		}
+	}
+	if len(skipped) > 0 {
+		fmt.Fprintln(&b, skips, strings.Join(skipped, " "))
 	}
 	return b.String()
 }

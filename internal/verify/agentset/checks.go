@@ -11,6 +11,9 @@ import (
 	"github.com/replumb/replumb/internal/kube/workload"
 )
 
+// NoAgents is why checks about agents are skipped.
+const NoAgents = "no agents are to run"
+
 // Unwatched are nodes that no agent can run on, and those that ask for none by a label that their
 // kubelet can set.
 func Unwatched(nodes []corev1.Node) []findings.Result {
@@ -35,7 +38,10 @@ func Unwatched(nodes []corev1.Node) []findings.Result {
 
 // ByTag finds an image named by a tag: users who may push to its registry decide what runs.
 func ByTag(image string) []findings.Result {
-	if image == "" || strings.Contains(image, "@sha256:") {
+	switch {
+	case image == "":
+		return findings.Skip("no image of replumb is to run")
+	case strings.Contains(image, "@sha256:"):
 		return nil
 	}
 	return []findings.Result{findings.Failed("", "image %s is named by a tag", image)}

@@ -28,7 +28,7 @@ func Checks[In any](unwatched, byTag, place string, see func(In) (image string, 
 			Run: func(in In) []findings.Result {
 				image, nodes := see(in)
 				if image == "" {
-					return nil
+					return findings.Skip(agentset.NoAgents)
 				}
 				return agentset.Unwatched(nodes)
 			},

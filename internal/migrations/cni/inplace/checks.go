@@ -69,13 +69,13 @@ func inPlace(check func(*Strategy) []findings.Result) func(switchover.Input) []f
 		if s, ok := in.Strategy.(oneByOne); ok {
 			return check(s.InPlace())
 		}
-		return nil
+		return findings.Skip("spec.cni.mode is not InPlace")
 	}
 }
 
 func checkBeside(s *Strategy) []findings.Result {
 	if s.Manifests == nil {
-		return nil
+		return findings.Skip(switchover.NoManifests)
 	}
 	var out []findings.Result
 	if _, err := s.staged(false); err != nil {
@@ -135,7 +135,7 @@ func (s *Strategy) checkCilium() []findings.Result {
 // checkHidden names policies that would be about nodes instead of pods.
 func checkHidden(s *Strategy) []findings.Result {
 	if !s.masquerades() || !s.Enforcing() || s.Begun() {
-		return nil
+		return findings.Skip("no policy would see nodes in place of pods")
 	}
 	var out []findings.Result
 	for i := range s.Policies.Standard {

@@ -68,10 +68,14 @@ func Checks() []findings.Check[switchover.Input] {
 // inProxy is a check that has nothing to say of other strategies, or without manifests.
 func inProxy(check func(*Strategy) []findings.Result) func(switchover.Input) []findings.Result {
 	return func(in switchover.Input) []findings.Result {
-		if s, ok := in.Strategy.(*Strategy); ok && s.Manifests != nil {
+		switch s, ok := in.Strategy.(*Strategy); {
+		case !ok:
+			return findings.Skip("spec.cni.kubeProxy is not Replace")
+		case s.Manifests == nil:
+			return findings.Skip(switchover.NoManifests)
+		default:
 			return check(s)
 		}
-		return nil
 	}
 }
 
@@ -166,7 +170,10 @@ func checkRemovable(s *Strategy) []findings.Result {
 }
 
 func checkProcess(s *Strategy) []findings.Result {
-	if len(s.ProxySets) > 0 || len(s.toHandOver(engine.Forward)) == 0 {
+	if len(s.toHandOver(engine.Forward)) == 0 {
+		return findings.Skip("kube-proxy is off all nodes")
+	}
+	if len(s.ProxySets) > 0 {
 		return nil
 	}
 	return []findings.Result{findings.Failed("", "no DaemonSet runs kube-proxy")}

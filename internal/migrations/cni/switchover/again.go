@@ -210,7 +210,7 @@ func (m StatusSteps) again(s Spec, nodes []string, since time.Time) engine.Step 
 func checkStaysAgain(in Input) []findings.Result {
 	s := in.Inventory
 	if !s.wantsAgain() {
-		return nil
+		return findings.Skip("spec.cni.again is not set")
 	}
 	var out []findings.Result
 	for i := range s.Pods {

@@ -39,7 +39,7 @@ func clusterChecks() []findings.Check[Input] {
 			Code: "RP5001", Severity: findings.Blocking, Run: checkRights,
 			Claim: "the user has every right the migration needs",
 			Why:   "a migration that is refused a write half way leaves pods without a network until someone grants it",
-			Fix:   "bind the roles in deploy/rbac-cni.yaml to the user: replumb rbac -f FILE --user NAME prints them",
+			Fix:   "have an administrator bind the roles: replumb rbac -f FILE --user NAME | kubectl apply -f -",
 		},
 		{
 			Code: "RP5002", Severity: findings.Blocking, Run: checkOthers,

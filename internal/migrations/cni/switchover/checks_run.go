@@ -35,7 +35,7 @@ func checkOthers(in Input) []findings.Result {
 // network is there.
 func checkNodes(in Input) []findings.Result {
 	if in.Inventory.Begun() {
-		return nil
+		return findings.Skip("nodes have lost the old network by now")
 	}
 	return migration.NotReady(in.Inventory.Nodes)
 }
@@ -46,7 +46,7 @@ func Covers(all, one netip.Prefix) bool { return all.Bits() <= one.Bits() && all
 func checkFrom(in Input) []findings.Result {
 	s := in.Inventory
 	if s.Begun() { // it may be gone by now
-		return nil
+		return findings.Skip("the old network is going by now")
 	}
 	var found []string
 	for _, n := range s.Networks {
@@ -73,7 +73,7 @@ func Overlay(n v1alpha1.CNIName) bool { return n == v1alpha1.Flannel || n == v1a
 func checkPair(in Input) []findings.Result {
 	from := in.Inventory.From()
 	if from == "" {
-		return nil
+		return findings.Skip("the old network is not known (RP5101)")
 	}
 	if why := in.Strategy.Unsupported(from, in.Inventory.Spec.To); why != "" {
 		return []findings.Result{findings.Failed("", "%s", why)}
@@ -101,7 +101,7 @@ func (s *Inventory) keepers(take func(object, by string, comesBack bool)) {
 
 func checkKeepers(in Input) []findings.Result {
 	if in.Inventory.Begun() && len(in.Inventory.Old) == 0 {
-		return nil
+		return findings.Skip("the old network is gone")
 	}
 	var out []findings.Result
 	in.Inventory.keepers(func(object, by string, comesBack bool) {
@@ -148,13 +148,16 @@ func checkManifests(in Input) []findings.Result {
 	return out
 }
 
+// NoManifests is why checks of the new network are skipped.
+const NoManifests = "the manifests were not read (RP5105)"
+
 func checkReach(in Input) []findings.Result {
 	if in.Inventory.Manifests == nil {
-		return nil
+		return findings.Skip(NoManifests)
 	}
 	set := in.Inventory.Manifests.DaemonSet()
 	if set == nil {
-		return nil
+		return findings.Skip("the manifests have no DaemonSet of a network (RP5105)")
 	}
 	name := manifests.NameOf(set)
 	pod := &set.Spec.Template.Spec
@@ -191,7 +194,7 @@ func tolerates(x *corev1.Toleration, taint *corev1.Taint) bool {
 func checkTarget(in Input) []findings.Result {
 	s := in.Inventory
 	if s.Manifests == nil {
-		return nil
+		return findings.Skip(NoManifests)
 	}
 	switch want := s.Spec.PodCIDR; {
 	case len(s.Manifests.Ranges) == 0 && !want.IsValid():
@@ -227,7 +230,7 @@ func checkNodeRanges(in Input) []findings.Result {
 		return checkOwnRanges(in.Inventory)
 	}
 	if in.Inventory.Spec.To != v1alpha1.Flannel {
-		return nil
+		return findings.Skip("pods get no addresses of the range of their Node")
 	}
 	var out []findings.Result
 	for i := range in.Inventory.Nodes {
@@ -246,14 +249,14 @@ func checkNodeRanges(in Input) []findings.Result {
 
 func checkLost(in Input) []findings.Result {
 	if in.Inventory.Spec.Policies == v1alpha1.PolicyDrop || in.Inventory.Begun() {
-		return nil
+		return findings.Skip("spec.cni.policies is Drop, or the old network is going by now")
 	}
 	return losses(in)
 }
 
 func checkDropped(in Input) []findings.Result {
 	if in.Inventory.Spec.Policies != v1alpha1.PolicyDrop {
-		return nil
+		return findings.Skip("spec.cni.policies is not Drop (RP5301)")
 	}
 	return losses(in)
 }
@@ -275,7 +278,10 @@ func checkGained(in Input) []findings.Result {
 }
 
 func checkHostPorts(in Input) []findings.Result {
-	if in.Inventory.Manifests == nil || in.Inventory.Manifests.Portmap {
+	if in.Inventory.Manifests == nil {
+		return findings.Skip(NoManifests)
+	}
+	if in.Inventory.Manifests.Portmap {
 		return nil
 	}
 	var out []findings.Result

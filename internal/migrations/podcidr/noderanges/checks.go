@@ -161,7 +161,7 @@ func checkRangesApart(in Input) []findings.Result {
 func checkBare(in Input) []findings.Result {
 	var out []findings.Result
 	if in.Inventory.Spec.Roll.BarePods == v1alpha1.BarePodsEvict {
-		return nil
+		return findings.Skip("spec.podCIDR.roll.barePods is Evict")
 	}
 	for _, pod := range in.Inventory.PodsIn(in.Inventory.Spec.From) {
 		if metav1.GetControllerOf(pod) == nil {

@@ -96,14 +96,14 @@ func kubeadmChecks() []findings.Check[Input] {
 
 func checkMadeByKubeadm(in Input) []findings.Result {
 	if in.Kubeadm == nil {
-		return nil
+		return findings.Skip("spec.podCIDR.nodes.gates is not Kubeadm")
 	}
 	return in.Kubeadm.NotMade(inventory.OriginOf(in.Inventory.Nodes, in.Kubeadm.Configuration != ""))
 }
 
 func checkKubeadmConfig(in Input) []findings.Result {
 	if in.Kubeadm == nil {
-		return nil
+		return findings.Skip("spec.podCIDR.nodes.gates is not Kubeadm")
 	}
 	out := in.Kubeadm.Unusual(allocates, rangeFlag, "node-cidr-mask-size")
 	if bits := targetBits(in.Ranges); bits != usualBits {

@@ -73,7 +73,7 @@ func clusterChecks() []findings.Check[Input] {
 			Code: "RP2001", Severity: findings.Blocking, Run: checkRights,
 			Claim: "the user has every right the migration needs",
 			Why:   "a migration that is refused a write half way has to wait until it is granted",
-			Fix:   "bind the roles in deploy/rbac-pod-cidr.yaml to the user: replumb rbac -f FILE --user NAME prints them",
+			Fix:   "have an administrator bind the roles: replumb rbac -f FILE --user NAME | kubectl apply -f -",
 		},
 		{
 			Code: "RP2003", Severity: findings.Blocking, Run: checkNodesReady,

@@ -20,6 +20,9 @@ func checkProxyRange(in Input) []findings.Result {
 		return []findings.Result{findings.NotKnown("", "the cluster was not looked through")}
 	}
 	all := in.Live.Inspection.Proxies
+	if len(all) == 0 {
+		return findings.Skip("no configuration of kube-proxy was seen")
+	}
 	shown := slices.ContainsFunc(all, func(p inventory.Proxy) bool { return !p.Hidden })
 	for _, p := range all {
 		switch {
@@ -48,10 +51,11 @@ func checkProxyRange(in Input) []findings.Result {
 // The default takes all private addresses for pods.
 func checkMasquerade(in Input) []findings.Result {
 	var out []findings.Result
-	for _, name := range slices.Sorted(maps.Keys(in.Inventory.Configs)) {
-		if !strings.Contains(name, "masq") {
-			continue
-		}
+	agents := slices.DeleteFunc(slices.Sorted(maps.Keys(in.Inventory.Configs)), func(name string) bool { return !strings.Contains(name, "masq") })
+	if len(agents) == 0 {
+		return findings.Skip("no masquerade agent has a ConfigMap")
+	}
+	for _, name := range agents {
 		for _, text := range in.Inventory.Configs[name] {
 			var config struct {
 				NonMasqueradeCIDRs []string `json:"nonMasqueradeCIDRs"`
@@ -85,5 +89,5 @@ func checkKOps(in Input) []findings.Result {
 			return []findings.Result{findings.NotKnown("", "kOps made the cluster, and does not tell it its nonMasqueradeCIDR")}
 		}
 	}
-	return nil
+	return findings.Skip("kOps did not make the cluster")
 }

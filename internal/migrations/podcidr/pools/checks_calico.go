@@ -17,6 +17,9 @@ func checkDatastore(in Input) []findings.Result {
 }
 
 func checkOperator(in Input) []findings.Result {
+	if len(in.Pools.Installations) == 0 {
+		return findings.Skip("no Tigera operator is seen in the cluster")
+	}
 	var out []findings.Result
 	for _, i := range in.Pools.Installations {
 		object := "Installation " + i.Name

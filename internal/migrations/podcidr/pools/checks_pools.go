@@ -86,7 +86,10 @@ func (in Input) pinnedConfigs(goes func(text string) bool) []findings.Result {
 }
 
 func checkReservable(in Input) []findings.Result {
-	if !in.Pools.Unreservable || !in.Pools.KeepsTunnels() {
+	if !in.Pools.KeepsTunnels() {
+		return findings.Skip("no addresses of tunnels are to be kept")
+	}
+	if !in.Pools.Unreservable {
 		return nil
 	}
 	return []findings.Result{findings.Failed("", "this Calico has no IPReservations")}

@@ -185,6 +185,9 @@ func checkBridgeForm(in Input) []findings.Result {
 	if len(in.Inventory.Moves) > 0 && in.Trials.Untried != "" {
 		return []findings.Result{findings.NotKnown("", "no form of bridge was tried: %s", in.Trials.Untried)}
 	}
+	if len(in.namespaces()) == 0 {
+		return findings.Skip("no bridge is to be made")
+	}
 	refused, untried := together{}, false
 	for _, ns := range in.namespaces() {
 		admitted := in.admitted(ns)
@@ -206,6 +209,9 @@ func checkBridgeForm(in Input) []findings.Result {
 }
 
 func checkExternalIPs(in Input) []findings.Result {
+	if len(in.namespaces()) == 0 {
+		return findings.Skip("no bridge is to be made")
+	}
 	why := together{}
 	for _, ns := range in.namespaces() {
 		form, ok := in.form(ns)
@@ -224,6 +230,9 @@ func checkExternalIPs(in Input) []findings.Result {
 func checkHops(in Input) []findings.Result {
 	if len(in.Inventory.Moves) > 0 && in.Trials.Untried != "" {
 		return []findings.Result{findings.NotKnown("", "no Service was tried: %s", in.Trials.Untried)}
+	}
+	if !slices.ContainsFunc(in.Inventory.Pending(), (*services.Entry).Hops) {
+		return findings.Skip("no Service is yet to hop")
 	}
 	return refusals(in.Trials.Hops)
 }
@@ -263,7 +272,10 @@ func (in Input) needs(namespace string) hop.Charges {
 }
 
 func checkQuotas(in Input) []findings.Result {
-	if in.Trials.QuotasErr != nil && len(in.Inventory.Pending()) > 0 {
+	if len(in.Inventory.Pending()) == 0 {
+		return findings.Skip(noPending)
+	}
+	if in.Trials.QuotasErr != nil {
 		return []findings.Result{findings.NotKnown("", "the user may not read resourcequotas")}
 	}
 	all := sets.New[string]()
@@ -320,7 +332,10 @@ func checkHealthPorts(in Input) []findings.Result {
 			need++
 		}
 	}
-	if free := in.FreeNodePorts(); need > 0 && need+spareNodePorts > free {
+	if need == 0 {
+		return findings.Skip("no bridge is to be of the form LoadBalancer")
+	}
+	if free := in.FreeNodePorts(); need+spareNodePorts > free {
 		return []findings.Result{findings.Failed("", "%s of the form LoadBalancer take as many node ports, and %d of %s are free",
 			english.Plural(need, "bridge", ""), free, in.Trials.NodePorts)}
 	}

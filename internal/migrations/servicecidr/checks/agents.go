@@ -16,7 +16,7 @@ func agentChecks() []findings.Check[Input] {
 				"replumb.dev.node-restriction.kubernetes.io/agents=none, which no kubelet can set",
 			Run: func(in Input) []findings.Result {
 				if in.Image == "" {
-					return nil
+					return findings.Skip(agentset.NoAgents)
 				}
 				return agentset.Unwatched(in.Snapshot.Nodes)
 			},
@@ -37,7 +37,10 @@ func agentChecks() []findings.Check[Input] {
 			Fix: "set spec.serviceCIDR.follower: Enabled, and name an image that nodes can pull in spec.proof.image if this build has none; or finish " +
 				"soon, and run apply again after each such change",
 			Run: func(in Input) []findings.Result {
-				if in.Overlap || !in.bridging() {
+				switch {
+				case !in.bridging():
+					return findings.Skip(noMoves)
+				case in.Overlap:
 					return nil
 				}
 				return []findings.Result{findings.Failed("", "nothing keeps bridges in step with their Services between commands")}

@@ -20,7 +20,7 @@ const networkingGroup = "networking.k8s.io"
 // calls are the entries that move and that API servers call, with the objects that name them.
 func (in Input) calls(look func(*services.Entry, inventory.Called)) []findings.Result {
 	if len(in.Inventory.Pending()) == 0 {
-		return nil
+		return findings.Skip(noPending)
 	}
 	for _, e := range in.Inventory.Pending() {
 		for _, c := range in.Found().Called {

@@ -31,7 +31,7 @@ func fitnessChecks() []findings.Check[Input] {
 			Code: "RP1002", Severity: findings.Blocking, Run: checkRights,
 			Claim: "the user has every right that the plan needs",
 			Why:   "a right that is missing would stop the migration in the middle of a move",
-			Fix:   "bind the roles in deploy/rbac.yaml to the user: replumb rbac -f FILE --user NAME prints them",
+			Fix:   "have an administrator bind the roles: replumb rbac -f FILE --user NAME | kubectl apply -f -",
 		},
 		{
 			Code: "RP1003", Severity: findings.Warning, Run: checkNodesReady,
@@ -126,6 +126,9 @@ func checkRights(in Input) []findings.Result { return migration.Denied(in.Live.A
 func checkNodesReady(in Input) []findings.Result { return migration.NotReady(in.Snapshot.Nodes) }
 
 func checkDomain(in Input) []findings.Result {
+	if !in.toldByKubelets() {
+		return findings.Skip("no kubelet told its domain (RP1007)")
+	}
 	var out []findings.Result
 	for _, node := range sortedKeys(in.Snapshot.Kubelets) {
 		a := in.Snapshot.Kubelets[node]
@@ -138,6 +141,9 @@ func checkDomain(in Input) []findings.Result {
 }
 
 func checkDomainKnown(in Input) []findings.Result {
+	if len(in.Snapshot.Kubelets) == 0 {
+		return findings.Skip("no kubelet was asked")
+	}
 	var out []findings.Result
 	for _, node := range sortedKeys(in.Snapshot.Kubelets) {
 		if err := in.Snapshot.Kubelets[node].Err; err != nil {
@@ -147,9 +153,21 @@ func checkDomainKnown(in Input) []findings.Result {
 	return out
 }
 
+func (in Input) toldByKubelets() bool {
+	for _, a := range in.Snapshot.Kubelets {
+		if a.Err == nil {
+			return true
+		}
+	}
+	return false
+}
+
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 func checkBarrier(in Input) []findings.Result {
+	if !in.bridging() {
+		return findings.Skip(noMoves)
+	}
 	if in.spec().Barrier == v1alpha1.BarrierWait {
 		return []findings.Result{
 			findings.Failed(

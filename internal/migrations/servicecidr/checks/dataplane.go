@@ -85,6 +85,12 @@ func wouldMove(all []*services.Entry) string {
 // behind looks for data planes of some kinds. An empty text means that another check is about one.
 func (in Input) behind(what func(inventory.DataPlane) string, kinds ...inventory.Plane) []findings.Result {
 	all := in.untried(anyService)
+	if len(in.waiting()) == 0 {
+		return findings.Skip(noPending)
+	}
+	if len(in.unread("daemonsets", "pods"))+len(in.planes(kinds...)) == 0 {
+		return findings.Skip("no such data plane is seen in the cluster")
+	}
 	if len(all) == 0 {
 		return nil
 	}
@@ -115,7 +121,7 @@ func checkCilium(in Input) []findings.Result {
 	mode := "of no known kube-proxy-replacement"
 	for _, m := range in.Found().CiliumModes {
 		if m.Replaces() {
-			return nil // RP1201 is about it
+			return findings.Skip("Cilium does the work of kube-proxy (RP1201)")
 		}
 		mode = "with kube-proxy-replacement: " + m.Value
 	}
@@ -180,6 +186,9 @@ func checkAWS(in Input) []findings.Result {
 
 func checkMeshes(in Input) []findings.Result {
 	all := in.untried(overTCP)
+	if len(in.waiting()) == 0 {
+		return findings.Skip(noPending)
+	}
 	if len(all) == 0 {
 		return nil
 	}
@@ -196,6 +205,9 @@ func checkMeshes(in Input) []findings.Result {
 		}
 		slices.Sort(m.Namespaces)
 		seen[name] = m
+	}
+	if len(out)+len(seen) == 0 {
+		return findings.Skip("no service mesh is seen in the cluster")
 	}
 	for _, name := range slices.Sorted(maps.Keys(seen)) {
 		out = append(out, meshResult(seen[name], all))

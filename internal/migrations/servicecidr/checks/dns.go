@@ -38,6 +38,9 @@ func dnsChecks() []findings.Check[Input] {
 
 // checkClusterDNS leaves link-local addresses, by convention, to NodeLocal DNSCache.
 func checkClusterDNS(in Input) []findings.Result {
+	if !in.toldByKubelets() {
+		return findings.Skip("no kubelet told its cluster DNS (RP1007)")
+	}
 	known := in.serviceAddresses()
 	for _, cache := range in.Found().NodeLocal {
 		for _, text := range cache.Addresses {

@@ -28,7 +28,9 @@ func dualWriteChecks() []findings.Check[Input] {
 
 func checkDualWrite(in Input) []findings.Result {
 	switch {
-	case in.DualWrite == "", in.DualWrite == apiserver.DualWriteOff, in.Vouched && in.DualWrite == apiserver.DualWriteUnknown:
+	case in.DualWrite == "":
+		return findings.Skip("no API server is to get another range")
+	case in.DualWrite == apiserver.DualWriteOff, in.Vouched && in.DualWrite == apiserver.DualWriteUnknown:
 		return nil
 	case in.DualWrite == apiserver.DualWriteUnknown:
 		return []findings.Result{

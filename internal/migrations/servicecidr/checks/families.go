@@ -41,7 +41,12 @@ const answersInFamily = 36
 func checkFamilyProof(in Input) []findings.Result {
 	s := in.spec()
 	agents := in.Image != "" && (s.Barrier == "" || s.Barrier == v1alpha1.BarrierAgent)
-	if !in.bridging() || len(s.To) == 0 || s.Barrier == v1alpha1.BarrierWait || agents {
+	switch {
+	case !in.bridging() || len(s.To) == 0:
+		return findings.Skip(noMoves)
+	case s.Barrier == v1alpha1.BarrierWait:
+		return findings.Skip("nodes prove nothing with barrier.mode Wait (RP1008)")
+	case agents:
 		return nil
 	}
 	if other := in.Inventory.OtherFamily(); other != "" {
@@ -73,7 +78,7 @@ func (in Input) minor() int {
 
 func checkCalledBySix(in Input) []findings.Result {
 	if len(in.spec().To) == 0 || in.spec().To[0].Addr().Is4() {
-		return nil
+		return findings.Skip("the target is one of IPv4")
 	}
 	var out []findings.Result
 	seen := map[*services.Entry]bool{}

@@ -40,7 +40,8 @@ func flagChecks() []findings.Check[Input] {
 			Claim: "where the range is a flag, addresses can be kept free while API servers change",
 			Why: "from when the first API server has a range again, new Services could be given addresses that bridges answer at or that Services are to return to; a " +
 				"ValidatingAdmissionPolicy (Kubernetes 1.30 or later) refuses them",
-			Fix: "grant the rights in deploy/rbac.yaml, and have the API " + "servers serve admissionregistration.k8s.io/v1 ValidatingAdmissionPolicies",
+			Fix: "have an administrator bind the roles: replumb rbac -f FILE --user NAME | kubectl apply -f -; and have the API servers serve " +
+				"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicies",
 		},
 		{
 			Code: "RP1735", Severity: findings.Warning, Run: checkFlagLate,
@@ -66,7 +67,7 @@ func checkFlag(in Input) []findings.Result {
 
 func checkFlagFits(in Input) (out []findings.Result) {
 	if !in.Inventory.Bitmap {
-		return nil
+		return findings.Skip("the API servers have ServiceCIDRs")
 	}
 	s, refuse := in.spec(), func(format string, args ...any) { out = append(out, findings.Failed("", format, args...)) }
 	if s.Mode != v1alpha1.ModeMove {
@@ -108,7 +109,7 @@ func hasRange(s *services.Inventory, r netip.Prefix) bool {
 
 func checkFlagPins(in Input) (out []findings.Result) {
 	if !in.Inventory.Bitmap {
-		return nil
+		return findings.Skip("the API servers have ServiceCIDRs")
 	}
 	for _, e := range in.Inventory.Pins {
 		if a := in.spec().Current(e.Service); cidr.Contains(in.spec().From, a) {
@@ -119,6 +120,9 @@ func checkFlagPins(in Input) (out []findings.Result) {
 }
 
 func checkGuard(in Input) []findings.Result {
+	if !in.Inventory.Bitmap {
+		return findings.Skip("the API servers have ServiceCIDRs")
+	}
 	if in.Guard == nil {
 		return nil
 	}
@@ -127,7 +131,7 @@ func checkGuard(in Input) []findings.Result {
 
 func checkFlagLate(in Input) (out []findings.Result) {
 	if !in.Inventory.Bitmap || !in.Back {
-		return nil
+		return findings.Skip("this is no rollback where the range is a flag")
 	}
 	for _, e := range slices.Concat(in.Inventory.Pins, in.Inventory.Stays) {
 		if a, late := services.AddressIn(e.Service, in.spec().To); late {

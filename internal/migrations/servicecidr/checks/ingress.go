@@ -30,7 +30,7 @@ func ingressChecks() []findings.Check[Input] {
 func checkRoutes(in Input) []findings.Result {
 	pending := in.Inventory.Pending()
 	if len(pending) == 0 {
-		return nil
+		return findings.Skip(noPending)
 	}
 	out := in.unread(inventory.RouteResources()...)
 	for _, e := range pending {

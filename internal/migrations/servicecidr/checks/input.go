@@ -48,6 +48,13 @@ type Input struct {
 	GateImage string
 }
 
+// The commonest reasons to look no further.
+const (
+	noMoves   = "no Service moves"
+	noPending = "no Service is yet to move"
+	noProxies = "no configuration of kube-proxy was seen"
+)
+
 func (in Input) spec() services.Spec { return in.Inventory.Spec }
 
 // Found is empty if the cluster was not looked through, which unread says.

@@ -43,20 +43,23 @@ func kubeadmChecks() []findings.Check[Input] {
 
 func checkMadeByKubeadm(in Input) []findings.Result {
 	if in.Kubeadm == nil {
-		return nil
+		return findings.Skip("spec.serviceCIDR.gates is not Kubeadm")
 	}
 	return in.Kubeadm.NotMade(inventory.OriginOf(in.Snapshot.Nodes, in.Found().Kubeadm))
 }
 
 func checkKubeadmConfig(in Input) []findings.Result {
 	if in.Kubeadm == nil {
-		return nil
+		return findings.Skip("spec.serviceCIDR.gates is not Kubeadm")
 	}
 	return in.Kubeadm.Unusual("service-cluster-ip-range")
 }
 
 func checkOnlyServer(in Input) []findings.Result {
-	if in.Kubeadm == nil || len(in.Kubeadm.ControlPlanes) != 1 || !restartsServers(in) {
+	if in.Kubeadm == nil || !restartsServers(in) {
+		return findings.Skip("replumb restarts no API server")
+	}
+	if len(in.Kubeadm.ControlPlanes) != 1 {
 		return nil
 	}
 	node := in.Kubeadm.ControlPlanes[0]
@@ -69,7 +72,10 @@ func restartsServers(in Input) bool {
 }
 
 func checkGatePods(in Input) []findings.Result {
-	if in.Kubeadm == nil || in.GateImage != "" {
+	if in.Kubeadm == nil {
+		return findings.Skip("spec.serviceCIDR.gates is not Kubeadm")
+	}
+	if in.GateImage != "" {
 		return nil
 	}
 	return []findings.Result{findings.Failed("", "neither spec.proof.image nor this build names an image")}

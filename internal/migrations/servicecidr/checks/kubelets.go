@@ -21,7 +21,7 @@ const keepsReadiness = 35
 // checkKubeletRestarts names Services that one kubelet's restart would leave without a ready pod.
 func checkKubeletRestarts(in Input) []findings.Result {
 	if len(in.Inventory.DNSMoves()) == 0 {
-		return nil // no kubelet has to be restarted
+		return findings.Skip("no kubelet has to be restarted")
 	}
 	out := in.unseen()
 	if in.Workloads == nil {

@@ -49,13 +49,17 @@ type stranger struct {
 // checkOutside follows getLocalDetectors in k8s.io/kubernetes cmd/kube-proxy/app/server_linux.go.
 func checkOutside(in Input) []findings.Result {
 	if !in.bridging() {
-		return nil
+		return findings.Skip(noMoves)
 	}
 	out := in.unread("pods")
 	if len(out) == 0 {
 		out = in.unseen()
 	}
-	for _, p := range in.seen(func(inventory.Proxy) {}) {
+	proxies := in.seen(func(inventory.Proxy) {})
+	if len(proxies) == 0 {
+		return append(out, findings.Skip(noProxies)...)
+	}
+	for _, p := range proxies {
 		switch p.DetectLocalMode {
 		case "", "ClusterCIDR":
 			if r, ok := in.firstOfFamily(p.ClusterCIDRs); ok {
@@ -132,7 +136,11 @@ func strange(p inventory.Proxy, of string, all []stranger) []findings.Result {
 
 func checkInterfaces(in Input) []findings.Result {
 	var out []findings.Result
-	for _, p := range in.seen(func(inventory.Proxy) {}) {
+	proxies := in.seen(func(inventory.Proxy) {})
+	if len(proxies) == 0 {
+		return findings.Skip(noProxies)
+	}
+	for _, p := range proxies {
 		switch {
 		case p.DetectLocalMode == "InterfaceNamePrefix" && in.Found().HasCalico() &&
 			p.LocalInterface != "" && strings.HasPrefix("cali", p.LocalInterface): //nolint:gocritic // it may be shorter than interfaceprefix in felix/config/config_params.go

@@ -5,6 +5,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
 func proofChecks() []findings.Check[Input] {
@@ -32,7 +33,7 @@ func (in Input) watches() bool { return in.Image != "" && in.bridging() }
 
 func checkIngress(in Input) []findings.Result {
 	if !in.watches() {
-		return nil
+		return findings.Skip(agentset.NoAgents)
 	}
 	for _, p := range in.spec().Common.Proof.Probes {
 		if p.Kind == v1alpha1.RequestHTTP {
@@ -44,6 +45,9 @@ func checkIngress(in Input) []findings.Result {
 	for name, controller := range in.Found().IngressClasses {
 		classes[fmt.Sprintf("%s (%s)", name, controller)] = true
 	}
+	if len(out)+len(classes) == 0 {
+		return findings.Skip("the cluster has no IngressClass")
+	}
 	if len(classes) > 0 {
 		out = append(out, findings.Failed("", "nothing is probed through the ingress controllers of classes %s", firstFive(classes)))
 	}
@@ -51,8 +55,11 @@ func checkIngress(in Input) []findings.Result {
 }
 
 func checkEgress(in Input) []findings.Result {
-	if !in.watches() || in.Found().HasCalico() { // whose iptables look at policies behind kube-proxy
-		return nil
+	if !in.watches() {
+		return findings.Skip(agentset.NoAgents)
+	}
+	if in.Found().HasCalico() { // whose iptables look at policies behind kube-proxy
+		return findings.Skip("Calico looks at policies behind kube-proxy, as at those of agents")
 	}
 	out := in.unread("networkpolicies")
 	if with := in.Found().Egress; len(with) > 0 {

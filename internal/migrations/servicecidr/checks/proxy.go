@@ -80,7 +80,7 @@ func (in Input) bridging() bool { return len(in.Inventory.Moves) > 0 }
 
 func checkReplaced(in Input) []findings.Result {
 	if !in.bridging() {
-		return nil
+		return findings.Skip(noMoves)
 	}
 	out := in.unread("configmaps", "daemonsets", "pods", "felixconfigurations")
 	bridged := in.bridgedBehindCilium()
@@ -106,7 +106,7 @@ func checkReplaced(in Input) []findings.Result {
 // kubelet says.
 func checkLinux(in Input) (out []findings.Result) {
 	if !in.bridging() {
-		return nil
+		return findings.Skip(noMoves)
 	}
 	for i := range in.Snapshot.Nodes {
 		n := &in.Snapshot.Nodes[i]
@@ -156,7 +156,7 @@ func wouldHaveBridges(all []*services.Entry) string {
 
 func checkClientsSeen(in Input) (out []findings.Result) {
 	if !in.bridging() {
-		return nil
+		return findings.Skip(noMoves)
 	}
 	for _, m := range in.Found().CiliumModes {
 		if m.Replaces() {
@@ -167,6 +167,9 @@ func checkClientsSeen(in Input) (out []findings.Result) {
 }
 
 func checkTypeKept(in Input) []findings.Result {
+	if !in.Inventory.AsLoadBalancers() {
+		return findings.Skip("no Service keeps its address as that of a load balancer")
+	}
 	if in.KeepType == nil {
 		return nil
 	}
@@ -194,7 +197,11 @@ func (in Input) seen(broken func(inventory.Proxy)) []inventory.Proxy {
 // checkProxyMode follows k8s.io/kube-proxy config/v1alpha1: no mode is iptables on Linux.
 func checkProxyMode(in Input) []findings.Result {
 	var out []findings.Result
-	for _, p := range in.seen(func(inventory.Proxy) {}) {
+	proxies := in.seen(func(inventory.Proxy) {})
+	if len(proxies) == 0 {
+		return findings.Skip(noProxies)
+	}
+	for _, p := range proxies {
 		if !slices.Contains([]string{"", "iptables", "nftables"}, p.Mode) {
 			out = append(out, findings.Failed(p.Object, "kube-proxy runs in mode %s, says %s", p.Mode, p.Object))
 		}
@@ -206,7 +213,11 @@ func checkProxyMode(in Input) []findings.Result {
 // cmd/kube-proxy/app/server_linux.go.
 func checkDetectLocal(in Input) []findings.Result {
 	var out []findings.Result
-	for _, p := range in.seen(func(inventory.Proxy) {}) {
+	proxies := in.seen(func(inventory.Proxy) {})
+	if len(proxies) == 0 {
+		return findings.Skip(noProxies)
+	}
+	for _, p := range proxies {
 		switch p.DetectLocalMode {
 		case "", "ClusterCIDR":
 			if !in.ofFamily(p.ClusterCIDRs) {
@@ -252,8 +263,11 @@ func podRanges(n *corev1.Node) []netip.Prefix {
 }
 
 func checkProxyKnown(in Input) []findings.Result {
-	if !in.bridging() || len(in.Found().Replacements) > 0 {
-		return nil
+	if !in.bridging() {
+		return findings.Skip(noMoves)
+	}
+	if len(in.Found().Replacements) > 0 {
+		return findings.Skip("something else does the work of kube-proxy (RP1201)")
 	}
 	out := in.unread("configmaps", "daemonsets", "pods")
 	seen := in.seen(func(p inventory.Proxy) {

@@ -120,7 +120,7 @@ func outsideChecks() []findings.Check[Input] {
 
 func checkFamily(in Input) []findings.Result {
 	if len(in.spec().To) == 0 {
-		return nil
+		return findings.Skip("there is no target")
 	}
 	want4 := in.spec().To[0].Addr().Is4()
 	seen := false
@@ -214,6 +214,9 @@ func checkSize(in Input) []findings.Result {
 }
 
 func checkNetworks(in Input) []findings.Result {
+	if len(in.spec().Networks) == 0 {
+		return findings.Skip("spec.serviceCIDR.networks names none")
+	}
 	return overlaps(in, in.spec().Networks, "target %s overlaps the network %s")
 }
 
@@ -252,6 +255,9 @@ func prefixes(texts ...string) []netip.Prefix {
 }
 
 func checkClusterCIDR(in Input) []findings.Result {
+	if len(in.Found().Proxies) == 0 {
+		return findings.Skip(noProxies)
+	}
 	var out []findings.Result
 	for _, p := range in.Found().Proxies {
 		for _, to := range in.spec().To {
@@ -275,6 +281,9 @@ func checkPodAddresses(in Input) []findings.Result {
 
 func checkPools(in Input) []findings.Result {
 	out := in.unread(inventory.PoolResources()...)
+	if len(out) == 0 && !in.Found().HasCalico() {
+		return findings.Skip("Calico is not seen in the cluster")
+	}
 	for _, p := range in.Found().Pools {
 		for _, to := range in.spec().To {
 			if to.Overlaps(p.Range) {
@@ -288,7 +297,7 @@ func checkPools(in Input) []findings.Result {
 // checkAdvertisers leaves out ranges that no Service moves from or to.
 func checkAdvertisers(in Input) []findings.Result {
 	if len(in.Inventory.Moves) == 0 {
-		return nil
+		return findings.Skip(noMoves)
 	}
 	out := in.unread(inventory.AdvertiserResources()...)
 	for _, a := range in.Found().Advertisers {

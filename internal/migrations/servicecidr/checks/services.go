@@ -25,7 +25,8 @@ func serviceChecks() []findings.Check[Input] {
 			Code: "RP1013", Severity: findings.Blocking, Run: checkFreeze,
 			Claim: "Services in flight can be frozen for all other users",
 			Why:   "a change of ports or selector of a Service between its bridge and its hop can cost requests",
-			Fix:   "grant the rights in deploy/rbac.yaml, or go on without a freeze: spec.freeze: IfPossible",
+			Fix: "have an administrator bind the roles: replumb rbac -f FILE --user NAME | kubectl apply -f -; or go on without a freeze: " +
+				"spec.freeze: IfPossible",
 		},
 		{
 			Code: "RP1014", Severity: findings.Warning, Run: checkUnfrozen,
@@ -111,7 +112,10 @@ func checkStranded(in Input) (out []findings.Result) {
 }
 
 func checkFreeze(in Input) []findings.Result {
-	if in.Freeze == nil || in.spec().Common.Freeze != v1alpha1.FreezeEnforce {
+	if freeze := in.spec().Common.Freeze; freeze != v1alpha1.FreezeEnforce {
+		return findings.Skip("spec.freeze is %s", freeze)
+	}
+	if in.Freeze == nil {
 		return nil
 	}
 	return []findings.Result{findings.Failed("", "%v", in.Freeze)}
@@ -121,6 +125,10 @@ func checkUnfrozen(in Input) []findings.Result {
 	switch in.spec().Common.Freeze {
 	case v1alpha1.FreezeDisabled:
 		return []findings.Result{findings.Failed("", "spec.freeze is Disabled")}
+	case v1alpha1.FreezeEnforce:
+		if in.Freeze != nil {
+			return findings.Skip("nothing moves without the freeze (RP1013)")
+		}
 	case v1alpha1.FreezeIfPossible:
 		if in.Freeze != nil {
 			return []findings.Result{findings.Failed("", "%v", in.Freeze)}
@@ -132,7 +140,7 @@ func checkUnfrozen(in Input) []findings.Result {
 func checkFirstAddress(in Input) []findings.Result {
 	e := in.Inventory.Kubernetes()
 	if e == nil || len(in.spec().To) == 0 {
-		return nil
+		return findings.Skip("the Service kubernetes does not move")
 	}
 	if first, _ := cidr.Bounds(in.spec().To[0]); e.New != first {
 		return []findings.Result{findings.Failed("", "the first address of the target, %s, is taken%s", first, holderOf(in, first))}
@@ -162,6 +170,9 @@ const dnsOffset = 10
 
 // checkDNSAddress is about cluster DNS that has the address that installers compute.
 func checkDNSAddress(in Input) (out []findings.Result) {
+	if len(in.Inventory.DNSMoves()) == 0 {
+		return findings.Skip("cluster DNS does not move")
+	}
 	for _, e := range in.Inventory.DNSMoves() {
 		for _, from := range in.spec().From {
 			at, is := cidr.At(from, big.NewInt(dnsOffset))

@@ -56,6 +56,9 @@ func storeChecks() []findings.Check[Input] {
 }
 
 func checkStore(in Input) (out []findings.Result) {
+	if len(ServicesMovedByEtcd(in.Inventory)) == 0 {
+		return findings.Skip("no Service moves by strategy Etcd")
+	}
 	if in.Storage.Err != nil {
 		return []findings.Result{findings.Failed("spec.serviceCIDR.etcd", "%s", advised(in.Storage.Err))}
 	}
@@ -79,7 +82,7 @@ func advised(err error) string {
 
 func checkStoredVersion(in Input) []findings.Result {
 	if len(ServicesMovedByEtcd(in.Inventory)) == 0 {
-		return nil
+		return findings.Skip("no Service moves by strategy Etcd")
 	}
 	says := in.Snapshot.Version.GitVersion
 	have, err := version.ParseGeneric(says)

@@ -216,6 +216,11 @@ func (s *Inventory) All() []*Entry {
 	return slices.Concat(s.Probes, s.Moves)
 }
 
+// AsLoadBalancers reports whether a Service keeps its old address as that of a load balancer.
+func (s *Inventory) AsLoadBalancers() bool {
+	return slices.ContainsFunc(s.All(), func(e *Entry) bool { return e.Overlap.Form == v1alpha1.OverlapLoadBalancer })
+}
+
 func (s *Inventory) InTier(name string) []*Entry {
 	var out []*Entry
 	for _, e := range s.Pending() {
