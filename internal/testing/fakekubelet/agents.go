@@ -8,6 +8,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/network/overlap"
+	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/verify/leftaddress"
 )
 
 // Agents plays replumb's agents, and the replicas that keep bridges in step, which say that all is:
@@ -102,6 +105,7 @@ func (a *Agents) speak(ctx context.Context, pod *corev1.Pod) {
 	st.Probes = append(slices.DeleteFunc(st.Probes, func(o v1alpha1.ProbeReport) bool { return o.Origin == origin }), probe)
 	if origin == v1alpha1.FromHost {
 		a.witness(ctx, st, string(pod.UID))
+		st.Watched = a.watched(ctx, pod.Labels[v1alpha1.LabelMigration])
 	}
 	_ = a.Client.Status().Update(ctx, r)
 }
@@ -122,6 +126,29 @@ func (a *Agents) witness(ctx context.Context, st *v1alpha1.NodeReportStatus, ins
 	for i := range sentinels.Items {
 		st.Barriers = append(st.Barriers, v1alpha1.BarrierReport{Sentinel: string(sentinels.Items[i].UID), PassedAt: metav1.NowMicro()})
 	}
+}
+
+// watched are all addresses that Services have left; nil, if it cannot look, or none is to leave.
+func (a *Agents) watched(ctx context.Context, migration string) *v1alpha1.WatchedAddresses {
+	m := &v1alpha1.Migration{}
+	if a.Client.Get(ctx, client.ObjectKey{Name: migration}, m) != nil || m.Spec.ServiceCIDR == nil {
+		return nil
+	}
+	held, services := &networkingv1.IPAddressList{}, &corev1.ServiceList{}
+	if a.Client.List(ctx, held, client.HasLabels{v1alpha1.LabelRole}) != nil || a.Client.List(ctx, services) != nil {
+		return nil
+	}
+	from := spec.Prefixes(m.Spec.ServiceCIDR.From)
+	ranges := leftaddress.Ranges{From: from, All: append(spec.Prefixes(m.Spec.ServiceCIDR.To), from...)}
+	return leftaddress.Of(migration, pointers(held.Items), pointers(services.Items), ranges).Watched()
+}
+
+func pointers[T any](items []T) []*T {
+	all := make([]*T, len(items))
+	for i := range items {
+		all[i] = &items[i]
+	}
+	return all
 }
 
 // count is what an agent has seen by now.
