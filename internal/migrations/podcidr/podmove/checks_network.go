@@ -40,7 +40,7 @@ func checkProxyRange(in Input) []findings.Result {
 	return out
 }
 
-// uncovered are the targets that are not in the range by which kube-proxy knows pods, if it has one.
+// uncovered are the targets outside of the range by which kube-proxy knows pods, if it has one.
 func (in Input) uncovered(p inventory.Proxy) (out []findings.Result) {
 	for _, to := range in.Inventory.Spec.To {
 		covered := slices.ContainsFunc(p.ClusterCIDRs,
