@@ -290,7 +290,7 @@ func TestReaderWritesNothing(t *testing.T) {
 	}
 	// They get to see everything all the same, and what they lack.
 	missing := "missing permission: create,patch,delete,watch services (role replumb-services-operate)"
-	s.expect(s.replumb("check", "-f", s.file, "--as", reader), 3, missing, "ok      RP1010")
+	s.expect(s.replumb("check", "-f", s.file, "--all", "--as", reader), 3, missing, "ok      RP1010")
 	s.expect(s.replumb("plan", "-f", s.file, "--as", reader), 3, "Move shop/cart from 172.31.3.7")
 	s.expect(s.replumb("apply", "-f", s.file, "--as", reader), 3, missing)
 	if ip := s.service(otherSpace, "cart").Spec.ClusterIP; ip != "172.31.3.7" {

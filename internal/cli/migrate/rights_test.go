@@ -24,17 +24,15 @@ func forbidden() error {
 	return apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "cart", errors.New("no"))
 }
 
-// TestRightsOfKind names, to a user who lacks rights, the file that grants those of that kind of
+// TestRightsOfKind names, to a user who lacks rights, the command that prints those of that kind of
 // migration.
 func TestRightsOfKind(t *testing.T) {
-	for file, j := range map[string]migrations.Job{
-		"deploy/rbac.yaml": &servicecidr.Job{}, "deploy/rbac-pod-cidr.yaml": &podcidr.Job{},
-		"deploy/rbac-nodes.yaml": &nodes.Job{}, "deploy/rbac-mirror.yaml": &mirror.Job{},
-		"deploy/rbac-cni.yaml": &cni.Job{},
+	for kind, j := range map[string]migrations.Job{
+		"services": &servicecidr.Job{}, "pods": &podcidr.Job{}, "nodes": &nodes.Job{}, "mirrors": &mirror.Job{}, "networks": &cni.Job{},
 	} {
-		t.Run(file, func(t *testing.T) {
+		t.Run(kind, func(t *testing.T) {
 			for _, err := range []error{forbidden(), &engine.StepError{Err: forbidden()}, &access.DeniedError{}} {
-				if got := command.HintOf(ofJob(j, err)); !strings.HasPrefix(got, "bind the roles in "+file) {
+				if got := command.HintOf(ofJob(j, err)); !strings.Contains(got, "replumb rbac "+kind+" --user NAME") {
 					t.Errorf("%v: hint %q", err, got)
 				}
 				if command.ExitCode(ofJob(j, err)) != command.ExitCode(err) {

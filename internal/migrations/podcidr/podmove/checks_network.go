@@ -34,14 +34,19 @@ func checkProxyRange(in Input) []findings.Result {
 			out = append(out,
 				findings.Failed(p.Object, "kube-proxy takes for pods what has an address of the node's podCIDR (detectLocalMode NodeCIDR)"))
 		case p.DetectLocalMode == "" || p.DetectLocalMode == "ClusterCIDR":
-			for _, to := range in.Inventory.Spec.To {
-				covered := slices.ContainsFunc(p.ClusterCIDRs,
-					func(c netip.Prefix) bool { return c.Bits() <= to.Bits() && c.Contains(to.Addr()) })
-				if !covered && len(p.ClusterCIDRs) > 0 {
-					out = append(out,
-						findings.Failed(p.Object, "clusterCIDR %v in %s does not cover target %s", p.ClusterCIDRs, p.Object, to))
-				}
-			}
+			out = append(out, in.uncovered(p)...)
+		}
+	}
+	return out
+}
+
+// uncovered are the targets outside of the range by which kube-proxy knows pods, if it has one.
+func (in Input) uncovered(p inventory.Proxy) (out []findings.Result) {
+	for _, to := range in.Inventory.Spec.To {
+		covered := slices.ContainsFunc(p.ClusterCIDRs,
+			func(c netip.Prefix) bool { return c.Bits() <= to.Bits() && c.Contains(to.Addr()) })
+		if !covered && len(p.ClusterCIDRs) > 0 {
+			out = append(out, findings.Failed(p.Object, "clusterCIDR %v in %s does not cover target %s", p.ClusterCIDRs, p.Object, to))
 		}
 	}
 	return out
