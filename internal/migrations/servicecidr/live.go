@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
@@ -154,8 +155,13 @@ func (j *Job) keepType(ctx context.Context, in checks.Input) (*freeze.KeepType, 
 	if in.Inventory.AsLoadBalancers() && in.KeepType == nil {
 		return k, nil
 	}
-	if !j.May("get", "admissionregistration.k8s.io", "mutatingadmissionpolicies") { // who may not look has made none
+	if j.Recorded == nil { // which comes before the policy
 		return nil, nil
+	}
+	answers, err := j.Deps.Cluster.Access(ctx, Roles().Of(access.BehindCilium).Rights())
+	denied := func(a access.Answer) bool { return a.Right.Verb == "get" && !a.Allowed }
+	if err != nil || slices.ContainsFunc(answers, denied) { // who may not look has made none
+		return nil, err
 	}
 	there, err := k.There(ctx)
 	if err != nil || !there {
