@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine"
 )
 
@@ -263,7 +264,10 @@ func (s *view) standing(key types.NamespacedName) (*corev1.Service, error) {
 		names = append(names, client.ObjectKeyFromObject(o.(*corev1.Service)).String())
 	}
 	slices.Sort(names)
-	return nil, fmt.Errorf("bridge %s is that of several Services: %s", key, strings.Join(names, ", "))
+	return nil, &fault.Hinted{
+		Err:  fmt.Errorf("bridge %s is that of several Services: %s", key, strings.Join(names, ", ")),
+		Hint: "delete all but one of them, or make them again: their names and UIDs lead to the same name",
+	}
 }
 
 func (s *view) holdsFor(key types.NamespacedName, svc *corev1.Service) bool {
