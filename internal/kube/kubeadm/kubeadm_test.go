@@ -242,7 +242,7 @@ func TestReissue(t *testing.T) {
 	}
 	_, err = kubeadm.Reissue("apiserver.crt", pair(serving), pair(other.Pair), []netip.Addr{also})
 	requireUnusual(t, err, "is not signed by the authority")
-	_, err = kubeadm.Reissue("apiserver.crt", kubeadm.KeyPair{Certificate: serving.Cert, Key: other.Pair.Key}, pair(authority.Pair), nil)
+	_, err = kubeadm.Reissue("apiserver.crt", kubeadm.KeyPair{Certificate: serving.Cert, Key: other.Key}, pair(authority.Pair), nil)
 	requireUnusual(t, err, "is not of the key")
 	_, err = kubeadm.Reissue("apiserver.crt", kubeadm.KeyPair{Certificate: append(bytes.Clone(serving.Cert), serving.Cert...), Key: serving.Key},
 		pair(authority.Pair), nil)

@@ -24,8 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 // byBridge indexes Services by the bridge that each would have, IPAddresses by the bridge that they

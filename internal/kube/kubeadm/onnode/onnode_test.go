@@ -212,7 +212,7 @@ func TestAddNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, text := range map[string][]byte{
-		"apiserver.crt": serving.Cert, "apiserver.key": serving.Key, "ca.crt": authority.Pair.Cert, "ca.key": authority.Pair.Key,
+		"apiserver.crt": serving.Cert, "apiserver.key": serving.Key, "ca.crt": authority.Cert, "ca.key": authority.Key,
 	} {
 		n.put(kubeadm.PKIDir+"/"+file, string(text))
 	}

@@ -60,12 +60,13 @@ func (h NodeFiles) running(program string) (all []process, err error) {
 func (h NodeFiles) until(ctx context.Context, holds func(context.Context) error) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, time.Second/2, h.Patience, true, func(ctx context.Context) (bool, error) {
-		err := holds(ctx)
-		if err != nil && ctx.Err() != nil {
-			return false, nil // cut off, which says nothing of the program
+		switch err := holds(ctx); {
+		case err == nil:
+			return true, nil
+		case ctx.Err() == nil: // one that is cut off says nothing of the program
+			last = err
 		}
-		last = err
-		return err == nil, nil
+		return false, nil
 	})
 	if err != nil && last != nil {
 		return fmt.Errorf("after %s: %w", h.Patience, last)
