@@ -22,36 +22,54 @@ import (
 func TestKubeadmGates(t *testing.T) {
 	topology := named("e2e-kubeadm-gates")
 	topology.Installer, topology.Nodes = lab.Kubeadm, []lab.ProxyMode{lab.IPTables, lab.IPTables}
+	passGates(t, topology, "kubeadm/kubelet/node1", "kubeadm/flags/kube-apiserver/cp1")
+}
+
+// TestKubeadmPlanes does the same with three control planes, one of which is always left to answer. It is killed while the second of their
+// API servers restarts. The clients' connections to an API server that ends are the only ones that may break.
+func TestKubeadmPlanes(t *testing.T) {
+	topology := highlyAvailable("e2e-kubeadm-planes")
+	topology.Installer, topology.Nodes = lab.Kubeadm, []lab.ProxyMode{lab.IPTables, lab.IPTables}
+	passGates(t, topology, "kubeadm/certificate/cp3", "kubeadm/flags/kube-apiserver/cp2")
+}
+
+// passGates moves the whole range of a cluster, killed when these steps have begun, back, there again, and finishes.
+func passGates(t *testing.T, topology lab.Topology, killedAt ...string) {
+	t.Helper()
 	l := bringUp(t, topology)
 	s := wholeUnderTraffic(t, l)
 	k := &byThePage{T: t, l: l}
 	file := k.byItself(writeWhole(t, l, "whole", drain))
 	before := k.written()
 
+	var restart time.Duration
 	moved := s.during(t, "the whole move", func() {
-		for _, moment := range []func(engine.Event) bool{
-			eventOf(engine.StepStarted, "kubeadm/kubelet/node1"), eventOf(engine.StepStarted, "kubeadm/flags/kube-apiserver/cp1"),
-		} {
-			o := operator{lab: l, killAt: moment}
+		for _, step := range killedAt {
+			o := operator{lab: l, killAt: eventOf(engine.StepStarted, step)}
 			if _, code, _ := o.attend(t, command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig())); code != -1 {
 				t.Fatalf("apply ended with exit code %d before the event came", code)
 			}
 		}
-		k.alone(attendAs(t, operator{lab: l}, 0, "apply", "-f", file))
+		restart = k.alone(attendAs(t, operator{lab: l}, 0, "apply", "-f", file))
 	})
 	moved.requireNothingLost(t, butAPI)
+	moved.requireAPIAwayFor(t, topology.ControlPlanes, restart)
 	requireWhole(t, l, newRange)
 	k.nothingBringsBack()
 
-	back := s.during(t, "the whole rollback", func() { k.alone(attendAs(t, operator{lab: l}, 0, "rollback", "whole", "--yes")) })
+	back := s.during(t, "the whole rollback", func() {
+		restart = k.alone(attendAs(t, operator{lab: l}, 0, "rollback", "whole", "--yes"))
+	})
 	back.requireNothingLost(t, butAPI)
+	back.requireAPIAwayFor(t, topology.ControlPlanes, restart)
 	requireWhole(t, l, oldRange)
 	requireNoTrace(t, l)
 	k.requireWritten(before)
 	requireNaiveLoses(t, l)
 
-	again := s.during(t, "the move there again", func() { k.alone(attendAs(t, operator{lab: l}, 0, "apply", "-f", file)) })
+	again := s.during(t, "the move there again", func() { restart = k.alone(attendAs(t, operator{lab: l}, 0, "apply", "-f", file)) })
 	again.requireNothingLost(t, butAPI)
+	again.requireAPIAwayFor(t, topology.ControlPlanes, restart)
 	s.watch.Stop() // its clients of old addresses would be waited for
 	k.alone(attendAs(t, operator{lab: l}, 0, "finish", "whole", "--yes"))
 	requireWhole(t, l, newRange)
@@ -73,8 +91,27 @@ func (k *byThePage) byItself(file string) string {
 	return file
 }
 
-// alone fails the test if a run has asked a person for anything, and says how long each gate took on each node.
-func (k *byThePage) alone(events []engine.Event) {
+// requireAPIAwayFor fails the test if clients of API servers were without an answer for longer than the longest restart of one, or, where
+// others are left to answer, for longer than a client's call may last.
+func (sp span) requireAPIAwayFor(t *testing.T, controlPlanes int, restart time.Duration) {
+	t.Helper()
+	seen := sp.stats(t, func(s traffic.Source) bool { return !butAPI(s) })
+	t.Logf("%s: %d calls of API servers, %d failed, %d late, longest gap %s; the longest restart took %s", sp.what, seen.Sent, seen.Failed, seen.Late,
+		seen.LongestGap.Round(time.Millisecond), restart.Round(time.Second/10))
+	if controlPlanes > 1 {
+		restart = othersAnswerWithin
+	}
+	if seen.Sent == 0 || seen.LongestGap > restart {
+		t.Errorf("%s: API servers did not answer for %s, in %d calls", sp.what, seen.LongestGap, seen.Sent)
+	}
+}
+
+// othersAnswerWithin is how long clients may be led to an API server that has ended, before those that lead them there have noticed.
+const othersAnswerWithin = 5 * time.Second
+
+// alone fails the test if a run has asked a person for anything, and says how long each gate took on each node. It returns how long the
+// longest restart of an API server took.
+func (k *byThePage) alone(events []engine.Event) (restart time.Duration) {
 	k.Helper()
 	began := map[string]time.Time{}
 	for _, e := range events {
@@ -82,12 +119,17 @@ func (k *byThePage) alone(events []engine.Event) {
 		case gate && e.Kind == engine.StepStarted:
 			began[e.Step] = e.Time
 		case gate && e.Kind == engine.StepDone && !began[e.Step].IsZero():
-			k.Logf("%s took %s", e.Step, e.Time.Sub(began[e.Step]).Round(time.Second/10))
+			took := e.Time.Sub(began[e.Step])
+			k.Logf("%s took %s", e.Step, took.Round(time.Second/10))
+			if strings.Contains(e.Step, "/kube-apiserver/") {
+				restart = max(restart, took)
+			}
 		}
 		if e.Kind == engine.StepWaiting && e.Guide != "" {
 			k.Errorf("step %s asked a person: %s", e.Step, e.Guide)
 		}
 	}
+	return restart
 }
 
 // written are the files and ConfigMaps that gates are about, of each node. Certificates that were renewed are others by right.
