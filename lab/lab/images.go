@@ -19,16 +19,18 @@ import (
 type ownMain struct {
 	module component.Module
 	pkg    string
+	// also is a further name of the image, by which others ask for one like it.
+	also string
 }
 
 // ownImages are those built from main packages of this checkout, by name: the image of name N is replumb.local/N:lab.
 func ownImages() map[string]ownMain {
 	return map[string]ownMain{
-		"pause":   {component.Lab, "./images/pause"},
-		"echo":    {component.Lab, "./images/echo"},
-		"client":  {component.Lab, "./images/client"},
-		"ingress": {component.Lab, "./images/ingress"},
-		"replumb": {component.Product, "./cmd/replumb"},
+		"pause":   {module: component.Lab, pkg: "./images/pause", also: "registry.k8s.io/pause:3.10.2"}, // which kubeadm pulls
+		"echo":    {module: component.Lab, pkg: "./images/echo"},
+		"client":  {module: component.Lab, pkg: "./images/client"},
+		"ingress": {module: component.Lab, pkg: "./images/ingress"},
+		"replumb": {module: component.Product, pkg: "./cmd/replumb"},
 	}
 }
 
@@ -114,6 +116,9 @@ func buildImages(ctx context.Context, set, coreDNS string, others ...image.Image
 			i.User = image.NonRoot
 		}
 		images = append(images, i)
+		if i.Ref = main.also; i.Ref != "" {
+			images = append(images, i)
+		}
 	}
 	key, err := contentKey(images)
 	if err != nil {

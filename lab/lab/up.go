@@ -43,11 +43,16 @@ func (o Options) say(format string, args ...any) {
 const (
 	upDeadline       = 3 * time.Minute
 	compilingTakesUp = 3 * time.Minute
+	// joiningTakesUp is for each machine of kubeadm, which join one after the other.
+	joiningTakesUp = time.Minute
 )
 
 func (t Topology) upDeadline() time.Duration {
-	if t.runsCilium() {
+	switch {
+	case t.runsCilium():
 		return upDeadline + compilingTakesUp
+	case t.byKubeadm():
+		return upDeadline + time.Duration(t.ControlPlanes+len(t.Nodes))*joiningTakesUp
 	}
 	return upDeadline
 }

@@ -8,6 +8,9 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "-v" { // by which kubeadm sees that Jobs run, before it upgrades
+		return
+	}
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGINT, syscall.SIGTERM)
 	<-end
