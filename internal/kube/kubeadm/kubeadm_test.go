@@ -128,6 +128,10 @@ func TestSetClusterDNS(t *testing.T) {
 	if err != nil || !bytes.Equal(again, edited) {
 		t.Errorf("a second time it is another: %v", err)
 	}
+	cached := strings.Replace(kubeletText, "10.96.0.10", "169.254.25.10", 1)
+	if kept, err := kubeadm.SetClusterDNS("config.yaml", []byte(cached), from, to); err != nil || string(kept) != cached {
+		t.Errorf("one that names a cache on its node is changed: %v\n%s", err, kept)
+	}
 	for old, part := range map[string]string{
 		"- 10.96.0.10\n":            "has no list clusterDNS",
 		"KubeletConfiguration":      "is of kind",
