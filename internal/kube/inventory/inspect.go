@@ -49,6 +49,7 @@ const (
 type Scan struct {
 	// Kubeadm says that kubeadm has made the control plane.
 	Kubeadm      bool
+	ControlPlane ControlPlane
 	References   []references.Reference
 	Proxies      []Proxy
 	Replacements []Replacement
@@ -282,8 +283,10 @@ func (i *Scan) Take(scanner *references.Scanner, o client.Object) {
 		i.calico = i.calico || o.Name == "felixconfigurations.crd.projectcalico.org"
 	case *corev1.ConfigMap:
 		i.takeConfigMap(o)
+		i.ControlPlane.takeConfigMap(o)
 	case *corev1.Pod:
 		i.takeAddresses(scanner, o)
+		i.ControlPlane.takePod(o)
 	}
 	if madeByReplumb(o) || endedOrFromTemplate(o) {
 		return
@@ -430,6 +433,10 @@ func (i *Scan) sort() {
 	sort.SliceStable(i.References, func(a, b int) bool { return i.References[a].Object < i.References[b].Object })
 	sort.SliceStable(i.Proxies, func(a, b int) bool { return i.Proxies[a].Object < i.Proxies[b].Object })
 	sort.SliceStable(i.Replacements, func(a, b int) bool { return i.Replacements[a].Object < i.Replacements[b].Object })
+	sort.SliceStable(i.ControlPlane.Programs, func(a, b int) bool {
+		x, y := &i.ControlPlane.Programs[a], &i.ControlPlane.Programs[b]
+		return x.Node+string(x.Component) < y.Node+string(y.Component)
+	})
 	sort.SliceStable(i.Planes, func(a, b int) bool { return i.Planes[a].Object < i.Planes[b].Object })
 	sort.SliceStable(i.CiliumModes, func(a, b int) bool { return i.CiliumModes[a].Object < i.CiliumModes[b].Object })
 	sort.SliceStable(i.Meshes, func(a, b int) bool { return i.Meshes[a].Name < i.Meshes[b].Name })

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/references"
@@ -137,8 +138,17 @@ func checkWebhooks(in Input) []findings.Result {
 
 func checkConfigMaps(in Input) []findings.Result {
 	return in.references([]string{"configmaps"}, func(r references.Reference) bool {
-		return r.Kind() == "ConfigMap" && !inCorefile(r)
+		return r.Kind() == "ConfigMap" && !inCorefile(r) && !in.changedAtGates(r)
 	})
+}
+
+// changedAtGates reports whether replumb itself writes a ConfigMap of kubeadm's at its gates.
+func (in Input) changedAtGates(r references.Reference) bool {
+	if in.Kubeadm == nil {
+		return false
+	}
+	spec := in.spec()
+	return r.Object == kubeadmConfig && spec.ByKubeadm(v1alpha1.GateAPIServers) || r.Object == kubeletConfig && spec.ByKubeadm(v1alpha1.GateKubelets)
 }
 
 func checkTemplates(in Input) []findings.Result {
