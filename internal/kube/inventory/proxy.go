@@ -99,6 +99,12 @@ func (i *Scan) takeConfigMap(o *corev1.ConfigMap) {
 	i.Proxies = append(i.Proxies, ProxiesIn(o)...)
 }
 
+// OfProxy reports whether a range stands in a ConfigMap that configures kube-proxy, which takes one
+// of a family.
+func (i *Scan) OfProxy(r references.Reference) bool {
+	return r.Kind() == "ConfigMap" && strings.Contains(r.Value, "/") && slices.ContainsFunc(i.Proxies, func(p Proxy) bool { return p.Object == r.Object })
+}
+
 // ProxiesIn are the configurations of kube-proxy in a ConfigMap, if it is in kube-system.
 func ProxiesIn(o *corev1.ConfigMap) (all []Proxy) {
 	if o.Namespace != metav1.NamespaceSystem {

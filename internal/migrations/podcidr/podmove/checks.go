@@ -177,7 +177,8 @@ func workloadChecks() []findings.Check[Input] {
 			Code: "RP2405", Severity: findings.Warning, Run: checkReferences,
 			Claim: "manifests and settings are free of the old range",
 			Why:   "a configuration or firewall that names the range of pods treats pods with new addresses as strangers",
-			Fix:   "add the target beside the old range before apply; take the old one out after finish",
+			Fix: "add the target beside the old range before apply; where one range alone may stand, such as flannel's Network, write one that holds both. Take " +
+				"the old one out after finish",
 		},
 		{
 			Code: "RP2407", Severity: findings.Blocking, Run: checkPolicies,

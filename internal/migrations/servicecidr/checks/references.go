@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/references"
@@ -51,8 +50,7 @@ func writtenChecks() []findings.Check[Input] {
 			Why: "programs that read them go on using old addresses, which stop answering at finish, or treat the new range as " +
 				"foreign as soon as they use it, which is in apply (NO_PROXY)",
 			Fix: "write the Service's name or its new address there, add the new range beside the old one, and restart " +
-				"what reads it. Do so before apply for NO_PROXY, when the API servers are repointed for serviceSubnet " +
-				"in kubeadm-config, and before finish for all else",
+				"what reads it. Do so before apply for NO_PROXY, and before finish for all else",
 		},
 		{
 			Code: "RP1404", Severity: findings.Warning, Run: checkTemplates,
@@ -142,13 +140,16 @@ func checkConfigMaps(in Input) []findings.Result {
 	})
 }
 
-// changedAtGates reports whether replumb itself writes a ConfigMap of kubeadm's at its gates.
+// changedAtGates reports whether a gate says when a ConfigMap of kubeadm's or of kube-proxy's
+// changes, if at all: what takes one range of a family fails with the new one beside the old one.
 func (in Input) changedAtGates(r references.Reference) bool {
-	if in.Kubeadm == nil {
-		return false
+	switch r.Object {
+	case kubeadmConfig:
+		return slices.Contains(controlPlaneGates(in.Inventory), gateAPIServers)
+	case kubeletConfig:
+		return len(in.Inventory.DNSMoves()) > 0
 	}
-	spec := in.spec()
-	return r.Object == kubeadmConfig && spec.ByKubeadm(v1alpha1.GateAPIServers) || r.Object == kubeletConfig && spec.ByKubeadm(v1alpha1.GateKubelets)
+	return in.Found().OfProxy(r)
 }
 
 func checkTemplates(in Input) []findings.Result {
