@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/nodeipam"
+	"github.com/replumb/replumb/internal/safety/lease"
 )
 
 // gateMode is what controller managers have to do with ranges, and the annotation's value by which
@@ -104,7 +105,11 @@ func (g *rangeGate) trial() nodeipam.Trial {
 	return nodeipam.Trial{Client: g.tools.Client(), Migration: g.spec.Name}
 }
 
-func (g *rangeGate) Verify(ctx context.Context) error {
+// Verify holds the lock through restarts of servers in which a controller manager is one of several
+// programs (k3s, RKE2), and of machines that are replaced (kOps, Cluster API).
+func (g *rangeGate) Verify(ctx context.Context) error { return lease.Outlasting(g.verify)(ctx) }
+
+func (g *rangeGate) verify(ctx context.Context) error {
 	if err := g.commandLines(ctx); err != nil {
 		g.needed = true
 		return err
