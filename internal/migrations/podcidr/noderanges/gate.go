@@ -181,6 +181,9 @@ func (g *rangeGate) evaluateGiven(given netip.Prefix, waited bool) (problem stri
 	return fmt.Sprintf("a controller manager gives nodes ranges such as %s", given), false
 }
 
+// seenLate keeps people from looking for a fault that is not there.
+const seenLate = " (kubelets renew what the API shows of static pods within two minutes)"
+
 // commandLines checks all visible controller managers, including those that do not lead.
 func (g *rangeGate) commandLines(ctx context.Context) error {
 	seen, err := managers(ctx, g.tools.Cluster)
@@ -191,13 +194,13 @@ func (g *rangeGate) commandLines(ctx context.Context) error {
 		cidr := nodeipam.Range(strings.Split(m.ClusterCIDR, ","))
 		switch {
 		case g.mode == gatePaused && m.Allocates:
-			return engine.NotYet("pod %s runs with --allocate-node-cidrs", m.Pod)
+			return engine.NotYet("pod %s runs with --allocate-node-cidrs%s", m.Pod, seenLate)
 		case g.mode != gatePaused && !m.Allocates:
-			return engine.NotYet("pod %s runs without --allocate-node-cidrs", m.Pod)
+			return engine.NotYet("pod %s runs without --allocate-node-cidrs%s", m.Pod, seenLate)
 		case g.mode == gateRepointed && cidr != g.spec.To[0]:
-			return engine.NotYet("pod %s runs with --cluster-cidr=%s", m.Pod, m.ClusterCIDR)
+			return engine.NotYet("pod %s runs with --cluster-cidr=%s%s", m.Pod, m.ClusterCIDR, seenLate)
 		case g.mode == gateRestored && cidr.Overlaps(g.spec.To[0]):
-			return engine.NotYet("pod %s runs with --cluster-cidr=%s", m.Pod, m.ClusterCIDR)
+			return engine.NotYet("pod %s runs with --cluster-cidr=%s%s", m.Pod, m.ClusterCIDR, seenLate)
 		}
 	}
 	return g.unseen(ctx, len(seen))
