@@ -8,6 +8,20 @@ import (
 // KubeadmConfig is the ConfigMap in kube-system that has kubeadm's configuration.
 const KubeadmConfig = "kubeadm-config"
 
+// KubeletConfig is the one that has the configuration of kubelets to come.
+const KubeletConfig = "kubelet-config"
+
+// Endpoint is controlPlaneEndpoint in kubeadm's configuration; empty if unreadable.
+func Endpoint(configuration string) string {
+	var kubeadm struct {
+		ControlPlaneEndpoint string `json:"controlPlaneEndpoint"`
+	}
+	if err := yaml.Unmarshal([]byte(configuration), &kubeadm); err != nil {
+		return ""
+	}
+	return kubeadm.ControlPlaneEndpoint
+}
+
 // PodSubnet is networking.podSubnet in kubeadm's configuration; empty if unreadable.
 func PodSubnet(config *corev1.ConfigMap) string {
 	var kubeadm struct {

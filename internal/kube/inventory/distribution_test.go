@@ -102,6 +102,17 @@ func TestDistributionOf(t *testing.T) {
 			name: "kubeadm on Azure", want: Kubeadm,
 			node: `{metadata: {annotations: {kubeadm.alpha.kubernetes.io/cri-socket: x}}, spec: {providerID: "azure:///subscriptions/s"}}`,
 		},
+		{
+			// K0SNodeRoleLabel in k0sproject/k0s pkg/constant; its control plane runs in no pod.
+			name: "k0s", want: Plain,
+			node: `{metadata: {labels: {node.k0sproject.io/role: control-plane, node-role.kubernetes.io/control-plane: "true"}},
+				status: {nodeInfo: {kubeletVersion: v1.33.4+k0s}}}`,
+		},
+		{
+			name: "MicroK8s", want: Plain,
+			node: `{metadata: {labels: {microk8s.io/cluster: "true", node.kubernetes.io/microk8s-controlplane: microk8s-controlplane}},
+				status: {nodeInfo: {kubeletVersion: v1.33.4}}}`,
+		},
 		{name: "nothing", node: `{status: {nodeInfo: {kubeletVersion: v1.36.0, osImage: Ubuntu 24.04}}}`, want: Plain},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

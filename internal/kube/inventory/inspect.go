@@ -49,6 +49,7 @@ const (
 type Scan struct {
 	// Kubeadm says that kubeadm has made the control plane.
 	Kubeadm      bool
+	ControlPlane ControlPlane
 	References   []references.Reference
 	Proxies      []Proxy
 	Replacements []Replacement
@@ -282,8 +283,10 @@ func (i *Scan) Take(scanner *references.Scanner, o client.Object) {
 		i.calico = i.calico || o.Name == "felixconfigurations.crd.projectcalico.org"
 	case *corev1.ConfigMap:
 		i.takeConfigMap(o)
+		i.ControlPlane.takeConfigMap(o)
 	case *corev1.Pod:
 		i.takeAddresses(scanner, o)
+		i.ControlPlane.takePod(o)
 	}
 	if madeByReplumb(o) || endedOrFromTemplate(o) {
 		return
@@ -296,32 +299,46 @@ func (i *Scan) Take(scanner *references.Scanner, o client.Object) {
 	}
 }
 
-// withoutGateFlags leaves out what API servers and controller managers have in flags that a gate is
-// about: a migration itself says when those change, and with two ranges of one family API servers
-// do not start.
+// withoutGateFlags leaves out what API servers, controller managers and kube-proxies have in flags
+// that take one range of a family: gates and other checks say when those change, and with two such
+// ranges the programs do not start.
 func withoutGateFlags(o client.Object) client.Object {
-	pod, is := o.(*corev1.Pod)
-	if !is || pod.Namespace != metav1.NamespaceSystem {
+	if o.GetNamespace() != metav1.NamespaceSystem {
 		return o
 	}
-	gated := func(word string) bool {
-		return strings.HasPrefix(word, "--service-cluster-ip-range") || strings.HasPrefix(word, "--cluster-cidr")
+	var spec *corev1.PodSpec
+	switch was := o.(type) {
+	case *corev1.Pod:
+		copied := was.DeepCopy()
+		o, spec = copied, &copied.Spec
+	case *appsv1.DaemonSet:
+		copied := was.DeepCopy()
+		o, spec = copied, &copied.Spec.Template.Spec
+	default:
+		return o
 	}
-	pod = pod.DeepCopy()
-	for n := range pod.Spec.Containers {
-		c := &pod.Spec.Containers[n]
-		if !runs(commandLine(c), "kube-apiserver") && !runs(commandLine(c), "kube-controller-manager") {
+	for n := range spec.Containers {
+		c := &spec.Containers[n]
+		if words := commandLine(c); runs(words, "kube-apiserver") || runs(words, "kube-controller-manager") || runs(words, "kube-proxy") {
+			c.Command, c.Args = withoutRanges(c.Command), withoutRanges(c.Args)
+		}
+	}
+	return o
+}
+
+// withoutRanges empties the words of these flags, and a value that is a word of its own. Positions
+// stay, since findings name them.
+func withoutRanges(words []string) []string {
+	for k, word := range words {
+		name, _, joined := strings.Cut(strings.TrimLeft(word, "-"), "=")
+		if name != "service-cluster-ip-range" && name != "cluster-cidr" {
 			continue
 		}
-		for _, words := range [][]string{c.Command, c.Args} {
-			for k, word := range words {
-				if gated(word) {
-					words[k] = ""
-				}
-			}
+		if words[k] = ""; !joined && k+1 < len(words) {
+			words[k+1] = ""
 		}
 	}
-	return pod
+	return words
 }
 
 // takeWhole reports whether an object is of a kind that names no address, and takes it if so.
@@ -430,6 +447,10 @@ func (i *Scan) sort() {
 	sort.SliceStable(i.References, func(a, b int) bool { return i.References[a].Object < i.References[b].Object })
 	sort.SliceStable(i.Proxies, func(a, b int) bool { return i.Proxies[a].Object < i.Proxies[b].Object })
 	sort.SliceStable(i.Replacements, func(a, b int) bool { return i.Replacements[a].Object < i.Replacements[b].Object })
+	sort.SliceStable(i.ControlPlane.Programs, func(a, b int) bool {
+		x, y := &i.ControlPlane.Programs[a], &i.ControlPlane.Programs[b]
+		return x.Node+string(x.Component) < y.Node+string(y.Component)
+	})
 	sort.SliceStable(i.Planes, func(a, b int) bool { return i.Planes[a].Object < i.Planes[b].Object })
 	sort.SliceStable(i.CiliumModes, func(a, b int) bool { return i.CiliumModes[a].Object < i.CiliumModes[b].Object })
 	sort.SliceStable(i.Meshes, func(a, b int) bool { return i.Meshes[a].Name < i.Meshes[b].Name })

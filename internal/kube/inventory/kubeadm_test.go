@@ -69,6 +69,8 @@ func TestFlagsOfGatesAreNoReferences(t *testing.T) {
 	}{
 		{server, 1},
 		{staticPod("kube-controller-manager", "--cluster-cidr=10.96.0.0/16"), 0},
+		{staticPod("kube-controller-manager", "--cluster-cidr", "10.96.0.0/16", "--x=10.96.0.0/16"), 1},
+		{staticPod("kube-proxy", "--cluster-cidr=10.96.0.0/16"), 0},
 		{staticPod("firewall", "--cluster-cidr=10.96.0.0/16"), 1},
 	} {
 		found := &Scan{}

@@ -99,6 +99,12 @@ func (i *Scan) takeConfigMap(o *corev1.ConfigMap) {
 	i.Proxies = append(i.Proxies, ProxiesIn(o)...)
 }
 
+// OfProxy reports whether a range stands in a ConfigMap that configures kube-proxy, which takes one
+// of a family.
+func (i *Scan) OfProxy(r references.Reference) bool {
+	return r.Kind() == "ConfigMap" && strings.Contains(r.Value, "/") && slices.ContainsFunc(i.Proxies, func(p Proxy) bool { return p.Object == r.Object })
+}
+
 // ProxiesIn are the configurations of kube-proxy in a ConfigMap, if it is in kube-system.
 func ProxiesIn(o *corev1.ConfigMap) (all []Proxy) {
 	if o.Namespace != metav1.NamespaceSystem {
@@ -171,7 +177,7 @@ func (i *Scan) takeWorkload(object string, spec *corev1.PodSpec) {
 			}
 		case c.Name == "nsx-kube-proxy": // VMware's NSX, DaemonSet nsx-node-agent
 			i.replacedBy(object, "NSX (nsx-kube-proxy)")
-		case strings.HasSuffix(object, "/node-local-dns") || runs(words, "node-cache"):
+		case isNodeLocal(object, c):
 			v, _ := flag(words, "localip")
 			i.NodeLocal = append(i.NodeLocal, NodeLocal{
 				Object: object, Addresses: strings.FieldsFunc(v, func(r rune) bool { return r == ',' }),
@@ -182,6 +188,14 @@ func (i *Scan) takeWorkload(object string, spec *corev1.PodSpec) {
 			i.replacedBy(object, "Calico's eBPF data plane (FELIX_BPFENABLED)")
 		}
 	}
+}
+
+// isNodeLocal goes by Kubernetes' own name of the DaemonSet, or by the program, which is the entry
+// point of its image (cluster/addons/dns/nodelocaldns in k8s.io/kubernetes, and Kubespray's
+// roles/kubernetes-apps/ansible/templates/nodelocaldns-daemonset.yml.j2).
+func isNodeLocal(object string, c *corev1.Container) bool {
+	return strings.HasSuffix(object, "/node-local-dns") || c.Name == "node-cache" ||
+		strings.HasSuffix(imageName(c.Image), "node-cache") || runs(commandLine(c), "node-cache")
 }
 
 // publishing are flags of ingress controllers that name the Service whose addresses they publish:

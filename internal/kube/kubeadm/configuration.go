@@ -34,27 +34,12 @@ func (c *Configuration) Refuse(flags ...string) error {
 	}
 	for _, program := range []string{"apiServer", "controllerManager"} {
 		for _, flag := range flags {
-			if c.extra(program, flag) {
+			if _, given := c.extra(program, flag); given {
 				return unusual(configurationFile, "sets %s in %s.extraArgs, which would win over its networking", flag, program)
 			}
 		}
 	}
 	return nil
-}
-
-// extra reports whether extraArgs, a list in v1beta4 and an object before, has a flag.
-func (c *Configuration) extra(program, flag string) bool {
-	args := c.doc.field(program, "extraArgs")
-	if args == nil {
-		return false
-	}
-	if args.Kind == yaml.MappingNode {
-		return fieldOf(args, flag) != nil
-	}
-	return slices.ContainsFunc(args.Content, func(n *yaml.Node) bool {
-		name := fieldOf(n, "name")
-		return name != nil && name.Value == flag
-	})
 }
 
 // ServiceSubnet and PodSubnet are ranges, separated by commas; empty, if kubeadm chose its own.

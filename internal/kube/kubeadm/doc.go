@@ -14,7 +14,8 @@ type UnusualError struct {
 func (e *UnusualError) Error() string { return fmt.Sprintf("%s %s", e.File, e.Problem) }
 
 func (*UnusualError) Advice() string {
-	return "replumb changes files alone that are as kubeadm writes them: change this one by hand, and name the gate in manualGates"
+	return "replumb changes files alone that are as kubeadm writes them: bring this one into that form, or leave the gate to people " +
+		"(spec.serviceCIDR.manualGates; of spec.podCIDR.nodes leave gates out)"
 }
 
 func unusual(file, format string, args ...any) error {

@@ -128,6 +128,10 @@ func TestSetClusterDNS(t *testing.T) {
 	if err != nil || !bytes.Equal(again, edited) {
 		t.Errorf("a second time it is another: %v", err)
 	}
+	cached := strings.Replace(kubeletText, "10.96.0.10", "169.254.25.10", 1)
+	if kept, err := kubeadm.SetClusterDNS("config.yaml", []byte(cached), from, to); err != nil || string(kept) != cached {
+		t.Errorf("one that names a cache on its node is changed: %v\n%s", err, kept)
+	}
 	for old, part := range map[string]string{
 		"- 10.96.0.10\n":            "has no list clusterDNS",
 		"KubeletConfiguration":      "is of kind",
@@ -207,6 +211,48 @@ func TestRefusedConfigurations(t *testing.T) {
 	}
 	if err := configuration(t, clusterText).Refuse(flag); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestFlag: what kubeadm would write is by extraArgs before networking.
+func TestFlag(t *testing.T) {
+	const services, pods = "service-cluster-ip-range", "cluster-cidr"
+	const api, manager = "kube-apiserver", "kube-controller-manager"
+	listed := strings.Replace(clusterText, "apiServer: {}", "apiServer:\n  extraArgs:\n  - name: "+services+"\n    value: 10.97.0.0/16", 1)
+	mapped := strings.Replace(clusterText, "controllerManager: {}", "controllerManager:\n  extraArgs:\n    "+pods+": 10.200.0.0/16", 1)
+	unmanaged := strings.Replace(clusterText, "  podSubnet: 10.244.0.0/16\n", "", 1)
+	for _, tt := range []struct{ text, program, flag, value, field string }{
+		{clusterText, api, services, "10.96.0.0/16", "networking.serviceSubnet"},
+		{clusterText, manager, services, "10.96.0.0/16", "networking.serviceSubnet"},
+		{clusterText, manager, pods, "10.244.0.0/16", "networking.podSubnet"},
+		{clusterText, api, pods, "", ""},
+		{listed, api, services, "10.97.0.0/16", "apiServer.extraArgs"},
+		{listed, manager, services, "10.96.0.0/16", "networking.serviceSubnet"},
+		{mapped, manager, pods, "10.200.0.0/16", "controllerManager.extraArgs"},
+		{unmanaged, manager, services, "", ""},
+	} {
+		if value, field := configuration(t, tt.text).Flag(tt.program, tt.flag); value != tt.value || field != tt.field {
+			t.Errorf("--%s of %s would be %q by %q, want %q by %q", tt.flag, tt.program, value, field, tt.value, tt.field)
+		}
+	}
+}
+
+func TestSameRanges(t *testing.T) {
+	moving := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("172.24.0.0/16")}
+	for _, tt := range []struct {
+		a, b string
+		want bool
+	}{
+		{"10.96.0.0/16", "10.96.0.0/16", true},
+		{"10.96.0.0/16", "172.24.0.0/16", true},
+		{"10.96.0.0/16, fd00::/112", "172.24.0.0/16,fd00::/112", true},
+		{"10.96.0.0/16,fd00::/112", "172.24.0.0/16", false},
+		{"fd00::/112,10.96.0.0/16", "10.96.0.0/16,fd00::/112", false},
+		{"10.96.0.0/12", "10.96.0.0/16", false},
+	} {
+		if got := kubeadm.SameRanges(tt.a, tt.b, moving); got != tt.want {
+			t.Errorf("%s and %s: %v", tt.a, tt.b, got)
+		}
 	}
 }
 

@@ -3,13 +3,15 @@ package kubeadm
 import (
 	"cmp"
 	"net"
+	"net/netip"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
 )
 
 // SetClusterDNS has a KubeletConfiguration name other addresses of cluster DNS, in the places of
-// the former ones. A configuration that names them already is returned as it is.
+// the former ones. A configuration that names them already, or a cache on the node, is returned as
+// it is.
 func SetClusterDNS(file string, text []byte, former, want []string) ([]byte, error) {
 	doc, err := read(file, text)
 	if err != nil {
@@ -43,12 +45,21 @@ func replaceDNS(file string, text []byte, former, want string) ([]byte, error) {
 	}
 	at := named(former)
 	switch {
-	case at < 0 && named(want) >= 0:
+	case at < 0 && (named(want) >= 0 || cached(list)):
 		return text, nil
 	case at < 0:
 		return nil, unusual(file, "does not name %s as clusterDNS, which was to become %s", former, want)
 	}
 	return doc.replace(list.Content[at], want)
+}
+
+// cached reports whether kubelets name a cache on their own node, which keeps its address when
+// cluster DNS moves: NodeLocal DNSCache at link-local addresses.
+func cached(list *yaml.Node) bool {
+	return len(list.Content) > 0 && !slices.ContainsFunc(list.Content, func(n *yaml.Node) bool {
+		a, err := netip.ParseAddr(n.Value)
+		return err != nil || !a.IsLinkLocalUnicast()
+	})
 }
 
 // Healthz is the address at which a kubelet with a configuration says that it is healthy

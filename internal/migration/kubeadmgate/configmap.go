@@ -16,9 +16,6 @@ import (
 	"github.com/replumb/replumb/internal/kube/kubeadm"
 )
 
-// kubeletConfig is what joining nodes have their kubelet's configuration from.
-const kubeletConfig = "kubelet-config"
-
 // client is nil, and not a nil pointer in an interface, when there is no cluster.
 func (g *Gates) client() client.Client {
 	if g.Cluster == nil {
@@ -69,8 +66,8 @@ func (g *Gates) configuration(id, what string, change func(*kubeadm.Configuratio
 
 // KubeletDNS has joining nodes name other addresses of cluster DNS.
 func (g *Gates) KubeletDNS(from, to []string) engine.Step {
-	return g.configMap("kubelet-config", kubeletConfig, "kubelet", fmt.Sprintf("clusterDNS: %v", to), func(text string) (string, error) {
-		edited, err := kubeadm.SetClusterDNS("ConfigMap kube-system/"+kubeletConfig, []byte(text), from, to)
+	return g.configMap("kubelet-config", controlplane.KubeletConfig, "kubelet", fmt.Sprintf("clusterDNS: %v", to), func(text string) (string, error) {
+		edited, err := kubeadm.SetClusterDNS("ConfigMap kube-system/"+controlplane.KubeletConfig, []byte(text), from, to)
 		return string(edited), err
 	})
 }

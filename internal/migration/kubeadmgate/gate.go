@@ -27,6 +27,8 @@ type Gates struct {
 	Image     pull.Image
 	// ControlPlanes are the nodes with an API server that runs from a file, and Nodes all.
 	ControlPlanes, Nodes []string
+	// ByHand says how a gate is left to people instead.
+	ByHand string
 }
 
 // New is for a cluster that kubeadm has left so, with these nodes.
@@ -178,7 +180,8 @@ func settings(values map[string]string) string {
 func (g *Gates) step(verb, node, id, title string, args ...string) *step {
 	_, sub, _ := strings.Cut(verb, "-")
 	return &step{
-		pod: taskpod.Task{Client: g.client(), Migration: g.Migration, Verb: verb, Node: node}, image: g.Image,
+		byHand: g.ByHand,
+		pod:    taskpod.Task{Client: g.client(), Migration: g.Migration, Verb: verb, Node: node}, image: g.Image,
 		id: "kubeadm/" + id + "/" + node, title: title,
 		args: slices.Concat([]string{"kubeadm", sub, "--root=" + taskpod.HostRoot, "--migration=" + g.Migration, "--patience=" + patience.String()}, args),
 	}

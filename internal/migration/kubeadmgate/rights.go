@@ -28,7 +28,7 @@ func Role(name, file string) access.Role {
 			{
 				Why: "What kubeadm makes joining nodes of, and upgrades control planes by.",
 				Rights: access.In(metav1.NamespaceSystem,
-					access.Named(access.Grant("", "configmaps", "", "get update"), controlplane.KubeadmConfig, kubeletConfig)...),
+					access.Named(access.Grant("", "configmaps", "", "get update"), controlplane.KubeadmConfig, controlplane.KubeletConfig)...),
 			},
 		},
 		Danger: []string{

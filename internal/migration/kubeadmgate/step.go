@@ -30,6 +30,8 @@ type step struct {
 	edits  []engine.Change
 	// reads says that nothing on the node is written.
 	reads bool
+	// byHand says how the gate is left to people.
+	byHand string
 }
 
 var _ engine.Abandoner = (*step)(nil)
@@ -108,9 +110,9 @@ func (s *step) Verify(ctx context.Context) error {
 
 func (s *step) failed(ctx context.Context, why *taskpod.TaskError) error {
 	hint := "nothing was begun on other nodes. When the cause is removed, run the same command again: it goes on with this node. " +
-		"To do the gate by hand instead, name it in spec.serviceCIDR.manualGates"
+		"To do the gate by hand instead, " + s.byHand
 	if s.reads {
-		hint = "nothing was changed. Change by hand what is not usual there, or name the gate in spec.serviceCIDR.manualGates"
+		hint = "nothing was changed. Change by hand what is not usual there; or, to do the gate by hand, " + s.byHand
 	}
 	return &fault.Hinted{Err: errors.Join(why, s.pod.End(ctx)), Hint: hint}
 }

@@ -23,7 +23,7 @@ func change() onnode.FlagChange {
 
 func flagStep(t *testing.T, c client.Client, change onnode.FlagChange) *step {
 	t.Helper()
-	s, ok := (&Gates{Migration: "m", Image: pull.Image{Name: "replumb"}}).Flags("flags", "cp1", change).(*step)
+	s, ok := (&Gates{Migration: "m", Image: pull.Image{Name: "replumb"}, ByHand: "leave gates out"}).Flags("flags", "cp1", change).(*step)
 	if !ok {
 		t.Fatal("it is another step")
 	}
@@ -101,7 +101,7 @@ func TestFailedPodStopsTheRun(t *testing.T) {
 	end(t, c, corev1.PodFailed, "error: no space left")
 	err := s.Verify(t.Context())
 	if err == nil || engine.Retryable(err) || !strings.Contains(err.Error(), "node cp1: no space left") ||
-		!strings.Contains(fault.Advice(err), "nothing was begun on other nodes") || len(pods(t, c)) != 0 {
+		!strings.Contains(fault.Advice(err), "nothing was begun on other nodes") || !strings.HasSuffix(fault.Advice(err), "leave gates out") || len(pods(t, c)) != 0 {
 		t.Errorf("the error is %v, with the hint %q", err, fault.Advice(err))
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/callout"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/safety/lease"
 	"github.com/replumb/replumb/internal/spec/hook"
 )
 
@@ -149,6 +150,11 @@ func (s *outsideStep) Verify(ctx context.Context) error {
 }
 
 type gateStep struct{ outsideStep }
+
+// Verify holds the lock while people replace the machine of the only API server.
+func (s *gateStep) Verify(ctx context.Context) error {
+	return lease.Outlasting(s.outsideStep.Verify)(ctx)
+}
 
 func (*gateStep) Role() engine.StepRole { return engine.RoleGate }
 

@@ -272,7 +272,9 @@ func (j *Job) kubeadmGates(in checks.Input) *kubeadmgate.Gates {
 	if in.Kubeadm == nil {
 		return nil
 	}
-	return kubeadmgate.New(j.Deps.Cluster, j.Spec.Name, j.image(), in.Kubeadm, in.Snapshot.Nodes)
+	g := kubeadmgate.New(j.Deps.Cluster, j.Spec.Name, j.image(), in.Kubeadm, in.Snapshot.Nodes)
+	g.ByHand = "name it in spec.serviceCIDR.manualGates"
+	return g
 }
 
 // inventory asks the tier lookup about Services that no rule names.

@@ -252,6 +252,20 @@ func (l *Lock) Outlast(ctx context.Context, duration time.Duration) {
 	l.renewed, l.wall, l.failed = asked, wall, nil
 }
 
+// Outlasting is for what waits while people may restart the only API server: the lock in its
+// context is held through that, and as long as usual again once it holds.
+func Outlasting(holds func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		lock := Of(ctx)
+		lock.Outlast(ctx, Restart)
+		err := holds(ctx)
+		if err == nil {
+			lock.Outlast(ctx, Usual)
+		}
+		return err
+	}
+}
+
 func (l *Lock) expires() time.Time {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()

@@ -190,11 +190,11 @@ func oldestContainer(pod *corev1.Pod) time.Time {
 }
 
 // usedSince is since when a pod uses KUBERNETES_SERVICE_HOST in its environment; zero, if it does
-// not. Static pods of the control plane, known by kubeadm's label, are told addresses in flags.
+// not. Static pods of the system are told addresses in flags and files, whoever installs them:
+// they get no token, so that none calls the API by its environment.
 func usedSince(pod *corev1.Pod) time.Time {
 	_, static := pod.Annotations[corev1.MirrorPodAnnotationKey]
-	ofControlPlane := static && pod.Namespace == metav1.NamespaceSystem && pod.Labels["tier"] == "control-plane"
-	if ofControlPlane || pod.Annotations[annotationUnread] != "" {
+	if static && pod.Namespace == metav1.NamespaceSystem || pod.Annotations[annotationUnread] != "" {
 		return time.Time{}
 	}
 	return oldestContainer(pod)

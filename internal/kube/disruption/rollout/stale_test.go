@@ -70,6 +70,10 @@ func TestStale(t *testing.T) {
 			p.Namespace, p.Labels = metav1.NamespaceSystem, map[string]string{"tier": "control-plane"}
 			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "0"}
 		}, nil},
+		{"a static pod of kOps'", kubernetes, -time.Hour, func(p *corev1.Pod) {
+			p.Namespace, p.Labels = metav1.NamespaceSystem, map[string]string{"k8s-app": "kube-scheduler"}
+			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "0"}
+		}, nil},
 		{"a static pod of somebody's", kubernetes, -time.Hour, func(p *corev1.Pod) {
 			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "0"}
 		}, []string{CarriesKubernetes}},

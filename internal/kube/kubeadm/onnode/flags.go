@@ -126,7 +126,7 @@ func (h NodeFiles) unset(ctx context.Context, c FlagChange) error {
 		return err
 	}
 	if string(now.Text) != string(then.Text) {
-		if err := h.replace(manifestOf(c.Program), then.Text); err != nil {
+		if err := h.putBack(manifestOf(c.Program), then.Text); err != nil {
 			return err
 		}
 	}

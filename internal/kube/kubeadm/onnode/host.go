@@ -4,6 +4,7 @@
 package onnode
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -37,9 +38,22 @@ func (h NodeFiles) path(file string) string { return filepath.Join(h.Root, file)
 func (h NodeFiles) read(file string) ([]byte, error) {
 	text, err := os.ReadFile(h.path(file))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, errors.Unwrap(err))
+		return nil, fmt.Errorf("%s: %w", file, bare(err))
 	}
 	return text, nil
+}
+
+// bare is an error of a file without its path, which is the pod's.
+func bare(err error) error {
+	var ofPath *fs.PathError
+	var ofLink *os.LinkError
+	switch {
+	case errors.As(err, &ofPath):
+		return ofPath.Err
+	case errors.As(err, &ofLink):
+		return ofLink.Err
+	}
+	return err
 }
 
 func (h NodeFiles) exists(file string) bool {
@@ -64,10 +78,24 @@ func (h NodeFiles) keep(name string, text []byte) error {
 func (h NodeFiles) replace(file string, text []byte) error {
 	info, err := os.Stat(h.path(file))
 	if err != nil {
-		return fmt.Errorf("%s: %w", file, errors.Unwrap(err))
+		return fmt.Errorf("%s: %w", file, bare(err))
 	}
 	owner, _ := info.Sys().(*syscall.Stat_t)
 	return h.rename(file, text, info.Mode().Perm(), owner)
+}
+
+// putBack replaces a file by what it was. Without space for that the backup itself takes its place,
+// if it is the same.
+func (h NodeFiles) putBack(file string, text []byte) error {
+	why := h.replace(file, text)
+	if why == nil {
+		return nil
+	}
+	backup := filepath.Join(h.backups(), filepath.Base(file))
+	if kept, err := h.read(backup); err != nil || !bytes.Equal(kept, text) || os.Rename(h.path(backup), h.path(file)) != nil {
+		return why
+	}
+	return syncDir(filepath.Dir(h.path(file)))
 }
 
 func (h NodeFiles) rename(file string, text []byte, mode fs.FileMode, owner *syscall.Stat_t) error {
@@ -81,7 +109,7 @@ func (h NodeFiles) rename(file string, text []byte, mode fs.FileMode, owner *sys
 	}
 	if err != nil {
 		_ = os.Remove(temporary)
-		return fmt.Errorf("writing %s, which is as it was: %w", file, errors.Unwrap(err))
+		return fmt.Errorf("writing %s, which is as it was: %w", file, bare(err))
 	}
 	return nil
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -28,6 +30,8 @@ type node struct {
 	*testing.T
 	onnode.NodeFiles
 	broken string
+	// filled is a file that cannot be written once the broken program was to run.
+	filled string
 	server *httptest.Server
 	pids   atomic.Int64
 	down   atomic.Bool
@@ -110,6 +114,9 @@ func (n *node) run() {
 	m, err := kubeadm.ReadStaticPod(manifest, program, text)
 	if err != nil || n.broken != "" && strings.Contains(string(text), n.broken) {
 		_ = os.RemoveAll(filepath.Join(n.Proc, "7"))
+		if n.filled != "" {
+			n.full(n.filled)
+		}
 		return
 	}
 	_ = os.MkdirAll(filepath.Join(n.Proc, "7"), 0o755)
@@ -191,12 +198,46 @@ func TestRefusesAnotherValue(t *testing.T) {
 	}
 }
 
+// full has the next write of a new file fail as on a full disk: what is written first leads to
+// /dev/full.
+func (n *node) full(file string) {
+	n.Helper()
+	path := filepath.Join(n.Root, file)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		n.Fatal(err)
+	}
+	if err := os.Symlink("/dev/full", path); err != nil && !errors.Is(err, fs.ErrExist) {
+		n.Error(err)
+	}
+}
+
+const newManifest = "/etc/kubernetes/replumb/move/.kube-apiserver.yaml.new"
+
+// TestFullDisk: the backup comes first, and then the manifest; without either nothing has changed.
 func TestFullDisk(t *testing.T) {
 	n := newNode(t).withManifest()
 	before := n.get(manifest)
-	n.put("/etc/kubernetes/replumb", "in the place of the folder")
+	for _, part := range []string{"writing /etc/kubernetes/replumb/move/kube-apiserver.yaml", "writing " + manifest} {
+		n.full(newManifest)
+		err := n.SetFlags(t.Context(), change())
+		if err == nil || !strings.Contains(err.Error(), part+", which is as it was: no space left on device") {
+			t.Errorf("the error is %v, want one about %s", err, part)
+		}
+		if n.get(manifest) != before || n.has(newManifest) {
+			t.Error("something else than before is left")
+		}
+		n.put("/etc/kubernetes/replumb/move/kube-apiserver.yaml", before)
+	}
+}
+
+// TestFullDiskOnTheWayBack: a server does not come up, and there is no space for its former file.
+func TestFullDiskOnTheWayBack(t *testing.T) {
+	n := newNode(t)
+	n.broken, n.filled = "172.24.0.0/16", newManifest
+	n.withManifest()
+	before := n.get(manifest)
 	err := n.SetFlags(t.Context(), change())
-	if err == nil || !strings.Contains(err.Error(), "/etc/kubernetes/replumb/move") || n.get(manifest) != before {
+	if err == nil || !strings.Contains(err.Error(), manifest+" is as it was before, and it runs again") || n.get(manifest) != before {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -299,6 +340,30 @@ func TestKubeletThatDoesNotComeBack(t *testing.T) {
 	err := n.SetClusterDNS(t.Context(), []string{"10.96.0.10"}, []string{"172.24.0.10"})
 	if err == nil || !strings.Contains(err.Error(), "is as it was before, and it runs again") || n.get(kubeletConfig) != before {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+// TestKubeletThatNeverComesBack says both why the new file was taken back and what is with the old
+// one.
+func TestKubeletThatNeverComesBack(t *testing.T) {
+	n := newNode(t)
+	n.broken = "KubeletConfiguration" // whatever it names
+	n.withKubelet()
+	before := n.get(kubeletConfig)
+	err := n.SetClusterDNS(t.Context(), []string{"10.96.0.10"}, []string{"172.24.0.10"})
+	if err == nil || !strings.Contains(err.Error(), "and with "+kubeletConfig+" as it was before: after 3s: ") || n.get(kubeletConfig) != before {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestKubeletOnFullDisk(t *testing.T) {
+	n := newNode(t).withKubelet()
+	before := n.get(kubeletConfig)
+	n.full("/var/lib/kubelet/.config.yaml.replumb")
+	err := n.SetClusterDNS(t.Context(), []string{"10.96.0.10"}, []string{"172.24.0.10"})
+	if err == nil || !strings.Contains(err.Error(), "writing "+kubeletConfig+", which is as it was: no space left on device") ||
+		n.get(kubeletConfig) != before || n.pids.Load() != 101 {
+		t.Errorf("the error is %v, and the kubelet was started %d times", err, n.pids.Load()-100)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/safety/lease"
 	"github.com/replumb/replumb/internal/spec/hook"
 )
 
@@ -45,7 +46,7 @@ func replaceNodesAgain(deps Deps, spec Spec) engine.Step {
 }
 
 func replace(deps Deps, spec Spec, id, about string, of leavers) engine.Step {
-	replaced := func(ctx context.Context) error { return replaced(ctx, deps, spec.Name, of) }
+	replaced := lease.Outlasting(func(ctx context.Context) error { return replaced(ctx, deps, spec.Name, of) })
 	wait := engine.Wait{Name: id, About: about, Limit: spec.GateWait, For: replaced}
 	action := spec.Nodes.Replace
 	if action == nil {

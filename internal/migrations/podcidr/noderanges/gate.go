@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/nodeipam"
+	"github.com/replumb/replumb/internal/safety/lease"
 )
 
 // gateMode is what controller managers have to do with ranges, and the annotation's value by which
@@ -104,7 +105,11 @@ func (g *rangeGate) trial() nodeipam.Trial {
 	return nodeipam.Trial{Client: g.tools.Client(), Migration: g.spec.Name}
 }
 
-func (g *rangeGate) Verify(ctx context.Context) error {
+// Verify holds the lock through restarts of servers in which a controller manager is one of several
+// programs (k3s, RKE2), and of machines that are replaced (kOps, Cluster API).
+func (g *rangeGate) Verify(ctx context.Context) error { return lease.Outlasting(g.verify)(ctx) }
+
+func (g *rangeGate) verify(ctx context.Context) error {
 	if err := g.commandLines(ctx); err != nil {
 		g.needed = true
 		return err
@@ -176,6 +181,9 @@ func (g *rangeGate) evaluateGiven(given netip.Prefix, waited bool) (problem stri
 	return fmt.Sprintf("a controller manager gives nodes ranges such as %s", given), false
 }
 
+// seenLate keeps people from looking for a fault that is not there.
+const seenLate = " (kubelets renew what the API shows of static pods within two minutes)"
+
 // commandLines checks all visible controller managers, including those that do not lead.
 func (g *rangeGate) commandLines(ctx context.Context) error {
 	seen, err := managers(ctx, g.tools.Cluster)
@@ -186,13 +194,13 @@ func (g *rangeGate) commandLines(ctx context.Context) error {
 		cidr := nodeipam.Range(strings.Split(m.ClusterCIDR, ","))
 		switch {
 		case g.mode == gatePaused && m.Allocates:
-			return engine.NotYet("pod %s runs with --allocate-node-cidrs", m.Pod)
+			return engine.NotYet("pod %s runs with --allocate-node-cidrs%s", m.Pod, seenLate)
 		case g.mode != gatePaused && !m.Allocates:
-			return engine.NotYet("pod %s runs without --allocate-node-cidrs", m.Pod)
+			return engine.NotYet("pod %s runs without --allocate-node-cidrs%s", m.Pod, seenLate)
 		case g.mode == gateRepointed && cidr != g.spec.To[0]:
-			return engine.NotYet("pod %s runs with --cluster-cidr=%s", m.Pod, m.ClusterCIDR)
+			return engine.NotYet("pod %s runs with --cluster-cidr=%s%s", m.Pod, m.ClusterCIDR, seenLate)
 		case g.mode == gateRestored && cidr.Overlaps(g.spec.To[0]):
-			return engine.NotYet("pod %s runs with --cluster-cidr=%s", m.Pod, m.ClusterCIDR)
+			return engine.NotYet("pod %s runs with --cluster-cidr=%s%s", m.Pod, m.ClusterCIDR, seenLate)
 		}
 	}
 	return g.unseen(ctx, len(seen))

@@ -15,6 +15,9 @@ Go back: replumb rollback. A flag that is changed on a machine lasts until kOps 
 // usualBits is the size of ranges that controller managers give IPv4 Nodes without a flag.
 const usualBits = 24
 
+// copiedIn is how a manifest changes without another one beside it.
+const copiedIn = `Copy it into that folder, and keep the former one elsewhere: the kubelet runs every file in there, temporary ones of sed -i too.`
+
 const onward = "\nreplumb makes a Node of its own to see what they do, and goes on by itself."
 
 func pausedGuide(o inventory.Origin) string {
@@ -28,9 +31,9 @@ Nodes that join meanwhile get theirs from replumb.
   controllerManager: {extraArgs: [{name: allocate-node-cidrs, value: "false"}]}
 It replaces the machines of the control plane, one after the other. Pause it until the next gate: annotation cluster.x-k8s.io/paused.` + onward
 		}
-		return reason + `on every control-plane node, set in /etc/kubernetes/manifests/kube-controller-manager.yaml:
+		return reason + `on every control-plane node, set in a copy of /etc/kubernetes/manifests/kube-controller-manager.yaml:
   --allocate-node-cidrs=false
-and leave --cluster-cidr as it is. The kubelet restarts it by itself.` + onward
+and leave --cluster-cidr as it is. ` + copiedIn + onward
 	case inventory.K3s, inventory.RKE2:
 		return reason + `on every server, add to /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
   kube-controller-manager-arg: ["allocate-node-cidrs=false"]
@@ -62,9 +65,10 @@ It replaces the machines of the control plane, one after the other. The pod netw
 			) + onward
 		}
 		return fmt.Sprintf(
-			`set networking.podSubnet to %[1]s in the ClusterConfiguration (kubectl -n kube-system edit configmap kubeadm-config),
-then on every control-plane node, in /etc/kubernetes/manifests/kube-controller-manager.yaml:
+			`set networking.podSubnet to %[1]s in the ClusterConfiguration (kubectl -n kube-system edit configmap kubeadm-config), and in extraArgs of
+controllerManager, if they name cluster-cidr. Then on every control-plane node, in a copy of /etc/kubernetes/manifests/kube-controller-manager.yaml:
   --allocate-node-cidrs=true --cluster-cidr=%[1]s%[2]s
+`+copiedIn+`
 The pod network has the range in a configuration of its own, too (flannel: Network in configmap kube-flannel-cfg).`, to, size) + onward
 	case inventory.K3s, inventory.RKE2:
 		return fmt.Sprintf(

@@ -23,7 +23,9 @@ func (p *Planner) gates() *kubeadmgate.Gates {
 	if p.nodes.Kubeadm == nil {
 		return nil
 	}
-	return kubeadmgate.New(p.Tools.Cluster, p.Inventory.Spec.Name, p.Image(), p.nodes.Kubeadm, p.Inventory.Nodes)
+	g := kubeadmgate.New(p.Tools.Cluster, p.Inventory.Spec.Name, p.Image(), p.nodes.Kubeadm, p.Inventory.Nodes)
+	g.ByHand = "leave spec.podCIDR.nodes.gates out"
+	return g
 }
 
 // pass has every controller manager restarted as a gate asks for, one after the other, before the

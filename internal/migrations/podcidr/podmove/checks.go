@@ -139,6 +139,15 @@ func networkChecks() []findings.Check[Input] {
 			Why:   "nodes translate the source of what pods send outside of that range, to other pods too; it is not written in the cluster itself",
 			Fix:   "compare kops get cluster -o yaml: spec.nonMasqueradeCIDR has to contain the targets; apply waits until you confirm it",
 		},
+		{
+			Code: "RP2307", Severity: findings.Warning, Run: checkKubeadmRange,
+			Claim: "kubeadm would write the range of pods that controller managers run with",
+			Why: "kubeadm upgrade, and each control plane that joins, write --cluster-cidr from ConfigMap kubeadm-config, in which extraArgs win over " +
+				"networking.podSubnet. Another range there, beside manifests that were edited or kubeadm's --patches, comes back then, and a controller " +
+				"manager does not start while a Node has a range outside of it",
+			Fix: "before apply, bring kubectl -n kube-system edit configmap kubeadm-config and the manifests together. Where a gate asks for podSubnet, change " +
+				"what counts, networking.podSubnet or extraArgs, and files in a folder of patches on control planes, of which nothing in the cluster tells",
+		},
 	}
 }
 
@@ -168,7 +177,8 @@ func workloadChecks() []findings.Check[Input] {
 			Code: "RP2405", Severity: findings.Warning, Run: checkReferences,
 			Claim: "manifests and settings are free of the old range",
 			Why:   "a configuration or firewall that names the range of pods treats pods with new addresses as strangers",
-			Fix:   "add the target beside the old range before apply; take the old one out after finish",
+			Fix: "add the target beside the old range before apply; where one range alone may stand, such as flannel's Network, write one that holds both. Take " +
+				"the old one out after finish",
 		},
 		{
 			Code: "RP2407", Severity: findings.Blocking, Run: checkPolicies,

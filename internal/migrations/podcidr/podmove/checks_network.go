@@ -9,7 +9,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/controlplane"
 	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/kube/kubeadm"
 )
 
 // checkProxyRange follows getLocalDetectors in k8s.io/kubernetes
@@ -47,6 +49,30 @@ func (in Input) uncovered(p inventory.Proxy) (out []findings.Result) {
 			func(c netip.Prefix) bool { return c.Bits() <= to.Bits() && c.Contains(to.Addr()) })
 		if !covered && len(p.ClusterCIDRs) > 0 {
 			out = append(out, findings.Failed(p.Object, "clusterCIDR %v in %s does not cover target %s", p.ClusterCIDRs, p.Object, to))
+		}
+	}
+	return out
+}
+
+// checkKubeadmRange compares what kubeadm would write with what runs, whoever passes the gates.
+func checkKubeadmRange(in Input) (out []findings.Result) {
+	const flag, config = "cluster-cidr", "ConfigMap kube-system/" + controlplane.KubeadmConfig
+	if in.Live.Inspection == nil || in.Live.Inspection.ControlPlane.Configuration == "" {
+		return findings.Skip("no configuration of kubeadm was seen")
+	}
+	seen := in.Live.Inspection.ControlPlane
+	c, err := kubeadm.ReadConfiguration(seen.Configuration)
+	if err != nil {
+		return []findings.Result{findings.NotKnown(config, "%v", err)}
+	}
+	moving := slices.Concat(in.Inventory.Spec.From, in.Inventory.Spec.To)
+	for i := range seen.Programs {
+		p := &seen.Programs[i]
+		runs, given := p.Flag(flag)
+		would, field := c.Flag(string(p.Component), flag)
+		if given && would != "" && !kubeadm.SameRanges(runs, would, moving) {
+			out = append(out, findings.Failed("Node "+p.Node, "%s on node %s runs with --%s=%s, and by %s in %s kubeadm would write %s",
+				p.Component, p.Node, flag, runs, field, config, would))
 		}
 	}
 	return out

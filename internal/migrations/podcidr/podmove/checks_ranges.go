@@ -40,6 +40,11 @@ func checkOverlaps(in Input) []findings.Result {
 			}
 		}
 	}
+	if in.Live.Inspection != nil {
+		for _, r := range in.Live.Inspection.ControlPlane.Reached() {
+			against(r.Object, r.What+" at", netip.PrefixFrom(r.Address, r.Address.BitLen()))
+		}
+	}
 	for _, p := range in.Inventory.Spec.Networks {
 		against("", "network", p)
 	}

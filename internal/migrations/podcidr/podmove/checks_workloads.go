@@ -9,6 +9,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/controlplane"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/references"
@@ -94,10 +95,16 @@ func checkLocalData(in Input) []findings.Result {
 
 func checkReferences(in Input) []findings.Result {
 	return append(
-		in.references(func(r references.Reference) bool { return !r.IsPolicy() || r.Covered }),
+		in.references(func(r references.Reference) bool { return (!r.IsPolicy() || r.Covered) && !in.changedElsewhere(r) }),
 		in.unread(
 			slices.Concat([]string{"configmaps", "secrets", "services", "ingresses", "endpointslices"}, inventory.SettingResources()),
 		)...)
+}
+
+// changedElsewhere reports whether another check, or a gate, is about what takes one range of a
+// family: with the target beside the old range, kube-proxy and what kubeadm writes do not start.
+func (in Input) changedElsewhere(r references.Reference) bool {
+	return r.Object == "ConfigMap kube-system/"+controlplane.KubeadmConfig || in.Live.Inspection.OfProxy(r)
 }
 
 func checkPolicies(in Input) []findings.Result {

@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/controlplane"
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/safety/lease"
 )
 
 // installerAnswer is what people confirm where nothing in the cluster shows it.
@@ -62,7 +63,7 @@ func (p *Planner) installerGate(id, title, guide string, answer installerAnswer)
 	return &engine.Gate{
 		Wait: engine.Wait{
 			Name: "gate/" + id, About: title, Limit: spec.Nodes.GateWait.Duration, Again: true,
-			For: func(ctx context.Context) error {
+			For: lease.Outlasting(func(ctx context.Context) error {
 				if kubeadm {
 					return podSubnetCovers(ctx, tools.Cluster, spec.To)
 				}
@@ -72,7 +73,7 @@ func (p *Planner) installerGate(id, title, guide string, answer installerAnswer)
 				}
 				return engine.NotYet("what the installer has cannot be seen from here; once it is right, confirm it: "+
 					"kubectl annotate migrations.replumb.dev %s --overwrite %s=%s", spec.Name, v1alpha1.AnnotationInstaller, answer)
-			},
+			}),
 		},
 		Instructions: func() string { return guide + "\nreplumb goes on by itself." },
 	}

@@ -10,7 +10,7 @@ import (
 // All are the checks of this migration, in the order in which they are shown.
 func All() []findings.Check[Input] {
 	return slices.Concat(
-		findings.Group("Cluster", slices.Concat(clusterChecks(), dualWriteChecks(), flagChecks(), ownerChecks(), kubeadmChecks())...),
+		findings.Group("Cluster", slices.Concat(clusterChecks(), dualWriteChecks(), flagChecks(), ownerChecks(), kubeadmChecks(), kubeadmConfigChecks())...),
 		findings.Group("Services", slices.Concat(serviceChecks(), identityChecks(), storeChecks())...),
 		findings.Group("Ranges", rangeChecks()...),
 		findings.Group("kube-proxy", slices.Concat(proxyChecks(), localChecks(), dataPlaneChecks())...),

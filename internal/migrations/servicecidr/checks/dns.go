@@ -21,10 +21,12 @@ func dnsChecks() []findings.Check[Input] {
 		{
 			Code: "RP1302", Severity: findings.Warning, Run: checkNodeLocal,
 			Claim: "pods ask kube-dns directly, without NodeLocal DNSCache in between",
-			Why: "it binds the old address of kube-dns on every node and forwards to an upstream Service; it goes on answering at the old " +
-				"address, and does not answer at the new one, until its manifest is changed",
+			Why: "where it binds the old address of kube-dns, it goes on answering there, and not at the new one, until its manifest is changed. In any case " +
+				"it forwards to an address that its Corefile names, or to one that it was started with",
 			Fix: "when kube-dns has moved: add the new address to -localip and to every bind in its Corefile, roll the DaemonSet out, let " +
-				"kubelets and pods change to the new address, and take the old one out of both before finish",
+				"kubelets and pods change to the new address, and take the old one out of both before finish. A cache on link-local addresses alone, as " +
+				"Kubespray installs it, keeps them, and kubelets keep naming it: write the new address of cluster DNS after forward, where its Corefile " +
+				"(RP1403) and the installer have the old one; plugin reload takes it up, else restart its pods. Do so before finish",
 		},
 		{
 			Code: "RP1303", Severity: findings.Warning, Run: checkReverseZones,

@@ -52,7 +52,7 @@ func checkKubeadmConfig(in Input) []findings.Result {
 	if in.Kubeadm == nil {
 		return findings.Skip("spec.serviceCIDR.gates is not Kubeadm")
 	}
-	return in.Kubeadm.Unusual("service-cluster-ip-range")
+	return in.Kubeadm.Unusual(rangeFlag)
 }
 
 func checkOnlyServer(in Input) []findings.Result {

@@ -20,7 +20,7 @@ const keepsReadiness = 35
 
 // checkKubeletRestarts names Services that one kubelet's restart would leave without a ready pod.
 func checkKubeletRestarts(in Input) []findings.Result {
-	if len(in.Inventory.DNSMoves()) == 0 {
+	if !in.kubeletsChange() {
 		return findings.Skip("no kubelet has to be restarted")
 	}
 	out := in.unseen()
@@ -46,6 +46,19 @@ func checkKubeletRestarts(in Input) []findings.Result {
 		}
 	}
 	return out
+}
+
+// kubeletsChange reports whether one names cluster DNS itself, and not a cache on its node; one
+// that does not tell may.
+func (in Input) kubeletsChange() bool {
+	for _, e := range in.Inventory.DNSMoves() {
+		for _, k := range in.Snapshot.Kubelets {
+			if k.Err != nil || slices.Contains(k.DNS, e.Old.String()) {
+				return true
+			}
+		}
+	}
+	return len(in.Snapshot.Kubelets) == 0 && len(in.Inventory.DNSMoves()) > 0
 }
 
 func (in Input) forgetfulKubelets() map[string]string {

@@ -25,6 +25,8 @@ func ownerChecks() []findings.Check[Input] {
 	}
 }
 
+const gateAPIServers = "gate api-servers"
+
 func checkOwner(in Input) []findings.Result {
 	origin := inventory.OriginOf(in.Snapshot.Nodes, in.Found().Kubeadm)
 	gates := controlPlaneGates(in.Inventory)
@@ -44,7 +46,7 @@ func controlPlaneGates(s *services.Inventory) []string {
 		gates = append(gates, "gate certificates")
 	}
 	if s.Bitmap || slices.ContainsFunc(ranges.ToRetire(s), func(c *networkingv1.ServiceCIDR) bool { return c.Name == ranges.DefaultRange }) {
-		gates = append(gates, "gate api-servers")
+		gates = append(gates, gateAPIServers)
 	}
 	return gates
 }

@@ -39,6 +39,14 @@ func targetChecks() []findings.Check[Input] {
 			Fix:   otherTarget,
 		},
 		{
+			Code: "RP1114", Severity: findings.Blocking, Run: checkReached,
+			Claim: "the control plane's endpoint, and etcd outside of the cluster, keep their addresses to themselves",
+			Why: "a virtual address or a load balancer before API servers is no node's, and a Service that gets it takes their traffic on every node; one that " +
+				"is a Service's own stops answering at finish, with nodes that use it",
+			Fix: otherTarget + ", or give the endpoint another address first (controlPlaneEndpoint in ConfigMap kubeadm-config, kubeconfigs of nodes, " +
+				"certificates)",
+		},
+		{
 			Code: "RP1104", Severity: findings.Blocking, Run: checkServiceRanges,
 			Claim: "the target is clear of other Service ranges",
 			Why:   "a range that shares addresses with another cannot be retired, because addresses of both belong to either",

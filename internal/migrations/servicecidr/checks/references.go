@@ -50,8 +50,7 @@ func writtenChecks() []findings.Check[Input] {
 			Why: "programs that read them go on using old addresses, which stop answering at finish, or treat the new range as " +
 				"foreign as soon as they use it, which is in apply (NO_PROXY)",
 			Fix: "write the Service's name or its new address there, add the new range beside the old one, and restart " +
-				"what reads it. Do so before apply for NO_PROXY, when the API servers are repointed for serviceSubnet " +
-				"in kubeadm-config, and before finish for all else",
+				"what reads it. Do so before apply for NO_PROXY, and before finish for all else",
 		},
 		{
 			Code: "RP1404", Severity: findings.Warning, Run: checkTemplates,
@@ -137,8 +136,20 @@ func checkWebhooks(in Input) []findings.Result {
 
 func checkConfigMaps(in Input) []findings.Result {
 	return in.references([]string{"configmaps"}, func(r references.Reference) bool {
-		return r.Kind() == "ConfigMap" && !inCorefile(r)
+		return r.Kind() == "ConfigMap" && !inCorefile(r) && !in.changedAtGates(r)
 	})
+}
+
+// changedAtGates reports whether a gate says when a ConfigMap of kubeadm's or of kube-proxy's
+// changes, if at all: what takes one range of a family fails with the new one beside the old one.
+func (in Input) changedAtGates(r references.Reference) bool {
+	switch r.Object {
+	case kubeadmConfig:
+		return slices.Contains(controlPlaneGates(in.Inventory), gateAPIServers)
+	case kubeletConfig:
+		return len(in.Inventory.DNSMoves()) > 0
+	}
+	return in.Found().OfProxy(r)
 }
 
 func checkTemplates(in Input) []findings.Result {

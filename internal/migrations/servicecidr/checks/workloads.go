@@ -21,8 +21,8 @@ func workloadChecks() []findings.Check[Input] {
 			Claim: "every manifest leaves the clusterIP of a moving Service open",
 			Why: "applying the manifest again asks for the old address: the API server refuses it as immutable, and the release or " +
 				"sync fails; tools that replace objects would delete the Service",
-			Fix: "take spec.clusterIP out of the manifest, chart or values and apply it once before the migration (with kubeadm: change " +
-				"serviceSubnet in the ConfigMap kubeadm-config before the next upgrade); or leave the Service where it is with the annotation " +
+			Fix: "take spec.clusterIP out of the manifest, chart or values and apply it once before the migration (kubeadm has that " +
+				"of kube-dns from networking.serviceSubnet, which changes at the gate of API servers and not before); or leave the Service where it is with the annotation " +
 				"replumb.dev/strategy: pin",
 		},
 		{

@@ -29,21 +29,8 @@ type Inspector interface {
 // NewGate waits for the operator. It writes nothing, says what to do, and ends when that is seen.
 func NewGate(id, title, guide string, limit time.Duration, holds func(context.Context) error) *engine.Gate {
 	return &engine.Gate{
-		Wait:         engine.Wait{Name: "gate/" + id, About: title, For: outlasting(holds), Limit: limit},
+		Wait:         engine.Wait{Name: "gate/" + id, About: title, For: lease.Outlasting(holds), Limit: limit},
 		Instructions: func() string { return guide },
-	}
-}
-
-// outlasting holds the lock through a restart of the only API server, which gates ask for.
-func outlasting(holds func(context.Context) error) func(context.Context) error {
-	return func(ctx context.Context) error {
-		lock := lease.Of(ctx)
-		lock.Outlast(ctx, lease.Restart)
-		err := holds(ctx)
-		if err == nil {
-			lock.Outlast(ctx, lease.Usual)
-		}
-		return err
 	}
 }
 

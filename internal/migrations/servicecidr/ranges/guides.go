@@ -45,8 +45,9 @@ It replaces the machines of the control plane, one after the other. Keep the add
 		return fmt.Sprintf(
 			`add %[1]s and %[2]s to apiServer.certSANs of the ClusterConfiguration (kubectl -n kube-system edit configmap kubeadm-config),
 then on every control-plane node:
+  mkdir -p /root/before && cp -a /etc/kubernetes/pki/apiserver.{crt,key} /etc/kubernetes/manifests /root/before/
   kubectl -n kube-system get configmap kubeadm-config -o jsonpath='{.data.ClusterConfiguration}' > /tmp/kubeadm.yaml
-  mv /etc/kubernetes/pki/apiserver.{crt,key} /root/
+  rm /etc/kubernetes/pki/apiserver.{crt,key}
   kubeadm init phase certs apiserver --config /tmp/kubeadm.yaml
 The API server takes the new certificate up by itself within a minute.`,
 			want, old,
@@ -156,8 +157,9 @@ It replaces the machines of the control plane, one after the other. Keep it for 
 		}
 		return fmt.Sprintf(
 			`set networking.serviceSubnet to %[1]s in the ClusterConfiguration (kubectl -n kube-system edit configmap kubeadm-config),
-then on one control-plane node after the other set --service-cluster-ip-range=%[1]s in
-  /etc/kubernetes/manifests/kube-apiserver.yaml and /etc/kubernetes/manifests/kube-controller-manager.yaml`,
+and in extraArgs of apiServer and controllerManager, if they name service-cluster-ip-range. Then on one control-plane node after the other set
+--service-cluster-ip-range=%[1]s in copies of kube-apiserver.yaml and, if it has the flag, kube-controller-manager.yaml, and copy them into
+/etc/kubernetes/manifests. Keep the former ones elsewhere: the kubelet runs every file in that folder, temporary ones of sed -i too.`,
 			want,
 		) + end
 	case inventory.K3s, inventory.RKE2:

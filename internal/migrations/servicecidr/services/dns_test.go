@@ -25,6 +25,9 @@ func TestClusterDNSIsFoundWithoutKubelets(t *testing.T) {
 	upstream := labelled("kube-system", "kube-dns-upstream", "10.43.0.12", "kube-dns")
 	usual := labelled("kube-system", "kube-dns", "10.43.0.13", "kube-dns")
 	other := labelled("kube-system", "other-dns", "10.43.0.14", "coredns")
+	kubespray := labelled("kube-system", "coredns", "10.43.0.3", "coredns")
+	kubespray.Labels["kubernetes.io/name"] = "CoreDNS"
+	cached := map[string]inventory.KubeletAnswer{"node1": {DNS: []string{"169.254.25.10"}}}
 	kubelets := map[string]inventory.KubeletAnswer{"node1": {DNS: []string{"10.43.0.14"}}}
 	for _, tt := range []struct {
 		name     string
@@ -34,6 +37,7 @@ func TestClusterDNSIsFoundWithoutKubelets(t *testing.T) {
 	}{
 		{"by its label", []corev1.Service{rke2, tenant}, nil, "rke2-coredns-rke2-coredns"},
 		{"a tenant's label is not believed", []corev1.Service{tenant}, nil, ""},
+		{"Kubespray's, where kubelets name a cache", []corev1.Service{kubespray, tenant}, cached, "coredns"},
 		{"kube-dns, and nothing labelled beside it", []corev1.Service{usual, upstream}, nil, "kube-dns"},
 		{"what kubelets name goes before labels", []corev1.Service{rke2, other}, kubelets, "other-dns"},
 	} {

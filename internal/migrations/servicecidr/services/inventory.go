@@ -156,9 +156,11 @@ func dnsServices(snap *inventory.Snapshot, held Reservations) map[types.Namespac
 }
 
 // labelledDNS goes by a label of CoreDNS' chart (github.com/coredns/helm
-// charts/coredns/templates/service.yaml).
+// charts/coredns/templates/service.yaml), and by one of Kubespray, whose Service is called coredns
+// (roles/kubernetes-apps/ansible/templates/coredns-svc.yml.j2).
 func labelledDNS(svc *corev1.Service) bool {
-	return svc.Namespace == metav1.NamespaceSystem && svc.Labels["k8s-app"] == "kube-dns"
+	return svc.Namespace == metav1.NamespaceSystem &&
+		(svc.Labels["k8s-app"] == "kube-dns" || svc.Labels["kubernetes.io/name"] == "CoreDNS")
 }
 
 func (s *Inventory) addOrphans(left map[types.NamespacedName]*corev1.Service) {
