@@ -157,7 +157,7 @@ fuzz: ## Fuzz the parsers for half a minute each
 	hack/fuzz.sh 30s
 
 .PHONY: bench
-bench: deps build ## Measure what docs/benchmarks.md records: RUN=lab (root), services, pods, nodes, mirror, moves (root), probe or rehearse; ARGS="-services 600" for others
+bench: deps build ## Measure what docs/design/measurements.md records: RUN=lab (root), services, pods, nodes, mirror, moves (root), probe or rehearse; ARGS="-services 600" for others
 	go -C test build -o $(BIN)/bench ./bench
 	@$(if $(filter lab moves,$(or $(RUN),lab)),$(LAB) build kubernetes containerd coredns cni > /dev/null)
 ifeq ($(RUN),rehearse)

@@ -23,11 +23,11 @@ import (
 	"github.com/replumb/replumb/lab/workload"
 )
 
-// ofLab measures labs and tools, and writes the results into docs/benchmarks.md. It runs as root, on a machine that does nothing else.
+// ofLab measures labs and tools, and writes the results into docs/design/measurements.md. It runs as root, on a machine that does nothing else.
 func ofLab(flags *flag.FlagSet) func(context.Context) error {
 	runs := flags.Int("runs", 5, "how often each short measurement is repeated")
 	cold := flags.Bool("cold", false, "also build all components with empty caches (about 20 minutes)")
-	doc := flags.String("doc", "docs/benchmarks.md", "document whose table is rewritten")
+	doc := flags.String("doc", "docs/design/measurements.md", "document whose table is rewritten")
 	bin := flags.String("bin", "bin", "folder of replumb and replumb-lab")
 	return func(ctx context.Context) error { return measureLab(ctx, *runs, *cold, *bin, *doc) }
 }

@@ -1,4 +1,4 @@
-// Command bench measures what docs/benchmarks.md records: bench NAME [-flag]... Run it by `make bench RUN=NAME`.
+// Command bench measures what docs/design/measurements.md records: bench NAME [-flag]... Run it by `make bench RUN=NAME`.
 package main
 
 import (

@@ -309,7 +309,7 @@ func (b *bench) remove(ctx context.Context, prefix string) error {
 	return nil
 }
 
-// print writes the tables of docs/benchmarks.md.
+// print writes the tables of docs/design/measurements.md.
 func (b *bench) print() {
 	fmt.Println("| | requests | lost in a move, P50 | P95 | P99 | longest gap, P50 | P95 | P99 |\n|---|---|---|---|---|---|---|---|")
 	for _, side := range []struct{ namespace, name string }{{shop, "replumb"}, {control, "delete and create"}} {

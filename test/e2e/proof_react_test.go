@@ -94,7 +94,7 @@ func (f *firstLoss) reported() lossReport {
 }
 
 // requireReaction fails the test if anything but what was in hand began after a loss had been reported. How long it took is only logged:
-// docs/benchmarks.md has it.
+// docs/design/measurements.md has it.
 func requireReaction(t *testing.T, events []engine.Event, r lossReport) {
 	t.Helper()
 	if began := begunAfter(events, r.at); len(began) > 1 {
