@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -223,6 +224,34 @@ func sorted(files map[string]string) []string {
 	}
 	slices.Sort(all)
 	return all
+}
+
+// TestKubeVersions: Helm installs on every Kubernetes that docs/support.md names.
+func TestKubeVersions(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/support.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := regexp.MustCompile(`(?m)^\| Kubernetes \| (.+) \|$`).FindStringSubmatch(string(page))
+	if row == nil {
+		t.Fatal("docs/support.md has no row Kubernetes")
+	}
+	minors := regexp.MustCompile(`\b1\.\d{2}\b`).FindAllString(row[1], -1)
+	slices.Sort(minors)
+	if want, has := ">="+minors[0]+".0-0", load(t).Metadata.KubeVersion; has != want {
+		t.Errorf("kubeVersion is %s; by docs/support.md it is %s", has, want)
+	}
+}
+
+// TestNotesSayHowToMove: who follows them gets more than a plan.
+func TestNotesSayHowToMove(t *testing.T) {
+	files, err := render(t, "replumb-system", "image: {tag: v1.2.3}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if notes := files["replumb/templates/NOTES.txt"]; !strings.Contains(notes, "spec.desired: Applied") {
+		t.Errorf("the notes have no spec.desired: Applied:\n%s", notes)
+	}
 }
 
 // TestRefusals: what the chart does not take, and what it says.
