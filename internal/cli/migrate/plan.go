@@ -45,8 +45,9 @@ func Plan(a *command.App) *cobra.Command {
 	o := &planOptions{source: source{App: a}}
 	cmd := &cobra.Command{
 		Use: "plan -f FILE", Short: "Print what a migration would do, in order", Args: command.NoArgs,
-		Long: `Print how each Service moves and at what risk, every one that stays, and then every write, in order. Nothing is written. Of a migration that is under way it prints what is left. Several Migrations in one file are one plan, in the
-order in which they move, whatever their order in the file.
+		Long: `Print how each Service moves and at what risk, every one that stays, and then every write, in order. Nothing is
+written. Of a migration that is under way it prints what is left. Several Migrations in one file are one plan, in the order in which
+they move, whatever their order in the file.
 
 Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		Example: a.Example(`

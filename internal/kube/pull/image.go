@@ -84,7 +84,8 @@ func Check[In any](code string, absent func(In) []findings.Result) findings.Chec
 		Claim:    "pods of replumb have an image, and the pull secrets that the Migration names exist",
 		Why: "a kubelet only warns of a pull secret that is missing and goes on without: pods of replumb wait for an image that the " +
 			"registry does not give them",
-		Fix: "name an image, where that is empty; make a secret before apply: kubectl create namespace " + v1alpha1.SystemNamespace + ", if there is none, then kubectl -n " +
-			v1alpha1.SystemNamespace + " create secret docker-registry NAME; or name the one that is there",
+		Fix: "name an image, where that is empty; make a secret before apply: kubectl create namespace " + v1alpha1.SystemNamespace +
+			", if there is none, then kubectl -n " + v1alpha1.SystemNamespace + " create secret docker-registry NAME; or name the one " +
+			"that is there",
 	}
 }

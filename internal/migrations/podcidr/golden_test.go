@@ -69,7 +69,10 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	}
 	p := &podmove.Planner{
 		Base: migration.Base{
-			Tools:     Deps{Cluster: nowhere, Image: pull.Image{Name: "replumb"}, Clock: clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))},
+			Tools: Deps{
+				Cluster: nowhere, Image: pull.Image{Name: "replumb"},
+				Clock: clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
+			},
 			Migration: job.Migration,
 		},
 		Inventory: strategy.Shared(), Rules: rules, Agents: job.newAgents(strategy),

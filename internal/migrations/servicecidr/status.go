@@ -140,7 +140,8 @@ func (b *StatusBody) holding() []string {
 	if b.unmoved == 0 {
 		return beside
 	}
-	return append([]string{english.Plural(b.unmoved, "Service", "") + " above that " + english.PluralWord(b.unmoved, "has", "have") + " not moved"}, beside...)
+	unmoved := fmt.Sprintf("%s above that %s not moved", english.Plural(b.unmoved, "Service", ""), english.PluralWord(b.unmoved, "has", "have"))
+	return append([]string{unmoved}, beside...)
 }
 
 // goneLines warn of old addresses at which clients are refused by now.
