@@ -5,31 +5,31 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // TierSpec is one class of Services. A Service belongs to the first tier that names it under services, else to the first
 // whose namespaces or selector match. Its annotation replumb.dev/tier comes before both.
 type TierSpec struct {
-	// Name of the tier.
+	// name of the tier.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self != 'cluster-services'",message="is the name of the tier of the cluster's own Services; give the tier another name, or name a Service of the cluster under services"
 	Name string `json:"name"`
 
-	// Selector matches labels of Services. With namespaces as well, both must match.
+	// selector matches labels of Services. With namespaces as well, both must match.
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 
-	// Namespaces whose Services belong to the tier.
+	// namespaces whose Services belong to the tier.
 	// +optional
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:MaxLength=63
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
 	Namespaces []string `json:"namespaces,omitempty"`
 
-	// Services by namespace/name.
+	// services by namespace/name.
 	// +optional
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:MaxLength=127
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
 	Services []string `json:"services,omitempty"`
 
-	// Pause is how long to wait after the tier.
+	// pause is how long to wait after the tier.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -48,15 +48,15 @@ type TierLookup struct {
 //
 // +kubebuilder:validation:ExactlyOneOf=exec;http
 type Action struct {
-	// Exec runs a program: the request on its stdin, the answer on its stdout.
+	// exec runs a program: the request on its stdin, the answer on its stdout.
 	// +optional
 	Exec *ExecAction `json:"exec,omitempty"`
 
-	// HTTP posts the request; the answer is the response.
+	// http posts the request; the answer is the response.
 	// +optional
 	HTTP *HTTPAction `json:"http,omitempty"`
 
-	// Timeout of the call. Default: 30s.
+	// timeout of the call. Default: 30s.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -66,7 +66,7 @@ type Action struct {
 
 // ExecAction is a program on the machine where replumb runs.
 type ExecAction struct {
-	// Command with its arguments. No shell is involved. A program with a slash in its name is found from the folder of the file
+	// command with its arguments. No shell is involved. A program with a slash in its name is found from the folder of the file
 	// with the Migration, and recorded by its whole path; one without is looked for in PATH.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
@@ -74,7 +74,7 @@ type ExecAction struct {
 	// +kubebuilder:validation:XValidation:rule="size(self) == 0 || size(self[0]) > 0",message="is empty; write the program and its arguments as a list, such as [/usr/local/bin/tiers, --all]"
 	Command []string `json:"command"`
 
-	// Env names environment variables of replumb that the program gets as well. docs/hooks.md lists those that every program gets;
+	// env names environment variables of replumb that the program gets as well. docs/hooks.md lists those that every program gets;
 	// it gets no others.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
@@ -82,7 +82,7 @@ type ExecAction struct {
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
 	Env []string `json:"env,omitempty"`
 
-	// PublishOutput has the end of what a program that fails says on stderr go where people read of the failure: Events, the status,
+	// publishOutput has the end of what a program that fails says on stderr go where people read of the failure: Events, the status,
 	// notifications, the report. Default: only the terminal of the operator shows it.
 	// +optional
 	PublishOutput bool `json:"publishOutput,omitempty"`
@@ -92,13 +92,13 @@ type ExecAction struct {
 //
 // +kubebuilder:validation:ExactlyOneOf=url;urlFromEnv
 type HTTPAction struct {
-	// URL, with scheme http or https.
+	// url, with scheme http or https.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="size(self) == 0 || isURL(self) && url(self).getScheme() in ['http', 'https'] && size(url(self).getHostname()) > 0",message="is not a URL of http or https with a host; write it with its scheme, such as https://hooks.example.com/replumb"
 	URL string `json:"url,omitempty"`
 
-	// URLFromEnv names the environment variable of replumb that holds the URL: one with a secret in it does not belong
+	// urlFromEnv names the environment variable of replumb that holds the URL: one with a secret in it does not belong
 	// into a Migration.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
@@ -110,15 +110,15 @@ type HTTPAction struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.timeout) || duration(self.timeout) <= duration('10m')",message="is not longer than nothing and at most 10m; write a duration such as 30s",fieldPath=".timeout"
 type Hook struct {
-	// Name of the hook.
+	// name of the hook.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
 
-	// When it is called.
+	// when it is called.
 	When HookMoment `json:"when"`
 
-	// Of names the phases or tiers it is called for, or the tiers of the batches. Default: all.
+	// of names the phases or tiers it is called for, or the tiers of the batches. Default: all.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=63
@@ -126,7 +126,7 @@ type Hook struct {
 
 	Action `json:",inline"`
 
-	// OnFailure Stop ends the run; Continue only tells. Default: Stop.
+	// onFailure Stop ends the run; Continue only tells. Default: Stop.
 	// +optional
 	// +kubebuilder:default=Stop
 	OnFailure FailurePolicy `json:"onFailure,omitempty"`
@@ -162,12 +162,12 @@ const (
 type Notifier struct {
 	HTTPAction `json:",inline"`
 
-	// Format JSON posts the event; Slack posts {"text": ...}, which Slack and its like take. Default: JSON.
+	// format JSON posts the event; Slack posts {"text": ...}, which Slack and its like take. Default: JSON.
 	// +optional
 	// +kubebuilder:default=JSON
 	Format NotifyFormat `json:"format,omitempty"`
 
-	// Timeout of one call. Default: 10s.
+	// timeout of one call. Default: 10s.
 	// +optional
 	// +kubebuilder:default="10s"
 	// +kubebuilder:validation:Type=string
@@ -175,7 +175,7 @@ type Notifier struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('10m')",message="is not longer than nothing and at most 10m; write a duration such as 30s"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
-	// OnFailure Stop ends the run when the call fails. Default: Continue.
+	// onFailure Stop ends the run when the call fails. Default: Continue.
 	// +optional
 	// +kubebuilder:default=Continue
 	OnFailure FailurePolicy `json:"onFailure,omitempty"`
@@ -194,19 +194,19 @@ const (
 
 // Window is a stretch of time on some days of the week.
 type Window struct {
-	// Days it begins on: Mon, Tue, Wed, Thu, Fri, Sat, Sun. Default: every day.
+	// days it begins on: Mon, Tue, Wed, Thu, Fri, Sat, Sun. Default: every day.
 	// +optional
 	// +kubebuilder:validation:items:Enum=Mon;Tue;Wed;Thu;Fri;Sat;Sun
 	// +kubebuilder:validation:MaxItems=7
 	Days []string `json:"days,omitempty"`
 
-	// Start and End as HH:MM. An end that is not after the start is on the next day.
+	// start and end as HH:MM. An end that is not after the start is on the next day.
 	// +kubebuilder:validation:Pattern=`^([01][0-9]|2[0-3]):[0-5][0-9]$`
 	Start string `json:"start"`
 	// +kubebuilder:validation:Pattern=`^([01][0-9]|2[0-3]):[0-5][0-9]$`
 	End string `json:"end"`
 
-	// TimeZone by its name in the IANA database, such as Europe/Berlin. Default: UTC.
+	// timeZone by its name in the IANA database, such as Europe/Berlin. Default: UTC.
 	// +optional
 	// +kubebuilder:default=UTC
 	// +kubebuilder:validation:MaxLength=64

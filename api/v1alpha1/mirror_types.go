@@ -5,16 +5,16 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // MirrorSpec is the job of having a second cluster, the target, serve what this one, the source, serves, for as long as the
 // source's network is changed, and of taking it back. The source is the cluster that the Migration is in.
 type MirrorSpec struct {
-	// Target is the cluster that takes over.
+	// target is the cluster that takes over.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Target ClusterReference `json:"target"`
 
-	// Copy is what is copied to the target, and how it is changed on the way.
+	// copy is what is copied to the target, and how it is changed on the way.
 	// +optional
 	// +kubebuilder:default={}
 	Copy CopySpec `json:"copy,omitempty"`
 
-	// Hosts are further names by which the target can be reached before any name leads there. Certificates are extended by
+	// hosts are further names by which the target can be reached before any name leads there. Certificates are extended by
 	// them, and Ingresses in the target answer to them as well.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
@@ -22,28 +22,28 @@ type MirrorSpec struct {
 	// +listMapKey=name
 	Hosts []HostAlias `json:"hosts,omitempty"`
 
-	// Certificates says whether the aliases in hosts are added to certificates. Default: Extend.
+	// certificates says whether the aliases in hosts are added to certificates. Default: Extend.
 	// +optional
 	// +kubebuilder:default=Extend
 	Certificates CertificateMode `json:"certificates,omitempty"`
 
-	// Singletons must not run in both clusters at once. They run where the names lead.
+	// singletons must not run in both clusters at once. They run where the names lead.
 	// +optional
 	// +kubebuilder:default={}
 	Singletons SingletonSpec `json:"singletons,omitempty"`
 
-	// Redirect leads names in DNS to the target.
+	// redirect leads names in DNS to the target.
 	// +optional
 	// +kubebuilder:default={}
 	Redirect RedirectSpec `json:"redirect,omitempty"`
 
-	// Canary has throw-away pods of the target, on at most eight of its nodes, connect to its targets before names are switched, such as
+	// canary has throw-away pods of the target, on at most eight of its nodes, connect to its targets before names are switched, such as
 	// to databases outside of both clusters. One that is not reached ends the run. Without targets there are no such pods.
 	// +optional
 	// +kubebuilder:default={}
 	Canary PodCanarySpec `json:"canary,omitempty"`
 
-	// FreezeKinds are further kinds of objects in namespaces that others may not deploy to the source, as resource.group such as
+	// freezeKinds are further kinds of objects in namespaces that others may not deploy to the source, as resource.group such as
 	// kafkas.kafka.strimzi.io. Workloads, Services, Ingresses, NetworkPolicies, Rollouts of Argo and routes of the Gateway API are frozen as it is.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
@@ -53,7 +53,7 @@ type MirrorSpec struct {
 	// +listType=set
 	FreezeKinds []string `json:"freezeKinds,omitempty"`
 
-	// GateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
+	// gateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:Type=string
@@ -66,12 +66,12 @@ type MirrorSpec struct {
 //
 // +kubebuilder:validation:ExactlyOneOf=context;secret
 type ClusterReference struct {
-	// Context of the kubeconfig that replumb runs with.
+	// context of the kubeconfig that replumb runs with.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Context string `json:"context,omitempty"`
 
-	// Secret of this cluster with a kubeconfig in it, such as Cluster API makes.
+	// secret of this cluster with a kubeconfig in it, such as Cluster API makes.
 	// +optional
 	Secret *KubeconfigSecret `json:"secret,omitempty"`
 }
@@ -84,7 +84,7 @@ type KubeconfigSecret struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// Key of the Secret's data. Default: value if there is such a key, or else kubeconfig.
+	// key of the Secret's data. Default: value if there is such a key, or else kubeconfig.
 	// +optional
 	Key string `json:"key,omitempty"`
 }
@@ -93,11 +93,11 @@ type KubeconfigSecret struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.name != self.alias",message="is the name itself; an alias leads to the mirror while the name does not yet",fieldPath=".alias"
 type HostAlias struct {
-	// Name that clients know.
+	// name that clients know.
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="(self.startsWith('*.') ? self.substring(2) : self).matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="is no host name; write a name in full, such as shop.example.com"
 	Name string `json:"name"`
-	// Alias that leads to the mirror from the beginning.
+	// alias that leads to the mirror from the beginning.
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="(self.startsWith('*.') ? self.substring(2) : self).matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="is no host name; write a name in full, such as shop.example.com"
 	Alias string `json:"alias"`
@@ -119,51 +119,51 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.volumeAction) || self.volumes == 'Copy'",message="is for volumes: Copy; set spec.mirror.copy.volumes: Copy, or leave it out",fieldPath=".volumeAction"
 type CopySpec struct {
-	// Namespaces that are copied. Default: all but kube-system, kube-public, kube-node-lease and replumb's own.
+	// namespaces that are copied. Default: all but kube-system, kube-public, kube-node-lease and replumb's own.
 	// +optional
 	// +kubebuilder:default={}
 	Namespaces NameFilter `json:"namespaces,omitempty"`
 
-	// Kinds that are copied, as resource.group such as deployments.apps, or configmaps. Default: all that can be.
+	// kinds that are copied, as resource.group such as deployments.apps, or configmaps. Default: all that can be.
 	// +optional
 	// +kubebuilder:default={}
 	Kinds NameFilter `json:"kinds,omitempty"`
 
-	// Selector, if set, chooses objects in namespaces by their labels.
+	// selector, if set, chooses objects in namespaces by their labels.
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 
-	// Registries are taken for one another in the names of images.
+	// registries are taken for one another in the names of images.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
 	Registries []RegistrySwap `json:"registries,omitempty"`
 
-	// Transforms change copies, in order.
+	// transforms change copies, in order.
 	// +optional
 	// +kubebuilder:validation:MaxItems=128
 	Transforms []Transform `json:"transforms,omitempty"`
 
-	// Existing says what to do with objects of the same name that the target has and replumb did not make. Default: Refuse.
+	// existing says what to do with objects of the same name that the target has and replumb did not make. Default: Refuse.
 	// +optional
 	// +kubebuilder:default=Refuse
 	Existing ExistingPolicy `json:"existing,omitempty"`
 
-	// NodePorts says whether Services keep the ports they have on nodes. Default: Keep, so that load balancers that were set up
+	// nodePorts says whether Services keep the ports they have on nodes. Default: Keep, so that load balancers that were set up
 	// for the one cluster fit the other.
 	// +optional
 	// +kubebuilder:default=Keep
 	NodePorts NodePortPolicy `json:"nodePorts,omitempty"`
 
-	// Volumes says what to do about PersistentVolumeClaims. Default: Refuse.
+	// volumes says what to do about PersistentVolumeClaims. Default: Refuse.
 	// +optional
 	// +kubebuilder:default=Refuse
 	Volumes VolumePolicy `json:"volumes,omitempty"`
 
-	// VolumeAction is called, with policy Copy, when claims have been copied and before workloads are: it fills the volumes.
+	// volumeAction is called, with policy Copy, when claims have been copied and before workloads are: it fills the volumes.
 	// +optional
 	VolumeAction *Action `json:"volumeAction,omitempty"`
 
-	// Parallel is how many objects are written at once. Default: 16.
+	// parallel is how many objects are written at once. Default: 16.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=128
@@ -173,11 +173,11 @@ type CopySpec struct {
 
 // NameFilter chooses by name. In both lists * stands for any part of a name.
 type NameFilter struct {
-	// Include, if not empty, are the only ones.
+	// include, if not empty, are the only ones.
 	// +optional
 	// +kubebuilder:validation:MaxItems=512
 	Include []string `json:"include,omitempty"`
-	// Exclude are left out.
+	// exclude are left out.
 	// +optional
 	// +kubebuilder:validation:MaxItems=512
 	Exclude []string `json:"exclude,omitempty"`
@@ -185,13 +185,13 @@ type NameFilter struct {
 
 // RegistrySwap takes one registry for another in the names of images.
 type RegistrySwap struct {
-	// From is how names of images begin, such as registry.example.com or registry.example.com/shop.
+	// from is how names of images begin, such as registry.example.com or registry.example.com/shop.
 	// +kubebuilder:validation:MinLength=1
 	From string `json:"from"`
-	// To is what takes its place.
+	// to is what takes its place.
 	// +kubebuilder:validation:MinLength=1
 	To string `json:"to"`
-	// Credentials is a Secret of this cluster, of type kubernetes.io/dockerconfigjson, that has some for the registry in to.
+	// credentials is a Secret of this cluster, of type kubernetes.io/dockerconfigjson, that has some for the registry in to.
 	// Each copied Secret of that type that has some for from gets them as well.
 	// +optional
 	Credentials *SecretReference `json:"credentials,omitempty"`
@@ -199,25 +199,25 @@ type RegistrySwap struct {
 
 // Transform changes those copies that it is about.
 type Transform struct {
-	// Kinds, Namespaces and Selector choose objects. Default: all.
+	// kinds, namespaces and selector choose objects. Default: all.
 	// +optional
 	Kinds []string `json:"kinds,omitempty"`
 	// +optional
 	Namespaces []string `json:"namespaces,omitempty"`
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
-	// Names chooses by the objects' own names. * stands for any part of a name.
+	// names chooses by the objects' own names. * stands for any part of a name.
 	// +optional
 	Names []string `json:"names,omitempty"`
 
-	// Hosts are names taken for one another in Ingresses, routes and gateways of the Gateway API, Certificates, and
+	// hosts are names taken for one another in Ingresses, routes and gateways of the Gateway API, Certificates, and
 	// external-dns's annotations.
 	// +optional
 	Hosts []Swap `json:"hosts,omitempty"`
-	// StorageClasses are taken for one another in claims.
+	// storageClasses are taken for one another in claims.
 	// +optional
 	StorageClasses []Swap `json:"storageClasses,omitempty"`
-	// Annotations and Labels are set, and those in RemoveAnnotations and RemoveLabels taken away.
+	// annotations and labels are set, and those in removeAnnotations and removeLabels taken away.
 	// +optional
 	Annotations map[string]string `json:"annotations,omitempty"`
 	// +optional
@@ -226,11 +226,11 @@ type Transform struct {
 	RemoveAnnotations []string `json:"removeAnnotations,omitempty"`
 	// +optional
 	RemoveLabels []string `json:"removeLabels,omitempty"`
-	// Replicas is how many pods a Deployment, StatefulSet or ReplicaSet gets.
+	// replicas is how many pods a Deployment, StatefulSet or ReplicaSet gets.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Replicas *int32 `json:"replicas,omitempty"`
-	// JSONPatch is a list of operations (RFC 6902), as JSON or YAML.
+	// jsonPatch is a list of operations (RFC 6902), as JSON or YAML.
 	// +optional
 	JSONPatch string `json:"jsonPatch,omitempty"`
 }
@@ -279,11 +279,11 @@ const (
 
 // SingletonSpec says what must not run twice. Objects with the annotation replumb.dev/run-once are singletons too.
 type SingletonSpec struct {
-	// CronJobs are suspended where names do not lead. Default: Suspend.
+	// cronJobs are suspended where names do not lead. Default: Suspend.
 	// +optional
 	// +kubebuilder:default=Suspend
 	CronJobs CronJobPolicy `json:"cronJobs,omitempty"`
-	// Workloads are Deployments and StatefulSets, as kind/namespace/name, that have pods in the cluster that names lead to, and none in the other.
+	// workloads are Deployments and StatefulSets, as kind/namespace/name, that have pods in the cluster that names lead to, and none in the other.
 	// +optional
 	// +kubebuilder:validation:MaxItems=512
 	// +kubebuilder:validation:items:MaxLength=512
@@ -304,19 +304,19 @@ const (
 
 // MirrorStatus is where a mirror stands.
 type MirrorStatus struct {
-	// Serving is the cluster that names lead to.
+	// serving is the cluster that names lead to.
 	// +optional
 	Serving ServingSide `json:"serving,omitempty"`
-	// Names that were found when the migration began, with what they lead to on either side.
+	// names that were found when the migration began, with what they lead to on either side.
 	// +optional
 	// +kubebuilder:validation:MaxItems=512
 	Names []RedirectName `json:"names,omitempty"`
-	// SourceUID and TargetUID are the UIDs of the namespace kube-system, by which clusters are distinguished.
+	// sourceUID and targetUID are the UIDs of the namespace kube-system, by which clusters are distinguished.
 	// +optional
 	SourceUID string `json:"sourceUID,omitempty"`
 	// +optional
 	TargetUID string `json:"targetUID,omitempty"`
-	// Copies are how many objects of the target are copies, as counted when all had been made.
+	// copies are how many objects of the target are copies, as counted when all had been made.
 	// +optional
 	Copies int `json:"copies,omitempty"`
 }

@@ -12,7 +12,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="(has(self.to) && !self.to.all(c, isCIDR(c))) || (has(self.from) && !self.from.all(c, isCIDR(c))) || !has(self.from) || self.to.all(a, self.from.all(b, !(cidr(a).containsCIDR(cidr(b)) || cidr(b).containsCIDR(cidr(a)))))",message="overlaps a range in spec.podCIDR.from; choose a target outside the ranges that are to be emptied",fieldPath=".to"
 // +kubebuilder:validation:XValidation:rule="!has(self.blockSize) || (has(self.to) && !self.to.all(c, isCIDR(c))) || self.to.all(a, cidr(a).prefixLength() <= self.blockSize)",message="is larger than the target; choose smaller blocks or a wider target",fieldPath=".blockSize"
 type PodCIDRSpec struct {
-	// From are the ranges of the pools to be emptied. Default: every enabled pool for pods but the targets.
+	// from are the ranges of the pools to be emptied. Default: every enabled pool for pods but the targets.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=64
@@ -20,7 +20,7 @@ type PodCIDRSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || self == string(cidr(self).masked())",message="is not in canonical form; write the first address of the range and its length, such as 10.245.0.0/16 or fd00:24::/48"
 	From []string `json:"from,omitempty"`
 
-	// To are the target ranges: one for each range in from, in the same order. Each becomes a pool with the
+	// to are the target ranges: one for each range in from, in the same order. Each becomes a pool with the
 	// encapsulation, NAT and node selector of the one it takes over from.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
@@ -30,13 +30,13 @@ type PodCIDRSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	To []string `json:"to"`
 
-	// BlockSize is the prefix length of the blocks that nodes take from the targets. Default: as before.
+	// blockSize is the prefix length of the blocks that nodes take from the targets. Default: as before.
 	// +optional
 	// +kubebuilder:validation:Minimum=20
 	// +kubebuilder:validation:Maximum=32
 	BlockSize int `json:"blockSize,omitempty"`
 
-	// Networks are ranges outside the cluster that the targets must not overlap.
+	// networks are ranges outside the cluster that the targets must not overlap.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=64
@@ -44,29 +44,29 @@ type PodCIDRSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || self == string(cidr(self).masked())",message="is not in canonical form; write the first address of the range and its length, such as 10.245.0.0/16 or fd00:24::/48"
 	Networks []string `json:"networks,omitempty"`
 
-	// Prepare is what is scaled up before any pod is restarted.
+	// prepare is what is scaled up before any pod is restarted.
 	// +optional
 	// +kubebuilder:default={}
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Prepare PrepareSpec `json:"prepare,omitempty"`
 
-	// Canary tries the targets out first.
+	// canary tries the targets out first.
 	// +optional
 	// +kubebuilder:default={}
 	Canary PodCanarySpec `json:"canary,omitempty"`
 
-	// Tunnels is what becomes of the old addresses of the nodes' tunnels, which Calico changes.
+	// tunnels is what becomes of the old addresses of the nodes' tunnels, which Calico changes.
 	// +optional
 	// +kubebuilder:default={}
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Tunnels TunnelsSpec `json:"tunnels,omitempty"`
 
-	// Roll is how pods are restarted.
+	// roll is how pods are restarted.
 	// +optional
 	// +kubebuilder:default={}
 	Roll RollSpec `json:"roll,omitempty"`
 
-	// Nodes is how nodes are moved, on clusters whose Nodes carry their range in spec.podCIDR.
+	// nodes is how nodes are moved, on clusters whose Nodes carry their range in spec.podCIDR.
 	// +optional
 	// +kubebuilder:default={}
 	Nodes NodeRangesSpec `json:"nodes,omitempty"`
@@ -75,14 +75,14 @@ type PodCIDRSpec struct {
 // NodeRangesSpec is how nodes are moved whose range is in their Node's spec.podCIDR: each is emptied, its Node recreated
 // with a range of the target, and filled again.
 type NodeRangesSpec struct {
-	// Parallel is how many nodes are moved at once. Default: 1.
+	// parallel is how many nodes are moved at once. Default: 1.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	// +kubebuilder:default=1
 	Parallel int `json:"parallel,omitempty"`
 
-	// Agents are DaemonSets, as namespace/name, that have to be restarted on a node to learn its range. Those of flannel,
+	// agents are DaemonSets, as namespace/name, that have to be restarted on a node to learn its range. Those of flannel,
 	// kindnet and kube-router are found.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
@@ -90,12 +90,12 @@ type NodeRangesSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[^/]+/[^/]+$')",message="is not namespace/name; write namespace/name, such as kube-system/coredns"
 	Agents []string `json:"agents,omitempty"`
 
-	// Gates says who does what gates about controller managers wait for. Manual leaves it to people. With Kubeadm, pods of replumb's own
+	// gates says who does what gates about controller managers wait for. Manual leaves it to people. With Kubeadm, pods of replumb's own
 	// change what kubeadm has written on control planes, one after the other, and its ConfigMap: they are root there. Default: Manual.
 	// +optional
 	Gates GatesMode `json:"gates,omitempty"`
 
-	// GateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
+	// gateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:Type=string
@@ -106,7 +106,7 @@ type NodeRangesSpec struct {
 
 // PrepareSpec is what gets one more pod before the first one is disturbed.
 type PrepareSpec struct {
-	// Deployments, as namespace/name, get one more pod than they have. Those of cluster DNS and of admission webhooks
+	// deployments, as namespace/name, get one more pod than they have. Those of cluster DNS and of admission webhooks
 	// with fewer than three pods are found.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
@@ -114,7 +114,7 @@ type PrepareSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[^/]+/[^/]+$')",message="is not namespace/name; write namespace/name, such as kube-system/coredns"
 	Deployments []string `json:"deployments,omitempty"`
 
-	// Mode Scale scales them; Disabled leaves everything as it is. Default: Scale.
+	// mode Scale scales them; Disabled leaves everything as it is. Default: Scale.
 	// +optional
 	// +kubebuilder:default=Scale
 	Mode PrepareMode `json:"mode,omitempty"`
@@ -133,14 +133,14 @@ const (
 
 // RollSpec is how pods are restarted.
 type RollSpec struct {
-	// Parallel is how many workloads of a batch restart at once. Default: 2.
+	// parallel is how many workloads of a batch restart at once. Default: 2.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	// +kubebuilder:default=2
 	Parallel int `json:"parallel,omitempty"`
 
-	// Timeout is how long one workload may take to be ready again. Default: 10m.
+	// timeout is how long one workload may take to be ready again. Default: 10m.
 	// +optional
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:Type=string
@@ -148,7 +148,7 @@ type RollSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="is not positive; write a duration such as 60s"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
-	// JobWait is how long to wait for the running pods of Jobs to end: they are never restarted. Default: 1h.
+	// jobWait is how long to wait for the running pods of Jobs to end: they are never restarted. Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:Type=string
@@ -156,7 +156,7 @@ type RollSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="is not positive; write a duration such as 60s"
 	JobWait *metav1.Duration `json:"jobWait,omitempty"`
 
-	// BarePods says what to do with pods that no rollout restarts: those without an owner, of updateStrategy OnDelete, and
+	// barePods says what to do with pods that no rollout restarts: those without an owner, of updateStrategy OnDelete, and
 	// of owners replumb does not know. What is only reported has to be dealt with before finish. Default: Report.
 	// +optional
 	// +kubebuilder:default=Report
@@ -166,16 +166,16 @@ type RollSpec struct {
 // PodCanarySpec is how throw-away pods try the targets out before other pods get addresses of them: on every node one that
 // answers and one that calls those of all other nodes, Services, the nodes and whatever else is named.
 type PodCanarySpec struct {
-	// Mode Run runs them; Disabled leaves the trial out. Default: Run.
+	// mode Run runs them; Disabled leaves the trial out. Default: Run.
 	// +optional
 	// +kubebuilder:default=Run
 	Mode PodCanaryMode `json:"mode,omitempty"`
 
-	// Image of replumb itself, for all pods that it runs. Default: the one of this version.
+	// image of replumb itself, for all pods that it runs. Default: the one of this version.
 	// +optional
 	Image string `json:"image,omitempty"`
 
-	// ImagePullSecrets are Secrets of namespace replumb-system, of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg, that
+	// imagePullSecrets are Secrets of namespace replumb-system, of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg, that
 	// nodes pull the image with.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
@@ -184,7 +184,7 @@ type PodCanarySpec struct {
 	// +listType=set
 	ImagePullSecrets []string `json:"imagePullSecrets,omitempty"`
 
-	// Targets are further addresses, as host:port over TCP, that pods must reach from their new address.
+	// targets are further addresses, as host:port over TCP, that pods must reach from their new address.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=320
@@ -195,7 +195,7 @@ type PodCanarySpec struct {
 // TunnelsSpec is what becomes of connections that nodes themselves have open to pods of other nodes: those of ingress
 // controllers on the hosts' network, for instance.
 type TunnelsSpec struct {
-	// Mode Hold keeps the address of a tunnel on its node, by a DaemonSet of replumb's with NET_ADMIN on the hosts' network,
+	// mode Hold keeps the address of a tunnel on its node, by a DaemonSet of replumb's with NET_ADMIN on the hosts' network,
 	// until finish or the end of rollback: connections go on. With Leave they hang when Calico gives the tunnel another
 	// address. Default: Hold.
 	// +optional

@@ -23,42 +23,42 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="!has(self.then) || !has(self.from) || (size(self.from) > 0 && self.then.to != self.from)",message="is empty, or is what then leads to; with then the record has to look different at its end than at its beginning",fieldPath=".from"
 // +kubebuilder:validation:XValidation:rule="!has(self.then) || !self.then.to.exists(v, v.startsWith('ALIAS ')) || has(self.provider.route53)",message="has an alias; only Route 53 has such",fieldPath=".then.to"
 type RecordSpec struct {
-	// Name in full, such as api.example.com.
+	// name in full, such as api.example.com.
 	// +kubebuilder:validation:MaxLength=254
 	// +kubebuilder:validation:Pattern=`^([a-zA-Z0-9_]([-a-zA-Z0-9_]{0,61}[a-zA-Z0-9_])?\.)+[a-zA-Z0-9_]([-a-zA-Z0-9_]{0,61}[a-zA-Z0-9_])?\.?$`
 	Name string `json:"name"`
 
-	// Type of the record. Default: A.
+	// type of the record. Default: A.
 	// +optional
 	// +kubebuilder:default=A
 	Type RecordType `json:"type,omitempty"`
 
-	// FromType is the type that the record has before, if it is to change it: from CNAME to A or AAAA, or from one of these to CNAME.
+	// fromType is the type that the record has before, if it is to change it: from CNAME to A or AAAA, or from one of these to CNAME.
 	// A name cannot have both (RFC 1034, section 3.6.2), so the one goes and the other comes in one change. Default: type.
 	// +optional
 	FromType RecordType `json:"fromType,omitempty"`
 
-	// From is what the record has before. Default: what is there when the migration begins. An empty list says that there
+	// from is what the record has before. Default: what is there when the migration begins. An empty list says that there
 	// is no such record yet, and that it may be created.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=320
 	From []string `json:"from,omitzero"`
 
-	// To is what the record has afterwards: addresses, the one name of a CNAME, or the one alias.
+	// to is what the record has afterwards: addresses, the one name of a CNAME, or the one alias.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=320
 	To []string `json:"to"`
 
-	// Then is what the record has at last, if to is for the time between: the address of the first new API server, say, until there is
+	// then is what the record has at last, if to is for the time between: the address of the first new API server, say, until there is
 	// a new load balancer. It is for names of the API only. The record goes there in one change once all control planes have moved, both
 	// ends answer and the new one is good for the name. It may be written, and corrected, while the migration runs: a load balancer may
 	// get its name late.
 	// +optional
 	Then *RecordEnd `json:"then,omitempty"`
 
-	// TTL is the time to live, in seconds, for as long as the record moves. One that is shorter already stays, and an alias has none.
+	// ttl is the time to live, in seconds, for as long as the record moves. One that is shorter already stays, and an alias has none.
 	// Default: 30.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
@@ -66,10 +66,10 @@ type RecordSpec struct {
 	// +kubebuilder:default=30
 	TTL *int32 `json:"ttl,omitempty"`
 
-	// Provider is how the record is changed.
+	// provider is how the record is changed.
 	Provider RecordProvider `json:"provider"`
 
-	// Resolvers are host:port of recursive servers, such as those of the clients, which must answer with the new values as
+	// resolvers are host:port of recursive servers, such as those of the clients, which must answer with the new values as
 	// well before anything goes on.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
@@ -77,7 +77,7 @@ type RecordSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([[][^]/ ]+[]]|[^]:/ []+):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="is not host:port; write it such as 192.0.2.10:6443"
 	Resolvers []string `json:"resolvers,omitempty"`
 
-	// Drain is how long to wait, beyond the time to live, until values that were taken out count as forgotten. It covers
+	// drain is how long to wait, beyond the time to live, until values that were taken out count as forgotten. It covers
 	// clients and caches that keep answers for longer than they may. Default: 60s.
 	// +optional
 	// +kubebuilder:default="1m"
@@ -93,10 +93,10 @@ type RecordSpec struct {
 // +kubebuilder:validation:XValidation:rule="self.type == 'CNAME' || self.to.all(v, v.startsWith('ALIAS ') || (isIP(v) && ip(v).family() == (self.type == 'A' ? 4 : 6)))",message="has something else than addresses of the type; a record of type A has IPv4 addresses, one of type AAAA IPv6 addresses",fieldPath=".to"
 // +kubebuilder:validation:XValidation:rule="!self.to.exists(v, v.startsWith('ALIAS ')) || size(self.to) == 1",message="has an alias and more; an alias is the one value of its record",fieldPath=".to"
 type RecordEnd struct {
-	// Type of the record.
+	// type of the record.
 	Type RecordType `json:"type"`
 
-	// To is what it has: addresses, the one name of a CNAME, or the one alias.
+	// to is what it has: addresses, the one name of a CNAME, or the one alias.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=320
@@ -119,15 +119,15 @@ const (
 //
 // +kubebuilder:validation:ExactlyOneOf=rfc2136;route53;manual
 type RecordProvider struct {
-	// RFC2136 sends dynamic updates to the zone's primary server.
+	// rfc2136 sends dynamic updates to the zone's primary server.
 	// +optional
 	RFC2136 *RFC2136Provider `json:"rfc2136,omitempty"`
 
-	// Route53 calls the API of Amazon Route 53, with the credentials of the environment that replumb runs in.
+	// route53 calls the API of Amazon Route 53, with the credentials of the environment that replumb runs in.
 	// +optional
 	Route53 *Route53Provider `json:"route53,omitempty"`
 
-	// Manual says what to change and waits until the zone's servers say so.
+	// manual says what to change and waits until the zone's servers say so.
 	// +optional
 	Manual *ManualProvider `json:"manual,omitempty"`
 }
@@ -136,22 +136,22 @@ type RecordProvider struct {
 //
 // +kubebuilder:validation:AtMostOneOf=tsigSecret;tsigKeyFile
 type RFC2136Provider struct {
-	// Server is host:port of the zone's primary. It is spoken to over TCP.
+	// server is host:port of the zone's primary. It is spoken to over TCP.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=320
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([[][^]/ ]+[]]|[^]:/ []+):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="is not host:port; write it such as 10.0.0.53:53"
 	Server string `json:"server"`
 
-	// Zone that the name is in, such as example.com.
+	// zone that the name is in, such as example.com.
 	// +kubebuilder:validation:MinLength=1
 	Zone string `json:"zone"`
 
-	// TSIGSecret is a Secret with the keys name, algorithm (hmac-sha256, for instance) and secret (in base64, as
+	// tsigSecret is a Secret with the keys name, algorithm (hmac-sha256, for instance) and secret (in base64, as
 	// tsig-keygen writes it).
 	// +optional
 	TSIGSecret *SecretReference `json:"tsigSecret,omitempty"`
 
-	// TSIGKeyFile is a file where replumb runs, as tsig-keygen writes it.
+	// tsigKeyFile is a file where replumb runs, as tsig-keygen writes it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	// +kubebuilder:validation:XValidation:rule="size(self) == 0 || self.startsWith('/')",message="depends on where replumb is started; write the whole path, such as /etc/replumb/tsig.key"
@@ -168,11 +168,11 @@ type SecretReference struct {
 
 // Route53Provider is a hosted zone.
 type Route53Provider struct {
-	// HostedZoneID such as Z1D633PJN98FT9.
+	// hostedZoneID such as Z1D633PJN98FT9.
 	// +kubebuilder:validation:Pattern=`^[A-Z0-9]{1,32}$`
 	HostedZoneID string `json:"hostedZoneID"`
 
-	// Region of the API. Default: that of the environment, else us-east-1. Only partitions other than the usual one need it.
+	// region of the API. Default: that of the environment, else us-east-1. Only partitions other than the usual one need it.
 	// +optional
 	Region string `json:"region,omitempty"`
 }
@@ -186,24 +186,24 @@ type RecordStatus struct {
 	Name string     `json:"name"`
 	Type RecordType `json:"type"`
 
-	// TTL in seconds, as it was. Zero, if there was no record.
+	// ttl in seconds, as it was. Zero, if there was no record.
 	// +optional
 	TTL int32 `json:"ttl,omitempty"`
 
-	// Values as they were, which say of which type. Empty, if there was no record.
+	// values as they were, which say of which type. Empty, if there was no record.
 	// +optional
 	Values []string `json:"values,omitempty"`
 
-	// LoweredAt is when every server of the zone was first seen with the time to live of the move. What was asked
+	// loweredAt is when every server of the zone was first seen with the time to live of the move. What was asked
 	// earlier may be remembered for as long as TTL from then.
 	// +optional
 	LoweredAt *metav1.Time `json:"loweredAt,omitempty"`
 
-	// PublishedAt is when values other than these were first written. Unset as long as they were not.
+	// publishedAt is when values other than these were first written. Unset as long as they were not.
 	// +optional
 	PublishedAt *metav1.Time `json:"publishedAt,omitempty"`
 
-	// Seen is the last set of values that every server was seen to answer with.
+	// seen is the last set of values that every server was seen to answer with.
 	// +optional
 	Seen *RecordSeen `json:"seen,omitempty"`
 }
@@ -215,7 +215,7 @@ type RecordSeen struct {
 
 	At metav1.Time `json:"at"`
 
-	// Longest is the longest time to live, in seconds, that a server answered with. Resolvers may stretch it.
+	// longest is the longest time to live, in seconds, that a server answered with. Resolvers may stretch it.
 	// +optional
 	Longest int32 `json:"longest,omitempty"`
 }

@@ -16,14 +16,14 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 //
 // +kubebuilder:validation:XValidation:rule="has(self.etcd) || !has(self.strategies) || !((has(self.strategies.clusterIP) && self.strategies.clusterIP == 'Etcd') || (has(self.strategies.nodePort) && self.strategies.nodePort == 'Etcd') || (has(self.strategies.loadBalancer) && self.strategies.loadBalancer == 'Etcd') || (has(self.strategies.other) && self.strategies.other == 'Etcd'))",message="is empty, and a strategy is Etcd; say how etcd is reached",fieldPath=".etcd"
 type ServiceCIDRSpec struct {
-	// Mode Move empties and retires ranges. Extend only adds the target. Retire empties and deletes one range whose
+	// mode Move empties and retires ranges. Extend only adds the target. Retire empties and deletes one range whose
 	// Services go to the other ranges. Default: Move.
 	// +optional
 	// +kubebuilder:default=Move
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Mode ServiceCIDRMode `json:"mode,omitempty"`
 
-	// To is the target range. Mode Retire defaults it to every other ready ServiceCIDR.
+	// to is the target range. Mode Retire defaults it to every other ready ServiceCIDR.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=64
@@ -31,7 +31,7 @@ type ServiceCIDRSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || self == string(cidr(self).masked())",message="is not in canonical form; write the first address of the range and its length, such as 10.245.0.0/16 or fd00:24::/48"
 	To []string `json:"to,omitempty"`
 
-	// From is what to empty. Default: every ready ServiceCIDR that is not the target.
+	// from is what to empty. Default: every ready ServiceCIDR that is not the target.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=64
@@ -39,35 +39,35 @@ type ServiceCIDRSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || self == string(cidr(self).masked())",message="is not in canonical form; write the first address of the range and its length, such as 10.245.0.0/16 or fd00:24::/48"
 	From []string `json:"from,omitempty"`
 
-	// Strategies are how Services move, by their kind. The annotation replumb.dev/strategy of a Service goes before: pin, hop or etcd.
+	// strategies are how Services move, by their kind. The annotation replumb.dev/strategy of a Service goes before: pin, hop or etcd.
 	// +optional
 	// +kubebuilder:default={}
 	Strategies StrategiesSpec `json:"strategies,omitempty"`
 
-	// Etcd is how the etcd of the API servers is reached. With it Services can be moved that no API can move: by strategy Etcd.
+	// etcd is how the etcd of the API servers is reached. With it Services can be moved that no API can move: by strategy Etcd.
 	// +optional
 	Etcd *StoreSpec `json:"etcd,omitempty"`
 
-	// Overlap is where a Service that has moved keeps its old address until finish: on itself, as an externalIP or as the address of a
+	// overlap is where a Service that has moved keeps its old address until finish: on itself, as an externalIP or as the address of a
 	// load balancer, or on a bridge beside it. Auto chooses for each Service, and plan says why. With strategy Hop a
 	// Service can be on itself as an externalIP alone.
 	// +optional
 	// +kubebuilder:default=Auto
 	Overlap OverlapForm `json:"overlap,omitempty"`
 
-	// Bridge is how bridges are kept answering at old addresses.
+	// bridge is how bridges are kept answering at old addresses.
 	// +optional
 	// +kubebuilder:default=Auto
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Bridge BridgeForm `json:"bridge,omitempty"`
 
-	// BridgeLabels are put on bridges, which stand in the namespaces of their Services, for policies that ask for some. Bridges that are
+	// bridgeLabels are put on bridges, which stand in the namespaces of their Services, for policies that ask for some. Bridges that are
 	// there get those that are added later, and keep those that are taken out.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	BridgeLabels map[string]string `json:"bridgeLabels,omitempty"`
 
-	// ClusterDomain is the DNS domain of the cluster. Default: cluster.local.
+	// clusterDomain is the DNS domain of the cluster. Default: cluster.local.
 	// +optional
 	// +kubebuilder:default=cluster.local
 	// +kubebuilder:validation:MaxLength=253
@@ -75,7 +75,7 @@ type ServiceCIDRSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	ClusterDomain string `json:"clusterDomain,omitempty"`
 
-	// Drain is how long old addresses answer after the last move before finish or rollback may take them away. It
+	// drain is how long old addresses answer after the last move before finish or rollback may take them away. It
 	// covers what clients and DNS caches remember.
 	// +optional
 	// +kubebuilder:default="1m"
@@ -84,25 +84,25 @@ type ServiceCIDRSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative; write a duration such as 60s"
 	Drain *metav1.Duration `json:"drain,omitempty"`
 
-	// Barrier is how it is proven that every node knows a batch's bridges.
+	// barrier is how it is proven that every node knows a batch's bridges.
 	// +optional
 	// +kubebuilder:default={}
 	Barrier BarrierSpec `json:"barrier,omitempty"`
 
-	// Follower says whether a Deployment of replumb keeps bridges in step with their Services from the first bridge to the last, between
+	// follower says whether a Deployment of replumb keeps bridges in step with their Services from the first bridge to the last, between
 	// commands as well: copies of the endpoints of Services without selector, kubernetes first of all, selectors and ports. It runs
 	// the image of agents. Default: Enabled, if there is an image to run, which every release has.
 	// +optional
 	Follower FollowerMode `json:"follower,omitempty"`
 
-	// ClusterServices says whether the cluster's own Services (kube-dns and whatever the kubelets' clusterDNS names, and
+	// clusterServices says whether the cluster's own Services (kube-dns and whatever the kubelets' clusterDNS names, and
 	// kubernetes) move too. As long as they stay, the default range cannot be retired. Default: Move.
 	// +optional
 	// +kubebuilder:default=Move
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	ClusterServices ClusterServicesPolicy `json:"clusterServices,omitempty"`
 
-	// Networks are ranges outside the cluster that its pods and nodes reach, such as VPNs and offices. The target must
+	// networks are ranges outside the cluster that its pods and nodes reach, such as VPNs and offices. The target must
 	// not overlap them.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
@@ -111,12 +111,12 @@ type ServiceCIDRSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || self == string(cidr(self).masked())",message="is not in canonical form; write the first address of the range and its length, such as 10.245.0.0/16 or fd00:24::/48"
 	Networks []string `json:"networks,omitempty"`
 
-	// Refresh is how pods are dealt with that carry old addresses in their environment or resolv.conf.
+	// refresh is how pods are dealt with that carry old addresses in their environment or resolv.conf.
 	// +optional
 	// +kubebuilder:default={}
 	Refresh RefreshSpec `json:"refresh,omitempty"`
 
-	// APIServers are host:port of every API server, as reached from where replumb runs. Default: the endpoints of the
+	// apiServers are host:port of every API server, as reached from where replumb runs. Default: the endpoints of the
 	// kubernetes Service.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
@@ -124,24 +124,24 @@ type ServiceCIDRSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([[][^]/ ]+[]]|[^]:/ []+):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="is not host:port; write it such as 192.0.2.10:6443"
 	APIServers []string `json:"apiServers,omitempty"`
 
-	// Gates says who does what gates wait for. Manual leaves it to people. With Kubeadm, pods of replumb's own change what kubeadm has
+	// gates says who does what gates wait for. Manual leaves it to people. With Kubeadm, pods of replumb's own change what kubeadm has
 	// written on each node, one node after the other, and its ConfigMaps: they are root there, and on control planes that is the whole
 	// cluster. A gate with an action calls the action. Default: Manual.
 	// +optional
 	Gates GatesMode `json:"gates,omitempty"`
 
-	// ManualGates are left to people with gates: Kubeadm as well.
+	// manualGates are left to people with gates: Kubeadm as well.
 	// +optional
 	// +kubebuilder:validation:MaxItems=3
 	// +listType=set
 	ManualGates []GateName `json:"manualGates,omitempty"`
 
-	// Actions do what gates wait for. A gate with an action calls it once in a run, and goes on when it sees for itself that all is as it
+	// actions do what gates wait for. A gate with an action calls it once in a run, and goes on when it sees for itself that all is as it
 	// should be; what the action says does not count. One without waits for people. An action has up to 30m, unless it says.
 	// +optional
 	Actions *GateActions `json:"actions,omitempty"`
 
-	// GateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
+	// gateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:Type=string
@@ -152,23 +152,23 @@ type ServiceCIDRSpec struct {
 
 // StrategiesSpec is how Services move, by their kind.
 type StrategiesSpec struct {
-	// ClusterIP Services: Hop, Etcd or Pin. Default: Hop.
+	// clusterIP Services: Hop, Etcd or Pin. Default: Hop.
 	// +optional
 	// +kubebuilder:default=Hop
 	ClusterIP Strategy `json:"clusterIP,omitempty"`
 
-	// NodePort Services: Hop, which for a moment takes the node ports away; Etcd, which leaves them alone; or Pin. Default: Hop.
+	// nodePort Services: Hop, which for a moment takes the node ports away; Etcd, which leaves them alone; or Pin. Default: Hop.
 	// +optional
 	// +kubebuilder:default=Hop
 	NodePort Strategy `json:"nodePort,omitempty"`
 
-	// LoadBalancer Services: Pin or Etcd. A hop would have the load balancer deleted. Default: Pin.
+	// loadBalancer Services: Pin or Etcd. A hop would have the load balancer deleted. Default: Pin.
 	// +optional
 	// +kubebuilder:default=Pin
 	// +kubebuilder:validation:XValidation:rule="self != 'Hop'",message="cannot be Hop: the load balancers would be deleted; set Pin or Etcd"
 	LoadBalancer Strategy `json:"loadBalancer,omitempty"`
 
-	// Other are Services that cannot hop without losing something: those with externalIPs, or with internalTrafficPolicy Local. Pin or Etcd.
+	// other are Services that cannot hop without losing something: those with externalIPs, or with internalTrafficPolicy Local. Pin or Etcd.
 	// Default: Etcd, if spec.serviceCIDR.etcd is set; else such Services block the migration until each is pinned.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self != 'Hop'",message="cannot be Hop: such Services would lose something; set Pin or Etcd"
@@ -196,21 +196,21 @@ const (
 // +kubebuilder:validation:XValidation:rule="!(has(self.secret) && (has(self.caFile) || has(self.certFile) || has(self.keyFile)))",message="is set, and files are named as well; name either the Secret or the files",fieldPath=".secret"
 // +kubebuilder:validation:XValidation:rule="has(self.secret) || (has(self.caFile) && has(self.certFile) && has(self.keyFile)) || self.endpoints.all(e, e.startsWith('http://'))",message="is empty; name caFile, certFile and keyFile, or a secret",fieldPath=".caFile"
 type StoreSpec struct {
-	// Endpoints are client URLs. One that answers is enough.
+	// endpoints are client URLs. One that answers is enough.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=512
 	// +kubebuilder:validation:items:XValidation:rule="isURL(self) && size(url(self).getHost()) > 0 && (url(self).getScheme() == 'https' || (url(self).getScheme() == 'http' && url(self).getHostname() in ['127.0.0.1', '::1', 'localhost']))",message="is no client URL; write https://10.0.0.1:2379"
 	Endpoints []string `json:"endpoints"`
 
-	// Prefix is what API servers are given as --etcd-prefix. Default: /registry.
+	// prefix is what API servers are given as --etcd-prefix. Default: /registry.
 	// +optional
 	// +kubebuilder:default=/registry
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/`
 	Prefix string `json:"prefix,omitempty"`
 
-	// CAFile, CertFile and KeyFile are of a client of etcd, on the machine where replumb runs; with kubeadm etcd/ca.crt and
+	// caFile, certFile and keyFile are of a client of etcd, on the machine where replumb runs; with kubeadm etcd/ca.crt and
 	// apiserver-etcd-client.crt and .key in /etc/kubernetes/pki.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -222,7 +222,7 @@ type StoreSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	KeyFile string `json:"keyFile,omitempty"`
 
-	// Secret is the name of a Secret in the namespace replumb-system that has them as ca.crt, tls.crt and tls.key: for the operator, which has
+	// secret is the name of a Secret in the namespace replumb-system that has them as ca.crt, tls.crt and tls.key: for the operator, which has
 	// no files.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -232,15 +232,15 @@ type StoreSpec struct {
 
 // GateActions are what gates call. Each has to stand being called again.
 type GateActions struct {
-	// Certificates has every API server serve a certificate that names the new address of the Service kubernetes beside the old one.
+	// certificates has every API server serve a certificate that names the new address of the Service kubernetes beside the old one.
 	// +optional
 	Certificates *Action `json:"certificates,omitempty"`
 
-	// Kubelets has every kubelet name another address as cluster DNS.
+	// kubelets has every kubelet name another address as cluster DNS.
 	// +optional
 	Kubelets *Action `json:"kubelets,omitempty"`
 
-	// APIServers gives every API server and controller manager another --service-cluster-ip-range.
+	// apiServers gives every API server and controller manager another --service-cluster-ip-range.
 	// +optional
 	APIServers *Action `json:"apiServers,omitempty"`
 }
@@ -306,19 +306,19 @@ const (
 
 // RefreshSpec is how pods get rid of old addresses.
 type RefreshSpec struct {
-	// Mode Restart restarts the owners of such pods; Report only names them. Default: Restart.
+	// mode Restart restarts the owners of such pods; Report only names them. Default: Restart.
 	// +optional
 	// +kubebuilder:default=Restart
 	Mode RefreshMode `json:"mode,omitempty"`
 
-	// Parallel is how many workloads restart at once. Default: 2.
+	// parallel is how many workloads restart at once. Default: 2.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	// +kubebuilder:default=2
 	Parallel int `json:"parallel,omitempty"`
 
-	// Timeout is how long one workload may take to be ready again. Default: 10m.
+	// timeout is how long one workload may take to be ready again. Default: 10m.
 	// +optional
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:Type=string
@@ -326,13 +326,13 @@ type RefreshSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative; write a duration such as 60s"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
-	// BarePods says what to do with pods that no rollout restarts: those without an owner, of Jobs, and of owners
+	// barePods says what to do with pods that no rollout restarts: those without an owner, of Jobs, and of owners
 	// replumb does not know. Default: Report.
 	// +optional
 	// +kubebuilder:default=Report
 	BarePods BarePodsPolicy `json:"barePods,omitempty"`
 
-	// LeaveFirst says which Deployments are restarted pod by pod, each of which leaves its Services before it ends, so that no client
+	// leaveFirst says which Deployments are restarted pod by pod, each of which leaves its Services before it ends, so that no client
 	// loses anything. UDP: those that a Service with a UDP port leads to, such as CoreDNS. All: those that any Service leads to, which takes
 	// longer. None: all are restarted by rollout. Where a pod cannot leave first, its Deployment is restarted by rollout. Default: UDP.
 	// +optional
@@ -405,12 +405,12 @@ const (
 
 // BarrierSpec is how a barrier is passed.
 type BarrierSpec struct {
-	// Mode Agent has the agent of every node ask its kube-proxy, HealthCheck asks through the API server. Wait only lets time pass, and
+	// mode Agent has the agent of every node ask its kube-proxy, HealthCheck asks through the API server. Wait only lets time pass, and
 	// proves nothing. Default: Agent where agents run, else HealthCheck.
 	// +optional
 	Mode BarrierMode `json:"mode,omitempty"`
 
-	// Wait is the time that mode Wait lets pass. Mode HealthCheck gives up after it, but not before a minute.
+	// wait is the time that mode Wait lets pass. Mode HealthCheck gives up after it, but not before a minute.
 	// +optional
 	// +kubebuilder:default="10s"
 	// +kubebuilder:validation:Type=string

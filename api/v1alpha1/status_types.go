@@ -4,110 +4,110 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // MigrationStatus is what was last observed. What it says can always be found again on the objects themselves.
 type MigrationStatus struct {
-	// ObservedGeneration is the metadata.generation that this status is about.
+	// observedGeneration is the metadata.generation that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Type is the job that spec names, such as serviceCIDR.
+	// type is the job that spec names, such as serviceCIDR.
 	// +optional
 	Type string `json:"type,omitempty"`
 
-	// Phase is where the migration stands.
+	// phase is where the migration stands.
 	// +optional
 	Phase Phase `json:"phase,omitempty"`
 
-	// Attempt counts how often apply has set out. An approval of finish is of one attempt.
+	// attempt counts how often apply has set out. An approval of finish is of one attempt.
 	// +optional
 	Attempt int64 `json:"attempt,omitempty"`
 
-	// Stage is the phase of the plan that a run was last in, such as move or refresh.
+	// stage is the phase of the plan that a run was last in, such as move or refresh.
 	// +optional
 	Stage string `json:"stage,omitempty"`
 
-	// NodesRepointedAt is when every kubelet was first seen to give pods the cluster DNS address that belongs to the
+	// nodesRepointedAt is when every kubelet was first seen to give pods the cluster DNS address that belongs to the
 	// present direction of the migration.
 	// +optional
 	NodesRepointedAt *metav1.Time `json:"nodesRepointedAt,omitempty"`
 
-	// Tiers counts the Services of each tier.
+	// tiers counts the Services of each tier.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	Tiers []TierStatus `json:"tiers,omitempty"`
 
-	// Nodes are those that leave, in a migration of nodes: it remembers them when they are gone.
+	// nodes are those that leave, in a migration of nodes: it remembers them when they are gone.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	Nodes []NodeStatus `json:"nodes,omitempty"`
 
-	// TakenBack are the workloads whose restart by replumb somebody undid. Their pods are replaced one by one.
+	// takenBack are the workloads whose restart by replumb somebody undid. Their pods are replaced one by one.
 	// +optional
 	// +listType=map
 	// +listMapKey=uid
 	// +kubebuilder:validation:MaxItems=256
 	TakenBack []TakenBackStatus `json:"takenBack,omitempty"`
 
-	// Backups are the SHA-256 digests, in hex, of what its backups hold. What has another was not stored by replumb.
+	// backups are the SHA-256 digests, in hex, of what its backups hold. What has another was not stored by replumb.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=4096
 	// +kubebuilder:validation:items:MaxLength=64
 	Backups []string `json:"backups,omitempty"`
 
-	// Records are what names in DNS were before they were changed.
+	// records are what names in DNS were before they were changed.
 	// +optional
 	// +kubebuilder:validation:MaxItems=128
 	Records []RecordStatus `json:"records,omitempty"`
 
-	// Mirror is where a mirror stands.
+	// mirror is where a mirror stands.
 	// +optional
 	Mirror *MirrorStatus `json:"mirror,omitempty"`
 
-	// CNI is where the switch of a network stands.
+	// cni is where the switch of a network stands.
 	// +optional
 	CNI *CNIStatus `json:"cni,omitempty"`
 
-	// Proof is what the agents have seen.
+	// proof is what the agents have seen.
 	// +optional
 	Proof *ProofStatus `json:"proof,omitempty"`
 
-	// Conditions: Ready is true when the cluster is as spec.desired says, Reconciling while something is done or waited for, Stalled and
+	// conditions: Ready is true when the cluster is as spec.desired says, Reconciling while something is done or waited for, Stalled and
 	// GateWaiting while a person has to do something, which the message says, and Paused while a pause is asked for.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// Counts of Services.
+	// counts of Services.
 	// +optional
 	Counts Counts `json:"counts,omitempty"`
 
-	// PlanHash is the hash of the plan last applied, or made where none is to be applied.
+	// planHash is the hash of the plan last applied, or made where none is to be applied.
 	// +optional
 	PlanHash string `json:"planHash,omitempty"`
 
-	// PointOfNoReturnPassed is true once finish has begun to take old addresses away.
+	// pointOfNoReturnPassed is true once finish has begun to take old addresses away.
 	// +optional
 	PointOfNoReturnPassed bool `json:"pointOfNoReturnPassed,omitempty"`
 
-	// LastError is why the last run stopped.
+	// lastError is why the last run stopped.
 	// +optional
 	LastError string `json:"lastError,omitempty"`
 }
 
 // TakenBackStatus is a restart that somebody undid.
 type TakenBackStatus struct {
-	// UID is that of the workload.
+	// uid is that of the workload.
 	// +kubebuilder:validation:MaxLength=64
 	UID string `json:"uid"`
-	// Workload is its kind, namespace and name.
+	// workload is its kind, namespace and name.
 	// +kubebuilder:validation:MaxLength=512
 	Workload string `json:"workload"`
-	// By are those who write its pod template beside replumb, as its managedFields say.
+	// by are those who write its pod template beside replumb, as its managedFields say.
 	// +kubebuilder:validation:MaxLength=512
 	By string `json:"by"`
-	// At is when that was seen first.
+	// at is when that was seen first.
 	At metav1.Time `json:"at"`
 }
 
@@ -204,15 +204,15 @@ const (
 
 // Counts of Services.
 type Counts struct {
-	// Total is how many Services move.
+	// total is how many Services move.
 	Total int `json:"total"`
-	// Moved is how many are at their new address.
+	// moved is how many are at their new address.
 	Moved int `json:"moved"`
-	// Bridged is how many bridges exist.
+	// bridged is how many bridges exist.
 	Bridged int `json:"bridged"`
-	// Pinned is how many Services keep their address in the old range.
+	// pinned is how many Services keep their address in the old range.
 	// +optional
 	Pinned int `json:"pinned,omitempty"`
-	// Stays is how many Services are left alone.
+	// stays is how many Services are left alone.
 	Stays int `json:"stays"`
 }

@@ -14,6 +14,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Moved",type=integer,JSONPath=`.status.counts.moved`
 // +kubebuilder:printcolumn:name="Total",type=integer,JSONPath=`.status.counts.total`
+// +kubebuilder:printcolumn:name="Lost",type=integer,JSONPath=`.status.proof.failed`
 // +kubebuilder:printcolumn:name="Final",type=boolean,JSONPath=`.status.pointOfNoReturnPassed`,priority=1
 // +kubebuilder:printcolumn:name="Stage",type=string,JSONPath=`.status.stage`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
@@ -59,33 +60,33 @@ type MigrationList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.serviceCIDR) == has(oldSelf.serviceCIDR) && has(self.podCIDR) == has(oldSelf.podCIDR) && has(self.nodes) == has(oldSelf.nodes) && has(self.mirror) == has(oldSelf.mirror) && has(self.cni) == has(oldSelf.cni)",message="the job cannot be exchanged for another; create another Migration"
 // +kubebuilder:validation:XValidation:rule="!has(self.defaultTier) || size(self.defaultTier) == 0 || (has(self.tiers) && size(self.tiers) > 0 ? self.tiers.exists(t, t.name == self.defaultTier) : self.defaultTier == 'default')",messageExpression="'there is no tier \"' + self.defaultTier + '\"; use the name of one in spec.tiers'",fieldPath=".defaultTier"
 type MigrationSpec struct {
-	// ServiceCIDR moves the Services of the cluster to another range. What moves, and where, cannot be changed once the migration
+	// serviceCIDR moves the Services of the cluster to another range. What moves, and where, cannot be changed once the migration
 	// has begun: a different move is a different Migration. Pace, patience and reach can.
 	// +optional
 	ServiceCIDR *ServiceCIDRSpec `json:"serviceCIDR,omitempty"`
 
-	// PodCIDR moves the pods of the cluster to another range.
+	// podCIDR moves the pods of the cluster to another range.
 	// +optional
 	PodCIDR *PodCIDRSpec `json:"podCIDR,omitempty"`
 
-	// Nodes moves the cluster's nodes to another network.
+	// nodes moves the cluster's nodes to another network.
 	// +optional
 	Nodes *NodesSpec `json:"nodes,omitempty"`
 
-	// Mirror has a second cluster serve what this one does, and takes it back.
+	// mirror has a second cluster serve what this one does, and takes it back.
 	// +optional
 	Mirror *MirrorSpec `json:"mirror,omitempty"`
 
-	// CNI replaces what gives pods their network.
+	// cni replaces what gives pods their network.
 	// +optional
 	CNI *CNISpec `json:"cni,omitempty"`
 
-	// Batch is how many objects move together.
+	// batch is how many objects move together.
 	// +optional
 	// +kubebuilder:default={}
 	Batch BatchSpec `json:"batch,omitempty"`
 
-	// Tiers are classes of Services by how critical they are, the least critical first. They move in this order; the
+	// tiers are classes of Services by how critical they are, the least critical first. They move in this order; the
 	// cluster's own Services (kube-dns, kubernetes) come last unless a tier names them under services.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
@@ -93,58 +94,58 @@ type MigrationSpec struct {
 	// +listMapKey=name
 	Tiers []TierSpec `json:"tiers,omitempty"`
 
-	// DefaultTier is the tier of Services that no rule names. Default: the last of tiers.
+	// defaultTier is the tier of Services that no rule names. Default: the last of tiers.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	DefaultTier string `json:"defaultTier,omitempty"`
 
-	// TierLookup asks someone else for the tier of those Services that no rule names.
+	// tierLookup asks someone else for the tier of those Services that no rule names.
 	// +optional
 	TierLookup *TierLookup `json:"tierLookup,omitempty"`
 
-	// Windows are the times in which batches may begin. Outside of them a run waits. Default: any time.
+	// windows are the times in which batches may begin. Outside of them a run waits. Default: any time.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
 	Windows []Window `json:"windows,omitempty"`
 
-	// Hooks are called before and after phases, tiers and batches.
+	// hooks are called before and after phases, tiers and batches.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
 	// +listMapKey=name
 	Hooks []Hook `json:"hooks,omitempty"`
 
-	// Notify tells others how the migration goes.
+	// notify tells others how the migration goes.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	Notify []Notifier `json:"notify,omitempty"`
 
-	// Proof is how it is proven that nothing is lost.
+	// proof is how it is proven that nothing is lost.
 	// +optional
 	// +kubebuilder:default={}
 	Proof ProofSpec `json:"proof,omitempty,omitzero"`
 
-	// Freeze keeps others from changing Services that are in flight. Default: Enforce.
+	// freeze keeps others from changing Services that are in flight. Default: Enforce.
 	// +optional
 	// +kubebuilder:default=Enforce
 	Freeze FreezeMode `json:"freeze,omitempty"`
 
-	// DeploymentFreeze keeps others from deploying for as long as the migration is in flight: from the first change to the end of finish or of
+	// deploymentFreeze keeps others from deploying for as long as the migration is in flight: from the first change to the end of finish or of
 	// rollback. Default: they may deploy. A mirror freezes deployments by spec.freeze, in the namespaces that it copies; of this it takes
 	// kinds, selector, allow and gitOps.
 	// +optional
 	DeploymentFreeze *DeploymentFreezeSpec `json:"deploymentFreeze,omitempty"`
 
-	// Backups says what becomes of the backups when the migration is over. Default: Remove.
+	// backups says what becomes of the backups when the migration is over. Default: Remove.
 	// +optional
 	// +kubebuilder:default=Remove
 	Backups BackupPolicy `json:"backups,omitempty"`
 
-	// Paused keeps runs from going on. A running one ends where it waits, or after the steps in hand.
+	// paused keeps runs from going on. A running one ends where it waits, or after the steps in hand.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// Desired is how far the migration shall go.
+	// desired is how far the migration shall go.
 	// +optional
 	// +kubebuilder:default=Planned
 	Desired DesiredState `json:"desired,omitempty"`
@@ -196,21 +197,21 @@ const (
 // DeploymentFreezeSpec says which deployments are frozen, and for whom. What programs write while they run goes on: status, ConfigMaps,
 // Secrets, Jobs, pods, and replicas by the subresource scale.
 type DeploymentFreezeSpec struct {
-	// Mode says what happens where nothing can be frozen: Enforce refuses to begin, IfPossible goes on. Disabled freezes nothing, for gitOps
+	// mode says what happens where nothing can be frozen: Enforce refuses to begin, IfPossible goes on. Disabled freezes nothing, for gitOps
 	// alone. Default: Enforce.
 	// +optional
 	// +kubebuilder:default=Enforce
 	Mode FreezeMode `json:"mode,omitempty"`
 
-	// Namespaces that are frozen. Default: all but replumb's own.
+	// namespaces that are frozen. Default: all but replumb's own.
 	// +optional
 	Namespaces NameFilter `json:"namespaces,omitempty,omitzero"`
 
-	// Selector, if set, chooses the objects that are frozen by their labels. An expression with NotIn or DoesNotExist leaves some out.
+	// selector, if set, chooses the objects that are frozen by their labels. An expression with NotIn or DoesNotExist leaves some out.
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 
-	// Kinds are further kinds of objects in namespaces that are frozen, as resource.group such as kafkas.kafka.strimzi.io. Workloads, Services,
+	// kinds are further kinds of objects in namespaces that are frozen, as resource.group such as kafkas.kafka.strimzi.io. Workloads, Services,
 	// Ingresses, NetworkPolicies, Rollouts of Argo and routes of the Gateway API are frozen as it is.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
@@ -220,7 +221,7 @@ type DeploymentFreezeSpec struct {
 	// +listType=set
 	Kinds []string `json:"kinds,omitempty"`
 
-	// Allow are users that may deploy all the same, such as system:serviceaccount:NAMESPACE:NAME.
+	// allow are users that may deploy all the same, such as system:serviceaccount:NAMESPACE:NAME.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
@@ -228,7 +229,7 @@ type DeploymentFreezeSpec struct {
 	// +listType=set
 	Allow []string `json:"allow,omitempty"`
 
-	// GitOps says what becomes of Argo CD and Flux meanwhile. Default: Keep.
+	// gitOps says what becomes of Argo CD and Flux meanwhile. Default: Keep.
 	// +optional
 	// +kubebuilder:default=Keep
 	GitOps GitOpsMode `json:"gitOps,omitempty"`
@@ -259,14 +260,14 @@ const (
 
 // BatchSpec is how many objects move together and how long to look at the result.
 type BatchSpec struct {
-	// Size of a batch. Default: 10.
+	// size of a batch. Default: 10.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=500
 	// +kubebuilder:default=10
 	Size int `json:"size,omitempty"`
 
-	// Settle is how long to wait after a batch. Default: 2s.
+	// settle is how long to wait after a batch. Default: 2s.
 	// +optional
 	// +kubebuilder:default="2s"
 	// +kubebuilder:validation:Type=string

@@ -44,7 +44,7 @@ func inCluster(t *testing.T, dir string) {
 			server.Namespace(t, "shop")
 			for name, from := range map[string]string{
 				"rbac.yaml": "../../deploy/rbac.yaml", "nodereports.yaml": "../../deploy/crds/replumb.dev_nodereports.yaml",
-				"crds.yaml": "../../deploy/crds/replumb.dev_migrations.yaml",
+				"crds.yaml": "../../deploy/crds/replumb.dev_migrations.yaml", "operator.yaml": "../../examples/service-cidr/operator.yaml",
 			} {
 				if err := copyFile(filepath.Join(env.WorkDir, name), from); err != nil {
 					return err

@@ -185,8 +185,8 @@ func rolesByKind(t *testing.T, all []*unstructured.Unstructured) map[string][]ma
 	return roles
 }
 
-// TestOperatorIsSafe: it listens on no port, may do nothing on its node, and its Deployment
-// survives a drain.
+// TestOperatorIsSafe: it listens for probes of kubelets alone, may do nothing on its node, and its
+// Deployment survives a drain.
 func TestOperatorIsSafe(t *testing.T) {
 	d := &appsv1.Deployment{}
 	o := whole()
@@ -197,10 +197,13 @@ func TestOperatorIsSafe(t *testing.T) {
 	}
 	pod := d.Spec.Template.Spec
 	c := pod.Containers[0]
-	if len(c.Ports) > 0 || c.LivenessProbe != nil || pod.HostNetwork {
+	if len(c.Ports) != 1 || c.Ports[0].Name != "health" || pod.HostNetwork {
 		t.Errorf("it listens: %+v", c)
 	}
-	if !slices.Equal(c.Args, []string{"operator"}) {
+	if c.LivenessProbe == nil || c.ReadinessProbe == nil {
+		t.Errorf("no probe: %+v", c)
+	}
+	if !slices.Equal(c.Args, []string{"operator", "--health-probe-bind-address=8081"}) {
 		t.Errorf("args %q", c.Args)
 	}
 	if s := c.SecurityContext; s == nil || !*s.RunAsNonRoot || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem {

@@ -22,6 +22,9 @@ func meta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels()}
 }
 
+// healthPort is where pods of the operator answer probes.
+const healthPort = 8081
+
 type grant struct {
 	role access.Role
 	who  rbacv1.Subject
@@ -66,15 +69,30 @@ func operator(o Options) ([]client.Object, error) {
 		})}, nil
 }
 
-// pod of a replica. It listens on no port, and has a minute to finish the step in hand.
+// pod of a replica. It listens for kubelets alone, and has a minute to finish the step in hand.
 func pod(o Options) corev1.PodSpec {
-	return workload.Replica(workload.PodOptions{
-		Account: Operator, Image: o.Image, Args: []string{Argument}, Grace: 60,
-		CPU: "100m", Memory: "128Mi", MemoryLimit: "1Gi",
+	replica := workload.Replica(workload.PodOptions{
+		Account: Operator, Image: o.Image, Grace: 60,
+		Args: []string{Argument, fmt.Sprintf("--health-probe-bind-address=%d", healthPort)},
+		CPU:  "100m", Memory: "128Mi", MemoryLimit: "1Gi",
 		Env: []corev1.EnvVar{
 			workload.FromField("POD_NAME", "metadata.name"),
 			workload.FromField("POD_NAMESPACE", "metadata.namespace"),
 			workload.FromField("POD_UID", "metadata.uid"),
 		},
 	}, labels())
+	probed(&replica.Containers[0])
+	return replica
+}
+
+// probed has kubelets end a replica that has answered nothing for two minutes. A restart while the
+// network of pods is replaced would help nobody, hence the patience.
+func probed(c *corev1.Container) {
+	const health = "health"
+	get := func(path string) corev1.ProbeHandler {
+		return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString(health)}}
+	}
+	c.Ports = append(c.Ports, corev1.ContainerPort{Name: health, ContainerPort: healthPort})
+	c.LivenessProbe = &corev1.Probe{ProbeHandler: get("/healthz"), PeriodSeconds: 20, FailureThreshold: 6}
+	c.ReadinessProbe = &corev1.Probe{ProbeHandler: get("/readyz")}
 }

@@ -4,9 +4,13 @@
 {{ include "replumb.release" . }}
 {{- end }}
 
+{{/* What Helm and the user of the chart put on every object. */}}
 {{- define "replumb.release" -}}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* Labels of the operator's pods. They are those of replumb install, so that one can take over from the other. */}}
@@ -48,15 +52,4 @@ app.kubernetes.io/component: operator
 {{- if lt (len .Values.rbac.kinds) (len (.Files.Get "files/kinds.yaml" | fromYaml)) -}}
 {{ join "," .Values.rbac.kinds }}
 {{- end -}}
-{{- end }}
-
-{{/* A container that writes nothing and may do nothing on its node. */}}
-{{- define "replumb.unprivileged" -}}
-readOnlyRootFilesystem: true
-allowPrivilegeEscalation: false
-runAsNonRoot: true
-runAsUser: 65534
-runAsGroup: 65534
-capabilities: {drop: [ALL]}
-seccompProfile: {type: RuntimeDefault}
 {{- end }}

@@ -2,9 +2,11 @@ package chart
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -225,15 +227,51 @@ func sorted(files map[string]string) []string {
 	return all
 }
 
+// TestKubeVersions: Helm installs on every Kubernetes that docs/support.md names.
+func TestKubeVersions(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/support.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := regexp.MustCompile(`(?m)^\| Kubernetes \| (.+) \|$`).FindStringSubmatch(string(page))
+	if row == nil {
+		t.Fatal("docs/support.md has no row Kubernetes")
+	}
+	minors := regexp.MustCompile(`\b1\.\d{2}\b`).FindAllString(row[1], -1)
+	slices.Sort(minors)
+	c := load(t)
+	if want, has := ">="+minors[0]+".0-0", c.Metadata.KubeVersion; has != want {
+		t.Errorf("kubeVersion is %s; by docs/support.md it is %s", has, want)
+	}
+	for _, f := range c.Raw {
+		if f.Name == "README.md" && !strings.Contains(string(f.Data), "Kubernetes "+minors[0]+" or later") {
+			t.Errorf("README.md does not say Kubernetes %s or later", minors[0])
+		}
+	}
+}
+
+// TestNotesSayHowToMove: who follows them gets more than a plan.
+func TestNotesSayHowToMove(t *testing.T) {
+	files, err := render(t, "replumb-system", "image: {tag: v1.2.3}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if notes := files["replumb/templates/NOTES.txt"]; !strings.Contains(notes, "spec.desired: Applied") {
+		t.Errorf("the notes have no spec.desired: Applied:\n%s", notes)
+	}
+}
+
 // TestRefusals: what the chart does not take, and what it says.
 func TestRefusals(t *testing.T) {
 	for _, tt := range []struct{ namespace, values, says string }{
 		{"shop", "image: {tag: v1.2.3}", "replumb cannot be installed in namespace shop"},
 		{"replumb-system", "", "set image.tag or image.digest"},
 		{"replumb-system", "image: {tag: v1.2.3, digest: sha256:1}", "image"},
-		{"replumb-system", "image: {tag: v1.2.3}\nreplicas: 0", "replicas"},
-		{"replumb-system", "image: {tag: v1.2.3}\nreplica: 2", "replica"},
+		{"replumb-system", "image: {tag: v1.2.3}\nreplicaCount: 0", "replicaCount"},
+		{"replumb-system", "image: {tag: v1.2.3}\nreplicas: 2", "replicas"},
 		{"replumb-system", "image: {tag: v1.2.3}\nmetrics: {port: 80}", "port"},
+		{"replumb-system", "image: {tag: v1.2.3}\nfullnameOverride: mover", "fullnameOverride"},
+		{"replumb-system", "image: {tag: v1.2.3}\ncommonLabels: {app.kubernetes.io/name: mover}", "commonLabels"},
 		{"replumb-system", "image: {tag: v1.2.3}\nrbac: {kinds: []}", "kinds"},
 		{"replumb-system", "image: {tag: v1.2.3}\nrbac: {kinds: [services]}", "kinds"},
 	} {
@@ -268,9 +306,9 @@ func TestKindsAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestNothingListensUnlessAsked: without metrics there is neither a port nor a Service.
+// TestNothingListensUnlessAsked: without metrics and probes there is neither a port nor a Service.
 func TestNothingListensUnlessAsked(t *testing.T) {
-	for n, o := range rendered(t, "image: {tag: v1.2.3}") {
+	for n, o := range rendered(t, "image: {tag: v1.2.3}\nprobes: {enabled: false}") {
 		if strings.HasPrefix(n, "Service ") || strings.Contains(text(t, o.Object), "containerPort") {
 			t.Errorf("%s listens", n)
 		}
@@ -285,6 +323,79 @@ func TestNothingListensUnlessAsked(t *testing.T) {
 			t.Errorf("there is no %s in %v", n, got)
 		}
 	}
+}
+
+// TestAccountOfAnotherName: it has the rights, pods run as it, and it is made only if that is asked for.
+func TestAccountOfAnotherName(t *testing.T) {
+	const account = "ServiceAccount replumb-system/"
+	made := rendered(t, "image: {tag: v1.2.3}\nserviceAccount: {name: mover}")
+	if made[account+"mover"] == nil || made[account+"replumb-operator"] != nil {
+		t.Error("the account mover is not the one that is made")
+	}
+	got := rendered(t, "image: {tag: v1.2.3}\nserviceAccount: {name: mover, create: false}")
+	if got[account+"mover"] != nil {
+		t.Error("an account is made that is there already")
+	}
+	for n, o := range got {
+		body := text(t, o.Object["subjects"])
+		if strings.Contains(n, "Binding ") && strings.Contains(body, "ServiceAccount") && !strings.Contains(body, "name: mover\n") {
+			t.Errorf("%s binds another account:\n%s", n, body)
+		}
+	}
+	pods := got["Deployment replumb-system/replumb-operator"]
+	if as, _, _ := unstructured.NestedString(pods.Object, "spec", "template", "spec", "serviceAccountName"); as != "mover" {
+		t.Errorf("pods run as %s", as)
+	}
+}
+
+// TestUsersOfThePlatform: a cluster that gives users to pods takes the chart without any of its own.
+func TestUsersOfThePlatform(t *testing.T) {
+	got := rendered(t, "image: {tag: v1.2.3}\nsecurityContext: {runAsUser: null, runAsGroup: null}")
+	pods := text(t, got["Deployment replumb-system/replumb-operator"].Object)
+	if strings.Contains(pods, "runAsUser:") || strings.Contains(pods, "runAsGroup:") || !strings.Contains(pods, "runAsNonRoot: true") {
+		t.Errorf("it has users of its own:\n%s", pods)
+	}
+}
+
+// TestReadmeHasEveryValue: its table has all values that the schema takes, and no other.
+func TestReadmeHasEveryValue(t *testing.T) {
+	page, err := os.ReadFile(chartDir + "/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(string(page), -1) {
+		rows = append(rows, row[1])
+	}
+	var schema property
+	if err := json.Unmarshal(load(t).Schema, &schema); err != nil {
+		t.Fatal(err)
+	}
+	values := schema.leaves("")
+	slices.Sort(rows)
+	slices.Sort(values)
+	if !slices.Equal(rows, values) {
+		t.Errorf("README.md has\n%q\nthe values are\n%q", rows, values)
+	}
+}
+
+// property is one of a JSON schema.
+type property struct {
+	Properties map[string]property `json:"properties"`
+}
+
+// leaves are the paths of those without properties of their own.
+func (p property) leaves(path string) []string {
+	if len(p.Properties) == 0 {
+		return []string{path}
+	}
+	var all []string
+	for name, under := range p.Properties {
+		if name != "global" { // Helm's own
+			all = append(all, under.leaves(strings.TrimPrefix(path+"."+name, "."))...)
+		}
+	}
+	return all
 }
 
 // TestKeptDefinitions: a release that ends takes no Migrations along, unless that is asked for.

@@ -58,7 +58,7 @@ It makes no call that a Migration names (hooks, programs, webhooks, DNS) but tho
 Migrations must not be able to have it run something. It listens on no port unless it is asked to.`,
 		Example: a.Example(`
   replumb operator
-  replumb operator --metrics-bind-address 0.0.0.0:8080 --health-probe-bind-address 0.0.0.0:8081
+  replumb operator --metrics-bind-address 8080 --health-probe-bind-address 8081
   replumb operator --allow-calls DIGEST   # of the calls of one Migration; its condition Stalled has it`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {

@@ -2,7 +2,6 @@ package migrate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -46,9 +45,9 @@ func Plan(a *command.App) *cobra.Command {
 	o := &planOptions{source: source{App: a}}
 	cmd := &cobra.Command{
 		Use: "plan -f FILE", Short: "Print what a migration would do, in order", Args: command.NoArgs,
-		Long: `Print every write a migration would make, in order, how each Service moves and at what risk, and every one that
-stays. Nothing is written. Of a migration that is under way it prints what is left. Several Migrations in one file are one plan, in the
-order in which they move, whatever their order in the file.
+		Long: `Print how each Service moves and at what risk, every one that stays, and then every write, in order. Nothing is
+written. Of a migration that is under way it prints what is left. Several Migrations in one file are one plan, in the order in which
+they move, whatever their order in the file.
 
 Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		Example: a.Example(`
@@ -104,17 +103,18 @@ func (o *planOptions) show(ctx context.Context, c *command.Connection, j migrati
 			fmt.Fprintln(o.Out, s.ID())
 		}
 	case "table", "wide":
-		fmt.Fprintf(o.Out, "cluster: %s\n", c.Known())
+		fmt.Fprintf(o.Out, "cluster: %s\n%s; plan %s\n", c.Known(), look.Summary, hash)
 		terminal.Attention(o.Out, command.SpokenFindings(o.Name, look.Findings))
+		if err := writeText(o.Out, look.Text, everyRow, o.Name); err != nil {
+			return err
+		}
 		if o.format.Name == "wide" {
-			err = terminal.WidePhases(o.Out, phases)
+			if err := terminal.WidePhases(o.Out, phases); err != nil {
+				return err
+			}
 		} else {
 			terminal.Phases(o.Out, phases)
 		}
-		if err := errors.Join(err, writeText(o.Out, look.Text, everyRow, o.Name)); err != nil {
-			return err
-		}
-		fmt.Fprintf(o.Out, "%s; plan %s\n", look.Summary, hash)
 	case "markdown":
 		if err := newTicket(ctx, o.Name, c, j, look, phases, hash).Markdown(o.Out); err != nil {
 			return err

@@ -65,16 +65,27 @@ func (i Image) Absent(ctx context.Context, c client.Reader, field string) ([]fin
 	return out, nil
 }
 
-// Check is every kind's check of what Absent finds.
+// Needed is Absent for pods that have to run. canary is the field of the Migration that names them,
+// and otherwise says how they can be done without; empty, if they cannot.
+func (i Image) Needed(ctx context.Context, c client.Reader, canary, otherwise string) ([]findings.Result, error) {
+	if i.Name != "" {
+		return i.Absent(ctx, c, canary+".imagePullSecrets")
+	}
+	return []findings.Result{findings.Failed("", "%s.image is empty, and this build of replumb has no image of its own: "+
+		"name an image of replumb that the nodes can pull%s", canary, otherwise)}, nil
+}
+
+// Check is every kind's check of what Absent and Needed find.
 func Check[In any](code string, absent func(In) []findings.Result) findings.Check[In] {
 	return findings.Check[In]{
 		Code:     code,
 		Severity: findings.Blocking,
 		Run:      absent,
-		Claim:    "the pull secrets that the Migration names exist",
+		Claim:    "pods of replumb have an image, and the pull secrets that the Migration names exist",
 		Why: "a kubelet only warns of a pull secret that is missing and goes on without: pods of replumb wait for an image that the " +
 			"registry does not give them",
-		Fix: "make it before apply: kubectl create namespace " + v1alpha1.SystemNamespace + ", if there is none, then kubectl -n " +
-			v1alpha1.SystemNamespace + " create secret docker-registry NAME; or name the one that is there",
+		Fix: "name an image, where that is empty; make a secret before apply: kubectl create namespace " + v1alpha1.SystemNamespace +
+			", if there is none, then kubectl -n " + v1alpha1.SystemNamespace + " create secret docker-registry NAME; or name the one " +
+			"that is there",
 	}
 }

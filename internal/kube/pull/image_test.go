@@ -85,6 +85,20 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
+// TestNeeded: pods that have to run need an image, and the Secrets that are named.
+func TestNeeded(t *testing.T) {
+	c, _ := server(t, map[string]int{"missing": http.StatusNotFound})
+	for says, i := range map[string]Image{
+		"spec.a.canary.image is empty":   {Secrets: []string{"missing"}},
+		"spec.a.canary.imagePullSecrets": {Name: "i", Secrets: []string{"missing"}},
+	} {
+		got, err := i.Needed(t.Context(), c, "spec.a.canary", ", or do without")
+		if err != nil || len(got) != 1 || got[0].Outcome != findings.Fail || !strings.Contains(got[0].Message, says) {
+			t.Errorf("%+v: found %v, %v", i, got, err)
+		}
+	}
+}
+
 // TestOr: a Migration that names an image of its own, and no Secrets, may still need those that
 // replumb itself was pulled with.
 func TestOr(t *testing.T) {

@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -85,6 +86,18 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	return err
 }
 
+// Turn fails if there is nothing that cleans nodes, since one that has begun must not be left half
+// way. Before it begins, a check says so.
+func (j *Job) Turn(context.Context, *v1alpha1.Migration, v1alpha1.DesiredState) error {
+	if cmp.Or(j.Spec.Canary.Image, j.Deps.Image.Name) != "" {
+		return nil
+	}
+	return &spec.Error{
+		Field: switchover.Field + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",
+		Hint: "name an image of replumb that the nodes can pull",
+	}
+}
+
 // AnotherRound has nodes that joined on the way switched, too.
 func (*Job) AnotherRound(_ context.Context, err error) bool {
 	return errors.As(err, new(*inplace.JoinedError))
@@ -118,12 +131,6 @@ func (j *Job) Examine(ctx context.Context) (Plans, error) {
 	}
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err
-	}
-	if p.Image().Name == "" {
-		return nil, &spec.Error{
-			Field: switchover.Field + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",
-			Hint: "name an image of replumb that the nodes can pull: what cleans nodes needs it, with mode: Disabled too",
-		}
 	}
 	in := switchover.Input{Strategy: strategy, Inventory: inventory, Access: j.Access, Image: p.Image().Name}
 	if in.Others, err = migration.List(ctx, j.Deps.Cluster); err != nil {

@@ -21,7 +21,6 @@ import (
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
@@ -42,23 +41,13 @@ func (s *Spec) canaryImage(own pull.Image) pull.Image {
 	return pull.Image{Name: s.Canary.Image, Secrets: s.Canary.ImagePullSecrets}.Or(own)
 }
 
-func (s *Spec) hasImage(own pull.Image) error {
-	if !s.tries() || s.canaryImage(own).Name != "" {
-		return nil
-	}
-	return &spec.Error{
-		Field: root + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",
-		Hint: "name an image of replumb that the nodes of the target can pull, or set mode: Disabled",
-	}
-}
-
 // absentSecrets finds missing pull secrets: of agents in the source, of canaries in the target.
 func (j *Job) absentSecrets(ctx context.Context, source, target client.Reader) ([]findings.Result, error) {
 	out, err := j.agents().AbsentSecrets(ctx, source)
 	if err != nil || !j.Spec.tries() || j.WithoutTarget {
 		return out, err
 	}
-	there, err := j.Spec.canaryImage(j.Tools.Image).Absent(ctx, target, root+".canary.imagePullSecrets")
+	there, err := j.Spec.canaryImage(j.Tools.Image).Needed(ctx, target, root+".canary", ", or set mode: Disabled")
 	for _, r := range there {
 		r.Message = "in the target: " + r.Message
 		out = append(out, r)

@@ -3,13 +3,16 @@ package mirror
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
 // TestSpread: canaries go to nodes that are ready and take workloads, one zone after the other, and
@@ -68,8 +71,12 @@ func TestCanariesNeedAnImage(t *testing.T) {
 		"that of a build":  {v1alpha1.PodCanarySpec{Mode: v1alpha1.PodCanaryRun, Targets: targets}, "i", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := (&Spec{Canary: tt.canary}).hasImage(pull.Image{Name: tt.own}); (err == nil) != tt.ok {
-				t.Errorf("got %v", err)
+			j := &Job{Spec: Spec{Canary: tt.canary}}
+			j.Tools.Image = pull.Image{Name: tt.own}
+			got, err := j.absentSecrets(t.Context(), migrationtest.Lacking{}, migrationtest.Lacking{})
+			lacks := func(r findings.Result) bool { return strings.Contains(r.Message, "spec.mirror.canary.image is empty") }
+			if err != nil || slices.ContainsFunc(got, lacks) == tt.ok {
+				t.Errorf("got %v, %v", got, err)
 			}
 		})
 	}

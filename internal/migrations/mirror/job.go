@@ -221,10 +221,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 		return nil, err
 	}
 	p.Findings = slices.Concat(findings.Run(Checks(), in), p.Findings, found)
-	if survey.Serving() != v1alpha1.ServingSource { // nothing is in the way of going back
-		return p, nil
-	}
-	return p, j.Spec.hasImage(j.Tools.Image)
+	return p, nil
 }
 
 // freezable says why deployments cannot be frozen; nil, if they can.

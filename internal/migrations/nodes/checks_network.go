@@ -29,7 +29,8 @@ func ingressChecks() []findings.Check[Input] {
 			Code: "RP3302", Severity: findings.Blocking, Run: checkRecords,
 			Claim: "every record in DNS can be moved",
 			Why:   "clients of a name that points to a load balancer that is gone reach nothing",
-			Fix:   "resolve what the message says; values that are neither in from nor in to are not replumb's to change",
+			Fix: "resolve what the message says, or run replumb where the provider's key is; values that are neither in from nor in to are " +
+				"not replumb's to change",
 		},
 		{
 			Code: "RP3303", Severity: findings.Warning, Run: checkSigned,

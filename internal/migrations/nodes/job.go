@@ -17,7 +17,6 @@ import (
 	"github.com/replumb/replumb/internal/kube/etcd"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
-	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
@@ -115,7 +114,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 		return nil, err
 	}
 	p.Findings = slices.Concat(findings.Run(Checks(), in), p.Findings, found)
-	return p, j.hasImage()
+	return p, nil
 }
 
 // absentSecrets finds missing pull secrets of agents and canaries.
@@ -124,18 +123,8 @@ func (j *Job) absentSecrets(ctx context.Context, in client.Reader) ([]findings.R
 	if err != nil || j.Spec.Canary.Mode != v1alpha1.PodCanaryRun {
 		return out, err
 	}
-	canaries, err := live{j.Tools, j.Spec}.image().Absent(ctx, in, root+".canary.imagePullSecrets")
+	canaries, err := live{j.Tools, j.Spec}.image().Needed(ctx, in, root+".canary", ", or set mode: Disabled")
 	return append(out, canaries...), err
-}
-
-func (j *Job) hasImage() error {
-	if j.Spec.Canary.Mode != v1alpha1.PodCanaryRun || (live{j.Tools, j.Spec}).image().Name != "" {
-		return nil
-	}
-	return &spec.Error{
-		Field: root + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",
-		Hint: "name an image of replumb that the nodes can pull, or set mode: Disabled",
-	}
 }
 
 // sortIntoTiers sorts each workload as a Service of the same namespace, name and labels would be.

@@ -28,6 +28,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migration/kubeadmgate"
@@ -68,7 +69,10 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	}
 	p := &podmove.Planner{
 		Base: migration.Base{
-			Tools:     Deps{Cluster: nowhere, Clock: clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))},
+			Tools: Deps{
+				Cluster: nowhere, Image: pull.Image{Name: "replumb"},
+				Clock: clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
+			},
 			Migration: job.Migration,
 		},
 		Inventory: strategy.Shared(), Rules: rules, Agents: job.newAgents(strategy),

@@ -21,7 +21,6 @@ import (
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/migrations/podcidr/pools"
-	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
@@ -142,24 +141,7 @@ func (j *Job) planner(ctx context.Context, s podmove.Strategy) (*podmove.Planner
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err
 	}
-	return p, validateImage(p, s)
-}
-
-func validateImage(p *podmove.Planner, s podmove.Strategy) error {
-	hint := "name an image of replumb that the nodes can pull"
-	switch {
-	case p.Image().Name != "":
-		return nil
-	case p.Tries():
-		hint += ", or set mode: Disabled"
-	case s.KeepsTunnels():
-		hint += ", or set " + podmove.Field + ".tunnels.mode: Leave"
-	default:
-		return nil
-	}
-	return &spec.Error{
-		Field: podmove.Field + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own", Hint: hint,
-	}
+	return p, nil
 }
 
 func (j *Job) absentSecrets(
@@ -172,7 +154,11 @@ func (j *Job) absentSecrets(
 	if err != nil || !p.Tries() && !s.KeepsTunnels() {
 		return out, err
 	}
-	canaries, err := p.Image().Absent(ctx, in, podmove.Field+".canary.imagePullSecrets")
+	otherwise := ", or set " + podmove.Field + ".tunnels.mode: Leave"
+	if p.Tries() {
+		otherwise = ", or set mode: Disabled"
+	}
+	canaries, err := p.Image().Needed(ctx, in, podmove.Field+".canary", otherwise)
 	return append(out, canaries...), err
 }
 

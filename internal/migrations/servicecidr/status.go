@@ -30,6 +30,8 @@ type StatusBody struct {
 	Overlap *overlapset.State `json:"overlap,omitempty"`
 
 	unseen string
+	// unmoved is how many come first in Holds that the table has as well.
+	unmoved int
 }
 
 // StatusLine is where one Service stands.
@@ -63,7 +65,8 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 	}
 	body := &StatusBody{Services: []StatusLine{}}
 	if !finished && st.Phase != v1alpha1.PhaseRolledBack {
-		body.Holds = ranges.HoldersOfOldRanges(inventory)
+		unmoved := ranges.Unmoved(inventory)
+		body.unmoved, body.Holds = len(unmoved), append(unmoved, ranges.KeepersOfOldRanges(inventory)...)
 		if !past {
 			body.Late = FindCreatedDuring(inventory) // what a rollback could take back
 		}
@@ -123,12 +126,22 @@ func (b *StatusBody) text(counts v1alpha1.Counts) []migration.TextBlock {
 		tiers.Lines = append(tiers.Lines, fmt.Sprintf("tier %s: %d of %d moved", t.Name, t.Moved, t.Total))
 	}
 	return append([]migration.TextBlock{
-		table, migration.Holding(b.Holds),
+		table, migration.Holding(b.holding()),
 		{Lines: CreatedDuringLines(b.Late), All: true},
 		tiers,
 		{Lines: b.overlapLines(counts), All: true},
 		{Lines: b.goneLines(), All: true},
 	}, b.clientText()...)
+}
+
+// holding is Holds without what the table says already.
+func (b *StatusBody) holding() []string {
+	beside := b.Holds[b.unmoved:]
+	if b.unmoved == 0 {
+		return beside
+	}
+	unmoved := fmt.Sprintf("%s above that %s not moved", english.Plural(b.unmoved, "Service", ""), english.PluralWord(b.unmoved, "has", "have"))
+	return append([]string{unmoved}, beside...)
 }
 
 // goneLines warn of old addresses at which clients are refused by now.

@@ -119,7 +119,7 @@ func writes(p terminal.PlanPhase) string {
 	for _, s := range p.Steps {
 		for _, c := range s.Changes {
 			kind, _, _ := strings.Cut(c.Object, " ")
-			key := c.Verb + " " + kind
+			key := c.Verb + " " + strings.TrimSuffix(kind, ",")
 			if counts[key]++; counts[key] == 1 {
 				order = append(order, key)
 			}

@@ -36,7 +36,9 @@ func sample() *Ticket {
 			{Name: "move", Title: "Move Services", Steps: []terminal.PlanStep{
 				{ID: "a", Title: "Bridge", Role: engine.RoleWrite, Changes: write("create", "Service shop/a")},
 				{ID: "b", Title: "Move a", Role: engine.RoleMove, Changes: write("patch", "Service shop/a")},
-				{ID: "c", Title: "Move b", Role: engine.RoleMove, Changes: write("patch", "Service shop/b")},
+				{ID: "c", Title: "Move b", Role: engine.RoleMove, Changes: slices.Concat(
+					write("patch", "Service shop/b"), write("create", "IPAddress, which keeps the address that it leaves"),
+				)},
 				{ID: "d", Title: "Every node knows", Role: engine.RoleBarrier},
 			}},
 			{
@@ -77,7 +79,7 @@ func TestSections(t *testing.T) {
 		"# Change: migration services-to-172-24\n",
 		"| cluster | prod-eu (192.0.2.1:6443) |\n| its UID | u-1 |\n| plan made | 2026-11-23 12:00 UTC |\n| plan hash | 0f3c |\n",
 		"2 objects are left alone.",
-		"| move | Move Services | 4 | create Service ×1, patch Service ×2 |\n",
+		"| move | Move Services | 4 | create Service ×1, patch Service ×2, create IPAddress ×1 |\n",
 		"| repoint | Restart API servers | 1 | none |\n",
 		"**Ready: 1 warning, 1 unknown, 1 ok.**\n",
 		"| RP3 | warning, not known | could not look |  |\n",

@@ -54,7 +54,7 @@ func (p *Planner) Image() pull.Image {
 }
 
 func (p *Planner) AbsentSecrets(ctx context.Context, in client.Reader) ([]findings.Result, error) {
-	return p.Image().Absent(ctx, in, Field+".canary.imagePullSecrets")
+	return p.Image().Needed(ctx, in, Field+".canary", ": what cleans nodes needs it, with mode: Disabled too")
 }
 
 // Frozen reports whether deployments are kept as they are, by another migration or by this one:

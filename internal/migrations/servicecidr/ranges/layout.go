@@ -262,12 +262,18 @@ func MovingFamily(s *services.Inventory) corev1.IPFamily {
 	return corev1.IPv4Protocol
 }
 
-// HoldersOfOldRanges names Services still to move, those that stay, and the ranges themselves.
-func HoldersOfOldRanges(s *services.Inventory) []string {
+// Unmoved names Services still to move, which hold old ranges.
+func Unmoved(s *services.Inventory) []string {
 	var all []string
 	for _, e := range s.Pending() {
 		all = append(all, fmt.Sprintf("service %s (%s) has not moved", e.Key(), e.Old))
 	}
+	return all
+}
+
+// KeepersOfOldRanges names Services that stay, and the ranges themselves.
+func KeepersOfOldRanges(s *services.Inventory) []string {
+	var all []string
 	for _, e := range s.Blockers() {
 		all = append(all, fmt.Sprintf("service %s (%s) %s", e.Key(), e.Old, e.Reason))
 	}

@@ -33,7 +33,8 @@ func Open(ctx context.Context, spec v1alpha1.RecordSpec, client *dnsrecords.Clie
 	return &dnsrecords.Manual{Client: client}, nil
 }
 
-// Moves makes the moves of valid specs, each with its provider.
+// Moves makes the moves of valid specs, each with its provider. One that cannot be opened fails
+// once it is asked, so that check can say so beside what else it finds.
 func Moves(
 	ctx context.Context, specs []v1alpha1.RecordSpec, client *dnsrecords.Client, secrets Secrets, memory dnsrecords.Memory,
 ) ([]*dnsrecords.RecordMove, error) {
@@ -41,7 +42,7 @@ func Moves(
 	for _, s := range specs {
 		p, err := Open(ctx, s, client, secrets)
 		if err != nil {
-			return nil, err
+			p = &dnsrecords.Closed{Err: err}
 		}
 		m, err := dnsrecords.NewMove(s, p, client, memory)
 		if err != nil {

@@ -96,3 +96,30 @@ func TestOpen(t *testing.T) {
 		})
 	}
 }
+
+// TestKeyIsElsewhere: a record whose key is on another machine is looked at as the others are, and
+// says why it cannot be moved.
+func TestKeyIsElsewhere(t *testing.T) {
+	spec := v1alpha1.RecordSpec{
+		Name: "api.example.com", Type: v1alpha1.RecordA, From: []string{"192.0.2.1"}, To: []string{"192.0.2.2"},
+		Provider: v1alpha1.RecordProvider{RFC2136: &v1alpha1.RFC2136Provider{
+			Server: "192.0.2.53:53", Zone: "example.com", TSIGKeyFile: filepath.Join(t.TempDir(), "update.key"),
+		}},
+	}
+	dnsrecords.Default(&spec)
+	all, err := Moves(t.Context(), []v1alpha1.RecordSpec{spec}, &dnsrecords.Client{}, nil, forgetful{})
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%d records, %v", len(all), err)
+	}
+	_, err = all[0].Load(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "update.key: no such file") {
+		t.Errorf("it can be moved: %v", err)
+	}
+}
+
+// forgetful is a memory that nothing was noted in.
+type forgetful struct{ dnsrecords.Memory }
+
+func (forgetful) Recall(context.Context, string, v1alpha1.RecordType) (*v1alpha1.RecordStatus, error) {
+	return nil, nil
+}
