@@ -35,8 +35,8 @@ func Roles() access.Roles {
 		{
 			Name: name + "operate", File: file, Purpose: access.Operate, Rules: slices.Concat(migration.OperateRules(), operateRules()),
 			Danger: []string{
-				"Who has it can take over the traffic of every Service: patch of services, services/status and endpointslices, and create",
-				"and delete of ipaddresses, in all namespaces are what a move is made of (see CVE-2020-8554, CVE-2021-25740). With patch of workloads it",
+				"It can take over the traffic of every Service: a move needs patch of services, services/status and endpointslices, and create",
+				"and delete of ipaddresses, in all namespaces (see CVE-2020-8554, CVE-2021-25740). With patch of workloads it",
 				"runs pods of any image with any ServiceAccount, where Pod Security lets it. Treat who has it as an administrator of the cluster, and",
 				"bind it for as long as a migration lasts.",
 			},
