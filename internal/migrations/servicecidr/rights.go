@@ -59,13 +59,13 @@ func Roles() access.Roles {
 		{
 			Name: name + "without-agents", File: file, Purpose: access.WithoutAgents, Rules: withoutAgents(),
 			Danger: []string{
-				"Who has it is root on every node: get of nodes/proxy runs commands in any container, past audit and admission. Agents do without it.",
+				"Its holder is root on every node: get of nodes/proxy runs commands in any container, past audit and admission. Agents do without it.",
 			},
 		},
 		{
 			Name: name + "behind-cilium", File: file, Purpose: access.BehindCilium, Rules: []access.Rule{migration.KeepTypeRule()},
 			Danger: []string{
-				"Who has it can have API servers change whatever anybody writes. Without it what says type ClusterIP of a Service that has moved behind",
+				"Its holder can have API servers change whatever anybody writes. Without it what says type ClusterIP of a Service that has moved behind",
 				"Cilium is refused until finish (RP1208).",
 			},
 		},

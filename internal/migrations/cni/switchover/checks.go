@@ -44,7 +44,7 @@ func clusterChecks() []findings.Check[Input] {
 		{
 			Code: "RP5002", Severity: findings.Blocking, Run: checkOthers,
 			Claim: "this is the only migration under way",
-			Why:   "what another migration counts on, such as canaries and addresses, is gone without a network",
+			Why:   "another migration counts on canaries and addresses, which are gone without a network",
 			Fix:   "finish it or roll it back first",
 		},
 		{

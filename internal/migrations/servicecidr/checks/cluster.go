@@ -68,7 +68,7 @@ func bridgeChecks() []findings.Check[Input] {
 		{
 			Code: "RP1007", Severity: findings.Warning, Run: checkDomainKnown,
 			Claim: "the kubelets report their cluster domain",
-			Why:   "what a kubelet does not report cannot be compared with spec.serviceCIDR.clusterDomain, nor can its cluster DNS address",
+			Why:   "a domain that a kubelet does not report cannot be compared with spec.serviceCIDR.clusterDomain, nor can its cluster DNS address",
 			Fix: "compare spec.serviceCIDR.clusterDomain with the kubelets' configuration by hand; a wrong domain breaks names in the middle " +
 				"of a hop",
 		},
