@@ -104,3 +104,27 @@ func TestExitCodesAreTold(t *testing.T) {
 		t.Errorf("docs/troubleshooting.md has the exit codes %q, and there are %q", told, want)
 	}
 }
+
+var (
+	// appliesMigration is a line that gives a Migration to an operator.
+	appliesMigration = regexp.MustCompile(`kubectl apply -f [a-z]+\.yaml\b|replumb\.dev/set=\S+ \| kubectl apply`)
+	applied          = regexp.MustCompile(`\bdesired: Applied\b`)
+)
+
+// TestAppliedMigrationsMove: a page that has kubectl apply a Migration says what it takes to have more than a plan of it.
+func TestAppliedMigrationsMove(t *testing.T) {
+	seen := 0
+	problems(t, func(f textFile) (wrong []string) {
+		for _, code := range snippets(f) {
+			if code = appliesMigration.FindString(code); code != "" && f.name != "docs/benchmarks.md" {
+				if seen++; !applied.MatchString(f.text) {
+					wrong = append(wrong, "nowhere says desired: Applied, and has: "+code)
+				}
+			}
+		}
+		return wrong
+	})
+	if seen < 3 {
+		t.Errorf("only %d were found", seen)
+	}
+}

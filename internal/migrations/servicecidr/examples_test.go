@@ -127,6 +127,13 @@ func TestExamplesRun(t *testing.T) {
 			r.isAt(metav1.NamespaceDefault, "kubernetes", "10.96.0.1")
 			r.hasRange("10.96.3.8/30")
 		}, prepare: func(r *exampleRun) { r.pin("pay") }},
+		"operator.yaml": {check: func(r *exampleRun) {
+			if r.job.Migration.Spec.Desired != v1alpha1.DesiredApplied {
+				r.Errorf("the operator would leave it %q", r.job.Migration.Spec.Desired)
+			}
+			r.isAt("shop", "cart", "172.24.3.7")
+			r.isAt(metav1.NamespaceDefault, "kubernetes", "10.96.0.1")
+		}},
 		"extend.yaml": {check: func(r *exampleRun) {
 			r.isAt("shop", "cart", "10.96.3.7")
 			r.hasRange("172.24.0.0/16")
