@@ -209,3 +209,46 @@ func TestQuestionsHaveLinks(t *testing.T) {
 		t.Errorf("only %d questions", len(questions))
 	}
 }
+
+// unindexed are the sections of a page of messages to which no row of its index leads, and the rows whose message their section lacks.
+func unindexed(text string) (wrong []string) {
+	_, index, _ := strings.Cut(text, "\n## Find the message\n")
+	index, _, _ = strings.Cut(index, "\n## ")
+	sections := map[string]string{}
+	for _, section := range strings.Split(text, "\n### ")[1:] {
+		title, body, _ := strings.Cut(section, "\n")
+		body, _, _ = strings.Cut(body, "\n## ")
+		sections[anchor(title)] = strings.Join(strings.Fields(body), " ")
+	}
+	rows := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| \\[[^\\]]+\\]\\(#([^)]+)\\) \\|$").FindAllStringSubmatch(index, -1)
+	for _, row := range rows {
+		message := strings.TrimSpace(strings.TrimSuffix(row[1], "..."))
+		if !strings.Contains(sections[row[2]], message) {
+			wrong = append(wrong, fmt.Sprintf("#%s does not have %q", row[2], message))
+		}
+	}
+	for name, body := range sections {
+		indexed := slices.ContainsFunc(rows, func(row []string) bool { return row[2] == name })
+		if strings.Contains(body, "**You see** `") && !indexed {
+			wrong = append(wrong, fmt.Sprintf("no row leads to #%s", name))
+		}
+	}
+	return wrong
+}
+
+// TestMessagesAreIndexed: who searches for a message finds where docs/troubleshooting.md explains it.
+func TestMessagesAreIndexed(t *testing.T) {
+	text, err := readFile("docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range unindexed(text) {
+		t.Error(p)
+	}
+	const section = "\n## It stops\n\n### At a gate\n\n**You see** `waits: ...` here.\n"
+	for row, want := range map[string]int{"| `waits: ...` | [x](#at-a-gate) |": 0, "| `stops` | [x](#at-a-gate) |": 1, "| `waits` | [x](#gone) |": 2, "": 1} {
+		if got := unindexed("\n## Find the message\n\n" + row + "\n" + section); len(got) != want {
+			t.Errorf("%s: %q", row, got)
+		}
+	}
+}

@@ -204,16 +204,36 @@ const howRun = "**How its commands were run:** "
 // notRun is how a page says that nothing of it was.
 var notRun = regexp.MustCompile(`No test runs replumb on|replumb was never run on`)
 
-// TestPagesSayHowCommandsWereRun: by which test or target, or that they were not. README says it below its quickstart, the others at the top.
+// saysHow reports whether the last paragraph of a page says how its commands were run: by which test or target, or that they were not. A page
+// of a platform on which nothing was run says so at its top instead.
+func saysHow(text string) bool {
+	top, _, _ := strings.Cut(text, "\n## ")
+	last := text[strings.LastIndex(strings.TrimSpace(text), "\n\n")+1:]
+	said, ok := strings.CutPrefix(strings.TrimSpace(last), howRun)
+	if !ok {
+		return notRun.MatchString(top) && !strings.Contains(text, howRun)
+	}
+	return regexp.MustCompile("`(Test[A-Z]|make )|not run").MatchString(said)
+}
+
+// TestPagesSayHowCommandsWereRun: at their foot, where who is paged need not read it first. README has no place for it: TestCallsAreRun and
+// TestReadmeNamesWhatIsRun hold its commands.
 func TestPagesSayHowCommandsWereRun(t *testing.T) {
 	for _, f := range commandPages(t) {
-		top, _, _ := strings.Cut(f.text, "\n## ")
-		if f.name == "README.md" {
-			top = f.text
+		if f.name != "README.md" && !saysHow(f.text) {
+			t.Errorf("%s does not say at its foot: %s", f.name, howRun)
 		}
-		_, said, ok := strings.Cut(top, howRun)
-		if !ok && !notRun.MatchString(top) || ok && !regexp.MustCompile("`(Test[A-Z]|make )|not run").MatchString(said) {
-			t.Errorf("%s does not say near its top: %s", f.name, howRun)
+	}
+	for text, want := range map[string]bool{
+		"# A\n\n## B\n\ntext\n\n" + howRun + "`TestA`\nruns it.\n": true,
+		"# A\n\n" + howRun + "not run.\n":                          true,
+		"# A\n\nNo test runs replumb on B.\n\n## C\n":              true,
+		"# A\n\n" + howRun + "`TestA`.\n\n## B\n\ntext\n":          false,
+		"# A\n\n" + howRun + "somehow.\n":                          false,
+		"# A\n\n## B\n\ntext\n":                                    false,
+	} {
+		if saysHow(text) != want {
+			t.Errorf("%q: want %t", text, want)
 		}
 	}
 }

@@ -56,7 +56,7 @@ type Action struct {
 	// +optional
 	HTTP *HTTPAction `json:"http,omitempty"`
 
-	// timeout of the call. Default: 30s.
+	// timeout of the call. Default: 30s of a hook or a look-up of tiers, 30m of every other.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32

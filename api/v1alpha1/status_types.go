@@ -79,7 +79,7 @@ type MigrationStatus struct {
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// counts of Services.
+	// counts of the objects that move: Services, pods or nodes.
 	// +optional
 	Counts Counts `json:"counts,omitempty"`
 
@@ -202,9 +202,9 @@ const (
 	ReasonForeignCluster = "ForeignCluster"
 )
 
-// Counts of Services.
+// Counts of the objects that move: Services, pods or nodes.
 type Counts struct {
-	// total is how many Services move.
+	// total is how many move.
 	Total int `json:"total"`
 	// moved is how many are at their new address.
 	Moved int `json:"moved"`

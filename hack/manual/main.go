@@ -41,7 +41,6 @@ func pages() map[string]func(source string) (string, error) {
 	return map[string]func(string) (string, error){
 		"annotations.md": annotations,
 		"api.md":         api,
-		"exit-codes.md":  exitCodes,
 		"metrics.md":     metricsPage,
 		"phases.md":      phases,
 		"reference.md":   reference,

@@ -258,7 +258,7 @@ func DeploymentChecks() []findings.Check[Deployments] {
 		},
 		{
 			Code: "RP0103", Severity: findings.Warning, Run: checkReverting,
-			Claim: "what is suspended of Argo CD stays suspended",
+			Claim: "suspended Applications of Argo CD stay suspended",
 			Why:   "an ApplicationSet writes the sync policy of its Applications again within minutes, and replumb suspends them only once",
 			Fix: "have it leave them alone: its ignoreApplicationDifferences with jsonPointers: [/spec/syncPolicy], or its " +
 				"syncPolicy.applicationsSync: create-only",
@@ -371,7 +371,7 @@ func suspendRole() access.Role {
 			},
 		},
 		Danger: []string{
-			"Who has it can have Argo CD and Flux deploy from any source, with their rights. Bind it only where gitOps is Suspend, for as long as a",
+			"Its holder can have Argo CD and Flux deploy from any source, with their rights. Bind it only where gitOps is Suspend, for as long as a",
 			"migration lasts.",
 		},
 	}

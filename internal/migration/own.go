@@ -64,7 +64,7 @@ func OwnChecks() []findings.Check[OwnTrial] {
 		{
 			Code: "RP0113", Severity: findings.Warning, Run: ownRefused(standIn),
 			Claim: "admission accepts what replumb runs, as far as that shows before its namespace is there",
-			Why: "what is for " + v1alpha1.SystemNamespace + " is tried in namespace " + standIn + " meanwhile. Policies that go by namespaces or their " +
+			Why: "objects for " + v1alpha1.SystemNamespace + " are tried in namespace " + standIn + " meanwhile. Policies that go by namespaces or their " +
 				"labels may treat the two differently",
 			Fix: "kubectl create namespace " + v1alpha1.SystemNamespace + ", and run check again: it tries there then",
 		},

@@ -18,7 +18,7 @@ func OperatorRole(fields ...string) access.Role {
 	role := access.Role{
 		Name: "replumb-operator", File: "rbac-operator.yaml", Purpose: access.Operate,
 		Danger: []string{
-			"Who has it is as good as an administrator of the cluster: it is the union of what all kinds of migrations take, so it can lead the",
+			"Its holder is as good as an administrator of the cluster: it is the union of what all kinds of migrations take, so it can lead the",
 			"traffic of every Service elsewhere, drain nodes and, for spec.cni, change what runs on them. Who may create Migrations has the",
 			"operator do so for them, within what a Migration can say: give create and update of migrations to administrators alone.",
 		},

@@ -37,7 +37,7 @@ func Checks() []findings.Check[[]SetMember] {
 			Severity: findings.Warning,
 			Run:      checkTwice,
 			Claim:    "every object is changed by one migration of the set",
-			Why:      "what two of them restart or change is disturbed twice",
+			Why:      "a workload that two of them restart or change is disturbed twice",
 			Fix: "if you restart what has old Service addresses by moving pods alone, set spec.serviceCIDR.refresh.mode: Report: pods on the nodes' " +
 				"network, and Jobs, then keep them until you end them; else nothing is to do",
 		},

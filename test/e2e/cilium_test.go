@@ -107,7 +107,7 @@ func giveAway(t *testing.T, l *lab.Lab, namespace, name string) {
 // requireBlocked fails the test unless check ends with the exit code of blockers, and names one.
 func requireBlocked(t *testing.T, l *lab.Lab, file, finding string) {
 	t.Helper()
-	const blocked = 3 // docs/exit-codes.md
+	const blocked = 3 // docs/troubleshooting.md
 	cmd := command(t, "replumb", "check", "-f", file, "--kubeconfig", l.Kubeconfig())
 	out, _ := cmd.CombinedOutput()
 	if code := cmd.ProcessState.ExitCode(); code != blocked || !strings.Contains(string(out), finding) {

@@ -17,7 +17,7 @@ import (
 )
 
 // TestKubeadmGates moves the whole Service range of a cluster that kubeadm has made, by one command and one file: replumb passes the gates
-// itself. It is killed while a kubelet and while the only API server restarts, goes there, back and there again, and ends. With one control
+// itself. It is killed while a kubelet and while the only API server restarts, goes there, back and there again, ends, and kubeadm upgrades. With one control
 // plane the API is away while its server restarts; nothing else may be lost. After the way back every file is as it was.
 func TestKubeadmGates(t *testing.T) {
 	topology := named("e2e-kubeadm-gates")
@@ -78,6 +78,8 @@ func passGates(t *testing.T, topology lab.Topology, killedAt ...string) {
 		_, err := l.Shell(t.Context(), on, "test ! -e /etc/kubernetes/replumb")
 		must(t, err)
 	}
+	k.upgradeToTheSame()
+	requireWhole(t, l, newRange)
 }
 
 // byItself has replumb pass the gates of a migration in a file.

@@ -124,7 +124,7 @@ func endpoints(texts []string) bool {
 }
 
 func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
-	config, _ := cluster.Direct(o.api, cluster.ServiceAccountDir)
+	config, _ := cluster.Direct(o.api, nil, cluster.ServiceAccountDir)
 	c, err := cluster.Connect(config)
 	if err != nil {
 		return fmt.Errorf("agent on node %s: %w", own.Node, err)

@@ -195,7 +195,6 @@ func replica(env func(string) string) string {
 // since it moves those.
 type reached struct {
 	endpoints *cluster.APIEndpoints
-	fallback  string
 }
 
 const followEvery = 30 * time.Second
@@ -205,7 +204,7 @@ func (s *reached) follow(ctx context.Context, c *cluster.Cluster) {
 		ctx, cancel := context.WithTimeout(ctx, followEvery)
 		defer cancel()
 		if now, err := workload.APIServers(ctx, c); err == nil {
-			s.endpoints.Set(append(now, s.fallback))
+			s.endpoints.Set(ctx, now)
 		}
 	}, followEvery)
 }
@@ -224,22 +223,20 @@ const dialLimit = 3 * time.Second
 // connectInside connects to the cluster that the process runs in; with a kubeconfig, to the one
 // that it names.
 func connectInside(ctx context.Context, a *command.App) (*command.Connection, *reached, error) {
-	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	_, err := os.Stat(cluster.ServiceAccountDir + "/token")
-	if err != nil || host == "" || a.Config.KubeConfig != nil && *a.Config.KubeConfig != "" {
+	if err != nil || len(fallback(os.Getenv)) == 0 || a.Config.KubeConfig != nil && *a.Config.KubeConfig != "" {
 		c, err := a.Reach(ctx)
 		return c, nil, err
 	}
-	fallback := net.JoinHostPort(host, port)
-	config, endpoints := cluster.Direct([]string{fallback}, cluster.ServiceAccountDir)
+	config, endpoints := cluster.Direct(nil, fallback(os.Getenv), cluster.ServiceAccountDir)
 	c, err := cluster.Connect(config)
 	if err != nil {
 		return nil, nil, err
 	}
 	if now, err := workload.APIServers(ctx, c); err == nil {
-		endpoints.Set(slices.Concat(now, []string{fallback}))
+		endpoints.Set(ctx, now)
 	}
 	each := rest.CopyConfig(config)
 	each.Dial = single(config)
-	return &command.Connection{Cluster: c, Inspector: apiserver.New(each)}, &reached{endpoints: endpoints, fallback: fallback}, nil
+	return &command.Connection{Cluster: c, Inspector: apiserver.New(each)}, &reached{endpoints: endpoints}, nil
 }

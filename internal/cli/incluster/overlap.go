@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"slices"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
@@ -45,7 +44,7 @@ ServiceAccount, without any Service as long as one of them answers.`,
 			}
 			r.Log = func(err error) { fmt.Fprintf(a.Err, "error: %v\n", err) }
 			r.Told = func(text string) { fmt.Fprintln(a.Out, text) }
-			config, servers := cluster.Direct(slices.Concat(o.api, r.Fallback), cluster.ServiceAccountDir)
+			config, servers := cluster.Direct(o.api, fallback(os.Getenv), cluster.ServiceAccountDir)
 			if r.Cluster, err = cluster.Connect(config); err != nil {
 				return fmt.Errorf("replica %s: %w", r.Name, err)
 			}
@@ -77,11 +76,15 @@ func (o *overlapOptions) replica(env func(string) string) (*overlap.Replica, err
 			return nil, &command.UsageError{Problem: c.problem, Hint: "apply starts replicas with all they need"}
 		}
 	}
-	var fallback []string
-	if host, port := env("KUBERNETES_SERVICE_HOST"), env("KUBERNETES_SERVICE_PORT"); host != "" && port != "" {
-		fallback = []string{net.JoinHostPort(host, port)}
-	}
 	// Replicas had better not depend on the same API server.
 	rand.Shuffle(len(o.api), func(i, j int) { o.api[i], o.api[j] = o.api[j], o.api[i] }) //nolint:gosec // others may foresee it
-	return &overlap.Replica{Migration: o.migration, Name: env("POD_NAME"), UID: types.UID(env("POD_UID")), Fallback: fallback}, nil
+	return &overlap.Replica{Migration: o.migration, Name: env("POD_NAME"), UID: types.UID(env("POD_UID"))}, nil
+}
+
+// fallback is the address of the Service kubernetes when the pod started.
+func fallback(env func(string) string) []string {
+	if host, port := env("KUBERNETES_SERVICE_HOST"), env("KUBERNETES_SERVICE_PORT"); host != "" && port != "" {
+		return []string{net.JoinHostPort(host, port)}
+	}
+	return nil
 }

@@ -30,7 +30,7 @@ type action struct {
 func (o *action) declare(cmd *cobra.Command) {
 	o.declareFiles(cmd)
 	cmd.Flags().BoolVar(&o.local, "local", false,
-		"run it in this process, also if an operator runs in the cluster, which goes on by spec.desired afterwards")
+		"run here even if an operator is installed; it takes over again afterwards")
 	o.format.Declare(cmd, "table", "json")
 	cmd.Flags().StringVar(&o.metricsAddress, "metrics-address", "",
 		"[HOST:]PORT to serve Prometheus metrics at, as /metrics, to anyone who reaches it; HOST is 127.0.0.1 unless given (default: none)")

@@ -208,6 +208,17 @@ func Reference(title string) string {
 		"generated from the checks themselves.\n"
 }
 
+// Contents leads to each check of a page by its code, in the order of codes.
+func Contents(checks []Description) string {
+	checks = slices.SortedFunc(slices.Values(checks), func(a, b Description) int { return strings.Compare(a.Code, b.Code) })
+	var b strings.Builder
+	b.WriteString("\n| code | severity | claim |\n|---|---|---|\n")
+	for _, c := range checks {
+		fmt.Fprintf(&b, "| [%s](#%s) | %s | %s |\n", c.Code, strings.ToLower(c.Code), c.Severity, strings.ReplaceAll(c.Claim, "|", `\|`))
+	}
+	return b.String()
+}
+
 // Section renders checks below a Reference; title precedes group headings.
 func Section(title string, checks []Description) string {
 	var b strings.Builder

@@ -316,20 +316,20 @@ A test holds them against the audit log of an API server: whole migrations run w
 them.
 
 - **view**: check, plan, snapshot, status and report. It writes nothing. Findings name what is missing to operate.
-- **operate**: apply, rollback, finish and all others. Who has it needs view as well.
+- **operate**: apply, rollback, finish and all others. It needs view as well.
 - **agents**: what it takes to have agents run. Without it, set spec.proof.agents: Disabled, or run with --without-agent.
 - **overlap**: what it takes to keep bridges in step between commands. Services alone have it. Without it, set spec.serviceCIDR.follower: Disabled.
 - **without-agents**: what agents do else. Services alone have it.
 
-No rule of RBAC limits list, watch, create and deletecollection to objects of a name. What holds no address of users is in the namespaces
-replumb-system and replumb-journal, which the files in deploy make, so that Roles in them do.
+RBAC cannot restrict list, watch, create and deletecollection by name, so replumb keeps its own objects in two namespaces, replumb-system and
+replumb-journal, with their own Roles. The files in deploy make them.
 
 No role is for pull secrets (imagePullSecrets), which kubelets read. To those who may get Secrets in replumb-system, as who moves Services may, check shows
 which are missing; it asks for their metadata alone.
 
 Moves of Services and pods look for old addresses in Secrets (RP1407, RP2405) only where the user may list them in all namespaces by another role:
 no role to view has that right, since it is the right to read every Secret. check asks first whether it is there, and sends no request for
-Secrets where it is not: the outcome is unknown then, a warning that stops nothing. Who has it are administrators of the cluster and the
+Secrets where it is not: the outcome is unknown then, a warning that stops nothing. Administrators of the cluster have it, and the
 operator, whose role has it for mirrors. A value is matched as it is read, 25 Secrets at a time, and neither shown nor kept: a finding
 names the Secret and the key. Certificates, tokens of ServiceAccounts and releases of Helm are not read. To grant the right for one look
 and take it back:

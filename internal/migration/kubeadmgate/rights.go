@@ -32,7 +32,7 @@ func Role(name, file string) access.Role {
 			},
 		},
 		Danger: []string{
-			"Who has it is root on every node, control planes among them: it makes privileged pods with the files of their node. On a control plane",
+			"Its holder is root on every node, control planes among them: it makes privileged pods with the files of their node. On a control plane",
 			"these are the keys of the whole cluster. Bind it for as long as the gates last.",
 		},
 	}

@@ -42,13 +42,13 @@ func Roles() access.Roles {
 		{
 			Name: name + roleInPlace, File: file, Purpose: access.Operate, Rules: inPlaceRules(),
 			Danger: []string{
-				"Mode InPlace and spec.cni.again take it. Who has it can empty nodes, and change workloads in all namespaces.",
+				"Mode InPlace and spec.cni.again take it. Its holder can empty nodes, and change workloads in all namespaces.",
 			},
 		},
 		{
 			Name: name + roleProxy, File: file, Purpose: access.Operate, Rules: proxyRules(),
 			Danger: []string{
-				"Only spec.cni.kubeProxy: Replace takes it. Who has it can change what Cilium's agents do on single nodes.",
+				"Only spec.cni.kubeProxy: Replace takes it. Its holder can change what Cilium's agents do on single nodes.",
 			},
 		},
 		lossguard.Role(name+"agents", file, false),

@@ -58,7 +58,7 @@ func clusterChecks() []findings.Check[Input] {
 		{
 			Code: "RP4004", Severity: findings.Blocking, Run: checkServed,
 			Claim: "the target serves every kind that is copied",
-			Why:   "what is not served cannot be there, and what it does is not done",
+			Why:   "objects of a kind that is not served cannot be there, and their work is not done",
 			Fix:   "install what serves it, copy its definition too, or leave the kind out: spec.mirror.copy.kinds.exclude",
 		},
 		{
@@ -97,7 +97,7 @@ func targetChecks() []findings.Check[Input] {
 		{
 			Code: "RP4101", Severity: findings.Blocking, Run: checkConflicts,
 			Claim: "every object of the target with a source's name is a copy",
-			Why:   "what someone else has put there is not overwritten",
+			Why:   "objects of others there are not overwritten",
 			Fix:   "remove it there, leave it out, or set spec.mirror.copy.existing: Keep or Overwrite",
 		},
 		{
@@ -167,7 +167,7 @@ func objectChecks() []findings.Check[Input] {
 		{
 			Code: "RP4105", Severity: findings.Warning, Run: checkTwice,
 			Claim: "singletons run in one cluster at a time",
-			Why: "what consumes a queue, sends mail, writes to somewhere outside or acts on custom resources does so in both clusters, from the copy until " +
+			Why: "workloads that consume a queue, send mail, write to somewhere outside or act on custom resources do so in both clusters, from the copy until " +
 				"the mirror is taken down; a Lease elects one leader in each cluster, so leader election does not help, nor does a number of replicas",
 			Fix: "name Deployments and StatefulSets in spec.mirror.singletons.workloads, or annotate them replumb.dev/run-once=true; leave other kinds out " +
 				"by spec.mirror.copy; what may run twice needs nothing",
@@ -189,7 +189,7 @@ func objectChecks() []findings.Check[Input] {
 		{
 			Code: "RP4107", Severity: findings.Warning, Run: checkSecrets,
 			Claim: "Secrets stay in the cluster",
-			Why: "who may read Secrets in the target, or its etcd, gets every credential that is copied; those of Argo CD, Flux, Vault, Cluster API and " +
+			Why: "a reader of Secrets in the target, or of its etcd, gets every credential that is copied; those of Argo CD, Flux, Vault, Cluster API and " +
 				"Helm releases often reach further than one cluster",
 			Fix: "compare who may read Secrets in the target and whether its etcd is encrypted; leave out what it does not need, by namespace or kind: " +
 				"spec.mirror.copy.namespaces.exclude, spec.mirror.copy.kinds.exclude",

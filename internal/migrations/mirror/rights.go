@@ -24,7 +24,7 @@ func Roles(kinds []schema.GroupResource) access.Roles {
 			Name: name + "view", File: file, Purpose: access.View,
 			Rules: slices.Concat(migration.ViewRules(), []access.Rule{migration.FreezeViewRule()}, viewRules(kinds)),
 			Danger: []string{
-				"It reads every Secret: they are copied. Who has it can be anyone whose token is in one; treat them as an administrator of the cluster.",
+				"It reads every Secret: they are copied. Its holder can be anyone whose token is in one; treat them as an administrator of the cluster.",
 				"Kinds are named: * would grant pods/exec and nodes/proxy as well. Kinds that are not Kubernetes' own are in what",
 				"replumb rbac -f FILE prints.",
 			},

@@ -40,7 +40,7 @@ func ingressChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP3305", Severity: findings.Warning, Run: checkEnds,
-			Claim: "what names of the API have at last answers already",
+			Claim: "the last targets of the API's names answer already",
 			Why: "apply leads such a name there once all control planes have moved, and waits for it before it does; a certificate that is " +
 				"not good for the name ends the run",
 			Fix: "nothing, if the load balancer is to be made by then; else have it lead to API servers, and correct then of the record, " +
@@ -54,7 +54,7 @@ func policyChecks() []findings.Check[Input] {
 		{
 			Code: "RP3304", Severity: findings.Blocking, Run: checkPolicies,
 			Claim: "NetworkPolicies treat old and new nodes alike",
-			Why: "what nodes send to pods has their own address, and so has what they forward for clients from outside: a policy that lets in the " +
+			Why: "packets of nodes to pods have their own address, and so have those that they forward for clients from outside: a policy that lets in the " +
 				"network of old nodes alone refuses the new ones",
 			Fix: "add the network of the new nodes beside that of the old ones, under the same ports, before apply; take the old one out after finish",
 		},
@@ -87,7 +87,7 @@ func controlPlaneChecks() []findings.Check[Input] {
 		{
 			Code: "RP3404", Severity: findings.Warning, Run: checkStays,
 			Claim: "every etcd is on machines that move",
-			Why:   "what is elsewhere is not moved: the new API servers reach it from another network, where firewalls may not know them",
+			Why:   "an etcd elsewhere is not moved: the new API servers reach it from another network, where firewalls may not know them",
 			Fix:   "let the new network reach its client port, and have new control planes use its endpoints and certificates",
 		},
 	}

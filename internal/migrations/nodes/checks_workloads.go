@@ -243,7 +243,7 @@ func leavingChecks() []findings.Check[Input] {
 		{
 			Code: "RP3212", Severity: findings.Warning, Run: checkEarly,
 			Claim: "every old node was empty before it was gone",
-			Why:   "what was on it ended as it was, and clients have lost requests until the node counted as not ready",
+			Why:   "its pods ended as they were, and clients have lost requests until the node counted as not ready",
 			Fix:   "find out who ended it; the migration goes on with the others, and its pods run elsewhere",
 		},
 		{

@@ -23,7 +23,7 @@ func Roles() access.Roles {
 		{
 			Name: name + "operate", File: file, Purpose: access.Operate, Rules: slices.Concat(migration.OperateRules(), operateRules()),
 			Danger: []string{
-				"Who has it can end every pod and delete every Node. With patch of deployments in all namespaces it runs pods of any image with any",
+				"Its holder can end every pod and delete every Node. With patch of deployments in all namespaces it runs pods of any image with any",
 				"ServiceAccount, where Pod Security lets it. Treat who has it as an administrator of the cluster, and bind it for as long as a",
 				"migration lasts.",
 			},

@@ -35,7 +35,7 @@ func Roles() access.Roles {
 		{
 			Name: name + "operate", File: file, Purpose: access.Operate, Rules: slices.Concat(migration.OperateRules(), operateRules()),
 			Danger: []string{
-				"Who has it can run pods of any image with any ServiceAccount, where Pod Security lets it: restarts take patch of workloads in all",
+				"Its holder can run pods of any image with any ServiceAccount, where Pod Security lets it: restarts take patch of workloads in all",
 				"namespaces. Treat who has it as an administrator of the cluster, and bind it for as long as a migration lasts.",
 			},
 		},

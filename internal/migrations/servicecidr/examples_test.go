@@ -128,6 +128,9 @@ func TestExamplesRun(t *testing.T) {
 			r.hasRange("10.96.3.8/30")
 		}, prepare: func(r *exampleRun) { r.pin("pay") }},
 		"operator.yaml": {check: func(r *exampleRun) { // TestOperator of internal/cli has an operator carry it out
+			if r.job.Migration.Spec.Desired != v1alpha1.DesiredApplied {
+				r.Errorf("the operator would leave it %q", r.job.Migration.Spec.Desired)
+			}
 			r.isAt("shop", "cart", "172.24.3.7")
 			r.isAt(metav1.NamespaceDefault, "kubernetes", "10.96.0.1")
 		}},

@@ -35,8 +35,8 @@ func Roles() access.Roles {
 		{
 			Name: name + "operate", File: file, Purpose: access.Operate, Rules: slices.Concat(migration.OperateRules(), operateRules()),
 			Danger: []string{
-				"Who has it can take over the traffic of every Service: patch of services, services/status and endpointslices, and create",
-				"and delete of ipaddresses, in all namespaces are what a move is made of (see CVE-2020-8554, CVE-2021-25740). With patch of workloads it",
+				"It can take over the traffic of every Service: a move needs patch of services, services/status and endpointslices, and create",
+				"and delete of ipaddresses, in all namespaces (see CVE-2020-8554, CVE-2021-25740). With patch of workloads it",
 				"runs pods of any image with any ServiceAccount, where Pod Security lets it. Treat who has it as an administrator of the cluster, and",
 				"bind it for as long as a migration lasts.",
 			},
@@ -59,13 +59,13 @@ func Roles() access.Roles {
 		{
 			Name: name + "without-agents", File: file, Purpose: access.WithoutAgents, Rules: withoutAgents(),
 			Danger: []string{
-				"Who has it is root on every node: get of nodes/proxy runs commands in any container, past audit and admission. Agents do without it.",
+				"Its holder is root on every node: get of nodes/proxy runs commands in any container, past audit and admission. Agents do without it.",
 			},
 		},
 		{
 			Name: name + "behind-cilium", File: file, Purpose: access.BehindCilium, Rules: []access.Rule{migration.KeepTypeRule()},
 			Danger: []string{
-				"Who has it can have API servers change whatever anybody writes. Without it what says type ClusterIP of a Service that has moved behind",
+				"Its holder can have API servers change whatever anybody writes. Without it what says type ClusterIP of a Service that has moved behind",
 				"Cilium is refused until finish (RP1208).",
 			},
 		},

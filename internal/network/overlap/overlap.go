@@ -65,9 +65,8 @@ type Replica struct {
 	// Locked reports whether a run is at work. Without it, hops that a run was cut off in are left
 	// alone.
 	Locked func(context.Context) (bool, error)
-	// Endpoints, if set, follow the Service kubernetes. Fallback is tried after them.
+	// Endpoints, if set, follow the Service kubernetes.
 	Endpoints *cluster.APIEndpoints
-	Fallback  []string
 
 	leads    atomic.Bool
 	follower *bridge.Follower
@@ -149,7 +148,7 @@ func (r *Replica) beat(ctx context.Context, end context.CancelCauseFunc) {
 	}
 	if r.Endpoints != nil {
 		if servers := r.follower.APIServers(); len(servers) > 0 {
-			r.Endpoints.Set(append(servers, r.Fallback...))
+			r.Endpoints.Set(ctx, servers)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*Beat)

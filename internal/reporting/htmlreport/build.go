@@ -115,12 +115,25 @@ func losses(in Input) []Loss {
 	return out
 }
 
+// vouching are the annotations by which people vouch for what replumb cannot see.
+func vouching() []string {
+	return []string{
+		v1alpha1.AnnotationAPIServers, v1alpha1.AnnotationControllerManagers, v1alpha1.AnnotationDualWrite,
+		v1alpha1.AnnotationInstaller, v1alpha1.AnnotationKubelets, v1alpha1.AnnotationSingletons,
+	}
+}
+
+// vouches reports whether an annotation does so. An approval does if it answers for a gate.
+func vouches(name, value string) bool {
+	return slices.Contains(vouching(), name) || name == v1alpha1.AnnotationApprove && strings.Contains(value, "gate:")
+}
+
 // confirms are the annotations by which people vouch for what cannot be seen, with what the API
-// server knows of who set them.
+// server knows of who set them. Annotations of replumb itself vouch for nothing.
 func confirms(m *v1alpha1.Migration) []Confirm {
 	out := []Confirm{}
 	for _, name := range slices.Sorted(maps.Keys(m.Annotations)) {
-		if !strings.HasPrefix(name, "replumb.dev/") {
+		if !vouches(name, m.Annotations[name]) {
 			continue
 		}
 		c := Confirm{Annotation: name, Value: m.Annotations[name]}

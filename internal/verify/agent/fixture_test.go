@@ -142,7 +142,7 @@ func (f *fixture) report(what string, is func(v1alpha1.NodeReportStatus) bool) v
 func (f *fixture) start(origin v1alpha1.ProbeOrigin, instance string, change ...func(*Agent)) (end func()) {
 	f.Helper()
 	// The first endpoint is one that nothing listens at.
-	config, _ := cluster.Direct([]string{"127.0.0.1:1", strings.Trim(strings.TrimPrefix(f.Config.Host, "https:"), "/")}, f.dir)
+	config, _ := cluster.Direct([]string{"127.0.0.1:1", strings.Trim(strings.TrimPrefix(f.Config.Host, "https:"), "/")}, nil, f.dir)
 	c, err := cluster.Connect(config)
 	f.must(err)
 	a := &Agent{

@@ -22,7 +22,7 @@ func Checks[In any](unwatched, byTag, place string, see func(In) (image string, 
 		{
 			Code: unwatched, Severity: findings.Warning,
 			Claim: "agents can watch from every node" + place,
-			Why:   "what clients on a node without an agent lose is not seen",
+			Why:   "on a node without an agent lost requests are not seen",
 			Fix: "look there yourself. To keep agents off a node on purpose: kubectl label node NODE " +
 				v1alpha1.LabelAgents + "=none, which no kubelet can set",
 			Run: func(in In) []findings.Result {

@@ -18,7 +18,7 @@ func Role(name, file string, services bool) access.Role {
 			Rights: access.In(v1alpha1.SystemNamespace, access.Grant("", "pods", "", "create")...),
 		}},
 		Danger: []string{
-			"Who has it can run privileged pods on every node, in " + v1alpha1.SystemNamespace + " alone, where Pod Security then admits them: root on every node.",
+			"Its holder can run privileged pods on every node, in " + v1alpha1.SystemNamespace + " alone, where Pod Security then admits them: root on every node.",
 		},
 	}
 }

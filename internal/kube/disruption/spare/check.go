@@ -14,8 +14,7 @@ func Check[In any](code, field string, found func(In) *Found) findings.Check[In]
 	return findings.Check[In]{
 		Code: code, Severity: findings.Warning,
 		Claim: "cluster DNS and admission webhooks can get one more pod while pods move",
-		Why: "with fewer than three pods, one that moves is missed; whose number of pods something else decides, or whose pods find no node, is " +
-			"left as it is",
+		Why:   "with fewer than three pods, losing one is noticeable. replumb adds a pod, unless an autoscaler sets the number or no node has room",
 		Fix: "raise the number where it is decided, such as minReplicas of the HorizontalPodAutoscaler, or add a node; where it is fine as it is, " +
 			"do nothing, or set " + field + ".mode: Disabled",
 		Run: func(in In) []findings.Result { return found(in).results() },

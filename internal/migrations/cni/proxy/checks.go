@@ -32,8 +32,8 @@ func Checks() []findings.Check[switchover.Input] {
 		findings.Check[switchover.Input]{
 			Code: "RP5109", Severity: findings.Blocking, Run: inProxy(checkRemovable),
 			Claim: "kube-proxy can be taken off nodes, and nothing brings it back",
-			Why: "two that lead to the same Services on one node is what a node has for a moment; mode ipvs binds addresses of Services to the node, " +
-				"which replumb does not take off",
+			Why: "for a moment kube-proxy and Cilium both serve Services on the node; mode ipvs binds addresses of Services to the node, which replumb " +
+				"does not take off",
 			Fix: "change kube-proxy to mode iptables or nftables first; take its DaemonSet out of the hands that hold it, without deleting it",
 		},
 		findings.Check[switchover.Input]{
@@ -41,7 +41,7 @@ func Checks() []findings.Check[switchover.Input] {
 			Claim: "replumb takes kube-proxy off nodes itself",
 			Why: "only you can stop a kube-proxy that is a program of the node: apply waits on each node until you have, for as long as spec.cni.gateWait, and rollback " +
 				"until you have started it",
-			Fix: "have at hand what stops kube-proxy on one node and what starts it; see docs/runbooks/cni.md",
+			Fix: "have the commands at hand that stop kube-proxy on one node and start it again; see docs/runbooks/cni-in-place.md",
 		},
 		findings.Check[switchover.Input]{
 			Code: "RP5111", Severity: findings.Warning, Run: inProxy(checkOpen),

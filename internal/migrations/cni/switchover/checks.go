@@ -44,7 +44,7 @@ func clusterChecks() []findings.Check[Input] {
 		{
 			Code: "RP5002", Severity: findings.Blocking, Run: checkOthers,
 			Claim: "this is the only migration under way",
-			Why:   "what another migration counts on, such as canaries and addresses, is gone without a network",
+			Why:   "another migration counts on canaries and addresses, which are gone without a network",
 			Fix:   "finish it or roll it back first",
 		},
 		{
@@ -68,14 +68,14 @@ func networkChecks() []findings.Check[Input] {
 		{
 			Code: "RP5101", Severity: findings.Blocking, Run: checkFrom,
 			Claim: "the cluster has one network for pods, the one that is to go",
-			Why:   "what is not known cannot be removed, and two networks on one cluster are in someone else's hands",
+			Why:   "an unknown network cannot be removed, and two networks on one cluster are in someone else's hands",
 			Fix: "see which DaemonSets there are; name the old network in spec.cni.from, also where only files on nodes give pods addresses of their " +
 				"Node's podCIDR (host-local)",
 		},
 		{
 			Code: "RP5102", Severity: findings.Blocking, Run: checkPair,
 			Claim: "replumb can replace the one network by the other",
-			Why:   "what a network leaves on nodes is different for each, and half of it removed is worse than all of it there",
+			Why:   "each CNI leaves different things on nodes, and a partial clean-up is worse than none",
 			Fix: "replumb goes from flannel to Calico, from Calico to flannel, with mode InPlace from both to Cilium and from host-local to Calico and " +
 				"Cilium, and with mode Drained from Weave to Calico and flannel; for others, replace the nodes or the cluster",
 		},
@@ -117,13 +117,13 @@ func rangeChecks() []findings.Check[Input] {
 		{
 			Code: "RP5202", Severity: findings.Blocking, Run: checkOverlaps,
 			Claim: "the pod range is clear of Services and nodes",
-			Why:   "of two that have one address, packets reach only one",
+			Why:   "two things with the same address: packets reach only one",
 			Fix:   "choose another range",
 		},
 		{
 			Code: "RP5203", Severity: findings.Blocking, Run: checkProxy,
 			Claim: "kube-proxy recognises the new pod range as part of the cluster",
-			Why:   "what it takes for coming from outside it gives the address of a node: NetworkPolicies then see a node instead of a pod",
+			Why:   "it gives traffic that it takes for coming from outside the address of a node: NetworkPolicies then see a node instead of a pod",
 			Fix: "set clusterCIDR in kube-proxy's configuration to one range that covers old and new pods (it takes one of each family), or use " +
 				"detectLocalMode: InterfaceNamePrefix with pod.interfaceNamePrefix cali; then restart it on every node. Where the API does not " +
 				"show its configuration, look at it on every node, and say so by spec.cni.vouch.kubeProxy: true",
@@ -144,13 +144,13 @@ func workloadChecks() []findings.Check[Input] {
 		{
 			Code: "RP5301", Severity: findings.Blocking, Run: checkLost,
 			Claim: "every policy of the old network is kept",
-			Why:   "what a policy forbids is open to everybody when nothing makes it hold",
+			Why:   "a policy that nothing enforces forbids nothing",
 			Fix:   "see to the policies yourself, and set spec.cni.policies: Drop",
 		},
 		{
 			Code: "RP5302", Severity: findings.Warning, Run: checkDropped,
 			Claim: "every policy stays enforced",
-			Why:   "what a policy forbids is open to everybody when nothing makes it hold",
+			Why:   "a policy that nothing enforces forbids nothing",
 			Fix:   "close it off otherwise",
 		},
 		{

@@ -69,7 +69,7 @@ func Checks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP2507", Severity: findings.Blocking, Run: checkMaker,
-			Claim: "who made the cluster lets Nodes have other ranges",
+			Claim: "the cluster's installer lets Nodes have other ranges",
 			Why: "ranges of Nodes change only if no controller manager gives them meanwhile, if the pod network reads them again, and if machines " +
 				"are routed by them; some installers and clouds decide this themselves",
 			Fix: "move to new nodes with another range where the platform has that (docs/platforms), by spec.nodes; else make another cluster, and mirror " +

@@ -30,7 +30,7 @@ func Roles() access.Roles {
 		},
 		{
 			Name: name + "operate", File: RoleFile, Purpose: access.Operate, Rules: operateRules(),
-			Danger: []string{"Who has it can delete every Node, and make one of any name."},
+			Danger: []string{"Its holder can delete every Node, and make one of any name."},
 		},
 		kubeadmgate.Role(name+"kubeadm-gates", RoleFile),
 	}

@@ -189,7 +189,7 @@ func workloadChecks() []findings.Check[Input] {
 		{
 			Code: "RP2406", Severity: findings.Warning, Run: checkLocalData,
 			Claim: "pods that restart keep no data of their own on their node",
-			Why:   "what lies in an emptyDir volume is gone with the pod",
+			Why:   "files in an emptyDir volume are gone with the pod",
 			Fix:   "save what matters, or leave it to the workload if it fills the volume again by itself, as caches do",
 		},
 	}

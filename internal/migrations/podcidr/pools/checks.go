@@ -99,7 +99,7 @@ func poolChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP2203", Severity: findings.Blocking, Run: checkPins,
-			Claim: "what stays is free of references to pools that go",
+			Claim: "objects that stay are free of references to pools that go",
 			Why:   "a pod that asks for a disabled pool gets no address, and does not start",
 			Fix: "take the annotation out, or name the target's pool in it, before pods are restarted; take ipv4_pools out of the ipam section " +
 				"of the CNI configuration, and restart the DaemonSet calico-node, which writes it to the nodes",

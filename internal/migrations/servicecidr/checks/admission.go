@@ -69,7 +69,7 @@ func admissionChecks() []findings.Check[Input] {
 		{
 			Code: "RP1707", Severity: findings.Blocking, Run: checkUnanswered,
 			Claim: "the API server answers all that check asks",
-			Why:   "what it answers with an error is not known, while the outcome of other checks stands; the move would meet with the same error",
+			Why:   "where it answers with an error nothing is known, while the outcome of other checks stands; the move would meet with the same error",
 			Fix:   "repair what the message names, most often a webhook or an API service that does not answer, and run check again",
 		},
 	}

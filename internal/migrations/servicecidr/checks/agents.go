@@ -11,7 +11,7 @@ func agentChecks() []findings.Check[Input] {
 		{
 			Code: "RP1601", Severity: findings.Warning,
 			Claim: "agents can watch from every node",
-			Why:   "what clients on a node without an agent lose is not seen, and who uses old addresses there is not known",
+			Why:   "on a node without an agent neither lost requests nor clients of old addresses are seen",
 			Fix: "look there yourself, or move what runs there first. To keep agents off a node on purpose: kubectl label node NODE " +
 				"replumb.dev.node-restriction.kubernetes.io/agents=none, which no kubelet can set",
 			Run: func(in Input) []findings.Result {

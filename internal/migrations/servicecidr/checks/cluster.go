@@ -68,7 +68,7 @@ func bridgeChecks() []findings.Check[Input] {
 		{
 			Code: "RP1007", Severity: findings.Warning, Run: checkDomainKnown,
 			Claim: "the kubelets report their cluster domain",
-			Why:   "what a kubelet does not report cannot be compared with spec.serviceCIDR.clusterDomain, nor can its cluster DNS address",
+			Why:   "a domain that a kubelet does not report cannot be compared with spec.serviceCIDR.clusterDomain, nor can its cluster DNS address",
 			Fix: "compare spec.serviceCIDR.clusterDomain with the kubelets' configuration by hand; a wrong domain breaks names in the middle " +
 				"of a hop",
 		},
@@ -98,8 +98,8 @@ func ownershipChecks() []findings.Check[Input] {
 		{
 			Code: "RP1011", Severity: findings.Isolating, Run: checkClaims,
 			Claim: "notes on Services agree with replumb's records",
-			Why: "those who may edit a Service can write replumb's annotations and labels on it, also to have addresses of others lead to its " +
-				"pods; replumb goes by the reserved addresses (kubectl get ipaddresses -l replumb.dev/role=hold) and its backups",
+			Why: "anyone who can edit a Service can forge replumb's annotations to hijack other addresses; replumb goes by the reserved " +
+				"addresses (kubectl get ipaddresses -l replumb.dev/role=hold) and its backups",
 			Fix: "ask who wrote it; remove the annotations and labels of replumb.dev from the Service, or the Service that has the name of " +
 				"another's bridge",
 		},

@@ -16,7 +16,7 @@ func dualWriteChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP1730", Severity: findings.Blocking, Run: checkDualWrite,
-			Claim: "API servers that are to get another range write the addresses of Services once",
+			Claim: "DisableAllocatorDualWrite is on in every API server (Kubernetes 1.31 to 1.33)",
 			Why: "up to Kubernetes 1.33 they also write addresses into the older bitmap, which stays that of the old " +
 				"range. Once they have the new range, they refuse every Service that names its address in it: those " +
 				"that still have to hop, and manifests that set clusterIP",

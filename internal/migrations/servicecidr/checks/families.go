@@ -16,10 +16,9 @@ func familyChecks() []findings.Check[Input] {
 		{
 			Code: "RP1740", Severity: findings.Blocking, Run: checkFamilyProof,
 			Claim: "nodes can prove that they know bridges in each family",
-			Why: "kube-proxy programs each family by itself, and tells at addresses of the same family what it has programmed, or, before Kubernetes 1.36, " +
-				"at those of IPv4. Without agents it is asked through API servers, which call a node at its first address alone",
-			Fix: "name an image of replumb that nodes can pull in spec.proof.image, so that agents ask; or set spec.serviceCIDR.barrier.mode: Wait, which " +
-				"proves nothing",
+			Why: "kube-proxy answers health checks for each IP family separately (before Kubernetes 1.36 at addresses of IPv4). Without agents it is " +
+				"asked through API servers, which call a node at its first address alone",
+			Fix: "name an image of replumb that nodes can pull in spec.proof.image, so that agents ask",
 		},
 		{
 			Code: "RP1741", Severity: findings.Warning, Run: checkCalledBySix,

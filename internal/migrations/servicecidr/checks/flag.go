@@ -24,8 +24,8 @@ func flagChecks() []findings.Check[Input] {
 		{
 			Code: "RP1732", Severity: findings.Blocking, Run: checkFlagFits,
 			Claim: "where the Service range is a flag, the migration takes the whole range to another one, by hops",
-			Why: "API servers that have no ServiceCIDRs give addresses of one range alone: what would stay in the other could not be made again, and nothing " +
-				"but a Service keeps an address from others, so that none can be written in etcd",
+			Why: "before Kubernetes 1.33 there is one range only: a Service left behind could not be recreated; and only a Service reserves an address, " +
+				"so that none can be written in etcd",
 			Fix: "use mode Move with one target range, clusterServices: Move and no strategy Etcd, or upgrade to Kubernetes 1.33 or later first",
 		},
 		{
@@ -38,8 +38,8 @@ func flagChecks() []findings.Check[Input] {
 		{
 			Code: "RP1734", Severity: findings.Blocking, Run: checkGuard,
 			Claim: "where the range is a flag, addresses can be kept free while API servers change",
-			Why: "from when the first API server has a range again, new Services could be given addresses that bridges answer at or that Services are to return to; a " +
-				"ValidatingAdmissionPolicy (Kubernetes 1.30 or later) refuses them",
+			Why: "new Services could be given an address that a bridge is using, or to which a Service is to return; a ValidatingAdmissionPolicy " +
+				"(Kubernetes 1.30 or later) refuses them",
 			Fix: "have an administrator bind the roles: replumb rbac -f FILE --user NAME | kubectl apply -f -; and have the API servers serve " +
 				"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicies",
 		},

@@ -68,9 +68,9 @@ func proxyChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP1208", Severity: findings.Warning, Run: checkTypeKept,
-			Claim: "what says another type of a Service can be applied during the overlap",
-			Why: "a Service that keeps its old address as a load balancer's is of type LoadBalancer until finish. Where no policy corrects what says " +
-				"type ClusterIP, the freeze refuses it: Flux, Helm and kubectl apply fail for such Services meanwhile",
+			Claim: "manifests that say another type of a Service can be applied during the overlap",
+			Why: "a Service that keeps its old address as a load balancer's is of type LoadBalancer until finish. Where no policy corrects manifests that say " +
+				"type ClusterIP, the freeze refuses them: Flux, Helm and kubectl apply fail for such Services meanwhile",
 			Fix: "use Kubernetes 1.36 or later, or enable MutatingAdmissionPolicy on all API servers; or suspend what applies these Services until finish",
 		},
 	}

@@ -105,8 +105,8 @@ func neighbourChecks() []findings.Check[Input] {
 		{
 			Code: "RP1112", Severity: findings.Blocking, Run: checkPools,
 			Claim: "the target is clear of every pool of Calico's",
-			Why: "pods to come get addresses of a pool that none has one of yet, and a Service with such an address would take that pod's traffic. And " +
-				"what is in a pool, also in one that is disabled, passes for pods with Calico, which translates no source on the way there",
+			Why: "future pods may get addresses from an unused pool, and a Service with such an address would take that pod's traffic. And Calico " +
+				"takes addresses of a pool, also of a disabled one, for pods, and translates no source on the way there",
 			Fix: otherTarget + ", or delete the pool if nothing is to use it",
 		},
 	}

@@ -34,7 +34,7 @@ func workloadChecks() []findings.Check[Input] {
 		{
 			Code: "RP1503", Severity: findings.Warning, Run: checkGaps,
 			Claim: "every workload keeps serving while it is restarted",
-			Why:   "what ends its pod before the next one is ready gives no answer in between; no agent sees that",
+			Why:   "a workload that ends its pod before the next one is ready gives no answer in between; no agent sees that",
 			Fix: "give it a second pod for the time of the migration, or a strategy that starts the new pod first (a " +
 				"Deployment: RollingUpdate with maxSurge above 0). Where neither is possible, set " +
 				"spec.serviceCIDR.refresh.mode: Report and restart it yourself before finish",
@@ -42,7 +42,7 @@ func workloadChecks() []findings.Check[Input] {
 		{
 			Code: "RP1504", Severity: findings.Warning, Run: checkUnfinished,
 			Claim: "every workload that is restarted has all its pods now",
-			Why: "what is in trouble before is not repaired by a restart: apply waits a minute for it, leaves it alone, and names its pods as " +
+			Why: "a restart repairs no unhealthy workload: apply waits a minute for it, leaves it alone, and names its pods as " +
 				"those that keep old addresses",
 			Fix: "repair it, or scale it to zero; apply restarts it when it is run again",
 		},
