@@ -17,8 +17,9 @@ import (
 )
 
 // TestKubeadmGates moves the whole Service range of a cluster that kubeadm has made, by one command and one file: replumb passes the gates
-// itself. It is killed while a kubelet and while the only API server restarts, goes there, back and there again, ends, and kubeadm upgrades. With one control
-// plane the API is away while its server restarts; nothing else may be lost. After the way back every file is as it was.
+// itself. It is killed while a kubelet and while the only API server restarts, goes there, back and there again, and ends; then kubeadm
+// upgrades. With one control plane the API is away while its server restarts; nothing else may be lost. After the way back every file is as
+// it was.
 func TestKubeadmGates(t *testing.T) {
 	topology := named("e2e-kubeadm-gates")
 	topology.Installer, topology.Nodes = lab.Kubeadm, []lab.ProxyMode{lab.IPTables, lab.IPTables}

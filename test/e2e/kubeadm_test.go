@@ -209,5 +209,32 @@ func (k *byThePage) nothingBringsBack() {
 	if !strings.Contains(string(out), newDNS) {
 		k.Errorf("node %s, which has joined, names to its pods: %s", joined.Name, out)
 	}
+	must(k.T, k.l.Workers().Reboot(k.Context(), joined.Name))
 	requireWhole(k.T, k.l, newRange)
+}
+
+// upgradeToTheSame has kubeadm write anew all that an upgrade writes, of the version that the cluster has.
+func (k *byThePage) upgradeToTheSame() {
+	k.Helper()
+	for i, on := range k.l.ControlPlanes() {
+		upgrade := []string{"upgrade", "node", "--ignore-preflight-errors=all"}
+		if i == 0 {
+			upgrade = []string{"upgrade", "apply", "v" + k.l.Kubernetes(), "--yes", "--ignore-preflight-errors=all"}
+		}
+		_, err := k.l.Kubeadm(k.Context(), on, upgrade...)
+		must(k.T, err)
+	}
+	for _, on := range k.l.NodeNames() {
+		_, err := k.l.Kubeadm(k.Context(), on, "upgrade", "node", "--ignore-preflight-errors=all")
+		must(k.T, err)
+		_, err = k.l.Shell(k.Context(), on, "systemctl restart kubelet")
+		must(k.T, err)
+	}
+	for _, on := range slices.Concat(k.l.ControlPlanes(), k.l.NodeNames()) {
+		out, err := k.l.Shell(k.Context(), on, "cat /var/lib/kubelet/config.yaml /etc/kubernetes/manifests/*.yaml 2>/dev/null || true")
+		must(k.T, err)
+		if strings.Contains(string(out), oldRange) || strings.Contains(string(out), oldDNS) {
+			k.Errorf("an upgrade has brought the old range back on %s:\n%s", on, out)
+		}
+	}
 }
