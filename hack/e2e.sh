@@ -32,7 +32,7 @@ pods        basic                ./e2e -run ^(TestPodCIDR|TestTunnels|TestNodesC
 cni         basic,cilium,flannel ./e2e -timeout 200m -run ^TestInPlace
 cilium      basic,cilium         ./e2e -run ^Test(CiliumLab|PastCilium)$
 own         basic,cilium         ./e2e -run ^(TestOwnAddresses|TestOwnAddressesByAPI|TestCiliumServices)$
-kubeadm     plain,kubeadm        ./e2e -timeout 120m -run ^TestKubeadm
+kubeadm     plain,kubeadm        ./e2e -timeout 150m -run ^TestKubeadm
 nodes       basic                ./e2e -run ^TestNode(sMove|sReplace|Removal)$
 mirror      basic,flannel,registry,certmanager ./e2e -run ^TestMirror$
 families    basic                ./e2e -run ^TestFamilies
