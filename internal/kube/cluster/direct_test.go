@@ -1,8 +1,9 @@
 package cluster
 
 import (
-	"io"
+	"errors"
 	"net"
+	"os"
 	"testing"
 	"time"
 )
@@ -76,6 +77,5 @@ func open(t *testing.T, conn net.Conn) bool {
 		return false
 	}
 	_, err := conn.Read(make([]byte, 1))
-	timeout, ok := err.(net.Error) //nolint:errorlint // it is not wrapped
-	return err != io.EOF && ok && timeout.Timeout()
+	return errors.Is(err, os.ErrDeadlineExceeded)
 }

@@ -66,7 +66,7 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 	body := &StatusBody{Services: []StatusLine{}}
 	if !finished && st.Phase != v1alpha1.PhaseRolledBack {
 		unmoved := ranges.Unmoved(inventory)
-		body.unmoved, body.Holds = len(unmoved), append(unmoved, ranges.KeepersOfOldRanges(inventory)...)
+		body.unmoved, body.Holds = len(unmoved), slices.Concat(unmoved, ranges.KeepersOfOldRanges(inventory))
 		if !past {
 			body.Late = FindCreatedDuring(inventory) // what a rollback could take back
 		}
