@@ -26,8 +26,8 @@ func TestKubeadmGates(t *testing.T) {
 	passGates(t, topology, "kubeadm/kubelet/node1", "kubeadm/flags/kube-apiserver/cp1")
 }
 
-// TestKubeadmPlanes does the same with three control planes, one of which is always left to answer. It is killed while the second of their
-// API servers restarts. The clients' connections to an API server that ends are the only ones that may break.
+// TestKubeadmPlanes does the same with three control planes, others of which answer while one restarts: calls of API servers may fail, but not
+// for longer than othersAnswerWithin. It is killed while the third certificate and the second API server change. Clients call until it is back.
 func TestKubeadmPlanes(t *testing.T) {
 	topology := highlyAvailable("e2e-kubeadm-planes")
 	topology.Installer, topology.Nodes = lab.Kubeadm, []lab.ProxyMode{lab.IPTables, lab.IPTables}
