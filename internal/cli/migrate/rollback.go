@@ -27,17 +27,17 @@ type rollbackOptions struct {
 func Rollback(a *command.App) *cobra.Command {
 	o := &rollbackOptions{action: action{source: source{App: a}}}
 	cmd := &cobra.Command{
-		Use: "rollback NAME", Short: "Bring everything back to its old address", Args: o.nameOrFile,
-		Long: `Bring every Service back to its old address, over the same bridges, and with it whatever had followed: cluster DNS,
-restarted pods, the old range as the default one. Of a migration of pods: restart them into the old range; of a mirror: lead
-names back. Like apply it waits where only you can do something.
+		Use: "rollback NAME", Short: "Bring everything back to where it was", Args: o.nameOrFile,
+		Long: `Bring back what apply has moved: Services to their old addresses, with cluster DNS and the default range, pods to the old
+range, nodes to the old network, names of a mirror to the first cluster, the old CNI. Like apply it waits where only you can do something.
+
+It works from every point before finish has passed the point of no return, and carries on when run again.
 
 Services that were made in the new range since the migration began are listed first. --late says whether they move to free addresses in
 the old range, or stay, and the new range with them; without it you are asked. A rollback that goes on by itself keeps them.
 
-It works from every point before finish has passed the point of no return, and carries on when run again. With -f it goes by the
-settings in the file, such as gateWait or notify, and records them. Of a file with several Migrations it takes back the last one first; a
-name chooses one of them.`,
+With -f it goes by the settings in the file, such as gateWait or notify, and records them. Of a file with several Migrations it takes back
+the last one first; a name chooses one of them.`,
 		Example: a.Example(`
   replumb rollback services-to-172-24
   replumb rollback services-to-172-24 --yes   # where there is no terminal to ask on
