@@ -31,6 +31,7 @@ restarts    basic                ./e2e -run ^TestRestarts$
 pods        basic                ./e2e -run ^(TestPodCIDR|TestTunnels|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$
 cni         basic,cilium,flannel ./e2e -timeout 200m -run ^TestInPlace
 cilium      basic,cilium         ./e2e -run ^Test(CiliumLab|PastCilium)$
+cilium-pods basic,cilium         ./e2e -run ^TestCilium(Pods|Watched)$
 own         basic,cilium         ./e2e -run ^(TestOwnAddresses|TestOwnAddressesByAPI|TestCiliumServices)$
 kubeadm     plain,kubeadm        ./e2e -timeout 150m -run ^TestKubeadm
 nodes       basic                ./e2e -run ^TestNode(sMove|sReplace|Removal)$
@@ -64,7 +65,7 @@ components() {
 # prepare has what a test needs beside components.
 prepare() {
 	case $1 in
-	cilium | cni | own) hack/deps.sh clang-19 ;; # with which Cilium's agents compile
+	cilium | cilium-pods | cni | own) hack/deps.sh clang-19 ;; # with which Cilium's agents compile
 	conformance) hack/deps.sh busybox nc.openbsd wget ;;
 	released) make --no-print-directory release-snapshot ;;
 	versions) hack/test-versions.sh "$lab" ;;

@@ -159,8 +159,12 @@ const (
 
 	// RoleNode marks the ConfigMap that holds a Node for as long as the Node itself may be gone.
 	RoleNode = "node"
-	// AnnotationPodCIDRs, on a Node that was recreated, are the ranges it had before the migration, separated by commas.
+	// AnnotationPodCIDRs, on a Node, are the ranges that it, or its CiliumNode, had before the migration, separated by commas.
 	AnnotationPodCIDRs = "replumb.dev/original-pod-cidrs"
+	// AnnotationCiliumAgent, on a Node, is the UID of the pod of Cilium's agent that was there before its range changed.
+	AnnotationCiliumAgent = "replumb.dev/cilium-agent"
+	// AnnotationCiliumPool, on ConfigMap cilium-config, is what it named as the pool of Cilium's operator before the migration, as JSON.
+	AnnotationCiliumPool = "replumb.dev/original-cilium-pool"
 	// TaintMoving, on a Node, keeps pods away from it while its range changes. Its value is the Migration.
 	TaintMoving = "replumb.dev/moving"
 	// AnnotationCordoned, on a Node, says that it was replumb that made it unschedulable.

@@ -55,7 +55,7 @@ type PodCIDRSpec struct {
 	// +kubebuilder:default={}
 	Canary PodCanarySpec `json:"canary,omitempty"`
 
-	// tunnels is what becomes of the old addresses of the nodes' tunnels, which Calico changes.
+	// tunnels is what becomes of the old addresses of the nodes' tunnels, which Calico and Cilium change.
 	// +optional
 	// +kubebuilder:default={}
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
@@ -66,14 +66,14 @@ type PodCIDRSpec struct {
 	// +kubebuilder:default={}
 	Roll RollSpec `json:"roll,omitempty"`
 
-	// nodes is how nodes are moved, on clusters whose Nodes carry their range in spec.podCIDR.
+	// nodes is how nodes are moved that have ranges of their own: in spec.podCIDR of their Node, or in their CiliumNode.
 	// +optional
 	// +kubebuilder:default={}
 	Nodes NodeRangesSpec `json:"nodes,omitempty"`
 }
 
-// NodeRangesSpec is how nodes are moved whose range is in their Node's spec.podCIDR: each is emptied, its Node recreated
-// with a range of the target, and filled again.
+// NodeRangesSpec is how nodes are moved that have ranges of their own: each is emptied, gets a range of the target, and is
+// filled again.
 type NodeRangesSpec struct {
 	// parallel is how many nodes are moved at once. Default: 1.
 	// +optional
@@ -83,7 +83,7 @@ type NodeRangesSpec struct {
 	Parallel int `json:"parallel,omitempty"`
 
 	// agents are DaemonSets, as namespace/name, that have to be restarted on a node to learn its range. Those of flannel,
-	// kindnet and kube-router are found.
+	// kindnet, kube-router and Cilium are found.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=317
@@ -195,9 +195,9 @@ type PodCanarySpec struct {
 // TunnelsSpec is what becomes of connections that nodes themselves have open to pods of other nodes: those of ingress
 // controllers on the hosts' network, for instance.
 type TunnelsSpec struct {
-	// mode Hold keeps the address of a tunnel on its node, by a DaemonSet of replumb's with NET_ADMIN on the hosts' network,
-	// until finish or the end of rollback: connections go on. With Leave they hang when Calico gives the tunnel another
-	// address. Default: Hold.
+	// mode Hold keeps the address of a tunnel on its node, by pods of replumb's with NET_ADMIN on the hosts' network:
+	// Calico's until finish or the end of rollback, Cilium's until the node has moved. Connections go on. With Leave they hang
+	// when the tunnel gets another address. Default: Hold.
 	// +optional
 	// +kubebuilder:default=Hold
 	Mode TunnelsMode `json:"mode,omitempty"`

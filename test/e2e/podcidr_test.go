@@ -284,16 +284,21 @@ func requireSettledIn(t *testing.T, l *lab.Lab, cidr netip.Prefix) {
 // requireNothingHeld fails the test if a node keeps an address that its tunnel had, or Calico one in reserve.
 func requireNothingHeld(t *testing.T, l *lab.Lab) {
 	t.Helper()
+	requireNothingOnLoopback(t, l)
+	err := clusterClient(t, l).Get(t.Context(), client.ObjectKey{Name: "replumb-pods"}, calico.Empty("IPReservation", ""))
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("the reservation of tunnels' addresses: %v", err)
+	}
+}
+
+func requireNothingOnLoopback(t *testing.T, l *lab.Lab) {
+	t.Helper()
 	for _, node := range l.NodeNames() {
 		out, err := l.Exec(t.Context(), node, "ip", "-4", "-oneline", "address", "show", "dev", "lo")
 		must(t, err)
 		if n := strings.Count(string(out), "\n"); n != 1 {
 			t.Errorf("the loopback interface of %s has %d addresses:\n%s", node, n, out)
 		}
-	}
-	err := clusterClient(t, l).Get(t.Context(), client.ObjectKey{Name: "replumb-pods"}, calico.Empty("IPReservation", ""))
-	if !apierrors.IsNotFound(err) {
-		t.Errorf("the reservation of tunnels' addresses: %v", err)
 	}
 }
 

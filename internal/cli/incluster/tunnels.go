@@ -28,6 +28,19 @@ func Tunnels(a *command.App) *cobra.Command {
 			RunE: func(_ *cobra.Command, args []string) error { return onLoopback(a, "holding", tunneladdr.Hold, args) },
 		},
 		&cobra.Command{
+			Use: "succeed DEVICE ADDRESS RANGE...", Short: "Hold, and give the interface the address that takes over", Args: cobra.MinimumNArgs(3),
+			RunE: func(_ *cobra.Command, args []string) error {
+				to, err := netip.ParseAddr(args[1])
+				if err != nil {
+					return err
+				}
+				if err := onLoopback(a, "holding", tunneladdr.Hold, args[2:]); err != nil {
+					return err
+				}
+				return tunneladdr.Give(args[0], to)
+			},
+		},
+		&cobra.Command{
 			Use: "keep RANGE...", Short: "Wait until interrupted, and take them off again", Args: cobra.MinimumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				<-cmd.Context().Done()

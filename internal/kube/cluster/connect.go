@@ -46,6 +46,7 @@ import (
 const (
 	CalicoGroup      = "crd.projectcalico.org"
 	CertManagerGroup = "cert-manager.io"
+	CiliumGroup      = "cilium.io"
 )
 
 // Cluster is a connection to one cluster. Its client has no cache, since a step must see the writes
@@ -163,6 +164,7 @@ func known() map[schema.GroupVersion]scoped {
 			root: []string{"IPPool", "IPAMBlock", "BlockAffinity", "IPAMHandle", "ClusterInformation", "IPReservation"},
 		},
 		{Group: "operator.tigera.io", Version: "v1"}:     {root: []string{"Installation"}},
+		{Group: CiliumGroup, Version: "v2"}:              {root: []string{"CiliumNode"}},
 		{Group: CertManagerGroup, Version: "v1"}:         {namespaced: []string{"Certificate"}},
 		{Group: "apiregistration.k8s.io", Version: "v1"}: {root: []string{"APIService"}},
 		admissionv1.SchemeGroupVersion: {root: []string{

@@ -26,17 +26,20 @@ func Checks() []findings.Check[Input] {
 
 // ApplyPhases are the phases of apply, in order: those of clusters with pools come first.
 func ApplyPhases() []string {
-	return once(pools.Commands().Apply.Names(), noderanges.Commands().Apply.Names())
+	return once(pools.Commands().Apply.Names(), noderanges.Commands().Apply.Names(), noderanges.PoolCommands().Apply.Names())
 }
 
 // PhaseNames are the phases of all plans, which hooks can name.
-func PhaseNames() []string { return once(pools.Commands().Names(), noderanges.Commands().Names()) }
+func PhaseNames() []string {
+	return once(pools.Commands().Names(), noderanges.Commands().Names(), noderanges.PoolCommands().Names())
+}
 
 // Outlines are the phases of all commands, for people.
 func Outlines() []migration.Outline {
 	return []migration.Outline{
 		pools.Commands().Outline("with Calico's pools"),
 		noderanges.Commands().Outline("where Nodes carry the ranges"),
+		noderanges.PoolCommands().Outline("where Cilium's operator gives nodes their ranges"),
 	}
 }
 

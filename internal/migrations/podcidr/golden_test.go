@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +37,8 @@ import (
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/migrations/podcidr/pools"
 	"github.com/replumb/replumb/internal/network/calico"
+	"github.com/replumb/replumb/internal/network/ciliumipam"
+	"github.com/replumb/replumb/internal/network/podnetwork"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
 	"github.com/replumb/replumb/internal/testing/golden"
@@ -179,7 +182,7 @@ func readCluster(t *testing.T, s Spec, manifests, factsYAML []byte) (podmove.Str
 func (r *manifestReader) strategy() podmove.Strategy {
 	r.Helper()
 	if len(r.state.Pools) == 0 {
-		survey, err := noderanges.New(r.shared, noderanges.Sources{})
+		survey, err := noderanges.New(r.shared, noderanges.Sources{Cilium: r.cilium()})
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -191,6 +194,34 @@ func (r *manifestReader) strategy() podmove.Strategy {
 	}
 	survey.Surroundings = r.around
 	return survey
+}
+
+// cilium is nil where no DaemonSet is Cilium's.
+func (r *manifestReader) cilium() *noderanges.CiliumState {
+	r.Helper()
+	var config *corev1.ConfigMap
+	nodes := map[string]*ciliumipam.CiliumNode{}
+	for _, o := range r.all {
+		switch o := o.(type) {
+		case *corev1.ConfigMap:
+			if o.Name == podnetwork.CiliumConfig {
+				config = o
+			}
+		case *unstructured.Unstructured:
+			if o.GetKind() != "CiliumNode" {
+				continue
+			}
+			n, err := ciliumipam.ReadNode(o)
+			if err != nil {
+				r.Fatal(err)
+			}
+			nodes[n.Name] = n
+		}
+	}
+	if !slices.ContainsFunc(r.shared.Workloads.DaemonSets, func(ds appsv1.DaemonSet) bool { return podnetwork.Of(&ds) == v1alpha1.Cilium }) {
+		return nil
+	}
+	return noderanges.NewCilium(config, nodes)
 }
 
 type manifestReader struct {

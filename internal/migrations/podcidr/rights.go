@@ -8,6 +8,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/access"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/kube/disruption/spare"
 	"github.com/replumb/replumb/internal/kube/inventory"
@@ -40,7 +41,7 @@ func Roles() access.Roles {
 			},
 		},
 		lossguard.Role(name+"agents", file, false),
-	}, noderanges.Roles()...)
+	}, slices.Concat(noderanges.Roles(), noderanges.PoolRoles())...)
 }
 
 func viewRules() []access.Rule {
@@ -66,7 +67,7 @@ func viewRules() []access.Rule {
 			Why: "How pods are connected, as kube-system and calico-system have it, and which range kubeadm has for them.",
 			Rights: slices.Concat(
 				access.In(metav1.NamespaceSystem, access.Named(access.Grant("", "configmaps", "", "get"),
-					"calico-config", "ip-masq-agent", "azure-ip-masq-agent-config", "kubeadm-config")...),
+					"calico-config", "cilium-config", "ip-masq-agent", "azure-ip-masq-agent-config", "kubeadm-config")...),
 				// The namespace is there with the operator alone, and without it no Role can be.
 				access.Named(access.Grant("", "configmaps", "", "get"), "cni-config"),
 			),
@@ -99,8 +100,8 @@ func viewRules() []access.Rule {
 			Optional: true, Rights: spare.Rights(),
 		},
 		{
-			Why:      "Cilium's pools, for replumb ranges, which reads all else with what is above.",
-			Optional: true, Rights: used.CiliumRights(),
+			Why:      "Ranges of nodes where Cilium's operator gives them; Cilium's pools, for replumb ranges, which reads all else with what is above.",
+			Optional: true, Rights: slices.Concat(access.Grant(cluster.CiliumGroup, "ciliumnodes", "", "list"), used.CiliumRights()),
 		},
 	}
 }
@@ -149,7 +150,7 @@ func (j *Job) authorize(ctx context.Context) error {
 
 // common are the roles that do not depend on what has the ranges.
 func common() access.Roles {
-	return slices.DeleteFunc(Roles(), func(r access.Role) bool { return r.File == noderanges.RoleFile })
+	return slices.DeleteFunc(Roles(), func(r access.Role) bool { return r.File == noderanges.RoleFile || r.File == noderanges.PoolRoleFile })
 }
 
 // toLook reports whether a right is needed to look at all.

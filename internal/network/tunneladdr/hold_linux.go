@@ -32,6 +32,19 @@ func Hold(ranges []netip.Prefix) ([]netip.Addr, error) {
 	return here.onLoopback, err
 }
 
+// Give adds an address to an interface, which is not without any then when its former one is taken
+// off: the kernel would drop all its routes (fib_inetaddr_event in net/ipv4/fib_frontend.c).
+func Give(device string, a netip.Addr) error {
+	link, err := netlink.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("interface %s: %w", device, err)
+	}
+	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: host(a)}); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("adding %s to %s: %w", a, device, err)
+	}
+	return nil
+}
+
 // Release removes addresses in the ranges from loopback and returns them. It ends their TCP
 // connections, so that clients reconnect instead of waiting in vain.
 func Release(ranges []netip.Prefix) ([]netip.Addr, error) {

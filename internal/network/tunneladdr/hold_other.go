@@ -11,6 +11,9 @@ import (
 // Hold works on Linux only, as nodes with tunnels do.
 func Hold([]netip.Prefix) ([]netip.Addr, error) { return nil, errors.ErrUnsupported }
 
+// Give works on Linux only.
+func Give(string, netip.Addr) error { return errors.ErrUnsupported }
+
 // Release works on Linux only.
 func Release([]netip.Prefix) ([]netip.Addr, error) { return nil, errors.ErrUnsupported }
 

@@ -36,8 +36,10 @@ func (f *RouteKeeper) Add() error {
 	if err != nil {
 		return fmt.Errorf("interface %s: %w", Device, err)
 	}
-	if err := f.addAddress(link); err != nil {
-		return err
+	if f.Fresh.IsValid() {
+		if err := Give(Device, f.Fresh); err != nil {
+			return err
+		}
 	}
 	kernel, err := readKernel(link)
 	if err != nil {
@@ -59,18 +61,6 @@ func (f *RouteKeeper) Add() error {
 		if err := netlink.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("adding a rule: %w", err)
 		}
-	}
-	return nil
-}
-
-// addAddress gives the interface its new address, if there is one.
-func (f *RouteKeeper) addAddress(link netlink.Link) error {
-	if !f.Fresh.IsValid() {
-		return nil
-	}
-	err := netlink.AddrAdd(link, &netlink.Addr{IPNet: host(f.Fresh)})
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("adding %s to %s: %w", f.Fresh, Device, err)
 	}
 	return nil
 }

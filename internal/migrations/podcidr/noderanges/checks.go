@@ -14,7 +14,6 @@ import (
 	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/nodeipam"
-	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
 // Input is what the checks look at.
@@ -22,19 +21,22 @@ type Input struct {
 	podmove.Input
 	Ranges  []NodeRange
 	Kubeadm *kubeadmgate.KubeadmState
+	Cilium  *CiliumState
+	// Pooled says that Cilium's operator gives nodes their ranges.
+	Pooled bool
 }
 
 func (s *Inventory) Check(facts podmove.Facts) findings.Findings {
-	in := Input{Ranges: s.NodeRanges, Kubeadm: s.Kubeadm, Input: podmove.Input{
-		Facts: facts, Inventory: &s.Inventory, Fates: s.Fates(s.Leaving(engine.Forward, time.Time{})), ByNode: true,
+	in := Input{Ranges: s.NodeRanges, Kubeadm: s.Kubeadm, Cilium: s.Cilium, Pooled: s.pooled(), Input: podmove.Input{
+		Facts: facts, Inventory: &s.Inventory, Fates: s.Fates(s.Leaving(engine.Forward, time.Time{})), ByNode: !s.pooled(),
 	}}
 	all := podmove.Ordered(findings.Of(func(in Input) podmove.Input { return in.Input }, podmove.Checks()), Checks())
 	return findings.Run(all, in)
 }
 
-// Checks are those that only clusters need whose Nodes carry the ranges.
+// Checks are those that only clusters need whose nodes have ranges of their own.
 func Checks() []findings.Check[Input] {
-	return findings.Group("Nodes", slices.Concat(kubeadmChecks(), []findings.Check[Input]{
+	return findings.Group("Nodes", slices.Concat(kubeadmChecks(), ciliumChecks(), []findings.Check[Input]{
 		{
 			Code: "RP2501", Severity: findings.Blocking, Run: checkFinalizers,
 			Claim: "deleting a Node affects the Node alone (no finalizers)",
@@ -59,13 +61,6 @@ func Checks() []findings.Check[Input] {
 			Claim: "every pod that leaves its node has an owner that replaces it",
 			Why:   "a node that has another range gives its pods' old addresses no way in or out on most pod networks, so all have to leave it",
 			Fix:   "remove them yourself, give them an owner, or set spec.podCIDR.roll.barePods: Evict, which ends them for good",
-		},
-		{
-			Code: "RP2506", Severity: findings.Blocking, Run: checkCilium,
-			Claim: "the network takes a Node's new range",
-			Why: "Cilium in mode kubernetes takes the range of its Node once, and keeps it in its CiliumNode: when the Node is recreated with another, " +
-				"its pods keep getting old addresses, which are routed nowhere",
-			Fix: "move such nodes by replacing them: new ones get ranges of the target once controller managers give those",
 		},
 		{
 			Code: "RP2507", Severity: findings.Blocking, Run: checkMaker,
@@ -99,26 +94,10 @@ func checkClaims(in Input) []findings.Result {
 	return out
 }
 
-func checkCilium(in Input) []findings.Result {
-	var out []findings.Result
-	for _, name := range ciliumOf(in.Inventory) {
-		out = append(out, findings.Failed("DaemonSet "+name, "daemonset %s is Cilium", name))
-	}
-	return out
-}
-
-// ciliumOf are the DaemonSets by which Cilium runs.
-func ciliumOf(s *podmove.Inventory) []string {
-	var names []string
-	for i := range s.Workloads.DaemonSets {
-		if ds := &s.Workloads.DaemonSets[i]; podnetwork.Of(ds) == v1alpha1.Cilium {
-			names = append(names, ds.Namespace+"/"+ds.Name)
-		}
-	}
-	return names
-}
-
 func checkFinalizers(in Input) []findings.Result {
+	if in.Pooled {
+		return findings.Skip("Nodes stay: Cilium's operator gives the ranges, in CiliumNodes")
+	}
 	var out []findings.Result
 	for i := range in.Inventory.Nodes {
 		if n := &in.Inventory.Nodes[i]; len(n.Finalizers) > 0 {
@@ -129,6 +108,9 @@ func checkFinalizers(in Input) []findings.Result {
 }
 
 func checkManaged(in Input) []findings.Result {
+	if in.Pooled {
+		return findings.Skip("Nodes stay: Cilium's operator gives the ranges, in CiliumNodes")
+	}
 	var out []findings.Result
 	for i := range in.Inventory.Nodes {
 		if n := &in.Inventory.Nodes[i]; inventory.MachineOf(n) != "" {

@@ -14,6 +14,9 @@ import (
 
 // checkMaker goes by what installers and clouds leave on Nodes.
 func checkMaker(in Input) []findings.Result {
+	if in.Pooled {
+		return findings.Skip("controller managers give nothing: Cilium's operator gives the ranges")
+	}
 	d := inventory.DistributionOf(in.Inventory.Nodes)
 	if why := fixed(d, in.Inventory.Workloads.DaemonSets); why != "" {
 		return []findings.Result{findings.Failed("", "the cluster is %s: %s", d, why)}

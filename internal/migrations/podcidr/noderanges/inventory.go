@@ -19,12 +19,14 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// Inventory is what is found in a cluster whose Nodes carry the ranges.
+// Inventory is what is found in a cluster whose nodes have ranges of their own.
 type Inventory struct {
 	podmove.Inventory
 	NodeRanges []NodeRange
 	// Kubeadm is nil unless replumb is to pass gates itself.
 	Kubeadm *kubeadmgate.KubeadmState
+	// Cilium is nil where another network has pods.
+	Cilium *CiliumState
 }
 
 var _ podmove.Strategy = (*Inventory)(nil)
@@ -83,60 +85,24 @@ type Sources struct {
 	Saved map[string]*nodeipam.SavedNode
 	// Configured is the cluster's own range of pods; zero, if not known.
 	Configured netip.Prefix
+	Cilium     *CiliumState
 }
 
-// New pairs the ranges of Nodes with their targets. It fails with a *spec.Error.
+// New pairs the ranges of nodes with their targets. It fails with a *spec.Error.
 func New(shared *podmove.Inventory, from Sources) (*Inventory, error) {
-	s := &Inventory{Inventory: *shared}
-	if err := s.ownPools(); err != nil {
+	s := &Inventory{Inventory: *shared, Cilium: from.Cilium}
+	if err := s.foreign(); err != nil {
 		return nil, err
 	}
+	nodes := s.Nodes
+	if s.pooled() {
+		from.Configured, nodes = s.Cilium.covered(), s.Cilium.carry(s.Nodes)
+	}
 	var err error
-	if s.NodeRanges, s.Spec.From, err = resolve(s.Nodes, s.Spec, from); err != nil {
+	if s.NodeRanges, s.Spec.From, err = resolve(nodes, s.Spec, from); err != nil {
 		return nil, err
 	}
 	return s, s.strays()
-}
-
-// ownPools fails where Cilium has pools of its own, which are not to be changed.
-// https://docs.cilium.io/en/stable/network/concepts/ipam/cluster-pool/
-func (s *Inventory) ownPools() error {
-	cilium := ciliumOf(&s.Inventory)
-	if len(cilium) == 0 {
-		return nil
-	}
-	ofNode := map[string]netip.Prefix{}
-	for i := range s.Nodes {
-		ofNode[s.Nodes[i].Name] = nodeipam.Range(nodeipam.PodCIDRs(&s.Nodes[i]))
-	}
-	for i := range s.Workloads.Pods {
-		pod := &s.Workloads.Pods[i]
-		for _, a := range calico.PodAddresses(pod) {
-			if has := ofNode[pod.Spec.NodeName]; a.Is4() && !has.Contains(a) {
-				return &spec.Error{
-					Field: podmove.Field,
-					Problem: fmt.Sprintf(
-						"cannot be done here: Cilium (daemonset %s) gives pods addresses from pools of its own: pod %s/%s has %s, and node %s %s",
-						cilium[0],
-						pod.Namespace,
-						pod.Name,
-						a,
-						pod.Spec.NodeName,
-						rangeText(has),
-					),
-					Hint: "Cilium advises against changing the ranges of its pools; make another cluster, and mirror to it (spec.mirror)",
-				}
-			}
-		}
-	}
-	return nil
-}
-
-func rangeText(p netip.Prefix) string {
-	if !p.IsValid() {
-		return "has no range"
-	}
-	return "has " + p.String()
 }
 
 // strays says which pod has an address outside of its Node's range.
@@ -171,7 +137,7 @@ func (s *Inventory) Switched() bool { return !s.away(engine.Forward) }
 // Overlaid implements podmove.Strategy: a node has no pods while its range changes.
 func (*Inventory) Overlaid() bool { return false }
 
-func (*Inventory) KeepsTunnels() bool { return false }
+func (s *Inventory) KeepsTunnels() bool { return s.holdsAddress() }
 
 func (s *Inventory) Ranges() []podmove.MovedRange {
 	place, arrived := podmove.PositionNew, 0
@@ -194,8 +160,11 @@ func (s *Inventory) Ranges() []podmove.MovedRange {
 	return all
 }
 
-// Roles are without those for gates where people pass them.
+// Roles are without those for gates where people pass them, or there are none.
 func (s *Inventory) Roles() access.Roles {
+	if s.pooled() {
+		return PoolRoles()
+	}
 	if s.Kubeadm == nil {
 		return Roles().Of(access.View, access.Operate)
 	}

@@ -4,10 +4,8 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -149,31 +147,5 @@ func TestNewRefuses(t *testing.T) {
 				t.Errorf("got %v, want an error about %s", err, tt.field)
 			}
 		})
-	}
-}
-
-// TestCiliumsOwnPools: where Cilium gives addresses that are not of their Node, there is nothing to
-// move; where they are, RP2506 says why not.
-func TestCiliumsOwnPools(t *testing.T) {
-	cilium := appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "cilium"}}
-	cilium.Spec.Template.Spec.Containers = []corev1.Container{{Name: "cilium-agent", Image: "quay.io/cilium/cilium:v1.20.2"}}
-	for _, c := range []struct{ name, node, address, problem string }{
-		{"cluster-pool", "", "10.0.0.7", "Cilium (daemonset kube-system/cilium) gives pods addresses from pools of its own: pod shop/web has 10.0.0.7, and node a has no range"},
-		{"cluster-pool beside ranges that nothing uses", "10.244.0.0/24", "10.0.0.7", "pod shop/web has 10.0.0.7, and node a has 10.244.0.0/24"},
-		{"kubernetes", "10.244.0.0/24", "10.244.0.7", ""},
-	} {
-		survey := found("10.245.0.0/16", carrying("a", c.node, ""))
-		survey.Workloads.DaemonSets = []appsv1.DaemonSet{cilium}
-		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.PodSpec{NodeName: "a"}}
-		pod.Status.PodIP, pod.Status.PodIPs = c.address, []corev1.PodIP{{IP: c.address}}
-		survey.Workloads.Pods = []corev1.Pod{pod}
-		_, err := New(survey, Sources{})
-		var refused *spec.Error
-		switch {
-		case c.problem == "" && err != nil:
-			t.Errorf("%s: %v", c.name, err)
-		case c.problem != "" && (!errors.As(err, &refused) || !strings.Contains(refused.Problem, c.problem) || !strings.Contains(refused.Hint, "spec.mirror")):
-			t.Errorf("%s: %v, want %q", c.name, err, c.problem)
-		}
 	}
 }

@@ -29,8 +29,11 @@ func Load(ctx context.Context, c *cluster.Cluster, shared *podmove.Inventory) (*
 	if from.Configured, err = configured(ctx, c); err != nil {
 		return nil, err
 	}
+	if from.Cilium, err = loadCilium(ctx, c, shared); err != nil {
+		return nil, err
+	}
 	found, err := New(shared, from)
-	if err != nil || shared.Spec.Nodes.Gates != v1alpha1.GatesKubeadm {
+	if err != nil || found.pooled() || shared.Spec.Nodes.Gates != v1alpha1.GatesKubeadm { // no gate comes
 		return found, err
 	}
 	found.Kubeadm, err = kubeadmgate.Load(ctx, c)

@@ -15,6 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/calico"
+	"github.com/replumb/replumb/internal/network/ciliumipam"
 	"github.com/replumb/replumb/internal/network/nodeipam"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/verify/connectivity"
@@ -102,16 +103,18 @@ func finish() migration.Phases[*Planner] {
 	}
 }
 
-// Commands are the phases of every command.
+// Commands are the phases of every command where Nodes carry the ranges.
 func Commands() migration.Commands[*Planner] {
 	return migration.Commands[*Planner]{Apply: apply(), Rollback: rollback(), Finish: finish()}
 }
 
-func (p *Planner) Apply() *engine.Plan { return apply().Plan(p, p.Migration, hook.Apply) }
+func (p *Planner) Apply() *engine.Plan { return p.commands().Apply.Plan(p, p.Migration, hook.Apply) }
 
-func (p *Planner) Rollback() *engine.Plan { return rollback().Plan(p, p.Migration, hook.Rollback) }
+func (p *Planner) Rollback() *engine.Plan {
+	return p.commands().Rollback.Plan(p, p.Migration, hook.Rollback)
+}
 
-func (p *Planner) Finish() *engine.Plan { return finish().Plan(p, p.Migration, hook.Finish) }
+func (p *Planner) Finish() *engine.Plan { return p.commands().Finish.Plan(p, p.Migration, hook.Finish) }
 
 func (p *Planner) Left() string { return podmove.StillOld(names(p.nodes.Outstanding(forward))) }
 
@@ -128,17 +131,33 @@ func (p *Planner) Early() string {
 func (*Planner) Kept() []rollout.Reported { return nil }
 
 func (p *Planner) secure() []engine.Group {
-	var originals []client.Object
-	for i := range p.nodes.NodeRanges {
-		r := &p.nodes.NodeRanges[i]
-		if !r.Kept && slices.Equal(r.Has, r.Original) && !r.there(forward) {
-			originals = append(originals, r.Node)
-		}
+	originals := p.originals()
+	if p.nodes.holdsAddress() {
+		return p.Secure(migration.Securing{Originals: originals, Privileged: true})
 	}
 	if g := p.gates(); g != nil {
 		return append(p.Secure(migration.Securing{Originals: originals, Privileged: true}), p.lookAtNodes(g)...)
 	}
 	return p.Record(originals)
+}
+
+// originals are the objects that have not been changed yet, and carry ranges.
+func (p *Planner) originals() (all []client.Object) {
+	for i := range p.nodes.NodeRanges {
+		r := &p.nodes.NodeRanges[i]
+		if r.Kept || !slices.Equal(r.Has, r.Original) || r.there(forward) {
+			continue
+		}
+		if !p.nodes.pooled() {
+			all = append(all, r.Node)
+		} else if c := p.nodes.Cilium.Nodes[r.Node.Name]; c != nil {
+			all = append(all, c.Object())
+		}
+	}
+	if len(all) > 0 && p.nodes.pooled() && !ciliumipam.Noted(p.nodes.Cilium.ConfigMap) {
+		all = append(all, p.nodes.Cilium.ConfigMap)
+	}
+	return all
 }
 
 func (p *Planner) watch() []engine.Group { return p.Watch(p.Left() == "") }
@@ -194,6 +213,7 @@ func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Gro
 		for _, r := range round {
 			steps = append(steps, make(node{
 				cluster: p.Tools.Cluster, migration: p.Inventory.Spec.Name, name: r.Node.Name, ranges: r.at(d), watched: p.Agents != nil,
+				former: nodeipam.Range(r.at(d.Opposite())), agents: ciliumOf(p.Inventory),
 			}))
 		}
 		return engine.AtOnce(len(round), title, steps...)
@@ -206,16 +226,59 @@ func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Gro
 		groups = append(groups, each(func(n node) engine.Step { return p.Agents.Vacated(n.name) })...)
 	}
 	groups = append(groups, slices.Concat(
-		each(node.recreate),
-		each(func(n node) engine.Step { return n.restartAgents(p.Inventory.Spec.Agents) }),
+		each(p.give),
+		p.holdAddresses(each),
+		each(p.restartAgents),
 		each(func(n node) engine.Step { return p.renew(n, d) }),
 	)...)
 	if p.Tries() {
 		groups = append(groups, engine.InOrder(p.trial(round, d))...)
 	}
+	groups = append(groups, p.settle(each)...)
 	groups = append(groups, each(func(n node) engine.Step { return n.cordon().Open() })...)
 	groups = append(groups, p.Steady(d, title)...)
 	return append(groups, engine.Group{Title: title, Steps: []engine.Step{p.Note(title)}})
+}
+
+// eachNode makes a step for each node of a round.
+type eachNode func(func(node) engine.Step) []engine.Group
+
+// holdAddresses has nodes keep their own address of the former range while their agent restarts.
+func (p *Planner) holdAddresses(each eachNode) []engine.Group {
+	if !p.nodes.holdsAddress() {
+		return nil
+	}
+	return slices.Concat(
+		each(func(n node) engine.Step { return n.hold(p.Image()) }),
+		each(node.ignore),
+		each(node.lead),
+	)
+}
+
+// settle gives up what nodes kept of their former range.
+func (p *Planner) settle(each eachNode) (groups []engine.Group) {
+	if p.nodes.holdsAddress() {
+		groups = each(node.letGo)
+	}
+	if p.nodes.pooled() {
+		groups = append(groups, each(node.settle)...)
+	}
+	return groups
+}
+
+// give gives a node its next range, where nodes have them.
+func (p *Planner) give(n node) engine.Step {
+	if p.nodes.pooled() {
+		return n.give()
+	}
+	return n.recreate()
+}
+
+func (p *Planner) restartAgents(n node) engine.Step {
+	if p.nodes.pooled() {
+		return n.restartCilium()
+	}
+	return n.restartAgents(p.Inventory.Spec.Agents)
 }
 
 func (p *Planner) drain(n node) engine.Step {

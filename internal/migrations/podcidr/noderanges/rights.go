@@ -7,8 +7,10 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/access"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migration/kubeadmgate"
+	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
 // RoleFile is the file in deploy that has the roles beside those of all migrations of pods.
@@ -34,6 +36,31 @@ func Roles() access.Roles {
 		},
 		kubeadmgate.Role(name+"kubeadm-gates", RoleFile),
 	}
+}
+
+// PoolRoleFile is the file in deploy for clusters where Cilium's operator gives nodes their ranges.
+const PoolRoleFile = "rbac-pod-cidr-cilium.yaml"
+
+// PoolRoles are what is needed there beside those of all migrations of pods.
+func PoolRoles() access.Roles {
+	return access.Roles{{
+		Name: "replumb-pods-on-cilium-operate", File: PoolRoleFile, Purpose: access.Operate,
+		Danger: []string{"Its holder can end every pod, and have Cilium lead any addresses to any node."},
+		Rules: []access.Rule{
+			{
+				Why:    "The pool of Cilium's operator.",
+				Rights: access.In(metav1.NamespaceSystem, access.Named(access.Grant("", "configmaps", "", "patch"), podnetwork.CiliumConfig)...),
+			},
+			{
+				Why:    "Ranges of nodes, and which they had before.",
+				Rights: slices.Concat(access.Grant(cluster.CiliumGroup, "ciliumnodes", "", "get create patch"), access.Grant("", "nodes", "", "get patch")),
+			},
+			{
+				Why:    "Cilium's operator and agents, which learn ranges when they start.",
+				Rights: access.Grant("", "pods", "", "delete"),
+			},
+		},
+	}}
 }
 
 func operateRules() []access.Rule {

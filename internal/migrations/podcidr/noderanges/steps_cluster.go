@@ -76,7 +76,7 @@ func allThere(ranges []NodeRange, d engine.Direction) error {
 
 // noted reports whether replumb has written something on a Node.
 func noted(n *corev1.Node) bool {
-	return cordon.Closed(n) || n.Annotations[v1alpha1.AnnotationPodCIDRs] != ""
+	return cordon.Closed(n) || n.Annotations[v1alpha1.AnnotationPodCIDRs] != "" || n.Annotations[v1alpha1.AnnotationCiliumAgent] != ""
 }
 
 // notedNodes are those with notes of replumb. It fails while there are any, or a trial Node.
@@ -113,6 +113,7 @@ func clearNotes(tools migration.Deps, name string) engine.Step {
 				err := cordon.Patch(ctx, tools.Cluster, &all[i], func(n *corev1.Node) {
 					cordon.Clear(n)
 					delete(n.Annotations, v1alpha1.AnnotationPodCIDRs)
+					delete(n.Annotations, v1alpha1.AnnotationCiliumAgent)
 				})
 				if err != nil {
 					return err

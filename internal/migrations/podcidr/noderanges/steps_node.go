@@ -3,6 +3,7 @@ package noderanges
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -24,6 +25,9 @@ type node struct {
 	name      string
 	ranges    []string
 	watched   bool
+	// former is the range that it leaves, and agents are the DaemonSets of Cilium.
+	former netip.Prefix
+	agents []client.ObjectKey
 }
 
 func (n node) pods(ctx context.Context) ([]corev1.Pod, error) {
@@ -56,10 +60,11 @@ func (n node) recreate() engine.Step {
 }
 
 // networkAgents are DaemonSets that read the range of their node at their start (flannel:
-// pkg/subnet/kube), by the names in flannel-io/flannel Documentation/kube-flannel.yml,
-// kubernetes-sigs/kind images/kindnetd and cloudnativelabs/kube-router daemonset/*.yaml.
+// pkg/subnet/kube; Cilium with ipam: kubernetes: pkg/node/sync), by the names in flannel-io/flannel
+// Documentation/kube-flannel.yml, kubernetes-sigs/kind images/kindnetd, cloudnativelabs/kube-router
+// daemonset/*.yaml and cilium/cilium install/kubernetes/cilium.
 func networkAgents() []string {
-	return []string{"kube-flannel-ds", "kube-flannel", "kindnet", "kube-router"}
+	return []string{"kube-flannel-ds", "kube-flannel", "kindnet", "kube-router", "cilium"}
 }
 
 func isNetworkAgent(named []types.NamespacedName, namespace, name string) bool {

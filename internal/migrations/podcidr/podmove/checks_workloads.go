@@ -14,6 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
 func checkBudgets(in Input) []findings.Result {
@@ -104,7 +105,8 @@ func checkReferences(in Input) []findings.Result {
 // changedElsewhere reports whether another check, or a gate, is about what takes one range of a
 // family: with the target beside the old range, kube-proxy and what kubeadm writes do not start.
 func (in Input) changedElsewhere(r references.Reference) bool {
-	return r.Object == "ConfigMap kube-system/"+controlplane.KubeadmConfig || in.Live.Inspection.OfProxy(r)
+	return r.Object == "ConfigMap kube-system/"+controlplane.KubeadmConfig || r.Object == "ConfigMap kube-system/"+podnetwork.CiliumConfig ||
+		in.Live.Inspection.OfProxy(r)
 }
 
 func checkPolicies(in Input) []findings.Result {

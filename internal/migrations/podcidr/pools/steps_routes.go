@@ -195,7 +195,7 @@ func (r *temporaryRoutes) build() *appsv1.DaemonSet {
 }
 
 func (r *temporaryRoutes) container(name string) corev1.Container {
-	c := netAdmin(name, r.image, []string{"tunnels", name, path.Join(tunnelsFolder, "$(NODE_NAME)")})
+	c := podmove.NetAdmin(name, r.image, []string{"tunnels", name, path.Join(tunnelsFolder, "$(NODE_NAME)")})
 	c.Env = []corev1.EnvVar{{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{
 		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"},
 	}}}

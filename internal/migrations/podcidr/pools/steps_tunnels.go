@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -30,7 +29,7 @@ import (
 
 // tunnelsLabel says which addresses of tunnels a DaemonSet keeps, keptOld or keptNew.
 const (
-	tunnelsLabel     = "replumb.dev/tunnels"
+	tunnelsLabel     = podmove.TunnelsLabel
 	keptOld, keptNew = "old", "new"
 )
 
@@ -81,14 +80,7 @@ func onNodes(name string, labels map[string]string, image pull.Image, first, mai
 			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{
-					HostNetwork: true, PriorityClassName: "system-node-critical",
-					AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
-					Tolerations:      []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-					ImagePullSecrets: image.References(),
-					InitContainers:   []corev1.Container{first},
-					Containers:       []corev1.Container{main},
-				},
+				Spec:       podmove.OnHost(image, first, main),
 			},
 		},
 	}
@@ -128,21 +120,7 @@ func (k *tunnelKeeper) container(name string) corev1.Container {
 	for _, r := range k.ranges {
 		args = append(args, r.String())
 	}
-	return netAdmin(name, k.image, args)
-}
-
-// netAdmin is a container that may change the network of its node, and nothing else.
-func netAdmin(name string, image pull.Image, args []string) corev1.Container {
-	return corev1.Container{
-		Name: name, Image: image.Name, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-		SecurityContext: &corev1.SecurityContext{
-			RunAsUser: ptr.To[int64](0), ReadOnlyRootFilesystem: ptr.To(true), AllowPrivilegeEscalation: ptr.To(false),
-			Capabilities: &corev1.Capabilities{
-				Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN"}, // for addresses, and nothing else
-			},
-			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-		},
-	}
+	return podmove.NetAdmin(name, k.image, args)
 }
 
 // build makes a DaemonSet whose pods are ready with the addresses, and remove them at their end.

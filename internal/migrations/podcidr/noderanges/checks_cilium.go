@@ -1,0 +1,195 @@
+package noderanges
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+	"github.com/replumb/replumb/internal/kube/fieldmanagers"
+	"github.com/replumb/replumb/internal/network/ciliumipam"
+	"github.com/replumb/replumb/internal/network/nodeipam"
+	"github.com/replumb/replumb/internal/network/podnetwork"
+)
+
+func ciliumChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP2506", Severity: findings.Blocking, Run: checkCilium,
+			Claim: "Cilium's operator has nothing against the range of any node",
+			Why: "its operator takes back a range that is not of its pool, or that another node has; and what it cannot reserve it gives to the next " +
+				"node that joins",
+			Fix: "read what the operator says in the status of CiliumNodes (kubectl get ciliumnodes -o yaml), and repair what it names",
+		},
+		{
+			Code: "RP2508", Severity: findings.Blocking, Run: checkOperator,
+			Claim: "Cilium's operator runs, and has its pool from cilium-config",
+			Why: "it reserves the range of each node that moves; a pool in its command line would win over cilium-config, and without it no node " +
+				"that joins gets a range",
+			Fix: "repair Deployment kube-system/cilium-operator; move its arguments into the values of Cilium's chart " +
+				"(ipam.operator.clusterPoolIPv4PodCIDRList)",
+		},
+		{
+			Code: "RP2509", Severity: findings.Blocking, Run: checkNative,
+			Claim: "Cilium takes addresses of both ranges for pods' where it routes natively",
+			Why: "agents translate the source of what pods send outside of ipv4-native-routing-cidr, to other pods too, once only one of the ranges is " +
+				"within",
+			Fix: "set ipv4NativeRoutingCIDR in the values of Cilium's chart to one range that covers both, and restart agents, one node after the other: " +
+				"kubectl -n kube-system rollout restart daemonset cilium",
+		},
+		{
+			Code: "RP2512", Severity: findings.Warning, Run: checkRoutes,
+			Claim: "machines route ranges of nodes as Cilium's agents write them",
+			Why: "with native routing and without auto-direct-node-routes, a cloud, BGP or static routes lead a node's range to it; replumb does not see " +
+				"whether they follow its CiliumNode",
+			Fix: "see to it that each range of the target is routed once its CiliumNode has it; replumb stops at the first node that is not reached",
+		},
+		{
+			Code: "RP2513", Severity: findings.Warning, Run: checkConfigOwner,
+			Claim: "nobody writes cilium-config back",
+			Why:   "a deployment of Cilium's chart with the old pool has the operator take back ranges of nodes that have moved, when it restarts",
+			Fix: "set ipam.operator.clusterPoolIPv4PodCIDRList to the target where the values are kept, and let nobody deploy them until replumb has " +
+				"moved the nodes (suspend Flux's HelmRelease, or Argo CD's Application); deploy them then",
+		},
+		{
+			Code: "RP2514", Severity: findings.Warning, Run: checkTolerant,
+			Claim: "pods with addresses leave a node before Cilium's agent restarts there",
+			Why: "an agent that starts with another range gives up pods that have addresses of the former one: pods of DaemonSets that tolerate every " +
+				"taint reach nothing, and are not reached, until replumb has restarted them, seconds later",
+			Fix: "nothing, if others of their kind answer for them; else take the toleration off for the time of the migration",
+		},
+		{
+			Code: "RP2515", Severity: findings.Warning, Run: checkUntried,
+			Claim: "Cilium does nothing that replumb has not been tried with",
+			Why: "encryption and meshes of clusters have rules of their own for ranges of nodes; moves beside them were not run, and other clusters of a " +
+				"mesh must not have the target for their pods",
+			Fix: "try it on a cluster that is alike first",
+		},
+	}
+}
+
+const notPooled = "Cilium's operator gives no ranges here"
+
+func checkCilium(in Input) (out []findings.Result) {
+	if !in.Pooled {
+		return findings.Skip(notPooled)
+	}
+	for i := range in.Ranges {
+		r := &in.Ranges[i]
+		switch n := in.Cilium.Nodes[r.Node.Name]; {
+		case n == nil:
+			out = append(out, findings.Failed("Node "+r.Node.Name, "node %s has no CiliumNode", r.Node.Name))
+		case n.Problem != "" && in.Cilium.Config.Gives(nodeipam.Range(n.PodCIDRs)):
+			out = append(out, findings.Failed("CiliumNode "+n.Name, "ciliumnode %s: %s", n.Name, n.Problem))
+		}
+	}
+	return out
+}
+
+func checkOperator(in Input) []findings.Result {
+	if !in.Pooled {
+		return findings.Skip(notPooled)
+	}
+	const object = "Deployment kube-system/cilium-operator"
+	i := slices.IndexFunc(in.Inventory.Workloads.Deployments, func(d appsv1.Deployment) bool {
+		return d.Namespace == metav1.NamespaceSystem && d.Spec.Template.Labels["io.cilium/app"] == "operator"
+	})
+	if i < 0 {
+		return []findings.Result{findings.Failed(object, "no deployment in kube-system has pods with the label io.cilium/app=operator")}
+	}
+	d := &in.Inventory.Workloads.Deployments[i]
+	var out []findings.Result
+	if d.Status.AvailableReplicas == 0 {
+		out = append(out, findings.Failed(object, "deployment %s/%s has no pod that is available", d.Namespace, d.Name))
+	}
+	for _, c := range d.Spec.Template.Spec.Containers {
+		for _, arg := range slices.Concat(c.Command, c.Args) {
+			if strings.HasPrefix(strings.TrimLeft(arg, "-"), ciliumipam.PoolKey) {
+				out = append(out, findings.Failed(object, "deployment %s/%s is started with %s", d.Namespace, d.Name, arg))
+			}
+		}
+	}
+	return out
+}
+
+func checkNative(in Input) (out []findings.Result) {
+	if in.Cilium == nil || !in.Cilium.Config.Native {
+		return findings.Skip("Cilium does not route natively")
+	}
+	within := in.Cilium.Config.NativeRange
+	for _, p := range slices.Concat(in.Inventory.Spec.From, in.Inventory.Spec.To) {
+		if within.IsValid() && !nodeipam.Within(within, p) {
+			out = append(out, findings.Failed(configObject, "%s is %s, which does not cover %s", ciliumipam.NativeKey, within, p))
+		}
+	}
+	return out
+}
+
+func checkRoutes(in Input) []findings.Result {
+	switch {
+	case in.Cilium == nil || !in.Cilium.Config.Native:
+		return findings.Skip("Cilium does not route natively")
+	case in.Cilium.Config.Direct:
+		return nil
+	}
+	return []findings.Result{findings.NotKnown(configObject, "who routes ranges of nodes cannot be seen from here (%s is not true)", ciliumipam.DirectKey)}
+}
+
+func checkConfigOwner(in Input) []findings.Result {
+	if !in.Pooled {
+		return findings.Skip(notPooled)
+	}
+	cm := in.Cilium.ConfigMap
+	by := fieldmanagers.Of(cm, "data", ciliumipam.PoolKey)
+	release := cm.Annotations["meta.helm.sh/release-name"]
+	switch {
+	case release != "":
+		return []findings.Result{findings.Failed(configObject, "%s is of Helm's release %s (written by %s)", configObject, release, by)}
+	case by != fieldmanagers.Unknown && !strings.HasPrefix(by, "kubectl"):
+		return []findings.Result{findings.Failed(configObject, "%s is written by %s", configObject, by)}
+	}
+	return nil
+}
+
+func checkTolerant(in Input) (out []findings.Result) {
+	if in.Cilium == nil {
+		return findings.Skip("pods are not on Cilium")
+	}
+	taint := cordon.Taint(in.Inventory.Spec.Name)
+	for i := range in.Inventory.Workloads.DaemonSets {
+		ds := &in.Inventory.Workloads.DaemonSets[i]
+		spec := &ds.Spec.Template.Spec
+		tolerates := slices.ContainsFunc(spec.Tolerations, func(t corev1.Toleration) bool {
+			return (t.Effect == "" || t.Effect == taint.Effect) && t.Operator == corev1.TolerationOpExists && (t.Key == "" || t.Key == taint.Key)
+		})
+		if tolerates && !spec.HostNetwork && podnetwork.Of(ds) == "" {
+			out = append(out, findings.Failed("DaemonSet "+ds.Namespace+"/"+ds.Name,
+				"pods of daemonset %s/%s stay on nodes whatever their taints", ds.Namespace, ds.Name))
+		}
+	}
+	return out
+}
+
+func checkUntried(in Input) (out []findings.Result) {
+	if in.Cilium == nil {
+		return findings.Skip("pods are not on Cilium")
+	}
+	data := in.Cilium.ConfigMap.Data
+	for _, key := range []string{ciliumipam.WireGuard, ciliumipam.IPSec} {
+		if data[key] == "true" {
+			out = append(out, findings.Failed(configObject, "%s is true", key))
+		}
+	}
+	if id := data[ciliumipam.ClusterKey]; id != "" && id != "0" {
+		out = append(out, findings.Failed(configObject, "%s is %s: the cluster can be one of a mesh", ciliumipam.ClusterKey, id))
+	}
+	if v6, err := netip.ParsePrefix(data["cluster-pool-ipv6-cidr"]); in.Pooled && err == nil && data["enable-ipv6"] == "true" {
+		out = append(out, findings.Failed(configObject, "pods have addresses of %s as well, which stay as they are", v6))
+	}
+	return out
+}

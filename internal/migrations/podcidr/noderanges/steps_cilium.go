@@ -1,0 +1,185 @@
+package noderanges
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+	"github.com/replumb/replumb/internal/network/ciliumipam"
+	"github.com/replumb/replumb/internal/network/nodeipam"
+	"github.com/replumb/replumb/internal/verify/connectivity"
+)
+
+// ciliumNode is a node as it is now, its CiliumNode, and the pods of its agent. The first two are
+// nil if they are not there.
+type ciliumNode struct {
+	node   *corev1.Node
+	cilium *ciliumipam.CiliumNode
+	agents []corev1.Pod
+}
+
+func (n node) readCilium(ctx context.Context) (have ciliumNode, err error) {
+	if have.node, err = cordon.Read(ctx, n.cluster, n.name); err != nil || have.node == nil {
+		return have, err
+	}
+	if have.cilium, err = ciliumipam.Get(ctx, n.cluster, n.name); err != nil {
+		return have, err
+	}
+	have.agents, err = n.pods(ctx)
+	have.agents = slices.DeleteFunc(have.agents, func(p corev1.Pod) bool {
+		ref := metav1.GetControllerOf(&p)
+		return ref == nil || !slices.Contains(n.agents, client.ObjectKey{Namespace: p.Namespace, Name: ref.Name})
+	})
+	return have, err
+}
+
+// carries reports whether the CiliumNode has the next ranges of its node, maybe beside the former
+// one while the operator does not look.
+func (h ciliumNode) carries(ranges []string) bool {
+	has := h.cilium.PodCIDRs
+	return slices.Equal(has, ranges) || h.cilium.Ignored && len(has) > len(ranges) && slices.Equal(has[:len(ranges)], ranges)
+}
+
+// restarted reports whether the agent has started since the range changed.
+func (h ciliumNode) restarted(ranges []string) bool {
+	before := h.node.Annotations[v1alpha1.AnnotationCiliumAgent]
+	return h.cilium != nil && h.cilium.Lives(nodeipam.Range(ranges)) &&
+		!slices.ContainsFunc(h.agents, func(p corev1.Pod) bool { return string(p.UID) == before })
+}
+
+// give has a CiliumNode carry the next ranges of its node, which the operator reserves.
+func (n node) give() engine.Step {
+	read := func(ctx context.Context) (ciliumNode, error) {
+		have, err := n.readCilium(ctx)
+		if err != nil || have.node == nil {
+			return have, err
+		}
+		switch has := have.cilium; {
+		case has == nil:
+			return have, engine.NotYet("ciliumnode %s is not there", n.name)
+		case !have.carries(n.ranges):
+			return have, engine.NotYet("ciliumnode %s has the range %s", n.name, strings.Join(has.PodCIDRs, ","))
+		case has.Problem != "":
+			return have, engine.NotYet("Cilium's operator has not reserved the range of ciliumnode %s: %s", n.name, has.Problem)
+		}
+		return have, nil
+	}
+	return &engine.Observed[ciliumNode]{
+		Name: "switch/" + n.name, About: fmt.Sprintf("Give CiliumNode %s the range %s", n.name, strings.Join(n.ranges, ",")), As: engine.RoleMove,
+		Look: engine.LookOf(read), Proof: engine.ProofOf(read), Write: n.writeRanges,
+		Changes: engine.Shows(
+			engine.Change{Verb: "patch", Object: "Node " + n.name, Body: map[string]any{
+				"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationPodCIDRs: "the range it has"}},
+			}},
+			engine.Change{Verb: "patch", Object: "CiliumNode " + n.name, Body: map[string]any{
+				"spec": map[string]any{"ipam": map[string]any{"podCIDRs": n.ranges}},
+			}},
+		),
+	}
+}
+
+// writeRanges notes first on the Node what there was.
+func (n node) writeRanges(ctx context.Context, have ciliumNode) error {
+	if have.cilium == nil {
+		return ciliumipam.Make(ctx, n.cluster, have.node, n.ranges)
+	}
+	if have.carries(n.ranges) {
+		return nil // the operator has yet to say that it has reserved it
+	}
+	err := cordon.Patch(ctx, n.cluster, have.node, func(found *corev1.Node) {
+		if had := strings.Join(have.cilium.PodCIDRs, ","); had != "" && found.Annotations[v1alpha1.AnnotationPodCIDRs] == "" {
+			metav1.SetMetaDataAnnotation(&found.ObjectMeta, v1alpha1.AnnotationPodCIDRs, had)
+		}
+		for i := range have.agents {
+			metav1.SetMetaDataAnnotation(&found.ObjectMeta, v1alpha1.AnnotationCiliumAgent, string(have.agents[i].UID))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return have.cilium.Give(ctx, n.cluster, n.ranges)
+}
+
+// restartCilium restarts a node's agent, which takes the node's range, and an address for the node
+// itself, when it starts.
+func (n node) restartCilium() engine.Step {
+	ended := map[types.UID]bool{}
+	read := func(ctx context.Context) ([]corev1.Pod, error) { return n.staleCilium(ctx, ended) }
+	return &engine.Observed[[]corev1.Pod]{
+		Name: "agent/" + n.name, About: "Restart Cilium's agent on node " + n.name + ", which takes the range then", Limit: agentTime,
+		As: engine.RoleMove, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		Write:   func(ctx context.Context, old []corev1.Pod) error { return endPods(ctx, n.cluster, old, ended) },
+		Changes: engine.Shows(engine.Change{Verb: "delete", Object: "Pod */* of Cilium's agent on node " + n.name}),
+	}
+}
+
+// staleCilium are agents of a node that have not taken its range. It fails while there are any, or
+// none is ready.
+func (n node) staleCilium(ctx context.Context, ended map[types.UID]bool) (old []corev1.Pod, err error) {
+	have, err := n.readCilium(ctx)
+	if err != nil || have.node == nil {
+		return nil, err
+	}
+	live := slices.DeleteFunc(have.agents, func(p corev1.Pod) bool { return !p.DeletionTimestamp.IsZero() })
+	switch {
+	case !have.restarted(n.ranges):
+		return slices.DeleteFunc(live, func(p corev1.Pod) bool { return ended[p.UID] }),
+			engine.NotYet("Cilium's agent on node %s has not taken the range %s", n.name, strings.Join(n.ranges, ","))
+	case len(live) == 0:
+		return nil, engine.NotYet("node %s has no agent of Cilium", n.name)
+	case !connectivity.Ready(&live[0]):
+		return nil, engine.NotYet("pod %s/%s is not ready: %s", live[0].Namespace, live[0].Name, connectivity.Why(&live[0]))
+	}
+	return nil, nil
+}
+
+// settle has a CiliumNode carry its ranges alone again, and takes off what its Node says of the
+// way there.
+func (n node) settle() engine.Step {
+	read := func(ctx context.Context) (ciliumNode, error) {
+		have, err := n.readCilium(ctx)
+		if err != nil || have.node == nil || have.cilium == nil {
+			return have, err
+		}
+		switch has := have.cilium; {
+		case !slices.Equal(has.PodCIDRs, n.ranges) || has.Ignored:
+			return have, engine.NotYet("ciliumnode %s has the range %s", n.name, strings.Join(has.PodCIDRs, ","))
+		case have.node.Annotations[ciliumipam.IgnoreAnnotation] != "" || have.node.Annotations[v1alpha1.AnnotationCiliumAgent] != "":
+			return have, engine.NotYet("node %s has notes of its way", n.name)
+		case has.Problem != "":
+			return have, engine.NotYet("Cilium's operator has not reserved the range of ciliumnode %s: %s", n.name, has.Problem)
+		}
+		return have, nil
+	}
+	return &engine.Observed[ciliumNode]{
+		Name: "settle/" + n.name, About: fmt.Sprintf("Have CiliumNode %s carry the range %s alone", n.name, strings.Join(n.ranges, ",")),
+		As: engine.RoleMove, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		Write: func(ctx context.Context, have ciliumNode) error {
+			err := cordon.Patch(ctx, n.cluster, have.node, func(found *corev1.Node) {
+				delete(found.Annotations, ciliumipam.IgnoreAnnotation)
+				delete(found.Annotations, v1alpha1.AnnotationCiliumAgent)
+			})
+			if err != nil || slices.Equal(have.cilium.PodCIDRs, n.ranges) && !have.cilium.Ignored {
+				return err
+			}
+			return have.cilium.Settle(ctx, n.cluster, n.ranges)
+		},
+		Changes: engine.Shows(
+			engine.Change{Verb: "patch", Object: "CiliumNode " + n.name, Body: map[string]any{
+				"spec": map[string]any{"ipam": map[string]any{"podCIDRs": n.ranges}},
+			}},
+			engine.Change{Verb: "patch", Object: "Node " + n.name, Body: map[string]any{
+				"metadata": map[string]any{"annotations": map[string]any{ciliumipam.IgnoreAnnotation: nil, v1alpha1.AnnotationCiliumAgent: nil}},
+			}},
+		),
+	}
+}

@@ -1,0 +1,224 @@
+package ciliumipam
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// GroupVersionKind is that of CiliumNodes.
+func GroupVersionKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "cilium.io", Version: "v2", Kind: "CiliumNode"}
+}
+
+// IgnoreAnnotation, on a CiliumNode, keeps the operator from it (pkg/annotation). Agents copy it
+// from their Node, with all others.
+const IgnoreAnnotation = "ipam.cilium.io/ignore"
+
+// Device is the interface that has a node's own address within its range.
+const Device = "cilium_host"
+
+const internalIP = "CiliumInternalIP"
+
+// CiliumNode is one, as far as ranges go (pkg/k8s/apis/cilium.io/v2 and pkg/ipam/types).
+type CiliumNode struct {
+	Name     string
+	PodCIDRs []string
+	// Internal are the addresses of the node within its own ranges (CiliumInternalIP), which its
+	// agent takes when it starts.
+	Internal []netip.Addr
+	// Problem is what the operator has against PodCIDRs; empty once it has reserved them.
+	Problem string
+	// Ignored says that the operator is not to look at it. Its reservation stays.
+	Ignored bool
+
+	object *unstructured.Unstructured
+}
+
+type fields struct {
+	Spec struct {
+		Addresses []struct {
+			Type string `json:"type"`
+			IP   string `json:"ip"`
+		} `json:"addresses"`
+		IPAM struct {
+			PodCIDRs []string `json:"podCIDRs"`
+		} `json:"ipam"`
+	} `json:"spec"`
+	Status struct {
+		IPAM struct {
+			OperatorStatus struct {
+				Error string `json:"error"`
+			} `json:"operator-status"`
+		} `json:"ipam"`
+	} `json:"status"`
+}
+
+// ReadNode reads a CiliumNode.
+func ReadNode(u *unstructured.Unstructured) (*CiliumNode, error) {
+	var f fields
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &f); err != nil {
+		return nil, fmt.Errorf("ciliumnode %s: %w", u.GetName(), err)
+	}
+	n := &CiliumNode{
+		Name: u.GetName(), PodCIDRs: f.Spec.IPAM.PodCIDRs, Problem: f.Status.IPAM.OperatorStatus.Error,
+		Ignored: u.GetAnnotations()[IgnoreAnnotation] == "true", object: u,
+	}
+	for _, a := range f.Spec.Addresses {
+		if ip, err := netip.ParseAddr(a.IP); err == nil && a.Type == internalIP {
+			n.Internal = append(n.Internal, ip)
+		}
+	}
+	return n, nil
+}
+
+// Object is the whole of it as the cluster has it.
+func (n *CiliumNode) Object() client.Object { return n.object }
+
+// Own are the ranges of which the node's agent gives pods addresses: the first of each family. A
+// node that is on its way carries its former one behind them (see Lead).
+func (n *CiliumNode) Own() (own []string) {
+	seen := map[bool]bool{}
+	for _, text := range n.PodCIDRs {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || seen[p.Addr().Is4()] {
+			continue
+		}
+		seen[p.Addr().Is4()] = true
+		own = append(own, text)
+	}
+	return own
+}
+
+// Lives reports whether the node has an address of its own in the range.
+func (n *CiliumNode) Lives(in netip.Prefix) bool { return slices.ContainsFunc(n.Internal, in.Contains) }
+
+// List reads all CiliumNodes, by name; none, if Cilium has not defined them yet.
+func List(ctx context.Context, c client.Reader) (map[string]*CiliumNode, error) {
+	list := &unstructured.UnstructuredList{}
+	kind := GroupVersionKind()
+	kind.Kind += "List"
+	list.SetGroupVersionKind(kind)
+	if err := c.List(ctx, list); err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+		return nil, fmt.Errorf("listing ciliumnodes: %w", err)
+	}
+	all := map[string]*CiliumNode{}
+	for i := range list.Items {
+		n, err := ReadNode(&list.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		all[n.Name] = n
+	}
+	return all, nil
+}
+
+// Get reads one CiliumNode; nil, if it is not there.
+func Get(ctx context.Context, c client.Reader, name string) (*CiliumNode, error) {
+	u := empty(name)
+	err := c.Get(ctx, client.ObjectKey{Name: name}, u)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ciliumnode %s: %w", name, err)
+	}
+	return ReadNode(u)
+}
+
+func empty(name string) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(GroupVersionKind())
+	u.SetName(name)
+	return u
+}
+
+// Router is the address that a node is to take within its range: no pod has it yet, and an agent
+// takes the one that its CiliumNode names, if it finds none of its range on the node itself
+// (reallocateOldRouterIPs in daemon/infraendpoints).
+func Router(in netip.Prefix) netip.Addr {
+	last := netipx.RangeOfPrefix(in).To()
+	return last.Prev().Prev() // agents leave out the last one (pkg/ipam/service/ipallocator)
+}
+
+// Make makes the CiliumNode of a Node that has none, with its ranges.
+func Make(ctx context.Context, c client.Client, node *corev1.Node, podCIDRs []string) error {
+	u := empty(node.Name)
+	u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}})
+	err := unstructured.SetNestedStringSlice(u.Object, podCIDRs, "spec", "ipam", "podCIDRs")
+	if err == nil {
+		err = c.Create(ctx, u, client.FieldOwner(v1alpha1.FieldManager))
+	}
+	if err != nil {
+		return fmt.Errorf("ciliumnode %s: %w", node.Name, err)
+	}
+	return nil
+}
+
+// Give has a CiliumNode carry other ranges, in place: agents of other nodes lead them there from
+// then on, and no others; its own takes the first of each family when it starts. The operator
+// reserves them if it has none for the node, else takes them back (reuseIPNets in
+// operator/pkg/ipam/allocator/podcidr).
+func (n *CiliumNode) Give(ctx context.Context, c client.Client, podCIDRs []string) error {
+	return n.patch(ctx, c, func(u *unstructured.Unstructured) error {
+		return unstructured.SetNestedStringSlice(u.Object, podCIDRs, "spec", "ipam", "podCIDRs")
+	})
+}
+
+// Lead has a CiliumNode carry ranges, and name the address that its node is to take. The operator
+// must not look at it: it takes back ranges beside those that it has reserved.
+func (n *CiliumNode) Lead(ctx context.Context, c client.Client, podCIDRs []string, router netip.Addr) error {
+	return n.patch(ctx, c, func(u *unstructured.Unstructured) error {
+		addresses, _, err := unstructured.NestedSlice(u.Object, "spec", "addresses")
+		if err != nil {
+			return err
+		}
+		for _, each := range addresses {
+			a, ok := each.(map[string]any)
+			if !ok || a["type"] != internalIP {
+				continue
+			}
+			if has, err := netip.ParseAddr(fmt.Sprint(a["ip"])); err == nil && has.Is4() == router.Is4() {
+				a["ip"] = router.String()
+			}
+		}
+		if err := unstructured.SetNestedSlice(u.Object, addresses, "spec", "addresses"); err != nil {
+			return err
+		}
+		return unstructured.SetNestedStringSlice(u.Object, podCIDRs, "spec", "ipam", "podCIDRs")
+	})
+}
+
+// Settle has a CiliumNode carry its ranges alone, and the operator look at it again.
+func (n *CiliumNode) Settle(ctx context.Context, c client.Client, podCIDRs []string) error {
+	return n.patch(ctx, c, func(u *unstructured.Unstructured) error {
+		unstructured.RemoveNestedField(u.Object, "metadata", "annotations", IgnoreAnnotation)
+		return unstructured.SetNestedStringSlice(u.Object, podCIDRs, "spec", "ipam", "podCIDRs")
+	})
+}
+
+func (n *CiliumNode) patch(ctx context.Context, c client.Client, change func(*unstructured.Unstructured) error) error {
+	u := n.object.DeepCopy()
+	err := change(u)
+	if err == nil {
+		patch := client.MergeFromWithOptions(n.object, client.MergeFromWithOptimisticLock{})
+		err = c.Patch(ctx, u, patch, client.FieldOwner(v1alpha1.FieldManager))
+	}
+	if err != nil {
+		return fmt.Errorf("ciliumnode %s: %w", n.Name, err)
+	}
+	return nil
+}

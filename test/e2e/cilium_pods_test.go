@@ -1,0 +1,226 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/network/ciliumipam"
+	"github.com/replumb/replumb/lab/lab"
+	"github.com/replumb/replumb/lab/traffic"
+	"github.com/replumb/replumb/lab/workload"
+)
+
+// ciliumConfigKey is where Cilium has its configuration.
+func ciliumConfigKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "cilium-config"}
+}
+
+// TestCiliumPods moves the pods of a cluster with Cilium node by node: there, killed three times, back, there again, and finish. Ranges of
+// nodes are of Cilium's operator, over tunnels and with native routing, or of Nodes. Clients on the nodes' own network and in pods that move
+// call Services throughout, and what policies forbid stays so. The control is what upstream advises: another pool, and every CiliumNode, agent
+// and pod at once.
+func TestCiliumPods(t *testing.T) {
+	native := map[string]string{ciliumipam.RoutingKey: "native", ciliumipam.DirectKey: "true", ciliumipam.NativeKey: bothPods}
+	byNodes := maps.Clone(native)
+	byNodes[ciliumipam.ModeKey] = ciliumipam.Kubernetes
+	for _, tt := range []struct {
+		topology lab.Topology
+		// config is set before anything is called.
+		config map[string]string
+		killed []string
+	}{
+		{
+			topology: withCilium("e2e-cilium-pods", lab.NoProxy, lab.NoProxy, lab.NoProxy),
+			killed:   []string{"pool/operator", "lead/node1", "agent/node2"},
+		},
+		{
+			topology: withCilium("e2e-cilium-native", lab.IPTables, lab.NFTables), config: native,
+			killed: []string{"pool/operator", "switch/node1", "agent/node2"},
+		},
+		{
+			topology: withCilium("e2e-cilium-nodes", lab.IPTables, lab.NFTables), config: byNodes,
+			killed: []string{"drain/node1", "switch/node1", "agent/node2"},
+		},
+	} {
+		t.Run(tt.topology.Name, func(t *testing.T) {
+			l := bringUp(t, tt.topology)
+			if tt.config != nil {
+				must(t, l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)))
+				configureCilium(t, l, tt.config)
+				restartCilium(t, l)
+			}
+			pooled := tt.config[ciliumipam.ModeKey] == ""
+			m := ciliumMove{l: l, s: ciliumUnderTraffic(t, l), file: writeNodes(t), pooled: pooled}
+			m.run(t, tt.killed)
+			if pooled {
+				requireUpstreamLoses(t, l, m.s)
+			} else {
+				requireDeletingLoses(t, l, m.s)
+			}
+		})
+	}
+}
+
+// ciliumMove is a migration of the pods of a lab with Cilium; pooled says that ranges of nodes are of its operator.
+type ciliumMove struct {
+	l      *lab.Lab
+	s      *shop
+	file   string
+	pooled bool
+}
+
+func (m ciliumMove) run(t *testing.T, killed []string) {
+	from, to := netip.MustParsePrefix(oldPods), netip.MustParsePrefix(newPods)
+	shown(t, m.l, "check", "-f", m.file)
+	there := m.s.during(t, "the move of pods behind Cilium", func() {
+		for _, step := range killed {
+			o := operator{lab: m.l, podCIDR: to, killAt: eventOf(engine.StepStarted, step)}
+			cmd := command(t, "replumb", "apply", "-f", m.file, "-o", "json", "--kubeconfig", m.l.Kubeconfig())
+			if _, code, _ := o.attend(t, cmd); code != -1 {
+				t.Fatalf("apply ended with exit code %d before %s", code, step)
+			}
+		}
+		attendNodes(t, m.l, newPods, "apply", "-f", m.file)
+	})
+	there.requireHarmless(t)
+	m.requireIn(t, to)
+
+	back := m.s.during(t, "the rollback of pods behind Cilium", func() { attendNodes(t, m.l, oldPods, "rollback", "pods", "--yes") })
+	back.requireHarmless(t)
+	m.requireIn(t, from)
+	requireNoTrace(t, m.l)
+
+	again := m.s.during(t, "the second move of pods behind Cilium", func() {
+		attendNodes(t, m.l, newPods, "apply", "-f", m.file)
+		attendNodes(t, m.l, newPods, "finish", "pods", "--yes")
+	})
+	again.requireHarmless(t)
+	m.requireIn(t, to)
+	requireNoTrace(t, m.l)
+	requireVerdictsAreThePolicies(t, m.l, m.s, varietyNamespace)
+}
+
+// restartCilium has operator and agents read their configuration again, and pods that there are already get addresses by it.
+func restartCilium(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	deletePods(t, l, metav1.NamespaceSystem, "io.cilium/app=operator")
+	replaceAgents(t, l)
+	deletePods(t, l, metav1.NamespaceSystem, "k8s-app=kube-dns")
+}
+
+func deletePods(t *testing.T, l *lab.Lab, namespace, selector string) {
+	t.Helper()
+	must(t, l.Client().CoreV1().Pods(namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: selector}))
+}
+
+// TestCiliumWatched has agents on every node, on its own network and on that of pods, while pods move behind Cilium over tunnels. They see
+// nothing lost, and neither do clients of the test's own.
+func TestCiliumWatched(t *testing.T) {
+	l := bringUp(t, withCilium("e2e-cilium-watched", lab.NoProxy, lab.NoProxy))
+	s := nodesUnderTraffic(t, l, traffic.Rates{Request: 6, LookUp: 3})
+	file := writeWatched(t, fmt.Sprintf("from: [%s]\n    to: [%s]", oldPods, newPods))
+	for _, args := range [][]string{
+		{"apply", "-f", file}, {"rollback", watchedName, "--yes"}, {"apply", "-f", file}, {"finish", watchedName, "--yes"},
+	} {
+		lived := s.during(t, args[0], func() { attendNodes(t, l, newPods, args...) })
+		lived.requireNothingLost(t, traffic.All)
+		requireNothingLostBy(t, l, watchedName)
+	}
+	requirePodsIn(t, l, netip.MustParsePrefix(newPods))
+	requireNoTrace(t, l)
+}
+
+// ciliumUnderTraffic has clients on nodes call Services without policies, and clients in pods, which move, call others with them.
+func ciliumUnderTraffic(t *testing.T, l *lab.Lab) *shop {
+	t.Helper()
+	s := nodesUnderTraffic(t, l, traffic.Rates{Request: 6, LookUp: 3})
+	front := workload.Echo{Namespace: varietyNamespace, Name: workload.GuestsMay, PartOf: workload.PartOfVariety, Replicas: 2}
+	cart := workload.Echo{Namespace: varietyNamespace, Name: "cart", PartOf: workload.PartOfVariety, Replicas: 2}
+	objects := slices.Concat(
+		[]runtime.Object{workload.Namespace(varietyNamespace)}, front.Objects(), cart.Objects(), workload.Policies(varietyNamespace))
+	callees, err := start(t.Context(), l, varietyNamespace, objects)
+	must(t, err)
+	for _, c := range callsOf(varietyNamespace, callees, traffic.Rates{Request: 4, LookUp: 2, Forbidden: 1}) {
+		must(t, s.watch.AddRoving(t.Context(), l.Client(), l.NodeNames(), c))
+	}
+	s.awaitVerdicts(t)
+	return s
+}
+
+func (sp span) requireHarmless(t *testing.T) {
+	t.Helper()
+	sp.requireNothingLost(t, traffic.Permitted)
+	sp.requireDenied(t)
+}
+
+// requireIn fails the test unless every pod off the hosts' network, every CiliumNode and its agent are in a range, and nothing tells of the
+// way there.
+func (m ciliumMove) requireIn(t *testing.T, in netip.Prefix) {
+	t.Helper()
+	requirePodsIn(t, m.l, in)
+	nodes, err := ciliumipam.List(t.Context(), clusterClient(t, m.l))
+	must(t, err)
+	if len(nodes) != len(m.l.NodeNames()) {
+		t.Errorf("there are %d CiliumNodes for %d nodes", len(nodes), len(m.l.NodeNames()))
+	}
+	for name, n := range nodes {
+		if len(n.PodCIDRs) != 1 || !in.Overlaps(netip.MustParsePrefix(n.PodCIDRs[0])) || n.Problem != "" || n.Ignored || !n.Lives(in) {
+			t.Errorf("ciliumnode %s has %v, its agent %v, the operator says %q", name, n.PodCIDRs, n.Internal, n.Problem)
+		}
+	}
+	requireNothingOnLoopback(t, m.l)
+	if !m.pooled {
+		return
+	}
+	config := &corev1.ConfigMap{}
+	must(t, clusterClient(t, m.l).Get(t.Context(), ciliumConfigKey(), config))
+	if got := config.Data[ciliumipam.PoolKey]; got != in.String() {
+		t.Errorf("the pool is %s, not %s", got, in)
+	}
+}
+
+func configureCilium(t *testing.T, l *lab.Lab, data map[string]string) {
+	t.Helper()
+	patch, err := json.Marshal(map[string]any{"data": data})
+	must(t, err)
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ciliumConfigKey().Namespace, Name: ciliumConfigKey().Name}}
+	must(t, clusterClient(t, l).Patch(t.Context(), config, client.RawPatch(types.MergePatchType, patch)))
+}
+
+// requireUpstreamLoses is the control: another pool, and all at once what takes ranges of it, must lose.
+func requireUpstreamLoses(t *testing.T, l *lab.Lab, s *shop) {
+	t.Helper()
+	began := time.Now().Truncate(time.Second)
+	lost := s.during(t, "another pool for all nodes at once", func() {
+		configureCilium(t, l, map[string]string{ciliumipam.PoolKey: "10.246.0.0/16"})
+		all := &unstructured.Unstructured{}
+		all.SetGroupVersionKind(ciliumipam.GroupVersionKind())
+		must(t, clusterClient(t, l).DeleteAllOf(t.Context(), all))
+		deletePods(t, l, metav1.NamespaceSystem, "io.cilium/app=operator")
+		replaceAgents(t, l)
+		deletePods(t, l, shopNamespace, "app.kubernetes.io/part-of=shop")
+		eventually(t, settled, func() error {
+			soFar := span{from: began, to: time.Now(), heard: s.watch.Snapshot()}
+			if soFar.stats(t, traffic.Permitted).Failed == 0 {
+				return errors.New("nothing was lost")
+			}
+			return nil
+		})
+	})
+	total := lost.stats(t, traffic.Permitted)
+	t.Logf("control: another pool for all nodes at once lost %d of %d requests", total.Failed, total.Sent)
+}
