@@ -24,7 +24,7 @@ func GroupVersionKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "cilium.io", Version: "v2", Kind: "CiliumNode"}
 }
 
-// IgnoreAnnotation, on a CiliumNode, keeps the operator from it (pkg/annotation). Agents copy it
+// IgnoreAnnotation keeps the operator from a CiliumNode that has it (pkg/annotation). Agents copy it
 // from their Node, with all others.
 const IgnoreAnnotation = "ipam.cilium.io/ignore"
 

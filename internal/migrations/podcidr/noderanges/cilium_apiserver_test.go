@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -122,16 +123,13 @@ func listOfNodes() *unstructured.UnstructuredList {
 
 func (w *ciliumWorld) eventually(what func() error) {
 	w.Helper()
-	end := time.Now().Add(30 * time.Second)
-	for {
-		err := what()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			w.Fatal(err)
-		}
-		time.Sleep(50 * time.Millisecond)
+	var last error
+	err := wait.PollUntilContextTimeout(w.Context(), 50*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+		last = what()
+		return last == nil, nil
+	})
+	if err != nil {
+		w.Fatal(errors.Join(err, last))
 	}
 }
 
