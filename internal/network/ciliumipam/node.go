@@ -24,8 +24,8 @@ func GroupVersionKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "cilium.io", Version: "v2", Kind: "CiliumNode"}
 }
 
-// IgnoreAnnotation keeps the operator from a CiliumNode that has it (pkg/annotation). Agents copy it
-// from their Node, with all others.
+// IgnoreAnnotation keeps the operator from a CiliumNode that has it (pkg/annotation). Agents copy
+// it from their Node, with all others.
 const IgnoreAnnotation = "ipam.cilium.io/ignore"
 
 // Device is the interface that has a node's own address within its range.
