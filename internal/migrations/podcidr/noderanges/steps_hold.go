@@ -48,7 +48,7 @@ func (n node) holder(image pull.Image) *corev1.Pod {
 	return &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: v1alpha1.SystemNamespace, Name: "tunnel-" + n.name,
+			Namespace: n.holderKey().Namespace, Name: n.holderKey().Name,
 			Labels: map[string]string{v1alpha1.LabelMigration: n.migration, podmove.TunnelsLabel: "node"},
 		},
 		Spec: spec,
@@ -63,12 +63,11 @@ func (n node) hold(image pull.Image) engine.Step {
 		if err != nil || have.node == nil || have.restarted(n.ranges) {
 			return nil, err
 		}
-		found := &corev1.Pod{}
-		err = n.cluster.Get(ctx, client.ObjectKeyFromObject(pod), found)
+		found, err := n.findHolder(ctx)
 		switch {
-		case client.IgnoreNotFound(err) != nil:
-			return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		case err != nil:
+			return nil, err
+		case found == nil:
 			return nil, engine.NotYet("node %s has no pod %s/%s", n.name, pod.Namespace, pod.Name)
 		case !keepsAs(found, pod):
 			return found, engine.NotYet("pod %s on node %s keeps another address", pod.Name, n.name)
@@ -97,6 +96,21 @@ func (n node) hold(image pull.Image) engine.Step {
 		},
 		Changes: engine.Shows(engine.Change{Verb: "create", Object: "Pod " + pod.Namespace + "/" + pod.Name, Body: pod}),
 	}
+}
+
+func (n node) holderKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: "tunnel-" + n.name}
+}
+
+// findHolder returns nil if there is none.
+func (n node) findHolder(ctx context.Context) (*corev1.Pod, error) {
+	all, err := n.pods(ctx)
+	for i := range all {
+		if client.ObjectKeyFromObject(&all[i]) == n.holderKey() {
+			return &all[i], nil
+		}
+	}
+	return nil, err
 }
 
 func keepsAs(have, want *corev1.Pod) bool {
@@ -156,17 +170,13 @@ func (n node) lead() engine.Step {
 
 // letGo ends the pod that keeps the former address, and with it connections that have it.
 func (n node) letGo() engine.Step {
-	key := client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: "tunnel-" + n.name}
+	key := n.holderKey()
 	read := func(ctx context.Context) (*corev1.Pod, error) {
-		found := &corev1.Pod{}
-		err := n.cluster.Get(ctx, key, found)
-		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("pod %s: %w", key, err)
+		found, err := n.findHolder(ctx)
+		if err == nil && found != nil {
+			err = engine.NotYet("pod %s is still there", key)
 		}
-		if err == nil {
-			return found, engine.NotYet("pod %s is still there", key)
-		}
-		return nil, nil
+		return found, err
 	}
 	return &engine.Observed[*corev1.Pod]{
 		Name: "let-go/" + n.name, About: "Give up the former address of node " + n.name, As: engine.RoleOwn,
