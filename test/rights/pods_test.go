@@ -43,7 +43,7 @@ func TestPods(t *testing.T) {
 
 	var roles access.Roles
 	for _, role := range podcidr.Roles() {
-		if role.File != noderanges.RoleFile {
+		if role.File != noderanges.RoleFile && role.File != noderanges.PoolRoleFile {
 			roles = append(roles, role)
 		}
 	}
