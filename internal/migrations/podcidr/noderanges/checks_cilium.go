@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
 	"github.com/replumb/replumb/internal/kube/fieldmanagers"
@@ -84,6 +85,7 @@ func checkCilium(in Input) (out []findings.Result) {
 		switch n := in.Cilium.Nodes[r.Node.Name]; {
 		case n == nil:
 			out = append(out, findings.Failed("Node "+r.Node.Name, "node %s has no CiliumNode", r.Node.Name))
+		case r.Node.Annotations[v1alpha1.AnnotationCiliumAgent] != "": // on its way, which waits for the operator
 		case n.Problem != "" && in.Cilium.Config.Gives(nodeipam.Range(n.PodCIDRs)):
 			out = append(out, findings.Failed("CiliumNode "+n.Name, "ciliumnode %s: %s", n.Name, n.Problem))
 		}
