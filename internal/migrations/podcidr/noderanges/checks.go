@@ -22,12 +22,13 @@ type Input struct {
 	Ranges  []NodeRange
 	Kubeadm *kubeadmgate.KubeadmState
 	Cilium  *CiliumState
-	// Pooled says that Cilium's operator gives nodes their ranges.
-	Pooled bool
+	// Pooled says that Cilium's operator gives nodes their ranges, Holds that nodes keep their own
+	// address of the former one while its agents restart.
+	Pooled, Holds bool
 }
 
 func (s *Inventory) Check(facts podmove.Facts) findings.Findings {
-	in := Input{Ranges: s.NodeRanges, Kubeadm: s.Kubeadm, Cilium: s.Cilium, Pooled: s.pooled(), Input: podmove.Input{
+	in := Input{Ranges: s.NodeRanges, Kubeadm: s.Kubeadm, Cilium: s.Cilium, Pooled: s.pooled(), Holds: s.holdsAddress(), Input: podmove.Input{
 		Facts: facts, Inventory: &s.Inventory, Fates: s.Fates(s.Leaving(engine.Forward, time.Time{})), ByNode: !s.pooled(),
 	}}
 	all := podmove.Ordered(findings.Of(func(in Input) podmove.Input { return in.Input }, podmove.Checks()), Checks())

@@ -71,7 +71,28 @@ func ciliumChecks() []findings.Check[Input] {
 				"mesh must not have the target for their pods",
 			Fix: "try it on a cluster that is alike first",
 		},
+		{
+			Code: "RP2516", Severity: findings.Warning, Run: checkHostTunnels,
+			Claim: "a node's own network reaches pods of other nodes while Cilium's agent restarts",
+			Why: "the agent takes the node's address in the former range away before it sets routes with the next one: what the node itself, and pods on " +
+				"its own network, send to pods of other nodes is lost for 2 to 4 s on each node, which replumb's agents see",
+			Fix: "with ipam: cluster-pool, leave spec.podCIDR.tunnels.mode at Hold; else choose the hour, and allow for the loss by spec.proof.budget",
+		},
 	}
+}
+
+func checkHostTunnels(in Input) []findings.Result {
+	switch {
+	case in.Cilium == nil:
+		return findings.Skip("pods are not on Cilium")
+	case in.Cilium.Config.Native:
+		return findings.Skip("Cilium routes natively: packets of nodes have the machine's address")
+	case in.Holds:
+		return nil
+	case in.Pooled:
+		return []findings.Result{findings.Failed("", "spec.podCIDR.tunnels.mode is %s", in.Inventory.Spec.Tunnels)}
+	}
+	return []findings.Result{findings.Failed(configObject, "%s is %s, and packets of nodes go through tunnels", ciliumipam.ModeKey, in.Cilium.Config.Mode)}
 }
 
 const notPooled = "Cilium's operator gives no ranges here"
