@@ -136,6 +136,9 @@ func (c *ciliumWorld) Take(_ context.Context, _ []calico.Pool, u fakekubelet.Use
 	return c.last[in], nil
 }
 
+// ByNode implements fakekubelet.ByNode.
+func (*ciliumWorld) ByNode() {}
+
 func (*ciliumWorld) Give(context.Context, string) error { return nil }
 
 func (c *ciliumWorld) join(ctx context.Context, name, cidr string) error {

@@ -70,8 +70,9 @@ func unusedByPods() map[string]string {
 		"delete ipamhandles.crd.projectcalico.org":                                                  leaked,
 		"patch ipreservations.crd.projectcalico.org":                                                "nodes join or leave while the pools change",
 		"list ciliumpodippools.cilium.io":                                                           "replumb ranges",
-		"get jobs.batch":                                                                            "the pods of Jobs that are evicted",
-		"patch services in replumb-system":                                                          "the Service that agents call moves, where Services do",
+		"get configmaps cilium-config in kube-system":                                               "nodes whose ranges are of Cilium",
+		"get jobs.batch":                   "the pods of Jobs that are evicted",
+		"patch services in replumb-system": "the Service that agents call moves, where Services do",
 	}
 	maps.Copy(all, unusedAgents())
 	maps.Copy(all, unusedKinds(podcidr.Roles()))

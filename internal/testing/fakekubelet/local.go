@@ -21,6 +21,9 @@ type HostLocal struct {
 	last map[netip.Prefix]netip.Addr
 }
 
+// ByNode implements ByNode.
+func (*HostLocal) ByNode() {}
+
 func (h *HostLocal) Take(ctx context.Context, _ []calico.Pool, u User) (netip.Addr, error) {
 	n := &corev1.Node{}
 	if err := h.Client.Get(ctx, client.ObjectKey{Name: u.Node}, n); err != nil {

@@ -211,7 +211,7 @@ func (f *Fleet) address(ctx context.Context, pod *corev1.Pod) (netip.Addr, error
 		Node: pod.Spec.NodeName, Handle: handle(pod),
 		Attributes: map[string]string{"namespace": pod.Namespace, "pod": pod.Name, "node": pod.Spec.NodeName},
 	}
-	if _, local := f.Addresses.(*HostLocal); local {
+	if _, local := f.Addresses.(ByNode); local {
 		return f.Addresses.Take(ctx, nil, user)
 	}
 	pools, err := calico.LoadPools(ctx, f.Client)
@@ -223,6 +223,9 @@ func (f *Fleet) address(ctx context.Context, pod *corev1.Pod) (netip.Addr, error
 	}
 	return f.Addresses.Take(ctx, pools, user)
 }
+
+// ByNode are Addresses of nodes' own ranges: they look at no pools.
+type ByNode interface{ ByNode() }
 
 func handle(pod *corev1.Pod) string { return "k8s-pod-network." + string(pod.UID) }
 
