@@ -165,7 +165,7 @@ func (c *ciliumWorld) run() {
 	c.Cleanup(func() { stop(); playing.Wait() })
 }
 
-// look is one of the operator and of all agents. What fails is made up for by the next.
+// look is one of the operator and of all agents. The next one makes up for failures.
 func (c *ciliumWorld) look(ctx context.Context) {
 	pods := &corev1.PodList{}
 	if c.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem)) != nil {
