@@ -23,8 +23,8 @@ func ciliumChecks() []findings.Check[Input] {
 		{
 			Code: "RP2506", Severity: findings.Blocking, Run: checkCilium,
 			Claim: "Cilium's operator has nothing against the range of any node",
-			Why: "its operator takes back a range that is not of its pool, or that another node has; and what it cannot reserve it gives to the next " +
-				"node that joins",
+			Why: "a range that it could not reserve it may give to a node that joins, and one that another node has it takes away; no move can begin " +
+				"at such a node",
 			Fix: "read what the operator says in the status of CiliumNodes (kubectl get ciliumnodes -o yaml), and repair what it names",
 		},
 		{
@@ -53,7 +53,8 @@ func ciliumChecks() []findings.Check[Input] {
 		{
 			Code: "RP2513", Severity: findings.Warning, Run: checkConfigOwner,
 			Claim: "nobody writes cilium-config back",
-			Why:   "a deployment of Cilium's chart with the old pool has the operator take back ranges of nodes that have moved, when it restarts",
+			Why: "after a deployment of Cilium's chart with the old pool, the operator has nothing reserved for nodes that have moved, and gives nodes " +
+				"that join ranges of the old one",
 			Fix: "set ipam.operator.clusterPoolIPv4PodCIDRList to the target where the values are kept, and let nobody deploy them until replumb has " +
 				"moved the nodes (suspend Flux's HelmRelease, or Argo CD's Application); deploy them then",
 		},

@@ -35,13 +35,8 @@ type Planner struct {
 
 func (s *Inventory) Plans(p *podmove.Planner) podmove.Plans { return &Planner{Planner: p, nodes: s} }
 
-// The order of phases: a controller manager that allocates does not start while any Node has a
-// range outside of its --cluster-cidr (NewCIDRRangeAllocator in k8s.io/kubernetes
-// pkg/controller/nodeipam/ipam/range_allocator.go), and a running one gives any Node without a
-// range one of its own. So none may allocate while Nodes move.
-
-// apply is the way to the point where every Node has a range of the target.
-func apply() migration.Phases[*Planner] {
+// opening are the first phases of apply, whatever carries the ranges.
+func opening() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
 		migration.CheckPhase[*Planner]("Check the cluster"),
 		{
@@ -50,6 +45,17 @@ func apply() migration.Phases[*Planner] {
 		},
 		lossguard.Phase("", (*Planner).watch),
 		{Name: "prepare", Title: "Add one pod to workloads that must keep serving", Recheck: true, Groups: (*Planner).prepare},
+	}
+}
+
+// The order of phases: a controller manager that allocates does not start while any Node has a
+// range outside of its --cluster-cidr (NewCIDRRangeAllocator in k8s.io/kubernetes
+// pkg/controller/nodeipam/ipam/range_allocator.go), and a running one gives any Node without a
+// range one of its own. So none may allocate while Nodes move.
+
+// apply is the way to the point where every Node has a range of the target.
+func apply() migration.Phases[*Planner] {
+	return append(opening(), migration.Phases[*Planner]{
 		{
 			Name: "range", Title: "Stop controller managers from assigning ranges to nodes",
 			Groups: func(p *Planner) []engine.Group { return p.pauseRanges(forward) },
@@ -64,7 +70,7 @@ func apply() migration.Phases[*Planner] {
 			Title:  "Verify that old addresses are unused",
 			Groups: func(p *Planner) []engine.Group { return p.verify(forward) },
 		},
-	}
+	}...)
 }
 
 func rollback() migration.Phases[*Planner] {

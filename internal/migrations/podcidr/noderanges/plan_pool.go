@@ -6,21 +6,14 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// The order of phases where Cilium's operator gives nodes their ranges: it takes back a range that
-// is not of its pool, and reserves one that it is asked for by name only for nodes that have none
-// of its pool (reuseIPNets in operator/pkg/ipam/allocator/podcidr in github.com/cilium/cilium). So
+// The order of phases where Cilium's operator gives nodes their ranges: it takes back a range other
+// than the one that it has reserved for a node, and reserves one by name only for a node for which
+// it has none (reuseIPNets in operator/pkg/ipam/allocator/podcidr in github.com/cilium/cilium). So
 // it has the pool that nodes move to first, and leaves those that have not moved alone.
 
 // poolApply is the way to the point where every CiliumNode has a range of the target.
 func poolApply() migration.Phases[*Planner] {
-	return migration.Phases[*Planner]{
-		migration.CheckPhase[*Planner]("Check the cluster"),
-		{
-			Name: "secure", Title: "Record the migration and back up what it changes", Own: true, Recheck: true,
-			Groups: (*Planner).secure,
-		},
-		lossguard.Phase("", (*Planner).watch),
-		{Name: "prepare", Title: "Add one pod to workloads that must keep serving", Recheck: true, Groups: (*Planner).prepare},
+	return append(opening(), migration.Phases[*Planner]{
 		{
 			Name: "pool", Title: "Have Cilium's operator give nodes ranges of the target",
 			Groups: func(p *Planner) []engine.Group { return p.changePool(forward) },
@@ -33,7 +26,7 @@ func poolApply() migration.Phases[*Planner] {
 			Name: "verify", Title: "Verify that old addresses are unused",
 			Groups: func(p *Planner) []engine.Group { return p.verify(forward) },
 		},
-	}
+	}...)
 }
 
 func poolRollback() migration.Phases[*Planner] {
