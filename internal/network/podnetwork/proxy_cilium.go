@@ -63,15 +63,15 @@ func nodeConfig(namespace, name string, defaults map[string]any, marks ...any) *
 
 // KeepOff is an affinity that keeps pods off nodes without kube-proxy, beside its other terms.
 func KeepOff(was *corev1.Affinity) *corev1.Affinity {
-	return alsoRequired(was, corev1.NodeSelectorRequirement{
+	return AlsoRequired(was, corev1.NodeSelectorRequirement{
 		Key:      v1alpha1.LabelKubeProxy,
 		Operator: corev1.NodeSelectorOpNotIn,
 		Values:   []string{v1alpha1.ProxyLeaving, v1alpha1.ProxyReplaced},
 	})
 }
 
-// alsoRequired adds a condition to each term of an affinity, since one term is enough for a node.
-func alsoRequired(was *corev1.Affinity, condition corev1.NodeSelectorRequirement) *corev1.Affinity {
+// AlsoRequired adds a condition to each term of an affinity, since one term is enough for a node.
+func AlsoRequired(was *corev1.Affinity, condition corev1.NodeSelectorRequirement) *corev1.Affinity {
 	out := was.DeepCopy()
 	if out == nil {
 		out = &corev1.Affinity{}

@@ -171,7 +171,7 @@ func WhereMarked(set *unstructured.Unstructured) (*unstructured.Unstructured, er
 		return nil, fmt.Errorf("%s %s/%s: %w", set.GetKind(), set.GetNamespace(), set.GetName(), err)
 	}
 	affinity, err := runtime.DefaultUnstructuredConverter.ToUnstructured(
-		alsoRequired(was, corev1.NodeSelectorRequirement{Key: v1alpha1.LabelBeside, Operator: corev1.NodeSelectorOpExists}))
+		AlsoRequired(was, corev1.NodeSelectorRequirement{Key: v1alpha1.LabelBeside, Operator: corev1.NodeSelectorOpExists}))
 	if err != nil {
 		return nil, fmt.Errorf("%s %s/%s: %w", set.GetKind(), set.GetNamespace(), set.GetName(), err)
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+	"github.com/replumb/replumb/internal/kube/nodepod"
 	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 )
 
@@ -62,9 +62,9 @@ func (p *Planner) adopt(node string) engine.Step {
 // annotate writes on a Node which network its new pods have. On the way back that is nothing, as it
 // was.
 func (p *Planner) annotate(name string, d engine.Direction) engine.Step {
-	m := NodeMark{
+	m := cordon.NodeMark{
 		ID: "label/" + name, About: "Record which network new pods on node " + name + " have", Node: name,
-		annotation: true, Key: v1alpha1.AnnotationPodNetwork, Value: string(p.Spec().To),
+		Annotation: true, Key: v1alpha1.AnnotationPodNetwork, Value: string(p.Spec().To),
 	}
 	if d == engine.Backward {
 		m.ID, m.Value = "unlabel/"+name, ""
@@ -75,7 +75,7 @@ func (p *Planner) annotate(name string, d engine.Direction) engine.Step {
 // markBeside lets the programs of the new network start on a node. On the way back, and at the end,
 // the mark goes.
 func (p *Planner) markBeside(name string, d engine.Direction) engine.Step {
-	m := NodeMark{
+	m := cordon.NodeMark{
 		ID: "beside/" + name, About: fmt.Sprintf("Let %s start on node %s", p.Spec().To, name), Node: name,
 		Key: v1alpha1.LabelBeside, Value: string(p.Spec().To),
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -15,13 +14,14 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/disruption/cordon"
+	"github.com/replumb/replumb/internal/kube/nodepod"
 	"github.com/replumb/replumb/internal/kube/taskpod"
-	"github.com/replumb/replumb/internal/migrations/cni/inplace"
 	"github.com/replumb/replumb/internal/migrations/cni/manifests"
-	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 	"github.com/replumb/replumb/internal/network/podnetwork"
+	"github.com/replumb/replumb/internal/network/servicetrial"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
@@ -37,7 +37,7 @@ func (p planner) label(name, value string, d engine.Direction) engine.Step {
 	if value == "" {
 		id = "none"
 	}
-	return inplace.NodeMark{
+	return cordon.NodeMark{
 		ID: "mark/" + id + "/" + name, About: about, Node: name, Key: v1alpha1.LabelKubeProxy, Value: value,
 		Further: func(have string) bool { // an earlier run got further
 			return d == engine.Forward && value == v1alpha1.ProxyBeside && have == v1alpha1.ProxyLeaving
@@ -294,14 +294,31 @@ func (s *restartStep) satisfied(r *nodecleanup.TracesReport) bool {
 		(s.health == "" || slices.Contains(r.Found, nodecleanup.HealthzAnswers))
 }
 
-const trialName = "kube-proxy-trial"
+func (p planner) proof(node string, d engine.Direction) engine.Step {
+	ask, prefix, title := servicetrial.Replaced, "services", "Verify that Cilium alone leads to Services on node "+node
+	guide := fmt.Sprintf("Stop kube-proxy on node %s so that it does not start again, and leave its rules as they are (no --cleanup). "+
+		"replumb goes on by itself.", node)
+	if d == engine.Backward {
+		ask, prefix, title = servicetrial.Programmed, "services-back", "Verify that kube-proxy leads to Services on node "+node
+		guide = fmt.Sprintf("Start kube-proxy on node %s again. replumb goes on by itself.", node)
+	}
+	s := &servicetrial.Step{ReadOnly: nodepod.ReadOnly{Step: p.OnNode(nodepod.VerbServices, node, prefix, title)}, Ask: ask}
+	if len(p.proxy.ProxySets) > 0 {
+		return s
+	}
+	s.Limit = p.Spec().GateWait
+	return gatedProof{s, guide}
+}
 
-// The times of a proof. A kube-proxy that runs writes rules for a new Service within its
-// minSyncPeriod, a second by default.
-const (
-	proofReach = 90 * time.Second
-	proofQuiet = 20 * time.Second
-)
+// gatedProof waits for the operator.
+type gatedProof struct {
+	*servicetrial.Step
+	guide string
+}
+
+func (gatedProof) Role() engine.StepRole { return engine.RoleGate }
+
+func (g gatedProof) Guide() string { return g.guide }
 
 func (p planner) removeConfig(o *unstructured.Unstructured) engine.Step {
 	have := func(ctx context.Context) (*unstructured.Unstructured, error) {

@@ -1,4 +1,5 @@
-package proxy
+// Package servicetrial finds out who leads to Services on a node, by one that was not there before.
+package servicetrial
 
 import (
 	"context"
@@ -6,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -18,48 +20,31 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
 	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/kube/nodepod"
 	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/kube/workload"
-	"github.com/replumb/replumb/internal/migrations/cni/nodepod"
 )
 
-// proofStep makes a Service that no node has heard of, and looks on one node who leads to it: rules
-// that are there prove nothing, as they may be left over. On the way to Cilium the node has to
-// reach it, by its address and at the node's own port, and kube-proxy must not have written rules
-// for it; on the way back kube-proxy must have.
-type proofStep struct {
+// Step makes a Service that no node has heard of, and looks on one node who leads to it: rules that
+// are there prove nothing, as they may be left over.
+type Step struct {
 	nodepod.ReadOnly
-	direction engine.Direction
+	// Ask is what the node is asked, as arguments of replumb node services, of the Service and of
+	// the node's own address.
+	Ask func(svc *corev1.Service, address string) []string
 }
 
-func (p planner) proof(node string, d engine.Direction) engine.Step {
-	prefix, title := "services", "Verify that Cilium alone leads to Services on node "+node
-	guide := fmt.Sprintf("Stop kube-proxy on node %s so that it does not start again, and leave its rules as they are (no --cleanup). "+
-		"replumb goes on by itself.", node)
-	if d == engine.Backward {
-		prefix, title = "services-back", "Verify that kube-proxy leads to Services on node "+node
-		guide = fmt.Sprintf("Start kube-proxy on node %s again. replumb goes on by itself.", node)
-	}
-	s := &proofStep{nodepod.ReadOnly{Step: p.OnNode(nodepod.VerbServices, node, prefix, title)}, d}
-	if len(p.proxy.ProxySets) > 0 {
-		return s
-	}
-	s.Limit = p.Spec().GateWait
-	return gatedProof{s, guide}
-}
+const name = "kube-proxy-trial"
 
-// gatedProof waits for the operator.
-type gatedProof struct {
-	*proofStep
-	guide string
-}
-
-func (gatedProof) Role() engine.StepRole { return engine.RoleGate }
-
-func (g gatedProof) Guide() string { return g.guide }
+// The times of a trial. A kube-proxy that runs writes rules for a new Service within its
+// minSyncPeriod, a second by default.
+const (
+	reachTime = 90 * time.Second
+	quietTime = 20 * time.Second
+)
 
 // Do makes the Service and asks the node.
-func (s *proofStep) Do(ctx context.Context) error {
+func (s *Step) Do(ctx context.Context) error {
 	if err := s.Abandon(ctx); err != nil {
 		return err
 	}
@@ -87,27 +72,33 @@ func (s *proofStep) Do(ctx context.Context) error {
 	if err != nil || n == nil {
 		return err
 	}
-	return s.Start(ctx, s.questions(svc, inventory.InternalIP(n))...)
+	return s.Start(ctx, s.Ask(svc, inventory.InternalIP(n))...)
 }
 
-func (s *proofStep) questions(svc *corev1.Service, address string) []string {
-	args := []string{"--root=" + taskpod.HostRoot, "--timeout=" + proofReach.String(), "--quiet=" + proofQuiet.String()}
-	if s.direction == engine.Backward {
-		return append(args, "--programmed="+svc.Spec.ClusterIP)
-	}
+// Programmed asks whether kube-proxy has written rules for the Service.
+func Programmed(svc *corev1.Service, _ string) []string {
+	return []string{"--root=" + taskpod.HostRoot, "--timeout=" + reachTime.String(), "--programmed=" + svc.Spec.ClusterIP}
+}
+
+// Replaced asks whether the node reaches the Service, by its address and at the node's own port,
+// while kube-proxy has written no rules for it.
+func Replaced(svc *corev1.Service, address string) []string {
 	port := svc.Spec.Ports[0]
 	reach := net.JoinHostPort(svc.Spec.ClusterIP, strconv.Itoa(int(port.Port)))
 	if address != "" && port.NodePort != 0 {
 		reach += "," + net.JoinHostPort(address, strconv.Itoa(int(port.NodePort)))
 	}
-	return append(args, "--reach="+reach, "--unprogrammed="+svc.Spec.ClusterIP)
+	return []string{
+		"--root=" + taskpod.HostRoot, "--timeout=" + reachTime.String(), "--quiet=" + quietTime.String(),
+		"--reach=" + reach, "--unprogrammed=" + svc.Spec.ClusterIP,
+	}
 }
 
 // trial is a Service without pods, in front of what always answers: the API servers.
 func trial(migration string, servers []string) (*corev1.Service, *discoveryv1.EndpointSlice, error) {
 	meta := func() metav1.ObjectMeta {
 		return metav1.ObjectMeta{
-			Namespace: v1alpha1.SystemNamespace, Name: trialName, Labels: map[string]string{v1alpha1.LabelMigration: migration},
+			Namespace: v1alpha1.SystemNamespace, Name: name, Labels: map[string]string{v1alpha1.LabelMigration: migration},
 		}
 	}
 	const https = 443
@@ -127,7 +118,7 @@ func trial(migration string, servers []string) (*corev1.Service, *discoveryv1.En
 	if first.Addr().Is6() {
 		slice.AddressType = discoveryv1.AddressTypeIPv6
 	}
-	slice.Labels[discoveryv1.LabelServiceName] = trialName
+	slice.Labels[discoveryv1.LabelServiceName] = name
 	slice.Labels[discoveryv1.LabelManagedBy] = v1alpha1.FieldManager
 	for _, text := range servers {
 		if s, err := netip.ParseAddrPort(text); err == nil && s.Port() == first.Port() && s.Addr().Is4() == first.Addr().Is4() {
@@ -139,7 +130,8 @@ func trial(migration string, servers []string) (*corev1.Service, *discoveryv1.En
 	return svc, slice, nil
 }
 
-func (s *proofStep) Verify(ctx context.Context) error {
+// Verify asks again with another Service as long as the node does not say what it has to.
+func (s *Step) Verify(ctx context.Context) error {
 	r, err := s.Outcome(ctx)
 	if err != nil {
 		return err
@@ -153,11 +145,12 @@ func (s *proofStep) Verify(ctx context.Context) error {
 	return engine.NotYet("node %s: %s", s.Node, r)
 }
 
-func (s *proofStep) Abandon(ctx context.Context) error {
+// Abandon removes both.
+func (s *Step) Abandon(ctx context.Context) error {
 	if err := s.End(ctx); err != nil {
 		return err
 	}
-	meta := metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: trialName}
+	meta := metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: name}
 	for _, o := range []client.Object{&discoveryv1.EndpointSlice{ObjectMeta: meta}, &corev1.Service{ObjectMeta: meta}} {
 		if err := s.Client.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("removing what Services were tried out with: %w", err)
@@ -166,9 +159,10 @@ func (s *proofStep) Abandon(ctx context.Context) error {
 	return nil
 }
 
-func (s *proofStep) Preview() ([]engine.Change, error) {
-	name := v1alpha1.SystemNamespace + "/" + trialName
+// Preview has the Service and the pod.
+func (s *Step) Preview() ([]engine.Change, error) {
+	object := v1alpha1.SystemNamespace + "/" + name
 	runs, err := s.Step.Preview()
-	made := []engine.Change{{Verb: "create", Object: "Service " + name}, {Verb: "create", Object: "EndpointSlice " + name}}
+	made := []engine.Change{{Verb: "create", Object: "Service " + object}, {Verb: "create", Object: "EndpointSlice " + object}}
 	return append(made, runs...), err
 }

@@ -1,4 +1,4 @@
-package inplace
+package cordon
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/disruption/cordon"
 )
 
 // NodeMark is a label or an annotation that a Node is to have, so that others go by it.
@@ -16,7 +15,7 @@ type NodeMark struct {
 	ID, About string
 	Node      string
 	// Key is an annotation's if Annotation is set, else a label's. An empty value takes it away.
-	annotation bool
+	Annotation bool
 	Key, Value string
 	// Further, if set, takes other values for good: an earlier run may have written what comes
 	// later.
@@ -24,7 +23,7 @@ type NodeMark struct {
 }
 
 func (m NodeMark) of(n *corev1.Node) map[string]string {
-	if m.annotation {
+	if m.Annotation {
 		return n.Annotations
 	}
 	return n.Labels
@@ -40,7 +39,7 @@ func (m NodeMark) write(n *corev1.Node) {
 		all = map[string]string{}
 	}
 	all[m.Key] = m.Value
-	if m.annotation {
+	if m.Annotation {
 		n.Annotations = all
 	} else {
 		n.Labels = all
@@ -50,7 +49,7 @@ func (m NodeMark) write(n *corev1.Node) {
 // Step writes it. A Node that is gone needs none.
 func (m NodeMark) Step(c client.Client) engine.Step {
 	read := func(ctx context.Context) (*corev1.Node, error) {
-		n, err := cordon.Read(ctx, c, m.Node)
+		n, err := Read(ctx, c, m.Node)
 		if err != nil || n == nil {
 			return n, err
 		}
@@ -61,14 +60,14 @@ func (m NodeMark) Step(c client.Client) engine.Step {
 	}
 	return &engine.Observed[*corev1.Node]{
 		Name: m.ID, About: m.About, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
-		Write: func(ctx context.Context, n *corev1.Node) error { return cordon.Patch(ctx, c, n, m.write) },
+		Write: func(ctx context.Context, n *corev1.Node) error { return Patch(ctx, c, n, m.write) },
 		Changes: func() ([]engine.Change, error) {
 			var shown any = m.Value
 			if m.Value == "" {
 				shown = nil
 			}
 			field := "labels"
-			if m.annotation {
+			if m.Annotation {
 				field = "annotations"
 			}
 			body := map[string]any{"metadata": map[string]any{field: map[string]any{m.Key: shown}}}
