@@ -117,7 +117,8 @@ func Find(name string) (NetworkTraces, bool) {
 			Chains: []string{"WEAVE-"}, Whole: []string{"WEAVE"}, Sets: []string{"weave-"}, Crossed: []string{"weave"},
 		},
 		{Name: HostLocal, Plugins: []string{"bridge", "ptp"}, IPAM: HostLocal},
-		kubeProxy(),
+		kubeProxy(), kubeProxyIn(ProxyIPTables), kubeProxyIn(ProxyNFTables),
+		{Name: CopiedRules, Tables: []string{CopiedTable}, Chains: []string{CopiedChains}},
 	}
 	i := slices.IndexFunc(all, func(n NetworkTraces) bool { return n.Name == name })
 	if i < 0 {
@@ -146,6 +147,27 @@ func kubeProxy() NetworkTraces {
 	}
 }
 
+// The names of what kube-proxy leaves of one mode, and of copies of its rules (package proxyrules):
+// chains that begin so, and a table.
+const (
+	ProxyIPTables = KubeProxy + "-iptables"
+	ProxyNFTables = KubeProxy + "-nftables"
+	CopiedRules   = "copied-rules"
+	CopiedChains  = "RPLB-"
+	CopiedTable   = "replumb-kube-proxy"
+)
+
+func kubeProxyIn(name string) NetworkTraces {
+	n := kubeProxy()
+	n.Name = name
+	if name == ProxyIPTables {
+		n.Tables = nil
+	} else {
+		n.Chains = nil
+	}
+	return n
+}
+
 const (
 	// proxyTable is kube-proxy's in nftables, proxyChain its chain of Services in iptables.
 	proxyTable = "kube-proxy"
@@ -170,10 +192,14 @@ const (
 
 func (n NetworkTraces) Describe() []string {
 	if n.rulesOnly() {
-		return []string{
-			"chains and rules of iptables: " + strings.Join(n.Chains, ", "),
-			"tables of nftables: " + strings.Join(n.Tables, ", "),
+		var out []string
+		if len(n.Chains) > 0 {
+			out = append(out, "chains and rules of iptables: "+strings.Join(n.Chains, ", "))
 		}
+		if len(n.Tables) > 0 {
+			out = append(out, "tables of nftables: "+strings.Join(n.Tables, ", "))
+		}
+		return out
 	}
 	if n.fileOnly() {
 		return []string{

@@ -1,0 +1,150 @@
+package proxyrules
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/replumb/replumb/internal/network/nodecleanup"
+)
+
+// Tools are the programs by which kube-proxy writes rules, of its own image: which of iptables'
+// two kinds of tables it uses depends on them.
+type Tools struct {
+	// Run runs one with an input, and returns its output. Nil runs programs.
+	Run func(ctx context.Context, input, name string, args ...string) (string, error)
+}
+
+// patience is for others that hold iptables' lock.
+const patience = 30 * time.Second
+
+func run(ctx context.Context, input, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdin = strings.NewReader(input)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(errs.String()))
+	}
+	return out.String(), nil
+}
+
+func (t Tools) run(ctx context.Context, input, name string, args ...string) (string, error) {
+	if t.Run != nil {
+		return t.Run(ctx, input, name, args...)
+	}
+	return run(ctx, input, name, args...)
+}
+
+// family is one of addresses, as the programs call it.
+type family struct{ iptables, nft string }
+
+func families() []family { return []family{{"iptables", "ip"}, {"ip6tables", "ip6"}} }
+
+// Copy makes the copy of the rules that kube-proxy has. The report says what was copied; its
+// problems are what would keep packets from Services in the mode to come, and then nothing is
+// written.
+func (t Tools) Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, error) {
+	r := &nodecleanup.TracesReport{}
+	saves := map[family]string{}
+	for _, f := range families() {
+		save, err := t.run(ctx, "", f.iptables+"-save")
+		if err != nil {
+			return nil, err
+		}
+		saves[f] = save
+		if why := Stranded(save); to == NFTables && why != "" {
+			r.Problems = append(r.Problems, f.iptables+": "+why)
+		}
+	}
+	if len(r.Problems) > 0 {
+		return r, nil
+	}
+	for _, f := range families() {
+		if restore := CopyIPTables(saves[f]); restore != "" {
+			if _, err := t.run(ctx, restore, f.iptables+"-restore", "--noflush", "--wait=10"); err != nil {
+				return nil, err
+			}
+			r.Found = append(r.Found, "rules of "+f.iptables)
+		}
+		copied, err := t.copyTable(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		if copied {
+			r.Found = append(r.Found, "table "+f.nft+" "+proxyTable)
+		}
+	}
+	return r, nil
+}
+
+func (t Tools) hasTable(ctx context.Context, f family, name string) (bool, error) {
+	list, err := t.run(ctx, "", "nft", "list", "tables", f.nft)
+	for line := range strings.Lines(list) {
+		if strings.TrimSpace(line) == "table "+f.nft+" "+name {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+func (t Tools) copyTable(ctx context.Context, f family) (bool, error) {
+	has, err := t.hasTable(ctx, f, proxyTable)
+	if err != nil || !has {
+		return false, err
+	}
+	list, err := t.run(ctx, "", "nft", "list", "table", f.nft, proxyTable)
+	if err != nil {
+		return false, err
+	}
+	text, err := CopyNFTables(f.nft, list)
+	if err != nil {
+		return false, err
+	}
+	_, err = t.run(ctx, text, "nft", "-f", "-")
+	return err == nil, err
+}
+
+// Compare finds what the copy leads to and kube-proxy, in its new mode, does not: those are the
+// problems of the report.
+func (t Tools) Compare(ctx context.Context, mode string) (*nodecleanup.TracesReport, error) {
+	led, have := Frontends{}, Frontends{}
+	for _, f := range families() {
+		save, err := t.run(ctx, "", f.iptables+"-save", "-t", "nat")
+		if err != nil {
+			return nil, err
+		}
+		led.ofIPTables(save, true)
+		if mode == IPTables {
+			have.ofIPTables(save, false)
+		} else if err := t.takeMaps(ctx, have, f, proxyTable); err != nil {
+			return nil, err
+		}
+		if err := t.takeMaps(ctx, led, f, nodecleanup.CopiedTable); err != nil {
+			return nil, err
+		}
+	}
+	return &nodecleanup.TracesReport{Found: []string{fmt.Sprintf("%d of %d", len(have), len(led))}, Problems: led.Without(have)}, nil
+}
+
+func (t Tools) takeMaps(ctx context.Context, into Frontends, f family, table string) error {
+	has, err := t.hasTable(ctx, f, table)
+	if err != nil || !has {
+		return err
+	}
+	for _, m := range []string{"service-ips", "service-nodeports"} {
+		list, err := t.run(ctx, "", "nft", "--json", "list", "map", f.nft, table, m)
+		if err != nil {
+			return err
+		}
+		if err := into.ofNFTables(list); err != nil {
+			return err
+		}
+	}
+	return nil
+}
