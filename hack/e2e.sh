@@ -34,6 +34,7 @@ cilium      basic,cilium         ./e2e -run ^Test(CiliumLab|PastCilium)$
 cilium-pods basic,cilium         ./e2e -run ^TestCilium(Pods|Watched)$
 own         basic,cilium         ./e2e -run ^(TestOwnAddresses|TestOwnAddressesByAPI|TestCiliumServices)$
 kubeadm     plain,kubeadm        ./e2e -timeout 150m -run ^TestKubeadm
+kube-proxy  plain                ./e2e -run ^TestProxyMode$
 nodes       basic                ./e2e -run ^TestNode(sMove|sReplace|Removal)$
 mirror      basic,flannel,registry,certmanager ./e2e -run ^TestMirror$
 families    basic                ./e2e -run ^TestFamilies

@@ -187,6 +187,15 @@ const (
 	ProxyLeaving = "leaving"
 	// ProxyReplaced is a node that is proven to be without kube-proxy.
 	ProxyReplaced = "replaced"
+	// LabelKubeProxyMode, on a Node whose kube-proxy is changed to another mode (spec.kubeProxy), says which DaemonSet's pod is there: beside,
+	// switched or returning. No kubelet may set it on its own Node.
+	LabelKubeProxyMode = "replumb.dev.node-restriction.kubernetes.io/kube-proxy-mode"
+	// ModeBeside is a node on which the pods of both modes run.
+	ModeBeside = "beside"
+	// ModeSwitched is a node on which only the pod of replumb's DaemonSet runs.
+	ModeSwitched = "switched"
+	// ModeReturning is a node on which the pod of the cluster's own DaemonSet starts again, in the new mode.
+	ModeReturning = "returning"
 	// AnnotationAffinity, on the DaemonSet of kube-proxy, is the affinity that its pods had before replumb kept them off nodes, as JSON.
 	AnnotationAffinity = "replumb.dev/original-affinity"
 	// TaintLeaving, on a Node, keeps pods off it: it leaves the cluster, or a migration that is taken back no longer needs it. Its value is

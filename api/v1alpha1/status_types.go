@@ -68,6 +68,10 @@ type MigrationStatus struct {
 	// +optional
 	CNI *CNIStatus `json:"cni,omitempty"`
 
+	// kubeProxy is where a change of kube-proxy's mode stands.
+	// +optional
+	KubeProxy *KubeProxyStatus `json:"kubeProxy,omitempty"`
+
 	// proof is what the agents have seen.
 	// +optional
 	Proof *ProofStatus `json:"proof,omitempty"`

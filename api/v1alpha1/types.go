@@ -7,7 +7,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=mig,categories=replumb
-// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=28"
+// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=29"
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.type`
 // +kubebuilder:printcolumn:name="Desired",type=string,JSONPath=`.spec.desired`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
@@ -56,8 +56,8 @@ type MigrationList struct {
 
 // MigrationSpec says what to move and how far to go.
 //
-// +kubebuilder:validation:ExactlyOneOf=serviceCIDR;podCIDR;nodes;mirror;cni
-// +kubebuilder:validation:XValidation:rule="has(self.serviceCIDR) == has(oldSelf.serviceCIDR) && has(self.podCIDR) == has(oldSelf.podCIDR) && has(self.nodes) == has(oldSelf.nodes) && has(self.mirror) == has(oldSelf.mirror) && has(self.cni) == has(oldSelf.cni)",message="the job cannot be exchanged for another; create another Migration"
+// +kubebuilder:validation:ExactlyOneOf=serviceCIDR;podCIDR;nodes;mirror;cni;kubeProxy
+// +kubebuilder:validation:XValidation:rule="has(self.serviceCIDR) == has(oldSelf.serviceCIDR) && has(self.podCIDR) == has(oldSelf.podCIDR) && has(self.nodes) == has(oldSelf.nodes) && has(self.mirror) == has(oldSelf.mirror) && has(self.cni) == has(oldSelf.cni) && has(self.kubeProxy) == has(oldSelf.kubeProxy)",message="the job cannot be exchanged for another; create another Migration"
 // +kubebuilder:validation:XValidation:rule="!has(self.defaultTier) || size(self.defaultTier) == 0 || (has(self.tiers) && size(self.tiers) > 0 ? self.tiers.exists(t, t.name == self.defaultTier) : self.defaultTier == 'default')",messageExpression="'there is no tier \"' + self.defaultTier + '\"; use the name of one in spec.tiers'",fieldPath=".defaultTier"
 type MigrationSpec struct {
 	// serviceCIDR moves the Services of the cluster to another range. What moves, and where, cannot be changed once the migration
@@ -80,6 +80,10 @@ type MigrationSpec struct {
 	// cni replaces what gives pods their network.
 	// +optional
 	CNI *CNISpec `json:"cni,omitempty"`
+
+	// kubeProxy has kube-proxy write its rules another way.
+	// +optional
+	KubeProxy *KubeProxySpec `json:"kubeProxy,omitempty"`
 
 	// batch is how many objects move together.
 	// +optional
@@ -164,6 +168,8 @@ func (s *MigrationSpec) Type() string {
 		return "mirror"
 	case s.CNI != nil:
 		return "cni"
+	case s.KubeProxy != nil:
+		return "kubeProxy"
 	}
 	return ""
 }

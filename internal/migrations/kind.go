@@ -14,6 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/offline"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/cni"
+	"github.com/replumb/replumb/internal/migrations/kubeproxy"
 	"github.com/replumb/replumb/internal/migrations/mirror"
 	"github.com/replumb/replumb/internal/migrations/nodes"
 	"github.com/replumb/replumb/internal/migrations/podcidr"
@@ -63,6 +64,7 @@ func All() Kinds {
 		{nodes.Kind(), func(t Deps, m *v1alpha1.Migration) (Job, error) { return made(nodes.NewJob(t.Basic(), m)) }},
 		{mirror.Kind(), func(t Deps, m *v1alpha1.Migration) (Job, error) { return made(mirror.NewJob(t.Mirrors(), m)) }},
 		{cni.Kind(), newNetworkJob},
+		{kubeproxy.Kind(), func(t Deps, m *v1alpha1.Migration) (Job, error) { return made(kubeproxy.NewJob(t.Basic(), m)) }},
 	}
 }
 

@@ -50,7 +50,11 @@ func (t Topology) networkImages(b binaries) (set string, all []image.Image, err 
 		all = append(all, images...)
 	}
 	if t.ProxyPods {
-		set, all = set+"kube-proxy-", append(all, kubeProxyImage(b))
+		proxy, err := kubeProxyImage(b)
+		if err != nil {
+			return "", nil, err
+		}
+		set, all = set+"kube-proxy-", append(all, proxy)
 	}
 	return set, all, nil
 }

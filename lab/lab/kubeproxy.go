@@ -18,9 +18,10 @@ import (
 //go:embed kubeproxy.yaml
 var kubeProxyTemplate string
 
-// kubeProxyImage is that of kube-proxy, for labs that have it in pods.
-func kubeProxyImage(b binaries) image.Image {
-	return image.Image{Ref: imageRef("kube-proxy"), Binary: filepath.Join(b.kubernetes, "kube-proxy"), Name: "kube-proxy"}
+// kubeProxyImage is that of kube-proxy, for labs that have it in pods. It has the programs by which rules are written, as others have.
+func kubeProxyImage(b binaries) (image.Image, error) {
+	i := image.Image{Ref: imageRef("kube-proxy"), Binary: filepath.Join(b.kubernetes, "kube-proxy"), Name: "kube-proxy", Path: systemPath}
+	return i, addFirewall(&i)
 }
 
 // installProxies gives the cluster kube-proxy's ServiceAccount, configuration and DaemonSet, as kubeadm does.
@@ -46,7 +47,7 @@ func (l Addons) proxyManifests(clusterCIDRs string) ([]byte, error) {
 		return nil, err
 	}
 	return rendered("kubeproxy.yaml", kubeProxyTemplate, map[string]any{
-		"Config": string(text), "Server": l.Balancers().server(), "Image": imageRef("kube-proxy"), "Path": systemPath,
+		"Config": string(text), "Server": l.Balancers().server(), "Image": imageRef("kube-proxy"),
 	})
 }
 

@@ -38,6 +38,9 @@ func Node(a *command.App) *cobra.Command {
 		n.uncross(),
 		n.services(),
 		n.cilium(),
+		n.copyRules(),
+		n.compareRules(),
+		n.copyProgram(),
 		n.kubeadm(),
 	)
 	return cmd

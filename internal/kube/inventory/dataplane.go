@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/internal/kube/references"
@@ -117,3 +118,15 @@ func Minor(version string) (major, minor int, ok bool) {
 }
 
 func isDigit(r rune) bool { return r >= '0' && r <= '9' }
+
+// ProxySets are the DaemonSets that run kube-proxy on nodes with Linux.
+func ProxySets(all []appsv1.DaemonSet) []appsv1.DaemonSet {
+	var out []appsv1.DaemonSet
+	for i := range all {
+		template := &all[i].Spec.Template.Spec
+		if len(ProxiesOf("", template)) > 0 && template.NodeSelector[corev1.LabelOSStable] != "windows" {
+			out = append(out, all[i])
+		}
+	}
+	return out
+}

@@ -220,7 +220,7 @@ func readCluster(t *testing.T, s *inplace.Strategy, text []byte) {
 		s.Spares = spare.Find(s.Spec.Spares, scene)
 	}
 	s.Proxies, s.NodeLocal = inspection.Proxies, inspection.NodeLocal
-	s.Networks, s.ProxySets, s.Unknown = manifests.Detect(sets), manifests.ProxySets(sets), manifests.UnknownNetworks(sets)
+	s.Networks, s.ProxySets, s.Unknown = manifests.Detect(sets), inventory.ProxySets(sets), manifests.UnknownNetworks(sets)
 	if s.From() == v1alpha1.HostLocal {
 		s.Ranges = switchover.OfNodes(s.Nodes, nil)
 	}

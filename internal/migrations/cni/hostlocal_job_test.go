@@ -19,10 +19,10 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/nodepod"
 	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
+	"github.com/replumb/replumb/internal/network/nodepod"
 )
 
 // parkable is Calico with what writes its configuration.

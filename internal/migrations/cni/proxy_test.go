@@ -20,11 +20,12 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/nodepod"
 	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/migrations/cni/manifests"
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
+	"github.com/replumb/replumb/internal/network/daemonset"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
+	"github.com/replumb/replumb/internal/network/nodepod"
 )
 
 const ciliumObjects = `
@@ -299,7 +300,7 @@ func (p *proxied) configs() int {
 // Its DaemonSet is in the end what it was.
 func TestProxyReplacedAndBack(t *testing.T) {
 	p := withCiliumForProxy(t, true)
-	before, err := p.job.Deps.DaemonSet(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "kube-proxy"})
+	before, err := daemonset.Find(t.Context(), p.job.Deps.Cluster, client.ObjectKey{Namespace: "kube-system", Name: "kube-proxy"})
 	p.Must(err)
 
 	p.drive(p.replace(), "proxy-gone/b") // and a run ends there
@@ -329,7 +330,7 @@ func TestProxyReplacedAndBack(t *testing.T) {
 	}
 
 	p.drive(p.restore(), "")
-	after, err := p.job.Deps.DaemonSet(t.Context(), client.ObjectKeyFromObject(before))
+	after, err := daemonset.Find(t.Context(), p.job.Deps.Cluster, client.ObjectKeyFromObject(before))
 	p.Must(err)
 	if !equality.Semantic.DeepEqual(after.Spec, before.Spec) || after.Annotations[v1alpha1.AnnotationAffinity] != "" {
 		t.Errorf("kube-proxy's DaemonSet is\n%+v, was\n%+v", after.Spec, before.Spec)

@@ -161,8 +161,8 @@ func (t *saved) copyTo(out *strings.Builder) {
 	fmt.Fprintf(out, "*%s\n%s\nCOMMIT\n", t.name, strings.Join(append(lines, old...), "\n"))
 }
 
-// jumps lead into the copy from the kernel's own chains, each right behind the one into kube-proxy's
-// chain: what comes later there may end the way of a packet.
+// jumps lead into the copy from the kernel's own chains, each right behind the one into
+// kube-proxy's chain: what comes later there may end the way of a packet.
 func (t *saved) jumps() (lines []string) {
 	at := map[string]int{}
 	for _, r := range t.rules {

@@ -60,7 +60,8 @@ func later(line string) (string, error) {
 	return strings.Replace(line, m[0], fmt.Sprintf("priority %d;", at+behind), 1), nil
 }
 
-// ofNFTables adds what is in `nft --json list map` of kube-proxy's maps service-ips and service-nodeports.
+// ofNFTables adds what is in `nft --json list map` of kube-proxy's maps service-ips and
+// service-nodeports.
 func (all Frontends) ofNFTables(list string) error {
 	var listed struct {
 		Objects []struct {

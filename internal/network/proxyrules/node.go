@@ -132,6 +132,25 @@ func (t Tools) Compare(ctx context.Context, mode string) (*nodecleanup.TracesRep
 	return &nodecleanup.TracesReport{Found: []string{fmt.Sprintf("%d of %d", len(have), len(led))}, Problems: led.Without(have)}, nil
 }
 
+// Await compares until nothing is missing, or the time is over.
+func (t Tools) Await(ctx context.Context, mode string, limit time.Duration) (*nodecleanup.TracesReport, error) {
+	within, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		r, err := t.Compare(ctx, mode)
+		if err != nil || len(r.Problems) == 0 {
+			return r, err
+		}
+		select {
+		case <-within.Done():
+			return r, ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
 func (t Tools) takeMaps(ctx context.Context, into Frontends, f family, table string) error {
 	has, err := t.hasTable(ctx, f, table)
 	if err != nil || !has {

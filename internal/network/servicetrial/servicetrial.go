@@ -20,9 +20,9 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
 	"github.com/replumb/replumb/internal/kube/inventory"
-	"github.com/replumb/replumb/internal/kube/nodepod"
 	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/kube/workload"
+	"github.com/replumb/replumb/internal/network/nodepod"
 )
 
 // Step makes a Service that no node has heard of, and looks on one node who leads to it: rules that

@@ -14,10 +14,11 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/nodepod"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
+	"github.com/replumb/replumb/internal/network/daemonset"
+	"github.com/replumb/replumb/internal/network/nodepod"
 )
 
 // sourceKeeper is a DaemonSet that keeps the source of packets between pods of both networks: each
@@ -85,7 +86,7 @@ func (c sourceKeeper) set() *appsv1.DaemonSet {
 }
 
 func (c sourceKeeper) read(ctx context.Context) (*appsv1.DaemonSet, error) {
-	return c.deps.DaemonSet(ctx, c.key())
+	return daemonset.Find(ctx, c.deps.Cluster, c.key())
 }
 
 // start brings the DaemonSet to every node, and waits until it is ready there.

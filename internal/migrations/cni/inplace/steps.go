@@ -10,10 +10,10 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
-	"github.com/replumb/replumb/internal/kube/nodepod"
 	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
+	"github.com/replumb/replumb/internal/network/nodepod"
 )
 
 // JoinedError says that nodes have joined while others were switched, and give their pods the old

@@ -13,8 +13,10 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/kube/keepers"
 	"github.com/replumb/replumb/internal/migrations/cni/manifests"
 	"github.com/replumb/replumb/internal/migrations/cni/switchover"
+	"github.com/replumb/replumb/internal/network/daemonset"
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
@@ -162,8 +164,8 @@ func checkRemovable(s *Strategy) []findings.Result {
 	}
 	for i := range s.ProxySets {
 		ds := &s.ProxySets[i]
-		if by, comesBack := manifests.HeldBy(ds); comesBack {
-			out = append(out, findings.Failed(manifests.NameOf(ds), "%s is held by %s", manifests.NameOf(ds), by))
+		if by, comesBack := keepers.HeldBy(ds); comesBack {
+			out = append(out, findings.Failed(daemonset.Name(ds), "%s is held by %s", daemonset.Name(ds), by))
 		}
 	}
 	return out

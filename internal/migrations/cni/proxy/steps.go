@@ -8,18 +8,17 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
-	"github.com/replumb/replumb/internal/kube/nodepod"
 	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/migrations/cni/manifests"
-	"github.com/replumb/replumb/internal/migrations/cni/switchover"
+	"github.com/replumb/replumb/internal/network/daemonset"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
+	"github.com/replumb/replumb/internal/network/nodepod"
 	"github.com/replumb/replumb/internal/network/podnetwork"
 	"github.com/replumb/replumb/internal/network/servicetrial"
 	"github.com/replumb/replumb/internal/verify/connectivity"
@@ -45,161 +44,27 @@ func (p planner) label(name, value string, d engine.Direction) engine.Step {
 	}.Step(p.Deps.Cluster)
 }
 
-func patchSet(ctx context.Context, c client.Client, ds *appsv1.DaemonSet, change func(*appsv1.DaemonSet)) error {
-	was := ds.DeepCopy()
-	change(ds)
-	patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
-	if err := c.Patch(ctx, ds, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		return fmt.Errorf("%s: %w", manifests.NameOf(ds), err)
-	}
-	return nil
-}
-
-// keepOff keeps kube-proxy off the nodes that are marked, and records on its DaemonSet where it was
-// let on before.
+// keepOff keeps kube-proxy off the nodes that are marked, and letOn lets it on every node that it
+// was let on before.
 func (p planner) keepOff(set *appsv1.DaemonSet) engine.Step {
-	about := "Have kube-proxy leave nodes where it is replaced: " + manifests.NameOf(set)
-	return p.affinity(set, "keep-off/", about, func(ds *appsv1.DaemonSet) (func(), error) {
-		if ds.Annotations[v1alpha1.AnnotationAffinity] != "" {
-			return nil, nil
-		}
-		was, err := podnetwork.Remembered(ds.Spec.Template.Spec.Affinity)
-		return func() {
-			metav1.SetMetaDataAnnotation(&ds.ObjectMeta, v1alpha1.AnnotationAffinity, was)
-			ds.Spec.Template.Spec.Affinity = podnetwork.KeepOff(ds.Spec.Template.Spec.Affinity)
-		}, err
-	})
+	about := "Have kube-proxy leave nodes where it is replaced: " + daemonset.Name(set)
+	return daemonset.KeepOff(p.Deps.Cluster, set, "keep-off", about, podnetwork.KeepOff)
 }
 
-// letOn lets kube-proxy on every node that it was let on before.
 func (p planner) letOn(set *appsv1.DaemonSet) engine.Step {
-	return p.affinity(set, "let-on/", "Let kube-proxy on nodes as before: "+manifests.NameOf(set), func(ds *appsv1.DaemonSet) (func(), error) {
-		text := ds.Annotations[v1alpha1.AnnotationAffinity]
-		if text == "" {
-			return nil, nil
-		}
-		was, err := podnetwork.Recall(text)
-		return func() {
-			delete(ds.Annotations, v1alpha1.AnnotationAffinity)
-			ds.Spec.Template.Spec.Affinity = was
-		}, err
-	})
+	return daemonset.LetOn(p.Deps.Cluster, set, "let-on", "Let kube-proxy on nodes as before: "+daemonset.Name(set))
 }
 
-// affinity is a step that changes a DaemonSet by what change returns; nothing is to do where that
-// is nil.
-func (p planner) affinity(set *appsv1.DaemonSet, id, about string, change func(*appsv1.DaemonSet) (func(), error)) engine.Step {
-	key := client.ObjectKeyFromObject(set)
-	read := func(ctx context.Context) (*appsv1.DaemonSet, error) {
-		ds, err := p.Deps.DaemonSet(ctx, key)
-		if err != nil || ds == nil {
-			return ds, err
-		}
-		write, err := change(ds)
-		if err == nil && write != nil {
-			err = engine.NotYet("%s is not changed", manifests.NameOf(ds))
-		}
-		return ds, err
-	}
-	return &engine.Observed[*appsv1.DaemonSet]{
-		Name: id + key.Namespace + "/" + key.Name, About: about, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
-		Write: func(ctx context.Context, ds *appsv1.DaemonSet) error {
-			write, err := change(ds)
-			if err != nil || write == nil {
-				return err
-			}
-			return patchSet(ctx, p.Deps.Cluster, ds, func(*appsv1.DaemonSet) { write() })
-		},
-		Changes: func() ([]engine.Change, error) {
-			ds := set.DeepCopy()
-			write, err := change(ds)
-			if err != nil {
-				return nil, err
-			}
-			if write != nil {
-				write()
-			}
-			body := map[string]any{
-				"metadata": map[string]any{
-					"annotations": map[string]any{v1alpha1.AnnotationAffinity: ds.Annotations[v1alpha1.AnnotationAffinity]},
-				},
-				"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"affinity": ds.Spec.Template.Spec.Affinity}}},
-			}
-			return []engine.Change{{Verb: "patch", Object: manifests.NameOf(set), Body: body}}, nil
-		},
-	}
-}
-
-// proxyReady waits until kube-proxy, whose pods are replaced where its template changes, is ready
-// wherever it is to be.
 func (p planner) proxyReady(set *appsv1.DaemonSet) engine.Step {
-	key := client.ObjectKeyFromObject(set)
-	return &engine.Wait{
-		Name: "settled/" + key.Namespace + "/" + key.Name, About: "Wait until kube-proxy is ready: " + manifests.NameOf(set),
-		Limit: switchover.RolloutTime, Again: true,
-		For: func(ctx context.Context) error {
-			ds, err := p.Deps.DaemonSet(ctx, key)
-			if err != nil || ds == nil {
-				return err
-			}
-			switch st := &ds.Status; {
-			case st.ObservedGeneration < ds.Generation:
-				return engine.NotYet("%s has not been looked at yet", manifests.NameOf(ds))
-			case st.NumberReady < st.DesiredNumberScheduled || switchover.Updating(ds):
-				return engine.NotYet("%s is ready on %d of %d nodes", manifests.NameOf(ds), st.NumberReady, st.DesiredNumberScheduled)
-			}
-			return nil
-		},
-	}
-}
-
-// setPods are the pods of DaemonSets on a node, those that are ending too.
-func podsOn(ctx context.Context, c client.Client, node string, sets ...appsv1.DaemonSet) ([]corev1.Pod, error) {
-	var out []corev1.Pod
-	for i := range sets {
-		selector, err := metav1.LabelSelectorAsSelector(sets[i].Spec.Selector)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", manifests.NameOf(&sets[i]), err)
-		}
-		pods := &corev1.PodList{}
-		err = c.List(ctx, pods, client.InNamespace(sets[i].Namespace), client.MatchingLabelsSelector{Selector: selector})
-		if err != nil {
-			return nil, fmt.Errorf("pods of %s: %w", manifests.NameOf(&sets[i]), err)
-		}
-		for _, pod := range pods.Items {
-			if pod.Spec.NodeName == node {
-				out = append(out, pod)
-			}
-		}
-	}
-	return out, nil
+	return daemonset.Settled(p.Deps.Cluster, set, "kube-proxy")
 }
 
 func (p planner) proxyGone(node string) engine.Step {
-	return &engine.Wait{
-		Name: "proxy-gone/" + node, About: "Wait until kube-proxy has left node " + node, Limit: taskpod.Limit,
-		For: func(ctx context.Context) error {
-			pods, err := podsOn(ctx, p.Deps.Cluster, node, p.proxy.ProxySets...)
-			if err == nil && len(pods) > 0 {
-				return engine.NotYet("pod %s/%s is on node %s", pods[0].Namespace, pods[0].Name, node)
-			}
-			return err
-		},
-	}
+	return daemonset.Gone(p.Deps.Cluster, "proxy-gone", "kube-proxy", node, p.proxy.ProxySets...)
 }
 
 func (p planner) proxyThere(node string) engine.Step {
-	return &engine.Wait{
-		Name: "proxy-there/" + node, About: "Wait until kube-proxy is back on node " + node, Limit: taskpod.Limit,
-		For: func(ctx context.Context) error {
-			pods, err := podsOn(ctx, p.Deps.Cluster, node, p.proxy.ProxySets...)
-			if err == nil &&
-				!slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp.IsZero() && connectivity.Ready(&p) }) {
-				return engine.NotYet("node %s has no pod of kube-proxy that is ready", node)
-			}
-			return err
-		},
-	}
+	return daemonset.There(p.Deps.Cluster, "proxy-there", "kube-proxy", node, p.proxy.ProxySets...)
 }
 
 // restartAgent has Cilium's agent of a node start again, unless it does the work of kube-proxy
@@ -217,7 +82,7 @@ func (p planner) restartAgent(node string, does bool, health string) engine.Step
 		prefix, title = "release", "Have Cilium's agent on node "+node+" leave Services to kube-proxy"
 	}
 	s := &restartStep{Step: p.OnNode(nodepod.VerbCilium, node, prefix, title, args...), does: does, health: health}
-	s.Limit = switchover.RolloutTime
+	s.Limit = daemonset.RolloutTime
 	if set := p.proxy.Manifests.DaemonSet(); set != nil {
 		s.set = *set
 	}
@@ -242,7 +107,7 @@ func (s *restartStep) Verify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	agents, err := podsOn(ctx, s.Client, s.Node, s.set)
+	agents, err := daemonset.PodsOn(ctx, s.Client, s.Node, s.set)
 	if err != nil {
 		return err
 	}

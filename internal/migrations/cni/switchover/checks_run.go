@@ -10,8 +10,10 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/keepers"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/cni/manifests"
+	"github.com/replumb/replumb/internal/network/daemonset"
 )
 
 func checkRights(in Input) []findings.Result { return migration.Denied(in.Access) }
@@ -93,7 +95,7 @@ func Unsupported(from, to v1alpha1.CNIName) string {
 // keepers calls take for every object of the old network that something holds on to.
 func (s *Inventory) keepers(take func(object, by string, comesBack bool)) {
 	for _, o := range s.Old {
-		if by, comesBack := manifests.HeldBy(o); by != "" {
+		if by, comesBack := keepers.HeldBy(o); by != "" {
 			take(manifests.KeyOf(o).String(), by, comesBack)
 		}
 	}
@@ -159,7 +161,7 @@ func checkReach(in Input) []findings.Result {
 	if set == nil {
 		return findings.Skip("the manifests have no DaemonSet of a network (RP5105)")
 	}
-	name := manifests.NameOf(set)
+	name := daemonset.Name(set)
 	pod := &set.Spec.Template.Spec
 	var out []findings.Result
 	if !pod.HostNetwork {

@@ -10,9 +10,9 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/nodepod"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
+	"github.com/replumb/replumb/internal/network/nodepod"
 )
 
 // A network that is called host-local has no program and no object: each node has a file, by which

@@ -66,7 +66,7 @@ func (d Deps) networks(ctx context.Context, s *Inventory) (err error) {
 	if s.DaemonSets, err = cluster.List[appsv1.DaemonSet](ctx, d.Cluster, &appsv1.DaemonSetList{}); err != nil {
 		return err
 	}
-	s.Networks, s.ProxySets, s.Unknown = manifests.Detect(s.DaemonSets), manifests.ProxySets(s.DaemonSets), manifests.UnknownNetworks(s.DaemonSets)
+	s.Networks, s.ProxySets, s.Unknown = manifests.Detect(s.DaemonSets), inventory.ProxySets(s.DaemonSets), manifests.UnknownNetworks(s.DaemonSets)
 	s.Deployments, err = cluster.List[appsv1.Deployment](ctx, d.Cluster, &appsv1.DeploymentList{})
 	s.Operators = operatorsOf(s.Spec.Name, s.Deployments)
 	return err

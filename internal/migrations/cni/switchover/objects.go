@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -252,17 +251,4 @@ func applicable(o *unstructured.Unstructured) *unstructured.Unstructured {
 		unstructured.RemoveNestedField(o.Object, "metadata", field)
 	}
 	return o
-}
-
-// DaemonSet reads a DaemonSet; nil, if it is gone.
-func (d Deps) DaemonSet(ctx context.Context, key client.ObjectKey) (*appsv1.DaemonSet, error) {
-	ds := &appsv1.DaemonSet{}
-	err := d.Cluster.Get(ctx, key, ds)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("daemonset %s: %w", key, err)
-	}
-	return ds, nil
 }

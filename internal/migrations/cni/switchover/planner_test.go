@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/nodepod"
 	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/network/nodepod"
 )
 
 // TestPullSecrets: every pod that a migration runs has those of the canary, and with none they are

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -15,12 +14,10 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/network/daemonset"
 	"github.com/replumb/replumb/internal/network/podnetwork"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
-
-// RolloutTime is how long images may take to come to every node.
-const RolloutTime = 15 * time.Minute
 
 // networkRollout is the DaemonSets of a network coming to every node.
 type networkRollout struct {
@@ -33,14 +30,14 @@ type networkRollout struct {
 // nodes.
 func AwaitRollout(deps Deps, id string, network v1alpha1.CNIName, sets []client.ObjectKey) engine.Step {
 	r := networkRollout{deps: deps, network: network, sets: sets}
-	return &engine.Wait{Name: id, About: fmt.Sprintf("Wait for %s on every node", network), Limit: RolloutTime, For: r.complete}
+	return &engine.Wait{Name: id, About: fmt.Sprintf("Wait for %s on every node", network), Limit: daemonset.RolloutTime, For: r.complete}
 }
 
 // AwaitMarked waits until the DaemonSets of a network are ready on every marked node, and the nodes
 // of a round take pods.
 func AwaitMarked(deps Deps, id, about string, network v1alpha1.CNIName, sets []client.ObjectKey, round []string) engine.Step {
 	r := networkRollout{deps: deps, network: network, sets: sets}
-	return &engine.Wait{Name: id, About: about, Limit: RolloutTime, For: func(ctx context.Context) error { return r.onMarked(ctx, round) }}
+	return &engine.Wait{Name: id, About: about, Limit: daemonset.RolloutTime, For: func(ctx context.Context) error { return r.onMarked(ctx, round) }}
 }
 
 // SetReady returns nil once a DaemonSet of replumb's own is ready wherever it runs.
@@ -75,7 +72,7 @@ func (s networkRollout) onMarked(ctx context.Context, round []string) error {
 
 func (s networkRollout) setsReady(ctx context.Context, nodes int) error {
 	for _, key := range s.sets {
-		ds, err := s.deps.DaemonSet(ctx, key)
+		ds, err := daemonset.Find(ctx, s.deps.Cluster, key)
 		if err != nil {
 			return err
 		}
@@ -107,16 +104,10 @@ func (s networkRollout) ready(ctx context.Context, ds *appsv1.DaemonSet, nodes i
 		return engine.NotYet("DaemonSet %s has not been looked at yet", name)
 	case everywhere && int(st.DesiredNumberScheduled) < nodes:
 		return engine.NotYet("DaemonSet %s is for %d of %d nodes", name, st.DesiredNumberScheduled, nodes)
-	case st.NumberReady < st.DesiredNumberScheduled || Updating(ds):
+	case st.NumberReady < st.DesiredNumberScheduled || daemonset.Updating(ds):
 		return engine.NotYet("DaemonSet %s is ready on %d of %d nodes%s", name, st.NumberReady, st.DesiredNumberScheduled, s.why(ctx, ds))
 	}
 	return nil
-}
-
-// Updating reports whether a DaemonSet replaces pods by itself, and has not replaced all.
-func Updating(ds *appsv1.DaemonSet) bool {
-	return ds.Spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType &&
-		ds.Status.UpdatedNumberScheduled < ds.Status.DesiredNumberScheduled
 }
 
 func (s networkRollout) why(ctx context.Context, ds *appsv1.DaemonSet) string {

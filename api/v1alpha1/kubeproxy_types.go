@@ -1,0 +1,52 @@
+package v1alpha1
+
+// KubeProxySpec is the job of having kube-proxy write its rules another way.
+type KubeProxySpec struct {
+	// mode is what kube-proxy is to have as the mode of its configuration.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
+	Mode KubeProxyMode `json:"mode"`
+
+	// nodes is how nodes are changed.
+	// +optional
+	// +kubebuilder:default={}
+	Nodes KubeProxyNodesSpec `json:"nodes,omitempty,omitzero"`
+}
+
+// KubeProxyMode is how kube-proxy writes its rules.
+//
+// +kubebuilder:validation:Enum=iptables;nftables
+type KubeProxyMode string
+
+// The modes that kube-proxy can be brought to.
+const (
+	KubeProxyIPTables KubeProxyMode = "iptables"
+	KubeProxyNFTables KubeProxyMode = "nftables"
+)
+
+// KubeProxyNodesSpec is how nodes are changed. The first node is always changed alone.
+type KubeProxyNodesSpec struct {
+	// first are nodes that go first, in this order. Default: the first by name.
+	// +optional
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	First []string `json:"first,omitempty"`
+	// parallel is how many nodes are changed at once. Default: 1.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:default=1
+	Parallel int `json:"parallel,omitempty"`
+}
+
+// KubeProxyStatus is where a change of kube-proxy's mode stands.
+type KubeProxyStatus struct {
+	// from is the mode that kube-proxy had when the migration began.
+	// +optional
+	// +kubebuilder:validation:Enum=iptables;nftables
+	From KubeProxyMode `json:"from,omitempty"`
+	// configured is what its configuration named for that: empty where it named none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Configured string `json:"configured,omitempty"`
+}

@@ -1,0 +1,65 @@
+package incluster
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/replumb/replumb/internal/cli/command"
+	"github.com/replumb/replumb/internal/network/nodecleanup"
+	"github.com/replumb/replumb/internal/network/proxyrules"
+)
+
+func (n node) copyRules() *cobra.Command {
+	var mode string
+	cmd := &cobra.Command{Use: "copy-rules", Short: "Keep a copy of kube-proxy's rules while it changes its mode", Args: command.NoArgs}
+	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.TracesReport, error) {
+		return proxyrules.Tools{}.Copy(cmd.Context(), mode)
+	})
+	cmd.Flags().StringVar(&mode, "mode", "", "the mode that kube-proxy is to have: iptables or nftables")
+	return cmd
+}
+
+func (n node) compareRules() *cobra.Command {
+	var mode string
+	var timeout time.Duration
+	cmd := &cobra.Command{Use: "compare-rules", Short: "Find what the copy leads from and kube-proxy does not", Args: command.NoArgs}
+	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.TracesReport, error) {
+		return proxyrules.Tools{}.Await(cmd.Context(), mode, timeout)
+	})
+	cmd.Flags().StringVar(&mode, "mode", "", "the mode that kube-proxy has now: iptables or nftables")
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long it may take")
+	return cmd
+}
+
+// copyProgram has replumb's program beside those of another image.
+func (n node) copyProgram() *cobra.Command {
+	var to string
+	cmd := n.silent("copy-program", "Copy this program to where another container of the pod has it", func() error { return copyProgram(to) })
+	cmd.Flags().StringVar(&to, "to", "", "file to write")
+	return cmd
+}
+
+func copyProgram(to string) error {
+	name, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	from, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = from.Close() }()
+	const executable = 0o755
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, executable)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, from); err != nil {
+		return fmt.Errorf("writing %s: %w", to, err)
+	}
+	return out.Close()
+}

@@ -1,0 +1,67 @@
+package kubeproxy
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/network/podnetwork"
+)
+
+// nameLabel tells pods of the second DaemonSet from those of the cluster's own.
+const nameLabel = "app.kubernetes.io/name"
+
+func secondName(name string, mode v1alpha1.KubeProxyMode) string { return name + "-" + string(mode) }
+
+// second is a DaemonSet like the cluster's own, in another mode, for nodes that are marked. was is
+// the affinity that the own one had.
+func second(own *appsv1.DaemonSet, was *corev1.Affinity, at place, mode v1alpha1.KubeProxyMode, migration string) *appsv1.DaemonSet {
+	labels := map[string]string{
+		nameLabel: secondName(own.Name, mode), v1alpha1.LabelMigration: migration,
+	}
+	out := &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: own.Namespace, Name: secondName(own.Name, mode), Labels: labels},
+		Spec:       *own.Spec.DeepCopy(),
+	}
+	out.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
+	t := &out.Spec.Template
+	t.Labels = labels
+	t.Spec.Affinity = podnetwork.AlsoRequired(was, corev1.NodeSelectorRequirement{
+		Key: v1alpha1.LabelKubeProxyMode, Operator: corev1.NodeSelectorOpIn,
+		Values: []string{v1alpha1.ModeBeside, v1alpha1.ModeSwitched, v1alpha1.ModeReturning},
+	})
+	if at.configMap == "" {
+		setFlag(proxyIn(&t.Spec), string(mode))
+		return out
+	}
+	for i := range t.Spec.Volumes {
+		if v := t.Spec.Volumes[i].ConfigMap; v != nil && v.Name == at.configMap {
+			v.Name = secondName(at.configMap, mode)
+		}
+	}
+	return out
+}
+
+// kept is the affinity of the own DaemonSet while nodes are marked.
+func kept(was *corev1.Affinity) *corev1.Affinity {
+	return podnetwork.AlsoRequired(was, corev1.NodeSelectorRequirement{
+		Key: v1alpha1.LabelKubeProxyMode, Operator: corev1.NodeSelectorOpNotIn, Values: []string{v1alpha1.ModeSwitched},
+	})
+}
+
+// secondConfig is the configuration of the second DaemonSet.
+func secondConfig(own *corev1.ConfigMap, at place, mode v1alpha1.KubeProxyMode, migration string) (*corev1.ConfigMap, error) {
+	out := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: own.Namespace, Name: secondName(own.Name, mode), Labels: map[string]string{v1alpha1.LabelMigration: migration},
+		},
+		Data: map[string]string{}, BinaryData: own.BinaryData,
+	}
+	for key, text := range own.Data {
+		out.Data[key] = text
+	}
+	text, err := withMode(own.Data[at.key], string(mode))
+	out.Data[at.key] = text
+	return out, err
+}
