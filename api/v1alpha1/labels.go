@@ -187,15 +187,19 @@ const (
 	ProxyLeaving = "leaving"
 	// ProxyReplaced is a node that is proven to be without kube-proxy.
 	ProxyReplaced = "replaced"
-	// LabelKubeProxyMode, on a Node whose kube-proxy is changed to another mode (spec.kubeProxy), says which DaemonSet's pod is there: beside,
-	// switched or returning. No kubelet may set it on its own Node.
+	// LabelKubeProxyMode, on a Node whose kube-proxy is changed to another mode (spec.kubeProxy), says whose pod runs there: beside, leaving,
+	// switched, returning or restored. No kubelet may set it on its own Node.
 	LabelKubeProxyMode = "replumb.dev.node-restriction.kubernetes.io/kube-proxy-mode"
-	// ModeBeside is a node on which the pods of both modes run.
+	// ModeBeside is a node on which pods of the cluster's own DaemonSet and of replumb's run, in two modes.
 	ModeBeside = "beside"
-	// ModeSwitched is a node on which only the pod of replumb's DaemonSet runs.
+	// ModeLeaving is a node that the pod of the cluster's own DaemonSet has to leave.
+	ModeLeaving = "leaving"
+	// ModeSwitched is a node with rules of the new mode alone, written by the pod of replumb's DaemonSet.
 	ModeSwitched = "switched"
-	// ModeReturning is a node on which the pod of the cluster's own DaemonSet starts again, in the new mode.
+	// ModeReturning is a node on which pods of both DaemonSets run, in one mode.
 	ModeReturning = "returning"
+	// ModeRestored is a node that the pod of replumb's DaemonSet has to leave, with its rules.
+	ModeRestored = "restored"
 	// AnnotationAffinity, on the DaemonSet of kube-proxy, is the affinity that its pods had before replumb kept them off nodes, as JSON.
 	AnnotationAffinity = "replumb.dev/original-affinity"
 	// TaintLeaving, on a Node, keeps pods off it: it leaves the cluster, or a migration that is taken back no longer needs it. Its value is

@@ -50,7 +50,7 @@ spec:
 	}
 	rollback := func() { requireDone(t, attendProxies(t, p, nil, "rollback", toNFTables, "--yes")) }
 
-	half := s.during(t, "half of the nodes being changed", func() { killed("compare/node1", "mark/switched/node2") })
+	half := s.during(t, "half of the nodes being changed", func() { killed("compare/node1", "mark/leaving/node2") })
 	half.requireNothingLost(t, traffic.Permitted)
 	back := s.during(t, "half of the nodes coming back", rollback)
 	back.requireNothingLost(t, traffic.Permitted)

@@ -29,7 +29,7 @@ func second(own *appsv1.DaemonSet, was *corev1.Affinity, at place, mode v1alpha1
 	t.Labels = labels
 	t.Spec.Affinity = podnetwork.AlsoRequired(was, corev1.NodeSelectorRequirement{
 		Key: v1alpha1.LabelKubeProxyMode, Operator: corev1.NodeSelectorOpIn,
-		Values: []string{v1alpha1.ModeBeside, v1alpha1.ModeSwitched, v1alpha1.ModeReturning},
+		Values: []string{v1alpha1.ModeBeside, v1alpha1.ModeLeaving, v1alpha1.ModeSwitched, v1alpha1.ModeReturning},
 	})
 	if at.configMap == "" {
 		setFlag(proxyIn(&t.Spec), string(mode))
@@ -46,7 +46,8 @@ func second(own *appsv1.DaemonSet, was *corev1.Affinity, at place, mode v1alpha1
 // kept is the affinity of the own DaemonSet while nodes are marked.
 func kept(was *corev1.Affinity) *corev1.Affinity {
 	return podnetwork.AlsoRequired(was, corev1.NodeSelectorRequirement{
-		Key: v1alpha1.LabelKubeProxyMode, Operator: corev1.NodeSelectorOpNotIn, Values: []string{v1alpha1.ModeSwitched},
+		Key: v1alpha1.LabelKubeProxyMode, Operator: corev1.NodeSelectorOpNotIn,
+		Values: []string{v1alpha1.ModeLeaving, v1alpha1.ModeSwitched},
 	})
 }
 

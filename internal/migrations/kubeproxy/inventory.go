@@ -58,13 +58,17 @@ func Load(ctx context.Context, c *cluster.Cluster, s Spec, st *v1alpha1.KubeProx
 		return nil, err
 	}
 	for _, ds := range inventory.ProxySets(sets) {
-		if ds.Labels[v1alpha1.LabelMigration] == s.Name {
-			out.Second = &ds
-		} else {
-			out.Own = append(out.Own, ds)
-		}
+		out.add(ds)
 	}
 	return out, out.loadMode(ctx, c)
+}
+
+func (s *Inventory) add(ds appsv1.DaemonSet) {
+	if ds.Labels[v1alpha1.LabelMigration] == s.Spec.Name {
+		s.Second = &ds
+	} else {
+		s.Own = append(s.Own, ds)
+	}
 }
 
 func (s *Inventory) loadMode(ctx context.Context, c client.Reader) (err error) {
@@ -184,7 +188,7 @@ func (s *Inventory) names(holds func(mark string) bool) (out []string) {
 
 // serving is the mode of the kube-proxy whose rules count on a node.
 func (s *Inventory) serving(n *corev1.Node) v1alpha1.KubeProxyMode {
-	if n.Labels[v1alpha1.LabelKubeProxyMode] == v1alpha1.ModeSwitched {
+	if mark := n.Labels[v1alpha1.LabelKubeProxyMode]; mark == v1alpha1.ModeLeaving || mark == v1alpha1.ModeSwitched {
 		return s.secondMode()
 	}
 	return s.mode()

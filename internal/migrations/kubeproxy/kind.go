@@ -105,7 +105,7 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 		body.From = s.from()
 		for _, n := range s.concerned() {
 			line := StatusLine{Name: n.Name, Mode: s.serving(n), By: s.own().Name}
-			if n.Labels[v1alpha1.LabelKubeProxyMode] == v1alpha1.ModeSwitched && s.Second != nil {
+			if s.Second != nil && line.Mode == s.secondMode() && n.Labels[v1alpha1.LabelKubeProxyMode] != "" {
 				line.By = s.Second.Name
 			}
 			body.Nodes = append(body.Nodes, line)

@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/daemonset"
+	"github.com/replumb/replumb/internal/network/servicetrial"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/spec/window"
 	"github.com/replumb/replumb/internal/verify/lossguard"
@@ -33,7 +34,7 @@ func commands() migration.Commands[*Planner] {
 	type phases = migration.Phases[*Planner]
 	way := func(d engine.Direction, groups func(*Planner, engine.Direction) []engine.Group) func(*Planner) []engine.Group {
 		return func(p *Planner) []engine.Group {
-			if !p.Inventory.known() {
+			if !p.Inventory.known() || d == engine.Backward && p.elsewhere() {
 				return nil
 			}
 			return groups(p, d)
@@ -57,7 +58,7 @@ func commands() migration.Commands[*Planner] {
 			lossguard.Phase("", (*Planner).watchBack),
 			{
 				Name: "resume", Title: "Give nodes back to kube-proxy's own DaemonSet before they go the other way",
-				Groups: way(back, (*Planner).giveBackFirst), Replan: (*Planner).elsewhere,
+				Groups: (*Planner).giveBackFirst, Replan: (*Planner).elsewhere,
 			},
 			{Name: "prepare", Title: "Prepare a second DaemonSet with the former mode", Groups: way(back, (*Planner).prepare)},
 			{Name: phaseNodes, Title: "Change nodes back to the former mode, one after the other", Groups: way(back, (*Planner).changeNodes)},
@@ -142,11 +143,12 @@ func (p *Planner) elsewhere() bool {
 	return s.known() && s.Second != nil && s.mode() != mode && s.secondMode() == s.mode()
 }
 
-func (p *Planner) giveBackFirst(d engine.Direction) []engine.Group {
+// giveBackFirst is all that can be planned then.
+func (p *Planner) giveBackFirst() []engine.Group {
 	if !p.elsewhere() {
 		return nil
 	}
-	return p.returnNodes(d, p.Inventory.mode())
+	return p.returnNodes(engine.Backward, p.Inventory.mode())
 }
 
 // prepare makes the second DaemonSet, unless the own one has the mode already.
@@ -171,7 +173,7 @@ func (p *Planner) prepare(d engine.Direction) []engine.Group {
 	steps = append(steps,
 		p.create(second(s.own(), was, s.At, mode, s.Spec.Name), "DaemonSet", "second/daemonset"),
 		daemonset.KeepOff(p.Tools.Cluster, s.own(), "keep-off", "Have "+daemonset.Name(s.own())+" leave nodes that are changed", kept),
-		daemonset.Settled(p.Tools.Cluster, s.own(), "kube-proxy"),
+		daemonset.Settled(p.Tools.Cluster, s.own(), "kept-off", "kube-proxy"),
 	)
 	return engine.InOrder(steps...)
 }
@@ -200,31 +202,32 @@ func (p *Planner) handOver(node string, mode v1alpha1.KubeProxyMode) []engine.St
 	to := second(own, nil, p.Inventory.At, mode, p.spec().Name)
 	steps := []engine.Step{
 		p.copyRules(node, mode),
-		p.mark(node, v1alpha1.ModeBeside, "Start kube-proxy in mode "+string(mode)),
+		p.mark(node, v1alpha1.ModeBeside, "Start kube-proxy in mode "+string(mode), v1alpha1.ModeLeaving),
 		daemonset.There(p.Tools.Cluster, "there", "kube-proxy in mode "+string(mode), node, *to),
 		p.compareRules(node, mode),
 	}
 	steps = append(steps, p.steady("rules of mode "+string(mode)+" on "+node)...)
 	return append(steps,
-		p.mark(node, v1alpha1.ModeSwitched, "End kube-proxy of the former mode"),
+		p.mark(node, v1alpha1.ModeLeaving, "End kube-proxy of the former mode"),
 		daemonset.Gone(p.Tools.Cluster, "gone", "kube-proxy of the former mode", node, *own),
-		p.trial(node), p.cleanMode(node, other(mode)), p.forgetCopy(node),
+		p.trial(node, "services"), p.cleanMode(node, other(mode)), p.forgetCopy(node),
+		p.mark(node, v1alpha1.ModeSwitched, "Record that kube-proxy has mode "+string(mode)),
 	)
 }
 
 // takeBack has the own kube-proxy, whose configuration was not changed yet, lead on a node again.
 func (p *Planner) takeBack(node string, mode v1alpha1.KubeProxyMode) []engine.Step {
 	own := p.Inventory.own()
-	steps := []engine.Step{
+	return []engine.Step{
 		p.copyRules(node, mode),
-		p.mark(node, v1alpha1.ModeBeside, "Start kube-proxy in mode "+string(mode)),
+		p.mark(node, v1alpha1.ModeBeside, "Start kube-proxy in mode "+string(mode), v1alpha1.ModeRestored),
 		daemonset.There(p.Tools.Cluster, "back", "kube-proxy in mode "+string(mode), node, *own),
 		p.compareRules(node, mode),
-		p.mark(node, "", "End kube-proxy of the other mode"),
+		p.mark(node, v1alpha1.ModeRestored, "End kube-proxy of the other mode"),
 		daemonset.Gone(p.Tools.Cluster, "gone", "kube-proxy of the other mode", node, *p.Inventory.Second),
-		p.trial(node), p.cleanMode(node, other(mode)), p.forgetCopy(node),
+		p.trial(node, "services"), p.cleanMode(node, other(mode)), p.forgetCopy(node),
+		p.mark(node, "", "Forget whose kube-proxy runs"),
 	}
-	return steps
 }
 
 func other(mode v1alpha1.KubeProxyMode) v1alpha1.KubeProxyMode {
@@ -267,7 +270,7 @@ func (p *Planner) returnNodes(d engine.Direction, mode v1alpha1.KubeProxyMode) [
 			daemonset.There(p.Tools.Cluster, "returned", "kube-proxy of "+daemonset.Name(own), node, *own),
 			p.mark(node, "", "End kube-proxy of "+daemonset.Name(from)),
 			daemonset.Gone(p.Tools.Cluster, "left", "kube-proxy of "+daemonset.Name(from), node, *from),
-			p.trial(node),
+			p.trial(node, "returned-services"),
 		}
 	})
 	return append(groups, p.dismissSecond(mode)...)
@@ -289,7 +292,7 @@ func (p *Planner) letOn() []engine.Group {
 	own := p.Inventory.own()
 	return engine.InOrder(
 		daemonset.LetOn(p.Tools.Cluster, own, "let-on", "Let "+daemonset.Name(own)+" on nodes as before"),
-		daemonset.Settled(p.Tools.Cluster, own, "kube-proxy"),
+		daemonset.Settled(p.Tools.Cluster, own, "settled", "kube-proxy"),
 	)
 }
 
@@ -334,13 +337,21 @@ func (p *Planner) around(
 		for i := range of {
 			at = append(at, of[i][k])
 		}
-		groups = append(groups, engine.AtOnce(len(round), title, at...)...)
+		groups = append(groups, engine.AtOnce(sideBySide(at), title, at...)...)
 	}
 	steady := p.Agents.Steady(phase + " " + title)
 	if d == engine.Backward {
 		steady = p.Agents.BestEffort(steady)
 	}
 	return slices.Concat(groups, steady, p.Hooks(after))
+}
+
+// sideBySide is how many of the same step may go at once: there is one trial of Services.
+func sideBySide(steps []engine.Step) int {
+	if _, one := steps[0].(*servicetrial.Step); one {
+		return 1
+	}
+	return len(steps)
 }
 
 // steady has every probe answered while both kube-proxies run.
@@ -352,6 +363,9 @@ func (p *Planner) steady(after string) (steps []engine.Step) {
 }
 
 func (p *Planner) tidyBack() []engine.Group {
+	if p.Inventory.known() && p.elsewhere() {
+		return nil
+	}
 	return slices.Concat(p.Agents.Dismiss(), p.Remains,
 		engine.InOrder(slices.Concat(p.Thaw(), p.unprivilege(), p.ForgetAll(migration.Sweep{}), []engine.Step{p.forget()})...))
 }

@@ -80,8 +80,8 @@ func (p *Planner) mark(node, value, about string, further ...string) engine.Step
 }
 
 // trial proves that the kube-proxy that is left on a node writes rules.
-func (p *Planner) trial(node string) engine.Step {
-	s := nodepod.New(p.Tools.Client(), p.spec().Name, p.Image, nodepod.VerbServices, node, "services",
+func (p *Planner) trial(node, prefix string) engine.Step {
+	s := nodepod.New(p.Tools.Client(), p.spec().Name, p.Image, nodepod.VerbServices, node, prefix,
 		"Verify that kube-proxy writes rules for a new Service on node "+node)
 	return &servicetrial.Step{ReadOnly: nodepod.ReadOnly{Step: s}, Ask: servicetrial.Programmed}
 }

@@ -133,10 +133,10 @@ func Updating(ds *appsv1.DaemonSet) bool {
 
 // Settled waits until the pods of a DaemonSet, which are replaced where its template changes, are
 // ready wherever they are to be. what names them for people.
-func Settled(c client.Reader, set *appsv1.DaemonSet, what string) engine.Step {
+func Settled(c client.Reader, set *appsv1.DaemonSet, id, what string) engine.Step {
 	key := client.ObjectKeyFromObject(set)
 	return &engine.Wait{
-		Name: "settled/" + key.Namespace + "/" + key.Name, About: "Wait until " + what + " is ready: " + Name(set), Limit: RolloutTime,
+		Name: id + "/" + key.Namespace + "/" + key.Name, About: "Wait until " + what + " is ready: " + Name(set), Limit: RolloutTime,
 		Again: true,
 		For: func(ctx context.Context) error {
 			ds, err := Find(ctx, c, key)

@@ -56,7 +56,7 @@ func (p planner) letOn(set *appsv1.DaemonSet) engine.Step {
 }
 
 func (p planner) proxyReady(set *appsv1.DaemonSet) engine.Step {
-	return daemonset.Settled(p.Deps.Cluster, set, "kube-proxy")
+	return daemonset.Settled(p.Deps.Cluster, set, "settled", "kube-proxy")
 }
 
 func (p planner) proxyGone(node string) engine.Step {
