@@ -40,7 +40,9 @@ spec:
   kubeProxy: {mode: nftables}
   proof: {image: %q}
 `, toNFTables, workload.ReplumbImage), 0o600))
-	apply := func(killAt func(engine.Event) bool) int { return attendProxies(t, p, killAt, "apply", "-f", file, "--yes") }
+	apply := func(killAt func(engine.Event) bool) int {
+		return attendProxies(t, p, killAt, "apply", "-f", file, "--yes")
+	}
 	killed := func(steps ...string) {
 		for _, step := range steps {
 			if code := apply(eventOf(engine.StepStarted, step)); code != -1 {

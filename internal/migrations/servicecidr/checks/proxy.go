@@ -32,7 +32,7 @@ func proxyChecks() []findings.Check[Input] {
 			Claim: "kube-proxy runs in mode iptables or nftables on every node",
 			Why: "in mode ipvs every address of a Service is bound to an interface of the node, and what two Services with one address do " +
 				"there is not tried",
-			Fix: "change kube-proxy's mode to nftables or iptables and restart it on every node, one node after another",
+			Fix: "change kube-proxy's mode to nftables or iptables: empty one node after the other, and restart kube-proxy there",
 		},
 		{
 			Code: "RP1209", Severity: findings.Blocking, Run: checkLinux,
