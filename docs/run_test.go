@@ -242,7 +242,7 @@ var (
 	testName = regexp.MustCompile("`(?:test/\\S+ )?(Test[A-Z][A-Za-z]*)([/…]?[^`]*)`")
 	target   = regexp.MustCompile(`(?:^|[ ;$(])make ([a-z][a-z0-9-]*)`)
 	// named of a target are programs of tests and benchmarks.
-	runName = regexp.MustCompile(`(e2e|bench) RUN="?([a-z ]+)`)
+	runName = regexp.MustCompile(`(e2e|bench) RUN="?([a-z -]+)`)
 )
 
 // made is what pages may name: tests, targets of make, and for each of those that take one, the names that RUN has.
