@@ -299,7 +299,7 @@ const packetTests = "hack/e2e.sh"
 // TestTestsAndTargetsExist: what pages name as a test, or have run by make, is there.
 func TestTestsAndTargetsExist(t *testing.T) {
 	m := made{targets: found(t, "Makefile", `(?m)^([a-z][a-z0-9-]*):`), runs: map[string][]string{
-		"e2e":   append(found(t, packetTests, `(?m)^([a-z]+) +[a-z0-9,.-]+(?: +\./.*)?$`), "all"),
+		"e2e":   append(found(t, packetTests, `(?m)^([a-z-]+) +[a-z0-9,.-]+(?: +\./.*)?$`), "all"),
 		"bench": append(found(t, "test/bench/main.go", `"([a-z]+)": of`), "rehearse"),
 	}}
 	for _, f := range textFiles(t, func(name string) bool { return strings.HasSuffix(name, "_test.go") }) {
@@ -337,8 +337,8 @@ func TestPacketTestsAreRun(t *testing.T) {
 			}
 		}
 	}
-	names := found(t, packetTests, `(?m)^([a-z]+) +[a-z0-9,.-]+(?: +\./.*)?$`)
-	if told := found(t, "CONTRIBUTING.md", "(?m)^\\| `([a-z0-9]+)` \\|"); !slices.Equal(told, names) {
+	names := found(t, packetTests, `(?m)^([a-z-]+) +[a-z0-9,.-]+(?: +\./.*)?$`)
+	if told := found(t, "CONTRIBUTING.md", "(?m)^\\| `([a-z0-9-]+)` \\|"); !slices.Equal(told, names) {
 		t.Errorf("CONTRIBUTING.md has %q, and %s %q", told, packetTests, names)
 	}
 }
