@@ -98,7 +98,7 @@ func (p *Task) Report(ctx context.Context) (string, error) {
 	}
 	pod := &all[len(all)-1]
 	message := pod.Status.Message
-	for _, c := range pod.Status.ContainerStatuses {
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if t := c.State.Terminated; t != nil {
 			message = strings.TrimSpace(t.Message)
 		}

@@ -23,7 +23,7 @@ const (
 )
 
 // programDir is where a pod has replumb's program beside those of kube-proxy's image.
-const programDir = "/replumb"
+const programDir = "/program"
 
 // rulesStep runs a sub-command of replumb node with the programs of kube-proxy's image: which of
 // iptables' two kinds of tables are read and written depends on them.
