@@ -31,6 +31,8 @@ func (j cableJob) About() migration.About {
 	return migration.About{Name: j.m.Name, Migration: j.m, Return: "plug the old cables in"}
 }
 
+func (cableJob) Silence() {}
+
 func (cableJob) Inspect(context.Context) (migration.Inspection, error) {
 	return migration.Inspection{
 		Whole: &engine.Plan{Name: "c"}, Outstanding: &engine.Plan{Name: "c"},
@@ -40,8 +42,8 @@ func (cableJob) Inspect(context.Context) (migration.Inspection, error) {
 
 func (cableJob) Status(context.Context) (migration.StatusDocument, error) {
 	return migration.StatusDocument{
-		Body:    struct{ Cables []string }{[]string{"red"}},
-		Summary: "1 of 7 cables laid", Text: []migration.TextBlock{{Head: []string{"CABLE"}, Rows: [][]string{{"red"}}}},
+		Body:   struct{ Cables []string }{[]string{"red"}},
+		Counts: v1alpha1.Counts{Total: 7, Moved: 1}, Summary: "1 of 7 cables laid", Text: []migration.TextBlock{{Head: []string{"CABLE"}, Rows: [][]string{{"red"}}}},
 	}, nil
 }
 
@@ -98,7 +100,7 @@ func TestSixthKind(t *testing.T) {
 	}
 	says["plan"] = plan.String() + look.Summary
 
-	says["view"] = strings.Join(a.view(progress.Input{Migration: m, Holder: "x", Now: time.Unix(1, 0)}).Lines(progress.Style{}), "\n")
+	says["view"] = strings.Join(a.view(progress.Input{Migration: m, Counts: found.Counts, Holder: "x", Now: time.Unix(1, 0)}).Lines(progress.Style{}), "\n")
 	says["report"] = htmlreport.Build(htmlreport.Input{Migration: m, Words: a.Kinds.Of(m).Report(m), Now: time.Unix(1, 0)}).Summary
 	says["set"] = member{set: a.Kinds.Of(m).Set}.moves()
 

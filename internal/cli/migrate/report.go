@@ -138,7 +138,7 @@ func (o *source) reportOf(ctx context.Context, name string) (*htmlreport.Documen
 		if err != nil {
 			return nil, err
 		}
-		in.Services = htmlreport.Placed(in.Services, reported(doc.Body.(*servicecidr.StatusBody)))
+		in.Counts, in.Services = &doc.Counts, htmlreport.Placed(in.Services, reported(doc.Body.(*servicecidr.StatusBody)))
 	}
 	return htmlreport.Build(in), nil
 }

@@ -266,7 +266,7 @@ func (o *source) statusOf(ctx context.Context, c *command.Connection, j migratio
 		return nil, err
 	}
 	doc.goesOn(o.view(progress.Input{
-		Migration: j.About().Migration, History: history, Holder: holder.String(), Now: time.Now(),
+		Migration: j.About().Migration, Counts: found.Counts, History: history, Holder: holder.String(), Now: time.Now(),
 	}))
 	return doc, nil
 }

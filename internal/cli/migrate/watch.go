@@ -104,6 +104,11 @@ type watch struct {
 	name string
 	past *journal.Reader
 	of   types.UID
+
+	found migration.StatusDocument
+	// at is when found was read, and in which situation.
+	at        time.Time
+	situation string
 }
 
 func (w *watch) look(ctx context.Context) (progress.View, error) {
@@ -126,13 +131,41 @@ func (w *watch) see(ctx context.Context) (*v1alpha1.Migration, progress.View, er
 	if in.History, err = w.read(ctx, m); err != nil {
 		return nil, progress.View{}, err
 	}
-	in.Next = next(m, m.Status.Phase != v1alpha1.PhaseMoved, w.Name)
+	found, err := w.status(ctx, m, in.Holder)
+	if err != nil {
+		return nil, progress.View{}, err
+	}
+	in.Counts, in.Next = found.Counts, next(m, found.Pending, w.Name)
 	v := w.view(in)
 	for i := range v.Gates {
 		v.Gates[i].Guide = command.Spoken(w.Name, v.Gates[i].Guide)
 	}
 	v.Waits, v.Problem = command.Spoken(w.Name, v.Waits), command.Spoken(w.Name, v.Problem)
 	return m, v, nil
+}
+
+// recount is for how long counts stay, while the migration is where it was: there may be thousands
+// of objects, and all of them are read.
+const recount = 10 * time.Second
+
+// status is what status shows of the objects. Without the right to see them it is as recorded.
+func (w *watch) status(ctx context.Context, m *v1alpha1.Migration, holder string) (migration.StatusDocument, error) {
+	situation := fmt.Sprint(m.UID, m.Generation, m.Status.Phase, m.Status.LastError, holder)
+	if situation == w.situation && time.Since(w.at) < recount {
+		return w.found, nil
+	}
+	j, err := w.silentJob(w.c, m)
+	if err != nil {
+		return migration.StatusDocument{}, err
+	}
+	found, err := j.Status(ctx)
+	if apierrors.IsForbidden(err) {
+		found, err = migration.StatusDocument{Counts: m.Status.Counts, Pending: m.Status.Phase != v1alpha1.PhaseMoved}, nil
+	}
+	if err == nil {
+		w.found, w.at, w.situation = found, time.Now(), situation
+	}
+	return found, err
 }
 
 func (w *watch) read(ctx context.Context, m *v1alpha1.Migration) (*journal.History, error) {

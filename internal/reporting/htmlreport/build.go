@@ -32,16 +32,29 @@ func Build(in Input) *Document {
 	d.Services = services(in)
 	d.Gates = append(d.Gates, gates(h, d.Runs)...)
 	d.Findings = append(d.Findings, findingRows(h, d.Runs)...)
-	if len(d.Runs) > 0 {
-		start := d.Runs[0].Start
-		end := slices.MaxFunc(d.Runs, func(a, b Run) int { return a.End.Compare(b.End) }).End
-		d.Start, d.End = &start, &end
-	}
+	d.Effort, d.Counts = h.Effort(), counts(in, d.Services)
 	if d.Requests = d.requests(m); d.Requests != nil {
 		d.Notes = append(d.Notes, d.unlisted()...)
 	}
-	d.Summary = d.summarize(in)
+	d.Work, d.Verdict = d.work(in), d.verdict()
+	d.Summary = d.Work + "; " + d.Verdict
 	return d
+}
+
+// counts are those of status, or else those that were recorded, which know nothing of a run that
+// stopped within a batch.
+func counts(in Input, all []Service) v1alpha1.Counts {
+	if in.Counts != nil {
+		return *in.Counts
+	}
+	recorded, moved := in.Migration.Status.Counts, 0
+	for _, s := range all {
+		if s.State == stateMoved {
+			moved++
+		}
+	}
+	recorded.Moved = max(recorded.Moved, moved)
+	return recorded
 }
 
 // requests of all probes, and the connections that were lost: those that were made are not counted.
@@ -160,7 +173,7 @@ func findingRows(h *journal.History, all []Run) []Finding {
 	var out []Finding
 	for _, r := range all {
 		for _, flag := range r.Overrides {
-			out = append(out, Finding{Code: flag, Severity: "override", Outcome: "overridden", By: who(r)})
+			out = append(out, Finding{Code: flag, Severity: "override", Outcome: "overridden", By: r.Who()})
 		}
 	}
 	seen := map[findings.Finding]bool{}

@@ -29,6 +29,8 @@ type Input struct {
 	// Services are those that the migration is about, as they are now; for those that moved, what
 	// the journal has comes first.
 	Services []Service
+	// Counts are those of status; nil for those that the latest run has recorded.
+	Counts *v1alpha1.Counts
 	// Reports are those of the nodes, as long as there are agents.
 	Reports []v1alpha1.NodeReport
 	// APIServer is its version now, Kubelets how many nodes have which.

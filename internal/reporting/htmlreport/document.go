@@ -21,17 +21,20 @@ type Document struct {
 	Cluster   engine.Identity `json:"cluster"`
 	// Kind is Services, Pods, Nodes, Mirror or Network.
 	Kind string `json:"kind"`
-	// Summary is one sentence.
+	// Work is what was done, and Verdict how requests fared meanwhile; Summary is both in one
+	// sentence.
+	Work    string         `json:"work"`
+	Verdict string         `json:"verdict"`
 	Summary string         `json:"summary"`
 	Phase   v1alpha1.Phase `json:"phase,omitempty"`
 	Problem string         `json:"problem,omitempty"`
 	Made    time.Time      `json:"made"`
 	From    []string       `json:"from,omitempty"`
 	To      []string       `json:"to,omitempty"`
-	// Start of the first run, and End of the last.
-	Start    *time.Time `json:"start,omitempty"`
-	End      *time.Time `json:"end,omitempty"`
-	Requests *Requests  `json:"requests,omitempty"`
+	// Effort is nil if nothing is known of any run.
+	*journal.Effort
+	Counts   v1alpha1.Counts `json:"counts"`
+	Requests *Requests       `json:"requests,omitempty"`
 
 	Runs     []Run              `json:"runs"`
 	Timeline []Span             `json:"timeline"`

@@ -15,21 +15,34 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+
+	"github.com/replumb/replumb/internal/reporting/journal"
 )
 
 //go:embed assets
 var assets embed.FS
 
 // HTML writes the report as one file that needs no other.
-func (d *Document) HTML(w io.Writer) error {
+func (d *Document) HTML(w io.Writer) error { return d.write(w, false) }
+
+// Framed writes it for a page that has a head and counts of its own.
+func (d *Document) Framed(w io.Writer) error { return d.write(w, true) }
+
+// Style is that of the report, for pages around it.
+func Style() (string, error) {
+	css, err := assets.ReadFile("assets/report.css")
+	return string(css), err
+}
+
+func (d *Document) write(w io.Writer, framed bool) error {
 	t, err := template.New("report.html").Funcs(template.FuncMap{
-		"comma": humanize.Comma, "took": Took, "micros": micros, "percent": shown, "stamp": stamp, "clock": clock, "trend": trend,
+		"comma": humanize.Comma, "took": journal.Took, "micros": micros, "percent": shown, "stamp": stamp, "clock": clock, "trend": trend,
 		"list": func(all []string) string { return strings.Join(all, ", ") },
 	}).ParseFS(assets, "assets/report.html")
 	if err != nil {
 		return fmt.Errorf("the report's template: %w", err)
 	}
-	p := page{Document: d, Chart: chartOf(d)}
+	p := page{Document: d, Framed: framed, Chart: chartOf(d)}
 	for file, to := range map[string]func(string){
 		"uPlot.min.css":     func(s string) { p.LibraryStyle = template.CSS(s) }, //nolint:gosec // ours, and embedded
 		"uPlot.iife.min.js": func(s string) { p.Library = template.JS(s) },       //nolint:gosec // ours, and embedded
@@ -60,6 +73,7 @@ func Library() (script, style string, err error) {
 type page struct {
 	*Document
 
+	Framed              bool
 	Chart               chart
 	LibraryStyle, Style template.CSS
 	Library, Script     template.JS
@@ -85,35 +99,18 @@ func (p page) Phases() []Span {
 	return slices.DeleteFunc(slices.Clone(p.Timeline), func(s Span) bool { return s.Level != LevelPhase })
 }
 
-func (p page) Moved() int {
-	n := 0
-	for _, s := range p.Services {
-		if s.State == stateMoved {
-			n++
-		}
-	}
-	return n
-}
-
-func (p page) Length() float64 {
-	sum := 0.0
-	for _, r := range p.Runs {
-		sum += r.Seconds
-	}
-	return sum
-}
-
-// Status is a word for how it stands, and Tone whether that is good.
+// Status is a word for how far it got.
 func (p page) Status() string { return cmp.Or(string(p.Phase), "Not begun") }
 
-func (p page) Tone() string {
-	switch {
-	case p.Requests != nil && p.Requests.Failed > 0, len(p.Losses) > 0, p.Problem != "":
-		return "bad"
-	case p.Requests != nil && p.Requests.Known():
-		return "good"
+// Programs are the versions of replumb that took part.
+func (p page) Programs() string {
+	var all []string
+	for _, v := range p.Versions {
+		if v.Of == "replumb" {
+			all = append(all, v.Version)
+		}
 	}
-	return "neutral"
+	return strings.Join(all, ", ")
 }
 
 func micros(n int64) string {

@@ -67,9 +67,9 @@ func TestSummary(t *testing.T) {
 		in   htmlreport.Input
 		want string
 	}{
-		"services": {moved, "143 Services moved from 10.96.0.0/16 to 172.24.0.0/16 in 3 min; 0 of 182,400 requests failed"},
+		"services": {moved, "143 Services moved from 10.96.0.0/16 to 172.24.0.0/16 in 5 min; 0 of 182,400 requests failed"},
 		"partly":   {partly, "20 of 143 Services moved from 10.96.0.0/16 to 172.24.0.0/16; no requests were counted"},
-		"back":     {back, "Every Service is back at its old address in 10.96.0.0/16 in 56 s; 7 of 120,000 requests failed"},
+		"back":     {back, "Every Service is back at its old address in 10.96.0.0/16 in 4 min; 7 of 120,000 requests failed"},
 		"pods": {
 			one(v1alpha1.MigrationSpec{PodCIDR: &v1alpha1.PodCIDRSpec{To: []string{"10.245.0.0/16"}}}, over),
 			"The pods moved to 10.245.0.0/16; no requests were counted",
@@ -277,11 +277,45 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// TestTook reads lengths of time as people do.
-func TestTook(t *testing.T) {
-	for seconds, want := range map[float64]string{0.34: "340 ms", 4.21: "4.2 s", 61: "61 s", 700: "12 min", 11100: "3 h 5 min", 7200: "2 h", 360000: "100 h"} {
-		if got := htmlreport.Took(seconds); got != want {
-			t.Errorf("%v s: %q, want %q", seconds, got, want)
+// TestHead says when, how long and who, and how far it got apart from what was lost.
+func TestHead(t *testing.T) {
+	stopped := samplereport.New(12, false)
+	stopped.Migration.Status.Phase, stopped.Migration.Status.LastError = v1alpha1.PhaseApplying, "the API server is away"
+	for name, test := range map[string]struct {
+		in    htmlreport.Input
+		wants []string
+	}{
+		"lost": {samplereport.New(143, true), []string{
+			`<span class="chip">Finished</span>`, `<p class="verdict bad"><strong>7 of 182,400 requests failed.</strong>`,
+			"4 Mar 2026, 20:00 to 22:06 UTC, 3 runs of 5 min together, by mara@ops-1, replumb v0.9.0", "<dd>143 of 143</dd>",
+		}},
+		"stopped": {stopped, []string{
+			`<span class="chip">Applying</span>`, `<p class="verdict good"><strong>0 of `, "<strong>The last run stopped.</strong> the API server is away",
+		}},
+	} {
+		var page strings.Builder
+		if err := htmlreport.Build(test.in).HTML(&page); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range test.wants {
+			if !strings.Contains(page.String(), want) {
+				t.Errorf("%s: the page lacks %s", name, want)
+			}
+		}
+	}
+}
+
+// TestFramed leaves to the page around it what that has itself.
+func TestFramed(t *testing.T) {
+	in := samplereport.New(12, true)
+	in.Migration.Status.LastError = "the API server is away"
+	var page strings.Builder
+	if err := htmlreport.Build(in).Framed(&page); err != nil {
+		t.Fatal(err)
+	}
+	for _, twice := range []string{"<h1>", `class="when"`, "The last run stopped", "Services moved</dt>"} {
+		if strings.Contains(page.String(), twice) {
+			t.Errorf("the page has %s", twice)
 		}
 	}
 }

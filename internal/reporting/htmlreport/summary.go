@@ -3,29 +3,41 @@ package htmlreport
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/dustin/go-humanize/english"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/reporting/journal"
 )
 
-func (d *Document) summarize(in Input) string {
+// work is what was done, and how long replumb took.
+func (d *Document) work(in Input) string {
 	what := d.what(in)
-	if took := d.took(); took > 0 {
-		what += " in " + Took(took.Seconds())
+	if d.Effort != nil && d.Worked > 0 {
+		what += " in " + journal.Took(d.Worked)
 	}
+	return what
+}
+
+func (d *Document) verdict() string {
 	if d.Requests == nil {
-		return what + "; no requests were counted"
+		return "no requests were counted"
 	}
-	return fmt.Sprintf(
-		"%s; %s of %s requests failed%s",
-		what,
-		humanize.Comma(d.Requests.Failed),
-		humanize.Comma(d.Requests.Sent),
-		d.Requests.beside(),
-	)
+	return fmt.Sprintf("%s of %s requests failed%s", humanize.Comma(d.Requests.Failed), humanize.Comma(d.Requests.Sent), d.Requests.beside())
+}
+
+// Tone is whether the verdict is good.
+func (d *Document) Tone() string {
+	switch {
+	case d.Requests == nil && len(d.Losses) == 0:
+		return "neutral"
+	case len(d.Losses) > 0, d.Requests.Failed > 0:
+		return "bad"
+	case !d.Requests.Known():
+		return "attention"
+	}
+	return "good"
 }
 
 func (d *Document) what(in Input) string {
@@ -49,15 +61,7 @@ func state(what, did string, over, back bool) string {
 }
 
 func (d *Document) counted(in Input, back bool) string {
-	moved := 0
-	for _, s := range d.Services {
-		if s.State == stateMoved {
-			moved++
-		}
-	}
-	moved = max(moved, in.Migration.Status.Counts.Moved)
-	services := english.Plural(moved, "Service", "")
-	total := in.Migration.Status.Counts.Total
+	moved, total := d.Counts.Moved, d.Counts.Total
 	switch {
 	case back:
 		return "Every Service is back at its old address" + d.away()
@@ -66,7 +70,7 @@ func (d *Document) counted(in Input, back bool) string {
 	case moved < total:
 		return fmt.Sprintf("%d of %s moved", moved, english.Plural(total, "Service", "")) + d.ways()
 	}
-	return services + " moved" + d.ways()
+	return english.Plural(moved, "Service", "") + " moved" + d.ways()
 }
 
 func (d *Document) away() string {
@@ -86,49 +90,4 @@ func (d *Document) ways() string {
 		text += " to " + strings.Join(d.To, ", ")
 	}
 	return text
-}
-
-// took is how long it took: of Services from the first move to the last, of everything else how
-// long runs worked on it.
-func (d *Document) took() time.Duration {
-	var first, last time.Time
-	for _, s := range d.Services {
-		if s.At == nil {
-			continue
-		}
-		start := s.At.Add(-time.Duration(s.Seconds * float64(time.Second)))
-		if first.IsZero() || start.Before(first) {
-			first = start
-		}
-		if s.At.After(last) {
-			last = *s.At
-		}
-	}
-	if !first.IsZero() {
-		return last.Sub(first)
-	}
-	var sum time.Duration
-	for _, r := range d.Runs {
-		sum += r.End.Sub(r.Start)
-	}
-	return sum
-}
-
-// Took is a length of time for people: 340 ms, 4.2 s, 12 min, 3 h 5 min.
-func Took(seconds float64) string {
-	length := time.Duration(seconds * float64(time.Second))
-	minutes := int(length.Round(time.Minute) / time.Minute)
-	switch {
-	case length < time.Second:
-		return fmt.Sprintf("%d ms", length.Milliseconds())
-	case length < 10*time.Second:
-		return fmt.Sprintf("%.1f s", seconds)
-	case length < 2*time.Minute:
-		return fmt.Sprintf("%.0f s", seconds)
-	case minutes < 120:
-		return fmt.Sprintf("%d min", minutes)
-	case minutes%60 == 0 || minutes >= 48*60:
-		return fmt.Sprintf("%d h", (minutes+30)/60)
-	}
-	return fmt.Sprintf("%d h %d min", minutes/60, minutes%60)
 }

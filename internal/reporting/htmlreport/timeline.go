@@ -9,17 +9,14 @@ import (
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
 
-// runs with their ends. One that was killed ends with the last that was heard of it.
+// runs with how they ended.
 func runs(h *journal.History) []Run {
 	var out []Run
 	for _, r := range h.Runs {
-		run, began := Run{Run: r, End: r.Start, Outcome: Open}, false
+		run, began := Run{Run: r, End: h.End(r), Outcome: Open}, false
 		for _, e := range h.Events {
 			if e.Run != r.ID {
 				continue
-			}
-			if e.Time.After(run.End) {
-				run.End = e.Time
 			}
 			switch e.Kind {
 			case engine.RunStarted:
@@ -39,17 +36,6 @@ func runs(h *journal.History) []Run {
 		out = append(out, run)
 	}
 	return out
-}
-
-// who had a run.
-func who(r Run) string {
-	switch {
-	case r.User == "":
-		return r.Host
-	case r.Host == "":
-		return r.User
-	}
-	return r.User + "@" + r.Host
 }
 
 // timeline is runs, phases, tiers and groups, each level in the order of time. Phases in which
@@ -200,5 +186,5 @@ func by(all []Run, id string) string {
 	if i < 0 {
 		return ""
 	}
-	return who(all[i])
+	return all[i].Who()
 }

@@ -73,22 +73,35 @@ func (v View) where() Fact {
 	if v.Group != "" && v.Group != v.Stage {
 		text += ", " + v.Group
 	}
-	switch {
-	case v.Paused:
-		return Fact{labelPhase, text + "; paused", Attention}
-	case v.Over:
-		return Fact{labelPhase, text, Good}
-	case v.Holder == "" && !v.Unseen:
-		return Fact{labelPhase, text + "; no one works on it", Attention}
+	standing, tone := v.Standing()
+	if tone == Attention || tone == Bad {
+		text += "; " + standing
 	}
-	return Fact{labelPhase, text, Plain}
+	return Fact{labelPhase, text, tone}
+}
+
+// Standing is how it goes, whatever the phase and whatever was lost.
+func (v View) Standing() (text string, tone Tone) {
+	switch {
+	case v.problem().Text != "":
+		return "stopped", Bad
+	case v.Paused:
+		return "paused", Attention
+	case v.Over:
+		return "over", Good
+	case v.Holder == "" && !v.Unseen:
+		return "no one works on it", Attention
+	case len(v.Gates) > 0:
+		return "waits for you", Attention
+	}
+	return "under way", Plain
 }
 
 func (v View) progress() Fact {
 	if v.Total == 0 {
 		return Fact{}
 	}
-	text := fmt.Sprintf("%s %s of %s %s", bar(v.Done, v.Total), humanize.Comma(int64(v.Done)), humanize.Comma(int64(v.Total)), v.Unit)
+	text := fmt.Sprintf("%s %s of %s %s", v.bar(), humanize.Comma(int64(v.Done)), humanize.Comma(int64(v.Total)), v.Unit)
 	if v.Rate > 0 {
 		text += fmt.Sprintf(", %s a minute", pace(v.Rate))
 	}
@@ -127,10 +140,20 @@ func rough(d time.Duration) string {
 	return fmt.Sprintf("%.0f days", d.Hours()/24)
 }
 
-func bar(done, total int) string {
+func (v View) bar() string {
 	const cells = 30
-	full := min(cells, cells*done/total)
+	full := v.Filled(cells)
 	return "[" + strings.Repeat("#", full) + strings.Repeat("-", cells-full) + "]"
+}
+
+// Filled is how many cells of a bar are. All of them are only once the migration is over: phases
+// may follow when everything has moved, and fail.
+func (v View) Filled(cells int) int {
+	full := min(cells, cells*v.Done/max(1, v.Total))
+	if _, tone := v.Standing(); tone != Good {
+		full = min(full, cells-1)
+	}
+	return full
 }
 
 func (v View) tiers() Fact {
@@ -156,7 +179,7 @@ func (v View) proof() Fact {
 	if unmeasured := probe.Measured(int(p.Sent), int(p.NotMeasured)) != nil; unmeasured && p.Failed == 0 {
 		lost, tone = "not known", Attention
 	}
-	text := fmt.Sprintf("%s of %s requests, from %d nodes", lost, humanize.Comma(p.Sent), p.Nodes)
+	text := fmt.Sprintf("%s of %s requests in the latest run, from %d nodes", lost, humanize.Comma(p.Sent), p.Nodes)
 	if p.Late > 0 {
 		text += fmt.Sprintf("; %s late", humanize.Comma(p.Late))
 	}

@@ -26,11 +26,10 @@ func moving(total, batches int) Input {
 	m.Spec.Desired = v1alpha1.DesiredApplied
 	m.Spec.Batch = v1alpha1.BatchSpec{Size: 10, Settle: &metav1.Duration{Duration: 2 * time.Second}}
 	m.Status.Phase, m.Status.Stage = v1alpha1.PhaseApplying, "move"
-	m.Status.Counts = v1alpha1.Counts{Total: total, Moved: 10 * batches}
 	h := &journal.History{Runs: []journal.Run{{ID: "r1", Command: "replumb apply", Start: noon()}}}
 	at := noon()
 	add := func(e engine.Event) { h.Events = append(h.Events, journal.Event{Event: e, Run: "r1"}) }
-	add(engine.Event{Time: at, Kind: engine.PhaseStarted, Phase: "move", Message: "Move Services"})
+	add(engine.Event{Time: at, Kind: engine.PhaseStarted, Phase: "move", Message: "Move Services", Total: total})
 	for n := range batches {
 		group := fmt.Sprintf("batch %d of %d", n+1, total/10)
 		for i := range 10 {
@@ -63,6 +62,7 @@ func moving(total, batches int) Input {
 		Holder:    "root@host (pid 7, replumb apply)",
 		Next:      "replumb apply -f FILE",
 		Now:       at.Add(time.Second),
+		Counts:    v1alpha1.Counts{Total: total, Moved: 10 * batches},
 		Counted:   "Services",
 		ByMoves:   true,
 	}
@@ -77,7 +77,7 @@ phase  Applying: move, batch 31 of 100
 moved  [#########---------------------] 300 of 1,000 Services, 100 a minute
        all moved in about 7 min, by 12:10 UTC, without what gates, windows and restarts take
 tiers  canary 20/20, web 280/980
-lost   nothing of 52,640 requests, from 3 nodes
+lost   nothing of 52,640 requests in the latest run, from 3 nodes
 lock   root@host (pid 7, replumb apply)
 next   replumb apply -f FILE`
 	if got := strings.Join(Look(in).Lines(Style{}), "\n"); got != want {
@@ -259,7 +259,7 @@ func TestScreen(t *testing.T) {
 		in := moving(1000, 30)
 		screen.Show(Look(in))
 		screen.Show(Look(in))
-		in.Migration.Status.Counts.Moved++
+		in.Counts.Moved++
 		screen.Show(Look(in)) // a little progress, a moment later
 		in.Now = in.Now.Add(time.Minute)
 		screen.Show(Look(in))
@@ -290,13 +290,13 @@ func TestProofTellsApart(t *testing.T) {
 		want  Fact
 	}{
 		{v1alpha1.ProofStatus{Nodes: 3, Sent: 2000, Late: 7, NotMeasured: 1}, Fact{
-			labelLost, "nothing of 2,000 requests, from 3 nodes; 7 late; 1 not measured", Good,
+			labelLost, "nothing of 2,000 requests in the latest run, from 3 nodes; 7 late; 1 not measured", Good,
 		}},
 		{v1alpha1.ProofStatus{Nodes: 2, Sent: 2000, NotMeasured: 9, Silent: []string{"a"}}, Fact{
-			labelLost, "not known of 2,000 requests, from 2 nodes; 9 not measured; 1 node is not probed, or not measured", Attention,
+			labelLost, "not known of 2,000 requests in the latest run, from 2 nodes; 9 not measured; 1 node is not probed, or not measured", Attention,
 		}},
 		{v1alpha1.ProofStatus{Nodes: 3, Sent: 2000, Failed: 2, NotMeasured: 9}, Fact{
-			labelLost, "2 of 2,000 requests, from 3 nodes; 9 not measured", Bad,
+			labelLost, "2 of 2,000 requests in the latest run, from 3 nodes; 9 not measured", Bad,
 		}},
 	} {
 		if got := (View{Proof: &tt.proof}).proof(); got != tt.want {

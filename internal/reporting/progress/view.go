@@ -20,7 +20,9 @@ type Input struct {
 	Unseen    bool
 	Next      string
 	Now       time.Time
-	// Counted is what its status counts, in the plural. ByMoves: see migration.Words.
+	// Counts are those of status. Counted is what they count, in the plural. ByMoves: see
+	// migration.Words.
+	Counts  v1alpha1.Counts
 	Counted string
 	ByMoves bool
 }
@@ -50,6 +52,9 @@ type View struct {
 	Next    string
 	// Over says that nothing goes on, and that the cluster is as was asked for.
 	Over bool
+	// Effort is nil, and Phases are none, if nothing is known of any run.
+	Effort *journal.Effort
+	Phases []Phase
 }
 
 // Gate is what people have to do before it goes on.
@@ -67,11 +72,15 @@ func Look(in Input) View {
 	st := m.Status
 	v := View{
 		Migration: m.Name, Cluster: in.Cluster, At: in.Now, Phase: st.Phase, Stage: st.Stage, Paused: m.Spec.Paused,
-		Unit: in.Counted, Done: st.Counts.Moved, Total: st.Counts.Total, Tiers: st.Tiers, Proof: st.Proof,
-		Holder: in.Holder, Unseen: in.Unseen, Problem: st.LastError, Next: in.Next,
+		Unit: in.Counted, Done: in.Counts.Moved, Total: in.Counts.Total, Tiers: st.Tiers, Proof: st.Proof,
+		Holder: in.Holder, Unseen: in.Unseen, Problem: st.LastError, Next: in.Next, Effort: h.Effort(),
 	}
 	v.Over = in.Holder == "" && (settled(m) || st.Phase == v1alpha1.PhaseFinished || st.Phase == v1alpha1.PhaseRolledBack)
-	if v.Over || len(h.Runs) == 0 {
+	if len(h.Runs) == 0 {
+		return v
+	}
+	v.Phases = phases(h, in.Holder != "" || in.Unseen)
+	if v.Over {
 		return v
 	}
 	v.current(h)

@@ -34,7 +34,7 @@ func work(in Input, h *journal.History) forecast.Work {
 	w.Bursts, w.Begun = t.bursts, t.last
 	switch {
 	case t.byMoves:
-		w.Batch, w.Tiers = m.Spec.Batch.Size, tiers(m)
+		w.Batch, w.Tiers = m.Spec.Batch.Size, tiers(in)
 	case t.moving:
 		w.Tiers = []forecast.Tier{{Total: t.total, Done: t.done}}
 	}
@@ -42,12 +42,13 @@ func work(in Input, h *journal.History) forecast.Work {
 	return w
 }
 
-func tiers(m *v1alpha1.Migration) (all []forecast.Tier) {
+func tiers(in Input) (all []forecast.Tier) {
+	m := in.Migration
 	for _, t := range m.Status.Tiers {
 		all = append(all, forecast.Tier{Total: t.Total, Done: t.Moved, Pause: pauseAfter(m, t.Name)})
 	}
 	if len(all) == 0 {
-		all = append(all, forecast.Tier{Total: m.Status.Counts.Total, Done: m.Status.Counts.Moved})
+		all = append(all, forecast.Tier{Total: in.Counts.Total, Done: in.Counts.Moved})
 	}
 	return all
 }

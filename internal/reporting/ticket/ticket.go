@@ -15,7 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/engine/printable"
-	"github.com/replumb/replumb/internal/reporting/htmlreport"
+	"github.com/replumb/replumb/internal/reporting/journal"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
@@ -198,7 +198,7 @@ func length(d time.Duration) string {
 	if d == 0 {
 		return "0 s"
 	}
-	return htmlreport.Took(d.Seconds())
+	return journal.Took(d.Seconds())
 }
 
 func (t *Ticket) count(role engine.StepRole) (n int) {

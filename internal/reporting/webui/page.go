@@ -7,16 +7,23 @@ import (
 	"encoding/base64"
 	"fmt"
 	"html/template"
+
+	"github.com/replumb/replumb/internal/reporting/htmlreport"
 )
 
 //go:embed assets
 var assets embed.FS
 
 func render() (page []byte, policy string, err error) {
-	style, err := assets.ReadFile("assets/board.css")
+	shared, err := htmlreport.Style()
 	if err != nil {
 		return nil, "", err
 	}
+	own, err := assets.ReadFile("assets/board.css")
+	if err != nil {
+		return nil, "", err
+	}
+	style := append([]byte(shared), own...)
 	script, err := assets.ReadFile("assets/board.js")
 	if err != nil {
 		return nil, "", err
@@ -33,11 +40,7 @@ func render() (page []byte, policy string, err error) {
 		return nil, "", fmt.Errorf("writing the page: %w", err)
 	}
 	policy = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'; frame-src 'self'; img-src data:" +
-		"; style-src " + hashOf(
-		style,
-	) + "; script-src " + hashOf(
-		script,
-	)
+		"; style-src " + hashOf(style) + "; script-src " + hashOf(script)
 	return body.Bytes(), policy, nil
 }
 

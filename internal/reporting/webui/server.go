@@ -1,6 +1,7 @@
 package webui
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -111,15 +112,24 @@ func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
 }
 
 type moment struct {
-	Title  string          `json:"title"`
-	Name   string          `json:"name"`
-	Facts  []progress.Fact `json:"facts"`
-	Done   int             `json:"done"`
-	Total  int             `json:"total"`
-	Losses []string        `json:"losses"`
-	Gates  []shownGate     `json:"gates"`
-	Offers []Offer         `json:"offers"`
-	Over   bool            `json:"over"`
+	Name    string    `json:"name"`
+	Cluster string    `json:"cluster"`
+	At      time.Time `json:"at"`
+	// When is when it was worked on, how long, and at whose command.
+	When string `json:"when"`
+	// Phase is how far it got, and Standing how it goes; Tone is of Standing.
+	Phase    string        `json:"phase"`
+	Standing string        `json:"standing"`
+	Tone     progress.Tone `json:"tone"`
+	// Filled is how much of the bar is, in percent; there is none if Counted is false.
+	Filled  int              `json:"filled"`
+	Counted bool             `json:"counted"`
+	Facts   []progress.Fact  `json:"facts"`
+	Losses  []string         `json:"losses"`
+	Gates   []shownGate      `json:"gates"`
+	Offers  []Offer          `json:"offers"`
+	Phases  []progress.Phase `json:"phases"`
+	Over    bool             `json:"over"`
 	// Changed is another text whenever the report is worth being read again.
 	Changed string `json:"changed"`
 }
@@ -132,8 +142,14 @@ type shownGate struct {
 
 func momentOf(v progress.View, offers []Offer) moment {
 	m := moment{
-		Title: v.Title(), Name: v.Migration, Facts: v.Facts(), Done: v.Done, Total: v.Total, Losses: append([]string{}, v.Losses()...),
-		Gates: []shownGate{}, Offers: append([]Offer{}, offers...), Over: v.Over, Changed: fmt.Sprintf("%s %d", v.Key(), v.Done),
+		Name: v.Migration, Cluster: v.Cluster, At: v.At.UTC(), Phase: cmp.Or(string(v.Phase), "Not begun"),
+		Filled: v.Filled(100), Counted: v.Total > 0, Facts: v.Facts(), Losses: append([]string{}, v.Losses()...),
+		Gates: []shownGate{}, Offers: append([]Offer{}, offers...), Phases: append([]progress.Phase{}, v.Phases...),
+		Over: v.Over, Changed: fmt.Sprintf("%s %d", v.Key(), v.Done),
+	}
+	m.Standing, m.Tone = v.Standing()
+	if v.Effort != nil {
+		m.When = v.Effort.Line()
 	}
 	for _, g := range v.Gates {
 		m.Gates = append(m.Gates, shownGate{Title: g.Title, Guide: g.Guide, Since: g.Since.UTC()})
@@ -158,7 +174,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Security-Policy", "frame-ancestors 'self'") // beside the one that it has itself
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_ = doc.HTML(w) // who reads it may have gone
+	_ = doc.Framed(w) // who reads it may have gone
 }
 
 // confirm takes what the page itself sends, and no form or script of another one.

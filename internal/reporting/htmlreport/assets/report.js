@@ -20,16 +20,17 @@
   const ms = (v) => v == null ? "–" : v < 1 ? Math.round(v * 1000) + " µs" : v < 10 ? v.toFixed(1) + " ms" : v < 1000 ? Math.round(v) + " ms" : (v / 1000).toFixed(1) + " s";
   const pct = (v) => v == null ? "–" : v === 100 ? "100 %" : (Math.floor(v * 1e4) / 1e4) + " %";
 
-  // Where nothing was measured, between runs for instance, a line is broken.
+  // Each step is as long as what it sums up. Where nothing was measured, between runs for instance, a line is broken.
   function columns(s) {
-    const out = [[], [], [], []];
-    for (let i = 0; i < s.x.length; i++) {
-      if (i > 0 && s.x[i] - s.x[i - 1] > 2.5 * data.slot) {
-        out[0].push(s.x[i - 1] + data.slot);
-        for (let k = 1; k < 4; k++) out[k].push(null);
-      }
-      [s.x, s.ok, s.p50, s.p99].forEach((c, k) => out[k].push(c[i]));
-    }
+    const out = [[], [], [], []], values = [s.ok, s.p50, s.p99];
+    const push = (x, of) => { out[0].push(x); values.forEach((c, k) => out[k + 1].push(of(c))); };
+    s.x.forEach((x, i) => {
+      push(x, (c) => c[i]);
+      const next = s.x[i + 1], end = x + data.slot;
+      if (next !== undefined && next - x <= 2.5 * data.slot) return;
+      push(end, (c) => c[i]);
+      if (next !== undefined) push(end + 0.001, () => null);
+    });
     return out;
   }
 
@@ -49,7 +50,7 @@
   function axes(label, format) {
     const font = "12px system-ui, 'DejaVu Sans', sans-serif";
     return [
-      {stroke: color("soft"), grid: {stroke: color("grid"), width: 1}, ticks: {stroke: color("grid")}, font, space: 90,
+      {stroke: color("soft"), grid: {stroke: color("grid"), width: 1}, ticks: {stroke: color("grid")}, font, space: 72, size: 34,
         values: (u, at) => { const days = at.length > 1 && at[at.length - 1] - at[0] > 86400; return at.map((s) => days ? clock(s, true).slice(5, 16) : clock(s)); }},
       {stroke: color("soft"), grid: {stroke: color("grid"), width: 1}, ticks: {show: false}, font, size: gutter, values: (u, at) => at.map(format)},
     ];
@@ -78,9 +79,9 @@
     head.className = "chart-title"; head.append(...title); box.append(head, at); host.append(box);
     at.setAttribute("role", "img"); at.setAttribute("aria-label", head.textContent);
     const {start, end} = window_();
-    const width = print.matches || printing ? 680 : Math.max(320, host.clientWidth);
+    const width = print.matches || printing ? 680 : Math.max(240, host.clientWidth);
     const u = new uPlot(Object.assign({
-      width, legend: {show: false}, cursor: cursor(), padding: [8, 12, 0, 0], tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),
+      width, legend: {show: false}, cursor: cursor(), padding: [8, 34, 0, 0], tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),
     }, options, {
       scales: Object.assign({x: {time: true, min: start, max: end}}, options.scales),
       hooks: Object.assign({setScale: [zoom], setCursor: [tell]}, options.hooks),
@@ -138,7 +139,7 @@
     readout.textContent = parts.join(" · ");
   }
 
-  function line(name) { return {stroke: color(name), width: 1.6, points: {show: false}}; }
+  function line(name) { return {stroke: color(name), width: 1.6, points: {show: false}, paths: uPlot.paths.stepped({align: 1})}; }
 
   function draw() {
     if (!host || !data.ranges.length) return;
@@ -147,7 +148,7 @@
     if (rows.length) {
       const {start, end} = window_(), none = [null, null];
       add(["What was done"], {
-        height: rows.length * rowHeight + 40, scales: {y: {range: [0, rows.length]}}, hooks: {draw: [gantt]},
+        height: rows.length * rowHeight + 42, scales: {y: {range: [0, rows.length]}}, hooks: {draw: [gantt]},
         axes: Object.assign(axes("", (v) => v), {1: {stroke: color("soft"), grid: {show: false}, ticks: {show: false}, size: gutter, font: "12px system-ui, 'DejaVu Sans', sans-serif",
           splits: () => rows.map((_, i) => rows.length - i - 0.5), values: () => rows.map((r) => rowNames[r])}}),
         series: [{}, {show: true, stroke: "transparent", points: {show: false}}],

@@ -14,17 +14,24 @@
 
   // draw replaces what has changed, and leaves the rest, so that a reader's place and a button under the finger stay.
   function draw(now) {
-    document.title = now.name + (now.over ? ": over" : "");
-    at("title").textContent = now.title;
+    document.title = now.name + ": " + now.standing;
+    at("name").textContent = now.name;
+    at("phase").textContent = now.phase;
+    at("standing").textContent = now.standing;
+    at("standing").className = "chip " + now.tone;
+    at("when").textContent = now.when;
+    at("where").textContent = (now.cluster ? "Cluster " + now.cluster + ", as" : "As") + " of " + now.at.slice(11, 19) + " UTC";
     const bar = at("bar");
-    bar.hidden = now.total === 0;
-    bar.max = Math.max(1, now.total);
-    bar.value = now.done;
+    bar.hidden = !now.counted;
+    bar.value = now.filled;
+    bar.className = now.tone;
     replace("facts", now.facts, (f) => [element("dt", f.label), element("dd", f.text.replace(/^\[[#-]+\] /, ""), f.tone)]);
     replace("losses", now.losses, (l) => [element("li", l)]);
     at("waiting").hidden = now.gates.length === 0 && now.offers.length === 0;
     replace("gates", now.gates, gate);
     replace("offers", now.offers, offer);
+    at("done").hidden = now.phases.length === 0;
+    replace("phases", now.phases, phase);
     wanted = now.changed;
     over = now.over;
   }
@@ -42,6 +49,12 @@
     const box = element("article", undefined, "gate");
     box.append(element("h3", g.title), element("p", "since " + g.since.slice(0, 16).replace("T", " ") + " UTC", "attention"), element("pre", g.guide));
     return [box];
+  }
+
+  function phase(p) {
+    const line = element("li", p.title || p.name), tone = {stopped: "bad", "under way": "strong"}[p.state] || "";
+    line.append(element("small", p.took ? p.state + " in " + p.took : p.state, tone));
+    return [line];
   }
 
   // offer asks again before anything is written: the second press confirms.
