@@ -109,12 +109,12 @@ func TestPage(t *testing.T) {
 	b := open(t, serve(t, p))
 	b.until(t, `document.querySelector("iframe:not(.next)") !== null && document.querySelector("iframe").offsetHeight > 200`)
 	for what, want := range map[string]string{
-		`document.title`: "move",
+		`document.title`: "move: waits for you",
 		`document.querySelector(".gate h3").textContent`:                                  "Restart the API servers <b>now</b>",
 		`document.querySelector("iframe").contentDocument.title`:                          "Migration move: report",
 		`document.querySelector(".offer code").textContent`:                               "replumb.dev/api-servers=Repointed",
 		`[...document.querySelectorAll("dt")].map((e) => e.textContent)[0]`:               "phase",
-		`document.getElementById("bar").value + "/" + document.getElementById("bar").max`: "300/1000",
+		`document.getElementById("bar").value + "/" + document.getElementById("bar").max`: "12/40",
 	} {
 		if got := eval[string](t, b, what); got != want {
 			t.Errorf("%s is %q, want %q", what, got, want)
@@ -143,7 +143,7 @@ func TestPage(t *testing.T) {
 		p.mu.Lock()
 		p.view.Done = 400
 		p.mu.Unlock()
-		b.until(t, `document.getElementById("bar").value === 400`)
+		b.until(t, `document.getElementById("bar").value === 16`)
 	})
 	t.Run("confirmed with the keyboard alone", func(t *testing.T) {
 		press := func(key string) { b.do(t, chromedp.KeyEvent(key)) }

@@ -287,7 +287,7 @@ func TestHead(t *testing.T) {
 	}{
 		"lost": {samplereport.New(143, true), []string{
 			`<span class="chip">Finished</span>`, `<p class="verdict bad"><strong>7 of 182,400 requests failed.</strong>`,
-			"4 Mar 2026, 20:00 to 22:06 UTC, 3 runs of 5 min together, by mara@ops-1, replumb v0.9.0", "<dd>143 of 143</dd>",
+			"4 Mar 2026, 20:00 to 22:06 UTC, 3 runs that took 5 min, by mara@ops-1, replumb v0.9.0", "<dd>143 of 143</dd>",
 		}},
 		"stopped": {stopped, []string{
 			`<span class="chip">Applying</span>`, `<p class="verdict good"><strong>0 of `, "<strong>The last run stopped.</strong> the API server is away",

@@ -66,11 +66,8 @@ func (e *Effort) Line() string {
 	if from, to := e.Start.Format(day), e.End.Format(day); from != to {
 		end = to + ", " + end
 	}
-	text := fmt.Sprintf("%s to %s UTC, %s of %s",
+	text := fmt.Sprintf("%s to %s UTC, %s that took %s",
 		e.Start.Format(day+", "+minute), end, english.Plural(e.Commands, "run", ""), Took(e.Worked))
-	if e.Commands > 1 {
-		text += " together"
-	}
 	if len(e.By) > 0 {
 		text += ", by " + strings.Join(e.By, ", ")
 	}

@@ -22,8 +22,8 @@ func TestEffort(t *testing.T) {
 		Events: append(one.Events, heard("b", begin.Add(8*time.Hour))),
 	}
 	for want, h := range map[string]History{
-		"4 Mar 2026, 20:00 to 20:01 UTC, 1 run of 68 s, by mara@ops-1":                                      one,
-		"4 Mar 2026, 20:00 to 5 Mar 2026, 04:00 UTC, 3 runs of 2 h 1 min together, by mara@ops-1, operator": more,
+		"4 Mar 2026, 20:00 to 20:01 UTC, 1 run that took 68 s, by mara@ops-1":                             one,
+		"4 Mar 2026, 20:00 to 5 Mar 2026, 04:00 UTC, 3 runs that took 2 h 1 min, by mara@ops-1, operator": more,
 	} {
 		if got := h.Effort().Line(); got != want {
 			t.Errorf("%q, want %q", got, want)

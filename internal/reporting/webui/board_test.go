@@ -213,7 +213,7 @@ func TestState(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &m); err != nil || code != http.StatusOK {
 		t.Fatalf("%d, %v, %s", code, err, body)
 	}
-	if len(m.Gates) != 1 || len(m.Offers) != 1 || m.Losses == nil || m.Filled != 30 || m.Phase != "Applying" || m.Standing != "waits for you" || m.Facts[0].Label != "phase" {
+	if len(m.Gates) != 1 || len(m.Offers) != 1 || m.Losses == nil || m.Filled != 12 || m.Phase != "Applying" || m.Standing != "waits for you" || m.Facts[0].Label != "phase" {
 		t.Errorf("%+v", m)
 	}
 	p.mu.Lock()

@@ -111,6 +111,9 @@ func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(page)
 }
 
+// barCells is how many cells the bar of the page has, few enough for an empty one to be seen.
+const barCells = 40
+
 type moment struct {
 	Name    string    `json:"name"`
 	Cluster string    `json:"cluster"`
@@ -121,7 +124,7 @@ type moment struct {
 	Phase    string        `json:"phase"`
 	Standing string        `json:"standing"`
 	Tone     progress.Tone `json:"tone"`
-	// Filled is how much of the bar is, in percent; there is none if Counted is false.
+	// Filled is how many cells of the bar are; there is none if Counted is false.
 	Filled  int              `json:"filled"`
 	Counted bool             `json:"counted"`
 	Facts   []progress.Fact  `json:"facts"`
@@ -143,7 +146,7 @@ type shownGate struct {
 func momentOf(v progress.View, offers []Offer) moment {
 	m := moment{
 		Name: v.Migration, Cluster: v.Cluster, At: v.At.UTC(), Phase: cmp.Or(string(v.Phase), "Not begun"),
-		Filled: v.Filled(100), Counted: v.Total > 0, Facts: v.Facts(), Losses: append([]string{}, v.Losses()...),
+		Filled: v.Filled(barCells), Counted: v.Total > 0, Facts: v.Facts(), Losses: append([]string{}, v.Losses()...),
 		Gates: []shownGate{}, Offers: append([]Offer{}, offers...), Phases: append([]progress.Phase{}, v.Phases...),
 		Over: v.Over, Changed: fmt.Sprintf("%s %d", v.Key(), v.Done),
 	}

@@ -52,7 +52,7 @@
   }
 
   function phase(p) {
-    const line = element("li", p.title || p.name), tone = {stopped: "bad", "under way": "strong"}[p.state] || "";
+    const line = element("li", p.title || p.name), tone = {stopped: "bad", "under way": "strong"}[p.state];
     line.append(element("small", p.took ? p.state + " in " + p.took : p.state, tone));
     return [line];
   }
