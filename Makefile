@@ -257,10 +257,6 @@ generate: ## Regenerate deepcopy code, CRDs, manifests, files of the chart, and 
 	go test ./hack/manual -run TestReferenceIsUpToDate -update
 	go -C lab test ./labcli -run TestCommandsAreListed -update
 
-.PHONY: pictures
-pictures: ## Draw docs/pictures with Chromium from what was recorded: RESULT=build/demo/result.json of make demo, REPORT=file of replumb report
-	go run ./hack/pictures -result "$(RESULT)" -report "$(REPORT)" -o docs/pictures
-
 # The generator is a module of its own, since it brings many others; it takes long to build the first time.
 HUGO        := $(BIN)/hugo
 

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"html/template"
 	"io"
@@ -60,13 +59,6 @@ func (d *Document) write(w io.Writer, framed bool) error {
 		return fmt.Errorf("writing the report: %w", err)
 	}
 	return nil
-}
-
-// Library is the script and the style of charts, for pictures of the documentation.
-func Library() (script, style string, err error) {
-	js, jsErr := assets.ReadFile("assets/uPlot.iife.min.js")
-	css, cssErr := assets.ReadFile("assets/uPlot.min.css")
-	return string(js), string(css), errors.Join(jsErr, cssErr)
 }
 
 // page is what the template gets.
