@@ -173,7 +173,7 @@ func findingRows(h *journal.History, all []Run) []Finding {
 	var out []Finding
 	for _, r := range all {
 		for _, flag := range r.Overrides {
-			out = append(out, Finding{Code: flag, Severity: "override", Outcome: "overridden", By: r.Who()})
+			out = append(out, Finding{Code: flag, Severity: "override", Outcome: "overridden", By: r.By()})
 		}
 	}
 	seen := map[findings.Finding]bool{}

@@ -186,5 +186,5 @@ func by(all []Run, id string) string {
 	if i < 0 {
 		return ""
 	}
-	return all[i].Who()
+	return all[i].By()
 }

@@ -21,8 +21,8 @@ type Effort struct {
 	By       []string `json:"by"`
 }
 
-// Who had a run.
-func (r Run) Who() string {
+// By is user and host, as far as they are known.
+func (r Run) By() string {
 	if r.User == "" || r.Host == "" {
 		return cmp.Or(r.User, r.Host)
 	}
@@ -52,7 +52,7 @@ func (h *History) Effort() *Effort {
 		if end.After(e.End) {
 			e.End = end
 		}
-		if by := r.Who(); by != "" && !slices.Contains(e.By, by) {
+		if by := r.By(); by != "" && !slices.Contains(e.By, by) {
 			e.By = append(e.By, by)
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
 
-// Phase is one of the latest run.
-type Phase struct {
+// PhaseLine is a phase of the latest run.
+type PhaseLine struct {
 	Name  string     `json:"name"`
 	Title string     `json:"title"`
 	State PhaseState `json:"state"`
@@ -28,7 +28,7 @@ const (
 
 // phases of the latest run in their order, without those that have nothing to do. One that is begun
 // again, since the run looked again in between, stands where it stood.
-func phases(h *journal.History, goesOn bool) (all []Phase) {
+func phases(h *journal.History, goesOn bool) (all []PhaseLine) {
 	run := h.Runs[len(h.Runs)-1].ID
 	open := -1
 	for _, e := range h.Events {
@@ -37,8 +37,8 @@ func phases(h *journal.History, goesOn bool) (all []Phase) {
 		}
 		switch e.Kind {
 		case engine.PhaseStarted:
-			if open = slices.IndexFunc(all, func(p Phase) bool { return p.Name == e.Phase }); open < 0 && e.Total > 0 {
-				open, all = len(all), append(all, Phase{Name: e.Phase, Title: e.Message})
+			if open = slices.IndexFunc(all, func(p PhaseLine) bool { return p.Name == e.Phase }); open < 0 && e.Total > 0 {
+				open, all = len(all), append(all, PhaseLine{Name: e.Phase, Title: e.Message})
 			}
 			if open >= 0 {
 				all[open].State, all[open].Took = PhaseUnderWay, ""

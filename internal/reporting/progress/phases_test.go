@@ -62,7 +62,7 @@ func TestPhases(t *testing.T) {
 	add("r1", engine.PhaseStarted, "secure", 1) // the run looked again
 	add("r1", engine.PhaseDone, "secure", 1)
 	add("r1", engine.PhaseStarted, "move", 1)
-	want := []Phase{{"secure", "Do secure", PhaseDone, "3.0 s"}, {"move", "Do move", PhaseUnderWay, ""}}
+	want := []PhaseLine{{"secure", "Do secure", PhaseDone, "3.0 s"}, {"move", "Do move", PhaseUnderWay, ""}}
 	if got := phases(h, true); !slices.Equal(got, want) {
 		t.Errorf("goes on: %+v", got)
 	}

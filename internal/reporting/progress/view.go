@@ -54,7 +54,7 @@ type View struct {
 	Over bool
 	// Effort is nil, and Phases are none, if nothing is known of any run.
 	Effort *journal.Effort
-	Phases []Phase
+	Phases []PhaseLine
 }
 
 // Gate is what people have to do before it goes on.

@@ -131,7 +131,7 @@ type moment struct {
 	Losses  []string         `json:"losses"`
 	Gates   []shownGate      `json:"gates"`
 	Offers  []Offer          `json:"offers"`
-	Phases  []progress.Phase `json:"phases"`
+	Phases  []progress.PhaseLine `json:"phases"`
 	Over    bool             `json:"over"`
 	// Changed is another text whenever the report is worth being read again.
 	Changed string `json:"changed"`
@@ -147,7 +147,7 @@ func momentOf(v progress.View, offers []Offer) moment {
 	m := moment{
 		Name: v.Migration, Cluster: v.Cluster, At: v.At.UTC(), Phase: cmp.Or(string(v.Phase), "Not begun"),
 		Filled: v.Filled(barCells), Counted: v.Total > 0, Facts: v.Facts(), Losses: append([]string{}, v.Losses()...),
-		Gates: []shownGate{}, Offers: append([]Offer{}, offers...), Phases: append([]progress.Phase{}, v.Phases...),
+		Gates: []shownGate{}, Offers: append([]Offer{}, offers...), Phases: append([]progress.PhaseLine{}, v.Phases...),
 		Over: v.Over, Changed: fmt.Sprintf("%s %d", v.Key(), v.Done),
 	}
 	m.Standing, m.Tone = v.Standing()
