@@ -125,14 +125,14 @@ type moment struct {
 	Standing string        `json:"standing"`
 	Tone     progress.Tone `json:"tone"`
 	// Filled is how many cells of the bar are; there is none if Counted is false.
-	Filled  int              `json:"filled"`
-	Counted bool             `json:"counted"`
-	Facts   []progress.Fact  `json:"facts"`
-	Losses  []string         `json:"losses"`
-	Gates   []shownGate      `json:"gates"`
-	Offers  []Offer          `json:"offers"`
+	Filled  int                  `json:"filled"`
+	Counted bool                 `json:"counted"`
+	Facts   []progress.Fact      `json:"facts"`
+	Losses  []string             `json:"losses"`
+	Gates   []shownGate          `json:"gates"`
+	Offers  []Offer              `json:"offers"`
 	Phases  []progress.PhaseLine `json:"phases"`
-	Over    bool             `json:"over"`
+	Over    bool                 `json:"over"`
 	// Changed is another text whenever the report is worth being read again.
 	Changed string `json:"changed"`
 }
