@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,6 +44,7 @@ var _ engine.Abandoner = (*rulesStep)(nil)
 
 func (s *rulesStep) ID() string                                { return s.id }
 func (s *rulesStep) Title() string                             { return s.title }
+func (*rulesStep) Deadline() time.Duration                     { return taskpod.Limit }
 func (*rulesStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 func (s *rulesStep) Do(ctx context.Context) error              { return s.Start(ctx, s.pod()) }
 func (s *rulesStep) Abandon(ctx context.Context) error         { return s.End(ctx) }

@@ -138,7 +138,7 @@ func TestFrontends(t *testing.T) {
 COMMIT`, 1), false)
 	const maps = `{"nftables": [{"metainfo": {"json_schema_version": 1}}, {"map": {"name": "service-ips", "elem": [
 		[{"elem": {"val": {"concat": ["10.96.0.1", "tcp", 443]}, "comment": "a/b"}}, {"goto": {"target": "s"}}],
-		[{"concat": ["10.96.0.2", "tcp", 80]}, {"goto": {"target": "s"}}]]}}]}`
+		[{"concat": ["10.96.0.2", 6, 80]}, {"goto": {"target": "s"}}]]}}]}`
 	for _, text := range []string{maps, `{"nftables": [{"map": {"elem": [[{"concat": ["udp", 30053]}, {"goto": {"target": "s"}}]]}}]}`} {
 		if err := nft.ofNFTables(text); err != nil {
 			t.Fatal(err)
@@ -152,8 +152,8 @@ COMMIT`, 1), false)
 	}
 }
 
-// FuzzCopyIPTables: whatever a node has, the copy never writes to chains of others but by jumps into
-// the copy.
+// FuzzCopyIPTables: whatever a node has, the copy never writes to chains of others but by jumps
+// into the copy.
 func FuzzCopyIPTables(f *testing.F) {
 	f.Add(beside)
 	f.Fuzz(func(t *testing.T, save string) {
