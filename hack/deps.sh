@@ -45,6 +45,8 @@ missing=()
 for command in "${!package[@]}"; do
   PATH="$PATH:/usr/sbin:/sbin" command -v "$command" >/dev/null || missing+=("${package[$command]}")
 done
+# Without names of protocols nft lists numbers, which kube-proxy in pods of a lab does not take for its own.
+[ -e /etc/protocols ] || missing+=(netbase)
 if [ ${#tests[@]} -gt 0 ]; then
   # gcc alone compiles nothing without the C library's headers.
   [ -e /usr/include/stdlib.h ] || missing+=(libc6-dev)

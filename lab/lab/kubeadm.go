@@ -262,7 +262,9 @@ func kubeadmImages(b binaries, coreDNS, version string) ([]image.Image, error) {
 // addFirewall gives an image the programs by which kube-proxy writes rules, and what they are linked with.
 func addFirewall(proxy *image.Image) error {
 	const tool = "usr/sbin/xtables-nft-multi"
-	proxy.More, proxy.MoreLinks = map[string]string{}, map[string]string{
+	// Without names of protocols nft lists numbers, and kube-proxy deletes rules of its own when it starts again.
+	proxy.More = map[string]string{"etc/protocols": "/etc/protocols"}
+	proxy.MoreLinks = map[string]string{
 		"lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin", "bin": "usr/bin",
 	}
 	for _, name := range []string{"iptables", "ip6tables"} {
