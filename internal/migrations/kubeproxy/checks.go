@@ -233,6 +233,15 @@ func checkAffinity(in Input) []findings.Result {
 	return out
 }
 
+// namesNodePorts reports whether the configuration says at which addresses node ports answer.
+func (s *Inventory) namesNodePorts() bool {
+	if s.Config == nil {
+		return false
+	}
+	c, err := parseConfig(s.Config.Data[s.At.key])
+	return err == nil && len(c.NodePortAddresses) > 0
+}
+
 func checkNodePorts(in Input) []findings.Result {
 	s := in.Inventory
 	switch {
@@ -240,7 +249,7 @@ func checkNodePorts(in Input) []findings.Result {
 		return findings.Skip(notKnown)
 	case s.Spec.Mode != v1alpha1.KubeProxyNFTables:
 		return findings.Skip("mode %s answers on all addresses", s.Spec.Mode)
-	case s.Config != nil && strings.Contains(s.Config.Data[s.At.key], "nodePortAddresses:\n"):
+	case s.namesNodePorts():
 		return nil
 	}
 	for i := range s.Services {

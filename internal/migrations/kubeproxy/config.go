@@ -91,11 +91,19 @@ func keyOf(v *corev1.ConfigMapVolumeSource, file string) string {
 	return file
 }
 
-// configuredIn is the mode that a configuration file names, or the flags of a container.
+func parseConfig(text string) (*proxyv1alpha1.KubeProxyConfiguration, error) {
+	c := &proxyv1alpha1.KubeProxyConfiguration{}
+	if err := yaml.Unmarshal([]byte(text), c); err != nil {
+		return nil, fmt.Errorf("reading the configuration of kube-proxy: %w", err)
+	}
+	return c, nil
+}
+
+// configuredIn is the mode that a configuration file names.
 func configuredIn(text string) (string, error) {
-	var c proxyv1alpha1.KubeProxyConfiguration
-	if err := yaml.Unmarshal([]byte(text), &c); err != nil {
-		return "", fmt.Errorf("reading the configuration of kube-proxy: %w", err)
+	c, err := parseConfig(text)
+	if err != nil {
+		return "", err
 	}
 	return string(c.Mode), nil
 }

@@ -1,6 +1,8 @@
 package kubeproxy
 
 import (
+	"maps"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,9 +23,10 @@ func second(own *appsv1.DaemonSet, was *corev1.Affinity, at place, mode v1alpha1
 		nameLabel: secondName(own.Name, mode), v1alpha1.LabelMigration: migration,
 	}
 	out := &appsv1.DaemonSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: own.Namespace, Name: secondName(own.Name, mode), Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{Namespace: own.Namespace, Name: secondName(own.Name, mode), Labels: maps.Clone(labels)},
 		Spec:       *own.Spec.DeepCopy(),
 	}
+	out.Labels[v1alpha1.LabelBreakGlass] = "true" // a freeze of deployments would keep it from being deleted
 	out.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
 	t := &out.Spec.Template
 	t.Labels = labels
@@ -57,10 +60,7 @@ func secondConfig(own *corev1.ConfigMap, at place, mode v1alpha1.KubeProxyMode, 
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: own.Namespace, Name: secondName(own.Name, mode), Labels: map[string]string{v1alpha1.LabelMigration: migration},
 		},
-		Data: map[string]string{}, BinaryData: own.BinaryData,
-	}
-	for key, text := range own.Data {
-		out.Data[key] = text
+		Data: maps.Clone(own.Data), BinaryData: own.BinaryData,
 	}
 	text, err := withMode(own.Data[at.key], string(mode))
 	out.Data[at.key] = text

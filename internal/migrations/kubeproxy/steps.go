@@ -8,6 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -21,6 +22,11 @@ import (
 	"github.com/replumb/replumb/internal/network/servicetrial"
 )
 
+// fresh is a copy that a client may write to.
+func fresh(o client.Object) client.Object {
+	return o.DeepCopyObject().(client.Object) //nolint:forcetypeassert // a copy is of the same type
+}
+
 // create makes an object that is replumb's own.
 func (p *Planner) create(o client.Object, kind, id string) engine.Step {
 	key := client.ObjectKeyFromObject(o)
@@ -28,15 +34,14 @@ func (p *Planner) create(o client.Object, kind, id string) engine.Step {
 	return &engine.Write{
 		Name: id, About: "Create " + name,
 		Holds: func(ctx context.Context) error {
-			err := p.Tools.Cluster.Get(ctx, key, o.DeepCopyObject().(client.Object)) //nolint:forcetypeassert // a copy of one
+			err := p.Tools.Cluster.Get(ctx, key, fresh(o))
 			if apierrors.IsNotFound(err) {
 				return engine.NotYet("%s is not there", name)
 			}
 			return err
 		},
 		Write: func(ctx context.Context) error {
-			made := o.DeepCopyObject().(client.Object) //nolint:forcetypeassert // a copy of one
-			err := p.Tools.Cluster.Create(ctx, made, client.FieldOwner(v1alpha1.FieldManager))
+			err := p.Tools.Cluster.Create(ctx, fresh(o), client.FieldOwner(v1alpha1.FieldManager))
 			if err != nil && !apierrors.IsAlreadyExists(err) {
 				return fmt.Errorf("%s: %w", name, err)
 			}
@@ -53,14 +58,14 @@ func (p *Planner) remove(o client.Object, kind, id string) engine.Step {
 	return &engine.Write{
 		Name: id, About: "Delete " + name,
 		Holds: func(ctx context.Context) error {
-			err := p.Tools.Cluster.Get(ctx, key, o.DeepCopyObject().(client.Object)) //nolint:forcetypeassert // a copy of one
+			err := p.Tools.Cluster.Get(ctx, key, fresh(o))
 			if err == nil {
 				err = engine.NotYet("%s is still there", name)
 			}
 			return client.IgnoreNotFound(err)
 		},
 		Write: func(ctx context.Context) error {
-			err := p.Tools.Cluster.Delete(ctx, o.DeepCopyObject().(client.Object), client.PropagationPolicy("Foreground")) //nolint:forcetypeassert // a copy of one
+			err := p.Tools.Cluster.Delete(ctx, fresh(o), client.PropagationPolicy(metav1.DeletePropagationForeground))
 			return client.IgnoreNotFound(err)
 		},
 		Changes: func() ([]engine.Change, error) { return []engine.Change{{Verb: "delete", Object: name}}, nil },
