@@ -6,6 +6,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/network/podnetwork"
@@ -34,6 +35,9 @@ func second(own *appsv1.DaemonSet, was *corev1.Affinity, at place, mode v1alpha1
 		Key: v1alpha1.LabelKubeProxyMode, Operator: corev1.NodeSelectorOpIn,
 		Values: []string{v1alpha1.ModeBeside, v1alpha1.ModeLeaving, v1alpha1.ModeSwitched, v1alpha1.ModeReturning},
 	})
+	for i := range t.Spec.Containers {
+		releasePorts(&t.Spec.Containers[i])
+	}
 	if at.configMap == "" {
 		setFlag(proxyIn(&t.Spec), string(mode))
 		return out
@@ -44,6 +48,34 @@ func second(own *appsv1.DaemonSet, was *corev1.Affinity, at place, mode v1alpha1
 		}
 	}
 	return out
+}
+
+// releasePorts has a container on the node's network declare no ports, which two pods cannot share
+// on a node. kube-proxy takes those of health and metrics when the other has let them go. Probes
+// that name one get its number.
+func releasePorts(c *corev1.Container) {
+	number := map[string]int32{}
+	for _, p := range c.Ports {
+		number[p.Name] = p.ContainerPort
+	}
+	c.Ports = nil
+	for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
+		if probe == nil {
+			continue
+		}
+		var ports []*intstr.IntOrString
+		if probe.HTTPGet != nil {
+			ports = append(ports, &probe.HTTPGet.Port)
+		}
+		if probe.TCPSocket != nil {
+			ports = append(ports, &probe.TCPSocket.Port)
+		}
+		for _, port := range ports {
+			if n, ok := number[port.StrVal]; ok && port.Type == intstr.String {
+				*port = intstr.FromInt32(n)
+			}
+		}
+	}
 }
 
 // kept is the affinity of the own DaemonSet while nodes are marked.

@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -211,5 +212,43 @@ func TestPlace(t *testing.T) {
 				t.Errorf("got %+v, %v", got, err)
 			}
 		})
+	}
+}
+
+// TestSecond: a second DaemonSet differs from the own one in what has to differ, so that both run
+// on one node.
+func TestSecond(t *testing.T) {
+	own := &appsv1.DaemonSet{}
+	must(t, yaml.Unmarshal([]byte(`
+metadata: {name: kube-proxy, namespace: kube-system, labels: {k8s-app: kube-proxy}}
+spec:
+  selector: {matchLabels: {k8s-app: kube-proxy}}
+  template:
+    metadata: {labels: {k8s-app: kube-proxy}, annotations: {kept: "yes"}}
+    spec:
+      serviceAccountName: kube-proxy
+      containers:
+      - name: kube-proxy
+        command: [kube-proxy, --config=/c/config.conf]
+        ports: [{name: healthz, containerPort: 10256, hostPort: 10256}]
+        livenessProbe: {httpGet: {port: healthz, path: /healthz}}
+        volumeMounts: [{name: c, mountPath: /c}]
+      volumes: [{name: c, configMap: {name: kube-proxy}}, {name: other, configMap: {name: others}}]
+`), own))
+	before := own.DeepCopy()
+	got := second(own, nil, place{"kube-proxy", "config.conf"}, v1alpha1.KubeProxyNFTables, "m")
+	spec := got.Spec.Template.Spec
+	c := spec.Containers[0]
+	switch {
+	case !equality.Semantic.DeepEqual(own, before):
+		t.Error("the own DaemonSet was changed")
+	case got.Name != "kube-proxy-nftables" || got.Spec.Template.Labels["k8s-app"] != "" || got.Spec.Template.Annotations["kept"] != "yes":
+		t.Errorf("its pods are %+v", got.Spec.Template.ObjectMeta)
+	case len(c.Ports) > 0 || c.LivenessProbe.HTTPGet.Port.IntValue() != 10256:
+		t.Errorf("ports %v, probe %v", c.Ports, c.LivenessProbe.HTTPGet.Port)
+	case spec.Volumes[0].ConfigMap.Name != "kube-proxy-nftables" || spec.Volumes[1].ConfigMap.Name != "others" || spec.ServiceAccountName != "kube-proxy":
+		t.Errorf("it has %+v", spec)
+	case got.Labels[v1alpha1.LabelBreakGlass] == "" || got.Spec.Selector.MatchLabels[v1alpha1.LabelBreakGlass] != "":
+		t.Errorf("labels %v, selector %v", got.Labels, got.Spec.Selector)
 	}
 }

@@ -216,8 +216,8 @@ func (all Frontends) ofIPTables(save string, ofTheCopy bool) {
 	}
 }
 
-// add takes protocols by number as well: programs know no names where there is no /etc/protocols, as
-// in kube-proxy's image.
+// add takes protocols by number as well: programs know no names where there is no /etc/protocols,
+// as in kube-proxy's image.
 func (all Frontends) add(address, protocol, port string) {
 	if name, ok := map[string]string{"6": "tcp", "17": "udp", "132": "sctp"}[protocol]; ok { // RFC 5237
 		protocol = name

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"time"
@@ -18,8 +19,8 @@ type Tools struct {
 	Run func(ctx context.Context, input, name string, args ...string) (string, error)
 }
 
-// patience is for others that hold iptables' lock.
-const patience = 30 * time.Second
+// patience is for others that hold iptables' lock, and for a hundred thousand rules.
+const patience = 2 * time.Minute
 
 func run(ctx context.Context, input, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -44,7 +45,14 @@ func (t Tools) run(ctx context.Context, input, name string, args ...string) (str
 // family is one of addresses, as the programs call it.
 type family struct{ iptables, nft string }
 
-func families() []family { return []family{{"iptables", "ip"}, {"ip6tables", "ip6"}} }
+// families are those that the node has: of one that its kernel was started without, programs fail.
+func families() []family {
+	all := []family{{"iptables", "ip"}}
+	if _, err := os.Stat("/proc/net/if_inet6"); err == nil {
+		all = append(all, family{"ip6tables", "ip6"})
+	}
+	return all
+}
 
 // Copy makes the copy of the rules that kube-proxy has. The report says what was copied; its
 // problems are what would keep packets from Services in the mode to come, and then nothing is
