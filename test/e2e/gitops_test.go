@@ -96,7 +96,7 @@ func helmProgram(t *testing.T) string {
 	root := checkout(t)
 	program := filepath.Join(root, "bin", "helm")
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", program, "helm.sh/helm/v3/cmd/helm")
-	cmd.Dir, cmd.Env = filepath.Join(root, "hack", "helm"), append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
+	cmd.Dir, cmd.Env = filepath.Join(root, "hack", "tools"), append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go build helm: %v\n%s", err, out)
 	}
@@ -173,6 +173,8 @@ func (o *inCluster) moveWithFlux() {
 // awaitFlux waits until a Migration has got to a phase, and until Flux says so of what it has applied.
 func (o *inCluster) awaitFlux(name string, phase v1alpha1.Phase) {
 	o.Helper()
+	o.kubectl("wait", "--for=create", "customresourcedefinition/migrations.replumb.dev", "--timeout=5m")
+	o.kubectl("wait", "--for=condition=Established", "customresourcedefinition/migrations.replumb.dev", "--timeout=1m")
 	o.kubectl("wait", "--for=create", "migration/"+name, "--timeout=5m")
 	o.kubectl("wait", "--for=jsonpath={.status.phase}="+string(phase), "migration/"+name, "--timeout="+operated)
 	o.kubectl("wait", "--for=condition=Ready", "-n", lab.FluxNamespace, "kustomization/moves", "--timeout=2m")

@@ -264,8 +264,6 @@ func (f *fixture) apply(ctx context.Context) error {
 	return err
 }
 
-func (f *fixture) rollback(ctx context.Context) error { return f.job.Rollback(ctx, f.runner) }
-
 // require: the cluster is as its installer knows it, with that setting and rules of one mode.
 func (f *fixture) require(configured string) {
 	f.Helper()
@@ -298,36 +296,8 @@ func (f *fixture) require(configured string) {
 	}
 }
 
-// TestModeChangedAndBack goes there, cut off on the way, back from half of the nodes, there, back
-// and there again, and finishes. At no step a node is without rules, and no configuration changes
-// under a pod that reads it.
-func TestModeChangedAndBack(t *testing.T) {
-	f := setup(t)
-	for _, cut := range []string{"compare/a", "services/a", "mark/switched/a"} {
-		f.run(cut, f.apply)
-	}
-	f.run("there/b", f.apply)
-	f.run("mark/none/a", f.rollback)
-	f.run("", f.rollback)
-	f.require(`""`)
-
-	for _, cut := range []string{"configure/kube-system/kube-proxy", "left/a"} {
-		f.run(cut, f.apply)
-	}
-	f.run("", f.rollback) // which gives nodes back first
-	f.require(`""`)
-
-	f.run("", f.apply)
-	f.require("nftables")
-	f.run("", f.rollback)
-	f.require(`""`)
-	f.run("", f.apply)
-	f.run("", func(ctx context.Context) error { return f.job.Finish(ctx, f.runner) })
-	f.require("nftables")
-}
-
 // TestANodeJoins has a node that came while others were changed go their way, too, before the
-// configuration changes that its kube-proxy reads.
+// configuration changes that its kube-proxy reads. Then everything goes back.
 func TestANodeJoins(t *testing.T) {
 	f := setup(t)
 	f.run("nobody", f.apply)
@@ -341,4 +311,6 @@ func TestANodeJoins(t *testing.T) {
 	})
 	f.run("", f.apply)
 	f.require("nftables")
+	f.run("", func(ctx context.Context) error { return f.job.Rollback(ctx, f.runner) })
+	f.require(`""`)
 }
