@@ -116,11 +116,9 @@ func withMode(text, mode string) (string, error) {
 	if mode == "" {
 		line = `mode: ""`
 	}
-	out := text
+	out := strings.TrimRight(text, "\n") + "\n" + line + "\n"
 	if modeLine.MatchString(text) {
 		out = modeLine.ReplaceAllLiteralString(text, line)
-	} else {
-		out = strings.TrimRight(text, "\n") + "\n" + line + "\n"
 	}
 	have, err := configuredIn(out)
 	if err == nil && have != mode {

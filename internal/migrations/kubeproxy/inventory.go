@@ -9,7 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -71,21 +70,25 @@ func (s *Inventory) add(ds appsv1.DaemonSet) {
 	}
 }
 
-func (s *Inventory) loadMode(ctx context.Context, c client.Reader) (err error) {
+func (s *Inventory) loadMode(ctx context.Context, c client.Reader) error {
 	own := s.own()
 	if own == nil {
 		return nil
 	}
-	if s.At, s.Problem = placeOf(&own.Spec.Template.Spec); s.Problem != nil {
-		return nil
+	s.At, s.Problem = placeOf(&own.Spec.Template.Spec)
+	if s.Problem == nil && s.At.configMap != "" {
+		return s.readConfig(ctx, c)
 	}
-	if s.At.configMap == "" {
-		one := proxyIn(&own.Spec.Template.Spec)
-		s.Configured, _ = flagOf(slices.Concat(one.Command, one.Args), modeFlag)
-		return nil
-	}
+	one := proxyIn(&own.Spec.Template.Spec)
+	s.Configured, _ = flagOf(slices.Concat(one.Command, one.Args), modeFlag)
+	return nil
+}
+
+// readConfig reads the mode from the own DaemonSet's ConfigMap.
+func (s *Inventory) readConfig(ctx context.Context, c client.Reader) error {
+	own := s.own()
 	s.Config = &corev1.ConfigMap{}
-	err = c.Get(ctx, client.ObjectKey{Namespace: own.Namespace, Name: s.At.configMap}, s.Config)
+	err := c.Get(ctx, client.ObjectKey{Namespace: own.Namespace, Name: s.At.configMap}, s.Config)
 	if apierrors.IsNotFound(err) {
 		s.Config, s.Problem = nil, fmt.Errorf("ConfigMap %s/%s does not exist", own.Namespace, s.At.configMap)
 		return nil
