@@ -1,13 +1,17 @@
 package rights
 
 import (
+	"context"
 	"maps"
+	"net/netip"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/migrations/kubeproxy"
+	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/testing/fakekubelet"
 )
 
@@ -43,10 +47,28 @@ spec:
       volumes: [{name: kube-proxy, configMap: {name: kube-proxy}}]
 `
 
+// plainNetwork gives pods one address after another.
+type plainNetwork struct {
+	mu   sync.Mutex
+	last netip.Addr
+}
+
+func (n *plainNetwork) Take(context.Context, []calico.Pool, fakekubelet.User) (netip.Addr, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.last = n.last.Next()
+	return n.last, nil
+}
+
+// ByNode implements fakekubelet.ByNode.
+func (*plainNetwork) ByNode() {}
+
+func (*plainNetwork) Give(context.Context, string) error { return nil }
+
 // TestKubeProxy: the roles are enough for whole changes of kube-proxy's mode, and all of them is needed.
 func TestKubeProxy(t *testing.T) {
 	s := empty(t, shared)
-	s.play(&fakekubelet.Counting{}, func(pod *corev1.Pod) string {
+	s.play(&plainNetwork{last: netip.MustParseAddr("10.244.0.1")}, func(pod *corev1.Pod) string {
 		if pod.Labels[taskpod.Label] != "" { // nodes have what is wanted
 			return "{}"
 		}
@@ -61,7 +83,11 @@ func TestKubeProxy(t *testing.T) {
 		"missing permission: create,patch,delete daemonsets.apps in kube-system (role replumb-kube-proxy-operate)")
 	s.moves("mode")
 	s.movesForGood("mode")
-	unused := map[string]string{}
+	unused := map[string]string{
+		"get validatingadmissionpolicybindings.admissionregistration.k8s.io replumb-freeze-deploys": lifted,
+		"patch services in replumb-system": "the Service that agents call moves, where Services do",
+		"list events in replumb-system":    "a pod of an agent that does not start",
+	}
 	maps.Copy(unused, unusedAround())
 	maps.Copy(unused, unusedAgents())
 	s.audited(kubeproxy.Roles(), unused)

@@ -42,6 +42,14 @@ func viewRules() []access.Rule {
 				access.In(metav1.NamespaceSystem, access.Grant("", "configmaps", "", "get")...),
 			),
 		},
+		{
+			Why: "What a plan asks single nodes: whose kube-proxy runs there.",
+			Rights: slices.Concat(
+				access.Grant("", "nodes", "", "get"),
+				access.In(metav1.NamespaceSystem, access.Grant("", "pods", "", "list")...),
+			),
+			Optional: true,
+		},
 	}
 }
 
