@@ -1,6 +1,7 @@
 package kubeproxy
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"regexp"
@@ -122,7 +123,7 @@ func withMode(text, mode string) (string, error) {
 	}
 	have, err := configuredIn(out)
 	if err == nil && have != mode {
-		err = fmt.Errorf("writing the configuration of kube-proxy: mode would be %q in place of %q", have, mode)
+		err = errors.New("its configuration has no line of its own for mode: write it as YAML, as kubeadm does")
 	}
 	return out, err
 }

@@ -100,7 +100,10 @@ func (s *Inventory) readConfig(ctx context.Context, c client.Reader) error {
 		s.Problem = fmt.Errorf("ConfigMap %s/%s has no key %s", own.Namespace, s.At.configMap, s.At.key)
 		return nil
 	}
-	s.Configured, s.Problem = configuredIn(s.Config.Data[s.At.key])
+	text := s.Config.Data[s.At.key]
+	if s.Configured, s.Problem = configuredIn(text); s.Problem == nil {
+		_, s.Problem = withMode(text, string(s.Spec.Mode)) // another form than YAML, or a mode further in
+	}
 	return nil
 }
 

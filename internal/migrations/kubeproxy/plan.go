@@ -186,7 +186,7 @@ func (p *Planner) changeNodes(d engine.Direction) []engine.Group {
 	switch {
 	case s.mode() != mode:
 		nodes := s.names(func(mark string) bool { return mark != v1alpha1.ModeSwitched })
-		return p.rounds(phaseNodes, d, nodes, func(node string) []engine.Step { return p.handOver(node, mode) })
+		return p.rounds(phaseNodes, d, nodes, func(node string) []engine.Step { return p.handOver(node, mode, d) })
 	case s.Second != nil && s.secondMode() != mode:
 		nodes := s.names(marked)
 		slices.Reverse(nodes)
@@ -197,7 +197,7 @@ func (p *Planner) changeNodes(d engine.Direction) []engine.Group {
 }
 
 // handOver has the second DaemonSet's kube-proxy lead on a node, and then ends the own one's.
-func (p *Planner) handOver(node string, mode v1alpha1.KubeProxyMode) []engine.Step {
+func (p *Planner) handOver(node string, mode v1alpha1.KubeProxyMode, d engine.Direction) []engine.Step {
 	own := p.Inventory.own()
 	to := second(own, nil, p.Inventory.At, mode, p.spec().Name)
 	steps := []engine.Step{
@@ -206,7 +206,9 @@ func (p *Planner) handOver(node string, mode v1alpha1.KubeProxyMode) []engine.St
 		daemonset.There(p.Tools.Cluster, "there", "kube-proxy in mode "+string(mode), node, *to),
 		p.compareRules(node, mode),
 	}
-	steps = append(steps, p.steady("rules of mode "+string(mode)+" on "+node)...)
+	for _, g := range p.steady("rules of mode "+string(mode)+" on "+node, d) { // a loss ends the run while both run
+		steps = append(steps, g.Steps...)
+	}
 	return append(steps,
 		p.mark(node, v1alpha1.ModeLeaving, "End kube-proxy of the former mode"),
 		daemonset.Gone(p.Tools.Cluster, "gone", "kube-proxy of the former mode", node, *own),
@@ -339,11 +341,7 @@ func (p *Planner) around(
 		}
 		groups = append(groups, engine.AtOnce(sideBySide(at), title, at...)...)
 	}
-	steady := p.Agents.Steady(phase + " " + title)
-	if d == engine.Backward {
-		steady = p.Agents.BestEffort(steady)
-	}
-	return slices.Concat(groups, steady, p.Hooks(after))
+	return slices.Concat(groups, p.steady(phase+" "+title, d), p.Hooks(after))
 }
 
 // sideBySide is how many of the same step may go at once: there is one trial of Services.
@@ -354,12 +352,12 @@ func sideBySide(steps []engine.Step) int {
 	return len(steps)
 }
 
-// steady has every probe answered while both kube-proxies run.
-func (p *Planner) steady(after string) (steps []engine.Step) {
-	for _, g := range p.Agents.Steady(after) {
-		steps = append(steps, g.Steps...)
+// steady has every probe answered. The way back does not wait for agents for ever.
+func (p *Planner) steady(after string, d engine.Direction) []engine.Group {
+	if d == engine.Backward {
+		return p.Agents.BestEffort(p.Agents.Steady(after))
 	}
-	return steps
+	return p.Agents.Steady(after)
 }
 
 func (p *Planner) tidyBack() []engine.Group {
