@@ -17,7 +17,7 @@ func (n node) copyRules() *cobra.Command {
 	var mode string
 	cmd := &cobra.Command{Use: "copy-rules", Short: "Keep a copy of kube-proxy's rules while it changes its mode", Args: command.NoArgs}
 	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.TracesReport, error) {
-		return proxyrules.Tools{}.Copy(cmd.Context(), mode)
+		return proxyrules.Copy(cmd.Context(), mode)
 	})
 	cmd.Flags().StringVar(&mode, "mode", "", "the mode that kube-proxy is to have: iptables or nftables")
 	return cmd
@@ -28,7 +28,7 @@ func (n node) compareRules() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{Use: "compare-rules", Short: "Find what the copy leads from and kube-proxy does not", Args: command.NoArgs}
 	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.TracesReport, error) {
-		return proxyrules.Tools{}.Await(cmd.Context(), mode, timeout)
+		return proxyrules.Await(cmd.Context(), mode, timeout)
 	})
 	cmd.Flags().StringVar(&mode, "mode", "", "the mode that kube-proxy has now: iptables or nftables")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long it may take")

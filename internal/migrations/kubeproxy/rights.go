@@ -43,7 +43,7 @@ func viewRules() []access.Rule {
 			),
 		},
 		{
-			Why: "What a plan asks single nodes: whose kube-proxy runs there.",
+			Why: "Nodes and pods of kube-proxy, one by one, as a plan asks whose runs where.",
 			Rights: slices.Concat(
 				access.Grant("", "nodes", "", "get"),
 				access.In(metav1.NamespaceSystem, access.Grant("", "pods", "", "list")...),

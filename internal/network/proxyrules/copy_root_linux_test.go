@@ -97,19 +97,19 @@ func TestACopyLeads(t *testing.T) {
 
 			write(t)
 			for range 2 { // the second takes the place of the first
-				r, err := Tools{}.Copy(t.Context(), other)
+				r, err := Copy(t.Context(), other)
 				if err != nil || len(r.Found) == 0 || len(r.Problems) > 0 {
 					t.Fatalf("%+v, %v", r, err)
 				}
 			}
 			clean(t, nodecleanup.KubeProxy)
 			requireLed(t, true)
-			if r, err := (Tools{}).Copy(t.Context(), other); err != nil || len(r.Found) > 0 { // a run that goes on
+			if r, err := Copy(t.Context(), other); err != nil || len(r.Found) > 0 { // a run that goes on
 				t.Fatalf("%+v, %v", r, err)
 			}
 			requireLed(t, true)
 
-			if r, err := (Tools{}).Compare(t.Context(), other); err != nil || !slices.Equal(r.Problems, []string{"10.96.0.20 tcp 80"}) {
+			if r, err := Compare(t.Context(), other); err != nil || !slices.Equal(r.Problems, []string{"10.96.0.20 tcp 80"}) {
 				t.Errorf("without new rules: %+v, %v", r, err)
 			}
 			if other == NFTables {
@@ -117,7 +117,7 @@ func TestACopyLeads(t *testing.T) {
 			} else {
 				program(t, inIPTables, "iptables-restore", "--noflush")
 			}
-			if r, err := (Tools{}).Compare(t.Context(), other); err != nil || len(r.Problems) > 0 {
+			if r, err := Compare(t.Context(), other); err != nil || len(r.Problems) > 0 {
 				t.Errorf("with new rules: %+v, %v", r, err)
 			}
 			clean(t, nodecleanup.KubeProxy)

@@ -12,16 +12,11 @@ import (
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 )
 
-// Tools are the programs by which kube-proxy writes rules, of its own image: which of iptables'
-// two kinds of tables it uses depends on them.
-type Tools struct {
-	// Run runs one with an input, and returns its output. Nil runs programs.
-	Run func(ctx context.Context, input, name string, args ...string) (string, error)
-}
-
 // patience is for others that hold iptables' lock, and for a hundred thousand rules.
 const patience = 2 * time.Minute
 
+// run runs one of the programs by which kube-proxy writes rules, of its own image: which of
+// iptables' two kinds of tables it uses depends on them.
 func run(ctx context.Context, input, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -33,13 +28,6 @@ func run(ctx context.Context, input, name string, args ...string) (string, error
 		return "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(errs.String()))
 	}
 	return out.String(), nil
-}
-
-func (t Tools) run(ctx context.Context, input, name string, args ...string) (string, error) {
-	if t.Run != nil {
-		return t.Run(ctx, input, name, args...)
-	}
-	return run(ctx, input, name, args...)
 }
 
 // family is one of addresses, as the programs call it.
@@ -57,11 +45,11 @@ func families() []family {
 // Copy makes the copy of the rules that kube-proxy has. The report says what was copied; its
 // problems are what would keep packets from Services in the mode to come, and then nothing is
 // written.
-func (t Tools) Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, error) {
+func Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, error) {
 	r := &nodecleanup.TracesReport{}
 	saves := map[family]string{}
 	for _, f := range families() {
-		save, err := t.run(ctx, "", f.iptables+"-save")
+		save, err := run(ctx, "", f.iptables+"-save")
 		if err != nil {
 			return nil, err
 		}
@@ -75,12 +63,12 @@ func (t Tools) Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, 
 	}
 	for _, f := range families() {
 		if restore := CopyIPTables(saves[f]); restore != "" {
-			if _, err := t.run(ctx, restore, f.iptables+"-restore", "--noflush", "--wait=10"); err != nil {
+			if _, err := run(ctx, restore, f.iptables+"-restore", "--noflush", "--wait=10"); err != nil {
 				return nil, err
 			}
 			r.Found = append(r.Found, "rules of "+f.iptables)
 		}
-		copied, err := t.copyTable(ctx, f)
+		copied, err := copyTable(ctx, f)
 		if err != nil {
 			return nil, err
 		}
@@ -91,8 +79,8 @@ func (t Tools) Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, 
 	return r, nil
 }
 
-func (t Tools) hasTable(ctx context.Context, f family, name string) (bool, error) {
-	list, err := t.run(ctx, "", "nft", "list", "tables", f.nft)
+func hasTable(ctx context.Context, f family, name string) (bool, error) {
+	list, err := run(ctx, "", "nft", "list", "tables", f.nft)
 	for line := range strings.Lines(list) {
 		if strings.TrimSpace(line) == "table "+f.nft+" "+name {
 			return true, err
@@ -101,12 +89,12 @@ func (t Tools) hasTable(ctx context.Context, f family, name string) (bool, error
 	return false, err
 }
 
-func (t Tools) copyTable(ctx context.Context, f family) (bool, error) {
-	has, err := t.hasTable(ctx, f, proxyTable)
+func copyTable(ctx context.Context, f family) (bool, error) {
+	has, err := hasTable(ctx, f, proxyTable)
 	if err != nil || !has {
 		return false, err
 	}
-	list, err := t.run(ctx, "", "nft", "list", "table", f.nft, proxyTable)
+	list, err := run(ctx, "", "nft", "list", "table", f.nft, proxyTable)
 	if err != nil {
 		return false, err
 	}
@@ -114,26 +102,26 @@ func (t Tools) copyTable(ctx context.Context, f family) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	_, err = t.run(ctx, text, "nft", "-f", "-")
+	_, err = run(ctx, text, "nft", "-f", "-")
 	return err == nil, err
 }
 
 // Compare finds what the copy leads to and kube-proxy, in its new mode, does not: those are the
 // problems of the report.
-func (t Tools) Compare(ctx context.Context, mode string) (*nodecleanup.TracesReport, error) {
+func Compare(ctx context.Context, mode string) (*nodecleanup.TracesReport, error) {
 	led, have := Frontends{}, Frontends{}
 	for _, f := range families() {
-		save, err := t.run(ctx, "", f.iptables+"-save", "-t", "nat")
+		save, err := run(ctx, "", f.iptables+"-save", "-t", "nat")
 		if err != nil {
 			return nil, err
 		}
 		led.ofIPTables(save, true)
 		if mode == IPTables {
 			have.ofIPTables(save, false)
-		} else if err := t.takeMaps(ctx, have, f, proxyTable); err != nil {
+		} else if err := takeMaps(ctx, have, f, proxyTable); err != nil {
 			return nil, err
 		}
-		if err := t.takeMaps(ctx, led, f, nodecleanup.CopiedTable); err != nil {
+		if err := takeMaps(ctx, led, f, nodecleanup.CopiedTable); err != nil {
 			return nil, err
 		}
 	}
@@ -141,13 +129,13 @@ func (t Tools) Compare(ctx context.Context, mode string) (*nodecleanup.TracesRep
 }
 
 // Await compares until nothing is missing, or the time is over.
-func (t Tools) Await(ctx context.Context, mode string, limit time.Duration) (*nodecleanup.TracesReport, error) {
+func Await(ctx context.Context, mode string, limit time.Duration) (*nodecleanup.TracesReport, error) {
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		r, err := t.Compare(ctx, mode)
+		r, err := Compare(ctx, mode)
 		if err != nil || len(r.Problems) == 0 {
 			return r, err
 		}
@@ -159,13 +147,13 @@ func (t Tools) Await(ctx context.Context, mode string, limit time.Duration) (*no
 	}
 }
 
-func (t Tools) takeMaps(ctx context.Context, into Frontends, f family, table string) error {
-	has, err := t.hasTable(ctx, f, table)
+func takeMaps(ctx context.Context, into Frontends, f family, table string) error {
+	has, err := hasTable(ctx, f, table)
 	if err != nil || !has {
 		return err
 	}
 	for _, m := range []string{"service-ips", "service-nodeports"} {
-		list, err := t.run(ctx, "", "nft", "--json", "list", "map", f.nft, table, m)
+		list, err := run(ctx, "", "nft", "--json", "list", "map", f.nft, table, m)
 		if err != nil {
 			return err
 		}
