@@ -171,19 +171,6 @@ type PodCanarySpec struct {
 	// +kubebuilder:default=Run
 	Mode PodCanaryMode `json:"mode,omitempty"`
 
-	// image of replumb itself, for all pods that it runs. Default: the one of this version.
-	// +optional
-	Image string `json:"image,omitempty"`
-
-	// imagePullSecrets are Secrets of namespace replumb-system, of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg, that
-	// nodes pull the image with.
-	// +optional
-	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:items:MaxLength=253
-	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="is not the name of a Secret; write it such as registry-credentials"
-	// +listType=set
-	ImagePullSecrets []string `json:"imagePullSecrets,omitempty"`
-
 	// targets are further addresses, as host:port over TCP, that pods must reach from their new address.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64

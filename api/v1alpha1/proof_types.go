@@ -9,19 +9,6 @@ type ProofSpec struct {
 	// +optional
 	Agents AgentMode `json:"agents,omitempty"`
 
-	// image of replumb for the agents. Default: the one of this version.
-	// +optional
-	Image string `json:"image,omitempty"`
-
-	// imagePullSecrets are Secrets of namespace replumb-system, of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg, that
-	// nodes pull the image with.
-	// +optional
-	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:items:MaxLength=253
-	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="is not the name of a Secret; write it such as registry-credentials"
-	// +listType=set
-	ImagePullSecrets []string `json:"imagePullSecrets,omitempty"`
-
 	// wait is how long an agent may take to report, at the beginning and later on, before the run stops and names its node.
 	// Default: 2m.
 	// +optional

@@ -7,7 +7,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=mig,categories=replumb
-// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=29"
+// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=30"
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.type`
 // +kubebuilder:printcolumn:name="Desired",type=string,JSONPath=`.spec.desired`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
@@ -123,6 +123,19 @@ type MigrationSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	Notify []Notifier `json:"notify,omitempty"`
+
+	// image of replumb for all pods that it runs in the cluster, and of a mirror in the target as well. Default: the one of this version.
+	// +optional
+	Image string `json:"image,omitempty"`
+
+	// imagePullSecrets are Secrets of namespace replumb-system, of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg, that
+	// nodes pull the image with.
+	// +optional
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="is not the name of a Secret; write it such as registry-credentials"
+	// +listType=set
+	ImagePullSecrets []string `json:"imagePullSecrets,omitempty"`
 
 	// proof is how it is proven that nothing is lost.
 	// +optional

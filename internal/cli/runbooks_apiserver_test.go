@@ -115,7 +115,9 @@ apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: pods}
 spec:
-  podCIDR: {to: [10.245.0.0/16], canary: {image: replumb}}
+  image: replumb
+  proof: {agents: Disabled}
+  podCIDR: {to: [10.245.0.0/16]}
   batch: {settle: 0s}
 -- cluster.yaml --
 apiVersion: crd.projectcalico.org/v1

@@ -81,7 +81,7 @@ func TestTargets(t *testing.T) {
 }
 
 func TestTargetsRefuses(t *testing.T) {
-	const pods = "with: {serviceCIDR: null, podCIDR: {to: [172.24.128.0/17], canary: {image: 'a/b:c'}}}"
+	const pods = "with: {serviceCIDR: null, podCIDR: {to: [172.24.128.0/17], canary: {mode: Disabled}}}"
 	const second = "with: {serviceCIDR: {to: [172.25.0.0/16]}}"
 	bound := strings.Replace(migration, "{name: move}", "{name: move, annotations: {replumb.dev/cluster: u}}", 1)
 	for name, tt := range map[string]struct {

@@ -30,6 +30,9 @@ type Deps struct {
 	Clock clock.PassiveClock
 }
 
+// ImageOf is what the pods of a migration run: the image that it names, or the own one.
+func (t Deps) ImageOf(s *v1alpha1.MigrationSpec) pull.Image { return pull.Named(s).Or(t.Image) }
+
 // Now is the time by the API server's clock, since this machine's may be minutes off.
 func (t Deps) Now() time.Time {
 	now := time.Now

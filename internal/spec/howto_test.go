@@ -61,6 +61,13 @@ func TestSlips(t *testing.T) {
 			named("serviceCIDR: {to: [172.24.0.0/16], clusterService: Stay}"),
 			`spec.serviceCIDR.clusterService: unknown field "spec.serviceCIDR.clusterService"`, "did you mean clusterServices?",
 		},
+		"an image of earlier versions": {
+			with("proof: {image: i}"), "spec.proof.image: is no field any more", "write spec.image, which is for all pods of replumb",
+		},
+		"pull secrets of canaries": {
+			named("podCIDR: {to: [10.245.0.0/16], canary: {imagePullSecrets: [a]}}"),
+			"spec.podCIDR.canary.imagePullSecrets: is no field any more", "write spec.imagePullSecrets, which is for all pods of replumb",
+		},
 		"a value in lower case": {
 			named("serviceCIDR: {to: [172.24.0.0/16], clusterServices: stay}"),
 			`spec.serviceCIDR.clusterServices: "stay" is not known`, "did you mean Stay? use one of Move, Stay",

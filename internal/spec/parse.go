@@ -237,8 +237,21 @@ func (d document) migration() (*v1alpha1.Migration, error) {
 	return m, Refuse(bad)
 }
 
+// movedTo is where a field of earlier versions stands by now; empty if it was none.
+func movedTo(path string) string {
+	for _, name := range []string{"image", "imagePullSecrets"} {
+		if field := strings.TrimSuffix(path, "[]"); field == "spec.proof."+name || strings.HasSuffix(field, ".canary."+name) {
+			return "spec." + name
+		}
+	}
+	return ""
+}
+
 func (d *definition) unknownField(path string) *field.Error {
 	hint := "remove the field or correct its name; replumb does not ignore what it does not know"
+	if now := movedTo(path); now != "" {
+		return Wrongf(path, "write "+now+", which is for all pods of replumb", "is no field any more")
+	}
 	if at := strings.LastIndex(path, "."); at > 0 {
 		if node, _ := d.at(nil, path[:at]); node != nil {
 			if meant := lists.Closest(path[at+1:], slices.Sorted(maps.Keys(node.Properties))); meant != "" {

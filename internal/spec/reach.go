@@ -97,6 +97,7 @@ func reaches() []reach {
 		{"spec.nodes.controlPlane.etcdEvents.snapshotFile", Writes},
 		{"spec.cni.manifests", Reads},
 		{"spec.mirror.target.context", Connects},
+		{"spec.image", Deploys},
 		{"spec.mirror.target.secret", Connects},
 		{"spec.mirror.copy.existing", Copies},
 		{"spec.mirror.copy.kinds", Copies},
@@ -126,9 +127,6 @@ func reaches() []reach {
 			all = append(all, reach{records + "." + part, Leads})
 		}
 		all = append(all, provides(records)...)
-	}
-	for _, image := range []string{"spec.proof", "spec.podCIDR.canary", "spec.nodes.canary", "spec.cni.canary", "spec.mirror.canary"} {
-		all = append(all, reach{image + ".image", Deploys})
 	}
 	return append(all, provides("spec.mirror.redirect")...)
 }

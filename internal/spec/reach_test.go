@@ -127,7 +127,7 @@ func TestDigestCoversWhatIsCalled(t *testing.T) {
 		"hooks: [{name: a, when: BeforePhase, exec: {command: [/bin/a, b], env: [TOKEN]}}]":              false,
 		"hooks: [{name: a, when: BeforePhase, exec: {command: [/bin/a, b], publishOutput: true}}]":       false,
 		"hooks: [{name: a, when: BeforePhase, exec: {command: [/bin/a, b]}}], notify: [{url: http://a}]": false,
-		"hooks: [{name: a, when: BeforePhase, exec: {command: [/bin/a, b]}}], proof: {image: evil}":      false,
+		"hooks: [{name: a, when: BeforePhase, exec: {command: [/bin/a, b]}}], image: evil":               false,
 	} {
 		if got := Digest(read(spec)); (got == want) != same {
 			t.Errorf("%s: digest %s", spec, got)

@@ -30,7 +30,8 @@ spec:
   tiers: [{name: low, pause: 30m}, {name: high}]
   windows: [{start: "22:00", end: "04:00", timeZone: UTC}]
   batch: {size: 5, settle: 30s}
-  proof: {image: registry.example/replumb:v1, probes: [{name: p, kind: TCP, address: "192.0.2.9:80"}]}
+  image: registry.example/replumb:v1
+  proof: {probes: [{name: p, kind: TCP, address: "192.0.2.9:80"}]}
 `
 
 func migrationOf(t *testing.T, text string) *v1alpha1.Migration {

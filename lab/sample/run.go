@@ -224,7 +224,7 @@ func watched(ctx context.Context, client kubernetes.Interface, l *lab.Lab, calls
 // migration is what is applied in the lab.
 func (o Options) migration() *v1alpha1.Migration {
 	m := o.Migration.DeepCopy()
-	m.Spec.Proof = v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled, Image: workload.ReplumbImage}
+	m.Spec.Image, m.Spec.Proof = workload.ReplumbImage, v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled}
 	job := m.Spec.ServiceCIDR
 	job.From, job.To = ofIPv4(job.From), ofIPv4(job.To) // the lab has no other family
 	job.ClusterServices = v1alpha1.ClusterServicesStay  // those are the lab's, and what gates ask for was played before

@@ -260,7 +260,8 @@ metadata: {name: %s}
 spec:
   serviceCIDR: {to: [%s], drain: 35s, clusterServices: Stay, refresh: {mode: Report}, barrier: {mode: %s}}
   batch: {size: 4, settle: 1s}
-  proof: {agents: Enabled, image: %s, soak: 5s}
+  image: %s
+  proof: {agents: Enabled, soak: 5s}
 `, name, to, mode(n), workload.ReplumbImage), 0o600)
 }
 

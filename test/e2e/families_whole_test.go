@@ -147,6 +147,7 @@ func writeFamily(t *testing.T, l *lab.Lab, name, to string) string {
     gateWait: 3m
     apiServers: ["%s"]
   batch: {size: 8, settle: 1s}
-  proof: {agents: Enabled, image: %s, soak: 5s, wait: 1m}
+  image: %s
+  proof: {agents: Enabled, soak: 5s, wait: 1m}
 `, to, shortDrain, strings.Join(l.APIServers(), `", "`), workload.ReplumbImage)
 }

@@ -282,9 +282,10 @@ spec:
     manifests: [network.yaml]
     podCIDR: %s
     gateWait: 10m
-    canary: {image: %q}
     vouch: {kubeProxy: true}
     inPlace: {timeout: 3m, workloads: 2}
+  proof: {agents: Disabled}
+  image: %q
 `, toCiliumAlone, newPods, workload.ReplumbImage)
 	return writeWithManifests(t, body, text)
 }

@@ -339,9 +339,10 @@ spec:
     policies: Drop
     manifests: [network.yaml]
     podCIDR: %s
-    canary: {image: %q}
     vouch: {kubeProxy: true}
     inPlace: {timeout: 3m, workloads: 2}
+  proof: {agents: Disabled}
+  image: %q
 `, switchName(to, mode), to, mode, pods, workload.ReplumbImage)
 	return writeWithManifests(t, body, text)
 }
@@ -350,7 +351,7 @@ spec:
 func watchedBy(t *testing.T, file string) string {
 	t.Helper()
 	return rewrite(t, file, func(text string) string {
-		return fmt.Sprintf("%s  proof: {agents: Enabled, image: %q, wait: 1m, soak: 5s}\n", text, workload.ReplumbImage)
+		return strings.Replace(text, "  proof: {agents: Disabled}\n", "  proof: {agents: Enabled, wait: 1m, soak: 5s}\n", 1)
 	})
 }
 

@@ -100,7 +100,7 @@ func (k *byThePage) byItself(file string) string {
 	text, err := os.ReadFile(file)
 	must(k.T, err)
 	edited := strings.Replace(string(text), "  serviceCIDR:\n", "  serviceCIDR:\n    gates: Kubeadm\n", 1) +
-		fmt.Sprintf("  proof: {agents: Enabled, image: %q, soak: 5s, wait: 1m}\n", workload.ReplumbImage)
+		fmt.Sprintf("  image: %q\n  proof: {agents: Enabled, soak: 5s, wait: 1m}\n", workload.ReplumbImage)
 	must(k.T, os.WriteFile(file, []byte(edited), 0o600))
 	return file
 }
@@ -191,9 +191,10 @@ func TestKubeadmPods(t *testing.T) {
   podCIDR:
     from: [%s]
     to: [%s]
-    canary: {image: %q}
     roll: {timeout: 3m}
     nodes: {gates: Kubeadm, gateWait: 3m}
+  image: %q
+  proof: {agents: Disabled}
 `, oldPods, newPods, workload.ReplumbImage)
 	before := k.written()
 

@@ -81,7 +81,7 @@ func removal(t *testing.T, l *lab.Lab, stay []string, goes string) string {
 				Old: hosts(goes), New: hosts(stay...), Canary: v1alpha1.PodCanarySpec{Mode: v1alpha1.PodCanaryDisabled},
 				Terminate: v1alpha1.TerminateSpec{Action: answering(t, dir, o.serve)},
 			},
-			Proof: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled, Image: workload.ReplumbImage},
+			Image: workload.ReplumbImage, Proof: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled},
 		},
 	}
 	body, err := yaml.Marshal(m)

@@ -240,7 +240,8 @@ func (r *pair) networkFile(vouched bool) string {
 	r.must(os.WriteFile(path, manifests, 0o600))
 	m := r.example("cni/flannel-to-calico.yaml")
 	n := m.Spec.CNI
-	n.Manifests, n.PodCIDR, n.Canary.Image = []string{path}, newPodRange, workload.ReplumbImage
+	n.Manifests, n.PodCIDR = []string{path}, newPodRange
+	m.Spec.Image, m.Spec.Proof.Agents = workload.ReplumbImage, v1alpha1.AgentsDisabled
 	n.Traffic.Window = &metav1.Duration{Duration: 10 * time.Second}
 	n.Traffic.Ignore = []string{balancer(r.left) + "/32"} // which asks nodes for their health all the time
 	n.Vouch = v1alpha1.CNIVouchSpec{KubeProxy: vouched, Quiet: n.Traffic.Ignore}

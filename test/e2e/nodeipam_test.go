@@ -153,9 +153,10 @@ func writeNodes(t *testing.T) string {
   podCIDR:
     from: [%s]
     to: [%s]
-    canary: {image: "replumb.local/replumb:lab"}
     roll: {timeout: 3m}
     nodes: {gateWait: 3m}
+  image: "replumb.local/replumb:lab"
+  proof: {agents: Disabled}
 `, oldPods, newPods)
 }
 

@@ -215,7 +215,7 @@ func (o *owner) fill(m *v1alpha1.Migration, dir string, action *v1alpha1.Action)
 	for _, m := range inNetwork(o.lab, lab.ControlPlane, "a") {
 		c.Etcd.Endpoints = append(c.Etcd.Endpoints, "https://"+netip.AddrPortFrom(m.Address, 2379).String())
 	}
-	n.Canary.Image = workload.ReplumbImage
+	m.Spec.Image, m.Spec.Proof.Agents = workload.ReplumbImage, v1alpha1.AgentsDisabled
 	if o.replaces {
 		c.Mode = v1alpha1.ControlPlaneReplace
 	}

@@ -133,7 +133,8 @@ func (o *overlapped) file() string {
     refresh: {mode: Report}
     apiServers: [%s]
   batch: {size: 8, settle: 1s}
-  proof: {agents: Disabled, image: %q}
+  image: %q
+  proof: {agents: Disabled}
 `, newRange, shortDrain, strings.Join(o.l.APIServers(), ", "), workload.ReplumbImage)
 }
 

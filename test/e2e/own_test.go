@@ -224,7 +224,8 @@ func keepersMigration(t *testing.T, name string, strategy v1alpha1.Strategy) str
     strategies: {clusterIP: %s, nodePort: Etcd}
     %s
   batch: {size: 8, settle: 1s}
-  proof: {agents: Enabled, image: %q, soak: 5s, wait: 1m}
+  image: %q
+  proof: {agents: Enabled, soak: 5s, wait: 1m}
 `, newRange, "45s", strategy, storedEtcd, workload.ReplumbImage)
 }
 

@@ -235,8 +235,9 @@ func writePodMigration(t *testing.T, name string, from, to netip.Prefix) string 
   podCIDR:
     from: [%s]
     to: [%s]
-    canary: {image: %s}
     roll: {parallel: 2, barePods: Evict}
+  image: %s
+  proof: {agents: Disabled}
 `, from, to, workload.ReplumbImage)
 }
 

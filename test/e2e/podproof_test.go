@@ -121,10 +121,10 @@ func writeWatched(t *testing.T, podCIDR string) string {
 	return writeSpec(t, watchedName, `
   podCIDR:
     %s
-    canary: {image: %s}
     roll: {timeout: 3m}
     nodes: {gateWait: 3m}
   batch: {size: 2, settle: 1s}
-  proof: {agents: Enabled, image: %s, wait: 1m}
-`, podCIDR, workload.ReplumbImage, workload.ReplumbImage)
+  image: %s
+  proof: {agents: Enabled, wait: 1m}
+`, podCIDR, workload.ReplumbImage)
 }

@@ -34,7 +34,8 @@ func testProofEndpoints(t *testing.T, l *lab.Lab) {
     clusterServices: Stay
     refresh: {leaveFirst: None}
   batch: {size: 4, settle: 1s}
-  proof: {agents: Enabled, image: %s}
+  image: %s
+  proof: {agents: Enabled}
 `, "172.22.0.0/16", workload.ReplumbImage)
 
 	var resume func()

@@ -142,9 +142,9 @@ func (p proven) write(t *testing.T) string {
     refresh: {mode: Report}
   batch: {size: 4, settle: 1s}
   %s
+  image: %s
   proof:
     agents: Enabled
-    image: %s
     soak: 5s
     wait: %s
     %s

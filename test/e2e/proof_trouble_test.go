@@ -42,7 +42,7 @@ func noImage(t *testing.T, l *lab.Lab) {
 	before := allServices(t, l)
 	const name, refused = "imageless", "127.0.0.1:1/none:lab"
 	bad := proven{name: name, to: "172.21.0.0/16", image: refused, wait: "20s"}.write(t)
-	requireNoAgents(t, l, bad, "node node1: pod agent-", "has no image "+refused+": ", "ImagePull", "spec.proof.image")
+	requireNoAgents(t, l, bad, "node node1: pod agent-", "has no image "+refused+": ", "ImagePull", "spec.image")
 	after := allServices(t, l)
 	delete(after, v1alpha1.SystemNamespace+"/probe")
 	requireSame(t, before, after)
@@ -54,7 +54,7 @@ func noImage(t *testing.T, l *lab.Lab) {
 	// Without agents one can still go back.
 	const nowhere = "replumb.local/none:lab"
 	bad = proven{name: name, to: "172.21.0.0/16", image: nowhere, wait: "20s"}.write(t)
-	requireNoAgents(t, l, bad, "node node1: pod agent-", "has no image "+nowhere, "spec.proof.image")
+	requireNoAgents(t, l, bad, "node node1: pod agent-", "has no image "+nowhere, "spec.image")
 	began := time.Now()
 	replumb(t, l, "rollback", name, "--yes")
 	t.Logf("rolled back in %s without an agent", time.Since(began).Round(time.Second))

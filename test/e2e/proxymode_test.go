@@ -38,7 +38,7 @@ kind: Migration
 metadata: {name: %s}
 spec:
   kubeProxy: {mode: nftables}
-  proof: {image: %q}
+  image: %q
 `, toNFTables, workload.ReplumbImage), 0o600))
 	apply := func(killAt func(engine.Event) bool) int {
 		return attendProxies(t, p, killAt, "apply", "-f", file, "--yes")

@@ -88,7 +88,8 @@ func newRestarts(t *testing.T, l *lab.Lab) *restarts {
     drain: 1s
     clusterServices: Stay
   batch: {size: 4, settle: 1s}
-  proof: {agents: Enabled, image: %s}
+  image: %s
+  proof: {agents: Enabled}
 `, newRange, workload.ReplumbImage)}
 	// CoreDNS is in a namespace with a Service that moves, and knows its address from when it started. It is given the share of the processors
 	// that it takes, and room.

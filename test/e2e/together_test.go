@@ -81,11 +81,11 @@ spec:
   podCIDR:
     from: [%s]
     to: [%s]
-    canary: {image: %[4]s}
     roll: {timeout: 3m}
     nodes: {gateWait: 3m}
   batch: {size: 2, settle: 1s}
-  proof: {agents: Enabled, image: %[4]s, wait: 1m}
+  image: %[4]s
+  proof: {agents: Enabled, wait: 1m}
 ---
 apiVersion: replumb.dev/v1alpha1
 kind: Migration
@@ -97,7 +97,8 @@ spec:
     clusterServices: Stay
     refresh: {mode: Report}
   batch: {size: 4, settle: 1s}
-  proof: {agents: Enabled, image: %[4]s, soak: 5s, wait: 1m}
+  image: %[4]s
+  proof: {agents: Enabled, soak: 5s, wait: 1m}
 `, oldPods, newPods, newRange, workload.ReplumbImage, "45s")
 	must(t, os.WriteFile(file, []byte(text), 0o600))
 	return file

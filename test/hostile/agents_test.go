@@ -23,7 +23,7 @@ metadata: {name: ` + migrationName + `}
 spec:
   serviceCIDR: {from: [` + oldRange + `], to: [` + newRange + `], drain: 0s, follower: Disabled}
   batch: {settle: 0s}
-  proof: {image: "example.com/replumb:v1"}
+  image: "example.com/replumb:v1"
 `
 
 // agent has the token of the agent of a network on a node, as kubelet mounts it into the agent's pod.

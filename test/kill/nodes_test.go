@@ -136,10 +136,11 @@ func (c nodeCluster) look(t *testing.T) picture {
 func (c nodeCluster) note(t *testing.T, when string) string {
 	t.Helper()
 	return noted(t, c.dir, `
+  image: replumb
+  proof: {agents: Disabled}
   nodes:
     old: {cidrs: [%s]}
     new: {cidrs: [%s]}
-    canary: {image: replumb}
     ingress: {settle: 0s}
     terminate: {when: %s, action: {exec: {command: ["true"]}}}
 `, oldNetwork, newNetwork, when)

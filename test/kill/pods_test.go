@@ -285,7 +285,8 @@ func (c *podCluster) note(t *testing.T, _ string) string {
   podCIDR:
     from: [%s]
     to: [%s]
-    canary: {image: replumb}
+  image: replumb
+  proof: {agents: Disabled}
   batch: {size: 2, settle: 0s}
 `, oldPods, newPods)
 }

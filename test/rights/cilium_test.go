@@ -28,9 +28,9 @@ const ciliumMove = `apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: behind}
 spec:
-  podCIDR: {to: [10.245.0.0/16], canary: {image: replumb}, roll: {barePods: Evict}}
+  image: replumb
+  podCIDR: {to: [10.245.0.0/16], roll: {barePods: Evict}}
   batch: {settle: 0s}
-  proof: {image: replumb}
 `
 
 // ciliumManifests are Cilium as its chart installs it, as far as replumb looks at it.

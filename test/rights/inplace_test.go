@@ -10,16 +10,16 @@ const switchMove = `apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: in-place}
 spec:
+  image: replumb
   cni:
     to: calico
     mode: InPlace
     again: 0
     manifests: [calico.yaml]
     inPlace: {barePods: Evict}
-    canary: {image: replumb}
     vouch: {kubeProxy: true}
   batch: {settle: 0s}
-  proof: {agents: Enabled, image: replumb}
+  proof: {agents: Enabled}
 `
 
 // ownPool is one that the new network alone gives addresses of.
@@ -80,12 +80,12 @@ const proxyMove = `apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: proxy}
 spec:
+  image: replumb
   cni:
     to: cilium
     mode: InPlace
     kubeProxy: Replace
     manifests: [cilium.yaml]
-    canary: {image: replumb}
   batch: {settle: 0s}
   proof: {agents: Disabled}
 `

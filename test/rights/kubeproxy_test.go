@@ -19,8 +19,8 @@ const modeMove = `apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: mode}
 spec:
+  image: replumb
   kubeProxy: {mode: nftables}
-  proof: {image: replumb}
 `
 
 const modeManifests = `apiVersion: v1

@@ -14,7 +14,9 @@ const networkMove = `apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: networks}
 spec:
-  cni: {to: calico, manifests: [calico.yaml], canary: {image: replumb}, vouch: {kubeProxy: true}}
+  image: replumb
+  proof: {agents: Disabled}
+  cni: {to: calico, manifests: [calico.yaml], vouch: {kubeProxy: true}}
 `
 
 // wayBack is another migration, of which users only look what it would do.
@@ -22,7 +24,9 @@ const wayBack = `apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: back}
 spec:
-  cni: {to: flannel, manifests: [flannel.yaml], canary: {image: replumb}, vouch: {kubeProxy: true}}
+  image: replumb
+  proof: {agents: Disabled}
+  cni: {to: flannel, manifests: [flannel.yaml], vouch: {kubeProxy: true}}
 `
 
 // flannel is the network before, but for its agent. What its roles grant, the operator has: no one gives roles more rights than they have.

@@ -11,14 +11,14 @@ const nodeMove = `apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: nodes}
 spec:
+  image: replumb
   nodes:
     old: {cidrs: [192.0.2.0/24]}
     new: {cidrs: [198.51.100.0/24]}
     drain: {barePods: Evict, force: [shop/stubborn]}
-    canary: {image: replumb}
     ingress: {settle: 0s}
     terminate: {when: AtFinish, action: {exec: {command: ["true"]}}}
-  proof: {agents: Enabled, image: replumb}
+  proof: {agents: Enabled}
 `
 
 // carried is what old nodes carry beside workloads: what answers on them from outside, a pod that is forced, one of a Job, and one on each

@@ -18,9 +18,9 @@ const podMove = `apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: pods}
 spec:
-  podCIDR: {to: [10.245.0.0/24], canary: {image: replumb}, roll: {barePods: Evict}}
+  image: replumb
+  podCIDR: {to: [10.245.0.0/24], roll: {barePods: Evict}}
   batch: {settle: 0s}
-  proof: {image: replumb}
 `
 
 // kubeadm is its configuration, which says of which range pods are, and which the operator changes before the old one is given up.

@@ -29,9 +29,9 @@ const rangeMove = `apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: ranges}
 spec:
-  podCIDR: {to: [10.245.0.0/16], canary: {image: replumb}, roll: {barePods: Evict}}
+  image: replumb
+  podCIDR: {to: [10.245.0.0/16], roll: {barePods: Evict}}
   batch: {settle: 0s}
-  proof: {image: replumb}
 `
 
 // TestNodeRanges: the roles are enough for whole migrations of pods whose Nodes carry the ranges, and all of them is needed. That all is

@@ -14,13 +14,14 @@ const serviceMove = `apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: move}
 spec:
+  image: replumb
   serviceCIDR:
     from: [172.31.0.0/16]
     to: [172.24.0.0/16]
     drain: 0s
     refresh: {barePods: Evict}
   batch: {settle: 0s}
-  proof: {image: replumb, soak: 0s}
+  proof: {soak: 0s}
 `
 
 // services are the Services, and a Job beside the workloads that carry their addresses.

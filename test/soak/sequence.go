@@ -63,7 +63,8 @@ spec:
     gateWait: 10m
     apiServers: [%s]
   batch: {size: 8, settle: 1s}
-  proof: {agents: Disabled, image: %s}
+  image: %s
+  proof: {agents: Disabled}
 `, m.name, m.new, strings.Join(apiServers, ", "), workload.ReplumbImage)
 }
 

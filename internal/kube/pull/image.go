@@ -22,6 +22,11 @@ type Image struct {
 	Secrets []string
 }
 
+// Named is the image that a Migration names for all pods of its own, and its pull secrets.
+func Named(s *v1alpha1.MigrationSpec) Image {
+	return Image{Name: s.Image, Secrets: s.ImagePullSecrets}
+}
+
 // Or is the image with the name and the Secrets of another one, each where it has none itself.
 func (i Image) Or(other Image) Image {
 	i.Name = cmp.Or(i.Name, other.Name)
@@ -40,9 +45,9 @@ func (i Image) References() []corev1.LocalObjectReference {
 	return all
 }
 
-// Absent finds missing Secrets for a Check; field is where the Migration names them. It reads
-// metadata alone, and passes over Secrets that the user may not get.
-func (i Image) Absent(ctx context.Context, c client.Reader, field string) ([]findings.Result, error) {
+// Absent finds missing Secrets for a Check. It reads metadata alone, and passes over Secrets that
+// the user may not get.
+func (i Image) Absent(ctx context.Context, c client.Reader) ([]findings.Result, error) {
 	switch {
 	case i.Name == "":
 		return findings.Skip("no image of replumb is to run"), nil
@@ -57,7 +62,7 @@ func (i Image) Absent(ctx context.Context, c client.Reader, field string) ([]fin
 		err := c.Get(ctx, key, secret)
 		switch {
 		case apierrors.IsNotFound(err):
-			out = append(out, findings.Failed("Secret "+key.String(), "secret %s, which %s names, does not exist", key, field))
+			out = append(out, findings.Failed("Secret "+key.String(), "secret %s, which spec.imagePullSecrets names, does not exist", key))
 		case err != nil && !apierrors.IsForbidden(err):
 			return nil, fmt.Errorf("secret %s: %w", key, err)
 		}
@@ -65,14 +70,14 @@ func (i Image) Absent(ctx context.Context, c client.Reader, field string) ([]fin
 	return out, nil
 }
 
-// Needed is Absent for pods that have to run. canary is the field of the Migration that names them,
-// and otherwise says how they can be done without; empty, if they cannot.
-func (i Image) Needed(ctx context.Context, c client.Reader, canary, otherwise string) ([]findings.Result, error) {
+// Needed is Absent for pods that have to run. otherwise says how they can be done without; empty,
+// if they cannot.
+func (i Image) Needed(ctx context.Context, c client.Reader, otherwise string) ([]findings.Result, error) {
 	if i.Name != "" {
-		return i.Absent(ctx, c, canary+".imagePullSecrets")
+		return i.Absent(ctx, c)
 	}
-	return []findings.Result{findings.Failed("", "%s.image is empty, and this build of replumb has no image of its own: "+
-		"name an image of replumb that the nodes can pull%s", canary, otherwise)}, nil
+	return []findings.Result{findings.Failed("", "spec.image is empty, and this build of replumb has no image of its own: "+
+		"name an image of replumb that the nodes can pull%s", otherwise)}, nil
 }
 
 // Check is every kind's check of what Absent and Needed find.

@@ -61,10 +61,10 @@ func TestAbsent(t *testing.T) {
 	c, asked := server(t, map[string]int{
 		"there": http.StatusOK, "missing": http.StatusNotFound, "hidden": http.StatusForbidden, "broken": http.StatusTeapot,
 	})
-	got, err := Image{Name: "i", Secrets: []string{"there", "missing", "hidden"}}.Absent(t.Context(), c, "spec.a.imagePullSecrets")
+	got, err := Image{Name: "i", Secrets: []string{"there", "missing", "hidden"}}.Absent(t.Context(), c)
 	want := findings.Failed(
 		"Secret replumb-system/missing",
-		"secret replumb-system/missing, which spec.a.imagePullSecrets names, does not exist",
+		"secret replumb-system/missing, which spec.imagePullSecrets names, does not exist",
 	)
 	if err != nil || !slices.Equal(got, []findings.Result{want}) {
 		t.Errorf("found %v, %v", got, err)
@@ -73,13 +73,13 @@ func TestAbsent(t *testing.T) {
 	if want := []string{secrets + "there", secrets + "missing", secrets + "hidden"}; !slices.Equal(*asked, want) {
 		t.Errorf("asked %q", *asked)
 	}
-	if _, err := (Image{Name: "i", Secrets: []string{"broken"}}).Absent(t.Context(), c, ""); err == nil ||
+	if _, err := (Image{Name: "i", Secrets: []string{"broken"}}).Absent(t.Context(), c); err == nil ||
 		!strings.HasPrefix(err.Error(), "secret replumb-system/broken: ") {
 		t.Errorf("got %v", err)
 	}
 	for _, none := range []Image{{}, {Name: "i"}, {Secrets: []string{"missing"}}} {
 		*asked = nil
-		if got, err := none.Absent(t.Context(), c, ""); len(got) != 1 || got[0].Outcome != findings.Skipped || err != nil || len(*asked) > 0 {
+		if got, err := none.Absent(t.Context(), c); len(got) != 1 || got[0].Outcome != findings.Skipped || err != nil || len(*asked) > 0 {
 			t.Errorf("%+v: found %v, %v, asked %q", none, got, err, *asked)
 		}
 	}
@@ -89,10 +89,10 @@ func TestAbsent(t *testing.T) {
 func TestNeeded(t *testing.T) {
 	c, _ := server(t, map[string]int{"missing": http.StatusNotFound})
 	for says, i := range map[string]Image{
-		"spec.a.canary.image is empty":   {Secrets: []string{"missing"}},
-		"spec.a.canary.imagePullSecrets": {Name: "i", Secrets: []string{"missing"}},
+		"spec.image is empty":   {Secrets: []string{"missing"}},
+		"spec.imagePullSecrets": {Name: "i", Secrets: []string{"missing"}},
 	} {
-		got, err := i.Needed(t.Context(), c, "spec.a.canary", ", or do without")
+		got, err := i.Needed(t.Context(), c, ", or do without")
 		if err != nil || len(got) != 1 || got[0].Outcome != findings.Fail || !strings.Contains(got[0].Message, says) {
 			t.Errorf("%+v: found %v, %v", i, got, err)
 		}

@@ -27,7 +27,7 @@ func halfWay(t *testing.T, agents v1alpha1.AgentMode) switchover.Plans {
 	plans, _ := planner(t, in)
 	p := plans.Shared()
 	config := &lossguard.AgentConfig{
-		Cluster: p.Deps.Cluster, Migration: "m", Own: p.Deps.Image, Spec: v1alpha1.ProofSpec{Agents: agents},
+		Cluster: p.Deps.Cluster, Migration: "m", Runnable: p.Deps.Image, Spec: v1alpha1.ProofSpec{Agents: agents},
 	}
 	p.Agents = config.New(len(p.Inventory.Nodes))
 	return plans

@@ -109,7 +109,7 @@ func planner(t *testing.T, in map[string][]byte) (switchover.Plans, switchover.I
 	case job.Spec.Serving:
 		strategy = inPlace
 	}
-	input := switchover.Input{Strategy: strategy, Inventory: s, Image: job.Spec.Canary.Image}
+	input := switchover.Input{Strategy: strategy, Inventory: s, Image: job.Spec.Common.Image}
 	for _, name := range f.Others {
 		other := v1alpha1.Migration{Status: v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseApplying}}
 		other.Name = name

@@ -1,7 +1,6 @@
 package cni
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -58,7 +57,7 @@ func NewJob(deps Deps, m *v1alpha1.Migration) (*Job, error) {
 // there is nothing to see.
 func (j *Job) agents() *lossguard.AgentConfig {
 	c := &j.agentConfig
-	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = j.Deps.Cluster, j.Spec.Name, j.Spec.Common.Proof, j.Deps.Image, j.Deps.Now
+	c.Bring(j.Deps.Deps, j.Spec.Name, &j.Spec.Common)
 	c.None = !modeOf(j.Spec).serves
 	return c
 }
@@ -89,11 +88,11 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 // Turn fails if there is nothing that cleans nodes, since one that has begun must not be left half
 // way. Before it begins, a check says so.
 func (j *Job) Turn(context.Context, *v1alpha1.Migration, v1alpha1.DesiredState) error {
-	if cmp.Or(j.Spec.Canary.Image, j.Deps.Image.Name) != "" {
+	if j.Deps.ImageOf(&j.Spec.Common).Name != "" {
 		return nil
 	}
 	return &spec.Error{
-		Field: switchover.Field + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",
+		Field: "spec.image", Problem: "is empty, and this build of replumb has no image of its own",
 		Hint: "name an image of replumb that the nodes can pull",
 	}
 }
@@ -139,11 +138,6 @@ func (j *Job) Examine(ctx context.Context) (Plans, error) {
 	if in.AbsentSecrets, err = p.AbsentSecrets(ctx, j.Deps.Cluster); err != nil {
 		return nil, err
 	}
-	forAgents, err := j.agents().AbsentSecrets(ctx, j.Deps.Cluster)
-	if err != nil {
-		return nil, err
-	}
-	in.AbsentSecrets = append(in.AbsentSecrets, forAgents...)
 	found, err := p.Agents.Try(ctx, &j.Subject, j.Deps.Cluster)
 	if err != nil {
 		return nil, err

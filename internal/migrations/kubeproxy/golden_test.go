@@ -71,14 +71,14 @@ func planned(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	nowhere, err := cluster.Connect(&rest.Config{Host: "http://192.0.2.1"})
 	must(t, err)
 	deps := migration.Deps{Cluster: nowhere, Image: pull.Image{Name: "replumb"}}
-	p := &Planner{Base: migration.Base{Tools: deps, Migration: job.Migration}, Inventory: s, Image: pull.Image{Name: "replumb", Secrets: job.Spec.Common.Proof.ImagePullSecrets}}
-	input := Input{Inventory: s, Image: "replumb", Agents: job.Spec.Common.Proof.Image, Access: migrationtest.Access(t, Roles(), f.Denied...)}
+	p := &Planner{Base: migration.Base{Tools: deps, Migration: job.Migration}, Inventory: s, Image: pull.Image{Name: "replumb", Secrets: job.Spec.Common.ImagePullSecrets}}
+	input := Input{Inventory: s, Image: "replumb", Agents: job.Spec.Common.Image, Access: migrationtest.Access(t, Roles(), f.Denied...)}
 	for _, name := range f.Others {
 		other := v1alpha1.Migration{Status: v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseApplying}}
 		other.Name = name
 		input.Others = append(input.Others, other)
 	}
-	input.AbsentSecrets, err = p.Image.Needed(t.Context(), migrationtest.Lacking(f.Absent), "spec.proof", "")
+	input.AbsentSecrets, err = p.Image.Needed(t.Context(), migrationtest.Lacking(f.Absent), "")
 	must(t, err)
 	return p, input
 }

@@ -39,13 +39,12 @@ func NewJob(tools migration.Deps, m *v1alpha1.Migration) (*Job, error) {
 }
 
 func (j *Job) agents() *lossguard.AgentConfig {
-	return j.AgentsOf(j.Tools, j.Spec.Name, j.Spec.Common.Proof)
+	return j.AgentsOf(j.Tools, j.Spec.Name, &j.Spec.Common)
 }
 
 // image is what runs on nodes, with agents or without.
 func (j *Job) image() pull.Image {
-	proof := j.Spec.Common.Proof
-	return pull.Image{Name: proof.Image, Secrets: proof.ImagePullSecrets}.Or(j.Tools.Image)
+	return j.Tools.ImageOf(&j.Spec.Common)
 }
 
 // Adopt takes over what is recorded, and refuses a different job under the same name.
@@ -63,7 +62,7 @@ func (j *Job) Turn(context.Context, *v1alpha1.Migration, v1alpha1.DesiredState) 
 		return nil
 	}
 	return &spec.Error{
-		Field: "spec.proof.image", Problem: "is empty, and this build of replumb has no image of its own",
+		Field: "spec.image", Problem: "is empty, and this build of replumb has no image of its own",
 		Hint: "name an image of replumb that the nodes can pull",
 	}
 }
@@ -98,7 +97,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if in.Others, err = migration.List(ctx, j.Tools.Cluster); err != nil {
 		return nil, err
 	}
-	if in.AbsentSecrets, err = p.Image.Needed(ctx, j.Tools.Cluster, "spec.proof", ""); err != nil {
+	if in.AbsentSecrets, err = p.Image.Needed(ctx, j.Tools.Cluster, ""); err != nil {
 		return nil, err
 	}
 	found, err := p.Agents.Try(ctx, &j.Subject, j.Tools.Cluster)

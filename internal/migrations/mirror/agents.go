@@ -17,7 +17,7 @@ import (
 const ofSource = " of the source"
 
 func (j *Job) agents() *lossguard.AgentConfig {
-	return j.AgentsOf(j.Tools.Deps, j.Spec.Name, j.Spec.Common.Proof)
+	return j.AgentsOf(j.Tools.Deps, j.Spec.Name, &j.Spec.Common)
 }
 
 // watchedBy makes the agents on every node of the source, and removes what an earlier run left.

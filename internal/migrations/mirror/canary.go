@@ -37,17 +37,13 @@ func (s *Spec) tries() bool {
 	return s.Canary.Mode == v1alpha1.PodCanaryRun && len(s.Canary.Targets) > 0
 }
 
-func (s *Spec) canaryImage(own pull.Image) pull.Image {
-	return pull.Image{Name: s.Canary.Image, Secrets: s.Canary.ImagePullSecrets}.Or(own)
-}
-
 // absentSecrets finds missing pull secrets: of agents in the source, of canaries in the target.
 func (j *Job) absentSecrets(ctx context.Context, source, target client.Reader) ([]findings.Result, error) {
 	out, err := j.agents().AbsentSecrets(ctx, source)
 	if err != nil || !j.Spec.tries() || j.WithoutTarget {
 		return out, err
 	}
-	there, err := j.Spec.canaryImage(j.Tools.Image).Needed(ctx, target, root+".canary", ", or set mode: Disabled")
+	there, err := j.Tools.ImageOf(&j.Spec.Common).Needed(ctx, target, ", or set "+root+".canary.mode: Disabled")
 	for _, r := range there {
 		r.Message = "in the target: " + r.Message
 		out = append(out, r)

@@ -60,21 +60,21 @@ func TestSpread(t *testing.T) {
 func TestCanariesNeedAnImage(t *testing.T) {
 	targets := []string{"192.0.2.10:5432"}
 	for name, tt := range map[string]struct {
-		canary v1alpha1.PodCanarySpec
-		own    string
-		ok     bool
+		canary     v1alpha1.PodCanarySpec
+		own, named string
+		ok         bool
 	}{
-		"no targets":       {v1alpha1.PodCanarySpec{Mode: v1alpha1.PodCanaryRun}, "", true},
-		"disabled":         {v1alpha1.PodCanarySpec{Mode: v1alpha1.PodCanaryDisabled, Targets: targets}, "", true},
-		"none":             {v1alpha1.PodCanarySpec{Mode: v1alpha1.PodCanaryRun, Targets: targets}, "", false},
-		"that of the spec": {v1alpha1.PodCanarySpec{Mode: v1alpha1.PodCanaryRun, Targets: targets, Image: "i"}, "", true},
-		"that of a build":  {v1alpha1.PodCanarySpec{Mode: v1alpha1.PodCanaryRun, Targets: targets}, "i", true},
+		"no targets":       {v1alpha1.PodCanarySpec{Mode: v1alpha1.PodCanaryRun}, "", "", true},
+		"disabled":         {v1alpha1.PodCanarySpec{Mode: v1alpha1.PodCanaryDisabled, Targets: targets}, "", "", true},
+		"none":             {v1alpha1.PodCanarySpec{Mode: v1alpha1.PodCanaryRun, Targets: targets}, "", "", false},
+		"that of the spec": {v1alpha1.PodCanarySpec{Mode: v1alpha1.PodCanaryRun, Targets: targets}, "", "i", true},
+		"that of a build":  {v1alpha1.PodCanarySpec{Mode: v1alpha1.PodCanaryRun, Targets: targets}, "i", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &Job{Spec: Spec{Canary: tt.canary}}
+			j := &Job{Spec: Spec{Canary: tt.canary, Common: v1alpha1.MigrationSpec{Image: tt.named}}}
 			j.Tools.Image = pull.Image{Name: tt.own}
 			got, err := j.absentSecrets(t.Context(), migrationtest.Lacking{}, migrationtest.Lacking{})
-			lacks := func(r findings.Result) bool { return strings.Contains(r.Message, "spec.mirror.canary.image is empty") }
+			lacks := func(r findings.Result) bool { return strings.Contains(r.Message, "spec.image is empty") }
 			if err != nil || slices.ContainsFunc(got, lacks) == tt.ok {
 				t.Errorf("got %v, %v", got, err)
 			}

@@ -207,7 +207,7 @@ func (p *Planner) canaries() []engine.Group {
 	}
 	return engine.InOrder(&canaryStep{
 		target: p.target.Cluster, migration: p.spec().Name,
-		image:   p.Inventory.Spec.canaryImage(p.Tools.Image),
+		image:   p.Tools.ImageOf(&p.Inventory.Spec.Common),
 		targets: p.spec().Canary.Targets,
 	})
 }

@@ -28,7 +28,8 @@ import (
 func reaching(t *testing.T) *fixture {
 	t.Helper()
 	f := setup(t, func(m *v1alpha1.Migration) {
-		m.Spec.Mirror.Canary = v1alpha1.PodCanarySpec{Image: "replumb", Targets: []string{"192.0.2.10:5432", "db.example.test:3306"}}
+		m.Spec.Image, m.Spec.Proof.Agents = "replumb", v1alpha1.AgentsDisabled
+		m.Spec.Mirror.Canary = v1alpha1.PodCanarySpec{Targets: []string{"192.0.2.10:5432", "db.example.test:3306"}}
 	})
 	fleet := &fakekubelet.Fleet{Client: f.target}
 	f.must(client.IgnoreAlreadyExists(fleet.Node(t.Context(), "b", netip.MustParseAddr("192.0.2.2"))))

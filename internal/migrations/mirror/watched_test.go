@@ -25,7 +25,7 @@ import (
 func watched(t *testing.T, losing func(*fixture) int, mute func(*fixture) bool) *fixture {
 	t.Helper()
 	f := setup(t, func(m *v1alpha1.Migration) {
-		m.Spec.Proof = v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled, Image: "replumb"}
+		m.Spec.Image, m.Spec.Proof = "replumb", v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled}
 	})
 	player := &fakekubelet.Agents{
 		Client: f.source,

@@ -21,10 +21,11 @@ apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: vpc}
 spec:
+  image: replumb
+  proof: {agents: Disabled}
   nodes:
     old: {cidrs: [10.1.0.0/16]}
     new: {cidrs: [10.2.0.0/16]}
-    canary: {image: replumb}
     records: [{name: www.example.com, from: [10.1.0.80], to: [10.2.0.80], provider: {manual: {}}}]
     controlPlane:
       etcd: {endpoints: ["https://10.1.0.11:2379"], caFile: ca.crt, certFile: client.crt, keyFile: client.key, snapshotUnencrypted: true}
@@ -130,7 +131,7 @@ func TestOperatorsHearOfGates(t *testing.T) {
 // TestActionsAreNoGates: operators are not asked for what an action does.
 func TestActionsAreNoGates(t *testing.T) {
 	const action = "{exec: {command: [/srv/machines.sh]}}"
-	all := gates(t, strings.NewReplacer("canary:", "join: {provision: "+action+"}\n    terminate: {action: "+action+"}\n    canary:",
+	all := gates(t, strings.NewReplacer("  nodes:", "  nodes:\n    join: {provision: "+action+"}\n    terminate: {action: "+action+"}",
 		"controlPlane:", "controlPlane:\n      provision: "+action+"\n      retire: "+action+"\n      terminate: "+action).Replace(byHand))
 	for id := range all {
 		if !strings.Contains(id, "record/") {

@@ -219,7 +219,7 @@ func TestEveryCheckFiresAndPasses(t *testing.T) {
 // TestPullSecrets: canaries have those that are named, and the image of this version where none is.
 func TestPullSecrets(t *testing.T) {
 	for _, secrets := range [][]string{nil, {"registry", "mirror"}} {
-		l := live{migration.Deps{Image: pull.Image{Name: "own"}}, Spec{Canary: v1alpha1.PodCanarySpec{ImagePullSecrets: secrets}}}
+		l := live{migration.Deps{Image: pull.Image{Name: "own"}}, Spec{Common: v1alpha1.MigrationSpec{ImagePullSecrets: secrets}}}
 		if got := l.connectivityTest(nil).Image; got.Name != "own" || !slices.Equal(got.Secrets, secrets) {
 			t.Errorf("%v: canaries have %+v", secrets, got)
 		}
@@ -229,8 +229,10 @@ func TestPullSecrets(t *testing.T) {
 // TestAbsentSecrets: those of canaries that are not to run are not looked for.
 func TestAbsentSecrets(t *testing.T) {
 	for mode, want := range map[v1alpha1.PodCanaryMode]int{v1alpha1.PodCanaryRun: 1, v1alpha1.PodCanaryDisabled: 0} {
-		canary := v1alpha1.PodCanarySpec{Mode: mode, Image: "i", ImagePullSecrets: []string{"registry"}}
-		got, err := (&Job{Spec: Spec{Canary: canary}}).absentSecrets(t.Context(), migrationtest.Lacking{"registry"})
+		common := v1alpha1.MigrationSpec{
+			Image: "i", ImagePullSecrets: []string{"registry"}, Proof: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled},
+		}
+		got, err := (&Job{Spec: Spec{Canary: v1alpha1.PodCanarySpec{Mode: mode}, Common: common}}).absentSecrets(t.Context(), migrationtest.Lacking{"registry"})
 		got = slices.DeleteFunc(got, func(r findings.Result) bool { return r.Outcome == findings.Skipped })
 		if err != nil || len(got) != want {
 			t.Errorf("%s: found %v, %v", mode, got, err)

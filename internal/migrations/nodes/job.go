@@ -57,7 +57,7 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 }
 
 func (j *Job) agents() *lossguard.AgentConfig {
-	return j.AgentsOf(j.Tools, j.Spec.Name, j.Spec.Common.Proof)
+	return j.AgentsOf(j.Tools, j.Spec.Name, &j.Spec.Common)
 }
 
 // newAgents makes the agents of a job. Cluster DNS moves with all other pods.
@@ -119,12 +119,10 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 
 // absentSecrets finds missing pull secrets of agents and canaries.
 func (j *Job) absentSecrets(ctx context.Context, in client.Reader) ([]findings.Result, error) {
-	out, err := j.agents().AbsentSecrets(ctx, in)
-	if err != nil || j.Spec.Canary.Mode != v1alpha1.PodCanaryRun {
-		return out, err
+	if j.Spec.Canary.Mode == v1alpha1.PodCanaryRun {
+		return j.Tools.ImageOf(&j.Spec.Common).Needed(ctx, in, ", or set "+root+".canary.mode: Disabled")
 	}
-	canaries, err := live{j.Tools, j.Spec}.image().Needed(ctx, in, root+".canary", ", or set mode: Disabled")
-	return append(out, canaries...), err
+	return j.agents().AbsentSecrets(ctx, in)
 }
 
 // sortIntoTiers sorts each workload as a Service of the same namespace, name and labels would be.

@@ -349,7 +349,7 @@ func (p *Planner) cleanUp() []engine.Group {
 }
 
 func (l live) image() pull.Image {
-	return pull.Image{Name: l.spec.Canary.Image, Secrets: l.spec.Canary.ImagePullSecrets}.Or(l.Image)
+	return l.ImageOf(&l.spec.Common)
 }
 
 // watch puts agents on every node, unless there is nothing left to do that they could see.

@@ -28,7 +28,7 @@ type watchedFixture struct {
 func setupWatched(t *testing.T, budget int) *watchedFixture {
 	t.Helper()
 	f := &watchedFixture{fixture: setup(t, func(m *v1alpha1.Migration) {
-		m.Spec.Proof = v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled, Image: "replumb", Budget: budget}
+		m.Spec.Image, m.Spec.Proof = "replumb", v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled, Budget: budget}
 	})}
 	player := &fakekubelet.Agents{
 		Client: server, Lose: func(*corev1.Pod) int { f.Mu.Lock(); defer f.Mu.Unlock(); return f.losing },

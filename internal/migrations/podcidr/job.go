@@ -59,7 +59,7 @@ func NewJob(tools Deps, m *v1alpha1.Migration) (*Job, error) {
 }
 
 func (j *Job) agents() *lossguard.AgentConfig {
-	return j.AgentsOf(j.Tools, j.Spec.Name, j.Spec.Common.Proof)
+	return j.AgentsOf(j.Tools, j.Spec.Name, &j.Spec.Common)
 }
 
 // newAgents makes agents whose pods move like all others. Calico drops packets when it moves
@@ -150,16 +150,13 @@ func (j *Job) absentSecrets(
 	p *podmove.Planner,
 	s podmove.Strategy,
 ) ([]findings.Result, error) {
-	out, err := j.agents().AbsentSecrets(ctx, in)
-	if err != nil || !p.Tries() && !s.KeepsTunnels() {
-		return out, err
+	switch {
+	case p.Tries():
+		return p.Image().Needed(ctx, in, ", or set "+podmove.Field+".canary.mode: Disabled")
+	case s.KeepsTunnels():
+		return p.Image().Needed(ctx, in, ", or set "+podmove.Field+".tunnels.mode: Leave")
 	}
-	otherwise := ", or set " + podmove.Field + ".tunnels.mode: Leave"
-	if p.Tries() {
-		otherwise = ", or set mode: Disabled"
-	}
-	canaries, err := p.Image().Needed(ctx, in, podmove.Field+".canary", otherwise)
-	return append(out, canaries...), err
+	return j.agents().AbsentSecrets(ctx, in)
 }
 
 func ownServices(svc *corev1.Service) bool { return svc.Namespace == metav1.NamespaceSystem }

@@ -18,10 +18,10 @@ func TestAgentsWithoutImage(t *testing.T) {
 	m := sample()
 	watched(m)
 	var wrong *spec.Error
-	if _, err := NewJob(Deps{}, m); !errors.As(err, &wrong) || wrong.Field != "spec.proof.image" {
+	if _, err := NewJob(Deps{}, m); !errors.As(err, &wrong) || wrong.Field != "spec.image" {
 		t.Errorf("got %v", err)
 	}
-	m.Spec.Proof.Image = "example.com/replumb:v1"
+	m.Spec.Image = "example.com/replumb:v1"
 	if _, err := NewJob(Deps{}, m); err != nil {
 		t.Error(err)
 	}

@@ -328,7 +328,7 @@ func (j *Job) positions(ctx context.Context, snap *inventory.Snapshot) (inventor
 }
 
 func (j *Job) agents() *lossguard.AgentConfig {
-	c := j.AgentsOf(j.Deps.Deps, j.Spec.Name, j.Spec.Common.Proof)
+	c := j.AgentsOf(j.Deps.Deps, j.Spec.Name, &j.Spec.Common)
 	c.Services = true
 	c.None = j.Spec.Mode == v1alpha1.ModeExtend
 	return c

@@ -19,8 +19,7 @@ func (j *Job) overlapImage() pull.Image {
 
 // image is what replumb's own pods run, whether there are to be agents or not.
 func (j *Job) image() pull.Image {
-	proof := j.Spec.Common.Proof
-	return pull.Image{Name: proof.Image, Secrets: proof.ImagePullSecrets}.Or(j.Deps.Image)
+	return j.Deps.ImageOf(&j.Spec.Common)
 }
 
 // Overlap is what keeps bridges in step between commands, whether it is to run or not.
@@ -37,7 +36,7 @@ func (j *Job) checkOverlap() error {
 		return nil
 	}
 	return &SpecError{
-		Field: "spec.proof.image", Problem: "is empty, and this build of replumb knows of no image of its own",
+		Field: "spec.image", Problem: "is empty, and this build of replumb knows of no image of its own",
 		Hint: "name an image that nodes can pull, or set spec.serviceCIDR.follower: Disabled",
 	}
 }

@@ -65,7 +65,7 @@ func TestOwnIsTried(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := setup(t, func(m *v1alpha1.Migration) { m.Spec.Proof.Image = "example.com/replumb:v1" })
+			f := setup(t, func(m *v1alpha1.Migration) { m.Spec.Image = "example.com/replumb:v1" })
 			f.service("cart", at("10.96.3.7"))
 			f.quiet("RP0112", "RP0113")
 			f.refused(tt.try, func() { f.policy("strict", tt.says, tt.about, "default", v1alpha1.SystemNamespace) })
@@ -83,7 +83,7 @@ func TestOwnIsTried(t *testing.T) {
 
 // TestPodSecurityIsTried: labels that let agents in are refused, and that is found before.
 func TestPodSecurityIsTried(t *testing.T) {
-	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.Proof.Image = "example.com/replumb:v1" })
+	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.Image = "example.com/replumb:v1" })
 	server.Namespace(t, v1alpha1.SystemNamespace)
 	f.quiet("RP0112")
 	strict := &corev1.Namespace{}

@@ -158,11 +158,11 @@ func TestPullSecretsOfAUser(t *testing.T) {
 	secret.Name = "registry"
 	f.Must(server.Create(t.Context(), secret))
 	f.set.Image.Secrets = []string{"registry", "mirror"}
-	absent, err := f.set.Image.Absent(t.Context(), f.set.Cluster, "spec.proof.imagePullSecrets")
+	absent, err := f.set.Image.Absent(t.Context(), f.set.Cluster)
 	if err != nil || len(absent) != 1 || absent[0].Object != "Secret replumb-system/mirror" {
 		t.Errorf("found %v, %v", absent, err)
 	}
-	if absent, err = f.set.Image.Absent(t.Context(), f.as("reader"), ""); err != nil || len(absent) > 0 {
+	if absent, err = f.set.Image.Absent(t.Context(), f.as("reader")); err != nil || len(absent) > 0 {
 		t.Errorf("who may not look finds %v, %v", absent, err)
 	}
 	for _, want := range [][]string{{"registry", "mirror"}, {"registry"}, nil} {

@@ -49,8 +49,8 @@ func (e *SilentError) Advice() string {
 	hint := workload.Advice([]workload.Hint{
 		{
 			Cause: workload.NoImage,
-			Text: "push the image to where nodes pull from, or load it into them, and name it in spec.proof.image, " +
-				"and pull secrets for it in spec.proof.imagePullSecrets",
+			Text: "push the image to where nodes pull from, or load it into them, and name it in spec.image, " +
+				"and pull secrets for it in spec.imagePullSecrets",
 		},
 		{
 			Cause: workload.NoPod,

@@ -22,10 +22,9 @@ import (
 type Watched struct{ agents AgentConfig }
 
 // AgentsOf brings the agents up to date with what the migration says of them by now.
-func (w *Watched) AgentsOf(t migration.Deps, name string, proof v1alpha1.ProofSpec) *AgentConfig {
-	c := &w.agents
-	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = t.Cluster, name, proof, t.Image, t.Now
-	return c
+func (w *Watched) AgentsOf(t migration.Deps, name string, s *v1alpha1.MigrationSpec) *AgentConfig {
+	w.agents.Bring(t, name, s)
+	return &w.agents
 }
 
 func (w *Watched) Observe(o Observer) { w.agents.Observe(o) }
@@ -39,8 +38,9 @@ type AgentConfig struct {
 	Cluster   *cluster.Cluster
 	Migration string
 	Spec      v1alpha1.ProofSpec
-	// Own is the image of this version; empty if this build has none.
-	Own pull.Image
+	// Runnable is what they run, if there are to be any; empty if neither the migration nor this
+	// build has an image.
+	Runnable pull.Image
 	// None says that the migration does nothing that agents could see.
 	None bool
 	// Services says that it moves Services.
@@ -51,12 +51,17 @@ type AgentConfig struct {
 	observer Observer
 }
 
+// Bring has them be as the migration says by now.
+func (c *AgentConfig) Bring(t migration.Deps, name string, s *v1alpha1.MigrationSpec) {
+	c.Cluster, c.Migration, c.Spec, c.Runnable, c.Now = t.Cluster, name, s.Proof, t.ImageOf(s), t.Now
+}
+
 // Image is what agents run; none if there are to be none.
 func (c *AgentConfig) Image() pull.Image {
 	if c.None || c.Spec.Agents == v1alpha1.AgentsDisabled {
 		return pull.Image{}
 	}
-	return pull.Image{Name: c.Spec.Image, Secrets: c.Spec.ImagePullSecrets}.Or(c.Own)
+	return c.Runnable
 }
 
 func (c *AgentConfig) Runs() bool { return c.Image().Name != "" }
@@ -72,7 +77,7 @@ func (c *AgentConfig) Roles(all access.Roles, m *v1alpha1.Migration) access.Role
 
 // AbsentSecrets finds, for a check, the pull secrets of agents that are not there.
 func (c *AgentConfig) AbsentSecrets(ctx context.Context, in client.Reader) ([]findings.Result, error) {
-	return c.Image().Absent(ctx, in, "spec.proof.imagePullSecrets")
+	return c.Image().Absent(ctx, in)
 }
 
 // Check refuses agents that are asked for and that there is no image for.
@@ -81,7 +86,7 @@ func (c *AgentConfig) Check() error {
 		return nil
 	}
 	return &spec.Error{
-		Field: "spec.proof.image", Problem: "is empty, and this build of replumb knows of no image of its own",
+		Field: "spec.image", Problem: "is empty, and this build of replumb knows of no image of its own",
 		Hint: "name an image that nodes can pull, or set spec.proof.agents: Disabled",
 	}
 }

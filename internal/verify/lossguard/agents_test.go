@@ -26,12 +26,11 @@ func TestAgentConfig(t *testing.T) {
 		image  string
 		wrong  bool
 	}{
-		{"this version's image", AgentConfig{Own: own}, "own", false},
-		{"another one", AgentConfig{Own: own, Spec: v1alpha1.ProofSpec{Image: "other"}}, "other", false},
+		{"this version's image", AgentConfig{Runnable: own}, "own", false},
 		{"no image", AgentConfig{}, "", false},
 		{"no image, and they are asked for", AgentConfig{Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled}}, "", true},
-		{"nothing to see", AgentConfig{Own: own, None: true, Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled}}, "", false},
-		{"done without", AgentConfig{Own: own, Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled}}, "", false},
+		{"nothing to see", AgentConfig{Runnable: own, None: true, Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled}}, "", false},
+		{"done without", AgentConfig{Runnable: own, Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled}}, "", false},
 	} {
 		c := &tt.config
 		err := c.Check()
@@ -48,30 +47,31 @@ func TestAgentConfig(t *testing.T) {
 	}
 }
 
-// TestPullSecrets: agents have those of the proof, whatever their image is, and they are looked for
-// if there are to be agents.
-func TestPullSecrets(t *testing.T) {
-	own := pull.Image{Name: "own"}
-	named := v1alpha1.ProofSpec{ImagePullSecrets: []string{"registry", "mirror"}}
-	none := named
-	none.Agents = v1alpha1.AgentsDisabled
+// TestBring: agents run what the Migration names for all pods, with its pull secrets, which are
+// looked for if there are to be agents.
+func TestBring(t *testing.T) {
+	secrets := []string{"registry", "mirror"}
 	for _, tt := range []struct {
-		name   string
-		config AgentConfig
-		want   []string
+		name  string
+		spec  v1alpha1.MigrationSpec
+		none  bool
+		image string
+		want  []string
 	}{
-		{"this version's image", AgentConfig{Own: own, Spec: named}, named.ImagePullSecrets},
-		{"no Secrets", AgentConfig{Own: own}, nil},
-		{"no agents", AgentConfig{Own: own, Spec: none}, nil},
-		{"nothing to see", AgentConfig{Own: own, Spec: named, None: true}, nil},
+		{"this version's image", v1alpha1.MigrationSpec{ImagePullSecrets: secrets}, false, "own", secrets},
+		{"another one", v1alpha1.MigrationSpec{Image: "other"}, false, "other", nil},
+		{"no agents", v1alpha1.MigrationSpec{ImagePullSecrets: secrets, Proof: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled}}, false, "", nil},
+		{"nothing to see", v1alpha1.MigrationSpec{ImagePullSecrets: secrets}, true, "", nil},
 	} {
-		if got := tt.config.Image().Secrets; !slices.Equal(got, tt.want) {
-			t.Errorf("%s: %v", tt.name, got)
+		c := &AgentConfig{None: tt.none}
+		c.Bring(migration.Deps{Image: pull.Image{Name: "own"}}, "m", &tt.spec)
+		if got := c.Image(); got.Name != tt.image || !slices.Equal(got.Secrets, tt.want) {
+			t.Errorf("%s: %+v", tt.name, got)
 		}
-		if p := tt.config.New(1); p != nil && !slices.Equal(p.Image.Secrets, tt.want) {
+		if p := c.New(1); p != nil && !slices.Equal(p.Image.Secrets, tt.want) {
 			t.Errorf("%s: agents have %v", tt.name, p.Image.Secrets)
 		}
-		found, err := tt.config.AbsentSecrets(t.Context(), migrationtest.Lacking{"mirror"})
+		found, err := c.AbsentSecrets(t.Context(), migrationtest.Lacking{"mirror"})
 		found = slices.DeleteFunc(found, func(r findings.Result) bool { return r.Outcome == findings.Skipped })
 		if err != nil || len(found) != len(tt.want)/2 {
 			t.Errorf("%s: found %v, %v", tt.name, found, err)

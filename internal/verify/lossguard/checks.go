@@ -38,7 +38,7 @@ func Checks[In any](unwatched, byTag, place string, see func(In) (image string, 
 			Claim: "the image of agents is named by its digest",
 			Why: "agents run in the network of every node" + place +
 				", and who can move a tag in the registry decides what they are",
-			Fix: "name it as NAME@sha256:DIGEST in spec.proof.image",
+			Fix: "name it as NAME@sha256:DIGEST in spec.image",
 			Run: func(in In) []findings.Result {
 				image, _ := see(in)
 				return agentset.ByTag(image)

@@ -57,7 +57,7 @@ func clusterChecks() []findings.Check[Input] {
 			Code: "RP5006", Severity: findings.Warning, Run: func(in Input) []findings.Result { return agentset.ByTag(in.Image) },
 			Claim: "the image that cleans nodes is named by its digest",
 			Why:   "it runs as root in the network of every node, and who can move a tag in the registry decides what it is",
-			Fix:   "name it as NAME@sha256:DIGEST in spec.cni.canary.image",
+			Fix:   "name it as NAME@sha256:DIGEST in spec.image",
 		},
 		pull.Check("RP5007", func(in Input) []findings.Result { return in.AbsentSecrets }),
 	}

@@ -50,11 +50,13 @@ func (p *Planner) Early() string { return p.Left() }
 func (p *Planner) Spec() Spec { return p.Inventory.Spec }
 
 func (p *Planner) Image() pull.Image {
-	return pull.Image{Name: p.Spec().Canary.Image, Secrets: p.Spec().Canary.ImagePullSecrets}.Or(p.Deps.Image)
+	return p.Deps.ImageOf(&p.Inventory.Spec.Common)
 }
 
+// AbsentSecrets finds missing pull secrets of all pods of the migration, those of agents among
+// them.
 func (p *Planner) AbsentSecrets(ctx context.Context, in client.Reader) ([]findings.Result, error) {
-	return p.Image().Needed(ctx, in, Field+".canary", ": what cleans nodes needs it, with mode: Disabled too")
+	return p.Image().Needed(ctx, in, ": what cleans nodes needs it, without canaries and agents too")
 }
 
 // Frozen reports whether deployments are kept as they are, by another migration or by this one:

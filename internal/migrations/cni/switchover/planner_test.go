@@ -11,14 +11,16 @@ import (
 	"github.com/replumb/replumb/internal/network/nodepod"
 )
 
-// TestPullSecrets: every pod that a migration runs has those of the canary, and with none they are
-// as ever.
+// TestPullSecrets: every pod that a migration runs has those of the Migration, and with none they
+// are as ever.
 func TestPullSecrets(t *testing.T) {
 	for _, tt := range []struct{ secrets, want []string }{
 		{nil, nil},
 		{[]string{"registry", "mirror"}, []string{"registry", "mirror"}},
 	} {
-		p := &Planner{Inventory: &Inventory{Spec: Spec{Name: "m", Canary: v1alpha1.PodCanarySpec{Mode: v1alpha1.PodCanaryRun, ImagePullSecrets: tt.secrets}}}}
+		p := &Planner{Inventory: &Inventory{Spec: Spec{
+			Name: "m", Canary: v1alpha1.PodCanarySpec{Mode: v1alpha1.PodCanaryRun}, Common: v1alpha1.MigrationSpec{ImagePullSecrets: tt.secrets},
+		}}}
 		p.Deps.Image = pull.Image{Name: "i"}
 		for _, verb := range []string{nodepod.VerbTraffic, nodepod.VerbResidue, nodepod.VerbClean} {
 			a := p.OnNode(verb, "a", "", "", "calico").Pod

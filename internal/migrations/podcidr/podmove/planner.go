@@ -103,8 +103,7 @@ func (p *Planner) Trial(id, title string) *connectivity.Step {
 }
 
 func (p *Planner) Image() pull.Image {
-	canary := p.Inventory.Spec.Canary
-	return pull.Image{Name: canary.Image, Secrets: canary.ImagePullSecrets}.Or(p.Tools.Image)
+	return p.Tools.ImageOf(&p.Inventory.Spec.Common)
 }
 
 // VerifyVacant proves that nothing has an address of the ranges.

@@ -12,7 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 )
 
-// TestPullSecrets: what keeps tunnels, and canaries, have those of the canary, with the image of
+// TestPullSecrets: what keeps tunnels, and canaries, have those of the Migration, with the image of
 // this version too.
 func TestPullSecrets(t *testing.T) {
 	for _, tt := range []struct {
@@ -22,7 +22,7 @@ func TestPullSecrets(t *testing.T) {
 		{nil, nil},
 		{[]string{"registry", "mirror"}, []corev1.LocalObjectReference{{Name: "registry"}, {Name: "mirror"}}},
 	} {
-		shared := &podmove.Inventory{Spec: podmove.Spec{Name: "m", Canary: v1alpha1.PodCanarySpec{ImagePullSecrets: tt.secrets}}}
+		shared := &podmove.Inventory{Spec: podmove.Spec{Name: "m", Common: v1alpha1.MigrationSpec{ImagePullSecrets: tt.secrets}}}
 		p := &Planner{
 			Planner: &podmove.Planner{Base: migration.Base{Tools: migration.Deps{Image: pull.Image{Name: "own"}}}, Inventory: shared},
 		}

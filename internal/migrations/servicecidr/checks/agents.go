@@ -25,7 +25,7 @@ func agentChecks() []findings.Check[Input] {
 			Code: "RP1602", Severity: findings.Warning,
 			Claim: "the image of agents is named by its digest",
 			Why:   "agents run as root in the network of every node, and who can move a tag in the registry decides what they are",
-			Fix:   "name it as NAME@sha256:DIGEST in spec.proof.image",
+			Fix:   "name it as NAME@sha256:DIGEST in spec.image",
 			Run:   func(in Input) []findings.Result { return agentset.ByTag(in.Image) },
 		},
 		pull.Check("RP1603", func(in Input) []findings.Result { return in.AbsentSecrets }),
@@ -34,7 +34,7 @@ func agentChecks() []findings.Check[Input] {
 			Claim: "bridges follow their Services between commands",
 			Why: "without the Deployment overlap, bridges follow their Services only while a command runs: when an API server is replaced, or " +
 				"a Service without selector fails over, old addresses lead to what is gone, and new ones may as well",
-			Fix: "set spec.serviceCIDR.follower: Enabled, and name an image that nodes can pull in spec.proof.image if this build has none; or finish " +
+			Fix: "set spec.serviceCIDR.follower: Enabled, and name an image that nodes can pull in spec.image if this build has none; or finish " +
 				"soon, and run apply again after each such change",
 			Run: func(in Input) []findings.Result {
 				switch {

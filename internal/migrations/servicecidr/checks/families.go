@@ -18,7 +18,7 @@ func familyChecks() []findings.Check[Input] {
 			Claim: "nodes can prove that they know bridges in each family",
 			Why: "kube-proxy answers health checks for each IP family separately (before Kubernetes 1.36 at addresses of IPv4). Without agents it is " +
 				"asked through API servers, which call a node at its first address alone",
-			Fix: "name an image of replumb that nodes can pull in spec.proof.image, so that agents ask",
+			Fix: "name an image of replumb that nodes can pull in spec.image, so that agents ask",
 		},
 		{
 			Code: "RP1741", Severity: findings.Warning, Run: checkCalledBySix,

@@ -36,7 +36,7 @@ func kubeadmChecks() []findings.Check[Input] {
 			Code: "RP1763", Severity: findings.Blocking, Run: checkGatePods,
 			Claim: "with gates: Kubeadm, there is an image for the pods that change files of nodes",
 			Why:   "they run replumb itself, and this build has no image of its own",
-			Fix:   "set spec.proof.image, or leave gates out",
+			Fix:   "set spec.image, or leave gates out",
 		},
 	}
 }
@@ -78,5 +78,5 @@ func checkGatePods(in Input) []findings.Result {
 	if in.GateImage != "" {
 		return nil
 	}
-	return []findings.Result{findings.Failed("", "neither spec.proof.image nor this build names an image")}
+	return []findings.Result{findings.Failed("", "neither spec.image nor this build names an image")}
 }

@@ -92,7 +92,7 @@ func checkReplaced(in Input) []findings.Result {
 			}
 			if in.Image == "" {
 				out = append(out, findings.Failed(r.Object, "%s does the work of kube-proxy, as %s shows, and only agents on every node can prove "+
-					"what it serves: there are to be none (spec.proof.agents, spec.proof.image)", r.By, r.Object))
+					"what it serves: there are to be none (spec.proof.agents, spec.image)", r.By, r.Object))
 			}
 			out = append(out, in.untriedCilium(r)...)
 			continue
