@@ -21,6 +21,12 @@ const (
 	RunInterrupted EventKind = "RunInterrupted"
 )
 
+// Ahead is a phase that a run is to come to.
+type Ahead struct {
+	Name  string `json:"name"`
+	Title string `json:"title"`
+}
+
 // Event is one thing that happened. Renderers, status and reports all feed on events.
 type Event struct {
 	Time    time.Time `json:"time"`
@@ -43,6 +49,8 @@ type Event struct {
 	// Done and Total count the steps of the phase, for events of a phase or step.
 	Done  int `json:"done"`
 	Total int `json:"total"`
+	// Ahead are the phases of the plan that have steps, on RunStarted.
+	Ahead []Ahead `json:"ahead,omitempty"`
 	// Seconds is how long the step, phase or run took, on the events that end one.
 	Seconds float64 `json:"seconds,omitempty"`
 }

@@ -107,6 +107,16 @@ type Phase struct {
 	Own bool
 }
 
+// ahead are the phases that have steps.
+func (p *Plan) ahead() (all []Ahead) {
+	for _, phase := range p.Phases {
+		if slices.ContainsFunc(phase.Groups, func(g Group) bool { return len(g.Steps) > 0 }) {
+			all = append(all, Ahead{phase.Name, phase.Title})
+		}
+	}
+	return all
+}
+
 // Plan is what will be done, in order.
 type Plan struct {
 	Name   string

@@ -41,7 +41,7 @@ func (r *Runner) Run(ctx context.Context, plan *Plan) error {
 	}
 	this := &run{Runner: r, plan: plan}
 	start := this.now()
-	this.emit(Event{Kind: RunStarted})
+	this.emit(Event{Kind: RunStarted, Ahead: plan.ahead()})
 	err := this.phases(ctx)
 	took := this.now().Sub(start).Seconds()
 	this.phase, this.group, this.done, this.total = "", "", 0, 0

@@ -53,16 +53,25 @@ func TestPhases(t *testing.T) {
 		}})
 	}
 	add("r0", engine.PhaseStarted, "earlier", 1)
+	plan := func(names ...string) {
+		e := engine.Event{Time: noon(), Kind: engine.RunStarted}
+		for _, n := range names {
+			e.Ahead = append(e.Ahead, engine.Ahead{Name: n, Title: "Do " + n})
+		}
+		h.Events = append(h.Events, journal.Event{Run: "r1", Event: e})
+	}
+	plan("secure", "move", "prove")
 	for _, phase := range []string{"check", "secure", "move"} {
 		add("r1", engine.PhaseStarted, phase, map[string]int{"secure": 2, "move": 9}[phase]) // check has nothing to do
 		if phase != "move" {
 			add("r1", engine.PhaseDone, phase, 1)
 		}
 	}
-	add("r1", engine.PhaseStarted, "secure", 1) // the run looked again
+	plan("secure", "move", "verify") // the run looked again
+	add("r1", engine.PhaseStarted, "secure", 1)
 	add("r1", engine.PhaseDone, "secure", 1)
 	add("r1", engine.PhaseStarted, "move", 1)
-	want := []PhaseLine{{"secure", "Do secure", PhaseDone, "3.0 s"}, {"move", "Do move", PhaseUnderWay, ""}}
+	want := []PhaseLine{{"secure", "Do secure", PhaseDone, "3.0 s"}, {"move", "Do move", PhaseUnderWay, ""}, {"verify", "Do verify", PhaseAhead, ""}}
 	if got := phases(h, true); !slices.Equal(got, want) {
 		t.Errorf("goes on: %+v", got)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -87,7 +88,7 @@ func TestJSONLinesAreOneEventEach(t *testing.T) {
 	}
 	for i, line := range lines {
 		var e engine.Event
-		if err := json.Unmarshal(line, &e); err != nil || e != script()[i] {
+		if err := json.Unmarshal(line, &e); err != nil || !reflect.DeepEqual(e, script()[i]) {
 			t.Errorf("line %d is %s (%v)", i, line, err)
 		}
 	}
