@@ -42,13 +42,29 @@ func api(string) (string, error) {
 		job := spec.Properties[kind.Field]
 		section(&b, "spec."+kind.Field, "spec."+kind.Field, job)
 	}
+	fmt.Fprintf(&b, "\n## Calls\n\nFields of all calls of something outside ([hooks](hooks.md) and actions). CALL is the field whose type is call, "+
+		"or that has one in it.\n%s", heads)
+	for _, name := range parts() {
+		row(&b, "CALL."+name, spec.Properties["tierLookup"].Properties[name], false)
+	}
 	section(&b, "status", "status", whole.Properties["status"])
 	return b.String(), nil
 }
 
+// heads are those of every table.
+const heads = "\n| field | type | default | allowed | description |\n|---|---|---|---|---|\n"
+
+// parts are the fields of a call, which have a section of their own.
+func parts() []string { return []string{"exec", "http", "timeout"} }
+
+// calls reports whether a part of the schema is a call, or has one in it.
+func calls(s schema) bool {
+	return !slices.ContainsFunc(parts(), func(name string) bool { _, has := s.Properties[name]; return !has })
+}
+
 // section is a heading, what the part of the schema says of itself, and a table of its fields.
 func section(b *strings.Builder, title, path string, s schema) {
-	fmt.Fprintf(b, "\n## %s\n\n%s\n\n| field | type | default | allowed | description |\n|---|---|---|---|---|\n", title, s.Description)
+	fmt.Fprintf(b, "\n## %s\n\n%s\n%s", title, s.Description, heads)
 	fields(b, path, s)
 }
 
@@ -56,6 +72,9 @@ func section(b *strings.Builder, title, path string, s schema) {
 func fields(b *strings.Builder, path string, s schema) {
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		of := s.Properties[name]
+		if calls(s) && slices.Contains(parts(), name) {
+			continue
+		}
 		row(b, path+"."+name, of, slices.Contains(s.Required, name))
 	}
 }
@@ -84,6 +103,10 @@ func row(b *strings.Builder, path string, s schema, required bool) {
 // typeOf is the type of a field, of a list with that of its entries.
 func typeOf(s schema) string {
 	switch {
+	case calls(s) && len(s.Properties) == len(parts()):
+		return "[call](#calls)"
+	case calls(s):
+		return "object with a [call](#calls)"
 	case s.XIntOrString:
 		return "integer or string"
 	case s.Items != nil && s.Items.Schema != nil:
