@@ -41,7 +41,7 @@ type MigrationStatus struct {
 	// +listMapKey=name
 	Nodes []NodeStatus `json:"nodes,omitempty"`
 
-	// takenBack are the workloads whose restart by replumb somebody undid. Their pods are replaced one by one.
+	// takenBack are the workloads whose restart by replumb another user undid. Their pods are replaced one by one.
 	// +optional
 	// +listType=map
 	// +listMapKey=uid

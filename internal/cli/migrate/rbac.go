@@ -33,8 +33,8 @@ FILE takes in the cluster that it is for: without the agents' if there are to be
 cluster has.
 
 Purposes are view (check, plan, status, report), operate (apply, rollback, finish and all others), agents (what it
-takes to have agents run), overlap (what keeps bridges in step between commands), without-agents (what agents do else),
-behind-cilium (what keeps the type of Services that have moved there) and kubeadm-gates (pods that pass gates). Each of
+takes to have agents run) and overlap (what keeps bridges in step between commands). Others are without-agents (what
+agents do else), behind-cilium (what keeps the type of Services that have moved there) and kubeadm-gates (pods that pass gates). Each of
 the others needs view as well.`,
 		Example: a.Example(`
   replumb rbac services                                # the roles

@@ -26,7 +26,7 @@ func Report(a *command.App) *cobra.Command {
 	o := &reportOptions{source: source{App: a}}
 	cmd := &cobra.Command{
 		Use: "report NAME", Short: "Write what happened in a migration, for people", Args: o.nameOrFile,
-		Long: `Write what happened in a migration as one file of HTML, which opens in a browser without a network: when it was, how
+		Long: `Write what happened in a migration as one file of HTML, which opens in a browser without a network. It has when it was, how
 long it took and who ran it, how many requests failed, a timeline of phases and batches above availability and latency, every loss, every
 Service, gates, findings, and who still uses old addresses. It can be made while the migration goes on, and afterwards. Of a Migration that
 was deleted, the report is there as it was when the last command that ran it ended: the cluster keeps those of the last 20 migrations, in

@@ -85,7 +85,7 @@ func proxyChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP7103", Severity: findings.Blocking, Run: checkHeld,
-			Claim: "nobody takes the changes to kube-proxy's objects back",
+			Claim: "kube-proxy's objects stay as replumb leaves them",
 			Why:   "what brings the DaemonSet or its configuration back starts kube-proxy of the former mode beside the new one, and each removes the rules of the other",
 			Fix:   "change the mode where they are kept, and have them paused until the migration is finished",
 		},
@@ -110,7 +110,7 @@ func serviceChecks() []findings.Check[Input] {
 			Code: "RP7201", Severity: findings.Warning, Run: checkAffinity,
 			Claim: "every Service may lead its clients to another pod",
 			Why:   "sessionAffinity ClientIP is kept by each mode for itself: on a node that is changed, clients may come to another pod once",
-			Fix:   "change nodes when sessions may begin anew",
+			Fix:   "change nodes when sessions may begin again",
 		},
 		{
 			Code: "RP7202", Severity: findings.Warning, Run: checkNodePorts,

@@ -168,7 +168,7 @@ func objectChecks() []findings.Check[Input] {
 			Code: "RP4105", Severity: findings.Warning, Run: checkTwice,
 			Claim: "singletons run in one cluster at a time",
 			Why: "workloads that consume a queue, send mail, write to somewhere outside or act on custom resources do so in both clusters, from the copy until " +
-				"the mirror is taken down; a Lease elects one leader in each cluster, so leader election does not help, nor does a number of replicas",
+				"the mirror is taken down. A Lease elects one leader in each cluster, so leader election does not help, nor does a number of replicas",
 			Fix: "name Deployments and StatefulSets in spec.mirror.singletons.workloads, or annotate them replumb.dev/run-once=true; leave other kinds out " +
 				"by spec.mirror.copy; what may run twice needs nothing",
 		},

@@ -60,7 +60,7 @@ func (s *strandings) error(all []*services.Entry) error {
 	}
 	return &fault.Hinted{
 		Err: errors.New(strings.Join(lines, "; ")),
-		Hint: "except the Service from what refuses it, and run the same command again; or write its address as somebody who may, and run the same command again: " +
+		Hint: "except the Service from what refuses it, and run the same command again; or write its address as a user who may, and run the same command again: " +
 			strings.Join(slices.Compact(byHand), "; "),
 	}
 }

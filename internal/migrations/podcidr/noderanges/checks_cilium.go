@@ -52,10 +52,10 @@ func ciliumChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP2513", Severity: findings.Warning, Run: checkConfigOwner,
-			Claim: "nobody writes cilium-config back",
+			Claim: "cilium-config stays as replumb leaves it",
 			Why: "after a deployment of Cilium's chart with the old pool, the operator has nothing reserved for nodes that have moved, and gives nodes " +
 				"that join ranges of the old one",
-			Fix: "set ipam.operator.clusterPoolIPv4PodCIDRList to the target where the values are kept, and let nobody deploy them until replumb has " +
+			Fix: "set ipam.operator.clusterPoolIPv4PodCIDRList to the target where the values are kept, and have no one deploy them until replumb has " +
 				"moved the nodes (suspend Flux's HelmRelease, or Argo CD's Application); deploy them then",
 		},
 		{
@@ -67,7 +67,7 @@ func ciliumChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP2515", Severity: findings.Warning, Run: checkUntried,
-			Claim: "Cilium does nothing that replumb has not been tried with",
+			Claim: "replumb was tried with all that Cilium does here",
 			Why: "encryption and meshes of clusters have rules of their own for ranges of nodes; moves beside them were not run, and other clusters of a " +
 				"mesh must not have the target for their pods",
 			Fix: "try it on a cluster that is alike first",
@@ -75,7 +75,7 @@ func ciliumChecks() []findings.Check[Input] {
 		{
 			Code: "RP2516", Severity: findings.Warning, Run: checkHostTunnels,
 			Claim: "a node's own network reaches pods of other nodes while Cilium's agent restarts",
-			Why: "the agent takes the node's address in the former range away before it sets routes with the next one: what the node itself, and pods on " +
+			Why: "the agent takes the node's address in the former range away before it sets routes with the next one. What the node itself, and pods on " +
 				"its own network, send to pods of other nodes is lost for 2 to 4 s on each node, which replumb's agents see",
 			Fix: "with ipam: cluster-pool, leave spec.podCIDR.tunnels.mode at Hold; else choose the hour, and allow for the loss by spec.proof.budget",
 		},

@@ -81,7 +81,7 @@ func kubeadmChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP2510", Severity: findings.Blocking, Run: checkMadeByKubeadm,
-			Claim: "with gates: Kubeadm, kubeadm made the cluster, and nobody makes its machines anew",
+			Claim: "with gates: Kubeadm, kubeadm made the cluster, and its machines stay",
 			Why: "replumb changes files as kubeadm writes them, on the machines that there are: another installer writes others, and who replaces machines " +
 				"brings the old values back",
 			Fix: "leave gates out, and do at each gate what the page about your platform says",

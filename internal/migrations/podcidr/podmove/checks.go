@@ -142,7 +142,7 @@ func networkChecks() []findings.Check[Input] {
 		{
 			Code: "RP2307", Severity: findings.Warning, Run: checkKubeadmRange,
 			Claim: "kubeadm would write the range of pods that controller managers run with",
-			Why: "kubeadm upgrade, and each control plane that joins, write --cluster-cidr from ConfigMap kubeadm-config, in which extraArgs win over " +
+			Why: "kubeadm upgrade, and each control plane that joins, write --cluster-cidr from ConfigMap kubeadm-config. In it extraArgs win over " +
 				"networking.podSubnet. Another range there, beside manifests that were edited or kubeadm's --patches, comes back then, and a controller " +
 				"manager does not start while a Node has a range outside of it",
 			Fix: "before apply, bring kubectl -n kube-system edit configmap kubeadm-config and the manifests together. Where a gate asks for podSubnet, change " +

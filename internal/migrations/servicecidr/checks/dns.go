@@ -24,8 +24,8 @@ func dnsChecks() []findings.Check[Input] {
 			Why: "where it binds the old address of kube-dns, it goes on answering there, and not at the new one, until its manifest is changed. In any case " +
 				"it forwards to an address that its Corefile names, or to one that it was started with",
 			Fix: "when kube-dns has moved: add the new address to -localip and to every bind in its Corefile, roll the DaemonSet out, let " +
-				"kubelets and pods change to the new address, and take the old one out of both before finish. A cache on link-local addresses alone, as " +
-				"Kubespray installs it, keeps them, and kubelets keep naming it: write the new address of cluster DNS after forward, where its Corefile " +
+				"kubelets and pods change to the new address. Take the old one out of both before finish. A cache on link-local addresses alone, as " +
+				"Kubespray installs it, keeps them, and kubelets keep naming it. There write the new address of cluster DNS after forward, where its Corefile " +
 				"(RP1403) and the installer have the old one; plugin reload takes it up, else restart its pods. Do so before finish",
 		},
 		{

@@ -13,7 +13,7 @@ func kubeadmChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP1760", Severity: findings.Blocking, Run: checkMadeByKubeadm,
-			Claim: "with gates: Kubeadm, kubeadm made the cluster, and nobody makes its machines anew",
+			Claim: "with gates: Kubeadm, kubeadm made the cluster, and its machines stay",
 			Why: "replumb changes files as kubeadm writes them, on the machines that there are: another installer writes others, and who replaces machines " +
 				"brings the old values back",
 			Fix: "leave gates out, and do at each gate what the page about your platform says, or name actions",
@@ -28,9 +28,9 @@ func kubeadmChecks() []findings.Check[Input] {
 		{
 			Code: "RP1762", Severity: findings.Warning, Run: checkOnlyServer,
 			Claim: "with gates: Kubeadm, an API server is left while another one restarts",
-			Why: "the only one is away for most of a minute while it gets its flag: pods and their traffic go on, since nodes keep their rules, but nobody " +
-				"reaches the API, no pod is scheduled, and leases of leaders may run out",
-			Fix: "choose a time at which nobody needs the API; replumb holds its lock, and puts the former flag back if the server does not come up",
+			Why: "the only one is away for most of a minute while it gets its flag: pods and their traffic go on, since nodes keep their rules, but the API " +
+				"does not answer, no pod is scheduled, and leases of leaders may run out",
+			Fix: "choose a time at which the API is not needed; replumb holds its lock, and puts the former flag back if the server does not come up",
 		},
 		{
 			Code: "RP1763", Severity: findings.Blocking, Run: checkGatePods,

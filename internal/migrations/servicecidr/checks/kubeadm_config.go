@@ -27,7 +27,7 @@ func kubeadmConfigChecks() []findings.Check[Input] {
 		{
 			Code: "RP1764", Severity: findings.Warning, Run: checkKubeadmFlags,
 			Claim: "kubeadm would write the Service range that the control plane runs with",
-			Why: "kubeadm upgrade, and each control plane that joins, write flags from ConfigMap kubeadm-config, in which extraArgs win over networking. Another " +
+			Why: "kubeadm upgrade, and each control plane that joins, write flags from ConfigMap kubeadm-config. In it extraArgs win over networking. Another " +
 				"range there, beside manifests that were edited or kubeadm's --patches, comes back then, in the midst of the migration or after it",
 			Fix: "before apply, bring kubectl -n kube-system edit configmap kubeadm-config and the manifests together. At the gate of API servers change what " +
 				"counts, networking.serviceSubnet or extraArgs, and files in a folder of patches on control planes, of which nothing in the cluster tells",

@@ -44,7 +44,7 @@ func serviceChecks() []findings.Check[Input] {
 			Code: "RP1026", Severity: findings.Blocking, Run: checkDNSAddress,
 			Claim: "the tenth address of the target is free for cluster DNS",
 			Why: "installers compute it from the Service range: kubeadm upgrade cannot give kube-dns another address than that, and nodes that join name it " +
-				"to their pods, whoever answers there",
+				"to their pods, whatever answers there",
 			Fix: "move the Service that has the address out of the way, choose another target, or set spec.serviceCIDR.clusterServices: Stay",
 		},
 		{
@@ -72,7 +72,7 @@ func serviceChecks() []findings.Check[Input] {
 			Why: "between the two patches of its hop a Service is of type ExternalName, and its bridge answers at its addresses; a run ended there, or " +
 				"the second patch was refused. Everything else goes on, and the bridge stays",
 			Fix: "run the command again, which completes it first. If that is refused, except the Service from what refuses it, or write its " +
-				"address as somebody who may, with the command that apply and rollback end with",
+				"address as a user who may, with the command that apply and rollback end with",
 		},
 		{
 			Code: "RP1018", Severity: findings.Warning, Run: checkNodePorts,

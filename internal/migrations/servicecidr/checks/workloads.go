@@ -21,9 +21,8 @@ func workloadChecks() []findings.Check[Input] {
 			Claim: "every manifest leaves the clusterIP of a moving Service open",
 			Why: "applying the manifest again asks for the old address: the API server refuses it as immutable, and the release or " +
 				"sync fails; tools that replace objects would delete the Service",
-			Fix: "take spec.clusterIP out of the manifest, chart or values and apply it once before the migration (kubeadm has that " +
-				"of kube-dns from networking.serviceSubnet, which changes at the gate of API servers and not before); or leave the Service where it is with the annotation " +
-				"replumb.dev/strategy: pin",
+			Fix: "take spec.clusterIP out of the manifest, chart or values and apply it once before the migration, or leave the Service where it is with the annotation " +
+				"replumb.dev/strategy: pin. kubeadm has that of kube-dns from networking.serviceSubnet, which changes at the gate of API servers",
 		},
 		{
 			Code: "RP1502", Severity: findings.Warning, Run: checkBudgets,
