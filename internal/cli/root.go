@@ -58,7 +58,8 @@ func NewCommand(argv0 string, in io.Reader, out, errOut io.Writer) *cobra.Comman
 		Use:   "replumb",
 		Short: "Change the network under a live Kubernetes cluster without dropping a request",
 		Long: `replumb changes the network under a live Kubernetes cluster without dropping a request: its Service range, its pod
-range, the network of its nodes, and its CNI.
+range, the network of its nodes, its CNI, and the mode of its kube-proxy. It can lead all clients to a
+second cluster, and back.
 
 Describe the move in a Migration, look at the plan, apply it. Old addresses stay valid until
 you finish; until then everything can be rolled back. Every command can be interrupted and run again.
@@ -113,7 +114,7 @@ func sections(a *command.App) []section {
 			migrate.Apply(a), migrate.Status(a), migrate.Pause(a), migrate.Resume(a), migrate.Rollback(a), migrate.Finish(a),
 		}},
 		{"record", "See what was done:", []*cobra.Command{migrate.Report(a), migrate.UI(a), tools.Backup(a)}},
-		{"setup", "Set up:", []*cobra.Command{tools.Install(a), tools.Uninstall(a), migrate.RBAC(a), tools.Version(a)}},
+		{"setup", "Set up:", []*cobra.Command{tools.Install(a), tools.Uninstall(a), migrate.RBAC(a), tools.Version(a), incluster.Operator(a)}},
 		{"more", "More:", []*cobra.Command{fleet.Command(a), tools.Mirror(a), tools.Unfreeze(a), tools.Probe(a)}},
 	}
 }
@@ -131,7 +132,6 @@ func addCommands(a *command.App, root *cobra.Command) {
 	root.SetHelpCommandGroupID("more")
 	root.AddCommand(
 		incluster.TestPod(a), incluster.Tunnels(a), incluster.Node(a), incluster.Agent(a), incluster.Echo(a), incluster.Overlap(a),
-		incluster.Operator(a),
 	)
 }
 
