@@ -10,6 +10,8 @@ import (
 	"testing"
 	"unicode"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/replumb/replumb/hack/manual/page"
 )
 
@@ -25,6 +27,38 @@ var (
 // TestLinks: every link to a file of this repository, and to a heading of a page, leads somewhere.
 func TestLinks(t *testing.T) {
 	problems(t, func(f textFile) []string { return brokenLinks(f, readFile) })
+}
+
+// TestPagesOfTheSite: every page that a page links to is one of the site's, whose generator is not a part of these tests.
+func TestPagesOfTheSite(t *testing.T) {
+	body, err := os.ReadFile("../hack/site/hugo.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var site struct {
+		Module struct{ Mounts []struct{ Source string } }
+	}
+	if err := yaml.Unmarshal(body, &site); err != nil {
+		t.Fatal(err)
+	}
+	within := func(name string) bool {
+		return slices.ContainsFunc(site.Module.Mounts, func(m struct{ Source string }) bool {
+			at := path.Join("hack/site", m.Source)
+			return name == at || strings.HasPrefix(name, at+"/")
+		})
+	}
+	problems(t, func(f textFile) (out []string) {
+		if !f.markdown() || !within(f.name) {
+			return nil
+		}
+		for _, target := range links(f.text) {
+			to, _, _ := strings.Cut(target, "#")
+			if name := path.Join(path.Dir(f.name), to); strings.HasSuffix(to, ".md") && !strings.Contains(to, ":") && !within(name) {
+				out = append(out, fmt.Sprintf("the link %s leads to no page of the site (hack/site/hugo.yaml)", target))
+			}
+		}
+		return out
+	})
 }
 
 // readFile reads a file or folder of the repository. A folder is empty.
