@@ -91,7 +91,7 @@ func (k *byThePage) tellProxies(was, is string) {
 	must(k.T, k.run(k.Context(), on, edit+"\n"+k.blocks("## Pod range")[0], "s,clusterCIDR: "+was+",clusterCIDR: "+is+","))
 }
 
-// newcomerIn has a worker join, whose Node is to carry a range of these.
+// newcomerIn has a worker join, whose Node is to carry a range of these, and waits until it runs its pod of the DaemonSet.
 func (k *byThePage) newcomerIn(pods string) {
 	k.Helper()
 	joined, err := k.l.Workers().Add(k.Context(), lab.Joining{})
@@ -101,6 +101,7 @@ func (k *byThePage) newcomerIn(pods string) {
 	if p, err := netip.ParsePrefix(n.Spec.PodCIDR); err != nil || !netip.MustParsePrefix(pods).Overlaps(p) {
 		k.Errorf("node %s, which has joined, carries %q", joined.Name, n.Spec.PodCIDR)
 	}
+	awaitEverywhere(k.T, k.l)
 }
 
 // requireNowhere fails the test if what kubeadm has written, or would write again, names one of these.
