@@ -87,7 +87,8 @@ func TestKubeadmIsRead(t *testing.T) {
 	if st := f.again(); st.PointOfNoReturnPassed {
 		t.Errorf("status: %+v", st)
 	}
-	// A range that a controller manager has given a Node outlasts the move, since Calico does not go by it.
+	// A range that a controller manager has given a Node outlasts the move, since Calico does not
+	// go by it.
 	f.merge(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, `{"spec":{"podCIDR":"10.244.0.0/24","podCIDRs":["10.244.0.0/24"]}}`)
 	f.again()
 	const moved = "kind: ClusterConfiguration\nnetworking: {podSubnet: '" + newRange + ",fd00:10::/48'}\n"

@@ -159,8 +159,8 @@ func trimZero(b []byte) []byte {
 
 // room is for what a node with tens of thousands of chains has in one transaction, and for the
 // kernel's answers to it. The usual 208 KiB are full after some hundred chains: the kernel refuses
-// the transaction (EMSGSIZE), or has no room to say how it went (ENOBUFS). Limits of the host do not
-// hold for who may administer its network, and memory is taken as it is needed.
+// the transaction (EMSGSIZE), or has no room to say how it went (ENOBUFS). Limits of the host do
+// not hold for who may administer its network, and memory is taken as it is needed.
 const room = 64 << 20
 
 func openNFTables() (*nftables.Conn, error) {

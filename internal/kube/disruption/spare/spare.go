@@ -175,8 +175,8 @@ func (s *Inputs) backs(d *appsv1.Deployment) bool {
 }
 
 // answersNames reports whether a Deployment is CoreDNS as kubeadm knows it (DeployedDNSAddon in
-// k8s.io/kubernetes cmd/kubeadm/app/phases/addons/dns), whatever its Service is called: coredns with
-// Kubespray, rke2-coredns-rke2-coredns with RKE2.
+// k8s.io/kubernetes cmd/kubeadm/app/phases/addons/dns), whatever its Service is called: coredns
+// with Kubespray, rke2-coredns-rke2-coredns with RKE2.
 func answersNames(d *appsv1.Deployment) bool {
 	return d.Namespace == metav1.NamespaceSystem && d.Spec.Template.Labels["k8s-app"] == "kube-dns"
 }
