@@ -65,10 +65,10 @@ func keep(ctx context.Context, c client.Client, migration string, change func(re
 		}
 		r := recordOf(m)
 		change(r)
-		switch text := r.String(); {
-		case text == m.Annotations[v1alpha1.AnnotationOneMore]:
+		switch text := r.String(); text {
+		case m.Annotations[v1alpha1.AnnotationOneMore]:
 			return nil
-		case text == "":
+		case "":
 			delete(m.Annotations, v1alpha1.AnnotationOneMore)
 		default:
 			if m.Annotations == nil {
