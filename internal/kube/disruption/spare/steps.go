@@ -146,12 +146,15 @@ func Back(c client.Client, migration string) engine.Step {
 		Write: func(ctx context.Context, scaled []appsv1.Deployment) error {
 			return scaleBack(ctx, c, migration, scaled)
 		},
-		Changes: engine.Shows(engine.Change{
-			Verb: "patch", Object: "Deployment */* that got one more pod", Body: map[string]any{
+		Changes: engine.Shows(
+			engine.Change{Verb: "patch", Object: "Deployment */* that got one more pod", Body: map[string]any{
 				"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationOneMore: nil}},
 				"spec":     map[string]any{"replicas": "as before"},
-			},
-		}),
+			}},
+			engine.Change{Verb: "update", Object: "Migration " + migration, Body: map[string]any{
+				"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationOneMore: nil}},
+			}},
+		),
 	}
 }
 
