@@ -33,7 +33,7 @@ cni         basic,cilium,flannel ./e2e -timeout 200m -run ^TestInPlace
 cilium      basic,cilium         ./e2e -run ^Test(CiliumLab|PastCilium)$
 cilium-pods basic,cilium         ./e2e -run ^TestCilium(Pods|Watched)$
 own         basic,cilium         ./e2e -run ^(TestOwnAddresses|TestOwnAddressesByAPI|TestCiliumServices)$
-kubeadm     plain,kubeadm        ./e2e -timeout 150m -run ^TestKubeadm
+kubeadm     basic,kubeadm        ./e2e -timeout 220m -run ^TestKubeadm
 kube-proxy  plain                ./e2e -run ^TestProxyMode$
 nodes       basic                ./e2e -run ^TestNode(sMove|sReplace|Removal)$
 mirror      basic,flannel,registry,certmanager ./e2e -run ^TestMirror$

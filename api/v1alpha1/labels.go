@@ -138,7 +138,7 @@ const (
 	// when it runs.
 	AnnotationReplicas = "replumb.dev/original-replicas"
 	// AnnotationOneMore, on a Deployment that a migration gave one more pod, is the name of the migration, a slash, and how many it
-	// had.
+	// had; on the Migration, all such Deployments with how many each had.
 	AnnotationOneMore = "replumb.dev/one-more"
 
 	// RoleLeaving marks a pod that leaves its Services before it ends, and the EndpointSlices that say so.

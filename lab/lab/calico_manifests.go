@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bytes"
+	"context"
 	_ "embed"
 	"fmt"
 	"net/netip"
@@ -26,6 +27,22 @@ func CalicoManifests(l *Lab, podCIDR netip.Prefix) ([]byte, error) {
 	if !podCIDR.Addr().Is4() || podCIDR != podCIDR.Masked() {
 		return nil, &InvalidError{"pod-cidr", podCIDR.String() + " is not an IPv4 range", "write it like 10.245.0.0/16"}
 	}
+	return l.Addons().calicoManifests(podCIDR)
+}
+
+// installCalicoPods gives the cluster Calico as its users do, by its manifests. Its pods make nodes ready.
+func (l Addons) installCalicoPods(ctx context.Context) error {
+	manifests, err := l.calicoManifests(l.Topology.PodCIDR)
+	if err != nil {
+		return err
+	}
+	return until(ctx, "Calico's objects", func(ctx context.Context) error {
+		_, err := l.kubectl(ctx, bytes.NewReader(manifests), "apply", "--server-side", "-f", "-")
+		return err
+	})
+}
+
+func (l Addons) calicoManifests(podCIDR netip.Prefix) ([]byte, error) {
 	files, err := filepath.Glob(filepath.Join(l.Binaries.calico, "crd", "*.yaml"))
 	if err != nil {
 		return nil, err

@@ -41,7 +41,7 @@ func (t Topology) networkImages(b binaries) (set string, all []image.Image, err 
 		if err != nil {
 			return "", nil, err
 		}
-		if cni == Calico && t.Beside == Calico {
+		if cni == Calico && (t.Beside == Calico || t.byKubeadm()) {
 			images = []image.Image{calicoImage(b)}
 		}
 		if len(images) > 0 {

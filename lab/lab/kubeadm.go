@@ -68,10 +68,10 @@ func (t Topology) validateInstaller() error {
 		return nil
 	case t.Installer != Kubeadm:
 		return invalid(fmt.Sprintf("%q makes no cluster of a lab", t.Installer), "use kubeadm, or none")
-	case t.CNI != HostLocal && t.CNI != Flannel:
-		return invalid("a cluster made by kubeadm has host-local or flannel", "use --cni flannel, or leave it out")
-	case t.Beside != "" || len(t.Networks) > 1 || t.Edge || t.Registry != "" || len(t.With) > 0 || t.ProxyPods:
-		return invalid("a cluster made by kubeadm has one network, and nothing beside it", "leave the other flags out")
+	case !slices.Contains([]CNI{HostLocal, Flannel, Calico}, t.CNI):
+		return invalid("a cluster made by kubeadm has host-local, flannel or Calico", "use --cni flannel or calico, or leave it out")
+	case t.Beside != "" || t.Edge || t.Registry != "" || len(t.With) > 0 || t.ProxyPods:
+		return invalid("a cluster made by kubeadm has nothing beside it", "leave the other flags out")
 	case len(t.Families()) > 1:
 		return invalid("a cluster made by kubeadm has one family of addresses", "leave the second ranges out")
 	case t.Kubernetes != releases()[0].version:
@@ -163,8 +163,11 @@ func (l kubeadm) install(ctx context.Context, o Options) error {
 
 // installNetwork gives the cluster what its pods have their network from, as its maker does after kubeadm init.
 func (l kubeadm) installNetwork(ctx context.Context) error {
-	if l.Topology.CNI == Flannel {
+	switch l.Topology.CNI {
+	case Flannel:
 		return l.Addons().installFlannel(ctx)
+	case Calico:
+		return l.Addons().installCalicoPods(ctx)
 	}
 	for _, create := range [][]string{
 		{"create", "clusterrole", podnetUser, "--verb=list,watch", "--resource=nodes,pods"},
@@ -229,8 +232,8 @@ func (l *Lab) Shell(ctx context.Context, on, script string, env ...string) ([]by
 }
 
 func (l kubeadm) config(first *Member) ([]byte, error) {
-	mode := IPTables
-	if len(l.Topology.Nodes) > 0 {
+	var mode ProxyMode // without one kube-proxy runs iptables
+	if len(l.Topology.Nodes) > 0 && l.Topology.Nodes[0] != IPTables {
 		mode = l.Topology.Nodes[0]
 	}
 	return rendered("init.yaml", kubeadmTemplate, map[string]any{

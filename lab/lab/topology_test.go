@@ -52,6 +52,15 @@ func TestValidate(t *testing.T) {
 			func(t *Topology) { t.CNI, t.Networks = Cilium, networks("a=172.30.0.0/24", "b=172.31.0.0/24") },
 			"networks", "cannot reach each other with cilium",
 		},
+		{name: "made by kubeadm", edit: madeByKubeadm(HostLocal)},
+		{name: "made by kubeadm, in two networks", edit: madeByKubeadm(Calico, "a=172.30.0.0/24", "b=172.31.0.0/24")},
+		{"made by kubeadm, with Cilium", madeByKubeadm(Cilium), "installer", "has host-local, flannel or Calico"},
+		{
+			"made by kubeadm, of two modes",
+			func(t *Topology) { t.Installer, t.Nodes = Kubeadm, []ProxyMode{IPTables, NFTables} },
+			"installer", "have one mode",
+		},
+		{"made by nobody", func(t *Topology) { t.Installer = "kops" }, "installer", `"kops" makes no cluster`},
 		{"too many nodes", func(t *Topology) { t.Nodes = slices.Repeat([]ProxyMode{IPTables}, 33) }, "nodes", "33 nodes"},
 		{"host bits", func(t *Topology) { t.PodCIDR = netip.MustParsePrefix("10.244.0.1/16") }, "pod-cidr", "host bits"},
 		{name: "IPv6", edit: inFamilies(IPv6)},
@@ -189,6 +198,15 @@ func addresses(l *Lab) map[string]string {
 		all[m.Name] = m.Network + " " + m.Address.String()
 	}
 	return all
+}
+
+func madeByKubeadm(cni CNI, all ...string) func(*Topology) {
+	return func(t *Topology) {
+		t.Installer, t.CNI, t.Nodes = Kubeadm, cni, []ProxyMode{IPTables, IPTables}
+		if len(all) > 0 {
+			t.Networks = networks(all...)
+		}
+	}
 }
 
 func TestMembers(t *testing.T) {

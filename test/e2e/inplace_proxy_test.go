@@ -140,6 +140,14 @@ type proxyPods struct{ *lab.Lab }
 
 func (p proxyPods) in() *lab.Lab { return p.Lab }
 
+// machines are those that a pod of kube-proxy runs on. Control planes are nodes where kubeadm has made the cluster.
+func (p proxyPods) machines() []string {
+	if p.Topology.Installer == lab.ByLab {
+		return p.NodeNames()
+	}
+	return slices.Concat(p.ControlPlanes(), p.NodeNames())
+}
+
 // stop keeps the pods off the node, and returns when its own has ended.
 func (p proxyPods) stop(t *testing.T, node string) {
 	t.Helper()
@@ -172,7 +180,7 @@ func (p proxyPods) allow(t *testing.T, nodes *corev1.Affinity) {
 func (p proxyPods) require(t *testing.T, every bool) {
 	t.Helper()
 	p.await(t, func(nodes []string) bool {
-		return every && len(nodes) == len(p.NodeNames()) || !every && len(nodes) == 0
+		return every && len(nodes) == len(p.machines()) || !every && len(nodes) == 0
 	})
 }
 

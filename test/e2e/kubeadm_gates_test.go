@@ -83,7 +83,7 @@ func passGates(t *testing.T, topology lab.Topology, killedAt ...string) {
 		_, err := l.Shell(t.Context(), on, "test ! -e /etc/kubernetes/replumb")
 		must(t, err)
 	}
-	k.upgradeToTheSame()
+	k.upgradeToTheSame(oldRange, oldDNS)
 	requireWhole(t, l, newRange)
 	requireNaiveLoses(t, l) // at last: finish would wait for its clients of old addresses, too
 }
@@ -175,51 +175,4 @@ func (k *byThePage) requireWritten(want map[string]string) {
 			k.Errorf("%s is other than before:\n%s\nwas\n%s", name, is, was)
 		}
 	}
-}
-
-// TestKubeadmPods moves the pods of a cluster that kubeadm has made, whose Nodes carry their ranges, the control plane's too, and back.
-// replumb passes the gates about the controller manager itself, and is killed while it restarts. kube-proxy is told of both ranges by the
-// commands of docs/platforms/kubeadm.md.
-func TestKubeadmPods(t *testing.T) {
-	topology := named("e2e-kubeadm-pods")
-	topology.Installer, topology.Nodes = lab.Kubeadm, []lab.ProxyMode{lab.IPTables, lab.IPTables}
-	l := bringUp(t, topology)
-	k := &byThePage{T: t, l: l}
-	k.tellProxies()
-	s := nodesUnderTraffic(t, l, traffic.Rates{Request: 10, LookUp: 5})
-	file := writeSpec(t, "pods", `
-  podCIDR:
-    from: [%s]
-    to: [%s]
-    roll: {timeout: 3m}
-    nodes: {gates: Kubeadm, gateWait: 3m}
-  image: %q
-  proof: {agents: Disabled}
-`, oldPods, newPods, workload.ReplumbImage)
-	before := k.written()
-
-	there := s.during(t, "the move of nodes", func() {
-		o := operator{lab: l, killAt: eventOf(engine.StepStarted, "kubeadm/ranges-paused/kube-controller-manager/cp1")}
-		if _, code, _ := o.attend(t, command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig())); code != -1 {
-			t.Fatalf("apply ended with exit code %d before the event came", code)
-		}
-		k.alone(attendAs(t, operator{lab: l}, 0, "apply", "-f", file))
-	})
-	there.requireNothingLost(t, traffic.All)
-	requireNodesIn(t, l, newPods)
-
-	back := s.during(t, "the rollback of nodes", func() { k.alone(attendAs(t, operator{lab: l}, 0, "rollback", "pods", "--yes")) })
-	back.requireNothingLost(t, traffic.All)
-	requireNodesIn(t, l, oldPods)
-	requireNoTrace(t, l)
-	k.requireWritten(before)
-	requireDeletingLoses(t, l, s)
-}
-
-// tellProxies has kube-proxy take addresses of both ranges for pods'.
-func (k *byThePage) tellProxies() {
-	k.Helper()
-	const edit = "kubectl -n kube-system edit configmap kube-proxy"
-	on := k.l.ControlPlanes()[0]
-	must(k.T, k.run(k.Context(), on, edit+"\n"+k.blocks("## Pod range")[0], "s,clusterCIDR: "+oldPods+",clusterCIDR: "+bothPods+","))
 }

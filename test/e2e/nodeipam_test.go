@@ -28,6 +28,9 @@ const (
 	oldPods, newPods, bothPods = "10.244.0.0/16", "10.245.0.0/16", "10.244.0.0/15"
 )
 
+// everywhere is a DaemonSet, and the Service before it.
+const everywhere = "everywhere"
+
 // nodesWithRanges is a lab of its own whose Nodes carry the ranges of pods, and whose kube-proxies know old and new ones.
 func nodesWithRanges(t *testing.T) *lab.Lab {
 	t.Helper()
@@ -97,10 +100,10 @@ func nodesUnderTraffic(t *testing.T, l *lab.Lab, rates traffic.Rates) *shop {
 		d.Spec.Template.Spec.TopologySpreadConstraints[0].WhenUnsatisfiable = corev1.ScheduleAnyway
 		objects = append(objects, d, echo.Service())
 	}
-	everywhere := workload.Echo{Namespace: shopNamespace, Name: "everywhere", PartOf: "shop"}
-	callees, err := start(t.Context(), l, shopNamespace, append(objects, everywhere.Service()))
+	onAll := workload.Echo{Namespace: shopNamespace, Name: everywhere, PartOf: "shop"}
+	callees, err := start(t.Context(), l, shopNamespace, append(objects, onAll.Service()))
 	must(t, err)
-	makeEverywhere(t, l, everywhere)
+	makeEverywhere(t, l, onAll)
 	for _, echo := range workload.Shop(shopNamespace) {
 		if echo.Replicas < 2 {
 			continue
@@ -134,12 +137,17 @@ func makeEverywhere(t *testing.T, l *lab.Lab, echo workload.Echo) {
 	set := &appsv1.DaemonSet{
 		ObjectMeta: d.ObjectMeta, Spec: appsv1.DaemonSetSpec{Selector: d.Spec.Selector, Template: d.Spec.Template},
 	}
-	sets := l.Client().AppsV1().DaemonSets(shopNamespace)
-	if _, err := sets.Create(t.Context(), set, metav1.CreateOptions{}); err != nil {
+	if _, err := l.Client().AppsV1().DaemonSets(shopNamespace).Create(t.Context(), set, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	awaitEverywhere(t, l)
+}
+
+// awaitEverywhere waits until its pods are ready on every node.
+func awaitEverywhere(t *testing.T, l *lab.Lab) {
+	t.Helper()
 	eventually(t, settled, func() error {
-		now, err := sets.Get(t.Context(), echo.Name, metav1.GetOptions{})
+		now, err := l.Client().AppsV1().DaemonSets(shopNamespace).Get(t.Context(), everywhere, metav1.GetOptions{})
 		if err == nil && int(now.Status.NumberReady) < len(l.NodeNames()) {
 			err = fmt.Errorf("%d pods are ready", now.Status.NumberReady)
 		}
@@ -217,7 +225,8 @@ func requireNodesIn(t *testing.T, l *lab.Lab, want string) {
 	must(t, err)
 	for _, p := range pods.Items {
 		a, err := netip.ParseAddr(p.Status.PodIP)
-		if !p.Spec.HostNetwork && p.DeletionTimestamp == nil && (err != nil || !in.Contains(a)) {
+		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		if !p.Spec.HostNetwork && !ended && p.DeletionTimestamp == nil && (err != nil || !in.Contains(a)) {
 			t.Errorf("pod %s/%s has %q, which is not of %s", p.Namespace, p.Name, p.Status.PodIP, want)
 		}
 	}

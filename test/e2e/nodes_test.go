@@ -265,13 +265,19 @@ func (o *owner) act(ctx context.Context, r *nodes.Request) (any, error) {
 	o.t.Logf("%s %s %s", r.Action, r.Role, nameOf(r.Node))
 	switch string(r.Role) + "/" + r.Action {
 	case "worker/provision":
+		proxy := lab.NFTables
+		if o.lab.Topology.Installer == lab.Kubeadm {
+			proxy = lab.IPTables // all have one mode
+		}
 		for len(inNetwork(o.lab, lab.Worker, "b")) < r.Count {
-			if _, err := o.lab.Workers().Add(ctx, lab.Joining{Network: "b", Proxy: lab.NFTables}); err != nil {
+			if _, err := o.lab.Workers().Add(ctx, lab.Joining{Network: "b", Proxy: proxy}); err != nil {
 				return nil, err
 			}
 		}
 	case "worker/terminate":
-		o.requireLocal(ctx, "when "+r.Node.Name+" ends")
+		if o.lab.Topology.Edge {
+			o.requireLocal(ctx, "when "+r.Node.Name+" ends")
+		}
 		if slices.Contains(o.lab.NodeNames(), r.Node.Name) {
 			return nil, o.lab.Workers().Remove(ctx, r.Node.Name)
 		}

@@ -32,14 +32,7 @@ func TestProxyMode(t *testing.T) {
 	s := servingAllKinds(t, l, traffic.Calls.SeenAsAny)
 	requireModeAtOnceLoses(t, p, s)
 
-	file := filepath.Join(t.TempDir(), "mode.yaml")
-	must(t, os.WriteFile(file, fmt.Appendf(nil, `apiVersion: replumb.dev/v1alpha1
-kind: Migration
-metadata: {name: %s}
-spec:
-  kubeProxy: {mode: nftables}
-  image: %q
-`, toNFTables, workload.ReplumbImage), 0o600))
+	file := writeMode(t, "")
 	apply := func(killAt func(engine.Event) bool) int {
 		return attendProxies(t, p, killAt, "apply", "-f", file, "--yes")
 	}
@@ -79,21 +72,34 @@ spec:
 	requireNoTrace(t, l)
 }
 
+// writeMode writes the Migration that changes kube-proxy's mode, with more fields of spec.kubeProxy.
+func writeMode(t *testing.T, more string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "mode.yaml")
+	must(t, os.WriteFile(file, fmt.Appendf(nil, `apiVersion: replumb.dev/v1alpha1
+kind: Migration
+metadata: {name: %s}
+spec:
+  kubeProxy: {mode: nftables%s}
+  image: %q
+`, toNFTables, more, workload.ReplumbImage), 0o600))
+	return file
+}
+
 // requireMode: kube-proxy's own DaemonSet runs it everywhere with that mode, and nodes have rules of no other.
 func (p proxyPods) requireMode(t *testing.T, mode lab.ProxyMode) {
 	t.Helper()
 	p.require(t, true)
-	config, err := p.Client().CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(t.Context(), "kube-proxy", metav1.GetOptions{})
-	must(t, err)
-	if !strings.Contains(config.Data["config.conf"], "mode: "+string(mode)+"\n") {
-		t.Errorf("the configuration of kube-proxy does not name mode %s:\n%s", mode, config.Data["config.conf"])
+	text := configOfProxies(t, p.Lab)
+	if named := strings.Contains(text, "mode: "+string(mode)+"\n"); !named && (mode != lab.IPTables || !strings.Contains(text, "mode: \"\"\n")) {
+		t.Errorf("the configuration of kube-proxy does not name mode %s:\n%s", mode, text)
 	}
 	sets, err := p.Client().AppsV1().DaemonSets(metav1.NamespaceSystem).List(t.Context(), metav1.ListOptions{})
 	must(t, err)
 	if len(sets.Items) != 1 {
 		t.Errorf("%d DaemonSets are in kube-system", len(sets.Items))
 	}
-	for _, node := range p.NodeNames() {
+	for _, node := range p.machines() {
 		const look = "iptables-save | grep -cE '^-A (KUBE-SERVICES|RPLB-)'; nft list tables | grep -cw kube-proxy; true"
 		out, err := p.Exec(t.Context(), node, "/bin/sh", "-c", look)
 		must(t, err)
@@ -115,7 +121,7 @@ func requireModeAtOnceLoses(t *testing.T, p proxyPods, s *shop) {
 			must(t, s.watch.Await(t.Context(), settled, "five seconds of reports", traffic.All, reported))
 		}
 	})
-	for _, node := range p.NodeNames() {
+	for _, node := range p.machines() {
 		forgetUntranslated(t, p.Lab, node)
 	}
 	stats := lost.stats(t, traffic.All)

@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 
 	"github.com/replumb/replumb/internal/verify/probe"
 	"github.com/replumb/replumb/lab/lab"
@@ -77,6 +79,9 @@ func openShop(ctx context.Context, l *lab.Lab) ([]traffic.Callee, error) {
 
 // start creates objects, waits until they are ready and returns the Services that stand before a Deployment.
 func start(ctx context.Context, l *lab.Lab, namespace string, objects []runtime.Object) ([]traffic.Callee, error) {
+	if l.Topology.Installer == lab.Kubeadm {
+		spreadOverWorkers(objects)
+	}
 	if err := workload.Ensure(ctx, l.Client(), objects...); err != nil {
 		return nil, err
 	}
@@ -94,6 +99,24 @@ func start(ctx context.Context, l *lab.Lab, namespace string, objects []runtime.
 		}
 	}
 	return callees, nil
+}
+
+// spreadOverWorkers leaves control planes, where they are nodes, out of what pods are spread over.
+func spreadOverWorkers(objects []runtime.Object) {
+	for _, o := range objects {
+		var pods *corev1.PodTemplateSpec
+		switch o := o.(type) {
+		case *appsv1.Deployment:
+			pods = &o.Spec.Template
+		case *appsv1.StatefulSet:
+			pods = &o.Spec.Template
+		default:
+			continue
+		}
+		for i := range pods.Spec.TopologySpreadConstraints {
+			pods.Spec.TopologySpreadConstraints[i].NodeTaintsPolicy = ptr.To(corev1.NodeInclusionPolicyHonor)
+		}
+	}
 }
 
 // span is a stretch of time in which clients were watched.

@@ -23,6 +23,8 @@ func (c *Configuration) Flag(program, name string) (value, field string) {
 		return "", ""
 	case name == "service-cluster-ip-range" && c.ServiceSubnet() != "":
 		return c.ServiceSubnet(), "networking.serviceSubnet"
+	case name == "allocate-node-cidrs" && managed:
+		return "true", "networking.podSubnet"
 	case name == "cluster-cidr" && managed:
 		return c.PodSubnet(), "networking.podSubnet"
 	}

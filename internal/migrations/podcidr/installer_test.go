@@ -87,7 +87,19 @@ func TestKubeadmIsRead(t *testing.T) {
 	if st := f.again(); st.PointOfNoReturnPassed {
 		t.Errorf("status: %+v", st)
 	}
-	config.Data["ClusterConfiguration"] = "networking: {podSubnet: '" + newRange + ",fd00:10::/48'}\n"
+	// A range that a controller manager has given a Node outlasts the move, since Calico does not
+	// go by it.
+	f.merge(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, `{"spec":{"podCIDR":"10.244.0.0/24","podCIDRs":["10.244.0.0/24"]}}`)
+	f.again()
+	const moved = "kind: ClusterConfiguration\nnetworking: {podSubnet: '" + newRange + ",fd00:10::/48'}\n"
+	config.Data["ClusterConfiguration"] = moved
+	f.Must(server.Update(t.Context(), config))
+	guide = ""
+	f.Fails(f.finish(), "--cluster-cidr="+newRange+",fd00:10::/48, which does not start: node a has 10.244.0.0/24")
+	if !strings.Contains(guide, `{name: allocate-node-cidrs, value: "false"}`) {
+		t.Errorf("the gate says %q", guide)
+	}
+	config.Data["ClusterConfiguration"] = moved + "controllerManager: {extraArgs: [{name: allocate-node-cidrs, value: \"false\"}]}\n"
 	f.Must(server.Update(t.Context(), config))
 	f.Must(f.finish())
 	f.onlyPool(newRange)

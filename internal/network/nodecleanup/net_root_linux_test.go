@@ -3,6 +3,7 @@
 package nodecleanup
 
 import (
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -131,6 +132,25 @@ func TestRulesOfOthersStay(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestManyChains has as many chains of kube-proxy as a cluster of a thousand Services: the kernel
+// answers for each.
+func TestManyChains(t *testing.T) {
+	ownnet.Enter(t)
+	run(t, foreign, "iptables-nft-restore")
+	before := rules(run(t, "", "iptables-nft-save"))
+	var chains, jumps strings.Builder
+	for i := range 3000 {
+		fmt.Fprintf(&chains, ":RPLB-SVC-%05d - [0:0]\n", i)
+		fmt.Fprintf(&jumps, "-A RPLB-SERVICES -d 172.24.%d.%d/32 -j RPLB-SVC-%05d\n", i/250, i%250, i)
+	}
+	run(t, "*nat\n:RPLB-SERVICES - [0:0]\n"+chains.String()+"-A PREROUTING -j RPLB-SERVICES\n"+jumps.String()+"COMMIT\n", "iptables-nft-restore", "--noflush")
+	p := nftPart{NetworkTraces{Name: "copy", Chains: []string{"RPLB-"}}}
+	must(t, p.remove())
+	if after := rules(run(t, "", "iptables-nft-save")); after != before {
+		t.Errorf("rules of others changed:\n%s\nwant:\n%s", after, before)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"github.com/google/nftables/xt"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -156,10 +157,26 @@ func trimZero(b []byte) []byte {
 	return b
 }
 
-func (p nftPart) find() ([]string, error) {
-	c, err := nftables.New()
+// room is for what a node with tens of thousands of chains has in one transaction, and for the
+// kernel's answers to it. The usual 208 KiB are full after some hundred chains: the kernel refuses
+// the transaction (EMSGSIZE), or has no room to say how it went (ENOBUFS). Limits of the host do
+// not hold for who may administer its network, and memory is taken as it is needed.
+const room = 64 << 20
+
+func openNFTables() (*nftables.Conn, error) {
+	c, err := nftables.New(nftables.WithSockOptions(func(socket *netlink.Conn) error {
+		return errors.Join(socket.SetReadBuffer(room), socket.SetWriteBuffer(room))
+	}))
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
+	}
+	return c, nil
+}
+
+func (p nftPart) find() ([]string, error) {
+	c, err := openNFTables()
+	if err != nil {
+		return nil, err
 	}
 	finds, err := p.look(c)
 	if err != nil {
@@ -188,9 +205,9 @@ func family(f nftables.TableFamily) string {
 
 // remove takes everything away in one transaction: rules that jump, then what they jump to.
 func (p nftPart) remove() error {
-	c, err := nftables.New()
+	c, err := openNFTables()
 	if err != nil {
-		return fmt.Errorf("nftables: %w", err)
+		return err
 	}
 	finds, err := p.look(c)
 	if err != nil {

@@ -61,9 +61,9 @@ func (s ServiceQuery) await(ctx context.Context, to netip.Addr, limit time.Durat
 // programmed reports whether kube-proxy has rules for packets to the address of a Service, in
 // whichever of its modes but ipvs.
 func (s ServiceQuery) programmed(to netip.Addr) (bool, error) {
-	c, err := nftables.New()
+	c, err := openNFTables()
 	if err != nil {
-		return false, fmt.Errorf("nftables: %w", err)
+		return false, err
 	}
 	has, err := inMaps(c, to)
 	if err == nil && !has {

@@ -138,7 +138,7 @@ func Find(s Spec, scene Inputs) *Found {
 		switch {
 		case had(d, s.Migration) != "":
 			out.Critical, out.Scaled = append(out.Critical, key), append(out.Scaled, key)
-		case !slices.Contains(s.Deployments, key) && (!scene.backs(d) || replicas(d) >= enough || replicas(d) == 0):
+		case !slices.Contains(s.Deployments, key) && (!scene.backs(d) && !answersNames(d) || replicas(d) >= enough || replicas(d) == 0):
 		default:
 			if why := scene.stays(d); why != "" {
 				out.Alone = append(out.Alone, Alone{NamespacedName: key, Why: why})
@@ -172,6 +172,13 @@ func (s *Inputs) backs(d *appsv1.Deployment) bool {
 		}
 		return true
 	})
+}
+
+// answersNames reports whether a Deployment is CoreDNS as kubeadm knows it (DeployedDNSAddon in
+// k8s.io/kubernetes cmd/kubeadm/app/phases/addons/dns), whatever its Service is called: coredns
+// with Kubespray, rke2-coredns-rke2-coredns with RKE2.
+func answersNames(d *appsv1.Deployment) bool {
+	return d.Namespace == metav1.NamespaceSystem && d.Spec.Template.Labels["k8s-app"] == "kube-dns"
 }
 
 func (s *Inputs) stays(d *appsv1.Deployment) string {

@@ -77,6 +77,10 @@ func TestFind(t *testing.T) {
 			deployment: with("2", strings.Replace(required, "{affinity", "{tolerations: [{key: full, operator: Exists}], affinity", 1)),
 		},
 		{
+			name: "CoreDNS, whatever its Service is called", gets: true,
+			deployment: strings.Replace(with("2", "{}"), "labels: {app: dns}", "labels: {k8s-app: kube-dns}", 1),
+		},
+		{
 			name: "named, with many", deployment: with("7", "{}"), gets: true,
 			named: []types.NamespacedName{{Namespace: "kube-system", Name: "dns"}},
 		},
@@ -144,7 +148,7 @@ func TestUnseen(t *testing.T) {
 func TestBack(t *testing.T) {
 	for n, want := range map[string]bool{"3": true, "5": false, "2": false} {
 		d := read[appsv1.Deployment](t, "{metadata: {annotations: {replumb.dev/one-more: m/2}}, spec: {replicas: "+n+"}}")
-		if _, scales := backPatch(&d, "m")["spec"]; scales != want {
+		if _, scales := backPatch(&d, "m", nil)["spec"]; scales != want {
 			t.Errorf("%s pods of 2: scaled back %t", n, scales)
 		}
 		if got := had(&d, "other"); got != "" {

@@ -62,18 +62,37 @@ func up(c client.Client, migration string, key types.NamespacedName, scaled bool
 			if unscaled == nil {
 				return nil
 			}
-			n := replicas(unscaled)
-			err := patchReplicas(ctx, c, unscaled, patch(migration, strconv.Itoa(int(n)), n+1))
+			n, err := before(ctx, c, migration, unscaled)
+			if err != nil {
+				return err
+			}
+			err = patchReplicas(ctx, c, unscaled, patch(migration, strconv.Itoa(int(n)), n+1))
 			if err == nil {
 				gave = n + 1
 			}
 			return err
 		},
 		Remark: func() string { return takenBack },
-		Changes: engine.Shows(engine.Change{
-			Verb: "patch", Object: "Deployment " + key.String(), Body: patch(migration, "how many it has", "one more"),
-		}),
+		Changes: engine.Shows(
+			engine.Change{Verb: "update", Object: "Migration " + migration, Body: map[string]any{
+				"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationOneMore: key.String() + "=how many it has"}},
+			}},
+			engine.Change{Verb: "patch", Object: "Deployment " + key.String(), Body: patch(migration, "how many it has", "one more")},
+		),
 	}
+}
+
+// before is how many pods a Deployment had before this migration scaled it, and records it. One
+// that has lost the annotation, and kept the pod, gets no second one.
+func before(ctx context.Context, c client.Client, migration string, d *appsv1.Deployment) (int32, error) {
+	key, n := client.ObjectKeyFromObject(d), replicas(d)
+	err := keep(ctx, c, migration, func(r record) {
+		if had, known := r[key]; known && had+1 == n {
+			n = had
+		}
+		r[key] = n
+	})
+	return n, err
 }
 
 // wanted is how many pods have to serve; scaled says that an earlier run gave the last one.
@@ -104,13 +123,20 @@ func patch(migration, had string, wanted any) map[string]any {
 // Back gives every Deployment back its number of pods, unless others have scaled it since.
 func Back(c client.Client, migration string) engine.Step {
 	read := func(ctx context.Context) ([]appsv1.Deployment, error) {
+		recorded, err := recall(ctx, c, migration)
+		if err != nil {
+			return nil, err
+		}
 		all := &appsv1.DeploymentList{}
 		if err := c.List(ctx, all); err != nil {
 			return nil, fmt.Errorf("listing deployments: %w", err)
 		}
-		scaled := slices.DeleteFunc(all.Items, func(d appsv1.Deployment) bool { return had(&d, migration) == "" })
-		if len(scaled) > 0 {
+		scaled := slices.DeleteFunc(all.Items, func(d appsv1.Deployment) bool { return had(&d, migration) == "" && !forgotten(&d, recorded) })
+		switch {
+		case len(scaled) > 0:
 			return scaled, engine.NotYet("deployment %s/%s has not been scaled back", scaled[0].Namespace, scaled[0].Name)
+		case len(recorded) > 0:
+			return nil, engine.NotYet("migration %s still has on record what it scaled", migration)
 		}
 		return nil, nil
 	}
@@ -118,27 +144,50 @@ func Back(c client.Client, migration string) engine.Step {
 		Name: "unscale", About: "Restore the number of pods of Deployments",
 		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
 		Write: func(ctx context.Context, scaled []appsv1.Deployment) error {
-			for i := range scaled {
-				if err := patchReplicas(ctx, c, &scaled[i], backPatch(&scaled[i], migration)); err != nil {
-					return err
-				}
-			}
-			return nil
+			return scaleBack(ctx, c, migration, scaled)
 		},
-		Changes: engine.Shows(engine.Change{
-			Verb: "patch", Object: "Deployment */* that got one more pod", Body: map[string]any{
+		Changes: engine.Shows(
+			engine.Change{Verb: "patch", Object: "Deployment */* that got one more pod", Body: map[string]any{
 				"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationOneMore: nil}},
 				"spec":     map[string]any{"replicas": "as before"},
-			},
-		}),
+			}},
+			engine.Change{Verb: "update", Object: "Migration " + migration, Body: map[string]any{
+				"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationOneMore: nil}},
+			}},
+		),
 	}
 }
 
-func backPatch(d *appsv1.Deployment, migration string) map[string]any {
+// forgotten reports whether a Deployment has the pod more, and not the annotation.
+func forgotten(d *appsv1.Deployment, recorded record) bool {
+	n, known := recorded[client.ObjectKeyFromObject(d)]
+	return known && d.Annotations[v1alpha1.AnnotationOneMore] == "" && replicas(d) == n+1
+}
+
+func scaleBack(ctx context.Context, c client.Client, migration string, scaled []appsv1.Deployment) error {
+	recorded, err := recall(ctx, c, migration)
+	if err != nil {
+		return err
+	}
+	for i := range scaled {
+		if err := patchReplicas(ctx, c, &scaled[i], backPatch(&scaled[i], migration, recorded)); err != nil {
+			return err
+		}
+	}
+	if len(recorded) == 0 {
+		return nil
+	}
+	return keep(ctx, c, migration, func(r record) { clear(r) })
+}
+
+func backPatch(d *appsv1.Deployment, migration string, recorded record) map[string]any {
 	patch := map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationOneMore: nil}}}
 	n, err := strconv.ParseInt(had(d, migration), 10, 32)
-	if err == nil && int64(replicas(d)) == n+1 {
+	switch {
+	case err == nil && int64(replicas(d)) == n+1:
 		patch["spec"] = map[string]any{"replicas": n}
+	case forgotten(d, recorded):
+		patch["spec"] = map[string]any{"replicas": recorded[client.ObjectKeyFromObject(d)]}
 	}
 	return patch
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/controlplane"
 	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/kube/kubeadm"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/safety/lease"
 )
@@ -44,8 +45,8 @@ If it does not, set it (kops edit cluster), then: kops update cluster --yes && k
 
 // BeforeFinal waits until the installer does not bring the old range back.
 func (p *Planner) BeforeFinal() []engine.Group {
-	o := p.Origin()
-	guide := movedGuide(o, strings.Join(Texts(p.Inventory.Spec.To), ","))
+	o, s := p.Origin(), p.Inventory.Spec
+	guide := movedGuide(o, strings.Join(Texts(s.To), ","), firstOutside(p.Inventory.Nodes, s.From, Texts(s.To)))
 	if guide == "" {
 		return nil
 	}
@@ -59,13 +60,13 @@ func (p *Planner) Origin() inventory.Origin {
 }
 
 func (p *Planner) installerGate(id, title, guide string, answer installerAnswer) engine.Step {
-	tools, spec, kubeadm := p.Tools, p.Inventory.Spec, p.Origin().Distribution == inventory.Kubeadm
+	tools, spec, byKubeadm := p.Tools, p.Inventory.Spec, p.Origin().Distribution == inventory.Kubeadm
 	return &engine.Gate{
 		Wait: engine.Wait{
 			Name: "gate/" + id, About: title, Limit: spec.Nodes.GateWait.Duration, Again: true,
 			For: lease.Outlasting(func(ctx context.Context) error {
-				if kubeadm {
-					return podSubnetCovers(ctx, tools.Cluster, spec.To)
+				if byKubeadm {
+					return kubeadmMoved(ctx, tools.Cluster, spec)
 				}
 				m, err := migration.Get(ctx, tools.Cluster, spec.Name)
 				if err != nil || migration.Answered(m, v1alpha1.AnnotationInstaller, string(answer)) {
@@ -79,29 +80,54 @@ func (p *Planner) installerGate(id, title, guide string, answer installerAnswer)
 	}
 }
 
-// movedGuide says where an installer has the range of pods; nothing, if it is not known.
-func movedGuide(o inventory.Origin, to string) string {
+// movedGuide says where an installer has the range of pods; nothing, if it is not known. left is a
+// Node that keeps a range which a controller manager gave it and the network does not go by.
+func movedGuide(o inventory.Origin, to, left string) string {
 	const why = "with the old range there, an upgrade or a new node brings it back.\n"
+	also := func(setting string) string {
+		if left == "" {
+			return ""
+		}
+		return "\nand " + setting + ",\nor controller managers do not start with it: " + left
+	}
 	switch o.Distribution {
 	case inventory.Kubeadm:
-		also := ""
+		capi := ""
 		if o.ClusterAPI {
-			also = "\nand in the management cluster: clusterNetwork.pods of the Cluster, networking.podSubnet of the KubeadmControlPlane"
+			capi = "\nand in the management cluster: clusterNetwork.pods of the Cluster, and the same in the KubeadmControlPlane"
 		}
-		return why + "set networking.podSubnet to " + to + " in the ClusterConfiguration:\n" +
-			"  kubectl -n kube-system edit configmap kubeadm-config" + also
+		return why + "set networking.podSubnet to " + to + " in the ClusterConfiguration" +
+			also(`controllerManager: {extraArgs: [{name: allocate-node-cidrs, value: "false"}]} (before v1beta4 extraArgs is a map)`) +
+			":\n  kubectl -n kube-system edit configmap kubeadm-config" + capi
 	case inventory.KOps:
 		return why + "look at kops get cluster -o yaml: no podCIDR, and no setting of the network's addon, names the old range"
 	case inventory.K3s, inventory.RKE2:
-		return why + "on every server, set in /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml), for the next restart:\n  cluster-cidr: " + to
+		return why + "on every server, set in /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml), for the next restart:\n  cluster-cidr: " + to +
+			also(`kube-controller-manager-arg: ["allocate-node-cidrs=false"]`)
 	case inventory.Talos:
-		return why + "on every control-plane node, set in the machine configuration:\n  cluster: {network: {podSubnets: [" + to + "]}}"
+		return why + "on every control-plane node, set in the machine configuration:\n  cluster: {network: {podSubnets: [" + to + "]}}" +
+			also(`cluster: {controllerManager: {extraArgs: {allocate-node-cidrs: "false"}}}`)
 	}
 	return ""
 }
 
-// podSubnetCovers returns nil if kubeadm's configuration has all ranges, or there is none.
-func podSubnetCovers(ctx context.Context, c *cluster.Cluster, to []netip.Prefix) error {
+// firstOutside names a Node with a range of those that move, outside of all of these.
+func firstOutside(nodes []corev1.Node, from []netip.Prefix, ranges []string) string {
+	for i := range nodes {
+		for _, text := range nodes[i].Spec.PodCIDRs {
+			r, err := netip.ParsePrefix(text)
+			moves := slices.ContainsFunc(from, func(p netip.Prefix) bool { return p.Overlaps(r) })
+			if err == nil && moves && !slices.ContainsFunc(ranges, func(s string) bool { return covers(s, r) }) {
+				return fmt.Sprintf("node %s has %s", nodes[i].Name, r)
+			}
+		}
+	}
+	return ""
+}
+
+// kubeadmMoved returns nil if kubeadm's configuration has all ranges, or there is none, and what it
+// would write starts.
+func kubeadmMoved(ctx context.Context, c *cluster.Cluster, spec Spec) error {
 	const name = "configmap " + metav1.NamespaceSystem + "/" + controlplane.KubeadmConfig
 	config := &corev1.ConfigMap{}
 	err := c.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: controlplane.KubeadmConfig}, config)
@@ -112,11 +138,30 @@ func podSubnetCovers(ctx context.Context, c *cluster.Cluster, to []netip.Prefix)
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	has := controlplane.PodSubnet(config)
+	if has == "" {
+		return nil
+	}
 	subnets := strings.Split(has, ",")
-	for _, r := range to {
-		if has != "" && !slices.ContainsFunc(subnets, func(s string) bool { return covers(s, r) }) {
+	for _, r := range spec.To {
+		if !slices.ContainsFunc(subnets, func(s string) bool { return covers(s, r) }) {
 			return engine.NotYet("networking.podSubnet in %s is %s", name, has)
 		}
+	}
+	nodes, err := Nodes(ctx, c)
+	if err != nil {
+		return err
+	}
+	left := firstOutside(nodes, spec.From, subnets)
+	if left == "" {
+		return nil
+	}
+	written, err := kubeadm.ReadConfiguration(config.Data["ClusterConfiguration"])
+	if err != nil {
+		return engine.NotYet("%w", err)
+	}
+	if allocates, _ := written.Flag(string(controlplane.ControllerManager), "allocate-node-cidrs"); allocates != "false" {
+		return engine.NotYet("by %s kubeadm would write a kube-controller-manager with --allocate-node-cidrs=true --cluster-cidr=%s, which does not start: %s",
+			name, has, left)
 	}
 	return nil
 }

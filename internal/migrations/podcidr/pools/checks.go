@@ -123,7 +123,8 @@ func networkChecks() []findings.Check[Input] {
 			Why: "with --allocate-node-cidrs it gives every node a podCIDR of --cluster-cidr. Calico's IPAM ignores " +
 				"it, and whatever reads it takes the wrong addresses for pods. The controller manager does not start " +
 				"again with a range that lacks the nodes' podCIDRs",
-			Fix: "set --allocate-node-cidrs=false on every controller manager; leave --cluster-cidr as it is for as long as nodes have a podCIDR of it",
+			Fix: "set --allocate-node-cidrs=false on every controller manager, with kubeadm also in controllerManager.extraArgs of ConfigMap " +
+				"kubeadm-config; leave --cluster-cidr as it is for as long as nodes have a podCIDR of it",
 		},
 		{
 			Code: "RP2305", Severity: findings.Warning, Run: checkTunnels,
