@@ -61,6 +61,9 @@ type ownAttack struct {
 	gone bool
 }
 
+// stays reports whether a Service cannot come back any more: its owner has made it another type, which does not hop.
+func (a ownAttack) stays(way itself) bool { return a.name == "classed" && way.form == v1alpha1.OverlapExternalIP }
+
 // ownAttacks are tried at once. Each would gain what its comment says if replumb believed it.
 func ownAttacks() []ownAttack {
 	take := func(_ *scene, svc *corev1.Service, a string) { ownaddress.Remove(svc, netip.MustParseAddr(a)) }
@@ -91,6 +94,10 @@ func ownAttacks() []ownAttack {
 				take(s, svc, "172.31.5.23")
 				svc.Annotations = nil
 			})
+		}},
+		// A load balancer of that class would be taken for the tenant's own, which stays where it is and keeps the range in use.
+		{name: "silent", old: "172.31.5.27", do: func(s *scene, tenant client.Client, svc *corev1.Service, _ itself) {
+			s.edit(tenant, svc, func() { svc.Annotations = nil })
 		}},
 		// The form would be read off the Service, in the place of what is recorded.
 		{name: "classed", old: "172.31.5.24", do: func(s *scene, tenant client.Client, svc *corev1.Service, way itself) {
@@ -211,6 +218,11 @@ func TestTenantKeepsItself(t *testing.T) {
 					}
 				}
 				s.home()
+				for _, a := range attacks {
+					if at := s.service(tenantSpace, a.name).Spec.ClusterIP; at != a.old && !a.gone && !a.stays(way) {
+						t.Errorf("service %s was at %s and is back at %s", a.name, a.old, at)
+					}
+				}
 				s.answersAsReserved(own)
 				s.nothingHeld()
 			})

@@ -72,7 +72,7 @@ func (h *hopStep) byEtcd(svc *corev1.Service) bool {
 	if h.progress.IsInTransit(svc, h.Domain) || h.Store == nil {
 		return false
 	}
-	strategy, _, _ := h.Strategies.Choose(svc)
+	strategy, _, _ := h.Strategies.Choose(h.progress.AsOwned(svc))
 	return strategy == v1alpha1.StrategyOfEtcd
 }
 

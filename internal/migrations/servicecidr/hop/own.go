@@ -104,7 +104,7 @@ func (o *ownStep) write(ctx context.Context, svc *corev1.Service) (func(context.
 func (o *ownStep) add(ctx context.Context, svc *corev1.Service) (err error) {
 	p := o.progress
 	if p.Original == "" {
-		if p.Original, err = services.OriginalOf(&services.AsOwned(svc).Spec); err != nil {
+		if p.Original, err = services.OriginalOf(&p.AsOwned(svc).Spec); err != nil {
 			return fmt.Errorf("service %s: %w", p.Key(), err)
 		}
 	}
@@ -142,7 +142,7 @@ func (o *ownStep) reserve(ctx context.Context, svc *corev1.Service) error {
 // earlier attempt that had gone elsewhere, nothing stays.
 func (o *ownStep) wanted(svc *corev1.Service) *corev1.Service {
 	p := o.progress
-	want := services.AsOwned(svc).DeepCopy()
+	want := p.AsOwned(svc).DeepCopy()
 	ownaddress.Add(want, p.Beside(svc), p.Overlap.Form)
 	want.Annotations = maps.Clone(want.Annotations)
 	if want.Annotations == nil {

@@ -83,7 +83,7 @@ func (r Release) look(ctx context.Context) (engine.State, remainder, error) {
 }
 
 func (r Release) outOfMigration(svc *corev1.Service) bool {
-	_, reason := r.Strategies.Evaluate(svc)
+	_, reason := r.Strategies.Evaluate(r.Entry.AsOwned(svc))
 	return (r.Why != "" || reason.Kind != "") && !r.Entry.IsInTransit(svc, r.Domain)
 }
 
