@@ -244,7 +244,6 @@ func (f fluxed) requireUnkeptLoses() {
 	f.Logf("control: without the policy that keeps the type, %d of %d requests were lost", stats.Failed, stats.Sent)
 }
 
-
 func answersAt(svc *corev1.Service, a netip.Addr) bool {
 	_, answers := ownaddress.FormOf(svc, a)
 	return answers

@@ -62,7 +62,9 @@ type ownAttack struct {
 }
 
 // stays reports whether a Service cannot come back any more: its owner has made it another type, which does not hop.
-func (a ownAttack) stays(way itself) bool { return a.name == "classed" && way.form == v1alpha1.OverlapExternalIP }
+func (a ownAttack) stays(way itself) bool {
+	return a.name == "classed" && way.form == v1alpha1.OverlapExternalIP
+}
 
 // ownAttacks are tried at once. Each would gain what its comment says if replumb believed it.
 func ownAttacks() []ownAttack {
