@@ -324,6 +324,9 @@ func TestCiliumNodeIsGone(t *testing.T) {
 	must(t, w.c.Delete(t.Context(), w.now().Object()))
 	w.waits(w.node.give(), "ciliumnode a is not there")
 	must(t, w.write(w.node.give()))
+	if err := w.node.makeCilium(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a"}}); !engine.Retryable(err) {
+		t.Errorf("its agent has made it meanwhile: %v", err)
+	}
 	w.operate()
 	w.proven(w.node.give())
 }

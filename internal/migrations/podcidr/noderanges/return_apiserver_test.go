@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -37,11 +39,13 @@ type troubled struct {
 	sick, away atomic.Bool
 	agents     int
 	operators  int
+	// spoken are agents that have written to the CiliumNode since they started.
+	spoken map[types.UID]bool
 }
 
 func newTroubled(t *testing.T) *troubled {
 	t.Helper()
-	w := &troubled{ciliumWorld: newCiliumWorld(t)}
+	w := &troubled{ciliumWorld: newCiliumWorld(t), spoken: map[types.UID]bool{}}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "cilium-config"}, Data: map[string]string{
 		ciliumipam.ModeKey: ciliumipam.ClusterPool, ciliumipam.PoolKey: "10.245.0.0/16", ciliumipam.SizeKey: "24",
 	}}
@@ -137,8 +141,9 @@ func (w *troubled) beReady(ctx context.Context, p *corev1.Pod) error {
 	return w.c.Status().Update(ctx, p)
 }
 
-// playAgent starts the agent anew where it is gone. One that is ready copies annotations of its
-// Node, and names its address in the range with which it has started.
+// playAgent starts the agent anew where it is gone. One that is ready names its address in the
+// range with which it has started, and does so again whenever annotations of its Node change, which
+// it copies.
 func (w *troubled) playAgent(ctx context.Context) error {
 	all := &corev1.PodList{}
 	if err := w.c.List(ctx, all, client.InNamespace("kube-system"), client.MatchingFields{"spec.nodeName": "a"}); err != nil {
@@ -168,7 +173,7 @@ func (w *troubled) playAgent(ctx context.Context) error {
 
 func (w *troubled) publish(ctx context.Context, n *ciliumipam.CiliumNode, agent *corev1.Pod) error {
 	found, err := cordon.Read(ctx, w.c, "a")
-	if err != nil || n == nil {
+	if err != nil || n == nil || w.spoken[agent.UID] && maps.Equal(n.Object().GetAnnotations(), found.Annotations) {
 		return err
 	}
 	own := formerOwn
@@ -181,7 +186,9 @@ func (w *troubled) publish(ctx context.Context, n *ciliumipam.CiliumNode, agent 
 	if err := unstructured.SetNestedSlice(u.Object, addresses, "spec", "addresses"); err != nil {
 		return err
 	}
-	return w.c.Update(ctx, u)
+	err = w.c.Update(ctx, u)
+	w.spoken[agent.UID] = err == nil
+	return err
 }
 
 // planner looks at the cluster as it is now.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -100,7 +101,7 @@ func (n node) give() engine.Step {
 // writeRanges notes first on the Node what there was.
 func (n node) writeRanges(ctx context.Context, have ciliumNode) error {
 	if have.cilium == nil {
-		return ciliumipam.Make(ctx, n.cluster, have.node, n.ranges)
+		return n.makeCilium(ctx, have.node)
 	}
 	if have.carries(n.ranges) {
 		return nil // the operator has yet to say that it has reserved it
@@ -117,6 +118,15 @@ func (n node) writeRanges(ctx context.Context, have ciliumNode) error {
 		return err
 	}
 	return have.cilium.Give(ctx, n.cluster, n.ranges)
+}
+
+// makeCilium makes the CiliumNode of a node, unless its agent has done so by now.
+func (n node) makeCilium(ctx context.Context, of *corev1.Node) error {
+	err := ciliumipam.Make(ctx, n.cluster, of, n.ranges)
+	if apierrors.IsAlreadyExists(err) {
+		return engine.NotYet("%w", err)
+	}
+	return err
 }
 
 // restartCilium restarts a node's agent, which takes the node's range, and an address for the node

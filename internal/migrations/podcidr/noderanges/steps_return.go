@@ -138,7 +138,7 @@ func (n node) turnBack(why string) engine.Step {
 			case err != nil:
 				return err
 			case have.cilium == nil:
-				return ciliumipam.Make(ctx, n.cluster, have.node, n.ranges)
+				return n.makeCilium(ctx, have.node)
 			case have.cilium.Ignored && have.carries(n.ranges):
 				return nil
 			}
