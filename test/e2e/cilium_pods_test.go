@@ -155,7 +155,7 @@ func TestCiliumReturns(t *testing.T) {
 	o := operator{lab: l, killAt: func(e engine.Event) bool {
 		switch {
 		case e.Kind != engine.StepStarted:
-		case e.Step == "hold/node1": // agents that run stay
+		case e.Step == "hold/node1" && !began["return/node1"]: // agents that run stay
 			agentImage(t, l, "replumb.local/absent:lab")
 		case e.Step == "return/node1":
 			agentImage(t, l, image)
