@@ -163,6 +163,8 @@ const (
 	AnnotationPodCIDRs = "replumb.dev/original-pod-cidrs"
 	// AnnotationCiliumAgent, on a Node, is the UID of the pod of Cilium's agent that was there before its range changed.
 	AnnotationCiliumAgent = "replumb.dev/cilium-agent"
+	// AnnotationReturning, on a Node that apply takes back to its former range since it could not go on there, says why.
+	AnnotationReturning = "replumb.dev/returning"
 	// AnnotationCiliumPool, on ConfigMap cilium-config, is what it named as the pool of Cilium's operator before the migration, as JSON.
 	AnnotationCiliumPool = "replumb.dev/original-cilium-pool"
 	// TaintMoving, on a Node, keeps pods away from it while its range changes. Its value is the Migration.

@@ -104,7 +104,7 @@ func TestServiceRunbook(t *testing.T) {
 func TestServiceRunbookWatched(t *testing.T) {
 	r := readRunbook(t, "service-cidr.md", "move")
 	lines := slices.Concat(r.commands("## 1. Check"), r.commands("## 2. Plan"), r.commands("## 3. Apply"))
-	files := strings.Replace(servicesOfRunbook, "spec:\n", "spec:\n  proof: {image: replumb, soak: 1s}\n", 1)
+	files := strings.Replace(servicesOfRunbook, "spec:\n", "spec:\n  image: replumb\n  proof: {soak: 1s}\n", 1)
 	_, network, _ := strings.Cut(podsOfRunbook, "-- cluster.yaml --\n")
 	files = strings.Replace(files, "-- cluster.yaml --\n", "-- cluster.yaml --\n"+network+"---\n", 1)
 	played(t, r.script(lines, files), twoNodes())

@@ -69,6 +69,13 @@ type Abandoner interface {
 	Abandon(ctx context.Context) error
 }
 
+// Retreater is a step after whose failure the run goes back on what it belongs to, before it ends.
+type Retreater interface {
+	// Retreat are the steps of the way back, and the error that the run ends with once they are
+	// done.
+	Retreat(failed error) ([]Step, error)
+}
+
 // Noter is a step that has something to say once it is done, such as a failure that stopped
 // nothing. The text becomes the Note of StepDone; an empty one is none.
 type Noter interface {

@@ -150,7 +150,7 @@ func (r *run) step(ctx context.Context, s Step) error {
 		if ended(err) {
 			return err
 		}
-		return &StepError{Phase: r.phase, Step: s.ID(), Title: s.Title(), Err: err}
+		return &StepError{Phase: r.phase, Step: s.ID(), Title: s.Title(), Err: r.retreat(ctx, s, err)}
 	}
 	kind := StepUnchanged
 	if changed {
@@ -168,6 +168,28 @@ func (r *run) step(ctx context.Context, s Step) error {
 	}
 	r.emit(e)
 	return nil
+}
+
+// retreat goes back after a failure. The failure is what is reported, whatever becomes of the way
+// back.
+func (r *run) retreat(ctx context.Context, s Step, failed error) error {
+	back, ok := s.(Retreater)
+	if !ok {
+		return failed
+	}
+	steps, then := back.Retreat(failed)
+	r.mu.Lock()
+	r.total += len(steps)
+	r.mu.Unlock()
+	for _, s := range steps {
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w; on the way back: %w", failed, interrupted(ctx))
+		}
+		if err := r.step(ctx, s); err != nil {
+			return fmt.Errorf("%w; on the way back: %w", failed, err)
+		}
+	}
+	return then
 }
 
 // abandonLimit bounds the clean-up of a step, during which people wait for their Ctrl-C.

@@ -112,6 +112,43 @@ func TestRunLeavesDoneStepsAlone(t *testing.T) {
 	}
 }
 
+// retreating is a step with a way back.
+type retreating struct {
+	fake
+	back []Step
+	then error
+}
+
+func (r *retreating) Retreat(error) ([]Step, error) { return r.back, r.then }
+
+// TestRunRetreats: the way back is run after a failure and before anything else, and not after an
+// interruption, which is no failure.
+func TestRunRetreats(t *testing.T) {
+	failed, then := errors.New("failed"), errors.New("went back")
+	for _, tt := range []struct {
+		name      string
+		err, back error
+		says      string
+		went      bool
+	}{
+		{name: "the way back is done", err: failed, says: "step a: went back", went: true},
+		{name: "the way back fails", err: failed, back: errors.New("no way"), says: "step a: failed; on the way back: step back: no way", went: true},
+		{name: "interrupted", err: ErrInterrupted, says: "interrupted"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			went, further := false, false
+			back := &fake{id: "back", do: func(context.Context) error { went = true; return tt.back }}
+			a := &retreating{fake: fake{id: "a", do: func(context.Context) error { return tt.err }}, back: []Step{back}, then: then}
+			next := &fake{id: "next", do: func(context.Context) error { further = true; return nil }}
+			rec := &recorder{}
+			err := (&Runner{Sink: rec.sink}).Run(t.Context(), planOf(1, a, next))
+			if err == nil || err.Error() != tt.says || went != tt.went || further {
+				t.Errorf("%v, went back: %t, began another: %t", err, went, further)
+			}
+		})
+	}
+}
+
 func TestRunRetriesOnlyWhatCanPass(t *testing.T) {
 	gr := schema.GroupResource{Resource: "services"}
 	for _, tt := range []struct {

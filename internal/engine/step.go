@@ -177,6 +177,8 @@ type Observed[T any] struct {
 	As      StepRole
 	Reverse func() Step
 	Remark  func() string
+	// GoBack, if set, is the way back after a failure (see Retreater).
+	GoBack func(failed error) ([]Step, error)
 }
 
 func (o *Observed[T]) ID() string              { return o.Name }
@@ -235,6 +237,13 @@ func (o *Observed[T]) Undo() Step {
 		return nil
 	}
 	return o.Reverse()
+}
+
+func (o *Observed[T]) Retreat(failed error) ([]Step, error) {
+	if o.GoBack == nil {
+		return nil, failed
+	}
+	return o.GoBack(failed)
 }
 
 type doer func(context.Context) (proof func(context.Context) error, err error)

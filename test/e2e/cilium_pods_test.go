@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/network/ciliumipam"
 	"github.com/replumb/replumb/lab/lab"
@@ -142,6 +143,84 @@ func TestCiliumWatched(t *testing.T) {
 	}
 	requirePodsIn(t, l, netip.MustParsePrefix(newPods))
 	requireNoTrace(t, l)
+}
+
+// TestCiliumReturns has Cilium's agent on one node not start while its pods move: apply takes that node back by itself, loses nothing on the
+// way, on any node, and begins no other. Killed on the way back, it completes that before it stops. Once agents start, it moves all nodes.
+func TestCiliumReturns(t *testing.T) {
+	l := bringUp(t, withCilium("e2e-cilium-returns", lab.NoProxy, lab.NoProxy))
+	s := nodesUnderTraffic(t, l, traffic.Rates{Request: 6, LookUp: 3})
+	file, image := writeNodes(t), agentImage(t, l, "")
+	began := map[string]bool{}
+	o := operator{lab: l, killAt: func(e engine.Event) bool {
+		switch {
+		case e.Kind != engine.StepStarted:
+		case e.Step == "hold/node1" && !began["return/node1"]: // agents that run stay
+			agentImage(t, l, "replumb.local/absent:lab")
+		case e.Step == "return/node1":
+			agentImage(t, l, image)
+		}
+		kill := e.Step == "canary/node1" && !began[e.Step] // on the way there there is none yet
+		began[e.Step] = true
+		return kill
+	}}
+	returned := s.during(t, "the way there and back of a node whose agent does not start", func() {
+		for _, want := range []int{-1, 1} {
+			events, code, _ := o.attend(t, command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig()))
+			if code != want || !began["return/node1"] || began["cordon/node2"] {
+				t.Errorf("apply ends with exit code %d: %+v", code, events[max(0, len(events)-4):])
+			}
+		}
+	})
+	returned.requireNothingLost(t, traffic.All)
+	requireReturned(t, l)
+	there := s.during(t, "the move once agents start", func() { attendNodes(t, l, newPods, "apply", "-f", file) })
+	there.requireNothingLost(t, traffic.All)
+	ciliumMove{l: l, pooled: true}.requireIn(t, netip.MustParsePrefix(newPods))
+	requireUpstreamLoses(t, l, s)
+}
+
+// agentImage has agents that start from now on run an image, and returns the one of before; an empty one changes nothing but that agents that
+// run stay.
+func agentImage(t *testing.T, l *lab.Lab, image string) (before string) {
+	t.Helper()
+	sets := l.Client().AppsV1().DaemonSets(metav1.NamespaceSystem)
+	have, err := sets.Get(t.Context(), "cilium", metav1.GetOptions{})
+	must(t, err)
+	before = have.Spec.Template.Spec.InitContainers[0].Image
+	if image == "" {
+		image = before
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{
+		"updateStrategy": map[string]any{"type": "OnDelete", "rollingUpdate": nil},
+		"template": map[string]any{"spec": map[string]any{"initContainers": []any{
+			map[string]any{"name": have.Spec.Template.Spec.InitContainers[0].Name, "image": image},
+		}}},
+	}})
+	must(t, err)
+	_, err = sets.Patch(t.Context(), "cilium", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	must(t, err)
+	return before
+}
+
+// requireReturned fails the test unless every node has its former range, takes pods, and tells nothing of a way.
+func requireReturned(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	from := netip.MustParsePrefix(oldPods)
+	requirePodsIn(t, l, from)
+	nodes, err := ciliumipam.List(t.Context(), clusterClient(t, l))
+	must(t, err)
+	for name, n := range nodes {
+		if len(n.PodCIDRs) != 1 || !from.Overlaps(netip.MustParsePrefix(n.PodCIDRs[0])) || n.Ignored || !n.Lives(from) {
+			t.Errorf("ciliumnode %s has %v, its agent %v", name, n.PodCIDRs, n.Internal)
+		}
+	}
+	for name, n := range nodesByName(t, l) {
+		if n.Spec.Unschedulable || n.Annotations[v1alpha1.AnnotationReturning] != "" || n.Annotations[v1alpha1.AnnotationCiliumAgent] != "" {
+			t.Errorf("node %s has %v and is unschedulable: %t", name, n.Annotations, n.Spec.Unschedulable)
+		}
+	}
+	requireNothingOnLoopback(t, l)
 }
 
 // ciliumUnderTraffic has clients on nodes call Services without policies, and clients in pods, which move, call others with them.

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/inventory"
@@ -102,6 +103,29 @@ func (j *Job) Examine(ctx context.Context) (Plans, error) {
 	}
 	p.Findings = append(strategy.Check(facts), p.Findings...)
 	return strategy.Plans(p), nil
+}
+
+// Unfinished takes a node back first whose way back was cut off.
+func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine.Plan, error) {
+	nodes := &corev1.NodeList{}
+	if err := j.Tools.Cluster.List(ctx, nodes); err != nil {
+		return nil, fmt.Errorf("looking for nodes on their way back: %w", err)
+	}
+	if !noderanges.Returning(nodes.Items) {
+		return nil, nil
+	}
+	strategy, err := j.Inventory(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := j.planner(ctx, strategy)
+	if err != nil {
+		return nil, err
+	}
+	if on, ok := strategy.Plans(p).(*noderanges.Planner); ok {
+		return on.Return(to), nil
+	}
+	return nil, nil
 }
 
 // Inventory looks at the cluster as it is now, and finds out how it gives pods their addresses.

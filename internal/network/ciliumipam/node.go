@@ -154,9 +154,11 @@ func Router(in netip.Prefix) netip.Addr {
 	return last.Prev().Prev() // agents leave out the last one (pkg/ipam/service/ipallocator)
 }
 
-// Make makes the CiliumNode of a Node that has none, with its ranges.
+// Make makes the CiliumNode of a Node that has none, with its ranges, and the Node's annotations as
+// agents copy them.
 func Make(ctx context.Context, c client.Client, node *corev1.Node, podCIDRs []string) error {
 	u := empty(node.Name)
+	u.SetAnnotations(node.Annotations)
 	u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}})
 	err := unstructured.SetNestedStringSlice(u.Object, podCIDRs, "spec", "ipam", "podCIDRs")
 	if err == nil {
@@ -186,16 +188,30 @@ func (n *CiliumNode) Lead(ctx context.Context, c client.Client, podCIDRs []strin
 		if err != nil {
 			return err
 		}
+		named := false
 		for _, each := range addresses {
 			a, ok := each.(map[string]any)
 			if !ok || a["type"] != internalIP {
 				continue
 			}
 			if has, err := netip.ParseAddr(fmt.Sprint(a["ip"])); err == nil && has.Is4() == router.Is4() {
-				a["ip"] = router.String()
+				a["ip"], named = router.String(), true
 			}
 		}
+		if !named { // it was deleted, and its agent has not written to it since
+			addresses = append(addresses, map[string]any{"type": internalIP, "ip": router.String()})
+		}
 		if err := unstructured.SetNestedSlice(u.Object, addresses, "spec", "addresses"); err != nil {
+			return err
+		}
+		return unstructured.SetNestedStringSlice(u.Object, podCIDRs, "spec", "ipam", "podCIDRs")
+	})
+}
+
+// Withdraw has a CiliumNode carry ranges, and the operator not look at it.
+func (n *CiliumNode) Withdraw(ctx context.Context, c client.Client, podCIDRs []string) error {
+	return n.patch(ctx, c, func(u *unstructured.Unstructured) error {
+		if err := unstructured.SetNestedField(u.Object, "true", "metadata", "annotations", IgnoreAnnotation); err != nil {
 			return err
 		}
 		return unstructured.SetNestedStringSlice(u.Object, podCIDRs, "spec", "ipam", "podCIDRs")

@@ -136,7 +136,13 @@ func (w *ciliumWorld) eventually(what func() error) {
 // agent starts the agent's pod.
 func (w *ciliumWorld) agent(name string) *corev1.Pod {
 	w.Helper()
-	pod := &corev1.Pod{
+	pod := agentPod(name)
+	must(w.T, w.c.Create(w.Context(), pod))
+	return w.ready(pod)
+}
+
+func agentPod(name string) *corev1.Pod {
+	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "cilium-" + name, OwnerReferences: []metav1.OwnerReference{
 			{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "cilium", UID: "cilium", Controller: ptr.To(true)},
 		}},
@@ -145,8 +151,6 @@ func (w *ciliumWorld) agent(name string) *corev1.Pod {
 			AutomountServiceAccountToken: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](0),
 		},
 	}
-	must(w.T, w.c.Create(w.Context(), pod))
-	return w.ready(pod)
 }
 
 func (w *ciliumWorld) ready(pod *corev1.Pod) *corev1.Pod {
@@ -320,6 +324,9 @@ func TestCiliumNodeIsGone(t *testing.T) {
 	must(t, w.c.Delete(t.Context(), w.now().Object()))
 	w.waits(w.node.give(), "ciliumnode a is not there")
 	must(t, w.write(w.node.give()))
+	if err := w.node.makeCilium(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a"}}); !engine.Retryable(err) {
+		t.Errorf("its agent has made it meanwhile: %v", err)
+	}
 	w.operate()
 	w.proven(w.node.give())
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
@@ -68,7 +69,7 @@ func (s *Inventory) Outstanding(d engine.Direction) []*NodeRange {
 	var all []*NodeRange
 	for i := range s.NodeRanges {
 		r := &s.NodeRanges[i]
-		if !r.there(d) || cordon.Closed(r.Node) || crowded[r.Node.Name] {
+		if !r.there(d) || noted(r.Node, v1alpha1.AnnotationReturning) || cordon.Closed(r.Node) || crowded[r.Node.Name] {
 			all = append(all, r)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +32,8 @@ const (
 type Planner struct {
 	*podmove.Planner
 	nodes *Inventory
+	// agentWait is how long agents may take to start; zero is agentTime.
+	agentWait time.Duration
 }
 
 func (s *Inventory) Plans(p *podmove.Planner) podmove.Plans { return &Planner{Planner: p, nodes: s} }
@@ -217,10 +220,7 @@ func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Gro
 	each := func(make func(node) engine.Step) []engine.Group {
 		var steps []engine.Step
 		for _, r := range round {
-			steps = append(steps, make(node{
-				cluster: p.Tools.Cluster, migration: p.Inventory.Spec.Name, name: r.Node.Name, ranges: r.at(d), watched: p.Agents != nil,
-				former: nodeipam.Range(r.at(d.Opposite())), agents: ciliumOf(p.Inventory),
-			}))
+			steps = append(steps, make(p.node(r, d)))
 		}
 		return engine.AtOnce(len(round), title, steps...)
 	}
@@ -244,6 +244,14 @@ func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Gro
 	groups = append(groups, each(func(n node) engine.Step { return n.cordon().Open() })...)
 	groups = append(groups, p.Steady(d, title)...)
 	return append(groups, engine.Group{Title: title, Steps: []engine.Step{p.Note(title)}})
+}
+
+// node makes the steps of one on its way in a direction.
+func (p *Planner) node(r *NodeRange, d engine.Direction) node {
+	return node{
+		cluster: p.Tools.Cluster, migration: p.Inventory.Spec.Name, name: r.Node.Name, ranges: r.at(d), watched: p.Agents != nil,
+		former: nodeipam.Range(r.at(d.Opposite())), agents: ciliumOf(p.Inventory), goBack: p.goBack(r, d), wait: p.agentWait,
+	}
 }
 
 // eachNode makes a step for each node of a round.
@@ -299,13 +307,7 @@ func (p *Planner) drain(n node) engine.Step {
 }
 
 func (p *Planner) renew(n node, d engine.Direction) engine.Step {
-	home := nodeipam.Range(n.ranges)
-	return p.Rollout().Renew(rollout.Renewal{
-		Node: n.name, Left: p.Inventory.Spec.Left(d),
-		Stale: func(pod *corev1.Pod) bool {
-			return slices.ContainsFunc(calico.PodAddresses(pod), func(a netip.Addr) bool { return a.Is4() && !home.Contains(a) })
-		},
-	})
+	return p.Rollout().Renew(rollout.Renewal{Node: n.name, Left: p.Inventory.Spec.Left(d), Stale: n.away})
 }
 
 // trial has pods prove that the nodes give addresses of their ranges, and that those are routed.

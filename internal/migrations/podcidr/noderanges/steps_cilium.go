@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -52,8 +53,18 @@ func (h ciliumNode) carries(ranges []string) bool {
 // restarted reports whether the agent has started since the range changed.
 func (h ciliumNode) restarted(ranges []string) bool {
 	before := h.node.Annotations[v1alpha1.AnnotationCiliumAgent]
-	return h.cilium != nil && h.cilium.Lives(nodeipam.Range(ranges)) &&
+	return h.livesIn(ranges) &&
 		!slices.ContainsFunc(h.agents, func(p corev1.Pod) bool { return string(p.UID) == before })
+}
+
+// live are agents that are not ending.
+func (h ciliumNode) live() []corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(h.agents), func(p corev1.Pod) bool { return !p.DeletionTimestamp.IsZero() })
+}
+
+// livesIn reports whether the node has an address of its own within its ranges.
+func (h ciliumNode) livesIn(ranges []string) bool {
+	return h.cilium != nil && h.cilium.Lives(nodeipam.Range(ranges))
 }
 
 // give has a CiliumNode carry the next ranges of its node, which the operator reserves.
@@ -75,7 +86,7 @@ func (n node) give() engine.Step {
 	}
 	return &engine.Observed[ciliumNode]{
 		Name: "switch/" + n.name, About: fmt.Sprintf("Give CiliumNode %s the range %s", n.name, strings.Join(n.ranges, ",")), As: engine.RoleMove,
-		Look: engine.LookOf(read), Proof: engine.ProofOf(read), Write: n.writeRanges,
+		Look: engine.LookOf(read), Proof: engine.ProofOf(read), Write: n.writeRanges, GoBack: n.goBack,
 		Changes: engine.Shows(
 			engine.Change{Verb: "patch", Object: "Node " + n.name, Body: map[string]any{
 				"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationPodCIDRs: "the range it has"}},
@@ -90,7 +101,7 @@ func (n node) give() engine.Step {
 // writeRanges notes first on the Node what there was.
 func (n node) writeRanges(ctx context.Context, have ciliumNode) error {
 	if have.cilium == nil {
-		return ciliumipam.Make(ctx, n.cluster, have.node, n.ranges)
+		return n.makeCilium(ctx, have.node)
 	}
 	if have.carries(n.ranges) {
 		return nil // the operator has yet to say that it has reserved it
@@ -109,14 +120,23 @@ func (n node) writeRanges(ctx context.Context, have ciliumNode) error {
 	return have.cilium.Give(ctx, n.cluster, n.ranges)
 }
 
+// makeCilium makes the CiliumNode of a node, unless its agent has done so by now.
+func (n node) makeCilium(ctx context.Context, of *corev1.Node) error {
+	err := ciliumipam.Make(ctx, n.cluster, of, n.ranges)
+	if apierrors.IsAlreadyExists(err) {
+		return engine.NotYet("%w", err)
+	}
+	return err
+}
+
 // restartCilium restarts a node's agent, which takes the node's range, and an address for the node
 // itself, when it starts.
 func (n node) restartCilium() engine.Step {
 	ended := map[types.UID]bool{}
 	read := func(ctx context.Context) ([]corev1.Pod, error) { return n.staleCilium(ctx, ended) }
 	return &engine.Observed[[]corev1.Pod]{
-		Name: "agent/" + n.name, About: "Restart Cilium's agent on node " + n.name + ", which takes the range then", Limit: agentTime,
-		As: engine.RoleMove, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		Name: "agent/" + n.name, About: "Restart Cilium's agent on node " + n.name + ", which takes the range then", Limit: n.patience(),
+		As: engine.RoleMove, GoBack: n.goBack, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
 		Write:   func(ctx context.Context, old []corev1.Pod) error { return endPods(ctx, n.cluster, old, ended) },
 		Changes: engine.Shows(engine.Change{Verb: "delete", Object: "Pod */* of Cilium's agent on node " + n.name}),
 	}
@@ -129,7 +149,7 @@ func (n node) staleCilium(ctx context.Context, ended map[types.UID]bool) (old []
 	if err != nil || have.node == nil {
 		return nil, err
 	}
-	live := slices.DeleteFunc(have.agents, func(p corev1.Pod) bool { return !p.DeletionTimestamp.IsZero() })
+	live := have.live()
 	switch {
 	case !have.restarted(n.ranges):
 		return slices.DeleteFunc(live, func(p corev1.Pod) bool { return ended[p.UID] }),
@@ -140,6 +160,11 @@ func (n node) staleCilium(ctx context.Context, ended map[types.UID]bool) (old []
 		return nil, engine.NotYet("pod %s/%s is not ready: %s", live[0].Namespace, live[0].Name, connectivity.Why(&live[0]))
 	}
 	return nil, nil
+}
+
+// wayNotes are what a Node says only while it is on its way.
+func wayNotes() []string {
+	return []string{ciliumipam.IgnoreAnnotation, v1alpha1.AnnotationCiliumAgent, v1alpha1.AnnotationReturning}
 }
 
 // settle has a CiliumNode carry its ranges alone again, and takes off what its Node says of the
@@ -153,7 +178,7 @@ func (n node) settle() engine.Step {
 		switch has := have.cilium; {
 		case !slices.Equal(has.PodCIDRs, n.ranges) || has.Ignored:
 			return have, engine.NotYet("ciliumnode %s has the range %s", n.name, strings.Join(has.PodCIDRs, ","))
-		case have.node.Annotations[ciliumipam.IgnoreAnnotation] != "" || have.node.Annotations[v1alpha1.AnnotationCiliumAgent] != "":
+		case noted(have.node, wayNotes()...):
 			return have, engine.NotYet("node %s has notes of its way", n.name)
 		case has.Problem != "":
 			return have, engine.NotYet("Cilium's operator has not reserved the range of ciliumnode %s: %s", n.name, has.Problem)
@@ -165,8 +190,9 @@ func (n node) settle() engine.Step {
 		As: engine.RoleMove, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
 		Write: func(ctx context.Context, have ciliumNode) error {
 			err := cordon.Patch(ctx, n.cluster, have.node, func(found *corev1.Node) {
-				delete(found.Annotations, ciliumipam.IgnoreAnnotation)
-				delete(found.Annotations, v1alpha1.AnnotationCiliumAgent)
+				for _, key := range wayNotes() {
+					delete(found.Annotations, key)
+				}
 			})
 			if err != nil || slices.Equal(have.cilium.PodCIDRs, n.ranges) && !have.cilium.Ignored {
 				return err

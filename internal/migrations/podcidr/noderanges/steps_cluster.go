@@ -74,9 +74,14 @@ func allThere(ranges []NodeRange, d engine.Direction) error {
 	return nil
 }
 
-// noted reports whether replumb has written something on a Node.
-func noted(n *corev1.Node) bool {
-	return cordon.Closed(n) || n.Annotations[v1alpha1.AnnotationPodCIDRs] != "" || n.Annotations[v1alpha1.AnnotationCiliumAgent] != ""
+// noted reports whether a Node has any of the annotations.
+func noted(n *corev1.Node, keys ...string) bool {
+	return slices.ContainsFunc(keys, func(key string) bool { return n.Annotations[key] != "" })
+}
+
+// notes are the annotations that replumb leaves on Nodes until the migration ends.
+func notes() []string {
+	return []string{v1alpha1.AnnotationPodCIDRs, v1alpha1.AnnotationCiliumAgent, v1alpha1.AnnotationReturning}
 }
 
 // notedNodes are those with notes of replumb. It fails while there are any, or a trial Node.
@@ -85,7 +90,7 @@ func notedNodes(ctx context.Context, c *cluster.Cluster, trial nodeipam.Trial) (
 	if err != nil {
 		return nil, err
 	}
-	all := slices.DeleteFunc(now.Nodes, func(n corev1.Node) bool { return !noted(&n) })
+	all := slices.DeleteFunc(now.Nodes, func(n corev1.Node) bool { return !cordon.Closed(&n) && !noted(&n, notes()...) })
 	left, err := trial.Outcome(ctx)
 	switch {
 	case err != nil:
@@ -112,8 +117,9 @@ func clearNotes(tools migration.Deps, name string) engine.Step {
 			for i := range all {
 				err := cordon.Patch(ctx, tools.Cluster, &all[i], func(n *corev1.Node) {
 					cordon.Clear(n)
-					delete(n.Annotations, v1alpha1.AnnotationPodCIDRs)
-					delete(n.Annotations, v1alpha1.AnnotationCiliumAgent)
+					for _, key := range notes() {
+						delete(n.Annotations, key)
+					}
 				})
 				if err != nil {
 					return err

@@ -78,7 +78,7 @@ func (n node) hold(image pull.Image) engine.Step {
 	}
 	return &engine.Observed[*corev1.Pod]{
 		Name: "hold/" + n.name, About: "Keep the address that node " + n.name + " has in its former range, beside the next one",
-		Limit: agentTime, As: engine.RoleOwn, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		Limit: n.patience(), As: engine.RoleOwn, GoBack: n.goBack, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
 		Write: func(ctx context.Context, found *corev1.Pod) error {
 			if found != nil && keepsAs(found, pod) {
 				return nil
@@ -128,7 +128,7 @@ func (n node) ignore() engine.Step {
 	}
 	return &engine.Observed[ciliumNode]{
 		Name: "ignore/" + n.name, About: "Have Cilium's operator not look at CiliumNode " + n.name, As: engine.RoleMove,
-		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		GoBack: n.goBack, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
 		Write: func(ctx context.Context, have ciliumNode) error {
 			return cordon.Patch(ctx, n.cluster, have.node, func(found *corev1.Node) {
 				metav1.SetMetaDataAnnotation(&found.ObjectMeta, ciliumipam.IgnoreAnnotation, "true")
@@ -155,7 +155,7 @@ func (n node) lead() engine.Step {
 	}
 	return &engine.Observed[ciliumNode]{
 		Name: "lead/" + n.name, About: "Have other nodes lead both of its ranges to node " + n.name, As: engine.RoleMove,
-		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		GoBack: n.goBack, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
 		Write: func(ctx context.Context, have ciliumNode) error {
 			if have.cilium == nil || !have.cilium.Ignored {
 				return engine.NotYet("Cilium's operator looks at ciliumnode %s", n.name)

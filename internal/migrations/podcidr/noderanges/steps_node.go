@@ -1,11 +1,13 @@
 package noderanges
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,6 +18,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/network/calico"
+	"github.com/replumb/replumb/internal/network/nodeipam"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
@@ -28,6 +32,18 @@ type node struct {
 	// former is the range that it leaves, and agents are the DaemonSets of Cilium.
 	former netip.Prefix
 	agents []client.ObjectKey
+	// goBack, if set, is what steps do where they fail. wait is how long agents may take to start;
+	// zero is agentTime.
+	goBack func(failed error) ([]engine.Step, error)
+	wait   time.Duration
+}
+
+func (n node) patience() time.Duration { return cmp.Or(n.wait, agentTime) }
+
+// away reports whether a pod has an address outside of the node's ranges.
+func (n node) away(pod *corev1.Pod) bool {
+	home := nodeipam.Range(n.ranges)
+	return slices.ContainsFunc(calico.PodAddresses(pod), func(a netip.Addr) bool { return a.Is4() && !home.Contains(a) })
 }
 
 func (n node) pods(ctx context.Context) ([]corev1.Pod, error) {
