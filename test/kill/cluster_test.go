@@ -53,6 +53,10 @@ const (
 	lean = "lean"
 	// rich has node ports and a Deployment to be restarted as well.
 	rich = "rich"
+	// stored is lean, and its Services change addresses in etcd: the old one stays as an externalIP.
+	stored = "stored"
+	// balanced is stored with the form for Cilium, the address of a load balancer.
+	balanced = "balanced"
 )
 
 // cluster is an API server that runs with the new range. Behind its front it seems to have either.
@@ -147,16 +151,31 @@ func (c *cluster) operator(serviceRange string) {
 }
 
 // note writes the Migration to a file.
-func (c *cluster) note(t *testing.T, _ string) string {
+func (c *cluster) note(t *testing.T, variant string) string {
 	t.Helper()
 	return noted(t, c.dir, `
   serviceCIDR:
     to: [%s]
     drain: 0s
     gateWait: 10s
-    apiServers: ["%s"]
+    apiServers: ["%s"]%s
   batch: {size: 2, settle: 0s}
-`, newRange, c.front.Listener.Addr())
+`, newRange, c.front.Listener.Addr(), c.form(variant))
+}
+
+// form is how Services of a variant move, and where their other address answers.
+func (c *cluster) form(variant string) string {
+	form := v1alpha1.OverlapExternalIP
+	switch variant {
+	case lean, rich:
+		return ""
+	case balanced:
+		form = v1alpha1.OverlapLoadBalancer
+	}
+	return fmt.Sprintf(`
+    overlap: %s
+    strategies: {clusterIP: Etcd, nodePort: Etcd}
+    etcd: {endpoints: [%q]}`, form, c.Etcd)
 }
 
 // renew brings the cluster to how it is before a migration: everything in the old range.
@@ -202,12 +221,20 @@ func movesOfServices(on ...world) kind {
 	richer := whole(rich)
 	richer.novel = true
 	return kind{
-		worlds: on, variants: []variant{whole(lean), richer},
+		worlds: on, variants: []variant{whole(lean), richer, inEtcd(stored), inEtcd(balanced)},
 		controls: map[string]string{"apply": "hop/shop/cart", "finish": "release/shop/cart", "rollback": "return/shop/cart"},
 		stays: func(d string) bool { // a restart leaves its mark
 			return d == "left over: v1alpha1.Migration /move" || strings.HasPrefix(d, "differs: v1.Deployment shop/web")
 		},
 	}
+}
+
+// inEtcd is killed again in the steps that do another thing for it, under the names that they have in the
+// first variant.
+func inEtcd(name string) variant {
+	v := whole(name)
+	v.novel, v.anew = true, []string{"own/", "give/", "hop/", "return/", "release/", "settle/"}
+	return v
 }
 
 // clean takes away what an earlier case made or left.
@@ -217,6 +244,8 @@ func (c *cluster) clean(t *testing.T) {
 	for _, o := range []client.Object{
 		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: freeze.Name}},
 		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: freeze.Name}},
+		&admissionv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: freeze.KeepTypeName}},
+		&admissionv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: freeze.KeepTypeName}},
 		&v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "move"}},
 		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name}},
 	} {
@@ -274,7 +303,8 @@ func (c *cluster) home(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "helper"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{oldRange}},
 	}
 	must(t, client.IgnoreAlreadyExists(c.Create(ctx, helper)))
-	spec := `{"clusterIP":null,"clusterIPs":null,"ipFamilies":null,"ipFamilyPolicy":null,"internalTrafficPolicy":null`
+	spec := `{"clusterIP":null,"clusterIPs":null,"ipFamilies":null,"ipFamilyPolicy":null,"internalTrafficPolicy":null,` +
+		`"loadBalancerClass":null,"allocateLoadBalancerNodePorts":null`
 	away := `{"metadata":{"annotations":null},"spec":` + spec + `,"type":"ExternalName","externalName":"away.example"}}`
 	back := `{"spec":{"type":"ClusterIP","externalName":null,"externalIPs":null,"externalTrafficPolicy":null,"clusterIP":"` + oldAPI + `","clusterIPs":["` + oldAPI + `"],` +
 		`"ipFamilies":["IPv4"],"ipFamilyPolicy":"SingleStack","internalTrafficPolicy":"Cluster"}}`

@@ -1,6 +1,7 @@
 package kill
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,8 +41,15 @@ type variant struct {
 	name string
 	// commands are all that are killed of it, with apply first.
 	commands []string
-	// novel says that cases are those events alone that the first variant does not have.
+	// novel says that cases are those events alone that the variants before it do not have.
 	novel bool
+	// anew are the beginnings of steps that are cases all the same.
+	anew []string
+}
+
+// repeats reports whether a moment is left to the case of an earlier variant.
+func (v variant) repeats(m moment) bool {
+	return v.novel && !slices.ContainsFunc(v.anew, func(step string) bool { return strings.HasPrefix(m.step, step) })
 }
 
 // whole is a variant of which every command is killed.
@@ -51,11 +59,10 @@ func whole(name string) variant {
 
 // trial is a command of one variant, its moments when nothing disturbs it, and what it leads to.
 type trial struct {
-	command, variant string
-	moments          []moment
-	want             picture
-	// novel is the variant's.
-	novel bool
+	command string
+	variant variant
+	moments []moment
+	want    picture
 }
 
 // control reports whether a moment is the start of a step at which the command is far from done.
@@ -64,9 +71,9 @@ func (k kind) control(command string, m moment) bool {
 }
 
 // try has a command run without being killed.
-func try(t *testing.T, w world, command, variant string) trial {
+func try(t *testing.T, w world, command string, of variant) trial {
 	t.Helper()
-	r := trial{command: command, variant: variant}
+	r := trial{command: command, variant: of}
 	r.moments = w.whole(t, r.args(t, w)...)
 	r.want = w.look(t)
 	return r
@@ -75,7 +82,7 @@ func try(t *testing.T, w world, command, variant string) trial {
 func (r trial) args(t *testing.T, w world) []string {
 	t.Helper()
 	if r.command == "apply" {
-		return []string{"apply", "-f", w.note(t, r.variant)}
+		return []string{"apply", "-f", w.note(t, r.variant.name)}
 	}
 	return []string{r.command, "move", "--yes"}
 }
@@ -83,9 +90,9 @@ func (r trial) args(t *testing.T, w world) []string {
 // survive runs the command, kills it at a moment, runs it again, and compares.
 func (r trial) survive(t *testing.T, w world, at moment, control bool) {
 	t.Helper()
-	w.renew(t, r.variant)
+	w.renew(t, r.variant.name)
 	if r.command != "apply" {
-		w.whole(t, "apply", "-f", w.note(t, r.variant))
+		w.whole(t, "apply", "-f", w.note(t, r.variant.name))
 	}
 	args := r.args(t, w)
 	if came := w.killed(t, at, args...); !came && !at.waits() {

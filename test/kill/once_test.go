@@ -9,8 +9,8 @@ import (
 func (k kind) once(t *testing.T) {
 	t.Helper()
 	w := k.worlds[0]
-	first := k.variants[0].name
-	w.renew(t, first)
+	first := k.variants[0]
+	w.renew(t, first.name)
 	apply := try(t, w, "apply", first)
 	at := slices.IndexFunc(apply.moments, func(m moment) bool { return k.control(apply.command, m) })
 	if at < 0 {

@@ -38,7 +38,8 @@ func (c *cluster) look(t *testing.T) picture {
 	for _, o := range listed(t, c,
 		&corev1.ServiceList{}, &discoveryv1.EndpointSliceList{}, &networkingv1.IPAddressList{}, &networkingv1.ServiceCIDRList{},
 		&corev1.ConfigMapList{}, &corev1.SecretList{}, &corev1.NamespaceList{}, &coordinationv1.LeaseList{}, &v1alpha1.MigrationList{},
-		&admissionv1.ValidatingAdmissionPolicyList{}, &admissionv1.ValidatingAdmissionPolicyBindingList{}, &appsv1.DeploymentList{},
+		&admissionv1.ValidatingAdmissionPolicyList{}, &admissionv1.ValidatingAdmissionPolicyBindingList{},
+		&admissionv1.MutatingAdmissionPolicyList{}, &admissionv1.MutatingAdmissionPolicyBindingList{}, &appsv1.DeploymentList{},
 	) {
 		if lease, ok := o.(*coordinationv1.Lease); ok && lease.Labels["apiserver.kubernetes.io/identity"] != "" {
 			continue // renewed by the API server all the time

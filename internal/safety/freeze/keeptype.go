@@ -67,7 +67,7 @@ func (k KeepType) Policy() (*admissionv1.MutatingAdmissionPolicy, *admissionv1.M
 				{Name: "keeps-itself", Expression: celKeepsItself},
 				{Name: "loses-type", Expression: celLosesType},
 				{Name: "not-replumb", Expression: celManager + ` != '` + v1alpha1.FieldManager + `'`},
-				{Name: "glass-not-broken", Expression: celGlass},
+				{Name: "glass-not-broken", Expression: celManager + ` == '` + keepTypeProber + `' || (` + celGlass + `)`},
 			},
 			Mutations: []admissionv1.Mutation{{
 				PatchType:          admissionv1.PatchTypeApplyConfiguration,
@@ -143,7 +143,9 @@ func (k KeepType) inForce(ctx context.Context) error {
 		}
 	}
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}}
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"replumb.dev/keep-type-probe":"true"}}}`))
+	// kubernetes may be of that class already, so the write would take it away.
+	patch := client.RawPatch(types.MergePatchType, []byte(
+		`{"spec":{"type":"ClusterIP","loadBalancerClass":null,"allocateLoadBalancerNodePorts":null,"externalTrafficPolicy":null}}`))
 	if err := k.Client.Patch(ctx, svc, patch, client.DryRunAll, client.FieldOwner(keepTypeProber)); err != nil {
 		return fmt.Errorf("asking whether mutatingadmissionpolicy %s is in force: %w", KeepTypeName, err)
 	}

@@ -42,6 +42,10 @@ const (
   'system:serviceaccount:kube-system:generic-garbage-collector', 'system:serviceaccount:kube-system:namespace-controller',
   'system:serviceaccount:kube-system:service-controller'])`
 
+	// celNotAsking is false of dry runs that ask for another policy (KeepType.inForce): kubernetes
+	// may have moved.
+	celNotAsking = `!request.dryRun || ` + celManager + ` != '` + keepTypeProber + `'`
+
 	celGlass = `!(has(oldObject.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in oldObject.metadata.labels) &&
 !(request.operation != 'DELETE' && has(object.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in object.metadata.labels)`
 
@@ -149,6 +153,7 @@ func policySpec(migration string, lists []admissionv1.Variable) admissionv1.Vali
 		MatchConditions: []admissionv1.MatchCondition{
 			{Name: "changes", Expression: celChanges},
 			{Name: "not-replumb", Expression: celManager + ` != '` + v1alpha1.FieldManager + `'`},
+			{Name: "not-asking", Expression: celNotAsking},
 			{Name: "not-the-control-plane", Expression: celOutsider},
 			{Name: "glass-not-broken", Expression: celGlass},
 		},
