@@ -95,7 +95,8 @@ func (s *Services) Check(ctx context.Context, svc *corev1.Service) error {
 }
 
 // Exchange writes in one transaction what is to change, if nothing of it has changed since it was
-// read and the lock is held. Watchers see one change of each object.
+// read and the lock is held. Watchers see one change of each object. x.Service then is what API
+// servers answer with from now on.
 func (s *Services) Exchange(ctx context.Context, x Exchange) error {
 	p, err := s.prepare(ctx, x)
 	if err != nil {
@@ -108,6 +109,10 @@ func (s *Services) Exchange(ctx context.Context, x Exchange) error {
 	if !answer.Succeeded {
 		return changed(x.Service)
 	}
+	if p.service != nil {
+		p.service.ResourceVersion = strconv.FormatInt(answer.Header.Revision, 10)
+		*x.Service = *p.service
+	}
 	return nil
 }
 
@@ -115,6 +120,8 @@ func (s *Services) Exchange(ctx context.Context, x Exchange) error {
 type prepared struct {
 	unchanged []clientv3.Cmp
 	puts      []clientv3.Op
+	// service is what the Service becomes; nil, if it is left alone.
+	service *corev1.Service
 }
 
 func (p *prepared) put(kv *mvccpb.KeyValue, value []byte) {
@@ -200,6 +207,7 @@ func (s *Services) changeService(p *prepared, stored map[string]*mvccpb.KeyValue
 		return about(svc, err)
 	}
 	p.put(kv, value)
+	p.service = have
 	return nil
 }
 

@@ -260,6 +260,28 @@ func TestOwnAddressOfATakenTarget(t *testing.T) {
 	f.keeps(was, is, v1alpha1.OverlapExternalIP)
 }
 
+// TestOwnAddressOfAServiceThatGoes: one that is deleted right before it is written in etcd, and
+// made again or not, does not end the run, and nothing is kept for it.
+func TestOwnAddressOfAServiceThatGoes(t *testing.T) {
+	for name, again := range map[string]bool{"for good": false, "and comes again": true} {
+		t.Run(name, func(t *testing.T) {
+			f := setup(t, allByEtcd, overlapBy(v1alpha1.OverlapExternalIP))
+			goes, stays := f.service("goes", at("10.96.3.1")), f.service("stays", at("10.96.3.2"))
+			f.job.Deps.Store = &rival{Store: f.job.store(), act: func(*corev1.Service) {
+				f.must(server.Delete(context.Background(), goes.DeepCopy()))
+				if again {
+					f.service("goes")
+				}
+			}}
+			f.apply()
+			f.moved(stays, f.get("stays"))
+			f.apply() // moves what was made meanwhile
+			f.must(f.finish())
+			f.nothingLeft()
+		})
+	}
+}
+
 // TestTypeIsKept: what applies a manifest that says type ClusterIP succeeds with what else it says,
 // and the Service keeps its type and both addresses. After finish the manifest holds.
 func TestTypeIsKept(t *testing.T) {

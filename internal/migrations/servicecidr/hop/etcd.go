@@ -61,9 +61,10 @@ func (s *Steps) give(ctx context.Context, p *Progress, to engine.Direction) {
 	if !services.IsAt(p.service, src) {
 		return
 	}
-	_ = s.Store.Exchange(ctx, stored.Exchange{Service: p.service, Addresses: map[string]func(*networkingv1.IPAddress) error{
+	err := s.Store.Exchange(ctx, stored.Exchange{Service: p.service, Addresses: map[string]func(*networkingv1.IPAddress) error{
 		dest.String(): func(ip *networkingv1.IPAddress) error { return h.give(ip, dest) },
 	}})
+	p.given = err == nil
 }
 
 // byEtcd reports whether a Service, as just read, moves by strategy Etcd.
@@ -71,7 +72,7 @@ func (h *hopStep) byEtcd(svc *corev1.Service) bool {
 	if h.progress.IsInTransit(svc, h.Domain) || h.Store == nil {
 		return false
 	}
-	strategy, _, _ := h.Strategies.Choose(svc)
+	strategy, _, _ := h.Strategies.Choose(h.progress.AsOwned(svc))
 	return strategy == v1alpha1.StrategyOfEtcd
 }
 
@@ -92,12 +93,16 @@ func (a *attempt) exchange(ctx context.Context) error {
 	}
 	kept := a.keptAfter(src)
 	give := func(ip *networkingv1.IPAddress) error { return a.give(ip, dest) }
-	err := a.Store.Exchange(ctx, stored.Exchange{Service: a.svc, Addresses: map[string]func(*networkingv1.IPAddress) error{dest.String(): give}})
-	if err != nil {
-		delete(p.Reserved, dest) // the next attempt looks whether it is still there
-		return errors.Join(err, a.giveWay(ctx, err))
+	given := p.given
+	p.given = false
+	if !given {
+		err := a.Store.Exchange(ctx, stored.Exchange{Service: a.svc, Addresses: map[string]func(*networkingv1.IPAddress) error{dest.String(): give}})
+		if err != nil {
+			delete(p.Reserved, dest) // the next attempt looks whether it is still there
+			return errors.Join(err, a.giveWay(ctx, err))
+		}
 	}
-	err = a.Store.Exchange(ctx, stored.Exchange{
+	err := a.Store.Exchange(ctx, stored.Exchange{
 		Service: a.svc,
 		Change:  a.arrive,
 		Addresses: map[string]func(*networkingv1.IPAddress) error{
@@ -113,18 +118,10 @@ func (a *attempt) exchange(ctx context.Context) error {
 	})
 	delete(p.Reserved, dest)
 	if err != nil {
-		return err
+		return errors.Join(err, a.giveWay(ctx, err))
 	}
 	p.recordHold(kept)
 	a.reserved = true
-	now, err := readService(ctx, a.Client, &p.Entry)
-	if err != nil || now == nil {
-		return err
-	}
-	*a.svc = *now
-	if !services.IsAt(a.svc, dest) {
-		return engine.NotYet("service %s was written at %s, and the API server has it at %s", p.Key(), dest, a.svc.Spec.ClusterIP)
-	}
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/kube/admission"
+	"github.com/replumb/replumb/internal/kube/stored"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
@@ -103,7 +104,7 @@ func (o *ownStep) write(ctx context.Context, svc *corev1.Service) (func(context.
 func (o *ownStep) add(ctx context.Context, svc *corev1.Service) (err error) {
 	p := o.progress
 	if p.Original == "" {
-		if p.Original, err = services.OriginalOf(&services.AsOwned(svc).Spec); err != nil {
+		if p.Original, err = services.OriginalOf(&p.AsOwned(svc).Spec); err != nil {
 			return fmt.Errorf("service %s: %w", p.Key(), err)
 		}
 	}
@@ -141,7 +142,7 @@ func (o *ownStep) reserve(ctx context.Context, svc *corev1.Service) error {
 // earlier attempt that had gone elsewhere, nothing stays.
 func (o *ownStep) wanted(svc *corev1.Service) *corev1.Service {
 	p := o.progress
-	want := services.AsOwned(svc).DeepCopy()
+	want := p.AsOwned(svc).DeepCopy()
 	ownaddress.Add(want, p.Beside(svc), p.Overlap.Form)
 	want.Annotations = maps.Clone(want.Annotations)
 	if want.Annotations == nil {
@@ -250,7 +251,12 @@ func (h *hopStep) exchanged() engine.Step {
 
 func (x *exchangeStep) Title() string { return x.hopStep.Title() }
 
+// look goes by the answer to the write before it, if there is one: the transaction is made only if
+// that is still what etcd has, and after any failure the Service is read.
 func (x *exchangeStep) look(ctx context.Context) (engine.State, *corev1.Service, error) {
+	if x.remembers() {
+		return engine.Pending, x.progress.service, nil
+	}
 	svc, err := readService(ctx, x.Client, &x.progress.Entry)
 	if err != nil || svc == nil {
 		return engine.Done, nil, err
@@ -266,17 +272,25 @@ func (x *exchangeStep) look(ctx context.Context) (engine.State, *corev1.Service,
 		svc.Spec.Type, svc.Spec.ClusterIP, src, dest)
 }
 
+func (x *exchangeStep) remembers() bool {
+	src, _ := x.ends()
+	svc := x.progress.service
+	return svc != nil && services.IsAt(svc, src) && x.both().has(svc) == nil
+}
+
 func (x *exchangeStep) both() *ownStep { return &ownStep{Steps: x.Steps, progress: x.progress} }
 
 func (x *exchangeStep) answers(ctx context.Context, svc *corev1.Service) error {
 	return x.both().answers(ctx, svc)
 }
 
-// write returns a proof by what the API server answers after the transaction.
+// write returns a proof by what the transaction has written.
 func (x *exchangeStep) write(ctx context.Context, svc *corev1.Service) (func(context.Context) error, error) {
 	_, dest := x.ends()
 	p := x.progress
 	p.skipped = ""
+	remembered := svc == p.service
+	p.service = nil
 	if reason := x.mayNotMove(x.progress, svc); reason != "" && !services.IsAt(svc, dest) {
 		p.skipped = reason
 		return noProof, x.skip(ctx, svc)
@@ -284,9 +298,14 @@ func (x *exchangeStep) write(ctx context.Context, svc *corev1.Service) (func(con
 	if p.began.IsZero() {
 		p.began = x.Now()
 	}
-	if err := x.move(ctx, svc); err != nil {
+	err := x.move(ctx, svc)
+	if remembered && errors.As(err, new(*stored.IdentityError)) { // it may have been deleted since
+		err = engine.NotYet("%w", err)
+	}
+	if err != nil {
 		return nil, err
 	}
+	p.service = svc
 	return func(context.Context) error { return x.arrived(svc, x.both().has(svc)) }, nil
 }
 

@@ -136,7 +136,7 @@ func (a *attempt) memo() *bridge.Hold {
 
 // noteOriginal notes the spec with which the Service arrives.
 func (a *attempt) noteOriginal() (err error) {
-	p, arrives := a.progress, services.AsOwned(a.svc)
+	p, arrives := a.progress, a.progress.AsOwned(a.svc)
 	if p.KeepsItself() && !p.Exchanges() {
 		src, _ := a.ends()
 		arrives = arrives.DeepCopy()
@@ -299,7 +299,7 @@ func PatchToExternalName(migration, domain string, e *services.Entry) (map[strin
 
 // patchToExternalName carries all that is needed to go on from the object alone.
 func (h *hopStep) patchToExternalName(svc *corev1.Service) (map[string]any, error) {
-	spec, err := json.Marshal(services.AsOwned(svc).Spec)
+	spec, err := json.Marshal(h.progress.AsOwned(svc).Spec)
 	if err != nil {
 		return nil, fmt.Errorf("service %s: %w", h.progress.Key(), err)
 	}

@@ -26,6 +26,8 @@ type Progress struct {
 
 	began   time.Time
 	skipped string
+	// given says that the target's IPAddress is the Service's own already.
+	given bool
 	// stranded says why the Service got no address, remark what is to be said of how it arrived.
 	stranded, remark string
 	// refusedSince is when what may yet let it arrive first did not.

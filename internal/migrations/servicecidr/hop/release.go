@@ -44,7 +44,22 @@ func (r Release) Step() engine.Step {
 	}
 	return &engine.Observed[remainder]{
 		Name: name + r.Entry.Key().String(), About: about,
-		Look: r.look, Write: r.write, Proof: r.prove, Changes: r.changes,
+		Look: r.lookFirst(), Write: r.write, Proof: r.prove, Changes: r.changes,
+	}
+}
+
+// lookFirst is a look that takes the survey's word once for a Service that answers beside itself:
+// the patch that takes the address off carries the resourceVersion, and after a failure it is read.
+func (r Release) lookFirst() func(context.Context) (engine.State, remainder, error) {
+	surveyed := r.Entry.Service
+	return func(ctx context.Context) (engine.State, remainder, error) {
+		svc := surveyed
+		surveyed = nil
+		if svc == nil || r.bridged() || !services.IsAt(svc, r.At) ||
+			!slices.ContainsFunc(r.reserved(svc), func(a netip.Addr) bool { return r.answersBeside(svc, a) }) {
+			return r.look(ctx)
+		}
+		return engine.Pending, remainder{service: svc.DeepCopy()}, nil
 	}
 }
 
@@ -68,7 +83,7 @@ func (r Release) look(ctx context.Context) (engine.State, remainder, error) {
 }
 
 func (r Release) outOfMigration(svc *corev1.Service) bool {
-	_, reason := r.Strategies.Evaluate(svc)
+	_, reason := r.Strategies.Evaluate(r.Entry.AsOwned(svc))
 	return (r.Why != "" || reason.Kind != "") && !r.Entry.IsInTransit(svc, r.Domain)
 }
 

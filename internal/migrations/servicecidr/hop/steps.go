@@ -140,6 +140,6 @@ func (s *Steps) mayNotMove(p *Progress, svc *corev1.Service) string {
 	if p.IsInTransit(svc, s.Domain) {
 		return ""
 	}
-	_, reason := s.Strategies.Evaluate(svc)
+	_, reason := s.Strategies.Evaluate(p.AsOwned(svc))
 	return reason.Text
 }

@@ -72,7 +72,7 @@ func (s *Steps) tryReturn(ctx context.Context, e *services.Entry, trial *corev1.
 	if err := s.Client.Patch(ctx, trial, leave, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 		return unlessRefused(err, trial)
 	}
-	back := fmt.Sprintf(`{"spec":{"type":%q,"externalName":null}}`, services.AsOwned(e.Service).Spec.Type)
+	back := fmt.Sprintf(`{"spec":{"type":%q,"externalName":null}}`, e.AsOwned(e.Service).Spec.Type)
 	refused, err := admission.Patch(ctx, s.Client, trial.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(back)))
 	switch {
 	case err != nil:

@@ -152,7 +152,7 @@ func (e *Entry) HasNodePorts() bool {
 		original, err := e.OriginalSpec(e.Service)
 		return err == nil && original.Type == corev1.ServiceTypeNodePort
 	}
-	return AsOwned(e.Service).Spec.Type == corev1.ServiceTypeNodePort
+	return e.AsOwned(e.Service).Spec.Type == corev1.ServiceTypeNodePort
 }
 
 // Hops reports whether all who watch Services see the Service as another type for a moment.

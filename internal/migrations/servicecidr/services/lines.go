@@ -58,7 +58,7 @@ func text(a netip.Addr) string {
 
 // kindText is the type outside of hops, with what of it decides on the strategy.
 func (e *Entry) kindText() string {
-	spec := &AsOwned(e.Service).Spec
+	spec := &e.AsOwned(e.Service).Spec
 	if e.Position == InTransit {
 		if original, err := e.OriginalSpec(e.Service); err == nil {
 			spec = original

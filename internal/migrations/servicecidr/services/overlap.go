@@ -117,7 +117,7 @@ func (s *Inventory) overlapOf(e *Entry, in OverlapFacts) OverlapChoice {
 	if err := in.Refused[e.Service.Namespace]; err != nil {
 		return bridged("an edit of it with " + string(choice.Form) + " is refused: " + err.Error())
 	}
-	if read := readBy(e.Service, in); auto && read != "" {
+	if read := readBy(e.AsOwned(e.Service), in); auto && read != "" {
 		return bridged(read)
 	}
 	return choice
@@ -143,7 +143,7 @@ func wanted(wish v1alpha1.OverlapForm, cilium bool) OverlapChoice {
 // Cilium leaves externalIPs alone that pods send to (sock4_skip_xlate in bpf/bpf_sock.c of
 // github.com/cilium/cilium).
 func cannotKeep(e *Entry, form v1alpha1.OverlapForm, cilium bool) string {
-	owned := AsOwned(e.Service)
+	owned := e.AsOwned(e.Service)
 	switch {
 	case e.Hops() && form == v1alpha1.OverlapLoadBalancer:
 		return "strategy hop knows externalIPs and bridges alone"
@@ -172,7 +172,7 @@ const (
 func readBy(svc *corev1.Service, in OverlapFacts) string {
 	by, published := in.Published[types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}]
 	switch {
-	case AsOwned(svc).Spec.Type == corev1.ServiceTypeLoadBalancer:
+	case svc.Spec.Type == corev1.ServiceTypeLoadBalancer:
 		return "its type is LoadBalancer, whose addresses others publish"
 	case published:
 		return by + " publishes its addresses"
@@ -182,6 +182,19 @@ func readBy(svc *corev1.Service, in OverlapFacts) string {
 		return "external-dns publishes its addresses, by its annotation"
 	}
 	return ""
+}
+
+// AsOwned is a Service, as just read, as its owner knows it: also where its owner has changed what
+// it says of itself, by what is reserved for it.
+func (e *Entry) AsOwned(svc *corev1.Service) *corev1.Service {
+	owned := AsOwned(svc)
+	for a, r := range e.Reserved {
+		if form, there := ownaddress.FormOf(owned, a); there && form == r.Form {
+			owned = owned.DeepCopy()
+			ownaddress.Remove(owned, a)
+		}
+	}
+	return owned
 }
 
 // AsOwned is a Service as its owner knows it, without the address that it keeps for the migration.

@@ -255,18 +255,18 @@ func (w *recordedState) begun(e *Entry) {
 		w.inTransit(e, was)
 	case cidr.Contains(s.Spec.To, current) && was.IsValid():
 		e.Old, e.New, e.Position = was, current, Moved
-		_, e.Reason = s.Spec.Strategies.Evaluate(svc)
+		_, e.Reason = s.Spec.Strategies.Evaluate(e.AsOwned(svc))
 	case cidr.Contains(s.Spec.To, current) && claims:
 		w.unconfirmed(e)
 	case claims && w.returned(e, current):
 		e.Old, e.New = current, e.recordedTarget(s.Spec.To)
-		e.Position, e.Reason = s.PositionOf(svc, "", current)
+		e.Position, e.Reason = s.PositionOf(e.AsOwned(svc), "", current)
 	default:
 		if claims && len(e.Reserved) == 0 {
 			w.doubt(svc, "says that it is in the migration, which has not begun with it")
 		}
 		e.Old = current
-		e.Position, e.Reason = s.PositionOf(svc, "", current)
+		e.Position, e.Reason = s.PositionOf(e.AsOwned(svc), "", current)
 	}
 }
 

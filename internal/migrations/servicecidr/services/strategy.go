@@ -91,7 +91,7 @@ func (s Strategies) Of(e *Entry) v1alpha1.Strategy {
 	if e.Position == InTransit {
 		return v1alpha1.StrategyOfHop
 	}
-	strategy, _, _ := s.Choose(e.Service)
+	strategy, _, _ := s.Choose(e.AsOwned(e.Service))
 	return strategy
 }
 

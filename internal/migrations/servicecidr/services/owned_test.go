@@ -1,0 +1,43 @@
+package services
+
+import (
+	"net/netip"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/network/ownaddress"
+)
+
+// TestAsOwnedByWhatIsReserved: an owner who takes the notes off his Service, or changes them, does
+// not make of it what it is not. What he has written himself stays.
+func TestAsOwnedByWhatIsReserved(t *testing.T) {
+	old, foreign := netip.MustParseAddr("10.96.0.7"), netip.MustParseAddr("192.0.2.7")
+	for _, form := range []v1alpha1.OverlapForm{v1alpha1.OverlapExternalIP, v1alpha1.OverlapLoadBalancer} {
+		for name, notes := range map[string]map[string]string{
+			"no notes": nil, "others": {v1alpha1.AnnotationOldIP: "10.96.0.9", v1alpha1.AnnotationTargetIP: "203.0.113.9"},
+		} {
+			svc := &corev1.Service{Spec: corev1.ServiceSpec{
+				Type: corev1.ServiceTypeClusterIP, ClusterIP: "172.24.0.7", Ports: []corev1.ServicePort{{Port: 80}},
+				ExternalIPs: []string{foreign.String()},
+			}}
+			svc.Annotations = notes
+			ownaddress.Add(svc, old, form)
+			e := &Entry{Service: svc, Reserved: map[netip.Addr]Reservation{old: {Form: form}}}
+			is := e.AsOwned(svc)
+			_, keeps := ownaddress.FormOf(is, old)
+			_, has := ownaddress.FormOf(is, foreign)
+			if keeps || !has || is.Spec.Type != corev1.ServiceTypeClusterIP {
+				t.Errorf("%s, %s: it is of type %s with externalIPs %v", form, name, is.Spec.Type, is.Spec.ExternalIPs)
+			}
+			if _, there := ownaddress.FormOf(svc, old); !there {
+				t.Error("the Service itself was changed")
+			}
+			e.Reserved = map[netip.Addr]Reservation{old: {}} // held for a bridge: the Service's own word is its owner's
+			if _, keeps := ownaddress.FormOf(e.AsOwned(svc), old); !keeps {
+				t.Errorf("%s, %s: an address of its owner's is gone", form, name)
+			}
+		}
+	}
+}
