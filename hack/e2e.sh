@@ -33,6 +33,8 @@ cni         basic,cilium,flannel ./e2e -timeout 200m -run ^TestInPlace
 cilium      basic,cilium         ./e2e -run ^Test(CiliumLab|PastCilium)$
 cilium-pods basic,cilium         ./e2e -run ^TestCilium(Pods|Watched)$
 own         basic,cilium         ./e2e -run ^(TestOwnAddresses|TestOwnAddressesByAPI|TestCiliumServices)$
+cilium-then basic,cilium,flannel ./e2e -run ^TestCiliumThenServices$
+cilium-flux basic,cilium,source-controller,kustomize-controller,registry ./e2e -run ^TestFluxBehindCilium$
 kubeadm     plain,kubeadm        ./e2e -timeout 150m -run ^TestKubeadm
 kube-proxy  plain                ./e2e -run ^TestProxyMode$
 nodes       basic                ./e2e -run ^TestNode(sMove|sReplace|Removal)$
@@ -66,7 +68,7 @@ components() {
 # prepare has what a test needs beside components.
 prepare() {
 	case $1 in
-	cilium | cilium-pods | cni | own) hack/deps.sh clang-19 ;; # with which Cilium's agents compile
+	cilium | cilium-* | cni | own) hack/deps.sh clang-19 ;; # with which Cilium's agents compile
 	conformance) hack/deps.sh busybox nc.openbsd wget ;;
 	released) make --no-print-directory release-snapshot ;;
 	versions) hack/test-versions.sh "$lab" ;;

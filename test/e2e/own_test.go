@@ -292,7 +292,7 @@ func callByNameAlone(t *testing.T, l *lab.Lab, s *shop) *shop {
 	removeClients(t, l, shopNamespace)
 	callees := []traffic.Callee{}
 	for name, svc := range shopServices(t, l) {
-		if len(svc.Labels) > 0 && svc.Labels[v1alpha1.LabelRole] == "" && svc.Spec.ClusterIP != corev1.ClusterIPNone {
+		if svc.Labels["app.kubernetes.io/name"] == name && svc.Labels[v1alpha1.LabelRole] == "" && svc.Spec.ClusterIP != corev1.ClusterIPNone {
 			callees = append(callees, traffic.Callee{Name: name})
 		}
 	}
