@@ -61,9 +61,9 @@ type ownAttack struct {
 	gone bool
 }
 
-// stays reports whether a Service cannot come back any more: its owner has made it another type, which does not hop.
+// stays reports whether a Service cannot come back any more: its owner has deleted it, or made it another type, which does not hop.
 func (a ownAttack) stays(way itself) bool {
-	return a.name == "classed" && way.form == v1alpha1.OverlapExternalIP
+	return a.name == "ending" || a.name == "classed" && way.form == v1alpha1.OverlapExternalIP
 }
 
 // ownAttacks are tried at once. Each would gain what its comment says if replumb believed it.

@@ -96,7 +96,7 @@ func (c *cluster) bridges(t *testing.T) *strings.Replacer {
 	if at, err := url.Parse(c.Config.Host); err == nil {
 		all = append(all, ": "+at.Port(), ": <port>", `":`+at.Port(), `":<port>`)
 	}
-	return strings.NewReplacer(append(all, c.front.Listener.Addr().String(), "<front>")...)
+	return strings.NewReplacer(append(all, c.front.Listener.Addr().String(), "<front>", c.Etcd, "<etcd>")...)
 }
 
 // plain is an object as YAML, without its history.
