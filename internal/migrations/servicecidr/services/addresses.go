@@ -75,8 +75,9 @@ func (s *Inventory) assignTargets(snap *inventory.Snapshot) {
 		}
 	}
 	moving := slices.Concat(s.Moves, s.Probes) // which take what is left
+	owners := givenOut(snap)
 	for _, e := range moving {
-		s.takeRecorded(e)
+		s.takeRecorded(e, owners)
 	}
 	s.retainFirst()
 	for _, e := range moving {
@@ -159,14 +160,30 @@ func (s *Inventory) retainFirst() {
 	}
 }
 
-func (s *Inventory) takeRecorded(e *Entry) {
+func (s *Inventory) takeRecorded(e *Entry, owners map[netip.Addr]string) {
+	if !e.New.IsValid() {
+		e.New = e.recordedTarget(s.Spec.To)
+	}
+	if !e.New.IsValid() {
+		e.New = s.givenAhead(e, owners)
+	}
 	if e.New.IsValid() {
 		s.Pool.Use(e.New)
-		return
 	}
-	if e.New = e.recordedTarget(s.Spec.To); e.New.IsValid() {
-		s.Pool.Use(e.New)
+}
+
+// givenAhead is the target whose IPAddress is the Service's own before it has the address, since
+// strategy Etcd was killed in between; invalid, if there is none. The Service answers there already.
+func (s *Inventory) givenAhead(e *Entry, owners map[netip.Addr]string) netip.Addr {
+	if e.Strategy != v1alpha1.StrategyOfEtcd {
+		return netip.Addr{}
 	}
+	for _, a := range AnswersAt(e.Service) {
+		if cidr.Contains(s.Spec.To, a) && owners[a] == "services "+e.Key().String() {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 func (s *Inventory) chooseTarget(e *Entry) {
