@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -155,6 +156,27 @@ func awaitEverywhere(t *testing.T, l *lab.Lab) {
 	})
 }
 
+// awaitNoneEnds waits until no pod of the shop is about to end, and all are ready.
+func awaitNoneEnds(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	eventually(t, settled, func() error {
+		pods, err := l.Client().CoreV1().Pods(shopNamespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=shop"})
+		if err != nil {
+			return err
+		}
+		for i := range pods.Items {
+			p := &pods.Items[i]
+			ready := slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+			})
+			if !p.DeletionTimestamp.IsZero() || !ready {
+				return fmt.Errorf("pod %s is not ready, or ends", p.Name)
+			}
+		}
+		return nil
+	})
+}
+
 func writeNodes(t *testing.T) string {
 	t.Helper()
 	return writeSpec(t, "pods", `
@@ -239,6 +261,7 @@ func requireDeletingLoses(t *testing.T, l *lab.Lab, s *shop) {
 		err := l.Client().CoreV1().Pods(shopNamespace).DeleteCollection(t.Context(), metav1.DeleteOptions{},
 			metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=shop"})
 		must(t, err)
+		awaitNoneEnds(t, l) // what follows must not get losses of this
 		must(t, s.watch.Await(
 			t.Context(),
 			settled,
