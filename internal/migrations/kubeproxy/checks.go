@@ -79,8 +79,8 @@ func proxyChecks() []findings.Check[Input] {
 		{
 			Code: "RP7102", Severity: findings.Blocking, Run: checkMode,
 			Claim: "kube-proxy has a mode that replumb leads away from",
-			Why: "mode ipvs keeps Services in tables of its own, of which no copy can be kept; a change from it takes Services off a node " +
-				"until the new rules are written",
+			Why: "mode ipvs keeps Services in tables of the kernel's own: kube-proxy in mode nftables empties them when it starts, before it has " +
+				"written a rule, and what becomes of them beside mode iptables is not tried with packets",
 			Fix: "empty one node after the other before its kube-proxy is changed",
 		},
 		{

@@ -232,10 +232,10 @@ func masqueradeMark(save string) (string, error) {
 	return "", errors.New("kube-proxy has no mark for what gets another source")
 }
 
-// FromIPVS reads /proc/net/ip_vs, `ipset save` and iptables-save of a node in mode ipvs, and returns
-// the input of nft -f that makes the copy, in the place of an older one. It is empty where kube-proxy
-// has no virtual servers. Others' are named: kube-proxy removes them, too, when it starts in mode
-// nftables (CleanupLeftovers in pkg/proxy/ipvs of k8s.io/kubernetes).
+// FromIPVS reads /proc/net/ip_vs, `ipset save` and iptables-save of a node in mode ipvs, and
+// returns the input of nft -f that makes the copy, in the place of an older one. It is empty where
+// kube-proxy has no virtual servers. Others' are named: kube-proxy removes them, too, when it
+// starts in mode nftables (CleanupLeftovers in pkg/proxy/ipvs of k8s.io/kubernetes).
 func FromIPVS(family, servers, sets, save string) (text string, foreign []string, err error) {
 	all, err := readVirtualServers(servers)
 	if err != nil {

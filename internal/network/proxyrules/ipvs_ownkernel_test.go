@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netns"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 
+	"github.com/replumb/replumb/internal/network/nodecleanup"
 	"github.com/replumb/replumb/internal/testing/apitest"
 	"github.com/replumb/replumb/internal/testing/ownkernel"
 )
@@ -41,7 +43,7 @@ const assetsVariable = "KUBEBUILDER_ASSETS"
 // server on this one.
 func TestIPVS(t *testing.T) {
 	s := apitest.Start(t, "10.96.0.0/16")
-	out := ownkernel.Run(t, "TestIPVSInside", s.Kubeconfig+","+os.Getenv(assetsVariable), 8*time.Minute)
+	out := ownkernel.Run(t, "TestIPVSInside", strings.Join([]string{s.Kubeconfig, os.Getenv(assetsVariable), s.Etcd}, ","), 10*time.Minute)
 	t.Log(out)
 }
 
@@ -49,6 +51,7 @@ func TestIPVS(t *testing.T) {
 type ipvsNode struct {
 	kubernetes.Interface
 	kubeconfig, assets string
+	etcd               string
 	places             map[string]netns.NsHandle
 	proxy              *exec.Cmd
 }
@@ -62,12 +65,16 @@ func newIPVSNode(t *testing.T) *ipvsNode {
 		t.Skip("TestIPVS runs this one in a machine of its own")
 	}
 	n := &ipvsNode{places: map[string]netns.NsHandle{}}
-	n.kubeconfig, n.assets, _ = strings.Cut(more, ",")
+	words := strings.Split(more, ",")
+	n.kubeconfig, n.assets, n.etcd = words[0], words[1], words[2]
 	config, err := clientcmd.BuildConfigFromFlags("", n.kubeconfig)
 	must(t, err)
 	server, err := url.Parse(config.Host)
 	must(t, err)
 	forward(t, server.Host, net.JoinHostPort("10.0.2.2", server.Port()))
+	etcd, err := url.Parse(n.etcd)
+	must(t, err)
+	forward(t, etcd.Host, net.JoinHostPort("10.0.2.2", etcd.Port()))
 	n.Interface, err = kubernetes.NewForConfig(config)
 	must(t, err)
 	program(t, "", "sh", "-c", `set -e
@@ -92,21 +99,6 @@ func newIPVSNode(t *testing.T) *ipvsNode {
 		in(t, ns, func() { answer(t, name) })
 	}
 	return n
-}
-
-// in calls f in a network namespace.
-func in(t *testing.T, ns netns.NsHandle, f func()) {
-	t.Helper()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and the thread ends with this goroutine
-		err := netns.Set(ns)
-		if err == nil {
-			f()
-		}
-		done <- err
-	}()
-	must(t, <-done)
 }
 
 // answer has a place tell its name to who connects to port 8080.
@@ -267,7 +259,7 @@ func (n *ipvsNode) addAllKinds(t *testing.T) (calls [][2]string) {
 	n.addService(t, "ranged", "10.96.0.29", func(s *corev1.ServiceSpec) {
 		s.Type, s.LoadBalancerSourceRanges = corev1.ServiceTypeLoadBalancer, []string{"10.244.0.0/16"}
 	})
-	for _, from := range []string{here, "pod1", "pod2", "far"} {
+	for _, from := range everywhere() {
 		for _, to := range []string{
 			"10.96.0.20:80", "10.96.0.21:80", "10.96.0.22:80", "172.30.0.1:30080", "172.30.0.1:30081", "10.96.0.24:80", "192.0.2.24:80",
 			"192.0.2.25:80", "192.0.2.26:80", "10.96.0.27:80", "192.0.2.29:80",
@@ -321,7 +313,7 @@ func (n *ipvsNode) during(t *testing.T, calls [][2]string, f func()) *lost {
 	l := &lost{by: map[[2]string]int{}}
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	for _, from := range []string{here, "pod1", "pod2", "far"} {
+	for _, from := range everywhere() {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				for _, c := range calls {
@@ -346,24 +338,268 @@ func (n *ipvsNode) during(t *testing.T, calls [][2]string, f func()) *lost {
 	return l
 }
 
+// everywhere are the places that call.
+func everywhere() []string { return []string{here, "pod1", "pod2", "far"} }
+
+// frontends are how many the rules of a mode lead from.
+func frontends(t *testing.T, mode string) int {
+	t.Helper()
+	all := Frontends{}
+	switch mode {
+	case IPVS:
+		text, err := os.ReadFile("/proc/net/ip_vs")
+		must(t, err)
+		servers, err := readVirtualServers(string(text))
+		must(t, err)
+		return len(servers)
+	case IPTables:
+		all.ofIPTables(program(t, "", "iptables-save", "-t", "nat"), false)
+	case NFTables:
+		must(t, takeMaps(t.Context(), all, family{"iptables", "ip"}, proxyTable))
+	}
+	return len(all)
+}
+
+// awaitMode returns when rules of a mode lead from as many addresses as there are to be.
+func awaitMode(t *testing.T, mode string, least int) {
+	t.Helper()
+	until := time.Now().Add(2 * time.Minute)
+	for frontends(t, mode) < least {
+		if time.Now().After(until) {
+			t.Fatalf("mode %s leads from %d of %d\n%s", mode, frontends(t, mode), least, state(t))
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+// held are connections that stay open.
+type held map[[2]string]net.Conn
+
+func (n *ipvsNode) hold(t *testing.T, calls [][2]string) held {
+	t.Helper()
+	all := held{}
+	for _, c := range calls {
+		conn := n.dial(t, c[0], c[1])
+		if !echoes(conn) {
+			t.Errorf("%s to %s does not answer from the first", c[0], c[1])
+		}
+		all[c] = conn
+	}
+	return all
+}
+
+func (n *ipvsNode) dial(t *testing.T, from, to string) (c net.Conn) {
+	t.Helper()
+	ns := n.places[from]
+	if from == here {
+		own, err := netns.Get()
+		must(t, err)
+		ns = own
+	}
+	in(t, ns, func() {
+		var err error
+		if c, err = net.DialTimeout("tcp", to, 5*time.Second); err != nil {
+			t.Errorf("%s to %s: %v", from, to, err)
+		}
+	})
+	return c
+}
+
+func echoes(c net.Conn) bool {
+	if c == nil {
+		return false
+	}
+	_ = c.SetDeadline(time.Now().Add(3 * time.Second))
+	if _, err := c.Write([]byte("again\n")); err != nil {
+		return false
+	}
+	data := make([]byte, 256)
+	for read := 0; !strings.Contains(string(data[:read]), "again"); {
+		m, err := c.Read(data[read:])
+		if err != nil || read+m == len(data) {
+			return false
+		}
+		read += m
+	}
+	return true
+}
+
+// broken closes all, and returns those that did not answer any more.
+func (h held) broken() (out [][2]string) {
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	for of, c := range h {
+		all.Go(func() {
+			if !echoes(c) {
+				mu.Lock()
+				out = append(out, of)
+				mu.Unlock()
+			}
+			if c != nil {
+				_ = c.Close()
+			}
+		})
+	}
+	all.Wait()
+	return out
+}
+
+func (l *lost) String() string { return fmt.Sprintf("%d of %d lost %v", l.failed, l.sent, l.by) }
+
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	must(t, err)
+	return string(text)
+}
+
 // TestIPVSInside is what TestIPVS runs.
 func TestIPVSInside(t *testing.T) {
 	n := newIPVSNode(t)
 	n.addNode(t)
 	calls := n.addAllKinds(t)
-	n.runProxy(t, "ipvs")
+	const all = 15 // ClusterIPs, node ports and further addresses
+	n.runProxy(t, IPVS)
 	n.awaitAll(t, calls)
-	t.Log(state(t))
-	quiet := n.during(t, calls, func() { time.Sleep(10 * time.Second) })
-	t.Logf("in mode ipvs %d of %d lost: %v", quiet.failed, quiet.sent, quiet.by)
-	control := n.during(t, calls, func() {
-		n.runProxy(t, "nftables")
-		time.Sleep(20 * time.Second)
-	})
-	t.Logf("control: %d of %d lost: %v", control.failed, control.sent, control.by)
-	n.awaitAll(t, calls)
-	if control.failed == 0 {
-		t.Error(errors.New("nothing was lost: the test proves nothing"))
+	awaitMode(t, IPVS, all)
+	for _, command := range []string{"cat /proc/net/ip_vs", "ipset save", "iptables-save", "ip -br addr show kube-ipvs0"} {
+		fmt.Printf("== %s\n%s", command, program(t, "", "sh", "-c", command))
 	}
-	t.Log(state(t))
+	t.Run("hop", func(t *testing.T) { n.hop(t) })
+	t.Run("toIPTables", func(t *testing.T) {
+		open := n.hold(t, calls)
+		l := n.during(t, calls, func() {
+			n.runProxy(t, IPTables)
+			awaitMode(t, IPTables, all-1)
+			n.awaitAll(t, calls)
+		})
+		t.Logf("to iptables without a copy: %s; of %d open connections %v are broken", l, len(open), open.broken())
+		l = n.during(t, calls, func() {
+			n.runProxy(t, IPVS)
+			awaitMode(t, IPVS, all)
+			n.awaitAll(t, calls)
+		})
+		t.Logf("back to ipvs: %s", l)
+	})
+	t.Run("copy", func(t *testing.T) {
+		text, foreign, err := FromIPVS("ip", readFile(t, "/proc/net/ip_vs"), program(t, "", "ipset", "save"), program(t, "", "iptables-save"))
+		if err != nil || len(foreign) > 0 {
+			t.Fatalf("%v, %v", foreign, err)
+		}
+		open := n.hold(t, calls)
+		l := n.during(t, calls, func() { program(t, text, "nft", "-f", "-") })
+		t.Logf("making the copy: %s", l)
+		l = n.during(t, calls, func() {
+			n.runProxy(t, NFTables)
+			awaitMode(t, NFTables, all-1)
+			n.awaitAll(t, calls)
+			clean(t, nodecleanup.CopiedRules)
+			n.awaitAll(t, calls)
+		})
+		t.Logf("to nftables with a copy: %s; of %d open connections %v are broken", l, len(open), open.broken())
+		if l.failed > 0 {
+			t.Errorf("%s\n%s", l, state(t))
+		}
+		l = n.during(t, calls, func() {
+			n.runProxy(t, IPVS)
+			awaitMode(t, IPVS, all)
+			n.awaitAll(t, calls)
+		})
+		t.Logf("back to ipvs without a copy: %s", l)
+	})
+	t.Run("control", func(t *testing.T) {
+		l := n.during(t, calls, func() {
+			n.runProxy(t, NFTables)
+			awaitMode(t, NFTables, all-1)
+			n.awaitAll(t, calls)
+		})
+		t.Logf("to nftables without a copy: %s", l)
+		if l.failed == 0 {
+			t.Error("nothing was lost: the test proves nothing")
+		}
+	})
+}
+
+// hop measures what becomes of an old address: on the Service itself while both change places, as
+// one transaction in etcd has it, and on a second Service while the first one changes its address.
+func (n *ipvsNode) hop(t *testing.T) {
+	const one, other, third = "10.96.1.1", "10.96.1.2", "10.96.1.3"
+	var calls [][2]string
+	for _, from := range everywhere() {
+		calls = append(calls, [2]string{from, one + ":80"}, [2]string{from, other + ":80"})
+	}
+	n.addService(t, "hops", one, func(s *corev1.ServiceSpec) {
+		s.ExternalIPs, s.ExternalTrafficPolicy = []string{other}, corev1.ServiceExternalTrafficPolicyLocal
+	})
+	n.awaitAll(t, calls)
+	open := n.hold(t, calls)
+	l := n.during(t, calls, func() {
+		n.exchange(t, one, other)
+		n.awaitSet(t, "KUBE-CLUSTER-IP "+other+",tcp:80")
+		n.awaitAll(t, calls)
+		n.exchange(t, one, other)
+		n.awaitSet(t, "KUBE-CLUSTER-IP "+one+",tcp:80")
+		n.awaitAll(t, calls)
+	})
+	t.Logf("on the Service itself, there and back: %s; of %d open connections %v are broken", l, len(open), open.broken())
+
+	services := n.CoreV1().Services("default")
+	n.addService(t, "bridge", third, func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{one, other} })
+	n.awaitSet(t, "KUBE-EXTERNAL-IP "+one+",tcp:80")
+	open = n.hold(t, calls)
+	l = n.during(t, calls, func() {
+		svc, err := services.Get(t.Context(), "hops", metav1.GetOptions{})
+		must(t, err)
+		svc.Spec.Type, svc.Spec.ExternalName = corev1.ServiceTypeExternalName, "bridge.default.svc.cluster.local"
+		svc.Spec.ClusterIP, svc.Spec.ClusterIPs, svc.Spec.ExternalIPs, svc.Spec.ExternalTrafficPolicy = "", nil, nil, ""
+		svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy, svc.Spec.InternalTrafficPolicy = nil, nil, nil
+		svc, err = services.Update(t.Context(), svc, metav1.UpdateOptions{})
+		must(t, err)
+		n.awaitNotInSet(t, "KUBE-CLUSTER-IP "+one+",tcp:80")
+		n.awaitAll(t, calls)
+		svc.Spec.Type, svc.Spec.ExternalName, svc.Spec.ClusterIP = corev1.ServiceTypeClusterIP, "", other
+		_, err = services.Update(t.Context(), svc, metav1.UpdateOptions{})
+		must(t, err)
+		n.awaitSet(t, "KUBE-CLUSTER-IP "+other+",tcp:80")
+		n.awaitAll(t, calls)
+	})
+	t.Logf("over a bridge: %s; of %d open connections %v are broken", l, len(open), open.broken())
+	if err := errors.Join(services.Delete(t.Context(), "hops", metav1.DeleteOptions{}), services.Delete(t.Context(), "bridge", metav1.DeleteOptions{})); err != nil {
+		t.Error(err)
+	}
+}
+
+// awaitSet returns when an ipset has a member, awaitNotInSet when it has not.
+func (n *ipvsNode) awaitSet(t *testing.T, member string) { t.Helper(); awaitMember(t, member, true) }
+
+func (n *ipvsNode) awaitNotInSet(t *testing.T, member string) {
+	t.Helper()
+	awaitMember(t, member, false)
+}
+
+func awaitMember(t *testing.T, member string, want bool) {
+	t.Helper()
+	until := time.Now().Add(time.Minute)
+	for strings.Contains(program(t, "", "ipset", "save"), "add "+member+"\n") != want {
+		if time.Now().After(until) {
+			t.Fatalf("%s is in a set: %v\n%s", member, !want, state(t))
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+// exchange has two addresses of Service hops change places, in etcd: both are of one length.
+func (n *ipvsNode) exchange(t *testing.T, one, other string) {
+	t.Helper()
+	const key = "/registry/services/specs/default/hops"
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{n.etcd}, DialTimeout: 10 * time.Second})
+	must(t, err)
+	defer func() { _ = c.Close() }()
+	got, err := c.Get(t.Context(), key)
+	must(t, err)
+	if len(got.Kvs) != 1 {
+		t.Fatalf("%d values are at %s", len(got.Kvs), key)
+	}
+	_, err = c.Put(t.Context(), key, strings.NewReplacer(one, other, other, one).Replace(string(got.Kvs[0].Value)))
+	must(t, err)
 }

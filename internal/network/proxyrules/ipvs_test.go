@@ -48,7 +48,8 @@ func TestFromIPVSKinds(t *testing.T) {
 	}
 }
 
-// TestFromIPVSLeavesOut: servers that are about to go, and virtual servers without any or of others.
+// TestFromIPVSLeavesOut: servers that are about to go, and virtual servers without any or of
+// others.
 func TestFromIPVSLeavesOut(t *testing.T) {
 	in := readIPVSInput(t)
 	const header = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n"

@@ -4,7 +4,7 @@
 //	apt-get download linux-image-6.1.0-49-amd64
 //	dpkg-deb --extract linux-image-*.deb kernel
 //	depmod --basedir kernel 6.1.0-49-amd64
-//	REPLUMB_KERNEL=kernel go test -tags ownkernel ...
+//	REPLUMB_KERNEL=kernel CGO_ENABLED=0 go test -tags root,ownkernel ...
 //
 // The machine is emulated, by qemu-system-x86_64: no virtualization is asked for, and programs take
 // some fifteen times as long. It sees the files of its host, and what it writes goes with it. Its
@@ -14,6 +14,7 @@ package ownkernel
 import (
 	"bytes"
 	"context"
+	"debug/elf"
 	"fmt"
 	"os"
 	"os/exec"
@@ -49,6 +50,9 @@ func Run(t *testing.T, name, more string, limit time.Duration) string {
 	binary, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if text, err := elf.Open(binary); err != nil || text.Section(".interp") != nil {
+		t.Fatalf("%s cannot be the first process of a machine: build the test with CGO_ENABLED=0 (%v)", binary, err)
 	}
 	initrd := filepath.Join(t.TempDir(), "initrd")
 	if err := writeInitrd(initrd, binary, root, strings.TrimPrefix(filepath.Base(kernels[0]), "vmlinuz-")); err != nil {
