@@ -1,6 +1,7 @@
 package proxyrules
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -96,11 +97,12 @@ func kernelAddress(text string) (netip.AddrPort, error) {
 		}
 		return netip.AddrPortFrom(a, uint16(port)), nil
 	}
-	n, err := strconv.ParseUint(host, 16, 32)
-	if err != nil {
+	bytes, err := hex.DecodeString(host)
+	a, ok := netip.AddrFromSlice(bytes)
+	if err != nil || !ok || !a.Is4() {
 		return netip.AddrPort{}, fmt.Errorf("reading virtual servers: address %s", text)
 	}
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}), uint16(port)), nil
+	return netip.AddrPortFrom(a, uint16(port)), nil
 }
 
 func cutLast(s, sep string) (before, after string, found bool) {
@@ -111,33 +113,62 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
+// The names of kube-proxy's ipsets (pkg/proxy/ipvs/ipset.go of k8s.io/kubernetes).
+const (
+	setClusterIP     = "KUBE-CLUSTER-IP"
+	setExternal      = "KUBE-EXTERNAL-IP"
+	setBalancer      = "KUBE-LOAD-BALANCER"
+	setLocal         = "-LOCAL"
+	setLimited       = "KUBE-LOAD-BALANCER-FW"
+	setSources       = "KUBE-LOAD-BALANCER-SOURCE-CIDR"
+	setSource        = "KUBE-LOAD-BALANCER-SOURCE-IP"
+	setNodePort      = "KUBE-NODE-PORT-"
+	setNodePortLocal = "KUBE-NODE-PORT-LOCAL-"
+)
+
 // proxySets are the members of kube-proxy's ipsets, by the name that a set has for IPv4.
 type proxySets map[string]map[string]bool
 
-// readSets reads `ipset save`, for one family: sets of IPv6 have a further part in their names
-// (NewIPSet in pkg/proxy/ipvs/ipset.go of k8s.io/kubernetes).
+// setName is what a set of kube-proxy's is called for a family. Those of IPv6 have a further part,
+// and end where the kernel's names do (NewIPSet in pkg/proxy/ipvs/ipset.go of k8s.io/kubernetes).
+func setName(name, family string) string {
+	const longest = 31
+	if family == "ip6" {
+		name = "KUBE-6-" + strings.TrimPrefix(name, proxyPrefix)
+	}
+	return name[:min(len(name), longest)]
+}
+
+// readSets reads `ipset save`, for one family.
 func readSets(text, family string) proxySets {
 	all := proxySets{}
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
-		if len(words) < 3 || words[0] != "add" || strings.HasPrefix(words[1], "KUBE-6-") != (family == "ip6") {
+		if len(words) < 3 || words[0] != "add" {
 			continue
 		}
-		name := strings.Replace(words[1], "KUBE-6-", proxyPrefix, 1)
-		if all[name] == nil {
-			all[name] = map[string]bool{}
+		if all[words[1]] == nil {
+			all[words[1]] = map[string]bool{}
 		}
-		all[name][words[2]] = true
+		all[words[1]][words[2]] = true
 	}
-	return all
+	of := proxySets{}
+	for _, name := range []string{
+		setClusterIP, setExternal, setExternal + setLocal, setBalancer, setBalancer + setLocal, setLimited, setSources, setSource,
+		setNodePort + "TCP", setNodePort + "UDP", setNodePort + "SCTP-HASH", setNodePortLocal + "TCP", setNodePortLocal + "UDP",
+		setNodePortLocal + "SCTP-HASH",
+	} {
+		of[name] = all[setName(name, family)]
+	}
+	return of
 }
 
 // sources are the ranges from which a balancer's address may be called, and whether only they may.
 func (s proxySets) sources(of string) (ranges []string, limited bool) {
-	if !s["KUBE-LOAD-BALANCER-FW"][of] {
+	if !s[setLimited][of] {
 		return nil, false
 	}
-	for _, set := range []string{"KUBE-LOAD-BALANCER-SOURCE-CIDR", "KUBE-LOAD-BALANCER-SOURCE-IP"} {
+	for _, set := range []string{setSources, setSource} {
 		for m := range s[set] {
 			if r, ok := strings.CutPrefix(m, of+","); ok && isRange(r) {
 				ranges = append(ranges, r)
@@ -178,15 +209,15 @@ func (s proxySets) use(v *virtual) (h how, known bool) {
 		suffix, nodePort = "SCTP-HASH", key
 	}
 	switch {
-	case s["KUBE-CLUSTER-IP"][key]:
+	case s[setClusterIP][key]:
 		return how{masks: masksOthers}, true
-	case s["KUBE-LOAD-BALANCER-LOCAL"][key], s["KUBE-EXTERNAL-IP-LOCAL"][key]:
+	case s[setBalancer+setLocal][key], s[setExternal+setLocal][key]:
 		return how{masks: masksNone}, true
-	case s["KUBE-LOAD-BALANCER"][key], s["KUBE-EXTERNAL-IP"][key]:
+	case s[setBalancer][key], s[setExternal][key]:
 		return how{masks: masksAll}, true
-	case s["KUBE-NODE-PORT-LOCAL-"+suffix][nodePort]:
+	case s[setNodePortLocal+suffix][nodePort]:
 		return how{nodePort: true, masks: masksNone}, true
-	case s["KUBE-NODE-PORT-"+suffix][nodePort]:
+	case s[setNodePort+suffix][nodePort]:
 		return how{nodePort: true, masks: masksAll}, true
 	}
 	return how{}, false

@@ -103,7 +103,7 @@ func newIPVSNode(t *testing.T) *ipvsNode {
 
 // answer has a place tell its name to who connects to port 8080.
 func answer(t *testing.T, name string) {
-	l, err := net.Listen("tcp", ":8080") //nolint:noctx // for as long as the machine
+	l, err := net.Listen("tcp", ":8080")
 	if err != nil {
 		t.Error(err)
 		return
@@ -125,7 +125,7 @@ func answer(t *testing.T, name string) {
 
 func forward(t *testing.T, from, to string) {
 	t.Helper()
-	l, err := net.Listen("tcp", from) //nolint:noctx // for as long as the machine
+	l, err := net.Listen("tcp", from)
 	must(t, err)
 	go func() {
 		for {
@@ -134,7 +134,7 @@ func forward(t *testing.T, from, to string) {
 				return
 			}
 			go func() {
-				d, err := net.Dial("tcp", to) //nolint:noctx // likewise
+				d, err := net.Dial("tcp", to)
 				if err == nil {
 					go func() { _, _ = io.Copy(d, c); _ = d.Close() }()
 					_, _ = io.Copy(c, d)
@@ -186,7 +186,7 @@ conntrack: {maxPerCore: 0, min: 0}
 `, mode, n.kubeconfig), 0o600))
 	log, err := os.Create("/run/proxy-" + mode + ".log")
 	must(t, err)
-	n.proxy = exec.Command(filepath.Join(n.assets, "kube-proxy"), "--config="+config, "--v=2") //nolint:noctx // endProxy ends it
+	n.proxy = exec.Command(filepath.Join(n.assets, "kube-proxy"), "--config="+config, "--v=2")
 	n.proxy.Stdout, n.proxy.Stderr = log, log
 	must(t, n.proxy.Start())
 }
@@ -273,21 +273,30 @@ func (n *ipvsNode) addAllKinds(t *testing.T) (calls [][2]string) {
 	return calls
 }
 
+// await returns when something holds, and fails with the state of the node when it does not within
+// two minutes.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(2 * time.Minute)
+	for !holds() {
+		select {
+		case <-late:
+			t.Fatalf("not so: %s\n%s", what, state(t))
+		case <-tick.C:
+		}
+	}
+}
+
 // awaitAll returns when every call is answered.
 func (n *ipvsNode) awaitAll(t *testing.T, calls [][2]string) {
 	t.Helper()
-	until := time.Now().Add(2 * time.Minute)
 	for _, c := range calls {
-		for {
+		await(t, c[0]+" reaches "+c[1], func() bool {
 			_, err := n.call(c[0], c[1])
-			if err == nil {
-				break
-			}
-			if time.Now().After(until) {
-				t.Fatalf("%s to %s: %v\n%s", c[0], c[1], err, state(t))
-			}
-			time.Sleep(200 * time.Millisecond)
-		}
+			return err == nil
+		})
 	}
 }
 
@@ -363,13 +372,7 @@ func frontends(t *testing.T, mode string) int {
 // awaitMode returns when rules of a mode lead from as many addresses as there are to be.
 func awaitMode(t *testing.T, mode string, least int) {
 	t.Helper()
-	until := time.Now().Add(2 * time.Minute)
-	for frontends(t, mode) < least {
-		if time.Now().After(until) {
-			t.Fatalf("mode %s leads from %d of %d\n%s", mode, frontends(t, mode), least, state(t))
-		}
-		time.Sleep(200 * time.Millisecond)
-	}
+	await(t, fmt.Sprintf("mode %s leads from %d addresses", mode, least), func() bool { return frontends(t, mode) >= least })
 }
 
 // held are connections that stay open.
@@ -579,13 +582,9 @@ func (n *ipvsNode) awaitNotInSet(t *testing.T, member string) {
 
 func awaitMember(t *testing.T, member string, want bool) {
 	t.Helper()
-	until := time.Now().Add(time.Minute)
-	for strings.Contains(program(t, "", "ipset", "save"), "add "+member+"\n") != want {
-		if time.Now().After(until) {
-			t.Fatalf("%s is in a set: %v\n%s", member, !want, state(t))
-		}
-		time.Sleep(200 * time.Millisecond)
-	}
+	await(t, fmt.Sprintf("a set has %s: %v", member, want), func() bool {
+		return strings.Contains(program(t, "", "ipset", "save"), "add "+member+"\n") == want
+	})
 }
 
 // exchange has two addresses of Service hops change places, in etcd: both are of one length.

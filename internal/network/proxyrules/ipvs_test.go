@@ -11,6 +11,8 @@ import (
 // ipvsInput is what a node in mode ipvs shows: virtual servers, sets and rules.
 type ipvsInput struct{ servers, sets, save string }
 
+// readIPVSInput reads what is written after the sources that FromIPVS names: no kernel has shown
+// it.
 func readIPVSInput(t testing.TB) (in ipvsInput) {
 	t.Helper()
 	for file, to := range map[string]*string{"ip_vs": &in.servers, "ipset": &in.sets, "iptables": &in.save} {
@@ -82,14 +84,17 @@ func TestFromIPVSLeavesOut(t *testing.T) {
 // TestFromIPVSv6: addresses of IPv6 have the sets of their family.
 func TestFromIPVSv6(t *testing.T) {
 	const servers = "TCP  [fd96:0000:0000:0000:0000:0000:0000:0014]:0050 rr persistent 2700000 00000080\n" +
+		"  -> [fd44:0000:0000:0000:0000:0000:0000:0005]:1F90      Masq    1      0          0         \n" +
+		"TCP  [fd00:0000:0000:0000:0000:0000:0000:0019]:0050 rr \n" +
 		"  -> [fd44:0000:0000:0000:0000:0000:0000:0005]:1F90      Masq    1      0          0         \n"
-	const sets = "add KUBE-6-CLUSTER-IP fd96::14,tcp:80\n"
+	const sets = "add KUBE-6-CLUSTER-IP fd96::14,tcp:80\nadd KUBE-6-LOAD-BALANCER fd00::19,tcp:80\n" +
+		"add KUBE-6-LOAD-BALANCER-FW fd00::19,tcp:80\nadd KUBE-6-LOAD-BALANCER-SOURCE-CID fd00::19,tcp:80,fd44::/64\n"
 	save := strings.ReplaceAll(strings.ReplaceAll(readIPVSInput(t).save, "10.244.0.0/16", "fd44::/64"), "KUBE-CLUSTER-IP", "KUBE-6-CLUSTER-IP")
 	text, foreign, err := FromIPVS("ip6", servers, sets, save)
 	if err != nil || len(foreign) > 0 {
 		t.Fatalf("%v, %v", foreign, err)
 	}
-	for _, want := range []string{"fd96::14 . tcp . 80 : goto", "dnat to [fd44::5]:8080", "ip6 saddr != fd44::/64", "update @service-0-to-0 { ip6 saddr }"} {
+	for _, want := range []string{"fd96::14 . tcp . 80 : goto", "dnat to [fd44::5]:8080", "ip6 saddr != fd44::/64 jump", "ip6 saddr != { fd44::/64 } drop", "update @service-0-to-0 { ip6 saddr }"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}
