@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -129,44 +128,6 @@ func TestACopyLeads(t *testing.T) {
 	}
 }
 
-// TestACopyOfVirtualServersLeads: where virtual servers led, to Services of each kind, nodes with a
-// copy lead, and others do not; then the copy goes without a trace.
-func TestACopyOfVirtualServersLeads(t *testing.T) {
-	in := readIPVSInput(t)
-	others := regexp.MustCompile(`(?m)^  -> 0AF4(0006|0107):.*\n`) // pods that this machine has not
-	ownnet.Enter(t)
-	serve(t)
-	node, err := netlink.ParseAddr("172.30.0.1/32")
-	must(t, err)
-	lo, err := netlink.LinkByName("lo")
-	must(t, err)
-	must(t, netlink.AddrAdd(lo, node))
-	elsewhere := strings.ReplaceAll(in.sets, "192.0.2.29,tcp:80,10.244.0.0/16", "192.0.2.29,tcp:80,198.51.100.0/24")
-	text, foreign, err := FromIPVS("ip", others.ReplaceAllString(in.servers, ""), elsewhere, in.save)
-	if err != nil || len(foreign) > 0 {
-		t.Fatalf("%v, %v", foreign, err)
-	}
-	for range 2 { // the second takes the place of the first
-		program(t, text, "nft", "-f", "-")
-	}
-	for address, want := range map[string]bool{
-		"10.96.0.20:80": true, "10.96.0.21:80": true, "10.96.0.27:80": true, "172.30.0.1:30080": true, "172.30.0.1:30081": true,
-		"192.0.2.24:80": true, "192.0.2.25:80": true, "192.0.2.26:80": true, "192.0.2.29:80": false, "10.96.0.20:81": false,
-	} {
-		if err := dial(t, address); (err == nil) != want {
-			t.Errorf("%s: %v, led to %v", address, err, want)
-		}
-	}
-	if list := program(t, "", "nft", "list", "ruleset"); !regexp.MustCompile(`(?s)set service-\d+-to-0 .*elements = \{ 10\.`).MatchString(list) {
-		t.Errorf("a Service does not remember its client:\n%s", list)
-	}
-	if r, err := Compare(t.Context(), NFTables); err != nil || len(r.Problems) != 15 { // none of kube-proxy's own leads
-		t.Errorf("%+v, %v", r, err)
-	}
-	clean(t, nodecleanup.CopiedRules)
-	requireLed(t, false)
-}
-
 func clean(t *testing.T, what string) {
 	t.Helper()
 	n, _ := nodecleanup.Find(what)
@@ -209,20 +170,15 @@ func serve(t *testing.T) {
 
 func requireLed(t *testing.T, want bool) {
 	t.Helper()
-	if err := dial(t, "10.96.0.20:80"); (err == nil) != want {
-		t.Fatalf("the Service is led to: %v, want %v (%v)\n%s\n%s", err == nil, want, err,
-			program(t, "", "iptables-save"), program(t, "", "nft", "list", "ruleset"))
-	}
-}
-
-func dial(t *testing.T, address string) error {
-	t.Helper()
 	d := net.Dialer{Timeout: time.Second}
-	c, err := d.DialContext(t.Context(), "tcp", address)
+	c, err := d.DialContext(t.Context(), "tcp", "10.96.0.20:80")
 	if err == nil {
 		_ = c.Close()
 	}
-	return err
+	if (err == nil) != want {
+		t.Fatalf("the Service is led to: %v, want %v (%v)\n%s\n%s", err == nil, want, err,
+			program(t, "", "iptables-save"), program(t, "", "nft", "list", "ruleset"))
+	}
 }
 
 func program(t *testing.T, in, name string, args ...string) string {

@@ -13,12 +13,6 @@ import (
 // behind is how far behind kube-proxy's chains those of the copy are.
 const behind = 10
 
-// Where kube-proxy translates destinations and sources (linux/netfilter_ipv4.h).
-const (
-	natDestination = -100
-	natSource      = 100
-)
-
 // CopyNFTables reads `nft list table FAMILY kube-proxy`, and returns the input of nft -f that makes
 // the copy, in the place of an older one. Chains that filter are left out: a Service that had no
 // endpoints may have some by now.
@@ -57,8 +51,8 @@ func later(line string) (string, error) {
 		return "", fmt.Errorf("nft lists a chain without a priority that is known: %s", strings.TrimSpace(line))
 	}
 	at, err := strconv.Atoi(m[1])
-	if err != nil {
-		at = map[string]int{"dstnat": natDestination, "srcnat": natSource}[m[1]]
+	if err != nil { // linux/netfilter_ipv4.h
+		at = map[string]int{"dstnat": -100, "srcnat": 100}[m[1]]
 	}
 	if offset, err := strconv.Atoi(m[2] + m[3]); err == nil {
 		at += offset
