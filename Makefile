@@ -75,7 +75,7 @@ lab: deps build ## Build all components of labs, or those that COMPONENTS names 
 
 .PHONY: check
 check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no components (about a minute)
-	@for module in $(MODULES); do echo "go vet ($$module)"; go -C $$module vet -tags $(TAGS) ./... || exit; done
+	@for module in $(MODULES); do echo "go vet ($$module)"; go -C $$module vet -tags $(TAGS),ownkernel ./... || exit; done
 	@hack/gotest.sh . -vet=off -timeout 5m ./...
 	@hack/gotest.sh lab -vet=off -timeout 5m ./...
 	@hack/gotest.sh test -short -vet=off -timeout 5m ./soak/... ./conformance ./argocd # the model and the audit of the one, how the other compares, the script of the third
@@ -111,7 +111,7 @@ endif
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
-	@hack/gotest.sh . -tags root -timeout 10m ./internal/network/masquerade ./internal/network/nodecleanup ./internal/network/tunneladdr ./internal/verify/conntrack
+	@hack/gotest.sh . -tags root -timeout 10m ./internal/network/masquerade ./internal/network/nodecleanup ./internal/network/proxyrules ./internal/network/tunneladdr ./internal/verify/conntrack
 	@hack/gotest.sh lab -tags root -timeout 10m ./lab ./cgroup
 
 .PHONY: test-long

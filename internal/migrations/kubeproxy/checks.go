@@ -79,9 +79,10 @@ func proxyChecks() []findings.Check[Input] {
 		{
 			Code: "RP7102", Severity: findings.Blocking, Run: checkMode,
 			Claim: "kube-proxy has a mode that replumb leads away from",
-			Why: "mode ipvs keeps Services in tables of its own, of which no copy can be kept; a change from it takes Services off a node " +
-				"until the new rules are written",
-			Fix: "empty one node after the other before its kube-proxy is changed",
+			Why: "mode ipvs keeps Services in tables of the kernel's own, which kube-proxy in mode nftables empties when it starts: new connections are " +
+				"lost until it has written rules, and open ones for good",
+			Fix: "go to iptables first, by hand: kube-proxy in that mode removes nothing of ipvs, and takes over without a loss, but at addresses of " +
+				"balancers with loadBalancerSourceRanges (docs/runbooks/kube-proxy.md#out-of-ipvs); then to nftables by replumb",
 		},
 		{
 			Code: "RP7103", Severity: findings.Blocking, Run: checkHeld,

@@ -30,9 +30,10 @@ func proxyChecks() []findings.Check[Input] {
 		{
 			Code: "RP1202", Severity: findings.Blocking, Run: checkProxyMode,
 			Claim: "kube-proxy runs in mode iptables or nftables on every node",
-			Why: "in mode ipvs every address of a Service is bound to an interface of the node, and what two Services with one address do " +
-				"there is not tried",
-			Fix: "change kube-proxy's mode to nftables or iptables: empty one node after the other, and restart kube-proxy there",
+			Why: "in mode ipvs an address that two Services have is one virtual server, whose servers either takes away from the other; and one on the " +
+				"Service itself loses connections while it moves",
+			Fix: "change kube-proxy's mode to iptables first: nothing is lost but at addresses of balancers with loadBalancerSourceRanges " +
+				"(docs/runbooks/kube-proxy.md#out-of-ipvs)",
 		},
 		{
 			Code: "RP1209", Severity: findings.Blocking, Run: checkLinux,

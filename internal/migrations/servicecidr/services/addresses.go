@@ -173,7 +173,8 @@ func (s *Inventory) takeRecorded(e *Entry, owners map[netip.Addr]string) {
 }
 
 // givenAhead is the target whose IPAddress is the Service's own before it has the address, since
-// strategy Etcd was killed in between; invalid, if there is none. The Service answers there already.
+// strategy Etcd was killed in between; invalid, if there is none. The Service answers there
+// already.
 func (s *Inventory) givenAhead(e *Entry, owners map[netip.Addr]string) netip.Addr {
 	if e.Strategy != v1alpha1.StrategyOfEtcd {
 		return netip.Addr{}
