@@ -160,7 +160,7 @@ func TestCiliumReturns(t *testing.T) {
 		case e.Step == "return/node1":
 			agentImage(t, l, image)
 		}
-		kill := e.Step == "canary/node1" && !began[e.Step] // on the way there there is none yet
+		kill := e.Step == "canary/node1" && !began[e.Step] // none is there on the way out
 		began[e.Step] = true
 		return kill
 	}}
