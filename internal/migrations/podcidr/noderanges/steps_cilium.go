@@ -167,23 +167,30 @@ func wayNotes() []string {
 	return []string{ciliumipam.IgnoreAnnotation, v1alpha1.AnnotationCiliumAgent, v1alpha1.AnnotationReturning}
 }
 
+// readSettled fails while a CiliumNode carries more than its ranges, or its Node has such notes.
+func (n node) readSettled(ctx context.Context, notes []string) (ciliumNode, error) {
+	have, err := n.readCilium(ctx)
+	if err != nil || have.node == nil || have.cilium == nil {
+		return have, err
+	}
+	switch has := have.cilium; {
+	case !slices.Equal(has.PodCIDRs, n.ranges) || has.Ignored:
+		return have, engine.NotYet("ciliumnode %s has the range %s", n.name, strings.Join(has.PodCIDRs, ","))
+	case noted(have.node, notes...):
+		return have, engine.NotYet("node %s has notes of its way", n.name)
+	}
+	return have, nil
+}
+
 // settle has a CiliumNode carry its ranges alone again, and takes off what its Node says of the
 // way there.
 func (n node) settle() engine.Step {
 	read := func(ctx context.Context) (ciliumNode, error) {
-		have, err := n.readCilium(ctx)
-		if err != nil || have.node == nil || have.cilium == nil {
-			return have, err
+		have, err := n.readSettled(ctx, wayNotes())
+		if err == nil && have.node != nil && have.cilium != nil && have.cilium.Problem != "" {
+			err = engine.NotYet("Cilium's operator has not reserved the range of ciliumnode %s: %s", n.name, have.cilium.Problem)
 		}
-		switch has := have.cilium; {
-		case !slices.Equal(has.PodCIDRs, n.ranges) || has.Ignored:
-			return have, engine.NotYet("ciliumnode %s has the range %s", n.name, strings.Join(has.PodCIDRs, ","))
-		case noted(have.node, wayNotes()...):
-			return have, engine.NotYet("node %s has notes of its way", n.name)
-		case has.Problem != "":
-			return have, engine.NotYet("Cilium's operator has not reserved the range of ciliumnode %s: %s", n.name, has.Problem)
-		}
-		return have, nil
+		return have, err
 	}
 	return &engine.Observed[ciliumNode]{
 		Name: "settle/" + n.name, About: fmt.Sprintf("Have CiliumNode %s carry the range %s alone", n.name, strings.Join(n.ranges, ",")),

@@ -247,19 +247,7 @@ func forgetReservation(tools migration.Deps, node string) engine.Step {
 // release has a CiliumNode and its Node as they were before the node was begun.
 func (n node) release() engine.Step {
 	notes := append(wayNotes(), v1alpha1.AnnotationPodCIDRs)
-	read := func(ctx context.Context) (ciliumNode, error) {
-		have, err := n.readCilium(ctx)
-		if err != nil || have.node == nil || have.cilium == nil {
-			return have, err
-		}
-		switch has := have.cilium; {
-		case !slices.Equal(has.PodCIDRs, n.ranges) || has.Ignored:
-			return have, engine.NotYet("ciliumnode %s has the range %s", n.name, strings.Join(has.PodCIDRs, ","))
-		case noted(have.node, notes...):
-			return have, engine.NotYet("node %s has notes of its way", n.name)
-		}
-		return have, nil
-	}
+	read := func(ctx context.Context) (ciliumNode, error) { return n.readSettled(ctx, notes) }
 	none := map[string]any{}
 	for _, key := range notes {
 		none[key] = nil
