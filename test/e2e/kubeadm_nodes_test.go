@@ -44,7 +44,7 @@ func TestKubeadmNodes(t *testing.T) {
 	was, file := l.NodeNames(), workersTo(t, l, "172.30.0.0/24", "172.31.0.0/24")
 
 	moved := s.during(t, "the move of workers", func() {
-		for _, at := range []string{"ahead/", "drain/", "terminate/"} {
+		for _, at := range []string{"close/", "drain/", "terminate/"} {
 			o := operator{lab: l, killAt: func(e engine.Event) bool { return e.Kind == engine.StepStarted && strings.HasPrefix(e.Step, at) }}
 			if _, code, _ := o.attend(t, command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig())); code != -1 {
 				t.Fatalf("apply ended with exit code %d before step %s", code, at)
