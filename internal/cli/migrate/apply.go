@@ -35,7 +35,7 @@ func Apply(a *command.App) *cobra.Command {
 batch, restarts what carries old addresses, and retires the old range. spec.podCIDR adds a range for pods, tests it on
 every node, and restarts pods into it, tier by tier. spec.nodes moves pods and control planes to other nodes.
 spec.mirror has a second cluster serve. spec.cni replaces the pod network, node by node while the cluster serves, or all
-at once where it serves no clients. Where only you can do something, such as restarting API servers with another flag,
+at once where it serves no clients. spec.kubeProxy changes the mode of kube-proxy. Where only you can do something, such as restarting API servers with another flag,
 it says what, waits, and goes on by itself when it sees it done.
 
 Run again it carries on where it was, and does nothing when there is nothing to do.

@@ -29,7 +29,7 @@ func Rollback(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rollback NAME", Short: "Bring everything back to where it was", Args: o.nameOrFile,
 		Long: `Bring back what apply has moved: Services to their old addresses, with cluster DNS and the default range, pods to the old
-range, nodes to the old network, names of a mirror to the first cluster, the old CNI. Like apply it waits where only you can do something.
+range, nodes to the old network, names of a mirror to the first cluster, the old CNI, the former mode of kube-proxy. Like apply it waits where only you can do something.
 
 It works from every point before finish has passed the point of no return, and carries on when run again.
 
