@@ -203,7 +203,7 @@ func (s *scene) othersKeep(way itself) {
 	}
 }
 
-// TestTenantKeepsItself: the tenant changes Services of its own that keep their old address themselves, in each form. What is taken off is put
+// TestTenantKeepsItself: the tenant changes Services of its own that keep their old address themselves, in each form. An address that is taken off is put
 // on again; no Service is given an address that is not reserved for it, and those of others go there, back, and to the end of finish.
 func TestTenantKeepsItself(t *testing.T) {
 	for _, way := range waysItself() {

@@ -86,11 +86,7 @@ func (j *Job) Examine(ctx context.Context) (Plans, error) {
 	if err := j.authorize(ctx); err != nil {
 		return nil, err
 	}
-	strategy, err := j.Inventory(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p, err := j.planner(ctx, strategy)
+	strategy, p, err := j.look(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -105,6 +101,16 @@ func (j *Job) Examine(ctx context.Context) (Plans, error) {
 	return strategy.Plans(p), nil
 }
 
+// look makes a planner of the cluster as it is now.
+func (j *Job) look(ctx context.Context) (podmove.Strategy, *podmove.Planner, error) {
+	strategy, err := j.Inventory(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := j.planner(ctx, strategy)
+	return strategy, p, err
+}
+
 // Unfinished takes a node back first whose way back was cut off.
 func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine.Plan, error) {
 	nodes := &corev1.NodeList{}
@@ -114,11 +120,7 @@ func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine
 	if !noderanges.Returning(nodes.Items) {
 		return nil, nil
 	}
-	strategy, err := j.Inventory(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p, err := j.planner(ctx, strategy)
+	strategy, p, err := j.look(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -75,8 +75,8 @@ func ciliumChecks() []findings.Check[Input] {
 		{
 			Code: "RP2516", Severity: findings.Warning, Run: checkHostTunnels,
 			Claim: "a node's own network reaches pods of other nodes while Cilium's agent restarts",
-			Why: "the agent takes the node's address in the former range away before it sets routes with the next one. What the node itself, and pods on " +
-				"its own network, send to pods of other nodes is lost for 2 to 4 s on each node, which replumb's agents see",
+			Why: "the agent takes the node's address in the former range away before it sets routes with the next one. Packets that the node itself, and pods on " +
+				"its own network, send to pods of other nodes are lost for 2 to 4 s on each node, which replumb's agents see",
 			Fix: "with ipam: cluster-pool, leave spec.podCIDR.tunnels.mode at Hold; else choose the hour, and allow for the loss by spec.proof.budget",
 		},
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // TestAsOwnedByWhatIsReserved: an owner who takes the notes off his Service, or changes them, does
-// not make of it what it is not. What he has written himself stays.
+// not make of it what it is not. His own fields stay.
 func TestAsOwnedByWhatIsReserved(t *testing.T) {
 	old, foreign := netip.MustParseAddr("10.96.0.7"), netip.MustParseAddr("192.0.2.7")
 	for _, form := range []v1alpha1.OverlapForm{v1alpha1.OverlapExternalIP, v1alpha1.OverlapLoadBalancer} {
