@@ -68,7 +68,7 @@ const (
 	AnnotationSet = "replumb.dev/set"
 
 	// AnnotationApprove, set by users on a Migration, is what they approve, separated by spaces or commas: plan:HASH, finish:TOKEN,
-	// gate:NAME=ANSWER and losses:TOKEN. The operator asks for it where the command line asks on a terminal.
+	// gate:NAME=ANSWER, losses:TOKEN and returned:TOKEN. The operator asks for it where the command line asks on a terminal.
 	AnnotationApprove = "replumb.dev/approve"
 	// AnnotationRequestedAt, on a Migration, is when a command asked the operator to go on (RFC 3339): what failed is tried again at once.
 	AnnotationRequestedAt = "replumb.dev/requested-at"

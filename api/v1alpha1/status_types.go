@@ -200,6 +200,8 @@ const (
 	ReasonLossBudgetExceeded = "LossBudgetExceeded"
 	// ReasonLateBudgetExceeded says that a run was stopped since answers were late. None of them was lost.
 	ReasonLateBudgetExceeded = "LateBudgetExceeded"
+	// ReasonNodeReturned says that a run was stopped since a node could not move, and has its former range again.
+	ReasonNodeReturned = "NodeReturned"
 	// ReasonNotMeasured says that runs have ended since agents could not measure what is lost.
 	ReasonNotMeasured = "NotMeasured"
 	// ReasonForeignCluster says that the Migration was recorded in another cluster.

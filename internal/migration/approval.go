@@ -18,8 +18,8 @@ type Approvals struct {
 	Finish bool
 	// Gates are answers, as NAME=ANSWER, to gates whose state nothing but a person can see.
 	Gates []string
-	// Losses are tokens of losses after which a run may go on.
-	Losses []string
+	// Repaired are the words, such as losses:TOKEN, for what has stopped a run and was looked at.
+	Repaired []string
 }
 
 // ApprovalError says that the annotation has something that approves nothing.
@@ -32,7 +32,7 @@ func (e *ApprovalError) Error() string {
 }
 
 func (*ApprovalError) Advice() string {
-	return "use plan:HASH, finish:TOKEN, gate:NAME=ANSWER or losses:TOKEN, with spaces or commas between them; " +
+	return "use plan:HASH, finish:TOKEN, gate:NAME=ANSWER, losses:TOKEN or returned:TOKEN, with spaces or commas between them; " +
 		"the conditions of the Migration name the token when its time has come"
 }
 
@@ -52,8 +52,8 @@ func Approved(m *v1alpha1.Migration) (Approvals, error) {
 			a.Plans = append(a.Plans, of)
 		case what == "gate" && name != "" && answer != "":
 			a.Gates = append(a.Gates, of)
-		case what == "losses" && of != "":
-			a.Losses = append(a.Losses, of)
+		case (what == "losses" || what == "returned") && of != "":
+			a.Repaired = append(a.Repaired, word)
 		default:
 			return Approvals{}, &ApprovalError{Name: m.Name, Word: word}
 		}

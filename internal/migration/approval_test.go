@@ -28,14 +28,14 @@ func TestApproved(t *testing.T) {
 		" " + word + " , plan:abc\n": {Finish: true, Plans: []string{"abc"}},
 		"plan:abc plan:def":          {Plans: []string{"abc", "def"}},
 		"gate:api-servers=Done":      {Gates: []string{"api-servers=Done"}},
-		"losses:0a1b," + word:        {Finish: true, Losses: []string{"0a1b"}},
+		"losses:0a1b," + word:        {Finish: true, Repaired: []string{"losses:0a1b"}},
 	} {
 		got, err := Approved(annotated(v1alpha1.AnnotationApprove, words))
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %+v, %v", words, got, err)
 		}
 	}
-	for _, words := range []string{"yes", "Finish", "finish", "finish:", "plan", "plan:", "gate:x", "gate:=x", "gate:x=", "losses:", "finish,oops"} {
+	for _, words := range []string{"yes", "Finish", "finish", "finish:", "plan", "plan:", "gate:x", "gate:=x", "gate:x=", "losses:", "returned:", "finish,oops"} {
 		got, err := Approved(annotated(v1alpha1.AnnotationApprove, words))
 		if !errors.As(err, new(*ApprovalError)) || got.Finish {
 			t.Errorf("%q: %+v, %v", words, got, err)

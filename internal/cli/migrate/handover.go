@@ -143,8 +143,8 @@ func (h *handover) fill(ctx context.Context, m *v1alpha1.Migration) error {
 	if h.finishes {
 		words = append(words, migration.FinishWord(m))
 	}
-	if h.to != v1alpha1.DesiredRolledBack && controller.Lost(m) { // who runs the same command again has looked
-		words = append(words, "losses:"+controller.LossToken(m))
+	if h.to != v1alpha1.DesiredRolledBack {
+		words = append(words, controller.RepairWord(m)) // a person who runs the same command again has looked
 	}
 	migration.Approve(m, words...)
 	of, err := h.c.Identity(ctx)

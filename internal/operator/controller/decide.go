@@ -97,7 +97,7 @@ func decide(s Scene) Decision {
 		return stalled(v1alpha1.ReasonInvalid, withAdvice(err))
 	}
 	for _, step := range []func(Scene, Decision, migration.Approvals) (Decision, bool){
-		leftOut, lossy, paused, uncalled, failed, ordered, second, unplanned, unapproved,
+		leftOut, unrepaired, paused, uncalled, failed, ordered, second, unplanned, unapproved,
 	} {
 		if held, holds := step(s, d, approved); holds {
 			return held
@@ -251,18 +251,19 @@ func uncalled(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 	return stalled(v1alpha1.ReasonCallsNotAllowed, strings.Join(lines, "\n")), true
 }
 
-// lossy has nothing go forward after a loss that no one has looked at.
-func lossy(s Scene, d Decision, approved migration.Approvals) (Decision, bool) {
+// unrepaired has nothing go forward after a stop that no one has looked at.
+func unrepaired(s Scene, d Decision, approved migration.Approvals) (Decision, bool) {
 	m := s.Migration
-	if d.Act == Rollback || !Lost(m) || slices.Contains(approved.Losses, LossToken(m)) {
+	word := RepairWord(m)
+	if d.Act == Rollback || word == "" || slices.Contains(approved.Repaired, word) {
 		return Decision{}, false
 	}
-	return stalled(lossReason(m), m.Status.LastError+"\nhint: repair what the probe met with, then: "+
-		annotate(m, "losses:"+LossToken(m))), true
+	repair := "repair what the probe met with"
+	if !Lost(m) {
+		repair = "find the cause on that node"
+	}
+	return stalled(stallReason(m), m.Status.LastError+"\nhint: "+repair+", then: "+annotate(m, word)), true
 }
-
-// LossToken is what a person approves to have a Migration go on after this one loss.
-func LossToken(m *v1alpha1.Migration) string { return digest(string(m.UID), m.Status.LastError) }
 
 func failed(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 	if !s.again() {

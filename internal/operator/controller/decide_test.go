@@ -67,6 +67,20 @@ func tardy(m *v1alpha1.Migration) {
 	says(migration.Stalled, v1alpha1.ReasonLateBudgetExceeded)(m)
 }
 
+func bounced(m *v1alpha1.Migration) {
+	m.Status.LastError = "the agent is not back; node a has its former range again"
+	says(migration.Stalled, v1alpha1.ReasonNodeReturned)(m)
+	at(m, 1000)
+}
+
+func later(m *v1alpha1.Migration) { at(m, 2000) }
+
+func at(m *v1alpha1.Migration, seconds int64) {
+	for i := range m.Status.Conditions {
+		m.Status.Conditions[i].LastTransitionTime = metav1.Unix(seconds, 0)
+	}
+}
+
 func created(seconds int64) func(*v1alpha1.Migration) {
 	return func(m *v1alpha1.Migration) { m.CreationTimestamp = metav1.Unix(seconds, 0) }
 }
@@ -79,7 +93,7 @@ func TestDecide(t *testing.T) {
 			Verdict: Verdict{migration.Stalled, v1alpha1.ReasonBlocked, "RP1001: no", 10 * time.Second},
 		}
 	}
-	token := LossToken(wish("m", v1alpha1.DesiredApplied, losing))
+	word := RepairWord(wish("m", v1alpha1.DesiredApplied, losing))
 	digest := spec.Digest(wish("m", v1alpha1.DesiredApplied, calling))
 	for name, tt := range map[string]struct {
 		m      *v1alpha1.Migration
@@ -181,16 +195,32 @@ func TestDecide(t *testing.T) {
 		},
 		"after a loss": {
 			m: wish("m", v1alpha1.DesiredApplied, in(v1alpha1.PhaseApplying), losing), act: Rest, standing: migration.Stalled,
-			reason: v1alpha1.ReasonLossBudgetExceeded, message: "replumb.dev/approve=losses:" + token,
+			reason: v1alpha1.ReasonLossBudgetExceeded, message: "replumb.dev/approve=" + word,
 		},
 		"after a loss that was looked at": {
-			m: wish("m", v1alpha1.DesiredApplied, in(v1alpha1.PhaseApplying), losing, approves("losses:"+token)), act: Apply,
+			m: wish("m", v1alpha1.DesiredApplied, in(v1alpha1.PhaseApplying), losing, approves(word)), act: Apply,
 			standing: migration.UnderWay, reason: v1alpha1.ReasonApplying,
 		},
 		"after another loss": {m: wish("m", v1alpha1.DesiredApplied, in(v1alpha1.PhaseApplying), losing, approves("losses:0ther")), act: Rest, standing: migration.Stalled, reason: v1alpha1.ReasonLossBudgetExceeded},
+		"after a node that returned": {
+			m: wish("m", v1alpha1.DesiredApplied, in(v1alpha1.PhaseApplying), bounced), act: Rest, standing: migration.Stalled,
+			reason: v1alpha1.ReasonNodeReturned, message: "replumb.dev/approve=" + RepairWord(wish("m", v1alpha1.DesiredApplied, bounced)),
+		},
+		"after a node that returned and was looked at": {
+			m: wish("m", v1alpha1.DesiredApplied, in(v1alpha1.PhaseApplying), bounced, approves(RepairWord(wish("m", v1alpha1.DesiredApplied, bounced)))),
+			act: Apply, standing: migration.UnderWay, reason: v1alpha1.ReasonApplying,
+		},
+		"a node that returned again, as before": {
+			m:   wish("m", v1alpha1.DesiredApplied, in(v1alpha1.PhaseApplying), bounced, later, approves(RepairWord(wish("m", v1alpha1.DesiredApplied, bounced)))),
+			act: Rest, standing: migration.Stalled, reason: v1alpha1.ReasonNodeReturned,
+		},
+		"back after a node that returned": {
+			m:   wish("m", v1alpha1.DesiredRolledBack, in(v1alpha1.PhaseApplying), bounced),
+			act: Rollback, standing: migration.UnderWay, reason: v1alpha1.ReasonRollingBack,
+		},
 		"after late answers": {
 			m: wish("m", v1alpha1.DesiredApplied, in(v1alpha1.PhaseApplying), tardy), act: Rest, standing: migration.Stalled,
-			reason: v1alpha1.ReasonLateBudgetExceeded, message: "replumb.dev/approve=losses:" + token,
+			reason: v1alpha1.ReasonLateBudgetExceeded, message: "replumb.dev/approve=" + word,
 		},
 		"back after a loss": {
 			m: wish("m", v1alpha1.DesiredRolledBack, in(v1alpha1.PhaseApplying), losing), act: Rollback, standing: migration.UnderWay, reason: v1alpha1.ReasonRollingBack,

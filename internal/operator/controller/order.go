@@ -32,12 +32,25 @@ func Lost(m *v1alpha1.Migration) bool {
 		(c.Reason == v1alpha1.ReasonLossBudgetExceeded || c.Reason == v1alpha1.ReasonLateBudgetExceeded)
 }
 
-func lossReason(m *v1alpha1.Migration) string {
-	c := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionStalled)
-	if c != nil && c.Reason == v1alpha1.ReasonLateBudgetExceeded {
-		return c.Reason
+// RepairWord is what a person approves to have a Migration go on that a loss or a node has stopped;
+// empty if neither has. Each such stop has its own.
+func RepairWord(m *v1alpha1.Migration) string {
+	if Lost(m) {
+		return "losses:" + digest(string(m.UID), m.Status.LastError)
 	}
-	return v1alpha1.ReasonLossBudgetExceeded
+	c := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionStalled)
+	if c == nil || c.Status != metav1.ConditionTrue || c.Reason != v1alpha1.ReasonNodeReturned {
+		return ""
+	}
+	return "returned:" + digest(string(m.UID), m.Status.LastError, c.LastTransitionTime.UTC().String())
+}
+
+func stallReason(m *v1alpha1.Migration) string {
+	c := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionStalled)
+	if c == nil {
+		return ""
+	}
+	return c.Reason
 }
 
 // midway reports whether a run has begun and not got to its end.

@@ -86,9 +86,9 @@ func backoff(failures int) time.Duration {
 // refusal is the reason of an error that running again does not resolve; empty if it may.
 func refusal(err error) string {
 	var (
+		stalls   migration.Stalling
 		blocked  *findings.BlockedError
 		denied   *access.DeniedError
-		loss     *lossguard.LossError
 		foreign  *migration.OtherClusterError
 		calls    *migration.ForeignCallsError
 		field    *spec.Error
@@ -98,8 +98,8 @@ func refusal(err error) string {
 		newer    *cluster.NewerError
 	)
 	switch {
-	case errors.As(err, &loss):
-		return loss.Stalls()
+	case errors.As(err, &stalls):
+		return stalls.Stalls()
 	case errors.As(err, &blocked), errors.As(err, &denied):
 		return v1alpha1.ReasonBlocked
 	case errors.As(err, &foreign):

@@ -100,8 +100,8 @@ func (o *Operator) succeeded(ctx context.Context, r *run) {
 	case r.act == Rollback && r.lost != "":
 		err = migration.UpdateStatus(ctx, o.cluster(), r.name, func(st *v1alpha1.MigrationStatus) {
 			st.LastError = r.lost
-			migration.Stalled.Say(st, lossReason(r.of), "everything was rolled back after a loss: "+r.lost+
-				"\nhint: repair what the probe met with, then: "+annotate(r.of, "losses:"+LossToken(r.of)))
+			migration.Stalled.Say(st, stallReason(r.of), "everything was rolled back after a loss: "+r.lost+
+				"\nhint: repair what the probe met with, then: "+annotate(r.of, RepairWord(r.of)))
 		})
 	}
 	if err != nil {

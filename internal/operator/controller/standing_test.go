@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
 	"github.com/replumb/replumb/internal/safety/lease"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/testing/golden"
@@ -147,7 +148,7 @@ func TestBackoff(t *testing.T) {
 }
 
 // TestNotMeasured: agents that cannot measure are tried again, and named as that when it goes on;
-// late answers are not, nor is a loss.
+// late answers are not, nor is a loss or a node that returned.
 func TestNotMeasured(t *testing.T) {
 	busy := &lossguard.NotMeasuredError{Agents: []string{"node a"}}
 	for name, tt := range map[string]struct {
@@ -160,6 +161,7 @@ func TestNotMeasured(t *testing.T) {
 		"not measured still": {busy, patience, migration.Stalled, v1alpha1.ReasonNotMeasured},
 		"late":               {&lossguard.LossError{Late: 3}, 1, migration.Stalled, v1alpha1.ReasonLateBudgetExceeded},
 		"lost":               {&lossguard.LossError{Failed: 3}, 1, migration.Stalled, v1alpha1.ReasonLossBudgetExceeded},
+		"a node returned":    {&noderanges.ReturnedError{Err: errors.New("no agent")}, 1, migration.Stalled, v1alpha1.ReasonNodeReturned},
 	} {
 		if got := Judge(
 			tt.err,

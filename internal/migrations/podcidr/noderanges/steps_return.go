@@ -41,6 +41,9 @@ func (e *ReturnedError) Advice() string {
 		"which begins that node anew; or: replumb rollback %s", e.Node, e.Migration)
 }
 
+// Stalls says why no run goes on by itself: each would drain the node again.
+func (*ReturnedError) Stalls() string { return v1alpha1.ReasonNodeReturned }
+
 func (e *ReturnedError) Unwrap() error { return e.Err }
 
 // goBack is what steps of a node's way to the target do where they fail; nil, where people go back.
