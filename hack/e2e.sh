@@ -20,6 +20,7 @@ planes      basic                ./e2e -run ^(TestPlanes|TestPartition)$
 overlap     basic                ./e2e -run ^(TestOverlap|TestOneOwner)$
 rehearsal   basic                ./e2e -run ^TestRehearsal$
 neighbours  basic,traefik,metallb,metrics-server,argo-rollouts,source-controller,kustomize-controller,registry ./e2e -run ^TestNeighbours(Work|LoseNothing|Stored)$
+many        plain                ./e2e -run ^TestManyServices$
 stored      basic                ./e2e -run ^(TestStored|TestNodePortsStored)$
 operator    basic                ./e2e -run ^TestOperator$
 fleet       basic                ./e2e -run ^TestFleet$
