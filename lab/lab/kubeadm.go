@@ -68,8 +68,8 @@ func (t Topology) validateInstaller() error {
 		return nil
 	case t.Installer != Kubeadm:
 		return invalid(fmt.Sprintf("%q makes no cluster of a lab", t.Installer), "use kubeadm, or none")
-	case !slices.Contains([]CNI{HostLocal, Flannel, Calico}, t.CNI):
-		return invalid("a cluster made by kubeadm has host-local, flannel or Calico", "use --cni flannel or calico, or leave it out")
+	case !slices.Contains([]CNI{HostLocal, Flannel, Calico, Cilium}, t.CNI):
+		return invalid("a cluster made by kubeadm has host-local, flannel, Calico or Cilium", "use --cni flannel, calico or cilium, or leave it out")
 	case t.Beside != "" || t.Edge || t.Registry != "" || len(t.With) > 0 || t.ProxyPods:
 		return invalid("a cluster made by kubeadm has nothing beside it", "leave the other flags out")
 	case len(t.Families()) > 1:
@@ -168,6 +168,8 @@ func (l kubeadm) installNetwork(ctx context.Context) error {
 		return l.Addons().installFlannel(ctx)
 	case Calico:
 		return l.Addons().installCalicoPods(ctx)
+	case Cilium:
+		return l.Addons().installCilium(ctx)
 	}
 	for _, create := range [][]string{
 		{"create", "clusterrole", podnetUser, "--verb=list,watch", "--resource=nodes,pods"},
@@ -233,13 +235,13 @@ func (l *Lab) Shell(ctx context.Context, on, script string, env ...string) ([]by
 
 func (l kubeadm) config(first *Member) ([]byte, error) {
 	var mode ProxyMode // without one kube-proxy runs iptables
-	if len(l.Topology.Nodes) > 0 && l.Topology.Nodes[0] != IPTables {
+	if len(l.Topology.Nodes) > 0 && l.Topology.Nodes[0] == NFTables {
 		mode = l.Topology.Nodes[0]
 	}
 	return rendered("init.yaml", kubeadmTemplate, map[string]any{
 		"Address": first.Address, "Port": apiServerPort, "Name": first.Name, "Socket": containerdSocket, "Version": l.Topology.Kubernetes,
 		"Cluster": l.Topology.Name, "Endpoint": l.Balancers().endpoint(), "Services": l.Topology.ServiceCIDR, "Pods": l.Topology.PodCIDR,
-		"ResolvConf": resolvConfPath, "Proxy": mode,
+		"ResolvConf": resolvConfPath, "Proxy": mode, "NoProxy": l.Topology.withoutProxies(),
 	})
 }
 

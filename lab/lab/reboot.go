@@ -56,7 +56,7 @@ func (l Workers) powerCycle(ctx context.Context, m *Member) error {
 	if err := tree.Destroy(ctx, cgroupOf(l.Topology.Name)+"/"+m.Name); err != nil {
 		return err
 	}
-	spec := l.spec(m)
+	spec := l.nodeSpec(m)
 	for _, gone := range []string{spec.Socket(), l.dir(m.Name, "run")} {
 		if err := os.RemoveAll(gone); err != nil {
 			return err

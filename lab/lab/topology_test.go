@@ -54,7 +54,8 @@ func TestValidate(t *testing.T) {
 		},
 		{name: "made by kubeadm", edit: madeByKubeadm(HostLocal)},
 		{name: "made by kubeadm, in two networks", edit: madeByKubeadm(Calico, "a=172.30.0.0/24", "b=172.31.0.0/24")},
-		{"made by kubeadm, with Cilium", madeByKubeadm(Cilium), "installer", "has host-local, flannel or Calico"},
+		{name: "made by kubeadm, with Cilium", edit: madeByKubeadm(Cilium)},
+		{"made by kubeadm, with Calico's tunnels between networks alone", madeByKubeadm(CalicoCrossSubnet), "installer", "has host-local, flannel, Calico or Cilium"},
 		{
 			"made by kubeadm, of two modes",
 			func(t *Topology) { t.Installer, t.Nodes = Kubeadm, []ProxyMode{IPTables, NFTables} },

@@ -48,13 +48,14 @@ const (
 )
 
 func (t Topology) upDeadline() time.Duration {
-	switch {
-	case t.runsCilium():
-		return upDeadline + compilingTakesUp
-	case t.byKubeadm():
-		return upDeadline + time.Duration(t.ControlPlanes+len(t.Nodes))*joiningTakesUp
+	limit := upDeadline
+	if t.runsCilium() {
+		limit += compilingTakesUp
 	}
-	return upDeadline
+	if t.byKubeadm() {
+		limit += time.Duration(t.ControlPlanes+len(t.Nodes)) * joiningTakesUp
+	}
+	return limit
 }
 
 // Up brings a lab up and returns when its nodes are Ready and its DNS answers. What it cannot make it takes down
@@ -283,11 +284,14 @@ func (l machines) startMachines(ctx context.Context, creds *credentials) error {
 // createCGroups makes those of a machine and, on a worker, of its pods.
 func (l machines) createCGroups(tree *cgroup.Tree, m *Member) error {
 	err := tree.Create(l.machineSpec(m.Name).CGroup)
-	runsPods := m.Role == Worker || m.Role == ControlPlane && l.Topology.byKubeadm()
-	if err != nil || !runsPods {
+	if err != nil || !l.runsPods(m) {
 		return err
 	}
 	return tree.Create(l.Workers().podCGroup(m.Name))
+}
+
+func (l *Lab) runsPods(m *Member) bool {
+	return m.Role == Worker || m.Role == ControlPlane && l.Topology.byKubeadm()
 }
 
 func (l machines) startFabric(ctx context.Context) (*namespace, error) {
@@ -339,8 +343,7 @@ func (l ControlPlaneNodes) start(
 	}
 	defer func() { _ = listener.Close() }()
 	m.Port = port
-	spec := l.machineSpec(m.Name)
-	spec.Sysctls, spec.Layers, spec.OwnProcesses = nodeSysctls(), l.Topology.layers(), l.Topology.byKubeadm()
+	spec := l.nodeSpec(m)
 	spec.Forward.To = []string{m.apiServer().String()}
 	content, err := l.files(m, creds, services...)
 	if l.Topology.byKubeadm() {
@@ -363,11 +366,11 @@ func (l machines) writeKubeconfig(creds *credentials) error {
 	return os.WriteFile(l.Kubeconfig(), kubeconfig, 0o600)
 }
 
-// spec is that of a worker's machine.
-func (l Workers) spec(m *Member) machine.Spec {
+// nodeSpec is that of a worker's machine, or a control plane's.
+func (l *Lab) nodeSpec(m *Member) machine.Spec {
 	spec := l.machineSpec(m.Name)
 	spec.Sysctls, spec.Layers, spec.OwnProcesses = nodeSysctls(), l.Topology.layers(), l.Topology.byKubeadm()
-	if l.Topology.runsCilium() {
+	if l.Topology.runsCilium() && l.runsPods(m) {
 		spec.BPF = ciliumGroups
 	}
 	return spec
@@ -399,7 +402,7 @@ func (l Workers) startMachine(ctx context.Context, fabric *namespace, m *Member,
 	if content == nil {
 		content = map[string][]byte{}
 	}
-	if err := l.machines().startOn(ctx, fabric, l.spec(m), nil, m, content); err != nil || l.Topology.CNI != HostLocal {
+	if err := l.machines().startOn(ctx, fabric, l.nodeSpec(m), nil, m, content); err != nil || l.Topology.CNI != HostLocal {
 		return err
 	}
 	return l.machines().masquerade(ctx, m)

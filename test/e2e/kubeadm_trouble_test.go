@@ -56,7 +56,7 @@ END`)
 	k.must("node1", "mv "+kubelet+".real "+kubelet)
 
 	k.alone(attendAs(t, operator{lab: l}, 0, "apply", "-f", file))
-	requireWhole(t, l, newRange)
+	requireClusterOn(t, l, newRange)
 	k.alone(attendAs(t, operator{lab: l}, 0, "rollback", "whole", "--yes"))
 	k.requireWritten(before)
 	requireNoTrace(t, l)

@@ -221,6 +221,13 @@ func allServices(t *testing.T, l *lab.Lab) map[string]corev1.Service {
 // are all on a range.
 func requireWhole(t *testing.T, l *lab.Lab, want string) {
 	t.Helper()
+	requireClusterOn(t, l, want)
+	requireRefreshed(t, l, want)
+}
+
+// requireClusterOn is requireWhole without the pods.
+func requireClusterOn(t *testing.T, l *lab.Lab, want string) {
+	t.Helper()
 	to := netip.MustParsePrefix(want)
 	for name, s := range allServices(t, l) {
 		if s.Namespace == v1alpha1.SystemNamespace { // replumb's own
@@ -233,7 +240,6 @@ func requireWhole(t *testing.T, l *lab.Lab, want string) {
 	}
 	requireServiceCIDR(t, l, to)
 	requireGiven(t, l, want)
-	requireRefreshed(t, l, want)
 }
 
 // requireGiven fails the test unless a range is the default one; where there are no ServiceCIDRs, unless a new Service is given an address of it.
