@@ -71,6 +71,17 @@ func (p *Progress) recordHold(h *bridge.Hold) {
 	p.Reserved[h.Address] = r
 }
 
+// noteOwned notes the spec that a Service had before any of it was replumb's.
+func (p *Progress) noteOwned(svc *corev1.Service) (err error) {
+	if p.Original != "" {
+		return nil
+	}
+	if p.Original, err = services.OriginalOf(&p.AsOwned(svc).Spec); err != nil {
+		return fmt.Errorf("service %s: %w", p.Key(), err)
+	}
+	return nil
+}
+
 // ownsAddress reports whether a killed run has made the address the Service's own, before its
 // second write to etcd.
 func (p *Progress) ownsAddress(err error) bool {
