@@ -28,24 +28,28 @@ type Making struct {
 	Like string
 }
 
-func (s *Services) changeAddresses(e *entry, kept map[string]*mvccpb.KeyValue) error {
+func (s *Services) changeAddresses(e *entry) error {
 	for _, name := range slices.Sorted(maps.Keys(e.Addresses)) {
 		change := s.changeAddress
-		if kept[s.addressKey(name)] == nil && e.Make != nil {
+		if e.kept[s.addressKey(name)] == nil && e.Make != nil {
 			change = s.makeAddress
 		}
-		if err := change(e, kept, name); err != nil {
+		if err := change(e, name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Services) changeAddress(e *entry, kept map[string]*mvccpb.KeyValue, name string) error {
-	kv := kept[s.addressKey(name)]
+func (s *Services) changeAddress(e *entry, name string) error {
+	kv := e.kept[s.addressKey(name)]
 	ip, around, err := readAddress(e, kv, name)
 	if err != nil {
 		return err
+	}
+	if e.Addresses[name] == nil {
+		e.keep(kv)
+		return nil
 	}
 	if err := e.Addresses[name](ip); err != nil {
 		return err
@@ -75,8 +79,8 @@ func readAddress(e *entry, kv *mvccpb.KeyValue, name string) (*networkingv1.IPAd
 
 // makeAddress makes an IPAddress as API servers do (BeforeCreate in k8s.io/apiserver
 // pkg/registry/rest/create.go), if there is still none.
-func (s *Services) makeAddress(e *entry, kept map[string]*mvccpb.KeyValue, name string) error {
-	_, around, err := readAddress(e, kept[s.addressKey(e.Make.Like)], e.Make.Like)
+func (s *Services) makeAddress(e *entry, name string) error {
+	_, around, err := readAddress(e, e.kept[s.addressKey(e.Make.Like)], e.Make.Like)
 	if err != nil {
 		return err
 	}
@@ -123,7 +127,7 @@ func managed(ip *networkingv1.IPAddress, manager, version string) ([]metav1.Mana
 	at := ip.CreationTimestamp
 	return []metav1.ManagedFieldsEntry{{
 		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: version, Time: &at,
-		FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: raw},
+		FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(string(raw)),
 	}}, err
 }
 

@@ -3,6 +3,7 @@ package stored
 import (
 	"bytes"
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -31,6 +32,8 @@ type entry struct {
 	// refused is why it was not made.
 	refused error
 
+	// kept is what there is of its objects, and of the Lease.
+	kept      map[string]*mvccpb.KeyValue
 	unchanged []clientv3.Cmp
 	puts      []clientv3.Op
 	size      int
@@ -108,6 +111,9 @@ func (s *Services) exchange(ctx context.Context, lock *HeldLease, all []*entry) 
 			again = append(again, some...)
 			for _, e := range some {
 				e.refused = changed(e.Service)
+				if e.Known != nil {
+					e.Known.kept = nil
+				}
 			}
 		}
 	}
@@ -144,18 +150,38 @@ func (s *Services) commit(ctx context.Context, held []clientv3.Cmp, all []*entry
 		return false, nil
 	}
 	for _, e := range all {
-		if e.becomes != nil {
-			e.becomes.ResourceVersion = strconv.FormatInt(answer.Header.Revision, 10)
-			*e.Service = *e.becomes
-		}
+		e.written(answer.Header.Revision)
 	}
 	return true, nil
+}
+
+func (e *entry) written(revision int64) {
+	if e.becomes != nil {
+		e.becomes.ResourceVersion = strconv.FormatInt(revision, 10)
+		*e.Service = *e.becomes
+	}
+	if e.Known == nil {
+		return
+	}
+	e.Known.kept = e.kept
+	for _, put := range e.puts {
+		key := put.KeyBytes()
+		e.kept[string(key)] = &mvccpb.KeyValue{Key: key, Value: put.ValueBytes(), ModRevision: revision}
+	}
 }
 
 // prepare reads and changes what exchanges are about, and returns what has to hold besides for the
 // lock to be held.
 func (s *Services) prepare(ctx context.Context, lock *HeldLease, all []*entry) (held []clientv3.Cmp) {
-	kept, err := s.read(ctx, s.keysOf(lock, all))
+	var leases, keys []string
+	if lock != nil {
+		leases = []string{s.leaseKey(lock.Lease)}
+	}
+	for _, e := range all {
+		*e = entry{Exchange: e.Exchange}
+		keys = append(keys, s.keysOf(e)...)
+	}
+	kept, err := s.look(ctx, all, append(keys, leases...))
 	if err == nil && lock != nil {
 		held, err = s.checkLock(kept, lock)
 	}
@@ -164,26 +190,38 @@ func (s *Services) prepare(ctx context.Context, lock *HeldLease, all []*entry) (
 		return nil
 	}
 	for _, e := range all {
-		*e = entry{Exchange: e.Exchange}
-		e.refused = s.change(e, kept)
+		e.kept = map[string]*mvccpb.KeyValue{}
+		for _, key := range append(s.keysOf(e), leases...) {
+			e.kept[key] = kept[key]
+		}
+		e.refused = s.change(e)
 	}
 	return held
 }
 
-func (s *Services) keysOf(lock *HeldLease, all []*entry) (keys []string) {
-	for _, e := range all {
-		keys = append(keys, s.serviceKey(keyOf(e.Service)))
-		for name := range e.Addresses {
-			keys = append(keys, s.addressKey(name))
-		}
-		if e.Make != nil {
-			keys = append(keys, s.addressKey(e.Make.Like))
-		}
+func (s *Services) keysOf(e *entry) []string {
+	keys := []string{s.serviceKey(keyOf(e.Service))}
+	for name := range e.Addresses {
+		keys = append(keys, s.addressKey(name))
 	}
-	if lock != nil {
-		keys = append(keys, s.leaseKey(lock.Lease))
+	if e.Make != nil {
+		keys = append(keys, s.addressKey(e.Make.Like))
 	}
 	return keys
+}
+
+// look is what is known of all keys, or what is read of them.
+func (s *Services) look(ctx context.Context, all []*entry, keys []string) (map[string]*mvccpb.KeyValue, error) {
+	known := map[string]*mvccpb.KeyValue{}
+	for _, e := range all {
+		if e.Known != nil {
+			maps.Copy(known, e.Known.kept)
+		}
+	}
+	if slices.ContainsFunc(keys, func(key string) bool { return known[key] == nil }) {
+		return s.read(ctx, keys)
+	}
+	return known, nil
 }
 
 // read gets what there is of some keys in one revision.

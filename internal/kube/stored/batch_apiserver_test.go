@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/etcd"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
@@ -217,6 +218,67 @@ func update(t *testing.T, s *apitest.Server, name string) {
 	svc.Spec.Ports[0].Port = 8080
 	if err := s.Update(t.Context(), svc); err != nil {
 		t.Error(err)
+	}
+}
+
+// counted counts the requests to an etcd.
+type counted struct {
+	*etcd.Client
+	requests int
+}
+
+func (c *counted) KV() clientv3.KV {
+	c.requests++
+	return c.Client.KV()
+}
+
+// TestRequestsToEtcd: many share two requests, one look and one write; and what a write has left is
+// not looked at before the next, unless it has changed.
+func TestRequestsToEtcd(t *testing.T) {
+	s := serve(t)
+	all, asked := many(t, s)
+	kept := services(t, s.Etcd)
+	c := &counted{Client: kept.Etcd.(*etcd.Client)}
+	kept.Etcd = c
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "lock"}}
+	if err := s.Create(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	lock := &HeldLease{Lease: client.ObjectKeyFromObject(lease), Holds: func(*coordinationv1.Lease) bool { return true }}
+	takes := func(what string, want int, exchanges ...Exchange) {
+		t.Helper()
+		c.requests = 0
+		if err := errors.Join(kept.Exchange(t.Context(), lock, exchanges...)...); err != nil || c.requests != want {
+			t.Errorf("%s: %d requests, want %d (%v)", what, c.requests, want, err)
+		}
+	}
+	const parts = 3
+	takes("reservations", 2*parts, asked...)
+	same := func(*networkingv1.IPAddress) error { return nil }
+	for i, svc := range all {
+		name := fmt.Sprintf("10.96.3.%d", i+1)
+		asked[i] = Exchange{
+			Service: svc, Known: &Known{},
+			Addresses: map[string]func(*networkingv1.IPAddress) error{name: same, svc.Spec.ClusterIP: nil},
+		}
+	}
+	takes("what is to be known", 2*parts, asked...)
+	for i := range asked {
+		asked[i].Change = func(svc *corev1.Service) { svc.Spec.ExternalIPs = []string{fmt.Sprintf("10.96.3.%d", i+1)} }
+	}
+	takes("one that is known", 1, asked[0])
+	takes("the same again", 1, asked[0])
+	lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+	if err := s.Update(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	takes("one after a renewal", 3, asked[1])
+	if svc := get(t, s, all[1].Name); svc.Spec.ExternalIPs[0] != "10.96.3.2" || svc.ResourceVersion != all[1].ResourceVersion {
+		t.Errorf("it is %+v of %s, want it in %s", svc.Spec, svc.ResourceVersion, all[1].ResourceVersion)
+	}
+	update(t, s, all[2].Name)
+	if err := kept.Exchange(t.Context(), lock, asked[2])[0]; !errors.Is(err, ErrChanged) {
+		t.Errorf("one that has changed since: %v", err)
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/etcd"
 )
 
 // DefaultPrefix is where API servers keep objects, unless --etcd-prefix says otherwise.
@@ -25,7 +24,10 @@ const DefaultPrefix = "/registry"
 // Services are those of a cluster, as its API servers keep them.
 type Services struct {
 	// Etcd of the API servers.
-	Etcd *etcd.Client
+	Etcd interface {
+		KV() clientv3.KV
+		Close() error
+	}
 	// Prefix is what API servers are given as --etcd-prefix.
 	Prefix string
 }
@@ -36,12 +38,19 @@ type Exchange struct {
 	Service *corev1.Service
 	// Change gets the Service as it is stored. Nil leaves it alone: addresses alone are written.
 	Change func(*corev1.Service)
-	// Addresses are changed with it, by name. An error refuses the exchange.
+	// Addresses are changed with it, by name; nil leaves one as it is. An error refuses the
+	// exchange.
 	Addresses map[string]func(*networkingv1.IPAddress) error
 	// Make, if set, is how those are made that are not there. Changes of such set the time of
 	// creation, which no other lacks. Without Make each has to exist.
 	Make *Making
+	// Known, if set, gets what the exchange leaves of its objects. One that begins with all of its
+	// objects known does not read them.
+	Known *Known
 }
+
+// Known are objects as a write has left them.
+type Known struct{ kept map[string]*mvccpb.KeyValue }
 
 // HeldLease is a Lease, and whether it is held as the writer believes.
 type HeldLease struct {
@@ -102,16 +111,16 @@ func (s *Services) Check(ctx context.Context, all []*corev1.Service) []error {
 }
 
 // change puts into a transaction what an exchange changes.
-func (s *Services) change(e *entry, kept map[string]*mvccpb.KeyValue) error {
-	if err := s.changeService(e, kept); err != nil {
+func (s *Services) change(e *entry) error {
+	if err := s.changeService(e); err != nil {
 		return err
 	}
-	return s.changeAddresses(e, kept)
+	return s.changeAddresses(e)
 }
 
-func (s *Services) changeService(e *entry, kept map[string]*mvccpb.KeyValue) error {
+func (s *Services) changeService(e *entry) error {
 	svc, key := e.Service, s.serviceKey(keyOf(e.Service))
-	kv := kept[key]
+	kv := e.kept[key]
 	if kv == nil {
 		return &IdentityError{Service: keyOf(svc), Problem: "there is nothing at " + key}
 	}

@@ -78,12 +78,12 @@ func TestReadsOfAMove(t *testing.T) {
 		apply, finish asked
 	}{
 		"hop": {
-			func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.Bridge = v1alpha1.BridgeExternalIPs },
-			asked{3, 4, 3}, asked{3, 2, 1},
+			change: func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.Bridge = v1alpha1.BridgeExternalIPs },
+			apply:  asked{3, 4, 3}, finish: asked{3, 2, 1},
 		},
 		"etcd": {
-			func(m *v1alpha1.Migration) { allByEtcd(m); overlapBy(v1alpha1.OverlapExternalIP)(m) },
-			asked{0, 1, 0}, asked{0, 1, 0},
+			change: func(m *v1alpha1.Migration) { allByEtcd(m); overlapBy(v1alpha1.OverlapExternalIP)(m) },
+			apply:  asked{0, 1, 0}, finish: asked{0, 1, 0},
 		},
 	} {
 		t.Run(name, func(t *testing.T) { readsOfAMove(t, tt.change, tt.apply, tt.finish) })

@@ -123,15 +123,23 @@ func (s *Steps) reservation(h *hopStep) *prepared {
 
 func (s *Steps) gift(h *hopStep) *prepared {
 	p := h.progress
-	src, dest := h.ends()
-	if p.service == nil || !services.IsAt(p.service, src) {
+	if src, _ := h.ends(); p.service == nil || !services.IsAt(p.service, src) {
 		return nil
 	}
-	return &prepared{
-		Exchange: stored.Exchange{Service: p.service, Addresses: map[string]func(*networkingv1.IPAddress) error{
+	x := h.giving(p.service)
+	return &prepared{Exchange: x, made: func() { p.given = x.Known }}
+}
+
+// giving makes the target the Service's own, and looks at all that the exchange is about.
+func (h *hopStep) giving(svc *corev1.Service) stored.Exchange {
+	src, dest := h.ends()
+	return stored.Exchange{
+		Service: svc,
+		Addresses: map[string]func(*networkingv1.IPAddress) error{
 			dest.String(): func(ip *networkingv1.IPAddress) error { return h.give(ip, dest) },
-		}},
-		made: func() { p.given = true },
+			src.String():  nil,
+		},
+		Known: &stored.Known{},
 	}
 }
 
@@ -160,23 +168,21 @@ func (a *attempt) exchange(ctx context.Context) error {
 		return err
 	}
 	kept := a.keptAfter(src)
-	give := func(ip *networkingv1.IPAddress) error { return a.give(ip, dest) }
 	given := p.given
-	p.given = false
-	if !given {
-		err := a.Store.Exchange(ctx, stored.Exchange{
-			Service: a.svc, Addresses: map[string]func(*networkingv1.IPAddress) error{dest.String(): give},
-		})[0]
-		if err != nil {
+	p.given = nil
+	if given == nil {
+		x := a.giving(a.svc)
+		if err := a.Store.Exchange(ctx, x)[0]; err != nil {
 			delete(p.Reserved, dest) // the next attempt looks whether it is still there
 			return errors.Join(err, a.giveWay(ctx, err))
 		}
+		given = x.Known
 	}
 	err := a.Store.Exchange(ctx, stored.Exchange{
 		Service: a.svc,
 		Change:  a.arrive,
 		Addresses: map[string]func(*networkingv1.IPAddress) error{
-			dest.String(): give,
+			dest.String(): func(ip *networkingv1.IPAddress) error { return a.give(ip, dest) },
 			src.String(): func(ip *networkingv1.IPAddress) error {
 				if !owns(a.svc, ip) {
 					return &bridge.TakenError{Address: src, By: bridge.ParentOf(ip)}
@@ -185,6 +191,7 @@ func (a *attempt) exchange(ctx context.Context) error {
 				return nil
 			},
 		},
+		Known: given,
 	})[0]
 	delete(p.Reserved, dest)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/replumb/replumb/internal/kube/stored"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
@@ -26,8 +27,9 @@ type Progress struct {
 
 	began   time.Time
 	skipped string
-	// given says that the target's IPAddress is the Service's own already.
-	given bool
+	// given is what etcd has of the Service since the target's IPAddress is its own; nil, if it is
+	// not.
+	given *stored.Known
 	// stranded says why the Service got no address, remark what is to be said of how it arrived.
 	stranded, remark string
 	// refusedSince is when what may yet let it arrive first did not.
