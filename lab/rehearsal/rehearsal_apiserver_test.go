@@ -193,6 +193,8 @@ func moved(ctx context.Context, c client.Client) error {
 const (
 	// manyVariable is how many Services TestRehearseMany rehearses. Default: 1000.
 	manyVariable = "REHEARSE_SERVICES"
+	// etcdVariable, if set, has them move in etcd.
+	etcdVariable = "REHEARSE_ETCD"
 	podsOfEach   = 5
 )
 
@@ -209,6 +211,9 @@ func TestRehearseMany(t *testing.T) {
 		}
 	}
 	s := newSource(t)
+	if os.Getenv(etcdVariable) != "" {
+		s.ways = `, strategies: {clusterIP: Etcd}, etcd: {endpoints: ["` + s.Etcd + `"]}`
+	}
 	var eg errgroup.Group
 	eg.SetLimit(atOnce)
 	for i := range services {

@@ -32,6 +32,8 @@ type source struct {
 	*apitest.Server
 	store                    *store
 	kubeconfig, replumb, dir string
+	// ways is what the Migration says of spec.serviceCIDR besides.
+	ways string
 }
 
 // newSource starts one with three nodes, whose kubelets are played.
@@ -222,7 +224,7 @@ func (s *source) rehearse(file string, back bool, inspect func(context.Context, 
 kind: Migration
 metadata: {name: move}
 spec:
-  serviceCIDR: {to: [`+newRange+`], apiServers: ["192.0.2.11:6443"]}
+  serviceCIDR: {to: [`+newRange+`], apiServers: ["192.0.2.11:6443"]`+s.ways+`}
   notify: [{urlFromEnv: NOWHERE_URL}]
 `), 0o600))
 	begun := time.Now()

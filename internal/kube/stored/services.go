@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -17,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/etcd"
 )
 
 // DefaultPrefix is where API servers keep objects, unless --etcd-prefix says otherwise.
@@ -26,22 +24,33 @@ const DefaultPrefix = "/registry"
 // Services are those of a cluster, as its API servers keep them.
 type Services struct {
 	// Etcd of the API servers.
-	Etcd *etcd.Client
+	Etcd interface {
+		KV() clientv3.KV
+		Close() error
+	}
 	// Prefix is what API servers are given as --etcd-prefix.
 	Prefix string
 }
 
-// Exchange is what one transaction changes: a Service, and IPAddresses.
+// Exchange is what changes at once: a Service, and IPAddresses.
 type Exchange struct {
 	// Service as the API server has answered with it. Nothing is written to another revision.
 	Service *corev1.Service
 	// Change gets the Service as it is stored. Nil leaves it alone: addresses alone are written.
 	Change func(*corev1.Service)
-	// Addresses are changed with it, by name. Each has to exist; an error refuses the exchange.
+	// Addresses are changed with it, by name; nil leaves one as it is. An error refuses the
+	// exchange.
 	Addresses map[string]func(*networkingv1.IPAddress) error
-	// Lock, if set, has to be held at the very moment of the write.
-	Lock *HeldLease
+	// Make, if set, is how those are made that are not there. Changes of such set the time of
+	// creation, which no other lacks. Without Make each has to exist.
+	Make *Making
+	// Known, if set, gets what the exchange leaves of its objects. One that begins with all of its
+	// objects known does not read them.
+	Known *Known
 }
+
+// Known are objects as a write has left them.
+type Known struct{ kept map[string]*mvccpb.KeyValue }
 
 // HeldLease is a Lease, and whether it is held as the writer believes.
 type HeldLease struct {
@@ -83,103 +92,35 @@ func (s *Services) leaseKey(lease types.NamespacedName) string {
 	return path.Join(s.Prefix, "leases", lease.Namespace, lease.Name)
 }
 
-// Check returns nil if a Service could be changed: it is stored in this revision, and it and its
-// IPAddresses are understood. A newer revision is retryable.
-func (s *Services) Check(ctx context.Context, svc *corev1.Service) error {
-	asked := Exchange{Service: svc, Addresses: map[string]func(*networkingv1.IPAddress) error{}}
-	for _, a := range svc.Spec.ClusterIPs {
-		asked.Addresses[a] = func(*networkingv1.IPAddress) error { return nil }
+// Check says of each Service, in their order, why it could not be changed; nil if it could: it is
+// stored in this revision, and it and its IPAddresses are understood. A newer revision is
+// retryable.
+func (s *Services) Check(ctx context.Context, all []*corev1.Service) []error {
+	asked := make([]Exchange, len(all))
+	for i, svc := range all {
+		asked[i] = Exchange{Service: svc, Addresses: map[string]func(*networkingv1.IPAddress) error{}}
+		for _, a := range svc.Spec.ClusterIPs {
+			asked[i].Addresses[a] = func(*networkingv1.IPAddress) error { return nil }
+		}
 	}
-	_, err := s.prepare(ctx, asked)
-	return err
+	entries := entriesOf(asked)
+	for some := range slices.Chunk(entries, together) {
+		s.prepare(ctx, nil, some)
+	}
+	return refusals(entries)
 }
 
-// Exchange writes in one transaction what is to change, if nothing of it has changed since it was
-// read and the lock is held. Watchers see one change of each object. x.Service then is what API
-// servers answer with from now on.
-func (s *Services) Exchange(ctx context.Context, x Exchange) error {
-	p, err := s.prepare(ctx, x)
-	if err != nil {
+// change puts into a transaction what an exchange changes.
+func (s *Services) change(e *entry) error {
+	if err := s.changeService(e); err != nil {
 		return err
 	}
-	answer, err := s.Etcd.KV().Txn(ctx).If(p.unchanged...).Then(p.puts...).Commit()
-	if err != nil {
-		return etcd.Failed(err, "service %s: writing it to etcd", keyOf(x.Service))
-	}
-	if !answer.Succeeded {
-		return changed(x.Service)
-	}
-	if p.service != nil {
-		p.service.ResourceVersion = strconv.FormatInt(answer.Header.Revision, 10)
-		*x.Service = *p.service
-	}
-	return nil
+	return s.changeAddresses(e)
 }
 
-// prepared is a transaction.
-type prepared struct {
-	unchanged []clientv3.Cmp
-	puts      []clientv3.Op
-	// service is what the Service becomes; nil, if it is left alone.
-	service *corev1.Service
-}
-
-func (p *prepared) put(kv *mvccpb.KeyValue, value []byte) {
-	p.unchanged = append(p.unchanged, clientv3.Compare(clientv3.ModRevision(string(kv.Key)), "=", kv.ModRevision))
-	if value != nil {
-		p.puts = append(p.puts, clientv3.OpPut(string(kv.Key), string(value)))
-	}
-}
-
-func (s *Services) prepare(ctx context.Context, x Exchange) (*prepared, error) {
-	stored, err := s.read(ctx, x)
-	if err != nil {
-		return nil, err
-	}
-	p := &prepared{}
-	if err := s.changeService(p, stored, x); err != nil {
-		return nil, err
-	}
-	for _, name := range slices.Sorted(maps.Keys(x.Addresses)) {
-		if err := s.changeAddress(p, stored[s.addressKey(name)], name, x); err != nil {
-			return nil, err
-		}
-	}
-	if x.Lock != nil {
-		return p, s.checkLock(p, stored, x.Lock)
-	}
-	return p, nil
-}
-
-// read gets all that an exchange is about in one revision.
-func (s *Services) read(ctx context.Context, x Exchange) (map[string]*mvccpb.KeyValue, error) {
-	keys := []string{s.serviceKey(keyOf(x.Service))}
-	for name := range x.Addresses {
-		keys = append(keys, s.addressKey(name))
-	}
-	if x.Lock != nil {
-		keys = append(keys, s.leaseKey(x.Lock.Lease))
-	}
-	var gets []clientv3.Op
-	for _, key := range keys {
-		gets = append(gets, clientv3.OpGet(key))
-	}
-	answer, err := s.Etcd.KV().Txn(ctx).Then(gets...).Commit()
-	if err != nil {
-		return nil, etcd.Failed(err, "service %s: reading it from etcd", keyOf(x.Service))
-	}
-	all := map[string]*mvccpb.KeyValue{}
-	for _, r := range answer.Responses {
-		for _, kv := range r.GetResponseRange().GetKvs() {
-			all[string(kv.Key)] = kv
-		}
-	}
-	return all, nil
-}
-
-func (s *Services) changeService(p *prepared, stored map[string]*mvccpb.KeyValue, x Exchange) error {
-	svc, key := x.Service, s.serviceKey(keyOf(x.Service))
-	kv := stored[key]
+func (s *Services) changeService(e *entry) error {
+	svc, key := e.Service, s.serviceKey(keyOf(e.Service))
+	kv := e.kept[key]
 	if kv == nil {
 		return &IdentityError{Service: keyOf(svc), Problem: "there is nothing at " + key}
 	}
@@ -197,59 +138,35 @@ func (s *Services) changeService(p *prepared, stored map[string]*mvccpb.KeyValue
 	case kv.Lease != 0:
 		return about(svc, unknown("it has a lease"))
 	}
-	if x.Change == nil {
-		p.put(kv, nil)
+	if e.Change == nil {
+		e.keep(kv)
 		return nil
 	}
-	x.Change(have)
+	e.Change(have)
 	value, err := around.encode(have)
 	if err != nil {
 		return about(svc, err)
 	}
-	p.put(kv, value)
-	p.service = have
+	e.replace(kv, value)
+	e.becomes = have
 	return nil
 }
 
-func (s *Services) changeAddress(p *prepared, kv *mvccpb.KeyValue, name string, x Exchange) error {
+// checkLock returns the revision of the Lease in which the lock was seen to be held. A renewal in
+// between is tried again like any other change.
+func (s *Services) checkLock(kept map[string]*mvccpb.KeyValue, lock *HeldLease) ([]clientv3.Cmp, error) {
+	kv := kept[s.leaseKey(lock.Lease)]
 	if kv == nil {
-		return engine.NotYet("service %s: there is no IPAddress %s in etcd", keyOf(x.Service), name)
-	}
-	ip := &networkingv1.IPAddress{}
-	around, err := decode(kv.Value, addressKind(), ip)
-	if err == nil && kv.Lease != 0 {
-		err = unknown("it has a lease")
-	}
-	if err != nil {
-		return fmt.Errorf("ipaddress %s in etcd: %w", name, err)
-	}
-	if err := x.Addresses[name](ip); err != nil {
-		return err
-	}
-	value, err := around.encode(ip)
-	if err != nil {
-		return fmt.Errorf("ipaddress %s in etcd: %w", name, err)
-	}
-	p.put(kv, value)
-	return nil
-}
-
-// checkLock lets a transaction pass in the revision of the Lease in which the lock was seen to be
-// held. A renewal in between is retried like any other change.
-func (s *Services) checkLock(p *prepared, stored map[string]*mvccpb.KeyValue, lock *HeldLease) error {
-	kv := stored[s.leaseKey(lock.Lease)]
-	if kv == nil {
-		return &LockError{lock.Lease}
+		return nil, &LockError{lock.Lease}
 	}
 	lease := &coordinationv1.Lease{}
 	if _, err := open(kv.Value, lease); err != nil {
-		return fmt.Errorf("lease %s in etcd: %w", lock.Lease, err)
+		return nil, fmt.Errorf("lease %s in etcd: %w", lock.Lease, err)
 	}
 	if !lock.Holds(lease) {
-		return &LockError{lock.Lease}
+		return nil, &LockError{lock.Lease}
 	}
-	p.put(kv, nil)
-	return nil
+	return []clientv3.Cmp{since(kv)}, nil
 }
 
 // elsewhere tells a newer revision from a Service that is kept in another etcd.

@@ -48,6 +48,12 @@ func services(t *testing.T, endpoint string) *Services {
 	return &Services{Etcd: c, Prefix: DefaultPrefix}
 }
 
+// exchange makes one, without a lock.
+func exchange(t *testing.T, s *Services, x Exchange) error {
+	t.Helper()
+	return s.Exchange(t.Context(), nil, x)[0]
+}
+
 func create(t *testing.T, s *apitest.Server) *corev1.Service {
 	t.Helper()
 	svc := &corev1.Service{
@@ -85,13 +91,13 @@ func ownAddress(svc *corev1.Service) { svc.Spec.ExternalIPs = []string{"10.96.0.
 func TestEtcdOfAnotherCluster(t *testing.T) {
 	ours, theirs := serve(t), serve(t)
 	svc, other := create(t, ours), create(t, theirs)
-	err := services(t, theirs.Etcd).Exchange(t.Context(), Exchange{Service: svc, Change: ownAddress})
+	err := exchange(t, services(t, theirs.Etcd), Exchange{Service: svc, Change: ownAddress})
 	if !errors.As(err, new(*IdentityError)) || !Permanent(err) {
 		t.Errorf("another cluster's etcd is taken: %v", err)
 	}
 	unchanged(t, ours, svc)
 	unchanged(t, theirs, other)
-	if err := services(t, ours.Etcd).Exchange(t.Context(), Exchange{Service: svc, Change: ownAddress}); err != nil {
+	if err := exchange(t, services(t, ours.Etcd), Exchange{Service: svc, Change: ownAddress}); err != nil {
 		t.Errorf("control: its own etcd is refused: %v", err)
 	}
 }
@@ -111,13 +117,13 @@ func TestChangedSinceItWasRead(t *testing.T) {
 		if compacted {
 			compact(t, s)
 		}
-		err := all.Exchange(t.Context(), Exchange{Service: read, Change: ownAddress})
+		err := exchange(t, all, Exchange{Service: read, Change: ownAddress})
 		if !errors.Is(err, ErrChanged) || Permanent(err) {
 			t.Errorf("a Service that has changed was written, or is given up: %v", err)
 		}
 		unchanged(t, s, now)
 	}
-	if err := all.Exchange(t.Context(), Exchange{Service: now, Change: ownAddress}); err != nil {
+	if err := exchange(t, all, Exchange{Service: now, Change: ownAddress}); err != nil {
 		t.Errorf("control: what was read after compaction is refused: %v", err)
 	}
 }
@@ -156,7 +162,7 @@ func TestExchangeOfAddresses(t *testing.T) {
 		"10.96.0.10": mark, // which does not exist
 	} {
 		x.Addresses = map[string]func(*networkingv1.IPAddress) error{"10.96.0.7": mark, name: second}
-		if err := all.Exchange(t.Context(), x); err == nil || Permanent(err) {
+		if err := exchange(t, all, x); err == nil || Permanent(err) {
 			t.Errorf("with %s: %v", name, err)
 		}
 		unchanged(t, s, svc)
@@ -165,7 +171,7 @@ func TestExchangeOfAddresses(t *testing.T) {
 	first := Exchange{Service: svc, Addresses: map[string]func(*networkingv1.IPAddress) error{"10.96.0.9": mark}}
 	x.Addresses = map[string]func(*networkingv1.IPAddress) error{"10.96.0.7": mark}
 	for _, x := range []Exchange{first, x} {
-		if err := all.Exchange(t.Context(), x); err != nil {
+		if err := exchange(t, all, x); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -178,7 +184,7 @@ func TestExchangeOfAddresses(t *testing.T) {
 	}
 }
 
-// TestExchangeUnderALock: who has lost the lock writes nothing, and a renewal costs a try.
+// TestExchangeUnderALock: who has lost the lock writes nothing.
 func TestExchangeUnderALock(t *testing.T) {
 	s := serve(t)
 	svc, key := create(t, s), types.NamespacedName{Namespace: "default", Name: "lock"}
@@ -186,10 +192,10 @@ func TestExchangeUnderALock(t *testing.T) {
 	held := func(by string) *HeldLease {
 		return &HeldLease{Lease: key, Holds: func(l *coordinationv1.Lease) bool { return *l.Spec.HolderIdentity == by }}
 	}
-	exchange := func(lock *HeldLease) error {
-		return all.Exchange(t.Context(), Exchange{Service: svc, Change: ownAddress, Lock: lock})
+	under := func(lock *HeldLease) error {
+		return all.Exchange(t.Context(), lock, Exchange{Service: svc, Change: ownAddress})[0]
 	}
-	if err := exchange(held("me")); !engine.Revoked(err) {
+	if err := under(held("me")); !engine.Revoked(err) {
 		t.Errorf("without a Lease: %v", err)
 	}
 	lease := &coordinationv1.Lease{
@@ -199,22 +205,23 @@ func TestExchangeUnderALock(t *testing.T) {
 	if err := s.Create(t.Context(), lease); err != nil {
 		t.Fatal(err)
 	}
-	if err := exchange(held("me")); !engine.Revoked(err) {
+	if err := under(held("me")); !engine.Revoked(err) {
 		t.Errorf("with a Lease of another: %v", err)
 	}
-	renewed := held("another")
-	renewed.Holds = func(*coordinationv1.Lease) bool { // it is taken right after it was seen to be held
-		lease.Spec.HolderIdentity = ptr.To("a third")
+	taken := held("another")
+	taken.Holds = func(l *coordinationv1.Lease) bool {
+		holds := *l.Spec.HolderIdentity == "another"
+		lease.Spec.HolderIdentity = ptr.To("a third") // right after it was seen to be held
 		if err := s.Update(t.Context(), lease); err != nil {
 			t.Error(err)
 		}
-		return true
+		return holds
 	}
-	if err := exchange(renewed); !engine.Retryable(err) {
+	if err := under(taken); !engine.Revoked(err) {
 		t.Errorf("with a Lease that is taken meanwhile: %v", err)
 	}
 	unchanged(t, s, svc)
-	if err := exchange(held("a third")); err != nil {
+	if err := under(held("a third")); err != nil {
 		t.Errorf("control: the holder is refused: %v", err)
 	}
 }
@@ -252,7 +259,7 @@ resources:
 	}
 	s := serve(t, apitest.Flag("encryption-provider-config", file))
 	svc := create(t, s)
-	err := services(t, s.Etcd).Check(t.Context(), svc)
+	err := services(t, s.Etcd).Check(t.Context(), []*corev1.Service{svc})[0]
 	if !errors.As(err, new(*EncodingError)) || !Permanent(err) {
 		t.Errorf("what is encrypted is taken: %v", err)
 	}
@@ -267,7 +274,7 @@ func TestMemberWithoutQuorum(t *testing.T) {
 	check := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		return all.Check(ctx, svc)
+		return all.Check(ctx, []*corev1.Service{svc})[0]
 	}
 	if err := check(); !Permanent(err) {
 		t.Fatalf("control: with a quorum it does not say that it has no such Service: %v", err)

@@ -60,15 +60,22 @@ func verify(p *Planner) []engine.Group {
 
 func eachBegun(p *Planner, step func(*services.Entry) engine.Step) []engine.Group {
 	var steps []engine.Step
-	for _, e := range p.Inventory.All() {
-		if e.Begun() && !e.IsStranded() {
-			steps = append(steps, step(e))
-		}
+	for _, e := range begun(p) {
+		steps = append(steps, step(e))
 	}
 	return engine.AtOnce(parallel, "", steps...)
 }
 
-func releaseOf(p *Planner, e *services.Entry, at netip.Addr, why string) engine.Step {
+func begun(p *Planner) (all []*services.Entry) {
+	for _, e := range p.Inventory.All() {
+		if e.Begun() && !e.IsStranded() {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+func releaseOf(p *Planner, e *services.Entry, at netip.Addr, why string) hop.Release {
 	return hop.Release{
 		Client:     p.Tools.Client(),
 		Migration:  p.spec().Name,
@@ -77,7 +84,7 @@ func releaseOf(p *Planner, e *services.Entry, at netip.Addr, why string) engine.
 		Domain:     p.spec().Domain,
 		Strategies: p.spec().Strategies,
 		Why:        why,
-	}.Step()
+	}
 }
 
 func stopProbing(p *Planner, to engine.Direction) []engine.Group {
@@ -121,21 +128,15 @@ func drain(p *Planner) []engine.Group {
 // rollback, at the Services' own addresses, stops for nothing.
 func (p *Planner) release(to engine.Direction) []engine.Group {
 	groups := stopProbing(p, to)
-	all := eachBegun(p, func(e *services.Entry) engine.Step {
-		_, at := e.Ends(to)
-		if e.CannotReturn() {
-			at = e.New
-		}
-		return releaseOf(p, e, at, "")
-	})
-	if to == engine.Backward || len(all) == 0 {
-		return slices.Concat(groups, all, strandedStep(p))
+	all := begun(p)
+	if to == engine.Backward {
+		return slices.Concat(groups, p.releaseAll("rollback", all, to), strandedStep(p))
 	}
-	batches := slices.Collect(slices.Chunk(all[0].Steps, p.spec().Batch))
+	batches := slices.Collect(slices.Chunk(all, p.spec().Batch))
 	barriers := p.barriers(to)
-	for i, steps := range batches {
+	for i, some := range batches {
 		name := fmt.Sprintf("release %d of %d", i+1, len(batches))
-		groups = append(groups, engine.AtOnce(parallel, name, steps...)...)
+		groups = append(groups, p.releaseAll(name, some, to)...)
 		if i+1 == len(batches) { // phase prove is its barrier
 			break
 		}
@@ -149,4 +150,26 @@ func (p *Planner) release(to engine.Direction) []engine.Group {
 		groups = append(groups, engine.AtOnce(1, name, after...)...)
 	}
 	return append(groups, strandedStep(p)...)
+}
+
+// releaseAll releases Services, and then the addresses that etcd has for them.
+func (p *Planner) releaseAll(name string, all []*services.Entry, to engine.Direction) []engine.Group {
+	var steps []engine.Step
+	var later []hop.Release
+	for _, e := range all {
+		_, at := e.Ends(to)
+		if e.CannotReturn() {
+			at = e.New
+		}
+		r := releaseOf(p, e, at, "")
+		if r.Later = p.Store != nil && r.InEtcd(); r.Later {
+			later = append(later, r)
+		}
+		steps = append(steps, r.Step())
+	}
+	groups := engine.AtOnce(parallel, name, steps...)
+	if len(later) > 0 {
+		groups = append(groups, engine.AtOnce(1, name, hop.Free(name, p.Store, later))...)
+	}
+	return groups
 }

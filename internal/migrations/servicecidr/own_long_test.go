@@ -4,15 +4,23 @@ package servicecidr
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"testing"
+	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/admission"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/testing/crash"
 )
 
 // TestOwnAddressKilledAfterEveryWrite: a run that goes on, or goes back, leaves nothing half done.
@@ -87,4 +95,58 @@ func TestRefusedOnTheWay(t *testing.T) {
 		f.sameButAddress(was, f.get("plain"))
 		f.nothingLeft()
 	})
+}
+
+// repairEvery is how often API servers look at all Services and IPAddresses (RepairServicesInterval
+// in k8s.io/kubernetes pkg/controlplane/apiserver/config.go).
+const repairEvery = 3 * time.Minute
+
+// TestRepairFindsNothing: what etcd has reserved, given and taken outlasts a whole round of the
+// controller that repairs IPAddresses, of Services that have moved and of one that is about to. It
+// deletes the control, which no Service has.
+func TestRepairFindsNothing(t *testing.T) {
+	f := setup(t, allByEtcd, overlapBy(v1alpha1.OverlapExternalIP))
+	all := f.keepers()
+	f.apply()
+	all = append(all, f.service("late", at("10.96.3.9")))
+	f.job.Deps.Store = &doomed{Store: &hop.EtcdStore{Spec: f.job.Spec.Store}, at: 2} // before it is given
+	if _, err := f.job.Apply(t.Context(), f.runner); !errors.Is(err, crash.ErrKilled) {
+		t.Fatalf("the run ended with %v", err)
+	}
+	f.job.Deps.Store = nil
+	was := f.versionsOfAddresses()
+	stray := &networkingv1.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{Name: "172.24.9.9", Labels: map[string]string{
+			networkingv1.LabelIPAddressFamily: string(corev1.IPv4Protocol), networkingv1.LabelManagedBy: services.Allocator,
+		}},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "shop", Name: "gone"}},
+	}
+	f.must(server.Create(t.Context(), stray))
+	<-time.After(repairEvery + 15*time.Second) // nothing tells that a round is over
+
+	if is := f.versionsOfAddresses(); !maps.Equal(is, was) {
+		t.Errorf("addresses are\n%v\nand were\n%v", is, was)
+	}
+	for _, e := range f.repaired(all) {
+		t.Errorf("repaired: %s", e)
+	}
+	f.again()
+	f.apply()
+	for _, was := range all {
+		f.moved(was, f.get(was.Name))
+	}
+	f.must(f.finish())
+	f.nothingLeft()
+}
+
+// versionsOfAddresses are those of all addresses, by name.
+func (f *fixture) versionsOfAddresses() map[string]string {
+	f.Helper()
+	all := &networkingv1.IPAddressList{}
+	f.must(server.List(f.Context(), all))
+	versions := map[string]string{}
+	for _, ip := range all.Items {
+		versions[ip.Name] = string(ip.UID) + " " + ip.ResourceVersion
+	}
+	return versions
 }

@@ -242,7 +242,7 @@ func (p *Planner) back() []engine.Group {
 func (p *Planner) orphans() []engine.Group {
 	var bridges, addresses []engine.Step
 	for _, e := range p.Inventory.Removed {
-		bridges = append(bridges, releaseOf(p, e, e.Old, e.Reason.Text))
+		bridges = append(bridges, releaseOf(p, e, e.Old, e.Reason.Text).Step())
 	}
 	for _, b := range p.Inventory.Orphans {
 		bridges = append(bridges, hop.RemoveOrphan(p.Tools.Client(), b))

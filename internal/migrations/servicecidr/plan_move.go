@@ -161,6 +161,7 @@ func (m *movePlan) cross(b *batch) []engine.Group {
 		}
 	}
 	groups := slices.Concat(
+		m.reserve(b),
 		engine.AtOnce(parallel, b.String(), bridges...),
 		engine.AtOnce(1, b.String(), m.steps.Answering(b.String(), b.entries)),
 		m.give(b),
@@ -175,9 +176,25 @@ func (m *movePlan) cross(b *batch) []engine.Group {
 	return append(groups, engine.AtOnce(1, b.String(), last...)...)
 }
 
+// reserve has what etcd moves keep others from its targets. On the way back all are reserved.
+func (m *movePlan) reserve(b *batch) []engine.Group {
+	some := slices.DeleteFunc(exchanging(b.entries), func(e *services.Entry) bool {
+		_, is := e.Reserved[e.New]
+		return is
+	})
+	if len(some) == 0 || m.to == engine.Backward {
+		return nil
+	}
+	return engine.AtOnce(1, b.String(), m.steps.Reserve(b.String(), some))
+}
+
+func exchanging(all []*services.Entry) []*services.Entry {
+	return slices.DeleteFunc(slices.Clone(all), func(e *services.Entry) bool { return !e.Exchanges() })
+}
+
 // give has what etcd moves get its IPAddresses.
 func (m *movePlan) give(b *batch) []engine.Group {
-	some := slices.DeleteFunc(slices.Clone(b.entries), func(e *services.Entry) bool { return !e.Exchanges() })
+	some := exchanging(b.entries)
 	if len(some) == 0 {
 		return nil
 	}

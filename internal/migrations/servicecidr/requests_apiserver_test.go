@@ -5,10 +5,12 @@ package servicecidr
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -16,10 +18,11 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
 
-// counting counts the reads of single Services of the shop.
+// counting counts the reads of single Services of the shop, writes of these, and of IPAddresses in
+// the ranges of the migration.
 type counting struct {
 	client.WithWatch
-	reads atomic.Int32
+	reads, services, addresses atomic.Int32
 }
 
 func (c *counting) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
@@ -29,23 +32,65 @@ func (c *counting) Get(ctx context.Context, key client.ObjectKey, o client.Objec
 	return c.WithWatch.Get(ctx, key, o, opts...)
 }
 
+func (c *counting) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
+	c.write(o, (&client.CreateOptions{}).ApplyOptions(opts).DryRun)
+	return c.WithWatch.Create(ctx, o, opts...)
+}
+
+func (c *counting) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	c.write(o, (&client.PatchOptions{}).ApplyOptions(opts).DryRun)
+	return c.WithWatch.Patch(ctx, o, p, opts...)
+}
+
+func (c *counting) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
+	c.write(o, (&client.DeleteOptions{}).ApplyOptions(opts).DryRun)
+	return c.WithWatch.Delete(ctx, o, opts...)
+}
+
+func (c *counting) write(o client.Object, dryRun []string) {
+	if len(dryRun) > 0 {
+		return
+	}
+	switch o.(type) {
+	case *corev1.Service:
+		if o.GetNamespace() == "shop" {
+			c.services.Add(1)
+		}
+	case *networkingv1.IPAddress:
+		if strings.Contains(o.GetName(), ".3.") { // the canary's are others
+			c.addresses.Add(1)
+		}
+	}
+}
+
+// asked are the requests of each Service at most: reads of it and its bridge, writes of these, and
+// of IPAddresses.
+type asked struct{ reads, services, addresses int32 }
+
 // TestReadsOfAMove: what a write was answered with is not read again. A Service is read before its
 // bridge is made and before its first patch, the bridge before that patch; at the end both before
 // they are released, and the bridge once more to see it gone. One that etcd moves, and that keeps
-// its old address itself, is read once, before that is added.
+// its old address itself, is not read, is written once to add that and once to take it off, and its
+// IPAddresses are written in etcd alone.
 func TestReadsOfAMove(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change        func(*v1alpha1.Migration)
-		apply, finish int32
+		apply, finish asked
 	}{
-		"hop":  {func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.Bridge = v1alpha1.BridgeExternalIPs }, 3, 3},
-		"etcd": {func(m *v1alpha1.Migration) { allByEtcd(m); overlapBy(v1alpha1.OverlapExternalIP)(m) }, 1, 0},
+		"hop": {
+			change: func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.Bridge = v1alpha1.BridgeExternalIPs },
+			apply:  asked{3, 4, 3}, finish: asked{3, 2, 1},
+		},
+		"etcd": {
+			change: func(m *v1alpha1.Migration) { allByEtcd(m); overlapBy(v1alpha1.OverlapExternalIP)(m) },
+			apply:  asked{0, 1, 0}, finish: asked{0, 1, 0},
+		},
 	} {
 		t.Run(name, func(t *testing.T) { readsOfAMove(t, tt.change, tt.apply, tt.finish) })
 	}
 }
 
-func readsOfAMove(t *testing.T, change func(*v1alpha1.Migration), apply, finish int32) {
+func readsOfAMove(t *testing.T, change func(*v1alpha1.Migration), apply, finish asked) {
 	t.Helper()
 	const services = 5
 	f := setup(t, change)
@@ -55,22 +100,25 @@ func readsOfAMove(t *testing.T, change func(*v1alpha1.Migration), apply, finish 
 	c := &counting{WithWatch: f.job.Deps.Cluster.WithWatch}
 	counted := *f.job.Deps.Cluster
 	counted.WithWatch = c
-	reads := func(most int32, act func() error) {
+	atMost := func(most asked, act func() error) {
 		t.Helper()
 		c.reads.Store(0)
+		c.services.Store(0)
+		c.addresses.Store(0)
 		var err error
 		f.through(&counted, func() { err = act() })
 		f.must(err)
-		if is := c.reads.Load(); is > most*services {
-			t.Errorf("%d reads of Services and bridges, want %d for each of %d", is, most, services)
+		is := asked{c.reads.Load(), c.services.Load(), c.addresses.Load()}
+		if is.reads > most.reads*services || is.services > most.services*services || is.addresses > most.addresses*services {
+			t.Errorf("%+v for %d Services, want %+v for each", is, services, most)
 		}
 	}
-	reads(apply, func() error {
+	atMost(apply, func() error {
 		_, err := f.job.Apply(t.Context(), f.runner)
 		return err
 	})
 	f.again()
-	reads(finish, f.finish)
+	atMost(finish, f.finish)
 	f.nothingLeft()
 }
 

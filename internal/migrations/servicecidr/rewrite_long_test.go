@@ -5,6 +5,7 @@ package servicecidr
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,26 +49,29 @@ type doomed struct {
 	writes int
 }
 
-func (d *doomed) Exchange(ctx context.Context, x stored.Exchange) error {
-	if x.Service.Namespace != "shop" { // the canary's
-		return d.Store.Exchange(ctx, x)
+func (d *doomed) Exchange(ctx context.Context, all ...stored.Exchange) []error {
+	if all[0].Service.Namespace != "shop" { // the canary's
+		return d.Store.Exchange(ctx, all...)
 	}
 	if d.writes++; d.writes < d.at {
-		return d.Store.Exchange(ctx, x)
+		return d.Store.Exchange(ctx, all...)
 	}
+	refused := slices.Repeat([]error{crash.ErrKilled}, len(all))
 	if d.after {
-		return errors.Join(d.Store.Exchange(ctx, x), crash.ErrKilled)
+		for i, err := range d.Store.Exchange(ctx, all...) {
+			refused[i] = errors.Join(err, refused[i])
+		}
 	}
-	return crash.ErrKilled
+	return refused
 }
 
-// TestRewriteKilled at each of its two writes, there and back: with a bridge, and where a Service
-// keeps its old address itself.
+// TestRewriteKilled at each of its writes to etcd, there and back: with a bridge, and where a
+// Service keeps its old address itself, whose target is reserved first.
 func TestRewriteKilled(t *testing.T) {
 	for name, tt := range map[string]struct {
 		at    int
 		after bool
-	}{"before the first": {1, false}, "after the first": {1, true}, "after the second": {2, true}} {
+	}{"before the first": {1, false}, "after the first": {1, true}, "after the second": {2, true}, "after the third": {3, true}} {
 		t.Run(name, func(t *testing.T) {
 			f := setup(t, allByEtcd)
 			all := []*corev1.Service{f.balanced("balanced", "10.96.3.1"), f.service("plain", at("10.96.3.2"))}

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,55 +15,132 @@ import (
 	"github.com/replumb/replumb/internal/kube/stored"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/network/ownaddress"
 )
+
+// Reserve reserves the targets of Services that etcd moves, so that no other is given them before
+// they answer there. Each that is refused is left to the Service's own step, which does it by the
+// API or finds another target.
+func (s *Steps) Reserve(name string, all []*services.Entry) engine.Step {
+	return s.together("reserve/"+name, "Reserve the addresses to which the Services of "+name+" go", all, engine.Forward,
+		func(h *hopStep, dest netip.Addr) engine.Change {
+			return engine.Change{Verb: "put", Object: "etcd: IPAddress " + dest.String(), Body: h.hold(dest).Build()}
+		},
+		s.reservation)
+}
 
 // Give makes reserved targets the Services' own, some moments before they are at them: API servers
 // have seen that by then, and need not repair it. Services that have changed meanwhile are left to
 // their own steps.
 func (s *Steps) Give(name string, all []*services.Entry, to engine.Direction) engine.Step {
+	return s.together("give/"+name, "Give the Services of "+name+" the IPAddresses of their other addresses", all, to,
+		func(_ *hopStep, dest netip.Addr) engine.Change {
+			return engine.Change{Verb: "put", Object: "etcd: IPAddress " + dest.String()}
+		},
+		s.gift)
+}
+
+// prepared is a write to etcd about one Service, and what is noted of it once it is made.
+type prepared struct {
+	stored.Exchange
+
+	made func()
+}
+
+// together writes to etcd what is prepared of each Service. Errors are left to the Service's own
+// step, which does the same before anything else.
+func (s *Steps) together(
+	id, about string, all []*services.Entry, to engine.Direction,
+	shown func(*hopStep, netip.Addr) engine.Change, prepare func(*hopStep) *prepared,
+) engine.Step {
+	var steps []*hopStep
 	var changes []engine.Change
 	role := engine.RoleOwn // of Services that agents call alone
 	for _, e := range all {
 		if !services.IsOwn(e.Service) {
 			role = engine.RoleWrite
 		}
-		_, dest := e.Ends(to)
-		changes = append(changes, engine.Change{Verb: "put", Object: "etcd: IPAddress " + dest.String()})
+		h := &hopStep{Steps: s, progress: s.Tracker.Of(e), to: to}
+		_, dest := h.ends()
+		steps, changes = append(steps, h), append(changes, shown(h, dest))
 	}
 	return &engine.Observed[struct{}]{
-		Name: "give/" + name, About: "Give the Services of " + name + " the IPAddresses of their other addresses", As: role,
+		Name: id, About: about, As: role,
 		Look: func(context.Context) (engine.State, struct{}, error) { return engine.Pending, struct{}{}, nil },
 		Write: func(ctx context.Context, _ struct{}) error {
-			var eg errgroup.Group
-			eg.SetLimit(checksAtOnce)
-			for _, e := range all {
-				eg.Go(func() error {
-					s.give(ctx, s.Tracker.Of(e), to)
-					return nil
-				})
+			var some []*prepared
+			var exchanges []stored.Exchange
+			for _, h := range steps {
+				if p := prepare(h); p != nil && s.Store != nil {
+					some, exchanges = append(some, p), append(exchanges, p.Exchange)
+				}
 			}
-			return eg.Wait()
+			if len(some) == 0 {
+				return nil
+			}
+			for i, err := range s.Store.Exchange(ctx, exchanges...) {
+				if err == nil {
+					some[i].made()
+				} else if engine.Revoked(err) {
+					return err
+				}
+			}
+			return nil
 		},
 		Proof:   noProof,
 		Changes: engine.Shows(changes...),
 	}
 }
 
-// give leaves errors to the step that moves the Service, which does the same first.
-func (s *Steps) give(ctx context.Context, p *Progress, to engine.Direction) {
-	if s.Store == nil || p.service == nil {
-		return
+// reservation is nil for a target that is reserved already. One that is there is adopted if it is
+// the migration's own.
+func (s *Steps) reservation(h *hopStep) *prepared {
+	p := h.progress
+	if _, reserved := p.Reserved[p.New]; reserved || !cidr.Contains(s.Within, p.New) ||
+		!services.IsAt(p.Service, p.Old) || h.mayNotMove(p, p.Service) != "" || p.noteOwned(p.Service) != nil {
+		return nil
 	}
-	h := &hopStep{Steps: s, progress: p, to: to}
+	hold := h.hold(p.New)
+	return &prepared{
+		Exchange: stored.Exchange{
+			Service: p.Service,
+			Addresses: map[string]func(*networkingv1.IPAddress) error{p.New.String(): func(ip *networkingv1.IPAddress) error {
+				if ip.CreationTimestamp.IsZero() { // there is none
+					hold.Take(ip)
+					ip.CreationTimestamp = metav1.NewTime(h.Now().Truncate(time.Second))
+				} else if !hold.Owns(ip) {
+					return &bridge.TakenError{Address: p.New, By: bridge.ParentOf(ip)}
+				}
+				hold.UID = ip.UID
+				return nil
+			}},
+			Make: &stored.Making{Manager: v1alpha1.FieldManager, Like: p.Service.Spec.ClusterIP},
+		},
+		made: func() { p.recordHold(hold) },
+	}
+}
+
+func (s *Steps) gift(h *hopStep) *prepared {
+	p := h.progress
+	if src, _ := h.ends(); p.service == nil || !services.IsAt(p.service, src) {
+		return nil
+	}
+	x := h.giving(p.service)
+	return &prepared{Exchange: x, made: func() { p.given = x.Known }}
+}
+
+// giving makes the target the Service's own, and looks at all that the exchange is about.
+func (h *hopStep) giving(svc *corev1.Service) stored.Exchange {
 	src, dest := h.ends()
-	if !services.IsAt(p.service, src) {
-		return
+	return stored.Exchange{
+		Service: svc,
+		Addresses: map[string]func(*networkingv1.IPAddress) error{
+			dest.String(): func(ip *networkingv1.IPAddress) error { return h.give(ip, dest) },
+			src.String():  nil,
+		},
+		Known: &stored.Known{},
 	}
-	err := s.Store.Exchange(ctx, stored.Exchange{Service: p.service, Addresses: map[string]func(*networkingv1.IPAddress) error{
-		dest.String(): func(ip *networkingv1.IPAddress) error { return h.give(ip, dest) },
-	}})
-	p.given = err == nil
 }
 
 // byEtcd reports whether a Service, as just read, moves by strategy Etcd.
@@ -92,21 +168,21 @@ func (a *attempt) exchange(ctx context.Context) error {
 		return err
 	}
 	kept := a.keptAfter(src)
-	give := func(ip *networkingv1.IPAddress) error { return a.give(ip, dest) }
 	given := p.given
-	p.given = false
-	if !given {
-		err := a.Store.Exchange(ctx, stored.Exchange{Service: a.svc, Addresses: map[string]func(*networkingv1.IPAddress) error{dest.String(): give}})
-		if err != nil {
+	p.given = nil
+	if given == nil {
+		x := a.giving(a.svc)
+		if err := a.Store.Exchange(ctx, x)[0]; err != nil {
 			delete(p.Reserved, dest) // the next attempt looks whether it is still there
 			return errors.Join(err, a.giveWay(ctx, err))
 		}
+		given = x.Known
 	}
 	err := a.Store.Exchange(ctx, stored.Exchange{
 		Service: a.svc,
 		Change:  a.arrive,
 		Addresses: map[string]func(*networkingv1.IPAddress) error{
-			dest.String(): give,
+			dest.String(): func(ip *networkingv1.IPAddress) error { return a.give(ip, dest) },
 			src.String(): func(ip *networkingv1.IPAddress) error {
 				if !owns(a.svc, ip) {
 					return &bridge.TakenError{Address: src, By: bridge.ParentOf(ip)}
@@ -115,7 +191,8 @@ func (a *attempt) exchange(ctx context.Context) error {
 				return nil
 			},
 		},
-	})
+		Known: given,
+	})[0]
 	delete(p.Reserved, dest)
 	if err != nil {
 		return errors.Join(err, a.giveWay(ctx, err))

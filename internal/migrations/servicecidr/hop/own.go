@@ -1,6 +1,7 @@
 package hop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ type ownStep struct {
 func (s *Steps) own(p *Progress) engine.Step {
 	o := &ownStep{Steps: s, progress: p}
 	o.Observed = engine.Observed[*corev1.Service]{
-		Name: "own/" + p.Key().String(), Look: o.look, Answered: o.write, Proof: o.prove, Changes: o.changes,
+		Name: "own/" + p.Key().String(), Look: o.lookFirst(), Answered: o.write, Proof: o.prove, Changes: o.changes,
 	}
 	return o
 }
@@ -52,6 +53,22 @@ func formText(form v1alpha1.OverlapForm) string {
 		return "the address of a load balancer"
 	}
 	return "one of its externalIPs"
+}
+
+// lookFirst is a look that takes the word of the survey, or of what was last answered, once for a
+// Service that is yet to answer at its other address: the patch carries the resourceVersion, and
+// after a failure it is read.
+func (o *ownStep) lookFirst() func(context.Context) (engine.State, *corev1.Service, error) {
+	again := false
+	return func(ctx context.Context) (engine.State, *corev1.Service, error) {
+		svc := cmp.Or(o.progress.service, o.progress.Service)
+		looked := again
+		again = true
+		if looked || !o.progress.Beside(svc).IsValid() || o.has(svc) == nil || o.mayNotMove(o.progress, svc) != "" {
+			return o.look(ctx)
+		}
+		return engine.Pending, svc.DeepCopy(), nil
+	}
 }
 
 func (o *ownStep) look(ctx context.Context) (engine.State, *corev1.Service, error) {
@@ -101,12 +118,10 @@ func (o *ownStep) write(ctx context.Context, svc *corev1.Service) (func(context.
 	return func(context.Context) error { return o.has(svc) }, nil
 }
 
-func (o *ownStep) add(ctx context.Context, svc *corev1.Service) (err error) {
+func (o *ownStep) add(ctx context.Context, svc *corev1.Service) error {
 	p := o.progress
-	if p.Original == "" {
-		if p.Original, err = services.OriginalOf(&p.AsOwned(svc).Spec); err != nil {
-			return fmt.Errorf("service %s: %w", p.Key(), err)
-		}
+	if err := p.noteOwned(svc); err != nil {
+		return err
 	}
 	if err := o.reserve(ctx, svc); err != nil {
 		return err
@@ -174,7 +189,7 @@ func (o *ownStep) changes() ([]engine.Change, error) {
 	var changes []engine.Change
 	if _, reserved := p.Reserved[beside]; !reserved {
 		changes = append(changes, engine.Change{
-			Verb: "create", Object: "IPAddress " + beside.String(), Body: p.Reservation(o.Migration, beside).Build(),
+			Verb: "create", Object: "IPAddress " + beside.String() + " (if it is not reserved by then)", Body: p.Reservation(o.Migration, beside).Build(),
 		})
 	}
 	return append(changes, ownChange(p.Key().String(), svc, o.wanted(svc))...), nil

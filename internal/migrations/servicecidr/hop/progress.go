@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/replumb/replumb/internal/kube/stored"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
@@ -26,8 +27,9 @@ type Progress struct {
 
 	began   time.Time
 	skipped string
-	// given says that the target's IPAddress is the Service's own already.
-	given bool
+	// given is what etcd has of the Service since the target's IPAddress is its own; nil, if it is
+	// not.
+	given *stored.Known
 	// stranded says why the Service got no address, remark what is to be said of how it arrived.
 	stranded, remark string
 	// refusedSince is when what may yet let it arrive first did not.
@@ -69,6 +71,17 @@ func (p *Progress) recordHold(h *bridge.Hold) {
 		r.Form = h.Service.Form
 	}
 	p.Reserved[h.Address] = r
+}
+
+// noteOwned notes the spec that a Service had before any of it was replumb's.
+func (p *Progress) noteOwned(svc *corev1.Service) (err error) {
+	if p.Original != "" {
+		return nil
+	}
+	if p.Original, err = services.OriginalOf(&p.AsOwned(svc).Spec); err != nil {
+		return fmt.Errorf("service %s: %w", p.Key(), err)
+	}
+	return nil
 }
 
 // ownsAddress reports whether a killed run has made the address the Service's own, before its

@@ -32,6 +32,8 @@ type Release struct {
 	Strategies services.Strategies
 	// Why, if set, is why the Service is not in the migration any more.
 	Why string
+	// Later, if set, has reservations given up by Free, with those of others.
+	Later bool
 }
 
 // remainder is what was seen of a Service to release; nil for what is gone.
@@ -104,6 +106,9 @@ func (r Release) leftOf(ctx context.Context, svc *corev1.Service) (seen remainde
 		if svc != nil && r.Entry.KeepsItself() && r.answersBeside(svc, a) {
 			return seen, fmt.Sprintf("service %s still answers at %s", r.Entry.Key(), a), nil
 		}
+		if r.Later {
+			continue
+		}
 		ip := &networkingv1.IPAddress{}
 		if err := r.Client.Get(ctx, types.NamespacedName{Name: a.String()}, ip); client.IgnoreNotFound(err) != nil {
 			return seen, "", fmt.Errorf("address %s: %w", a, err)
@@ -148,9 +153,9 @@ func (r Release) write(ctx context.Context, seen remainder) error {
 	if err := r.removeOwn(ctx, seen.service); err != nil {
 		return err
 	}
-	for _, a := range r.reserved(seen.service) {
-		if err := r.Entry.Reservation(r.Migration, a).Release(ctx, r.Client); err != nil {
-			return fmt.Errorf("address %s: %w", a, err)
+	if !r.Later {
+		if err := r.free(ctx, r.reserved(seen.service)); err != nil {
+			return err
 		}
 	}
 	svc := seen.service
@@ -162,6 +167,15 @@ func (r Release) write(ctx context.Context, seen remainder) error {
 		return fmt.Errorf("service %s: %w", r.Entry.Key(), err)
 	}
 	return r.Client.Patch(ctx, svc, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager))
+}
+
+func (r Release) free(ctx context.Context, all []netip.Addr) error {
+	for _, a := range all {
+		if err := r.Entry.Reservation(r.Migration, a).Release(ctx, r.Client); err != nil {
+			return fmt.Errorf("address %s: %w", a, err)
+		}
+	}
+	return nil
 }
 
 // removeOwn takes off what a Service answers at beside its address, and the notes with it: the
@@ -231,7 +245,7 @@ func (r Release) changes() ([]engine.Change, error) {
 		changes = nil
 	}
 	for _, a := range r.Entry.Addresses() {
-		if a != r.At {
+		if a != r.At && !r.Later {
 			changes = append(changes, engine.Change{Verb: "delete", Object: "IPAddress " + a.String() + " (held)"})
 		}
 	}

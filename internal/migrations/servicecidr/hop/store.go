@@ -5,10 +5,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,9 +25,12 @@ import (
 type Store interface {
 	// Check says why single Services could not be rewritten. It fails if none can be looked at.
 	Check(ctx context.Context, all []*corev1.Service) (map[types.NamespacedName]error, error)
-	// Exchange writes a Service and IPAddresses in the revisions that they are in, as long as the
-	// lock is held.
-	Exchange(ctx context.Context, x stored.Exchange) error
+	// Exchange writes Services and IPAddresses in the revisions that they are in, as long as the
+	// lock is held, and says in their order why one was not written.
+	Exchange(ctx context.Context, all ...stored.Exchange) []error
+	// DeleteAddresses deletes IPAddresses in the resourceVersions that they are in, as long as the
+	// lock is held, and returns those that it has not deleted.
+	DeleteAddresses(ctx context.Context, versions map[string]string) (left map[string]string, err error)
 }
 
 // EtcdStore connects anew every now and then, and after an error, since members and certificates
@@ -48,9 +51,6 @@ type connection struct {
 	users sync.WaitGroup
 	stale bool
 }
-
-// checksAtOnce bounds the Services that are read at the same time.
-const checksAtOnce = 16
 
 // renewAfter is how long a connection is used.
 const renewAfter = 30 * time.Second
@@ -128,37 +128,49 @@ func (s *EtcdStore) certificates(ctx context.Context) (*tls.Config, error) {
 	return nil, nil // the API takes that on the loopback address alone
 }
 
-// Check implements Store.
+// Check implements Store. A Service that was changed since it was listed has its turn with what it
+// is then.
 func (s *EtcdStore) Check(ctx context.Context, all []*corev1.Service) (map[types.NamespacedName]error, error) {
-	var mu sync.Mutex
 	refused := map[types.NamespacedName]error{}
 	err := s.use(ctx, func(kept *stored.Services) error {
-		eg, ctx := errgroup.WithContext(ctx)
-		eg.SetLimit(checksAtOnce)
-		for _, svc := range all {
-			eg.Go(func() error {
-				err := kept.Check(ctx, svc)
-				switch {
-				case stored.Permanent(err):
-					mu.Lock()
-					defer mu.Unlock()
-					refused[client.ObjectKeyFromObject(svc)] = err
-					return nil
-				case errors.Is(err, stored.ErrChanged): // since it was listed: its turn comes with what it is then
-					return nil
-				}
+		for i, err := range kept.Check(ctx, all) {
+			switch {
+			case stored.Permanent(err):
+				refused[client.ObjectKeyFromObject(all[i])] = err
+			case err != nil && !errors.Is(err, stored.ErrChanged):
 				return err
-			})
+			}
 		}
-		return eg.Wait()
+		return nil
 	})
 	return refused, err
 }
 
 // Exchange implements Store, under the lock of ctx.
-func (s *EtcdStore) Exchange(ctx context.Context, x stored.Exchange) error {
-	if lock := lease.Of(ctx); lock != nil {
-		x.Lock = &stored.HeldLease{Lease: lease.Key(), Holds: lock.Holds}
+func (s *EtcdStore) Exchange(ctx context.Context, all ...stored.Exchange) (refused []error) {
+	err := s.use(ctx, func(kept *stored.Services) error {
+		refused = kept.Exchange(ctx, heldLease(ctx), all...)
+		return errors.Join(refused...)
+	})
+	if refused == nil { // etcd was not reached
+		refused = slices.Repeat([]error{err}, len(all))
 	}
-	return s.use(ctx, func(kept *stored.Services) error { return kept.Exchange(ctx, x) })
+	return refused
+}
+
+// DeleteAddresses implements Store, under the lock of ctx.
+func (s *EtcdStore) DeleteAddresses(ctx context.Context, versions map[string]string) (left map[string]string, err error) {
+	left = versions
+	err = s.use(ctx, func(kept *stored.Services) error {
+		left, err = kept.DeleteAddresses(ctx, heldLease(ctx), versions)
+		return err
+	})
+	return left, err
+}
+
+func heldLease(ctx context.Context) *stored.HeldLease {
+	if lock := lease.Of(ctx); lock != nil {
+		return &stored.HeldLease{Lease: lease.Key(), Holds: lock.Holds}
+	}
+	return nil
 }

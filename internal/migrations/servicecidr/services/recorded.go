@@ -34,6 +34,8 @@ type Reservation struct {
 	// Noted says that nothing but a note keeps it: no API server gave it out.
 	Noted bool
 	UID   types.UID
+	// Version is the resourceVersion in which it was seen.
+	Version string
 	// Original is the spec from before the latest hop, as far as it was noted.
 	Original string
 	// Old and Target are where the Service goes from and to, as the memo has it.
@@ -62,7 +64,7 @@ func ReservationsOf(snap *inventory.Snapshot) Reservations {
 			all[key] = map[netip.Addr]Reservation{}
 		}
 		r := Reservation{
-			Migration: ip.Labels[v1alpha1.LabelMigration], UID: ip.UID, Noted: ip.Annotations[v1alpha1.AnnotationNoted] != "",
+			Migration: ip.Labels[v1alpha1.LabelMigration], UID: ip.UID, Version: ip.ResourceVersion, Noted: ip.Annotations[v1alpha1.AnnotationNoted] != "",
 			Original: ip.Annotations[v1alpha1.AnnotationOriginalSpec], Since: bridge.LeftAt(ip),
 			Form: v1alpha1.OverlapForm(ip.Annotations[v1alpha1.AnnotationOverlap]),
 		}
