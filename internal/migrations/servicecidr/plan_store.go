@@ -38,15 +38,19 @@ func (j *Job) store() hop.Store {
 
 // addStore knows the pod that an earlier run may have left.
 func (j *Job) addStore(ctx context.Context, p *Planner) error {
-	p.Store = j.store()
-	if e, is := p.Store.(*hop.EtcdStore); is && e.Relay != nil {
-		p.Relayed = e
-	}
+	p.setStore(j.store())
 	left, err := etcdrelay.Find(ctx, j.Deps.Cluster)
 	if left != nil && left.Labels[v1alpha1.LabelMigration] == j.Spec.Name {
 		p.RelayLeft = hop.RemoveRelay(j.relay())
 	}
 	return err
+}
+
+func (p *Planner) setStore(s hop.Store) {
+	p.Store = s
+	if e, is := s.(*hop.EtcdStore); is && e.Relay != nil {
+		p.Relayed = e
+	}
 }
 
 // RelayStatus is where the pod is, and whether a run is there that deletes it.
