@@ -41,7 +41,8 @@ const lifetime = time.Hour
 // answerLimit has room for a process that is started in the pod.
 const answerLimit = 20 * time.Second
 
-// program is where the image of replumb has it. Pods that only pass arguments go by its entry point.
+// program is where the image of replumb has it. Pods that only pass arguments go by its entry
+// point.
 const program = "/replumb"
 
 // Relay is a pod on one control plane of a cluster, while it is needed.

@@ -110,14 +110,10 @@ func TestThroughExec(t *testing.T) {
 		return etcd.Open(t.Context(), etcd.Config{Endpoints: []string{"http://127.0.0.1:2379"}, Dial: r.dial(r.Pod("cp1")), Timeout: 10 * time.Second})
 	}
 	var e *etcd.Client
-	for deadline := time.Now().Add(time.Minute); ; { // it has just begun
-		if e, err = open(); err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+	eventually(t, func() (err error) { // it has just begun
+		e, err = open()
+		return err
+	})
 	defer func() { _ = e.Close() }()
 	put := func(value string) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -131,15 +127,7 @@ func TestThroughExec(t *testing.T) {
 	if f.breakOff() == 0 {
 		t.Fatal("there was no connection")
 	}
-	for deadline := time.Now().Add(time.Minute); ; { // the client finds out, and connects again
-		err := put("second")
-		if err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+	eventually(t, func() error { return put("second") }) // the client finds out, and connects again
 	got, err := e.KV().Get(t.Context(), "key")
 	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "second" {
 		t.Errorf("etcd has %v, %v", got, err)
@@ -151,5 +139,23 @@ func TestThroughExec(t *testing.T) {
 	f.files.Key = "/nowhere/client.key"
 	if _, err := open(); err == nil || !strings.Contains(err.Error(), "/nowhere/client.key: it cannot be read") {
 		t.Errorf("without a key: %v", err)
+	}
+}
+
+func eventually(t *testing.T, fn func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		err := fn()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal(t.Context().Err())
+		}
 	}
 }

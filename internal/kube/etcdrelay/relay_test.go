@@ -118,8 +118,8 @@ func TestOnlyControlPlane(t *testing.T) {
 	s.wait("no control plane is seen whose API server is ready")
 }
 
-// TestLeftPod: the pod of a killed run is taken over, and one that is another, or that has ended, is
-// replaced.
+// TestLeftPod: the pod of a killed run is taken over, and one that is another, or that has ended,
+// is replaced.
 func TestLeftPod(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*Relay)
