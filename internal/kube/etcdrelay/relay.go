@@ -39,7 +39,7 @@ const Verb = "etcd"
 const lifetime = time.Hour
 
 // answerLimit has room for a process that is started in the pod.
-const answerLimit = 20 * time.Second
+const answerLimit = 15 * time.Second
 
 // program is where the image of replumb has it. Pods that only pass arguments go by its entry
 // point.

@@ -10,6 +10,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/etcdrelay"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/safety/lease"
@@ -39,11 +40,23 @@ func (j *Job) store() hop.Store {
 // addStore knows the pod that an earlier run may have left.
 func (j *Job) addStore(ctx context.Context, p *Planner) error {
 	p.setStore(j.store())
-	left, err := etcdrelay.Find(ctx, j.Deps.Cluster)
-	if left != nil && left.Labels[v1alpha1.LabelMigration] == j.Spec.Name {
-		p.RelayLeft = hop.RemoveRelay(j.relay())
+	if left, err := j.relayed(ctx); left == nil {
+		return err
 	}
-	return err
+	p.RelayLeft = hop.RemoveRelay(j.relay())
+	return nil
+}
+
+// relayed is the migration's own pod; nil, if there is none, or the user may not look.
+func (j *Job) relayed(ctx context.Context) (*corev1.Pod, error) {
+	if j.Spec.Store == nil {
+		return nil, nil
+	}
+	pod, err := etcdrelay.Find(ctx, j.Deps.Cluster)
+	if err != nil || pod == nil || pod.Labels[v1alpha1.LabelMigration] != j.Spec.Name {
+		return nil, checks.UnlessForbidden(err)
+	}
+	return pod, nil
 }
 
 func (p *Planner) setStore(s hop.Store) {
@@ -61,8 +74,8 @@ type RelayStatus struct {
 }
 
 func (j *Job) relayStatus(ctx context.Context) (*RelayStatus, error) {
-	pod, err := etcdrelay.Find(ctx, j.Deps.Cluster)
-	if err != nil || pod == nil || pod.Labels[v1alpha1.LabelMigration] != j.Spec.Name {
+	pod, err := j.relayed(ctx)
+	if err != nil || pod == nil {
 		return nil, err
 	}
 	holder, err := lease.Current(ctx, j.Deps.Cluster)
