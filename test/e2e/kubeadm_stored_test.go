@@ -28,12 +28,12 @@ func TestKubeadmStored(t *testing.T) {
 	before := k.written()
 
 	moved := s.during(t, "the whole move", func() {
-		o := operator{lab: l, killAt: eventOf(engine.StepStarted, "hop/kube-system/kube-dns")}
+		o := operator{lab: l, killAt: eventOf(engine.StepStarted, "hop/shop/gate")}
 		if _, code, _ := o.attend(t, command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig())); code != -1 {
 			t.Fatalf("apply ended with exit code %d before the event came", code)
 		}
 		k.requireRelay(true)
-		o.killAt = k.killingAPIServer("hop/shop/gate")
+		o.killAt = k.killingAPIServer("hop/kube-system/kube-dns")
 		k.alone(attendAs(t, o, 0, "apply", "-f", file))
 	})
 	moved.requireNothingLost(t, butAPI)
