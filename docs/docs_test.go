@@ -105,7 +105,7 @@ func TestOperatorHasWhatAllKindsTake(t *testing.T) {
 	for _, kind := range migrations.All() {
 		for _, one := range kind.Roles {
 			for _, r := range one.Rights() {
-				if one.Purpose == access.WithoutAgents || one.Purpose == access.BehindCilium {
+				if slices.Contains([]access.Purpose{access.WithoutAgents, access.BehindCilium, access.KubeadmEtcd}, one.Purpose) {
 					continue
 				}
 				needed[r] = true

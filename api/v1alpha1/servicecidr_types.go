@@ -190,18 +190,27 @@ const (
 	StrategyOfPin Strategy = "Pin"
 )
 
-// StoreSpec is how the etcd of API servers is reached from where replumb runs: with files on that machine, or with a Secret. Who has these
-// credentials has all of the cluster.
+// StoreSpec is how the etcd of API servers is reached: from where replumb runs, with files on that machine or with a Secret, or by source:
+// Kubeadm through a pod on a control plane. Who has a client's credentials of etcd has all of the cluster.
 //
+// +kubebuilder:validation:XValidation:rule="!has(self.source) || !(has(self.endpoints) || has(self.secret) || has(self.caFile) || has(self.certFile) || has(self.keyFile))",message="is set, and endpoints, files or a Secret are named as well; with source: Kubeadm name none of them",fieldPath=".source"
+// +kubebuilder:validation:XValidation:rule="has(self.source) || has(self.endpoints)",message="is empty; name client URLs of etcd, or on a cluster that kubeadm made set source: Kubeadm",fieldPath=".endpoints"
 // +kubebuilder:validation:XValidation:rule="!(has(self.secret) && (has(self.caFile) || has(self.certFile) || has(self.keyFile)))",message="is set, and files are named as well; name either the Secret or the files",fieldPath=".secret"
-// +kubebuilder:validation:XValidation:rule="has(self.secret) || (has(self.caFile) && has(self.certFile) && has(self.keyFile)) || self.endpoints.all(e, e.startsWith('http://'))",message="is empty; name caFile, certFile and keyFile, or a secret",fieldPath=".caFile"
+// +kubebuilder:validation:XValidation:rule="has(self.secret) || (has(self.caFile) && has(self.certFile) && has(self.keyFile)) || !has(self.endpoints) || self.endpoints.all(e, e.startsWith('http://'))",message="is empty; name caFile, certFile and keyFile, or a secret",fieldPath=".caFile"
 type StoreSpec struct {
+	// source says who has the credentials. With Kubeadm it is control planes that kubeadm made, with etcd on them: for as long as a run needs
+	// it, replumb has a pod on one of them that connects to the etcd of its node with the certificate of its API server, which stays there.
+	// Neither endpoints nor credentials are named then. Default: files or a Secret.
+	// +optional
+	Source StoreSource `json:"source,omitempty"`
+
 	// endpoints are client URLs. One that answers is enough.
+	// +optional
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=512
 	// +kubebuilder:validation:items:XValidation:rule="isURL(self) && size(url(self).getHost()) > 0 && (url(self).getScheme() == 'https' || (url(self).getScheme() == 'http' && url(self).getHostname() in ['127.0.0.1', '::1', 'localhost']))",message="is no client URL; write https://10.0.0.1:2379"
-	Endpoints []string `json:"endpoints"`
+	Endpoints []string `json:"endpoints,omitempty"`
 
 	// prefix is what API servers are given as --etcd-prefix. Default: /registry.
 	// +optional
@@ -229,6 +238,14 @@ type StoreSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	Secret string `json:"secret,omitempty"`
 }
+
+// StoreSource is who has a client's credentials of etcd.
+//
+// +kubebuilder:validation:Enum=Kubeadm
+type StoreSource string
+
+// SourceKubeadm has control planes that kubeadm made use the certificates of their API servers.
+const SourceKubeadm StoreSource = "Kubeadm"
 
 // GateActions are what gates call. Each has to stand being called again.
 type GateActions struct {

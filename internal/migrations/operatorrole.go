@@ -44,7 +44,7 @@ func OperatorRole(fields ...string) access.Role {
 			continue
 		}
 		for _, one := range kind.Roles {
-			if slices.Contains([]access.Purpose{access.WithoutAgents, access.BehindCilium, access.KubeadmGates}, one.Purpose) {
+			if slices.Contains([]access.Purpose{access.WithoutAgents, access.BehindCilium, access.KubeadmGates, access.KubeadmEtcd}, one.Purpose) {
 				continue
 			}
 			role.Rules = append(role.Rules, access.Rule{

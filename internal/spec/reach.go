@@ -79,6 +79,7 @@ func reaches() []reach {
 		{"spec.serviceCIDR.gates", Deploys},
 		{"spec.serviceCIDR.manualGates", Deploys},
 		{"spec.podCIDR.nodes.gates", Deploys},
+		{"spec.serviceCIDR.etcd.source", Deploys},
 		{"spec.serviceCIDR.etcd.endpoints", Connects},
 		{"spec.serviceCIDR.etcd.caFile", Reads},
 		{"spec.serviceCIDR.etcd.certFile", Reads},

@@ -42,6 +42,7 @@ func Node(a *command.App) *cobra.Command {
 		n.compareRules(),
 		n.copyProgram(),
 		n.kubeadm(),
+		n.etcd(),
 	)
 	return cmd
 }

@@ -34,8 +34,8 @@ cluster has.
 
 Purposes are view (check, plan, status, report), operate (apply, rollback, finish and all others), agents (what it
 takes to have agents run) and overlap (what keeps bridges in step between commands). Others are without-agents (what
-agents do else), behind-cilium (what keeps the type of Services that have moved there) and kubeadm-gates (pods that pass gates). Each of
-the others needs view as well.`,
+agents do else), behind-cilium (what keeps the type of Services that have moved there), kubeadm-gates (pods that pass gates) and
+kubeadm-etcd (a pod that etcd is reached through). Each of the others needs view as well.`,
 		Example: a.Example(`
   replumb rbac services                                # the roles
   replumb rbac services --user jane                    # and bindings of all of them to jane
@@ -56,8 +56,8 @@ the others needs view as well.`,
 	cmd.Flags().StringArrayVar(&o.users, "user", nil, "user to bind the roles to; may be repeated")
 	cmd.Flags().StringArrayVar(&o.groups, "group", nil, "group to bind the roles to; may be repeated")
 	cmd.Flags().StringSliceVar(&o.purposes, "for", nil,
-		"purposes: view, operate, agents, overlap, without-agents, behind-cilium, kubeadm-gates (default all that it takes)")
-	command.Complete(cmd, "for", "view", "operate", "agents", "overlap", "without-agents", "behind-cilium")
+		"purposes: view, operate, agents, overlap, without-agents, behind-cilium, kubeadm-gates, kubeadm-etcd (default all that it takes)")
+	command.Complete(cmd, "for", "view", "operate", "agents", "overlap", "without-agents", "behind-cilium", "kubeadm-gates", "kubeadm-etcd")
 	return cmd
 }
 
@@ -109,7 +109,7 @@ func (o *rbacOptions) print(roles access.Roles) error {
 		if !slices.Contains(access.Purposes(), access.Purpose(p)) {
 			return &command.UsageError{
 				Problem: fmt.Sprintf("purpose %q is not known", p),
-				Hint:    "use view, operate, agents, overlap, without-agents, behind-cilium, kubeadm-gates",
+				Hint:    "use view, operate, agents, overlap, without-agents, behind-cilium, kubeadm-gates, kubeadm-etcd",
 			}
 		}
 		purposes = append(purposes, access.Purpose(p))

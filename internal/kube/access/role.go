@@ -21,11 +21,13 @@ const (
 	BehindCilium Purpose = "behind-cilium"
 	// KubeadmGates are pods that change files of nodes.
 	KubeadmGates Purpose = "kubeadm-gates"
+	// KubeadmEtcd is a pod on a control plane that etcd is reached through.
+	KubeadmEtcd Purpose = "kubeadm-etcd"
 )
 
 // Purposes lists them in the order of the documentation.
 func Purposes() []Purpose {
-	return []Purpose{View, Operate, Agents, Overlap, WithoutAgents, BehindCilium, KubeadmGates}
+	return []Purpose{View, Operate, Agents, Overlap, WithoutAgents, BehindCilium, KubeadmGates, KubeadmEtcd}
 }
 
 // Rule groups rights that are needed for one reason.

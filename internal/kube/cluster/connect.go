@@ -58,6 +58,8 @@ type Cluster struct {
 
 	raw    rest.Interface
 	config *rest.Config
+	// plain is config as it was given: what is wrapped around requests breaks streams.
+	plain  *rest.Config
 	host   string
 	finder *serviceranges.Finder
 	// skew is the lead of the API server's clock in nanoseconds. Copies share it.
@@ -82,6 +84,7 @@ func (e *UnreachableError) Unwrap() error { return e.Err }
 
 // Connect makes clients for a cluster, and sends nothing yet.
 func Connect(config *rest.Config) (*Cluster, error) {
+	plain := rest.CopyConfig(config)
 	config = rest.CopyConfig(config)
 	config.QPS = -1 // priority and fairness of the API server limits requests
 	withFailover(config)
@@ -102,7 +105,7 @@ func Connect(config *rest.Config) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating a client: %w", err)
 	}
-	cl := &Cluster{raw: raw, config: config, host: config.Host, skew: &atomic.Int64{}}
+	cl := &Cluster{raw: raw, config: config, plain: plain, host: config.Host, skew: &atomic.Int64{}}
 	cl.finder = serviceranges.NewFinder(func(ctx context.Context, version string) ([]byte, error) {
 		return cl.GetRaw(ctx, "/apis/"+networkingv1.GroupName+"/"+version)
 	})

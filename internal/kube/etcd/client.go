@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +23,8 @@ type Config struct {
 	Endpoints []string
 	// TLS for clients; nil for an etcd without. See Files.
 	TLS *tls.Config
+	// Dial, if set, makes the connections, which carry what is not encrypted.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Timeout is how long one member may take to answer. Default: three seconds.
 	Timeout time.Duration
 	// Label tells a second etcd from the first one, in steps and errors: "events". Default: none.
@@ -97,11 +100,15 @@ func dial(config Config, endpoints []string, tries uint) (*clientv3.Client, erro
 	if err != nil {
 		return nil, err
 	}
+	options := []grpc.DialOption{grpc.WithChainUnaryInterceptor(impatient), grpc.WithChainStreamInterceptor(impatientStream)}
+	if config.Dial != nil {
+		options = append(options, grpc.WithContextDialer(config.Dial))
+	}
 	return clientv3.New(clientv3.Config{
 		Endpoints: endpoints, TLS: config.TLS, Logger: silent, MaxUnaryRetries: tries,
 		// A connection to a vanished machine would last a quarter of an hour.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
-		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(impatient), grpc.WithChainStreamInterceptor(impatientStream)},
+		DialOptions: options,
 	})
 }
 

@@ -192,6 +192,15 @@ func TestExamplesRun(t *testing.T) {
 			r.isAt("shop", "balanced", "172.24.3.10")
 			r.isAt("shop", "cart", "172.24.3.7")
 		}},
+		"kubeadm-etcd.yaml": {until: beforeRepoint, prepare: func(r *exampleRun) {
+			r.balanced("balanced", "10.96.3.10")
+			// No node runs the pod on a control plane: TestKubeadmStored of the lab has it.
+			r.job.Deps.Store = &hop.EtcdStore{Spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
+			r.apiServerOfKubeadm("cp1")
+		}, check: func(r *exampleRun) {
+			r.isAt("shop", "balanced", "172.24.3.10")
+			r.isAt("shop", "cart", "172.24.3.7")
+		}},
 		"cilium.yaml": {until: beforeRepoint, prepare: func(r *exampleRun) {
 			config := &corev1.ConfigMap{
 				ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "cilium-config"},

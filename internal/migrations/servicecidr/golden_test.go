@@ -104,9 +104,9 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		CanFreeze: input.Freeze == nil,
 		Inventory: input.Inventory,
 		Form:      v1alpha1.BridgeLoadBalancer,
-		Store:     job.store(),
 		Cilium:    around.Cilium,
 	}
+	p.setStore(job.store())
 	if input.Overlap {
 		p.Overlap = job.Overlap()
 		p.Overlap.Cluster = p.Tools.Cluster

@@ -229,12 +229,15 @@ func (j *Job) planner(ctx context.Context, in checks.Input) (*Planner, error) {
 	p := &Planner{
 		Base: base, Probe: j.Deps.Probe, Inspector: j.Deps.Inspector, Inventory: in.Inventory, OnMove: j.onMove, Stranded: j.stranded,
 		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Origin: inventory.OriginOf(in.Snapshot.Nodes, in.Found().Kubeadm),
-		Store: j.store(), Agents: j.newAgents(in), CreatedDuring: j.returning(in.Inventory),
+		Agents: j.newAgents(in), CreatedDuring: j.returning(in.Inventory),
 	}
 	if p.Leftovers, err = j.agents().Left(ctx); err != nil {
 		return nil, err
 	}
 	if err := j.addOverlap(ctx, p); err != nil {
+		return nil, err
+	}
+	if err := j.addStore(ctx, p); err != nil {
 		return nil, err
 	}
 	p.Kubeadm = j.kubeadmGates(in)

@@ -18,7 +18,6 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
-	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
@@ -215,22 +214,9 @@ func (j *Job) seeGuard(ctx context.Context, in *checks.Input) error {
 
 func (j *Job) kept(ctx context.Context, in *checks.Input) error {
 	all, store := checks.ServicesMovedByEtcd(in.Inventory), j.store()
-	if len(all) == 0 || store == nil {
+	if len(all) == 0 || store == nil || j.Deps.Store == nil && in.ThroughKubeadm() {
 		return nil
 	}
 	in.Storage.Refused, in.Storage.Err = store.Check(ctx, all)
 	return nil
-}
-
-func (j *Job) store() hop.Store {
-	if j.Spec.Store == nil {
-		return nil
-	}
-	if j.Deps.Store != nil {
-		return j.Deps.Store
-	}
-	if j.etcd == nil || j.etcd.Spec != j.Spec.Store {
-		j.etcd = &hop.EtcdStore{Spec: j.Spec.Store, Client: j.Deps.Client()}
-	}
-	return j.etcd
 }

@@ -144,7 +144,8 @@ func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Mig
 
 // secure records the migration, and backs up and freezes what it is about to change.
 func (p *Planner) secure() []engine.Group {
-	s := migration.Securing{Privileged: p.Kubeadm != nil, Originals: append(originals(p.Inventory), p.Refresh.Originals()...)}
+	s := migration.Securing{Privileged: p.Kubeadm != nil || p.Relayed != nil, Originals: append(originals(p.Inventory), p.Refresh.Originals()...)}
+	s.Then = p.reach(p.Inventory.Pending())
 	for _, way := range waysOf(p.Inventory.Pending()) {
 		if way.Strategy == v1alpha1.StrategyOfEtcd {
 			s.Then = append(s.Then, p.canaryOf(way).Written())
@@ -236,7 +237,8 @@ func (p *Planner) back() []engine.Group {
 			})
 		}
 	}
-	return append(engine.InOrder(steps...), p.moves(engine.Backward).services()...)
+	returning := slices.DeleteFunc(p.Inventory.All(), func(e *services.Entry) bool { return !e.Away() || e.CannotReturn() })
+	return append(engine.InOrder(append(p.reach(returning), steps...)...), p.moves(engine.Backward).services()...)
 }
 
 func (p *Planner) orphans() []engine.Group {
@@ -249,6 +251,9 @@ func (p *Planner) orphans() []engine.Group {
 	}
 	for i := range p.Inventory.OrphanedReservations {
 		addresses = append(addresses, hop.ReleaseOrphaned(p.Tools.Client(), &p.Inventory.OrphanedReservations[i]))
+	}
+	if p.RelayLeft != nil {
+		bridges = append(bridges, p.RelayLeft)
 	}
 	// A bridge is known as one by the addresses that are reserved for it.
 	return append(engine.AtOnce(parallel, "", bridges...), engine.AtOnce(parallel, "", addresses...)...)
@@ -267,7 +272,7 @@ func (p *Planner) tidy(to engine.Direction) []engine.Group {
 // leave removes replumb's own objects. On the way back target ranges go last: these are in them.
 func (p *Planner) leave(to engine.Direction) []engine.Group {
 	steps := append([]engine.Step{p.freeze().Undo()}, p.Thaw()...)
-	if p.Kubeadm != nil && p.Agents == nil && len(p.Leftovers) == 0 { // else it goes with agents
+	if (p.Kubeadm != nil || p.Relayed != nil) && p.Agents == nil && len(p.Leftovers) == 0 { // else it goes with agents
 		steps = append(steps, p.Unprivilege())
 	}
 	if p.KeepType != nil {

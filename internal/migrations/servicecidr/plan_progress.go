@@ -2,6 +2,7 @@ package servicecidr
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -96,8 +97,14 @@ func (p *Planner) Summary(phase v1alpha1.Phase, _ v1alpha1.Counts) (v1alpha1.Cou
 	return p.Inventory.Counts(), p.Inventory.TierCounts(nil)
 }
 
-// RunBeside keeps bridges in step until stop is called, unless something in the cluster does.
+// RunBeside keeps bridges in step until stop is called, which takes replumb off control planes.
 func (p *Planner) RunBeside(ctx context.Context) (stop func() error) {
+	follows := p.follow(ctx)
+	return func() error { return errors.Join(follows(), p.leaveEtcd(ctx)) }
+}
+
+// follow keeps bridges in step, unless something in the cluster does.
+func (p *Planner) follow(ctx context.Context) (stop func() error) {
 	if p.Tools.Cluster == nil || p.Overlap != nil || !p.Inventory.AnyMirrored() {
 		return func() error { return nil }
 	}

@@ -47,6 +47,10 @@ type Planner struct {
 	OverlapWell bool
 	// Store is where API servers keep the Services that move by etcd; nil, if none does.
 	Store hop.Store
+	// Relayed is Store, if it goes through a pod on a control plane; RelayLeft removes one that an
+	// earlier run has left, nil if there is none.
+	Relayed   *hop.EtcdStore
+	RelayLeft engine.Step
 	// Leftovers takes away what an earlier run has left of agents, and of Overlap.
 	Leftovers    []engine.Group
 	OnMove       func(migration.Move)

@@ -7,6 +7,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/etcdrelay"
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migration/kubeadmgate"
@@ -70,6 +71,20 @@ func Roles() access.Roles {
 			},
 		},
 		kubeadmgate.Role(name+"kubeadm-gates", file),
+		{
+			Name: name + "kubeadm-etcd", File: file, Purpose: access.KubeadmEtcd,
+			Rules: []access.Rule{
+				migration.PrivilegeRule(),
+				{
+					Why:    "The pod on a control plane that connects to the etcd of its node, and processes in that pod, which are its connections.",
+					Rights: etcdrelay.Rights(),
+				},
+			},
+			Danger: []string{
+				"Its holder has all that the cluster keeps, Secrets among it: it runs what it likes in the pod that is a client of etcd, and makes pods that",
+				"are root on their node. Bind it for as long as the move lasts.",
+			},
+		},
 	}
 }
 
@@ -185,6 +200,9 @@ func (j *Job) Roles(context.Context) (access.Roles, error) {
 	}
 	if j.Spec.Overlap == v1alpha1.OverlapLoadBalancer {
 		purposes = append(purposes, access.BehindCilium)
+	}
+	if j.Spec.Store != nil && j.Spec.Store.Source == v1alpha1.SourceKubeadm {
+		purposes = append(purposes, access.KubeadmEtcd)
 	}
 	if j.Spec.Gates == v1alpha1.GatesKubeadm {
 		purposes = append(purposes, access.KubeadmGates)

@@ -28,6 +28,8 @@ type StatusBody struct {
 	MoreClients int                          `json:"moreClients,omitempty"`
 
 	Overlap *overlapset.State `json:"overlap,omitempty"`
+	// Relay is the pod on a control plane that etcd is reached through.
+	Relay *RelayStatus `json:"relay,omitempty"`
 
 	unseen string
 	// unmoved is how many come first in Holds that the table has as well.
@@ -80,6 +82,9 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 			return doc, err
 		}
 	}
+	if body.Relay, err = j.relayStatus(ctx); err != nil {
+		return doc, err
+	}
 	doc.Counts.Stays -= body.list(inventory, past)
 	doc.Body, doc.Text = body, body.text(doc.Counts)
 	doc.Summary = fmt.Sprintf("%d of %d moved, %d bridged, %d pinned, %d stay",
@@ -131,6 +136,7 @@ func (b *StatusBody) text(counts v1alpha1.Counts) []migration.TextBlock {
 		tiers,
 		{Lines: b.overlapLines(counts), All: true},
 		{Lines: b.goneLines(), All: true},
+		{Lines: b.Relay.lines(), All: true},
 	}, b.clientText()...)
 }
 

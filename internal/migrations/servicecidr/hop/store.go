@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/kube/etcd"
+	"github.com/replumb/replumb/internal/kube/etcdrelay"
 	"github.com/replumb/replumb/internal/kube/stored"
 	"github.com/replumb/replumb/internal/safety/lease"
 )
@@ -38,9 +39,13 @@ type Store interface {
 type EtcdStore struct {
 	Spec   *v1alpha1.StoreSpec
 	Client client.Client
+	// Relay reaches etcd in the place of what the Migration names; nil, if it names something.
+	Relay *etcdrelay.Relay
 
 	mu     sync.Mutex
 	opened *connection
+	// tried is whether a connection was asked for since Close.
+	tried bool
 }
 
 // connection is closed by the last who uses it.
@@ -78,12 +83,9 @@ func (s *EtcdStore) take(ctx context.Context) (*connection, error) {
 			c.users.Add(1)
 			return c, nil
 		}
-		s.opened = nil
-		go func() {
-			c.users.Wait()
-			_ = c.Etcd.Close() // nobody waits for it
-		}()
+		s.leave()
 	}
+	s.tried = true
 	kept, err := s.open(ctx)
 	if err != nil {
 		return nil, err
@@ -94,15 +96,47 @@ func (s *EtcdStore) take(ctx context.Context) (*connection, error) {
 }
 
 func (s *EtcdStore) open(ctx context.Context) (*stored.Services, error) {
-	config, err := s.certificates(ctx)
-	if err != nil {
-		return nil, err
-	}
-	c, err := etcd.Open(ctx, etcd.Config{Endpoints: s.Spec.Endpoints, TLS: config})
+	c, err := s.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return &stored.Services{Etcd: c, Prefix: s.Spec.Prefix}, nil
+}
+
+func (s *EtcdStore) connect(ctx context.Context) (*etcd.Client, error) {
+	if s.Relay != nil {
+		return s.Relay.Open(ctx)
+	}
+	config, err := s.certificates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return etcd.Open(ctx, etcd.Config{Endpoints: s.Spec.Endpoints, TLS: config})
+}
+
+// Close ends the connection, and the pod that it went through.
+func (s *EtcdStore) Close(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leave()
+	if s.Relay == nil || !s.tried {
+		return nil
+	}
+	s.tried = false
+	return etcdrelay.End(ctx, s.Relay.Cluster, s.Relay.Migration)
+}
+
+// leave ends the connection once nobody uses it any more.
+func (s *EtcdStore) leave() {
+	c := s.opened
+	if c == nil {
+		return
+	}
+	s.opened = nil
+	go func() {
+		c.users.Wait()
+		_ = c.Etcd.Close() // nobody waits for it
+	}()
 }
 
 func (s *EtcdStore) certificates(ctx context.Context) (*tls.Config, error) {
