@@ -152,7 +152,8 @@ func (p *Planner) release(to engine.Direction) []engine.Group {
 	return append(groups, strandedStep(p)...)
 }
 
-// releaseAll releases Services, and then the addresses that etcd has for them.
+// releaseAll releases Services, and then the addresses that etcd has for them, unless that is reached
+// through a pod: none is made for what the API can do.
 func (p *Planner) releaseAll(name string, all []*services.Entry, to engine.Direction) []engine.Group {
 	var steps []engine.Step
 	var later []hop.Release
@@ -162,7 +163,7 @@ func (p *Planner) releaseAll(name string, all []*services.Entry, to engine.Direc
 			at = e.New
 		}
 		r := releaseOf(p, e, at, "")
-		if r.Later = p.Store != nil && r.InEtcd(); r.Later {
+		if r.Later = p.Store != nil && p.Relayed == nil && r.InEtcd(); r.Later {
 			later = append(later, r)
 		}
 		steps = append(steps, r.Step())
