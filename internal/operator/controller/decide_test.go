@@ -207,7 +207,7 @@ func TestDecide(t *testing.T) {
 			reason: v1alpha1.ReasonNodeReturned, message: "replumb.dev/approve=" + RepairWord(wish("m", v1alpha1.DesiredApplied, bounced)),
 		},
 		"after a node that returned and was looked at": {
-			m: wish("m", v1alpha1.DesiredApplied, in(v1alpha1.PhaseApplying), bounced, approves(RepairWord(wish("m", v1alpha1.DesiredApplied, bounced)))),
+			m:   wish("m", v1alpha1.DesiredApplied, in(v1alpha1.PhaseApplying), bounced, approves(RepairWord(wish("m", v1alpha1.DesiredApplied, bounced)))),
 			act: Apply, standing: migration.UnderWay, reason: v1alpha1.ReasonApplying,
 		},
 		"a node that returned again, as before": {
