@@ -152,8 +152,8 @@ func (p *Planner) release(to engine.Direction) []engine.Group {
 	return append(groups, strandedStep(p)...)
 }
 
-// releaseAll releases Services, and then the addresses that etcd has for them, unless that is reached
-// through a pod: none is made for what the API can do.
+// releaseAll releases Services, and then the addresses that etcd has for them, unless that is
+// reached through a pod: none is made for what the API can do.
 func (p *Planner) releaseAll(name string, all []*services.Entry, to engine.Direction) []engine.Group {
 	var steps []engine.Step
 	var later []hop.Release
