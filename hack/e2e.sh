@@ -36,7 +36,7 @@ cilium-pods basic,cilium         ./e2e -run ^TestCilium(Pods|Watched|Returns)$
 own         basic,cilium         ./e2e -run ^(TestOwnAddresses|TestOwnAddressesByAPI|TestCiliumServices)$
 cilium-then basic,cilium,flannel ./e2e -run ^TestCiliumThenServices$
 cilium-flux basic,cilium,source-controller,kustomize-controller,registry ./e2e -run ^TestFluxBehindCilium$
-kubeadm     basic,kubeadm        ./e2e -timeout 220m -run ^TestKubeadm
+kubeadm     basic,kubeadm,cilium ./e2e -timeout 220m -run ^TestKubeadm
 kube-proxy  plain                ./e2e -run ^TestProxyMode$
 nodes       basic                ./e2e -run ^TestNode(sMove|sReplace|Removal)$
 mirror      basic,flannel,registry,certmanager ./e2e -run ^TestMirror$
@@ -69,7 +69,7 @@ components() {
 # prepare has what a test needs beside components.
 prepare() {
 	case $1 in
-	cilium | cilium-* | cni | own) hack/deps.sh clang-19 ;; # with which Cilium's agents compile
+	cilium | cilium-* | cni | kubeadm | own) hack/deps.sh clang-19 ;; # with which Cilium's agents compile
 	conformance) hack/deps.sh busybox nc.openbsd wget ;;
 	released) make --no-print-directory release-snapshot ;;
 	versions) hack/test-versions.sh "$lab" ;;

@@ -19,7 +19,18 @@ import (
 // connections go through as well. Nothing is lost, at node ports either. The control deletes and recreates a Service.
 func TestKubeadmStored(t *testing.T) {
 	topology := named("e2e-kubeadm-stored")
-	topology.Installer, topology.Nodes = lab.Kubeadm, []lab.ProxyMode{lab.IPTables}
+	topology.Nodes = []lab.ProxyMode{lab.IPTables}
+	moveWholeInEtcd(t, topology)
+}
+
+// TestKubeadmCilium is the same behind Cilium in the place of kube-proxy.
+func TestKubeadmCilium(t *testing.T) {
+	moveWholeInEtcd(t, withCilium("e2e-kubeadm-cilium", lab.NoProxy))
+}
+
+func moveWholeInEtcd(t *testing.T, topology lab.Topology) {
+	t.Helper()
+	topology.Installer = lab.Kubeadm
 	l := bringUp(t, topology)
 	s := wholeUnderTraffic(t, l)
 	s.gate = openGate(t, l, 1)
