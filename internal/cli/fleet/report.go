@@ -39,8 +39,9 @@ func report(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report -f FILE",
 		Short: "Print what happened in all clusters, as one report",
-		Long: `Print what happened in all clusters, as one report: a sentence for each, and how many requests were sent and lost in all. -o json
-and -o yaml have the whole report of each cluster, as replumb report does. A cluster that cannot be reached is a row with the reason.
+		Long: `Print what happened in all clusters, as one report: a sentence for each, and how many requests were sent and
+lost in all. -o json and -o yaml have the whole report of each cluster, as replumb report does. A cluster that
+cannot be reached is a row with the reason.
 
 Exit code: 0 all clusters were looked at, else the worst of those of the clusters.`,
 		Example: a.Example(`

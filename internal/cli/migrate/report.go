@@ -26,16 +26,18 @@ func Report(a *command.App) *cobra.Command {
 	o := &reportOptions{source: source{App: a}}
 	cmd := &cobra.Command{
 		Use: "report NAME", Short: "Write what happened in a migration, for people", Args: o.nameOrFile,
-		Long: `Write what happened in a migration as one file of HTML, which opens in a browser without a network. It has when it was, how
-long it took and who ran it, how many requests failed, a timeline of phases and batches above availability and latency, every loss, every
-Service, gates, findings, and who still uses old addresses. It can be made while the migration goes on, and afterwards. Of a Migration that
-was deleted, the report is there as it was when the last command that ran it ended: the cluster keeps those of the last 20 migrations, in
-namespace replumb-journal.
+		Long: `Write what happened in a migration as one file of HTML, which opens in a browser without a network. It has when
+it was, how long it took and who ran it, how many requests failed, a timeline of phases and batches above
+availability and latency, every loss, every Service, gates, findings, and who still uses old addresses. It can
+be made while the migration goes on, and afterwards. Of a Migration that was deleted, the report is there as it
+was when the last command that ran it ended: the cluster keeps those of the last 20 migrations, in namespace
+replumb-journal.
 
-Without flags it is written to NAME.html. --file names another file; one that is there is replaced; - is stdout. -o json, -o yaml and
-templates print the same as a document for programs. -o FILE.html is --file FILE.html.
+Without flags it is written to NAME.html. --file names another file; one that is there is replaced; - is stdout.
+-o json, -o yaml and templates print the same as a document for programs. -o FILE.html is --file FILE.html.
 
-With -f and several Migrations it prints what happened in each, and how many requests were sent and lost in all, and writes a file for each.`,
+With -f and several Migrations it prints what happened in each, and how many requests were sent and lost in all,
+and writes a file for each.`,
 		Example: a.Example(`
   replumb report services-to-172-24                  # writes services-to-172-24.html
   replumb report -f both.yaml                        # of several Migrations, as one report

@@ -24,7 +24,7 @@ func (o *checkOptions) checkSet(ctx context.Context, s *set) error {
 		return err
 	}
 	named := s.found(looks)
-	found := unnamed(named)
+	found, score := unnamed(named), s.score(looks)
 	switch o.format.Name {
 	case "table", "wide":
 		return o.showChecks(ctx, s, looks)
@@ -32,9 +32,20 @@ func (o *checkOptions) checkSet(ctx context.Context, s *set) error {
 		for _, code := range found.Codes() {
 			fmt.Fprintln(o.Out, code)
 		}
-		return found.Objection()
+		return o.objection(score)
 	}
-	return cmp.Or(o.format.Print(o.Out.Verbatim(), checkDocumentOf(ctx, s.c, named, found.Score())), found.Objection())
+	return cmp.Or(o.format.Print(o.Out.Verbatim(), checkDocumentOf(ctx, s.c, named, score)), o.objection(score))
+}
+
+// score counts the checks of each migration, and those between them.
+func (s *set) score(looks []*migration.Inspection) findings.Score {
+	sum := s.between(looks).Score()
+	for _, look := range looks {
+		if look != nil {
+			sum = sum.Plus(look.Findings.Score())
+		}
+	}
+	return sum
 }
 
 func (o *checkOptions) showChecks(ctx context.Context, s *set, looks []*migration.Inspection) error {
@@ -59,11 +70,11 @@ func (o *checkOptions) showChecks(ctx context.Context, s *set, looks []*migratio
 	if err != nil {
 		return err
 	}
-	all := unnamed(s.found(looks))
+	score := s.score(looks)
 	list, w := o.Checklist(o.all)
 	fmt.Fprintln(s.Out, "== in all")
-	list.Verdict(w, all.Score())
-	return command.Told(all.Objection())
+	list.Verdict(w, score)
+	return command.Told(score.Objection(""))
 }
 
 func (s *set) heading(i int) string {
@@ -71,8 +82,8 @@ func (s *set) heading(i int) string {
 }
 
 func (o *planOptions) planSet(ctx context.Context, s *set) error {
-	if o.to.dir != "" {
-		return oneOnly("--to-dir")
+	if err := oneOnly(only(o.to.dir != "", "--to-dir"), only(o.until != "", "--until")); err != nil {
+		return err
 	}
 	if err := s.reach(ctx); err != nil {
 		return err
@@ -86,7 +97,7 @@ func (o *planOptions) planSet(ctx context.Context, s *set) error {
 	} else {
 		err = s.planDocuments(ctx, looks)
 	}
-	return cmp.Or(err, unnamed(s.found(looks)).Objection())
+	return cmp.Or(err, s.score(looks).Objection(fixesByCheck))
 }
 
 func (s *set) planDocuments(ctx context.Context, looks []*migration.Inspection) error {
