@@ -350,3 +350,22 @@ func TestLateIsNoLoss(t *testing.T) {
 		}
 	}
 }
+
+// TestOldAddressesAreOfServices: a report of another kind has no section about clients of old
+// addresses, and one without a run says so.
+func TestOldAddressesAreOfServices(t *testing.T) {
+	for kind, want := range map[string]bool{"Services": true, "Nodes": false} {
+		in := samplereport.New(0, false)
+		in.History, in.Services, in.Words.Kind = nil, nil, kind
+		var page bytes.Buffer
+		if err := htmlreport.Build(in).HTML(&page); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(page.String(), "Old addresses in use"); got != want {
+			t.Errorf("%s: of old addresses: %t", kind, got)
+		}
+		if !strings.Contains(page.String(), "No run was recorded.") {
+			t.Errorf("%s: runs are left open", kind)
+		}
+	}
+}
