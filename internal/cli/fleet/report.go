@@ -133,7 +133,7 @@ func (r *document) markdown(w io.Writer) error {
 		r.Fleet, r.Migration, r.Summary, r.Made.Format(time.RFC3339))
 	for _, row := range r.rows() {
 		for i, cell := range row {
-			row[i] = strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(printable.Line(cell))
+			row[i] = printable.Markdown(cell)
 		}
 		fmt.Fprintf(w, "| %s |\n", strings.Join(row, " | "))
 	}

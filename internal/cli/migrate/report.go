@@ -34,7 +34,7 @@ was when the last command that ran it ended: the cluster keeps those of the last
 replumb-journal.
 
 Without flags it is written to NAME.html. --file names another file; one that is there is replaced; - is stdout.
--o json, -o yaml and templates print the same as a document for programs. -o FILE.html is --file FILE.html.
+-o markdown is its short form, for a ticket; -o json, -o yaml and templates print the same as a document for programs. -o FILE.html is --file FILE.html.
 
 With -f and several Migrations it prints what happened in each, and how many requests were sent and lost in all,
 and writes a file for each.`,
@@ -42,6 +42,7 @@ and writes a file for each.`,
   replumb report services-to-172-24                  # writes services-to-172-24.html
   replumb report -f both.yaml                        # of several Migrations, as one report
   replumb report services-to-172-24 --file /tmp/move.html
+  replumb report services-to-172-24 -o markdown      # to close a change ticket with
   replumb report services-to-172-24 -o json | jq .requests`),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g, s, err := o.fromFiles(o.format, args)
@@ -59,6 +60,8 @@ and writes a file for each.`,
 			switch {
 			case err != nil:
 				return err
+			case o.format.Name == "markdown":
+				return doc.Markdown(a.Out)
 			case o.format.Name != "html":
 				return o.format.Print(a.Out.Verbatim(), doc)
 			case o.file == stdout:
@@ -72,7 +75,7 @@ and writes a file for each.`,
 			return err
 		},
 	}
-	o.format.DeclareDocument(cmd, "html", "json", "yaml")
+	o.format.DeclareDocument(cmd, "html", "markdown", "json", "yaml")
 	o.files.Declare(cmd)
 	cmd.Flags().StringVar(&o.file, "file", "", "file to write the HTML to, - for stdout (default NAME.html)")
 	known := cmd.PreRunE

@@ -231,6 +231,11 @@ func (o *reportOptions) reportSet(ctx context.Context, s *set) error {
 				row.Sent, row.Failed = page.Requests.Sent, page.Requests.Failed
 				row.Late, row.NotMeasured = page.Requests.Late, page.Requests.NotMeasured
 			}
+			if o.format.Name == "markdown" {
+				if err := page.Markdown(o.Out); err != nil {
+					return err
+				}
+			}
 			if o.format.Name == "html" {
 				if err := writeReport(of.Name+".html", page); err != nil {
 					return err
@@ -241,6 +246,10 @@ func (o *reportOptions) reportSet(ctx context.Context, s *set) error {
 		doc.Migrations, parts = append(doc.Migrations, row), append(parts, row.ReportPart)
 	}
 	doc.Summary = command.Summarize(parts, "migration")
+	if o.format.Name == "markdown" {
+		_, err := fmt.Fprintf(o.Out, "\n**%s**\n", doc.Summary)
+		return err
+	}
 	if o.format.Name != "html" {
 		return o.format.Print(o.Out.Verbatim(), doc)
 	}
