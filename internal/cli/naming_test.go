@@ -45,7 +45,8 @@ func TestSpoken(t *testing.T) {
 	}
 }
 
-// TestEveryCommandIsSpoken: none that users type is missing among those that texts are spelled with.
+// TestEveryCommandIsSpoken: none that users type is missing among those that texts are spelled
+// with.
 func TestEveryCommandIsSpoken(t *testing.T) {
 	for _, cmd := range NewCommand("replumb", nil, io.Discard, io.Discard).Commands() {
 		if got := command.Spoken(command.Plugin, "replumb "+cmd.Name()); !cmd.Hidden && cmd.Name() != "help" && !strings.HasPrefix(got, command.Plugin) {

@@ -43,8 +43,8 @@ func (f *InputFiles) Declare(cmd *cobra.Command) {
 // Given reports whether anything was named.
 func (f *InputFiles) Given() bool { return len(f.Names) > 0 || f.kustomization != "" }
 
-// Typed is what was named as the user typed it, such as "-f move.yaml"; FILE stands for nothing, and
-// for stdin, which is read by now.
+// Typed is what was named as the user typed it, such as "-f move.yaml". FILE stands for nothing,
+// and for stdin, which is read by now.
 func (f *InputFiles) Typed() string {
 	switch {
 	case f.kustomization != "":

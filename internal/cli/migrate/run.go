@@ -140,8 +140,8 @@ func (o *action) goBackOnLoss(ctx context.Context, c *command.Connection, j migr
 	}
 }
 
-// again is how to begin with a migration that is back where it was. Who gave no file finds one in
-// the cluster.
+// again is how to begin with a migration that is back where it was; without a file of the command
+// it names where one is.
 func (o *action) again(name string) string {
 	text := o.Name + " apply " + o.files.Typed() + " begins again"
 	if !o.files.Given() {
