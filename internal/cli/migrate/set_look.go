@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/reporting/htmlreport"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
@@ -215,7 +216,6 @@ func (o *reportOptions) reportSet(ctx context.Context, s *set) error {
 	}
 	doc := setReport{DocumentHead: command.HeadOf("SetReport", s.members[0].Name), Made: time.Now().UTC().Truncate(time.Second)}
 	var parts []command.ReportPart
-	var files []string
 	for _, of := range s.members {
 		row := setReportRow{Migration: of.Name}
 		if of.have != nil {
@@ -223,39 +223,55 @@ func (o *reportOptions) reportSet(ctx context.Context, s *set) error {
 			if err != nil {
 				return err
 			}
-			row.Summary = page.Summary
-			if row.Report, err = json.Marshal(page); err != nil {
+			if err := row.take(page); err != nil {
 				return err
 			}
-			if page.Requests != nil {
-				row.Sent, row.Failed = page.Requests.Sent, page.Requests.Failed
-				row.Late, row.NotMeasured = page.Requests.Late, page.Requests.NotMeasured
-			}
-			if o.format.Name == "markdown" {
-				if err := page.Markdown(o.Out); err != nil {
-					return err
-				}
-			}
-			if o.format.Name == "html" {
-				if err := writeReport(of.Name+".html", page); err != nil {
-					return err
-				}
-				files = append(files, of.Name+".html")
+			if err := o.writePart(page); err != nil {
+				return err
 			}
 		}
 		doc.Migrations, parts = append(doc.Migrations, row), append(parts, row.ReportPart)
 	}
 	doc.Summary = command.Summarize(parts, "migration")
-	if o.format.Name == "markdown" {
+	switch o.format.Name {
+	case "html":
+		return o.listParts(doc)
+	case "markdown":
 		_, err := fmt.Fprintf(o.Out, "\n**%s**\n", doc.Summary)
 		return err
 	}
-	if o.format.Name != "html" {
-		return o.format.Print(o.Out.Verbatim(), doc)
+	return o.format.Print(o.Out.Verbatim(), doc)
+}
+
+func (r *setReportRow) take(page *htmlreport.Document) (err error) {
+	r.Summary = page.Summary
+	if page.Requests != nil {
+		r.Sent, r.Failed = page.Requests.Sent, page.Requests.Failed
+		r.Late, r.NotMeasured = page.Requests.Late, page.Requests.NotMeasured
 	}
+	r.Report, err = json.Marshal(page)
+	return err
+}
+
+// writePart writes the page of one migration, in the formats that have one for each.
+func (o *reportOptions) writePart(page *htmlreport.Document) error {
+	switch o.format.Name {
+	case "html":
+		return writeReport(page.Migration+".html", page)
+	case "markdown":
+		return page.Markdown(o.Out)
+	}
+	return nil
+}
+
+func (o *reportOptions) listParts(doc setReport) error {
 	rows := [][]string{{"MIGRATION", "WHAT HAPPENED"}}
+	var files []string
 	for _, row := range doc.Migrations {
 		rows = append(rows, []string{row.Migration, cmp.Or(row.Summary, "not begun")})
+		if row.Report != nil {
+			files = append(files, row.Migration+".html")
+		}
 	}
 	fmt.Fprintln(o.Out, doc.Summary)
 	err := terminal.Table(o.Out, rows)

@@ -19,7 +19,9 @@ const shownRows = 20
 // Markdown writes what a change ticket is closed with: the verdict, phases, losses, gates and
 // findings.
 func (d *Document) Markdown(w io.Writer) error {
-	fmt.Fprintf(w, "# Report: migration %s\n\n**%s.** %s.\n", printable.Markdown(d.Migration), printable.Markdown(d.Verdict), printable.Markdown(d.Work))
+	verdict := strings.ToUpper(d.Verdict[:min(1, len(d.Verdict))]) + d.Verdict[min(1, len(d.Verdict)):]
+	fmt.Fprintf(w, "# Report: migration %s\n\n**%s.** %s.\n",
+		printable.Markdown(d.Migration), printable.Markdown(verdict), printable.Markdown(d.Work))
 	if d.Problem != "" {
 		fmt.Fprintf(w, "\n**The last run stopped.** %s\n", printable.Markdown(d.Problem))
 	}

@@ -155,7 +155,11 @@ func (t *Ticket) findings(w io.Writer, found findings.Findings) {
 		if f.Outcome == findings.Unknown {
 			severity += ", not known"
 		}
-		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", printable.Markdown(f.Code), severity, printable.Markdown(f.Message), printable.Markdown(f.Fix))
+		fix := printable.Markdown(f.Fix)
+		if i > 0 && f.Fix == found[i-1].Fix {
+			fix = "as above"
+		}
+		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", printable.Markdown(f.Code), severity, printable.Markdown(f.Message), fix)
 	}
 }
 

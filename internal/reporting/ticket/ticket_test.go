@@ -119,14 +119,14 @@ func TestBlocked(t *testing.T) {
 	for range 12 {
 		ticket.Findings = append(
 			ticket.Findings,
-			findings.Finding{Code: "RP4", Severity: findings.Blocking, Outcome: findings.Fail, Message: "taken"},
+			findings.Finding{Code: "RP4", Severity: findings.Blocking, Outcome: findings.Fail, Message: "taken", Fix: "rename it"},
 		)
 	}
 	ticket.Proven, ticket.Phases = false, nil
 	text := markdown(t, ticket)
 	for want, times := range map[string]int{
 		"**Not ready: 1 blocking, 1 warning, 1 unknown, 1 ok (4 checks).** The migration does not start": 1, "| RP4 | blocking | taken |": shownFindings, "| RP4 | blocking | and 7 more | |": 1,
-		"No agents run": 1, "Nothing has to be done by hand.": 1,
+		"| rename it |": 1, "| as above |": shownFindings - 1, "No agents run": 1, "Nothing has to be done by hand.": 1,
 	} {
 		if got := strings.Count(text, want); got != times {
 			t.Errorf("%q is there %d times, want %d:\n%s", want, got, times, text)
