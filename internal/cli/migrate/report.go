@@ -34,7 +34,8 @@ was when the last command that ran it ended: the cluster keeps those of the last
 replumb-journal.
 
 Without flags it is written to NAME.html. --file names another file; one that is there is replaced; - is stdout.
--o markdown is its short form, for a ticket; -o json, -o yaml and templates print the same as a document for programs. -o FILE.html is --file FILE.html.
+-o markdown is its short form, for a ticket; -o json, -o yaml and templates print the same as a document for
+programs. -o FILE.html is --file FILE.html.
 
 With -f and several Migrations it prints what happened in each, and how many requests were sent and lost in all,
 and writes a file for each.`,
