@@ -173,7 +173,7 @@ func TestWrongCalls(t *testing.T) {
 	for text, want := range map[string]int{
 		"`replumb apply -f x.yaml --yes`":                          0,
 		"`kubectl replumb status --watch`":                         0,
-		"`replumb backup export NAME DIR --context x`":             0,
+		"`replumb backup NAME DIR --context x`":                    0,
 		"`replumb-lab exec node1 -- ip --json`":                    0,
 		"`helm install replumb --atomic`":                          0,
 		"`replumb status NAME | grep --count x`":                   0,

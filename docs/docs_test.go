@@ -228,3 +228,17 @@ func TestViewOnlyLooks(t *testing.T) {
 		}
 	}
 }
+
+// TestRightsThatAreMissingAreFound: the section about them names the finding of every kind, and no
+// other.
+func TestRightsThatAreMissingAreFound(t *testing.T) {
+	section := sectionsOf(t, "troubleshooting.md")["rights-are-missing"]
+	for _, kind := range append(migrations.All(), migrations.Shared()) {
+		for _, c := range kind.Checks {
+			ofRights := strings.HasPrefix(c.Claim, "the user has every right")
+			if ofRights != strings.Contains(section, c.Code) {
+				t.Errorf("%s (%s) is named: %t", c.Code, c.Claim, !ofRights)
+			}
+		}
+	}
+}

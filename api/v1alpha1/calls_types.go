@@ -56,7 +56,7 @@ type Action struct {
 	// +optional
 	HTTP *HTTPAction `json:"http,omitempty"`
 
-	// timeout of the call. Default: 30s of a hook or a look-up of tiers, 30m of every other.
+	// timeout of the call. Hooks and the look-up of tiers: 30s by default, 10m at most. All others: 30m by default, 6h at most.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -167,7 +167,7 @@ type Notifier struct {
 	// +kubebuilder:default=JSON
 	Format NotifyFormat `json:"format,omitempty"`
 
-	// timeout of one call. Default: 10s.
+	// timeout of one call: 10s by default, 10m at most.
 	// +optional
 	// +kubebuilder:default="10s"
 	// +kubebuilder:validation:Type=string

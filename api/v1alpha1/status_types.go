@@ -83,7 +83,7 @@ type MigrationStatus struct {
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// counts of the objects that move: Services, pods or nodes.
+	// counts of the Services, pods, nodes or DNS names that move.
 	// +optional
 	Counts Counts `json:"counts,omitempty"`
 
@@ -208,7 +208,7 @@ const (
 	ReasonForeignCluster = "ForeignCluster"
 )
 
-// Counts of the objects that move: Services, pods or nodes.
+// Counts of what moves: Services (serviceCIDR), pods (podCIDR, cni), nodes (nodes, kubeProxy) or DNS names (mirror).
 type Counts struct {
 	// total is how many move.
 	Total int `json:"total"`

@@ -59,7 +59,7 @@ func TestManPages(t *testing.T) {
 	if err := manPages(dir); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"replumb.1", "replumb-apply.1", "replumb-install.1", "replumb-backup-export.1"} {
+	for _, name := range []string{"replumb.1", "replumb-apply.1", "replumb-install.1", "replumb-backup.1"} {
 		body, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)

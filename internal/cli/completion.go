@@ -86,12 +86,9 @@ func (c completion) contexts(*cobra.Command, []string, string) ([]cobra.Completi
 	return slices.Sorted(maps.Keys(kubeconfig.Contexts)), cobra.ShellCompDirectiveNoFileComp
 }
 
-// formats are those that the usage of the flag lists; elsewhere -o names a file.
+// formats are those that the usage of the flag lists.
 func (c completion) formats(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	list, found := strings.CutPrefix(cmd.Flags().Lookup("output").Usage, command.FormatsPrefix)
-	if !found {
-		return []cobra.Completion{"json"}, cobra.ShellCompDirectiveDefault
-	}
+	list := strings.TrimPrefix(cmd.Flags().Lookup("output").Usage, command.FormatsPrefix)
 	return strings.Split(list, ", "), cobra.ShellCompDirectiveNoFileComp
 }
 

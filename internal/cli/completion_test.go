@@ -82,6 +82,9 @@ func TestHelpIsProse(t *testing.T) {
 		}
 		for _, text := range []string{cmd.Short, cmd.Long, cmd.Example} {
 			for line := range strings.Lines(text) {
+				if len(strings.TrimRight(line, "\n")) > 120 {
+					t.Errorf("%s: longer than a terminal is wide: %s", cmd.CommandPath(), line)
+				}
 				line = strings.TrimSpace(line)
 				if strings.HasSuffix(line, "+") || strings.HasPrefix(line, `"`) && strings.Count(line, `"`)%2 > 0 {
 					t.Errorf("%s: %s", cmd.CommandPath(), line)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"io"
 	"regexp"
 	"strings"
 	"testing"
@@ -41,6 +42,16 @@ func TestSpoken(t *testing.T) {
 	e := command.SpokenEvent(command.Plugin, engine.Event{Guide: "replumb status", Error: "replumb check", Note: "replumb apply", Message: "m"})
 	if bare().MatchString(e.Guide + "\n" + e.Error + "\n" + e.Note) {
 		t.Errorf("an event says %+v", e)
+	}
+}
+
+// TestEveryCommandIsSpoken: none that users type is missing among those that texts are spelled
+// with.
+func TestEveryCommandIsSpoken(t *testing.T) {
+	for _, cmd := range NewCommand("replumb", nil, io.Discard, io.Discard).Commands() {
+		if got := command.Spoken(command.Plugin, "replumb "+cmd.Name()); !cmd.Hidden && cmd.Name() != "help" && !strings.HasPrefix(got, command.Plugin) {
+			t.Errorf("as a plugin a text says %q", got)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -57,8 +58,8 @@ func NewCommand(argv0 string, in io.Reader, out, errOut io.Writer) *cobra.Comman
 	root := &cobra.Command{
 		Use:   "replumb",
 		Short: "Change the network under a live Kubernetes cluster without dropping a request",
-		Long: `replumb changes the network under a live Kubernetes cluster without dropping a request: its Service range, its pod
-range, the network of its nodes, its CNI, and the mode of its kube-proxy. It can lead all clients to a
+		Long: `replumb changes the network under a live Kubernetes cluster without dropping a request: its Service range, its
+pod range, the network of its nodes, its CNI, and the mode of its kube-proxy. It can lead all clients to a
 second cluster, and back.
 
 Describe the move in a Migration, look at the plan, apply it. Old addresses stay valid until
@@ -85,6 +86,7 @@ Where only you can act, as on certificates, it prints what to do, waits, and ver
 	root.Flags().Bool("version", false, "print the version of this program") // without a short form: -v is for more output
 	root.SetVersionTemplate("replumb {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if cmd.HasAvailableSubCommands() && cmd.Flags().NArg() > 0 { // the flag is of the command that was meant
 			return command.UnknownCommand(cmd, cmd.Flags().Arg(0))
@@ -115,7 +117,7 @@ func sections(a *command.App) []section {
 		}},
 		{"record", "See what was done:", []*cobra.Command{migrate.Report(a), migrate.UI(a), tools.Backup(a)}},
 		{"setup", "Set up:", []*cobra.Command{tools.Install(a), tools.Uninstall(a), migrate.RBAC(a), tools.Version(a), incluster.Operator(a)}},
-		{"more", "More:", []*cobra.Command{fleet.Command(a), tools.Mirror(a), tools.Unfreeze(a), tools.Probe(a)}},
+		{"more", "More:", []*cobra.Command{fleet.Command(a), tools.MirrorConfig(a), tools.Unfreeze(a), tools.Probe(a)}},
 	}
 }
 

@@ -47,7 +47,7 @@ func TestUnfreezeAndBackup(t *testing.T) {
 	}
 	s.Namespace(t, v1alpha1.SystemNamespace)
 	t.Run("unfreeze", func(t *testing.T) { testUnfreeze(t, s) })
-	t.Run("backup export", func(t *testing.T) { testBackupExport(t, s) })
+	t.Run("backup", func(t *testing.T) { testBackup(t, s) })
 }
 
 func testUnfreeze(t *testing.T, s *apitest.Server) {
@@ -67,7 +67,7 @@ func testUnfreeze(t *testing.T, s *apitest.Server) {
 	}
 }
 
-func testBackupExport(t *testing.T, s *apitest.Server) {
+func testBackup(t *testing.T, s *apitest.Server) {
 	if err := s.InstallCRD(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -86,21 +86,21 @@ func testBackupExport(t *testing.T, s *apitest.Server) {
 	}
 	dir := filepath.Join(t.TempDir(), "backup")
 	want := filepath.Join(dir, "service-default-kubernetes.yaml")
-	out, err := run(t, s, tools.Backup, "export", "move", dir)
+	out, err := run(t, s, tools.Backup, "move", dir)
 	if err != nil || out != want+"\n" {
 		t.Errorf("printed %q, %v", out, err)
 	}
 	if body, err := os.ReadFile(want); err != nil || !strings.Contains(string(body), "clusterIP: 10.96.0.1") {
 		t.Errorf("%s, %v", body, err)
 	}
-	_, err = run(t, s, tools.Backup, "export", "move", dir)
+	_, err = run(t, s, tools.Backup, "move", dir)
 	if err == nil || command.HintOf(err) == "" || !strings.Contains(err.Error(), want) {
 		t.Errorf("exported twice: %v", err)
 	}
-	if _, err := run(t, s, tools.Backup, "export", "nosuch", dir); err == nil || command.HintOf(err) == "" {
+	if _, err := run(t, s, tools.Backup, "nosuch", dir); err == nil || command.HintOf(err) == "" {
 		t.Errorf("no backups: %v", err)
 	}
-	if _, err := run(t, s, tools.Backup, "export", "move"); command.ExitCode(err) != fault.ExitUsage {
+	if _, err := run(t, s, tools.Backup, "move"); command.ExitCode(err) != fault.ExitUsage {
 		t.Errorf("no directory: %v", err)
 	}
 }

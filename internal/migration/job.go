@@ -373,7 +373,7 @@ func (j *Job[P]) Finishable(ctx context.Context) (plans P, err error) {
 		return plans, err
 	}
 	if have == nil {
-		return plans, &StateError{Name: j.Name, Problem: "does not exist", Hint: "run replumb apply -f FILE first"}
+		return plans, &StateError{Name: j.Name, Problem: "does not exist", Hint: "replumb status lists the migrations of the cluster"}
 	}
 	if err := Finishable(have); err != nil {
 		return plans, err

@@ -180,8 +180,13 @@ func Reversible(m *v1alpha1.Migration, wayBack string) error {
 // Finishable refuses to finish a migration that is on its way back, or was.
 func Finishable(m *v1alpha1.Migration) error {
 	switch m.Status.Phase {
-	case v1alpha1.PhaseRollingBack, v1alpha1.PhaseRolledBack:
-		return &StateError{Name: m.Name, Problem: "is rolled back; there is nothing to finish", Hint: "replumb apply -f FILE"}
+	case v1alpha1.PhaseRollingBack:
+		return &StateError{Name: m.Name, Problem: "is being rolled back; there is nothing to finish", Hint: "replumb rollback " + m.Name + " carries on"}
+	case v1alpha1.PhaseRolledBack:
+		return &StateError{
+			Name: m.Name, Problem: "is rolled back; there is nothing to finish",
+			Hint: "to move again, replumb apply -f FILE; kubectl get migration " + m.Name + " -o yaml prints the file",
+		}
 	}
 	return nil
 }

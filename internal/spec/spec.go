@@ -113,10 +113,10 @@ func Join(a, b error) error {
 		case err == nil:
 		case errors.As(err, &many):
 			for _, e := range many.Errors {
-				bad = append(bad, Wrong(e.Field, e.Problem, e.Hint))
+				bad = add(bad, Wrong(e.Field, e.Problem, e.Hint))
 			}
 		case errors.As(err, &one):
-			bad = append(bad, Wrong(one.Field, one.Problem, one.Hint))
+			bad = add(bad, Wrong(one.Field, one.Problem, one.Hint))
 		default:
 			return err
 		}

@@ -42,7 +42,7 @@ of different shapes and echo servers behind them, moves these under traffic, and
 rehearsed; for other kinds bring a lab up.
 
 Exit code: 0 rehearsed to the end, 3 something blocks, 1 an error or a gate that could not be answered, 2 wrong command line, Migration or kind.`,
-		Example: `  replumb snapshot -o cluster.tar.gz
+		Example: `  replumb snapshot --file cluster.tar.gz
   replumb-lab rehearse cluster.tar.gz -f move.yaml
   replumb-lab rehearse cluster.tar.gz -f move.yaml --rollback
   replumb-lab rehearse cluster.tar.gz -f move.yaml --packets 12

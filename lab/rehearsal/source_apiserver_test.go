@@ -208,7 +208,7 @@ func keptService(name, ip string) *corev1.Service {
 func (s *source) snapshot() string {
 	s.Helper()
 	file := filepath.Join(s.dir, fmt.Sprintf("cluster-%d.tar.gz", time.Now().UnixNano()))
-	out, err := exec.CommandContext(s.Context(), s.replumb, "snapshot", "-o", file, "--kubeconfig", s.kubeconfig).CombinedOutput()
+	out, err := exec.CommandContext(s.Context(), s.replumb, "snapshot", "--file", file, "--kubeconfig", s.kubeconfig).CombinedOutput()
 	if err != nil {
 		s.Fatalf("%v: %s", err, out)
 	}

@@ -179,6 +179,9 @@ func TestReportOnPaper(t *testing.T) {
 	if len(wide) > 0 {
 		t.Errorf("wider than paper: %q", wide)
 	}
+	b.media(t, "screen", "light")
+	b.do(t, chromedp.EmulateViewport(360, 800))
+	b.shot(t, "phone")
 	b.quiet(t)
 }
 

@@ -42,7 +42,7 @@ func waiting() *played {
 		Done:      300,
 		Total:     1000,
 		Holder:    "root@host",
-		Next:      "replumb apply -f FILE",
+		Next:      "replumb resume move",
 		Proof:     &v1alpha1.ProofStatus{Nodes: 3, Sent: 52_640},
 		Gates: []progress.Gate{{
 			ID: "gate/api-servers", Title: "Restart the API servers <b>now</b>", Since: time.Date(2026, 11, 23, 11, 50, 0, 0, time.UTC),
@@ -123,6 +123,7 @@ func TestPage(t *testing.T) {
 	background := map[string]string{}
 	for _, scheme := range []string{"light", "dark"} {
 		b.media(t, "screen", scheme)
+		b.shot(t, "ui-"+scheme)
 		background[scheme] = eval[string](t, b, `getComputedStyle(document.body).backgroundColor`)
 		for _, selector := range []string{"body", "dt", ".good", ".attention"} {
 			if got := eval[float64](t, b, contrast+`("`+selector+`")`); got < 4.5 {
@@ -137,6 +138,7 @@ func TestPage(t *testing.T) {
 	if wide := eval[int](t, b, `document.documentElement.scrollWidth`); wide > 360 {
 		t.Errorf("on a narrow screen it is %d wide", wide)
 	}
+	b.shot(t, "ui-phone")
 	b.do(t, chromedp.EmulateViewport(1280, 900))
 
 	t.Run("drawn again by itself", func(t *testing.T) {

@@ -31,7 +31,7 @@ func TestRehearsal(t *testing.T) {
 	services := ofOtherShapes(t, l)
 	dir := t.TempDir()
 	snapshot, file := filepath.Join(dir, "cluster.tar.gz"), filepath.Join(dir, "move.yaml")
-	replumb(t, l, "snapshot", "-o", snapshot)
+	replumb(t, l, "snapshot", "--file", snapshot)
 	if err := os.WriteFile(file, []byte(`apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: move}

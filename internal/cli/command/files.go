@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/kustomize/api/krusty"
@@ -41,6 +42,18 @@ func (f *InputFiles) Declare(cmd *cobra.Command) {
 
 // Given reports whether anything was named.
 func (f *InputFiles) Given() bool { return len(f.Names) > 0 || f.kustomization != "" }
+
+// Typed is what was named as the user typed it, such as "-f move.yaml". FILE stands for nothing,
+// and for stdin, which is read by now.
+func (f *InputFiles) Typed() string {
+	switch {
+	case f.kustomization != "":
+		return "-k " + f.kustomization
+	case len(f.Names) == 0 || slices.Contains(f.Names, Stdin):
+		return "-f FILE"
+	}
+	return "-f " + strings.Join(f.Names, " -f ")
+}
 
 // Sources reads what was named, once.
 func (f *InputFiles) Sources(a *App) (all []spec.Source, err error) {

@@ -23,8 +23,8 @@ func CalledAs(argv0 string) string {
 }
 
 func spokenCommands() *regexp.Regexp {
-	const commands = "apply|backup|canary|check|explain|finish|fleet|install|overlap|pause|plan|probe|ranges|rbac|report|resume|rollback|status|" +
-		"tunnels|ui|unfreeze|version"
+	const commands = "apply|backup|canary|check|explain|finish|fleet|install|mirror-config|operator|overlap|pause|plan|probe|ranges|rbac|report|" +
+		"resume|rollback|snapshot|status|tunnels|ui|unfreeze|uninstall|version"
 	return regexp.MustCompile("(^|[\\s(\"'`])(?:kubectl )?replumb (" + commands + `)\b`)
 }
 

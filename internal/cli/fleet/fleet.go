@@ -30,8 +30,9 @@ func Command(a *command.App) *cobra.Command {
 		Use: "fleet", Short: "Run one migration over many clusters, in waves", Args: command.NoArgs,
 		Long: `Run one migration over many clusters, in waves, halted by the first loss.
 
-The file of kind Fleet names a Migration, the clusters with what differs in each, and the waves. Each cluster gets a replumb of its own,
-which resumes as every other does: after an interruption or a repair, run the same command again. docs/howto/fleets.md explains it.`,
+The file of kind Fleet names a Migration, the clusters with what differs in each, and the waves. Each cluster
+gets a replumb of its own, which resumes as every other does: after an interruption or a repair, run the same
+command again. docs/howto/fleets.md explains it.`,
 		Example: a.Example(`
   replumb fleet check -f fleet.yaml
   replumb fleet plan -f fleet.yaml
@@ -46,9 +47,10 @@ which resumes as every other does: after an interruption or a repair, run the sa
 			Use: "apply -f FILE", Short: "Apply the migration in one wave after the other",
 			Long: `Apply the migration in one wave after the other. Names clusters, servers and target ranges, and asks once.
 
-The first cluster in which it does not get through halts the fleet: the others of its wave are interrupted, which leaves them where that is
-safe, and no further one begins. Run again it goes on: clusters that are through do nothing. After each wave its soak is waited for, and the
-health action is called; if it fails, no further wave begins.
+The first cluster in which it does not get through halts the fleet: the others of its wave are interrupted,
+which leaves them where that is safe, and no further one begins. Run again it goes on: clusters that are through
+do nothing. After each wave its soak is waited for, and the health action is called; if it fails, no further
+wave begins.
 
 Exit code: the worst of those of the clusters, 4 (requests were lost) before 6 (losses cannot be
 measured), 1, 3, 5, 2 and 130.`,
@@ -59,8 +61,9 @@ measured), 1, 3, 5, 2 and 130.`,
 		act(a, fleet.Rollback, &cobra.Command{
 			Use:   "rollback -f FILE",
 			Short: "Roll the migration back, the last wave first",
-			Long: `Roll the migration back, the last wave first. Clusters in which it has not begun, or is rolled back, are left alone. It does
-not begin in any cluster if one has passed the point of no return, or cannot be reached: --wave and --cluster leave it out.`,
+			Long: `Roll the migration back, the last wave first. Clusters in which it has not begun, or is rolled back, are left
+alone. It does not begin in any cluster if one has passed the point of no return, or cannot be reached: --wave
+and --cluster leave it out.`,
 			Example: a.Example(`
   replumb fleet rollback -f fleet.yaml
   replumb fleet rollback -f fleet.yaml --cluster eu-1   # this one by itself
@@ -69,8 +72,9 @@ not begin in any cluster if one has passed the point of no return, or cannot be 
 		act(a, fleet.Finish, &cobra.Command{
 			Use:   "finish -f FILE",
 			Short: "Take old addresses away in all clusters, for good",
-			Long: `Take old addresses away in all clusters, wave by wave. This passes the point of no return of each. It does not begin in any
-cluster as long as apply has something left to do in one, or one cannot be reached: --wave and --cluster leave it out.`,
+			Long: `Take old addresses away in all clusters, wave by wave. This passes the point of no return of each. It does not
+begin in any cluster as long as apply has something left to do in one, or one cannot be reached: --wave and
+--cluster leave it out.`,
 			Example: a.Example(`
   replumb fleet finish -f fleet.yaml
   replumb fleet finish -f fleet.yaml --wave canary   # the clusters of this wave`),

@@ -50,7 +50,7 @@ func TestFleetReportSums(t *testing.T) {
 		t.Errorf("%q", doc.Summary)
 	}
 	var b strings.Builder
-	if err := doc.markdown(&b); err != nil || !strings.Contains(b.String(), `| one | a | 5 \| Services &lt;moved> |`) ||
+	if err := doc.markdown(&b); err != nil || !strings.Contains(b.String(), `| one | a | 5 \| Services &lt;moved\> |`) ||
 		!strings.Contains(b.String(), "| one | a | unknown: no answer |\n| two | d | not begun |\n") {
 		t.Errorf("%s, %v", &b, err)
 	}

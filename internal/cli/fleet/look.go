@@ -165,8 +165,8 @@ func plan(a *command.App) *cobra.Command {
 	o := &options{App: a}
 	cmd := &cobra.Command{
 		Use: "plan -f FILE", Short: "Print what the migration would do in each cluster",
-		Long: `Print what the migration would do in each cluster, in the order of the waves, also when others cannot be reached. Nothing is
-written.
+		Long: `Print what the migration would do in each cluster, in the order of the waves, also when others cannot be
+reached. Nothing is written.
 
 Exit code: the worst of those of the clusters: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		Example: a.Example(`
@@ -219,8 +219,8 @@ func status(a *command.App) *cobra.Command {
 	o := &options{App: a}
 	cmd := &cobra.Command{
 		Use: "status -f FILE", Short: "Show where the migration stands in each cluster",
-		Long: `Show where the migration stands in each cluster, as replumb status does: how much has moved, how many requests of probes were
-sent and lost, and the last error. A cluster that cannot be reached is a row with the reason.
+		Long: `Show where the migration stands in each cluster, as replumb status does: how much has moved, how many requests
+of probes were sent and lost, and the last error. A cluster that cannot be reached is a row with the reason.
 
 Exit code: 0 all clusters were looked at, else the worst of those of the clusters.`,
 		Example: a.Example(`

@@ -39,8 +39,9 @@ func report(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report -f FILE",
 		Short: "Print what happened in all clusters, as one report",
-		Long: `Print what happened in all clusters, as one report: a sentence for each, and how many requests were sent and lost in all. -o json
-and -o yaml have the whole report of each cluster, as replumb report does. A cluster that cannot be reached is a row with the reason.
+		Long: `Print what happened in all clusters, as one report: a sentence for each, and how many requests were sent and
+lost in all. -o json and -o yaml have the whole report of each cluster, as replumb report does. A cluster that
+cannot be reached is a row with the reason.
 
 Exit code: 0 all clusters were looked at, else the worst of those of the clusters.`,
 		Example: a.Example(`
@@ -132,7 +133,7 @@ func (r *document) markdown(w io.Writer) error {
 		r.Fleet, r.Migration, r.Summary, r.Made.Format(time.RFC3339))
 	for _, row := range r.rows() {
 		for i, cell := range row {
-			row[i] = strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(printable.Line(cell))
+			row[i] = printable.Markdown(cell)
 		}
 		fmt.Fprintf(w, "| %s |\n", strings.Join(row, " | "))
 	}

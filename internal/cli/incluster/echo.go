@@ -20,7 +20,8 @@ func Echo(a *command.App) *cobra.Command {
 		Use: "answer", Short: "Answer what agents ask", Hidden: true, Args: command.NoArgs,
 		Long: `answer runs in one pod while a migration of Services goes on; apply starts it, finish and rollback end it.
 
-It answers HTTP requests on port 8080, and echoes on ports 8081 (TCP) and 8082 (UDP). It reads nothing and reports nothing.`,
+It answers HTTP requests on port 8080, and echoes on ports 8081 (TCP) and 8082 (UDP). It reads nothing and
+reports nothing.`,
 		Example: a.Example("  replumb answer"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := memtrim.Trim(); err != nil {

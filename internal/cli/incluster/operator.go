@@ -47,15 +47,17 @@ func Operator(a *command.App) *cobra.Command {
 		Use:   "operator",
 		Short: "Run the Migrations that are created in the cluster",
 		Args:  command.NoArgs,
-		Long: `Run the Migrations that are created in the cluster, by spec.desired, with the same engine as apply, rollback and finish. It is
-started in the cluster, in two replicas, of which one leads; replumb install puts it there.
+		Long: `Run the Migrations that are created in the cluster, by spec.desired, with the same engine as apply, rollback and
+finish. It is started in the cluster, in two replicas, of which one leads; replumb install puts it there.
 
-One Migration runs at a time, under the lock that commands take as well. Where a command asks on a terminal, the operator asks for the
-annotation replumb.dev/approve on the Migration: finish:TOKEN, before it takes old addresses away for good. What it waits for, which
-token that is, and what keeps a Migration from going on, is in the conditions of the Migration.
+One Migration runs at a time, under the lock that commands take as well. Where a command asks on a terminal, the
+operator asks for the annotation replumb.dev/approve on the Migration: finish:TOKEN, before it takes old
+addresses away for good. What it waits for, which token that is, and what keeps a Migration from going on, is in
+the conditions of the Migration.
 
-It makes no call that a Migration names (hooks, programs, webhooks, DNS) but those whose digest --allow-calls has: who may write
-Migrations must not be able to have it run something. It listens on no port unless it is asked to.`,
+It makes no call that a Migration names (hooks, programs, webhooks, DNS) but those whose digest --allow-calls
+has: who may write Migrations must not be able to have it run something. It listens on no port unless it is
+asked to.`,
 		Example: a.Example(`
   replumb operator
   replumb operator --metrics-bind-address 8080 --health-probe-bind-address 8081

@@ -27,15 +27,16 @@ func Overlap(a *command.App) *cobra.Command {
 	var o overlapOptions
 	cmd := &cobra.Command{
 		Use: "overlap", Short: "Keep bridges up to date", Hidden: true, Args: command.NoArgs,
-		Long: `overlap runs in the cluster from the first bridge of a migration of Services to the last; apply starts it, finish and rollback end it.
+		Long: `overlap runs in the cluster from the first bridge of a migration of Services to the last; apply starts it,
+finish and rollback end it.
 
-It gives bridges the selectors and ports that their Services have, and copies of their endpoints where they have no selector.
-An address that a Service keeps itself, and that its owner or a tool takes off, it puts back, and says who wrote the Service last.
-A Service that a run has left without an address gets one once nobody is at work.
-Of several replicas one writes, and the others make up for it.
+It gives bridges the selectors and ports that their Services have, and copies of their endpoints where they have
+no selector. An address that a Service keeps itself, and that its owner or a tool takes off, it puts back, and
+says who wrote the Service last. A Service that a run has left without an address gets one once nobody is at
+work. Of several replicas one writes, and the others make up for it.
 
-It learns from POD_NAME and POD_UID in its environment who it is, and reaches the API servers at --api with the token of its
-ServiceAccount, without any Service as long as one of them answers.`,
+It learns from POD_NAME and POD_UID in its environment who it is, and reaches the API servers at --api with the
+token of its ServiceAccount, without any Service as long as one of them answers.`,
 		Example: a.Example("  replumb overlap --migration=services-to-172-24 --api=192.0.2.10:6443,192.0.2.11:6443"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := o.replica(os.Getenv)

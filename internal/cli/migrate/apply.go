@@ -31,25 +31,29 @@ func Apply(a *command.App) *cobra.Command {
 	o := &applyOptions{action: action{source: source{App: a}}}
 	cmd := &cobra.Command{
 		Use: "apply -f FILE", Short: "Run a migration; old addresses stay valid until finish", Args: command.NoArgs,
-		Long: `Do what the Migration says, up to the point of no return. spec.serviceCIDR moves Services, tier by tier and batch by
-batch, restarts what carries old addresses, and retires the old range. spec.podCIDR adds a range for pods, tests it on
-every node, and restarts pods into it, tier by tier. spec.nodes moves pods and control planes to other nodes.
-spec.mirror has a second cluster serve. spec.cni replaces the pod network, node by node while the cluster serves, or all
-at once where it serves no clients. spec.kubeProxy changes the mode of kube-proxy. Where only you can do something, such as restarting API servers with another flag,
-it says what, waits, and goes on by itself when it sees it done.
+		Long: `Do what the Migration says, up to the point of no return. spec.serviceCIDR moves Services, tier by tier and
+batch by batch, restarts what carries old addresses, and retires the old range. spec.podCIDR adds a range for
+pods, tests it on every node, and restarts pods into it, tier by tier. spec.nodes moves pods and control planes
+to other nodes. spec.mirror has a second cluster serve. spec.cni replaces the pod network, node by node while
+the cluster serves, or all at once where it serves no clients. spec.kubeProxy changes the mode of kube-proxy.
+Where only you can do something, such as restarting API servers with another flag, it says what, waits, and goes
+on by itself when it sees it done.
 
 Run again it carries on where it was, and does nothing when there is nothing to do.
 
-Several Migrations of one cluster in one file move one after the other: Services, then pods, then nodes. Nothing is begun as long as
-something blocks one of them, and what stops one keeps the later ones from being begun (docs/howto/together.md).
+Several Migrations of one cluster in one file move one after the other: Services, then pods, then nodes. Nothing
+is begun as long as something blocks one of them, and what stops one keeps the later ones from being begun
+(docs/howto/together.md).
 
-While Services, pods or nodes move, agents on every node probe what clients see (spec.proof). More failed requests than the budget allows,
-none by default, stop the run before anything else is changed; after repair the same command goes on.
+While Services, pods or nodes move, agents on every node probe what clients see (spec.proof). More failed
+requests than the budget allows, none by default, stop the run before anything else is changed; after repair the
+same command goes on.
 
-Where an operator runs in the cluster, it is given the Migration and followed, and Ctrl-C leaves it running; --local runs it here.
+Where an operator runs in the cluster, it is given the Migration and followed, and Ctrl-C leaves it running;
+--local runs it here.
 
-Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 4 stopped by the loss budget, 5 someone else works on
-the cluster, 6 agents cannot measure, 130 interrupted or paused.`,
+Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 4 stopped by the loss budget, 5
+someone else works on the cluster, 6 agents cannot measure, 130 interrupted or paused.`,
 		Example: a.Example(`
   replumb apply -f move.yaml
   replumb apply -f both.yaml                        # Services and pods as one set
@@ -71,8 +75,7 @@ the cluster, 6 agents cannot measure, 130 interrupted or paused.`,
 		},
 	}
 	o.declare(cmd)
-	cmd.Flags().StringVar(&o.until, "until", "", "stop after this phase")
-	_ = cmd.RegisterFlagCompletionFunc("until", o.phases) // the flag is there
+	o.declareUntil(cmd, &o.until, "stop after this phase")
 	cmd.Flags().BoolVar(&o.acceptDowntime, "accept-downtime", false,
 		"go on although clients may be connected; they are cut off (spec.cni)")
 	o.declareWithoutAgent(cmd)
@@ -81,7 +84,12 @@ the cluster, 6 agents cannot measure, 130 interrupted or paused.`,
 	return cmd
 }
 
-func (o *applyOptions) phases(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (o *source) declareUntil(cmd *cobra.Command, phase *string, usage string) {
+	cmd.Flags().StringVar(phase, "until", "", usage)
+	_ = cmd.RegisterFlagCompletionFunc("until", o.phases) // the flag is there
+}
+
+func (o *source) phases(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	const kept = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 	slices.Sort(o.files.Names)
 	o.files.Names = slices.Compact(o.files.Names) // cobra reads the flags twice for this

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -25,17 +26,19 @@ func Check(a *command.App) *cobra.Command {
 	o := &checkOptions{source: source{App: a}}
 	cmd := &cobra.Command{
 		Use: "check -f FILE", Short: "Check whether the cluster is fit for a migration", Args: command.NoArgs,
-		Long: `Check whether the cluster is fit for a migration, or for several of one set, and what is between these. Nothing is written.
+		Long: `Check whether the cluster is fit for a migration, or for several of one set, and what is between these. Nothing
+is written.
 
-It prints what there is to do, the worst first, and ends with a verdict that counts everything. --all adds what is well,
-and what was not looked at because it does not apply, with the reason; documents (-o json and others) have all of it.
+It prints what there is to do, the worst first, and ends with a verdict that counts everything. --all adds what
+is well, and what was not looked at because it does not apply, with the reason; documents (-o json and others)
+have all of it.
 
-Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
+Exit code: 0 nothing blocks, 3 something blocks or leaves an object out, 1 could not look.`,
 		Example: a.Example(`
   replumb check -f move.yaml
   replumb check -f move.yaml --all      # also what is well, and what does not apply
   replumb check -f both.yaml            # several Migrations in one file: docs/howto/together.md
-  replumb check -f move.yaml -o wide    # a line for every object
+  replumb check -f move.yaml -o wide    # a line for every object, with its fix
   replumb check -f move.yaml -o json
   replumb check -f move.yaml -o name    # codes alone, of what did not pass
   replumb check -f move.yaml -o custom-columns=CODE:.code,OBJECT:.object
@@ -78,9 +81,17 @@ func (o *checkOptions) show(ctx context.Context, c *command.Connection, all find
 		for _, code := range all.Codes() {
 			fmt.Fprintln(o.Out, code)
 		}
-		return all.Objection()
+		return o.objection(all.Score())
 	}
-	return cmp.Or(o.format.Print(o.Out.Verbatim(), checkDocumentOf(ctx, c, all, all.Score())), all.Objection())
+	return cmp.Or(o.format.Print(o.Out.Verbatim(), checkDocumentOf(ctx, c, all, all.Score())), o.objection(all.Score()))
+}
+
+// objection to findings of which the chosen format has only a part, or says in its own way.
+func (o *checkOptions) objection(c findings.Score) error {
+	if slices.Contains([]string{"json", "yaml"}, o.format.Name) {
+		return c.Objection("fix, of each item, says what to do")
+	}
+	return c.Objection("-o wide has what was found, and the fix of each")
 }
 
 // list shows findings to people, and ends with the verdict, which is the error as well.
@@ -94,8 +105,9 @@ func (o *checkOptions) list(all findings.Findings) error {
 	} else {
 		list.Write(w, all)
 	}
-	list.Verdict(w, all.Score())
-	return command.Told(all.Objection())
+	score := all.Score()
+	list.Verdict(w, score)
+	return command.Told(score.Objection(""))
 }
 
 // checkDocument is what was found, and what it comes to, for programs.

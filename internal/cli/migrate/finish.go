@@ -24,11 +24,13 @@ func Finish(a *command.App) *cobra.Command {
 		Use:   "finish NAME",
 		Short: "Take old addresses away, for good",
 		Args:  o.nameOrFile,
-		Long: `Take bridges and old addresses away, the old range of pods, or what is left of old nodes, of the old CNI and of a mirror, whose names lead back for good. This passes the point of no return: afterwards there is no rollback.
+		Long: `Take bridges and old addresses away, the old range of pods, or what is left of old nodes, of the old CNI and of
+a mirror, whose names lead back for good. This passes the point of no return: afterwards there is no rollback.
 
-It refuses as long as apply has something left to do, says what becomes final, and asks for the name of the cluster. Run again it carries on. With -f it goes by the
-settings in the file, such as gateWait or notify, and records them. With a file of several Migrations it begins when all have moved, and
-finishes them in the order in which they did; a name chooses one of them.`,
+It refuses as long as apply has something left to do, says what becomes final, and asks for the name of the
+cluster. Run again it carries on. With -f it goes by the settings in the file, such as gateWait or notify, and
+records them. With a file of several Migrations it begins when all have moved, and finishes them in the order in
+which they did; a name chooses one of them.`,
 		Example: a.Example(`
   replumb finish services-to-172-24
   replumb finish -f both.yaml

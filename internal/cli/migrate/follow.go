@@ -33,6 +33,8 @@ type follower struct {
 	c      *command.Connection
 	asked  *v1alpha1.Migration
 	since  time.Time
+	// files are those of the command, as typed.
+	files string
 
 	shown statusChange
 	alone bool
@@ -62,7 +64,7 @@ func (f *follower) follow(ctx context.Context) error {
 		case m == nil || m.UID != f.asked.UID:
 			return &fault.Hinted{
 				Err:  fmt.Errorf("migration %s was deleted by someone else", f.asked.Name),
-				Hint: "what had moved stays where it is; replumb apply -f FILE takes it up again",
+				Hint: "what had moved stays where it is; " + f.Name + " apply " + f.files + " takes it up again",
 			}
 		default:
 			f.show(m)

@@ -72,7 +72,7 @@ func (o *action) handOver(ctx context.Context, h handover) error {
 		return err
 	}
 	fmt.Fprintf(o.Err, "the operator runs migration %s; Ctrl-C leaves it running\n", asked.Name)
-	f := &follower{App: o.App, format: o.format, c: h.c, asked: asked, since: time.Now()}
+	f := &follower{App: o.App, format: o.format, c: h.c, asked: asked, since: time.Now(), files: o.files.Typed()}
 	if err := f.follow(ctx); err != nil {
 		return err
 	}

@@ -14,27 +14,37 @@ import (
 // Pause stops a running migration.
 func Pause(a *command.App) *cobra.Command {
 	o := &source{App: a}
-	return &cobra.Command{
-		Use: "pause NAME", Short: "Stop a running migration", Args: command.OneName,
-		Long: `Ask the command that runs the migration NAME to stop. The steps in hand are finished; old and new addresses go on answering.
-Until resume, no command goes on with it.
+	cmd := &cobra.Command{
+		Use: "pause NAME", Short: "Stop a running migration", Args: o.nameOrFile,
+		Long: `Ask the command that runs the migration NAME to stop. The steps in hand are finished; old and new addresses go
+on answering. Until resume, no command goes on with it.
 
-A run sees the pause within five seconds. Whatever it waits for by then, you, a window, a soak, a barrier or pods that have to leave, it
-waits no longer; resume begins that wait again.`,
-		Example: a.Example("  replumb pause services-to-172-24"),
+A run sees the pause within five seconds. Whatever it waits for by then, you, a window, a soak, a barrier or
+pods that have to leave, it waits no longer; resume begins that wait again.`,
+		Example: a.Example("  replumb pause services-to-172-24\n  replumb pause -f move.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			j, _, err := o.recordedJob(cmd.Context(), args[0])
+			name := nameIn(args)
+			if o.files.Given() {
+				g, err := o.one(name)
+				if err != nil {
+					return err
+				}
+				name = g.Name
+			}
+			j, _, err := o.recordedJob(cmd.Context(), name)
 			if err != nil {
 				return err
 			}
 			if err := j.Pause(cmd.Context()); err != nil {
 				return ofJob(j, err)
 			}
-			_, err = fmt.Fprintf(a.Out, "migration %s pauses\n", args[0])
-			a.Hint("%s resume %s carries on", a.Name, args[0])
+			_, err = fmt.Fprintf(a.Out, "migration %s pauses\n", name)
+			a.Hint("%s resume %s carries on", a.Name, name)
 			return err
 		},
 	}
+	o.files.Declare(cmd)
+	return cmd
 }
 
 // Resume carries on with a paused migration.
@@ -42,7 +52,8 @@ func Resume(a *command.App) *cobra.Command {
 	o := &action{source: source{App: a}}
 	cmd := &cobra.Command{
 		Use: "resume NAME", Short: "Carry on with a paused migration", Args: o.nameOrFile,
-		Long: `Take a pause back and carry on, in this process, with what was under way: apply, rollback or finish. With -f it goes by the
+		Long: `Take a pause back and carry on with what was under way: apply, rollback or finish. Where an operator runs in the
+cluster, it carries on and is followed; else, and with --local, this process does. With -f it goes by the
 settings in the file, and records them.`,
 		Example: a.Example("  replumb resume services-to-172-24\n  replumb resume -f move.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -38,7 +38,11 @@ type planOptions struct {
 	source
 	format command.Format
 	to     dirFlags
+	// until is the last phase that is planned; empty for all.
+	until string
 }
+
+const fixesByCheck = "replumb check -f FILE says of each finding what to do"
 
 // Plan prints what a migration would do, in order.
 func Plan(a *command.App) *cobra.Command {
@@ -46,15 +50,16 @@ func Plan(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "plan -f FILE", Short: "Print what a migration would do, in order", Args: command.NoArgs,
 		Long: `Print how each Service moves and at what risk, every one that stays, and then every write, in order. Nothing is
-written. Of a migration that is under way it prints what is left. Several Migrations in one file are one plan, in the order in which
-they move, whatever their order in the file.
+written. Of a migration that is under way it prints what is left. Several Migrations in one file are one plan,
+in the order in which they move, whatever their order in the file.
 
-Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
+Exit code: 0 nothing blocks, 3 something blocks or leaves an object out, 1 could not look.`,
 		Example: a.Example(`
   replumb plan -f move.yaml
   replumb plan -f both.yaml                   # of several Migrations, in the order in which they move
   replumb plan -f move.yaml -o yaml           # with every object and patch in full
   replumb plan -f move.yaml -o markdown       # as the text of a change ticket
+  replumb plan -f move.yaml --until extend    # the writes of the first phases alone
   replumb plan -f move.yaml -o json > plan.json && replumb apply -f move.yaml --plan plan.json
   replumb plan -f mirror.yaml --to-dir manifests/   # what would be copied, as files
   replumb plan -f move.yaml --from cluster.tar.gz   # of a snapshot, without the cluster`),
@@ -66,7 +71,7 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 			case s != nil:
 				return o.planSet(cmd.Context(), s)
 			}
-			j, c, err := o.open(cmd.Context(), g, o.to.fit)
+			j, c, err := o.open(cmd.Context(), g, o.to.fit, hasPhase(o.until))
 			if err != nil {
 				return err
 			}
@@ -77,6 +82,11 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 			if err != nil {
 				return ofJob(j, err)
 			}
+			if o.until != "" {
+				if look.Outstanding, err = look.Outstanding.Until(o.until); err != nil {
+					return err
+				}
+			}
 			return o.show(cmd.Context(), c, j, look)
 		},
 	}
@@ -84,6 +94,7 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 	o.declareFrom(cmd)
 	o.declareWithoutAgent(cmd)
 	o.format.DeclareDocument(cmd, "table", "wide", "json", "yaml", "name", "markdown")
+	o.declareUntil(cmd, &o.until, "stop after this phase, as apply would")
 	o.to.declare(cmd)
 	return cmd
 }
@@ -128,7 +139,7 @@ func (o *planOptions) show(ctx context.Context, c *command.Connection, j migrati
 			return err
 		}
 	}
-	return look.Findings.Objection()
+	return look.Findings.Score().Objection(fixesByCheck)
 }
 
 func planOf(ctx context.Context, c *command.Connection, look migration.Inspection) (doc planDocument, err error) {

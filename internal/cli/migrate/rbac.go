@@ -26,16 +26,17 @@ func RBAC(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rbac [KIND | -f FILE]",
 		Short: "Print the roles that a migration takes",
-		Long: `Print the roles of Kubernetes that a migration takes, and bindings to those who are named, for kubectl apply. Nothing is written.
+		Long: `Print the roles of Kubernetes that a migration takes, and bindings to those who are named, for kubectl apply.
+Nothing is written.
 
-KIND is ` + strings.Join(commandKinds(), ", ") + `; its roles are those of the files in deploy. With -f they are what the Migration in
-FILE takes in the cluster that it is for: without the agents' if there are to be none, and of a mirror with the kinds by name that this
-cluster has.
+KIND is ` + strings.Join(commandKinds(), ", ") + `; its roles are those of the files in deploy.
+With -f they are what the Migration in FILE takes in the cluster that it is for: without the agents' if there are
+to be none, and of a mirror with the kinds by name that this cluster has.
 
 Purposes are view (check, plan, status, report), operate (apply, rollback, finish and all others), agents (what it
-takes to have agents run) and overlap (what keeps bridges in step between commands). Others are without-agents (what
-agents do else), behind-cilium (what keeps the type of Services that have moved there), kubeadm-gates (pods that pass gates) and
-kubeadm-etcd (a pod that etcd is reached through). Each of the others needs view as well.`,
+takes to have agents run) and overlap (what keeps bridges in step between commands). Others are without-agents
+(what agents do else), behind-cilium (what keeps the type of Services that have moved there), kubeadm-gates
+(pods that pass gates) and kubeadm-etcd (a pod that etcd is reached through). Each of the others needs view as well.`,
 		Example: a.Example(`
   replumb rbac services                                # the roles
   replumb rbac services --user jane                    # and bindings of all of them to jane

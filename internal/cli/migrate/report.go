@@ -26,20 +26,24 @@ func Report(a *command.App) *cobra.Command {
 	o := &reportOptions{source: source{App: a}}
 	cmd := &cobra.Command{
 		Use: "report NAME", Short: "Write what happened in a migration, for people", Args: o.nameOrFile,
-		Long: `Write what happened in a migration as one file of HTML, which opens in a browser without a network. It has when it was, how
-long it took and who ran it, how many requests failed, a timeline of phases and batches above availability and latency, every loss, every
-Service, gates, findings, and who still uses old addresses. It can be made while the migration goes on, and afterwards. Of a Migration that
-was deleted, the report is there as it was when the last command that ran it ended: the cluster keeps those of the last 20 migrations, in
-namespace replumb-journal.
+		Long: `Write what happened in a migration as one file of HTML, which opens in a browser without a network. It has when
+it was, how long it took and who ran it, how many requests failed, a timeline of phases and batches above
+availability and latency, every loss, every Service, gates, findings, and who still uses old addresses. It can
+be made while the migration goes on, and afterwards. Of a Migration that was deleted, the report is there as it
+was when the last command that ran it ended: the cluster keeps those of the last 20 migrations, in namespace
+replumb-journal.
 
-Without flags it is written to NAME.html. --file names another file; one that is there is replaced; - is stdout. -o json, -o yaml and
-templates print the same as a document for programs. -o FILE.html is --file FILE.html.
+Without flags it is written to NAME.html. --file names another file; one that is there is replaced; - is stdout.
+-o markdown is its short form, for a ticket; -o json, -o yaml and templates print the same as a document for
+programs. -o FILE.html is --file FILE.html.
 
-With -f and several Migrations it prints what happened in each, and how many requests were sent and lost in all, and writes a file for each.`,
+With -f and several Migrations it prints what happened in each, and how many requests were sent and lost in all,
+and writes a file for each.`,
 		Example: a.Example(`
   replumb report services-to-172-24                  # writes services-to-172-24.html
   replumb report -f both.yaml                        # of several Migrations, as one report
   replumb report services-to-172-24 --file /tmp/move.html
+  replumb report services-to-172-24 -o markdown      # to close a change ticket with
   replumb report services-to-172-24 -o json | jq .requests`),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g, s, err := o.fromFiles(o.format, args)
@@ -57,6 +61,8 @@ With -f and several Migrations it prints what happened in each, and how many req
 			switch {
 			case err != nil:
 				return err
+			case o.format.Name == "markdown":
+				return doc.Markdown(a.Out)
 			case o.format.Name != "html":
 				return o.format.Print(a.Out.Verbatim(), doc)
 			case o.file == stdout:
@@ -70,7 +76,7 @@ With -f and several Migrations it prints what happened in each, and how many req
 			return err
 		},
 	}
-	o.format.DeclareDocument(cmd, "html", "json", "yaml")
+	o.format.DeclareDocument(cmd, "html", "markdown", "json", "yaml")
 	o.files.Declare(cmd)
 	cmd.Flags().StringVar(&o.file, "file", "", "file to write the HTML to, - for stdout (default NAME.html)")
 	known := cmd.PreRunE

@@ -28,16 +28,18 @@ func Rollback(a *command.App) *cobra.Command {
 	o := &rollbackOptions{action: action{source: source{App: a}}}
 	cmd := &cobra.Command{
 		Use: "rollback NAME", Short: "Bring everything back to where it was", Args: o.nameOrFile,
-		Long: `Bring back what apply has moved: Services to their old addresses, with cluster DNS and the default range, pods to the old
-range, nodes to the old network, names of a mirror to the first cluster, the old CNI, the former mode of kube-proxy. Like apply it waits where only you can do something.
+		Long: `Bring back what apply has moved: Services to their old addresses, with cluster DNS and the default range, pods
+to the old range, nodes to the old network, names of a mirror to the first cluster, the old CNI, the former mode
+of kube-proxy. Like apply it waits where only you can do something.
 
 It works from every point before finish has passed the point of no return, and carries on when run again.
 
-Services that were made in the new range since the migration began are listed first. --late says whether they move to free addresses in
-the old range, or stay, and the new range with them; without it you are asked. A rollback that goes on by itself keeps them.
+Services that were made in the new range since the migration began are listed first. --late says whether they
+move to free addresses in the old range, or stay, and the new range with them; without it you are asked. A
+rollback that goes on by itself keeps them.
 
-With -f it goes by the settings in the file, such as gateWait or notify, and records them. Of a file with several Migrations it takes back
-the last one first; a name chooses one of them.`,
+With -f it goes by the settings in the file, such as gateWait or notify, and records them. Of a file with
+several Migrations it takes back the last one first; a name chooses one of them.`,
 		Example: a.Example(`
   replumb rollback services-to-172-24
   replumb rollback services-to-172-24 --yes   # where there is no terminal to ask on

@@ -136,8 +136,18 @@ func (o *action) goBackOnLoss(ctx context.Context, c *command.Connection, j migr
 	}
 	return &fault.Hinted{
 		Err:  fmt.Errorf("%s, since %w", of.WentBack, loss),
-		Hint: "repair what the probes met with, then replumb apply -f FILE begins again",
+		Hint: "repair what the probes met with, then " + o.again(of.Name),
 	}
+}
+
+// again is how to begin with a migration that is back where it was; without a file of the command
+// it names where one is.
+func (o *action) again(name string) string {
+	text := o.Name + " apply " + o.files.Typed() + " begins again"
+	if !o.files.Given() {
+		text += "; kubectl get migration " + name + " -o yaml prints the file"
+	}
+	return text
 }
 
 func proofLines(w io.Writer, p *v1alpha1.ProofStatus, rows int) {

@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/reporting/htmlreport"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
@@ -24,7 +25,7 @@ func (o *checkOptions) checkSet(ctx context.Context, s *set) error {
 		return err
 	}
 	named := s.found(looks)
-	found := unnamed(named)
+	found, score := unnamed(named), s.score(looks)
 	switch o.format.Name {
 	case "table", "wide":
 		return o.showChecks(ctx, s, looks)
@@ -32,9 +33,20 @@ func (o *checkOptions) checkSet(ctx context.Context, s *set) error {
 		for _, code := range found.Codes() {
 			fmt.Fprintln(o.Out, code)
 		}
-		return found.Objection()
+		return o.objection(score)
 	}
-	return cmp.Or(o.format.Print(o.Out.Verbatim(), checkDocumentOf(ctx, s.c, named, found.Score())), found.Objection())
+	return cmp.Or(o.format.Print(o.Out.Verbatim(), checkDocumentOf(ctx, s.c, named, score)), o.objection(score))
+}
+
+// score counts the checks of each migration, and those between them.
+func (s *set) score(looks []*migration.Inspection) findings.Score {
+	sum := s.between(looks).Score()
+	for _, look := range looks {
+		if look != nil {
+			sum = sum.Plus(look.Findings.Score())
+		}
+	}
+	return sum
 }
 
 func (o *checkOptions) showChecks(ctx context.Context, s *set, looks []*migration.Inspection) error {
@@ -59,11 +71,11 @@ func (o *checkOptions) showChecks(ctx context.Context, s *set, looks []*migratio
 	if err != nil {
 		return err
 	}
-	all := unnamed(s.found(looks))
+	score := s.score(looks)
 	list, w := o.Checklist(o.all)
 	fmt.Fprintln(s.Out, "== in all")
-	list.Verdict(w, all.Score())
-	return command.Told(all.Objection())
+	list.Verdict(w, score)
+	return command.Told(score.Objection(""))
 }
 
 func (s *set) heading(i int) string {
@@ -71,8 +83,8 @@ func (s *set) heading(i int) string {
 }
 
 func (o *planOptions) planSet(ctx context.Context, s *set) error {
-	if o.to.dir != "" {
-		return oneOnly("--to-dir")
+	if err := oneOnly(only(o.to.dir != "", "--to-dir"), only(o.until != "", "--until")); err != nil {
+		return err
 	}
 	if err := s.reach(ctx); err != nil {
 		return err
@@ -86,7 +98,7 @@ func (o *planOptions) planSet(ctx context.Context, s *set) error {
 	} else {
 		err = s.planDocuments(ctx, looks)
 	}
-	return cmp.Or(err, unnamed(s.found(looks)).Objection())
+	return cmp.Or(err, s.score(looks).Objection(fixesByCheck))
 }
 
 func (s *set) planDocuments(ctx context.Context, looks []*migration.Inspection) error {
@@ -204,7 +216,6 @@ func (o *reportOptions) reportSet(ctx context.Context, s *set) error {
 	}
 	doc := setReport{DocumentHead: command.HeadOf("SetReport", s.members[0].Name), Made: time.Now().UTC().Truncate(time.Second)}
 	var parts []command.ReportPart
-	var files []string
 	for _, of := range s.members {
 		row := setReportRow{Migration: of.Name}
 		if of.have != nil {
@@ -212,30 +223,55 @@ func (o *reportOptions) reportSet(ctx context.Context, s *set) error {
 			if err != nil {
 				return err
 			}
-			row.Summary = page.Summary
-			if row.Report, err = json.Marshal(page); err != nil {
+			if err := row.take(page); err != nil {
 				return err
 			}
-			if page.Requests != nil {
-				row.Sent, row.Failed = page.Requests.Sent, page.Requests.Failed
-				row.Late, row.NotMeasured = page.Requests.Late, page.Requests.NotMeasured
-			}
-			if o.format.Name == "html" {
-				if err := writeReport(of.Name+".html", page); err != nil {
-					return err
-				}
-				files = append(files, of.Name+".html")
+			if err := o.writePart(page); err != nil {
+				return err
 			}
 		}
 		doc.Migrations, parts = append(doc.Migrations, row), append(parts, row.ReportPart)
 	}
 	doc.Summary = command.Summarize(parts, "migration")
-	if o.format.Name != "html" {
-		return o.format.Print(o.Out.Verbatim(), doc)
+	switch o.format.Name {
+	case "html":
+		return o.listParts(doc)
+	case "markdown":
+		_, err := fmt.Fprintf(o.Out, "\n**%s**\n", doc.Summary)
+		return err
 	}
+	return o.format.Print(o.Out.Verbatim(), doc)
+}
+
+func (r *setReportRow) take(page *htmlreport.Document) (err error) {
+	r.Summary = page.Summary
+	if page.Requests != nil {
+		r.Sent, r.Failed = page.Requests.Sent, page.Requests.Failed
+		r.Late, r.NotMeasured = page.Requests.Late, page.Requests.NotMeasured
+	}
+	r.Report, err = json.Marshal(page)
+	return err
+}
+
+// writePart writes the page of one migration, in the formats that have one for each.
+func (o *reportOptions) writePart(page *htmlreport.Document) error {
+	switch o.format.Name {
+	case "html":
+		return writeReport(page.Migration+".html", page)
+	case "markdown":
+		return page.Markdown(o.Out)
+	}
+	return nil
+}
+
+func (o *reportOptions) listParts(doc setReport) error {
 	rows := [][]string{{"MIGRATION", "WHAT HAPPENED"}}
+	var files []string
 	for _, row := range doc.Migrations {
 		rows = append(rows, []string{row.Migration, cmp.Or(row.Summary, "not begun")})
+		if row.Report != nil {
+			files = append(files, row.Migration+".html")
+		}
 	}
 	fmt.Fprintln(o.Out, doc.Summary)
 	err := terminal.Table(o.Out, rows)

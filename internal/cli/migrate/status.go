@@ -112,14 +112,15 @@ func Status(a *command.App) *cobra.Command {
 		Use:   "status [NAME]",
 		Short: "Show where each migration stands", SuggestFor: []string{"get", "list", "ls", "show", "migrations"},
 		Args: cobra.MaximumNArgs(1),
-		Long: `Show where each migration stands, what still holds the old range, and who is working on it, read from the objects
-themselves. What is not at its end comes first; -o wide lists everything.
+		Long: `Show where each migration stands, what still holds the old range, and who is working on it, read from the
+objects themselves. What is not at its end comes first; -o wide lists everything.
 
---watch shows one page that fits 40 lines, however many Services there are, and draws it again on a terminal. It has
-phase, batch and tier, how many move in a minute, when the rest will have moved, what was lost, who runs it, and the
-instructions of gates that wait for you. It reads what the run writes into the cluster, and counts the objects as status
-does, which takes up to ten seconds, and ends when the migration is where it was asked to go. NO_COLOR=1 takes colours away;
-with TERM=dumb, or where stdout is no terminal, pages follow one another, one for each thing that happens.`,
+--watch shows one page that fits 40 lines, however many Services there are, and draws it again on a terminal. It
+has phase, batch and tier, how many move in a minute, when the rest will have moved, what was lost, who runs it,
+and the instructions of gates that wait for you. It reads what the run writes into the cluster, and counts the
+objects as status does, which takes up to ten seconds, and ends when the migration is where it was asked to go.
+NO_COLOR=1 takes colours away; with TERM=dumb, or where stdout is no terminal, pages follow one another, one for
+each thing that happens.`,
 		Example: a.Example(`
   replumb status
   replumb status -f both.yaml                 # of several Migrations in one file, in their order

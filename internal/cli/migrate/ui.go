@@ -26,11 +26,12 @@ func UI(a *command.App) *cobra.Command {
 		Use:   "ui [NAME]",
 		Short: "Show a migration in a browser, live",
 		Args:  cobra.MaximumNArgs(1),
-		Long: `Serve a page, on this machine alone, that shows where the migration NAME stands and its report, and draws itself again: what status --watch
-and report print. What a gate or a condition asks people to confirm by an annotation of the Migration can be confirmed there; nothing else is
-ever written.
+		Long: `Serve a page, on this machine alone, that shows where the migration NAME stands and its report, and draws itself
+again: what status --watch and report print. What a gate or a condition asks people to confirm by an annotation
+of the Migration can be confirmed there; nothing else is ever written.
 
-The URL is printed. It has a secret that is another one each time: a user who has the URL may look, and confirm, with your rights. Ctrl-C ends it.`,
+The URL is printed. It has a secret that is another one each time: a user who has the URL may look, and confirm,
+with your rights. Ctrl-C ends it.`,
 		Example: a.Example(`
   replumb ui services-to-172-24
   replumb ui --port 8080`),

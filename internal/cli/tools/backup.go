@@ -10,26 +10,15 @@ import (
 	"github.com/replumb/replumb/internal/safety/backup"
 )
 
-// Backup works with the backups of a migration.
+// Backup writes the backups of a migration as files.
 func Backup(a *command.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "backup", Short: "Work with the backups of a migration", Args: command.NoArgs,
-		Long: `Work with the backups of a migration: the manifests of what it changes, as they were before, stored in the cluster.
-They are removed at the end, unless the Migration says spec.backups: Keep.`,
-		Example: a.Example("  replumb backup export services-to-172-24 ./backup"),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(backupExport(a))
-	return cmd
-}
-
-func backupExport(a *command.App) *cobra.Command {
 	return &cobra.Command{
-		Use: "export NAME DIR", Short: "Write the backups of a migration as files that kubectl apply accepts",
+		Use: "backup NAME DIR", Short: "Write what a migration has changed, as it was before, as files that kubectl apply accepts",
 		Long: `Write every object as it was before the migration NAME first changed it, one file each, into the directory DIR.
 
-The directory is made if it is not there. Only you can read the files: they may hold Secrets. No file is overwritten.`,
-		Example: a.Example("  replumb backup export services-to-172-24 ./backup\n  kubectl diff -f ./backup"),
+The cluster keeps them until the migration is over, and afterwards if it says spec.backups: Keep. The directory
+is made if it is not there. Only you can read the files: they may hold Secrets. No file is overwritten.`,
+		Example: a.Example("  replumb backup services-to-172-24 ./backup\n  kubectl diff -f ./backup"),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return &command.UsageError{Problem: "name one Migration and a directory", Hint: cmd.CommandPath() + " --help"}

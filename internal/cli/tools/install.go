@@ -41,15 +41,17 @@ func Install(a *command.App) *cobra.Command {
 		Use:   "install",
 		Short: "Print what replumb needs in a cluster, or install it",
 		Args:  command.NoArgs,
-		Long: `Print the manifests of replumb for a cluster: the definitions of Migration and NodeReport, a policy that keeps an older build from
-replacing them, the namespaces, and the operator, of two replicas, with its account and rights. Nothing is asked of a cluster and nothing
-is written.
+		Long: `Print the manifests of replumb for a cluster: the definitions of Migration and NodeReport, a policy that keeps
+an older build from replacing them, the namespaces, and the operator, of two replicas, with its account and
+rights. Nothing is asked of a cluster and nothing is written.
 
-With --apply they are written by server-side apply, and it waits until the operator runs. Run again, with a later version for instance, it
-brings the installation up to date. A cluster that has the definitions of a newer build is refused, and left as it is.
+With --apply they are written by server-side apply, and it waits until the operator runs. Run again, with a
+later version for instance, it brings the installation up to date. A cluster that has the definitions of a newer
+build is refused, and left as it is.
 
-The operator has the rights of every kind of migration: treat who may write Migrations as an administrator of the cluster. Without it
-(--no-operator) migrations run where their commands do, with the rights of who runs them; apply then needs no installation at all.`,
+The operator has the rights of every kind of migration: treat who may write Migrations as an administrator of
+the cluster. Without it (--no-operator) migrations run where their commands do, with the rights of who runs
+them; apply then needs no installation at all.`,
 		Example: a.Example(`
   replumb install | kubectl apply -f -          # print, look, apply
   replumb install --apply                       # the same, and wait until the operator runs
@@ -211,11 +213,12 @@ func Uninstall(a *command.App) *cobra.Command {
 		Use:   "uninstall",
 		Short: "Take replumb out of a cluster",
 		Args:  command.NoArgs,
-		Long: `Remove what install has made: the operator, rights, roles and bindings, the definitions, and with them all Migrations that are
-over.
+		Long: `Remove what install has made: the operator, rights, roles and bindings, the definitions, and with them all
+Migrations that are over.
 
-It refuses as long as a migration is under way, or bridges, reserved addresses or a freeze of one are there; finish or roll back first. A
-namespace with backups, journals or anything of yours in it stays, and is named. Run again it carries on.`,
+It refuses as long as a migration is under way, or bridges, reserved addresses or a freeze of one are there;
+finish or roll back first. A namespace with backups, journals or anything of yours in it stays, and is named.
+Run again it carries on.`,
 		Example: a.Example("  replumb uninstall\n  replumb uninstall --yes   # where there is no terminal to ask on"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()

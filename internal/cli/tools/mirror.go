@@ -22,17 +22,6 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// Mirror prepares a mirror of a cluster.
-func Mirror(a *command.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "mirror", Short: "Prepare a mirror of a cluster", Args: command.NoArgs,
-		Long: `Prepare a mirror of a cluster. The mirror itself is a Migration with spec.mirror: plan, apply and finish run it.`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(mirrorConfig(a))
-	return cmd
-}
-
 type mirrorOptions struct {
 	*command.App
 	files                 command.InputFiles
@@ -40,28 +29,33 @@ type mirrorOptions struct {
 	services, pods, nodes []string
 }
 
-func mirrorConfig(a *command.App) *cobra.Command {
+// MirrorConfig makes the configuration of a mirror's installer.
+func MirrorConfig(a *command.App) *cobra.Command {
 	o := &mirrorOptions{App: a}
 	cmd := &cobra.Command{
-		Use:   "config --name NAME",
+		Use:   "mirror-config --name NAME",
 		Args:  command.NoArgs,
 		Short: "Make the configuration of a cluster's mirror from the cluster's own",
-		Long: `Print the configuration of a cluster's mirror, made from that of the cluster. Nothing is written anywhere, and no cluster is made.
+		Long: `Print the configuration of a cluster's mirror, made from that of the cluster. Nothing is written anywhere, and
+no cluster is made. The mirror itself is a Migration with spec.mirror: plan, apply and finish run it.
 
-Of a cluster of kubeadm, it reads what kubeadm keeps in kube-system: the ConfigMaps kubeadm-config, kubelet-config and kube-proxy. What comes
-of them is for kubeadm init --config. Of one of kOps, it reads the file that --kops-cluster names, which kops get -o yaml prints: the Cluster and
-its InstanceGroups. What comes of that is for kops create -f; no cluster is asked.
+Of a cluster of kubeadm, it reads what kubeadm keeps in kube-system: the ConfigMaps kubeadm-config,
+kubelet-config and kube-proxy. What comes of them is for kubeadm init --config. Of one of kOps, it reads the
+file that --kops-cluster names, which kops get -o yaml prints: the Cluster and its InstanceGroups. What comes of
+that is for kops create -f; no cluster is asked.
 
-The mirror has the same version, feature gates, and flags that decide how workloads run. It has another name, and the ranges that flags or a
-Migration (-f) name: of Services spec.serviceCIDR.to, of pods spec.podCIDR.to or spec.cni.podCIDR, of nodes spec.nodes.new.cidrs; flags win.
-Left out are certificates, keys, tokens, passwords, the source's etcd and its backups, and what in a cloud belongs to the source. Lines with
-"FILL IN:" are for you to complete, lines with "CHECK:" to look at.
+The mirror has the same version, feature gates, and flags that decide how workloads run. It has another name,
+and the ranges that flags or a Migration (-f) name: of Services spec.serviceCIDR.to, of pods spec.podCIDR.to or
+spec.cni.podCIDR, of nodes spec.nodes.new.cidrs; flags win. Left out are certificates, keys, tokens, passwords,
+the source's etcd and its backups, and what in a cloud belongs to the source. Lines with "FILL IN:" are for you
+to complete, lines with "CHECK:" to look at.
 
-Exit code: 0 printed, 1 the source could not be read, or is not what kubeadm or kOps have, 2 the command line is wrong.`,
+Exit code: 0 printed, 1 the source could not be read, or is not what kubeadm or kOps have, 2 the command line is
+wrong.`,
 		Example: a.Example(`
-  replumb mirror config --name mirror --endpoint api.mirror.example.com:6443 --pod-cidr 10.245.0.0/16 > mirror.yaml
+  replumb mirror-config --name mirror --endpoint api.mirror.example.com:6443 --pod-cidr 10.245.0.0/16 > mirror.yaml
   kops get --name prod.example.com -o yaml > prod.yaml
-  replumb mirror config --name mirror.example.com --kops-cluster prod.yaml --node-cidr 172.30.0.0/16 > mirror.yaml`),
+  replumb mirror-config --name mirror.example.com --kops-cluster prod.yaml --node-cidr 172.30.0.0/16 > mirror.yaml`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			wanted, err := o.wanted()
 			if err != nil {

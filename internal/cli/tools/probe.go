@@ -43,8 +43,8 @@ func Probe(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "probe TARGET... | -f FILE",
 		Short: "Send requests at a steady rate, and report each that is lost",
-		Long: `Send requests at a steady rate, whatever becomes of those before, and tell each loss as it happens, until interrupted
-or for --duration. No cluster is needed.
+		Long: `Send requests at a steady rate, whatever becomes of those before, and tell each loss as it happens, until
+interrupted or for --duration. No cluster is needed.
 
     http://HOST:PORT/PATH  https://HOST/PATH   GET, over a new connection each time
     tcp://HOST:PORT                            connect, and close
@@ -52,15 +52,16 @@ or for --duration. No cluster is needed.
     stream://HOST:PORT                         numbered lines over one connection, each to be echoed
     dns://NAME[@SERVER:PORT]                   look the name up, A and AAAA
 
-A stall is a stretch of 50ms or more, and of two requests at least, in which none was answered, though they may all have been in the
-end. To see one of 100ms, take a rate of 40 or more. Beyond some 400 new TCP connections a second to one address, Linux may run out
-of ports.
+A stall is a stretch of 50ms or more, and of two requests at least, in which none was answered, though they may
+all have been in the end. To see one of 100ms, take a rate of 40 or more. Beyond some 400 new TCP connections a
+second to one address, Linux may run out of ports.
 
-A late answer was good, but took more than a second, or a second question to a name server: something on the way was lost and sent again.
-It is no failure. A request is not measured if this machine stood still, or could not send it in time: it says nothing of the target.
+A late answer was good, but took more than a second, or a second question to a name server: something on the way
+was lost and sent again. It is no failure. A request is not measured if this machine stood still, or could not
+send it in time: it says nothing of the target.
 
-Exit code: 0 done, 1 error, 2 wrong command line, 4 more requests failed than --budget allows, 6 more than one in a thousand could not be
-measured.`,
+Exit code: 0 done, 1 error, 2 wrong command line, 4 more requests failed than --budget allows, 6 more than one
+in a thousand could not be measured.`,
 		Example: a.Example(`
   replumb probe http://shop.example.com/healthz
   replumb probe tcp://10.96.0.1:443 dns://kubernetes.default.svc.cluster.local@10.96.0.10 --rate 50

@@ -42,22 +42,24 @@ func Ranges(a *command.App) *cobra.Command {
 		Use:   "ranges",
 		Short: "Show which address ranges clusters use, where they overlap, and which are free",
 		Args:  command.NoArgs,
-		Long: `Show which address ranges one or several clusters use, where they overlap, and which are free for Services and pods. Nothing is
-written. Each range has its source, an object and its field.
+		Long: `Show which address ranges one or several clusters use, where they overlap, and which are free for Services and
+pods. Nothing is written. Each range has its source, an object and its field.
 
-Ranges of Services are those of ServiceCIDRs, or the flag of API servers. Ranges of pods are those of Nodes, of Calico's IPPools, used or
-not, of Cilium's pools, and those that controller managers, kube-proxy, kubeadm and flannel are configured with. Of nodes the addresses are
-known, and not the network, so proposals stay clear of the /24, or the /64 of IPv6, around each. Networks that Migrations name are
-read too. No object of Kubernetes names the networks of a cloud, an office or a VPN: name them with --network.
+Ranges of Services are those of ServiceCIDRs, or the flag of API servers. Ranges of pods are those of Nodes, of
+Calico's IPPools, used or not, of Cilium's pools, and those that controller managers, kube-proxy, kubeadm and
+flannel are configured with. Of nodes the addresses are known, and not the network, so proposals stay clear of
+the /24, or the /64 of IPv6, around each. Networks that Migrations name are read too. No object of Kubernetes
+names the networks of a cloud, an office or a VPN: name them with --network.
 
-An overlap is two ranges that share addresses: in a cluster, between clusters, or with a network. Nodes may be in a network. A range
-in 100.64.0.0/10 (shared address space, RFC 6598) is a warning, since Tailscale and some clouds give machines addresses of it.
+An overlap is two ranges that share addresses: in a cluster, between clusters, or with a network. Nodes may be
+in a network. A range in 100.64.0.0/10 (shared address space, RFC 6598) is a warning, since Tailscale and some
+clouds give machines addresses of it.
 
-Proposals are private addresses (RFC 1918, and fd00::/8 of IPv6) that overlap with nothing that was read, nor with each other. They
-are as wide as what the cluster has, unless you say.
+Proposals are private addresses (RFC 1918, and fd00::/8 of IPv6) that overlap with nothing that was read, nor
+with each other. They are as wide as what the cluster has, unless you say.
 
-Exit code: 0 no overlap, 3 overlaps, or rights are missing to read everything, 1 a cluster could not be looked at; what the others have
-is shown.`,
+Exit code: 0 no overlap, 3 overlaps, or rights are missing to read everything, 1 a cluster could not be looked
+at; what the others have is shown.`,
 		Example: a.Example(`
   replumb ranges
   replumb ranges --contexts prod,staging --network vpc=10.0.0.0/16 --network vpn=100.64.0.0/10

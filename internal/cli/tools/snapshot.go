@@ -26,31 +26,32 @@ const onlyMine = 0o600
 func Snapshot(a *command.App) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
-		Use:   "snapshot -o FILE",
+		Use:   "snapshot --file FILE",
 		Short: "Keep what check, plan and ranges read of a cluster in a file",
 		Args:  command.NoArgs,
-		Long: `Read a cluster with your own rights, and keep in one file what check, plan and ranges read of it. Nothing is written to the cluster.
-check, plan and ranges answer from the file with --from, without the cluster.
+		Long: `Read a cluster with your own rights, and keep in one file what check, plan and ranges read of it. Nothing is
+written to the cluster. check, plan and ranges answer from the file with --from, without the cluster.
 
-No value of a Secret is in the file: of each key it has the addresses, ranges and reverse zones in the value, in which checks look for old
-ones. Everything else is as it is in the cluster, ConfigMaps and the environment of workloads included, with passwords that are in there.
-Only you can read the file. A file that is there already is not overwritten.
+No value of a Secret is in the file: of each key it has the addresses, ranges and reverse zones in the value, in
+which checks look for old ones. Everything else is as it is in the cluster, ConfigMaps and the environment of
+workloads included, with passwords that are in there. Only you can read the file. A file that is there already
+is not overwritten.
 
-What you may not read is named, and is not known later either. The role to view of those who move Services reads all that is needed for
-that kind (replumb rbac services --for view).`,
+What you may not read is named, and is not known later either. The role to view of those who move Services reads
+all that is needed for that kind (replumb rbac services --for view).`,
 		Example: a.Example(`
-  replumb snapshot -o cluster.tar.gz
+  replumb snapshot --file cluster.tar.gz
   replumb check -f move.yaml --from cluster.tar.gz
   replumb plan -f move.yaml --from cluster.tar.gz
   replumb ranges --from cluster.tar.gz`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
-				return &command.UsageError{Problem: "name the file to write", Hint: a.Name + " snapshot -o cluster.tar.gz"}
+				return &command.UsageError{Problem: "name the file to write", Hint: a.Name + " snapshot --file cluster.tar.gz"}
 			}
 			return takeSnapshot(cmd.Context(), a, file)
 		},
 	}
-	cmd.Flags().StringVarP(&file, "output", "o", "", "file to write, such as cluster.tar.gz")
+	cmd.Flags().StringVar(&file, "file", "", "file to write, such as cluster.tar.gz")
 	return cmd
 }
 

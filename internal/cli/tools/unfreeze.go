@@ -13,12 +13,12 @@ func Unfreeze(a *command.App) *cobra.Command {
 	var format command.Format
 	cmd := &cobra.Command{
 		Use: "unfreeze", Short: "Lift the freeze of Services in flight and of deployments, and resume Argo CD and Flux", Args: command.NoArgs,
-		Long: `Remove the policies that keep others from changing Services in flight, and from deploying while a migration is in
-flight, and resume what it has suspended of Argo CD and Flux, as it was before. What its owner has changed since is left
-as it is, and named.
+		Long: `Remove the policies that keep others from changing Services in flight, and from deploying while a migration is
+in flight, and resume what it has suspended of Argo CD and Flux, as it was before. What its owner has changed
+since is left as it is, and named.
 
-The migration itself can go on: it follows changes by others where it can, and else stops and says so. The next apply
-freezes again, unless the Migration says spec.freeze: Disabled, or has no spec.deploymentFreeze.`,
+The migration itself can go on: it follows changes by others where it can, and else stops and says so. The next
+apply freezes again, unless the Migration says spec.freeze: Disabled, or has no spec.deploymentFreeze.`,
 		Example: a.Example("  replumb unfreeze"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.Reach(cmd.Context())

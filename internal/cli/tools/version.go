@@ -68,11 +68,11 @@ func Version(a *command.App) *cobra.Command {
 		Use:   "version",
 		Short: "Print the versions of this program and of what the cluster has",
 		Args:  command.NoArgs,
-		Long: `Print the version of this program, the revisions of replumb's definitions in the cluster, and the version of the operator, if there
-is one.
+		Long: `Print the version of this program, the revisions of replumb's definitions in the cluster, and the version of the
+operator, if there is one.
 
-It ends with exit code 3 if they do not go together: client and operator may be one minor version apart, and the definitions must not be
-newer than the client (docs/support.md). With --client no cluster is asked.`,
+It ends with exit code 3 if they do not go together: client and operator may be one minor version apart, and the
+definitions must not be newer than the client (docs/support.md). With --client no cluster is asked.`,
 		Example: a.Example("  replumb version\n  replumb version --client\n  replumb version -o json"),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}

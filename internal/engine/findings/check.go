@@ -176,7 +176,7 @@ func (e *BlockedError) Error() string {
 }
 
 func (*BlockedError) Advice() string {
-	return "replumb check -f FILE shows every finding with its fix; nothing was changed since it was found"
+	return "replumb check -f FILE shows each with its fix; nothing was changed since it was found"
 }
 
 func (*BlockedError) ExitCode() int { return fault.ExitBlocked }

@@ -82,12 +82,43 @@ func TestSkipped(t *testing.T) {
 	}
 	alone := Run([]Check[int]{of(Skip("there is %s", "none")...)}, 1)
 	want := Finding{Code: "A", Severity: Blocking, Outcome: Skipped, Claim: "is one", Message: "there is none"}
-	if len(alone) != 1 || alone[0] != want || len(alone.Objections()) > 0 || len(alone.Codes()) > 0 || alone.Objection() != nil {
+	if len(alone) != 1 || alone[0] != want || len(alone.Objections()) > 0 || len(alone.Codes()) > 0 || !alone.Score().Ready() {
 		t.Errorf("got %+v", alone)
 	}
 	beside := Run([]Check[int]{of(append(Skip("none"), Failed("", "no"), Failed("", "no"))...)}, 1)
-	if len(beside) != 1 || beside[0].Message != "no" || beside.Objection() == nil {
+	if len(beside) != 1 || beside[0].Message != "no" || beside.Score().Ready() {
 		t.Errorf("beside another result, which is told once: %+v", beside)
+	}
+}
+
+// TestScoreCountsChecks: a check that names many objects is one, by the worst that it found.
+func TestScoreCountsChecks(t *testing.T) {
+	of := func(code string, severity Severity, outcomes ...Outcome) (all Findings) {
+		for _, o := range outcomes {
+			all = append(all, Finding{Code: code, Severity: severity, Outcome: o})
+		}
+		return all
+	}
+	all := slices.Concat(
+		of("A", Blocking, Fail, Fail, Unknown), of("B", Isolating, Fail, Fail), of("C", Warning, Unknown, Fail), of("D", Warning, Unknown),
+		of("E", Blocking, Pass), of("F", Warning, Skipped),
+	)
+	want := Score{Blocking: 1, LeftOut: 1, Warnings: 1, Unknown: 1, OK: 1, NotApplicable: 1}
+	if got := all.Score(); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	for _, tt := range []struct {
+		of   Score
+		want string
+	}{
+		{want, "not ready: 1 blocking, 1 left out, 1 warning, 1 unknown, 1 ok, 1 not applicable (6 checks)"},
+		{want.Plus(want), "not ready: 2 blocking, 2 left out, 2 warnings, 2 unknown, 2 ok, 2 not applicable (12 checks)"},
+		{Score{OK: 1}, "ready: 1 ok (1 check)"},
+		{Score{}, "ready: nothing was looked at"},
+	} {
+		if got := tt.of.Verdict(); got != tt.want {
+			t.Errorf("got %q, want %q", got, tt.want)
+		}
 	}
 }
 

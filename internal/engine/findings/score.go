@@ -11,8 +11,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// Score counts findings. Blocking includes blocking checks that could not look; Unknown are the
-// other ones that could not.
+// Score counts checks, each by its worst finding, however many objects it names. Blocking includes
+// blocking checks that could not look; Unknown are the other ones that could not.
 type Score struct {
 	Blocking      int `json:"blocking"`
 	LeftOut       int `json:"leftOut"`
@@ -22,10 +22,10 @@ type Score struct {
 	NotApplicable int `json:"notApplicable"`
 }
 
-// Score counts each finding once.
+// Score counts each check once.
 func (f Findings) Score() (c Score) {
-	for _, x := range f {
-		switch {
+	for _, check := range f.byCheck() {
+		switch x := check.Worst(); {
 		case x.Outcome == Pass:
 			c.OK++
 		case x.Outcome == Skipped:
@@ -43,12 +43,21 @@ func (f Findings) Score() (c Score) {
 	return c
 }
 
+// Plus is the sum with the checks of another migration.
+func (c Score) Plus(other Score) Score {
+	return Score{
+		Blocking: c.Blocking + other.Blocking, LeftOut: c.LeftOut + other.LeftOut, Warnings: c.Warnings + other.Warnings,
+		Unknown: c.Unknown + other.Unknown, OK: c.OK + other.OK, NotApplicable: c.NotApplicable + other.NotApplicable,
+	}
+}
+
 // Ready reports whether nothing blocks, and nothing is left out.
 func (c Score) Ready() bool { return c.Blocking+c.LeftOut == 0 }
 
 // Verdict is all of it in one line.
 func (c Score) Verdict() string {
 	var parts []string
+	checks := 0
 	for _, p := range []struct {
 		n    int
 		text string
@@ -60,7 +69,7 @@ func (c Score) Verdict() string {
 		{c.OK, fmt.Sprintf("%d ok", c.OK)},
 		{c.NotApplicable, fmt.Sprintf("%d not applicable", c.NotApplicable)},
 	} {
-		if p.n > 0 {
+		if checks += p.n; p.n > 0 {
 			parts = append(parts, p.text)
 		}
 	}
@@ -68,27 +77,34 @@ func (c Score) Verdict() string {
 	if !c.Ready() {
 		ready = "not ready"
 	}
-	return ready + ": " + cmp.Or(strings.Join(parts, ", "), "nothing was looked at")
+	if checks == 0 {
+		return ready + ": nothing was looked at"
+	}
+	return fmt.Sprintf("%s: %s (%s)", ready, strings.Join(parts, ", "), english.Plural(checks, "check", ""))
 }
 
 // ObjectionError says in numbers that findings keep a migration, or objects, from moving. It is for
 // where the findings themselves were shown.
-type ObjectionError struct{ Score Score }
+type ObjectionError struct {
+	Score Score
+	Hint  string
+}
 
 func (e *ObjectionError) Error() string { return e.Score.Verdict() }
 
-func (*ObjectionError) Advice() string {
-	return "replumb check -f FILE says of each finding what to do"
-}
+// Advice is where the fixes are.
+func (e *ObjectionError) Advice() string { return e.Hint }
 
+// ExitCode is that of what is blocked.
 func (*ObjectionError) ExitCode() int { return fault.ExitBlocked }
 
-// Objection is the error of a look that showed all findings; nil if there is nothing against it.
-func (f Findings) Objection() error {
-	if c := f.Score(); !c.Ready() {
-		return &ObjectionError{Score: c}
+// Objection is the error of a look that showed findings; nil if there is nothing against it. hint
+// says where their fixes are.
+func (c Score) Objection(hint string) error {
+	if c.Ready() {
+		return nil
 	}
-	return nil
+	return &ObjectionError{Score: c, Hint: hint}
 }
 
 // Order of what is shown first.

@@ -28,6 +28,25 @@ func Text(s string) string {
 // Line is Text on one line, without tabs.
 func Line(s string) string { return strings.NewReplacer("\n", " ", "\t", " ").Replace(Text(s)) }
 
+// Markdown is Line as text that Markdown takes for text, also in a cell of a table.
+func Markdown(s string) string {
+	var b strings.Builder
+	for _, r := range Line(s) {
+		switch {
+		case r == '@':
+			b.WriteString("&#64;") // else the user of that name is mentioned
+			continue
+		case r == '<':
+			b.WriteString("&lt;")
+			continue
+		case strings.ContainsRune("\\`*_{}[]|#~>!", r):
+			b.WriteRune('\\')
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
 // Indented is Text with further lines indented, unlike replumb's own.
 func Indented(s, indent string) string {
 	lines := strings.Split(Text(s), "\n")

@@ -130,13 +130,13 @@ func (e *Error) Advice() string { return e.Hint }
 func foreign(format string, args ...any) error {
 	return &Error{
 		Problem: "the file is no snapshot of replumb's: " + fmt.Sprintf(format, args...),
-		Hint:    "replumb snapshot -o FILE writes one",
+		Hint:    "replumb snapshot --file FILE writes one",
 	}
 }
 
 func damaged(format string, args ...any) error {
 	return &Error{
 		Problem: "the snapshot is cut off or damaged: " + fmt.Sprintf(format, args...),
-		Hint:    "copy it once more, or take another one: replumb snapshot -o FILE",
+		Hint:    "copy it once more, or take another one: replumb snapshot --file FILE",
 	}
 }

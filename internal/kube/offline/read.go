@@ -37,7 +37,7 @@ type Archive struct {
 func Open(file string) (*Archive, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, &Error{Problem: err.Error(), Hint: "replumb snapshot -o FILE writes a snapshot"}
+		return nil, &Error{Problem: err.Error(), Hint: "replumb snapshot --file FILE writes a snapshot"}
 	}
 	defer func() { _ = f.Close() }() // it was only read
 	a, err := Read(f)

@@ -19,7 +19,7 @@ import (
 type Document struct {
 	Migration string          `json:"migration"`
 	Cluster   engine.Identity `json:"cluster"`
-	// Kind is Services, Pods, Nodes, Mirror or Network.
+	// Kind is Services, Pods, Nodes, Mirror, Network or kube-proxy.
 	Kind string `json:"kind"`
 	// Work is what was done, and Verdict how requests fared meanwhile; Summary is both in one
 	// sentence.

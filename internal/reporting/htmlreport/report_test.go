@@ -350,3 +350,46 @@ func TestLateIsNoLoss(t *testing.T) {
 		}
 	}
 }
+
+// TestOldAddressesAreOfServices: a report of another kind has no section about clients of old
+// addresses, and one without a run says so.
+func TestOldAddressesAreOfServices(t *testing.T) {
+	for kind, want := range map[string]bool{"Services": true, "Nodes": false} {
+		in := samplereport.New(0, false)
+		in.History, in.Services, in.Words.Kind = nil, nil, kind
+		var page bytes.Buffer
+		if err := htmlreport.Build(in).HTML(&page); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(page.String(), "Old addresses in use"); got != want {
+			t.Errorf("%s: of old addresses: %t", kind, got)
+		}
+		if !strings.Contains(page.String(), "No run was recorded.") {
+			t.Errorf("%s: runs are left open", kind)
+		}
+	}
+}
+
+// TestMarkdown: a ticket gets the verdict and what led to it, and text of others stays text.
+func TestMarkdown(t *testing.T) {
+	var b strings.Builder
+	if err := htmlreport.Build(samplereport.New(12, true)).Markdown(&b); err != nil {
+		t.Fatal(err)
+	}
+	page := b.String()
+	for _, want := range []string{
+		"# Report: migration services-to-172-24\n", "requests failed.** 12 Services moved from 10.96.0.0/16 to 172.24.0.0/16", "\n| cluster | shop-eu ",
+		"\n## Phases\n\n| phase | what | began (UTC) | took | ended |\n|---|---|---|---|---|\n| secure | ", "\n## Losses\n", "\n## Gates\n", "\n## Findings\n",
+		"| after 95 s |", "connection refused &lt;/script\\>",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("lacks %q:\n%s", want, page)
+		}
+	}
+	b.Reset()
+	in := samplereport.New(0, false)
+	in.History, in.Services = nil, nil
+	if err := htmlreport.Build(in).Markdown(&b); err != nil || strings.Contains(b.String(), "##") {
+		t.Errorf("of nothing that is known: %v\n%s", err, b.String())
+	}
+}

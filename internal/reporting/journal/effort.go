@@ -62,12 +62,12 @@ func (h *History) Effort() *Effort {
 // Line is all of it in words.
 func (e *Effort) Line() string {
 	const day, minute = "2 Jan 2006", "15:04"
-	end := e.End.Format(minute)
-	if from, to := e.Start.Format(day), e.End.Format(day); from != to {
-		end = to + ", " + end
+	begin, end := e.Start.Format(day+", "+minute), e.End.Format(day+", "+minute)
+	when := begin
+	if end != begin {
+		when += " to " + strings.TrimPrefix(end, e.Start.Format(day)+", ")
 	}
-	text := fmt.Sprintf("%s to %s UTC, %s that took %s",
-		e.Start.Format(day+", "+minute), end, english.Plural(e.Commands, "run", ""), Took(e.Worked))
+	text := fmt.Sprintf("%s UTC, %s that took %s", when, english.Plural(e.Commands, "run", ""), Took(e.Worked))
 	if len(e.By) > 0 {
 		text += ", by " + strings.Join(e.By, ", ")
 	}

@@ -21,7 +21,9 @@ func TestEffort(t *testing.T) {
 		Runs:   append(one.Runs, Run{ID: "b", Host: "operator", Start: begin.Add(6 * time.Hour)}, Run{ID: "c", Start: begin}),
 		Events: append(one.Events, heard("b", begin.Add(8*time.Hour))),
 	}
+	short := History{Runs: one.Runs, Events: []Event{heard("a", begin.Add(10*time.Second))}}
 	for want, h := range map[string]History{
+		"4 Mar 2026, 20:00 UTC, 1 run that took 10 s, by mara@ops-1":                                      short,
 		"4 Mar 2026, 20:00 to 20:01 UTC, 1 run that took 68 s, by mara@ops-1":                             one,
 		"4 Mar 2026, 20:00 to 5 Mar 2026, 04:00 UTC, 3 runs that took 2 h 1 min, by mara@ops-1, operator": more,
 	} {

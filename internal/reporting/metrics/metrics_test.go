@@ -106,11 +106,11 @@ func TestScrape(t *testing.T) {
 		`replumb_probe_requests_total{migration="m",probe="host/name",result="failed"} 2`,
 		`replumb_probe_requests_total{migration="m",probe="host/name",result="late"} 3`,
 		`replumb_probe_requests_total{migration="m",probe="host/name",result="not-measured"} 4`,
-		`replumb_services{migration="m",state="waiting"} 6`,
-		`replumb_services{migration="m",state="moved"} 4`,
-		`replumb_services{migration="m",state="bridged"} 5`,
-		`replumb_services{migration="m",state="pinned"} 1`,
-		`replumb_services{migration="m",state="stays"} 2`,
+		`replumb_objects{migration="m",state="waiting",type="serviceCIDR"} 6`,
+		`replumb_objects{migration="m",state="moved",type="serviceCIDR"} 4`,
+		`replumb_objects{migration="m",state="bridged",type="serviceCIDR"} 5`,
+		`replumb_objects{migration="m",state="pinned",type="serviceCIDR"} 1`,
+		`replumb_objects{migration="m",state="stays",type="serviceCIDR"} 2`,
 		`replumb_migration_condition{condition="Ready",migration="m",type="serviceCIDR"} 0`,
 		`replumb_migration_condition{condition="GateWaiting",migration="m",type="serviceCIDR"} 1`,
 		`replumb_migration_condition_since_seconds{condition="GateWaiting",migration="m",type="serviceCIDR"} 1.70000006e+09`,
@@ -122,7 +122,7 @@ func TestScrape(t *testing.T) {
 		has(t, scrape(t, s), `replumb_run_state{migration="m",state="`+string(state)+`"} 1`)
 	}
 	failing = trouble
-	if page := scrape(t, s); strings.Contains(page, "replumb_services{") {
+	if page := scrape(t, s); strings.Contains(page, "replumb_objects{") {
 		t.Errorf("counts that are not known:\n%s", page)
 	}
 }

@@ -99,6 +99,12 @@ func expressions(t *testing.T) ([]byte, map[string]string) {
 				Expr string `json:"expr"`
 			} `json:"targets"`
 		} `json:"panels"`
+		Annotations struct {
+			List []struct {
+				Name string `json:"name"`
+				Expr string `json:"expr"`
+			} `json:"list"`
+		} `json:"annotations"`
 		Templating struct {
 			List []struct {
 				Name       string `json:"name"`
@@ -114,6 +120,9 @@ func expressions(t *testing.T) ([]byte, map[string]string) {
 		for _, target := range p.Targets {
 			all["panel "+p.Title] += target.Expr + "\n"
 		}
+	}
+	for _, a := range d.Annotations.List {
+		all["annotation "+a.Name] = a.Expr
 	}
 	for _, v := range d.Templating.List {
 		all["variable "+v.Name] = v.Definition

@@ -14,15 +14,16 @@ const askLimit = 2 * time.Second
 
 // recorded reads the status of Migrations at each scrape: it is true whichever process runs them.
 type recorded struct {
-	look                        Look
-	services, conditions, since *prometheus.Desc
+	look                       Look
+	objects, conditions, since *prometheus.Desc
 }
 
 func newRecorded(look Look) *recorded {
 	return &recorded{
 		look: look,
-		services: prometheus.NewDesc("replumb_services", "Services by where they stand in the migration.",
-			[]string{"migration", "state"}, nil),
+		objects: prometheus.NewDesc("replumb_objects",
+			"What the migration moves, by where it stands: Services (type serviceCIDR), pods (podCIDR, cni), nodes (nodes, kubeProxy) or DNS names (mirror).",
+			[]string{"migration", "type", "state"}, nil),
 		conditions: prometheus.NewDesc("replumb_migration_condition",
 			"1 if the condition of the Migration is true, such as Ready, Stalled or GateWaiting, else 0.",
 			[]string{"migration", "type", "condition"}, nil),
@@ -33,7 +34,7 @@ func newRecorded(look Look) *recorded {
 }
 
 func (r *recorded) Describe(out chan<- *prometheus.Desc) {
-	out <- r.services
+	out <- r.objects
 	out <- r.conditions
 	out <- r.since
 }
@@ -55,7 +56,7 @@ func (r *recorded) collect(m *v1alpha1.Migration, out chan<- prometheus.Metric) 
 	for state, n := range map[string]int{
 		"waiting": max(0, c.Total-c.Moved), "moved": c.Moved, "bridged": c.Bridged, "pinned": c.Pinned, "stays": c.Stays,
 	} {
-		out <- prometheus.MustNewConstMetric(r.services, prometheus.GaugeValue, float64(n), m.Name, state)
+		out <- prometheus.MustNewConstMetric(r.objects, prometheus.GaugeValue, float64(n), m.Name, m.Spec.Type(), state)
 	}
 	for _, c := range m.Status.Conditions {
 		holds := 0.0

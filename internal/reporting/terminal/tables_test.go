@@ -61,9 +61,9 @@ func TestVerdict(t *testing.T) {
 		of   findings.Findings
 		want string
 	}{
-		{Checklist{}, sampleFindings(), "not ready: 3 blocking, 1 left out, 1 warning, 1 unknown, 1 ok, 1 not applicable\n"},
-		{Checklist{}, sampleFindings()[:3], "ready: 1 warning, 1 unknown, 1 ok\n"},
-		{Checklist{Color: true}, sampleFindings()[:1], "\x1b[32mready: 1 ok\x1b[0m\n"},
+		{Checklist{}, sampleFindings(), "not ready: 2 blocking, 1 left out, 1 warning, 1 unknown, 1 ok, 1 not applicable (7 checks)\n"},
+		{Checklist{}, sampleFindings()[:3], "ready: 1 warning, 1 unknown, 1 ok (3 checks)\n"},
+		{Checklist{Color: true}, sampleFindings()[:1], "\x1b[32mready: 1 ok (1 check)\x1b[0m\n"},
 		{Checklist{}, nil, "ready: nothing was looked at\n"},
 	} {
 		var b strings.Builder

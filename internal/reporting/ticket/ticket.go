@@ -51,7 +51,7 @@ type Ticket struct {
 // Markdown writes the ticket.
 func (t *Ticket) Markdown(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Change: migration %s\n\n", plain(t.Migration))
+	fmt.Fprintf(&b, "# Change: migration %s\n\n", printable.Markdown(t.Migration))
 	for _, section := range []struct {
 		title string
 		write func(io.Writer)
@@ -72,32 +72,13 @@ func (t *Ticket) Markdown(w io.Writer) error {
 	return err
 }
 
-// plain is text of others that Markdown takes for text.
-func plain(s string) string {
-	var b strings.Builder
-	for _, r := range printable.Line(s) {
-		switch {
-		case r == '@':
-			b.WriteString("&#64;") // else the user of that name is mentioned
-			continue
-		case r == '<':
-			b.WriteString("&lt;")
-			continue
-		case strings.ContainsRune("\\`*_{}[]|#~>!", r):
-			b.WriteRune('\\')
-		}
-		b.WriteRune(r)
-	}
-	return b.String()
-}
-
 func (t *Ticket) where(w io.Writer) {
 	fmt.Fprintf(w, "| | |\n|---|---|\n| cluster | %s |\n| its UID | %s |\n| plan made | %s |\n| plan hash | %s |\n",
-		plain(t.Cluster.String()), plain(cmp.Or(t.Cluster.UID, "not known")), t.Time.UTC().Format("2006-01-02 15:04 UTC"), plain(t.Hash))
+		printable.Markdown(t.Cluster.String()), printable.Markdown(cmp.Or(t.Cluster.UID, "not known")), t.Time.UTC().Format("2006-01-02 15:04 UTC"), printable.Markdown(t.Hash))
 }
 
 func (t *Ticket) changes(w io.Writer) {
-	fmt.Fprintf(w, "%s.", plain(t.Summary))
+	fmt.Fprintf(w, "%s.", printable.Markdown(t.Summary))
 	if t.Stays > 0 {
 		fmt.Fprintf(
 			w,
@@ -107,7 +88,7 @@ func (t *Ticket) changes(w io.Writer) {
 	}
 	fmt.Fprint(w, "\n\n| phase | what | steps | writes |\n|---|---|---|---|\n")
 	for _, p := range t.Phases {
-		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", plain(p.Name), plain(p.Title), humanize.Comma(int64(len(p.Steps))), plain(writes(p)))
+		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", printable.Markdown(p.Name), printable.Markdown(p.Title), humanize.Comma(int64(len(p.Steps))), printable.Markdown(writes(p)))
 	}
 	fmt.Fprintf(w, "\nEvery write is in the output of `%s plan -f FILE -o yaml`.\n", t.Command)
 }
@@ -167,14 +148,18 @@ func (t *Ticket) risks(w io.Writer) {
 func (t *Ticket) findings(w io.Writer, found findings.Findings) {
 	for i, f := range found {
 		if i == shownFindings {
-			fmt.Fprintf(w, "| %s | %s | and %d more | |\n", plain(f.Code), f.Severity, len(found)-i)
+			fmt.Fprintf(w, "| %s | %s | and %d more | |\n", printable.Markdown(f.Code), f.Severity, len(found)-i)
 			return
 		}
 		severity := string(f.Severity)
 		if f.Outcome == findings.Unknown {
 			severity += ", not known"
 		}
-		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", plain(f.Code), severity, plain(f.Message), plain(f.Fix))
+		fix := printable.Markdown(f.Fix)
+		if i > 0 && f.Fix == found[i-1].Fix {
+			fix = "as above"
+		}
+		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", printable.Markdown(f.Code), severity, printable.Markdown(f.Message), fix)
 	}
 }
 
@@ -183,13 +168,13 @@ func (t *Ticket) duration(w io.Writer) {
 	fmt.Fprintf(w, "At least %s, which batches settle and tiers pause; beside that the time of %s and of the proofs between them.\n",
 		length(t.Waits), english.Plural(moves, "move", ""))
 	if len(t.Windows) > 0 {
-		fmt.Fprintf(w, "Only within: %s.\n", plain(strings.Join(t.Windows, "; ")))
+		fmt.Fprintf(w, "Only within: %s.\n", printable.Markdown(strings.Join(t.Windows, "; ")))
 	}
 	fmt.Fprintf(
 		w,
 		"From a tenth of the way on, `%s status %s --watch` says when the rest will have moved.\n",
 		t.Command,
-		plain(t.Migration),
+		printable.Markdown(t.Migration),
 	)
 }
 
@@ -222,7 +207,7 @@ func (t *Ticket) people(w io.Writer) {
 	for _, p := range t.Phases {
 		for _, s := range p.Steps {
 			if s.Role == engine.RoleGate {
-				fmt.Fprintf(w, "- [ ] %s (phase %s)\n", plain(s.Title), plain(p.Name))
+				fmt.Fprintf(w, "- [ ] %s (phase %s)\n", printable.Markdown(s.Title), printable.Markdown(p.Name))
 			}
 		}
 	}
@@ -231,10 +216,10 @@ func (t *Ticket) people(w io.Writer) {
 func (t *Ticket) wayBack(w io.Writer) {
 	fmt.Fprintf(w, "Until `%[1]s finish %[2]s`, `%[1]s rollback %[2]s` takes everything back. The run can be stopped at any time by\n"+
 		"`%[1]s pause %[2]s`; the same command carries on.\n\n`finish` is the point of no return and asks for itself. After it: %[3]s.\n",
-		t.Command, plain(t.Migration), plain(t.WayBack))
+		t.Command, printable.Markdown(t.Migration), printable.Markdown(t.WayBack))
 }
 
 func (t *Ticket) approval(w io.Writer) {
 	fmt.Fprintf(w, "| for | who | when |\n|---|---|---|\n| apply, by plan %s | | |\n| finish, the point of no return | | |\n\n"+
-		"`%s apply -f FILE --plan plan.json` does what the approved plan says, or nothing.\n", plain(t.Hash), t.Command)
+		"`%s apply -f FILE --plan plan.json` does what the approved plan says, or nothing.\n", printable.Markdown(t.Hash), t.Command)
 }

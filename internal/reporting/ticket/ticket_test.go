@@ -81,7 +81,7 @@ func TestSections(t *testing.T) {
 		"2 objects are left alone.",
 		"| move | Move Services | 4 | create Service ×1, patch Service ×2, create IPAddress ×1 |\n",
 		"| repoint | Restart API servers | 1 | none |\n",
-		"**Ready: 1 warning, 1 unknown, 1 ok.**\n",
+		"**Ready: 1 warning, 1 unknown, 1 ok (3 checks).**\n",
 		"| RP3 | warning, not known | could not look |  |\n",
 		"once more than 0 requests have failed",
 		"At least 90 min, which batches settle and tiers pause; beside that the time of 2 moves",
@@ -119,21 +119,21 @@ func TestBlocked(t *testing.T) {
 	for range 12 {
 		ticket.Findings = append(
 			ticket.Findings,
-			findings.Finding{Code: "RP4", Severity: findings.Blocking, Outcome: findings.Fail, Message: "taken"},
+			findings.Finding{Code: "RP4", Severity: findings.Blocking, Outcome: findings.Fail, Message: "taken", Fix: "rename it"},
 		)
 	}
 	ticket.Proven, ticket.Phases = false, nil
 	text := markdown(t, ticket)
 	for want, times := range map[string]int{
-		"**Not ready: 12 blocking, 1 warning, 1 unknown, 1 ok.** The migration does not start": 1, "| RP4 | blocking | taken |": shownFindings, "| RP4 | blocking | and 7 more | |": 1,
-		"No agents run": 1, "Nothing has to be done by hand.": 1,
+		"**Not ready: 1 blocking, 1 warning, 1 unknown, 1 ok (4 checks).** The migration does not start": 1, "| RP4 | blocking | taken |": shownFindings, "| RP4 | blocking | and 7 more | |": 1,
+		"| rename it |": 1, "| as above |": shownFindings - 1, "No agents run": 1, "Nothing has to be done by hand.": 1,
 	} {
 		if got := strings.Count(text, want); got != times {
 			t.Errorf("%q is there %d times, want %d:\n%s", want, got, times, text)
 		}
 	}
 	ticket.Findings = ticket.Findings[:1]
-	if text := markdown(t, ticket); !strings.Contains(text, "**Ready: 1 ok.**") {
+	if text := markdown(t, ticket); !strings.Contains(text, "**Ready: 1 ok (1 check).**") {
 		t.Errorf("all passed:\n%s", text)
 	}
 }

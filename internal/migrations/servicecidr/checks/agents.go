@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/verify/agentset"
@@ -34,7 +35,7 @@ func agentChecks() []findings.Check[Input] {
 			Claim: "bridges follow their Services between commands",
 			Why: "without the Deployment overlap, bridges follow their Services only while a command runs: when an API server is replaced, or " +
 				"a Service without selector fails over, old addresses lead to what is gone, and new ones may as well",
-			Fix: "set spec.serviceCIDR.follower: Enabled, and name an image that nodes can pull in spec.image if this build has none; or finish " +
+			Fix: "have that Deployment run: with the default spec.serviceCIDR.follower, and an image in spec.image that nodes can pull; or finish " +
 				"soon, and run apply again after each such change",
 			Run: func(in Input) []findings.Result {
 				switch {
@@ -42,8 +43,10 @@ func agentChecks() []findings.Check[Input] {
 					return findings.Skip(noMoves)
 				case in.Overlap:
 					return nil
+				case in.spec().Follower == v1alpha1.FollowerDisabled:
+					return []findings.Result{findings.Failed("", "spec.serviceCIDR.follower is Disabled")}
 				}
-				return []findings.Result{findings.Failed("", "nothing keeps bridges in step with their Services between commands")}
+				return []findings.Result{findings.Failed("", "neither spec.image nor this build names an image for it")}
 			},
 		},
 	}

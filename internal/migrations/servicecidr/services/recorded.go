@@ -433,7 +433,7 @@ func (e *Entry) OriginalSpec(svc *corev1.Service) (*corev1.ServiceSpec, error) {
 	if text == "" {
 		return nil, &fault.Hinted{
 			Err: fmt.Errorf("%s: there is no annotation %s", from, v1alpha1.AnnotationOriginalSpec),
-			Hint: "others took it off: replumb backup export has the Service as it was. Write its spec on it, as JSON, as " + v1alpha1.AnnotationOriginalSpec +
+			Hint: "others took it off: replumb backup has the Service as it was. Write its spec on it, as JSON, as " + v1alpha1.AnnotationOriginalSpec +
 				", and run the same command again",
 		}
 	}
