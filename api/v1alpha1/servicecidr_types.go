@@ -198,8 +198,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="!(has(self.secret) && (has(self.caFile) || has(self.certFile) || has(self.keyFile)))",message="is set, and files are named as well; name either the Secret or the files",fieldPath=".secret"
 // +kubebuilder:validation:XValidation:rule="has(self.secret) || (has(self.caFile) && has(self.certFile) && has(self.keyFile)) || !has(self.endpoints) || self.endpoints.all(e, e.startsWith('http://'))",message="is empty; name caFile, certFile and keyFile, or a secret",fieldPath=".caFile"
 type StoreSpec struct {
-	// source says who has the credentials. With Kubeadm it is control planes that kubeadm made, with etcd on them: for as long as a run needs
-	// it, replumb has a pod on one of them that connects to the etcd of its node with the certificate of its API server, which stays there.
+	// source says who has the credentials. With Kubeadm it is control planes that kubeadm made, with etcd on them. For as long as a run needs
+	// it, a pod on one of them connects to the etcd of its node with the certificate of its API server, which stays there.
 	// Neither endpoints nor credentials are named then. Default: files or a Secret.
 	// +optional
 	Source StoreSource `json:"source,omitempty"`
