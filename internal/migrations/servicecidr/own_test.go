@@ -4,6 +4,7 @@ package servicecidr
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/ownaddress"
 )
@@ -236,6 +238,35 @@ func TestOwnAddressBesideBridges(t *testing.T) {
 		f.sameButAddress(was, f.get(was.Name))
 	}
 	f.nothingLeft()
+}
+
+// takenAway is an etcd whose certificates were taken away when all had moved.
+type takenAway struct{ hop.Store }
+
+func (takenAway) DeleteAddresses(_ context.Context, versions map[string]string) (map[string]string, error) {
+	return versions, errors.New("no certificate")
+}
+
+// TestFinishWithoutEtcd: what is reserved is given up by the API then, there and on the way back.
+func TestFinishWithoutEtcd(t *testing.T) {
+	for _, way := range []string{"finish", "rollback"} {
+		t.Run(way, func(t *testing.T) {
+			f := setup(t, allByEtcd, overlapBy(v1alpha1.OverlapExternalIP))
+			was := f.service("plain", at("10.96.3.1"))
+			f.apply()
+			f.job.Deps.Store = takenAway{f.job.store()}
+			left, act := "10.96.3.1", f.finish
+			if way == "rollback" {
+				left, act = "172.24.3.1", f.rollback
+			}
+			f.must(act())
+			f.sameButAddress(was, f.get("plain"))
+			if by := f.owner(left); by != "" {
+				t.Errorf("address %s belongs to %q", left, by)
+			}
+			f.nothingLeft()
+		})
+	}
 }
 
 // TestOwnAddressOfATakenTarget: an address that was given to another meanwhile is not taken from

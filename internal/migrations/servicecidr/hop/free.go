@@ -2,6 +2,7 @@ package hop
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -15,7 +16,7 @@ import (
 func Free(name string, store Store, all []Release) engine.Step {
 	var changes []engine.Change
 	for _, r := range all {
-		for a := range r.held() {
+		for _, a := range slices.SortedFunc(maps.Keys(r.held()), netip.Addr.Compare) {
 			changes = append(changes, engine.Change{Verb: "delete", Object: "etcd: IPAddress " + a.String() + " (held)"})
 		}
 	}
