@@ -80,9 +80,8 @@ func serviceChecks() []findings.Check[Input] {
 			Why: "a hop is timed to fall between two syncs of the kube-proxies, which other changes of Services may " +
 				"disturb. As measured, a node port refused connections for 1.1 s at one node in 2 of 60 moves beside " +
 				"one change of a Service a second, and in none of 60 on a quiet cluster",
-			Fix: "move such Services in a tier and a window of their own, while little else changes; or in etcd, where ports go on answering: set " +
-				"spec.serviceCIDR.etcd, to {source: Kubeadm} where kubeadm made the control planes, and strategies: {nodePort: Etcd}; " +
-				"or pin them: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
+			Fix: "move such Services in a tier and a window of their own, while little else changes; or in etcd, where ports go on answering: set spec.serviceCIDR.etcd, " +
+				"to {source: Kubeadm} where kubeadm made the control planes, and strategies: {nodePort: Etcd}; or pin them: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
 		},
 	}
 }
