@@ -63,7 +63,8 @@ func TestEtcdOfKubeadmIsRefused(t *testing.T) {
 	}{
 		"nothing is seen": {nil, false, "no API server is seen that a kubelet runs from a file"},
 		"another prefix": {
-			[]string{"--etcd-prefix=/k8s"}, true,
+			[]string{"--etcd-prefix=/k8s"},
+			true,
 			"node cp1, /etc/kubernetes/manifests/kube-apiserver.yaml: the API server runs with --etcd-prefix=/k8s",
 		},
 		"in two": {[]string{"--etcd-servers-overrides=/events#https://127.0.0.1:2382"}, true, "may be in another etcd"},
