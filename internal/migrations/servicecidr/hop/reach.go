@@ -2,12 +2,12 @@ package hop
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -30,10 +30,7 @@ func (s *EtcdStore) ReachStep(some []*corev1.Service) engine.Step {
 			if err != nil || len(refused) == 0 {
 				return err
 			}
-			return &fault.Hinted{
-				Err:  fmt.Errorf("%d Services cannot be moved in etcd: %w", len(refused), firstOf(refused)),
-				Hint: "nothing has moved. Move them by another strategy: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
-			}
+			return refusedInEtcd(refused)
 		},
 		Changes: engine.Shows(
 			engine.Change{Verb: "create", Object: object + " (on a control plane whose API server is ready)", Body: pod},
@@ -42,13 +39,16 @@ func (s *EtcdStore) ReachStep(some []*corev1.Service) engine.Step {
 	}}
 }
 
-func firstOf(refused map[types.NamespacedName]error) error {
+func refusedInEtcd(refused map[types.NamespacedName]error) error {
 	keys := slices.SortedFunc(maps.Keys(refused), func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
 	var texts []string
 	for _, key := range keys {
 		texts = append(texts, refused[key].Error())
 	}
-	return errors.New(strings.Join(lists.Limit(texts, mostRefused), "; "))
+	return &fault.Hinted{
+		Err:  fmt.Errorf("%s cannot be moved in etcd: %s", english.Plural(len(keys), "Service", ""), strings.Join(lists.Limit(texts, mostRefused), "; ")),
+		Hint: "nothing has moved. Move them by another strategy: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
+	}
 }
 
 // mostRefused are the Services that an error names.
