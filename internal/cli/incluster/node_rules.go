@@ -15,24 +15,32 @@ import (
 
 func (n node) copyRules() *cobra.Command {
 	var mode string
+	var on proxyrules.Node
 	cmd := &cobra.Command{Use: "copy-rules", Short: "Keep a copy of kube-proxy's rules while it changes its mode", Args: command.NoArgs}
 	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.TracesReport, error) {
-		return proxyrules.Copy(cmd.Context(), mode)
+		return on.Copy(cmd.Context(), mode)
 	})
 	cmd.Flags().StringVar(&mode, "mode", "", "the mode that kube-proxy is to have: iptables or nftables")
+	programsFlag(cmd, &on.Root)
 	return cmd
 }
 
 func (n node) compareRules() *cobra.Command {
 	var mode string
 	var timeout time.Duration
+	var on proxyrules.Node
 	cmd := &cobra.Command{Use: "compare-rules", Short: "Find what the copy leads from and kube-proxy does not", Args: command.NoArgs}
 	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.TracesReport, error) {
-		return proxyrules.Await(cmd.Context(), mode, timeout)
+		return on.Await(cmd.Context(), mode, timeout)
 	})
 	cmd.Flags().StringVar(&mode, "mode", "", "the mode that kube-proxy has now: iptables or nftables")
+	programsFlag(cmd, &on.Root)
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long it may take")
 	return cmd
+}
+
+func programsFlag(cmd *cobra.Command, root *string) {
+	cmd.Flags().StringVar(root, "root", "", "where the root of the node is mounted whose programs are run; none means those of the pod's image")
 }
 
 // copyProgram has replumb's program beside those of another image.

@@ -3,10 +3,14 @@ package proxyrules
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/replumb/replumb/internal/network/nodecleanup"
@@ -15,17 +19,49 @@ import (
 // patience is for others that hold iptables' lock, and for a hundred thousand rules.
 const patience = 2 * time.Minute
 
-// run runs one of the programs by which kube-proxy writes rules, of its own image: which of
-// iptables' two kinds of tables it uses depends on them.
-func run(ctx context.Context, input, name string, args ...string) (string, error) {
+// Node has the programs by which kube-proxy writes rules: which of iptables' two kinds of tables is
+// meant depends on them. They are those of kube-proxy's own image, in which this runs, or, where
+// kube-proxy is a program of the node, the node's own.
+type Node struct {
+	// Root is where the root of the node is mounted; empty in kube-proxy's image.
+	Root string
+}
+
+// dirs are where a node has programs, in the order in which k3s looks: its own, which it has
+// unpacked, come last (stageAndRun in cmd/k3s/main.go of github.com/k3s-io/k3s).
+func dirs() []string {
+	return []string{
+		"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/var/lib/rancher/k3s/data/current/bin/aux",
+	}
+}
+
+// run runs a program. The error is fs.ErrNotExist if there is none.
+func (n Node) run(ctx context.Context, input, name string, args ...string) (string, error) {
+	if n.Root == "" {
+		return n.runAt(ctx, input, name, args...)
+	}
+	for _, dir := range dirs() { // links in the node's root lead from there, so only a start tells
+		out, err := n.runAt(ctx, input, path.Join(dir, name), args...)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return out, err
+		}
+	}
+	return "", fmt.Errorf("the node has no program %s: %w", name, fs.ErrNotExist)
+}
+
+func (n Node) runAt(ctx context.Context, input, program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // those named in this file
+	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // those named in this file
+	if n.Root != "" {
+		cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Chroot: n.Root}
+		cmd.Env = []string{"PATH=" + strings.Join(dirs(), ":")} // k3s' iptables is a script that looks for others
+	}
 	cmd.Stdin = strings.NewReader(input)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(errs.String()))
+		return "", fmt.Errorf("%s: %w: %s", path.Base(program), err, strings.TrimSpace(errs.String()))
 	}
 	return out.String(), nil
 }
@@ -42,14 +78,24 @@ func families() []family {
 	return all
 }
 
-// Copy makes the copy of the rules that kube-proxy has. The report says what was copied; its
-// problems are what would keep packets from Services in the mode to come, and then nothing is
-// written.
-func Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, error) {
-	r := &nodecleanup.TracesReport{}
+// EarlierCopy is found by Copy where a copy of an earlier run leads already.
+const EarlierCopy = "an earlier copy"
+
+// Copy makes the copy of the rules that kube-proxy has. The report says of which modes, and what
+// kube-proxy says of itself. Its problems are what would keep packets from Services in the mode to
+// come, and then nothing is written.
+func (n Node) Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, error) {
+	r := &nodecleanup.TracesReport{Found: says(ctx)}
+	led, _, err := n.frontends(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	if len(led) > 0 {
+		r.Found = append(r.Found, EarlierCopy)
+	}
 	saves := map[family]string{}
 	for _, f := range families() {
-		save, err := run(ctx, "", f.iptables+"-save")
+		save, err := n.run(ctx, "", f.iptables+"-save")
 		if err != nil {
 			return nil, err
 		}
@@ -63,24 +109,45 @@ func Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, error) {
 	}
 	for _, f := range families() {
 		if restore := CopyIPTables(saves[f]); restore != "" {
-			if _, err := run(ctx, restore, f.iptables+"-restore", "--noflush", "--wait=10"); err != nil {
+			if _, err := n.run(ctx, restore, f.iptables+"-restore", "--noflush", "--wait=10"); err != nil {
 				return nil, err
 			}
-			r.Found = append(r.Found, "rules of "+f.iptables)
+			r.Found = append(r.Found, IPTables)
 		}
-		copied, err := copyTable(ctx, f)
+		copied, err := n.copyTable(ctx, f)
 		if err != nil {
 			return nil, err
 		}
 		if copied {
-			r.Found = append(r.Found, "table "+f.nft+" "+proxyTable)
+			r.Found = append(r.Found, NFTables)
 		}
 	}
 	return r, nil
 }
 
-func hasTable(ctx context.Context, f family, name string) (bool, error) {
-	list, err := run(ctx, "", "nft", "list", "tables", f.nft)
+// frontends are those that the copy leads from, and kube-proxy in a mode.
+func (n Node) frontends(ctx context.Context, mode string) (led, have Frontends, err error) {
+	led, have = Frontends{}, Frontends{}
+	for _, f := range families() {
+		save, err := n.run(ctx, "", f.iptables+"-save", "-t", "nat")
+		if err != nil {
+			return nil, nil, err
+		}
+		led.ofIPTables(save, true)
+		if mode == IPTables {
+			have.ofIPTables(save, false)
+		} else if err := n.takeMaps(ctx, have, f, proxyTable); err != nil {
+			return nil, nil, err
+		}
+		if err := n.takeMaps(ctx, led, f, nodecleanup.CopiedTable); err != nil {
+			return nil, nil, err
+		}
+	}
+	return led, have, nil
+}
+
+func (n Node) hasTable(ctx context.Context, f family, name string) (bool, error) {
+	list, err := n.run(ctx, "", "nft", "list", "tables", f.nft)
 	for line := range strings.Lines(list) {
 		if strings.TrimSpace(line) == "table "+f.nft+" "+name {
 			return true, err
@@ -89,12 +156,12 @@ func hasTable(ctx context.Context, f family, name string) (bool, error) {
 	return false, err
 }
 
-func copyTable(ctx context.Context, f family) (bool, error) {
-	has, err := hasTable(ctx, f, proxyTable)
+func (n Node) copyTable(ctx context.Context, f family) (bool, error) {
+	has, err := n.hasTable(ctx, f, proxyTable)
 	if err != nil || !has {
 		return false, err
 	}
-	list, err := run(ctx, "", "nft", "list", "table", f.nft, proxyTable)
+	list, err := n.run(ctx, "", "nft", "list", "table", f.nft, proxyTable)
 	if err != nil {
 		return false, err
 	}
@@ -102,40 +169,37 @@ func copyTable(ctx context.Context, f family) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	_, err = run(ctx, text, "nft", "-f", "-")
+	_, err = n.run(ctx, text, "nft", "-f", "-")
 	return err == nil, err
 }
 
+// NoRules is the problem of a kube-proxy that has no rules at all. Without a copy, as after a
+// restart of the node, nothing else would show that.
+const NoRules = "no rules"
+
 // Compare finds what the copy leads to and kube-proxy, in its new mode, does not: those are the
-// problems of the report.
-func Compare(ctx context.Context, mode string) (*nodecleanup.TracesReport, error) {
-	led, have := Frontends{}, Frontends{}
-	for _, f := range families() {
-		save, err := run(ctx, "", f.iptables+"-save", "-t", "nat")
-		if err != nil {
-			return nil, err
-		}
-		led.ofIPTables(save, true)
-		if mode == IPTables {
-			have.ofIPTables(save, false)
-		} else if err := takeMaps(ctx, have, f, proxyTable); err != nil {
-			return nil, err
-		}
-		if err := takeMaps(ctx, led, f, nodecleanup.CopiedTable); err != nil {
-			return nil, err
-		}
+// problems of the report. It also has what kube-proxy says of itself.
+func (n Node) Compare(ctx context.Context, mode string) (*nodecleanup.TracesReport, error) {
+	led, have, err := n.frontends(ctx, mode)
+	if err != nil {
+		return nil, err
 	}
-	return &nodecleanup.TracesReport{Found: []string{fmt.Sprintf("%d of %d", len(have), len(led))}, Problems: led.Without(have)}, nil
+	found := append(says(ctx), fmt.Sprintf("%d of %d", len(have), len(led)))
+	r := &nodecleanup.TracesReport{Found: found, Problems: led.Without(have)}
+	if len(have) == 0 {
+		r.Problems = append([]string{NoRules}, r.Problems...)
+	}
+	return r, nil
 }
 
 // Await compares until nothing is missing, or the time is over.
-func Await(ctx context.Context, mode string, limit time.Duration) (*nodecleanup.TracesReport, error) {
+func (n Node) Await(ctx context.Context, mode string, limit time.Duration) (*nodecleanup.TracesReport, error) {
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		r, err := Compare(ctx, mode)
+		r, err := n.Compare(ctx, mode)
 		if err != nil || len(r.Problems) == 0 {
 			return r, err
 		}
@@ -147,13 +211,13 @@ func Await(ctx context.Context, mode string, limit time.Duration) (*nodecleanup.
 	}
 }
 
-func takeMaps(ctx context.Context, into Frontends, f family, table string) error {
-	has, err := hasTable(ctx, f, table)
+func (n Node) takeMaps(ctx context.Context, into Frontends, f family, table string) error {
+	has, err := n.hasTable(ctx, f, table)
 	if err != nil || !has {
 		return err
 	}
 	for _, m := range []string{"service-ips", "service-nodeports"} {
-		list, err := run(ctx, "", "nft", "--json", "list", "map", f.nft, table, m)
+		list, err := n.run(ctx, "", "nft", "--json", "list", "map", f.nft, table, m)
 		if err != nil {
 			return err
 		}
