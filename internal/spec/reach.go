@@ -116,7 +116,7 @@ func reaches() []reach {
 	}
 	for _, action := range []string{
 		"spec.tierLookup", "spec.hooks[]", "spec.cni.nodes.replace", "spec.mirror.copy.volumeAction", "spec.mirror.redirect.quiet",
-		"spec.nodes.join.provision", "spec.nodes.terminate.action", "spec.nodes.controlPlane.provision", "spec.nodes.controlPlane.retire",
+		"spec.kubeProxy.program.restart", "spec.nodes.join.provision", "spec.nodes.terminate.action", "spec.nodes.controlPlane.provision", "spec.nodes.controlPlane.retire",
 		"spec.nodes.controlPlane.terminate", "spec.serviceCIDR.actions.certificates", "spec.serviceCIDR.actions.kubelets",
 		"spec.serviceCIDR.actions.apiServers",
 	} {

@@ -15,26 +15,26 @@ import (
 
 func (n node) copyRules() *cobra.Command {
 	var mode string
-	var on proxyrules.Node
+	var by proxyrules.Programs
 	cmd := &cobra.Command{Use: "copy-rules", Short: "Keep a copy of kube-proxy's rules while it changes its mode", Args: command.NoArgs}
 	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.TracesReport, error) {
-		return on.Copy(cmd.Context(), mode)
+		return by.Copy(cmd.Context(), mode)
 	})
 	cmd.Flags().StringVar(&mode, "mode", "", "the mode that kube-proxy is to have: iptables or nftables")
-	programsFlag(cmd, &on.Root)
+	programsFlag(cmd, &by.Root)
 	return cmd
 }
 
 func (n node) compareRules() *cobra.Command {
 	var mode string
 	var timeout time.Duration
-	var on proxyrules.Node
+	var by proxyrules.Programs
 	cmd := &cobra.Command{Use: "compare-rules", Short: "Find what the copy leads from and kube-proxy does not", Args: command.NoArgs}
 	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.TracesReport, error) {
-		return on.Await(cmd.Context(), mode, timeout)
+		return by.Await(cmd.Context(), mode, timeout)
 	})
 	cmd.Flags().StringVar(&mode, "mode", "", "the mode that kube-proxy has now: iptables or nftables")
-	programsFlag(cmd, &on.Root)
+	programsFlag(cmd, &by.Root)
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long it may take")
 	return cmd
 }

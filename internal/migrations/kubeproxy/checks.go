@@ -79,7 +79,7 @@ func proxyChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP7101", Severity: findings.Blocking, Run: checkOwn,
-			Claim: "kube-proxy runs in the pods of one DaemonSet, whose mode can be read, or spec.kubeProxy.program says that it is a program of nodes",
+			Claim: "kube-proxy runs in one DaemonSet whose mode can be read, or spec.kubeProxy.program is set",
 			Why: "nodes are changed one by one: by a second DaemonSet like it, or by the owner of a kube-proxy that is a unit of systemd, or part of k3s " +
 				"or RKE2, who restarts it while a copy of its rules leads",
 			Fix: "see kubectl get daemonsets -A; where kube-proxy is a program of nodes, set spec.kubeProxy.program: {}, to be asked on each node, or " +

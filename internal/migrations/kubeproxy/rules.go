@@ -114,7 +114,7 @@ func (p *Planner) compareRules(node string, mode v1alpha1.KubeProxyMode) *rulesS
 	title := fmt.Sprintf("Verify that rules of mode %s lead to every Service on node %s", mode, node)
 	s := p.rules(nodepod.VerbCompareRules, node, "compare", title, mode)
 	s.evaluate = func(ctx context.Context, r *nodecleanup.TracesReport) error {
-		why, err := p.lacking(ctx, node, mode, r)
+		why, err := p.Inventory.lacking(ctx, p.Tools.Cluster, node, mode, r)
 		if err != nil || why == "" {
 			return err
 		}
@@ -127,14 +127,16 @@ func (p *Planner) compareRules(node string, mode v1alpha1.KubeProxyMode) *rulesS
 }
 
 // lacking says what rules of a mode do not lead to yet; empty, if they lead to everything.
-func (p *Planner) lacking(ctx context.Context, node string, mode v1alpha1.KubeProxyMode, r *nodecleanup.TracesReport) (string, error) {
-	if said := proxyrules.Said(r); p.spec().Program != nil && said != "" && said != string(mode) {
+func (s *Inventory) lacking(
+	ctx context.Context, c client.Reader, node string, mode v1alpha1.KubeProxyMode, r *nodecleanup.TracesReport,
+) (string, error) {
+	if said := proxyrules.Said(r); s.Spec.Program != nil && said != "" && said != string(mode) {
 		return fmt.Sprintf("kube-proxy on node %s says that it has mode %s, not %s", node, said, mode), nil
 	}
 	if len(r.Problems) > 0 && r.Problems[0] == proxyrules.NoRules {
 		return fmt.Sprintf("kube-proxy has no rules of mode %s on node %s", mode, node), nil
 	}
-	missing, err := stillThere(ctx, p.Tools.Cluster, r.Problems)
+	missing, err := stillThere(ctx, c, r.Problems)
 	if err != nil || len(missing) == 0 {
 		return "", err
 	}

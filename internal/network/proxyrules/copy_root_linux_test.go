@@ -84,11 +84,11 @@ COMMIT
 // image, or of a node's root.
 func TestACopyLeads(t *testing.T) {
 	for root, name := range map[string]string{"": "image", "/": "node"} {
-		t.Run(name, func(t *testing.T) { copyLeads(t, Node{Root: root}) })
+		t.Run(name, func(t *testing.T) { copyLeads(t, Programs{Root: root}) })
 	}
 }
 
-func copyLeads(t *testing.T, node Node) {
+func copyLeads(t *testing.T, by Programs) {
 	for mode, write := range map[string]func(t *testing.T){
 		IPTables: func(t *testing.T) { program(t, inIPTables, "iptables-restore", "--noflush") },
 		NFTables: func(t *testing.T) { program(t, inNFTables, "nft", "-f", "-") },
@@ -104,19 +104,19 @@ func copyLeads(t *testing.T, node Node) {
 
 			write(t)
 			for range 2 { // the second takes the place of the first
-				r, err := node.Copy(t.Context(), other)
+				r, err := by.Copy(t.Context(), other)
 				if err != nil || len(r.Found) == 0 || len(r.Problems) > 0 {
 					t.Fatalf("%+v, %v", r, err)
 				}
 			}
 			clean(t, nodecleanup.KubeProxy)
 			requireLed(t, true)
-			if r, err := node.Copy(t.Context(), other); err != nil || !slices.Equal(r.Found, []string{EarlierCopy}) { // a run that goes on
+			if r, err := by.Copy(t.Context(), other); err != nil || !slices.Equal(r.Found, []string{EarlierCopy}) { // a run that goes on
 				t.Fatalf("%+v, %v", r, err)
 			}
 			requireLed(t, true)
 
-			if r, err := node.Compare(t.Context(), other); err != nil || !slices.Equal(r.Problems, []string{NoRules, "10.96.0.20 tcp 80"}) {
+			if r, err := by.Compare(t.Context(), other); err != nil || !slices.Equal(r.Problems, []string{NoRules, "10.96.0.20 tcp 80"}) {
 				t.Errorf("without new rules: %+v, %v", r, err)
 			}
 			if other == NFTables {
@@ -124,7 +124,7 @@ func copyLeads(t *testing.T, node Node) {
 			} else {
 				program(t, inIPTables, "iptables-restore", "--noflush")
 			}
-			if r, err := node.Compare(t.Context(), other); err != nil || len(r.Problems) > 0 {
+			if r, err := by.Compare(t.Context(), other); err != nil || len(r.Problems) > 0 {
 				t.Errorf("with new rules: %+v, %v", r, err)
 			}
 			clean(t, nodecleanup.KubeProxy)

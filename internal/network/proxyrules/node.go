@@ -19,10 +19,10 @@ import (
 // patience is for others that hold iptables' lock, and for a hundred thousand rules.
 const patience = 2 * time.Minute
 
-// Node has the programs by which kube-proxy writes rules: which of iptables' two kinds of tables is
-// meant depends on them. They are those of kube-proxy's own image, in which this runs, or, where
-// kube-proxy is a program of the node, the node's own.
-type Node struct {
+// Programs are those by which kube-proxy writes rules: which of iptables' two kinds of tables is
+// meant depends on them. They are in kube-proxy's own image, in which this runs, or, where
+// kube-proxy is a program of the node, on the node.
+type Programs struct {
 	// Root is where the root of the node is mounted; empty in kube-proxy's image.
 	Root string
 }
@@ -36,12 +36,12 @@ func dirs() []string {
 }
 
 // run runs a program. The error is fs.ErrNotExist if there is none.
-func (n Node) run(ctx context.Context, input, name string, args ...string) (string, error) {
-	if n.Root == "" {
-		return n.runAt(ctx, input, name, args...)
+func (p Programs) run(ctx context.Context, input, name string, args ...string) (string, error) {
+	if p.Root == "" {
+		return p.runAt(ctx, input, name, args...)
 	}
 	for _, dir := range dirs() { // links in the node's root lead from there, so only a start tells
-		out, err := n.runAt(ctx, input, path.Join(dir, name), args...)
+		out, err := p.runAt(ctx, input, path.Join(dir, name), args...)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return out, err
 		}
@@ -49,12 +49,12 @@ func (n Node) run(ctx context.Context, input, name string, args ...string) (stri
 	return "", fmt.Errorf("the node has no program %s: %w", name, fs.ErrNotExist)
 }
 
-func (n Node) runAt(ctx context.Context, input, program string, args ...string) (string, error) {
+func (p Programs) runAt(ctx context.Context, input, program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // those named in this file
-	if n.Root != "" {
-		cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Chroot: n.Root}
+	if p.Root != "" {
+		cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Chroot: p.Root}
 		cmd.Env = []string{"PATH=" + strings.Join(dirs(), ":")} // k3s' iptables is a script that looks for others
 	}
 	cmd.Stdin = strings.NewReader(input)
@@ -84,9 +84,9 @@ const EarlierCopy = "an earlier copy"
 // Copy makes the copy of the rules that kube-proxy has. The report says of which modes, and what
 // kube-proxy says of itself. Its problems are what would keep packets from Services in the mode to
 // come, and then nothing is written.
-func (n Node) Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, error) {
+func (p Programs) Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, error) {
 	r := &nodecleanup.TracesReport{Found: says(ctx)}
-	led, _, err := n.frontends(ctx, to)
+	led, _, err := p.frontends(ctx, to)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (n Node) Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, e
 	}
 	saves := map[family]string{}
 	for _, f := range families() {
-		save, err := n.run(ctx, "", f.iptables+"-save")
+		save, err := p.run(ctx, "", f.iptables+"-save")
 		if err != nil {
 			return nil, err
 		}
@@ -109,12 +109,12 @@ func (n Node) Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, e
 	}
 	for _, f := range families() {
 		if restore := CopyIPTables(saves[f]); restore != "" {
-			if _, err := n.run(ctx, restore, f.iptables+"-restore", "--noflush", "--wait=10"); err != nil {
+			if _, err := p.run(ctx, restore, f.iptables+"-restore", "--noflush", "--wait=10"); err != nil {
 				return nil, err
 			}
 			r.Found = append(r.Found, IPTables)
 		}
-		copied, err := n.copyTable(ctx, f)
+		copied, err := p.copyTable(ctx, f)
 		if err != nil {
 			return nil, err
 		}
@@ -126,28 +126,28 @@ func (n Node) Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, e
 }
 
 // frontends are those that the copy leads from, and kube-proxy in a mode.
-func (n Node) frontends(ctx context.Context, mode string) (led, have Frontends, err error) {
+func (p Programs) frontends(ctx context.Context, mode string) (led, have Frontends, err error) {
 	led, have = Frontends{}, Frontends{}
 	for _, f := range families() {
-		save, err := n.run(ctx, "", f.iptables+"-save", "-t", "nat")
+		save, err := p.run(ctx, "", f.iptables+"-save", "-t", "nat")
 		if err != nil {
 			return nil, nil, err
 		}
 		led.ofIPTables(save, true)
 		if mode == IPTables {
 			have.ofIPTables(save, false)
-		} else if err := n.takeMaps(ctx, have, f, proxyTable); err != nil {
+		} else if err := p.takeMaps(ctx, have, f, proxyTable); err != nil {
 			return nil, nil, err
 		}
-		if err := n.takeMaps(ctx, led, f, nodecleanup.CopiedTable); err != nil {
+		if err := p.takeMaps(ctx, led, f, nodecleanup.CopiedTable); err != nil {
 			return nil, nil, err
 		}
 	}
 	return led, have, nil
 }
 
-func (n Node) hasTable(ctx context.Context, f family, name string) (bool, error) {
-	list, err := n.run(ctx, "", "nft", "list", "tables", f.nft)
+func (p Programs) hasTable(ctx context.Context, f family, name string) (bool, error) {
+	list, err := p.run(ctx, "", "nft", "list", "tables", f.nft)
 	for line := range strings.Lines(list) {
 		if strings.TrimSpace(line) == "table "+f.nft+" "+name {
 			return true, err
@@ -156,12 +156,12 @@ func (n Node) hasTable(ctx context.Context, f family, name string) (bool, error)
 	return false, err
 }
 
-func (n Node) copyTable(ctx context.Context, f family) (bool, error) {
-	has, err := n.hasTable(ctx, f, proxyTable)
+func (p Programs) copyTable(ctx context.Context, f family) (bool, error) {
+	has, err := p.hasTable(ctx, f, proxyTable)
 	if err != nil || !has {
 		return false, err
 	}
-	list, err := n.run(ctx, "", "nft", "list", "table", f.nft, proxyTable)
+	list, err := p.run(ctx, "", "nft", "list", "table", f.nft, proxyTable)
 	if err != nil {
 		return false, err
 	}
@@ -169,7 +169,7 @@ func (n Node) copyTable(ctx context.Context, f family) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	_, err = n.run(ctx, text, "nft", "-f", "-")
+	_, err = p.run(ctx, text, "nft", "-f", "-")
 	return err == nil, err
 }
 
@@ -179,8 +179,8 @@ const NoRules = "no rules"
 
 // Compare finds what the copy leads to and kube-proxy, in its new mode, does not: those are the
 // problems of the report. It also has what kube-proxy says of itself.
-func (n Node) Compare(ctx context.Context, mode string) (*nodecleanup.TracesReport, error) {
-	led, have, err := n.frontends(ctx, mode)
+func (p Programs) Compare(ctx context.Context, mode string) (*nodecleanup.TracesReport, error) {
+	led, have, err := p.frontends(ctx, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -193,13 +193,13 @@ func (n Node) Compare(ctx context.Context, mode string) (*nodecleanup.TracesRepo
 }
 
 // Await compares until nothing is missing, or the time is over.
-func (n Node) Await(ctx context.Context, mode string, limit time.Duration) (*nodecleanup.TracesReport, error) {
+func (p Programs) Await(ctx context.Context, mode string, limit time.Duration) (*nodecleanup.TracesReport, error) {
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		r, err := n.Compare(ctx, mode)
+		r, err := p.Compare(ctx, mode)
 		if err != nil || len(r.Problems) == 0 {
 			return r, err
 		}
@@ -211,13 +211,13 @@ func (n Node) Await(ctx context.Context, mode string, limit time.Duration) (*nod
 	}
 }
 
-func (n Node) takeMaps(ctx context.Context, into Frontends, f family, table string) error {
-	has, err := n.hasTable(ctx, f, table)
+func (p Programs) takeMaps(ctx context.Context, into Frontends, f family, table string) error {
+	has, err := p.hasTable(ctx, f, table)
 	if err != nil || !has {
 		return err
 	}
 	for _, m := range []string{"service-ips", "service-nodeports"} {
-		list, err := n.run(ctx, "", "nft", "--json", "list", "map", f.nft, table, m)
+		list, err := p.run(ctx, "", "nft", "--json", "list", "map", f.nft, table, m)
 		if err != nil {
 			return err
 		}
