@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/replumb/replumb/internal/network/nodecleanup"
@@ -54,7 +53,9 @@ func (p Programs) runAt(ctx context.Context, input, program string, args ...stri
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // those named in this file
 	if p.Root != "" {
-		cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Chroot: p.Root}
+		if err := enter(cmd, p.Root); err != nil {
+			return "", err
+		}
 		cmd.Env = []string{"PATH=" + strings.Join(dirs(), ":")} // k3s' iptables is a script that looks for others
 	}
 	cmd.Stdin = strings.NewReader(input)
