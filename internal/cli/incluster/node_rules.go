@@ -28,14 +28,21 @@ func (n node) copyRules() *cobra.Command {
 func (n node) compareRules() *cobra.Command {
 	var mode string
 	var timeout time.Duration
+	var refresh bool
 	var by proxyrules.Programs
 	cmd := &cobra.Command{Use: "compare-rules", Short: "Find what the copy leads from and kube-proxy does not", Args: command.NoArgs}
 	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.TracesReport, error) {
+		if refresh {
+			if err := by.Refresh(cmd.Context(), mode); err != nil {
+				return nil, err
+			}
+		}
 		return by.Await(cmd.Context(), mode, timeout)
 	})
 	cmd.Flags().StringVar(&mode, "mode", "", "the mode that kube-proxy has now: iptables or nftables")
 	programsFlag(cmd, &by.Root)
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long it may take")
+	cmd.Flags().BoolVar(&refresh, "refresh", false, "make the copy once more before, while kube-proxy has the rules of its other mode")
 	return cmd
 }
 

@@ -149,6 +149,9 @@ func (p *Planner) rules(verb, node, prefix, title string, mode v1alpha1.KubeProx
 		id:   prefix + "/" + node, title: title,
 	}
 	args := []string{"--mode=" + string(mode)}
+	if verb == nodepod.VerbCompareRules && p.spec().Program != nil { // a person may take hours
+		args = append(args, "--refresh")
+	}
 	if proxy := p.Inventory.container(node); proxy != nil {
 		s.pod = inImage(s.Task, p.Image, proxy, args...)
 	} else {

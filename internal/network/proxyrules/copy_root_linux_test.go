@@ -109,11 +109,13 @@ func copyLeads(t *testing.T, by Programs) {
 					t.Fatalf("%+v, %v", r, err)
 				}
 			}
+			must(t, by.Refresh(t.Context(), other))
 			clean(t, nodecleanup.KubeProxy)
 			requireLed(t, true)
 			if r, err := by.Copy(t.Context(), other); err != nil || !slices.Equal(r.Found, []string{EarlierCopy}) { // a run that goes on
 				t.Fatalf("%+v, %v", r, err)
 			}
+			must(t, by.Refresh(t.Context(), other))
 			requireLed(t, true)
 
 			if r, err := by.Compare(t.Context(), other); err != nil || !slices.Equal(r.Problems, []string{NoRules, "10.96.0.20 tcp 80"}) {

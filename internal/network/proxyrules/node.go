@@ -94,13 +94,11 @@ func (p Programs) Copy(ctx context.Context, to string) (*nodecleanup.TracesRepor
 	if len(led) > 0 {
 		r.Found = append(r.Found, EarlierCopy)
 	}
-	saves := map[family]string{}
 	for _, f := range families() {
-		save, err := p.run(ctx, "", f.iptables+"-save")
+		save, err := p.run(ctx, "", f.iptables+"-save", "-t", "filter")
 		if err != nil {
 			return nil, err
 		}
-		saves[f] = save
 		if why := Stranded(save); to == NFTables && why != "" {
 			r.Problems = append(r.Problems, f.iptables+": "+why)
 		}
@@ -109,21 +107,56 @@ func (p Programs) Copy(ctx context.Context, to string) (*nodecleanup.TracesRepor
 		return r, nil
 	}
 	for _, f := range families() {
-		if restore := CopyIPTables(saves[f]); restore != "" {
-			if _, err := p.run(ctx, restore, f.iptables+"-restore", "--noflush", "--wait=10"); err != nil {
+		for mode, copies := range map[string]func(context.Context, family) (bool, error){IPTables: p.copyChains, NFTables: p.copyTable} {
+			copied, err := copies(ctx, f)
+			if err != nil {
 				return nil, err
 			}
-			r.Found = append(r.Found, IPTables)
-		}
-		copied, err := p.copyTable(ctx, f)
-		if err != nil {
-			return nil, err
-		}
-		if copied {
-			r.Found = append(r.Found, NFTables)
+			if copied {
+				r.Found = append(r.Found, mode)
+			}
 		}
 	}
 	return r, nil
+}
+
+// Refresh copies the rules of the mode before once more, if kube-proxy has them still: a copy that
+// leads for as long as a person takes would lead to pods that have gone.
+func (p Programs) Refresh(ctx context.Context, to string) error {
+	err := p.copyFormer(ctx, to)
+	if err != nil { // kube-proxy may have begun to remove them in between
+		err = p.copyFormer(ctx, to)
+	}
+	return err
+}
+
+func (p Programs) copyFormer(ctx context.Context, to string) error {
+	for _, f := range families() {
+		if to == IPTables {
+			if _, err := p.copyTable(ctx, f); err != nil {
+				return err
+			}
+			continue
+		}
+		if _, err := p.copyChains(ctx, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyChains copies what iptables has of a family.
+func (p Programs) copyChains(ctx context.Context, f family) (bool, error) {
+	save, err := p.run(ctx, "", f.iptables+"-save")
+	if err != nil {
+		return false, err
+	}
+	restore := CopyIPTables(save)
+	if restore == "" {
+		return false, nil
+	}
+	_, err = p.run(ctx, restore, f.iptables+"-restore", "--noflush", "--wait=10")
+	return err == nil, err
 }
 
 // frontends are those that the copy leads from, and kube-proxy in a mode.
