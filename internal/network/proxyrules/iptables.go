@@ -120,7 +120,8 @@ func (t *saved) leads() bool {
 }
 
 // unlinked reports whether an older copy is led to from more chains than kube-proxy's own: it
-// removes its jumps before its chains (CleanupLeftovers in pkg/proxy/iptables of k8s.io/kubernetes).
+// removes its jumps before its chains (CleanupLeftovers in pkg/proxy/iptables of
+// k8s.io/kubernetes).
 func (t *saved) unlinked() bool {
 	own, older := map[string]bool{}, map[string]bool{}
 	for _, r := range t.rules {
