@@ -37,7 +37,7 @@ own         basic,cilium         ./e2e -run ^(TestOwnAddresses|TestOwnAddressesB
 cilium-then basic,cilium,flannel ./e2e -run ^TestCiliumThenServices$
 cilium-flux basic,cilium,source-controller,kustomize-controller,registry ./e2e -run ^TestFluxBehindCilium$
 kubeadm     basic,kubeadm,cilium ./e2e -timeout 220m -run ^TestKubeadm
-kube-proxy  plain                ./e2e -run ^TestProxyMode$
+kube-proxy  plain                ./e2e -run ^TestProxy(Mode|Program)$
 nodes       basic                ./e2e -run ^TestNode(sMove|sReplace|Removal)$
 mirror      basic,flannel,registry,certmanager ./e2e -run ^TestMirror$
 families    basic                ./e2e -run ^TestFamilies

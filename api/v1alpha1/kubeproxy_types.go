@@ -1,5 +1,7 @@
 package v1alpha1
 
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 // KubeProxySpec is the job of having kube-proxy write its rules another way.
 type KubeProxySpec struct {
 	// mode is what kube-proxy is to have as the mode of its configuration.
@@ -10,6 +12,27 @@ type KubeProxySpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Nodes KubeProxyNodesSpec `json:"nodes,omitempty,omitzero"`
+
+	// program is for kube-proxy as a program of nodes: a unit of systemd, or part of k3s or RKE2. Its owner sets the mode and restarts it, on one
+	// node after the other, while a copy of its rules leads there. Without it kube-proxy has to run in the pods of one DaemonSet.
+	// +optional
+	Program *KubeProxyProgramSpec `json:"program,omitempty"`
+}
+
+// KubeProxyProgramSpec is how kube-proxy is restarted where it is a program of nodes.
+type KubeProxyProgramSpec struct {
+	// restart sets the mode of kube-proxy on one node, and restarts it there: request.node and request.mode name them. Rollback calls it with the
+	// former mode. A run that goes on calls it again. Without it the run waits on each node until a person has done it.
+	// +optional
+	Restart *Action `json:"restart,omitempty"`
+
+	// gateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
+	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="is not within 1s and 168h; write a duration such as 168h"
+	GateWait *metav1.Duration `json:"gateWait,omitempty"`
 }
 
 // KubeProxyMode is how kube-proxy writes its rules.

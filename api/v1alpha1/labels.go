@@ -190,14 +190,16 @@ const (
 	// ProxyReplaced is a node that is proven to be without kube-proxy.
 	ProxyReplaced = "replaced"
 	// LabelKubeProxyMode, on a Node whose kube-proxy is changed to another mode (spec.kubeProxy), says whose pod runs there: beside, leaving,
-	// switched, returning or restored. No kubelet may set it on its own Node.
+	// switched, returning or restored; where kube-proxy is a program of nodes, how far that is: restarting or switched. No kubelet may set it on its own Node.
 	LabelKubeProxyMode = "replumb.dev.node-restriction.kubernetes.io/kube-proxy-mode"
 	// ModeBeside is a node on which pods of the cluster's own DaemonSet and of replumb's run, in two modes.
 	ModeBeside = "beside"
 	// ModeLeaving is a node that the pod of the cluster's own DaemonSet has to leave.
 	ModeLeaving = "leaving"
-	// ModeSwitched is a node with rules of the new mode alone, written by the pod of replumb's DaemonSet.
+	// ModeSwitched is a node with rules of the new mode alone, written by the pod of replumb's DaemonSet or by the node's own program.
 	ModeSwitched = "switched"
+	// ModeRestarting is a node on which the owner of a kube-proxy that is a program restarts it in the other mode, while a copy of its rules leads.
+	ModeRestarting = "restarting"
 	// ModeReturning is a node on which pods of both DaemonSets run, in one mode.
 	ModeReturning = "returning"
 	// ModeRestored is a node that the pod of replumb's DaemonSet has to leave, with its rules.

@@ -119,7 +119,7 @@ func reaches() []reach {
 		"spec.tierLookup", "spec.hooks[]", "spec.cni.nodes.replace", "spec.mirror.copy.volumeAction", "spec.mirror.redirect.quiet",
 		"spec.nodes.join.provision", "spec.nodes.terminate.action", "spec.nodes.controlPlane.provision", "spec.nodes.controlPlane.retire",
 		"spec.nodes.controlPlane.terminate", "spec.serviceCIDR.actions.certificates", "spec.serviceCIDR.actions.kubelets",
-		"spec.serviceCIDR.actions.apiServers",
+		"spec.serviceCIDR.actions.apiServers", "spec.kubeProxy.program.restart",
 	} {
 		all = append(all, reach{action + ".exec", Runs}, reach{action + ".http.url", Connects}, reach{action + ".http.urlFromEnv", Reads})
 	}

@@ -81,6 +81,15 @@ func (l Workers) RestartProxies(ctx context.Context, clusterCIDRs ...netip.Prefi
 }
 
 func (l Workers) restartProxy(ctx context.Context, node string, clusterCIDRs []netip.Prefix) error {
+	return l.changeProxy(ctx, node, func(c *proxyv1alpha1.KubeProxyConfiguration) { c.ClusterCIDR = commas(clusterCIDRs) })
+}
+
+// RestartProxyIn gives the kube-proxy of a node, which is a program there, another mode, and restarts it.
+func (l Workers) RestartProxyIn(ctx context.Context, node string, mode ProxyMode) error {
+	return l.changeProxy(ctx, node, func(c *proxyv1alpha1.KubeProxyConfiguration) { c.Mode = proxyv1alpha1.ProxyMode(mode) })
+}
+
+func (l Workers) changeProxy(ctx context.Context, node string, change func(*proxyv1alpha1.KubeProxyConfiguration)) error {
 	m, err := l.Machine(node)
 	if err != nil {
 		return err
@@ -93,7 +102,7 @@ func (l Workers) restartProxy(ctx context.Context, node string, clusterCIDRs []n
 	if err := yaml.Unmarshal(data, &config); err != nil {
 		return fmt.Errorf("%s: %w", proxyConfigPath, err)
 	}
-	config.ClusterCIDR = commas(clusterCIDRs)
+	change(&config)
 	if data, err = yaml.Marshal(config); err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func TestKubeadmProxyMode(t *testing.T) {
 	if now := configOfProxies(t, l); now != before {
 		t.Errorf("the configuration of kube-proxy is\n%s\nwas\n%s", now, before)
 	}
-	requireModeAtOnceLoses(t, p, s)
+	requireModeAtOnceLoses(t, p.Lab, p.machines(), s, p.setModeAtOnce)
 
 	again := s.during(t, "the mode being changed again", func() { requireDone(t, apply(nil)) })
 	again.requireNothingLost(t, traffic.Permitted)

@@ -30,7 +30,7 @@ func TestProxyMode(t *testing.T) {
 	l := bringUp(t, topology)
 	p := proxyPods{l}
 	s := servingAllKinds(t, l, traffic.Calls.SeenAsAny)
-	requireModeAtOnceLoses(t, p, s)
+	requireModeAtOnceLoses(t, l, p.machines(), s, p.setModeAtOnce)
 
 	file := writeMode(t, "")
 	apply := func(killAt func(engine.Event) bool) int {
@@ -99,9 +99,15 @@ func (p proxyPods) requireMode(t *testing.T, mode lab.ProxyMode) {
 	if len(sets.Items) != 1 {
 		t.Errorf("%d DaemonSets are in kube-system", len(sets.Items))
 	}
-	for _, node := range p.machines() {
+	requireRules(t, p.Lab, p.machines(), mode)
+}
+
+// requireRules: nodes have rules of kube-proxy in one mode alone, and no copy.
+func requireRules(t *testing.T, l *lab.Lab, nodes []string, mode lab.ProxyMode) {
+	t.Helper()
+	for _, node := range nodes {
 		const look = "iptables-save | grep -cE '^-A (KUBE-SERVICES|RPLB-)'; nft list tables | grep -cw kube-proxy; true"
-		out, err := p.Exec(t.Context(), node, "/bin/sh", "-c", look)
+		out, err := l.Exec(t.Context(), node, "/bin/sh", "-c", look)
 		must(t, err)
 		chains, tables, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 		if (chains != "0") != (mode == lab.IPTables) || (tables != "0") != (mode == lab.NFTables) {
@@ -110,19 +116,18 @@ func (p proxyPods) requireMode(t *testing.T, mode lab.ProxyMode) {
 	}
 }
 
-// requireModeAtOnceLoses is the control: the configuration is changed, and all pods are ended at once, as guides have it. The former mode comes
-// back the same way.
-func requireModeAtOnceLoses(t *testing.T, p proxyPods, s *shop) {
+// requireModeAtOnceLoses is the control: the mode is changed on all nodes at once, without a copy, and back.
+func requireModeAtOnceLoses(t *testing.T, l *lab.Lab, nodes []string, s *shop, setMode func(*testing.T, lab.ProxyMode)) {
 	t.Helper()
 	lost := s.during(t, "the mode being changed at once", func() {
 		for _, mode := range []lab.ProxyMode{lab.NFTables, lab.IPTables} {
-			p.setModeAtOnce(t, mode)
+			setMode(t, mode)
 			reported := traffic.Until(time.Now().Add(5 * time.Second))
 			must(t, s.watch.Await(t.Context(), settled, "five seconds of reports", traffic.All, reported))
 		}
 	})
-	for _, node := range p.machines() {
-		forgetUntranslated(t, p.Lab, node)
+	for _, node := range nodes {
+		forgetUntranslated(t, l, node)
 	}
 	stats := lost.stats(t, traffic.All)
 	if stats.Failed == 0 {
@@ -134,6 +139,7 @@ func requireModeAtOnceLoses(t *testing.T, p proxyPods, s *shop) {
 
 var modeInConfig = regexp.MustCompile(`(?m)^mode: .*$`)
 
+// setModeAtOnce changes the configuration, and ends all pods at once, as guides have it.
 func (p proxyPods) setModeAtOnce(t *testing.T, mode lab.ProxyMode) {
 	t.Helper()
 	configs := p.Client().CoreV1().ConfigMaps(metav1.NamespaceSystem)

@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/taskpod"
 	"github.com/replumb/replumb/internal/migrations/kubeproxy"
 	"github.com/replumb/replumb/internal/network/calico"
+	"github.com/replumb/replumb/internal/network/nodepod"
 	"github.com/replumb/replumb/internal/testing/fakekubelet"
 )
 
@@ -91,4 +92,32 @@ func TestKubeProxy(t *testing.T) {
 	maps.Copy(unused, unusedAround())
 	maps.Copy(unused, unusedAgents())
 	s.audited(kubeproxy.Roles(), unused)
+}
+
+const programMove = `apiVersion: replumb.dev/v1alpha1
+kind: Migration
+metadata: {name: mode}
+spec:
+  image: replumb
+  kubeProxy: {mode: nftables, program: {restart: {exec: {command: ["true"]}}}}
+`
+
+// TestKubeProxyProgram: the same roles are enough where kube-proxy is a program of nodes.
+func TestKubeProxyProgram(t *testing.T) {
+	s := empty(t, shared)
+	s.play(&plainNetwork{last: netip.MustParseAddr("10.244.0.1")}, func(pod *corev1.Pod) string {
+		switch pod.Labels[taskpod.Label] {
+		case nodepod.VerbCopyRules:
+			return `{"found": ["iptables", "nftables"]}`
+		case "":
+			return message(pod)
+		}
+		return "{}"
+	})
+	for name, address := range map[string]string{"node1": "192.0.2.1", "node2": "192.0.2.2"} {
+		s.node(name, address)
+	}
+	s.start("kube-proxy", programMove)
+	s.moves("mode")
+	s.movesForGood("mode")
 }

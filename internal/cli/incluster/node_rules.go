@@ -15,24 +15,39 @@ import (
 
 func (n node) copyRules() *cobra.Command {
 	var mode string
+	var by proxyrules.Programs
 	cmd := &cobra.Command{Use: "copy-rules", Short: "Keep a copy of kube-proxy's rules while it changes its mode", Args: command.NoArgs}
 	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.TracesReport, error) {
-		return proxyrules.Copy(cmd.Context(), mode)
+		return by.Copy(cmd.Context(), mode)
 	})
 	cmd.Flags().StringVar(&mode, "mode", "", "the mode that kube-proxy is to have: iptables or nftables")
+	programsFlag(cmd, &by.Root)
 	return cmd
 }
 
 func (n node) compareRules() *cobra.Command {
 	var mode string
 	var timeout time.Duration
+	var refresh bool
+	var by proxyrules.Programs
 	cmd := &cobra.Command{Use: "compare-rules", Short: "Find what the copy leads from and kube-proxy does not", Args: command.NoArgs}
 	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.TracesReport, error) {
-		return proxyrules.Await(cmd.Context(), mode, timeout)
+		if refresh {
+			if err := by.Refresh(cmd.Context(), mode); err != nil {
+				return nil, err
+			}
+		}
+		return by.Await(cmd.Context(), mode, timeout)
 	})
 	cmd.Flags().StringVar(&mode, "mode", "", "the mode that kube-proxy has now: iptables or nftables")
+	programsFlag(cmd, &by.Root)
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long it may take")
+	cmd.Flags().BoolVar(&refresh, "refresh", false, "make the copy once more before, while kube-proxy has the rules of its other mode")
 	return cmd
+}
+
+func programsFlag(cmd *cobra.Command, root *string) {
+	cmd.Flags().StringVar(root, "root", "", "where the root of the node is mounted whose programs are run; none means those of the pod's image")
 }
 
 // copyProgram has replumb's program beside those of another image.

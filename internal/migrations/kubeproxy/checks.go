@@ -31,6 +31,14 @@ type Input struct {
 
 const notKnown = "it is not known how kube-proxy runs"
 
+// unlessPods skips what is read from the objects of kube-proxy where there are none.
+func unlessPods(s *Inventory) []findings.Result {
+	if s.known() && s.own() == nil {
+		return findings.Skip("kube-proxy is a program of nodes, which no object shows")
+	}
+	return findings.Skip(notKnown)
+}
+
 // Checks are the checks of this migration, in the order in which they are shown.
 func Checks() []findings.Check[Input] {
 	return slices.Concat(
@@ -71,10 +79,11 @@ func proxyChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP7101", Severity: findings.Blocking, Run: checkOwn,
-			Claim: "kube-proxy runs in the pods of one DaemonSet, whose mode can be read",
-			Why:   "nodes are changed one by one by a second DaemonSet like it; a kube-proxy that is a program of nodes, or built into k3s, only its owner can change",
-			Fix: "see kubectl get daemonsets -A; with k3s and RKE2, and where kube-proxy is a service of the nodes, change its mode by hand, and " +
-				"one node after the other, while no one is served there",
+			Claim: "kube-proxy runs in one DaemonSet whose mode can be read, or spec.kubeProxy.program is set",
+			Why: "nodes are changed one by one: by a second DaemonSet like it, or by the owner of a kube-proxy that is a unit of systemd, or part of k3s " +
+				"or RKE2, who restarts it while a copy of its rules leads",
+			Fix: "see kubectl get daemonsets -A; where kube-proxy is a program of nodes, set spec.kubeProxy.program: {}, to be asked on each node, or " +
+				"spec.kubeProxy.program.restart (docs/runbooks/kube-proxy.md#kube-proxy-as-a-program-k3s-and-rke2)",
 		},
 		{
 			Code: "RP7102", Severity: findings.Blocking, Run: checkMode,
@@ -138,8 +147,12 @@ func checkOthers(in Input) []findings.Result {
 
 func checkOwn(in Input) []findings.Result {
 	switch s := in.Inventory; {
+	case s.Spec.Program != nil && len(s.Own) > 0:
+		return []findings.Result{findings.Failed(daemonset.Name(&s.Own[0]), "%s runs kube-proxy, and spec.kubeProxy.program is set", daemonset.Name(&s.Own[0]))}
+	case s.Spec.Program != nil:
+		return nil
 	case len(s.Own) == 0:
-		return []findings.Result{findings.Failed("", "no DaemonSet runs kube-proxy")}
+		return []findings.Result{findings.Failed("", "no DaemonSet runs kube-proxy, and spec.kubeProxy.program is not set")}
 	case len(s.Own) > 1:
 		return []findings.Result{findings.Failed(daemonset.Name(&s.Own[1]), "%s and %s both run kube-proxy", daemonset.Name(&s.Own[0]), daemonset.Name(&s.Own[1]))}
 	case s.Problem != nil:
@@ -150,8 +163,8 @@ func checkOwn(in Input) []findings.Result {
 
 func checkMode(in Input) []findings.Result {
 	s := in.Inventory
-	if !s.known() {
-		return findings.Skip(notKnown)
+	if !s.known() || s.own() == nil {
+		return unlessPods(s)
 	}
 	if from := s.from(); from != v1alpha1.KubeProxyIPTables && from != v1alpha1.KubeProxyNFTables {
 		return []findings.Result{findings.Failed(daemonset.Name(s.own()), "%s has mode %s", daemonset.Name(s.own()), from)}
@@ -161,8 +174,8 @@ func checkMode(in Input) []findings.Result {
 
 func checkHeld(in Input) []findings.Result {
 	s := in.Inventory
-	if !s.known() {
-		return findings.Skip(notKnown)
+	if !s.known() || s.own() == nil {
+		return unlessPods(s)
 	}
 	var out []findings.Result
 	if by, comesBack := keepers.HeldBy(s.own()); comesBack {
@@ -193,14 +206,17 @@ func checkVersion(in Input) []findings.Result {
 		return findings.Skip("every version has mode %s", s.Spec.Mode)
 	}
 	var out []findings.Result
-	image := proxyIn(&s.own().Spec.Template.Spec).Image
-	name, _, _ := strings.Cut(image, "@")
-	if _, tag, ok := strings.Cut(name[strings.LastIndex(name, "/")+1:], ":"); ok {
-		if major, minor, ok := inventory.Minor(tag); ok && major == 1 && minor < minKubernetes {
-			out = append(out, findings.Failed(daemonset.Name(s.own()), "%s runs %s", daemonset.Name(s.own()), image))
+	if own := s.own(); own != nil {
+		image := proxyIn(&own.Spec.Template.Spec).Image
+		name, _, _ := strings.Cut(image, "@")
+		if _, tag, ok := strings.Cut(name[strings.LastIndex(name, "/")+1:], ":"); ok && tooOld(tag) {
+			out = append(out, findings.Failed(daemonset.Name(own), "%s runs %s", daemonset.Name(own), image))
 		}
 	}
 	for _, n := range s.concerned() {
+		if kubelet := n.Status.NodeInfo.KubeletVersion; s.own() == nil && tooOld(kubelet) { // a program's own version is in no object
+			out = append(out, findings.Failed("Node "+n.Name, "node %s runs Kubernetes %s", n.Name, kubelet))
+		}
 		kernel := n.Status.NodeInfo.KernelVersion
 		major, minor, ok := inventory.Minor(kernel)
 		if ok && (major < minKernelMajor || major == minKernelMajor && minor < minKernelMinor) {
@@ -210,10 +226,16 @@ func checkVersion(in Input) []findings.Result {
 	return out
 }
 
+// tooOld reports whether a version of Kubernetes is known to lack mode nftables.
+func tooOld(version string) bool {
+	major, minor, ok := inventory.Minor(version)
+	return ok && major == 1 && minor < minKubernetes
+}
+
 func checkRestarts(in Input) []findings.Result {
 	s := in.Inventory
-	if !s.known() {
-		return findings.Skip(notKnown)
+	if !s.known() || s.own() == nil {
+		return unlessPods(s)
 	}
 	u := s.own().Spec.UpdateStrategy.RollingUpdate
 	if u != nil && u.MaxUnavailable != nil && u.MaxUnavailable.String() != "1" {

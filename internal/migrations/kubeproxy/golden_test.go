@@ -87,6 +87,7 @@ func planned(t *testing.T, in map[string][]byte) (*Planner, Input) {
 func read(t *testing.T, s *Inventory, text []byte) {
 	t.Helper()
 	var objects []client.Object
+	var pods []corev1.Pod
 	decode := clientscheme.Codecs.UniversalDeserializer()
 	for doc := range strings.SplitSeq(string(text), "---\n") {
 		o, _, err := decode.Decode([]byte(doc), nil, nil)
@@ -100,12 +101,15 @@ func read(t *testing.T, s *Inventory, text []byte) {
 			for _, ds := range inventory.ProxySets([]appsv1.DaemonSet{*o}) {
 				s.add(ds)
 			}
+		case *corev1.Pod:
+			pods = append(pods, *o)
 		case *corev1.ConfigMap:
 			objects = append(objects, o)
 		default:
 			t.Fatalf("cluster.yaml has a %T", o)
 		}
 	}
+	s.addStatic(pods)
 	var all []runtime.Object
 	for _, o := range objects {
 		all = append(all, o)

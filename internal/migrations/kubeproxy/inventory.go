@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -30,6 +31,8 @@ type Inventory struct {
 	// Second is replumb's DaemonSet; nil, if there is none.
 	Second   *appsv1.DaemonSet
 	Services []corev1.Service
+	// Static are the containers of kube-proxy in pods that kubelets run by files, by node.
+	Static map[string]*corev1.Container
 
 	// At is where the own DaemonSet has its mode from, Config the ConfigMap that has it, and
 	// Configured what it says. Problem is why that is not known.
@@ -59,6 +62,13 @@ func Load(ctx context.Context, c *cluster.Cluster, s Spec, st *v1alpha1.KubeProx
 	for _, ds := range inventory.ProxySets(sets) {
 		out.add(ds)
 	}
+	if s.Program != nil {
+		pods := &corev1.PodList{}
+		if err := c.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem)); err != nil {
+			return nil, fmt.Errorf("listing pods of kube-proxy: %w", err)
+		}
+		out.addStatic(pods.Items)
+	}
 	return out, out.loadMode(ctx, c)
 }
 
@@ -72,6 +82,10 @@ func (s *Inventory) add(ds appsv1.DaemonSet) {
 
 func (s *Inventory) loadMode(ctx context.Context, c client.Reader) error {
 	own := s.own()
+	if s.Spec.Program != nil { // no object of the cluster has it, and there are two
+		s.Configured = string(other(s.Spec.Mode))
+		return nil
+	}
 	if own == nil {
 		return nil
 	}
@@ -116,12 +130,21 @@ func (s *Inventory) own() *appsv1.DaemonSet {
 }
 
 // known reports whether it is known how kube-proxy runs, without which there is no plan.
-func (s *Inventory) known() bool { return s.own() != nil && s.Problem == nil }
+func (s *Inventory) known() bool {
+	if s.Spec.Program != nil {
+		return len(s.Own) == 0
+	}
+	return s.own() != nil && s.Problem == nil
+}
 
 // mode is the one of the cluster's own DaemonSet, secondMode that of replumb's; empty without it.
+// Of programs they are the mode before and the one that is wanted.
 func (s *Inventory) mode() v1alpha1.KubeProxyMode { return modeOf(s.Configured) }
 
 func (s *Inventory) secondMode() v1alpha1.KubeProxyMode {
+	if s.Spec.Program != nil {
+		return s.Spec.Mode
+	}
 	if s.Second == nil || s.own() == nil {
 		return ""
 	}
@@ -155,12 +178,15 @@ func (s *Inventory) affinity() (*corev1.Affinity, error) {
 
 // concerned are the nodes that kube-proxy runs on, those that were named to go first before others.
 func (s *Inventory) concerned() []*corev1.Node {
-	was, err := s.affinity()
-	if err != nil {
-		return nil
+	like := programs()
+	if own := s.own(); own != nil {
+		was, err := s.affinity()
+		if err != nil {
+			return nil
+		}
+		like = corev1.PodSpec{NodeSelector: own.Spec.Template.Spec.NodeSelector, Affinity: was}
 	}
-	t := s.own().Spec.Template.Spec
-	wanted := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: corev1.PodSpec{NodeSelector: t.NodeSelector, Affinity: was}})
+	wanted := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: like})
 	var out []*corev1.Node
 	for i := range s.Nodes {
 		if ok, err := wanted.Match(&s.Nodes[i]); err == nil && ok {
@@ -218,7 +244,12 @@ func (s *Inventory) counts() (c v1alpha1.Counts) {
 func (s *Inventory) left() string {
 	switch {
 	case !s.known():
-		return "it is not known how kube-proxy runs"
+		return notKnown
+	case s.Spec.Program != nil:
+		if left := s.names(notSwitched); len(left) > 0 {
+			return fmt.Sprintf("node %s does not have mode %s", left[0], s.Spec.Mode)
+		}
+		return ""
 	case s.mode() != s.Spec.Mode:
 		return fmt.Sprintf("kube-proxy is configured for mode %s", s.mode())
 	case s.Second != nil || s.own().Annotations[v1alpha1.AnnotationAffinity] != "" || len(s.names(marked)) > 0:
@@ -228,3 +259,5 @@ func (s *Inventory) left() string {
 }
 
 func marked(mark string) bool { return mark != "" }
+
+func notSwitched(mark string) bool { return mark != v1alpha1.ModeSwitched }

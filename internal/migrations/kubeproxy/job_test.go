@@ -25,6 +25,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 	"github.com/replumb/replumb/internal/network/nodepod"
+	"github.com/replumb/replumb/internal/network/proxyrules"
 	"github.com/replumb/replumb/internal/testing/apitest"
 	"github.com/replumb/replumb/internal/testing/crash"
 	"github.com/replumb/replumb/internal/testing/fakekubelet"
@@ -58,6 +59,12 @@ type fixture struct {
 	nodes  map[string]*rules
 	// started are the modes that pods of kube-proxy have found when they started.
 	started map[types.UID]v1alpha1.KubeProxyMode
+	// programs are the modes of kube-proxies that are programs of nodes.
+	programs map[string]v1alpha1.KubeProxyMode
+	// ordered, if set, is the mode that the owner of such a program has it in by now.
+	ordered func(node string) v1alpha1.KubeProxyMode
+	// heard, if set, hears events.
+	heard func(engine.Event)
 	// cut ends a run when a step begins.
 	cut  string
 	stop context.CancelFunc
@@ -82,7 +89,20 @@ spec:
 
 const ownConfig = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: \"\"\n"
 
+// setup has kube-proxy in the pods of a DaemonSet.
 func setup(t *testing.T) *fixture {
+	t.Helper()
+	f := begin(t, &v1alpha1.KubeProxySpec{Mode: v1alpha1.KubeProxyNFTables})
+	own := &appsv1.DaemonSet{}
+	f.Must(yaml.Unmarshal([]byte(ownObjects), own))
+	config := &corev1.ConfigMap{ObjectMeta: own.ObjectMeta, Data: map[string]string{"config.conf": ownConfig}}
+	f.Must(server.Create(f.Context(), config))
+	f.Must(server.Create(f.Context(), own))
+	f.Until("kube-proxy", func() bool { return len(f.pods("k8s-app")) == 2 })
+	return f
+}
+
+func begin(t *testing.T, spec *v1alpha1.KubeProxySpec) *fixture {
 	t.Helper()
 	server = lazy.Get(t)
 	clean(t)
@@ -96,18 +116,12 @@ func setup(t *testing.T) *fixture {
 	ended := make(chan struct{})
 	go func() { defer close(ended); fleet.Run(ctx) }()
 	t.Cleanup(func() { clean(t); stop(); <-ended }) // pods need their kubelets to end
-	own := &appsv1.DaemonSet{}
-	f.Must(yaml.Unmarshal([]byte(ownObjects), own))
-	config := &corev1.ConfigMap{ObjectMeta: own.ObjectMeta, Data: map[string]string{"config.conf": ownConfig}}
-	f.Must(server.Create(f.Context(), config))
-	f.Must(server.Create(f.Context(), own))
-	f.Until("kube-proxy", func() bool { return len(f.pods("k8s-app")) == 2 })
 
 	m := &v1alpha1.Migration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration"},
 		ObjectMeta: metav1.ObjectMeta{Name: "m"},
 		Spec: v1alpha1.MigrationSpec{
-			KubeProxy: &v1alpha1.KubeProxySpec{Mode: v1alpha1.KubeProxyNFTables},
+			KubeProxy: spec,
 			Proof:     v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled}, // the fleet plays none
 		},
 	}
@@ -184,10 +198,20 @@ func (f *fixture) message(pod *corev1.Pod) string {
 	r, n := &nodecleanup.TracesReport{}, f.nodes[pod.Spec.NodeName]
 	args := strings.Join(pod.Spec.Containers[0].Args, " ")
 	switch pod.Labels[taskpod.Label] {
-	case verbCopy:
+	case nodepod.VerbCopyRules:
+		if n.copied {
+			r.Found = append(r.Found, proxyrules.EarlierCopy)
+		}
+		for mode := range n.modes {
+			r.Found = append(r.Found, string(mode))
+		}
 		n.copied = n.copied || len(n.modes) > 0
-	case verbCompare:
+	case nodepod.VerbCompareRules:
+		f.restart(pod.Spec.NodeName)
 		f.written(pod.Spec.NodeName)
+		if mode := f.programs[pod.Spec.NodeName]; mode != "" {
+			r.Found = append(r.Found, "kube-proxy says "+string(mode))
+		}
 		_, mode, _ := strings.Cut(args, "--mode=")
 		mode, _, _ = strings.Cut(mode, " ")
 		if !n.modes[v1alpha1.KubeProxyMode(mode)] {
@@ -210,6 +234,9 @@ func (f *fixture) message(pod *corev1.Pod) string {
 
 // written has the kube-proxies that run on a node write their rules.
 func (f *fixture) written(node string) {
+	if mode := f.programs[node]; mode != "" {
+		f.nodes[node].modes[mode] = true
+	}
 	for _, pod := range append(f.pods("k8s-app"), f.pods(nameLabel)...) {
 		if mode, started := f.started[pod.UID]; started && pod.Spec.NodeName == node && pod.DeletionTimestamp.IsZero() {
 			f.nodes[node].modes[mode] = true
@@ -233,6 +260,9 @@ func (f *fixture) cleaned(n *rules, args string) {
 // take looks at every event whether each node leads to Services.
 func (f *fixture) take(e engine.Event) {
 	f.Hear(e, func() {
+		if f.heard != nil {
+			f.heard(e)
+		}
 		f.observe()
 		for name, n := range f.nodes {
 			if len(n.modes) == 0 && !n.copied {

@@ -1,6 +1,7 @@
 package kubeproxy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -87,8 +88,8 @@ type StatusBody struct {
 type StatusLine struct {
 	Name string                 `json:"name"`
 	Mode v1alpha1.KubeProxyMode `json:"mode"`
-	// By is the DaemonSet whose kube-proxy leads there.
-	By string `json:"by"`
+	// By is the DaemonSet whose kube-proxy leads there; empty where it is a program of the node.
+	By string `json:"by,omitempty"`
 }
 
 // Status reads where everything stands from the objects themselves.
@@ -99,17 +100,20 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 	}
 	body := &StatusBody{To: j.Spec.Mode, Nodes: []StatusLine{}}
 	table := migration.TextBlock{
-		Head: []string{"NODE", "MODE", "DAEMONSET"}, Settled: func(row []string) bool { return row[1] == string(j.Spec.Mode) },
+		Head: []string{"NODE", "MODE", "RUN BY"}, Settled: func(row []string) bool { return row[1] == string(j.Spec.Mode) },
 	}
 	if s.known() {
 		body.From = s.from()
 		for _, n := range s.concerned() {
-			line := StatusLine{Name: n.Name, Mode: s.serving(n), By: s.own().Name}
+			line := StatusLine{Name: n.Name, Mode: s.serving(n)}
+			if own := s.own(); own != nil {
+				line.By = own.Name
+			}
 			if s.Second != nil && line.Mode == s.secondMode() && n.Labels[v1alpha1.LabelKubeProxyMode] != "" {
 				line.By = s.Second.Name
 			}
 			body.Nodes = append(body.Nodes, line)
-			table.Rows = append(table.Rows, []string{line.Name, string(line.Mode), line.By})
+			table.Rows = append(table.Rows, []string{line.Name, string(line.Mode), cmp.Or(line.By, "the node")})
 		}
 	}
 	counts := s.counts()

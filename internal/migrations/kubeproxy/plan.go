@@ -30,6 +30,9 @@ const (
 // the new one leads to every Service, and a copy of the rules leads meanwhile, since either removes
 // those of the other when it starts. When no pod reads the configuration any more it is changed,
 // and nodes go back to the DaemonSet that the cluster's installer knows.
+//
+// A program of a node reads a configuration of its own, so phase nodes is all: its owner restarts
+// it in the other mode, while a copy of the rules leads.
 func commands() migration.Commands[*Planner] {
 	type phases = migration.Phases[*Planner]
 	way := func(d engine.Direction, groups func(*Planner, engine.Direction) []engine.Group) func(*Planner) []engine.Group {
@@ -40,18 +43,26 @@ func commands() migration.Commands[*Planner] {
 			return groups(p, d)
 		}
 	}
+	pods := func(d engine.Direction, groups func(*Planner, engine.Direction) []engine.Group) func(*Planner) []engine.Group {
+		return func(p *Planner) []engine.Group {
+			if p.spec().Program != nil {
+				return nil
+			}
+			return way(d, groups)(p)
+		}
+	}
 	there, back := engine.Forward, engine.Backward
 	return migration.Commands[*Planner]{
 		Apply: phases{
 			migration.CheckPhase[*Planner]("Check the cluster"),
 			{Name: "secure", Title: "Record the migration and back up what it changes", Own: true, Recheck: true, Groups: (*Planner).secure},
 			lossguard.Phase("", (*Planner).watch),
-			{Name: "prepare", Title: "Prepare a second DaemonSet with the new mode", Recheck: true, Groups: way(there, (*Planner).prepare)},
+			{Name: "prepare", Title: "Prepare a second DaemonSet with the new mode", Recheck: true, Groups: pods(there, (*Planner).prepare)},
 			{Name: phaseNodes, Title: "Change nodes to the new mode, one after the other", Recheck: true, Groups: way(there, (*Planner).changeNodes)},
-			{Name: "configure", Title: "Set the mode in kube-proxy's own configuration", Recheck: true, Groups: way(there, (*Planner).configured)},
+			{Name: "configure", Title: "Set the mode in kube-proxy's own configuration", Recheck: true, Groups: pods(there, (*Planner).configured)},
 			{
 				Name: phaseReturn, Title: "Give nodes back to kube-proxy's own DaemonSet, one after the other", Recheck: true,
-				Groups: way(there, (*Planner).giveBack),
+				Groups: pods(there, (*Planner).giveBack),
 			},
 		},
 		Rollback: phases{
@@ -60,12 +71,12 @@ func commands() migration.Commands[*Planner] {
 				Name: "resume", Title: "Give nodes back to kube-proxy's own DaemonSet before they go the other way",
 				Groups: (*Planner).giveBackFirst, Replan: (*Planner).elsewhere,
 			},
-			{Name: "prepare", Title: "Prepare a second DaemonSet with the former mode", Groups: way(back, (*Planner).prepare)},
+			{Name: "prepare", Title: "Prepare a second DaemonSet with the former mode", Groups: pods(back, (*Planner).prepare)},
 			{Name: phaseNodes, Title: "Change nodes back to the former mode, one after the other", Groups: way(back, (*Planner).changeNodes)},
-			{Name: "configure", Title: "Set the former mode in kube-proxy's own configuration", Groups: way(back, (*Planner).configured)},
+			{Name: "configure", Title: "Set the former mode in kube-proxy's own configuration", Groups: pods(back, (*Planner).configured)},
 			{
 				Name: phaseReturn, Title: "Give nodes back to kube-proxy's own DaemonSet, one after the other",
-				Groups: way(back, (*Planner).giveBack),
+				Groups: pods(back, (*Planner).giveBack),
 			},
 			{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidyBack},
 		},
@@ -116,7 +127,9 @@ func (p *Planner) secure() []engine.Group {
 		if p.Inventory.Config != nil {
 			secure.Originals = append(secure.Originals, p.Inventory.Config)
 		}
-		secure.Originals = append(secure.Originals, p.Inventory.own())
+		if own := p.Inventory.own(); own != nil {
+			secure.Originals = append(secure.Originals, own)
+		}
 	}
 	return p.Secure(secure)
 }
@@ -184,8 +197,10 @@ func (p *Planner) changeNodes(d engine.Direction) []engine.Group {
 	s := p.Inventory
 	mode, _ := s.toward(d)
 	switch {
+	case s.Spec.Program != nil:
+		return p.restartNodes(d, mode)
 	case s.mode() != mode:
-		nodes := s.names(func(mark string) bool { return mark != v1alpha1.ModeSwitched })
+		nodes := s.names(notSwitched)
 		return p.rounds(phaseNodes, d, nodes, func(node string) []engine.Step { return p.handOver(node, mode, d) })
 	case s.Second != nil && s.secondMode() != mode:
 		nodes := s.names(marked)
@@ -370,7 +385,7 @@ func (p *Planner) tidyBack() []engine.Group {
 
 func (p *Planner) tidy() []engine.Group {
 	return slices.Concat(p.Agents.Dismiss(), p.Remains,
-		engine.InOrder(slices.Concat(p.Thaw(), p.unprivilege(), p.Forget(migration.Sweep{}))...))
+		engine.InOrder(slices.Concat(p.Thaw(), p.forgetNodes(), p.unprivilege(), p.Forget(migration.Sweep{}))...))
 }
 
 // unprivilege restores Pod Security, unless that is part of taking agents away.

@@ -17,6 +17,9 @@ type Spec struct {
 	// First are nodes that go first, and Parallel how many are changed at once.
 	First    []string
 	Parallel int
+	// Program is how kube-proxy is restarted where it is a program of nodes; nil for pods of one
+	// DaemonSet.
+	Program *v1alpha1.KubeProxyProgramSpec
 	// Common is what all kinds have.
 	Common v1alpha1.MigrationSpec
 }
@@ -33,5 +36,8 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 	if j == nil {
 		return Spec{}, &spec.Error{Field: "spec", Problem: "names another job", Hint: "set " + root + ".mode"}
 	}
-	return Spec{Name: m.Name, Mode: j.Mode, First: j.Nodes.First, Parallel: max(1, j.Nodes.Parallel), Common: *m.Spec.DeepCopy()}, nil
+	return Spec{
+		Name: m.Name, Mode: j.Mode, First: j.Nodes.First, Parallel: max(1, j.Nodes.Parallel), Program: j.Program.DeepCopy(),
+		Common: *m.Spec.DeepCopy(),
+	}, nil
 }

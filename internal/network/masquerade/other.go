@@ -9,13 +9,13 @@ import (
 )
 
 // Apply works on Linux only, as nodes do.
-func Apply([]Pair) (bool, error) { return false, errors.ErrUnsupported }
+func Apply([]RangePair) (bool, error) { return false, errors.ErrUnsupported }
 
 // Check works on Linux only.
-func Check([]Pair) error { return errors.ErrUnsupported }
+func Check([]RangePair) error { return errors.ErrUnsupported }
 
 // Maintain works on Linux only.
-func Maintain(context.Context, []Pair, time.Duration, func(error)) error {
+func Maintain(context.Context, []RangePair, time.Duration, func(error)) error {
 	return errors.ErrUnsupported
 }
 

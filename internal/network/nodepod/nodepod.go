@@ -55,6 +55,10 @@ const (
 	// The replacement of kube-proxy asks Cilium's agent, and looks who answers for Services.
 	VerbCilium   = "cilium"
 	VerbServices = "services"
+	// A change of kube-proxy's mode keeps a copy of its rules by the node's own programs, and
+	// compares.
+	VerbCopyRules    = "copy-rules"
+	VerbCompareRules = "compare-rules"
 )
 
 const confDir = "/etc/cni/net.d"
@@ -88,6 +92,9 @@ func (a *Pod) host() (volumes []corev1.Volume, mounts []corev1.VolumeMount) {
 	switch a.Verb {
 	case VerbActivate, VerbDeactivate, VerbAdopt:
 		add("conf", confDir, corev1.HostPathDirectoryOrCreate)
+		return volumes, mounts
+	case VerbCopyRules, VerbCompareRules:
+		add("lock", "/run/xtables.lock", corev1.HostPathFileOrCreate)
 		return volumes, mounts
 	case VerbClean:
 	default:

@@ -22,6 +22,8 @@ func TestNoneIsPrivileged(t *testing.T) {
 		VerbClean: {[]corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_CHROOT", "DAC_OVERRIDE"}, []string{
 			"/host (read-only)", "/host/etc/cni/net.d", "/host/var/lib/cni", "/host/run/calico", "/host/var/lib/calico", "/host/run/xtables.lock",
 		}},
+		VerbCopyRules:    {[]corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_CHROOT"}, []string{"/host (read-only)", "/host/run/xtables.lock"}},
+		VerbCompareRules: {[]corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_CHROOT"}, []string{"/host (read-only)", "/host/run/xtables.lock"}},
 		VerbDetectSource: {nil, []string{"/host (read-only)"}},
 		VerbCilium:       {nil, []string{"/host/run/cilium (read-only)"}},
 		VerbServices:     {[]corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_CHROOT"}, []string{"/host (read-only)"}},

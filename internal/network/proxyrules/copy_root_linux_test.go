@@ -80,8 +80,15 @@ COMMIT
 )
 
 // TestACopyLeads: a node whose kube-proxy has taken its rules away leads to Services by the copy,
-// and without a copy it does not; then the copy goes without a trace.
+// and without a copy it does not; then the copy goes without a trace. Programs are those of an
+// image, or of a node's root.
 func TestACopyLeads(t *testing.T) {
+	for root, name := range map[string]string{"": "image", "/": "node"} {
+		t.Run(name, func(t *testing.T) { copyLeads(t, Programs{Root: root}) })
+	}
+}
+
+func copyLeads(t *testing.T, by Programs) {
 	for mode, write := range map[string]func(t *testing.T){
 		IPTables: func(t *testing.T) { program(t, inIPTables, "iptables-restore", "--noflush") },
 		NFTables: func(t *testing.T) { program(t, inNFTables, "nft", "-f", "-") },
@@ -97,19 +104,21 @@ func TestACopyLeads(t *testing.T) {
 
 			write(t)
 			for range 2 { // the second takes the place of the first
-				r, err := Copy(t.Context(), other)
+				r, err := by.Copy(t.Context(), other)
 				if err != nil || len(r.Found) == 0 || len(r.Problems) > 0 {
 					t.Fatalf("%+v, %v", r, err)
 				}
 			}
+			must(t, by.Refresh(t.Context(), other))
 			clean(t, nodecleanup.KubeProxy)
 			requireLed(t, true)
-			if r, err := Copy(t.Context(), other); err != nil || len(r.Found) > 0 { // a run that goes on
+			if r, err := by.Copy(t.Context(), other); err != nil || !slices.Equal(r.Found, []string{EarlierCopy}) { // a run that goes on
 				t.Fatalf("%+v, %v", r, err)
 			}
+			must(t, by.Refresh(t.Context(), other))
 			requireLed(t, true)
 
-			if r, err := Compare(t.Context(), other); err != nil || !slices.Equal(r.Problems, []string{"10.96.0.20 tcp 80"}) {
+			if r, err := by.Compare(t.Context(), other); err != nil || !slices.Equal(r.Problems, []string{NoRules, "10.96.0.20 tcp 80"}) {
 				t.Errorf("without new rules: %+v, %v", r, err)
 			}
 			if other == NFTables {
@@ -117,7 +126,7 @@ func TestACopyLeads(t *testing.T) {
 			} else {
 				program(t, inIPTables, "iptables-restore", "--noflush")
 			}
-			if r, err := Compare(t.Context(), other); err != nil || len(r.Problems) > 0 {
+			if r, err := by.Compare(t.Context(), other); err != nil || len(r.Problems) > 0 {
 				t.Errorf("with new rules: %+v, %v", r, err)
 			}
 			clean(t, nodecleanup.KubeProxy)

@@ -62,6 +62,11 @@ COMMIT
 	if got := CopyIPTables(strings.ReplaceAll(beside, "-d 10.96.0.1/32 ", "")); got != "" {
 		t.Errorf("of a kube-proxy without rules for Services:\n%s", got)
 	}
+	unlinked := strings.ReplaceAll(beside, `"kubernetes service portals" -j KUBE-SERVICES`, `"kubernetes service portals" -j KUBE-GONE`)
+	unlinked = strings.ReplaceAll(unlinked, "-A POSTROUTING -j KUBE-POSTROUTING\n", "")
+	if got := CopyIPTables(unlinked); got != "" || unlinked == beside {
+		t.Errorf("of a kube-proxy that removes its rules:\n%s", got)
+	}
 }
 
 // TestStranded: a host that forwards by kube-proxy's rules alone is told, and no other.

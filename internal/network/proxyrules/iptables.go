@@ -119,12 +119,29 @@ func (t *saved) leads() bool {
 	return t.name == "nat" && slices.ContainsFunc(t.rules, func(r rule) bool { return r.chain == "KUBE-SERVICES" && r.after("-d") != "" })
 }
 
+// unlinked reports whether an older copy is led to from more chains than kube-proxy's own: it
+// removes its jumps before its chains (CleanupLeftovers in pkg/proxy/iptables of
+// k8s.io/kubernetes).
+func (t *saved) unlinked() bool {
+	own, older := map[string]bool{}, map[string]bool{}
+	for _, r := range t.rules {
+		switch {
+		case t.copies(r.chain) || ofCopy(r.chain):
+		case ofCopy(r.target()):
+			older[r.chain] = true
+		case t.copies(r.target()):
+			own[r.chain] = true
+		}
+	}
+	return len(own) < len(older)
+}
+
 // CopyIPTables reads iptables-save, and returns the input of iptables-restore --noflush that makes
 // the copy, in the place of an older one. It is empty where kube-proxy has no rules: the copy that
 // there is stays then.
 func CopyIPTables(save string) string {
 	tables := parseSave(save)
-	if !slices.ContainsFunc(tables, (*saved).leads) {
+	if !slices.ContainsFunc(tables, (*saved).leads) || slices.ContainsFunc(tables, (*saved).unlinked) {
 		return ""
 	}
 	var out strings.Builder

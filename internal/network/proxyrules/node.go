@@ -3,9 +3,12 @@ package proxyrules
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"strings"
 	"time"
 
@@ -15,17 +18,51 @@ import (
 // patience is for others that hold iptables' lock, and for a hundred thousand rules.
 const patience = 2 * time.Minute
 
-// run runs one of the programs by which kube-proxy writes rules, of its own image: which of
-// iptables' two kinds of tables it uses depends on them.
-func run(ctx context.Context, input, name string, args ...string) (string, error) {
+// Programs are those by which kube-proxy writes rules: which of iptables' two kinds of tables is
+// meant depends on them. They are in kube-proxy's own image, in which this runs, or, where
+// kube-proxy is a program of the node, on the node.
+type Programs struct {
+	// Root is where the root of the node is mounted; empty in kube-proxy's image.
+	Root string
+}
+
+// dirs are where a node has programs, in the order in which k3s looks: its own, which it has
+// unpacked, come last (stageAndRun in cmd/k3s/main.go of github.com/k3s-io/k3s).
+func dirs() []string {
+	return []string{
+		"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/var/lib/rancher/k3s/data/current/bin/aux",
+	}
+}
+
+// run runs a program. The error is fs.ErrNotExist if there is none.
+func (p Programs) run(ctx context.Context, input, name string, args ...string) (string, error) {
+	if p.Root == "" {
+		return p.runAt(ctx, input, name, args...)
+	}
+	for _, dir := range dirs() { // links in the node's root lead from there, so only a start tells
+		out, err := p.runAt(ctx, input, path.Join(dir, name), args...)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return out, err
+		}
+	}
+	return "", fmt.Errorf("the node has no program %s: %w", name, fs.ErrNotExist)
+}
+
+func (p Programs) runAt(ctx context.Context, input, program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // those named in this file
+	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // those named in this file
+	if p.Root != "" {
+		if err := enter(cmd, p.Root); err != nil {
+			return "", err
+		}
+		cmd.Env = []string{"PATH=" + strings.Join(dirs(), ":")} // k3s' iptables is a script that looks for others
+	}
 	cmd.Stdin = strings.NewReader(input)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(errs.String()))
+		return "", fmt.Errorf("%s: %w: %s", path.Base(program), err, strings.TrimSpace(errs.String()))
 	}
 	return out.String(), nil
 }
@@ -42,18 +79,26 @@ func families() []family {
 	return all
 }
 
-// Copy makes the copy of the rules that kube-proxy has. The report says what was copied; its
-// problems are what would keep packets from Services in the mode to come, and then nothing is
-// written.
-func Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, error) {
-	r := &nodecleanup.TracesReport{}
-	saves := map[family]string{}
+// EarlierCopy is found by Copy where a copy of an earlier run leads already.
+const EarlierCopy = "an earlier copy"
+
+// Copy makes the copy of the rules that kube-proxy has. The report says of which modes, and what
+// kube-proxy says of itself. Its problems are what would keep packets from Services in the mode to
+// come, and then nothing is written.
+func (p Programs) Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, error) {
+	r := &nodecleanup.TracesReport{Found: says(ctx)}
+	led, _, err := p.frontends(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	if len(led) > 0 {
+		r.Found = append(r.Found, EarlierCopy)
+	}
 	for _, f := range families() {
-		save, err := run(ctx, "", f.iptables+"-save")
+		save, err := p.run(ctx, "", f.iptables+"-save", "-t", "filter")
 		if err != nil {
 			return nil, err
 		}
-		saves[f] = save
 		if why := Stranded(save); to == NFTables && why != "" {
 			r.Problems = append(r.Problems, f.iptables+": "+why)
 		}
@@ -62,25 +107,81 @@ func Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, error) {
 		return r, nil
 	}
 	for _, f := range families() {
-		if restore := CopyIPTables(saves[f]); restore != "" {
-			if _, err := run(ctx, restore, f.iptables+"-restore", "--noflush", "--wait=10"); err != nil {
+		for mode, copies := range map[string]func(context.Context, family) (bool, error){IPTables: p.copyChains, NFTables: p.copyTable} {
+			copied, err := copies(ctx, f)
+			if err != nil {
 				return nil, err
 			}
-			r.Found = append(r.Found, "rules of "+f.iptables)
-		}
-		copied, err := copyTable(ctx, f)
-		if err != nil {
-			return nil, err
-		}
-		if copied {
-			r.Found = append(r.Found, "table "+f.nft+" "+proxyTable)
+			if copied {
+				r.Found = append(r.Found, mode)
+			}
 		}
 	}
 	return r, nil
 }
 
-func hasTable(ctx context.Context, f family, name string) (bool, error) {
-	list, err := run(ctx, "", "nft", "list", "tables", f.nft)
+// Refresh copies the rules of the mode before once more, if kube-proxy has them still: a copy that
+// leads for as long as a person takes would lead to pods that have gone.
+func (p Programs) Refresh(ctx context.Context, to string) error {
+	err := p.copyFormer(ctx, to)
+	if err != nil { // kube-proxy may have begun to remove them in between
+		err = p.copyFormer(ctx, to)
+	}
+	return err
+}
+
+func (p Programs) copyFormer(ctx context.Context, to string) error {
+	for _, f := range families() {
+		if to == IPTables {
+			if _, err := p.copyTable(ctx, f); err != nil {
+				return err
+			}
+			continue
+		}
+		if _, err := p.copyChains(ctx, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyChains copies what iptables has of a family.
+func (p Programs) copyChains(ctx context.Context, f family) (bool, error) {
+	save, err := p.run(ctx, "", f.iptables+"-save")
+	if err != nil {
+		return false, err
+	}
+	restore := CopyIPTables(save)
+	if restore == "" {
+		return false, nil
+	}
+	_, err = p.run(ctx, restore, f.iptables+"-restore", "--noflush", "--wait=10")
+	return err == nil, err
+}
+
+// frontends are those that the copy leads from, and kube-proxy in a mode.
+func (p Programs) frontends(ctx context.Context, mode string) (led, have Frontends, err error) {
+	led, have = Frontends{}, Frontends{}
+	for _, f := range families() {
+		save, err := p.run(ctx, "", f.iptables+"-save", "-t", "nat")
+		if err != nil {
+			return nil, nil, err
+		}
+		led.ofIPTables(save, true)
+		if mode == IPTables {
+			have.ofIPTables(save, false)
+		} else if err := p.takeMaps(ctx, have, f, proxyTable); err != nil {
+			return nil, nil, err
+		}
+		if err := p.takeMaps(ctx, led, f, nodecleanup.CopiedTable); err != nil {
+			return nil, nil, err
+		}
+	}
+	return led, have, nil
+}
+
+func (p Programs) hasTable(ctx context.Context, f family, name string) (bool, error) {
+	list, err := p.run(ctx, "", "nft", "list", "tables", f.nft)
 	for line := range strings.Lines(list) {
 		if strings.TrimSpace(line) == "table "+f.nft+" "+name {
 			return true, err
@@ -89,12 +190,12 @@ func hasTable(ctx context.Context, f family, name string) (bool, error) {
 	return false, err
 }
 
-func copyTable(ctx context.Context, f family) (bool, error) {
-	has, err := hasTable(ctx, f, proxyTable)
+func (p Programs) copyTable(ctx context.Context, f family) (bool, error) {
+	has, err := p.hasTable(ctx, f, proxyTable)
 	if err != nil || !has {
 		return false, err
 	}
-	list, err := run(ctx, "", "nft", "list", "table", f.nft, proxyTable)
+	list, err := p.run(ctx, "", "nft", "list", "table", f.nft, proxyTable)
 	if err != nil {
 		return false, err
 	}
@@ -102,40 +203,37 @@ func copyTable(ctx context.Context, f family) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	_, err = run(ctx, text, "nft", "-f", "-")
+	_, err = p.run(ctx, text, "nft", "-f", "-")
 	return err == nil, err
 }
 
+// NoRules is the problem of a kube-proxy that has no rules at all. Without a copy, as after a
+// restart of the node, nothing else would show that.
+const NoRules = "no rules"
+
 // Compare finds what the copy leads to and kube-proxy, in its new mode, does not: those are the
-// problems of the report.
-func Compare(ctx context.Context, mode string) (*nodecleanup.TracesReport, error) {
-	led, have := Frontends{}, Frontends{}
-	for _, f := range families() {
-		save, err := run(ctx, "", f.iptables+"-save", "-t", "nat")
-		if err != nil {
-			return nil, err
-		}
-		led.ofIPTables(save, true)
-		if mode == IPTables {
-			have.ofIPTables(save, false)
-		} else if err := takeMaps(ctx, have, f, proxyTable); err != nil {
-			return nil, err
-		}
-		if err := takeMaps(ctx, led, f, nodecleanup.CopiedTable); err != nil {
-			return nil, err
-		}
+// problems of the report. It also has what kube-proxy says of itself.
+func (p Programs) Compare(ctx context.Context, mode string) (*nodecleanup.TracesReport, error) {
+	led, have, err := p.frontends(ctx, mode)
+	if err != nil {
+		return nil, err
 	}
-	return &nodecleanup.TracesReport{Found: []string{fmt.Sprintf("%d of %d", len(have), len(led))}, Problems: led.Without(have)}, nil
+	found := append(says(ctx), fmt.Sprintf("%d of %d", len(have), len(led)))
+	r := &nodecleanup.TracesReport{Found: found, Problems: led.Without(have)}
+	if len(have) == 0 {
+		r.Problems = append([]string{NoRules}, r.Problems...)
+	}
+	return r, nil
 }
 
 // Await compares until nothing is missing, or the time is over.
-func Await(ctx context.Context, mode string, limit time.Duration) (*nodecleanup.TracesReport, error) {
+func (p Programs) Await(ctx context.Context, mode string, limit time.Duration) (*nodecleanup.TracesReport, error) {
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		r, err := Compare(ctx, mode)
+		r, err := p.Compare(ctx, mode)
 		if err != nil || len(r.Problems) == 0 {
 			return r, err
 		}
@@ -147,13 +245,13 @@ func Await(ctx context.Context, mode string, limit time.Duration) (*nodecleanup.
 	}
 }
 
-func takeMaps(ctx context.Context, into Frontends, f family, table string) error {
-	has, err := hasTable(ctx, f, table)
+func (p Programs) takeMaps(ctx context.Context, into Frontends, f family, table string) error {
+	has, err := p.hasTable(ctx, f, table)
 	if err != nil || !has {
 		return err
 	}
 	for _, m := range []string{"service-ips", "service-nodeports"} {
-		list, err := run(ctx, "", "nft", "--json", "list", "map", f.nft, table, m)
+		list, err := p.run(ctx, "", "nft", "--json", "list", "map", f.nft, table, m)
 		if err != nil {
 			return err
 		}
