@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/callout"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 	"github.com/replumb/replumb/internal/network/proxyrules"
 	"github.com/replumb/replumb/internal/safety/lease"
@@ -21,7 +22,7 @@ import (
 
 // programs are the nodes on which kube-proxy is taken for a program, as a pod's constraints.
 func programs() corev1.PodSpec {
-	return corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelOSStable: string(corev1.Linux)}}
+	return corev1.PodSpec{Affinity: workload.OnNodes(workload.Foreign())}
 }
 
 // addStatic takes kube-proxies that kubelets run by files, as RKE2 and kOps have them.
@@ -179,7 +180,8 @@ func (g *restartGate) Deadline() time.Duration { return g.wait }
 
 // restartGuide says what to do on a node.
 func restartGuide(n *corev1.Node, mode v1alpha1.KubeProxyMode) string {
-	const end = "A copy of its rules leads meanwhile. replumb goes on by itself when rules of the new mode lead to every Service."
+	const end = "A copy of its rules leads meanwhile. replumb goes on by itself when rules of that mode lead to every Service; " +
+		"where they do already, there is nothing to do."
 	version := n.Status.NodeInfo.KubeletVersion
 	for _, product := range []string{"k3s", "rke2"} {
 		if strings.Contains(version, "+"+product) {

@@ -55,29 +55,30 @@ func (f *fixture) requirePrograms(mode v1alpha1.KubeProxyMode, mark string) {
 	}
 }
 
-// TestPersonRestarts has a person restart programs at gates, on the first node in the wrong mode
-// first. Cut off on the way, half of the nodes go back.
+// TestPersonRestarts has a person restart programs at gates, once told that they have another mode.
+// Cut off on the way, half of the nodes go back.
 func TestPersonRestarts(t *testing.T) {
 	f := begin(t, &v1alpha1.KubeProxySpec{
 		Mode: v1alpha1.KubeProxyNFTables, Program: &v1alpha1.KubeProxyProgramSpec{GateWait: &metav1.Duration{Duration: time.Minute}},
 	})
 	programsOn(f)
 	asked := map[string]v1alpha1.KubeProxyMode{} // what the person has done, by node
-	to, told := v1alpha1.KubeProxyNFTables, ""
+	to, guide, told := v1alpha1.KubeProxyNFTables, "", ""
 	f.ordered = func(node string) v1alpha1.KubeProxyMode { return asked[node] }
 	f.heard = func(e engine.Event) {
 		node, at := strings.CutPrefix(e.Step, "compare/")
-		switch {
-		case !at || e.Kind != engine.StepWaiting || e.Guide == "":
-		case asked[node] == "": // in the wrong mode
-			asked[node] = other(to)
-		default:
-			told, asked[node] = e.Message, to
+		if !at || e.Kind != engine.StepWaiting {
+			return
+		}
+		guide += e.Guide
+		if strings.Contains(e.Error, "says that it has mode") {
+			told += e.Error + "\n"
+			asked[node] = to
 		}
 	}
 	f.run("clean/a", f.apply)
-	if want := "kube-proxy on node a says that it has mode iptables, not nftables"; !strings.Contains(told, want) {
-		t.Errorf("the person was told %q, want %q", told, want)
+	if want := "kube-proxy on node a says that it has mode iptables, not nftables"; !strings.Contains(told, want) || !strings.Contains(guide, "node a") {
+		t.Errorf("the person was told %q and %q, want %q", guide, told, want)
 	}
 	f.run("mark/switched/a", f.apply)
 	f.run("compare/b", f.apply)

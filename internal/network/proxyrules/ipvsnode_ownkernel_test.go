@@ -369,7 +369,7 @@ func frontends(t *testing.T, mode string) int {
 	case IPTables:
 		all.ofIPTables(program(t, "", "iptables-save", "-t", "nat"), false)
 	case NFTables:
-		must(t, takeMaps(t.Context(), all, family{"iptables", "ip"}, proxyTable))
+		must(t, Programs{}.takeMaps(t.Context(), all, family{"iptables", "ip"}, proxyTable))
 	}
 	return len(all)
 }
