@@ -7,6 +7,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
@@ -20,15 +21,16 @@ import (
 func TestKubeadmStored(t *testing.T) {
 	topology := named("e2e-kubeadm-stored")
 	topology.Nodes = []lab.ProxyMode{lab.IPTables}
-	moveWholeInEtcd(t, topology)
+	moveWholeInEtcd(t, topology, "headless")
 }
 
-// TestKubeadmCilium is the same behind Cilium in the place of kube-proxy.
+// TestKubeadmCilium is the same behind Cilium in the place of kube-proxy, but for a Service whose load balancer is another controller's: it is
+// refused there.
 func TestKubeadmCilium(t *testing.T) {
-	moveWholeInEtcd(t, withCilium("e2e-kubeadm-cilium", lab.NoProxy))
+	moveWholeInEtcd(t, withCilium("e2e-kubeadm-cilium", lab.NoProxy), "headless", "outside")
 }
 
-func moveWholeInEtcd(t *testing.T, topology lab.Topology) {
+func moveWholeInEtcd(t *testing.T, topology lab.Topology, staying ...string) {
 	t.Helper()
 	topology.Installer = lab.Kubeadm
 	l := bringUp(t, topology)
@@ -37,6 +39,9 @@ func moveWholeInEtcd(t *testing.T, topology lab.Topology) {
 	k := &byThePage{T: t, l: l}
 	file := k.inEtcd(k.byItself(writeWhole(t, l, "whole", drain)))
 	before := k.written()
+	for _, name := range staying {
+		pin(t, l, types.NamespacedName{Namespace: shopNamespace, Name: name}, true)
+	}
 
 	moved := s.during(t, "the whole move", func() {
 		o := operator{lab: l, killAt: eventOf(engine.StepStarted, "hop/shop/gate")}
@@ -51,12 +56,17 @@ func moveWholeInEtcd(t *testing.T, topology lab.Topology) {
 	k.requireRelay(false)
 	requireWhole(t, l, newRange)
 	all := shopServices(t, l)
-	delete(all, "headless")
+	for _, name := range staying {
+		delete(all, name)
+	}
 	requireServicesIn(t, all, newRange) // those that no hop can move among them
 
 	back := s.during(t, "the whole rollback", func() { k.alone(attendAs(t, operator{lab: l}, 0, "rollback", "whole", "--yes")) })
 	back.requireNothingLost(t, butAPI)
 	requireWhole(t, l, oldRange)
+	for _, name := range staying {
+		pin(t, l, types.NamespacedName{Namespace: shopNamespace, Name: name}, false)
+	}
 	requireNoTrace(t, l)
 	k.requireWritten(before)
 	requireNaiveLoses(t, l)

@@ -110,7 +110,7 @@ func moveItself(t *testing.T, l *lab.Lab, way itself) {
 // are another matter.
 func moveDNS(t *testing.T, l *lab.Lab, strategy v1alpha1.Strategy, run func(what string, args ...string)) {
 	t.Helper()
-	pin(t, l, true)
+	pin(t, l, kubernetesService(), true)
 	file := rewrite(t, keepersMigration(t, "dns", strategy), func(text string) string {
 		return strings.Replace(text, "clusterServices: Stay", "clusterServices: Move", 1)
 	})
@@ -127,12 +127,16 @@ func moveDNS(t *testing.T, l *lab.Lab, strategy v1alpha1.Strategy, run func(what
 	if from := netip.MustParsePrefix(oldRange); !from.Contains(at()) {
 		t.Errorf("cluster DNS is back at %s", at())
 	}
-	pin(t, l, false)
+	pin(t, l, kubernetesService(), false)
 	requireNoTrace(t, l)
 }
 
-// pin has the Service kubernetes keep its address, or not.
-func pin(t *testing.T, l *lab.Lab, pinned bool) {
+func kubernetesService() types.NamespacedName {
+	return types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
+}
+
+// pin has a Service keep its address, or not.
+func pin(t *testing.T, l *lab.Lab, svc types.NamespacedName, pinned bool) {
 	t.Helper()
 	value := any(nil)
 	if pinned {
@@ -140,7 +144,7 @@ func pin(t *testing.T, l *lab.Lab, pinned bool) {
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationStrategy: value}}})
 	must(t, err)
-	_, err = l.Client().CoreV1().Services(metav1.NamespaceDefault).Patch(t.Context(), "kubernetes", types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = l.Client().CoreV1().Services(svc.Namespace).Patch(t.Context(), svc.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	must(t, err)
 }
 
