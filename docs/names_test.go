@@ -40,7 +40,7 @@ var otherFields = map[string]string{
 	"spec.nonMasqueradeCIDR":                                         "Cluster of kops",
 	"spec.podCIDRs":                                                  "Node",
 	"spec.providerID":                                                "Node",
-	"spec.replicas":                                                  "MachineDeployment of Cluster API",
+	"spec.network":                                                   "LabMachine, of which the lab makes a machine for Cluster API",
 	"spec.suspend":                                                   "CronJob",
 	"status.addresses":                                               "Node",
 	"status.podIPs":                                                  "Pod",
