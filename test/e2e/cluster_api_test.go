@@ -27,6 +27,9 @@ import (
 func TestClusterAPI(t *testing.T) {
 	topology := withCalico("e2e-capi")
 	topology.Installer, topology.Nodes = lab.ByClusterAPI, []lab.ProxyMode{lab.IPTables, lab.IPTables}
+	if testing.Short() {
+		topology.Nodes = topology.Nodes[:1]
+	}
 	topology.Networks = append(topology.Networks, lab.Network{Name: "b", CIDR: netip.MustParsePrefix("172.31.0.0/24")})
 	l := bringUp(t, topology)
 	c := &clusterAPI{T: t, l: l}
@@ -50,7 +53,9 @@ func TestClusterAPI(t *testing.T) {
 	moved := s.during(t, "the move of workers", func() {
 		for _, at := range killedAt() {
 			o := operator{lab: l, killAt: func(e engine.Event) bool { return e.Kind == engine.StepStarted && strings.HasPrefix(e.Step, at) }}
-			if _, code, _ := o.attend(t, command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig())); code != -1 {
+			events, code, _ := o.attend(t, command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig()))
+			if code != -1 {
+				logLast(t, events)
 				t.Fatalf("apply ended with exit code %d before step %s", code, at)
 			}
 		}
@@ -75,6 +80,14 @@ func TestClusterAPI(t *testing.T) {
 	}
 }
 
+// logLast shows what a command did at last.
+func logLast(t *testing.T, events []engine.Event) {
+	t.Helper()
+	for _, e := range events[max(0, len(events)-40):] {
+		t.Logf("%s %s %s %s %s", e.Time.UTC().Format("15:04:05.000"), e.Kind, e.Step, e.Message, e.Error)
+	}
+}
+
 // killedAt are the steps before which the move of workers is killed: in short runs one, after which a machine may end twice.
 func killedAt() []string {
 	if testing.Short() {
@@ -89,18 +102,27 @@ type clusterAPI struct {
 	l *lab.Lab
 }
 
-// kubeconfig is that of the cluster that manages machines.
-func (c *clusterAPI) kubeconfig() string {
+// management is the lab that Cluster API runs in.
+func (c *clusterAPI) management() *lab.Lab {
 	c.Helper()
 	management, err := lab.Open(lab.ManagementOf(c.l.Topology.Name))
 	must(c.T, err)
-	return management.Kubeconfig()
+	return management
+}
+
+// refresh has the lab know what machines there are by now.
+func (c *clusterAPI) refresh() error {
+	now, err := lab.Open(c.l.Topology.Name)
+	if err == nil {
+		*c.l = *now
+	}
+	return err
 }
 
 // manage runs kubectl on the cluster that manages machines.
 func (c *clusterAPI) manage(stdin string, args ...string) string {
 	c.Helper()
-	cmd := exec.CommandContext(c.Context(), c.l.Kubectl(), append([]string{"--kubeconfig", c.kubeconfig()}, args...)...)
+	cmd := exec.CommandContext(c.Context(), c.l.Kubectl(), append([]string{"--kubeconfig", c.management().Kubeconfig()}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -164,7 +186,7 @@ func (c *clusterAPI) file() string {
 	must(c.T, err)
 	with := fmt.Appendf(text, "  image: %q\n  proof: {agents: Enabled}\n", workload.ReplumbImage)
 	must(c.T, os.WriteFile(path, with, 0o600))
-	c.Setenv("MANAGEMENT_KUBECONFIG", c.kubeconfig())
+	c.Setenv("MANAGEMENT_KUBECONFIG", c.management().Kubeconfig())
 	c.Setenv("PATH", filepath.Dir(c.l.Kubectl())+":"+os.Getenv("PATH"))
 	return path
 }
@@ -172,18 +194,16 @@ func (c *clusterAPI) file() string {
 // requireWorkers fails the test unless all workers are in a network, so many, and each has a Machine, a machine and a Node.
 func (c *clusterAPI) requireWorkers(network string, count int) {
 	c.Helper()
-	now, err := lab.Open(c.l.Topology.Name)
-	must(c.T, err)
-	if got := len(inNetwork(now, lab.Worker, network)); got != count || len(now.NodeNames()) != count {
-		c.Errorf("of %v workers %d are in network %s, want %d", now.NodeNames(), got, network, count)
+	must(c.T, c.refresh())
+	if got := len(inNetwork(c.l, lab.Worker, network)); got != count || len(c.l.NodeNames()) != count {
+		c.Errorf("of %v workers %d are in network %s, want %d", c.l.NodeNames(), got, network, count)
 	}
-	all, err := now.Client().CoreV1().Nodes().List(c.Context(), metav1.ListOptions{})
+	all, err := c.l.Client().CoreV1().Nodes().List(c.Context(), metav1.ListOptions{})
 	must(c.T, err)
-	if want := count + len(now.ControlPlanes()); len(all.Items) != want {
+	if want := count + len(c.l.ControlPlanes()); len(all.Items) != want {
 		c.Errorf("there are %d Nodes, want %d", len(all.Items), want)
 	}
 	if got := strings.Fields(c.manage("", "get", "machines", "-o", "jsonpath={.items[*].status.nodeRef.name}")); len(got) != len(all.Items) {
 		c.Errorf("Machines have the Nodes %v", got)
 	}
-	*c.l = *now
 }
