@@ -30,6 +30,17 @@ var clusterTemplate string
 
 func (t Topology) byClusterAPI() bool { return t.Installer == ByClusterAPI }
 
+// mayAdd fails with an *InvalidError where machines are ordered by objects.
+func (t Topology) mayAdd() error {
+	if !t.byClusterAPI() {
+		return nil
+	}
+	return &InvalidError{
+		"node", "Cluster API makes the machines of lab " + t.Name,
+		"scale a MachineDeployment or a KubeadmControlPlane in lab " + ManagementOf(t.Name),
+	}
+}
+
 // ManagementOf is the name of the lab in which Cluster API runs that makes the machines of another.
 func ManagementOf(lab string) string { return lab + "-mgmt" }
 

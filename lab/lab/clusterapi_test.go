@@ -26,6 +26,13 @@ func TestMadeByClusterAPI(t *testing.T) {
 	if err := topology.management().fits(l, []*Lab{l}); err != nil {
 		t.Error(err)
 	}
+	_, _, worker := l.Workers().place(Joining{})
+	_, plane := l.ControlPlaneNodes().place("")
+	for _, err := range []error{worker, plane} {
+		if err == nil || !strings.Contains(err.Error(), "hint: scale a MachineDeployment") {
+			t.Errorf("another machine by hand: %v", err)
+		}
+	}
 	topology.CNI = HostLocal
 	if err := topology.Validate(); err == nil || !strings.Contains(err.Error(), "made by Cluster API has flannel or Calico") {
 		t.Errorf("without a network of pods it is %v", err)

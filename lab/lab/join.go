@@ -74,6 +74,9 @@ func (l Fabrics) network(name string) (Network, error) {
 // place defaults and validates.
 func (l Workers) place(j Joining) (Network, ProxyMode, error) {
 	network, err := l.Fabrics().network(j.Network)
+	if err == nil {
+		err = l.Topology.mayAdd()
+	}
 	if err != nil {
 		return network, "", err
 	}
