@@ -71,7 +71,7 @@ func (c *clusterAPI) services() string {
 	for _, name := range []string{"cluster-api.yaml", "cluster-api.sh"} {
 		data, err := os.ReadFile(filepath.Join(root, "examples", "service-cidr", name))
 		must(c.T, err)
-		must(c.T, os.WriteFile(filepath.Join(dir, name), data, 0o700)) //nolint:gosec // one is a program
+		must(c.T, os.WriteFile(filepath.Join(dir, name), data, 0o700))
 	}
 	return rewrite(c.T, filepath.Join(dir, "cluster-api.yaml"), func(text string) string {
 		return text + fmt.Sprintf("  image: %q\n  proof: {agents: Enabled}\n", workload.ReplumbImage)
