@@ -23,11 +23,12 @@ var (
 
 // otherFields are fields of other kinds of objects that pages name, by the kind.
 var otherFields = map[string]string{
-	"spec.additionalSans":             "Cluster of kOps, v1alpha2",
-	"spec.clusterNetwork":             "Cluster of Cluster API, and Network of OpenShift",
-	"spec.kubeAPIServer.featureGates": "Cluster of kOps",
-	"spec.kubelet":                    "Cluster of kOps",
-	"spec.kubeadmConfigSpec.clusterConfiguration.networking":         "KubeadmControlPlane of Cluster API",
+	"spec.additionalSans":                                            "Cluster of kOps, v1alpha2",
+	"spec.clusterNetwork":                                            "Cluster of Cluster API, and Network of OpenShift",
+	"spec.kubeAPIServer.featureGates":                                "Cluster of kOps",
+	"spec.kubelet":                                                   "Cluster of kOps",
+	"spec.kubeadmConfigSpec.clusterConfiguration":                    "KubeadmControlPlane of Cluster API",
+	"spec.kubeadmConfigSpec.clusterConfiguration.networking":         "the same",
 	"spec.kubeadmConfigSpec.clusterConfiguration.apiServer.certSANs": "the same",
 	"spec.serviceClusterIPRange":                                     "Cluster of kOps",
 	"spec.serviceNetwork":                                            "Network of OpenShift",
@@ -40,7 +41,7 @@ var otherFields = map[string]string{
 	"spec.nonMasqueradeCIDR":                                         "Cluster of kops",
 	"spec.podCIDRs":                                                  "Node",
 	"spec.providerID":                                                "Node",
-	"spec.replicas":                                                  "MachineDeployment of Cluster API",
+	"spec.network":                                                   "LabMachine, of which the lab makes a machine for Cluster API",
 	"spec.suspend":                                                   "CronJob",
 	"status.addresses":                                               "Node",
 	"status.podIPs":                                                  "Pod",

@@ -9,9 +9,13 @@ import (
 
 // TestExamplesAreValid reads every Migration in examples, wherever replumb is started.
 func TestExamplesAreValid(t *testing.T) {
-	files, err := filepath.Glob("../../examples/*/*.yaml")
-	if err != nil {
-		t.Fatal(err)
+	var files []string
+	for _, depth := range []string{"*", "*/*"} {
+		found, err := filepath.Glob("../../examples/" + depth + "/*.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
 	}
 	valid := 0
 	for _, file := range files {

@@ -9,7 +9,7 @@ import (
 
 // All returns the components of a lab in the order they are built.
 func All() []Component {
-	return []Component{
+	return append([]Component{
 		kubernetes("kubernetes", 230*time.Second),
 		{Name: "coredns", Module: "github.com/coredns/coredns", Packages: []string{"."}, Cold: 12 * time.Second},
 		{
@@ -79,7 +79,7 @@ func All() []Component {
 		cilium(),
 		onDemand(kubernetes("kubernetes-v1.33", 240*time.Second)),
 		onDemand(kubernetes("kubernetes-v1.31", 180*time.Second)),
-	}
+	}, clusterAPI()...)
 }
 
 // kubernetesTests are Kubernetes' own tests, and what they run in pods.
@@ -103,6 +103,27 @@ func kubeadm() Component {
 	}
 }
 
+// clusterAPI are Cluster API's controllers, each from its folder, with its definitions and what says of which requests API servers are to ask it. Two
+// of the programs have the same name.
+func clusterAPI() []Component {
+	const module = "sigs.k8s.io/cluster-api"
+	var all []Component
+	for _, c := range []struct {
+		name, folder string
+		cold         time.Duration
+	}{
+		{"cluster-api", "core", 300 * time.Second},
+		{"cluster-api-bootstrap", "bootstrap/kubeadm", 60 * time.Second},
+		{"cluster-api-control-plane", "controlplane/kubeadm", 60 * time.Second},
+	} {
+		all = append(all, Component{
+			Name: c.name, From: "cluster-api", Module: module, Packages: []string{module + "/" + c.folder}, OnDemand: true,
+			LDFlags: clusterAPIVersionFlags, Assets: c.folder + "/config", Cold: c.cold,
+		})
+	}
+	return all
+}
+
 // cilium is one component of several programs, each linked by itself with Cilium's libraries compiled once. Assets are the programs of BPF, which
 // agents compile.
 func cilium() Component {
@@ -114,6 +135,11 @@ func cilium() Component {
 		},
 		Tags: []string{"osusergo", "ipam_provider_operator"}, LDFlags: ciliumVersionFlags, Assets: "bpf", Cold: 360 * time.Second,
 	}
+}
+
+// clusterAPIVersionFlags makes the programs report the version they were built from.
+func clusterAPIVersionFlags(version string) []string {
+	return []string{"-X", "sigs.k8s.io/cluster-api/version.gitVersion=" + version}
 }
 
 const ciliumModule = "github.com/cilium/cilium"

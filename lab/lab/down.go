@@ -33,6 +33,9 @@ func Down(ctx context.Context, name string) (existed bool, err error) {
 	if os.Geteuid() != 0 {
 		return false, errNotRoot
 	}
+	if err := endClusterAPI(ctx, name); err != nil {
+		return true, err
+	}
 	if err := requireAlone(name); err != nil {
 		return true, err
 	}

@@ -16,6 +16,8 @@ func (t Topology) needs(component string) bool {
 		return component == t.release().component
 	case component == kubeadmComponent:
 		return t.byKubeadm()
+	case isClusterAPI(component):
+		return t.byClusterAPI()
 	case component == "registry":
 		return t.Registry != ""
 	default:

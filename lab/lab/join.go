@@ -74,6 +74,9 @@ func (l Fabrics) network(name string) (Network, error) {
 // place defaults and validates.
 func (l Workers) place(j Joining) (Network, ProxyMode, error) {
 	network, err := l.Fabrics().network(j.Network)
+	if err == nil {
+		err = l.Topology.mayAdd()
+	}
 	if err != nil {
 		return network, "", err
 	}
@@ -117,8 +120,18 @@ func (l Workers) join(ctx context.Context, m *Member) error {
 	if err := l.start(ctx, fabric, creds, m); err != nil {
 		return err
 	}
-	// containerd comes first. Pods come as soon as there is a kubelet, and one that finds no image waits minutes for a registry that
-	// no machine answers for.
+	if err := l.runWithImages(ctx, m); err != nil {
+		return err
+	}
+	if err := l.admit(ctx, m); err != nil {
+		return err
+	}
+	return l.waitNode(ctx, l.Client(), m.Name)
+}
+
+// runWithImages starts containerd before all other programs. Pods come as soon as there is a kubelet, and one that finds no image waits minutes for
+// a registry that no machine answers for.
+func (l Workers) runWithImages(ctx context.Context, m *Member) error {
 	programs := l.machines().programs(m)
 	if err := l.machines().run(ctx, m, programs[:1]); err != nil {
 		return err
@@ -128,13 +141,7 @@ func (l Workers) join(ctx context.Context, m *Member) error {
 			return err
 		}
 	}
-	if err := l.machines().run(ctx, m, programs[1:]); err != nil {
-		return err
-	}
-	if err := l.admit(ctx, m); err != nil {
-		return err
-	}
-	return l.waitNode(ctx, l.Client(), m.Name)
+	return l.machines().run(ctx, m, programs[1:])
 }
 
 // admit does what makes a node of a machine beside its own programs.

@@ -57,6 +57,9 @@ func (l ControlPlaneNodes) enter(ctx context.Context, network string, prepare fu
 
 func (l ControlPlaneNodes) place(name string) (Network, error) {
 	network, err := l.Fabrics().network(name)
+	if err == nil {
+		err = l.Topology.mayAdd()
+	}
 	if err != nil {
 		return network, err
 	}

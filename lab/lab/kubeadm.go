@@ -23,6 +23,8 @@ const (
 	ByLab Installer = ""
 	// Kubeadm is the installer of that name: machines run a container runtime and a kubelet, and everything else is in pods.
 	Kubeadm Installer = "kubeadm"
+	// ByClusterAPI has Cluster API make the machines and, by kubeadm, the cluster: see ClusterAPI.
+	ByClusterAPI Installer = "cluster-api"
 )
 
 // kubeadmComponent has the installer's program.
@@ -46,6 +48,9 @@ var kubeletScript []byte
 //go:embed kubeadm/init.yaml
 var kubeadmTemplate string
 
+//go:embed kubeadm/components.yaml
+var componentsTemplate string
+
 // layers are folders of a machine's own, beside those of every machine: where packages install programs, and root's.
 func (t Topology) layers() []string {
 	if !t.byKubeadm() {
@@ -59,15 +64,17 @@ type kubeadm struct{ *Lab }
 
 func (l *Lab) kubeadm() kubeadm { return kubeadm{l} }
 
-func (t Topology) byKubeadm() bool { return t.Installer == Kubeadm }
+func (t Topology) byKubeadm() bool { return t.Installer == Kubeadm || t.byClusterAPI() }
 
 func (t Topology) validateInstaller() error {
 	invalid := func(problem, hint string) error { return &InvalidError{"installer", problem, hint} }
 	switch {
 	case t.Installer == ByLab:
 		return nil
-	case t.Installer != Kubeadm:
-		return invalid(fmt.Sprintf("%q makes no cluster of a lab", t.Installer), "use kubeadm, or none")
+	case !t.byKubeadm():
+		return invalid(fmt.Sprintf("%q makes no cluster of a lab", t.Installer), "use kubeadm or cluster-api, or none")
+	case t.byClusterAPI() && t.CNI != Flannel && t.CNI != Calico:
+		return invalid("a cluster made by Cluster API has flannel or Calico", "use --cni calico, or flannel")
 	case !slices.Contains([]CNI{HostLocal, Flannel, Calico, Cilium}, t.CNI):
 		return invalid("a cluster made by kubeadm has host-local, flannel, Calico or Cilium", "use --cni flannel, calico or cilium, or leave it out")
 	case t.Beside != "" || t.Edge || t.Registry != "" || len(t.With) > 0 || t.ProxyPods:
@@ -92,12 +99,15 @@ func (l kubeadm) files(m *Member, c *credentials) (map[string][]byte, error) {
 	f.add(systemctlPath, systemctlScript)
 	f.add(kubeletUnit, kubeletScript)
 	f.add("/run/kubelet.stopped", nil) // as the package leaves it: kubeadm starts it
-	f.add(kubeletDefault, fmt.Appendf(nil, "KUBELET_EXTRA_ARGS=\"--cgroup-root=%s --node-ip=%s --hostname-override=%s\"\n",
-		l.Workers().podCGroup(m.Name), commas(m.addresses()), m.Name))
+	extra := fmt.Sprintf("--cgroup-root=%s --node-ip=%s --hostname-override=%s", l.Workers().podCGroup(m.Name), commas(m.addresses()), m.Name)
+	if l.Topology.byClusterAPI() {
+		extra += " --provider-id=" + l.ClusterAPI().ProviderID(m)
+	}
+	f.add(kubeletDefault, fmt.Appendf(nil, "KUBELET_EXTRA_ARGS=%q\n", extra))
 	f.add(containerdConfigPath, []byte(containerdConfig(l.Topology.CNI, l.Binaries)))
 	// kubeadm's CoreDNS does not start without a name server to ask. Nobody answers there.
 	f.add(resolvConfPath, fmt.Appendf(nil, "nameserver %s\n", l.Fabrics().networkOf(m).Gateway()))
-	if m.Role == ControlPlane {
+	if m.Role == ControlPlane && !l.Topology.byClusterAPI() { // which has authorities of its own
 		f.pair(pkiDir+"ca", c.cluster.Pair)
 		f.pair(pkiDir+"front-proxy-ca", c.frontProxy.Pair)
 		f.pair(pkiDir+"etcd/ca", c.etcd.Pair)
@@ -234,15 +244,25 @@ func (l *Lab) Shell(ctx context.Context, on, script string, env ...string) ([]by
 }
 
 func (l kubeadm) config(first *Member) ([]byte, error) {
+	own, err := rendered("init.yaml", kubeadmTemplate, map[string]any{
+		"Address": first.Address, "Port": apiServerPort, "Name": first.Name, "Socket": containerdSocket, "Version": l.Topology.Kubernetes,
+		"Cluster": l.Topology.Name, "Endpoint": l.Balancers().endpoint(), "Services": l.Topology.ServiceCIDR, "Pods": l.Topology.PodCIDR,
+		"NoProxy": l.Topology.withoutProxies(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	components, err := l.components()
+	return append(own, components...), err
+}
+
+// components are the configurations of kubelets and kube-proxies, which kubeadm init keeps in the cluster.
+func (l kubeadm) components() ([]byte, error) {
 	var mode ProxyMode // without one kube-proxy runs iptables
 	if len(l.Topology.Nodes) > 0 && l.Topology.Nodes[0] == NFTables {
 		mode = l.Topology.Nodes[0]
 	}
-	return rendered("init.yaml", kubeadmTemplate, map[string]any{
-		"Address": first.Address, "Port": apiServerPort, "Name": first.Name, "Socket": containerdSocket, "Version": l.Topology.Kubernetes,
-		"Cluster": l.Topology.Name, "Endpoint": l.Balancers().endpoint(), "Services": l.Topology.ServiceCIDR, "Pods": l.Topology.PodCIDR,
-		"ResolvConf": resolvConfPath, "Proxy": mode, "NoProxy": l.Topology.withoutProxies(),
-	})
+	return rendered("components.yaml", componentsTemplate, map[string]any{"ResolvConf": resolvConfPath, "Proxy": mode})
 }
 
 // kubeadmImages have the names that kubeadm asks for (kubeadm config images list). Their programs are one, so that they share a layer.

@@ -36,6 +36,8 @@ type Member struct {
 	Proxy ProxyMode `json:"proxy,omitempty"`
 	// Port is where the host reaches the API server of a control plane, on the loopback address.
 	Port int `json:"port,omitempty"`
+	// OrderedBy is what a machine was ordered for: see ClusterAPI.Order.
+	OrderedBy string `json:"orderedBy,omitempty"`
 }
 
 // apiServer is where a control plane serves the Kubernetes API.
@@ -73,6 +75,9 @@ func newGuest(t Topology, fabricOf string) *Lab {
 	l := &Lab{Topology: t, FabricOf: fabricOf, Made: map[Role]int{}}
 	if l.Fabrics().isGuest() {
 		l.addMember(Forwarder, t.Networks[0], "")
+	}
+	if t.byClusterAPI() { // which makes the machines
+		return l
 	}
 	for range t.ControlPlanes {
 		l.addMember(ControlPlane, t.Networks[0], "")
@@ -173,7 +178,7 @@ func (l Balancers) server() string {
 // forwarder runs in front of them, as kubeadm's controlPlaneEndpoint is. Nodes pinned to one server each would go blind
 // while it restarts, and miss that the next one is going away.
 func (l Balancers) endpoint() netip.AddrPort {
-	if l.Topology.ControlPlanes == 1 {
+	if l.Topology.ControlPlanes == 1 && !l.Topology.byClusterAPI() {
 		return l.with(ControlPlane)[0].apiServer()
 	}
 	address := l.Topology.Networks[0].Gateway()

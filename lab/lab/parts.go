@@ -16,6 +16,8 @@ type (
 	edging struct{ *Lab }
 	// images are what nodes are given to run.
 	images struct{ *Lab }
+	// ClusterAPI has machines made, and the cluster of them, by the controllers of that name in a lab of their own.
+	ClusterAPI struct{ *Lab }
 	// Fabrics joins machines in networks, and labs with each other.
 	Fabrics struct{ *Lab }
 )
@@ -35,6 +37,9 @@ func (l *Lab) Addons() Addons { return Addons{l} }
 
 // Balancers are those of the lab's Edge.
 func (l *Lab) Balancers() Balancers { return Balancers{l} }
+
+// ClusterAPI is what makes the machines of a lab of that installer.
+func (l *Lab) ClusterAPI() ClusterAPI { return ClusterAPI{l} }
 
 // Fabrics is what machines are plugged into.
 func (l *Lab) Fabrics() Fabrics { return Fabrics{l} }

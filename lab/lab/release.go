@@ -49,7 +49,7 @@ func isRelease(component string) bool {
 
 // runs tells whether a lab runs a component. Of those that are built on demand it is its Kubernetes, Cilium if that is its network of pods, and its installer.
 func (t Topology) runs(c component.Component) bool {
-	return t.needs(c.Name) && (!c.OnDemand || isRelease(c.Name) || c.Name == ciliumComponent || c.Name == kubeadmComponent)
+	return t.needs(c.Name) && (!c.OnDemand || isRelease(c.Name) || c.Name == ciliumComponent || c.Name == kubeadmComponent || isClusterAPI(c.Name))
 }
 
 // validSwitches are what --feature-gates and --runtime-config take: NAME=true,NAME=false.

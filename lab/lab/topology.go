@@ -141,6 +141,9 @@ func (t Topology) withDefaults() Topology {
 	if t.Networks == nil {
 		t.Networks = d.Networks
 	}
+	if t.byClusterAPI() && t.Fabric == "" { // which the lab is in that manages the cluster
+		t.Fabric = t.Name
+	}
 	for _, p := range []struct{ set, fallback *netip.Prefix }{
 		{&t.ServiceCIDR, &d.ServiceCIDR}, {&t.PodCIDR, &d.PodCIDR},
 	} {

@@ -76,6 +76,10 @@ func Up(ctx context.Context, t Topology, o Options) (*Lab, error) {
 	defer leave()
 
 	err = l.up(ctx, o)
+	if err == nil && t.byClusterAPI() {
+		leave() // so that machines can be made
+		err = l.ClusterAPI().up(ctx, o)
+	}
 	if err == nil {
 		return l, nil
 	}
@@ -85,7 +89,7 @@ func Up(ctx context.Context, t Topology, o Options) (*Lab, error) {
 	// Not ctx: the usual reason to be here is that it has ended.
 	downCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), downDeadline)
 	defer cancel()
-	if downErr := destroy(downCtx, t.Name); downErr != nil {
+	if downErr := errors.Join(endClusterAPI(downCtx, t.Name), destroy(downCtx, t.Name)); downErr != nil {
 		err = fmt.Errorf("%w; and taking it down again: %w", err, downErr)
 	}
 	return nil, fmt.Errorf("lab %s did not come up: %w", t.Name, err)
@@ -156,6 +160,9 @@ func (l *Lab) up(ctx context.Context, o Options) error {
 	o.say("starting the control plane and %d nodes", len(l.with(Worker)))
 	if err := l.machines().startPrograms(ctx); err != nil {
 		return err
+	}
+	if l.Topology.byClusterAPI() {
+		return nil
 	}
 	var g errgroup.Group
 	if l.Topology.byKubeadm() { // which finds no image that is not there yet
@@ -316,7 +323,7 @@ func (l machines) startFabric(ctx context.Context) (*namespace, error) {
 // balance has the fabric, or the forwarder, lead the host, and with several control planes the nodes too, to an API server that is ready.
 func (l machines) balance(spec *machine.Spec) (*os.File, error) {
 	spec.Forward.To = l.ControlPlaneNodes().apiServers()
-	if len(spec.Forward.To) > 1 && !l.Topology.Edge { // which has balancers of its own
+	if (len(spec.Forward.To) > 1 || l.Topology.byClusterAPI()) && !l.Topology.Edge { // which has balancers of its own
 		spec.Forward.Listen = fmt.Sprintf(":%d", apiServerPort)
 	}
 	listener, port, err := listen()
@@ -345,9 +352,11 @@ func (l ControlPlaneNodes) start(
 	m.Port = port
 	spec := l.nodeSpec(m)
 	spec.Forward.To = []string{m.apiServer().String()}
-	content, err := l.files(m, creds, services...)
+	var content map[string][]byte
 	if l.Topology.byKubeadm() {
 		content, err = l.kubeadm().files(m, creds)
+	} else {
+		content, err = l.files(m, creds, services...)
 	}
 	if err != nil {
 		return err

@@ -83,10 +83,12 @@ func madeOf(component string) Addon {
 	return ""
 }
 
-// ofAddons are those of the folders of components that this lab's add-ons are made of.
+// ofAddons are those of the folders of components that this lab's add-ons are made of, and what makes its machines.
 func (t Topology) ofAddons(dirs map[string]string) map[string]string {
 	further := maps.Clone(dirs)
-	maps.DeleteFunc(further, func(component, _ string) bool { return !slices.Contains(t.With, madeOf(component)) })
+	maps.DeleteFunc(further, func(component, _ string) bool {
+		return !slices.Contains(t.With, madeOf(component)) && !isClusterAPI(component)
+	})
 	return further
 }
 

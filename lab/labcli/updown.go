@@ -28,6 +28,7 @@ type upFlags struct {
 	registry                string
 	with                    []string
 	certManager, flux       bool
+	clusterAPI              bool
 	kubernetes              string
 	gates, served           string
 }
@@ -81,6 +82,10 @@ const upExamples = `  # two nodes, one with each proxy mode
   # one that kubeadm makes, as it makes others
   replumb-lab up --name adm --installer kubeadm
 
+  # one whose machines Cluster API makes, from a lab of its own, and replaces
+  replumb-lab up --name capi --cluster-api --nodes 1 --control-planes 1
+  kubectl --kubeconfig $(replumb-lab kubeconfig --name capi-mgmt) get cluster,kubeadmcontrolplane,machinedeployment,machine
+
   # one with software that watches Services, load balancers and an API of its own among it
   replumb-lab up --edge --with traefik,metallb,metrics-server,argo-rollouts`
 
@@ -98,6 +103,9 @@ up in about 20 seconds. A lab that does not come up is taken down again.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("proxy") { // the default is for two nodes or more
 				f.proxy = firstModes(f.proxy, f.nodes)
+			}
+			if f.clusterAPI {
+				f.asClusterAPI(cmd)
 			}
 			if f.installer != "" && !cmd.Flags().Changed("proxy") { // whose kube-proxies are of one DaemonSet
 				f.proxy = string(lab.IPTables)
@@ -134,7 +142,9 @@ func (f *upFlags) declare(cmd *cobra.Command) {
 	cmd.Flags().
 		StringVar(&f.proxy, "proxy", "iptables,nftables", "kube-proxy mode of each node in turn: iptables, nftables; or none, with --cni cilium")
 	cmd.Flags().
-		StringVar(&f.installer, "installer", "", "what makes the cluster: kubeadm; default is plain programs of the lab's own")
+		StringVar(&f.installer, "installer", "", "what makes the cluster: kubeadm, or cluster-api; default is plain programs of the lab's own")
+	cmd.Flags().BoolVar(&f.clusterAPI, "cluster-api", false,
+		"the same as --installer cluster-api --cni calico --control-planes 3, as far as these are not given; it runs in lab NAME-mgmt")
 	cmd.Flags().
 		BoolVar(&f.proxyPods, "proxy-pods", false, "kube-proxy in the pods of a DaemonSet, as kubeadm has it; with one mode of --proxy")
 	cmd.Flags().StringVar(&f.families, "ip-families", string(lab.IPv4),
@@ -164,6 +174,17 @@ func (f *upFlags) declare(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.flux, "flux", false, "the same as --with flux")
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "also write the administrator's kubeconfig to this file")
 	cmd.Flags().BoolVar(&f.keep, "keep-on-failure", false, "leave a lab that did not come up as it is")
+}
+
+// asClusterAPI is what --cluster-api stands for.
+func (f *upFlags) asClusterAPI(cmd *cobra.Command) {
+	f.installer = string(lab.ByClusterAPI)
+	if !cmd.Flags().Changed("cni") {
+		f.cni = string(lab.Calico)
+	}
+	if !cmd.Flags().Changed("control-planes") {
+		f.controlPlanes = 3
+	}
 }
 
 // firstModes are as many of a list of proxy modes as there are nodes.

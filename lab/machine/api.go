@@ -42,7 +42,7 @@ func handler(s *supervisor, b *balancer) http.Handler {
 	})
 	mux.HandleFunc("PUT /forward", func(w http.ResponseWriter, r *http.Request) {
 		var to []string
-		if err := json.NewDecoder(r.Body).Decode(&to); err != nil || b == nil || len(to) == 0 {
+		if err := json.NewDecoder(r.Body).Decode(&to); err != nil || b == nil {
 			http.Error(w, "this machine cannot forward there", http.StatusBadRequest)
 			return
 		}

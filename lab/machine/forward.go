@@ -24,7 +24,7 @@ const (
 
 // start begins to forward, if there is anything to; nil, if there is not.
 func (f Forward) start() (*balancer, error) {
-	if len(f.To) == 0 {
+	if len(f.To) == 0 && f.Listen == "" {
 		return nil, nil
 	}
 	inherited, err := net.FileListener(os.NewFile(listenerFD, "listener"))

@@ -91,4 +91,11 @@ func TestBalancer(t *testing.T) {
 	c := backend(t, "b", &aReady)
 	balancer.lead([]string{c.Listener.Addr().String()})
 	await("the other has left, and one has come", "b")
+
+	balancer.lead(nil)
+	if got := answers(); got == "a" || got == "b" || got == "both" {
+		t.Errorf("without targets %s answered", got)
+	}
+	balancer.lead([]string{a.Listener.Addr().String()})
+	await("the first of all machines has come", "a")
 }

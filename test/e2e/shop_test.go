@@ -79,7 +79,7 @@ func openShop(ctx context.Context, l *lab.Lab) ([]traffic.Callee, error) {
 
 // start creates objects, waits until they are ready and returns the Services that stand before a Deployment.
 func start(ctx context.Context, l *lab.Lab, namespace string, objects []runtime.Object) ([]traffic.Callee, error) {
-	if l.Topology.Installer == lab.Kubeadm {
+	if l.Topology.Installer != lab.ByLab {
 		spreadOverWorkers(objects)
 	}
 	if err := workload.Ensure(ctx, l.Client(), objects...); err != nil {

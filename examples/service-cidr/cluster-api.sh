@@ -1,0 +1,16 @@
+#!/bin/sh
+# Changes the KubeadmControlPlane as a gate of Services wants it, and waits until it has replaced the machines. What else it says stays.
+set -eu
+export KUBECONFIG="${MANAGEMENT_KUBECONFIG:-/srv/management.kubeconfig}" # with the namespace of the cluster in its context
+plane=kubeadmcontrolplane/$CONTROL_PLANE
+case $REPLUMB_ACTION in
+certificates) change='.apiServer.certSANs |= ((. // []) + [env.REPLUMB_WANT, env.REPLUMB_KEEP] | unique)' ;;
+apiServers) change='(.apiServer, .controllerManager).extraArgs |= ((. // []) | map(select(.name != $flag)) + [{name: $flag, value: env.REPLUMB_WANT}])' ;;
+*) echo "gate $REPLUMB_ACTION is not for a KubeadmControlPlane" >&2 && exit 1 ;;
+esac
+kubectl get "$plane" -o json |
+	jq --arg flag service-cluster-ip-range ".spec.kubeadmConfigSpec.clusterConfiguration | $change | {spec: {kubeadmConfigSpec: {clusterConfiguration: .}}}" |
+	kubectl patch "$plane" --type merge --patch-file /dev/stdin
+kubectl wait "$plane" --for=jsonpath='{.status.observedGeneration}'="$(kubectl get "$plane" -o jsonpath='{.metadata.generation}')" --timeout=5m
+kubectl wait "$plane" --for=condition=RollingOut=False --timeout=50m
+kubectl wait "$plane" --for=condition=Available --timeout=5m
