@@ -197,6 +197,9 @@ func TestExamplesRun(t *testing.T) {
 			// No node runs the pod on a control plane: TestKubeadmStored of the lab has it.
 			r.job.Deps.Store = &hop.EtcdStore{Spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
 			r.apiServerOfKubeadm("cp1")
+			for _, spec := range []*v1alpha1.MigrationSpec{&r.job.Spec.Common, &r.job.Migration.Spec} {
+				spec.Image, spec.Proof.Agents = "replumb.example/replumb:test", v1alpha1.AgentsDisabled
+			}
 		}, check: func(r *exampleRun) {
 			r.isAt("shop", "balanced", "172.24.3.10")
 			r.isAt("shop", "cart", "172.24.3.7")
