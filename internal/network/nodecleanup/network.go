@@ -8,6 +8,11 @@ import (
 	"strings"
 )
 
+// Preferred is the CNI configuration of a node's other network. Runtimes take the first by name
+// (loadFromConfDir in github.com/containerd/go-cni), so neither a rewritten file nor a reboot
+// undoes it.
+const Preferred = "00-replumb.conflist"
+
 // NetworkTraces is what a pod network leaves on nodes, by its names.
 type NetworkTraces struct {
 	Name string

@@ -13,11 +13,6 @@ import (
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
-// Preferred is the CNI configuration of a node's other network. Runtimes take the first by name
-// (loadFromConfDir in github.com/containerd/go-cni), so neither a rewritten file nor a reboot
-// undoes it.
-const Preferred = "00-replumb.conflist"
-
 // preferring is the file before it has its name: no runtime loads what ends so.
 const preferring = Preferred + podnetwork.StagedSuffix
 

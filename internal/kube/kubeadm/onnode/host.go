@@ -80,8 +80,7 @@ func (h NodeFiles) replace(file string, text []byte) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, bare(err))
 	}
-	owner, _ := info.Sys().(*syscall.Stat_t)
-	return h.rename(file, text, info.Mode().Perm(), owner)
+	return h.rename(file, text, info.Mode().Perm(), info)
 }
 
 // putBack replaces a file by what it was. Without space for that the backup itself takes its place,
@@ -98,9 +97,9 @@ func (h NodeFiles) putBack(file string, text []byte) error {
 	return syncDir(filepath.Dir(h.path(file)))
 }
 
-func (h NodeFiles) rename(file string, text []byte, mode fs.FileMode, owner *syscall.Stat_t) error {
+func (h NodeFiles) rename(file string, text []byte, mode fs.FileMode, like fs.FileInfo) error {
 	temporary := h.path(h.temporary(file))
-	err := write(temporary, text, mode, owner)
+	err := write(temporary, text, mode, like)
 	if err == nil {
 		err = os.Rename(temporary, h.path(file))
 	}
@@ -122,7 +121,7 @@ func (h NodeFiles) temporary(file string) string {
 	return filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".replumb")
 }
 
-func write(path string, text []byte, mode fs.FileMode, owner *syscall.Stat_t) (err error) {
+func write(path string, text []byte, mode fs.FileMode, like fs.FileInfo) (err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	if err != nil {
 		return err
@@ -134,8 +133,8 @@ func write(path string, text []byte, mode fs.FileMode, owner *syscall.Stat_t) (e
 	if err := f.Chmod(mode); err != nil {
 		return err
 	}
-	if owner != nil {
-		if err := f.Chown(int(owner.Uid), int(owner.Gid)); err != nil {
+	if like != nil {
+		if err := chown(f, like); err != nil {
 			return err
 		}
 	}

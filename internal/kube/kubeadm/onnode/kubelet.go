@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/replumb/replumb/internal/kube/kubeadm"
 )
@@ -25,7 +24,9 @@ func InHost(root string) RunOnNode {
 				continue
 			}
 			c := exec.CommandContext(ctx, path, append(enter, command...)...) //nolint:gosec // as the callers write it
-			c.SysProcAttr, c.Dir = &syscall.SysProcAttr{Chroot: root}, "/"
+			if err := chroot(c, root); err != nil {
+				return "", err
+			}
 			c.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 			out, err := c.CombinedOutput()
 			text := strings.TrimSpace(string(out))
