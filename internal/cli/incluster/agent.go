@@ -44,7 +44,8 @@ It probes the cluster, passes barriers, connects to Services that have moved, an
 still uses old addresses and what API servers show, all in the NodeReport of its node.
 
 It learns from NODE_NAME, NODE_IPS, POD_IP and POD_UID in its environment where it runs, and reaches
-the API servers at --api with the token of its ServiceAccount, without any Service.`,
+the API servers at --api with the token of its ServiceAccount, without any Service as long as one of
+them answers.`,
 		Example: a.Example(`
   replumb agent --origin=host --migration=services-to-172-24 --api=192.0.2.10:6443,192.0.2.11:6443
   replumb agent --origin=pod --serve --migration=services-to-172-24 --api=192.0.2.10:6443`),
@@ -124,7 +125,7 @@ func endpoints(texts []string) bool {
 }
 
 func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
-	config, _ := cluster.Direct(o.api, nil, cluster.ServiceAccountDir)
+	config, _ := cluster.Direct(o.api, fallback(os.Getenv), cluster.ServiceAccountDir)
 	c, err := cluster.Connect(config)
 	if err != nil {
 		return fmt.Errorf("agent on node %s: %w", own.Node, err)
