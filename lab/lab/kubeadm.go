@@ -73,7 +73,7 @@ func (t Topology) validateInstaller() error {
 		return nil
 	case !t.byKubeadm():
 		return invalid(fmt.Sprintf("%q makes no cluster of a lab", t.Installer), "use kubeadm or cluster-api, or none")
-	case t.byClusterAPI() && t.CNI != Flannel && t.CNI != Calico:
+	case t.byClusterAPI() && !slices.Contains([]CNI{Flannel, Calico}, t.CNI):
 		return invalid("a cluster made by Cluster API has flannel or Calico", "use --cni calico, or flannel")
 	case !slices.Contains([]CNI{HostLocal, Flannel, Calico, Cilium}, t.CNI):
 		return invalid("a cluster made by kubeadm has host-local, flannel, Calico or Cilium", "use --cni flannel, calico or cilium, or leave it out")
