@@ -184,6 +184,10 @@ func TestExamplesRun(t *testing.T) {
 				r.Error("the URL for kubelets was called")
 			}
 		}},
+		// Its actions need a management cluster: TestClusterAPIServices of the lab has one.
+		"cluster-api.yaml": {until: beforeRepoint, prepare: func(r *exampleRun) { r.job.Spec.Actions = nil }, check: func(r *exampleRun) {
+			r.isAt(metav1.NamespaceDefault, "kubernetes", "172.24.0.1")
+		}},
 		"etcd.yaml": {until: beforeRepoint, prepare: func(r *exampleRun) {
 			r.balanced("balanced", "10.96.3.10")
 			// The example is for a control plane of kubeadm's.
