@@ -191,7 +191,7 @@ const (
 )
 
 // StoreSpec is how the etcd of API servers is reached: from where replumb runs, with files on that machine or with a Secret, or by source:
-// Kubeadm through a pod on a control plane. Who has a client's credentials of etcd has all of the cluster.
+// Kubeadm through a pod on a control plane. A client's credentials of etcd give all of the cluster.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.source) || !(has(self.endpoints) || has(self.secret) || has(self.caFile) || has(self.certFile) || has(self.keyFile))",message="is set, and endpoints, files or a Secret are named as well; with source: Kubeadm name none of them",fieldPath=".source"
 // +kubebuilder:validation:XValidation:rule="has(self.source) || has(self.endpoints)",message="is empty; name client URLs of etcd, or on a cluster that kubeadm made set source: Kubeadm",fieldPath=".endpoints"

@@ -52,8 +52,8 @@ finish. It is started in the cluster, in two replicas, of which one leads; replu
 
 One Migration runs at a time, under the lock that commands take as well. Where a command asks on a terminal, the
 operator asks for the annotation replumb.dev/approve on the Migration: finish:TOKEN, before it takes old
-addresses away for good. What it waits for, which token that is, and what keeps a Migration from going on, is in
-the conditions of the Migration.
+addresses away for good. The reason why it waits, the token that it waits for, and what keeps a Migration from
+going on, are in the conditions of the Migration.
 
 It makes no call that a Migration names (hooks, programs, webhooks, DNS) but those whose digest --allow-calls
 has: who may write Migrations must not be able to have it run something. It listens on no port unless it is

@@ -40,8 +40,8 @@ func MirrorConfig(a *command.App) *cobra.Command {
 no cluster is made. The mirror itself is a Migration with spec.mirror: plan, apply and finish run it.
 
 Of a cluster of kubeadm, it reads what kubeadm keeps in kube-system: the ConfigMaps kubeadm-config,
-kubelet-config and kube-proxy. What comes of them is for kubeadm init --config. Of one of kOps, it reads the
-file that --kops-cluster names, which kops get -o yaml prints: the Cluster and its InstanceGroups. What comes of
+kubelet-config and kube-proxy. The result is for kubeadm init --config. Of one of kOps, it reads the
+file that --kops-cluster names, which kops get -o yaml prints: the Cluster and its InstanceGroups. The result of
 that is for kops create -f; no cluster is asked.
 
 The mirror has the same version, feature gates, and flags that decide how workloads run. It has another name,

@@ -37,7 +37,7 @@ which checks look for old ones. Everything else is as it is in the cluster, Conf
 workloads included, with passwords that are in there. Only you can read the file. A file that is there already
 is not overwritten.
 
-What you may not read is named, and is not known later either. The role to view of those who move Services reads
+Kinds that you may not read are named, and are not known later either. The role to view of those who move Services reads
 all that is needed for that kind (replumb rbac services --for view).`,
 		Example: a.Example(`
   replumb snapshot --file cluster.tar.gz

@@ -14,7 +14,7 @@ func Unfreeze(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "unfreeze", Short: "Lift the freeze of Services in flight and of deployments, and resume Argo CD and Flux", Args: command.NoArgs,
 		Long: `Remove the policies that keep others from changing Services in flight, and from deploying while a migration is
-in flight, and resume what it has suspended of Argo CD and Flux, as it was before. What its owner has changed
+in flight, and resume what it has suspended of Argo CD and Flux, as it was before. A field that its owner has changed
 since is left as it is, and named.
 
 The migration itself can go on: it follows changes by others where it can, and else stops and says so. The next
