@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/lab/lab"
@@ -85,7 +86,7 @@ type crowd struct {
 func newCrowd(t *testing.T, l *lab.Lab) *crowd {
 	t.Helper()
 	c := &crowd{T: t, l: l, echo: workload.Echo{Namespace: crowdNamespace, Name: "crowd", PartOf: crowdNamespace, Replicas: 2}}
-	_, err := start(t.Context(), l, crowdNamespace, append(c.echo.Objects(), workload.Namespace(crowdNamespace)))
+	_, err := start(t.Context(), l, crowdNamespace, append([]runtime.Object{workload.Namespace(crowdNamespace)}, c.echo.Objects()...))
 	must(t, err)
 	must(t, l.Client().CoreV1().Services(crowdNamespace).Delete(t.Context(), c.echo.Name, metav1.DeleteOptions{}))
 	return c

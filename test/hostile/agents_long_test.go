@@ -45,7 +45,7 @@ func (s *scene) tenantEdits(resources ...string) {
 // it counts, and the run names the node.
 func TestSpeaksForANodeWithoutThePolicy(t *testing.T) {
 	s := begin(t)
-	s.write(strings.Replace(watchedByAgents, "proof: {", "proof: {wait: 10s, ", 1))
+	s.write(watchedByAgents + "  proof: {wait: 10s}\n")
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
 	s.must(client.IgnoreAlreadyExists(s.admin.Create(t.Context(), n)))
 	t.Cleanup(func() { _ = s.admin.Delete(t.Context(), n) })

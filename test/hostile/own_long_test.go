@@ -126,7 +126,7 @@ func ownAttacks() []ownAttack {
 			if err := tenant.Create(s.Context(), again.DeepCopy()); err == nil {
 				s.Error("a Service was made at an address that is reserved for one that is gone")
 			}
-			again.Spec.ClusterIP = ""
+			again.Spec.ClusterIP = "10.96.77.2" // in a range that does not move: a rollback asks about those in the new one
 			s.must(tenant.Create(s.Context(), again))
 		}},
 	}
@@ -150,6 +150,11 @@ func (s *scene) attackItself(way itself) (attacks []ownAttack, own []string) {
 		s.add(plain(tenantSpace, a.name, a.old))
 	}
 	s.apply(0)
+	ctx := context.WithoutCancel(s.Context())
+	s.Cleanup(func() {
+		never := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+		_ = s.admin.Patch(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: tenantSpace, Name: "ending"}}, never)
+	})
 	tenant := s.tenant()
 	for _, a := range attacks {
 		svc := s.service(tenantSpace, a.name)
@@ -158,14 +163,9 @@ func (s *scene) attackItself(way itself) (attacks []ownAttack, own []string) {
 		}
 		a.do(s, tenant, svc, way)
 	}
-	squatter := plain(tenantSpace, "squatter", "") // CVE-2020-8554, which no migration adds to
+	squatter := plain(tenantSpace, "squatter", "10.96.77.1") // CVE-2020-8554, which no migration adds to
 	squatter.Spec.ExternalIPs = []string{otherOld}
 	s.must(tenant.Create(s.Context(), squatter))
-	ctx := context.WithoutCancel(s.Context())
-	s.Cleanup(func() {
-		never := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
-		_ = s.admin.Patch(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: tenantSpace, Name: "ending"}}, never)
-	})
 	return attacks, []string{"squatter " + otherOld, "swapped " + otherOld, "classed 172.31.5.24"}
 }
 
