@@ -18,7 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
-	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/exchange"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
@@ -33,7 +33,7 @@ type Deps struct {
 	Probe     bridge.NodeProbe
 	Inspector ranges.Inspector
 	// Store, if set, takes the place of the store that the Migration names.
-	Store hop.Store
+	Store exchange.Store
 }
 
 // HealthPort asks kube-proxy's health-check server of a node through the API server.
@@ -67,7 +67,7 @@ type Job struct {
 	onMove     func(migration.Move)
 	inspection *inventory.Scan
 	lookup     *tier.Cache
-	etcd       *hop.EtcdStore
+	etcd       *exchange.Etcd
 }
 
 var _ migration.Kind[*Planner] = (*Job)(nil)

@@ -1,4 +1,6 @@
-package hop
+// Package exchange has the addresses of Services change places in etcd: what is written of each,
+// and how etcd is reached.
+package exchange
 
 import (
 	"context"
@@ -34,9 +36,9 @@ type Store interface {
 	DeleteAddresses(ctx context.Context, versions map[string]string) (left map[string]string, err error)
 }
 
-// EtcdStore connects anew every now and then, and after an error, since members and certificates
+// Etcd connects anew every now and then, and after an error, since members and certificates
 // change in between.
-type EtcdStore struct {
+type Etcd struct {
 	Spec   *v1alpha1.StoreSpec
 	Client client.Client
 	// Relay reaches etcd in the place of what the Migration names; nil, if it names something.
@@ -61,7 +63,7 @@ type connection struct {
 const renewAfter = 30 * time.Second
 
 // use calls do with a connection, which others use as well.
-func (s *EtcdStore) use(ctx context.Context, do func(*stored.Services) error) error {
+func (s *Etcd) use(ctx context.Context, do func(*stored.Services) error) error {
 	c, err := s.take(ctx)
 	if err != nil {
 		return err
@@ -75,7 +77,7 @@ func (s *EtcdStore) use(ctx context.Context, do func(*stored.Services) error) er
 	return err
 }
 
-func (s *EtcdStore) take(ctx context.Context) (*connection, error) {
+func (s *Etcd) take(ctx context.Context) (*connection, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.opened; c != nil {
@@ -95,7 +97,7 @@ func (s *EtcdStore) take(ctx context.Context) (*connection, error) {
 	return s.opened, nil
 }
 
-func (s *EtcdStore) open(ctx context.Context) (*stored.Services, error) {
+func (s *Etcd) open(ctx context.Context) (*stored.Services, error) {
 	c, err := s.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -103,7 +105,7 @@ func (s *EtcdStore) open(ctx context.Context) (*stored.Services, error) {
 	return &stored.Services{Etcd: c, Prefix: s.Spec.Prefix}, nil
 }
 
-func (s *EtcdStore) connect(ctx context.Context) (*etcd.Client, error) {
+func (s *Etcd) connect(ctx context.Context) (*etcd.Client, error) {
 	if s.Relay != nil {
 		return s.Relay.Open(ctx)
 	}
@@ -115,7 +117,7 @@ func (s *EtcdStore) connect(ctx context.Context) (*etcd.Client, error) {
 }
 
 // Close ends the connection, and the pod that it went through.
-func (s *EtcdStore) Close(ctx context.Context) error {
+func (s *Etcd) Close(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leave()
@@ -127,7 +129,7 @@ func (s *EtcdStore) Close(ctx context.Context) error {
 }
 
 // leave ends the connection once nobody uses it any more.
-func (s *EtcdStore) leave() {
+func (s *Etcd) leave() {
 	c := s.opened
 	if c == nil {
 		return
@@ -139,7 +141,7 @@ func (s *EtcdStore) leave() {
 	}()
 }
 
-func (s *EtcdStore) certificates(ctx context.Context) (*tls.Config, error) {
+func (s *Etcd) certificates(ctx context.Context) (*tls.Config, error) {
 	switch {
 	case s.Spec.Secret != "":
 		key := types.NamespacedName{Namespace: v1alpha1.SystemNamespace, Name: s.Spec.Secret}
@@ -164,7 +166,7 @@ func (s *EtcdStore) certificates(ctx context.Context) (*tls.Config, error) {
 
 // Check implements Store. A Service that was changed since it was listed has its turn with what it
 // is then.
-func (s *EtcdStore) Check(ctx context.Context, all []*corev1.Service) (map[types.NamespacedName]error, error) {
+func (s *Etcd) Check(ctx context.Context, all []*corev1.Service) (map[types.NamespacedName]error, error) {
 	refused := map[types.NamespacedName]error{}
 	err := s.use(ctx, func(kept *stored.Services) error {
 		for i, err := range kept.Check(ctx, all) {
@@ -181,7 +183,7 @@ func (s *EtcdStore) Check(ctx context.Context, all []*corev1.Service) (map[types
 }
 
 // Exchange implements Store, under the lock of ctx.
-func (s *EtcdStore) Exchange(ctx context.Context, all ...stored.Exchange) (refused []error) {
+func (s *Etcd) Exchange(ctx context.Context, all ...stored.Exchange) (refused []error) {
 	err := s.use(ctx, func(kept *stored.Services) error {
 		refused = kept.Exchange(ctx, heldLease(ctx), all...)
 		return errors.Join(refused...)
@@ -193,7 +195,7 @@ func (s *EtcdStore) Exchange(ctx context.Context, all ...stored.Exchange) (refus
 }
 
 // DeleteAddresses implements Store, under the lock of ctx.
-func (s *EtcdStore) DeleteAddresses(ctx context.Context, versions map[string]string) (left map[string]string, err error) {
+func (s *Etcd) DeleteAddresses(ctx context.Context, versions map[string]string) (left map[string]string, err error) {
 	left = versions
 	err = s.use(ctx, func(kept *stored.Services) error {
 		left, err = kept.DeleteAddresses(ctx, heldLease(ctx), versions)

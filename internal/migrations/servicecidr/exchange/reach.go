@@ -1,4 +1,4 @@
-package hop
+package exchange
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 
 // ReachStep has a pod that etcd is reached through run before anything is done by it, and looks how
 // Services are stored: check cannot, without the pod.
-func (s *EtcdStore) ReachStep(some []*corev1.Service) engine.Step {
+func (s *Etcd) ReachStep(some []*corev1.Service) engine.Step {
 	pod := s.Relay.Pod("")
 	object := "Pod " + etcdrelay.Key().String()
 	return engine.Interruptible{Write: &engine.Write{

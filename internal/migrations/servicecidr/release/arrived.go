@@ -1,4 +1,4 @@
-package hop
+package release
 
 import (
 	"context"
@@ -22,14 +22,14 @@ func ArrivalStep(c client.Client, listed *ServiceList, e *services.Entry, domain
 			if svc := listed.get(ctx, c, e); svc != nil && services.IsAt(svc, e.New) {
 				return nil
 			}
-			svc, err := readService(ctx, c, e)
+			svc, err := e.Read(ctx, c)
 			if err != nil || svc == nil || services.IsAt(svc, e.New) {
 				return err
 			}
 			if reason := services.WhyAddressless(svc); reason.Kind != "" && !e.IsInTransit(svc, domain) {
 				return nil // others took its address away, and it is not for the migration to give it one
 			}
-			return changedf(e.Key(), "is of type %s at %q, not at %s", svc.Spec.Type, svc.Spec.ClusterIP, e.New)
+			return services.ChangedError(e.Key(), "is of type %s at %q, not at %s", svc.Spec.Type, svc.Spec.ClusterIP, e.New)
 		},
 	}
 }

@@ -1,4 +1,6 @@
-package hop
+// Package release takes away what a move has left of each Service: bridges, reserved addresses and
+// notes.
+package release
 
 import (
 	"context"
@@ -50,6 +52,14 @@ func (r Release) Step() engine.Step {
 	}
 }
 
+// Do releases a Service as it was just read.
+func (r Release) Do(ctx context.Context, svc *corev1.Service) error {
+	if err := r.write(ctx, remainder{service: svc}); err != nil {
+		return err
+	}
+	return r.prove(ctx)
+}
+
 // lookFirst is a look that takes the survey's word once for a Service that answers beside itself:
 // the patch that takes the address off carries the resourceVersion, and after a failure it is read.
 func (r Release) lookFirst() func(context.Context) (engine.State, remainder, error) {
@@ -66,12 +76,12 @@ func (r Release) lookFirst() func(context.Context) (engine.State, remainder, err
 }
 
 func (r Release) look(ctx context.Context) (engine.State, remainder, error) {
-	svc, err := readService(ctx, r.Client, r.Entry)
+	svc, err := r.Entry.Read(ctx, r.Client)
 	if err != nil {
 		return engine.Unknown, remainder{}, err
 	}
 	if svc != nil && !services.IsAt(svc, r.At) && !r.outOfMigration(svc) {
-		return engine.Blocked, remainder{}, changedf(r.Entry.Key(), "is of type %s at %q, not at %s: its bridge must stay",
+		return engine.Blocked, remainder{}, services.ChangedError(r.Entry.Key(), "is of type %s at %q, not at %s: its bridge must stay",
 			svc.Spec.Type, svc.Spec.ClusterIP, r.At)
 	}
 	seen, left, err := r.leftOf(ctx, svc)
@@ -240,7 +250,7 @@ func (r Release) prove(ctx context.Context) error {
 }
 
 func (r Release) changes() ([]engine.Change, error) {
-	changes := bridgeDeletion(r.Entry.BridgeKey(), r.Entry.Service.Spec.Selector)
+	changes := BridgeDeletion(r.Entry.BridgeKey(), r.Entry.Service.Spec.Selector)
 	if !r.bridged() {
 		changes = nil
 	}
@@ -267,7 +277,7 @@ func (r Release) withoutOwn() map[string]any {
 	return map[string]any{"type": "as before", "loadBalancerClass": nil, "allocateLoadBalancerNodePorts": nil}
 }
 
-func bridgeDeletion(key types.NamespacedName, selector map[string]string) []engine.Change {
+func BridgeDeletion(key types.NamespacedName, selector map[string]string) []engine.Change {
 	changes := []engine.Change{{Verb: "delete", Object: "Service " + key.String()}}
 	if len(selector) == 0 {
 		changes = append(changes, engine.Change{Verb: "delete", Object: "EndpointSlice " + key.String() + "-… (copies of the Service's)"})

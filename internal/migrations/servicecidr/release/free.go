@@ -1,4 +1,4 @@
-package hop
+package release
 
 import (
 	"context"
@@ -9,11 +9,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/exchange"
 )
 
 // Free gives up in etcd the addresses that released Services have left, and by the API what etcd
 // does not have in the revision that was seen, or where it is not reached any more.
-func Free(name string, store Store, all []Release) engine.Step {
+func Free(name string, store exchange.Store, all []Release) engine.Step {
 	var changes []engine.Change
 	for _, r := range all {
 		for _, a := range slices.SortedFunc(maps.Keys(r.held()), netip.Addr.Compare) {
@@ -45,7 +46,7 @@ func Free(name string, store Store, all []Release) engine.Step {
 const freedAtOnce = 16
 
 // freeInEtcd returns those that are left. Only the loss of the lock is an error.
-func freeInEtcd(ctx context.Context, store Store, all []Release) (left map[string]string, err error) {
+func freeInEtcd(ctx context.Context, store exchange.Store, all []Release) (left map[string]string, err error) {
 	versions := map[string]string{}
 	for _, r := range all {
 		for a, version := range r.held() {

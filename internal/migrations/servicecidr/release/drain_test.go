@@ -1,4 +1,4 @@
-package hop
+package release
 
 import (
 	"net/netip"
